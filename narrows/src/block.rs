@@ -1,0 +1,147 @@
+//! Shared immutable byte ranges and the pool their buffers come from.
+//!
+//! A [`Block`] is a reference-counted range of a buffer: workers, rescue and linked encoding read the same bytes
+//! without copying. A buffer is written before it is shared and never after. The pool keeps a handle to every
+//! buffer it made and hands one out again once all blocks over it are gone, so steady flows allocate nothing.
+
+use std::ops::{Deref, Range};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// An immutable range of a shared buffer.
+#[derive(Clone, Default)]
+pub struct Block {
+    buf: Arc<Vec<u8>>,
+    start: usize,
+    end: usize,
+}
+
+impl Block {
+    pub fn from_vec(bytes: Vec<u8>) -> Self {
+        let end = bytes.len();
+        Self { buf: Arc::new(bytes), start: 0, end }
+    }
+
+    /// The part `range` of this block, over the same buffer.
+    ///
+    /// # Panics
+    /// If the range does not lie inside the block.
+    #[must_use]
+    pub fn slice(&self, range: Range<usize>) -> Self {
+        assert!(range.start <= range.end && range.end <= self.len());
+        Self { buf: Arc::clone(&self.buf), start: self.start + range.start, end: self.start + range.end }
+    }
+
+    /// Splits off and returns the first `len` bytes.
+    #[must_use]
+    pub fn split_to(&mut self, len: usize) -> Self {
+        let head = self.slice(0..len);
+        self.start += len;
+        head
+    }
+
+    /// Up to `len` bytes that lie directly before this block in its buffer.
+    #[must_use]
+    pub fn before(&self, len: usize) -> Self {
+        Self { buf: Arc::clone(&self.buf), start: self.start.saturating_sub(len), end: self.start }
+    }
+
+    /// Bytes of the whole buffer that this block keeps alive.
+    pub fn buffer_len(&self) -> usize {
+        self.buf.len()
+    }
+}
+
+impl Deref for Block {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        &self.buf[self.start..self.end]
+    }
+}
+
+impl std::fmt::Debug for Block {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Block({} bytes)", self.len())
+    }
+}
+
+/// A buffer with one owner, writable until it is shared with [`BlockMut::freeze`].
+#[derive(Default)]
+pub struct BlockMut {
+    buf: Arc<Vec<u8>>,
+}
+
+impl BlockMut {
+    pub fn as_mut(&mut self) -> &mut [u8] {
+        Arc::get_mut(&mut self.buf).expect("a buffer that is being filled has one owner")
+    }
+
+    pub fn capacity(&self) -> usize {
+        self.buf.len()
+    }
+
+    /// The first `len` bytes as an immutable block.
+    #[must_use]
+    pub fn freeze(self, len: usize) -> Block {
+        assert!(len <= self.buf.len());
+        Block { buf: self.buf, start: 0, end: len }
+    }
+}
+
+/// Buffers for re-use, shared by the threads of a flow or a process.
+#[derive(Clone, Default)]
+pub struct BufferPool {
+    shelves: Arc<Mutex<Vec<Arc<Vec<u8>>>>>,
+}
+
+/// Most buffers the pool remembers: two flows' worth of a full job window (24 raw, 24 encoded, rounded up). More are
+/// made when needed but freed, not kept.
+const REMEMBERED_MAX: usize = 128;
+
+impl BufferPool {
+    /// A buffer of at least `len` bytes with arbitrary old contents.
+    pub fn get(&self, len: usize) -> BlockMut {
+        let len = len.next_power_of_two().max(4096);
+        let mut shelves = self.shelves.lock().unwrap_or_else(PoisonError::into_inner);
+        // The remembered handle and the one handed out are two; one means that nobody uses the buffer.
+        if let Some(i) = shelves.iter().position(|b| b.len() == len && Arc::strong_count(b) == 1) {
+            return BlockMut { buf: shelves.swap_remove(i) };
+        }
+        drop(shelves);
+        BlockMut { buf: Arc::new(vec![0; len]) }
+    }
+
+    /// Remembers the buffer under `block` so that it is re-used once all blocks over it are dropped.
+    pub fn recycle(&self, block: &Block) {
+        let mut shelves = self.shelves.lock().unwrap_or_else(PoisonError::into_inner);
+        if shelves.len() < REMEMBERED_MAX && !shelves.iter().any(|b| Arc::ptr_eq(b, &block.buf)) {
+            shelves.push(Arc::clone(&block.buf));
+        }
+    }
+
+    /// Frees the buffers that nobody uses now.
+    pub fn trim(&self) {
+        let mut shelves = self.shelves.lock().unwrap_or_else(PoisonError::into_inner);
+        shelves.retain(|b| Arc::strong_count(b) > 1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_buffer_returns_to_the_pool_only_when_its_last_block_is_gone() {
+        let pool = BufferPool::default();
+        let mut b = pool.get(5000);
+        b.as_mut()[0] = 7;
+        let block = b.freeze(5000);
+        pool.recycle(&block);
+        let first = block.slice(0..1);
+        drop(block);
+        let other = pool.get(5000).freeze(1);
+        assert!(!Arc::ptr_eq(&other.buf, &first.buf));
+        let address = Arc::as_ptr(&first.buf);
+        drop(first);
+        assert_eq!(Arc::as_ptr(&pool.get(5000).buf), address);
+    }
+}

@@ -1,0 +1,92 @@
+//! The rule that chooses a method per block.
+//!
+//! A policy observes and decides. It cannot fail, does no I/O and reads no clock; nothing about how it chose is on the
+//! wire. Files it needs (a prior, a table, a recorded sequence) are loaded and saved by the caller.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::codec::Method;
+use crate::error::{Error, Result};
+use crate::monitor::View;
+
+/// What to do with the next block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Choice {
+    pub method: Method,
+    /// Raw bytes to take; the sender takes less when less has gathered.
+    pub block_len: usize,
+    /// Encode with the flow's history as dictionary.
+    pub linked: bool,
+    /// Most workers that should encode at once, if the policy wants fewer than there are.
+    pub threads_max: Option<u8>,
+    /// Predicted time of one core to encode the block; the driver encodes short ones in place (D2).
+    pub encode_ns: u64,
+}
+
+impl Choice {
+    pub fn new(method: Method, block_len: usize) -> Self {
+        Self { method, block_len, linked: false, threads_max: None, encode_ns: method.nominal_encode_ns(block_len) }
+    }
+}
+
+/// What to do about a block that is late while the link is dry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rescue {
+    /// Leave the link dry until this time at most, then ask again.
+    WaitUntil(u64),
+    /// Send the block with this method now (encoded by the I/O thread; `store` needs no encoding).
+    TakeOver(Method),
+}
+
+/// What came of a choice.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
+pub enum Outcome {
+    /// A worker finished a block. `wire_len` is the encoded length, or `raw_len` if it did not shrink.
+    /// `taken_over` says that the block was rescued before, so this only teaches.
+    Encoded { seq: u64, method: Method, raw_len: usize, wire_len: usize, wall_ns: u64, cpu_ns: u64, taken_over: bool },
+    /// The sender took a late block over and sent it with `method`.
+    Rescued { seq: u64, method: Method, raw_len: usize, wire_len: usize },
+    /// The last byte of the block's frame went to the link.
+    Sent { seq: u64, method: Method, raw_len: usize, wire_len: usize, now_ns: u64 },
+    /// A shadow probe: other methods tried on an idle core. `seq` is the block that the bytes will come out in, about.
+    Probed { method: Method, raw_len: usize, wire_len: usize, wall_ns: u64, cpu_ns: u64 },
+    /// The receiver decoded the blocks `first_seq..=last_seq`, `decode_ns` of CPU time in all, on `cores` threads.
+    Received { first_seq: u64, last_seq: u64, raw_len: u64, decode_ns: u64, cores: usize, backlog_bytes: u64 },
+}
+
+pub trait Policy: Send {
+    /// The method for the next block. Called with at least one byte to send.
+    fn choose(&mut self, view: &View<'_>) -> Choice;
+
+    /// The link is dry and the head of the queue is still being encoded.
+    fn rescue(&mut self, view: &View<'_>) -> Rescue {
+        let _ = view;
+        Rescue::WaitUntil(u64::MAX)
+    }
+
+    /// The job window is full and a worker idle: a method to try on the coming bytes, only to learn.
+    fn probe(&mut self, view: &View<'_>) -> Option<Choice> {
+        let _ = view;
+        None
+    }
+
+    fn learn(&mut self, outcome: &Outcome) {
+        let _ = outcome;
+    }
+
+    /// Most blocks that may be chosen and not yet have left the host.
+    fn window(&self, cores: usize) -> usize {
+        let _ = cores;
+        WINDOW_MAX
+    }
+
+    /// Why the last choice was made, for the trace: `key=value` pairs, numbers only.
+    fn explain(&self) -> Vec<(&'static str, f64)> {
+        Vec::new()
+    }
+}
+
+/// Blocks in flight at most: with 128 KiB blocks 3 MiB, which keeps 8 workers busy through one slow block in four.
+pub const WINDOW_MAX: usize = 24;

@@ -1,0 +1,1 @@
+//! The CPU pool of a process: plain threads, bounded queues, codec contexts owned per worker.

@@ -1,0 +1,1 @@
+//! TCP_INFO, queue depths, CPU times. `unsafe` lives here and in the FFI wrappers under `codec/`.

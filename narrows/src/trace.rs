@@ -1,0 +1,1 @@
+//! Every decision with its reason, as JSON lines.

@@ -1,0 +1,3 @@
+//! What carries the wire bytes: TCP, unix sockets, pipes and files.
+
+pub struct Link {}
