@@ -5,7 +5,7 @@
 //! buffer it made and hands one out again once all blocks over it are gone, so steady flows allocate nothing.
 
 use std::ops::{Deref, Range};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// An immutable range of a shared buffer.
 #[derive(Clone, Default)]
@@ -16,6 +16,15 @@ pub struct Block {
 }
 
 impl Block {
+    /// Zero bytes, shared by all callers: what the body of a simulated frame is made of.
+    ///
+    /// # Panics
+    /// If `len` is more than the longest block of the baseline, 2 MiB.
+    pub fn zeros(len: usize) -> Self {
+        static ZEROS: OnceLock<Block> = OnceLock::new();
+        ZEROS.get_or_init(|| Self::from_vec(vec![0; 2 << 20])).slice(0..len)
+    }
+
     pub fn from_vec(bytes: Vec<u8>) -> Self {
         let end = bytes.len();
         Self { buf: Arc::new(bytes), start: 0, end }
@@ -93,9 +102,9 @@ pub struct BufferPool {
     shelves: Arc<Mutex<Vec<Arc<Vec<u8>>>>>,
 }
 
-/// Most buffers the pool remembers: two flows' worth of a full job window (24 raw, 24 encoded, rounded up). More are
-/// made when needed but freed, not kept.
-const REMEMBERED_MAX: usize = 128;
+/// Most bytes of buffers that the pool remembers: two full job windows of 128 KiB blocks, raw and encoded, rounded up.
+/// More are made when needed but freed, not kept.
+const REMEMBERED_MAX_BYTES: usize = 16 << 20;
 
 impl BufferPool {
     /// A buffer of at least `len` bytes with arbitrary old contents.
@@ -113,9 +122,13 @@ impl BufferPool {
     /// Remembers the buffer under `block` so that it is re-used once all blocks over it are dropped.
     pub fn recycle(&self, block: &Block) {
         let mut shelves = self.shelves.lock().unwrap_or_else(PoisonError::into_inner);
-        if shelves.len() < REMEMBERED_MAX && !shelves.iter().any(|b| Arc::ptr_eq(b, &block.buf)) {
-            shelves.push(Arc::clone(&block.buf));
+        let mut bytes: usize = shelves.iter().map(|b| b.len()).sum::<usize>() + block.buf.len();
+        while bytes > REMEMBERED_MAX_BYTES {
+            // Sizes change as a flow goes on: a buffer that lies unused makes room.
+            let Some(unused) = shelves.iter().position(|b| Arc::strong_count(b) == 1) else { return };
+            bytes -= shelves.remove(unused).len();
         }
+        shelves.push(Arc::clone(&block.buf));
     }
 
     /// Frees the buffers that nobody uses now.

@@ -9,6 +9,8 @@ pub mod cpu;
 pub mod data;
 pub mod link;
 
+pub use link::LinkSample;
+
 /// Everything a policy may look at when it chooses the next block.
 #[derive(Debug)]
 pub struct View<'a> {

@@ -1,1 +1,50 @@
 //! Every decision with its reason, as JSON lines.
+//!
+//! One object a line, keys fixed, numbers and plain ASCII strings only, so no escaping is needed.
+
+use std::fmt::Write;
+
+use crate::monitor::View;
+use crate::policy::{Choice, Rescue};
+
+/// A choice: what was seen, what was chosen, and the policy's own figures.
+pub fn choice(out: &mut String, view: &View<'_>, choice: &Choice, why: &[(&'static str, f64)]) {
+    let _ = write!(
+        out,
+        "{{\"event\":\"choose\",\"now_ns\":{},\"busy_ns\":{},\"seq\":{},\"raw_offset\":{},\"gathered\":{},\"queue\":{},\
+         \"unsent_bytes\":{},\"rate_bytes_per_s\":{:.0},\"rate_known\":{},\"cores\":{},\"jobs\":{},\
+         \"method\":\"{}\",\"linked\":{},\"block_len\":{},\"encode_ns\":{}",
+        view.now_ns,
+        view.busy_ns,
+        view.seq,
+        view.raw_offset,
+        view.gathered,
+        view.queue.len(),
+        view.link.unsent_bytes,
+        view.link.rate_bytes_per_s,
+        view.link.known,
+        view.cpu.cores,
+        view.cpu.busy,
+        choice.method,
+        choice.linked,
+        choice.block_len,
+        choice.encode_ns,
+    );
+    for (key, value) in why {
+        // JSON has no infinities; a reader takes null for "no number".
+        let _ = if value.is_finite() { write!(out, ",\"{key}\":{value:.6}") } else { write!(out, ",\"{key}\":null") };
+    }
+    out.push_str("}\n");
+}
+
+/// What was decided about a block that is late while the link is dry.
+pub fn rescue(out: &mut String, now_ns: u64, seq: u64, decision: &Rescue) {
+    let _ = match decision {
+        Rescue::WaitUntil(t) => {
+            writeln!(out, "{{\"event\":\"wait\",\"now_ns\":{now_ns},\"seq\":{seq},\"until_ns\":{t}}}")
+        }
+        Rescue::TakeOver(method) => {
+            writeln!(out, "{{\"event\":\"rescue\",\"now_ns\":{now_ns},\"seq\":{seq},\"method\":\"{method}\"}}")
+        }
+    };
+}

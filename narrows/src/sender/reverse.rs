@@ -1,0 +1,76 @@
+//! The direction from receiver to sender: its preface, feedback, close.
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::frame::{self, ControlHeader, ControlKind, Feedback, Header, Preface, ReadLimits, Role};
+
+/// What came back.
+#[derive(Debug, PartialEq)]
+pub(super) enum Event {
+    Preface(Preface),
+    Feedback(Feedback),
+    /// The receiver has stored everything.
+    Stored,
+}
+
+/// Parser of the reverse direction. It holds at most one control frame.
+#[derive(Debug, Default)]
+pub(super) struct Reverse {
+    buffer: Vec<u8>,
+    preface_seen: bool,
+}
+
+/// Nothing but control frames comes back, so no block limits matter.
+const LIMITS: ReadLimits = ReadLimits { block_max: 0, history: 0, codecs: 0, check: true, messages: false };
+
+impl Reverse {
+    pub(super) fn receive(&mut self, bytes: &[u8], mut on_event: impl FnMut(Event)) -> Result<()> {
+        // Chunks keep the buffer at one frame and one chunk whatever the caller hands over.
+        for chunk in bytes.chunks(frame::CONTROL_BODY_MAX) {
+            self.buffer.extend_from_slice(chunk);
+            let mut used = 0;
+            while let Some(len) = self.parse(used, &mut on_event)? {
+                used += len;
+            }
+            self.buffer.drain(..used);
+        }
+        Ok(())
+    }
+
+    /// Parses one item at `at` and returns its length, or `None` if it is incomplete.
+    fn parse(&mut self, at: usize, on_event: &mut impl FnMut(Event)) -> Result<Option<usize>> {
+        let bytes = &self.buffer[at..];
+        if !self.preface_seen {
+            let Some(preface) = Preface::parse(bytes)? else { return Ok(None) };
+            if preface.role != Role::Receiver {
+                return Err(Error::corrupt("the other side is a sender too"));
+            }
+            self.preface_seen = true;
+            on_event(Event::Preface(preface));
+            return Ok(Some(frame::PREFACE_LEN));
+        }
+        let header = match frame::parse_header(bytes, &LIMITS)? {
+            None => return Ok(None),
+            Some(Header::Control(header)) => header,
+            Some(Header::Block(_)) => return Err(Error::corrupt("the receiver sent data back")),
+        };
+        let Some(body) = bytes.get(header.header_len..header.header_len + header.body_len) else { return Ok(None) };
+        header.verify(body, 0)?;
+        Self::control(&header, body, on_event)?;
+        Ok(Some(header.header_len + header.body_len))
+    }
+
+    fn control(header: &ControlHeader, body: &[u8], on_event: &mut impl FnMut(Event)) -> Result<()> {
+        match header.kind {
+            ControlKind::Feedback => on_event(Event::Feedback(Feedback::parse(body)?)),
+            ControlKind::Close => match frame::parse_close(body)? {
+                None => on_event(Event::Stored),
+                Some(text) => return Err(Error::new(ErrorKind::Io, format!("the receiver failed: {text}"))),
+            },
+            ControlKind::Unknown(_) | ControlKind::Index => {}
+            ControlKind::Reset | ControlKind::End => {
+                return Err(Error::corrupt("a frame came back that only a sender sends"));
+            }
+        }
+        Ok(())
+    }
+}
