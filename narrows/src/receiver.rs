@@ -1,9 +1,21 @@
 //! The receiving half of a flow: wire bytes in, raw bytes out in order. No I/O, no thread, no clock.
 //! It never imports policy or monitor: how a choice was made is not on the wire.
 
+use std::collections::VecDeque;
+
 use crate::block::{Block, BufferPool};
-use crate::codec::Contexts;
-use crate::error::Result;
+use crate::codec::CodecId;
+use crate::error::{Error, Result};
+use crate::frame::{
+    self, BlockHeader, ControlHeader, ControlKind, EndTotals, Feedback, Frame, Preface, ReadLimits, Role, chain_digest,
+};
+
+mod job;
+mod parser;
+
+pub use job::{DecodeDone, DecodeJob};
+
+use parser::{Item, Parser};
 
 #[derive(Debug, Clone)]
 pub struct ReceiverConfig {
@@ -18,89 +30,52 @@ pub struct ReceiverConfig {
     pub duplex: bool,
 }
 
-/// Decoding work for a worker, or for the calling thread when `estimate_ns` is short.
-#[derive(Debug)]
-pub struct DecodeJob {
-    pub seq: u64,
-    /// Predicted (nominal) time of one core.
-    pub estimate_ns: u64,
-}
-
-#[derive(Debug)]
-pub struct DecodeDone {
-    pub seq: u64,
-    /// CPU time, for the caller to fill.
-    pub cpu_ns: u64,
-    pub result: Result<Block>,
-}
-
-impl DecodeJob {
-    pub fn run(self, contexts: &mut Contexts, pool: &BufferPool) -> DecodeDone {
-        let _ = (contexts, pool);
-        todo!()
+impl Default for ReceiverConfig {
+    fn default() -> Self {
+        Self {
+            block_max: frame::BASELINE_BLOCK_MAX,
+            history_max: frame::BASELINE_HISTORY,
+            memory_max: MEMORY_MAX_DEFAULT,
+            cores: 1,
+            duplex: false,
+        }
     }
 }
 
-pub struct Receiver {}
+/// Eight blocks of 2 MiB with their bodies, or a window of 24 blocks of 512 KiB.
+pub const MEMORY_MAX_DEFAULT: usize = 32 << 20;
 
-impl Receiver {
-    pub fn new(config: ReceiverConfig, pool: BufferPool) -> Self {
-        let _ = (config, pool);
-        todo!()
-    }
+/// Frames held at most, however small they are.
+const FRAMES_MAX: usize = 1024;
 
-    /// Wire bytes that it takes now. 0: decode or read first.
-    pub fn room(&self) -> usize {
-        todo!()
-    }
+/// Reports come after the first block and then at every eighth of the flow's time, but not closer than 2 ms (a report
+/// costs the sender some microseconds) nor further apart than half a second (a price needs ten reports to move).
+const REPORT_EVERY_MIN_NS: u64 = 2_000_000;
+const REPORT_EVERY_MAX_NS: u64 = 500_000_000;
 
-    /// Takes wire bytes. An incomplete frame is not an error; bytes after the end of the stream are.
-    pub fn receive(&mut self, wire: Block) -> Result<()> {
-        let _ = wire;
-        todo!()
-    }
-
-    /// The link is at its end: `Truncated` unless the end frame was seen.
-    pub fn close(&mut self) -> Result<()> {
-        todo!()
-    }
-
-    pub fn poll_job(&mut self) -> Option<DecodeJob> {
-        todo!()
-    }
-
-    /// Puts a decoded block in its place. The first error is final.
-    pub fn finish(&mut self, done: DecodeDone) -> Result<()> {
-        let _ = done;
-        todo!()
-    }
-
-    /// The next raw bytes in order.
-    pub fn read(&mut self) -> Option<Block> {
-        todo!()
-    }
-
-    /// The end frame was seen, its totals agree, and all raw bytes were read.
-    pub fn is_finished(&self) -> bool {
-        todo!()
-    }
-
-    /// Bytes for the reverse direction, if any are due: preface at the start, feedback now and then.
-    /// `blocked_ns` is how long the reader of the raw bytes kept us waiting since the start.
-    pub fn poll_feedback(&mut self, now_ns: u64, blocked_ns: u64) -> Option<Vec<u8>> {
-        let _ = (now_ns, blocked_ns);
-        todo!()
-    }
-
-    /// The last bytes for the reverse direction: all is stored (`None`), or why it is not.
-    pub fn close_message(&mut self, failure: Option<&str>) -> Vec<u8> {
-        let _ = failure;
-        todo!()
-    }
-
-    pub fn summary(&self) -> &RecvSummary {
-        todo!()
-    }
+pub struct Receiver {
+    config: ReceiverConfig,
+    pool: BufferPool,
+    parser: Parser,
+    preface: Option<Preface>,
+    queue: VecDeque<Slot>,
+    /// Slots at the front of the queue that are decoded, in order.
+    ready: usize,
+    next_seq: u64,
+    /// Raw offset behind the last slot of the ready front.
+    raw_offset: u64,
+    digest: u64,
+    held: usize,
+    decoding: usize,
+    /// The latest raw blocks, as many as the history needs.
+    recent: VecDeque<Block>,
+    recent_len: usize,
+    history: usize,
+    end_parsed: bool,
+    end_verified: bool,
+    failed: bool,
+    reports: Reports,
+    summary: RecvSummary,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -109,5 +84,394 @@ pub struct RecvSummary {
     pub wire_bytes: u64,
     pub frames: u64,
     pub decode_cpu_ns: u64,
-    pub mix: Vec<(crate::codec::CodecId, u64, u64, u64)>,
+    /// What came how: by codec, in order of first use.
+    pub mix: Vec<RecvMixRow>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RecvMixRow {
+    pub codec: CodecId,
+    pub frames: u64,
+    pub raw_bytes: u64,
+    pub wire_bytes: u64,
+}
+
+#[derive(Default)]
+struct Reports {
+    preface_sent: bool,
+    begun_ns: Option<u64>,
+    last_ns: u64,
+    frames_reported: u64,
+}
+
+struct Slot {
+    seq: u64,
+    wire_offset: u64,
+    wire_len: usize,
+    /// Bytes counted for it in `Receiver::held`.
+    held: usize,
+    state: SlotState,
+}
+
+enum SlotState {
+    Waiting(BlockHeader, Block),
+    Decoding(BlockHeader),
+    /// Decoded, with the check that the digest of the flow takes in.
+    Ready(Block, Option<u64>),
+    Control(ControlHeader, Block),
+    /// A control frame that was acted upon.
+    Spent,
+}
+
+impl Receiver {
+    pub fn new(config: ReceiverConfig, pool: BufferPool) -> Self {
+        Self {
+            parser: Parser::new(pool.clone()),
+            pool,
+            config,
+            preface: None,
+            queue: VecDeque::new(),
+            ready: 0,
+            next_seq: 0,
+            raw_offset: 0,
+            digest: 0,
+            held: 0,
+            decoding: 0,
+            recent: VecDeque::new(),
+            recent_len: 0,
+            history: 0,
+            end_parsed: false,
+            end_verified: false,
+            failed: false,
+            reports: Reports::default(),
+            summary: RecvSummary::default(),
+        }
+    }
+
+    /// Wire bytes that it takes now. 0: decode or read first.
+    pub fn room(&self) -> usize {
+        if self.queue.len() >= FRAMES_MAX { 0 } else { self.config.memory_max.saturating_sub(self.held) }
+    }
+
+    /// Takes wire bytes. An incomplete frame is not an error; bytes after the end frame are. The first error is final.
+    pub fn receive(&mut self, mut wire: Block) -> Result<()> {
+        self.check_alive()?;
+        self.summary.wire_bytes += wire.len() as u64;
+        let taken = self.take_items(&mut wire);
+        self.fail_on_error(taken)
+    }
+
+    fn take_items(&mut self, wire: &mut Block) -> Result<()> {
+        loop {
+            if self.end_parsed && !wire.is_empty() {
+                return Err(Error::corrupt("there are bytes after the end of the stream")
+                    .at(self.parser.wire_offset(), self.next_seq));
+            }
+            let (at, seq) = (self.parser.wire_offset(), self.next_seq);
+            let item = self.parser.next(wire).map_err(|e| e.at(at, seq))?;
+            match item {
+                None => return self.advance(),
+                Some(Item::Preface(preface)) => self.on_preface(preface).map_err(|e| e.at(at, seq))?,
+                Some(Item::Block(header, body)) => {
+                    let wire_len = header.header_len() + body.len();
+                    let held = body.len() + header.raw_len.unwrap_or(frame::MESSAGE_MAX);
+                    self.push_slot(at, wire_len, held, SlotState::Waiting(header, body));
+                    self.next_seq += 1;
+                }
+                Some(Item::Control(header, body)) => {
+                    self.end_parsed |= header.kind == ControlKind::End;
+                    self.push_slot(at, 0, body.len(), SlotState::Control(header, body));
+                }
+            }
+        }
+    }
+
+    fn push_slot(&mut self, wire_offset: u64, wire_len: usize, held: usize, state: SlotState) {
+        self.held += held;
+        self.queue.push_back(Slot { seq: self.next_seq, wire_offset, wire_len, held, state });
+    }
+
+    fn on_preface(&mut self, preface: Preface) -> Result<()> {
+        if preface.role != Role::Sender {
+            return Err(Error::corrupt("the other side is a receiver too"));
+        }
+        // On a duplex link the sender reads our limits and keeps them from then on; what it declares is no demand.
+        let duplex = self.config.duplex && preface.optional & frame::feature::DUPLEX != 0;
+        if !duplex && (preface.block_max > self.config.block_max || preface.history > self.config.history_max) {
+            return Err(Error::limit(format!(
+                "the stream needs blocks of {} bytes and {} bytes of history; this side allows {} and {}: raise the limits",
+                preface.block_max, preface.history, self.config.block_max, self.config.history_max
+            )));
+        }
+        self.history = preface.history.min(self.config.history_max);
+        self.parser.set_limits(ReadLimits {
+            block_max: preface.block_max.min(self.config.block_max),
+            history: self.history,
+            codecs: preface.codecs & frame::codecs_of_this_build(),
+            check: preface.check,
+            messages: preface.critical & frame::feature::MESSAGES != 0,
+        });
+        self.preface = Some(preface);
+        Ok(())
+    }
+
+    /// The link is at its end: `Truncated` unless the end frame was seen.
+    pub fn close(&mut self) -> Result<()> {
+        self.check_alive()?;
+        if self.end_parsed && self.parser.is_between_items() {
+            return Ok(());
+        }
+        let message = if self.preface.is_none() && self.parser.is_between_items() {
+            "the stream is empty"
+        } else {
+            "the stream ends before its end frame"
+        };
+        let error = Error::truncated(message).at(self.parser.wire_offset(), self.next_seq);
+        self.fail_on_error(Err(error))
+    }
+
+    /// The next block to decode. Linked blocks wait for all before them, others may be decoded side by side.
+    pub fn poll_job(&mut self) -> Option<DecodeJob> {
+        if self.failed || self.decoding >= self.config.cores.max(1) {
+            return None;
+        }
+        // Raw offsets behind a message that is not decoded are unknown, so its successors wait for it.
+        let mut raw_offset = self.raw_offset;
+        for i in self.ready..self.queue.len() {
+            let header = match &self.queue[i].state {
+                SlotState::Waiting(header, _) => *header,
+                SlotState::Decoding(header) => {
+                    raw_offset += header.raw_len? as u64;
+                    continue;
+                }
+                SlotState::Ready(raw, _) => {
+                    raw_offset += raw.len() as u64;
+                    continue;
+                }
+                SlotState::Control(..) | SlotState::Spent => continue,
+            };
+            if header.linked && i > self.ready {
+                return None;
+            }
+            let history = if header.linked { self.history_block() } else { Block::default() };
+            let slot = &mut self.queue[i];
+            let state = std::mem::replace(&mut slot.state, SlotState::Decoding(header));
+            let SlotState::Waiting(_, body) = state else { return None };
+            self.decoding += 1;
+            let len = header.raw_len.unwrap_or(frame::MESSAGE_MAX);
+            let ns_per_byte = header.codec.codec().map_or(0.0, |c| c.nominal_ns_per_byte(c.default_level()).1);
+            let estimate_ns = (ns_per_byte * len as f32) as u64;
+            return Some(DecodeJob { seq: slot.seq, estimate_ns, header, body, history, raw_offset });
+        }
+        None
+    }
+
+    /// Puts a decoded block in its place. The first error is final.
+    pub fn finish(&mut self, done: DecodeDone) -> Result<()> {
+        self.check_alive()?;
+        self.decoding -= 1;
+        self.summary.decode_cpu_ns += done.cpu_ns;
+        let found = self.queue.iter_mut().find(|s| s.seq == done.seq && matches!(s.state, SlotState::Decoding(_)));
+        let Some(slot) = found else { return Err(Error::misuse("a job was finished twice")) };
+        let (wire_offset, seq) = (slot.wire_offset, slot.seq);
+        let raw = match done.result {
+            Ok(raw) => raw,
+            Err(e) => return self.fail_on_error(Err(e.at(wire_offset, seq))),
+        };
+        if let SlotState::Decoding(header) = slot.state {
+            self.summary.count(header.codec, raw.len(), slot.wire_len);
+            slot.state = SlotState::Ready(raw, header.check);
+        }
+        let advanced = self.advance();
+        self.fail_on_error(advanced)
+    }
+
+    /// Moves the ready front: blocks enter the history, control frames are acted upon, all in order.
+    fn advance(&mut self) -> Result<()> {
+        while let Some(slot) = self.queue.get_mut(self.ready) {
+            match std::mem::replace(&mut slot.state, SlotState::Spent) {
+                SlotState::Ready(raw, check) => {
+                    slot.state = SlotState::Ready(raw.clone(), check);
+                    if let Some(check) = check {
+                        self.digest = chain_digest(self.digest, check);
+                    }
+                    self.raw_offset += raw.len() as u64;
+                    self.remember(raw);
+                }
+                SlotState::Control(header, body) => {
+                    let (at, seq) = (slot.wire_offset, slot.seq);
+                    self.control(&header, &body, at).map_err(|e| e.at(at, seq))?;
+                }
+                state => {
+                    slot.state = state;
+                    return Ok(());
+                }
+            }
+            self.ready += 1;
+        }
+        Ok(())
+    }
+
+    fn control(&mut self, header: &ControlHeader, body: &[u8], wire_offset: u64) -> Result<()> {
+        header.verify(body, self.raw_offset)?;
+        match header.kind {
+            ControlKind::Reset => {
+                self.recent.clear();
+                self.recent_len = 0;
+            }
+            ControlKind::End => {
+                let totals = EndTotals::parse(body)?;
+                if (totals.raw_total, totals.wire_total, totals.digest) != (self.raw_offset, wire_offset, self.digest) {
+                    return Err(Error::corrupt("the totals of the end frame do not match the stream"));
+                }
+                self.end_verified = true;
+            }
+            ControlKind::Index | ControlKind::Unknown(_) => {}
+            ControlKind::Feedback | ControlKind::Close => {
+                return Err(Error::corrupt("a frame that only a receiver sends"));
+            }
+        }
+        Ok(())
+    }
+
+    fn remember(&mut self, raw: Block) {
+        if self.history == 0 {
+            return;
+        }
+        self.recent_len += raw.len();
+        self.recent.push_back(raw);
+        while let Some(oldest) = self.recent.front() {
+            if self.recent_len - oldest.len() < self.history {
+                break;
+            }
+            self.recent_len -= oldest.len();
+            self.recent.pop_front();
+        }
+    }
+
+    fn history_block(&self) -> Block {
+        let want = self.history.min(self.recent_len);
+        let mut buffer = self.pool.get(want);
+        let mut at = want;
+        for block in self.recent.iter().rev() {
+            let take = block.len().min(at);
+            buffer.as_mut()[at - take..at].copy_from_slice(&block[block.len() - take..]);
+            at -= take;
+            if at == 0 {
+                break;
+            }
+        }
+        let history = buffer.freeze(want);
+        self.pool.recycle(&history);
+        history
+    }
+
+    /// The next raw bytes in order.
+    pub fn read(&mut self) -> Option<Block> {
+        while self.ready > 0 {
+            let slot = self.queue.pop_front()?;
+            self.ready -= 1;
+            self.held -= slot.held;
+            if let SlotState::Ready(raw, _) = slot.state {
+                self.summary.raw_bytes += raw.len() as u64;
+                return Some(raw);
+            }
+        }
+        None
+    }
+
+    /// The end frame was seen, its totals agree, and all raw bytes were read.
+    pub fn is_finished(&self) -> bool {
+        self.end_verified && self.queue.is_empty() && !self.failed
+    }
+
+    /// Bytes for the reverse direction, if any are due: preface at the start, feedback now and then.
+    /// `blocked_ns` is how long the reader of the raw bytes kept us waiting since the start.
+    pub fn poll_feedback(&mut self, now_ns: u64, blocked_ns: u64) -> Option<Vec<u8>> {
+        if !self.config.duplex {
+            return None;
+        }
+        if !self.reports.preface_sent {
+            self.reports.preface_sent = true;
+            return Some(self.own_preface().encode().to_vec());
+        }
+        let frames = self.summary.frames;
+        if frames == self.reports.frames_reported {
+            return None;
+        }
+        let begun_ns = *self.reports.begun_ns.get_or_insert(now_ns);
+        let every_ns = ((now_ns - begun_ns.min(now_ns)) / 8).clamp(REPORT_EVERY_MIN_NS, REPORT_EVERY_MAX_NS);
+        if self.reports.frames_reported > 0 && now_ns < self.reports.last_ns + every_ns {
+            return None;
+        }
+        self.reports.last_ns = now_ns;
+        self.reports.frames_reported = frames;
+        Some(bytes_of(&self.feedback(blocked_ns).frame()))
+    }
+
+    fn own_preface(&self) -> Preface {
+        Preface {
+            role: Role::Receiver,
+            critical: 0,
+            optional: 0,
+            check: true,
+            block_max: self.config.block_max,
+            history: self.config.history_max,
+            codecs: frame::codecs_of_this_build(),
+        }
+    }
+
+    fn feedback(&self, blocked_ns: u64) -> Feedback {
+        let backlog = self.queue.iter().skip(self.ready).map(|s| s.wire_len as u64).sum();
+        Feedback {
+            wire_received: self.summary.wire_bytes,
+            raw_delivered: self.summary.raw_bytes,
+            frames_decoded: self.summary.frames,
+            decode_ns: self.summary.decode_cpu_ns,
+            cores: self.config.cores as u64,
+            backlog_bytes: backlog,
+            blocked_ns,
+        }
+    }
+
+    /// The last bytes for the reverse direction: all is stored (`None`), or why it is not.
+    pub fn close_message(&mut self, failure: Option<&str>) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        if !std::mem::replace(&mut self.reports.preface_sent, true) {
+            bytes.extend_from_slice(&self.own_preface().encode());
+        }
+        bytes.extend(bytes_of(&frame::close_frame(failure)));
+        bytes
+    }
+
+    pub fn summary(&self) -> &RecvSummary {
+        &self.summary
+    }
+
+    fn check_alive(&self) -> Result<()> {
+        if self.failed { Err(Error::misuse("the stream has failed already")) } else { Ok(()) }
+    }
+
+    fn fail_on_error(&mut self, result: Result<()>) -> Result<()> {
+        self.failed |= result.is_err();
+        result
+    }
+}
+
+impl RecvSummary {
+    fn count(&mut self, codec: CodecId, raw_len: usize, wire_len: usize) {
+        self.frames += 1;
+        let i = self.mix.iter().position(|r| r.codec == codec).unwrap_or_else(|| {
+            self.mix.push(RecvMixRow { codec, frames: 0, raw_bytes: 0, wire_bytes: 0 });
+            self.mix.len() - 1
+        });
+        let row = &mut self.mix[i];
+        row.frames += 1;
+        row.raw_bytes += raw_len as u64;
+        row.wire_bytes += wire_len as u64;
+    }
+}
+
+fn bytes_of(frame: &Frame) -> Vec<u8> {
+    [&*frame.header, &*frame.body].concat()
 }

@@ -1,0 +1,59 @@
+//! Decoding work that leaves the receiver and comes back.
+
+use crate::block::{Block, BufferPool};
+use crate::codec::{CodecId, Contexts};
+use crate::error::{Error, Result};
+use crate::frame::{BlockHeader, MESSAGE_MAX};
+
+/// Decoding work for a worker, or for the calling thread when `estimate_ns` is short.
+#[derive(Debug)]
+pub struct DecodeJob {
+    pub seq: u64,
+    /// Predicted (nominal) time of one core.
+    pub estimate_ns: u64,
+    pub(super) header: BlockHeader,
+    pub(super) body: Block,
+    pub(super) history: Block,
+    pub(super) raw_offset: u64,
+}
+
+#[derive(Debug)]
+pub struct DecodeDone {
+    pub seq: u64,
+    /// CPU time, for the caller to fill.
+    pub cpu_ns: u64,
+    pub result: Result<Block>,
+}
+
+impl DecodeJob {
+    /// Decodes the body and compares the check.
+    pub fn run(self, contexts: &mut Contexts, pool: &BufferPool) -> DecodeDone {
+        DecodeDone { seq: self.seq, cpu_ns: 0, result: self.decode(contexts, pool) }
+    }
+
+    fn decode(&self, contexts: &mut Contexts, pool: &BufferPool) -> Result<Block> {
+        let raw = if self.header.codec == CodecId::STORE { self.body.clone() } else { self.expand(contexts, pool)? };
+        match self.header.check {
+            Some(check) if check != self.header.check_of(&raw, self.raw_offset) => {
+                Err(Error::corrupt("a block does not match its check"))
+            }
+            _ => Ok(raw),
+        }
+    }
+
+    fn expand(&self, contexts: &mut Contexts, pool: &BufferPool) -> Result<Block> {
+        let Some(codec) = self.header.codec.codec() else {
+            return Err(Error::unsupported(format!("this program has no codec {}", self.header.codec.0)));
+        };
+        let room = self.header.raw_len.unwrap_or(MESSAGE_MAX);
+        let mut out = pool.get(room);
+        let decoded = contexts.decoder(codec).decode(&self.history, &self.body, &mut out.as_mut()[..room]);
+        let raw = out.freeze(decoded.unwrap_or(0));
+        pool.recycle(&raw);
+        let exact = self.header.raw_len.is_none_or(|len| len == raw.len()) && !raw.is_empty();
+        match decoded {
+            Ok(_) if exact => Ok(raw),
+            _ => Err(Error::corrupt(format!("a block of codec {} does not decode", codec.name()))),
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! Cuts a stream of wire bytes into preface, headers and bodies, whatever pieces it comes in.
+
+use crate::block::{Block, BlockMut, BufferPool};
+use crate::error::Result;
+use crate::frame::{self, ControlHeader, Header, PREFACE_LEN, Preface, ReadLimits};
+
+/// One thing read.
+#[derive(Debug)]
+pub(super) enum Item {
+    Preface(Preface),
+    Block(frame::BlockHeader, Block),
+    Control(ControlHeader, Block),
+}
+
+pub(super) struct Parser {
+    pool: BufferPool,
+    /// The beginning of a preface or header whose rest has not come yet.
+    carry: Vec<u8>,
+    /// A header whose body has not come whole, and the part that has.
+    body: Option<(Header, BlockMut, usize)>,
+    /// What to read by; `None` until the preface is through.
+    limits: Option<ReadLimits>,
+    /// Bytes of the stream taken up to the end of the last item.
+    wire_offset: u64,
+}
+
+impl Parser {
+    pub(super) fn new(pool: BufferPool) -> Self {
+        Self { pool, carry: Vec::with_capacity(PREFACE_LEN), body: None, limits: None, wire_offset: 0 }
+    }
+
+    pub(super) fn set_limits(&mut self, limits: ReadLimits) {
+        self.limits = Some(limits);
+    }
+
+    /// Where the next item begins.
+    pub(super) fn wire_offset(&self) -> u64 {
+        self.wire_offset
+    }
+
+    /// Whether the stream stands between two items.
+    pub(super) fn is_between_items(&self) -> bool {
+        self.carry.is_empty() && self.body.is_none()
+    }
+
+    /// Takes bytes off the front of `wire` until one item is whole; `None` when `wire` is used up before that.
+    pub(super) fn next(&mut self, wire: &mut Block) -> Result<Option<Item>> {
+        loop {
+            if let Some((header, buffer, filled)) = self.body.take() {
+                return Ok(self.continue_body(header, buffer, filled, wire));
+            }
+            if wire.is_empty() {
+                return Ok(None);
+            }
+            let Some(limits) = self.limits else {
+                let Some(preface) = self.read_preface(wire)? else { return Ok(None) };
+                self.wire_offset += PREFACE_LEN as u64;
+                return Ok(Some(Item::Preface(preface)));
+            };
+            let Some(header) = self.read_header(wire, &limits)? else { return Ok(None) };
+            let body_len = body_len(&header);
+            if wire.len() >= body_len {
+                let body = wire.split_to(body_len);
+                return Ok(Some(self.item(header, body)));
+            }
+            // The length was compared with the limits by the header's parser.
+            self.body = Some((header, self.pool.get(body_len), 0));
+        }
+    }
+
+    fn continue_body(&mut self, header: Header, mut buffer: BlockMut, filled: usize, wire: &mut Block) -> Option<Item> {
+        let body_len = body_len(&header);
+        let piece = wire.split_to(wire.len().min(body_len - filled));
+        buffer.as_mut()[filled..filled + piece.len()].copy_from_slice(&piece);
+        let filled = filled + piece.len();
+        if filled < body_len {
+            self.body = Some((header, buffer, filled));
+            return None;
+        }
+        let body = buffer.freeze(body_len);
+        self.pool.recycle(&body);
+        Some(self.item(header, body))
+    }
+
+    fn item(&mut self, header: Header, body: Block) -> Item {
+        self.wire_offset += (header_len(&header) + body.len()) as u64;
+        match header {
+            Header::Block(h) => Item::Block(h, body),
+            Header::Control(h) => Item::Control(h, body),
+        }
+    }
+
+    fn read_preface(&mut self, wire: &mut Block) -> Result<Option<Preface>> {
+        let carried = self.carry.len();
+        self.carry_from(wire);
+        let preface = Preface::parse(&self.carry)?;
+        self.after_parse(wire, carried, preface.as_ref().map(|_| PREFACE_LEN));
+        Ok(preface)
+    }
+
+    fn read_header(&mut self, wire: &mut Block, limits: &ReadLimits) -> Result<Option<Header>> {
+        if self.carry.is_empty()
+            && let Some(header) = frame::parse_header(wire, limits)?
+        {
+            let _ = wire.split_to(header_len(&header));
+            return Ok(Some(header));
+        }
+        let carried = self.carry.len();
+        self.carry_from(wire);
+        let header = frame::parse_header(&self.carry, limits)?;
+        self.after_parse(wire, carried, header.as_ref().map(header_len));
+        Ok(header)
+    }
+
+    /// Copies as much as a preface or header can need behind what was carried. Nothing is taken off `wire` yet.
+    fn carry_from(&mut self, wire: &Block) {
+        let take = wire.len().min(PREFACE_LEN - self.carry.len());
+        self.carry.extend_from_slice(&wire[..take]);
+    }
+
+    /// Takes off `wire` what was used: an item of `len` bytes, or all that was carried.
+    fn after_parse(&mut self, wire: &mut Block, carried: usize, len: Option<usize>) {
+        let used = len.unwrap_or(self.carry.len()) - carried;
+        let _ = wire.split_to(used);
+        if len.is_some() {
+            self.carry.clear();
+        }
+    }
+}
+
+fn header_len(header: &Header) -> usize {
+    match header {
+        Header::Block(h) => h.header_len(),
+        Header::Control(h) => h.header_len,
+    }
+}
+
+fn body_len(header: &Header) -> usize {
+    match header {
+        Header::Block(h) => h.wire_len,
+        Header::Control(h) => h.body_len,
+    }
+}
