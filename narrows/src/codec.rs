@@ -9,9 +9,23 @@ use std::str::FromStr;
 
 use crate::error::{Error, Result};
 
+mod bzip2;
+mod constant;
+mod lz4;
+mod snappy;
 mod store;
+mod xz;
+mod zlib;
+mod zstd;
 
-pub use store::Store;
+pub use self::bzip2::Bzip2;
+pub use self::constant::Constant;
+pub use self::lz4::Lz4;
+pub use self::snappy::Snappy;
+pub use self::store::Store;
+pub use self::xz::Xz;
+pub use self::zlib::Zlib;
+pub use self::zstd::Zstd;
 
 /// Number of a codec on the wire. Never re-used: a retired codec keeps its number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -34,7 +48,24 @@ impl CodecId {
 }
 
 /// Every codec of this build, by number.
-pub const CODECS: &[&dyn Codec] = &[&Store];
+pub const CODECS: &[&dyn Codec] = &[&Store, &Constant, &Lz4, &Zstd, &Zlib, &Bzip2, &Xz, &Snappy];
+
+/// The methods that a policy chooses from unless it is told otherwise, lightest first (D18): each was measured to be
+/// the best one somewhere between 1 Mbit/s and 25 Gbit/s.
+pub const DEFAULT_METHODS: &[Method] = &[
+    Method::STORE,
+    Method::CONSTANT,
+    Method::lz4_accel(64),
+    Method::lz4_accel(16),
+    Method::lz4_accel(1),
+    Method::zstd(1),
+    Method::zstd(3),
+    Method::zstd(6),
+    Method::zstd(9),
+    Method::zstd(15),
+    Method::new(CodecId::BZIP2, 9),
+    Method::new(CodecId::XZ, 6),
+];
 
 /// The effort of a codec, in its own scale: see [`Codec::levels`].
 pub type Level = i32;
@@ -46,8 +77,13 @@ pub trait Codec: Sync + fmt::Debug {
     /// The name in specification strings: `zstd`.
     fn name(&self) -> &'static str;
 
-    /// All levels that [`Encoder::encode`] takes, lightest first.
+    /// The levels that tables and tests go through, lightest first.
     fn levels(&self) -> &'static [Level];
+
+    /// Whether there is such a level; [`Encoder::encode`] takes the nearest one for any other number.
+    fn has_level(&self, level: Level) -> bool {
+        self.levels().contains(&level)
+    }
 
     /// The level meant when a specification names none.
     fn default_level(&self) -> Level;
@@ -55,7 +91,7 @@ pub trait Codec: Sync + fmt::Debug {
     /// Parses one `key=value` of a specification into a level (`level=3`; LZ4 also knows `accel=16` and `hc=9`).
     fn parse_level(&self, key: &str, value: &str) -> Option<Level> {
         let level = value.parse().ok()?;
-        (key == "level" && self.levels().contains(&level)).then_some(level)
+        (key == "level" && self.has_level(level)).then_some(level)
     }
 
     /// The `key=value` that [`Codec::parse_level`] reads back.
@@ -84,14 +120,16 @@ pub trait Codec: Sync + fmt::Debug {
 pub trait Encoder: Send {
     /// Encodes `raw` into `out` and returns how many bytes it took, or `None` if the result does not fit.
     /// `out` is shorter than `raw`, so data that does not shrink is `None` (and is then sent as `store`).
-    /// `history` are raw bytes that lie before the block in the flow; empty when the frame is not linked.
+    /// `history` are raw bytes that lie before the block in the flow; empty when the frame is not linked. In memory it
+    /// may lie anywhere, best directly before `raw`, but a part of it that overlaps `raw` is not used.
     fn encode(&mut self, level: Level, history: &[u8], raw: &[u8], out: &mut [u8]) -> Option<usize>;
 }
 
 /// A context for decoding, owned by one worker and used for block after block.
 pub trait Decoder: Send {
     /// Decodes `wire` into `out` and returns how many bytes it wrote. Any bytes may come in: the result is an error,
-    /// never a panic, never a write beyond `out`, never memory beyond what `out` and `history` imply.
+    /// never a panic, never a write beyond `out`, never memory beyond what `out` and `history` imply. Bytes after the
+    /// end of the encoding are an error. `out` has the block's raw length: a decoder may bound itself by it.
     fn decode(&mut self, history: &[u8], wire: &[u8], out: &mut [u8]) -> std::result::Result<usize, DecodeError>;
 }
 
@@ -128,6 +166,35 @@ impl Method {
     /// If the method names a codec that this build lacks; parsed methods never do.
     pub fn info(self) -> &'static dyn Codec {
         self.codec.codec().expect("a method names a codec of the registry")
+    }
+
+    /// Parses a list such as `store,lz4:accel=16,zstd:level=3`. A comma starts a new method if the name of a codec
+    /// follows it; what else follows is one more setting of the method before. A semicolon always starts a new one.
+    pub fn parse_list(s: &str) -> Result<Vec<Self>> {
+        let mut specs: Vec<String> = Vec::new();
+        for part in s.split(';').filter(|p| !p.trim().is_empty()) {
+            let mut first = true;
+            for item in part.split(',').map(str::trim).filter(|i| !i.is_empty()) {
+                let is_setting = item.contains('=') && !item.contains(':');
+                match specs.last_mut() {
+                    Some(spec) if is_setting && !first => {
+                        spec.push(if spec.contains(':') { ',' } else { ':' });
+                        spec.push_str(item);
+                    }
+                    _ => specs.push(item.to_owned()),
+                }
+                first = false;
+            }
+        }
+        if specs.is_empty() {
+            return Err(Error::misuse("a list of methods needs at least one, for example zstd:level=3"));
+        }
+        specs.iter().map(|spec| spec.parse()).collect()
+    }
+
+    /// The list that [`Method::parse_list`] reads back.
+    pub fn print_list(methods: &[Self]) -> String {
+        methods.iter().map(Self::to_string).collect::<Vec<_>>().join(",")
     }
 
     /// Nominal time to encode `raw_len` bytes, from [`Codec::nominal_ns_per_byte`].
@@ -194,5 +261,84 @@ impl Contexts {
             self.decoders.len() - 1
         });
         &mut *self.decoders[i].1
+    }
+}
+
+/// Nominal speeds of a level from those of its neighbours in `anchors` (level, encode ns, decode ns per byte; levels
+/// rise): geometric between two anchors, the nearest one beyond the ends.
+fn interpolate(anchors: &[(Level, f32, f32)], level: Level) -> (f32, f32) {
+    let above = anchors.partition_point(|a| a.0 < level).min(anchors.len() - 1);
+    let (a, b) = (anchors[above.saturating_sub(1)], anchors[above]);
+    let share = if a.0 == b.0 { 0.0 } else { ((level - a.0) as f32 / (b.0 - a.0) as f32).clamp(0.0, 1.0) };
+    (a.1 * (b.1 / a.1).powf(share), a.2 * (b.2 / a.2).powf(share))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_method_of_every_codec_reads_back_as_it_prints() {
+        for codec in CODECS {
+            for &level in codec.levels() {
+                let method = Method::new(codec.id(), level);
+                let printed = method.to_string();
+                assert_eq!(printed.parse::<Method>().ok(), Some(method), "{printed}");
+                assert_eq!(Method::parse_list(&printed).unwrap(), [method], "{printed}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_list_of_methods_reads_back_as_it_prints() {
+        let all: Vec<Method> =
+            CODECS.iter().flat_map(|c| c.levels().iter().map(|&level| Method::new(c.id(), level))).collect();
+        for list in [&all[..], DEFAULT_METHODS] {
+            assert_eq!(Method::parse_list(&Method::print_list(list)).unwrap(), list);
+        }
+        assert_eq!(
+            Method::print_list(DEFAULT_METHODS),
+            "store,constant,lz4:accel=64,lz4:accel=16,lz4,zstd:level=1,zstd,zstd:level=6,zstd:level=9,zstd:level=15,\
+             bzip2,xz"
+        );
+    }
+
+    #[test]
+    fn a_list_splits_at_semicolons_and_at_commas_before_a_name() {
+        let list = |s| Method::parse_list(s).map_err(|e| e.message);
+        let three = vec![Method::STORE, Method::lz4_accel(16), Method::zstd(3)];
+        assert_eq!(list("store,lz4:accel=16,zstd:level=3"), Ok(three.clone()));
+        assert_eq!(list("store;lz4:accel=16 ; zstd"), Ok(three.clone()));
+        assert_eq!(list("store, lz4,accel=16, zstd:level=1,level=3,"), Ok(three));
+        assert_eq!(list("lz4:hc=9"), Ok(vec![Method::new(CodecId::LZ4, 9)]));
+        assert_eq!(list("lz4:level=-16"), Ok(vec![Method::lz4_accel(16)]));
+        for bad in ["", ";,", "level=3", "store;level=3", "zstd:level=99", "zstd:level", "lz4:accel=0", "lz4:accel=65"]
+        {
+            assert!(list(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn numbers_and_names_are_unique_and_defaults_exist() {
+        for (i, codec) in CODECS.iter().enumerate() {
+            assert_eq!(usize::from(codec.id().0), i, "by number, without gaps");
+            assert!(CODECS[..i].iter().all(|c| c.name() != codec.name()));
+            assert!(codec.has_level(codec.default_level()));
+            assert!(codec.levels().is_sorted());
+        }
+    }
+
+    #[test]
+    fn nominal_speeds_lie_between_their_anchors() {
+        for codec in CODECS {
+            for levels in codec.levels().windows(2) {
+                let (a, b) = (codec.nominal_ns_per_byte(levels[0]), codec.nominal_ns_per_byte(levels[1]));
+                assert!(a.0 > 0.0 && a.1 > 0.0 && a.0 <= b.0, "{codec:?} {levels:?}: {a:?} {b:?}");
+            }
+        }
+        let between = interpolate(&[(1, 1.0, 2.0), (3, 4.0, 8.0)], 2);
+        assert!((between.0 - 2.0).abs() < 1e-5 && (between.1 - 4.0).abs() < 1e-5);
+        assert_eq!(interpolate(&[(1, 1.0, 2.0), (3, 4.0, 8.0)], 0), (1.0, 2.0));
+        assert_eq!(interpolate(&[(1, 1.0, 2.0), (3, 4.0, 8.0)], 9), (4.0, 8.0));
     }
 }

@@ -1,0 +1,258 @@
+//! LZ4 blocks, without the frame format. Level `-a` is the fast encoder with acceleration `a`, level `h > 0` the slow
+//! one (HC) with effort `h`; one decoder reads both.
+
+use std::ffi::{c_char, c_int, c_void};
+
+use super::{Codec, CodecId, DecodeError, Decoder, Encoder, Level, interpolate};
+
+/// Beyond this acceleration nothing more is gained: almost no match is found.
+const ACCEL_MAX: Level = 64;
+const HC_MAX: Level = 12;
+
+/// How far back the offsets of the format reach.
+const WINDOW_LEN: usize = 64 << 10;
+
+const LEVELS: &[Level] = &[-64, -32, -16, -8, -4, -2, -1, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12];
+
+/// (level, encode, decode) in ns per byte, 128 KiB blocks of mixed compressible data.
+const SPEEDS: &[(Level, f32, f32)] = &[
+    (-64, 0.65, 0.21),
+    (-16, 1.16, 0.34),
+    (-8, 1.37, 0.35),
+    (-1, 1.76, 0.36),
+    (1, 4.5, 0.35),
+    (3, 9.7, 0.33),
+    (9, 23.2, 0.32),
+    (12, 70.0, 0.31),
+];
+
+#[derive(Debug)]
+pub struct Lz4;
+
+impl Codec for Lz4 {
+    fn id(&self) -> CodecId {
+        CodecId::LZ4
+    }
+
+    fn name(&self) -> &'static str {
+        "lz4"
+    }
+
+    fn levels(&self) -> &'static [Level] {
+        LEVELS
+    }
+
+    fn has_level(&self, level: Level) -> bool {
+        (-ACCEL_MAX..=-1).contains(&level) || (1..=HC_MAX).contains(&level)
+    }
+
+    fn default_level(&self) -> Level {
+        -1
+    }
+
+    fn parse_level(&self, key: &str, value: &str) -> Option<Level> {
+        let number: Level = value.parse().ok()?;
+        let level = match key {
+            "accel" if number > 0 => -number,
+            "hc" if number > 0 => number,
+            "level" => number,
+            _ => return None,
+        };
+        self.has_level(level).then_some(level)
+    }
+
+    fn print_level(&self, level: Level) -> String {
+        if level < 0 { format!("accel={}", -level) } else { format!("hc={level}") }
+    }
+
+    fn can_link(&self) -> bool {
+        true
+    }
+
+    fn encoder_memory(&self, level: Level, _raw_len: usize) -> usize {
+        fast_state_len() + if level > 0 { hc_state_len() } else { 0 }
+    }
+
+    fn nominal_ns_per_byte(&self, level: Level) -> (f32, f32) {
+        interpolate(SPEEDS, level)
+    }
+
+    fn encoder(&self) -> Box<dyn Encoder> {
+        Box::new(Lz4Encoder { fast: state(fast_state_len()), hc: None })
+    }
+
+    fn decoder(&self) -> Box<dyn Decoder> {
+        Box::new(Lz4Decoder)
+    }
+}
+
+/// Encoder states of the C library. Memory of zeros is an initialised state, and eight bytes are alignment enough.
+type State = Box<[u64]>;
+
+fn state(len: usize) -> State {
+    vec![0; len.div_ceil(8)].into()
+}
+
+struct Lz4Encoder {
+    fast: State,
+    /// Sixteen times as large, so only made when a method asks for it.
+    hc: Option<State>,
+}
+
+impl Encoder for Lz4Encoder {
+    fn encode(&mut self, level: Level, history: &[u8], raw: &[u8], out: &mut [u8]) -> Option<usize> {
+        let (raw_len, out_len) = (c_int::try_from(raw.len()).ok()?, c_int::try_from(out.len()).unwrap_or(c_int::MAX));
+        if raw_len == 0 || out_len == 0 {
+            return None;
+        }
+        let window = window(history);
+        let wire_len = if level < 1 {
+            encode_fast(&mut self.fast, window, raw, raw_len, out, out_len, -level.clamp(-ACCEL_MAX, -1))
+        } else {
+            let hc = self.hc.get_or_insert_with(|| state(hc_state_len()));
+            encode_hc(hc, window, raw, raw_len, out, out_len, level.min(HC_MAX))
+        };
+        usize::try_from(wire_len).ok().filter(|&len| len > 0)
+    }
+}
+
+struct Lz4Decoder;
+
+impl Decoder for Lz4Decoder {
+    fn decode(&mut self, history: &[u8], wire: &[u8], out: &mut [u8]) -> Result<usize, DecodeError> {
+        let wire_len = c_int::try_from(wire.len()).map_err(|_| DecodeError)?;
+        let out_len = c_int::try_from(out.len()).map_err(|_| DecodeError)?;
+        usize::try_from(decode(window(history), wire, wire_len, out, out_len)).map_err(|_| DecodeError)
+    }
+}
+
+/// The part of the history that offsets can reach.
+fn window(history: &[u8]) -> &[u8] {
+    &history[history.len().saturating_sub(WINDOW_LEN)..]
+}
+
+/// Returns the encoded length, or 0 if it does not fit.
+#[allow(unsafe_code, reason = "calls into liblz4")]
+fn encode_fast(
+    state: &mut State,
+    window: &[u8],
+    raw: &[u8],
+    raw_len: c_int,
+    out: &mut [u8],
+    out_len: c_int,
+    accel: c_int,
+) -> c_int {
+    let (state, src, dst) = (state.as_mut_ptr().cast(), raw.as_ptr().cast(), out.as_mut_ptr().cast());
+    // SAFETY: `state` has LZ4_sizeofState() bytes, is aligned to 8 and was zero or left by one of these calls, all of
+    // which leave it fit for the next. Both ways in begin by forgetting what the state referred to before (loadDict
+    // resets it, the other call drops its dictionary), so no pointer of an earlier block is followed. `src` and `dst`
+    // are valid for the lengths given, do not overlap (one is borrowed mutably), and with a capacity below the bound
+    // the library checks every write. `window` fits an int: it has at most 64 KiB.
+    unsafe {
+        if window.is_empty() {
+            LZ4_compress_fast_extState_fastReset(state, src, dst, raw_len, out_len, accel)
+        } else {
+            LZ4_loadDict(state, window.as_ptr().cast(), window.len() as c_int);
+            LZ4_compress_fast_continue(state, src, dst, raw_len, out_len, accel)
+        }
+    }
+}
+
+/// Returns the encoded length, or 0 or less if it does not fit.
+#[allow(unsafe_code, reason = "calls into liblz4")]
+fn encode_hc(
+    state: &mut State,
+    window: &[u8],
+    raw: &[u8],
+    raw_len: c_int,
+    out: &mut [u8],
+    out_len: c_int,
+    level: c_int,
+) -> c_int {
+    let (state, src, dst) = (state.as_mut_ptr().cast(), raw.as_ptr().cast(), out.as_mut_ptr().cast());
+    // SAFETY: as for `encode_fast`, with LZ4_sizeofStateHC() bytes. A state that an encoding left in error is marked
+    // so inside and initialised in full by the next reset; loadDictHC always initialises in full.
+    unsafe {
+        if window.is_empty() {
+            LZ4_compress_HC_extStateHC_fastReset(state, src, dst, raw_len, out_len, level)
+        } else {
+            LZ4_resetStreamHC_fast(state, level);
+            LZ4_loadDictHC(state, window.as_ptr().cast(), window.len() as c_int);
+            LZ4_compress_HC_continue(state, src, dst, raw_len, out_len)
+        }
+    }
+}
+
+/// Returns the decoded length, or a negative number if the bytes are malformed or decode to more than `out_len`.
+#[allow(unsafe_code, reason = "calls into liblz4")]
+fn decode(window: &[u8], wire: &[u8], wire_len: c_int, out: &mut [u8], out_len: c_int) -> c_int {
+    let (src, dst) = (wire.as_ptr().cast(), out.as_mut_ptr().cast());
+    // SAFETY: all three ranges are valid for the lengths given and `dst` overlaps neither of the others. The function
+    // is made for hostile input: it checks every read against `wire_len`, every write against `out_len` and every
+    // offset against the dictionary, and it accepts only input that it consumes whole.
+    unsafe { LZ4_decompress_safe_usingDict(src, dst, wire_len, out_len, window.as_ptr().cast(), window.len() as c_int) }
+}
+
+#[allow(unsafe_code, reason = "calls into liblz4")]
+fn fast_state_len() -> usize {
+    // SAFETY: returns a constant.
+    unsafe { LZ4_sizeofState() as usize }
+}
+
+#[allow(unsafe_code, reason = "calls into liblz4")]
+fn hc_state_len() -> usize {
+    // SAFETY: returns a constant.
+    unsafe { LZ4_sizeofStateHC() as usize }
+}
+
+// Built and linked by this crate, which declares only the one-shot functions.
+use lz4_sys as _;
+
+#[allow(unsafe_code, reason = "declares functions of liblz4, with the types of lz4.h and lz4hc.h")]
+unsafe extern "C" {
+    fn LZ4_sizeofState() -> c_int;
+    fn LZ4_compress_fast_extState_fastReset(
+        state: *mut c_void,
+        src: *const c_char,
+        dst: *mut c_char,
+        src_len: c_int,
+        dst_capacity: c_int,
+        acceleration: c_int,
+    ) -> c_int;
+    fn LZ4_loadDict(stream: *mut c_void, dictionary: *const c_char, len: c_int) -> c_int;
+    fn LZ4_compress_fast_continue(
+        stream: *mut c_void,
+        src: *const c_char,
+        dst: *mut c_char,
+        src_len: c_int,
+        dst_capacity: c_int,
+        acceleration: c_int,
+    ) -> c_int;
+    fn LZ4_decompress_safe_usingDict(
+        src: *const c_char,
+        dst: *mut c_char,
+        src_len: c_int,
+        dst_capacity: c_int,
+        dictionary: *const c_char,
+        dictionary_len: c_int,
+    ) -> c_int;
+
+    fn LZ4_sizeofStateHC() -> c_int;
+    fn LZ4_compress_HC_extStateHC_fastReset(
+        state: *mut c_void,
+        src: *const c_char,
+        dst: *mut c_char,
+        src_len: c_int,
+        dst_capacity: c_int,
+        level: c_int,
+    ) -> c_int;
+    fn LZ4_resetStreamHC_fast(stream: *mut c_void, level: c_int);
+    fn LZ4_loadDictHC(stream: *mut c_void, dictionary: *const c_char, len: c_int) -> c_int;
+    fn LZ4_compress_HC_continue(
+        stream: *mut c_void,
+        src: *const c_char,
+        dst: *mut c_char,
+        src_len: c_int,
+        dst_capacity: c_int,
+    ) -> c_int;
+}
