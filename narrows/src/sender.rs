@@ -799,9 +799,9 @@ impl Sender {
         self.gathered + self.index.len() + slots.sum::<usize>()
     }
 
-    /// Slow methods take more memory, so fewer of their blocks are in flight; one always is.
+    /// Slow methods take more memory, so fewer of their blocks are in flight; one always may be.
     fn memory_allows(&self) -> bool {
-        self.encoding == 0 || self.memory() + 2 * self.wanted <= self.config.memory_max
+        self.handed == self.queue.len() || self.memory() + 2 * self.wanted <= self.config.memory_max
     }
 
     /// Moves the flow's clock. Nothing changes between calls, so the state before the call tells what the time was.

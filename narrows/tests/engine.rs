@@ -1,0 +1,160 @@
+//! The engine in virtual time with simple policies: bytes, order, memory, rescue, idle flows. Counts, never seconds.
+
+mod world;
+
+use narrows::codec::{DEFAULT_METHODS, Method};
+use narrows::monitor::View;
+use narrows::policy::{Choice, Policy, Rescue};
+use narrows::sender::{JobKind, SenderConfig};
+use world::{Conditions, MS, Rng, SECOND, World, random, text};
+
+/// Chooses as the closure says; rescues with `store` at once if told to.
+struct Scripted<F> {
+    choose: F,
+    rescue: bool,
+}
+
+impl<F: FnMut(&View<'_>) -> Choice + Send> Policy for Scripted<F> {
+    fn choose(&mut self, view: &View<'_>) -> Choice {
+        (self.choose)(view)
+    }
+
+    fn rescue(&mut self, _: &View<'_>) -> Rescue {
+        if self.rescue { Rescue::TakeOver(Method::STORE) } else { Rescue::WaitUntil(u64::MAX) }
+    }
+}
+
+fn fixed(method: Method, block_len: usize, linked: bool) -> Box<dyn Policy> {
+    let choose = move |_: &View<'_>| Choice { linked, ..Choice::new(method, block_len) };
+    Box::new(Scripted { choose, rescue: false })
+}
+
+fn config(cores: usize) -> SenderConfig {
+    SenderConfig { cores, duplex: true, ..SenderConfig::default() }
+}
+
+#[test]
+fn every_default_method_delivers_the_same_bytes_linked_or_not() {
+    let data = [text(200_000, 1), random(50_000, 2), vec![7; 70_000], text(1, 3)].concat();
+    for &method in DEFAULT_METHODS {
+        for linked in [false, true] {
+            let mut w = World::new(fixed(method, 30_000, linked), config(3), Conditions::steady(100.0));
+            w.send_all(&data);
+            assert!(w.received == data, "{method} linked={linked}");
+        }
+    }
+}
+
+#[test]
+fn linking_saves_bytes() {
+    let data = text(400_000, 5);
+    let wire = |linked| {
+        let mut w = World::new(fixed(Method::zstd(3), 8192, linked), config(2), Conditions::steady(100.0));
+        w.send_all(&data);
+        w.sender.summary().wire_bytes
+    };
+    assert!(wire(true) * 10 < wire(false) * 9);
+}
+
+#[test]
+fn an_empty_flow_is_a_preface_and_an_end() {
+    let mut w = World::new(fixed(Method::STORE, 1000, false), config(1), Conditions::steady(10.0));
+    w.finish();
+    assert_eq!((w.received.len(), w.sender.summary().frames), (0, 0));
+    assert_eq!(w.sender.summary().wire_bytes, 32 + 42);
+}
+
+#[test]
+fn random_methods_lengths_and_writes_arrive_in_order() {
+    for seed in 1..=30 {
+        let mut rng = Rng(seed);
+        let data = [text(300_000, seed), random(60_000, seed)].concat();
+        let choose = move |_: &View<'_>| {
+            let method = DEFAULT_METHODS[rng.next() as usize % DEFAULT_METHODS.len()];
+            Choice { linked: rng.next() % 2 == 0, ..Choice::new(method, 1 + rng.next() as usize % 60_000) }
+        };
+        let policy = Box::new(Scripted { choose, rescue: seed % 2 == 0 });
+        let mut w = World::new(
+            policy,
+            SenderConfig { index: true, ..config(1 + seed as usize % 4) },
+            Conditions::steady(300.0),
+        );
+        let mut rng = Rng(seed * 7);
+        let mut at = 0;
+        while at < data.len() {
+            let len = (1 + rng.next() as usize % 9000).min(data.len() - at).min(w.sender.room());
+            if len > 0 {
+                w.write(&data[at..at + len]);
+                at += len;
+            }
+            w.run_until(w.now_ns + rng.next() % MS);
+        }
+        w.finish();
+        assert!(w.received == data, "seed {seed}");
+    }
+}
+
+#[test]
+fn a_lone_small_write_leaves_in_the_same_instant() {
+    let mut w = World::new(fixed(Method::STORE, 128 << 10, false), config(2), Conditions::steady(1000.0));
+    w.run_until(SECOND);
+    w.write(&[5; 100]);
+    assert_eq!(w.sender.summary().frames, 1, "the frame was handed to the link before the clock moved");
+}
+
+#[test]
+fn small_writes_gather_while_the_link_is_busy() {
+    let mut w = World::new(fixed(Method::STORE, 128 << 10, false), config(2), Conditions::steady(1.0));
+    for _ in 0..2000 {
+        w.write(&[b'x'; 100]);
+        w.run_until(w.now_ns + MS / 2);
+    }
+    w.finish();
+    let frames = w.sender.summary().frames;
+    assert!(frames < 300, "{frames} frames for 2000 writes on a busy link");
+    assert_eq!(w.received.len(), 200_000);
+}
+
+#[test]
+fn an_hour_of_silence_is_not_busy_time() {
+    let mut w = World::new(fixed(Method::STORE, 128 << 10, false), config(2), Conditions::steady(100.0));
+    w.write(&text(100_000, 1));
+    w.run_until(3600 * SECOND);
+    w.write(&text(100_000, 2));
+    let idle_ns = w.sender.summary().idle_ns;
+    assert!(idle_ns > 3590 * SECOND, "{idle_ns}");
+    w.finish();
+    assert_eq!(w.received.len(), 200_000);
+}
+
+#[test]
+fn a_late_block_is_taken_over_and_arrives_once() {
+    let data = text(600_000, 9);
+    let choose = |_: &View<'_>| Choice::new(DEFAULT_METHODS[11], 100_000);
+    let mut w = World::new(Box::new(Scripted { choose, rescue: true }), config(1), Conditions::steady(1000.0));
+    w.send_all(&data);
+    assert!(w.received == data);
+    assert!(w.sender.summary().rescued_blocks > 0);
+    assert!(w.chosen.iter().any(|c| c.kind == JobKind::Rescue));
+}
+
+#[test]
+fn memory_in_flight_is_bounded() {
+    let data = text(30 << 20, 4);
+    let memory_max = 8 << 20;
+    let config = SenderConfig { memory_max, ..config(4) };
+    let mut w = World::new(fixed(Method::zstd(1), 512 << 10, false), config, Conditions::steady(100.0));
+    w.send_all(&data);
+    let peak = w.sender.summary().memory_peak as usize;
+    assert!(peak <= memory_max + (4 << 20), "{peak}");
+    assert!(w.received == data);
+}
+
+#[test]
+fn a_slow_reader_stops_the_link_and_nothing_is_lost() {
+    let data = text(4 << 20, 4);
+    let conditions = Conditions { receiver_slowdown: 50.0, receiver_buffer: 300_000, ..Conditions::steady(10_000.0) };
+    let mut w = World::new(fixed(Method::zstd(1), 128 << 10, false), config(4), conditions);
+    w.send_all(&data);
+    assert!(w.received == data);
+}
