@@ -1,1 +1,309 @@
-//! TCP_INFO, queue depths, CPU times. `unsafe` lives here and in the FFI wrappers under `codec/`.
+//! What the operating system tells and does that the standard library does not offer: queue depths, TCP_INFO, CPU
+//! times, transfers that do not wait. Linux first; elsewhere a question without an answer is `None`.
+//!
+//! `unsafe` lives here and in the FFI wrappers under `codec/`.
+#![allow(unsafe_code, reason = "system calls without a safe wrapper; every block says why it is sound")]
+
+use std::time::Duration;
+
+#[cfg(unix)]
+pub(crate) use self::unix::*;
+
+/// Nanoseconds since the first call in this process.
+pub(crate) fn monotonic_ns() -> u64 {
+    use std::sync::OnceLock;
+    use std::time::Instant;
+    static START: OnceLock<Instant> = OnceLock::new();
+    // 2^64 ns are 584 years.
+    START.get_or_init(Instant::now).elapsed().as_nanos() as u64
+}
+
+/// CPU time that the calling thread has used.
+pub(crate) fn thread_cpu_ns() -> Option<u64> {
+    #[cfg(unix)]
+    {
+        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: `time` is a valid timespec that the call fills; it keeps no pointer.
+        let answer = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+        (answer == 0).then_some(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
+    }
+    #[cfg(not(unix))]
+    None
+}
+
+/// Cores that this process may use at once: affinity and cgroup quota (v1 and v2), at least 1. A quota of 2.7 cores
+/// is 2: what is over is left to the threads that do I/O.
+pub(crate) fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
+}
+
+/// Makes the calling thread yield to others by `nice` steps. Failing is harmless, so it is not reported.
+pub(crate) fn set_thread_nice(nice: i32) {
+    #[cfg(target_os = "linux")]
+    {
+        // SAFETY: no pointers. On Linux "process 0" of setpriority is the calling thread alone.
+        unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice) };
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = nice;
+}
+
+/// Milliseconds for poll(2), rounded up so that a wait never ends before its time; -1 is for ever.
+#[cfg_attr(not(unix), allow(dead_code))]
+fn poll_timeout_ms(timeout: Option<Duration>) -> i32 {
+    timeout.map_or(-1, |t| i32::try_from(t.as_nanos().div_ceil(1_000_000)).unwrap_or(i32::MAX))
+}
+
+#[cfg(unix)]
+mod unix {
+    use std::io::{self, IoSlice};
+    use std::os::fd::{AsRawFd, BorrowedFd};
+    use std::time::Duration;
+
+    /// What the kernel knows about a TCP connection. Times are spans since the connection began.
+    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+    pub(crate) struct TcpInfo {
+        pub(crate) delivery_rate_bytes_per_s: u64,
+        /// The rate was measured while the sender had too little to send.
+        pub(crate) rate_app_limited: bool,
+        pub(crate) busy_us: u64,
+        pub(crate) rwnd_limited_us: u64,
+        pub(crate) sndbuf_limited_us: u64,
+        pub(crate) notsent_bytes: u32,
+    }
+
+    /// One descriptor to wait for, and what for.
+    #[derive(Clone, Copy)]
+    pub(crate) struct Interest<'a> {
+        pub(crate) fd: BorrowedFd<'a>,
+        pub(crate) read: bool,
+        pub(crate) write: bool,
+    }
+
+    /// Waits until one of two descriptors is ready (or in error, which a following transfer will report).
+    /// Says which are; neither after the timeout or a signal.
+    pub(crate) fn poll(interests: [Interest<'_>; 2], timeout: Option<Duration>) -> io::Result<[bool; 2]> {
+        let mut fds = interests.map(|i| libc::pollfd {
+            fd: i.fd.as_raw_fd(),
+            events: if i.read { libc::POLLIN } else { 0 } | if i.write { libc::POLLOUT } else { 0 },
+            revents: 0,
+        });
+        // SAFETY: the array holds two pollfd and outlives the call; the descriptors are borrowed for its length.
+        let answer = unsafe { libc::poll(fds.as_mut_ptr(), 2, super::poll_timeout_ms(timeout)) };
+        match check(answer as isize) {
+            Ok(_) => Ok(fds.map(|f| f.revents != 0)),
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => Ok([false; 2]),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Sends what fits into the socket's buffer now; `WouldBlock` if nothing does. Raises no SIGPIPE.
+    pub(crate) fn send_nowait(fd: BorrowedFd<'_>, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
+        #[cfg(any(target_os = "linux", target_os = "android", target_os = "freebsd"))]
+        const FLAGS: i32 = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        #[cfg(not(any(target_os = "linux", target_os = "android", target_os = "freebsd")))]
+        const FLAGS: i32 = libc::MSG_DONTWAIT;
+        // SAFETY: msghdr is plain data, all zeros is a valid one (no name, no control data).
+        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+        // IoSlice is guaranteed to have the layout of iovec on unix; sendmsg only reads through it.
+        message.msg_iov = bufs.as_ptr().cast_mut().cast();
+        message.msg_iovlen = bufs.len() as _;
+        // SAFETY: `message` points to `bufs.len()` valid iovecs that live through the call.
+        check(unsafe { libc::sendmsg(fd.as_raw_fd(), &raw const message, FLAGS) })
+    }
+
+    /// Takes what lies in the socket's buffer now; `WouldBlock` if nothing does, 0 at the end.
+    pub(crate) fn recv_nowait(fd: BorrowedFd<'_>, buf: &mut [u8]) -> io::Result<usize> {
+        // SAFETY: the kernel writes at most `buf.len()` bytes into `buf`, which is ours for the call.
+        check(unsafe { libc::recv(fd.as_raw_fd(), buf.as_mut_ptr().cast(), buf.len(), libc::MSG_DONTWAIT) })
+    }
+
+    /// Writes what fits into a pipe now, leaving its blocking mode alone: others may hold the same open file.
+    /// `WouldBlock` if nothing fits, `Unsupported` before Linux 6.5.
+    pub(crate) fn pipe_write_nowait(fd: BorrowedFd<'_>, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
+        #[cfg(target_os = "linux")]
+        {
+            // Position -1, in two halves: the pipe's own.
+            let at: libc::c_long = -1;
+            let count = bufs.len() as libc::c_long;
+            // SAFETY: IoSlice has the layout of iovec, the slice holds `count` of them and lives through the call.
+            let answer = unsafe {
+                libc::syscall(libc::SYS_pwritev2, fd.as_raw_fd(), bufs.as_ptr(), count, at, at, libc::RWF_NOWAIT)
+            };
+            check(answer as isize).map_err(|e| match e.raw_os_error() {
+                Some(libc::EOPNOTSUPP | libc::ENOSYS | libc::EINVAL) => io::ErrorKind::Unsupported.into(),
+                _ => e,
+            })
+        }
+        #[cfg(not(target_os = "linux"))]
+        {
+            let _ = (fd, bufs);
+            Err(io::ErrorKind::Unsupported.into())
+        }
+    }
+
+    /// Shuts the writing side of a socket down, or both.
+    pub(crate) fn shutdown(fd: BorrowedFd<'_>, both: bool) -> io::Result<()> {
+        let how = if both { libc::SHUT_RDWR } else { libc::SHUT_WR };
+        // SAFETY: no pointers; the descriptor is borrowed for the call.
+        check(unsafe { libc::shutdown(fd.as_raw_fd(), how) } as isize).map(drop)
+    }
+
+    /// Bytes of a socket that the peer has not acknowledged (TCP) or read (unix; counted with the kernel's overhead).
+    pub(crate) fn socket_outstanding(fd: BorrowedFd<'_>) -> Option<u64> {
+        ioctl_int(fd, libc::TIOCOUTQ as _)
+    }
+
+    /// Bytes of a TCP socket that have not been sent once.
+    pub(crate) fn socket_unsent(fd: BorrowedFd<'_>) -> Option<u64> {
+        #[cfg(target_os = "linux")]
+        {
+            /// linux/sockios.h; the libc crate has no name for it.
+            const SIOCOUTQNSD: u64 = 0x894B;
+            ioctl_int(fd, SIOCOUTQNSD as _)
+        }
+        #[cfg(not(target_os = "linux"))]
+        {
+            let _ = fd;
+            None
+        }
+    }
+
+    /// Bytes that lie in a pipe, asked at either end.
+    pub(crate) fn pipe_unread(fd: BorrowedFd<'_>) -> Option<u64> {
+        ioctl_int(fd, libc::FIONREAD as _)
+    }
+
+    #[cfg(any(target_env = "musl", target_os = "android"))]
+    type Request = libc::c_int;
+    #[cfg(not(any(target_env = "musl", target_os = "android")))]
+    type Request = libc::c_ulong;
+
+    fn ioctl_int(fd: BorrowedFd<'_>, request: Request) -> Option<u64> {
+        let mut value: libc::c_int = 0;
+        // SAFETY: the three requests used here write one int, and `value` is one.
+        let answer = unsafe { libc::ioctl(fd.as_raw_fd(), request, &raw mut value) };
+        (answer == 0).then(|| u64::try_from(value).unwrap_or(0))
+    }
+
+    /// Lets the kernel take more bytes for a TCP socket only while fewer than `bytes` are unsent.
+    pub(crate) fn set_notsent_lowat(fd: BorrowedFd<'_>, bytes: u32) -> io::Result<()> {
+        #[cfg(target_os = "linux")]
+        {
+            // SAFETY: the option takes one u32, and `bytes` is one that lives through the call.
+            let answer = unsafe {
+                libc::setsockopt(
+                    fd.as_raw_fd(),
+                    libc::IPPROTO_TCP,
+                    libc::TCP_NOTSENT_LOWAT,
+                    (&raw const bytes).cast(),
+                    size_of::<u32>() as libc::socklen_t,
+                )
+            };
+            check(answer as isize).map(drop)
+        }
+        #[cfg(not(target_os = "linux"))]
+        {
+            let _ = (fd, bytes);
+            Ok(())
+        }
+    }
+
+    /// Begin of linux/tcp.h's `struct tcp_info`, up to what is used. It only ever grows at its end.
+    #[cfg(target_os = "linux")]
+    #[repr(C)]
+    #[derive(Clone, Copy)]
+    struct RawTcpInfo {
+        states: [u8; 7],
+        /// Bit 0: the delivery rate is application limited.
+        rate_flags: u8,
+        words: [u32; 24],
+        rates_and_bytes: [u64; 4],
+        segs: [u32; 2],
+        notsent_bytes: u32,
+        min_rtt_us: u32,
+        data_segs: [u32; 2],
+        delivery_rate: u64,
+        busy_us: u64,
+        rwnd_limited_us: u64,
+        sndbuf_limited_us: u64,
+    }
+
+    pub(crate) fn tcp_info(fd: BorrowedFd<'_>) -> Option<TcpInfo> {
+        #[cfg(target_os = "linux")]
+        {
+            // SAFETY: the struct is integers only, all zeros is a valid value.
+            let mut raw: RawTcpInfo = unsafe { std::mem::zeroed() };
+            let mut len = size_of::<RawTcpInfo>() as libc::socklen_t;
+            // SAFETY: the kernel writes at most `len` bytes into `raw`. An older kernel writes fewer: the rest stays 0.
+            let answer = unsafe {
+                libc::getsockopt(fd.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, (&raw mut raw).cast(), &raw mut len)
+            };
+            (answer == 0).then_some(TcpInfo {
+                delivery_rate_bytes_per_s: raw.delivery_rate,
+                rate_app_limited: raw.rate_flags & 1 == 1,
+                busy_us: raw.busy_us,
+                rwnd_limited_us: raw.rwnd_limited_us,
+                sndbuf_limited_us: raw.sndbuf_limited_us,
+                notsent_bytes: raw.notsent_bytes,
+            })
+        }
+        #[cfg(not(target_os = "linux"))]
+        {
+            let _ = fd;
+            None
+        }
+    }
+
+    fn check(answer: isize) -> io::Result<usize> {
+        usize::try_from(answer).map_err(|_| io::Error::last_os_error())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clocks_go_forward() {
+        let (wall, cpu) = (monotonic_ns(), thread_cpu_ns());
+        assert!((0..1000u64).fold(0, |a, b| std::hint::black_box(a ^ b)) < 1024);
+        assert!(monotonic_ns() >= wall);
+        assert!(thread_cpu_ns() >= cpu);
+        assert!(cores() >= 1);
+    }
+
+    #[test]
+    fn waits_are_rounded_up() {
+        assert_eq!(poll_timeout_ms(None), -1);
+        assert_eq!(poll_timeout_ms(Some(Duration::ZERO)), 0);
+        assert_eq!(poll_timeout_ms(Some(Duration::from_nanos(1))), 1);
+        assert_eq!(poll_timeout_ms(Some(Duration::MAX)), i32::MAX);
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn queue_depths_of_a_pipe_and_a_socket() {
+        use std::io::{IoSlice, Write};
+        use std::os::fd::AsFd;
+        let (reader, mut writer) = std::io::pipe().expect("pipe");
+        writer.write_all(&[1; 300]).expect("a pipe takes 300 bytes");
+        assert_eq!(pipe_unread(writer.as_fd()), Some(300));
+        assert_eq!(pipe_unread(reader.as_fd()), Some(300));
+        match pipe_write_nowait(writer.as_fd(), &[IoSlice::new(&[0; 1 << 20])]) {
+            Ok(n) => assert!(n < 1 << 20),
+            Err(e) => assert_eq!(e.kind(), std::io::ErrorKind::Unsupported),
+        }
+
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("listen");
+        let stream = std::net::TcpStream::connect(listener.local_addr().expect("address")).expect("connect");
+        set_notsent_lowat(stream.as_fd(), 65536).expect("the option exists");
+        assert_eq!(send_nowait(stream.as_fd(), &[IoSlice::new(b"ab"), IoSlice::new(b"c")]).expect("send"), 3);
+        assert_eq!(socket_unsent(stream.as_fd()), Some(0));
+        let info = tcp_info(stream.as_fd()).expect("TCP_INFO");
+        assert_eq!(info.notsent_bytes, 0);
+        let mut buf = [0; 8];
+        let empty = recv_nowait(stream.as_fd(), &mut buf).expect_err("nothing came");
+        assert_eq!(empty.kind(), std::io::ErrorKind::WouldBlock);
+    }
+}
