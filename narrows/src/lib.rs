@@ -1,5 +1,6 @@
 //! skeleton
 pub mod block;
+pub mod calibration;
 pub mod codec;
 pub mod error;
 pub mod frame;

@@ -5,6 +5,7 @@
 
 use crate::codec::Method;
 
+pub mod cost;
 pub mod cpu;
 pub mod data;
 pub mod link;

@@ -90,6 +90,11 @@ pub trait Policy: Send {
         WINDOW_MAX
     }
 
+    /// Log of how much longer each method took than was expected of this host, for the calibration.
+    fn learned(&self) -> Vec<(Method, f32)> {
+        Vec::new()
+    }
+
     /// Why the last choice was made, for the trace: `key=value` pairs, numbers only.
     fn explain(&self) -> Vec<(&'static str, f64)> {
         Vec::new()
@@ -189,10 +194,13 @@ mod tests {
 
     #[test]
     fn specifications_print_as_they_parse() {
-        for text in ["balance", "fixed:store", "fixed:zstd", "fixed:zstd:level=1,link", "fixed:lz4:accel=16", "fixed:lz4:link"] {
+        for text in
+            ["balance", "fixed:store", "fixed:zstd", "fixed:zstd:level=1,link", "fixed:lz4:accel=16", "fixed:lz4:link"]
+        {
             assert_eq!(text.parse::<PolicySpec>().unwrap().to_string(), text);
         }
-        for (text, canonical) in [("fixed:zstd:level=3", "fixed:zstd"), ("fixed:zstd:level=3,link", "fixed:zstd:link")] {
+        for (text, canonical) in [("fixed:zstd:level=3", "fixed:zstd"), ("fixed:zstd:level=3,link", "fixed:zstd:link")]
+        {
             assert_eq!(text.parse::<PolicySpec>().unwrap().to_string(), canonical);
         }
         for bad in ["", "adoc", "fixed", "fixed:", "fixed:zstd:level=99", "fixed:xz:link", "balance:x", "fixed:nope"] {

@@ -225,9 +225,8 @@ static IS_TEXT: [bool; 256] = {
 };
 
 /// n * log2(n) for every count that a sample can hold.
-static N_LOG2_N: std::sync::LazyLock<[f32; SAMPLE_LEN + 1]> = std::sync::LazyLock::new(|| {
-    std::array::from_fn(|n| if n == 0 { 0.0 } else { n as f32 * (n as f32).log2() })
-});
+static N_LOG2_N: std::sync::LazyLock<[f32; SAMPLE_LEN + 1]> =
+    std::sync::LazyLock::new(|| std::array::from_fn(|n| if n == 0 { 0.0 } else { n as f32 * (n as f32).log2() }));
 
 #[cfg(test)]
 mod tests {

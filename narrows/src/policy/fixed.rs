@@ -20,6 +20,12 @@ impl Policy for Fixed {
     fn choose(&mut self, view: &View<'_>) -> Choice {
         let len = view.upcoming.len().min(view.limits.block_max);
         let encode_ns = self.method.nominal_encode_ns(len);
-        Choice { method: self.method, block_len: view.limits.block_max, linked: self.linked, threads_max: None, encode_ns }
+        Choice {
+            method: self.method,
+            block_len: view.limits.block_max,
+            linked: self.linked,
+            threads_max: None,
+            encode_ns,
+        }
     }
 }

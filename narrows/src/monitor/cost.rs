@@ -1,0 +1,323 @@
+//! What every method would cost on the coming block: seconds to encode, bytes on the wire, seconds to decode.
+//!
+//! A prior (linear forms in the features of a block, learned offline) gives the first guess. What was seen since then
+//! corrects it: one Kalman filter over the vector of log ratios and one over the log costs, with covariances learned
+//! offline, so that one observation of any method moves all of them. Kinds of data are told apart by their features;
+//! each kind has its own corrections (a *context*).
+
+use super::cpu::Slowdown;
+use super::data::{Features, TERMS};
+use crate::codec::Method;
+
+mod prior;
+
+use prior::Forms;
+pub use prior::Prior;
+
+/// Most methods a policy can choose from, `store` included; fixed arrays keep a decision under a microsecond.
+pub const METHODS_MAX: usize = 16;
+
+/// Per-method values; entry 0 is `store`.
+pub type PerMethod = [f32; METHODS_MAX];
+type Matrix = [PerMethod; METHODS_MAX];
+
+/// Kinds of data told apart in one flow.
+const CONTEXTS_MAX: usize = 8;
+/// Features further apart than this are another kind.
+const CONTEXT_DISTANCE: f32 = 0.2;
+/// What a new kind inherits of the nearest one's corrections.
+const INHERITED: f32 = 0.6;
+/// How much of the variance between blocks is added at every observation: older ones count less and less.
+const FORGETTING: f32 = 0.3;
+/// Work per block whatever the method: queueing, waking, header, system call.
+pub const FIXED_S: f32 = 4e-6;
+/// The part of it that a worker's CPU clock sees.
+const FIXED_SEEN_S: f32 = 1e-6;
+/// Copying and checking raw bytes.
+const STORE_S_PER_BYTE: f32 = 1.0 / 14e9;
+/// Header and check of a data frame.
+const HEADER_LEN: f32 = 16.0;
+/// Work per decoded block whatever the method.
+const DECODE_FIXED_S: f32 = 1e-6;
+/// e^3.7 is a ratio of 40: a linear form must not promise more.
+const LOG_RATIO_MAX: f32 = 3.7;
+
+/// Costs of one block under every method.
+#[derive(Debug, Clone, Copy)]
+pub struct Prediction {
+    pub encode_s: PerMethod,
+    pub wire_len: PerMethod,
+    pub decode_s: PerMethod,
+}
+
+pub struct CostModel {
+    methods: Vec<Method>,
+    forms: Forms,
+    contexts: Vec<Context>,
+    clock: u64,
+    cpu: Slowdown,
+    /// Log slow-down of the receiver's CPU against the prior's machine.
+    receiver_log: f32,
+}
+
+struct Context {
+    centroid: Features,
+    size: Filter,
+    cost: Filter,
+    last_used: u64,
+}
+
+#[derive(Clone)]
+struct Filter {
+    x: PerMethod,
+    p: Matrix,
+}
+
+impl CostModel {
+    /// A model for `methods`, of which the first must be `store`; more than [`METHODS_MAX`] are cut off.
+    pub fn new(methods: &[Method], prior: &Prior) -> Self {
+        let methods: Vec<_> = methods.iter().copied().take(METHODS_MAX).collect();
+        let forms = prior.forms(&methods);
+        Self { methods, forms, contexts: Vec::new(), clock: 0, cpu: Slowdown::default(), receiver_log: 0.0 }
+    }
+
+    pub fn methods(&self) -> &[Method] {
+        &self.methods
+    }
+
+    pub fn index_of(&self, method: Method) -> Option<usize> {
+        self.methods.iter().position(|m| *m == method)
+    }
+
+    pub fn slowdown(&self) -> f32 {
+        self.cpu.factor()
+    }
+
+    /// The context of data with these features, a new one if they are unlike all known.
+    pub fn context(&mut self, features: &Features) -> usize {
+        self.clock += 1;
+        let nearest = (0..self.contexts.len())
+            .map(|i| (i, self.contexts[i].centroid.distance(features)))
+            .min_by(|a, b| a.1.total_cmp(&b.1));
+        let i = match nearest {
+            Some((i, distance)) if distance <= CONTEXT_DISTANCE => {
+                self.contexts[i].centroid.approach(features, 0.2);
+                i
+            }
+            nearest => self.open_context(features, nearest.map(|n| n.0)),
+        };
+        self.contexts[i].last_used = self.clock;
+        i
+    }
+
+    fn open_context(&mut self, features: &Features, nearest: Option<usize>) -> usize {
+        let mut context = Context {
+            centroid: *features,
+            size: Filter { x: [0.0; METHODS_MAX], p: self.forms.size_between },
+            cost: Filter { x: [0.0; METHODS_MAX], p: self.forms.cost_between },
+            last_used: self.clock,
+        };
+        if let Some(near) = nearest.map(|i| &self.contexts[i]) {
+            context.size.inherit(&near.size, &self.forms.size_within);
+            context.cost.inherit(&near.cost, &self.forms.cost_within);
+        }
+        if self.contexts.len() < CONTEXTS_MAX {
+            self.contexts.push(context);
+            return self.contexts.len() - 1;
+        }
+        let oldest = (0..CONTEXTS_MAX).min_by_key(|&i| self.contexts[i].last_used).unwrap_or(0);
+        self.contexts[oldest] = context;
+        oldest
+    }
+
+    pub fn predict(&self, context: usize, features: &Features, len: usize) -> Prediction {
+        let terms = features.with_len(len).terms();
+        let n = len as f32;
+        let context = &self.contexts[context.min(self.contexts.len() - 1)];
+        let (mut size, mut encode, mut decode) = ([0.0; METHODS_MAX], context.cost.x, [0.0; METHODS_MAX]);
+        for (k, term) in terms.iter().enumerate() {
+            for m in 0..METHODS_MAX {
+                size[m] += self.forms.size[k][m] * term;
+                encode[m] += self.forms.encode[k][m] * term;
+                decode[m] += self.forms.decode[k][m] * term;
+            }
+        }
+        let mut p =
+            Prediction { encode_s: [0.0; METHODS_MAX], wire_len: [0.0; METHODS_MAX], decode_s: [0.0; METHODS_MAX] };
+        for m in 1..self.methods.len() {
+            // Optimism about what is unknown is the only exploration.
+            let optimism = 0.5 * context.size.p[m][m].max(0.0).sqrt().min(1.0);
+            let log_ratio = (size[m].clamp(0.0, LOG_RATIO_MAX) + context.size.x[m] + optimism).max(0.0);
+            p.wire_len[m] = n * (-log_ratio).exp() + HEADER_LEN;
+            p.encode_s[m] = n * (encode[m] + self.cpu.log()).clamp(-23.5, -9.0).exp() + FIXED_S;
+            p.decode_s[m] = n * (decode[m] + self.receiver_log).clamp(-24.0, -11.0).exp() + DECODE_FIXED_S;
+        }
+        p.wire_len[0] = n + HEADER_LEN;
+        p.encode_s[0] = n * STORE_S_PER_BYTE * self.cpu.factor() + FIXED_S;
+        p.decode_s[0] = n * STORE_S_PER_BYTE + DECODE_FIXED_S;
+        p
+    }
+
+    /// One standard deviation of a predicted encode time, as a share of it.
+    pub fn encode_sigma(&self, context: usize, m: usize) -> f32 {
+        let context = &self.contexts[context.min(self.contexts.len() - 1)];
+        (self.forms.cost_within[m][m] + context.cost.p[m][m].max(0.0)).sqrt().min(1.5)
+    }
+
+    /// How uncertain the ratio of a method is, against what varies from block to block anyway.
+    pub fn size_uncertainty(&self, context: usize, m: usize) -> f32 {
+        let context = &self.contexts[context.min(self.contexts.len() - 1)];
+        context.size.p[m][m] / self.forms.size_within[m][m].max(1e-6)
+    }
+
+    /// A block was encoded.
+    pub fn observe(&mut self, context: usize, features: &Features, m: usize, seen: Seen) {
+        let Seen { raw_len, wire_len, wall_ns, cpu_ns } = seen;
+        if m == 0 || m >= self.methods.len() || raw_len == 0 || context >= self.contexts.len() {
+            return;
+        }
+        let terms = features.with_len(raw_len).terms();
+        let n = raw_len as f32;
+        let context = &mut self.contexts[context];
+        let prior_size = dot(&self.forms.size, &terms, m).clamp(0.0, LOG_RATIO_MAX);
+        let log_ratio = (n / wire_len.max(1) as f32).ln().max(0.0);
+        context.size.observe(m, log_ratio - prior_size, self.forms.size_within[m][m] + 1e-5, &self.forms.size_within);
+        if cpu_ns > 0 {
+            let cpu_s = (cpu_ns as f32 * 1e-9 - FIXED_SEEN_S).max(1e-8);
+            let residual = (cpu_s / n).ln() - dot(&self.forms.encode, &terms, m);
+            context.cost.observe(m, residual, self.forms.cost_within[m][m] + 1e-3, &self.forms.cost_within);
+        }
+        self.cpu.observe(wall_ns, cpu_ns);
+    }
+
+    /// A job is late: it runs longer than was predicted.
+    pub fn observe_late(&mut self, elapsed_ns: u64, predicted_ns: u64) {
+        self.cpu.observe_late(elapsed_ns, predicted_ns);
+    }
+
+    /// The receiver spent `actual_s` on blocks for which `predicted_s` was predicted.
+    pub fn observe_decode(&mut self, predicted_s: f32, actual_s: f32) {
+        if predicted_s > 0.0 && actual_s > 0.0 {
+            let residual = (actual_s / predicted_s).ln().clamp(-3.0, 3.0);
+            self.receiver_log = (self.receiver_log + 0.3 * residual).clamp(-3.0, 5.0);
+        }
+    }
+
+    /// What this flow saw of every method's encode time against the prior, log, averaged over contexts: for the
+    /// calibration of the host. `None` for methods that were not used enough to say anything.
+    pub fn learned_encode_shift(&self, m: usize) -> Option<f32> {
+        let (mut sum, mut weight) = (0.0, 0.0);
+        for c in &self.contexts {
+            let known = self.forms.cost_between[m][m] - c.cost.p[m][m];
+            if known > 0.5 * self.forms.cost_between[m][m] {
+                sum += c.cost.x[m] * known;
+                weight += known;
+            }
+        }
+        (weight > 0.0).then(|| sum / weight)
+    }
+}
+
+/// What a finished job showed.
+#[derive(Debug, Clone, Copy)]
+pub struct Seen {
+    pub raw_len: usize,
+    pub wire_len: usize,
+    pub wall_ns: u64,
+    pub cpu_ns: u64,
+}
+
+impl Filter {
+    fn inherit(&mut self, near: &Self, within: &Matrix) {
+        for i in 0..METHODS_MAX {
+            self.x[i] = INHERITED * near.x[i];
+            for j in 0..METHODS_MAX {
+                self.p[i][j] = 0.3 * self.p[i][j] + 0.7 * (near.p[i][j] + within[i][j]);
+            }
+        }
+    }
+
+    /// One scalar observation `y` of component `m` with variance `v`.
+    fn observe(&mut self, m: usize, y: f32, v: f32, within: &Matrix) {
+        for i in 0..METHODS_MAX {
+            for j in 0..METHODS_MAX {
+                self.p[i][j] += FORGETTING * within[i][j];
+            }
+        }
+        let row = self.p[m];
+        let scale = 1.0 / (row[m] + v);
+        let error = y - self.x[m];
+        for i in 0..METHODS_MAX {
+            let gain = self.p[i][m] * scale;
+            self.x[i] += gain * error;
+            for j in 0..METHODS_MAX {
+                self.p[i][j] -= gain * row[j];
+            }
+        }
+    }
+}
+
+fn dot(form: &[PerMethod; TERMS], terms: &[f32; TERMS], m: usize) -> f32 {
+    form.iter().zip(terms).map(|(f, t)| f[m] * t).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::codec::DEFAULT_METHODS;
+
+    fn model() -> CostModel {
+        let methods: Vec<_> = DEFAULT_METHODS.iter().copied().filter(|m| *m != Method::CONSTANT).collect();
+        CostModel::new(&methods, Prior::shipped())
+    }
+
+    #[test]
+    fn one_observation_moves_all_methods() {
+        let mut model = model();
+        let features = Features::sample(&b"a line of text, again and again\n".repeat(3000));
+        let c = model.context(&features);
+        let before = model.predict(c, &features, 98_304);
+        let zstd_1 = model.index_of(Method::zstd(1)).unwrap();
+        let zstd_9 = model.index_of(Method::zstd(9)).unwrap();
+        for _ in 0..3 {
+            let seen = Seen { raw_len: 98_304, wire_len: 1000, wall_ns: 4_000_000, cpu_ns: 4_000_000 };
+            model.observe(c, &features, zstd_1, seen);
+        }
+        let after = model.predict(c, &features, 98_304);
+        for m in [zstd_1, zstd_9] {
+            assert!(after.wire_len[m] < 0.7 * before.wire_len[m], "{m}");
+            assert!(after.encode_s[m] > 1.3 * before.encode_s[m], "{m}");
+        }
+        assert!((after.encode_s[zstd_1] / 4e-3 - 1.0).abs() < 0.3);
+    }
+
+    #[test]
+    fn contexts_are_bounded_and_the_least_used_goes() {
+        let mut model = model();
+        for i in 0..50 {
+            let features =
+                Features { entropy: (i % 10) as f32 / 10.0, repeats: (i / 10) as f32 / 5.0, ..Features::default() };
+            assert!(model.context(&features) < CONTEXTS_MAX);
+        }
+    }
+
+    #[test]
+    fn absurd_observations_leave_finite_predictions() {
+        let mut model = model();
+        let features = Features::default();
+        let c = model.context(&features);
+        for seen in [
+            Seen { raw_len: 1, wire_len: 0, wall_ns: 0, cpu_ns: u64::MAX },
+            Seen { raw_len: usize::MAX >> 8, wire_len: 1, wall_ns: u64::MAX, cpu_ns: 1 },
+        ] {
+            for m in 0..20 {
+                model.observe(c, &features, m, seen);
+            }
+        }
+        model.observe_decode(1e-9, 1e9);
+        let p = model.predict(c, &features, 1 << 20);
+        for v in [p.encode_s, p.wire_len, p.decode_s] {
+            assert!(v.iter().all(|x| x.is_finite() && *x >= 0.0));
+        }
+    }
+}

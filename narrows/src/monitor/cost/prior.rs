@@ -1,0 +1,216 @@
+//! What is known of the methods before anything was measured in a flow.
+//!
+//! A prior is a text file that `narrows-lab prior` writes from measured tables, one row a line:
+//!
+//! ```text
+//! narrows-prior 1
+//! methods lz4:accel=64,lz4:accel=16,...      M methods; store and constant need no prior
+//! bs|bc|bd  M x 20 numbers    log(raw/wire), log(encode s/byte), log(decode s/byte) as linear forms in the features
+//! ss|sw     M x M numbers     covariance of the residuals of log(raw/wire): between streams, between blocks of one
+//! cs|cw     M x M numbers     the same of log(encode s/byte)
+//! ref_c|ref_d  M numbers      log seconds per byte on the calibration sample, on the machine that made the tables
+//! ```
+
+use std::sync::OnceLock;
+
+use super::{METHODS_MAX, Matrix, PerMethod};
+use crate::codec::Method;
+use crate::error::{Error, Result};
+use crate::monitor::data::TERMS;
+
+const MAGIC: &str = "narrows-prior 1";
+const SHIPPED: &str = include_str!("../../policy/prior.txt");
+
+/// Linear forms and covariances of a set of methods.
+#[derive(Debug, Clone, Default)]
+pub struct Prior {
+    methods: Vec<Method>,
+    size: Vec<f32>,
+    encode: Vec<f32>,
+    decode: Vec<f32>,
+    size_between: Vec<f32>,
+    size_within: Vec<f32>,
+    cost_between: Vec<f32>,
+    cost_within: Vec<f32>,
+    reference_encode: Vec<f32>,
+    reference_decode: Vec<f32>,
+}
+
+/// A prior for the methods of one policy, in fixed arrays: term by term, then method by method.
+pub(super) struct Forms {
+    pub(super) size: [PerMethod; TERMS],
+    pub(super) encode: [PerMethod; TERMS],
+    pub(super) decode: [PerMethod; TERMS],
+    pub(super) size_between: Matrix,
+    pub(super) size_within: Matrix,
+    pub(super) cost_between: Matrix,
+    pub(super) cost_within: Matrix,
+}
+
+impl Prior {
+    /// The prior that ships with the program.
+    pub fn shipped() -> &'static Self {
+        static PRIOR: OnceLock<Prior> = OnceLock::new();
+        // A test reads it; should it ever be damaged, the nominal speeds of the codecs still work.
+        PRIOR.get_or_init(|| Self::parse(SHIPPED).unwrap_or_default())
+    }
+
+    /// Reads a prior. Whatever is in the text, the result is valid or an error.
+    pub fn parse(text: &str) -> Result<Self> {
+        let bad = |what: &str| Error::misuse(format!("this is not a prior of version 1: {what}"));
+        let mut lines = text.lines();
+        if lines.next().map(str::trim) != Some(MAGIC) {
+            return Err(bad("the first line is wrong"));
+        }
+        let mut prior = Self::default();
+        for line in lines.filter(|l| !l.trim().is_empty()) {
+            let (key, rest) = line.split_once(' ').ok_or_else(|| bad("a row without values"))?;
+            if key == "methods" {
+                prior.methods = Method::parse_list(rest)?;
+                if prior.methods.len() >= METHODS_MAX {
+                    return Err(bad("too many methods"));
+                }
+                continue;
+            }
+            let values: Vec<f32> = rest
+                .split_whitespace()
+                .take(METHODS_MAX * METHODS_MAX.max(TERMS) + 1)
+                .map(|v| v.parse().ok().filter(|x: &f32| x.is_finite() && x.abs() < 1e6))
+                .collect::<Option<_>>()
+                .ok_or_else(|| bad("a value that is no number"))?;
+            *match key {
+                "bs" => &mut prior.size,
+                "bc" => &mut prior.encode,
+                "bd" => &mut prior.decode,
+                "ss" => &mut prior.size_between,
+                "sw" => &mut prior.size_within,
+                "cs" => &mut prior.cost_between,
+                "cw" => &mut prior.cost_within,
+                "ref_c" => &mut prior.reference_encode,
+                "ref_d" => &mut prior.reference_decode,
+                _ => return Err(bad("an unknown row")),
+            } = values;
+        }
+        prior.check().map(|()| prior)
+    }
+
+    fn check(&self) -> Result<()> {
+        let m = self.methods.len();
+        let forms = [&self.size, &self.encode, &self.decode].iter().all(|v| v.len() == m * TERMS);
+        let squares = [&self.size_between, &self.size_within, &self.cost_between, &self.cost_within];
+        let positive = |v: &Vec<f32>| v.len() == m * m && (0..m).all(|i| v[i * m + i] > 0.0);
+        let references = self.reference_encode.len() == m && self.reference_decode.len() == m;
+        if forms && squares.into_iter().all(positive) && references {
+            return Ok(());
+        }
+        Err(Error::misuse("the rows of the prior do not fit its methods"))
+    }
+
+    pub fn methods(&self) -> &[Method] {
+        &self.methods
+    }
+
+    /// Log seconds per byte to (encode, decode) the calibration sample on the machine that made the tables.
+    pub fn reference(&self, method: Method) -> Option<(f32, f32)> {
+        let i = self.methods.iter().position(|m| *m == method)?;
+        Some((self.reference_encode[i], self.reference_decode[i]))
+    }
+
+    /// The same prior for a host on which each method takes `shift(method)` = (encode, decode) longer, log.
+    #[must_use]
+    pub fn shifted(&self, shift: impl Fn(Method) -> (f32, f32)) -> Self {
+        let mut prior = self.clone();
+        for (i, &method) in self.methods.iter().enumerate() {
+            let (encode, decode) = shift(method);
+            prior.encode[i * TERMS] += encode;
+            prior.decode[i * TERMS] += decode;
+        }
+        prior
+    }
+
+    pub(super) fn forms(&self, methods: &[Method]) -> Forms {
+        let zero = [[0.0; METHODS_MAX]; TERMS];
+        let mut forms = Forms {
+            size: zero,
+            encode: zero,
+            decode: zero,
+            size_between: diagonal(0.25),
+            size_within: diagonal(0.05),
+            cost_between: diagonal(0.25),
+            cost_within: diagonal(0.05),
+        };
+        let at: Vec<_> = methods.iter().map(|m| self.methods.iter().position(|p| p == m)).collect();
+        let count = self.methods.len();
+        for (m, i) in at.iter().enumerate() {
+            let Some(i) = *i else {
+                forms.guess(m, methods[m]);
+                continue;
+            };
+            for k in 0..TERMS {
+                forms.size[k][m] = self.size[i * TERMS + k];
+                forms.encode[k][m] = self.encode[i * TERMS + k];
+                forms.decode[k][m] = self.decode[i * TERMS + k];
+            }
+            for (n, j) in at.iter().enumerate() {
+                if let Some(j) = *j {
+                    forms.size_between[m][n] = self.size_between[i * count + j];
+                    forms.size_within[m][n] = self.size_within[i * count + j];
+                    forms.cost_between[m][n] = self.cost_between[i * count + j];
+                    forms.cost_within[m][n] = self.cost_within[i * count + j];
+                }
+            }
+        }
+        forms
+    }
+}
+
+impl Forms {
+    /// A method that no table has: nominal speeds, and a ratio from entropy and repetition, both held lightly.
+    fn guess(&mut self, m: usize, method: Method) {
+        let (encode, decode) = method.info().nominal_ns_per_byte(method.level);
+        self.encode[0][m] = (encode.max(1e-3) * 1e-9).ln();
+        self.decode[0][m] = (decode.max(1e-3) * 1e-9).ln();
+        // Terms 0, 1 and 3: constant, entropy, repeats. Text (0.6, 0.3) gets a ratio of 2.1, noise none.
+        (self.size[0][m], self.size[1][m], self.size[3][m]) = (1.0, -1.0, 1.2);
+    }
+}
+
+fn diagonal(variance: f32) -> Matrix {
+    let mut matrix = [[0.0; METHODS_MAX]; METHODS_MAX];
+    for (i, row) in matrix.iter_mut().enumerate() {
+        row[i] = variance;
+    }
+    matrix
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::codec::DEFAULT_METHODS;
+
+    #[test]
+    fn the_shipped_prior_covers_the_default_methods() {
+        let prior = Prior::parse(SHIPPED).unwrap();
+        for method in DEFAULT_METHODS.iter().filter(|m| **m != Method::STORE && **m != Method::CONSTANT) {
+            assert!(prior.reference(*method).is_some(), "{method}");
+        }
+    }
+
+    #[test]
+    fn rubbish_is_an_error() {
+        for text in [
+            "",
+            "narrows-prior 2\n",
+            "narrows-prior 1\nmethods nope\n",
+            "narrows-prior 1\nmethods lz4\nbs 1 2 3\n",
+            "narrows-prior 1\nmethods lz4\nbs nan\n",
+            "narrows-prior 1\nwhat 1\n",
+            "narrows-prior 1\nmethods",
+        ] {
+            assert!(Prior::parse(text).is_err(), "{text}");
+        }
+        for end in (0..SHIPPED.len()).step_by(997) {
+            let _ = Prior::parse(&SHIPPED[..end]);
+        }
+    }
+}

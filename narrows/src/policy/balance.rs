@@ -1,0 +1,563 @@
+//! `balance`, the default: one price between CPU and link, solved on predicted blocks.
+//!
+//! For a known set of blocks the best mix minimises `(1-l) c/K + l s/R + g d/D` block by block, with one price `l` for
+//! all, such that CPU and link finish together. The price is solved on the predictions for the last blocks; what a late
+//! block would cost the link in idle time is part of the score; blocks grow with the time that has passed. A ledger
+//! of bytes saved against dry link time keeps the floor of 98 % of plain. `docs/policy.md` explains it whole.
+
+use super::{Choice, Outcome, Policy, PolicySetup, Rescue};
+use crate::codec::{CodecId, Method};
+use crate::monitor::cost::{CostModel, METHODS_MAX, PerMethod, Prediction, Seen};
+use crate::monitor::data::{Features, constant_prefix, is_constant};
+use crate::monitor::{Ask, PendingState, View};
+
+/// Lengths of blocks. Ends of classes matter little; neighbours differ by 2 to 10 % in ratio.
+const CLASSES: [usize; 4] = [8 << 10, 32 << 10, 128 << 10, 512 << 10];
+/// A class is taken when so much of it fits under the cap.
+const CLASS_SHARE: f32 = 0.8;
+/// Above 5 Gbit/s a block of 32 KiB still covers its fixed cost, and ends are ragged by less.
+const SMALL_BLOCKS_ABOVE: f32 = 600e6;
+/// Below 300 Mbit/s larger blocks save 5 to 9 % of the bytes at about the same speed.
+const LARGE_BLOCKS_BELOW: f32 = 37.5e6;
+/// A block may take this share of the time so far: doubling bounds the regret without knowing the rate.
+const RAMP_SHARE: f32 = 0.5;
+const RAMP_MIN_S: f32 = 4e-6;
+/// A block may take this share of the time that the backlog covers.
+const BACKLOG_SHARE: f32 = 1.0 / 1.5;
+/// A block shall take three times its fixed cost at least.
+const FIXED_COVER_S: f32 = 12e-6;
+/// The end is in view when so much is left.
+const END_IN_VIEW: u64 = 2 << 20;
+/// Blocks whose predictions the price is solved on.
+const RING: usize = 8;
+/// The first blocks solve the price anew, later ones every fourth.
+const COLD_BLOCKS: u64 = 12;
+/// Logit range of the price.
+const PRICE_MAX: f32 = 9.0;
+/// How strongly a backlog off its target moves the price.
+const BACKLOG_GAIN: f32 = 0.5;
+/// Blocks in flight: a few at first, when every one is a guess; then what covers one slow block in four.
+const WINDOW_FIRST: usize = 3;
+const WINDOW_FIRST_BLOCKS: u64 = 20;
+const WINDOW: usize = 24;
+/// Ledger: dry link time allowed is this share of the time so far and a credit, beyond what was saved.
+const LEDGER_SHARE: f32 = 0.015;
+const LEDGER_CREDIT: f32 = 16_384.0;
+/// A rescue method may take this share of the time that the raw block would need on the link.
+const RESCUE_CPU_SHARE: f32 = 0.12;
+/// A rescue by compression must beat raw by so much.
+const RESCUE_GAIN: f32 = 0.9;
+/// Smoothing of the time per byte of chosen methods.
+const PACE_GAIN: f32 = 0.3;
+/// Price of the receiver: start, ceiling, speed of rising.
+const RECEIVER_START: f32 = 0.02;
+const RECEIVER_MAX: f32 = 20.0;
+const RECEIVER_GAIN: f32 = 0.25;
+/// xz beyond this block length takes more memory than a flow may (11 bytes of tables per byte of dictionary).
+const XZ_BLOCK_MAX: usize = 512 << 10;
+/// Blocks whose choice is remembered until their outcome comes; more than two windows.
+const REMEMBERED: usize = 64;
+
+pub struct Balance {
+    cores: f32,
+    costs: CostModel,
+    ring: [Prediction; RING],
+    ring_len: usize,
+    ring_next: usize,
+    /// Logit of the price.
+    price: f32,
+    receiver_price: f32,
+    /// Smoothed loads of what was chosen: CPU, link, receiver, seconds per block.
+    loads: [f32; 3],
+    /// Smoothed seconds per byte of the chosen methods; in `pace` a raw block counts its link time.
+    pace: f32,
+    cpu_pace: f32,
+    saved: f32,
+    chosen: u64,
+    infos: Box<[Info; REMEMBERED]>,
+    waiting: Option<(u64, u64)>,
+    probe: Option<(usize, Features)>,
+    why: Why,
+}
+
+/// What was thought of a block when it was chosen.
+#[derive(Clone, Copy)]
+struct Info {
+    seq: u64,
+    context: usize,
+    features: Features,
+    encode_s: f32,
+    wire_len: f32,
+    decode_s: f32,
+    raw_wire_len: f32,
+    slowdown: f32,
+    /// The best method for taking the block over, its size and time.
+    rescue: usize,
+    rescue_len: f32,
+    rescue_s: f32,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Why {
+    price: f32,
+    backlog_s: f32,
+    target_s: f32,
+    receiver_price: f32,
+    encode_s: f32,
+    wire_len: f32,
+    decode_s: f32,
+}
+
+impl Balance {
+    pub fn new(setup: &PolicySetup<'_>) -> Self {
+        // `store` is always there and always first; constant blocks are found by looking, not by price.
+        let others = setup.methods.iter().copied().filter(|m| *m != Method::STORE && *m != Method::CONSTANT);
+        let methods: Vec<_> = std::iter::once(Method::STORE).chain(others).collect();
+        let costs = match setup.calibration {
+            Some(calibration) => CostModel::new(&methods, &setup.prior.shifted(|m| calibration.shift(m))),
+            None => CostModel::new(&methods, setup.prior),
+        };
+        let nothing =
+            Prediction { encode_s: [0.0; METHODS_MAX], wire_len: [0.0; METHODS_MAX], decode_s: [0.0; METHODS_MAX] };
+        Self {
+            cores: setup.cores.max(1) as f32,
+            costs,
+            ring: [nothing; RING],
+            ring_len: 0,
+            ring_next: 0,
+            price: 0.5,
+            receiver_price: 0.0,
+            loads: [0.0; 3],
+            pace: 1.0 / 300e6,
+            cpu_pace: 1.0 / 300e6,
+            saved: 0.0,
+            chosen: 0,
+            infos: Box::new([Info::NONE; REMEMBERED]),
+            waiting: None,
+            probe: None,
+            why: Why::default(),
+        }
+    }
+
+    fn info(&self, seq: u64) -> Option<&Info> {
+        Some(&self.infos[seq as usize % REMEMBERED]).filter(|i| i.seq == seq)
+    }
+
+    /// Seconds until the link will have sent everything that was chosen so far, as predicted.
+    fn backlog_s(&self, view: &View<'_>, rate: f32) -> f32 {
+        let mut end_s = 0.0f32;
+        for block in view.queue {
+            let (ready_s, left) = match block.state {
+                PendingState::Ready { unsent_len } => (0.0, unsent_len as f32),
+                PendingState::Encoding => {
+                    let (encode_s, left) =
+                        self.info(block.seq).map_or((0.0, block.raw_len as f32), |i| (i.encode_s, i.wire_len));
+                    let running_s = view.now_ns.saturating_sub(block.chosen_ns) as f32 * 1e-9;
+                    ((encode_s - running_s).max(0.0), left)
+                }
+            };
+            end_s = end_s.max(ready_s) + left / rate;
+        }
+        end_s
+    }
+
+    /// Blocks that run longer than predicted show a slow CPU before they finish.
+    fn notice_late_blocks(&mut self, view: &View<'_>) {
+        for block in view.queue.iter().filter(|b| b.state == PendingState::Encoding && b.method != Method::STORE) {
+            let Some(info) = self.info(block.seq) else { continue };
+            let predicted_s = info.encode_s * self.costs.slowdown() / info.slowdown;
+            let elapsed_ns = view.now_ns.saturating_sub(block.chosen_ns);
+            self.costs.observe_late(elapsed_ns, (predicted_s * 1e9) as u64);
+        }
+    }
+
+    /// Step 3: how long the next block shall be.
+    fn block_len(&self, view: &View<'_>, rate: f32, backlog_s: f32) -> usize {
+        let elapsed_s = view.busy_ns as f32 * 1e-9;
+        let mut cap = (RAMP_SHARE * elapsed_s).max(RAMP_MIN_S) / self.pace;
+        if let Some(left) = view.left.filter(|l| *l < END_IN_VIEW) {
+            cap = cap.min((left as f32 / (1.5 * self.cores)).max(CLASSES[1] as f32));
+        }
+        if view.link.known {
+            cap = cap.max(BACKLOG_SHARE * backlog_s / self.cpu_pace);
+        }
+        let large = rate < LARGE_BLOCKS_BELOW && view.link.known && self.chosen >= 3;
+        let classes = if large { &CLASSES[..] } else { &CLASSES[..3] };
+        let mut class = classes.iter().rposition(|n| cap >= CLASS_SHARE * *n as f32).unwrap_or(0);
+        while self.chosen >= 2 && class < 2 && self.cpu_pace * (CLASSES[class] as f32) < FIXED_COVER_S {
+            class += 1;
+        }
+        if view.link.known && rate > SMALL_BLOCKS_ABOVE {
+            class = class.min(1);
+        }
+        CLASSES[class]
+    }
+
+    /// Step 6: the price at which CPU and link would be equally loaded by the last blocks.
+    fn solve(&mut self, rate: f32, decoders: f32) {
+        let cold = self.chosen < COLD_BLOCKS;
+        if !cold && !self.chosen.is_multiple_of(4) {
+            return;
+        }
+        let (mut low, mut high, steps) =
+            if cold { (-PRICE_MAX, PRICE_MAX, 14) } else { (self.price - 2.0, self.price + 2.0, 5) };
+        let count = self.costs.methods().len();
+        for _ in 0..steps {
+            let x = 0.5 * (low + high);
+            let l = sigmoid(x);
+            let weights = [(1.0 - l) / self.cores, l / rate, self.receiver_price / decoders];
+            let (mut cpu, mut link) = (0.0, 0.0);
+            for p in &self.ring[..self.ring_len] {
+                let m = cheapest(p, &weights, count);
+                cpu += p.encode_s[m] / self.cores;
+                link += p.wire_len[m] / rate;
+            }
+            if cpu > link {
+                high = x;
+            } else {
+                low = x;
+            }
+        }
+        self.price = (0.5 * (low + high)).clamp(-PRICE_MAX, PRICE_MAX);
+    }
+
+    /// Step 7: the price, moved by how far the backlog is off its target.
+    fn price_now(&mut self, view: &View<'_>, p: &Prediction, rate: f32, decoders: f32, backlog_s: f32) -> f32 {
+        let l = sigmoid(self.price);
+        let weights = [(1.0 - l) / self.cores, l / rate, self.receiver_price / decoders];
+        let m = cheapest(p, &weights, self.costs.methods().len());
+        let (link_s, cpu_s) = (p.wire_len[m] / rate, p.encode_s[m]);
+        let mut target_s = (2.0 * link_s.max(cpu_s / self.cores) + cpu_s).min(0.6 * WINDOW as f32 * link_s);
+        if let Some(left) = view.left.filter(|l| *l < END_IN_VIEW) {
+            // The backlog runs down with the work that remains.
+            let blocks = (left as f32 / CLASSES[2] as f32 - 1.0).max(0.0);
+            target_s = target_s.min(0.5 * blocks * link_s);
+        }
+        self.why.target_s = target_s;
+        let off = ((backlog_s - target_s) / target_s.max(1e-9)).clamp(-1.0, 1.5);
+        sigmoid(self.price + BACKLOG_GAIN * off)
+    }
+
+    /// Step 8: the method with the lowest score, the idle time of the link included.
+    fn cheapest_with_idle(&self, view: &View<'_>, context: usize, p: &Prediction, now: &Now, len: usize) -> usize {
+        let tail = view.left.is_some_and(|left| left <= len as u64);
+        let lightest = 1.min(self.costs.methods().len() - 1);
+        let raw_banned = !view.link.known && lightest > 0 && p.wire_len[lightest] < 0.85 * p.wire_len[0];
+        let (mut best, mut best_cost) = (0, f32::INFINITY);
+        for m in 0..self.costs.methods().len() {
+            // While the rate is unknown, raw is the one mistake without a bound.
+            if !self.allowed(view, m, len) || m == 0 && raw_banned {
+                continue;
+            }
+            let late_s =
+                if m == 0 { p.encode_s[0] } else { p.encode_s[m] * (1.0 + self.costs.encode_sigma(context, m)) };
+            let idle_s = (late_s - now.backlog_s).max(0.0);
+            let tail_s = if tail { p.decode_s[m] } else { 0.0 };
+            let cost = (1.0 - now.price) * p.encode_s[m] / self.cores
+                + now.price * (p.wire_len[m] / now.rate + idle_s + tail_s)
+                + self.receiver_price * p.decode_s[m] / now.decoders;
+            if cost < best_cost {
+                (best, best_cost) = (m, cost);
+            }
+        }
+        if view.link.known && best > 0 {
+            let idle_s = (p.encode_s[best] - now.backlog_s).max(0.0);
+            let gain_s = (p.wire_len[0] - p.wire_len[best]) / now.rate;
+            let elapsed_s = view.busy_ns as f32 * 1e-9;
+            if idle_s > gain_s + (self.saved / now.rate + LEDGER_SHARE * elapsed_s).max(0.0) {
+                return 0;
+            }
+        }
+        best
+    }
+
+    fn allowed(&self, view: &View<'_>, m: usize, len: usize) -> bool {
+        let method = self.costs.methods()[m];
+        view.limits.allows(method) && (method.codec != CodecId::XZ || len <= XZ_BLOCK_MAX)
+    }
+
+    /// The method that would bring the block across soonest, of those quick enough for the I/O thread.
+    fn rescue_method(&self, view: &View<'_>, p: &Prediction, len: usize, rate: f32) -> usize {
+        let quick = |m: &usize| p.encode_s[*m] < RESCUE_CPU_SHARE * len as f32 / rate && self.allowed(view, *m, len);
+        let across_s = |m: usize| p.wire_len[m] / rate + p.encode_s[m];
+        (1..self.costs.methods().len()).filter(quick).min_by(|a, b| across_s(*a).total_cmp(&across_s(*b))).unwrap_or(0)
+    }
+
+    /// Step 9: the receiver's price rises while it is the most loaded.
+    fn price_receiver(&mut self, cpu_s: f32, link_s: f32, decode_s: f32) {
+        for (load, now) in self.loads.iter_mut().zip([cpu_s, link_s, decode_s]) {
+            *load += 0.15 * (now - *load);
+        }
+        let [cpu, link, decode] = self.loads;
+        let up = (decode / cpu.max(link).max(1e-12)).max(1e-9).ln();
+        if up > 0.0 {
+            let raised = self.receiver_price.max(RECEIVER_START) * (RECEIVER_GAIN * up.min(1.0)).exp();
+            self.receiver_price = raised.min(RECEIVER_MAX);
+        } else {
+            self.receiver_price *= (0.6 * RECEIVER_GAIN * up.max(-0.5)).exp();
+            if self.receiver_price < 0.01 {
+                self.receiver_price = 0.0;
+            }
+        }
+    }
+
+    /// Seconds of dry link that the ledger can still afford.
+    fn ledger_s(&self, view: &View<'_>, rate: f32) -> f32 {
+        (self.saved + LEDGER_CREDIT) / rate + (LEDGER_SHARE * view.busy_ns as f32 - view.link.dry_ns as f32) * 1e-9
+    }
+
+    fn take(&mut self, view: &View<'_>, m: usize, len: usize, info: Info, now: &Now) -> Choice {
+        self.pace = blend_log(self.pace, if m == 0 { 1.0 / now.rate } else { info.encode_s / len as f32 });
+        self.cpu_pace = blend_log(self.cpu_pace, info.encode_s.max(2e-6) / len as f32);
+        self.price_receiver(info.encode_s / self.cores, info.wire_len / now.rate, info.decode_s / now.decoders);
+        self.remember(view, info);
+        self.choice(m, len, info.encode_s)
+    }
+
+    fn remember(&mut self, view: &View<'_>, info: Info) {
+        self.why.encode_s = info.encode_s;
+        self.why.wire_len = info.wire_len;
+        self.why.decode_s = info.decode_s;
+        self.infos[view.seq as usize % REMEMBERED] = info;
+        self.chosen += 1;
+    }
+
+    fn choice(&self, m: usize, len: usize, encode_s: f32) -> Choice {
+        let method = self.costs.methods()[m];
+        Choice { method, block_len: len, linked: false, threads_max: None, encode_ns: (encode_s * 1e9) as u64 }
+    }
+
+    /// A run of one byte, the longest that can be cut.
+    fn constant(&mut self, view: &View<'_>, len: usize) -> Option<Choice> {
+        let constant = view.limits.allows(Method::CONSTANT) && len >= 64 && is_constant(&view.upcoming[..len]);
+        if !constant {
+            return None;
+        }
+        let len = constant_prefix(view.upcoming);
+        let encode_ns = Method::CONSTANT.nominal_encode_ns(len);
+        let info = Info {
+            seq: view.seq,
+            wire_len: 17.0,
+            raw_wire_len: len as f32,
+            encode_s: encode_ns as f32 * 1e-9,
+            ..Info::NONE
+        };
+        self.remember(view, info);
+        Some(Choice { method: Method::CONSTANT, block_len: len, linked: false, threads_max: None, encode_ns })
+    }
+}
+
+/// What the moment is like, as the score needs it.
+struct Now {
+    rate: f32,
+    decoders: f32,
+    backlog_s: f32,
+    price: f32,
+}
+
+impl Info {
+    const NONE: Self = Self {
+        seq: u64::MAX,
+        context: 0,
+        features: Features {
+            entropy: 0.0,
+            repeats: 0.0,
+            equal_1: 0.0,
+            equal_4: 0.0,
+            equal_8: 0.0,
+            text: 0.0,
+            zero: 0.0,
+            log_len: 0.0,
+        },
+        encode_s: 0.0,
+        wire_len: 0.0,
+        decode_s: 0.0,
+        raw_wire_len: 0.0,
+        slowdown: 1.0,
+        rescue: 0,
+        rescue_len: 0.0,
+        rescue_s: 0.0,
+    };
+}
+
+impl Policy for Balance {
+    fn choose(&mut self, view: &View<'_>) -> Choice {
+        let rate = sane_rate(view);
+        let decoders = view.receiver.cores.max(1) as f32;
+        let backlog_s = self.backlog_s(view, rate);
+        self.notice_late_blocks(view);
+        let mut wanted = match view.ask {
+            Ask::Next => self.block_len(view, rate, backlog_s),
+            Ask::Bypass => CLASSES[1],
+        };
+        let first = self.chosen == 0 && !view.link.known;
+        if first {
+            wanted = CLASSES[0];
+        }
+        wanted = wanted.min(view.limits.block_max);
+        let len = wanted.min(view.upcoming.len());
+        if let Some(choice) = self.constant(view, len) {
+            return choice;
+        }
+        let features = Features::sample(&view.upcoming[..len]);
+        let context = self.costs.context(&features);
+        let p = self.costs.predict(context, &features, len);
+        if len >= CLASSES[1] || self.ring_len < 4 {
+            self.ring[self.ring_next] = p;
+            self.ring_next = (self.ring_next + 1) % RING;
+            self.ring_len = (self.ring_len + 1).min(RING);
+        }
+        self.solve(rate, decoders);
+        let price = self.price_now(view, &p, rate, decoders, backlog_s);
+        let now = Now { rate, decoders, backlog_s, price };
+        self.why = Why { price, backlog_s, receiver_price: self.receiver_price, ..self.why };
+
+        let rescue = self.rescue_method(view, &p, len, rate);
+        let m = match view.ask {
+            // The first piece goes raw: nothing is known, and nothing is sooner on the link.
+            _ if first => 0,
+            Ask::Next => self.cheapest_with_idle(view, context, &p, &now, len),
+            Ask::Bypass if p.wire_len[rescue] < RESCUE_GAIN * p.wire_len[0] => rescue,
+            Ask::Bypass => 0,
+        };
+        let info = Info {
+            seq: view.seq,
+            context,
+            features,
+            encode_s: p.encode_s[m],
+            wire_len: p.wire_len[m],
+            decode_s: p.decode_s[m],
+            raw_wire_len: p.wire_len[0],
+            slowdown: self.costs.slowdown(),
+            rescue,
+            rescue_len: p.wire_len[rescue],
+            rescue_s: p.encode_s[rescue],
+        };
+        if first {
+            self.remember(view, info);
+            return Choice { block_len: wanted, ..self.choice(0, len, info.encode_s) };
+        }
+        Choice { block_len: wanted, ..self.take(view, m, len, info, &now) }
+    }
+
+    fn rescue(&mut self, view: &View<'_>) -> Rescue {
+        let head = view.queue.iter().find(|b| b.state == PendingState::Encoding);
+        let Some(info) = head.and_then(|b| self.info(b.seq)).copied() else { return Rescue::TakeOver(Method::STORE) };
+        let rate = sane_rate(view);
+        let ledger_s = self.ledger_s(view, rate);
+        let pays = info.rescue_len + info.rescue_s * rate < RESCUE_GAIN * info.raw_wire_len && info.rescue_s < ledger_s;
+        let (m, across_s, cpu_s) = if pays && info.rescue > 0 {
+            (info.rescue, info.rescue_len / rate + info.rescue_s, info.rescue_s)
+        } else {
+            (0, info.raw_wire_len / rate, 0.0)
+        };
+        let take_over = Rescue::TakeOver(self.costs.methods()[m]);
+        match self.waiting {
+            Some((seq, until_ns)) if seq == info.seq && view.now_ns >= until_ns => take_over,
+            Some((seq, until_ns)) if seq == info.seq => Rescue::WaitUntil(until_ns),
+            _ => {
+                // Waiting longer than the worker's result would save can only lose against taking over now.
+                let wait_s = (across_s - info.wire_len / rate).min(ledger_s - cpu_s).max(0.0);
+                let until_ns = view.now_ns.saturating_add((wait_s * 1e9) as u64);
+                self.waiting = Some((info.seq, until_ns));
+                if wait_s <= 0.0 { take_over } else { Rescue::WaitUntil(until_ns) }
+            }
+        }
+    }
+
+    fn probe(&mut self, view: &View<'_>) -> Option<Choice> {
+        if view.queue.is_empty() || view.link.known && sane_rate(view) > SMALL_BLOCKS_ABOVE {
+            return None;
+        }
+        let len = CLASSES[2].min(view.upcoming.len()).min(view.limits.block_max);
+        let spare_s = self.backlog_s(view, sane_rate(view)) / view.queue.len() as f32;
+        let features = Features::sample(&view.upcoming[..len]);
+        let context = self.costs.context(&features);
+        let p = self.costs.predict(context, &features, len);
+        let uncertain = |m: usize| self.costs.size_uncertainty(context, m);
+        let m = (1..self.costs.methods().len())
+            .filter(|&m| 1.3 * p.encode_s[m] < spare_s && uncertain(m) > 0.6 && self.allowed(view, m, len))
+            .max_by(|a, b| uncertain(*a).total_cmp(&uncertain(*b)))?;
+        self.probe = Some((context, features));
+        Some(self.choice(m, len, p.encode_s[m]))
+    }
+
+    fn learn(&mut self, outcome: &Outcome) {
+        match *outcome {
+            Outcome::Encoded { seq, method, raw_len, wire_len, wall_ns, cpu_ns, taken_over } => {
+                if !taken_over {
+                    self.saved += raw_len.saturating_sub(wire_len) as f32;
+                }
+                let Some(info) = self.info(seq).copied() else { return };
+                if let Some(m) = self.costs.index_of(method) {
+                    self.costs.observe(info.context, &info.features, m, Seen { raw_len, wire_len, wall_ns, cpu_ns });
+                }
+            }
+            Outcome::Probed { method, raw_len, wire_len, wall_ns, cpu_ns } => {
+                let (Some((context, features)), Some(m)) = (self.probe.take(), self.costs.index_of(method)) else {
+                    return;
+                };
+                self.costs.observe(context, &features, m, Seen { raw_len, wire_len, wall_ns, cpu_ns });
+            }
+            Outcome::Received { first_seq, last_seq, decode_ns, .. } => {
+                // Blocks too old to be remembered count as much as the remembered ones do.
+                let oldest = last_seq.saturating_sub(REMEMBERED as u64 - 1).max(first_seq);
+                let known = (oldest..=last_seq).filter_map(|seq| self.info(seq)).map(|i| i.decode_s);
+                let (sum, count) = known.fold((0.0, 0.0f32), |(s, n), d| (s + d, n + 1.0));
+                let blocks = (last_seq - first_seq + 1) as f32;
+                self.costs.observe_decode(sum / count.max(1.0) * blocks, decode_ns as f32 * 1e-9);
+            }
+            _ => {}
+        }
+    }
+
+    fn window(&self, cores: usize) -> usize {
+        if self.chosen < WINDOW_FIRST_BLOCKS { (cores + WINDOW_FIRST).min(WINDOW) } else { WINDOW }
+    }
+
+    fn learned(&self) -> Vec<(Method, f32)> {
+        let methods = self.costs.methods().iter().enumerate().skip(1);
+        methods.filter_map(|(m, method)| Some((*method, self.costs.learned_encode_shift(m)?))).collect()
+    }
+
+    fn explain(&self) -> Vec<(&'static str, f64)> {
+        vec![
+            ("price", f64::from(self.why.price)),
+            ("receiver_price", f64::from(self.why.receiver_price)),
+            ("backlog_s", f64::from(self.why.backlog_s)),
+            ("target_s", f64::from(self.why.target_s)),
+            ("predicted_encode_s", f64::from(self.why.encode_s)),
+            ("predicted_wire_len", f64::from(self.why.wire_len)),
+            ("predicted_decode_s", f64::from(self.why.decode_s)),
+            ("slowdown", f64::from(self.costs.slowdown())),
+        ]
+    }
+}
+
+fn cheapest(p: &Prediction, weights: &[f32; 3], count: usize) -> usize {
+    let mut cost: PerMethod = [f32::INFINITY; METHODS_MAX];
+    for m in 0..count.min(METHODS_MAX) {
+        cost[m] = weights[0] * p.encode_s[m] + weights[1] * p.wire_len[m] + weights[2] * p.decode_s[m];
+    }
+    let mut best = 0;
+    for m in 1..METHODS_MAX {
+        if cost[m] < cost[best] {
+            best = m;
+        }
+    }
+    best
+}
+
+fn sigmoid(x: f32) -> f32 {
+    1.0 / (1.0 + (-x).exp())
+}
+
+fn blend_log(old: f32, new: f32) -> f32 {
+    old * (PACE_GAIN * (new / old).ln()).exp()
+}
+
+/// The rate of the link, whatever a view says: 1 kbit/s to 800 Gbit/s.
+fn sane_rate(view: &View<'_>) -> f32 {
+    let rate = view.link.rate_bytes_per_s as f32;
+    if rate.is_finite() { rate.clamp(125.0, 100e9) } else { 250e6 }
+}
