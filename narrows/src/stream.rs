@@ -1,32 +1,32 @@
 //! The blocking driver: moves bytes between an engine, the source or sink, and a link, and runs jobs on a pool.
+//!
+//! One mutex holds the engine; jobs, reads and writes run outside it. Whoever holds the link's half may take frames out
+//! of the engine, so frames stay in order although several threads may write: a lone small message is written by the
+//! thread that read it, without waking another.
 
-use std::io::{Read, Write};
-use std::sync::Arc;
+use std::io::{self, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use crate::error::Result;
+use crate::error::{Error, ErrorKind};
 use crate::policy::Policy;
 use crate::receiver::{ReceiverConfig, RecvSummary};
 use crate::sender::{SenderConfig, Summary};
-use crate::transport::Link;
+use crate::sys;
 
-/// How a flow is seen and stopped from other threads.
-#[derive(Default)]
-pub struct Control {}
+mod receive;
+mod send;
 
-impl Control {
-    /// Makes the transfer end soon with an error; for SIGINT.
-    pub fn stop(&self) {}
+pub use receive::receive;
+pub use send::send;
 
-    /// Totals so far.
-    pub fn send_summary(&self) -> Summary {
-        todo!()
-    }
-
-    pub fn receive_summary(&self) -> RecvSummary {
-        todo!()
-    }
-}
+/// Jobs shorter than this run on the thread that got them, if nothing else waits: handing over costs about as much (D2).
+const INLINE_NS: u64 = 50_000;
+/// Frames and raw data up to this length are written by the thread that made them.
+const DIRECT_MAX: usize = 16 << 10;
+/// How often a thread that waits for the outside looks whether it shall stop.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 pub struct SendOptions {
     pub sender: SenderConfig,
@@ -42,30 +42,88 @@ pub struct SendOptions {
 pub struct ReceiveOptions {
     pub receiver: ReceiverConfig,
     pub threads: usize,
+    /// Give up when nothing comes for this long.
     pub stall_timeout: Option<Duration>,
 }
 
-/// Sends everything that `source` gives. On a duplex link it returns when the receiver has confirmed that all is
-/// stored. Also gives the policy back, with what it learned.
-pub fn send(
-    source: impl Read + Send + 'static,
-    link: Link,
-    options: SendOptions,
-    control: &Arc<Control>,
-) -> Result<(Summary, Box<dyn Policy>)> {
-    let _ = (source, link, options, control);
-    todo!()
+/// How a flow is seen and stopped from other threads.
+#[derive(Default)]
+pub struct Control {
+    stop: AtomicBool,
+    send: OnceLock<Box<dyn Fn() -> Summary + Send + Sync>>,
+    receive: OnceLock<Box<dyn Fn() -> RecvSummary + Send + Sync>>,
 }
 
-/// Receives one stream into `sink`. `commit` is called after the last byte was written and before the sender is told
-/// that all is stored: the place for fsync and rename. Its error is sent to the peer.
-pub fn receive(
-    sink: impl Write + Send + 'static,
-    link: Link,
-    options: ReceiveOptions,
-    commit: impl FnOnce() -> std::io::Result<()>,
-    control: &Arc<Control>,
-) -> Result<RecvSummary> {
-    let _ = (sink, link, options, commit, control);
-    todo!()
+impl Control {
+    /// Makes the transfer end soon with an error; for SIGINT.
+    pub fn stop(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+
+    /// Totals of a sending flow so far.
+    pub fn send_summary(&self) -> Summary {
+        self.send.get().map_or_else(Summary::default, |f| f())
+    }
+
+    /// Totals of a receiving flow so far.
+    pub fn receive_summary(&self) -> RecvSummary {
+        self.receive.get().map_or_else(RecvSummary::default, |f| f())
+    }
+
+    fn check(&self) -> crate::Result<()> {
+        if self.stop.load(Ordering::Relaxed) {
+            return Err(Error::new(ErrorKind::Io, "interrupted"));
+        }
+        Ok(())
+    }
+}
+
+/// Cores that this process may use: affinity and cgroup quota.
+pub fn cores() -> usize {
+    sys::cores()
+}
+
+/// CPU time of the calling thread, 0 where it is not to be had.
+pub fn thread_cpu_ns() -> u64 {
+    sys::thread_cpu_ns().unwrap_or(0)
+}
+
+/// Makes the calling thread give way to all others.
+pub fn lower_thread_priority() {
+    sys::set_thread_nice(19);
+}
+
+/// A time limit that every byte of progress pushes on.
+struct Stall {
+    limit: Option<Duration>,
+    last_ns: u64,
+}
+
+impl Stall {
+    fn new(limit: Option<Duration>) -> Self {
+        Self { limit, last_ns: sys::monotonic_ns() }
+    }
+
+    fn progress(&mut self) {
+        self.last_ns = sys::monotonic_ns();
+    }
+
+    fn check(&self, what: &str) -> crate::Result<()> {
+        match self.limit {
+            Some(limit) if sys::monotonic_ns().saturating_sub(self.last_ns) > limit.as_nanos() as u64 => {
+                let text = format!("no progress for {} s: {what}", limit.as_secs_f64());
+                Err(Error { source: Some(io::ErrorKind::TimedOut.into()), ..Error::new(ErrorKind::Io, text) })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // A thread that panicked is a bug that fails its flow; the others still have to end in order.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn peer_gone(e: &io::Error) -> bool {
+    matches!(e.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset | io::ErrorKind::ConnectionAborted)
 }

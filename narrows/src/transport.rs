@@ -1,3 +1,192 @@
 //! What carries the wire bytes: TCP, unix sockets, pipes and files.
+//!
+//! Writes take what fits and say so, so that the driver can look at the link while it is full and stop at any time.
+//! No descriptor's blocking mode is changed: others may share it.
 
-pub struct Link {}
+use std::fs::File;
+use std::io::{self, IoSlice, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use crate::sys::{self, Interest};
+
+/// One side of a connection. A duplex link has both halves.
+pub struct Link {
+    pub(crate) write: Option<WriteHalf>,
+    pub(crate) read: Option<ReadHalf>,
+}
+
+impl Link {
+    /// A connected TCP socket, both directions.
+    pub fn tcp(socket: TcpStream) -> io::Result<Self> {
+        socket.set_nodelay(true)?;
+        let read = ReadHalf(Reader::Tcp(socket.try_clone()?));
+        Ok(Self { write: Some(WriteHalf { kind: Writer::Tcp(socket), nowait: true }), read: Some(read) })
+    }
+
+    /// A connected unix socket, both directions.
+    pub fn unix(socket: UnixStream) -> io::Result<Self> {
+        let read = ReadHalf(Reader::Unix(socket.try_clone()?));
+        Ok(Self { write: Some(WriteHalf { kind: Writer::Unix(socket), nowait: true }), read: Some(read) })
+    }
+
+    /// The writing end of a pipe, a terminal or a file, one direction.
+    pub fn file_writer(file: File) -> Self {
+        let nowait = sys::pipe_unread(file.as_fd()).is_some() && is_pipe(&file);
+        Self { write: Some(WriteHalf { kind: Writer::File(file), nowait }), read: None }
+    }
+
+    /// The reading end of a pipe or a file, one direction.
+    pub fn file_reader(file: File) -> Self {
+        Self { write: None, read: Some(ReadHalf(Reader::File(file))) }
+    }
+
+    /// Anything that can be written, one direction.
+    pub fn writer(writer: impl Write + Send + 'static) -> Self {
+        Self { write: Some(WriteHalf { kind: Writer::Other(Box::new(writer)), nowait: false }), read: None }
+    }
+
+    /// Anything that can be read, one direction.
+    pub fn reader(reader: impl Read + Send + 'static) -> Self {
+        Self { write: None, read: Some(ReadHalf(Reader::Other(Box::new(reader)))) }
+    }
+
+    /// Whether bytes can come back.
+    pub fn is_duplex(&self) -> bool {
+        self.write.is_some() && self.read.is_some()
+    }
+}
+
+fn is_pipe(file: &File) -> bool {
+    use std::os::unix::fs::FileTypeExt;
+    file.metadata().is_ok_and(|m| m.file_type().is_fifo())
+}
+
+pub(crate) struct WriteHalf {
+    kind: Writer,
+    /// Transfers that do not wait work here; otherwise a write blocks.
+    nowait: bool,
+}
+
+enum Writer {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+    File(File),
+    Other(Box<dyn Write + Send>),
+}
+
+impl WriteHalf {
+    /// Writes what fits; `WouldBlock` when nothing does (then [`WriteHalf::wait_writable`]).
+    pub(crate) fn write_some(&mut self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
+        match &mut self.kind {
+            Writer::Tcp(s) => sys::send_nowait(s.as_fd(), bufs),
+            Writer::Unix(s) => sys::send_nowait(s.as_fd(), bufs),
+            Writer::File(f) if self.nowait => match sys::pipe_write_nowait(f.as_fd(), bufs) {
+                Err(e) if e.kind() == io::ErrorKind::Unsupported => {
+                    self.nowait = false;
+                    f.write_vectored(bufs)
+                }
+                result => result,
+            },
+            Writer::File(f) => f.write_vectored(bufs),
+            Writer::Other(w) => {
+                let n = w.write_vectored(bufs)?;
+                w.flush()?;
+                Ok(n)
+            }
+        }
+    }
+
+    /// Waits until a write may take something, at most so long.
+    pub(crate) fn wait_writable(&self, timeout: Duration) -> io::Result<()> {
+        let Some(fd) = self.fd() else { return Ok(()) };
+        let write = Interest { fd, read: false, write: true };
+        sys::poll([write, Interest { write: false, ..write }], Some(timeout)).map(drop)
+    }
+
+    /// Bytes that the kernel holds and that have not left the host.
+    pub(crate) fn unsent(&self) -> u64 {
+        match &self.kind {
+            Writer::Tcp(s) => sys::socket_unsent(s.as_fd()).unwrap_or(0),
+            Writer::Unix(s) => sys::socket_outstanding(s.as_fd()).unwrap_or(0),
+            Writer::File(f) if self.nowait => sys::pipe_unread(f.as_fd()).unwrap_or(0),
+            Writer::File(_) | Writer::Other(_) => 0,
+        }
+    }
+
+    /// How many unsent bytes the kernel may hold before it says that it is full (TCP only).
+    pub(crate) fn set_backlog(&self, bytes: u32) {
+        if let Writer::Tcp(s) = &self.kind {
+            // Without the option more lies in the kernel, where it cannot be decided again; nothing breaks.
+            let _ = sys::set_notsent_lowat(s.as_fd(), bytes);
+        }
+    }
+
+    /// Says that nothing more will be written.
+    pub(crate) fn finish(&mut self) -> io::Result<()> {
+        match &mut self.kind {
+            Writer::Tcp(s) => s.shutdown(Shutdown::Write),
+            Writer::Unix(s) => s.shutdown(Shutdown::Write),
+            Writer::File(f) => f.flush(),
+            Writer::Other(w) => w.flush(),
+        }
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        match &self.kind {
+            Writer::Tcp(s) => Some(s.as_fd()),
+            Writer::Unix(s) => Some(s.as_fd()),
+            Writer::File(f) => Some(f.as_fd()),
+            Writer::Other(_) => None,
+        }
+    }
+}
+
+pub(crate) struct ReadHalf(Reader);
+
+enum Reader {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+    File(File),
+    Other(Box<dyn Read + Send>),
+}
+
+impl ReadHalf {
+    /// Reads what is there; waits at most `timeout` for it and is `None` if nothing came. 0 is the end.
+    pub(crate) fn read(&mut self, buf: &mut [u8], timeout: Duration) -> io::Result<Option<usize>> {
+        let fd = match &self.0 {
+            Reader::Tcp(s) => s.as_fd(),
+            Reader::Unix(s) => s.as_fd(),
+            Reader::File(f) => f.as_fd(),
+            Reader::Other(_) => return self.read_blocking(buf).map(Some),
+        };
+        if matches!(self.0, Reader::Tcp(_) | Reader::Unix(_)) {
+            match sys::recv_nowait(fd, buf) {
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+                result => return result.map(Some),
+            }
+        }
+        let read = Interest { fd, read: true, write: false };
+        if !sys::poll([read, Interest { read: false, ..read }], Some(timeout))?[0] {
+            return Ok(None);
+        }
+        self.read_blocking(buf).map(Some)
+    }
+
+    fn read_blocking(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        loop {
+            let result = match &mut self.0 {
+                Reader::Tcp(s) => s.read(buf),
+                Reader::Unix(s) => s.read(buf),
+                Reader::File(f) => f.read(buf),
+                Reader::Other(r) => r.read(buf),
+            };
+            match result {
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                result => return result,
+            }
+        }
+    }
+}
