@@ -366,6 +366,11 @@ impl Receiver {
         history
     }
 
+    /// Whether `read` would give bytes now.
+    pub fn has_raw(&self) -> bool {
+        self.queue.iter().take(self.ready).any(|s| matches!(s.state, SlotState::Ready(..)))
+    }
+
     /// The next raw bytes in order.
     pub fn read(&mut self) -> Option<Block> {
         while self.ready > 0 {

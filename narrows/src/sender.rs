@@ -526,6 +526,13 @@ impl Sender {
         Some(frame)
     }
 
+    /// Whether `poll_transmit` would give a frame now.
+    pub fn has_frame(&self) -> bool {
+        let ready = self.queue.get(self.handed).is_some_and(|s| matches!(s.state, SlotState::Ready(_)));
+        let end_due = self.closed && !self.end_sent && self.gathered == 0 && self.handed == self.queue.len();
+        !self.outbox.is_empty() || ready || end_due
+    }
+
     fn hand_over_next_block(&mut self) {
         let Some(slot) = self.queue.get_mut(self.handed) else { return };
         if !matches!(slot.state, SlotState::Ready(_)) {

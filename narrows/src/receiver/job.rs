@@ -26,6 +26,11 @@ pub struct DecodeDone {
 }
 
 impl DecodeJob {
+    /// Whether there is nothing to decode, only a check to compare.
+    pub fn is_stored(&self) -> bool {
+        self.header.codec == CodecId::STORE
+    }
+
     /// Decodes the body and compares the check.
     pub fn run(self, contexts: &mut Contexts, pool: &BufferPool) -> DecodeDone {
         DecodeDone { seq: self.seq, cpu_ns: 0, result: self.decode(contexts, pool) }

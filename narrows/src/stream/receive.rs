@@ -1,0 +1,390 @@
+//! Receiving: the caller's thread reads the link, workers decode, and one thread writes the sink.
+
+use std::io::{self, Write};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use super::{Control, DIRECT_MAX, INLINE_NS, LOOK_EVERY, ReceiveOptions, Stall, lock, peer_gone};
+use crate::block::BufferPool;
+use crate::codec::Contexts;
+use crate::error::{Error, ErrorKind, Result};
+use crate::pool::{Pool, Queue};
+use crate::receiver::{DecodeDone, DecodeJob, Receiver, ReceiverConfig, RecvSummary};
+use crate::sys;
+use crate::transport::{Link, ReadHalf, WriteHalf};
+
+/// Buffers that the link is read into. Frames inside one are not copied; the longer, the fewer straddle two.
+const READ_LEN: usize = 1 << 20;
+/// Buffers grow from here while reads fill them, so that a quiet connection holds little.
+const READ_LEN_FIRST: usize = 16 << 10;
+/// A failing receiver tells why; a sender that does not read gets so long.
+const LAST_WORD: Duration = Duration::from_millis(500);
+
+/// Receives one stream into `sink`. `commit` is called after the last byte was written and before the sender is told
+/// that all is stored: the place for fsync and rename. Its error is sent to the peer.
+pub fn receive(
+    sink: impl Write + Send + 'static,
+    link: Link,
+    options: ReceiveOptions,
+    commit: impl FnOnce() -> io::Result<()>,
+    control: &Arc<Control>,
+) -> Result<RecvSummary> {
+    let Link { write, read: Some(read) } = link else {
+        return Err(Error::misuse("this link cannot be read"));
+    };
+    let threads = options.threads.max(1);
+    let buffers = BufferPool::default();
+    let config = ReceiverConfig { duplex: write.is_some(), cores: threads, ..options.receiver };
+    let pool = Pool::new(threads);
+    let flow = Arc::new_cyclic(|weak: &Weak<Flow>| {
+        let panicked = weak.clone();
+        let queue = pool.flow(move || {
+            if let Some(flow) = panicked.upgrade() {
+                flow.fail(Error::misuse("a worker failed; this is a bug"));
+            }
+        });
+        Flow {
+            me: weak.clone(),
+            state: Mutex::new(State {
+                receiver: Receiver::new(config, buffers.clone()),
+                failure: None,
+                failed: false,
+                closed: false,
+            }),
+            changed: Condvar::new(),
+            sink: Mutex::new(Box::new(sink)),
+            queue,
+            buffers,
+            control: Arc::clone(control),
+            begun_ns: sys::monotonic_ns(),
+            blocked_ns: AtomicU64::new(0),
+        }
+    });
+    let seen = Arc::downgrade(&flow);
+    let _ = control.receive.set(Box::new(move || {
+        seen.upgrade().map_or_else(RecvSummary::default, |f| lock(&f.state).receiver.summary().clone())
+    }));
+    let mut back = write.map(|half| Back { half, pending: Vec::new() });
+    let result = flow.run(read, &mut back, options.stall_timeout, commit);
+    flow.end();
+    drop(pool);
+    if let Some(back) = &mut back {
+        back.say_goodbye(&flow, result.as_ref().err());
+    }
+    let summary = lock(&flow.state).receiver.summary().clone();
+    result.map(|()| summary)
+}
+
+struct Flow {
+    me: Weak<Flow>,
+    state: Mutex<State>,
+    /// Raw data is ready, room was made, or the flow failed.
+    changed: Condvar,
+    /// Locked before `state` where both are needed.
+    sink: Mutex<Box<dyn Write + Send>>,
+    queue: Queue,
+    buffers: BufferPool,
+    control: Arc<Control>,
+    begun_ns: u64,
+    /// Time spent writing the sink; written by whoever writes it, read for the reports.
+    blocked_ns: AtomicU64,
+}
+
+struct State {
+    receiver: Receiver,
+    /// The first failure on any thread, until somebody returns it.
+    failure: Option<Error>,
+    failed: bool,
+    /// Nothing more will be decoded; the sink thread ends when all is written.
+    closed: bool,
+}
+
+impl Flow {
+    fn run(
+        self: &Arc<Self>,
+        read: ReadHalf,
+        back: &mut Option<Back>,
+        limit: Option<Duration>,
+        commit: impl FnOnce() -> io::Result<()>,
+    ) -> Result<()> {
+        let flow = Arc::clone(self);
+        let sink = std::thread::Builder::new().name("narrows-write".into()).spawn(move || flow.write_sink())?;
+        let mut result = self.read_link(read, back, limit);
+        if result.is_ok() {
+            result = self.await_sink(back);
+        }
+        self.end();
+        if result.is_ok() {
+            // Only joined when it has nothing left to do: a sink may block for ever.
+            let _ = sink.join();
+            result = self.check();
+        }
+        result?;
+        commit().map_err(|e| sink_error(e, "cannot store the output"))
+    }
+
+    fn end(&self) {
+        lock(&self.state).closed = true;
+        self.changed.notify_all();
+        self.queue.clear();
+    }
+
+    fn fail(&self, error: Error) {
+        let mut state = lock(&self.state);
+        state.failed = true;
+        state.failure.get_or_insert(error);
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    fn check(&self) -> Result<()> {
+        self.control.check()?;
+        let mut state = lock(&self.state);
+        match state.failure.take() {
+            Some(failure) => Err(failure),
+            None if state.failed => Err(Error::misuse("the flow has failed")),
+            None => Ok(()),
+        }
+    }
+
+    fn now_ns(&self) -> u64 {
+        sys::monotonic_ns() - self.begun_ns
+    }
+
+    // --- link ---
+
+    fn read_link(&self, mut read: ReadHalf, back: &mut Option<Back>, limit: Option<Duration>) -> Result<()> {
+        let mut stall = Stall::new(limit);
+        let mut contexts = Contexts::default();
+        let mut len = READ_LEN_FIRST;
+        loop {
+            self.check()?;
+            self.report(back)?;
+            if !self.await_room() {
+                stall.progress();
+                continue;
+            }
+            let mut buffer = self.buffers.get(len);
+            let n = match read.read(&mut buffer.as_mut()[..len], LOOK_EVERY) {
+                Ok(Some(n)) => n,
+                Ok(None) => {
+                    stall.check("nothing comes from the sender")?;
+                    continue;
+                }
+                Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => continue,
+                Err(e) if peer_gone(&e) => 0,
+                Err(e) => return Err(sink_error(e, "cannot read the link")),
+            };
+            stall.progress();
+            let block = buffer.freeze(n);
+            self.buffers.recycle(&block);
+            let mut state = lock(&self.state);
+            if n == 0 {
+                return state.receiver.close();
+            }
+            if n == len {
+                len = (2 * len).min(READ_LEN);
+            }
+            state.receiver.receive(block)?;
+            self.decode(state, &mut contexts)?;
+            if n <= DIRECT_MAX && self.write_directly()? {
+                continue;
+            }
+            self.changed.notify_all();
+        }
+    }
+
+    /// Waits a little for room. `false` if there is still none.
+    fn await_room(&self) -> bool {
+        let state = lock(&self.state);
+        if state.receiver.room() > 0 {
+            return true;
+        }
+        let (state, _) = self.changed.wait_timeout(state, LOOK_EVERY).unwrap_or_else(PoisonError::into_inner);
+        state.receiver.room() > 0
+    }
+
+    fn report(&self, back: &mut Option<Back>) -> Result<()> {
+        let Some(back) = back else { return Ok(()) };
+        if back.pending.is_empty() {
+            let blocked_ns = self.blocked_ns.load(Ordering::Relaxed);
+            if let Some(bytes) = lock(&self.state).receiver.poll_feedback(self.now_ns(), blocked_ns) {
+                back.pending = bytes;
+            }
+        }
+        back.push();
+        Ok(())
+    }
+
+    // --- jobs ---
+
+    /// Decodes what came: `store` (a comparison of its check) and a lone short job here, the rest on the pool.
+    fn decode<'a>(&'a self, mut state: MutexGuard<'a, State>, contexts: &mut Contexts) -> Result<()> {
+        let mut waiting: Vec<DecodeJob> = Vec::new();
+        loop {
+            let job = state.receiver.poll_job();
+            let Some(job) = job else { break };
+            if !job.is_stored() {
+                waiting.push(job);
+                continue;
+            }
+            drop(state);
+            let done = run_job(job, contexts, &self.buffers);
+            state = lock(&self.state);
+            state.receiver.finish(done)?;
+        }
+        drop(state);
+        if let [job] = &waiting[..]
+            && job.estimate_ns < INLINE_NS
+        {
+            let done = waiting.pop().map(|job| run_job(job, contexts, &self.buffers));
+            let mut state = lock(&self.state);
+            if let Some(done) = done {
+                state.receiver.finish(done)?;
+            }
+            return self.decode(state, contexts);
+        }
+        for job in waiting {
+            self.submit(job);
+        }
+        Ok(())
+    }
+
+    fn submit(&self, job: DecodeJob) {
+        let Some(flow) = self.me.upgrade() else { return };
+        let task = Box::new(move |contexts: &mut Contexts| flow.work_on(job, contexts));
+        if let Err(task) = self.queue.submit(task) {
+            // The queue holds more than the engine gives out at a time; should it ever not, the block must not be lost.
+            task(&mut Contexts::default());
+        }
+    }
+
+    /// A worker: one job after another, until there is none for it.
+    fn work_on(self: Arc<Self>, first: DecodeJob, contexts: &mut Contexts) {
+        let mut next = Some(first);
+        while let Some(job) = next.take() {
+            let done = run_job(job, contexts, &self.buffers);
+            let mut state = lock(&self.state);
+            if state.closed || state.failed {
+                return;
+            }
+            if let Err(e) = state.receiver.finish(done) {
+                drop(state);
+                return self.fail(e);
+            }
+            let mut more: Vec<_> = std::iter::from_fn(|| state.receiver.poll_job()).collect();
+            drop(state);
+            self.changed.notify_all();
+            next = more.pop();
+            more.into_iter().for_each(|job| self.submit(job));
+        }
+    }
+
+    // --- sink ---
+
+    fn write_sink(&self) {
+        loop {
+            let mut sink = lock(&self.sink);
+            match self.write_ready(&mut sink) {
+                Ok(true) => continue,
+                Ok(false) => {}
+                Err(e) => return self.fail(e),
+            }
+            drop(sink);
+            let mut state = lock(&self.state);
+            if state.closed || state.failed {
+                return;
+            }
+            if !state.receiver.has_raw() {
+                state = self.changed.wait_timeout(state, LOOK_EVERY).unwrap_or_else(PoisonError::into_inner).0;
+            }
+            drop(state);
+        }
+    }
+
+    /// Writes a small piece on the thread that received it, unless the sink is in use. Whether all was written.
+    fn write_directly(&self) -> Result<bool> {
+        let Ok(mut sink) = self.sink.try_lock() else { return Ok(false) };
+        self.write_ready(&mut sink)?;
+        Ok(true)
+    }
+
+    /// Writes all raw data that is ready in order; whether there was any.
+    fn write_ready(&self, sink: &mut Box<dyn Write + Send>) -> Result<bool> {
+        let mut any = false;
+        loop {
+            let Some(raw) = lock(&self.state).receiver.read() else { break };
+            any = true;
+            let begin = sys::monotonic_ns();
+            sink.write_all(&raw).map_err(|e| sink_error(e, "cannot write the output"))?;
+            self.blocked_ns.fetch_add(sys::monotonic_ns() - begin, Ordering::Relaxed);
+            drop(raw);
+            // Room was made.
+            self.changed.notify_all();
+        }
+        if any {
+            sink.flush().map_err(|e| sink_error(e, "cannot write the output"))?;
+        }
+        Ok(any)
+    }
+
+    /// Waits until everything that came is decoded and written.
+    fn await_sink(&self, back: &mut Option<Back>) -> Result<()> {
+        loop {
+            self.check()?;
+            self.report(back)?;
+            // Whoever writes holds the sink: when it is free and nothing is left, all is written.
+            let free = self.sink.try_lock().is_ok();
+            let state = lock(&self.state);
+            if free && state.receiver.is_finished() {
+                return Ok(());
+            }
+            drop(self.changed.wait_timeout(state, Duration::from_millis(1)));
+        }
+    }
+}
+
+/// The reverse direction of a duplex link.
+struct Back {
+    half: WriteHalf,
+    pending: Vec<u8>,
+}
+
+impl Back {
+    /// Writes what fits. Reports are advice: a sender that does not read them, or is gone, shows elsewhere.
+    fn push(&mut self) {
+        while !self.pending.is_empty() {
+            match self.half.write_some(&[io::IoSlice::new(&self.pending)]) {
+                Ok(n) => drop(self.pending.drain(..n)),
+                Err(_) => return,
+            }
+        }
+    }
+
+    fn say_goodbye(&mut self, flow: &Flow, failure: Option<&Error>) {
+        let text = failure.map(ToString::to_string);
+        let bytes = lock(&flow.state).receiver.close_message(text.as_deref());
+        self.pending.extend(bytes);
+        let begun_ns = sys::monotonic_ns();
+        loop {
+            self.push();
+            if self.pending.is_empty() || sys::monotonic_ns() - begun_ns > LAST_WORD.as_nanos() as u64 {
+                break;
+            }
+            let _ = self.half.wait_writable(LOOK_EVERY);
+        }
+        let _ = self.half.finish();
+    }
+}
+
+fn run_job(job: DecodeJob, contexts: &mut Contexts, buffers: &BufferPool) -> DecodeDone {
+    let begin = sys::thread_cpu_ns();
+    let mut done = job.run(contexts, buffers);
+    done.cpu_ns = begin.zip(sys::thread_cpu_ns()).map_or(0, |(b, e)| e - b);
+    done
+}
+
+fn sink_error(e: io::Error, what: &str) -> Error {
+    Error { source: Some(e), ..Error::new(ErrorKind::Io, what) }
+}

@@ -1,0 +1,596 @@
+//! Sending: a thread that reads the source, workers that encode, the caller's thread that writes, and on duplex links
+//! one that reads what comes back.
+
+use std::io::{self, IoSlice, Read, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use super::{Control, DIRECT_MAX, INLINE_NS, LOOK_EVERY, SendOptions, Stall, lock, peer_gone};
+use crate::block::BufferPool;
+use crate::codec::{Contexts, Method};
+use crate::error::{Error, ErrorKind, Result};
+use crate::frame::Frame;
+use crate::policy::Policy;
+use crate::pool::{Pool, Queue};
+use crate::sender::{Job, LinkSample, Sender, SenderConfig, Summary};
+use crate::sys;
+use crate::transport::{Link, ReadHalf, WriteHalf};
+
+/// Frames taken out of the engine at a time: enough for one large vectored write.
+const BATCH_BYTES: usize = 1 << 20;
+/// One write hands over what the link carries in 10 ms, so that samples of the rate stay fresh; bounds for slow and fast.
+const WRITE_NS: f64 = 10e6;
+const WRITE_MIN: usize = 16 << 10;
+const WRITE_MAX: usize = 1 << 20;
+/// Slices of one vectored write; the system's own limit is 1024.
+const SLICES_MAX: usize = 64;
+/// The kernel may hold what the link carries in 4 ms: more hides the backlog, less lets the link run dry (D11).
+const BACKLOG_NS: f64 = 4e6;
+const BACKLOG_MIN: f64 = 32_768.0;
+const BACKLOG_MAX: f64 = 1_048_576.0;
+/// While the link is full, it is looked at so often.
+const FULL_LOOK: Duration = Duration::from_millis(5);
+/// A receiver that fails says why before it hangs up; its word is waited for so long.
+const LAST_WORD: Duration = Duration::from_millis(500);
+
+/// Sends everything that `source` gives. On a duplex link it returns when the receiver has confirmed that all is
+/// stored. Also gives the policy back, with what it learned.
+pub fn send(
+    source: impl Read + Send + 'static,
+    link: Link,
+    options: SendOptions,
+    control: &Arc<Control>,
+) -> Result<(Summary, Box<dyn Policy>)> {
+    let Link { write: Some(write), read } = link else {
+        return Err(Error::misuse("this link cannot be written"));
+    };
+    let duplex = read.is_some();
+    let threads = options.threads.max(1);
+    let buffers = BufferPool::default();
+    let config = SenderConfig { duplex, cores: threads, trace: options.trace.is_some(), ..options.sender };
+    let pool = Pool::new(threads);
+    let flow = Arc::new_cyclic(|weak: &Weak<Flow>| {
+        let panicked = weak.clone();
+        let queue = pool.flow(move || {
+            if let Some(flow) = panicked.upgrade() {
+                flow.fail(Error::misuse("a worker failed; this is a bug"));
+            }
+        });
+        Flow {
+            me: weak.clone(),
+            state: Mutex::new(State {
+                sender: Some(Sender::new(config, options.policy, buffers.clone())),
+                failure: None,
+                reader_waits: false,
+                last: Summary::default(),
+            }),
+            changed: Condvar::new(),
+            room: Condvar::new(),
+            link: Mutex::new(Output { half: write, frames: Vec::new(), written: 0, backlog: 0, trace: options.trace }),
+            queue,
+            buffers,
+            control: Arc::clone(control),
+            begun_ns: sys::monotonic_ns(),
+            over: AtomicBool::new(false),
+        }
+    });
+    let seen = Arc::downgrade(&flow);
+    let _ = control.send.set(Box::new(move || seen.upgrade().map_or_else(Summary::default, |f| f.summary())));
+
+    let result = run(&flow, source, read, options.stall_timeout);
+    flow.over.store(true, Ordering::Relaxed);
+    flow.room.notify_all();
+    flow.queue.clear();
+    let summary = flow.summary();
+    let sender = lock(&flow.state).sender.take();
+    lock(&flow.state).last = summary.clone();
+    drop(pool);
+    let policy = sender.map(Sender::into_policy).ok_or_else(|| Error::misuse("the flow is over"))?;
+    result.map(|()| (summary, policy))
+}
+
+fn run(
+    flow: &Arc<Flow>,
+    source: impl Read + Send + 'static,
+    read: Option<ReadHalf>,
+    limit: Option<Duration>,
+) -> Result<()> {
+    let spawn = |name: &str, work: Box<dyn FnOnce() + Send>| std::thread::Builder::new().name(name.into()).spawn(work);
+    let reader = Arc::clone(flow);
+    // Never joined: a source such as a terminal may block for ever, and the flow must still end.
+    spawn("narrows-read", Box::new(move || reader.read_source(source)))?;
+    let duplex = read.is_some();
+    let mut back = None;
+    if let Some(half) = read {
+        let flow = Arc::clone(flow);
+        back = Some(spawn("narrows-back", Box::new(move || flow.read_back(half)))?);
+    }
+    let mut result = flow.write_all(limit);
+    if result.is_ok() && duplex {
+        result = flow.await_confirmation(limit);
+    }
+    if result.as_ref().is_err_and(|e| e.source.as_ref().is_some_and(peer_gone)) && duplex {
+        flow.await_last_word();
+    }
+    // The receiver's word says more than the system's "broken pipe".
+    let told = lock(&flow.state).failure.take();
+    flow.over.store(true, Ordering::Relaxed);
+    if let Some(back) = back {
+        let _ = back.join();
+    }
+    match told {
+        Some(failure) => Err(failure),
+        None => result,
+    }
+}
+
+struct Flow {
+    me: Weak<Flow>,
+    state: Mutex<State>,
+    /// Something happened that the writing thread may wait for.
+    changed: Condvar,
+    /// The engine may have room for more raw bytes.
+    room: Condvar,
+    /// Locked before `state` where both are needed.
+    link: Mutex<Output>,
+    queue: Queue,
+    buffers: BufferPool,
+    control: Arc<Control>,
+    begun_ns: u64,
+    over: AtomicBool,
+}
+
+struct State {
+    /// `None` once the flow is over.
+    sender: Option<Sender>,
+    /// The first failure on any thread.
+    failure: Option<Error>,
+    /// The reading thread waits for room; it cuts the next blocks when woken.
+    reader_waits: bool,
+    last: Summary,
+}
+
+/// The link's writing half and the frames on their way into it.
+struct Output {
+    half: WriteHalf,
+    frames: Vec<Frame>,
+    /// Bytes of `frames` that the link has taken.
+    written: usize,
+    backlog: u32,
+    trace: Option<Box<dyn Write + Send>>,
+}
+
+impl Flow {
+    fn now_ns(&self) -> u64 {
+        sys::monotonic_ns() - self.begun_ns
+    }
+
+    fn summary(&self) -> Summary {
+        let state = lock(&self.state);
+        state.sender.as_ref().map_or_else(|| state.last.clone(), |s| s.summary().clone())
+    }
+
+    fn fail(&self, error: Error) {
+        lock(&self.state).failure.get_or_insert(error);
+        self.changed.notify_all();
+        self.room.notify_all();
+    }
+
+    fn is_over(&self) -> bool {
+        self.over.load(Ordering::Relaxed)
+    }
+
+    // --- source ---
+
+    fn read_source(self: Arc<Self>, mut source: impl Read) {
+        let mut contexts = Contexts::default();
+        loop {
+            let Some(len) = self.await_room(&mut contexts) else { return };
+            let mut buffer = self.buffers.get(len);
+            let read = loop {
+                match source.read(&mut buffer.as_mut()[..len]) {
+                    Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                    result => break result,
+                }
+            };
+            match read {
+                Ok(0) => {
+                    if let Some(sender) = &mut lock(&self.state).sender {
+                        sender.close(self.now_ns());
+                    }
+                    self.changed.notify_all();
+                    return;
+                }
+                Ok(n) => {
+                    let block = buffer.freeze(n);
+                    self.buffers.recycle(&block);
+                    let mut state = lock(&self.state);
+                    let Some(sender) = &mut state.sender else { return };
+                    sender.push(block, self.now_ns());
+                    self.work(state, &mut contexts, n > DIRECT_MAX);
+                    if n <= DIRECT_MAX {
+                        self.write_directly();
+                    }
+                }
+                Err(e) => {
+                    let text = "cannot read the source";
+                    return self.fail(Error { source: Some(e), ..Error::new(ErrorKind::Io, text) });
+                }
+            }
+        }
+    }
+
+    /// Waits until the engine takes raw bytes and says how many to read. `None` when the flow is over.
+    fn await_room(&self, contexts: &mut Contexts) -> Option<usize> {
+        let mut state = lock(&self.state);
+        loop {
+            if self.is_over() || state.failure.is_some() {
+                return None;
+            }
+            let sender = state.sender.as_mut()?;
+            let (room, segment) = (sender.room(), sender.segment_len());
+            if room >= segment.min(1 << 16) {
+                return Some(room.min(segment));
+            }
+            state.reader_waits = true;
+            let (woken, _) = self.room.wait_timeout(state, LOOK_EVERY).unwrap_or_else(PoisonError::into_inner);
+            state = woken;
+            state.reader_waits = false;
+            self.work(state, contexts, true);
+            state = lock(&self.state);
+        }
+    }
+
+    // --- jobs ---
+
+    /// Cuts as many blocks as the window takes: `store` is done here, so is a short job when nothing else waits; the
+    /// rest goes to the pool.
+    fn work<'a>(&'a self, mut state: MutexGuard<'a, State>, contexts: &mut Contexts, bulk: bool) {
+        let mut waiting = Vec::new();
+        loop {
+            let Some(job) = state.sender.as_mut().and_then(|s| s.poll_job(self.now_ns())) else { break };
+            let here = job.method == Method::STORE || job.estimate_ns < INLINE_NS && !bulk;
+            if !here {
+                waiting.push(job);
+                continue;
+            }
+            drop(state);
+            if bulk {
+                // The frames so far can go while this thread works on.
+                self.changed.notify_all();
+            }
+            let done = self.run_job(job, contexts);
+            state = lock(&self.state);
+            if let Some(sender) = &mut state.sender {
+                sender.finish(done, self.now_ns());
+            }
+        }
+        let wake = state.sender.as_ref().is_some_and(|s| s.next_wakeup().is_some());
+        drop(state);
+        for job in waiting {
+            self.submit(job);
+        }
+        if bulk || wake {
+            self.changed.notify_all();
+        }
+    }
+
+    fn submit(&self, job: Job) {
+        let Some(flow) = self.me.upgrade() else { return };
+        let task = Box::new(move |contexts: &mut Contexts| flow.work_on(job, contexts));
+        if let Err(task) = self.queue.submit(task) {
+            // The queue holds two windows, so this does not happen; if it does, the block must not be lost.
+            task(&mut Contexts::default());
+        }
+    }
+
+    /// A worker: one job after another, until there is none for it.
+    fn work_on(self: Arc<Self>, first: Job, contexts: &mut Contexts) {
+        let mut next = Some(first);
+        while let Some(job) = next.take() {
+            let done = self.run_job(job, contexts);
+            let mut more = Vec::new();
+            let mut state = lock(&self.state);
+            let Some(sender) = &mut state.sender else { return };
+            sender.finish(done, self.now_ns());
+            while let Some(job) = sender.poll_job(self.now_ns()) {
+                more.push(job);
+            }
+            let wake_reader = state.reader_waits;
+            drop(state);
+            self.changed.notify_all();
+            if wake_reader {
+                self.room.notify_all();
+            }
+            let mut more = more.into_iter();
+            next = more.next();
+            more.for_each(|job| self.submit(job));
+        }
+    }
+
+    fn run_job(&self, job: Job, contexts: &mut Contexts) -> crate::sender::Done {
+        let (wall, cpu) = (sys::monotonic_ns(), sys::thread_cpu_ns());
+        let mut done = job.run(contexts, &self.buffers);
+        done.wall_ns = sys::monotonic_ns() - wall;
+        done.cpu_ns = match (cpu, sys::thread_cpu_ns()) {
+            (Some(begin), Some(end)) => end - begin,
+            _ => done.wall_ns,
+        };
+        done
+    }
+
+    // --- link ---
+
+    /// Writes frames until the end frame is through.
+    fn write_all(&self, limit: Option<Duration>) -> Result<()> {
+        let mut stall = Stall::new(limit);
+        let mut contexts = Contexts::default();
+        loop {
+            self.check()?;
+            let mut link = lock(&self.link);
+            self.save_trace(&mut link)?;
+            self.take_frames(&mut link, BATCH_BYTES);
+            if !link.frames.is_empty() {
+                self.write_frames(&mut link, &mut stall)?;
+                self.after_write(&mut contexts);
+                continue;
+            }
+            let drained = lock(&self.state).sender.as_ref().is_none_or(Sender::is_drained);
+            if drained {
+                link.half.finish().map_err(|e| link_error(e, "cannot end the stream"))?;
+                return Ok(());
+            }
+            drop(link);
+            stall.progress();
+            self.await_frames(&mut contexts);
+        }
+    }
+
+    /// Waits until a frame is ready, or the engine wants to be asked about a dry link.
+    fn await_frames(&self, contexts: &mut Contexts) {
+        let state = lock(&self.state);
+        let Some(sender) = &state.sender else { return };
+        if sender.has_frame() || state.failure.is_some() {
+            return;
+        }
+        let now_ns = self.now_ns();
+        let wakeup_ns = sender.next_wakeup().unwrap_or(u64::MAX);
+        if wakeup_ns > now_ns {
+            let wait = Duration::from_nanos(wakeup_ns - now_ns).min(LOOK_EVERY);
+            let (state, timeout) = self.changed.wait_timeout(state, wait).unwrap_or_else(PoisonError::into_inner);
+            if !timeout.timed_out() || wakeup_ns > self.now_ns() {
+                return;
+            }
+            drop(state);
+        } else {
+            drop(state);
+        }
+        self.on_dry(contexts);
+    }
+
+    fn on_dry(&self, contexts: &mut Contexts) {
+        let link = lock(&self.link);
+        let unsent = link.half.unsent();
+        drop(link);
+        let mut state = lock(&self.state);
+        let Some(sender) = &mut state.sender else { return };
+        let now_ns = self.now_ns();
+        sender.on_link(LinkSample {
+            begin_ns: now_ns,
+            end_ns: now_ns,
+            unsent_before: unsent,
+            unsent_after: unsent,
+            accepted: 0,
+            busy_ns: None,
+        });
+        if let Some(job) = sender.on_link_dry(now_ns) {
+            drop(state);
+            let done = self.run_job(job, contexts);
+            state = lock(&self.state);
+            if let Some(sender) = &mut state.sender {
+                sender.finish(done, self.now_ns());
+            }
+        }
+        self.work(state, contexts, true);
+    }
+
+    /// The thread that read a small piece writes its frame, if nobody else is writing.
+    fn write_directly(&self) {
+        if let Ok(mut link) = self.link.try_lock() {
+            self.take_frames(&mut link, DIRECT_MAX);
+            if link.frames.is_empty() {
+                return;
+            }
+            // What does not fit stays in `frames` for the writing thread.
+            let written = self.write_once(&mut link, WRITE_MIN);
+            let all = link.frames.is_empty();
+            drop(link);
+            match written {
+                Ok(_) if all => return,
+                Err(e) => self.fail(e),
+                Ok(_) => {}
+            }
+        }
+        self.changed.notify_all();
+    }
+
+    fn take_frames(&self, link: &mut Output, bytes_max: usize) {
+        let mut bytes: usize = link.frames.iter().map(Frame::wire_len).sum();
+        let mut state = lock(&self.state);
+        let Some(sender) = &mut state.sender else { return };
+        while bytes < bytes_max {
+            let Some(frame) = sender.poll_transmit() else { break };
+            bytes += frame.wire_len();
+            link.frames.push(frame);
+        }
+    }
+
+    fn write_frames(&self, link: &mut Output, stall: &mut Stall) -> Result<()> {
+        while !link.frames.is_empty() {
+            let rate = lock(&self.state).sender.as_ref().map_or(0.0, |s| s.summary().rate_bytes_per_s);
+            link.set_backlog(rate);
+            let len = ((rate * WRITE_NS / 1e9) as usize).clamp(WRITE_MIN, WRITE_MAX);
+            if self.write_once(link, len)? > 0 {
+                stall.progress();
+                continue;
+            }
+            self.check()?;
+            stall.check("the link takes no bytes")?;
+            link.half.wait_writable(FULL_LOOK).map_err(|e| link_error(e, "cannot wait for the link"))?;
+        }
+        Ok(())
+    }
+
+    /// One write of at most `len` bytes, reported to the engine. 0: the link is full.
+    fn write_once(&self, link: &mut Output, len: usize) -> Result<usize> {
+        let unsent_before = link.half.unsent();
+        let begin_ns = self.now_ns();
+        let written = match link.half.write_some(&slices(&link.frames, link.written, len)) {
+            Ok(0) => return Err(link_error(io::ErrorKind::WriteZero.into(), "the link takes no bytes")),
+            Ok(n) => n,
+            Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => 0,
+            Err(e) => return Err(link_error(e, "cannot write to the link")),
+        };
+        let end_ns = self.now_ns();
+        link.consume(written);
+        let unsent_after = link.half.unsent();
+        if let Some(sender) = &mut lock(&self.state).sender {
+            let accepted = written as u64;
+            sender.on_link(LinkSample { begin_ns, end_ns, unsent_before, unsent_after, accepted, busy_ns: None });
+        }
+        Ok(written)
+    }
+
+    /// The window may have room now: the reading thread cuts, if it waits; else this one.
+    fn after_write(&self, contexts: &mut Contexts) {
+        let state = lock(&self.state);
+        if state.reader_waits {
+            drop(state);
+            self.room.notify_all();
+        } else {
+            self.work(state, contexts, true);
+        }
+    }
+
+    fn save_trace(&self, link: &mut Output) -> Result<()> {
+        let Some(out) = &mut link.trace else { return Ok(()) };
+        let lines = lock(&self.state).sender.as_mut().map(Sender::take_trace).unwrap_or_default();
+        out.write_all(lines.as_bytes()).and_then(|()| out.flush()).map_err(|e| link_error(e, "cannot write the trace"))
+    }
+
+    fn check(&self) -> Result<()> {
+        self.control.check()?;
+        match lock(&self.state).failure.take() {
+            Some(failure) => Err(failure),
+            None => Ok(()),
+        }
+    }
+
+    // --- reverse direction ---
+
+    fn read_back(&self, mut half: ReadHalf) {
+        let mut buf = vec![0; 4096];
+        loop {
+            if self.is_over() {
+                return;
+            }
+            let read = match half.read(&mut buf, LOOK_EVERY) {
+                Ok(None) => continue,
+                Ok(Some(n)) => n,
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => continue,
+                Err(e) => return self.fail(link_error(e, "cannot read the receiver's reports")),
+            };
+            let mut state = lock(&self.state);
+            let Some(sender) = &mut state.sender else { return };
+            if read == 0 {
+                if !sender.is_confirmed() {
+                    let text = "the receiver ended without confirming that it has everything";
+                    let source = Some(io::ErrorKind::ConnectionReset.into());
+                    drop(state);
+                    self.fail(Error { source, ..Error::new(ErrorKind::Io, text) });
+                }
+                return;
+            }
+            let received = sender.receive(&buf[..read], self.now_ns());
+            drop(state);
+            if let Err(e) = received {
+                return self.fail(e);
+            }
+            self.changed.notify_all();
+        }
+    }
+
+    fn await_confirmation(&self, limit: Option<Duration>) -> Result<()> {
+        let mut stall = Stall::new(limit);
+        let mut reported = None;
+        loop {
+            self.check()?;
+            stall.check("the receiver does not confirm")?;
+            let mut state = lock(&self.state);
+            let Some(sender) = &mut state.sender else { return Ok(()) };
+            if sender.is_confirmed() {
+                return Ok(());
+            }
+            let now = (sender.summary().decode_cpu_ns, sender.summary().receiver_blocked_ns);
+            if reported.replace(now) != Some(now) {
+                stall.progress();
+            }
+            drop(self.changed.wait_timeout(state, LOOK_EVERY));
+        }
+    }
+
+    fn await_last_word(&self) {
+        let begun_ns = sys::monotonic_ns();
+        let mut state = lock(&self.state);
+        while state.failure.is_none() && sys::monotonic_ns() - begun_ns < LAST_WORD.as_nanos() as u64 {
+            let (woken, _) = self.changed.wait_timeout(state, LOOK_EVERY).unwrap_or_else(PoisonError::into_inner);
+            state = woken;
+        }
+    }
+}
+
+impl Output {
+    fn consume(&mut self, len: usize) {
+        self.written += len;
+        let mut whole = 0;
+        while let Some(frame) = self.frames.get(whole).filter(|f| f.wire_len() <= self.written) {
+            self.written -= frame.wire_len();
+            whole += 1;
+        }
+        self.frames.drain(..whole);
+    }
+
+    fn set_backlog(&mut self, rate_bytes_per_s: f64) {
+        let bytes = (rate_bytes_per_s * BACKLOG_NS / 1e9).clamp(BACKLOG_MIN, BACKLOG_MAX) as u32;
+        // A system call only for a change that matters.
+        if bytes.abs_diff(self.backlog) > self.backlog / 4 {
+            self.backlog = bytes;
+            self.half.set_backlog(bytes);
+        }
+    }
+}
+
+fn link_error(e: io::Error, what: &str) -> Error {
+    let text = if peer_gone(&e) { "the receiver closed the connection" } else { what };
+    Error { source: Some(e), ..Error::new(ErrorKind::Io, text) }
+}
+
+/// The next `left` bytes of `frames` behind the `skip` that are written.
+fn slices(frames: &[Frame], mut skip: usize, mut left: usize) -> Vec<IoSlice<'_>> {
+    let mut slices = Vec::with_capacity(2 * frames.len().min(SLICES_MAX));
+    for part in frames.iter().flat_map(|f| [&*f.header, &*f.body]) {
+        if skip >= part.len() {
+            skip -= part.len();
+            continue;
+        }
+        let rest = &part[skip..];
+        skip = 0;
+        slices.push(IoSlice::new(&rest[..rest.len().min(left)]));
+        left -= rest.len().min(left);
+        if left == 0 || slices.len() == SLICES_MAX {
+            break;
+        }
+    }
+    slices
+}

@@ -1,0 +1,264 @@
+//! The blocking driver over real sockets, pipes and files: bytes, faults, and that nothing hangs.
+
+mod world;
+
+use std::io::{self, Cursor, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::Duration;
+
+use narrows::codec::DEFAULT_METHODS;
+use narrows::error::{Error, ErrorKind};
+use narrows::monitor::cost::Prior;
+use narrows::policy::{PolicySetup, PolicySpec};
+use narrows::receiver::{ReceiverConfig, RecvSummary};
+use narrows::sender::{SenderConfig, Summary};
+use narrows::stream::{Control, ReceiveOptions, SendOptions, receive, send};
+use narrows::transport::Link;
+use world::{random, text};
+
+/// A hang is a failure with a name, not a test run that never ends.
+fn watched<T: Send + 'static>(what: impl FnOnce() -> T + Send + 'static) -> T {
+    let (out, result) = mpsc::channel();
+    std::thread::spawn(move || out.send(what()));
+    result.recv_timeout(Duration::from_secs(60)).expect("it hangs")
+}
+
+fn send_options(policy: &str) -> SendOptions {
+    let spec: PolicySpec = policy.parse().unwrap();
+    SendOptions {
+        sender: SenderConfig { block_max: 512 << 10, ..SenderConfig::default() },
+        policy: spec.build(&PolicySetup::new(2, Prior::shipped())),
+        threads: 2,
+        stall_timeout: Some(Duration::from_millis(1500)),
+        trace: None,
+    }
+}
+
+fn receive_options() -> ReceiveOptions {
+    ReceiveOptions { receiver: ReceiverConfig::default(), threads: 2, stall_timeout: Some(Duration::from_millis(1500)) }
+}
+
+#[derive(Clone, Default)]
+struct Sink(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Sink {
+    fn write(&mut self, b: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(b);
+        Ok(b.len())
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn tcp_pair() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    (near, listener.accept().unwrap().0)
+}
+
+type Sent = Result<Summary, Error>;
+type Received = Result<RecvSummary, Error>;
+
+/// Sends `source` into one end and receives at the other.
+fn across(source: impl Read + Send + 'static, policy: &str, near: Link, far: Link) -> (Sent, Received, Vec<u8>) {
+    let options = send_options(policy);
+    watched(move || {
+        let sender = std::thread::spawn(move || send(source, near, options, &Arc::default()).map(|r| r.0));
+        let sink = Sink::default();
+        let received = receive(sink.clone(), far, receive_options(), || Ok(()), &Arc::default());
+        let bytes = sink.0.lock().unwrap().clone();
+        (sender.join().unwrap(), received, bytes)
+    })
+}
+
+fn over_tcp(source: impl Read + Send + 'static, policy: &str) -> (Sent, Received, Vec<u8>) {
+    let (near, far) = tcp_pair();
+    across(source, policy, Link::tcp(near).unwrap(), Link::tcp(far).unwrap())
+}
+
+#[test]
+fn every_size_arrives_over_every_link() {
+    for len in [0, 1, 100, 1 << 20, 9 << 20] {
+        let data = [text(len / 2, 1), random(len - len / 2, 2)].concat();
+        let source = Cursor::new(data.clone());
+        let (sent, received, bytes) = over_tcp(source.clone(), "balance");
+        assert_eq!(sent.unwrap().raw_bytes, received.unwrap().raw_bytes);
+        assert!(bytes == data, "tcp {len}");
+
+        let (near, far) = std::os::unix::net::UnixStream::pair().unwrap();
+        let (sent, received, bytes) =
+            across(source.clone(), "balance", Link::unix(near).unwrap(), Link::unix(far).unwrap());
+        assert!(sent.is_ok() && received.is_ok() && bytes == data, "unix {len}");
+
+        let (far, near) = io::pipe().unwrap();
+        let file = |fd: std::os::fd::OwnedFd| std::fs::File::from(fd);
+        let (near, far) = (Link::file_writer(file(near.into())), Link::file_reader(file(far.into())));
+        let (sent, received, bytes) = across(source, "balance", near, far);
+        assert!(sent.is_ok() && received.is_ok() && bytes == data, "pipe {len}");
+    }
+}
+
+#[test]
+fn every_default_method_arrives() {
+    let data = [text(700_000, 1), random(300_000, 2), vec![0; 300_000]].concat();
+    for method in DEFAULT_METHODS {
+        let (sent, received, bytes) = over_tcp(Cursor::new(data.clone()), &format!("fixed:{method}"));
+        assert!(sent.is_ok() && received.is_ok() && bytes == data, "{method}");
+    }
+}
+
+#[test]
+fn small_writes_with_silence_between_arrive() {
+    struct Trickle(u32);
+    impl Read for Trickle {
+        fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+            if self.0 == 0 {
+                return Ok(0);
+            }
+            self.0 -= 1;
+            std::thread::sleep(Duration::from_millis(u64::from(self.0 % 3)));
+            buf[..100].fill(self.0 as u8);
+            Ok(100)
+        }
+    }
+    let (sent, received, bytes) = over_tcp(Trickle(200), "balance");
+    assert!(received.is_ok());
+    assert_eq!((bytes.len(), sent.unwrap().raw_bytes), (20_000, 20_000));
+}
+
+#[test]
+fn a_source_that_fails_fails_both_ends() {
+    struct Broken(u32);
+    impl Read for Broken {
+        fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+            self.0 += 1;
+            if self.0 > 5 { Err(io::Error::other("bad sector")) } else { Ok(buf.len()) }
+        }
+    }
+    let (sent, received, _) = over_tcp(Broken(0), "balance");
+    assert!(sent.unwrap_err().to_string().contains("bad sector"));
+    assert_eq!(received.unwrap_err().kind, ErrorKind::Truncated);
+}
+
+#[test]
+fn a_full_disk_at_the_receiver_is_told_to_the_sender() {
+    struct Full(usize);
+    impl Write for Full {
+        fn write(&mut self, b: &[u8]) -> io::Result<usize> {
+            self.0 = self.0.checked_sub(b.len()).ok_or(io::ErrorKind::StorageFull)?;
+            Ok(b.len())
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+    let (near, far) = tcp_pair();
+    let (sent, received) = watched(move || {
+        let near = Link::tcp(near).unwrap();
+        let source = Cursor::new(random(20 << 20, 1));
+        let sender = std::thread::spawn(move || send(source, near, send_options("balance"), &Arc::default()));
+        let far = Link::tcp(far).unwrap();
+        let commit = || panic!("a failed stream must not be committed");
+        let received = receive(Full(3 << 20), far, receive_options(), commit, &Arc::default());
+        (sender.join().unwrap().map(|r| r.0), received)
+    });
+    assert_eq!(received.unwrap_err().kind, ErrorKind::Io);
+    let told = sent.unwrap_err().to_string();
+    assert!(told.contains("the receiver failed") && told.contains("cannot write the output"), "{told}");
+}
+
+#[test]
+fn a_commit_that_fails_is_told_to_the_sender() {
+    let (near, far) = tcp_pair();
+    let (sent, received) = watched(move || {
+        let near = Link::tcp(near).unwrap();
+        let source = Cursor::new(text(1000, 1));
+        let sender = std::thread::spawn(move || send(source, near, send_options("balance"), &Arc::default()));
+        let commit = || Err(io::ErrorKind::PermissionDenied.into());
+        let received = receive(io::sink(), Link::tcp(far).unwrap(), receive_options(), commit, &Arc::default());
+        (sender.join().unwrap().map(|r| r.0), received)
+    });
+    assert!(received.is_err());
+    assert!(sent.unwrap_err().to_string().contains("cannot store the output"));
+}
+
+#[test]
+fn a_peer_that_goes_away_or_stands_still_is_an_error() {
+    for reads in [0, 100_000] {
+        for hangs in [false, true] {
+            let (near, mut far) = tcp_pair();
+            let peer = std::thread::spawn(move || {
+                let mut buf = vec![0; reads];
+                let _ = far.read_exact(&mut buf);
+                if hangs {
+                    std::thread::sleep(Duration::from_secs(4));
+                }
+            });
+            let near = Link::tcp(near).unwrap();
+            let source = Cursor::new(random(30 << 20, 1));
+            let sent = watched(move || send(source, near, send_options("balance"), &Arc::default()).map(|r| r.0));
+            assert_eq!(sent.unwrap_err().kind, ErrorKind::Io, "{reads} {hangs}");
+            peer.join().unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_sender_that_goes_away_or_stands_still_is_truncated_or_stalled() {
+    for (hangs, kind) in [(false, ErrorKind::Truncated), (true, ErrorKind::Io)] {
+        let (mut near, far) = tcp_pair();
+        let peer = std::thread::spawn(move || {
+            let stream = Sink::default();
+            let mut options = send_options("balance");
+            options.sender.duplex = true;
+            let link = Link::writer(stream.clone());
+            send(Cursor::new(text(2 << 20, 1)), link, options, &Arc::default()).unwrap();
+            let bytes = stream.0.lock().unwrap().clone();
+            near.write_all(&bytes[..bytes.len() - 20]).unwrap();
+            if hangs {
+                std::thread::sleep(Duration::from_secs(4));
+            }
+        });
+        let link = Link::tcp(far).unwrap();
+        let received = watched(move || receive(io::sink(), link, receive_options(), || Ok(()), &Arc::default()));
+        assert_eq!(received.unwrap_err().kind, kind);
+        peer.join().unwrap();
+    }
+}
+
+#[test]
+fn stop_ends_a_transfer_in_every_state() {
+    let (near, far) = tcp_pair();
+    for (link, source) in [
+        (Link::tcp(near).unwrap(), Box::new(io::repeat(1)) as Box<dyn Read + Send>),
+        (Link::writer(io::sink()), Box::new(io::repeat(1))),
+    ] {
+        let control = Arc::new(Control::default());
+        let stopper = Arc::clone(&control);
+        let sender = std::thread::spawn(move || watched(move || send(source, link, send_options("balance"), &control)));
+        std::thread::sleep(Duration::from_millis(200));
+        stopper.stop();
+        assert!(sender.join().unwrap().is_err());
+    }
+    let control = Arc::new(Control::default());
+    let stopper = Arc::clone(&control);
+    let receiver = std::thread::spawn(move || {
+        let link = Link::tcp(far).unwrap();
+        watched(move || receive(io::sink(), link, receive_options(), || Ok(()), &control))
+    });
+    stopper.stop();
+    assert!(receiver.join().unwrap().is_err());
+}
+
+#[test]
+fn the_policy_comes_back_and_the_trace_has_a_line_for_every_block() {
+    let trace = Sink::default();
+    let options = SendOptions { trace: Some(Box::new(trace.clone())), ..send_options("balance") };
+    let link = Link::writer(io::sink());
+    let (summary, _policy) = send(Cursor::new(text(3 << 20, 1)), link, options, &Arc::default()).unwrap();
+    let lines = String::from_utf8(trace.0.lock().unwrap().clone()).unwrap();
+    let choices = lines.lines().filter(|l| l.contains("\"event\":\"choose\"")).count() as u64;
+    assert_eq!(choices, summary.frames);
+}
