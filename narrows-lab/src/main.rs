@@ -1,1 +1,29 @@
-fn main() {}
+//! The laboratory of Narrows: cost tables, the prior, and the virtual-time grid that judges policies. Never published.
+//!
+//! ```text
+//! corpus -- tables --> pools and cost tables -- prior --> prior.txt
+//!                                  \-- grid --> every policy on every cell, against bound, oracle and plain
+//! ```
+
+use clap::Parser;
+
+mod fit;
+mod measure;
+mod pools;
+mod table;
+mod units;
+
+/// Cost tables, prior training and the virtual-time grid for Narrows.
+#[derive(Parser)]
+#[command(version, max_term_width = 110)]
+enum Command {
+    Tables(measure::Args),
+    Prior(fit::Args),
+}
+
+fn main() -> anyhow::Result<()> {
+    match Command::parse() {
+        Command::Tables(args) => measure::run(&args),
+        Command::Prior(args) => fit::run(&args),
+    }
+}

@@ -5,6 +5,7 @@ pub mod codec;
 pub mod error;
 pub mod frame;
 pub mod monitor;
+pub mod oracle;
 pub mod policy;
 pub mod pool;
 pub mod receiver;

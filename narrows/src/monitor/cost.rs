@@ -279,7 +279,7 @@ mod tests {
         let before = model.predict(c, &features, 98_304);
         let zstd_1 = model.index_of(Method::zstd(1)).unwrap();
         let zstd_9 = model.index_of(Method::zstd(9)).unwrap();
-        for _ in 0..3 {
+        for _ in 0..12 {
             let seen = Seen { raw_len: 98_304, wire_len: 1000, wall_ns: 4_000_000, cpu_ns: 4_000_000 };
             model.observe(c, &features, zstd_1, seen);
         }

@@ -1,0 +1,186 @@
+//! `tables`: measures every method on every block of every pool.
+
+use std::fmt::Write;
+use std::fs;
+use std::path::PathBuf;
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use clap::Args as ClapArgs;
+use narrows::calibration::time_methods;
+use narrows::codec::{Contexts, DEFAULT_METHODS, Method};
+
+use crate::pools::{self, Pool};
+use crate::table::{CLASSES, Cost, Table};
+use crate::units::parse_len;
+
+/// Runs of one method on one block, of which the quickest counts.
+const RUNS: usize = 3;
+/// No further run is begun after so much time.
+const RUN_BUDGET_NS: u64 = 2_500_000;
+/// The speeds of this machine on the calibration sample, in the directory of the tables.
+pub(crate) const REFERENCE_FILE: &str = "reference.txt";
+
+/// Make the pools of a corpus and measure every method on every block.
+///
+/// A pool is made of each directory of the corpus: up to 700 KB of each file in a fixed shuffled order, LEN bytes in
+/// all. Beside these there are `random`, and `mixfine` and `mixwide`, which change kind every 4-64 KiB and every
+/// 4 KiB-1 MiB. Every aligned block of 8, 32, 128 and 512 KiB is encoded and decoded by every default method, with
+/// contexts that are used again as the engine does; the quickest of up to three runs counts.
+///
+/// DIR gets POOL.pool (the bytes), POOL.table (text, format in docs/experiments/formats.md) and reference.txt (speeds on
+/// the calibration sample). Run it on an idle machine: times of runs that were disturbed are capped when the table is read,
+/// but only roughly.
+#[derive(ClapArgs)]
+pub(crate) struct Args {
+    /// Directory with one directory for each kind of data.
+    #[arg(long, value_name = "DIR")]
+    corpus: PathBuf,
+    /// Where the pools and tables go; made if absent.
+    #[arg(short, long, value_name = "DIR")]
+    output: PathBuf,
+    /// Measure only this pool (may be given again).
+    #[arg(long, value_name = "POOL")]
+    pool: Vec<String>,
+    /// Bytes of a pool; a multiple of 512K counts.
+    #[arg(long, value_name = "LEN", default_value = "3M", value_parser = parse_len)]
+    len: usize,
+    /// Methods to measure; `store` and `constant` need no table.
+    #[arg(long, value_name = "LIST", value_parser = parse_methods)]
+    methods: Option<MethodList>,
+}
+
+#[derive(Clone)]
+struct MethodList(Vec<Method>);
+
+fn parse_methods(text: &str) -> Result<MethodList, String> {
+    Method::parse_list(text).map(MethodList).map_err(|e| e.to_string())
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let methods = args.methods.as_ref().map_or(DEFAULT_METHODS, |m| &m.0);
+    let methods = measurable(methods);
+    fs::create_dir_all(&args.output).with_context(|| format!("cannot make {}", args.output.display()))?;
+    let pools = pools::make(&args.corpus, args.len)?;
+    write_reference(args, &methods)?;
+    for pool in pools.into_iter().filter(|p| args.pool.is_empty() || args.pool.contains(&p.name)) {
+        let begin = Instant::now();
+        let table = measure(pool, &methods);
+        table.save(&args.output)?;
+        println!("{:10} {:5.1} s  {}", table.pool, begin.elapsed().as_secs_f64(), summary(&table));
+    }
+    Ok(())
+}
+
+/// Methods without `store` and `constant`.
+pub(crate) fn measurable(methods: &[Method]) -> Vec<Method> {
+    methods.iter().copied().filter(|m| *m != Method::STORE && *m != Method::CONSTANT).collect()
+}
+
+fn write_reference(args: &Args, methods: &[Method]) -> Result<()> {
+    let start = Instant::now();
+    let mut clock = || start.elapsed().as_nanos() as u64;
+    let mut rows = Vec::new();
+    for _ in 0..RUNS {
+        rows.push(time_methods(methods, &mut clock, &|| false).context("the calibration was stopped")?);
+    }
+    let mut text = String::new();
+    for (i, method) in methods.iter().enumerate() {
+        let least = |f: fn(&(Method, f32, f32)) -> f32| rows.iter().map(|r| f(&r[i])).fold(f32::INFINITY, f32::min);
+        writeln!(text, "{method} {} {}", least(|r| r.1), least(|r| r.2))?;
+    }
+    fs::write(args.output.join(REFERENCE_FILE), text)?;
+    Ok(())
+}
+
+fn measure(pool: Pool, methods: &[Method]) -> Table {
+    let mut bench = Bench::new();
+    let mut table = Table::new(&pool.name, pool.bytes, methods.to_vec());
+    for (class, class_len) in CLASSES.into_iter().enumerate() {
+        let bytes = table.bytes.clone();
+        for block in bytes.chunks_exact(class_len) {
+            let costs = methods.iter().map(|m| bench.cost(*m, block)).collect();
+            table.push(class, costs);
+        }
+    }
+    table
+}
+
+struct Bench {
+    contexts: Contexts,
+    wire: Vec<u8>,
+    back: Vec<u8>,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let max = CLASSES[CLASSES.len() - 1];
+        Self { contexts: Contexts::default(), wire: vec![0; max], back: vec![0; max] }
+    }
+
+    fn cost(&mut self, method: Method, block: &[u8]) -> Cost {
+        let encoder = self.contexts.encoder(method.info());
+        let room = &mut self.wire[..block.len() - 1];
+        let (encode_ns, wire_len) = quickest(|| encoder.encode(method.level, &[], block, room));
+        let Some(wire_len) = wire_len else {
+            return Cost { encode_ns, decode_ns: 0.0, wire_len: block.len() as f64 };
+        };
+        let decoder = self.contexts.decoder(method.info());
+        let (wire, back) = (&self.wire[..wire_len], &mut self.back[..block.len()]);
+        let (decode_ns, decoded) = quickest(|| decoder.decode(&[], wire, back));
+        assert_eq!(decoded, Ok(block.len()), "{method}");
+        assert!(back == block, "{method} does not give back what it was given");
+        Cost { encode_ns, decode_ns, wire_len: wire_len as f64 }
+    }
+}
+
+fn quickest<T>(mut run: impl FnMut() -> T) -> (f64, T) {
+    let start = Instant::now();
+    let mut best_ns = u64::MAX;
+    let mut runs = 0;
+    loop {
+        let begin = Instant::now();
+        let result = run();
+        best_ns = best_ns.min(begin.elapsed().as_nanos() as u64);
+        runs += 1;
+        if runs == RUNS || start.elapsed().as_nanos() as u64 >= RUN_BUDGET_NS {
+            return (best_ns as f64, result);
+        }
+    }
+}
+
+/// Ratio and speeds of every method at 128 KiB.
+fn summary(table: &Table) -> String {
+    let blocks = table.blocks(2);
+    let raw_len = (blocks.len() * CLASSES[2]) as f64;
+    let describe = |(m, method): (usize, &Method)| {
+        let total = |f: fn(&Cost) -> f64| blocks.iter().map(|b| f(&b[m])).sum::<f64>();
+        let (encode_ns, decode_ns, wire_len) = (total(|c| c.encode_ns), total(|c| c.decode_ns), total(|c| c.wire_len));
+        let speed = |ns: f64| 1e3 * raw_len / ns.max(1.0);
+        format!("{method} {:.2} {:.0}/{:.0}", raw_len / wire_len, speed(encode_ns), speed(decode_ns).min(99_999.0))
+    };
+    table.methods.iter().enumerate().map(describe).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::units::Rng;
+
+    #[test]
+    fn measured_blocks_have_sizes_and_times() {
+        let text = b"the same words in another order, and again the words\n".repeat(10_000);
+        let pool = Pool { name: "text".into(), bytes: text[..512 << 10].to_vec() };
+        let table = measure(pool, &[Method::lz4_accel(1), Method::zstd(1)]);
+        for (class, class_len) in CLASSES.iter().enumerate() {
+            assert_eq!(table.blocks(class).len(), (512 << 10) / class_len);
+            for cost in table.blocks(class).iter().flatten() {
+                assert!(cost.encode_ns > 0.0 && cost.decode_ns > 0.0 && cost.wire_len < *class_len as f64 / 5.0);
+            }
+        }
+        let mut bench = Bench::new();
+        let mut rng = Rng(1);
+        let noise: Vec<u8> = (0..8192).map(|_| rng.next() as u8).collect();
+        assert_eq!(bench.cost(Method::lz4_accel(1), &noise).wire_len, 8192.0, "what does not shrink goes as it is");
+    }
+}

@@ -1,0 +1,128 @@
+//! Pools: a few megabytes of one kind of data each, made from the files of a corpus, and streams that mix the kinds.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::table::CLASSES;
+use crate::units::Rng;
+
+/// At most so much of each file: one large file must not be the whole pool.
+const FILE_MAX: usize = 700_000;
+/// Noise compresses no better for being longer.
+const RANDOM_LEN: usize = 1 << 20;
+/// Files that describe the corpus and are not part of it.
+const SKIPPED: &[&str] = &["readme", "license", "manifest", "sha", "sources"];
+
+/// Bytes of one kind.
+pub(crate) struct Pool {
+    pub(crate) name: String,
+    pub(crate) bytes: Vec<u8>,
+}
+
+/// One pool for each directory of the corpus, `random`, and two mixed streams: `mixfine` changes kind every 4 to 64 KiB,
+/// `mixwide` every 4 KiB to 1 MiB.
+pub(crate) fn make(corpus: &Path, len: usize) -> Result<Vec<Pool>> {
+    let mut directories: Vec<PathBuf> = entries(corpus)?.into_iter().filter(|p| p.is_dir()).collect();
+    directories.sort();
+    let mut whole = Vec::new();
+    for directory in directories {
+        let name = directory.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        whole.push(Pool { bytes: concatenate(&directory, len)?, name });
+    }
+    if whole.is_empty() {
+        bail!("{} has no directories with files", corpus.display());
+    }
+    let mut rng = Rng(5);
+    let random = (0..len.max(RANDOM_LEN)).map(|_| rng.next() as u8).collect();
+    whole.push(Pool { name: "random".into(), bytes: random });
+    let fine = mix(&whole, len, 64 << 10, &mut Rng(13));
+    let wide = mix(&whole, len, 1 << 20, &mut Rng(14));
+    whole.push(Pool { name: "mixfine".into(), bytes: fine });
+    whole.push(Pool { name: "mixwide".into(), bytes: wide });
+    for pool in &mut whole {
+        let max = if pool.name == "random" { RANDOM_LEN.min(len) } else { len };
+        // Whole blocks of every class, so that a repeated pool is cut the same way every time.
+        let grain = CLASSES[CLASSES.len() - 1];
+        let keep = pool.bytes.len().min(max) / grain * grain;
+        if keep == 0 {
+            bail!("pool {} has only {} bytes; {grain} are needed", pool.name, pool.bytes.len());
+        }
+        pool.bytes.truncate(keep);
+    }
+    Ok(whole)
+}
+
+/// The beginnings of all files in a fixed shuffled order; whole files if that is not enough.
+fn concatenate(directory: &Path, len: usize) -> Result<Vec<u8>> {
+    let mut files = Vec::new();
+    collect(directory, &mut files)?;
+    let order = |p: &PathBuf| xxh3_64(p.strip_prefix(directory).unwrap_or(p).to_string_lossy().as_bytes());
+    files.sort_by_cached_key(|p| (order(p), p.clone()));
+    let join = |part_max: usize| -> Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        for path in &files {
+            let file = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+            bytes.extend_from_slice(&file[..file.len().min(part_max)]);
+        }
+        Ok(bytes)
+    };
+    let bytes = join(FILE_MAX)?;
+    if bytes.len() < len { join(usize::MAX) } else { Ok(bytes) }
+}
+
+fn collect(directory: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
+    for path in entries(directory)? {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
+        if path.is_dir() {
+            collect(&path, files)?;
+        } else if path.is_file() && !SKIPPED.iter().any(|s| name.starts_with(s)) {
+            files.push(path);
+        }
+    }
+    Ok(())
+}
+
+fn entries(directory: &Path) -> Result<Vec<PathBuf>> {
+    let list = fs::read_dir(directory).with_context(|| format!("cannot read {}", directory.display()))?;
+    list.map(|e| Ok(e?.path())).collect()
+}
+
+/// Pieces of random kinds and places; lengths are spread evenly over the logarithm from 4 KiB to `piece_max`.
+fn mix(pools: &[Pool], len: usize, piece_max: usize, rng: &mut Rng) -> Vec<u8> {
+    let zeros = vec![0; piece_max];
+    let mut bytes = Vec::with_capacity(len + piece_max);
+    while bytes.len() < len {
+        let piece = (4096.0 * (piece_max as f64 / 4096.0).powf(rng.unit())) as usize;
+        // The last kind is runs of zeros, as sparse files and fresh memory have them.
+        let source = rng.below(pools.len() + 1);
+        let source = pools.get(source).map_or(&zeros, |p| &p.bytes);
+        let at = rng.below(source.len().saturating_sub(piece).max(1));
+        bytes.extend_from_slice(&source[at..source.len().min(at + piece)]);
+    }
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pools_are_whole_blocks_and_the_same_every_time() {
+        let corpus = tempfile::tempdir().unwrap();
+        let kind = corpus.path().join("kind");
+        fs::create_dir_all(kind.join("deeper")).unwrap();
+        fs::write(kind.join("a"), vec![b'a'; 900_000]).unwrap();
+        fs::write(kind.join("deeper").join("b"), vec![b'b'; 400_000]).unwrap();
+        fs::write(kind.join("README.md"), vec![b'r'; 100]).unwrap();
+        let pools = make(corpus.path(), 1 << 20).unwrap();
+        let names: Vec<_> = pools.iter().map(|p| p.name.as_str()).collect();
+        assert_eq!(names, ["kind", "random", "mixfine", "mixwide"]);
+        assert!(pools.iter().all(|p| p.bytes.len() == 1 << 20));
+        assert!(!pools[0].bytes.contains(&b'r') && pools[0].bytes.contains(&b'b'));
+        let again = make(corpus.path(), 1 << 20).unwrap();
+        assert!(pools.iter().zip(&again).all(|(a, b)| a.bytes == b.bytes));
+    }
+}

@@ -1,0 +1,297 @@
+//! What every method cost on every block of a pool: the file, the cleaning, and answers for any cut.
+//!
+//! One text file a pool, `NAME.table`, beside the bytes in `NAME.pool`:
+//!
+//! ```text
+//! narrows-table 1
+//! pool NAME
+//! len 3145728
+//! xxh3 0123456789abcdef
+//! methods lz4:accel=64;lz4:accel=16;...
+//! 8192 0 ENCODE_NS,DECODE_NS,WIRE_LEN ...       block length, offset, one triple a method; as measured, not cleaned
+//! ```
+
+use std::fmt::Write;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use narrows::block::Block;
+use narrows::codec::Method;
+use xxhash_rust::xxh3::xxh3_64;
+
+/// Block lengths that are measured.
+pub(crate) const CLASSES: [usize; 4] = [8 << 10, 32 << 10, 128 << 10, 512 << 10];
+/// Copying and checking raw bytes: 14 GB/s, the figure that `balance` assumes too.
+pub(crate) const STORE_NS_PER_BYTE: f64 = 1.0 / 14.0;
+
+const MAGIC: &str = "narrows-table 1";
+/// A time beyond so many times what the row's other methods imply was a pre-empted run.
+const CAP: f64 = 3.0;
+
+/// Nanoseconds and bytes of one method on one block.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub(crate) struct Cost {
+    pub(crate) encode_ns: f64,
+    pub(crate) decode_ns: f64,
+    pub(crate) wire_len: f64,
+}
+
+/// The measured costs of one pool, and its bytes.
+pub(crate) struct Table {
+    pub(crate) pool: String,
+    pub(crate) methods: Vec<Method>,
+    pub(crate) bytes: Block,
+    /// By class, then block, then method.
+    rows: [Vec<Vec<Cost>>; CLASSES.len()],
+}
+
+impl Table {
+    pub(crate) fn new(pool: &str, bytes: Vec<u8>, methods: Vec<Method>) -> Self {
+        Self { pool: pool.to_owned(), methods, bytes: Block::from_vec(bytes), rows: Default::default() }
+    }
+
+    /// Appends the next block of a class.
+    pub(crate) fn push(&mut self, class: usize, costs: Vec<Cost>) {
+        self.rows[class].push(costs);
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// The blocks of one class in order, each with the costs of every method.
+    pub(crate) fn blocks(&self, class: usize) -> &[Vec<Cost>] {
+        &self.rows[class]
+    }
+
+    pub(crate) fn save(&self, directory: &Path) -> Result<()> {
+        let mut text = format!("{MAGIC}\npool {}\nlen {}\n", self.pool, self.len());
+        let methods: Vec<_> = self.methods.iter().map(Method::to_string).collect();
+        writeln!(text, "xxh3 {:016x}\nmethods {}", xxh3_64(&self.bytes), methods.join(";"))?;
+        for (class_len, rows) in CLASSES.iter().zip(&self.rows) {
+            for (i, row) in rows.iter().enumerate() {
+                write!(text, "{class_len} {}", i * class_len)?;
+                for c in row {
+                    write!(text, " {},{},{}", c.encode_ns, c.decode_ns, c.wire_len)?;
+                }
+                text.push('\n');
+            }
+        }
+        fs::write(directory.join(format!("{}.pool", self.pool)), &*self.bytes)?;
+        fs::write(directory.join(format!("{}.table", self.pool)), text)?;
+        Ok(())
+    }
+
+    /// Reads a table and its pool, and cleans the times.
+    pub(crate) fn load(path: &Path) -> Result<Self> {
+        let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+        let bytes_path = path.with_extension("pool");
+        let bytes = fs::read(&bytes_path).with_context(|| format!("cannot read {}", bytes_path.display()))?;
+        let mut table = Self::parse(&text, bytes).with_context(|| format!("{} is no table", path.display()))?;
+        for rows in &mut table.rows {
+            clean(rows);
+        }
+        Ok(table)
+    }
+
+    fn parse(text: &str, bytes: Vec<u8>) -> Result<Self> {
+        let mut lines = text.lines();
+        if lines.next() != Some(MAGIC) {
+            bail!("the first line is not '{MAGIC}'");
+        }
+        let mut field = |key: &str| -> Result<&str> {
+            let line = lines.next().unwrap_or_default();
+            line.strip_prefix(key).and_then(|l| l.strip_prefix(' ')).with_context(|| format!("no row '{key}'"))
+        };
+        let pool = field("pool")?.to_owned();
+        let len: usize = field("len")?.parse()?;
+        let hash = u64::from_str_radix(field("xxh3")?, 16)?;
+        if len != bytes.len() || hash != xxh3_64(&bytes) || !len.is_multiple_of(CLASSES[CLASSES.len() - 1]) {
+            bail!("the pool's bytes are not those that were measured");
+        }
+        let methods = Method::parse_list(field("methods")?)?;
+        let mut table = Self::new(&pool, bytes, methods);
+        for line in lines {
+            let mut words = line.split(' ');
+            let class_len: usize = words.next().unwrap_or_default().parse()?;
+            let at: usize = words.next().unwrap_or_default().parse()?;
+            let class = CLASSES.iter().position(|c| *c == class_len).context("an unknown block length")?;
+            let costs: Vec<Cost> = words.map(parse_cost).collect::<Result<_>>()?;
+            if costs.len() != table.methods.len() || at != table.rows[class].len() * class_len {
+                bail!("the row of offset {at} is not in its place");
+            }
+            table.push(class, costs);
+        }
+        for (class_len, rows) in CLASSES.iter().zip(&table.rows) {
+            if rows.len() != len / class_len {
+                bail!("blocks of {class_len} bytes are missing");
+            }
+        }
+        Ok(table)
+    }
+
+    /// The cost of the block of `len` bytes at `offset` of the repeated pool.
+    ///
+    /// On a measured cut it is the measurement. Any other cut is put together from the measured blocks that overlap it,
+    /// in the two classes next to its length, and interpolated between the classes over the logarithm.
+    pub(crate) fn cost(&self, offset: u64, len: usize, method: Method) -> Cost {
+        let n = len as f64;
+        let store = Cost { encode_ns: n * STORE_NS_PER_BYTE, decode_ns: n * STORE_NS_PER_BYTE, wire_len: n };
+        if method == Method::STORE || len == 0 {
+            return store;
+        }
+        if method == Method::CONSTANT {
+            return Cost { wire_len: 1.0, ..store };
+        }
+        let m = self.methods.iter().position(|x| *x == method).expect("a policy chooses from the methods of the table");
+        let offset = (offset % self.len() as u64) as usize;
+        let above = CLASSES.iter().position(|c| *c >= len).unwrap_or(CLASSES.len() - 1);
+        let high = self.overlap(above, offset, len, m);
+        if above == 0 || CLASSES[above] <= len {
+            return high;
+        }
+        let low = self.overlap(above - 1, offset, len, m);
+        let (low_len, high_len) = (CLASSES[above - 1] as f64, CLASSES[above] as f64);
+        let share = (n / low_len).ln() / (high_len / low_len).ln();
+        let blend = |l: f64, h: f64| (l.max(1e-9).ln() * (1.0 - share) + h.max(1e-9).ln() * share).exp();
+        Cost {
+            encode_ns: blend(low.encode_ns, high.encode_ns),
+            decode_ns: blend(low.decode_ns, high.decode_ns),
+            wire_len: blend(low.wire_len, high.wire_len),
+        }
+    }
+
+    /// The part of a class's blocks that lies in the cut, byte by byte.
+    fn overlap(&self, class: usize, offset: usize, len: usize, m: usize) -> Cost {
+        let (class_len, rows) = (CLASSES[class], &self.rows[class]);
+        let mut sum = Cost::default();
+        let (mut at, end) = (offset, offset + len);
+        while at < end {
+            let block_end = (at / class_len + 1) * class_len;
+            let share = (end.min(block_end) - at) as f64 / class_len as f64;
+            let cost = &rows[at / class_len % rows.len()][m];
+            sum.encode_ns += share * cost.encode_ns;
+            sum.decode_ns += share * cost.decode_ns;
+            sum.wire_len += share * cost.wire_len;
+            at = block_end;
+        }
+        sum
+    }
+}
+
+/// Every table of a directory, or the named ones, by name.
+pub(crate) fn load_all(directory: &Path, only: &[String]) -> Result<Vec<Table>> {
+    let list = fs::read_dir(directory).with_context(|| format!("cannot read {}", directory.display()))?;
+    let mut paths: Vec<PathBuf> = list.map(|e| Ok(e?.path())).collect::<Result<_>>()?;
+    paths.retain(|p| p.extension().is_some_and(|e| e == "table"));
+    paths.sort();
+    let tables: Vec<Table> = paths.iter().map(|p| Table::load(p)).collect::<Result<_>>()?;
+    if let Some(missing) = only.iter().find(|name| !tables.iter().any(|t| t.pool == **name)) {
+        bail!("{} has no table of a pool '{missing}'", directory.display());
+    }
+    let tables: Vec<_> = tables.into_iter().filter(|t| only.is_empty() || only.contains(&t.pool)).collect();
+    if tables.is_empty() {
+        bail!("{} has no tables; `narrows-lab tables` makes them", directory.display());
+    }
+    if tables.iter().any(|t| t.methods != tables[0].methods) {
+        bail!("the tables of {} are not of the same methods", directory.display());
+    }
+    Ok(tables)
+}
+
+fn parse_cost(word: &str) -> Result<Cost> {
+    let mut parts = word.split(',').map(|p| p.parse::<f64>().ok().filter(|x| x.is_finite() && *x >= 0.0));
+    let mut next = || parts.next().flatten().with_context(|| format!("'{word}' is no triple of numbers"));
+    Ok(Cost { encode_ns: next()?, decode_ns: next()?, wire_len: next()? })
+}
+
+/// Caps the times of pre-empted runs. A row's level is the median over methods of (its time / the method's median).
+fn clean(rows: &mut [Vec<Cost>]) {
+    let times: [fn(&mut Cost) -> &mut f64; 2] = [|c| &mut c.encode_ns, |c| &mut c.decode_ns];
+    let Some(count) = rows.first().map(Vec::len) else { return };
+    for time in times {
+        let typical: Vec<f64> =
+            (0..count).map(|m| median(rows.iter_mut().map(|row| *time(&mut row[m])).collect())).collect();
+        for row in rows.iter_mut() {
+            let shares = row.iter_mut().zip(&typical).map(|(c, t)| *time(c) / t.max(1.0)).collect();
+            let level = median(shares).max(0.05);
+            for (cost, t) in row.iter_mut().zip(&typical) {
+                let t = if *t > 0.0 { *t } else { f64::INFINITY };
+                let at_most = CAP * t * level + 2000.0;
+                let value = time(cost);
+                *value = value.min(at_most);
+            }
+        }
+    }
+}
+
+/// Median of the positive values; 0 if there are none.
+fn median(mut values: Vec<f64>) -> f64 {
+    values.retain(|v| *v > 0.0);
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(0.0)
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// Blocks of zeros with two methods; the second is twice as slow and half as large.
+    pub(crate) fn small_table() -> Table {
+        let len = 1 << 20;
+        let mut table = Table::new("small", vec![0; len], vec![Method::lz4_accel(1), Method::zstd(3)]);
+        for (class, class_len) in CLASSES.iter().enumerate() {
+            for i in 0..len / class_len {
+                let n = *class_len as f64;
+                let wire_len = n * if i % 2 == 0 { 0.5 } else { 0.3 };
+                let first = Cost { encode_ns: 2.0 * n, decode_ns: n, wire_len };
+                let second = Cost { encode_ns: 4.0 * n, decode_ns: n, wire_len: wire_len / 2.0 };
+                table.push(class, vec![first, second]);
+            }
+        }
+        table
+    }
+
+    #[test]
+    fn a_table_reads_as_it_was_written() {
+        let directory = tempfile::tempdir().unwrap();
+        let table = small_table();
+        table.save(directory.path()).unwrap();
+        let back = &load_all(directory.path(), &[]).unwrap()[0];
+        assert_eq!(back.rows, table.rows);
+        assert_eq!((&back.pool, &back.methods), (&table.pool, &table.methods));
+        assert!(load_all(directory.path(), &["other".into()]).is_err());
+        fs::write(directory.path().join("small.pool"), vec![1; 1 << 20]).unwrap();
+        assert!(load_all(directory.path(), &[]).is_err(), "other bytes than were measured");
+    }
+
+    #[test]
+    fn measured_cuts_are_exact_and_others_lie_between() {
+        let table = small_table();
+        let lz4 = Method::lz4_accel(1);
+        assert_eq!(table.cost(32 << 10, 32 << 10, lz4), table.rows[1][1][0]);
+        assert_eq!(table.cost((1 << 20) + (32 << 10), 32 << 10, lz4), table.rows[1][1][0], "the pool repeats");
+        let half = table.cost(0, 4096, lz4);
+        assert_eq!(half.wire_len, 2048.0, "under the smallest class it is in proportion");
+        // 16 KiB from 24 KiB: one block of 8 KiB of each kind, and parts of both blocks of 32 KiB.
+        let cut = table.cost(24 << 10, 16 << 10, lz4);
+        assert!((cut.encode_ns / 32_768.0 - 1.0).abs() < 1e-9);
+        assert!((cut.wire_len / 16_384.0 - 0.4).abs() < 1e-9);
+        assert_eq!(table.cost(7, 100, Method::STORE).wire_len, 100.0);
+        assert_eq!(table.cost(7, 100_000, Method::CONSTANT).wire_len, 1.0);
+    }
+
+    #[test]
+    fn cleaning_caps_what_one_run_in_many_took_too_long() {
+        let cost = |encode_ns| Cost { encode_ns, decode_ns: 10_000.0, wire_len: 5.0 };
+        let mut rows = vec![vec![cost(10_000.0), cost(20_000.0), cost(40_000.0)]; 9];
+        rows[4][1].encode_ns = 900_000.0;
+        // A block that is hard for all methods stays as it is.
+        rows[5] = vec![cost(80_000.0), cost(170_000.0), cost(330_000.0)];
+        let hard = rows[5].clone();
+        clean(&mut rows);
+        assert_eq!(rows[4][1].encode_ns, 3.0 * 20_000.0 + 2000.0);
+        assert_eq!(rows[5], hard);
+    }
+}
