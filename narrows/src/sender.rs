@@ -612,6 +612,11 @@ impl Sender {
         self.summary.rate_bytes_per_s = self.link.rate_bytes_per_s();
     }
 
+    /// What the transport says of time in which the receiver's window stopped the link, since the flow began.
+    pub fn on_receiver_limited(&mut self, total_ns: u64) {
+        self.summary.receiver_limited_ns = self.summary.receiver_limited_ns.max(total_ns);
+    }
+
     /// When to call `on_link_dry` (and then `poll_job`), if nothing else happens before.
     pub fn next_wakeup(&self) -> Option<u64> {
         if let Some(hold) = self.hold_until_ns {

@@ -142,11 +142,14 @@ mod unix {
         }
     }
 
-    /// Shuts the writing side of a socket down, or both.
-    pub(crate) fn shutdown(fd: BorrowedFd<'_>, both: bool) -> io::Result<()> {
-        let how = if both { libc::SHUT_RDWR } else { libc::SHUT_WR };
-        // SAFETY: no pointers; the descriptor is borrowed for the call.
-        check(unsafe { libc::shutdown(fd.as_raw_fd(), how) } as isize).map(drop)
+    /// Asks for a receive buffer of so many bytes (Linux doubles the figure).
+    pub(crate) fn set_receive_buffer(fd: BorrowedFd<'_>, bytes: i32) -> io::Result<()> {
+        let len = size_of::<i32>() as libc::socklen_t;
+        // SAFETY: the option takes one int, and `bytes` is one that lives through the call.
+        let answer = unsafe {
+            libc::setsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, libc::SO_RCVBUF, (&raw const bytes).cast(), len)
+        };
+        check(answer as isize).map(drop)
     }
 
     /// Bytes of a socket that the peer has not acknowledged (TCP) or read (unix; counted with the kernel's overhead).

@@ -59,6 +59,12 @@ impl Link {
     }
 }
 
+/// Gives a socket a receive buffer of about so many bytes. On a listening socket it holds for its connections, whose
+/// window is then never larger.
+pub fn set_receive_buffer(socket: &impl AsFd, bytes: usize) -> io::Result<()> {
+    sys::set_receive_buffer(socket.as_fd(), bytes.min(i32::MAX as usize) as i32)
+}
+
 fn is_pipe(file: &File) -> bool {
     use std::os::unix::fs::FileTypeExt;
     file.metadata().is_ok_and(|m| m.file_type().is_fifo())
@@ -113,6 +119,14 @@ impl WriteHalf {
             Writer::Unix(s) => sys::socket_outstanding(s.as_fd()).unwrap_or(0),
             Writer::File(f) if self.nowait => sys::pipe_unread(f.as_fd()).unwrap_or(0),
             Writer::File(_) | Writer::Other(_) => 0,
+        }
+    }
+
+    /// Time since the connection began in which the receiver's window stopped it (TCP only).
+    pub(crate) fn receiver_limited_ns(&self) -> u64 {
+        match &self.kind {
+            Writer::Tcp(s) => sys::tcp_info(s.as_fd()).map_or(0, |i| 1000 * i.rwnd_limited_us),
+            _ => 0,
         }
     }
 

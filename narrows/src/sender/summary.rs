@@ -22,6 +22,8 @@ pub struct Summary {
     /// From the receiver's reports.
     pub decode_cpu_ns: u64,
     pub receiver_blocked_ns: u64,
+    /// Time in which the link carried nothing since the receiver's window was closed (TCP tells).
+    pub receiver_limited_ns: u64,
     pub rescued_blocks: u64,
     pub probed_blocks: u64,
     /// Most bytes that the flow held at once: raw, encoded, encoder contexts by estimate.

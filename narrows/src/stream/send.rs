@@ -338,6 +338,10 @@ impl Flow {
             }
             let drained = lock(&self.state).sender.as_ref().is_none_or(Sender::is_drained);
             if drained {
+                let limited_ns = link.half.receiver_limited_ns();
+                if let Some(sender) = &mut lock(&self.state).sender {
+                    sender.on_receiver_limited(limited_ns);
+                }
                 link.half.finish().map_err(|e| link_error(e, "cannot end the stream"))?;
                 return Ok(());
             }

@@ -1,0 +1,47 @@
+# The commands of this project. `make demo` and `make test` need nothing but the tools that `check-tools` names.
+
+CARGO ?= cargo
+# Seconds for each fuzz target: a smoke run within `make test`, more by `make fuzz SECONDS=600`.
+SMOKE_SECONDS = 5
+SECONDS = 60
+
+.PHONY: all demo test test-full bench fuzz check-tools check-rust-components
+
+all: check-tools
+	$(CARGO) build --release
+
+demo: check-tools
+	$(CARGO) build --release -p narrows-cli
+	./target/release/narrows demo
+
+test: check-tools check-rust-components
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	$(CARGO) test --workspace
+	@if [ -x fuzz/run.sh ]; then fuzz/run.sh $(SMOKE_SECONDS); fi
+
+# Adds what takes too long for every change: the tests marked `ignored`, in release, and a minute of each fuzz target.
+test-full: test
+	$(CARGO) test --workspace --release -- --include-ignored
+	@if [ -x fuzz/run.sh ]; then fuzz/run.sh 60; fi
+
+bench: check-tools
+	$(CARGO) build --release
+	$(CARGO) run --release -p narrows-lab -- bench
+
+fuzz: check-tools
+	fuzz/run.sh $(SECONDS)
+
+check-tools:
+	@missing=; \
+	for tool in git cc c++ make $(CARGO); do command -v $$tool >/dev/null 2>&1 || missing="$$missing $$tool"; done; \
+	if [ -n "$$missing" ]; then \
+		echo "narrows needs$$missing: install git, a C and a C++ compiler and make from your system's packages (Debian: apt install git gcc g++ make), Rust from https://rustup.rs" >&2; \
+		exit 1; \
+	fi
+
+check-rust-components:
+	@missing=; \
+	$(CARGO) fmt --version >/dev/null 2>&1 || missing="$$missing rustfmt"; \
+	$(CARGO) clippy --version >/dev/null 2>&1 || missing="$$missing clippy"; \
+	if [ -n "$$missing" ]; then echo "narrows' tests need$$missing: rustup component add$$missing" >&2; exit 1; fi

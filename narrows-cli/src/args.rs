@@ -1,0 +1,276 @@
+//! What can be typed.
+
+use std::path::PathBuf;
+
+use clap::{Args as ClapArgs, Parser, Subcommand};
+use narrows::codec::Method;
+use narrows::policy::PolicySpec;
+
+#[derive(Parser)]
+#[command(
+    name = "narrows",
+    version,
+    about = "Make data cross a narrow place faster",
+    long_about = "Narrows chooses for every block whether and how to compress it, from the data, the link, the CPUs and \
+                  the receiver as they are at that moment. Leave it on everywhere; there is no level to think about.",
+    after_help = "EXIT STATUS\n  0    success\n  1    input, output, network or peer failed\n  2    wrong usage\n  \
+                  3    the stream is damaged, truncated, too new, or beyond the limits\n  141  the reader of the output \
+                  went away (as after SIGPIPE)\n\nEXAMPLES\n  tar c dir | narrows pipe > dir.tar.nrw\n  \
+                  narrows pipe -d < dir.tar.nrw | tar x\n  narrows recv --listen 127.0.0.1:7700 -o copy &\n  \
+                  narrows send file tcp://127.0.0.1:7700\n  narrows inspect dir.tar.nrw\n  narrows demo\n\n\
+                  Method speeds of this host are kept in $XDG_CACHE_HOME/narrows (or ~/.cache/narrows); NO_COLOR is respected."
+)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Compress or decompress a stream, adapting to how fast the output drains
+    Pipe(PipeArgs),
+    /// Send a file or stdin to a `narrows recv`
+    Send(SendArgs),
+    /// Receive one stream from a `narrows send`
+    Recv(RecvArgs),
+    /// Show what a stream is made of and check it
+    Inspect(InspectArgs),
+    /// Show the gain on links of 10, 100, 1000 Mbit/s and unshaped, inside this process
+    Demo(DemoArgs),
+    /// Measure parts of the program on real data
+    #[command(subcommand)]
+    Bench(BenchCommand),
+    /// Measure how fast this host runs each method, and remember it
+    Calibrate(CalibrateArgs),
+}
+
+/// How blocks are chosen and encoded.
+#[derive(ClapArgs, Clone)]
+pub(crate) struct FlowArgs {
+    /// Rule that chooses the method of each block: `balance`, or `fixed:METHOD` such as `fixed:zstd:level=3,link`
+    #[arg(long, value_name = "SPEC", default_value = "balance")]
+    pub(crate) policy: PolicySpec,
+    /// Methods that `balance` may choose from, such as `store,lz4:accel=16,zstd:level=1,xz` [default: eleven of them]
+    #[arg(long, value_name = "LIST", value_parser = parse_methods)]
+    pub(crate) methods: Option<MethodList>,
+    /// Worker threads [default: the cores that this process may use]
+    #[arg(long, short = 'T', value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub(crate) threads: Option<u16>,
+    /// Longest block, such as 64K or 2M [default: 512K for `balance`, 128K for `fixed`]
+    #[arg(long, value_name = "SIZE", value_parser = parse_block_max)]
+    pub(crate) block_max: Option<usize>,
+    /// Raw bytes that linked blocks may refer back to, at most 64K [default: 64K if the policy links]
+    #[arg(long, value_name = "SIZE", value_parser = parse_history)]
+    pub(crate) history: Option<usize>,
+    /// Write every decision with its reason to FILE, as JSON lines
+    #[arg(long, value_name = "FILE")]
+    pub(crate) trace: Option<PathBuf>,
+}
+
+/// How much is said.
+#[derive(ClapArgs, Clone, Copy)]
+pub(crate) struct TalkArgs {
+    /// Say only what went wrong
+    #[arg(long, short)]
+    pub(crate) quiet: bool,
+    /// Say more
+    #[arg(long, short)]
+    pub(crate) verbose: bool,
+    /// Print the summary as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(ClapArgs)]
+pub(crate) struct PipeArgs {
+    /// Compress (this is the default)
+    #[arg(short = 'c', long, conflicts_with_all = ["decompress", "test"])]
+    pub(crate) compress: bool,
+    /// Decompress
+    #[arg(short = 'd', long, visible_alias = "uncompress")]
+    pub(crate) decompress: bool,
+    /// Check a compressed stream and write nothing
+    #[arg(short = 't', long, conflicts_with = "decompress")]
+    pub(crate) test: bool,
+    /// Write compressed bytes even to a terminal
+    #[arg(short = 'f', long)]
+    pub(crate) force: bool,
+    /// Input [default: stdin]
+    #[arg(value_name = "FILE")]
+    pub(crate) file: Option<PathBuf>,
+    /// Output [default: stdout]; a file appears only when it is complete
+    #[arg(short = 'o', long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+    /// Print a summary to stderr
+    #[arg(long)]
+    pub(crate) stats: bool,
+    /// Leave the checks of blocks out
+    #[arg(long)]
+    pub(crate) no_check: bool,
+    /// Append an index, so that the stream serves as a seekable file
+    #[arg(long)]
+    pub(crate) index: bool,
+    #[command(flatten)]
+    pub(crate) flow: FlowArgs,
+    #[command(flatten)]
+    pub(crate) talk: TalkArgs,
+}
+
+#[derive(ClapArgs)]
+pub(crate) struct SendArgs {
+    /// File to send, or - for stdin
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+    /// Where a `narrows recv` listens: tcp://HOST:PORT
+    #[arg(value_name = "tcp://HOST:PORT")]
+    pub(crate) to: String,
+    /// Try to connect for so long
+    #[arg(long, value_name = "SECONDS", default_value_t = 0.0)]
+    pub(crate) retry_connect: f64,
+    /// Give up after so long without progress; 0 = never
+    #[arg(long, value_name = "SECONDS", default_value_t = 60.0)]
+    pub(crate) timeout: f64,
+    /// Leave the checks of blocks out
+    #[arg(long)]
+    pub(crate) no_check: bool,
+    #[command(flatten)]
+    pub(crate) flow: FlowArgs,
+    #[command(flatten)]
+    pub(crate) talk: TalkArgs,
+}
+
+#[derive(ClapArgs)]
+pub(crate) struct RecvArgs {
+    /// Address to listen on, such as 127.0.0.1:7700; port 0 takes a free one and prints it
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) listen: String,
+    /// Output [default: stdout, or -]; a file appears only when it is complete
+    #[arg(short = 'o', long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+    /// Bring the file to the disk before saying that it is stored
+    #[arg(long)]
+    pub(crate) fsync: bool,
+    /// Give up after so long without progress, once connected; 0 = never
+    #[arg(long, value_name = "SECONDS", default_value_t = 60.0)]
+    pub(crate) timeout: f64,
+    /// Threads that decode [default: the cores that this process may use]
+    #[arg(long, short = 'T', value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub(crate) threads: Option<u16>,
+    #[command(flatten)]
+    pub(crate) talk: TalkArgs,
+}
+
+#[derive(ClapArgs)]
+pub(crate) struct InspectArgs {
+    /// Stream to look at, or - for stdin
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+    /// List every frame
+    #[arg(long)]
+    pub(crate) frames: bool,
+    /// Do not decode: look at the headers only
+    #[arg(long)]
+    pub(crate) no_verify: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(ClapArgs)]
+pub(crate) struct DemoArgs {
+    /// Files to send [default: some that are found on this machine]
+    #[arg(value_name = "FILE")]
+    pub(crate) files: Vec<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Seconds that plain takes on each shaped link, about
+    #[arg(long, value_name = "SECONDS", default_value_t = 4.0)]
+    pub(crate) seconds: f64,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum BenchCommand {
+    /// Every method on every folder of a corpus: speed both ways, ratio
+    Codecs(BenchCodecsArgs),
+}
+
+#[derive(ClapArgs)]
+pub(crate) struct BenchCodecsArgs {
+    /// Folder with one folder of files for each kind of data
+    #[arg(long, value_name = "DIR")]
+    pub(crate) corpus: PathBuf,
+    /// Methods to measure [default: those of `balance`]
+    #[arg(long, value_name = "LIST", value_parser = parse_methods)]
+    pub(crate) methods: Option<MethodList>,
+    /// Block length
+    #[arg(long, value_name = "SIZE", default_value = "128K", value_parser = parse_block_max)]
+    pub(crate) block: usize,
+    /// Bytes of each kind
+    #[arg(long, value_name = "SIZE", default_value = "2M", value_parser = parse_size)]
+    pub(crate) sample: usize,
+    /// Also write the figures to FILE as JSON
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+}
+
+#[derive(ClapArgs)]
+pub(crate) struct CalibrateArgs {
+    /// Print what is stored and measure nothing
+    #[arg(long)]
+    pub(crate) show: bool,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct MethodList(pub(crate) Vec<Method>);
+
+fn parse_methods(text: &str) -> Result<MethodList, narrows::Error> {
+    Method::parse_list(text).map(MethodList)
+}
+
+/// `64K`, `2M`, `1G`, plain bytes; powers of 1024, `iB` may follow.
+pub(crate) fn parse_size(text: &str) -> Result<usize, String> {
+    let bad = || format!("'{text}' is not a size such as 4096, 64K or 2M");
+    let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+    let (number, unit) = text.split_at(digits);
+    let shift = match unit.trim_end_matches("iB").to_ascii_uppercase().as_str() {
+        "" => 0,
+        "K" => 10,
+        "M" => 20,
+        "G" => 30,
+        _ => return Err(bad()),
+    };
+    let number: usize = number.parse().map_err(|_| bad())?;
+    number.checked_mul(1 << shift).ok_or_else(bad)
+}
+
+fn parse_block_max(text: &str) -> Result<usize, String> {
+    let most = narrows::frame::BASELINE_BLOCK_MAX;
+    parse_size(text).and_then(|n| if (1..=most).contains(&n) { Ok(n) } else { Err("a block has 1 byte to 2M".into()) })
+}
+
+fn parse_history(text: &str) -> Result<usize, String> {
+    let most = narrows::frame::BASELINE_HISTORY;
+    parse_size(text).and_then(|n| if n <= most { Ok(n) } else { Err("history is at most 64K".into()) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_powers_of_1024() {
+        assert_eq!(parse_size("64K"), Ok(65_536));
+        assert_eq!(parse_size("2MiB"), Ok(2 << 20));
+        assert_eq!(parse_size("17"), Ok(17));
+        for bad in ["", "K", "1X", "-1", "1.5M", "99999999999999999999", "18446744073709551615G"] {
+            assert!(parse_size(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_flags_are_consistent() {
+        use clap::CommandFactory;
+        Args::command().debug_assert();
+    }
+}

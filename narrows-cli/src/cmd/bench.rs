@@ -1,0 +1,123 @@
+//! `narrows bench codecs`: every method on every kind of data.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use narrows::codec::{Contexts, DEFAULT_METHODS, Method};
+use narrows::stream::thread_cpu_ns;
+use serde_json::json;
+
+use crate::args::BenchCodecsArgs;
+
+/// Passes over fast methods, of which the quickest counts; slow ones get one.
+const PASSES: usize = 3;
+const SLOW_NS_PER_BYTE: f32 = 20.0;
+
+pub(crate) fn codecs(args: &BenchCodecsArgs) -> Result<()> {
+    let methods: Vec<Method> = args.methods.as_ref().map_or_else(|| DEFAULT_METHODS.to_vec(), |l| l.0.clone());
+    let mut pools: Vec<PathBuf> = fs::read_dir(&args.corpus)
+        .with_context(|| format!("cannot read {}", args.corpus.display()))?
+        .filter_map(|e| e.ok().map(|e| e.path()).filter(|p| p.is_dir()))
+        .collect();
+    pools.sort();
+    ensure!(!pools.is_empty(), "{} has no folders of data", args.corpus.display());
+    let mut contexts = Contexts::default();
+    let mut rows = Vec::new();
+    println!("{:<10} {:<16} {:>9} {:>12} {:>12}", "kind", "method", "ratio", "encode MB/s", "decode MB/s");
+    for pool in &pools {
+        let name = pool.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let sample = sample(pool, args.sample)?;
+        for &method in &methods {
+            let r = measure(&mut contexts, method, &sample, args.block)?;
+            println!(
+                "{name:<10} {:<16} {:>9.3} {:>12.1} {:>12.1}",
+                method.to_string(),
+                r.ratio,
+                r.encode_mb_s,
+                r.decode_mb_s
+            );
+            rows.push(json!({
+                "kind": name,
+                "method": method.to_string(),
+                "block_len": args.block,
+                "raw_bytes": sample.len(),
+                "ratio": r.ratio,
+                "encode_mb_per_s": r.encode_mb_s,
+                "decode_mb_per_s": r.decode_mb_s,
+            }));
+        }
+    }
+    if let Some(path) = &args.json {
+        let text = serde_json::to_string_pretty(&json!({ "rows": rows }))?;
+        fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    Ok(())
+}
+
+/// The first bytes of every file below `folder`, in shares of its length, up to `len` in all.
+pub(crate) fn sample(folder: &Path, len: usize) -> Result<Vec<u8>> {
+    let mut files = Vec::new();
+    collect(folder, &mut files)?;
+    files.sort();
+    let total: u64 = files.iter().map(|f| f.1).sum();
+    let mut out = Vec::with_capacity(len);
+    for (path, file_len) in files {
+        let share = if total <= len as u64 { file_len } else { file_len * len as u64 / total + 1 };
+        let bytes = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        out.extend_from_slice(&bytes[..bytes.len().min(share as usize)]);
+    }
+    out.truncate(len);
+    Ok(out)
+}
+
+fn collect(folder: &Path, files: &mut Vec<(PathBuf, u64)>) -> Result<()> {
+    for entry in fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))? {
+        let path = entry?.path();
+        let Ok(data) = path.symlink_metadata() else { continue };
+        if data.is_dir() {
+            collect(&path, files)?;
+        } else if data.is_file() && data.len() > 0 {
+            files.push((path, data.len()));
+        }
+    }
+    Ok(())
+}
+
+struct Measured {
+    ratio: f64,
+    encode_mb_s: f64,
+    decode_mb_s: f64,
+}
+
+fn measure(contexts: &mut Contexts, method: Method, sample: &[u8], block: usize) -> Result<Measured> {
+    let passes = if method.info().nominal_ns_per_byte(method.level).0 > SLOW_NS_PER_BYTE { 1 } else { PASSES };
+    let (mut wire, mut raw) = (vec![0; block], vec![0; block]);
+    let (mut wire_bytes, mut encode_ns, mut decode_ns) = (0, 0, 0);
+    for piece in sample.chunks(block) {
+        let (mut best_encode, mut best_decode, mut encoded) = (u64::MAX, u64::MAX, None);
+        for _ in 0..passes {
+            let room = if method == Method::STORE { piece.len() } else { piece.len() - 1 };
+            let begin = thread_cpu_ns();
+            encoded = contexts.encoder(method.info()).encode(method.level, &[], piece, &mut wire[..room]);
+            let middle = thread_cpu_ns();
+            best_encode = best_encode.min(middle - begin);
+            let Some(len) = encoded else { continue };
+            let decoded = contexts.decoder(method.info()).decode(&[], &wire[..len], &mut raw[..piece.len()]);
+            best_decode = best_decode.min(thread_cpu_ns() - middle);
+            ensure!(
+                decoded == Ok(piece.len()) && raw[..piece.len()] == *piece,
+                "{method} does not give its input back"
+            );
+        }
+        encode_ns += best_encode;
+        decode_ns += if best_decode == u64::MAX { 0 } else { best_decode };
+        wire_bytes += encoded.unwrap_or(piece.len());
+    }
+    let mb_s = |ns: u64| sample.len() as f64 * 1e3 / ns.max(1) as f64;
+    Ok(Measured {
+        ratio: sample.len() as f64 / wire_bytes.max(1) as f64,
+        encode_mb_s: mb_s(encode_ns),
+        decode_mb_s: mb_s(decode_ns),
+    })
+}

@@ -1,0 +1,145 @@
+//! Figures and errors in words and as JSON.
+
+use std::time::Duration;
+
+use narrows::policy::print_method;
+use narrows::receiver::RecvSummary;
+use narrows::sender::Summary;
+use serde_json::{Value, json};
+
+/// An error on one line, from the outside in.
+pub(crate) fn one_line(error: &anyhow::Error) -> String {
+    let mut parts: Vec<String> = Vec::new();
+    for cause in error.chain() {
+        let text = cause.to_string().replace(['\n', '\r'], " ");
+        // An engine error prints its source itself.
+        if parts.last().is_none_or(|last| !last.contains(&text)) {
+            parts.push(text);
+        }
+    }
+    parts.join(": ")
+}
+
+/// Whether a broken connection was one to a peer, which is worth a word; a closed standard output is not.
+pub(crate) fn talks_to_socket(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<PeerFlow>().is_some()
+}
+
+/// Marks the errors of a flow between two hosts.
+#[derive(Debug)]
+pub(crate) struct PeerFlow(pub(crate) &'static str);
+
+impl std::fmt::Display for PeerFlow {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.0)
+    }
+}
+
+pub(crate) fn bytes(n: f64) -> String {
+    for (unit, size) in [("GiB", 1u64 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)] {
+        if n >= size as f64 {
+            return format!("{:.1} {unit}", n / size as f64);
+        }
+    }
+    format!("{n:.0} B")
+}
+
+/// `64.0 MiB in 1.20 s: 53.3 MiB/s, ratio 3.42; 78 % zstd:level=1, 22 % lz4; bound by the link 91 %`
+pub(crate) fn line(s: &Summary, elapsed: Duration) -> String {
+    let seconds = elapsed.as_secs_f64();
+    let raw = s.raw_bytes as f64;
+    let mut line =
+        format!("{} in {seconds:.2} s: {}/s, ratio {:.2}", bytes(raw), bytes(raw / seconds.max(1e-9)), s.ratio());
+    let mix = mix_words(s);
+    if !mix.is_empty() {
+        line += &format!("; {mix}");
+    }
+    if let Some((what, share)) = bounds(s).into_iter().max_by(|a, b| a.1.total_cmp(&b.1)).filter(|b| b.1 > 0.0) {
+        line += &format!("; bound by the {what} {:.0} %", 100.0 * share);
+    }
+    line
+}
+
+/// Methods by share of the raw bytes, the largest first.
+pub(crate) fn mix_words(s: &Summary) -> String {
+    let mut rows: Vec<_> = s.mix.iter().map(|r| (r.raw_bytes, print_method(r.method, r.linked))).collect();
+    rows.sort_by(|a, b| b.cmp(a));
+    let share = |n: u64| 100.0 * n as f64 / s.raw_bytes.max(1) as f64;
+    let words: Vec<_> =
+        rows.iter().filter(|r| share(r.0) >= 0.5).take(4).map(|r| format!("{:.0} % {}", share(r.0), r.1)).collect();
+    words.join(", ")
+}
+
+/// Where the time of a sending flow went, as shares.
+fn bounds(s: &Summary) -> [(&'static str, f64); 4] {
+    let receiver = s.receiver_limited_ns.min(s.link_busy_ns);
+    let parts =
+        [("link", s.link_busy_ns - receiver), ("CPU", s.link_dry_ns), ("receiver", receiver), ("source", s.idle_ns)];
+    let all: u64 = parts.iter().map(|p| p.1).sum();
+    parts.map(|(what, ns)| (what, ns as f64 / all.max(1) as f64))
+}
+
+pub(crate) fn send_json(s: &Summary, elapsed: Duration) -> Value {
+    let seconds = elapsed.as_secs_f64();
+    let mix: Vec<_> = s
+        .mix
+        .iter()
+        .map(|r| {
+            json!({
+                "method": print_method(r.method, r.linked),
+                "frames": r.frames,
+                "raw_bytes": r.raw_bytes,
+                "wire_bytes": r.wire_bytes,
+            })
+        })
+        .collect();
+    let [link, cpu, receiver, source] = bounds(s).map(|b| b.1);
+    json!({
+        "raw_bytes": s.raw_bytes,
+        "wire_bytes": s.wire_bytes,
+        "ratio": s.ratio(),
+        "seconds": seconds,
+        "goodput_bytes_per_s": s.raw_bytes as f64 / seconds.max(1e-9),
+        "frames": s.frames,
+        "mix": mix,
+        "bound_by": { "link": link, "cpu": cpu, "receiver": receiver, "source": source },
+        "encode_cpu_ns": s.encode_cpu_ns,
+        "decode_cpu_ns": s.decode_cpu_ns,
+        "link_busy_ns": s.link_busy_ns,
+        "link_dry_ns": s.link_dry_ns,
+        "receiver_blocked_ns": s.receiver_blocked_ns,
+        "rate_bytes_per_s": s.rate_bytes_per_s,
+        "rescued_blocks": s.rescued_blocks,
+        "probed_blocks": s.probed_blocks,
+        "memory_peak_bytes": s.memory_peak,
+    })
+}
+
+pub(crate) fn receive_json(s: &RecvSummary, elapsed: Duration) -> Value {
+    let seconds = elapsed.as_secs_f64();
+    let mix: Vec<_> = s
+        .mix
+        .iter()
+        .map(|r| {
+            let codec = r.codec.codec().map_or("unknown", |c| c.name());
+            json!({ "codec": codec, "frames": r.frames, "raw_bytes": r.raw_bytes, "wire_bytes": r.wire_bytes })
+        })
+        .collect();
+    json!({
+        "raw_bytes": s.raw_bytes,
+        "wire_bytes": s.wire_bytes,
+        "ratio": s.raw_bytes as f64 / s.wire_bytes.max(1) as f64,
+        "seconds": seconds,
+        "goodput_bytes_per_s": s.raw_bytes as f64 / seconds.max(1e-9),
+        "frames": s.frames,
+        "mix": mix,
+        "decode_cpu_ns": s.decode_cpu_ns,
+    })
+}
+
+pub(crate) fn receive_line(s: &RecvSummary, elapsed: Duration) -> String {
+    let seconds = elapsed.as_secs_f64();
+    let raw = s.raw_bytes as f64;
+    let ratio = raw / s.wire_bytes.max(1) as f64;
+    format!("{} in {seconds:.2} s: {}/s, ratio {ratio:.2}", bytes(raw), bytes(raw / seconds.max(1e-9)))
+}

@@ -1,0 +1,146 @@
+//! Who may import whom: the rules of `docs/ARCHITECTURE.md`, held by reading the sources.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// A source file without comments and without its tests.
+struct Source {
+    /// Path under the crate's `src`, with `/`.
+    name: String,
+    code: String,
+}
+
+#[test]
+fn policies_and_monitors_only_observe_and_decide() {
+    let forbidden = [
+        "std::fs",
+        "std::io",
+        "std::net",
+        "std::os",
+        "std::process",
+        "std::thread",
+        "Instant",
+        "SystemTime",
+        "crate::frame",
+        "crate::pool",
+        "crate::receiver",
+        "crate::sender",
+        "crate::stream",
+        "crate::sys",
+        "crate::transport",
+        "Encoder",
+        "Decoder",
+        "Contexts",
+        "lz4_sys",
+        "zstd_safe",
+        "flate2",
+        "bzip2::",
+        "liblzma",
+        "snap::",
+    ];
+    check(&engine(|name| in_module(name, "policy") || in_module(name, "monitor")), &forbidden);
+}
+
+#[test]
+fn nothing_below_the_driver_does_io_or_reads_a_clock() {
+    let upper = ["stream", "transport", "pool", "sys", "calibration"];
+    let below = engine(|name| !upper.iter().any(|u| in_module(name, u)));
+    // An error may carry an `io::Error`, and the trace writes to what the driver gives it.
+    let io_types = engine(|name| {
+        !upper.iter().any(|u| in_module(name, u)) && !in_module(name, "error") && !in_module(name, "trace")
+    });
+    check(
+        &below,
+        &["std::fs", "std::net", "std::process", "TcpStream", "UnixStream", "File::", "Instant", "SystemTime"],
+    );
+    check(&io_types, &["io::Read", "io::Write", "io::stdin", "io::stdout", "io::{Read", "io::{Write", "io::prelude"]);
+}
+
+#[test]
+fn threads_are_started_by_the_pool_and_the_driver_only() {
+    let others = engine(|name| !["stream", "transport", "pool"].iter().any(|u| in_module(name, u)));
+    check(&others, &["thread::spawn", "thread::Builder", "thread::scope"]);
+}
+
+#[test]
+fn the_receiver_knows_nothing_of_how_a_choice_was_made() {
+    check(
+        &engine(|name| in_module(name, "receiver")),
+        &["policy", "monitor", "crate::sender", "crate::trace", "crate::oracle", "View", "Choice"],
+    );
+}
+
+#[test]
+fn codecs_and_frames_know_nothing_of_flows() {
+    check(
+        &engine(|name| in_module(name, "codec") || in_module(name, "frame")),
+        &["crate::policy", "crate::monitor", "crate::sender", "crate::receiver", "crate::stream", "crate::transport"],
+    );
+}
+
+#[test]
+fn unsafe_code_lives_in_sys_and_codec_wrappers_only() {
+    check(&engine(|name| name != "sys.rs" && !in_module(name, "codec")), &["unsafe "]);
+    for neighbour in ["narrows-cli", "narrows-lab"] {
+        check(&sources(&workspace().join(neighbour).join("src")), &["unsafe "]);
+    }
+    for source in sources(&workspace().join("narrows/src")) {
+        // Each block argues why it is sound, next to where it is.
+        let blocks = source.code.matches("unsafe {").count() + source.code.matches("unsafe impl").count();
+        let text = fs::read_to_string(workspace().join("narrows/src").join(&source.name)).unwrap();
+        let arguments = text.matches("SAFETY:").count();
+        assert!(arguments >= blocks, "{}: {blocks} unsafe blocks, {arguments} SAFETY arguments", source.name);
+    }
+}
+
+fn workspace() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_path_buf()
+}
+
+fn engine(pick: impl Fn(&str) -> bool) -> Vec<Source> {
+    let all = sources(&workspace().join("narrows/src"));
+    assert!(all.len() > 15, "the engine's sources were not found");
+    let picked: Vec<_> = all.into_iter().filter(|s| pick(&s.name)).collect();
+    assert!(!picked.is_empty());
+    picked
+}
+
+/// Whether the file is `module.rs` or lies under `module/`.
+fn in_module(name: &str, module: &str) -> bool {
+    name.strip_prefix(module).is_some_and(|rest| rest == ".rs" || rest.starts_with('/'))
+}
+
+fn sources(root: &Path) -> Vec<Source> {
+    let mut found = Vec::new();
+    let mut dirs = vec![root.to_path_buf()];
+    while let Some(dir) = dirs.pop() {
+        for entry in fs::read_dir(&dir).unwrap_or_else(|e| panic!("{}: {e}", dir.display())) {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                dirs.push(path);
+            } else if path.extension().is_some_and(|e| e == "rs") {
+                let name = path.strip_prefix(root).unwrap().to_str().unwrap().replace('\\', "/");
+                found.push(Source { name, code: code_of(&fs::read_to_string(&path).unwrap()) });
+            }
+        }
+    }
+    found
+}
+
+/// The code alone: tests stand at the bottom of a file, behind the last `#[cfg(test)] mod`.
+fn code_of(text: &str) -> String {
+    let code = text.find("#[cfg(test)]\nmod ").map_or(text, |at| &text[..at]);
+    code.lines().map(|line| line.find("//").map_or(line, |at| &line[..at])).collect::<Vec<_>>().join("\n")
+}
+
+fn check(sources: &[Source], forbidden: &[&str]) {
+    let mut found = Vec::new();
+    for source in sources {
+        for (i, line) in source.code.lines().enumerate() {
+            found.extend(
+                forbidden.iter().filter(|f| line.contains(*f)).map(|f| format!("{}:{}: '{f}'", source.name, i + 1)),
+            );
+        }
+    }
+    assert!(found.is_empty(), "forbidden here:\n{}", found.join("\n"));
+}
