@@ -1,11 +1,11 @@
 //! The rate of the link, from bytes that left the host over time in which the link was busy.
 //!
 //! An idle or application-limited span is no evidence of the rate. What counts:
-//! - a span that begins and ends with unsent bytes in the kernel: the link worked all the time;
 //! - an exact busy time, where the transport knows it (virtual links do);
-//! - a span in which everything left: only a lower bound;
-//! - bytes that were absorbed without ever being unsent (a fast link, or buffers behind it): evidence only once more
-//!   was absorbed than buffers usually hold.
+//! - a span that begins and ends with unsent bytes in the kernel: the link pushed back and worked all the time;
+//! - before the link has ever pushed back, the speed at which it takes writes: an upper bound that a fast link nearly
+//!   reaches and that a slow one corrects within its first buffers;
+//! - after that, a long span in which it took everything: a lower bound, less what buffers behind the host may hold.
 //!
 //! Update rule and constants: the `balance` design, section 3, step 1.
 
@@ -36,8 +36,11 @@ pub struct LinkMonitor {
     /// Evidence gathered since the last update of the rate.
     evidence_bytes: f64,
     evidence_ns: f64,
-    /// Bytes absorbed in a row without the link ever pushing back.
+    /// Whether a rate was measured while the link pushed back.
+    pushed_back: bool,
+    /// Bytes taken since the link pushed back last, and when that was.
     absorbed: f64,
+    absorbed_since_ns: u64,
     busy_ns: u64,
     exact_busy_ns: u64,
 }
@@ -49,9 +52,19 @@ const EVIDENCE_MIN_BYTES: f64 = 3000.0;
 /// A sample of full weight.
 const FULL_WEIGHT_NS: f64 = 20e6;
 const FULL_WEIGHT_BYTES: f64 = 65_536.0;
-/// What socket buffers, congestion windows and queues take before a slow link is felt.
-const ABSORB_ALLOWANCE: f64 = 131_072.0;
-/// After so much silence the buffers behind the host are taken to be empty again.
+/// Bytes leave a real host in bursts, as acknowledgements come: a span counts when it has lasted so long or carried so
+/// many bytes. The first estimate cannot wait, and silence is not believed before a delayed acknowledgement had its time.
+const SPAN_NS: f64 = 20e6;
+const SPAN_BYTES: f64 = 262_144.0;
+const SPAN_FIRST_NS: f64 = 3e6;
+const SILENCE_NS: f64 = 60e6;
+/// What socket buffers, congestion windows and queues behind the host may hold: so many bytes, or so much time.
+const ABSORB_BYTES: f64 = 524_288.0;
+const ABSORB_S: f64 = 0.05;
+/// A link that takes 0.8 of the estimate without pushing back is probably faster; the next estimate is so much higher.
+const ABSORB_SHARE: f64 = 0.8;
+const ABSORB_GROWTH: f64 = 1.5;
+/// After so long without a write the buffers behind the host are empty again.
 const ABSORB_FORGET_NS: u64 = 50_000_000;
 /// Rates beyond these are measurement errors: 1 kbit/s and 800 Gbit/s.
 const RATE_MIN: f64 = 125.0;
@@ -67,7 +80,9 @@ impl Default for LinkMonitor {
             last_ns: 0,
             evidence_bytes: 0.0,
             evidence_ns: 0.0,
+            pushed_back: false,
             absorbed: 0.0,
+            absorbed_since_ns: 0,
             busy_ns: 0,
             exact_busy_ns: 0,
         }
@@ -83,10 +98,10 @@ impl LinkMonitor {
             let busy = busy_ns.saturating_sub(self.exact_busy_ns);
             self.exact_busy_ns = busy_ns;
             self.busy_ns += busy;
-            self.add_evidence(left as f64, busy as f64);
+            self.add_evidence(left as f64, busy as f64, true);
         } else {
-            self.observe_gap(begin_ns - self.last_ns, s.unsent_before);
-            self.observe_write(end_ns - begin_ns, s);
+            self.observe_gap(begin_ns, s.unsent_before);
+            self.observe_write(begin_ns, end_ns, s);
         }
         self.accepted += s.accepted;
         self.unsent = s.unsent_after;
@@ -94,52 +109,64 @@ impl LinkMonitor {
     }
 
     /// Between two looks the kernel drained on its own.
-    fn observe_gap(&mut self, gap_ns: u64, unsent_now: u64) {
+    fn observe_gap(&mut self, begin_ns: u64, unsent_now: u64) {
+        let gap_ns = begin_ns - self.last_ns;
         if self.unsent == 0 {
             if gap_ns > ABSORB_FORGET_NS {
-                self.absorbed = 0.0;
+                self.restart_absorbing(begin_ns);
             }
             return;
         }
         let left = self.unsent.saturating_sub(unsent_now) as f64;
         if unsent_now > 0 {
             self.busy_ns += gap_ns;
-            self.add_evidence(left, gap_ns as f64);
+            self.push_back(left, gap_ns as f64, begin_ns);
         } else {
-            self.add_lower_bound(left, gap_ns as f64);
+            // It ran dry somewhere in between.
+            self.busy_ns += (left / self.rate_bytes_per_s * 1e9).min(gap_ns as f64) as u64;
         }
     }
 
-    fn observe_write(&mut self, write_ns: u64, s: &LinkSample) {
+    fn observe_write(&mut self, begin_ns: u64, end_ns: u64, s: &LinkSample) {
         if s.accepted == 0 {
             return;
         }
-        self.busy_ns += write_ns;
+        let write_ns = (end_ns - begin_ns) as f64;
+        self.busy_ns += end_ns - begin_ns;
         let left = (s.unsent_before + s.accepted).saturating_sub(s.unsent_after) as f64;
         if s.unsent_before > 0 && s.unsent_after > 0 {
-            self.absorbed = 0.0;
-            self.add_evidence(left, write_ns as f64);
-        } else if s.unsent_after == 0 {
-            self.absorbed += s.accepted as f64;
-            if self.absorbed > ABSORB_ALLOWANCE {
-                self.add_evidence(left, write_ns as f64);
-            }
+            return self.push_back(left, write_ns, end_ns);
+        }
+        self.absorbed += left;
+        if !self.pushed_back {
+            return self.add_evidence(left, write_ns, true);
+        }
+        let held = ABSORB_BYTES.max(ABSORB_S * self.rate_bytes_per_s);
+        let bound = (self.absorbed - held) / (end_ns - self.absorbed_since_ns).max(1) as f64 * 1e9;
+        if bound > ABSORB_SHARE * self.rate_bytes_per_s {
+            self.set_rate(self.rate_bytes_per_s.max(bound) * ABSORB_GROWTH);
+            self.restart_absorbing(end_ns);
         }
     }
 
-    fn add_lower_bound(&mut self, bytes: f64, ns: f64) {
-        self.busy_ns += (bytes / self.rate_bytes_per_s * 1e9).min(ns) as u64;
-        if bytes >= EVIDENCE_MIN_BYTES && ns > 0.0 {
-            let bound = bytes / ns * 1e9;
-            if bound > self.rate_bytes_per_s {
-                self.add_evidence(bytes, ns);
-            } else if bound > 0.5 * self.rate_bytes_per_s {
-                self.known = true;
-            }
+    /// The link was busy throughout and could not take more.
+    fn push_back(&mut self, left: f64, ns: f64, now_ns: u64) {
+        if !self.pushed_back {
+            // What was believed until now was the speed of a copy into a buffer.
+            (self.pushed_back, self.known) = (true, false);
+            (self.evidence_bytes, self.evidence_ns) = (0.0, 0.0);
         }
+        self.restart_absorbing(now_ns);
+        self.add_evidence(left, ns, false);
     }
 
-    fn add_evidence(&mut self, bytes: f64, ns: f64) {
+    fn restart_absorbing(&mut self, now_ns: u64) {
+        self.absorbed = 0.0;
+        self.absorbed_since_ns = now_ns;
+    }
+
+    /// So many bytes left in so much busy time; `smooth` if they do not leave in bursts.
+    fn add_evidence(&mut self, bytes: f64, ns: f64, smooth: bool) {
         self.evidence_bytes += bytes;
         self.evidence_ns += ns;
         let (bytes, ns) = (self.evidence_bytes, self.evidence_ns);
@@ -147,6 +174,10 @@ impl LinkMonitor {
             return;
         }
         if bytes >= EVIDENCE_MIN_BYTES {
+            let long_enough = ns >= SPAN_NS || bytes >= SPAN_BYTES || !self.known && ns >= SPAN_FIRST_NS;
+            if !smooth && !long_enough {
+                return;
+            }
             let rate = bytes / ns * 1e9;
             if self.known {
                 let q = (rate / self.rate_bytes_per_s).ln();
@@ -163,7 +194,7 @@ impl LinkMonitor {
             // A drop shows by silence: the rate cannot be higher than what would have brought one more sample.
             let patience_ns =
                 if self.known { (2.5 * EVIDENCE_MIN_BYTES / self.rate_bytes_per_s * 1e9).max(1e6) } else { 0.0 };
-            if ns > patience_ns {
+            if ns > if smooth { patience_ns } else { patience_ns.max(SILENCE_NS) } {
                 self.set_rate(self.rate_bytes_per_s.min((bytes + EVIDENCE_MIN_BYTES) / ns * 1e9));
             }
         }
@@ -259,8 +290,8 @@ mod tests {
         let mut m = LinkMonitor::default();
         m.observe(&LinkSample { end_ns: 1000, accepted: 8192, unsent_after: 8192, ..LinkSample::default() });
         m.observe(&LinkSample {
-            begin_ns: 10_000_000,
-            end_ns: 10_000_000,
+            begin_ns: 70_000_000,
+            end_ns: 70_000_000,
             unsent_before: 8192,
             unsent_after: 8192,
             ..LinkSample::default()
@@ -268,18 +299,32 @@ mod tests {
         assert!(m.rate_bytes_per_s() < 400_000.0);
     }
 
-    #[test]
-    fn a_link_that_absorbs_everything_is_believed_after_a_buffer_full() {
-        let mut m = LinkMonitor::default();
-        for i in 0..20u64 {
-            m.observe(&LinkSample {
-                begin_ns: i * 10_000,
-                end_ns: i * 10_000 + 10_000,
-                accepted: 16_384,
-                ..LinkSample::default()
-            });
-            assert_eq!(m.view(0).known, i >= 8);
+    /// Writes of 16 KiB every 10 us of which nothing stays unsent.
+    fn absorb(m: &mut LinkMonitor, from_ns: u64, count: u64) -> u64 {
+        for i in 0..count {
+            let begin_ns = from_ns + i * 10_000;
+            let end_ns = begin_ns + 5_000;
+            m.observe(&LinkSample { begin_ns, end_ns, accepted: 16_384, ..LinkSample::default() });
         }
-        assert!(m.rate_bytes_per_s() > 1e9);
+        from_ns + count * 10_000
+    }
+
+    #[test]
+    fn a_link_that_takes_everything_from_the_start_is_fast() {
+        let mut m = LinkMonitor::default();
+        absorb(&mut m, 0, 2);
+        assert!(m.view(0).known && m.rate_bytes_per_s() > 1e9);
+    }
+
+    #[test]
+    fn a_buffer_that_fills_is_not_taken_for_the_link() {
+        let mut m = LinkMonitor::default();
+        let t = absorb(&mut m, 0, 4);
+        let t = keep_busy(&mut m, t, 100, 12.5e6);
+        assert!((m.rate_bytes_per_s() / 12.5e6 - 1.0).abs() < 0.05, "{}", m.rate_bytes_per_s());
+        let t = absorb(&mut m, t + 60_000_000, 30);
+        assert!(m.rate_bytes_per_s() < 15e6, "what a queue takes after a pause is no evidence");
+        absorb(&mut m, t, 3000);
+        assert!(m.rate_bytes_per_s() > 300e6, "but a link that goes on taking is: {}", m.rate_bytes_per_s());
     }
 }
