@@ -303,9 +303,9 @@ mod tests {
     #[test]
     fn a_linear_system_is_solved() {
         let mut a = [[0.0; TERMS]; TERMS];
-        for i in 0..TERMS {
-            for j in 0..TERMS {
-                a[i][j] = 1.0 / (1.0 + i.abs_diff(j) as f64) + if i == j { 2.0 } else { 0.0 };
+        for (i, row) in a.iter_mut().enumerate() {
+            for (j, x) in row.iter_mut().enumerate() {
+                *x = 1.0 / (1.0 + i.abs_diff(j) as f64) + if i == j { 2.0 } else { 0.0 };
             }
         }
         let x: [f64; TERMS] = std::array::from_fn(|i| i as f64 - 5.0);

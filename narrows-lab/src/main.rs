@@ -7,11 +7,15 @@
 
 use clap::Parser;
 
+mod cells;
 mod fit;
+mod grid;
 mod measure;
 mod pools;
+mod report;
 mod table;
 mod units;
+mod world;
 
 /// Cost tables, prior training and the virtual-time grid for Narrows.
 #[derive(Parser)]
@@ -19,11 +23,13 @@ mod units;
 enum Command {
     Tables(measure::Args),
     Prior(fit::Args),
+    Grid(grid::Args),
 }
 
 fn main() -> anyhow::Result<()> {
     match Command::parse() {
         Command::Tables(args) => measure::run(&args),
         Command::Prior(args) => fit::run(&args),
+        Command::Grid(args) => grid::run(&args),
     }
 }

@@ -1,0 +1,235 @@
+//! `grid`: every policy on every cell, in virtual time.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use anyhow::{Context, Result, bail};
+use clap::Args as ClapArgs;
+use narrows::codec::{DEFAULT_METHODS, Method};
+use narrows::monitor::cost::Prior;
+use narrows::policy::{PolicySetup, PolicySpec};
+
+use crate::cells::{Cell, Scenario, fixed_methods};
+use crate::report::{self, About, Row};
+use crate::table::{self, CLASSES, Table};
+use crate::units::{parse_len, print_len};
+use crate::world::{self, Run};
+use crate::{fit, world::Plan};
+
+/// Fixed methods use the block length of the tables that matters most, as programs with one method do.
+const FIXED_BLOCK: usize = 128 << 10;
+/// The engine's own limit for receivers that have said nothing yet.
+const BLOCK_MAX: usize = 2 << 20;
+
+/// Run policies in virtual time on every combination of pool, rate, cores and length.
+///
+/// The engine's real sender decides on the pool's real bytes (repeated up to the length); what a codec would take and give is
+/// answered from the tables, the link is a fluid in order, encoding times vary by 5 %, and every decision is charged. Each
+/// policy is compared with the bound (linear program), the oracle (beam search, up to 8M), plain (`fixed:store`, not charged)
+/// and the best fixed method, chosen in hindsight for each cell.
+///
+/// Scenarios: flat; up10 (rate x10 up at 80 % of the time), down10 (x10 down at 15 %), square (up and down, 4 half periods),
+/// jitter (rate noise, sigma 0.3), cpu3 (CPU at 1/3 in every second 30 %), slowrx and slowrx3 (receiver with one core at a
+/// tenth, at 0.3 of the speed).
+///
+/// A summary goes to the standard output, all cells to FILE: see docs/experiments/formats.md.
+#[derive(ClapArgs)]
+pub(crate) struct Args {
+    /// Directory that `tables` made.
+    #[arg(long, value_name = "DIR")]
+    tables: PathBuf,
+    /// `shipped`, a file, or a directory with POOL.txt and all.txt.
+    #[arg(long, value_name = "PRIOR", default_value = "shipped")]
+    prior: String,
+    /// Fit a prior from the tables for each pool, without that pool; what may be quoted.
+    #[arg(long, conflicts_with = "prior")]
+    leave_one_out: bool,
+    /// Policies to run.
+    #[arg(long, value_name = "SPEC", default_value = "balance", num_args = 1..)]
+    policy: Vec<PolicySpec>,
+    /// Pools, all by default.
+    #[arg(long, value_name = "POOL,..", value_delimiter = ',')]
+    pools: Vec<String>,
+    /// Rates of the link in Mbit/s.
+    #[arg(long, value_name = "MBIT,..", value_delimiter = ',', default_value = "1,6,30,100,300,1000,2500,10000,25000")]
+    rates: Vec<f64>,
+    /// Cores that encode.
+    #[arg(long, value_name = "N,..", value_delimiter = ',', default_value = "1,4,8")]
+    cores: Vec<usize>,
+    /// Lengths of the flow; a shorter pool is not repeated up to 4M, and longer than 8M only the bound is computed.
+    #[arg(long, value_name = "LEN,..", value_delimiter = ',', default_value = "1M,3M", value_parser = parse_len)]
+    lens: Vec<usize>,
+    /// What changes on the way.
+    #[arg(long, value_name = "NAME", default_value = "flat")]
+    scenario: Vec<Scenario>,
+    /// Width of the oracle's beam; 0 compares with the bound.
+    #[arg(long, value_name = "WIDTH", default_value_t = 32)]
+    beam: usize,
+    /// Longest block of bound and oracle: 128K, or 512K for a stricter judge.
+    #[arg(long, value_name = "LEN", default_value = "128K", value_parser = parse_len)]
+    oracle_block: usize,
+    /// Microseconds that each decision is charged.
+    #[arg(long, value_name = "US", default_value_t = 2.0)]
+    decision_us: f64,
+    /// Also list every fixed method in FILE.
+    #[arg(long)]
+    every_fixed: bool,
+    /// Cells at a time; the cores of this machine by default.
+    #[arg(long, value_name = "N")]
+    jobs: Option<usize>,
+    /// Name the N worst cells of each policy.
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    worst: usize,
+    /// Every cell, as CSV or, with --json, JSON.
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// FILE and the standard output are JSON.
+    #[arg(long)]
+    json: bool,
+    /// The decisions of the policies (not of fixed methods), JSON lines; meant for one cell.
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let about = About::new();
+    let all = table::load_all(&args.tables, &[])?;
+    let priors = priors(args, &all)?;
+    let cells = cells(args, &all)?;
+    let class_max = CLASSES.iter().rposition(|c| *c <= args.oracle_block).context("no block is so short")?;
+    let next = AtomicUsize::new(0);
+    let results: Mutex<Vec<Option<CellResult>>> = Mutex::new(vec![None; cells.len()]);
+    let jobs = args.jobs.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from)).max(1);
+    std::thread::scope(|scope| {
+        for _ in 0..jobs {
+            scope.spawn(|| {
+                loop {
+                    let i = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(cell) = cells.get(i) else { return };
+                    let rows = run_cell(args, cell, &all[cell.table], &priors[cell.table], class_max);
+                    results.lock().unwrap_or_else(PoisonError::into_inner)[i] = Some(rows);
+                }
+            });
+        }
+    });
+    let results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let (mut rows, mut trace) = (Vec::new(), String::new());
+    for (cell_rows, lines) in results.into_iter().flatten() {
+        rows.extend(cell_rows);
+        trace.push_str(&lines);
+    }
+    if let Some(path) = &args.output {
+        let text = if args.json { report::json(&about, &rows) } else { report::csv(&about, &rows) };
+        fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    if let Some(path) = &args.trace {
+        fs::write(path, trace).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    if args.json {
+        println!("{}", report::summary_json(&about, &rows));
+    } else {
+        print!("{}", report::summary(&rows, args.worst));
+    }
+    Ok(())
+}
+
+/// One prior for each table.
+fn priors(args: &Args, tables: &[Table]) -> Result<Vec<Prior>> {
+    let read = |path: &Path| -> Result<Prior> {
+        let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+        Prior::parse(&text).map_err(|e| anyhow::anyhow!("{}: {e}", path.display()))
+    };
+    let reference = if args.leave_one_out { fit::read_reference(&args.tables)? } else { Vec::new() };
+    let path = Path::new(&args.prior);
+    let prior_of = |table: &Table| -> Result<Prior> {
+        if args.leave_one_out {
+            let text = fit::fit(tables, Some(&table.pool), &reference)?;
+            return Prior::parse(&text).map_err(|e| anyhow::anyhow!("{e}"));
+        }
+        if args.prior == "shipped" {
+            return Ok(Prior::shipped().clone());
+        }
+        if path.is_file() {
+            return read(path);
+        }
+        let own = path.join(format!("{}.txt", table.pool));
+        if own.is_file() { read(&own) } else { read(&path.join("all.txt")) }
+    };
+    tables.iter().map(prior_of).collect()
+}
+
+fn cells(args: &Args, tables: &[Table]) -> Result<Vec<Cell>> {
+    if let Some(name) = args.pools.iter().find(|p| !tables.iter().any(|t| t.pool == **p)) {
+        bail!("there is no table of a pool '{name}'");
+    }
+    if args.rates.iter().any(|r| !r.is_finite() || *r <= 0.0) || args.cores.contains(&0) {
+        bail!("rates and cores must be positive");
+    }
+    let mut cells = Vec::new();
+    for (i, table) in tables.iter().enumerate() {
+        if !args.pools.is_empty() && !args.pools.contains(&table.pool) {
+            continue;
+        }
+        // A cold cell shall not see the same data twice.
+        let mut lens: Vec<_> =
+            args.lens.iter().map(|len| if *len <= 4 << 20 { *len.min(&table.len()) } else { *len }).collect();
+        lens.dedup();
+        for len in lens {
+            if len % CLASSES[CLASSES.len() - 1] != 0 {
+                bail!("a flow of {} is not cut into whole blocks of 512K", print_len(len));
+            }
+            for &cores in &args.cores {
+                for &rate_mbit in &args.rates {
+                    let cell = |scenario| Cell { table: i, rate_mbit, cores, len, scenario };
+                    cells.extend(args.scenario.iter().copied().map(cell));
+                }
+            }
+        }
+    }
+    Ok(cells)
+}
+
+/// The rows of a cell, and the trace of its policies.
+type CellResult = (Vec<Row>, String);
+
+fn run_cell(args: &Args, cell: &Cell, table: &Table, prior: &Prior, class_max: usize) -> CellResult {
+    let plan = cell.plan(table, args.decision_us * 1e3, BLOCK_MAX);
+    let possible = cell.possible(table, &plan, class_max, args.beam);
+    let methods: Vec<Method> = if DEFAULT_METHODS.iter().all(|m| known(table, *m)) {
+        DEFAULT_METHODS.to_vec()
+    } else {
+        [Method::STORE, Method::CONSTANT].into_iter().chain(table.methods.iter().copied()).collect()
+    };
+    let setup = PolicySetup { methods: &methods, ..PolicySetup::new(cell.cores, prior) };
+    let run_fixed = |method: Method| -> Run {
+        let plan = Plan { block_max: FIXED_BLOCK, decision_ns: 0.0, ..plan.clone() };
+        world::run(table, &plan, PolicySpec::Fixed { method, linked: false }.build(&setup))
+    };
+    let fixed: Vec<(Method, Run)> = fixed_methods(table).into_iter().map(|m| (m, run_fixed(m))).collect();
+    let plain_s = fixed[0].1.seconds;
+    let row = |policy: String, run: &Run| Row::new(cell, &table.pool, policy, run, possible, plain_s);
+
+    let mut rows = vec![row("plain".into(), &fixed[0].1)];
+    let best = fixed.iter().min_by(|a, b| a.1.seconds.total_cmp(&b.1.seconds));
+    rows.extend(best.map(|(_, run)| row("best-fixed".into(), run)));
+    if args.every_fixed {
+        rows.extend(fixed.iter().skip(1).map(|(m, run)| row(format!("fixed:{m}"), run)));
+    }
+    let mut trace = String::new();
+    for spec in &args.policy {
+        let plan = match spec {
+            PolicySpec::Fixed { .. } => Plan { block_max: FIXED_BLOCK, ..plan.clone() },
+            PolicySpec::Balance => Plan { trace: args.trace.is_some(), ..plan.clone() },
+        };
+        let run = world::run(table, &plan, spec.build(&setup));
+        trace.push_str(&run.trace);
+        rows.push(row(spec.to_string(), &run));
+    }
+    (rows, trace)
+}
+
+fn known(table: &Table, method: Method) -> bool {
+    method == Method::STORE || method == Method::CONSTANT || table.methods.contains(&method)
+}
