@@ -1,0 +1,23 @@
+//! Arbitrary bytes into every decoder: an error or a length, never a panic, never a write outside.
+#![no_main]
+
+use std::cell::RefCell;
+
+use libfuzzer_sys::fuzz_target;
+use narrows::codec::{CODECS, Contexts};
+
+thread_local!(static CONTEXTS: RefCell<Contexts> = RefCell::default());
+
+fuzz_target!(|data: &[u8]| {
+    let [codec, history, out, rest @ ..] = data else { return };
+    let codec = CODECS[usize::from(*codec) % CODECS.len()];
+    let history_len = (usize::from(*history) * 16).min(rest.len() / 2);
+    let (history, wire) = rest.split_at(history_len);
+    let history = if codec.can_link() { history } else { &[] };
+    let len = usize::from(*out) * 257;
+    // A guard behind the room shows a write that goes too far.
+    let mut buffer = vec![0xa5; len + 64];
+    let result = CONTEXTS.with_borrow_mut(|c| c.decoder(codec).decode(history, wire, &mut buffer[..len]));
+    assert!(result.is_err() || result.is_ok_and(|n| n <= len));
+    assert!(buffer[len..].iter().all(|b| *b == 0xa5));
+});

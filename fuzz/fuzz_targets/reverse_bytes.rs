@@ -1,0 +1,37 @@
+//! Arbitrary bytes from a receiver into a sender, behind a valid preface or not.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use narrows::block::BufferPool;
+use narrows::frame::{ControlKind, Preface, Role, control_frame};
+use narrows::monitor::cost::Prior;
+use narrows::policy::{PolicySetup, PolicySpec};
+use narrows::sender::{Sender, SenderConfig};
+
+fuzz_target!(|data: &[u8]| {
+    let [mode, rest @ ..] = data else { return };
+    let policy = PolicySpec::Balance.build(&PolicySetup::new(2, Prior::shipped()));
+    let config = SenderConfig { duplex: true, cores: 2, ..SenderConfig::default() };
+    let mut sender = Sender::new(config, policy, BufferPool::default());
+    let mut bytes = Vec::new();
+    if mode & 1 == 1 {
+        let preface = Preface { role: Role::Receiver, critical: 0, optional: 0, check: true, block_max: 1 + usize::from(*mode) * 999, history: usize::from(*mode), codecs: u64::from(*mode) };
+        bytes.extend(preface.encode());
+    }
+    if mode & 2 == 2 {
+        for body in rest.chunks(24) {
+            let kind = if mode & 4 == 4 { ControlKind::Feedback } else { ControlKind::Close };
+            let frame = control_frame(kind, body, 0);
+            bytes.extend(frame.header.iter().chain(frame.body.iter()));
+        }
+    } else {
+        bytes.extend(rest);
+    }
+    for (i, piece) in bytes.chunks(1 + usize::from(mode >> 3)).enumerate() {
+        sender.write(&[i as u8; 300], i as u64 * 1000);
+        while sender.poll_job(i as u64 * 1000).is_some() {}
+        if sender.receive(piece, i as u64 * 1000).is_err() {
+            return;
+        }
+    }
+});

@@ -1,0 +1,125 @@
+//! Arbitrary sequences of calls on a sender, its frames into a receiver: what went in comes out.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use narrows::block::{Block, BufferPool};
+use narrows::codec::{Contexts, DEFAULT_METHODS, Method};
+use narrows::monitor::View;
+use narrows::policy::{Choice, Outcome, Policy, Rescue};
+use narrows::receiver::{Receiver, ReceiverConfig};
+use narrows::sender::{Job, LinkSample, Sender, SenderConfig};
+
+/// Chooses as the input says.
+struct Dice(Vec<u8>, usize);
+
+impl Dice {
+    fn roll(&mut self) -> usize {
+        self.1 += 1;
+        self.0.get(self.1 % self.0.len().max(1)).copied().unwrap_or(1).into()
+    }
+}
+
+impl Policy for Dice {
+    fn choose(&mut self, view: &View<'_>) -> Choice {
+        assert!(!view.upcoming.is_empty() && view.upcoming.len() <= view.limits.block_max);
+        // Slow methods would make the fuzzer slow.
+        let method = DEFAULT_METHODS[self.roll() % 7];
+        Choice { linked: self.roll() % 2 == 0, ..Choice::new(method, 1 + self.roll() * 37) }
+    }
+
+    fn rescue(&mut self, view: &View<'_>) -> Rescue {
+        if self.roll() % 2 == 0 { Rescue::TakeOver(DEFAULT_METHODS[self.roll() % 4]) } else { Rescue::WaitUntil(view.now_ns + 500) }
+    }
+
+    fn probe(&mut self, _: &View<'_>) -> Option<Choice> {
+        (self.roll() % 4 == 0).then(|| Choice::new(Method::zstd(1), 100))
+    }
+
+    fn learn(&mut self, _: &Outcome) {}
+
+    fn window(&self, _: usize) -> usize {
+        1 + self.1 % 5
+    }
+}
+
+fuzz_target!(|data: &[u8]| {
+    let [cores, ops @ ..] = data else { return };
+    let cores = 1 + usize::from(cores % 4);
+    let config = SenderConfig { cores, duplex: cores % 2 == 0, history: 4096, index: cores == 3, memory_max: 1 << 18, ..SenderConfig::default() };
+    let pool = BufferPool::default();
+    let mut sender = Sender::new(config, Box::new(Dice(ops.to_vec(), 0)), pool.clone());
+    let mut receiver = Receiver::new(ReceiverConfig { duplex: cores % 2 == 0, ..ReceiverConfig::default() }, pool.clone());
+    let mut contexts = Contexts::default();
+    let (mut jobs, mut sent, mut got): (Vec<Job>, Vec<u8>, Vec<u8>) = Default::default();
+    let (mut now, mut unsent) = (0u64, 0u64);
+    let mut over = false;
+    for (i, op) in ops.iter().chain([7; 40].iter()).enumerate().take(2000) {
+        let arg = u64::from(op >> 3);
+        match op & 7 {
+            0 | 1 if !over => {
+                let raw: Vec<u8> = (0..arg * 61).map(|j| (j as u8 & op) ^ (i as u8 >> 2)).collect();
+                let taken = sender.write(&raw, now);
+                sent.extend(&raw[..taken]);
+            }
+            2 => jobs.extend(sender.poll_job(now)),
+            3 if !jobs.is_empty() => {
+                let job = jobs.swap_remove(arg as usize % jobs.len());
+                let done = job.run(&mut contexts, &pool);
+                sender.finish(done, now);
+            }
+            4 => now += arg * arg * 1000,
+            5 => {
+                unsent = unsent.saturating_sub(arg * 100);
+                sender.on_link(LinkSample { begin_ns: now, end_ns: now, unsent_before: unsent, unsent_after: unsent, accepted: 0, busy_ns: None });
+                jobs.extend(sender.on_link_dry(now));
+            }
+            6 if arg == 31 => {
+                sender.close(now);
+                over = true;
+            }
+            _ => drain(&mut sender, &mut receiver, &mut contexts, &pool, &mut got, now, &mut unsent),
+        }
+    }
+    sender.close(now);
+    for _ in 0..100_000 {
+        if receiver.is_finished() {
+            break;
+        }
+        now += 10_000;
+        jobs.extend(sender.poll_job(now));
+        for job in jobs.drain(..) {
+            let done = job.run(&mut contexts, &pool);
+            sender.finish(done, now);
+        }
+        drain(&mut sender, &mut receiver, &mut contexts, &pool, &mut got, now, &mut unsent);
+        unsent = 0;
+        sender.on_link(LinkSample { begin_ns: now, end_ns: now, ..LinkSample::default() });
+    }
+    assert!(receiver.is_finished(), "no end");
+    assert!(got == sent);
+    if cores % 2 == 0 {
+        let close = receiver.close_message(None);
+        sender.receive(&close, now).expect("our own receiver");
+        assert!(sender.is_confirmed());
+    }
+});
+
+fn drain(sender: &mut Sender, receiver: &mut Receiver, contexts: &mut Contexts, pool: &BufferPool, got: &mut Vec<u8>, now: u64, unsent: &mut u64) {
+    while let Some(frame) = sender.poll_transmit() {
+        let wire = [&*frame.header, &*frame.body].concat();
+        let before = *unsent;
+        *unsent += wire.len() as u64;
+        sender.on_link(LinkSample { begin_ns: now, end_ns: now, unsent_before: before, unsent_after: *unsent, accepted: wire.len() as u64, busy_ns: None });
+        receiver.receive(Block::from_vec(wire)).expect("our own frame");
+        while let Some(job) = receiver.poll_job() {
+            let done = job.run(contexts, pool);
+            receiver.finish(done).expect("our own block");
+        }
+        while let Some(raw) = receiver.read() {
+            got.extend_from_slice(&raw);
+        }
+        if let Some(report) = receiver.poll_feedback(now, 0) {
+            sender.receive(&report, now).expect("our own report");
+        }
+    }
+}
