@@ -106,7 +106,7 @@ impl Source {
             return Err(anyhow!("cannot read {name}: it is a folder; pack it with tar and pipe that in"));
         }
         // Pipes, devices and files of /proc have no length to hold them to.
-        let expected = (data.is_file() && data.len() > 0).then(|| data.len());
+        let expected = (data.is_file() && data.len() > 0).then_some(data.len());
         Ok(Self { file, name, expected, read: 0 })
     }
 

@@ -80,7 +80,7 @@ pub struct BlockMut {
 }
 
 impl BlockMut {
-    pub fn as_mut(&mut self) -> &mut [u8] {
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
         Arc::get_mut(&mut self.buf).expect("a buffer that is being filled has one owner")
     }
 
@@ -146,7 +146,7 @@ mod tests {
     fn a_buffer_returns_to_the_pool_only_when_its_last_block_is_gone() {
         let pool = BufferPool::default();
         let mut b = pool.get(5000);
-        b.as_mut()[0] = 7;
+        b.bytes_mut()[0] = 7;
         let block = b.freeze(5000);
         pool.recycle(&block);
         let first = block.slice(0..1);

@@ -355,7 +355,7 @@ impl Receiver {
         let mut at = want;
         for block in self.recent.iter().rev() {
             let take = block.len().min(at);
-            buffer.as_mut()[at - take..at].copy_from_slice(&block[block.len() - take..]);
+            buffer.bytes_mut()[at - take..at].copy_from_slice(&block[block.len() - take..]);
             at -= take;
             if at == 0 {
                 break;

@@ -264,7 +264,7 @@ impl Sender {
         let len = raw.len().min(self.room());
         if len > 0 {
             let mut buffer = self.pool.get(len);
-            buffer.as_mut()[..len].copy_from_slice(&raw[..len]);
+            buffer.bytes_mut()[..len].copy_from_slice(&raw[..len]);
             let block = buffer.freeze(len);
             self.pool.recycle(&block);
             self.push(block, now_ns);
@@ -440,7 +440,7 @@ impl Sender {
             if front.is_empty() {
                 self.input.pop_front();
             }
-            buffer.as_mut()[filled..filled + piece.len()].copy_from_slice(&piece);
+            buffer.bytes_mut()[filled..filled + piece.len()].copy_from_slice(&piece);
             filled += piece.len();
         }
         let whole = buffer.freeze(filled);
@@ -494,7 +494,7 @@ impl Sender {
         let mut at = want;
         for block in self.recent.iter().rev() {
             let take = block.len().min(at);
-            buffer.as_mut()[at - take..at].copy_from_slice(&block[block.len() - take..]);
+            buffer.bytes_mut()[at - take..at].copy_from_slice(&block[block.len() - take..]);
             at -= take;
             if at == 0 {
                 break;

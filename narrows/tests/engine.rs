@@ -71,7 +71,7 @@ fn random_methods_lengths_and_writes_arrive_in_order() {
         let data = [text(300_000, seed), random(60_000, seed)].concat();
         let choose = move |_: &View<'_>| {
             let method = DEFAULT_METHODS[rng.next() as usize % DEFAULT_METHODS.len()];
-            Choice { linked: rng.next() % 2 == 0, ..Choice::new(method, 1 + rng.next() as usize % 60_000) }
+            Choice { linked: rng.next().is_multiple_of(2), ..Choice::new(method, 1 + rng.next() as usize % 60_000) }
         };
         let policy = Box::new(Scripted { choose, rescue: seed % 2 == 0 });
         let mut w = World::new(

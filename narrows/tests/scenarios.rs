@@ -96,7 +96,7 @@ fn a_link_that_becomes_ten_times_slower_gets_stronger_methods() {
 #[test]
 fn a_cpu_that_is_taken_away_does_not_stop_the_link() {
     let data = text(8 << 20, 4);
-    let slow = |t: u64| if t / (20 * MS) % 2 == 0 { 1.0 } else { 4.0 };
+    let slow = |t: u64| if (t / (20 * MS)).is_multiple_of(2) { 1.0 } else { 4.0 };
     let conditions = || Conditions { cpu_slowdown: Box::new(slow), ..Conditions::steady(1000.0) };
     assert!(against_plain(1, conditions, &data) >= 1.0);
 }

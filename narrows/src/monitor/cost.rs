@@ -229,29 +229,31 @@ pub struct Seen {
 
 impl Filter {
     fn inherit(&mut self, near: &Self, within: &Matrix) {
-        for i in 0..METHODS_MAX {
-            self.x[i] = INHERITED * near.x[i];
-            for j in 0..METHODS_MAX {
-                self.p[i][j] = 0.3 * self.p[i][j] + 0.7 * (near.p[i][j] + within[i][j]);
+        for (x, near) in self.x.iter_mut().zip(near.x) {
+            *x = INHERITED * near;
+        }
+        for ((row, near), within) in self.p.iter_mut().zip(&near.p).zip(within) {
+            for ((p, near), within) in row.iter_mut().zip(near).zip(within) {
+                *p = 0.3 * *p + 0.7 * (near + within);
             }
         }
     }
 
     /// One scalar observation `y` of component `m` with variance `v`.
     fn observe(&mut self, m: usize, y: f32, v: f32, within: &Matrix) {
-        for i in 0..METHODS_MAX {
-            for j in 0..METHODS_MAX {
-                self.p[i][j] += FORGETTING * within[i][j];
+        for (row, within) in self.p.iter_mut().zip(within) {
+            for (p, within) in row.iter_mut().zip(within) {
+                *p += FORGETTING * within;
             }
         }
-        let row = self.p[m];
-        let scale = 1.0 / (row[m] + v);
+        let observed = self.p[m];
+        let scale = 1.0 / (observed[m] + v);
         let error = y - self.x[m];
-        for i in 0..METHODS_MAX {
-            let gain = self.p[i][m] * scale;
-            self.x[i] += gain * error;
-            for j in 0..METHODS_MAX {
-                self.p[i][j] -= gain * row[j];
+        for (x, row) in self.x.iter_mut().zip(&mut self.p) {
+            let gain = row[m] * scale;
+            *x += gain * error;
+            for (p, observed) in row.iter_mut().zip(observed) {
+                *p -= gain * observed;
             }
         }
     }

@@ -7,7 +7,7 @@
 
 use super::{Choice, Outcome, Policy, PolicySetup, Rescue};
 use crate::codec::{CodecId, Method};
-use crate::monitor::cost::{CostModel, METHODS_MAX, PerMethod, Prediction, Seen};
+use crate::monitor::cost::{CostModel, METHODS_MAX, Prediction, Seen};
 use crate::monitor::data::{Features, constant_prefix, is_constant};
 use crate::monitor::{Ask, PendingState, View};
 
@@ -535,14 +535,12 @@ impl Policy for Balance {
 }
 
 fn cheapest(p: &Prediction, weights: &[f32; 3], count: usize) -> usize {
-    let mut cost: PerMethod = [f32::INFINITY; METHODS_MAX];
-    for m in 0..count.min(METHODS_MAX) {
-        cost[m] = weights[0] * p.encode_s[m] + weights[1] * p.wire_len[m] + weights[2] * p.decode_s[m];
-    }
-    let mut best = 0;
-    for m in 1..METHODS_MAX {
-        if cost[m] < cost[best] {
-            best = m;
+    let (mut best, mut best_cost) = (0, f32::INFINITY);
+    let costs = p.encode_s.iter().zip(&p.wire_len).zip(&p.decode_s).take(count);
+    for (m, ((encode_s, wire_len), decode_s)) in costs.enumerate() {
+        let cost = weights[0] * encode_s + weights[1] * wire_len + weights[2] * decode_s;
+        if cost < best_cost {
+            (best, best_cost) = (m, cost);
         }
     }
     best

@@ -52,7 +52,7 @@ impl DecodeJob {
         };
         let room = self.header.raw_len.unwrap_or(MESSAGE_MAX);
         let mut out = pool.get(room);
-        let decoded = contexts.decoder(codec).decode(&self.history, &self.body, &mut out.as_mut()[..room]);
+        let decoded = contexts.decoder(codec).decode(&self.history, &self.body, &mut out.bytes_mut()[..room]);
         let raw = out.freeze(decoded.unwrap_or(0));
         pool.recycle(&raw);
         let exact = self.header.raw_len.is_none_or(|len| len == raw.len()) && !raw.is_empty();

@@ -71,7 +71,7 @@ impl Parser {
     fn continue_body(&mut self, header: Header, mut buffer: BlockMut, filled: usize, wire: &mut Block) -> Option<Item> {
         let body_len = body_len(&header);
         let piece = wire.split_to(wire.len().min(body_len - filled));
-        buffer.as_mut()[filled..filled + piece.len()].copy_from_slice(&piece);
+        buffer.bytes_mut()[filled..filled + piece.len()].copy_from_slice(&piece);
         let filled = filled + piece.len();
         if filled < body_len {
             self.body = Some((header, buffer, filled));

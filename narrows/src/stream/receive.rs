@@ -77,7 +77,7 @@ pub fn receive(
 }
 
 struct Flow {
-    me: Weak<Flow>,
+    me: Weak<Self>,
     state: Mutex<State>,
     /// Raw data is ready, room was made, or the flow failed.
     changed: Condvar,
@@ -166,7 +166,7 @@ impl Flow {
                 continue;
             }
             let mut buffer = self.buffers.get(len);
-            let n = match read.read(&mut buffer.as_mut()[..len], LOOK_EVERY) {
+            let n = match read.read(&mut buffer.bytes_mut()[..len], LOOK_EVERY) {
                 Ok(Some(n)) => n,
                 Ok(None) => {
                     stall.check("nothing comes from the sender")?;

@@ -126,7 +126,7 @@ fn run(
 }
 
 struct Flow {
-    me: Weak<Flow>,
+    me: Weak<Self>,
     state: Mutex<State>,
     /// Something happened that the writing thread may wait for.
     changed: Condvar,
@@ -189,7 +189,7 @@ impl Flow {
             let Some(len) = self.await_room(&mut contexts) else { return };
             let mut buffer = self.buffers.get(len);
             let read = loop {
-                match source.read(&mut buffer.as_mut()[..len]) {
+                match source.read(&mut buffer.bytes_mut()[..len]) {
                     Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                     result => break result,
                 }
@@ -248,8 +248,7 @@ impl Flow {
     /// rest goes to the pool.
     fn work<'a>(&'a self, mut state: MutexGuard<'a, State>, contexts: &mut Contexts, bulk: bool) {
         let mut waiting = Vec::new();
-        loop {
-            let Some(job) = state.sender.as_mut().and_then(|s| s.poll_job(self.now_ns())) else { break };
+        while let Some(job) = state.sender.as_mut().and_then(|s| s.poll_job(self.now_ns())) {
             let here = job.method == Method::STORE || job.estimate_ns < INLINE_NS && !bulk;
             if !here {
                 waiting.push(job);

@@ -12,24 +12,24 @@ use narrows::policy::Policy;
 use narrows::receiver::{Receiver, ReceiverConfig};
 use narrows::sender::{Done, Job, JobKind, LinkSample, Sender, SenderConfig};
 
-pub const MS: u64 = 1_000_000;
-pub const SECOND: u64 = 1_000_000_000;
+pub(crate) const MS: u64 = 1_000_000;
+pub(crate) const SECOND: u64 = 1_000_000_000;
 
 /// What the world does, as functions of the time in ns.
-pub struct Conditions {
-    pub rate_bytes_per_s: Box<dyn Fn(u64) -> f64>,
+pub(crate) struct Conditions {
+    pub(crate) rate_bytes_per_s: Box<dyn Fn(u64) -> f64>,
     /// Factor on the time of encoding.
-    pub cpu_slowdown: Box<dyn Fn(u64) -> f64>,
+    pub(crate) cpu_slowdown: Box<dyn Fn(u64) -> f64>,
     /// Factor on the time of decoding.
-    pub receiver_slowdown: f64,
+    pub(crate) receiver_slowdown: f64,
     /// Bytes that the kernel takes before it blocks.
-    pub kernel_buffer: u64,
+    pub(crate) kernel_buffer: u64,
     /// Raw and wire bytes that the receiver holds before the link stops.
-    pub receiver_buffer: u64,
+    pub(crate) receiver_buffer: u64,
 }
 
 impl Conditions {
-    pub fn steady(mbit_per_s: f64) -> Self {
+    pub(crate) fn steady(mbit_per_s: f64) -> Self {
         let rate = mbit_per_s * 125_000.0;
         Self {
             rate_bytes_per_s: Box::new(move |_| rate),
@@ -43,21 +43,21 @@ impl Conditions {
 
 /// One block as it was chosen.
 #[derive(Debug, Clone, Copy)]
-pub struct Chosen {
-    pub at_ns: u64,
-    pub method: Method,
-    pub raw_len: usize,
-    pub kind: JobKind,
+pub(crate) struct Chosen {
+    pub(crate) at_ns: u64,
+    pub(crate) method: Method,
+    pub(crate) raw_len: usize,
+    pub(crate) kind: JobKind,
 }
 
-pub struct World {
-    pub sender: Sender,
-    pub receiver: Receiver,
-    pub now_ns: u64,
-    pub received: Vec<u8>,
+pub(crate) struct World {
+    pub(crate) sender: Sender,
+    pub(crate) receiver: Receiver,
+    pub(crate) now_ns: u64,
+    pub(crate) received: Vec<u8>,
     /// (time, raw bytes received so far) at every delivery.
-    pub arrivals: Vec<(u64, usize)>,
-    pub chosen: Vec<Chosen>,
+    pub(crate) arrivals: Vec<(u64, usize)>,
+    pub(crate) chosen: Vec<Chosen>,
     conditions: Conditions,
     contexts: Contexts,
     pool: BufferPool,
@@ -71,7 +71,7 @@ pub struct World {
     held_by_receiver: VecDeque<(u64, Block)>,
     reports_in_flight: VecDeque<(u64, Vec<u8>)>,
     /// When the first byte of raw data left the sender's host.
-    pub first_byte_ns: Option<u64>,
+    pub(crate) first_byte_ns: Option<u64>,
     steps: u64,
 }
 
@@ -79,7 +79,7 @@ pub struct World {
 const STEPS_MAX: u64 = 20_000_000;
 
 impl World {
-    pub fn new(policy: Box<dyn Policy>, config: SenderConfig, conditions: Conditions) -> Self {
+    pub(crate) fn new(policy: Box<dyn Policy>, config: SenderConfig, conditions: Conditions) -> Self {
         let pool = BufferPool::default();
         let duplex = config.duplex;
         let cores = config.cores;
@@ -108,7 +108,7 @@ impl World {
     }
 
     /// Sends `data` as fast as the sender takes it, to the end.
-    pub fn send_all(&mut self, data: &[u8]) {
+    pub(crate) fn send_all(&mut self, data: &[u8]) {
         let mut at = 0;
         while at < data.len() {
             at += self.sender.write(&data[at..], self.now_ns);
@@ -120,13 +120,13 @@ impl World {
     }
 
     /// Writes at this moment without letting time pass.
-    pub fn write(&mut self, data: &[u8]) {
+    pub(crate) fn write(&mut self, data: &[u8]) {
         assert_eq!(self.sender.write(data, self.now_ns), data.len());
         self.settle();
     }
 
     /// Closes the flow and runs until everything has arrived.
-    pub fn finish(&mut self) {
+    pub(crate) fn finish(&mut self) {
         self.sender.close(self.now_ns);
         while !self.receiver.is_finished() || !self.held_by_receiver.is_empty() {
             self.step(u64::MAX);
@@ -135,7 +135,7 @@ impl World {
     }
 
     /// Lets time pass until `until_ns`.
-    pub fn run_until(&mut self, until_ns: u64) {
+    pub(crate) fn run_until(&mut self, until_ns: u64) {
         while self.now_ns < until_ns {
             self.step(until_ns);
         }
@@ -292,13 +292,13 @@ impl World {
     }
 
     /// Raw bytes sent by each method, rescues included.
-    pub fn raw_by_method(&self) -> Vec<(Method, u64)> {
+    pub(crate) fn raw_by_method(&self) -> Vec<(Method, u64)> {
         self.sender.summary().mix.iter().map(|r| (r.method, r.raw_bytes)).collect()
     }
 }
 
 /// Deterministic bytes that look like text: words from a small list, drawn unevenly.
-pub fn text(len: usize, seed: u64) -> Vec<u8> {
+pub(crate) fn text(len: usize, seed: u64) -> Vec<u8> {
     const WORDS: &[&str] = &[
         "the",
         "link",
@@ -341,22 +341,22 @@ pub fn text(len: usize, seed: u64) -> Vec<u8> {
     while out.len() < len {
         let i = (rng.next() % WORDS.len() as u64 * (rng.next() % 8 + 1) / 8) as usize;
         out.extend_from_slice(WORDS[i].as_bytes());
-        out.push(if rng.next() % 11 == 0 { b'\n' } else { b' ' });
+        out.push(if rng.next().is_multiple_of(11) { b'\n' } else { b' ' });
     }
     out.truncate(len);
     out
 }
 
-pub fn random(len: usize, seed: u64) -> Vec<u8> {
+pub(crate) fn random(len: usize, seed: u64) -> Vec<u8> {
     let mut rng = Rng(seed | 1);
     (0..len).map(|_| rng.next() as u8).collect()
 }
 
 /// xorshift64*: good enough to draw test data.
-pub struct Rng(pub u64);
+pub(crate) struct Rng(pub(crate) u64);
 
 impl Rng {
-    pub fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;
