@@ -3,6 +3,8 @@
 CARGO ?= cargo
 # Seconds for each fuzz target: a smoke run within `make test`, more by `make fuzz SECONDS=600`.
 SMOKE_SECONDS = 5
+# Rounds of every comparison of `make bench`.
+ROUNDS = 3
 SECONDS = 60
 
 .PHONY: all demo test test-full bench fuzz check-tools check-rust-components
@@ -25,9 +27,11 @@ test-full: test
 	$(CARGO) test --workspace --release -- --include-ignored
 	@if [ -x fuzz/run.sh ]; then fuzz/run.sh 60; fi
 
+# Needs nc and zstd to race against, and for the shaped links unshare, ip, tc and CORPUS=DIR (a folder of data for each kind).
 bench: check-tools
 	$(CARGO) build --release
-	$(CARGO) run --release -p narrows-lab -- bench
+	./target/release/narrows-lab bench $(if $(CORPUS),--corpus $(CORPUS),--parts store,pipe,latency,memory) \
+		--rounds $(ROUNDS) --output docs/experiments/bench.json
 
 fuzz: check-tools
 	fuzz/run.sh $(SECONDS)

@@ -7,6 +7,7 @@
 
 use clap::Parser;
 
+mod bench;
 mod cells;
 mod fit;
 mod grid;
@@ -24,6 +25,7 @@ enum Command {
     Tables(measure::Args),
     Prior(fit::Args),
     Grid(grid::Args),
+    Bench(bench::Args),
 }
 
 fn main() -> anyhow::Result<()> {
@@ -31,5 +33,6 @@ fn main() -> anyhow::Result<()> {
         Command::Tables(args) => measure::run(&args),
         Command::Prior(args) => fit::run(&args),
         Command::Grid(args) => grid::run(&args),
+        Command::Bench(args) => bench::run(&args),
     }
 }

@@ -55,6 +55,12 @@ pub(crate) fn make(corpus: &Path, len: usize) -> Result<Vec<Pool>> {
     Ok(whole)
 }
 
+/// `len` bytes of the files of one kind, repeated if there are fewer.
+pub(crate) fn folder_bytes(directory: &Path, len: usize) -> Result<Vec<u8>> {
+    let bytes = concatenate(directory, len)?;
+    Ok(bytes.iter().copied().cycle().take(len).collect())
+}
+
 /// The beginnings of all files in a fixed shuffled order; whole files if that is not enough.
 fn concatenate(directory: &Path, len: usize) -> Result<Vec<u8>> {
     let mut files = Vec::new();

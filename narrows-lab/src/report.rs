@@ -100,6 +100,12 @@ impl About {
             ("plan", "virtual time: the real sender, measured costs, fluid link; one run a cell, seed 1".to_owned()),
         ])
     }
+
+    /// For results in real time.
+    pub(crate) fn json(&self) -> serde_json::Value {
+        let fields = self.0.iter().filter(|f| f.0 != "plan").map(|f| (f.0.to_owned(), f.1.clone().into()));
+        serde_json::Value::Object(fields.collect())
+    }
 }
 
 const COLUMNS: &str = "pool,rate_mbit,cores,len,scenario,policy,seconds,bound,oracle,plain,ratio,vs_plain,wire,cpu,dry,\
