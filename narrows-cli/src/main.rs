@@ -14,6 +14,7 @@ mod report;
 mod shaper;
 
 fn main() -> ExitCode {
+    narrows::stream::return_memory_early();
     let args = args::Args::parse();
     match cmd::run(args) {
         Ok(()) => ExitCode::SUCCESS,

@@ -102,9 +102,9 @@ pub struct BufferPool {
     shelves: Arc<Mutex<Vec<Arc<Vec<u8>>>>>,
 }
 
-/// Most bytes of buffers that the pool remembers: two full job windows of 128 KiB blocks, raw and encoded, rounded up.
+/// Most bytes of buffers that the pool remembers: a full job window of 128 KiB blocks, raw and encoded, rounded up.
 /// More are made when needed but freed, not kept.
-const REMEMBERED_MAX_BYTES: usize = 16 << 20;
+const REMEMBERED_MAX_BYTES: usize = 8 << 20;
 
 impl BufferPool {
     /// A buffer of at least `len` bytes with arbitrary old contents.

@@ -70,11 +70,11 @@ impl Default for SenderConfig {
 }
 
 /// A bulk flow stays under 64 MiB of the process; code, stacks and codec tables need the rest.
-pub const MEMORY_MAX_DEFAULT: usize = 40 << 20;
+pub const MEMORY_MAX_DEFAULT: usize = 20 << 20;
 
 /// Raw bytes gathered at most: enough that a reader and four workers at the largest block of `balance` (512 KiB) never
 /// wait for each other.
-const GATHER_MAX: usize = 4 << 20;
+const GATHER_MAX: usize = 2 << 20;
 /// A choice is first asked for so many bytes; later for what the policy wanted last.
 const WANTED_FIRST: usize = 128 << 10;
 /// Small writes wait for company while the link still has this much to do: waking a thread and encoding 1 KiB takes

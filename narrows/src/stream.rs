@@ -93,6 +93,12 @@ pub fn lower_thread_priority() {
     sys::set_thread_nice(19);
 }
 
+/// For programs whose memory counts: tables of slow codecs go back to the system as soon as a block is done. It changes
+/// the C library's allocator for the whole process, so a library never calls it by itself.
+pub fn return_memory_early() {
+    sys::return_large_blocks();
+}
+
 /// A time limit that every byte of progress pushes on.
 struct Stall {
     limit: Option<Duration>,

@@ -48,6 +48,16 @@ pub(crate) fn set_thread_nice(nice: i32) {
     let _ = nice;
 }
 
+/// Lets the C library's allocator give blocks of 1 MiB and more back to the system when they are freed. By default it
+/// learns to keep them for each thread, and tables of slow codecs that are long gone stay resident.
+pub(crate) fn return_large_blocks() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    {
+        // SAFETY: two integers, no pointers; a value that the allocator does not take changes nothing.
+        unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, 1 << 20) };
+    }
+}
+
 /// Milliseconds for poll(2), rounded up so that a wait never ends before its time; -1 is for ever.
 #[cfg_attr(not(unix), allow(dead_code))]
 fn poll_timeout_ms(timeout: Option<Duration>) -> i32 {

@@ -69,21 +69,29 @@ impl Codec for Zstd {
     }
 
     fn encoder(&self) -> Box<dyn Encoder> {
-        let mut context = CCtx::create();
-        for parameter in [
-            CParameter::Format(FrameFormat::Magicless),
-            CParameter::ContentSizeFlag(false),
-            CParameter::DictIdFlag(false),
-        ] {
-            context.set_parameter(parameter).expect("zstd knows these parameters");
-        }
-        Box::new(ZstdEncoder { context, level: None })
+        Box::new(ZstdEncoder { context: encoder_context(), level: None })
     }
 
     fn decoder(&self) -> Box<dyn Decoder> {
         Box::new(ZstdDecoder(decoder_context()))
     }
 }
+
+fn encoder_context() -> CCtx<'static> {
+    let mut context = CCtx::create();
+    for parameter in [
+        CParameter::Format(FrameFormat::Magicless),
+        CParameter::ContentSizeFlag(false),
+        CParameter::DictIdFlag(false),
+    ] {
+        context.set_parameter(parameter).expect("zstd knows these parameters");
+    }
+    context
+}
+
+/// A context beyond this is not kept: only levels from 15 up on long blocks need it, and they take so long that making
+/// it anew does not show, while every worker would hold it for ever.
+const KEPT_MAX: usize = 8 << 20;
 
 struct ZstdEncoder {
     context: CCtx<'static>,
@@ -108,7 +116,11 @@ impl Encoder for ZstdEncoder {
         } else {
             compress_with_prefix(&mut self.context, history, out, raw)
         };
-        wire_len.ok()
+        let wire_len = wire_len.ok();
+        if self.context.sizeof() > KEPT_MAX {
+            *self = Self { context: encoder_context(), level: None };
+        }
+        wire_len
     }
 }
 
