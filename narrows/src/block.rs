@@ -106,6 +106,9 @@ pub struct BufferPool {
 /// More are made when needed but freed, not kept.
 const REMEMBERED_MAX_BYTES: usize = 8 << 20;
 
+/// And most buffers: they are searched one by one, and tiny writes make many.
+const REMEMBERED_MAX: usize = 256;
+
 impl BufferPool {
     /// A buffer of at least `len` bytes with arbitrary old contents.
     pub fn get(&self, len: usize) -> BlockMut {
@@ -123,7 +126,7 @@ impl BufferPool {
     pub fn recycle(&self, block: &Block) {
         let mut shelves = self.shelves.lock().unwrap_or_else(PoisonError::into_inner);
         let mut bytes: usize = shelves.iter().map(|b| b.len()).sum::<usize>() + block.buf.len();
-        while bytes > REMEMBERED_MAX_BYTES {
+        while bytes > REMEMBERED_MAX_BYTES || shelves.len() >= REMEMBERED_MAX {
             // Sizes change as a flow goes on: a buffer that lies unused makes room.
             let Some(unused) = shelves.iter().position(|b| Arc::strong_count(b) == 1) else { return };
             bytes -= shelves.remove(unused).len();
