@@ -79,11 +79,9 @@ impl Codec for Zstd {
 
 fn encoder_context() -> CCtx<'static> {
     let mut context = CCtx::create();
-    for parameter in [
-        CParameter::Format(FrameFormat::Magicless),
-        CParameter::ContentSizeFlag(false),
-        CParameter::DictIdFlag(false),
-    ] {
+    for parameter in
+        [CParameter::Format(FrameFormat::Magicless), CParameter::ContentSizeFlag(false), CParameter::DictIdFlag(false)]
+    {
         context.set_parameter(parameter).expect("zstd knows these parameters");
     }
     context

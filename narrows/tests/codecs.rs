@@ -1,0 +1,167 @@
+//! What every codec of the registry inherits: round trip, truncation, hostile input, linking, a table of sizes.
+
+mod world;
+
+use std::fmt::Write;
+
+use narrows::codec::{CODECS, Codec, CodecId, Contexts, Level};
+use world::{Rng, random, text};
+
+/// Shapes of data, small enough that the slowest level of the slowest codec takes well under a second on all of them.
+fn shapes() -> Vec<(&'static str, Vec<u8>)> {
+    let mut ramp = Vec::new();
+    (0..6000u32).for_each(|i| ramp.extend_from_slice(&(i * 3).to_le_bytes()));
+    vec![
+        ("one byte", vec![9]),
+        ("three bytes", vec![1, 2, 1]),
+        ("zeros", vec![0; 20_000]),
+        ("text", text(30_000, 1)),
+        ("random", random(9_000, 2)),
+        ("numbers", ramp),
+        ("mixed", [text(4_000, 3), random(4_000, 4), vec![7; 4_000]].concat()),
+    ]
+}
+
+fn encode(contexts: &mut Contexts, codec: &dyn Codec, level: Level, history: &[u8], raw: &[u8]) -> Option<Vec<u8>> {
+    let mut wire = vec![0; raw.len()];
+    let len = contexts.encoder(codec).encode(level, history, raw, &mut wire)?;
+    wire.truncate(len);
+    Some(wire)
+}
+
+/// Decodes into a room of `len` bytes with a guard behind it.
+fn decode(contexts: &mut Contexts, codec: &dyn Codec, history: &[u8], wire: &[u8], len: usize) -> Option<Vec<u8>> {
+    let mut out = vec![0xa5; len + 32];
+    let decoded = contexts.decoder(codec).decode(history, wire, &mut out[..len]);
+    assert!(out[len..].iter().all(|b| *b == 0xa5), "{} wrote beyond its room", codec.name());
+    let n = decoded.ok()?;
+    assert!(n <= len);
+    out.truncate(n);
+    Some(out)
+}
+
+#[test]
+fn round_trip_at_every_level_and_shape() {
+    let mut contexts = Contexts::default();
+    for codec in CODECS {
+        for &level in codec.levels() {
+            for (name, raw) in shapes() {
+                if let Some(wire) = encode(&mut contexts, *codec, level, &[], &raw) {
+                    let back = decode(&mut contexts, *codec, &[], &wire, raw.len());
+                    assert!(back.as_ref() == Some(&raw), "{} {level} {name}", codec.name());
+                    assert_ne!(decode(&mut contexts, *codec, &[], &wire, raw.len() - 1), Some(raw), "{}", codec.name());
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn round_trip_of_long_blocks_at_the_default_level() {
+    let mut contexts = Contexts::default();
+    let raw = [text(200_000, 7), random(100_000, 8)].concat();
+    for codec in CODECS {
+        if let Some(wire) = encode(&mut contexts, *codec, codec.default_level(), &[], &raw) {
+            assert!(decode(&mut contexts, *codec, &[], &wire, raw.len()).as_ref() == Some(&raw), "{}", codec.name());
+        }
+    }
+}
+
+#[test]
+fn linked_blocks_need_their_history_and_shrink_by_it() {
+    let mut contexts = Contexts::default();
+    let raw = text(5_000, 11);
+    for codec in CODECS.iter().filter(|c| c.can_link()) {
+        for &level in codec.levels() {
+            let alone = encode(&mut contexts, *codec, level, &[], &raw).expect("text shrinks").len();
+            for history_len in [1, 100, 5_000, 65_536] {
+                let mut history = text(history_len, 12);
+                let n = history_len.min(5_000);
+                history[history_len - n..].copy_from_slice(&raw[..n]);
+                let wire = encode(&mut contexts, *codec, level, &history, &raw).expect("text shrinks");
+                let back = decode(&mut contexts, *codec, &history, &wire, raw.len());
+                assert!(back.as_ref() == Some(&raw), "{} {level} {history_len}", codec.name());
+                if history_len >= 5_000 {
+                    assert!(wire.len() * 4 < alone, "{} {level}: {} against {alone}", codec.name(), wire.len());
+                    assert_ne!(decode(&mut contexts, *codec, &[], &wire, raw.len()), Some(raw.clone()));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn no_truncation_decodes_to_the_block() {
+    let mut contexts = Contexts::default();
+    let raw = text(3_000, 21);
+    for codec in CODECS.iter().filter(|c| c.id() != CodecId::STORE) {
+        let Some(wire) = encode(&mut contexts, *codec, codec.default_level(), &[], &raw) else { continue };
+        for end in 0..wire.len() {
+            let back = decode(&mut contexts, *codec, &[], &wire[..end], raw.len());
+            // bzip2's and deflate's last bytes may hold nothing but padding or a checksum of their own.
+            assert!(back.as_ref() != Some(&raw) || end + 10 > wire.len(), "{} cut at {end}", codec.name());
+        }
+    }
+}
+
+#[test]
+fn damaged_and_hostile_bytes_never_panic_or_overrun() {
+    let mut contexts = Contexts::default();
+    let raw = text(700, 31);
+    for codec in CODECS {
+        if let Some(wire) = encode(&mut contexts, *codec, codec.default_level(), &[], &raw) {
+            for bit in 0..wire.len() * 8 {
+                let mut damaged = wire.clone();
+                damaged[bit / 8] ^= 1 << (bit % 8);
+                decode(&mut contexts, *codec, &[], &damaged, raw.len());
+            }
+        }
+        let mut rng = Rng(5);
+        for i in 0..2_000 {
+            let wire = random(rng.next() as usize % 200, i);
+            let history = if codec.can_link() { &raw[..rng.next() as usize % 700] } else { &[] };
+            decode(&mut contexts, *codec, history, &wire, rng.next() as usize % 5_000);
+        }
+        assert_eq!(decode(&mut contexts, *codec, &[], &[], 100).map_or(0, |b| b.len()), 0, "{}", codec.name());
+    }
+}
+
+#[test]
+fn data_that_does_not_shrink_is_refused_by_the_encoder() {
+    let mut contexts = Contexts::default();
+    let raw = random(20_000, 41);
+    for codec in CODECS {
+        let mut room = vec![0; raw.len() - 1];
+        for &level in [codec.levels()[0], codec.default_level()].iter() {
+            assert_eq!(contexts.encoder(*codec).encode(level, &[], &raw, &mut room), None, "{}", codec.name());
+        }
+    }
+}
+
+/// Sizes as a reviewed table: a change of a library or a setting shows up as a change of this file.
+/// `UPDATE_SIZES=1 cargo test -p narrows --test codecs` writes it anew.
+#[test]
+fn sizes_are_as_reviewed() {
+    let mut contexts = Contexts::default();
+    let mut table = String::from("codec level shape raw wire\n");
+    for codec in CODECS {
+        let levels = codec.levels();
+        let mut shown = vec![levels[0], codec.default_level(), levels[levels.len() - 1]];
+        shown.dedup();
+        for level in shown {
+            for (name, raw) in shapes() {
+                let wire =
+                    encode(&mut contexts, *codec, level, &[], &raw).map_or("-".to_string(), |w| w.len().to_string());
+                writeln!(table, "{} {level} {} {} {wire}", codec.name(), name.replace(' ', "-"), raw.len()).unwrap();
+            }
+        }
+    }
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/codec-sizes.txt");
+    if std::env::var_os("UPDATE_SIZES").is_some() {
+        std::fs::write(path, &table).unwrap();
+    }
+    assert!(
+        std::fs::read_to_string(path).unwrap() == table,
+        "sizes changed; review and run with UPDATE_SIZES=1:\n{table}"
+    );
+}
