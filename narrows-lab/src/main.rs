@@ -12,6 +12,7 @@ mod cells;
 mod fit;
 mod grid;
 mod measure;
+mod picture;
 mod pools;
 mod report;
 mod table;
@@ -26,6 +27,7 @@ enum Command {
     Prior(fit::Args),
     Grid(grid::Args),
     Bench(bench::Args),
+    Picture(picture::Args),
 }
 
 fn main() -> anyhow::Result<()> {
@@ -34,5 +36,6 @@ fn main() -> anyhow::Result<()> {
         Command::Prior(args) => fit::run(&args),
         Command::Grid(args) => grid::run(&args),
         Command::Bench(args) => bench::run(&args),
+        Command::Picture(args) => picture::run(&args),
     }
 }
