@@ -39,6 +39,14 @@ const STORE_S_PER_BYTE: f32 = 1.0 / 14e9;
 const HEADER_LEN: f32 = 16.0;
 /// Work per decoded block whatever the method.
 const DECODE_FIXED_S: f32 = 1e-6;
+/// A receiver 20 times as fast to 150 times as slow as the prior's machine is believed.
+const RECEIVER_LOG_MIN: f32 = -3.0;
+const RECEIVER_LOG_MAX: f32 = 5.0;
+/// Standard deviations of a ratio by which an unknown method is favoured.
+const OPTIMISM: f32 = 0.5;
+/// A block that shrank by less is no reason to hope for other methods: each one in a row halves the optimism, or data
+/// that never shrinks would be tried with one method after the other for ever.
+const SHRANK_MIN: f32 = 0.02;
 /// e^3.7 is a ratio of 40: a linear form must not promise more.
 const LOG_RATIO_MAX: f32 = 3.7;
 
@@ -58,12 +66,15 @@ pub struct CostModel {
     cpu: Slowdown,
     /// Log slow-down of the receiver's CPU against the prior's machine.
     receiver_log: f32,
+    receiver_known: bool,
 }
 
 struct Context {
     centroid: Features,
     size: Filter,
     cost: Filter,
+    /// Blocks in a row that did not shrink.
+    stubborn: u32,
     last_used: u64,
 }
 
@@ -78,7 +89,15 @@ impl CostModel {
     pub fn new(methods: &[Method], prior: &Prior) -> Self {
         let methods: Vec<_> = methods.iter().copied().take(METHODS_MAX).collect();
         let forms = prior.forms(&methods);
-        Self { methods, forms, contexts: Vec::new(), clock: 0, cpu: Slowdown::default(), receiver_log: 0.0 }
+        Self {
+            methods,
+            forms,
+            contexts: Vec::new(),
+            clock: 0,
+            cpu: Slowdown::default(),
+            receiver_log: 0.0,
+            receiver_known: false,
+        }
     }
 
     pub fn methods(&self) -> &[Method] {
@@ -115,6 +134,7 @@ impl CostModel {
             centroid: *features,
             size: Filter { x: [0.0; METHODS_MAX], p: self.forms.size_between },
             cost: Filter { x: [0.0; METHODS_MAX], p: self.forms.cost_between },
+            stubborn: 0,
             last_used: self.clock,
         };
         if let Some(near) = nearest.map(|i| &self.contexts[i]) {
@@ -144,9 +164,10 @@ impl CostModel {
         }
         let mut p =
             Prediction { encode_s: [0.0; METHODS_MAX], wire_len: [0.0; METHODS_MAX], decode_s: [0.0; METHODS_MAX] };
+        let hope = OPTIMISM * 0.5f32.powi(context.stubborn.min(10) as i32);
         for m in 1..self.methods.len() {
             // Optimism about what is unknown is the only exploration.
-            let optimism = 0.5 * context.size.p[m][m].max(0.0).sqrt().min(1.0);
+            let optimism = hope * context.size.p[m][m].max(0.0).sqrt().min(1.0);
             let log_ratio = (size[m].clamp(0.0, LOG_RATIO_MAX) + context.size.x[m] + optimism).max(0.0);
             p.wire_len[m] = n * (-log_ratio).exp() + HEADER_LEN;
             p.encode_s[m] = n * (encode[m] + self.cpu.log()).clamp(-23.5, -9.0).exp() + FIXED_S;
@@ -181,6 +202,7 @@ impl CostModel {
         let context = &mut self.contexts[context];
         let prior_size = dot(&self.forms.size, &terms, m).clamp(0.0, LOG_RATIO_MAX);
         let log_ratio = (n / wire_len.max(1) as f32).ln().max(0.0);
+        context.stubborn = if log_ratio < SHRANK_MIN { context.stubborn.saturating_add(1) } else { 0 };
         context.size.observe(m, log_ratio - prior_size, self.forms.size_within[m][m] + 1e-5, &self.forms.size_within);
         if cpu_ns > 0 {
             let cpu_s = (cpu_ns as f32 * 1e-9 - FIXED_SEEN_S).max(1e-8);
@@ -195,11 +217,19 @@ impl CostModel {
         self.cpu.observe_late(elapsed_ns, predicted_ns);
     }
 
-    /// The receiver spent `actual_s` on blocks for which `predicted_s` was predicted.
-    pub fn observe_decode(&mut self, predicted_s: f32, actual_s: f32) {
-        if predicted_s > 0.0 && actual_s > 0.0 {
-            let residual = (actual_s / predicted_s).ln().clamp(-3.0, 3.0);
-            self.receiver_log = (self.receiver_log + 0.3 * residual).clamp(-3.0, 5.0);
+    /// How much slower the receiver is taken to decode than the prior's machine.
+    pub fn receiver_slowdown(&self) -> f32 {
+        self.receiver_log.exp()
+    }
+
+    /// The receiver spent `actual_s` on blocks that would have taken `reference_s` on the prior's machine.
+    pub fn observe_decode(&mut self, reference_s: f32, actual_s: f32) {
+        if reference_s > 0.0 && actual_s > 0.0 {
+            let log = (actual_s / reference_s).ln().clamp(RECEIVER_LOG_MIN, RECEIVER_LOG_MAX);
+            // The first report replaces an assumption.
+            let gain = if self.receiver_known { 0.3 } else { 1.0 };
+            self.receiver_log += gain * (log - self.receiver_log);
+            self.receiver_known = true;
         }
     }
 

@@ -47,6 +47,8 @@ const LEDGER_CREDIT: f32 = 16_384.0;
 const RESCUE_CPU_SHARE: f32 = 0.12;
 /// A rescue by compression must beat raw by so much.
 const RESCUE_GAIN: f32 = 0.9;
+/// A method must bring a block down to this share of its raw length.
+const SAVING_MIN: f32 = 0.997;
 /// Smoothing of the time per byte of chosen methods.
 const PACE_GAIN: f32 = 0.3;
 /// Price of the receiver: start, ceiling, speed of rising.
@@ -90,7 +92,9 @@ struct Info {
     wire_len: f32,
     decode_s: f32,
     raw_wire_len: f32,
+    /// How slow the cores of both ends were taken to be.
     slowdown: f32,
+    receiver_slowdown: f32,
     /// The best method for taking the block over, its size and time.
     rescue: usize,
     rescue_len: f32,
@@ -249,6 +253,12 @@ impl Balance {
             if !self.allowed(view, m, len) || m == 0 && raw_banned {
                 continue;
             }
+            // Whatever the prices: a block that takes longer to decode than the raw one to arrive can only lose, and
+            // next to nothing saved is not worth a core.
+            let raw_s = p.wire_len[0] / now.rate;
+            if m > 0 && (p.decode_s[m] / now.decoders > raw_s || p.wire_len[m] > SAVING_MIN * p.wire_len[0]) {
+                continue;
+            }
             let late_s =
                 if m == 0 { p.encode_s[0] } else { p.encode_s[m] * (1.0 + self.costs.encode_sigma(context, m)) };
             let idle_s = (late_s - now.backlog_s).max(0.0);
@@ -374,6 +384,7 @@ impl Info {
         decode_s: 0.0,
         raw_wire_len: 0.0,
         slowdown: 1.0,
+        receiver_slowdown: 1.0,
         rescue: 0,
         rescue_len: 0.0,
         rescue_s: 0.0,
@@ -429,6 +440,7 @@ impl Policy for Balance {
             decode_s: p.decode_s[m],
             raw_wire_len: p.wire_len[0],
             slowdown: self.costs.slowdown(),
+            receiver_slowdown: self.costs.receiver_slowdown(),
             rescue,
             rescue_len: p.wire_len[rescue],
             rescue_s: p.encode_s[rescue],
@@ -451,7 +463,8 @@ impl Policy for Balance {
         } else {
             (0, info.raw_wire_len / rate, 0.0)
         };
-        let take_over = Rescue::TakeOver(self.costs.methods()[m]);
+        let method = Some(self.costs.methods()[m]).filter(|m| view.limits.allows(*m)).unwrap_or(Method::STORE);
+        let take_over = Rescue::TakeOver(method);
         match self.waiting {
             Some((seq, until_ns)) if seq == info.seq && view.now_ns >= until_ns => take_over,
             Some((seq, until_ns)) if seq == info.seq => Rescue::WaitUntil(until_ns),
@@ -500,11 +513,13 @@ impl Policy for Balance {
                 self.costs.observe(context, &features, m, Seen { raw_len, wire_len, wall_ns, cpu_ns });
             }
             Outcome::Received { first_seq, last_seq, decode_ns, .. } => {
-                // Blocks too old to be remembered count as much as the remembered ones do.
+                // Blocks too old to be remembered count as much as the remembered ones do. Reports come late: what
+                // was thought of the receiver in between must not count twice.
                 let oldest = last_seq.saturating_sub(REMEMBERED as u64 - 1).max(first_seq);
-                let known = (oldest..=last_seq).filter_map(|seq| self.info(seq)).map(|i| i.decode_s);
-                let (sum, count) = known.fold((0.0, 0.0f32), |(s, n), d| (s + d, n + 1.0));
-                let blocks = (last_seq - first_seq + 1) as f32;
+                let known = (oldest..=last_seq).filter_map(|seq| self.info(seq));
+                let (sum, count) =
+                    known.fold((0.0, 0.0f32), |(s, n), i| (s + i.decode_s / i.receiver_slowdown, n + 1.0));
+                let blocks = last_seq.saturating_sub(first_seq) as f32 + 1.0;
                 self.costs.observe_decode(sum / count.max(1.0) * blocks, decode_ns as f32 * 1e-9);
             }
             _ => {}

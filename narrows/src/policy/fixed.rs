@@ -19,13 +19,11 @@ impl Policy for Fixed {
     /// The longest block that the flow allows: who fixes the method fixes the block length with `block_max`.
     fn choose(&mut self, view: &View<'_>) -> Choice {
         let len = view.upcoming.len().min(view.limits.block_max);
-        let encode_ns = self.method.nominal_encode_ns(len);
-        Choice {
-            method: self.method,
-            block_len: view.limits.block_max,
-            linked: self.linked,
-            threads_max: None,
-            encode_ns,
+        let block_len = view.limits.block_max;
+        if !view.limits.allows(self.method) {
+            return Choice::new(Method::STORE, block_len);
         }
+        let encode_ns = self.method.nominal_encode_ns(len);
+        Choice { method: self.method, block_len, linked: self.linked, threads_max: None, encode_ns }
     }
 }

@@ -1,0 +1,333 @@
+//! What policies answer to views made by hand: one question at a time, without an engine around them.
+
+use narrows::codec::{DEFAULT_METHODS, Method};
+use narrows::monitor::cost::Prior;
+use narrows::monitor::{Ask, CpuView, Limits, LinkView, Pending, PendingState, ReceiverView, View};
+use narrows::policy::{Choice, Outcome, Policy, PolicySetup, PolicySpec, Rescue};
+use proptest::prelude::*;
+
+const MS: u64 = 1_000_000;
+const CODECS_ALL: u64 = u64::MAX;
+
+/// A view that owns what it shows; every field can be set before [`Scene::ask`].
+#[derive(Clone)]
+struct Scene {
+    now_ns: u64,
+    busy_ns: u64,
+    seq: u64,
+    data: Vec<u8>,
+    left: Option<u64>,
+    link: LinkView,
+    receiver: ReceiverView,
+    queue: Vec<Pending>,
+    limits: Limits,
+    ask: Ask,
+}
+
+impl std::fmt::Debug for Scene {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let view = View { upcoming: &self.data[..self.data.len().min(16)], ..self.view() };
+        write!(f, "{view:?}, {} bytes in all", self.data.len())
+    }
+}
+
+impl Scene {
+    /// A flow that has run for a second on a link of this rate, with two encoded blocks waiting.
+    fn new(data: Vec<u8>, mbit_per_s: f64) -> Self {
+        let waiting = |seq| Pending {
+            seq,
+            raw_len: 128 << 10,
+            method: Method::STORE,
+            chosen_ns: 990 * MS,
+            state: PendingState::Ready { unsent_len: 128 << 10 },
+        };
+        Self {
+            now_ns: 1000 * MS,
+            busy_ns: 1000 * MS,
+            seq: 30,
+            data,
+            left: None,
+            link: LinkView { rate_bytes_per_s: mbit_per_s * 125e3, known: true, ..LinkView::default() },
+            receiver: ReceiverView { reports: true, cores: 4, backlog_bytes: 0 },
+            queue: vec![waiting(28), waiting(29)],
+            limits: Limits { block_max: 512 << 10, history: 0, codecs: CODECS_ALL },
+            ask: Ask::Next,
+        }
+    }
+
+    fn view(&self) -> View<'_> {
+        View {
+            now_ns: self.now_ns,
+            busy_ns: self.busy_ns,
+            seq: self.seq,
+            raw_offset: self.seq * 1000,
+            upcoming: &self.data[..self.data.len().min(self.limits.block_max)],
+            gathered: self.data.len(),
+            left: self.left,
+            link: self.link,
+            cpu: CpuView { cores: 2, busy: 1 },
+            receiver: self.receiver,
+            queue: &self.queue,
+            limits: self.limits,
+            ask: self.ask,
+        }
+    }
+
+    /// The same question often enough for the price to settle; the answer to the last.
+    fn ask(&mut self, policy: &mut dyn Policy, times: usize) -> Choice {
+        let mut choice = policy.choose(&self.view());
+        for _ in 1..times {
+            self.seq += 1;
+            choice = policy.choose(&self.view());
+        }
+        self.seq += 1;
+        choice
+    }
+}
+
+fn balance() -> Box<dyn Policy> {
+    PolicySpec::Balance.build(&PolicySetup::new(2, Prior::shipped()))
+}
+
+fn text(len: usize) -> Vec<u8> {
+    let mut state = 7u64;
+    let words = ["the", "quick", "link", "of", "error", "value", "connection", "block", "is", "and", "a"];
+    let mut out = Vec::with_capacity(len + 16);
+    while out.len() < len {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        out.extend_from_slice(words[(state >> 40) as usize % words.len()].as_bytes());
+        out.extend_from_slice(
+            if state >> 33 & 15 == 0 { format!(" {}\n", state >> 48) } else { " ".into() }.as_bytes(),
+        );
+    }
+    out.truncate(len);
+    out
+}
+
+fn random(len: usize) -> Vec<u8> {
+    let mut state = 1u64;
+    let mut draw = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 56) as u8
+    };
+    (0..len).map(|_| draw()).collect()
+}
+
+fn effort(choice: &Choice) -> u64 {
+    choice.method.nominal_encode_ns(1000)
+}
+
+#[test]
+fn random_data_is_stored_at_any_rate() {
+    for mbit in [1.0, 30.0, 1000.0, 25_000.0] {
+        let (mut policy, mut scene) = (balance(), Scene::new(random(1 << 20), mbit));
+        let mut tries = 0;
+        for _ in 0..30 {
+            let Choice { method, block_len: raw_len, encode_ns, .. } = scene.ask(&mut *policy, 1);
+            tries += usize::from(method != Method::STORE);
+            let (seq, wire_len, taken_over) = (scene.seq - 1, raw_len, false);
+            let (wall_ns, cpu_ns) = (encode_ns, encode_ns);
+            policy.learn(&Outcome::Encoded { seq, method, raw_len, wire_len, wall_ns, cpu_ns, taken_over });
+        }
+        assert!(tries <= 12, "{tries} of 30 at {mbit} Mbit/s");
+        assert_eq!(scene.ask(&mut *policy, 1).method, Method::STORE, "{mbit}");
+    }
+}
+
+#[test]
+fn the_slower_the_link_the_stronger_the_method() {
+    let at = |mbit: f64| effort(&Scene::new(text(1 << 20), mbit).ask(&mut *balance(), 30));
+    assert!(at(2.0) > at(100.0) && at(100.0) > at(3000.0), "{} {} {}", at(2.0), at(100.0), at(3000.0));
+    assert!(at(2.0) >= Method::zstd(9).nominal_encode_ns(1000));
+    assert!(at(20_000.0) <= Method::lz4_accel(1).nominal_encode_ns(1000));
+}
+
+#[test]
+fn a_jump_of_the_rate_moves_the_price_at_once() {
+    let mut policy = balance();
+    let mut scene = Scene::new(text(1 << 20), 30.0);
+    let before = scene.ask(&mut *policy, 40);
+    scene.link.rate_bytes_per_s *= 10.0;
+    let after = scene.ask(&mut *policy, 8);
+    assert!(effort(&after) < effort(&before), "{before} then {after}");
+}
+
+#[test]
+fn large_blocks_only_where_the_link_is_slow_and_the_backlog_covers_them() {
+    let slow = Scene::new(text(1 << 20), 6.0).ask(&mut *balance(), 40);
+    let fast = Scene::new(text(1 << 20), 10_000.0).ask(&mut *balance(), 40);
+    assert!(slow.block_len >= 128 << 10 && fast.block_len <= 32 << 10, "{slow:?} {fast:?}");
+    let mut young = Scene::new(text(1 << 20), 6.0);
+    (young.busy_ns, young.queue) = (10_000, Vec::new());
+    assert!(young.ask(&mut *balance(), 2).block_len <= 8 << 10);
+}
+
+#[test]
+fn constant_data_is_one_frame_as_long_as_it_may_be() {
+    let mut scene = Scene::new(vec![b'z'; 1 << 20], 100.0);
+    let choice = scene.ask(&mut *balance(), 1);
+    assert_eq!((choice.method, choice.block_len), (Method::CONSTANT, 512 << 10));
+    scene.limits.codecs = 1;
+    assert_ne!(scene.ask(&mut *balance(), 1).method, Method::CONSTANT);
+}
+
+#[test]
+fn a_rescue_waits_no_longer_than_the_ledger_affords() {
+    let mut policy = balance();
+    let mut scene = Scene::new(text(1 << 20), 100.0);
+    let chosen = scene.ask(&mut *policy, 30);
+    let late = Pending {
+        seq: scene.seq - 1,
+        raw_len: chosen.block_len,
+        method: chosen.method,
+        chosen_ns: scene.now_ns,
+        state: PendingState::Encoding,
+    };
+    scene.queue = vec![late];
+    let Rescue::WaitUntil(until_ns) = policy.rescue(&scene.view()) else { panic!("the ledger affords a wait") };
+    assert!(until_ns > scene.now_ns && until_ns < scene.now_ns + 50 * MS);
+    scene.now_ns = until_ns;
+    assert!(matches!(policy.rescue(&scene.view()), Rescue::TakeOver(_)), "it waits once");
+
+    // The same, but the link was dry for half of the time already.
+    let mut policy = balance();
+    scene.now_ns = 1000 * MS;
+    scene.ask(&mut *policy, 30);
+    scene.queue[0].seq = scene.seq - 1;
+    scene.link.dry_ns = 500 * MS;
+    assert!(matches!(policy.rescue(&scene.view()), Rescue::TakeOver(_)));
+}
+
+#[test]
+fn a_receiver_that_cannot_decode_fast_enough_gets_what_it_can() {
+    let mut policy = balance();
+    let mut scene = Scene::new(text(1 << 20), 1000.0);
+    scene.receiver.cores = 1;
+    let before = scene.ask(&mut *policy, 30);
+    for _ in 0..40 {
+        let choice = scene.ask(&mut *policy, 1);
+        let (raw_len, seq) = (choice.block_len as u64, scene.seq - 1);
+        let decode_ns = (150.0 * choice.method.info().nominal_ns_per_byte(choice.method.level).1) as u64 * raw_len;
+        let report =
+            Outcome::Received { first_seq: seq, last_seq: seq, raw_len, decode_ns, cores: 1, backlog_bytes: 1 << 20 };
+        policy.learn(&report);
+    }
+    let after = scene.ask(&mut *policy, 1);
+    assert_ne!(before.method, Method::STORE);
+    assert_eq!(after.method, Method::STORE, "all decoders are slower than the raw link");
+}
+
+#[test]
+fn fixed_falls_back_to_store_where_the_receiver_lacks_the_codec() {
+    let spec: PolicySpec = "fixed:zstd:level=9".parse().unwrap();
+    let mut policy = spec.build(&PolicySetup::new(1, Prior::shipped()));
+    let mut scene = Scene::new(text(1 << 20), 100.0);
+    let choice = scene.ask(&mut *policy, 1);
+    assert_eq!((choice.method, choice.block_len), (Method::zstd(9), 512 << 10));
+    scene.limits.codecs = 1;
+    assert_eq!(scene.ask(&mut *policy, 1).method, Method::STORE);
+}
+
+#[test]
+fn a_policy_of_store_alone_works() {
+    let setup = PolicySetup { methods: &[], ..PolicySetup::new(1, Prior::shipped()) };
+    let mut policy = PolicySpec::Balance.build(&setup);
+    let mut scene = Scene::new(text(1 << 20), 1.0);
+    assert_eq!(scene.ask(&mut *policy, 20).method, Method::STORE);
+    assert_eq!(policy.probe(&scene.view()), None);
+}
+
+fn any_rate() -> impl Strategy<Value = f64> {
+    prop_oneof![
+        Just(0.0),
+        Just(-1.0),
+        Just(f64::NAN),
+        Just(f64::INFINITY),
+        Just(1e-300),
+        (0.0..12.0).prop_map(|x: f64| 10f64.powf(x)),
+    ]
+}
+
+fn any_time() -> impl Strategy<Value = u64> {
+    prop_oneof![Just(0), Just(u64::MAX), 0..10_000_000_000u64]
+}
+
+fn any_scene() -> impl Strategy<Value = Scene> {
+    let data = prop_oneof![
+        (1usize..300_000).prop_map(text),
+        (1usize..300_000).prop_map(random),
+        (1usize..300_000).prop_map(|n| vec![0; n]),
+        (1usize..100).prop_map(random),
+    ];
+    let state = prop_oneof![
+        Just(PendingState::Encoding),
+        prop_oneof![Just(0), Just(usize::MAX), 0usize..1 << 20]
+            .prop_map(|unsent_len| PendingState::Ready { unsent_len })
+    ];
+    let pending = (any_time(), 0usize..1 << 20, any_time(), state).prop_map(|(seq, raw_len, chosen_ns, state)| {
+        Pending { seq, raw_len, method: Method::zstd(3), chosen_ns, state }
+    });
+    let queue = prop::collection::vec(pending, 0..6);
+    let link = (any_rate(), any::<bool>(), any_time(), any_time());
+    let limits = (1usize..1 << 20, any::<u64>().prop_map(|c| c | 1));
+    let receiver = (any::<bool>(), prop_oneof![Just(0), Just(usize::MAX), 1usize..8], any::<u64>());
+    let left = prop::option::of(any_time());
+    ((any_time(), any_time()), data, left, link, receiver, queue, limits, any::<bool>()).prop_map(
+        |((now_ns, busy_ns), data, left, (rate, known, unsent_bytes, dry_ns), receiver, queue, limits, bypass)| Scene {
+            now_ns,
+            busy_ns,
+            seq: 0,
+            data,
+            left,
+            link: LinkView { rate_bytes_per_s: rate, known, left_host_bytes: 0, unsent_bytes, dry_ns },
+            receiver: ReceiverView { reports: receiver.0, cores: receiver.1, backlog_bytes: receiver.2 },
+            queue,
+            limits: Limits { block_max: limits.0, history: 0, codecs: limits.1 },
+            ask: if bypass { Ask::Bypass } else { Ask::Next },
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(200) })]
+
+    /// Whatever a view says, and whatever came of earlier choices, the answer is one that the flow can use.
+    #[test]
+    fn any_view_gets_a_valid_choice(
+        scenes in prop::collection::vec((any_scene(), any_time(), any_time(), 0usize..1 << 20), 1..30),
+        cores in 0usize..40,
+    ) {
+        let mut policy = PolicySpec::Balance.build(&PolicySetup { cores, ..PolicySetup::new(1, Prior::shipped()) });
+        for (i, (mut scene, wall_ns, cpu_ns, wire_len)) in scenes.into_iter().enumerate() {
+            scene.seq = i as u64;
+            if let Some(block) = scene.queue.first_mut() {
+                block.seq = scene.seq.saturating_sub(1);
+            }
+            let choice = policy.choose(&scene.view());
+            prop_assert!(choice.block_len >= 1 && choice.block_len <= scene.limits.block_max);
+            prop_assert!(scene.limits.allows(choice.method));
+            prop_assert!(choice.method == Method::CONSTANT || DEFAULT_METHODS.contains(&choice.method));
+            if let Rescue::TakeOver(method) = policy.rescue(&scene.view()) {
+                prop_assert!(scene.limits.allows(method));
+            }
+            if let Some(probe) = policy.probe(&scene.view()) {
+                prop_assert!(scene.limits.allows(probe.method) && probe.block_len <= scene.data.len());
+            }
+            let (seq, method) = (scene.seq, choice.method);
+            let raw_len = choice.block_len.min(scene.data.len());
+            policy.learn(&Outcome::Encoded { seq, method, raw_len, wire_len, wall_ns, cpu_ns, taken_over: i % 7 == 0 });
+            policy.learn(&Outcome::Probed { method, raw_len, wire_len, wall_ns, cpu_ns });
+            policy.learn(&Outcome::Received {
+                first_seq: seq,
+                last_seq: seq.saturating_add(wall_ns),
+                raw_len: cpu_ns,
+                decode_ns: wall_ns,
+                cores: 0,
+                backlog_bytes: u64::MAX,
+            });
+            prop_assert!(policy.window(cores) >= 1);
+            prop_assert!(policy.explain().iter().all(|(_, value)| value.is_finite()), "{:?}", policy.explain());
+        }
+        prop_assert!(policy.learned().iter().all(|(_, shift)| shift.is_finite()));
+    }
+}
