@@ -48,8 +48,7 @@ fn write(policy: &str) -> Vec<u8> {
         trace: None,
     };
     send(Cursor::new(raw()), Link::writer(sink.clone()), options, &Arc::default()).unwrap();
-    let bytes = sink.0.lock().unwrap().clone();
-    bytes
+    sink.0.lock().unwrap().clone()
 }
 
 /// Reads a whole stream, in pieces of `cut` bytes.
