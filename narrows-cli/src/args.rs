@@ -125,10 +125,10 @@ pub(crate) struct SendArgs {
     #[arg(value_name = "tcp://HOST:PORT")]
     pub(crate) to: String,
     /// Try to connect for so long
-    #[arg(long, value_name = "SECONDS", default_value_t = 0.0)]
+    #[arg(long, value_name = "SECONDS", default_value = "0", value_parser = parse_seconds)]
     pub(crate) retry_connect: f64,
     /// Give up after so long without progress; 0 = never
-    #[arg(long, value_name = "SECONDS", default_value_t = 60.0)]
+    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = parse_seconds)]
     pub(crate) timeout: f64,
     /// Leave the checks of blocks out
     #[arg(long)]
@@ -151,7 +151,7 @@ pub(crate) struct RecvArgs {
     #[arg(long)]
     pub(crate) fsync: bool,
     /// Give up after so long without progress, once connected; 0 = never
-    #[arg(long, value_name = "SECONDS", default_value_t = 60.0)]
+    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = parse_seconds)]
     pub(crate) timeout: f64,
     /// Threads that decode [default: the cores that this process may use]
     #[arg(long, short = 'T', value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
@@ -185,7 +185,7 @@ pub(crate) struct DemoArgs {
     #[arg(long)]
     pub(crate) json: bool,
     /// Seconds that plain takes on each shaped link, about
-    #[arg(long, value_name = "SECONDS", default_value_t = 4.0)]
+    #[arg(long, value_name = "SECONDS", default_value = "4", value_parser = parse_seconds)]
     pub(crate) seconds: f64,
 }
 
@@ -242,6 +242,12 @@ pub(crate) fn parse_size(text: &str) -> Result<usize, String> {
     };
     let number: usize = number.parse().map_err(|_| bad())?;
     number.checked_mul(1 << shift).ok_or_else(bad)
+}
+
+/// Not negative, and no longer than anybody waits.
+fn parse_seconds(text: &str) -> Result<f64, String> {
+    let seconds = text.parse().ok().filter(|s| (0.0..=1e8).contains(s));
+    seconds.ok_or_else(|| format!("'{text}' is not a number of seconds"))
 }
 
 fn parse_block_max(text: &str) -> Result<usize, String> {

@@ -14,7 +14,7 @@ mod send;
 
 pub(crate) fn run(args: Args) -> Result<()> {
     match args.command {
-        Command::Pipe(args) => pipe::run(args),
+        Command::Pipe(args) => pipe::run(&args),
         Command::Send(args) => send::run(&args),
         Command::Recv(args) => recv::run(&args),
         Command::Inspect(args) => inspect::run(&args),

@@ -14,6 +14,8 @@ use narrows::codec::Method;
 use narrows::monitor::cost::Prior;
 use narrows::stream;
 
+use crate::report;
+
 /// A calibration is longer than any that is written: a file beyond it is rubbish.
 const FILE_MAX: u64 = 64 << 10;
 /// A flow that is over sooner is not burdened with a measurement.
@@ -28,13 +30,13 @@ pub(crate) fn path() -> Option<PathBuf> {
 /// The stored calibration. Absence and rubbish are the same: the program works without.
 pub(crate) fn load(verbose: bool) -> Option<Calibration> {
     let path = path()?;
-    let length = fs::metadata(&path).ok()?.len();
-    let text = if length <= FILE_MAX { fs::read_to_string(&path).ok()? } else { String::new() };
-    match Calibration::parse(&text) {
+    let file = fs::metadata(&path).ok().filter(fs::Metadata::is_file)?;
+    let bytes = if file.len() <= FILE_MAX { fs::read(&path).ok()? } else { Vec::new() };
+    match Calibration::parse(&String::from_utf8_lossy(&bytes)) {
         Ok(calibration) => Some(calibration),
         Err(e) => {
             if verbose {
-                eprintln!("narrows: {}: {e}; going on without", path.display());
+                report::note(format_args!("{}: {e}; going on without", path.display()));
             }
             None
         }
@@ -101,6 +103,6 @@ pub(crate) fn refresh(stored: Option<Calibration>, learned: &[(Method, f32)], ve
     if let Err(e) = store(&calibration)
         && verbose
     {
-        eprintln!("narrows: the calibration was not refreshed: {e:#}");
+        report::note(format_args!("the calibration was not refreshed: {}", report::one_line(&e)));
     }
 }

@@ -7,32 +7,32 @@ use narrows::ErrorKind;
 
 mod args;
 mod cmd;
+mod files;
 mod flow;
 mod host;
 mod progress;
 mod report;
 mod shaper;
+mod signals;
 
 fn main() -> ExitCode {
     narrows::stream::return_memory_early();
-    let args = args::Args::parse();
-    match cmd::run(args) {
+    match cmd::run(args::Args::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => fail(&error),
     }
 }
 
-/// One line on stderr and the exit code that `--help` documents.
+/// One line on stderr and the exit status that `--help` documents.
 fn fail(error: &anyhow::Error) -> ExitCode {
-    let engine = error.downcast_ref::<narrows::Error>();
-    let io = engine.and_then(|e| e.source.as_ref()).or_else(|| error.downcast_ref());
-    let to_stdout = error.downcast_ref::<flow::StdoutClosed>().is_some();
-    if to_stdout || io.is_some_and(|e| e.kind() == std::io::ErrorKind::BrokenPipe) && !report::talks_to_socket(error) {
-        // The reader of our output went away, as `head` does: end as a program that SIGPIPE ended would, without a word.
-        return ExitCode::from(141);
+    if error.downcast_ref::<files::StdoutClosed>().is_some() {
+        signals::die_of_closed_pipe();
     }
-    eprintln!("narrows: {}", report::one_line(error));
-    ExitCode::from(match engine.map(|e| e.kind) {
+    report::note(report::one_line(error));
+    if let Some(signal) = signals::received() {
+        signals::die_of(signal);
+    }
+    ExitCode::from(match error.downcast_ref::<narrows::Error>().map(|e| e.kind) {
         Some(ErrorKind::Corrupt | ErrorKind::Truncated | ErrorKind::Unsupported | ErrorKind::Limit) => 3,
         Some(ErrorKind::Misuse) => 2,
         _ => 1,

@@ -1,17 +1,40 @@
 //! Figures and errors in words and as JSON.
 
+use std::fmt::Display;
+use std::io::{self, Write};
 use std::time::Duration;
 
+use anyhow::{Context, Result};
 use narrows::policy::print_method;
 use narrows::receiver::RecvSummary;
 use narrows::sender::Summary;
 use serde_json::{Value, json};
 
+use crate::files::StdoutClosed;
+
+/// Prints to stdout. A reader that went away ends the program as it ends other filters.
+pub(crate) fn out(text: impl Display) -> Result<()> {
+    match writeln!(io::stdout(), "{text}") {
+        Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Err(StdoutClosed.into()),
+        result => result.context("cannot write stdout"),
+    }
+}
+
+/// Says something on stderr. That nobody can read it is no failure.
+pub(crate) fn note(text: impl Display) {
+    let _ = writeln!(io::stderr(), "narrows: {text}");
+}
+
+/// Prints a line of a machine-readable report where a person's remarks would go.
+pub(crate) fn note_json(json: &Value) {
+    let _ = writeln!(io::stderr(), "{json}");
+}
+
 /// An error on one line, from the outside in.
 pub(crate) fn one_line(error: &anyhow::Error) -> String {
     let mut parts: Vec<String> = Vec::new();
     for cause in error.chain() {
-        let text = cause.to_string().replace(['\n', '\r'], " ");
+        let text = without_os_numbers(&cause.to_string().replace(['\n', '\r'], " "));
         // An engine error prints its source itself.
         if parts.last().is_none_or(|last| !last.contains(&text)) {
             parts.push(text);
@@ -20,19 +43,15 @@ pub(crate) fn one_line(error: &anyhow::Error) -> String {
     parts.join(": ")
 }
 
-/// Whether a broken connection was one to a peer, which is worth a word; a closed standard output is not.
-pub(crate) fn talks_to_socket(error: &anyhow::Error) -> bool {
-    error.downcast_ref::<PeerFlow>().is_some()
-}
-
-/// Marks the errors of a flow between two hosts.
-#[derive(Debug)]
-pub(crate) struct PeerFlow(pub(crate) &'static str);
-
-impl std::fmt::Display for PeerFlow {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.0)
+/// The standard library adds ` (os error 28)` to what the system says; the words are enough.
+fn without_os_numbers(text: &str) -> String {
+    let mut out = String::new();
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once(" (os error ") {
+        out += before;
+        rest = after.trim_start_matches(|c: char| c.is_ascii_digit()).strip_prefix(')').unwrap_or(after);
     }
+    out + rest
 }
 
 pub(crate) fn bytes(n: f64) -> String {
@@ -142,4 +161,24 @@ pub(crate) fn receive_line(s: &RecvSummary, elapsed: Duration) -> String {
     let raw = s.raw_bytes as f64;
     let ratio = raw / s.wire_bytes.max(1) as f64;
     format!("{} in {seconds:.2} s: {}/s, ratio {ratio:.2}", bytes(raw), bytes(raw / seconds.max(1e-9)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_is_one_line_without_numbers_and_repetitions() {
+        let io = || io::Error::from_raw_os_error(28);
+        let error = anyhow::Error::from(io()).context("cannot write out");
+        assert_eq!(one_line(&error), "cannot write out: No space left on device");
+        let error = anyhow::Error::from(narrows::Error::from(io())).context("cannot send\nthis");
+        assert_eq!(one_line(&error), "cannot send this: input or output failed: No space left on device");
+    }
+
+    #[test]
+    fn a_summary_of_nothing_divides_nothing_by_zero() {
+        assert_eq!(line(&Summary::default(), Duration::ZERO).matches("NaN").count(), 0);
+        assert_eq!(receive_line(&RecvSummary::default(), Duration::ZERO).matches("inf").count(), 0);
+    }
 }

@@ -1,6 +1,7 @@
 //! `narrows bench codecs`: every method on every kind of data.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
@@ -9,6 +10,7 @@ use narrows::stream::thread_cpu_ns;
 use serde_json::json;
 
 use crate::args::BenchCodecsArgs;
+use crate::{files, report};
 
 /// Passes over fast methods, of which the quickest counts; slow ones get one.
 const PASSES: usize = 3;
@@ -21,42 +23,43 @@ pub(crate) fn codecs(args: &BenchCodecsArgs) -> Result<()> {
         .filter_map(|e| e.ok().map(|e| e.path()).filter(|p| p.is_dir()))
         .collect();
     pools.sort();
-    ensure!(!pools.is_empty(), "{} has no folders of data", args.corpus.display());
+    if pools.is_empty() {
+        pools.push(args.corpus.clone());
+    }
     let mut contexts = Contexts::default();
     let mut rows = Vec::new();
-    println!("{:<10} {:<16} {:>9} {:>12} {:>12}", "kind", "method", "ratio", "encode MB/s", "decode MB/s");
+    let head = ["kind", "method", "ratio", "encode MB/s", "decode MB/s"];
+    report::out(format_args!("{:<10} {:<16} {:>9} {:>12} {:>12}", head[0], head[1], head[2], head[3], head[4]))?;
     for pool in &pools {
         let name = pool.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let sample = sample(pool, args.sample)?;
+        ensure!(!sample.is_empty(), "{} has no data", pool.display());
         for &method in &methods {
             let r = measure(&mut contexts, method, &sample, args.block)?;
-            println!(
-                "{name:<10} {:<16} {:>9.3} {:>12.1} {:>12.1}",
-                method.to_string(),
-                r.ratio,
-                r.encode_mb_s,
-                r.decode_mb_s
-            );
+            let Measured { ratio, encode_mb_s, decode_mb_s } = r;
+            let method = method.to_string();
+            report::out(format_args!("{name:<10} {method:<16} {ratio:>9.3} {encode_mb_s:>12.1} {decode_mb_s:>12.1}"))?;
             rows.push(json!({
                 "kind": name,
-                "method": method.to_string(),
+                "method": method,
                 "block_len": args.block,
                 "raw_bytes": sample.len(),
-                "ratio": r.ratio,
-                "encode_mb_per_s": r.encode_mb_s,
-                "decode_mb_per_s": r.decode_mb_s,
+                "ratio": ratio,
+                "encode_mb_per_s": encode_mb_s,
+                "decode_mb_per_s": decode_mb_s,
             }));
         }
     }
     if let Some(path) = &args.json {
         let text = serde_json::to_string_pretty(&json!({ "rows": rows }))?;
-        fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
+        let written = files::create(path)?.write_all(text.as_bytes());
+        written.with_context(|| format!("cannot write {}", path.display()))?;
     }
     Ok(())
 }
 
 /// The first bytes of every file below `folder`, in shares of its length, up to `len` in all.
-pub(crate) fn sample(folder: &Path, len: usize) -> Result<Vec<u8>> {
+fn sample(folder: &Path, len: usize) -> Result<Vec<u8>> {
     let mut files = Vec::new();
     collect(folder, &mut files)?;
     files.sort();
@@ -64,8 +67,8 @@ pub(crate) fn sample(folder: &Path, len: usize) -> Result<Vec<u8>> {
     let mut out = Vec::with_capacity(len);
     for (path, file_len) in files {
         let share = if total <= len as u64 { file_len } else { file_len * len as u64 / total + 1 };
-        let bytes = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
-        out.extend_from_slice(&bytes[..bytes.len().min(share as usize)]);
+        let read = File::open(&path).and_then(|file| file.take(share).read_to_end(&mut out));
+        read.with_context(|| format!("cannot read {}", path.display()))?;
     }
     out.truncate(len);
     Ok(out)

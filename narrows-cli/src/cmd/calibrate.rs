@@ -4,24 +4,24 @@ use anyhow::{Context, Result};
 use narrows::calibration::Calibration;
 
 use crate::args::CalibrateArgs;
-use crate::host;
+use crate::{host, report};
 
 pub(crate) fn run(args: &CalibrateArgs) -> Result<()> {
     if args.show {
         let calibration = host::load(true).context("nothing is stored; run `narrows calibrate`")?;
-        print(&calibration);
-        return Ok(());
+        return print(&calibration);
     }
     let calibration = host::measure(&|| false).context("the measurement was stopped")?;
     let path = host::store(&calibration)?;
-    print(&calibration);
-    eprintln!("narrows: stored in {}", path.display());
+    print(&calibration)?;
+    report::note(format_args!("stored in {}", path.display()));
     Ok(())
 }
 
-fn print(calibration: &Calibration) {
-    println!("{:<16} {:>8} {:>8}   time against the reference host", "method", "encode", "decode");
+fn print(calibration: &Calibration) -> Result<()> {
+    report::out(format_args!("{:<16} {:>8} {:>8}   time against the reference host", "method", "encode", "decode"))?;
     for (method, encode, decode) in calibration.rows() {
-        println!("{:<16} {:>7.2}x {:>7.2}x", method.to_string(), encode.exp(), decode.exp());
+        report::out(format_args!("{:<16} {:>7.2}x {:>7.2}x", method.to_string(), encode.exp(), decode.exp()))?;
     }
+    Ok(())
 }

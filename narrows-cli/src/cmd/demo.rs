@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
+use indicatif::ProgressBar;
 use narrows::codec::Method;
 use narrows::monitor::cost::Prior;
 use narrows::policy::{PolicySetup, PolicySpec};
@@ -50,14 +51,18 @@ struct Outcome {
 
 pub(crate) fn run(args: &DemoArgs) -> Result<()> {
     let sample = if args.files.is_empty() { found_files()? } else { named_files(&args.files)? };
-    eprintln!("narrows: {} of different data, {} cores", report::bytes(sample.len() as f64), stream::cores());
+    let (amount, cores) = (report::bytes(sample.len() as f64), stream::cores());
+    report::note(format_args!("{amount} of different data, {cores} cores; every byte that arrives is compared"));
+    // Shown on a terminal only.
+    let progress = ProgressBar::new_spinner();
     let mut rows = Vec::new();
     if !args.json {
-        println!("goodput in MB/s (raw bytes delivered; in brackets against plain)\n");
-        println!(
-            "{:<14} {:>10} {:>16} {:>16} {:>16} {:>7}  methods of balance",
-            "link", "plain", "lz4", "zstd 3", "balance", "ratio"
-        );
+        report::out("goodput in MB/s (raw bytes delivered; in brackets against plain)\n")?;
+        let head = ["link", "plain", "lz4", "zstd 3", "balance", "ratio", "methods of balance"];
+        report::out(format_args!(
+            "{:<14} {:>10} {:>16} {:>16} {:>16} {:>7}  {}",
+            head[0], head[1], head[2], head[3], head[4], head[5], head[6]
+        ))?;
     }
     for link in LINKS {
         let name = link.map_or("unshaped".to_string(), |mbit| format!("{mbit:.0} Mbit/s"));
@@ -66,10 +71,10 @@ pub(crate) fn run(args: &DemoArgs) -> Result<()> {
         let data = Arc::new(repeat(&sample, wanted.min(DATA_MAX)));
         let mut outcomes = Vec::new();
         for contender in CONTENDERS {
-            eprint!("\rnarrows: {name}: {:<8}", contender.name());
+            progress.set_message(format!("{name}: {}", contender.name()));
+            progress.tick();
             outcomes.push(measure(contender, &data, rate)?);
         }
-        eprint!("\r{:40}\r", "");
         if args.json {
             let figures: Vec<_> = CONTENDERS
                 .iter()
@@ -78,27 +83,28 @@ pub(crate) fn run(args: &DemoArgs) -> Result<()> {
                 .collect();
             rows.push(json!({"link": name, "raw_bytes": data.len(), "contenders": figures}));
         } else {
-            print_row(&name, &outcomes);
+            progress.suspend(|| print_row(&name, &outcomes))?;
         }
     }
+    progress.finish_and_clear();
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&json!({ "links": rows }))?);
+        report::out(serde_json::to_string_pretty(&json!({ "links": rows }))?)?;
     }
     Ok(())
 }
 
-fn print_row(name: &str, outcomes: &[Outcome]) {
+fn print_row(name: &str, outcomes: &[Outcome]) -> Result<()> {
     let plain = outcomes[0].goodput_mb_s;
     let cell = |o: &Outcome| format!("{:.1} ({:.2}x)", o.goodput_mb_s, o.goodput_mb_s / plain);
     let balance = &outcomes[3];
-    println!(
+    report::out(format_args!(
         "{name:<14} {plain:>10.1} {:>16} {:>16} {:>16} {:>7.2}  {}",
         cell(&outcomes[1]),
         cell(&outcomes[2]),
         cell(balance),
         balance.ratio,
         balance.mix
-    );
+    ))
 }
 
 impl Contender {

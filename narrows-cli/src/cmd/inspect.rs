@@ -1,10 +1,9 @@
 //! `narrows inspect`: what a stream is made of, and the first thing that is wrong with it.
 
 use std::collections::VecDeque;
-use std::fs::File;
 use std::io::Read;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use narrows::codec::Contexts;
 use narrows::frame::{
     self, BlockHeader, ControlHeader, ControlKind, EndTotals, Header, PREFACE_LEN, Preface, ReadLimits, chain_digest,
@@ -13,33 +12,39 @@ use narrows::{Error, ErrorKind};
 use serde_json::{Value, json};
 
 use crate::args::InspectArgs;
-use crate::flow;
+use crate::files::Source;
+use crate::report;
 
 /// Input is read in pieces of this length.
 const PIECE: usize = 256 << 10;
 
 pub(crate) fn run(args: &InspectArgs) -> Result<()> {
-    let file = if flow::is_dash(&args.file) {
-        flow::stdin()?
-    } else {
-        File::open(&args.file).with_context(|| format!("cannot read {}", args.file.display()))?
-    };
+    let file = Source::open(Some(&args.file))?;
+    let name = file.name();
     let mut stream = Inspection::new(file, !args.no_verify);
+    let mut rows = Vec::new();
+    let mut printed = Ok(());
     let result = stream.read_all(|row| {
-        if args.frames && !args.json {
-            println!("{}", row.line());
+        if args.frames && args.json {
+            rows.push(row.json());
+        } else if args.frames && printed.is_ok() {
+            printed = report::out(row.line());
         }
     });
+    printed?;
     if args.json {
-        println!("{}", stream.json(args.frames, result.as_ref().err()));
+        report::out(stream.json(args.frames.then_some(rows), result.as_ref().err()))?;
     } else {
-        stream.print();
+        stream.print(result.is_ok())?;
     }
-    result.map_err(|e| anyhow::Error::from(e).context(args.file.display().to_string()))
+    result.map_err(|e| match e.kind {
+        ErrorKind::Io => name.blame(e),
+        _ => anyhow::Error::from(e).context(args.file.display().to_string()),
+    })
 }
 
 struct Inspection {
-    file: File,
+    file: Source,
     verify: bool,
     buffer: Vec<u8>,
     at: usize,
@@ -51,7 +56,6 @@ struct Inspection {
     history_len: usize,
     contexts: Contexts,
     preface: Option<Preface>,
-    rows: Vec<Row>,
     mix: Vec<(String, u64, u64, u64)>,
     ended: bool,
 }
@@ -72,10 +76,15 @@ impl Row {
         let Self { wire_offset, kind, raw_len, wire_len, .. } = self;
         format!("{wire_offset:>12} {kind:<10} {linked:<6} {raw_len:>9} raw {wire_len:>9} wire {ratio:>8.2}")
     }
+
+    fn json(&self) -> Value {
+        let Self { wire_offset, kind, linked, raw_len, wire_len } = self;
+        json!({"wire_offset": wire_offset, "kind": kind, "linked": linked, "raw_len": raw_len, "wire_len": wire_len})
+    }
 }
 
 impl Inspection {
-    fn new(file: File, verify: bool) -> Self {
+    fn new(file: Source, verify: bool) -> Self {
         Self {
             file,
             verify,
@@ -89,7 +98,6 @@ impl Inspection {
             history_len: 0,
             contexts: Contexts::default(),
             preface: None,
-            rows: Vec::new(),
             mix: Vec::new(),
             ended: false,
         }
@@ -116,7 +124,6 @@ impl Inspection {
             let (wire_offset, frames) = (self.wire_offset, self.frames);
             let row = self.read_frame(&limits).map_err(|e| e.at(wire_offset, frames))?;
             show(&row);
-            self.rows.push(row);
         }
         if self.at < self.buffer.len() || self.fill()? > 0 {
             return Err(Error::corrupt("there are bytes after the end of the stream").at(self.wire_offset, self.frames));
@@ -235,34 +242,36 @@ impl Inspection {
         read
     }
 
-    fn print(&self) {
-        let Some(p) = &self.preface else { return };
+    fn print(&self, whole: bool) -> Result<()> {
+        let Some(p) = &self.preface else { return Ok(()) };
         let check = if p.check { "checks on" } else { "no checks" };
-        println!("format {}, blocks up to {} bytes, history {} bytes, {check}", frame::VERSION, p.block_max, p.history);
-        println!("{:<14} {:>8} {:>14} {:>14} {:>8}", "method", "frames", "raw bytes", "wire bytes", "ratio");
+        let (version, block_max, history) = (frame::VERSION, p.block_max, p.history);
+        report::out(format_args!(
+            "format {version}, blocks up to {block_max} bytes, history {history} bytes, {check}"
+        ))?;
+        let row = |name: &str, frames: u64, raw: u64, wire: u64| {
+            let ratio = raw as f64 / wire.max(1) as f64;
+            report::out(format_args!("{name:<14} {frames:>8} {raw:>14} {wire:>14} {ratio:>8.2}"))
+        };
+        let head = ["method", "frames", "raw bytes", "wire bytes", "ratio"];
+        report::out(format_args!("{:<14} {:>8} {:>14} {:>14} {:>8}", head[0], head[1], head[2], head[3], head[4]))?;
         for (name, frames, raw, wire) in &self.mix {
-            println!("{name:<14} {frames:>8} {raw:>14} {wire:>14} {:>8.2}", *raw as f64 / *wire as f64);
+            row(name, *frames, *raw, *wire)?;
         }
-        let ratio = self.raw_offset as f64 / self.wire_offset.max(1) as f64;
-        println!("{:<14} {:>8} {:>14} {:>14} {ratio:>8.2}", "total", self.frames, self.raw_offset, self.wire_offset);
-        match (self.ended, self.verify) {
-            (true, true) => println!("complete; every block decodes and matches its check"),
-            (true, false) => println!("complete by its headers; blocks were not decoded"),
-            _ => println!("NOT complete"),
-        }
+        row("total", self.frames, self.raw_offset, self.wire_offset)?;
+        report::out(match (whole, self.verify, p.check) {
+            (true, true, true) => "complete; every block decodes and matches its check",
+            (true, true, false) => "complete; every block decodes",
+            (true, false, _) => "complete by its headers; blocks were not decoded",
+            (false, ..) => "NOT complete",
+        })
     }
 
-    fn json(&self, frames: bool, error: Option<&Error>) -> Value {
+    fn json(&self, rows: Option<Vec<Value>>, error: Option<&Error>) -> Value {
         let mix: Vec<_> = self
             .mix
             .iter()
             .map(|(name, frames, raw, wire)| json!({"method": name, "frames": frames, "raw_bytes": raw, "wire_bytes": wire}))
-            .collect();
-        let rows: Vec<_> = self
-            .rows
-            .iter()
-            .filter(|_| frames)
-            .map(|r| json!({"wire_offset": r.wire_offset, "kind": r.kind, "linked": r.linked, "raw_len": r.raw_len, "wire_len": r.wire_len}))
             .collect();
         json!({
             "complete": self.ended && error.is_none(),

@@ -8,37 +8,44 @@ use anyhow::{Context, Result};
 use narrows::receiver::ReceiverConfig;
 use narrows::stream::{self, Control, ReceiveOptions};
 use narrows::transport::Link;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::args::RecvArgs;
-use crate::cmd::send::warn_if_public;
-use crate::flow::{self, Target};
+use crate::files::Target;
+use crate::flow;
 use crate::progress::Bar;
-use crate::report::{self, PeerFlow};
+use crate::{report, signals};
 
 pub(crate) fn run(args: &RecvArgs) -> Result<()> {
-    // What cannot be written is told before anybody connects. The temporary file is made when somebody has: until then
-    // a signal simply ends the program, and nothing is left behind.
-    let to_stdout = matches!(Target::open(args.output.as_deref())?, Target::Stdout);
-    let listener = TcpListener::bind(&args.listen).with_context(|| format!("cannot listen on {}", args.listen))?;
-    let address = listener.local_addr()?;
-    let say = |json: serde_json::Value, line: String| {
-        if args.talk.json && to_stdout {
-            eprintln!("{json}");
-        } else if args.talk.json {
-            println!("{json}");
-        } else if !args.talk.quiet {
-            eprintln!("{line}");
-        }
-    };
-    say(json!({ "listening": address.to_string() }), format!("narrows: listening on {address}"));
     let control = Arc::new(Control::default());
-    let (socket, _) = listener.accept().context("cannot accept a connection")?;
-    drop(listener);
-    flow::stop_on_signals(&control)?;
+    signals::stop(&control)?;
+    // What cannot be written is told before anybody connects.
     let target = Target::open(args.output.as_deref())?;
-    warn_if_public(&socket, args.talk.quiet);
+    let to_stdout = target.is_stdout();
+    let say = |json: Value, line: String, wanted: bool| {
+        match (args.talk.json, to_stdout) {
+            (true, false) => report::out(json)?,
+            (true, true) => report::note_json(&json),
+            (false, _) if wanted => report::note(line),
+            (false, _) => {}
+        }
+        anyhow::Ok(())
+    };
 
+    let cannot = || format!("cannot listen on {}", args.listen);
+    let listen = args.listen.strip_prefix("tcp://").unwrap_or(&args.listen);
+    let listener = TcpListener::bind(listen).with_context(cannot)?;
+    let address = listener.local_addr().with_context(cannot)?;
+    // Without the port that was found nobody can connect.
+    let wanted = !args.talk.quiet || listen.ends_with(":0");
+    say(json!({ "listening": address.to_string() }), format!("listening on {address}"), wanted)?;
+    if !args.talk.quiet && !address.ip().is_loopback() {
+        report::note(super::send::NOT_ENCRYPTED);
+    }
+    let (socket, peer) = signals::interruptible(move || listener.accept())?.context("cannot accept a connection")?;
+
+    let output = target.name();
+    let sink = target.sink()?;
     let bar = Bar::receiving(&control, !args.talk.quiet && !to_stdout);
     let options = ReceiveOptions {
         receiver: ReceiverConfig::default(),
@@ -46,19 +53,15 @@ pub(crate) fn run(args: &RecvArgs) -> Result<()> {
         stall_timeout: flow::seconds(args.timeout),
     };
     let begun = Instant::now();
-    let sink = target.file()?;
     let received = stream::receive(sink, Link::tcp(socket)?, options, || target.commit(args.fsync), &control);
     let elapsed = begun.elapsed();
     bar.end();
     let summary = received.map_err(|e| {
-        let closed = e.source.as_ref().is_some_and(|s| s.kind() == std::io::ErrorKind::BrokenPipe);
-        let error = anyhow::Error::from(e);
-        if closed && to_stdout {
-            error.context(flow::StdoutClosed)
+        if output.is_to_blame() {
+            output.blame(e)
         } else {
-            error.context(PeerFlow("the transfer failed"))
+            anyhow::Error::from(e).context(format!("cannot receive from {peer}"))
         }
     })?;
-    say(report::receive_json(&summary, elapsed), report::receive_line(&summary, elapsed));
-    Ok(())
+    say(report::receive_json(&summary, elapsed), report::receive_line(&summary, elapsed), !args.talk.quiet)
 }

@@ -4,15 +4,19 @@ use std::net::{TcpStream, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, bail};
 use narrows::stream::{self, Control};
 use narrows::transport::Link;
 
 use crate::args::SendArgs;
-use crate::flow::{self, Source};
+use crate::files::Source;
+use crate::flow;
 use crate::host::{self, Background};
 use crate::progress::Bar;
-use crate::report::{self, PeerFlow};
+use crate::{report, signals};
+
+pub(crate) const NOT_ENCRYPTED: &str = "warning: this connection is neither encrypted nor authenticated; anybody on its \
+                                        way can read and change it";
 
 /// One try to connect takes this long at most; the system's own limit is minutes.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -23,16 +27,19 @@ pub(crate) fn run(args: &SendArgs) -> Result<()> {
         .to
         .strip_prefix("tcp://")
         .ok_or_else(|| narrows::Error::misuse(format!("'{}' is not an address such as tcp://HOST:PORT", args.to)))?;
+    let control = Arc::new(Control::default());
+    signals::stop(&control)?;
     let source = Source::open(Some(&args.file))?;
     let calibration = host::load(args.talk.verbose);
     let mut options = flow::send_options(&args.flow, calibration.as_ref(), args.timeout)?;
     options.sender.check = !args.no_check;
     options.sender.raw_len = source.len();
-    let control = Arc::new(Control::default());
-    flow::stop_on_signals(&control)?;
-    let socket = connect(address, Duration::from_secs_f64(args.retry_connect.clamp(0.0, 1e6)))?;
-    warn_if_public(&socket, args.talk.quiet);
+    let socket = connect(address, Duration::from_secs_f64(args.retry_connect))?;
+    if !args.talk.quiet && socket.peer_addr().is_ok_and(|a| !a.ip().is_loopback()) {
+        report::note(NOT_ENCRYPTED);
+    }
 
+    let input = source.name();
     let bar = Bar::sending(&control, source.len(), !args.talk.quiet);
     let background = Background::start(calibration.is_none());
     let begun = Instant::now();
@@ -40,12 +47,18 @@ pub(crate) fn run(args: &SendArgs) -> Result<()> {
     let elapsed = begun.elapsed();
     bar.end();
     background.end();
-    let (summary, policy) = sent.map_err(|e| anyhow::Error::from(e).context(PeerFlow("the transfer failed")))?;
+    let (summary, policy) = sent.map_err(|e| {
+        if input.is_to_blame() {
+            input.blame(e)
+        } else {
+            anyhow::Error::from(e).context(format!("cannot send to {address}"))
+        }
+    })?;
     host::refresh(calibration, &policy.learned(), args.talk.verbose);
     if args.talk.json {
-        println!("{}", report::send_json(&summary, elapsed));
+        report::out(report::send_json(&summary, elapsed))?;
     } else if !args.talk.quiet {
-        eprintln!("{}", report::line(&summary, elapsed));
+        report::note(report::line(&summary, elapsed));
     }
     Ok(())
 }
@@ -53,7 +66,8 @@ pub(crate) fn run(args: &SendArgs) -> Result<()> {
 fn connect(address: &str, retry: Duration) -> Result<TcpStream> {
     let begun = Instant::now();
     loop {
-        match try_connect(address) {
+        let owned = address.to_owned();
+        match signals::interruptible(move || try_connect(&owned))? {
             Ok(socket) => return Ok(socket),
             Err(e) if begun.elapsed() >= retry => {
                 return Err(e)
@@ -68,17 +82,11 @@ fn try_connect(address: &str) -> Result<TcpStream> {
     let mut last = anyhow!("the name has no address");
     for address in address.to_socket_addrs()? {
         match TcpStream::connect_timeout(&address, CONNECT_TIMEOUT) {
+            // A port of this host that nobody listens on may be given to the very socket that tries it.
+            Ok(socket) if socket.local_addr().is_ok_and(|own| own == address) => bail!("nobody listens there"),
             Ok(socket) => return Ok(socket),
             Err(e) => last = e.into(),
         }
     }
     Err(last)
-}
-
-pub(crate) fn warn_if_public(socket: &TcpStream, quiet: bool) {
-    if !quiet && socket.peer_addr().is_ok_and(|a| !a.ip().is_loopback()) {
-        eprintln!(
-            "narrows: warning: this connection is neither encrypted nor authenticated; anybody on its way can read and change it"
-        );
-    }
 }

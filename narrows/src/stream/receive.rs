@@ -120,6 +120,11 @@ impl Flow {
             let _ = sink.join();
             result = self.check();
         }
+        if result.is_err()
+            && let Some(first) = lock(&self.state).failure.take()
+        {
+            result = Err(first);
+        }
         result?;
         commit().map_err(|e| sink_error(e, "cannot store the output"))
     }
@@ -270,8 +275,11 @@ impl Flow {
                 return;
             }
             if let Err(e) = state.receiver.finish(done) {
+                // Noted before the lock is given up: the next caller of the engine only hears that it has failed already.
+                state.failed = true;
+                state.failure.get_or_insert(e);
                 drop(state);
-                return self.fail(e);
+                return self.changed.notify_all();
             }
             let mut more: Vec<_> = std::iter::from_fn(|| state.receiver.poll_job()).collect();
             drop(state);

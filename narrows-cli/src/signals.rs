@@ -1,0 +1,60 @@
+//! SIGINT and SIGTERM: end in order, leave no half-written file, then die of the signal as the caller expects.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::Duration;
+
+use anyhow::{Result, anyhow};
+use narrows::stream::Control;
+use signal_hook::consts::{SIGINT, SIGPIPE, SIGTERM};
+use signal_hook::low_level::emulate_default_handler;
+
+static RECEIVED: AtomicI32 = AtomicI32::new(0);
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// Stops the flow at the first signal, so that temporary files go and the peer is told; a second one ends at once.
+pub(crate) fn stop(control: &Arc<Control>) -> Result<()> {
+    let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM])?;
+    let control = Arc::clone(control);
+    std::thread::spawn(move || {
+        for signal in signals.forever() {
+            if RECEIVED.swap(signal, Ordering::Relaxed) != 0 {
+                die_of(signal);
+            }
+            control.stop();
+        }
+    });
+    Ok(())
+}
+
+pub(crate) fn received() -> Option<i32> {
+    Some(RECEIVED.load(Ordering::Relaxed)).filter(|signal| *signal != 0)
+}
+
+/// Waits for a call that may block for ever (accept, connect, opening a named pipe) or for a signal.
+pub(crate) fn interruptible<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static) -> Result<T> {
+    let (tell, told) = mpsc::channel();
+    std::thread::spawn(move || tell.send(call()));
+    loop {
+        if received().is_some() {
+            return Err(anyhow!("interrupted"));
+        }
+        match told.recv_timeout(LOOK_EVERY) {
+            Ok(result) => return Ok(result),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return Err(anyhow!("a thread failed; this is a bug")),
+        }
+    }
+}
+
+/// Ends as if the signal had never been caught, so that a shell or a parent sees what happened.
+pub(crate) fn die_of(signal: i32) -> ! {
+    let _ = emulate_default_handler(signal);
+    std::process::exit(128 + signal)
+}
+
+/// Ends as filters do whose reader went away: without a word.
+pub(crate) fn die_of_closed_pipe() -> ! {
+    die_of(SIGPIPE)
+}

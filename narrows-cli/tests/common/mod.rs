@@ -1,0 +1,108 @@
+//! What the tests of the program share.
+#![allow(dead_code, reason = "no test file uses all of it")]
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// A program that hangs is ended here and fails its test.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+pub(crate) fn narrows(home: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_narrows"));
+    // Tests neither read nor write the calibration of whoever runs them.
+    command.env("XDG_CACHE_HOME", home).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+pub(crate) fn finish(mut child: Child) -> Output {
+    let begun = Instant::now();
+    while child.try_wait().unwrap().is_none() {
+        if begun.elapsed() > PATIENCE {
+            let _ = child.kill();
+            panic!("it hangs");
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    child.wait_with_output().unwrap()
+}
+
+/// Runs the program with `input` on stdin.
+pub(crate) fn filter(home: &Path, args: &[&str], input: &[u8]) -> Output {
+    let mut child = narrows(home).args(args).stdin(Stdio::piped()).spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let input = input.to_vec();
+    let feeder = std::thread::spawn(move || drop(stdin.write_all(&input)));
+    let output = child.wait_with_output().unwrap();
+    feeder.join().unwrap();
+    output
+}
+
+pub(crate) fn code(output: &Output) -> i32 {
+    output.status.code().unwrap_or(-1)
+}
+
+pub(crate) fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+pub(crate) fn assert_one_line_error(output: &Output, expected_code: i32) {
+    let text = stderr(output);
+    assert_eq!(code(output), expected_code, "{text}");
+    assert_eq!(text.lines().filter(|l| l.starts_with("narrows: ") && !l.contains("listening")).count(), 1, "{text}");
+}
+
+pub(crate) fn text(len: usize) -> Vec<u8> {
+    let mut out = Vec::with_capacity(len + 64);
+    let mut i = 0u64;
+    while out.len() < len {
+        i = i.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        out.extend_from_slice(format!("{} GET /item/{} 200\n", i >> 40, i >> 55).as_bytes());
+    }
+    out.truncate(len);
+    out
+}
+
+pub(crate) fn random(len: usize) -> Vec<u8> {
+    let mut x = 88_172_645_463_325_252u64;
+    let mut next = || {
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        x as u8
+    };
+    (0..len).map(|_| next()).collect()
+}
+
+pub(crate) fn home() -> tempfile::TempDir {
+    tempfile::tempdir().unwrap()
+}
+
+/// Starts a `recv` on a free port and says which.
+pub(crate) fn listen(home: &Path, args: &[&str]) -> (Child, String) {
+    let mut child = narrows(home).args(["recv", "--listen", "127.0.0.1:0"]).args(args).spawn().unwrap();
+    let mut line = String::new();
+    let mut stderr = BufReader::new(child.stderr.take().unwrap());
+    stderr.read_line(&mut line).unwrap();
+    let address = line.trim().rsplit(' ').next().unwrap().to_string();
+    // What follows is passed on, so that the pipe never fills.
+    let (reader, writer) = std::io::pipe().unwrap();
+    std::thread::spawn(move || {
+        let mut rest = Vec::new();
+        let _ = stderr.read_to_end(&mut rest);
+        let _ = { writer }.write_all(&rest);
+    });
+    child.stderr = Some(std::process::ChildStderr::from(std::os::fd::OwnedFd::from(reader)));
+    (child, format!("tcp://{address}"))
+}
+
+pub(crate) fn entries(folder: &Path) -> Vec<PathBuf> {
+    fs::read_dir(folder).unwrap().map(|e| e.unwrap().path()).collect()
+}
+
+/// Sends a signal to a program that a test started.
+pub(crate) fn signal(child: &Child, name: &str) {
+    assert!(Command::new("kill").args([name, &child.id().to_string()]).status().unwrap().success());
+}

@@ -1,0 +1,270 @@
+//! Damage, hostile streams, signals, silent and vanished peers: one line, a status that is not 0, no partial file.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::process::ExitStatusExt;
+use std::process::Stdio;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use narrows::codec::CodecId;
+use narrows::frame::{BlockHeader, HeaderBytes, Preface, Role};
+
+mod common;
+
+use common::*;
+
+const SIGINT: i32 = 2;
+const SIGPIPE: i32 = 13;
+const SIGTERM: i32 = 15;
+
+/// Runs `check` for each number below `n`, on a few threads: it starts a program each time.
+fn each(n: usize, check: impl Fn(usize) + Sync) {
+    const THREADS: usize = 4;
+    std::thread::scope(|scope| {
+        for first in 0..THREADS {
+            let check = &check;
+            scope.spawn(move || (first..n).step_by(THREADS).for_each(check));
+        }
+    });
+}
+
+#[test]
+fn a_stream_cut_at_any_byte_is_told() {
+    let home = home();
+    let raw = b"abcabcabcabcabcabcabcabcabcabcabcabc, and then something else";
+    let packed = filter(home.path(), &["pipe", "--policy", "fixed:zstd"], raw).stdout;
+    each(packed.len(), |end| {
+        let output = filter(home.path(), &["pipe", "-d"], &packed[..end]);
+        assert_one_line_error(&output, 3);
+        assert!(raw.starts_with(&output.stdout), "cut at {end}");
+        assert_one_line_error(&filter(home.path(), &["inspect", "-"], &packed[..end]), 3);
+    });
+}
+
+#[test]
+fn any_flipped_bit_is_told_and_nothing_false_is_delivered() {
+    let home = home();
+    let raw = b"abcabcabcabcabcabcabcabcabcabcabcabc, and then something else";
+    let packed = filter(home.path(), &["pipe", "--policy", "fixed:lz4"], raw).stdout;
+    let unmeaning = AtomicUsize::new(0);
+    each(packed.len() * 8, |bit| {
+        let mut damaged = packed.clone();
+        damaged[bit / 8] ^= 1 << (bit % 8);
+        let output = filter(home.path(), &["pipe", "-d"], &damaged);
+        // Four bits of an LZ4 block mean nothing (the match length of its last token, which has no match). The check
+        // is over the raw bytes, so such a stream is whole.
+        if code(&output) == 0 {
+            assert_eq!(output.stdout, raw, "bit {bit}");
+            unmeaning.fetch_add(1, Ordering::Relaxed);
+        } else {
+            assert_one_line_error(&output, 3);
+            assert!(raw.starts_with(&output.stdout), "bit {bit}");
+        }
+    });
+    assert!(unmeaning.into_inner() <= 4);
+    // Inspection reads frames with code of its own.
+    each(packed.len(), |at| {
+        let mut damaged = packed.clone();
+        damaged[at] ^= 0x40;
+        assert_one_line_error(&filter(home.path(), &["inspect", "-"], &damaged), 3);
+    });
+}
+
+#[test]
+fn bytes_after_the_end_other_formats_and_newer_ones_are_told() {
+    let home = home();
+    let packed = filter(home.path(), &["pipe"], &text(5000)).stdout;
+    let after = [&packed[..], b"x"].concat();
+    let twice = [&packed[..], &packed[..]].concat();
+    for bad in [&after[..], &twice, b"this is no stream", b"NRW\x1a\x02 a later version", b"", b"NRW"] {
+        assert_one_line_error(&filter(home.path(), &["pipe", "-t"], bad), 3);
+        assert_one_line_error(&filter(home.path(), &["inspect", "-"], bad), 3);
+    }
+    let newer = filter(home.path(), &["pipe", "-d"], b"NRW\x1a\x02 a later version");
+    assert!(stderr(&newer).contains("version 2"), "{}", stderr(&newer));
+}
+
+#[test]
+fn headers_that_lie_and_bombs_are_refused() {
+    let home = home();
+    let preface = Preface {
+        role: Role::Sender,
+        critical: 0,
+        optional: 0,
+        check: true,
+        block_max: 128 << 10,
+        history: 0,
+        codecs: 0xff,
+    };
+    let stream = |preface: &Preface, header: &BlockHeader, body: &[u8]| {
+        [&HeaderBytes::preface(preface)[..], &header.encode(Some(0))[..], body].concat()
+    };
+    let data = |codec, raw_len, wire_len| BlockHeader::data(codec, false, raw_len, wire_len);
+    let body = [0; 64];
+    let hostile = [
+        // Blocks beyond what the preface says, and beyond what the check allows.
+        stream(&preface, &data(CodecId::CONSTANT, 200 << 20, 1), &body),
+        stream(&preface, &data(CodecId::CONSTANT, 128 << 10, 1), &body[..1]),
+        stream(&preface, &data(CodecId::ZSTD, 128 << 10, 64), &body),
+        stream(&preface, &data(CodecId::XZ, 128 << 10, 64), &body),
+        // Lengths that contradict each other, an unknown codec, a link to history that is not there.
+        stream(&preface, &data(CodecId::STORE, 64, 63), &body[..63]),
+        stream(&preface, &data(CodecId::LZ4, 64, 64), &body),
+        stream(&preface, &data(CodecId(31), 64, 32), &body[..32]),
+        stream(&preface, &BlockHeader::data(CodecId::LZ4, true, 64, 32), &body[..32]),
+        // Limits that this reader does not have.
+        stream(&Preface { block_max: 64 << 20, ..preface }, &data(CodecId::CONSTANT, 64 << 20, 1), &body[..1]),
+        stream(&Preface { history: 64 << 20, ..preface }, &data(CodecId::CONSTANT, 64, 1), &body[..1]),
+        stream(&Preface { critical: 0x8000, ..preface }, &data(CodecId::CONSTANT, 64, 1), &body[..1]),
+        stream(&Preface { role: Role::Receiver, ..preface }, &data(CodecId::CONSTANT, 64, 1), &body[..1]),
+    ];
+    for (i, bytes) in hostile.iter().enumerate() {
+        let output = filter(home.path(), &["pipe", "-d"], bytes);
+        assert_one_line_error(&output, 3);
+        assert!(output.stdout.is_empty(), "{i}");
+        assert_one_line_error(&filter(home.path(), &["inspect", "-"], bytes), 3);
+    }
+}
+
+#[test]
+fn a_reader_that_goes_away_ends_every_filter_quietly() {
+    let home = home();
+    let folder = tempfile::tempdir().unwrap();
+    let packed = folder.path().join("packed");
+    let args = ["pipe", "-o", packed.to_str().unwrap(), "--block-max", "1K", "--policy", "fixed:lz4"];
+    assert_eq!(code(&filter(home.path(), &args, &text(20_000_000))), 0);
+    for args in [
+        &["pipe", "/dev/zero", "--policy", "fixed:store"][..],
+        &["pipe", "-d", packed.to_str().unwrap()],
+        &["inspect", "--frames", packed.to_str().unwrap()],
+    ] {
+        let mut child = narrows(home.path()).args(args).spawn().unwrap();
+        let mut first = [0; 10];
+        child.stdout.take().unwrap().read_exact(&mut first).unwrap();
+        let output = finish(child);
+        assert_eq!((output.status.signal(), stderr(&output).as_str()), (Some(SIGPIPE), ""), "{args:?}");
+    }
+}
+
+#[test]
+fn a_signal_ends_what_only_waits() {
+    let home = home();
+    let folder = tempfile::tempdir().unwrap();
+    let target = folder.path().join("target");
+    // Nobody connects.
+    let (recv, _) = listen(home.path(), &["-o", target.to_str().unwrap()]);
+    signal(&recv, "-TERM");
+    assert_eq!(finish(recv).status.signal(), Some(SIGTERM));
+    assert!(entries(folder.path()).is_empty());
+    // Nobody listens, and it tries on; nobody reads the named pipe; the input stays silent.
+    let fifo = folder.path().join("fifo");
+    assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    for args in [
+        &["send", "/dev/null", "tcp://127.0.0.1:1", "--retry-connect", "1000"][..],
+        &["pipe", "-o", fifo.to_str().unwrap()],
+        &["pipe", fifo.to_str().unwrap()],
+        &["pipe", "-d"],
+    ] {
+        let mut child = narrows(home.path()).args(args).stdin(Stdio::piped()).spawn().unwrap();
+        // Signals are caught before anything is waited for, but not before the program has begun.
+        wait_until_signals_are_caught(&child);
+        let silent = child.stdin.take();
+        signal(&child, "-INT");
+        let output = finish(child);
+        assert_eq!(output.status.signal(), Some(SIGINT), "{args:?}: {}", stderr(&output));
+        assert_eq!(stderr(&output).lines().count(), 1, "{args:?}: {}", stderr(&output));
+        drop(silent);
+    }
+}
+
+/// The system says which signals a process catches.
+fn wait_until_signals_are_caught(child: &std::process::Child) {
+    let begun = Instant::now();
+    while begun.elapsed() < PATIENCE {
+        let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
+        let caught = status.lines().find_map(|l| l.strip_prefix("SigCgt:")).unwrap().trim();
+        if u64::from_str_radix(caught, 16).unwrap() >> (SIGTERM - 1) & 1 == 1 {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    panic!("it does not catch signals");
+}
+
+#[test]
+fn a_sender_that_is_silent_or_vanishes_leaves_no_file() {
+    let home = home();
+    let folder = tempfile::tempdir().unwrap();
+    let target = folder.path().join("target");
+    let packed = filter(home.path(), &["pipe"], &text(300_000)).stdout;
+    for (bytes, hold, expected) in [(&packed[..0], true, 1), (&packed[..5000], true, 1), (&packed[..5000], false, 3)] {
+        let (recv, address) = listen(home.path(), &["-o", target.to_str().unwrap(), "--timeout", "1", "-q"]);
+        let mut socket = TcpStream::connect(address.strip_prefix("tcp://").unwrap()).unwrap();
+        socket.write_all(bytes).unwrap();
+        let held = hold.then_some(socket);
+        assert_one_line_error(&finish(recv), expected);
+        assert!(entries(folder.path()).is_empty());
+        drop(held);
+    }
+}
+
+#[test]
+fn a_source_that_changes_under_send_is_told() {
+    let home = home();
+    let folder = tempfile::tempdir().unwrap();
+    let source = folder.path().join("source");
+    for grows in [false, true] {
+        // Longer than all buffers between the two, so that the reading has not ended when the first byte arrives.
+        let file = fs::File::create(&source).unwrap();
+        file.set_len(256 << 20).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = format!("tcp://{}", listener.local_addr().unwrap());
+        let args = ["send", source.to_str().unwrap(), &address, "-q", "--policy", "fixed:store"];
+        let send = narrows(home.path()).args(args).spawn().unwrap();
+        let (mut socket, _) = listener.accept().unwrap();
+        socket.read_exact(&mut [0; 100]).unwrap();
+        file.set_len(if grows { 300 << 20 } else { 200 << 20 }).unwrap();
+        let drain = std::thread::spawn(move || std::io::copy(&mut socket, &mut std::io::sink()));
+        let output = finish(send);
+        assert_one_line_error(&output, 1);
+        let what = if grows { "grew while it was read" } else { "shrank while it was read" };
+        assert!(stderr(&output).contains(what) && stderr(&output).contains("source"), "{}", stderr(&output));
+        let _ = drain.join().unwrap();
+    }
+}
+
+#[test]
+fn an_output_that_cannot_be_written_is_named() {
+    let home = home();
+    for (args, input) in [
+        (&["pipe", "-o", "/dev/full"][..], text(100_000)),
+        (&["pipe", "-d", "-o", "/dev/full"], filter(home.path(), &["pipe"], &text(100_000)).stdout),
+    ] {
+        let output = filter(home.path(), args, &input);
+        assert_one_line_error(&output, 1);
+        assert_eq!(stderr(&output), "narrows: cannot write /dev/full: No space left on device\n");
+    }
+    let output = filter(home.path(), &["pipe", "-o", "/nonexistent/folder/file"], b"");
+    assert_eq!(stderr(&output), "narrows: cannot write /nonexistent/folder/file: No such file or directory\n");
+}
+
+#[test]
+fn a_replaced_file_keeps_its_place_and_its_readers() {
+    let home = home();
+    let folder = tempfile::tempdir().unwrap();
+    let (target, link) = (folder.path().join("target"), folder.path().join("link"));
+    fs::write(&target, "old").unwrap();
+    fs::set_permissions(&target, fs::Permissions::from_mode(0o640)).unwrap();
+    symlink("target", &link).unwrap();
+    let packed = filter(home.path(), &["pipe"], b"new").stdout;
+    let args = ["pipe", "-d", "-o", link.to_str().unwrap()];
+    assert_one_line_error(&filter(home.path(), &args, &packed[..packed.len() - 1]), 3);
+    assert_eq!(fs::read(&target).unwrap(), b"old");
+    assert_eq!(code(&filter(home.path(), &args, &packed)), 0);
+    assert_eq!(fs::read(&target).unwrap(), b"new");
+    assert!(link.symlink_metadata().unwrap().is_symlink());
+    assert_eq!(target.metadata().unwrap().permissions().mode() & 0o777, 0o640);
+}
