@@ -6,6 +6,45 @@ use clap::{Args as ClapArgs, Parser, Subcommand};
 use narrows::codec::Method;
 use narrows::policy::PolicySpec;
 
+const HELP: &str = "\
+EXIT STATUS
+  0  success; `send` succeeds only when the receiver has said that everything is stored
+  1  input, output, network or peer failed
+  2  wrong usage
+  3  the stream is damaged, cut short, too new, or beyond the limits
+
+After SIGINT or SIGTERM, or when the reader of the output goes away (SIGPIPE), the program dies of that signal, which a \
+shell shows as 130, 143 and 141. A file named with -o appears only when it is complete and checked; until then the bytes \
+are in a temporary file beside it, which every failure removes. Bytes on stdout are passed on as their blocks are \
+verified: rely on the exit status before you use them.
+
+EXAMPLES
+  Pack a folder, look at the result, unpack it:
+    tar c dir | narrows pipe -o dir.tar.nrw
+    narrows inspect dir.tar.nrw
+    narrows pipe -d dir.tar.nrw | tar x
+  Adapt to a link that another program carries:
+    tar c dir | narrows pipe | ssh host 'narrows pipe -d | tar x'
+  Send a file over TCP (not encrypted: stay on hosts and networks that you trust):
+    narrows recv --listen 127.0.0.1:7700 -o copy --fsync
+    narrows send file tcp://127.0.0.1:7700 --retry-connect 10
+  See what would be gained, and what each method does on your data:
+    narrows demo
+    narrows bench codecs --corpus DIR
+
+METHODS AND POLICIES
+A method is a codec (store, constant, lz4, zstd, zlib, bzip2, xz, snappy), perhaps with a setting (lz4:accel=1 to 64, \
+lz4:hc=9, zstd:level=-7 to 19, zlib and bzip2:level=1 to 9, xz:level=0 to 9), and perhaps with `link` (lz4 and zstd), to refer back to earlier \
+blocks. --methods takes several, separated by commas. A policy is `balance` or `fixed:METHOD`, such as \
+fixed:zstd:level=3,link.
+
+FILES
+$XDG_CACHE_HOME/narrows/calibration (or ~/.cache/narrows/calibration): how fast this host runs each method. Made in the \
+background by the first flow that lasts a second, or by `narrows calibrate`; it may be removed at any time.
+
+ENVIRONMENT
+NO_COLOR switches colours off.";
+
 #[derive(Parser)]
 #[command(
     name = "narrows",
@@ -13,12 +52,8 @@ use narrows::policy::PolicySpec;
     about = "Make data cross a narrow place faster",
     long_about = "Narrows chooses for every block whether and how to compress it, from the data, the link, the CPUs and \
                   the receiver as they are at that moment. Leave it on everywhere; there is no level to think about.",
-    after_help = "EXIT STATUS\n  0    success\n  1    input, output, network or peer failed\n  2    wrong usage\n  \
-                  3    the stream is damaged, truncated, too new, or beyond the limits\n  141  the reader of the output \
-                  went away (as after SIGPIPE)\n\nEXAMPLES\n  tar c dir | narrows pipe > dir.tar.nrw\n  \
-                  narrows pipe -d < dir.tar.nrw | tar x\n  narrows recv --listen 127.0.0.1:7700 -o copy &\n  \
-                  narrows send file tcp://127.0.0.1:7700\n  narrows inspect dir.tar.nrw\n  narrows demo\n\n\
-                  Method speeds of this host are kept in $XDG_CACHE_HOME/narrows (or ~/.cache/narrows); NO_COLOR is respected."
+    after_help = "Exit status: 0 success, 1 failure of input, output or peer, 2 wrong usage, 3 bad stream. More: --help",
+    after_long_help = HELP
 )]
 pub(crate) struct Args {
     #[command(subcommand)]

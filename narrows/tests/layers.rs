@@ -93,6 +93,16 @@ fn unsafe_code_lives_in_sys_and_codec_wrappers_only() {
     }
 }
 
+#[test]
+fn the_documents_stand_and_the_format_names_this_version() {
+    for name in ["ARCHITECTURE.md", "defaults.md", "format.md", "policy.md", "terms.md"] {
+        assert!(workspace().join("docs").join(name).is_file(), "docs/{name}");
+    }
+    let format = fs::read_to_string(workspace().join("docs/format.md")).unwrap();
+    let (_, versions) = format.split_once("Versions").expect("format.md has a table of versions");
+    assert!(versions.contains(&format!("| {} | 0.", narrows::frame::VERSION)));
+}
+
 fn workspace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_path_buf()
 }
