@@ -15,7 +15,7 @@ use narrows::monitor::cost::Prior;
 use narrows::monitor::data::{Features, TERMS};
 
 use crate::measure::REFERENCE_FILE;
-use crate::table::{self, CLASSES, STORE_NS_PER_BYTE, Table};
+use crate::table::{self, CLASSES, Table};
 
 /// Weight of one block by its class: small blocks are many, and 128 KiB is what matters most.
 const CLASS_WEIGHTS: [f64; CLASSES.len()] = [0.06, 0.25, 1.0, 0.5];
@@ -89,17 +89,17 @@ pub(crate) fn fit(tables: &[Table], leave_out: Option<&str>, reference: &Referen
     let Some(first) = samples.first() else { bail!("there are no pools to fit a prior on") };
     let methods = &tables[0].methods;
     let count = first.targets[0][0].len();
-    let normal = normal_matrix(&samples);
     let mut forms = Vec::new();
     for target in 0..3 {
-        forms.push(solve_forms(&samples, &normal, target, count)?);
+        let form = |m| solve_form(&samples, target, m);
+        forms.push((0..count).map(form).collect::<Result<Vec<_>>>()?);
     }
     let mut text = String::from("narrows-prior 1\n");
     writeln!(text, "methods {}", Method::print_list(methods))?;
     for (key, form) in ["bs", "bc", "bd"].iter().zip(&forms) {
         row(&mut text, key, form.iter().flatten().copied());
     }
-    for (target, between_key, within_key) in [(0, "ss", "sw"), (1, "cs", "cw")] {
+    for (target, between_key, within_key) in [(RATIO, "ss", "sw"), (ENCODE, "cs", "cw")] {
         let (between, within) = covariances(&samples, &forms[target], target, count);
         row(&mut text, between_key, between.iter().flatten().copied());
         row(&mut text, within_key, within.iter().flatten().copied());
@@ -121,6 +121,11 @@ fn row(text: &mut String, key: &str, values: impl Iterator<Item = f64>) {
     text.push('\n');
 }
 
+/// Targets of the regression.
+const RATIO: usize = 0;
+const ENCODE: usize = 1;
+const DECODE: usize = 2;
+
 /// One pool as the regression sees it.
 struct Sample {
     terms: Vec<[f64; TERMS]>,
@@ -141,10 +146,9 @@ impl Sample {
                 let n = class_len as f64;
                 sample.terms.push(Features::sample(block).terms().map(f64::from));
                 sample.weights.push(CLASS_WEIGHTS[class]);
-                sample.targets[0].push(costs.iter().map(|c| (n / c.wire_len).ln().max(0.0)).collect());
-                sample.targets[1].push(costs.iter().map(|c| (c.encode_ns.max(10.0) * 1e-9 / n).ln()).collect());
-                let decode = |c: &table::Cost| if c.wire_len < n { c.decode_ns } else { n * STORE_NS_PER_BYTE };
-                sample.targets[2].push(costs.iter().map(|c| (decode(c).max(10.0) * 1e-9 / n).ln()).collect());
+                sample.targets[RATIO].push(costs.iter().map(|c| (n / c.wire_len).ln().max(0.0)).collect());
+                sample.targets[ENCODE].push(costs.iter().map(|c| (c.encode_ns.max(10.0) * 1e-9 / n).ln()).collect());
+                sample.targets[DECODE].push(costs.iter().map(|c| (c.decode_ns.max(10.0) * 1e-9 / n).ln()).collect());
             }
             if class == RESIDUAL_CLASS {
                 sample.residual_blocks = begin..sample.terms.len();
@@ -158,44 +162,38 @@ impl Sample {
 
 type Square = [[f64; TERMS]; TERMS];
 
-fn normal_matrix(samples: &[Sample]) -> Square {
-    let mut g = [[0.0; TERMS]; TERMS];
-    for sample in samples {
-        for (x, w) in sample.terms.iter().zip(&sample.weights) {
-            for i in 0..TERMS {
-                for j in 0..TERMS {
-                    g[i][j] += w * x[i] * x[j];
-                }
-            }
-        }
-    }
-    for (i, row) in g.iter_mut().enumerate() {
-        row[i] += samples.len() as f64 * if i == 0 { RIDGE_CONSTANT } else { RIDGE };
-    }
-    g
+/// Whether a block says something about a method: one that did not shrink is never decoded with it.
+fn counts(sample: &Sample, target: usize, block: usize, m: usize) -> bool {
+    target != DECODE || sample.targets[RATIO][block][m] > 0.0
 }
 
-/// One linear form for each method. The ridge pulls towards the mean, not towards zero.
-fn solve_forms(samples: &[Sample], normal: &Square, target: usize, count: usize) -> Result<Vec<[f64; TERMS]>> {
-    let factor = cholesky(normal).context("the features of these pools do not determine a fit")?;
-    let rows = samples.iter().map(|s| s.terms.len()).sum::<usize>() as f64;
-    let mut forms = Vec::with_capacity(count);
-    for m in 0..count {
-        let mean = samples.iter().flat_map(|s| &s.targets[target]).map(|y| y[m]).sum::<f64>() / rows;
-        let mut right = [0.0; TERMS];
-        for sample in samples {
-            let blocks = sample.terms.iter().zip(&sample.weights).zip(&sample.targets[target]);
-            for ((x, w), y) in blocks {
-                for i in 0..TERMS {
-                    right[i] += w * x[i] * (y[m] - mean);
-                }
+/// The linear form of one method. The ridge pulls towards the mean, not towards zero.
+fn solve_form(samples: &[Sample], target: usize, m: usize) -> Result<[f64; TERMS]> {
+    let rows = || {
+        samples
+            .iter()
+            .flat_map(move |s| (0..s.terms.len()).filter(move |b| counts(s, target, *b, m)).map(move |b| (s, b)))
+    };
+    let number = rows().count().max(1) as f64;
+    let mean = rows().map(|(s, b)| s.targets[target][b][m]).sum::<f64>() / number;
+    let mut normal = [[0.0; TERMS]; TERMS];
+    let mut right = [0.0; TERMS];
+    for (sample, block) in rows() {
+        let (x, w, y) = (&sample.terms[block], sample.weights[block], sample.targets[target][block][m] - mean);
+        for i in 0..TERMS {
+            right[i] += w * x[i] * y;
+            for j in 0..TERMS {
+                normal[i][j] += w * x[i] * x[j];
             }
         }
-        let mut form = solve(&factor, right);
-        form[0] += mean;
-        forms.push(form);
     }
-    Ok(forms)
+    for (i, row) in normal.iter_mut().enumerate() {
+        row[i] += samples.len() as f64 * if i == 0 { RIDGE_CONSTANT } else { RIDGE };
+    }
+    let factor = cholesky(&normal).context("the features of these pools do not determine a fit")?;
+    let mut form = solve(&factor, right);
+    form[0] += mean;
+    Ok(form)
 }
 
 /// Covariances over methods of what the forms leave: (between pools, within pools).
@@ -275,7 +273,9 @@ fn residuals(table: &Table, text: &str, prior: &Prior) -> Result<String> {
     let m = prior.methods().iter().position(|m| *m == Method::zstd(1)).unwrap_or(0);
     let sample = Sample::of(table);
     let mut parts = Vec::new();
-    for (target, key, name) in [(0, "bs ", "log ratio"), (1, "bc ", "log encode time"), (2, "bd ", "log decode time")] {
+    for (target, key, name) in
+        [(RATIO, "bs ", "log ratio"), (ENCODE, "bc ", "log encode time"), (DECODE, "bd ", "log decode time")]
+    {
         let line = text.lines().find_map(|l| l.strip_prefix(key)).context("a row is missing")?;
         let numbers: Vec<f64> = line.split(' ').map(str::parse).collect::<Result<_, _>>()?;
         let mut form = [0.0; TERMS];
@@ -283,13 +283,14 @@ fn residuals(table: &Table, text: &str, prior: &Prior) -> Result<String> {
         let left: Vec<f64> = sample
             .residual_blocks
             .clone()
+            .filter(|b| counts(&sample, target, *b, m))
             .map(|b| {
                 let guess = dot(&form, &sample.terms[b]);
-                sample.targets[target][b][m] - if target == 0 { guess.max(0.0) } else { guess }
+                sample.targets[target][b][m] - if target == RATIO { guess.max(0.0) } else { guess }
             })
             .collect();
-        let mean = left.iter().sum::<f64>() / left.len() as f64;
-        let deviation = (left.iter().map(|e| (e - mean).powi(2)).sum::<f64>() / left.len() as f64).sqrt();
+        let mean = left.iter().sum::<f64>() / left.len().max(1) as f64;
+        let deviation = (left.iter().map(|e| (e - mean).powi(2)).sum::<f64>() / left.len().max(1) as f64).sqrt();
         parts.push(format!("{name} {mean:+.2} sd {deviation:.2}"));
     }
     Ok(format!("{}: {}", prior.methods()[m], parts.join(", ")))

@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use narrows::block::Block;
 use narrows::codec::Method;
+use narrows::sender::worthwhile_len;
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Block lengths that are measured.
@@ -89,8 +90,12 @@ impl Table {
         let bytes_path = path.with_extension("pool");
         let bytes = fs::read(&bytes_path).with_context(|| format!("cannot read {}", bytes_path.display()))?;
         let mut table = Self::parse(&text, bytes).with_context(|| format!("{} is no table", path.display()))?;
-        for rows in &mut table.rows {
+        for (rows, class_len) in table.rows.iter_mut().zip(CLASSES) {
             clean(rows);
+            // As the engine does it: what hardly shrinks goes raw.
+            for cost in rows.iter_mut().flatten().filter(|c| c.wire_len > worthwhile_len(class_len) as f64) {
+                (cost.wire_len, cost.decode_ns) = (class_len as f64, 0.0);
+            }
         }
         Ok(table)
     }

@@ -25,7 +25,7 @@ mod reverse;
 mod summary;
 
 pub use crate::monitor::LinkSample;
-pub use job::{Done, Job, JobKind};
+pub use job::{Done, Job, JobKind, worthwhile_len};
 pub use summary::{MixRow, Summary};
 
 use reverse::{Event, Reverse};

@@ -49,6 +49,12 @@ pub struct Done {
     pub(super) frame: Frame,
 }
 
+/// Longest body for which a block counts as shrunk; a longer one goes as `store` (D10). Less than 1/128 saved is not worth
+/// decoding: a slow method takes longer to decode than the bytes take on most links.
+pub fn worthwhile_len(raw_len: usize) -> usize {
+    raw_len.saturating_sub(1 + raw_len / 128)
+}
+
 impl Job {
     /// Encodes the block and builds its frame. `wall_ns` and `cpu_ns` of the result are for the caller to fill.
     pub fn run(self, contexts: &mut Contexts, pool: &BufferPool) -> Done {
@@ -59,7 +65,7 @@ impl Job {
     /// A job that was not run but answered from a table: a body of `wire_len` zero bytes, no check.
     pub fn simulated(mut self, wire_len: usize, wall_ns: u64, cpu_ns: u64) -> Done {
         self.check = false;
-        let encoded = (wire_len < self.raw.len()).then(|| Block::zeros(wire_len));
+        let encoded = (wire_len <= worthwhile_len(self.raw.len())).then(|| Block::zeros(wire_len));
         Done { wall_ns, cpu_ns, ..self.done(encoded) }
     }
 
