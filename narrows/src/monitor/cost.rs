@@ -29,6 +29,12 @@ const CONTEXT_DISTANCE: f32 = 0.2;
 const INHERITED: f32 = 0.6;
 /// How much of the variance between blocks is added at every observation: older ones count less and less.
 const FORGETTING: f32 = 0.3;
+/// How quickly the scale of the variance follows what is seen, and its limits.
+const SCALE_GAIN: f32 = 0.1;
+const SCALE_MIN: f32 = 0.02;
+const SCALE_MAX: f32 = 4.0;
+/// One block that surprises by more than two standard deviations is an outlier, not evidence of the scale.
+const SURPRISE_MAX: f32 = 4.0;
 /// Work per block whatever the method: queueing, waking, header, system call.
 pub const FIXED_S: f32 = 4e-6;
 /// The part of it that a worker's CPU clock sees.
@@ -82,6 +88,8 @@ struct Context {
 struct Filter {
     x: PerMethod,
     p: Matrix,
+    /// How much this kind of data varies from block to block, against the average kind that the prior knows.
+    scale: f32,
 }
 
 impl CostModel {
@@ -132,8 +140,8 @@ impl CostModel {
     fn open_context(&mut self, features: &Features, nearest: Option<usize>) -> usize {
         let mut context = Context {
             centroid: *features,
-            size: Filter { x: [0.0; METHODS_MAX], p: self.forms.size_between },
-            cost: Filter { x: [0.0; METHODS_MAX], p: self.forms.cost_between },
+            size: Filter { x: [0.0; METHODS_MAX], p: self.forms.size_between, scale: 1.0 },
+            cost: Filter { x: [0.0; METHODS_MAX], p: self.forms.cost_between, scale: 1.0 },
             stubborn: 0,
             last_used: self.clock,
         };
@@ -182,7 +190,7 @@ impl CostModel {
     /// One standard deviation of a predicted encode time, as a share of it.
     pub fn encode_sigma(&self, context: usize, m: usize) -> f32 {
         let context = &self.contexts[context.min(self.contexts.len() - 1)];
-        (self.forms.cost_within[m][m] + context.cost.p[m][m].max(0.0)).sqrt().min(1.5)
+        (context.cost.scale * self.forms.cost_within[m][m] + context.cost.p[m][m].max(0.0)).sqrt().min(1.5)
     }
 
     /// How uncertain the ratio of a method is, against what varies from block to block anyway.
@@ -203,11 +211,11 @@ impl CostModel {
         let prior_size = dot(&self.forms.size, &terms, m).clamp(0.0, LOG_RATIO_MAX);
         let log_ratio = (n / wire_len.max(1) as f32).ln().max(0.0);
         context.stubborn = if log_ratio < SHRANK_MIN { context.stubborn.saturating_add(1) } else { 0 };
-        context.size.observe(m, log_ratio - prior_size, self.forms.size_within[m][m] + 1e-5, &self.forms.size_within);
+        context.size.observe(m, log_ratio - prior_size, 1e-5, &self.forms.size_within);
         if cpu_ns > 0 {
             let cpu_s = (cpu_ns as f32 * 1e-9 - FIXED_SEEN_S).max(1e-8);
             let residual = (cpu_s / n).ln() - dot(&self.forms.encode, &terms, m);
-            context.cost.observe(m, residual, self.forms.cost_within[m][m] + 1e-3, &self.forms.cost_within);
+            context.cost.observe(m, residual, 1e-3, &self.forms.cost_within);
         }
         self.cpu.observe(wall_ns, cpu_ns);
     }
@@ -259,6 +267,7 @@ pub struct Seen {
 
 impl Filter {
     fn inherit(&mut self, near: &Self, within: &Matrix) {
+        self.scale = near.scale.sqrt();
         for (x, near) in self.x.iter_mut().zip(near.x) {
             *x = INHERITED * near;
         }
@@ -269,16 +278,19 @@ impl Filter {
         }
     }
 
-    /// One scalar observation `y` of component `m` with variance `v`.
-    fn observe(&mut self, m: usize, y: f32, v: f32, within: &Matrix) {
+    /// One scalar observation `y` of component `m`, exact but for the variance from block to block and `noise`.
+    fn observe(&mut self, m: usize, y: f32, noise: f32, within: &Matrix) {
+        let added = FORGETTING * self.scale;
         for (row, within) in self.p.iter_mut().zip(within) {
             for (p, within) in row.iter_mut().zip(within) {
-                *p += FORGETTING * within;
+                *p += added * within;
             }
         }
         let observed = self.p[m];
-        let scale = 1.0 / (observed[m] + v);
+        let scale = 1.0 / (observed[m] + self.scale * within[m][m] + noise);
         let error = y - self.x[m];
+        let surprise = (error * error * scale).min(SURPRISE_MAX) - 1.0;
+        self.scale = (self.scale * (SCALE_GAIN * surprise).exp()).clamp(SCALE_MIN, SCALE_MAX);
         for (x, row) in self.x.iter_mut().zip(&mut self.p) {
             let gain = row[m] * scale;
             *x += gain * error;

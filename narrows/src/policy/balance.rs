@@ -7,7 +7,7 @@
 
 use super::{Choice, Outcome, Policy, PolicySetup, Rescue};
 use crate::codec::{CodecId, Method};
-use crate::monitor::cost::{CostModel, METHODS_MAX, Prediction, Seen};
+use crate::monitor::cost::{CostModel, FIXED_S, METHODS_MAX, Prediction, Seen};
 use crate::monitor::data::{Features, constant_prefix, is_constant};
 use crate::monitor::{Ask, PendingState, View};
 
@@ -191,7 +191,11 @@ impl Balance {
         while self.chosen >= 2 && class < 2 && self.cpu_pace * (CLASSES[class] as f32) < FIXED_COVER_S {
             class += 1;
         }
-        if view.link.known && rate > SMALL_BLOCKS_ABOVE {
+        // A raw block shall take the link as long as the decision takes the CPU.
+        while view.link.known && class < 2 && self.chosen < 8 && (CLASSES[class] as f32) < FIXED_S * rate {
+            class += 1;
+        }
+        if view.link.known && rate > SMALL_BLOCKS_ABOVE && view.left.is_some_and(|l| l < 8 << 20) {
             class = class.min(1);
         }
         CLASSES[class]
@@ -244,7 +248,8 @@ impl Balance {
 
     /// Step 8: the method with the lowest score, the idle time of the link included.
     fn cheapest_with_idle(&self, view: &View<'_>, context: usize, p: &Prediction, now: &Now, len: usize) -> usize {
-        let tail = view.left.is_some_and(|left| left <= len as u64);
+        // Nothing but the rest of the flow overlaps the decoding of this block.
+        let rest = view.left.map_or(f32::INFINITY, |left| left.saturating_sub(len as u64) as f32);
         let lightest = 1.min(self.costs.methods().len() - 1);
         let raw_banned = !view.link.known && lightest > 0 && p.wire_len[lightest] < 0.85 * p.wire_len[0];
         let (mut best, mut best_cost) = (0, f32::INFINITY);
@@ -262,7 +267,8 @@ impl Balance {
             let late_s =
                 if m == 0 { p.encode_s[0] } else { p.encode_s[m] * (1.0 + self.costs.encode_sigma(context, m)) };
             let idle_s = (late_s - now.backlog_s).max(0.0);
-            let tail_s = if tail { p.decode_s[m] } else { 0.0 };
+            let rest_s = rest / len as f32 * (p.wire_len[m] / now.rate).max(p.encode_s[m] / self.cores);
+            let tail_s = (p.decode_s[m] - rest_s).max(0.0);
             let cost = (1.0 - now.price) * p.encode_s[m] / self.cores
                 + now.price * (p.wire_len[m] / now.rate + idle_s + tail_s)
                 + self.receiver_price * p.decode_s[m] / now.decoders;
