@@ -264,9 +264,7 @@ impl Balance {
             if m > 0 && (p.decode_s[m] / now.decoders > raw_s || p.wire_len[m] > SAVING_MIN * p.wire_len[0]) {
                 continue;
             }
-            let late_s =
-                if m == 0 { p.encode_s[0] } else { p.encode_s[m] * (1.0 + self.costs.encode_sigma(context, m)) };
-            let idle_s = (late_s - now.backlog_s).max(0.0);
+            let idle_s = (self.late_s(context, p, m) - now.backlog_s).max(0.0);
             let rest_s = rest / len as f32 * (p.wire_len[m] / now.rate).max(p.encode_s[m] / self.cores);
             let tail_s = (p.decode_s[m] - rest_s).max(0.0);
             let cost = (1.0 - now.price) * p.encode_s[m] / self.cores
@@ -285,6 +283,11 @@ impl Balance {
             }
         }
         best
+    }
+
+    /// Encode time of a method, one standard deviation on the late side.
+    fn late_s(&self, context: usize, p: &Prediction, m: usize) -> f32 {
+        if m == 0 { p.encode_s[0] } else { p.encode_s[m] * (1.0 + self.costs.encode_sigma(context, m)) }
     }
 
     fn allowed(&self, view: &View<'_>, m: usize, len: usize) -> bool {
@@ -412,13 +415,13 @@ impl Policy for Balance {
             wanted = CLASSES[0];
         }
         wanted = wanted.min(view.limits.block_max);
-        let len = wanted.min(view.upcoming.len());
+        let mut len = wanted.min(view.upcoming.len());
         if let Some(choice) = self.constant(view, len) {
             return choice;
         }
         let features = Features::sample(&view.upcoming[..len]);
         let context = self.costs.context(&features);
-        let p = self.costs.predict(context, &features, len);
+        let mut p = self.costs.predict(context, &features, len);
         if len >= CLASSES[1] || self.ring_len < 4 {
             self.ring[self.ring_next] = p;
             self.ring_next = (self.ring_next + 1) % RING;
@@ -430,13 +433,21 @@ impl Policy for Balance {
         self.why = Why { price, backlog_s, receiver_price: self.receiver_price, ..self.why };
 
         let rescue = self.rescue_method(view, &p, len, rate);
-        let m = match view.ask {
+        let mut m = match view.ask {
             // The first piece goes raw: nothing is known, and nothing is sooner on the link.
             _ if first => 0,
             Ask::Next => self.cheapest_with_idle(view, context, &p, &now, len),
             Ask::Bypass if p.wire_len[rescue] < RESCUE_GAIN * p.wire_len[0] => rescue,
             Ask::Bypass => 0,
         };
+        // The length was cut for the methods so far; a slower one must not be later than the ramp allows.
+        let in_time_s = backlog_s.max(RAMP_SHARE * view.busy_ns as f32 * 1e-9);
+        while view.ask == Ask::Next && !first && m > 0 && self.late_s(context, &p, m) > in_time_s {
+            let Some(shorter) = CLASSES.iter().rev().find(|n| **n < len) else { break };
+            (wanted, len) = (*shorter, *shorter);
+            p = self.costs.predict(context, &features, len);
+            m = self.cheapest_with_idle(view, context, &p, &now, len);
+        }
         let info = Info {
             seq: view.seq,
             context,
