@@ -17,6 +17,9 @@ const CLASSES: [usize; 4] = [8 << 10, 32 << 10, 128 << 10, 512 << 10];
 const CLASS_SHARE: f32 = 0.8;
 /// Above 5 Gbit/s a block of 32 KiB still covers its fixed cost, and ends are ragged by less.
 const SMALL_BLOCKS_ABOVE: f32 = 600e6;
+/// After so many raw blocks in a row the next ones will most likely be raw as well, and one long block costs less than
+/// four short ones.
+const RAW_RUN: u64 = 8;
 /// Below 300 Mbit/s larger blocks save 5 to 9 % of the bytes at about the same speed.
 const LARGE_BLOCKS_BELOW: f32 = 37.5e6;
 /// A block may take this share of the time so far: doubling bounds the regret without knowing the rate.
@@ -78,6 +81,8 @@ pub struct Balance {
     chosen: u64,
     infos: Box<[Info; REMEMBERED]>,
     waiting: Option<(u64, u64)>,
+    /// Blocks in a row that were chosen raw.
+    raw_run: u64,
     probe: Option<(usize, Features)>,
     why: Why,
 }
@@ -138,6 +143,7 @@ impl Balance {
             chosen: 0,
             infos: Box::new([Info::NONE; REMEMBERED]),
             waiting: None,
+            raw_run: 0,
             probe: None,
             why: Why::default(),
         }
@@ -447,6 +453,12 @@ impl Policy for Balance {
             (wanted, len) = (*shorter, *shorter);
             p = self.costs.predict(context, &features, len);
             m = self.cheapest_with_idle(view, context, &p, &now, len);
+        }
+        self.raw_run = if m == 0 { self.raw_run + 1 } else { 0 };
+        if self.raw_run > RAW_RUN && view.link.known && rate > SMALL_BLOCKS_ABOVE && view.ask == Ask::Next {
+            wanted = CLASSES[2].min(view.limits.block_max);
+            len = wanted.min(view.upcoming.len());
+            p = self.costs.predict(context, &features, len);
         }
         let info = Info {
             seq: view.seq,
