@@ -123,7 +123,9 @@ impl LinkMonitor {
             self.push_back(left, gap_ns as f64, begin_ns);
         } else {
             // It ran dry somewhere in between.
-            self.busy_ns += (left / self.rate_bytes_per_s * 1e9).min(gap_ns as f64) as u64;
+            let busy_ns = (left / self.rate_bytes_per_s * 1e9).min(gap_ns as f64);
+            self.busy_ns += busy_ns as u64;
+            self.ran_dry(left, busy_ns);
         }
     }
 
@@ -158,6 +160,17 @@ impl LinkMonitor {
         }
         self.restart_absorbing(now_ns);
         self.add_evidence(left, ns, false);
+    }
+
+    /// A burst took the last bytes. The silence before it was not the link standing still: peers that open their window
+    /// in steps, and hosts that send large segments, empty the kernel's queue at once. Together they bound the rate from
+    /// below, no more, since when the burst ended is not known.
+    fn ran_dry(&mut self, left: f64, busy_ns: f64) {
+        let (bytes, ns) = (self.evidence_bytes + left, self.evidence_ns + busy_ns);
+        if self.evidence_ns > 0.0 && ns > 0.0 && bytes >= EVIDENCE_MIN_BYTES {
+            self.set_rate(self.rate_bytes_per_s.max(bytes / ns * 1e9));
+            (self.evidence_bytes, self.evidence_ns) = (0.0, 0.0);
+        }
     }
 
     fn restart_absorbing(&mut self, now_ns: u64) {
@@ -266,6 +279,54 @@ mod tests {
         assert!((m.rate_bytes_per_s() / 12.5e6 - 1.0).abs() < 0.05, "{}", m.rate_bytes_per_s());
         keep_busy(&mut m, t, 200, 1.25e6);
         assert!((m.rate_bytes_per_s() / 1.25e6 - 1.0).abs() < 0.1, "{}", m.rate_bytes_per_s());
+    }
+
+    /// A link whose far end opens its window in steps of half a buffer, fed as the driver does it. Returns the rate that
+    /// is believed after so many seconds.
+    fn feed_in_steps(rate: f64, window: f64, seconds: f64) -> f64 {
+        let mut m = LinkMonitor::default();
+        let (mut unsent, mut room, mut taken) = (0.0f64, window, 0.0f64);
+        let mut now_ns = 0u64;
+        let mut leave = |unsent: &mut f64, ns: f64| {
+            taken = (taken + rate * ns / 1e9).min(window - room);
+            if taken >= window / 2.0 {
+                room += taken;
+                taken = 0.0;
+            }
+            let n = unsent.min(room);
+            *unsent -= n;
+            room -= n;
+        };
+        while (now_ns as f64) < seconds * 1e9 {
+            let backlog = (m.rate_bytes_per_s() * 0.004).clamp(32_768.0, 1_048_576.0);
+            let before = unsent;
+            let accepted = if before < backlog { (m.rate_bytes_per_s() * 0.01).clamp(16_384.0, 1e6) as u64 } else { 0 };
+            unsent += accepted as f64;
+            leave(&mut unsent, 10_000.0);
+            m.observe(&LinkSample {
+                begin_ns: now_ns,
+                end_ns: now_ns + 10_000,
+                unsent_before: before as u64,
+                unsent_after: unsent as u64,
+                accepted,
+                busy_ns: None,
+            });
+            let wait = if accepted > 0 { 1_000 } else { 1_000_000 };
+            leave(&mut unsent, wait as f64);
+            now_ns += 10_000 + wait;
+        }
+        m.rate_bytes_per_s()
+    }
+
+    #[test]
+    fn a_window_that_opens_in_steps_is_not_taken_for_a_link_that_stands_still() {
+        // A step beyond `SILENCE_NS` cannot be told from a link that stands still; one below 1 ms is beyond this model.
+        for rate in [1.25e6, 12.5e6, 125e6] {
+            for window in [20e3, 100e3, 500e3].into_iter().filter(|w| (0.8e-3..0.06).contains(&(w / 2.0 / rate))) {
+                let believed = feed_in_steps(rate, window, 4.0) / rate;
+                assert!((0.5..2.0).contains(&believed), "{rate} through a window of {window}: {believed}");
+            }
+        }
     }
 
     #[test]
