@@ -33,6 +33,8 @@ pub struct LinkMonitor {
     accepted: u64,
     unsent: u64,
     last_ns: u64,
+    /// When the last bytes left, while nothing is unsent.
+    dry_since_ns: u64,
     /// Evidence gathered since the last update of the rate.
     evidence_bytes: f64,
     evidence_ns: f64,
@@ -78,6 +80,7 @@ impl Default for LinkMonitor {
             accepted: 0,
             unsent: 0,
             last_ns: 0,
+            dry_since_ns: 0,
             evidence_bytes: 0.0,
             evidence_ns: 0.0,
             pushed_back: false,
@@ -93,6 +96,11 @@ impl LinkMonitor {
     pub fn observe(&mut self, s: &LinkSample) {
         let begin_ns = s.begin_ns.max(self.last_ns);
         let end_ns = s.end_ns.max(begin_ns);
+        if s.accepted > 0 {
+            self.dry_since_ns = end_ns;
+        } else if self.unsent > 0 {
+            self.dry_since_ns = self.dry_at_ns().min(begin_ns);
+        }
         if let Some(busy_ns) = s.busy_ns {
             let left = (self.unsent + s.accepted).saturating_sub(s.unsent_after);
             let busy = busy_ns.saturating_sub(self.exact_busy_ns);
@@ -245,6 +253,9 @@ impl LinkMonitor {
 
     /// When the bytes in the kernel will have left, at the estimated rate.
     pub fn dry_at_ns(&self) -> u64 {
+        if self.unsent == 0 {
+            return self.dry_since_ns;
+        }
         let drain_ns = self.unsent as f64 / self.rate_bytes_per_s * 1e9;
         self.last_ns.saturating_add(drain_ns as u64)
     }
@@ -270,6 +281,25 @@ mod tests {
             m.observe(&sample);
         }
         from_ns + ms * 1_000_000
+    }
+
+    #[test]
+    fn looks_do_not_shorten_the_time_that_the_link_stands_dry() {
+        let mut m = LinkMonitor::default();
+        let t = keep_busy(&mut m, 0, 100, 12.5e6);
+        let look = |at_ns, unsent| LinkSample {
+            begin_ns: at_ns,
+            end_ns: at_ns,
+            unsent_before: unsent,
+            unsent_after: unsent,
+            ..LinkSample::default()
+        };
+        m.observe(&look(t, 12_500));
+        for after_ms in [5, 6, 20] {
+            m.observe(&look(t + after_ms * 1_000_000, 0));
+            let dry_ns = m.dry_at_ns().abs_diff(t + 1_000_000);
+            assert!(dry_ns < 500_000, "{dry_ns} ns off after {after_ms} ms");
+        }
     }
 
     #[test]
