@@ -45,6 +45,8 @@ pub struct SenderConfig {
     pub memory_max: usize,
     /// A receiver's preface and feedback will come back on this link.
     pub duplex: bool,
+    /// The receiver is known to run on this host.
+    pub same_host: bool,
     /// Raw length of the whole flow, when it is known beforehand.
     pub raw_len: Option<u64>,
     /// Append an index, so that the stream serves as a seekable file.
@@ -62,6 +64,7 @@ impl Default for SenderConfig {
             cores: 1,
             memory_max: MEMORY_MAX_DEFAULT,
             duplex: false,
+            same_host: false,
             raw_len: None,
             index: false,
             trace: false,
@@ -72,9 +75,12 @@ impl Default for SenderConfig {
 /// A bulk flow stays under 64 MiB of the process; code, stacks and codec tables need the rest.
 pub const MEMORY_MAX_DEFAULT: usize = 20 << 20;
 
-/// Raw bytes gathered at most: enough that a reader and four workers at the largest block of `balance` (512 KiB) never
-/// wait for each other.
+/// Raw bytes gathered at most: eight blocks, so that a reader and four workers never wait for each other at the largest
+/// block of `balance` (512 KiB; half of the eight are with the workers), and two reads.
+const GATHER_MIN: usize = 256 << 10;
 const GATHER_MAX: usize = 2 << 20;
+/// The first buffer that raw bytes are read into, and half of the shortest one later.
+const SEGMENT_FIRST: usize = 64 << 10;
 /// A choice is first asked for so many bytes; later for what the policy wanted last.
 const WANTED_FIRST: usize = 128 << 10;
 /// Small writes wait for company while the link still has this much to do: waking a thread and encoding 1 KiB takes
@@ -216,7 +222,7 @@ impl Sender {
             digest: 0,
             index: Vec::new(),
             end_sent: false,
-            link: LinkMonitor::default(),
+            link: LinkMonitor::new(config.same_host),
             wait_until_ns: 0,
             hold_until_ns: None,
             dry_ns: 0,
@@ -239,13 +245,16 @@ impl Sender {
 
     /// Raw bytes that may be pushed now; 0 means: wait until frames have left.
     pub fn room(&self) -> usize {
-        let gather = GATHER_MAX.max(2 * self.config.block_max).min(self.config.memory_max / 2).max(1);
+        let gather = (8 * self.wanted).clamp(GATHER_MIN, GATHER_MAX).max(2 * self.wanted);
+        let gather = gather.min(self.config.memory_max / 2).max(1);
         if self.closed { 0 } else { gather.saturating_sub(self.gathered) }
     }
 
-    /// A good length for the buffers that are pushed: whole blocks fit without being put together.
+    /// A good length for the buffers that are pushed: the first bytes do not wait for many others, later whole blocks fit
+    /// without being put together, and what is touched stays small, so that buffers are used again while they are in
+    /// a core's cache.
     pub fn segment_len(&self) -> usize {
-        (1 << 20).max(self.config.block_max.min(4 << 20))
+        if self.raw_offset == 0 { SEGMENT_FIRST } else { 2 * self.wanted.next_power_of_two().max(SEGMENT_FIRST) }
     }
 
     /// Takes raw bytes over without copying. They may exceed `room()` once; ask again before the next.

@@ -112,6 +112,17 @@ impl WriteHalf {
         sys::poll([write, Interest { write: false, ..write }], Some(timeout)).map(drop)
     }
 
+    /// Whether the bytes certainly stay on this host. A process behind a pipe may send them anywhere.
+    pub(crate) fn is_same_host(&self) -> bool {
+        match &self.kind {
+            Writer::Tcp(s) => s
+                .peer_addr()
+                .is_ok_and(|peer| peer.ip().is_loopback() || s.local_addr().is_ok_and(|own| own.ip() == peer.ip())),
+            Writer::Unix(_) => true,
+            Writer::File(_) | Writer::Other(_) => false,
+        }
+    }
+
     /// Bytes that the kernel holds and that have not left the host.
     pub(crate) fn unsent(&self) -> u64 {
         match &self.kind {

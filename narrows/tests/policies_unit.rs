@@ -268,18 +268,27 @@ fn any_scene() -> impl Strategy<Value = Scene> {
         Pending { seq, raw_len, method: Method::zstd(3), chosen_ns, state }
     });
     let queue = prop::collection::vec(pending, 0..6);
-    let link = (any_rate(), any::<bool>(), any_time(), any_time());
+    let link = (any_rate(), any::<bool>(), any_time(), any_time(), any_time(), any::<bool>());
     let limits = (1usize..1 << 20, any::<u64>().prop_map(|c| c | 1));
     let receiver = (any::<bool>(), prop_oneof![Just(0), Just(usize::MAX), 1usize..8], any::<u64>());
     let left = prop::option::of(any_time());
     ((any_time(), any_time()), data, left, link, receiver, queue, limits, any::<bool>()).prop_map(
-        |((now_ns, busy_ns), data, left, (rate, known, unsent_bytes, dry_ns), receiver, queue, limits, bypass)| Scene {
+        |(
+            (now_ns, busy_ns),
+            data,
+            left,
+            (rate, known, left_host_bytes, unsent_bytes, dry_ns, same_host),
+            receiver,
+            queue,
+            limits,
+            bypass,
+        )| Scene {
             now_ns,
             busy_ns,
             seq: 0,
             data,
             left,
-            link: LinkView { rate_bytes_per_s: rate, known, left_host_bytes: 0, unsent_bytes, dry_ns },
+            link: LinkView { rate_bytes_per_s: rate, known, left_host_bytes, unsent_bytes, dry_ns, same_host },
             receiver: ReceiverView { reports: receiver.0, cores: receiver.1, backlog_bytes: receiver.2 },
             queue,
             limits: Limits { block_max: limits.0, history: 0, codecs: limits.1 },

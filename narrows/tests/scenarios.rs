@@ -149,7 +149,7 @@ fn a_lone_small_write_leaves_at_once_and_after_an_hour_too() {
         w.run_until(w.now_ns + 20_000);
         assert_eq!(w.sender.summary().frames, frames + 1);
     }
-    w.write(&text(1 << 20, 1));
+    w.write(&text(200 << 10, 1));
     w.finish();
 }
 

@@ -30,6 +30,7 @@ pub struct LinkSample {
 pub struct LinkMonitor {
     rate_bytes_per_s: f64,
     known: bool,
+    same_host: bool,
     accepted: u64,
     unsent: u64,
     last_ns: u64,
@@ -63,6 +64,8 @@ const SILENCE_NS: f64 = 60e6;
 /// What socket buffers, congestion windows and queues behind the host may hold: so many bytes, or so much time.
 const ABSORB_BYTES: f64 = 524_288.0;
 const ABSORB_S: f64 = 0.05;
+/// Within one host there is nothing behind it but a shaper's queue.
+const ABSORB_SAME_HOST_S: f64 = 0.002;
 /// A link that takes 0.8 of the estimate without pushing back is probably faster; the next estimate is so much higher.
 const ABSORB_SHARE: f64 = 0.8;
 const ABSORB_GROWTH: f64 = 1.5;
@@ -77,6 +80,7 @@ impl Default for LinkMonitor {
         Self {
             rate_bytes_per_s: RATE_ASSUMED,
             known: false,
+            same_host: false,
             accepted: 0,
             unsent: 0,
             last_ns: 0,
@@ -93,6 +97,11 @@ impl Default for LinkMonitor {
 }
 
 impl LinkMonitor {
+    /// `same_host`: the receiver is known to run on this host.
+    pub fn new(same_host: bool) -> Self {
+        Self { same_host, ..Self::default() }
+    }
+
     pub fn observe(&mut self, s: &LinkSample) {
         let begin_ns = s.begin_ns.max(self.last_ns);
         let end_ns = s.end_ns.max(begin_ns);
@@ -131,6 +140,11 @@ impl LinkMonitor {
             self.push_back(left, gap_ns as f64, begin_ns);
         } else {
             // It ran dry somewhere in between.
+            if self.pushed_back && !self.known {
+                // At least as fast as this: good enough for a first estimate.
+                self.busy_ns += gap_ns;
+                return self.add_evidence(left, gap_ns as f64, false);
+            }
             let busy_ns = (left / self.rate_bytes_per_s * 1e9).min(gap_ns as f64);
             self.busy_ns += busy_ns as u64;
             self.ran_dry(left, busy_ns);
@@ -149,9 +163,17 @@ impl LinkMonitor {
         }
         self.absorbed += left;
         if !self.pushed_back {
-            return self.add_evidence(left, write_ns, true);
+            // What a system call costs is no evidence of the speed of a copy.
+            if left >= EVIDENCE_MIN_BYTES {
+                self.add_evidence(left, write_ns, true);
+            }
+            return;
         }
-        let held = ABSORB_BYTES.max(ABSORB_S * self.rate_bytes_per_s);
+        if !self.known {
+            return self.add_evidence(left, write_ns, false);
+        }
+        let held_s = if self.same_host { ABSORB_SAME_HOST_S } else { ABSORB_S };
+        let held = ABSORB_BYTES.max(held_s * self.rate_bytes_per_s);
         let bound = (self.absorbed - held) / (end_ns - self.absorbed_since_ns).max(1) as f64 * 1e9;
         if bound > ABSORB_SHARE * self.rate_bytes_per_s {
             self.set_rate(self.rate_bytes_per_s.max(bound) * ABSORB_GROWTH);
@@ -232,7 +254,13 @@ impl LinkMonitor {
             left_host_bytes: self.left_host_bytes(),
             unsent_bytes: self.unsent,
             dry_ns,
+            same_host: self.same_host,
         }
+    }
+
+    /// Whether anything was measured yet.
+    pub fn is_known(&self) -> bool {
+        self.known
     }
 
     pub fn rate_bytes_per_s(&self) -> f64 {

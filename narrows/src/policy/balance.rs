@@ -17,6 +17,10 @@ const CLASSES: [usize; 4] = [8 << 10, 32 << 10, 128 << 10, 512 << 10];
 const CLASS_SHARE: f32 = 0.8;
 /// Above 5 Gbit/s a block of 32 KiB still covers its fixed cost, and ends are ragged by less.
 const SMALL_BLOCKS_ABOVE: f32 = 600e6;
+/// A link within the host that is faster is not shaped. The first bytes may only have filled a buffer: a congestion
+/// window begins with 10 packets of at most 1,500 bytes on a shaped link, of 64 KiB in memory.
+const IN_MEMORY_ABOVE: f32 = 600e6;
+const IN_MEMORY_AFTER: u64 = 96 << 10;
 /// After so many raw blocks in a row the next ones will most likely be raw as well, and one long block costs less than
 /// four short ones.
 const RAW_RUN: u64 = 8;
@@ -43,6 +47,8 @@ const BACKLOG_GAIN: f32 = 0.5;
 const WINDOW_FIRST: usize = 3;
 const WINDOW_FIRST_BLOCKS: u64 = 20;
 const WINDOW: usize = 24;
+/// Raw blocks on their way through memory: few, so that they stay in the caches.
+const WINDOW_IN_MEMORY: usize = 6;
 /// Ledger: dry link time allowed is this share of the time so far and a credit, beyond what was saved.
 const LEDGER_SHARE: f32 = 0.015;
 const LEDGER_CREDIT: f32 = 16_384.0;
@@ -84,6 +90,8 @@ pub struct Balance {
     /// Blocks in a row that were chosen raw.
     raw_run: u64,
     probe: Option<(usize, Features)>,
+    same_host: bool,
+    in_memory: bool,
     why: Why,
 }
 
@@ -145,6 +153,8 @@ impl Balance {
             waiting: None,
             raw_run: 0,
             probe: None,
+            same_host: false,
+            in_memory: false,
             why: Why::default(),
         }
     }
@@ -417,6 +427,8 @@ impl Policy for Balance {
             Ask::Bypass => CLASSES[1],
         };
         let first = self.chosen == 0 && !view.link.known;
+        self.same_host = view.link.same_host;
+        self.in_memory = in_memory(view, rate);
         if first {
             wanted = CLASSES[0];
         }
@@ -442,6 +454,7 @@ impl Policy for Balance {
         let mut m = match view.ask {
             // The first piece goes raw: nothing is known, and nothing is sooner on the link.
             _ if first => 0,
+            _ if self.in_memory => 0,
             Ask::Next => self.cheapest_with_idle(view, context, &p, &now, len),
             Ask::Bypass if p.wire_len[rescue] < RESCUE_GAIN * p.wire_len[0] => rescue,
             Ask::Bypass => 0,
@@ -556,6 +569,13 @@ impl Policy for Balance {
     }
 
     fn window(&self, cores: usize) -> usize {
+        if self.chosen == 1 && self.same_host {
+            // Most likely memory: what the first piece shows is worth the few microseconds.
+            return 1;
+        }
+        if self.in_memory {
+            return WINDOW_IN_MEMORY;
+        }
         if self.chosen < WINDOW_FIRST_BLOCKS { (cores + WINDOW_FIRST).min(WINDOW) } else { WINDOW }
     }
 
@@ -588,6 +608,13 @@ fn cheapest(p: &Prediction, weights: &[f32; 3], count: usize) -> usize {
         }
     }
     best
+}
+
+/// Whether the link is a copy within this host. It, the encoder and the decoder share the same cores, so what the codecs
+/// take is missing where it would be gained.
+fn in_memory(view: &View<'_>, rate: f32) -> bool {
+    let link = &view.link;
+    link.same_host && link.known && rate > IN_MEMORY_ABOVE && link.left_host_bytes >= IN_MEMORY_AFTER
 }
 
 fn sigmoid(x: f32) -> f32 {

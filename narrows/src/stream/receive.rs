@@ -15,7 +15,7 @@ use crate::sys;
 use crate::transport::{Link, ReadHalf, WriteHalf};
 
 /// Buffers that the link is read into. Frames inside one are not copied; the longer, the fewer straddle two.
-const READ_LEN: usize = 1 << 20;
+const READ_LEN: usize = 256 << 10;
 /// Buffers grow from here while reads fill them, so that a quiet connection holds little.
 const READ_LEN_FIRST: usize = 16 << 10;
 /// A failing receiver tells why; a sender that does not read gets so long.

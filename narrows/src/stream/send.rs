@@ -18,11 +18,11 @@ use crate::sys;
 use crate::transport::{Link, ReadHalf, WriteHalf};
 
 /// Frames taken out of the engine at a time: enough for one large vectored write.
-const BATCH_BYTES: usize = 1 << 20;
+const BATCH_BYTES: usize = 256 << 10;
 /// One write hands over what the link carries in 10 ms, so that samples of the rate stay fresh; bounds for slow and fast.
 const WRITE_NS: f64 = 10e6;
 const WRITE_MIN: usize = 16 << 10;
-const WRITE_MAX: usize = 1 << 20;
+const WRITE_MAX: usize = 256 << 10;
 /// Slices of one vectored write; the system's own limit is 1024.
 const SLICES_MAX: usize = 64;
 /// The kernel may hold what the link carries in 4 ms: more hides the backlog, less lets the link run dry (D11).
@@ -45,10 +45,10 @@ pub fn send(
     let Link { write: Some(write), read } = link else {
         return Err(Error::misuse("this link cannot be written"));
     };
-    let duplex = read.is_some();
+    let (duplex, same_host) = (read.is_some(), write.is_same_host());
     let threads = options.threads.max(1);
     let buffers = BufferPool::default();
-    let config = SenderConfig { duplex, cores: threads, trace: options.trace.is_some(), ..options.sender };
+    let config = SenderConfig { duplex, same_host, cores: threads, trace: options.trace.is_some(), ..options.sender };
     let pool = Pool::new(threads);
     let flow = Arc::new_cyclic(|weak: &Weak<Flow>| {
         let panicked = weak.clone();
