@@ -97,6 +97,9 @@ pub(crate) struct FlowArgs {
     /// Raw bytes that linked blocks may refer back to, at most 64K [default: 64K if the policy links]
     #[arg(long, value_name = "SIZE", value_parser = parse_history)]
     pub(crate) history: Option<usize>,
+    /// What `balance` expects of methods before it has seen any, made by `narrows-lab prior` [default: built in]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) prior: Option<PathBuf>,
     /// Write every decision with its reason to FILE, as JSON lines
     #[arg(long, value_name = "FILE")]
     pub(crate) trace: Option<PathBuf>,

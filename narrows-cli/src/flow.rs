@@ -1,9 +1,11 @@
 //! From flags to the options of a flow.
 
+use std::fs;
 use std::io::Write;
+use std::path::Path;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result, ensure};
 use narrows::calibration::Calibration;
 use narrows::codec::{DEFAULT_METHODS, Method};
 use narrows::frame::BASELINE_HISTORY;
@@ -18,6 +20,8 @@ use crate::files;
 /// The longest blocks that `balance` ever wants; a fixed method gets what suits most of them.
 const BALANCE_BLOCK_MAX: usize = 512 << 10;
 const FIXED_BLOCK_MAX: usize = 128 << 10;
+/// The built-in prior of eleven methods has 30 KB; a policy takes 16 at most.
+const PRIOR_FILE_MAX: u64 = 1 << 20;
 
 pub(crate) fn threads(asked: Option<u16>) -> usize {
     asked.map_or_else(stream::cores, usize::from)
@@ -36,16 +40,25 @@ pub(crate) fn send_options(args: &FlowArgs, calibration: Option<&Calibration>, t
     };
     Ok(SendOptions {
         sender: SenderConfig { block_max: args.block_max.unwrap_or(block_max), history, ..SenderConfig::default() },
-        policy: policy(args, threads, calibration),
+        policy: policy(args, threads, calibration)?,
         threads,
         stall_timeout: seconds(timeout),
         trace,
     })
 }
 
-pub(crate) fn policy(args: &FlowArgs, cores: usize, calibration: Option<&Calibration>) -> Box<dyn Policy> {
+pub(crate) fn policy(args: &FlowArgs, cores: usize, calibration: Option<&Calibration>) -> Result<Box<dyn Policy>> {
     let methods: &[Method] = args.methods.as_ref().map_or(DEFAULT_METHODS, |l| &l.0);
-    args.policy.build(&PolicySetup { methods, cores, prior: Prior::shipped(), calibration })
+    let own = args.prior.as_deref().map(read_prior).transpose()?;
+    let prior = own.as_ref().unwrap_or(Prior::shipped());
+    Ok(args.policy.build(&PolicySetup { methods, cores, prior, calibration }))
+}
+
+fn read_prior(path: &Path) -> Result<Prior> {
+    let about = || format!("cannot use the prior {}", path.display());
+    let len = fs::metadata(path).with_context(about)?.len();
+    ensure!(len <= PRIOR_FILE_MAX, "{} is too long for a prior", path.display());
+    Prior::parse(&fs::read_to_string(path).with_context(about)?).with_context(about)
 }
 
 /// 0 = no limit.

@@ -1,29 +1,23 @@
 //! Real time: real codecs over real sockets, interleaved with the peers people use. Figures, never verdicts in CI.
 
 use std::fs;
-use std::io::{self, Cursor, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use narrows::codec::{CodecId, Method};
-use narrows::monitor::cost::Prior;
-use narrows::policy::{PolicySetup, PolicySpec};
-use narrows::receiver::ReceiverConfig;
-use narrows::sender::SenderConfig;
-use narrows::stream::{self, ReceiveOptions, SendOptions};
-use narrows::transport::Link;
+use narrows::stream;
 use serde_json::{Value, json};
 
 use crate::report::About;
 
+mod links;
+
 /// Compare Narrows with plain, fixed methods and other programs in real time
 ///
 /// Parts: `store` (2 GiB over loopback against nc), `pipe` (against zstd -3), `links` (every pool over shaped links, in a
-/// network namespace of its own, against plain and fixed methods), `latency` (a lone 100-byte write), `memory`.
+/// network namespace of its own, `send` and `recv` against nc and fixed methods), `latency` (a lone 100-byte write), `memory`.
 /// All runs are interleaved, every byte is compared, and every sample is kept in the result.
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -53,39 +47,14 @@ pub(crate) struct Args {
     inside: Option<u32>,
 }
 
-/// What is compared on shaped links, besides plain and `balance`: every default method but those that cannot be the
-/// best there, since four cores of them are slower than the link.
-const FIXED: [Method; 11] = [
-    Method::STORE,
-    Method::lz4_accel(64),
-    Method::lz4_accel(16),
-    Method::lz4_accel(1),
-    Method::zstd(1),
-    Method::zstd(3),
-    Method::zstd(6),
-    Method::zstd(9),
-    Method::zstd(15),
-    Method::new(CodecId::BZIP2, 9),
-    Method::new(CodecId::XZ, 6),
-];
-
-fn fixed(mbit: u32) -> &'static [Method] {
-    match mbit {
-        0 => &FIXED[..6],
-        1..=10 => &FIXED[4..],
-        11..=100 => &FIXED[3..],
-        _ => &FIXED[..9],
-    }
-}
-
-/// Bytes per run on a link: a few seconds of plain on slow ones, 32 MB from 1000 Mbit/s up.
-const LINK_BYTES: [(u32, usize); 4] = [(10, 3 << 20), (100, 16 << 20), (1000, 32 << 20), (0, 32 << 20)];
+/// A program that was told to listen does so by then.
+const LISTENS_AFTER: Duration = Duration::from_millis(100);
 const STORE_BYTES: u64 = 2 << 30;
 const LATENCY_WRITES: usize = 400;
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     if let Some(mbit) = args.inside {
-        return inside(args, mbit);
+        return links::inside(args, mbit);
     }
     let mut parts = serde_json::Map::new();
     for part in &args.parts {
@@ -95,7 +64,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             "pipe" => pipe(args)?,
             "latency" => latency(args.rounds)?,
             "memory" => memory()?,
-            "links" => links(args)?,
+            "links" => links::run(args)?,
             _ => bail!("there is no part '{part}'"),
         };
         parts.insert(part.clone(), result);
@@ -125,17 +94,24 @@ fn store(rounds: usize) -> Result<Value> {
 
 /// Wall time from the start of the sender until both have ended.
 fn timed_pair(listen: &str, listen_args: &[&str], send: &str, send_args: &[&str], file: &Path) -> Result<f64> {
-    let spawn = |program: &str, args: &[&str], stdin: Stdio| {
-        let mut command = Command::new(program);
-        command.args(args).stdin(stdin).stdout(Stdio::null());
-        command.spawn().with_context(|| format!("cannot run {program}"))
-    };
-    let mut listener = spawn(listen, listen_args, Stdio::null())?;
-    std::thread::sleep(Duration::from_millis(150));
+    let mut listener = listening(listen, listen_args, Stdio::null())?;
     let begun = Instant::now();
-    let mut sender = spawn(send, send_args, fs::File::open(file)?.into())?;
+    let mut sender = Command::new(send)
+        .args(send_args)
+        .stdin(fs::File::open(file)?)
+        .stdout(Stdio::null())
+        .spawn()
+        .with_context(|| format!("cannot run {send}"))?;
     ensure!(sender.wait()?.success() && listener.wait()?.success(), "{send} failed");
     Ok(begun.elapsed().as_secs_f64())
+}
+
+fn listening(program: &str, args: &[&str], stdout: Stdio) -> Result<Child> {
+    let mut command = Command::new(program);
+    command.args(args).stdin(Stdio::null()).stdout(stdout);
+    let child = command.spawn().with_context(|| format!("cannot run {program}"))?;
+    std::thread::sleep(LISTENS_AFTER);
+    Ok(child)
 }
 
 // --- pipe ---
@@ -270,209 +246,6 @@ fn memory() -> Result<Value> {
     ensure!(child.wait()?.success(), "narrows failed");
     println!("memory   peak {:.1} MiB resident, 4 threads, default methods, slow reader", peak_kib as f64 / 1024.0);
     Ok(json!({ "peak_resident_bytes": peak_kib * 1024 }))
-}
-
-// --- links ---
-
-/// One process per link, in a network namespace of its own whose loopback is shaped.
-fn links(args: &Args) -> Result<Value> {
-    let corpus = args.corpus.as_ref().context("--corpus is needed for the links")?;
-    let mut cells = Vec::new();
-    for mbit in &args.links {
-        let mut command = Command::new("unshare");
-        command.args(["-r", "-n"]).arg(std::env::current_exe()?).arg("bench");
-        command.args(["--inside", &mbit.to_string(), "--rounds", &args.rounds.to_string()]);
-        command.arg("--corpus").arg(corpus);
-        if !args.pools.is_empty() {
-            command.args(["--pools", &args.pools.join(",")]);
-        }
-        if let Some(priors) = &args.priors {
-            command.arg("--priors").arg(priors);
-        }
-        let output = command.stdout(Stdio::piped()).stderr(Stdio::inherit()).output().context("cannot run unshare")?;
-        ensure!(output.status.success(), "the shaped part failed; it needs unshare, ip and tc");
-        for line in String::from_utf8_lossy(&output.stdout).lines() {
-            let cell: Value = serde_json::from_str(line)?;
-            cells.push(cell);
-        }
-    }
-    print_links(&cells);
-    Ok(json!({ "cells": cells }))
-}
-
-fn print_links(cells: &[Value]) {
-    let get = |c: &Value, key: &str| c[key].as_f64().unwrap_or(0.0);
-    println!("links: medians of paired ratios; plain and the best fixed method of the cell are 1.00");
-    println!(
-        "{:>6} {:<10} {:>9} {:>9} {:>9}  {:<16} ratio",
-        "Mbit/s", "pool", "plain MB/s", "of plain", "of best", "best fixed"
-    );
-    for c in cells {
-        println!(
-            "{:>6} {:<10} {:>9.1} {:>9.2} {:>9.2}  {:<16} {:.2}",
-            c["mbit_per_s"],
-            c["pool"].as_str().unwrap_or(""),
-            get(c, "plain_mb_per_s"),
-            get(c, "of_plain"),
-            get(c, "of_best_fixed"),
-            c["best_fixed"].as_str().unwrap_or(""),
-            get(c, "ratio")
-        );
-    }
-    let mean = |key: &str| cells.iter().map(|c| get(c, key)).sum::<f64>() / cells.len().max(1) as f64;
-    let below = cells.iter().filter(|c| get(c, "of_plain") < 0.97).count();
-    println!(
-        "mean of plain {:.3}, of best fixed {:.3}; {below} of {} cells below 0.97 of plain",
-        mean("of_plain"),
-        mean("of_best_fixed"),
-        cells.len()
-    );
-}
-
-fn inside(args: &Args, mbit: u32) -> Result<()> {
-    let sh = |line: &str| -> Result<()> {
-        ensure!(Command::new("sh").args(["-c", line]).status()?.success(), "{line} failed");
-        Ok(())
-    };
-    // Frames of an Ethernet, so that the shaper sees what it would see on one.
-    sh("ip link set lo up")?;
-    if mbit > 0 {
-        sh("ip link set lo mtu 1500")?;
-        sh(&format!("tc qdisc add dev lo root tbf rate {mbit}mbit burst 64k latency 20ms"))?;
-    }
-    let corpus = args.corpus.as_ref().context("--corpus is needed")?;
-    let mut pools: Vec<_> =
-        fs::read_dir(corpus)?.filter_map(|e| e.ok().map(|e| e.path())).filter(|p| p.is_dir()).collect();
-    pools.sort();
-    let bytes = LINK_BYTES.iter().find(|l| l.0 == mbit).map_or(16 << 20, |l| l.1);
-    for pool in pools {
-        let name = pool.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        if !args.pools.is_empty() && !args.pools.contains(&name) {
-            continue;
-        }
-        let data = Arc::new(crate::pools::folder_bytes(&pool, bytes)?);
-        let prior = match args.priors.as_ref().map(|d| fs::read_to_string(d.join(format!("{name}.prior")))) {
-            Some(Ok(text)) => Prior::parse(&text)?,
-            _ => Prior::shipped().clone(),
-        };
-        println!("{}", cell(mbit, &name, &data, &prior, args.rounds)?);
-    }
-    Ok(())
-}
-
-fn cell(mbit: u32, pool: &str, data: &Arc<Vec<u8>>, prior: &Prior, rounds: usize) -> Result<Value> {
-    let specs: Vec<PolicySpec> = std::iter::once(PolicySpec::Balance)
-        .chain(fixed(mbit).iter().map(|&method| PolicySpec::Fixed { method, linked: false }))
-        .collect();
-    let mut plain_s = Vec::new();
-    let mut seconds = vec![Vec::new(); specs.len()];
-    let mut ratio = 1.0;
-    for _ in 0..rounds {
-        plain_s.push(plain(data)?);
-        for (i, spec) in specs.iter().enumerate() {
-            let (s, r) = through(data, spec, prior)?;
-            seconds[i].push(s);
-            if i == 0 {
-                ratio = r;
-            }
-        }
-    }
-    let ratios = |of: &[f64], by: &[f64]| median(of.iter().zip(by).map(|(a, b)| a / b).collect());
-    let best = (1..specs.len())
-        .min_by(|a, b| median(seconds[*a].clone()).total_cmp(&median(seconds[*b].clone())))
-        .context("a method")?;
-    // Plain is a fixed method too: the one that people use.
-    let best_is_plain = median(plain_s.clone()) < median(seconds[best].clone());
-    let best_s = if best_is_plain { &plain_s } else { &seconds[best] };
-    Ok(json!({
-        "mbit_per_s": mbit,
-        "pool": pool,
-        "raw_bytes": data.len(),
-        "plain_mb_per_s": data.len() as f64 / median(plain_s.clone()) / 1e6,
-        "of_plain": ratios(&plain_s, &seconds[0]),
-        "best_fixed": if best_is_plain { "plain".to_string() } else { specs[best].to_string() },
-        "of_best_fixed": ratios(best_s, &seconds[0]),
-        "ratio": ratio,
-        "plain_s": plain_s,
-        "seconds": specs.iter().zip(&seconds).map(|(s, t)| (s.to_string(), json!(t))).collect::<serde_json::Map<_, _>>(),
-    }))
-}
-
-/// The bytes as they are, as nc sends them.
-fn plain(data: &Arc<Vec<u8>>) -> Result<f64> {
-    let listener = TcpListener::bind("127.0.0.1:0")?;
-    let to = listener.local_addr()?;
-    let mut sink = Compare { data: Arc::clone(data), at: 0 };
-    let receiver = std::thread::spawn(move || -> io::Result<bool> {
-        let (mut socket, _) = listener.accept()?;
-        let mut buf = vec![0; 64 << 10];
-        loop {
-            match socket.read(&mut buf)? {
-                0 => return Ok(sink.at == sink.data.len()),
-                n => sink.write_all(&buf[..n])?,
-            }
-        }
-    });
-    let begun = Instant::now();
-    let mut socket = TcpStream::connect(to)?;
-    for piece in data.chunks(64 << 10) {
-        socket.write_all(piece)?;
-    }
-    socket.shutdown(std::net::Shutdown::Write)?;
-    let whole = receiver.join().map_err(|_| anyhow::anyhow!("the receiver failed"))??;
-    ensure!(whole, "plain bytes were lost");
-    Ok(begun.elapsed().as_secs_f64())
-}
-
-fn through(data: &Arc<Vec<u8>>, spec: &PolicySpec, prior: &Prior) -> Result<(f64, f64)> {
-    let listener = TcpListener::bind("127.0.0.1:0")?;
-    let to = listener.local_addr()?;
-    let threads = stream::cores();
-    let sink = Compare { data: Arc::clone(data), at: 0 };
-    let receiver = std::thread::spawn(move || -> Result<u64> {
-        let options = ReceiveOptions { receiver: ReceiverConfig::default(), threads, stall_timeout: None };
-        let link = Link::tcp(listener.accept()?.0)?;
-        Ok(stream::receive(sink, link, options, || Ok(()), &Arc::default())?.raw_bytes)
-    });
-    let block_max = if *spec == PolicySpec::Balance { 512 << 10 } else { 128 << 10 };
-    let sender = SenderConfig { block_max, history: 0, raw_len: Some(data.len() as u64), ..SenderConfig::default() };
-    let policy = spec.build(&PolicySetup::new(threads, prior));
-    let options = SendOptions { sender, policy, threads, stall_timeout: None, trace: None };
-    let begun = Instant::now();
-    let link = Link::tcp(TcpStream::connect(to)?)?;
-    let (summary, _) = stream::send(Cursor::new(Shared(Arc::clone(data))), link, options, &Arc::default())?;
-    let elapsed = begun.elapsed().as_secs_f64();
-    let received = receiver.join().map_err(|_| anyhow::anyhow!("the receiver failed"))??;
-    ensure!(received == data.len() as u64, "{spec}: bytes were lost");
-    Ok((elapsed, summary.ratio()))
-}
-
-struct Shared(Arc<Vec<u8>>);
-
-impl AsRef<[u8]> for Shared {
-    fn as_ref(&self) -> &[u8] {
-        &self.0
-    }
-}
-
-/// A sink that compares what comes with what was sent.
-struct Compare {
-    data: Arc<Vec<u8>>,
-    at: usize,
-}
-
-impl Write for Compare {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.data.get(self.at..self.at + bytes.len()) != Some(bytes) {
-            return Err(io::Error::other("the bytes that arrived are not those that were sent"));
-        }
-        self.at += bytes.len();
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
 }
 
 // --- common ---

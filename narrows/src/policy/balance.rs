@@ -362,6 +362,14 @@ impl Balance {
         Choice { method, block_len: len, linked: false, threads_max: None, encode_ns: (encode_s * 1e9) as u64 }
     }
 
+    /// A block that is sent as it is, whatever is in it.
+    fn raw(&mut self, view: &View<'_>, len: usize) -> Choice {
+        let encode_s = Method::STORE.nominal_encode_ns(len) as f32 * 1e-9;
+        let wire_len = len as f32;
+        self.remember(view, Info { seq: view.seq, encode_s, wire_len, raw_wire_len: wire_len, ..Info::NONE });
+        self.choice(0, len, encode_s)
+    }
+
     /// A run of one byte, the longest that can be cut.
     fn constant(&mut self, view: &View<'_>, len: usize) -> Option<Choice> {
         let constant = view.limits.allows(Method::CONSTANT) && len >= 64 && is_constant(&view.upcoming[..len]);
@@ -432,10 +440,16 @@ impl Policy for Balance {
         if first {
             wanted = CLASSES[0];
         }
+        if self.in_memory {
+            wanted = CLASSES[2];
+        }
         wanted = wanted.min(view.limits.block_max);
         let mut len = wanted.min(view.upcoming.len());
         if let Some(choice) = self.constant(view, len) {
             return choice;
+        }
+        if self.in_memory {
+            return Choice { block_len: wanted, ..self.raw(view, len) };
         }
         let features = Features::sample(&view.upcoming[..len]);
         let context = self.costs.context(&features);
@@ -454,7 +468,6 @@ impl Policy for Balance {
         let mut m = match view.ask {
             // The first piece goes raw: nothing is known, and nothing is sooner on the link.
             _ if first => 0,
-            _ if self.in_memory => 0,
             Ask::Next => self.cheapest_with_idle(view, context, &p, &now, len),
             Ask::Bypass if p.wire_len[rescue] < RESCUE_GAIN * p.wire_len[0] => rescue,
             Ask::Bypass => 0,

@@ -300,6 +300,8 @@ impl Flow {
                 Err(e) => return self.fail(e),
             }
             drop(sink);
+            // Who waits for the end looks whether the sink is free.
+            self.changed.notify_all();
             let mut state = lock(&self.state);
             if state.closed || state.failed {
                 return;
