@@ -267,6 +267,7 @@ impl<'a> World<'a> {
             unsent_after: self.link.unsent(),
             accepted,
             busy_ns: Some(self.link.busy_ns as u64),
+            unacked: None,
         });
     }
 

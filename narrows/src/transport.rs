@@ -133,6 +133,14 @@ impl WriteHalf {
         }
     }
 
+    /// Bytes that the far end has not acknowledged, where it does (TCP).
+    pub(crate) fn unacked(&self) -> Option<u64> {
+        match &self.kind {
+            Writer::Tcp(s) => sys::socket_outstanding(s.as_fd()),
+            _ => None,
+        }
+    }
+
     /// Time since the connection began in which the receiver's window stopped it (TCP only).
     pub(crate) fn receiver_limited_ns(&self) -> u64 {
         match &self.kind {

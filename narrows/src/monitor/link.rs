@@ -24,12 +24,16 @@ pub struct LinkSample {
     pub accepted: u64,
     /// Total time that the link was busy up to `end_ns`, if the transport knows it exactly.
     pub busy_ns: Option<u64>,
+    /// Bytes that were taken so far and that the far end has not acknowledged at `end_ns`, if it acknowledges.
+    pub unacked: Option<u64>,
 }
 
 #[derive(Debug, Clone)]
 pub struct LinkMonitor {
     rate_bytes_per_s: f64,
     known: bool,
+    /// Samples since it became known.
+    updates: u32,
     same_host: bool,
     accepted: u64,
     unsent: u64,
@@ -39,8 +43,12 @@ pub struct LinkMonitor {
     /// Evidence gathered since the last update of the rate.
     evidence_bytes: f64,
     evidence_ns: f64,
+    /// Bytes of the assumption that the first estimate begins with.
+    provisional_bytes: f64,
     /// Whether a rate was measured while the link pushed back.
     pushed_back: bool,
+    /// Bytes acknowledged, for links that tell.
+    acked: u64,
     /// Bytes taken since the link pushed back last, and when that was.
     absorbed: f64,
     absorbed_since_ns: u64,
@@ -50,6 +58,8 @@ pub struct LinkMonitor {
 
 /// Assumed before anything is known: 2 Gbit/s, between a LAN and a fast WAN; a wrong constant costs little (section 2, 6).
 const RATE_ASSUMED: f64 = 250e6;
+/// Share of a new sample in the estimate.
+const GAIN: f64 = 0.35;
 /// Less than two full packets is no sample.
 const EVIDENCE_MIN_BYTES: f64 = 3000.0;
 /// A sample of full weight.
@@ -61,6 +71,13 @@ const SPAN_NS: f64 = 20e6;
 const SPAN_BYTES: f64 = 262_144.0;
 const SPAN_FIRST_NS: f64 = 3e6;
 const SILENCE_NS: f64 = 60e6;
+/// What a shaper and a first congestion window let through at once.
+const PROVEN_BYTES: u64 = 128 << 10;
+/// More than this unacknowledged lies in a queue behind the host. In memory a receiver acknowledges every second packet
+/// of 64 KiB.
+const TRUSTED_BYTES: u64 = 192 << 10;
+/// The weight of what was assumed before the first measurement, as a span of time.
+const PROVISIONAL_NS: f64 = 50e3;
 /// What socket buffers, congestion windows and queues behind the host may hold: so many bytes, or so much time.
 const ABSORB_BYTES: f64 = 524_288.0;
 const ABSORB_S: f64 = 0.05;
@@ -80,6 +97,7 @@ impl Default for LinkMonitor {
         Self {
             rate_bytes_per_s: RATE_ASSUMED,
             known: false,
+            updates: 0,
             same_host: false,
             accepted: 0,
             unsent: 0,
@@ -87,7 +105,9 @@ impl Default for LinkMonitor {
             dry_since_ns: 0,
             evidence_bytes: 0.0,
             evidence_ns: 0.0,
+            provisional_bytes: 0.0,
             pushed_back: false,
+            acked: 0,
             absorbed: 0.0,
             absorbed_since_ns: 0,
             busy_ns: 0,
@@ -117,16 +137,29 @@ impl LinkMonitor {
             self.busy_ns += busy;
             self.add_evidence(left as f64, busy as f64, true);
         } else {
-            self.observe_gap(begin_ns, s.unsent_before);
-            self.observe_write(begin_ns, end_ns, s);
+            let crossed = s.unacked.map(|unacked| self.acknowledge(s.accepted, unacked));
+            self.observe_gap(begin_ns, s.unsent_before, crossed);
+            self.observe_write(begin_ns, end_ns, s, crossed.is_some());
+            if !self.pushed_back && s.unacked.is_some_and(|unacked| unacked > TRUSTED_BYTES) {
+                self.distrust();
+            }
         }
         self.accepted += s.accepted;
         self.unsent = s.unsent_after;
         self.last_ns = end_ns;
     }
 
-    /// Between two looks the kernel drained on its own.
-    fn observe_gap(&mut self, begin_ns: u64, unsent_now: u64) {
+    /// Bytes that left the host may lie in a queue right behind it, which fills faster than the link is: what the far end
+    /// has acknowledged crossed it. Returns how much that is since the last look.
+    fn acknowledge(&mut self, accepted: u64, unacked: u64) -> f64 {
+        let acked = (self.accepted + accepted).saturating_sub(unacked).max(self.acked);
+        let crossed = acked - self.acked;
+        self.acked = acked;
+        crossed as f64
+    }
+
+    /// Between two looks the kernel drained on its own. `crossed`, if known, is what was acknowledged meanwhile.
+    fn observe_gap(&mut self, begin_ns: u64, unsent_now: u64, crossed: Option<f64>) {
         let gap_ns = begin_ns - self.last_ns;
         if self.unsent == 0 {
             if gap_ns > ABSORB_FORGET_NS {
@@ -137,21 +170,25 @@ impl LinkMonitor {
         let left = self.unsent.saturating_sub(unsent_now) as f64;
         if unsent_now > 0 {
             self.busy_ns += gap_ns;
-            self.push_back(left, gap_ns as f64, begin_ns);
-        } else {
-            // It ran dry somewhere in between.
-            if self.pushed_back && !self.known {
-                // At least as fast as this: good enough for a first estimate.
-                self.busy_ns += gap_ns;
-                return self.add_evidence(left, gap_ns as f64, false);
-            }
-            let busy_ns = (left / self.rate_bytes_per_s * 1e9).min(gap_ns as f64);
-            self.busy_ns += busy_ns as u64;
-            self.ran_dry(left, busy_ns);
+            return self.push_back(crossed.unwrap_or(left), gap_ns as f64, begin_ns);
+        }
+        // It ran dry somewhere in between.
+        if self.pushed_back && !self.known {
+            // At least as fast as this: good enough for a first estimate.
+            self.busy_ns += gap_ns;
+            return self.add_evidence(crossed.unwrap_or(left), gap_ns as f64, false);
+        }
+        let busy_ns = (left / self.rate_bytes_per_s * 1e9).min(gap_ns as f64);
+        self.busy_ns += busy_ns as u64;
+        match crossed {
+            // Acknowledgements come in bursts; a short gap says nothing.
+            Some(crossed) if self.evidence_ns + gap_ns as f64 >= SPAN_FIRST_NS => self.ran_dry(crossed, gap_ns as f64),
+            Some(_) => (self.evidence_bytes, self.evidence_ns) = (0.0, 0.0),
+            None => self.ran_dry(left, busy_ns),
         }
     }
 
-    fn observe_write(&mut self, begin_ns: u64, end_ns: u64, s: &LinkSample) {
+    fn observe_write(&mut self, begin_ns: u64, end_ns: u64, s: &LinkSample, acknowledged: bool) {
         if s.accepted == 0 {
             return;
         }
@@ -159,17 +196,18 @@ impl LinkMonitor {
         self.busy_ns += end_ns - begin_ns;
         let left = (s.unsent_before + s.accepted).saturating_sub(s.unsent_after) as f64;
         if s.unsent_before > 0 && s.unsent_after > 0 {
-            return self.push_back(left, write_ns, end_ns);
+            // What was acknowledged during the write is counted already.
+            return self.push_back(if acknowledged { 0.0 } else { left }, write_ns, end_ns);
         }
         self.absorbed += left;
         if !self.pushed_back {
-            // What a system call costs is no evidence of the speed of a copy.
-            if left >= EVIDENCE_MIN_BYTES {
+            // What a system call costs is no evidence of the speed of a copy, nor is the copy before it has crossed.
+            if left >= EVIDENCE_MIN_BYTES && (!acknowledged || self.acked >= PROVEN_BYTES) {
                 self.add_evidence(left, write_ns, true);
             }
             return;
         }
-        if !self.known {
+        if !self.known && !acknowledged {
             return self.add_evidence(left, write_ns, false);
         }
         let held_s = if self.same_host { ABSORB_SAME_HOST_S } else { ABSORB_S };
@@ -177,6 +215,7 @@ impl LinkMonitor {
         let bound = (self.absorbed - held) / (end_ns - self.absorbed_since_ns).max(1) as f64 * 1e9;
         if bound > ABSORB_SHARE * self.rate_bytes_per_s {
             self.set_rate(self.rate_bytes_per_s.max(bound) * ABSORB_GROWTH);
+            (self.known, self.updates) = (true, 1);
             self.restart_absorbing(end_ns);
         }
     }
@@ -184,12 +223,18 @@ impl LinkMonitor {
     /// The link was busy throughout and could not take more.
     fn push_back(&mut self, left: f64, ns: f64, now_ns: u64) {
         if !self.pushed_back {
-            // What was believed until now was the speed of a copy into a buffer.
-            (self.pushed_back, self.known) = (true, false);
-            (self.evidence_bytes, self.evidence_ns) = (0.0, 0.0);
+            self.distrust();
         }
         self.restart_absorbing(now_ns);
         self.add_evidence(left, ns, false);
+    }
+
+    /// What was believed until now was the speed of a copy into a buffer.
+    fn distrust(&mut self) {
+        (self.pushed_back, self.known) = (true, false);
+        (self.evidence_bytes, self.evidence_ns) = (0.0, 0.0);
+        self.set_rate(self.rate_bytes_per_s.min(RATE_ASSUMED));
+        self.provisional_bytes = self.rate_bytes_per_s * PROVISIONAL_NS / 1e9;
     }
 
     /// A burst took the last bytes. The silence before it was not the link standing still: peers that open their window
@@ -219,20 +264,23 @@ impl LinkMonitor {
         if bytes >= EVIDENCE_MIN_BYTES {
             let long_enough = ns >= SPAN_NS || bytes >= SPAN_BYTES || !self.known && ns >= SPAN_FIRST_NS;
             if !smooth && !long_enough {
-                return;
+                return self.provide(bytes, ns);
             }
             let rate = bytes / ns * 1e9;
             if self.known {
                 let q = (rate / self.rate_bytes_per_s).ln();
                 let weight = (ns / FULL_WEIGHT_NS).min(1.0).max((bytes / FULL_WEIGHT_BYTES).min(1.0));
-                // A jump is followed in one or two steps, noise is averaged.
-                let gain = if q.abs() > 0.7 { 0.8 } else { 0.35 };
+                // A jump is followed in one or two steps, noise is averaged; the first few samples count the same.
+                self.updates = self.updates.saturating_add(1);
+                let gain = if q.abs() > 0.7 { 0.8 } else { GAIN.max(1.0 / f64::from(self.updates)) };
                 self.set_rate(self.rate_bytes_per_s * (gain * weight * q).exp());
             } else {
                 self.set_rate(rate);
-                self.known = true;
+                (self.known, self.updates) = (true, 1);
             }
             (self.evidence_bytes, self.evidence_ns) = (0.0, 0.0);
+        } else if self.pushed_back && !self.known {
+            self.provide(bytes, ns);
         } else {
             // A drop shows by silence: the rate cannot be higher than what would have brought one more sample.
             let patience_ns =
@@ -240,6 +288,13 @@ impl LinkMonitor {
             if ns > if smooth { patience_ns } else { patience_ns.max(SILENCE_NS) } {
                 self.set_rate(self.rate_bytes_per_s.min((bytes + EVIDENCE_MIN_BYTES) / ns * 1e9));
             }
+        }
+    }
+
+    /// Until enough is seen for a first estimate: what is seen, and the assumption as if it had been seen for a moment.
+    fn provide(&mut self, bytes: f64, ns: f64) {
+        if self.pushed_back && !self.known {
+            self.set_rate((self.provisional_bytes + bytes) / (PROVISIONAL_NS + ns) * 1e9);
         }
     }
 
@@ -305,6 +360,7 @@ mod tests {
                 unsent_after: 100_000 + per_ms,
                 accepted: per_ms,
                 busy_ns: None,
+                unacked: None,
             };
             m.observe(&sample);
         }
@@ -368,6 +424,7 @@ mod tests {
                 unsent_after: unsent as u64,
                 accepted,
                 busy_ns: None,
+                unacked: None,
             });
             let wait = if accepted > 0 { 1_000 } else { 1_000_000 };
             leave(&mut unsent, wait as f64);

@@ -17,10 +17,10 @@ const CLASSES: [usize; 4] = [8 << 10, 32 << 10, 128 << 10, 512 << 10];
 const CLASS_SHARE: f32 = 0.8;
 /// Above 5 Gbit/s a block of 32 KiB still covers its fixed cost, and ends are ragged by less.
 const SMALL_BLOCKS_ABOVE: f32 = 600e6;
-/// A link within the host that is faster is not shaped. The first bytes may only have filled a buffer: a congestion
-/// window begins with 10 packets of at most 1,500 bytes on a shaped link, of 64 KiB in memory.
+/// A link within the host that is faster is not shaped. The first bytes may only have filled a shaper's queue; that shows
+/// when they are not acknowledged.
 const IN_MEMORY_ABOVE: f32 = 600e6;
-const IN_MEMORY_AFTER: u64 = 96 << 10;
+const IN_MEMORY_AFTER: u64 = 384 << 10;
 /// After so many raw blocks in a row the next ones will most likely be raw as well, and one long block costs less than
 /// four short ones.
 const RAW_RUN: u64 = 8;

@@ -374,7 +374,7 @@ impl Flow {
 
     fn on_dry(&self, contexts: &mut Contexts) {
         let link = lock(&self.link);
-        let unsent = link.half.unsent();
+        let (unsent, unacked) = (link.half.unsent(), link.half.unacked());
         drop(link);
         let mut state = lock(&self.state);
         let Some(sender) = &mut state.sender else { return };
@@ -384,8 +384,8 @@ impl Flow {
             end_ns: now_ns,
             unsent_before: unsent,
             unsent_after: unsent,
-            accepted: 0,
-            busy_ns: None,
+            unacked,
+            ..LinkSample::default()
         });
         if let Some(job) = sender.on_link_dry(now_ns) {
             drop(state);
@@ -457,10 +457,11 @@ impl Flow {
         };
         let end_ns = self.now_ns();
         link.consume(written);
-        let unsent_after = link.half.unsent();
+        let (unsent_after, unacked) = (link.half.unsent(), link.half.unacked());
         if let Some(sender) = &mut lock(&self.state).sender {
             let accepted = written as u64;
-            sender.on_link(LinkSample { begin_ns, end_ns, unsent_before, unsent_after, accepted, busy_ns: None });
+            let busy_ns = None;
+            sender.on_link(LinkSample { begin_ns, end_ns, unsent_before, unsent_after, accepted, busy_ns, unacked });
         }
         Ok(written)
     }

@@ -217,6 +217,7 @@ impl World {
             unsent_after: unsent,
             accepted: 0,
             busy_ns: Some(self.link_busy_ns),
+            unacked: None,
         });
     }
 
@@ -239,6 +240,7 @@ impl World {
             unsent_after: self.in_kernel.len() as u64,
             accepted: take as u64,
             busy_ns: Some(self.link_busy_ns),
+            unacked: None,
         });
         true
     }
