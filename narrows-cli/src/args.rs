@@ -88,7 +88,7 @@ pub(crate) struct FlowArgs {
     /// Methods that `balance` may choose from, such as `store,lz4:accel=16,zstd:level=1,xz` [default: eleven of them]
     #[arg(long, value_name = "LIST", value_parser = parse_methods)]
     pub(crate) methods: Option<MethodList>,
-    /// Worker threads [default: the cores that this process may use]
+    /// Worker threads [default: the cores that this process may use, less one from four on]
     #[arg(long, short = 'T', value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(crate) threads: Option<u16>,
     /// Longest block, such as 64K or 2M [default: 512K for `balance`, 128K for `fixed`]

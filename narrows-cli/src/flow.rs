@@ -23,12 +23,13 @@ const FIXED_BLOCK_MAX: usize = 128 << 10;
 /// The built-in prior of eleven methods has 30 KB; a policy takes 16 at most.
 const PRIOR_FILE_MAX: u64 = 1 << 20;
 
+/// Threads that decode.
 pub(crate) fn threads(asked: Option<u16>) -> usize {
     asked.map_or_else(stream::cores, usize::from)
 }
 
 pub(crate) fn send_options(args: &FlowArgs, calibration: Option<&Calibration>, timeout: f64) -> Result<SendOptions> {
-    let threads = threads(args.threads);
+    let threads = args.threads.map_or_else(stream::encoders, usize::from);
     let (block_max, linked) = match args.policy {
         PolicySpec::Balance => (BALANCE_BLOCK_MAX, false),
         PolicySpec::Fixed { linked, .. } => (FIXED_BLOCK_MAX, linked),

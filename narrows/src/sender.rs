@@ -86,6 +86,8 @@ const WANTED_FIRST: usize = 128 << 10;
 /// Small writes wait for company while the link still has this much to do: waking a thread and encoding 1 KiB takes
 /// less, so the link does not run dry over it.
 const GATHER_MARGIN_NS: u64 = 300_000;
+/// The link is not looked at more often to see whether frames have left.
+const LOOK_MIN_NS: u64 = 50_000;
 /// Under this a line of text is one write of an application; only such small blocks are worth holding back.
 const HOLD_MAX: usize = 16 << 10;
 /// Lines of the trace kept for the driver; it takes them after every call, so more means that nobody does.
@@ -329,6 +331,9 @@ impl Sender {
         let slot = seq.checked_sub(front).and_then(|i| self.queue.get_mut(i as usize));
         let slot = slot.filter(|s| matches!(s.state, SlotState::Encoding));
         let taken_over = slot.is_none() && kind == JobKind::Encode;
+        if self.config.trace && self.trace.len() < TRACE_MAX_BYTES {
+            trace::encoded(&mut self.trace, self.now_ns, &done, taken_over);
+        }
         if let Some(slot) = slot {
             if kind == JobKind::Rescue {
                 self.summary.rescued_blocks += 1;
@@ -626,11 +631,21 @@ impl Sender {
         self.summary.receiver_limited_ns = self.summary.receiver_limited_ns.max(total_ns);
     }
 
-    /// When to call `on_link_dry` (and then `poll_job`), if nothing else happens before.
+    /// When to look at the link again, and call `on_link_dry` and then `poll_job`, if nothing else happens before.
     pub fn next_wakeup(&self) -> Option<u64> {
         if let Some(hold) = self.hold_until_ns {
             return Some(hold);
         }
+        let dry_at_ns = self.dry_due_ns();
+        // Frames that have left make room in the window. When all that is in it was handed over, only a look shows it,
+        // and encoding what comes next takes time: so one look halfway, and again halfway of what is left.
+        let waits_for_room = self.gathered > 0 && self.handed == self.queue.len() && self.handed > 0;
+        let look_at_ns = self.now_ns + (self.link.dry_at_ns().saturating_sub(self.now_ns) / 2).max(LOOK_MIN_NS);
+        if waits_for_room { Some(dry_at_ns.map_or(look_at_ns, |t| t.min(look_at_ns))) } else { dry_at_ns }
+    }
+
+    /// When the link will have run dry although there is something to send.
+    fn dry_due_ns(&self) -> Option<u64> {
         // While the driver holds frames, the link is not dry.
         if !self.outbox.is_empty() || self.wire_total > self.link.accepted_bytes() {
             return None;
@@ -648,7 +663,7 @@ impl Sender {
     /// next piece when all workers are busy with blocks that were taken over.
     pub fn on_link_dry(&mut self, now_ns: u64) -> Option<Job> {
         self.tick(now_ns);
-        if self.next_wakeup().is_none_or(|t| t > now_ns) || self.hold_until_ns.is_some() {
+        if self.dry_due_ns().is_none_or(|t| t > now_ns) || self.hold_until_ns.is_some() {
             return None;
         }
         if self.handed < self.queue.len() {

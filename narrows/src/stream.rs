@@ -83,6 +83,16 @@ pub fn cores() -> usize {
     sys::cores()
 }
 
+/// How many workers shall encode where nobody says. From four cores on one is left to reading, checking and writing,
+/// and to the other programs of a transfer: a worker that is interrupted for a scheduler's slice of 3 ms holds up all
+/// blocks behind its own.
+pub fn encoders() -> usize {
+    match cores() {
+        n @ 1..4 => n,
+        n => n - 1,
+    }
+}
+
 /// CPU time of the calling thread, 0 where it is not to be had.
 pub fn thread_cpu_ns() -> u64 {
     sys::thread_cpu_ns().unwrap_or(0)

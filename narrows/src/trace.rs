@@ -6,6 +6,7 @@ use std::fmt::Write;
 
 use crate::monitor::View;
 use crate::policy::{Choice, Rescue};
+use crate::sender::Done;
 
 /// A choice: what was seen, what was chosen, and the policy's own figures.
 pub fn choice(out: &mut String, view: &View<'_>, choice: &Choice, why: &[(&'static str, f64)]) {
@@ -47,4 +48,14 @@ pub fn rescue(out: &mut String, now_ns: u64, seq: u64, decision: &Rescue) {
             writeln!(out, "{{\"event\":\"rescue\",\"now_ns\":{now_ns},\"seq\":{seq},\"method\":\"{method}\"}}")
         }
     };
+}
+
+/// What came of a choice: a line that joins the choice by `seq`.
+pub(crate) fn encoded(out: &mut String, now_ns: u64, done: &Done, taken_over: bool) {
+    let Done { seq, method, raw_len, wire_len, wall_ns, cpu_ns, .. } = done;
+    let _ = writeln!(
+        out,
+        "{{\"event\":\"encoded\",\"now_ns\":{now_ns},\"seq\":{seq},\"method\":\"{method}\",\"raw_len\":{raw_len},\
+         \"wire_len\":{wire_len},\"wall_ns\":{wall_ns},\"cpu_ns\":{cpu_ns},\"taken_over\":{taken_over}}}"
+    );
 }

@@ -168,7 +168,7 @@ fn through(
     sink: Compare,
     policy: PolicySpec,
 ) -> Result<(Duration, Option<Summary>)> {
-    let threads = stream::cores();
+    let (threads, encoders) = (stream::cores(), stream::encoders());
     let receiver = std::thread::spawn(move || -> Result<u64> {
         let (socket, _) = listener.accept()?;
         let options = ReceiveOptions { receiver: ReceiverConfig::default(), threads, stall_timeout: None };
@@ -178,8 +178,8 @@ fn through(
     let block_max = if policy == PolicySpec::Balance { 512 << 10 } else { 128 << 10 };
     let options = SendOptions {
         sender: SenderConfig { block_max, history: 0, raw_len: Some(data.len() as u64), ..SenderConfig::default() },
-        policy: policy.build(&PolicySetup::new(threads, Prior::shipped())),
-        threads,
+        policy: policy.build(&PolicySetup::new(encoders, Prior::shipped())),
+        threads: encoders,
         stall_timeout: None,
         trace: None,
     };

@@ -21,8 +21,9 @@ pub const METHODS_MAX: usize = 16;
 pub type PerMethod = [f32; METHODS_MAX];
 type Matrix = [PerMethod; METHODS_MAX];
 
-/// Kinds of data told apart in one flow.
-const CONTEXTS_MAX: usize = 8;
+/// Kinds of data told apart in one flow. Source code alone makes a dozen; with too few, what was learned of a kind is
+/// thrown away before it comes again.
+const CONTEXTS_MAX: usize = 16;
 /// Features further apart than this are another kind.
 const CONTEXT_DISTANCE: f32 = 0.2;
 /// What a new kind inherits of the nearest one's corrections.

@@ -16,8 +16,8 @@ impl Slowdown {
             return;
         }
         let log = (wall_ns as f32 / cpu_ns as f32).ln().clamp(0.0, LOG_MAX);
-        // A change is believed quickly, noise is averaged.
-        let gain = if (log - self.log).abs() > 0.4 { 0.7 } else { 0.3 };
+        // A change is believed after two jobs, not after one that lost its core for a moment; noise is averaged.
+        let gain = if (log - self.log).abs() > 0.4 { 0.4 } else { 0.3 };
         self.log += gain * (log - self.log);
     }
 
@@ -45,11 +45,13 @@ mod tests {
     #[test]
     fn a_core_taken_away_is_noticed_and_forgotten() {
         let mut s = Slowdown::default();
-        for _ in 0..4 {
+        s.observe(3000, 1000);
+        assert!(s.factor() < 1.7, "one job is not enough");
+        for _ in 0..7 {
             s.observe(3000, 1000);
         }
         assert!(s.factor() > 2.5);
-        for _ in 0..8 {
+        for _ in 0..12 {
             s.observe(1000, 1000);
         }
         assert!(s.factor() < 1.2);

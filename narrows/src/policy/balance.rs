@@ -54,6 +54,8 @@ const LEDGER_SHARE: f32 = 0.015;
 const LEDGER_CREDIT: f32 = 16_384.0;
 /// A rescue method may take this share of the time that the raw block would need on the link.
 const RESCUE_CPU_SHARE: f32 = 0.12;
+/// And while that time is a guess, since raw may turn out to be far worse.
+const RESCUE_CPU_SHARE_UNKNOWN: f32 = 0.5;
 /// A rescue by compression must beat raw by so much.
 const RESCUE_GAIN: f32 = 0.9;
 /// A method must bring a block down to this share of its raw length.
@@ -181,13 +183,28 @@ impl Balance {
         end_s
     }
 
-    /// Blocks that run longer than predicted show a slow CPU before they finish.
+    /// Blocks that run longer than predicted show a slow CPU before they finish. One alone may have been unlucky: the
+    /// system took its core for a moment. So the second latest counts, where there are two.
     fn notice_late_blocks(&mut self, view: &View<'_>) {
-        for block in view.queue.iter().filter(|b| b.state == PendingState::Encoding && b.method != Method::STORE) {
+        let slowdown = self.costs.slowdown();
+        let running = view.queue.iter().filter(|b| b.state == PendingState::Encoding && b.method != Method::STORE);
+        let mut latest = [(0.0f32, 0, 0); 2];
+        let mut count = 0;
+        for block in running {
             let Some(info) = self.info(block.seq) else { continue };
-            let predicted_s = info.encode_s * self.costs.slowdown() / info.slowdown;
+            let predicted_ns = info.encode_s * slowdown / info.slowdown * 1e9;
             let elapsed_ns = view.now_ns.saturating_sub(block.chosen_ns);
-            self.costs.observe_late(elapsed_ns, (predicted_s * 1e9) as u64);
+            let late = (elapsed_ns as f32 / predicted_ns.max(1.0), elapsed_ns, predicted_ns as u64);
+            count += 1;
+            if late.0 > latest[0].0 {
+                latest = [late, latest[0]];
+            } else if late.0 > latest[1].0 {
+                latest[1] = late;
+            }
+        }
+        if count > 0 {
+            let (_, elapsed_ns, predicted_ns) = latest[usize::from(count > 1)];
+            self.costs.observe_late(elapsed_ns, predicted_ns);
         }
     }
 
@@ -202,7 +219,12 @@ impl Balance {
             cap = cap.max(BACKLOG_SHARE * backlog_s / self.cpu_pace);
         }
         let large = rate < LARGE_BLOCKS_BELOW && view.link.known && self.chosen >= 3;
-        let classes = if large { &CLASSES[..] } else { &CLASSES[..3] };
+        let classes = match view.link.known {
+            _ if large => &CLASSES[..],
+            true => &CLASSES[..3],
+            // Every mistake is smaller.
+            false => &CLASSES[..2],
+        };
         let mut class = classes.iter().rposition(|n| cap >= CLASS_SHARE * *n as f32).unwrap_or(0);
         while self.chosen >= 2 && class < 2 && self.cpu_pace * (CLASSES[class] as f32) < FIXED_COVER_S {
             class += 1;
@@ -313,7 +335,8 @@ impl Balance {
 
     /// The method that would bring the block across soonest, of those quick enough for the I/O thread.
     fn rescue_method(&self, view: &View<'_>, p: &Prediction, len: usize, rate: f32) -> usize {
-        let quick = |m: &usize| p.encode_s[*m] < RESCUE_CPU_SHARE * len as f32 / rate && self.allowed(view, *m, len);
+        let share = if view.link.known { RESCUE_CPU_SHARE } else { RESCUE_CPU_SHARE_UNKNOWN };
+        let quick = |m: &usize| p.encode_s[*m] < share * len as f32 / rate && self.allowed(view, *m, len);
         let across_s = |m: usize| p.wire_len[m] / rate + p.encode_s[m];
         (1..self.costs.methods().len()).filter(quick).min_by(|a, b| across_s(*a).total_cmp(&across_s(*b))).unwrap_or(0)
     }
@@ -511,7 +534,8 @@ impl Policy for Balance {
         let head = view.queue.iter().find(|b| b.state == PendingState::Encoding);
         let Some(info) = head.and_then(|b| self.info(b.seq)).copied() else { return Rescue::TakeOver(Method::STORE) };
         let rate = sane_rate(view);
-        let ledger_s = self.ledger_s(view, rate);
+        // While the rate is unknown, how long the link stood dry is as well.
+        let ledger_s = if view.link.known { self.ledger_s(view, rate) } else { f32::INFINITY };
         let pays = info.rescue_len + info.rescue_s * rate < RESCUE_GAIN * info.raw_wire_len && info.rescue_s < ledger_s;
         let (m, across_s, cpu_s) = if pays && info.rescue > 0 {
             (info.rescue, info.rescue_len / rate + info.rescue_s, info.rescue_s)
