@@ -32,8 +32,6 @@ pub struct LinkSample {
 pub struct LinkMonitor {
     rate_bytes_per_s: f64,
     known: bool,
-    /// Samples since it became known.
-    updates: u32,
     same_host: bool,
     accepted: u64,
     unsent: u64,
@@ -43,8 +41,8 @@ pub struct LinkMonitor {
     /// Evidence gathered since the last update of the rate.
     evidence_bytes: f64,
     evidence_ns: f64,
-    /// Bytes of the assumption that the first estimate begins with.
-    provisional_bytes: f64,
+    /// What was seen since the link pushed back first.
+    seen: Busy,
     /// Whether a rate was measured while the link pushed back.
     pushed_back: bool,
     /// Bytes acknowledged, for links that tell.
@@ -58,31 +56,33 @@ pub struct LinkMonitor {
 
 /// Assumed before anything is known: 2 Gbit/s, between a LAN and a fast WAN; a wrong constant costs little (section 2, 6).
 const RATE_ASSUMED: f64 = 250e6;
-/// Share of a new sample in the estimate.
-const GAIN: f64 = 0.35;
 /// Less than two full packets is no sample.
 const EVIDENCE_MIN_BYTES: f64 = 3000.0;
 /// A sample of full weight.
 const FULL_WEIGHT_NS: f64 = 20e6;
 const FULL_WEIGHT_BYTES: f64 = 65_536.0;
-/// Bytes leave a real host in bursts, as acknowledgements come: a span counts when it has lasted so long or carried so
-/// many bytes. The first estimate cannot wait, and silence is not believed before a delayed acknowledgement had its time.
-const SPAN_NS: f64 = 20e6;
-const SPAN_BYTES: f64 = 262_144.0;
-const SPAN_FIRST_NS: f64 = 3e6;
+/// Bytes leave a real host in bursts, as acknowledgements come: a first estimate needs so long, or so many bytes.
+const KNOWN_NS: f64 = 3e6;
+const KNOWN_BYTES: f64 = 262_144.0;
+/// Four bursts are averaged, and at least 40 ms: acknowledgements behind a queue of 20 ms come about as often. Two
+/// seconds cover four round trips to the other side of the world.
+const MEMORY_PERIODS: f64 = 4.0;
+const MEMORY_MIN_NS: f64 = 40e6;
+const MEMORY_MAX_NS: f64 = 2e9;
+/// Silence is not believed before delayed acknowledgements and windows that open in steps had their time.
 const SILENCE_NS: f64 = 60e6;
+/// What was assumed before the first measurement counts as a span of this time.
+const ASSUMED_NS: f64 = 50e3;
 /// What a shaper and a first congestion window let through at once.
 const PROVEN_BYTES: u64 = 128 << 10;
 /// More than this unacknowledged lies in a queue behind the host. In memory a receiver acknowledges every second packet
 /// of 64 KiB.
 const TRUSTED_BYTES: u64 = 192 << 10;
-/// The weight of what was assumed before the first measurement, as a span of time.
-const PROVISIONAL_NS: f64 = 50e3;
 /// What socket buffers, congestion windows and queues behind the host may hold: so many bytes, or so much time.
 const ABSORB_BYTES: f64 = 524_288.0;
 const ABSORB_S: f64 = 0.05;
-/// Within one host there is nothing behind it but a shaper's queue.
-const ABSORB_SAME_HOST_S: f64 = 0.002;
+/// Of what was acknowledged nothing is held, but it may be the burst at the end of a silence.
+const ABSORB_ACKED_S: f64 = 0.01;
 /// A link that takes 0.8 of the estimate without pushing back is probably faster; the next estimate is so much higher.
 const ABSORB_SHARE: f64 = 0.8;
 const ABSORB_GROWTH: f64 = 1.5;
@@ -97,7 +97,6 @@ impl Default for LinkMonitor {
         Self {
             rate_bytes_per_s: RATE_ASSUMED,
             known: false,
-            updates: 0,
             same_host: false,
             accepted: 0,
             unsent: 0,
@@ -105,7 +104,7 @@ impl Default for LinkMonitor {
             dry_since_ns: 0,
             evidence_bytes: 0.0,
             evidence_ns: 0.0,
-            provisional_bytes: 0.0,
+            seen: Busy::default(),
             pushed_back: false,
             acked: 0,
             absorbed: 0.0,
@@ -135,11 +134,11 @@ impl LinkMonitor {
             let busy = busy_ns.saturating_sub(self.exact_busy_ns);
             self.exact_busy_ns = busy_ns;
             self.busy_ns += busy;
-            self.add_evidence(left as f64, busy as f64, true);
+            self.add_evidence(left as f64, busy as f64);
         } else {
             let crossed = s.unacked.map(|unacked| self.acknowledge(s.accepted, unacked));
             self.observe_gap(begin_ns, s.unsent_before, crossed);
-            self.observe_write(begin_ns, end_ns, s, crossed.is_some());
+            self.observe_write(begin_ns, end_ns, s, crossed);
             if !self.pushed_back && s.unacked.is_some_and(|unacked| unacked > TRUSTED_BYTES) {
                 self.distrust();
             }
@@ -172,23 +171,21 @@ impl LinkMonitor {
             self.busy_ns += gap_ns;
             return self.push_back(crossed.unwrap_or(left), gap_ns as f64, begin_ns);
         }
-        // It ran dry somewhere in between.
-        if self.pushed_back && !self.known {
-            // At least as fast as this: good enough for a first estimate.
-            self.busy_ns += gap_ns;
-            return self.add_evidence(crossed.unwrap_or(left), gap_ns as f64, false);
-        }
+        // It ran dry somewhere in between. The burst that took the last bytes ends a silence in which the link did not
+        // stand still: peers that open their window in steps, hosts that send large segments and acknowledgements that
+        // come together all look like this.
         let busy_ns = (left / self.rate_bytes_per_s * 1e9).min(gap_ns as f64);
         self.busy_ns += busy_ns as u64;
-        match crossed {
-            // Acknowledgements come in bursts; a short gap says nothing.
-            Some(crossed) if self.evidence_ns + gap_ns as f64 >= SPAN_FIRST_NS => self.ran_dry(crossed, gap_ns as f64),
-            Some(_) => (self.evidence_bytes, self.evidence_ns) = (0.0, 0.0),
-            None => self.ran_dry(left, busy_ns),
+        if self.pushed_back && (crossed.is_some() || !self.known) {
+            self.add_busy(crossed.unwrap_or(left), busy_ns);
+        } else {
+            // When the burst ended is not known.
+            self.seen.silence_ns = 0.0;
         }
     }
 
-    fn observe_write(&mut self, begin_ns: u64, end_ns: u64, s: &LinkSample, acknowledged: bool) {
+    fn observe_write(&mut self, begin_ns: u64, end_ns: u64, s: &LinkSample, crossed: Option<f64>) {
+        self.absorbed += crossed.unwrap_or(0.0);
         if s.accepted == 0 {
             return;
         }
@@ -197,25 +194,28 @@ impl LinkMonitor {
         let left = (s.unsent_before + s.accepted).saturating_sub(s.unsent_after) as f64;
         if s.unsent_before > 0 && s.unsent_after > 0 {
             // What was acknowledged during the write is counted already.
-            return self.push_back(if acknowledged { 0.0 } else { left }, write_ns, end_ns);
+            return self.push_back(if crossed.is_some() { 0.0 } else { left }, write_ns, end_ns);
         }
-        self.absorbed += left;
+        if crossed.is_none() {
+            self.absorbed += left;
+        }
         if !self.pushed_back {
             // What a system call costs is no evidence of the speed of a copy, nor is the copy before it has crossed.
-            if left >= EVIDENCE_MIN_BYTES && (!acknowledged || self.acked >= PROVEN_BYTES) {
-                self.add_evidence(left, write_ns, true);
+            if left >= EVIDENCE_MIN_BYTES && (crossed.is_none() || self.acked >= PROVEN_BYTES) {
+                self.add_evidence(left, write_ns);
             }
             return;
         }
-        if !self.known && !acknowledged {
-            return self.add_evidence(left, write_ns, false);
+        if !self.known && crossed.is_none() {
+            return self.add_busy(left, write_ns);
         }
-        let held_s = if self.same_host { ABSORB_SAME_HOST_S } else { ABSORB_S };
+        let held_s = if crossed.is_some() { ABSORB_ACKED_S } else { ABSORB_S };
         let held = ABSORB_BYTES.max(held_s * self.rate_bytes_per_s);
         let bound = (self.absorbed - held) / (end_ns - self.absorbed_since_ns).max(1) as f64 * 1e9;
         if bound > ABSORB_SHARE * self.rate_bytes_per_s {
             self.set_rate(self.rate_bytes_per_s.max(bound) * ABSORB_GROWTH);
-            (self.known, self.updates) = (true, 1);
+            self.known = true;
+            self.seen = Busy::assumed(self.rate_bytes_per_s);
             self.restart_absorbing(end_ns);
         }
     }
@@ -226,26 +226,21 @@ impl LinkMonitor {
             self.distrust();
         }
         self.restart_absorbing(now_ns);
-        self.add_evidence(left, ns, false);
+        self.add_busy(left, ns);
     }
 
     /// What was believed until now was the speed of a copy into a buffer.
     fn distrust(&mut self) {
         (self.pushed_back, self.known) = (true, false);
-        (self.evidence_bytes, self.evidence_ns) = (0.0, 0.0);
         self.set_rate(self.rate_bytes_per_s.min(RATE_ASSUMED));
-        self.provisional_bytes = self.rate_bytes_per_s * PROVISIONAL_NS / 1e9;
+        self.seen = Busy::assumed(self.rate_bytes_per_s);
     }
 
-    /// A burst took the last bytes. The silence before it was not the link standing still: peers that open their window
-    /// in steps, and hosts that send large segments, empty the kernel's queue at once. Together they bound the rate from
-    /// below, no more, since when the burst ended is not known.
-    fn ran_dry(&mut self, left: f64, busy_ns: f64) {
-        let (bytes, ns) = (self.evidence_bytes + left, self.evidence_ns + busy_ns);
-        if self.evidence_ns > 0.0 && ns > 0.0 && bytes >= EVIDENCE_MIN_BYTES {
-            self.set_rate(self.rate_bytes_per_s.max(bytes / ns * 1e9));
-            (self.evidence_bytes, self.evidence_ns) = (0.0, 0.0);
-        }
+    /// So many bytes left while the link was busy for so long; they may leave in bursts.
+    fn add_busy(&mut self, bytes: f64, ns: f64) {
+        self.seen.add(bytes, ns);
+        self.known |= self.seen.is_enough();
+        self.set_rate(self.seen.rate_bytes_per_s());
     }
 
     fn restart_absorbing(&mut self, now_ns: u64) {
@@ -253,8 +248,8 @@ impl LinkMonitor {
         self.absorbed_since_ns = now_ns;
     }
 
-    /// So many bytes left in so much busy time; `smooth` if they do not leave in bursts.
-    fn add_evidence(&mut self, bytes: f64, ns: f64, smooth: bool) {
+    /// So many bytes left in so much busy time, smoothly.
+    fn add_evidence(&mut self, bytes: f64, ns: f64) {
         self.evidence_bytes += bytes;
         self.evidence_ns += ns;
         let (bytes, ns) = (self.evidence_bytes, self.evidence_ns);
@@ -262,39 +257,25 @@ impl LinkMonitor {
             return;
         }
         if bytes >= EVIDENCE_MIN_BYTES {
-            let long_enough = ns >= SPAN_NS || bytes >= SPAN_BYTES || !self.known && ns >= SPAN_FIRST_NS;
-            if !smooth && !long_enough {
-                return self.provide(bytes, ns);
-            }
             let rate = bytes / ns * 1e9;
             if self.known {
                 let q = (rate / self.rate_bytes_per_s).ln();
                 let weight = (ns / FULL_WEIGHT_NS).min(1.0).max((bytes / FULL_WEIGHT_BYTES).min(1.0));
-                // A jump is followed in one or two steps, noise is averaged; the first few samples count the same.
-                self.updates = self.updates.saturating_add(1);
-                let gain = if q.abs() > 0.7 { 0.8 } else { GAIN.max(1.0 / f64::from(self.updates)) };
+                // A jump is followed in one or two steps, noise is averaged.
+                let gain = if q.abs() > 0.7 { 0.8 } else { 0.35 };
                 self.set_rate(self.rate_bytes_per_s * (gain * weight * q).exp());
             } else {
                 self.set_rate(rate);
-                (self.known, self.updates) = (true, 1);
+                self.known = true;
             }
             (self.evidence_bytes, self.evidence_ns) = (0.0, 0.0);
-        } else if self.pushed_back && !self.known {
-            self.provide(bytes, ns);
         } else {
             // A drop shows by silence: the rate cannot be higher than what would have brought one more sample.
             let patience_ns =
                 if self.known { (2.5 * EVIDENCE_MIN_BYTES / self.rate_bytes_per_s * 1e9).max(1e6) } else { 0.0 };
-            if ns > if smooth { patience_ns } else { patience_ns.max(SILENCE_NS) } {
+            if ns > patience_ns {
                 self.set_rate(self.rate_bytes_per_s.min((bytes + EVIDENCE_MIN_BYTES) / ns * 1e9));
             }
-        }
-    }
-
-    /// Until enough is seen for a first estimate: what is seen, and the assumption as if it had been seen for a moment.
-    fn provide(&mut self, bytes: f64, ns: f64) {
-        if self.pushed_back && !self.known {
-            self.set_rate((self.provisional_bytes + bytes) / (PROVISIONAL_NS + ns) * 1e9);
         }
     }
 
@@ -341,6 +322,52 @@ impl LinkMonitor {
         }
         let drain_ns = self.unsent as f64 / self.rate_bytes_per_s * 1e9;
         self.last_ns.saturating_add(drain_ns as u64)
+    }
+}
+
+/// What was seen of a link that pushed back: older bytes and times count less and less.
+#[derive(Debug, Clone, Copy, Default)]
+struct Busy {
+    bytes: f64,
+    ns: f64,
+    /// All that was seen, for the first estimate.
+    total_bytes: f64,
+    total_ns: f64,
+    /// Time since bytes left last, and how long that takes at times.
+    silence_ns: f64,
+    period_ns: f64,
+}
+
+impl Busy {
+    /// An assumption, as if it had been seen for a moment.
+    fn assumed(rate_bytes_per_s: f64) -> Self {
+        Self { bytes: rate_bytes_per_s * ASSUMED_NS / 1e9, ns: ASSUMED_NS, ..Self::default() }
+    }
+
+    /// Time in which nothing left counts when something does, or when it is long.
+    fn add(&mut self, bytes: f64, ns: f64) {
+        self.silence_ns += ns;
+        if bytes == 0.0 && self.silence_ns < SILENCE_NS && self.is_enough() {
+            return;
+        }
+        let ns = std::mem::take(&mut self.silence_ns);
+        if bytes > 0.0 {
+            self.period_ns = ns.max(0.9 * self.period_ns);
+        }
+        let memory_ns = (MEMORY_PERIODS * self.period_ns).clamp(MEMORY_MIN_NS, MEMORY_MAX_NS);
+        let kept = (-ns / memory_ns).exp();
+        self.bytes = self.bytes * kept + bytes;
+        self.ns = self.ns * kept + ns;
+        self.total_bytes += bytes;
+        self.total_ns += ns;
+    }
+
+    fn is_enough(&self) -> bool {
+        self.total_bytes >= KNOWN_BYTES || self.total_bytes >= EVIDENCE_MIN_BYTES && self.total_ns >= KNOWN_NS
+    }
+
+    fn rate_bytes_per_s(&self) -> f64 {
+        self.bytes / self.ns * 1e9
     }
 }
 
@@ -458,7 +485,7 @@ mod tests {
             ..LinkSample::default()
         };
         m.observe(&small);
-        assert_eq!(m.rate_bytes_per_s(), before);
+        assert!((m.rate_bytes_per_s() / before - 1.0).abs() < 1e-9);
     }
 
     #[test]
