@@ -268,6 +268,7 @@ impl<'a> World<'a> {
             accepted,
             busy_ns: Some(self.link.busy_ns as u64),
             unacked: None,
+            delivery_bytes_per_s: None,
         });
     }
 

@@ -60,8 +60,8 @@ pub struct LinkView {
     pub unsent_bytes: u64,
     /// Time the link stood dry while raw bytes were pending.
     pub dry_ns: u64,
-    /// The receiver runs on this host: it shares the cores, and the link is a copy in memory unless it is shaped.
-    pub same_host: bool,
+    /// The link is a copy within this host, as fast as memory: it, encoder and decoder share the same cores.
+    pub in_memory: bool,
 }
 
 #[derive(Debug, Clone, Copy)]

@@ -45,8 +45,6 @@ pub struct SenderConfig {
     pub memory_max: usize,
     /// A receiver's preface and feedback will come back on this link.
     pub duplex: bool,
-    /// The receiver is known to run on this host.
-    pub same_host: bool,
     /// Raw length of the whole flow, when it is known beforehand.
     pub raw_len: Option<u64>,
     /// Append an index, so that the stream serves as a seekable file.
@@ -64,7 +62,6 @@ impl Default for SenderConfig {
             cores: 1,
             memory_max: MEMORY_MAX_DEFAULT,
             duplex: false,
-            same_host: false,
             raw_len: None,
             index: false,
             trace: false,
@@ -224,7 +221,7 @@ impl Sender {
             digest: 0,
             index: Vec::new(),
             end_sent: false,
-            link: LinkMonitor::new(config.same_host),
+            link: LinkMonitor::default(),
             wait_until_ns: 0,
             hold_until_ns: None,
             dry_ns: 0,

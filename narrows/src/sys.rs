@@ -80,6 +80,8 @@ mod unix {
         pub(crate) rwnd_limited_us: u64,
         pub(crate) sndbuf_limited_us: u64,
         pub(crate) notsent_bytes: u32,
+        /// Largest segment that is sent.
+        pub(crate) segment_bytes: u32,
     }
 
     /// One descriptor to wait for, and what for.
@@ -259,6 +261,7 @@ mod unix {
                 rwnd_limited_us: raw.rwnd_limited_us,
                 sndbuf_limited_us: raw.sndbuf_limited_us,
                 notsent_bytes: raw.notsent_bytes,
+                segment_bytes: raw.words[2],
             })
         }
         #[cfg(not(target_os = "linux"))]

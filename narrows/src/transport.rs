@@ -23,19 +23,24 @@ impl Link {
     pub fn tcp(socket: TcpStream) -> io::Result<Self> {
         socket.set_nodelay(true)?;
         let read = ReadHalf(Reader::Tcp(socket.try_clone()?));
-        Ok(Self { write: Some(WriteHalf { kind: Writer::Tcp(socket), nowait: true }), read: Some(read) })
+        let same_host = match (socket.local_addr(), socket.peer_addr()) {
+            (Ok(own), Ok(peer)) => peer.ip().is_loopback() || peer.ip() == own.ip(),
+            _ => false,
+        };
+        let write = WriteHalf { same_host, ..WriteHalf::new(Writer::Tcp(socket), true) };
+        Ok(Self { write: Some(write), read: Some(read) })
     }
 
     /// A connected unix socket, both directions.
     pub fn unix(socket: UnixStream) -> io::Result<Self> {
         let read = ReadHalf(Reader::Unix(socket.try_clone()?));
-        Ok(Self { write: Some(WriteHalf { kind: Writer::Unix(socket), nowait: true }), read: Some(read) })
+        Ok(Self { write: Some(WriteHalf::new(Writer::Unix(socket), true)), read: Some(read) })
     }
 
     /// The writing end of a pipe, a terminal or a file, one direction.
     pub fn file_writer(file: File) -> Self {
         let nowait = sys::pipe_unread(file.as_fd()).is_some() && is_pipe(&file);
-        Self { write: Some(WriteHalf { kind: Writer::File(file), nowait }), read: None }
+        Self { write: Some(WriteHalf::new(Writer::File(file), nowait)), read: None }
     }
 
     /// The reading end of a pipe or a file, one direction.
@@ -45,7 +50,7 @@ impl Link {
 
     /// Anything that can be written, one direction.
     pub fn writer(writer: impl Write + Send + 'static) -> Self {
-        Self { write: Some(WriteHalf { kind: Writer::Other(Box::new(writer)), nowait: false }), read: None }
+        Self { write: Some(WriteHalf::new(Writer::Other(Box::new(writer)), false)), read: None }
     }
 
     /// Anything that can be read, one direction.
@@ -65,6 +70,10 @@ pub fn set_receive_buffer(socket: &impl AsFd, bytes: usize) -> io::Result<()> {
     sys::set_receive_buffer(socket.as_fd(), bytes.min(i32::MAX as usize) as i32)
 }
 
+/// Segments of jumbo frames have 9,000 bytes; those of the loopback device 32 KiB and more, unless somebody made it behave
+/// like a network.
+const NETWORK_SEGMENT_MAX: u32 = 9000;
+
 fn is_pipe(file: &File) -> bool {
     use std::os::unix::fs::FileTypeExt;
     file.metadata().is_ok_and(|m| m.file_type().is_fifo())
@@ -74,6 +83,8 @@ pub(crate) struct WriteHalf {
     kind: Writer,
     /// Transfers that do not wait work here; otherwise a write blocks.
     nowait: bool,
+    /// The peer of a TCP connection is this host.
+    same_host: bool,
 }
 
 enum Writer {
@@ -84,6 +95,10 @@ enum Writer {
 }
 
 impl WriteHalf {
+    fn new(kind: Writer, nowait: bool) -> Self {
+        Self { kind, nowait, same_host: false }
+    }
+
     /// Writes what fits; `WouldBlock` when nothing does (then [`WriteHalf::wait_writable`]).
     pub(crate) fn write_some(&mut self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
         match &mut self.kind {
@@ -112,17 +127,6 @@ impl WriteHalf {
         sys::poll([write, Interest { write: false, ..write }], Some(timeout)).map(drop)
     }
 
-    /// Whether the bytes certainly stay on this host. A process behind a pipe may send them anywhere.
-    pub(crate) fn is_same_host(&self) -> bool {
-        match &self.kind {
-            Writer::Tcp(s) => s
-                .peer_addr()
-                .is_ok_and(|peer| peer.ip().is_loopback() || s.local_addr().is_ok_and(|own| own.ip() == peer.ip())),
-            Writer::Unix(_) => true,
-            Writer::File(_) | Writer::Other(_) => false,
-        }
-    }
-
     /// Bytes that the kernel holds and that have not left the host.
     pub(crate) fn unsent(&self) -> u64 {
         match &self.kind {
@@ -137,6 +141,18 @@ impl WriteHalf {
     pub(crate) fn unacked(&self) -> Option<u64> {
         match &self.kind {
             Writer::Tcp(s) => sys::socket_outstanding(s.as_fd()),
+            _ => None,
+        }
+    }
+
+    /// The system's latest sample of the delivery rate, for TCP connections within this host that pass no network device:
+    /// on others the rate is estimated over a longer time.
+    pub(crate) fn delivery_bytes_per_s(&self) -> Option<u64> {
+        match &self.kind {
+            Writer::Tcp(s) if self.same_host => {
+                let info = sys::tcp_info(s.as_fd())?;
+                (info.segment_bytes > NETWORK_SEGMENT_MAX).then_some(info.delivery_rate_bytes_per_s)
+            }
             _ => None,
         }
     }

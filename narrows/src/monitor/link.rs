@@ -26,13 +26,15 @@ pub struct LinkSample {
     pub busy_ns: Option<u64>,
     /// Bytes that were taken so far and that the far end has not acknowledged at `end_ns`, if it acknowledges.
     pub unacked: Option<u64>,
+    /// The system's own latest sample of the delivery rate, for connections within this host.
+    pub delivery_bytes_per_s: Option<u64>,
 }
 
 #[derive(Debug, Clone)]
 pub struct LinkMonitor {
     rate_bytes_per_s: f64,
     known: bool,
-    same_host: bool,
+    in_memory: bool,
     accepted: u64,
     unsent: u64,
     last_ns: u64,
@@ -75,6 +77,11 @@ const SILENCE_NS: f64 = 60e6;
 const ASSUMED_NS: f64 = 50e3;
 /// What a shaper and a first congestion window let through at once.
 const PROVEN_BYTES: u64 = 128 << 10;
+/// Deliveries within a host that are not shaped have 4 to 26 GB/s, bursts of a shaper at 1 Gbit/s up to 1 GB/s; and what
+/// delivers less for some milliseconds is shaped after all, or its receiver is slow.
+const IN_MEMORY_ABOVE: u64 = 2_500_000_000;
+const NOT_IN_MEMORY_BELOW: f64 = 250e6;
+const NOT_IN_MEMORY_NS: f64 = 5e6;
 /// More than this unacknowledged lies in a queue behind the host. In memory a receiver acknowledges every second packet
 /// of 64 KiB.
 const TRUSTED_BYTES: u64 = 192 << 10;
@@ -97,7 +104,7 @@ impl Default for LinkMonitor {
         Self {
             rate_bytes_per_s: RATE_ASSUMED,
             known: false,
-            same_host: false,
+            in_memory: false,
             accepted: 0,
             unsent: 0,
             last_ns: 0,
@@ -116,11 +123,6 @@ impl Default for LinkMonitor {
 }
 
 impl LinkMonitor {
-    /// `same_host`: the receiver is known to run on this host.
-    pub fn new(same_host: bool) -> Self {
-        Self { same_host, ..Self::default() }
-    }
-
     pub fn observe(&mut self, s: &LinkSample) {
         let begin_ns = s.begin_ns.max(self.last_ns);
         let end_ns = s.end_ns.max(begin_ns);
@@ -139,6 +141,7 @@ impl LinkMonitor {
             let crossed = s.unacked.map(|unacked| self.acknowledge(s.accepted, unacked));
             self.observe_gap(begin_ns, s.unsent_before, crossed);
             self.observe_write(begin_ns, end_ns, s, crossed);
+            self.observe_delivery(s);
             if !self.pushed_back && s.unacked.is_some_and(|unacked| unacked > TRUSTED_BYTES) {
                 self.distrust();
             }
@@ -146,6 +149,16 @@ impl LinkMonitor {
         self.accepted += s.accepted;
         self.unsent = s.unsent_after;
         self.last_ns = end_ns;
+    }
+
+    /// Nothing but a copy in memory delivers so fast, once there was more than what a shaper lets through at once.
+    fn observe_delivery(&mut self, s: &LinkSample) {
+        let fast = s.delivery_bytes_per_s.is_some_and(|rate| rate > IN_MEMORY_ABOVE);
+        self.in_memory |= fast && self.acked >= PROVEN_BYTES;
+        if self.in_memory && self.seen.total_ns > NOT_IN_MEMORY_NS && self.seen.rate_bytes_per_s() < NOT_IN_MEMORY_BELOW
+        {
+            self.in_memory = false;
+        }
     }
 
     /// Bytes that left the host may lie in a queue right behind it, which fills faster than the link is: what the far end
@@ -290,7 +303,7 @@ impl LinkMonitor {
             left_host_bytes: self.left_host_bytes(),
             unsent_bytes: self.unsent,
             dry_ns,
-            same_host: self.same_host,
+            in_memory: self.in_memory,
         }
     }
 
@@ -388,6 +401,7 @@ mod tests {
                 accepted: per_ms,
                 busy_ns: None,
                 unacked: None,
+                delivery_bytes_per_s: None,
             };
             m.observe(&sample);
         }
@@ -452,6 +466,7 @@ mod tests {
                 accepted,
                 busy_ns: None,
                 unacked: None,
+                delivery_bytes_per_s: None,
             });
             let wait = if accepted > 0 { 1_000 } else { 1_000_000 };
             leave(&mut unsent, wait as f64);

@@ -17,10 +17,6 @@ const CLASSES: [usize; 4] = [8 << 10, 32 << 10, 128 << 10, 512 << 10];
 const CLASS_SHARE: f32 = 0.8;
 /// Above 5 Gbit/s a block of 32 KiB still covers its fixed cost, and ends are ragged by less.
 const SMALL_BLOCKS_ABOVE: f32 = 600e6;
-/// A link within the host that is faster is not shaped. The first bytes may only have filled a shaper's queue; that shows
-/// when they are not acknowledged.
-const IN_MEMORY_ABOVE: f32 = 600e6;
-const IN_MEMORY_AFTER: u64 = 384 << 10;
 /// After so many raw blocks in a row the next ones will most likely be raw as well, and one long block costs less than
 /// four short ones.
 const RAW_RUN: u64 = 8;
@@ -92,7 +88,6 @@ pub struct Balance {
     /// Blocks in a row that were chosen raw.
     raw_run: u64,
     probe: Option<(usize, Features)>,
-    same_host: bool,
     in_memory: bool,
     why: Why,
 }
@@ -155,7 +150,6 @@ impl Balance {
             waiting: None,
             raw_run: 0,
             probe: None,
-            same_host: false,
             in_memory: false,
             why: Why::default(),
         }
@@ -458,8 +452,7 @@ impl Policy for Balance {
             Ask::Bypass => CLASSES[1],
         };
         let first = self.chosen == 0 && !view.link.known;
-        self.same_host = view.link.same_host;
-        self.in_memory = in_memory(view, rate);
+        self.in_memory = view.link.in_memory;
         if first {
             wanted = CLASSES[0];
         }
@@ -606,10 +599,6 @@ impl Policy for Balance {
     }
 
     fn window(&self, cores: usize) -> usize {
-        if self.chosen == 1 && self.same_host {
-            // Most likely memory: what the first piece shows is worth the few microseconds.
-            return 1;
-        }
         if self.in_memory {
             return WINDOW_IN_MEMORY;
         }
@@ -645,13 +634,6 @@ fn cheapest(p: &Prediction, weights: &[f32; 3], count: usize) -> usize {
         }
     }
     best
-}
-
-/// Whether the link is a copy within this host. It, the encoder and the decoder share the same cores, so what the codecs
-/// take is missing where it would be gained.
-fn in_memory(view: &View<'_>, rate: f32) -> bool {
-    let link = &view.link;
-    link.same_host && link.known && rate > IN_MEMORY_ABOVE && link.left_host_bytes >= IN_MEMORY_AFTER
 }
 
 fn sigmoid(x: f32) -> f32 {

@@ -45,10 +45,10 @@ pub fn send(
     let Link { write: Some(write), read } = link else {
         return Err(Error::misuse("this link cannot be written"));
     };
-    let (duplex, same_host) = (read.is_some(), write.is_same_host());
+    let duplex = read.is_some();
     let threads = options.threads.max(1);
     let buffers = BufferPool::default();
-    let config = SenderConfig { duplex, same_host, cores: threads, trace: options.trace.is_some(), ..options.sender };
+    let config = SenderConfig { duplex, cores: threads, trace: options.trace.is_some(), ..options.sender };
     let pool = Pool::new(threads);
     let flow = Arc::new_cyclic(|weak: &Weak<Flow>| {
         let panicked = weak.clone();
@@ -458,10 +458,19 @@ impl Flow {
         let end_ns = self.now_ns();
         link.consume(written);
         let (unsent_after, unacked) = (link.half.unsent(), link.half.unacked());
+        let delivery_bytes_per_s = link.half.delivery_bytes_per_s();
         if let Some(sender) = &mut lock(&self.state).sender {
             let accepted = written as u64;
-            let busy_ns = None;
-            sender.on_link(LinkSample { begin_ns, end_ns, unsent_before, unsent_after, accepted, busy_ns, unacked });
+            sender.on_link(LinkSample {
+                begin_ns,
+                end_ns,
+                unsent_before,
+                unsent_after,
+                accepted,
+                busy_ns: None,
+                unacked,
+                delivery_bytes_per_s,
+            });
         }
         Ok(written)
     }

@@ -218,6 +218,7 @@ impl World {
             accepted: 0,
             busy_ns: Some(self.link_busy_ns),
             unacked: None,
+            delivery_bytes_per_s: None,
         });
     }
 
@@ -241,6 +242,7 @@ impl World {
             accepted: take as u64,
             busy_ns: Some(self.link_busy_ns),
             unacked: None,
+            delivery_bytes_per_s: None,
         });
         true
     }
