@@ -243,9 +243,11 @@ impl BlockHeader {
         }
     }
 
-    /// The check over this header and the raw bytes of the block at `raw_offset`.
-    pub fn check_of(&self, raw: &[u8], raw_offset: u64) -> u64 {
-        xxh3_64_with_seed(raw, check_seed(&self.head[..usize::from(self.head_len)], raw_offset))
+    /// The check over this header, the body, and the raw bytes of the block at `raw_offset`.
+    pub fn check_of(&self, raw: &[u8], body: &[u8], raw_offset: u64) -> u64 {
+        // Some bits of a body may mean nothing to its codec; a stored body is the raw bytes.
+        let body_hash = if self.codec == CodecId::STORE { 0 } else { xxh3_64(body) };
+        xxh3_64_with_seed(raw, check_seed(&self.head[..usize::from(self.head_len)], raw_offset) ^ body_hash)
     }
 
     pub fn encode(&self, check: Option<u64>) -> HeaderBytes {
@@ -629,12 +631,14 @@ mod tests {
             BlockHeader::data(CodecId::STORE, false, 1, 1),
             BlockHeader::message(CodecId::LZ4, true, 300),
         ] {
-            let check = header.check_of(b"raw", 77);
+            let check = header.check_of(b"raw", b"r", 77);
             let bytes = header.encode(Some(check));
             let Some(Header::Block(read)) = parse_header(&bytes, &LIMITS).unwrap() else { panic!() };
             assert_eq!(read, BlockHeader { check: Some(check), ..header });
             assert_eq!(read.header_len(), bytes.len());
-            assert_ne!(read.check_of(b"raw", 78), check, "the place in the flow is part of the check");
+            assert_ne!(read.check_of(b"raw", b"r", 78), check, "the place in the flow is part of the check");
+            let body_counts = header.codec != CodecId::STORE;
+            assert_eq!(read.check_of(b"raw", b"s", 77) != check, body_counts, "so is an encoded body");
             for n in 0..bytes.len() {
                 assert_eq!(parse_header(&bytes[..n], &LIMITS).unwrap(), None);
             }

@@ -104,26 +104,18 @@ fn every_truncation_is_truncated_and_delivers_only_what_is_true() {
 
 #[test]
 fn every_flipped_bit_of_a_short_stream_is_found() {
-    let stream = write("balance");
-    let short: Vec<u8> = stream;
-    let mut unmeaning = 0;
-    for bit in 0..short.len() * 8 {
-        // All bits of headers and ends, a part of the bodies: they are covered by the same checks.
-        if bit / 8 > 120 && bit / 8 + 120 < short.len() && bit % 61 != 0 {
-            continue;
-        }
-        let mut damaged = short.clone();
-        damaged[bit / 8] ^= 1 << (bit % 8);
-        // Optional feature bits of the preface are for a reader to ignore, but its CRC covers them.
-        match read(&damaged, 512) {
-            Err((_, out)) => assert!(raw().starts_with(&out), "bit {bit}: a wrong byte was delivered"),
-            // Some bits of a body mean nothing to its codec, such as the match length of an LZ4 block's last token. The
-            // check is over the raw bytes.
-            Ok(out) => {
-                assert!(out == raw(), "bit {bit}: a wrong byte was delivered");
-                unmeaning += 1;
+    // LZ4 does not read some bits of its last token, so the check must cover more than what comes out of a codec.
+    for spec in ["balance", "fixed:lz4"] {
+        let stream = write(spec);
+        for bit in 0..stream.len() * 8 {
+            // All bits of headers and ends, a part of the bodies: they are covered by the same checks.
+            if bit / 8 > 120 && bit / 8 + 120 < stream.len() && bit % 61 != 0 {
+                continue;
             }
+            let mut damaged = stream.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            let (_, out) = read(&damaged, 512).expect_err("a flipped bit must not be missed");
+            assert!(raw().starts_with(&out), "{spec}, bit {bit}: a wrong byte was delivered");
         }
     }
-    assert!(unmeaning < 64, "{unmeaning} flipped bits were not found");
 }

@@ -161,7 +161,7 @@ impl Inspection {
                 Ok(n) if h.raw_len.is_none_or(|len| len == n) => raw.truncate(n),
                 _ => return Err(Error::corrupt(format!("a block of codec {} does not decode", codec.name()))),
             }
-            if h.check.is_some_and(|check| check != h.check_of(&raw, self.raw_offset)) {
+            if h.check.is_some_and(|check| check != h.check_of(&raw, body, self.raw_offset)) {
                 return Err(Error::corrupt("a block does not match its check"));
             }
             raw_len = raw.len();

@@ -39,7 +39,7 @@ impl DecodeJob {
     fn decode(&self, contexts: &mut Contexts, pool: &BufferPool) -> Result<Block> {
         let raw = if self.header.codec == CodecId::STORE { self.body.clone() } else { self.expand(contexts, pool)? };
         match self.header.check {
-            Some(check) if check != self.header.check_of(&raw, self.raw_offset) => {
+            Some(check) if check != self.header.check_of(&raw, &self.body, self.raw_offset) => {
                 Err(Error::corrupt("a block does not match its check"))
             }
             _ => Ok(raw),

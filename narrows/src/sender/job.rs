@@ -87,7 +87,8 @@ impl Job {
             None => (Method::STORE, false, self.raw.clone()),
         };
         let header = BlockHeader::data(sent_as.codec, linked, raw_len, body.len());
-        let check = (self.check && self.kind != JobKind::Probe).then(|| header.check_of(&self.raw, self.raw_offset));
+        let check =
+            (self.check && self.kind != JobKind::Probe).then(|| header.check_of(&self.raw, &body, self.raw_offset));
         Done {
             seq: self.seq,
             kind: self.kind,
