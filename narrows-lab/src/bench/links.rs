@@ -38,7 +38,9 @@ fn fixed(mbit: u32) -> &'static [Method] {
 }
 
 /// Bytes per run: a few seconds of plain on slow links, 32 MB from 1000 Mbit/s up.
-const LINK_BYTES: [(u32, usize); 4] = [(10, 3 << 20), (100, 16 << 20), (1000, 32 << 20), (0, 32 << 20)];
+const LINK_BYTES: [(u32, usize); 4] = [(10, 8 << 20), (100, 16 << 20), (1000, 32 << 20), (0, 32 << 20)];
+/// The shaper queues 20 ms, and so many bytes at least: with less, slow start alone loses hundreds of packets.
+const QUEUE_MIN: u32 = 128 << 10;
 const ADDRESS: &str = "127.0.0.1:7715";
 
 /// One process per link, in a network namespace of its own whose loopback is shaped.
@@ -111,7 +113,7 @@ pub(super) fn inside(args: &Args, mbit: u32) -> Result<()> {
     if mbit > 0 {
         // Frames of an Ethernet, so that the shaper sees what it would see on one.
         sh("ip link set lo mtu 1500")?;
-        sh(&format!("tc qdisc add dev lo root tbf rate {mbit}mbit burst 64k latency 20ms"))?;
+        sh(&format!("tc qdisc add dev lo root tbf rate {mbit}mbit burst 64k limit {}", (mbit * 2500).max(QUEUE_MIN)))?;
     }
     let corpus = args.corpus.as_ref().context("--corpus is needed")?;
     let mut pools: Vec<_> =

@@ -43,6 +43,9 @@ const BACKLOG_GAIN: f32 = 0.5;
 const WINDOW_FIRST: usize = 3;
 const WINDOW_FIRST_BLOCKS: u64 = 20;
 const WINDOW: usize = 24;
+/// While the link is busy and its rate not known, every block that is made for an assumed rate may be far from the best
+/// one; a slow link gives the time to wait and see.
+const WINDOW_UNKNOWN: usize = 3;
 /// Raw blocks on their way through memory: few, so that they stay in the caches.
 const WINDOW_IN_MEMORY: usize = 6;
 /// Ledger: dry link time allowed is this share of the time so far and a credit, beyond what was saved.
@@ -89,6 +92,8 @@ pub struct Balance {
     raw_run: u64,
     probe: Option<(usize, Features)>,
     in_memory: bool,
+    /// The link has pushed back, and how fast it is is not known yet.
+    pushed_back_unknown: bool,
     why: Why,
 }
 
@@ -151,6 +156,7 @@ impl Balance {
             raw_run: 0,
             probe: None,
             in_memory: false,
+            pushed_back_unknown: false,
             why: Why::default(),
         }
     }
@@ -453,6 +459,7 @@ impl Policy for Balance {
         };
         let first = self.chosen == 0 && !view.link.known;
         self.in_memory = view.link.in_memory;
+        self.pushed_back_unknown = !view.link.known && view.link.unsent_bytes > 0;
         if first {
             wanted = CLASSES[0];
         }
@@ -601,6 +608,9 @@ impl Policy for Balance {
     fn window(&self, cores: usize) -> usize {
         if self.in_memory {
             return WINDOW_IN_MEMORY;
+        }
+        if self.pushed_back_unknown {
+            return WINDOW_UNKNOWN;
         }
         if self.chosen < WINDOW_FIRST_BLOCKS { (cores + WINDOW_FIRST).min(WINDOW) } else { WINDOW }
     }
