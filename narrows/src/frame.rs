@@ -1,4 +1,4 @@
-//! The wire format: preface and frame headers. Mirrors `docs/format.md`, section by section.
+//! The wire format: frames and their headers, with the preface and control frames below. Mirrors `docs/format.md`, section by section.
 //!
 //! Parsing never allocates and never trusts: every length is compared with the limits before anybody acts on it.
 //! Incomplete input is `None`, not an error.
@@ -8,132 +8,31 @@ use std::ops::Deref;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 use crate::block::Block;
-use crate::codec::{CODECS, CodecId};
+use crate::codec::CodecId;
 use crate::error::{Error, Result};
 
-pub const MAGIC: [u8; 4] = *b"NRW\x1a";
-pub const VERSION: u8 = 1;
-pub const PREFACE_LEN: usize = 32;
+mod control;
+mod preface;
 
-/// Limits that no preface may exceed (format.md section 6).
-pub const BLOCK_MAX_HARD: usize = 64 << 20;
-pub const HISTORY_MAX_HARD: usize = 64 << 20;
+pub use control::{
+    CLOSE_TEXT_MAX, CONTROL_BODY_MAX, ControlHeader, ControlKind, END_FRAME_LEN, EndTotals, Feedback, close_frame,
+    control_frame, parse_close,
+};
+pub use preface::{
+    BASELINE_BLOCK_MAX, BASELINE_CODECS, BASELINE_HISTORY, BLOCK_MAX_HARD, HISTORY_MAX_HARD, MAGIC, PREFACE_LEN,
+    Preface, Role, VERSION, codecs_of_this_build, feature,
+};
 
-/// What every reader of version 1 takes before it has said anything (D12).
-pub const BASELINE_BLOCK_MAX: usize = 2 << 20;
-pub const BASELINE_HISTORY: usize = 64 << 10;
-pub const BASELINE_CODECS: u64 = 0xff;
-
-/// Longest body of a control frame.
-pub const CONTROL_BODY_MAX: usize = 65_536;
-/// Longest text in a close frame.
-pub const CLOSE_TEXT_MAX: usize = 512;
 /// Longest raw length of a message frame.
 pub const MESSAGE_MAX: usize = 65_535;
-/// The end frame is always this long: kind, length, check, four totals.
-pub const END_FRAME_LEN: usize = 1 + 1 + 8 + END_BODY_LEN;
-const END_BODY_LEN: usize = 32;
-
 /// kind, codec, two 4-byte lengths, check; rounded up.
 const HEADER_MAX: usize = 20;
-
-pub mod feature {
-    /// Critical: message frames may occur.
-    pub const MESSAGES: u16 = 1;
-    /// Optional: an index stands before the end frame.
-    pub const INDEX: u16 = 1;
-    /// Optional: the sender listens to the reverse direction.
-    pub const DUPLEX: u16 = 2;
-}
-
-const KNOWN_CRITICAL: u16 = feature::MESSAGES;
 
 const FLAG_MESSAGE: u8 = 0x80;
 const FLAG_MESSAGE_LINKED: u8 = 0x40;
 const FLAG_OPTIONAL: u8 = 0x40;
 const FLAG_TRANSFORM: u8 = 0x20;
 const FLAG_LINKED: u8 = 0x10;
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Role {
-    Sender,
-    Receiver,
-}
-
-/// The first bytes of a direction (format.md section 2).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Preface {
-    pub role: Role,
-    pub critical: u16,
-    pub optional: u16,
-    pub check: bool,
-    pub block_max: usize,
-    pub history: usize,
-    pub codecs: u64,
-}
-
-impl Preface {
-    pub fn encode(&self) -> [u8; PREFACE_LEN] {
-        let mut b = [0; PREFACE_LEN];
-        b[0..4].copy_from_slice(&MAGIC);
-        b[4] = VERSION;
-        b[5] = match self.role {
-            Role::Sender => 0,
-            Role::Receiver => 1,
-        };
-        b[6..8].copy_from_slice(&self.critical.to_le_bytes());
-        b[8..10].copy_from_slice(&self.optional.to_le_bytes());
-        b[10] = u8::from(self.check);
-        b[12..16].copy_from_slice(&(self.block_max as u32).to_le_bytes());
-        b[16..20].copy_from_slice(&(self.history as u32).to_le_bytes());
-        b[20..28].copy_from_slice(&self.codecs.to_le_bytes());
-        let crc = crc32fast::hash(&b[..28]);
-        b[28..32].copy_from_slice(&crc.to_le_bytes());
-        b
-    }
-
-    /// Reads a preface from the first bytes of a stream. A wrong magic number is told as early as possible.
-    pub fn parse(b: &[u8]) -> Result<Option<Self>> {
-        let seen = b.len().min(MAGIC.len());
-        if b[..seen] != MAGIC[..seen] {
-            return Err(Error::corrupt("this is not a Narrows stream"));
-        }
-        if b.len() > 4 && b[4] != VERSION {
-            return Err(Error::unsupported(format!(
-                "the stream has format version {}, this program reads version {VERSION}; use a newer one",
-                b[4]
-            )));
-        }
-        let Some(b) = b.get(..PREFACE_LEN) else { return Ok(None) };
-        if crc32fast::hash(&b[..28]) != u32_at(b, 28) {
-            return Err(Error::corrupt("the preface is damaged"));
-        }
-        let critical = u16::from_le_bytes([b[6], b[7]]);
-        if critical & !KNOWN_CRITICAL != 0 || b[11] != 0 || b[10] > 1 || b[5] > 1 {
-            return Err(Error::unsupported("the stream needs a feature that this program does not have"));
-        }
-        let (block_max, history) = (u32_at(b, 12) as usize, u32_at(b, 16) as usize);
-        if block_max == 0 || block_max > BLOCK_MAX_HARD || history > HISTORY_MAX_HARD {
-            return Err(Error::limit(format!(
-                "the preface asks for blocks of {block_max} bytes and {history} bytes of history; the most is {BLOCK_MAX_HARD}"
-            )));
-        }
-        Ok(Some(Self {
-            role: if b[5] == 0 { Role::Sender } else { Role::Receiver },
-            critical,
-            optional: u16::from_le_bytes([b[8], b[9]]),
-            check: b[10] == 1,
-            block_max,
-            history,
-            codecs: u64_at(b, 20),
-        }))
-    }
-}
-
-/// Codecs of this build, as a preface states them.
-pub fn codecs_of_this_build() -> u64 {
-    CODECS.iter().fold(0, |bits, c| bits | 1 << c.id().0)
-}
 
 /// A frame for the link: header and body, written with one vectored write.
 #[derive(Debug, Clone)]
@@ -265,67 +164,7 @@ impl BlockHeader {
     }
 }
 
-/// Header of a control frame.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ControlHeader {
-    pub kind: ControlKind,
-    pub body_len: usize,
-    pub header_len: usize,
-    check: u64,
-    head: [u8; 4],
-    head_len: u8,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ControlKind {
-    Reset,
-    End,
-    Feedback,
-    Close,
-    Index,
-    /// A kind of a later version that may be skipped.
-    Unknown(u8),
-}
-
-impl ControlKind {
-    fn byte(self) -> u8 {
-        match self {
-            Self::Reset => 2,
-            Self::End => 3,
-            Self::Feedback => 4 | FLAG_OPTIONAL,
-            Self::Close => 5,
-            Self::Index => 6 | FLAG_OPTIONAL,
-            Self::Unknown(byte) => byte,
-        }
-    }
-}
-
 const KIND_DATA: u8 = 1;
-
-impl ControlHeader {
-    /// Whether the body is what was sent.
-    pub fn verify(&self, body: &[u8], raw_offset: u64) -> Result<()> {
-        let seed = check_seed(&self.head[..usize::from(self.head_len)], raw_offset);
-        if xxh3_64_with_seed(body, seed) == self.check {
-            return Ok(());
-        }
-        Err(Error::corrupt("a control frame does not match its check"))
-    }
-}
-
-/// A whole control frame.
-///
-/// # Panics
-/// If the body is longer than [`CONTROL_BODY_MAX`].
-pub fn control_frame(kind: ControlKind, body: &[u8], raw_offset: u64) -> Frame {
-    assert!(body.len() <= CONTROL_BODY_MAX);
-    let mut header = HeaderBytes::new();
-    header.push(&[kind.byte()]);
-    header.push_varint(body.len() as u64);
-    let check = xxh3_64_with_seed(body, check_seed(&header, raw_offset));
-    header.push(&check.to_le_bytes());
-    Frame { header, body: Block::from_vec(body.to_vec()) }
-}
 
 /// A header of any kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -353,7 +192,7 @@ pub fn parse_header(b: &[u8], limits: &ReadLimits) -> Result<Option<Header>> {
     match first & 0x0f {
         KIND_DATA => Ok(parse_data(b, limits)?.map(Header::Block)),
         0 => Err(Error::corrupt("this is not the beginning of a frame")),
-        _ => Ok(parse_control(b)?.map(Header::Control)),
+        _ => Ok(control::parse(b)?.map(Header::Control)),
     }
 }
 
@@ -411,130 +250,9 @@ fn finish_block(mut header: BlockHeader, codec: u8, rest: &[u8], limits: &ReadLi
     Ok(Some(header))
 }
 
-fn parse_control(b: &[u8]) -> Result<Option<ControlHeader>> {
-    let kind = match b[0] {
-        2 => ControlKind::Reset,
-        3 => ControlKind::End,
-        x if x & !FLAG_OPTIONAL == 4 => ControlKind::Feedback,
-        5 => ControlKind::Close,
-        x if x & !FLAG_OPTIONAL == 6 => ControlKind::Index,
-        x if x & FLAG_OPTIONAL != 0 => ControlKind::Unknown(x),
-        x => return Err(Error::unsupported(format!("frames of kind {} need a newer program", x & 0x0f))),
-    };
-    let Some((body_len, n)) = varint(&b[1..], 3)? else { return Ok(None) };
-    let body_len = body_len as usize;
-    if body_len > CONTROL_BODY_MAX {
-        return Err(Error::limit(format!(
-            "a control frame of {body_len} bytes exceeds the limit of {CONTROL_BODY_MAX}"
-        )));
-    }
-    let Some(check) = b.get(1 + n..9 + n) else { return Ok(None) };
-    let mut head = [0; 4];
-    head[..=n].copy_from_slice(&b[..=n]);
-    Ok(Some(ControlHeader { kind, body_len, header_len: 9 + n, check: u64_at(check, 0), head, head_len: 1 + n as u8 }))
-}
-
-/// The totals of the end frame (format.md section 3.4).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct EndTotals {
-    pub raw_total: u64,
-    pub wire_total: u64,
-    pub index_offset: u64,
-    pub digest: u64,
-}
-
-impl EndTotals {
-    pub fn frame(&self) -> Frame {
-        let mut body = [0; END_BODY_LEN];
-        for (i, v) in [self.raw_total, self.wire_total, self.index_offset, self.digest].into_iter().enumerate() {
-            body[8 * i..8 * i + 8].copy_from_slice(&v.to_le_bytes());
-        }
-        control_frame(ControlKind::End, &body, self.raw_total)
-    }
-
-    pub fn parse(body: &[u8]) -> Result<Self> {
-        if body.len() != END_BODY_LEN {
-            return Err(Error::corrupt("the end frame has a wrong length"));
-        }
-        let at = |i: usize| u64_at(body, 8 * i);
-        Ok(Self { raw_total: at(0), wire_total: at(1), index_offset: at(2), digest: at(3) })
-    }
-}
-
 /// Adds one block's check to the digest of the flow.
 pub fn chain_digest(digest: u64, check: u64) -> u64 {
     xxh3_64_with_seed(&check.to_le_bytes(), digest)
-}
-
-/// What a receiver reports (format.md section 3.5). Totals since the flow began, but for `cores` and `backlog_bytes`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Feedback {
-    pub wire_received: u64,
-    pub raw_delivered: u64,
-    pub frames_decoded: u64,
-    pub decode_ns: u64,
-    pub cores: u64,
-    pub backlog_bytes: u64,
-    pub blocked_ns: u64,
-}
-
-impl Feedback {
-    pub fn frame(&self) -> Frame {
-        let mut body = Vec::with_capacity(70);
-        for v in [
-            self.wire_received,
-            self.raw_delivered,
-            self.frames_decoded,
-            self.decode_ns,
-            self.cores,
-            self.backlog_bytes,
-            self.blocked_ns,
-        ] {
-            put_varint(&mut body, v);
-        }
-        control_frame(ControlKind::Feedback, &body, 0)
-    }
-
-    pub fn parse(mut body: &[u8]) -> Result<Self> {
-        let mut next = || -> Result<u64> {
-            let (v, n) = varint(body, 10)?.ok_or_else(|| Error::corrupt("a feedback frame is too short"))?;
-            body = &body[n..];
-            Ok(v)
-        };
-        Ok(Self {
-            wire_received: next()?,
-            raw_delivered: next()?,
-            frames_decoded: next()?,
-            decode_ns: next()?,
-            cores: next()?,
-            backlog_bytes: next()?,
-            blocked_ns: next()?,
-        })
-    }
-}
-
-/// The close frame: `None` = all is stored, else why not.
-pub fn close_frame(failure: Option<&str>) -> Frame {
-    let mut body = vec![u8::from(failure.is_some())];
-    let mut text = failure.unwrap_or_default();
-    while text.len() > CLOSE_TEXT_MAX {
-        let (cut, _) = text.char_indices().next_back().unwrap_or_default();
-        text = &text[..cut];
-    }
-    body.extend_from_slice(text.as_bytes());
-    control_frame(ControlKind::Close, &body, 0)
-}
-
-/// `None` if the peer stored everything, else what it says, made safe for a terminal.
-pub fn parse_close(body: &[u8]) -> Result<Option<String>> {
-    match body.split_first() {
-        Some((0, _)) => Ok(None),
-        Some((1, text)) if text.len() <= CLOSE_TEXT_MAX => {
-            let text = String::from_utf8_lossy(text);
-            Ok(Some(text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()))
-        }
-        _ => Err(Error::corrupt("a close frame that says nothing known")),
-    }
 }
 
 pub fn put_varint(out: &mut Vec<u8>, mut value: u64) {
@@ -594,37 +312,6 @@ mod tests {
         ReadLimits { block_max: 1 << 20, history: 1 << 16, codecs: 0xff, check: true, messages: true };
 
     #[test]
-    fn a_preface_reads_back_and_any_flipped_bit_is_refused() {
-        let preface = Preface {
-            role: Role::Sender,
-            critical: feature::MESSAGES,
-            optional: feature::DUPLEX,
-            check: true,
-            block_max: BASELINE_BLOCK_MAX,
-            history: BASELINE_HISTORY,
-            codecs: 0xff,
-        };
-        let bytes = preface.encode();
-        assert_eq!(Preface::parse(&bytes).unwrap(), Some(preface));
-        for n in 0..PREFACE_LEN {
-            assert_eq!(Preface::parse(&bytes[..n]).unwrap(), None);
-        }
-        for bit in 0..PREFACE_LEN * 8 {
-            let mut damaged = bytes;
-            damaged[bit / 8] ^= 1 << (bit % 8);
-            assert!(Preface::parse(&damaged).is_err(), "bit {bit}");
-        }
-    }
-
-    #[test]
-    fn a_newer_version_is_unsupported_not_corrupt() {
-        let mut bytes = [0; PREFACE_LEN];
-        bytes[..4].copy_from_slice(&MAGIC);
-        bytes[4] = 2;
-        assert_eq!(Preface::parse(&bytes).unwrap_err().kind, ErrorKind::Unsupported);
-    }
-
-    #[test]
     fn headers_read_back_and_every_prefix_is_incomplete() {
         for header in [
             BlockHeader::data(CodecId::ZSTD, true, 1 << 20, 4711),
@@ -659,30 +346,6 @@ mod tests {
         for h in [BlockHeader::data(CodecId::ZSTD, true, 5, 4), BlockHeader::message(CodecId::ZSTD, false, 4)] {
             assert_eq!(parse_header(&h.encode(Some(0)), &no_history).unwrap_err().kind, ErrorKind::Corrupt);
         }
-    }
-
-    #[test]
-    fn unknown_control_frames_are_skipped_only_if_optional() {
-        let optional = control_frame(ControlKind::Unknown(9 | FLAG_OPTIONAL), b"later", 0);
-        let Some(Header::Control(h)) = parse_header(&optional.header, &LIMITS).unwrap() else { panic!() };
-        assert_eq!((h.body_len, h.header_len), (5, optional.header.len()));
-        h.verify(&optional.body, 0).unwrap();
-        assert!(h.verify(b"other", 0).is_err());
-        let critical = control_frame(ControlKind::Unknown(9), b"later", 0);
-        assert_eq!(parse_header(&critical.header, &LIMITS).unwrap_err().kind, ErrorKind::Unsupported);
-    }
-
-    #[test]
-    fn totals_feedback_and_close_read_back() {
-        let end = EndTotals { raw_total: 1, wire_total: u64::MAX, index_offset: 3, digest: 4 };
-        assert_eq!(end.frame().wire_len(), END_FRAME_LEN);
-        assert_eq!(EndTotals::parse(&end.frame().body).unwrap(), end);
-        let feedback = Feedback { wire_received: u64::MAX, decode_ns: 1 << 40, cores: 4, ..Feedback::default() };
-        assert_eq!(Feedback::parse(&feedback.frame().body).unwrap(), feedback);
-        assert_eq!(parse_close(&close_frame(None).body).unwrap(), None);
-        let long = "disk full \u{1b}[2J ".repeat(100);
-        let told = parse_close(&close_frame(Some(&long)).body).unwrap().unwrap();
-        assert!(told.len() <= CLOSE_TEXT_MAX && !told.contains('\u{1b}'));
     }
 
     #[test]

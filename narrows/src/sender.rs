@@ -10,67 +10,28 @@
 use std::collections::VecDeque;
 
 use crate::block::{Block, BufferPool};
-use crate::codec::{CodecId, Method};
-use crate::error::Result;
-use crate::frame::{
-    self, ControlKind, EndTotals, Feedback, Frame, HeaderBytes, Preface, Role, chain_digest, control_frame,
-};
+use crate::codec::Method;
+use crate::frame::{self, Feedback, Frame, HeaderBytes, Preface, Role};
 use crate::monitor::link::LinkMonitor;
-use crate::monitor::{Ask, CpuView, Limits, Pending, PendingState, ReceiverView, View};
-use crate::policy::{Choice, Outcome, Policy, Rescue};
+use crate::monitor::{Ask, Limits, Pending};
+use crate::policy::{Choice, Outcome, Policy};
 use crate::trace;
 
+mod config;
+mod history;
 mod job;
 mod reverse;
 mod summary;
+mod transmit;
+mod view;
 
 pub use crate::monitor::LinkSample;
+pub use config::{MEMORY_MAX_DEFAULT, SenderConfig};
 pub use job::{Done, Job, JobKind, worthwhile_len};
 pub use summary::{MixRow, Summary};
 
-use reverse::{Event, Reverse};
-
-/// What the sender is told when it starts.
-#[derive(Debug, Clone)]
-pub struct SenderConfig {
-    /// Longest block, in raw bytes. Above the baseline of 2 MiB only for receivers known to take it.
-    pub block_max: usize,
-    /// Bytes of history for linked frames; 0 forbids linking.
-    pub history: usize,
-    /// Put a 64-bit check on every block.
-    pub check: bool,
-    /// Workers that encode.
-    pub cores: usize,
-    /// Raw and encoded bytes of this flow in flight at most, encoder contexts included (D15).
-    pub memory_max: usize,
-    /// A receiver's preface and feedback will come back on this link.
-    pub duplex: bool,
-    /// Raw length of the whole flow, when it is known beforehand.
-    pub raw_len: Option<u64>,
-    /// Append an index, so that the stream serves as a seekable file.
-    pub index: bool,
-    /// Keep a line for every decision; the driver takes them with `take_trace`.
-    pub trace: bool,
-}
-
-impl Default for SenderConfig {
-    fn default() -> Self {
-        Self {
-            block_max: frame::BASELINE_BLOCK_MAX,
-            history: frame::BASELINE_HISTORY,
-            check: true,
-            cores: 1,
-            memory_max: MEMORY_MAX_DEFAULT,
-            duplex: false,
-            raw_len: None,
-            index: false,
-            trace: false,
-        }
-    }
-}
-
-/// A bulk flow stays under 64 MiB of the process; code, stacks and codec tables need the rest.
-pub const MEMORY_MAX_DEFAULT: usize = 20 << 20;
+use history::History;
+use reverse::Reverse;
 
 /// Raw bytes gathered at most: eight blocks, so that a reader and four workers never wait for each other at the largest
 /// block of `balance` (512 KiB; half of the eight are with the workers), and two reads.
@@ -83,8 +44,6 @@ const WANTED_FIRST: usize = 128 << 10;
 /// Small writes wait for company while the link still has this much to do: waking a thread and encoding 1 KiB takes
 /// less, so the link does not run dry over it.
 const GATHER_MARGIN_NS: u64 = 300_000;
-/// The link is not looked at more often to see whether frames have left.
-const LOOK_MIN_NS: u64 = 50_000;
 /// Under this a line of text is one write of an application; only such small blocks are worth holding back.
 const HOLD_MAX: usize = 16 << 10;
 /// Lines of the trace kept for the driver; it takes them after every call, so more means that nobody does.
@@ -101,9 +60,7 @@ pub struct Sender {
     wanted: usize,
     raw_offset: u64,
     closed: bool,
-    /// The latest raw blocks, `limits.history` bytes or a little more, if linking is allowed.
-    recent: VecDeque<Block>,
-    recent_len: usize,
+    history: History,
 
     queue: VecDeque<Slot>,
     next_seq: u64,
@@ -139,9 +96,6 @@ pub struct Sender {
     trace: String,
     scratch: Vec<Pending>,
 }
-
-/// A receiver that never reports must not let a list grow: 4,096 frames are 512 MiB of 128 KiB blocks.
-const UNREPORTED_MAX: usize = 4096;
 
 /// A block between choice and link.
 struct Slot {
@@ -208,8 +162,7 @@ impl Sender {
             wanted: WANTED_FIRST.min(config.block_max),
             raw_offset: 0,
             closed: false,
-            recent: VecDeque::new(),
-            recent_len: 0,
+            history: History::default(),
             queue: VecDeque::new(),
             next_seq: 0,
             encoding: 0,
@@ -328,9 +281,6 @@ impl Sender {
         let slot = seq.checked_sub(front).and_then(|i| self.queue.get_mut(i as usize));
         let slot = slot.filter(|s| matches!(s.state, SlotState::Encoding));
         let taken_over = slot.is_none() && kind == JobKind::Encode;
-        if self.config.trace && self.trace.len() < TRACE_MAX_BYTES {
-            trace::encoded(&mut self.trace, self.now_ns, &done, taken_over);
-        }
         if let Some(slot) = slot {
             if kind == JobKind::Rescue {
                 self.summary.rescued_blocks += 1;
@@ -339,7 +289,11 @@ impl Sender {
             slot.state = SlotState::Ready(Box::new(done));
         }
         if kind == JobKind::Encode {
-            self.policy.learn(&Outcome::Encoded { seq, method, raw_len, wire_len, wall_ns, cpu_ns, taken_over });
+            let outcome = Outcome::Encoded { seq, method, raw_len, wire_len, wall_ns, cpu_ns, taken_over };
+            if self.config.trace && self.trace.len() < TRACE_MAX_BYTES {
+                trace::outcome(&mut self.trace, self.now_ns, &outcome);
+            }
+            self.policy.learn(&outcome);
         }
     }
 
@@ -354,7 +308,12 @@ impl Sender {
         }
         self.gathered -= len;
         let linked = choice.linked && choice.method.info().can_link() && self.raw_offset > 0 && self.limits.history > 0;
-        let history = if linked { self.history_of(&raw) } else { Block::default() };
+        let history = if linked {
+            let len = (self.limits.history as u64).min(self.raw_offset) as usize;
+            self.history.before(&raw, len, &self.pool)
+        } else {
+            Block::default()
+        };
         let seq = self.next_seq;
         let slot = Slot {
             seq,
@@ -378,7 +337,7 @@ impl Sender {
             check: self.config.check,
             estimate_ns: choice.encode_ns,
         };
-        self.remember(&job.raw);
+        self.history.push(&job.raw, self.limits.history);
         self.queue.push_back(slot);
         self.next_seq += 1;
         self.raw_offset += len as u64;
@@ -476,293 +435,7 @@ impl Sender {
         true
     }
 
-    // --- history ---
-
-    fn remember(&mut self, raw: &Block) {
-        if self.limits.history == 0 {
-            return;
-        }
-        self.recent.push_back(raw.clone());
-        self.recent_len += raw.len();
-        while let Some(oldest) = self.recent.front() {
-            if self.recent_len - oldest.len() < self.limits.history {
-                break;
-            }
-            self.recent_len -= oldest.len();
-            self.recent.pop_front();
-        }
-    }
-
-    /// The last `limits.history` raw bytes before `raw`, the next block of the flow.
-    fn history_of(&self, raw: &Block) -> Block {
-        let want = (self.limits.history as u64).min(self.raw_offset) as usize;
-        let before = raw.before(want);
-        if before.len() == want {
-            return before;
-        }
-        let want = want.min(self.recent_len);
-        let mut buffer = self.pool.get(want);
-        let mut at = want;
-        for block in self.recent.iter().rev() {
-            let take = block.len().min(at);
-            buffer.bytes_mut()[at - take..at].copy_from_slice(&block[block.len() - take..]);
-            at -= take;
-            if at == 0 {
-                break;
-            }
-        }
-        let history = buffer.freeze(want);
-        self.pool.recycle(&history);
-        history
-    }
-
-    // --- frames out ---
-
-    /// The next frame in order, if it is ready. The driver owns it now, writes it whole, and reports with `on_link`.
-    pub fn poll_transmit(&mut self) -> Option<Frame> {
-        if self.outbox.is_empty() {
-            self.hand_over_next_block();
-        }
-        if self.outbox.is_empty()
-            && self.closed
-            && !self.end_sent
-            && self.gathered == 0
-            && self.handed == self.queue.len()
-        {
-            self.end();
-        }
-        let frame = self.outbox.pop_front()?;
-        self.wire_total += frame.wire_len() as u64;
-        self.summary.wire_bytes = self.wire_total;
-        Some(frame)
-    }
-
-    /// Whether `poll_transmit` would give a frame now.
-    pub fn has_frame(&self) -> bool {
-        let ready = self.queue.get(self.handed).is_some_and(|s| matches!(s.state, SlotState::Ready(_)));
-        let end_due = self.closed && !self.end_sent && self.gathered == 0 && self.handed == self.queue.len();
-        !self.outbox.is_empty() || ready || end_due
-    }
-
-    fn hand_over_next_block(&mut self) {
-        let Some(slot) = self.queue.get_mut(self.handed) else { return };
-        if !matches!(slot.state, SlotState::Ready(_)) {
-            return;
-        }
-        let SlotState::Ready(done) = std::mem::replace(&mut slot.state, SlotState::Encoding) else { return };
-        let wire_len = done.frame.wire_len();
-        // From here on a rescue is impossible: the raw bytes may go.
-        let raw_len = std::mem::take(&mut slot.raw).len();
-        let wire_end = self.wire_total + wire_len as u64;
-        slot.state = SlotState::Handed { wire_end, wire_len, raw_len, sent_as: done.sent_as };
-        slot.history = Block::default();
-        if let Some(check) = done.check {
-            self.digest = chain_digest(self.digest, check);
-        }
-        if self.config.index {
-            frame::put_varint(&mut self.index, raw_len as u64);
-            frame::put_varint(&mut self.index, wire_len as u64);
-        }
-        if self.config.duplex {
-            self.unreported.push_back((slot.seq, raw_len as u64));
-            if self.unreported.len() > UNREPORTED_MAX {
-                self.unreported.pop_front();
-            }
-        }
-        self.handed += 1;
-        self.wait_until_ns = 0;
-        self.summary.count_frame(done.sent_as, done.linked, raw_len, wire_len);
-        self.outbox.push_back(done.frame);
-    }
-
-    fn end(&mut self) {
-        let index_offset = if self.index.is_empty() { 0 } else { self.wire_total };
-        let mut wire_total = self.wire_total;
-        let mut at = 0;
-        while at < self.index.len() {
-            let end = index_cut(&self.index, at);
-            let frame = control_frame(ControlKind::Index, &self.index[at..end], self.raw_offset);
-            wire_total += frame.wire_len() as u64;
-            self.outbox.push_back(frame);
-            at = end;
-        }
-        let totals = EndTotals { raw_total: self.raw_offset, wire_total, index_offset, digest: self.digest };
-        self.outbox.push_back(totals.frame());
-        self.end_sent = true;
-    }
-
-    /// Everything including the end frame was handed out.
-    pub fn is_drained(&self) -> bool {
-        self.end_sent && self.outbox.is_empty()
-    }
-
-    // --- link ---
-
-    /// Reports a write (or, with `accepted` 0, just a look at the link).
-    pub fn on_link(&mut self, sample: LinkSample) {
-        self.tick(sample.end_ns);
-        if sample.accepted > 0 && sample.unsent_before == 0 && self.link.accepted_bytes() > 0 {
-            // The link was dry from when the last bytes left until this write began.
-            let dry_from_ns = self.link.dry_at_ns();
-            self.dry_ns += sample.begin_ns.saturating_sub(dry_from_ns.max(self.pending_since_ns));
-        }
-        self.link.observe(&sample);
-        let left = self.link.left_host_bytes();
-        while let Some(slot) = self.queue.front() {
-            let SlotState::Handed { wire_end, wire_len, raw_len, sent_as } = slot.state else { break };
-            if wire_end > left {
-                break;
-            }
-            let sent = Outcome::Sent { seq: slot.seq, method: sent_as, raw_len, wire_len, now_ns: self.now_ns };
-            self.queue.pop_front();
-            self.handed -= 1;
-            self.policy.learn(&sent);
-        }
-        self.summary.link_busy_ns = self.link.busy_ns();
-        self.summary.link_dry_ns = self.dry_ns;
-        self.summary.rate_bytes_per_s = self.link.rate_bytes_per_s();
-    }
-
-    /// What the transport says of time in which the receiver's window stopped the link, since the flow began.
-    pub fn on_receiver_limited(&mut self, total_ns: u64) {
-        self.summary.receiver_limited_ns = self.summary.receiver_limited_ns.max(total_ns);
-    }
-
-    /// When to look at the link again, and call `on_link_dry` and then `poll_job`, if nothing else happens before.
-    pub fn next_wakeup(&self) -> Option<u64> {
-        if let Some(hold) = self.hold_until_ns {
-            return Some(hold);
-        }
-        let dry_at_ns = self.dry_due_ns();
-        // Frames that have left make room in the window. When all that is in it was handed over, only a look shows it,
-        // and encoding what comes next takes time: so one look halfway, and again halfway of what is left.
-        let waits_for_room = self.gathered > 0 && self.handed == self.queue.len() && self.handed > 0;
-        let look_at_ns = self.now_ns + (self.link.dry_at_ns().saturating_sub(self.now_ns) / 2).max(LOOK_MIN_NS);
-        if waits_for_room { Some(dry_at_ns.map_or(look_at_ns, |t| t.min(look_at_ns))) } else { dry_at_ns }
-    }
-
-    /// When the link will have run dry although there is something to send.
-    fn dry_due_ns(&self) -> Option<u64> {
-        // While the driver holds frames, the link is not dry.
-        if !self.outbox.is_empty() || self.wire_total > self.link.accepted_bytes() {
-            return None;
-        }
-        match self.queue.get(self.handed) {
-            Some(slot) if matches!(slot.state, SlotState::Encoding) && !slot.rescuing => {
-                Some(self.link.dry_at_ns().max(self.wait_until_ns)).filter(|t| *t < u64::MAX)
-            }
-            None if self.gathered > 0 => Some(self.link.dry_at_ns().max(self.wait_until_ns)),
-            _ => None,
-        }
-    }
-
-    /// The link has run dry. Returns a job for the I/O thread itself: it takes over the late head of the queue, or the
-    /// next piece when all workers are busy with blocks that were taken over.
-    pub fn on_link_dry(&mut self, now_ns: u64) -> Option<Job> {
-        self.tick(now_ns);
-        if self.dry_due_ns().is_none_or(|t| t > now_ns) || self.hold_until_ns.is_some() {
-            return None;
-        }
-        if self.handed < self.queue.len() {
-            return self.rescue_head();
-        }
-        self.cut(Ask::Bypass)
-    }
-
-    fn rescue_head(&mut self) -> Option<Job> {
-        let mut queue = std::mem::take(&mut self.scratch);
-        self.pending_into(&mut queue);
-        let raw = self.queue[self.handed].raw.clone();
-        let view = self.view(&raw, &queue, Ask::Next);
-        let decision = self.policy.rescue(&view);
-        self.scratch = queue;
-        let slot = &mut self.queue[self.handed];
-        if self.config.trace && self.trace.len() < TRACE_MAX_BYTES {
-            trace::rescue(&mut self.trace, self.now_ns, slot.seq, &decision);
-        }
-        let method = match decision {
-            Rescue::WaitUntil(t) => {
-                // A wait that is over already would make the driver spin.
-                self.wait_until_ns = t.max(self.now_ns + 1000);
-                return None;
-            }
-            Rescue::TakeOver(method) if self.limits.allows(method) => method,
-            Rescue::TakeOver(_) => Method::STORE,
-        };
-        slot.rescuing = true;
-        Some(Job {
-            seq: slot.seq,
-            kind: JobKind::Rescue,
-            method,
-            raw: slot.raw.clone(),
-            raw_offset: slot.raw_offset,
-            history: slot.history.clone(),
-            linked: slot.linked && method.info().can_link(),
-            check: self.config.check,
-            estimate_ns: method.nominal_encode_ns(slot.raw.len()),
-        })
-    }
-
-    // --- reverse direction ---
-
-    /// Bytes that came back from the receiver: its preface, feedback, close.
-    pub fn receive(&mut self, bytes: &[u8], now_ns: u64) -> Result<()> {
-        self.tick(now_ns);
-        let mut reverse = std::mem::take(&mut self.reverse);
-        let parsed = reverse.receive(bytes, |event| self.on_event(event));
-        self.reverse = reverse;
-        parsed
-    }
-
-    fn on_event(&mut self, event: Event) {
-        match event {
-            Event::Preface(p) => {
-                self.limits.block_max = self.limits.block_max.min(p.block_max);
-                self.limits.history = self.limits.history.min(p.history);
-                // Store is the floor that every receiver has.
-                self.limits.codecs &= p.codecs | 1 << CodecId::STORE.0;
-            }
-            Event::Feedback(f) => self.on_feedback(f),
-            Event::Stored => self.confirmed = self.end_sent,
-        }
-    }
-
-    fn on_feedback(&mut self, f: Feedback) {
-        let before = self.feedback;
-        // Totals only grow; a report that goes back is a confused peer's, and only advice anyway.
-        let decode_ns = f.decode_ns.saturating_sub(before.decode_ns);
-        self.receiver_cores = Some((f.cores as usize).clamp(1, 1024));
-        self.feedback = f;
-        self.summary.decode_cpu_ns = f.decode_ns;
-        self.summary.receiver_blocked_ns = f.blocked_ns;
-        let mut decoded: Option<(u64, u64, u64)> = None;
-        while let Some(&(seq, raw_len)) = self.unreported.front() {
-            if seq >= f.frames_decoded {
-                break;
-            }
-            self.unreported.pop_front();
-            let (first, _, sum) = decoded.unwrap_or((seq, seq, 0));
-            decoded = Some((first, seq, sum + raw_len));
-        }
-        if let Some((first_seq, last_seq, raw_len)) = decoded {
-            let cores = self.receiver_cores.unwrap_or(1);
-            self.policy.learn(&Outcome::Received {
-                first_seq,
-                last_seq,
-                raw_len,
-                decode_ns,
-                cores,
-                backlog_bytes: f.backlog_bytes,
-            });
-        }
-    }
-
-    /// The receiver said that it has everything (duplex only).
-    pub fn is_confirmed(&self) -> bool {
-        self.confirmed
-    }
-
-    // --- views and accounts ---
+    // --- accounts ---
 
     pub fn summary(&self) -> &Summary {
         &self.summary
@@ -778,65 +451,6 @@ impl Sender {
         std::mem::take(&mut self.trace)
     }
 
-    /// `upcoming` and `queue` are the caller's, so that the policy can be called while the view lives.
-    fn view<'a>(&self, upcoming: &'a [u8], queue: &'a [Pending], ask: Ask) -> View<'a> {
-        let told =
-            self.config.raw_len.and_then(|len| len.checked_sub(self.raw_offset)).filter(|l| *l >= self.gathered as u64);
-        View {
-            now_ns: self.now_ns,
-            busy_ns: self.busy_ns,
-            seq: self.next_seq,
-            raw_offset: self.raw_offset,
-            upcoming,
-            gathered: self.gathered,
-            left: if self.closed { Some(self.gathered as u64) } else { told },
-            link: self.link.view(self.dry_ns),
-            cpu: CpuView { cores: self.config.cores.max(1), busy: self.encoding },
-            receiver: ReceiverView {
-                reports: self.receiver_cores.is_some(),
-                cores: self.receiver_cores.unwrap_or(1),
-                backlog_bytes: self.feedback.backlog_bytes,
-            },
-            queue,
-            limits: self.limits,
-            ask,
-        }
-    }
-
-    fn pending_into(&self, out: &mut Vec<Pending>) {
-        let left = self.link.left_host_bytes();
-        out.clear();
-        out.extend(self.queue.iter().map(|slot| {
-            let (raw_len, state) = match &slot.state {
-                SlotState::Encoding => (slot.raw.len(), PendingState::Encoding),
-                SlotState::Ready(done) => (slot.raw.len(), PendingState::Ready { unsent_len: done.frame.wire_len() }),
-                SlotState::Handed { wire_end, wire_len, raw_len, .. } => {
-                    let unsent_len = wire_end.saturating_sub(left).min(*wire_len as u64) as usize;
-                    (*raw_len, PendingState::Ready { unsent_len })
-                }
-            };
-            Pending { seq: slot.seq, raw_len, method: slot.method, chosen_ns: slot.chosen_ns, state }
-        }));
-    }
-
-    /// Bytes that the flow holds: raw, encoded, and encoder contexts by estimate.
-    fn memory(&self) -> usize {
-        let slots = self.queue.iter().map(|slot| match &slot.state {
-            SlotState::Encoding => {
-                let encoder = slot.method.info().encoder_memory(slot.method.level, slot.raw.len());
-                2 * slot.raw.len() + encoder
-            }
-            SlotState::Ready(done) => slot.raw.len() + done.frame.body.buffer_len(),
-            SlotState::Handed { wire_len, .. } => *wire_len,
-        });
-        self.gathered + self.index.len() + slots.sum::<usize>()
-    }
-
-    /// Slow methods take more memory, so fewer of their blocks are in flight; one always may be.
-    fn memory_allows(&self) -> bool {
-        self.handed == self.queue.len() || self.memory() + 2 * self.wanted <= self.config.memory_max
-    }
-
     /// Moves the flow's clock. Nothing changes between calls, so the state before the call tells what the time was.
     fn tick(&mut self, now_ns: u64) {
         let now_ns = now_ns.max(self.now_ns);
@@ -850,20 +464,4 @@ impl Sender {
         }
         self.now_ns = now_ns;
     }
-}
-
-/// Where the index frame that begins at `at` ends: at most a full body, and between two pairs.
-fn index_cut(index: &[u8], at: usize) -> usize {
-    if index.len() - at <= frame::CONTROL_BODY_MAX {
-        return index.len();
-    }
-    let (mut end, mut cursor) = (at, at);
-    while cursor - at <= frame::CONTROL_BODY_MAX {
-        end = cursor;
-        // A pair is two varints; their last bytes have the top bit clear.
-        for _ in 0..2 {
-            cursor += index[cursor..].iter().take_while(|b| **b & 0x80 != 0).count() + 1;
-        }
-    }
-    end
 }

@@ -5,8 +5,7 @@
 use std::fmt::Write;
 
 use crate::monitor::View;
-use crate::policy::{Choice, Rescue};
-use crate::sender::Done;
+use crate::policy::{Choice, Outcome, Rescue};
 
 /// A choice: what was seen, what was chosen, and the policy's own figures.
 pub fn choice(out: &mut String, view: &View<'_>, choice: &Choice, why: &[(&'static str, f64)]) {
@@ -50,9 +49,9 @@ pub fn rescue(out: &mut String, now_ns: u64, seq: u64, decision: &Rescue) {
     };
 }
 
-/// What came of a choice: a line that joins the choice by `seq`.
-pub(crate) fn encoded(out: &mut String, now_ns: u64, done: &Done, taken_over: bool) {
-    let Done { seq, method, raw_len, wire_len, wall_ns, cpu_ns, .. } = done;
+/// What came of a choice, whether the block was sent as it came out or taken over meanwhile.
+pub fn outcome(out: &mut String, now_ns: u64, outcome: &Outcome) {
+    let Outcome::Encoded { seq, method, raw_len, wire_len, wall_ns, cpu_ns, taken_over } = outcome else { return };
     let _ = writeln!(
         out,
         "{{\"event\":\"encoded\",\"now_ns\":{now_ns},\"seq\":{seq},\"method\":\"{method}\",\"raw_len\":{raw_len},\

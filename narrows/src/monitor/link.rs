@@ -545,4 +545,60 @@ mod tests {
         absorb(&mut m, t, 3000);
         assert!(m.rate_bytes_per_s() > 300e6, "but a link that goes on taking is: {}", m.rate_bytes_per_s());
     }
+
+    /// A link of `rate` behind a queue in which everything that is unsent vanishes at once, acknowledged every `every_ms`.
+    fn acknowledged(m: &mut LinkMonitor, rate: f64, every_ms: u64, ms: u64) {
+        let (mut accepted, mut acked) = (m.accepted_bytes(), m.acked);
+        for i in 1..=ms {
+            let crossed = acked as f64 + rate * if i % every_ms == 0 { every_ms as f64 / 1e3 } else { 0.0 };
+            acked = (crossed as u64).min(accepted);
+            let begin_ns = m.last_ns + 990_000;
+            accepted += 400_000;
+            m.observe(&LinkSample {
+                begin_ns,
+                end_ns: begin_ns + 10_000,
+                unsent_before: 10_000,
+                unsent_after: 10_000,
+                accepted: 400_000,
+                unacked: Some(accepted - acked),
+                ..LinkSample::default()
+            });
+        }
+    }
+
+    #[test]
+    fn a_queue_behind_the_host_is_not_taken_for_the_link() {
+        for every_ms in [1, 25] {
+            let mut m = LinkMonitor::default();
+            acknowledged(&mut m, 12.5e6, every_ms, 300);
+            let believed = m.rate_bytes_per_s() / 12.5e6;
+            assert!((0.7..1.4).contains(&believed), "acknowledged every {every_ms} ms: {believed}");
+            acknowledged(&mut m, 125e6, every_ms, 500);
+            let believed = m.rate_bytes_per_s() / 125e6;
+            assert!((0.7..1.4).contains(&believed), "after a step: {believed}");
+        }
+    }
+
+    #[test]
+    fn memory_is_told_from_a_burst_and_from_a_shaper() {
+        let delivered = |rate: u64, unacked: u64| {
+            let mut m = LinkMonitor::default();
+            for i in 0..20 {
+                m.observe(&LinkSample {
+                    begin_ns: i * 20_000,
+                    end_ns: i * 20_000 + 10_000,
+                    accepted: 32_768,
+                    unacked: Some(unacked),
+                    delivery_bytes_per_s: Some(rate),
+                    ..LinkSample::default()
+                });
+            }
+            m
+        };
+        assert!(delivered(5_000_000_000, 0).view(0).in_memory);
+        assert!(!delivered(1_000_000_000, 0).view(0).in_memory);
+        let mut shaped = delivered(5_000_000_000, 0);
+        acknowledged(&mut shaped, 12.5e6, 1, 20);
+        assert!(!shaped.view(0).in_memory);
+    }
 }

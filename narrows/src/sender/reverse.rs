@@ -1,7 +1,10 @@
 //! The direction from receiver to sender: its preface, feedback, close.
 
+use super::Sender;
+use crate::codec::CodecId;
 use crate::error::{Error, ErrorKind, Result};
 use crate::frame::{self, ControlHeader, ControlKind, Feedback, Header, Preface, ReadLimits, Role};
+use crate::policy::Outcome;
 
 /// What came back.
 #[derive(Debug, PartialEq)]
@@ -72,5 +75,64 @@ impl Reverse {
             }
         }
         Ok(())
+    }
+}
+
+impl Sender {
+    /// Bytes that came back from the receiver: its preface, feedback, close.
+    pub fn receive(&mut self, bytes: &[u8], now_ns: u64) -> Result<()> {
+        self.tick(now_ns);
+        let mut reverse = std::mem::take(&mut self.reverse);
+        let parsed = reverse.receive(bytes, |event| self.on_event(event));
+        self.reverse = reverse;
+        parsed
+    }
+
+    fn on_event(&mut self, event: Event) {
+        match event {
+            Event::Preface(p) => {
+                self.limits.block_max = self.limits.block_max.min(p.block_max);
+                self.limits.history = self.limits.history.min(p.history);
+                // Store is the floor that every receiver has.
+                self.limits.codecs &= p.codecs | 1 << CodecId::STORE.0;
+            }
+            Event::Feedback(f) => self.on_feedback(f),
+            Event::Stored => self.confirmed = self.end_sent,
+        }
+    }
+
+    fn on_feedback(&mut self, f: Feedback) {
+        let before = self.feedback;
+        // Totals only grow; a report that goes back is a confused peer's, and only advice anyway.
+        let decode_ns = f.decode_ns.saturating_sub(before.decode_ns);
+        self.receiver_cores = Some((f.cores as usize).clamp(1, 1024));
+        self.feedback = f;
+        self.summary.decode_cpu_ns = f.decode_ns;
+        self.summary.receiver_blocked_ns = f.blocked_ns;
+        let mut decoded: Option<(u64, u64, u64)> = None;
+        while let Some(&(seq, raw_len)) = self.unreported.front() {
+            if seq >= f.frames_decoded {
+                break;
+            }
+            self.unreported.pop_front();
+            let (first, _, sum) = decoded.unwrap_or((seq, seq, 0));
+            decoded = Some((first, seq, sum + raw_len));
+        }
+        if let Some((first_seq, last_seq, raw_len)) = decoded {
+            let cores = self.receiver_cores.unwrap_or(1);
+            self.policy.learn(&Outcome::Received {
+                first_seq,
+                last_seq,
+                raw_len,
+                decode_ns,
+                cores,
+                backlog_bytes: f.backlog_bytes,
+            });
+        }
+    }
+
+    /// The receiver said that it has everything (duplex only).
+    pub fn is_confirmed(&self) -> bool {
+        self.confirmed
     }
 }

@@ -1,0 +1,231 @@
+//! Control frames: reset, end, feedback, close, index (format.md sections 3.3 to 3.6).
+
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use super::{FLAG_OPTIONAL, Frame, HeaderBytes, check_seed, put_varint, u64_at, varint};
+use crate::block::Block;
+use crate::error::{Error, Result};
+
+/// Longest body of a control frame.
+pub const CONTROL_BODY_MAX: usize = 65_536;
+/// Longest text in a close frame.
+pub const CLOSE_TEXT_MAX: usize = 512;
+/// The end frame is always this long: kind, length, check, four totals.
+pub const END_FRAME_LEN: usize = 1 + 1 + 8 + END_BODY_LEN;
+const END_BODY_LEN: usize = 32;
+
+/// Header of a control frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ControlHeader {
+    pub kind: ControlKind,
+    pub body_len: usize,
+    pub header_len: usize,
+    check: u64,
+    head: [u8; 4],
+    head_len: u8,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ControlKind {
+    Reset,
+    End,
+    Feedback,
+    Close,
+    Index,
+    /// A kind of a later version that may be skipped.
+    Unknown(u8),
+}
+
+impl ControlKind {
+    fn byte(self) -> u8 {
+        match self {
+            Self::Reset => 2,
+            Self::End => 3,
+            Self::Feedback => 4 | FLAG_OPTIONAL,
+            Self::Close => 5,
+            Self::Index => 6 | FLAG_OPTIONAL,
+            Self::Unknown(byte) => byte,
+        }
+    }
+}
+
+impl ControlHeader {
+    /// Whether the body is what was sent.
+    pub fn verify(&self, body: &[u8], raw_offset: u64) -> Result<()> {
+        let seed = check_seed(&self.head[..usize::from(self.head_len)], raw_offset);
+        if xxh3_64_with_seed(body, seed) == self.check {
+            return Ok(());
+        }
+        Err(Error::corrupt("a control frame does not match its check"))
+    }
+}
+
+/// A whole control frame.
+///
+/// # Panics
+/// If the body is longer than [`CONTROL_BODY_MAX`].
+pub fn control_frame(kind: ControlKind, body: &[u8], raw_offset: u64) -> Frame {
+    assert!(body.len() <= CONTROL_BODY_MAX);
+    let mut header = HeaderBytes::new();
+    header.push(&[kind.byte()]);
+    header.push_varint(body.len() as u64);
+    let check = xxh3_64_with_seed(body, check_seed(&header, raw_offset));
+    header.push(&check.to_le_bytes());
+    Frame { header, body: Block::from_vec(body.to_vec()) }
+}
+
+/// Reads the header of a control frame from the front of `b`; `None` when more bytes are needed.
+pub(super) fn parse(b: &[u8]) -> Result<Option<ControlHeader>> {
+    let kind = match b[0] {
+        2 => ControlKind::Reset,
+        3 => ControlKind::End,
+        x if x & !FLAG_OPTIONAL == 4 => ControlKind::Feedback,
+        5 => ControlKind::Close,
+        x if x & !FLAG_OPTIONAL == 6 => ControlKind::Index,
+        x if x & FLAG_OPTIONAL != 0 => ControlKind::Unknown(x),
+        x => return Err(Error::unsupported(format!("frames of kind {} need a newer program", x & 0x0f))),
+    };
+    let Some((body_len, n)) = varint(&b[1..], 3)? else { return Ok(None) };
+    let body_len = body_len as usize;
+    if body_len > CONTROL_BODY_MAX {
+        return Err(Error::limit(format!(
+            "a control frame of {body_len} bytes exceeds the limit of {CONTROL_BODY_MAX}"
+        )));
+    }
+    let Some(check) = b.get(1 + n..9 + n) else { return Ok(None) };
+    let mut head = [0; 4];
+    head[..=n].copy_from_slice(&b[..=n]);
+    Ok(Some(ControlHeader { kind, body_len, header_len: 9 + n, check: u64_at(check, 0), head, head_len: 1 + n as u8 }))
+}
+
+/// The totals of the end frame (format.md section 3.4).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct EndTotals {
+    pub raw_total: u64,
+    pub wire_total: u64,
+    pub index_offset: u64,
+    pub digest: u64,
+}
+
+impl EndTotals {
+    pub fn frame(&self) -> Frame {
+        let mut body = [0; END_BODY_LEN];
+        for (i, v) in [self.raw_total, self.wire_total, self.index_offset, self.digest].into_iter().enumerate() {
+            body[8 * i..8 * i + 8].copy_from_slice(&v.to_le_bytes());
+        }
+        control_frame(ControlKind::End, &body, self.raw_total)
+    }
+
+    pub fn parse(body: &[u8]) -> Result<Self> {
+        if body.len() != END_BODY_LEN {
+            return Err(Error::corrupt("the end frame has a wrong length"));
+        }
+        let at = |i: usize| u64_at(body, 8 * i);
+        Ok(Self { raw_total: at(0), wire_total: at(1), index_offset: at(2), digest: at(3) })
+    }
+}
+
+/// What a receiver reports (format.md section 3.5). Totals since the flow began, but for `cores` and `backlog_bytes`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Feedback {
+    pub wire_received: u64,
+    pub raw_delivered: u64,
+    pub frames_decoded: u64,
+    pub decode_ns: u64,
+    pub cores: u64,
+    pub backlog_bytes: u64,
+    pub blocked_ns: u64,
+}
+
+impl Feedback {
+    pub fn frame(&self) -> Frame {
+        let mut body = Vec::with_capacity(70);
+        for v in [
+            self.wire_received,
+            self.raw_delivered,
+            self.frames_decoded,
+            self.decode_ns,
+            self.cores,
+            self.backlog_bytes,
+            self.blocked_ns,
+        ] {
+            put_varint(&mut body, v);
+        }
+        control_frame(ControlKind::Feedback, &body, 0)
+    }
+
+    pub fn parse(mut body: &[u8]) -> Result<Self> {
+        let mut next = || -> Result<u64> {
+            let (v, n) = varint(body, 10)?.ok_or_else(|| Error::corrupt("a feedback frame is too short"))?;
+            body = &body[n..];
+            Ok(v)
+        };
+        Ok(Self {
+            wire_received: next()?,
+            raw_delivered: next()?,
+            frames_decoded: next()?,
+            decode_ns: next()?,
+            cores: next()?,
+            backlog_bytes: next()?,
+            blocked_ns: next()?,
+        })
+    }
+}
+
+/// The close frame: `None` = all is stored, else why not.
+pub fn close_frame(failure: Option<&str>) -> Frame {
+    let mut body = vec![u8::from(failure.is_some())];
+    let mut text = failure.unwrap_or_default();
+    while text.len() > CLOSE_TEXT_MAX {
+        let (cut, _) = text.char_indices().next_back().unwrap_or_default();
+        text = &text[..cut];
+    }
+    body.extend_from_slice(text.as_bytes());
+    control_frame(ControlKind::Close, &body, 0)
+}
+
+/// `None` if the peer stored everything, else what it says, made safe for a terminal.
+pub fn parse_close(body: &[u8]) -> Result<Option<String>> {
+    match body.split_first() {
+        Some((0, _)) => Ok(None),
+        Some((1, text)) if text.len() <= CLOSE_TEXT_MAX => {
+            let text = String::from_utf8_lossy(text);
+            Ok(Some(text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()))
+        }
+        _ => Err(Error::corrupt("a close frame that says nothing known")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Header, ReadLimits, parse_header};
+    use super::*;
+    use crate::error::ErrorKind;
+
+    const LIMITS: ReadLimits =
+        ReadLimits { block_max: 1 << 20, history: 1 << 16, codecs: 0xff, check: true, messages: true };
+
+    #[test]
+    fn unknown_control_frames_are_skipped_only_if_optional() {
+        let optional = control_frame(ControlKind::Unknown(9 | FLAG_OPTIONAL), b"later", 0);
+        let Some(Header::Control(h)) = parse_header(&optional.header, &LIMITS).unwrap() else { panic!() };
+        assert_eq!((h.body_len, h.header_len), (5, optional.header.len()));
+        h.verify(&optional.body, 0).unwrap();
+        assert!(h.verify(b"other", 0).is_err());
+        let critical = control_frame(ControlKind::Unknown(9), b"later", 0);
+        assert_eq!(parse_header(&critical.header, &LIMITS).unwrap_err().kind, ErrorKind::Unsupported);
+    }
+
+    #[test]
+    fn totals_feedback_and_close_read_back() {
+        let end = EndTotals { raw_total: 1, wire_total: u64::MAX, index_offset: 3, digest: 4 };
+        assert_eq!(end.frame().wire_len(), END_FRAME_LEN);
+        assert_eq!(EndTotals::parse(&end.frame().body).unwrap(), end);
+        let feedback = Feedback { wire_received: u64::MAX, decode_ns: 1 << 40, cores: 4, ..Feedback::default() };
+        assert_eq!(Feedback::parse(&feedback.frame().body).unwrap(), feedback);
+        assert_eq!(parse_close(&close_frame(None).body).unwrap(), None);
+        let long = "disk full \u{1b}[2J ".repeat(100);
+        let told = parse_close(&close_frame(Some(&long)).body).unwrap().unwrap();
+        assert!(told.len() <= CLOSE_TEXT_MAX && !told.contains('\u{1b}'));
+    }
+}

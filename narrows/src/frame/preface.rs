@@ -1,0 +1,147 @@
+//! The first bytes of a direction: version, features, limits (format.md section 2).
+
+use super::{u32_at, u64_at};
+use crate::codec::CODECS;
+use crate::error::{Error, Result};
+
+pub const MAGIC: [u8; 4] = *b"NRW\x1a";
+pub const VERSION: u8 = 1;
+pub const PREFACE_LEN: usize = 32;
+
+/// Limits that no preface may exceed (format.md section 6).
+pub const BLOCK_MAX_HARD: usize = 64 << 20;
+pub const HISTORY_MAX_HARD: usize = 64 << 20;
+
+/// What every reader of version 1 takes before it has said anything (D12).
+pub const BASELINE_BLOCK_MAX: usize = 2 << 20;
+pub const BASELINE_HISTORY: usize = 64 << 10;
+pub const BASELINE_CODECS: u64 = 0xff;
+
+pub mod feature {
+    /// Critical: message frames may occur.
+    pub const MESSAGES: u16 = 1;
+    /// Optional: an index stands before the end frame.
+    pub const INDEX: u16 = 1;
+    /// Optional: the sender listens to the reverse direction.
+    pub const DUPLEX: u16 = 2;
+}
+
+const KNOWN_CRITICAL: u16 = feature::MESSAGES;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    Sender,
+    Receiver,
+}
+
+/// What one side says of itself before anything else.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Preface {
+    pub role: Role,
+    pub critical: u16,
+    pub optional: u16,
+    pub check: bool,
+    pub block_max: usize,
+    pub history: usize,
+    pub codecs: u64,
+}
+
+impl Preface {
+    pub fn encode(&self) -> [u8; PREFACE_LEN] {
+        let mut b = [0; PREFACE_LEN];
+        b[0..4].copy_from_slice(&MAGIC);
+        b[4] = VERSION;
+        b[5] = match self.role {
+            Role::Sender => 0,
+            Role::Receiver => 1,
+        };
+        b[6..8].copy_from_slice(&self.critical.to_le_bytes());
+        b[8..10].copy_from_slice(&self.optional.to_le_bytes());
+        b[10] = u8::from(self.check);
+        b[12..16].copy_from_slice(&(self.block_max as u32).to_le_bytes());
+        b[16..20].copy_from_slice(&(self.history as u32).to_le_bytes());
+        b[20..28].copy_from_slice(&self.codecs.to_le_bytes());
+        let crc = crc32fast::hash(&b[..28]);
+        b[28..32].copy_from_slice(&crc.to_le_bytes());
+        b
+    }
+
+    /// Reads a preface from the first bytes of a stream. A wrong magic number is told as early as possible.
+    pub fn parse(b: &[u8]) -> Result<Option<Self>> {
+        let seen = b.len().min(MAGIC.len());
+        if b[..seen] != MAGIC[..seen] {
+            return Err(Error::corrupt("this is not a Narrows stream"));
+        }
+        if b.len() > 4 && b[4] != VERSION {
+            return Err(Error::unsupported(format!(
+                "the stream has format version {}, this program reads version {VERSION}; use a newer one",
+                b[4]
+            )));
+        }
+        let Some(b) = b.get(..PREFACE_LEN) else { return Ok(None) };
+        if crc32fast::hash(&b[..28]) != u32_at(b, 28) {
+            return Err(Error::corrupt("the preface is damaged"));
+        }
+        let critical = u16::from_le_bytes([b[6], b[7]]);
+        if critical & !KNOWN_CRITICAL != 0 || b[11] != 0 || b[10] > 1 || b[5] > 1 {
+            return Err(Error::unsupported("the stream needs a feature that this program does not have"));
+        }
+        let (block_max, history) = (u32_at(b, 12) as usize, u32_at(b, 16) as usize);
+        if block_max == 0 || block_max > BLOCK_MAX_HARD || history > HISTORY_MAX_HARD {
+            return Err(Error::limit(format!(
+                "the preface asks for blocks of {block_max} bytes and {history} bytes of history; the most is {BLOCK_MAX_HARD}"
+            )));
+        }
+        Ok(Some(Self {
+            role: if b[5] == 0 { Role::Sender } else { Role::Receiver },
+            critical,
+            optional: u16::from_le_bytes([b[8], b[9]]),
+            check: b[10] == 1,
+            block_max,
+            history,
+            codecs: u64_at(b, 20),
+        }))
+    }
+}
+
+/// Codecs of this build, as a preface states them.
+pub fn codecs_of_this_build() -> u64 {
+    CODECS.iter().fold(0, |bits, c| bits | 1 << c.id().0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::ErrorKind;
+
+    #[test]
+    fn a_preface_reads_back_and_any_flipped_bit_is_refused() {
+        let preface = Preface {
+            role: Role::Sender,
+            critical: feature::MESSAGES,
+            optional: feature::DUPLEX,
+            check: true,
+            block_max: BASELINE_BLOCK_MAX,
+            history: BASELINE_HISTORY,
+            codecs: 0xff,
+        };
+        let bytes = preface.encode();
+        assert_eq!(Preface::parse(&bytes).unwrap(), Some(preface));
+        for n in 0..PREFACE_LEN {
+            assert_eq!(Preface::parse(&bytes[..n]).unwrap(), None);
+        }
+        for bit in 0..PREFACE_LEN * 8 {
+            let mut damaged = bytes;
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            assert!(Preface::parse(&damaged).is_err(), "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn a_newer_version_is_unsupported_not_corrupt() {
+        let mut bytes = [0; PREFACE_LEN];
+        bytes[..4].copy_from_slice(&MAGIC);
+        bytes[4] = 2;
+        assert_eq!(Preface::parse(&bytes).unwrap_err().kind, ErrorKind::Unsupported);
+    }
+}

@@ -1,0 +1,219 @@
+//! What leaves a sender: frames in order, what the link did with them, and what is done when it runs dry.
+
+use super::{Job, JobKind, Sender, SlotState, TRACE_MAX_BYTES};
+use crate::block::Block;
+use crate::codec::Method;
+use crate::frame::{self, ControlKind, EndTotals, Frame, chain_digest, control_frame};
+use crate::monitor::{Ask, LinkSample};
+use crate::policy::{Outcome, Rescue};
+use crate::trace;
+
+/// The link is not looked at more often to see whether frames have left.
+const LOOK_MIN_NS: u64 = 50_000;
+/// A receiver that never reports must not let a list grow: 4,096 frames are 512 MiB of 128 KiB blocks.
+const UNREPORTED_MAX: usize = 4096;
+
+impl Sender {
+    // --- frames out ---
+
+    /// The next frame in order, if it is ready. The driver owns it now, writes it whole, and reports with `on_link`.
+    pub fn poll_transmit(&mut self) -> Option<Frame> {
+        if self.outbox.is_empty() {
+            self.hand_over_next_block();
+        }
+        if self.outbox.is_empty()
+            && self.closed
+            && !self.end_sent
+            && self.gathered == 0
+            && self.handed == self.queue.len()
+        {
+            self.end();
+        }
+        let frame = self.outbox.pop_front()?;
+        self.wire_total += frame.wire_len() as u64;
+        self.summary.wire_bytes = self.wire_total;
+        Some(frame)
+    }
+
+    /// Whether `poll_transmit` would give a frame now.
+    pub fn has_frame(&self) -> bool {
+        let ready = self.queue.get(self.handed).is_some_and(|s| matches!(s.state, SlotState::Ready(_)));
+        let end_due = self.closed && !self.end_sent && self.gathered == 0 && self.handed == self.queue.len();
+        !self.outbox.is_empty() || ready || end_due
+    }
+
+    fn hand_over_next_block(&mut self) {
+        let Some(slot) = self.queue.get_mut(self.handed) else { return };
+        if !matches!(slot.state, SlotState::Ready(_)) {
+            return;
+        }
+        let SlotState::Ready(done) = std::mem::replace(&mut slot.state, SlotState::Encoding) else { return };
+        let wire_len = done.frame.wire_len();
+        // From here on a rescue is impossible: the raw bytes may go.
+        let raw_len = std::mem::take(&mut slot.raw).len();
+        let wire_end = self.wire_total + wire_len as u64;
+        slot.state = SlotState::Handed { wire_end, wire_len, raw_len, sent_as: done.sent_as };
+        slot.history = Block::default();
+        if let Some(check) = done.check {
+            self.digest = chain_digest(self.digest, check);
+        }
+        if self.config.index {
+            frame::put_varint(&mut self.index, raw_len as u64);
+            frame::put_varint(&mut self.index, wire_len as u64);
+        }
+        if self.config.duplex {
+            self.unreported.push_back((slot.seq, raw_len as u64));
+            if self.unreported.len() > UNREPORTED_MAX {
+                self.unreported.pop_front();
+            }
+        }
+        self.handed += 1;
+        self.wait_until_ns = 0;
+        self.summary.count_frame(done.sent_as, done.linked, raw_len, wire_len);
+        self.outbox.push_back(done.frame);
+    }
+
+    fn end(&mut self) {
+        let index_offset = if self.index.is_empty() { 0 } else { self.wire_total };
+        let mut wire_total = self.wire_total;
+        let mut at = 0;
+        while at < self.index.len() {
+            let end = index_cut(&self.index, at);
+            let frame = control_frame(ControlKind::Index, &self.index[at..end], self.raw_offset);
+            wire_total += frame.wire_len() as u64;
+            self.outbox.push_back(frame);
+            at = end;
+        }
+        let totals = EndTotals { raw_total: self.raw_offset, wire_total, index_offset, digest: self.digest };
+        self.outbox.push_back(totals.frame());
+        self.end_sent = true;
+    }
+
+    /// Everything including the end frame was handed out.
+    pub fn is_drained(&self) -> bool {
+        self.end_sent && self.outbox.is_empty()
+    }
+
+    // --- link ---
+
+    /// Reports a write (or, with `accepted` 0, just a look at the link).
+    pub fn on_link(&mut self, sample: LinkSample) {
+        self.tick(sample.end_ns);
+        if sample.accepted > 0 && sample.unsent_before == 0 && self.link.accepted_bytes() > 0 {
+            // The link was dry from when the last bytes left until this write began.
+            let dry_from_ns = self.link.dry_at_ns();
+            self.dry_ns += sample.begin_ns.saturating_sub(dry_from_ns.max(self.pending_since_ns));
+        }
+        self.link.observe(&sample);
+        let left = self.link.left_host_bytes();
+        while let Some(slot) = self.queue.front() {
+            let SlotState::Handed { wire_end, wire_len, raw_len, sent_as } = slot.state else { break };
+            if wire_end > left {
+                break;
+            }
+            let sent = Outcome::Sent { seq: slot.seq, method: sent_as, raw_len, wire_len, now_ns: self.now_ns };
+            self.queue.pop_front();
+            self.handed -= 1;
+            self.policy.learn(&sent);
+        }
+        self.summary.link_busy_ns = self.link.busy_ns();
+        self.summary.link_dry_ns = self.dry_ns;
+        self.summary.rate_bytes_per_s = self.link.rate_bytes_per_s();
+    }
+
+    /// What the transport says of time in which the receiver's window stopped the link, since the flow began.
+    pub fn on_receiver_limited(&mut self, total_ns: u64) {
+        self.summary.receiver_limited_ns = self.summary.receiver_limited_ns.max(total_ns);
+    }
+
+    /// When to look at the link again, and call `on_link_dry` and then `poll_job`, if nothing else happens before.
+    pub fn next_wakeup(&self) -> Option<u64> {
+        if let Some(hold) = self.hold_until_ns {
+            return Some(hold);
+        }
+        let dry_at_ns = self.dry_due_ns();
+        // Frames that have left make room in the window. When all that is in it was handed over, only a look shows it,
+        // and encoding what comes next takes time: so one look halfway, and again halfway of what is left.
+        let waits_for_room = self.gathered > 0 && self.handed == self.queue.len() && self.handed > 0;
+        let look_at_ns = self.now_ns + (self.link.dry_at_ns().saturating_sub(self.now_ns) / 2).max(LOOK_MIN_NS);
+        if waits_for_room { Some(dry_at_ns.map_or(look_at_ns, |t| t.min(look_at_ns))) } else { dry_at_ns }
+    }
+
+    /// When the link will have run dry although there is something to send.
+    fn dry_due_ns(&self) -> Option<u64> {
+        // While the driver holds frames, the link is not dry.
+        if !self.outbox.is_empty() || self.wire_total > self.link.accepted_bytes() {
+            return None;
+        }
+        match self.queue.get(self.handed) {
+            Some(slot) if matches!(slot.state, SlotState::Encoding) && !slot.rescuing => {
+                Some(self.link.dry_at_ns().max(self.wait_until_ns)).filter(|t| *t < u64::MAX)
+            }
+            None if self.gathered > 0 => Some(self.link.dry_at_ns().max(self.wait_until_ns)),
+            _ => None,
+        }
+    }
+
+    /// The link has run dry. Returns a job for the I/O thread itself: it takes over the late head of the queue, or the
+    /// next piece when all workers are busy with blocks that were taken over.
+    pub fn on_link_dry(&mut self, now_ns: u64) -> Option<Job> {
+        self.tick(now_ns);
+        if self.dry_due_ns().is_none_or(|t| t > now_ns) || self.hold_until_ns.is_some() {
+            return None;
+        }
+        if self.handed < self.queue.len() {
+            return self.rescue_head();
+        }
+        self.cut(Ask::Bypass)
+    }
+
+    fn rescue_head(&mut self) -> Option<Job> {
+        let mut queue = std::mem::take(&mut self.scratch);
+        self.pending_into(&mut queue);
+        let raw = self.queue[self.handed].raw.clone();
+        let view = self.view(&raw, &queue, Ask::Next);
+        let decision = self.policy.rescue(&view);
+        self.scratch = queue;
+        let slot = &mut self.queue[self.handed];
+        if self.config.trace && self.trace.len() < TRACE_MAX_BYTES {
+            trace::rescue(&mut self.trace, self.now_ns, slot.seq, &decision);
+        }
+        let method = match decision {
+            Rescue::WaitUntil(t) => {
+                // A wait that is over already would make the driver spin.
+                self.wait_until_ns = t.max(self.now_ns + 1000);
+                return None;
+            }
+            Rescue::TakeOver(method) if self.limits.allows(method) => method,
+            Rescue::TakeOver(_) => Method::STORE,
+        };
+        slot.rescuing = true;
+        Some(Job {
+            seq: slot.seq,
+            kind: JobKind::Rescue,
+            method,
+            raw: slot.raw.clone(),
+            raw_offset: slot.raw_offset,
+            history: slot.history.clone(),
+            linked: slot.linked && method.info().can_link(),
+            check: self.config.check,
+            estimate_ns: method.nominal_encode_ns(slot.raw.len()),
+        })
+    }
+}
+
+/// Where the index frame that begins at `at` ends: at most a full body, and between two pairs.
+fn index_cut(index: &[u8], at: usize) -> usize {
+    if index.len() - at <= frame::CONTROL_BODY_MAX {
+        return index.len();
+    }
+    let (mut end, mut cursor) = (at, at);
+    while cursor - at <= frame::CONTROL_BODY_MAX {
+        end = cursor;
+        // A pair is two varints; their last bytes have the top bit clear.
+        for _ in 0..2 {
+            cursor += index[cursor..].iter().take_while(|b| **b & 0x80 != 0).count() + 1;
+        }
+    }
+    end
+}

@@ -1,0 +1,65 @@
+//! What a policy is shown of a sender, and how much memory the flow takes.
+
+use super::{Sender, SlotState};
+use crate::monitor::{Ask, CpuView, Pending, PendingState, ReceiverView, View};
+
+impl Sender {
+    /// `upcoming` and `queue` are the caller's, so that the policy can be called while the view lives.
+    pub(super) fn view<'a>(&self, upcoming: &'a [u8], queue: &'a [Pending], ask: Ask) -> View<'a> {
+        let told =
+            self.config.raw_len.and_then(|len| len.checked_sub(self.raw_offset)).filter(|l| *l >= self.gathered as u64);
+        View {
+            now_ns: self.now_ns,
+            busy_ns: self.busy_ns,
+            seq: self.next_seq,
+            raw_offset: self.raw_offset,
+            upcoming,
+            gathered: self.gathered,
+            left: if self.closed { Some(self.gathered as u64) } else { told },
+            link: self.link.view(self.dry_ns),
+            cpu: CpuView { cores: self.config.cores.max(1), busy: self.encoding },
+            receiver: ReceiverView {
+                reports: self.receiver_cores.is_some(),
+                cores: self.receiver_cores.unwrap_or(1),
+                backlog_bytes: self.feedback.backlog_bytes,
+            },
+            queue,
+            limits: self.limits,
+            ask,
+        }
+    }
+
+    pub(super) fn pending_into(&self, out: &mut Vec<Pending>) {
+        let left = self.link.left_host_bytes();
+        out.clear();
+        out.extend(self.queue.iter().map(|slot| {
+            let (raw_len, state) = match &slot.state {
+                SlotState::Encoding => (slot.raw.len(), PendingState::Encoding),
+                SlotState::Ready(done) => (slot.raw.len(), PendingState::Ready { unsent_len: done.frame.wire_len() }),
+                SlotState::Handed { wire_end, wire_len, raw_len, .. } => {
+                    let unsent_len = wire_end.saturating_sub(left).min(*wire_len as u64) as usize;
+                    (*raw_len, PendingState::Ready { unsent_len })
+                }
+            };
+            Pending { seq: slot.seq, raw_len, method: slot.method, chosen_ns: slot.chosen_ns, state }
+        }));
+    }
+
+    /// Bytes that the flow holds: raw, encoded, and encoder contexts by estimate.
+    pub(super) fn memory(&self) -> usize {
+        let slots = self.queue.iter().map(|slot| match &slot.state {
+            SlotState::Encoding => {
+                let encoder = slot.method.info().encoder_memory(slot.method.level, slot.raw.len());
+                2 * slot.raw.len() + encoder
+            }
+            SlotState::Ready(done) => slot.raw.len() + done.frame.body.buffer_len(),
+            SlotState::Handed { wire_len, .. } => *wire_len,
+        });
+        self.gathered + self.index.len() + slots.sum::<usize>()
+    }
+
+    /// Slow methods take more memory, so fewer of their blocks are in flight; one always may be.
+    pub(super) fn memory_allows(&self) -> bool {
+        self.handed == self.queue.len() || self.memory() + 2 * self.wanted <= self.config.memory_max
+    }
+}
