@@ -2,10 +2,12 @@
 
 mod world;
 
+use narrows::block::BufferPool;
+use narrows::codec::Contexts;
 use narrows::codec::{DEFAULT_METHODS, Method};
 use narrows::monitor::View;
 use narrows::policy::{Choice, Policy, Rescue};
-use narrows::sender::{JobKind, SenderConfig};
+use narrows::sender::{JobKind, LinkSample, Sender, SenderConfig};
 use world::{Conditions, MS, Rng, SECOND, World, random, text};
 
 /// Chooses as the closure says; rescues with `store` at once if told to.
@@ -157,4 +159,63 @@ fn a_slow_reader_stops_the_link_and_nothing_is_lost() {
     let mut w = World::new(fixed(Method::zstd(1), 128 << 10, false), config(4), conditions);
     w.send_all(&data);
     assert!(w.received == data);
+}
+
+/// With two blocks in the window.
+struct Narrow;
+
+impl Policy for Narrow {
+    fn choose(&mut self, _: &View<'_>) -> Choice {
+        Choice::new(Method::STORE, 10_000)
+    }
+
+    fn rescue(&mut self, _: &View<'_>) -> Rescue {
+        Rescue::TakeOver(Method::STORE)
+    }
+
+    fn window(&self, _: usize) -> usize {
+        2
+    }
+}
+
+#[test]
+fn a_full_window_is_looked_at_before_the_link_is_dry() {
+    let pool = BufferPool::default();
+    let mut contexts = Contexts::default();
+    let mut sender = Sender::new(SenderConfig::default(), Box::new(Narrow), pool.clone());
+    let sample = |ns: u64, unsent: [u64; 2], accepted: u64| LinkSample {
+        begin_ns: ns,
+        end_ns: ns,
+        unsent_before: unsent[0],
+        unsent_after: unsent[1],
+        accepted,
+        busy_ns: Some(ns),
+        ..LinkSample::default()
+    };
+    sender.write(&[1; 60_000], 0);
+    let mut wire = 0;
+    for ns in [1, 2] {
+        let job = sender.poll_job(ns).expect("the window has room");
+        sender.finish(job.run(&mut contexts, &pool), ns);
+    }
+    while let Some(frame) = sender.poll_transmit() {
+        wire += frame.wire_len() as u64;
+    }
+    // 10 ms for all of it.
+    sender.on_link(sample(10, [0, wire], wire));
+    sender.on_link(sample(5 * MS, [wire / 3, wire / 3], 0));
+    assert!(sender.poll_job(5 * MS).is_some(), "the first block has left, so there is room for a block");
+    assert!(sender.poll_job(5 * MS).is_none());
+
+    let mut full = Sender::new(SenderConfig::default(), Box::new(Narrow), pool.clone());
+    full.write(&[1; 60_000], 0);
+    for ns in [1, 2] {
+        let job = full.poll_job(ns).expect("the window has room");
+        full.finish(job.run(&mut contexts, &pool), ns);
+    }
+    while full.poll_transmit().is_some() {}
+    full.on_link(sample(10 * MS, [0, 9 * wire / 10], wire));
+    let look_ns = full.next_wakeup().expect("it waits for room");
+    assert!(look_ns > 10 * MS && look_ns < 80 * MS, "{look_ns}: the link is dry after 100 ms");
+    assert!(full.on_link_dry(look_ns).is_none(), "and nothing is taken over before");
 }

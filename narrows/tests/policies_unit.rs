@@ -229,6 +229,54 @@ fn fixed_falls_back_to_store_where_the_receiver_lacks_the_codec() {
 }
 
 #[test]
+fn a_copy_in_memory_goes_raw_and_few_blocks_at_a_time() {
+    let mut policy = balance();
+    let mut scene = Scene::new(text(1 << 20), 25_000.0);
+    assert_ne!(scene.ask(&mut *policy, 20).method, Method::STORE, "a real link of this rate is worth compressing for");
+    scene.link.in_memory = true;
+    let choice = scene.ask(&mut *policy, 1);
+    assert_eq!((choice.method, choice.block_len), (Method::STORE, 128 << 10));
+    assert!(policy.window(4) < 10);
+}
+
+#[test]
+fn few_blocks_are_made_for_a_busy_link_of_unknown_rate() {
+    let mut policy = balance();
+    let mut scene = Scene::new(text(1 << 20), 2000.0);
+    (scene.link.known, scene.link.unsent_bytes) = (false, 10_000);
+    let choice = scene.ask(&mut *policy, 1);
+    assert!(choice.block_len <= 32 << 10 && policy.window(4) <= 3);
+    scene.link.known = true;
+    scene.ask(&mut *policy, 1);
+    assert!(policy.window(4) > 3);
+}
+
+#[test]
+fn one_late_block_is_no_slow_cpu_but_two_are() {
+    let slowdown = |late_blocks: usize| {
+        let mut policy = balance();
+        let mut scene = Scene::new(text(1 << 20), 100.0);
+        let first = scene.seq;
+        for _ in 0..3 {
+            scene.ask(&mut *policy, 1);
+        }
+        scene.queue = (0..3)
+            .map(|i| Pending {
+                seq: first + i,
+                raw_len: 128 << 10,
+                method: Method::zstd(3),
+                chosen_ns: if (i as usize) < late_blocks { 0 } else { scene.now_ns },
+                state: PendingState::Encoding,
+            })
+            .collect();
+        scene.ask(&mut *policy, 1);
+        policy.explain().iter().find(|(key, _)| *key == "slowdown").expect("it is explained").1
+    };
+    assert!(slowdown(1) < 1.1, "{}", slowdown(1));
+    assert!(slowdown(2) > 1.5, "{}", slowdown(2));
+}
+
+#[test]
 fn a_policy_of_store_alone_works() {
     let setup = PolicySetup { methods: &[], ..PolicySetup::new(1, Prior::shipped()) };
     let mut policy = PolicySpec::Balance.build(&setup);
