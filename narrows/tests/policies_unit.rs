@@ -231,7 +231,7 @@ fn fixed_falls_back_to_store_where_the_receiver_lacks_the_codec() {
 #[test]
 fn a_copy_in_memory_goes_raw_and_few_blocks_at_a_time() {
     let mut policy = balance();
-    let mut scene = Scene::new(text(1 << 20), 25_000.0);
+    let mut scene = Scene::new(text(1 << 20), 2_000.0);
     assert_ne!(scene.ask(&mut *policy, 20).method, Method::STORE, "a real link of this rate is worth compressing for");
     scene.link.in_memory = true;
     let choice = scene.ask(&mut *policy, 1);
