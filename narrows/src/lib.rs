@@ -1,4 +1,68 @@
-//! skeleton
+//! Makes data cross a narrow place faster: for every block it chooses whether and how to compress, from the data, the
+//! link, the CPUs and the receiver as they are at that moment.
+//!
+//! ```text
+//!    write ──> cut ─> choose ─> [job: encode] ─> order ─> frame ──> link
+//!                       ^ monitors: data, link, CPU, costs, receiver
+//!    read  <── order <─ [job: decode] <─ parse <──────────────────── link
+//! ```
+//!
+//! [`Sender`](sender::Sender) and [`Receiver`](receiver::Receiver) do no I/O, start no thread and read no clock: time is
+//! an argument, bytes and jobs are handed in and out. [`stream`] drives them over sockets, pipes and files with threads;
+//! the tests drive the same code in virtual time.
+//!
+//! # Example
+//!
+//! A file's worth of bytes through a pair of sockets:
+//!
+//! ```
+//! use std::os::unix::net::UnixStream;
+//! use std::sync::Arc;
+//!
+//! use narrows::monitor::cost::Prior;
+//! use narrows::policy::{PolicySetup, PolicySpec};
+//! use narrows::receiver::ReceiverConfig;
+//! use narrows::sender::SenderConfig;
+//! use narrows::stream::{self, Control, ReceiveOptions, SendOptions};
+//! use narrows::transport::Link;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let (here, there) = UnixStream::pair()?;
+//! let far = std::thread::spawn(move || {
+//!     let options = ReceiveOptions { receiver: ReceiverConfig::default(), threads: 2, stall_timeout: None };
+//!     // `commit` is the place for fsync and rename; only then does the sender hear that all is stored.
+//!     stream::receive(std::io::sink(), Link::unix(there)?, options, || Ok(()), &Arc::new(Control::default()))
+//! });
+//! let policy = PolicySpec::Balance.build(&PolicySetup::new(stream::cores(), Prior::shipped()));
+//! let options =
+//!     SendOptions { sender: SenderConfig::default(), policy, threads: 2, stall_timeout: None, trace: None };
+//! let source = std::io::Cursor::new(vec![7; 1 << 20]);
+//! let (summary, _) = stream::send(source, Link::unix(here)?, options, &Arc::new(Control::default()))?;
+//! far.join().expect("no panic")?;
+//! assert!(summary.ratio() > 1.0);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Map
+//!
+//! | module | what it is |
+//! | --- | --- |
+//! | [`sender`], [`receiver`] | the two ends of a flow |
+//! | [`policy`] | who chooses: `balance`, `fixed:METHOD`, or your own [`Policy`](policy::Policy) |
+//! | [`monitor`] | what a policy sees: data, link, CPU, costs, receiver |
+//! | [`codec`] | methods by which a block is encoded, and their registry |
+//! | [`frame`] | the wire format, as `docs/format.md` says |
+//! | [`stream`], [`transport`], [`pool`] | the driver with threads, the links, the workers |
+//! | [`calibration`] | what is remembered of a host between runs |
+//! | [`oracle`] | how good any choice could have been |
+//! | [`trace`] | every decision with its reason |
+//!
+//! # What is not here
+//!
+//! No encryption and no authentication: the checks find damage, not malice, so carry a flow over ssh or TLS where others can reach it.
+//! No file metadata: a flow is bytes. No lossy methods.
+
 pub mod block;
 pub mod calibration;
 pub mod codec;
@@ -14,4 +78,5 @@ pub mod stream;
 mod sys;
 pub mod trace;
 pub mod transport;
+
 pub use error::{Error, ErrorKind, Result};

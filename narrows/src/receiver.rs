@@ -57,6 +57,8 @@ pub struct Receiver {
     config: ReceiverConfig,
     pool: BufferPool,
     parser: Parser,
+    /// What came and found no room.
+    unparsed: VecDeque<Block>,
     preface: Option<Preface>,
     queue: VecDeque<Slot>,
     /// Slots at the front of the queue that are decoded, in order.
@@ -74,6 +76,8 @@ pub struct Receiver {
     end_parsed: bool,
     end_verified: bool,
     failed: bool,
+    /// An error that nobody was told of yet.
+    deferred: Option<Error>,
     reports: Reports,
     summary: RecvSummary,
 }
@@ -127,6 +131,8 @@ impl Receiver {
     pub fn new(config: ReceiverConfig, pool: BufferPool) -> Self {
         Self {
             parser: Parser::new(pool.clone()),
+            unparsed: VecDeque::new(),
+            deferred: None,
             pool,
             config,
             preface: None,
@@ -154,15 +160,39 @@ impl Receiver {
     }
 
     /// Takes wire bytes. An incomplete frame is not an error; bytes after the end frame are. The first error is final.
-    pub fn receive(&mut self, mut wire: Block) -> Result<()> {
+    ///
+    /// A few bytes may hold frames of many megabytes: those that find no room stay unparsed until [`Receiver::resume`].
+    pub fn receive(&mut self, wire: Block) -> Result<()> {
         self.check_alive()?;
         self.summary.wire_bytes += wire.len() as u64;
-        let taken = self.take_items(&mut wire);
-        self.fail_on_error(taken)
+        self.unparsed.push_back(wire);
+        self.resume()
+    }
+
+    /// Whether frames that came wait for room.
+    pub fn has_unparsed(&self) -> bool {
+        !self.unparsed.is_empty()
+    }
+
+    /// Parses frames that found no room when they came.
+    pub fn resume(&mut self) -> Result<()> {
+        self.check_alive()?;
+        while let Some(mut wire) = self.unparsed.pop_front() {
+            let taken = self.take_items(&mut wire);
+            self.fail_on_error(taken)?;
+            if !wire.is_empty() {
+                self.unparsed.push_front(wire);
+                break;
+            }
+        }
+        Ok(())
     }
 
     fn take_items(&mut self, wire: &mut Block) -> Result<()> {
         loop {
+            if self.room() == 0 {
+                return self.advance();
+            }
             if self.end_parsed && !wire.is_empty() {
                 return Err(Error::corrupt("there are bytes after the end of the stream")
                     .at(self.parser.wire_offset(), self.next_seq));
@@ -218,6 +248,9 @@ impl Receiver {
     /// The link is at its end: `Truncated` unless the end frame was seen.
     pub fn close(&mut self) -> Result<()> {
         self.check_alive()?;
+        if self.has_unparsed() {
+            return Err(Error::misuse("frames that came wait for room: decode, read and resume first"));
+        }
         if self.end_parsed && self.parser.is_between_items() {
             return Ok(());
         }
@@ -232,6 +265,12 @@ impl Receiver {
 
     /// The next block to decode. Linked blocks wait for all before them, others may be decoded side by side.
     pub fn poll_job(&mut self) -> Option<DecodeJob> {
+        // A failure here is final and shows at the next call that can say so.
+        if self.has_unparsed()
+            && let Err(e) = self.resume()
+        {
+            self.deferred = Some(e);
+        }
         if self.failed || self.decoding >= self.config.cores.max(1) {
             return None;
         }
@@ -453,7 +492,10 @@ impl Receiver {
         &self.summary
     }
 
-    fn check_alive(&self) -> Result<()> {
+    fn check_alive(&mut self) -> Result<()> {
+        if let Some(e) = self.deferred.take() {
+            return Err(e);
+        }
         if self.failed { Err(Error::misuse("the stream has failed already")) } else { Ok(()) }
     }
 

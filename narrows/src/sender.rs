@@ -431,7 +431,7 @@ impl Sender {
         if hold_until_ns <= self.now_ns {
             return false;
         }
-        self.hold_until_ns = Some(hold_until_ns);
+        self.hold_until_ns = Some(hold_until_ns.min(self.now_ns + transmit::LOOK_MAX_NS));
         true
     }
 

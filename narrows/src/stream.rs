@@ -135,6 +135,17 @@ impl Stall {
     }
 }
 
+/// Says so when the thread that holds it panics in the caller's source or sink, so that the flow ends.
+struct FailOnPanic<F: Fn()>(F);
+
+impl<F: Fn()> Drop for FailOnPanic<F> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            (self.0)();
+        }
+    }
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // A thread that panicked is a bug that fails its flow; the others still have to end in order.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)

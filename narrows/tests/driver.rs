@@ -199,9 +199,56 @@ fn a_peer_that_goes_away_or_stands_still_is_an_error() {
             let near = Link::tcp(near).unwrap();
             let source = Cursor::new(random(30 << 20, 1));
             let sent = watched(move || send(source, near, send_options("balance"), &Arc::default()).map(|r| r.0));
-            assert_eq!(sent.unwrap_err().kind, ErrorKind::Io, "{reads} {hangs}");
+            let error = sent.unwrap_err();
+            assert_eq!(error.kind, ErrorKind::Io, "{reads} {hangs}");
+            assert_eq!(error.message.contains("no progress"), hangs, "{error}");
             peer.join().unwrap();
         }
+    }
+}
+
+#[test]
+fn a_peer_that_stands_still_is_noticed_when_all_frames_fit_into_the_kernel() {
+    let (near, far) = tcp_pair();
+    narrows::transport::set_receive_buffer(&far, 4096).unwrap();
+    let near = Link::tcp(near).unwrap();
+    // Blocks of zeros take some 20 bytes each: the window is full long before the kernel's send buffer is.
+    let source = io::repeat(0);
+    let sent = watched(move || send(source, near, send_options("fixed:zstd:level=1"), &Arc::default()).map(|r| r.0));
+    assert!(sent.unwrap_err().message.contains("no progress"));
+    drop(far);
+}
+
+#[test]
+fn a_source_or_sink_that_panics_ends_the_flow() {
+    struct Broken;
+    impl Read for Broken {
+        fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
+            panic!("the source is broken, as this test wants");
+        }
+    }
+    impl Write for Broken {
+        fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+            panic!("the sink is broken, as this test wants");
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+    let sent =
+        watched(|| send(Broken, Link::writer(io::sink()), send_options("balance"), &Arc::default()).map(|r| r.0));
+    assert_eq!(sent.unwrap_err().kind, ErrorKind::Misuse);
+
+    let (near, far) = tcp_pair();
+    let far = Link::tcp(far).unwrap();
+    let receiver = std::thread::spawn(|| receive(Broken, far, receive_options(), || Ok(()), &Arc::default()));
+    let near = Link::tcp(near).unwrap();
+    let source = Cursor::new(text(3 << 20, 1));
+    let sent = watched(move || send(source, near, send_options("balance"), &Arc::default()).map(|r| r.0));
+    assert!(sent.is_err());
+    // Small pieces are written by the caller's own thread, which then panics itself.
+    if let Ok(received) = watched(|| receiver.join()) {
+        assert_eq!(received.unwrap_err().kind, ErrorKind::Misuse);
     }
 }
 

@@ -139,8 +139,8 @@ impl LinkMonitor {
             self.add_evidence(left as f64, busy as f64);
         } else {
             let crossed = s.unacked.map(|unacked| self.acknowledge(s.accepted, unacked));
-            self.observe_gap(begin_ns, s.unsent_before, crossed);
-            self.observe_write(begin_ns, end_ns, s, crossed);
+            let counted = self.observe_gap(begin_ns, s.unsent_before, crossed);
+            self.observe_write(begin_ns, end_ns, s, crossed.map(|c| if counted { 0.0 } else { c }));
             self.observe_delivery(s);
             if !self.pushed_back && s.unacked.is_some_and(|unacked| unacked > TRUSTED_BYTES) {
                 self.distrust();
@@ -170,19 +170,21 @@ impl LinkMonitor {
         crossed as f64
     }
 
-    /// Between two looks the kernel drained on its own. `crossed`, if known, is what was acknowledged meanwhile.
-    fn observe_gap(&mut self, begin_ns: u64, unsent_now: u64, crossed: Option<f64>) {
+    /// Between two looks the kernel drained on its own. `crossed`, if known, is what was acknowledged meanwhile; returns
+    /// whether it was evidence of a full link, so that it is none of anything else.
+    fn observe_gap(&mut self, begin_ns: u64, unsent_now: u64, crossed: Option<f64>) -> bool {
         let gap_ns = begin_ns - self.last_ns;
         if self.unsent == 0 {
             if gap_ns > ABSORB_FORGET_NS {
                 self.restart_absorbing(begin_ns);
             }
-            return;
+            return false;
         }
         let left = self.unsent.saturating_sub(unsent_now) as f64;
         if unsent_now > 0 {
             self.busy_ns += gap_ns;
-            return self.push_back(crossed.unwrap_or(left), gap_ns as f64, begin_ns);
+            self.push_back(crossed.unwrap_or(left), gap_ns as f64, begin_ns);
+            return true;
         }
         // It ran dry somewhere in between. The burst that took the last bytes ends a silence in which the link did not
         // stand still: peers that open their window in steps, hosts that send large segments and acknowledgements that
@@ -195,6 +197,7 @@ impl LinkMonitor {
             // When the burst ended is not known.
             self.seen.silence_ns = 0.0;
         }
+        false
     }
 
     fn observe_write(&mut self, begin_ns: u64, end_ns: u64, s: &LinkSample, crossed: Option<f64>) {
@@ -324,6 +327,15 @@ impl LinkMonitor {
         self.accepted
     }
 
+    /// Bytes that had not left the host at the last look, and when that was.
+    pub fn unsent_bytes(&self) -> u64 {
+        self.unsent
+    }
+
+    pub fn last_look_ns(&self) -> u64 {
+        self.last_ns
+    }
+
     pub fn busy_ns(&self) -> u64 {
         self.busy_ns
     }
@@ -368,7 +380,8 @@ impl Busy {
             self.period_ns = ns.max(0.9 * self.period_ns);
         }
         let memory_ns = (MEMORY_PERIODS * self.period_ns).clamp(MEMORY_MIN_NS, MEMORY_MAX_NS);
-        let kept = (-ns / memory_ns).exp();
+        // A pause may be the receiver's: it takes half of what was known at a time, however late it was looked at.
+        let kept = (-ns / memory_ns).exp().max(if bytes == 0.0 { 0.5 } else { 0.0 });
         self.bytes = self.bytes * kept + bytes;
         self.ns = self.ns * kept + ns;
         self.total_bytes += bytes;

@@ -226,7 +226,10 @@ impl Balance {
             false => &CLASSES[..2],
         };
         let mut class = classes.iter().rposition(|n| cap >= CLASS_SHARE * *n as f32).unwrap_or(0);
-        while self.chosen >= 2 && class < 2 && self.cpu_pace * (CLASSES[class] as f32) < FIXED_COVER_S {
+        while self.chosen >= 2
+            && class < classes.len().min(3) - 1
+            && self.cpu_pace * (CLASSES[class] as f32) < FIXED_COVER_S
+        {
             class += 1;
         }
         // A raw block shall take the link as long as the decision takes the CPU.

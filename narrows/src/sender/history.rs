@@ -28,11 +28,22 @@ impl History {
         }
     }
 
+    /// Whether the last `len` bytes of the flow lie directly before `raw` in its buffer, where other bytes may lie too.
+    fn is_in_buffer_of(&self, raw: &Block, len: usize) -> bool {
+        let (mut begin, mut found) = (raw.as_ptr(), 0);
+        for block in self.recent.iter().rev() {
+            if block.as_ptr_range().end != begin {
+                break;
+            }
+            (begin, found) = (block.as_ptr(), found + block.len());
+        }
+        found >= len && raw.before(len).len() == len
+    }
+
     /// The last `len` raw bytes before `raw`, the next block of the flow; fewer if fewer are remembered.
     pub(super) fn before(&self, raw: &Block, len: usize, pool: &BufferPool) -> Block {
-        let before = raw.before(len);
-        if before.len() == len {
-            return before;
+        if self.is_in_buffer_of(raw, len) {
+            return raw.before(len);
         }
         let len = len.min(self.len);
         let mut buffer = pool.get(len);

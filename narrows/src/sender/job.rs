@@ -71,8 +71,7 @@ impl Job {
 
     fn encode(&self, contexts: &mut Contexts, pool: &BufferPool) -> Option<Block> {
         let mut out = pool.get(self.raw.len());
-        // One byte less than raw: what does not shrink is not worth decoding (D10).
-        let room = &mut out.bytes_mut()[..self.raw.len() - 1];
+        let room = &mut out.bytes_mut()[..worthwhile_len(self.raw.len())];
         let encoder = contexts.encoder(self.method.info());
         let wire_len = encoder.encode(self.method.level, &self.history, &self.raw, room);
         let block = out.freeze(wire_len.unwrap_or(0));

@@ -8,8 +8,11 @@ use crate::monitor::{Ask, LinkSample};
 use crate::policy::{Outcome, Rescue};
 use crate::trace;
 
-/// The link is not looked at more often to see whether frames have left.
+/// The link is not looked at more often to see whether frames have left,
 const LOOK_MIN_NS: u64 = 50_000;
+/// nor more seldom while bytes wait in it: the estimate of its rate, and with it of when they will have left, may be far
+/// off after a pause.
+pub(super) const LOOK_MAX_NS: u64 = 5_000_000;
 /// A receiver that never reports must not let a list grow: 4,096 frames are 512 MiB of 128 KiB blocks.
 const UNREPORTED_MAX: usize = 4096;
 
@@ -121,6 +124,11 @@ impl Sender {
         self.summary.rate_bytes_per_s = self.link.rate_bytes_per_s();
     }
 
+    /// Bytes that have left the host, as far as was looked.
+    pub fn left_host_bytes(&self) -> u64 {
+        self.link.left_host_bytes()
+    }
+
     /// What the transport says of time in which the receiver's window stopped the link, since the flow began.
     pub fn on_receiver_limited(&mut self, total_ns: u64) {
         self.summary.receiver_limited_ns = self.summary.receiver_limited_ns.max(total_ns);
@@ -135,8 +143,12 @@ impl Sender {
         // Frames that have left make room in the window. When all that is in it was handed over, only a look shows it,
         // and encoding what comes next takes time: so one look halfway, and again halfway of what is left.
         let waits_for_room = self.gathered > 0 && self.handed == self.queue.len() && self.handed > 0;
-        let look_at_ns = self.now_ns + (self.link.dry_at_ns().saturating_sub(self.now_ns) / 2).max(LOOK_MIN_NS);
-        if waits_for_room { Some(dry_at_ns.map_or(look_at_ns, |t| t.min(look_at_ns))) } else { dry_at_ns }
+        let waits = waits_for_room || dry_at_ns.is_some_and(|_| self.link.unsent_bytes() > 0);
+        // From the last look on, so that what happens meanwhile does not push it off.
+        let last_ns = self.link.last_look_ns();
+        let half_ns = self.link.dry_at_ns().saturating_sub(last_ns) / 2;
+        let look_at_ns = last_ns + half_ns.clamp(LOOK_MIN_NS, LOOK_MAX_NS);
+        if waits { Some(dry_at_ns.map_or(look_at_ns, |t| t.min(look_at_ns))) } else { dry_at_ns }
     }
 
     /// When the link will have run dry although there is something to send.

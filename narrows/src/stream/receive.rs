@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use super::{Control, DIRECT_MAX, INLINE_NS, LOOK_EVERY, ReceiveOptions, Stall, lock, peer_gone};
+use super::{Control, DIRECT_MAX, FailOnPanic, INLINE_NS, LOOK_EVERY, ReceiveOptions, Stall, lock, peer_gone};
 use crate::block::BufferPool;
 use crate::codec::Contexts;
 use crate::error::{Error, ErrorKind, Result};
@@ -65,6 +65,11 @@ pub fn receive(
     let _ = control.receive.set(Box::new(move || {
         seen.upgrade().map_or_else(RecvSummary::default, |f| lock(&f.state).receiver.summary().clone())
     }));
+    let guard = Arc::clone(&flow);
+    let _guard = FailOnPanic(move || {
+        guard.fail(Error::misuse("writing the output failed; this is a bug"));
+        guard.end();
+    });
     let mut back = write.map(|half| Back { half, pending: Vec::new() });
     let result = flow.run(read, &mut back, options.stall_timeout, commit);
     flow.end();
@@ -109,7 +114,11 @@ impl Flow {
         commit: impl FnOnce() -> io::Result<()>,
     ) -> Result<()> {
         let flow = Arc::clone(self);
-        let sink = std::thread::Builder::new().name("narrows-write".into()).spawn(move || flow.write_sink())?;
+        let sink = std::thread::Builder::new().name("narrows-write".into()).spawn(move || {
+            let guard = Arc::clone(&flow);
+            let _guard = FailOnPanic(move || guard.fail(Error::misuse("writing the output failed; this is a bug")));
+            flow.write_sink();
+        })?;
         let mut result = self.read_link(read, back, limit);
         if result.is_ok() {
             result = self.await_sink(back);
@@ -170,6 +179,9 @@ impl Flow {
                 stall.progress();
                 continue;
             }
+            if self.resume(&mut contexts)? {
+                continue;
+            }
             let mut buffer = self.buffers.get(len);
             let n = match read.read(&mut buffer.bytes_mut()[..len], LOOK_EVERY) {
                 Ok(Some(n)) => n,
@@ -198,6 +210,18 @@ impl Flow {
             }
             self.changed.notify_all();
         }
+    }
+
+    /// Parses what came earlier and found no room; whether there was any.
+    fn resume(&self, contexts: &mut Contexts) -> Result<bool> {
+        let mut state = lock(&self.state);
+        if !state.receiver.has_unparsed() {
+            return Ok(false);
+        }
+        state.receiver.resume()?;
+        self.decode(state, contexts)?;
+        self.changed.notify_all();
+        Ok(true)
     }
 
     /// Waits a little for room. `false` if there is still none.

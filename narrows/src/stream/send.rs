@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use super::{Control, DIRECT_MAX, INLINE_NS, LOOK_EVERY, SendOptions, Stall, lock, peer_gone};
+use super::{Control, DIRECT_MAX, FailOnPanic, INLINE_NS, LOOK_EVERY, SendOptions, Stall, lock, peer_gone};
 use crate::block::BufferPool;
 use crate::codec::{Contexts, Method};
 use crate::error::{Error, ErrorKind, Result};
@@ -63,6 +63,7 @@ pub fn send(
                 sender: Some(Sender::new(config, options.policy, buffers.clone())),
                 failure: None,
                 reader_waits: false,
+                part_left: false,
                 last: Summary::default(),
             }),
             changed: Condvar::new(),
@@ -99,7 +100,12 @@ fn run(
     let spawn = |name: &str, work: Box<dyn FnOnce() + Send>| std::thread::Builder::new().name(name.into()).spawn(work);
     let reader = Arc::clone(flow);
     // Never joined: a source such as a terminal may block for ever, and the flow must still end.
-    spawn("narrows-read", Box::new(move || reader.read_source(source)))?;
+    let guarded = move || {
+        let guard = Arc::clone(&reader);
+        let _guard = FailOnPanic(move || guard.fail(Error::misuse("reading the source failed; this is a bug")));
+        reader.read_source(source);
+    };
+    spawn("narrows-read", Box::new(guarded))?;
     let duplex = read.is_some();
     let mut back = None;
     if let Some(half) = read {
@@ -148,6 +154,8 @@ struct State {
     failure: Option<Error>,
     /// The reading thread waits for room; it cuts the next blocks when woken.
     reader_waits: bool,
+    /// Frames that were taken out of the engine wait for the writing thread.
+    part_left: bool,
     last: Summary,
 }
 
@@ -325,6 +333,7 @@ impl Flow {
     fn write_all(&self, limit: Option<Duration>) -> Result<()> {
         let mut stall = Stall::new(limit);
         let mut contexts = Contexts::default();
+        let mut left_host = 0;
         loop {
             self.check()?;
             let mut link = lock(&self.link);
@@ -344,8 +353,16 @@ impl Flow {
                 link.half.finish().map_err(|e| link_error(e, "cannot end the stream"))?;
                 return Ok(());
             }
+            let unsent = link.half.unsent();
             drop(link);
-            stall.progress();
+            // With nothing to write the link may still stand, full of frames that it has taken.
+            let left = lock(&self.state).sender.as_ref().map_or(0, Sender::left_host_bytes);
+            if unsent == 0 || left > left_host {
+                left_host = left;
+                stall.progress();
+            } else {
+                stall.check("the link takes no bytes")?;
+            }
             self.await_frames(&mut contexts);
         }
     }
@@ -354,7 +371,7 @@ impl Flow {
     fn await_frames(&self, contexts: &mut Contexts) {
         let state = lock(&self.state);
         let Some(sender) = &state.sender else { return };
-        if sender.has_frame() || state.failure.is_some() {
+        if sender.has_frame() || state.part_left || state.failure.is_some() {
             return;
         }
         let now_ns = self.now_ns();
@@ -408,6 +425,7 @@ impl Flow {
             // What does not fit stays in `frames` for the writing thread.
             let written = self.write_once(&mut link, WRITE_MIN);
             let all = link.frames.is_empty();
+            lock(&self.state).part_left = !all;
             drop(link);
             match written {
                 Ok(_) if all => return,
@@ -421,6 +439,7 @@ impl Flow {
     fn take_frames(&self, link: &mut Output, bytes_max: usize) {
         let mut bytes: usize = link.frames.iter().map(Frame::wire_len).sum();
         let mut state = lock(&self.state);
+        state.part_left = false;
         let Some(sender) = &mut state.sender else { return };
         while bytes < bytes_max {
             let Some(frame) = sender.poll_transmit() else { break };
