@@ -1,0 +1,104 @@
+//! The price between CPU, link and receiver: solved on predictions, moved by the backlog and by what the receiver reports.
+
+use super::{Balance, CLASSES, END_IN_VIEW, WINDOW};
+use crate::monitor::View;
+use crate::monitor::cost::Prediction;
+
+/// The first blocks solve the price anew, later ones every fourth.
+const COLD_BLOCKS: u64 = 12;
+/// Logit range of the price.
+const PRICE_MAX: f32 = 9.0;
+/// How strongly a backlog off its target moves the price.
+const BACKLOG_GAIN: f32 = 0.5;
+/// Price of the receiver: start, ceiling, speed of rising.
+const RECEIVER_START: f32 = 0.02;
+const RECEIVER_MAX: f32 = 20.0;
+const RECEIVER_GAIN: f32 = 0.25;
+
+impl Balance {
+    /// Step 6: the price at which CPU and link would be equally loaded by the last blocks.
+    pub(super) fn solve(&mut self, rate: f32, decoders: f32) {
+        let cold = self.chosen < COLD_BLOCKS;
+        if !cold && !self.chosen.is_multiple_of(4) {
+            return;
+        }
+        let (mut low, mut high, steps) =
+            if cold { (-PRICE_MAX, PRICE_MAX, 14) } else { (self.price - 2.0, self.price + 2.0, 5) };
+        let count = self.costs.methods().len();
+        for _ in 0..steps {
+            let x = 0.5 * (low + high);
+            let l = sigmoid(x);
+            let weights = [(1.0 - l) / self.cores, l / rate, self.receiver_price / decoders];
+            let (mut cpu, mut link) = (0.0, 0.0);
+            for p in &self.ring[..self.ring_len] {
+                let m = cheapest(p, &weights, count);
+                cpu += p.encode_s[m] / self.cores;
+                link += p.wire_len[m] / rate;
+            }
+            if cpu > link {
+                high = x;
+            } else {
+                low = x;
+            }
+        }
+        self.price = (0.5 * (low + high)).clamp(-PRICE_MAX, PRICE_MAX);
+    }
+
+    /// Step 7: the price, moved by how far the backlog is off its target.
+    pub(super) fn price_now(
+        &mut self,
+        view: &View<'_>,
+        p: &Prediction,
+        rate: f32,
+        decoders: f32,
+        backlog_s: f32,
+    ) -> f32 {
+        let l = sigmoid(self.price);
+        let weights = [(1.0 - l) / self.cores, l / rate, self.receiver_price / decoders];
+        let m = cheapest(p, &weights, self.costs.methods().len());
+        let (link_s, cpu_s) = (p.wire_len[m] / rate, p.encode_s[m]);
+        let mut target_s = (2.0 * link_s.max(cpu_s / self.cores) + cpu_s).min(0.6 * WINDOW as f32 * link_s);
+        if let Some(left) = view.left.filter(|l| *l < END_IN_VIEW) {
+            // The backlog runs down with the work that remains.
+            let blocks = (left as f32 / CLASSES[2] as f32 - 1.0).max(0.0);
+            target_s = target_s.min(0.5 * blocks * link_s);
+        }
+        self.why.target_s = target_s;
+        let off = ((backlog_s - target_s) / target_s.max(1e-9)).clamp(-1.0, 1.5);
+        sigmoid(self.price + BACKLOG_GAIN * off)
+    }
+
+    /// Step 9: the receiver's price rises while it is the most loaded.
+    pub(super) fn price_receiver(&mut self, cpu_s: f32, link_s: f32, decode_s: f32) {
+        for (load, now) in self.loads.iter_mut().zip([cpu_s, link_s, decode_s]) {
+            *load += 0.15 * (now - *load);
+        }
+        let [cpu, link, decode] = self.loads;
+        let up = (decode / cpu.max(link).max(1e-12)).max(1e-9).ln();
+        if up > 0.0 {
+            let raised = self.receiver_price.max(RECEIVER_START) * (RECEIVER_GAIN * up.min(1.0)).exp();
+            self.receiver_price = raised.min(RECEIVER_MAX);
+        } else {
+            self.receiver_price *= (0.6 * RECEIVER_GAIN * up.max(-0.5)).exp();
+            if self.receiver_price < 0.01 {
+                self.receiver_price = 0.0;
+            }
+        }
+    }
+}
+
+fn cheapest(p: &Prediction, weights: &[f32; 3], count: usize) -> usize {
+    let (mut best, mut best_cost) = (0, f32::INFINITY);
+    let costs = p.encode_s.iter().zip(&p.wire_len).zip(&p.decode_s).take(count);
+    for (m, ((encode_s, wire_len), decode_s)) in costs.enumerate() {
+        let cost = weights[0] * encode_s + weights[1] * wire_len + weights[2] * decode_s;
+        if cost < best_cost {
+            (best, best_cost) = (m, cost);
+        }
+    }
+    best
+}
+
+fn sigmoid(x: f32) -> f32 {
+    1.0 / (1.0 + (-x).exp())
+}
