@@ -45,6 +45,7 @@ pub(crate) fn send_options(args: &FlowArgs, calibration: Option<&Calibration>, t
         threads,
         stall_timeout: seconds(timeout),
         trace,
+        on_note: None,
     })
 }
 

@@ -29,13 +29,13 @@
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let (here, there) = UnixStream::pair()?;
 //! let far = std::thread::spawn(move || {
-//!     let options = ReceiveOptions { receiver: ReceiverConfig::default(), threads: 2, stall_timeout: None };
+//!     let options = ReceiveOptions { receiver: ReceiverConfig::default(), threads: 2, stall_timeout: None, notes: None };
 //!     // `commit` is the place for fsync and rename; only then does the sender hear that all is stored.
 //!     stream::receive(std::io::sink(), Link::unix(there)?, options, || Ok(()), &Arc::new(Control::default()))
 //! });
 //! let policy = PolicySpec::Balance.build(&PolicySetup::new(stream::cores(), Prior::shipped()));
 //! let options =
-//!     SendOptions { sender: SenderConfig::default(), policy, threads: 2, stall_timeout: None, trace: None };
+//!     SendOptions { sender: SenderConfig::default(), policy, threads: 2, stall_timeout: None, trace: None, on_note: None };
 //! let source = std::io::Cursor::new(vec![7; 1 << 20]);
 //! let (summary, _) = stream::send(source, Link::unix(here)?, options, &Arc::new(Control::default()))?;
 //! far.join().expect("no panic")?;
@@ -53,6 +53,7 @@
 //! | [`monitor`] | what a policy sees: data, link, CPU, costs, receiver |
 //! | [`codec`] | methods by which a block is encoded, and their registry |
 //! | [`frame`] | the wire format, as `docs/format.md` says |
+//! | [`entry`] | files and folders as the raw bytes of a flow |
 //! | [`stream`], [`transport`], [`pool`] | the driver with threads, the links, the workers |
 //! | [`calibration`] | what is remembered of a host between runs |
 //! | [`oracle`] | how good any choice could have been |
@@ -61,11 +62,12 @@
 //! # What is not here
 //!
 //! No encryption and no authentication: the checks find damage, not malice, so carry a flow over ssh or TLS where others can reach it.
-//! No file metadata: a flow is bytes. No lossy methods.
+//! No access to file systems: [`entry`] is only the records of files, the program reads and writes them. No lossy methods.
 
 pub mod block;
 pub mod calibration;
 pub mod codec;
+pub mod entry;
 pub mod error;
 pub mod frame;
 pub mod monitor;

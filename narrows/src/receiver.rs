@@ -105,6 +105,7 @@ struct Reports {
     preface_sent: bool,
     begun_ns: Option<u64>,
     last_ns: u64,
+    every_ns: u64,
     frames_reported: u64,
 }
 
@@ -245,6 +246,11 @@ impl Receiver {
         Ok(())
     }
 
+    /// The end frame was parsed: nothing more has to come.
+    pub fn has_end(&self) -> bool {
+        self.end_parsed && !self.has_unparsed()
+    }
+
     /// The link is at its end: `Truncated` unless the end frame was seen.
     pub fn close(&mut self) -> Result<()> {
         self.check_alive()?;
@@ -366,7 +372,7 @@ impl Receiver {
                 self.end_verified = true;
             }
             ControlKind::Index | ControlKind::Unknown(_) => {}
-            ControlKind::Feedback | ControlKind::Close => {
+            ControlKind::Feedback | ControlKind::Close | ControlKind::Note => {
                 return Err(Error::corrupt("a frame that only a receiver sends"));
             }
         }
@@ -445,12 +451,19 @@ impl Receiver {
         }
         let begun_ns = *self.reports.begun_ns.get_or_insert(now_ns);
         let every_ns = ((now_ns - begun_ns.min(now_ns)) / 8).clamp(REPORT_EVERY_MIN_NS, REPORT_EVERY_MAX_NS);
+        self.reports.every_ns = every_ns;
         if self.reports.frames_reported > 0 && now_ns < self.reports.last_ns + every_ns {
             return None;
         }
         self.reports.last_ns = now_ns;
         self.reports.frames_reported = frames;
         Some(bytes_of(&self.feedback(blocked_ns).frame()))
+    }
+
+    /// When the next report is due, if there is something to report.
+    pub fn next_report_ns(&self) -> Option<u64> {
+        let due = self.config.duplex && self.summary.frames != self.reports.frames_reported;
+        due.then(|| self.reports.last_ns + self.reports.every_ns)
     }
 
     fn own_preface(&self) -> Preface {
@@ -478,13 +491,25 @@ impl Receiver {
         }
     }
 
+    /// Bytes for the reverse direction that carry words to the application of the sender.
+    ///
+    /// # Panics
+    /// If there are more than [`frame::CONTROL_BODY_MAX`] of them.
+    pub fn note(&mut self, words: &[u8]) -> Vec<u8> {
+        self.behind_preface(&frame::control_frame(ControlKind::Note, words, 0))
+    }
+
     /// The last bytes for the reverse direction: all is stored (`None`), or why it is not.
     pub fn close_message(&mut self, failure: Option<&str>) -> Vec<u8> {
+        self.behind_preface(&frame::close_frame(failure))
+    }
+
+    fn behind_preface(&mut self, frame: &Frame) -> Vec<u8> {
         let mut bytes = Vec::new();
         if !std::mem::replace(&mut self.reports.preface_sent, true) {
             bytes.extend_from_slice(&self.own_preface().encode());
         }
-        bytes.extend(bytes_of(&frame::close_frame(failure)));
+        bytes.extend(bytes_of(frame));
         bytes
     }
 

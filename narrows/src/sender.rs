@@ -87,6 +87,8 @@ pub struct Sender {
 
     reverse: Reverse,
     confirmed: bool,
+    /// What the other end's application says, until the driver takes it.
+    notes: VecDeque<Vec<u8>>,
     feedback: Feedback,
     receiver_cores: Option<usize>,
     /// (frame number, raw bytes) sent and not yet reported as decoded; bounded by `UNREPORTED_MAX`.
@@ -174,7 +176,7 @@ impl Sender {
             digest: 0,
             index: Vec::new(),
             end_sent: false,
-            link: LinkMonitor::default(),
+            link: if config.relayed { LinkMonitor::relayed() } else { LinkMonitor::default() },
             wait_until_ns: 0,
             hold_until_ns: None,
             dry_ns: 0,
@@ -183,6 +185,7 @@ impl Sender {
             now_ns: 0,
             reverse: Reverse::default(),
             confirmed: false,
+            notes: VecDeque::new(),
             feedback: Feedback::default(),
             receiver_cores: None,
             unreported: VecDeque::new(),

@@ -15,9 +15,11 @@ use crate::receiver::{ReceiverConfig, RecvSummary};
 use crate::sender::{SenderConfig, Summary};
 use crate::sys;
 
+mod notes;
 mod receive;
 mod send;
 
+pub use notes::Notes;
 pub use receive::receive;
 pub use send::send;
 
@@ -37,13 +39,19 @@ pub struct SendOptions {
     pub stall_timeout: Option<Duration>,
     /// Gets every decision as a JSON line.
     pub trace: Option<Box<dyn Write + Send>>,
+    /// Hears what the receiver's application says ([`Notes`]); it must not wait for the flow.
+    pub on_note: Option<OnNote>,
 }
+
+pub type OnNote = Box<dyn FnMut(&[u8]) -> crate::Result<()> + Send>;
 
 pub struct ReceiveOptions {
     pub receiver: ReceiverConfig,
     pub threads: usize,
     /// Give up when nothing comes for this long.
     pub stall_timeout: Option<Duration>,
+    /// By which the sink speaks to the sender's application.
+    pub notes: Option<Notes>,
 }
 
 /// How a flow is seen and stopped from other threads.

@@ -22,7 +22,7 @@ impl Link {
     /// A connected TCP socket, both directions.
     pub fn tcp(socket: TcpStream) -> io::Result<Self> {
         socket.set_nodelay(true)?;
-        let read = ReadHalf(Reader::Tcp(socket.try_clone()?));
+        let read = ReadHalf::new(Reader::Tcp(socket.try_clone()?));
         let same_host = match (socket.local_addr(), socket.peer_addr()) {
             (Ok(own), Ok(peer)) => peer.ip().is_loopback() || peer.ip() == own.ip(),
             _ => false,
@@ -33,7 +33,7 @@ impl Link {
 
     /// A connected unix socket, both directions.
     pub fn unix(socket: UnixStream) -> io::Result<Self> {
-        let read = ReadHalf(Reader::Unix(socket.try_clone()?));
+        let read = ReadHalf::new(Reader::Unix(socket.try_clone()?));
         Ok(Self { write: Some(WriteHalf::new(Writer::Unix(socket), true)), read: Some(read) })
     }
 
@@ -45,7 +45,23 @@ impl Link {
 
     /// The reading end of a pipe or a file, one direction.
     pub fn file_reader(file: File) -> Self {
-        Self { write: None, read: Some(ReadHalf(Reader::File(file))) }
+        Self { write: None, read: Some(ReadHalf::new(Reader::File(file))) }
+    }
+
+    /// The pipes of another program, both directions.
+    pub fn pipes(write: File, read: File) -> Self {
+        let write = Self::file_writer(write).write.map(|half| WriteHalf { relayed: true, ..half });
+        Self { write, read: Self::file_reader(read).read }
+    }
+
+    /// Passes over what comes before `magic`, such as what a login shell prints, and hands it to `on_noise`. More than
+    /// [`NOISE_MAX`] bytes of it are an error.
+    #[must_use]
+    pub fn skip_noise(mut self, magic: &'static [u8], on_noise: impl FnMut(&[u8]) + Send + 'static) -> Self {
+        if let Some(read) = &mut self.read {
+            read.noise = Some(Noise { magic, seen: Vec::new(), on_noise: Box::new(on_noise) });
+        }
+        self
     }
 
     /// Anything that can be written, one direction.
@@ -55,7 +71,7 @@ impl Link {
 
     /// Anything that can be read, one direction.
     pub fn reader(reader: impl Read + Send + 'static) -> Self {
-        Self { write: None, read: Some(ReadHalf(Reader::Other(Box::new(reader)))) }
+        Self { write: None, read: Some(ReadHalf::new(Reader::Other(Box::new(reader)))) }
     }
 
     /// Whether bytes can come back.
@@ -69,6 +85,9 @@ impl Link {
 pub fn set_receive_buffer(socket: &impl AsFd, bytes: usize) -> io::Result<()> {
     sys::set_receive_buffer(socket.as_fd(), bytes.min(i32::MAX as usize) as i32)
 }
+
+/// Longest that a login shell may go on before the program that it starts speaks.
+pub const NOISE_MAX: usize = 64 << 10;
 
 /// Segments of jumbo frames have 9,000 bytes; those of the loopback device 32 KiB and more, unless somebody made it behave
 /// like a network.
@@ -85,6 +104,8 @@ pub(crate) struct WriteHalf {
     nowait: bool,
     /// The peer of a TCP connection is this host.
     same_host: bool,
+    /// Another program passes on what is written, and holds what it likes.
+    pub(crate) relayed: bool,
 }
 
 enum Writer {
@@ -96,7 +117,7 @@ enum Writer {
 
 impl WriteHalf {
     fn new(kind: Writer, nowait: bool) -> Self {
-        Self { kind, nowait, same_host: false }
+        Self { kind, nowait, same_host: false, relayed: false }
     }
 
     /// Writes what fits; `WouldBlock` when nothing does (then [`WriteHalf::wait_writable`]).
@@ -178,7 +199,12 @@ impl WriteHalf {
         match &mut self.kind {
             Writer::Tcp(s) => s.shutdown(Shutdown::Write),
             Writer::Unix(s) => s.shutdown(Shutdown::Write),
-            Writer::File(f) => f.flush(),
+            Writer::File(f) => {
+                let flushed = f.flush();
+                // The reader of a pipe sees the end when the last descriptor goes.
+                self.kind = Writer::Other(Box::new(io::sink()));
+                flushed
+            }
             Writer::Other(w) => w.flush(),
         }
     }
@@ -193,7 +219,20 @@ impl WriteHalf {
     }
 }
 
-pub(crate) struct ReadHalf(Reader);
+pub(crate) struct ReadHalf {
+    kind: Reader,
+    noise: Option<Noise>,
+    /// Bytes that came behind noise and have not been read.
+    stash: Vec<u8>,
+}
+
+type OnNoise = Box<dyn FnMut(&[u8]) + Send>;
+
+struct Noise {
+    magic: &'static [u8],
+    seen: Vec<u8>,
+    on_noise: OnNoise,
+}
 
 enum Reader {
     Tcp(TcpStream),
@@ -203,15 +242,41 @@ enum Reader {
 }
 
 impl ReadHalf {
+    fn new(kind: Reader) -> Self {
+        Self { kind, noise: None, stash: Vec::new() }
+    }
+
     /// Reads what is there; waits at most `timeout` for it and is `None` if nothing came. 0 is the end.
     pub(crate) fn read(&mut self, buf: &mut [u8], timeout: Duration) -> io::Result<Option<usize>> {
-        let fd = match &self.0 {
+        if self.stash.is_empty() {
+            let n = self.read_some(buf, timeout)?;
+            match (&mut self.noise, n) {
+                (None, _) | (_, None) => return Ok(n),
+                (Some(noise), Some(0)) => {
+                    (noise.on_noise)(&noise.seen);
+                    self.noise = None;
+                    return Ok(Some(0));
+                }
+                (Some(noise), Some(n)) => {
+                    let Some(rest) = noise.pass(&buf[..n])? else { return Ok(None) };
+                    (self.stash, self.noise) = (rest, None);
+                }
+            }
+        }
+        let n = self.stash.len().min(buf.len());
+        buf[..n].copy_from_slice(&self.stash[..n]);
+        self.stash.drain(..n);
+        Ok(Some(n))
+    }
+
+    fn read_some(&mut self, buf: &mut [u8], timeout: Duration) -> io::Result<Option<usize>> {
+        let fd = match &self.kind {
             Reader::Tcp(s) => s.as_fd(),
             Reader::Unix(s) => s.as_fd(),
             Reader::File(f) => f.as_fd(),
             Reader::Other(_) => return self.read_blocking(buf).map(Some),
         };
-        if matches!(self.0, Reader::Tcp(_) | Reader::Unix(_)) {
+        if matches!(self.kind, Reader::Tcp(_) | Reader::Unix(_)) {
             match sys::recv_nowait(fd, buf) {
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
                 result => return result.map(Some),
@@ -226,7 +291,7 @@ impl ReadHalf {
 
     fn read_blocking(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         loop {
-            let result = match &mut self.0 {
+            let result = match &mut self.kind {
                 Reader::Tcp(s) => s.read(buf),
                 Reader::Unix(s) => s.read(buf),
                 Reader::File(f) => f.read(buf),
@@ -237,5 +302,66 @@ impl ReadHalf {
                 result => return result,
             }
         }
+    }
+}
+
+impl Noise {
+    /// What begins with the magic, once it has come.
+    fn pass(&mut self, bytes: &[u8]) -> io::Result<Option<Vec<u8>>> {
+        self.seen.extend_from_slice(bytes);
+        if let Some(at) = self.seen.windows(self.magic.len()).position(|w| w == self.magic) {
+            if at > 0 {
+                (self.on_noise)(&self.seen[..at]);
+            }
+            return Ok(Some(self.seen.split_off(at)));
+        }
+        if self.seen.len() > NOISE_MAX {
+            (self.on_noise)(&self.seen);
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "what comes is not from a Narrows program"));
+        }
+        Ok(None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What comes through behind the noise, and the noise.
+    fn pass(pieces: &[&[u8]]) -> (Vec<u8>, Vec<u8>) {
+        let noise = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+        let heard = std::sync::Arc::clone(&noise);
+        struct Pieces(Vec<Vec<u8>>);
+        impl Read for Pieces {
+            fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+                if self.0.is_empty() {
+                    return Ok(0);
+                }
+                let piece = self.0.remove(0);
+                buf[..piece.len()].copy_from_slice(&piece);
+                Ok(piece.len())
+            }
+        }
+        let reader = Pieces(pieces.iter().map(|p| p.to_vec()).collect());
+        let link = Link::reader(reader).skip_noise(b"MAGIC", move |n| heard.lock().unwrap().extend_from_slice(n));
+        let (mut half, mut all, mut buf) = (link.read.unwrap(), Vec::new(), [0; 64]);
+        loop {
+            match half.read(&mut buf, Duration::ZERO).unwrap() {
+                Some(0) => break,
+                Some(n) => all.extend_from_slice(&buf[..n]),
+                None => {}
+            }
+        }
+        let noise = noise.lock().unwrap().clone();
+        (all, noise)
+    }
+
+    #[test]
+    fn noise_before_the_magic_is_passed_over_however_it_comes() {
+        let hello: (Vec<u8>, Vec<u8>) = (b"MAGIC data MAGIC".to_vec(), b"Welcome!\n".to_vec());
+        assert_eq!(pass(&[b"Welcome!\nMAGIC data MAGIC"]), hello);
+        assert_eq!(pass(&[b"Welcome", b"!\nMA", b"GIC", b" data MAGIC"]), hello);
+        assert_eq!(pass(&[b"MAGIC"]), (b"MAGIC".to_vec(), vec![]));
+        assert_eq!(pass(&[b"no such command"]), (vec![], b"no such command".to_vec()));
     }
 }

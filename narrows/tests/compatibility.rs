@@ -46,6 +46,7 @@ fn write(policy: &str) -> Vec<u8> {
         threads: 1,
         stall_timeout: None,
         trace: None,
+        on_note: None,
     };
     send(Cursor::new(raw()), Link::writer(sink.clone()), options, &Arc::default()).unwrap();
     sink.0.lock().unwrap().clone()

@@ -32,11 +32,17 @@ fn send_options(policy: &str) -> SendOptions {
         threads: 2,
         stall_timeout: Some(Duration::from_millis(1500)),
         trace: None,
+        on_note: None,
     }
 }
 
 fn receive_options() -> ReceiveOptions {
-    ReceiveOptions { receiver: ReceiverConfig::default(), threads: 2, stall_timeout: Some(Duration::from_millis(1500)) }
+    ReceiveOptions {
+        receiver: ReceiverConfig::default(),
+        threads: 2,
+        stall_timeout: Some(Duration::from_millis(1500)),
+        notes: None,
+    }
 }
 
 #[derive(Clone, Default)]

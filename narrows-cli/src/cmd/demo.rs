@@ -171,7 +171,7 @@ fn through(
     let (threads, encoders) = (stream::cores(), stream::encoders());
     let receiver = std::thread::spawn(move || -> Result<u64> {
         let (socket, _) = listener.accept()?;
-        let options = ReceiveOptions { receiver: ReceiverConfig::default(), threads, stall_timeout: None };
+        let options = ReceiveOptions { receiver: ReceiverConfig::default(), threads, stall_timeout: None, notes: None };
         let summary = stream::receive(sink, Link::tcp(socket)?, options, || Ok(()), &Arc::new(Control::default()))?;
         Ok(summary.raw_bytes)
     });
@@ -182,6 +182,7 @@ fn through(
         threads: encoders,
         stall_timeout: None,
         trace: None,
+        on_note: None,
     };
     let begun = Instant::now();
     let link = Link::tcp(TcpStream::connect(to)?)?;

@@ -204,7 +204,7 @@ impl Inspection {
                 self.ended = true;
             }
             ControlKind::Index | ControlKind::Unknown(_) => {}
-            ControlKind::Feedback | ControlKind::Close => {
+            ControlKind::Feedback | ControlKind::Close | ControlKind::Note => {
                 return Err(Error::corrupt("a frame that only a receiver sends"));
             }
         }

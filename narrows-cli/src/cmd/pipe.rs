@@ -56,6 +56,7 @@ fn decompress(args: &PipeArgs, control: &Arc<Control>) -> Result<()> {
         receiver: ReceiverConfig::default(),
         threads: flow::threads(args.flow.threads),
         stall_timeout: None,
+        notes: None,
     };
     let begun = Instant::now();
     let link = Link::file_reader(source.into_file());

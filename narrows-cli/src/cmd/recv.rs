@@ -51,6 +51,7 @@ pub(crate) fn run(args: &RecvArgs) -> Result<()> {
         receiver: ReceiverConfig::default(),
         threads: flow::threads(args.threads),
         stall_timeout: flow::seconds(args.timeout),
+        notes: None,
     };
     let begun = Instant::now();
     let received = stream::receive(sink, Link::tcp(socket)?, options, || target.commit(args.fsync), &control);

@@ -32,6 +32,8 @@ pub enum ControlKind {
     Feedback,
     Close,
     Index,
+    /// Words of the application above, from receiver to sender.
+    Note,
     /// A kind of a later version that may be skipped.
     Unknown(u8),
 }
@@ -44,6 +46,7 @@ impl ControlKind {
             Self::Feedback => 4 | FLAG_OPTIONAL,
             Self::Close => 5,
             Self::Index => 6 | FLAG_OPTIONAL,
+            Self::Note => 8,
             Self::Unknown(byte) => byte,
         }
     }
@@ -82,6 +85,7 @@ pub(super) fn parse(b: &[u8]) -> Result<Option<ControlHeader>> {
         x if x & !FLAG_OPTIONAL == 4 => ControlKind::Feedback,
         5 => ControlKind::Close,
         x if x & !FLAG_OPTIONAL == 6 => ControlKind::Index,
+        8 => ControlKind::Note,
         x if x & FLAG_OPTIONAL != 0 => ControlKind::Unknown(x),
         x => return Err(Error::unsupported(format!("frames of kind {} need a newer program", x & 0x0f))),
     };

@@ -5,11 +5,16 @@
 //! - a span that begins and ends with unsent bytes in the kernel: the link pushed back and worked all the time;
 //! - before the link has ever pushed back, the speed at which it takes writes: an upper bound that a fast link nearly
 //!   reaches and that a slow one corrects within its first buffers;
+//! - behind another program, what the far end reports as received while there was more to receive;
 //! - after that, a long span in which it took everything: a lower bound, less what buffers behind the host may hold.
 //!
 //! Update rule and constants: the `balance` design, section 3, step 1.
 
 use super::LinkView;
+
+mod relayed;
+
+use relayed::Relayed;
 
 /// What the driver saw at one write to the link, or at a look between writes (`accepted` 0).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -54,6 +59,10 @@ pub struct LinkMonitor {
     absorbed_since_ns: u64,
     busy_ns: u64,
     exact_busy_ns: u64,
+    /// Another program lies between.
+    relayed: Option<Relayed>,
+    /// What this host's kernel held at the last look, of a relayed link.
+    kernel_unsent: u64,
 }
 
 /// Assumed before anything is known: 2 Gbit/s, between a LAN and a fast WAN; a wrong constant costs little (section 2, 6).
@@ -93,6 +102,8 @@ const ABSORB_ACKED_S: f64 = 0.01;
 /// A link that takes 0.8 of the estimate without pushing back is probably faster; the next estimate is so much higher.
 const ABSORB_SHARE: f64 = 0.8;
 const ABSORB_GROWTH: f64 = 1.5;
+/// The same for a report of the far end; they come often.
+const REPORT_GROWTH: f64 = 1.25;
 /// After so long without a write the buffers behind the host are empty again.
 const ABSORB_FORGET_NS: u64 = 50_000_000;
 /// Rates beyond these are measurement errors: 1 kbit/s and 800 Gbit/s.
@@ -118,11 +129,56 @@ impl Default for LinkMonitor {
             absorbed_since_ns: 0,
             busy_ns: 0,
             exact_busy_ns: 0,
+            relayed: None,
+            kernel_unsent: 0,
         }
     }
 }
 
 impl LinkMonitor {
+    /// Of a link behind another program, of which the far end reports what it has received.
+    pub fn relayed() -> Self {
+        Self { relayed: Some(Relayed::default()), ..Self::default() }
+    }
+
+    /// The far end has received so many bytes in all.
+    pub fn on_report(&mut self, received: u64, now_ns: u64) {
+        let Some(relayed) = &mut self.relayed else { return };
+        let now_ns = now_ns.max(self.last_ns);
+        let evidence = relayed.on_report(received, self.accepted, now_ns);
+        self.known |= relayed.is_proven_fast();
+        match evidence {
+            Some(e) if e.busy => self.add_evidence(e.bytes, e.ns),
+            Some(e) if self.known => {
+                // All of it crossed at once: the link is at least so fast, and probably faster.
+                let rate = e.bytes / e.ns * 1e9;
+                if rate > ABSORB_SHARE * self.rate_bytes_per_s {
+                    self.set_rate(self.rate_bytes_per_s.max(rate * REPORT_GROWTH));
+                }
+            }
+            _ => {}
+        }
+        let unsent = self.kernel_unsent;
+        self.observe_relayed(now_ns, now_ns, 0, unsent);
+    }
+
+    fn observe_relayed(&mut self, begin_ns: u64, end_ns: u64, accepted: u64, unsent_after: u64) {
+        if self.unsent > 0 {
+            self.busy_ns += begin_ns - self.last_ns;
+        }
+        self.accepted += accepted;
+        self.last_ns = end_ns;
+        self.kernel_unsent = unsent_after;
+        let rate = self.known.then_some(self.rate_bytes_per_s);
+        if let Some(relayed) = &mut self.relayed {
+            if accepted > 0 {
+                relayed.on_write(self.accepted, end_ns);
+            }
+            relayed.on_look(unsent_after);
+            self.unsent = relayed.waiting(self.accepted, rate, end_ns).max(unsent_after).min(self.accepted);
+        }
+    }
+
     pub fn observe(&mut self, s: &LinkSample) {
         let begin_ns = s.begin_ns.max(self.last_ns);
         let end_ns = s.end_ns.max(begin_ns);
@@ -130,6 +186,9 @@ impl LinkMonitor {
             self.dry_since_ns = end_ns;
         } else if self.unsent > 0 {
             self.dry_since_ns = self.dry_at_ns().min(begin_ns);
+        }
+        if self.relayed.is_some() {
+            return self.observe_relayed(begin_ns, end_ns, s.accepted, s.unsent_after);
         }
         if let Some(busy_ns) = s.busy_ns {
             let left = (self.unsent + s.accepted).saturating_sub(s.unsent_after);

@@ -17,6 +17,10 @@ pub struct SenderConfig {
     pub memory_max: usize,
     /// A receiver's preface and feedback will come back on this link.
     pub duplex: bool,
+    /// The link is behind another program, which takes more than it has sent: rate and backlog come from feedback.
+    pub relayed: bool,
+    /// The receiver's application will say something ([`Sender::take_note`](super::Sender::take_note)).
+    pub notes: bool,
     /// Raw length of the whole flow, when it is known beforehand.
     pub raw_len: Option<u64>,
     /// Append an index, so that the stream serves as a seekable file.
@@ -34,6 +38,8 @@ impl Default for SenderConfig {
             cores: 1,
             memory_max: MEMORY_MAX_DEFAULT,
             duplex: false,
+            relayed: false,
+            notes: false,
             raw_len: None,
             index: false,
             trace: false,

@@ -11,6 +11,8 @@ use crate::policy::Outcome;
 pub(super) enum Event {
     Preface(Preface),
     Feedback(Feedback),
+    /// Words for the application.
+    Note(Vec<u8>),
     /// The receiver has stored everything.
     Stored,
 }
@@ -69,6 +71,7 @@ impl Reverse {
                 None => on_event(Event::Stored),
                 Some(text) => return Err(Error::new(ErrorKind::Io, format!("the receiver failed: {text}"))),
             },
+            ControlKind::Note => on_event(Event::Note(body.to_vec())),
             ControlKind::Unknown(_) | ControlKind::Index => {}
             ControlKind::Reset | ControlKind::End => {
                 return Err(Error::corrupt("a frame came back that only a sender sends"));
@@ -85,6 +88,9 @@ impl Sender {
         let mut reverse = std::mem::take(&mut self.reverse);
         let parsed = reverse.receive(bytes, |event| self.on_event(event));
         self.reverse = reverse;
+        if !self.config.notes && !self.notes.is_empty() {
+            return Err(Error::corrupt("the receiver answers what nobody asked"));
+        }
         parsed
     }
 
@@ -97,6 +103,7 @@ impl Sender {
                 self.limits.codecs &= p.codecs | 1 << CodecId::STORE.0;
             }
             Event::Feedback(f) => self.on_feedback(f),
+            Event::Note(words) => self.notes.push_back(words),
             Event::Stored => self.confirmed = self.end_sent,
         }
     }
@@ -105,6 +112,10 @@ impl Sender {
         let before = self.feedback;
         // Totals only grow; a report that goes back is a confused peer's, and only advice anyway.
         let decode_ns = f.decode_ns.saturating_sub(before.decode_ns);
+        if self.config.relayed {
+            self.link.on_report(f.wire_received, self.now_ns);
+            self.release();
+        }
         self.receiver_cores = Some((f.cores as usize).clamp(1, 1024));
         self.feedback = f;
         self.summary.decode_cpu_ns = f.decode_ns;
@@ -129,6 +140,12 @@ impl Sender {
                 backlog_bytes: f.backlog_bytes,
             });
         }
+    }
+
+    /// The next words of the application at the other end, in order. Whoever drives the engine takes them all after each
+    /// `receive`.
+    pub fn take_note(&mut self) -> Option<Vec<u8>> {
+        self.notes.pop_front()
     }
 
     /// The receiver said that it has everything (duplex only).

@@ -108,6 +108,11 @@ impl Sender {
             self.dry_ns += sample.begin_ns.saturating_sub(dry_from_ns.max(self.pending_since_ns));
         }
         self.link.observe(&sample);
+        self.release();
+    }
+
+    /// Frames that have left make room in the window.
+    pub(super) fn release(&mut self) {
         let left = self.link.left_host_bytes();
         while let Some(slot) = self.queue.front() {
             let SlotState::Handed { wire_end, wire_len, raw_len, sent_as } = slot.state else { break };

@@ -18,6 +18,8 @@ use crate::transport::{Link, ReadHalf, WriteHalf};
 const READ_LEN: usize = 256 << 10;
 /// Buffers grow from here while reads fill them, so that a quiet connection holds little.
 const READ_LEN_FIRST: usize = 16 << 10;
+/// A report that is due waits so long at most for the end of a read.
+const REPORT_MIN: Duration = Duration::from_millis(1);
 /// A failing receiver tells why; a sender that does not read gets so long.
 const LAST_WORD: Duration = Duration::from_millis(500);
 
@@ -54,6 +56,7 @@ pub fn receive(
             }),
             changed: Condvar::new(),
             sink: Mutex::new(Box::new(sink)),
+            back: Mutex::new(write.map(|half| Back { half, pending: Vec::new() })),
             queue,
             buffers,
             control: Arc::clone(control),
@@ -69,14 +72,20 @@ pub fn receive(
     let _guard = FailOnPanic(move || {
         guard.fail(Error::misuse("writing the output failed; this is a bug"));
         guard.end();
+        lock(&guard.back).take();
     });
-    let mut back = write.map(|half| Back { half, pending: Vec::new() });
-    let result = flow.run(read, &mut back, options.stall_timeout, commit);
+    if let Some(notes) = &options.notes {
+        let flow = Arc::downgrade(&flow);
+        notes.attach(Box::new(move |words| {
+            if let Some(flow) = flow.upgrade() {
+                flow.say(words);
+            }
+        }));
+    }
+    let result = flow.run(read, options.stall_timeout, commit);
     flow.end();
     drop(pool);
-    if let Some(back) = &mut back {
-        back.say_goodbye(&flow, result.as_ref().err());
-    }
+    flow.say_goodbye(result.as_ref().err());
     let summary = lock(&flow.state).receiver.summary().clone();
     result.map(|()| summary)
 }
@@ -88,6 +97,8 @@ struct Flow {
     changed: Condvar,
     /// Locked before `state` where both are needed.
     sink: Mutex<Box<dyn Write + Send>>,
+    /// The reverse direction, if there is one. Locked after `sink` and before `state`.
+    back: Mutex<Option<Back>>,
     queue: Queue,
     buffers: BufferPool,
     control: Arc<Control>,
@@ -109,7 +120,6 @@ impl Flow {
     fn run(
         self: &Arc<Self>,
         read: ReadHalf,
-        back: &mut Option<Back>,
         limit: Option<Duration>,
         commit: impl FnOnce() -> io::Result<()>,
     ) -> Result<()> {
@@ -119,9 +129,9 @@ impl Flow {
             let _guard = FailOnPanic(move || guard.fail(Error::misuse("writing the output failed; this is a bug")));
             flow.write_sink();
         })?;
-        let mut result = self.read_link(read, back, limit);
+        let mut result = self.read_link(read, limit);
         if result.is_ok() {
-            result = self.await_sink(back);
+            result = self.await_sink();
         }
         self.end();
         if result.is_ok() {
@@ -168,13 +178,13 @@ impl Flow {
 
     // --- link ---
 
-    fn read_link(&self, mut read: ReadHalf, back: &mut Option<Back>, limit: Option<Duration>) -> Result<()> {
+    fn read_link(&self, mut read: ReadHalf, limit: Option<Duration>) -> Result<()> {
         let mut stall = Stall::new(limit);
         let mut contexts = Contexts::default();
         let mut len = READ_LEN_FIRST;
         loop {
             self.check()?;
-            self.report(back)?;
+            self.report();
             if !self.await_room() {
                 stall.progress();
                 continue;
@@ -182,8 +192,11 @@ impl Flow {
             if self.resume(&mut contexts)? {
                 continue;
             }
+            if self.is_over()? {
+                return Ok(());
+            }
             let mut buffer = self.buffers.get(len);
-            let n = match read.read(&mut buffer.bytes_mut()[..len], LOOK_EVERY) {
+            let n = match read.read(&mut buffer.bytes_mut()[..len], self.until_report()) {
                 Ok(Some(n)) => n,
                 Ok(None) => {
                     stall.check("nothing comes from the sender")?;
@@ -212,6 +225,18 @@ impl Flow {
         }
     }
 
+    /// Whether the end came on a link that the sender keeps open until it hears that all is stored. (On a link of one
+    /// direction nothing may follow the end, so that is read to its own.)
+    fn is_over(&self) -> Result<bool> {
+        let duplex = lock(&self.back).is_some();
+        let mut state = lock(&self.state);
+        let over = duplex && state.receiver.has_end();
+        if over {
+            state.receiver.close()?;
+        }
+        Ok(over)
+    }
+
     /// Parses what came earlier and found no room; whether there was any.
     fn resume(&self, contexts: &mut Contexts) -> Result<bool> {
         let mut state = lock(&self.state);
@@ -234,8 +259,16 @@ impl Flow {
         state.receiver.room() > 0
     }
 
-    fn report(&self, back: &mut Option<Back>) -> Result<()> {
-        let Some(back) = back else { return Ok(()) };
+    /// How long to wait for more from the link: a sender that waits for a report sends nothing.
+    fn until_report(&self) -> Duration {
+        let due_ns = lock(&self.state).receiver.next_report_ns();
+        let left_ns = due_ns.map(|t| t.saturating_sub(self.now_ns()));
+        left_ns.map_or(LOOK_EVERY, |ns| Duration::from_nanos(ns).clamp(REPORT_MIN, LOOK_EVERY))
+    }
+
+    fn report(&self) {
+        let mut back = lock(&self.back);
+        let Some(back) = &mut *back else { return };
         if back.pending.is_empty() {
             let blocked_ns = self.blocked_ns.load(Ordering::Relaxed);
             if let Some(bytes) = lock(&self.state).receiver.poll_feedback(self.now_ns(), blocked_ns) {
@@ -243,7 +276,23 @@ impl Flow {
             }
         }
         back.push();
-        Ok(())
+    }
+
+    fn say(&self, words: &[u8]) {
+        let mut back = lock(&self.back);
+        let Some(back) = &mut *back else { return };
+        let bytes = lock(&self.state).receiver.note(words);
+        back.pending.extend(bytes);
+        back.push();
+    }
+
+    fn say_goodbye(&self, failure: Option<&Error>) {
+        // Taken, since a sink that blocks for ever may keep the flow alive, and the sender shall see the end.
+        let Some(mut back) = lock(&self.back).take() else { return };
+        let text = failure.map(ToString::to_string);
+        let bytes = lock(&self.state).receiver.close_message(text.as_deref());
+        back.pending.extend(bytes);
+        back.finish();
     }
 
     // --- jobs ---
@@ -324,6 +373,7 @@ impl Flow {
                 Err(e) => return self.fail(e),
             }
             drop(sink);
+            self.report();
             // Who waits for the end looks whether the sink is free.
             self.changed.notify_all();
             let mut state = lock(&self.state);
@@ -364,10 +414,10 @@ impl Flow {
     }
 
     /// Waits until everything that came is decoded and written.
-    fn await_sink(&self, back: &mut Option<Back>) -> Result<()> {
+    fn await_sink(&self) -> Result<()> {
         loop {
             self.check()?;
-            self.report(back)?;
+            self.report();
             // Whoever writes holds the sink: when it is free and nothing is left, all is written.
             let free = self.sink.try_lock().is_ok();
             let state = lock(&self.state);
@@ -396,10 +446,8 @@ impl Back {
         }
     }
 
-    fn say_goodbye(&mut self, flow: &Flow, failure: Option<&Error>) {
-        let text = failure.map(ToString::to_string);
-        let bytes = lock(&flow.state).receiver.close_message(text.as_deref());
-        self.pending.extend(bytes);
+    /// Writes what is left, if the sender reads it, and ends this direction.
+    fn finish(&mut self) {
         let begun_ns = sys::monotonic_ns();
         loop {
             self.push();

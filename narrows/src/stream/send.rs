@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use super::{Control, DIRECT_MAX, FailOnPanic, INLINE_NS, LOOK_EVERY, SendOptions, Stall, lock, peer_gone};
+use super::{Control, DIRECT_MAX, FailOnPanic, INLINE_NS, LOOK_EVERY, OnNote, SendOptions, Stall, lock, peer_gone};
 use crate::block::BufferPool;
 use crate::codec::{Contexts, Method};
 use crate::error::{Error, ErrorKind, Result};
@@ -48,7 +48,15 @@ pub fn send(
     let duplex = read.is_some();
     let threads = options.threads.max(1);
     let buffers = BufferPool::default();
-    let config = SenderConfig { duplex, cores: threads, trace: options.trace.is_some(), ..options.sender };
+    let on_note = options.on_note;
+    let config = SenderConfig {
+        notes: on_note.is_some(),
+        relayed: write.relayed,
+        duplex,
+        cores: threads,
+        trace: options.trace.is_some(),
+        ..options.sender
+    };
     let pool = Pool::new(threads);
     let flow = Arc::new_cyclic(|weak: &Weak<Flow>| {
         let panicked = weak.clone();
@@ -79,7 +87,7 @@ pub fn send(
     let seen = Arc::downgrade(&flow);
     let _ = control.send.set(Box::new(move || seen.upgrade().map_or_else(Summary::default, |f| f.summary())));
 
-    let result = run(&flow, source, read, options.stall_timeout);
+    let result = run(&flow, source, read.map(|half| (half, on_note)), options.stall_timeout);
     flow.over.store(true, Ordering::Relaxed);
     flow.room.notify_all();
     flow.queue.clear();
@@ -94,7 +102,7 @@ pub fn send(
 fn run(
     flow: &Arc<Flow>,
     source: impl Read + Send + 'static,
-    read: Option<ReadHalf>,
+    read: Option<(ReadHalf, Option<OnNote>)>,
     limit: Option<Duration>,
 ) -> Result<()> {
     let spawn = |name: &str, work: Box<dyn FnOnce() + Send>| std::thread::Builder::new().name(name.into()).spawn(work);
@@ -108,9 +116,9 @@ fn run(
     spawn("narrows-read", Box::new(guarded))?;
     let duplex = read.is_some();
     let mut back = None;
-    if let Some(half) = read {
+    if let Some((half, on_note)) = read {
         let flow = Arc::clone(flow);
-        back = Some(spawn("narrows-back", Box::new(move || flow.read_back(half)))?);
+        back = Some(spawn("narrows-back", Box::new(move || flow.read_back(half, on_note)))?);
     }
     let mut result = flow.write_all(limit);
     if result.is_ok() && duplex {
@@ -521,8 +529,8 @@ impl Flow {
 
     // --- reverse direction ---
 
-    fn read_back(&self, mut half: ReadHalf) {
-        let mut buf = vec![0; 4096];
+    fn read_back(&self, mut half: ReadHalf, mut on_note: Option<OnNote>) {
+        let mut buf = vec![0; 16 << 10];
         loop {
             if self.is_over() {
                 return;
@@ -544,8 +552,12 @@ impl Flow {
                 }
                 return;
             }
-            let received = sender.receive(&buf[..read], self.now_ns());
+            let mut received = sender.receive(&buf[..read], self.now_ns());
+            let notes: Vec<_> = std::iter::from_fn(|| sender.take_note()).collect();
             drop(state);
+            if let Some(on_note) = &mut on_note {
+                received = received.and_then(|()| notes.iter().try_for_each(|note| on_note(note)));
+            }
             if let Err(e) = received {
                 return self.fail(e);
             }

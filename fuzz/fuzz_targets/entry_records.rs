@@ -1,0 +1,67 @@
+//! Arbitrary bytes as records and as answers, in pieces of any length: the same outcome however they are cut, every path
+//! stays inside, and what was read writes back to the same entry.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use narrows::entry::{Answer, Entry, Record, RecordParser, RecordWriter, check_path};
+
+fn parse(bytes: &[u8], piece: usize) -> (Vec<String>, u64, bool) {
+    let mut parser = RecordParser::default();
+    let (mut said, mut data) = (Vec::new(), 0);
+    let mut failed = false;
+    for piece in bytes.chunks(piece) {
+        let result = parser.push(piece, |record| {
+            match record {
+                Record::Data(bytes) => data += bytes.len() as u64,
+                Record::Entry(entry) => {
+                    check_path(&entry.path).expect("a path that leads out was let through");
+                    again(&entry);
+                    said.push(format!("{entry:?}"));
+                }
+                other => said.push(format!("{other:?}")),
+            }
+            Ok(())
+        });
+        if result.is_err() {
+            failed = true;
+            break;
+        }
+    }
+    (said, data, failed)
+}
+
+fn again(entry: &Entry) {
+    // A hard link alone refers to an entry that is not there.
+    if matches!(entry.kind, narrows::entry::EntryKind::HardLink { .. }) {
+        return;
+    }
+    let mut bytes = Vec::new();
+    RecordWriter::default().entry(entry, &mut bytes).expect("what fitted fits");
+    let mut parser = RecordParser::default();
+    parser
+        .push(&bytes, |record| {
+            assert_eq!(record, Record::Entry(entry.clone()));
+            Ok(())
+        })
+        .expect("what was written reads");
+}
+
+fuzz_target!(|bytes: &[u8]| {
+    let Some((&piece, bytes)) = bytes.split_first() else { return };
+    assert_eq!(parse(bytes, 1 + usize::from(piece)), parse(bytes, usize::MAX));
+    let mut answers = Vec::new();
+    if Answer::parse_all(bytes, |answer| {
+        answer.put(&mut answers);
+        Ok(())
+    })
+    .is_ok()
+    {
+        let mut count = 0;
+        Answer::parse_all(&answers, |_| {
+            count += 1;
+            Ok(())
+        })
+        .expect("what was read writes back");
+        assert!(count > 0 || bytes.is_empty());
+    }
+});

@@ -1,0 +1,352 @@
+//! The entry stream: files and folders as the raw bytes of one flow, and what the receiver answers (`docs/format.md`,
+//! section 6). No I/O: the program above reads and writes files.
+//!
+//! A sender announces entries in an order in which every folder comes before what is in it. The receiver answers which
+//! files it wants; the sender goes on announcing meanwhile, so a file costs no round trip of its own.
+
+use crate::error::{Error, Result};
+use crate::frame::{put_varint, varint};
+
+mod answer;
+mod parser;
+
+pub use answer::{ANSWERS_LEN_MAX, Answer, Wanted};
+pub use parser::RecordParser;
+
+/// Longest path in bytes, as the kernel's PATH_MAX without its zero.
+pub const PATH_LEN_MAX: usize = 4095;
+/// Longest name of one file: NAME_MAX of every file system here.
+pub const NAME_LEN_MAX: usize = 255;
+/// Longest record that is not data. Linux lists at most 64 KiB of names of attributes and 64 KiB for each value; who
+/// keeps more than fits here is told that it was left out.
+pub const RECORD_LEN_MAX: usize = 256 << 10;
+/// Longest run of data in one record. Data is passed on as it comes, so it costs no memory.
+pub const DATA_LEN_MAX: usize = 1 << 20;
+/// Longest text of a failure.
+pub const TEXT_LEN_MAX: usize = 4096;
+/// A BLAKE3 hash.
+pub const DIGEST_LEN: usize = 32;
+
+pub(crate) const ENTRY: u8 = 1;
+pub(crate) const BEGIN: u8 = 2;
+pub(crate) const DATA: u8 = 3;
+pub(crate) const HOLE: u8 = 4;
+pub(crate) const END: u8 = 5;
+pub(crate) const FAILED: u8 = 6;
+pub(crate) const FINISH: u8 = 7;
+pub(crate) const CHUNKS: u8 = 8;
+
+/// What is known of a file, folder, link or device besides its content.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// Relative to the root of the copy, components separated by `/`; empty for the root itself.
+    pub path: Vec<u8>,
+    pub kind: EntryKind,
+    /// The twelve permission bits.
+    pub mode: u32,
+    pub uid: u32,
+    pub gid: u32,
+    /// Seconds since 1970 of the last change, and nanoseconds (0 to 999,999,999).
+    pub mtime_s: i64,
+    pub mtime_ns: u32,
+    /// Extended attributes, access control lists among them.
+    pub xattrs: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum EntryKind {
+    /// `linked`: a later entry may be a hard link to it.
+    File {
+        len: u64,
+        linked: bool,
+    },
+    Folder,
+    Symlink {
+        target: Vec<u8>,
+    },
+    /// Another name of an earlier file, by its number.
+    HardLink {
+        of: u64,
+    },
+    Fifo,
+    CharDevice {
+        major: u32,
+        minor: u32,
+    },
+    BlockDevice {
+        major: u32,
+        minor: u32,
+    },
+}
+
+/// A piece of a file, by length and by XXH3 of its bytes (seed 0). Both ends cut where the content says, so that what is
+/// the same is cut the same. A wrong match shows in the digest of the file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Chunk {
+    pub len: u32,
+    pub hash: u64,
+}
+
+/// Longest chunk.
+pub const CHUNK_LEN_MAX: u32 = 64 << 10;
+/// Chunks of one record: at the mean of 4 KiB they are 16 MiB of the file, and the answer fits into one note.
+pub const CHUNKS_MAX: usize = 4096;
+
+/// One record of the stream. Entries are numbered from 0 in their order.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Record<'a> {
+    Entry(Entry),
+    /// The content of entry `id` follows, up to its `End`.
+    Begin {
+        id: u64,
+    },
+    Data(&'a [u8]),
+    /// So many bytes of zeros that take no room on the disk.
+    Hole(u64),
+    End {
+        /// Whether the file kept still while it was read.
+        whole: bool,
+        /// BLAKE3 of the data, without holes.
+        digest: [u8; DIGEST_LEN],
+    },
+    /// The next chunks of entry `id`, of which the receiver has something; it answers which it needs. Their content is
+    /// then what comes between `Begin` and `End`.
+    Chunks {
+        id: u64,
+        chunks: Vec<Chunk>,
+    },
+    /// Something could not be read; the copy goes on without it.
+    Failed {
+        text: String,
+    },
+    /// Nothing more comes.
+    Finish {
+        entries: u64,
+    },
+}
+
+/// Writes records. Paths are written as what they share with the path before and the rest.
+#[derive(Debug, Default)]
+pub struct RecordWriter {
+    path: Vec<u8>,
+    body: Vec<u8>,
+    entries: u64,
+}
+
+impl RecordWriter {
+    /// Appends an entry to `out` and returns its number.
+    pub fn entry(&mut self, entry: &Entry, out: &mut Vec<u8>) -> Result<u64> {
+        check_path(&entry.path)?;
+        self.body.clear();
+        let shared = self.path.iter().zip(&entry.path).take_while(|(a, b)| a == b).count();
+        put_varint(&mut self.body, shared as u64);
+        put_bytes(&mut self.body, &entry.path[shared..]);
+        put_kind(&mut self.body, &entry.kind);
+        for v in [u64::from(entry.mode), u64::from(entry.uid), u64::from(entry.gid), zigzag(entry.mtime_s)] {
+            put_varint(&mut self.body, v);
+        }
+        put_varint(&mut self.body, u64::from(entry.mtime_ns));
+        put_varint(&mut self.body, entry.xattrs.len() as u64);
+        for (name, value) in &entry.xattrs {
+            put_bytes(&mut self.body, name);
+            put_bytes(&mut self.body, value);
+        }
+        if self.body.len() > RECORD_LEN_MAX {
+            return Err(Error::limit("its extended attributes are too long to send"));
+        }
+        put_record(out, ENTRY, &self.body);
+        self.path.clone_from(&entry.path);
+        self.entries += 1;
+        Ok(self.entries - 1)
+    }
+
+    pub fn begin(&self, id: u64, out: &mut Vec<u8>) {
+        let mut body = Vec::with_capacity(10);
+        put_varint(&mut body, id);
+        put_record(out, BEGIN, &body);
+    }
+
+    /// # Panics
+    /// If there are more than [`DATA_LEN_MAX`] bytes.
+    pub fn data(&self, bytes: &[u8], out: &mut Vec<u8>) {
+        assert!(bytes.len() <= DATA_LEN_MAX);
+        put_record(out, DATA, bytes);
+    }
+
+    pub fn hole(&self, len: u64, out: &mut Vec<u8>) {
+        let mut body = Vec::with_capacity(10);
+        put_varint(&mut body, len);
+        put_record(out, HOLE, &body);
+    }
+
+    pub fn end(&self, whole: bool, digest: &[u8; DIGEST_LEN], out: &mut Vec<u8>) {
+        let mut body = vec![u8::from(whole)];
+        body.extend_from_slice(digest);
+        put_record(out, END, &body);
+    }
+
+    /// # Panics
+    /// If there are more than [`CHUNKS_MAX`] of them, or one is longer than [`CHUNK_LEN_MAX`].
+    pub fn chunks(&self, id: u64, chunks: &[Chunk], out: &mut Vec<u8>) {
+        assert!(chunks.len() <= CHUNKS_MAX);
+        let mut body = Vec::with_capacity(10 + 11 * chunks.len());
+        put_varint(&mut body, id);
+        for chunk in chunks {
+            assert!((1..=CHUNK_LEN_MAX).contains(&chunk.len));
+            put_varint(&mut body, chunk.len.into());
+            body.extend_from_slice(&chunk.hash.to_le_bytes());
+        }
+        put_record(out, CHUNKS, &body);
+    }
+
+    pub fn failed(&self, text: &str, out: &mut Vec<u8>) {
+        put_record(out, FAILED, cut_text(text));
+    }
+
+    pub fn finish(&self, out: &mut Vec<u8>) {
+        let mut body = Vec::with_capacity(10);
+        put_varint(&mut body, self.entries);
+        put_record(out, FINISH, &body);
+    }
+}
+
+/// As much of a text as may be sent, cut between characters.
+fn cut_text(text: &str) -> &[u8] {
+    let end = (0..=text.len().min(TEXT_LEN_MAX)).rev().find(|end| text.is_char_boundary(*end));
+    &text.as_bytes()[..end.unwrap_or(0)]
+}
+
+fn put_record(out: &mut Vec<u8>, kind: u8, body: &[u8]) {
+    out.push(kind);
+    put_bytes(out, body);
+}
+
+fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
+    put_varint(out, bytes.len() as u64);
+    out.extend_from_slice(bytes);
+}
+
+fn put_kind(out: &mut Vec<u8>, kind: &EntryKind) {
+    match kind {
+        EntryKind::File { len, linked } => {
+            out.push(if *linked { 1 } else { 0 });
+            put_varint(out, *len);
+        }
+        EntryKind::Folder => out.push(2),
+        EntryKind::Symlink { target } => {
+            out.push(3);
+            put_bytes(out, target);
+        }
+        EntryKind::HardLink { of } => {
+            out.push(4);
+            put_varint(out, *of);
+        }
+        EntryKind::Fifo => out.push(5),
+        EntryKind::CharDevice { major, minor } | EntryKind::BlockDevice { major, minor } => {
+            out.push(if matches!(kind, EntryKind::CharDevice { .. }) { 6 } else { 7 });
+            put_varint(out, u64::from(*major));
+            put_varint(out, u64::from(*minor));
+        }
+    }
+}
+
+fn zigzag(v: i64) -> u64 {
+    (v << 1 ^ v >> 63) as u64
+}
+
+fn unzigzag(v: u64) -> i64 {
+    (v >> 1) as i64 ^ -((v & 1) as i64)
+}
+
+/// Whether a path stays inside the root whatever it is joined to: relative, no empty component, no `.` and `..`, no
+/// zero byte, and no longer than the kernel takes.
+pub fn check_path(path: &[u8]) -> Result<()> {
+    let bad = |what: &str| Err(Error::corrupt(format!("the path '{}' {what}", path.escape_ascii())));
+    if path.is_empty() {
+        return Ok(());
+    }
+    if path.len() > PATH_LEN_MAX {
+        return Err(Error::limit("a path is longer than 4095 bytes"));
+    }
+    for name in path.split(|b| *b == b'/') {
+        match name {
+            b"" => return bad("has an empty name in it"),
+            b"." | b".." => return bad("leads out of the folder"),
+            _ if name.len() > NAME_LEN_MAX => return bad("has a name of more than 255 bytes"),
+            _ if name.contains(&0) => return bad("has a zero byte in it"),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Reads the fields of a record's body.
+struct Fields<'a>(&'a [u8]);
+
+impl<'a> Fields<'a> {
+    fn number(&mut self) -> Result<u64> {
+        match varint(self.0, 10)? {
+            Some((value, len)) => {
+                self.0 = &self.0[len..];
+                Ok(value)
+            }
+            None => Err(short()),
+        }
+    }
+
+    fn number32(&mut self) -> Result<u32> {
+        u32::try_from(self.number()?).map_err(|_| Error::corrupt("a number in a record is too large"))
+    }
+
+    fn byte(&mut self) -> Result<u8> {
+        let (first, rest) = self.0.split_first().ok_or_else(short)?;
+        self.0 = rest;
+        Ok(*first)
+    }
+
+    fn word(&mut self) -> Result<u64> {
+        let (word, rest) = self.0.split_first_chunk().ok_or_else(short)?;
+        self.0 = rest;
+        Ok(u64::from_le_bytes(*word))
+    }
+
+    fn bytes(&mut self) -> Result<&'a [u8]> {
+        let len = self.number()?;
+        let len = usize::try_from(len).ok().filter(|len| *len <= self.0.len()).ok_or_else(short)?;
+        let (bytes, rest) = self.0.split_at(len);
+        self.0 = rest;
+        Ok(bytes)
+    }
+
+    fn end(&self) -> Result<()> {
+        if self.0.is_empty() { Ok(()) } else { Err(Error::corrupt("a record is longer than its fields")) }
+    }
+}
+
+fn short() -> Error {
+    Error::corrupt("a record is shorter than its fields")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_before_1970_and_far_away_survive() {
+        for v in [0, -1, 1, i64::MIN, i64::MAX, 1_763_000_000] {
+            assert_eq!(unzigzag(zigzag(v)), v);
+        }
+    }
+
+    #[test]
+    fn only_paths_that_stay_inside_pass() {
+        for good in [&b""[..], b"a", b"a/b", b"...", b"a/..b", b"-rf", b"with\nnewline", b"\xff\xfe", b".hidden"] {
+            assert!(check_path(good).is_ok(), "{good:?}");
+        }
+        for bad in [&b"/"[..], b"/etc", b"..", b"a/..", b"a/../b", b"a//b", b"a/", b"./a", b"a\0b"] {
+            assert!(check_path(bad).is_err(), "{bad:?}");
+        }
+        assert!(check_path(&[b'a'; 256]).is_err());
+        assert!(check_path(&b"ab/".repeat(2000)).is_err());
+    }
+}

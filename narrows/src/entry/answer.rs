@@ -1,0 +1,143 @@
+//! What the receiver says of entries: the bodies of note frames.
+
+use super::{CHUNKS_MAX, Fields, TEXT_LEN_MAX, cut_text, put_bytes};
+use crate::error::{Error, Result};
+use crate::frame::{CONTROL_BODY_MAX, put_varint};
+
+/// Answers are collected up to this length and then sent: one note frame.
+pub const ANSWERS_LEN_MAX: usize = CONTROL_BODY_MAX;
+
+const FILES: u8 = 1;
+const FAILED: u8 = 2;
+const STORED: u8 = 3;
+const CHUNKS: u8 = 4;
+
+/// Files are answered in the order of their announcement, each once.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answer {
+    /// The next `count` files that were announced and not answered.
+    Files { count: u64, wanted: Wanted },
+    /// Entry `id` could not be stored; the copy goes on.
+    Failed { id: u64, text: String },
+    /// Which chunks of the next record of chunks of entry `id` are there: so many are, so many are needed, and so on.
+    Chunks { id: u64, runs: Vec<u32> },
+    /// So many entries and bytes of content were stored since the last such answer.
+    Stored { entries: u64, bytes: u64 },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wanted {
+    /// What is there is the same, or it cannot be stored.
+    No,
+    Whole,
+    /// Something is there that may be an earlier state of it: its chunks are asked for, if the sender cares.
+    Chunks,
+}
+
+impl Answer {
+    pub fn put(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Files { count, wanted } => {
+                out.push(FILES);
+                put_varint(out, *count);
+                out.push(match wanted {
+                    Wanted::No => 0,
+                    Wanted::Whole => 1,
+                    Wanted::Chunks => 2,
+                });
+            }
+            Self::Failed { id, text } => {
+                out.push(FAILED);
+                put_varint(out, *id);
+                put_bytes(out, cut_text(text));
+            }
+            Self::Chunks { id, runs } => {
+                out.push(CHUNKS);
+                put_varint(out, *id);
+                put_varint(out, runs.len() as u64);
+                runs.iter().for_each(|run| put_varint(out, (*run).into()));
+            }
+            Self::Stored { entries, bytes } => {
+                out.push(STORED);
+                put_varint(out, *entries);
+                put_varint(out, *bytes);
+            }
+        }
+    }
+
+    /// All answers of one note.
+    pub fn parse_all(note: &[u8], mut on_answer: impl FnMut(Self) -> Result<()>) -> Result<()> {
+        let mut f = Fields(note);
+        while !f.0.is_empty() {
+            let answer = match f.byte()? {
+                FILES => {
+                    let count = f.number()?;
+                    let wanted = match f.byte()? {
+                        0 => Wanted::No,
+                        1 => Wanted::Whole,
+                        2 => Wanted::Chunks,
+                        _ => return Err(Error::unsupported("an answer needs a newer program")),
+                    };
+                    Self::Files { count, wanted }
+                }
+                FAILED => {
+                    let id = f.number()?;
+                    let text = f.bytes()?;
+                    if text.len() > TEXT_LEN_MAX {
+                        return Err(Error::limit("a text is too long"));
+                    }
+                    Self::Failed { id, text: String::from_utf8_lossy(text).into_owned() }
+                }
+                CHUNKS => {
+                    let id = f.number()?;
+                    let count = f.number()?;
+                    if count > CHUNKS_MAX as u64 + 1 {
+                        return Err(Error::limit("an answer has too many runs"));
+                    }
+                    Self::Chunks { id, runs: (0..count).map(|_| f.number32()).collect::<Result<_>>()? }
+                }
+                STORED => Self::Stored { entries: f.number()?, bytes: f.number()? },
+                _ => return Err(Error::unsupported("an answer needs a newer program")),
+            };
+            on_answer(answer)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(note: &[u8]) -> Result<Vec<Answer>> {
+        let mut all = Vec::new();
+        Answer::parse_all(note, |a| {
+            all.push(a);
+            Ok(())
+        })?;
+        Ok(all)
+    }
+
+    #[test]
+    fn answers_come_back_and_cut_ones_are_errors() {
+        let all = [
+            Answer::Files { count: 1 << 40, wanted: Wanted::Whole },
+            Answer::Files { count: 1, wanted: Wanted::No },
+            Answer::Failed { id: 7, text: "no room".into() },
+            Answer::Stored { entries: 3, bytes: u64::MAX },
+            Answer::Files { count: 2, wanted: Wanted::Chunks },
+            Answer::Chunks { id: 300, runs: vec![0, 4096, 1] },
+        ];
+        let mut note = Vec::new();
+        let mut borders = vec![0];
+        for answer in &all {
+            answer.put(&mut note);
+            borders.push(note.len());
+        }
+        assert_eq!(parse(&note).unwrap(), all);
+        for len in (0..note.len()).filter(|len| !borders.contains(len)) {
+            assert!(parse(&note[..len]).is_err(), "cut at {len}");
+        }
+        assert!(parse(&[0]).is_err() && parse(&[FILES, 1, 9]).is_err());
+    }
+}

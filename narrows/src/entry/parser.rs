@@ -1,0 +1,342 @@
+//! Records out of bytes that come in pieces of any length.
+
+use super::{
+    BEGIN, CHUNK_LEN_MAX, CHUNKS, CHUNKS_MAX, Chunk, DATA, DATA_LEN_MAX, END, ENTRY, Entry, EntryKind, FAILED, Fields,
+    HOLE, NAME_LEN_MAX, PATH_LEN_MAX, RECORD_LEN_MAX, Record, TEXT_LEN_MAX, check_path, unzigzag,
+};
+use crate::error::{Error, Result};
+use crate::frame::varint;
+
+/// kind and body length.
+const HEADER_MAX: usize = 1 + 4;
+/// More attributes than fit into a record with one byte each.
+const XATTRS_MAX: u64 = RECORD_LEN_MAX as u64 / 2;
+
+/// Keeps the record that is not complete, never data.
+#[derive(Debug, Default)]
+pub struct RecordParser {
+    buffer: Vec<u8>,
+    /// Bytes of the current data record that are still to come.
+    data_left: usize,
+    path: Vec<u8>,
+    entries: u64,
+    in_file: bool,
+    finished: bool,
+}
+
+impl RecordParser {
+    /// Takes the next bytes and hands every record in them to `on_record`, data as soon as it comes.
+    pub fn push(&mut self, mut bytes: &[u8], mut on_record: impl FnMut(Record<'_>) -> Result<()>) -> Result<()> {
+        while !bytes.is_empty() {
+            if self.data_left > 0 {
+                let (data, rest) = bytes.split_at(self.data_left.min(bytes.len()));
+                self.data_left -= data.len();
+                bytes = rest;
+                on_record(Record::Data(data))?;
+                continue;
+            }
+            if self.finished {
+                return Err(Error::corrupt("something follows the end of the entries"));
+            }
+            bytes = self.record(bytes, &mut on_record)?;
+        }
+        Ok(())
+    }
+
+    /// Whether the stream may end here.
+    pub fn is_finished(&self) -> bool {
+        self.finished
+    }
+
+    /// Takes one record, or its header if it is data, from the kept bytes and the front of `bytes`; returns the rest.
+    fn record<'b>(
+        &mut self,
+        bytes: &'b [u8],
+        on_record: &mut impl FnMut(Record<'_>) -> Result<()>,
+    ) -> Result<&'b [u8]> {
+        // The header, byte by byte: it has five of them at most.
+        let mut at = 0;
+        let (kind, body_len, header_len) = loop {
+            if let Some(header) = parse_header(&self.buffer)? {
+                break header;
+            }
+            let Some(byte) = bytes.get(at) else { return Ok(&[]) };
+            self.buffer.push(*byte);
+            at += 1;
+        };
+        if kind == DATA {
+            if !self.in_file {
+                return Err(Error::corrupt("data came outside of a file"));
+            }
+            self.buffer.clear();
+            self.data_left = body_len;
+            return Ok(&bytes[at..]);
+        }
+        let missing = (header_len + body_len - self.buffer.len()).min(bytes.len() - at);
+        self.buffer.extend_from_slice(&bytes[at..at + missing]);
+        at += missing;
+        if self.buffer.len() == header_len + body_len {
+            let buffer = std::mem::take(&mut self.buffer);
+            let record = self.parse(kind, Fields(&buffer[header_len..]))?;
+            on_record(record)?;
+            self.buffer = buffer;
+            self.buffer.clear();
+        }
+        Ok(&bytes[at..])
+    }
+
+    fn parse(&mut self, kind: u8, mut f: Fields<'_>) -> Result<Record<'static>> {
+        // Chunks of what follows may come at any time.
+        if kind != CHUNKS && self.in_file != matches!(kind, HOLE | END) {
+            return Err(Error::corrupt("the records of a file are out of order"));
+        }
+        let record = match kind {
+            ENTRY => Record::Entry(self.entry(&mut f)?),
+            BEGIN => {
+                self.in_file = true;
+                Record::Begin { id: self.known_id(f.number()?)? }
+            }
+            HOLE => Record::Hole(f.number()?),
+            END => {
+                self.in_file = false;
+                let whole = f.byte()? == 1;
+                let digest = f.0.try_into().map_err(|_| Error::corrupt("a digest has a wrong length"))?;
+                f.0 = &[];
+                Record::End { whole, digest }
+            }
+            CHUNKS => self.chunks(&mut f)?,
+            FAILED => {
+                if f.0.len() > TEXT_LEN_MAX {
+                    return Err(Error::limit("a text is too long"));
+                }
+                let text = String::from_utf8_lossy(f.0).into_owned();
+                f.0 = &[];
+                Record::Failed { text }
+            }
+            _ => {
+                let entries = f.number()?;
+                if entries != self.entries {
+                    return Err(Error::corrupt("the number of entries is wrong"));
+                }
+                self.finished = true;
+                Record::Finish { entries }
+            }
+        };
+        f.end()?;
+        Ok(record)
+    }
+
+    fn entry(&mut self, f: &mut Fields<'_>) -> Result<Entry> {
+        let shared = f.number()?;
+        let rest = f.bytes()?;
+        let shared = usize::try_from(shared).ok().filter(|s| *s <= self.path.len());
+        let shared = shared.ok_or_else(|| Error::corrupt("a path refers to more than there is"))?;
+        if shared + rest.len() > PATH_LEN_MAX {
+            return Err(Error::limit("a path is longer than 4095 bytes"));
+        }
+        self.path.truncate(shared);
+        self.path.extend_from_slice(rest);
+        check_path(&self.path)?;
+        let kind = self.kind(f)?;
+        let [mode, uid, gid] = [f.number32()?, f.number32()?, f.number32()?];
+        let mtime_s = unzigzag(f.number()?);
+        let mtime_ns = f.number32()?;
+        if mode > 0o7777 || mtime_ns > 999_999_999 {
+            return Err(Error::corrupt("the mode or time of an entry is out of range"));
+        }
+        let count = f.number()?;
+        if count > XATTRS_MAX {
+            return Err(Error::limit("an entry has too many extended attributes"));
+        }
+        let mut xattrs = Vec::new();
+        for _ in 0..count {
+            let name = f.bytes()?;
+            if name.is_empty() || name.len() > NAME_LEN_MAX || name.contains(&0) {
+                return Err(Error::corrupt("an extended attribute has a bad name"));
+            }
+            xattrs.push((name.to_vec(), f.bytes()?.to_vec()));
+        }
+        self.entries += 1;
+        Ok(Entry { path: self.path.clone(), kind, mode, uid, gid, mtime_s, mtime_ns, xattrs })
+    }
+
+    fn kind(&self, f: &mut Fields<'_>) -> Result<EntryKind> {
+        Ok(match f.byte()? {
+            kind @ (0 | 1) => EntryKind::File { len: f.number()?, linked: kind == 1 },
+            2 => EntryKind::Folder,
+            3 => {
+                let target = f.bytes()?;
+                if target.is_empty() || target.len() > PATH_LEN_MAX || target.contains(&0) {
+                    return Err(Error::corrupt("a symbolic link has a bad target"));
+                }
+                EntryKind::Symlink { target: target.to_vec() }
+            }
+            4 => EntryKind::HardLink { of: self.known_id(f.number()?)? },
+            5 => EntryKind::Fifo,
+            6 => EntryKind::CharDevice { major: f.number32()?, minor: f.number32()? },
+            7 => EntryKind::BlockDevice { major: f.number32()?, minor: f.number32()? },
+            _ => return Err(Error::unsupported("an entry is of a kind that needs a newer program")),
+        })
+    }
+
+    fn chunks(&self, f: &mut Fields<'_>) -> Result<Record<'static>> {
+        let id = self.known_id(f.number()?)?;
+        let mut chunks = Vec::new();
+        while !f.0.is_empty() {
+            let len = f.number32()?;
+            if !(1..=CHUNK_LEN_MAX).contains(&len) || chunks.len() == CHUNKS_MAX {
+                return Err(Error::limit("a record has too many chunks, or a chunk is too long"));
+            }
+            chunks.push(Chunk { len, hash: f.word()? });
+        }
+        Ok(Record::Chunks { id, chunks })
+    }
+
+    fn known_id(&self, id: u64) -> Result<u64> {
+        if id < self.entries { Ok(id) } else { Err(Error::corrupt("a record refers to an entry that did not come")) }
+    }
+}
+
+/// Kind, length of the body, length of the header; `None` if more bytes are needed.
+fn parse_header(b: &[u8]) -> Result<Option<(u8, usize, usize)>> {
+    let Some((&kind, rest)) = b.split_first() else { return Ok(None) };
+    if !(ENTRY..=CHUNKS).contains(&kind) {
+        return Err(Error::unsupported(format!("a record of kind {kind} needs a newer program")));
+    }
+    let Some((len, n)) = varint(rest, HEADER_MAX - 1)? else { return Ok(None) };
+    let most = if kind == DATA { DATA_LEN_MAX } else { RECORD_LEN_MAX };
+    if len > most as u64 {
+        return Err(Error::limit(format!("a record of {len} bytes exceeds the limit of {most}")));
+    }
+    Ok(Some((kind, len as usize, 1 + n)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{DIGEST_LEN, FINISH, RecordWriter};
+    use super::*;
+
+    fn entry(path: &[u8], kind: EntryKind) -> Entry {
+        Entry { path: path.to_vec(), kind, mode: 0o644, uid: 1, gid: 2, mtime_s: -5, mtime_ns: 7, xattrs: vec![] }
+    }
+
+    fn entries() -> Vec<Entry> {
+        vec![
+            entry(b"", EntryKind::Folder),
+            entry(b"a", EntryKind::Folder),
+            Entry {
+                xattrs: vec![(b"user.x".to_vec(), b"\0\xff".to_vec()), (b"user.y".to_vec(), vec![])],
+                ..entry(b"a/file\n\xff", EntryKind::File { len: u64::MAX, linked: true })
+            },
+            entry(b"a/file2", EntryKind::HardLink { of: 2 }),
+            entry(b"link", EntryKind::Symlink { target: b"../any/where".to_vec() }),
+            entry(b"fifo", EntryKind::Fifo),
+            entry(b"null", EntryKind::CharDevice { major: 1, minor: 3 }),
+            entry(b"disk", EntryKind::BlockDevice { major: 8, minor: 0 }),
+            entry(b"plain", EntryKind::File { len: 0, linked: false }),
+        ]
+    }
+
+    fn stream() -> Vec<u8> {
+        let mut writer = RecordWriter::default();
+        let mut out = Vec::new();
+        for entry in entries() {
+            writer.entry(&entry, &mut out).unwrap();
+        }
+        let chunks = [Chunk { len: 1, hash: u64::MAX }, Chunk { len: CHUNK_LEN_MAX, hash: 0 }];
+        writer.chunks(2, &chunks, &mut out);
+        writer.begin(2, &mut out);
+        writer.chunks(2, &chunks[1..], &mut out);
+        writer.data(b"0123456789", &mut out);
+        writer.hole(1 << 40, &mut out);
+        writer.data(&[], &mut out);
+        writer.end(true, &[9; DIGEST_LEN], &mut out);
+        writer.failed("gone", &mut out);
+        writer.finish(&mut out);
+        out
+    }
+
+    /// What comes out, data joined.
+    fn parse(stream: &[u8], piece: usize) -> Result<(Vec<String>, bool)> {
+        let mut parser = RecordParser::default();
+        let (mut said, mut data) = (Vec::new(), Vec::new());
+        for piece in stream.chunks(piece) {
+            parser.push(piece, |record| {
+                if let Record::Data(bytes) = record {
+                    data.extend_from_slice(bytes);
+                    return Ok(());
+                }
+                if !data.is_empty() {
+                    said.push(format!("{:?}", std::mem::take(&mut data)));
+                }
+                said.push(format!("{record:?}"));
+                Ok(())
+            })?;
+        }
+        Ok((said, parser.is_finished()))
+    }
+
+    #[test]
+    fn records_come_back_however_the_bytes_are_cut() {
+        let stream = stream();
+        let (whole, finished) = parse(&stream, stream.len()).unwrap();
+        assert!(finished);
+        let told: Vec<_> = entries().into_iter().map(|e| format!("{:?}", Record::Entry(e))).collect();
+        assert_eq!(whole[..told.len()], told);
+        assert_eq!(whole.len(), told.len() + 8);
+        for piece in [1, 2, 3, 7, 64] {
+            assert_eq!(parse(&stream, piece).unwrap().0, whole);
+        }
+    }
+
+    #[test]
+    fn a_stream_that_stops_early_is_not_finished() {
+        let stream = stream();
+        for len in 0..stream.len() {
+            assert!(!parse(&stream[..len], 5).unwrap().1, "cut at {len}");
+        }
+    }
+
+    #[test]
+    fn rubbish_is_an_error_and_holds_little() {
+        let mut bad: Vec<Vec<u8>> = vec![
+            vec![0],
+            vec![99, 0],
+            vec![DATA, 1, 0],                        // outside of a file
+            vec![BEGIN, 1, 0],                       // of an entry that did not come
+            vec![HOLE, 1, 0],                        // likewise
+            vec![ENTRY, 0x80, 0x80, 0x80, 0x01],     // longer than the limit
+            vec![ENTRY, 3, 5, 1, b'a'],              // shares more than there is
+            vec![CHUNKS, 1, 0],                      // likewise
+            vec![FINISH, 1, 3],                      // a wrong total
+            vec![FINISH, 2, 0, 0],                   // too long
+            [stream(), vec![FINISH, 1, 9]].concat(), // after the end
+        ];
+        let mut out = Vec::new();
+        put_entry(&mut out, b"../up");
+        bad.push(out);
+        for bytes in bad {
+            assert!(parse(&bytes, 3).is_err(), "{bytes:?}");
+        }
+    }
+
+    fn put_entry(out: &mut Vec<u8>, path: &[u8]) {
+        let mut body = vec![0, path.len() as u8];
+        body.extend_from_slice(path);
+        body.extend_from_slice(&[2, 0, 0, 0, 0, 0, 0]);
+        out.extend_from_slice(&[ENTRY, body.len() as u8]);
+        out.extend_from_slice(&body);
+    }
+
+    #[test]
+    fn no_byte_of_a_stream_can_be_changed_into_a_panic() {
+        let stream = stream();
+        for at in 0..stream.len() {
+            for bit in 0..8 {
+                let mut bytes = stream.clone();
+                bytes[at] ^= 1 << bit;
+                let _ = parse(&bytes, 11);
+            }
+        }
+    }
+}

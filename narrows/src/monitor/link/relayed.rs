@@ -1,0 +1,199 @@
+//! A link behind another program, such as ssh: that program takes megabytes without sending them, so what this host's
+//! kernel holds tells neither rate nor backlog. What the far end reports as received does.
+
+use std::collections::VecDeque;
+
+/// Before a rate is known so much may be under way; doubled when a report shows that all of it crossed at once, as in
+/// the slow start of TCP (RFC 5681, section 3.1).
+const FIRST_BYTES: u64 = 128 << 10;
+const FIRST_BYTES_MAX: u64 = 64 << 20;
+/// A link that took so much at once without a queue is taken for a fast one until it pushes back.
+const FAST_BYTES: u64 = 1 << 20;
+/// Evidence of a shorter time says more of how reports travel than of the link.
+const EVIDENCE_MIN_NS: u64 = 1_000_000;
+/// Writes whose arrival is waited for, to measure the time of a round trip.
+const MARKS_MAX: usize = 128;
+
+#[derive(Debug, Clone)]
+pub(super) struct Relayed {
+    /// What the far end had received at its last report, and when that came.
+    received: u64,
+    reported_ns: Option<u64>,
+    /// From when on the next evidence counts.
+    since: Option<Since>,
+    /// How much had been accepted when.
+    marks: VecDeque<(u64, u64)>,
+    /// Shortest time from a write to the report that covers it.
+    round_trip_ns: Option<u64>,
+    allowance: u64,
+    /// At every look since the report this host's kernel held bytes: the program between takes no more.
+    pushed_back: bool,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Since {
+    ns: u64,
+    received: u64,
+    accepted: u64,
+}
+
+/// What a report tells of the rate.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Evidence {
+    pub(super) bytes: f64,
+    pub(super) ns: f64,
+    /// The link had something to carry all the time; otherwise it is at least so fast.
+    pub(super) busy: bool,
+}
+
+impl Default for Relayed {
+    fn default() -> Self {
+        Self {
+            received: 0,
+            reported_ns: None,
+            since: None,
+            marks: VecDeque::new(),
+            round_trip_ns: None,
+            allowance: FIRST_BYTES,
+            pushed_back: false,
+        }
+    }
+}
+
+impl Relayed {
+    /// What this host's kernel held at a look or after a write.
+    pub(super) fn on_look(&mut self, unsent: u64) {
+        self.pushed_back &= unsent > 0;
+    }
+
+    /// In all `accepted` bytes were handed over.
+    pub(super) fn on_write(&mut self, accepted: u64, now_ns: u64) {
+        if self.marks.len() == MARKS_MAX {
+            let mut keep = false;
+            self.marks.retain(|_| {
+                keep = !keep;
+                keep
+            });
+        }
+        self.marks.push_back((accepted, now_ns));
+    }
+
+    /// The far end has received so much of the `accepted` bytes.
+    pub(super) fn on_report(&mut self, received: u64, accepted: u64, now_ns: u64) -> Option<Evidence> {
+        let received = received.clamp(self.received, accepted.max(self.received));
+        while let Some(&(_, written_ns)) = self.marks.front().filter(|mark| mark.0 <= received) {
+            self.marks.pop_front();
+            let round_trip_ns = now_ns.saturating_sub(written_ns).max(1);
+            self.round_trip_ns = Some(self.round_trip_ns.map_or(round_trip_ns, |ns| ns.min(round_trip_ns)));
+        }
+        (self.received, self.reported_ns) = (received, Some(now_ns));
+        let Some(since) = self.since else {
+            self.since = Some(Since { ns: now_ns, received, accepted });
+            return None;
+        };
+        let ns = now_ns.saturating_sub(since.ns);
+        // Reports that come together are one.
+        if ns < EVIDENCE_MIN_NS {
+            return None;
+        }
+        let bytes = (received - since.received) as f64;
+        // What is on its way all the time shows no queue.
+        let on_its_way = bytes / ns as f64 * self.round_trip_ns.unwrap_or(0) as f64;
+        let queued = since.accepted.saturating_sub(since.received) as f64 > bytes + on_its_way;
+        let busy = queued || self.pushed_back;
+        if !busy && bytes > 0.0 {
+            self.allowance = (2 * self.allowance).min(FIRST_BYTES_MAX);
+        }
+        self.since = Some(Since { ns: now_ns, received, accepted });
+        self.pushed_back = true;
+        (bytes > 0.0).then_some(Evidence { bytes, ns: ns as f64, busy })
+    }
+
+    /// So much crossed at once that the link is fast, whatever it is.
+    pub(super) fn is_proven_fast(&self) -> bool {
+        self.allowance >= FAST_BYTES
+    }
+
+    /// Bytes that wait somewhere before the link, as far as can be told. `rate` in bytes per second, if it is known.
+    pub(super) fn waiting(&self, accepted: u64, rate: Option<f64>, now_ns: u64) -> u64 {
+        let outstanding = accepted.saturating_sub(self.received);
+        let (Some(rate), Some(then)) = (rate, self.reported_ns) else {
+            return outstanding.saturating_sub(self.allowance);
+        };
+        // Since the report the link went on; and what is on its way does not wait.
+        let ns = now_ns.saturating_sub(then) + self.round_trip_ns.unwrap_or(0);
+        outstanding.saturating_sub((rate * ns as f64 / 1e9) as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::monitor::link::{LinkMonitor, LinkSample};
+
+    const MS: u64 = 1_000_000;
+
+    /// A program that takes `buffer` bytes at once and sends them at `rate` over a link of `round_trip_ms`; the far end
+    /// reports every 10 ms. Writes as the estimate allows, for `ms`.
+    fn run(m: &mut LinkMonitor, rate: f64, buffer: u64, round_trip_ms: u64, from_ms: u64, ms: u64) -> u64 {
+        let (mut accepted, mut sent) = (m.accepted_bytes(), m.accepted_bytes() as f64);
+        let mut arriving = std::collections::VecDeque::new();
+        let mut waiting_most = 0;
+        for now in from_ms..from_ms + ms {
+            // As a window of blocks would: 256 KiB beyond what has left.
+            let room = (m.left_host_bytes() + (256 << 10)).saturating_sub(accepted);
+            let write = room.min((sent as u64 + buffer).saturating_sub(accepted));
+            accepted += write;
+            m.observe(&LinkSample {
+                begin_ns: now * MS,
+                end_ns: now * MS,
+                accepted: write,
+                unsent_after: if write < room { 65_536 } else { 0 },
+                ..LinkSample::default()
+            });
+            sent = (sent + rate / 1000.0).min(accepted as f64);
+            arriving.push_back((now + round_trip_ms, sent as u64));
+            if now % 10 == 0 {
+                while arriving.front().is_some_and(|a| a.0 < now) {
+                    let (_, received) = arriving.pop_front().unwrap_or_default();
+                    m.on_report(received, now * MS);
+                }
+            }
+            waiting_most = waiting_most.max(accepted - sent as u64);
+        }
+        waiting_most
+    }
+
+    #[test]
+    fn the_rate_behind_a_program_that_takes_megabytes_at_once_is_found() {
+        for rate in [0.125e6, 1.25e6, 12.5e6, 100e6] {
+            for round_trip_ms in [0, 40] {
+                let mut m = LinkMonitor::relayed();
+                let waiting = run(&mut m, rate, 2 << 20, round_trip_ms, 0, 3000);
+                let found = m.rate_bytes_per_s() / rate;
+                assert!((0.7..1.5).contains(&found), "{rate} {round_trip_ms}: {found}");
+                // Without reports 2 MiB would lie there all the time; of a fast link that is a few milliseconds.
+                assert!(rate > 50e6 || waiting < 3 << 19, "{rate} {round_trip_ms}: {waiting}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_change_of_the_rate_is_followed() {
+        let mut m = LinkMonitor::relayed();
+        run(&mut m, 12.5e6, 2 << 20, 10, 0, 1000);
+        run(&mut m, 1.25e6, 2 << 20, 10, 1000, 2000);
+        assert!((0.7..1.5).contains(&(m.rate_bytes_per_s() / 1.25e6)), "{}", m.rate_bytes_per_s());
+        run(&mut m, 12.5e6, 2 << 20, 10, 3000, 1000);
+        assert!((0.7..1.5).contains(&(m.rate_bytes_per_s() / 12.5e6)), "{}", m.rate_bytes_per_s());
+    }
+
+    #[test]
+    fn reports_that_make_no_sense_harm_nothing() {
+        let mut m = LinkMonitor::relayed();
+        for (received, now_ns) in [(u64::MAX, 0), (5, 1), (0, 0), (u64::MAX, u64::MAX / 2)] {
+            m.on_report(received, now_ns);
+            m.observe(&LinkSample { accepted: 10, ..LinkSample::default() });
+            assert!(m.rate_bytes_per_s().is_finite() && m.left_host_bytes() <= m.accepted_bytes());
+        }
+    }
+}
