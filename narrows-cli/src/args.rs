@@ -1,10 +1,13 @@
 //! What can be typed.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Parser, Subcommand};
 use narrows::codec::Method;
 use narrows::policy::PolicySpec;
+
+use crate::copy::hello::Fsync;
 
 const HELP: &str = "\
 EXIT STATUS
@@ -64,6 +67,10 @@ pub(crate) struct Args {
 pub(crate) enum Command {
     /// Compress or decompress a stream, adapting to how fast the output drains
     Pipe(PipeArgs),
+    /// Copy files and folders between hosts over ssh, or on this one
+    Cp(CpArgs),
+    /// The other end of `cp`, started by it
+    Serve(ServeArgs),
     /// Send a file or stdin to a `narrows recv`
     Send(SendArgs),
     /// Receive one stream from a `narrows send`
@@ -117,6 +124,79 @@ pub(crate) struct TalkArgs {
     /// Print the summary as JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+#[derive(ClapArgs)]
+#[command(after_long_help = CP_HELP)]
+pub(crate) struct CpArgs {
+    /// What to copy, and last where to: PATH or [USER@]HOST:PATH
+    #[arg(value_name = "SRC... DST", required = true, num_args = 2..)]
+    pub(crate) paths: Vec<OsString>,
+    /// Copy folders with everything in them
+    #[arg(short = 'r', short_alias = 'R', short_alias = 'a', long)]
+    pub(crate) recursive: bool,
+    /// Leave out what matches PATTERN, written as in a .gitignore file; may be given many times
+    #[arg(long, value_name = "PATTERN")]
+    pub(crate) exclude: Vec<String>,
+    /// Copy what matches PATTERN although --exclude leaves it out
+    #[arg(long, value_name = "PATTERN")]
+    pub(crate) include: Vec<String>,
+    /// Change nothing; name the files that would be copied
+    #[arg(short = 'n', long)]
+    pub(crate) dry_run: bool,
+    /// Remote shell, with flags
+    #[arg(short = 'e', long = "rsh", value_name = "COMMAND", default_value = "ssh")]
+    pub(crate) shell: OsString,
+    /// Name or path of this program on the other host
+    #[arg(long, value_name = "PROGRAM", default_value = "narrows")]
+    pub(crate) remote_narrows: String,
+    /// When data is brought to the disk
+    #[arg(long, value_name = "WHEN", value_enum, default_value = "batch")]
+    pub(crate) fsync: Fsync,
+    /// Copy fifos and devices too
+    #[arg(long)]
+    pub(crate) devices: bool,
+    /// Give up after so long without progress; 0 = never
+    #[arg(long, value_name = "SECONDS", default_value = "0", value_parser = parse_seconds)]
+    pub(crate) timeout: f64,
+    #[command(flatten)]
+    pub(crate) flow: FlowArgs,
+    #[command(flatten)]
+    pub(crate) talk: TalkArgs,
+}
+
+const CP_HELP: &str = "\
+PATHS
+  As with scp and rsync. A colon makes a path remote unless a slash comes before it: ./a:b is a file here. SRC/ means what \
+is in the folder, SRC the folder itself. DST is a folder if it exists as one, ends in a slash, or takes more than one \
+file; else it is the new name of a single file. Of DST only the last folder is made.
+
+WHAT IS KEPT
+  Modes, times to the nanosecond, symbolic and hard links, holes, extended attributes, access control lists, names of any \
+bytes; the owner when this runs as root at the storing end. What could not be kept is said.
+
+AGAIN
+  A file of the same length and time is not sent again. Every file is stored under a temporary name (.narrows-*.partial) and gets its \
+own when it is whole and checked. After a copy that was cut off, run the same command again.
+
+EXIT STATUS
+  0  everything is copied
+  1  this end failed, or wrong usage was found late
+  2  nothing was copied, or wrong usage
+  3  some entries could not be copied; each was named
+  4  some files changed while they were read
+  5  the link or the other end was lost; the same command goes on
+
+EXAMPLES
+  narrows cp -r photos me@host:backup/
+  narrows cp -r me@host:project/ .
+  narrows cp -e 'ssh -p 2222' file host:";
+
+#[derive(ClapArgs)]
+pub(crate) struct ServeArgs {
+    /// Talk over standard input and output
+    #[arg(long, required = true)]
+    pub(crate) stdio: bool,
 }
 
 #[derive(ClapArgs)]

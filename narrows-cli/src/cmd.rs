@@ -1,25 +1,33 @@
 //! One file a command.
 
+use std::process::ExitCode;
+
 use anyhow::Result;
 
 use crate::args::{Args, BenchCommand, Command};
 
 mod bench;
 mod calibrate;
+mod cp;
 mod demo;
 mod inspect;
 mod pipe;
 mod recv;
 mod send;
+mod serve;
 
-pub(crate) fn run(args: Args) -> Result<()> {
+pub(crate) fn run(args: Args) -> Result<ExitCode> {
     match args.command {
-        Command::Pipe(args) => pipe::run(&args),
-        Command::Send(args) => send::run(&args),
-        Command::Recv(args) => recv::run(&args),
-        Command::Inspect(args) => inspect::run(&args),
-        Command::Demo(args) => demo::run(&args),
-        Command::Bench(BenchCommand::Codecs(args)) => bench::codecs(&args),
-        Command::Calibrate(args) => calibrate::run(&args),
+        // It says more than success and failure.
+        Command::Cp(args) => return cp::run(&args),
+        Command::Serve(args) => serve::run(&args)?,
+        Command::Pipe(args) => pipe::run(&args)?,
+        Command::Send(args) => send::run(&args)?,
+        Command::Recv(args) => recv::run(&args)?,
+        Command::Inspect(args) => inspect::run(&args)?,
+        Command::Demo(args) => demo::run(&args)?,
+        Command::Bench(BenchCommand::Codecs(args)) => bench::codecs(&args)?,
+        Command::Calibrate(args) => calibrate::run(&args)?,
     }
+    Ok(ExitCode::SUCCESS)
 }

@@ -76,7 +76,7 @@ pub(crate) fn stdin() -> Result<File> {
     Ok(File::from(io::stdin().as_fd().try_clone_to_owned().context("cannot read stdin")?))
 }
 
-fn stdout() -> Result<File> {
+pub(crate) fn stdout() -> Result<File> {
     Ok(File::from(io::stdout().as_fd().try_clone_to_owned().context("cannot write stdout")?))
 }
 

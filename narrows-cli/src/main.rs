@@ -7,6 +7,7 @@ use narrows::ErrorKind;
 
 mod args;
 mod cmd;
+mod copy;
 mod files;
 mod flow;
 mod host;
@@ -18,7 +19,7 @@ mod signals;
 fn main() -> ExitCode {
     narrows::stream::return_memory_early();
     match cmd::run(args::Args::parse()) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(status) => status,
         Err(error) => fail(&error),
     }
 }

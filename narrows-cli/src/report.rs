@@ -44,7 +44,7 @@ pub(crate) fn one_line(error: &anyhow::Error) -> String {
 }
 
 /// The standard library adds ` (os error 28)` to what the system says; the words are enough.
-fn without_os_numbers(text: &str) -> String {
+pub(crate) fn without_os_numbers(text: &str) -> String {
     let mut out = String::new();
     let mut rest = text;
     while let Some((before, after)) = rest.split_once(" (os error ") {

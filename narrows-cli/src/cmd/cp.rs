@@ -1,0 +1,267 @@
+//! `narrows cp`: files and folders from here to there, or from there to here.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use narrows::codec::Method;
+use narrows::policy::PolicySpec;
+use narrows::stream::{self, Control, Notes};
+use serde_json::json;
+
+use crate::args::CpArgs;
+use crate::copy::carrier::{self, Carrier, Reach};
+use crate::copy::filter::Filter;
+use crate::copy::hello::{StoreOptions, Task};
+use crate::copy::place::Place;
+use crate::copy::serve::{open_roots, open_target, receive_options};
+use crate::copy::source::{EntrySource, SourceOptions};
+use crate::copy::store::{EntryStore, Listeners};
+use crate::host::{self, Background};
+use crate::progress::Bar;
+use crate::{flow, report, signals};
+
+/// Nothing was copied.
+const NOTHING: u8 = 2;
+/// Some entries could not be copied; they were named.
+const SOME_FAILED: u8 = 3;
+/// Some files changed or vanished while they were read.
+const CHANGED: u8 = 4;
+/// The link or the other end was lost; the same command goes on.
+const LOST: u8 = 5;
+/// Failures that are told one by one; the rest is counted.
+const TOLD_MAX: u64 = 100;
+
+/// What a copy came to, whichever end stored it.
+#[derive(Default)]
+struct Outcome {
+    files: u64,
+    files_same: u64,
+    failed: u64,
+    changed: u64,
+    losses: Option<String>,
+    line: String,
+    json: serde_json::Value,
+}
+
+pub(crate) fn run(args: &CpArgs) -> Result<ExitCode> {
+    let begun = Instant::now();
+    match copy(args) {
+        Ok(outcome) => {
+            say(args, &outcome, begun.elapsed())?;
+            Ok(ExitCode::from(match &outcome {
+                o if o.failed > 0 && o.files + o.files_same == 0 => NOTHING,
+                o if o.failed > 0 => SOME_FAILED,
+                o if o.changed > 0 => CHANGED,
+                _ => 0,
+            }))
+        }
+        Err(e) if carrier::is_link_lost(&e) && signals::received().is_none() => {
+            report::note(format_args!("{}; run the same command again to go on", report::one_line(&e)));
+            Ok(ExitCode::from(LOST))
+        }
+        Err(e) => Err(e),
+    }
+}
+
+fn copy(args: &CpArgs) -> Result<Outcome> {
+    let places = args.paths.iter().map(|p| Place::parse(p).map_err(anyhow::Error::msg)).collect::<Result<Vec<_>>>()?;
+    let Some((target, sources)) = places.split_last().filter(|(_, sources)| !sources.is_empty()) else {
+        bail!("cp needs a source and a target");
+    };
+    let local: Vec<PathBuf> =
+        sources.iter().filter_map(|p| if let Place::Local(path) = p { Some(path.clone()) } else { None }).collect();
+    if local.len() == sources.len() {
+        return put(args, &local, target);
+    }
+    let Place::Local(target) = target else {
+        bail!("both ends are remote; run narrows cp on one of the hosts, or copy in two steps");
+    };
+    get(args, sources, target)
+}
+
+fn put(args: &CpArgs, sources: &[PathBuf], target: &Place) -> Result<Outcome> {
+    let control = Arc::new(Control::default());
+    signals::stop(&control)?;
+    let (roots, unopened) = open_roots(sources, args.recursive);
+    ensure!(!roots.is_empty(), "{}", unopened.join("; "));
+    let mut tops: Vec<_> = roots.iter().map(|r| r.top().to_vec()).collect();
+    tops.sort_unstable();
+    let twice = tops.windows(2).find(|w| w[0] == w[1] && !w[0].is_empty());
+    if let Some([name, _]) = twice {
+        bail!("two sources are named '{}'; one would replace the other", crate::copy::shown(name));
+    }
+    let path = match target {
+        Place::Local(path) | Place::Ssh { path, .. } => path.clone(),
+    };
+    let single = sources.len() == 1 && !sources[0].is_dir();
+    let task = Task::Put { target: path, single, store: store_options(args) };
+    let reach = Reach { shell: &args.shell, program: &args.remote_narrows };
+
+    let calibration = host::load(args.talk.verbose);
+    let mut flow_args = args.flow.clone();
+    if matches!(target, Place::Local(_)) {
+        // Nothing crosses a link.
+        flow_args.policy = PolicySpec::Fixed { method: Method::STORE, linked: false };
+    }
+    let mut options = flow::send_options(&flow_args, calibration.as_ref(), args.timeout)?;
+    let source = SourceOptions {
+        filter: Filter::new(&patterns(args))?,
+        dry_run: args.dry_run,
+        on_failure: Box::new(teller()),
+        on_file: Box::new(names(args)),
+    };
+    let source = EntrySource::start(roots, unopened, source)?;
+    options.on_note = Some(source.on_note());
+    let progress = source.progress();
+    let (carrier, link) = Carrier::start(target, &reach, &task)?;
+    let bar = Bar::sending(&control, None, !args.talk.quiet);
+    let background = Background::start(calibration.is_none() && matches!(target, Place::Ssh { .. }));
+    let begun = Instant::now();
+    let sent = stream::send(source.reader(), link, options, &control);
+    let elapsed = begun.elapsed();
+    bar.end();
+    background.end();
+    let (sent, failed) = match sent {
+        Ok(sent) => (Some(sent), None),
+        Err(e) => (None, Some(e.into())),
+    };
+    carrier.end(failed)?;
+    let (summary, policy) = sent.context("the copy has no result; this is a bug")?;
+    host::refresh(calibration, &policy.learned(), args.talk.verbose);
+    let p = progress();
+    Ok(Outcome {
+        files: p.files_sent,
+        files_same: p.files_same,
+        failed: p.failed,
+        changed: p.changed,
+        losses: None,
+        line: report::line(&summary, elapsed),
+        json: report::send_json(&summary, elapsed),
+    })
+}
+
+fn get(args: &CpArgs, sources: &[Place], target: &std::path::Path) -> Result<Outcome> {
+    let control = Arc::new(Control::default());
+    signals::stop(&control)?;
+    let mut paths = Vec::new();
+    let mut from: Option<&Place> = None;
+    for place in sources {
+        let Place::Ssh { host, path } = place else {
+            bail!("sources are here and there; copy them in two steps");
+        };
+        if let Some(Place::Ssh { host: first, .. }) = from
+            && first != host
+        {
+            bail!("sources are on two hosts; copy them in two steps");
+        }
+        from.get_or_insert(place);
+        paths.push(path.clone());
+    }
+    let from = from.context("cp needs a source and a target")?;
+    let single = paths.len() == 1 && !args.recursive;
+    let patterns = patterns(args);
+    // Told before anything happens, and in the words of this end.
+    Filter::new(&patterns)?;
+    let (tree, rename) = open_target(target, single, args.dry_run)?;
+    let task = Task::Get { sources: paths, recursive: args.recursive, exclude: patterns };
+    let reach = Reach { shell: &args.shell, program: &args.remote_narrows };
+    let notes = Notes::default();
+    let mut options = receive_options(&notes);
+    options.stall_timeout = flow::seconds(args.timeout);
+    let listeners = Listeners { on_failure: Box::new(teller()), on_file: Box::new(names(args)) };
+    let store = EntryStore::new(tree, rename, store_options(args), notes, listeners);
+    let (carrier, link) = Carrier::start(from, &reach, &task)?;
+    let bar = Bar::receiving(&control, !args.talk.quiet);
+    let begun = Instant::now();
+    let end = store.clone();
+    let received = stream::receive(store.clone(), link, options, move || end.finish(), &control);
+    let elapsed = begun.elapsed();
+    bar.end();
+    let (summary, failed) = match received {
+        Ok(summary) => (Some(summary), None),
+        Err(e) => {
+            store.abandon();
+            (None, Some(e.into()))
+        }
+    };
+    carrier.end(failed)?;
+    let summary = summary.context("the copy has no result; this is a bug")?;
+    let s = store.stored();
+    Ok(Outcome {
+        files: s.files,
+        files_same: s.files_same,
+        failed: s.failed,
+        changed: 0,
+        losses: s.losses,
+        line: report::receive_line(&summary, elapsed),
+        json: report::receive_json(&summary, elapsed),
+    })
+}
+
+fn store_options(args: &CpArgs) -> StoreOptions {
+    StoreOptions { fsync: args.fsync, devices: args.devices, dry_run: args.dry_run }
+}
+
+/// What --include takes in again overrules what --exclude leaves out.
+fn patterns(args: &CpArgs) -> Vec<String> {
+    let include = args.include.iter().map(|p| format!("!{p}"));
+    args.exclude.iter().cloned().chain(include).collect()
+}
+
+/// Names every file, where that was asked for; on stdout, since they are what a dry run is for.
+fn names(args: &CpArgs) -> impl Fn(&str) + Send + Sync + use<> {
+    let wanted = (args.talk.verbose || args.dry_run) && !args.talk.json;
+    move |name| {
+        if wanted {
+            let _ = report::out(name);
+        }
+    }
+}
+
+/// Says what failed, one line each, and stops when that helps nobody any more.
+fn teller() -> impl Fn(&str) + Send + Sync {
+    let told = AtomicU64::new(0);
+    move |text| match told.fetch_add(1, Ordering::Relaxed) {
+        n if n < TOLD_MAX => report::note(text),
+        TOLD_MAX => report::note("more failures follow; they are counted at the end"),
+        _ => {}
+    }
+}
+
+fn say(args: &CpArgs, o: &Outcome, elapsed: Duration) -> Result<()> {
+    if args.talk.json {
+        let mut all = o.json.clone();
+        let own = json!({
+            "files": o.files,
+            "files_same": o.files_same,
+            "files_failed": o.failed,
+            "files_changed": o.changed,
+            "not_kept": o.losses,
+            "total_seconds": elapsed.as_secs_f64(),
+        });
+        if let (Some(all), Some(own)) = (all.as_object_mut(), own.as_object()) {
+            all.extend(own.clone());
+        }
+        return report::out(all);
+    }
+    if args.talk.quiet {
+        return Ok(());
+    }
+    let would = if args.dry_run { "would copy " } else { "" };
+    let mut line = format!("{would}{} {}", o.files, if o.files == 1 { "file" } else { "files" });
+    if o.files_same > 0 {
+        line += &format!(", {} already there", o.files_same);
+    }
+    if o.failed > 0 {
+        line += &format!(", {} failed", o.failed);
+    }
+    report::note(format_args!("{line}; {}", o.line));
+    if let Some(losses) = &o.losses {
+        report::note(format_args!("not kept: {losses}"));
+    }
+    Ok(())
+}

@@ -1,0 +1,186 @@
+//! The first words of a client to a server: what shall be done. Behind them the wire format begins.
+
+use std::ffi::OsString;
+use std::io::{self, Read, Write};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::{Value, json};
+
+/// Not text, damaged by every conversion of line ends, and no beginning of the wire format.
+const MAGIC: [u8; 8] = *b"\x93NRSV\r\n\x1a";
+/// Versions of the words and of the entry stream that this program speaks.
+const VERSION: u64 = 1;
+/// Longest words; they hold a few paths of 4,095 bytes, escaped.
+const LEN_MAX: u32 = 1 << 20;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Task {
+    /// The client sends, the server stores.
+    Put {
+        target: PathBuf,
+        /// The copy is a single file, so `target` may be its new name.
+        single: bool,
+        store: StoreOptions,
+    },
+    /// The server sends what is there.
+    Get { sources: Vec<PathBuf>, recursive: bool, exclude: Vec<String> },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct StoreOptions {
+    pub(crate) fsync: Fsync,
+    /// Fifos and devices are made.
+    pub(crate) devices: bool,
+    /// Nothing is changed; answers are as if.
+    pub(crate) dry_run: bool,
+}
+
+/// When data is brought to the disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Fsync {
+    /// Each file before it gets its name
+    Each,
+    /// Many files at once, before they get their names
+    Batch,
+    /// Left to the system
+    None,
+}
+
+pub(crate) fn write(task: &Task, mut to: impl Write) -> io::Result<()> {
+    let words = to_json(task).to_string();
+    let mut bytes = MAGIC.to_vec();
+    bytes.extend_from_slice(&(words.len() as u32).to_le_bytes());
+    bytes.extend_from_slice(words.as_bytes());
+    to.write_all(&bytes)
+}
+
+/// Reads no byte more than the words, so that the wire format can be read from the same place.
+pub(crate) fn read(mut from: impl Read) -> Result<Task> {
+    let mut head = [0; 12];
+    from.read_exact(&mut head).context("the client went away before it said what to do")?;
+    ensure!(head[..8] == MAGIC, "this is for `narrows cp`, which starts it by itself; what came is something else");
+    let len = u32::from_le_bytes([head[8], head[9], head[10], head[11]]);
+    ensure!(len <= LEN_MAX, "the client's request is too long");
+    let mut words = vec![0; len as usize];
+    from.read_exact(&mut words).context("the client went away while it said what to do")?;
+    let words: Value = serde_json::from_slice(&words).context("the client's request makes no sense")?;
+    from_json(&words)
+}
+
+fn to_json(task: &Task) -> Value {
+    match task {
+        Task::Put { target, single, store } => json!({
+            "version": VERSION,
+            "task": "put",
+            "target": escaped(target),
+            "single": single,
+            "fsync": match store.fsync { Fsync::Each => "each", Fsync::Batch => "batch", Fsync::None => "none" },
+            "devices": store.devices,
+            "dry_run": store.dry_run,
+        }),
+        Task::Get { sources, recursive, exclude } => json!({
+            "version": VERSION,
+            "task": "get",
+            "sources": sources.iter().map(|p| escaped(p)).collect::<Vec<_>>(),
+            "recursive": recursive,
+            "exclude": exclude,
+        }),
+    }
+}
+
+fn from_json(words: &Value) -> Result<Task> {
+    let version = words["version"].as_u64().context("the client's request has no version")?;
+    ensure!(
+        version == VERSION,
+        "the client speaks version {version} and this program {VERSION}; upgrade the older one"
+    );
+    let flag = |name: &str| words[name].as_bool().unwrap_or(false);
+    match words["task"].as_str() {
+        Some("put") => Ok(Task::Put {
+            target: path(&words["target"])?,
+            single: flag("single"),
+            store: StoreOptions {
+                fsync: match words["fsync"].as_str() {
+                    Some("each") => Fsync::Each,
+                    Some("none") => Fsync::None,
+                    _ => Fsync::Batch,
+                },
+                devices: flag("devices"),
+                dry_run: flag("dry_run"),
+            },
+        }),
+        Some("get") => {
+            let sources = words["sources"].as_array().context("the client names no source")?;
+            let exclude = words["exclude"].as_array().map_or(&[][..], Vec::as_slice);
+            let exclude = exclude.iter().map(|p| p.as_str().map(str::to_owned).context("a pattern is no text"));
+            Ok(Task::Get {
+                sources: sources.iter().map(path).collect::<Result<_>>()?,
+                recursive: flag("recursive"),
+                exclude: exclude.collect::<Result<_>>()?,
+            })
+        }
+        _ => bail!("the client wants something that this program does not know; upgrade it"),
+    }
+}
+
+/// Paths are any bytes, JSON is text: `%` and what is not ASCII or not printable becomes `%XX`.
+fn escaped(path: &Path) -> String {
+    let mut text = String::new();
+    for &byte in path.as_os_str().as_bytes() {
+        if byte == b'%' || !(byte.is_ascii_graphic() || byte == b' ') {
+            text += &format!("%{byte:02X}");
+        } else {
+            text.push(char::from(byte));
+        }
+    }
+    text
+}
+
+fn path(value: &Value) -> Result<PathBuf> {
+    let text = value.as_str().context("a path in the client's request makes no sense")?;
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((&byte, after)) = rest.split_first() {
+        rest = after;
+        if byte != b'%' {
+            bytes.push(byte);
+            continue;
+        }
+        let digits = rest.get(..2).and_then(|d| std::str::from_utf8(d).ok());
+        let value = digits.and_then(|d| u8::from_str_radix(d, 16).ok());
+        bytes.push(value.context("a path in the client's request makes no sense")?);
+        rest = &rest[2..];
+    }
+    ensure!(!bytes.is_empty() && !bytes.contains(&0), "a path in the client's request is empty or has a zero byte");
+    Ok(OsString::from_vec(bytes).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_come_back_and_nothing_behind_them_is_read() {
+        let store = StoreOptions { fsync: Fsync::Each, devices: true, dry_run: false };
+        let odd = PathBuf::from(OsString::from_vec(b"a %/\n\xff\xc3\xa9".to_vec()));
+        for task in [
+            Task::Put { target: odd.clone(), single: true, store },
+            Task::Get { sources: vec![odd, "b/".into()], recursive: true, exclude: vec!["*.o".into()] },
+        ] {
+            let mut bytes = Vec::new();
+            write(&task, &mut bytes).unwrap();
+            let len = bytes.len();
+            bytes.extend_from_slice(b"behind");
+            let mut rest = &bytes[..];
+            assert_eq!(read(&mut rest).unwrap(), task);
+            assert_eq!(rest, b"behind");
+            for cut in 0..len {
+                assert!(read(&bytes[..cut]).is_err());
+            }
+        }
+        assert!(read(&b"GET / HTTP/1.1\r\n\r\n"[..]).is_err());
+        assert!(read(&[&MAGIC[..], &[255; 4]].concat()[..]).unwrap_err().to_string().contains("too long"));
+    }
+}

@@ -1,0 +1,190 @@
+//! What is kept of a file besides its content: read at the source, set at the target, and what could not be set.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+
+use narrows::entry::{Entry, EntryKind};
+use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Stat, Timespec, Timestamps, Uid, XattrFlags};
+use rustix::io::Errno;
+
+/// Names of attributes of one file; Linux lists no more.
+const XATTR_NAMES_MAX: usize = 64 << 10;
+/// One value; Linux allows no more.
+const XATTR_VALUE_MAX: usize = 64 << 10;
+const SETID: u32 = 0o6000;
+
+/// What of an entry its target could not take, by what and how often.
+#[derive(Debug, Default)]
+pub(crate) struct Losses(BTreeMap<&'static str, u64>);
+
+impl Losses {
+    fn note<T>(&mut self, what: &'static str, result: Result<T, Errno>) {
+        if result.is_err() {
+            *self.0.entry(what).or_default() += 1;
+        }
+    }
+
+    /// `owner of 3, times of 1`
+    pub(crate) fn words(&self) -> Option<String> {
+        let words: Vec<_> = self.0.iter().map(|(what, count)| format!("{what} of {count}")).collect();
+        (!words.is_empty()).then(|| words.join(", "))
+    }
+}
+
+/// Whose files these are to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Ownership {
+    /// Only root may give files away.
+    pub(crate) owner: bool,
+}
+
+impl Ownership {
+    pub(crate) fn of_this_process() -> Self {
+        Self { owner: rustix::process::geteuid().is_root() }
+    }
+}
+
+/// The entry for what `stat` says, without content. `None` for a socket, which means nothing without its program.
+pub(crate) fn entry(parent: &OwnedFd, name: &OsStr, path: Vec<u8>, stat: &Stat) -> io::Result<Option<Entry>> {
+    let kind = match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile => EntryKind::File { len: stat.st_size as u64, linked: false },
+        FileType::Directory => EntryKind::Folder,
+        FileType::Symlink => {
+            EntryKind::Symlink { target: rustix::fs::readlinkat(parent, name, Vec::new())?.into_bytes() }
+        }
+        FileType::Fifo => EntryKind::Fifo,
+        FileType::CharacterDevice => {
+            EntryKind::CharDevice { major: rustix::fs::major(stat.st_rdev), minor: rustix::fs::minor(stat.st_rdev) }
+        }
+        FileType::BlockDevice => {
+            EntryKind::BlockDevice { major: rustix::fs::major(stat.st_rdev), minor: rustix::fs::minor(stat.st_rdev) }
+        }
+        _ => return Ok(None),
+    };
+    Ok(Some(Entry {
+        path,
+        kind,
+        mode: stat.st_mode & 0o7777,
+        uid: stat.st_uid,
+        gid: stat.st_gid,
+        mtime_s: stat.st_mtime,
+        mtime_ns: stat.st_mtime_nsec as u32,
+        xattrs: read_xattrs(&by_descriptor(parent, name)),
+    }))
+}
+
+/// A path that reaches a name in an open folder wherever that folder is now; its last component is not followed by the
+/// `l` calls.
+fn by_descriptor(parent: &OwnedFd, name: &OsStr) -> Vec<u8> {
+    let mut path = format!("/proc/self/fd/{}/", parent.as_raw_fd()).into_bytes();
+    path.extend_from_slice(name.as_bytes());
+    path
+}
+
+/// Attributes that a copy keeps: the user's, access control lists, capabilities; as root also the trusted ones. The
+/// labels of security modules belong to the host.
+fn is_kept(name: &[u8]) -> bool {
+    name.starts_with(b"user.")
+        || name.starts_with(b"trusted.")
+        || matches!(name, b"system.posix_acl_access" | b"system.posix_acl_default" | b"security.capability")
+}
+
+fn read_xattrs(path: &[u8]) -> Vec<(Vec<u8>, Vec<u8>)> {
+    // Most files have none: one call with a small buffer tells.
+    let mut names = vec![0; 256];
+    let len = loop {
+        match rustix::fs::llistxattr(path, &mut names[..]) {
+            Ok(len) => break len,
+            Err(Errno::RANGE) if names.len() < XATTR_NAMES_MAX => names.resize(XATTR_NAMES_MAX, 0),
+            Err(_) => return Vec::new(),
+        }
+    };
+    let mut found = Vec::new();
+    for name in names[..len].split(|b| *b == 0).filter(|name| is_kept(name)) {
+        let mut value = vec![0; 1024];
+        loop {
+            match rustix::fs::lgetxattr(path, name, &mut value[..]) {
+                Ok(len) => {
+                    value.truncate(len);
+                    found.push((name.to_vec(), value));
+                    break;
+                }
+                Err(Errno::RANGE) if value.len() < XATTR_VALUE_MAX => value.resize(XATTR_VALUE_MAX, 0),
+                Err(_) => break,
+            }
+        }
+    }
+    found
+}
+
+/// Sets everything on an open file or folder: owner first, since that takes set-id bits and capabilities away; times
+/// last, since everything else changes them.
+pub(crate) fn apply(fd: BorrowedFd<'_>, entry: &Entry, ownership: Ownership, losses: &mut Losses) {
+    let now = rustix::fs::fstat(fd);
+    let is = |f: fn(&Stat, &Entry) -> bool| now.as_ref().is_ok_and(|s| f(s, entry));
+    let mut mode = entry.mode;
+    let own = is(|s, e| s.st_uid == e.uid)
+        || ownership.owner && rustix::fs::fchown(fd, Some(Uid::from_raw(entry.uid)), None).is_ok();
+    let group = is(|s, e| s.st_gid == e.gid) || rustix::fs::fchown(fd, None, Some(Gid::from_raw(entry.gid))).is_ok();
+    if !group {
+        losses.note("group", Err::<(), _>(Errno::PERM));
+    }
+    if !own && ownership.owner {
+        losses.note("owner", Err::<(), _>(Errno::PERM));
+    }
+    if (!own || !group) && mode & SETID != 0 {
+        // A program that runs as somebody must not run as somebody else.
+        mode &= !SETID;
+        losses.note("set-id bits", Err::<(), _>(Errno::PERM));
+    }
+    // Always: a new file has the mode that it was made with, and a change of owner takes bits away.
+    losses.note("mode", rustix::fs::fchmod(fd, Mode::from_raw_mode(mode)));
+    for (name, value) in &entry.xattrs {
+        losses.note("extended attributes", rustix::fs::fsetxattr(fd, name, value, XattrFlags::empty()));
+    }
+    losses.note("times", rustix::fs::futimens(fd, &times(entry)));
+}
+
+/// Whether everything that [`apply`] sets is there already, as far as `stat` shows.
+pub(crate) fn is_applied(stat: &Stat, entry: &Entry, ownership: Ownership) -> bool {
+    stat.st_mode & 0o7777 == entry.mode
+        && (stat.st_uid == entry.uid || !ownership.owner)
+        && (stat.st_gid == entry.gid || !ownership.owner)
+        && same_time(stat, entry)
+}
+
+pub(crate) fn same_time(stat: &Stat, entry: &Entry) -> bool {
+    stat.st_mtime == entry.mtime_s && stat.st_mtime_nsec as u32 == entry.mtime_ns
+}
+
+/// The same for what cannot be opened: links, fifos, devices. `name` was just made in `parent`.
+pub(crate) fn apply_by_name(parent: &OwnedFd, name: &OsStr, entry: &Entry, ownership: Ownership, losses: &mut Losses) {
+    if ownership.owner {
+        let (uid, gid) = (Uid::from_raw(entry.uid), Gid::from_raw(entry.gid));
+        losses.note("owner", rustix::fs::chownat(parent, name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW));
+    }
+    if !matches!(entry.kind, EntryKind::Symlink { .. }) {
+        // By descriptor, so that a link that took the name's place is not followed.
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let set = rustix::fs::openat(parent, name, flags, Mode::empty()).and_then(|fd| {
+            let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+            rustix::fs::chmod(path, Mode::from_raw_mode(entry.mode))
+        });
+        losses.note("mode", set);
+    }
+    let path = by_descriptor(parent, name);
+    for (name, value) in &entry.xattrs {
+        losses.note("extended attributes", rustix::fs::lsetxattr(&path[..], name, value, XattrFlags::empty()));
+    }
+    losses.note("times", rustix::fs::utimensat(parent.as_fd(), name, &times(entry), AtFlags::SYMLINK_NOFOLLOW));
+}
+
+fn times(entry: &Entry) -> Timestamps {
+    Timestamps {
+        last_access: Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT },
+        last_modification: Timespec { tv_sec: entry.mtime_s, tv_nsec: entry.mtime_ns.into() },
+    }
+}

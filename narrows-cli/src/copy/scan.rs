@@ -1,0 +1,208 @@
+//! Walks the sources: every folder before what is in it, names in order, one folder's names in memory at a time per level.
+
+use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Component, Path};
+
+use narrows::entry::{Entry, EntryKind, PATH_LEN_MAX, check_path};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
+
+use super::filter::Filter;
+use super::tree::Tree;
+use super::{meta, shown};
+
+/// One source as it was named: entries are looked for below `tree`.
+pub(crate) struct Root {
+    pub(crate) tree: Tree,
+    /// Name of the source in `tree`, and of its entry; empty if what is in `tree` is copied without the folder itself.
+    top: Vec<u8>,
+}
+
+pub(crate) enum Found {
+    Entry {
+        root: usize,
+        entry: Entry,
+    },
+    /// What could not be looked at; the rest goes on.
+    Failed(String),
+}
+
+impl Root {
+    /// `path/` means what is in the folder, `path` the folder or file itself, as rsync has it.
+    pub(crate) fn open(path: &Path, recursive: bool) -> io::Result<Self> {
+        let bytes = path.as_os_str().as_bytes();
+        let contents = bytes.ends_with(b"/") || !matches!(path.components().next_back(), Some(Component::Normal(_)));
+        // Without -r only files are copied, and a link stands for its file, as with cp and scp.
+        let data = if recursive && !contents { path.symlink_metadata()? } else { path.metadata()? };
+        if data.is_dir() && !recursive {
+            return Err(io::Error::new(io::ErrorKind::IsADirectory, "it is a folder; add -r to copy it"));
+        }
+        if contents {
+            return Ok(Self { tree: Tree::open(path)?, top: Vec::new() });
+        }
+        let real;
+        let (place, name) = if recursive {
+            (path, path.file_name())
+        } else {
+            real = path.canonicalize()?;
+            (real.as_path(), path.file_name())
+        };
+        let parent = place.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let mut root = Self { tree: Tree::open(parent)?, top: name.unwrap_or_default().as_bytes().to_vec() };
+        if let Some(there) = place.file_name().filter(|n| Some(*n) != name) {
+            root.tree.alias(&root.top, there.as_bytes());
+        }
+        Ok(root)
+    }
+
+    pub(crate) fn try_clone(&self) -> io::Result<Self> {
+        Ok(Self { tree: self.tree.try_clone()?, top: self.top.clone() })
+    }
+
+    /// Name of the entry that this source begins with.
+    pub(crate) fn top(&self) -> &[u8] {
+        &self.top
+    }
+}
+
+/// A folder whose names are being gone through.
+struct Level {
+    path: Vec<u8>,
+    names: std::vec::IntoIter<OsString>,
+}
+
+/// Goes through `roots` and hands over what it finds until `on_found` says no.
+pub(crate) fn walk(roots: &[Root], filter: &Filter, mut on_found: impl FnMut(Found) -> bool) {
+    let mut scan = Scan { filter, entries: 0, linked: HashMap::new() };
+    for (index, root) in roots.iter().enumerate() {
+        if !scan.root(index, root, &mut on_found) {
+            return;
+        }
+    }
+}
+
+struct Scan<'a> {
+    filter: &'a Filter,
+    /// Entries handed over so far: the number of the next one.
+    entries: u64,
+    /// Files of which there are more names, by device and inode: the number of the first.
+    linked: HashMap<(u64, u64), u64>,
+}
+
+impl Scan<'_> {
+    fn root(&mut self, index: usize, root: &Root, on_found: &mut impl FnMut(Found) -> bool) -> bool {
+        // A walk of its own: the tree that files are read from is in another thread's hands.
+        let mut tree = match root.tree.try_clone() {
+            Ok(tree) => tree,
+            Err(e) => return on_found(Found::Failed(format!("{}: {e}", shown(&root.top)))),
+        };
+        let mut levels: Vec<Level> = Vec::new();
+        let mut next = Some(root.top.clone());
+        loop {
+            let Some(path) = next.take().or_else(|| next_path(&mut levels)) else { return true };
+            if path.len() > PATH_LEN_MAX {
+                if !on_found(Found::Failed(format!("{}: its path is longer than 4095 bytes", shown(&path)))) {
+                    return false;
+                }
+                continue;
+            }
+            match self.look(&mut tree, path) {
+                Ok(None) => {}
+                Ok(Some(entry)) if self.filter.leaves_out(&entry.path, entry.kind == EntryKind::Folder) => {}
+                Ok(Some(entry)) => {
+                    let folder = (entry.kind == EntryKind::Folder).then(|| entry.path.clone());
+                    self.entries += 1;
+                    if !on_found(Found::Entry { root: index, entry }) {
+                        return false;
+                    }
+                    if let Some(path) = folder {
+                        match names(&mut tree, &path) {
+                            Ok(names) => levels.push(Level { path, names: names.into_iter() }),
+                            Err(e) => {
+                                if !on_found(Found::Failed(format!("cannot read the folder {}: {e}", shown(&path)))) {
+                                    return false;
+                                }
+                            }
+                        }
+                    }
+                }
+                Err(text) => {
+                    if !on_found(Found::Failed(text)) {
+                        return false;
+                    }
+                }
+            }
+        }
+    }
+
+    fn look(&mut self, tree: &mut Tree, path: Vec<u8>) -> Result<Option<Entry>, String> {
+        let cannot = |path: &[u8], e: io::Error| match e.kind() {
+            // It was there when its folder was read.
+            io::ErrorKind::NotFound => format!("{} has vanished", shown(path)),
+            _ => format!("cannot look at {}: {e}", shown(path)),
+        };
+        check_path(&path).map_err(|e| e.to_string())?;
+        if path.is_empty() {
+            let stat = rustix::fs::fstat(tree.root()).map_err(|e| cannot(&path, e.into()))?;
+            return meta::entry(tree.root(), OsStr::new("."), path, &stat).map_err(|e| e.to_string());
+        }
+        let found = tree.parent(&path).and_then(|(parent, name)| {
+            let stat = rustix::fs::statat(&parent, &name, AtFlags::SYMLINK_NOFOLLOW)?;
+            Ok((meta::entry(&parent, &name, path.clone(), &stat)?, stat))
+        });
+        let (entry, stat) = found.map_err(|e| cannot(&path, e))?;
+        let mut entry = entry.ok_or_else(|| format!("left out {}: it is a socket", shown(&path)))?;
+        if !self.filter.leaves_out(&path, false) {
+            // Not of one that is left out, or later names would refer to it.
+            self.find_links(&mut entry, &stat);
+        }
+        Ok(Some(entry))
+    }
+
+    fn find_links(&mut self, entry: &mut Entry, stat: &Stat) {
+        if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile && stat.st_nlink > 1 {
+            let first = *self.linked.entry((stat.st_dev, stat.st_ino)).or_insert(self.entries);
+            entry.kind = match first {
+                first if first < self.entries => EntryKind::HardLink { of: first },
+                _ => EntryKind::File { len: stat.st_size as u64, linked: true },
+            };
+        }
+    }
+}
+
+fn next_path(levels: &mut Vec<Level>) -> Option<Vec<u8>> {
+    loop {
+        let level = levels.last_mut()?;
+        if let Some(name) = level.names.next() {
+            let mut path = level.path.clone();
+            if !path.is_empty() {
+                path.push(b'/');
+            }
+            path.extend_from_slice(name.as_bytes());
+            return Some(path);
+        }
+        levels.pop();
+    }
+}
+
+/// Names in a folder, in order, but for our own temporary files.
+fn names(tree: &mut Tree, path: &[u8]) -> io::Result<Vec<OsString>> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+    let folder = if path.is_empty() {
+        rustix::fs::openat(tree.root(), ".", flags | OFlags::CLOEXEC, Mode::empty())?
+    } else {
+        tree.open_below(path, flags)?
+    };
+    let mut names = Vec::new();
+    for entry in rustix::fs::Dir::read_from(folder)? {
+        let entry = entry?;
+        let name = entry.file_name().to_bytes();
+        if name != b"." && name != b".." && !super::store::is_partial(name) {
+            names.push(OsString::from_vec(name.to_vec()));
+        }
+    }
+    names.sort_unstable();
+    Ok(names)
+}

@@ -1,0 +1,163 @@
+//! The other end of a copy: does what a client asks.
+
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context, Result, anyhow};
+use narrows::codec::{DEFAULT_METHODS, Method};
+use narrows::monitor::cost::Prior;
+use narrows::policy::{PolicySetup, PolicySpec};
+use narrows::receiver::ReceiverConfig;
+use narrows::sender::SenderConfig;
+use narrows::stream::{self, Control, Notes, ReceiveOptions, SendOptions};
+use narrows::transport::Link;
+
+use super::filter::Filter;
+use super::hello::{StoreOptions, Task};
+use super::scan::Root;
+use super::shown;
+use super::source::{EntrySource, SourceOptions};
+use super::store::{EntryStore, Listeners};
+use super::tree::Tree;
+use crate::host;
+
+/// Longest blocks that `balance` ever wants.
+pub(crate) const BLOCK_MAX: usize = 512 << 10;
+
+/// Where the other end is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Manner {
+    /// In this process: nothing crosses a link, so nothing is compressed.
+    Local,
+    /// At the other end of a remote shell.
+    Remote,
+}
+
+pub(crate) fn run(task: Task, link: Link, manner: Manner) -> Result<()> {
+    let control = Arc::new(Control::default());
+    match task {
+        Task::Put { target, single, store } => put(&target, single, store, link, &control),
+        Task::Get { sources, recursive, exclude } => get(&sources, recursive, &exclude, link, manner, &control),
+    }
+}
+
+fn put(target: &Path, single: bool, options: StoreOptions, link: Link, control: &Arc<Control>) -> Result<()> {
+    let notes = Notes::default();
+    let receive = receive_options(&notes);
+    match open_target(target, single, options.dry_run) {
+        Ok((tree, rename)) => {
+            // The client hears of failures by answers and shows them.
+            let store = EntryStore::new(tree, rename, options, notes, Listeners::none());
+            let (end, all) = (store.clone(), store.clone());
+            let received = stream::receive(store, link, receive, move || end.finish(), control);
+            received.inspect_err(|_| all.abandon())?;
+            Ok(())
+        }
+        Err(e) => {
+            // The flow itself carries the reason back.
+            let sink = Refusing(format!("{e:#}"));
+            stream::receive(sink, link, receive, || Ok(()), control)?;
+            Err(e)
+        }
+    }
+}
+
+/// The folder to store in, and the name for a single file that is no folder's.
+pub(crate) fn open_target(target: &Path, single: bool, dry_run: bool) -> Result<(Tree, Option<Vec<u8>>)> {
+    let cannot = || format!("cannot store in {}", shown(target.as_os_str().as_bytes()));
+    let is_folder = target.is_dir();
+    let wants_folder = !single || target.as_os_str().as_bytes().ends_with(b"/");
+    if is_folder || wants_folder {
+        if !is_folder && !dry_run {
+            // Only the last folder: a misspelt path shall not grow a tree.
+            std::fs::create_dir(target).with_context(cannot)?;
+        }
+        // In a dry run the folder that would be made stands for empty: nothing is found in it.
+        let tree = if is_folder || !dry_run { Tree::open(target) } else { Tree::empty() };
+        return Ok((tree.with_context(cannot)?, None));
+    }
+    let name = target.file_name().ok_or_else(|| anyhow!("it has no name")).with_context(cannot)?;
+    let parent = target.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    Ok((Tree::open(parent).with_context(cannot)?, Some(name.as_bytes().to_vec())))
+}
+
+fn get(
+    sources: &[PathBuf],
+    recursive: bool,
+    exclude: &[String],
+    link: Link,
+    manner: Manner,
+    control: &Arc<Control>,
+) -> Result<()> {
+    let (roots, unopened) = open_roots(sources, recursive);
+    let filter = Filter::new(exclude)?;
+    let quiet = SourceOptions { filter, dry_run: false, on_failure: Box::new(|_| ()), on_file: Box::new(|_| ()) };
+    let source = EntrySource::start(roots, unopened, quiet)?;
+    let mut options = send_options(manner);
+    options.on_note = Some(source.on_note());
+    stream::send(source.reader(), link, options, control)?;
+    Ok(())
+}
+
+/// The sources that could be opened, and what to say of the others.
+pub(crate) fn open_roots(sources: &[PathBuf], recursive: bool) -> (Vec<Root>, Vec<String>) {
+    let (mut roots, mut unopened) = (Vec::new(), Vec::new());
+    for path in sources {
+        match Root::open(path, recursive) {
+            Ok(root) => roots.push(root),
+            Err(e) => unopened.push(format!(
+                "cannot copy {}: {}",
+                shown(path.as_os_str().as_bytes()),
+                crate::report::without_os_numbers(&e.to_string())
+            )),
+        }
+    }
+    (roots, unopened)
+}
+
+pub(crate) fn receive_options(notes: &Notes) -> ReceiveOptions {
+    ReceiveOptions {
+        receiver: ReceiverConfig::default(),
+        threads: stream::cores(),
+        stall_timeout: None,
+        notes: Some(notes.clone()),
+    }
+}
+
+fn send_options(manner: Manner) -> SendOptions {
+    let policy = match manner {
+        Manner::Local => PolicySpec::Fixed { method: Method::STORE, linked: false },
+        Manner::Remote => PolicySpec::Balance,
+    };
+    let calibration = host::load(false);
+    let threads = stream::encoders();
+    let setup = PolicySetup {
+        methods: DEFAULT_METHODS,
+        cores: threads,
+        prior: Prior::shipped(),
+        calibration: calibration.as_ref(),
+    };
+    SendOptions {
+        sender: SenderConfig { block_max: BLOCK_MAX, history: 0, ..SenderConfig::default() },
+        policy: policy.build(&setup),
+        threads,
+        stall_timeout: None,
+        trace: None,
+        on_note: None,
+    }
+}
+
+/// A sink for a copy that cannot be stored: its first byte fails with the reason.
+struct Refusing(String);
+
+impl io::Write for Refusing {
+    fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+        Err(io::Error::other(self.0.clone()))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,226 @@
+//! The sending end: announces entries, hears which files are wanted and sends them, all at once.
+
+use std::collections::VecDeque;
+use std::io::{self, Read};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use narrows::entry::{Answer, EntryKind, Wanted};
+use narrows::stream::OnNote;
+
+use super::filter::Filter;
+use super::scan::{Found, Root, walk};
+
+mod producer;
+
+use producer::{CHUNK_ANSWERS_MAX, Producer};
+
+/// Entries that the scan may be ahead: it never waits for the link with so many, and they take less than 1 MiB.
+const SCANNED_MAX: usize = 1024;
+
+/// How the copy goes, for the bar and the summary.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Progress {
+    /// Files and bytes are all that there are.
+    pub(crate) scanned: bool,
+    pub(crate) files: u64,
+    pub(crate) bytes: u64,
+    /// Files that were the same at the other end.
+    pub(crate) files_same: u64,
+    pub(crate) bytes_same: u64,
+    pub(crate) files_sent: u64,
+    pub(crate) bytes_sent: u64,
+    pub(crate) failed: u64,
+    /// Files that changed while they were read, and were stored nevertheless.
+    pub(crate) changed: u64,
+}
+
+type OnWords = Box<dyn Fn(&str) + Send + Sync>;
+
+pub(crate) struct SourceOptions {
+    pub(crate) filter: Filter,
+    /// No content is sent.
+    pub(crate) dry_run: bool,
+    /// Told of everything that failed, at either end.
+    pub(crate) on_failure: OnWords,
+    /// Told of every file that is sent.
+    pub(crate) on_file: OnWords,
+}
+
+pub(crate) struct EntrySource {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+    dry_run: bool,
+    on_failure: OnWords,
+    on_file: OnWords,
+}
+
+#[derive(Default)]
+struct State {
+    found: VecDeque<Found>,
+    scanned: bool,
+    unanswered: VecDeque<File>,
+    wanted: VecDeque<File>,
+    wanted_bytes: u64,
+    /// Which chunks of a file are needed, by its number.
+    chunk_answers: VecDeque<(u64, Vec<u32>)>,
+    /// Records on their way to the engine; `done` when there will be no more.
+    records: VecDeque<Vec<u8>>,
+    records_len: usize,
+    done: bool,
+    /// The reader went away: the flow is over.
+    over: bool,
+    progress: Progress,
+}
+
+/// A file that was announced.
+struct File {
+    id: u64,
+    root: usize,
+    path: Vec<u8>,
+    len: u64,
+    mtime: (i64, u32),
+    /// An earlier state of it may be there.
+    in_chunks: bool,
+}
+
+impl EntrySource {
+    /// Begins to scan. Every source that could not be opened is told to both ends by its text.
+    pub(crate) fn start(roots: Vec<Root>, unopened: Vec<String>, options: SourceOptions) -> io::Result<Self> {
+        let SourceOptions { filter, dry_run, on_failure, on_file } = options;
+        let found = unopened.into_iter().map(Found::Failed).collect();
+        let state = Mutex::new(State { found, ..State::default() });
+        let shared = Arc::new(Shared { state, changed: Condvar::new(), dry_run, on_failure, on_file });
+        let copies = roots.iter().map(Root::try_clone).collect::<io::Result<Vec<_>>>()?;
+        let scan = Arc::clone(&shared);
+        let thread = |name: &str| std::thread::Builder::new().name(name.into());
+        thread("narrows-scan").spawn(move || scan.scan(&copies, &filter))?;
+        let produce = Arc::clone(&shared);
+        thread("narrows-files").spawn(move || Producer::new(&produce, roots).run())?;
+        Ok(Self { shared })
+    }
+
+    /// The records, for the engine.
+    pub(crate) fn reader(&self) -> impl Read + Send + use<> {
+        Reader { shared: Arc::clone(&self.shared), current: Vec::new(), at: 0 }
+    }
+
+    /// Hears the answers.
+    pub(crate) fn on_note(&self) -> OnNote {
+        let shared = Arc::clone(&self.shared);
+        Box::new(move |note| Answer::parse_all(note, |answer| shared.answer(answer)))
+    }
+
+    pub(crate) fn progress(&self) -> impl Fn() -> Progress + Send + Sync + use<> {
+        let shared = Arc::clone(&self.shared);
+        move || shared.lock().progress.clone()
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn scan(&self, roots: &[Root], filter: &Filter) {
+        walk(roots, filter, |found| {
+            let mut state = self.lock();
+            while state.found.len() >= SCANNED_MAX && !state.over {
+                state = self.wait(state);
+            }
+            if let Found::Entry { entry, .. } = &found
+                && let EntryKind::File { len, .. } = entry.kind
+            {
+                state.progress.files += 1;
+                state.progress.bytes += len;
+            }
+            state.found.push_back(found);
+            self.changed.notify_all();
+            !state.over
+        });
+        let mut state = self.lock();
+        state.scanned = true;
+        state.progress.scanned = true;
+        self.changed.notify_all();
+    }
+
+    fn answer(&self, answer: Answer) -> narrows::Result<()> {
+        let mut state = self.lock();
+        match answer {
+            Answer::Files { count, wanted } => {
+                if count > state.unanswered.len() as u64 {
+                    return Err(narrows::Error::corrupt("the receiver answers more files than were announced"));
+                }
+                for mut file in state.unanswered.drain(..count as usize).collect::<Vec<_>>() {
+                    if wanted == Wanted::No {
+                        state.progress.files_same += 1;
+                        state.progress.bytes_same += file.len;
+                    } else {
+                        file.in_chunks = wanted == Wanted::Chunks;
+                        state.wanted_bytes = state.wanted_bytes.saturating_add(file.len);
+                        state.wanted.push_back(file);
+                    }
+                }
+            }
+            Answer::Chunks { id, runs } => {
+                if state.chunk_answers.len() > CHUNK_ANSWERS_MAX {
+                    return Err(narrows::Error::corrupt("the receiver answers more chunks than were sent"));
+                }
+                state.chunk_answers.push_back((id, runs));
+            }
+            Answer::Failed { text, .. } => {
+                state.progress.failed += 1;
+                drop(state);
+                // Any text of the peer's may come here.
+                (self.on_failure)(&super::shown(text.as_bytes()));
+            }
+            Answer::Stored { .. } => {}
+        }
+        self.changed.notify_all();
+        Ok(())
+    }
+}
+
+struct Reader {
+    shared: Arc<Shared>,
+    current: Vec<u8>,
+    at: usize,
+}
+
+impl Read for Reader {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let mut filled = 0;
+        while filled < buf.len() {
+            if self.at == self.current.len() {
+                let mut state = self.shared.lock();
+                while filled == 0 && state.records.is_empty() && !state.done {
+                    state = self.shared.wait(state);
+                }
+                let Some(next) = state.records.pop_front() else { break };
+                state.records_len -= next.len();
+                self.shared.changed.notify_all();
+                drop(state);
+                (self.current, self.at) = (next, 0);
+            }
+            let n = (buf.len() - filled).min(self.current.len() - self.at);
+            buf[filled..filled + n].copy_from_slice(&self.current[self.at..self.at + n]);
+            filled += n;
+            self.at += n;
+        }
+        Ok(filled)
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        self.shared.lock().over = true;
+        self.shared.changed.notify_all();
+    }
+}

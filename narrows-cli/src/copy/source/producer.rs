@@ -1,0 +1,414 @@
+//! Makes the records: announces what was found, and reads and sends what is wanted.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::OwnedFd;
+
+use narrows::entry::{DATA_LEN_MAX, DIGEST_LEN, EntryKind, RecordWriter};
+use rustix::fs::{FileType, OFlags, SeekFrom, Stat};
+use rustix::io::Errno;
+
+use super::{File, Shared};
+use crate::copy::delta::Outline;
+use crate::copy::scan::{Found, Root};
+use crate::copy::shown;
+
+/// Files that were announced and not answered. Answers come one round trip later: at 40 ms this is 400,000 files/s.
+const UNANSWERED_MAX: usize = 16 << 10;
+/// While so many files or bytes are known to be wanted, announcing more can wait.
+const WANTED_FILES: usize = 1024;
+const WANTED_BYTES: u64 = 8 << 20;
+/// Records that wait to be encoded: enough for the engine's next blocks.
+const QUEUE_BYTES: usize = 1 << 20;
+/// One read of a file, and one data record.
+const READ_LEN: usize = 256 << 10;
+const _: () = assert!(READ_LEN <= DATA_LEN_MAX);
+/// Small records are put together up to this length before they are handed on.
+const GATHER_LEN: usize = 64 << 10;
+/// Files whose chunks wait for an answer: each keeps a descriptor and a buffer of 1 MiB.
+const OUTLINED_MAX: usize = 16;
+/// Records of chunks, of 16 MiB of the file each, that are sent before their content is.
+const RECORDS_AHEAD: usize = 4;
+/// More answers than there can be.
+pub(super) const CHUNK_ANSWERS_MAX: usize = (OUTLINED_MAX + 1) * RECORDS_AHEAD;
+
+enum Step {
+    Announce(Found),
+    Send(File),
+    /// Answers to chunks came.
+    Answers(VecDeque<(u64, Vec<u32>)>),
+    /// The first chunks of a file are answered.
+    SendChunks(Box<Outlined>),
+    Finish,
+}
+
+pub(super) struct Producer<'a> {
+    shared: &'a Shared,
+    roots: Vec<Root>,
+    writer: RecordWriter,
+    out: Vec<u8>,
+    /// Files whose first chunks were sent, until it is known which are needed.
+    outlined: VecDeque<Box<Outlined>>,
+}
+
+struct Outlined {
+    file: File,
+    fd: OwnedFd,
+    outline: Outline,
+}
+
+/// The flow is over; nobody reads what is produced.
+struct Over;
+
+impl<'a> Producer<'a> {
+    pub(super) fn new(shared: &'a Shared, roots: Vec<Root>) -> Self {
+        Self { shared, roots, writer: RecordWriter::default(), out: Vec::new(), outlined: VecDeque::new() }
+    }
+
+    pub(super) fn run(mut self) {
+        // That the flow is over is nobody's fault here.
+        let _ = self.produce();
+    }
+
+    fn produce(&mut self) -> Result<(), Over> {
+        loop {
+            match self.next_step()? {
+                Step::Announce(found) => self.announce(found),
+                Step::Send(file) => self.send(file)?,
+                Step::Answers(answers) => self.take_answers(answers),
+                Step::SendChunks(outlined) => self.send_chunks(outlined)?,
+                Step::Finish => {
+                    self.writer.finish(&mut self.out);
+                    self.hand_on()?;
+                    self.shared.lock().done = true;
+                    self.shared.changed.notify_all();
+                    return Ok(());
+                }
+            }
+            if self.out.len() >= GATHER_LEN {
+                self.hand_on()?;
+            }
+        }
+    }
+
+    /// Announcing comes first while little is known to be wanted, so that answers are never waited for.
+    fn next_step(&mut self) -> Result<Step, Over> {
+        loop {
+            let mut state = self.shared.lock();
+            if state.over {
+                return Err(Over);
+            }
+            if !state.chunk_answers.is_empty() {
+                return Ok(Step::Answers(std::mem::take(&mut state.chunk_answers)));
+            }
+            let ahead = state.wanted.len() >= WANTED_FILES || state.wanted_bytes >= WANTED_BYTES;
+            if !ahead
+                && state.unanswered.len() < UNANSWERED_MAX
+                && let Some(found) = state.found.pop_front()
+            {
+                self.shared.changed.notify_all();
+                return Ok(Step::Announce(found));
+            }
+            if self.outlined.front().is_some_and(|o| o.outline.is_answered())
+                && let Some(outlined) = self.outlined.pop_front()
+            {
+                return Ok(Step::SendChunks(outlined));
+            }
+            let full = self.outlined.len() >= OUTLINED_MAX;
+            if state.wanted.front().is_some_and(|file| !(full && file.in_chunks))
+                && let Some(file) = state.wanted.pop_front()
+            {
+                state.wanted_bytes = state.wanted_bytes.saturating_sub(file.len);
+                return Ok(Step::Send(file));
+            }
+            let asked = !state.unanswered.is_empty() || !self.outlined.is_empty();
+            if state.scanned && state.found.is_empty() && !asked {
+                return Ok(Step::Finish);
+            }
+            if !self.out.is_empty() {
+                // The answers that are waited for depend on it.
+                drop(state);
+                self.hand_on()?;
+                continue;
+            }
+            drop(self.shared.wait(state));
+        }
+    }
+
+    fn announce(&mut self, found: Found) {
+        let (root, mut entry) = match found {
+            Found::Failed(text) => return self.failed(&text),
+            Found::Entry { root, entry } => (root, entry),
+        };
+        let id = match self.writer.entry(&entry, &mut self.out) {
+            Ok(id) => id,
+            Err(e) => {
+                self.failed(&format!("{}: {e}", shown(&entry.path)));
+                entry.xattrs.clear();
+                match self.writer.entry(&entry, &mut self.out) {
+                    Ok(id) => id,
+                    Err(e) => return self.failed(&format!("{}: {e}", shown(&entry.path))),
+                }
+            }
+        };
+        if let EntryKind::File { len, .. } = entry.kind {
+            let mtime = (entry.mtime_s, entry.mtime_ns);
+            let file = File { id, root, path: entry.path, len, mtime, in_chunks: false };
+            self.shared.lock().unanswered.push_back(file);
+        }
+    }
+
+    /// Tells both ends.
+    fn failed(&mut self, text: &str) {
+        self.shared.lock().progress.failed += 1;
+        (self.shared.on_failure)(text);
+        self.writer.failed(text, &mut self.out);
+    }
+
+    // --- files ---
+
+    fn send(&mut self, file: File) -> Result<(), Over> {
+        if self.shared.dry_run {
+            self.sent(&file);
+            return Ok(());
+        }
+        let (fd, stat) = match self.open(&file) {
+            Ok(opened) => opened,
+            Err(e) => {
+                let what = match e.kind() {
+                    io::ErrorKind::NotFound => "it has vanished".to_owned(),
+                    _ => crate::report::without_os_numbers(&e.to_string()),
+                };
+                self.failed(&format!("cannot read {}: {what}", shown(&file.path)));
+                return Ok(());
+            }
+        };
+        let sparse = (stat.st_blocks as u64).saturating_mul(512) < file.len;
+        // Of a sparse file the holes save more.
+        if file.in_chunks && !sparse {
+            let outline = Outline::new(file.len);
+            return self.outline(Box::new(Outlined { file, fd, outline }));
+        }
+        self.writer.begin(file.id, &mut self.out);
+        let mut hash = blake3::Hasher::new();
+        let read = self.content(&fd, file.len, sparse, &mut hash)?;
+        self.ended(&file, &fd, read, &hash.finalize().into());
+        Ok(())
+    }
+
+    fn open(&mut self, file: &File) -> io::Result<(OwnedFd, Stat)> {
+        let fd = self.roots[file.root].tree.open_below(&file.path, OFlags::RDONLY | OFlags::NONBLOCK)?;
+        let stat = rustix::fs::fstat(&fd)?;
+        // A fifo that took the file's place must not be waited for.
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            return Err(io::Error::other("it is no file any more"));
+        }
+        Ok((fd, stat))
+    }
+
+    /// Ends the content of a file, of which everything was read or not, and tells both ends what came of it.
+    fn ended(&mut self, file: &File, fd: &OwnedFd, read: io::Result<bool>, digest: &[u8; DIGEST_LEN]) {
+        let still = rustix::fs::fstat(fd)
+            .is_ok_and(|s| s.st_size as u64 == file.len && (s.st_mtime, s.st_mtime_nsec as u32) == file.mtime);
+        self.writer.end(matches!(read, Ok(true)), digest, &mut self.out);
+        match read {
+            Err(e) => self.failed(&format!("cannot read {}: {e}", shown(&file.path))),
+            Ok(false) => self.failed(&format!("{} shrank while it was read; it was not stored", shown(&file.path))),
+            Ok(true) => {
+                self.sent(file);
+                if !still {
+                    self.shared.lock().progress.changed += 1;
+                    (self.shared.on_failure)(&format!("{} changed while it was read", shown(&file.path)));
+                }
+            }
+        }
+    }
+
+    fn sent(&self, file: &File) {
+        let mut state = self.shared.lock();
+        state.progress.files_sent += 1;
+        state.progress.bytes_sent += file.len;
+        drop(state);
+        (self.shared.on_file)(&shown(&file.path));
+    }
+
+    // --- chunks ---
+
+    /// Sends the first chunks of a file; its content follows when they are answered.
+    fn outline(&mut self, mut outlined: Box<Outlined>) -> Result<(), Over> {
+        match self.extend(&mut outlined) {
+            Ok(()) if outlined.outline.ahead() > 0 => {
+                self.outlined.push_back(outlined);
+                Ok(())
+            }
+            // It is empty or cannot be read: that is found again, and told, where its content is sent.
+            Ok(()) | Err(_) => self.send_chunks(outlined),
+        }
+    }
+
+    fn extend(&mut self, outlined: &mut Outlined) -> io::Result<()> {
+        let Outlined { file, fd, outline } = outlined;
+        while outline.ahead() < RECORDS_AHEAD && !outline.is_whole() {
+            let chunks = outline.next(fd)?;
+            if !chunks.is_empty() {
+                self.writer.chunks(file.id, &chunks, &mut self.out);
+            }
+        }
+        Ok(())
+    }
+
+    fn take_answers(&mut self, answers: impl IntoIterator<Item = (u64, Vec<u32>)>) {
+        for (id, runs) in answers {
+            if let Some(outlined) = self.outlined.iter_mut().find(|o| o.file.id == id) {
+                outlined.outline.answer(runs);
+            }
+        }
+    }
+
+    /// Sends what is needed of a file, record by record, and further chunks in time.
+    fn send_chunks(&mut self, mut outlined: Box<Outlined>) -> Result<(), Over> {
+        self.writer.begin(outlined.file.id, &mut self.out);
+        let read = self.needed_content(&mut outlined)?;
+        let Outlined { file, fd, outline } = &*outlined;
+        self.ended(file, fd, read.map(|all| all && outline.len() == file.len), &outline.digest());
+        Ok(())
+    }
+
+    fn needed_content(&mut self, outlined: &mut Outlined) -> Result<io::Result<bool>, Over> {
+        loop {
+            if let Err(e) = self.extend(outlined) {
+                return Ok(Err(e));
+            }
+            if outlined.outline.ahead() == 0 {
+                return Ok(Ok(true));
+            }
+            while !outlined.outline.is_answered() {
+                self.hand_on()?;
+                self.await_answers(outlined)?;
+            }
+            let Some(needed) = outlined.outline.needed() else {
+                return Ok(Err(io::Error::other("the receiver's answer does not fit")));
+            };
+            for (offset, len) in needed {
+                match self.span(&outlined.fd, offset, offset + len, None)? {
+                    Ok(true) => {}
+                    short => return Ok(short),
+                }
+            }
+        }
+    }
+
+    /// Waits for answers; those for the file in hand go to it.
+    fn await_answers(&mut self, outlined: &mut Outlined) -> Result<(), Over> {
+        let mut state = self.shared.lock();
+        while state.chunk_answers.is_empty() {
+            if state.over {
+                return Err(Over);
+            }
+            state = self.shared.wait(state);
+        }
+        let answers = std::mem::take(&mut state.chunk_answers);
+        drop(state);
+        let (own, others): (Vec<_>, Vec<_>) = answers.into_iter().partition(|(id, _)| *id == outlined.file.id);
+        own.into_iter().for_each(|(_, runs)| outlined.outline.answer(runs));
+        self.take_answers(others);
+        Ok(())
+    }
+
+    // --- content ---
+
+    /// Sends `len` bytes of content; whether there were so many.
+    fn content(
+        &mut self,
+        fd: &OwnedFd,
+        len: u64,
+        sparse: bool,
+        hash: &mut blake3::Hasher,
+    ) -> Result<io::Result<bool>, Over> {
+        let mut at = 0;
+        while at < len {
+            let mut end = len;
+            if sparse {
+                match next_data(fd, at, len) {
+                    Ok((begin, data_end)) => {
+                        if begin > at {
+                            self.writer.hole(begin - at, &mut self.out);
+                            at = begin;
+                        }
+                        end = data_end;
+                    }
+                    Err(e) => return Ok(Err(e)),
+                }
+            }
+            match self.span(fd, at, end, Some(hash))? {
+                Ok(true) => at = end,
+                short => return Ok(short),
+            }
+        }
+        Ok(Ok(true))
+    }
+
+    /// Sends the bytes from `at` to `end`; whether there were so many.
+    fn span(
+        &mut self,
+        fd: &OwnedFd,
+        mut at: u64,
+        end: u64,
+        mut hash: Option<&mut blake3::Hasher>,
+    ) -> Result<io::Result<bool>, Over> {
+        while at < end {
+            let mut buffer = vec![0; (end - at).min(READ_LEN as u64) as usize];
+            let n = loop {
+                match rustix::io::pread(fd, &mut buffer[..], at) {
+                    Err(Errno::INTR) => {}
+                    Err(e) => return Ok(Err(e.into())),
+                    Ok(n) => break n,
+                }
+            };
+            if n == 0 {
+                return Ok(Ok(false));
+            }
+            if let Some(hash) = &mut hash {
+                hash.update(&buffer[..n]);
+            }
+            self.writer.data(&buffer[..n], &mut self.out);
+            at += n as u64;
+            if self.out.len() >= GATHER_LEN {
+                self.hand_on()?;
+            }
+        }
+        Ok(Ok(true))
+    }
+
+    /// Hands records to the engine, when it has room.
+    fn hand_on(&mut self) -> Result<(), Over> {
+        if self.out.is_empty() {
+            return Ok(());
+        }
+        let mut state = self.shared.lock();
+        while state.records_len >= QUEUE_BYTES && !state.over {
+            state = self.shared.wait(state);
+        }
+        if state.over {
+            return Err(Over);
+        }
+        state.records_len += self.out.len();
+        state.records.push_back(std::mem::take(&mut self.out));
+        self.shared.changed.notify_all();
+        Ok(())
+    }
+}
+
+/// The next run of data at or behind `at`: begin and end; `len` twice if there is none.
+fn next_data(fd: &OwnedFd, at: u64, len: u64) -> io::Result<(u64, u64)> {
+    match rustix::fs::seek(fd, SeekFrom::Data(at)) {
+        Ok(begin) if begin < len => {
+            let end = rustix::fs::seek(fd, SeekFrom::Hole(begin))?;
+            Ok((begin, end.min(len)))
+        }
+        Ok(_) | Err(Errno::NXIO) => Ok((len, len)),
+        // File systems that know no holes.
+        Err(Errno::INVAL) => Ok((at, len)),
+        Err(e) => Err(e.into()),
+    }
+}

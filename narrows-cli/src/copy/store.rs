@@ -1,0 +1,603 @@
+//! The storing end: a sink that takes the entry stream, says which files it wants, and gives every file its name only when
+//! it is whole, checked and, if asked, on the disk.
+
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::io::{self, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use narrows::entry::{
+    ANSWERS_LEN_MAX, Answer, CHUNKS_MAX, Chunk, DIGEST_LEN, Entry, EntryKind, Record, RecordParser, TEXT_LEN_MAX,
+    Wanted,
+};
+use narrows::stream::Notes;
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
+use rustix::io::Errno;
+
+use super::delta::DELTA_MIN;
+use super::hello::{Fsync, StoreOptions};
+use super::meta::{self, Losses, Ownership};
+use super::shown;
+use super::tree::{Tree, split};
+
+/// Files that are brought to the disk together. Each keeps a descriptor open until then, by which it is locked.
+const BATCH_FILES: usize = 512;
+/// Bytes that are brought to the disk together: what a slow disk writes in a few seconds.
+const BATCH_BYTES: u64 = 256 << 20;
+/// Beyond so many files one call for the whole file system costs less than one for each.
+const SYNC_EACH_MAX: usize = 8;
+/// An answer that does not fit any more is sent in the next note.
+const ANSWER_MAX: usize = TEXT_LEN_MAX + 32 + 2 * (CHUNKS_MAX + 1);
+const _: () = assert!(ANSWER_MAX < ANSWERS_LEN_MAX);
+/// Files of which chunks came and no content: each has two descriptors and an index. Our senders have 16.
+const DELTAS_MAX: usize = 64;
+/// Files that are wanted and did not come; our senders have a few thousand.
+const PENDING_MAX: usize = 256 << 10;
+
+mod content;
+mod partial;
+
+use content::{Delta, OpenFile};
+use partial::Partial;
+pub(crate) use partial::is_partial;
+
+/// How the copy went, at this end.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Stored {
+    pub(crate) files: u64,
+    pub(crate) bytes: u64,
+    pub(crate) files_same: u64,
+    pub(crate) failed: u64,
+    /// What could not be kept, in words.
+    pub(crate) losses: Option<String>,
+}
+
+/// Who is told what happens.
+pub(crate) struct Listeners {
+    pub(crate) on_failure: Box<dyn Fn(&str) + Send>,
+    /// Told of every file that is stored.
+    pub(crate) on_file: Box<dyn Fn(&str) + Send>,
+}
+
+impl Listeners {
+    pub(crate) fn none() -> Self {
+        Self { on_failure: Box::new(|_| ()), on_file: Box::new(|_| ()) }
+    }
+}
+
+/// The sink for the engine. A copy of it stays with whoever calls [`EntryStore::finish`].
+#[derive(Clone)]
+pub(crate) struct EntryStore(Arc<Mutex<Store>>);
+
+struct Store {
+    parser: RecordParser,
+    target: Target,
+    answers: Answers,
+}
+
+struct Target {
+    tree: Tree,
+    /// The name that the only file gets instead of its own.
+    rename: Option<Vec<u8>>,
+    options: StoreOptions,
+    ownership: Ownership,
+    losses: Losses,
+    entries: u64,
+    /// Files that are wanted and did not come yet.
+    pending: HashMap<u64, Entry>,
+    /// Files of which chunks came before their content.
+    deltas: HashMap<u64, Delta>,
+    open: Option<OpenFile>,
+    batch: Vec<WholeFile>,
+    batch_bytes: u64,
+    /// Paths of files to which hard links may come.
+    linked: HashMap<u64, Vec<u8>>,
+    /// Links are made when every file has its name.
+    links: Vec<(u64, u64, Vec<u8>)>,
+    /// Folders get their times and modes when nothing more is written into them.
+    folders: Vec<(u64, Entry)>,
+    stored: Stored,
+    listeners: Listeners,
+}
+
+/// Answers on their way into one note.
+struct Answers {
+    notes: Notes,
+    bytes: Vec<u8>,
+    run: Option<(u64, Wanted)>,
+}
+
+struct WholeFile {
+    id: u64,
+    partial: Partial,
+    path: Vec<u8>,
+    len: u64,
+}
+
+impl EntryStore {
+    /// Stores below `tree`; `rename` is the name of a single file.
+    pub(crate) fn new(
+        tree: Tree,
+        rename: Option<Vec<u8>>,
+        options: StoreOptions,
+        notes: Notes,
+        listeners: Listeners,
+    ) -> Self {
+        let target = Target {
+            tree,
+            rename,
+            options,
+            ownership: Ownership::of_this_process(),
+            losses: Losses::default(),
+            entries: 0,
+            pending: HashMap::new(),
+            deltas: HashMap::new(),
+            open: None,
+            batch: Vec::new(),
+            batch_bytes: 0,
+            linked: HashMap::new(),
+            links: Vec::new(),
+            folders: Vec::new(),
+            stored: Stored::default(),
+            listeners,
+        };
+        let answers = Answers { notes, bytes: Vec::new(), run: None };
+        Self(Arc::new(Mutex::new(Store { parser: RecordParser::default(), target, answers })))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Store> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Everything has come: brings the rest to the disk, links, and sets what is known of folders.
+    pub(crate) fn finish(&self) -> io::Result<()> {
+        let store = &mut *self.lock();
+        if !store.parser.is_finished() {
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the copy stops before its end"));
+        }
+        store.target.finish(&mut store.answers);
+        store.answers.send();
+        Ok(())
+    }
+
+    /// The copy ends early: what is whole is stored, and what has begun is kept for the next run.
+    pub(crate) fn abandon(&self) {
+        let store = &mut *self.lock();
+        store.target.store_batch(&mut store.answers);
+        if let Some(mut open) = store.target.open.take() {
+            open.keep_partial();
+        }
+    }
+
+    pub(crate) fn stored(&self) -> Stored {
+        let store = self.lock();
+        let target = &store.target;
+        Stored { losses: target.losses.words(), ..target.stored.clone() }
+    }
+}
+
+impl Write for EntryStore {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let Store { parser, target, answers } = &mut *self.lock();
+        parser
+            .push(bytes, |record| {
+                target.take(record, answers);
+                Ok(())
+            })
+            .map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e.to_string()))?;
+        Ok(bytes.len())
+    }
+
+    /// Everything that came was taken: the sender shall hear the answers at once.
+    fn flush(&mut self) -> io::Result<()> {
+        self.lock().answers.send();
+        Ok(())
+    }
+}
+
+impl Answers {
+    fn file(&mut self, wanted: Wanted) {
+        match &mut self.run {
+            Some((count, same)) if *same == wanted => *count += 1,
+            _ => {
+                self.end_run();
+                self.run = Some((1, wanted));
+            }
+        }
+    }
+
+    fn put(&mut self, answer: &Answer) {
+        self.end_run();
+        if self.bytes.len() + ANSWER_MAX > ANSWERS_LEN_MAX {
+            self.send();
+        }
+        answer.put(&mut self.bytes);
+    }
+
+    fn end_run(&mut self) {
+        if let Some((count, wanted)) = self.run.take() {
+            self.put(&Answer::Files { count, wanted });
+        }
+    }
+
+    fn send(&mut self) {
+        self.end_run();
+        if !self.bytes.is_empty() {
+            self.notes.send(&self.bytes);
+            self.bytes.clear();
+        }
+    }
+}
+
+impl Target {
+    fn take(&mut self, record: Record<'_>, answers: &mut Answers) {
+        match record {
+            Record::Entry(entry) => {
+                let id = self.entries;
+                self.entries += 1;
+                self.announced(id, entry, answers);
+            }
+            Record::Begin { id } => self.begin(id, answers),
+            Record::Data(bytes) => {
+                if let Some(open) = &mut self.open {
+                    open.write(bytes);
+                }
+            }
+            Record::Hole(len) => {
+                if let Some(open) = &mut self.open {
+                    open.hole(len);
+                }
+            }
+            Record::Chunks { id, chunks } => self.chunks(id, &chunks, answers),
+            Record::End { whole, digest } => self.end(whole, &digest, answers),
+            Record::Failed { text } => {
+                self.stored.failed += 1;
+                // Any text of the peer's may come here.
+                (self.listeners.on_failure)(&shown(text.as_bytes()));
+            }
+            Record::Finish { .. } => {}
+        }
+    }
+
+    fn failed(&mut self, id: u64, text: String, answers: &mut Answers) {
+        self.stored.failed += 1;
+        (self.listeners.on_failure)(&text);
+        answers.put(&Answer::Failed { id, text });
+    }
+
+    // --- entries ---
+
+    fn announced(&mut self, id: u64, mut entry: Entry, answers: &mut Answers) {
+        if let Some(name) = &self.rename {
+            entry.path.clone_from(name);
+        }
+        if self.options.dry_run && !matches!(entry.kind, EntryKind::File { .. }) {
+            return;
+        }
+        let path = entry.path.clone();
+        if let EntryKind::File { linked: true, .. } = entry.kind {
+            self.linked.insert(id, path.clone());
+        }
+        let result = match &entry.kind {
+            EntryKind::File { .. } => return self.announced_file(id, entry, answers),
+            EntryKind::Folder => self.make_folder(id, entry),
+            EntryKind::HardLink { of } => {
+                self.links.push((id, *of, path.clone()));
+                Ok(())
+            }
+            EntryKind::Symlink { .. } => self.make_special(&entry, true),
+            EntryKind::Fifo | EntryKind::CharDevice { .. } | EntryKind::BlockDevice { .. } => {
+                self.make_special(&entry, self.options.devices)
+            }
+        };
+        if let Err(e) = result {
+            self.failed(id, format!("cannot store {}: {}", shown(&path), e_text(&e)), answers);
+        }
+    }
+
+    fn announced_file(&mut self, id: u64, entry: Entry, answers: &mut Answers) {
+        let full = self.pending.len() >= PENDING_MAX;
+        let wanted = match self.compare(&entry) {
+            // Its folder would be made first.
+            Err(e) if self.options.dry_run && e.kind() == io::ErrorKind::NotFound => Wanted::Whole,
+            Err(e) => {
+                answers.file(Wanted::No);
+                return self.failed(id, format!("cannot store {}: {}", shown(&entry.path), e_text(&e)), answers);
+            }
+            Ok(Wanted::No) => {
+                self.stored.files_same += 1;
+                Wanted::No
+            }
+            Ok(_) if full => {
+                answers.file(Wanted::No);
+                return self.failed(id, "too many files are announced and not sent".into(), answers);
+            }
+            Ok(wanted) => wanted,
+        };
+        answers.file(wanted);
+        if wanted != Wanted::No && self.options.dry_run {
+            self.stored.files += 1;
+            (self.listeners.on_file)(&shown(&entry.path));
+        } else if wanted != Wanted::No {
+            self.pending.insert(id, entry);
+        }
+    }
+
+    /// What of the file is there already: all, by length and time (then what is known of it is brought up to date), or an
+    /// earlier state of it, or what a copy left that was cut off.
+    fn compare(&mut self, entry: &Entry) -> io::Result<Wanted> {
+        let (folder, name) = self.tree.parent(&entry.path)?;
+        let EntryKind::File { len, .. } = entry.kind else { return Ok(Wanted::No) };
+        let large = |len: i64| len as u64 >= DELTA_MIN;
+        let stat = match rustix::fs::statat(&folder, &name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => Some(stat),
+            Err(Errno::NOENT) => None,
+            Err(e) => return Err(e.into()),
+        };
+        let mut earlier = false;
+        match stat.as_ref().map(|s| FileType::from_raw_mode(s.st_mode)).zip(stat) {
+            Some((FileType::Directory, _)) => return Err(io::Error::other("a folder of that name is in the way")),
+            Some((FileType::RegularFile, stat)) => {
+                if stat.st_size as u64 == len && meta::same_time(&stat, entry) {
+                    self.bring_up_to_date(entry, &stat);
+                    return Ok(Wanted::No);
+                }
+                earlier = large(stat.st_size);
+            }
+            _ => {}
+        }
+        if len >= DELTA_MIN && !earlier {
+            let partial = rustix::fs::statat(&folder, partial::name(&name, 0), AtFlags::SYMLINK_NOFOLLOW);
+            earlier = partial.is_ok_and(|s| large(s.st_size));
+        }
+        Ok(if earlier && len >= DELTA_MIN { Wanted::Chunks } else { Wanted::Whole })
+    }
+
+    fn bring_up_to_date(&mut self, entry: &Entry, stat: &Stat) {
+        if !self.options.dry_run
+            && !meta::is_applied(stat, entry, self.ownership)
+            && let Ok(file) = self.tree.open_below(&entry.path, OFlags::RDONLY | OFlags::NONBLOCK)
+        {
+            meta::apply(file.as_fd(), entry, self.ownership, &mut self.losses);
+        }
+    }
+
+    fn make_folder(&mut self, id: u64, entry: Entry) -> io::Result<()> {
+        if !entry.path.is_empty() {
+            let (parent, name) = self.tree.parent(&entry.path)?;
+            // Nobody else may look in before it has its own mode; this program must be able to write.
+            match rustix::fs::mkdirat(&parent, &name, Mode::RWXU) {
+                Ok(()) => {}
+                Err(Errno::EXIST) => {
+                    let stat = rustix::fs::statat(&parent, &name, AtFlags::SYMLINK_NOFOLLOW)?;
+                    match FileType::from_raw_mode(stat.st_mode) {
+                        FileType::Directory => self.reuse_folder(&entry.path, &stat)?,
+                        FileType::Symlink => {
+                            return Err(io::Error::other(
+                                "a symbolic link is in the way; remove it, or copy to where it leads",
+                            ));
+                        }
+                        _ => return Err(io::Error::other("a file of that name is in the way")),
+                    }
+                }
+                Err(e) => return Err(e.into()),
+            }
+        }
+        self.folders.push((id, entry));
+        Ok(())
+    }
+
+    /// A folder that was there: it may be read-only, and temporary files of killed copies may lie in it.
+    fn reuse_folder(&mut self, path: &[u8], stat: &Stat) -> io::Result<()> {
+        let folder = self.tree.open_below(path, OFlags::RDONLY | OFlags::DIRECTORY)?;
+        if stat.st_mode & 0o300 != 0o300 && stat.st_uid == rustix::process::geteuid().as_raw() {
+            rustix::fs::fchmod(&folder, Mode::from_raw_mode(stat.st_mode & 0o7777 | 0o700))?;
+        }
+        for entry in rustix::fs::Dir::read_from(&folder)?.flatten() {
+            let name = entry.file_name().to_bytes();
+            if is_partial(name) {
+                self.stale(&folder, OsStr::from_bytes(name));
+            }
+        }
+        Ok(())
+    }
+
+    /// A link, fifo or device: made under another name and renamed, so that what was there is replaced at once.
+    fn make_special(&mut self, entry: &Entry, wanted: bool) -> io::Result<()> {
+        if !wanted {
+            return Err(io::Error::other("it is a fifo or device; --devices copies them"));
+        }
+        let (folder, name) = self.tree.parent(&entry.path)?;
+        if let EntryKind::Symlink { target } = &entry.kind
+            && rustix::fs::readlinkat(&folder, &name, Vec::new()).is_ok_and(|there| there.to_bytes() == target)
+        {
+            meta::apply_by_name(&folder, &name, entry, self.ownership, &mut self.losses);
+            return Ok(());
+        }
+        let partial = partial::name(&name, partial::TRIES);
+        let _ = rustix::fs::unlinkat(&folder, &partial, AtFlags::empty());
+        let mode = Mode::RUSR | Mode::WUSR;
+        match &entry.kind {
+            EntryKind::Symlink { target } => rustix::fs::symlinkat(OsStr::from_bytes(target), &folder, &partial)?,
+            EntryKind::Fifo => rustix::fs::mknodat(&folder, &partial, FileType::Fifo, mode, 0)?,
+            EntryKind::CharDevice { major, minor } => {
+                let device = rustix::fs::makedev(*major, *minor);
+                rustix::fs::mknodat(&folder, &partial, FileType::CharacterDevice, mode, device)?;
+            }
+            EntryKind::BlockDevice { major, minor } => {
+                let device = rustix::fs::makedev(*major, *minor);
+                rustix::fs::mknodat(&folder, &partial, FileType::BlockDevice, mode, device)?;
+            }
+            EntryKind::File { .. } | EntryKind::Folder | EntryKind::HardLink { .. } => return Ok(()),
+        }
+        meta::apply_by_name(&folder, &partial, entry, self.ownership, &mut self.losses);
+        let renamed = partial::rename(&folder, &partial, &name);
+        if renamed.is_err() {
+            let _ = rustix::fs::unlinkat(&folder, &partial, AtFlags::empty());
+        }
+        renamed
+    }
+
+    /// What a copy left that was cut off: long ones are kept until their file comes, and are used then.
+    fn stale(&self, folder: &OwnedFd, name: &OsStr) {
+        let long =
+            rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW).is_ok_and(|s| s.st_size as u64 >= DELTA_MIN);
+        if !long {
+            partial::remove_stale(folder, name);
+        }
+    }
+
+    // --- content ---
+
+    /// Says which chunks of a file are here.
+    fn chunks(&mut self, id: u64, chunks: &[Chunk], answers: &mut Answers) {
+        let open = self.open.as_mut().filter(|open| open.id == id);
+        let delta = match open {
+            Some(open) => open.delta.as_mut(),
+            None => self.delta(id),
+        };
+        let runs = match delta {
+            Some(delta) => delta.find(chunks),
+            // A file that failed meanwhile: whatever comes of it is passed over.
+            None => vec![0, chunks.len() as u32],
+        };
+        answers.put(&Answer::Chunks { id, runs });
+    }
+
+    fn delta(&mut self, id: u64) -> Option<&mut Delta> {
+        let entry = self.pending.get(&id)?;
+        if self.deltas.len() >= DELTAS_MAX && !self.deltas.contains_key(&id) {
+            return None;
+        }
+        if let std::collections::hash_map::Entry::Vacant(vacant) = self.deltas.entry(id) {
+            let (folder, name) = self.tree.parent(&entry.path).ok()?;
+            let mut files: Vec<OwnedFd> = partial::take_stale(&folder, &name).into_iter().collect();
+            let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+            let old = rustix::fs::openat(&folder, &name, flags, Mode::empty()).ok();
+            files.extend(old.filter(|f| {
+                rustix::fs::fstat(f).is_ok_and(|s| FileType::from_raw_mode(s.st_mode) == FileType::RegularFile)
+            }));
+            vacant.insert(Delta::new(files));
+        }
+        self.deltas.get_mut(&id)
+    }
+
+    fn begin(&mut self, id: u64, answers: &mut Answers) {
+        // A file that was not asked for is passed over.
+        let Some(entry) = self.pending.remove(&id) else { return };
+        let delta = self.deltas.remove(&id);
+        let created = self.tree.parent(&entry.path).and_then(|(folder, name)| Partial::create(folder, &name));
+        match created {
+            Ok(partial) => self.open = Some(OpenFile::new(id, entry, partial, delta)),
+            Err(e) => self.failed(id, format!("cannot store {}: {}", shown(&entry.path), e_text(&e)), answers),
+        }
+    }
+
+    fn end(&mut self, whole: bool, digest: &[u8; DIGEST_LEN], answers: &mut Answers) {
+        let Some(mut open) = self.open.take() else { return };
+        if !whole {
+            // The sender says why.
+            return;
+        }
+        if let Err(e) = open.complete(digest) {
+            let text = format!("cannot store {}: {}", shown(&open.entry.path), e_text(&e));
+            return self.failed(open.id, text, answers);
+        }
+        meta::apply(open.partial.file.as_fd(), &open.entry, self.ownership, &mut self.losses);
+        let path = std::mem::take(&mut open.entry.path);
+        self.batch_bytes += open.at;
+        self.batch.push(WholeFile { id: open.id, partial: open.partial, path, len: open.at });
+        let many = self.batch.len() >= BATCH_FILES || self.batch_bytes >= BATCH_BYTES;
+        if many || self.options.fsync != Fsync::Batch {
+            self.store_batch(answers);
+        }
+    }
+
+    /// Brings the files of the batch to the disk and gives them their names.
+    fn store_batch(&mut self, answers: &mut Answers) {
+        let batch = std::mem::take(&mut self.batch);
+        self.batch_bytes = 0;
+        let together = self.options.fsync == Fsync::Batch && batch.len() > SYNC_EACH_MAX;
+        let all = if together { rustix::fs::syncfs(self.tree.root()) } else { Ok(()) };
+        for mut file in batch {
+            let mut result = all;
+            if result.is_ok() && !together && self.options.fsync != Fsync::None {
+                result = rustix::fs::fdatasync(&file.partial.file);
+            }
+            let renamed = result
+                .map_err(io::Error::from)
+                .and_then(|()| file.partial.rename(OsStr::from_bytes(split(&file.path).1)));
+            match renamed {
+                Ok(()) => {
+                    self.stored.files += 1;
+                    self.stored.bytes += file.len;
+                    (self.listeners.on_file)(&shown(&file.path));
+                }
+                Err(e) => {
+                    let text = format!("cannot store {}: {}", shown(&file.path), e_text(&e));
+                    self.failed(file.id, text, answers);
+                }
+            }
+        }
+    }
+
+    // --- the end ---
+
+    fn finish(&mut self, answers: &mut Answers) {
+        if self.options.dry_run {
+            return;
+        }
+        self.store_batch(answers);
+        for (id, of, path) in std::mem::take(&mut self.links) {
+            if let Err(e) = self.link(of, &path) {
+                self.failed(id, format!("cannot link {}: {}", shown(&path), e_text(&e)), answers);
+            }
+        }
+        // The innermost first: what is set on a folder may forbid to reach what is in it.
+        while let Some((id, entry)) = self.folders.pop() {
+            let opened = if entry.path.is_empty() {
+                self.tree.root().try_clone()
+            } else {
+                self.tree.open_below(&entry.path, OFlags::RDONLY | OFlags::DIRECTORY)
+            };
+            match opened {
+                Ok(folder) => meta::apply(folder.as_fd(), &entry, self.ownership, &mut self.losses),
+                Err(e) => self.failed(id, format!("cannot complete {}: {}", shown(&entry.path), e_text(&e)), answers),
+            }
+        }
+        if self.options.fsync != Fsync::None
+            && self.stored.files > 0
+            && let Err(e) = rustix::fs::syncfs(self.tree.root())
+        {
+            self.failed(0, format!("cannot bring the names to the disk: {e}"), answers);
+        }
+    }
+
+    fn link(&mut self, of: u64, path: &[u8]) -> io::Result<()> {
+        let first = self.linked.get(&of).cloned();
+        let first = first.ok_or_else(|| io::Error::other("the file that it belongs to was not named"))?;
+        let (from, from_name) = self.tree.parent(&first)?;
+        let (to, name) = self.tree.parent(path)?;
+        let there = rustix::fs::statat(&from, &from_name, AtFlags::SYMLINK_NOFOLLOW)?;
+        if rustix::fs::statat(&to, &name, AtFlags::SYMLINK_NOFOLLOW)
+            .is_ok_and(|s| (s.st_dev, s.st_ino) == (there.st_dev, there.st_ino))
+        {
+            return Ok(());
+        }
+        let partial = partial::name(&name, partial::TRIES);
+        let _ = rustix::fs::unlinkat(&to, &partial, AtFlags::empty());
+        rustix::fs::linkat(&from, &from_name, &to, &partial, AtFlags::empty())?;
+        let renamed = partial::rename(&to, &partial, &name);
+        if renamed.is_err() {
+            let _ = rustix::fs::unlinkat(&to, &partial, AtFlags::empty());
+        }
+        renamed
+    }
+}
+
+/// What the system says, without its number.
+fn e_text(e: &io::Error) -> String {
+    crate::report::without_os_numbers(&e.to_string())
+}

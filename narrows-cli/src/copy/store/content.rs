@@ -1,0 +1,169 @@
+//! The content of one file as it comes.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::OwnedFd;
+
+use narrows::entry::{Chunk, DIGEST_LEN, Entry, EntryKind};
+use rustix::io::Errno;
+
+use super::partial::Partial;
+use crate::copy::delta::{Basis, DELTA_MIN, Piece};
+
+/// What is taken from an earlier state is copied in pieces of this length.
+const COPY_LEN: usize = 256 << 10;
+
+/// What of a file comes, and what is here.
+pub(super) struct Delta {
+    basis: Basis,
+    plan: VecDeque<Piece>,
+    /// Where the next chunks begin.
+    offset: u64,
+}
+
+impl Delta {
+    pub(super) fn new(files: Vec<OwnedFd>) -> Self {
+        Self { basis: Basis::new(files), plan: VecDeque::new(), offset: 0 }
+    }
+
+    /// Plans for the next chunks, and says which are here.
+    pub(super) fn find(&mut self, chunks: &[Chunk]) -> Vec<u32> {
+        let (pieces, runs) = self.basis.find(self.offset, chunks);
+        self.offset += chunks.iter().map(|c| u64::from(c.len)).sum::<u64>();
+        self.plan.extend(pieces);
+        runs
+    }
+}
+
+pub(super) struct OpenFile {
+    pub(super) id: u64,
+    pub(super) entry: Entry,
+    pub(super) partial: Partial,
+    pub(super) delta: Option<Delta>,
+    hash: blake3::Hasher,
+    pub(super) at: u64,
+    /// The first failure: what follows of the file is passed over.
+    failed: Option<io::Error>,
+}
+
+impl OpenFile {
+    pub(super) fn new(id: u64, entry: Entry, partial: Partial, delta: Option<Delta>) -> Self {
+        Self { id, entry, partial, delta, hash: blake3::Hasher::new(), at: 0, failed: None }
+    }
+
+    /// Takes content that came.
+    pub(super) fn write(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() && self.failed.is_none() {
+            let len = match self.next_need() {
+                Ok(need) => need.min(bytes.len() as u64) as usize,
+                Err(e) => return self.failed = Some(e),
+            };
+            let (now, rest) = bytes.split_at(len);
+            self.needed(len as u64);
+            if let Err(e) = self.append(now) {
+                self.failed = Some(e);
+            }
+            bytes = rest;
+        }
+    }
+
+    pub(super) fn hole(&mut self, len: u64) {
+        self.at = self.at.saturating_add(len);
+    }
+
+    /// Everything came: the rest is taken from what is here, and all is compared with what the sender read.
+    pub(super) fn complete(&mut self, digest: &[u8; DIGEST_LEN]) -> io::Result<()> {
+        if self.failed.is_none() {
+            self.failed = self.take_here().err();
+        }
+        if let Some(e) = self.failed.take() {
+            return Err(e);
+        }
+        let EntryKind::File { len, .. } = self.entry.kind else { return Err(io::Error::other("it is no file")) };
+        if self.at != len {
+            return Err(io::Error::other("its length is not what was announced"));
+        }
+        if self.hash.finalize().as_bytes() != digest {
+            return Err(io::Error::other("its content is not what was read; copy it again"));
+        }
+        // A hole at the end.
+        Ok(rustix::fs::ftruncate(&self.partial.file, len)?)
+    }
+
+    /// Leaves what came to the next run, if it is worth it.
+    pub(super) fn keep_partial(&mut self) {
+        if self.failed.is_none() && self.at >= DELTA_MIN {
+            self.partial.keep();
+        }
+    }
+
+    /// How much of what comes belongs here; what is here before it is taken first.
+    fn next_need(&mut self) -> io::Result<u64> {
+        if self.delta.is_none() {
+            return Ok(u64::MAX);
+        }
+        self.take_here()?;
+        match self.delta.as_ref().and_then(|d| d.plan.front()) {
+            Some(Piece::Need { len }) => Ok(*len),
+            _ => Err(io::Error::other("more came than was asked for")),
+        }
+    }
+
+    fn needed(&mut self, len: u64) {
+        let Some(delta) = &mut self.delta else { return };
+        if let Some(Piece::Need { len: left }) = delta.plan.front_mut() {
+            *left -= len;
+            if *left == 0 {
+                delta.plan.pop_front();
+            }
+        }
+    }
+
+    fn take_here(&mut self) -> io::Result<()> {
+        let Some(mut delta) = self.delta.take() else { return Ok(()) };
+        let mut result = Ok(());
+        let mut buffer = Vec::new();
+        while let Some(&Piece::Have { file, offset, len }) = delta.plan.front()
+            && result.is_ok()
+        {
+            delta.plan.pop_front();
+            result = self.copy(delta.basis.file(file), offset, len, &mut buffer);
+        }
+        self.delta = Some(delta);
+        result
+    }
+
+    fn copy(&mut self, from: &OwnedFd, mut offset: u64, mut len: u64, buffer: &mut Vec<u8>) -> io::Result<()> {
+        buffer.resize(COPY_LEN, 0);
+        while len > 0 {
+            let want = len.min(COPY_LEN as u64) as usize;
+            match rustix::io::pread(from, &mut buffer[..want], offset) {
+                Ok(0) => return Err(io::Error::other("what was here changed meanwhile; copy it again")),
+                Ok(n) => {
+                    self.append(&buffer[..n])?;
+                    offset += n as u64;
+                    len -= n as u64;
+                }
+                Err(Errno::INTR) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+        Ok(())
+    }
+
+    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.hash.update(bytes);
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            match rustix::io::pwrite(&self.partial.file, rest, self.at) {
+                Ok(n) => {
+                    self.at += n as u64;
+                    rest = &rest[n..];
+                }
+                Err(Errno::INTR) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+        Ok(())
+    }
+}

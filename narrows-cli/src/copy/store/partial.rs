@@ -1,0 +1,108 @@
+//! Temporary files beside their targets.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::sync::Arc;
+
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+
+const PREFIX: &[u8] = b".narrows-";
+const SUFFIX: &[u8] = b".partial";
+/// Other copies to the same name that run at this moment.
+pub(super) const TRIES: u32 = 8;
+
+/// A temporary file; removed unless it is renamed or kept.
+pub(super) struct Partial {
+    folder: Arc<OwnedFd>,
+    name: OsString,
+    pub(super) file: OwnedFd,
+    kept: bool,
+}
+
+impl Partial {
+    pub(super) fn create(folder: Arc<OwnedFd>, target: &OsStr) -> io::Result<Self> {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        for attempt in 0..TRIES {
+            let name = name(target, attempt);
+            let create = || rustix::fs::openat(&folder, &name, flags, Mode::RUSR | Mode::WUSR);
+            let created = match create() {
+                Err(Errno::EXIST) if remove_stale(&*folder, &name) => create(),
+                result => result,
+            };
+            match created {
+                Ok(file) => {
+                    // Tells other copies that it is in use. Where files cannot be locked, two copies to one name may meet.
+                    let _ = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive);
+                    return Ok(Self { folder, name, file, kept: false });
+                }
+                Err(Errno::EXIST) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+        Err(io::Error::other("other copies are writing this file"))
+    }
+
+    /// Gives the file its own name.
+    pub(super) fn rename(&mut self, target: &OsStr) -> io::Result<()> {
+        rename(&self.folder, &self.name, target)?;
+        self.kept = true;
+        Ok(())
+    }
+
+    /// Leaves it to the next run.
+    pub(super) fn keep(&mut self) {
+        self.kept = true;
+    }
+}
+
+impl Drop for Partial {
+    fn drop(&mut self) {
+        if !self.kept {
+            let _ = rustix::fs::unlinkat(&self.folder, &self.name, AtFlags::empty());
+        }
+    }
+}
+
+pub(crate) fn is_partial(name: &[u8]) -> bool {
+    name.starts_with(PREFIX) && name.ends_with(SUFFIX)
+}
+
+pub(super) fn rename(folder: &OwnedFd, from: &OsStr, to: &OsStr) -> io::Result<()> {
+    match rustix::fs::renameat(folder, from, folder, to) {
+        Err(Errno::ISDIR) => Err(io::Error::other("a folder of that name is in the way")),
+        result => Ok(result?),
+    }
+}
+
+/// The same for the same name in every run, so that the next run finds what a killed one left; short, whatever the name is.
+pub(super) fn name(target: &OsStr, attempt: u32) -> OsString {
+    let hash = blake3::hash(target.as_bytes()).to_hex();
+    let mut name = PREFIX.to_vec();
+    name.extend_from_slice(&hash.as_bytes()[..24]);
+    if attempt > 0 {
+        name.extend_from_slice(format!("-{attempt}").as_bytes());
+    }
+    name.extend_from_slice(SUFFIX);
+    OsString::from_vec(name)
+}
+
+/// Removes a temporary file that no running copy holds; whether it is gone.
+pub(super) fn remove_stale(folder: impl AsFd, name: &OsStr) -> bool {
+    open_stale(&folder, name).is_some()
+}
+
+/// Takes what an earlier copy of this target left: it has no name any more, but its content.
+pub(super) fn take_stale(folder: &OwnedFd, target: &OsStr) -> Option<OwnedFd> {
+    open_stale(folder, &name(target, 0))
+}
+
+fn open_stale(folder: impl AsFd, name: &OsStr) -> Option<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = rustix::fs::openat(&folder, name, flags, Mode::empty()).ok()?;
+    rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).ok()?;
+    rustix::fs::unlinkat(&folder, name, AtFlags::empty()).ok()?;
+    Some(file)
+}

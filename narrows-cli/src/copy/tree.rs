@@ -1,0 +1,145 @@
+//! A folder that paths cannot leave: every access is by descriptor below its root and follows no symbolic link, so that a
+//! link that is planted before or during the copy leads nowhere.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use rustix::fs::{Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
+
+/// Folders that are kept open: files come folder by folder, so few are needed.
+const OPEN_MAX: usize = 16;
+
+pub(crate) struct Tree {
+    root: Arc<OwnedFd>,
+    /// The latest folders, the newest last.
+    open: Vec<(Vec<u8>, Arc<OwnedFd>)>,
+    no_openat2: bool,
+    /// A name at the top that stands for another: a link that the user named.
+    alias: Option<(Vec<u8>, Vec<u8>)>,
+}
+
+impl Tree {
+    /// The root itself may be reached through symbolic links: its path is the user's own.
+    pub(crate) fn open(root: &Path) -> io::Result<Self> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = rustix::fs::open(root, flags, Mode::empty())?;
+        Ok(Self { root: Arc::new(root), open: Vec::new(), no_openat2: false, alias: None })
+    }
+
+    /// A folder in which nothing is found: it has no name any more.
+    pub(crate) fn empty() -> io::Result<Self> {
+        let folder = tempfile::tempdir()?;
+        let tree = Self::open(folder.path())?;
+        folder.close()?;
+        Ok(tree)
+    }
+
+    /// The same folder for another thread.
+    pub(crate) fn try_clone(&self) -> io::Result<Self> {
+        let root = Arc::clone(&self.root);
+        Ok(Self { root, open: Vec::new(), no_openat2: self.no_openat2, alias: self.alias.clone() })
+    }
+
+    /// From now on `name` at the top means `real`.
+    pub(crate) fn alias(&mut self, name: &[u8], real: &[u8]) {
+        self.alias = Some((name.to_vec(), real.to_vec()));
+    }
+
+    fn real<'p>(&'p self, path: &'p [u8]) -> &'p [u8] {
+        self.alias.as_ref().filter(|(name, _)| name == path).map_or(path, |(_, real)| real)
+    }
+
+    pub(crate) fn root(&self) -> &OwnedFd {
+        &self.root
+    }
+
+    /// The folder `path`, for access to what is in it.
+    pub(crate) fn folder(&mut self, path: &[u8]) -> io::Result<Arc<OwnedFd>> {
+        if path.is_empty() {
+            return Ok(Arc::clone(&self.root));
+        }
+        if let Some(at) = self.open.iter().position(|(p, _)| p == path) {
+            let found = self.open.remove(at);
+            let folder = Arc::clone(&found.1);
+            self.open.push(found);
+            return Ok(folder);
+        }
+        let folder = Arc::new(self.open_below(path, OFlags::PATH | OFlags::DIRECTORY)?);
+        if self.open.len() == OPEN_MAX {
+            self.open.remove(0);
+        }
+        self.open.push((path.to_vec(), Arc::clone(&folder)));
+        Ok(folder)
+    }
+
+    /// The folder that `path` is in, and its name there. The root has no name.
+    pub(crate) fn parent(&mut self, path: &[u8]) -> io::Result<(Arc<OwnedFd>, OsString)> {
+        let (folder, name) = split(self.real(path));
+        if name.is_empty() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the root of the copy cannot be replaced"));
+        }
+        let (folder, name) = (folder.to_vec(), OsStr::from_bytes(name).to_owned());
+        Ok((self.folder(&folder)?, name))
+    }
+
+    /// Opens `path` without following any symbolic link.
+    pub(crate) fn open_below(&mut self, path: &[u8], flags: OFlags) -> io::Result<OwnedFd> {
+        let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let path = &self.real(path).to_vec()[..];
+        if !self.no_openat2 {
+            let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+            match rustix::fs::openat2(&self.root, path, flags, Mode::empty(), resolve) {
+                // Kernels before 5.6, and sandboxes that know no such call.
+                Err(Errno::NOSYS | Errno::PERM) => self.no_openat2 = true,
+                result => return Ok(result?),
+            }
+        }
+        // Component by component, none of them `..`, is as safe and slower.
+        let (folder, name) = split(path);
+        let step = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mut at = Arc::clone(&self.root);
+        for part in folder.split(|b| *b == b'/').filter(|part| !part.is_empty()) {
+            at = Arc::new(rustix::fs::openat(at.as_fd(), part, step, Mode::empty())?);
+        }
+        Ok(rustix::fs::openat(at.as_fd(), name, flags, Mode::empty())?)
+    }
+}
+
+/// Folder and name of a path.
+pub(crate) fn split(path: &[u8]) -> (&[u8], &[u8]) {
+    match path.iter().rposition(|b| *b == b'/') {
+        Some(at) => (&path[..at], &path[at + 1..]),
+        None => (&[], path),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn no_link_is_followed_below_the_root() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().join("root");
+        std::fs::create_dir_all(root.join("a/b")).unwrap();
+        std::fs::write(root.join("a/b/file"), "x").unwrap();
+        std::fs::create_dir(dir.path().join("outside")).unwrap();
+        symlink("../outside", root.join("out")).unwrap();
+        symlink("a", root.join("inner")).unwrap();
+        for no_openat2 in [false, true] {
+            let mut tree = Tree { no_openat2, ..Tree::open(&root).unwrap() };
+            assert!(tree.open_below(b"a/b/file", OFlags::RDONLY).is_ok());
+            assert!(tree.folder(b"a/b").is_ok());
+            for bad in [&b"out"[..], b"out/x", b"inner", b"inner/b"] {
+                assert!(tree.folder(bad).is_err(), "{bad:?}");
+                assert!(tree.open_below(bad, OFlags::RDONLY).is_err(), "{bad:?}");
+            }
+        }
+    }
+}
