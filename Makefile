@@ -7,7 +7,7 @@ SMOKE_SECONDS = 5
 ROUNDS = 3
 SECONDS = 60
 
-.PHONY: all demo test test-full bench fuzz check-tools check-rust-components
+.PHONY: all demo test test-full bench bench-cp fuzz check-tools check-rust-components
 
 all: check-tools
 	$(CARGO) build --release
@@ -32,6 +32,11 @@ bench: check-tools
 	$(CARGO) build --release
 	./target/release/narrows-lab bench $(if $(CORPUS),--corpus $(CORPUS),--parts store,pipe,latency,memory) \
 		--rounds $(ROUNDS) --output docs/experiments/bench.json
+
+# Against scp, rsync and tar with zstd, through an OpenSSH server of its own: needs root, sshd, rsync, zstd and CORPUS=DIR.
+bench-cp: check-tools
+	$(CARGO) build --release
+	./target/release/narrows-lab bench --parts cp --corpus $(CORPUS) --rounds $(ROUNDS) --output docs/experiments/bench-cp.json
 
 fuzz: check-tools
 	fuzz/run.sh $(SECONDS)

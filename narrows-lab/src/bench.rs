@@ -12,12 +12,15 @@ use serde_json::{Value, json};
 
 use crate::report::About;
 
+mod copy;
 mod links;
+mod relay;
 
 /// Compare Narrows with plain, fixed methods and other programs in real time
 ///
 /// Parts: `store` (2 GiB over loopback against nc), `pipe` (against zstd -3), `links` (every pool over shaped links, in a
-/// network namespace of its own, `send` and `recv` against nc and fixed methods), `latency` (a lone 100-byte write), `memory`.
+/// network namespace of its own, `send` and `recv` against nc and fixed methods), `latency` (a lone 100-byte write), `memory`,
+/// and, not by default, `cp` (against scp, rsync and tar with zstd through an OpenSSH server of its own; needs root).
 /// All runs are interleaved, every byte is compared, and every sample is kept in the result.
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -33,7 +36,7 @@ pub(crate) struct Args {
     /// Mbit/s of the shaped links; 0 is unshaped
     #[arg(long, value_delimiter = ',', default_value = "10,100,1000,0")]
     links: Vec<u32>,
-    /// Only these pools
+    /// Only these pools; of `cp` only these copies: file, small, file-again, small-again
     #[arg(long, value_delimiter = ',')]
     pools: Vec<String>,
     /// Where the result goes, every sample in it
@@ -65,6 +68,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             "latency" => latency(args.rounds)?,
             "memory" => memory()?,
             "links" => links::run(args)?,
+            "cp" => copy::run(args)?,
             _ => bail!("there is no part '{part}'"),
         };
         parts.insert(part.clone(), result);

@@ -1,0 +1,267 @@
+//! `narrows cp` against scp, rsync and tar with zstd, through a real OpenSSH server of the bench's own.
+
+use std::fs;
+use std::io::Read;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::{Value, json};
+
+use super::relay::{Relay, Shape};
+use super::{Args, median, mixed, program};
+use crate::units::Rng;
+
+/// Raw bytes of one copy: some seconds of the slowest tool.
+const FILE_BYTES: [(u32, usize); 4] = [(10, 13 << 20), (100, 50 << 20), (1000, 200 << 20), (0, 200 << 20)];
+const SMALL_FILES: [(u32, usize); 4] = [(10, 1000), (100, 10_000), (1000, 10_000), (0, 10_000)];
+const RTTS_MS: [u64; 2] = [0, 40];
+/// A copy that takes longer is not waited for.
+const PATIENCE_S: &str = "300";
+
+/// What is copied, and what lies at the target before.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Work {
+    File,
+    SmallFiles,
+    /// The same again with 1 % changed.
+    FileAgain,
+    SmallFilesAgain,
+}
+
+impl Work {
+    const ALL: [Self; 4] = [Self::File, Self::SmallFiles, Self::FileAgain, Self::SmallFilesAgain];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::File => "file",
+            Self::SmallFiles => "small",
+            Self::FileAgain => "file-again",
+            Self::SmallFilesAgain => "small-again",
+        }
+    }
+
+    fn again(self) -> bool {
+        matches!(self, Self::FileAgain | Self::SmallFilesAgain)
+    }
+}
+
+/// A tool as a line of shell: `$SRC/` is copied to `$DST/` on `127.0.0.1` by `$SSH`.
+const TOOLS: [(&str, &str); 6] = [
+    ("narrows", "$NARROWS cp -q -r -e \"$SSH\" --remote-narrows $NARROWS $SRC/ 127.0.0.1:$DST/"),
+    ("narrows-nosync", "$NARROWS cp -q -r --fsync none -e \"$SSH\" --remote-narrows $NARROWS $SRC/ 127.0.0.1:$DST/"),
+    ("scp", "scp -q -r -p -F none $SCP $SRC/. 127.0.0.1:$DST/"),
+    ("rsync", "rsync -a -e \"$SSH\" $SRC/ 127.0.0.1:$DST/"),
+    ("rsync-zstd", "rsync -a --zc=zstd --zl=$LEVEL -e \"$SSH\" $SRC/ 127.0.0.1:$DST/"),
+    ("tar-zstd", "tar -C $SRC -cf - . | zstd -q -1 -T0 | $SSH 127.0.0.1 \"zstd -dcq | tar -C $DST -xf -\""),
+];
+
+pub(super) fn run(args: &Args) -> Result<Value> {
+    let folder = tempfile::tempdir()?;
+    let sshd = Sshd::start(folder.path())?;
+    let mut cells = Vec::new();
+    for mbit in &args.links {
+        let source = Sources::make(args, folder.path(), *mbit)?;
+        for rtt_ms in RTTS_MS.into_iter().filter(|ms| *mbit > 0 || *ms == 0) {
+            let shape = Shape { mbit: *mbit, rtt: Duration::from_millis(rtt_ms) };
+            let relay = Relay::start(sshd.port, shape)?;
+            for work in
+                Work::ALL.into_iter().filter(|w| args.pools.is_empty() || args.pools.iter().any(|p| p == w.name()))
+            {
+                cells.push(cell(args, &sshd, &relay, &source, work, *mbit, rtt_ms)?);
+            }
+        }
+    }
+    Ok(json!({ "cells": cells }))
+}
+
+fn cell(
+    args: &Args,
+    sshd: &Sshd,
+    relay: &Relay,
+    source: &Sources,
+    work: Work,
+    mbit: u32,
+    rtt_ms: u64,
+) -> Result<Value> {
+    let mut seconds = vec![Vec::new(); TOOLS.len()];
+    let mut bytes = vec![Vec::new(); TOOLS.len()];
+    for round in 0..args.rounds {
+        for (i, (name, line)) in TOOLS.iter().enumerate() {
+            let target = source.target(work)?;
+            relay.take_bytes();
+            // Without shape the relay would only cost time.
+            let port = if mbit == 0 { sshd.port } else { relay.port };
+            let level = if mbit >= 100 || mbit == 0 { "1" } else { "3" };
+            let begun = Instant::now();
+            let status = Command::new("timeout")
+                .args([PATIENCE_S, "sh", "-c", line])
+                .env("NARROWS", program())
+                .env("SSH", sshd.ssh(port))
+                .env("SCP", sshd.options(port, "-P"))
+                .env("LEVEL", level)
+                .env("SRC", source.of(work))
+                .env("DST", &target)
+                .stdin(Stdio::null())
+                .status()?;
+            seconds[i].push(begun.elapsed().as_secs_f64());
+            bytes[i].push(relay.take_bytes());
+            ensure!(status.success(), "{name} failed");
+            if round == 0 {
+                let same = Command::new("diff").args(["-r", "-q"]).arg(source.of(work)).arg(&target).status()?;
+                ensure!(same.success(), "{name} copied something else");
+            }
+            fs::remove_dir_all(&target)?;
+        }
+    }
+    let middle = |values: &[f64]| median(values.to_vec());
+    let times: Vec<f64> = seconds.iter().map(|s| middle(s)).collect();
+    // The first two are ours.
+    let best = (2..TOOLS.len()).min_by(|a, b| times[*a].total_cmp(&times[*b])).context("there are peers")?;
+    println!("cp  {mbit:>4} Mbit/s {rtt_ms:>2} ms {:<11} of the best peer {:.2}", work.name(), times[0] / times[best]);
+    for (i, (name, _)) in TOOLS.iter().enumerate() {
+        let megabytes = bytes[i].iter().sum::<u64>() as f64 / args.rounds as f64 / 1e6;
+        println!(
+            "      {name:<14} {:>7.2} s  {megabytes:>7.2} MB{}",
+            times[i],
+            if i == best { "  best peer" } else { "" }
+        );
+    }
+    let tools: serde_json::Map<_, _> = TOOLS
+        .iter()
+        .zip(seconds.iter().zip(&bytes))
+        .map(|((name, _), (s, b))| ((*name).to_owned(), json!({ "seconds": s, "wire_bytes": b })))
+        .collect();
+    Ok(
+        json!({ "mbit_per_s": mbit, "rtt_ms": rtt_ms, "work": work.name(), "of_best_peer": times[0] / times[best], "best_peer": TOOLS[best].0, "tools": tools }),
+    )
+}
+
+/// The trees that are copied, made once per link.
+struct Sources {
+    folder: PathBuf,
+}
+
+impl Sources {
+    fn make(args: &Args, folder: &Path, mbit: u32) -> Result<Self> {
+        let folder = folder.join(format!("data-{mbit}"));
+        let of = |table: &[(u32, usize)]| table.iter().find(|t| t.0 == mbit).map_or(table[1].1, |t| t.1);
+        let data = mixed(args, of(&FILE_BYTES))?;
+        let mut rng = Rng(3);
+        // Runs of whole MiB of one kind, as in a folder of different files.
+        let mut pieces: Vec<&[u8]> = data.chunks(1 << 20).collect();
+        for i in (1..pieces.len()).rev() {
+            pieces.swap(i, rng.next() as usize % (i + 1));
+        }
+        let file = pieces.concat();
+        let mut changed = file.clone();
+        for _ in 0..file.len() / 4096 / 100 {
+            let at = rng.next() as usize % (file.len() / 4096) * 4096;
+            changed[at..at + 4096.min(file.len() - at)].iter_mut().for_each(|b| *b = b.wrapping_add(rng.next() as u8));
+        }
+        let middle = changed.len() / 2;
+        changed.splice(middle..middle, (0..1000).map(|i| i as u8));
+        for (name, content) in [("file", &file), ("file-again", &changed)] {
+            fs::create_dir_all(folder.join(name))?;
+            fs::write(folder.join(name).join("file"), content)?;
+        }
+        let count = of(&SMALL_FILES);
+        for i in 0..count {
+            let len = 1000 + rng.next() as usize % 19_000;
+            let at = rng.next() as usize % (file.len() - len);
+            for (name, change) in [("small", false), ("small-again", i % 100 == 7)] {
+                let path = folder.join(name).join(format!("{}/{}", i / 1000, i / 100 % 10));
+                fs::create_dir_all(&path)?;
+                let mut content = file[at..at + len].to_vec();
+                if change {
+                    content.truncate(len / 2);
+                    content.extend_from_slice(b"changed");
+                }
+                let path = path.join(format!("name-{i}.dat"));
+                fs::write(&path, content)?;
+                let time = std::time::UNIX_EPOCH + Duration::from_secs(1_700_000_000 + u64::from(change));
+                fs::File::options().append(true).open(&path)?.set_modified(time)?;
+            }
+        }
+        Ok(Self { folder })
+    }
+
+    fn of(&self, work: Work) -> PathBuf {
+        self.folder.join(work.name())
+    }
+
+    /// A folder to copy to: empty, or with the state before.
+    fn target(&self, work: Work) -> Result<PathBuf> {
+        let target = self.folder.join("target");
+        if work.again() {
+            let before = if work == Work::FileAgain { Work::File } else { Work::SmallFiles };
+            let copied = Command::new("cp").arg("-a").arg(self.of(before)).arg(&target).status()?;
+            ensure!(copied.success(), "cannot prepare {}", target.display());
+        } else {
+            fs::create_dir(&target)?;
+        }
+        // What was written before must not be brought to the disk on somebody's time.
+        ensure!(Command::new("sync").arg("-f").arg(&target).status()?.success(), "sync failed");
+        Ok(target)
+    }
+}
+
+/// An OpenSSH server of our own on the loopback device.
+struct Sshd {
+    child: Child,
+    port: u16,
+    key: PathBuf,
+}
+
+impl Sshd {
+    fn start(folder: &Path) -> Result<Self> {
+        for key in ["host", "user"] {
+            let mut make = Command::new("ssh-keygen");
+            make.args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(folder.join(key));
+            ensure!(make.status().context("cannot run ssh-keygen")?.success(), "ssh-keygen failed");
+        }
+        let _ = fs::create_dir("/run/sshd");
+        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+        let mut command = Command::new("/usr/sbin/sshd");
+        command.args(["-D", "-e", "-f", "/dev/null", "-o", "Subsystem=sftp internal-sftp"]);
+        command.args(["-o", &format!("Port={port}"), "-o", "ListenAddress=127.0.0.1"]);
+        command.args(["-o", &format!("HostKey={}", folder.join("host").display())]);
+        command.args(["-o", &format!("AuthorizedKeysFile={}", folder.join("user.pub").display())]);
+        command.args(["-o", "StrictModes=no", "-o", "PidFile=none"]);
+        let mut child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .context("cannot run sshd; install an OpenSSH server")?;
+        let mut log = child.stderr.take().context("a pipe")?;
+        let mut said = [0; 4096];
+        let n = log.read(&mut said)?;
+        if !String::from_utf8_lossy(&said[..n]).contains("listening") {
+            let _ = child.kill();
+            bail!("sshd does not start: {}", String::from_utf8_lossy(&said[..n]).trim());
+        }
+        std::thread::spawn(move || std::io::copy(&mut log, &mut std::io::sink()));
+        Ok(Self { child, port, key: folder.join("user") })
+    }
+
+    fn options(&self, port: u16, flag: &str) -> String {
+        format!(
+            "{flag} {port} -i {} -o BatchMode=yes -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR",
+            self.key.display()
+        )
+    }
+
+    fn ssh(&self, port: u16) -> String {
+        format!("ssh -F none {}", self.options(port, "-p"))
+    }
+}
+
+impl Drop for Sshd {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
