@@ -1,4 +1,5 @@
-//! Arbitrary bytes from a receiver into a sender, behind a valid preface or not.
+//! Arbitrary bytes from a receiver into a sender, behind a valid preface or not: reports, closes and notes, on a plain link and on
+//! one behind another program.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -6,12 +7,13 @@ use narrows::block::BufferPool;
 use narrows::frame::{ControlKind, Preface, Role, control_frame};
 use narrows::monitor::cost::Prior;
 use narrows::policy::{PolicySetup, PolicySpec};
-use narrows::sender::{Sender, SenderConfig};
+use narrows::sender::{LinkSample, Sender, SenderConfig};
 
 fuzz_target!(|data: &[u8]| {
     let [mode, rest @ ..] = data else { return };
     let policy = PolicySpec::Balance.build(&PolicySetup::new(2, Prior::shipped()));
-    let config = SenderConfig { duplex: true, cores: 2, ..SenderConfig::default() };
+    let (notes, relayed) = (mode & 8 == 8, mode & 16 == 16);
+    let config = SenderConfig { duplex: true, cores: 2, notes, relayed, ..SenderConfig::default() };
     let mut sender = Sender::new(config, policy, BufferPool::default());
     let mut bytes = Vec::new();
     if mode & 1 == 1 {
@@ -20,7 +22,11 @@ fuzz_target!(|data: &[u8]| {
     }
     if mode & 2 == 2 {
         for body in rest.chunks(24) {
-            let kind = if mode & 4 == 4 { ControlKind::Feedback } else { ControlKind::Close };
+            let kind = match (mode & 4 == 4, body[0] & 1 == 1) {
+                (true, _) => ControlKind::Feedback,
+                (false, true) => ControlKind::Note,
+                (false, false) => ControlKind::Close,
+            };
             let frame = control_frame(kind, body, 0);
             bytes.extend(frame.header.iter().chain(frame.body.iter()));
         }
@@ -30,8 +36,11 @@ fuzz_target!(|data: &[u8]| {
     for (i, piece) in bytes.chunks(1 + usize::from(mode >> 3)).enumerate() {
         sender.write(&[i as u8; 300], i as u64 * 1000);
         while sender.poll_job(i as u64 * 1000).is_some() {}
+        sender.on_link(LinkSample { end_ns: i as u64 * 1000, accepted: 300, ..LinkSample::default() });
+        let _ = sender.next_wakeup();
         if sender.receive(piece, i as u64 * 1000).is_err() {
             return;
         }
+        while sender.take_note().is_some() {}
     }
 });
