@@ -10,9 +10,18 @@ use indicatif::{ProgressBar, ProgressStyle};
 use narrows::sender::Summary;
 use narrows::stream::Control;
 
+use crate::copy::source::Progress;
 use crate::report;
 
 const REDRAW_EVERY: Duration = Duration::from_millis(100);
+
+/// What is to be shown at a moment.
+struct Look {
+    done: u64,
+    total: Option<u64>,
+    wire: u64,
+    words: String,
+}
 
 pub(crate) struct Bar {
     over: Arc<AtomicBool>,
@@ -23,38 +32,60 @@ impl Bar {
     /// Shows a sending flow of `raw_len` bytes, if somebody is looking.
     pub(crate) fn sending(control: &Arc<Control>, raw_len: Option<u64>, wanted: bool) -> Self {
         let control = Arc::clone(control);
-        Self::start(raw_len, wanted, move || {
+        Self::start(wanted, move || {
             let s = control.send_summary();
-            (s.raw_bytes, s.wire_bytes, recent_methods(&s))
+            Look { done: s.raw_bytes, total: raw_len, wire: s.wire_bytes, words: recent_methods(&s) }
+        })
+    }
+
+    /// Shows a copy that is sent. Its length is known when all is scanned; what is there already does not count.
+    pub(crate) fn copying(
+        control: &Arc<Control>,
+        progress: impl Fn() -> Progress + Send + 'static,
+        wanted: bool,
+    ) -> Self {
+        let control = Arc::clone(control);
+        Self::start(wanted, move || {
+            let (s, p) = (control.send_summary(), progress());
+            let total = p.scanned.then(|| p.bytes.saturating_sub(p.bytes_same + p.bytes_here));
+            let at_least = if p.scanned { "" } else { ">= " };
+            let files = format!("{}/{at_least}{} files {}", p.files_sent + p.files_same, p.files, recent_methods(&s));
+            Look { done: p.bytes_done, total, wire: s.wire_bytes, words: files }
         })
     }
 
     /// Shows a receiving flow.
     pub(crate) fn receiving(control: &Arc<Control>, wanted: bool) -> Self {
         let control = Arc::clone(control);
-        Self::start(None, wanted, move || {
+        Self::start(wanted, move || {
             let s = control.receive_summary();
-            (s.raw_bytes, s.wire_bytes, String::new())
+            Look { done: s.raw_bytes, total: None, wire: s.wire_bytes, words: String::new() }
         })
     }
 
-    fn start(raw_len: Option<u64>, wanted: bool, look: impl Fn() -> (u64, u64, String) + Send + 'static) -> Self {
+    fn start(wanted: bool, look: impl Fn() -> Look + Send + 'static) -> Self {
         let over = Arc::new(AtomicBool::new(false));
         if !wanted || !std::io::stderr().is_terminal() {
             return Self { over, thread: None };
         }
         let told = Arc::clone(&over);
         let thread = std::thread::spawn(move || {
-            let bar = raw_len.map_or_else(ProgressBar::no_length, ProgressBar::new);
-            bar.set_style(style(raw_len.is_some()));
+            let bar = ProgressBar::no_length();
+            bar.set_style(style(false));
             let begun = Instant::now();
             while !told.load(Ordering::Relaxed) {
-                let (raw, wire, methods) = look();
-                let goodput = raw as f64 / begun.elapsed().as_secs_f64().max(1e-3);
-                let ratio = raw as f64 / wire.max(1) as f64;
-                bar.set_position(raw);
+                let Look { done, total, wire, words } = look();
+                if let Some(total) = total
+                    && bar.length() != Some(total)
+                {
+                    bar.set_length(total);
+                    bar.set_style(style(true));
+                }
+                let goodput = done as f64 / begun.elapsed().as_secs_f64().max(1e-3);
+                let ratio = done as f64 / wire.max(1) as f64;
+                bar.set_position(done);
                 bar.set_message(format!(
-                    "wire {}, {}/s, ratio {ratio:.2} {methods}",
+                    "wire {}, {}/s, ratio {ratio:.2} {words}",
                     report::bytes(wire as f64),
                     report::bytes(goodput)
                 ));

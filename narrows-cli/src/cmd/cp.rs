@@ -118,7 +118,7 @@ fn put(args: &CpArgs, sources: &[PathBuf], target: &Place) -> Result<Outcome> {
     options.on_note = Some(source.on_note());
     let progress = source.progress();
     let (carrier, link) = Carrier::start(target, &reach, &task)?;
-    let bar = Bar::sending(&control, None, !args.talk.quiet);
+    let bar = Bar::copying(&control, source.progress(), !args.talk.quiet);
     let background = Background::start(calibration.is_none() && matches!(target, Place::Ssh { .. }));
     let begun = Instant::now();
     let sent = stream::send(source.reader(), link, options, &control);

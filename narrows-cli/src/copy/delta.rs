@@ -183,6 +183,11 @@ impl Outline {
         self.whole
     }
 
+    /// Up to where it is known what is needed.
+    pub(crate) fn settled(&self) -> u64 {
+        self.at
+    }
+
     pub(crate) fn len(&self) -> u64 {
         self.chunker.offset()
     }

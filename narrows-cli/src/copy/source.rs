@@ -27,8 +27,11 @@ pub(crate) struct Progress {
     /// Files that were the same at the other end.
     pub(crate) files_same: u64,
     pub(crate) bytes_same: u64,
+    /// Content of changed files that is there already.
+    pub(crate) bytes_here: u64,
+    /// Content that was sent, of files in hand too.
+    pub(crate) bytes_done: u64,
     pub(crate) files_sent: u64,
-    pub(crate) bytes_sent: u64,
     pub(crate) failed: u64,
     /// Files that changed while they were read, and were stored nevertheless.
     pub(crate) changed: u64,

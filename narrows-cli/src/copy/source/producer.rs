@@ -227,7 +227,6 @@ impl<'a> Producer<'a> {
     fn sent(&self, file: &File) {
         let mut state = self.shared.lock();
         state.progress.files_sent += 1;
-        state.progress.bytes_sent += file.len;
         drop(state);
         (self.shared.on_file)(&shown(&file.path));
     }
@@ -286,9 +285,12 @@ impl<'a> Producer<'a> {
                 self.hand_on()?;
                 self.await_answers(outlined)?;
             }
+            let before = outlined.outline.settled();
             let Some(needed) = outlined.outline.needed() else {
                 return Ok(Err(io::Error::other("the receiver's answer does not fit")));
             };
+            let sent: u64 = needed.iter().map(|(_, len)| len).sum();
+            self.shared.lock().progress.bytes_here += outlined.outline.settled() - before - sent;
             for (offset, len) in needed {
                 match self.span(&outlined.fd, offset, offset + len, None)? {
                     Ok(true) => {}
@@ -333,6 +335,7 @@ impl<'a> Producer<'a> {
                     Ok((begin, data_end)) => {
                         if begin > at {
                             self.writer.hole(begin - at, &mut self.out);
+                            self.shared.lock().progress.bytes_here += begin - at;
                             at = begin;
                         }
                         end = data_end;
@@ -372,6 +375,7 @@ impl<'a> Producer<'a> {
                 hash.update(&buffer[..n]);
             }
             self.writer.data(&buffer[..n], &mut self.out);
+            self.shared.lock().progress.bytes_done += n as u64;
             at += n as u64;
             if self.out.len() >= GATHER_LEN {
                 self.hand_on()?;
