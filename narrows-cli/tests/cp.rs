@@ -286,32 +286,38 @@ fn a_copy_that_is_killed_at_any_moment_is_completed_by_the_same_command() {
     }
     let before = snapshot(&source);
     let shell = shell(home.path());
+    let mut stored = 0;
     for round in 0..25u64 {
         let mut child =
             cp_command(home.path(), &shell).arg("-r").arg(source.join("")).arg(remote(&target)).spawn().unwrap();
-        std::thread::sleep(Duration::from_millis(2 + round * 3 % 40));
+        std::thread::sleep(Duration::from_millis(2 + round * 7 % 80));
         let _ = child.kill();
         child.wait().unwrap();
-        for path in entries(&target) {
-            if path.is_file() && !path.file_name().unwrap().as_bytes().starts_with(b".narrows-") {
-                let own = path.file_name().unwrap();
-                assert_eq!(fs::read(&path).unwrap(), fs::read(source.join(own)).unwrap(), "{path:?} is not whole");
+        for folder in [target.clone(), target.join("a")] {
+            for path in fs::read_dir(&folder).into_iter().flatten().map(|e| e.unwrap().path()) {
+                if path.is_file() && !path.file_name().unwrap().as_bytes().starts_with(b".narrows-") {
+                    let own = source.join(path.strip_prefix(&target).unwrap());
+                    assert!(fs::read(&path).unwrap() == fs::read(own).unwrap(), "{path:?} is not whole");
+                    stored += 1;
+                }
             }
         }
         unlock(&target);
     }
-    // The killed client's server may still be on its way out.
+    assert!(stored > 0, "no round got anywhere");
+    // Servers of killed clients may still be on their way out, and store what was whole.
     let begun = Instant::now();
     loop {
         let output = finish(
             cp_command(home.path(), &shell).arg("-r").arg(source.join("")).arg(remote(&target)).spawn().unwrap(),
         );
         assert_eq!(code(&output), 0, "{}", stderr(&output));
-        if partials(&target).is_empty() || begun.elapsed() > Duration::from_secs(10) {
+        if snapshot(&target) == before {
             break;
         }
+        assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", partials(&target));
+        std::thread::sleep(Duration::from_millis(100));
     }
-    assert_eq!(snapshot(&target), before);
     unlock(&source);
     unlock(&target);
 }
@@ -330,7 +336,10 @@ fn a_dry_run_names_what_would_be_copied_and_changes_nothing() {
         assert!(!b.exists());
     }
     let output = cp(home.path(), &[OsStr::new("-rn"), &remote(&a.join("")), b.as_os_str()]);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
     assert!(stderr(&output).contains("would copy 11 files"), "{}", stderr(&output));
+    let output = cp(home.path(), &[OsStr::new("-rn"), OsStr::new("--json"), &remote(&a.join("")), b.as_os_str()]);
+    assert!(json(&output)["raw_bytes"].as_u64().unwrap() < 4096, "content crossed for nothing");
     assert!(!b.exists());
     unlock(&a);
 }
@@ -419,6 +428,82 @@ fn a_long_file_goes_on_where_a_killed_copy_stopped() {
     let wire = json["wire_bytes"].as_u64().unwrap();
     assert!(wire < content.len() as u64 - kept / 10 * 9 + 400_000, "{kept}: {json}");
     assert!(entries(home.path()).iter().all(|p| !p.to_string_lossy().ends_with(".partial")));
+}
+
+#[test]
+fn a_hard_link_never_gets_the_content_of_another_file() {
+    let home = home();
+    let (a, b) = (home.path().join("a"), home.path().join("b"));
+    fs::create_dir(&a).unwrap();
+    fs::write(a.join("x"), "one file of two names").unwrap();
+    fs::hard_link(a.join("x"), a.join("y")).unwrap();
+    // What the first name cannot be stored under is in the way.
+    fs::create_dir_all(b.join("x")).unwrap();
+    let output = cp(home.path(), &[OsStr::new("-r"), a.join("").as_os_str(), &remote(&b)]);
+    assert_eq!(code(&output), 2, "{}", stderr(&output));
+    assert!(stderr(&output).contains("link y:"), "{}", stderr(&output));
+    assert!(!b.join("y").exists());
+}
+
+#[test]
+fn two_sources_never_replace_one_another() {
+    let home = home();
+    let h = home.path();
+    for name in ["a", "b"] {
+        fs::create_dir(h.join(name)).unwrap();
+        fs::write(h.join(name).join("same"), name).unwrap();
+    }
+    let (a, b) = (h.join("a/"), h.join("b/"));
+    let output = cp(h, &[OsStr::new("-r"), a.as_os_str(), b.as_os_str(), &remote(&h.join("t"))]);
+    assert_eq!(code(&output), 3, "{}", stderr(&output));
+    assert!(stderr(&output).contains("another one of that name"), "{}", stderr(&output));
+    assert_eq!(fs::read(h.join("t/same")).unwrap(), b"a");
+    let (a, b) = (remote(&h.join("a/same")), remote(&h.join("b/same")));
+    let output = cp(h, &[&a, &b, h.join("u/").as_os_str()]);
+    assert_eq!(code(&output), 1, "{}", stderr(&output));
+    assert!(stderr(&output).contains("two sources are named 'same'"), "{}", stderr(&output));
+}
+
+#[test]
+fn many_folders_need_few_descriptors() {
+    let home = home();
+    let (a, b) = (home.path().join("a"), home.path().join("b"));
+    for i in 0..700 {
+        fs::create_dir_all(a.join(i.to_string())).unwrap();
+        fs::write(a.join(i.to_string()).join("file"), i.to_string()).unwrap();
+    }
+    let line = format!("ulimit -n 400; exec {} cp -r {}/ {}", env!("CARGO_BIN_EXE_narrows"), a.display(), b.display());
+    let child = Command::new("sh")
+        .args(["-c", &line])
+        .env("XDG_CACHE_HOME", home.path())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let output = finish(child);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    assert_eq!(snapshot(&b).len(), 1 + 2 * 700);
+}
+
+#[test]
+fn a_signal_ends_a_copy_whose_other_end_says_nothing() {
+    let home = home();
+    fs::write(home.path().join("file"), "x").unwrap();
+    let silent = home.path().join("silent");
+    fs::write(&silent, "#!/bin/sh\nexec sleep 50\n").unwrap();
+    fs::set_permissions(&silent, fs::Permissions::from_mode(0o755)).unwrap();
+    for pull in [false, true] {
+        let (here, there) = (home.path().join("file").into_os_string(), remote(Path::new("/x")));
+        let (from, to) = if pull { (there, home.path().join("y").into()) } else { (here, there) };
+        let child = cp_command(home.path(), &silent).args([from, to]).spawn().unwrap();
+        std::thread::sleep(Duration::from_millis(300));
+        let begun = Instant::now();
+        signal(&child, "-TERM");
+        let output = finish(child);
+        assert!(output.status.code().is_none(), "it dies of the signal");
+        assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+    }
 }
 
 /// A peer that is not ours, or wrong in its words.

@@ -92,6 +92,16 @@ pub const CHUNK_LEN_MAX: u32 = 64 << 10;
 /// Chunks of one record: at the mean of 4 KiB they are 16 MiB of the file, and the answer fits into one note.
 pub const CHUNKS_MAX: usize = 4096;
 
+/// How the reading of a file ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EndState {
+    /// It could not be read to its announced length: it must not be stored.
+    Partial,
+    Whole,
+    /// It was read to its announced length, and changed meanwhile.
+    Changed,
+}
+
 /// One record of the stream. Entries are numbered from 0 in their order.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Record<'a> {
@@ -104,8 +114,7 @@ pub enum Record<'a> {
     /// So many bytes of zeros that take no room on the disk.
     Hole(u64),
     End {
-        /// Whether the file kept still while it was read.
-        whole: bool,
+        state: EndState,
         /// BLAKE3 of the data, without holes.
         digest: [u8; DIGEST_LEN],
     },
@@ -179,8 +188,12 @@ impl RecordWriter {
         put_record(out, HOLE, &body);
     }
 
-    pub fn end(&self, whole: bool, digest: &[u8; DIGEST_LEN], out: &mut Vec<u8>) {
-        let mut body = vec![u8::from(whole)];
+    pub fn end(&self, state: EndState, digest: &[u8; DIGEST_LEN], out: &mut Vec<u8>) {
+        let mut body = vec![match state {
+            EndState::Partial => 0,
+            EndState::Whole => 1,
+            EndState::Changed => 2,
+        }];
         body.extend_from_slice(digest);
         put_record(out, END, &body);
     }
@@ -316,6 +329,14 @@ impl<'a> Fields<'a> {
         let (bytes, rest) = self.0.split_at(len);
         self.0 = rest;
         Ok(bytes)
+    }
+
+    fn text(&mut self) -> Result<String> {
+        let text = self.bytes()?;
+        if text.len() > TEXT_LEN_MAX {
+            return Err(Error::limit("a text is too long"));
+        }
+        Ok(String::from_utf8_lossy(text).into_owned())
     }
 
     fn end(&self) -> Result<()> {

@@ -15,11 +15,11 @@ use serde_json::json;
 use crate::args::CpArgs;
 use crate::copy::carrier::{self, Carrier, Reach};
 use crate::copy::filter::Filter;
-use crate::copy::hello::{StoreOptions, Task};
+use crate::copy::hello::{GetTask, StoreOptions, Task};
 use crate::copy::place::Place;
 use crate::copy::serve::{open_roots, open_target, receive_options};
 use crate::copy::source::{EntrySource, SourceOptions};
-use crate::copy::store::{EntryStore, Listeners};
+use crate::copy::store::{EntryStore, Listeners, Permitted};
 use crate::host::{self, Background};
 use crate::progress::Bar;
 use crate::{flow, report, signals};
@@ -123,6 +123,7 @@ fn put(args: &CpArgs, sources: &[PathBuf], target: &Place) -> Result<Outcome> {
     let begun = Instant::now();
     let sent = stream::send(source.reader(), link, options, &control);
     let elapsed = begun.elapsed();
+    source.stop();
     bar.end();
     background.end();
     let (sent, failed) = match sent {
@@ -138,7 +139,7 @@ fn put(args: &CpArgs, sources: &[PathBuf], target: &Place) -> Result<Outcome> {
         files_same: p.files_same,
         failed: p.failed,
         changed: p.changed,
-        losses: None,
+        losses: p.losses,
         line: report::line(&summary, elapsed),
         json: report::send_json(&summary, elapsed),
     })
@@ -167,13 +168,15 @@ fn get(args: &CpArgs, sources: &[Place], target: &std::path::Path) -> Result<Out
     // Told before anything happens, and in the words of this end.
     Filter::new(&patterns)?;
     let (tree, rename) = open_target(target, single, args.dry_run)?;
-    let task = Task::Get { sources: paths, recursive: args.recursive, exclude: patterns };
+    let permitted = Permitted::tops(&paths, args.recursive)?;
+    let what = GetTask { sources: paths, recursive: args.recursive, exclude: patterns, dry_run: args.dry_run };
+    let task = Task::Get(what);
     let reach = Reach { shell: &args.shell, program: &args.remote_narrows };
     let notes = Notes::default();
     let mut options = receive_options(&notes);
     options.stall_timeout = flow::seconds(args.timeout);
     let listeners = Listeners { on_failure: Box::new(teller()), on_file: Box::new(names(args)) };
-    let store = EntryStore::new(tree, rename, store_options(args), notes, listeners);
+    let store = EntryStore::new(tree, rename, permitted, store_options(args), notes, listeners);
     let (carrier, link) = Carrier::start(from, &reach, &task)?;
     let bar = Bar::receiving(&control, !args.talk.quiet);
     let begun = Instant::now();
@@ -195,7 +198,7 @@ fn get(args: &CpArgs, sources: &[Place], target: &std::path::Path) -> Result<Out
         files: s.files,
         files_same: s.files_same,
         failed: s.failed,
-        changed: 0,
+        changed: s.changed,
         losses: s.losses,
         line: report::receive_line(&summary, elapsed),
         json: report::receive_json(&summary, elapsed),

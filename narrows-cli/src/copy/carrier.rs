@@ -5,8 +5,9 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 use narrows::frame::MAGIC;
@@ -16,6 +17,9 @@ use super::hello::{self, Task};
 use super::place::Place;
 use super::shown;
 use crate::report;
+
+/// How long a remote shell may go on after the copy has failed.
+const LAST_WORD: Duration = Duration::from_secs(2);
 
 /// How the other end is reached.
 pub(crate) struct Reach<'a> {
@@ -73,7 +77,9 @@ impl Carrier {
                 far.and(failed.map_or(Ok(()), Err))
             }
             Self::Shell { mut child, host } => {
-                let status = child.0.wait().context("cannot wait for the remote shell")?;
+                // After a failure there may be nobody who would end it.
+                let status = if failed.is_some() { child.end_soon() } else { child.0.wait() };
+                let status = status.context("cannot wait for the remote shell")?;
                 let Some(failed) = failed else { return Ok(()) };
                 let host = shown(host.as_encoded_bytes());
                 Err(match status.code() {
@@ -112,6 +118,21 @@ fn noise(bytes: &[u8]) {
 
 /// A remote shell that does not outlive its copy.
 pub(crate) struct Started(Child);
+
+impl Started {
+    /// Waits a little, so that it can say what went wrong.
+    fn end_soon(&mut self) -> io::Result<ExitStatus> {
+        let begun = Instant::now();
+        while begun.elapsed() < LAST_WORD {
+            if let Some(status) = self.0.try_wait()? {
+                return Ok(status);
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        self.0.kill()?;
+        self.0.wait()
+    }
+}
 
 impl Drop for Started {
     fn drop(&mut self) {

@@ -215,7 +215,10 @@ impl Outline {
 
     /// Takes the answer for the next record that has none.
     pub(crate) fn answer(&mut self, runs: Vec<u32>) {
-        self.answered.push_back(runs);
+        // One too many shows as one that does not fit.
+        if self.answered.len() <= self.sent.len() {
+            self.answered.push_back(runs);
+        }
     }
 
     /// Offsets and lengths of what is needed of the front record, which is then done. `None` if the answer does not fit.

@@ -25,7 +25,16 @@ pub(crate) enum Task {
         store: StoreOptions,
     },
     /// The server sends what is there.
-    Get { sources: Vec<PathBuf>, recursive: bool, exclude: Vec<String> },
+    Get(GetTask),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct GetTask {
+    pub(crate) sources: Vec<PathBuf>,
+    pub(crate) recursive: bool,
+    pub(crate) exclude: Vec<String>,
+    /// No content is sent.
+    pub(crate) dry_run: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,12 +89,13 @@ fn to_json(task: &Task) -> Value {
             "devices": store.devices,
             "dry_run": store.dry_run,
         }),
-        Task::Get { sources, recursive, exclude } => json!({
+        Task::Get(GetTask { sources, recursive, exclude, dry_run }) => json!({
             "version": VERSION,
             "task": "get",
             "sources": sources.iter().map(|p| escaped(p)).collect::<Vec<_>>(),
             "recursive": recursive,
             "exclude": exclude,
+            "dry_run": dry_run,
         }),
     }
 }
@@ -115,11 +125,12 @@ fn from_json(words: &Value) -> Result<Task> {
             let sources = words["sources"].as_array().context("the client names no source")?;
             let exclude = words["exclude"].as_array().map_or(&[][..], Vec::as_slice);
             let exclude = exclude.iter().map(|p| p.as_str().map(str::to_owned).context("a pattern is no text"));
-            Ok(Task::Get {
+            Ok(Task::Get(GetTask {
                 sources: sources.iter().map(path).collect::<Result<_>>()?,
                 recursive: flag("recursive"),
                 exclude: exclude.collect::<Result<_>>()?,
-            })
+                dry_run: flag("dry_run"),
+            }))
         }
         _ => bail!("the client wants something that this program does not know; upgrade it"),
     }
@@ -167,7 +178,12 @@ mod tests {
         let odd = PathBuf::from(OsString::from_vec(b"a %/\n\xff\xc3\xa9".to_vec()));
         for task in [
             Task::Put { target: odd.clone(), single: true, store },
-            Task::Get { sources: vec![odd, "b/".into()], recursive: true, exclude: vec!["*.o".into()] },
+            Task::Get(GetTask {
+                sources: vec![odd, "b/".into()],
+                recursive: true,
+                exclude: vec!["*.o".into()],
+                dry_run: true,
+            }),
         ] {
             let mut bytes = Vec::new();
             write(&task, &mut bytes).unwrap();

@@ -142,7 +142,7 @@ pub(crate) fn apply(fd: BorrowedFd<'_>, entry: &Entry, ownership: Ownership, los
     }
     // Always: a new file has the mode that it was made with, and a change of owner takes bits away.
     losses.note("mode", rustix::fs::fchmod(fd, Mode::from_raw_mode(mode)));
-    for (name, value) in &entry.xattrs {
+    for (name, value) in entry.xattrs.iter().filter(|(name, _)| is_kept(name)) {
         losses.note("extended attributes", rustix::fs::fsetxattr(fd, name, value, XattrFlags::empty()));
     }
     losses.note("times", rustix::fs::futimens(fd, &times(entry)));
@@ -176,7 +176,7 @@ pub(crate) fn apply_by_name(parent: &OwnedFd, name: &OsStr, entry: &Entry, owner
         losses.note("mode", set);
     }
     let path = by_descriptor(parent, name);
-    for (name, value) in &entry.xattrs {
+    for (name, value) in entry.xattrs.iter().filter(|(name, _)| is_kept(name)) {
         losses.note("extended attributes", rustix::fs::lsetxattr(&path[..], name, value, XattrFlags::empty()));
     }
     losses.note("times", rustix::fs::utimensat(parent.as_fd(), name, &times(entry), AtFlags::SYMLINK_NOFOLLOW));

@@ -32,8 +32,7 @@ pub(crate) enum Found {
 impl Root {
     /// `path/` means what is in the folder, `path` the folder or file itself, as rsync has it.
     pub(crate) fn open(path: &Path, recursive: bool) -> io::Result<Self> {
-        let bytes = path.as_os_str().as_bytes();
-        let contents = bytes.ends_with(b"/") || !matches!(path.components().next_back(), Some(Component::Normal(_)));
+        let contents = top(path).is_none();
         // Without -r only files are copied, and a link stands for its file, as with cp and scp.
         let data = if recursive && !contents { path.symlink_metadata()? } else { path.metadata()? };
         if data.is_dir() && !recursive {
@@ -64,6 +63,15 @@ impl Root {
     /// Name of the entry that this source begins with.
     pub(crate) fn top(&self) -> &[u8] {
         &self.top
+    }
+}
+
+/// The name of the entry that a source begins with; `None` if what is in the folder is copied without itself.
+pub(crate) fn top(path: &Path) -> Option<Vec<u8>> {
+    let contents = path.as_os_str().as_bytes().ends_with(b"/");
+    match path.components().next_back() {
+        Some(Component::Normal(name)) if !contents => Some(name.as_bytes().to_vec()),
+        _ => None,
     }
 }
 

@@ -15,11 +15,11 @@ use narrows::stream::{self, Control, Notes, ReceiveOptions, SendOptions};
 use narrows::transport::Link;
 
 use super::filter::Filter;
-use super::hello::{StoreOptions, Task};
+use super::hello::{GetTask, StoreOptions, Task};
 use super::scan::Root;
 use super::shown;
 use super::source::{EntrySource, SourceOptions};
-use super::store::{EntryStore, Listeners};
+use super::store::{EntryStore, Listeners, Permitted};
 use super::tree::Tree;
 use crate::host;
 
@@ -39,7 +39,7 @@ pub(crate) fn run(task: Task, link: Link, manner: Manner) -> Result<()> {
     let control = Arc::new(Control::default());
     match task {
         Task::Put { target, single, store } => put(&target, single, store, link, &control),
-        Task::Get { sources, recursive, exclude } => get(&sources, recursive, &exclude, link, manner, &control),
+        Task::Get(what) => get(&what, link, manner, &control),
     }
 }
 
@@ -49,7 +49,7 @@ fn put(target: &Path, single: bool, options: StoreOptions, link: Link, control: 
     match open_target(target, single, options.dry_run) {
         Ok((tree, rename)) => {
             // The client hears of failures by answers and shows them.
-            let store = EntryStore::new(tree, rename, options, notes, Listeners::none());
+            let store = EntryStore::new(tree, rename, Permitted::Anything, options, notes, Listeners::none());
             let (end, all) = (store.clone(), store.clone());
             let received = stream::receive(store, link, receive, move || end.finish(), control);
             received.inspect_err(|_| all.abandon())?;
@@ -83,21 +83,17 @@ pub(crate) fn open_target(target: &Path, single: bool, dry_run: bool) -> Result<
     Ok((Tree::open(parent).with_context(cannot)?, Some(name.as_bytes().to_vec())))
 }
 
-fn get(
-    sources: &[PathBuf],
-    recursive: bool,
-    exclude: &[String],
-    link: Link,
-    manner: Manner,
-    control: &Arc<Control>,
-) -> Result<()> {
-    let (roots, unopened) = open_roots(sources, recursive);
-    let filter = Filter::new(exclude)?;
-    let quiet = SourceOptions { filter, dry_run: false, on_failure: Box::new(|_| ()), on_file: Box::new(|_| ()) };
+fn get(what: &GetTask, link: Link, manner: Manner, control: &Arc<Control>) -> Result<()> {
+    let (roots, unopened) = open_roots(&what.sources, what.recursive);
+    let filter = Filter::new(&what.exclude)?;
+    let quiet =
+        SourceOptions { filter, dry_run: what.dry_run, on_failure: Box::new(|_| ()), on_file: Box::new(|_| ()) };
     let source = EntrySource::start(roots, unopened, quiet)?;
     let mut options = send_options(manner);
     options.on_note = Some(source.on_note());
-    stream::send(source.reader(), link, options, control)?;
+    let sent = stream::send(source.reader(), link, options, control);
+    source.stop();
+    sent?;
     Ok(())
 }
 

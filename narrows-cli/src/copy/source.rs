@@ -35,6 +35,8 @@ pub(crate) struct Progress {
     pub(crate) failed: u64,
     /// Files that changed while they were read, and were stored nevertheless.
     pub(crate) changed: u64,
+    /// What the other end could not keep.
+    pub(crate) losses: Option<String>,
 }
 
 type OnWords = Box<dyn Fn(&str) + Send + Sync>;
@@ -100,9 +102,15 @@ impl EntrySource {
         let copies = roots.iter().map(Root::try_clone).collect::<io::Result<Vec<_>>>()?;
         let scan = Arc::clone(&shared);
         let thread = |name: &str| std::thread::Builder::new().name(name.into());
-        thread("narrows-scan").spawn(move || scan.scan(&copies, &filter))?;
+        thread("narrows-scan").spawn(move || {
+            let _guard = StopOnPanic(Arc::clone(&scan));
+            scan.scan(&copies, &filter);
+        })?;
         let produce = Arc::clone(&shared);
-        thread("narrows-files").spawn(move || Producer::new(&produce, roots).run())?;
+        thread("narrows-files").spawn(move || {
+            let _guard = StopOnPanic(Arc::clone(&produce));
+            Producer::new(&produce, roots).run();
+        })?;
         Ok(Self { shared })
     }
 
@@ -117,9 +125,27 @@ impl EntrySource {
         Box::new(move |note| Answer::parse_all(note, |answer| shared.answer(answer)))
     }
 
+    /// The flow is over: whoever waits for it stops.
+    pub(crate) fn stop(&self) {
+        self.shared.lock().over = true;
+        self.shared.changed.notify_all();
+    }
+
     pub(crate) fn progress(&self) -> impl Fn() -> Progress + Send + Sync + use<> {
         let shared = Arc::clone(&self.shared);
         move || shared.lock().progress.clone()
+    }
+}
+
+/// A thread that panics ends the flow with an error instead of leaving the others waiting.
+struct StopOnPanic(Arc<Shared>);
+
+impl Drop for StopOnPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.lock().over = true;
+            self.0.changed.notify_all();
+        }
     }
 }
 
@@ -155,6 +181,7 @@ impl Shared {
     }
 
     fn answer(&self, answer: Answer) -> narrows::Result<()> {
+        let sent = matches!(answer, Answer::NotStored { .. });
         let mut state = self.lock();
         match answer {
             Answer::Files { count, wanted } => {
@@ -162,8 +189,8 @@ impl Shared {
                     return Err(narrows::Error::corrupt("the receiver answers more files than were announced"));
                 }
                 for mut file in state.unanswered.drain(..count as usize).collect::<Vec<_>>() {
-                    if wanted == Wanted::No {
-                        state.progress.files_same += 1;
+                    if matches!(wanted, Wanted::No | Wanted::Refused) {
+                        state.progress.files_same += u64::from(wanted == Wanted::No);
                         state.progress.bytes_same += file.len;
                     } else {
                         file.in_chunks = wanted == Wanted::Chunks;
@@ -178,8 +205,12 @@ impl Shared {
                 }
                 state.chunk_answers.push_back((id, runs));
             }
-            Answer::Failed { text, .. } => {
+            Answer::Lost { text } => state.progress.losses = Some(super::shown(text.as_bytes())),
+            Answer::Failed { text, .. } | Answer::NotStored { text, .. } => {
                 state.progress.failed += 1;
+                if sent {
+                    state.progress.files_sent = state.progress.files_sent.saturating_sub(1);
+                }
                 drop(state);
                 // Any text of the peer's may come here.
                 (self.on_failure)(&super::shown(text.as_bytes()));
@@ -203,8 +234,11 @@ impl Read for Reader {
         while filled < buf.len() {
             if self.at == self.current.len() {
                 let mut state = self.shared.lock();
-                while filled == 0 && state.records.is_empty() && !state.done {
+                while filled == 0 && state.records.is_empty() && !state.done && !state.over {
                     state = self.shared.wait(state);
+                }
+                if state.over {
+                    return Err(io::Error::other("the copy is over"));
                 }
                 let Some(next) = state.records.pop_front() else { break };
                 state.records_len -= next.len();

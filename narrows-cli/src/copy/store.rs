@@ -1,20 +1,18 @@
 //! The storing end: a sink that takes the entry stream, says which files it wants, and gives every file its name only when
 //! it is whole, checked and, if asked, on the disk.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use narrows::entry::{
-    ANSWERS_LEN_MAX, Answer, CHUNKS_MAX, Chunk, DIGEST_LEN, Entry, EntryKind, Record, RecordParser, TEXT_LEN_MAX,
-    Wanted,
-};
+use narrows::entry::{Answer, Chunk, DIGEST_LEN, EndState, Entry, EntryKind, Record, RecordParser, Wanted};
 use narrows::stream::Notes;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
+use xxhash_rust::xxh3::xxh3_64;
 
 use super::delta::DELTA_MIN;
 use super::hello::{Fsync, StoreOptions};
@@ -22,26 +20,33 @@ use super::meta::{self, Losses, Ownership};
 use super::shown;
 use super::tree::{Tree, split};
 
+/// File systems below the target, beyond which names come to the disk when the system likes.
+const MOUNTS_MAX: usize = 16;
 /// Files that are brought to the disk together. Each keeps a descriptor open until then, by which it is locked.
-const BATCH_FILES: usize = 512;
+/// With the folders that they are in, 128 stay below the usual limit of 1,024 descriptors.
+const BATCH_FILES: usize = 128;
 /// Bytes that are brought to the disk together: what a slow disk writes in a few seconds.
 const BATCH_BYTES: u64 = 256 << 20;
 /// Beyond so many files one call for the whole file system costs less than one for each.
 const SYNC_EACH_MAX: usize = 8;
-/// An answer that does not fit any more is sent in the next note.
-const ANSWER_MAX: usize = TEXT_LEN_MAX + 32 + 2 * (CHUNKS_MAX + 1);
-const _: () = assert!(ANSWER_MAX < ANSWERS_LEN_MAX);
 /// Files of which chunks came and no content: each has two descriptors and an index. Our senders have 16.
 const DELTAS_MAX: usize = 64;
 /// Files that are wanted and did not come; our senders have a few thousand.
 const PENDING_MAX: usize = 256 << 10;
+const ATTRIBUTES_MAX: usize = 32 << 20;
+/// Everything that one copy may bring: 8 bytes are kept for each, more for folders.
+const ENTRIES_MAX: usize = 100_000_000;
 
+mod answers;
 mod content;
 mod partial;
+mod permitted;
 
+use answers::Answers;
 use content::{Delta, OpenFile};
 use partial::Partial;
 pub(crate) use partial::is_partial;
+pub(crate) use permitted::Permitted;
 
 /// How the copy went, at this end.
 #[derive(Debug, Clone, Default)]
@@ -50,6 +55,8 @@ pub(crate) struct Stored {
     pub(crate) bytes: u64,
     pub(crate) files_same: u64,
     pub(crate) failed: u64,
+    /// Files that changed while they were read, and were stored nevertheless.
+    pub(crate) changed: u64,
     /// What could not be kept, in words.
     pub(crate) losses: Option<String>,
 }
@@ -79,34 +86,33 @@ struct Store {
 
 struct Target {
     tree: Tree,
+    permitted: Permitted,
+    /// Hashes of the paths of everything that came but folders: none may come twice.
+    seen: HashSet<u64>,
     /// The name that the only file gets instead of its own.
     rename: Option<Vec<u8>>,
     options: StoreOptions,
     ownership: Ownership,
     losses: Losses,
     entries: u64,
-    /// Files that are wanted and did not come yet.
+    /// Files that are wanted and did not come yet, and the bytes of their attributes.
     pending: HashMap<u64, Entry>,
+    pending_attributes: usize,
     /// Files of which chunks came before their content.
     deltas: HashMap<u64, Delta>,
     open: Option<OpenFile>,
     batch: Vec<WholeFile>,
     batch_bytes: u64,
-    /// Paths of files to which hard links may come.
-    linked: HashMap<u64, Vec<u8>>,
+    /// Files to which hard links may come, once they are stored: where, and which inode that is.
+    linked: HashMap<u64, (Vec<u8>, (u64, u64))>,
     /// Links are made when every file has its name.
     links: Vec<(u64, u64, Vec<u8>)>,
     /// Folders get their times and modes when nothing more is written into them.
     folders: Vec<(u64, Entry)>,
+    /// A folder of each other file system below the root.
+    mounted: Vec<OwnedFd>,
     stored: Stored,
     listeners: Listeners,
-}
-
-/// Answers on their way into one note.
-struct Answers {
-    notes: Notes,
-    bytes: Vec<u8>,
-    run: Option<(u64, Wanted)>,
 }
 
 struct WholeFile {
@@ -114,6 +120,8 @@ struct WholeFile {
     partial: Partial,
     path: Vec<u8>,
     len: u64,
+    /// Hard links to it may come.
+    linked: bool,
 }
 
 impl EntryStore {
@@ -121,18 +129,22 @@ impl EntryStore {
     pub(crate) fn new(
         tree: Tree,
         rename: Option<Vec<u8>>,
+        permitted: Permitted,
         options: StoreOptions,
         notes: Notes,
         listeners: Listeners,
     ) -> Self {
         let target = Target {
             tree,
+            permitted,
+            seen: HashSet::new(),
             rename,
             options,
             ownership: Ownership::of_this_process(),
             losses: Losses::default(),
             entries: 0,
             pending: HashMap::new(),
+            pending_attributes: 0,
             deltas: HashMap::new(),
             open: None,
             batch: Vec::new(),
@@ -140,10 +152,11 @@ impl EntryStore {
             linked: HashMap::new(),
             links: Vec::new(),
             folders: Vec::new(),
+            mounted: Vec::new(),
             stored: Stored::default(),
             listeners,
         };
-        let answers = Answers { notes, bytes: Vec::new(), run: None };
+        let answers = Answers::new(notes);
         Self(Arc::new(Mutex::new(Store { parser: RecordParser::default(), target, answers })))
     }
 
@@ -158,6 +171,9 @@ impl EntryStore {
             return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the copy stops before its end"));
         }
         store.target.finish(&mut store.answers);
+        if let Some(text) = store.target.losses.words() {
+            store.answers.put(&Answer::Lost { text });
+        }
         store.answers.send();
         Ok(())
     }
@@ -197,40 +213,6 @@ impl Write for EntryStore {
     }
 }
 
-impl Answers {
-    fn file(&mut self, wanted: Wanted) {
-        match &mut self.run {
-            Some((count, same)) if *same == wanted => *count += 1,
-            _ => {
-                self.end_run();
-                self.run = Some((1, wanted));
-            }
-        }
-    }
-
-    fn put(&mut self, answer: &Answer) {
-        self.end_run();
-        if self.bytes.len() + ANSWER_MAX > ANSWERS_LEN_MAX {
-            self.send();
-        }
-        answer.put(&mut self.bytes);
-    }
-
-    fn end_run(&mut self) {
-        if let Some((count, wanted)) = self.run.take() {
-            self.put(&Answer::Files { count, wanted });
-        }
-    }
-
-    fn send(&mut self) {
-        self.end_run();
-        if !self.bytes.is_empty() {
-            self.notes.send(&self.bytes);
-            self.bytes.clear();
-        }
-    }
-}
-
 impl Target {
     fn take(&mut self, record: Record<'_>, answers: &mut Answers) {
         match record {
@@ -251,7 +233,7 @@ impl Target {
                 }
             }
             Record::Chunks { id, chunks } => self.chunks(id, &chunks, answers),
-            Record::End { whole, digest } => self.end(whole, &digest, answers),
+            Record::End { state, digest } => self.end(state, &digest, answers),
             Record::Failed { text } => {
                 self.stored.failed += 1;
                 // Any text of the peer's may come here.
@@ -267,19 +249,39 @@ impl Target {
         answers.put(&Answer::Failed { id, text });
     }
 
+    fn not_stored(&mut self, id: u64, text: String, answers: &mut Answers) {
+        self.stored.failed += 1;
+        (self.listeners.on_failure)(&text);
+        answers.put(&Answer::NotStored { id, text });
+    }
+
     // --- entries ---
 
     fn announced(&mut self, id: u64, mut entry: Entry, answers: &mut Answers) {
+        let is_file = matches!(entry.kind, EntryKind::File { .. });
+        let allowed = self.permitted.allows(&entry);
         if let Some(name) = &self.rename {
             entry.path.clone_from(name);
         }
-        if self.options.dry_run && !matches!(entry.kind, EntryKind::File { .. }) {
+        let wrong = if !allowed {
+            Some("nobody asked for it")
+        } else if entry.kind != EntryKind::Folder && !self.seen.insert(xxh3_64(&entry.path)) {
+            Some("another one of that name came before")
+        } else if entry.kind != EntryKind::Folder && self.seen.len() + self.folders.len() > ENTRIES_MAX {
+            Some("there are too many entries")
+        } else {
+            None
+        };
+        if let Some(wrong) = wrong {
+            if is_file {
+                answers.file(Wanted::Refused);
+            }
+            return self.failed(id, format!("cannot store {}: {wrong}", shown(&entry.path)), answers);
+        }
+        if self.options.dry_run && !is_file {
             return;
         }
         let path = entry.path.clone();
-        if let EntryKind::File { linked: true, .. } = entry.kind {
-            self.linked.insert(id, path.clone());
-        }
         let result = match &entry.kind {
             EntryKind::File { .. } => return self.announced_file(id, entry, answers),
             EntryKind::Folder => self.make_folder(id, entry),
@@ -298,12 +300,13 @@ impl Target {
     }
 
     fn announced_file(&mut self, id: u64, entry: Entry, answers: &mut Answers) {
-        let full = self.pending.len() >= PENDING_MAX;
-        let wanted = match self.compare(&entry) {
+        let attributes: usize = entry.xattrs.iter().map(|(name, value)| name.len() + value.len()).sum();
+        let full = self.pending.len() >= PENDING_MAX || self.pending_attributes + attributes > ATTRIBUTES_MAX;
+        let wanted = match self.compare(id, &entry) {
             // Its folder would be made first.
             Err(e) if self.options.dry_run && e.kind() == io::ErrorKind::NotFound => Wanted::Whole,
             Err(e) => {
-                answers.file(Wanted::No);
+                answers.file(Wanted::Refused);
                 return self.failed(id, format!("cannot store {}: {}", shown(&entry.path), e_text(&e)), answers);
             }
             Ok(Wanted::No) => {
@@ -311,7 +314,7 @@ impl Target {
                 Wanted::No
             }
             Ok(_) if full => {
-                answers.file(Wanted::No);
+                answers.file(Wanted::Refused);
                 return self.failed(id, "too many files are announced and not sent".into(), answers);
             }
             Ok(wanted) => wanted,
@@ -321,15 +324,16 @@ impl Target {
             self.stored.files += 1;
             (self.listeners.on_file)(&shown(&entry.path));
         } else if wanted != Wanted::No {
+            self.pending_attributes += attributes;
             self.pending.insert(id, entry);
         }
     }
 
     /// What of the file is there already: all, by length and time (then what is known of it is brought up to date), or an
     /// earlier state of it, or what a copy left that was cut off.
-    fn compare(&mut self, entry: &Entry) -> io::Result<Wanted> {
+    fn compare(&mut self, id: u64, entry: &Entry) -> io::Result<Wanted> {
         let (folder, name) = self.tree.parent(&entry.path)?;
-        let EntryKind::File { len, .. } = entry.kind else { return Ok(Wanted::No) };
+        let EntryKind::File { len, linked } = entry.kind else { return Ok(Wanted::No) };
         let large = |len: i64| len as u64 >= DELTA_MIN;
         let stat = match rustix::fs::statat(&folder, &name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => Some(stat),
@@ -342,6 +346,9 @@ impl Target {
             Some((FileType::RegularFile, stat)) => {
                 if stat.st_size as u64 == len && meta::same_time(&stat, entry) {
                     self.bring_up_to_date(entry, &stat);
+                    if linked {
+                        self.linked.insert(id, (entry.path.clone(), (stat.st_dev, stat.st_ino)));
+                    }
                     return Ok(Wanted::No);
                 }
                 earlier = large(stat.st_size);
@@ -392,6 +399,7 @@ impl Target {
     /// A folder that was there: it may be read-only, and temporary files of killed copies may lie in it.
     fn reuse_folder(&mut self, path: &[u8], stat: &Stat) -> io::Result<()> {
         let folder = self.tree.open_below(path, OFlags::RDONLY | OFlags::DIRECTORY)?;
+        self.note_mount(&folder, stat);
         if stat.st_mode & 0o300 != 0o300 && stat.st_uid == rustix::process::geteuid().as_raw() {
             rustix::fs::fchmod(&folder, Mode::from_raw_mode(stat.st_mode & 0o7777 | 0o700))?;
         }
@@ -402,6 +410,14 @@ impl Target {
             }
         }
         Ok(())
+    }
+
+    fn note_mount(&mut self, folder: &OwnedFd, stat: &Stat) {
+        let own = rustix::fs::fstat(self.tree.root()).map(|s| s.st_dev);
+        let known = self.mounted.iter().any(|m| rustix::fs::fstat(m).is_ok_and(|s| s.st_dev == stat.st_dev));
+        if own != Ok(stat.st_dev) && !known && self.mounted.len() < MOUNTS_MAX {
+            self.mounted.extend(folder.try_clone());
+        }
     }
 
     /// A link, fifo or device: made under another name and renamed, so that what was there is replaced at once.
@@ -453,13 +469,15 @@ impl Target {
 
     /// Says which chunks of a file are here.
     fn chunks(&mut self, id: u64, chunks: &[Chunk], answers: &mut Answers) {
+        let len_of = |entry: &Entry| if let EntryKind::File { len, .. } = entry.kind { len } else { 0 };
+        let pending_len = self.pending.get(&id).map_or(0, len_of);
         let open = self.open.as_mut().filter(|open| open.id == id);
-        let delta = match open {
-            Some(open) => open.delta.as_mut(),
-            None => self.delta(id),
+        let (delta, len) = match open {
+            Some(open) => (open.delta.as_mut(), len_of(&open.entry)),
+            None => (self.delta(id), pending_len),
         };
         let runs = match delta {
-            Some(delta) => delta.find(chunks),
+            Some(delta) => delta.find(chunks, len),
             // A file that failed meanwhile: whatever comes of it is passed over.
             None => vec![0, chunks.len() as u32],
         };
@@ -487,28 +505,34 @@ impl Target {
     fn begin(&mut self, id: u64, answers: &mut Answers) {
         // A file that was not asked for is passed over.
         let Some(entry) = self.pending.remove(&id) else { return };
+        self.pending_attributes -= entry.xattrs.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>();
         let delta = self.deltas.remove(&id);
         let created = self.tree.parent(&entry.path).and_then(|(folder, name)| Partial::create(folder, &name));
         match created {
             Ok(partial) => self.open = Some(OpenFile::new(id, entry, partial, delta)),
-            Err(e) => self.failed(id, format!("cannot store {}: {}", shown(&entry.path), e_text(&e)), answers),
+            Err(e) => self.not_stored(id, format!("cannot store {}: {}", shown(&entry.path), e_text(&e)), answers),
         }
     }
 
-    fn end(&mut self, whole: bool, digest: &[u8; DIGEST_LEN], answers: &mut Answers) {
+    fn end(&mut self, state: EndState, digest: &[u8; DIGEST_LEN], answers: &mut Answers) {
         let Some(mut open) = self.open.take() else { return };
-        if !whole {
+        if state == EndState::Partial {
             // The sender says why.
             return;
         }
         if let Err(e) = open.complete(digest) {
             let text = format!("cannot store {}: {}", shown(&open.entry.path), e_text(&e));
-            return self.failed(open.id, text, answers);
+            return self.not_stored(open.id, text, answers);
+        }
+        if state == EndState::Changed {
+            self.stored.changed += 1;
+            (self.listeners.on_failure)(&format!("{} changed while it was read", shown(&open.entry.path)));
         }
         meta::apply(open.partial.file.as_fd(), &open.entry, self.ownership, &mut self.losses);
         let path = std::mem::take(&mut open.entry.path);
+        let linked = matches!(open.entry.kind, EntryKind::File { linked: true, .. });
         self.batch_bytes += open.at;
-        self.batch.push(WholeFile { id: open.id, partial: open.partial, path, len: open.at });
+        self.batch.push(WholeFile { id: open.id, partial: open.partial, path, len: open.at, linked });
         let many = self.batch.len() >= BATCH_FILES || self.batch_bytes >= BATCH_BYTES;
         if many || self.options.fsync != Fsync::Batch {
             self.store_batch(answers);
@@ -520,12 +544,13 @@ impl Target {
         let batch = std::mem::take(&mut self.batch);
         self.batch_bytes = 0;
         let together = self.options.fsync == Fsync::Batch && batch.len() > SYNC_EACH_MAX;
-        let all = if together { rustix::fs::syncfs(self.tree.root()) } else { Ok(()) };
+        let mut synced: Vec<(u64, Result<(), Errno>)> = Vec::new();
         for mut file in batch {
-            let mut result = all;
-            if result.is_ok() && !together && self.options.fsync != Fsync::None {
-                result = rustix::fs::fdatasync(&file.partial.file);
-            }
+            let result = match self.options.fsync {
+                Fsync::None => Ok(()),
+                _ if together => sync_file_system(&file.partial.file, &mut synced),
+                _ => rustix::fs::fdatasync(&file.partial.file),
+            };
             let renamed = result
                 .map_err(io::Error::from)
                 .and_then(|()| file.partial.rename(OsStr::from_bytes(split(&file.path).1)));
@@ -534,10 +559,13 @@ impl Target {
                     self.stored.files += 1;
                     self.stored.bytes += file.len;
                     (self.listeners.on_file)(&shown(&file.path));
+                    if let (true, Ok(s)) = (file.linked, rustix::fs::fstat(&file.partial.file)) {
+                        self.linked.insert(file.id, (file.path, (s.st_dev, s.st_ino)));
+                    }
                 }
                 Err(e) => {
                     let text = format!("cannot store {}: {}", shown(&file.path), e_text(&e));
-                    self.failed(file.id, text, answers);
+                    self.not_stored(file.id, text, answers);
                 }
             }
         }
@@ -569,21 +597,32 @@ impl Target {
         }
         if self.options.fsync != Fsync::None
             && self.stored.files > 0
-            && let Err(e) = rustix::fs::syncfs(self.tree.root())
+            && let Err(e) = self.sync_names()
         {
             self.failed(0, format!("cannot bring the names to the disk: {e}"), answers);
         }
     }
 
+    /// Brings the names of what was stored to the disk, on every file system that folders of the copy are on.
+    fn sync_names(&mut self) -> Result<(), Errno> {
+        let mut synced = Vec::new();
+        sync_file_system(self.tree.root(), &mut synced)?;
+        for folder in &self.mounted {
+            sync_file_system(folder, &mut synced)?;
+        }
+        Ok(())
+    }
+
     fn link(&mut self, of: u64, path: &[u8]) -> io::Result<()> {
         let first = self.linked.get(&of).cloned();
-        let first = first.ok_or_else(|| io::Error::other("the file that it belongs to was not named"))?;
+        let (first, inode) = first.ok_or_else(|| io::Error::other("the file that it belongs to was not stored"))?;
         let (from, from_name) = self.tree.parent(&first)?;
         let (to, name) = self.tree.parent(path)?;
         let there = rustix::fs::statat(&from, &from_name, AtFlags::SYMLINK_NOFOLLOW)?;
-        if rustix::fs::statat(&to, &name, AtFlags::SYMLINK_NOFOLLOW)
-            .is_ok_and(|s| (s.st_dev, s.st_ino) == (there.st_dev, there.st_ino))
-        {
+        if (there.st_dev, there.st_ino) != inode {
+            return Err(io::Error::other("the file that it belongs to was replaced"));
+        }
+        if rustix::fs::statat(&to, &name, AtFlags::SYMLINK_NOFOLLOW).is_ok_and(|s| (s.st_dev, s.st_ino) == inode) {
             return Ok(());
         }
         let partial = partial::name(&name, partial::TRIES);
@@ -595,6 +634,17 @@ impl Target {
         }
         renamed
     }
+}
+
+/// Once for every file system; `synced` are those of before.
+fn sync_file_system(file: &OwnedFd, synced: &mut Vec<(u64, Result<(), Errno>)>) -> Result<(), Errno> {
+    let device = rustix::fs::fstat(file)?.st_dev;
+    if let Some((_, result)) = synced.iter().find(|(d, _)| *d == device) {
+        return *result;
+    }
+    let result = rustix::fs::syncfs(file);
+    synced.push((device, result));
+    result
 }
 
 /// What the system says, without its number.

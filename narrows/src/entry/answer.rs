@@ -1,6 +1,6 @@
 //! What the receiver says of entries: the bodies of note frames.
 
-use super::{CHUNKS_MAX, Fields, TEXT_LEN_MAX, cut_text, put_bytes};
+use super::{CHUNKS_MAX, Fields, cut_text, put_bytes};
 use crate::error::{Error, Result};
 use crate::frame::{CONTROL_BODY_MAX, put_varint};
 
@@ -11,14 +11,20 @@ const FILES: u8 = 1;
 const FAILED: u8 = 2;
 const STORED: u8 = 3;
 const CHUNKS: u8 = 4;
+const NOT_STORED: u8 = 5;
+const LOST: u8 = 6;
 
 /// Files are answered in the order of their announcement, each once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
     /// The next `count` files that were announced and not answered.
     Files { count: u64, wanted: Wanted },
-    /// Entry `id` could not be stored; the copy goes on.
+    /// Entry `id` is not wanted, since it cannot be stored; the copy goes on.
     Failed { id: u64, text: String },
+    /// The content of entry `id` came and could not be stored; the copy goes on.
+    NotStored { id: u64, text: String },
+    /// What of entries could not be kept, in words; once, at the end.
+    Lost { text: String },
     /// Which chunks of the next record of chunks of entry `id` are there: so many are, so many are needed, and so on.
     Chunks { id: u64, runs: Vec<u32> },
     /// So many entries and bytes of content were stored since the last such answer.
@@ -27,8 +33,10 @@ pub enum Answer {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wanted {
-    /// What is there is the same, or it cannot be stored.
+    /// What is there is the same.
     No,
+    /// It cannot be stored; why is said beside.
+    Refused,
     Whole,
     /// Something is there that may be an earlier state of it: its chunks are asked for, if the sender cares.
     Chunks,
@@ -44,10 +52,15 @@ impl Answer {
                     Wanted::No => 0,
                     Wanted::Whole => 1,
                     Wanted::Chunks => 2,
+                    Wanted::Refused => 3,
                 });
             }
-            Self::Failed { id, text } => {
-                out.push(FAILED);
+            Self::Lost { text } => {
+                out.push(LOST);
+                put_bytes(out, cut_text(text));
+            }
+            Self::Failed { id, text } | Self::NotStored { id, text } => {
+                out.push(if matches!(self, Self::Failed { .. }) { FAILED } else { NOT_STORED });
                 put_varint(out, *id);
                 put_bytes(out, cut_text(text));
             }
@@ -76,18 +89,14 @@ impl Answer {
                         0 => Wanted::No,
                         1 => Wanted::Whole,
                         2 => Wanted::Chunks,
+                        3 => Wanted::Refused,
                         _ => return Err(Error::unsupported("an answer needs a newer program")),
                     };
                     Self::Files { count, wanted }
                 }
-                FAILED => {
-                    let id = f.number()?;
-                    let text = f.bytes()?;
-                    if text.len() > TEXT_LEN_MAX {
-                        return Err(Error::limit("a text is too long"));
-                    }
-                    Self::Failed { id, text: String::from_utf8_lossy(text).into_owned() }
-                }
+                FAILED => Self::Failed { id: f.number()?, text: f.text()? },
+                NOT_STORED => Self::NotStored { id: f.number()?, text: f.text()? },
+                LOST => Self::Lost { text: f.text()? },
                 CHUNKS => {
                     let id = f.number()?;
                     let count = f.number()?;
@@ -124,6 +133,9 @@ mod tests {
             Answer::Files { count: 1 << 40, wanted: Wanted::Whole },
             Answer::Files { count: 1, wanted: Wanted::No },
             Answer::Failed { id: 7, text: "no room".into() },
+            Answer::NotStored { id: 8, text: "no room either".into() },
+            Answer::Lost { text: "owner of 3".into() },
+            Answer::Files { count: 1, wanted: Wanted::Refused },
             Answer::Stored { entries: 3, bytes: u64::MAX },
             Answer::Files { count: 2, wanted: Wanted::Chunks },
             Answer::Chunks { id: 300, runs: vec![0, 4096, 1] },

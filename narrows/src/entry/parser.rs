@@ -1,8 +1,8 @@
 //! Records out of bytes that come in pieces of any length.
 
 use super::{
-    BEGIN, CHUNK_LEN_MAX, CHUNKS, CHUNKS_MAX, Chunk, DATA, DATA_LEN_MAX, END, ENTRY, Entry, EntryKind, FAILED, Fields,
-    HOLE, NAME_LEN_MAX, PATH_LEN_MAX, RECORD_LEN_MAX, Record, TEXT_LEN_MAX, check_path, unzigzag,
+    BEGIN, CHUNK_LEN_MAX, CHUNKS, CHUNKS_MAX, Chunk, DATA, DATA_LEN_MAX, END, ENTRY, EndState, Entry, EntryKind,
+    FAILED, Fields, HOLE, NAME_LEN_MAX, PATH_LEN_MAX, RECORD_LEN_MAX, Record, TEXT_LEN_MAX, check_path, unzigzag,
 };
 use crate::error::{Error, Result};
 use crate::frame::varint;
@@ -99,10 +99,15 @@ impl RecordParser {
             HOLE => Record::Hole(f.number()?),
             END => {
                 self.in_file = false;
-                let whole = f.byte()? == 1;
+                let state = match f.byte()? {
+                    0 => EndState::Partial,
+                    1 => EndState::Whole,
+                    2 => EndState::Changed,
+                    _ => return Err(Error::corrupt("a file ends in an unknown way")),
+                };
                 let digest = f.0.try_into().map_err(|_| Error::corrupt("a digest has a wrong length"))?;
                 f.0 = &[];
-                Record::End { whole, digest }
+                Record::End { state, digest }
             }
             CHUNKS => self.chunks(&mut f)?,
             FAILED => {
@@ -250,7 +255,7 @@ mod tests {
         writer.data(b"0123456789", &mut out);
         writer.hole(1 << 40, &mut out);
         writer.data(&[], &mut out);
-        writer.end(true, &[9; DIGEST_LEN], &mut out);
+        writer.end(EndState::Whole, &[9; DIGEST_LEN], &mut out);
         writer.failed("gone", &mut out);
         writer.finish(&mut out);
         out

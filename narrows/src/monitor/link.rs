@@ -188,6 +188,9 @@ impl LinkMonitor {
             self.dry_since_ns = self.dry_at_ns().min(begin_ns);
         }
         if self.relayed.is_some() {
+            if let Some(relayed) = &mut self.relayed {
+                relayed.on_look(s.unsent_before);
+            }
             return self.observe_relayed(begin_ns, end_ns, s.accepted, s.unsent_after);
         }
         if let Some(busy_ns) = s.busy_ns {

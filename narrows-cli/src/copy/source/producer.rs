@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::OwnedFd;
 
-use narrows::entry::{DATA_LEN_MAX, DIGEST_LEN, EntryKind, RecordWriter};
+use narrows::entry::{DATA_LEN_MAX, DIGEST_LEN, EndState, EntryKind, RecordWriter};
 use rustix::fs::{FileType, OFlags, SeekFrom, Stat};
 use rustix::io::Errno;
 
@@ -210,7 +210,12 @@ impl<'a> Producer<'a> {
     fn ended(&mut self, file: &File, fd: &OwnedFd, read: io::Result<bool>, digest: &[u8; DIGEST_LEN]) {
         let still = rustix::fs::fstat(fd)
             .is_ok_and(|s| s.st_size as u64 == file.len && (s.st_mtime, s.st_mtime_nsec as u32) == file.mtime);
-        self.writer.end(matches!(read, Ok(true)), digest, &mut self.out);
+        let state = match read {
+            Ok(true) if still => EndState::Whole,
+            Ok(true) => EndState::Changed,
+            _ => EndState::Partial,
+        };
+        self.writer.end(state, digest, &mut self.out);
         match read {
             Err(e) => self.failed(&format!("cannot read {}: {e}", shown(&file.path))),
             Ok(false) => self.failed(&format!("{} shrank while it was read; it was not stored", shown(&file.path))),

@@ -27,7 +27,11 @@ impl Delta {
     }
 
     /// Plans for the next chunks, and says which are here.
-    pub(super) fn find(&mut self, chunks: &[Chunk]) -> Vec<u32> {
+    /// More than the file has is not planned for: what comes of it fails.
+    pub(super) fn find(&mut self, chunks: &[Chunk], file_len: u64) -> Vec<u32> {
+        if self.offset > file_len {
+            return vec![0, chunks.len() as u32];
+        }
         let (pieces, runs) = self.basis.find(self.offset, chunks);
         self.offset += chunks.iter().map(|c| u64::from(c.len)).sum::<u64>();
         self.plan.extend(pieces);

@@ -36,7 +36,10 @@ impl Partial {
                 Ok(file) => {
                     // Tells other copies that it is in use. Where files cannot be locked, two copies to one name may meet.
                     let _ = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive);
-                    return Ok(Self { folder, name, file, kept: false });
+                    // Another copy may have taken it for left behind before it was locked.
+                    if is_named(&folder, &name, &file) {
+                        return Ok(Self { folder, name, file, kept: false });
+                    }
                 }
                 Err(Errno::EXIST) => {}
                 Err(e) => return Err(e.into()),
@@ -47,6 +50,9 @@ impl Partial {
 
     /// Gives the file its own name.
     pub(super) fn rename(&mut self, target: &OsStr) -> io::Result<()> {
+        if !is_named(&self.folder, &self.name, &self.file) {
+            return Err(io::Error::other("another copy took its temporary file"));
+        }
         rename(&self.folder, &self.name, target)?;
         self.kept = true;
         Ok(())
@@ -60,7 +66,7 @@ impl Partial {
 
 impl Drop for Partial {
     fn drop(&mut self) {
-        if !self.kept {
+        if !self.kept && is_named(&self.folder, &self.name, &self.file) {
             let _ = rustix::fs::unlinkat(&self.folder, &self.name, AtFlags::empty());
         }
     }
@@ -99,10 +105,20 @@ pub(super) fn take_stale(folder: &OwnedFd, target: &OsStr) -> Option<OwnedFd> {
     open_stale(folder, &name(target, 0))
 }
 
+/// Whether the open file still has this name.
+fn is_named(folder: impl AsFd, name: &OsStr, file: &OwnedFd) -> bool {
+    let there = rustix::fs::statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW);
+    let own = rustix::fs::fstat(file);
+    matches!((there, own), (Ok(a), Ok(b)) if (a.st_dev, a.st_ino) == (b.st_dev, b.st_ino))
+}
+
 fn open_stale(folder: impl AsFd, name: &OsStr) -> Option<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = rustix::fs::openat(&folder, name, flags, Mode::empty()).ok()?;
     rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).ok()?;
+    if !is_named(&folder, name, &file) {
+        return None;
+    }
     rustix::fs::unlinkat(&folder, name, AtFlags::empty()).ok()?;
     Some(file)
 }

@@ -1,0 +1,75 @@
+//! What a peer may store here.
+
+use std::path::PathBuf;
+
+use narrows::entry::{Entry, EntryKind};
+
+use crate::copy::{scan, shown};
+
+/// Which entries may come: a peer must not store what was not asked for.
+pub(crate) enum Permitted {
+    /// The client says itself what it sends.
+    Anything,
+    /// What was named, by its first component; `root` if what is in a folder was.
+    Tops { names: Vec<Vec<u8>>, root: bool, folders: bool },
+}
+
+impl Permitted {
+    /// What these sources may bring; two of one name would replace one another.
+    pub(crate) fn tops(sources: &[PathBuf], recursive: bool) -> anyhow::Result<Self> {
+        let (mut names, mut root) = (Vec::new(), false);
+        for path in sources {
+            match scan::top(path) {
+                Some(name) if names.contains(&name) => {
+                    anyhow::bail!("two sources are named '{}'; one would replace the other", shown(&name))
+                }
+                Some(name) => names.push(name),
+                None => root = true,
+            }
+        }
+        Ok(Self::Tops { names, root, folders: recursive })
+    }
+
+    pub(super) fn allows(&self, entry: &Entry) -> bool {
+        let Self::Tops { names, root, folders } = self else { return true };
+        let top = entry.path.split(|b| *b == b'/').next().unwrap_or_default();
+        let file = matches!(entry.kind, EntryKind::File { .. }) && !entry.path.contains(&b'/');
+        (*root && *folders || !entry.path.is_empty() && names.iter().any(|n| n == top)) && (*folders || file)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_was_asked_for_may_come() {
+        let entry = |path: &str, kind: EntryKind| Entry {
+            path: path.into(),
+            kind,
+            mode: 0,
+            uid: 0,
+            gid: 0,
+            mtime_s: 0,
+            mtime_ns: 0,
+            xattrs: Vec::new(),
+        };
+        let file = |path| entry(path, EntryKind::File { len: 0, linked: false });
+        let folder = |path| entry(path, EntryKind::Folder);
+        let link = |path| entry(path, EntryKind::Symlink { target: b"x".to_vec() });
+        let tops = |sources: &[&str], recursive| {
+            Permitted::tops(&sources.iter().map(PathBuf::from).collect::<Vec<_>>(), recursive)
+        };
+        let one = tops(&["/there/f"], false).unwrap();
+        assert!(one.allows(&file("f")));
+        for bad in [file(".bashrc"), file("f/x"), folder(""), folder("f"), link("f")] {
+            assert!(!one.allows(&bad), "{bad:?}");
+        }
+        let tree = tops(&["/there/d", "e"], true).unwrap();
+        assert!(tree.allows(&folder("d")) && tree.allows(&link("d/x/y")) && tree.allows(&file("e/z")));
+        assert!(!tree.allows(&folder("")) && !tree.allows(&file("other/z")) && !tree.allows(&file("dd")));
+        let contents = tops(&["/there/d/"], true).unwrap();
+        assert!(contents.allows(&folder("")) && contents.allows(&file("anything/in/it")));
+        assert!(tops(&["a/f", "b/f"], false).is_err());
+    }
+}
