@@ -431,6 +431,30 @@ fn a_long_file_goes_on_where_a_killed_copy_stopped() {
 }
 
 #[test]
+fn attributes_of_what_is_there_are_brought_up_to_date() {
+    let home = home();
+    let (a, b) = (home.path().join("a"), home.path().join("b"));
+    fs::write(&a, "x").unwrap();
+    let set = |path: &Path, name: &str, value: &[u8]| {
+        rustix::fs::setxattr(path, name, value, rustix::fs::XattrFlags::empty()).is_ok()
+    };
+    if !set(&a, "user.narrows", b"first") {
+        // A file system without attributes has none to lose.
+        return;
+    }
+    let copy = || {
+        let output = cp(home.path(), &[a.as_os_str(), &remote(&b)]);
+        assert_eq!(code(&output), 0, "{}", stderr(&output));
+    };
+    copy();
+    assert_eq!(attribute(&b), Some(b"first".to_vec()));
+    assert!(set(&a, "user.narrows", b"second") && set(&b, "user.other", b"must go"));
+    copy();
+    assert_eq!(attribute(&b), Some(b"second".to_vec()));
+    assert!(rustix::fs::getxattr(&b, "user.other", &mut [0; 10][..]).is_err());
+}
+
+#[test]
 fn a_hard_link_never_gets_the_content_of_another_file() {
     let home = home();
     let (a, b) = (home.path().join("a"), home.path().join("b"));

@@ -23,8 +23,12 @@ pub(crate) struct Losses(BTreeMap<&'static str, u64>);
 impl Losses {
     fn note<T>(&mut self, what: &'static str, result: Result<T, Errno>) {
         if result.is_err() {
-            *self.0.entry(what).or_default() += 1;
+            self.count(what);
         }
+    }
+
+    pub(crate) fn count(&mut self, what: &'static str) {
+        *self.0.entry(what).or_default() += 1;
     }
 
     /// `owner of 3, times of 1`
@@ -72,8 +76,15 @@ pub(crate) fn entry(parent: &OwnedFd, name: &OsStr, path: Vec<u8>, stat: &Stat) 
         gid: stat.st_gid,
         mtime_s: stat.st_mtime,
         mtime_ns: stat.st_mtime_nsec as u32,
-        xattrs: read_xattrs(&by_descriptor(parent, name)),
+        xattrs: xattrs(parent, name),
     }))
+}
+
+/// The attributes of a file that a copy keeps, by name.
+pub(crate) fn xattrs(parent: &OwnedFd, name: &OsStr) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let mut found = read_xattrs(&by_descriptor(parent, name));
+    found.sort_unstable();
+    found
 }
 
 /// A path that reaches a name in an open folder wherever that folder is now; its last component is not followed by the
@@ -142,10 +153,29 @@ pub(crate) fn apply(fd: BorrowedFd<'_>, entry: &Entry, ownership: Ownership, los
     }
     // Always: a new file has the mode that it was made with, and a change of owner takes bits away.
     losses.note("mode", rustix::fs::fchmod(fd, Mode::from_raw_mode(mode)));
+    remove_others(fd, entry, losses);
     for (name, value) in entry.xattrs.iter().filter(|(name, _)| is_kept(name)) {
         losses.note("extended attributes", rustix::fs::fsetxattr(fd, name, value, XattrFlags::empty()));
     }
     losses.note("times", rustix::fs::futimens(fd, &times(entry)));
+}
+
+/// Takes away attributes that the source does not have, such as an access control list inherited from the folder.
+fn remove_others(fd: BorrowedFd<'_>, entry: &Entry, losses: &mut Losses) {
+    let mut names = vec![0; 1024];
+    let len = match rustix::fs::flistxattr(fd, &mut names[..]) {
+        Ok(len) => len,
+        Err(Errno::RANGE) => {
+            names.resize(XATTR_NAMES_MAX, 0);
+            rustix::fs::flistxattr(fd, &mut names[..]).unwrap_or(0)
+        }
+        Err(_) => 0,
+    };
+    for name in names[..len].split(|b| *b == 0).filter(|name| is_kept(name)) {
+        if entry.xattrs.iter().all(|(kept, _)| kept != name) {
+            losses.note("attributes that should go", rustix::fs::fremovexattr(fd, name));
+        }
+    }
 }
 
 /// Whether everything that [`apply`] sets is there already, as far as `stat` shows.

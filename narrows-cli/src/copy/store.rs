@@ -345,7 +345,7 @@ impl Target {
             Some((FileType::Directory, _)) => return Err(io::Error::other("a folder of that name is in the way")),
             Some((FileType::RegularFile, stat)) => {
                 if stat.st_size as u64 == len && meta::same_time(&stat, entry) {
-                    self.bring_up_to_date(entry, &stat);
+                    self.bring_up_to_date(entry, &stat, &folder, &name);
                     if linked {
                         self.linked.insert(id, (entry.path.clone(), (stat.st_dev, stat.st_ino)));
                     }
@@ -362,12 +362,14 @@ impl Target {
         Ok(if earlier && len >= DELTA_MIN { Wanted::Chunks } else { Wanted::Whole })
     }
 
-    fn bring_up_to_date(&mut self, entry: &Entry, stat: &Stat) {
+    fn bring_up_to_date(&mut self, entry: &Entry, stat: &Stat, folder: &OwnedFd, name: &OsStr) {
         if !self.options.dry_run
-            && !meta::is_applied(stat, entry, self.ownership)
-            && let Ok(file) = self.tree.open_below(&entry.path, OFlags::RDONLY | OFlags::NONBLOCK)
+            && (!meta::is_applied(stat, entry, self.ownership) || meta::xattrs(folder, name) != entry.xattrs)
         {
-            meta::apply(file.as_fd(), entry, self.ownership, &mut self.losses);
+            match self.tree.open_below(&entry.path, OFlags::RDONLY | OFlags::NONBLOCK) {
+                Ok(file) => meta::apply(file.as_fd(), entry, self.ownership, &mut self.losses),
+                Err(_) => self.losses.count("mode or owner"),
+            }
         }
     }
 
