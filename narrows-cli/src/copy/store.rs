@@ -41,6 +41,7 @@ mod answers;
 mod content;
 mod partial;
 mod permitted;
+mod special;
 
 use answers::Answers;
 use content::{Delta, OpenFile};
@@ -422,42 +423,6 @@ impl Target {
         }
     }
 
-    /// A link, fifo or device: made under another name and renamed, so that what was there is replaced at once.
-    fn make_special(&mut self, entry: &Entry, wanted: bool) -> io::Result<()> {
-        if !wanted {
-            return Err(io::Error::other("it is a fifo or device; --devices copies them"));
-        }
-        let (folder, name) = self.tree.parent(&entry.path)?;
-        if let EntryKind::Symlink { target } = &entry.kind
-            && rustix::fs::readlinkat(&folder, &name, Vec::new()).is_ok_and(|there| there.to_bytes() == target)
-        {
-            meta::apply_by_name(&folder, &name, entry, self.ownership, &mut self.losses);
-            return Ok(());
-        }
-        let partial = partial::name(&name, partial::TRIES);
-        let _ = rustix::fs::unlinkat(&folder, &partial, AtFlags::empty());
-        let mode = Mode::RUSR | Mode::WUSR;
-        match &entry.kind {
-            EntryKind::Symlink { target } => rustix::fs::symlinkat(OsStr::from_bytes(target), &folder, &partial)?,
-            EntryKind::Fifo => rustix::fs::mknodat(&folder, &partial, FileType::Fifo, mode, 0)?,
-            EntryKind::CharDevice { major, minor } => {
-                let device = rustix::fs::makedev(*major, *minor);
-                rustix::fs::mknodat(&folder, &partial, FileType::CharacterDevice, mode, device)?;
-            }
-            EntryKind::BlockDevice { major, minor } => {
-                let device = rustix::fs::makedev(*major, *minor);
-                rustix::fs::mknodat(&folder, &partial, FileType::BlockDevice, mode, device)?;
-            }
-            EntryKind::File { .. } | EntryKind::Folder | EntryKind::HardLink { .. } => return Ok(()),
-        }
-        meta::apply_by_name(&folder, &partial, entry, self.ownership, &mut self.losses);
-        let renamed = partial::rename(&folder, &partial, &name);
-        if renamed.is_err() {
-            let _ = rustix::fs::unlinkat(&folder, &partial, AtFlags::empty());
-        }
-        renamed
-    }
-
     /// What a copy left that was cut off: long ones are kept until their file comes, and are used then.
     fn stale(&self, folder: &OwnedFd, name: &OsStr) {
         let long =
@@ -613,28 +578,6 @@ impl Target {
             sync_file_system(folder, &mut synced)?;
         }
         Ok(())
-    }
-
-    fn link(&mut self, of: u64, path: &[u8]) -> io::Result<()> {
-        let first = self.linked.get(&of).cloned();
-        let (first, inode) = first.ok_or_else(|| io::Error::other("the file that it belongs to was not stored"))?;
-        let (from, from_name) = self.tree.parent(&first)?;
-        let (to, name) = self.tree.parent(path)?;
-        let there = rustix::fs::statat(&from, &from_name, AtFlags::SYMLINK_NOFOLLOW)?;
-        if (there.st_dev, there.st_ino) != inode {
-            return Err(io::Error::other("the file that it belongs to was replaced"));
-        }
-        if rustix::fs::statat(&to, &name, AtFlags::SYMLINK_NOFOLLOW).is_ok_and(|s| (s.st_dev, s.st_ino) == inode) {
-            return Ok(());
-        }
-        let partial = partial::name(&name, partial::TRIES);
-        let _ = rustix::fs::unlinkat(&to, &partial, AtFlags::empty());
-        rustix::fs::linkat(&from, &from_name, &to, &partial, AtFlags::empty())?;
-        let renamed = partial::rename(&to, &partial, &name);
-        if renamed.is_err() {
-            let _ = rustix::fs::unlinkat(&to, &partial, AtFlags::empty());
-        }
-        renamed
     }
 }
 
