@@ -12,8 +12,10 @@
 
 use super::LinkView;
 
+mod busy;
 mod relayed;
 
+use busy::Busy;
 use relayed::Relayed;
 
 /// What the driver saw at one write to the link, or at a look between writes (`accepted` 0).
@@ -409,53 +411,6 @@ impl LinkMonitor {
         }
         let drain_ns = self.unsent as f64 / self.rate_bytes_per_s * 1e9;
         self.last_ns.saturating_add(drain_ns as u64)
-    }
-}
-
-/// What was seen of a link that pushed back: older bytes and times count less and less.
-#[derive(Debug, Clone, Copy, Default)]
-struct Busy {
-    bytes: f64,
-    ns: f64,
-    /// All that was seen, for the first estimate.
-    total_bytes: f64,
-    total_ns: f64,
-    /// Time since bytes left last, and how long that takes at times.
-    silence_ns: f64,
-    period_ns: f64,
-}
-
-impl Busy {
-    /// An assumption, as if it had been seen for a moment.
-    fn assumed(rate_bytes_per_s: f64) -> Self {
-        Self { bytes: rate_bytes_per_s * ASSUMED_NS / 1e9, ns: ASSUMED_NS, ..Self::default() }
-    }
-
-    /// Time in which nothing left counts when something does, or when it is long.
-    fn add(&mut self, bytes: f64, ns: f64) {
-        self.silence_ns += ns;
-        if bytes == 0.0 && self.silence_ns < SILENCE_NS && self.is_enough() {
-            return;
-        }
-        let ns = std::mem::take(&mut self.silence_ns);
-        if bytes > 0.0 {
-            self.period_ns = ns.max(0.9 * self.period_ns);
-        }
-        let memory_ns = (MEMORY_PERIODS * self.period_ns).clamp(MEMORY_MIN_NS, MEMORY_MAX_NS);
-        // A pause may be the receiver's: it takes half of what was known at a time, however late it was looked at.
-        let kept = (-ns / memory_ns).exp().max(if bytes == 0.0 { 0.5 } else { 0.0 });
-        self.bytes = self.bytes * kept + bytes;
-        self.ns = self.ns * kept + ns;
-        self.total_bytes += bytes;
-        self.total_ns += ns;
-    }
-
-    fn is_enough(&self) -> bool {
-        self.total_bytes >= KNOWN_BYTES || self.total_bytes >= EVIDENCE_MIN_BYTES && self.total_ns >= KNOWN_NS
-    }
-
-    fn rate_bytes_per_s(&self) -> f64 {
-        self.bytes / self.ns * 1e9
     }
 }
 
