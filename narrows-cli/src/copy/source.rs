@@ -215,7 +215,6 @@ impl Shared {
                 // Any text of the peer's may come here.
                 (self.on_failure)(&super::shown(text.as_bytes()));
             }
-            Answer::Stored { .. } => {}
         }
         self.changed.notify_all();
         Ok(())

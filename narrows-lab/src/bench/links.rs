@@ -5,35 +5,22 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
-use narrows::codec::{CodecId, Method};
+use narrows::codec::{DEFAULT_METHODS, Method};
 use narrows::policy::PolicySpec;
 use serde_json::{Value, json};
 
 use super::{Args, listening, median, program, temporary_with, timed_pair};
 
-/// What is compared, besides nc and `balance`: the default methods.
-const FIXED: [Method; 11] = [
-    Method::STORE,
-    Method::lz4_accel(64),
-    Method::lz4_accel(16),
-    Method::lz4_accel(1),
-    Method::zstd(1),
-    Method::zstd(3),
-    Method::zstd(6),
-    Method::zstd(9),
-    Method::zstd(15),
-    Method::new(CodecId::BZIP2, 9),
-    Method::new(CodecId::XZ, 6),
-];
-
 /// Those that may be the best one at so many Mbit/s: the others are slower on four cores than the link, or compress
 /// less than one that is fast enough.
-fn fixed(mbit: u32) -> &'static [Method] {
+fn fixed(mbit: u32) -> Vec<Method> {
+    // No pool is one repeated byte.
+    let all: Vec<_> = DEFAULT_METHODS.iter().copied().filter(|m| *m != Method::CONSTANT).collect();
     match mbit {
-        0 => &FIXED[..6],
-        1..=10 => &FIXED[4..],
-        11..=100 => &FIXED[3..],
-        _ => &FIXED[..9],
+        0 => all[..6].to_vec(),
+        1..=10 => all[4..].to_vec(),
+        11..=100 => all[3..].to_vec(),
+        _ => all[..9].to_vec(),
     }
 }
 
@@ -143,7 +130,7 @@ struct Cell<'a> {
 
 impl Cell<'_> {
     fn measure(&self, rounds: usize) -> Result<Value> {
-        let fixed = fixed(self.mbit).iter().map(|&method| PolicySpec::Fixed { method, linked: false });
+        let fixed = fixed(self.mbit).into_iter().map(|method| PolicySpec::Fixed { method, linked: false });
         let specs: Vec<String> =
             std::iter::once(PolicySpec::Balance).chain(fixed).map(|spec| spec.to_string()).collect();
         let ratio = self.compare(&specs[0])?;

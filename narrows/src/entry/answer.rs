@@ -9,7 +9,6 @@ pub const ANSWERS_LEN_MAX: usize = CONTROL_BODY_MAX;
 
 const FILES: u8 = 1;
 const FAILED: u8 = 2;
-const STORED: u8 = 3;
 const CHUNKS: u8 = 4;
 const NOT_STORED: u8 = 5;
 const LOST: u8 = 6;
@@ -27,8 +26,6 @@ pub enum Answer {
     Lost { text: String },
     /// Which chunks of the next record of chunks of entry `id` are there: so many are, so many are needed, and so on.
     Chunks { id: u64, runs: Vec<u32> },
-    /// So many entries and bytes of content were stored since the last such answer.
-    Stored { entries: u64, bytes: u64 },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,11 +67,6 @@ impl Answer {
                 put_varint(out, runs.len() as u64);
                 runs.iter().for_each(|run| put_varint(out, (*run).into()));
             }
-            Self::Stored { entries, bytes } => {
-                out.push(STORED);
-                put_varint(out, *entries);
-                put_varint(out, *bytes);
-            }
         }
     }
 
@@ -105,7 +97,6 @@ impl Answer {
                     }
                     Self::Chunks { id, runs: (0..count).map(|_| f.number32()).collect::<Result<_>>()? }
                 }
-                STORED => Self::Stored { entries: f.number()?, bytes: f.number()? },
                 _ => return Err(Error::unsupported("an answer needs a newer program")),
             };
             on_answer(answer)?;
@@ -136,7 +127,6 @@ mod tests {
             Answer::NotStored { id: 8, text: "no room either".into() },
             Answer::Lost { text: "owner of 3".into() },
             Answer::Files { count: 1, wanted: Wanted::Refused },
-            Answer::Stored { entries: 3, bytes: u64::MAX },
             Answer::Files { count: 2, wanted: Wanted::Chunks },
             Answer::Chunks { id: 300, runs: vec![0, 4096, 1] },
         ];
