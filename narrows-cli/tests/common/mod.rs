@@ -1,6 +1,9 @@
 //! What the tests of the program share.
 #![allow(dead_code, reason = "no test file uses all of it")]
 
+pub(crate) mod copies;
+pub(crate) mod sshd;
+
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};

@@ -1,0 +1,66 @@
+//! A real ssh server.
+
+use std::fs;
+use std::io::Read;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+/// An OpenSSH server of the test's own on a free port of the loopback device, if one is installed.
+pub(crate) struct Sshd {
+    child: Child,
+    port: u16,
+    key: PathBuf,
+}
+
+impl Sshd {
+    pub(crate) fn start(folder: &Path) -> Option<Self> {
+        let sshd = ["/usr/sbin/sshd", "/usr/bin/sshd"].iter().find(|p| Path::new(p).exists())?;
+        for key in ["host", "user"] {
+            let mut make = Command::new("ssh-keygen");
+            make.args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(folder.join(key));
+            assert!(make.status().ok()?.success());
+        }
+        // Where it runs as root it wants this folder; it is made by its start script elsewhere.
+        let _ = fs::create_dir("/run/sshd");
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let option = |text: String| ["-o".to_owned(), text];
+        let mut child = Command::new(sshd)
+            .args(["-D", "-e", "-f", "/dev/null"])
+            .args(option(format!("Port={port}")))
+            .args(option("ListenAddress=127.0.0.1".into()))
+            .args(option(format!("HostKey={}", folder.join("host").display())))
+            .args(option(format!("AuthorizedKeysFile={}", folder.join("user.pub").display())))
+            .args(option("StrictModes=no".into()))
+            .args(option("PidFile=none".into()))
+            .args(option("PasswordAuthentication=no".into()))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .ok()?;
+        let mut log = child.stderr.take()?;
+        let mut seen = [0; 4096];
+        let n = log.read(&mut seen).ok()?;
+        std::thread::spawn(move || std::io::copy(&mut log, &mut std::io::sink()));
+        let listening = String::from_utf8_lossy(&seen[..n]).contains("listening");
+        let own = Self { child, port, key: folder.join("user") };
+        listening.then_some(own)
+    }
+
+    pub(crate) fn shell(&self) -> String {
+        format!(
+            "ssh -F /dev/null -p {} -i {} -o BatchMode=yes -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null \
+             -o LogLevel=ERROR -o IdentitiesOnly=yes",
+            self.port,
+            self.key.display()
+        )
+    }
+}
+
+impl Drop for Sshd {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,156 @@
+//! `narrows cp` when something is in the way, ends early or sends rubbish: what is said, what is left behind, and how the same
+//! command goes on.
+
+use std::ffi::OsStr;
+use std::fs::{self};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+mod common;
+
+use common::copies::*;
+use common::*;
+
+#[test]
+fn what_is_in_the_way_fails_alone_and_nothing_leaves_the_folder() {
+    let home = home();
+    let (a, b, outside) = (home.path().join("a"), home.path().join("b"), home.path().join("outside"));
+    for folder in [&a, &b, &outside, &a.join("trap"), &a.join("was file"), &b.join("was folder")] {
+        fs::create_dir(folder).unwrap();
+    }
+    fs::write(a.join("trap/file"), "must not get out").unwrap();
+    fs::write(a.join("was file/x"), "x").unwrap();
+    fs::write(a.join("was folder"), "x").unwrap();
+    fs::write(a.join("good"), "good").unwrap();
+    symlink("../outside", b.join("trap")).unwrap();
+    fs::write(b.join("was file"), "x").unwrap();
+    let output = cp(home.path(), &[OsStr::new("-r"), a.join("").as_os_str(), &remote(&b)]);
+    assert_eq!(code(&output), 3, "{}", stderr(&output));
+    let said = stderr(&output);
+    for words in ["store trap:", "store was file:", "store was folder:", "in the way"] {
+        assert!(said.contains(words), "{words}: {said}");
+    }
+    assert_eq!(fs::read(b.join("good")).unwrap(), b"good");
+    assert!(entries(&outside).is_empty());
+    assert_eq!(partials(&b), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn a_copy_that_is_killed_at_any_moment_is_completed_by_the_same_command() {
+    let home = home();
+    let (source, target) = (home.path().join("source"), home.path().join("target"));
+    make_tree(&source);
+    fs::create_dir(&target).unwrap();
+    for i in 0..60 {
+        fs::write(source.join(format!("a/more {i}")), random(50_000 + 1000 * i)).unwrap();
+    }
+    let before = snapshot(&source);
+    let shell = shell(home.path());
+    let mut stored = 0;
+    for round in 0..25u64 {
+        let mut child =
+            cp_command(home.path(), &shell).arg("-r").arg(source.join("")).arg(remote(&target)).spawn().unwrap();
+        std::thread::sleep(Duration::from_millis(2 + round * 7 % 80));
+        let _ = child.kill();
+        child.wait().unwrap();
+        for folder in [target.clone(), target.join("a")] {
+            for path in fs::read_dir(&folder).into_iter().flatten().map(|e| e.unwrap().path()) {
+                if path.is_file() && !path.file_name().unwrap().as_bytes().starts_with(b".narrows-") {
+                    let own = source.join(path.strip_prefix(&target).unwrap());
+                    assert!(fs::read(&path).unwrap() == fs::read(own).unwrap(), "{path:?} is not whole");
+                    stored += 1;
+                }
+            }
+        }
+        unlock(&target);
+    }
+    assert!(stored > 0, "no round got anywhere");
+    // Servers of killed clients may still be on their way out, and store what was whole.
+    let begun = Instant::now();
+    loop {
+        let output = finish(
+            cp_command(home.path(), &shell).arg("-r").arg(source.join("")).arg(remote(&target)).spawn().unwrap(),
+        );
+        assert_eq!(code(&output), 0, "{}", stderr(&output));
+        if snapshot(&target) == before {
+            break;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", partials(&target));
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    unlock(&source);
+    unlock(&target);
+}
+
+#[test]
+fn a_long_file_goes_on_where_a_killed_copy_stopped() {
+    let home = home();
+    let (a, b) = (home.path().join("a"), home.path().join("b"));
+    let content = random(60 << 20);
+    fs::write(&a, &content).unwrap();
+    let shell = shell(home.path());
+    let mut kept = 0;
+    for pause in (100..).step_by(50) {
+        // A slow method, so that there is a middle to be met.
+        let slow = ["--policy", "fixed:xz"];
+        let mut child = cp_command(home.path(), &shell).args(slow).arg(&a).arg(remote(&b)).spawn().unwrap();
+        std::thread::sleep(Duration::from_millis(pause));
+        if child.try_wait().unwrap().is_some() {
+            break;
+        }
+        let _ = child.kill();
+        child.wait().unwrap();
+        // The server at the other end notices and leaves what came.
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_millis(500) {
+            std::thread::sleep(Duration::from_millis(10));
+            let partial = entries(home.path()).into_iter().find(|p| p.to_string_lossy().ends_with(".partial"));
+            kept = partial.and_then(|p| p.metadata().ok()).map_or(0, |m| m.len());
+        }
+        assert!(!b.exists());
+        if kept > 4 << 20 {
+            break;
+        }
+    }
+    assert!(kept > 4 << 20, "the test never met a copy in the middle");
+    let json = json(&cp(home.path(), &[OsStr::new("--json"), a.as_os_str(), &remote(&b)]));
+    assert!(fs::read(&b).unwrap() == content);
+    let wire = json["wire_bytes"].as_u64().unwrap();
+    assert!(wire < content.len() as u64 - kept / 10 * 9 + 400_000, "{kept}: {json}");
+    assert!(entries(home.path()).iter().all(|p| !p.to_string_lossy().ends_with(".partial")));
+}
+
+#[test]
+fn a_signal_ends_a_copy_whose_other_end_says_nothing() {
+    let home = home();
+    fs::write(home.path().join("file"), "x").unwrap();
+    let silent = home.path().join("silent");
+    fs::write(&silent, "#!/bin/sh\nexec sleep 50\n").unwrap();
+    fs::set_permissions(&silent, fs::Permissions::from_mode(0o755)).unwrap();
+    for pull in [false, true] {
+        let (here, there) = (home.path().join("file").into_os_string(), remote(Path::new("/x")));
+        let (from, to) = if pull { (there, home.path().join("y").into()) } else { (here, there) };
+        let child = cp_command(home.path(), &silent).args([from, to]).spawn().unwrap();
+        std::thread::sleep(Duration::from_millis(300));
+        let begun = Instant::now();
+        signal(&child, "-TERM");
+        let output = finish(child);
+        assert!(output.status.code().is_none(), "it dies of the signal");
+        assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+    }
+}
+
+#[test]
+fn a_server_told_rubbish_says_so_and_ends() {
+    let home = home();
+    for words in
+        [&b"GET / HTTP/1.1\r\n\r\n"[..], b"", b"\x93NRSV\r\n\x1a\xff\xff\xff\xff", b"\x93NRSV\r\n\x1a\x02\0\0\0{}"]
+    {
+        let output = filter(home.path(), &["serve", "--stdio"], words);
+        assert_eq!(code(&output), 1, "{}", stderr(&output));
+        assert!(output.stdout.is_empty());
+        assert_eq!(stderr(&output).lines().count(), 1, "{}", stderr(&output));
+    }
+}
