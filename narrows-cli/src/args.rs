@@ -46,7 +46,7 @@ $XDG_CACHE_HOME/narrows/calibration (or ~/.cache/narrows/calibration): how fast 
 background by the first flow that lasts a second, or by `narrows calibrate`; it may be removed at any time.
 
 ENVIRONMENT
-NO_COLOR switches colours off.";
+NO_COLOR switches colours off. NARROWS_TOKEN is the token for narrows:// places.";
 
 #[derive(Parser)]
 #[command(
@@ -67,9 +67,9 @@ pub(crate) struct Args {
 pub(crate) enum Command {
     /// Compress or decompress a stream, adapting to how fast the output drains
     Pipe(PipeArgs),
-    /// Copy files and folders between hosts over ssh, or on this one
+    /// Copy files and folders between hosts over ssh or directly, or on this one
     Cp(CpArgs),
-    /// The other end of `cp`, started by it
+    /// The other end of `cp`: started by it, or a server of its own
     Serve(ServeArgs),
     /// Send a file or stdin to a `narrows recv`
     Send(SendArgs),
@@ -129,7 +129,7 @@ pub(crate) struct TalkArgs {
 #[derive(ClapArgs)]
 #[command(after_long_help = CP_HELP)]
 pub(crate) struct CpArgs {
-    /// What to copy, and last where to: PATH or [USER@]HOST:PATH
+    /// What to copy, and last where to: PATH, [USER@]HOST:PATH or narrows://HOST[:PORT]/PATH
     #[arg(value_name = "SRC... DST", required = true, num_args = 2..)]
     pub(crate) paths: Vec<OsString>,
     /// Copy folders with everything in them
@@ -150,6 +150,12 @@ pub(crate) struct CpArgs {
     /// Name or path of this program on the other host
     #[arg(long, value_name = "PROGRAM", default_value = "narrows")]
     pub(crate) remote_narrows: String,
+    /// File with the token of a narrows:// server [default: the one in $NARROWS_TOKEN]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) token_file: Option<PathBuf>,
+    /// Reach a narrows:// server on this host without token and encryption
+    #[arg(long, conflicts_with = "token_file")]
+    pub(crate) insecure: bool,
     /// When data is brought to the disk
     #[arg(long, value_name = "WHEN", value_enum, default_value = "batch")]
     pub(crate) fsync: Fsync,
@@ -170,6 +176,8 @@ PATHS
   As with scp and rsync. A colon makes a path remote unless a slash comes before it: ./a:b is a file here. SRC/ means what \
 is in the folder, SRC the folder itself. DST is a folder if it exists as one, ends in a slash, or takes more than one \
 file; else it is the new name of a single file. Of DST only the last folder is made.
+  narrows://HOST[:PORT]/PATH is below the folder that a `narrows serve --listen` there serves (port 7700 if none is named); \
+the path is taken as it stands, without %-escapes.
 
 WHAT IS KEPT
   Modes, times to the nanosecond, symbolic and hard links, holes, extended attributes, access control lists, names of any \
@@ -190,14 +198,49 @@ EXIT STATUS
 EXAMPLES
   narrows cp -r photos me@host:backup/
   narrows cp -r me@host:project/ .
-  narrows cp -e 'ssh -p 2222' file host:";
+  narrows cp -e 'ssh -p 2222' file host:
+  narrows cp --token-file token file narrows://host/";
 
 #[derive(ClapArgs)]
+#[command(after_long_help = SERVE_HELP)]
 pub(crate) struct ServeArgs {
-    /// Talk over standard input and output
-    #[arg(long, required = true)]
+    /// Talk over standard input and output: so `cp` starts it through a remote shell
+    #[arg(long, required_unless_present = "listen", conflicts_with_all = ["listen", "dir", "read_only", "key_file", "insecure"])]
     pub(crate) stdio: bool,
+    /// Serve clients that connect here, such as 0.0.0.0:7700; port 0 takes a free one and prints it
+    #[arg(long, value_name = "ADDR", requires = "dir")]
+    pub(crate) listen: Option<String>,
+    /// The folder to serve; nothing beside it is reached
+    #[arg(long, value_name = "DIR")]
+    pub(crate) dir: Option<PathBuf>,
+    /// Give files and take none
+    #[arg(long)]
+    pub(crate) read_only: bool,
+    /// Where this server's keys are kept; made at its first start [default: see FILES]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) key_file: Option<PathBuf>,
+    /// No encryption and no token, for this host only
+    #[arg(long, conflicts_with = "key_file")]
+    pub(crate) insecure: bool,
+    #[command(flatten)]
+    pub(crate) talk: TalkArgs,
 }
+
+const SERVE_HELP: &str = "\
+With --listen one line is printed, the token: whoever has it may read the folder, and write it unless --read-only is given. \
+It holds a secret and the fingerprint of the server's key, so that both ends are proved; all that crosses the link is \
+encrypted (TLS 1.3). Give it to clients by a safe way, in a file (--token-file) or the environment (NARROWS_TOKEN). A new \
+token is made by removing the key file.
+
+Symbolic links in the folder are copied as links and never followed. Everything is done as the user who runs this.
+
+FILES
+  $XDG_STATE_HOME/narrows/serve.key (or ~/.local/state/narrows/serve.key): the server's keys; only its owner may read it.
+
+EXAMPLES
+  Here, once:      narrows serve --listen 0.0.0.0:7700 --dir /srv/data > token
+  There:           narrows cp -r --token-file token narrows://here:7700/photos .
+  Within a host:   narrows serve --listen 127.0.0.1:7700 --dir . --insecure";
 
 #[derive(ClapArgs)]
 pub(crate) struct PipeArgs {

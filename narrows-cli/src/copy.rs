@@ -2,12 +2,14 @@
 
 pub(crate) mod carrier;
 pub(crate) mod delta;
+pub(crate) mod direct;
 pub(crate) mod filter;
 pub(crate) mod hello;
 pub(crate) mod meta;
 pub(crate) mod place;
 pub(crate) mod scan;
 pub(crate) mod serve;
+pub(crate) mod served;
 pub(crate) mod source;
 pub(crate) mod store;
 pub(crate) mod tree;

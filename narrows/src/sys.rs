@@ -92,19 +92,22 @@ mod unix {
         pub(crate) write: bool,
     }
 
-    /// Waits until one of two descriptors is ready (or in error, which a following transfer will report).
-    /// Says which are; neither after the timeout or a signal.
-    pub(crate) fn poll(interests: [Interest<'_>; 2], timeout: Option<Duration>) -> io::Result<[bool; 2]> {
+    /// Waits until a descriptor is ready (or in error, which a following transfer will report).
+    /// Says which are; none after the timeout or a signal.
+    pub(crate) fn poll<const N: usize>(
+        interests: [Interest<'_>; N],
+        timeout: Option<Duration>,
+    ) -> io::Result<[bool; N]> {
         let mut fds = interests.map(|i| libc::pollfd {
             fd: i.fd.as_raw_fd(),
             events: if i.read { libc::POLLIN } else { 0 } | if i.write { libc::POLLOUT } else { 0 },
             revents: 0,
         });
-        // SAFETY: the array holds two pollfd and outlives the call; the descriptors are borrowed for its length.
-        let answer = unsafe { libc::poll(fds.as_mut_ptr(), 2, super::poll_timeout_ms(timeout)) };
+        // SAFETY: the array holds N pollfd and outlives the call; the descriptors are borrowed for its length.
+        let answer = unsafe { libc::poll(fds.as_mut_ptr(), N as libc::nfds_t, super::poll_timeout_ms(timeout)) };
         match check(answer as isize) {
             Ok(_) => Ok(fds.map(|f| f.revents != 0)),
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => Ok([false; 2]),
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => Ok([false; N]),
             Err(e) => Err(e),
         }
     }

@@ -14,6 +14,8 @@ use serde_json::json;
 
 use crate::args::CpArgs;
 use crate::copy::carrier::{self, Carrier, Reach};
+use crate::copy::direct::Trust;
+use crate::copy::direct::keys::Token;
 use crate::copy::filter::Filter;
 use crate::copy::hello::{GetTask, StoreOptions, Task};
 use crate::copy::place::Place;
@@ -94,12 +96,10 @@ fn put(args: &CpArgs, sources: &[PathBuf], target: &Place) -> Result<Outcome> {
     if let Some([name, _]) = twice {
         bail!("two sources are named '{}'; one would replace the other", crate::copy::shown(name));
     }
-    let path = match target {
-        Place::Local(path) | Place::Ssh { path, .. } => path.clone(),
-    };
     let single = sources.len() == 1 && !sources[0].is_dir();
-    let task = Task::Put { target: path, single, store: store_options(args) };
-    let reach = Reach { shell: &args.shell, program: &args.remote_narrows };
+    let task = Task::Put { target: target.path().clone(), single, store: store_options(args) };
+    let trust = trust(args, target)?;
+    let reach = Reach { shell: &args.shell, program: &args.remote_narrows, trust: trust.as_ref() };
 
     let calibration = host::load(args.talk.verbose);
     let mut flow_args = args.flow.clone();
@@ -119,7 +119,7 @@ fn put(args: &CpArgs, sources: &[PathBuf], target: &Place) -> Result<Outcome> {
     let progress = source.progress();
     let (carrier, link) = Carrier::start(target, &reach, &task)?;
     let bar = Bar::copying(&control, source.progress(), !args.talk.quiet);
-    let background = Background::start(calibration.is_none() && matches!(target, Place::Ssh { .. }));
+    let background = Background::start(calibration.is_none() && !matches!(target, Place::Local(_)));
     let begun = Instant::now();
     let sent = stream::send(source.reader(), link, options, &control);
     let elapsed = begun.elapsed();
@@ -148,21 +148,12 @@ fn put(args: &CpArgs, sources: &[PathBuf], target: &Place) -> Result<Outcome> {
 fn get(args: &CpArgs, sources: &[Place], target: &std::path::Path) -> Result<Outcome> {
     let control = Arc::new(Control::default());
     signals::stop(&control)?;
-    let mut paths = Vec::new();
-    let mut from: Option<&Place> = None;
-    for place in sources {
-        let Place::Ssh { host, path } = place else {
-            bail!("sources are here and there; copy them in two steps");
-        };
-        if let Some(Place::Ssh { host: first, .. }) = from
-            && first != host
-        {
-            bail!("sources are on two hosts; copy them in two steps");
-        }
-        from.get_or_insert(place);
-        paths.push(path.clone());
-    }
-    let from = from.context("cp needs a source and a target")?;
+    let from = &sources[0];
+    ensure!(
+        sources.iter().all(|s| s.is_beside(from)),
+        "the sources are in more than one place; copy them in two steps"
+    );
+    let paths: Vec<PathBuf> = sources.iter().map(|s| s.path().clone()).collect();
     let single = paths.len() == 1 && !args.recursive;
     let patterns = patterns(args);
     // Told before anything happens, and in the words of this end.
@@ -171,7 +162,8 @@ fn get(args: &CpArgs, sources: &[Place], target: &std::path::Path) -> Result<Out
     let permitted = Permitted::tops(&paths, args.recursive)?;
     let what = GetTask { sources: paths, recursive: args.recursive, exclude: patterns, dry_run: args.dry_run };
     let task = Task::Get(what);
-    let reach = Reach { shell: &args.shell, program: &args.remote_narrows };
+    let trust = trust(args, from)?;
+    let reach = Reach { shell: &args.shell, program: &args.remote_narrows, trust: trust.as_ref() };
     let notes = Notes::default();
     let mut options = receive_options(&notes);
     options.stall_timeout = flow::seconds(args.timeout);
@@ -203,6 +195,24 @@ fn get(args: &CpArgs, sources: &[Place], target: &std::path::Path) -> Result<Out
         line: report::receive_line(&summary, elapsed),
         json: report::receive_json(&summary, elapsed),
     })
+}
+
+/// What proves both ends of a direct copy.
+fn trust(args: &CpArgs, place: &Place) -> Result<Option<Trust>> {
+    if !matches!(place, Place::Direct { .. }) {
+        return Ok(None);
+    }
+    if args.insecure {
+        return Ok(Some(Trust::Insecure));
+    }
+    let token = match (&args.token_file, std::env::var("NARROWS_TOKEN")) {
+        (Some(path), _) => Token::load(path)?,
+        (None, Ok(text)) => Token::parse(&text).context("NARROWS_TOKEN")?,
+        (None, Err(_)) => bail!(
+            "a narrows:// place needs the token that its server printed: --token-file FILE, or the environment's NARROWS_TOKEN"
+        ),
+    };
+    Ok(Some(Trust::Token(token)))
 }
 
 fn store_options(args: &CpArgs) -> StoreOptions {

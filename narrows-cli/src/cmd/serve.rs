@@ -1,16 +1,86 @@
 //! `narrows serve`: the other end of `narrows cp`.
 
-use anyhow::{Context, Result};
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use narrows::stream::Control;
 use narrows::transport::Link;
+use serde_json::json;
 
 use crate::args::ServeArgs;
+use crate::copy::direct::keys::{self, Keys};
+use crate::copy::direct::listener::Server;
 use crate::copy::hello;
-use crate::copy::serve::{self, Manner};
-use crate::files;
+use crate::copy::serve::{self, Manner, Reachable};
+use crate::copy::served::Served;
+use crate::{files, report, signals};
 
-pub(crate) fn run(_: &ServeArgs) -> Result<()> {
+/// How soon a signal is acted upon.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+pub(crate) fn run(args: &ServeArgs) -> Result<()> {
+    match &args.listen {
+        Some(address) => listen(args, address),
+        None => stdio(),
+    }
+}
+
+fn stdio() -> Result<()> {
     let (input, output) = (files::stdin()?, files::stdout()?);
     let task = hello::read(&input)?;
+    let control = Arc::new(Control::default());
     // The client tells the person what went wrong; stderr is for what it could not be told.
-    serve::run(task, Link::pipes(output, input), Manner::Remote).context("the copy failed")
+    serve::run(task, Link::pipes(output, input), Manner::Remote, &Reachable::Everything, &control)
+        .context("the copy failed")
+}
+
+fn listen(args: &ServeArgs, address: &str) -> Result<()> {
+    let dir = args.dir.as_deref().context("--listen needs --dir, the folder to serve")?;
+    let served = Served::open(dir, args.read_only).with_context(|| format!("cannot serve {}", dir.display()))?;
+    let keys = if args.insecure { None } else { Some(load_keys(args)?) };
+    let server = Server::new(served, keys.as_ref(), args.talk.verbose)?;
+
+    let cannot = || format!("cannot listen on {address}");
+    let listener = TcpListener::bind(address).with_context(cannot)?;
+    let bound = listener.local_addr().with_context(cannot)?;
+    ensure!(
+        keys.is_some() || bound.ip().is_loopback(),
+        "--insecure serves this host only; listen on 127.0.0.1 or [::1]"
+    );
+    let token = keys.as_ref().map(Keys::token).transpose()?.map(|t| t.to_string());
+    let control = Arc::new(Control::default());
+    signals::stop(&control)?;
+    if args.talk.json {
+        report::out(json!({ "listening": bound.to_string(), "token": token }))?;
+    } else {
+        // Without the port that was found nobody can connect.
+        if !args.talk.quiet || address.ends_with(":0") {
+            report::note(format_args!("serving {} on {bound}", dir.display()));
+        }
+        if let Some(token) = token {
+            report::out(token)?;
+        }
+    }
+    let serving = Arc::clone(&server);
+    std::thread::Builder::new().name("narrows-accept".into()).spawn(move || serving.run(&listener))?;
+    loop {
+        if let Some(signal) = signals::received() {
+            server.stop();
+            signals::die_of(signal);
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+}
+
+fn load_keys(args: &ServeArgs) -> Result<Keys> {
+    let path = match &args.key_file {
+        Some(path) => path.clone(),
+        None => {
+            let (state, home) = (std::env::var_os("XDG_STATE_HOME"), std::env::var_os("HOME"));
+            keys::default_path(state.as_deref(), home.as_deref())?
+        }
+    };
+    Keys::load(&path)
 }

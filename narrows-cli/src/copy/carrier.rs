@@ -6,17 +6,21 @@ use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 use narrows::frame::MAGIC;
+use narrows::stream::Control;
 use narrows::transport::Link;
 
+use super::direct::{self, Trust};
 use super::hello::{self, Task};
 use super::place::Place;
+use super::serve::{self, Manner, Reachable};
 use super::shown;
-use crate::report;
+use crate::{report, signals};
 
 /// How long a remote shell may go on after the copy has failed.
 const LAST_WORD: Duration = Duration::from_secs(2);
@@ -27,11 +31,18 @@ pub(crate) struct Reach<'a> {
     pub(crate) shell: &'a OsStr,
     /// The program's name at the other host.
     pub(crate) program: &'a str,
+    /// How a server without a shell and this end know one another.
+    pub(crate) trust: Option<&'a Trust>,
 }
 
 pub(crate) enum Carrier {
-    Shell { child: Started, host: OsString },
+    Shell {
+        child: Started,
+        host: OsString,
+    },
     Local(JoinHandle<Result<()>>),
+    /// `host:port`
+    Direct(String),
 }
 
 impl Carrier {
@@ -40,6 +51,7 @@ impl Carrier {
         match place {
             Place::Local(_) => Self::start_local(task.clone()),
             Place::Ssh { host, .. } => Self::start_shell(host, reach, task),
+            Place::Direct { host, port, .. } => Self::start_direct(host, *port, reach.trust, task),
         }
     }
 
@@ -47,8 +59,18 @@ impl Carrier {
         let (near, far) = UnixStream::pair().context("cannot make a pair of sockets")?;
         let far = Link::unix(far)?;
         let thread = std::thread::Builder::new().name("narrows-serve".into());
-        let thread = thread.spawn(move || super::serve::run(task, far, super::serve::Manner::Local))?;
+        let thread = thread.spawn(move || {
+            let control = Arc::new(Control::default());
+            serve::run(task, far, Manner::Local, &Reachable::Everything, &control)
+        })?;
         Ok((Self::Local(thread), Link::unix(near)?))
+    }
+
+    fn start_direct(host: &str, port: u16, trust: Option<&Trust>, task: &Task) -> Result<(Self, Link)> {
+        let trust = trust.context("no token was given")?.clone();
+        let (at, task) = (host.to_owned(), task.clone());
+        let link = signals::interruptible(move || direct::connect(&at, port, &trust, &task))??;
+        Ok((Self::Direct(format!("{host}:{port}")), link.skip_noise(&MAGIC, noise)))
     }
 
     fn start_shell(host: &OsStr, reach: &Reach<'_>, task: &Task) -> Result<(Self, Link)> {
@@ -76,6 +98,12 @@ impl Carrier {
                 let far = thread.join().unwrap_or_else(|_| bail!("the storing end failed; this is a bug"));
                 far.and(failed.map_or(Ok(()), Err))
             }
+            Self::Direct(host) => failed.map_or(Ok(()), |e| {
+                Err(match () {
+                    () if is_refused(&e) => anyhow!("{host} does not accept the token"),
+                    () => e.context(format!("the copy with {host} failed")),
+                })
+            }),
             Self::Shell { mut child, host } => {
                 // After a failure there may be nobody who would end it.
                 let status = if failed.is_some() { child.end_soon() } else { child.0.wait() };
@@ -140,6 +168,17 @@ impl Drop for Started {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
+}
+
+/// Whether the other end did not accept this end's key.
+fn is_refused(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| {
+        let source = cause.downcast_ref::<narrows::Error>().and_then(|e| e.source.as_ref());
+        source.is_some_and(|e| {
+            e.kind() == io::ErrorKind::PermissionDenied
+                && e.get_ref().is_some_and(<dyn std::error::Error + Send + Sync>::is::<rustls::Error>)
+        })
+    })
 }
 
 /// Whether there is anything of `io` in an error, for exit statuses.

@@ -36,7 +36,7 @@ impl Root {
         // Without -r only files are copied, and a link stands for its file, as with cp and scp.
         let data = if recursive && !contents { path.symlink_metadata()? } else { path.metadata()? };
         if data.is_dir() && !recursive {
-            return Err(io::Error::new(io::ErrorKind::IsADirectory, "it is a folder; add -r to copy it"));
+            return Err(needs_recursive());
         }
         if contents {
             return Ok(Self { tree: Tree::open(path)?, top: Vec::new() });
@@ -56,6 +56,10 @@ impl Root {
         Ok(root)
     }
 
+    pub(crate) fn new(tree: Tree, top: Vec<u8>) -> Self {
+        Self { tree, top }
+    }
+
     pub(crate) fn try_clone(&self) -> io::Result<Self> {
         Ok(Self { tree: self.tree.try_clone()?, top: self.top.clone() })
     }
@@ -64,6 +68,10 @@ impl Root {
     pub(crate) fn top(&self) -> &[u8] {
         &self.top
     }
+}
+
+pub(crate) fn needs_recursive() -> io::Error {
+    io::Error::new(io::ErrorKind::IsADirectory, "it is a folder; add -r to copy it")
 }
 
 /// The name of the entry that a source begins with; `None` if what is in the folder is copied without itself.

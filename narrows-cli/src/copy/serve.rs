@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, bail};
 use narrows::codec::{DEFAULT_METHODS, Method};
 use narrows::monitor::cost::Prior;
 use narrows::policy::{PolicySetup, PolicySpec};
@@ -17,6 +17,7 @@ use narrows::transport::Link;
 use super::filter::Filter;
 use super::hello::{GetTask, StoreOptions, Task};
 use super::scan::Root;
+use super::served::Served;
 use super::shown;
 use super::source::{EntrySource, SourceOptions};
 use super::store::{EntryStore, Listeners, Permitted};
@@ -35,18 +36,60 @@ pub(crate) enum Manner {
     Remote,
 }
 
-pub(crate) fn run(task: Task, link: Link, manner: Manner) -> Result<()> {
-    let control = Arc::new(Control::default());
-    match task {
-        Task::Put { target, single, store } => put(&target, single, store, link, &control),
-        Task::Get(what) => get(&what, link, manner, &control),
+/// What of this host a client may reach.
+pub(crate) enum Reachable<'a> {
+    /// Whatever its user may.
+    Everything,
+    Within(&'a Served),
+    /// Nothing: there are too many copies.
+    Busy,
+}
+
+impl Reachable<'_> {
+    fn target(&self, target: &Path, single: bool, dry_run: bool) -> Result<(Tree, Option<Vec<u8>>)> {
+        match self {
+            Self::Everything => open_target(target, single, dry_run),
+            Self::Within(served) => served.target(target, single, dry_run),
+            Self::Busy => bail!(BUSY),
+        }
+    }
+
+    fn roots(&self, sources: &[PathBuf], recursive: bool) -> (Vec<Root>, Vec<String>) {
+        open_each(sources, |path| match self {
+            Self::Everything => Root::open(path, recursive),
+            Self::Within(served) => served.root(path, recursive),
+            Self::Busy => Err(io::Error::other(BUSY)),
+        })
     }
 }
 
-fn put(target: &Path, single: bool, options: StoreOptions, link: Link, control: &Arc<Control>) -> Result<()> {
+const BUSY: &str = "the server has too many copies to do; try again later";
+
+pub(crate) fn run(
+    task: Task,
+    link: Link,
+    manner: Manner,
+    reachable: &Reachable<'_>,
+    control: &Arc<Control>,
+) -> Result<()> {
+    match task {
+        Task::Put { target, single, store } => {
+            let opened = reachable.target(&target, single, store.dry_run);
+            put(opened, store, link, control)
+        }
+        Task::Get(what) => get(&what, link, manner, reachable, control),
+    }
+}
+
+fn put(
+    opened: Result<(Tree, Option<Vec<u8>>)>,
+    options: StoreOptions,
+    link: Link,
+    control: &Arc<Control>,
+) -> Result<()> {
     let notes = Notes::default();
     let receive = receive_options(&notes);
-    match open_target(target, single, options.dry_run) {
+    match opened {
         Ok((tree, rename)) => {
             // The client hears of failures by answers and shows them.
             let store = EntryStore::new(tree, rename, Permitted::Anything, options, notes, Listeners::none());
@@ -83,8 +126,8 @@ pub(crate) fn open_target(target: &Path, single: bool, dry_run: bool) -> Result<
     Ok((Tree::open(parent).with_context(cannot)?, Some(name.as_bytes().to_vec())))
 }
 
-fn get(what: &GetTask, link: Link, manner: Manner, control: &Arc<Control>) -> Result<()> {
-    let (roots, unopened) = open_roots(&what.sources, what.recursive);
+fn get(what: &GetTask, link: Link, manner: Manner, reachable: &Reachable<'_>, control: &Arc<Control>) -> Result<()> {
+    let (roots, unopened) = reachable.roots(&what.sources, what.recursive);
     let filter = Filter::new(&what.exclude)?;
     let quiet =
         SourceOptions { filter, dry_run: what.dry_run, on_failure: Box::new(|_| ()), on_file: Box::new(|_| ()) };
@@ -99,9 +142,13 @@ fn get(what: &GetTask, link: Link, manner: Manner, control: &Arc<Control>) -> Re
 
 /// The sources that could be opened, and what to say of the others.
 pub(crate) fn open_roots(sources: &[PathBuf], recursive: bool) -> (Vec<Root>, Vec<String>) {
+    open_each(sources, |path| Root::open(path, recursive))
+}
+
+fn open_each(sources: &[PathBuf], open: impl Fn(&Path) -> io::Result<Root>) -> (Vec<Root>, Vec<String>) {
     let (mut roots, mut unopened) = (Vec::new(), Vec::new());
     for path in sources {
-        match Root::open(path, recursive) {
+        match open(path) {
             Ok(root) => roots.push(root),
             Err(e) => unopened.push(format!(
                 "cannot copy {}: {}",

@@ -45,6 +45,15 @@ impl Tree {
         Ok(Self { root, open: Vec::new(), no_openat2: self.no_openat2, alias: self.alias.clone() })
     }
 
+    /// A folder below this one as a root of its own.
+    pub(crate) fn at(&mut self, path: &[u8]) -> io::Result<Self> {
+        if path.is_empty() {
+            return self.try_clone();
+        }
+        let root = self.open_below(path, OFlags::RDONLY | OFlags::DIRECTORY)?;
+        Ok(Self { root: Arc::new(root), open: Vec::new(), no_openat2: self.no_openat2, alias: None })
+    }
+
     /// From now on `name` at the top means `real`.
     pub(crate) fn alias(&mut self, name: &[u8], real: &[u8]) {
         self.alias = Some((name.to_vec(), real.to_vec()));

@@ -444,6 +444,7 @@ impl Back {
                 Err(_) => return,
             }
         }
+        let _ = self.half.flush_some();
     }
 
     /// Writes what is left, if the sender reads it, and ends this direction.
@@ -451,7 +452,8 @@ impl Back {
         let begun_ns = sys::monotonic_ns();
         loop {
             self.push();
-            if self.pending.is_empty() || sys::monotonic_ns() - begun_ns > LAST_WORD.as_nanos() as u64 {
+            let all = self.pending.is_empty() && self.half.held() == 0;
+            if all || sys::monotonic_ns() - begun_ns > LAST_WORD.as_nanos() as u64 {
                 break;
             }
             let _ = self.half.wait_writable(LOOK_EVERY);

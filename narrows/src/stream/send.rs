@@ -347,7 +347,7 @@ impl Flow {
             let mut link = lock(&self.link);
             self.save_trace(&mut link)?;
             self.take_frames(&mut link, BATCH_BYTES);
-            if !link.frames.is_empty() {
+            if !link.is_clear() {
                 self.write_frames(&mut link, &mut stall)?;
                 self.after_write(&mut contexts);
                 continue;
@@ -432,7 +432,7 @@ impl Flow {
             }
             // What does not fit stays in `frames` for the writing thread.
             let written = self.write_once(&mut link, WRITE_MIN);
-            let all = link.frames.is_empty();
+            let all = link.is_clear();
             lock(&self.state).part_left = !all;
             drop(link);
             match written {
@@ -457,11 +457,12 @@ impl Flow {
     }
 
     fn write_frames(&self, link: &mut Output, stall: &mut Stall) -> Result<()> {
-        while !link.frames.is_empty() {
+        while !link.is_clear() {
             let rate = lock(&self.state).sender.as_ref().map_or(0.0, |s| s.summary().rate_bytes_per_s);
             link.set_backlog(rate);
             let len = ((rate * WRITE_NS / 1e9) as usize).clamp(WRITE_MIN, WRITE_MAX);
-            if self.write_once(link, len)? > 0 {
+            let held = link.half.held();
+            if self.write_once(link, len)? > 0 || link.half.held() < held {
                 stall.progress();
                 continue;
             }
@@ -476,7 +477,12 @@ impl Flow {
     fn write_once(&self, link: &mut Output, len: usize) -> Result<usize> {
         let unsent_before = link.half.unsent();
         let begin_ns = self.now_ns();
-        let written = match link.half.write_some(&slices(&link.frames, link.written, len)) {
+        let result = if link.frames.is_empty() {
+            link.half.flush_some().and(Err(io::ErrorKind::WouldBlock.into()))
+        } else {
+            link.half.write_some(&slices(&link.frames, link.written, len))
+        };
+        let written = match result {
             Ok(0) => return Err(link_error(io::ErrorKind::WriteZero.into(), "the link takes no bytes")),
             Ok(n) => n,
             Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => 0,
@@ -595,6 +601,11 @@ impl Flow {
 }
 
 impl Output {
+    /// Nothing is on its way into the system.
+    fn is_clear(&self) -> bool {
+        self.frames.is_empty() && self.half.held() == 0
+    }
+
     fn consume(&mut self, len: usize) {
         self.written += len;
         let mut whole = 0;

@@ -1,0 +1,93 @@
+//! Copies without a remote shell: `narrows://host:port/path`, by TLS in which both ends prove who they are.
+
+pub(crate) mod keys;
+pub(crate) mod listener;
+mod proof;
+
+use std::io::{self, Read};
+use std::net::{IpAddr, TcpStream, ToSocketAddrs};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use narrows::transport::{Link, tls};
+
+use super::hello::{self, Task};
+use keys::Token;
+
+/// Where a server listens if nobody says otherwise; not assigned to anything (IANA).
+pub(crate) const PORT: u16 = 7700;
+/// Connection, handshake and first words: ten round trips over a satellite take less.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How the two ends prove who they are.
+#[derive(Debug, Clone)]
+pub(crate) enum Trust {
+    Token(Token),
+    /// Not at all: within this host.
+    Insecure,
+}
+
+/// Connects to a server and tells it its task.
+pub(crate) fn connect(host: &str, port: u16, trust: &Trust, task: &Task) -> Result<Link> {
+    let deadline = Instant::now() + PATIENCE;
+    let mut words = Vec::new();
+    hello::write(task, &mut words)?;
+    let socket = reach(host, port, trust, deadline).with_context(|| format!("cannot reach {host}:{port}"))?;
+    match trust {
+        Trust::Insecure => {
+            io::Write::write_all(&mut &socket, &words)?;
+            Ok(Link::tcp(socket)?)
+        }
+        Trust::Token(token) => {
+            let connection = proof::client(token)?;
+            let session = tls::handshake(connection.into(), socket, deadline);
+            let mut session = session.map_err(|e| match e.kind() {
+                io::ErrorKind::PermissionDenied => {
+                    anyhow::anyhow!("{host}:{port} is not the server that the token is of")
+                }
+                _ => anyhow::Error::from(e).context(format!("no narrows server answers at {host}:{port}")),
+            })?;
+            session.send(&words, deadline)?;
+            Ok(Link::tls(session)?)
+        }
+    }
+}
+
+fn reach(host: &str, port: u16, trust: &Trust, deadline: Instant) -> Result<TcpStream> {
+    let mut failed = None;
+    for address in (host, port).to_socket_addrs()? {
+        if matches!(trust, Trust::Insecure) && !is_this_host(address.ip()) {
+            bail!("without a token only this host is reached, and {} is another", address.ip());
+        }
+        let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+        match TcpStream::connect_timeout(&address, left) {
+            Ok(socket) => return Ok(socket),
+            Err(e) => failed = Some(e),
+        }
+    }
+    Err(failed.map_or_else(|| anyhow::anyhow!("it has no address"), Into::into))
+}
+
+/// Addresses from which nothing leaves the host.
+fn is_this_host(address: IpAddr) -> bool {
+    address.to_canonical().is_loopback()
+}
+
+/// Reads from a socket until a moment, however slowly bytes come.
+struct UntilDeadline<'a> {
+    socket: &'a TcpStream,
+    deadline: Instant,
+}
+
+impl Read for UntilDeadline<'_> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        self.socket.set_read_timeout(Some(left))?;
+        let read = self.socket.read(buf);
+        self.socket.set_read_timeout(None)?;
+        read
+    }
+}

@@ -1,0 +1,200 @@
+//! TLS 1.3 with raw public keys (RFC 7250): each end shows an Ed25519 key and accepts one key only, so there are no names,
+//! authorities and dates to be wrong about. The client's key is made from the secret in its token.
+
+use std::sync::Arc;
+
+use anyhow::{Context, Result, anyhow, bail};
+use rustls::client::AlwaysResolvesClientRawPublicKeys;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, verify_tls13_signature_with_raw_key};
+use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName, SubjectPublicKeyInfoDer, UnixTime};
+use rustls::server::AlwaysResolvesServerRawPublicKeys;
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::sign::CertifiedKey;
+use rustls::{
+    CertificateError, ClientConfig, ClientConnection, DigitallySignedStruct, DistinguishedName, Error, ServerConfig,
+    ServerConnection, SignatureScheme,
+};
+
+use super::keys::{FINGERPRINT_LEN, Keys, SEED_LEN, Token};
+
+/// What is spoken inside, so that no other service is taken for this one (RFC 7301).
+const PROTOCOL: &[u8] = b"narrows-cp/1";
+/// What comes before the seed of an Ed25519 key in PKCS #8 (RFC 8410, section 7).
+const PKCS8_HEAD: [u8; 16] = [0x30, 0x2e, 2, 1, 0, 0x30, 5, 6, 3, 0x2b, 0x65, 0x70, 4, 0x22, 4, 0x20];
+
+pub(super) fn random_seed() -> Result<[u8; SEED_LEN]> {
+    let mut seed = [0; SEED_LEN];
+    provider().secure_random.fill(&mut seed).map_err(|_| anyhow!("the system gives no random bytes"))?;
+    Ok(seed)
+}
+
+pub(super) fn client(token: &Token) -> Result<ClientConnection> {
+    let provider = provider();
+    let own = Arc::new(certified(&token.client)?);
+    let verifier = Accepted { fingerprint: token.fingerprint, provider: Arc::clone(&provider) };
+    let mut config = ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&rustls::version::TLS13])?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(verifier))
+        .with_client_cert_resolver(Arc::new(AlwaysResolvesClientRawPublicKeys::new(own)));
+    config.alpn_protocols = vec![PROTOCOL.to_vec()];
+    config.enable_sni = false;
+    // Every connection proves itself anew.
+    config.resumption = rustls::client::Resumption::disabled();
+    let name = ServerName::try_from("narrows").context("the name is no name")?;
+    Ok(ClientConnection::new(Arc::new(config), name)?)
+}
+
+/// For all connections of a server.
+pub(super) fn server(keys: &Keys) -> Result<Arc<ServerConfig>> {
+    let provider = provider();
+    let own = Arc::new(certified(&keys.server)?);
+    let fingerprint = fingerprint_of_seed(&keys.client)?;
+    let verifier = Accepted { fingerprint, provider: Arc::clone(&provider) };
+    let mut config = ServerConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&rustls::version::TLS13])?
+        .with_client_cert_verifier(Arc::new(verifier))
+        .with_cert_resolver(Arc::new(AlwaysResolvesServerRawPublicKeys::new(own)));
+    config.alpn_protocols = vec![PROTOCOL.to_vec()];
+    config.send_tls13_tickets = 0;
+    Ok(Arc::new(config))
+}
+
+pub(super) fn server_connection(config: &Arc<ServerConfig>) -> Result<ServerConnection> {
+    Ok(ServerConnection::new(Arc::clone(config))?)
+}
+
+/// BLAKE3 of the public key that belongs to a seed.
+pub(super) fn fingerprint_of_seed(seed: &[u8; SEED_LEN]) -> Result<[u8; FINGERPRINT_LEN]> {
+    match certified(seed)?.cert.first() {
+        Some(public) => Ok(fingerprint(public)),
+        None => bail!("a key has no public part; this is a bug"),
+    }
+}
+
+fn fingerprint(public: &CertificateDer<'_>) -> [u8; FINGERPRINT_LEN] {
+    *blake3::hash(public).as_bytes()
+}
+
+fn certified(seed: &[u8; SEED_LEN]) -> Result<CertifiedKey> {
+    let pkcs8 = PrivatePkcs8KeyDer::from([&PKCS8_HEAD[..], seed].concat());
+    let key = rustls::crypto::ring::sign::any_eddsa_type(&pkcs8)?;
+    let public = key.public_key().context("a key has no public part; this is a bug")?;
+    Ok(CertifiedKey::new(vec![CertificateDer::from(public.to_vec())], key))
+}
+
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(rustls::crypto::ring::default_provider())
+}
+
+/// The only key that the other end may have.
+#[derive(Debug)]
+struct Accepted {
+    fingerprint: [u8; FINGERPRINT_LEN],
+    provider: Arc<CryptoProvider>,
+}
+
+impl Accepted {
+    fn check(&self, public: &CertificateDer<'_>) -> Result<(), Error> {
+        if fingerprint(public) == self.fingerprint {
+            return Ok(());
+        }
+        Err(Error::InvalidCertificate(CertificateError::ApplicationVerificationFailure))
+    }
+
+    fn check_signature(
+        &self,
+        message: &[u8],
+        public: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        let public = SubjectPublicKeyInfoDer::from(public.as_ref());
+        let algorithms = &self.provider.signature_verification_algorithms;
+        verify_tls13_signature_with_raw_key(message, &public, signed, algorithms)
+    }
+}
+
+fn only_tls13() -> Error {
+    Error::General("only TLS 1.3 is spoken here".into())
+}
+
+impl ServerCertVerifier for Accepted {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        self.check(end_entity).map(|()| ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        Err(only_tls13())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.check_signature(message, cert, dss)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        vec![SignatureScheme::ED25519]
+    }
+
+    fn requires_raw_public_keys(&self) -> bool {
+        true
+    }
+}
+
+impl ClientCertVerifier for Accepted {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &[]
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        self.check(end_entity).map(|()| ClientCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        Err(only_tls13())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.check_signature(message, cert, dss)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        vec![SignatureScheme::ED25519]
+    }
+
+    fn requires_raw_public_keys(&self) -> bool {
+        true
+    }
+}

@@ -1,0 +1,398 @@
+//! Copies through `narrows serve --listen`: what arrives, who is let in, and that nobody who only waits or sends rubbish keeps
+//! others out.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+mod common;
+
+use common::copies::*;
+use common::*;
+
+struct Server {
+    child: Child,
+    address: String,
+    token: PathBuf,
+    log: Arc<Mutex<String>>,
+}
+
+impl Server {
+    fn start(home: &Path, dir: &Path, flags: &[&str]) -> Self {
+        let mut command = narrows(home);
+        command.env("XDG_STATE_HOME", home).args(["serve", "-v", "--listen", "127.0.0.1:0", "--dir"]);
+        let mut child = command.arg(dir).args(flags).spawn().unwrap();
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let first = lines.next().unwrap().unwrap();
+        let address = first.rsplit(' ').next().unwrap().to_owned();
+        let log = Arc::new(Mutex::new(String::new()));
+        let heard = Arc::clone(&log);
+        std::thread::spawn(move || lines.map_while(Result::ok).for_each(|l| *heard.lock().unwrap() += &(l + "\n")));
+        let token = home.join("token");
+        if !flags.contains(&"--insecure") {
+            let mut line = String::new();
+            BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+            save_token(&token, &line);
+        }
+        Self { child, address, token, log }
+    }
+
+    fn place(&self, path: &str) -> String {
+        format!("narrows://{}/{path}", self.address)
+    }
+
+    fn cp(&self, home: &Path, args: &[&str]) -> Output {
+        finish(self.command(home, args).spawn().unwrap())
+    }
+
+    fn command(&self, home: &Path, args: &[&str]) -> Command {
+        let mut command = narrows(home);
+        command.args(["cp", "--token-file"]).arg(&self.token).args(args);
+        command
+    }
+
+    /// Waits until the server has said so.
+    fn says(&self, words: &str) {
+        let begun = Instant::now();
+        while !self.log.lock().unwrap().contains(words) {
+            assert!(begun.elapsed() < PATIENCE, "it never said '{words}': {}", self.log.lock().unwrap());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn save_token(path: &Path, text: &str) {
+    let _ = fs::remove_file(path);
+    fs::write(path, text).unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
+}
+
+fn text_of(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+/// Passes connections on to `to`, each by `each`, which gets the client's and the server's socket.
+fn relay(to: &str, each: impl Fn(TcpStream, TcpStream) + Clone + Send + 'static) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let to = to.to_owned();
+    std::thread::spawn(move || {
+        for client in listener.incoming().map_while(Result::ok) {
+            let Ok(server) = TcpStream::connect(&to) else { return };
+            let each = each.clone();
+            std::thread::spawn(move || each(client, server));
+        }
+    });
+    address
+}
+
+/// Copies bytes until the end, at most `most`, in pieces of at most `piece`.
+fn pump(mut from: &TcpStream, mut to: &TcpStream, most: usize, piece: usize, mut seen: impl FnMut(&[u8])) {
+    let mut buffer = vec![0; piece];
+    let mut left = most;
+    while left > 0 {
+        let want = left.min(piece);
+        match from.read(&mut buffer[..want]) {
+            Ok(n @ 1..) => {
+                seen(&buffer[..n]);
+                if to.write_all(&buffer[..n]).is_err() {
+                    break;
+                }
+                left -= n;
+            }
+            _ => break,
+        }
+    }
+    let _ = to.shutdown(if left > 0 { Shutdown::Write } else { Shutdown::Both });
+}
+
+#[test]
+fn everything_of_a_tree_arrives_both_ways() {
+    let home = home();
+    let (source, served, back) = (home.path().join("source"), home.path().join("served"), home.path().join("back"));
+    make_tree(&source);
+    fs::create_dir(&served).unwrap();
+    let before = snapshot(&source);
+    let server = Server::start(home.path(), &served, &[]);
+    let output = server.cp(home.path(), &["-r", text_of(&source), &server.place("")]);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    assert_eq!(snapshot(&served.join("source")), before);
+    let output = server.cp(home.path(), &["-r", &server.place("source/"), text_of(&back)]);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    assert_eq!(snapshot(&back), before);
+    // The environment's token does as well, and a single file gets a new name.
+    let token = fs::read_to_string(&server.token).unwrap();
+    let mut command = narrows(home.path());
+    command.env("NARROWS_TOKEN", token).arg("cp").arg(source.join("a/text")).arg(server.place("source/new name"));
+    let output = finish(command.spawn().unwrap());
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    assert!(fs::read(served.join("source/new name")).unwrap() == text(300_000));
+    for root in [source, served.join("source"), back] {
+        unlock(&root);
+    }
+}
+
+#[test]
+fn a_server_gives_nothing_beside_its_folder_and_takes_nothing_if_told_so() {
+    let home = home();
+    let served = home.path().join("served");
+    fs::create_dir(&served).unwrap();
+    fs::write(home.path().join("secret"), "x").unwrap();
+    fs::write(served.join("file"), "y").unwrap();
+    symlink("../secret", served.join("link")).unwrap();
+    symlink("..", served.join("up")).unwrap();
+    let server = Server::start(home.path(), &served, &["--read-only"]);
+    let target = home.path().join("target");
+    for bad in ["../secret", "link", "up/secret", "no"] {
+        let output = server.cp(home.path(), &[&server.place(bad), text_of(&target)]);
+        assert_eq!(code(&output), 2, "{bad}: {}", stderr(&output));
+        assert!(!target.exists());
+    }
+    let output = server.cp(home.path(), &[text_of(&home.path().join("secret")), &server.place("new")]);
+    assert_ne!(code(&output), 0);
+    assert!(stderr(&output).contains("only gives"), "{}", stderr(&output));
+    assert!(!served.join("new").exists());
+    assert_eq!(code(&server.cp(home.path(), &[&server.place("file"), text_of(&target)])), 0);
+}
+
+#[test]
+fn who_has_no_token_or_another_one_gets_nowhere() {
+    let home = home();
+    let served = home.path().join("served");
+    fs::create_dir(&served).unwrap();
+    fs::write(served.join("file"), "y").unwrap();
+    let server = Server::start(home.path(), &served, &[]);
+    let token = fs::read_to_string(&server.token).unwrap();
+    let token = token.trim();
+    let target = home.path().join("target");
+    // A letter in the secret, then one in the fingerprint.
+    for (at, said) in [(20, "does not accept the token"), (70, "is not the server that the token is of")] {
+        let other = if &token[at..=at] == "A" { "B" } else { "A" };
+        save_token(&server.token, &format!("{}{other}{}", &token[..at], &token[at + 1..]));
+        for args in [[&server.place("file"), text_of(&target)], [text_of(&server.token), &server.place("new")]] {
+            let output = server.cp(home.path(), &args);
+            assert_ne!(code(&output), 0);
+            assert!(stderr(&output).contains(said), "{}", stderr(&output));
+        }
+    }
+    save_token(&server.token, "rubbish");
+    assert!(stderr(&server.cp(home.path(), &[&server.place("file"), "x"])).contains("no token"));
+    let mut command = narrows(home.path());
+    let output = finish(command.env_remove("NARROWS_TOKEN").args(["cp", &server.place("file"), "x"]).spawn().unwrap());
+    assert!(stderr(&output).contains("--token-file"), "{}", stderr(&output));
+    let mut command = narrows(home.path());
+    let output = finish(command.args(["cp", "--insecure", &server.place("file"), "x"]).spawn().unwrap());
+    assert_ne!(code(&output), 0);
+    assert!(!target.exists() && !served.join("new").exists());
+    // A token that others can read is none.
+    save_token(&server.token, token);
+    fs::set_permissions(&server.token, fs::Permissions::from_mode(0o644)).unwrap();
+    assert!(stderr(&server.cp(home.path(), &[&server.place("file"), "x"])).contains("chmod 600"));
+    server.says("it has another token");
+}
+
+#[test]
+fn what_was_sent_once_is_worth_nothing_again_and_shows_nothing() {
+    let home = home();
+    let served = home.path().join("served");
+    fs::create_dir(&served).unwrap();
+    let secret = home.path().join("a name that nobody knows");
+    let words = "words that nobody knows; ".repeat(40);
+    fs::write(&secret, &words).unwrap();
+    let server = Server::start(home.path(), &served, &[]);
+    let heard = Arc::new(Mutex::new((Vec::new(), Vec::new())));
+    let hearing = Arc::clone(&heard);
+    let between = relay(&server.address, move |client, to| {
+        let (a, b) = (client.try_clone().unwrap(), to.try_clone().unwrap());
+        let other = Arc::clone(&hearing);
+        let back = std::thread::spawn(move || {
+            pump(&b, &a, usize::MAX, 4096, |bytes| other.lock().unwrap().1.extend_from_slice(bytes));
+        });
+        pump(&client, &to, usize::MAX, 4096, |bytes| hearing.lock().unwrap().0.extend_from_slice(bytes));
+        back.join().unwrap();
+    });
+    let output = server.cp(home.path(), &[text_of(&secret), &format!("narrows://{between}/new")]);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    fs::remove_file(served.join("new")).unwrap();
+    let heard = heard.lock().unwrap().clone();
+    for bytes in [&heard.0, &heard.1] {
+        for clear in [&words.as_bytes()[..10], b"a name that", b"new", b"NRSV"] {
+            assert!(bytes.len() > 500 && !bytes.windows(clear.len()).any(|w| w == clear), "{clear:?} in clear");
+        }
+    }
+    let mut again = TcpStream::connect(&server.address).unwrap();
+    again.write_all(&heard.0).unwrap();
+    again.shutdown(Shutdown::Write).unwrap();
+    let _ = again.read_to_end(&mut Vec::new());
+    server.says("does not speak TLS as a client");
+    assert!(fs::read_dir(&served).unwrap().next().is_none());
+}
+
+#[test]
+fn strangers_who_wait_dribble_or_talk_plainly_keep_nobody_out() {
+    let home = home();
+    let served = home.path().join("served");
+    fs::create_dir(&served).unwrap();
+    fs::write(served.join("file"), "y").unwrap();
+    let server = Server::start(home.path(), &served, &[]);
+    let mut plain = TcpStream::connect(&server.address).unwrap();
+    plain.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    plain.set_read_timeout(Some(PATIENCE)).unwrap();
+    // It is told off and let go, and learns nothing but an alert.
+    let mut answer = Vec::new();
+    let _ = plain.read_to_end(&mut answer);
+    assert!(answer.len() < 16, "{answer:?}");
+    let mut idle = Vec::new();
+    for _ in 0..1000 {
+        // The test's own limit of descriptors may be lower.
+        match TcpStream::connect(&server.address) {
+            Ok(socket) => idle.push(socket),
+            Err(_) => break,
+        }
+    }
+    assert!(idle.len() > 200, "only {} connections", idle.len());
+    for socket in &mut idle {
+        let _ = socket.write_all(&[0x16, 3, 1]);
+    }
+    let begun = Instant::now();
+    let target = home.path().join("target");
+    let output = server.cp(home.path(), &[&server.place("file"), text_of(&target)]);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    assert!(begun.elapsed() < Duration::from_secs(5), "it waits for the idle ones");
+    // The oldest have been let go.
+    let mut oldest = idle.swap_remove(0);
+    oldest.set_read_timeout(Some(PATIENCE)).unwrap();
+    assert!(!matches!(oldest.read(&mut [0; 16]), Err(e) if e.kind() == std::io::ErrorKind::WouldBlock));
+    // One that sends a byte now and then is let go after the same time as one that sends none.
+    drop(idle);
+    let mut slow = TcpStream::connect(&server.address).unwrap();
+    slow.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+    let begun = Instant::now();
+    let hello = [0x16, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3];
+    for byte in hello.into_iter().chain(std::iter::repeat(7)) {
+        let gone = slow.write_all(&[byte]).is_err()
+            || !matches!(slow.read(&mut [0; 16]), Err(e) if e.kind() == std::io::ErrorKind::WouldBlock);
+        if gone {
+            break;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(30), "nobody ends it");
+    }
+}
+
+#[test]
+fn a_copy_through_a_connection_that_dribbles_or_breaks_ends_well_or_goes_on() {
+    let home = home();
+    let served = home.path().join("served");
+    fs::create_dir(&served).unwrap();
+    let source = home.path().join("source");
+    fs::write(&source, random(3_000_000)).unwrap();
+    let server = Server::start(home.path(), &served, &[]);
+    // Records come in pieces that fit nowhere.
+    let dribble = relay(&server.address, |client, to| {
+        let (a, b) = (client.try_clone().unwrap(), to.try_clone().unwrap());
+        let back = std::thread::spawn(move || pump(&b, &a, usize::MAX, 3, |_| ()));
+        pump(&client, &to, usize::MAX, 1013, |_| ());
+        back.join().unwrap();
+    });
+    let output = server.cp(home.path(), &[text_of(&source), &format!("narrows://{dribble}/one")]);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    assert!(fs::read(served.join("one")).unwrap() == fs::read(&source).unwrap());
+    // The connection breaks at some byte, in one direction or the other, until all has come.
+    for most in [0, 1, 100, 700, 2_000, 100_000, 2_000_000] {
+        for broken in [false, true] {
+            let cut = relay(&server.address, move |client, to| {
+                let (a, b) = (client.try_clone().unwrap(), to.try_clone().unwrap());
+                let (up, down) = if broken { (usize::MAX, most) } else { (most, usize::MAX) };
+                let back = std::thread::spawn(move || pump(&b, &a, down, 4096, |_| ()));
+                pump(&client, &to, up, 4096, |_| ());
+                back.join().unwrap();
+            });
+            let output = server.cp(home.path(), &[text_of(&source), &format!("narrows://{cut}/two")]);
+            let whole = served.join("two").exists();
+            assert!(code(&output) != 0 || whole, "{most} {broken}: {}", stderr(&output));
+            if whole {
+                assert!(fs::read(served.join("two")).unwrap() == fs::read(&source).unwrap());
+                fs::remove_file(served.join("two")).unwrap();
+            }
+        }
+    }
+    let output = server.cp(home.path(), &[text_of(&source), &server.place("two")]);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    let begun = Instant::now();
+    while !partials(&served).is_empty() {
+        // Servers of broken connections may still be on their way out.
+        assert!(begun.elapsed() < PATIENCE, "{:?}", partials(&served));
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn without_token_only_this_host_is_served() {
+    let home = home();
+    let served = home.path().join("served");
+    fs::create_dir(&served).unwrap();
+    fs::write(served.join("file"), "y").unwrap();
+    let server = Server::start(home.path(), &served, &["--insecure"]);
+    let target = home.path().join("target");
+    let mut command = narrows(home.path());
+    let output = finish(command.args(["cp", "--insecure", &server.place("file")]).arg(&target).spawn().unwrap());
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    assert_eq!(fs::read(&target).unwrap(), b"y");
+    let mut command = narrows(home.path());
+    command.args(["serve", "--insecure", "--listen", "0.0.0.0:0", "--dir"]).arg(&served);
+    let output = finish(command.stdout(Stdio::piped()).spawn().unwrap());
+    assert_eq!(code(&output), 1);
+    assert!(stderr(&output).contains("this host only"), "{}", stderr(&output));
+    let mut command = narrows(home.path());
+    let output = finish(command.args(["cp", "--insecure", "narrows://192.0.2.1/x", "y"]).spawn().unwrap());
+    assert!(stderr(&output).contains("only this host"), "{}", stderr(&output));
+}
+
+#[test]
+fn a_server_that_is_stopped_leaves_what_came_for_the_next_run() {
+    let home = home();
+    let served = home.path().join("served");
+    fs::create_dir(&served).unwrap();
+    let source = home.path().join("source");
+    fs::write(&source, random(40_000_000)).unwrap();
+    let mut server = Server::start(home.path(), &served, &[]);
+    let slow = relay(&server.address, |client, to| {
+        let (a, b) = (client.try_clone().unwrap(), to.try_clone().unwrap());
+        let back = std::thread::spawn(move || pump(&b, &a, usize::MAX, 4096, |_| ()));
+        pump(&client, &to, usize::MAX, 65_536, |_| std::thread::sleep(Duration::from_millis(2)));
+        back.join().unwrap();
+    });
+    let copy = server.command(home.path(), &[text_of(&source), &format!("narrows://{slow}/")]).spawn().unwrap();
+    let begun = Instant::now();
+    while !fs::read_dir(&served).unwrap().any(|e| e.unwrap().metadata().is_ok_and(|m| m.len() > 4_000_000)) {
+        assert!(begun.elapsed() < PATIENCE, "nothing comes");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let _ = Command::new("kill").args(["-TERM", &server.child.id().to_string()]).status();
+    let begun = Instant::now();
+    while server.child.try_wait().unwrap().is_none() {
+        assert!(begun.elapsed() < Duration::from_secs(10), "it does not end");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert_ne!(code(&finish(copy)), 0);
+    assert_eq!(partials(&served).len(), 1);
+    let server = Server::start(home.path(), &served, &[]);
+    let output = server.cp(home.path(), &["--json", text_of(&source), &server.place("")]);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    let wire = json(&output)["wire_bytes"].as_u64().unwrap();
+    assert!(wire < 37_000_000, "{wire} bytes were sent though a part was there");
+    assert!(fs::read(served.join("source")).unwrap() == fs::read(&source).unwrap());
+    assert!(partials(&served).is_empty());
+}

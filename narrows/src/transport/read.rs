@@ -1,0 +1,125 @@
+//! The half of a link that is read.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::net::TcpStream;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use super::noise::{Noise, OnNoise};
+#[cfg(feature = "tls")]
+use super::tls;
+use crate::sys::{self, Interest};
+
+pub(crate) struct ReadHalf {
+    kind: Reader,
+    noise: Option<Noise>,
+    /// Bytes that came behind noise and have not been read.
+    stash: Vec<u8>,
+}
+
+pub(super) enum Reader {
+    Tcp(TcpStream),
+    #[cfg(feature = "tls")]
+    Tls(tls::Incoming),
+    Unix(UnixStream),
+    File(File),
+    Other(Box<dyn Read + Send>),
+}
+
+impl ReadHalf {
+    pub(super) fn new(kind: Reader) -> Self {
+        Self { kind, noise: None, stash: Vec::new() }
+    }
+
+    pub(super) fn skip_noise(&mut self, magic: &'static [u8], on_noise: OnNoise) {
+        self.noise = Some(Noise::new(magic, on_noise));
+    }
+
+    /// Reads what is there; waits at most `timeout` for it and is `None` if nothing came. 0 is the end.
+    pub(crate) fn read(&mut self, buf: &mut [u8], timeout: Duration) -> io::Result<Option<usize>> {
+        if self.stash.is_empty() {
+            let n = self.read_some(buf, timeout)?;
+            match (self.noise.take(), n) {
+                (None, n) => return Ok(n),
+                (noise, None) => {
+                    self.noise = noise;
+                    return Ok(None);
+                }
+                (Some(noise), Some(0)) => {
+                    noise.end();
+                    return Ok(Some(0));
+                }
+                (Some(mut noise), Some(n)) => match noise.pass(&buf[..n])? {
+                    Some(rest) => self.stash = rest,
+                    None => {
+                        self.noise = Some(noise);
+                        return Ok(None);
+                    }
+                },
+            }
+        }
+        let n = self.stash.len().min(buf.len());
+        buf[..n].copy_from_slice(&self.stash[..n]);
+        self.stash.drain(..n);
+        Ok(Some(n))
+    }
+
+    fn read_some(&mut self, buf: &mut [u8], timeout: Duration) -> io::Result<Option<usize>> {
+        match self.read_nowait(buf) {
+            Some(Err(e)) if e.kind() == io::ErrorKind::WouldBlock => {}
+            Some(result) => return result.map(Some),
+            None => {}
+        }
+        let Some(fd) = self.fd() else { return self.read_blocking(buf).map(Some) };
+        if !sys::poll([Interest { fd, read: true, write: false }], Some(timeout))?[0] {
+            return Ok(None);
+        }
+        match self.read_nowait(buf) {
+            // A part of a TLS record came.
+            Some(Err(e)) if e.kind() == io::ErrorKind::WouldBlock => Ok(None),
+            Some(result) => result.map(Some),
+            None => self.read_blocking(buf).map(Some),
+        }
+    }
+
+    /// `None` where reads cannot help waiting.
+    fn read_nowait(&mut self, buf: &mut [u8]) -> Option<io::Result<usize>> {
+        match &mut self.kind {
+            Reader::Tcp(s) => Some(sys::recv_nowait(s.as_fd(), buf)),
+            Reader::Unix(s) => Some(sys::recv_nowait(s.as_fd(), buf)),
+            #[cfg(feature = "tls")]
+            Reader::Tls(t) => Some(t.read_nowait(buf)),
+            Reader::File(_) | Reader::Other(_) => None,
+        }
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        match &self.kind {
+            Reader::Tcp(s) => Some(s.as_fd()),
+            #[cfg(feature = "tls")]
+            Reader::Tls(t) => Some(t.fd()),
+            Reader::Unix(s) => Some(s.as_fd()),
+            Reader::File(f) => Some(f.as_fd()),
+            Reader::Other(_) => None,
+        }
+    }
+
+    fn read_blocking(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        loop {
+            let result = match &mut self.kind {
+                Reader::Tcp(s) => s.read(buf),
+                #[cfg(feature = "tls")]
+                Reader::Tls(t) => t.read_nowait(buf),
+                Reader::Unix(s) => s.read(buf),
+                Reader::File(f) => f.read(buf),
+                Reader::Other(r) => r.read(buf),
+            };
+            match result {
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                result => return result,
+            }
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! The half of a link that is written.
+
+use std::fs::File;
+use std::io::{self, IoSlice, Write};
+use std::net::{Shutdown, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+#[cfg(feature = "tls")]
+use super::tls;
+use crate::sys::{self, Interest};
+
+/// Segments of jumbo frames have 9,000 bytes; those of the loopback device 32 KiB and more, unless somebody made it behave
+/// like a network.
+const NETWORK_SEGMENT_MAX: u32 = 9000;
+
+pub(crate) struct WriteHalf {
+    kind: Writer,
+    /// Transfers that do not wait work here; otherwise a write blocks.
+    nowait: bool,
+    /// The peer of a TCP connection is this host.
+    pub(super) same_host: bool,
+    /// Another program passes on what is written, and holds what it likes.
+    pub(crate) relayed: bool,
+}
+
+pub(super) enum Writer {
+    Tcp(TcpStream),
+    #[cfg(feature = "tls")]
+    Tls(tls::Outgoing),
+    Unix(UnixStream),
+    File(File),
+    Other(Box<dyn Write + Send>),
+}
+
+impl WriteHalf {
+    pub(super) fn new(kind: Writer, nowait: bool) -> Self {
+        Self { kind, nowait, same_host: false, relayed: false }
+    }
+
+    /// Writes what fits; `WouldBlock` when nothing does (then [`WriteHalf::wait_writable`]).
+    pub(crate) fn write_some(&mut self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
+        match &mut self.kind {
+            Writer::Tcp(s) => sys::send_nowait(s.as_fd(), bufs),
+            #[cfg(feature = "tls")]
+            Writer::Tls(t) => t.write_some(bufs),
+            Writer::Unix(s) => sys::send_nowait(s.as_fd(), bufs),
+            Writer::File(f) if self.nowait => match sys::pipe_write_nowait(f.as_fd(), bufs) {
+                Err(e) if e.kind() == io::ErrorKind::Unsupported => {
+                    self.nowait = false;
+                    f.write_vectored(bufs)
+                }
+                result => result,
+            },
+            Writer::File(f) => f.write_vectored(bufs),
+            Writer::Other(w) => {
+                let n = w.write_vectored(bufs)?;
+                w.flush()?;
+                Ok(n)
+            }
+        }
+    }
+
+    /// Passes on what an earlier write took and holds; `WouldBlock` when nothing of it can be. How much is not said.
+    pub(crate) fn flush_some(&mut self) -> io::Result<()> {
+        match &mut self.kind {
+            #[cfg(feature = "tls")]
+            Writer::Tls(t) => t.flush_some(),
+            _ => Ok(()),
+        }
+    }
+
+    /// Bytes that writes took and that have not reached the system: [`WriteHalf::flush_some`] passes them on.
+    pub(crate) fn held(&self) -> u64 {
+        match &self.kind {
+            #[cfg(feature = "tls")]
+            Writer::Tls(t) => t.held(),
+            _ => 0,
+        }
+    }
+
+    /// Waits until a write may take something, at most so long.
+    pub(crate) fn wait_writable(&self, timeout: Duration) -> io::Result<()> {
+        let Some(fd) = self.fd() else { return Ok(()) };
+        sys::poll([Interest { fd, read: false, write: true }], Some(timeout)).map(drop)
+    }
+
+    /// Bytes that the kernel holds and that have not left the host.
+    pub(crate) fn unsent(&self) -> u64 {
+        if let Some(socket) = self.tcp_socket() {
+            return self.held() + sys::socket_unsent(socket.as_fd()).unwrap_or(0);
+        }
+        match &self.kind {
+            Writer::Unix(s) => sys::socket_outstanding(s.as_fd()).unwrap_or(0),
+            Writer::File(f) if self.nowait => sys::pipe_unread(f.as_fd()).unwrap_or(0),
+            _ => 0,
+        }
+    }
+
+    /// Bytes that the far end has not acknowledged, where it does (TCP).
+    pub(crate) fn unacked(&self) -> Option<u64> {
+        let outstanding = sys::socket_outstanding(self.tcp_socket()?.as_fd())?;
+        Some(self.held() + outstanding)
+    }
+
+    /// The system's latest sample of the delivery rate, for TCP connections within this host that pass no network device:
+    /// on others the rate is estimated over a longer time.
+    pub(crate) fn delivery_bytes_per_s(&self) -> Option<u64> {
+        let socket = self.tcp_socket().filter(|_| self.same_host)?;
+        let info = sys::tcp_info(socket.as_fd())?;
+        (info.segment_bytes > NETWORK_SEGMENT_MAX).then_some(info.delivery_rate_bytes_per_s)
+    }
+
+    /// Time since the connection began in which the receiver's window stopped it (TCP only).
+    pub(crate) fn receiver_limited_ns(&self) -> u64 {
+        let info = self.tcp_socket().and_then(|s| sys::tcp_info(s.as_fd()));
+        info.map_or(0, |i| 1000 * i.rwnd_limited_us)
+    }
+
+    /// How many unsent bytes the kernel may hold before it says that it is full (TCP only).
+    pub(crate) fn set_backlog(&self, bytes: u32) {
+        if let Some(s) = self.tcp_socket() {
+            // Without the option more lies in the kernel, where it cannot be decided again; nothing breaks.
+            let _ = sys::set_notsent_lowat(s.as_fd(), bytes);
+        }
+    }
+
+    /// Says that nothing more will be written.
+    pub(crate) fn finish(&mut self) -> io::Result<()> {
+        match &mut self.kind {
+            Writer::Tcp(s) => s.shutdown(Shutdown::Write),
+            #[cfg(feature = "tls")]
+            Writer::Tls(t) => t.finish(),
+            Writer::Unix(s) => s.shutdown(Shutdown::Write),
+            Writer::File(f) => {
+                let flushed = f.flush();
+                // The reader of a pipe sees the end when the last descriptor goes.
+                self.kind = Writer::Other(Box::new(io::sink()));
+                flushed
+            }
+            Writer::Other(w) => w.flush(),
+        }
+    }
+
+    fn tcp_socket(&self) -> Option<&TcpStream> {
+        match &self.kind {
+            Writer::Tcp(s) => Some(s),
+            #[cfg(feature = "tls")]
+            Writer::Tls(t) => Some(t.socket()),
+            _ => None,
+        }
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        match &self.kind {
+            Writer::Tcp(s) => Some(s.as_fd()),
+            #[cfg(feature = "tls")]
+            Writer::Tls(t) => Some(t.socket().as_fd()),
+            Writer::Unix(s) => Some(s.as_fd()),
+            Writer::File(f) => Some(f.as_fd()),
+            Writer::Other(_) => None,
+        }
+    }
+}
