@@ -14,16 +14,24 @@ pub(crate) mod source;
 pub(crate) mod store;
 pub(crate) mod tree;
 
-/// A path for people: what is not printable is escaped, so that a name cannot drive the terminal.
+/// A path for people: what is not printable is escaped, so that a name neither drives the terminal nor looks like another.
 pub(crate) fn shown(path: &[u8]) -> String {
     let mut text = String::new();
     for chunk in path.utf8_chunks() {
         for c in chunk.valid().chars() {
-            if c.is_control() { text.extend(c.escape_default()) } else { text.push(c) }
+            if c.is_control() || is_invisible(c) { text.extend(c.escape_default()) } else { text.push(c) }
         }
         text.extend(chunk.invalid().escape_ascii().map(char::from));
     }
     text
+}
+
+/// Characters that show as nothing: they turn the direction of what follows, end a line, or only make names differ.
+/// The selectors U+FE00 to U+FE0F belong to many emoji and stay.
+fn is_invisible(c: char) -> bool {
+    matches!(c,
+        '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
+        | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}')
 }
 
 #[cfg(test)]
@@ -32,5 +40,16 @@ mod tests {
     fn names_are_shown_on_one_line_and_without_controls() {
         assert_eq!(super::shown("größe a".as_bytes()), "größe a");
         assert_eq!(super::shown(b"a\nb\x1b[2Jc\xffd"), "a\\nb\\u{1b}[2Jc\\xffd");
+    }
+
+    #[test]
+    fn names_cannot_turn_the_direction_of_the_text_or_hide_a_difference() {
+        for c in
+            ['\u{202e}', '\u{2066}', '\u{2069}', '\u{200b}', '\u{200f}', '\u{2028}', '\u{feff}', '\u{e0041}', '\u{ad}']
+        {
+            let text = super::shown(format!("photo{c}gpj.exe").as_bytes());
+            assert_eq!(text, format!("photo{}gpj.exe", c.escape_unicode()));
+        }
+        assert_eq!(super::shown("שלום ❤️ e\u{301}".as_bytes()), "שלום ❤️ e\u{301}");
     }
 }

@@ -10,6 +10,7 @@ use narrows::receiver::RecvSummary;
 use narrows::sender::Summary;
 use serde_json::{Value, json};
 
+use crate::copy::shown;
 use crate::files::StdoutClosed;
 
 /// Prints to stdout. A reader that went away ends the program as it ends other filters.
@@ -30,11 +31,12 @@ pub(crate) fn note_json(json: &Value) {
     let _ = writeln!(io::stderr(), "{json}");
 }
 
-/// An error on one line, from the outside in.
+/// An error on one line, from the outside in. Words of the peer's may be in it.
 pub(crate) fn one_line(error: &anyhow::Error) -> String {
     let mut parts: Vec<String> = Vec::new();
     for cause in error.chain() {
-        let text = without_os_numbers(&cause.to_string().replace(['\n', '\r'], " "));
+        let text = cause.to_string().replace(['\n', '\r'], " ");
+        let text = without_os_numbers(&shown(text.as_bytes()));
         // An engine error prints its source itself.
         if parts.last().is_none_or(|last| !last.contains(&text)) {
             parts.push(text);
@@ -174,6 +176,8 @@ mod tests {
         assert_eq!(one_line(&error), "cannot write out: No space left on device");
         let error = anyhow::Error::from(narrows::Error::from(io())).context("cannot send\nthis");
         assert_eq!(one_line(&error), "cannot send this: input or output failed: No space left on device");
+        let told = anyhow::anyhow!("the receiver failed: \u{202e}\u{9b}2J");
+        assert_eq!(one_line(&told), "the receiver failed: \\u{202e}\\u{9b}2J");
     }
 
     #[test]

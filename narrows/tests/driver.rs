@@ -4,16 +4,18 @@ mod world;
 
 use std::io::{self, Cursor, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use narrows::codec::DEFAULT_METHODS;
 use narrows::error::{Error, ErrorKind};
+use narrows::frame::CONTROL_BODY_MAX;
 use narrows::monitor::cost::Prior;
 use narrows::policy::{PolicySetup, PolicySpec};
 use narrows::receiver::{ReceiverConfig, RecvSummary};
 use narrows::sender::{SenderConfig, Summary};
-use narrows::stream::{Control, ReceiveOptions, SendOptions, receive, send};
+use narrows::stream::{Control, Notes, ReceiveOptions, SendOptions, receive, send};
 use narrows::transport::Link;
 use world::{random, text};
 
@@ -279,6 +281,41 @@ fn a_sender_that_goes_away_or_stands_still_is_truncated_or_stalled() {
         assert_eq!(received.unwrap_err().kind, kind);
         peer.join().unwrap();
     }
+}
+
+#[test]
+fn a_sender_that_reads_no_answers_fails_the_flow_before_they_fill_the_memory() {
+    /// Answers every write with 4 MiB, and counts how often that was.
+    struct Talkative(Notes, Arc<AtomicUsize>);
+    impl Write for Talkative {
+        fn write(&mut self, b: &[u8]) -> io::Result<usize> {
+            self.1.fetch_add(1, Ordering::Relaxed);
+            (0..64).for_each(|_| self.0.send(&[7; CONTROL_BODY_MAX]));
+            Ok(b.len())
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+    let wire = Sink::default();
+    let link = Link::writer(wire.clone());
+    send(Cursor::new(random(20 << 20, 1)), link, send_options("fixed:store"), &Arc::default()).unwrap();
+    let wire = wire.0.lock().unwrap().clone();
+    let (mut near, far) = tcp_pair();
+    let sender = std::thread::spawn(move || {
+        let _ = near.write_all(&wire);
+        near
+    });
+    let (notes, writes) = (Notes::default(), Arc::new(AtomicUsize::new(0)));
+    let sink = Talkative(notes.clone(), Arc::clone(&writes));
+    let options = ReceiveOptions { notes: Some(notes), ..receive_options() };
+    let far = Link::tcp(far).unwrap();
+    let received = watched(move || receive(sink, far, options, || Ok(()), &Arc::default()));
+    let error = received.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Limit, "{error}");
+    assert!(error.message.contains("does not read the answers"), "{error}");
+    assert!(writes.load(Ordering::Relaxed) >= 16, "64 MiB are no reason to fail");
+    drop(sender.join());
 }
 
 #[test]

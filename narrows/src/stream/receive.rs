@@ -1,5 +1,6 @@
 //! Receiving: the caller's thread reads the link, workers decode, and one thread writes the sink.
 
+use std::collections::VecDeque;
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
@@ -22,6 +23,9 @@ const READ_LEN_FIRST: usize = 16 << 10;
 const REPORT_MIN: Duration = Duration::from_millis(1);
 /// A failing receiver tells why; a sender that does not read gets so long.
 const LAST_WORD: Duration = Duration::from_millis(500);
+/// What may wait for the sender to read it. The most that one with reason leaves unread are the answers to the 16,384 files
+/// that it may have unanswered, should all of them fail with the longest text of 4 KiB.
+const BACK_MAX: usize = 64 << 20;
 
 /// Receives one stream into `sink`. `commit` is called after the last byte was written and before the sender is told
 /// that all is stored: the place for fsync and rename. Its error is sent to the peer.
@@ -56,7 +60,7 @@ pub fn receive(
             }),
             changed: Condvar::new(),
             sink: Mutex::new(Box::new(sink)),
-            back: Mutex::new(write.map(|half| Back { half, pending: Vec::new() })),
+            back: Mutex::new(write.map(|half| Back { half, pending: VecDeque::new() })),
             queue,
             buffers,
             control: Arc::clone(control),
@@ -272,7 +276,7 @@ impl Flow {
         if back.pending.is_empty() {
             let blocked_ns = self.blocked_ns.load(Ordering::Relaxed);
             if let Some(bytes) = lock(&self.state).receiver.poll_feedback(self.now_ns(), blocked_ns) {
-                back.pending = bytes;
+                back.pending = bytes.into();
             }
         }
         back.push();
@@ -281,6 +285,9 @@ impl Flow {
     fn say(&self, words: &[u8]) {
         let mut back = lock(&self.back);
         let Some(back) = &mut *back else { return };
+        if back.pending.len() + words.len() > BACK_MAX {
+            return self.fail(Error::limit("the sender does not read the answers to what it sends"));
+        }
         let bytes = lock(&self.state).receiver.note(words);
         back.pending.extend(bytes);
         back.push();
@@ -432,14 +439,16 @@ impl Flow {
 /// The reverse direction of a duplex link.
 struct Back {
     half: WriteHalf,
-    pending: Vec<u8>,
+    /// At most [`BACK_MAX`] bytes.
+    pending: VecDeque<u8>,
 }
 
 impl Back {
     /// Writes what fits. Reports are advice: a sender that does not read them, or is gone, shows elsewhere.
     fn push(&mut self) {
         while !self.pending.is_empty() {
-            match self.half.write_some(&[io::IoSlice::new(&self.pending)]) {
+            let (first, second) = self.pending.as_slices();
+            match self.half.write_some(&[io::IoSlice::new(first), io::IoSlice::new(second)]) {
                 Ok(n) => drop(self.pending.drain(..n)),
                 Err(_) => return,
             }
