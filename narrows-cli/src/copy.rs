@@ -14,6 +14,11 @@ pub(crate) mod source;
 pub(crate) mod store;
 pub(crate) mod tree;
 
+/// What the system says, without its number.
+pub(crate) fn e_text(e: &std::io::Error) -> String {
+    crate::report::without_os_numbers(&e.to_string())
+}
+
 /// A path for people: what is not printable is escaped, so that a name neither drives the terminal nor looks like another.
 pub(crate) fn shown(path: &[u8]) -> String {
     let mut text = String::new();

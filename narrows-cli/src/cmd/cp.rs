@@ -30,7 +30,7 @@ use crate::{flow, report, signals};
 const NOTHING: u8 = 2;
 /// Some entries could not be copied; they were named.
 const SOME_FAILED: u8 = 3;
-/// Some files changed or vanished while they were read.
+/// Some files changed while they were read; all was copied.
 const CHANGED: u8 = 4;
 /// The link or the other end was lost; the same command goes on.
 const LOST: u8 = 5;

@@ -11,7 +11,7 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 
 use super::filter::Filter;
 use super::tree::Tree;
-use super::{meta, shown};
+use super::{e_text, meta, shown};
 
 /// One source as it was named: entries are looked for below `tree`.
 pub(crate) struct Root {
@@ -112,7 +112,7 @@ impl Scan<'_> {
         // A walk of its own: the tree that files are read from is in another thread's hands.
         let mut tree = match root.tree.try_clone() {
             Ok(tree) => tree,
-            Err(e) => return on_found(Found::Failed(format!("{}: {e}", shown(&root.top)))),
+            Err(e) => return on_found(Found::Failed(format!("{}: {}", shown(&root.top), e_text(&e)))),
         };
         let mut levels: Vec<Level> = Vec::new();
         let mut next = Some(root.top.clone());
@@ -137,7 +137,11 @@ impl Scan<'_> {
                         match names(&mut tree, &path) {
                             Ok(names) => levels.push(Level { path, names: names.into_iter() }),
                             Err(e) => {
-                                if !on_found(Found::Failed(format!("cannot read the folder {}: {e}", shown(&path)))) {
+                                if !on_found(Found::Failed(format!(
+                                    "cannot read the folder {}: {}",
+                                    shown(&path),
+                                    e_text(&e)
+                                ))) {
                                     return false;
                                 }
                             }
@@ -157,7 +161,7 @@ impl Scan<'_> {
         let cannot = |path: &[u8], e: io::Error| match e.kind() {
             // It was there when its folder was read.
             io::ErrorKind::NotFound => format!("{} has vanished", shown(path)),
-            _ => format!("cannot look at {}: {e}", shown(path)),
+            _ => format!("cannot look at {}: {}", shown(path), e_text(&e)),
         };
         check_path(&path).map_err(|e| e.to_string())?;
         if path.is_empty() {

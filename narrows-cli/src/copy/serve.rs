@@ -18,10 +18,10 @@ use super::filter::Filter;
 use super::hello::{GetTask, StoreOptions, Task};
 use super::scan::Root;
 use super::served::Served;
-use super::shown;
 use super::source::{EntrySource, SourceOptions};
 use super::store::{EntryStore, Listeners, Permitted};
 use super::tree::Tree;
+use super::{e_text, shown};
 use crate::host;
 
 /// Longest blocks that `balance` ever wants.
@@ -150,11 +150,7 @@ fn open_each(sources: &[PathBuf], open: impl Fn(&Path) -> io::Result<Root>) -> (
     for path in sources {
         match open(path) {
             Ok(root) => roots.push(root),
-            Err(e) => unopened.push(format!(
-                "cannot copy {}: {}",
-                shown(path.as_os_str().as_bytes()),
-                crate::report::without_os_numbers(&e.to_string())
-            )),
+            Err(e) => unopened.push(format!("cannot copy {}: {}", shown(path.as_os_str().as_bytes()), e_text(&e))),
         }
     }
     (roots, unopened)

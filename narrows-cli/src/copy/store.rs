@@ -17,8 +17,8 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::delta::DELTA_MIN;
 use super::hello::{Fsync, StoreOptions};
 use super::meta::{self, Losses, Ownership};
-use super::shown;
 use super::tree::{Tree, split};
+use super::{e_text, shown};
 
 /// File systems below the target, beyond which names come to the disk when the system likes.
 const MOUNTS_MAX: usize = 16;
@@ -493,7 +493,10 @@ impl Target {
         }
         if state == EndState::Changed {
             self.stored.changed += 1;
-            (self.listeners.on_failure)(&format!("{} changed while it was read", shown(&open.entry.path)));
+            (self.listeners.on_failure)(&format!(
+                "the source of {} changed while it was read",
+                shown(&open.entry.path)
+            ));
         }
         meta::apply(open.partial.file.as_fd(), &open.entry, self.ownership, &mut self.losses);
         let path = std::mem::take(&mut open.entry.path);
@@ -566,7 +569,7 @@ impl Target {
             && self.stored.files > 0
             && let Err(e) = self.sync_names()
         {
-            self.failed(0, format!("cannot bring the names to the disk: {e}"), answers);
+            self.failed(0, format!("cannot bring the names to the disk: {}", e_text(&e.into())), answers);
         }
     }
 
@@ -590,9 +593,4 @@ fn sync_file_system(file: &OwnedFd, synced: &mut Vec<(u64, Result<(), Errno>)>) 
     let result = rustix::fs::syncfs(file);
     synced.push((device, result));
     result
-}
-
-/// What the system says, without its number.
-fn e_text(e: &io::Error) -> String {
-    crate::report::without_os_numbers(&e.to_string())
 }

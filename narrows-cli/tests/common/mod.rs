@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "no test file uses all of it")]
 
 pub(crate) mod copies;
+pub(crate) mod relay;
 pub(crate) mod sshd;
 
 use std::fs;

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use super::{File, Shared};
 use crate::copy::delta::Outline;
 use crate::copy::scan::{Found, Root};
-use crate::copy::shown;
+use crate::copy::{e_text, shown};
 
 /// Files that were announced and not answered. Answers come one round trip later: at 40 ms this is 400,000 files/s.
 const UNANSWERED_MAX: usize = 16 << 10;
@@ -177,7 +177,7 @@ impl<'a> Producer<'a> {
             Err(e) => {
                 let what = match e.kind() {
                     io::ErrorKind::NotFound => "it has vanished".to_owned(),
-                    _ => crate::report::without_os_numbers(&e.to_string()),
+                    _ => e_text(&e),
                 };
                 self.failed(&format!("cannot read {}: {what}", shown(&file.path)));
                 return Ok(());
@@ -217,7 +217,7 @@ impl<'a> Producer<'a> {
         };
         self.writer.end(state, digest, &mut self.out);
         match read {
-            Err(e) => self.failed(&format!("cannot read {}: {e}", shown(&file.path))),
+            Err(e) => self.failed(&format!("cannot read {}: {}", shown(&file.path), e_text(&e))),
             Ok(false) => self.failed(&format!("{} shrank while it was read; it was not stored", shown(&file.path))),
             Ok(true) => {
                 self.sent(file);
@@ -410,11 +410,15 @@ impl<'a> Producer<'a> {
 
 /// The next run of data at or behind `at`: begin and end; `len` twice if there is none.
 fn next_data(fd: &OwnedFd, at: u64, len: u64) -> io::Result<(u64, u64)> {
+    let shrank = || rustix::fs::fstat(fd).is_ok_and(|s| (s.st_size as u64) < len);
     match rustix::fs::seek(fd, SeekFrom::Data(at)) {
-        Ok(begin) if begin < len => {
-            let end = rustix::fs::seek(fd, SeekFrom::Hole(begin))?;
-            Ok((begin, end.min(len)))
-        }
+        Ok(begin) if begin < len => match rustix::fs::seek(fd, SeekFrom::Hole(begin)) {
+            Ok(end) => Ok((begin, end.min(len))),
+            Err(Errno::NXIO) => Ok((at, len)),
+            Err(e) => Err(e.into()),
+        },
+        // What a file lost is no hole: reading finds its end.
+        Ok(_) | Err(Errno::NXIO) if shrank() => Ok((at, len)),
         Ok(_) | Err(Errno::NXIO) => Ok((len, len)),
         // File systems that know no holes.
         Err(Errno::INVAL) => Ok((at, len)),

@@ -1,0 +1,125 @@
+//! A remote shell whose link stands still at a chosen place until the test lets it go on.
+
+use std::fs::{self, OpenOptions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output};
+use std::time::{Duration, Instant};
+
+use super::{PATIENCE, finish};
+
+/// Runs the command of its arguments here, and holds what one end says behind so many bytes.
+pub(crate) struct Relay {
+    folder: PathBuf,
+}
+
+#[derive(Clone, Copy)]
+pub(crate) enum Hold {
+    /// What the client says.
+    Up(u64),
+    /// What the server says.
+    Down(u64),
+}
+
+impl Relay {
+    pub(crate) fn new(home: &Path, hold: Hold) -> Self {
+        let folder = home.join("relay");
+        fs::create_dir_all(&folder).unwrap();
+        for name in ["held", "server", "gate"] {
+            let _ = fs::remove_file(folder.join(name));
+        }
+        assert!(Command::new("mkfifo").arg(folder.join("gate")).status().unwrap().success());
+        // `head` would keep small pieces back.
+        let pass = |len: u64| format!("dd bs=64k count={len} iflag=count_bytes status=none");
+        let held = |len: u64| format!("{{ {}; : > held; cat gate > /dev/null; exec cat; }}", pass(len));
+        let (up, down) = match hold {
+            Hold::Up(len) => (held(len), "cat".to_owned()),
+            Hold::Down(len) => ("cat".to_owned(), held(len)),
+        };
+        let lines = [
+            "#!/bin/sh".to_owned(),
+            "shift".to_owned(),
+            format!("cd '{}'", folder.display()),
+            format!("{up} | sh -c 'echo $$ > server; exec '\"$*\" | {down}"),
+        ];
+        fs::write(folder.join("shell"), lines.join("\n") + "\n").unwrap();
+        fs::set_permissions(folder.join("shell"), fs::Permissions::from_mode(0o755)).unwrap();
+        Self { folder }
+    }
+
+    pub(crate) fn shell(&self) -> PathBuf {
+        self.folder.join("shell")
+    }
+
+    /// Runs a copy of this shell's; `meanwhile` runs when the link stands still and `ready` says so.
+    pub(crate) fn run(&self, mut copy: Command, ready: impl FnOnce(&Child), meanwhile: impl FnOnce()) -> Output {
+        let mut copy = Guard(Some(copy.spawn().unwrap()));
+        copy.0.as_ref().map(ready);
+        meanwhile();
+        self.release();
+        finish(copy.0.take().unwrap())
+    }
+
+    /// Waits until so many bytes went through.
+    pub(crate) fn await_held(&self) {
+        await_that("the link to stand still", || self.folder.join("held").exists());
+    }
+
+    /// Waits until the sending end has gone through its sources: the thread that does it is no more, and all others wait.
+    pub(crate) fn await_scanned(&self, client: &Child, pull: bool) {
+        let mut seen = 0;
+        await_that("the scan to end", || {
+            let told = fs::read_to_string(self.folder.join("server"));
+            let sender = if pull { told.unwrap_or_default() } else { client.id().to_string() };
+            let threads: Vec<(String, String)> = fs::read_dir(format!("/proc/{}/task", sender.trim()))
+                .into_iter()
+                .flatten()
+                .filter_map(|task| {
+                    let read = |what| fs::read_to_string(task.as_ref().ok()?.path().join(what)).ok();
+                    Some((read("comm")?, read("stat")?))
+                })
+                .collect();
+            let runs = |name: &str| threads.iter().any(|(comm, _)| comm.trim() == name);
+            // A thread that never ran yet has no name of its own, and is not asleep.
+            let all_wait = threads.iter().all(|(_, stat)| stat.contains(") S "));
+            let scanned = runs("narrows-files") && !runs("narrows-scan") && all_wait;
+            seen = if scanned { seen + 1 } else { 0 };
+            seen == 3
+        });
+    }
+
+    /// The link goes on.
+    fn release(&self) {
+        // Opened both ways, which never waits; who reads is woken, and sees the end when it is closed again.
+        let _gate = OpenOptions::new().read(true).write(true).open(self.folder.join("gate"));
+        // Who comes later finds an empty file.
+        let _ = fs::write(self.folder.join("open"), "");
+        let _ = fs::rename(self.folder.join("open"), self.folder.join("gate"));
+    }
+}
+
+/// Ends a program whose test fails before.
+struct Guard(Option<Child>);
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        self.release();
+    }
+}
+
+pub(crate) fn await_that(what: &str, mut is_so: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < PATIENCE, "waited in vain for {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
