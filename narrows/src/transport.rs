@@ -11,6 +11,7 @@ use std::os::unix::net::UnixStream;
 
 use crate::sys;
 
+pub mod bond;
 mod noise;
 mod read;
 #[cfg(feature = "tls")]

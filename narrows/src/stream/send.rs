@@ -31,6 +31,8 @@ const BACKLOG_MIN: f64 = 32_768.0;
 const BACKLOG_MAX: f64 = 1_048_576.0;
 /// While the link is full, it is looked at so often.
 const FULL_LOOK: Duration = Duration::from_millis(5);
+/// With nothing to write but what the link holds itself, it is given the chance to pass that on so often.
+const HELD_LOOK: Duration = Duration::from_millis(1);
 /// A receiver that fails says why before it hangs up; its word is waited for so long.
 const LAST_WORD: Duration = Duration::from_millis(500);
 
@@ -347,13 +349,18 @@ impl Flow {
             let mut link = lock(&self.link);
             self.save_trace(&mut link)?;
             self.take_frames(&mut link, BATCH_BYTES);
-            if !link.is_clear() {
+            if !link.frames.is_empty() {
                 self.write_frames(&mut link, &mut stall)?;
                 self.after_write(&mut contexts);
                 continue;
             }
+            // What the link took and holds may need this thread to go on.
+            let held = link.half.held();
+            if held > 0 {
+                self.write_once(&mut link, 0)?;
+            }
             let drained = lock(&self.state).sender.as_ref().is_none_or(Sender::is_drained);
-            if drained {
+            if drained && link.half.held() == 0 {
                 let limited_ns = link.half.receiver_limited_ns();
                 if let Some(sender) = &mut lock(&self.state).sender {
                     sender.on_receiver_limited(limited_ns);
@@ -362,6 +369,7 @@ impl Flow {
                 return Ok(());
             }
             let unsent = link.half.unsent();
+            let holds = link.half.held() > 0;
             drop(link);
             // With nothing to write the link may still stand, full of frames that it has taken.
             let left = lock(&self.state).sender.as_ref().map_or(0, Sender::left_host_bytes);
@@ -371,12 +379,12 @@ impl Flow {
             } else {
                 stall.check("the link takes no bytes")?;
             }
-            self.await_frames(&mut contexts);
+            self.await_frames(&mut contexts, if holds { HELD_LOOK } else { LOOK_EVERY });
         }
     }
 
     /// Waits until a frame is ready, or the engine wants to be asked about a dry link.
-    fn await_frames(&self, contexts: &mut Contexts) {
+    fn await_frames(&self, contexts: &mut Contexts, most: Duration) {
         let state = lock(&self.state);
         let Some(sender) = &state.sender else { return };
         if sender.has_frame() || state.part_left || state.failure.is_some() {
@@ -385,7 +393,7 @@ impl Flow {
         let now_ns = self.now_ns();
         let wakeup_ns = sender.next_wakeup().unwrap_or(u64::MAX);
         if wakeup_ns > now_ns {
-            let wait = Duration::from_nanos(wakeup_ns - now_ns).min(LOOK_EVERY);
+            let wait = Duration::from_nanos(wakeup_ns - now_ns).min(most);
             let (state, timeout) = self.changed.wait_timeout(state, wait).unwrap_or_else(PoisonError::into_inner);
             if !timeout.timed_out() || wakeup_ns > self.now_ns() {
                 return;
@@ -457,12 +465,11 @@ impl Flow {
     }
 
     fn write_frames(&self, link: &mut Output, stall: &mut Stall) -> Result<()> {
-        while !link.is_clear() {
+        while !link.frames.is_empty() {
             let rate = lock(&self.state).sender.as_ref().map_or(0.0, |s| s.summary().rate_bytes_per_s);
             link.set_backlog(rate);
             let len = ((rate * WRITE_NS / 1e9) as usize).clamp(WRITE_MIN, WRITE_MAX);
-            let held = link.half.held();
-            if self.write_once(link, len)? > 0 || link.half.held() < held {
+            if self.write_once(link, len)? > 0 {
                 stall.progress();
                 continue;
             }

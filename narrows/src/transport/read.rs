@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
+use super::bond;
 use super::noise::{Noise, OnNoise};
 #[cfg(feature = "tls")]
 use super::tls;
@@ -20,6 +21,7 @@ pub(crate) struct ReadHalf {
 }
 
 pub(super) enum Reader {
+    Bond(bond::Incoming),
     Tcp(TcpStream),
     #[cfg(feature = "tls")]
     Tls(tls::Incoming),
@@ -31,6 +33,10 @@ pub(super) enum Reader {
 impl ReadHalf {
     pub(super) fn new(kind: Reader) -> Self {
         Self { kind, noise: None, stash: Vec::new() }
+    }
+
+    pub(super) fn bond(bond: bond::Incoming) -> Self {
+        Self::new(Reader::Bond(bond))
     }
 
     pub(super) fn skip_noise(&mut self, magic: &'static [u8], on_noise: OnNoise) {
@@ -67,6 +73,9 @@ impl ReadHalf {
     }
 
     fn read_some(&mut self, buf: &mut [u8], timeout: Duration) -> io::Result<Option<usize>> {
+        if let Reader::Bond(b) = &mut self.kind {
+            return b.read(buf, timeout);
+        }
         match self.read_nowait(buf) {
             Some(Err(e)) if e.kind() == io::ErrorKind::WouldBlock => {}
             Some(result) => return result.map(Some),
@@ -91,18 +100,18 @@ impl ReadHalf {
             Reader::Unix(s) => Some(sys::recv_nowait(s.as_fd(), buf)),
             #[cfg(feature = "tls")]
             Reader::Tls(t) => Some(t.read_nowait(buf)),
-            Reader::File(_) | Reader::Other(_) => None,
+            Reader::Bond(_) | Reader::File(_) | Reader::Other(_) => None,
         }
     }
 
-    fn fd(&self) -> Option<BorrowedFd<'_>> {
+    pub(super) fn fd(&self) -> Option<BorrowedFd<'_>> {
         match &self.kind {
             Reader::Tcp(s) => Some(s.as_fd()),
             #[cfg(feature = "tls")]
             Reader::Tls(t) => Some(t.fd()),
             Reader::Unix(s) => Some(s.as_fd()),
             Reader::File(f) => Some(f.as_fd()),
-            Reader::Other(_) => None,
+            Reader::Bond(_) | Reader::Other(_) => None,
         }
     }
 
@@ -112,6 +121,7 @@ impl ReadHalf {
                 Reader::Tcp(s) => s.read(buf),
                 #[cfg(feature = "tls")]
                 Reader::Tls(t) => t.read_nowait(buf),
+                Reader::Bond(b) => return b.read(buf, Duration::MAX).map(Option::unwrap_or_default),
                 Reader::Unix(s) => s.read(buf),
                 Reader::File(f) => f.read(buf),
                 Reader::Other(r) => r.read(buf),

@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
+use super::bond;
 #[cfg(feature = "tls")]
 use super::tls;
 use crate::sys::{self, Interest};
@@ -26,6 +27,7 @@ pub(crate) struct WriteHalf {
 }
 
 pub(super) enum Writer {
+    Bond(bond::Outgoing),
     Tcp(TcpStream),
     #[cfg(feature = "tls")]
     Tls(tls::Outgoing),
@@ -39,12 +41,17 @@ impl WriteHalf {
         Self { kind, nowait, same_host: false, relayed: false }
     }
 
+    pub(super) fn bond(bond: bond::Outgoing) -> Self {
+        Self::new(Writer::Bond(bond), true)
+    }
+
     /// Writes what fits; `WouldBlock` when nothing does (then [`WriteHalf::wait_writable`]).
     pub(crate) fn write_some(&mut self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
         match &mut self.kind {
             Writer::Tcp(s) => sys::send_nowait(s.as_fd(), bufs),
             #[cfg(feature = "tls")]
             Writer::Tls(t) => t.write_some(bufs),
+            Writer::Bond(b) => b.write_some(bufs),
             Writer::Unix(s) => sys::send_nowait(s.as_fd(), bufs),
             Writer::File(f) if self.nowait => match sys::pipe_write_nowait(f.as_fd(), bufs) {
                 Err(e) if e.kind() == io::ErrorKind::Unsupported => {
@@ -67,6 +74,7 @@ impl WriteHalf {
         match &mut self.kind {
             #[cfg(feature = "tls")]
             Writer::Tls(t) => t.flush_some(),
+            Writer::Bond(b) => b.flush_some(),
             _ => Ok(()),
         }
     }
@@ -76,12 +84,16 @@ impl WriteHalf {
         match &self.kind {
             #[cfg(feature = "tls")]
             Writer::Tls(t) => t.held(),
+            Writer::Bond(b) => b.held(),
             _ => 0,
         }
     }
 
     /// Waits until a write may take something, at most so long.
     pub(crate) fn wait_writable(&self, timeout: Duration) -> io::Result<()> {
+        if let Writer::Bond(b) = &self.kind {
+            return b.wait_writable(timeout);
+        }
         let Some(fd) = self.fd() else { return Ok(()) };
         sys::poll([Interest { fd, read: false, write: true }], Some(timeout)).map(drop)
     }
@@ -92,6 +104,7 @@ impl WriteHalf {
             return self.held() + sys::socket_unsent(socket.as_fd()).unwrap_or(0);
         }
         match &self.kind {
+            Writer::Bond(b) => b.unsent(),
             Writer::Unix(s) => sys::socket_outstanding(s.as_fd()).unwrap_or(0),
             Writer::File(f) if self.nowait => sys::pipe_unread(f.as_fd()).unwrap_or(0),
             _ => 0,
@@ -100,6 +113,9 @@ impl WriteHalf {
 
     /// Bytes that the far end has not acknowledged, where it does (TCP).
     pub(crate) fn unacked(&self) -> Option<u64> {
+        if let Writer::Bond(b) = &self.kind {
+            return b.unacked();
+        }
         let outstanding = sys::socket_outstanding(self.tcp_socket()?.as_fd())?;
         Some(self.held() + outstanding)
     }
@@ -107,6 +123,9 @@ impl WriteHalf {
     /// The system's latest sample of the delivery rate, for TCP connections within this host that pass no network device:
     /// on others the rate is estimated over a longer time.
     pub(crate) fn delivery_bytes_per_s(&self) -> Option<u64> {
+        if let Writer::Bond(b) = &self.kind {
+            return b.delivery_bytes_per_s();
+        }
         let socket = self.tcp_socket().filter(|_| self.same_host)?;
         let info = sys::tcp_info(socket.as_fd())?;
         (info.segment_bytes > NETWORK_SEGMENT_MAX).then_some(info.delivery_rate_bytes_per_s)
@@ -114,13 +133,18 @@ impl WriteHalf {
 
     /// Time since the connection began in which the receiver's window stopped it (TCP only).
     pub(crate) fn receiver_limited_ns(&self) -> u64 {
+        if let Writer::Bond(b) = &self.kind {
+            return b.receiver_limited_ns();
+        }
         let info = self.tcp_socket().and_then(|s| sys::tcp_info(s.as_fd()));
         info.map_or(0, |i| 1000 * i.rwnd_limited_us)
     }
 
     /// How many unsent bytes the kernel may hold before it says that it is full (TCP only).
     pub(crate) fn set_backlog(&self, bytes: u32) {
-        if let Some(s) = self.tcp_socket() {
+        if let Writer::Bond(b) = &self.kind {
+            b.set_backlog(bytes);
+        } else if let Some(s) = self.tcp_socket() {
             // Without the option more lies in the kernel, where it cannot be decided again; nothing breaks.
             let _ = sys::set_notsent_lowat(s.as_fd(), bytes);
         }
@@ -132,6 +156,7 @@ impl WriteHalf {
             Writer::Tcp(s) => s.shutdown(Shutdown::Write),
             #[cfg(feature = "tls")]
             Writer::Tls(t) => t.finish(),
+            Writer::Bond(b) => b.finish(),
             Writer::Unix(s) => s.shutdown(Shutdown::Write),
             Writer::File(f) => {
                 let flushed = f.flush();
@@ -152,14 +177,14 @@ impl WriteHalf {
         }
     }
 
-    fn fd(&self) -> Option<BorrowedFd<'_>> {
+    pub(super) fn fd(&self) -> Option<BorrowedFd<'_>> {
         match &self.kind {
             Writer::Tcp(s) => Some(s.as_fd()),
             #[cfg(feature = "tls")]
             Writer::Tls(t) => Some(t.socket().as_fd()),
             Writer::Unix(s) => Some(s.as_fd()),
             Writer::File(f) => Some(f.as_fd()),
-            Writer::Other(_) => None,
+            Writer::Bond(_) | Writer::Other(_) => None,
         }
     }
 }

@@ -1,0 +1,222 @@
+//! A stream over several carriers: it arrives whole and in order whatever each carrier does, and a carrier that dies ends the
+//! flow instead of leaving it waiting.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use narrows::codec::Method;
+use narrows::policy::Fixed;
+use narrows::receiver::ReceiverConfig;
+use narrows::sender::SenderConfig;
+use narrows::stream::{self, Control, ReceiveOptions, SendOptions};
+use narrows::transport::Link;
+use narrows::transport::bond::{Bond, CARRIERS_MAX, GREETING};
+
+fn random(len: usize, mut seed: u64) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(len + 8);
+    while bytes.len() < len {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        bytes.extend_from_slice(&(seed >> 24).to_le_bytes()[..5]);
+    }
+    bytes.truncate(len);
+    bytes
+}
+
+/// Both ends of a carrier that passes `bytes_per_ms`, in pieces of odd lengths; the flow from the first end to the second
+/// breaks after `most` bytes.
+fn carrier(bytes_per_ms: usize, most: usize) -> (Link, Link) {
+    let (a, near) = UnixStream::pair().unwrap();
+    let (b, far) = UnixStream::pair().unwrap();
+    let pump = |mut from: UnixStream, mut to: UnixStream, most: usize| {
+        std::thread::spawn(move || {
+            let mut buffer = vec![0; bytes_per_ms.clamp(1, 70_001)];
+            let mut left = most;
+            while left > 0 {
+                let want = left.min(buffer.len());
+                match from.read(&mut buffer[..want]) {
+                    Ok(n @ 1..) if to.write_all(&buffer[..n]).is_ok() => left -= n,
+                    _ => break,
+                }
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            let how = if left > 0 { std::net::Shutdown::Write } else { std::net::Shutdown::Both };
+            let _ = to.shutdown(how);
+            let _ = from.shutdown(if left > 0 { std::net::Shutdown::Read } else { std::net::Shutdown::Both });
+        });
+    };
+    pump(near.try_clone().unwrap(), far.try_clone().unwrap(), most);
+    pump(far, near, usize::MAX);
+    (Link::unix(a).unwrap(), Link::unix(b).unwrap())
+}
+
+#[derive(Clone, Default)]
+struct Sink(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Sink {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Sends `data` over a first carrier, while `grow` may add others to both ends. What arrived and whether both ends are
+/// content.
+fn transfer(data: &[u8], first: (Link, Link), grow: impl FnOnce(&Bond, &Bond)) -> (Vec<u8>, bool) {
+    let (near, near_bond) = first.0.bonded().unwrap();
+    let (far, far_bond) = first.1.bonded().unwrap();
+    let sink = Sink::default();
+    let into = sink.clone();
+    let receiver = std::thread::spawn(move || {
+        let options =
+            ReceiveOptions { receiver: ReceiverConfig::default(), threads: 2, stall_timeout: None, notes: None };
+        stream::receive(into, far, options, || Ok(()), &Arc::new(Control::default())).is_ok()
+    });
+    let source = std::io::Cursor::new(data.to_vec());
+    let sender = std::thread::spawn(move || {
+        let options = SendOptions {
+            sender: SenderConfig { block_max: 32 << 10, history: 0, ..SenderConfig::default() },
+            policy: Box::new(Fixed::new(Method::STORE, false)),
+            threads: 2,
+            stall_timeout: None,
+            trace: None,
+            on_note: None,
+        };
+        stream::send(source, near, options, &Arc::new(Control::default())).is_ok()
+    });
+    grow(&near_bond, &far_bond);
+    let begun = Instant::now();
+    while !(sender.is_finished() && receiver.is_finished()) {
+        assert!(begun.elapsed() < Duration::from_secs(30), "it hangs");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let content = sender.join().unwrap() & receiver.join().unwrap();
+    let got = sink.0.lock().unwrap().clone();
+    (got, content)
+}
+
+fn add(near: &Bond, far: &Bond, (a, b): (Link, Link)) {
+    near.add(a).unwrap();
+    far.add(b).unwrap();
+}
+
+#[test]
+fn one_carrier_is_a_link_as_any_other() {
+    for len in [0, 1, 70_000, 3_000_000] {
+        let data = random(len, 1);
+        let (got, content) = transfer(&data, carrier(100_000, usize::MAX), |_, _| ());
+        assert!(content && got == data, "{len}");
+    }
+}
+
+#[test]
+fn carriers_that_come_later_and_have_other_speeds_share_the_work() {
+    let data = random(6_000_000, 2);
+    let begun = Instant::now();
+    let (got, content) = transfer(&data, carrier(2_000, usize::MAX), |near, far| {
+        for speed in [3_001, 777, 20_011, 9_000] {
+            std::thread::sleep(Duration::from_millis(30));
+            add(near, far, carrier(speed, usize::MAX));
+        }
+    });
+    assert!(content && got == data);
+    // The first alone takes three seconds and more, since a millisecond's sleep takes longer.
+    assert!(begun.elapsed() < Duration::from_secs(3), "{:?}: the others carry nothing", begun.elapsed());
+}
+
+#[test]
+fn a_carrier_whose_peer_is_never_heard_harms_nobody() {
+    let data = random(2_000_000, 3);
+    let (got, content) = transfer(&data, carrier(10_000, usize::MAX), |near, far| {
+        // One has no other end, here or there, and one stays silent.
+        let (other, gone) = UnixStream::pair().unwrap();
+        drop(gone);
+        far.add(Link::unix(other).unwrap()).unwrap();
+        let (lone, gone) = UnixStream::pair().unwrap();
+        drop(gone);
+        near.add(Link::unix(lone).unwrap()).unwrap();
+        let (silent, kept) = UnixStream::pair().unwrap();
+        near.add(Link::unix(silent).unwrap()).unwrap();
+        std::mem::forget(kept);
+    });
+    assert!(content && got == data);
+}
+
+#[test]
+fn a_carrier_that_dies_ends_the_flow_and_what_came_is_right() {
+    let data = random(8_000_000, 4);
+    for most in [30, 5_000, 300_000] {
+        let (got, content) =
+            transfer(&data, carrier(5_000, usize::MAX), |near, far| add(near, far, carrier(5_000, most)));
+        assert!(!content, "{most}");
+        assert!(data.starts_with(&got), "{most}: something else arrived");
+    }
+}
+
+#[test]
+fn there_is_a_limit_of_carriers() {
+    let (a, b) = UnixStream::pair().unwrap();
+    let (_, bond) = Link::unix(a).unwrap().bonded().unwrap();
+    let mut kept = vec![b];
+    for _ in 1..CARRIERS_MAX {
+        let (a, b) = UnixStream::pair().unwrap();
+        bond.add(Link::unix(a).unwrap()).unwrap();
+        kept.push(b);
+    }
+    assert!(bond.add(Link::unix(UnixStream::pair().unwrap().0).unwrap()).is_err());
+}
+
+/// What a receiver makes of these bytes on one carrier each.
+fn receive_raw(carriers: &[Vec<u8>]) -> Result<(), String> {
+    let mut ends = Vec::new();
+    let mut bond: Option<(Link, Bond)> = None;
+    for bytes in carriers {
+        let (a, mut b) = UnixStream::pair().unwrap();
+        let link = Link::unix(a).unwrap();
+        match &bond {
+            None => bond = Some(link.bonded().unwrap()),
+            Some((_, bond)) => bond.add(link).unwrap(),
+        }
+        let bytes = bytes.clone();
+        ends.push(std::thread::spawn(move || {
+            let _ = b.write_all(&bytes);
+            // Until the receiver has had enough.
+            let _ = b.set_read_timeout(Some(Duration::from_millis(300)));
+            while matches!(b.read(&mut [0; 4096]), Ok(1..)) {}
+        }));
+    }
+    let options = ReceiveOptions { receiver: ReceiverConfig::default(), threads: 1, stall_timeout: None, notes: None };
+    let control = Arc::new(Control::default());
+    let received = stream::receive(std::io::sink(), bond.unwrap().0, options, || Ok(()), &control);
+    ends.into_iter().for_each(|e| e.join().unwrap());
+    received.map(drop).map_err(|e| format!("{e} {:?}", e.source))
+}
+
+#[test]
+fn hostile_segments_are_errors_and_cost_little() {
+    let segment = |at: u64, len: u32, body: &[u8]| [&at.to_le_bytes()[..], &len.to_le_bytes(), body].concat();
+    let greeted = |segments: &[Vec<u8>]| [&GREETING[..], &segments.concat()].concat();
+    for (bad, said) in [
+        (b"SSH-2.0-OpenSSH_9.2\r\n".to_vec(), "no part"),
+        (greeted(&[segment(0, 65_537, b"")]), "no sense"),
+        (greeted(&[segment(u64::MAX, 2, b"")]), "no sense"),
+        (greeted(&[segment(100, 3, b"abc"), segment(100, 3, b"abc")]), "overlap"),
+    ] {
+        let error = receive_raw(&[bad]).unwrap_err();
+        assert!(error.contains(said), "{error}");
+    }
+    // A piece that lies within another shows when its turn comes.
+    let magic = b"\x93NRW";
+    let lies = receive_raw(&[greeted(&[segment(4, 4, b"xxxx"), segment(5, 1, b"y"), segment(0, 4, magic)])]);
+    assert!(lies.is_err());
+    // Far ahead, and in many pieces: it is left where it is until the carriers end.
+    let far = receive_raw(&[greeted(&[segment(1 << 40, 3, b"abc")])]);
+    assert!(far.is_err());
+    let many: Vec<_> = (0..100_000u64).map(|i| segment(1000 + 2 * i, 1, b"z")).collect();
+    assert!(receive_raw(&[greeted(&many)]).is_err());
+}
