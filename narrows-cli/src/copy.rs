@@ -1,6 +1,7 @@
 //! Copies of files and folders: read at one end, carried as an entry stream, stored at the other.
 
 pub(crate) mod carrier;
+pub(crate) mod carriers;
 pub(crate) mod delta;
 pub(crate) mod direct;
 pub(crate) mod filter;

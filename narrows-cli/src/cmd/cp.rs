@@ -14,6 +14,7 @@ use serde_json::json;
 
 use crate::args::CpArgs;
 use crate::copy::carrier::{self, Carrier, Reach};
+use crate::copy::carriers::{Grower, Seen};
 use crate::copy::direct::Trust;
 use crate::copy::direct::keys::Token;
 use crate::copy::filter::Filter;
@@ -117,7 +118,12 @@ fn put(args: &CpArgs, sources: &[PathBuf], target: &Place) -> Result<Outcome> {
     let source = EntrySource::start(roots, unopened, source)?;
     options.on_note = Some(source.on_note());
     let progress = source.progress();
-    let (carrier, link) = Carrier::start(target, &reach, &task)?;
+    let (carrier, link, growth) = Carrier::start(target, &reach, &task)?;
+    let grower = growth.map(|growth| {
+        let (control, progress) = (Arc::clone(&control), source.progress());
+        let seen = move || Seen { wire_bytes: control.send_summary().wire_bytes, done: progress().share_done() };
+        Grower::start(growth.bond.clone(), seen, move || growth.open())
+    });
     let bar = Bar::copying(&control, source.progress(), !args.talk.quiet);
     let background = Background::start(calibration.is_none() && !matches!(target, Place::Local(_)));
     let begun = Instant::now();
@@ -126,6 +132,7 @@ fn put(args: &CpArgs, sources: &[PathBuf], target: &Place) -> Result<Outcome> {
     source.stop();
     bar.end();
     background.end();
+    drop(grower);
     let (sent, failed) = match sent {
         Ok(sent) => (Some(sent), None),
         Err(e) => (None, Some(e.into())),
@@ -169,13 +176,19 @@ fn get(args: &CpArgs, sources: &[Place], target: &std::path::Path) -> Result<Out
     options.stall_timeout = flow::seconds(args.timeout);
     let listeners = Listeners { on_failure: Box::new(teller()), on_file: Box::new(names(args)) };
     let store = EntryStore::new(tree, rename, permitted, store_options(args), notes, listeners);
-    let (carrier, link) = Carrier::start(from, &reach, &task)?;
+    let (carrier, link, growth) = Carrier::start(from, &reach, &task)?;
+    let grower = growth.map(|growth| {
+        let control = Arc::clone(&control);
+        let seen = move || Seen { wire_bytes: control.receive_summary().wire_bytes, done: None };
+        Grower::start(growth.bond.clone(), seen, move || growth.open())
+    });
     let bar = Bar::receiving(&control, !args.talk.quiet);
     let begun = Instant::now();
     let end = store.clone();
     let received = stream::receive(store.clone(), link, options, move || end.finish(), &control);
     let elapsed = begun.elapsed();
     bar.end();
+    drop(grower);
     let (summary, failed) = match received {
         Ok(summary) => (Some(summary), None),
         Err(e) => {

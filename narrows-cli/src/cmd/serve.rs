@@ -10,9 +10,10 @@ use narrows::transport::Link;
 use serde_json::json;
 
 use crate::args::ServeArgs;
+use crate::copy::carriers;
 use crate::copy::direct::keys::{self, Keys};
 use crate::copy::direct::listener::Server;
-use crate::copy::hello;
+use crate::copy::hello::{self, Request};
 use crate::copy::serve::{self, Manner, Reachable};
 use crate::copy::served::Served;
 use crate::{files, report, signals};
@@ -29,11 +30,16 @@ pub(crate) fn run(args: &ServeArgs) -> Result<()> {
 
 fn stdio() -> Result<()> {
     let (input, output) = (files::stdin()?, files::stdout()?);
-    let task = hello::read(&input)?;
+    let (task, session) = match hello::read(&input)? {
+        Request::Copy(task, session) => (task, session),
+        Request::Join(session) => return carriers::join(session, &input, &output),
+    };
+    let (link, bond) = Link::pipes(output, input).bonded()?;
+    // Without it the copy has one carrier.
+    let _ = carriers::accept(session, bond);
     let control = Arc::new(Control::default());
     // The client tells the person what went wrong; stderr is for what it could not be told.
-    serve::run(task, Link::pipes(output, input), Manner::Remote, &Reachable::Everything, &control)
-        .context("the copy failed")
+    serve::run(task, link, Manner::Remote, &Reachable::Everything, &control).context("the copy failed")
 }
 
 fn listen(args: &ServeArgs, address: &str) -> Result<()> {

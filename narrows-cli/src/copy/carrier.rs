@@ -11,12 +11,12 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
-use narrows::frame::MAGIC;
 use narrows::stream::Control;
 use narrows::transport::Link;
+use narrows::transport::bond::{Bond, GREETING};
 
 use super::direct::{self, Trust};
-use super::hello::{self, Task};
+use super::hello::{self, Request, Session, Task};
 use super::place::Place;
 use super::serve::{self, Manner, Reachable};
 use super::shown;
@@ -45,14 +45,70 @@ pub(crate) enum Carrier {
     Direct(String),
 }
 
+/// How further connections of a copy are made.
+pub(crate) struct Growth {
+    pub(crate) bond: Bond,
+    session: Session,
+    way: Way,
+}
+
+#[derive(Clone)]
+enum Way {
+    Shell { shell: OsString, program: String, host: OsString },
+    Direct { host: String, port: u16, trust: Trust },
+}
+
+/// What keeps a further connection, as long as the copy lasts.
+pub(crate) struct Added {
+    _shell: Option<Started>,
+}
+
+impl Growth {
+    /// A further carrier. Nobody is asked for a password, and what goes wrong is not said: the copy does without.
+    pub(crate) fn open(&self) -> Result<(Added, Link)> {
+        let request = Request::Join(self.session);
+        match &self.way {
+            Way::Shell { shell, program, host } => {
+                let mut command = shell_command(shell)?;
+                if is_ssh(&command) {
+                    command.args(["-o", "BatchMode=yes"]);
+                }
+                let (child, link) = start_shell(command.stderr(Stdio::null()), host, program, &request)?;
+                Ok((Added { _shell: Some(child) }, link.skip_noise(&GREETING, |_| ())))
+            }
+            Way::Direct { host, port, trust } => {
+                Ok((Added { _shell: None }, direct::connect(host, *port, trust, &request)?))
+            }
+        }
+    }
+}
+
 impl Carrier {
     /// Starts the other end and tells it its task.
-    pub(crate) fn start(place: &Place, reach: &Reach<'_>, task: &Task) -> Result<(Self, Link)> {
-        match place {
-            Place::Local(_) => Self::start_local(task.clone()),
-            Place::Ssh { host, .. } => Self::start_shell(host, reach, task),
-            Place::Direct { host, port, .. } => Self::start_direct(host, *port, reach.trust, task),
-        }
+    pub(crate) fn start(place: &Place, reach: &Reach<'_>, task: &Task) -> Result<(Self, Link, Option<Growth>)> {
+        let session = Session::random().context("the system gives no random bytes")?;
+        let request = Request::Copy(task.clone(), session);
+        let (carrier, link, way) = match place {
+            Place::Local(_) => {
+                let (carrier, link) = Self::start_local(task.clone())?;
+                return Ok((carrier, link, None));
+            }
+            Place::Ssh { host, .. } => {
+                let (shell, program) = (reach.shell.to_owned(), reach.program.to_owned());
+                let (child, link) = start_shell(&mut shell_command(&shell)?, host, &program, &request)?;
+                let carrier = Self::Shell { child, host: host.clone() };
+                (carrier, link, Way::Shell { shell, program, host: host.clone() })
+            }
+            Place::Direct { host, port, .. } => {
+                let trust = reach.trust.context("no token was given")?.clone();
+                let way = Way::Direct { host: host.clone(), port: *port, trust: trust.clone() };
+                let (at, port) = (host.clone(), *port);
+                let link = signals::interruptible(move || direct::connect(&at, port, &trust, &request))??;
+                (Self::Direct(format!("{host}:{port}")), link, way)
+            }
+        };
+        let (link, bond) = link.skip_noise(&GREETING, noise).bonded()?;
+        Ok((carrier, link, Some(Growth { bond, session, way })))
     }
 
     fn start_local(task: Task) -> Result<(Self, Link)> {
@@ -64,31 +120,6 @@ impl Carrier {
             serve::run(task, far, Manner::Local, &Reachable::Everything, &control)
         })?;
         Ok((Self::Local(thread), Link::unix(near)?))
-    }
-
-    fn start_direct(host: &str, port: u16, trust: Option<&Trust>, task: &Task) -> Result<(Self, Link)> {
-        let trust = trust.context("no token was given")?.clone();
-        let (at, task) = (host.to_owned(), task.clone());
-        let link = signals::interruptible(move || direct::connect(&at, port, &trust, &task))??;
-        Ok((Self::Direct(format!("{host}:{port}")), link.skip_noise(&MAGIC, noise)))
-    }
-
-    fn start_shell(host: &OsStr, reach: &Reach<'_>, task: &Task) -> Result<(Self, Link)> {
-        let mut command = shell_command(reach.shell)?;
-        command.arg(host).arg(format!("{} serve --stdio", reach.program));
-        command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let shell = command.get_program().display().to_string();
-        let mut child =
-            command.spawn().with_context(|| format!("cannot start {shell}; -e names another remote shell"))?;
-        let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
-            bail!("{shell} has no standard input and output");
-        };
-        let mut input = File::from(OwnedFd::from(input));
-        let told = hello::write(task, &mut input).and_then(|()| input.flush());
-        // If that failed, the shell will say why on stderr, and its exit status counts.
-        drop(told);
-        let link = Link::pipes(input, File::from(OwnedFd::from(output))).skip_noise(&MAGIC, noise);
-        Ok((Self::Shell { child: Started(child), host: host.to_owned() }, link))
     }
 
     /// Waits for the other end. `failed` is what this end saw; the other end's own words and status say more.
@@ -123,18 +154,36 @@ impl Carrier {
     }
 }
 
+fn start_shell(command: &mut Command, host: &OsStr, program: &str, request: &Request) -> Result<(Started, Link)> {
+    command.arg(host).arg(format!("{program} serve --stdio"));
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let shell = command.get_program().display().to_string();
+    let mut child = command.spawn().with_context(|| format!("cannot start {shell}; -e names another remote shell"))?;
+    let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
+        bail!("{shell} has no standard input and output");
+    };
+    let mut input = File::from(OwnedFd::from(input));
+    let told = hello::write(request, &mut input).and_then(|()| input.flush());
+    // If that failed, the shell will say why on stderr, and its exit status counts.
+    drop(told);
+    Ok((Started(child), Link::pipes(input, File::from(OwnedFd::from(output)))))
+}
+
 fn shell_command(shell: &OsStr) -> Result<Command> {
     let text = shell.to_str().context("the remote shell of -e is not text")?;
     let mut words = text.split_whitespace();
     let program = words.next().context("the remote shell of -e is empty")?;
     let mut command = Command::new(program);
     command.args(words);
-    let name = std::path::Path::new(program).file_name();
-    if name == Some(OsStr::new("ssh")) {
+    if is_ssh(&command) {
         // Compressing twice costs time and saves nothing; no terminal and no forwarded agent are needed.
         command.args(["-o", "Compression=no", "-T", "-a", "-x"]);
     }
     Ok(command)
+}
+
+fn is_ssh(command: &Command) -> bool {
+    std::path::Path::new(command.get_program()).file_name() == Some(OsStr::new("ssh"))
 }
 
 /// What a login shell prints before the program starts.

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use narrows::transport::{Link, tls};
 
-use super::hello::{self, Task};
+use super::hello::{self, Request};
 use keys::Token;
 
 /// Where a server listens if nobody says otherwise; not assigned to anything (IANA).
@@ -27,11 +27,11 @@ pub(crate) enum Trust {
     Insecure,
 }
 
-/// Connects to a server and tells it its task.
-pub(crate) fn connect(host: &str, port: u16, trust: &Trust, task: &Task) -> Result<Link> {
+/// Connects to a server and tells it what is wanted.
+pub(crate) fn connect(host: &str, port: u16, trust: &Trust, request: &Request) -> Result<Link> {
     let deadline = Instant::now() + PATIENCE;
     let mut words = Vec::new();
-    hello::write(task, &mut words)?;
+    hello::write(request, &mut words)?;
     let socket = reach(host, port, trust, deadline).with_context(|| format!("cannot reach {host}:{port}"))?;
     match trust {
         Trust::Insecure => {

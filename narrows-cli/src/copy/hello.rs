@@ -6,6 +6,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
+use data_encoding::HEXLOWER;
 use serde_json::{Value, json};
 
 /// Not text, damaged by every conversion of line ends, and no beginning of the wire format.
@@ -46,6 +47,42 @@ pub(crate) struct StoreOptions {
     pub(crate) dry_run: bool,
 }
 
+/// Names a copy, so that more connections can be added to it. It is hard to guess.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Session([u8; 16]);
+
+impl Session {
+    pub(crate) fn random() -> io::Result<Self> {
+        let mut id = [0; 16];
+        let mut rest = &mut id[..];
+        while !rest.is_empty() {
+            let n = rustix::rand::getrandom(&mut *rest, rustix::rand::GetRandomFlags::empty())?;
+            rest = &mut rest[n..];
+        }
+        Ok(Self(id))
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let bytes = HEXLOWER.decode(text.as_bytes()).ok()?;
+        bytes.try_into().ok().map(Self)
+    }
+}
+
+impl std::fmt::Display for Session {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&HEXLOWER.encode(&self.0))
+    }
+}
+
+/// What a client asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Request {
+    /// A copy; what follows, both ways, is in the segments of carriers.
+    Copy(Task, Session),
+    /// To be one more carrier of a copy that runs.
+    Join(Session),
+}
+
 /// When data is brought to the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Fsync {
@@ -57,8 +94,16 @@ pub(crate) enum Fsync {
     None,
 }
 
-pub(crate) fn write(task: &Task, mut to: impl Write) -> io::Result<()> {
-    let words = to_json(task).to_string();
+pub(crate) fn write(request: &Request, mut to: impl Write) -> io::Result<()> {
+    let words = match request {
+        Request::Join(session) => json!({ "version": VERSION, "task": "join", "session": session.to_string() }),
+        Request::Copy(task, session) => {
+            let mut words = to_json(task);
+            words["session"] = session.to_string().into();
+            words
+        }
+    };
+    let words = words.to_string();
     let mut bytes = MAGIC.to_vec();
     bytes.extend_from_slice(&(words.len() as u32).to_le_bytes());
     bytes.extend_from_slice(words.as_bytes());
@@ -66,7 +111,7 @@ pub(crate) fn write(task: &Task, mut to: impl Write) -> io::Result<()> {
 }
 
 /// Reads no byte more than the words, so that the wire format can be read from the same place.
-pub(crate) fn read(mut from: impl Read) -> Result<Task> {
+pub(crate) fn read(mut from: impl Read) -> Result<Request> {
     let mut head = [0; 12];
     from.read_exact(&mut head).context("the client went away before it said what to do")?;
     ensure!(head[..8] == MAGIC, "this is for `narrows cp`, which starts it by itself; what came is something else");
@@ -75,7 +120,9 @@ pub(crate) fn read(mut from: impl Read) -> Result<Task> {
     let mut words = vec![0; len as usize];
     from.read_exact(&mut words).context("the client went away while it said what to do")?;
     let words: Value = serde_json::from_slice(&words).context("the client's request makes no sense")?;
-    from_json(&words)
+    let task = from_json(&words)?;
+    let session = words["session"].as_str().and_then(Session::parse).context("the client's request has no session")?;
+    Ok(task.map_or(Request::Join(session), |task| Request::Copy(task, session)))
 }
 
 fn to_json(task: &Task) -> Value {
@@ -100,7 +147,8 @@ fn to_json(task: &Task) -> Value {
     }
 }
 
-fn from_json(words: &Value) -> Result<Task> {
+/// `None` for a carrier of a copy that runs.
+fn from_json(words: &Value) -> Result<Option<Task>> {
     let version = words["version"].as_u64().context("the client's request has no version")?;
     ensure!(
         version == VERSION,
@@ -108,7 +156,8 @@ fn from_json(words: &Value) -> Result<Task> {
     );
     let flag = |name: &str| words[name].as_bool().unwrap_or(false);
     match words["task"].as_str() {
-        Some("put") => Ok(Task::Put {
+        Some("join") => Ok(None),
+        Some("put") => Ok(Some(Task::Put {
             target: path(&words["target"])?,
             single: flag("single"),
             store: StoreOptions {
@@ -120,17 +169,17 @@ fn from_json(words: &Value) -> Result<Task> {
                 devices: flag("devices"),
                 dry_run: flag("dry_run"),
             },
-        }),
+        })),
         Some("get") => {
             let sources = words["sources"].as_array().context("the client names no source")?;
             let exclude = words["exclude"].as_array().map_or(&[][..], Vec::as_slice);
             let exclude = exclude.iter().map(|p| p.as_str().map(str::to_owned).context("a pattern is no text"));
-            Ok(Task::Get(GetTask {
+            Ok(Some(Task::Get(GetTask {
                 sources: sources.iter().map(path).collect::<Result<_>>()?,
                 recursive: flag("recursive"),
                 exclude: exclude.collect::<Result<_>>()?,
                 dry_run: flag("dry_run"),
-            }))
+            })))
         }
         _ => bail!("the client wants something that this program does not know; upgrade it"),
     }
@@ -176,6 +225,7 @@ mod tests {
     fn requests_come_back_and_nothing_behind_them_is_read() {
         let store = StoreOptions { fsync: Fsync::Each, devices: true, dry_run: false };
         let odd = PathBuf::from(OsString::from_vec(b"a %/\n\xff\xc3\xa9".to_vec()));
+        let session = Session([0xa7; 16]);
         for task in [
             Task::Put { target: odd.clone(), single: true, store },
             Task::Get(GetTask {
@@ -185,17 +235,22 @@ mod tests {
                 dry_run: true,
             }),
         ] {
+            let request = Request::Copy(task, session);
             let mut bytes = Vec::new();
-            write(&task, &mut bytes).unwrap();
+            write(&request, &mut bytes).unwrap();
             let len = bytes.len();
             bytes.extend_from_slice(b"behind");
             let mut rest = &bytes[..];
-            assert_eq!(read(&mut rest).unwrap(), task);
+            assert_eq!(read(&mut rest).unwrap(), request);
             assert_eq!(rest, b"behind");
             for cut in 0..len {
                 assert!(read(&bytes[..cut]).is_err());
             }
         }
+        let mut bytes = Vec::new();
+        write(&Request::Join(session), &mut bytes).unwrap();
+        assert_eq!(read(&bytes[..]).unwrap(), Request::Join(session));
+        assert!(Session::random().unwrap() != Session::random().unwrap());
         assert!(read(&b"GET / HTTP/1.1\r\n\r\n"[..]).is_err());
         assert!(read(&[&MAGIC[..], &[255; 4]].concat()[..]).unwrap_err().to_string().contains("too long"));
     }

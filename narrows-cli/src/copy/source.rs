@@ -39,6 +39,15 @@ pub(crate) struct Progress {
     pub(crate) losses: Option<String>,
 }
 
+impl Progress {
+    /// How much of the copy is done, once all is known that there is.
+    pub(crate) fn share_done(&self) -> Option<f64> {
+        let left = self.bytes.saturating_sub(self.bytes_same + self.bytes_here + self.bytes_done);
+        let all = self.bytes_done + left;
+        (self.scanned && all > 0).then(|| self.bytes_done as f64 / all as f64)
+    }
+}
+
 type OnWords = Box<dyn Fn(&str) + Send + Sync>;
 
 pub(crate) struct SourceOptions {

@@ -8,12 +8,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use narrows::stream::Control;
+use narrows::transport::bond::Bond;
 use narrows::transport::{Link, tls};
 use rustls::ServerConfig;
 
 use super::keys::Keys;
 use super::{PATIENCE, UntilDeadline, is_this_host, proof};
-use crate::copy::hello::{self, Task};
+use crate::copy::hello::{self, Request, Session};
 use crate::copy::serve::{self, Manner, Reachable};
 use crate::copy::served::Served;
 use crate::report;
@@ -40,7 +41,13 @@ pub(crate) struct Server {
 struct State {
     connections: u64,
     strangers: VecDeque<(u64, TcpStream)>,
-    copies: HashMap<u64, Arc<Control>>,
+    copies: HashMap<u64, Copy>,
+}
+
+struct Copy {
+    session: Session,
+    bond: Bond,
+    control: Arc<Control>,
 }
 
 impl Server {
@@ -67,7 +74,7 @@ impl Server {
     /// Ends the copies in order.
     pub(crate) fn stop(&self) {
         let begun = Instant::now();
-        self.lock().copies.values().for_each(|c| c.stop());
+        self.lock().copies.values().for_each(|c| c.control.stop());
         while begun.elapsed() < LAST_WORK && !self.lock().copies.is_empty() {
             std::thread::sleep(Duration::from_millis(10));
         }
@@ -104,17 +111,26 @@ impl Server {
     fn converse(&self, id: u64, socket: TcpStream, peer: SocketAddr) -> Result<()> {
         let met = self.meet(socket, peer);
         self.known(id);
-        let (task, link) = match met {
+        let (request, link) = match met {
             Ok(met) => met,
             // The internet is full of them.
             Err(_) if !self.verbose => return Ok(()),
             Err(e) => return Err(e),
         };
-        let control = Arc::new(Control::default());
         let mut state = self.lock();
+        let (task, session) = match request {
+            Request::Copy(task, session) => (task, session),
+            // One that comes too late is dropped; the copy is over or does without.
+            Request::Join(session) => {
+                let copy = state.copies.values().find(|copy| copy.session == session);
+                return Ok(copy.map_or(Ok(()), |copy| copy.bond.add(link))?);
+            }
+        };
+        let (link, bond) = link.bonded()?;
+        let control = Arc::new(Control::default());
         let full = state.copies.len() >= COPIES_MAX;
         if !full {
-            state.copies.insert(id, Arc::clone(&control));
+            state.copies.insert(id, Copy { session, bond, control: Arc::clone(&control) });
         }
         drop(state);
         let reachable = if full { Reachable::Busy } else { Reachable::Within(&self.served) };
@@ -126,13 +142,13 @@ impl Server {
     }
 
     /// Checks who is there, and reads what is wanted.
-    fn meet(&self, socket: TcpStream, peer: SocketAddr) -> Result<(Task, Link)> {
+    fn meet(&self, socket: TcpStream, peer: SocketAddr) -> Result<(Request, Link)> {
         let deadline = Instant::now() + PATIENCE;
         rustix::net::sockopt::set_socket_keepalive(&socket, true)?;
         let Some(config) = &self.tls else {
             ensure!(is_this_host(peer.ip()), "it is not on this host");
             return match hello::read(UntilDeadline { socket: &socket, deadline }) {
-                Ok(task) => Ok((task, Link::tcp(socket)?)),
+                Ok(request) => Ok((request, Link::tcp(socket)?)),
                 Err(e) => {
                     let _ = (&socket).write_all(words(&e).as_bytes());
                     Err(e)
@@ -145,7 +161,7 @@ impl Server {
             _ => anyhow::Error::from(e).context("it does not speak TLS as a client of this program does"),
         })?;
         match hello::read(session.reader(deadline)) {
-            Ok(task) => Ok((task, Link::tls(session)?)),
+            Ok(request) => Ok((request, Link::tls(session)?)),
             Err(e) => {
                 let _ = session.send(words(&e).as_bytes(), deadline);
                 Err(e)

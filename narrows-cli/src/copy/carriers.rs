@@ -1,0 +1,263 @@
+//! More connections for a copy that one connection holds back: an ssh channel has a window of 2 MiB and one thread for its
+//! cipher, a TCP flow a share of the link.
+
+use std::fs::File;
+use std::io::{IoSlice, IoSliceMut, Read};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use narrows::transport::Link;
+use narrows::transport::bond::Bond;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+};
+
+use super::carrier::Added;
+use super::hello::Session;
+
+/// Carriers that a copy takes by itself; a server may be asked for no more logins at a time.
+const CARRIERS: usize = 4;
+/// What one more has to gain over the rate before it, or no further one is added.
+const GAIN: f64 = 1.15;
+/// How long a rate is measured, after a carrier has had so long to come into its stride.
+const MEASURED: Duration = Duration::from_millis(250);
+const SETTLED: Duration = Duration::from_millis(150);
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// Below this rate no window of 2 MiB is what holds a copy back, unless the round trip takes half a second.
+const RATE_MIN: f64 = 4e6;
+/// A carrier that has not been heard of by then is not coming.
+const HEARD_MAX: Duration = Duration::from_secs(20);
+
+// --- the end that asks ---
+
+/// Adds carriers while they help, until it is dropped.
+pub(crate) struct Grower {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What is known of a copy that runs.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Seen {
+    /// Bytes on the wire so far.
+    pub(crate) wire_bytes: u64,
+    /// Share of the copy that is done, if that is known.
+    pub(crate) done: Option<f64>,
+}
+
+impl Grower {
+    pub(crate) fn start(
+        bond: Bond,
+        seen: impl Fn() -> Seen + Send + 'static,
+        open: impl FnMut() -> Result<(Added, Link)> + Send + 'static,
+    ) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let watch = Watch { stop: Arc::clone(&stop), bond, seen, open, added: Vec::new() };
+        // Without the thread the copy has one carrier.
+        let thread = std::thread::Builder::new().name("narrows-carriers".into()).spawn(move || watch.run()).ok();
+        Self { stop, thread }
+    }
+}
+
+impl Drop for Grower {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+struct Watch<S, O> {
+    stop: Arc<AtomicBool>,
+    bond: Bond,
+    seen: S,
+    open: O,
+    /// Kept until the copy is over.
+    added: Vec<Added>,
+}
+
+impl<S: Fn() -> Seen, O: FnMut() -> Result<(Added, Link)>> Watch<S, O> {
+    fn run(mut self) {
+        let begun = Instant::now();
+        // The first is waited for as long as its user likes.
+        let Some(mut connect) = self.heard(1, Duration::MAX).then(|| begun.elapsed()) else { return };
+        let Some(mut rate) = self.measure() else { return };
+        let mut carriers = 1;
+        while carriers < CARRIERS && rate >= RATE_MIN && self.left(rate, begun) > connect {
+            let begun = Instant::now();
+            for _ in 0..carriers {
+                let Ok((added, link)) = (self.open)() else { return self.wait() };
+                self.added.push(added);
+                if self.bond.add(link).is_err() {
+                    return self.wait();
+                }
+            }
+            carriers *= 2;
+            if !self.heard(carriers, HEARD_MAX) {
+                return self.wait();
+            }
+            connect = begun.elapsed();
+            let Some(now) = self.measure() else { return };
+            if now < GAIN * rate {
+                break;
+            }
+            rate = now;
+        }
+        self.wait();
+    }
+
+    /// Waits for the end of the copy, which those that were added must not outlive.
+    fn wait(&self) {
+        while !self.pause() {}
+    }
+
+    /// Whether the copy is over.
+    fn pause(&self) -> bool {
+        std::thread::sleep(LOOK_EVERY);
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    fn heard(&self, carriers: usize, most: Duration) -> bool {
+        let begun = Instant::now();
+        while self.bond.heard() < carriers {
+            if begun.elapsed() > most || self.pause() {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Bytes per second on the wire; `None` if the copy is over.
+    fn measure(&self) -> Option<f64> {
+        let settled = Instant::now();
+        while settled.elapsed() < SETTLED {
+            if self.pause() {
+                return None;
+            }
+        }
+        let (begun, before) = (Instant::now(), (self.seen)().wire_bytes);
+        while begun.elapsed() < MEASURED {
+            if self.pause() {
+                return None;
+            }
+        }
+        let bytes = (self.seen)().wire_bytes.saturating_sub(before);
+        Some(bytes as f64 / begun.elapsed().as_secs_f64())
+    }
+
+    /// How long the copy will take at this rate; for ever if nobody knows.
+    fn left(&self, rate: f64, begun: Instant) -> Duration {
+        let seen = (self.seen)();
+        match seen.done {
+            Some(done) if done > 0.0 && rate > 0.0 => {
+                let left = seen.wire_bytes as f64 * (1.0 - done) / done / rate;
+                Duration::try_from_secs_f64(left).unwrap_or(Duration::MAX)
+            }
+            Some(_) => begun.elapsed(),
+            None => Duration::MAX,
+        }
+    }
+}
+
+// --- the end that is asked, where a shell starts a process for each carrier ---
+
+/// Lets further processes of the same user hand their standard input and output to the copy of this one.
+pub(crate) fn accept(session: Session, bond: Bond) -> Result<()> {
+    let listener = UnixListener::bind_addr(&address(session)?)?;
+    std::thread::Builder::new().name("narrows-join".into()).spawn(move || {
+        // Each is kept open: its process ends when this one does.
+        let mut joined = Vec::new();
+        while let Ok((socket, _)) = listener.accept() {
+            match take_pipes(&socket) {
+                Ok((input, output)) => {
+                    if bond.add(Link::pipes(output, input)).is_err() {
+                        return;
+                    }
+                    joined.push(socket);
+                }
+                // Another user, or nobody any more.
+                Err(_) => drop(socket),
+            }
+        }
+    })?;
+    Ok(())
+}
+
+/// Hands this process's standard input and output to the copy `session` of another process, and waits for its end.
+pub(crate) fn join(session: Session, input: &File, output: &File) -> Result<()> {
+    let socket = UnixStream::connect_addr(&address(session)?).context("there is no such copy")?;
+    check_user(&socket)?;
+    let fds = [input.as_fd(), output.as_fd()];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    ensure!(control.push(SendAncillaryMessage::ScmRights(&fds)), "two descriptors do not fit; this is a bug");
+    rustix::net::sendmsg(&socket, &[IoSlice::new(&[1])], &mut control, SendFlags::NOSIGNAL)?;
+    let _ = (&socket).read(&mut [0; 1]);
+    Ok(())
+}
+
+/// A name that no other user can take or guess and that goes with the process.
+fn address(session: Session) -> Result<SocketAddr> {
+    Ok(SocketAddr::from_abstract_name(format!("narrows-{session}"))?)
+}
+
+fn check_user(socket: &UnixStream) -> Result<()> {
+    let peer = rustix::net::sockopt::socket_peercred(socket)?;
+    ensure!(peer.uid == rustix::process::geteuid(), "the copy is another user's");
+    Ok(())
+}
+
+fn take_pipes(socket: &UnixStream) -> Result<(File, File)> {
+    check_user(socket)?;
+    socket.set_read_timeout(Some(Duration::from_secs(1)))?;
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0];
+    rustix::net::recvmsg(socket, &mut [IoSliceMut::new(&mut byte)], &mut control, RecvFlags::CMSG_CLOEXEC)?;
+    let mut fds: Vec<OwnedFd> = Vec::new();
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(received) = message {
+            fds.extend(received);
+        }
+    }
+    match <[OwnedFd; 2]>::try_from(fds) {
+        Ok([input, output]) => Ok((input.into(), output.into())),
+        Err(_) => bail!("it brings no pipes"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    #[test]
+    fn pipes_come_from_one_process_to_another() {
+        let session = Session::random().unwrap();
+        let (first, kept) = UnixStream::pair().unwrap();
+        let (_, bond) = Link::unix(first).unwrap().bonded().unwrap();
+        accept(session, bond.clone()).unwrap();
+        assert!(accept(session, bond).is_err(), "the name is taken");
+        let (mut near, far) = UnixStream::pair().unwrap();
+        let far = File::from(OwnedFd::from(far));
+        let joined = std::thread::spawn(move || join(session, &far.try_clone().unwrap(), &far));
+        near.write_all(b"x").unwrap();
+        // It stays until the copy ends, which here never does.
+        std::thread::sleep(Duration::from_millis(100));
+        assert!(!joined.is_finished());
+        assert!(
+            join(Session::random().unwrap(), &File::open("/dev/null").unwrap(), &File::open("/dev/null").unwrap())
+                .is_err()
+        );
+        drop(kept);
+    }
+}
