@@ -129,7 +129,7 @@ pub(crate) struct TalkArgs {
 #[derive(ClapArgs)]
 #[command(after_long_help = CP_HELP)]
 pub(crate) struct CpArgs {
-    /// What to copy, and last where to: PATH, [USER@]HOST:PATH or narrows://HOST[:PORT]/PATH
+    /// What to copy, and last where to: PATH, [USER@]HOST:PATH, narrows://HOST[:PORT]/PATH, or - for stdin and stdout
     #[arg(value_name = "SRC... DST", required = true, num_args = 2..)]
     pub(crate) paths: Vec<OsString>,
     /// Copy folders with everything in them
@@ -176,6 +176,9 @@ PATHS
   As with scp and rsync. A colon makes a path remote unless a slash comes before it: ./a:b is a file here. SRC/ means what \
 is in the folder, SRC the folder itself. DST is a folder if it exists as one, ends in a slash, or takes more than one \
 file; else it is the new name of a single file. Of DST only the last folder is made.
+  - as SRC is stdin, stored under the name that DST says, with what `cat > DST` would give it; - as DST is stdout, to which \
+one file is written. Bytes on stdout are passed on as their blocks are verified: rely on the exit status before you use \
+them. A file that is named so is ./-.
   narrows://HOST[:PORT]/PATH is below the folder that a `narrows serve --listen` there serves (port 7700 if none is named); \
 the path is taken as it stands, without %-escapes.
 
@@ -193,11 +196,13 @@ EXIT STATUS
   2  nothing was copied, or wrong usage
   3  some entries could not be copied; each was named
   4  some files changed while they were read
-  5  the link or the other end was lost; the same command goes on
+  5  the link or the other end was lost; the same command goes on (with -, anew)
 
 EXAMPLES
   narrows cp -r photos me@host:backup/
   narrows cp -r me@host:project/ .
+  pg_dump base | narrows cp - me@host:base.sql
+  narrows cp me@host:base.sql - | psql base
   narrows cp -e 'ssh -p 2222' file host:
   narrows cp --token-file token file narrows://host/";
 

@@ -7,6 +7,7 @@ pub(crate) mod direct;
 pub(crate) mod filter;
 pub(crate) mod hello;
 pub(crate) mod meta;
+pub(crate) mod outlet;
 pub(crate) mod place;
 pub(crate) mod scan;
 pub(crate) mod serve;

@@ -47,7 +47,7 @@ impl Bar {
         let control = Arc::clone(control);
         Self::start(wanted, move || {
             let (s, p) = (control.send_summary(), progress());
-            let total = p.scanned.then(|| p.bytes.saturating_sub(p.bytes_same + p.bytes_here));
+            let total = (p.scanned && !p.endless).then(|| p.bytes.saturating_sub(p.bytes_same + p.bytes_here));
             let at_least = if p.scanned { "" } else { ">= " };
             let files = format!("{}/{at_least}{} files {}", p.files_sent + p.files_same, p.files, recent_methods(&s));
             Look { done: p.bytes_done, total, wire: s.wire_bytes, words: files }

@@ -106,7 +106,7 @@ fn wrong_use_and_missing_things_are_told() {
     let os = |s: &str| std::ffi::OsString::from(s);
     let here = |s: &str| h.join(s).into_os_string();
     for (args, status, words) in [
-        (vec![here("x"), os("host:y")], 1, "add -r"),
+        (vec![here("x"), os("host:y")], 1, "only -r copies folders"),
         (vec![here("nothing"), os("host:y")], 1, "No such file"),
         (vec![os("one:x"), os("two:y")], 1, "both ends are remote"),
         (vec![os("-r"), here("x/same"), here("y/same"), here("z")], 1, "two sources are named 'same'"),

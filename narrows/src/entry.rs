@@ -1,5 +1,5 @@
 //! The entry stream: files and folders as the raw bytes of one flow, and what the receiver answers (`docs/format.md`,
-//! section 6). No I/O: the program above reads and writes files.
+//! section 8). No I/O: the program above reads and writes files.
 //!
 //! A sender announces entries in an order in which every folder comes before what is in it. The receiver answers which
 //! files it wants; the sender goes on announcing meanwhile, so a file costs no round trip of its own.
@@ -77,6 +77,16 @@ pub enum EntryKind {
         major: u32,
         minor: u32,
     },
+    /// A file whose length is known when its content has come. Nothing else is known of it: it gets what a new file gets
+    /// where it is stored, so the other fields of its entry mean nothing. With an empty path it gets the target's name.
+    Stream,
+}
+
+impl EntryKind {
+    /// Whether content follows, if the receiver answers that it wants it.
+    pub fn has_content(&self) -> bool {
+        matches!(self, Self::File { .. } | Self::Stream)
+    }
 }
 
 /// A piece of a file, by length and by XXH3 of its bytes (seed 0). Both ends cut where the content says, so that what is
@@ -260,6 +270,7 @@ fn put_kind(out: &mut Vec<u8>, kind: &EntryKind) {
             put_varint(out, u64::from(*major));
             put_varint(out, u64::from(*minor));
         }
+        EntryKind::Stream => out.push(8),
     }
 }
 

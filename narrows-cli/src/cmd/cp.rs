@@ -10,6 +10,7 @@ use anyhow::{Context, Result, bail, ensure};
 use narrows::codec::Method;
 use narrows::policy::PolicySpec;
 use narrows::stream::{self, Control, Notes};
+use narrows::transport::Link;
 use serde_json::json;
 
 use crate::args::CpArgs;
@@ -21,11 +22,15 @@ use crate::copy::filter::Filter;
 use crate::copy::hello::{GetTask, StoreOptions, Task};
 use crate::copy::place::Place;
 use crate::copy::serve::{open_roots, open_target, receive_options};
-use crate::copy::source::{EntrySource, SourceOptions};
+use crate::copy::source::{EntrySource, Input, SourceOptions};
 use crate::copy::store::{EntryStore, Listeners, Permitted};
 use crate::host::{self, Background};
 use crate::progress::Bar;
-use crate::{flow, report, signals};
+use crate::{files, flow, report, signals};
+
+mod stdio;
+
+use stdio::Dash;
 
 /// Nothing was copied.
 const NOTHING: u8 = 2;
@@ -45,6 +50,8 @@ struct Outcome {
     files_same: u64,
     failed: u64,
     changed: u64,
+    /// Something was written, whole or not.
+    begun: bool,
     losses: Option<String>,
     line: String,
     json: serde_json::Value,
@@ -52,26 +59,37 @@ struct Outcome {
 
 pub(crate) fn run(args: &CpArgs) -> Result<ExitCode> {
     let begun = Instant::now();
-    match copy(args) {
+    let dash = Dash::of(args)?;
+    match copy(args, dash) {
         Ok(outcome) => {
-            say(args, &outcome, begun.elapsed())?;
+            say(args, dash, &outcome, begun.elapsed())?;
             Ok(ExitCode::from(match &outcome {
-                o if o.failed > 0 && o.files + o.files_same == 0 => NOTHING,
+                o if o.failed > 0 && o.files + o.files_same == 0 && !o.begun => NOTHING,
                 o if o.failed > 0 => SOME_FAILED,
                 o if o.changed > 0 => CHANGED,
                 _ => 0,
             }))
         }
         Err(e) if carrier::is_link_lost(&e) && signals::received().is_none() => {
-            report::note(format_args!("{}; run the same command again to go on", report::one_line(&e)));
+            // Neither stdin nor stdout can go back.
+            let hint = if dash == Dash::Nowhere { "; run the same command again to go on" } else { "" };
+            report::note(format_args!("{}{hint}", report::one_line(&e)));
             Ok(ExitCode::from(LOST))
         }
         Err(e) => Err(e),
     }
 }
 
-fn copy(args: &CpArgs) -> Result<Outcome> {
+fn copy(args: &CpArgs, dash: Dash) -> Result<Outcome> {
     let places = args.paths.iter().map(|p| Place::parse(p).map_err(anyhow::Error::msg)).collect::<Result<Vec<_>>>()?;
+    match (dash, &places[..]) {
+        (Dash::Source, [_, target]) => {
+            stdio::check_name(target)?;
+            return send(args, Input::Stream(Box::new(files::stdin()?)), true, target);
+        }
+        (Dash::Target, [source, _]) => return stdio::get(args, source),
+        _ => {}
+    }
     let Some((target, sources)) = places.split_last().filter(|(_, sources)| !sources.is_empty()) else {
         bail!("cp needs a source and a target");
     };
@@ -87,8 +105,6 @@ fn copy(args: &CpArgs) -> Result<Outcome> {
 }
 
 fn put(args: &CpArgs, sources: &[PathBuf], target: &Place) -> Result<Outcome> {
-    let control = Arc::new(Control::default());
-    signals::stop(&control)?;
     let (roots, unopened) = open_roots(sources, args.recursive);
     ensure!(!roots.is_empty(), "{}", unopened.join("; "));
     let mut tops: Vec<_> = roots.iter().map(|r| r.top().to_vec()).collect();
@@ -98,9 +114,14 @@ fn put(args: &CpArgs, sources: &[PathBuf], target: &Place) -> Result<Outcome> {
         bail!("two sources are named '{}'; one would replace the other", crate::copy::shown(name));
     }
     let single = sources.len() == 1 && !sources[0].is_dir();
+    let input = Input::Paths { roots, unopened, filter: Filter::new(&patterns(args))? };
+    send(args, input, single, target)
+}
+
+fn send(args: &CpArgs, input: Input, single: bool, target: &Place) -> Result<Outcome> {
+    let control = Arc::new(Control::default());
+    signals::stop(&control)?;
     let task = Task::Put { target: target.path().clone(), single, store: store_options(args) };
-    let trust = trust(args, target)?;
-    let reach = Reach { shell: &args.shell, program: &args.remote_narrows, trust: trust.as_ref() };
 
     let calibration = host::load(args.talk.verbose);
     let mut flow_args = args.flow.clone();
@@ -109,21 +130,14 @@ fn put(args: &CpArgs, sources: &[PathBuf], target: &Place) -> Result<Outcome> {
         flow_args.policy = PolicySpec::Fixed { method: Method::STORE, linked: false };
     }
     let mut options = flow::send_options(&flow_args, calibration.as_ref(), args.timeout)?;
-    let source = SourceOptions {
-        filter: Filter::new(&patterns(args))?,
-        dry_run: args.dry_run,
-        on_failure: Box::new(teller()),
-        on_file: Box::new(names(args)),
-    };
-    let source = EntrySource::start(roots, unopened, source)?;
+    let source =
+        SourceOptions { dry_run: args.dry_run, on_failure: Box::new(teller()), on_file: Box::new(names(args)) };
+    let source = EntrySource::start(input, source)?;
     options.on_note = Some(source.on_note());
     let progress = source.progress();
-    let (carrier, link, growth) = Carrier::start(target, &reach, &task)?;
-    let grower = growth.map(|growth| {
-        let (control, progress) = (Arc::clone(&control), source.progress());
-        let seen = move || Seen { wire_bytes: control.send_summary().wire_bytes, done: progress().share_done() };
-        Grower::start(growth.bond.clone(), seen, move || growth.open())
-    });
+    let (watched, shares) = (Arc::clone(&control), source.progress());
+    let seen = move || Seen { wire_bytes: watched.send_summary().wire_bytes, done: shares().share_done() };
+    let (carrier, link, grower) = start(args, target, &task, seen)?;
     let bar = Bar::copying(&control, source.progress(), !args.talk.quiet);
     let background = Background::start(calibration.is_none() && !matches!(target, Place::Local(_)));
     let begun = Instant::now();
@@ -146,6 +160,7 @@ fn put(args: &CpArgs, sources: &[PathBuf], target: &Place) -> Result<Outcome> {
         files_same: p.files_same,
         failed: p.failed,
         changed: p.changed,
+        begun: false,
         losses: p.losses,
         line: report::line(&summary, elapsed),
         json: report::send_json(&summary, elapsed),
@@ -169,19 +184,12 @@ fn get(args: &CpArgs, sources: &[Place], target: &std::path::Path) -> Result<Out
     let permitted = Permitted::tops(&paths, args.recursive)?;
     let what = GetTask { sources: paths, recursive: args.recursive, exclude: patterns, dry_run: args.dry_run };
     let task = Task::Get(what);
-    let trust = trust(args, from)?;
-    let reach = Reach { shell: &args.shell, program: &args.remote_narrows, trust: trust.as_ref() };
     let notes = Notes::default();
     let mut options = receive_options(&notes);
     options.stall_timeout = flow::seconds(args.timeout);
     let listeners = Listeners { on_failure: Box::new(teller()), on_file: Box::new(names(args)) };
     let store = EntryStore::new(tree, rename, permitted, store_options(args), notes, listeners);
-    let (carrier, link, growth) = Carrier::start(from, &reach, &task)?;
-    let grower = growth.map(|growth| {
-        let control = Arc::clone(&control);
-        let seen = move || Seen { wire_bytes: control.receive_summary().wire_bytes, done: None };
-        Grower::start(growth.bond.clone(), seen, move || growth.open())
-    });
+    let (carrier, link, grower) = start(args, from, &task, receiving(&control))?;
     let bar = Bar::receiving(&control, !args.talk.quiet);
     let begun = Instant::now();
     let end = store.clone();
@@ -204,10 +212,31 @@ fn get(args: &CpArgs, sources: &[Place], target: &std::path::Path) -> Result<Out
         files_same: s.files_same,
         failed: s.failed,
         changed: s.changed,
+        begun: false,
         losses: s.losses,
         line: report::receive_line(&summary, elapsed),
         json: report::receive_json(&summary, elapsed),
     })
+}
+
+/// Starts the other end, and what adds carriers while that helps.
+fn start(
+    args: &CpArgs,
+    place: &Place,
+    task: &Task,
+    seen: impl Fn() -> Seen + Send + 'static,
+) -> Result<(Carrier, Link, Option<Grower>)> {
+    let trust = trust(args, place)?;
+    let reach = Reach { shell: &args.shell, program: &args.remote_narrows, trust: trust.as_ref() };
+    let (carrier, link, growth) = Carrier::start(place, &reach, task)?;
+    let grower = growth.map(|growth| Grower::start(growth.bond.clone(), seen, move || growth.open()));
+    Ok((carrier, link, grower))
+}
+
+/// How a copy that is received goes.
+fn receiving(control: &Arc<Control>) -> impl Fn() -> Seen + Send + use<> {
+    let control = Arc::clone(control);
+    move || Seen { wire_bytes: control.receive_summary().wire_bytes, done: None }
 }
 
 /// What proves both ends of a direct copy.
@@ -258,7 +287,7 @@ fn teller() -> impl Fn(&str) + Send + Sync {
     }
 }
 
-fn say(args: &CpArgs, o: &Outcome, elapsed: Duration) -> Result<()> {
+fn say(args: &CpArgs, dash: Dash, o: &Outcome, elapsed: Duration) -> Result<()> {
     if args.talk.json {
         let mut all = o.json.clone();
         let own = json!({
@@ -271,6 +300,11 @@ fn say(args: &CpArgs, o: &Outcome, elapsed: Duration) -> Result<()> {
         });
         if let (Some(all), Some(own)) = (all.as_object_mut(), own.as_object()) {
             all.extend(own.clone());
+        }
+        if dash == Dash::Target {
+            // stdout is the file's.
+            report::note_json(&all);
+            return Ok(());
         }
         return report::out(all);
     }

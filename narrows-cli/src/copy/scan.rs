@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
-use std::io;
+use std::io::{self, Read};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Component, Path};
 
@@ -25,6 +25,8 @@ pub(crate) enum Found {
         root: usize,
         entry: Entry,
     },
+    /// What comes from a reader, of which nobody knows how much that is. It is never found, but given.
+    Stream(Box<dyn Read + Send>),
     /// What could not be looked at; the rest goes on.
     Failed(String),
 }
@@ -71,7 +73,7 @@ impl Root {
 }
 
 pub(crate) fn needs_recursive() -> io::Error {
-    io::Error::new(io::ErrorKind::IsADirectory, "it is a folder; add -r to copy it")
+    io::Error::new(io::ErrorKind::IsADirectory, "it is a folder, and only -r copies folders")
 }
 
 /// The name of the entry that a source begins with; `None` if what is in the folder is copied without itself.

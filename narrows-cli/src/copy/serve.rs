@@ -18,7 +18,7 @@ use super::filter::Filter;
 use super::hello::{GetTask, StoreOptions, Task};
 use super::scan::Root;
 use super::served::Served;
-use super::source::{EntrySource, SourceOptions};
+use super::source::{EntrySource, Input, SourceOptions};
 use super::store::{EntryStore, Listeners, Permitted};
 use super::tree::Tree;
 use super::{e_text, shown};
@@ -129,9 +129,8 @@ pub(crate) fn open_target(target: &Path, single: bool, dry_run: bool) -> Result<
 fn get(what: &GetTask, link: Link, manner: Manner, reachable: &Reachable<'_>, control: &Arc<Control>) -> Result<()> {
     let (roots, unopened) = reachable.roots(&what.sources, what.recursive);
     let filter = Filter::new(&what.exclude)?;
-    let quiet =
-        SourceOptions { filter, dry_run: what.dry_run, on_failure: Box::new(|_| ()), on_file: Box::new(|_| ()) };
-    let source = EntrySource::start(roots, unopened, quiet)?;
+    let quiet = SourceOptions { dry_run: what.dry_run, on_failure: Box::new(|_| ()), on_file: Box::new(|_| ()) };
+    let source = EntrySource::start(Input::Paths { roots, unopened, filter }, quiet)?;
     let mut options = send_options(manner);
     options.on_note = Some(source.on_note());
     let sent = stream::send(source.reader(), link, options, control);

@@ -22,6 +22,8 @@ const SCANNED_MAX: usize = 1024;
 pub(crate) struct Progress {
     /// Files and bytes are all that there are.
     pub(crate) scanned: bool,
+    /// Bytes come of which nobody knows how many.
+    pub(crate) endless: bool,
     pub(crate) files: u64,
     pub(crate) bytes: u64,
     /// Files that were the same at the other end.
@@ -44,14 +46,21 @@ impl Progress {
     pub(crate) fn share_done(&self) -> Option<f64> {
         let left = self.bytes.saturating_sub(self.bytes_same + self.bytes_here + self.bytes_done);
         let all = self.bytes_done + left;
-        (self.scanned && all > 0).then(|| self.bytes_done as f64 / all as f64)
+        (self.scanned && !self.endless && all > 0).then(|| self.bytes_done as f64 / all as f64)
     }
 }
 
 type OnWords = Box<dyn Fn(&str) + Send + Sync>;
 
+/// What is sent.
+pub(crate) enum Input {
+    /// What is found there. Every source that could not be opened is told to both ends by its text.
+    Paths { roots: Vec<Root>, unopened: Vec<String>, filter: Filter },
+    /// What comes, up to its end, as one file that gets the name of the target.
+    Stream(Box<dyn Read + Send>),
+}
+
 pub(crate) struct SourceOptions {
-    pub(crate) filter: Filter,
     /// No content is sent.
     pub(crate) dry_run: bool,
     /// Told of everything that failed, at either end.
@@ -93,7 +102,7 @@ struct State {
 /// A file that was announced.
 struct File {
     id: u64,
-    root: usize,
+    content: Content,
     path: Vec<u8>,
     len: u64,
     mtime: (i64, u32),
@@ -101,20 +110,40 @@ struct File {
     in_chunks: bool,
 }
 
+/// Where the content of a file is.
+enum Content {
+    /// Below the root of this number, at the file's path.
+    Below(usize),
+    Stream(Box<dyn Read + Send>),
+}
+
 impl EntrySource {
-    /// Begins to scan. Every source that could not be opened is told to both ends by its text.
-    pub(crate) fn start(roots: Vec<Root>, unopened: Vec<String>, options: SourceOptions) -> io::Result<Self> {
-        let SourceOptions { filter, dry_run, on_failure, on_file } = options;
-        let found = unopened.into_iter().map(Found::Failed).collect();
-        let state = Mutex::new(State { found, ..State::default() });
+    /// Begins to scan, and to send.
+    pub(crate) fn start(input: Input, options: SourceOptions) -> io::Result<Self> {
+        let SourceOptions { dry_run, on_failure, on_file } = options;
+        let state = Mutex::new(State::default());
         let shared = Arc::new(Shared { state, changed: Condvar::new(), dry_run, on_failure, on_file });
-        let copies = roots.iter().map(Root::try_clone).collect::<io::Result<Vec<_>>>()?;
-        let scan = Arc::clone(&shared);
         let thread = |name: &str| std::thread::Builder::new().name(name.into());
-        thread("narrows-scan").spawn(move || {
-            let _guard = StopOnPanic(Arc::clone(&scan));
-            scan.scan(&copies, &filter);
-        })?;
+        let roots = match input {
+            Input::Paths { roots, unopened, filter } => {
+                shared.lock().found.extend(unopened.into_iter().map(Found::Failed));
+                let copies = roots.iter().map(Root::try_clone).collect::<io::Result<Vec<_>>>()?;
+                let scan = Arc::clone(&shared);
+                thread("narrows-scan").spawn(move || {
+                    let _guard = StopOnPanic(Arc::clone(&scan));
+                    scan.scan(&copies, &filter);
+                })?;
+                roots
+            }
+            Input::Stream(reader) => {
+                let mut state = shared.lock();
+                state.found.push_back(Found::Stream(reader));
+                state.scanned = true;
+                state.progress = Progress { scanned: true, endless: true, files: 1, ..Progress::default() };
+                drop(state);
+                Vec::new()
+            }
+        };
         let produce = Arc::clone(&shared);
         thread("narrows-files").spawn(move || {
             let _guard = StopOnPanic(Arc::clone(&produce));
@@ -198,6 +227,10 @@ impl Shared {
                     return Err(narrows::Error::corrupt("the receiver answers more files than were announced"));
                 }
                 for mut file in state.unanswered.drain(..count as usize).collect::<Vec<_>>() {
+                    let known = matches!(file.content, Content::Below(_));
+                    if !known && matches!(wanted, Wanted::No | Wanted::Chunks) {
+                        return Err(narrows::Error::corrupt("the receiver takes for known what nobody has seen"));
+                    }
                     if matches!(wanted, Wanted::No | Wanted::Refused) {
                         state.progress.files_same += u64::from(wanted == Wanted::No);
                         state.progress.bytes_same += file.len;

@@ -42,11 +42,12 @@ mod content;
 mod partial;
 mod permitted;
 mod special;
+mod stream;
 
 use answers::Answers;
 use content::{Delta, OpenFile};
-use partial::Partial;
 pub(crate) use partial::is_partial;
+use partial::{PRIVATE, Partial};
 pub(crate) use permitted::Permitted;
 
 /// How the copy went, at this end.
@@ -259,13 +260,15 @@ impl Target {
     // --- entries ---
 
     fn announced(&mut self, id: u64, mut entry: Entry, answers: &mut Answers) {
-        let is_file = matches!(entry.kind, EntryKind::File { .. });
+        let is_file = entry.kind.has_content();
         let allowed = self.permitted.allows(&entry);
         if let Some(name) = &self.rename {
             entry.path.clone_from(name);
         }
         let wrong = if !allowed {
             Some("nobody asked for it")
+        } else if entry.kind == EntryKind::Stream && entry.path.is_empty() {
+            Some("the target is a folder; name the file in it, as in FOLDER/NAME")
         } else if entry.kind != EntryKind::Folder && !self.seen.insert(xxh3_64(&entry.path)) {
             Some("another one of that name came before")
         } else if entry.kind != EntryKind::Folder && self.seen.len() + self.folders.len() > ENTRIES_MAX {
@@ -277,14 +280,15 @@ impl Target {
             if is_file {
                 answers.file(Wanted::Refused);
             }
-            return self.failed(id, format!("cannot store {}: {wrong}", shown(&entry.path)), answers);
+            let name = if entry.path.is_empty() { "it".into() } else { shown(&entry.path) };
+            return self.failed(id, format!("cannot store {name}: {wrong}"), answers);
         }
         if self.options.dry_run && !is_file {
             return;
         }
         let path = entry.path.clone();
         let result = match &entry.kind {
-            EntryKind::File { .. } => return self.announced_file(id, entry, answers),
+            EntryKind::File { .. } | EntryKind::Stream => return self.announced_file(id, entry, answers),
             EntryKind::Folder => self.make_folder(id, entry),
             EntryKind::HardLink { of } => {
                 self.links.push((id, *of, path.clone()));
@@ -334,7 +338,10 @@ impl Target {
     /// earlier state of it, or what a copy left that was cut off.
     fn compare(&mut self, id: u64, entry: &Entry) -> io::Result<Wanted> {
         let (folder, name) = self.tree.parent(&entry.path)?;
-        let EntryKind::File { len, linked } = entry.kind else { return Ok(Wanted::No) };
+        let (len, linked) = match entry.kind {
+            EntryKind::File { len, linked } => (Some(len), linked),
+            _ => (None, false),
+        };
         let large = |len: i64| len as u64 >= DELTA_MIN;
         let stat = match rustix::fs::statat(&folder, &name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => Some(stat),
@@ -345,7 +352,7 @@ impl Target {
         match stat.as_ref().map(|s| FileType::from_raw_mode(s.st_mode)).zip(stat) {
             Some((FileType::Directory, _)) => return Err(io::Error::other("a folder of that name is in the way")),
             Some((FileType::RegularFile, stat)) => {
-                if stat.st_size as u64 == len && meta::same_time(&stat, entry) {
+                if Some(stat.st_size as u64) == len && meta::same_time(&stat, entry) {
                     self.bring_up_to_date(entry, &stat, &folder, &name);
                     if linked {
                         self.linked.insert(id, (entry.path.clone(), (stat.st_dev, stat.st_ino)));
@@ -356,11 +363,12 @@ impl Target {
             }
             _ => {}
         }
-        if len >= DELTA_MIN && !earlier {
+        let in_chunks = len.is_some_and(|len| len >= DELTA_MIN);
+        if in_chunks && !earlier {
             let partial = rustix::fs::statat(&folder, partial::name(&name, 0), AtFlags::SYMLINK_NOFOLLOW);
             earlier = partial.is_ok_and(|s| large(s.st_size));
         }
-        Ok(if earlier && len >= DELTA_MIN { Wanted::Chunks } else { Wanted::Whole })
+        Ok(if earlier && in_chunks { Wanted::Chunks } else { Wanted::Whole })
     }
 
     fn bring_up_to_date(&mut self, entry: &Entry, stat: &Stat, folder: &OwnedFd, name: &OsStr) {
@@ -452,7 +460,7 @@ impl Target {
     }
 
     fn delta(&mut self, id: u64) -> Option<&mut Delta> {
-        let entry = self.pending.get(&id)?;
+        let entry = self.pending.get(&id).filter(|e| e.kind != EntryKind::Stream)?;
         if self.deltas.len() >= DELTAS_MAX && !self.deltas.contains_key(&id) {
             return None;
         }
@@ -471,10 +479,13 @@ impl Target {
 
     fn begin(&mut self, id: u64, answers: &mut Answers) {
         // A file that was not asked for is passed over.
-        let Some(entry) = self.pending.remove(&id) else { return };
+        let Some(mut entry) = self.pending.remove(&id) else { return };
         self.pending_attributes -= entry.xattrs.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>();
         let delta = self.deltas.remove(&id);
-        let created = self.tree.parent(&entry.path).and_then(|(folder, name)| Partial::create(folder, &name));
+        let created = self.tree.parent(&entry.path).and_then(|(folder, name)| match entry.kind {
+            EntryKind::Stream => stream::create(folder, &name, &mut entry),
+            _ => Partial::create(folder, &name, PRIVATE),
+        });
         match created {
             Ok(partial) => self.open = Some(OpenFile::new(id, entry, partial, delta)),
             Err(e) => self.not_stored(id, format!("cannot store {}: {}", shown(&entry.path), e_text(&e)), answers),

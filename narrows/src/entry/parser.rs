@@ -180,6 +180,7 @@ impl RecordParser {
             5 => EntryKind::Fifo,
             6 => EntryKind::CharDevice { major: f.number32()?, minor: f.number32()? },
             7 => EntryKind::BlockDevice { major: f.number32()?, minor: f.number32()? },
+            8 => EntryKind::Stream,
             _ => return Err(Error::unsupported("an entry is of a kind that needs a newer program")),
         })
     }
@@ -239,6 +240,7 @@ mod tests {
             entry(b"null", EntryKind::CharDevice { major: 1, minor: 3 }),
             entry(b"disk", EntryKind::BlockDevice { major: 8, minor: 0 }),
             entry(b"plain", EntryKind::File { len: 0, linked: false }),
+            entry(b"", EntryKind::Stream),
         ]
     }
 
@@ -318,17 +320,26 @@ mod tests {
             [stream(), vec![FINISH, 1, 9]].concat(), // after the end
         ];
         let mut out = Vec::new();
-        put_entry(&mut out, b"../up");
+        put_entry(&mut out, b"../up", 2);
         bad.push(out);
         for bytes in bad {
             assert!(parse(&bytes, 3).is_err(), "{bytes:?}");
         }
     }
 
-    fn put_entry(out: &mut Vec<u8>, path: &[u8]) {
+    #[test]
+    fn a_kind_of_a_later_version_is_refused_in_words() {
+        let mut out = Vec::new();
+        put_entry(&mut out, b"new", 9);
+        let error = parse(&out, 4).unwrap_err();
+        assert_eq!(error.kind, crate::ErrorKind::Unsupported);
+        assert!(error.to_string().contains("needs a newer program"), "{error}");
+    }
+
+    fn put_entry(out: &mut Vec<u8>, path: &[u8], kind: u8) {
         let mut body = vec![0, path.len() as u8];
         body.extend_from_slice(path);
-        body.extend_from_slice(&[2, 0, 0, 0, 0, 0, 0]);
+        body.extend_from_slice(&[kind, 0, 0, 0, 0, 0, 0]);
         out.extend_from_slice(&[ENTRY, body.len() as u8]);
         out.extend_from_slice(&body);
     }

@@ -1,14 +1,14 @@
 //! Makes the records: announces what was found, and reads and sends what is wanted.
 
 use std::collections::VecDeque;
-use std::io;
+use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 
-use narrows::entry::{DATA_LEN_MAX, DIGEST_LEN, EndState, EntryKind, RecordWriter};
+use narrows::entry::{DATA_LEN_MAX, DIGEST_LEN, EndState, Entry, EntryKind, RecordWriter};
 use rustix::fs::{FileType, OFlags, SeekFrom, Stat};
 use rustix::io::Errno;
 
-use super::{File, Shared};
+use super::{Content, File, Shared};
 use crate::copy::delta::Outline;
 use crate::copy::scan::{Found, Root};
 use crate::copy::{e_text, shown};
@@ -31,6 +31,9 @@ const OUTLINED_MAX: usize = 16;
 const RECORDS_AHEAD: usize = 4;
 /// More answers than there can be.
 pub(super) const CHUNK_ANSWERS_MAX: usize = (OUTLINED_MAX + 1) * RECORDS_AHEAD;
+
+/// What a stream is called where files are named.
+const STREAM_NAME: &[u8] = b"stdin";
 
 enum Step {
     Announce(Found),
@@ -138,6 +141,7 @@ impl<'a> Producer<'a> {
     fn announce(&mut self, found: Found) {
         let (root, mut entry) = match found {
             Found::Failed(text) => return self.failed(&text),
+            Found::Stream(reader) => return self.announce_stream(reader),
             Found::Entry { root, entry } => (root, entry),
         };
         let id = match self.writer.entry(&entry, &mut self.out) {
@@ -153,8 +157,21 @@ impl<'a> Producer<'a> {
         };
         if let EntryKind::File { len, .. } = entry.kind {
             let mtime = (entry.mtime_s, entry.mtime_ns);
-            let file = File { id, root, path: entry.path, len, mtime, in_chunks: false };
+            let file = File { id, content: Content::Below(root), path: entry.path, len, mtime, in_chunks: false };
             self.shared.lock().unanswered.push_back(file);
+        }
+    }
+
+    fn announce_stream(&mut self, reader: Box<dyn Read + Send>) {
+        let (path, kind) = (Vec::new(), EntryKind::Stream);
+        let entry = Entry { path, kind, mode: 0, uid: 0, gid: 0, mtime_s: 0, mtime_ns: 0, xattrs: Vec::new() };
+        match self.writer.entry(&entry, &mut self.out) {
+            Ok(id) => {
+                let (content, path) = (Content::Stream(reader), STREAM_NAME.to_vec());
+                let file = File { id, content, path, len: 0, mtime: (0, 0), in_chunks: false };
+                self.shared.lock().unanswered.push_back(file);
+            }
+            Err(e) => self.failed(&e.to_string()),
         }
     }
 
@@ -167,12 +184,22 @@ impl<'a> Producer<'a> {
 
     // --- files ---
 
-    fn send(&mut self, file: File) -> Result<(), Over> {
+    fn send(&mut self, mut file: File) -> Result<(), Over> {
         if self.shared.dry_run {
             self.sent(&file);
             return Ok(());
         }
-        let (fd, stat) = match self.open(&file) {
+        let root = match &mut file.content {
+            Content::Below(root) => *root,
+            Content::Stream(reader) => {
+                let read = self.stream(file.id, reader)?;
+                if read {
+                    self.sent(&file);
+                }
+                return Ok(());
+            }
+        };
+        let (fd, stat) = match self.open(root, &file.path) {
             Ok(opened) => opened,
             Err(e) => {
                 let what = match e.kind() {
@@ -196,8 +223,8 @@ impl<'a> Producer<'a> {
         Ok(())
     }
 
-    fn open(&mut self, file: &File) -> io::Result<(OwnedFd, Stat)> {
-        let fd = self.roots[file.root].tree.open_below(&file.path, OFlags::RDONLY | OFlags::NONBLOCK)?;
+    fn open(&mut self, root: usize, path: &[u8]) -> io::Result<(OwnedFd, Stat)> {
+        let fd = self.roots[root].tree.open_below(path, OFlags::RDONLY | OFlags::NONBLOCK)?;
         let stat = rustix::fs::fstat(&fd)?;
         // A fifo that took the file's place must not be waited for.
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
@@ -323,6 +350,33 @@ impl<'a> Producer<'a> {
     }
 
     // --- content ---
+
+    /// Sends what a reader gives, as it comes, and ends the file; whether all of it was read.
+    fn stream(&mut self, id: u64, reader: &mut Box<dyn Read + Send>) -> Result<bool, Over> {
+        self.writer.begin(id, &mut self.out);
+        let (mut hash, mut buffer) = (blake3::Hasher::new(), vec![0; READ_LEN]);
+        let failure = loop {
+            // More may be long in coming.
+            self.hand_on()?;
+            match reader.read(&mut buffer) {
+                Ok(0) => break None,
+                Ok(n) => {
+                    hash.update(&buffer[..n]);
+                    self.writer.data(&buffer[..n], &mut self.out);
+                    self.shared.lock().progress.bytes_done += n as u64;
+                }
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => break Some(e),
+            }
+        };
+        let state = if failure.is_none() { EndState::Whole } else { EndState::Partial };
+        self.writer.end(state, &hash.finalize().into(), &mut self.out);
+        if let Some(e) = &failure {
+            let what = crate::report::without_os_numbers(&e.to_string());
+            self.failed(&format!("cannot read {}: {what}; nothing was stored", shown(STREAM_NAME)));
+        }
+        Ok(failure.is_none())
+    }
 
     /// Sends `len` bytes of content; whether there were so many.
     fn content(

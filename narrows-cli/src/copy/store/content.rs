@@ -83,20 +83,27 @@ impl OpenFile {
         if let Some(e) = self.failed.take() {
             return Err(e);
         }
-        let EntryKind::File { len, .. } = self.entry.kind else { return Err(io::Error::other("it is no file")) };
+        let len = match self.entry.kind {
+            EntryKind::File { len, .. } => len,
+            _ => self.at,
+        };
         if self.at != len {
             return Err(io::Error::other("its length is not what was announced"));
         }
         if self.hash.finalize().as_bytes() != digest {
             return Err(io::Error::other("its content is not what was read; copy it again"));
         }
+        if self.entry.kind == EntryKind::Stream {
+            super::stream::stamp(&mut self.entry);
+        }
         // A hole at the end.
         Ok(rustix::fs::ftruncate(&self.partial.file, len)?)
     }
 
-    /// Leaves what came to the next run, if it is worth it.
+    /// Leaves what came to the next run, if it is worth it and can be compared then.
     pub(super) fn keep_partial(&mut self) {
-        if self.failed.is_none() && self.at >= DELTA_MIN {
+        let resumable = matches!(self.entry.kind, EntryKind::File { .. });
+        if resumable && self.failed.is_none() && self.at >= DELTA_MIN {
             self.partial.keep();
         }
     }

@@ -14,6 +14,9 @@ const SUFFIX: &[u8] = b".partial";
 /// Other copies to the same name that run at this moment.
 pub(super) const TRIES: u32 = 8;
 
+/// The mode of a temporary file: nobody else may look in before it has its own.
+pub(super) const PRIVATE: Mode = Mode::RUSR.union(Mode::WUSR);
+
 /// A temporary file; removed unless it is renamed or kept.
 pub(super) struct Partial {
     folder: Arc<OwnedFd>,
@@ -23,11 +26,11 @@ pub(super) struct Partial {
 }
 
 impl Partial {
-    pub(super) fn create(folder: Arc<OwnedFd>, target: &OsStr) -> io::Result<Self> {
+    pub(super) fn create(folder: Arc<OwnedFd>, target: &OsStr, mode: Mode) -> io::Result<Self> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         for attempt in 0..TRIES {
             let name = name(target, attempt);
-            let create = || rustix::fs::openat(&folder, &name, flags, Mode::RUSR | Mode::WUSR);
+            let create = || rustix::fs::openat(&folder, &name, flags, mode);
             let created = match create() {
                 Err(Errno::EXIST) if remove_stale(&*folder, &name) => create(),
                 result => result,
@@ -56,6 +59,10 @@ impl Partial {
         rename(&self.folder, &self.name, target)?;
         self.kept = true;
         Ok(())
+    }
+
+    pub(super) fn name(&self) -> &OsStr {
+        &self.name
     }
 
     /// Leaves it to the next run.

@@ -38,7 +38,9 @@ impl Target {
                 let device = rustix::fs::makedev(*major, *minor);
                 rustix::fs::mknodat(&folder, &partial, FileType::BlockDevice, mode, device)?;
             }
-            EntryKind::File { .. } | EntryKind::Folder | EntryKind::HardLink { .. } => return Ok(()),
+            EntryKind::File { .. } | EntryKind::Stream | EntryKind::Folder | EntryKind::HardLink { .. } => {
+                return Ok(());
+            }
         }
         meta::apply_by_name(&folder, &partial, entry, self.ownership, &mut self.losses);
         let renamed = partial::rename(&folder, &partial, &name);

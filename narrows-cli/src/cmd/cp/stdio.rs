@@ -1,0 +1,105 @@
+//! `-` as source or target of a copy: one file from stdin, or to stdout.
+
+use std::io::IsTerminal;
+use std::sync::Arc;
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use narrows::stream::{self, Control, Notes};
+
+use super::{Outcome, receiving, start, teller};
+use crate::args::CpArgs;
+use crate::copy::hello::{GetTask, Task};
+use crate::copy::outlet::Outlet;
+use crate::copy::place::Place;
+use crate::copy::serve::receive_options;
+use crate::files::Target;
+use crate::progress::Bar;
+use crate::{flow, report, signals};
+
+/// Which end of a copy is the program's own input or output. A file of that name is written `./-`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Dash {
+    Nowhere,
+    Source,
+    Target,
+}
+
+impl Dash {
+    /// Only one file comes from stdin or goes to stdout.
+    pub(super) fn of(args: &CpArgs) -> Result<Self> {
+        let misuse = |text: &str| Err(narrows::Error::misuse(text.to_owned()).into());
+        let Some((target, sources)) = args.paths.split_last() else { return Ok(Self::Nowhere) };
+        let dash = match (sources.iter().any(|p| p == "-"), target == "-") {
+            (false, false) => return Ok(Self::Nowhere),
+            (true, true) => return misuse("stdin to stdout is no copy; cat does that"),
+            (true, false) => Self::Source,
+            (false, true) => Self::Target,
+        };
+        let name = if dash == Self::Source { "stdin is" } else { "stdout takes" };
+        if sources.len() > 1 {
+            return misuse(&format!(
+                "{name} one file; copy the others by themselves, and write ./- for a file named -"
+            ));
+        }
+        if args.recursive || !args.exclude.is_empty() || !args.include.is_empty() {
+            return misuse(&format!("{name} one file, so -r, --exclude and --include mean nothing here"));
+        }
+        if args.dry_run {
+            return misuse("--dry-run cannot tell anything of stdin and stdout");
+        }
+        Ok(dash)
+    }
+}
+
+/// A target for stdin, which has no name of its own.
+pub(super) fn check_name(target: &Place) -> Result<()> {
+    use std::os::unix::ffi::OsStrExt;
+    let path = target.path();
+    let folder = path.as_os_str().as_bytes().ends_with(b"/") || path.file_name().is_none();
+    if folder || matches!(target, Place::Local(path) if path.is_dir()) {
+        let text = "stdin has no name, and the target is a folder; name the file in it, as in FOLDER/NAME";
+        return Err(narrows::Error::misuse(text).into());
+    }
+    Ok(())
+}
+
+/// Writes the content of one file to stdout.
+pub(super) fn get(args: &CpArgs, source: &Place) -> Result<Outcome> {
+    let control = Arc::new(Control::default());
+    signals::stop(&control)?;
+    let what = GetTask { sources: vec![source.path().clone()], recursive: false, exclude: Vec::new(), dry_run: false };
+    let notes = Notes::default();
+    let mut options = receive_options(&notes);
+    options.stall_timeout = flow::seconds(args.timeout);
+    let target = Target::open(None)?;
+    let output = target.name();
+    let outlet = Outlet::new(target.sink()?, notes, teller());
+    let (carrier, link, grower) = start(args, source, &Task::Get(what), receiving(&control))?;
+    // Both on one terminal would be a mess.
+    let bar = Bar::receiving(&control, !args.talk.quiet && !std::io::stdout().is_terminal());
+    let begun = Instant::now();
+    let end = outlet.clone();
+    let received = stream::receive(outlet.clone(), link, options, move || end.finish(), &control);
+    let elapsed = begun.elapsed();
+    bar.end();
+    drop(grower);
+    let (summary, failed) = match received {
+        Ok(summary) => (Some(summary), None),
+        // Nobody needs the other end's view of it, nor waits for it.
+        Err(e) if output.is_to_blame() => return Err(output.blame(e)),
+        Err(e) => (None, Some(e.into())),
+    };
+    carrier.end(failed)?;
+    let summary = summary.context("the copy has no result; this is a bug")?;
+    let w = outlet.written();
+    Ok(Outcome {
+        files: u64::from(w.whole),
+        failed: w.failed,
+        changed: u64::from(w.changed),
+        begun: w.bytes > 0,
+        line: report::receive_line(&summary, elapsed),
+        json: report::receive_json(&summary, elapsed),
+        ..Outcome::default()
+    })
+}
