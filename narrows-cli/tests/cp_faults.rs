@@ -85,6 +85,28 @@ fn a_copy_that_is_killed_at_any_moment_is_completed_by_the_same_command() {
 }
 
 #[test]
+fn what_several_cut_off_copies_left_goes() {
+    let home = home();
+    let (a, b) = (home.path().join("a"), home.path().join("b"));
+    for folder in [&a, &b] {
+        fs::create_dir(folder).unwrap();
+        fs::create_dir(folder.join("in")).unwrap();
+    }
+    fs::write(a.join("in/long"), random(400_000)).unwrap();
+    let (from, to) = (a.join(""), remote(&b));
+    let args = [OsStr::new("-r"), from.as_os_str(), &to];
+    // The name that the program gives to the file's temporary file.
+    let hash = &blake3::hash(b"long").to_hex()[..24];
+    for stored_before in [false, true] {
+        for attempt in ["", "-1", "-7"] {
+            fs::write(b.join(format!("in/.narrows-{hash}{attempt}.partial")), random(300_000)).unwrap();
+        }
+        assert_eq!(code(&cp(home.path(), &args)), 0);
+        assert_eq!(partials(&b), Vec::<PathBuf>::new(), "{stored_before}");
+    }
+}
+
+#[test]
 fn a_long_file_goes_on_where_a_killed_copy_stopped() {
     let home = home();
     let (a, b) = (home.path().join("a"), home.path().join("b"));

@@ -354,6 +354,10 @@ impl Target {
             Some((FileType::RegularFile, stat)) => {
                 if Some(stat.st_size as u64) == len && meta::same_time(&stat, entry) {
                     self.bring_up_to_date(entry, &stat, &folder, &name);
+                    if large(stat.st_size) && !self.options.dry_run {
+                        // Another copy stored it since.
+                        partial::remove_stale(&folder, &partial::name(&name, 0));
+                    }
                     if linked {
                         self.linked.insert(id, (entry.path.clone(), (stat.st_dev, stat.st_ino)));
                     }
@@ -433,9 +437,8 @@ impl Target {
 
     /// What a copy left that was cut off: long ones are kept until their file comes, and are used then.
     fn stale(&self, folder: &OwnedFd, name: &OsStr) {
-        let long =
-            rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW).is_ok_and(|s| s.st_size as u64 >= DELTA_MIN);
-        if !long {
+        let stat = rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW);
+        if !partial::is_first(name) || stat.is_ok_and(|s| (s.st_size as u64) < DELTA_MIN) {
             partial::remove_stale(folder, name);
         }
     }

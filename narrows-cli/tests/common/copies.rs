@@ -41,14 +41,15 @@ pub(crate) fn snapshot(root: &Path) -> BTreeMap<PathBuf, String> {
     let mut names = BTreeMap::new();
     let mut left = vec![root.to_path_buf()];
     while let Some(path) = left.pop() {
-        let data = path.symlink_metadata().unwrap();
+        // Temporary files of servers that are on their way out may go meanwhile.
+        let Ok(data) = path.symlink_metadata() else { continue };
         let own = path.strip_prefix(root).unwrap().to_path_buf();
         let mut words = format!("mode {:o} mtime {}.{:09}", data.mode(), data.mtime(), data.mtime_nsec());
         if data.is_symlink() {
             words += &format!(" -> {}", fs::read_link(&path).unwrap().display());
         } else if data.is_file() {
             let first = names.entry((data.dev(), data.ino())).or_insert_with(|| own.clone()).clone();
-            let content = fs::read(&path).unwrap();
+            let Ok(content) = fs::read(&path) else { continue };
             let sparse = data.blocks() * 512 < data.len();
             words += &format!(" {} bytes, sum {}, same as {first:?}, sparse {sparse}", data.len(), sum(&content));
             words += &format!(", attribute {:?}", attribute(&path));

@@ -11,6 +11,8 @@ use rustix::io::Errno;
 
 const PREFIX: &[u8] = b".narrows-";
 const SUFFIX: &[u8] = b".partial";
+/// Letters of the target's hash.
+const HASH_LEN: usize = 24;
 /// Other copies to the same name that run at this moment.
 pub(super) const TRIES: u32 = 8;
 
@@ -94,12 +96,17 @@ pub(super) fn rename(folder: &OwnedFd, from: &OsStr, to: &OsStr) -> io::Result<(
 pub(super) fn name(target: &OsStr, attempt: u32) -> OsString {
     let hash = blake3::hash(target.as_bytes()).to_hex();
     let mut name = PREFIX.to_vec();
-    name.extend_from_slice(&hash.as_bytes()[..24]);
+    name.extend_from_slice(&hash.as_bytes()[..HASH_LEN]);
     if attempt > 0 {
         name.extend_from_slice(format!("-{attempt}").as_bytes());
     }
     name.extend_from_slice(SUFFIX);
     OsString::from_vec(name)
+}
+
+/// Whether the next copy to the same name looks for what is left in this one; the others are of copies beside another.
+pub(super) fn is_first(name: &OsStr) -> bool {
+    name.len() == PREFIX.len() + HASH_LEN + SUFFIX.len()
 }
 
 /// Removes a temporary file that no running copy holds; whether it is gone.
