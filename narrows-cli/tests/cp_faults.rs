@@ -15,26 +15,69 @@ use common::*;
 
 #[test]
 fn what_is_in_the_way_fails_alone_and_nothing_leaves_the_folder() {
+    for pull in [false, true] {
+        let home = home();
+        let (a, b, outside) = (home.path().join("a"), home.path().join("b"), home.path().join("outside"));
+        for folder in [&a, &b, &outside, &a.join("trap"), &a.join("was file"), &b.join("was folder")] {
+            fs::create_dir(folder).unwrap();
+        }
+        fs::write(a.join("trap/file"), "must not get out").unwrap();
+        fs::write(a.join("was file/x"), "x").unwrap();
+        fs::write(a.join("was folder"), "x").unwrap();
+        symlink("x", a.join("was folder too")).unwrap();
+        fs::create_dir(b.join("was folder too")).unwrap();
+        fs::write(a.join("good"), "good").unwrap();
+        symlink("../outside", b.join("trap")).unwrap();
+        fs::write(b.join("was file"), "x").unwrap();
+        let from = if pull { remote(&a.join("")) } else { a.join("").into() };
+        let to = if pull { b.clone().into() } else { remote(&b) };
+        let output = cp(home.path(), &[OsStr::new("-r"), &from, &to]);
+        assert_eq!(code(&output), 3, "{}", stderr(&output));
+        let said = stderr(&output);
+        for words in [
+            "cannot store trap: a symbolic link is in the way",
+            "cannot store was file: a file of that name is in the way",
+            "cannot store was folder: a folder of that name is in the way",
+            "cannot store was folder too: a folder of that name is in the way",
+        ] {
+            assert!(said.contains(words), "{words}: {said}");
+        }
+        assert_eq!(fs::read(b.join("good")).unwrap(), b"good");
+        assert!(entries(&outside).is_empty());
+        assert_eq!(partials(&b), Vec::<PathBuf>::new());
+    }
+}
+
+#[test]
+fn links_planted_under_the_names_of_temporary_files_lead_nowhere() {
     let home = home();
     let (a, b, outside) = (home.path().join("a"), home.path().join("b"), home.path().join("outside"));
-    for folder in [&a, &b, &outside, &a.join("trap"), &a.join("was file"), &b.join("was folder")] {
+    for folder in [&a, &b, &outside] {
         fs::create_dir(folder).unwrap();
     }
-    fs::write(a.join("trap/file"), "must not get out").unwrap();
-    fs::write(a.join("was file/x"), "x").unwrap();
-    fs::write(a.join("was folder"), "x").unwrap();
-    fs::write(a.join("good"), "good").unwrap();
-    symlink("../outside", b.join("trap")).unwrap();
-    fs::write(b.join("was file"), "x").unwrap();
-    let output = cp(home.path(), &[OsStr::new("-r"), a.join("").as_os_str(), &remote(&b)]);
-    assert_eq!(code(&output), 3, "{}", stderr(&output));
-    let said = stderr(&output);
-    for words in ["store trap:", "store was file:", "store was folder:", "in the way"] {
-        assert!(said.contains(words), "{words}: {said}");
+    fs::write(outside.join("file"), random(1 << 20)).unwrap();
+    symlink("anywhere", a.join("link")).unwrap();
+    fs::write(a.join("short"), "short").unwrap();
+    fs::write(a.join("long"), text(1 << 20)).unwrap();
+    fs::write(a.join("linked"), "x").unwrap();
+    fs::hard_link(a.join("linked"), a.join("linked too")).unwrap();
+    for name in ["link", "short", "long", "linked", "linked too"] {
+        let hash = blake3::hash(name.as_bytes()).to_hex();
+        for attempt in ["", "-1", "-8"] {
+            let partial = format!(".narrows-{}{attempt}.partial", &hash[..24]);
+            symlink(outside.join("file"), b.join(&partial)).unwrap();
+        }
     }
-    assert_eq!(fs::read(b.join("good")).unwrap(), b"good");
-    assert!(entries(&outside).is_empty());
-    assert_eq!(partials(&b), Vec::<PathBuf>::new());
+    let before = snapshot(&outside);
+    for (from, to) in [(a.join("").into_os_string(), remote(&b)), (remote(&a.join("")), b.clone().into())] {
+        let output = cp(home.path(), &[OsStr::new("-r"), &from, &to]);
+        assert_eq!(code(&output), 0, "{}", stderr(&output));
+        let there = snapshot(&b);
+        assert!(snapshot(&a).iter().all(|(path, words)| there.get(path) == Some(words)), "{there:?}");
+        assert_eq!(snapshot(&outside), before);
+        fs::remove_file(b.join("short")).unwrap();
+        fs::remove_file(b.join("long")).unwrap();
+    }
 }
 
 #[test]

@@ -1,7 +1,9 @@
 //! What the tests of the program share.
 #![allow(dead_code, reason = "no test file uses all of it")]
 
+pub(crate) mod calls;
 pub(crate) mod copies;
+pub(crate) mod mount;
 pub(crate) mod relay;
 pub(crate) mod sshd;
 

@@ -1,0 +1,51 @@
+//! System calls that fail as a test wants: a filter on the thread that starts the program, which the program inherits.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule, TargetArch,
+};
+
+/// Which call fails.
+#[derive(Clone, Copy)]
+pub(crate) enum Failing {
+    /// Every one of this number.
+    All(i64),
+    /// Reading or writing at this offset and behind it: `pread64`, `pwrite64`.
+    From(i64, u64),
+}
+
+/// Runs `run` on a thread whose programs get `errno` from these calls. `None`, and a word why, where that cannot be had.
+pub(crate) fn with_failing<T: Send>(calls: &[Failing], errno: i32, run: impl FnOnce() -> T + Send) -> Option<T> {
+    let Some(program) = program(calls, errno) else {
+        let _ = writeln!(std::io::stderr(), "no filters of system calls for this processor: not tested");
+        return None;
+    };
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| match seccompiler::apply_filter(&program) {
+            Ok(()) => Some(run()),
+            Err(e) => {
+                let _ = writeln!(std::io::stderr(), "system calls cannot be filtered here ({e}): not tested");
+                None
+            }
+        });
+        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+fn program(calls: &[Failing], errno: i32) -> Option<BpfProgram> {
+    let arch = TargetArch::try_from(std::env::consts::ARCH).ok()?;
+    let mut rules: BTreeMap<i64, Vec<SeccompRule>> = BTreeMap::new();
+    for call in calls {
+        match *call {
+            Failing::All(number) => drop(rules.insert(number, Vec::new())),
+            Failing::From(number, offset) => {
+                let at = SeccompCondition::new(3, SeccompCmpArgLen::Qword, SeccompCmpOp::Ge, offset);
+                rules.insert(number, vec![SeccompRule::new(vec![at.unwrap()]).unwrap()]);
+            }
+        }
+    }
+    let filter = SeccompFilter::new(rules, SeccompAction::Allow, SeccompAction::Errno(errno as u32), arch);
+    filter.unwrap().try_into().ok()
+}

@@ -1,0 +1,63 @@
+//! Small file systems of a test's own, in a namespace that ends with it: nobody else sees them, and no root is needed where
+//! users may make namespaces.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+
+pub(crate) struct Mount {
+    holder: Child,
+    said: BufReader<ChildStdout>,
+    path: PathBuf,
+}
+
+impl Mount {
+    /// An empty file system in memory with these options; `None`, and a word why, where none can be made.
+    pub(crate) fn tmpfs(home: &Path, options: &str) -> Option<Self> {
+        let folder = home.join("mounted");
+        let _ = fs::create_dir(&folder);
+        let lines = "mount -t tmpfs -o \"$1\" none \"$2\" && echo mounted && read _ && mount -o remount,ro none \"$2\" \
+                     && echo mounted && read _";
+        let holder = Command::new("unshare")
+            .args(["-rm", "sh", "-c", lines, "sh", options])
+            .arg(&folder)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn();
+        let mounted = holder.ok().and_then(|mut holder| {
+            let said = BufReader::new(holder.stdout.take()?);
+            // Seen from outside through the process that lives in the namespace.
+            let path = PathBuf::from(format!("/proc/{}/root", holder.id())).join(folder.strip_prefix("/").ok()?);
+            let mut mount = Self { holder, said, path };
+            mount.is_mounted().then_some(mount)
+        });
+        if mounted.is_none() {
+            let _ = writeln!(std::io::stderr(), "this user cannot mount anything here: not tested");
+        }
+        mounted
+    }
+
+    fn is_mounted(&mut self) -> bool {
+        let mut line = String::new();
+        self.said.read_line(&mut line).is_ok() && line == "mounted\n"
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// From now on nothing can be written.
+    pub(crate) fn make_read_only(&mut self) {
+        self.holder.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
+        assert!(self.is_mounted());
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        let _ = self.holder.kill();
+        let _ = self.holder.wait();
+    }
+}
