@@ -7,6 +7,7 @@ use clap::{Args as ClapArgs, Parser, Subcommand};
 use narrows::codec::Method;
 use narrows::policy::PolicySpec;
 
+use crate::copy::carriers::CARRIERS;
 use crate::copy::hello::Fsync;
 
 const HELP: &str = "\
@@ -159,6 +160,9 @@ pub(crate) struct CpArgs {
     /// When data is brought to the disk
     #[arg(long, value_name = "WHEN", value_enum, default_value = "batch")]
     pub(crate) fsync: Fsync,
+    /// Connections that a copy may have: more are opened while they make it faster
+    #[arg(long, value_name = "N", default_value_t = CARRIERS, value_parser = clap::value_parser!(u8).range(1..=8))]
+    pub(crate) carriers: u8,
     /// Copy fifos and devices too
     #[arg(long)]
     pub(crate) devices: bool,

@@ -136,7 +136,10 @@ fn send(args: &CpArgs, input: Input, single: bool, target: &Place) -> Result<Out
     options.on_note = Some(source.on_note());
     let progress = source.progress();
     let (watched, shares) = (Arc::clone(&control), source.progress());
-    let seen = move || Seen { wire_bytes: watched.send_summary().wire_bytes, done: shares().share_done() };
+    let seen = move || {
+        let p = shares();
+        Seen { wire_bytes: watched.send_summary().wire_bytes, bytes: p.bytes, done: p.share_done() }
+    };
     let (carrier, link, grower) = start(args, target, &task, seen)?;
     let bar = Bar::copying(&control, source.progress(), !args.talk.quiet);
     let background = Background::start(calibration.is_none() && !matches!(target, Place::Local(_)));
@@ -229,14 +232,14 @@ fn start(
     let trust = trust(args, place)?;
     let reach = Reach { shell: &args.shell, program: &args.remote_narrows, trust: trust.as_ref() };
     let (carrier, link, growth) = Carrier::start(place, &reach, task)?;
-    let grower = growth.map(|growth| Grower::start(growth.bond.clone(), seen, move || growth.open()));
+    let grower = growth.map(|growth| Grower::start(growth.bond.clone(), args.carriers, seen, move || growth.open()));
     Ok((carrier, link, grower))
 }
 
 /// How a copy that is received goes.
 fn receiving(control: &Arc<Control>) -> impl Fn() -> Seen + Send + use<> {
     let control = Arc::clone(control);
-    move || Seen { wire_bytes: control.receive_summary().wire_bytes, done: None }
+    move || Seen { wire_bytes: control.receive_summary().wire_bytes, ..Seen::default() }
 }
 
 /// What proves both ends of a direct copy.

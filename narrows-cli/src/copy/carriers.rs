@@ -22,8 +22,11 @@ use rustix::net::{
 use super::carrier::Added;
 use super::hello::Session;
 
-/// Carriers that a copy takes by itself; a server may be asked for no more logins at a time.
-const CARRIERS: usize = 4;
+/// Carriers that a copy takes if nobody says otherwise; a server may be asked for no more logins at a time.
+pub(crate) const CARRIERS: u8 = 4;
+/// Of a copy as large as this the second carrier is opened beside the first: at 40 ms a login takes half a second, in which
+/// the window of one carries 25 MiB.
+const LARGE: u64 = 64 << 20;
 /// What one more has to gain over the rate before it, or no further one is added.
 const GAIN: f64 = 1.15;
 /// How long a rate is measured, after a carrier has had so long to come into its stride.
@@ -48,6 +51,8 @@ pub(crate) struct Grower {
 pub(crate) struct Seen {
     /// Bytes on the wire so far.
     pub(crate) wire_bytes: u64,
+    /// Content that is known to be there.
+    pub(crate) bytes: u64,
     /// Share of the copy that is done, if that is known.
     pub(crate) done: Option<f64>,
 }
@@ -55,11 +60,12 @@ pub(crate) struct Seen {
 impl Grower {
     pub(crate) fn start(
         bond: Bond,
+        most: u8,
         seen: impl Fn() -> Seen + Send + 'static,
         open: impl FnMut() -> Result<(Added, Link)> + Send + 'static,
     ) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
-        let watch = Watch { stop: Arc::clone(&stop), bond, seen, open, added: Vec::new() };
+        let watch = Watch { stop: Arc::clone(&stop), bond, most: usize::from(most), seen, open, added: Vec::new() };
         // Without the thread the copy has one carrier.
         let thread = std::thread::Builder::new().name("narrows-carriers".into()).spawn(move || watch.run()).ok();
         Self { stop, thread }
@@ -78,6 +84,7 @@ impl Drop for Grower {
 struct Watch<S, O> {
     stop: Arc<AtomicBool>,
     bond: Bond,
+    most: usize,
     seen: S,
     open: O,
     /// Kept until the copy is over.
@@ -87,20 +94,31 @@ struct Watch<S, O> {
 impl<S: Fn() -> Seen, O: FnMut() -> Result<(Added, Link)>> Watch<S, O> {
     fn run(mut self) {
         let begun = Instant::now();
-        // The first is waited for as long as its user likes.
-        let Some(mut connect) = self.heard(1, Duration::MAX).then(|| begun.elapsed()) else { return };
-        let Some(mut rate) = self.measure() else { return };
         let mut carriers = 1;
-        while carriers < CARRIERS && rate >= RATE_MIN && self.left(rate, begun) > connect {
-            let begun = Instant::now();
-            for _ in 0..carriers {
-                let Ok((added, link)) = (self.open)() else { return self.wait() };
-                self.added.push(added);
-                if self.bond.add(link).is_err() {
+        // The first is waited for as long as its user likes.
+        while self.bond.heard() == 0 {
+            if carriers == 1 && self.most > 1 && (self.seen)().bytes >= LARGE {
+                if !self.add() {
                     return self.wait();
                 }
+                carriers = 2;
             }
-            carriers *= 2;
+            if self.pause() {
+                return;
+            }
+        }
+        let mut connect = begun.elapsed();
+        if !self.heard(carriers, HEARD_MAX) {
+            return self.wait();
+        }
+        let Some(mut rate) = self.measure() else { return };
+        while carriers < self.most && rate >= RATE_MIN && self.left(rate, begun) > connect {
+            let begun = Instant::now();
+            let more = carriers.min(self.most - carriers);
+            if !(0..more).all(|_| self.add()) {
+                return self.wait();
+            }
+            carriers += more;
             if !self.heard(carriers, HEARD_MAX) {
                 return self.wait();
             }
@@ -112,6 +130,12 @@ impl<S: Fn() -> Seen, O: FnMut() -> Result<(Added, Link)>> Watch<S, O> {
             rate = now;
         }
         self.wait();
+    }
+
+    fn add(&mut self) -> bool {
+        let Ok((added, link)) = (self.open)() else { return false };
+        self.added.push(added);
+        self.bond.add(link).is_ok()
     }
 
     /// Waits for the end of the copy, which those that were added must not outlive.

@@ -1,0 +1,225 @@
+//! Segments as they come on several carriers, put in order. No I/O, so that it can be fed with anything.
+
+use std::collections::BTreeMap;
+
+use crate::error::{Error, Result};
+
+/// What every direction of every carrier begins with: not text, and damaged by every conversion of line ends.
+pub const GREETING: [u8; 8] = *b"\x93NRCB\r\n\x1a";
+/// Longest segment. Small, so that carriers of different speed keep step; large against its header.
+pub const SEGMENT_MAX: usize = 64 << 10;
+/// Offset (8 bytes), length (4 bytes).
+pub const HEADER_LEN: usize = 12;
+/// How far one carrier may be ahead of the others: 8 MiB is what 1 Gbit/s has under way in 64 ms.
+pub const AHEAD_MAX: u64 = 8 << 20;
+/// Pieces that wait for their turn, however short: their lists cost more than they hold.
+pub const PIECES_MAX: usize = 4096;
+
+/// The stream that the segments make.
+#[derive(Debug, Default)]
+pub struct Stream {
+    /// Of the next byte to give out.
+    offset: u64,
+    /// What came before its turn, by offset.
+    ahead: BTreeMap<u64, Vec<u8>>,
+}
+
+impl Stream {
+    /// Pieces that wait for their turn.
+    pub fn pieces(&self) -> usize {
+        self.ahead.len()
+    }
+
+    /// Gives what came before its turn, if that is now.
+    ///
+    /// # Errors
+    /// `Corrupt` if a part of it was given already.
+    pub fn take_ahead(&mut self, buf: &mut [u8]) -> Result<Option<usize>> {
+        let Some(first) = self.ahead.first_entry() else { return Ok(None) };
+        if *first.key() > self.offset {
+            return Ok(None);
+        }
+        let (at, mut bytes) = first.remove_entry();
+        if at < self.offset {
+            return Err(Error::corrupt("segments of carriers overlap"));
+        }
+        let n = bytes.len().min(buf.len());
+        buf[..n].copy_from_slice(&bytes[..n]);
+        self.offset += n as u64;
+        if n < bytes.len() {
+            bytes.drain(..n);
+            self.ahead.insert(self.offset, bytes);
+        }
+        Ok(Some(n))
+    }
+}
+
+/// One carrier: its bytes as they come.
+#[derive(Debug)]
+pub struct Part {
+    raw: Vec<u8>,
+    taken: usize,
+    /// What came is a part of a header at most.
+    wants_more: bool,
+    heard: bool,
+    /// The rest of the segment that is coming: where it belongs, and how long it is.
+    segment: (u64, usize),
+    ended: bool,
+}
+
+impl Default for Part {
+    fn default() -> Self {
+        Self { raw: Vec::new(), taken: 0, wants_more: true, heard: false, segment: (0, 0), ended: false }
+    }
+}
+
+impl Part {
+    /// Lets `read` put at most `len` bytes behind those that are there and returns what it says.
+    pub fn fill<T>(&mut self, len: usize, read: impl FnOnce(&mut [u8]) -> (usize, T)) -> T {
+        self.raw.drain(..self.taken);
+        self.taken = 0;
+        let have = self.raw.len();
+        self.raw.resize(have + len, 0);
+        let (n, said) = read(&mut self.raw[have..]);
+        self.raw.truncate(have + n.min(len));
+        self.wants_more = n == 0;
+        said
+    }
+
+    /// Nothing can be taken before more comes.
+    pub fn wants_more(&self) -> bool {
+        self.wants_more
+    }
+
+    /// Whether its peer has greeted.
+    pub fn is_heard(&self) -> bool {
+        self.heard
+    }
+
+    /// The peer said that nothing more comes.
+    pub fn is_ended(&self) -> bool {
+        self.ended
+    }
+
+    /// It is given up.
+    pub fn end(&mut self) {
+        self.ended = true;
+    }
+
+    /// What it has is too far ahead of the stream, or is ahead and too many pieces wait.
+    pub fn is_blocked(&self, stream: &Stream) -> bool {
+        let ahead = self.segment.0.saturating_sub(stream.offset);
+        self.segment.1 > 0 && (ahead >= AHEAD_MAX || ahead > 0 && stream.pieces() >= PIECES_MAX)
+    }
+
+    /// Takes apart what came, up to bytes whose turn it is; those go to `buf`, others to `stream`.
+    ///
+    /// # Errors
+    /// `Corrupt` if it makes no sense.
+    pub fn take(&mut self, stream: &mut Stream, buf: &mut [u8]) -> Result<Option<usize>> {
+        while !self.ended && !self.is_blocked(stream) {
+            if self.segment.1 == 0 {
+                if !self.next_segment(stream.offset)? {
+                    self.wants_more = true;
+                    break;
+                }
+                continue;
+            }
+            if self.left().is_empty() {
+                self.wants_more = true;
+                break;
+            }
+            let (at, len) = self.segment;
+            let next = at == stream.offset;
+            let n = self.left().len().min(len).min(if next { buf.len() } else { usize::MAX });
+            let bytes = &self.raw[self.taken..self.taken + n];
+            if next {
+                buf[..n].copy_from_slice(bytes);
+                stream.offset += n as u64;
+            } else if at < stream.offset || stream.ahead.insert(at, bytes.to_vec()).is_some() {
+                return Err(Error::corrupt("segments of carriers overlap"));
+            }
+            self.taken += n;
+            self.segment = (at + n as u64, len - n);
+            if next {
+                return Ok(Some(n));
+            }
+        }
+        Ok(None)
+    }
+
+    fn left(&self) -> &[u8] {
+        &self.raw[self.taken..]
+    }
+
+    /// Takes the next header, if it is there.
+    fn next_segment(&mut self, offset: u64) -> Result<bool> {
+        if !self.heard {
+            let Some(greeting) = self.left().first_chunk::<{ GREETING.len() }>() else { return Ok(false) };
+            if *greeting != GREETING {
+                return Err(Error::corrupt("what comes is no part of this connection"));
+            }
+            self.taken += GREETING.len();
+            self.heard = true;
+        }
+        let Some(header) = self.left().first_chunk::<HEADER_LEN>() else { return Ok(false) };
+        let (at, len) = header.split_at(8);
+        let at = u64::from_le_bytes(at.try_into().unwrap_or_default());
+        let len = u32::from_le_bytes(len.try_into().unwrap_or_default()) as usize;
+        if len > SEGMENT_MAX || at < offset || at.checked_add(len as u64).is_none() {
+            return Err(Error::corrupt("a segment of a carrier makes no sense"));
+        }
+        self.taken += HEADER_LEN;
+        self.segment = (at, len);
+        self.ended = len == 0;
+        Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn segment(at: usize, body: &[u8]) -> Vec<u8> {
+        [&(at as u64).to_le_bytes()[..], &(body.len() as u32).to_le_bytes(), body].concat()
+    }
+
+    #[test]
+    fn the_stream_is_the_same_however_its_segments_come() {
+        let data: Vec<u8> = (0..10_000u32).map(|i| ((i * i) >> 5) as u8).collect();
+        for (lens, cut, room) in [(vec![1, 700, 3], 1, 1), (vec![4000, 17], 7, 100), (vec![999], 5000, 64 << 10)] {
+            let mut wire = [GREETING.to_vec(), GREETING.to_vec(), GREETING.to_vec()];
+            let (mut at, mut turn) = (0, 0usize);
+            while at < data.len() {
+                let len = lens[turn % lens.len()].min(data.len() - at);
+                // Uneven shares, so that carriers are ahead of one another.
+                wire[(turn * turn / 3) % 3].extend(segment(at, &data[at..at + len]));
+                (at, turn) = (at + len, turn + 1);
+            }
+            wire.iter_mut().for_each(|w| w.extend(segment(at, &[])));
+            let (mut stream, mut parts) = (Stream::default(), [(); 3].map(|()| Part::default()));
+            let mut given = [0; 3];
+            let (mut got, mut buf) = (Vec::new(), vec![0; room]);
+            while !parts.iter().all(Part::is_ended) {
+                for (i, part) in parts.iter_mut().enumerate() {
+                    if part.wants_more() {
+                        let left = &wire[i][given[i]..];
+                        given[i] += part.fill(cut, |space| {
+                            let n = left.len().min(space.len());
+                            space[..n].copy_from_slice(&left[..n]);
+                            (n, n)
+                        });
+                    }
+                    while let Some(n) = part.take(&mut stream, &mut buf).unwrap() {
+                        got.extend_from_slice(&buf[..n]);
+                    }
+                    while let Some(n) = stream.take_ahead(&mut buf).unwrap() {
+                        got.extend_from_slice(&buf[..n]);
+                    }
+                }
+            }
+            assert!(got == data, "{lens:?}");
+            assert_eq!(stream.pieces(), 0);
+        }
+    }
+}
