@@ -3,7 +3,6 @@
 
 use std::ffi::OsStr;
 use std::fs::{self};
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -78,53 +77,6 @@ fn links_planted_under_the_names_of_temporary_files_lead_nowhere() {
         fs::remove_file(b.join("short")).unwrap();
         fs::remove_file(b.join("long")).unwrap();
     }
-}
-
-#[test]
-fn a_copy_that_is_killed_at_any_moment_is_completed_by_the_same_command() {
-    let home = home();
-    let (source, target) = (home.path().join("source"), home.path().join("target"));
-    make_tree(&source);
-    fs::create_dir(&target).unwrap();
-    for i in 0..60 {
-        fs::write(source.join(format!("a/more {i}")), random(50_000 + 1000 * i)).unwrap();
-    }
-    let before = snapshot(&source);
-    let shell = shell(home.path());
-    let mut stored = 0;
-    for round in 0..25u64 {
-        let mut child =
-            cp_command(home.path(), &shell).arg("-r").arg(source.join("")).arg(remote(&target)).spawn().unwrap();
-        std::thread::sleep(Duration::from_millis(2 + round * 7 % 80));
-        let _ = child.kill();
-        child.wait().unwrap();
-        for folder in [target.clone(), target.join("a")] {
-            for path in fs::read_dir(&folder).into_iter().flatten().map(|e| e.unwrap().path()) {
-                if path.is_file() && !path.file_name().unwrap().as_bytes().starts_with(b".narrows-") {
-                    let own = source.join(path.strip_prefix(&target).unwrap());
-                    assert!(fs::read(&path).unwrap() == fs::read(own).unwrap(), "{path:?} is not whole");
-                    stored += 1;
-                }
-            }
-        }
-        unlock(&target);
-    }
-    assert!(stored > 0, "no round got anywhere");
-    // Servers of killed clients may still be on their way out, and store what was whole.
-    let begun = Instant::now();
-    loop {
-        let output = finish(
-            cp_command(home.path(), &shell).arg("-r").arg(source.join("")).arg(remote(&target)).spawn().unwrap(),
-        );
-        assert_eq!(code(&output), 0, "{}", stderr(&output));
-        if snapshot(&target) == before {
-            break;
-        }
-        assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", partials(&target));
-        std::thread::sleep(Duration::from_millis(100));
-    }
-    unlock(&source);
-    unlock(&target);
 }
 
 #[test]

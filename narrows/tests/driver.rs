@@ -2,11 +2,13 @@
 
 mod world;
 
+use std::fs::File;
 use std::io::{self, Cursor, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use narrows::codec::DEFAULT_METHODS;
 use narrows::error::{Error, ErrorKind};
@@ -213,6 +215,32 @@ fn a_peer_that_goes_away_or_stands_still_is_an_error() {
             peer.join().unwrap();
         }
     }
+}
+
+#[test]
+fn nobody_waits_for_the_last_word_of_a_peer_that_is_gone() {
+    let pipe = || io::pipe().map(|(read, write)| (File::from(OwnedFd::from(read)), File::from(OwnedFd::from(write))));
+    let link = || {
+        let ((near_read, far_write), (far_read, near_write)) = (pipe().unwrap(), pipe().unwrap());
+        (Link::pipes(near_write, near_read), (far_write, far_read))
+    };
+    let (near, far) = link();
+    let begun = Instant::now();
+    let receiver =
+        std::thread::spawn(move || receive(Sink::default(), near, receive_options(), || Ok(()), &Arc::default()));
+    drop(far);
+    assert_eq!(receiver.join().unwrap().unwrap_err().kind, ErrorKind::Truncated);
+    let (near, far) = link();
+    let (nothing, silent) = pipe().unwrap();
+    let sender =
+        std::thread::spawn(|| send(nothing, near, send_options("fixed:store"), &Arc::default()).map(|result| result.0));
+    // Long enough that it waits for its source.
+    std::thread::sleep(Duration::from_millis(50));
+    drop(far);
+    assert_eq!(sender.join().unwrap().unwrap_err().kind, ErrorKind::Io);
+    drop(silent);
+    // Either would wait for half a second.
+    assert!(begun.elapsed() < Duration::from_millis(450), "{:?}", begun.elapsed());
 }
 
 #[test]

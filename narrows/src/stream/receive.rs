@@ -444,27 +444,33 @@ struct Back {
 }
 
 impl Back {
-    /// Writes what fits. Reports are advice: a sender that does not read them, or is gone, shows elsewhere.
-    fn push(&mut self) {
-        while !self.pending.is_empty() {
-            let (first, second) = self.pending.as_slices();
-            match self.half.write_some(&[io::IoSlice::new(first), io::IoSlice::new(second)]) {
-                Ok(n) => drop(self.pending.drain(..n)),
-                Err(_) => return,
+    /// Writes what fits; whether the rest may fit later. Reports are advice: that a sender does not read them, or is gone,
+    /// shows elsewhere.
+    fn push(&mut self) -> bool {
+        match self.write_pending() {
+            Ok(()) => false,
+            Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => true,
+            Err(_) => {
+                // Nobody will read it.
+                self.pending.clear();
+                false
             }
         }
-        let _ = self.half.flush_some();
+    }
+
+    fn write_pending(&mut self) -> io::Result<()> {
+        while !self.pending.is_empty() {
+            let (first, second) = self.pending.as_slices();
+            let n = self.half.write_some(&[io::IoSlice::new(first), io::IoSlice::new(second)])?;
+            self.pending.drain(..n);
+        }
+        self.half.flush_some()
     }
 
     /// Writes what is left, if the sender reads it, and ends this direction.
     fn finish(&mut self) {
         let begun_ns = sys::monotonic_ns();
-        loop {
-            self.push();
-            let all = self.pending.is_empty() && self.half.held() == 0;
-            if all || sys::monotonic_ns() - begun_ns > LAST_WORD.as_nanos() as u64 {
-                break;
-            }
+        while self.push() && sys::monotonic_ns() - begun_ns <= LAST_WORD.as_nanos() as u64 {
             let _ = self.half.wait_writable(LOOK_EVERY);
         }
         let _ = self.half.finish();

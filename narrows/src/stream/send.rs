@@ -4,6 +4,7 @@
 use std::io::{self, IoSlice, Read, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::{Control, DIRECT_MAX, FailOnPanic, INLINE_NS, LOOK_EVERY, OnNote, SendOptions, Stall, lock, peer_gone};
@@ -126,8 +127,10 @@ fn run(
     if result.is_ok() && duplex {
         result = flow.await_confirmation(limit);
     }
-    if result.as_ref().is_err_and(|e| e.source.as_ref().is_some_and(peer_gone)) && duplex {
-        flow.await_last_word();
+    if let Some(back) = &back
+        && result.as_ref().is_err_and(|e| e.source.as_ref().is_some_and(peer_gone))
+    {
+        flow.await_last_word(back);
     }
     // The receiver's word says more than the system's "broken pipe".
     let told = lock(&flow.state).failure.take();
@@ -597,10 +600,14 @@ impl Flow {
         }
     }
 
-    fn await_last_word(&self) {
+    /// `back` is the thread that would hear it.
+    fn await_last_word(&self, back: &JoinHandle<()>) {
         let begun_ns = sys::monotonic_ns();
         let mut state = lock(&self.state);
-        while state.failure.is_none() && sys::monotonic_ns() - begun_ns < LAST_WORD.as_nanos() as u64 {
+        while state.failure.is_none()
+            && !back.is_finished()
+            && sys::monotonic_ns() - begun_ns < LAST_WORD.as_nanos() as u64
+        {
             let (woken, _) = self.changed.wait_timeout(state, LOOK_EVERY).unwrap_or_else(PoisonError::into_inner);
             state = woken;
         }

@@ -1,0 +1,152 @@
+//! `narrows cp` whose ends are killed at any moment: nothing half appears, and the same command completes the copy.
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+mod common;
+
+use common::copies::*;
+use common::relay::await_that;
+use common::*;
+
+/// Of each direction.
+const ROUNDS: u32 = 100;
+/// Longer than what is sent in chunks when an earlier state is there.
+const LARGE: usize = 3 << 20;
+
+/// A remote shell that says which process the server is.
+fn told_shell(folder: &Path) -> PathBuf {
+    let path = folder.join("shell");
+    let line = format!("echo $$ > '{0}.new'; mv '{0}.new' '{0}'", folder.join("server").display());
+    fs::write(&path, format!("#!/bin/sh\nshift\n{line}\nexec $*\n")).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    path
+}
+
+/// The files that are written anew between copies: small ones in several folders, and a long one.
+fn changing(a: &Path) -> Vec<PathBuf> {
+    let small = (0..40).map(|i| a.join(["", "a", "a/b"][i % 3]).join(format!("small {i}")));
+    small.chain([a.join("a/large")]).collect()
+}
+
+fn make_source(a: &Path) {
+    make_tree(a);
+    for (i, path) in changing(a).iter().enumerate() {
+        fs::write(path, random(if path.ends_with("large") { LARGE } else { 500 + 1500 * i })).unwrap();
+    }
+    fs::hard_link(a.join("small 0"), a.join("a/linked")).unwrap();
+}
+
+fn change_source(a: &Path, version: u64) {
+    for path in changing(a) {
+        let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+        file.write_all_at(&version.to_le_bytes(), 100).unwrap();
+        if path.ends_with("large") {
+            // A quarter of it, so that what goes over takes its time.
+            file.write_all_at(&random(LARGE / 4)[version as usize..], version % 3 * (LARGE as u64 / 4)).unwrap();
+        }
+    }
+}
+
+/// Every state of every changing file that ever was at the source.
+#[derive(Default)]
+struct States(HashMap<PathBuf, Vec<u64>>);
+
+impl States {
+    fn add(&mut self, a: &Path) {
+        for path in changing(a) {
+            let state = sum(&fs::read(&path).unwrap());
+            self.0.entry(path.strip_prefix(a).unwrap().into()).or_default().push(state);
+        }
+    }
+
+    /// Whether all that has its name is whole.
+    fn check(&self, b: &Path) {
+        for (path, states) in &self.0 {
+            if let Ok(content) = fs::read(b.join(path)) {
+                assert!(states.contains(&sum(&content)), "{path:?} is no state that it ever had");
+            }
+        }
+    }
+}
+
+fn is_alive(process: Pid) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{}/stat", process.as_raw_nonzero()));
+    stat.is_ok_and(|s| !s.contains(") Z "))
+}
+
+fn kill_in_rounds(pull: bool) {
+    let home = home();
+    let (a, b) = (home.path().join("a"), home.path().join("b"));
+    make_source(&a);
+    let shell = told_shell(home.path());
+    // The name that the program gives to the large file's temporary file.
+    let partial = b.join(format!("a/.narrows-{}.partial", &blake3::hash(b"large").to_hex()[..24]));
+    let mut states = States::default();
+    states.add(&a);
+    let args: [OsString; 2] =
+        if pull { [remote(&a.join("")), b.clone().into()] } else { [a.join("").into(), remote(&b)] };
+    let (mut completed, mut resumed, mut x) = (0, 0, 88_172_645_463_325_252u64);
+    let mut whole = Duration::from_millis(100);
+    for round in 0..ROUNDS {
+        x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let _ = fs::remove_file(home.path().join("server"));
+        let begun = Instant::now();
+        let mut client = cp_command(home.path(), &shell).arg("-r").args(&args).spawn().unwrap();
+        let moment = whole.mul_f64((x >> 40) as f64 / f64::from(1 << 24));
+        while begun.elapsed() < moment && client.try_wait().unwrap().is_none() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let told = fs::read_to_string(home.path().join("server")).unwrap_or_default();
+        let server = told.trim().parse().ok().and_then(Pid::from_raw);
+        if round % 2 == 0
+            && let Some(server) = server
+        {
+            let _ = kill_process(server, Signal::KILL);
+        } else {
+            let _ = client.kill();
+        }
+        let output = finish(client);
+        if let Some(server) = server {
+            await_that("the server to end", || !is_alive(server));
+        }
+        states.check(&b);
+        match output.status.code() {
+            None => {}
+            Some(0) => {
+                completed += 1;
+                whole = (whole + begun.elapsed()) / 2;
+                assert_eq!(snapshot(&b), snapshot(&a), "{pull} {round}");
+                change_source(&a, completed);
+                states.add(&a);
+            }
+            status => {
+                assert_eq!(status, Some(5), "{pull} {round}: {}", stderr(&output));
+                assert!(stderr(&output).contains("run the same command again"), "{}", stderr(&output));
+            }
+        }
+        unlock(&b);
+        resumed += u32::from(fs::metadata(&partial).is_ok_and(|m| m.len() > 256 << 10));
+    }
+    let output = finish(cp_command(home.path(), &shell).arg("-r").args(&args).spawn().unwrap());
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    assert_eq!(snapshot(&b), snapshot(&a));
+    assert!(completed > 0 && resumed > 0, "{completed} were completed, {resumed} killed inside the large file");
+    [a, b].iter().for_each(|folder| unlock(folder));
+}
+
+#[test]
+fn a_push_that_is_killed_at_any_moment_is_completed_by_the_same_command() {
+    kill_in_rounds(false);
+}
+
+#[test]
+fn a_pull_that_is_killed_at_any_moment_is_completed_by_the_same_command() {
+    kill_in_rounds(true);
+}
