@@ -35,6 +35,7 @@ pub(crate) const END: u8 = 5;
 pub(crate) const FAILED: u8 = 6;
 pub(crate) const FINISH: u8 = 7;
 pub(crate) const CHUNKS: u8 = 8;
+const PIECES: u8 = 9;
 
 /// What is known of a file, folder, link or device besides its content.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -102,6 +103,27 @@ pub const CHUNK_LEN_MAX: u32 = 64 << 10;
 /// Chunks of one record: at the mean of 4 KiB they are 16 MiB of the file, and the answer fits into one note.
 pub const CHUNKS_MAX: usize = 4096;
 
+/// A piece of a file in which something may be there although its chunks are not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Region {
+    pub offset: u64,
+    pub len: u32,
+}
+
+impl Region {
+    /// How many pieces it has.
+    pub fn pieces(&self) -> usize {
+        self.len.div_ceil(PIECE_LEN) as usize
+    }
+}
+
+/// Longest region: a longer one is new rather than changed.
+pub const REGION_LEN_MAX: u32 = 64 << 10;
+/// Regions are compared in pieces of this length; the last may be shorter.
+pub const PIECE_LEN: u32 = 256;
+/// The first bytes of XXH3 (little endian, seed 0). Each is compared with two places only, so fewer bits do.
+pub type PieceHash = [u8; 6];
+
 /// How the reading of a file ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EndState {
@@ -133,6 +155,13 @@ pub enum Record<'a> {
     Chunks {
         id: u64,
         chunks: Vec<Chunk>,
+    },
+    /// Pieces of regions of entry `id` that are needed by its chunks: those beside chunks that are there may be too. The
+    /// receiver answers as for chunks.
+    Pieces {
+        id: u64,
+        regions: Vec<Region>,
+        hashes: Vec<PieceHash>,
     },
     /// Something could not be read; the copy goes on without it.
     Failed {
@@ -220,6 +249,22 @@ impl RecordWriter {
             body.extend_from_slice(&chunk.hash.to_le_bytes());
         }
         put_record(out, CHUNKS, &body);
+    }
+
+    /// # Panics
+    /// If the pieces are more than [`CHUNKS_MAX`], a region is longer than [`REGION_LEN_MAX`], or there is not one hash for each.
+    pub fn pieces(&self, id: u64, regions: &[Region], hashes: &[PieceHash], out: &mut Vec<u8>) {
+        assert!(hashes.len() <= CHUNKS_MAX && hashes.len() == regions.iter().map(Region::pieces).sum());
+        let mut body = Vec::with_capacity(20 + 13 * regions.len() + 6 * hashes.len());
+        put_varint(&mut body, id);
+        put_varint(&mut body, regions.len() as u64);
+        for region in regions {
+            assert!((1..=REGION_LEN_MAX).contains(&region.len));
+            put_varint(&mut body, region.offset);
+            put_varint(&mut body, region.len.into());
+        }
+        hashes.iter().for_each(|hash| body.extend_from_slice(hash));
+        put_record(out, PIECES, &body);
     }
 
     pub fn failed(&self, text: &str, out: &mut Vec<u8>) {

@@ -1,85 +1,29 @@
 //! What of a file is there already: both ends cut at places that the content chooses (FastCDC, Xia et al. 2016), so that
-//! what was inserted or removed moves no other border, and compare the pieces by hash.
+//! what was inserted or removed moves no other border, and compare the chunks by hash. What is needed beside a chunk that is
+//! there is then compared in short pieces at the places that the chunk suggests.
 
 use std::collections::{HashMap, VecDeque};
-use std::io;
 use std::os::fd::OwnedFd;
 
-use fastcdc::v2020::FastCDC;
-use narrows::entry::{CHUNK_LEN_MAX, CHUNKS_MAX, Chunk};
-use rustix::io::Errno;
+use narrows::entry::{Chunk, PIECE_LEN, PieceHash, REGION_LEN_MAX};
 use xxhash_rust::xxh3::xxh3_64;
+
+mod cutter;
+mod outline;
+
+use cutter::{Cutter, read_at};
+pub(crate) use outline::Outline;
 
 /// Smaller files are sent whole: a list of chunks and its answer cost more than they save on most links.
 pub(crate) const DELTA_MIN: u64 = 256 << 10;
-/// Shortest, mean and longest chunk. A changed byte costs about one chunk; the list costs 10 bytes for each.
-const CHUNK_LENS: (usize, usize, usize) = (1 << 10, 4 << 10, 32 << 10);
-const _: () = assert!(CHUNK_LENS.2 <= CHUNK_LEN_MAX as usize);
-const BUFFER_LEN: usize = 1 << 20;
 /// How far behind the place that is asked for the index reaches: what was inserted or removed may be as long.
 const AHEAD: u64 = 64 << 20;
-/// Chunks in the index, about 1 GiB of the file and 24 MiB of memory. Beyond it the oldest are forgotten.
+/// Chunks in the index, about 2 GiB of the file and 24 MiB of memory. Beyond it the oldest are forgotten.
 const INDEX_MAX: usize = 256 << 10;
-
-/// Cuts an open file from its beginning to its end.
-pub(crate) struct Chunker {
-    buffer: Vec<u8>,
-    /// What of the buffer is to be cut.
-    begin: usize,
-    end: usize,
-    /// Where in the file the buffer's `begin` is.
-    at: u64,
-    limit: u64,
-    ended: bool,
-}
-
-impl Chunker {
-    /// Of the first `limit` bytes.
-    pub(crate) fn new(limit: u64) -> Self {
-        Self { buffer: Vec::new(), begin: 0, end: 0, at: 0, limit, ended: false }
-    }
-
-    pub(crate) fn offset(&self) -> u64 {
-        self.at
-    }
-
-    /// The next chunk with its bytes.
-    pub(crate) fn next(&mut self, file: &OwnedFd) -> io::Result<Option<(Chunk, &[u8])>> {
-        if self.end - self.begin < CHUNK_LENS.2 && !self.ended {
-            self.fill(file)?;
-        }
-        if self.begin == self.end {
-            return Ok(None);
-        }
-        let cutter = FastCDC::new(&self.buffer[..self.end], CHUNK_LENS.0, CHUNK_LENS.1, CHUNK_LENS.2);
-        let (_, cut) = cutter.cut(self.begin, self.end - self.begin);
-        let bytes = &self.buffer[self.begin..cut];
-        self.begin = cut;
-        self.at += bytes.len() as u64;
-        Ok(Some((Chunk { len: bytes.len() as u32, hash: xxh3_64(bytes) }, bytes)))
-    }
-
-    fn fill(&mut self, file: &OwnedFd) -> io::Result<()> {
-        self.buffer.resize(BUFFER_LEN, 0);
-        self.buffer.copy_within(self.begin..self.end, 0);
-        (self.begin, self.end) = (0, self.end - self.begin);
-        while self.end < BUFFER_LEN && !self.ended {
-            let read_at = self.at + self.end as u64;
-            let room = ((self.limit - read_at.min(self.limit)) as usize).min(BUFFER_LEN - self.end);
-            match rustix::io::pread(file, &mut self.buffer[self.end..self.end + room], read_at) {
-                Ok(0) => self.ended = true,
-                Ok(n) => self.end += n,
-                Err(Errno::INTR) => {}
-                Err(e) => return Err(e.into()),
-            }
-        }
-        Ok(())
-    }
-}
 
 /// Earlier states of a file, at the receiver.
 pub(crate) struct Basis {
-    files: Vec<(OwnedFd, Chunker)>,
+    files: Vec<(OwnedFd, Cutter)>,
     /// Where a chunk is: file, offset, length.
     index: HashMap<u64, (usize, u64, u32)>,
     order: VecDeque<u64>,
@@ -92,9 +36,32 @@ pub(crate) enum Piece {
     Need { len: u64 },
 }
 
+impl Piece {
+    pub(crate) fn len(self) -> u64 {
+        match self {
+            Self::Have { len, .. } | Self::Need { len } => len,
+        }
+    }
+}
+
+/// Appends a piece, joined with the last one if it goes on.
+pub(crate) fn push(pieces: &mut Vec<Piece>, piece: Piece) {
+    match (pieces.last_mut(), piece) {
+        (Some(Piece::Need { len: before }), Piece::Need { len }) => *before += len,
+        (Some(Piece::Have { file: last, offset, len: before }), Piece::Have { file, offset: at, len })
+            if *last == file && *offset + *before == at =>
+        {
+            *before += len;
+        }
+        _ => pieces.push(piece),
+    }
+}
+
 impl Basis {
     pub(crate) fn new(files: Vec<OwnedFd>) -> Self {
-        let files = files.into_iter().map(|file| (file, Chunker::new(u64::MAX))).collect();
+        let len = |file: &OwnedFd| rustix::fs::fstat(file).map_or(0, |s| s.st_size as u64);
+        let files = files.into_iter().map(|file| (len(&file), file)).map(|(len, file)| (file, Cutter::new(len)));
+        let files = files.collect();
         Self { files, index: HashMap::new(), order: VecDeque::new() }
     }
 
@@ -106,143 +73,111 @@ impl Basis {
     pub(crate) fn find(&mut self, offset: u64, chunks: &[Chunk]) -> (Vec<Piece>, Vec<u32>) {
         let len: u64 = chunks.iter().map(|c| u64::from(c.len)).sum();
         self.cover(offset.saturating_add(len).saturating_add(AHEAD));
-        let (mut pieces, mut runs) = (Vec::new(), Vec::new());
+        let (mut pieces, mut there) = (Vec::new(), Vec::with_capacity(chunks.len()));
         for chunk in chunks {
             let found = self.index.get(&chunk.hash).filter(|(_, _, len)| *len == chunk.len);
-            // Runs alternate and begin with what is there.
-            while runs.is_empty() || found.is_none() != runs.len().is_multiple_of(2) {
-                runs.push(0);
-            }
-            if let Some(run) = runs.last_mut() {
-                *run += 1;
-            }
+            there.push(found.is_some());
             let len = u64::from(chunk.len);
-            match (found, pieces.last_mut()) {
-                (Some((file, at, _)), Some(Piece::Have { file: last, offset, len: before }))
-                    if file == last && *offset + *before == *at =>
-                {
-                    *before += len;
-                }
-                (Some(&(file, offset, _)), _) => pieces.push(Piece::Have { file, offset, len }),
-                (None, Some(Piece::Need { len: before })) => *before += len,
-                (None, _) => pieces.push(Piece::Need { len }),
-            }
+            push(
+                &mut pieces,
+                found.map_or(Piece::Need { len }, |&(file, offset, _)| Piece::Have { file, offset, len }),
+            );
         }
-        (pieces, runs)
+        (pieces, runs(there.into_iter()))
     }
 
     /// Takes the files up to `end` into the index. What cannot be read is not there.
     fn cover(&mut self, end: u64) {
-        for (number, (file, chunker)) in self.files.iter_mut().enumerate() {
-            while chunker.offset() < end {
-                let offset = chunker.offset();
-                let Ok(Some((chunk, _))) = chunker.next(file) else { break };
-                if self.index.insert(chunk.hash, (number, offset, chunk.len)).is_none() {
-                    self.order.push_back(chunk.hash);
+        for (number, (file, cutter)) in self.files.iter_mut().enumerate() {
+            while cutter.offset() < end {
+                let mut offset = cutter.offset();
+                let Ok(sections) = cutter.next(file) else { break };
+                if sections.is_empty() {
+                    break;
                 }
-                if self.order.len() > INDEX_MAX
-                    && let Some(oldest) = self.order.pop_front()
-                {
-                    self.index.remove(&oldest);
+                for chunk in sections.iter().flat_map(|s| &s.chunks) {
+                    if self.index.insert(chunk.hash, (number, offset, chunk.len)).is_none() {
+                        self.order.push_back(chunk.hash);
+                    }
+                    offset += u64::from(chunk.len);
+                    if self.order.len() > INDEX_MAX
+                        && let Some(oldest) = self.order.pop_front()
+                    {
+                        self.index.remove(&oldest);
+                    }
                 }
             }
         }
     }
+
+    /// Which pieces of a region are there, behind what comes before it (`left`) or before what comes behind it (`right`).
+    /// What is there in its place of the old file comes as pieces to have, the rest as needed.
+    pub(crate) fn find_pieces(
+        &self,
+        len: u32,
+        hashes: &[PieceHash],
+        left: Option<(usize, u64)>,
+        right: Option<(usize, u64)>,
+    ) -> Vec<Piece> {
+        let right = right.and_then(|(file, at)| Some((file, at.checked_sub(len.into())?)));
+        let old = [left, right].map(|place| {
+            let (file, at) = place?;
+            let mut bytes = vec![0; len.min(REGION_LEN_MAX) as usize];
+            let n = read_at(&self.files[file].0, &mut bytes, at).ok()?;
+            bytes.truncate(n);
+            Some((file, at, bytes))
+        });
+        let mut pieces = Vec::new();
+        for (i, hash) in hashes.iter().enumerate() {
+            let at = i * PIECE_LEN as usize;
+            let len = (len as usize - at).min(PIECE_LEN as usize);
+            let found = old
+                .iter()
+                .flatten()
+                .find(|(_, _, bytes)| bytes.get(at..at + len).is_some_and(|b| piece_hash(b) == *hash));
+            let len = len as u64;
+            pieces.push(match found {
+                Some((file, begin, _)) => Piece::Have { file: *file, offset: begin + at as u64, len },
+                None => Piece::Need { len },
+            });
+        }
+        pieces
+    }
 }
 
-/// The sender's side of one file: which chunks it has, and which are needed.
-pub(crate) struct Outline {
-    chunker: Chunker,
-    hash: blake3::Hasher,
-    /// Chunks that were sent and whose content was not: lengths, by record.
-    sent: VecDeque<Vec<u32>>,
-    answered: VecDeque<Vec<u32>>,
-    whole: bool,
-    /// Where the content of the front record begins.
-    at: u64,
+pub(crate) fn piece_hash(piece: &[u8]) -> PieceHash {
+    let [a, b, c, d, e, f, ..] = xxh3_64(piece).to_le_bytes();
+    [a, b, c, d, e, f]
 }
 
-impl Outline {
-    pub(crate) fn new(len: u64) -> Self {
-        let chunker = Chunker::new(len);
-        let hash = blake3::Hasher::new();
-        Self { chunker, hash, sent: VecDeque::new(), answered: VecDeque::new(), whole: false, at: 0 }
-    }
-
-    /// Records whose content was not sent.
-    pub(crate) fn ahead(&self) -> usize {
-        self.sent.len()
-    }
-
-    pub(crate) fn is_answered(&self) -> bool {
-        !self.answered.is_empty()
-    }
-
-    /// Everything was cut.
-    pub(crate) fn is_whole(&self) -> bool {
-        self.whole
-    }
-
-    /// Up to where it is known what is needed.
-    pub(crate) fn settled(&self) -> u64 {
-        self.at
-    }
-
-    pub(crate) fn len(&self) -> u64 {
-        self.chunker.offset()
-    }
-
-    pub(crate) fn digest(&self) -> [u8; 32] {
-        self.hash.finalize().into()
-    }
-
-    /// Chunks for the next record; none at the end of the file.
-    pub(crate) fn next(&mut self, file: &OwnedFd) -> io::Result<Vec<Chunk>> {
-        let mut chunks = Vec::new();
-        while chunks.len() < CHUNKS_MAX {
-            let Some((chunk, bytes)) = self.chunker.next(file)? else {
-                self.whole = true;
-                break;
-            };
-            self.hash.update(bytes);
-            chunks.push(chunk);
+/// Runs that alternate and begin with what is there.
+pub(crate) fn runs(there: impl Iterator<Item = bool>) -> Vec<u32> {
+    let mut runs = Vec::new();
+    for there in there {
+        while runs.is_empty() || there == runs.len().is_multiple_of(2) {
+            runs.push(0);
         }
-        if !chunks.is_empty() {
-            self.sent.push_back(chunks.iter().map(|c| c.len).collect());
-        }
-        Ok(chunks)
-    }
-
-    /// Takes the answer for the next record that has none.
-    pub(crate) fn answer(&mut self, runs: Vec<u32>) {
-        // One too many shows as one that does not fit.
-        if self.answered.len() <= self.sent.len() {
-            self.answered.push_back(runs);
+        if let Some(run) = runs.last_mut() {
+            *run += 1;
         }
     }
+    runs
+}
 
-    /// Offsets and lengths of what is needed of the front record, which is then done. `None` if the answer does not fit.
-    pub(crate) fn needed(&mut self) -> Option<Vec<(u64, u64)>> {
-        let (lens, runs) = (self.sent.pop_front()?, self.answered.pop_front()?);
-        let count: u64 = runs.iter().map(|r| u64::from(*r)).sum();
-        if count != lens.len() as u64 {
-            return None;
-        }
-        let (mut needed, mut lens) = (Vec::new(), lens.into_iter());
-        for (i, run) in runs.into_iter().enumerate() {
-            let len: u64 = lens.by_ref().take(run as usize).map(u64::from).sum();
-            if i % 2 == 1 && len > 0 {
-                needed.push((self.at, len));
-            }
-            self.at += len;
-        }
-        Some(needed)
-    }
+/// Whether each is there, of `count` that the runs of an answer are about; `None` if they are about more or fewer.
+fn each(runs: &[u32], count: usize) -> Option<Vec<bool>> {
+    let sum: u64 = runs.iter().map(|r| u64::from(*r)).sum();
+    (sum == count as u64).then(|| {
+        let runs = runs.iter().enumerate();
+        runs.flat_map(|(i, run)| std::iter::repeat_n(i % 2 == 0, *run as usize)).collect()
+    })
 }
 
 #[cfg(test)]
 mod tests {
+    use super::cutter::{CHUNK_LENS, SECTION_LEN};
     use super::*;
+    use crate::copy::store::Plan;
     use std::io::Write;
 
     fn file(bytes: &[u8]) -> OwnedFd {
@@ -262,41 +197,55 @@ mod tests {
         (0..len).map(|_| next()).collect()
     }
 
-    /// Plays both ends; returns the file as the receiver has it, and how much of it was needed.
+    /// Plays both ends; returns the file as the receiver has it, and how much of it was sent.
     fn transfer(old: &[u8], new: &[u8]) -> (Vec<u8>, usize) {
         let source = file(new);
         let mut outline = Outline::new(new.len() as u64);
-        let mut basis = Basis::new(vec![file(old)]);
+        let mut plan = Plan::new(vec![file(old)]);
         let (mut got, mut sent) = (Vec::new(), 0);
-        let mut offset = 0;
+        let mut turn = 0;
         loop {
-            let chunks = outline.next(&source).unwrap();
-            if chunks.is_empty() {
-                break;
+            // Some records are ahead, as they are on a link.
+            let chunks = if outline.ahead() < 3 { outline.next(&source).unwrap() } else { Vec::new() };
+            if !chunks.is_empty() {
+                outline.answer(&plan.chunks(&chunks, new.len() as u64));
             }
-            let (pieces, runs) = basis.find(offset, &chunks);
-            offset += chunks.iter().map(|c| u64::from(c.len)).sum::<u64>();
-            outline.answer(runs);
-            let mut data: Vec<u8> = Vec::new();
-            for (at, len) in outline.needed().unwrap() {
-                data.extend_from_slice(&new[at as usize..(at + len) as usize]);
-            }
-            sent += data.len();
-            let mut data = &data[..];
-            for piece in pieces {
-                match piece {
-                    Piece::Have { offset, len, .. } => {
-                        got.extend_from_slice(&old[offset as usize..(offset + len) as usize]);
-                    }
-                    Piece::Need { len } => {
-                        let (front, rest) = data.split_at(len as usize);
-                        got.extend_from_slice(front);
-                        data = rest;
-                    }
+            turn += 1;
+            if turn % 2 == 0 || outline.is_whole() {
+                while let Some((regions, hashes)) = outline.compare(&source).unwrap() {
+                    outline.answer(&plan.pieces(&regions, &hashes));
                 }
             }
-            assert!(data.is_empty());
+            if outline.ahead() == 0 && outline.is_whole() {
+                break;
+            }
+            if !outline.is_answered() {
+                continue;
+            }
+            let needed = outline.needed().unwrap();
+            let take_here = |plan: &mut Plan, got: &mut Vec<u8>| {
+                while let Some((_, offset, len)) = plan.take_here() {
+                    got.extend_from_slice(&old[offset as usize..(offset + len) as usize]);
+                }
+            };
+            for (at, len) in needed {
+                let (mut at, end) = (at as usize, (at + len) as usize);
+                while at < end {
+                    take_here(&mut plan, &mut got);
+                    let n = (plan.needed().expect("more came than was asked for") as usize).min(end - at);
+                    plan.came(n as u64);
+                    got.extend_from_slice(&new[at..at + n]);
+                    (at, sent) = (at + n, sent + n);
+                }
+            }
+            if outline.ahead() == 0 {
+                take_here(&mut plan, &mut got);
+            }
         }
+        while let Some((_, offset, len)) = plan.take_here() {
+            got.extend_from_slice(&old[offset as usize..(offset + len) as usize]);
+        }
+        assert_eq!(plan.needed(), None);
         assert_eq!(outline.len(), new.len() as u64);
         assert_eq!(outline.digest(), *blake3::hash(new).as_bytes());
         (got, sent)
@@ -304,7 +253,8 @@ mod tests {
 
     #[test]
     fn little_more_than_the_change_is_needed() {
-        let old = noise(6 << 20, 1);
+        // More than one section, and none of a whole length.
+        let old = noise(18_000_001, 1);
         let mut changed = old.clone();
         for at in [100_000, 2_000_000, 5_999_999] {
             changed[at] ^= 1;
@@ -312,15 +262,18 @@ mod tests {
         let mut inserted = old.clone();
         inserted.splice(1_000_000..1_000_000, noise(777, 2));
         let removed = [&old[..500_000], &old[600_001..]].concat();
-        let moved = [&old[3 << 20..], &old[..3 << 20]].concat();
+        let moved = [&old[9 << 20..], &old[..9 << 20]].concat();
         let longer = [&old[..], &noise(50_000, 3)].concat();
+        let piece = PIECE_LEN as usize;
+        // Where something moved, each section's border and the place itself may cost chunks that lie elsewhere.
+        let borders = 2 * old.len().div_ceil(SECTION_LEN) * CHUNK_LENS.2;
         for (new, needed_max) in [
             (old.clone(), 0),
-            (changed, 4 * CHUNK_LENS.2),
-            (inserted, 2 * CHUNK_LENS.2),
-            (removed, 2 * CHUNK_LENS.2),
-            (moved, 3 * CHUNK_LENS.2),
-            (old[..4 << 20].to_vec(), CHUNK_LENS.2),
+            (changed, 3 * piece),
+            (inserted, 777 + 4 * piece),
+            (removed, 4 * piece),
+            (moved, borders),
+            (old[..4 << 20].to_vec(), 0),
             (longer, 50_000 + 2 * CHUNK_LENS.2),
         ] {
             let (got, needed) = transfer(&old, &new);

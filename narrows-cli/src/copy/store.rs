@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use narrows::entry::{Answer, Chunk, DIGEST_LEN, EndState, Entry, EntryKind, Record, RecordParser, Wanted};
+use narrows::entry::{Answer, DIGEST_LEN, EndState, Entry, EntryKind, Record, RecordParser, Wanted};
 use narrows::stream::Notes;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
@@ -41,14 +41,16 @@ mod answers;
 mod content;
 mod partial;
 mod permitted;
+mod plan;
 mod special;
 mod stream;
 
 use answers::Answers;
-use content::{Delta, OpenFile};
+use content::OpenFile;
 pub(crate) use partial::is_partial;
 use partial::{PRIVATE, Partial};
 pub(crate) use permitted::Permitted;
+pub(super) use plan::Plan;
 
 /// How the copy went, at this end.
 #[derive(Debug, Clone, Default)]
@@ -101,7 +103,7 @@ struct Target {
     pending: HashMap<u64, Entry>,
     pending_attributes: usize,
     /// Files of which chunks came before their content.
-    deltas: HashMap<u64, Delta>,
+    plans: HashMap<u64, Plan>,
     open: Option<OpenFile>,
     batch: Vec<WholeFile>,
     batch_bytes: u64,
@@ -147,7 +149,7 @@ impl EntryStore {
             entries: 0,
             pending: HashMap::new(),
             pending_attributes: 0,
-            deltas: HashMap::new(),
+            plans: HashMap::new(),
             open: None,
             batch: Vec::new(),
             batch_bytes: 0,
@@ -234,7 +236,15 @@ impl Target {
                     open.hole(len);
                 }
             }
-            Record::Chunks { id, chunks } => self.chunks(id, &chunks, answers),
+            Record::Chunks { id, chunks } => {
+                let runs = self.plan(id).map(|(plan, len)| plan.chunks(&chunks, len));
+                // Of a file that failed meanwhile whatever comes is passed over.
+                answers.put(&Answer::Chunks { id, runs: runs.unwrap_or_else(|| vec![0, chunks.len() as u32]) });
+            }
+            Record::Pieces { id, regions, hashes } => {
+                let runs = self.plan(id).map(|(plan, _)| plan.pieces(&regions, &hashes));
+                answers.put(&Answer::Chunks { id, runs: runs.unwrap_or_else(|| vec![0, hashes.len() as u32]) });
+            }
             Record::End { state, digest } => self.end(state, &digest, answers),
             Record::Failed { text } => {
                 self.stored.failed += 1;
@@ -445,29 +455,18 @@ impl Target {
 
     // --- content ---
 
-    /// Says which chunks of a file are here.
-    fn chunks(&mut self, id: u64, chunks: &[Chunk], answers: &mut Answers) {
-        let len_of = |entry: &Entry| if let EntryKind::File { len, .. } = entry.kind { len } else { 0 };
-        let pending_len = self.pending.get(&id).map_or(0, len_of);
-        let open = self.open.as_mut().filter(|open| open.id == id);
-        let (delta, len) = match open {
-            Some(open) => (open.delta.as_mut(), len_of(&open.entry)),
-            None => (self.delta(id), pending_len),
-        };
-        let runs = match delta {
-            Some(delta) => delta.find(chunks, len),
-            // A file that failed meanwhile: whatever comes of it is passed over.
-            None => vec![0, chunks.len() as u32],
-        };
-        answers.put(&Answer::Chunks { id, runs });
-    }
-
-    fn delta(&mut self, id: u64) -> Option<&mut Delta> {
-        let entry = self.pending.get(&id).filter(|e| e.kind != EntryKind::Stream)?;
-        if self.deltas.len() >= DELTAS_MAX && !self.deltas.contains_key(&id) {
+    /// The plan for a file, and how long that is.
+    fn plan(&mut self, id: u64) -> Option<(&mut Plan, u64)> {
+        let is_open = self.open.as_ref().is_some_and(|open| open.id == id);
+        let entry = if is_open { &self.open.as_ref()?.entry } else { self.pending.get(&id)? };
+        let EntryKind::File { len, .. } = entry.kind else { return None };
+        if is_open {
+            return Some((self.open.as_mut()?.plan.as_mut()?, len));
+        }
+        if self.plans.len() >= DELTAS_MAX && !self.plans.contains_key(&id) {
             return None;
         }
-        if let std::collections::hash_map::Entry::Vacant(vacant) = self.deltas.entry(id) {
+        if let std::collections::hash_map::Entry::Vacant(vacant) = self.plans.entry(id) {
             let (folder, name) = self.tree.parent(&entry.path).ok()?;
             let mut files: Vec<OwnedFd> = partial::take_stale(&folder, &name).into_iter().collect();
             let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -475,22 +474,22 @@ impl Target {
             files.extend(old.filter(|f| {
                 rustix::fs::fstat(f).is_ok_and(|s| FileType::from_raw_mode(s.st_mode) == FileType::RegularFile)
             }));
-            vacant.insert(Delta::new(files));
+            vacant.insert(Plan::new(files));
         }
-        self.deltas.get_mut(&id)
+        Some((self.plans.get_mut(&id)?, len))
     }
 
     fn begin(&mut self, id: u64, answers: &mut Answers) {
         // A file that was not asked for is passed over.
         let Some(mut entry) = self.pending.remove(&id) else { return };
         self.pending_attributes -= entry.xattrs.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>();
-        let delta = self.deltas.remove(&id);
+        let plan = self.plans.remove(&id);
         let created = self.tree.parent(&entry.path).and_then(|(folder, name)| match entry.kind {
             EntryKind::Stream => stream::create(folder, &name, &mut entry),
             _ => Partial::create(folder, &name, PRIVATE),
         });
         match created {
-            Ok(partial) => self.open = Some(OpenFile::new(id, entry, partial, delta)),
+            Ok(partial) => self.open = Some(OpenFile::new(id, entry, partial, plan)),
             Err(e) => self.not_stored(id, format!("cannot store {}: {}", shown(&entry.path), e_text(&e)), answers),
         }
     }

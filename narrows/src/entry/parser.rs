@@ -2,7 +2,8 @@
 
 use super::{
     BEGIN, CHUNK_LEN_MAX, CHUNKS, CHUNKS_MAX, Chunk, DATA, DATA_LEN_MAX, END, ENTRY, EndState, Entry, EntryKind,
-    FAILED, Fields, HOLE, NAME_LEN_MAX, PATH_LEN_MAX, RECORD_LEN_MAX, Record, TEXT_LEN_MAX, check_path, unzigzag,
+    FAILED, Fields, HOLE, NAME_LEN_MAX, PATH_LEN_MAX, PIECES, RECORD_LEN_MAX, REGION_LEN_MAX, Record, Region,
+    TEXT_LEN_MAX, check_path, unzigzag,
 };
 use crate::error::{Error, Result};
 use crate::frame::varint;
@@ -87,7 +88,7 @@ impl RecordParser {
 
     fn parse(&mut self, kind: u8, mut f: Fields<'_>) -> Result<Record<'static>> {
         // Chunks of what follows may come at any time.
-        if kind != CHUNKS && self.in_file != matches!(kind, HOLE | END) {
+        if !matches!(kind, CHUNKS | PIECES) && self.in_file != matches!(kind, HOLE | END) {
             return Err(Error::corrupt("the records of a file are out of order"));
         }
         let record = match kind {
@@ -110,6 +111,7 @@ impl RecordParser {
                 Record::End { state, digest }
             }
             CHUNKS => self.chunks(&mut f)?,
+            PIECES => self.pieces(&mut f)?,
             FAILED => {
                 if f.0.len() > TEXT_LEN_MAX {
                     return Err(Error::limit("a text is too long"));
@@ -198,6 +200,30 @@ impl RecordParser {
         Ok(Record::Chunks { id, chunks })
     }
 
+    fn pieces(&self, f: &mut Fields<'_>) -> Result<Record<'static>> {
+        let id = self.known_id(f.number()?)?;
+        let count = f.number()?;
+        let (mut regions, mut pieces) = (Vec::new(), 0);
+        for _ in 0..count {
+            let region = Region { offset: f.number()?, len: f.number32()? };
+            pieces += region.pieces();
+            if !(1..=REGION_LEN_MAX).contains(&region.len)
+                || region.offset.checked_add(region.len.into()).is_none()
+                || pieces > CHUNKS_MAX
+            {
+                return Err(Error::limit("a record has too many pieces, or a region is out of range"));
+            }
+            regions.push(region);
+        }
+        let (hashes, rest) = f.0.as_chunks();
+        if hashes.len() != pieces || !rest.is_empty() {
+            return Err(Error::corrupt("a record has not one hash for each piece"));
+        }
+        let hashes = hashes.to_vec();
+        f.0 = &[];
+        Ok(Record::Pieces { id, regions, hashes })
+    }
+
     fn known_id(&self, id: u64) -> Result<u64> {
         if id < self.entries { Ok(id) } else { Err(Error::corrupt("a record refers to an entry that did not come")) }
     }
@@ -206,7 +232,7 @@ impl RecordParser {
 /// Kind, length of the body, length of the header; `None` if more bytes are needed.
 fn parse_header(b: &[u8]) -> Result<Option<(u8, usize, usize)>> {
     let Some((&kind, rest)) = b.split_first() else { return Ok(None) };
-    if !(ENTRY..=CHUNKS).contains(&kind) {
+    if !(ENTRY..=PIECES).contains(&kind) {
         return Err(Error::unsupported(format!("a record of kind {kind} needs a newer program")));
     }
     let Some((len, n)) = varint(rest, HEADER_MAX - 1)? else { return Ok(None) };
@@ -252,6 +278,8 @@ mod tests {
         }
         let chunks = [Chunk { len: 1, hash: u64::MAX }, Chunk { len: CHUNK_LEN_MAX, hash: 0 }];
         writer.chunks(2, &chunks, &mut out);
+        let regions = [Region { offset: 0, len: 1 }, Region { offset: 1 << 40, len: 257 }];
+        writer.pieces(2, &regions, &[[1; 6], [2; 6], [3; 6]], &mut out);
         writer.begin(2, &mut out);
         writer.chunks(2, &chunks[1..], &mut out);
         writer.data(b"0123456789", &mut out);
@@ -261,6 +289,13 @@ mod tests {
         writer.failed("gone", &mut out);
         writer.finish(&mut out);
         out
+    }
+
+    /// Where the entries end.
+    fn stream_begin() -> usize {
+        let (mut writer, mut out) = (RecordWriter::default(), Vec::new());
+        entries().iter().for_each(|e| drop(writer.entry(e, &mut out)));
+        out.len()
     }
 
     /// What comes out, data joined.
@@ -290,7 +325,7 @@ mod tests {
         assert!(finished);
         let told: Vec<_> = entries().into_iter().map(|e| format!("{:?}", Record::Entry(e))).collect();
         assert_eq!(whole[..told.len()], told);
-        assert_eq!(whole.len(), told.len() + 8);
+        assert_eq!(whole.len(), told.len() + 9);
         for piece in [1, 2, 3, 7, 64] {
             assert_eq!(parse(&stream, piece).unwrap().0, whole);
         }
@@ -309,15 +344,19 @@ mod tests {
         let mut bad: Vec<Vec<u8>> = vec![
             vec![0],
             vec![99, 0],
-            vec![DATA, 1, 0],                        // outside of a file
-            vec![BEGIN, 1, 0],                       // of an entry that did not come
-            vec![HOLE, 1, 0],                        // likewise
-            vec![ENTRY, 0x80, 0x80, 0x80, 0x01],     // longer than the limit
-            vec![ENTRY, 3, 5, 1, b'a'],              // shares more than there is
-            vec![CHUNKS, 1, 0],                      // likewise
-            vec![FINISH, 1, 3],                      // a wrong total
-            vec![FINISH, 2, 0, 0],                   // too long
-            [stream(), vec![FINISH, 1, 9]].concat(), // after the end
+            vec![DATA, 1, 0],                                                 // outside of a file
+            vec![BEGIN, 1, 0],                                                // of an entry that did not come
+            vec![HOLE, 1, 0],                                                 // likewise
+            vec![ENTRY, 0x80, 0x80, 0x80, 0x01],                              // longer than the limit
+            vec![ENTRY, 3, 5, 1, b'a'],                                       // shares more than there is
+            vec![CHUNKS, 1, 0],                                               // likewise
+            vec![PIECES, 2, 0, 0],                                            // likewise
+            [&stream()[..stream_begin()], &[PIECES, 4, 0, 1, 0, 0]].concat(), // an empty region
+            [&stream()[..stream_begin()], &[PIECES, 9, 0, 1, 0, 1, 9, 9, 9, 9, 9]].concat(), // a short hash
+            [&stream()[..stream_begin()], &[PIECES, 7, 0, 1, 0, 0x80, 0x80, 0x80, 1]].concat(), // a long region
+            vec![FINISH, 1, 3],                                               // a wrong total
+            vec![FINISH, 2, 0, 0],                                            // too long
+            [stream(), vec![FINISH, 1, 9]].concat(),                          // after the end
         ];
         let mut out = Vec::new();
         put_entry(&mut out, b"../up", 2);

@@ -13,6 +13,10 @@ use crate::copy::delta::Outline;
 use crate::copy::scan::{Found, Root};
 use crate::copy::{e_text, shown};
 
+mod outlined;
+
+use outlined::{Outlined, RECORDS_AHEAD};
+
 /// Files that were announced and not answered. Answers come one round trip later: at 40 ms this is 400,000 files/s.
 const UNANSWERED_MAX: usize = 16 << 10;
 /// While so many files or bytes are known to be wanted, announcing more can wait.
@@ -27,10 +31,8 @@ const _: () = assert!(READ_LEN <= DATA_LEN_MAX);
 const GATHER_LEN: usize = 64 << 10;
 /// Files whose chunks wait for an answer: each keeps a descriptor and a buffer of 1 MiB.
 const OUTLINED_MAX: usize = 16;
-/// Records of chunks, of 16 MiB of the file each, that are sent before their content is.
-const RECORDS_AHEAD: usize = 4;
 /// More answers than there can be.
-pub(super) const CHUNK_ANSWERS_MAX: usize = (OUTLINED_MAX + 1) * RECORDS_AHEAD;
+pub(super) const CHUNK_ANSWERS_MAX: usize = 2 * (OUTLINED_MAX + 1) * RECORDS_AHEAD;
 
 /// What a stream is called where files are named.
 const STREAM_NAME: &[u8] = b"stdin";
@@ -52,12 +54,6 @@ pub(super) struct Producer<'a> {
     out: Vec<u8>,
     /// Files whose first chunks were sent, until it is known which are needed.
     outlined: VecDeque<Box<Outlined>>,
-}
-
-struct Outlined {
-    file: File,
-    fd: OwnedFd,
-    outline: Outline,
 }
 
 /// The flow is over; nobody reads what is produced.
@@ -261,92 +257,6 @@ impl<'a> Producer<'a> {
         state.progress.files_sent += 1;
         drop(state);
         (self.shared.on_file)(&shown(&file.path));
-    }
-
-    // --- chunks ---
-
-    /// Sends the first chunks of a file; its content follows when they are answered.
-    fn outline(&mut self, mut outlined: Box<Outlined>) -> Result<(), Over> {
-        match self.extend(&mut outlined) {
-            Ok(()) if outlined.outline.ahead() > 0 => {
-                self.outlined.push_back(outlined);
-                Ok(())
-            }
-            // It is empty or cannot be read: that is found again, and told, where its content is sent.
-            Ok(()) | Err(_) => self.send_chunks(outlined),
-        }
-    }
-
-    fn extend(&mut self, outlined: &mut Outlined) -> io::Result<()> {
-        let Outlined { file, fd, outline } = outlined;
-        while outline.ahead() < RECORDS_AHEAD && !outline.is_whole() {
-            let chunks = outline.next(fd)?;
-            if !chunks.is_empty() {
-                self.writer.chunks(file.id, &chunks, &mut self.out);
-            }
-        }
-        Ok(())
-    }
-
-    fn take_answers(&mut self, answers: impl IntoIterator<Item = (u64, Vec<u32>)>) {
-        for (id, runs) in answers {
-            if let Some(outlined) = self.outlined.iter_mut().find(|o| o.file.id == id) {
-                outlined.outline.answer(runs);
-            }
-        }
-    }
-
-    /// Sends what is needed of a file, record by record, and further chunks in time.
-    fn send_chunks(&mut self, mut outlined: Box<Outlined>) -> Result<(), Over> {
-        self.writer.begin(outlined.file.id, &mut self.out);
-        let read = self.needed_content(&mut outlined)?;
-        let Outlined { file, fd, outline } = &*outlined;
-        self.ended(file, fd, read.map(|all| all && outline.len() == file.len), &outline.digest());
-        Ok(())
-    }
-
-    fn needed_content(&mut self, outlined: &mut Outlined) -> Result<io::Result<bool>, Over> {
-        loop {
-            if let Err(e) = self.extend(outlined) {
-                return Ok(Err(e));
-            }
-            if outlined.outline.ahead() == 0 {
-                return Ok(Ok(true));
-            }
-            while !outlined.outline.is_answered() {
-                self.hand_on()?;
-                self.await_answers(outlined)?;
-            }
-            let before = outlined.outline.settled();
-            let Some(needed) = outlined.outline.needed() else {
-                return Ok(Err(io::Error::other("the receiver's answer does not fit")));
-            };
-            let sent: u64 = needed.iter().map(|(_, len)| len).sum();
-            self.shared.lock().progress.bytes_here += outlined.outline.settled() - before - sent;
-            for (offset, len) in needed {
-                match self.span(&outlined.fd, offset, offset + len, None)? {
-                    Ok(true) => {}
-                    short => return Ok(short),
-                }
-            }
-        }
-    }
-
-    /// Waits for answers; those for the file in hand go to it.
-    fn await_answers(&mut self, outlined: &mut Outlined) -> Result<(), Over> {
-        let mut state = self.shared.lock();
-        while state.chunk_answers.is_empty() {
-            if state.over {
-                return Err(Over);
-            }
-            state = self.shared.wait(state);
-        }
-        let answers = std::mem::take(&mut state.chunk_answers);
-        drop(state);
-        let (own, others): (Vec<_>, Vec<_>) = answers.into_iter().partition(|(id, _)| *id == outlined.file.id);
-        own.into_iter().for_each(|(_, runs)| outlined.outline.answer(runs));
-        self.take_answers(others);
-        Ok(())
     }
 
     // --- content ---

@@ -1,49 +1,23 @@
 //! The content of one file as it comes.
 
-use std::collections::VecDeque;
 use std::io;
 use std::os::fd::OwnedFd;
 
-use narrows::entry::{Chunk, DIGEST_LEN, Entry, EntryKind};
+use narrows::entry::{DIGEST_LEN, Entry, EntryKind};
 use rustix::io::Errno;
 
 use super::partial::Partial;
-use crate::copy::delta::{Basis, DELTA_MIN, Piece};
+use super::plan::Plan;
+use crate::copy::delta::DELTA_MIN;
 
 /// What is taken from an earlier state is copied in pieces of this length.
 const COPY_LEN: usize = 256 << 10;
-
-/// What of a file comes, and what is here.
-pub(super) struct Delta {
-    basis: Basis,
-    plan: VecDeque<Piece>,
-    /// Where the next chunks begin.
-    offset: u64,
-}
-
-impl Delta {
-    pub(super) fn new(files: Vec<OwnedFd>) -> Self {
-        Self { basis: Basis::new(files), plan: VecDeque::new(), offset: 0 }
-    }
-
-    /// Plans for the next chunks, and says which are here.
-    /// More than the file has is not planned for: what comes of it fails.
-    pub(super) fn find(&mut self, chunks: &[Chunk], file_len: u64) -> Vec<u32> {
-        if self.offset > file_len {
-            return vec![0, chunks.len() as u32];
-        }
-        let (pieces, runs) = self.basis.find(self.offset, chunks);
-        self.offset += chunks.iter().map(|c| u64::from(c.len)).sum::<u64>();
-        self.plan.extend(pieces);
-        runs
-    }
-}
 
 pub(super) struct OpenFile {
     pub(super) id: u64,
     pub(super) entry: Entry,
     pub(super) partial: Partial,
-    pub(super) delta: Option<Delta>,
+    pub(super) plan: Option<Plan>,
     hash: blake3::Hasher,
     pub(super) at: u64,
     /// The first failure: what follows of the file is passed over.
@@ -51,8 +25,8 @@ pub(super) struct OpenFile {
 }
 
 impl OpenFile {
-    pub(super) fn new(id: u64, entry: Entry, partial: Partial, delta: Option<Delta>) -> Self {
-        Self { id, entry, partial, delta, hash: blake3::Hasher::new(), at: 0, failed: None }
+    pub(super) fn new(id: u64, entry: Entry, partial: Partial, plan: Option<Plan>) -> Self {
+        Self { id, entry, partial, plan, hash: blake3::Hasher::new(), at: 0, failed: None }
     }
 
     /// Takes content that came.
@@ -63,7 +37,7 @@ impl OpenFile {
                 Err(e) => return self.failed = Some(e),
             };
             let (now, rest) = bytes.split_at(len);
-            self.needed(len as u64);
+            self.plan.iter_mut().for_each(|plan| plan.came(len as u64));
             if let Err(e) = self.append(now) {
                 self.failed = Some(e);
             }
@@ -110,37 +84,23 @@ impl OpenFile {
 
     /// How much of what comes belongs here; what is here before it is taken first.
     fn next_need(&mut self) -> io::Result<u64> {
-        if self.delta.is_none() {
-            return Ok(u64::MAX);
-        }
         self.take_here()?;
-        match self.delta.as_ref().and_then(|d| d.plan.front()) {
-            Some(Piece::Need { len }) => Ok(*len),
-            _ => Err(io::Error::other("more came than was asked for")),
-        }
-    }
-
-    fn needed(&mut self, len: u64) {
-        let Some(delta) = &mut self.delta else { return };
-        if let Some(Piece::Need { len: left }) = delta.plan.front_mut() {
-            *left -= len;
-            if *left == 0 {
-                delta.plan.pop_front();
-            }
+        match &self.plan {
+            None => Ok(u64::MAX),
+            Some(plan) => plan.needed().ok_or_else(|| io::Error::other("more came than was asked for")),
         }
     }
 
     fn take_here(&mut self) -> io::Result<()> {
-        let Some(mut delta) = self.delta.take() else { return Ok(()) };
+        let Some(mut plan) = self.plan.take() else { return Ok(()) };
         let mut result = Ok(());
         let mut buffer = Vec::new();
-        while let Some(&Piece::Have { file, offset, len }) = delta.plan.front()
-            && result.is_ok()
+        while result.is_ok()
+            && let Some((file, offset, len)) = plan.take_here()
         {
-            delta.plan.pop_front();
-            result = self.copy(delta.basis.file(file), offset, len, &mut buffer);
+            result = self.copy(plan.file(file), offset, len, &mut buffer);
         }
-        self.delta = Some(delta);
+        self.plan = Some(plan);
         result
     }
 
