@@ -89,6 +89,7 @@ pub struct Sender {
     confirmed: bool,
     /// What the other end's application says, until the driver takes it.
     notes: VecDeque<Vec<u8>>,
+    notes_heard: u64,
     feedback: Feedback,
     receiver_cores: Option<usize>,
     /// (frame number, raw bytes) sent and not yet reported as decoded; bounded by `UNREPORTED_MAX`.
@@ -186,6 +187,7 @@ impl Sender {
             reverse: Reverse::default(),
             confirmed: false,
             notes: VecDeque::new(),
+            notes_heard: 0,
             feedback: Feedback::default(),
             receiver_cores: None,
             unreported: VecDeque::new(),

@@ -380,3 +380,62 @@ fn the_policy_comes_back_and_the_trace_has_a_line_for_every_block() {
     let choices = lines.lines().filter(|l| l.contains("\"event\":\"choose\"")).count() as u64;
     assert_eq!(choices, summary.frames);
 }
+
+#[test]
+fn what_is_said_before_the_confirmation_arrives_however_slowly_it_is_heard() {
+    const NOTES: usize = 60;
+    let (near, far) = std::os::unix::net::UnixStream::pair().unwrap();
+    let heard = Arc::new(Mutex::new(0));
+    let counted = Arc::clone(&heard);
+    let (sent, received) = watched(move || {
+        let mut options = send_options("balance");
+        // In all longer than the patience with a receiver that says nothing, and than that for its last word.
+        options.on_note = Some(Box::new(move |note| {
+            std::thread::sleep(Duration::from_millis(40));
+            *counted.lock().unwrap() += note.len();
+            Ok(())
+        }));
+        let source = Cursor::new(text(1000, 1));
+        let sender = std::thread::spawn(move || send(source, Link::unix(near).unwrap(), options, &Arc::default()));
+        let notes = Notes::default();
+        let options = ReceiveOptions { notes: Some(notes.clone()), ..receive_options() };
+        let commit = move || {
+            for _ in 0..NOTES {
+                notes.send(&[7; 60_000]);
+                assert!(notes.settle(60_000), "somebody listens");
+            }
+            assert!(notes.settle(0));
+            Ok(())
+        };
+        let received = receive(io::sink(), Link::unix(far).unwrap(), options, commit, &Arc::default());
+        (sender.join().unwrap().map(|r| r.0), received)
+    });
+    received.unwrap();
+    sent.unwrap();
+    assert_eq!(*heard.lock().unwrap(), NOTES * 60_000);
+}
+
+#[test]
+fn who_says_much_to_somebody_who_went_away_is_told() {
+    let (near, far) = std::os::unix::net::UnixStream::pair().unwrap();
+    let stream = Sink::default();
+    let mut options = send_options("balance");
+    options.sender.duplex = true;
+    send(Cursor::new(text(1000, 1)), Link::writer(stream.clone()), options, &Arc::default()).unwrap();
+    let mut peer = near;
+    peer.write_all(&stream.0.lock().unwrap()).unwrap();
+    let told = watched(move || {
+        let notes = Notes::default();
+        let options = ReceiveOptions { notes: Some(notes.clone()), ..receive_options() };
+        let (tell, told) = mpsc::channel();
+        let commit = move || {
+            drop(peer);
+            notes.send(&[7; 60_000]);
+            tell.send(notes.settle(0)).unwrap();
+            Ok(())
+        };
+        let _ = receive(io::sink(), Link::unix(far).unwrap(), options, commit, &Arc::default());
+        told.recv().unwrap()
+    });
+    assert!(!told, "nobody hears it");
+}

@@ -103,7 +103,10 @@ impl Sender {
                 self.limits.codecs &= p.codecs | 1 << CodecId::STORE.0;
             }
             Event::Feedback(f) => self.on_feedback(f),
-            Event::Note(words) => self.notes.push_back(words),
+            Event::Note(words) => {
+                self.notes.push_back(words);
+                self.notes_heard += 1;
+            }
             Event::Stored => self.confirmed = self.end_sent,
         }
     }
@@ -146,6 +149,11 @@ impl Sender {
     /// `receive`.
     pub fn take_note(&mut self) -> Option<Vec<u8>> {
         self.notes.pop_front()
+    }
+
+    /// How often the application at the other end has said something: as long as that grows it is at work.
+    pub fn notes_heard(&self) -> u64 {
+        self.notes_heard
     }
 
     /// The receiver said that it has everything (duplex only).

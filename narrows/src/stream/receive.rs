@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use super::{Control, DIRECT_MAX, FailOnPanic, INLINE_NS, LOOK_EVERY, ReceiveOptions, Stall, lock, peer_gone};
+use super::{Control, DIRECT_MAX, FailOnPanic, INLINE_NS, LOOK_EVERY, ReceiveOptions, Stall, lock, notes, peer_gone};
 use crate::block::BufferPool;
 use crate::codec::Contexts;
 use crate::error::{Error, ErrorKind, Result};
@@ -60,7 +60,7 @@ pub fn receive(
             }),
             changed: Condvar::new(),
             sink: Mutex::new(Box::new(sink)),
-            back: Mutex::new(write.map(|half| Back { half, pending: VecDeque::new() })),
+            back: Mutex::new(write.map(|half| Back { half, pending: VecDeque::new(), gone: false })),
             queue,
             buffers,
             control: Arc::clone(control),
@@ -79,12 +79,7 @@ pub fn receive(
         lock(&guard.back).take();
     });
     if let Some(notes) = &options.notes {
-        let flow = Arc::downgrade(&flow);
-        notes.attach(Box::new(move |words| {
-            if let Some(flow) = flow.upgrade() {
-                flow.say(words);
-            }
-        }));
+        notes.attach(Box::new(Arc::downgrade(&flow)));
     }
     let result = flow.run(read, options.stall_timeout, commit);
     flow.end();
@@ -293,6 +288,22 @@ impl Flow {
         back.push();
     }
 
+    fn settle(&self, waiting_max: u64) -> bool {
+        loop {
+            let mut back = lock(&self.back);
+            let Some(back) = &mut *back else { return false };
+            if back.waiting() > waiting_max {
+                back.push();
+            }
+            if back.gone || back.waiting() <= waiting_max {
+                return !back.gone;
+            }
+            if self.control.check().is_err() || back.half.wait_writable(LOOK_EVERY).is_err() {
+                return false;
+            }
+        }
+    }
+
     fn say_goodbye(&self, failure: Option<&Error>) {
         // Taken, since a sink that blocks for ever may keep the flow alive, and the sender shall see the end.
         let Some(mut back) = lock(&self.back).take() else { return };
@@ -436,11 +447,25 @@ impl Flow {
     }
 }
 
+impl notes::Back for Weak<Flow> {
+    fn say(&self, words: &[u8]) {
+        if let Some(flow) = self.upgrade() {
+            flow.say(words);
+        }
+    }
+
+    fn settle(&self, waiting_max: u64) -> bool {
+        self.upgrade().is_some_and(|flow| flow.settle(waiting_max))
+    }
+}
+
 /// The reverse direction of a duplex link.
 struct Back {
     half: WriteHalf,
     /// At most [`BACK_MAX`] bytes.
     pending: VecDeque<u8>,
+    /// Nobody reads it any more.
+    gone: bool,
 }
 
 impl Back {
@@ -452,6 +477,7 @@ impl Back {
             Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => true,
             Err(_) => {
                 // Nobody will read it.
+                self.gone = true;
                 self.pending.clear();
                 false
             }
@@ -465,6 +491,11 @@ impl Back {
             self.pending.drain(..n);
         }
         self.half.flush_some()
+    }
+
+    /// Bytes that the link has not taken.
+    fn waiting(&self) -> u64 {
+        self.pending.len() as u64 + self.half.held()
     }
 
     /// Writes what is left, if the sender reads it, and ends this direction.

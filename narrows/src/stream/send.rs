@@ -592,7 +592,7 @@ impl Flow {
             if sender.is_confirmed() {
                 return Ok(());
             }
-            let now = (sender.summary().decode_cpu_ns, sender.summary().receiver_blocked_ns);
+            let now = (sender.notes_heard(), sender.summary().decode_cpu_ns, sender.summary().receiver_blocked_ns);
             if reported.replace(now) != Some(now) {
                 stall.progress();
             }
