@@ -142,7 +142,19 @@ pub(crate) struct CpArgs {
     /// Copy what matches PATTERN although --exclude leaves it out
     #[arg(long, value_name = "PATTERN")]
     pub(crate) include: Vec<String>,
-    /// Change nothing; name the files that would be copied
+    /// Remove at the target what the sources do not have, in the folders that are copied, once all is copied
+    #[arg(long, requires = "recursive")]
+    pub(crate) delete: bool,
+    /// Remove nothing if --delete would remove more than N files and folders
+    #[arg(long, value_name = "N", requires = "delete")]
+    pub(crate) max_delete: Option<u64>,
+    /// Try to keep owners although this is not root at the storing end, and say where that fails
+    #[arg(long, overrides_with = "no_owner")]
+    pub(crate) owner: bool,
+    /// Keep no owners and groups although this is root at the storing end
+    #[arg(long, overrides_with = "owner")]
+    pub(crate) no_owner: bool,
+    /// Change nothing; name the files that would be copied, and removed
     #[arg(short = 'n', long)]
     pub(crate) dry_run: bool,
     /// Remote shell, with flags
@@ -188,23 +200,27 @@ the path is taken as it stands, without %-escapes.
 
 WHAT IS KEPT
   Modes, times to the nanosecond, symbolic and hard links, holes, extended attributes, access control lists, names of any \
-bytes; the owner when this runs as root at the storing end. What could not be kept is said.
+bytes. Owner and group by number: the owner if this is root at the storing end or with --owner, the group where that is allowed; neither with --no-owner. What could not be kept is said.
 
 AGAIN
   A file of the same length and time is not sent again. Every file is stored under a temporary name (.narrows-*.partial) and gets its \
 own when it is whole and checked. After a copy that was cut off, run the same command again.
 
+REMOVING
+  --delete acts in the folders that are copied: with SRC/ in DST, with SRC in DST/SRC, never beside them. It begins when everything is stored; if anything failed, is missing or was left out without being excluded, nothing is removed. What --exclude leaves out stays there too, and the folders that it is in. Symbolic links are removed, not followed; what is mounted in the target is left. A folder is never removed to make room for a file of its name. -n names what would go.
+
 EXIT STATUS
   0  everything is copied
   1  this end failed, or wrong usage was found late
   2  nothing was copied, or wrong usage
-  3  some entries could not be copied; each was named
+  3  some entries could not be copied, or removed; each was named; or --delete removed nothing, which was said
   4  some files changed while they were read
   5  the link or the other end was lost; the same command goes on (with -, anew)
 
 EXAMPLES
   narrows cp -r photos me@host:backup/
   narrows cp -r me@host:project/ .
+  narrows cp -rn --delete --exclude '*.o' project/ me@host:project
   pg_dump base | narrows cp - me@host:base.sql
   narrows cp me@host:base.sql - | psql base
   narrows cp -e 'ssh -p 2222' file host:
@@ -236,7 +252,7 @@ pub(crate) struct ServeArgs {
 }
 
 const SERVE_HELP: &str = "\
-With --listen one line is printed, the token: whoever has it may read the folder, and write it unless --read-only is given. \
+With --listen one line is printed, the token: whoever has it may read the folder, and write to it and remove from it unless --read-only is given. \
 It holds a secret and the fingerprint of the server's key, so that both ends are proved; all that crosses the link is \
 encrypted (TLS 1.3). Give it to clients by a safe way, in a file (--token-file) or the environment (NARROWS_TOKEN). A new \
 token is made by removing the key file.

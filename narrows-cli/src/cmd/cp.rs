@@ -1,5 +1,7 @@
 //! `narrows cp`: files and folders from here to there, or from there to here.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -19,9 +21,11 @@ use crate::copy::carriers::{Grower, Seen};
 use crate::copy::direct::Trust;
 use crate::copy::direct::keys::Token;
 use crate::copy::filter::Filter;
-use crate::copy::hello::{GetTask, StoreOptions, Task};
+use crate::copy::hello::{Delete, GetTask, StoreOptions, Task};
 use crate::copy::place::Place;
+use crate::copy::scan;
 use crate::copy::serve::{open_roots, open_target, receive_options};
+use crate::copy::shown;
 use crate::copy::source::{EntrySource, Input, SourceOptions};
 use crate::copy::store::{EntryStore, Listeners, Permitted};
 use crate::host::{self, Background};
@@ -42,6 +46,8 @@ const CHANGED: u8 = 4;
 const LOST: u8 = 5;
 /// Failures that are told one by one; the rest is counted.
 const TOLD_MAX: u64 = 100;
+/// Before the name of what is removed, as rsync has it.
+const DELETING: &str = "deleting ";
 
 /// What a copy came to, whichever end stored it.
 #[derive(Default)]
@@ -53,6 +59,8 @@ struct Outcome {
     /// Something was written, whole or not.
     begun: bool,
     losses: Option<String>,
+    removed: u64,
+    not_removed: Option<String>,
     line: String,
     json: serde_json::Value,
 }
@@ -64,8 +72,8 @@ pub(crate) fn run(args: &CpArgs) -> Result<ExitCode> {
         Ok(outcome) => {
             say(args, dash, &outcome, begun.elapsed())?;
             Ok(ExitCode::from(match &outcome {
-                o if o.failed > 0 && o.files + o.files_same == 0 && !o.begun => NOTHING,
-                o if o.failed > 0 => SOME_FAILED,
+                o if o.failed > 0 && o.files + o.files_same + o.removed == 0 && !o.begun => NOTHING,
+                o if o.failed > 0 || o.not_removed.is_some() => SOME_FAILED,
                 o if o.changed > 0 => CHANGED,
                 _ => 0,
             }))
@@ -111,7 +119,10 @@ fn put(args: &CpArgs, sources: &[PathBuf], target: &Place) -> Result<Outcome> {
     tops.sort_unstable();
     let twice = tops.windows(2).find(|w| w[0] == w[1] && !w[0].is_empty());
     if let Some([name, _]) = twice {
-        bail!("two sources are named '{}'; one would replace the other", crate::copy::shown(name));
+        bail!("two sources are named '{}'; one would replace the other", shown(name));
+    }
+    if args.delete {
+        check_delete(sources, target)?;
     }
     let single = sources.len() == 1 && !sources[0].is_dir();
     let input = Input::Paths { roots, unopened, filter: Filter::new(&patterns(args))? };
@@ -130,8 +141,12 @@ fn send(args: &CpArgs, input: Input, single: bool, target: &Place) -> Result<Out
         flow_args.policy = PolicySpec::Fixed { method: Method::STORE, linked: false };
     }
     let mut options = flow::send_options(&flow_args, calibration.as_ref(), args.timeout)?;
-    let source =
-        SourceOptions { dry_run: args.dry_run, on_failure: Box::new(teller()), on_file: Box::new(names(args)) };
+    let source = SourceOptions {
+        dry_run: args.dry_run,
+        on_failure: Box::new(teller()),
+        on_file: Box::new(names(args, "")),
+        on_removed: if args.delete { Some(Box::new(names(args, DELETING))) } else { None },
+    };
     let source = EntrySource::start(input, source)?;
     options.on_note = Some(source.on_note());
     let progress = source.progress();
@@ -165,6 +180,8 @@ fn send(args: &CpArgs, input: Input, single: bool, target: &Place) -> Result<Out
         changed: p.changed,
         begun: false,
         losses: p.losses,
+        removed: p.removed,
+        not_removed: p.not_removed,
         line: report::line(&summary, elapsed),
         json: report::send_json(&summary, elapsed),
     })
@@ -190,8 +207,12 @@ fn get(args: &CpArgs, sources: &[Place], target: &std::path::Path) -> Result<Out
     let notes = Notes::default();
     let mut options = receive_options(&notes);
     options.stall_timeout = flow::seconds(args.timeout);
-    let listeners = Listeners { on_failure: Box::new(teller()), on_file: Box::new(names(args)) };
-    let store = EntryStore::new(tree, rename, permitted, store_options(args), notes, listeners);
+    let listeners = Listeners {
+        on_failure: Box::new(teller()),
+        on_file: Box::new(names(args, "")),
+        on_removed: Some(Box::new(names(args, DELETING))),
+    };
+    let store = EntryStore::new(tree, rename, permitted, store_options(args), notes, listeners)?;
     let (carrier, link, grower) = start(args, from, &task, receiving(&control))?;
     let bar = Bar::receiving(&control, !args.talk.quiet);
     let begun = Instant::now();
@@ -217,6 +238,8 @@ fn get(args: &CpArgs, sources: &[Place], target: &std::path::Path) -> Result<Out
         changed: s.changed,
         begun: false,
         losses: s.losses,
+        removed: s.removed,
+        not_removed: s.not_removed,
         line: report::receive_line(&summary, elapsed),
         json: report::receive_json(&summary, elapsed),
     })
@@ -261,7 +284,37 @@ fn trust(args: &CpArgs, place: &Place) -> Result<Option<Trust>> {
 }
 
 fn store_options(args: &CpArgs) -> StoreOptions {
-    StoreOptions { fsync: args.fsync, devices: args.devices, dry_run: args.dry_run }
+    StoreOptions {
+        fsync: args.fsync,
+        devices: args.devices,
+        dry_run: args.dry_run,
+        owner: (args.owner || args.no_owner).then_some(args.owner),
+        delete: args.delete.then(|| Delete {
+            exclude: patterns(args),
+            max: args.max_delete,
+            names: names_wanted(args),
+        }),
+    }
+}
+
+/// What --delete would do wrong, as far as it can be seen before it begins.
+fn check_delete(sources: &[PathBuf], target: &Place) -> Result<()> {
+    if !sources.iter().any(|path| scan::top(path).is_none() || path.symlink_metadata().is_ok_and(|s| s.is_dir())) {
+        return Err(narrows::Error::misuse("--delete is for folders, and no source is one").into());
+    }
+    let Place::Local(target) = target else { return Ok(()) };
+    for path in sources {
+        let covered = scan::top(path).map_or_else(|| target.clone(), |top| target.join(OsStr::from_bytes(&top)));
+        let Ok(covered) = covered.canonicalize() else { continue };
+        let inside = |path: &&PathBuf| path.canonicalize().is_ok_and(|p| p != covered && p.starts_with(&covered));
+        if let Some(path) = sources.iter().find(inside) {
+            let path = shown(path.as_os_str().as_bytes());
+            return Err(
+                narrows::Error::misuse(format!("{path} is in the target, where --delete would remove it")).into()
+            );
+        }
+    }
+    Ok(())
 }
 
 /// What --include takes in again overrules what --exclude leaves out.
@@ -270,12 +323,17 @@ fn patterns(args: &CpArgs) -> Vec<String> {
     args.exclude.iter().cloned().chain(include).collect()
 }
 
+/// Whether every file is named.
+fn names_wanted(args: &CpArgs) -> bool {
+    (args.talk.verbose || args.dry_run) && !args.talk.json
+}
+
 /// Names every file, where that was asked for; on stdout, since they are what a dry run is for.
-fn names(args: &CpArgs) -> impl Fn(&str) + Send + Sync + use<> {
-    let wanted = (args.talk.verbose || args.dry_run) && !args.talk.json;
+fn names(args: &CpArgs, before: &'static str) -> impl Fn(&str) + Send + Sync + use<> {
+    let wanted = names_wanted(args);
     move |name| {
         if wanted {
-            let _ = report::out(name);
+            let _ = report::out(format_args!("{before}{name}"));
         }
     }
 }
@@ -291,6 +349,9 @@ fn teller() -> impl Fn(&str) + Send + Sync {
 }
 
 fn say(args: &CpArgs, dash: Dash, o: &Outcome, elapsed: Duration) -> Result<()> {
+    if let Some(why) = &o.not_removed {
+        report::note(why);
+    }
     if args.talk.json {
         let mut all = o.json.clone();
         let own = json!({
@@ -299,6 +360,8 @@ fn say(args: &CpArgs, dash: Dash, o: &Outcome, elapsed: Duration) -> Result<()> 
             "files_failed": o.failed,
             "files_changed": o.changed,
             "not_kept": o.losses,
+            "deleted": o.removed,
+            "not_deleted": o.not_removed,
             "total_seconds": elapsed.as_secs_f64(),
         });
         if let (Some(all), Some(own)) = (all.as_object_mut(), own.as_object()) {
@@ -318,6 +381,9 @@ fn say(args: &CpArgs, dash: Dash, o: &Outcome, elapsed: Duration) -> Result<()> 
     let mut line = format!("{would}{} {}", o.files, if o.files == 1 { "file" } else { "files" });
     if o.files_same > 0 {
         line += &format!(", {} already there", o.files_same);
+    }
+    if o.removed > 0 {
+        line += &format!(", {} {}removed", o.removed, if args.dry_run { "to be " } else { "" });
     }
     if o.failed > 0 {
         line += &format!(", {} failed", o.failed);

@@ -23,6 +23,12 @@ impl Filter {
     pub(crate) fn leaves_out(&self, path: &[u8], is_folder: bool) -> bool {
         !path.is_empty() && self.0.matched(Path::new(OsStr::from_bytes(path)), is_folder).is_ignore()
     }
+
+    /// Whether the folder `path`, or one that it is in, is left out.
+    pub(crate) fn leaves_out_folder(&self, path: &[u8]) -> bool {
+        let ends = path.iter().enumerate().filter(|(_, b)| **b == b'/').map(|(at, _)| at);
+        ends.chain([path.len()]).any(|end| self.leaves_out(&path[..end], true))
+    }
 }
 
 #[cfg(test)]
@@ -44,6 +50,9 @@ mod tests {
             ("", true, false),
         ] {
             assert_eq!(f.leaves_out(path.as_bytes(), is_folder), out, "{path}");
+        }
+        for (path, out) in [("deep/build/in/it", true), ("top/in/it", true), ("deep/top/in/it", false), ("", false)] {
+            assert_eq!(f.leaves_out_folder(path.as_bytes()), out, "{path}");
         }
         assert!(filter(&["a[", "{"]).is_err());
         assert!(!filter(&[]).unwrap().leaves_out(b"x", false));

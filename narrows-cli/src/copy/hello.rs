@@ -11,8 +11,10 @@ use serde_json::{Value, json};
 
 /// Not text, damaged by every conversion of line ends, and no beginning of the wire format.
 const MAGIC: [u8; 8] = *b"\x93NRSV\r\n\x1a";
-/// Versions of the words and of the entry stream that this program speaks.
-const VERSION: u64 = 1;
+/// Newest version of the words and of the entry stream that this program speaks; it knows all before it. A request names
+/// the oldest that has all it asks for: who does not know that version must refuse it, not do half of it.
+const VERSION: u64 = 2;
+const VERSION_FIRST: u64 = 1;
 /// Longest words; they hold a few paths of 4,095 bytes, escaped.
 const LEN_MAX: u32 = 1 << 20;
 
@@ -38,13 +40,27 @@ pub(crate) struct GetTask {
     pub(crate) dry_run: bool,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct StoreOptions {
     pub(crate) fsync: Fsync,
     /// Fifos and devices are made.
     pub(crate) devices: bool,
     /// Nothing is changed; answers are as if.
     pub(crate) dry_run: bool,
+    /// Whether owners are set; else as the storing end may.
+    pub(crate) owner: Option<bool>,
+    /// What the sources do not have is removed.
+    pub(crate) delete: Option<Delete>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Delete {
+    /// The patterns of the copy: what they leave out stays.
+    pub(crate) exclude: Vec<String>,
+    /// If it would be more, nothing is removed.
+    pub(crate) max: Option<u64>,
+    /// The sender wants to hear what is removed, not only how much.
+    pub(crate) names: bool,
 }
 
 /// Names a copy, so that more connections can be added to it. It is hard to guess.
@@ -96,7 +112,7 @@ pub(crate) enum Fsync {
 
 pub(crate) fn write(request: &Request, mut to: impl Write) -> io::Result<()> {
     let words = match request {
-        Request::Join(session) => json!({ "version": VERSION, "task": "join", "session": session.to_string() }),
+        Request::Join(session) => json!({ "version": VERSION_FIRST, "task": "join", "session": session.to_string() }),
         Request::Copy(task, session) => {
             let mut words = to_json(task);
             words["session"] = session.to_string().into();
@@ -125,19 +141,29 @@ pub(crate) fn read(mut from: impl Read) -> Result<Request> {
     Ok(task.map_or(Request::Join(session), |task| Request::Copy(task, session)))
 }
 
+/// The oldest version that has everything the task asks for.
+fn version(task: &Task) -> u64 {
+    match task {
+        Task::Put { store, .. } if store.delete.is_some() || store.owner.is_some() => 2,
+        Task::Put { .. } | Task::Get(_) => VERSION_FIRST,
+    }
+}
+
 fn to_json(task: &Task) -> Value {
     match task {
         Task::Put { target, single, store } => json!({
-            "version": VERSION,
+            "version": version(task),
             "task": "put",
             "target": escaped(target),
             "single": single,
             "fsync": match store.fsync { Fsync::Each => "each", Fsync::Batch => "batch", Fsync::None => "none" },
             "devices": store.devices,
             "dry_run": store.dry_run,
+            "owner": store.owner,
+            "delete": store.delete.as_ref().map(|d| json!({ "exclude": d.exclude, "max": d.max, "names": d.names })),
         }),
         Task::Get(GetTask { sources, recursive, exclude, dry_run }) => json!({
-            "version": VERSION,
+            "version": version(task),
             "task": "get",
             "sources": sources.iter().map(|p| escaped(p)).collect::<Vec<_>>(),
             "recursive": recursive,
@@ -151,7 +177,7 @@ fn to_json(task: &Task) -> Value {
 fn from_json(words: &Value) -> Result<Option<Task>> {
     let version = words["version"].as_u64().context("the client's request has no version")?;
     ensure!(
-        version == VERSION,
+        (VERSION_FIRST..=VERSION).contains(&version),
         "the client speaks version {version} and this program {VERSION}; upgrade the older one"
     );
     let flag = |name: &str| words[name].as_bool().unwrap_or(false);
@@ -168,21 +194,43 @@ fn from_json(words: &Value) -> Result<Option<Task>> {
                 },
                 devices: flag("devices"),
                 dry_run: flag("dry_run"),
+                owner: match &words["owner"] {
+                    Value::Null => None,
+                    Value::Bool(owner) => Some(*owner),
+                    _ => bail!("what the client's request says of owners makes no sense"),
+                },
+                delete: delete(&words["delete"])?,
             },
         })),
         Some("get") => {
             let sources = words["sources"].as_array().context("the client names no source")?;
-            let exclude = words["exclude"].as_array().map_or(&[][..], Vec::as_slice);
-            let exclude = exclude.iter().map(|p| p.as_str().map(str::to_owned).context("a pattern is no text"));
             Ok(Some(Task::Get(GetTask {
                 sources: sources.iter().map(path).collect::<Result<_>>()?,
                 recursive: flag("recursive"),
-                exclude: exclude.collect::<Result<_>>()?,
+                exclude: patterns(&words["exclude"])?,
                 dry_run: flag("dry_run"),
             })))
         }
         _ => bail!("the client wants something that this program does not know; upgrade it"),
     }
+}
+
+/// Nothing of it may be passed over: less would be asked for than the client wants kept.
+fn delete(words: &Value) -> Result<Option<Delete>> {
+    if words.is_null() {
+        return Ok(None);
+    }
+    let max = match &words["max"] {
+        Value::Null => None,
+        max => Some(max.as_u64().context("the client's limit of what may be removed makes no sense")?),
+    };
+    let names = words["names"].as_bool().context("what the client's request says of removing makes no sense")?;
+    Ok(Some(Delete { exclude: patterns(&words["exclude"])?, max, names }))
+}
+
+fn patterns(words: &Value) -> Result<Vec<String>> {
+    let patterns = words.as_array().context("the client's request has no patterns")?;
+    patterns.iter().map(|p| p.as_str().map(str::to_owned).context("a pattern is no text")).collect()
 }
 
 /// Paths are any bytes, JSON is text: `%` and what is not ASCII or not printable becomes `%XX`.
@@ -223,11 +271,22 @@ mod tests {
 
     #[test]
     fn requests_come_back_and_nothing_behind_them_is_read() {
-        let store = StoreOptions { fsync: Fsync::Each, devices: true, dry_run: false };
+        let plain = StoreOptions { fsync: Fsync::Each, devices: true, dry_run: false, owner: None, delete: None };
+        let delete = |max| Some(Delete { exclude: vec!["*.o".into(), "!a.o".into()], max, names: true });
         let odd = PathBuf::from(OsString::from_vec(b"a %/\n\xff\xc3\xa9".to_vec()));
         let session = Session([0xa7; 16]);
         for task in [
-            Task::Put { target: odd.clone(), single: true, store },
+            Task::Put { target: odd.clone(), single: true, store: plain.clone() },
+            Task::Put {
+                target: odd.clone(),
+                single: false,
+                store: StoreOptions { delete: delete(None), ..plain.clone() },
+            },
+            Task::Put {
+                target: odd.clone(),
+                single: false,
+                store: StoreOptions { owner: Some(false), delete: delete(Some(u64::MAX)), ..plain },
+            },
             Task::Get(GetTask {
                 sources: vec![odd, "b/".into()],
                 recursive: true,
@@ -253,5 +312,35 @@ mod tests {
         assert!(Session::random().unwrap() != Session::random().unwrap());
         assert!(read(&b"GET / HTTP/1.1\r\n\r\n"[..]).is_err());
         assert!(read(&[&MAGIC[..], &[255; 4]].concat()[..]).unwrap_err().to_string().contains("too long"));
+    }
+
+    #[test]
+    fn what_an_older_program_would_pass_over_it_refuses() {
+        let plain = StoreOptions { fsync: Fsync::Batch, devices: false, dry_run: false, owner: None, delete: None };
+        let delete = Some(Delete { exclude: Vec::new(), max: None, names: false });
+        let put = |store| to_json(&Task::Put { target: "t".into(), single: false, store });
+        assert_eq!(put(plain.clone())["version"], 1, "older programs still do what they know");
+        assert_eq!(put(StoreOptions { owner: Some(true), ..plain.clone() })["version"], 2);
+        let words = put(StoreOptions { delete, ..plain });
+        assert_eq!(words["version"], 2);
+        let refused = |name: &str, value: Value| {
+            let mut words = words.clone();
+            words[name] = value;
+            from_json(&words).unwrap_err().to_string()
+        };
+        assert!(refused("version", json!(3)).contains("upgrade the older one"));
+        assert!(refused("version", json!(0)).contains("upgrade the older one"));
+        // Nothing that protects may get lost.
+        for bad in [
+            json!(true),
+            json!({}),
+            json!({ "max": null, "names": true }),
+            json!({ "exclude": [1], "max": null, "names": true }),
+            json!({ "exclude": [], "max": -1, "names": true }),
+            json!({ "exclude": [], "max": "5", "names": true }),
+        ] {
+            refused("delete", bad);
+        }
+        refused("owner", json!("yes"));
     }
 }

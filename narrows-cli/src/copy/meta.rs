@@ -38,16 +38,18 @@ impl Losses {
     }
 }
 
-/// Whose files these are to be.
+/// Whose files these are to be. What is tried and fails is a loss.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Ownership {
-    /// Only root may give files away.
-    pub(crate) owner: bool,
+    owner: bool,
+    group: bool,
 }
 
 impl Ownership {
-    pub(crate) fn of_this_process() -> Self {
-        Self { owner: rustix::process::geteuid().is_root() }
+    /// As asked for; else what this process may do: only root may give files away, others have groups to give them to.
+    pub(crate) fn new(asked: Option<bool>) -> Self {
+        let owner = asked.unwrap_or_else(|| rustix::process::geteuid().is_root());
+        Self { owner, group: asked.unwrap_or(true) }
     }
 }
 
@@ -139,8 +141,9 @@ pub(crate) fn apply(fd: BorrowedFd<'_>, entry: &Entry, ownership: Ownership, los
     let mut mode = entry.mode;
     let own = is(|s, e| s.st_uid == e.uid)
         || ownership.owner && rustix::fs::fchown(fd, Some(Uid::from_raw(entry.uid)), None).is_ok();
-    let group = is(|s, e| s.st_gid == e.gid) || rustix::fs::fchown(fd, None, Some(Gid::from_raw(entry.gid))).is_ok();
-    if !group {
+    let group = is(|s, e| s.st_gid == e.gid)
+        || ownership.group && rustix::fs::fchown(fd, None, Some(Gid::from_raw(entry.gid))).is_ok();
+    if !group && ownership.group {
         losses.note("group", Err::<(), _>(Errno::PERM));
     }
     if !own && ownership.owner {
@@ -193,8 +196,10 @@ pub(crate) fn same_time(stat: &Stat, entry: &Entry) -> bool {
 /// The same for what cannot be opened: links, fifos, devices. `name` was just made in `parent`.
 pub(crate) fn apply_by_name(parent: &OwnedFd, name: &OsStr, entry: &Entry, ownership: Ownership, losses: &mut Losses) {
     if ownership.owner {
-        let (uid, gid) = (Uid::from_raw(entry.uid), Gid::from_raw(entry.gid));
-        losses.note("owner", rustix::fs::chownat(parent, name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW));
+        // Apart: who may not give it away may still have its group.
+        let set = |uid, gid| rustix::fs::chownat(parent, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW);
+        losses.note("owner", set(Some(Uid::from_raw(entry.uid)), None));
+        losses.note("group", set(None, Some(Gid::from_raw(entry.gid))));
     }
     if !matches!(entry.kind, EntryKind::Symlink { .. }) {
         // By descriptor, so that a link that took the name's place is not followed.

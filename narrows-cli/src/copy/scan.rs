@@ -175,7 +175,10 @@ impl Scan<'_> {
             Ok((meta::entry(&parent, &name, path.clone(), &stat)?, stat))
         });
         let (entry, stat) = found.map_err(|e| cannot(&path, e))?;
-        let mut entry = entry.ok_or_else(|| format!("left out {}: it is a socket", shown(&path)))?;
+        let Some(mut entry) = entry else {
+            let told = !self.filter.leaves_out(&path, false);
+            return if told { Err(format!("left out {}: it is a socket", shown(&path))) } else { Ok(None) };
+        };
         if !self.filter.leaves_out(&path, false) {
             // Not of one that is left out, or later names would refer to it.
             self.find_links(&mut entry, &stat);

@@ -74,7 +74,11 @@ pub(crate) fn run(
 ) -> Result<()> {
     match task {
         Task::Put { target, single, store } => {
-            let opened = reachable.target(&target, single, store.dry_run);
+            let opened = if single && store.delete.is_some() {
+                Err(anyhow!("--delete is for folders"))
+            } else {
+                reachable.target(&target, single, store.dry_run)
+            };
             put(opened, store, link, control)
         }
         Task::Get(what) => get(&what, link, manner, reachable, control),
@@ -89,10 +93,12 @@ fn put(
 ) -> Result<()> {
     let notes = Notes::default();
     let receive = receive_options(&notes);
-    match opened {
-        Ok((tree, rename)) => {
-            // The client hears of failures by answers and shows them.
-            let store = EntryStore::new(tree, rename, Permitted::Anything, options, notes, Listeners::none());
+    // The client hears of failures by answers and shows them.
+    let store = opened.and_then(|(tree, rename)| {
+        EntryStore::new(tree, rename, Permitted::Anything, options, notes, Listeners::none())
+    });
+    match store {
+        Ok(store) => {
             let (end, all) = (store.clone(), store.clone());
             let received = stream::receive(store, link, receive, move || end.finish(), control);
             received.inspect_err(|_| all.abandon())?;
@@ -129,7 +135,12 @@ pub(crate) fn open_target(target: &Path, single: bool, dry_run: bool) -> Result<
 fn get(what: &GetTask, link: Link, manner: Manner, reachable: &Reachable<'_>, control: &Arc<Control>) -> Result<()> {
     let (roots, unopened) = reachable.roots(&what.sources, what.recursive);
     let filter = Filter::new(&what.exclude)?;
-    let quiet = SourceOptions { dry_run: what.dry_run, on_failure: Box::new(|_| ()), on_file: Box::new(|_| ()) };
+    let quiet = SourceOptions {
+        dry_run: what.dry_run,
+        on_failure: Box::new(|_| ()),
+        on_file: Box::new(|_| ()),
+        on_removed: None,
+    };
     let source = EntrySource::start(Input::Paths { roots, unopened, filter }, quiet)?;
     let mut options = send_options(manner);
     options.on_note = Some(source.on_note());

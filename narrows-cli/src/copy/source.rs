@@ -39,6 +39,9 @@ pub(crate) struct Progress {
     pub(crate) changed: u64,
     /// What the other end could not keep.
     pub(crate) losses: Option<String>,
+    /// Entries that the other end removed, and why it removed nothing.
+    pub(crate) removed: u64,
+    pub(crate) not_removed: Option<String>,
 }
 
 impl Progress {
@@ -67,6 +70,8 @@ pub(crate) struct SourceOptions {
     pub(crate) on_failure: OnWords,
     /// Told of every file that is sent.
     pub(crate) on_file: OnWords,
+    /// Told of all that the other end removes; without it that may remove nothing.
+    pub(crate) on_removed: Option<OnWords>,
 }
 
 pub(crate) struct EntrySource {
@@ -79,6 +84,7 @@ struct Shared {
     dry_run: bool,
     on_failure: OnWords,
     on_file: OnWords,
+    on_removed: Option<OnWords>,
 }
 
 #[derive(Default)]
@@ -120,9 +126,9 @@ enum Content {
 impl EntrySource {
     /// Begins to scan, and to send.
     pub(crate) fn start(input: Input, options: SourceOptions) -> io::Result<Self> {
-        let SourceOptions { dry_run, on_failure, on_file } = options;
+        let SourceOptions { dry_run, on_failure, on_file, on_removed } = options;
         let state = Mutex::new(State::default());
-        let shared = Arc::new(Shared { state, changed: Condvar::new(), dry_run, on_failure, on_file });
+        let shared = Arc::new(Shared { state, changed: Condvar::new(), dry_run, on_failure, on_file, on_removed });
         let thread = |name: &str| std::thread::Builder::new().name(name.into());
         let roots = match input {
             Input::Paths { roots, unopened, filter } => {
@@ -248,6 +254,20 @@ impl Shared {
                 state.chunk_answers.push_back((id, runs));
             }
             Answer::Lost { text } => state.progress.losses = Some(super::shown(text.as_bytes())),
+            Answer::Removed { count, text } => {
+                let Some(on_removed) = &self.on_removed else {
+                    return Err(narrows::Error::corrupt("the receiver removes what nobody asked it to"));
+                };
+                // Any text of the peer's may come here.
+                let text = super::shown(text.as_bytes());
+                state.progress.removed = state.progress.removed.saturating_add(count);
+                if count == 0 {
+                    state.progress.not_removed = Some(text);
+                } else if !text.is_empty() {
+                    drop(state);
+                    on_removed(&text);
+                }
+            }
             Answer::Failed { text, .. } | Answer::NotStored { text, .. } => {
                 state.progress.failed += 1;
                 if sent {
@@ -300,5 +320,39 @@ impl Drop for Reader {
     fn drop(&mut self) {
         self.shared.lock().over = true;
         self.shared.changed.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_receiver_that_removes_what_nobody_asked_it_to_fails() {
+        let removed = |count, text: &str| {
+            let mut note = Vec::new();
+            Answer::Removed { count, text: text.into() }.put(&mut note);
+            note
+        };
+        let start = |on_removed| {
+            let input = Input::Paths { roots: Vec::new(), unopened: Vec::new(), filter: Filter::new(&[]).unwrap() };
+            let (on_failure, on_file): (OnWords, OnWords) = (Box::new(|_| ()), Box::new(|_| ()));
+            let options = SourceOptions { dry_run: false, on_failure, on_file, on_removed };
+            EntrySource::start(input, options).unwrap()
+        };
+        let (plain, note) = (start(None), removed(1, "precious"));
+        assert!(plain.on_note()(&note).unwrap_err().to_string().contains("nobody asked"));
+
+        let names = Arc::new(Mutex::new(Vec::new()));
+        let heard = Arc::clone(&names);
+        let asked = start(Some(Box::new(move |name: &str| heard.lock().unwrap().push(name.to_owned()))));
+        let mut hear = asked.on_note();
+        for (count, text) in [(1, "a\x1b[2J"), (u64::MAX, ""), (7, ""), (0, "too\nmany")] {
+            hear(&removed(count, text)).unwrap();
+        }
+        assert_eq!(*names.lock().unwrap(), ["a\\u{1b}[2J"]);
+        let progress = asked.progress()();
+        assert_eq!((progress.removed, progress.not_removed.as_deref()), (u64::MAX, Some("too\\nmany")));
+        [plain, asked].iter().for_each(EntrySource::stop);
     }
 }

@@ -20,8 +20,6 @@ use super::meta::{self, Losses, Ownership};
 use super::tree::{Tree, split};
 use super::{e_text, shown};
 
-/// File systems below the target, beyond which names come to the disk when the system likes.
-const MOUNTS_MAX: usize = 16;
 /// Files that are brought to the disk together. Each keeps a descriptor open until then, by which it is locked.
 /// With the folders that they are in, 128 stay below the usual limit of 1,024 descriptors.
 const BATCH_FILES: usize = 128;
@@ -39,9 +37,11 @@ const ENTRIES_MAX: usize = 100_000_000;
 
 mod answers;
 mod content;
+mod folder;
 mod partial;
 mod permitted;
 mod plan;
+mod removal;
 mod special;
 mod stream;
 
@@ -51,6 +51,7 @@ pub(crate) use partial::is_partial;
 use partial::{PRIVATE, Partial};
 pub(crate) use permitted::Permitted;
 pub(super) use plan::Plan;
+use removal::Removal;
 
 /// How the copy went, at this end.
 #[derive(Debug, Clone, Default)]
@@ -63,18 +64,25 @@ pub(crate) struct Stored {
     pub(crate) changed: u64,
     /// What could not be kept, in words.
     pub(crate) losses: Option<String>,
+    /// Entries that the sources do not have, and why none was removed.
+    pub(crate) removed: u64,
+    pub(crate) not_removed: Option<String>,
 }
+
+type OnWords = Box<dyn Fn(&str) + Send>;
 
 /// Who is told what happens.
 pub(crate) struct Listeners {
-    pub(crate) on_failure: Box<dyn Fn(&str) + Send>,
+    pub(crate) on_failure: OnWords,
     /// Told of every file that is stored.
-    pub(crate) on_file: Box<dyn Fn(&str) + Send>,
+    pub(crate) on_file: OnWords,
+    /// Told of all that is removed; without it the sender is.
+    pub(crate) on_removed: Option<OnWords>,
 }
 
 impl Listeners {
     pub(crate) fn none() -> Self {
-        Self { on_failure: Box::new(|_| ()), on_file: Box::new(|_| ()) }
+        Self { on_failure: Box::new(|_| ()), on_file: Box::new(|_| ()), on_removed: None }
     }
 }
 
@@ -93,6 +101,8 @@ struct Target {
     permitted: Permitted,
     /// Hashes of the paths of everything that came but folders: none may come twice.
     seen: HashSet<u64>,
+    /// If what did not come is to be removed.
+    removal: Option<Removal>,
     /// The name that the only file gets instead of its own.
     rename: Option<Vec<u8>>,
     options: StoreOptions,
@@ -137,14 +147,15 @@ impl EntryStore {
         options: StoreOptions,
         notes: Notes,
         listeners: Listeners,
-    ) -> Self {
+    ) -> anyhow::Result<Self> {
         let target = Target {
             tree,
             permitted,
             seen: HashSet::new(),
+            removal: options.delete.as_ref().map(Removal::new).transpose()?,
             rename,
+            ownership: Ownership::new(options.owner),
             options,
-            ownership: Ownership::of_this_process(),
             losses: Losses::default(),
             entries: 0,
             pending: HashMap::new(),
@@ -161,7 +172,7 @@ impl EntryStore {
             listeners,
         };
         let answers = Answers::new(notes);
-        Self(Arc::new(Mutex::new(Store { parser: RecordParser::default(), target, answers })))
+        Ok(Self(Arc::new(Mutex::new(Store { parser: RecordParser::default(), target, answers }))))
     }
 
     fn lock(&self) -> MutexGuard<'_, Store> {
@@ -174,12 +185,12 @@ impl EntryStore {
         if !store.parser.is_finished() {
             return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the copy stops before its end"));
         }
-        store.target.finish(&mut store.answers);
+        let finished = store.target.finish(&mut store.answers);
         if let Some(text) = store.target.losses.words() {
             store.answers.put(&Answer::Lost { text });
         }
         store.answers.send();
-        Ok(())
+        finished
     }
 
     /// The copy ends early: what is whole is stored, and what has begun is kept for the next run.
@@ -279,9 +290,11 @@ impl Target {
             Some("nobody asked for it")
         } else if entry.kind == EntryKind::Stream && entry.path.is_empty() {
             Some("the target is a folder; name the file in it, as in FOLDER/NAME")
+        } else if self.removal.is_some() && self.permitted.is_one() && is_top(&entry) {
+            Some("--delete is for folders")
         } else if entry.kind != EntryKind::Folder && !self.seen.insert(xxh3_64(&entry.path)) {
             Some("another one of that name came before")
-        } else if entry.kind != EntryKind::Folder && self.seen.len() + self.folders.len() > ENTRIES_MAX {
+        } else if self.seen.len() + self.folders.len() > ENTRIES_MAX {
             Some("there are too many entries")
         } else {
             None
@@ -293,13 +306,11 @@ impl Target {
             let name = if entry.path.is_empty() { "it".into() } else { shown(&entry.path) };
             return self.failed(id, format!("cannot store {name}: {wrong}"), answers);
         }
-        if self.options.dry_run && !is_file {
-            return;
-        }
         let path = entry.path.clone();
         let result = match &entry.kind {
             EntryKind::File { .. } | EntryKind::Stream => return self.announced_file(id, entry, answers),
             EntryKind::Folder => self.make_folder(id, entry),
+            EntryKind::HardLink { .. } if self.options.dry_run => Ok(()),
             EntryKind::HardLink { of } => {
                 self.links.push((id, *of, path.clone()));
                 Ok(())
@@ -396,63 +407,6 @@ impl Target {
         }
     }
 
-    fn make_folder(&mut self, id: u64, entry: Entry) -> io::Result<()> {
-        if !entry.path.is_empty() {
-            let (parent, name) = self.tree.parent(&entry.path)?;
-            // Nobody else may look in before it has its own mode; this program must be able to write.
-            match rustix::fs::mkdirat(&parent, &name, Mode::RWXU) {
-                Ok(()) => {}
-                Err(Errno::EXIST) => {
-                    let stat = rustix::fs::statat(&parent, &name, AtFlags::SYMLINK_NOFOLLOW)?;
-                    match FileType::from_raw_mode(stat.st_mode) {
-                        FileType::Directory => self.reuse_folder(&entry.path, &stat)?,
-                        FileType::Symlink => {
-                            return Err(io::Error::other(
-                                "a symbolic link is in the way; remove it, or copy to where it leads",
-                            ));
-                        }
-                        _ => return Err(io::Error::other("a file of that name is in the way")),
-                    }
-                }
-                Err(e) => return Err(e.into()),
-            }
-        }
-        self.folders.push((id, entry));
-        Ok(())
-    }
-
-    /// A folder that was there: it may be read-only, and temporary files of killed copies may lie in it.
-    fn reuse_folder(&mut self, path: &[u8], stat: &Stat) -> io::Result<()> {
-        let folder = self.tree.open_below(path, OFlags::RDONLY | OFlags::DIRECTORY)?;
-        self.note_mount(&folder, stat);
-        if stat.st_mode & 0o300 != 0o300 && stat.st_uid == rustix::process::geteuid().as_raw() {
-            rustix::fs::fchmod(&folder, Mode::from_raw_mode(stat.st_mode & 0o7777 | 0o700))?;
-        }
-        for entry in rustix::fs::Dir::read_from(&folder)?.flatten() {
-            let name = entry.file_name().to_bytes();
-            if is_partial(name) {
-                self.stale(&folder, OsStr::from_bytes(name));
-            }
-        }
-        Ok(())
-    }
-
-    fn note_mount(&mut self, folder: &OwnedFd, stat: &Stat) {
-        let own = rustix::fs::fstat(self.tree.root()).map(|s| s.st_dev);
-        let known = self.mounted.iter().any(|m| rustix::fs::fstat(m).is_ok_and(|s| s.st_dev == stat.st_dev));
-        if own != Ok(stat.st_dev) && !known && self.mounted.len() < MOUNTS_MAX {
-            self.mounted.extend(folder.try_clone());
-        }
-    }
-
-    /// What a copy left that was cut off: long ones are kept until their file comes, and are used then.
-    fn stale(&self, folder: &OwnedFd, name: &OsStr) {
-        let stat = rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW);
-        if !partial::is_first(name) || stat.is_ok_and(|s| (s.st_size as u64) < DELTA_MIN) {
-            partial::remove_stale(folder, name);
-        }
-    }
-
     // --- content ---
 
     /// The plan for a file, and how long that is.
@@ -498,7 +452,7 @@ impl Target {
         let Some(mut open) = self.open.take() else { return };
         if state == EndState::Partial {
             // The sender says why.
-            return;
+            return self.removal.iter_mut().for_each(|r| r.incomplete = true);
         }
         if let Err(e) = open.complete(digest) {
             let text = format!("cannot store {}: {}", shown(&open.entry.path), e_text(&e));
@@ -556,9 +510,9 @@ impl Target {
 
     // --- the end ---
 
-    fn finish(&mut self, answers: &mut Answers) {
+    fn finish(&mut self, answers: &mut Answers) -> io::Result<()> {
         if self.options.dry_run {
-            return;
+            return self.remove_others(answers);
         }
         self.store_batch(answers);
         for (id, of, path) in std::mem::take(&mut self.links) {
@@ -566,6 +520,11 @@ impl Target {
                 self.failed(id, format!("cannot link {}: {}", shown(&path), e_text(&e)), answers);
             }
         }
+        if self.removal.is_some() {
+            // After a crash it must not be that what was renamed is gone under its old name and not there under its new one.
+            self.sync_names(answers);
+        }
+        let removed = self.remove_others(answers);
         // The innermost first: what is set on a folder may forbid to reach what is in it.
         while let Some((id, entry)) = self.folders.pop() {
             let opened = if entry.path.is_empty() {
@@ -578,23 +537,26 @@ impl Target {
                 Err(e) => self.failed(id, format!("cannot complete {}: {}", shown(&entry.path), e_text(&e)), answers),
             }
         }
-        if self.options.fsync != Fsync::None
-            && self.stored.files > 0
-            && let Err(e) = self.sync_names()
-        {
-            self.failed(0, format!("cannot bring the names to the disk: {}", e_text(&e.into())), answers);
-        }
+        self.sync_names(answers);
+        removed
     }
 
     /// Brings the names of what was stored to the disk, on every file system that folders of the copy are on.
-    fn sync_names(&mut self) -> Result<(), Errno> {
-        let mut synced = Vec::new();
-        sync_file_system(self.tree.root(), &mut synced)?;
-        for folder in &self.mounted {
-            sync_file_system(folder, &mut synced)?;
+    fn sync_names(&mut self, answers: &mut Answers) {
+        if self.options.fsync == Fsync::None || self.stored.files == 0 {
+            return;
         }
-        Ok(())
+        let mut synced = Vec::new();
+        let mut folders = std::iter::once(self.tree.root()).chain(&self.mounted);
+        if let Err(e) = folders.try_for_each(|folder| sync_file_system(folder, &mut synced)) {
+            self.failed(0, format!("cannot bring the names to the disk: {}", e_text(&e.into())), answers);
+        }
     }
+}
+
+/// Whether it is a source itself, and no folder.
+fn is_top(entry: &Entry) -> bool {
+    entry.kind != EntryKind::Folder && !entry.path.contains(&b'/')
 }
 
 /// Once for every file system; `synced` are those of before.

@@ -119,6 +119,26 @@ impl Tree {
     }
 }
 
+/// The folder `path` below `from`, to be read, if it is on the same file system: [`Errno::XDEV`] if not. No symbolic link
+/// is followed.
+pub(crate) fn open_on_same_device(from: &OwnedFd, path: &[u8]) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let resolve =
+        ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_XDEV;
+    let device = rustix::fs::fstat(from)?.st_dev;
+    let same = |fd: OwnedFd| if rustix::fs::fstat(&fd)?.st_dev == device { Ok(fd) } else { Err(Errno::XDEV) };
+    match rustix::fs::openat2(from, path, flags, Mode::empty(), resolve) {
+        Err(Errno::NOSYS | Errno::PERM) => {}
+        // Subvolumes are other devices without being mounted.
+        result => return same(result?),
+    }
+    let mut at = rustix::io::fcntl_dupfd_cloexec(from, 0)?;
+    for part in path.split(|b| *b == b'/').filter(|part| !part.is_empty()) {
+        at = same(rustix::fs::openat(&at, part, flags, Mode::empty())?)?;
+    }
+    Ok(at)
+}
+
 /// Folder and name of a path.
 pub(crate) fn split(path: &[u8]) -> (&[u8], &[u8]) {
     match path.iter().rposition(|b| *b == b'/') {

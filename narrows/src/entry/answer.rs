@@ -12,6 +12,7 @@ const FAILED: u8 = 2;
 const CHUNKS: u8 = 4;
 const NOT_STORED: u8 = 5;
 const LOST: u8 = 6;
+const REMOVED: u8 = 7;
 
 /// Files are answered in the order of their announcement, each once.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,6 +25,9 @@ pub enum Answer {
     NotStored { id: u64, text: String },
     /// What of entries could not be kept, in words; once, at the end.
     Lost { text: String },
+    /// So many more were removed that the sender does not have, the last of them of this name (empty if nobody asked for
+    /// names); none, if nothing is removed, for this reason. Only where the sender asked for it, and after its end.
+    Removed { count: u64, text: String },
     /// Which chunks of the next record of chunks of entry `id` are there: so many are, so many are needed, and so on.
     Chunks { id: u64, runs: Vec<u32> },
 }
@@ -54,6 +58,11 @@ impl Answer {
             }
             Self::Lost { text } => {
                 out.push(LOST);
+                put_bytes(out, cut_text(text));
+            }
+            Self::Removed { count, text } => {
+                out.push(REMOVED);
+                put_varint(out, *count);
                 put_bytes(out, cut_text(text));
             }
             Self::Failed { id, text } | Self::NotStored { id, text } => {
@@ -89,6 +98,7 @@ impl Answer {
                 FAILED => Self::Failed { id: f.number()?, text: f.text()? },
                 NOT_STORED => Self::NotStored { id: f.number()?, text: f.text()? },
                 LOST => Self::Lost { text: f.text()? },
+                REMOVED => Self::Removed { count: f.number()?, text: f.text()? },
                 CHUNKS => {
                     let id = f.number()?;
                     let count = f.number()?;
@@ -126,6 +136,9 @@ mod tests {
             Answer::Failed { id: 7, text: "no room".into() },
             Answer::NotStored { id: 8, text: "no room either".into() },
             Answer::Lost { text: "owner of 3".into() },
+            Answer::Removed { count: 1, text: "gone/".into() },
+            Answer::Removed { count: u64::MAX, text: String::new() },
+            Answer::Removed { count: 0, text: "too many".into() },
             Answer::Files { count: 1, wanted: Wanted::Refused },
             Answer::Files { count: 2, wanted: Wanted::Chunks },
             Answer::Chunks { id: 300, runs: vec![0, 4096, 1] },

@@ -30,6 +30,11 @@ impl Permitted {
         Ok(Self::Tops { names, root, folders: recursive })
     }
 
+    /// Whether it is known that a single entry was asked for, with what is in it.
+    pub(super) fn is_one(&self) -> bool {
+        matches!(self, Self::Tops { names, root: false, .. } if names.len() == 1)
+    }
+
     pub(super) fn allows(&self, entry: &Entry) -> bool {
         let Self::Tops { names, root, folders } = self else { return true };
         let top = entry.path.split(|b| *b == b'/').next().unwrap_or_default();

@@ -17,6 +17,9 @@ impl Target {
         if !wanted {
             return Err(io::Error::other("it is a fifo or device; --devices copies them"));
         }
+        if self.options.dry_run {
+            return Ok(());
+        }
         let (folder, name) = self.tree.parent(&entry.path)?;
         if let EntryKind::Symlink { target } = &entry.kind
             && rustix::fs::readlinkat(&folder, &name, Vec::new()).is_ok_and(|there| there.to_bytes() == target)
