@@ -118,7 +118,7 @@ impl Region {
 }
 
 /// Longest region: a longer one is new rather than changed.
-pub const REGION_LEN_MAX: u32 = 64 << 10;
+pub const REGION_LEN_MAX: u32 = 256 << 10;
 /// Regions are compared in pieces of this length; the last may be shorter.
 pub const PIECE_LEN: u32 = 256;
 /// The first bytes of XXH3 (little endian, seed 0). Each is compared with two places only, so fewer bits do.

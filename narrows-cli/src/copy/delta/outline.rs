@@ -9,6 +9,10 @@ use narrows::entry::{CHUNKS_MAX, Chunk, PIECE_LEN, PieceHash, REGION_LEN_MAX, Re
 use super::cutter::{Cutter, read_at};
 use super::{each, piece_hash};
 
+/// Chunks of a record, 8 MiB of the file: few enough that the pieces of what is needed fit into one record as well.
+const RECORD_CHUNKS: usize = 1024;
+const _: () = assert!(RECORD_CHUNKS <= CHUNKS_MAX);
+
 pub(crate) struct Outline {
     cutter: Cutter,
     hash: blake3::Hasher,
@@ -110,7 +114,7 @@ impl Outline {
                 self.cut.extend(section.chunks);
             }
         }
-        let chunks: Vec<_> = self.cut.drain(..self.cut.len().min(CHUNKS_MAX)).collect();
+        let chunks: Vec<_> = self.cut.drain(..self.cut.len().min(RECORD_CHUNKS)).collect();
         self.whole = chunks.is_empty();
         if !chunks.is_empty() {
             let lens: Vec<_> = chunks.iter().map(|c| c.len).collect();

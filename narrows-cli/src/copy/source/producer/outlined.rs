@@ -6,8 +6,8 @@ use std::os::fd::OwnedFd;
 use super::{File, Over, Producer};
 use crate::copy::delta::Outline;
 
-/// Records of chunks, of 16 MiB of the file each, that are sent before their content is.
-pub(super) const RECORDS_AHEAD: usize = 4;
+/// Records of chunks, of 8 MiB of the file each, that are sent before their content is.
+pub(super) const RECORDS_AHEAD: usize = 8;
 
 pub(super) struct Outlined {
     pub(super) file: File,
