@@ -111,6 +111,13 @@ pub fn lower_thread_priority() {
     sys::set_thread_nice(19);
 }
 
+/// Starts to bring what was written of a file to the disk, so that less is left when it has to be there. A hint: it does not
+/// wait, and says nothing of failures, which a following fsync does.
+#[cfg(unix)]
+pub fn start_writeback(file: &impl std::os::fd::AsFd, offset: u64, len: u64) {
+    sys::start_writeback(file.as_fd(), offset, len);
+}
+
 /// For programs whose memory counts: tables of slow codecs go back to the system as soon as a block is done. It changes
 /// the C library's allocator for the whole process, so a library never calls it by itself.
 pub fn return_memory_early() {

@@ -58,6 +58,19 @@ pub(crate) fn return_large_blocks() {
     }
 }
 
+/// Starts to bring what was written of a file to the disk, and does not wait for it.
+#[cfg(unix)]
+pub(crate) fn start_writeback(fd: std::os::fd::BorrowedFd<'_>, offset: u64, len: u64) {
+    #[cfg(target_os = "linux")]
+    {
+        use std::os::fd::AsRawFd;
+        // SAFETY: no pointers; the descriptor is borrowed for the call. A file system that cannot do it changes nothing.
+        unsafe { libc::sync_file_range(fd.as_raw_fd(), offset as i64, len as i64, libc::SYNC_FILE_RANGE_WRITE) };
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = (fd, offset, len);
+}
+
 /// Milliseconds for poll(2), rounded up so that a wait never ends before its time; -1 is for ever.
 #[cfg_attr(not(unix), allow(dead_code))]
 fn poll_timeout_ms(timeout: Option<Duration>) -> i32 {

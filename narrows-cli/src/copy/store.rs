@@ -443,7 +443,7 @@ impl Target {
             _ => Partial::create(folder, &name, PRIVATE),
         });
         match created {
-            Ok(partial) => self.open = Some(OpenFile::new(id, entry, partial, plan)),
+            Ok(partial) => self.open = Some(OpenFile::new(id, entry, partial, plan, self.options.fsync != Fsync::None)),
             Err(e) => self.not_stored(id, format!("cannot store {}: {}", shown(&entry.path), e_text(&e)), answers),
         }
     }

@@ -12,6 +12,9 @@ use crate::copy::delta::DELTA_MIN;
 
 /// What is taken from an earlier state is copied in pieces of this length.
 const COPY_LEN: usize = 256 << 10;
+/// What was written is sent to the disk in pieces of this length, while more comes: the disk has work, and little is left for
+/// the end.
+const WRITEBACK_LEN: u64 = 8 << 20;
 
 pub(super) struct OpenFile {
     pub(super) id: u64,
@@ -20,13 +23,16 @@ pub(super) struct OpenFile {
     pub(super) plan: Option<Plan>,
     hash: blake3::Hasher,
     pub(super) at: u64,
+    /// Up to where it is on its way to the disk; `None` if that is left to the system.
+    synced: Option<u64>,
     /// The first failure: what follows of the file is passed over.
     failed: Option<io::Error>,
 }
 
 impl OpenFile {
-    pub(super) fn new(id: u64, entry: Entry, partial: Partial, plan: Option<Plan>) -> Self {
-        Self { id, entry, partial, plan, hash: blake3::Hasher::new(), at: 0, failed: None }
+    /// `sync`: it will be brought to the disk.
+    pub(super) fn new(id: u64, entry: Entry, partial: Partial, plan: Option<Plan>, sync: bool) -> Self {
+        Self { id, entry, partial, plan, hash: blake3::Hasher::new(), at: 0, synced: sync.then_some(0), failed: None }
     }
 
     /// Takes content that came.
@@ -134,6 +140,10 @@ impl OpenFile {
                 Err(Errno::INTR) => {}
                 Err(e) => return Err(e.into()),
             }
+        }
+        if let Some(synced) = self.synced.filter(|s| self.at.saturating_sub(*s) >= WRITEBACK_LEN) {
+            narrows::stream::start_writeback(&self.partial.file, synced, self.at - synced);
+            self.synced = Some(self.at);
         }
         Ok(())
     }
