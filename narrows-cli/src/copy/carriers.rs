@@ -96,12 +96,16 @@ impl<S: Fn() -> Seen, O: FnMut() -> Result<(Added, Link)>> Watch<S, O> {
         let begun = Instant::now();
         let mut carriers = 1;
         // The first is waited for as long as its user likes.
-        while self.bond.heard() == 0 {
+        loop {
+            let heard = self.bond.heard() > 0;
             if carriers == 1 && self.most > 1 && (self.seen)().bytes >= LARGE {
                 if !self.add() {
                     return self.wait();
                 }
                 carriers = 2;
+            }
+            if heard {
+                break;
             }
             if self.pause() {
                 return;
