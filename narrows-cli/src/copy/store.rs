@@ -32,8 +32,8 @@ const DELTAS_MAX: usize = 64;
 /// Files that are wanted and did not come; our senders have a few thousand.
 const PENDING_MAX: usize = 256 << 10;
 const ATTRIBUTES_MAX: usize = 32 << 20;
-/// Everything that one copy may bring: 8 bytes are kept for each, more for folders.
-const ENTRIES_MAX: usize = 100_000_000;
+/// Everything that one copy may bring: 8 bytes are kept for each, more for folders and hard links.
+const ENTRIES_MAX: u64 = 100_000_000;
 
 mod answers;
 mod content;
@@ -42,6 +42,7 @@ mod partial;
 mod permitted;
 mod plan;
 mod removal;
+mod room;
 mod special;
 mod stream;
 
@@ -52,6 +53,7 @@ use partial::{PRIVATE, Partial};
 pub(crate) use permitted::Permitted;
 pub(super) use plan::Plan;
 use removal::Removal;
+use room::{Room, attributes_len};
 
 /// How the copy went, at this end.
 #[derive(Debug, Clone, Default)]
@@ -123,6 +125,8 @@ struct Target {
     links: Vec<(u64, u64, Vec<u8>)>,
     /// Folders get their times and modes when nothing more is written into them.
     folders: Vec<(u64, Entry)>,
+    /// For them.
+    room: Room,
     /// A folder of each other file system below the root.
     mounted: Vec<OwnedFd>,
     stored: Stored,
@@ -167,6 +171,7 @@ impl EntryStore {
             linked: HashMap::new(),
             links: Vec::new(),
             folders: Vec::new(),
+            room: Room::default(),
             mounted: Vec::new(),
             stored: Stored::default(),
             listeners,
@@ -294,7 +299,7 @@ impl Target {
             Some("--delete is for folders")
         } else if entry.kind != EntryKind::Folder && !self.seen.insert(xxh3_64(&entry.path)) {
             Some("another one of that name came before")
-        } else if self.seen.len() + self.folders.len() > ENTRIES_MAX {
+        } else if self.entries > ENTRIES_MAX || !self.room.take(&entry) {
             Some("there are too many entries")
         } else {
             None
@@ -326,7 +331,7 @@ impl Target {
     }
 
     fn announced_file(&mut self, id: u64, entry: Entry, answers: &mut Answers) {
-        let attributes: usize = entry.xattrs.iter().map(|(name, value)| name.len() + value.len()).sum();
+        let attributes = attributes_len(&entry);
         let full = self.pending.len() >= PENDING_MAX || self.pending_attributes + attributes > ATTRIBUTES_MAX;
         let wanted = match self.compare(id, &entry) {
             // Its folder would be made first.
@@ -436,7 +441,7 @@ impl Target {
     fn begin(&mut self, id: u64, answers: &mut Answers) {
         // A file that was not asked for is passed over.
         let Some(mut entry) = self.pending.remove(&id) else { return };
-        self.pending_attributes -= entry.xattrs.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>();
+        self.pending_attributes -= attributes_len(&entry);
         let plan = self.plans.remove(&id);
         let created = self.tree.parent(&entry.path).and_then(|(folder, name)| match entry.kind {
             EntryKind::Stream => stream::create(folder, &name, &mut entry),

@@ -7,6 +7,10 @@ use narrows::entry::{Chunk, PieceHash, Region};
 
 use crate::copy::delta::{self, Basis, Piece};
 
+/// Pieces that are planned for and did not come; what is beyond is needed as one. Our senders announce 16,384 chunks ahead
+/// of the content, and as many pieces of them.
+const PIECES_MAX: usize = 64 << 10;
+
 /// The content of a file of which something is here, in order.
 pub(crate) struct Plan {
     basis: Basis,
@@ -34,14 +38,26 @@ impl Plan {
         if self.end > file_len {
             return vec![0, chunks.len() as u32];
         }
-        let (pieces, runs) = self.basis.find(self.end, chunks);
-        self.end += chunks.iter().map(|c| u64::from(c.len)).sum::<u64>();
+        let begin = self.end;
+        let len: u64 = chunks.iter().map(|c| u64::from(c.len)).sum();
+        self.end += len;
+        if self.pieces.len() >= PIECES_MAX {
+            match self.pieces.back_mut() {
+                Some(Piece::Need { len: before }) => *before += len,
+                _ => self.pieces.push_back(Piece::Need { len }),
+            }
+            return vec![0, chunks.len() as u32];
+        }
+        let (pieces, runs) = self.basis.find(begin, chunks);
         self.pieces.extend(pieces);
         runs
     }
 
     /// Says which pieces of regions are here, and plans with them.
     pub(crate) fn pieces(&mut self, regions: &[Region], hashes: &[PieceHash]) -> Vec<u32> {
+        if self.pieces.len() >= PIECES_MAX {
+            return vec![0, hashes.len() as u32];
+        }
         let mut there = vec![false; hashes.len()];
         let (mut planned, mut at) = (Vec::with_capacity(self.pieces.len() + hashes.len()), self.begin);
         let mut before = self.taken;
@@ -106,5 +122,29 @@ impl Plan {
                 self.pieces.pop_front();
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::copy::delta::Outline;
+    use std::io::Write;
+
+    #[test]
+    fn however_many_chunks_come_few_pieces_are_kept_and_all_of_the_file_is_planned_for() {
+        let mut old = tempfile::tempfile().unwrap();
+        let content: Vec<u8> = (0..200_000u32).flat_map(|i| i.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
+        old.write_all(&content).unwrap();
+        let old = OwnedFd::from(old);
+        let there = Outline::new(content.len() as u64).next(&old).unwrap()[0];
+        let mut plan = Plan::new(vec![old]);
+        // What is there and what is not, by turns: no two pieces can be one.
+        let chunks = [there, Chunk { len: 1, hash: 7 }].repeat(2048);
+        for _ in 0..100 {
+            plan.chunks(&chunks, u64::MAX);
+        }
+        assert!(plan.pieces.len() >= PIECES_MAX && plan.pieces.len() <= PIECES_MAX + chunks.len());
+        assert_eq!(plan.pieces.iter().map(|p| p.len()).sum::<u64>(), 100 * 2048 * (u64::from(there.len) + 1));
     }
 }

@@ -1,0 +1,360 @@
+//! `narrows cp` and `serve` with a peer that keeps no rule: nothing leaves the target, nothing is stored that nobody asked
+//! for, and the person's terminal shows no byte of the peer's as it came.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::{self, Cursor, Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::{Arc, Mutex};
+
+use narrows::entry::{Answer, Chunk, Entry, EntryKind, RecordWriter};
+use narrows::entry::{CHUNK_LEN_MAX, CHUNKS_MAX, DIGEST_LEN, EndState, PATH_LEN_MAX};
+use narrows::monitor::cost::Prior;
+use narrows::policy::{PolicySetup, PolicySpec};
+use narrows::sender::SenderConfig;
+use narrows::stream::{self, SendOptions};
+use narrows::transport::Link;
+
+mod common;
+
+use common::copies::*;
+use common::*;
+
+/// An entry stream that no honest sender would make.
+#[derive(Default)]
+struct Stream {
+    writer: RecordWriter,
+    out: Vec<u8>,
+}
+
+impl Stream {
+    fn entry(&mut self, path: &str, kind: EntryKind) -> u64 {
+        let path = path.as_bytes().to_vec();
+        let entry = Entry { path, kind, mode: 0o755, uid: 0, gid: 0, mtime_s: 1, mtime_ns: 0, xattrs: Vec::new() };
+        self.writer.entry(&entry, &mut self.out).unwrap()
+    }
+
+    fn file(&mut self, path: &str, len: u64) -> u64 {
+        self.entry(path, EntryKind::File { len, linked: true })
+    }
+
+    /// A file that is what it says.
+    fn honest(&mut self, path: &str, content: &[u8]) -> u64 {
+        let id = self.file(path, content.len() as u64);
+        self.content(id, content);
+        id
+    }
+
+    fn content(&mut self, id: u64, content: &[u8]) {
+        self.writer.begin(id, &mut self.out);
+        self.writer.data(content, &mut self.out);
+        self.end(content);
+    }
+
+    fn end(&mut self, content: &[u8]) {
+        self.writer.end(EndState::Whole, blake3::hash(content).as_bytes(), &mut self.out);
+    }
+
+    /// A folder whose path is written as it is.
+    fn raw_folder(&mut self, path: &[u8]) {
+        let mut body = vec![0];
+        put_varint(&mut body, path.len());
+        body.extend_from_slice(path);
+        body.extend_from_slice(&[2, 0, 0, 0, 0, 0, 0]);
+        self.out.push(1);
+        put_varint(&mut self.out, body.len());
+        self.out.extend(body);
+    }
+
+    fn finished(mut self) -> Vec<u8> {
+        self.writer.finish(&mut self.out);
+        self.out
+    }
+}
+
+fn put_varint(out: &mut Vec<u8>, mut value: usize) {
+    while value > 0x7f {
+        out.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push(value as u8);
+}
+
+/// Sends records as the program does, and gives what was answered.
+fn send(records: Vec<u8>, write: File, read: File) -> (narrows::Result<()>, Vec<Answer>) {
+    let answers = Arc::new(Mutex::new(Vec::new()));
+    let heard = Arc::clone(&answers);
+    let on_note = move |note: &[u8]| {
+        Answer::parse_all(note, |answer| {
+            heard.lock().unwrap().push(answer);
+            Ok(())
+        })
+    };
+    let policy: PolicySpec = "fixed:store".parse().unwrap();
+    let options = SendOptions {
+        sender: SenderConfig::default(),
+        policy: policy.build(&PolicySetup::new(1, Prior::shipped())),
+        threads: 1,
+        stall_timeout: Some(PATIENCE),
+        trace: None,
+        on_note: Some(Box::new(on_note)),
+    };
+    let (link, _bond) = Link::pipes(write, read).bonded().unwrap();
+    let sent = stream::send(Cursor::new(records), link, options, &Arc::default()).map(drop);
+    let answers = std::mem::take(&mut *answers.lock().unwrap());
+    (sent, answers)
+}
+
+/// A client that has the server store these records in `target`.
+fn put(home: &Path, target: &Path, records: Vec<u8>) -> (narrows::Result<()>, Vec<Answer>, Output) {
+    let mut server = narrows(home).args(["serve", "--stdio"]).stdin(Stdio::piped()).spawn().unwrap();
+    let mut input = File::from(OwnedFd::from(server.stdin.take().unwrap()));
+    let output = File::from(OwnedFd::from(server.stdout.take().unwrap()));
+    let words = serde_json::json!({
+        "version": 1,
+        "session": "00".repeat(16),
+        "task": "put",
+        "target": target.to_str().unwrap(),
+    });
+    let words = words.to_string();
+    let mut request = b"\x93NRSV\r\n\x1a".to_vec();
+    request.extend_from_slice(&(words.len() as u32).to_le_bytes());
+    request.extend_from_slice(words.as_bytes());
+    input.write_all(&request).unwrap();
+    let (sent, answers) = send(records, input, output);
+    (sent, answers, finish(server))
+}
+
+/// Has the program copy `source` from a server that sends these records whatever it is asked for.
+fn get(home: &Path, flags: &[&str], source: &str, target: &Path, records: Vec<u8>) -> Output {
+    for name in ["up", "down"] {
+        let _ = fs::remove_file(home.join(name));
+        assert!(Command::new("mkfifo").arg(home.join(name)).status().unwrap().success());
+    }
+    let shell = home.join("fake");
+    fs::write(&shell, "#!/bin/sh\ncd \"${0%/*}\"\nexec 3<&0\ncat <&3 > up &\nexec cat down\n").unwrap();
+    fs::set_permissions(&shell, fs::Permissions::from_mode(0o755)).unwrap();
+    let mut command = cp_command(home, &shell);
+    let child = command.args(["--carriers", "1"]).args(flags).arg(format!("host:{source}")).arg(target).spawn();
+    let (up, down) = (home.join("up"), home.join("down"));
+    let server = std::thread::spawn(move || {
+        let (mut read, write) = (File::open(up).unwrap(), File::create(down).unwrap());
+        let mut head = [0; 12];
+        read.read_exact(&mut head).unwrap();
+        let len = u32::from_le_bytes(head[8..].try_into().unwrap());
+        io::copy(&mut (&mut read).take(len.into()), &mut io::sink()).unwrap();
+        drop(send(records, write, read));
+    });
+    let output = finish(child.unwrap());
+    server.join().unwrap();
+    output
+}
+
+/// A target, and beside it something that must stay as it is.
+fn folders(home: &Path) -> (PathBuf, PathBuf) {
+    let (target, outside) = (home.join("t/target"), home.join("t/outside"));
+    fs::create_dir_all(&target).unwrap();
+    fs::create_dir_all(&outside).unwrap();
+    fs::write(outside.join("file"), "untouched").unwrap();
+    set_mtime(&outside.join("file"), 1_000_000_000, 0);
+    (target, outside)
+}
+
+#[test]
+fn paths_that_lead_out_end_the_copy() {
+    let home = home();
+    let (target, _) = folders(home.path());
+    let before = snapshot(&home.path().join("t"));
+    let long = [b'x'; 256];
+    let deep = b"x/".repeat(PATH_LEN_MAX / 2 + 1);
+    for path in [&b".."[..], b"../up", b"/up", b"a/../../up", b"a//b", b"a/", b".", b"a\0b", &long, &deep] {
+        let mut bad = Stream::default();
+        bad.raw_folder(path);
+        let (sent, _, output) = put(home.path(), &target, bad.out.clone());
+        assert_eq!(code(&output), 1, "{path:?}: {}", stderr(&output));
+        assert_eq!(stderr(&output).lines().count(), 1, "{}", stderr(&output));
+        assert!(sent.is_err(), "{path:?}");
+        let output = get(home.path(), &["-r"], "/there/.", &target, bad.out);
+        assert_eq!(code(&output), 1, "{path:?}: {}", stderr(&output));
+        assert_eq!(stderr(&output).lines().count(), 1, "{}", stderr(&output));
+        assert_eq!(snapshot(&home.path().join("t")), before, "{path:?}");
+    }
+}
+
+#[test]
+fn what_is_no_file_of_its_own_fails_alone() {
+    let home = home();
+    let (target, outside) = folders(home.path());
+    let before = snapshot(&outside);
+    symlink(&outside, target.join("planted")).unwrap();
+    fs::create_dir(target.join("folder")).unwrap();
+    fs::write(target.join("old"), random(1 << 20)).unwrap();
+
+    let mut s = Stream::default();
+    let mut failing = Vec::new();
+    // Links that lead out, and what shall be stored behind them.
+    let link = s.entry("link", EntryKind::Symlink { target: b"../outside".to_vec() });
+    for path in ["link/file", "planted/file", "link/new", "planted/new"] {
+        failing.push(s.honest(path, b"hostile"));
+    }
+    for path in ["link", "planted", "link/folder", "planted/folder"] {
+        failing.push(s.entry(path, EntryKind::Folder));
+    }
+    failing.push(s.entry("planted/link", EntryKind::Symlink { target: b"x".to_vec() }));
+    // One name twice.
+    failing.push(s.honest("link", b"through the link"));
+    // Other names of what is no file of this copy's.
+    for (path, of) in [("hard 1", link), ("hard 2", failing[0]), ("planted/hard", link)] {
+        failing.push(s.entry(path, EntryKind::HardLink { of }));
+    }
+    // What takes the place of a folder, and what nobody allowed.
+    failing.push(s.honest("folder", b"a file"));
+    failing.push(s.entry("fifo", EntryKind::Fifo));
+    failing.push(s.entry("device", EntryKind::CharDevice { major: 1, minor: 5 }));
+    // Lengths that are not what comes.
+    for (path, len, content) in [("longer", 5, &b"longer"[..]), ("shorter", 5, b"no"), ("huge", u64::MAX, b"x")] {
+        let id = s.file(path, len);
+        s.content(id, content);
+        failing.push(id);
+    }
+    let id = s.file("endless hole", u64::MAX);
+    s.writer.begin(id, &mut s.out);
+    (0..3).for_each(|_| s.writer.hole(u64::MAX, &mut s.out));
+    s.writer.data(b"behind the end of every file", &mut s.out);
+    s.end(b"behind the end of every file");
+    failing.push(id);
+    // Content that is not what was read.
+    let id = s.file("wrong digest", 1);
+    s.writer.begin(id, &mut s.out);
+    s.writer.data(b"x", &mut s.out);
+    s.writer.end(EndState::Whole, &[7; DIGEST_LEN], &mut s.out);
+    failing.push(id);
+    // Pieces of an earlier state, and other content than they stand for.
+    let id = s.file("old", 2 << 20);
+    for _ in 0..3 {
+        let chunks = vec![Chunk { len: CHUNK_LEN_MAX, hash: 7 }; CHUNKS_MAX];
+        s.writer.chunks(id, &chunks, &mut s.out);
+    }
+    s.content(id, b"other");
+    failing.push(id);
+    // Pieces of what is no file, and content that comes twice or of nothing.
+    s.writer.chunks(link, &[Chunk { len: 1, hash: 1 }], &mut s.out);
+    s.content(link, b"of a link");
+    let good = s.honest("good", b"good");
+    s.content(good, b"another");
+    s.honest(".narrows-000000000000000000000000.partial", b"named as a temporary file");
+
+    let (sent, answers, output) = put(home.path(), &target, s.finished());
+    assert_eq!((code(&output), stderr(&output).as_str()), (0, ""), "{sent:?}");
+    sent.unwrap();
+    let mut failed: Vec<_> = answers
+        .iter()
+        .filter_map(|answer| match answer {
+            Answer::Failed { id, .. } | Answer::NotStored { id, .. } => Some(*id),
+            _ => None,
+        })
+        .collect();
+    failed.sort_unstable();
+    failing.sort_unstable();
+    assert_eq!(failed, failing, "{answers:?}");
+    assert_eq!(snapshot(&outside), before);
+    assert_eq!(fs::read(target.join("good")).unwrap(), b"good");
+    assert!(fs::read(target.join("old")).unwrap() == random(1 << 20));
+    assert!(target.join("link").is_symlink() && target.join("planted").is_symlink());
+    assert_eq!(entries(&target).len(), 6, "{:?}", entries(&target));
+}
+
+#[test]
+fn a_server_stores_only_what_it_was_asked_for() {
+    let home = home();
+    let (target, outside) = folders(home.path());
+    let mut s = Stream::default();
+    s.honest(".bashrc", b"hostile");
+    s.entry("", EntryKind::Folder);
+    s.entry("other", EntryKind::Folder);
+    s.entry("wanted", EntryKind::Folder);
+    s.honest("wanted/good", b"good");
+    s.entry("wanted/fifo", EntryKind::Fifo);
+    s.entry("wanted/link", EntryKind::Symlink { target: outside.to_str().unwrap().into() });
+    s.honest("wanted/link/file", b"hostile");
+    s.entry("wanted/stream", EntryKind::Stream);
+    s.writer.failed("cannot read \u{1b}]0;title\u{7} \u{202e}txt.exe\n\rwith lines", &mut s.out);
+    let output = get(home.path(), &["-r"], "/there/wanted", &target, s.finished());
+    let said = stderr(&output);
+    assert_eq!(code(&output), 3, "{said}");
+    for words in [
+        "cannot store .bashrc: nobody asked for it",
+        "cannot store it: nobody asked for it",
+        "cannot store other: nobody asked for it",
+        "cannot store wanted/fifo: ",
+        "cannot store wanted/link/file: ",
+        "\\u{1b}]0;title\\u{7} \\u{202e}txt.exe\\n\\rwith lines\n",
+    ] {
+        assert!(said.contains(words), "{words}: {said}");
+    }
+    assert!(!said.contains(['\u{1b}', '\u{7}', '\u{202e}', '\r']), "{said}");
+    assert_eq!(fs::read(outside.join("file")).unwrap(), b"untouched");
+    assert_eq!(entries(&target).len(), 1);
+    assert_eq!(fs::read(target.join("wanted/good")).unwrap(), b"good");
+
+    // Of a single file nothing but a file is stored, under the name that was given.
+    let mut s = Stream::default();
+    s.entry("wanted", EntryKind::Folder);
+    s.entry("wanted", EntryKind::Symlink { target: b"x".to_vec() });
+    s.honest("wanted/x", b"hostile");
+    s.honest("wanted", b"good");
+    s.honest("wanted", b"hostile");
+    let output = get(home.path(), &[], "/there/wanted", &target.join("name"), s.finished());
+    assert_eq!(code(&output), 3, "{}", stderr(&output));
+    assert_eq!(fs::read(target.join("name")).unwrap(), b"good");
+    assert_eq!(entries(&target).len(), 2);
+}
+
+#[test]
+fn names_of_any_bytes_and_lengths_arrive() {
+    use std::os::unix::ffi::OsStrExt;
+    let home = home();
+    let (a, b) = (home.path().join("a"), home.path().join("b"));
+    let longest = "x".repeat(255);
+    fs::create_dir_all(a.join(&longest)).unwrap();
+    let names = [
+        &b"new\nline"[..],
+        b"\xff\xfe\x80",
+        b"-rf",
+        b"--delete",
+        b"...",
+        b"~",
+        b"$(touch x)",
+        b"\x1b[2J",
+        "\u{202e}gpj.exe".as_bytes(),
+        b"host:file",
+        b" ",
+        b"*",
+        longest.as_bytes(),
+    ];
+    for name in names {
+        fs::write(a.join(&longest).join(OsStr::from_bytes(name)), name).unwrap();
+    }
+    let flags = [OsStr::new("-rv")];
+    for (from, to) in [(a.join("").into_os_string(), remote(&b)), (remote(&b.join("")), home.path().join("c").into())] {
+        let output = cp(home.path(), &[&flags[..], &[&*from, &*to]].concat());
+        assert_eq!(code(&output), 0, "{}", stderr(&output));
+        let said = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(said.lines().count(), names.len(), "{said}");
+        assert!(!said.contains(['\u{1b}', '\u{202e}']), "{said}");
+    }
+    assert_eq!(snapshot(&a), snapshot(&home.path().join("c")));
+    // Names that look like flags or places, from the command line.
+    let inner = a.join(&longest);
+    for name in ["-rf", "--delete", "host:file"] {
+        let mut command = cp_command(&inner, &shell(home.path()));
+        command.current_dir(&inner).arg("--").arg(format!("./{name}")).arg(remote(&home.path().join("one")));
+        let output = finish(command.spawn().unwrap());
+        assert_eq!(code(&output), 0, "{}", stderr(&output));
+        assert_eq!(fs::read(home.path().join("one")).unwrap(), name.as_bytes());
+        fs::remove_file(home.path().join("one")).unwrap();
+    }
+}
