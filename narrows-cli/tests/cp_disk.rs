@@ -271,22 +271,27 @@ const RACE: Duration = Duration::from_millis(700);
 #[test]
 fn a_link_that_takes_the_place_of_a_target_folder_leads_nothing_out() {
     let home = home();
-    let [a, b, outside] = ["a", "b", "outside"].map(|name| home.path().join(name));
+    let [a, b, outside, aside] = ["a", "b", "outside", "aside"].map(|name| home.path().join(name));
     for (folder, content) in [(a.join("d"), "copied"), (b.join("d"), "earlier"), (outside.clone(), "outside")] {
         make_folder(&folder, content);
     }
-    symlink(&outside, b.join("x")).unwrap();
+    fs::create_dir_all(outside.join("gone/sub")).unwrap();
+    fs::write(outside.join("gone/file"), "outside").unwrap();
+    symlink(&outside, &aside).unwrap();
     let before = snapshot(&outside);
     let mut round = 0;
     for (i, way) in ways(&a, &b).iter().enumerate() {
-        while_swapping(&b.join("d"), &b.join("x"), || {
+        while_swapping(&b.join("d"), &aside, || {
             round += 1;
             make_other(&a.join("d"), round);
-            let output = copy(home.path(), way);
+            // What the source does not have is looked for in folders that may be elsewhere by then.
+            fs::create_dir_all(b.join("d/gone/sub")).ok();
+            let flags = [OsStr::new("-r"), OsStr::new("--delete")];
+            let output = cp(home.path(), &[&flags[..=round as usize % 2], &[&way[0], &way[1]]].concat());
             assert!([0, 2, 3].contains(&code(&output)), "{i}: {}", stderr(&output));
         });
         assert_eq!(snapshot(&outside), before, "{i}");
-        assert!(b.join("x").is_symlink());
+        assert!(aside.is_symlink());
     }
 }
 
