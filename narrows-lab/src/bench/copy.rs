@@ -48,12 +48,17 @@ impl Work {
     }
 }
 
+/// The first of [`TOOLS`] are ours.
+const OURS: usize = 3;
 /// A tool as a line of shell: `$SRC/` is copied to `$DST/` on `127.0.0.1` by `$SSH`.
-const TOOLS: [(&str, &str); 6] = [
+const TOOLS: [(&str, &str); 9] = [
     ("narrows", "$NARROWS cp -q -r -e \"$SSH\" --remote-narrows $NARROWS $SRC/ 127.0.0.1:$DST/"),
+    ("narrows-tls", "$NARROWS cp -q -r --token-file $TOKEN $SRC/ narrows://127.0.0.1:$PORT$DST/"),
     ("narrows-nosync", "$NARROWS cp -q -r --fsync none -e \"$SSH\" --remote-narrows $NARROWS $SRC/ 127.0.0.1:$DST/"),
     ("scp", "scp -q -r -p -F none $SCP $SRC/. 127.0.0.1:$DST/"),
+    ("scp-C", "scp -C -q -r -p -F none $SCP $SRC/. 127.0.0.1:$DST/"),
     ("rsync", "rsync -a -e \"$SSH\" $SRC/ 127.0.0.1:$DST/"),
+    ("rsync-z", "rsync -a -z -e \"$SSH\" $SRC/ 127.0.0.1:$DST/"),
     ("rsync-zstd", "rsync -a --zc=zstd --zl=$LEVEL -e \"$SSH\" $SRC/ 127.0.0.1:$DST/"),
     ("tar-zstd", "tar -C $SRC -cf - . | zstd -q -1 -T0 | $SSH 127.0.0.1 \"zstd -dcq | tar -C $DST -xf -\""),
 ];
@@ -61,16 +66,17 @@ const TOOLS: [(&str, &str); 6] = [
 pub(super) fn run(args: &Args) -> Result<Value> {
     let folder = tempfile::tempdir()?;
     let sshd = Sshd::start(folder.path())?;
+    let server = Server::start(folder.path())?;
     let mut cells = Vec::new();
     for mbit in &args.links {
         let source = Sources::make(args, folder.path(), *mbit)?;
         for rtt_ms in RTTS_MS.into_iter().filter(|ms| *mbit > 0 || *ms == 0) {
             let shape = Shape { mbit: *mbit, rtt: Duration::from_millis(rtt_ms) };
-            let relay = Relay::start(sshd.port, shape)?;
+            let relays = [Relay::start(sshd.port, shape)?, Relay::start(server.port, shape)?];
             for work in
                 Work::ALL.into_iter().filter(|w| args.pools.is_empty() || args.pools.iter().any(|p| p == w.name()))
             {
-                cells.push(cell(args, &sshd, &relay, &source, work, *mbit, rtt_ms)?);
+                cells.push(cell(args, (&sshd, &server), &relays, &source, work, (*mbit, rtt_ms))?);
             }
         }
     }
@@ -79,42 +85,53 @@ pub(super) fn run(args: &Args) -> Result<Value> {
 
 fn cell(
     args: &Args,
-    sshd: &Sshd,
-    relay: &Relay,
+    (sshd, server): (&Sshd, &Server),
+    relays: &[Relay; 2],
     source: &Sources,
     work: Work,
-    mbit: u32,
-    rtt_ms: u64,
+    (mbit, rtt_ms): (u32, u64),
 ) -> Result<Value> {
     let mut seconds = vec![Vec::new(); TOOLS.len()];
     let mut bytes = vec![Vec::new(); TOOLS.len()];
+    let mut cpu = vec![Vec::new(); TOOLS.len()];
     for round in 0..args.rounds {
         for (i, (name, line)) in TOOLS.iter().enumerate() {
             // Five round trips for each file: half an hour.
-            if *name == "scp" && rtt_ms > 0 && matches!(work, Work::SmallFiles | Work::SmallFilesAgain) {
+            let small = matches!(work, Work::SmallFiles | Work::SmallFilesAgain);
+            let endless = name.starts_with("scp") && rtt_ms > 0 && small;
+            // For what their CPU costs; on fast links they take ten times as long as the others.
+            let slow = matches!(*name, "scp-C" | "rsync-z") && work != Work::File;
+            if endless || slow {
                 seconds[i].push(f64::INFINITY);
                 bytes[i].push(0);
+                cpu[i].push(f64::NAN);
                 continue;
             }
             let target = source.target(work)?;
-            relay.take_bytes();
+            let _ = relays.each_ref().map(Relay::take_bytes);
             // Without shape the relay would only cost time.
-            let port = if mbit == 0 { sshd.port } else { relay.port };
+            let port = |own, relay: &Relay| if mbit == 0 { own } else { relay.port };
+            let (ssh_port, port) = (port(sshd.port, &relays[0]), port(server.port, &relays[1]));
             let level = if mbit >= 100 || mbit == 0 { "1" } else { "3" };
             let begun = Instant::now();
-            let status = Command::new("timeout")
-                .args([PATIENCE_S, "sh", "-c", line])
+            let ran = Command::new("timeout")
+                .args([PATIENCE_S, "bash", "-c", &format!("TIMEFORMAT='%U %S'; time {{ set -e; {line}; }}")])
                 .env("NARROWS", program())
-                .env("SSH", sshd.ssh(port))
-                .env("SCP", sshd.options(port, "-P"))
+                .env("SSH", sshd.ssh(ssh_port))
+                .env("SCP", sshd.options(ssh_port, "-P"))
+                .env("PORT", port.to_string())
+                .env("TOKEN", &server.token)
                 .env("LEVEL", level)
                 .env("SRC", source.of(work))
                 .env("DST", &target)
                 .stdin(Stdio::null())
-                .status()?;
+                .output()?;
             seconds[i].push(begun.elapsed().as_secs_f64());
-            bytes[i].push(relay.take_bytes());
-            ensure!(status.success(), "{name} failed");
+            bytes[i].push(relays.iter().map(Relay::take_bytes).sum());
+            let said = String::from_utf8_lossy(&ran.stderr);
+            ensure!(ran.status.success(), "{name} failed: {said}");
+            // User and system time of this end: the tool, its shell and what it started.
+            cpu[i].push(said.lines().last().unwrap_or_default().split(' ').filter_map(|s| s.parse::<f64>().ok()).sum());
             if round == 0 {
                 let same = Command::new("diff").args(["-r", "-q"]).arg(source.of(work)).arg(&target).status()?;
                 ensure!(same.success(), "{name} copied something else");
@@ -124,24 +141,32 @@ fn cell(
     }
     let middle = |values: &[f64]| median(values.to_vec());
     let times: Vec<f64> = seconds.iter().map(|s| middle(s)).collect();
-    // The first two are ours.
-    let best = (2..TOOLS.len()).min_by(|a, b| times[*a].total_cmp(&times[*b])).context("there are peers")?;
-    println!("cp  {mbit:>4} Mbit/s {rtt_ms:>2} ms {:<11} of the best peer {:.2}", work.name(), times[0] / times[best]);
+    let best = (OURS..TOOLS.len()).min_by(|a, b| times[*a].total_cmp(&times[*b])).context("there are peers")?;
+    println!(
+        "cp  {mbit:>4} Mbit/s {rtt_ms:>2} ms {:<11} of the best peer {:.2}, by TLS {:.2}",
+        work.name(),
+        times[0] / times[best],
+        times[1] / times[best]
+    );
+    let raw_gb = source.bytes(work)? as f64 / 1e9;
     for (i, (name, _)) in TOOLS.iter().enumerate() {
         let megabytes = bytes[i].iter().sum::<u64>() as f64 / args.rounds as f64 / 1e6;
         println!(
-            "      {name:<14} {:>7.2} s  {megabytes:>7.2} MB{}",
+            "      {name:<14} {:>7.2} s  {megabytes:>7.2} MB  {:>6.1} CPU s/GB here{}",
             times[i],
+            middle(&cpu[i]) / raw_gb,
             if i == best { "  best peer" } else { "" }
         );
     }
     let tools: serde_json::Map<_, _> = TOOLS
         .iter()
-        .zip(seconds.iter().zip(&bytes))
-        .map(|((name, _), (s, b))| ((*name).to_owned(), json!({ "seconds": s, "wire_bytes": b })))
+        .zip(seconds.iter().zip(&bytes).zip(&cpu))
+        .map(|((name, _), ((s, b), c))| {
+            ((*name).to_owned(), json!({ "seconds": s, "wire_bytes": b, "sender_cpu_seconds": c }))
+        })
         .collect();
     Ok(
-        json!({ "mbit_per_s": mbit, "rtt_ms": rtt_ms, "work": work.name(), "of_best_peer": times[0] / times[best], "best_peer": TOOLS[best].0, "tools": tools }),
+        json!({ "mbit_per_s": mbit, "rtt_ms": rtt_ms, "work": work.name(), "raw_bytes": source.bytes(work)?, "of_best_peer": times[0] / times[best], "tls_of_best_peer": times[1] / times[best], "best_peer": TOOLS[best].0, "tools": tools }),
     )
 }
 
@@ -198,6 +223,11 @@ impl Sources {
         self.folder.join(work.name())
     }
 
+    fn bytes(&self, work: Work) -> Result<u64> {
+        let du = Command::new("du").args(["-sb", "--"]).arg(self.of(work)).output()?;
+        Ok(String::from_utf8_lossy(&du.stdout).split('\t').next().unwrap_or_default().parse()?)
+    }
+
     /// A folder to copy to: empty, or with the state before.
     fn target(&self, work: Work) -> Result<PathBuf> {
         let target = self.folder.join("target");
@@ -211,6 +241,37 @@ impl Sources {
         // What was written before must not be brought to the disk on somebody's time.
         ensure!(Command::new("sync").arg("-f").arg(&target).status()?.success(), "sync failed");
         Ok(target)
+    }
+}
+
+/// A `narrows serve --listen` of our own on the loopback device, for all of the file system.
+struct Server {
+    child: Child,
+    port: u16,
+    token: PathBuf,
+}
+
+impl Server {
+    fn start(folder: &Path) -> Result<Self> {
+        let token = folder.join("token");
+        let mut command = Command::new(program());
+        command.args(["serve", "--json", "--listen", "127.0.0.1:0", "--dir", "/", "--key-file"]);
+        let mut child = command.arg(folder.join("key")).stdout(Stdio::piped()).spawn()?;
+        let mut said = [0; 4096];
+        let n = child.stdout.as_mut().context("a pipe")?.read(&mut said)?;
+        let said: Value = serde_json::from_slice(&said[..n])?;
+        let text = |name: &str| said[name].as_str().context("the server says something else");
+        let port = text("listening")?.rsplit(':').next().unwrap_or_default().parse()?;
+        fs::write(&token, text("token")?)?;
+        fs::set_permissions(&token, std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
+        Ok(Self { child, port, token })
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 
