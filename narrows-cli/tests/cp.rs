@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use std::fs::{self};
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -76,6 +76,12 @@ fn a_file_goes_into_a_folder_or_gets_a_new_name() {
     let output = cp(h, &[&remote(&h.join("file")), &remote(&h.join("fetched")), h.join("both/").as_os_str()]);
     assert_eq!(code(&output), 0, "{}", stderr(&output));
     assert_eq!(entries(&h.join("both")).len(), 2);
+    // Two names of one file.
+    fs::hard_link(h.join("file"), h.join("link")).unwrap();
+    let output = cp(h, &[&remote(&h.join("file")), &remote(&h.join("link")), h.join("linked/").as_os_str()]);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    let inode = |name: &str| fs::metadata(h.join("linked").join(name)).unwrap().ino();
+    assert_eq!(inode("file"), inode("link"));
 }
 
 #[test]

@@ -38,7 +38,9 @@ impl Permitted {
     pub(super) fn allows(&self, entry: &Entry) -> bool {
         let Self::Tops { names, root, folders } = self else { return true };
         let top = entry.path.split(|b| *b == b'/').next().unwrap_or_default();
-        let file = matches!(entry.kind, EntryKind::File { .. }) && !entry.path.contains(&b'/');
+        // Two names that were asked for may be of one file.
+        let file = matches!(entry.kind, EntryKind::File { .. } | EntryKind::HardLink { .. });
+        let file = file && !entry.path.contains(&b'/');
         (*root && *folders || !entry.path.is_empty() && names.iter().any(|n| n == top)) && (*folders || file)
     }
 }
@@ -75,6 +77,8 @@ mod tests {
         assert!(!tree.allows(&folder("")) && !tree.allows(&file("other/z")) && !tree.allows(&file("dd")));
         let contents = tops(&["/there/d/"], true).unwrap();
         assert!(contents.allows(&folder("")) && contents.allows(&file("anything/in/it")));
+        let link_to_it = |path| entry(path, EntryKind::HardLink { of: 0 });
+        assert!(one.allows(&link_to_it("f")) && !one.allows(&link_to_it("g")) && !one.allows(&link_to_it("f/x")));
         assert!(tops(&["a/f", "b/f"], false).is_err());
     }
 }
