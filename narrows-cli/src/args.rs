@@ -163,6 +163,9 @@ pub(crate) struct CpArgs {
     /// Name or path of this program on the other host
     #[arg(long, value_name = "PROGRAM", default_value = "narrows")]
     pub(crate) remote_narrows: String,
+    /// Fail when the other host has no narrows, instead of copying by tar
+    #[arg(long)]
+    pub(crate) no_fallback: bool,
     /// File with the token of a narrows:// server [default: the one in $NARROWS_TOKEN]
     #[arg(long, value_name = "FILE")]
     pub(crate) token_file: Option<PathBuf>,
@@ -201,6 +204,13 @@ the path is taken as it stands, without %-escapes.
 WHAT IS KEPT
   Modes, times to the nanosecond, symbolic and hard links, holes, extended attributes, access control lists, names of any \
 bytes. Owner and group by number: the owner if this is root at the storing end or with --owner, the group where that is allowed; neither with --no-owner. What could not be kept is said.
+
+WITHOUT NARROWS THERE
+  When the other host of a copy by ssh has no narrows, files are copied by tar, with zstd if the other host has it, and that is \
+said. Everything is sent anew and gets its name when all has come: a copy that fails leaves what was there as it was, and the \
+next one begins from the start. GNU tar and bsdtar keep what is named above, others less; what is not kept is said. It needs tar \
+at both ends, and can do none of - (stdin, stdout), --dry-run, --delete, --owner, and --exclude of what is there. Set-id bits of \
+files are kept only with their owners. --no-fallback forbids it.
 
 AGAIN
   A file of the same length and time is not sent again. Every file is stored under a temporary name (.narrows-*.partial) and gets its \

@@ -10,6 +10,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use narrows::sender::Summary;
 use narrows::stream::Control;
 
+use crate::copy::fallback::Flow;
 use crate::copy::source::Progress;
 use crate::report;
 
@@ -60,6 +61,17 @@ impl Bar {
         Self::start(wanted, move || {
             let s = control.receive_summary();
             Look { done: s.raw_bytes, total: None, wire: s.wire_bytes, words: String::new() }
+        })
+    }
+
+    /// Shows a copy by tar.
+    pub(crate) fn archive(flow: &Arc<Flow>, wanted: bool) -> Self {
+        let flow = Arc::clone(flow);
+        Self::start(wanted, move || Look {
+            done: flow.raw_bytes(),
+            total: flow.total(),
+            wire: flow.wire_bytes(),
+            words: String::new(),
         })
     }
 

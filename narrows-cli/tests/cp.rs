@@ -128,7 +128,7 @@ fn wrong_use_and_missing_things_are_told() {
         narrows(h)
             .args(["cp", "-e"])
             .arg(shell(h))
-            .args(["--remote-narrows", "/no/such/narrows"])
+            .args(["--no-fallback", "--remote-narrows", "/no/such/narrows"])
             .arg(h.join("file"))
             .arg("host:x")
             .spawn()

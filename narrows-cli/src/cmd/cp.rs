@@ -1,11 +1,11 @@
 //! `narrows cp`: files and folders from here to there, or from there to here.
 
+use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -16,7 +16,7 @@ use narrows::transport::Link;
 use serde_json::json;
 
 use crate::args::CpArgs;
-use crate::copy::carrier::{self, Carrier, Reach};
+use crate::copy::carrier::{self, Carrier, NoNarrows, Reach};
 use crate::copy::carriers::{Grower, Seen};
 use crate::copy::direct::Trust;
 use crate::copy::direct::keys::Token;
@@ -32,6 +32,7 @@ use crate::host::{self, Background};
 use crate::progress::Bar;
 use crate::{files, flow, report, signals};
 
+mod fallback;
 mod stdio;
 
 use stdio::Dash;
@@ -45,9 +46,11 @@ const CHANGED: u8 = 4;
 /// The link or the other end was lost; the same command goes on.
 const LOST: u8 = 5;
 /// Failures that are told one by one; the rest is counted.
-const TOLD_MAX: u64 = 100;
+const TOLD_MAX: usize = 100;
 /// Before the name of what is removed, as rsync has it.
 const DELETING: &str = "deleting ";
+
+type Tell = Arc<dyn Fn(&str) + Send + Sync>;
 
 /// What a copy came to, whichever end stored it.
 #[derive(Default)]
@@ -93,7 +96,7 @@ fn copy(args: &CpArgs, dash: Dash) -> Result<Outcome> {
     match (dash, &places[..]) {
         (Dash::Source, [_, target]) => {
             stdio::check_name(target)?;
-            return send(args, Input::Stream(Box::new(files::stdin()?)), true, target);
+            return send(args, Input::Stream(Box::new(files::stdin()?)), true, target, &teller());
         }
         (Dash::Target, [source, _]) => return stdio::get(args, source),
         _ => {}
@@ -101,18 +104,21 @@ fn copy(args: &CpArgs, dash: Dash) -> Result<Outcome> {
     let Some((target, sources)) = places.split_last().filter(|(_, sources)| !sources.is_empty()) else {
         bail!("cp needs a source and a target");
     };
+    let tell = teller();
     let local: Vec<PathBuf> =
         sources.iter().filter_map(|p| if let Place::Local(path) = p { Some(path.clone()) } else { None }).collect();
-    if local.len() == sources.len() {
-        return put(args, &local, target);
-    }
-    let Place::Local(target) = target else {
-        bail!("both ends are remote; run narrows cp on one of the hosts, or copy in two steps");
+    let copied = match target {
+        target if local.len() == sources.len() => put(args, &local, target, &tell),
+        Place::Local(target) => get(args, sources, target, &tell),
+        _ => bail!("both ends are remote; run narrows cp on one of the hosts, or copy in two steps"),
     };
-    get(args, sources, target)
+    match copied {
+        Err(e) if e.is::<NoNarrows>() && !args.no_fallback => fallback::copy(args, sources, target, e, &tell),
+        copied => copied,
+    }
 }
 
-fn put(args: &CpArgs, sources: &[PathBuf], target: &Place) -> Result<Outcome> {
+fn put(args: &CpArgs, sources: &[PathBuf], target: &Place, tell: &Tell) -> Result<Outcome> {
     let (roots, unopened) = open_roots(sources, args.recursive);
     ensure!(!roots.is_empty(), "{}", unopened.join("; "));
     let mut tops: Vec<_> = roots.iter().map(|r| r.top().to_vec()).collect();
@@ -126,10 +132,10 @@ fn put(args: &CpArgs, sources: &[PathBuf], target: &Place) -> Result<Outcome> {
     }
     let single = sources.len() == 1 && !sources[0].is_dir();
     let input = Input::Paths { roots, unopened, filter: Filter::new(&patterns(args))? };
-    send(args, input, single, target)
+    send(args, input, single, target, tell)
 }
 
-fn send(args: &CpArgs, input: Input, single: bool, target: &Place) -> Result<Outcome> {
+fn send(args: &CpArgs, input: Input, single: bool, target: &Place, tell: &Tell) -> Result<Outcome> {
     let control = Arc::new(Control::default());
     signals::stop(&control)?;
     let task = Task::Put { target: target.path().clone(), single, store: store_options(args) };
@@ -143,7 +149,7 @@ fn send(args: &CpArgs, input: Input, single: bool, target: &Place) -> Result<Out
     let mut options = flow::send_options(&flow_args, calibration.as_ref(), args.timeout)?;
     let source = SourceOptions {
         dry_run: args.dry_run,
-        on_failure: Box::new(teller()),
+        on_failure: telling(tell),
         on_file: Box::new(names(args, "")),
         on_removed: if args.delete { Some(Box::new(names(args, DELETING))) } else { None },
     };
@@ -187,7 +193,7 @@ fn send(args: &CpArgs, input: Input, single: bool, target: &Place) -> Result<Out
     })
 }
 
-fn get(args: &CpArgs, sources: &[Place], target: &std::path::Path) -> Result<Outcome> {
+fn get(args: &CpArgs, sources: &[Place], target: &std::path::Path, tell: &Tell) -> Result<Outcome> {
     let control = Arc::new(Control::default());
     signals::stop(&control)?;
     let from = &sources[0];
@@ -208,7 +214,7 @@ fn get(args: &CpArgs, sources: &[Place], target: &std::path::Path) -> Result<Out
     let mut options = receive_options(&notes);
     options.stall_timeout = flow::seconds(args.timeout);
     let listeners = Listeners {
-        on_failure: Box::new(teller()),
+        on_failure: telling(tell),
         on_file: Box::new(names(args, "")),
         on_removed: Some(Box::new(names(args, DELETING))),
     };
@@ -338,14 +344,21 @@ fn names(args: &CpArgs, before: &'static str) -> impl Fn(&str) + Send + Sync + u
     }
 }
 
-/// Says what failed, one line each, and stops when that helps nobody any more.
-fn teller() -> impl Fn(&str) + Send + Sync {
-    let told = AtomicU64::new(0);
-    move |text| match told.fetch_add(1, Ordering::Relaxed) {
-        n if n < TOLD_MAX => report::note(text),
-        TOLD_MAX => report::note("more failures follow; they are counted at the end"),
-        _ => {}
-    }
+/// Says what failed, one line each and no line twice, and stops when that helps nobody any more.
+fn teller() -> Tell {
+    let told = Mutex::new(HashSet::new());
+    Arc::new(move |text| {
+        let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = told.len();
+        if before <= TOLD_MAX && told.insert(text.to_owned()) {
+            report::note(if before < TOLD_MAX { text } else { "more failures follow; they are counted at the end" });
+        }
+    })
+}
+
+fn telling(tell: &Tell) -> Box<dyn Fn(&str) + Send + Sync> {
+    let tell = Arc::clone(tell);
+    Box::new(move |text| tell(text))
 }
 
 fn say(args: &CpArgs, dash: Dash, o: &Outcome, elapsed: Duration) -> Result<()> {

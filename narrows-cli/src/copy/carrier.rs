@@ -23,7 +23,7 @@ use super::shown;
 use crate::{report, signals};
 
 /// How long a remote shell may go on after the copy has failed.
-const LAST_WORD: Duration = Duration::from_secs(2);
+pub(super) const LAST_WORD: Duration = Duration::from_secs(2);
 
 /// How the other end is reached.
 pub(crate) struct Reach<'a> {
@@ -34,6 +34,21 @@ pub(crate) struct Reach<'a> {
     /// How a server without a shell and this end know one another.
     pub(crate) trust: Option<&'a Trust>,
 }
+
+/// The other host was reached and has no such program; nothing was done yet.
+#[derive(Debug)]
+pub(crate) struct NoNarrows {
+    host: String,
+}
+
+impl std::fmt::Display for NoNarrows {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let host = &self.host;
+        write!(f, "there is no narrows on {host}; install it there, or say where it is with --remote-narrows")
+    }
+}
+
+impl std::error::Error for NoNarrows {}
 
 pub(crate) enum Carrier {
     Shell {
@@ -143,9 +158,7 @@ impl Carrier {
                 let host = shown(host.as_encoded_bytes());
                 Err(match status.code() {
                     // What this end saw is a lost link, which it is not.
-                    Some(127) => anyhow!(
-                        "there is no narrows on {host}; install it there, or say where it is with --remote-narrows"
-                    ),
+                    Some(127) => NoNarrows { host }.into(),
                     Some(255) => failed.context(format!("cannot reach {host}")),
                     _ => failed.context(format!("the copy with {host} failed")),
                 })
@@ -169,7 +182,7 @@ fn start_shell(command: &mut Command, host: &OsStr, program: &str, request: &Req
     Ok((Started(child), Link::pipes(input, File::from(OwnedFd::from(output)))))
 }
 
-fn shell_command(shell: &OsStr) -> Result<Command> {
+pub(super) fn shell_command(shell: &OsStr) -> Result<Command> {
     let text = shell.to_str().context("the remote shell of -e is not text")?;
     let mut words = text.split_whitespace();
     let program = words.next().context("the remote shell of -e is empty")?;
@@ -187,18 +200,18 @@ fn is_ssh(command: &Command) -> bool {
 }
 
 /// What a login shell prints before the program starts.
-fn noise(bytes: &[u8]) {
+pub(super) fn noise(bytes: &[u8]) {
     for line in bytes.split(|b| *b == b'\n').filter(|line| !line.is_empty()) {
         report::note(format_args!("remote: {}", shown(line)));
     }
 }
 
 /// A remote shell that does not outlive its copy.
-pub(crate) struct Started(Child);
+pub(crate) struct Started(pub(super) Child);
 
 impl Started {
     /// Waits a little, so that it can say what went wrong.
-    fn end_soon(&mut self) -> io::Result<ExitStatus> {
+    pub(super) fn end_soon(&mut self) -> io::Result<ExitStatus> {
         let begun = Instant::now();
         while begun.elapsed() < LAST_WORD {
             if let Some(status) = self.0.try_wait()? {

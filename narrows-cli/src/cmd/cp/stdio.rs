@@ -7,7 +7,7 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use narrows::stream::{self, Control, Notes};
 
-use super::{Outcome, receiving, start, teller};
+use super::{Outcome, receiving, start, teller, telling};
 use crate::args::CpArgs;
 use crate::copy::hello::{GetTask, Task};
 use crate::copy::outlet::Outlet;
@@ -74,7 +74,7 @@ pub(super) fn get(args: &CpArgs, source: &Place) -> Result<Outcome> {
     options.stall_timeout = flow::seconds(args.timeout);
     let target = Target::open(None)?;
     let output = target.name();
-    let outlet = Outlet::new(target.sink()?, notes, teller());
+    let outlet = Outlet::new(target.sink()?, notes, telling(&teller()));
     let (carrier, link, grower) = start(args, source, &Task::Get(what), receiving(&control))?;
     // Both on one terminal would be a mess.
     let bar = Bar::receiving(&control, !args.talk.quiet && !std::io::stdout().is_terminal());

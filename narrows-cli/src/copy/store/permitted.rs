@@ -35,7 +35,7 @@ impl Permitted {
         matches!(self, Self::Tops { names, root: false, .. } if names.len() == 1)
     }
 
-    pub(super) fn allows(&self, entry: &Entry) -> bool {
+    pub(crate) fn allows(&self, entry: &Entry) -> bool {
         let Self::Tops { names, root, folders } = self else { return true };
         let top = entry.path.split(|b| *b == b'/').next().unwrap_or_default();
         // Two names that were asked for may be of one file.

@@ -1,0 +1,42 @@
+# Packs what was asked for to stdout. Before it stands what the client sets:
+#   pack, squeeze   tar and zstd, with their flags
+#   recursive       not empty if folders are copied
+# Behind it stands for each source what it is and `look`, then `go`.
+set -f
+# macOS would pack files of its own beside those with attributes.
+export COPYFILE_DISABLE=1
+home=$PWD
+found=''
+set --
+
+# $path is the source, $folder what tar changes to for it. Sets $is: y found, n not there, d a folder and -r was not given.
+look() {
+  is=y
+  if [ ! -e "$path" ]; then
+    is=n
+    # A link is copied wherever it leads, unless it stands for its file.
+    [ -z "$recursive" ] || [ ! -L "$path" ] || is=y
+  elif [ -z "$recursive" ] && [ -d "$path" ]; then
+    is=d
+  fi
+  found=$found$is
+  # Each -C of tar is relative to the one before.
+  case $folder in /*) ;; *) folder=$home/$folder ;; esac
+}
+
+go() {
+  printf '\nnarrows-tar found %s\n' "$found"
+  [ $# -gt 0 ] || exit 0
+  exec 5>&1
+  # Of both programs the status counts.
+  status=$({
+    { pack "$@" </dev/null 3>&- 5>&-; echo "t$?" >&3; } | squeeze 3>&- >&5
+    echo "z$?" >&3
+  } 3>&1)
+  case $status in
+    t0?z0) exit 0 ;;
+    t1?z0) exit 11 ;;
+    t2?z0) exit 12 ;;
+    *) exit 13 ;;
+  esac
+}

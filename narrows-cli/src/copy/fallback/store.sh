@@ -1,0 +1,128 @@
+# Unpacks what comes in beside the target, and gives everything its name when all has come. Before it stands what the
+# client sets:
+#   target          where to; $parent and $name are its two parts
+#   folder          not empty if the target is a folder whatever is there
+#   own             the name that a single file comes with
+#   work            name of a folder for this copy
+#   contents        not empty if the target itself gets mode and times of a folder that is copied
+#   owner           not empty if owners are kept where this is root
+#   fsync           not empty if everything is brought to the disk
+#   unpack, unsqueeze, pack_folders    tar and zstd, with their flags
+# What it says begins with narrows-tar: `cannot` and `lost` are shown and the copy goes on, `fails` and `done` end it.
+say() { printf 'narrows-tar %s\n' "$1"; }
+fail() {
+  say "fails $1"
+  exit 1
+}
+one_line() { printf %s "$1" | tr '[:cntrl:]' '?'; }
+
+made='' rename=''
+if [ -d "$target" ]; then
+  into=$target
+elif [ -n "$folder" ]; then
+  why=$(mkdir "$target" 2>&1) || fail "$(one_line "$why")"
+  into=$target made=yes
+else
+  into=$parent rename=$name
+  [ -d "$into" ] || fail "there is no folder $(one_line "$into")"
+fi
+work=$into/$work
+why=$(mkdir -m 700 "$work" 2>&1) || {
+  [ -z "$made" ] || rmdir "$target"
+  fail "$(one_line "$why")"
+}
+clean() {
+  [ ! -d "$work" ] || find "$work" -type d ! -perm -700 -exec chmod u+rwx {} \;
+  rm -rf "$work"
+  [ -z "$made" ] || rmdir "$target" 2>/dev/null
+  return 0
+}
+trap clean EXIT
+trap 'exit 1' HUP INT PIPE TERM
+mkdir "$work/new" || exit 1
+
+# Where even root cannot give files away, tar would fail at every file.
+keep=-o
+if [ -n "$owner" ] && [ "$(id -u)" = 0 ]; then
+  : >"$work/owned"
+  if chown 1:1 "$work/owned" 2>/dev/null; then keep=''; else say 'lost owner of all'; fi
+fi
+
+# Of both programs the status counts. What tar leaves unread behind the archive is taken away, or zstd would fail.
+status=$({
+  { unsqueeze 3>&-; echo "z$?" >&3; } | {
+    unpack $keep -C "$work/new" 3>&- >&2
+    status=$?
+    echo "t$status" >&3
+    [ $status -ne 0 ] || cat >/dev/null
+  }
+} 3>&1)
+case $status in *t0*) ;; *) fail 'tar failed there, and nothing was stored' ;; esac
+case $status in *z0*) ;; *) fail 'what arrived is damaged or cut short, and nothing was stored' ;; esac
+
+# A program that runs as somebody must not run as somebody else.
+if [ -n "$keep" ]; then
+  bits=$(find "$work/new" -type f \( -perm -4000 -o -perm -2000 \) -exec chmod ug-s {} \; -print)
+  [ -z "$bits" ] || say 'lost set-id bits'
+fi
+
+# What is in the way of something is told, and that stays out; the rest is stored.
+clash() {
+  say "cannot store $(one_line "${2#"$into"/}"): $3"
+  [ -w "${1%/*}" ] || chmod u+rwx "${1%/*}"
+  find "$1" -type d ! -perm -700 -exec chmod u+rwx {} \;
+  # The folder that it came in shall keep its time.
+  touch -r "${1%/*}" "$work/time"
+  rm -rf "$1"
+  touch -r "$work/time" "${1%/*}"
+}
+check() {
+  for one in "$1"/* "$1"/.[!.]* "$1"/..?*; do
+    there=$2/${one##*/}
+    if [ -d "$one" ] && [ ! -L "$one" ]; then
+      if [ -L "$there" ]; then
+        clash "$one" "$there" 'a symbolic link is in the way; remove it, or copy to where it leads'
+      elif [ -d "$there" ]; then
+        check "$one" "$there"
+      elif [ -e "$there" ]; then
+        clash "$one" "$there" 'a file of that name is in the way'
+      fi
+    elif [ -d "$there" ] && [ ! -L "$there" ] && { [ -e "$one" ] || [ -L "$one" ]; }; then
+      clash "$one" "$there" 'a folder of that name is in the way'
+    fi
+  done
+}
+merge() {
+  { [ -w "$2" ] && [ -x "$2" ]; } || chmod u+rwx "$2"
+  for one in "$1"/* "$1"/.[!.]* "$1"/..?*; do
+    there=$2/${one##*/}
+    if [ -d "$one" ] && [ ! -L "$one" ] && [ -d "$there" ] && [ ! -L "$there" ]; then merge "$one" "$there"; fi
+  done
+  # Many names at once. What could not be moved is told by mv, and its folder is not empty afterwards.
+  find "$1/." ! -name . -prune -exec sh -c 'exec mv -f "$@" "$0"' "$2/" {} +
+  rmdir "$1" || moved=
+}
+sync_all() { [ -z "$fsync" ] || sync -f "$1" 2>/dev/null || sync; }
+
+[ -z "$rename" ] || [ "$rename" = "$own" ] || mv -f "$work/new/$own" "$work/new/$rename" || fail 'nothing was stored'
+check "$work/new" "$into"
+# Moving changes modes and times of folders; they are packed and, at the end, unpacked over what is there.
+if [ -n "$contents" ]; then set --; else set -- ! -name .; fi
+folders=yes
+(cd "$work/new" && pack_folders "$@") >"$work/folders" || folders=
+exec 4<"$work/folders"
+find "$work/new" -type d ! -perm -700 -exec chmod u+rwx {} \;
+sync_all "$work/new"
+moved=yes
+merge "$work/new" "$into"
+if [ -z "$moved" ]; then
+  say 'cannot move all that arrived to its place'
+  # Unpacked over what is in the way they would take its place.
+  folders=
+fi
+made=
+clean
+if [ -n "$folders" ]; then unpack $keep -C "$into" <&4 >&2 || folders=; fi
+[ -n "$folders" ] || say 'lost modes and times of folders'
+sync_all "$into"
+say 'done'

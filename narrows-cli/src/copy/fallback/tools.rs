@@ -1,0 +1,168 @@
+//! Which tar and which zstd the ends have, and with what flags they understand one another.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+
+/// Asks a host for its tools, in the words of a POSIX shell.
+pub(super) const ASK: &str = include_str!("ask.sh");
+/// What a script says to this program begins with it.
+pub(super) const MARK: &str = "narrows-tar ";
+/// Attributes that `cp` keeps too; without these flags GNU tar sets only those of users.
+const GNU_XATTRS: [&str; 5] = [
+    "--acls",
+    "--xattrs",
+    "--xattrs-include=user.*",
+    "--xattrs-include=trusted.*",
+    "--xattrs-include=security.capability",
+];
+/// The level costs about as much as ssh's encryption.
+pub(super) const LEVEL: i32 = 3;
+
+/// By them tar reads names, separated by zero bytes, from the file that follows.
+pub(super) const LIST_FLAGS: [&str; 2] = ["--no-recursion", "--null"];
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Gnu,
+    /// bsdtar of libarchive, as on macOS and FreeBSD.
+    Bsd,
+    /// Such as that of busybox: it knows old formats and few flags.
+    Other,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Tools {
+    pub(super) kind: Kind,
+    xattrs: bool,
+    pub(super) zstd: bool,
+}
+
+impl Tools {
+    /// What this host has.
+    pub(super) fn here() -> Result<Self> {
+        let mut sh = Command::new("sh");
+        sh.arg("-c").arg(ASK).stdin(Stdio::null()).stderr(Stdio::null());
+        let said = sh.output().context("cannot start sh")?;
+        let said = String::from_utf8_lossy(&said.stdout);
+        let found = said.lines().find_map(|line| line.strip_prefix(MARK)?.strip_prefix("has "));
+        let found = Self::parse(found.context("sh on this host does not work")?)?;
+        found.context("there is no tar on this host; install it")
+    }
+
+    /// `gnu yes yes`; nothing if there is no tar.
+    pub(super) fn parse(said: &str) -> Result<Option<Self>> {
+        let words: Vec<_> = said.split_ascii_whitespace().collect();
+        let [tar, xattrs, zstd] = words[..] else { bail!("the remote shell says something else than was asked") };
+        let kind = match tar {
+            "gnu" => Kind::Gnu,
+            "bsd" => Kind::Bsd,
+            "none" => return Ok(None),
+            _ => Kind::Other,
+        };
+        Ok(Some(Self { kind, xattrs: xattrs == "yes", zstd: zstd == "yes" }))
+    }
+
+    /// Flags that pack all that both ends know.
+    pub(super) fn pack_flags(self, to: Self) -> Vec<&'static str> {
+        let newer = to.kind != Kind::Other;
+        let mut flags = match (self.kind, newer) {
+            // The times of access and change, which nobody can set, would take a third of the room.
+            (Kind::Gnu, true) => vec!["--format=posix", "--pax-option=delete=atime,delete=ctime", "--sparse"],
+            (Kind::Gnu, false) => vec!["--format=gnu"],
+            (Kind::Bsd, true) => vec!["--format=pax"],
+            (Kind::Bsd, false) => vec!["--format=gnutar"],
+            (Kind::Other, _) => return Vec::new(),
+        };
+        flags.push("--numeric-owner");
+        if self.kind == Kind::Gnu {
+            // It would take a backslash in a name for the beginning of an escape.
+            flags.push("--no-unquote");
+        }
+        flags.extend(self.xattr_flags(to));
+        flags
+    }
+
+    pub(super) fn unpack_flags(self, from: Self) -> Vec<&'static str> {
+        let mut flags = match self.kind {
+            // A clock that goes wrong would give a line for each file.
+            Kind::Gnu => vec!["--numeric-owner", "--no-unquote", "--delay-directory-restore", "--warning=no-timestamp"],
+            Kind::Bsd => vec!["--numeric-owner"],
+            Kind::Other => Vec::new(),
+        };
+        flags.extend(self.xattr_flags(from));
+        flags
+    }
+
+    fn xattr_flags(self, other: Self) -> &'static [&'static str] {
+        match self.kind {
+            _ if !(self.xattrs && other.xattrs) => &[],
+            Kind::Gnu => &GNU_XATTRS,
+            _ => &GNU_XATTRS[..2],
+        }
+    }
+
+    /// What gets lost on the way to a host with other tools.
+    pub(super) fn losses(self, to: Self) -> Option<&'static str> {
+        match (self.kind, to.kind) {
+            (_, Kind::Other) => {
+                Some("times of folders, parts of seconds, extended attributes, access control lists, holes")
+            }
+            (Kind::Other, _) => Some("parts of seconds, extended attributes, access control lists, holes"),
+            _ if self.xattrs && to.xattrs => None,
+            _ => Some("extended attributes, access control lists"),
+        }
+    }
+
+    /// Shell functions for `store.sh` at the host that has these tools.
+    pub(super) fn store_functions(self, from: Self) -> String {
+        let pack_folders = match self.kind {
+            Kind::Other => "find . \"$@\" -type d -exec tar -c -f - --no-recursion {} +".to_owned(),
+            _ => {
+                let flags = quoted_all(&[&self.pack_flags(self)[..], &LIST_FLAGS].concat());
+                format!("find . \"$@\" -type d -print0 | tar -c -f -{flags} -T -")
+            }
+        };
+        format!(
+            "unsqueeze() {{ {}; }}\nunpack() {{ tar -x -p -f -{} \"$@\"; }}\npack_folders() {{ {pack_folders}; }}\n",
+            if self.zstd { "zstd -q -d -c" } else { "cat" },
+            quoted_all(&self.unpack_flags(from)),
+        )
+    }
+
+    /// Shell functions for `pack.sh` at the host that has these tools.
+    pub(super) fn pack_functions(self, to: Self, follow: bool) -> String {
+        format!(
+            "pack() {{ tar -c -f -{}{} \"$@\"; }}\nsqueeze() {{ {}; }}\n",
+            quoted_all(&self.pack_flags(to)),
+            if follow { " -h" } else { "" },
+            if self.zstd { format!("zstd -q -{LEVEL} -T0 -c") } else { "cat".to_owned() },
+        )
+    }
+}
+
+fn quoted_all(flags: &[&str]) -> String {
+    flags.iter().map(|flag| format!(" '{flag}'")).collect()
+}
+
+/// `name='value'` for a shell, whatever bytes are in the value.
+pub(super) fn assignment(name: &str, value: &[u8], to: &mut Vec<u8>) {
+    to.extend_from_slice(name.as_bytes());
+    to.extend_from_slice(b"='");
+    for &byte in value {
+        match byte {
+            b'\'' => to.extend_from_slice(b"'\\''"),
+            _ => to.push(byte),
+        }
+    }
+    to.extend_from_slice(b"'\n");
+}
+
+/// A path that no program takes for a flag.
+pub(super) fn flag_safe(path: &OsStr) -> Vec<u8> {
+    let bytes = path.as_bytes();
+    let prefix = if bytes.starts_with(b"/") { &b""[..] } else { b"./" };
+    [prefix, bytes].concat()
+}
