@@ -1,18 +1,23 @@
-//! `narrows cp` whose ends are killed at any moment: nothing half appears, and the same command completes the copy.
+//! `narrows cp` whose ends are killed or interrupted at any moment: nothing half appears, and the same command completes the
+//! copy.
 
 use std::collections::HashMap;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs;
+use std::io::Write;
 use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
+use std::process::Child;
 use std::time::{Duration, Instant};
 
+use rustix::fs::OFlags;
 use rustix::process::{Pid, Signal, kill_process};
 
 mod common;
 
 use common::copies::*;
-use common::relay::await_that;
+use common::relay::{Hold, Relay, await_that};
 use common::*;
 
 /// Of each direction.
@@ -149,4 +154,70 @@ fn a_push_that_is_killed_at_any_moment_is_completed_by_the_same_command() {
 #[test]
 fn a_pull_that_is_killed_at_any_moment_is_completed_by_the_same_command() {
     kill_in_rounds(true);
+}
+
+/// Interrupts a copy in the middle of a long file, and completes it.
+fn interrupt(pull: bool) {
+    let home = home();
+    let (a, b) = (home.path().join("a"), home.path().join("b"));
+    let content = random(40 << 20);
+    fs::write(&a, &content).unwrap();
+    let middle = 12 << 20;
+    let relay = Relay::new(home.path(), if pull { Hold::Down(middle) } else { Hold::Up(middle) });
+    let args: [OsString; 2] = if pull { [remote(&a), b.clone().into()] } else { [a.clone().into(), remote(&b)] };
+    let mut copy = cp_command(home.path(), &relay.shell());
+    copy.args(&args);
+    let partial = home.path().join(format!(".narrows-{}.partial", &blake3::hash(b"b").to_hex()[..24]));
+    let kept = || fs::metadata(&partial).map_or(0, |m| m.len());
+    let stands = |_: &Child| {
+        relay.await_held();
+        await_that("the storing end to take what came", || kept() > middle / 2);
+    };
+    let output = relay.run(copy, stands, |client| signal(client, "-INT"));
+    assert_eq!(output.status.signal(), Some(2), "{}", stderr(&output));
+    assert!(stderr(&output).contains("interrupted\n"), "{}", stderr(&output));
+    await_that("the server to end", || relay.server().is_none_or(|server| !is_alive(server)));
+    assert!(kept() > middle / 2 && !b.exists(), "what came is kept under another name");
+    let args = [OsStr::new("--json"), &args[0], &args[1]];
+    let json = json(&cp(home.path(), &args));
+    assert!(fs::read(&b).unwrap() == content);
+    assert!(json["wire_bytes"].as_u64().unwrap() < content.len() as u64 - middle / 2, "{json}");
+    assert_eq!(partials(home.path()), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn a_push_that_is_interrupted_keeps_what_came() {
+    interrupt(false);
+}
+
+#[test]
+fn a_pull_that_is_interrupted_keeps_what_came() {
+    interrupt(true);
+}
+
+#[test]
+fn a_second_signal_ends_a_copy_that_is_stuck() {
+    let home = home();
+    fs::write(home.path().join("file"), "x").unwrap();
+    let silent = home.path().join("silent");
+    fs::write(&silent, "#!/bin/sh\nexec sleep 20\n").unwrap();
+    fs::set_permissions(&silent, fs::Permissions::from_mode(0o755)).unwrap();
+    // Nobody reads what the program says, so it can not even say that it was interrupted.
+    let (unread, full) = std::io::pipe().unwrap();
+    rustix::fs::fcntl_setfl(&full, OFlags::NONBLOCK).unwrap();
+    while (&full).write(&[0]).is_ok() {}
+    rustix::fs::fcntl_setfl(&full, OFlags::empty()).unwrap();
+    let mut copy = cp_command(home.path(), &silent);
+    copy.arg(home.path().join("file")).arg(remote(Path::new("/x"))).stderr(full);
+    let mut child = copy.spawn().unwrap();
+    std::thread::sleep(Duration::from_millis(200));
+    signal(&child, "-INT");
+    std::thread::sleep(Duration::from_millis(2500));
+    assert!(child.try_wait().unwrap().is_none(), "it is stuck");
+    let begun = Instant::now();
+    signal(&child, "-INT");
+    let output = finish(child);
+    assert_eq!(output.status.signal(), Some(2));
+    assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
+    drop(unread);
 }

@@ -29,7 +29,7 @@ fn copy_scanned(home: &Path, a: &Path, b: &Path, pull: bool, meanwhile: impl FnO
     let [from, to] = places(&a.join(""), b, pull);
     let mut copy = cp_command(home, &relay.shell());
     copy.arg("-r").args([from, to]);
-    relay.run(copy, |client| relay.await_scanned(client, pull), meanwhile)
+    relay.run(copy, |client| relay.await_scanned(client, pull), |_| meanwhile())
 }
 
 /// Copies one long file; `meanwhile` runs when its first part went over.
@@ -37,7 +37,7 @@ fn copy_begun(home: &Path, a: &Path, b: &Path, pull: bool, meanwhile: impl FnOnc
     let relay = Relay::new(home, if pull { Hold::Down(BEGUN) } else { Hold::Up(BEGUN) });
     let mut copy = cp_command(home, &relay.shell());
     copy.args(places(a, b, pull));
-    relay.run(copy, |_| relay.await_held(), meanwhile)
+    relay.run(copy, |_| relay.await_held(), |_| meanwhile())
 }
 
 fn append(path: &Path, bytes: &[u8]) {

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output};
 use std::time::{Duration, Instant};
 
+use rustix::process::Pid;
+
 use super::{PATIENCE, finish};
 
 /// Runs the command of its arguments here, and holds what one end says behind so many bytes.
@@ -52,12 +54,19 @@ impl Relay {
     }
 
     /// Runs a copy of this shell's; `meanwhile` runs when the link stands still and `ready` says so.
-    pub(crate) fn run(&self, mut copy: Command, ready: impl FnOnce(&Child), meanwhile: impl FnOnce()) -> Output {
-        let mut copy = Guard(Some(copy.spawn().unwrap()));
-        copy.0.as_ref().map(ready);
-        meanwhile();
+    pub(crate) fn run(&self, mut copy: Command, ready: impl FnOnce(&Child), meanwhile: impl FnOnce(&Child)) -> Output {
+        // A second carrier would go another way.
+        let mut copy = Guard(Some(copy.args(["--carriers", "1"]).spawn().unwrap()));
+        if let Some(client) = &copy.0 {
+            ready(client);
+            meanwhile(client);
+        }
         self.release();
         finish(copy.0.take().unwrap())
+    }
+
+    pub(crate) fn server(&self) -> Option<Pid> {
+        Pid::from_raw(fs::read_to_string(self.folder.join("server")).ok()?.trim().parse().ok()?)
     }
 
     /// Waits until so many bytes went through.
@@ -69,9 +78,9 @@ impl Relay {
     pub(crate) fn await_scanned(&self, client: &Child, pull: bool) {
         let mut seen = 0;
         await_that("the scan to end", || {
-            let told = fs::read_to_string(self.folder.join("server"));
-            let sender = if pull { told.unwrap_or_default() } else { client.id().to_string() };
-            let threads: Vec<(String, String)> = fs::read_dir(format!("/proc/{}/task", sender.trim()))
+            let sender = if pull { self.server() } else { Some(Pid::from_child(client)) };
+            let sender = sender.map_or(0, |sender| sender.as_raw_nonzero().get());
+            let threads: Vec<(String, String)> = fs::read_dir(format!("/proc/{sender}/task"))
                 .into_iter()
                 .flatten()
                 .filter_map(|task| {
