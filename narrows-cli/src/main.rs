@@ -6,6 +6,7 @@ use clap::Parser;
 use narrows::ErrorKind;
 
 mod args;
+mod bound;
 mod cmd;
 mod copy;
 mod files;

@@ -117,12 +117,12 @@ impl Bar {
     }
 }
 
-/// indicatif leaves colours out by itself when NO_COLOR is set.
+/// One line: what does not fit is cut off. indicatif leaves colours out by itself when NO_COLOR is set.
 fn style(length_known: bool) -> ProgressStyle {
     let template = if length_known {
-        "{bar:24.cyan} {binary_bytes}/{binary_total_bytes} {msg} ETA {eta}"
+        "{bar:16.cyan} {binary_bytes}/{binary_total_bytes} ETA {eta} {wide_msg}"
     } else {
-        "{spinner} {binary_bytes} {msg} {elapsed}"
+        "{spinner} {binary_bytes} {elapsed} {wide_msg}"
     };
     ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
 }

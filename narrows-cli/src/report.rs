@@ -10,6 +10,7 @@ use narrows::receiver::RecvSummary;
 use narrows::sender::Summary;
 use serde_json::{Value, json};
 
+use crate::bound::Bound;
 use crate::copy::shown;
 use crate::files::StdoutClosed;
 
@@ -65,20 +66,42 @@ pub(crate) fn bytes(n: f64) -> String {
     format!("{n:.0} B")
 }
 
-/// `64.0 MiB in 1.20 s: 53.3 MiB/s, ratio 3.42; 78 % zstd:level=1, 22 % lz4; bound by the link 91 %`
+/// `64.0 MiB in 1.20 s, 53.3 MiB/s; wire 18.7 MiB, ratio 3.42; 78 % zstd:level=1, 22 % lz4; bound by the link 91 %`
 pub(crate) fn line(s: &Summary, elapsed: Duration) -> String {
-    let seconds = elapsed.as_secs_f64();
-    let raw = s.raw_bytes as f64;
-    let mut line =
-        format!("{} in {seconds:.2} s: {}/s, ratio {:.2}", bytes(raw), bytes(raw / seconds.max(1e-9)), s.ratio());
-    let mix = mix_words(s);
-    if !mix.is_empty() {
-        line += &format!("; {mix}");
+    let parts = [
+        Some(amount(s.raw_bytes, elapsed)),
+        Some(wire(s.raw_bytes, s.wire_bytes)),
+        Some(mix_words(s)),
+        Bound::of_sending(s, 0, false).words(elapsed),
+    ];
+    join(parts)
+}
+
+/// What is said in one line, if there is something to say.
+pub(crate) fn join(parts: impl IntoIterator<Item = Option<String>>) -> String {
+    parts.into_iter().flatten().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ")
+}
+
+/// `64.0 MiB in 1.20 s, 53.3 MiB/s`
+pub(crate) fn amount(raw: u64, elapsed: Duration) -> String {
+    let goodput = raw as f64 / elapsed.as_secs_f64().max(1e-9);
+    format!("{} in {}, {}/s", bytes(raw as f64), time(elapsed), bytes(goodput))
+}
+
+/// `wire 18.7 MiB, ratio 3.42`
+pub(crate) fn wire(raw: u64, wire: u64) -> String {
+    format!("wire {}, ratio {:.2}", bytes(wire as f64), raw as f64 / wire.max(1) as f64)
+}
+
+/// Three digits, or so.
+fn time(elapsed: Duration) -> String {
+    let seconds = elapsed.as_secs();
+    match seconds {
+        0..10 => format!("{:.2} s", elapsed.as_secs_f64()),
+        10..60 => format!("{:.1} s", elapsed.as_secs_f64()),
+        60..3600 => format!("{} min {:02} s", seconds / 60, seconds % 60),
+        _ => format!("{} h {:02} min", seconds / 3600, seconds / 60 % 60),
     }
-    if let Some((what, share)) = bounds(s).into_iter().max_by(|a, b| a.1.total_cmp(&b.1)).filter(|b| b.1 > 0.0) {
-        line += &format!("; bound by the {what} {:.0} %", 100.0 * share);
-    }
-    line
 }
 
 /// Methods by share of the raw bytes, the largest first.
@@ -89,15 +112,6 @@ pub(crate) fn mix_words(s: &Summary) -> String {
     let words: Vec<_> =
         rows.iter().filter(|r| share(r.0) >= 0.5).take(4).map(|r| format!("{:.0} % {}", share(r.0), r.1)).collect();
     words.join(", ")
-}
-
-/// Where the time of a sending flow went, as shares.
-fn bounds(s: &Summary) -> [(&'static str, f64); 4] {
-    let receiver = s.receiver_limited_ns.min(s.link_busy_ns);
-    let parts =
-        [("link", s.link_busy_ns - receiver), ("CPU", s.link_dry_ns), ("receiver", receiver), ("source", s.idle_ns)];
-    let all: u64 = parts.iter().map(|p| p.1).sum();
-    parts.map(|(what, ns)| (what, ns as f64 / all.max(1) as f64))
 }
 
 pub(crate) fn send_json(s: &Summary, elapsed: Duration) -> Value {
@@ -114,8 +128,7 @@ pub(crate) fn send_json(s: &Summary, elapsed: Duration) -> Value {
             })
         })
         .collect();
-    let [link, cpu, receiver, source] = bounds(s).map(|b| b.1);
-    json!({
+    let mut json = json!({
         "raw_bytes": s.raw_bytes,
         "wire_bytes": s.wire_bytes,
         "ratio": s.ratio(),
@@ -123,17 +136,21 @@ pub(crate) fn send_json(s: &Summary, elapsed: Duration) -> Value {
         "goodput_bytes_per_s": s.raw_bytes as f64 / seconds.max(1e-9),
         "frames": s.frames,
         "mix": mix,
-        "bound_by": { "link": link, "cpu": cpu, "receiver": receiver, "source": source },
         "encode_cpu_ns": s.encode_cpu_ns,
         "decode_cpu_ns": s.decode_cpu_ns,
         "link_busy_ns": s.link_busy_ns,
         "link_dry_ns": s.link_dry_ns,
+        "idle_ns": s.idle_ns,
+        "confirm_ns": s.confirm_ns,
+        "receiver_limited_ns": s.receiver_limited_ns,
         "receiver_blocked_ns": s.receiver_blocked_ns,
         "rate_bytes_per_s": s.rate_bytes_per_s,
         "rescued_blocks": s.rescued_blocks,
         "probed_blocks": s.probed_blocks,
         "memory_peak_bytes": s.memory_peak,
-    })
+    });
+    Bound::of_sending(s, 0, false).put(&mut json);
+    json
 }
 
 pub(crate) fn receive_json(s: &RecvSummary, elapsed: Duration) -> Value {
@@ -155,14 +172,13 @@ pub(crate) fn receive_json(s: &RecvSummary, elapsed: Duration) -> Value {
         "frames": s.frames,
         "mix": mix,
         "decode_cpu_ns": s.decode_cpu_ns,
+        "sink_ns": s.sink_ns,
+        "commit_ns": s.commit_ns,
     })
 }
 
 pub(crate) fn receive_line(s: &RecvSummary, elapsed: Duration) -> String {
-    let seconds = elapsed.as_secs_f64();
-    let raw = s.raw_bytes as f64;
-    let ratio = raw / s.wire_bytes.max(1) as f64;
-    format!("{} in {seconds:.2} s: {}/s, ratio {ratio:.2}", bytes(raw), bytes(raw / seconds.max(1e-9)))
+    join([Some(amount(s.raw_bytes, elapsed)), Some(wire(s.raw_bytes, s.wire_bytes))])
 }
 
 #[cfg(test)]
@@ -178,6 +194,13 @@ mod tests {
         assert_eq!(one_line(&error), "cannot send this: input or output failed: No space left on device");
         let told = anyhow::anyhow!("the receiver failed: \u{202e}\u{9b}2J");
         assert_eq!(one_line(&told), "the receiver failed: \\u{202e}\\u{9b}2J");
+    }
+
+    #[test]
+    fn times_are_as_long_as_they_matter() {
+        let words = |ms| time(Duration::from_millis(ms));
+        assert_eq!([words(0), words(1204), words(12_040)], ["0.00 s", "1.20 s", "12.0 s"]);
+        assert_eq!([words(185_900), words(3_725_000)], ["3 min 05 s", "1 h 02 min"]);
     }
 
     #[test]

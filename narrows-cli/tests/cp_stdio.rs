@@ -338,6 +338,43 @@ fn in_folder(home: &Path, args: &[&str]) -> Child {
 }
 
 #[test]
+fn what_the_copy_waited_for_is_named() {
+    let home = home();
+    let path = home.path().join("file");
+    // A source that is slow.
+    let mut child =
+        dash(home.path(), &["--json", "-"].map(OsStr::new)).arg(&path).stdin(Stdio::piped()).spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    for _ in 0..10 {
+        stdin.write_all(&[7; 1000]).unwrap();
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    drop(stdin);
+    let source = json(&finish(child));
+    assert_eq!(source["bound_by"], "source", "{source}");
+    // A method that is.
+    fs::write(&path, text(5 << 20)).unwrap();
+    let flags = ["--json", "--policy", "fixed:xz:level=9", "-T", "1"].map(OsStr::new);
+    let mut slow = dash(home.path(), &flags);
+    slow.args([&path.clone().into(), &remote(&home.path().join("copy"))]);
+    let cpu = json(&finish(slow.spawn().unwrap()));
+    assert_eq!(cpu["bound_by"], "cpu", "{cpu}");
+    // A reader of stdout.
+    fs::write(&path, random(6 << 20)).unwrap();
+    let mut child = dash(home.path(), &["--json"].map(OsStr::new)).arg(remote(&path)).arg("-").spawn().unwrap();
+    let mut stdout = child.stdout.take().unwrap();
+    let mut piece = vec![0; 64 << 10];
+    while stdout.read(&mut piece).unwrap() > 0 {
+        std::thread::sleep(Duration::from_millis(8));
+    }
+    let output = finish(child);
+    let reader: serde_json::Value = serde_json::from_str(stderr(&output).lines().last().unwrap()).unwrap();
+    assert_eq!(reader["bound_by"], "stdout", "{reader}");
+    let shares = reader["bound_shares"].as_object().unwrap();
+    assert!((shares.values().map(|s| s.as_f64().unwrap()).sum::<f64>() - 1.0).abs() < 1e-6, "{reader}");
+}
+
+#[test]
 fn talk_goes_where_the_data_is_not() {
     let home = home();
     let path = home.path().join("file");

@@ -88,6 +88,10 @@ pub struct RecvSummary {
     pub wire_bytes: u64,
     pub frames: u64,
     pub decode_cpu_ns: u64,
+    /// Time in which the reader of the raw bytes did not take more, and in which it stored them at the end; counted by the
+    /// driver, when all is over.
+    pub sink_ns: u64,
+    pub commit_ns: u64,
     /// What came how: by codec, in order of first use.
     pub mix: Vec<RecvMixRow>,
 }

@@ -463,7 +463,12 @@ impl Sender {
             self.gathered > 0 || self.handed < self.queue.len() || self.wire_total > self.link.accepted_bytes();
         let busy_until_ns = if own_work { now_ns } else { self.link.dry_at_ns().clamp(self.now_ns, now_ns) };
         self.busy_ns += busy_until_ns - self.now_ns;
-        self.summary.idle_ns += now_ns - busy_until_ns;
+        let rest_ns = now_ns - busy_until_ns;
+        if self.is_drained() {
+            self.summary.confirm_ns += rest_ns;
+        } else {
+            self.summary.idle_ns += rest_ns;
+        }
         if !own_work {
             self.pending_since_ns = now_ns;
         }

@@ -131,6 +131,17 @@ fn an_hour_of_silence_is_not_busy_time() {
 }
 
 #[test]
+fn time_until_the_receiver_has_stored_all_is_not_the_source_s() {
+    let mut w = World::new(fixed(Method::STORE, 128 << 10, false), config(2), Conditions::steady(100.0));
+    w.send_all(&text(100_000, 1));
+    let idle_ns = w.sender.summary().idle_ns;
+    let stored = w.receiver.close_message(None);
+    w.sender.receive(&stored, w.now_ns + 60 * SECOND).unwrap();
+    let summary = w.sender.summary();
+    assert!(summary.confirm_ns > 59 * SECOND && summary.idle_ns == idle_ns, "{summary:?}");
+}
+
+#[test]
 fn a_late_block_is_taken_over_and_arrives_once() {
     let data = text(600_000, 9);
     let choose = |_: &View<'_>| Choice::new(DEFAULT_METHODS[11], 100_000);

@@ -11,11 +11,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use narrows::codec::Method;
 use narrows::policy::PolicySpec;
+use narrows::receiver::RecvSummary;
 use narrows::stream::{self, Control, Notes};
 use narrows::transport::Link;
 use serde_json::json;
 
 use crate::args::CpArgs;
+use crate::bound::{Bound, Part};
 use crate::copy::carrier::{self, Carrier, NoNarrows, Reach};
 use crate::copy::carriers::{Grower, Seen};
 use crate::copy::direct::Trust;
@@ -179,6 +181,16 @@ fn send(args: &CpArgs, input: Input, single: bool, target: &Place, tell: &Tell) 
     let (summary, policy) = sent.context("the copy has no result; this is a bug")?;
     host::refresh(calibration, &policy.learned(), args.talk.verbose);
     let p = progress();
+    let within_host = matches!(target, Place::Local(_));
+    let bound = Bound::of_sending(&summary, p.answers_ns, within_host);
+    let mut json = report::send_json(&summary, elapsed);
+    bound.put(&mut json);
+    let parts = [
+        Some(report::amount(summary.raw_bytes, elapsed)),
+        (!within_host).then(|| report::wire(summary.raw_bytes, summary.wire_bytes)),
+        args.talk.verbose.then(|| report::mix_words(&summary)),
+        bound.words(elapsed),
+    ];
     Ok(Outcome {
         files: p.files_sent,
         files_same: p.files_same,
@@ -188,8 +200,8 @@ fn send(args: &CpArgs, input: Input, single: bool, target: &Place, tell: &Tell) 
         losses: p.losses,
         removed: p.removed,
         not_removed: p.not_removed,
-        line: report::line(&summary, elapsed),
-        json: report::send_json(&summary, elapsed),
+        line: report::join(parts),
+        json,
     })
 }
 
@@ -236,6 +248,7 @@ fn get(args: &CpArgs, sources: &[Place], target: &std::path::Path, tell: &Tell) 
     };
     carrier.end(failed)?;
     let summary = summary.context("the copy has no result; this is a bug")?;
+    let (line, json) = received_words(&summary, elapsed, from, Part::Disk);
     let s = store.stored();
     Ok(Outcome {
         files: s.files,
@@ -246,9 +259,24 @@ fn get(args: &CpArgs, sources: &[Place], target: &std::path::Path, tell: &Tell) 
         losses: s.losses,
         removed: s.removed,
         not_removed: s.not_removed,
-        line: report::receive_line(&summary, elapsed),
-        json: report::receive_json(&summary, elapsed),
+        line,
+        json,
     })
+}
+
+/// For a person and for a program.
+fn received_words(s: &RecvSummary, elapsed: Duration, from: &Place, sink: Part) -> (String, serde_json::Value) {
+    let within_host = matches!(from, Place::Local(_));
+    let from = if within_host { Part::Source } else { Part::LinkOrSender };
+    let bound = Bound::of_receiving(s, stream::cores(), elapsed, (from, sink));
+    let mut json = report::receive_json(s, elapsed);
+    bound.put(&mut json);
+    let parts = [
+        Some(report::amount(s.raw_bytes, elapsed)),
+        (!within_host).then(|| report::wire(s.raw_bytes, s.wire_bytes)),
+        bound.words(elapsed),
+    ];
+    (report::join(parts), json)
 }
 
 /// Starts the other end, and what adds carriers while that helps.

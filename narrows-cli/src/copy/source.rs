@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::io::{self, Read};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use narrows::entry::{Answer, EntryKind, Wanted};
 use narrows::stream::OnNote;
@@ -33,6 +34,8 @@ pub(crate) struct Progress {
     pub(crate) bytes_here: u64,
     /// Content that was sent, of files in hand too.
     pub(crate) bytes_done: u64,
+    /// Time in which the engine had nothing to send, since all that was left depended on the receiver's answers.
+    pub(crate) answers_ns: u64,
     pub(crate) files_sent: u64,
     pub(crate) failed: u64,
     /// Files that changed while they were read, and were stored nevertheless.
@@ -100,6 +103,8 @@ struct State {
     records: VecDeque<Vec<u8>>,
     records_len: usize,
     done: bool,
+    /// The producer waits for answers.
+    asking: bool,
     /// The reader went away: the flow is over.
     over: bool,
     progress: Progress,
@@ -202,6 +207,15 @@ impl Shared {
         self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Waits for answers, and lets the reader know that it does.
+    fn wait_for_answers<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        state.asking = true;
+        self.changed.notify_all();
+        let mut state = self.wait(state);
+        state.asking = false;
+        state
+    }
+
     fn scan(&self, roots: &[Root], filter: &Filter) {
         walk(roots, filter, |found| {
             let mut state = self.lock();
@@ -296,7 +310,11 @@ impl Read for Reader {
             if self.at == self.current.len() {
                 let mut state = self.shared.lock();
                 while filled == 0 && state.records.is_empty() && !state.done && !state.over {
+                    let (begun, asking) = (Instant::now(), state.asking);
                     state = self.shared.wait(state);
+                    if asking {
+                        state.progress.answers_ns += begun.elapsed().as_nanos() as u64;
+                    }
                 }
                 if state.over {
                     return Err(io::Error::other("the copy is over"));

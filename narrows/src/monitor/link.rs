@@ -161,12 +161,19 @@ impl LinkMonitor {
             _ => {}
         }
         let unsent = self.kernel_unsent;
-        self.observe_relayed(now_ns, now_ns, 0, unsent);
+        self.observe_relayed((now_ns, unsent), (now_ns, unsent), 0);
     }
 
-    fn observe_relayed(&mut self, begin_ns: u64, end_ns: u64, accepted: u64, unsent_after: u64) {
+    /// Before and after a write: the time, and what this host's kernel held.
+    fn observe_relayed(&mut self, before: (u64, u64), after: (u64, u64), accepted: u64) {
+        let ((begin_ns, unsent_before), (end_ns, unsent_after)) = (before, after);
         if self.unsent > 0 {
-            self.busy_ns += begin_ns - self.last_ns;
+            let rate = self.known.then_some(self.rate_bytes_per_s);
+            let waiting = self.relayed.as_ref().map_or(0, |r| r.waiting(self.accepted, rate, begin_ns));
+            // If it ran dry since the last look, then when it should have.
+            let full = waiting > 0 || unsent_before > 0;
+            let until_ns = if full { begin_ns } else { self.dry_at_ns().clamp(self.last_ns, begin_ns) };
+            self.busy_ns += until_ns - self.last_ns;
         }
         self.accepted += accepted;
         self.last_ns = end_ns;
@@ -193,7 +200,7 @@ impl LinkMonitor {
             if let Some(relayed) = &mut self.relayed {
                 relayed.on_look(s.unsent_before);
             }
-            return self.observe_relayed(begin_ns, end_ns, s.accepted, s.unsent_after);
+            return self.observe_relayed((begin_ns, s.unsent_before), (end_ns, s.unsent_after), s.accepted);
         }
         if let Some(busy_ns) = s.busy_ns {
             let left = (self.unsent + s.accepted).saturating_sub(s.unsent_after);

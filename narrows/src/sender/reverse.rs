@@ -122,6 +122,7 @@ impl Sender {
         self.receiver_cores = Some((f.cores as usize).clamp(1, 1024));
         self.feedback = f;
         self.summary.decode_cpu_ns = f.decode_ns;
+        self.summary.decode_threads = f.cores;
         self.summary.receiver_blocked_ns = f.blocked_ns;
         let mut decoded: Option<(u64, u64, u64)> = None;
         while let Some(&(seq, raw_len)) = self.unreported.front() {

@@ -19,8 +19,11 @@ pub struct Summary {
     pub link_dry_ns: u64,
     /// Time in which nothing was pending: bound by the source.
     pub idle_ns: u64,
+    /// Time in which everything had left and the receiver had not confirmed it: it was storing the rest.
+    pub confirm_ns: u64,
     /// From the receiver's reports.
     pub decode_cpu_ns: u64,
+    pub decode_threads: u64,
     pub receiver_blocked_ns: u64,
     /// Time in which the link carried nothing since the receiver's window was closed (TCP tells).
     pub receiver_limited_ns: u64,

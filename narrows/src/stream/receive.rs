@@ -86,7 +86,8 @@ pub fn receive(
     drop(pool);
     flow.say_goodbye(result.as_ref().err());
     let summary = lock(&flow.state).receiver.summary().clone();
-    result.map(|()| summary)
+    let sink_ns = flow.blocked_ns.load(Ordering::Relaxed);
+    result.map(|commit_ns| RecvSummary { sink_ns, commit_ns, ..summary })
 }
 
 struct Flow {
@@ -116,12 +117,13 @@ struct State {
 }
 
 impl Flow {
+    /// Returns how long the commit took.
     fn run(
         self: &Arc<Self>,
         read: ReadHalf,
         limit: Option<Duration>,
         commit: impl FnOnce() -> io::Result<()>,
-    ) -> Result<()> {
+    ) -> Result<u64> {
         let flow = Arc::clone(self);
         let sink = std::thread::Builder::new().name("narrows-write".into()).spawn(move || {
             let guard = Arc::clone(&flow);
@@ -144,7 +146,9 @@ impl Flow {
             result = Err(first);
         }
         result?;
-        commit().map_err(|e| sink_error(e, "cannot store the output"))
+        let begin = sys::monotonic_ns();
+        commit().map_err(|e| sink_error(e, "cannot store the output"))?;
+        Ok(sys::monotonic_ns() - begin)
     }
 
     fn end(&self) {

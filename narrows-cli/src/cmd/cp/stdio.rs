@@ -7,15 +7,16 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use narrows::stream::{self, Control, Notes};
 
-use super::{Outcome, receiving, start, teller, telling};
+use super::{Outcome, received_words, receiving, start, teller, telling};
 use crate::args::CpArgs;
+use crate::bound::Part;
 use crate::copy::hello::{GetTask, Task};
 use crate::copy::outlet::Outlet;
 use crate::copy::place::Place;
 use crate::copy::serve::receive_options;
 use crate::files::Target;
 use crate::progress::Bar;
-use crate::{flow, report, signals};
+use crate::{flow, signals};
 
 /// Which end of a copy is the program's own input or output. A file of that name is written `./-`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,14 +93,15 @@ pub(super) fn get(args: &CpArgs, source: &Place) -> Result<Outcome> {
     };
     carrier.end(failed)?;
     let summary = summary.context("the copy has no result; this is a bug")?;
+    let (line, json) = received_words(&summary, elapsed, source, Part::Stdout);
     let w = outlet.written();
     Ok(Outcome {
         files: u64::from(w.whole),
         failed: w.failed,
         changed: u64::from(w.changed),
         begun: w.bytes > 0,
-        line: report::receive_line(&summary, elapsed),
-        json: report::receive_json(&summary, elapsed),
+        line,
+        json,
         ..Outcome::default()
     })
 }

@@ -130,7 +130,8 @@ impl<'a> Producer<'a> {
                 self.hand_on()?;
                 continue;
             }
-            drop(self.shared.wait(state));
+            let looking = state.found.is_empty() && !state.scanned;
+            drop(if looking { self.shared.wait(state) } else { self.shared.wait_for_answers(state) });
         }
     }
 

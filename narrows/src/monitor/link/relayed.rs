@@ -188,6 +188,18 @@ mod tests {
     }
 
     #[test]
+    fn a_link_is_busy_while_bytes_wait_and_not_in_the_silence_behind_them() {
+        let mut m = LinkMonitor::relayed();
+        run(&mut m, 1.25e6, 2 << 20, 10, 0, 1000);
+        let busy_ns = m.busy_ns();
+        assert!((900 * MS..=1000 * MS).contains(&busy_ns), "{busy_ns}");
+        // Everything has crossed, and nothing is said for a minute.
+        m.on_report(m.accepted_bytes(), 61_000 * MS);
+        m.observe(&LinkSample { begin_ns: 61_001 * MS, end_ns: 61_001 * MS, ..LinkSample::default() });
+        assert!(m.busy_ns() < busy_ns + 3000 * MS, "{}", m.busy_ns());
+    }
+
+    #[test]
     fn reports_that_make_no_sense_harm_nothing() {
         let mut m = LinkMonitor::relayed();
         for (received, now_ns) in [(u64::MAX, 0), (5, 1), (0, 0), (u64::MAX, u64::MAX / 2)] {

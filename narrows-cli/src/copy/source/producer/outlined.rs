@@ -100,7 +100,7 @@ impl Producer<'_> {
             if state.over {
                 return Err(Over);
             }
-            state = self.shared.wait(state);
+            state = self.shared.wait_for_answers(state);
         }
         let answers = std::mem::take(&mut state.chunk_answers);
         drop(state);
