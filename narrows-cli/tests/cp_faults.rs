@@ -102,6 +102,34 @@ fn what_several_cut_off_copies_left_goes() {
 }
 
 #[test]
+fn a_copy_that_ends_behind_another_of_the_same_file_leaves_nothing() {
+    let home = home();
+    let (a, b) = (home.path().join("a"), home.path().join("b"));
+    fs::create_dir(&b).unwrap();
+    fs::write(&a, random(12 << 20)).unwrap();
+    let to = remote(&b.join("a"));
+    // A slow method, so that there is a middle to be met.
+    let slow = ["--policy", "fixed:xz", "-T", "1"];
+    let mut first = cp_command(home.path(), &shell(home.path())).args(slow).arg(&a).arg(&to).spawn().unwrap();
+    let begun = Instant::now();
+    let large = |p: &PathBuf| p.metadata().is_ok_and(|m| m.len() > 1 << 20);
+    while !entries(&b).iter().any(large) {
+        assert!(begun.elapsed() < PATIENCE, "it never came so far");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    signal(&first, "-STOP");
+    assert_eq!(code(&cp(home.path(), &[a.as_os_str(), &to])), 0);
+    assert_eq!(partials(&b).len(), 1, "the first is still there");
+    first.kill().unwrap();
+    first.wait().unwrap();
+    while !partials(&b).is_empty() {
+        assert!(begun.elapsed() < PATIENCE / 4, "{:?}", partials(&b));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert!(fs::read(b.join("a")).unwrap() == fs::read(&a).unwrap());
+}
+
+#[test]
 fn a_long_file_goes_on_where_a_killed_copy_stopped() {
     let home = home();
     let (a, b) = (home.path().join("a"), home.path().join("b"));

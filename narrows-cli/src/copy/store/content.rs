@@ -4,11 +4,14 @@ use std::io;
 use std::os::fd::OwnedFd;
 
 use narrows::entry::{DIGEST_LEN, Entry, EntryKind};
+use rustix::fs::AtFlags;
 use rustix::io::Errno;
 
 use super::partial::Partial;
 use super::plan::Plan;
 use crate::copy::delta::DELTA_MIN;
+use crate::copy::meta;
+use crate::copy::tree::split;
 
 /// What is taken from an earlier state is copied in pieces of this length.
 const COPY_LEN: usize = 256 << 10;
@@ -83,9 +86,17 @@ impl OpenFile {
     /// Leaves what came to the next run, if it is worth it and can be compared then.
     pub(super) fn keep_partial(&mut self) {
         let resumable = matches!(self.entry.kind, EntryKind::File { .. });
-        if resumable && self.failed.is_none() && self.at >= DELTA_MIN {
+        if resumable && self.failed.is_none() && self.at >= DELTA_MIN && !self.is_stored() {
             self.partial.keep();
         }
+    }
+
+    /// Whether another copy stored the file meanwhile.
+    fn is_stored(&self) -> bool {
+        let name = split(&self.entry.path).1;
+        let there = rustix::fs::statat(self.partial.folder(), name, AtFlags::SYMLINK_NOFOLLOW);
+        let len = if let EntryKind::File { len, .. } = self.entry.kind { len } else { 0 };
+        there.is_ok_and(|s| s.st_size as u64 == len && meta::same_time(&s, &self.entry))
     }
 
     /// How much of what comes belongs here; what is here before it is taken first.

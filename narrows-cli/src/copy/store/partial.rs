@@ -60,6 +60,10 @@ impl Partial {
         }
         rename(&self.folder, &self.name, target)?;
         self.kept = true;
+        if !is_first(&self.name) {
+            // What a copy beside this one left that has ended since.
+            remove_stale(&*self.folder, &name(target, 0));
+        }
         Ok(())
     }
 
@@ -67,9 +71,13 @@ impl Partial {
         &self.name
     }
 
-    /// Leaves it to the next run.
+    pub(super) fn folder(&self) -> &OwnedFd {
+        &self.folder
+    }
+
+    /// Leaves it to the next run, if that looks for it.
     pub(super) fn keep(&mut self) {
-        self.kept = true;
+        self.kept = is_first(&self.name);
     }
 }
 
