@@ -195,6 +195,56 @@ fn a_pull_that_is_interrupted_keeps_what_came() {
     interrupt(true);
 }
 
+/// Cuts off a copy that goes on with what an earlier one left, behind so many bytes on the link: what is there then, and
+/// what of it the next one spares.
+fn cut_off_again(pull: bool, behind: u64, cut: impl FnOnce(&Child, Option<Pid>)) -> (u64, u64) {
+    let home = home();
+    let (a, b) = (home.path().join("a"), home.path().join("b"));
+    let content = random(40 << 20);
+    fs::write(&a, &content).unwrap();
+    let partial = format!(".narrows-{}", &blake3::hash(b"b").to_hex()[..24]);
+    fs::write(home.path().join(format!("{partial}.partial")), &content[..20 << 20]).unwrap();
+    let longest = || {
+        let own = |p: &PathBuf| p.file_name().unwrap().to_string_lossy().starts_with(&partial);
+        entries(home.path()).iter().filter(|p| own(p)).filter_map(|p| Some(p.metadata().ok()?.len())).max().unwrap_or(0)
+    };
+    let relay = Relay::new(home.path(), if pull { Hold::Down(behind) } else { Hold::Up(behind) });
+    let args: [OsString; 2] = if pull { [remote(&a), b.clone().into()] } else { [a.clone().into(), remote(&b)] };
+    let mut copy = cp_command(home.path(), &relay.shell());
+    copy.args(&args);
+    let stands = |_: &Child| {
+        relay.await_held();
+        // What went through is taken.
+        std::thread::sleep(Duration::from_millis(300));
+    };
+    relay.run(copy, stands, |client| cut(client, relay.server()));
+    await_that("the server to end", || relay.server().is_none_or(|server| !is_alive(server)));
+    let kept = longest();
+    let output = cp(home.path(), &[OsStr::new("--json"), &args[0], &args[1]]);
+    let wire = json(&output)["wire_bytes"].as_u64().unwrap();
+    assert!(fs::read(&b).unwrap() == content);
+    assert_eq!(partials(home.path()), Vec::<PathBuf>::new());
+    (kept, content.len() as u64 - wire)
+}
+
+#[test]
+fn a_copy_that_is_cut_off_again_loses_nothing_of_what_was_there() {
+    let kill = |client: &Child, server: Option<Pid>| {
+        signal(client, "-KILL");
+        server.map(|server| kill_process(server, Signal::KILL));
+    };
+    for pull in [false, true] {
+        // When the chunks have come and no content yet.
+        let (kept, spared) = cut_off_again(pull, 160 << 10, kill);
+        assert!(kept >= 20 << 20 && spared > 19 << 20, "{pull}: {kept} kept, {spared} spared");
+        // When there is more than before.
+        let (kept, spared) = cut_off_again(pull, 8 << 20, kill);
+        assert!(kept >= 20 << 20 && spared > 19 << 20, "{pull}: {kept} kept, {spared} spared");
+        let (kept, spared) = cut_off_again(pull, 8 << 20, |client, _| signal(client, "-INT"));
+        assert!(kept > 24 << 20 && spared > 23 << 20, "{pull}: {kept} kept, {spared} spared");
+    }
+}
+
 #[test]
 fn a_second_signal_ends_a_copy_that_is_stuck() {
     let home = home();

@@ -65,6 +65,10 @@ impl Basis {
         Self { files, index: HashMap::new(), order: VecDeque::new() }
     }
 
+    pub(crate) fn files(&self) -> impl Iterator<Item = &OwnedFd> {
+        self.files.iter().map(|(file, _)| file)
+    }
+
     pub(crate) fn file(&self, file: usize) -> &OwnedFd {
         &self.files[file].0
     }

@@ -427,7 +427,7 @@ impl Target {
         }
         if let std::collections::hash_map::Entry::Vacant(vacant) = self.plans.entry(id) {
             let (folder, name) = self.tree.parent(&entry.path).ok()?;
-            let mut files: Vec<OwnedFd> = partial::take_stale(&folder, &name).into_iter().collect();
+            let mut files: Vec<OwnedFd> = partial::hold_stale(&folder, &name).into_iter().collect();
             let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
             let old = rustix::fs::openat(&folder, &name, flags, Mode::empty()).ok();
             files.extend(old.filter(|f| {
@@ -459,7 +459,11 @@ impl Target {
             // The sender says why.
             return self.removal.iter_mut().for_each(|r| r.incomplete = true);
         }
-        if let Err(e) = open.complete(digest) {
+        let completed = open.complete(digest);
+        // What an earlier copy left is needed no more, and must not spoil the next one.
+        open.plan = None;
+        if let Err(e) = completed {
+            open.partial.remove_earlier(OsStr::from_bytes(split(&open.entry.path).1));
             let text = format!("cannot store {}: {}", shown(&open.entry.path), e_text(&e));
             return self.not_stored(open.id, text, answers);
         }

@@ -1,7 +1,9 @@
 //! The content of one file as it comes.
 
+use std::ffi::OsStr;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 
 use narrows::entry::{DIGEST_LEN, Entry, EntryKind};
 use rustix::fs::AtFlags;
@@ -87,7 +89,8 @@ impl OpenFile {
     pub(super) fn keep_partial(&mut self) {
         let resumable = matches!(self.entry.kind, EntryKind::File { .. });
         if resumable && self.failed.is_none() && self.at >= DELTA_MIN && !self.is_stored() {
-            self.partial.keep();
+            let name = OsStr::from_bytes(split(&self.entry.path).1);
+            self.partial.keep(name, self.plan.iter().flat_map(Plan::files));
         }
     }
 

@@ -60,11 +60,15 @@ impl Partial {
         }
         rename(&self.folder, &self.name, target)?;
         self.kept = true;
+        self.remove_earlier(target);
+        Ok(())
+    }
+
+    /// Removes what an earlier copy left, or one beside this one that has ended since.
+    pub(super) fn remove_earlier(&self, target: &OsStr) {
         if !is_first(&self.name) {
-            // What a copy beside this one left that has ended since.
             remove_stale(&*self.folder, &name(target, 0));
         }
-        Ok(())
     }
 
     pub(super) fn name(&self) -> &OsStr {
@@ -75,9 +79,13 @@ impl Partial {
         &self.folder
     }
 
-    /// Leaves it to the next run, if that looks for it.
-    pub(super) fn keep(&mut self) {
-        self.kept = is_first(&self.name);
+    /// Leaves it to the next run, unless that finds more in what an earlier copy left: one of `bases`, which this copy holds.
+    pub(super) fn keep<'a>(&mut self, target: &OsStr, mut bases: impl Iterator<Item = &'a OwnedFd>) {
+        let first = name(target, 0);
+        let len = |file: &OwnedFd| rustix::fs::fstat(file).map_or(0, |s| s.st_size);
+        self.kept = is_first(&self.name)
+            || bases.any(|base| is_named(&self.folder, &first, base) && len(base) < len(&self.file))
+                && rename(&self.folder, &self.name, &first).is_ok();
     }
 }
 
@@ -119,11 +127,12 @@ pub(super) fn is_first(name: &OsStr) -> bool {
 
 /// Removes a temporary file that no running copy holds; whether it is gone.
 pub(super) fn remove_stale(folder: impl AsFd, name: &OsStr) -> bool {
-    open_stale(&folder, name).is_some()
+    open_stale(&folder, name).is_some_and(|_held| rustix::fs::unlinkat(&folder, name, AtFlags::empty()).is_ok())
 }
 
-/// Takes what an earlier copy of this target left: it has no name any more, but its content.
-pub(super) fn take_stale(folder: &OwnedFd, target: &OsStr) -> Option<OwnedFd> {
+/// Holds what an earlier copy of this target left. It keeps its name until there is more, so that a copy that is cut off
+/// again loses nothing.
+pub(super) fn hold_stale(folder: &OwnedFd, target: &OsStr) -> Option<OwnedFd> {
     open_stale(folder, &name(target, 0))
 }
 
@@ -138,9 +147,5 @@ fn open_stale(folder: impl AsFd, name: &OsStr) -> Option<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = rustix::fs::openat(&folder, name, flags, Mode::empty()).ok()?;
     rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).ok()?;
-    if !is_named(&folder, name, &file) {
-        return None;
-    }
-    rustix::fs::unlinkat(&folder, name, AtFlags::empty()).ok()?;
-    Some(file)
+    is_named(&folder, name, &file).then_some(file)
 }

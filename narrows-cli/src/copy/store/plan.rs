@@ -28,6 +28,10 @@ impl Plan {
         Self { basis: Basis::new(files), pieces: VecDeque::new(), begin: 0, end: 0, taken: None }
     }
 
+    pub(super) fn files(&self) -> impl Iterator<Item = &OwnedFd> {
+        self.basis.files()
+    }
+
     pub(super) fn file(&self, file: usize) -> &OwnedFd {
         self.basis.file(file)
     }
