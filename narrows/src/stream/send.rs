@@ -4,7 +4,6 @@
 use std::io::{self, IoSlice, Read, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::{Control, DIRECT_MAX, FailOnPanic, INLINE_NS, LOOK_EVERY, OnNote, SendOptions, Stall, lock, peer_gone};
@@ -17,6 +16,8 @@ use crate::pool::{Pool, Queue};
 use crate::sender::{Job, LinkSample, Sender, SenderConfig, Summary};
 use crate::sys;
 use crate::transport::{Link, ReadHalf, WriteHalf};
+
+mod back;
 
 /// Frames taken out of the engine at a time: enough for one large vectored write.
 const BATCH_BYTES: usize = 256 << 10;
@@ -34,8 +35,6 @@ const BACKLOG_MAX: f64 = 1_048_576.0;
 const FULL_LOOK: Duration = Duration::from_millis(5);
 /// With nothing to write but what the link holds itself, it is given the chance to pass that on so often.
 const HELD_LOOK: Duration = Duration::from_millis(1);
-/// A receiver that fails says why before it hangs up; its word is waited for so long.
-const LAST_WORD: Duration = Duration::from_millis(500);
 
 /// Sends everything that `source` gives. On a duplex link it returns when the receiver has confirmed that all is
 /// stored. Also gives the policy back, with what it learned.
@@ -540,76 +539,6 @@ impl Flow {
         match lock(&self.state).failure.take() {
             Some(failure) => Err(failure),
             None => Ok(()),
-        }
-    }
-
-    // --- reverse direction ---
-
-    fn read_back(&self, mut half: ReadHalf, mut on_note: Option<OnNote>) {
-        let mut buf = vec![0; 16 << 10];
-        loop {
-            if self.is_over() {
-                return;
-            }
-            let read = match half.read(&mut buf, LOOK_EVERY) {
-                Ok(None) => continue,
-                Ok(Some(n)) => n,
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => continue,
-                Err(e) => return self.fail(link_error(e, "cannot read the receiver's reports")),
-            };
-            let mut state = lock(&self.state);
-            let Some(sender) = &mut state.sender else { return };
-            if read == 0 {
-                if !sender.is_confirmed() {
-                    let text = "the receiver ended without confirming that it has everything";
-                    let source = Some(io::ErrorKind::ConnectionReset.into());
-                    drop(state);
-                    self.fail(Error { source, ..Error::new(ErrorKind::Io, text) });
-                }
-                return;
-            }
-            let mut received = sender.receive(&buf[..read], self.now_ns());
-            let notes: Vec<_> = std::iter::from_fn(|| sender.take_note()).collect();
-            drop(state);
-            if let Some(on_note) = &mut on_note {
-                received = received.and_then(|()| notes.iter().try_for_each(|note| on_note(note)));
-            }
-            if let Err(e) = received {
-                return self.fail(e);
-            }
-            self.changed.notify_all();
-        }
-    }
-
-    fn await_confirmation(&self, limit: Option<Duration>) -> Result<()> {
-        let mut stall = Stall::new(limit);
-        let mut reported = None;
-        loop {
-            self.check()?;
-            stall.check("the receiver does not confirm")?;
-            let mut state = lock(&self.state);
-            let Some(sender) = &mut state.sender else { return Ok(()) };
-            if sender.is_confirmed() {
-                return Ok(());
-            }
-            let now = (sender.notes_heard(), sender.summary().decode_cpu_ns, sender.summary().receiver_blocked_ns);
-            if reported.replace(now) != Some(now) {
-                stall.progress();
-            }
-            drop(self.changed.wait_timeout(state, LOOK_EVERY));
-        }
-    }
-
-    /// `back` is the thread that would hear it.
-    fn await_last_word(&self, back: &JoinHandle<()>) {
-        let begun_ns = sys::monotonic_ns();
-        let mut state = lock(&self.state);
-        while state.failure.is_none()
-            && !back.is_finished()
-            && sys::monotonic_ns() - begun_ns < LAST_WORD.as_nanos() as u64
-        {
-            let (woken, _) = self.changed.wait_timeout(state, LOOK_EVERY).unwrap_or_else(PoisonError::into_inner);
-            state = woken;
         }
     }
 }
