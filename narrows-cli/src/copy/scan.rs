@@ -139,11 +139,9 @@ impl Scan<'_> {
                         match names(&mut tree, &path) {
                             Ok(names) => levels.push(Level { path, names: names.into_iter() }),
                             Err(e) => {
-                                if !on_found(Found::Failed(format!(
-                                    "cannot read the folder {}: {}",
-                                    shown(&path),
-                                    e_text(&e)
-                                ))) {
+                                let name = if path.is_empty() { ".".into() } else { shown(&path) };
+                                let text = format!("cannot read the folder {name}: {}", e_text(&e));
+                                if !on_found(Found::Failed(text)) {
                                     return false;
                                 }
                             }
