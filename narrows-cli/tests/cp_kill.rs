@@ -8,7 +8,7 @@ use std::io::Write;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::Child;
+use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::fs::OFlags;
@@ -243,6 +243,23 @@ fn a_copy_that_is_cut_off_again_loses_nothing_of_what_was_there() {
         let (kept, spared) = cut_off_again(pull, 8 << 20, |client, _| signal(client, "-INT"));
         assert!(kept > 24 << 20 && spared > 23 << 20, "{pull}: {kept} kept, {spared} spared");
     }
+}
+
+#[test]
+fn a_copy_on_one_host_that_is_interrupted_says_so_and_no_more() {
+    let home = home();
+    let mut copy = narrows(home.path());
+    copy.args(["cp", "-"]).arg(home.path().join("b")).stdin(Stdio::piped());
+    let mut child = copy.spawn().unwrap();
+    let mut input = child.stdin.take().unwrap();
+    input.write_all(&random(1 << 20)).unwrap();
+    await_that("the storing end to begin", || !partials(home.path()).is_empty());
+    signal(&child, "-INT");
+    let output = finish(child);
+    assert_eq!(output.status.signal(), Some(2));
+    assert_eq!(stderr(&output), "narrows: interrupted\n");
+    assert_eq!(partials(home.path()), Vec::<PathBuf>::new());
+    drop(input);
 }
 
 #[test]

@@ -142,7 +142,9 @@ impl Carrier {
         match self {
             Self::Local(thread) => {
                 let far = thread.join().unwrap_or_else(|_| bail!("the storing end failed; this is a bug"));
-                far.and(failed.map_or(Ok(()), Err))
+                let near = failed.map_or(Ok(()), Err);
+                // The storing end knows why it cannot store; of a signal it only sees the stream end.
+                if signals::received().is_some() { near.and(far) } else { far.and(near) }
             }
             Self::Direct(host) => failed.map_or(Ok(()), |e| {
                 Err(match () {
