@@ -139,28 +139,6 @@ fn wrong_use_and_missing_things_are_told() {
 }
 
 #[test]
-fn a_large_copy_has_more_than_one_connection() {
-    let home = home();
-    let log = home.path().join("log");
-    let shell = home.path().join("shell");
-    let script = format!("#!/bin/sh\nshift\necho start >> '{}'\nexec sh -c \"$*\"\n", log.display());
-    fs::write(&shell, script).unwrap();
-    fs::set_permissions(&shell, fs::Permissions::from_mode(0o755)).unwrap();
-    let source = home.path().join("source");
-    fs::write(&source, random(70 << 20)).unwrap();
-    for (carriers, target, most) in [("4", "a", 4), ("1", "b", 1)] {
-        let target = home.path().join(target);
-        let _ = fs::remove_file(&log);
-        let mut command = cp_command(home.path(), &shell);
-        let output = finish(command.args(["--carriers", carriers]).arg(&source).arg(remote(&target)).spawn().unwrap());
-        assert_eq!(code(&output), 0, "{}", stderr(&output));
-        assert!(fs::read(&target).unwrap() == fs::read(&source).unwrap());
-        let started = fs::read_to_string(&log).unwrap().lines().count();
-        assert!(started <= most && (started > 1) == (most > 1), "{started} connections");
-    }
-}
-
-#[test]
 fn what_the_remote_login_prints_is_shown_and_harms_nothing() {
     let home = home();
     fs::write(home.path().join("file"), "x").unwrap();

@@ -7,6 +7,7 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -335,6 +336,34 @@ fn a_copy_through_a_connection_that_dribbles_or_breaks_ends_well_or_goes_on() {
         // Servers of broken connections may still be on their way out.
         assert!(begun.elapsed() < PATIENCE, "{:?}", partials(&served));
         std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn a_copy_that_one_connection_holds_back_gets_more_of_them() {
+    let home = home();
+    let served = home.path().join("served");
+    fs::create_dir(&served).unwrap();
+    let source = home.path().join("source");
+    fs::write(&source, random(24_000_000)).unwrap();
+    let server = Server::start(home.path(), &served, &[]);
+    for (carriers, most) in [("4", 4), ("1", 1)] {
+        let made = Arc::new(AtomicUsize::new(0));
+        let making = Arc::clone(&made);
+        // Each passes some 10 MB/s.
+        let slow = relay(&server.address, move |client, to| {
+            making.fetch_add(1, Ordering::Relaxed);
+            let (a, b) = (client.try_clone().unwrap(), to.try_clone().unwrap());
+            let back = std::thread::spawn(move || pump(&b, &a, usize::MAX, 4096, |_| ()));
+            pump(&client, &to, usize::MAX, 65_536, |_| std::thread::sleep(Duration::from_millis(6)));
+            back.join().unwrap();
+        });
+        let place = format!("narrows://{slow}/{carriers}");
+        let output = server.cp(home.path(), &["--carriers", carriers, text_of(&source), &place]);
+        assert_eq!(code(&output), 0, "{}", stderr(&output));
+        assert!(fs::read(served.join(carriers)).unwrap() == fs::read(&source).unwrap());
+        let made = made.load(Ordering::Relaxed);
+        assert!(made <= most && (made > 1) == (most > 1), "{made} connections");
     }
 }
 

@@ -24,14 +24,18 @@ use super::hello::Session;
 
 /// Carriers that a copy takes if nobody says otherwise; a server may be asked for no more logins at a time.
 pub(crate) const CARRIERS: u8 = 4;
-/// Of a copy as large as this the second carrier is opened beside the first: at 40 ms a login takes half a second, in which
-/// the window of one carries 25 MiB.
+/// A login costs both ends as much CPU as 50 MB of copying, and most of a second on a long link: a carrier is added when the
+/// copy will last so many logins more.
+const WORTH: u32 = 2;
+/// While the first login takes longer than this, its twelve round trips are of 30 ms or more, and one window of 2 MiB carries
+/// less than 70 MB/s: then a copy of so many bytes gets a second carrier at once.
+const LOGIN_LONG: Duration = Duration::from_millis(350);
 const LARGE: u64 = 64 << 20;
 /// What one more has to gain over the rate before it, or no further one is added.
 const GAIN: f64 = 1.15;
 /// How long a rate is measured, after a carrier has had so long to come into its stride.
-const MEASURED: Duration = Duration::from_millis(250);
-const SETTLED: Duration = Duration::from_millis(150);
+const MEASURED: Duration = Duration::from_millis(100);
+const SETTLED: Duration = Duration::from_millis(100);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// Below this rate no window of 2 MiB is what holds a copy back, unless the round trip takes half a second.
 const RATE_MIN: f64 = 4e6;
@@ -96,16 +100,12 @@ impl<S: Fn() -> Seen, O: FnMut() -> Result<(Added, Link)>> Watch<S, O> {
         let begun = Instant::now();
         let mut carriers = 1;
         // The first is waited for as long as its user likes.
-        loop {
-            let heard = self.bond.heard() > 0;
-            if carriers == 1 && self.most > 1 && (self.seen)().bytes >= LARGE {
+        while self.bond.heard() == 0 {
+            if carriers == 1 && self.most > 1 && begun.elapsed() > LOGIN_LONG && (self.seen)().bytes >= LARGE {
                 if !self.add() {
                     return self.wait();
                 }
                 carriers = 2;
-            }
-            if heard {
-                break;
             }
             if self.pause() {
                 return;
@@ -116,7 +116,7 @@ impl<S: Fn() -> Seen, O: FnMut() -> Result<(Added, Link)>> Watch<S, O> {
             return self.wait();
         }
         let Some(mut rate) = self.measure() else { return };
-        while carriers < self.most && rate >= RATE_MIN && self.left(rate, begun) > connect {
+        while carriers < self.most && rate >= RATE_MIN && self.left(rate, begun) > WORTH * connect {
             let begun = Instant::now();
             let more = carriers.min(self.most - carriers);
             if !(0..more).all(|_| self.add()) {
