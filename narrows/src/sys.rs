@@ -170,6 +170,17 @@ mod unix {
         }
     }
 
+    /// Lets a pipe hold about so many bytes. Where that is not allowed, or more lies in it, nothing changes.
+    pub(crate) fn set_pipe_size(fd: BorrowedFd<'_>, bytes: u32) {
+        #[cfg(target_os = "linux")]
+        // SAFETY: no pointers; the descriptor is borrowed for the call.
+        unsafe {
+            libc::fcntl(fd.as_raw_fd(), libc::F_SETPIPE_SZ, bytes as i32)
+        };
+        #[cfg(not(target_os = "linux"))]
+        let _ = (fd, bytes);
+    }
+
     /// Asks for a receive buffer of so many bytes (Linux doubles the figure).
     pub(crate) fn set_receive_buffer(fd: BorrowedFd<'_>, bytes: i32) -> io::Result<()> {
         let len = size_of::<i32>() as libc::socklen_t;

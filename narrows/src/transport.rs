@@ -72,6 +72,8 @@ impl Link {
     pub fn pipes(write: File, read: File) -> Self {
         let mut write = Self::file_writer(write).write;
         write.iter_mut().for_each(|half| half.relayed = true);
+        // What comes is taken as soon as it can be; with the usual 64 KiB the other program stops at every turn.
+        sys::set_pipe_size(read.as_fd(), INCOMING_LEN);
         Self { write, read: Self::file_reader(read).read }
     }
 
@@ -106,6 +108,9 @@ impl Link {
 pub fn set_receive_buffer(socket: &impl AsFd, bytes: usize) -> io::Result<()> {
     sys::set_receive_buffer(socket.as_fd(), bytes.min(i32::MAX as usize) as i32)
 }
+
+/// A pipe of a program that passes on what comes: the most that is allowed without privileges.
+const INCOMING_LEN: u32 = 1 << 20;
 
 fn is_same_host(socket: &TcpStream) -> bool {
     match (socket.local_addr(), socket.peer_addr()) {

@@ -15,6 +15,8 @@ use crate::sys::{self, Interest};
 /// Segments of jumbo frames have 9,000 bytes; those of the loopback device 32 KiB and more, unless somebody made it behave
 /// like a network.
 const NETWORK_SEGMENT_MAX: u32 = 9000;
+/// What a pipe holds if nobody says otherwise.
+const PIPE_LEN: u32 = 64 << 10;
 
 pub(crate) struct WriteHalf {
     kind: Writer,
@@ -140,10 +142,14 @@ impl WriteHalf {
         info.map_or(0, |i| 1000 * i.rwnd_limited_us)
     }
 
-    /// How many unsent bytes the kernel may hold before it says that it is full (TCP only).
+    /// How many unsent bytes the kernel may hold before it says that it is full (TCP, and pipes from their usual size on).
     pub(crate) fn set_backlog(&self, bytes: u32) {
         if let Writer::Bond(b) = &self.kind {
             b.set_backlog(bytes);
+        } else if let Writer::File(f) = &self.kind {
+            if self.nowait {
+                sys::set_pipe_size(f.as_fd(), bytes.max(PIPE_LEN));
+            }
         } else if let Some(s) = self.tcp_socket() {
             // Without the option more lies in the kernel, where it cannot be decided again; nothing breaks.
             let _ = sys::set_notsent_lowat(s.as_fd(), bytes);
