@@ -99,8 +99,8 @@ fn cell(
             // Five round trips for each file: half an hour.
             let small = matches!(work, Work::SmallFiles | Work::SmallFilesAgain);
             let endless = name.starts_with("scp") && rtt_ms > 0 && small;
-            // For what their CPU costs; on fast links they take ten times as long as the others.
-            let slow = matches!(*name, "scp-C" | "rsync-z") && work != Work::File;
+            // For what their CPU costs, which no link changes.
+            let slow = matches!(*name, "scp-C" | "rsync-z") && (work, mbit) != (Work::File, 0);
             if endless || slow {
                 seconds[i].push(f64::INFINITY);
                 bytes[i].push(0);
