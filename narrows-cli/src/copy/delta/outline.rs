@@ -110,7 +110,7 @@ impl Outline {
     pub(crate) fn next(&mut self, file: &OwnedFd) -> io::Result<Vec<Chunk>> {
         if self.cut.is_empty() {
             for section in self.cutter.next(file)? {
-                self.hash.update(&section.bytes);
+                self.hash.update_rayon(&section.bytes);
                 self.cut.extend(section.chunks);
             }
         }

@@ -16,7 +16,9 @@ use crate::copy::meta;
 use crate::copy::tree::split;
 
 /// What is taken from an earlier state is copied in pieces of this length.
-const COPY_LEN: usize = 256 << 10;
+const COPY_LEN: usize = 1 << 20;
+/// From this length on several threads hash faster than one; only copies are as long, and they wait for nothing else.
+const PARALLEL_LEN: usize = 512 << 10;
 /// What was written is sent to the disk in pieces of this length, while more comes: the disk has work, and little is left for
 /// the end.
 const WRITEBACK_LEN: u64 = 8 << 20;
@@ -125,9 +127,10 @@ impl OpenFile {
     }
 
     fn copy(&mut self, from: &OwnedFd, mut offset: u64, mut len: u64, buffer: &mut Vec<u8>) -> io::Result<()> {
-        buffer.resize(COPY_LEN, 0);
         while len > 0 {
             let want = len.min(COPY_LEN as u64) as usize;
+            // It only grows: most copies between two changes are short.
+            buffer.resize(buffer.len().max(want), 0);
             match rustix::io::pread(from, &mut buffer[..want], offset) {
                 Ok(0) => return Err(io::Error::other("what was here changed meanwhile; copy it again")),
                 Ok(n) => {
@@ -143,7 +146,11 @@ impl OpenFile {
     }
 
     fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.hash.update(bytes);
+        if bytes.len() >= PARALLEL_LEN {
+            self.hash.update_rayon(bytes);
+        } else {
+            self.hash.update(bytes);
+        }
         let mut rest = bytes;
         while !rest.is_empty() {
             match rustix::io::pwrite(&self.partial.file, rest, self.at) {
