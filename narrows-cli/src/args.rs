@@ -264,8 +264,8 @@ pub(crate) struct ServeArgs {
 const SERVE_HELP: &str = "\
 With --listen one line is printed, the token: whoever has it may read the folder, and write to it and remove from it unless --read-only is given. \
 It holds a secret and the fingerprint of the server's key, so that both ends are proved; all that crosses the link is \
-encrypted (TLS 1.3). Give it to clients by a safe way, in a file (--token-file) or the environment (NARROWS_TOKEN). A new \
-token is made by removing the key file.
+encrypted (TLS 1.3). Give it to clients by a safe way, in a file (--token-file) or the environment (NARROWS_TOKEN). With --quiet it is not \
+printed, so that it gets into no journal. A new token is made by removing the key file.
 
 Symbolic links in the folder are copied as links and never followed. Everything is done as the user who runs this.
 

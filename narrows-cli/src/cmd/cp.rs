@@ -238,7 +238,6 @@ fn get(args: &CpArgs, sources: &[Place], target: &std::path::Path, tell: &Tell) 
     let received = stream::receive(store.clone(), link, options, move || end.finish(), &control);
     let elapsed = begun.elapsed();
     bar.end();
-    drop(grower);
     let (summary, failed) = match received {
         Ok(summary) => (Some(summary), None),
         Err(e) => {
@@ -246,6 +245,7 @@ fn get(args: &CpArgs, sources: &[Place], target: &std::path::Path, tell: &Tell) 
             (None, Some(e.into()))
         }
     };
+    drop(grower);
     carrier.end(failed)?;
     let summary = summary.context("the copy has no result; this is a bug")?;
     let (line, json) = received_words(&summary, elapsed, from, Part::Disk);

@@ -65,10 +65,14 @@ fn listen(args: &ServeArgs, address: &str) -> Result<()> {
         if !args.talk.quiet || address.ends_with(":0") {
             report::note(format_args!("serving {} on {bound}", dir.display()));
         }
-        if let Some(token) = token {
+        if let Some(token) = token.filter(|_| !args.talk.quiet) {
             report::out(token)?;
         }
     }
+    if rustix::process::geteuid().is_root() && !args.read_only {
+        report::note("serving as root: who has the token can write programs that run as root; another user is safer");
+    }
+    allow_descriptors();
     let serving = Arc::clone(&server);
     std::thread::Builder::new().name("narrows-accept".into()).spawn(move || serving.run(&listener))?;
     loop {
@@ -78,6 +82,14 @@ fn listen(args: &ServeArgs, address: &str) -> Result<()> {
         }
         std::thread::sleep(LOOK_EVERY);
     }
+}
+
+/// Many copies in one process need more descriptors than one copy; the system's usual limit is for programs that wait for
+/// them by select(2).
+fn allow_descriptors() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
 fn load_keys(args: &ServeArgs) -> Result<Keys> {

@@ -39,6 +39,8 @@ const SETTLED: Duration = Duration::from_millis(100);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// Below this rate no window of 2 MiB is what holds a copy back, unless the round trip takes half a second.
 const RATE_MIN: f64 = 4e6;
+/// How long the end of a copy waits for the thread that adds carriers: a little more than that looks away.
+const LEFT_ALONE: Duration = Duration::from_millis(100);
 /// A carrier that has not been heard of by then is not coming.
 const HEARD_MAX: Duration = Duration::from_secs(20);
 
@@ -79,7 +81,13 @@ impl Grower {
 impl Drop for Grower {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
+        let begun = Instant::now();
+        let Some(thread) = self.thread.take() else { return };
+        // One that is still connecting is not waited for; what it opens goes with it.
+        while !thread.is_finished() && begun.elapsed() < LEFT_ALONE {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        if thread.is_finished() {
             let _ = thread.join();
         }
     }
@@ -138,6 +146,9 @@ impl<S: Fn() -> Seen, O: FnMut() -> Result<(Added, Link)>> Watch<S, O> {
 
     fn add(&mut self) -> bool {
         let Ok((added, link)) = (self.open)() else { return false };
+        if self.stop.load(Ordering::Relaxed) {
+            return false;
+        }
         self.added.push(added);
         self.bond.add(link).is_ok()
     }

@@ -55,17 +55,34 @@ pub(crate) fn connect(host: &str, port: u16, trust: &Trust, request: &Request) -
 
 fn reach(host: &str, port: u16, trust: &Trust, deadline: Instant) -> Result<TcpStream> {
     let mut failed = None;
-    for address in (host, port).to_socket_addrs()? {
+    let addresses: Vec<_> = (host, port).to_socket_addrs()?.collect();
+    for (i, address) in addresses.iter().enumerate() {
         if matches!(trust, Trust::Insecure) && !is_this_host(address.ip()) {
             bail!("without a token only this host is reached, and {} is another", address.ip());
         }
-        let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
-        match TcpStream::connect_timeout(&address, left) {
-            Ok(socket) => return Ok(socket),
+        // One that swallows everything leaves time for the others.
+        let left = deadline.saturating_duration_since(Instant::now()) / (addresses.len() - i) as u32;
+        match TcpStream::connect_timeout(address, left.max(Duration::from_millis(1))) {
+            Ok(socket) => {
+                watch(&socket)?;
+                return Ok(socket);
+            }
             Err(e) => failed = Some(e),
         }
     }
     Err(failed.map_or_else(|| anyhow::anyhow!("it has no address"), Into::into))
+}
+
+/// A peer that is gone without a word is noticed after two minutes; one that is idle may be so for ever.
+fn watch(socket: &TcpStream) -> io::Result<()> {
+    use rustix::net::sockopt;
+    sockopt::set_socket_keepalive(socket, true)?;
+    sockopt::set_tcp_keepidle(socket, Duration::from_secs(60))?;
+    sockopt::set_tcp_keepintvl(socket, Duration::from_secs(15))?;
+    sockopt::set_tcp_keepcnt(socket, 4)?;
+    // Also where bytes are under way, for which the system would wait a quarter of an hour.
+    sockopt::set_tcp_user_timeout(socket, 120_000)?;
+    Ok(())
 }
 
 /// Addresses from which nothing leaves the host.

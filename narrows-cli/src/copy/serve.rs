@@ -55,6 +55,12 @@ impl Reachable<'_> {
     }
 
     fn roots(&self, sources: &[PathBuf], recursive: bool) -> (Vec<Root>, Vec<String>) {
+        if matches!(self, Self::Within(_)) && sources.len() > SOURCES_MAX {
+            return (
+                Vec::new(),
+                vec![format!("a server takes {SOURCES_MAX} sources at most; copy the folder that they are in")],
+            );
+        }
         open_each(sources, |path| match self {
             Self::Everything => Root::open(path, recursive),
             Self::Within(served) => served.root(path, recursive),
@@ -63,6 +69,8 @@ impl Reachable<'_> {
     }
 }
 
+/// Sources of one client of a server that many share: each keeps a folder open.
+const SOURCES_MAX: usize = 256;
 const BUSY: &str = "the server has too many copies to do; try again later";
 
 pub(crate) fn run(
@@ -73,7 +81,9 @@ pub(crate) fn run(
     control: &Arc<Control>,
 ) -> Result<()> {
     match task {
-        Task::Put { target, single, store } => {
+        Task::Put { target, single, mut store } => {
+            // A client of a folder shall not make devices of this host.
+            store.devices &= !matches!(reachable, Reachable::Within(_));
             let opened = if single && store.delete.is_some() {
                 Err(anyhow!("--delete is for folders"))
             } else {

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::{Control, DIRECT_MAX, FailOnPanic, INLINE_NS, LOOK_EVERY, ReceiveOptions, Stall, lock, notes, peer_gone};
 use crate::block::BufferPool;
@@ -21,6 +21,8 @@ const READ_LEN: usize = 256 << 10;
 const READ_LEN_FIRST: usize = 16 << 10;
 /// A report that is due waits so long at most for the end of a read.
 const REPORT_MIN: Duration = Duration::from_millis(1);
+/// That all is stored has to reach the sender, or it would be copied again; this is more than TCP takes to send it twice.
+const CONFIRMED: Duration = Duration::from_secs(5);
 /// A failing receiver tells why; a sender that does not read gets so long.
 const LAST_WORD: Duration = Duration::from_millis(500);
 /// What may wait for the sender to read it. The most that one with reason leaves unread are the answers to the 16,384 files
@@ -81,10 +83,11 @@ pub fn receive(
     if let Some(notes) = &options.notes {
         notes.attach(Box::new(Arc::downgrade(&flow)));
     }
-    let result = flow.run(read, options.stall_timeout, commit);
+    let mut read = read;
+    let result = flow.run(&mut read, options.stall_timeout, commit);
     flow.end();
     drop(pool);
-    flow.say_goodbye(result.as_ref().err());
+    flow.say_goodbye(result.as_ref().err(), read);
     let summary = lock(&flow.state).receiver.summary().clone();
     let sink_ns = flow.blocked_ns.load(Ordering::Relaxed);
     result.map(|commit_ns| RecvSummary { sink_ns, commit_ns, ..summary })
@@ -120,7 +123,7 @@ impl Flow {
     /// Returns how long the commit took.
     fn run(
         self: &Arc<Self>,
-        read: ReadHalf,
+        read: &mut ReadHalf,
         limit: Option<Duration>,
         commit: impl FnOnce() -> io::Result<()>,
     ) -> Result<u64> {
@@ -181,7 +184,7 @@ impl Flow {
 
     // --- link ---
 
-    fn read_link(&self, mut read: ReadHalf, limit: Option<Duration>) -> Result<()> {
+    fn read_link(&self, read: &mut ReadHalf, limit: Option<Duration>) -> Result<()> {
         let mut stall = Stall::new(limit);
         let mut contexts = Contexts::default();
         let mut len = READ_LEN_FIRST;
@@ -308,13 +311,16 @@ impl Flow {
         }
     }
 
-    fn say_goodbye(&self, failure: Option<&Error>) {
+    fn say_goodbye(&self, failure: Option<&Error>, mut read: ReadHalf) {
         // Taken, since a sink that blocks for ever may keep the flow alive, and the sender shall see the end.
         let Some(mut back) = lock(&self.back).take() else { return };
         let text = failure.map(ToString::to_string);
         let bytes = lock(&self.state).receiver.close_message(text.as_deref());
         back.pending.extend(bytes);
-        back.finish();
+        let patience = if failure.is_some() { LAST_WORD } else { CONFIRMED };
+        back.finish(patience);
+        // The sender's end of the connection: behind a failure it may still send.
+        read.discard(Instant::now() + patience, &mut [0; READ_LEN_FIRST]);
     }
 
     // --- jobs ---
@@ -503,9 +509,9 @@ impl Back {
     }
 
     /// Writes what is left, if the sender reads it, and ends this direction.
-    fn finish(&mut self) {
+    fn finish(&mut self, patience: Duration) {
         let begun_ns = sys::monotonic_ns();
-        while self.push() && sys::monotonic_ns() - begun_ns <= LAST_WORD.as_nanos() as u64 {
+        while self.push() && sys::monotonic_ns() - begun_ns <= patience.as_nanos() as u64 {
             let _ = self.half.wait_writable(LOOK_EVERY);
         }
         let _ = self.half.finish();

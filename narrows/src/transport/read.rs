@@ -5,7 +5,7 @@ use std::io::{self, Read};
 use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::bond;
 use super::noise::{Noise, OnNoise};
@@ -70,6 +70,20 @@ impl ReadHalf {
         buf[..n].copy_from_slice(&self.stash[..n]);
         self.stash.drain(..n);
         Ok(Some(n))
+    }
+
+    /// Reads what still comes, for nobody, until the end or until the time is over. A socket that is closed with unread bytes in
+    /// it takes back what it sent.
+    pub(crate) fn discard(&mut self, deadline: Instant, buf: &mut [u8]) {
+        if let Reader::Bond(b) = &mut self.kind {
+            return b.discard(deadline, buf);
+        }
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() || !matches!(self.read_some(buf, left), Ok(None | Some(1..))) {
+                return;
+            }
+        }
     }
 
     fn read_some(&mut self, buf: &mut [u8], timeout: Duration) -> io::Result<Option<usize>> {

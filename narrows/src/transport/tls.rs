@@ -92,8 +92,12 @@ pub fn handshake(mut connection: Connection, socket: TcpStream, deadline: Instan
 impl Session {
     /// Sends a first message.
     pub fn send(&mut self, message: &[u8], deadline: Instant) -> io::Result<()> {
-        self.connection.writer().write_all(message)?;
-        flush(&mut self.connection, &self.socket, deadline)
+        // TLS takes no more at a time than it may hold.
+        for part in message.chunks(WRITE_LEN / 2) {
+            self.connection.writer().write_all(part)?;
+            flush(&mut self.connection, &self.socket, deadline)?;
+        }
+        Ok(())
     }
 
     /// Reads a first message, and nothing that comes behind it.

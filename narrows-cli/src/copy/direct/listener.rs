@@ -13,7 +13,7 @@ use narrows::transport::{Link, tls};
 use rustls::ServerConfig;
 
 use super::keys::Keys;
-use super::{PATIENCE, UntilDeadline, is_this_host, proof};
+use super::{PATIENCE, UntilDeadline, is_this_host, proof, watch};
 use crate::copy::hello::{self, Request, Session};
 use crate::copy::serve::{self, Manner, Reachable};
 use crate::copy::served::Served;
@@ -24,6 +24,8 @@ use crate::report;
 const STRANGERS_MAX: usize = 128;
 /// Copies at a time: each has threads and buffers of some 20 MiB.
 const COPIES_MAX: usize = 64;
+/// Clients at a time that are told so when there are as many copies; others are let go without a word.
+const TOLD_MAX: usize = 16;
 /// No descriptor or thread was free; some copy will end.
 const BREATH: Duration = Duration::from_millis(100);
 /// Copies that are stopped bring what is whole to the disk.
@@ -39,6 +41,7 @@ pub(crate) struct Server {
 
 #[derive(Default)]
 struct State {
+    stopping: bool,
     connections: u64,
     strangers: VecDeque<(u64, TcpStream)>,
     copies: HashMap<u64, Copy>,
@@ -74,7 +77,10 @@ impl Server {
     /// Ends the copies in order.
     pub(crate) fn stop(&self) {
         let begun = Instant::now();
-        self.lock().copies.values().for_each(|c| c.control.stop());
+        let mut state = self.lock();
+        state.stopping = true;
+        state.copies.values().for_each(|c| c.control.stop());
+        drop(state);
         while begun.elapsed() < LAST_WORK && !self.lock().copies.is_empty() {
             std::thread::sleep(Duration::from_millis(10));
         }
@@ -83,6 +89,9 @@ impl Server {
     fn take(self: &Arc<Self>, socket: TcpStream, peer: SocketAddr) {
         let Ok(held) = socket.try_clone() else { return };
         let mut state = self.lock();
+        if state.stopping {
+            return;
+        }
         let id = state.connections;
         state.connections += 1;
         state.strangers.push_back((id, held));
@@ -93,10 +102,11 @@ impl Server {
         }
         let server = Arc::clone(self);
         let work = move || {
+            let place = Place { server: &server, id };
             if let Err(e) = server.converse(id, socket, peer) {
                 report::note(format_args!("{peer}: {}", report::one_line(&e)));
             }
-            server.lock().copies.remove(&id);
+            drop(place);
         };
         if std::thread::Builder::new().name("narrows-serve".into()).spawn(work).is_err() {
             self.known(id);
@@ -128,10 +138,12 @@ impl Server {
         };
         let (link, bond) = link.bonded()?;
         let control = Arc::new(Control::default());
-        let full = state.copies.len() >= COPIES_MAX;
-        if !full {
-            state.copies.insert(id, Copy { session, bond, control: Arc::clone(&control) });
+        let copies = state.copies.len();
+        if state.stopping || copies >= COPIES_MAX + TOLD_MAX {
+            return Ok(());
         }
+        let full = copies >= COPIES_MAX;
+        state.copies.insert(id, Copy { session, bond, control: Arc::clone(&control) });
         drop(state);
         let reachable = if full { Reachable::Busy } else { Reachable::Within(&self.served) };
         serve::run(task, link, Manner::Remote, &reachable, &control).context("the copy failed")?;
@@ -144,7 +156,7 @@ impl Server {
     /// Checks who is there, and reads what is wanted.
     fn meet(&self, socket: TcpStream, peer: SocketAddr) -> Result<(Request, Link)> {
         let deadline = Instant::now() + PATIENCE;
-        rustix::net::sockopt::set_socket_keepalive(&socket, true)?;
+        watch(&socket)?;
         let Some(config) = &self.tls else {
             ensure!(is_this_host(peer.ip()), "it is not on this host");
             return match hello::read(UntilDeadline { socket: &socket, deadline }) {
@@ -167,6 +179,19 @@ impl Server {
                 Err(e)
             }
         }
+    }
+}
+
+/// What a connection has of the server's limits, whatever becomes of its thread.
+struct Place<'a> {
+    server: &'a Server,
+    id: u64,
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.server.known(self.id);
+        self.server.lock().copies.remove(&self.id);
     }
 }
 

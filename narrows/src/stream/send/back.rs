@@ -25,7 +25,13 @@ impl Flow {
                 Ok(None) => continue,
                 Ok(Some(n)) => n,
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => continue,
-                Err(e) => return self.fail(link_error(e, "cannot read the receiver's reports")),
+                Err(e) => {
+                    let confirmed = lock(&self.state).sender.as_ref().is_none_or(|s| s.is_confirmed());
+                    if !confirmed {
+                        self.fail(link_error(e, "cannot read the receiver's reports"));
+                    }
+                    return;
+                }
             };
             let mut state = lock(&self.state);
             let Some(sender) = &mut state.sender else { return };

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::segments::{Part, Stream};
 use super::{READ, Shared, wait};
@@ -56,13 +56,14 @@ impl Incoming {
 
     /// Reads what is next; waits at most `timeout` for it and is `None` if nothing came. 0 is the end.
     pub(in crate::transport) fn read(&mut self, buf: &mut [u8], timeout: Duration) -> io::Result<Option<usize>> {
-        self.adopt();
         if let Some(n) = self.stream.take_ahead(buf).map_err(invalid)? {
             return Ok(Some(n));
         }
-        let alone = self.parts.len() == 1;
         let mut waited = false;
         loop {
+            // A carrier that the peer knows already may bring what is next.
+            self.adopt();
+            let alone = self.parts.len() == 1;
             let mut any = false;
             for index in 0..self.parts.len() {
                 let part = &mut self.parts[index];
@@ -73,8 +74,8 @@ impl Incoming {
                     match part.fill(if alone { timeout } else { Duration::ZERO }) {
                         Ok(None) => continue,
                         Ok(Some(1..)) => any = true,
-                        // It never came to be used.
-                        Ok(Some(0)) | Err(_) if !part.first && !part.part.is_heard() => {
+                        // Nothing was entrusted to it.
+                        Ok(Some(0)) | Err(_) if !part.first && !part.part.has_carried() => {
                             part.part.end();
                             continue;
                         }
@@ -112,6 +113,14 @@ impl Incoming {
                 return Ok(None);
             }
         }
+    }
+}
+
+impl Incoming {
+    /// Reads what still comes, for nobody, until every carrier is closed or the time is over.
+    pub(in crate::transport) fn discard(&mut self, deadline: Instant, buf: &mut [u8]) {
+        self.adopt();
+        self.parts.iter_mut().for_each(|part| part.half.discard(deadline, buf));
     }
 }
 

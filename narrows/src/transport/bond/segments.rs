@@ -30,6 +30,17 @@ impl Stream {
         self.ahead.len()
     }
 
+    /// Keeps what came before its turn.
+    fn keep(&mut self, at: u64, bytes: &[u8]) -> Result<()> {
+        let before = self.ahead.range(..=at).next_back().map_or(self.offset, |(begin, b)| begin + b.len() as u64);
+        let after = self.ahead.range(at..).next().map_or(u64::MAX, |(begin, _)| *begin);
+        if at < before || at + bytes.len() as u64 > after {
+            return Err(Error::corrupt("segments of carriers overlap"));
+        }
+        self.ahead.insert(at, bytes.to_vec());
+        Ok(())
+    }
+
     /// Gives what came before its turn, if that is now.
     ///
     /// # Errors
@@ -62,6 +73,7 @@ pub struct Part {
     /// What came is a part of a header at most.
     wants_more: bool,
     heard: bool,
+    carried: bool,
     /// The rest of the segment that is coming: where it belongs, and how long it is.
     segment: (u64, usize),
     ended: bool,
@@ -69,7 +81,15 @@ pub struct Part {
 
 impl Default for Part {
     fn default() -> Self {
-        Self { raw: Vec::new(), taken: 0, wants_more: true, heard: false, segment: (0, 0), ended: false }
+        Self {
+            raw: Vec::new(),
+            taken: 0,
+            wants_more: true,
+            heard: false,
+            carried: false,
+            segment: (0, 0),
+            ended: false,
+        }
     }
 }
 
@@ -94,6 +114,11 @@ impl Part {
     /// Whether its peer has greeted.
     pub fn is_heard(&self) -> bool {
         self.heard
+    }
+
+    /// Whether a segment came on it.
+    pub fn has_carried(&self) -> bool {
+        self.carried
     }
 
     /// The peer said that nothing more comes.
@@ -136,8 +161,8 @@ impl Part {
             if next {
                 buf[..n].copy_from_slice(bytes);
                 stream.offset += n as u64;
-            } else if at < stream.offset || stream.ahead.insert(at, bytes.to_vec()).is_some() {
-                return Err(Error::corrupt("segments of carriers overlap"));
+            } else {
+                stream.keep(at, bytes)?;
             }
             self.taken += n;
             self.segment = (at + n as u64, len - n);
@@ -166,11 +191,13 @@ impl Part {
         let (at, len) = header.split_at(8);
         let at = u64::from_le_bytes(at.try_into().unwrap_or_default());
         let len = u32::from_le_bytes(len.try_into().unwrap_or_default()) as usize;
-        if len > SEGMENT_MAX || at < offset || at.checked_add(len as u64).is_none() {
+        // The offsets of a carrier grow.
+        if len > SEGMENT_MAX || at < offset.max(self.segment.0) || at.checked_add(len as u64).is_none() {
             return Err(Error::corrupt("a segment of a carrier makes no sense"));
         }
         self.taken += HEADER_LEN;
         self.segment = (at, len);
+        self.carried |= len > 0;
         self.ended = len == 0;
         Ok(true)
     }
