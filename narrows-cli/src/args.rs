@@ -208,7 +208,7 @@ bytes. Owner and group by number: the owner if this is root at the storing end o
 WITHOUT NARROWS THERE
   When the other host of a copy by ssh has no narrows, files are copied by tar, with zstd if the other host has it, and that is \
 said. Everything is sent anew and gets its name when all has come: a copy that fails leaves what was there as it was, and the \
-next one begins from the start. GNU tar and bsdtar keep what is named above, others less; what is not kept is said. It needs tar \
+next one begins from the start (without zstd there, a lost link may leave a part of the files). GNU tar and bsdtar keep what is named above, others less; what is not kept is said. It needs tar \
 at both ends, and can do none of - (stdin, stdout), --dry-run, --delete, --owner, and --exclude of what is there. Set-id bits of \
 files are kept only with their owners. --no-fallback forbids it.
 
@@ -222,7 +222,7 @@ REMOVING
 EXIT STATUS
   0  everything is copied
   1  this end failed, or wrong usage was found late
-  2  nothing was copied, or wrong usage
+  2  no file was copied, or wrong usage
   3  some entries could not be copied, or removed; each was named; or --delete removed nothing, which was said
   4  some files changed while they were read
   5  the link or the other end was lost; the same command goes on (with -, anew)

@@ -89,6 +89,15 @@ pub(crate) fn run(args: &CpArgs) -> Result<ExitCode> {
             report::note(format_args!("{}{hint}", report::one_line(&e)));
             Ok(ExitCode::from(LOST))
         }
+        // 3 would say that all but what was named is there.
+        Err(e)
+            if e.downcast_ref::<narrows::Error>().is_some_and(|e| e.kind != narrows::ErrorKind::Misuse)
+                && signals::received().is_none()
+                && e.downcast_ref::<crate::files::StdoutClosed>().is_none() =>
+        {
+            report::note(report::one_line(&e));
+            Ok(ExitCode::FAILURE)
+        }
         Err(e) => Err(e),
     }
 }

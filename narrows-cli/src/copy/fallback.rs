@@ -82,9 +82,11 @@ impl Order<'_> {
         move |there| {
             if !quiet {
                 report::note(format_args!(
-                    "no {program} on {host}: copying by {}, all or nothing; with narrows there too, copies are checked and \
+                    "no {program} on {host}: copying by {}{}; with narrows there too, copies are checked and \
                      resumed, and only what changed is sent",
-                    programs(there)
+                    programs(there),
+                    // Without zstd nothing tells an archive that was cut between two files from a whole one.
+                    if there.zstd { ", all or nothing" } else { "" }
                 ));
             }
         }
@@ -220,7 +222,10 @@ fn send(tar: &mut Command, input: Input, zstd: bool, flow: &Arc<Flow>) -> Result
 fn warned(order: &Order<'_>, code: Option<i32>, tools: Tools, copied: &mut Copied) {
     match code {
         Some(0) => {}
-        Some(1) if tools.kind == Kind::Gnu => copied.changed += 1,
+        // Also of a file that shrank, whose rest tar makes up with zeros.
+        Some(1) if tools.kind == Kind::Gnu => {
+            order.failed("some of it changed while it was read; copy it again", copied)
+        }
         _ => order.failed("some of it could not be read; tar said what", copied),
     }
 }

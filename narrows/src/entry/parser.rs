@@ -203,6 +203,9 @@ impl RecordParser {
     fn pieces(&self, f: &mut Fields<'_>) -> Result<Record<'static>> {
         let id = self.known_id(f.number()?)?;
         let count = f.number()?;
+        if count == 0 {
+            return Err(Error::corrupt("a record of pieces has none"));
+        }
         let (mut regions, mut pieces) = (Vec::new(), 0);
         for _ in 0..count {
             let region = Region { offset: f.number()?, len: f.number32()? };

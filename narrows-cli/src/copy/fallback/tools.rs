@@ -138,7 +138,7 @@ impl Tools {
             "pack() {{ tar -c -f -{}{} \"$@\"; }}\nsqueeze() {{ {}; }}\n",
             quoted_all(&self.pack_flags(to)),
             if follow { " -h" } else { "" },
-            if self.zstd { format!("zstd -q -{LEVEL} -T0 -c") } else { "cat".to_owned() },
+            if self.zstd { format!("zstd -q -{LEVEL} -T4 -c") } else { "cat".to_owned() },
         )
     }
 }

@@ -108,7 +108,7 @@ impl<'a> Producer<'a> {
                 self.shared.changed.notify_all();
                 return Ok(Step::Announce(found));
             }
-            if self.outlined.front().is_some_and(|o| o.outline.is_answered())
+            if self.outlined.front().is_some_and(|o| o.is_due())
                 && let Some(outlined) = self.outlined.pop_front()
             {
                 return Ok(Step::SendChunks(outlined));
@@ -207,11 +207,12 @@ impl<'a> Producer<'a> {
                 return Ok(());
             }
         };
-        let sparse = (stat.st_blocks as u64).saturating_mul(512) < file.len;
+        // Fewer blocks alone may be the work of a file system that compresses.
+        let sparse = (stat.st_blocks as u64).saturating_mul(512) < file.len && has_hole(&fd, file.len);
         // Of a sparse file the holes save more.
         if file.in_chunks && !sparse {
             let outline = Outline::new(file.len);
-            return self.outline(Box::new(Outlined { file, fd, outline }));
+            return self.outline(Box::new(Outlined { file, fd, outline, unreadable: false }));
         }
         self.writer.begin(file.id, &mut self.out);
         let mut hash = blake3::Hasher::new();
@@ -371,6 +372,11 @@ impl<'a> Producer<'a> {
         self.shared.changed.notify_all();
         Ok(())
     }
+}
+
+/// Whether something of the file takes no room because it was never written.
+fn has_hole(fd: &OwnedFd, len: u64) -> bool {
+    rustix::fs::seek(fd, SeekFrom::Hole(0)).is_ok_and(|at| at < len)
 }
 
 /// The next run of data at or behind `at`: begin and end; `len` twice if there is none.

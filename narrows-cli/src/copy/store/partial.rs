@@ -144,8 +144,10 @@ fn is_named(folder: impl AsFd, name: &OsStr, file: &OwnedFd) -> bool {
 }
 
 fn open_stale(folder: impl AsFd, name: &OsStr) -> Option<OwnedFd> {
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let file = rustix::fs::openat(&folder, name, flags, Mode::empty()).ok()?;
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let open = |access| rustix::fs::openat(&folder, name, flags | access, Mode::empty());
+    // Over NFS only who may write may lock.
+    let file = open(OFlags::RDWR).or_else(|_| open(OFlags::RDONLY)).ok()?;
     rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).ok()?;
     is_named(&folder, name, &file).then_some(file)
 }

@@ -87,7 +87,8 @@ impl Plan {
                     found.into_iter().for_each(|piece| delta::push(&mut planned, piece));
                     (next, first) = (next + 1, first + region.pieces());
                 }
-                _ => delta::push(&mut planned, *piece),
+                // Not joined with what is needed before it: that may be another record's region.
+                _ => planned.push(*piece),
             }
             before = match piece {
                 Piece::Have { file, offset, len } => Some((*file, offset + len)),

@@ -227,8 +227,8 @@ impl<'a> Sweep<'a> {
             return Err(Stop::Interrupted);
         }
         let path = join(place.path, name);
-        let kind = match rustix::fs::statat(place.folder, name, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(stat) => FileType::from_raw_mode(stat.st_mode),
+        let (kind, inode) = match rustix::fs::statat(place.folder, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => (FileType::from_raw_mode(stat.st_mode), (stat.st_dev, stat.st_ino)),
             Err(Errno::NOENT) => return Ok(true),
             Err(e) => return self.cannot_remove(place.id, &path, &e.into()),
         };
@@ -239,6 +239,10 @@ impl<'a> Sweep<'a> {
         if kind == FileType::RegularFile && partial::is_partial(name.as_bytes()) {
             // Another copy may be writing it. What is left of one that was killed is no file of the user's to count.
             return Ok(self.doing != Doing::Remove || partial::remove_stale(place.folder, name));
+        }
+        if has_other_names(place.folder, name, inode) {
+            let e = io::Error::other("its file system takes different names for the same; remove it by hand");
+            return self.cannot_remove(place.id, &path, &e);
         }
         if is_folder && !self.empty(place, name, &path)? {
             return Ok(false);
@@ -353,6 +357,18 @@ fn names(folder: &OwnedFd, wanted: impl Fn(&OsStr) -> bool) -> io::Result<Vec<Os
     }
     names.sort_unstable();
     Ok(names)
+}
+
+/// Whether the file system finds the same under another name, without regard to case or to a dot at its end: what is called
+/// so may be what was just stored.
+fn has_other_names(folder: &OwnedFd, name: &OsStr, inode: (u64, u64)) -> bool {
+    let swap = |b: &u8| if b.is_ascii_lowercase() { b.to_ascii_uppercase() } else { b.to_ascii_lowercase() };
+    let swapped: Vec<u8> = name.as_bytes().iter().map(swap).collect();
+    let dotted = [name.as_bytes(), b"."].concat();
+    [swapped, dotted].iter().filter(|other| other[..] != *name.as_bytes()).any(|other| {
+        let found = rustix::fs::statat(folder, &other[..], AtFlags::SYMLINK_NOFOLLOW);
+        found.is_ok_and(|s| (s.st_dev, s.st_ino) == inode)
+    })
 }
 
 #[cfg(test)]

@@ -20,6 +20,8 @@ impl Room {
         let len = match entry.kind {
             EntryKind::Folder => size_of::<(u64, Entry)>() + entry.path.len() + attributes_len(entry),
             EntryKind::HardLink { .. } => size_of::<(u64, u64, Vec<u8>)>() + entry.path.len(),
+            // Hard links to it may come.
+            EntryKind::File { linked: true, .. } => size_of::<(u64, Vec<u8>, (u64, u64))>() + entry.path.len(),
             _ => 0,
         };
         let left = self.0.checked_sub(len);

@@ -13,6 +13,15 @@ pub(super) struct Outlined {
     pub(super) file: File,
     pub(super) fd: OwnedFd,
     pub(super) outline: Outline,
+    /// Reading on failed: nothing more is asked, and so no answer is to be waited for.
+    pub(super) unreadable: bool,
+}
+
+impl Outlined {
+    /// Its content may be sent, or why it cannot be.
+    pub(super) fn is_due(&self) -> bool {
+        self.unreadable || self.outline.is_answered()
+    }
 }
 
 impl Producer<'_> {
@@ -29,7 +38,7 @@ impl Producer<'_> {
     }
 
     fn extend(&mut self, outlined: &mut Outlined) -> io::Result<()> {
-        let Outlined { file, fd, outline } = outlined;
+        let Outlined { file, fd, outline, .. } = outlined;
         while outline.ahead() < RECORDS_AHEAD && !outline.is_whole() {
             let chunks = outline.next(fd)?;
             if !chunks.is_empty() {
@@ -47,8 +56,8 @@ impl Producer<'_> {
         for (id, runs) in answers {
             if let Some(outlined) = waiting.iter_mut().find(|o| o.file.id == id) {
                 outlined.outline.answer(&runs);
-                // What cannot be read now shows again where it is sent.
-                let _ = self.extend(outlined);
+                // Told where its content would be sent.
+                outlined.unreadable |= self.extend(outlined).is_err();
             }
         }
         self.outlined = waiting;
@@ -58,13 +67,16 @@ impl Producer<'_> {
     pub(super) fn send_chunks(&mut self, mut outlined: Box<Outlined>) -> Result<(), Over> {
         self.writer.begin(outlined.file.id, &mut self.out);
         let read = self.needed_content(&mut outlined)?;
-        let Outlined { file, fd, outline } = &*outlined;
+        let Outlined { file, fd, outline, .. } = &*outlined;
         self.ended(file, fd, read.map(|all| all && outline.len() == file.len), &outline.digest());
         Ok(())
     }
 
     fn needed_content(&mut self, outlined: &mut Outlined) -> Result<io::Result<bool>, Over> {
         loop {
+            if outlined.unreadable {
+                return Ok(Err(io::Error::other("it could not be read while it was compared")));
+            }
             if let Err(e) = self.extend(outlined) {
                 return Ok(Err(e));
             }
