@@ -83,6 +83,7 @@ impl Drop for Grower {
         self.stop.store(true, Ordering::Relaxed);
         let begun = Instant::now();
         let Some(thread) = self.thread.take() else { return };
+        thread.thread().unpark();
         // One that is still connecting is not waited for; what it opens goes with it.
         while !thread.is_finished() && begun.elapsed() < LEFT_ALONE {
             std::thread::sleep(Duration::from_millis(1));
@@ -160,7 +161,7 @@ impl<S: Fn() -> Seen, O: FnMut() -> Result<(Added, Link)>> Watch<S, O> {
 
     /// Whether the copy is over.
     fn pause(&self) -> bool {
-        std::thread::sleep(LOOK_EVERY);
+        std::thread::park_timeout(LOOK_EVERY);
         self.stop.load(Ordering::Relaxed)
     }
 
