@@ -15,7 +15,7 @@ use super::{Args, median, mixed, program};
 use crate::units::Rng;
 
 /// Raw bytes of one copy: some seconds of the slowest tool.
-const FILE_BYTES: [(u32, usize); 4] = [(10, 13 << 20), (100, 50 << 20), (1000, 200 << 20), (0, 200 << 20)];
+const FILE_BYTES: [(u32, usize); 4] = [(10, 13 << 20), (100, 200 << 20), (1000, 200 << 20), (0, 200 << 20)];
 const SMALL_FILES: [(u32, usize); 4] = [(10, 1000), (100, 10_000), (1000, 10_000), (0, 10_000)];
 const RTTS_MS: [u64; 2] = [0, 40];
 /// A copy that takes longer is not waited for.
