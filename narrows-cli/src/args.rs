@@ -90,7 +90,8 @@ pub(crate) enum Command {
 /// How blocks are chosen and encoded.
 #[derive(ClapArgs, Clone)]
 pub(crate) struct FlowArgs {
-    /// Rule that chooses the method of each block: `balance`, or `fixed:METHOD` such as `fixed:zstd:level=3,link`
+    /// Rule that chooses the method of each block: `balance`, or `fixed:METHOD` such as `fixed:zstd:level=3,link`. For
+    /// experiments: `stall[:min=LEVEL][,max=LEVEL]` (as `zstd --adapt`) and `replay:FILE` (a schedule or a trace again)
     #[arg(long, value_name = "SPEC", default_value = "balance")]
     pub(crate) policy: PolicySpec,
     /// Methods that `balance` may choose from, such as `store,lz4:accel=16,zstd:level=1,xz` [default: eleven of them]
@@ -99,7 +100,7 @@ pub(crate) struct FlowArgs {
     /// Worker threads [default: the cores that this process may use, less one from four on]
     #[arg(long, short = 'T', value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(crate) threads: Option<u16>,
-    /// Longest block, such as 64K or 2M [default: 512K for `balance`, 128K for `fixed`]
+    /// Longest block, such as 64K or 2M [default: what the policy asks for at most, 128K for `fixed`]
     #[arg(long, value_name = "SIZE", value_parser = parse_block_max)]
     pub(crate) block_max: Option<usize>,
     /// Raw bytes that linked blocks may refer back to, at most 64K [default: 64K if the policy links]

@@ -10,18 +10,17 @@ use narrows::calibration::Calibration;
 use narrows::codec::{DEFAULT_METHODS, Method};
 use narrows::frame::BASELINE_HISTORY;
 use narrows::monitor::cost::Prior;
-use narrows::policy::{Policy, PolicySetup, PolicySpec};
+use narrows::policy::{Policy, PolicyFile, PolicySetup, PolicySpec};
 use narrows::sender::SenderConfig;
 use narrows::stream::{self, SendOptions};
 
 use crate::args::FlowArgs;
 use crate::files;
 
-/// The longest blocks that `balance` ever wants; a fixed method gets what suits most of them.
-const BALANCE_BLOCK_MAX: usize = 512 << 10;
-const FIXED_BLOCK_MAX: usize = 128 << 10;
 /// The built-in prior of eleven methods has 30 KB; a policy takes 16 at most.
 const PRIOR_FILE_MAX: u64 = 1 << 20;
+/// A trace has 500 bytes a block: half a million blocks, 64 GB in blocks of 128 KiB.
+const POLICY_FILE_MAX: u64 = 256 << 20;
 
 /// Threads that decode.
 pub(crate) fn threads(asked: Option<u16>) -> usize {
@@ -30,11 +29,8 @@ pub(crate) fn threads(asked: Option<u16>) -> usize {
 
 pub(crate) fn send_options(args: &FlowArgs, calibration: Option<&Calibration>, timeout: f64) -> Result<SendOptions> {
     let threads = args.threads.map_or_else(stream::encoders, usize::from);
-    let (block_max, linked) = match args.policy {
-        PolicySpec::Balance => (BALANCE_BLOCK_MAX, false),
-        PolicySpec::Fixed { linked, .. } => (FIXED_BLOCK_MAX, linked),
-    };
-    let history = args.history.unwrap_or(if linked { BASELINE_HISTORY } else { 0 });
+    let block_max = args.policy.block_max();
+    let history = args.history.unwrap_or(if args.policy.links() { BASELINE_HISTORY } else { 0 });
     let trace = match &args.trace {
         Some(path) => Some(Box::new(files::create(path)?) as Box<dyn Write + Send>),
         None => None,
@@ -53,7 +49,31 @@ pub(crate) fn policy(args: &FlowArgs, cores: usize, calibration: Option<&Calibra
     let methods: &[Method] = args.methods.as_ref().map_or(DEFAULT_METHODS, |l| &l.0);
     let own = args.prior.as_deref().map(read_prior).transpose()?;
     let prior = own.as_ref().unwrap_or(Prior::shipped());
-    Ok(args.policy.build(&PolicySetup { methods, cores, prior, calibration }))
+    let file = read_policy_file(&args.policy)?;
+    Ok(args.policy.build(&PolicySetup { methods, cores, prior, calibration, file: file.as_ref() }))
+}
+
+fn read_policy_file(spec: &PolicySpec) -> Result<Option<PolicyFile>> {
+    let Some(path) = spec.file().map(Path::new) else { return Ok(None) };
+    if spec.keeps() && !path.exists() {
+        return Ok(None);
+    }
+    let about = || format!("cannot use {} for --policy {spec}", path.display());
+    let len = fs::metadata(path).with_context(about)?.len();
+    ensure!(len <= POLICY_FILE_MAX, "{} is too long for --policy {spec}", path.display());
+    Ok(Some(spec.read_file(&fs::read(path).with_context(about)?).with_context(about)?))
+}
+
+/// Stores what the policy wants to have kept.
+pub(crate) fn keep(args: &FlowArgs, policy: &dyn Policy) -> Result<()> {
+    let (Some(path), Some(bytes)) = (args.policy.file().map(Path::new), policy.save()) else { return Ok(()) };
+    let about = || format!("cannot keep what {} learned in {}", args.policy, path.display());
+    // It appears whole, so that a run that is killed leaves the old one.
+    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut new = tempfile::NamedTempFile::new_in(folder).with_context(about)?;
+    new.write_all(&bytes).with_context(about)?;
+    new.persist(path).with_context(about)?;
+    Ok(())
 }
 
 fn read_prior(path: &Path) -> Result<Prior> {

@@ -3,15 +3,16 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context, Result, bail};
 use clap::Args as ClapArgs;
 use narrows::codec::{DEFAULT_METHODS, Method};
 use narrows::monitor::cost::Prior;
-use narrows::policy::{PolicySetup, PolicySpec};
+use narrows::policy::{PolicyFile, PolicySetup, PolicySpec};
 
 use crate::cells::{Cell, Scenario, fixed_methods};
+use crate::measure::measurable;
 use crate::report::{self, About, Row};
 use crate::table::{self, CLASSES, Table};
 use crate::units::{parse_len, print_len};
@@ -29,6 +30,9 @@ const BLOCK_MAX: usize = 2 << 20;
 /// answered from the tables, the link is a fluid in order, encoding times vary by 5 %, and every decision is charged. Each
 /// policy is compared with the bound (linear program), the oracle (beam search, up to 8M), plain (`fixed:store`, not charged)
 /// and the best fixed method, chosen in hindsight for each cell.
+///
+/// A policy that keeps a file (`datacomp:table=FILE`) goes through the cells one by one and learns from each; the file is
+/// written at the end. Policies that name their own methods (`adoc`, `datacomp`, `stall`, `replay`) need tables of these.
 ///
 /// Scenarios: flat; up10 (rate x10 up at 80 % of the time), down10 (x10 down at 15 %), square (up and down, 4 half periods),
 /// jitter (rate noise, sigma 0.3), cpu3 (CPU at 1/3 in every second 30 %), slowrx and slowrx3 (receiver with one core at a
@@ -101,19 +105,23 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let class_max = CLASSES.iter().rposition(|c| *c <= args.oracle_block).context("no block is so short")?;
     let next = AtomicUsize::new(0);
     let results: Mutex<Vec<Option<CellResult>>> = Mutex::new(vec![None; cells.len()]);
+    let files = read_files(args, &all)?;
+    let in_order = args.policy.iter().any(PolicySpec::keeps);
     let jobs = args.jobs.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from)).max(1);
+    let jobs = if in_order { 1 } else { jobs };
     std::thread::scope(|scope| {
         for _ in 0..jobs {
             scope.spawn(|| {
                 loop {
                     let i = next.fetch_add(1, Ordering::Relaxed);
                     let Some(cell) = cells.get(i) else { return };
-                    let rows = run_cell(args, cell, &all[cell.table], &priors[cell.table], class_max);
+                    let rows = run_cell(args, cell, &all[cell.table], &priors[cell.table], class_max, &files);
                     results.lock().unwrap_or_else(PoisonError::into_inner)[i] = Some(rows);
                 }
             });
         }
     });
+    write_files(args, &files)?;
     let results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
     let (mut rows, mut trace) = (Vec::new(), String::new());
     for (cell_rows, lines) in results.into_iter().flatten() {
@@ -131,6 +139,39 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         println!("{}", report::summary_json(&about, &rows));
     } else {
         print!("{}", report::summary(&rows, args.worst));
+    }
+    Ok(())
+}
+
+/// What a policy of the command line keeps in its file, from cell to cell.
+type KeptFile = Mutex<Option<PolicyFile>>;
+
+fn lock(file: &KeptFile) -> MutexGuard<'_, Option<PolicyFile>> {
+    file.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The files of the policies; every method that they may choose must be in the tables.
+fn read_files(args: &Args, tables: &[Table]) -> Result<Vec<KeptFile>> {
+    let read = |spec: &PolicySpec| -> Result<KeptFile> {
+        let path = spec.file().map(Path::new).filter(|p| !spec.keeps() || p.exists());
+        let about = || format!("cannot use the file of --policy {spec}");
+        let file = path.map(|p| -> Result<_> { Ok(spec.read_file(&fs::read(p)?)?) }).transpose().with_context(about)?;
+        let lacking = spec.methods(file.as_ref()).into_iter().find(|m| tables.iter().any(|t| !known(t, *m)));
+        if let Some(method) = lacking {
+            let methods = Method::print_list(&measurable(&spec.methods(file.as_ref())));
+            bail!("the tables have no {method}; for {spec} make them with: narrows-lab tables --methods '{methods}'");
+        }
+        Ok(Mutex::new(file))
+    };
+    args.policy.iter().map(read).collect()
+}
+
+fn write_files(args: &Args, files: &[KeptFile]) -> Result<()> {
+    for (spec, file) in args.policy.iter().zip(files).filter(|(spec, _)| spec.keeps()) {
+        let bytes = lock(file).as_ref().and_then(PolicyFile::bytes);
+        if let (Some(path), Some(bytes)) = (spec.file(), bytes) {
+            fs::write(path, bytes).with_context(|| format!("cannot write {path}"))?;
+        }
     }
     Ok(())
 }
@@ -194,7 +235,14 @@ fn cells(args: &Args, tables: &[Table]) -> Result<Vec<Cell>> {
 /// The rows of a cell, and the trace of its policies.
 type CellResult = (Vec<Row>, String);
 
-fn run_cell(args: &Args, cell: &Cell, table: &Table, prior: &Prior, class_max: usize) -> CellResult {
+fn run_cell(
+    args: &Args,
+    cell: &Cell,
+    table: &Table,
+    prior: &Prior,
+    class_max: usize,
+    files: &[KeptFile],
+) -> CellResult {
     let plan = cell.plan(table, args.decision_us * 1e3, BLOCK_MAX);
     let possible = cell.possible(table, &plan, class_max, args.beam);
     let methods: Vec<Method> = if DEFAULT_METHODS.iter().all(|m| known(table, *m)) {
@@ -218,12 +266,16 @@ fn run_cell(args: &Args, cell: &Cell, table: &Table, prior: &Prior, class_max: u
         rows.extend(fixed.iter().skip(1).map(|(m, run)| row(format!("fixed:{m}"), run)));
     }
     let mut trace = String::new();
-    for spec in &args.policy {
+    for (spec, file) in args.policy.iter().zip(files) {
         let plan = match spec {
             PolicySpec::Fixed { .. } => Plan { block_max: FIXED_BLOCK, ..plan.clone() },
-            PolicySpec::Balance => Plan { trace: args.trace.is_some(), ..plan.clone() },
+            _ => Plan { trace: args.trace.is_some(), ..plan.clone() },
         };
-        let run = world::run(table, &plan, spec.build(&setup));
+        let known = lock(file).clone();
+        let run = world::run(table, &plan, spec.build(&PolicySetup { file: known.as_ref(), ..setup }));
+        if let Some(bytes) = &run.saved {
+            *lock(file) = spec.read_file(bytes).ok();
+        }
         trace.push_str(&run.trace);
         rows.push(row(spec.to_string(), &run));
     }

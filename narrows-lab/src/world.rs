@@ -63,6 +63,8 @@ pub(crate) struct Run {
     pub(crate) cpu_s: f64,
     pub(crate) summary: Summary,
     pub(crate) trace: String,
+    /// What the policy wants to have kept.
+    pub(crate) saved: Option<Vec<u8>>,
 }
 
 pub(crate) fn run(table: &Table, plan: &Plan, policy: Box<dyn Policy>) -> Run {
@@ -76,6 +78,7 @@ pub(crate) fn run(table: &Table, plan: &Plan, policy: Box<dyn Policy>) -> Run {
         cpu_s: world.cpu_ns * 1e-9,
         summary: world.sender.summary().clone(),
         trace: world.trace,
+        saved: world.sender.into_policy().save(),
     }
 }
 

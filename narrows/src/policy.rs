@@ -4,19 +4,22 @@
 //! wire. Files it needs (a prior, a table, a recorded sequence) are loaded and saved by the caller.
 
 use std::fmt;
-use std::str::FromStr;
 
-use crate::calibration::Calibration;
-use crate::codec::{DEFAULT_METHODS, Method};
+use crate::codec::Method;
 use crate::error::{Error, Result};
 use crate::monitor::View;
-use crate::monitor::cost::Prior;
 
 mod balance;
 mod fixed;
+mod replay;
+mod spec;
+mod stall;
 
 pub use balance::Balance;
 pub use fixed::Fixed;
+pub use replay::{Planned, Replay, Schedule};
+pub use spec::{POLICIES, PolicyFile, PolicySetup, PolicySpec, Registered};
+pub use stall::Stall;
 
 /// What to do with the next block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,6 +93,17 @@ pub trait Policy: Send {
         WINDOW_MAX
     }
 
+    /// Longest block that it asks for, if blocks shall be as long as it asks whenever so much has gathered. Without it a
+    /// block ends where the bytes that lie in one piece end, which saves a copy.
+    fn whole_blocks(&self) -> Option<usize> {
+        None
+    }
+
+    /// What shall be kept for the next flow, in the form that [`PolicySpec::read_file`] reads; the caller stores it.
+    fn save(&self) -> Option<Vec<u8>> {
+        None
+    }
+
     /// Log of how much longer each method took than was expected of this host, for the calibration.
     fn learned(&self) -> Vec<(Method, f32)> {
         Vec::new()
@@ -103,61 +117,6 @@ pub trait Policy: Send {
 
 /// Blocks in flight at most: with 128 KiB blocks 3 MiB, which keeps 8 workers busy through one slow block in four.
 pub const WINDOW_MAX: usize = 24;
-
-/// A policy as a person writes it: `balance`, `fixed:zstd:level=3,link`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum PolicySpec {
-    Balance,
-    Fixed { method: Method, linked: bool },
-}
-
-/// What a policy is built from.
-pub struct PolicySetup<'a> {
-    /// Methods it may choose from.
-    pub methods: &'a [Method],
-    /// Cores that encode.
-    pub cores: usize,
-    pub prior: &'a Prior,
-    pub calibration: Option<&'a Calibration>,
-}
-
-impl<'a> PolicySetup<'a> {
-    pub fn new(cores: usize, prior: &'a Prior) -> Self {
-        Self { methods: DEFAULT_METHODS, cores, prior, calibration: None }
-    }
-}
-
-impl PolicySpec {
-    pub fn build(&self, setup: &PolicySetup<'_>) -> Box<dyn Policy> {
-        match *self {
-            Self::Balance => Box::new(Balance::new(setup)),
-            Self::Fixed { method, linked } => Box::new(Fixed::new(method, linked)),
-        }
-    }
-}
-
-impl fmt::Display for PolicySpec {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Balance => f.write_str("balance"),
-            Self::Fixed { method, linked } => write!(f, "fixed:{}", print_method(*method, *linked)),
-        }
-    }
-}
-
-impl FromStr for PolicySpec {
-    type Err = Error;
-    fn from_str(s: &str) -> Result<Self> {
-        match s.split_once(':') {
-            None if s == "balance" => Ok(Self::Balance),
-            Some(("fixed", method)) => {
-                let (method, linked) = parse_method(method)?;
-                Ok(Self::Fixed { method, linked })
-            }
-            _ => Err(Error::misuse(format!("no policy is called '{s}'; there are balance and fixed:METHOD"))),
-        }
-    }
-}
 
 /// A method with the mark of linking: `zstd:level=3,link`, `lz4:link`.
 pub fn parse_method(s: &str) -> Result<(Method, bool)> {
@@ -185,26 +144,5 @@ pub fn print_method(method: Method, linked: bool) -> String {
 impl fmt::Display for Choice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&print_method(self.method, self.linked))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn specifications_print_as_they_parse() {
-        for text in
-            ["balance", "fixed:store", "fixed:zstd", "fixed:zstd:level=1,link", "fixed:lz4:accel=16", "fixed:lz4:link"]
-        {
-            assert_eq!(text.parse::<PolicySpec>().unwrap().to_string(), text);
-        }
-        for (text, canonical) in [("fixed:zstd:level=3", "fixed:zstd"), ("fixed:zstd:level=3,link", "fixed:zstd:link")]
-        {
-            assert_eq!(text.parse::<PolicySpec>().unwrap().to_string(), canonical);
-        }
-        for bad in ["", "adoc", "fixed", "fixed:", "fixed:zstd:level=99", "fixed:xz:link", "balance:x", "fixed:nope"] {
-            assert!(bad.parse::<PolicySpec>().is_err(), "{bad}");
-        }
     }
 }

@@ -202,7 +202,8 @@ impl Sender {
 
     /// Raw bytes that may be pushed now; 0 means: wait until frames have left.
     pub fn room(&self) -> usize {
-        let gather = (8 * self.wanted).clamp(GATHER_MIN, GATHER_MAX).max(2 * self.wanted);
+        let wanted = self.policy.whole_blocks().map_or(0, |len| len.min(self.limits.block_max)).max(self.wanted);
+        let gather = (8 * wanted).clamp(GATHER_MIN, GATHER_MAX).max(2 * wanted);
         let gather = gather.min(self.config.memory_max / 2).max(1);
         if self.closed { 0 } else { gather.saturating_sub(self.gathered) }
     }
@@ -367,8 +368,13 @@ impl Sender {
             choice.method = Method::STORE;
         }
         self.wanted = choice.block_len.clamp(1, self.limits.block_max);
-        choice.block_len = choice.block_len.min(upcoming.len());
         self.scratch = queue;
+        let mut len = upcoming.len();
+        if len < self.wanted && self.policy.whole_blocks().is_some() {
+            self.gather_front();
+            len = self.input.front()?.len().min(self.limits.block_max);
+        }
+        choice.block_len = choice.block_len.min(len);
         Some(choice)
     }
 

@@ -1,89 +1,13 @@
 //! What policies answer to views made by hand: one question at a time, without an engine around them.
 
+mod world;
+
 use narrows::codec::{DEFAULT_METHODS, Method};
 use narrows::monitor::cost::Prior;
-use narrows::monitor::{Ask, CpuView, Limits, LinkView, Pending, PendingState, ReceiverView, View};
-use narrows::policy::{Choice, Outcome, Policy, PolicySetup, PolicySpec, Rescue};
+use narrows::monitor::{Ask, CpuView, Limits, LinkView, Pending, PendingState, ReceiverView};
+use narrows::policy::{Choice, Outcome, POLICIES, Policy, PolicySetup, PolicySpec, Rescue};
 use proptest::prelude::*;
-
-const MS: u64 = 1_000_000;
-const CODECS_ALL: u64 = u64::MAX;
-
-/// A view that owns what it shows; every field can be set before [`Scene::ask`].
-#[derive(Clone)]
-struct Scene {
-    now_ns: u64,
-    busy_ns: u64,
-    seq: u64,
-    data: Vec<u8>,
-    left: Option<u64>,
-    link: LinkView,
-    receiver: ReceiverView,
-    queue: Vec<Pending>,
-    limits: Limits,
-    ask: Ask,
-}
-
-impl std::fmt::Debug for Scene {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let view = View { upcoming: &self.data[..self.data.len().min(16)], ..self.view() };
-        write!(f, "{view:?}, {} bytes in all", self.data.len())
-    }
-}
-
-impl Scene {
-    /// A flow that has run for a second on a link of this rate, with two encoded blocks waiting.
-    fn new(data: Vec<u8>, mbit_per_s: f64) -> Self {
-        let waiting = |seq| Pending {
-            seq,
-            raw_len: 128 << 10,
-            method: Method::STORE,
-            chosen_ns: 990 * MS,
-            state: PendingState::Ready { unsent_len: 128 << 10 },
-        };
-        Self {
-            now_ns: 1000 * MS,
-            busy_ns: 1000 * MS,
-            seq: 30,
-            data,
-            left: None,
-            link: LinkView { rate_bytes_per_s: mbit_per_s * 125e3, known: true, ..LinkView::default() },
-            receiver: ReceiverView { reports: true, cores: 4, backlog_bytes: 0 },
-            queue: vec![waiting(28), waiting(29)],
-            limits: Limits { block_max: 512 << 10, history: 0, codecs: CODECS_ALL },
-            ask: Ask::Next,
-        }
-    }
-
-    fn view(&self) -> View<'_> {
-        View {
-            now_ns: self.now_ns,
-            busy_ns: self.busy_ns,
-            seq: self.seq,
-            raw_offset: self.seq * 1000,
-            upcoming: &self.data[..self.data.len().min(self.limits.block_max)],
-            gathered: self.data.len(),
-            left: self.left,
-            link: self.link,
-            cpu: CpuView { cores: 2, busy: 1 },
-            receiver: self.receiver,
-            queue: &self.queue,
-            limits: self.limits,
-            ask: self.ask,
-        }
-    }
-
-    /// The same question often enough for the price to settle; the answer to the last.
-    fn ask(&mut self, policy: &mut dyn Policy, times: usize) -> Choice {
-        let mut choice = policy.choose(&self.view());
-        for _ in 1..times {
-            self.seq += 1;
-            choice = policy.choose(&self.view());
-        }
-        self.seq += 1;
-        choice
-    }
-}
+use world::{MS, scene::Scene};
 
 fn balance() -> Box<dyn Policy> {
     PolicySpec::Balance.build(&PolicySetup::new(2, Prior::shipped()))
@@ -336,9 +260,11 @@ fn any_scene() -> impl Strategy<Value = Scene> {
             now_ns,
             busy_ns,
             seq: 0,
+            raw_offset: 0,
             data,
             left,
             link: LinkView { rate_bytes_per_s: rate, known, left_host_bytes, unsent_bytes, dry_ns, in_memory },
+            cpu: CpuView { cores: 2, busy: usize::from(bypass) },
             receiver: ReceiverView { reports: receiver.0, cores: receiver.1, backlog_bytes: receiver.2 },
             queue,
             limits: Limits { block_max: limits.0, history: 0, codecs: limits.1 },
@@ -356,16 +282,21 @@ proptest! {
         scenes in prop::collection::vec((any_scene(), any_time(), any_time(), 0usize..1 << 20), 1..30),
         cores in 0usize..40,
     ) {
-        let mut policy = PolicySpec::Balance.build(&PolicySetup { cores, ..PolicySetup::new(1, Prior::shipped()) });
-        for (i, (mut scene, wall_ns, cpu_ns, wire_len)) in scenes.into_iter().enumerate() {
-            scene.seq = i as u64;
+      for spec in POLICIES.iter().flat_map(|p| p.examples) {
+        let spec: PolicySpec = spec.parse().unwrap();
+        let own = spec.methods(None);
+        let mut policy = spec.build(&PolicySetup { cores, ..PolicySetup::new(1, Prior::shipped()) });
+        for (i, (scene, wall_ns, cpu_ns, wire_len)) in scenes.iter().enumerate() {
+            let (mut scene, wall_ns, cpu_ns, wire_len) = (scene.clone(), *wall_ns, *cpu_ns, *wire_len);
+            (scene.seq, scene.raw_offset) = (i as u64, 1000 * i as u64);
             if let Some(block) = scene.queue.first_mut() {
                 block.seq = scene.seq.saturating_sub(1);
             }
             let choice = policy.choose(&scene.view());
             prop_assert!(choice.block_len >= 1 && choice.block_len <= scene.limits.block_max);
             prop_assert!(scene.limits.allows(choice.method));
-            prop_assert!(choice.method == Method::CONSTANT || DEFAULT_METHODS.contains(&choice.method));
+            let known = if own.is_empty() { DEFAULT_METHODS } else { &own[..] };
+            prop_assert!([Method::STORE, Method::CONSTANT].contains(&choice.method) || known.contains(&choice.method));
             if let Rescue::TakeOver(method) = policy.rescue(&scene.view()) {
                 prop_assert!(scene.limits.allows(method));
             }
@@ -388,5 +319,6 @@ proptest! {
             prop_assert!(policy.explain().iter().all(|(_, value)| value.is_finite()), "{:?}", policy.explain());
         }
         prop_assert!(policy.learned().iter().all(|(_, shift)| shift.is_finite()));
+      }
     }
 }

@@ -189,6 +189,7 @@ fn send(args: &CpArgs, input: Input, single: bool, target: &Place, tell: &Tell) 
     carrier.end(failed)?;
     let (summary, policy) = sent.context("the copy has no result; this is a bug")?;
     host::refresh(calibration, &policy.learned(), args.talk.verbose);
+    flow::keep(&flow_args, &*policy)?;
     let p = progress();
     let within_host = matches!(target, Place::Local(_));
     let bound = Bound::of_sending(&summary, p.answers_ns, within_host);

@@ -41,6 +41,7 @@ fn compress(args: &PipeArgs, control: &Arc<Control>) -> Result<()> {
     let (summary, policy) = sent.map_err(|e| if input.is_to_blame() { input.blame(e) } else { output.blame(e) })?;
     target.commit(false).with_context(|| output.to_string())?;
     host::refresh(calibration, &policy.learned(), args.talk.verbose);
+    flow::keep(&args.flow, &*policy)?;
     if args.talk.json {
         report::note_json(&report::send_json(&summary, begun.elapsed()));
     } else if args.stats || args.talk.verbose {

@@ -55,6 +55,7 @@ pub(crate) fn run(args: &SendArgs) -> Result<()> {
         }
     })?;
     host::refresh(calibration, &policy.learned(), args.talk.verbose);
+    flow::keep(&args.flow, &*policy)?;
     if args.talk.json {
         report::out(report::send_json(&summary, elapsed))?;
     } else if !args.talk.quiet {

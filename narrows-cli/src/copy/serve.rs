@@ -197,6 +197,7 @@ fn send_options(manner: Manner) -> SendOptions {
         cores: threads,
         prior: Prior::shipped(),
         calibration: calibration.as_ref(),
+        file: None,
     };
     SendOptions {
         sender: SenderConfig { block_max: BLOCK_MAX, history: 0, ..SenderConfig::default() },

@@ -4,6 +4,8 @@
 //! that the test sets.
 #![allow(dead_code, reason = "every test file uses its own part")]
 
+pub(crate) mod scene;
+
 use std::collections::VecDeque;
 
 use narrows::block::{Block, BufferPool};
@@ -72,6 +74,8 @@ pub(crate) struct World {
     reports_in_flight: VecDeque<(u64, Vec<u8>)>,
     /// When the first byte of raw data left the sender's host.
     pub(crate) first_byte_ns: Option<u64>,
+    /// What the sender wrote, if its trace is on.
+    pub(crate) trace: String,
     steps: u64,
 }
 
@@ -103,6 +107,7 @@ impl World {
             held_by_receiver: VecDeque::new(),
             reports_in_flight: VecDeque::new(),
             first_byte_ns: None,
+            trace: String::new(),
             steps: 0,
         }
     }
@@ -189,6 +194,7 @@ impl World {
                     progress = true;
                 }
             }
+            self.trace.push_str(&self.sender.take_trace());
             if !progress {
                 return;
             }

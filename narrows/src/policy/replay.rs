@@ -1,0 +1,280 @@
+//! `replay`: the choices of a schedule or of a recorded trace again, whatever the link and the CPU do.
+//!
+//! A schedule is text, one line a block: raw length, method, and `linked` if it is. Empty lines and what follows a `#`
+//! do not count:
+//!
+//! ```text
+//! # narrows-replay 1
+//! 8192 store
+//! 131072 zstd:level=1
+//! 131072 lz4:accel=16 linked
+//! ```
+//!
+//! The JSON lines of `--trace` are read as well: a block is as long as the offset of the next one says.
+
+use std::fmt;
+
+use super::{Choice, Policy};
+use crate::codec::Method;
+use crate::error::{Error, Result};
+use crate::monitor::View;
+
+/// Blocks are never longer on the wire (docs/format.md, section 6).
+const BLOCK_HARD_MAX: u64 = 64 << 20;
+/// Four million blocks of 128 KiB are half a terabyte, and take 64 MiB here.
+const BLOCKS_MAX: usize = 4 << 20;
+
+/// One block of a schedule.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Planned {
+    pub raw_len: usize,
+    pub method: Method,
+    pub linked: bool,
+}
+
+/// Methods and cuts of a whole flow, decided beforehand.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Schedule(Vec<Planned>);
+
+impl Schedule {
+    pub fn new(blocks: Vec<Planned>) -> Self {
+        Self(blocks)
+    }
+
+    pub fn blocks(&self) -> &[Planned] {
+        &self.0
+    }
+
+    /// Reads a schedule, or the trace of one flow.
+    pub fn parse(text: &str) -> Result<Self> {
+        let is_trace = text.trim_start().starts_with('{');
+        let blocks = if is_trace { parse_trace(text)? } else { parse_schedule(text)? };
+        if blocks.is_empty() {
+            return Err(Error::misuse("there is no block in it to replay"));
+        }
+        Ok(Self(blocks))
+    }
+
+    /// Every method once, in order of appearance; `store` is always there.
+    pub fn methods(&self) -> Vec<Method> {
+        let mut methods = vec![Method::STORE];
+        for block in &self.0 {
+            if !methods.contains(&block.method) {
+                methods.push(block.method);
+            }
+        }
+        methods
+    }
+}
+
+impl fmt::Display for Schedule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "# narrows-replay 1")?;
+        for Planned { raw_len, method, linked } in &self.0 {
+            writeln!(f, "{raw_len} {method}{}", if *linked { " linked" } else { "" })?;
+        }
+        Ok(())
+    }
+}
+
+fn parse_schedule(text: &str) -> Result<Vec<Planned>> {
+    let mut blocks = Vec::new();
+    for (i, line) in text.lines().enumerate() {
+        let mut words = line.split('#').next().unwrap_or_default().split_whitespace();
+        let Some(raw_len) = words.next() else { continue };
+        let bad =
+            || Error::misuse(format!("line {}: '{line}' is not: raw length, method, and perhaps 'linked'", i + 1));
+        let raw_len: u64 = raw_len.parse().map_err(|_| bad())?;
+        let method = words.next().ok_or_else(bad)?;
+        let linked = match words.next() {
+            None => false,
+            Some("linked") if words.next().is_none() => true,
+            Some(_) => return Err(bad()),
+        };
+        push(&mut blocks, i, raw_len, method, linked)?;
+    }
+    Ok(blocks)
+}
+
+/// A block that was chosen, of which the next one's offset tells the length.
+struct Begun<'a> {
+    line: usize,
+    raw_offset: u64,
+    seq: u64,
+    len_at_most: u64,
+    method: &'a str,
+    linked: bool,
+}
+
+fn parse_trace(text: &str) -> Result<Vec<Planned>> {
+    let mut blocks = Vec::new();
+    let mut begun: Option<Begun<'_>> = None;
+    let mut last_encoded = None;
+    for (i, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
+        let bad = || Error::misuse(format!("line {} is no line of a trace", i + 1));
+        let number = |key: &str| field(line, key).and_then(|v| v.parse::<u64>().ok()).ok_or_else(bad);
+        match field(line, "event").ok_or_else(bad)? {
+            "encoded" => last_encoded = Some((number("seq")?, number("raw_len")?)).max(last_encoded),
+            "choose" => {
+                let raw_offset = number("raw_offset")?;
+                if let Some(b) = begun.take() {
+                    let raw_len = raw_offset.checked_sub(b.raw_offset).filter(|len| *len > 0);
+                    let raw_len = raw_len.ok_or_else(|| {
+                        Error::misuse(format!("line {}: a second flow begins; replay takes the trace of one", i + 1))
+                    })?;
+                    push(&mut blocks, b.line, raw_len, b.method, b.linked)?;
+                } else if raw_offset > 0 {
+                    return Err(Error::misuse("the trace does not begin with the beginning of a flow"));
+                }
+                begun = Some(Begun {
+                    line: i,
+                    raw_offset,
+                    seq: number("seq")?,
+                    len_at_most: number("block_len")?.min(number("gathered")?),
+                    method: field(line, "method").ok_or_else(bad)?,
+                    linked: field(line, "linked").ok_or_else(bad)? == "true",
+                });
+            }
+            _ => {}
+        }
+    }
+    if let Some(b) = begun {
+        let raw_len = last_encoded.filter(|e| e.0 == b.seq).map_or(b.len_at_most, |e| e.1);
+        push(&mut blocks, b.line, raw_len, b.method, b.linked)?;
+    }
+    Ok(blocks)
+}
+
+/// The value of a key of one flat object; the trace writes no escapes and no commas in values but those of methods.
+fn field<'a>(line: &'a str, key: &str) -> Option<&'a str> {
+    let at = line.find(&format!("\"{key}\":"))? + key.len() + 3;
+    let value = &line[at..];
+    match value.strip_prefix('"') {
+        Some(text) => text.split('"').next(),
+        None => value.split([',', '}']).next(),
+    }
+}
+
+fn push(blocks: &mut Vec<Planned>, line: usize, raw_len: u64, method: &str, linked: bool) -> Result<()> {
+    let line = line + 1;
+    if raw_len == 0 || raw_len > BLOCK_HARD_MAX {
+        return Err(Error::misuse(format!("line {line}: a block has 1 to {BLOCK_HARD_MAX} bytes, not {raw_len}")));
+    }
+    let method: Method = method.parse().map_err(|e: Error| Error::misuse(format!("line {line}: {}", e.message)))?;
+    if linked && !method.info().can_link() {
+        return Err(Error::misuse(format!("line {line}: {} frames cannot be linked", method.info().name())));
+    }
+    if blocks.len() >= BLOCKS_MAX {
+        return Err(Error::misuse(format!("line {line}: a schedule has at most {BLOCKS_MAX} blocks")));
+    }
+    blocks.push(Planned { raw_len: raw_len as usize, method, linked });
+    Ok(())
+}
+
+pub struct Replay {
+    blocks: Vec<Planned>,
+    len_max: usize,
+    /// The block in which the next raw byte lies, and the offset of its end.
+    at: usize,
+    end: u64,
+}
+
+impl Replay {
+    /// An empty schedule stores everything.
+    pub fn new(schedule: Schedule) -> Self {
+        let mut blocks = schedule.0;
+        if blocks.is_empty() {
+            blocks.push(Planned { raw_len: 128 << 10, method: Method::STORE, linked: false });
+        }
+        let len_max = blocks.iter().map(|b| b.raw_len).max().unwrap_or(1);
+        let end = blocks[0].raw_len as u64;
+        Self { blocks, len_max, at: 0, end }
+    }
+}
+
+impl Policy for Replay {
+    /// By the place of the next byte, not by count: where fewer bytes have come than the schedule cuts, the rest of its
+    /// block follows with the same method, and the cuts after it are in their places again.
+    fn choose(&mut self, view: &View<'_>) -> Choice {
+        while view.raw_offset >= self.end && self.at + 1 < self.blocks.len() {
+            self.at += 1;
+            self.end += self.blocks[self.at].raw_len as u64;
+        }
+        let block = self.blocks[self.at];
+        // After the end of the schedule the last method goes on, in the longest blocks: the last one may be a remainder.
+        let len = self.end.checked_sub(view.raw_offset).filter(|l| *l > 0).map_or(self.len_max, |l| l as usize);
+        let block_len = len.min(view.limits.block_max);
+        let method = if view.limits.allows(block.method) { block.method } else { Method::STORE };
+        Choice { linked: block.linked && method.info().can_link(), ..Choice::new(method, block_len) }
+    }
+
+    fn whole_blocks(&self) -> Option<usize> {
+        Some(self.len_max)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_schedule_reads_as_it_prints() {
+        let text = "# narrows-replay 1\n8192 store\n131072 zstd:level=1\n77 lz4:accel=16 linked\n";
+        let schedule = Schedule::parse(text).unwrap();
+        assert_eq!(schedule.to_string(), text);
+        assert_eq!(schedule.methods(), [Method::STORE, Method::zstd(1), Method::lz4_accel(16)]);
+        let spaced = "\n 8192\tstore # first\n\n131072 zstd:level=1\n77 lz4:accel=16  linked";
+        assert_eq!(Schedule::parse(spaced).unwrap(), schedule);
+    }
+
+    #[test]
+    fn what_is_no_schedule_is_named_by_line() {
+        for (text, part) in [
+            ("", "no block"),
+            ("# nothing\n", "no block"),
+            ("8192 store\nx zstd\n", "line 2"),
+            ("0 store", "line 1"),
+            ("9 store linked", "linked"),
+            ("9 zstd link", "line 1"),
+            ("9 zstd linked more", "line 1"),
+            ("9", "line 1"),
+            ("67108865 store", "67108864"),
+            ("9 zstd:level=99", "level=99"),
+            ("{\"event\":\"choose\",\"raw_offset\":5}", "beginning"),
+            ("{\"event\":\"wait\"}", "no block"),
+            ("{\"seq\":1}", "line 1"),
+            ("{\"event\":\"choose\",\"raw_offset\":0}", "line 1"),
+        ] {
+            let message = Schedule::parse(text).unwrap_err().message;
+            assert!(message.contains(part), "{text:?}: {message}");
+        }
+    }
+
+    /// Offsets 0, 8192 and 40960: blocks of 8192 and 32768, and a last one of which `encoded` tells the length.
+    #[test]
+    fn a_trace_tells_lengths_by_offsets() {
+        let line = |seq: u64, offset: u64, method: &str| {
+            format!(
+                "{{\"event\":\"choose\",\"now_ns\":1,\"seq\":{seq},\"raw_offset\":{offset},\"gathered\":90000,\
+                 \"method\":\"{method}\",\"linked\":{},\"block_len\":65536,\"encode_ns\":5,\"price\":0.5}}\n",
+                seq == 1
+            )
+        };
+        let mut text = line(0, 0, "store") + &line(1, 8192, "lz4:accel=16");
+        text += "{\"event\":\"wait\",\"now_ns\":5,\"seq\":1,\"until_ns\":9}\n";
+        text += &line(2, 40960, "zstd:level=1");
+        let planned = |raw_len, method, linked| Planned { raw_len, method, linked };
+        let mut expected = vec![
+            planned(8192, Method::STORE, false),
+            planned(32768, Method::lz4_accel(16), true),
+            planned(65536, Method::zstd(1), false),
+        ];
+        assert_eq!(Schedule::parse(&text).unwrap().blocks(), expected);
+        text += "{\"event\":\"encoded\",\"now_ns\":9,\"seq\":2,\"method\":\"zstd:level=1\",\"raw_len\":1000,\
+                 \"wire_len\":500,\"wall_ns\":1,\"cpu_ns\":1,\"taken_over\":false}\n";
+        expected[2].raw_len = 1000;
+        assert_eq!(Schedule::parse(&text).unwrap().blocks(), expected);
+        text += &line(0, 0, "store");
+        assert!(Schedule::parse(&text).unwrap_err().message.contains("second flow"));
+    }
+}

@@ -1,0 +1,261 @@
+//! Policies by name: how a person writes them, what they are built from, and the one list of them all.
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::{Balance, Fixed, Policy, Replay, Schedule, Stall, parse_method, print_method};
+use crate::calibration::Calibration;
+use crate::codec::{DEFAULT_METHODS, Level, Method};
+use crate::error::{Error, Result};
+use crate::monitor::cost::Prior;
+
+/// Every receiver takes blocks of this length (docs/format.md, section 6).
+const BASELINE_BLOCK_MAX: usize = 2 << 20;
+
+/// A policy as a person writes it: `balance`, `fixed:zstd:level=3,link`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PolicySpec {
+    Balance,
+    Fixed { method: Method, linked: bool },
+    Stall { min: Level, max: Level },
+    Replay { file: String },
+}
+
+/// An entry of [`POLICIES`].
+pub struct Registered {
+    pub name: &'static str,
+    /// How it is written.
+    pub usage: &'static str,
+    /// Specifications that print as they parse; the shared tests run the policy of each.
+    pub examples: &'static [&'static str],
+    /// From what stands behind the name: nothing, or a colon and more.
+    parse: fn(&str) -> Result<PolicySpec>,
+}
+
+/// Every policy. One that stands here can be named wherever a policy can be, and inherits the tests of
+/// `tests/policies_unit.rs` and `tests/policies_shared.rs`.
+pub const POLICIES: &[Registered] = &[
+    Registered {
+        name: "balance",
+        usage: "balance",
+        examples: &["balance"],
+        parse: |rest| nothing("balance", rest, PolicySpec::Balance),
+    },
+    Registered {
+        name: "fixed",
+        usage: "fixed:METHOD",
+        examples: &["fixed:store", "fixed:zstd", "fixed:zstd:level=1,link", "fixed:lz4:accel=16", "fixed:lz4:link"],
+        parse: |rest| {
+            let (method, linked) = parse_method(rest.strip_prefix(':').unwrap_or_default())?;
+            Ok(PolicySpec::Fixed { method, linked })
+        },
+    },
+    Registered {
+        name: "stall",
+        usage: "stall[:min=LEVEL][,max=LEVEL]",
+        examples: &["stall", "stall:min=1,max=9"],
+        parse: parse_stall,
+    },
+    Registered { name: "replay", usage: "replay:FILE", examples: &["replay:FILE"], parse: parse_replay },
+];
+
+/// What a policy is built from.
+pub struct PolicySetup<'a> {
+    /// Methods that `balance` may choose from; the others name their own.
+    pub methods: &'a [Method],
+    /// Cores that encode.
+    pub cores: usize,
+    pub prior: &'a Prior,
+    pub calibration: Option<&'a Calibration>,
+    /// What was in the policy's file, if it has one.
+    pub file: Option<&'a PolicyFile>,
+}
+
+impl<'a> PolicySetup<'a> {
+    pub fn new(cores: usize, prior: &'a Prior) -> Self {
+        Self { methods: DEFAULT_METHODS, cores, prior, calibration: None, file: None }
+    }
+}
+
+/// What a policy keeps in a file.
+#[derive(Debug, Clone)]
+pub enum PolicyFile {
+    Schedule(Schedule),
+}
+
+impl PolicyFile {
+    /// The file anew, if it is one that is kept.
+    pub fn bytes(&self) -> Option<Vec<u8>> {
+        match self {
+            Self::Schedule(_) => None,
+        }
+    }
+}
+
+impl PolicySpec {
+    pub fn build(&self, setup: &PolicySetup<'_>) -> Box<dyn Policy> {
+        match self {
+            Self::Balance => Box::new(Balance::new(setup)),
+            Self::Fixed { method, linked } => Box::new(Fixed::new(*method, *linked)),
+            Self::Stall { min, max } => Box::new(Stall::new(*min, *max, setup.cores)),
+            Self::Replay { .. } => {
+                let schedule = setup.file.map(|PolicyFile::Schedule(s)| s.clone());
+                Box::new(Replay::new(schedule.unwrap_or_default()))
+            }
+        }
+    }
+
+    /// The file that the policy is built from: the caller reads it and gives it to [`PolicySpec::read_file`].
+    pub fn file(&self) -> Option<&str> {
+        match self {
+            Self::Replay { file } => Some(file),
+            _ => None,
+        }
+    }
+
+    /// Whether it writes its file at the end of a flow ([`Policy::save`]), so that at first there need be none.
+    pub fn keeps(&self) -> bool {
+        false
+    }
+
+    /// Understands what was in [`PolicySpec::file`].
+    pub fn read_file(&self, bytes: &[u8]) -> Result<PolicyFile> {
+        match self {
+            Self::Replay { .. } => {
+                let text = std::str::from_utf8(bytes).map_err(|_| Error::misuse("a schedule or a trace is text"))?;
+                Ok(PolicyFile::Schedule(Schedule::parse(text)?))
+            }
+            _ => Err(Error::misuse(format!("{self} has no file"))),
+        }
+    }
+
+    /// The methods that it names itself; none if it takes those of the setup.
+    pub fn methods(&self, file: Option<&PolicyFile>) -> Vec<Method> {
+        match (self, file) {
+            (Self::Balance, _) => Vec::new(),
+            (Self::Fixed { method, .. }, _) => vec![*method],
+            (Self::Stall { min, max }, _) => Stall::methods(*min, *max),
+            (Self::Replay { .. }, Some(PolicyFile::Schedule(schedule))) => schedule.methods(),
+            (Self::Replay { .. }, None) => vec![Method::STORE],
+        }
+    }
+
+    /// The longest blocks that it ever wants, or for `fixed` what suits most methods.
+    pub fn block_max(&self) -> usize {
+        match self {
+            Self::Balance => 512 << 10,
+            Self::Fixed { .. } => 128 << 10,
+            Self::Stall { .. } => Stall::BLOCK_LEN,
+            Self::Replay { .. } => BASELINE_BLOCK_MAX,
+        }
+    }
+
+    /// Whether it may link frames.
+    pub fn links(&self) -> bool {
+        matches!(self, Self::Fixed { linked: true, .. } | Self::Replay { .. })
+    }
+}
+
+impl fmt::Display for PolicySpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Balance => f.write_str("balance"),
+            Self::Fixed { method, linked } => write!(f, "fixed:{}", print_method(*method, *linked)),
+            Self::Stall { min, max } if (*min, *max) == (Stall::LEVEL_MIN, Stall::LEVEL_MAX) => f.write_str("stall"),
+            Self::Stall { min, max } => write!(f, "stall:min={min},max={max}"),
+            Self::Replay { file } => write!(f, "replay:{file}"),
+        }
+    }
+}
+
+impl FromStr for PolicySpec {
+    type Err = Error;
+    fn from_str(s: &str) -> Result<Self> {
+        let (name, rest) = s.split_at(s.find(':').unwrap_or(s.len()));
+        match POLICIES.iter().find(|p| p.name == name) {
+            Some(policy) => (policy.parse)(rest),
+            None => {
+                let known: Vec<_> = POLICIES.iter().map(|p| p.usage).collect();
+                Err(Error::misuse(format!("no policy is called '{name}'; there are {}", known.join(", "))))
+            }
+        }
+    }
+}
+
+fn nothing(name: &str, rest: &str, spec: PolicySpec) -> Result<PolicySpec> {
+    if rest.is_empty() { Ok(spec) } else { Err(Error::misuse(format!("{name} has no settings such as '{rest}'"))) }
+}
+
+fn parse_stall(rest: &str) -> Result<PolicySpec> {
+    let (mut min, mut max) = (Stall::LEVEL_MIN, Stall::LEVEL_MAX);
+    for item in rest.strip_prefix(':').unwrap_or_default().split(',').filter(|i| !i.is_empty()) {
+        let level = item.split_once('=').and_then(|(key, level)| Some((key, level.parse::<Level>().ok()?)));
+        match level.filter(|(_, level)| (Stall::LEVEL_MIN..=Stall::LEVEL_MAX).contains(level) && *level != 0) {
+            Some(("min", level)) => min = level,
+            Some(("max", level)) => max = level,
+            _ => {
+                return Err(Error::misuse(format!(
+                    "'{item}' is not a setting of stall; it takes min=LEVEL and max=LEVEL, {} to {} and not 0",
+                    Stall::LEVEL_MIN,
+                    Stall::LEVEL_MAX
+                )));
+            }
+        }
+    }
+    if min > max {
+        return Err(Error::misuse(format!("the lowest level of stall is {min} and the highest {max}")));
+    }
+    Ok(PolicySpec::Stall { min, max })
+}
+
+fn parse_replay(rest: &str) -> Result<PolicySpec> {
+    match rest.strip_prefix(':').filter(|file| !file.is_empty()) {
+        Some(file) => Ok(PolicySpec::Replay { file: file.to_owned() }),
+        None => Err(Error::misuse("replay needs the file of a schedule or trace: replay:FILE")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn specifications_print_as_they_parse() {
+        for text in POLICIES.iter().flat_map(|p| p.examples) {
+            assert_eq!(text.parse::<PolicySpec>().unwrap().to_string(), *text);
+        }
+        for (text, canonical) in [
+            ("fixed:zstd:level=3", "fixed:zstd"),
+            ("fixed:zstd:level=3,link", "fixed:zstd:link"),
+            ("stall:max=9", "stall:min=-7,max=9"),
+        ] {
+            assert_eq!(text.parse::<PolicySpec>().unwrap().to_string(), canonical);
+        }
+        for bad in [
+            "",
+            "fixed",
+            "fixed:",
+            "fixed:zstd:level=99",
+            "fixed:xz:link",
+            "balance:x",
+            "fixed:nope",
+            "nope",
+            "replay",
+            "replay:",
+            "stall:0",
+            "stall:min=0",
+            "stall:min=9,max=3",
+            "stall:max=99",
+        ] {
+            assert!(bad.parse::<PolicySpec>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn every_policy_has_a_name_of_its_own_and_an_example() {
+        for (i, policy) in POLICIES.iter().enumerate() {
+            assert!(!policy.examples.is_empty() && policy.usage.starts_with(policy.name), "{}", policy.name);
+            assert!(POLICIES[..i].iter().all(|p| p.name != policy.name), "{}", policy.name);
+        }
+    }
+}
