@@ -10,7 +10,7 @@ use narrows::calibration::Calibration;
 use narrows::codec::{DEFAULT_METHODS, Method};
 use narrows::frame::BASELINE_HISTORY;
 use narrows::monitor::cost::Prior;
-use narrows::policy::{Policy, PolicyFile, PolicySetup, PolicySpec};
+use narrows::policy::{Policy, PolicyData, PolicySetup, PolicySpec};
 use narrows::sender::SenderConfig;
 use narrows::stream::{self, SendOptions};
 
@@ -53,7 +53,7 @@ pub(crate) fn policy(args: &FlowArgs, cores: usize, calibration: Option<&Calibra
     Ok(args.policy.build(&PolicySetup { methods, cores, prior, calibration, file: file.as_ref() }))
 }
 
-fn read_policy_file(spec: &PolicySpec) -> Result<Option<PolicyFile>> {
+fn read_policy_file(spec: &PolicySpec) -> Result<Option<PolicyData>> {
     let Some(path) = spec.file().map(Path::new) else { return Ok(None) };
     if spec.keeps() && !path.exists() {
         return Ok(None);

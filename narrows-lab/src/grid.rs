@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args as ClapArgs;
 use narrows::codec::{DEFAULT_METHODS, Method};
 use narrows::monitor::cost::Prior;
-use narrows::policy::{PolicyFile, PolicySetup, PolicySpec};
+use narrows::policy::{PolicyData, PolicySetup, PolicySpec};
 
 use crate::cells::{Cell, Scenario, fixed_methods};
 use crate::measure::measurable;
@@ -144,9 +144,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 }
 
 /// What a policy of the command line keeps in its file, from cell to cell.
-type KeptFile = Mutex<Option<PolicyFile>>;
+type KeptFile = Mutex<Option<PolicyData>>;
 
-fn lock(file: &KeptFile) -> MutexGuard<'_, Option<PolicyFile>> {
+fn lock(file: &KeptFile) -> MutexGuard<'_, Option<PolicyData>> {
     file.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -168,7 +168,7 @@ fn read_files(args: &Args, tables: &[Table]) -> Result<Vec<KeptFile>> {
 
 fn write_files(args: &Args, files: &[KeptFile]) -> Result<()> {
     for (spec, file) in args.policy.iter().zip(files).filter(|(spec, _)| spec.keeps()) {
-        let bytes = lock(file).as_ref().and_then(PolicyFile::bytes);
+        let bytes = lock(file).as_ref().and_then(PolicyData::bytes);
         if let (Some(path), Some(bytes)) = (spec.file(), bytes) {
             fs::write(path, bytes).with_context(|| format!("cannot write {path}"))?;
         }

@@ -18,7 +18,7 @@ mod stall;
 pub use balance::Balance;
 pub use fixed::Fixed;
 pub use replay::{Planned, Replay, Schedule};
-pub use spec::{POLICIES, PolicyFile, PolicySetup, PolicySpec, Registered};
+pub use spec::{POLICIES, PolicyData, PolicySetup, PolicySpec, Registered};
 pub use stall::Stall;
 
 /// What to do with the next block.

@@ -5,12 +5,12 @@ mod world;
 
 use narrows::codec::Method;
 use narrows::monitor::cost::Prior;
-use narrows::policy::{POLICIES, Planned, Policy, PolicyFile, PolicySetup, PolicySpec, Schedule};
+use narrows::policy::{POLICIES, Planned, Policy, PolicyData, PolicySetup, PolicySpec, Schedule};
 use narrows::sender::{JobKind, SenderConfig};
 use world::{Conditions, MS, SECOND, World, random, text};
 
 /// Every example, with a file for those that need one.
-fn examples() -> Vec<(PolicySpec, Option<PolicyFile>)> {
+fn examples() -> Vec<(PolicySpec, Option<PolicyData>)> {
     let planned = |raw_len, method, linked| Planned { raw_len, method, linked };
     let schedule = Schedule::new(vec![
         planned(5_000, Method::STORE, false),
@@ -20,13 +20,13 @@ fn examples() -> Vec<(PolicySpec, Option<PolicyFile>)> {
     let specs = POLICIES.iter().flat_map(|p| p.examples).map(|s| s.parse::<PolicySpec>().unwrap());
     specs
         .map(|spec| {
-            let file = matches!(spec, PolicySpec::Replay { .. }).then(|| PolicyFile::Schedule(schedule.clone()));
+            let file = matches!(spec, PolicySpec::Replay { .. }).then(|| PolicyData::Schedule(schedule.clone()));
             (spec, file)
         })
         .collect()
 }
 
-fn build(spec: &PolicySpec, file: Option<&PolicyFile>, cores: usize) -> Box<dyn Policy> {
+fn build(spec: &PolicySpec, file: Option<&PolicyData>, cores: usize) -> Box<dyn Policy> {
     spec.build(&PolicySetup { file, ..PolicySetup::new(cores, Prior::shipped()) })
 }
 
@@ -97,7 +97,7 @@ fn a_recorded_trace_replays_to_the_same_choices_on_any_link() {
         first.send_all(&data);
         let replay = PolicySpec::Replay { file: "trace".into() };
         let read = replay.read_file(first.trace.as_bytes()).unwrap();
-        let PolicyFile::Schedule(schedule) = &read;
+        let PolicyData::Schedule(schedule) = &read;
         let planned: Vec<_> = schedule.blocks().iter().map(|b| (b.method, b.raw_len)).collect();
         assert_eq!(planned, choices(&first), "{spec}");
         // As a file of its own it says the same.
@@ -116,7 +116,7 @@ fn a_recorded_trace_replays_to_the_same_choices_on_any_link() {
 fn a_schedule_keeps_its_cuts_when_bytes_come_slowly_and_goes_on_after_its_end() {
     let blocks = [(1_000, Method::STORE), (30_000, Method::zstd(3)), (200, Method::zstd(1))];
     let schedule = Schedule::new(blocks.map(|(raw_len, method)| Planned { raw_len, method, linked: false }).into());
-    let file = PolicyFile::Schedule(schedule);
+    let file = PolicyData::Schedule(schedule);
     let spec = PolicySpec::Replay { file: "schedule".into() };
     let mut w = World::new(build(&spec, Some(&file), 1), config(&spec, 1), Conditions::steady(1000.0));
     for i in 0..8 {

@@ -68,7 +68,7 @@ pub struct PolicySetup<'a> {
     pub prior: &'a Prior,
     pub calibration: Option<&'a Calibration>,
     /// What was in the policy's file, if it has one.
-    pub file: Option<&'a PolicyFile>,
+    pub file: Option<&'a PolicyData>,
 }
 
 impl<'a> PolicySetup<'a> {
@@ -79,11 +79,11 @@ impl<'a> PolicySetup<'a> {
 
 /// What a policy keeps in a file.
 #[derive(Debug, Clone)]
-pub enum PolicyFile {
+pub enum PolicyData {
     Schedule(Schedule),
 }
 
-impl PolicyFile {
+impl PolicyData {
     /// The file anew, if it is one that is kept.
     pub fn bytes(&self) -> Option<Vec<u8>> {
         match self {
@@ -99,7 +99,7 @@ impl PolicySpec {
             Self::Fixed { method, linked } => Box::new(Fixed::new(*method, *linked)),
             Self::Stall { min, max } => Box::new(Stall::new(*min, *max, setup.cores)),
             Self::Replay { .. } => {
-                let schedule = setup.file.map(|PolicyFile::Schedule(s)| s.clone());
+                let schedule = setup.file.map(|PolicyData::Schedule(s)| s.clone());
                 Box::new(Replay::new(schedule.unwrap_or_default()))
             }
         }
@@ -119,23 +119,23 @@ impl PolicySpec {
     }
 
     /// Understands what was in [`PolicySpec::file`].
-    pub fn read_file(&self, bytes: &[u8]) -> Result<PolicyFile> {
+    pub fn read_file(&self, bytes: &[u8]) -> Result<PolicyData> {
         match self {
             Self::Replay { .. } => {
                 let text = std::str::from_utf8(bytes).map_err(|_| Error::misuse("a schedule or a trace is text"))?;
-                Ok(PolicyFile::Schedule(Schedule::parse(text)?))
+                Ok(PolicyData::Schedule(Schedule::parse(text)?))
             }
             _ => Err(Error::misuse(format!("{self} has no file"))),
         }
     }
 
     /// The methods that it names itself; none if it takes those of the setup.
-    pub fn methods(&self, file: Option<&PolicyFile>) -> Vec<Method> {
+    pub fn methods(&self, file: Option<&PolicyData>) -> Vec<Method> {
         match (self, file) {
             (Self::Balance, _) => Vec::new(),
             (Self::Fixed { method, .. }, _) => vec![*method],
             (Self::Stall { min, max }, _) => Stall::methods(*min, *max),
-            (Self::Replay { .. }, Some(PolicyFile::Schedule(schedule))) => schedule.methods(),
+            (Self::Replay { .. }, Some(PolicyData::Schedule(schedule))) => schedule.methods(),
             (Self::Replay { .. }, None) => vec![Method::STORE],
         }
     }
