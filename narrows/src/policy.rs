@@ -9,12 +9,14 @@ use crate::codec::Method;
 use crate::error::{Error, Result};
 use crate::monitor::View;
 
+mod adoc;
 mod balance;
 mod fixed;
 mod replay;
 mod spec;
 mod stall;
 
+pub use adoc::Adoc;
 pub use balance::Balance;
 pub use fixed::Fixed;
 pub use replay::{Planned, Replay, Schedule};

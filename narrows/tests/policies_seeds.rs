@@ -2,8 +2,9 @@
 
 mod world;
 
-use narrows::codec::Method;
+use narrows::codec::{CodecId, Method};
 use narrows::monitor::cost::Prior;
+use narrows::monitor::{Pending, PendingState};
 use narrows::policy::{Outcome, Policy, PolicySetup, PolicySpec};
 use world::scene::Scene;
 use world::{MS, text};
@@ -105,4 +106,83 @@ fn stall_skips_level_0_and_stays_in_its_range() {
     }
     seen.dedup();
     assert_eq!(seen, [2, 1, -1, -2]);
+}
+
+/// A queue of encoded blocks, each so many bytes on the wire, all with the host.
+fn ready(wire_lens: &[usize]) -> Vec<Pending> {
+    let block = |(seq, len): (usize, &usize)| Pending {
+        seq: seq as u64,
+        raw_len: 8192,
+        method: Method::STORE,
+        chosen_ns: 0,
+        state: PendingState::Ready { unsent_len: *len },
+    };
+    wire_lens.iter().enumerate().map(block).collect()
+}
+
+/// Figure 3 by hand: packets in the FIFO at the end of a step, D against the step before, the line that applies, the level.
+#[test]
+fn adoc_follows_its_fifo_as_worked_by_hand() {
+    let mut policy = build("adoc", 4);
+    let mut scene = begin();
+    let steps = [
+        (0, 0),  // the first step: no compression
+        (1, 0),  // < 10, D = 1: as it is
+        (9, 0),  // < 10, D = 8
+        (10, 1), // 10..20, D = 1: + 1
+        (14, 2), // D = 4: + 1
+        (13, 1), // D = -1: - 1
+        (13, 1), // D = 0
+        (20, 3), // 20..30, D = 7: + 2
+        (25, 5), // D = 5: + 2
+        (24, 4), // D = -1: - 1
+        (24, 4), // D = 0
+        (30, 6), // from 30 on, D = 6: + 2
+        (29, 5), // 20..30, D = -1: - 1
+        (35, 7), // D = 6: + 2
+        (34, 7), // from 30 on, D = -1: as it is
+        (34, 7), // D = 0
+        (50, 9), // + 2
+        (51, 9), // 11 is above 9
+        (19, 8), // 10..20, D = -32: - 1
+        (9, 4),  // < 10, D = -10: half
+        (9, 2),  // < 10, D = 0: half
+        (11, 3), // D = 2: + 1
+        (5, 1),  // < 10: half of 3
+        (4, 0),  // half of 1
+        (12, 1), // D = 8
+        (11, 0), // D = -1
+        (10, 0), // D = -1: -1 is below 0
+    ];
+    for (i, (packets, level)) in steps.into_iter().enumerate() {
+        // A packet is 8,192 bytes and our header.
+        scene.queue = ready(&vec![8192 + 16; packets]);
+        let choice = scene.ask(&mut *policy, 1);
+        let expected = match level {
+            0 => (Method::STORE, 8192, Some(1)),
+            level => (Method::new(CodecId::ZLIB, level), 204_800, Some(1)),
+        };
+        assert_eq!((choice.method, choice.block_len, choice.threads_max), expected, "step {i}");
+    }
+}
+
+#[test]
+fn adoc_counts_packets_that_the_kernel_has_not_taken() {
+    let fifo = |wire_lens: &[usize], in_kernel| {
+        let mut policy = build("adoc", 1);
+        let mut scene = begin();
+        scene.queue = ready(wire_lens);
+        scene.queue.push(Pending { state: PendingState::Encoding, ..scene.queue[0] });
+        scene.link.unsent_bytes = in_kernel;
+        scene.ask(&mut *policy, 1);
+        policy.explain().iter().find(|(key, _)| *key == "fifo_packets").expect("it is explained").1
+    };
+    assert_eq!(fifo(&[8208, 8208], 0), 2.0);
+    assert_eq!(fifo(&[8208, 8208], 100), 2.0);
+    assert_eq!(fifo(&[8208, 8208], 8208), 1.0);
+    assert_eq!(fifo(&[8208, 8208], u64::MAX), 0.0);
+    // A chunk of 204,800 bytes that became 40,000: four whole packets and a fifth.
+    assert_eq!(fifo(&[40_016, 10], 0), 6.0);
+    assert_eq!(fifo(&[40_016, 10], 10_000), 5.0);
+    assert_eq!(fifo(&[0], 0), 0.0);
 }

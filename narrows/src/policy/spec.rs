@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::{Balance, Fixed, Policy, Replay, Schedule, Stall, parse_method, print_method};
+use super::{Adoc, Balance, Fixed, Policy, Replay, Schedule, Stall, parse_method, print_method};
 use crate::calibration::Calibration;
 use crate::codec::{DEFAULT_METHODS, Level, Method};
 use crate::error::{Error, Result};
@@ -17,6 +17,7 @@ const BASELINE_BLOCK_MAX: usize = 2 << 20;
 pub enum PolicySpec {
     Balance,
     Fixed { method: Method, linked: bool },
+    Adoc,
     Stall { min: Level, max: Level },
     Replay { file: String },
 }
@@ -49,6 +50,12 @@ pub const POLICIES: &[Registered] = &[
             let (method, linked) = parse_method(rest.strip_prefix(':').unwrap_or_default())?;
             Ok(PolicySpec::Fixed { method, linked })
         },
+    },
+    Registered {
+        name: "adoc",
+        usage: "adoc",
+        examples: &["adoc"],
+        parse: |rest| nothing("adoc", rest, PolicySpec::Adoc),
     },
     Registered {
         name: "stall",
@@ -97,6 +104,7 @@ impl PolicySpec {
         match self {
             Self::Balance => Box::new(Balance::new(setup)),
             Self::Fixed { method, linked } => Box::new(Fixed::new(*method, *linked)),
+            Self::Adoc => Box::new(Adoc::default()),
             Self::Stall { min, max } => Box::new(Stall::new(*min, *max, setup.cores)),
             Self::Replay { .. } => {
                 let schedule = setup.file.map(|PolicyData::Schedule(s)| s.clone());
@@ -134,6 +142,7 @@ impl PolicySpec {
         match (self, file) {
             (Self::Balance, _) => Vec::new(),
             (Self::Fixed { method, .. }, _) => vec![*method],
+            (Self::Adoc, _) => Adoc::methods(),
             (Self::Stall { min, max }, _) => Stall::methods(*min, *max),
             (Self::Replay { .. }, Some(PolicyData::Schedule(schedule))) => schedule.methods(),
             (Self::Replay { .. }, None) => vec![Method::STORE],
@@ -145,6 +154,7 @@ impl PolicySpec {
         match self {
             Self::Balance => 512 << 10,
             Self::Fixed { .. } => 128 << 10,
+            Self::Adoc => Adoc::BLOCK_MAX,
             Self::Stall { .. } => Stall::BLOCK_LEN,
             Self::Replay { .. } => BASELINE_BLOCK_MAX,
         }
@@ -161,6 +171,7 @@ impl fmt::Display for PolicySpec {
         match self {
             Self::Balance => f.write_str("balance"),
             Self::Fixed { method, linked } => write!(f, "fixed:{}", print_method(*method, *linked)),
+            Self::Adoc => f.write_str("adoc"),
             Self::Stall { min, max } if (*min, *max) == (Stall::LEVEL_MIN, Stall::LEVEL_MAX) => f.write_str("stall"),
             Self::Stall { min, max } => write!(f, "stall:min={min},max={max}"),
             Self::Replay { file } => write!(f, "replay:{file}"),
