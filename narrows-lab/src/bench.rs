@@ -272,12 +272,12 @@ impl Drop for Temporary {
 fn temporary(name: &str, len: u64) -> Result<Temporary> {
     let file = temporary_with(name, &[])?;
     let mut out = io::BufWriter::new(fs::File::create(&file.0)?);
-    let mut rng = crate::units::Rng(1);
+    let mut rng = narrows_sim::rng::Rng(1);
     let mut piece = vec![0u8; 1 << 20];
     let mut left = len;
     while left > 0 {
         for (i, b) in piece.iter_mut().enumerate() {
-            let x = rng.next();
+            let x = rng.next_u64();
             *b = if i / 65_536 % 2 == 0 { b' ' + (x % 23) as u8 } else { x as u8 };
         }
         let n = left.min(piece.len() as u64) as usize;

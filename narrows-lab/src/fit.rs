@@ -15,7 +15,7 @@ use narrows::monitor::cost::Prior;
 use narrows::monitor::data::{Features, TERMS};
 
 use crate::measure::REFERENCE_FILE;
-use crate::table::{self, CLASSES, Table};
+use narrows_sim::table::{self, CLASSES, Table};
 
 /// Weight of one block by its class: small blocks are many, and 128 KiB is what matters most.
 const CLASS_WEIGHTS: [f64; CLASSES.len()] = [0.06, 0.25, 1.0, 0.5];
@@ -299,7 +299,7 @@ fn residuals(table: &Table, text: &str, prior: &Prior) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::table::tests::small_table;
+    use narrows_sim::table::example;
 
     #[test]
     fn a_linear_system_is_solved() {
@@ -318,7 +318,7 @@ mod tests {
 
     #[test]
     fn a_prior_is_written_as_the_engine_reads_it() {
-        let table = small_table();
+        let table = example();
         let reference = table.methods.iter().map(|m| (*m, 2.0, 1.0)).collect();
         let text = fit(std::slice::from_ref(&table), None, &reference).unwrap();
         let prior = Prior::parse(&text).unwrap();

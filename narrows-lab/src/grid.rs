@@ -10,14 +10,15 @@ use clap::Args as ClapArgs;
 use narrows::codec::{DEFAULT_METHODS, Method};
 use narrows::monitor::cost::Prior;
 use narrows::policy::{PolicyData, PolicySetup, PolicySpec};
+use narrows_sim::judge::{self, fixed_methods};
+use narrows_sim::table::{self, CLASSES, Table};
+use narrows_sim::world::{self, Plan, Run};
 
-use crate::cells::{Cell, Scenario, fixed_methods};
+use crate::cells::{Cell, Scenario};
+use crate::fit;
 use crate::measure::measurable;
 use crate::report::{self, About, Row};
-use crate::table::{self, CLASSES, Table};
 use crate::units::{parse_len, print_len};
-use crate::world::{self, Run};
-use crate::{fit, world::Plan};
 
 /// Fixed methods use the block length of the tables that matters most, as programs with one method do.
 const FIXED_BLOCK: usize = 128 << 10;
@@ -244,7 +245,7 @@ fn run_cell(
     files: &[KeptFile],
 ) -> CellResult {
     let plan = cell.plan(table, args.decision_us * 1e3, BLOCK_MAX);
-    let possible = cell.possible(table, &plan, class_max, args.beam);
+    let possible = judge::possible(table, &plan, class_max, args.beam);
     let methods: Vec<Method> = if DEFAULT_METHODS.iter().all(|m| known(table, *m)) {
         DEFAULT_METHODS.to_vec()
     } else {

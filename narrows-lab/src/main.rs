@@ -15,9 +15,7 @@ mod measure;
 mod picture;
 mod pools;
 mod report;
-mod table;
 mod units;
-mod world;
 
 /// Cost tables, prior training and the virtual-time grid for Narrows.
 #[derive(Parser)]

@@ -11,8 +11,8 @@ use narrows::calibration::time_methods;
 use narrows::codec::{Contexts, DEFAULT_METHODS, Method};
 
 use crate::pools::{self, Pool};
-use crate::table::{CLASSES, Cost, Table};
 use crate::units::parse_len;
+use narrows_sim::table::{CLASSES, Cost, Table};
 
 /// Runs of one method on one block, of which the quickest counts.
 const RUNS: usize = 3;
@@ -165,7 +165,7 @@ fn summary(table: &Table) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::units::Rng;
+    use narrows_sim::rng::Rng;
 
     #[test]
     fn measured_blocks_have_sizes_and_times() {
@@ -180,7 +180,7 @@ mod tests {
         }
         let mut bench = Bench::new();
         let mut rng = Rng(1);
-        let noise: Vec<u8> = (0..8192).map(|_| rng.next() as u8).collect();
+        let noise: Vec<u8> = (0..8192).map(|_| rng.next_u64() as u8).collect();
         assert_eq!(bench.cost(Method::lz4_accel(1), &noise).wire_len, 8192.0, "what does not shrink goes as it is");
     }
 }

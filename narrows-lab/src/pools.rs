@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::table::CLASSES;
-use crate::units::Rng;
+use narrows_sim::rng::Rng;
+use narrows_sim::table::CLASSES;
 
 /// At most so much of each file: one large file must not be the whole pool.
 const FILE_MAX: usize = 700_000;
@@ -36,7 +36,7 @@ pub(crate) fn make(corpus: &Path, len: usize) -> Result<Vec<Pool>> {
         bail!("{} has no directories with files", corpus.display());
     }
     let mut rng = Rng(5);
-    let random = (0..len.max(RANDOM_LEN)).map(|_| rng.next() as u8).collect();
+    let random = (0..len.max(RANDOM_LEN)).map(|_| rng.next_u64() as u8).collect();
     whole.push(Pool { name: "random".into(), bytes: random });
     let fine = mix(&whole, len, 64 << 10, &mut Rng(13));
     let wide = mix(&whole, len, 1 << 20, &mut Rng(14));

@@ -5,11 +5,12 @@ use std::fmt::Write;
 use std::fs;
 use std::process::Command;
 
+use narrows_sim::judge::Possible;
+use narrows_sim::world::Run;
 use serde_json::{Value, json};
 
-use crate::cells::{Cell, Possible};
+use crate::cells::Cell;
 use crate::units::print_len;
-use crate::world::Run;
 
 /// Promises that are counted: near the oracle, and never slower than plain.
 const NEAR: f64 = 0.85;

@@ -1,4 +1,4 @@
-//! Lengths as people write them, and the random numbers of the laboratory.
+//! Lengths as people write them.
 
 /// Parses `64M`, `128K`, `5000`: powers of 1024.
 pub(crate) fn parse_len(text: &str) -> Result<usize, String> {
@@ -21,35 +21,6 @@ pub(crate) fn print_len(len: usize) -> String {
     }
 }
 
-/// splitmix64: the same numbers on every machine.
-pub(crate) struct Rng(pub(crate) u64);
-
-impl Rng {
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// Below `n`, which must not be 0.
-    pub(crate) fn below(&mut self, n: usize) -> usize {
-        (self.next() % n as u64) as usize
-    }
-
-    /// From 0 to 1, never 1.
-    pub(crate) fn unit(&mut self) -> f64 {
-        (self.next() >> 11) as f64 / (1u64 << 53) as f64
-    }
-
-    /// Standard normal (Box-Muller).
-    pub(crate) fn normal(&mut self) -> f64 {
-        let radius = (-2.0 * (1.0 - self.unit()).ln()).sqrt();
-        radius * (std::f64::consts::TAU * self.unit()).cos()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -63,18 +34,5 @@ mod tests {
         for bad in ["", "M", "0", "-1", "3.5M", "99999999999999999999"] {
             assert!(parse_len(bad).is_err(), "{bad}");
         }
-    }
-
-    #[test]
-    fn random_numbers_have_the_moments_they_should() {
-        let mut rng = Rng(1);
-        let n = 20_000;
-        let (mut sum, mut squares) = (0.0, 0.0);
-        for _ in 0..n {
-            let x = rng.normal();
-            sum += x;
-            squares += x * x;
-        }
-        assert!((sum / f64::from(n)).abs() < 0.03 && (squares / f64::from(n) - 1.0).abs() < 0.05);
     }
 }

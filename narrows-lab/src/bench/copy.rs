@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::relay::{Relay, Shape};
 use super::{Args, median, mixed, program};
-use crate::units::Rng;
+use narrows_sim::rng::Rng;
 
 /// Raw bytes of one copy: some seconds of the slowest tool.
 const FILE_BYTES: [(u32, usize); 4] = [(10, 13 << 20), (100, 200 << 20), (1000, 200 << 20), (0, 200 << 20)];
@@ -184,13 +184,15 @@ impl Sources {
         // Runs of whole MiB of one kind, as in a folder of different files.
         let mut pieces: Vec<&[u8]> = data.chunks(1 << 20).collect();
         for i in (1..pieces.len()).rev() {
-            pieces.swap(i, rng.next() as usize % (i + 1));
+            pieces.swap(i, rng.next_u64() as usize % (i + 1));
         }
         let file = pieces.concat();
         let mut changed = file.clone();
         for _ in 0..file.len() / 4096 / 100 {
-            let at = rng.next() as usize % (file.len() / 4096) * 4096;
-            changed[at..at + 4096.min(file.len() - at)].iter_mut().for_each(|b| *b = b.wrapping_add(rng.next() as u8));
+            let at = rng.next_u64() as usize % (file.len() / 4096) * 4096;
+            changed[at..at + 4096.min(file.len() - at)]
+                .iter_mut()
+                .for_each(|b| *b = b.wrapping_add(rng.next_u64() as u8));
         }
         let middle = changed.len() / 2;
         changed.splice(middle..middle, (0..1000).map(|i| i as u8));
@@ -200,8 +202,8 @@ impl Sources {
         }
         let count = of(&SMALL_FILES);
         for i in 0..count {
-            let len = 1000 + rng.next() as usize % 19_000;
-            let at = rng.next() as usize % (file.len() - len);
+            let len = 1000 + rng.next_u64() as usize % 19_000;
+            let at = rng.next_u64() as usize % (file.len() - len);
             for (name, change) in [("small", false), ("small-again", i % 100 == 7)] {
                 let path = folder.join(name).join(format!("{}/{}", i / 1000, i / 100 % 10));
                 fs::create_dir_all(&path)?;

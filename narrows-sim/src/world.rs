@@ -12,18 +12,18 @@ use std::collections::VecDeque;
 use narrows::block::BufferPool;
 use narrows::codec::Method;
 use narrows::frame::{Feedback, Preface, Role, codecs_of_this_build};
-use narrows::oracle::Speed;
+use narrows::oracle::{Machine, Speed};
 use narrows::policy::Policy;
 use narrows::sender::{Done, Job, JobKind, LinkSample, Sender, SenderConfig, Summary};
 
+use crate::rng::Rng;
 use crate::table::{STORE_NS_PER_BYTE, Table};
-use crate::units::Rng;
 
 /// Work per block whatever the method: queueing, waking, header, system call.
-pub(crate) const ENCODE_FIXED_NS: f64 = 1500.0;
-pub(crate) const DECODE_FIXED_NS: f64 = 1000.0;
+pub const ENCODE_FIXED_NS: f64 = 1500.0;
+pub const DECODE_FIXED_NS: f64 = 1000.0;
 /// Bytes of a frame's header; simulated frames carry no check.
-pub(crate) const HEADER_LEN: f64 = 8.0;
+pub const HEADER_LEN: f64 = 8.0;
 /// The part of the fixed work that the worker's CPU clock sees.
 const SEEN_FIXED_NS: f64 = 1000.0;
 /// Encoding times vary upwards by so much (half-normal).
@@ -43,31 +43,56 @@ const STEPS_MAX: u64 = 50_000_000;
 
 /// Everything about one run but the policy.
 #[derive(Debug, Clone)]
-pub(crate) struct Plan {
-    pub(crate) len: usize,
-    pub(crate) cores: usize,
-    pub(crate) decoders: usize,
-    pub(crate) link: Speed,
-    pub(crate) cpu: Speed,
-    pub(crate) receiver: Speed,
-    pub(crate) block_max: usize,
+pub struct Plan {
+    /// Raw bytes to send.
+    pub len: usize,
+    /// Cores that encode, each at the speed `cpu`.
+    pub cores: usize,
+    /// Cores that decode, each at the speed `receiver`.
+    pub decoders: usize,
+    /// Bytes of wire per second.
+    pub link: Speed,
+    /// Speed of the encoding cores; 1 is the machine of the table.
+    pub cpu: Speed,
+    pub receiver: Speed,
+    /// Longest block.
+    pub block_max: usize,
     /// What the decision for one block costs the worker.
-    pub(crate) decision_ns: f64,
-    pub(crate) seed: u64,
-    pub(crate) trace: bool,
+    pub decision_ns: f64,
+    /// Of the noise on encoding times.
+    pub seed: u64,
+    /// Whether decisions are written down.
+    pub trace: bool,
 }
 
-pub(crate) struct Run {
+impl Plan {
+    /// What the bound and the schedules know of it.
+    pub fn machine(&self) -> Machine {
+        Machine {
+            cores: self.cores,
+            decoders: self.decoders,
+            link: self.link.clone(),
+            cpu: self.cpu.clone(),
+            receiver: self.receiver.clone(),
+        }
+    }
+}
+
+/// What came of a run.
+#[derive(Debug, Clone)]
+pub struct Run {
     /// When the last raw byte was delivered.
-    pub(crate) seconds: f64,
-    pub(crate) cpu_s: f64,
-    pub(crate) summary: Summary,
-    pub(crate) trace: String,
+    pub seconds: f64,
+    /// Of encoding, all cores.
+    pub cpu_s: f64,
+    pub summary: Summary,
+    pub trace: String,
     /// What the policy wants to have kept.
-    pub(crate) saved: Option<Vec<u8>>,
+    pub saved: Option<Vec<u8>>,
 }
 
-pub(crate) fn run(table: &Table, plan: &Plan, policy: Box<dyn Policy>) -> Run {
+/// Sends `plan.len` bytes of the table's pool, repeated, by a policy.
+pub fn run(table: &Table, plan: &Plan, policy: Box<dyn Policy>) -> Run {
     let mut world = World::new(table, plan, policy);
     while !world.is_over() {
         world.settle();
@@ -464,7 +489,7 @@ impl Receiver {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::table::tests::small_table;
+    use crate::table::example;
     use narrows::monitor::cost::Prior;
     use narrows::policy::PolicySetup;
     use narrows::policy::PolicySpec;
@@ -493,7 +518,7 @@ mod tests {
 
     #[test]
     fn plain_takes_as_long_as_its_bytes() {
-        let run = run(&small_table(), &plan(100.0), policy("fixed:store"));
+        let run = run(&example(), &plan(100.0), policy("fixed:store"));
         let wire_s = (f64::from(1 << 20) + 32.0 + 8.0 * HEADER_LEN) / 12.5e6;
         assert!((run.seconds / wire_s - 1.0).abs() < 0.01, "{} against {wire_s}", run.seconds);
         assert_eq!(run.summary.raw_bytes, 1 << 20);
@@ -501,11 +526,11 @@ mod tests {
 
     #[test]
     fn a_fixed_method_takes_its_cpu_or_its_bytes() {
-        let slow = run(&small_table(), &plan(8.0), policy("fixed:lz4"));
+        let slow = run(&example(), &plan(8.0), policy("fixed:lz4"));
         let wire_s = 0.4 * f64::from(1 << 20) / 1e6;
         assert!((slow.seconds / wire_s - 1.0).abs() < 0.03, "{} against {wire_s}", slow.seconds);
         // 4 ns a byte on two cores.
-        let fast = run(&small_table(), &plan(100_000.0), policy("fixed:zstd:level=3"));
+        let fast = run(&example(), &plan(100_000.0), policy("fixed:zstd:level=3"));
         let cpu_s = 2e-9 * f64::from(1 << 20);
         assert!((1.0..1.15).contains(&(fast.seconds / cpu_s)), "{} against {cpu_s}", fast.seconds);
     }
@@ -513,8 +538,8 @@ mod tests {
     #[test]
     fn the_same_run_gives_the_same_result() {
         for mbit in [10.0, 1000.0, 25_000.0] {
-            let once = run(&small_table(), &plan(mbit), policy("balance"));
-            let again = run(&small_table(), &plan(mbit), policy("balance"));
+            let once = run(&example(), &plan(mbit), policy("balance"));
+            let again = run(&example(), &plan(mbit), policy("balance"));
             assert_eq!(once.seconds, again.seconds);
             assert_eq!(once.summary.raw_bytes, 1 << 20);
         }
@@ -523,7 +548,7 @@ mod tests {
     #[test]
     fn a_slow_receiver_is_what_bounds() {
         let plan = Plan { receiver: Speed::constant(0.01), decoders: 1, len: 24 << 20, ..plan(10_000.0) };
-        let run = run(&small_table(), &plan, policy("fixed:lz4"));
+        let run = run(&example(), &plan, policy("fixed:lz4"));
         // 1 ns a byte, a hundred times slower.
         let decode_s = 100e-9 * (24 << 20) as f64;
         assert!((run.seconds / decode_s - 1.0).abs() < 0.02, "{} against {decode_s}", run.seconds);

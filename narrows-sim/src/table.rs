@@ -22,9 +22,9 @@ use narrows::sender::worthwhile_len;
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Block lengths that are measured.
-pub(crate) const CLASSES: [usize; 4] = [8 << 10, 32 << 10, 128 << 10, 512 << 10];
+pub const CLASSES: [usize; 4] = [8 << 10, 32 << 10, 128 << 10, 512 << 10];
 /// Copying and checking raw bytes: 14 GB/s, the figure that `balance` assumes too.
-pub(crate) const STORE_NS_PER_BYTE: f64 = 1.0 / 14.0;
+pub const STORE_NS_PER_BYTE: f64 = 1.0 / 14.0;
 
 const MAGIC: &str = "narrows-table 1";
 /// A time beyond so many times what the row's other methods imply was a pre-empted run.
@@ -32,41 +32,48 @@ const CAP: f64 = 3.0;
 
 /// Nanoseconds and bytes of one method on one block.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub(crate) struct Cost {
-    pub(crate) encode_ns: f64,
-    pub(crate) decode_ns: f64,
-    pub(crate) wire_len: f64,
+pub struct Cost {
+    pub encode_ns: f64,
+    pub decode_ns: f64,
+    pub wire_len: f64,
 }
 
 /// The measured costs of one pool, and its bytes.
-pub(crate) struct Table {
-    pub(crate) pool: String,
-    pub(crate) methods: Vec<Method>,
-    pub(crate) bytes: Block,
+pub struct Table {
+    pub pool: String,
+    /// Those that were measured; `store` and `constant` need no measuring.
+    pub methods: Vec<Method>,
+    pub bytes: Block,
     /// By class, then block, then method.
     rows: [Vec<Vec<Cost>>; CLASSES.len()],
 }
 
 impl Table {
-    pub(crate) fn new(pool: &str, bytes: Vec<u8>, methods: Vec<Method>) -> Self {
+    /// A table without rows: [`Table::push`] them, every block of every class.
+    pub fn new(pool: &str, bytes: Vec<u8>, methods: Vec<Method>) -> Self {
         Self { pool: pool.to_owned(), methods, bytes: Block::from_vec(bytes), rows: Default::default() }
     }
 
     /// Appends the next block of a class.
-    pub(crate) fn push(&mut self, class: usize, costs: Vec<Cost>) {
+    pub fn push(&mut self, class: usize, costs: Vec<Cost>) {
         self.rows[class].push(costs);
     }
 
-    pub(crate) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.bytes.len()
     }
 
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
     /// The blocks of one class in order, each with the costs of every method.
-    pub(crate) fn blocks(&self, class: usize) -> &[Vec<Cost>] {
+    pub fn blocks(&self, class: usize) -> &[Vec<Cost>] {
         &self.rows[class]
     }
 
-    pub(crate) fn save(&self, directory: &Path) -> Result<()> {
+    /// Writes `POOL.pool` and `POOL.table` into a directory.
+    pub fn save(&self, directory: &Path) -> Result<()> {
         let mut text = format!("{MAGIC}\npool {}\nlen {}\n", self.pool, self.len());
         let methods: Vec<_> = self.methods.iter().map(Method::to_string).collect();
         writeln!(text, "xxh3 {:016x}\nmethods {}", xxh3_64(&self.bytes), methods.join(";"))?;
@@ -85,7 +92,7 @@ impl Table {
     }
 
     /// Reads a table and its pool, and cleans the times.
-    pub(crate) fn load(path: &Path) -> Result<Self> {
+    pub fn load(path: &Path) -> Result<Self> {
         let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
         let bytes_path = path.with_extension("pool");
         let bytes = fs::read(&bytes_path).with_context(|| format!("cannot read {}", bytes_path.display()))?;
@@ -140,7 +147,7 @@ impl Table {
     ///
     /// On a measured cut it is the measurement. Any other cut is put together from the measured blocks that overlap it,
     /// in the two classes next to its length, and interpolated between the classes over the logarithm.
-    pub(crate) fn cost(&self, offset: u64, len: usize, method: Method) -> Cost {
+    pub fn cost(&self, offset: u64, len: usize, method: Method) -> Cost {
         let n = len as f64;
         let store = Cost { encode_ns: n * STORE_NS_PER_BYTE, decode_ns: n * STORE_NS_PER_BYTE, wire_len: n };
         if method == Method::STORE || len == 0 {
@@ -186,7 +193,7 @@ impl Table {
 }
 
 /// Every table of a directory, or the named ones, by name.
-pub(crate) fn load_all(directory: &Path, only: &[String]) -> Result<Vec<Table>> {
+pub fn load_all(directory: &Path, only: &[String]) -> Result<Vec<Table>> {
     let list = fs::read_dir(directory).with_context(|| format!("cannot read {}", directory.display()))?;
     let mut paths: Vec<PathBuf> = list.map(|e| Ok(e?.path())).collect::<Result<_>>()?;
     paths.retain(|p| p.extension().is_some_and(|e| e == "table"));
@@ -238,30 +245,30 @@ fn median(mut values: Vec<f64>) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(0.0)
 }
 
-#[cfg(test)]
-pub(crate) mod tests {
-    use super::*;
-
-    /// Blocks of zeros with two methods; the second is twice as slow and half as large.
-    pub(crate) fn small_table() -> Table {
-        let len = 1 << 20;
-        let mut table = Table::new("small", vec![0; len], vec![Method::lz4_accel(1), Method::zstd(3)]);
-        for (class, class_len) in CLASSES.iter().enumerate() {
-            for i in 0..len / class_len {
-                let n = *class_len as f64;
-                let wire_len = n * if i % 2 == 0 { 0.5 } else { 0.3 };
-                let first = Cost { encode_ns: 2.0 * n, decode_ns: n, wire_len };
-                let second = Cost { encode_ns: 4.0 * n, decode_ns: n, wire_len: wire_len / 2.0 };
-                table.push(class, vec![first, second]);
-            }
+/// A table for tests and examples: 1 MiB of zeros with two methods; the second is twice as slow and half as large.
+pub fn example() -> Table {
+    let len = 1 << 20;
+    let mut table = Table::new("small", vec![0; len], vec![Method::lz4_accel(1), Method::zstd(3)]);
+    for (class, class_len) in CLASSES.iter().enumerate() {
+        for i in 0..len / class_len {
+            let n = *class_len as f64;
+            let wire_len = n * if i % 2 == 0 { 0.5 } else { 0.3 };
+            let first = Cost { encode_ns: 2.0 * n, decode_ns: n, wire_len };
+            let second = Cost { encode_ns: 4.0 * n, decode_ns: n, wire_len: wire_len / 2.0 };
+            table.push(class, vec![first, second]);
         }
-        table
     }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
 
     #[test]
     fn a_table_reads_as_it_was_written() {
         let directory = tempfile::tempdir().unwrap();
-        let table = small_table();
+        let table = example();
         table.save(directory.path()).unwrap();
         let back = &load_all(directory.path(), &[]).unwrap()[0];
         assert_eq!(back.rows, table.rows);
@@ -273,7 +280,7 @@ pub(crate) mod tests {
 
     #[test]
     fn measured_cuts_are_exact_and_others_lie_between() {
-        let table = small_table();
+        let table = example();
         let lz4 = Method::lz4_accel(1);
         assert_eq!(table.cost(32 << 10, 32 << 10, lz4), table.rows[1][1][0]);
         assert_eq!(table.cost((1 << 20) + (32 << 10), 32 << 10, lz4), table.rows[1][1][0], "the pool repeats");

@@ -1,0 +1,14 @@
+//! The engine in virtual time: what a policy would do with given data on a given link, cores and receiver, and how good
+//! any choice could have been.
+//!
+//! ```text
+//! every method on every block --> table --> world: the real sender, the table's costs, a link and receiver as models
+//!                                      \--> judge: the bound, and the best schedule found
+//! ```
+//!
+//! The same table, plan and policy give the same result bit for bit, on every machine.
+
+pub mod judge;
+pub mod rng;
+pub mod table;
+pub mod world;
