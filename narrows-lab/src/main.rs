@@ -5,16 +5,20 @@
 //!                                  \-- grid --> every policy on every cell, against bound, oracle and plain
 //! ```
 
+use std::process::ExitCode;
+
 use clap::Parser;
 
 mod bench;
 mod cells;
+mod experiment;
 mod fit;
 mod grid;
 mod measure;
 mod picture;
 mod pools;
 mod report;
+mod stop;
 mod units;
 
 /// Cost tables, prior training and the virtual-time grid for Narrows.
@@ -26,14 +30,31 @@ enum Command {
     Grid(grid::Args),
     Bench(bench::Args),
     Picture(picture::Args),
+    Experiment(experiment::Args),
 }
 
-fn main() -> anyhow::Result<()> {
-    match Command::parse() {
+/// Wrong usage that clap does not see, such as a plan with an unknown key.
+#[derive(Debug)]
+pub(crate) struct Usage(pub(crate) String);
+
+impl std::fmt::Display for Usage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Usage {}
+
+fn main() -> ExitCode {
+    let result = match Command::parse() {
         Command::Tables(args) => measure::run(&args),
         Command::Prior(args) => fit::run(&args),
         Command::Grid(args) => grid::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Picture(args) => picture::run(&args),
-    }
+        Command::Experiment(args) => experiment::run(&args),
+    };
+    let Err(error) = result else { return ExitCode::SUCCESS };
+    eprintln!("narrows-lab: {}", format!("{error:#}").replace('\n', " "));
+    ExitCode::from(if error.is::<Usage>() { 2 } else { 1 })
 }

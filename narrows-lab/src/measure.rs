@@ -2,10 +2,10 @@
 
 use std::fmt::Write;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::Args as ClapArgs;
 use narrows::calibration::time_methods;
 use narrows::codec::{Contexts, DEFAULT_METHODS, Method};
@@ -62,7 +62,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let methods = measurable(methods);
     fs::create_dir_all(&args.output).with_context(|| format!("cannot make {}", args.output.display()))?;
     let pools = pools::make(&args.corpus, args.len)?;
-    write_reference(args, &methods)?;
+    write_reference(&args.output, &methods)?;
     for pool in pools.into_iter().filter(|p| args.pool.is_empty() || args.pool.contains(&p.name)) {
         let begin = Instant::now();
         let table = measure(pool, &methods);
@@ -72,12 +72,45 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
+/// Tables of these pools (all if none is named) in `folder`; those that are there stay. Whoever stops it may go on later.
+pub(crate) fn complete(
+    corpus: &Path,
+    folder: &Path,
+    len: usize,
+    methods: &[Method],
+    only: &[String],
+    stopped: &dyn Fn() -> bool,
+) -> Result<()> {
+    let there = |name: &str| folder.join(format!("{name}.table")).is_file();
+    let all_there = !only.is_empty() && only.iter().all(|name| there(name));
+    if all_there && folder.join(REFERENCE_FILE).is_file() {
+        return Ok(());
+    }
+    fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    let methods = measurable(methods);
+    let pools = pools::make(corpus, len)?;
+    if let Some(name) = only.iter().find(|name| !pools.iter().any(|p| p.name == **name)) {
+        bail!("{} has no pool '{name}'", corpus.display());
+    }
+    if !folder.join(REFERENCE_FILE).is_file() {
+        write_reference(folder, &methods)?;
+    }
+    for pool in pools.into_iter().filter(|p| (only.is_empty() || only.contains(&p.name)) && !there(&p.name)) {
+        if stopped() {
+            bail!("interrupted while the costs of methods were measured");
+        }
+        eprintln!("experiment: measuring the costs of methods on {}", pool.name);
+        measure(pool, &methods).save(folder)?;
+    }
+    Ok(())
+}
+
 /// Methods without `store` and `constant`.
 pub(crate) fn measurable(methods: &[Method]) -> Vec<Method> {
     methods.iter().copied().filter(|m| *m != Method::STORE && *m != Method::CONSTANT).collect()
 }
 
-fn write_reference(args: &Args, methods: &[Method]) -> Result<()> {
+fn write_reference(folder: &Path, methods: &[Method]) -> Result<()> {
     let start = Instant::now();
     let mut clock = || start.elapsed().as_nanos() as u64;
     let mut rows = Vec::new();
@@ -89,7 +122,7 @@ fn write_reference(args: &Args, methods: &[Method]) -> Result<()> {
         let least = |f: fn(&(Method, f32, f32)) -> f32| rows.iter().map(|r| f(&r[i])).fold(f32::INFINITY, f32::min);
         writeln!(text, "{method} {} {}", least(|r| r.1), least(|r| r.2))?;
     }
-    fs::write(args.output.join(REFERENCE_FILE), text)?;
+    fs::write(folder.join(REFERENCE_FILE), text)?;
     Ok(())
 }
 

@@ -61,6 +61,18 @@ pub(crate) fn folder_bytes(directory: &Path, len: usize) -> Result<Vec<u8>> {
     Ok(bytes.iter().copied().cycle().take(len).collect())
 }
 
+/// `len` bytes of a folder of the corpus, of noise (`random`) or of zeros (`zero`).
+pub(crate) fn named_bytes(corpus: &Path, name: &str, len: usize) -> Result<Vec<u8>> {
+    match name {
+        "random" => {
+            let mut rng = Rng(5);
+            Ok((0..len).map(|_| rng.next_u64() as u8).collect())
+        }
+        "zero" => Ok(vec![0; len]),
+        _ => folder_bytes(&corpus.join(name), len),
+    }
+}
+
 /// The beginnings of all files in a fixed shuffled order; whole files if that is not enough.
 fn concatenate(directory: &Path, len: usize) -> Result<Vec<u8>> {
     let mut files = Vec::new();

@@ -1,0 +1,97 @@
+//! What a cell can be: each kind knows its axes and settings, and how to run one cell.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::{Context, Result};
+use serde::Deserialize;
+
+use super::cells::Cell;
+use super::plan::Plan;
+use super::samples::Values;
+
+mod checks;
+mod codec;
+mod model;
+mod trace;
+mod virtual_time;
+
+pub(crate) use checks::Check;
+
+/// An axis of a kind, and the only value of plans that do not name it.
+pub(crate) struct Axis {
+    pub(crate) name: &'static str,
+    pub(crate) default: &'static str,
+    pub(crate) check: Check,
+}
+
+/// One for the whole plan.
+pub(crate) type Setting = Axis;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum KindName {
+    Virtual,
+    Codec,
+    Trace,
+    Model,
+}
+
+impl KindName {
+    pub(crate) fn kind(self) -> &'static dyn Kind {
+        match self {
+            Self::Virtual => &virtual_time::Virtual,
+            Self::Codec => &codec::Codec,
+            Self::Trace => &trace::Trace,
+            Self::Model => &model::Model,
+        }
+    }
+}
+
+impl std::fmt::Display for KindName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.kind().name())
+    }
+}
+
+pub(crate) trait Kind: Sync {
+    fn name(&self) -> &'static str;
+
+    fn axes(&self) -> &'static [Axis];
+
+    fn settings(&self) -> &'static [Setting];
+
+    /// Makes ready what all cells share.
+    fn open<'a>(&self, plan: &'a Plan, surroundings: &'a Surroundings) -> Result<Box<dyn Lab + 'a>>;
+
+    /// Seconds that one run of a cell takes, roughly, on one of the machine's cores.
+    fn estimate_s(&self, plan: &Plan, cell: &Cell) -> f64;
+
+    /// Whether cells may run beside each other: only where no clock is read.
+    fn beside(&self) -> bool {
+        false
+    }
+}
+
+pub(crate) trait Lab: Sync {
+    fn run(&self, cell: &Cell, round: u32) -> Result<Values>;
+}
+
+/// What plans do not say: where things lie, and whether to go on.
+pub(crate) struct Surroundings {
+    pub(crate) corpus: Option<PathBuf>,
+    /// Cost tables, measured once for all plans with the same methods and lengths.
+    pub(crate) tables: PathBuf,
+    pub(crate) stop: Arc<AtomicBool>,
+}
+
+impl Surroundings {
+    pub(crate) fn corpus(&self) -> Result<&PathBuf> {
+        self.corpus.as_ref().context("this plan needs --corpus DIR: a folder with one folder for each kind of data")
+    }
+
+    pub(crate) fn stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+}
