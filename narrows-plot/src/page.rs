@@ -1,0 +1,53 @@
+//! Pictures and words as one page that needs nothing from elsewhere.
+
+use std::fmt::Write;
+
+use crate::svg::escape;
+
+/// A picture with the words below it.
+#[derive(Debug, Clone)]
+pub struct Figure {
+    pub svg: String,
+    pub caption: String,
+}
+
+const STYLE: &str = "body{font:16px/1.5 sans-serif;max-width:800px;margin:2em auto;padding:0 1em;background:#fff;color:#222}\
+                     h1{font-size:1.5em}figure{margin:2em 0}svg{width:100%;height:auto}figcaption{color:#5d6269}\
+                     pre{overflow-x:auto;font-size:13px;line-height:1.4}@media (prefers-color-scheme:dark){\
+                     body{background:#16191d;color:#e8eaed}figcaption{color:#a9afb7}}";
+
+/// A page: its heading, a sentence or two, text as it stands (tables), pictures.
+pub fn page(heading: &str, words: &str, text: &str, figures: &[Figure]) -> String {
+    let (heading, words, text) = (escape(heading), escape(words), escape_text(text));
+    let mut out = format!(
+        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n\
+         <meta name=\"viewport\" content=\"width=device-width\"/>\n<meta name=\"color-scheme\" content=\"light dark\"/>\n\
+         <title>{heading}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<h1>{heading}</h1>\n<p>{words}</p>\n<pre>{text}</pre>\n"
+    );
+    for figure in figures {
+        let _ =
+            writeln!(out, "<figure>\n{}<figcaption>{}</figcaption>\n</figure>", figure.svg, escape(&figure.caption));
+    }
+    out + "</body>\n</html>\n"
+}
+
+/// Lines stay lines.
+fn escape_text(text: &str) -> String {
+    text.lines().map(escape).collect::<Vec<_>>().join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_closes_what_it_opens_and_fetches_nothing() {
+        let figure = Figure { svg: "<svg></svg>\n".into(), caption: "a < b".into() };
+        let page = page("H & M", "words", "a  b\n1  2", &[figure]);
+        for tag in ["html", "head", "body", "h1", "pre", "figure", "figcaption", "style"] {
+            assert_eq!(page.matches(&format!("</{tag}>")).count(), 1, "{tag}");
+        }
+        assert!(page.contains("H &amp; M") && page.contains("a  b\n1  2") && page.contains("a &lt; b"));
+        assert!(!page.contains("<script") && !page.contains("href=") && !page.contains("src="));
+    }
+}
