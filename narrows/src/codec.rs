@@ -12,6 +12,14 @@ use crate::error::{Error, Result};
 mod bzip2;
 mod constant;
 mod lz4;
+#[cfg(feature = "seeds")]
+mod lzf;
+#[cfg(feature = "seeds")]
+mod lzo;
+#[cfg(feature = "seeds")]
+mod lzw;
+#[cfg(feature = "seeds")]
+mod room;
 mod snappy;
 mod store;
 mod xz;
@@ -21,11 +29,20 @@ mod zstd;
 pub use self::bzip2::Bzip2;
 pub use self::constant::Constant;
 pub use self::lz4::Lz4;
+#[cfg(feature = "seeds")]
+pub use self::lzf::Lzf;
+#[cfg(feature = "seeds")]
+pub use self::lzo::Lzo;
+#[cfg(feature = "seeds")]
+pub use self::lzw::Lzw;
 pub use self::snappy::Snappy;
 pub use self::store::Store;
 pub use self::xz::Xz;
 pub use self::zlib::Zlib;
 pub use self::zstd::Zstd;
+
+#[cfg(feature = "seeds")]
+use self::room::Room;
 
 /// Number of a codec on the wire. Never re-used: a retired codec keeps its number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -40,6 +57,9 @@ impl CodecId {
     pub const BZIP2: Self = Self(5);
     pub const XZ: Self = Self(6);
     pub const SNAPPY: Self = Self(7);
+    pub const LZO: Self = Self(8);
+    pub const LZF: Self = Self(9);
+    pub const LZW: Self = Self(10);
 
     /// The codec of this number, if this build has it.
     pub fn codec(self) -> Option<&'static dyn Codec> {
@@ -47,8 +67,23 @@ impl CodecId {
     }
 }
 
-/// Every codec of this build, by number.
-pub const CODECS: &[&dyn Codec] = &[&Store, &Constant, &Lz4, &Zstd, &Zlib, &Bzip2, &Xz, &Snappy];
+/// Every codec of this build, by number. The last ones are of older systems, for experiments: feature `seeds`.
+pub const CODECS: &[&dyn Codec] = &[
+    &Store,
+    &Constant,
+    &Lz4,
+    &Zstd,
+    &Zlib,
+    &Bzip2,
+    &Xz,
+    &Snappy,
+    #[cfg(feature = "seeds")]
+    &Lzo,
+    #[cfg(feature = "seeds")]
+    &Lzf,
+    #[cfg(feature = "seeds")]
+    &Lzw,
+];
 
 /// The methods that a policy chooses from unless it is told otherwise, lightest first (D18): each was measured to be
 /// the best one somewhere between 1 Mbit/s and 25 Gbit/s.
