@@ -158,7 +158,7 @@ fn sizes_are_as_reviewed() {
     }
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/codec-sizes.txt");
     if std::env::var_os("UPDATE_SIZES").is_some() {
-        assert!(cfg!(feature = "seeds"), "the table has all codecs: run with --features seeds");
+        assert!(CODECS.len() > 8, "the table has all codecs: run with --features seeds");
         std::fs::write(path, &table).unwrap();
     }
     let reviewed = std::fs::read_to_string(path).unwrap();
