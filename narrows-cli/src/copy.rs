@@ -4,6 +4,7 @@ pub(crate) mod carrier;
 pub(crate) mod carriers;
 pub(crate) mod delta;
 pub(crate) mod direct;
+mod earlier;
 pub(crate) mod fallback;
 pub(crate) mod filter;
 pub(crate) mod hello;

@@ -358,3 +358,44 @@ fn names_of_any_bytes_and_lengths_arrive() {
         fs::remove_file(home.path().join("one")).unwrap();
     }
 }
+
+#[test]
+fn what_repeats_more_than_there_is_is_asked_for_again_or_not_stored() {
+    let home = home();
+    let (target, _) = folders(home.path());
+    let mut bad = Stream::default();
+    let first = bad.honest("first", b"0123456789");
+    let mut repeating = |path: &str, len: u64, id: Option<u64>, runs: &[(u64, u32)]| {
+        let own = bad.file(path, len);
+        bad.writer.begin(own, &mut bad.out);
+        bad.writer.data(b"own", &mut bad.out);
+        runs.iter().for_each(|(offset, len)| bad.writer.repeat(id.unwrap_or(own), *offset, *len, &mut bad.out));
+        bad.end(b"own345");
+        own
+    };
+    // Short files are not remembered, so it is found where it waits for its name.
+    let good = repeating("good", 6, Some(first), &[(3, 3)]);
+    let beyond = repeating("beyond", 6, Some(first), &[(8, 3)]);
+    let wrong = repeating("wrong", 6, Some(first), &[(4, 3)]);
+    let long = repeating("long", 6, Some(first), &[(0, 10), (0, 10)]);
+    let itself = repeating("itself", 6, None, &[(1, 3)]);
+    let endless = repeating("endless", 6, None, &[(0, 3), (0, 3), (0, 6)]);
+    let again = bad.file("not sent", 1);
+    bad.content(wrong, b"own345");
+    bad.writer.begin(long, &mut bad.out);
+    bad.writer.repeat(again, 0, 1, &mut bad.out);
+    bad.end(b"");
+    bad.honest("last", b"last");
+    let (sent, answers, output) = put(home.path(), &target, bad.finished());
+    assert!(sent.is_ok(), "{sent:?} {}", stderr(&output));
+    let wanted_again = |id| answers.iter().filter(|a| **a == Answer::Again { id }).count();
+    let not_stored = |of| answers.iter().any(|a| matches!(a, Answer::NotStored { id, .. } if *id == of));
+    assert!(answers.contains(&Answer::Whole { id: good }), "{answers:?}");
+    assert_eq!([beyond, wrong, long, itself].map(wanted_again), [1, 1, 2, 0]);
+    assert!(not_stored(itself) && not_stored(endless) && !not_stored(wrong));
+    assert_eq!(fs::read(target.join("good")).unwrap(), b"own345");
+    assert_eq!(fs::read(target.join("wrong")).unwrap(), b"own345");
+    let mut names: Vec<_> = entries(&target).iter().map(|p| p.file_name().unwrap().to_owned()).collect();
+    names.sort();
+    assert_eq!(names, ["first", "good", "last", "wrong"]);
+}

@@ -36,6 +36,7 @@ pub(crate) const FAILED: u8 = 6;
 pub(crate) const FINISH: u8 = 7;
 pub(crate) const CHUNKS: u8 = 8;
 const PIECES: u8 = 9;
+const REPEAT: u8 = 10;
 
 /// What is known of a file, folder, link or device besides its content.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -124,6 +125,9 @@ pub const PIECE_LEN: u32 = 256;
 /// The first bytes of XXH3 (little endian, seed 0). Each is compared with two places only, so fewer bits do.
 pub type PieceHash = [u8; 6];
 
+/// Longest run that one record repeats: the receiver copies it at once, and nothing else meanwhile.
+pub const REPEAT_LEN_MAX: u32 = 1 << 20;
+
 /// How the reading of a file ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EndState {
@@ -149,6 +153,13 @@ pub enum Record<'a> {
         state: EndState,
         /// BLAKE3 of the data, without holes.
         digest: [u8; DIGEST_LEN],
+    },
+    /// The next `len` bytes are those at `offset` of entry `id`: of the file in hand, or of one that was sent before.
+    /// If the receiver has not got them any more, it asks for the file again.
+    Repeat {
+        id: u64,
+        offset: u64,
+        len: u32,
     },
     /// The next chunks of entry `id`, of which the receiver has something; it answers which it needs. Their content is
     /// then what comes between `Begin` and `End`.
@@ -225,6 +236,17 @@ impl RecordWriter {
         let mut body = Vec::with_capacity(10);
         put_varint(&mut body, len);
         put_record(out, HOLE, &body);
+    }
+
+    /// # Panics
+    /// If the run is empty or longer than [`REPEAT_LEN_MAX`].
+    pub fn repeat(&self, id: u64, offset: u64, len: u32, out: &mut Vec<u8>) {
+        assert!((1..=REPEAT_LEN_MAX).contains(&len));
+        let mut body = Vec::with_capacity(25);
+        for v in [id, offset, len.into()] {
+            put_varint(&mut body, v);
+        }
+        put_record(out, REPEAT, &body);
     }
 
     pub fn end(&self, state: EndState, digest: &[u8; DIGEST_LEN], out: &mut Vec<u8>) {

@@ -11,7 +11,8 @@ use xxhash_rust::xxh3::xxh3_64;
 mod cutter;
 mod outline;
 
-use cutter::{Cutter, read_at};
+use cutter::Cutter;
+pub(crate) use cutter::{CHUNK_LENS, read_at};
 pub(crate) use outline::Outline;
 
 /// Smaller files are sent whole: a list of chunks and its answer cost more than they save on most links.
@@ -179,7 +180,7 @@ fn each(runs: &[u32], count: usize) -> Option<Vec<bool>> {
 
 #[cfg(test)]
 mod tests {
-    use super::cutter::{CHUNK_LENS, SECTION_LEN};
+    use super::cutter::SECTION_LEN;
     use super::*;
     use crate::copy::store::Plan;
     use std::io::Write;

@@ -114,6 +114,9 @@ impl File {
             Record::Begin { id } => self.open = self.asked.is_some_and(|(asked, _)| asked == id),
             Record::Data(bytes) => return self.write(bytes),
             Record::Hole(len) => return self.hole(len),
+            Record::Repeat { .. } => {
+                return Err(io::Error::new(io::ErrorKind::InvalidData, "the sender repeats what cannot be read again"));
+            }
             Record::End { state, digest } => self.end(state, &digest),
             // Any text of the peer's may come here.
             Record::Failed { text } => self.failed(&shown(text.as_bytes())),

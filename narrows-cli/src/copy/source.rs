@@ -1,6 +1,6 @@
 //! The sending end: announces entries, hears which files are wanted and sends them, all at once.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::io::{self, Read};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -99,6 +99,8 @@ struct State {
     wanted_bytes: u64,
     /// Which chunks of a file are needed, by its number.
     chunk_answers: VecDeque<(u64, Vec<u32>)>,
+    /// Files that repeat others, by their number, until the other end has them whole.
+    doubted: HashMap<u64, Doubted>,
     /// Records on their way to the engine; `done` when there will be no more.
     records: VecDeque<Vec<u8>>,
     records_len: usize,
@@ -119,6 +121,15 @@ struct File {
     mtime: (i64, u32),
     /// An earlier state of it may be there.
     in_chunks: bool,
+    /// The other end can read again what came.
+    may_repeat: bool,
+}
+
+/// A file that was sent and may have to be sent again.
+struct Doubted {
+    file: File,
+    /// Bytes of it that were only named.
+    repeated: u64,
 }
 
 /// Where the content of a file is.
@@ -248,7 +259,7 @@ impl Shared {
                 }
                 for mut file in state.unanswered.drain(..count as usize).collect::<Vec<_>>() {
                     let known = matches!(file.content, Content::Below(_));
-                    if !known && matches!(wanted, Wanted::No | Wanted::Chunks) {
+                    if !known && matches!(wanted, Wanted::No | Wanted::Chunks | Wanted::Repeats) {
                         return Err(narrows::Error::corrupt("the receiver takes for known what nobody has seen"));
                     }
                     if matches!(wanted, Wanted::No | Wanted::Refused) {
@@ -256,6 +267,7 @@ impl Shared {
                         state.progress.bytes_same += file.len;
                     } else {
                         file.in_chunks = wanted == Wanted::Chunks;
+                        file.may_repeat = wanted == Wanted::Repeats;
                         state.wanted_bytes = state.wanted_bytes.saturating_add(file.len);
                         state.wanted.push_back(file);
                     }
@@ -266,6 +278,18 @@ impl Shared {
                     return Err(narrows::Error::corrupt("the receiver answers more chunks than were sent"));
                 }
                 state.chunk_answers.push_back((id, runs));
+            }
+            Answer::Whole { id } => drop(state.doubted.remove(&id)),
+            Answer::Again { id } => {
+                let Some(Doubted { mut file, repeated }) = state.doubted.remove(&id) else {
+                    return Err(narrows::Error::corrupt("the receiver wants a file again that repeats none"));
+                };
+                state.progress.files_sent = state.progress.files_sent.saturating_sub(1);
+                state.progress.bytes_here = state.progress.bytes_here.saturating_sub(repeated);
+                state.progress.bytes_done = state.progress.bytes_done.saturating_sub(file.len.saturating_sub(repeated));
+                file.may_repeat = false;
+                state.wanted_bytes = state.wanted_bytes.saturating_add(file.len);
+                state.wanted.push_front(file);
             }
             Answer::Lost { text } => state.progress.losses = Some(super::shown(text.as_bytes())),
             Answer::Removed { count, text } => {
@@ -282,7 +306,8 @@ impl Shared {
                     on_removed(&text);
                 }
             }
-            Answer::Failed { text, .. } | Answer::NotStored { text, .. } => {
+            Answer::Failed { id, text } | Answer::NotStored { id, text } => {
+                state.doubted.remove(&id);
                 state.progress.failed += 1;
                 if sent {
                     state.progress.files_sent = state.progress.files_sent.saturating_sub(1);
@@ -344,6 +369,7 @@ impl Drop for Reader {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use narrows::entry::Record;
 
     #[test]
     fn a_receiver_that_removes_what_nobody_asked_it_to_fails() {
@@ -372,5 +398,64 @@ mod tests {
         let progress = asked.progress()();
         assert_eq!((progress.removed, progress.not_removed.as_deref()), (u64::MAX, Some("too\\nmany")));
         [plain, asked].iter().for_each(EntrySource::stop);
+    }
+
+    #[test]
+    fn a_file_whose_repeats_are_not_there_is_sent_again_without_them_once() {
+        let home = tempfile::tempdir().unwrap();
+        let content: Vec<u8> = (0..100_000u32).flat_map(|i| i.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
+        ["1", "2", "3"].iter().for_each(|name| std::fs::write(home.path().join(name), &content).unwrap());
+        let roots = vec![Root::open(&home.path().join(""), true).unwrap()];
+        let input = Input::Paths { roots, unopened: Vec::new(), filter: Filter::new(&[]).unwrap() };
+        let (on_failure, on_file): (OnWords, OnWords) = (Box::new(|_| ()), Box::new(|_| ()));
+        let source =
+            EntrySource::start(input, SourceOptions { dry_run: false, on_failure, on_file, on_removed: None }).unwrap();
+        let (mut reader, mut hear) = (source.reader(), source.on_note());
+        let mut tell = |answer: Answer| {
+            let mut note = Vec::new();
+            answer.put(&mut note);
+            hear(&note)
+        };
+        let mut parser = narrows::entry::RecordParser::default();
+        // Lengths of what came of each file: as data, as repeats, and the numbers of those that ended.
+        let (mut data, mut repeats, mut ended, mut current, mut finished) = ([0; 4], [0; 4], Vec::new(), 0, false);
+        let mut until = |ends: usize| {
+            let mut buffer = [0; 4096];
+            let mut announced = 0;
+            while ended.len() < ends && announced < 4 && !finished {
+                let n = reader.read(&mut buffer).unwrap();
+                let each = |record: Record<'_>| {
+                    match record {
+                        Record::Entry(_) => announced += 1,
+                        Record::Begin { id } => current = id as usize,
+                        Record::Data(bytes) => data[current] += bytes.len(),
+                        Record::Repeat { len, .. } => repeats[current] += len as usize,
+                        Record::End { .. } => ended.push(current),
+                        Record::Finish { .. } => finished = true,
+                        _ => {}
+                    }
+                    Ok(())
+                };
+                parser.push(&buffer[..n], each).unwrap();
+                if n == 0 {
+                    break;
+                }
+            }
+            (data, repeats, ended.clone(), finished)
+        };
+        until(1);
+        tell(Answer::Files { count: 3, wanted: Wanted::Repeats }).unwrap();
+        let len = content.len();
+        let (data, repeats, ended, finished) = until(3);
+        assert_eq!((data, ended, finished), ([0, len, 0, 0], vec![1, 2, 3], false));
+        assert_eq!(repeats, [0, 0, len, len]);
+        tell(Answer::Whole { id: 2 }).unwrap();
+        tell(Answer::Again { id: 3 }).unwrap();
+        let (data, repeats, ended, _) = until(4);
+        assert_eq!((data, repeats, ended), ([0, len, 0, len], [0, 0, len, len], vec![1, 2, 3, 3]));
+        assert!(until(usize::MAX).3, "it waits for nothing more");
+        assert!(tell(Answer::Again { id: 3 }).is_err() && tell(Answer::Again { id: 1 }).is_err());
+        let progress = source.progress()();
+        assert_eq!((progress.files_sent, progress.bytes_done, progress.bytes_here), (3, 2 * len as u64, len as u64));
     }
 }

@@ -42,6 +42,7 @@ mod partial;
 mod permitted;
 mod plan;
 mod removal;
+mod repeat;
 mod room;
 mod special;
 mod stream;
@@ -53,6 +54,7 @@ use partial::{PRIVATE, Partial};
 pub(crate) use permitted::Permitted;
 pub(super) use plan::Plan;
 use removal::Removal;
+use repeat::Repeatable;
 use room::{Room, attributes_len};
 
 /// How the copy went, at this end.
@@ -119,6 +121,8 @@ struct Target {
     open: Option<OpenFile>,
     batch: Vec<WholeFile>,
     batch_bytes: u64,
+    /// What later files may repeat.
+    repeatable: Repeatable,
     /// Files to which hard links may come, once they are stored: where, and which inode that is.
     linked: HashMap<u64, (Vec<u8>, (u64, u64))>,
     /// Links are made when every file has its name.
@@ -168,6 +172,7 @@ impl EntryStore {
             open: None,
             batch: Vec::new(),
             batch_bytes: 0,
+            repeatable: Repeatable::default(),
             linked: HashMap::new(),
             links: Vec::new(),
             folders: Vec::new(),
@@ -252,6 +257,7 @@ impl Target {
                     open.hole(len);
                 }
             }
+            Record::Repeat { id, offset, len } => self.repeat(id, offset, len.into()),
             Record::Chunks { id, chunks } => {
                 let runs = self.plan(id).map(|(plan, len)| plan.chunks(&chunks, len));
                 // Of a file that failed meanwhile whatever comes is passed over.
@@ -398,7 +404,11 @@ impl Target {
             let partial = rustix::fs::statat(&folder, partial::name(&name, 0), AtFlags::SYMLINK_NOFOLLOW);
             earlier = partial.is_ok_and(|s| large(s.st_size));
         }
-        Ok(if earlier && in_chunks { Wanted::Chunks } else { Wanted::Whole })
+        Ok(match len {
+            Some(_) if earlier && in_chunks => Wanted::Chunks,
+            Some(_) => Wanted::Repeats,
+            None => Wanted::Whole,
+        })
     }
 
     fn bring_up_to_date(&mut self, entry: &Entry, stat: &Stat, folder: &OwnedFd, name: &OsStr) {
@@ -462,6 +472,12 @@ impl Target {
         let completed = open.complete(digest);
         // What an earlier copy left is needed no more, and must not spoil the next one.
         open.plan = None;
+        if completed.is_err() && open.repeats_others {
+            answers.put(&Answer::Again { id: open.id });
+            self.pending_attributes += attributes_len(&open.entry);
+            self.pending.insert(open.id, open.entry);
+            return;
+        }
         if let Err(e) = completed {
             open.partial.remove_earlier(OsStr::from_bytes(split(&open.entry.path).1));
             let text = format!("cannot store {}: {}", shown(&open.entry.path), e_text(&e));
@@ -475,6 +491,10 @@ impl Target {
             ));
         }
         meta::apply(open.partial.file.as_fd(), &open.entry, self.ownership, &mut self.losses);
+        self.repeatable.came(&open);
+        if open.repeats_others {
+            answers.put(&Answer::Whole { id: open.id });
+        }
         let path = std::mem::take(&mut open.entry.path);
         let linked = matches!(open.entry.kind, EntryKind::File { linked: true, .. });
         self.batch_bytes += open.at;

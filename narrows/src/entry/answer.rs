@@ -13,6 +13,8 @@ const CHUNKS: u8 = 4;
 const NOT_STORED: u8 = 5;
 const LOST: u8 = 6;
 const REMOVED: u8 = 7;
+const WHOLE: u8 = 8;
+const AGAIN: u8 = 9;
 
 /// Files are answered in the order of their announcement, each once.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,6 +25,10 @@ pub enum Answer {
     Failed { id: u64, text: String },
     /// The content of entry `id` came and could not be stored; the copy goes on.
     NotStored { id: u64, text: String },
+    /// The content of entry `id`, which repeats other files, came whole.
+    Whole { id: u64 },
+    /// What entry `id` repeats of other files is not there: it is wanted once more, and without that.
+    Again { id: u64 },
     /// What of entries could not be kept, in words; once, at the end.
     Lost { text: String },
     /// So many more were removed that the sender does not have, the last of them of this name (empty if nobody asked for
@@ -41,6 +47,8 @@ pub enum Wanted {
     Whole,
     /// Something is there that may be an earlier state of it: its chunks are asked for, if the sender cares.
     Chunks,
+    /// Whole, and what comes may repeat what came before, in it and in other files.
+    Repeats,
 }
 
 impl Answer {
@@ -54,7 +62,12 @@ impl Answer {
                     Wanted::Whole => 1,
                     Wanted::Chunks => 2,
                     Wanted::Refused => 3,
+                    Wanted::Repeats => 4,
                 });
+            }
+            Self::Whole { id } | Self::Again { id } => {
+                out.push(if matches!(self, Self::Whole { .. }) { WHOLE } else { AGAIN });
+                put_varint(out, *id);
             }
             Self::Lost { text } => {
                 out.push(LOST);
@@ -91,12 +104,15 @@ impl Answer {
                         1 => Wanted::Whole,
                         2 => Wanted::Chunks,
                         3 => Wanted::Refused,
+                        4 => Wanted::Repeats,
                         _ => return Err(Error::unsupported("an answer needs a newer program")),
                     };
                     Self::Files { count, wanted }
                 }
                 FAILED => Self::Failed { id: f.number()?, text: f.text()? },
                 NOT_STORED => Self::NotStored { id: f.number()?, text: f.text()? },
+                WHOLE => Self::Whole { id: f.number()? },
+                AGAIN => Self::Again { id: f.number()? },
                 LOST => Self::Lost { text: f.text()? },
                 REMOVED => Self::Removed { count: f.number()?, text: f.text()? },
                 CHUNKS => {
@@ -135,12 +151,15 @@ mod tests {
             Answer::Files { count: 1, wanted: Wanted::No },
             Answer::Failed { id: 7, text: "no room".into() },
             Answer::NotStored { id: 8, text: "no room either".into() },
+            Answer::Whole { id: 1 << 50 },
+            Answer::Again { id: 0 },
             Answer::Lost { text: "owner of 3".into() },
             Answer::Removed { count: 1, text: "gone/".into() },
             Answer::Removed { count: u64::MAX, text: String::new() },
             Answer::Removed { count: 0, text: "too many".into() },
             Answer::Files { count: 1, wanted: Wanted::Refused },
             Answer::Files { count: 2, wanted: Wanted::Chunks },
+            Answer::Files { count: 3, wanted: Wanted::Repeats },
             Answer::Chunks { id: 300, runs: vec![0, 4096, 1] },
         ];
         let mut note = Vec::new();

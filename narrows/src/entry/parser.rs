@@ -2,8 +2,8 @@
 
 use super::{
     BEGIN, CHUNK_LEN_MAX, CHUNKS, CHUNKS_MAX, Chunk, DATA, DATA_LEN_MAX, END, ENTRY, EndState, Entry, EntryKind,
-    FAILED, Fields, HOLE, NAME_LEN_MAX, PATH_LEN_MAX, PIECES, RECORD_LEN_MAX, REGION_LEN_MAX, Record, Region,
-    TEXT_LEN_MAX, check_path, unzigzag,
+    FAILED, Fields, HOLE, NAME_LEN_MAX, PATH_LEN_MAX, PIECES, RECORD_LEN_MAX, REGION_LEN_MAX, REPEAT, REPEAT_LEN_MAX,
+    Record, Region, TEXT_LEN_MAX, check_path, unzigzag,
 };
 use crate::error::{Error, Result};
 use crate::frame::varint;
@@ -88,7 +88,7 @@ impl RecordParser {
 
     fn parse(&mut self, kind: u8, mut f: Fields<'_>) -> Result<Record<'static>> {
         // Chunks of what follows may come at any time.
-        if !matches!(kind, CHUNKS | PIECES) && self.in_file != matches!(kind, HOLE | END) {
+        if !matches!(kind, CHUNKS | PIECES) && self.in_file != matches!(kind, HOLE | REPEAT | END) {
             return Err(Error::corrupt("the records of a file are out of order"));
         }
         let record = match kind {
@@ -98,6 +98,7 @@ impl RecordParser {
                 Record::Begin { id: self.known_id(f.number()?)? }
             }
             HOLE => Record::Hole(f.number()?),
+            REPEAT => self.repeat(&mut f)?,
             END => {
                 self.in_file = false;
                 let state = match f.byte()? {
@@ -187,6 +188,15 @@ impl RecordParser {
         })
     }
 
+    fn repeat(&self, f: &mut Fields<'_>) -> Result<Record<'static>> {
+        let id = self.known_id(f.number()?)?;
+        let (offset, len) = (f.number()?, f.number32()?);
+        if !(1..=REPEAT_LEN_MAX).contains(&len) || offset.checked_add(len.into()).is_none() {
+            return Err(Error::limit("what a file repeats is too long, or out of range"));
+        }
+        Ok(Record::Repeat { id, offset, len })
+    }
+
     fn chunks(&self, f: &mut Fields<'_>) -> Result<Record<'static>> {
         let id = self.known_id(f.number()?)?;
         let mut chunks = Vec::new();
@@ -235,7 +245,7 @@ impl RecordParser {
 /// Kind, length of the body, length of the header; `None` if more bytes are needed.
 fn parse_header(b: &[u8]) -> Result<Option<(u8, usize, usize)>> {
     let Some((&kind, rest)) = b.split_first() else { return Ok(None) };
-    if !(ENTRY..=PIECES).contains(&kind) {
+    if !(ENTRY..=REPEAT).contains(&kind) {
         return Err(Error::unsupported(format!("a record of kind {kind} needs a newer program")));
     }
     let Some((len, n)) = varint(rest, HEADER_MAX - 1)? else { return Ok(None) };
@@ -288,6 +298,8 @@ mod tests {
         writer.data(b"0123456789", &mut out);
         writer.hole(1 << 40, &mut out);
         writer.data(&[], &mut out);
+        writer.repeat(2, 1 << 50, REPEAT_LEN_MAX, &mut out);
+        writer.repeat(8, 0, 1, &mut out);
         writer.end(EndState::Whole, &[9; DIGEST_LEN], &mut out);
         writer.failed("gone", &mut out);
         writer.finish(&mut out);
@@ -328,7 +340,7 @@ mod tests {
         assert!(finished);
         let told: Vec<_> = entries().into_iter().map(|e| format!("{:?}", Record::Entry(e))).collect();
         assert_eq!(whole[..told.len()], told);
-        assert_eq!(whole.len(), told.len() + 9);
+        assert_eq!(whole.len(), told.len() + 11);
         for piece in [1, 2, 3, 7, 64] {
             assert_eq!(parse(&stream, piece).unwrap().0, whole);
         }
@@ -357,6 +369,9 @@ mod tests {
             [&stream()[..stream_begin()], &[PIECES, 4, 0, 1, 0, 0]].concat(), // an empty region
             [&stream()[..stream_begin()], &[PIECES, 9, 0, 1, 0, 1, 9, 9, 9, 9, 9]].concat(), // a short hash
             [&stream()[..stream_begin()], &[PIECES, 7, 0, 1, 0, 0x80, 0x80, 0x80, 1]].concat(), // a long region
+            [&stream()[..stream_begin()], &[BEGIN, 1, 8, REPEAT, 3, 8, 0, 0]].concat(), // nothing repeated
+            [&stream()[..stream_begin()], &[BEGIN, 1, 8, REPEAT, 5, 8, 0, 0x81, 0x80, 0x40]].concat(), // too much
+            [&stream()[..stream_begin()], &[REPEAT, 3, 8, 0, 1]].concat(),    // outside of a file
             vec![FINISH, 1, 3],                                               // a wrong total
             vec![FINISH, 2, 0, 0],                                            // too long
             [stream(), vec![FINISH, 1, 9]].concat(),                          // after the end

@@ -11,7 +11,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 /// Shortest, mean and longest chunk. A changed byte costs about one chunk before its pieces are compared; the list costs
 /// 10 bytes for each.
-pub(super) const CHUNK_LENS: (usize, usize, usize) = (2 << 10, 8 << 10, 32 << 10);
+pub(crate) const CHUNK_LENS: (usize, usize, usize) = (2 << 10, 8 << 10, 32 << 10);
 const _: () = assert!(CHUNK_LENS.2 <= CHUNK_LEN_MAX as usize);
 /// A border that the content did not choose costs a chunk where something was inserted before it.
 pub(super) const SECTION_LEN: usize = 4 << 20;
@@ -90,7 +90,7 @@ fn cut(file: &OwnedFd, at: u64, len: usize) -> io::Result<Section> {
 }
 
 /// Reads until the buffer is full or the file ends; how much that was.
-pub(super) fn read_at(file: &OwnedFd, buffer: &mut [u8], at: u64) -> io::Result<usize> {
+pub(crate) fn read_at(file: &OwnedFd, buffer: &mut [u8], at: u64) -> io::Result<usize> {
     let mut filled = 0;
     while filled < buffer.len() {
         match rustix::io::pread(file, &mut buffer[filled..], at + filled as u64) {

@@ -8,14 +8,16 @@ use narrows::entry::{DATA_LEN_MAX, DIGEST_LEN, EndState, Entry, EntryKind, Recor
 use rustix::fs::{FileType, OFlags, SeekFrom, Stat};
 use rustix::io::Errno;
 
-use super::{Content, File, Shared};
+use super::{Content, Doubted, File, Shared};
 use crate::copy::delta::Outline;
 use crate::copy::scan::{Found, Root};
 use crate::copy::{e_text, shown};
 
 mod outlined;
+mod repeats;
 
 use outlined::{Outlined, RECORDS_AHEAD};
+use repeats::Repeats;
 
 /// Files that were announced and not answered. Answers come one round trip later: at 40 ms this is 400,000 files/s.
 const UNANSWERED_MAX: usize = 16 << 10;
@@ -54,6 +56,8 @@ pub(super) struct Producer<'a> {
     out: Vec<u8>,
     /// Files whose first chunks were sent, until it is known which are needed.
     outlined: VecDeque<Box<Outlined>>,
+    /// What was sent and may come again.
+    repeats: Repeats,
 }
 
 /// The flow is over; nobody reads what is produced.
@@ -61,7 +65,14 @@ struct Over;
 
 impl<'a> Producer<'a> {
     pub(super) fn new(shared: &'a Shared, roots: Vec<Root>) -> Self {
-        Self { shared, roots, writer: RecordWriter::default(), out: Vec::new(), outlined: VecDeque::new() }
+        Self {
+            shared,
+            roots,
+            writer: RecordWriter::default(),
+            out: Vec::new(),
+            outlined: VecDeque::new(),
+            repeats: Repeats::default(),
+        }
     }
 
     pub(super) fn run(mut self) {
@@ -120,7 +131,7 @@ impl<'a> Producer<'a> {
                 state.wanted_bytes = state.wanted_bytes.saturating_sub(file.len);
                 return Ok(Step::Send(file));
             }
-            let asked = !state.unanswered.is_empty() || !self.outlined.is_empty();
+            let asked = !state.unanswered.is_empty() || !self.outlined.is_empty() || !state.doubted.is_empty();
             if state.scanned && state.found.is_empty() && !asked {
                 return Ok(Step::Finish);
             }
@@ -154,7 +165,15 @@ impl<'a> Producer<'a> {
         };
         if let EntryKind::File { len, .. } = entry.kind {
             let mtime = (entry.mtime_s, entry.mtime_ns);
-            let file = File { id, content: Content::Below(root), path: entry.path, len, mtime, in_chunks: false };
+            let file = File {
+                id,
+                content: Content::Below(root),
+                path: entry.path,
+                len,
+                mtime,
+                in_chunks: false,
+                may_repeat: false,
+            };
             self.shared.lock().unanswered.push_back(file);
         }
     }
@@ -165,7 +184,7 @@ impl<'a> Producer<'a> {
         match self.writer.entry(&entry, &mut self.out) {
             Ok(id) => {
                 let (content, path) = (Content::Stream(reader), STREAM_NAME.to_vec());
-                let file = File { id, content, path, len: 0, mtime: (0, 0), in_chunks: false };
+                let file = File { id, content, path, len: 0, mtime: (0, 0), in_chunks: false, may_repeat: false };
                 self.shared.lock().unanswered.push_back(file);
             }
             Err(e) => self.failed(&e.to_string()),
@@ -216,8 +235,15 @@ impl<'a> Producer<'a> {
         }
         self.writer.begin(file.id, &mut self.out);
         let mut hash = blake3::Hasher::new();
-        let read = self.content(&fd, file.len, sparse, &mut hash)?;
-        self.ended(&file, &fd, read, &hash.finalize().into());
+        self.repeats.begin(self.shared.lock().doubted.len());
+        let read = self.content(&file, &fd, sparse, &mut hash)?;
+        let state = self.ended(&file, &fd, read, &hash.finalize().into());
+        if state != EndState::Partial {
+            self.repeats.sent(root, &file, stat.st_mode, state == EndState::Whole);
+            if let Some(repeated) = self.repeats.of_others() {
+                self.shared.lock().doubted.insert(file.id, Doubted { file, repeated });
+            }
+        }
         Ok(())
     }
 
@@ -232,7 +258,7 @@ impl<'a> Producer<'a> {
     }
 
     /// Ends the content of a file, of which everything was read or not, and tells both ends what came of it.
-    fn ended(&mut self, file: &File, fd: &OwnedFd, read: io::Result<bool>, digest: &[u8; DIGEST_LEN]) {
+    fn ended(&mut self, file: &File, fd: &OwnedFd, read: io::Result<bool>, digest: &[u8; DIGEST_LEN]) -> EndState {
         let still = rustix::fs::fstat(fd)
             .is_ok_and(|s| s.st_size as u64 == file.len && (s.st_mtime, s.st_mtime_nsec as u32) == file.mtime);
         let state = match read {
@@ -252,6 +278,7 @@ impl<'a> Producer<'a> {
                 }
             }
         }
+        state
     }
 
     fn sent(&self, file: &File) {
@@ -290,15 +317,15 @@ impl<'a> Producer<'a> {
         Ok(failure.is_none())
     }
 
-    /// Sends `len` bytes of content; whether there were so many.
+    /// Sends the content of a file; whether it was as long as announced.
     fn content(
         &mut self,
+        file: &File,
         fd: &OwnedFd,
-        len: u64,
         sparse: bool,
         hash: &mut blake3::Hasher,
     ) -> Result<io::Result<bool>, Over> {
-        let mut at = 0;
+        let (len, mut at) = (file.len, 0);
         while at < len {
             let mut end = len;
             if sparse {
@@ -314,7 +341,7 @@ impl<'a> Producer<'a> {
                     Err(e) => return Ok(Err(e)),
                 }
             }
-            match self.span(fd, at, end, Some(hash))? {
+            match self.span_or_repeats(file, fd, at, end, hash)? {
                 Ok(true) => at = end,
                 short => return Ok(short),
             }

@@ -28,6 +28,8 @@ pub(super) struct OpenFile {
     pub(super) entry: Entry,
     pub(super) partial: Partial,
     pub(super) plan: Option<Plan>,
+    /// Something of it came as what other files have.
+    pub(super) repeats_others: bool,
     hash: blake3::Hasher,
     pub(super) at: u64,
     /// Up to where it is on its way to the disk; `None` if that is left to the system.
@@ -39,7 +41,8 @@ pub(super) struct OpenFile {
 impl OpenFile {
     /// `sync`: it will be brought to the disk.
     pub(super) fn new(id: u64, entry: Entry, partial: Partial, plan: Option<Plan>, sync: bool) -> Self {
-        Self { id, entry, partial, plan, hash: blake3::Hasher::new(), at: 0, synced: sync.then_some(0), failed: None }
+        let (hash, synced) = (blake3::Hasher::new(), sync.then_some(0));
+        Self { id, entry, partial, plan, repeats_others: false, hash, at: 0, synced, failed: None }
     }
 
     /// Takes content that came.
@@ -60,6 +63,38 @@ impl OpenFile {
 
     pub(super) fn hole(&mut self, len: u64) {
         self.at = self.at.saturating_add(len);
+    }
+
+    /// Takes what an earlier file has there, or this one, before what comes next.
+    pub(super) fn repeat(&mut self, from: Option<&OwnedFd>, offset: u64, len: u64) {
+        self.repeats_others |= from.is_some();
+        if self.failed.is_none() {
+            self.failed = self.try_repeat(from, offset, len).err();
+        }
+    }
+
+    fn try_repeat(&mut self, from: Option<&OwnedFd>, offset: u64, len: u64) -> io::Result<()> {
+        let EntryKind::File { len: whole, .. } = self.entry.kind else {
+            return Err(io::Error::other("it is to repeat what nobody can read twice"));
+        };
+        if self.plan.is_some() || self.at.saturating_add(len) > whole {
+            return Err(io::Error::other("more came than was asked for"));
+        }
+        let mut buffer = Vec::new();
+        match from {
+            Some(from) => self.copy(from, offset, len, &mut buffer),
+            None if offset + len > self.at => Err(io::Error::other("it is to repeat what has not come")),
+            None => {
+                let own = self.partial.file.try_clone()?;
+                self.copy(&own, offset, len, &mut buffer)
+            }
+        }
+    }
+
+    /// What it repeats of another file is not there.
+    pub(super) fn repeat_failed(&mut self, e: io::Error) {
+        self.repeats_others = true;
+        self.failed.get_or_insert(e);
     }
 
     /// Everything came: the rest is taken from what is here, and all is compared with what the sender read.

@@ -29,7 +29,7 @@ pub(super) struct Partial {
 
 impl Partial {
     pub(super) fn create(folder: Arc<OwnedFd>, target: &OsStr, mode: Mode) -> io::Result<Self> {
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         for attempt in 0..TRIES {
             let name = name(target, attempt);
             let create = || rustix::fs::openat(&folder, &name, flags, mode);

@@ -68,7 +68,7 @@ impl Producer<'_> {
         self.writer.begin(outlined.file.id, &mut self.out);
         let read = self.needed_content(&mut outlined)?;
         let Outlined { file, fd, outline, .. } = &*outlined;
-        self.ended(file, fd, read.map(|all| all && outline.len() == file.len), &outline.digest());
+        let _ = self.ended(file, fd, read.map(|all| all && outline.len() == file.len), &outline.digest());
         Ok(())
     }
 

@@ -1,0 +1,54 @@
+//! `narrows cp` of content that comes more than once: it crosses the link once, and what is stored is what was read.
+
+use std::fs;
+use std::io::Write;
+
+mod common;
+
+use common::copies::*;
+use common::*;
+
+#[test]
+fn what_comes_again_in_the_same_file_or_in_another_crosses_the_link_once() {
+    for pull in [false, true] {
+        let home = home();
+        let (a, b) = (home.path().join("a"), home.path().join("b"));
+        fs::create_dir_all(a.join("folder/deep")).unwrap();
+        let once = random(1 << 20);
+        let twice = [&once[..300_000], b"between", &once[..300_000]].concat();
+        fs::write(a.join("1 first"), &once).unwrap();
+        fs::write(a.join("folder/2 same"), &once).unwrap();
+        fs::write(a.join("folder/deep/3 moved"), [b"begin", &once[..], b"end"].concat()).unwrap();
+        fs::write(a.join("folder/deep/4 twice"), twice).unwrap();
+        // Small ones, of which later ones repeat much earlier ones that have their names by then.
+        for i in 0..400usize {
+            fs::write(a.join(format!("folder/s{i:03}")), &random(600_000)[i % 200 * 2000..][..2000]).unwrap();
+        }
+        // Holes stand between what is repeated.
+        let sparse = fs::File::create(a.join("folder/sparse")).unwrap();
+        sparse.set_len(3 << 20).unwrap();
+        (&sparse).write_all(&once[..100_000]).unwrap();
+        let [from, to] = if pull {
+            [remote(&a.join("")), b.clone().into_os_string()]
+        } else {
+            [a.join("").into_os_string(), remote(&b)]
+        };
+        let output = cp(home.path(), &["-r".as_ref(), "--json".as_ref(), &from, &to]);
+        assert_eq!(code(&output), 0, "{}", stderr(&output));
+        assert_eq!(snapshot(&a), snapshot(&b));
+        assert_eq!(partials(&b), [] as [std::path::PathBuf; 0]);
+        let (new, wire) = ((1 << 20) + 400_000, json(&output)["wire_bytes"].as_u64().unwrap());
+        assert!(wire >= new && wire < new + 200_000, "{wire} bytes for {new} new ones");
+    }
+}
+
+#[test]
+fn what_goes_to_stdout_repeats_nothing() {
+    let home = home();
+    let a = home.path().join("a");
+    let content = random(20_000).repeat(3);
+    fs::write(&a, &content).unwrap();
+    let output = cp(home.path(), &[&remote(&a), "-".as_ref()]);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    assert!(output.stdout == content);
+}
