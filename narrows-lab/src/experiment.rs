@@ -16,7 +16,7 @@ use anyhow::{Context, Result, bail, ensure};
 use cells::Cell;
 use kinds::{Lab, Surroundings};
 use plan::Plan;
-use samples::{Sample, Samples, write_whole};
+use samples::{Sample, Samples};
 use summary::Figures;
 
 mod cells;
@@ -28,6 +28,10 @@ mod plot;
 mod samples;
 mod stats;
 mod summary;
+
+pub(crate) use cells::order as shuffled;
+pub(crate) use samples::write_whole;
+pub(crate) use stats::Summary;
 
 /// Run plans: each is one figure or table, written to a folder of its own, and joined by a page
 ///

@@ -17,6 +17,7 @@ mod grid;
 mod measure;
 mod picture;
 mod pools;
+mod race;
 mod report;
 mod stop;
 mod units;
@@ -31,6 +32,7 @@ enum Command {
     Bench(bench::Args),
     Picture(picture::Args),
     Experiment(experiment::Args),
+    Race(race::Args),
 }
 
 /// Wrong usage that clap does not see, such as a plan with an unknown key.
@@ -53,6 +55,7 @@ fn main() -> ExitCode {
         Command::Bench(args) => bench::run(&args),
         Command::Picture(args) => picture::run(&args),
         Command::Experiment(args) => experiment::run(&args),
+        Command::Race(args) => race::run(&args),
     };
     let Err(error) = result else { return ExitCode::SUCCESS };
     eprintln!("narrows-lab: {}", format!("{error:#}").replace('\n', " "));

@@ -1,18 +1,19 @@
 //! `narrows cp` against scp, rsync and tar with zstd, through a real OpenSSH server of the bench's own.
 
 use std::fs;
-use std::io::Read;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
 use super::relay::{Relay, Shape};
 use super::{Args, median, mixed, program};
 use narrows_sim::rng::Rng;
+
+use crate::race::net::Net;
+use crate::race::servers::{Server, Sshd};
 
 /// Raw bytes of one copy: some seconds of the slowest tool.
 const FILE_BYTES: [(u32, usize); 4] = [(10, 13 << 20), (100, 200 << 20), (1000, 200 << 20), (0, 200 << 20)];
@@ -65,8 +66,8 @@ const TOOLS: [(&str, &str); 9] = [
 
 pub(super) fn run(args: &Args) -> Result<Value> {
     let folder = tempfile::tempdir()?;
-    let sshd = Sshd::start(folder.path())?;
-    let server = Server::start(folder.path())?;
+    let sshd = Sshd::start(&Net::Local, folder.path())?;
+    let server = Server::start(&Net::Local, folder.path(), &program())?;
     let mut cells = Vec::new();
     for mbit in &args.links {
         let source = Sources::make(args, folder.path(), *mbit)?;
@@ -243,94 +244,5 @@ impl Sources {
         // What was written before must not be brought to the disk on somebody's time.
         ensure!(Command::new("sync").arg("-f").arg(&target).status()?.success(), "sync failed");
         Ok(target)
-    }
-}
-
-/// A `narrows serve --listen` of our own on the loopback device, for all of the file system.
-struct Server {
-    child: Child,
-    port: u16,
-    token: PathBuf,
-}
-
-impl Server {
-    fn start(folder: &Path) -> Result<Self> {
-        let token = folder.join("token");
-        let mut command = Command::new(program());
-        command.args(["serve", "--json", "--listen", "127.0.0.1:0", "--dir", "/", "--key-file"]);
-        let mut child = command.arg(folder.join("key")).stdout(Stdio::piped()).spawn()?;
-        let mut said = [0; 4096];
-        let n = child.stdout.as_mut().context("a pipe")?.read(&mut said)?;
-        let said: Value = serde_json::from_slice(&said[..n])?;
-        let text = |name: &str| said[name].as_str().context("the server says something else");
-        let port = text("listening")?.rsplit(':').next().unwrap_or_default().parse()?;
-        fs::write(&token, text("token")?)?;
-        fs::set_permissions(&token, std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
-        Ok(Self { child, port, token })
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// An OpenSSH server of our own on the loopback device.
-struct Sshd {
-    child: Child,
-    port: u16,
-    key: PathBuf,
-}
-
-impl Sshd {
-    fn start(folder: &Path) -> Result<Self> {
-        for key in ["host", "user"] {
-            let mut make = Command::new("ssh-keygen");
-            make.args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(folder.join(key));
-            ensure!(make.status().context("cannot run ssh-keygen")?.success(), "ssh-keygen failed");
-        }
-        let _ = fs::create_dir("/run/sshd");
-        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
-        let mut command = Command::new("/usr/sbin/sshd");
-        command.args(["-D", "-e", "-f", "/dev/null", "-o", "Subsystem=sftp internal-sftp"]);
-        command.args(["-o", &format!("Port={port}"), "-o", "ListenAddress=127.0.0.1"]);
-        command.args(["-o", &format!("HostKey={}", folder.join("host").display())]);
-        command.args(["-o", &format!("AuthorizedKeysFile={}", folder.join("user.pub").display())]);
-        command.args(["-o", "StrictModes=no", "-o", "PidFile=none"]);
-        let mut child = command
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .context("cannot run sshd; install an OpenSSH server")?;
-        let mut log = child.stderr.take().context("a pipe")?;
-        let mut said = [0; 4096];
-        let n = log.read(&mut said)?;
-        if !String::from_utf8_lossy(&said[..n]).contains("listening") {
-            let _ = child.kill();
-            bail!("sshd does not start: {}", String::from_utf8_lossy(&said[..n]).trim());
-        }
-        std::thread::spawn(move || std::io::copy(&mut log, &mut std::io::sink()));
-        Ok(Self { child, port, key: folder.join("user") })
-    }
-
-    fn options(&self, port: u16, flag: &str) -> String {
-        format!(
-            "{flag} {port} -i {} -o BatchMode=yes -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR",
-            self.key.display()
-        )
-    }
-
-    fn ssh(&self, port: u16) -> String {
-        format!("ssh -F none {}", self.options(port, "-p"))
-    }
-}
-
-impl Drop for Sshd {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }

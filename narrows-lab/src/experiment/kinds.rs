@@ -13,6 +13,7 @@ use super::samples::Values;
 
 mod checks;
 mod codec;
+mod link;
 mod model;
 mod trace;
 mod virtual_time;
@@ -34,6 +35,7 @@ pub(crate) type Setting = Axis;
 pub(crate) enum KindName {
     Virtual,
     Codec,
+    Link,
     Trace,
     Model,
 }
@@ -43,6 +45,7 @@ impl KindName {
         match self {
             Self::Virtual => &virtual_time::Virtual,
             Self::Codec => &codec::Codec,
+            Self::Link => &link::Link,
             Self::Trace => &trace::Trace,
             Self::Model => &model::Model,
         }

@@ -1,0 +1,128 @@
+//! `link`: real programs over a real or emulated link, as `narrows-lab race` runs them.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use tempfile::TempDir;
+
+use super::super::cells::Cell;
+use super::super::plan::Plan;
+use super::super::samples::Values;
+use super::checks::{self, Hogs};
+use super::{Axis, Kind, Lab, Setting, Surroundings};
+use crate::pools;
+use crate::race::net::Net;
+use crate::race::tools::Tool;
+use crate::race::track::{Load, Track};
+use crate::units::parse_len;
+
+pub(crate) struct Link;
+
+const AXES: &[Axis] = &[
+    Axis { name: "pool", default: "text", check: checks::name },
+    Axis { name: "link", default: "none", check: link },
+    Axis { name: "load", default: "0", check: checks::hogs },
+    Axis { name: "tool", default: "narrows", check: tool },
+];
+const SETTINGS: &[Setting] = &[
+    Setting { name: "bytes", default: "8M", check: checks::len },
+    // Cuts the bytes to what plain carries in so many seconds.
+    Setting { name: "plain_s", default: "4", check: checks::positive },
+    Setting { name: "timeout_s", default: "120", check: checks::positive },
+    Setting { name: "way", default: "up", check: way },
+];
+/// Less shows the start of a program and nothing else.
+const LEAST_BYTES: usize = 64 << 10;
+
+fn link(text: &str) -> Result<(), String> {
+    Net::check(text)
+}
+
+fn tool(text: &str) -> Result<(), String> {
+    Tool::parse(text).map(|_| ())
+}
+
+fn way(text: &str) -> Result<(), String> {
+    if matches!(text, "up" | "down") { Ok(()) } else { Err("there are up, down".into()) }
+}
+
+impl Kind for Link {
+    fn name(&self) -> &'static str {
+        "link"
+    }
+
+    fn axes(&self) -> &'static [Axis] {
+        AXES
+    }
+
+    fn settings(&self) -> &'static [Setting] {
+        SETTINGS
+    }
+
+    fn open<'a>(&self, plan: &'a Plan, surroundings: &'a Surroundings) -> Result<Box<dyn Lab + 'a>> {
+        surroundings.corpus()?;
+        let folder = tempfile::Builder::new().prefix("narrows-lab-").tempdir().context("cannot make a folder")?;
+        Ok(Box::new(LinkLab { plan, surroundings, folder, tracks: Mutex::default(), loads: Mutex::default() }))
+    }
+
+    fn estimate_s(&self, plan: &Plan, cell: &Cell) -> f64 {
+        let rate = Net::bytes_per_s(cell.get("link"), plan.setting("way") == "down").unwrap_or(1e9);
+        // A program starts, ssh logs in, a slow method takes as long as the link.
+        0.3 + bytes(plan, cell.get("link")) as f64 / rate
+    }
+}
+
+/// How much is sent over a link.
+fn bytes(plan: &Plan, link: &str) -> usize {
+    let bytes = parse_len(&plan.setting("bytes")).unwrap_or(0);
+    let seconds: f64 = plan.setting("plain_s").parse().unwrap_or(1.0);
+    match Net::bytes_per_s(link, plan.setting("way") == "down") {
+        Some(rate) => bytes.min(((rate * seconds) as usize).max(LEAST_BYTES)),
+        None => bytes,
+    }
+}
+
+struct LinkLab<'a> {
+    plan: &'a Plan,
+    surroundings: &'a Surroundings,
+    folder: TempDir,
+    /// By link: it stays up as long as the plan runs.
+    tracks: Mutex<HashMap<String, Track>>,
+    /// By pool and link.
+    loads: Mutex<HashMap<(String, String), Load>>,
+}
+
+impl Lab for LinkLab<'_> {
+    fn run(&self, cell: &Cell, _round: u32) -> Result<Values> {
+        let (pool, link) = (cell.get("pool"), cell.get("link"));
+        let tool = Tool::parse(cell.get("tool")).map_err(anyhow::Error::msg)?;
+        let mut tracks = self.tracks.lock().unwrap_or_else(PoisonError::into_inner);
+        if !tracks.contains_key(link) {
+            let down = self.plan.setting("way") == "down";
+            tracks.insert(link.to_owned(), Track::new(link, down, self.surroundings.stop.clone())?);
+        }
+        let track = tracks.get_mut(link).context("the track")?;
+        track.prepare(&tool)?;
+        let mut loads = self.loads.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = (pool.to_owned(), link.to_owned());
+        if !loads.contains_key(&key) {
+            let bytes = pools::named_bytes(self.surroundings.corpus()?, pool, bytes(self.plan, link))?;
+            let name = format!("load-{}", loads.len());
+            loads.insert(key.clone(), Load::new(self.folder.path(), &name, &bytes)?);
+        }
+        let load = loads.get(&key).context("the load")?;
+        let limit = Duration::from_secs_f64(self.plan.setting("timeout_s").parse()?);
+        let lap = {
+            let _hogs = Hogs::start(cell.number("load") as u32);
+            track.lap(&tool, load, limit)?
+        };
+        let raw = load.len as f64;
+        Ok(Values::of(&[
+            ("seconds", lap.seconds),
+            ("goodput_mbit_per_s", raw * 8e-6 / lap.seconds),
+            ("bytes", raw),
+        ]))
+    }
+}

@@ -1,0 +1,148 @@
+//! The programs that race, each as a line of shell for either end.
+//!
+//! `$FILE` is sent and stored as `$OUT`; the receiver is `$ADDR`, and listens at `$PORT` if it has a line of its own. `$SSH` and
+//! `$SCP` reach an OpenSSH server, `$TLS` and `$TOKEN` a `narrows serve` of the race's own.
+
+use std::path::{Path, PathBuf};
+
+use narrows::policy::PolicySpec;
+
+/// Who must run beside a tool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Server {
+    /// It brings its own receiver.
+    None,
+    Ssh,
+    Narrows,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Tool {
+    pub(crate) name: String,
+    pub(crate) needs: Vec<&'static str>,
+    pub(crate) server: Server,
+    pub(crate) receive: String,
+    pub(crate) send: String,
+}
+
+/// Name, programs, receiver, sender: over TCP of their own.
+const STREAMS: &[(&str, &[&str], &str, &str)] = &[
+    ("nc", &["nc"], "nc -l $ADDR $PORT >$OUT", "nc -N $ADDR $PORT <$FILE"),
+    ("socat", &["socat"], "socat -u TCP-LISTEN:$PORT,bind=$ADDR - >$OUT", "socat -u FILE:$FILE TCP:$ADDR:$PORT"),
+    ("gzip", &["nc", "gzip"], "nc -l $ADDR $PORT | gzip -dc >$OUT", "gzip -c <$FILE | nc -N $ADDR $PORT"),
+    ("lz4", &["nc", "lz4"], "nc -l $ADDR $PORT | lz4 -dcq >$OUT", "lz4 -cq <$FILE | nc -N $ADDR $PORT"),
+    ("zstd-1", &["nc", "zstd"], "nc -l $ADDR $PORT | zstd -dcq >$OUT", "zstd -1 -cq -T0 <$FILE | nc -N $ADDR $PORT"),
+    ("zstd-3", &["nc", "zstd"], "nc -l $ADDR $PORT | zstd -dcq >$OUT", "zstd -3 -cq -T0 <$FILE | nc -N $ADDR $PORT"),
+    (
+        "zstd-adapt",
+        &["nc", "zstd"],
+        "nc -l $ADDR $PORT | zstd -dcq >$OUT",
+        "zstd --adapt -cq -T0 <$FILE | nc -N $ADDR $PORT",
+    ),
+    // First all of one thing, then all of the next, as a person would type it.
+    (
+        "gzip-1-then-nc",
+        &["nc", "gzip"],
+        "nc -l $ADDR $PORT >$OUT.gz && gzip -dc $OUT.gz >$OUT",
+        "gzip -1 -c <$FILE >$OUT.sent.gz && nc -N $ADDR $PORT <$OUT.sent.gz",
+    ),
+    (
+        "gzip-9-then-nc",
+        &["nc", "gzip"],
+        "nc -l $ADDR $PORT >$OUT.gz && gzip -dc $OUT.gz >$OUT",
+        "gzip -9 -c <$FILE >$OUT.sent.gz && nc -N $ADDR $PORT <$OUT.sent.gz",
+    ),
+];
+
+/// Name, programs, sender: through ssh.
+const COPIES: &[(&str, &[&str], &str)] = &[
+    ("scp", &["scp"], "scp -q -F none $SCP $FILE $ADDR:$OUT"),
+    ("scp-C", &["scp"], "scp -C -q -F none $SCP $FILE $ADDR:$OUT"),
+    ("rsync", &["rsync"], "rsync -W -e \"$SSH\" $FILE $ADDR:$OUT"),
+    ("rsync-z", &["rsync"], "rsync -W -z -e \"$SSH\" $FILE $ADDR:$OUT"),
+    ("rsync-zstd", &["rsync"], "rsync -W --zc=zstd -e \"$SSH\" $FILE $ADDR:$OUT"),
+    (
+        "tar-zstd",
+        &["tar", "zstd"],
+        "tar -cf - -C $(dirname $FILE) $(basename $FILE) | zstd -1 -cq -T0 | $SSH $ADDR \"zstd -dcq | tar -xOf - >$OUT\"",
+    ),
+    ("narrows-cp", &[], "$NARROWS cp -q --fsync none -e \"$SSH\" --remote-narrows $NARROWS $FILE $ADDR:$OUT"),
+];
+
+/// Those that `race` runs when nobody says which.
+pub(crate) const PEERS: &str =
+    "nc,socat,scp,scp-C,rsync,rsync-z,rsync-zstd,tar-zstd,zstd-1,zstd-3,zstd-adapt,lz4,gzip,narrows-cp,narrows-cp-tls";
+
+impl Tool {
+    pub(crate) fn parse(name: &str) -> Result<Self, String> {
+        let tool = |needs: &[&'static str], server, receive: &str, send: &str| Self {
+            name: name.to_owned(),
+            needs: needs.to_vec(),
+            server,
+            receive: receive.to_owned(),
+            send: send.to_owned(),
+        };
+        if let Some(s) = STREAMS.iter().find(|s| s.0 == name) {
+            return Ok(tool(s.1, Server::None, s.2, s.3));
+        }
+        if let Some(c) = COPIES.iter().find(|c| c.0 == name) {
+            return Ok(tool(&[c.1, &["ssh", "ssh-keygen", "sshd"]].concat(), Server::Ssh, "", c.2));
+        }
+        if name == "narrows-cp-tls" {
+            let line = "$NARROWS cp -q --fsync none --token-file $TOKEN $FILE narrows://$ADDR:$TLS$OUT";
+            return Ok(tool(&[], Server::Narrows, "", line));
+        }
+        let policy = match name.split_once(':') {
+            None if name == "narrows" => "balance",
+            Some(("narrows", policy)) => policy,
+            _ => return Err(format!("there is no tool '{name}'; there are narrows, narrows:POLICY, {PEERS}, gzip-1-then-nc, gzip-9-then-nc")),
+        };
+        let spec: PolicySpec = policy.parse().map_err(|e| format!("{e}"))?;
+        // A policy is written with what a shell leaves alone, but a file name need not be.
+        let spec = spec.to_string().replace('\'', "'\\''");
+        Ok(tool(
+            &[],
+            Server::None,
+            "$NARROWS recv --listen $ADDR:$PORT -o $OUT -q",
+            &format!("$NARROWS send $FILE tcp://$ADDR:$PORT -q --retry-connect 5 --policy '{spec}'"),
+        ))
+    }
+
+    /// The programs that it needs and PATH does not have.
+    pub(crate) fn missing(&self) -> Vec<&'static str> {
+        self.needs.iter().copied().filter(|program| find(program).is_none()).collect()
+    }
+}
+
+/// In PATH; servers also where they lie.
+pub(crate) fn find(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = std::env::split_paths(&path).filter(|p| !p.as_os_str().is_empty());
+    let servers = ["/usr/sbin", "/usr/local/sbin"].map(PathBuf::from);
+    let more = servers.into_iter().filter(|_| program == "sshd");
+    folders.chain(more).map(|f| f.join(program)).find(|p| is_program(p))
+}
+
+fn is_program(path: &Path) -> bool {
+    use std::os::unix::fs::PermissionsExt;
+    path.metadata().is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_tool_is_known_by_its_name() {
+        for name in PEERS.split(',').chain(["narrows", "narrows:fixed:zstd:level=3", "gzip-9-then-nc"]) {
+            let tool = Tool::parse(name).unwrap();
+            assert_eq!(tool.name, name);
+            assert!(tool.send.contains("$FILE") && (tool.receive.is_empty() == (tool.server != Server::None)), "{name}");
+            assert!(format!("{}{}", tool.receive, tool.send).contains("$OUT"));
+        }
+        for name in ["ncat", "", "narrows:", "narrows:fast", "narrowsx"] {
+            assert!(Tool::parse(name).is_err(), "{name}");
+        }
+        assert!(find("sh").is_some() && find("no-such-program").is_none());
+    }
+}

@@ -1,0 +1,225 @@
+//! One link with what runs on it: starts a tool at both ends, takes the time, and compares what arrived.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use tempfile::TempDir;
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::net::{End, Net};
+use super::servers::{Server, Sshd};
+use super::tools::{self, Tool};
+
+/// A receiver that does not listen by then never will.
+const LISTENS_WITHIN: Duration = Duration::from_secs(5);
+/// How often the signals are looked at while a tool runs.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// After its limit a tool is asked to end, and made to after so long.
+const GRACE_S: u64 = 2;
+
+/// What is sent.
+pub(crate) struct Load {
+    pub(crate) path: PathBuf,
+    pub(crate) len: u64,
+    hash: u64,
+}
+
+impl Load {
+    pub(crate) fn new(folder: &Path, name: &str, bytes: &[u8]) -> Result<Self> {
+        let path = folder.join(name);
+        fs::write(&path, bytes).with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(Self { path, len: bytes.len() as u64, hash: xxh3_64(bytes) })
+    }
+}
+
+pub(crate) struct Track {
+    pub(crate) net: Net,
+    folder: TempDir,
+    narrows: String,
+    ssh: Option<Sshd>,
+    tls: Option<Server>,
+    stop: Arc<AtomicBool>,
+}
+
+pub(crate) struct Lap {
+    pub(crate) seconds: f64,
+}
+
+impl Track {
+    /// Every track begins with a cache of its own: what runs learn of this host is theirs.
+    pub(crate) fn new(profile: &str, down: bool, stop: Arc<AtomicBool>) -> Result<Self> {
+        for program in ["sh", "timeout"] {
+            ensure!(tools::find(program).is_some(), "PATH has no '{program}'; programs cannot be run without it");
+        }
+        let folder = tempfile::Builder::new().prefix("narrows-race-").tempdir().context("cannot make a folder")?;
+        let narrows = std::env::current_exe().map(|p| p.with_file_name("narrows")).unwrap_or_default();
+        ensure!(narrows.is_file(), "{} is missing; build all with cargo build --release", narrows.display());
+        let narrows = narrows.to_string_lossy().into_owned();
+        let mut calibrate = Command::new(&narrows);
+        calibrate.arg("calibrate").env("XDG_CACHE_HOME", folder.path()).stdin(Stdio::null());
+        ensure!(calibrate.output().context("cannot run narrows")?.status.success(), "narrows calibrate failed");
+        Ok(Self { net: Net::start(profile, down)?, folder, narrows, ssh: None, tls: None, stop })
+    }
+
+    /// Whether the tool can run here; starts the server that it needs.
+    pub(crate) fn prepare(&mut self, tool: &Tool) -> Result<()> {
+        let missing = tool.missing();
+        ensure!(missing.is_empty(), "{} is not installed", missing.join(", "));
+        match tool.server {
+            tools::Server::Ssh if self.ssh.is_none() => self.ssh = Some(Sshd::start(&self.net, self.folder.path())?),
+            tools::Server::Narrows if self.tls.is_none() => {
+                self.tls = Some(Server::start(&self.net, self.folder.path(), &self.narrows)?);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    pub(crate) fn stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    /// From the start of the sender until both ends have ended. What arrived is compared afterwards.
+    pub(crate) fn lap(&self, tool: &Tool, load: &Load, limit: Duration) -> Result<Lap> {
+        let out = self.folder.path().join("out");
+        let clean = || {
+            for end in ["", ".gz", ".sent.gz"] {
+                let _ = fs::remove_file(format!("{}{end}", out.display()));
+            }
+        };
+        clean();
+        let lap = self.run(tool, load, &out, limit);
+        let lap = lap.and_then(|lap| {
+            let bytes = fs::read(&out).with_context(|| format!("{} stored nothing", tool.name))?;
+            ensure!(
+                bytes.len() as u64 == load.len && xxh3_64(&bytes) == load.hash,
+                "other bytes arrived than were sent by {}: {} of {}",
+                tool.name,
+                bytes.len(),
+                load.len
+            );
+            Ok(lap)
+        });
+        clean();
+        lap
+    }
+
+    fn run(&self, tool: &Tool, load: &Load, out: &Path, limit: Duration) -> Result<Lap> {
+        let port = self.net.free_port()?;
+        let (sender, finished) = mpsc::channel();
+        let mut running = Running { pids: Vec::new() };
+        if !tool.receive.is_empty() {
+            let child = self.spawn(End::Receiver, &tool.receive, load, out, port, limit)?;
+            let pid = running.watch(End::Receiver, child, &sender);
+            wait_for_listener(pid, port, &self.stop);
+        }
+        let begun = Instant::now();
+        let child = self.spawn(End::Sender, &tool.send, load, out, port, limit)?;
+        running.watch(End::Sender, child, &sender);
+        let mut last = begun;
+        let mut left = running.pids.len();
+        // The tools have their limit; this one is for a tool that does not die of it.
+        let never = begun + limit + Duration::from_secs(2 * GRACE_S + 2);
+        while left > 0 {
+            match finished.recv_timeout(LOOK_EVERY) {
+                Ok((end, status, at)) => {
+                    left -= 1;
+                    running.pids.retain(|(e, _)| *e != end);
+                    let status: ExitStatus = status?;
+                    if !status.success() {
+                        // The end that failed first says why; the other one only misses it.
+                        drop(running);
+                        bail!("{}", self.why(tool, end, status, limit));
+                    }
+                    last = last.max(at);
+                }
+                Err(_) => {
+                    ensure!(!self.stop.load(Ordering::Relaxed), "interrupted");
+                    ensure!(Instant::now() < never, "{} does not end", tool.name);
+                }
+            }
+        }
+        Ok(Lap { seconds: (last - begun).as_secs_f64() })
+    }
+
+    fn spawn(&self, end: End, line: &str, load: &Load, out: &Path, port: u16, limit: Duration) -> Result<Child> {
+        let mut command = self.net.command(end, "timeout");
+        command.args(["-k", &GRACE_S.to_string(), &limit.as_secs_f64().to_string(), "sh", "-c", line]);
+        command.env("XDG_CACHE_HOME", self.folder.path()).env("NARROWS", &self.narrows).env("FILE", &load.path);
+        command.env("OUT", out).env("ADDR", self.net.address()).env("PORT", port.to_string());
+        if let Some(ssh) = &self.ssh {
+            command.env("SSH", ssh.ssh(ssh.port)).env("SCP", ssh.options(ssh.port, "-P"));
+        }
+        if let Some(tls) = &self.tls {
+            command.env("TLS", tls.port.to_string()).env("TOKEN", &tls.token);
+        }
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(fs::File::create(self.said_by(end))?);
+        command.spawn().context("cannot run timeout")
+    }
+
+    fn said_by(&self, end: End) -> PathBuf {
+        self.folder.path().join(if end == End::Sender { "sender.err" } else { "receiver.err" })
+    }
+
+    fn why(&self, tool: &Tool, end: End, status: ExitStatus, limit: Duration) -> String {
+        // What `timeout` says in its exit status.
+        if matches!(status.code(), Some(124 | 137)) {
+            return format!("{} took longer than {} s", tool.name, limit.as_secs());
+        }
+        let said = fs::read_to_string(self.said_by(end)).unwrap_or_default();
+        let said: String = said.trim().chars().map(|c| if c.is_control() { ' ' } else { c }).take(300).collect();
+        format!("{} failed ({status}): {said}", tool.name)
+    }
+}
+
+/// Ends what still runs when it is dropped.
+struct Running {
+    pids: Vec<(End, u32)>,
+}
+
+impl Running {
+    fn watch(&mut self, end: End, mut child: Child, sender: &mpsc::Sender<(End, std::io::Result<ExitStatus>, Instant)>) -> u32 {
+        let (pid, sender) = (child.id(), sender.clone());
+        std::thread::spawn(move || {
+            let status = child.wait();
+            let _ = sender.send((end, status, Instant::now()));
+        });
+        self.pids.push((end, pid));
+        pid
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        for (_, pid) in &self.pids {
+            // `timeout` passes it on to all that it started. Its thread has not waited for it, so the number is still its own.
+            let _ = Command::new("sh").args(["-c", &format!("kill -TERM {pid}")]).stderr(Stdio::null()).status();
+        }
+    }
+}
+
+/// Until a socket listens at the port in the network that the process sees, which is not necessarily ours.
+fn wait_for_listener(pid: u32, port: u16, stop: &AtomicBool) {
+    let until = Instant::now() + LISTENS_WITHIN;
+    let wanted = format!(":{port:04X}");
+    while Instant::now() < until && !stop.load(Ordering::Relaxed) {
+        for table in ["tcp", "tcp6"] {
+            let text = fs::read_to_string(format!("/proc/{pid}/net/{table}")).unwrap_or_default();
+            let mut rows = text.lines().skip(1).map(|l| l.split_whitespace().collect::<Vec<_>>());
+            // The second column is the own address, the fourth the state: 0A listens.
+            if rows.any(|r| r.len() > 3 && r[1].ends_with(&wanted) && r[3] == "0A") {
+                return;
+            }
+        }
+        if !Path::new(&format!("/proc/{pid}")).exists() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
