@@ -138,13 +138,8 @@ fn race(args: &Args, track: &Track, tools: &[Tool], link: &str, file: &Path, fol
     };
     ensure!(!bytes.is_empty(), "{} is empty", file.display());
     let load = Load::new(folder, "load", &bytes)?;
-    let mut cell = Cell {
-        link: link.to_owned(),
-        file: name,
-        len: load.len,
-        seconds: BTreeMap::new(),
-        failed: BTreeMap::new(),
-    };
+    let mut cell =
+        Cell { link: link.to_owned(), file: name, len: load.len, seconds: BTreeMap::new(), failed: BTreeMap::new() };
     // Rows by round; one that failed is not a number.
     let mut seconds = vec![vec![f64::NAN; args.rounds as usize]; tools.len()];
     for (round, i) in shuffled(tools.len(), args.rounds, 1) {
@@ -217,7 +212,8 @@ fn table(cell: &Cell, tools: &[Tool], ours: &str) -> String {
 fn worst(cells: &[Cell], ours: &str) -> String {
     let mut text = String::new();
     let list = |what: &str, of: &dyn Fn(&Cell) -> Option<(String, f64)>| {
-        let mut all: Vec<_> = cells.iter().filter_map(|c| of(c).map(|(who, x)| (x, format!("{}, {}{who}", c.link, c.file)))).collect();
+        let mut all: Vec<_> =
+            cells.iter().filter_map(|c| of(c).map(|(who, x)| (x, format!("{}, {}{who}", c.link, c.file)))).collect();
         all.sort_by(|a, b| a.0.total_cmp(&b.0));
         let mean = (all.iter().map(|a| a.0.ln()).sum::<f64>() / all.len() as f64).exp();
         let rows = all.iter().take(5).map(|(x, name)| format!("  {x:.3} {name}\n")).collect::<String>();
@@ -262,10 +258,8 @@ mod tests {
             seconds,
             failed: BTreeMap::new(),
         };
-        let cells = [
-            cell("text", seconds([1.0, 2.0, 1.0], [2.0, 4.0, f64::NAN])),
-            cell("noise", seconds([1.0; 3], [0.9; 3])),
-        ];
+        let cells =
+            [cell("text", seconds([1.0, 2.0, 1.0], [2.0, 4.0, f64::NAN])), cell("noise", seconds([1.0; 3], [0.9; 3]))];
         assert_eq!(cells[0].best_other("narrows").unwrap().1.median, 2.0);
         let text = worst(&cells, "narrows");
         let first = text.lines().nth(1).unwrap();

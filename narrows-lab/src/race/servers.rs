@@ -23,7 +23,12 @@ impl Server {
         let token = folder.join("token");
         let mut command = net.command(End::Receiver, narrows);
         command.args(["serve", "--json", "--listen", &format!("{}:0", net.address()), "--dir", "/", "--key-file"]);
-        let mut child = command.arg(folder.join("key")).stdout(Stdio::piped()).spawn().context("cannot run narrows serve")?;
+        let mut child = command
+            .arg(folder.join("key"))
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .context("cannot run narrows serve")?;
         let mut said = [0; 4096];
         let n = child.stdout.as_mut().context("a pipe")?.read(&mut said)?;
         let mut server = Self { child, port: 0, token };

@@ -95,7 +95,11 @@ impl Tool {
         let policy = match name.split_once(':') {
             None if name == "narrows" => "balance",
             Some(("narrows", policy)) => policy,
-            _ => return Err(format!("there is no tool '{name}'; there are narrows, narrows:POLICY, {PEERS}, gzip-1-then-nc, gzip-9-then-nc")),
+            _ => {
+                return Err(format!(
+                    "there is no tool '{name}'; there are narrows, narrows:POLICY, {PEERS}, gzip-1-then-nc, gzip-9-then-nc"
+                ));
+            }
         };
         let spec: PolicySpec = policy.parse().map_err(|e| format!("{e}"))?;
         // A policy is written with what a shell leaves alone, but a file name need not be.
@@ -137,7 +141,10 @@ mod tests {
         for name in PEERS.split(',').chain(["narrows", "narrows:fixed:zstd:level=3", "gzip-9-then-nc"]) {
             let tool = Tool::parse(name).unwrap();
             assert_eq!(tool.name, name);
-            assert!(tool.send.contains("$FILE") && (tool.receive.is_empty() == (tool.server != Server::None)), "{name}");
+            assert!(
+                tool.send.contains("$FILE") && (tool.receive.is_empty() == (tool.server != Server::None)),
+                "{name}"
+            );
             assert!(format!("{}{}", tool.receive, tool.send).contains("$OUT"));
         }
         for name in ["ncat", "", "narrows:", "narrows:fast", "narrowsx"] {

@@ -184,7 +184,12 @@ struct Running {
 }
 
 impl Running {
-    fn watch(&mut self, end: End, mut child: Child, sender: &mpsc::Sender<(End, std::io::Result<ExitStatus>, Instant)>) -> u32 {
+    fn watch(
+        &mut self,
+        end: End,
+        mut child: Child,
+        sender: &mpsc::Sender<(End, std::io::Result<ExitStatus>, Instant)>,
+    ) -> u32 {
         let (pid, sender) = (child.id(), sender.clone());
         std::thread::spawn(move || {
             let status = child.wait();
@@ -221,5 +226,55 @@ fn wait_for_listener(pid: u32, port: u16, stop: &AtomicBool) {
             return;
         }
         std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A track without `narrows`, which tests of this crate cannot count on.
+    fn track(stop: Arc<AtomicBool>) -> Track {
+        let folder = tempfile::tempdir().unwrap();
+        Track { net: Net::start("none", false).unwrap(), folder, narrows: String::new(), ssh: None, tls: None, stop }
+    }
+
+    fn present(name: &str) -> Option<Tool> {
+        let tool = Tool::parse(name).unwrap();
+        let missing = tool.missing();
+        if !missing.is_empty() {
+            eprintln!("not tested: {} is not installed", missing.join(", "));
+        }
+        missing.is_empty().then_some(tool)
+    }
+
+    #[test]
+    fn two_programs_of_this_host_race_and_what_arrives_is_compared() {
+        let track = track(Arc::default());
+        let load = Load::new(track.folder.path(), "load", &b"some words and more\n".repeat(5000)).unwrap();
+        for tool in ["nc", "gzip-1-then-nc"].into_iter().filter_map(present) {
+            let lap = track.lap(&tool, &load, Duration::from_secs(20)).unwrap();
+            assert!(lap.seconds > 0.0);
+            let mut liar = tool.clone();
+            liar.receive = "nc -l $ADDR $PORT >/dev/null; echo else >$OUT".into();
+            let Err(error) = track.lap(&liar, &load, Duration::from_secs(20)) else { panic!("other bytes passed") };
+            assert!(error.to_string().contains("other bytes"), "{error}");
+        }
+        let left = fs::read_dir(track.folder.path()).unwrap().map(|e| e.unwrap().file_name());
+        assert!(left.into_iter().all(|f| ["load", "sender.err", "receiver.err"].iter().any(|k| f == *k)));
+    }
+
+    #[test]
+    fn what_fails_or_does_not_end_is_named() {
+        let track = track(Arc::default());
+        let load = Load::new(track.folder.path(), "load", b"x").unwrap();
+        let line = |send: &str| Tool { receive: String::new(), send: send.into(), ..Tool::parse("narrows").unwrap() };
+        let said = |tool: &Tool, limit| format!("{:#}", track.lap(tool, &load, limit).err().unwrap());
+        let failed = said(&line("echo it rains >&2; exit 7"), Duration::from_secs(20));
+        assert!(failed.contains("it rains") && failed.contains('7'), "{failed}");
+        let endless = said(&line("sleep 60"), Duration::from_secs(1));
+        assert!(endless.contains("longer than 1 s"), "{endless}");
+        track.stop.store(true, Ordering::Relaxed);
+        assert!(said(&line("sleep 60"), Duration::from_secs(60)).contains("interrupted"));
     }
 }

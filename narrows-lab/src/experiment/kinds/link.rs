@@ -119,10 +119,6 @@ impl Lab for LinkLab<'_> {
             track.lap(&tool, load, limit)?
         };
         let raw = load.len as f64;
-        Ok(Values::of(&[
-            ("seconds", lap.seconds),
-            ("goodput_mbit_per_s", raw * 8e-6 / lap.seconds),
-            ("bytes", raw),
-        ]))
+        Ok(Values::of(&[("seconds", lap.seconds), ("goodput_mbit_per_s", raw * 8e-6 / lap.seconds), ("bytes", raw)]))
     }
 }
