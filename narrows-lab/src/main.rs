@@ -1,4 +1,5 @@
-//! The laboratory of Narrows: cost tables, the prior, and the virtual-time grid that judges policies. Never published.
+//! The laboratory of Narrows: cost tables, the prior, the virtual-time grid that judges policies, and emulated links and
+//! stolen CPU for judging in real time. Never published.
 //!
 //! ```text
 //! corpus -- tables --> pools and cost tables -- prior --> prior.txt
@@ -14,6 +15,8 @@ mod cells;
 mod experiment;
 mod fit;
 mod grid;
+mod link;
+mod load;
 mod measure;
 mod picture;
 mod pools;
@@ -33,6 +36,8 @@ enum Command {
     Picture(picture::Args),
     Experiment(experiment::Args),
     Race(race::Args),
+    Link(link::Args),
+    Load(load::Args),
 }
 
 /// Wrong usage that clap does not see, such as a plan with an unknown key.
@@ -56,6 +61,8 @@ fn main() -> ExitCode {
         Command::Picture(args) => picture::run(&args),
         Command::Experiment(args) => experiment::run(&args),
         Command::Race(args) => race::run(&args),
+        Command::Link(args) => link::run(&args),
+        Command::Load(args) => load::run(&args),
     };
     let Err(error) = result else { return ExitCode::SUCCESS };
     eprintln!("narrows-lab: {}", format!("{error:#}").replace('\n', " "));

@@ -1,0 +1,295 @@
+//! The keeper: a small process that makes the namespaces, hands their descriptors over, and does nothing until whoever
+//! started it is gone, killed or not. Then it ends every process that is left in the namespaces. Devices and namespaces go with
+//! the last descriptor and process.
+//!
+//! A process can enter a new user namespace only while it has one thread, which a library cannot ask of its caller.
+
+use std::io::{self, Write};
+use std::net::{Ipv4Addr, UdpSocket};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use crate::sys::{self, Interface, Namespace};
+use crate::{Backend, Error};
+
+pub(crate) const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
+pub(crate) const SERVER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
+const MASK: Ipv4Addr = Ipv4Addr::new(255, 255, 255, 252);
+/// The device at either side.
+pub(crate) const DEVICE: &str = "link0";
+/// Packets that wait for a pump that the scheduler holds up: 10 ms at 10 Gbit/s.
+const DEVICE_QUEUE: u32 = 10_000;
+/// Both ends of a pair have the same address, so that frames need no ARP and are meant for whoever gets them.
+const HARDWARE: [u8; 6] = [0x02, 0, 0, 0, 0x77, 0x01];
+/// A process that forks faster than it is found goes on until it fails to fork.
+const SWEEPS_MAX: usize = 1000;
+/// Setting up takes some ms; a loaded machine may take long.
+const SETUP_PATIENCE: Duration = Duration::from_secs(20);
+/// Ending takes a few sweeps.
+const END_PATIENCE: Duration = Duration::from_secs(10);
+
+/// What the keeper is to make. It is prepared before the fork.
+pub(crate) struct Order {
+    pub(crate) backend: Backend,
+    pub(crate) mtu: u32,
+    pub(crate) congestion: Option<String>,
+}
+
+/// What failed, as one byte on the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+enum Stage {
+    Done,
+    UserNamespace,
+    Maps,
+    NetworkNamespace,
+    Tun,
+    Pair,
+    PacketSocket,
+    Configure,
+    Congestion,
+    Probe,
+}
+
+const STAGES: [Stage; 10] = [
+    Stage::Done,
+    Stage::UserNamespace,
+    Stage::Maps,
+    Stage::NetworkNamespace,
+    Stage::Tun,
+    Stage::Pair,
+    Stage::PacketSocket,
+    Stage::Configure,
+    Stage::Congestion,
+    Stage::Probe,
+];
+
+pub(crate) struct Keeper {
+    socket: Option<OwnedFd>,
+    pid: i32,
+}
+
+/// What the keeper made.
+pub(crate) struct Made {
+    pub(crate) user: Option<OwnedFd>,
+    pub(crate) networks: [OwnedFd; 2],
+    /// One at each side; the kernel's own link needs none.
+    pub(crate) devices: Option<[OwnedFd; 2]>,
+    pub(crate) probes: [UdpSocket; 2],
+}
+
+impl Keeper {
+    pub(crate) fn start(order: &Order) -> Result<(Self, Made), Error> {
+        let system = |what, e: io::Error| Error::System(format!("{what}: {e}"));
+        let (ours, its) = sys::socket_pair().map_err(|e| system("cannot make a socket pair", e))?;
+        let pid = sys::fork_with(its, order, keep).map_err(|e| system("cannot start a process", e))?;
+        let keeper = Self { socket: Some(ours), pid };
+        let socket = keeper.socket.as_ref().map(AsFd::as_fd).into_iter().collect::<Vec<_>>();
+        sys::wait_readable(&socket, SETUP_PATIENCE);
+        let mut answer = [0; 8];
+        let mut received = None;
+        if let Some(socket) = socket.first() {
+            received = sys::receive_with(*socket, &mut answer).ok();
+        }
+        drop(socket);
+        let Some((8, fds)) = received else {
+            return Err(Error::System("the process that makes the namespaces ended early".into()));
+        };
+        let stage = STAGES.get(usize::from(answer[0])).copied().unwrap_or(Stage::Configure);
+        if stage != Stage::Done {
+            let code = i32::from_ne_bytes([answer[4], answer[5], answer[6], answer[7]]);
+            return Err(explain(stage, &io::Error::from_raw_os_error(code), answer[1] != 0, order));
+        }
+        let rootless = answer[1] != 0;
+        let mut fds = fds.into_iter();
+        let missing = || Error::System("the process that makes the namespaces sent too little".into());
+        let user = if rootless { Some(fds.next().ok_or_else(missing)?) } else { None };
+        let mut pair = || Some([fds.next()?, fds.next()?]);
+        let networks = pair().ok_or_else(missing)?;
+        let probes = pair().ok_or_else(missing)?.map(UdpSocket::from);
+        let devices = if order.backend == Backend::Kernel { None } else { Some(pair().ok_or_else(missing)?) };
+        Ok((keeper, Made { user, networks, devices, probes }))
+    }
+
+    pub(crate) fn is_alive(&self) -> bool {
+        self.pid > 0 && sys::kill(self.pid, 0).is_ok()
+    }
+}
+
+impl Drop for Keeper {
+    /// Waits until every process in the namespaces has been ended.
+    fn drop(&mut self) {
+        drop(self.socket.take());
+        let begun = Instant::now();
+        while !sys::reap(self.pid) {
+            if begun.elapsed() > END_PATIENCE {
+                let _ = sys::kill(self.pid, libc::SIGKILL);
+            }
+            std::thread::sleep(Duration::from_micros(500));
+        }
+    }
+}
+
+fn explain(stage: Stage, e: &io::Error, rootless: bool, order: &Order) -> Error {
+    let who = if rootless { "in a user namespace of its own" } else { "as root" };
+    Error::Missing(match stage {
+        Stage::UserNamespace => format!(
+            "cannot make a network namespace: that needs root (CAP_SYS_ADMIN), or user namespaces, which this system refuses ({e}): \
+             see the sysctls user.max_user_namespaces, kernel.unprivileged_userns_clone and \
+             kernel.apparmor_restrict_unprivileged_userns"
+        ),
+        Stage::Maps => format!("cannot map the user into a user namespace: {e}"),
+        Stage::Tun if e.kind() == io::ErrorKind::PermissionDenied => format!(
+            "cannot open /dev/net/tun: {e}; run as root, or make it readable and writable for this user, or take --backend packet, \
+             which works without it"
+        ),
+        Stage::Tun => format!("cannot make a TUN device {who}: {e}; try --backend packet"),
+        Stage::Pair => format!("cannot make a pair of veth devices {who}: {e}; does this kernel have veth?"),
+        Stage::PacketSocket => format!("cannot open a packet socket {who}: {e}; does this kernel have AF_PACKET?"),
+        Stage::Congestion => format!(
+            "cannot set the congestion control '{}': {e}; /proc/sys/net/ipv4/tcp_allowed_congestion_control lists what there is",
+            order.congestion.as_deref().unwrap_or_default()
+        ),
+        Stage::NetworkNamespace | Stage::Done | Stage::Configure | Stage::Probe => {
+            format!("cannot set up the namespaces {who} ({stage:?}): {e}")
+        }
+    })
+}
+
+// --- in the keeper: system calls only ---
+
+fn keep(order: &Order, socket: BorrowedFd<'_>) {
+    let mut rootless = false;
+    let made = make(order, &mut rootless);
+    let namespaces = match &made {
+        Ok(made) => {
+            let mut fds = [-1; sys::FDS_MAX];
+            let mut count = 0;
+            let handed =
+                made.user.iter().chain(&made.networks).chain(made.probes.iter()).chain(made.devices.iter().flatten());
+            for fd in handed {
+                fds[count] = fd.as_raw_fd();
+                count += 1;
+            }
+            if sys::send_with(socket, &[0, u8::from(rootless), 0, 0, 0, 0, 0, 0], &fds[..count]).is_err() {
+                return;
+            }
+            let [client, server] = made.networks.each_ref().map(|n| sys::identity(n.as_fd()));
+            let (Ok(client), Ok(server)) = (client, server) else { return };
+            [client, server]
+        }
+        Err((stage, e)) => {
+            let code = e.raw_os_error().unwrap_or(libc::EIO).to_ne_bytes();
+            let answer = [*stage as u8, u8::from(rootless), 0, 0, code[0], code[1], code[2], code[3]];
+            let _ = sys::send_with(socket, &answer, &[]);
+            return;
+        }
+    };
+    // A device lives as long as its descriptor, which is not the keeper's any more.
+    drop(made);
+    // Nobody sends anything: this is the end of the other process, or of the link.
+    while sys::read(socket, &mut [0; 8]).is_err_and(|e| e.kind() == io::ErrorKind::Interrupted) {}
+    for _ in 0..SWEEPS_MAX {
+        if !sys::end_inhabitants(&namespaces) {
+            break;
+        }
+        sys::pause(Duration::from_millis(1));
+    }
+}
+
+struct Inside {
+    user: Option<OwnedFd>,
+    networks: [OwnedFd; 2],
+    devices: Option<[OwnedFd; 2]>,
+    probes: [OwnedFd; 2],
+}
+
+type Staged<T> = Result<T, (Stage, io::Error)>;
+
+trait At<T> {
+    fn at(self, stage: Stage) -> Staged<T>;
+}
+
+impl<T> At<T> for io::Result<T> {
+    fn at(self, stage: Stage) -> Staged<T> {
+        self.map_err(|e| (stage, e))
+    }
+}
+
+fn make(order: &Order, rootless: &mut bool) -> Staged<Inside> {
+    let mut user = None;
+    if let Err(e) = sys::unshare(Namespace::Network) {
+        if e.kind() != io::ErrorKind::PermissionDenied {
+            return Err((Stage::NetworkNamespace, e));
+        }
+        *rootless = true;
+        let (uid, gid) = sys::ids();
+        sys::unshare(Namespace::User).at(Stage::UserNamespace)?;
+        map(uid, gid).at(Stage::Maps)?;
+        user = Some(sys::current(Namespace::User).at(Stage::UserNamespace)?);
+        sys::unshare(Namespace::Network).at(Stage::NetworkNamespace)?;
+    }
+    let client = sys::current(Namespace::Network).at(Stage::NetworkNamespace)?;
+    sys::unshare(Namespace::Network).at(Stage::NetworkNamespace)?;
+    let server = sys::current(Namespace::Network).at(Stage::NetworkNamespace)?;
+    let devices = match order.backend {
+        Backend::Tun => None,
+        Backend::Kernel => {
+            sys::make_pair(DEVICE, DEVICE, client.as_fd()).at(Stage::Pair)?;
+            None
+        }
+        Backend::Auto | Backend::Packet => {
+            // The other ends are in a third namespace, which nobody enters.
+            sys::unshare(Namespace::Network).at(Stage::NetworkNamespace)?;
+            Some([end(order, "client", client.as_fd())?, end(order, "server", server.as_fd())?])
+        }
+    };
+    let (client_probe, client_tun) = configure(order, client.as_fd(), CLIENT)?;
+    let (server_probe, server_tun) = configure(order, server.as_fd(), SERVER)?;
+    let devices = devices.or_else(|| Some([client_tun?, server_tun?]));
+    Ok(Inside { user, networks: [client, server], devices, probes: [client_probe, server_probe] })
+}
+
+/// A device in `side` whose frames come out of the socket.
+fn end(order: &Order, name: &str, side: BorrowedFd<'_>) -> Staged<OwnedFd> {
+    sys::make_pair(name, DEVICE, side).at(Stage::Pair)?;
+    let device = Interface::named(name).at(Stage::Configure)?;
+    device.set_mtu(order.mtu).at(Stage::Configure)?;
+    device.up(false).at(Stage::Configure)?;
+    device.packets().at(Stage::PacketSocket)
+}
+
+/// Everything within one side. Returns a socket for probes and, if it is one, the TUN device.
+fn configure(order: &Order, side: BorrowedFd<'_>, address: Ipv4Addr) -> Staged<(OwnedFd, Option<OwnedFd>)> {
+    sys::enter(side, Namespace::Network).at(Stage::Configure)?;
+    Interface::named("lo").and_then(|lo| lo.up(true)).at(Stage::Configure)?;
+    let device = Interface::named(DEVICE).at(Stage::Configure)?;
+    let tun = if order.backend == Backend::Tun { Some(device.tun().at(Stage::Tun)?) } else { None };
+    if tun.is_none() {
+        device.set_hardware_address(HARDWARE).at(Stage::Configure)?;
+        device.offloads_off().at(Stage::Configure)?;
+    }
+    device.set_mtu(order.mtu).at(Stage::Configure)?;
+    // Older kernels leave this to the system's root; then there is room for 500 packets.
+    let _ = device.set_queue_len(DEVICE_QUEUE);
+    device.up(false).at(Stage::Configure)?;
+    device.set_address(address, MASK).at(Stage::Configure)?;
+    if let Some(congestion) = &order.congestion {
+        sys::write_file(c"/proc/sys/net/ipv4/tcp_congestion_control", congestion.as_bytes()).at(Stage::Congestion)?;
+    }
+    let probe = UdpSocket::bind((address, 0)).at(Stage::Probe)?;
+    Ok((probe.into(), tun))
+}
+
+/// The user stays who it is: programs that ask whether they are root get the answer that they would get outside.
+fn map(uid: u32, gid: u32) -> io::Result<()> {
+    sys::write_file(c"/proc/self/setgroups", b"deny")?;
+    for (path, id) in [(c"/proc/self/uid_map", uid), (c"/proc/self/gid_map", gid)] {
+        let mut line = [0u8; 32];
+        let mut rest = &mut line[..];
+        write!(rest, "{id} {id} 1")?;
+        let left = rest.len();
+        sys::write_file(path, &line[..32 - left])?;
+    }
+    Ok(())
+}

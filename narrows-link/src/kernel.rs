@@ -1,0 +1,87 @@
+//! The same links by the kernel's own means, where it has them: tbf for the rate, netem for everything else.
+
+use std::process::Stdio;
+use std::time::Duration;
+
+use crate::keeper::DEVICE;
+use crate::profile::{Direction, Profile};
+use crate::{Emulation, Error, Side};
+
+/// What tbf may send at once; less than two full packets would stop it at small MTUs' timers.
+const BURST_BYTES: u64 = 5000;
+
+pub(crate) fn shape(emulation: &Emulation, profile: &Profile) -> Result<(), Error> {
+    let cannot = |what: &str| Err(Error::Missing(format!("--backend kernel cannot do {what}; leave it out")));
+    if !profile.steps.is_empty() {
+        return cannot("changes over time");
+    }
+    let round_trip = profile.up.delay + profile.down.delay;
+    for (side, direction) in [(Side::Client, &profile.up), (Side::Server, &profile.down)] {
+        if direction.trace.is_some() {
+            return cannot("traces");
+        }
+        // A change: what was there goes; there may be nothing.
+        let _ = tc(emulation, side, &["qdisc", "del", "dev", DEVICE, "root"]);
+        let queue = direction.queue_bytes(round_trip, profile.mtu);
+        let netem = netem(direction, queue / u64::from(profile.mtu) + 1);
+        if let Some(rate) = direction.rate_bits_per_s {
+            let (rate, queue) = (format!("{rate}bit"), queue.to_string());
+            let burst = direction.burst_bytes.max(BURST_BYTES).max(2 * u64::from(profile.mtu)).to_string();
+            let mut args = vec!["qdisc", "add", "dev", DEVICE];
+            args.extend(if netem.is_empty() { vec!["root"] } else { vec!["parent", "1:1"] });
+            args.extend(["tbf", "rate", &rate, "burst", &burst, "limit", &queue]);
+            if !netem.is_empty() {
+                add_netem(emulation, side, &netem)?;
+            }
+            tc(emulation, side, &args).map_err(|why| Error::Missing(format!("tc cannot set tbf: {why}")))?;
+        } else if !netem.is_empty() {
+            add_netem(emulation, side, &netem)?;
+        }
+    }
+    Ok(())
+}
+
+fn netem(direction: &Direction, packets: u64) -> Vec<String> {
+    let mut args = Vec::new();
+    let us = |time: Duration| format!("{}us", time.as_micros());
+    if !direction.delay.is_zero() {
+        args.extend(["delay".into(), us(direction.delay)]);
+        if !direction.jitter.is_zero() {
+            args.push(us(direction.jitter));
+        }
+    }
+    let loss = direction.loss;
+    if loss.enter > 0.0 {
+        let percent = |p: f64| format!("{}%", p * 100.0);
+        args.extend(["loss".into(), "gemodel".into(), percent(loss.enter), percent(loss.leave)]);
+        args.extend([percent(loss.in_bad), percent(loss.in_good)]);
+    } else if loss.in_good > 0.0 {
+        args.extend(["loss".into(), format!("{}%", loss.in_good * 100.0)]);
+    }
+    if !args.is_empty() {
+        // What travels needs room besides what waits.
+        let travelling = direction.mean_bits_per_s().map_or(1e5, |r| r / 8.0 * direction.delay.as_secs_f64() / 500.0);
+        args.extend(["limit".into(), (packets + travelling as u64 + 1000).to_string()]);
+    }
+    args
+}
+
+fn add_netem(emulation: &Emulation, side: Side, netem: &[String]) -> Result<(), Error> {
+    let mut args = vec!["qdisc", "add", "dev", DEVICE, "root", "handle", "1:", "netem"];
+    args.extend(netem.iter().map(String::as_str));
+    tc(emulation, side, &args).map_err(|why| {
+        Error::Missing(format!(
+            "delay and loss need netem, which this kernel or tc does not have ({why}); leave --backend kernel out"
+        ))
+    })
+}
+
+fn tc(emulation: &Emulation, side: Side, args: &[&str]) -> Result<(), String> {
+    let mut command = emulation.command_with(side, "tc", true);
+    let output = command.args(args).stdin(Stdio::null()).output().map_err(|e| format!("cannot run tc: {e}"))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let text = String::from_utf8_lossy(&output.stderr);
+    Err(text.lines().next().unwrap_or("no word").trim_end_matches('.').to_owned())
+}

@@ -1,0 +1,53 @@
+//! Emulated links between two hosts of one machine.
+//!
+//! ```text
+//!   namespace "client"                                            namespace "server"
+//!   CMD -- TCP -- link0 (TUN) ==> pump thread: [Shaper] ==> link0 (TUN) -- TCP -- CMD
+//!                             <== pump thread: [Shaper] <==
+//! ```
+//!
+//! [`Profile`] says what the link is like, [`Emulation`] runs it. The shaping (`shaper.rs`, `loss.rs`, `trace.rs`) knows
+//! neither I/O nor clock.
+
+mod emulation;
+mod keeper;
+mod kernel;
+mod loss;
+mod process;
+mod profile;
+mod pump;
+mod rng;
+mod shaper;
+mod sys;
+mod trace;
+mod units;
+
+pub use emulation::{Backend, Emulation, LinkCounters, Side};
+pub use loss::Loss;
+pub use process::{end_group, leave_terminal_signals_to_children};
+pub use profile::{Direction, Profile, Queue, Step};
+pub use shaper::Counters;
+pub use trace::Trace;
+
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// One line each, which says what to do.
+#[derive(Debug)]
+pub enum Error {
+    /// The description of a link is wrong.
+    Description(String),
+    /// The system lacks something, or refuses it.
+    Missing(String),
+    /// A system call failed that should not.
+    System(String),
+}
+
+impl std::fmt::Display for Error {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Description(text) | Self::Missing(text) | Self::System(text) => f.write_str(text),
+        }
+    }
+}
+
+impl std::error::Error for Error {}

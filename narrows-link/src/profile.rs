@@ -1,0 +1,464 @@
+//! What a link is like: named links, and links described by keys and values.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::Error;
+use crate::loss::Loss;
+use crate::shaper::{Plan, Shape};
+use crate::trace::Trace;
+use crate::units;
+
+/// Without `queue=` a direction queues what it carries in the larger of a round trip and this time. Routers at home
+/// hold more, switches less; with less, the start of a TCP connection alone loses hundreds of packets.
+const QUEUE_TIME: Duration = Duration::from_millis(20);
+/// And so many full packets at least: the two bursts of 64 KB in which a TCP stack hands packets over, and room.
+const QUEUE_PACKETS: u64 = 96;
+/// More would be a fault of the description: a second at 2 Gbit/s.
+const QUEUE_MAX: u64 = 256 << 20;
+const MTU_MIN: u32 = 576;
+/// The packet buffers of a pump are this long.
+pub(crate) const MTU_MAX: u32 = 9000;
+/// A schedule is written by hand or by a small program.
+const STEPS_MAX: usize = 10_000;
+/// A trace file of this length holds ten million opportunities.
+const TRACE_FILE_MAX: u64 = 128 << 20;
+
+/// One direction of a link.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Direction {
+    /// Bits per second of IP packets, their headers included; `None` is unlimited.
+    pub rate_bits_per_s: Option<u64>,
+    /// Delivery opportunities instead of a rate.
+    pub trace: Option<Arc<Trace>>,
+    /// Bytes that pass at once after the link was idle. 0 is a wire: every packet takes its time.
+    pub burst_bytes: u64,
+    /// One way.
+    pub delay: Duration,
+    /// Each packet's delay is evenly spread over delay - jitter to delay + jitter.
+    pub jitter: Duration,
+    /// Whether jitter may let packets overtake each other.
+    pub reorder: bool,
+    /// Lost packets take their time on the link first, as on a radio link.
+    pub loss: Loss,
+    /// `None` is the default of [`Profile`].
+    pub queue: Option<Queue>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Queue {
+    Bytes(u64),
+    /// What the link carries in this time.
+    Time(Duration),
+}
+
+impl Default for Direction {
+    fn default() -> Self {
+        Self {
+            rate_bits_per_s: None,
+            trace: None,
+            burst_bytes: 0,
+            delay: Duration::ZERO,
+            jitter: Duration::ZERO,
+            reorder: false,
+            loss: Loss::NONE,
+            queue: None,
+        }
+    }
+}
+
+/// A link between two hosts: client to server is up, server to client is down.
+///
+/// As text it is a name (`wifi`), or keys and values (`rate=100mbit,delay=20ms`), or a name and what differs from it
+/// (`wifi,loss=0%`). `up.` and `down.` before a key mean one direction. Changes follow behind semicolons, each with the
+/// time at which it happens (`rate=100mbit;5s:rate=10mbit;10s:rate=100mbit`); `repeat=15s` begins them again.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Profile {
+    text: String,
+    pub up: Direction,
+    pub down: Direction,
+    pub mtu: u32,
+    /// The congestion control of both hosts; `None` keeps the kernel's.
+    pub congestion: Option<String>,
+    pub steps: Vec<Step>,
+    pub repeat: Option<Duration>,
+}
+
+/// A change of a link while it runs: both directions as they are from then on.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Step {
+    pub at: Duration,
+    pub up: Direction,
+    pub down: Direction,
+}
+
+/// Name, description, where it comes from.
+///
+/// The delays of the 2023 text are one way and its loss is that of each direction. The other two give no delay: theirs
+/// is that of a cable with two hosts' network stacks.
+const NAMED: [(&str, &str, &str); 13] = [
+    ("ethernet-1g", "rate=1gbit,delay=0.1ms", "edge links, 2023, table 5.3"),
+    ("wifi", "rate=40mbit,delay=10ms,loss=1%", "edge links, 2023, table 5.3"),
+    ("4g", "down.rate=20mbit,up.rate=6mbit,delay=25ms", "edge links, 2023, table 5.3"),
+    ("5g", "down.rate=300mbit,up.rate=64mbit,delay=13ms", "edge links, 2023, table 5.3"),
+    ("lan-10", "rate=10mbit,delay=0.1ms", "two servers, 2013"),
+    ("lan-100", "rate=100mbit,delay=0.1ms", "two servers, 2013"),
+    ("lan-1000", "rate=1gbit,delay=0.1ms", "two servers, 2013"),
+    ("1m", "rate=1mbit,delay=0.1ms", "a shaped LAN, 2016"),
+    ("6m", "rate=6mbit,delay=0.1ms", "a shaped LAN, 2016"),
+    ("100m", "rate=100mbit,delay=0.1ms", "a shaped LAN, 2016"),
+    ("1g", "rate=1gbit,delay=0.1ms", "a shaped LAN, 2016"),
+    ("lte-trace", "down.trace=lte-down,up.trace=lte-up,delay=20ms,queue=256kib", "synthetic"),
+    ("none", "delay=0", "nothing is shaped"),
+];
+
+impl Profile {
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        NAMED.iter().map(|n| n.0)
+    }
+
+    /// Name, description by keys and origin of every named link.
+    pub fn table() -> &'static [(&'static str, &'static str, &'static str)] {
+        &NAMED
+    }
+
+    /// Direction and its limit of queued bytes, as they are from the start and after every step.
+    pub(crate) fn plan(&self, side: impl Fn(&Direction, &Direction) -> Direction) -> Plan {
+        let shape = |up: &Direction, down: &Direction| {
+            let round_trip = up.delay + down.delay;
+            side(up, down).shape(round_trip, self.mtu)
+        };
+        let mut changes = vec![(0, shape(&self.up, &self.down))];
+        changes.extend(self.steps.iter().map(|s| (nanoseconds(s.at), shape(&s.up, &s.down))));
+        Plan::new(changes, self.repeat.map(nanoseconds))
+    }
+
+    pub(crate) fn plan_up(&self) -> Plan {
+        self.plan(|up, _| up.clone())
+    }
+
+    pub(crate) fn plan_down(&self) -> Plan {
+        self.plan(|_, down| down.clone())
+    }
+
+    /// Applies `KEY=VALUE`; what must be known for both halves of `loss` is kept in `pending`.
+    fn apply(&mut self, item: &str, bursts: &mut [Option<f64>; 2], in_step: bool) -> Result<(), String> {
+        let (key, value) = item.split_once('=').ok_or_else(|| {
+            let names: Vec<_> = Self::names().collect();
+            format!("'{item}' is neither a profile ({}) nor KEY=VALUE", names.join(", "))
+        })?;
+        let (key, value) = (key.trim(), value.trim());
+        if !in_step && key == "mtu" {
+            let mtu = value.parse().ok().filter(|m| (MTU_MIN..=MTU_MAX).contains(m));
+            self.mtu = mtu.ok_or_else(|| format!("'{value}' is no MTU from {MTU_MIN} to {MTU_MAX}"))?;
+            return Ok(());
+        }
+        if !in_step && key == "congestion" {
+            let word = !value.is_empty() && value.len() < 16 && value.bytes().all(|b| b.is_ascii_alphanumeric());
+            self.congestion = Some(value.to_owned()).filter(|_| word);
+            return if word { Ok(()) } else { Err(format!("'{value}' is no congestion control such as cubic or bbr")) };
+        }
+        let (sides, key) = match key.split_once('.') {
+            None => (0..2, key),
+            Some(("up", key)) => (0..1, key),
+            Some(("down", key)) => (1..2, key),
+            Some((prefix, _)) => return Err(format!("'{prefix}.' is neither 'up.' nor 'down.'")),
+        };
+        for side in sides {
+            let direction = if side == 0 { &mut self.up } else { &mut self.down };
+            direction.apply(key, value, &mut bursts[side])?;
+        }
+        Ok(())
+    }
+
+    /// Applies `KEY=VALUE,KEY=VALUE` and checks what came out.
+    fn apply_all(&mut self, items: &str, in_step: bool) -> Result<(), String> {
+        let mut bursts = [None, None];
+        for item in items.split(',').filter(|i| !i.trim().is_empty()) {
+            self.apply(item.trim(), &mut bursts, in_step)?;
+        }
+        for (direction, burst) in [&mut self.up, &mut self.down].into_iter().zip(bursts) {
+            if let Some(len) = burst {
+                let share = direction.loss.share();
+                direction.loss = Loss::bursts(share, len).ok_or_else(|| {
+                    format!(
+                        "a loss of {:.0}% in bursts of {len} packets is impossible: too few are left between",
+                        share * 100.0
+                    )
+                })?;
+            }
+            direction.check(self.mtu)?;
+        }
+        Ok(())
+    }
+}
+
+impl FromStr for Profile {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        parse(text).map_err(|why| Error::Description(format!("link '{text:.200}': {why}")))
+    }
+}
+
+fn parse(text: &str) -> Result<Profile, String> {
+    let mut profile = Profile {
+        text: text.trim().to_owned(),
+        up: Direction::default(),
+        down: Direction::default(),
+        mtu: 1500,
+        congestion: None,
+        steps: Vec::new(),
+        repeat: None,
+    };
+    let mut parts = text.split([';', '\n']).map(str::trim).filter(|p| !p.is_empty() && !p.starts_with('#'));
+    let base = parts.next().ok_or("nothing is said of it: give a name or KEY=VALUE")?;
+    let (first, rest) = base.split_once(',').unwrap_or((base, ""));
+    match NAMED.iter().find(|n| n.0 == first.trim()) {
+        Some((_, keys, _)) => {
+            profile.apply_all(keys, false)?;
+            profile.apply_all(rest, false)?;
+        }
+        None => profile.apply_all(base, false)?,
+    }
+    let mut now = profile.clone();
+    for part in parts {
+        if let Some(period) = part.strip_prefix("repeat=") {
+            profile.repeat = Some(units::time(period.trim())?);
+            continue;
+        }
+        let (at, changes) =
+            part.split_once([':', ' ']).ok_or_else(|| format!("'{part}' is no step such as 5s:rate=10mbit"))?;
+        let at = units::time(at.trim())?;
+        if profile.steps.last().is_some_and(|last| last.at >= at) || at.is_zero() {
+            return Err(format!("the step '{part}' does not come after what is before it"));
+        }
+        if profile.steps.len() == STEPS_MAX {
+            return Err(format!("more than {STEPS_MAX} steps"));
+        }
+        now.apply_all(changes, true)?;
+        profile.steps.push(Step { at, up: now.up.clone(), down: now.down.clone() });
+    }
+    let last = profile.steps.last().map_or(Duration::ZERO, |s| s.at);
+    if profile.repeat.is_some_and(|period| period <= last) {
+        return Err("'repeat' must come after the last step".into());
+    }
+    Ok(profile)
+}
+
+impl fmt::Display for Profile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl Direction {
+    fn apply(&mut self, key: &str, value: &str, burst: &mut Option<f64>) -> Result<(), String> {
+        match key {
+            "rate" if matches!(value, "unlimited" | "none") => (self.rate_bits_per_s, self.trace) = (None, None),
+            "rate" => (self.rate_bits_per_s, self.trace) = (Some(units::rate(value)?), None),
+            "trace" => (self.rate_bits_per_s, self.trace) = (None, Some(trace(value)?)),
+            "burst" => self.burst_bytes = units::bytes(value)?,
+            "delay" => self.delay = units::time(value)?,
+            "jitter" => self.jitter = units::time(value)?,
+            "reorder" => {
+                self.reorder = match value {
+                    "yes" => true,
+                    "no" => false,
+                    _ => return Err(format!("'{value}' is neither yes nor no")),
+                }
+            }
+            "loss" => self.loss = Loss::independent(units::share(value)?),
+            "loss-burst" => {
+                let len = value.parse().ok().filter(|len| (1.0..=1e6).contains(len));
+                *burst =
+                    Some(len.ok_or_else(|| format!("'{value}' is no mean length of a burst: packets, at least 1"))?);
+            }
+            "gilbert" => {
+                let shares = value.split('/').map(units::share).collect::<Result<Vec<_>, _>>()?;
+                let [enter, leave, bad, good] = shares[..] else {
+                    return Err(format!(
+                        "'{value}' is not ENTER/LEAVE/LOSS-IN-BAD/LOSS-IN-GOOD such as 1%/25%/100%/0%"
+                    ));
+                };
+                self.loss = Loss::gilbert_elliott(enter, leave, bad, good);
+            }
+            "queue" => self.queue = Some(queue(value)?),
+            "mtu" | "congestion" => return Err(format!("'{key}' is one for both directions and does not change")),
+            _ => {
+                return Err(format!(
+                    "there is no key '{key}': rate, trace, burst, delay, jitter, reorder, loss, loss-burst, gilbert, queue, mtu, \
+                     congestion"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn check(&self, mtu: u32) -> Result<(), String> {
+        if self.jitter > self.delay {
+            return Err(format!("a jitter of {:?} needs a delay of as much at least", self.jitter));
+        }
+        let queue = self.queue_bytes(Duration::ZERO, mtu);
+        if queue < u64::from(mtu) {
+            return Err(format!("a queue of {queue} bytes holds no packet of {mtu}"));
+        }
+        if queue > QUEUE_MAX {
+            return Err(format!("a queue of {queue} bytes is longer than {QUEUE_MAX}"));
+        }
+        Ok(())
+    }
+
+    /// What the link carries in a second, if that is limited.
+    pub fn mean_bits_per_s(&self) -> Option<f64> {
+        self.trace.as_ref().map(|t| t.mean_bits_per_s()).or(self.rate_bits_per_s.map(|r| r as f64))
+    }
+
+    pub(crate) fn queue_bytes(&self, round_trip: Duration, mtu: u32) -> u64 {
+        let carried = |time: Duration| self.mean_bits_per_s().map(|rate| (rate / 8.0 * time.as_secs_f64()) as u64);
+        match self.queue {
+            Some(Queue::Bytes(bytes)) => bytes,
+            // Nothing ever waits for a link without a rate.
+            Some(Queue::Time(time)) => carried(time).unwrap_or(QUEUE_MAX),
+            None => {
+                let least = QUEUE_PACKETS * u64::from(mtu);
+                carried(round_trip.max(QUEUE_TIME)).map_or(QUEUE_MAX, |bytes| bytes.clamp(least, QUEUE_MAX))
+            }
+        }
+    }
+
+    fn shape(&self, round_trip: Duration, mtu: u32) -> Shape {
+        Shape {
+            rate_bits_per_s: self.rate_bits_per_s,
+            trace: self.trace.clone(),
+            burst_bytes: self.burst_bytes,
+            delay_ns: nanoseconds(self.delay),
+            jitter_ns: nanoseconds(self.jitter),
+            reorder: self.reorder,
+            loss: self.loss,
+            queue_bytes: self.queue_bytes(round_trip, mtu),
+        }
+    }
+}
+
+fn queue(value: &str) -> Result<Queue, String> {
+    let time = value.ends_with('s') && !value.ends_with("bits");
+    if time { units::time(value).map(Queue::Time) } else { units::bytes(value).map(Queue::Bytes) }
+}
+
+/// `lte-down` and `lte-up` are built in, everything else is a file.
+fn trace(name: &str) -> Result<Arc<Trace>, String> {
+    match name {
+        "lte-down" => return Ok(Trace::lte_down()),
+        "lte-up" => return Ok(Trace::lte_up()),
+        _ => {}
+    }
+    let len = std::fs::metadata(name).map_err(|e| format!("cannot read the trace '{name}': {e}"))?.len();
+    if len > TRACE_FILE_MAX {
+        return Err(format!("the trace '{name}' is longer than {} MiB", TRACE_FILE_MAX >> 20));
+    }
+    let text = std::fs::read_to_string(name).map_err(|e| format!("cannot read the trace '{name}': {e}"))?;
+    Trace::parse(&text).map(Arc::new).map_err(|why| format!("the trace '{name}': {why}"))
+}
+
+/// Times are at most a minute each.
+fn nanoseconds(time: Duration) -> u64 {
+    time.as_nanos() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_named_link_can_be_described() {
+        for name in Profile::names() {
+            let profile: Profile = name.parse().unwrap_or_else(|e| panic!("{name}: {e}"));
+            assert_eq!(profile.to_string(), name);
+        }
+        let four: Profile = "4g".parse().unwrap();
+        assert_eq!((four.up.rate_bits_per_s, four.down.rate_bits_per_s), (Some(6_000_000), Some(20_000_000)));
+        assert_eq!((four.up.delay, four.down.delay), (Duration::from_millis(25), Duration::from_millis(25)));
+    }
+
+    #[test]
+    fn what_differs_from_a_name_is_said_behind_it() {
+        let profile: Profile = "wifi, down.loss=0%, mtu=1400, congestion=cubic".parse().unwrap();
+        assert_eq!((profile.up.loss, profile.down.loss), (Loss::independent(0.01), Loss::NONE));
+        assert_eq!((profile.mtu, profile.congestion.as_deref()), (1400, Some("cubic")));
+        assert_eq!(profile.up.rate_bits_per_s, Some(40_000_000));
+    }
+
+    #[test]
+    fn bursts_need_not_come_after_the_loss() {
+        for text in ["loss=2%,loss-burst=5", "loss-burst=5,loss=2%"] {
+            assert_eq!(Some(text.parse::<Profile>().unwrap().up.loss), Loss::bursts(0.02, 5.0), "{text}");
+        }
+        let full: Profile = "gilbert=1%/25%/90%/0.1%".parse().unwrap();
+        assert_eq!(full.down.loss, Loss::gilbert_elliott(0.01, 0.25, 0.9, 0.001));
+    }
+
+    #[test]
+    fn steps_change_what_they_name_and_keep_the_rest() {
+        let profile: Profile = "rate=100mbit,delay=5ms;2s:rate=10mbit;4s:down.loss=1%;repeat=6s".parse().unwrap();
+        assert_eq!(profile.steps.len(), 2);
+        assert_eq!(profile.steps[1].down.rate_bits_per_s, Some(10_000_000));
+        assert_eq!(profile.steps[1].down.delay, Duration::from_millis(5));
+        assert_eq!((profile.steps[1].down.loss, profile.steps[1].up.loss), (Loss::independent(0.01), Loss::NONE));
+        assert_eq!(profile.repeat, Some(Duration::from_secs(6)));
+        // The same as lines of a file.
+        let lines: Profile =
+            "rate=100mbit,delay=5ms\n# slower\n2s rate=10mbit\n4s down.loss=1%\nrepeat=6s".parse().unwrap();
+        assert_eq!((lines.steps, lines.repeat), (profile.steps, profile.repeat));
+    }
+
+    #[test]
+    fn queues_hold_a_round_trip_but_never_too_few_packets() {
+        let bytes = |text: &str| {
+            let p: Profile = text.parse().unwrap();
+            p.up.queue_bytes(p.up.delay + p.down.delay, p.mtu)
+        };
+        assert_eq!(bytes("rate=100mbit,delay=50ms"), 1_250_000);
+        assert_eq!(bytes("rate=100mbit,delay=1ms"), 250_000);
+        assert_eq!(bytes("rate=1mbit"), 96 * 1500);
+        assert_eq!(bytes("rate=8mbit,queue=100ms"), 100_000);
+        assert_eq!(bytes("rate=8mbit,queue=64kib"), 65536);
+    }
+
+    #[test]
+    fn bad_descriptions_say_what_is_wrong() {
+        for (text, why) in [
+            ("", "nothing is said"),
+            ("wlan", "'wlan' is neither a profile (ethernet-1g, wifi,"),
+            ("wifi,fast", "'fast' is neither a profile"),
+            ("speed=1mbit", "no key 'speed'"),
+            ("left.rate=1mbit", "'left.' is neither"),
+            ("rate=0mbit", "rate of '0mbit' is impossible"),
+            ("rate=10", "has no unit"),
+            ("loss=2", "share of '2' is impossible"),
+            ("loss=-1%", "impossible"),
+            ("loss=50%,loss-burst=0.5", "no mean length"),
+            ("loss=95%,loss-burst=2", "too few are left"),
+            ("gilbert=1%/2%", "is not ENTER/LEAVE"),
+            ("jitter=5ms", "needs a delay"),
+            ("reorder=maybe", "neither yes nor no"),
+            ("queue=100b", "holds no packet"),
+            ("rate=100gbit,queue=50s", "longer than"),
+            ("mtu=100", "no MTU"),
+            ("up.mtu=1500", "one for both directions"),
+            ("congestion=../x", "no congestion control"),
+            ("trace=no-such-file", "cannot read the trace"),
+            ("rate=1mbit;rate=2mbit", "no step such as"),
+            ("rate=1mbit;5s:rate=2mbit;5s:rate=3mbit", "does not come after"),
+            ("rate=1mbit;0s:rate=2mbit", "does not come after"),
+            ("rate=1mbit;5s:mtu=1400", "does not change"),
+            ("rate=1mbit;5s:rate=2mbit;repeat=5s", "after the last step"),
+        ] {
+            let error = text.parse::<Profile>().map(drop).unwrap_err().to_string();
+            assert!(error.contains(why), "{text:?}: {error}");
+            assert!(!error.contains('\n'), "{text:?}: {error}");
+        }
+    }
+}

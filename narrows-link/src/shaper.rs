@@ -1,0 +1,322 @@
+//! One direction of a link, without I/O or clock: a queue, a server with a rate or a trace, losses, a delay line. Time is
+//! an argument, in nanoseconds, and never runs backwards.
+//!
+//! When a packet leaves depends on when it came and on the plan alone, never on when somebody asks: a caller that asks
+//! late gets packets late, but the next ones are on time again.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use crate::loss::{Loss, Losses};
+use crate::rng::Rng;
+use crate::trace::{OPPORTUNITY_BYTES, Trace};
+
+/// Queue and delay line together hold no more, whatever rate and delay are: 256 MB are a second at 2 Gbit/s.
+const IN_FLIGHT_BYTES_MAX: u64 = 256 << 20;
+/// Times of service are kept in picoseconds: one packet at 1 Gbit/s takes 12,000 ns, and thousands of roundings must
+/// not add up.
+const PS: u128 = 1000;
+
+/// What a direction is like for a while.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Shape {
+    pub(crate) rate_bits_per_s: Option<u64>,
+    pub(crate) trace: Option<Arc<Trace>>,
+    pub(crate) burst_bytes: u64,
+    pub(crate) delay_ns: u64,
+    pub(crate) jitter_ns: u64,
+    pub(crate) reorder: bool,
+    pub(crate) loss: Loss,
+    pub(crate) queue_bytes: u64,
+}
+
+/// Shapes and the times from which they hold, the first one at 0; after `period` they begin again.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    changes: Vec<(u64, Shape)>,
+    period_ns: Option<u64>,
+}
+
+impl Plan {
+    /// `changes` begin at 0 and rise; a period is longer than the last of them.
+    pub(crate) fn new(changes: Vec<(u64, Shape)>, period_ns: Option<u64>) -> Self {
+        debug_assert!(changes.first().is_some_and(|c| c.0 == 0) && changes.is_sorted_by(|a, b| a.0 < b.0));
+        Self { changes, period_ns }
+    }
+
+    /// When change number `index` happens, counted over all repetitions.
+    fn time(&self, index: u64) -> Option<u64> {
+        let n = self.changes.len() as u64;
+        let cycle = index / n;
+        let start = if cycle == 0 { 0 } else { cycle.checked_mul(self.period_ns?)? };
+        Some(start + self.changes[(index % n) as usize].0)
+    }
+
+    fn shape(&self, index: u64) -> &Shape {
+        &self.changes[(index % self.changes.len() as u64) as usize].1
+    }
+}
+
+/// What became of the packets of one direction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Delivered.
+    pub packets: u64,
+    pub bytes: u64,
+    /// Dropped because the queue was full.
+    pub queue_dropped: u64,
+    /// Lost as the link loses packets.
+    pub lost: u64,
+    /// Dropped because the device at the other end took no more. Other than 0 it voids a measurement.
+    pub device_dropped: u64,
+}
+
+struct Waiting<T> {
+    item: T,
+    len: u64,
+    arrived_ps: u128,
+}
+
+struct Travelling<T> {
+    item: T,
+    len: u64,
+    due_ns: u64,
+}
+
+pub(crate) struct Shaper<T> {
+    plan: Plan,
+    /// The plan's time 0.
+    origin_ns: u64,
+    /// Number of the plan's next change.
+    next_change: u64,
+    shape: Shape,
+    queue: VecDeque<Waiting<T>>,
+    queued_bytes: u64,
+    /// When the first packet of the queue has been served.
+    head_ps: Option<u128>,
+    /// Until then the rate is used up.
+    served_ps: u128,
+    /// The trace's next unused opportunity, and what the last used one has left, until when.
+    opportunity: u64,
+    left_bytes: u64,
+    left_ns: u64,
+    line: VecDeque<Travelling<T>>,
+    line_bytes: u64,
+    losses: Losses,
+    rng: Rng,
+    /// Items of packets that were lost, for who wants their memory back.
+    lost: Vec<T>,
+    counters: Counters,
+}
+
+impl<T> Shaper<T> {
+    pub(crate) fn new(plan: Plan, seed: u64) -> Self {
+        Self {
+            shape: plan.shape(0).clone(),
+            plan,
+            origin_ns: 0,
+            next_change: 1,
+            queue: VecDeque::new(),
+            queued_bytes: 0,
+            head_ps: None,
+            served_ps: 0,
+            opportunity: 0,
+            left_bytes: 0,
+            left_ns: 0,
+            line: VecDeque::new(),
+            line_bytes: 0,
+            losses: Losses::new(seed),
+            rng: Rng(!seed),
+            lost: Vec::new(),
+            counters: Counters::default(),
+        }
+    }
+
+    /// A packet comes. Gives the item back if the queue is full.
+    pub(crate) fn push(&mut self, now_ns: u64, len: usize, item: T) -> Result<(), T> {
+        self.advance(now_ns);
+        let len = len as u64;
+        let queued = self.queued_bytes + len;
+        if queued > self.shape.queue_bytes || queued + self.line_bytes > IN_FLIGHT_BYTES_MAX {
+            self.counters.queue_dropped += 1;
+            return Err(item);
+        }
+        self.queued_bytes = queued;
+        self.queue.push_back(Waiting { item, len, arrived_ps: u128::from(now_ns) * PS });
+        if self.head_ps.is_none() {
+            self.serve_head();
+            // Without a rate it is served in the instant in which it came.
+            self.serve_until(u128::from(now_ns) * PS);
+        }
+        Ok(())
+    }
+
+    /// A packet that has arrived at the other end by now, and its length.
+    pub(crate) fn pop(&mut self, now_ns: u64) -> Option<(T, u64)> {
+        self.advance(now_ns);
+        if self.line.front()?.due_ns > now_ns {
+            return None;
+        }
+        let packet = self.line.pop_front()?;
+        self.line_bytes -= packet.len;
+        self.counters.packets += 1;
+        self.counters.bytes += packet.len;
+        Some((packet.item, packet.len))
+    }
+
+    /// When `pop` should be asked next; packets may come out later than that, never earlier.
+    pub(crate) fn next_ns(&self) -> Option<u64> {
+        let travelling = self.line.front().map(|p| p.due_ns);
+        let waiting = self.head_ps.map(|head| {
+            let served = head.div_ceil(PS) as u64 + self.shape.delay_ns - self.shape.jitter_ns;
+            self.change_ns().map_or(served, |change| served.min(change))
+        });
+        travelling.into_iter().chain(waiting).min()
+    }
+
+    /// Whether packets wait for the rate: then it does not matter when exactly the next one is seen.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.queue.len() > 1
+    }
+
+    pub(crate) fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    pub(crate) fn count_device_drop(&mut self, len: u64) {
+        self.counters.packets -= 1;
+        self.counters.bytes -= len;
+        self.counters.device_dropped += 1;
+    }
+
+    pub(crate) fn lost_items(&mut self) -> impl Iterator<Item = T> + '_ {
+        self.lost.drain(..)
+    }
+
+    /// Another plan, whose time 0 is now. What is under way stays so.
+    pub(crate) fn set_plan(&mut self, now_ns: u64, plan: Plan) {
+        self.advance(now_ns);
+        self.origin_ns = now_ns;
+        let shape = plan.shape(0).clone();
+        self.plan = plan;
+        self.next_change = 1;
+        self.change(u128::from(now_ns) * PS, shape);
+    }
+
+    fn change_ns(&self) -> Option<u64> {
+        self.plan.time(self.next_change).map(|t| t.saturating_add(self.origin_ns))
+    }
+
+    fn advance(&mut self, now_ns: u64) {
+        while let Some(at_ns) = self.change_ns().filter(|at| *at <= now_ns) {
+            let at_ps = u128::from(at_ns) * PS;
+            self.serve_until(at_ps);
+            let shape = self.plan.shape(self.next_change).clone();
+            self.next_change += 1;
+            self.change(at_ps, shape);
+        }
+        self.serve_until(u128::from(now_ns) * PS);
+    }
+
+    /// The packet that is being served keeps what it was served already.
+    fn change(&mut self, at_ps: u128, shape: Shape) {
+        let before = std::mem::replace(&mut self.shape, shape);
+        if before.rate_bits_per_s == self.shape.rate_bits_per_s && before.trace == self.shape.trace {
+            return;
+        }
+        self.left_bytes = 0;
+        if self.shape.trace != before.trace {
+            self.opportunity = 0;
+        }
+        let Some(head_ps) = self.head_ps.take() else {
+            self.served_ps = self.served_ps.min(at_ps);
+            return;
+        };
+        let whole = self.queue.front().map_or(0, |p| p.len);
+        let left_ps = head_ps.saturating_sub(at_ps);
+        // Bits * 10^12 / rate is the time, so this is what of the packet is left, in units of 1/10^12 bit.
+        let left =
+            before.rate_bits_per_s.map_or(u128::from(whole) * 8 * 1_000_000_000_000, |r| left_ps * u128::from(r));
+        match self.shape.rate_bits_per_s {
+            Some(rate) => {
+                self.served_ps = at_ps + left / u128::from(rate);
+                self.head_ps = Some(self.served_ps);
+            }
+            None => {
+                self.served_ps = at_ps;
+                if let Some(head) = self.queue.front_mut() {
+                    head.arrived_ps = at_ps;
+                }
+                self.serve_head();
+            }
+        }
+    }
+
+    /// Finds when the first packet of the queue will have been served.
+    fn serve_head(&mut self) {
+        let Some(head) = self.queue.front() else {
+            self.head_ps = None;
+            return;
+        };
+        let (len, arrived_ps) = (head.len, head.arrived_ps);
+        if let Some(trace) = &self.shape.trace {
+            let from_ns = arrived_ps.max(self.served_ps).div_ceil(PS) as u64;
+            let mut need = len;
+            if self.left_ns >= from_ns {
+                let taken = need.min(self.left_bytes);
+                need -= taken;
+                self.left_bytes -= taken;
+            }
+            if need > 0 {
+                let mut at = self.opportunity.max(trace.first_at(from_ns));
+                at += need.div_ceil(OPPORTUNITY_BYTES) - 1;
+                self.left_bytes = need.next_multiple_of(OPPORTUNITY_BYTES) - need;
+                self.left_ns = trace.time_ns(at);
+                self.opportunity = at + 1;
+            }
+            self.head_ps = Some(u128::from(self.left_ns.max(from_ns)) * PS);
+            return;
+        }
+        let Some(rate) = self.shape.rate_bits_per_s else {
+            self.head_ps = Some(arrived_ps.max(self.served_ps));
+            return;
+        };
+        let time = |bytes: u64| u128::from(bytes) * 8 * 1_000_000_000_000 / u128::from(rate);
+        self.served_ps = self.served_ps.max(arrived_ps.saturating_sub(time(self.shape.burst_bytes))) + time(len);
+        self.head_ps = Some(self.served_ps.max(arrived_ps));
+    }
+
+    fn serve_until(&mut self, until_ps: u128) {
+        while let Some(head_ps) = self.head_ps.filter(|h| *h <= until_ps) {
+            let Some(packet) = self.queue.pop_front() else { break };
+            self.queued_bytes -= packet.len;
+            if self.shape.rate_bits_per_s.is_none() {
+                self.served_ps = head_ps;
+            }
+            if self.losses.next(&self.shape.loss) {
+                self.counters.lost += 1;
+                self.lost.push(packet.item);
+            } else {
+                self.travel(head_ps.div_ceil(PS) as u64, packet.item, packet.len);
+            }
+            self.serve_head();
+        }
+    }
+
+    fn travel(&mut self, from_ns: u64, item: T, len: u64) {
+        let jitter = (self.rng.unit() * 2.0 * self.shape.jitter_ns as f64) as u64;
+        let mut due_ns = from_ns + self.shape.delay_ns - self.shape.jitter_ns + jitter;
+        let mut place = self.line.len();
+        if self.shape.reorder {
+            place = self.line.partition_point(|p| p.due_ns <= due_ns);
+        } else if let Some(last) = self.line.back() {
+            due_ns = due_ns.max(last.due_ns);
+        }
+        self.line_bytes += len;
+        self.line.insert(place, Travelling { item, len, due_ns });
+    }
+}
+
+#[cfg(test)]
+#[path = "shaper_tests.rs"]
+mod tests;

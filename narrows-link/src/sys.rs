@@ -1,0 +1,642 @@
+//! System calls that the standard library does not offer: namespaces, devices, packets, processes. Linux only.
+//!
+//! `unsafe` lives here. What the keeper calls neither allocates nor takes a lock, because it runs between fork and exit
+//! in a copy of a process that may have had other threads.
+#![allow(unsafe_code, reason = "system calls without a safe wrapper; every block says why it is sound")]
+
+use std::ffi::CStr;
+use std::io::{self, Error, Result};
+use std::mem::{size_of, zeroed};
+use std::net::Ipv4Addr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+use libc::{c_int, c_short};
+
+fn check(answer: c_int) -> Result<c_int> {
+    if answer < 0 { Err(Error::last_os_error()) } else { Ok(answer) }
+}
+
+fn owned(answer: c_int) -> Result<OwnedFd> {
+    // SAFETY: the call that made this descriptor succeeded and nobody else has it.
+    check(answer).map(|fd| unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+// --- namespaces ---
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Namespace {
+    User,
+    Network,
+}
+
+impl Namespace {
+    const fn flag(self) -> c_int {
+        match self {
+            Self::User => libc::CLONE_NEWUSER,
+            Self::Network => libc::CLONE_NEWNET,
+        }
+    }
+
+    const fn file(self) -> &'static CStr {
+        match self {
+            Self::User => c"/proc/thread-self/ns/user",
+            Self::Network => c"/proc/thread-self/ns/net",
+        }
+    }
+}
+
+/// Puts the caller into a new namespace.
+pub(crate) fn unshare(kind: Namespace) -> Result<()> {
+    // SAFETY: no pointers. It changes the caller's namespaces, which is what it is for.
+    check(unsafe { libc::unshare(kind.flag()) }).map(drop)
+}
+
+pub(crate) fn enter(namespace: BorrowedFd<'_>, kind: Namespace) -> Result<()> {
+    // SAFETY: no pointers; the descriptor is borrowed for the call.
+    check(unsafe { libc::setns(namespace.as_raw_fd(), kind.flag()) }).map(drop)
+}
+
+/// The caller's namespace.
+pub(crate) fn current(kind: Namespace) -> Result<OwnedFd> {
+    open(kind.file(), libc::O_RDONLY)
+}
+
+pub(crate) fn open(path: &CStr, flags: c_int) -> Result<OwnedFd> {
+    // SAFETY: `path` ends with a zero.
+    owned(unsafe { libc::open(path.as_ptr(), flags | libc::O_CLOEXEC) })
+}
+
+pub(crate) fn write_file(path: &CStr, bytes: &[u8]) -> Result<()> {
+    let file = open(path, libc::O_WRONLY)?;
+    match write(file.as_fd(), bytes)? {
+        n if n == bytes.len() => Ok(()),
+        _ => Err(Error::from_raw_os_error(libc::EIO)),
+    }
+}
+
+pub(crate) fn ids() -> (u32, u32) {
+    // SAFETY: these calls cannot fail.
+    unsafe { (libc::geteuid(), libc::getegid()) }
+}
+
+/// Makes `command` run in these namespaces. With `network_rights` it may change its network although it is not root.
+pub(crate) fn run_inside(
+    command: &mut Command,
+    user: Option<Arc<OwnedFd>>,
+    network: Arc<OwnedFd>,
+    network_rights: bool,
+) {
+    let inside = move || {
+        if let Some(user) = &user {
+            enter(user.as_fd(), Namespace::User)?;
+        }
+        enter(network.as_fd(), Namespace::Network)?;
+        if network_rights { keep_network_rights() } else { Ok(()) }
+    };
+    // SAFETY: the closure makes system calls only; it neither allocates nor locks.
+    unsafe { command.pre_exec(inside) };
+}
+
+/// Hands CAP_NET_ADMIN on through exec to a user who is not root.
+fn keep_network_rights() -> Result<()> {
+    #[repr(C)]
+    struct Header(u32, c_int);
+    const NET_ADMIN: u32 = 12;
+    let mut header = Header(0x2008_0522, 0);
+    let mut sets = [0u32; 6];
+    // SAFETY: header and sets have the layout of version 3 of this call and live through it.
+    check(unsafe { libc::syscall(libc::SYS_capget, &raw mut header, sets.as_mut_ptr()) } as c_int)?;
+    sets[2] |= 1 << NET_ADMIN;
+    // SAFETY: as above.
+    check(unsafe { libc::syscall(libc::SYS_capset, &raw mut header, sets.as_ptr()) } as c_int)?;
+    // SAFETY: integers only.
+    check(unsafe { libc::prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_RAISE, NET_ADMIN, 0, 0) }).map(drop)
+}
+
+// --- devices ---
+
+/// An interface of the namespace in which this was made.
+pub(crate) struct Interface {
+    socket: OwnedFd,
+    name: [u8; libc::IFNAMSIZ],
+}
+
+impl Interface {
+    pub(crate) fn named(name: &str) -> Result<Self> {
+        // SAFETY: integers only.
+        let socket = owned(unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) })?;
+        let mut bytes = [0; libc::IFNAMSIZ];
+        // The last byte stays 0.
+        let len = name.len().min(libc::IFNAMSIZ - 1);
+        bytes[..len].copy_from_slice(&name.as_bytes()[..len]);
+        Ok(Self { socket, name: bytes })
+    }
+
+    fn request(&self) -> libc::ifreq {
+        // SAFETY: all zeroes is a valid ifreq.
+        let mut request: libc::ifreq = unsafe { zeroed() };
+        for (to, from) in request.ifr_name.iter_mut().zip(self.name) {
+            *to = from as libc::c_char;
+        }
+        request
+    }
+
+    fn ioctl(&self, code: libc::Ioctl, request: &mut libc::ifreq) -> Result<()> {
+        // SAFETY: every code that is used here takes an ifreq, which lives through the call.
+        check(unsafe { libc::ioctl(self.socket.as_raw_fd(), code, std::ptr::from_mut(request)) }).map(drop)
+    }
+
+    pub(crate) fn up(&self, arp: bool) -> Result<()> {
+        let mut request = self.request();
+        self.ioctl(libc::SIOCGIFFLAGS, &mut request)?;
+        // SAFETY: SIOCGIFFLAGS filled this member.
+        let flags = c_int::from(unsafe { request.ifr_ifru.ifru_flags }) | libc::IFF_UP;
+        request.ifr_ifru.ifru_flags = if arp { flags } else { flags | libc::IFF_NOARP } as c_short;
+        self.ioctl(libc::SIOCSIFFLAGS, &mut request)
+    }
+
+    pub(crate) fn set_address(&self, address: Ipv4Addr, mask: Ipv4Addr) -> Result<()> {
+        for (code, value) in [(libc::SIOCSIFADDR, address), (libc::SIOCSIFNETMASK, mask)] {
+            let mut request = self.request();
+            // SAFETY: all zeroes is a valid sockaddr_in, which is as long as the sockaddr that it is written over.
+            let mut inet: libc::sockaddr_in = unsafe { zeroed() };
+            inet.sin_family = libc::AF_INET as libc::sa_family_t;
+            inet.sin_addr.s_addr = u32::from_ne_bytes(value.octets());
+            // SAFETY: both are 16 bytes of integers.
+            request.ifr_ifru.ifru_addr = unsafe { std::mem::transmute::<libc::sockaddr_in, libc::sockaddr>(inet) };
+            self.ioctl(code, &mut request)?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn set_mtu(&self, mtu: u32) -> Result<()> {
+        let mut request = self.request();
+        request.ifr_ifru.ifru_mtu = mtu as c_int;
+        self.ioctl(libc::SIOCSIFMTU, &mut request)
+    }
+
+    pub(crate) fn set_queue_len(&self, packets: u32) -> Result<()> {
+        let mut request = self.request();
+        request.ifr_ifru.ifru_mtu = packets as c_int;
+        self.ioctl(libc::SIOCSIFTXQLEN, &mut request)
+    }
+
+    pub(crate) fn set_hardware_address(&self, address: [u8; 6]) -> Result<()> {
+        let mut request = self.request();
+        // SAFETY: all zeroes is a valid sockaddr.
+        let mut hardware: libc::sockaddr = unsafe { zeroed() };
+        hardware.sa_family = libc::ARPHRD_ETHER;
+        for (to, from) in hardware.sa_data.iter_mut().zip(address) {
+            *to = from as libc::c_char;
+        }
+        request.ifr_ifru.ifru_hwaddr = hardware;
+        self.ioctl(libc::SIOCSIFHWADDR, &mut request)
+    }
+
+    /// Lets the kernel make checksums and cut segments before packets come here, as before any simple network card.
+    pub(crate) fn offloads_off(&self) -> Result<()> {
+        const TX_CHECKSUMS: u32 = 0x17;
+        const TSO: u32 = 0x1f;
+        const GRO: u32 = 0x2c;
+        for command in [TSO, TX_CHECKSUMS, GRO] {
+            let mut value = [command, 0u32];
+            let mut request = self.request();
+            request.ifr_ifru.ifru_data = value.as_mut_ptr().cast();
+            self.ioctl(libc::SIOCETHTOOL, &mut request)?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn index(&self) -> Result<c_int> {
+        let mut request = self.request();
+        self.ioctl(libc::SIOCGIFINDEX, &mut request)?;
+        // SAFETY: SIOCGIFINDEX filled this member.
+        Ok(unsafe { request.ifr_ifru.ifru_ifindex })
+    }
+
+    /// A TUN device of this name: whole IP packets without any header before them, and never longer than the MTU.
+    pub(crate) fn tun(&self) -> Result<OwnedFd> {
+        const TUNSETIFF: libc::Ioctl = 0x4004_54ca;
+        let device = open(c"/dev/net/tun", libc::O_RDWR | libc::O_NONBLOCK)?;
+        let mut request = self.request();
+        request.ifr_ifru.ifru_flags = (libc::IFF_TUN | libc::IFF_NO_PI) as c_short;
+        // SAFETY: TUNSETIFF takes an ifreq, which lives through the call.
+        check(unsafe { libc::ioctl(device.as_raw_fd(), TUNSETIFF, &raw mut request) })?;
+        Ok(device)
+    }
+
+    /// Raw frames of IPv4 to and from this device, past its queueing discipline.
+    pub(crate) fn packets(&self) -> Result<OwnedFd> {
+        let protocol = (libc::ETH_P_IP as u16).to_be();
+        let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+        // SAFETY: integers only. Without a protocol it hears nothing before it is bound.
+        let socket = owned(unsafe { libc::socket(libc::AF_PACKET, kind, 0) })?;
+        // Both are as large as permitted: a burst must wait for the pump here.
+        for (option, forced) in [(libc::SO_RCVBUF, libc::SO_RCVBUFFORCE), (libc::SO_SNDBUF, libc::SO_SNDBUFFORCE)] {
+            let bytes = DEVICE_BUFFER_BYTES;
+            if set_option(socket.as_fd(), libc::SOL_SOCKET, forced, bytes).is_err() {
+                set_option(socket.as_fd(), libc::SOL_SOCKET, option, bytes)?;
+            }
+        }
+        set_option(socket.as_fd(), libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, 1)?;
+        // SAFETY: all zeroes is a valid sockaddr_ll.
+        let mut address: libc::sockaddr_ll = unsafe { zeroed() };
+        address.sll_family = libc::AF_PACKET as u16;
+        address.sll_protocol = protocol;
+        address.sll_ifindex = self.index()?;
+        let len = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+        // SAFETY: the address and its length belong together and live through the call.
+        check(unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), len) })?;
+        Ok(socket)
+    }
+}
+
+/// A burst of 10,000 packets waits here for the pump.
+const DEVICE_BUFFER_BYTES: c_int = 32 << 20;
+
+fn set_option(socket: BorrowedFd<'_>, level: c_int, option: c_int, value: c_int) -> Result<()> {
+    let len = size_of::<c_int>() as libc::socklen_t;
+    // SAFETY: the option is an int, which lives through the call.
+    check(unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, (&raw const value).cast(), len) }).map(drop)
+}
+
+#[allow(dead_code)]
+pub(crate) fn set_receive_buffer(socket: BorrowedFd<'_>) -> Result<()> {
+    set_option(socket, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, DEVICE_BUFFER_BYTES)
+        .or_else(|_| set_option(socket, libc::SOL_SOCKET, libc::SO_RCVBUF, DEVICE_BUFFER_BYTES))
+}
+
+/// Frames that the kernel dropped before this socket took them, since the last question.
+pub(crate) fn packet_drops(socket: BorrowedFd<'_>) -> u64 {
+    let mut counts = [0u32; 2];
+    let mut len = size_of::<[u32; 2]>() as libc::socklen_t;
+    let (level, option) = (libc::SOL_PACKET, libc::PACKET_STATISTICS);
+    // SAFETY: the answer is two u32, and the length says so.
+    let answer =
+        unsafe { libc::getsockopt(socket.as_raw_fd(), level, option, counts.as_mut_ptr().cast(), &raw mut len) };
+    if answer == 0 { u64::from(counts[1]) } else { 0 }
+}
+
+/// A pair of devices, `name` here and `peer_name` in the namespace `peer`.
+pub(crate) fn make_pair(name: &str, peer_name: &str, peer: BorrowedFd<'_>) -> Result<()> {
+    const VETH_INFO_PEER: u16 = 1;
+    let mut message = Message::new();
+    let header = message.begin_header(libc::RTM_NEWLINK, libc::NLM_F_CREATE | libc::NLM_F_EXCL | libc::NLM_F_ACK);
+    message.interface_info();
+    message.attribute(libc::IFLA_IFNAME, name.as_bytes());
+    let info = message.begin(libc::IFLA_LINKINFO);
+    message.attribute(libc::IFLA_INFO_KIND, b"veth");
+    let data = message.begin(libc::IFLA_INFO_DATA);
+    let other = message.begin(VETH_INFO_PEER);
+    message.interface_info();
+    message.attribute(libc::IFLA_IFNAME, peer_name.as_bytes());
+    message.attribute(libc::IFLA_NET_NS_FD, &peer.as_raw_fd().to_ne_bytes());
+    for start in [other, data, info] {
+        message.end(start);
+    }
+    message.end_header(header);
+    // SAFETY: integers only.
+    let socket =
+        owned(unsafe { libc::socket(libc::AF_NETLINK, libc::SOCK_RAW | libc::SOCK_CLOEXEC, libc::NETLINK_ROUTE) })?;
+    let bytes = &message.bytes[..message.len];
+    // SAFETY: the bytes live through the call; an unconnected netlink socket sends to the kernel.
+    check(unsafe { libc::send(socket.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), 0) } as c_int)?;
+    // The answer is a header and an error number, then our message again.
+    let mut answer = [0u8; 512];
+    // SAFETY: the buffer is as long as the call is told.
+    let got = check(unsafe { libc::recv(socket.as_raw_fd(), answer.as_mut_ptr().cast(), answer.len(), 0) } as c_int)?;
+    let error = answer[16..20].try_into().map_or(0, i32::from_ne_bytes);
+    match error {
+        _ if got < 20 => Err(Error::from_raw_os_error(libc::EIO)),
+        0 => Ok(()),
+        error => Err(Error::from_raw_os_error(-error)),
+    }
+}
+
+/// A message of rtnetlink: attributes within attributes, each with its length before it.
+struct Message {
+    bytes: [u8; 256],
+    len: usize,
+}
+
+impl Message {
+    const fn new() -> Self {
+        Self { bytes: [0; 256], len: 0 }
+    }
+
+    fn put(&mut self, bytes: &[u8]) {
+        self.bytes[self.len..self.len + bytes.len()].copy_from_slice(bytes);
+        self.len = (self.len + bytes.len()).next_multiple_of(4);
+    }
+
+    fn begin_header(&mut self, kind: u16, flags: c_int) -> usize {
+        let start = self.len;
+        self.put(&[0; 4]);
+        self.put(&kind.to_ne_bytes());
+        self.len -= 2;
+        self.put(&((flags | libc::NLM_F_REQUEST) as u16).to_ne_bytes());
+        self.len = start + 16;
+        start
+    }
+
+    fn end_header(&mut self, start: usize) {
+        let len = (self.len - start) as u32;
+        self.bytes[start..start + 4].copy_from_slice(&len.to_ne_bytes());
+    }
+
+    /// An `ifinfomsg` that asks for nothing.
+    fn interface_info(&mut self) {
+        self.put(&[0; 16]);
+    }
+
+    fn begin(&mut self, kind: u16) -> usize {
+        let start = self.len;
+        self.bytes[start + 2..start + 4].copy_from_slice(&kind.to_ne_bytes());
+        self.len += 4;
+        start
+    }
+
+    fn end(&mut self, start: usize) {
+        let len = (self.len - start) as u16;
+        self.bytes[start..start + 2].copy_from_slice(&len.to_ne_bytes());
+    }
+
+    fn attribute(&mut self, kind: u16, value: &[u8]) {
+        let start = self.begin(kind);
+        self.put(value);
+        // The length does not count the padding.
+        let len = (4 + value.len()) as u16;
+        self.bytes[start..start + 2].copy_from_slice(&len.to_ne_bytes());
+    }
+}
+
+// --- bytes, waiting, time ---
+
+pub(crate) fn read(fd: BorrowedFd<'_>, buf: &mut [u8]) -> Result<usize> {
+    // SAFETY: the buffer is as long as the call is told.
+    let got = unsafe { libc::read(fd.as_raw_fd(), buf.as_mut_ptr().cast(), buf.len()) };
+    usize::try_from(got).map_err(|_| Error::last_os_error())
+}
+
+pub(crate) fn write(fd: BorrowedFd<'_>, bytes: &[u8]) -> Result<usize> {
+    // SAFETY: the bytes live through the call.
+    let put = unsafe { libc::write(fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len()) };
+    usize::try_from(put).map_err(|_| Error::last_os_error())
+}
+
+/// An event counter: written to, it is readable.
+pub(crate) fn event() -> Result<OwnedFd> {
+    // SAFETY: integers only.
+    owned(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })
+}
+
+/// Waits until one can be read or the time is over.
+pub(crate) fn wait_readable(fds: &[BorrowedFd<'_>], timeout: Duration) {
+    // The pump waits for its device and its event.
+    let mut polled = [libc::pollfd { fd: -1, events: libc::POLLIN, revents: 0 }; 2];
+    for (to, from) in polled.iter_mut().zip(fds) {
+        to.fd = from.as_raw_fd();
+    }
+    let time = libc::timespec { tv_sec: timeout.as_secs() as _, tv_nsec: timeout.subsec_nanos() as _ };
+    let count = fds.len().min(polled.len()) as libc::nfds_t;
+    // SAFETY: `polled` has `count` entries at least; the mask may be null. Being interrupted is the same as being woken.
+    unsafe { libc::ppoll(polled.as_mut_ptr(), count, &raw const time, std::ptr::null()) };
+}
+
+/// Lets waits of the calling thread end when they should and not 50 us later. Failing is harmless.
+pub(crate) fn wake_exactly() {
+    // SAFETY: integers only.
+    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1) };
+}
+
+/// CPU time that the calling thread has used.
+pub(crate) fn thread_cpu_ns() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is filled by the call, which keeps no pointer.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+// --- processes ---
+
+/// Sends a signal to a process or, negative, to a group. 0 asks whether it is there.
+pub(crate) fn kill(id: i32, signal: c_int) -> Result<()> {
+    // 0 and -1 would mean our own group and everybody.
+    if matches!(id, 0 | -1) {
+        return Err(Error::from_raw_os_error(libc::ESRCH));
+    }
+    // SAFETY: integers only.
+    check(unsafe { libc::kill(id, signal) }).map(drop)
+}
+
+/// Whether the child has ended; it is reaped then. One that is not ours has ended, too.
+pub(crate) fn reap(pid: i32) -> bool {
+    // SAFETY: a null status is allowed.
+    unsafe { libc::waitpid(pid, std::ptr::null_mut(), libc::WNOHANG) != 0 }
+}
+
+/// Ctrl-C and Ctrl-\ are for the command that runs, as in a shell.
+pub(crate) fn leave_terminal_signals_to_children() {
+    for signal in [libc::SIGINT, libc::SIGQUIT] {
+        // SAFETY: ignoring a signal installs no code.
+        unsafe { libc::signal(signal, libc::SIG_IGN) };
+    }
+}
+
+/// A pair of connected sockets that keep messages apart.
+pub(crate) fn socket_pair() -> Result<(OwnedFd, OwnedFd)> {
+    let mut fds = [-1; 2];
+    // SAFETY: two descriptors fit into `fds`.
+    check(unsafe { libc::socketpair(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0, fds.as_mut_ptr()) })?;
+    Ok((owned(fds[0])?, owned(fds[1])?))
+}
+
+/// Runs `child` in a copy of this process and never returns from it. The copy has one thread, no descriptor but
+/// `socket`, a session of its own, and takes no signal but SIGKILL. `child` must neither allocate nor lock.
+pub(crate) fn fork_with<T>(socket: OwnedFd, data: &T, child: fn(&T, BorrowedFd<'_>)) -> Result<i32> {
+    // SAFETY: the copy runs `child` alone, which by contract only makes system calls, and leaves by _exit.
+    let pid = check(unsafe { libc::fork() })?;
+    if pid > 0 {
+        return Ok(pid);
+    }
+    // SAFETY: all pointers are to locals that live through their call; 3 is taken over by the borrowed descriptor below
+    // before everything else is closed. Nothing is dropped or unwound after this.
+    unsafe {
+        let mut all: libc::sigset_t = zeroed();
+        libc::sigfillset(&raw mut all);
+        libc::sigprocmask(libc::SIG_BLOCK, &raw const all, std::ptr::null_mut());
+        libc::setsid();
+        libc::prctl(libc::PR_SET_NAME, c"narrows-link".as_ptr());
+        let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR);
+        const SOCKET: RawFd = 3;
+        if socket.as_raw_fd() == SOCKET {
+            libc::fcntl(SOCKET, libc::F_SETFD, libc::FD_CLOEXEC);
+        } else if libc::dup3(socket.as_raw_fd(), SOCKET, libc::O_CLOEXEC) < 0 {
+            libc::_exit(1);
+        }
+        for standard in 0..3 {
+            if null != SOCKET {
+                libc::dup2(null, standard);
+            }
+        }
+        libc::syscall(libc::SYS_close_range, SOCKET + 1, u32::MAX, 0);
+        child(data, BorrowedFd::borrow_raw(SOCKET));
+        libc::_exit(0)
+    }
+}
+
+/// As many as the keeper hands over: a user namespace, two of networks, two devices, two sockets.
+pub(crate) const FDS_MAX: usize = 8;
+
+/// Sends bytes and descriptors in one message.
+pub(crate) fn send_with(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[RawFd]) -> Result<()> {
+    let mut control = [0u64; 8];
+    let mut iov = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+    // SAFETY: `control` is aligned for a cmsghdr and has room for FDS_MAX descriptors behind it (16 + 32 of 64 bytes);
+    // all pointers are to locals that live through the call.
+    unsafe {
+        let mut message: libc::msghdr = zeroed();
+        message.msg_iov = &raw mut iov;
+        message.msg_iovlen = 1;
+        if !fds.is_empty() && fds.len() <= FDS_MAX {
+            let len = size_of_val(fds);
+            message.msg_control = control.as_mut_ptr().cast();
+            message.msg_controllen = libc::CMSG_SPACE(len as u32) as _;
+            let header = libc::CMSG_FIRSTHDR(&raw const message);
+            (*header).cmsg_level = libc::SOL_SOCKET;
+            (*header).cmsg_type = libc::SCM_RIGHTS;
+            (*header).cmsg_len = libc::CMSG_LEN(len as u32) as _;
+            std::ptr::copy_nonoverlapping(fds.as_ptr().cast::<u8>(), libc::CMSG_DATA(header), len);
+        }
+        check(libc::sendmsg(socket.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL) as c_int).map(drop)
+    }
+}
+
+/// Receives a message of `send_with`; 0 bytes are the end.
+pub(crate) fn receive_with(socket: BorrowedFd<'_>, buf: &mut [u8]) -> Result<(usize, Vec<OwnedFd>)> {
+    let mut control = [0u64; 8];
+    let mut iov = libc::iovec { iov_base: buf.as_mut_ptr().cast(), iov_len: buf.len() };
+    let mut fds = Vec::new();
+    // SAFETY: as in `send_with`; the kernel says by cmsg_len how many descriptors it wrote, and each is ours alone.
+    unsafe {
+        let mut message: libc::msghdr = zeroed();
+        message.msg_iov = &raw mut iov;
+        message.msg_iovlen = 1;
+        message.msg_control = control.as_mut_ptr().cast();
+        message.msg_controllen = size_of_val(&control) as _;
+        let got = check(libc::recvmsg(socket.as_raw_fd(), &raw mut message, libc::MSG_CMSG_CLOEXEC) as c_int)?;
+        let header = libc::CMSG_FIRSTHDR(&raw const message);
+        if !header.is_null() && (*header).cmsg_type == libc::SCM_RIGHTS {
+            let count = ((*header).cmsg_len as usize - libc::CMSG_LEN(0) as usize) / size_of::<RawFd>();
+            for i in 0..count {
+                let fd = libc::CMSG_DATA(header).cast::<RawFd>().add(i).read_unaligned();
+                fds.push(OwnedFd::from_raw_fd(fd));
+            }
+        }
+        Ok((got as usize, fds))
+    }
+}
+
+/// Ends every process in a network namespace that is one of `namespaces`, but the caller. False if none was found.
+/// The pid is held by a descriptor before its namespace is read, so no other process is ever meant.
+pub(crate) fn end_inhabitants(namespaces: &[(u64, u64)]) -> bool {
+    let Ok(proc) = open(c"/proc", libc::O_RDONLY | libc::O_DIRECTORY) else { return false };
+    // SAFETY: cannot fail.
+    let own = unsafe { libc::getpid() };
+    // A /proc of other processes' numbers would lead to innocent ones.
+    if first_number(&mut [0; 16], |buf| read_link(c"/proc/self", buf)) != Some(own) {
+        return false;
+    }
+    let mut found = false;
+    let mut entries = [0u64; 1024];
+    loop {
+        // SAFETY: the buffer is as long as the call is told, and aligned for its records.
+        let got = unsafe {
+            libc::syscall(libc::SYS_getdents64, proc.as_raw_fd(), entries.as_mut_ptr(), size_of_val(&entries))
+        };
+        if got <= 0 {
+            return found;
+        }
+        let mut at = 0usize;
+        while at < got as usize {
+            // SAFETY: the kernel fills the buffer with whole records, each with its length at byte 16 and its name, ended
+            // by a zero, at byte 19.
+            let (name, len) = unsafe {
+                let record = entries.as_ptr().cast::<u8>().add(at);
+                (CStr::from_ptr(record.add(19).cast()), record.add(16).cast::<u16>().read_unaligned())
+            };
+            at += usize::from(len);
+            if let Some(pid) = number(name.to_bytes()).filter(|pid| *pid != own) {
+                found |= end_if_inside(pid, name, namespaces);
+            }
+        }
+    }
+}
+
+fn end_if_inside(pid: i32, name: &CStr, namespaces: &[(u64, u64)]) -> bool {
+    // SAFETY: integers only.
+    let Ok(process) = owned(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) } as c_int) else { return false };
+    let mut path = [0u8; 32];
+    let parts = [b"/proc/".as_slice(), name.to_bytes(), b"/ns/net\0"];
+    let mut len = 0;
+    for part in parts {
+        let Some(room) = path.get_mut(len..len + part.len()) else { return false };
+        room.copy_from_slice(part);
+        len += part.len();
+    }
+    let Ok(path) = CStr::from_bytes_with_nul(&path[..len]) else { return false };
+    let Some(identity) = identity_at(path) else { return false };
+    if !namespaces.contains(&identity) {
+        return false;
+    }
+    let no_info: *const libc::siginfo_t = std::ptr::null();
+    // SAFETY: the descriptor is ours; no info is allowed.
+    unsafe { libc::syscall(libc::SYS_pidfd_send_signal, process.as_raw_fd(), libc::SIGKILL, no_info, 0) == 0 }
+}
+
+/// Device and inode: what makes a namespace the same one.
+fn identity_at(path: &CStr) -> Option<(u64, u64)> {
+    // SAFETY: all zeroes is a valid stat; the path ends with a zero and both live through the call.
+    unsafe {
+        let mut stat: libc::stat = zeroed();
+        (libc::stat(path.as_ptr(), &raw mut stat) == 0).then_some((stat.st_dev as u64, stat.st_ino as u64))
+    }
+}
+
+pub(crate) fn identity(fd: BorrowedFd<'_>) -> Result<(u64, u64)> {
+    // SAFETY: as above, with a descriptor that is borrowed for the call.
+    unsafe {
+        let mut stat: libc::stat = zeroed();
+        check(libc::fstat(fd.as_raw_fd(), &raw mut stat))?;
+        Ok((stat.st_dev as u64, stat.st_ino as u64))
+    }
+}
+
+fn read_link(path: &CStr, buf: &mut [u8]) -> usize {
+    // SAFETY: the buffer is as long as the call is told.
+    usize::try_from(unsafe { libc::readlink(path.as_ptr(), buf.as_mut_ptr().cast(), buf.len()) }).unwrap_or(0)
+}
+
+fn first_number(buf: &mut [u8], fill: impl FnOnce(&mut [u8]) -> usize) -> Option<i32> {
+    let len = fill(buf);
+    number(&buf[..len])
+}
+
+fn number(bytes: &[u8]) -> Option<i32> {
+    std::str::from_utf8(bytes).ok()?.parse().ok()
+}
+
+/// Sleeps without a runtime behind it.
+pub(crate) fn pause(time: Duration) {
+    let time = libc::timespec { tv_sec: time.as_secs() as _, tv_nsec: time.subsec_nanos() as _ };
+    // SAFETY: `time` lives through the call; nothing is asked for on interruption.
+    unsafe { libc::nanosleep(&raw const time, std::ptr::null_mut()) };
+}
+
+pub(crate) fn would_block(e: &io::Error) -> bool {
+    matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
+}
