@@ -15,9 +15,9 @@ use crate::copy::earlier::{Earlier, REPEAT_MIN};
 
 /// Chunks that are remembered: 1 GiB of content in 4 MiB of memory. A new one takes the place of an old one of its slot.
 const SLOTS: usize = 128 << 10;
-/// Looking takes about a nanosecond a byte, so below this rate an eighth of a core. Where content is taken faster than that, links
+/// Looking takes about a nanosecond a byte, so below this rate a quarter of a core. Where content is taken faster than that, links
 /// are so fast that finding repeats seldom pays.
-const LOOK_BELOW_BYTES_PER_S: f64 = 150e6;
+const LOOK_BELOW_BYTES_PER_S: f64 = 250e6;
 /// Files of which it is not known whether the other end had what they repeat: what is under way, and 2 MiB.
 const DOUBTED_MAX: usize = 16 << 10;
 /// The rate is looked at anew after so many bytes; by the first ones the link has not been seen.
