@@ -11,12 +11,12 @@ use narrows::codec::{DEFAULT_METHODS, Method};
 use narrows::monitor::cost::Prior;
 use narrows::policy::{PolicyData, PolicySetup, PolicySpec};
 use narrows_sim::judge::{self, fixed_methods};
+use narrows_sim::measure::measurable;
 use narrows_sim::table::{self, CLASSES, Table};
 use narrows_sim::world::{self, Plan, Run};
 
 use crate::cells::{Cell, Scenario};
 use crate::fit;
-use crate::measure::measurable;
 use crate::report::{self, About, Row};
 use crate::units::{parse_len, print_len};
 

@@ -7,17 +7,17 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use clap::Args as ClapArgs;
+use narrows::block::Block;
 use narrows::calibration::time_methods;
-use narrows::codec::{Contexts, DEFAULT_METHODS, Method};
+use narrows::codec::{DEFAULT_METHODS, Method};
+use narrows_sim::measure::{Bench, measurable};
 
 use crate::pools::{self, Pool};
 use crate::units::parse_len;
 use narrows_sim::table::{CLASSES, Cost, Table};
 
-/// Runs of one method on one block, of which the quickest counts.
+/// Runs of the calibration sample, of which the quickest counts.
 const RUNS: usize = 3;
-/// No further run is begun after so much time.
-const RUN_BUDGET_NS: u64 = 2_500_000;
 /// The speeds of this machine on the calibration sample, in the directory of the tables.
 pub(crate) const REFERENCE_FILE: &str = "reference.txt";
 
@@ -105,11 +105,6 @@ pub(crate) fn complete(
     Ok(())
 }
 
-/// Methods without `store` and `constant`.
-pub(crate) fn measurable(methods: &[Method]) -> Vec<Method> {
-    methods.iter().copied().filter(|m| *m != Method::STORE && *m != Method::CONSTANT).collect()
-}
-
 fn write_reference(folder: &Path, methods: &[Method]) -> Result<()> {
     let start = Instant::now();
     let mut clock = || start.elapsed().as_nanos() as u64;
@@ -127,8 +122,9 @@ fn write_reference(folder: &Path, methods: &[Method]) -> Result<()> {
 }
 
 fn measure(pool: Pool, methods: &[Method]) -> Table {
-    let mut bench = Bench::new();
-    let mut table = Table::new(&pool.name, pool.bytes, methods.to_vec());
+    let start = Instant::now();
+    let mut bench = Bench::new(move || start.elapsed().as_nanos() as u64);
+    let mut table = Table::new(&pool.name, Block::from_vec(pool.bytes), methods.to_vec());
     for (class, class_len) in CLASSES.into_iter().enumerate() {
         let bytes = table.bytes.clone();
         for block in bytes.chunks_exact(class_len) {
@@ -137,49 +133,6 @@ fn measure(pool: Pool, methods: &[Method]) -> Table {
         }
     }
     table
-}
-
-struct Bench {
-    contexts: Contexts,
-    wire: Vec<u8>,
-    back: Vec<u8>,
-}
-
-impl Bench {
-    fn new() -> Self {
-        let max = CLASSES[CLASSES.len() - 1];
-        Self { contexts: Contexts::default(), wire: vec![0; max], back: vec![0; max] }
-    }
-
-    fn cost(&mut self, method: Method, block: &[u8]) -> Cost {
-        let encoder = self.contexts.encoder(method.info());
-        let room = &mut self.wire[..block.len() - 1];
-        let (encode_ns, wire_len) = quickest(|| encoder.encode(method.level, &[], block, room));
-        let Some(wire_len) = wire_len else {
-            return Cost { encode_ns, decode_ns: 0.0, wire_len: block.len() as f64 };
-        };
-        let decoder = self.contexts.decoder(method.info());
-        let (wire, back) = (&self.wire[..wire_len], &mut self.back[..block.len()]);
-        let (decode_ns, decoded) = quickest(|| decoder.decode(&[], wire, back));
-        assert_eq!(decoded, Ok(block.len()), "{method}");
-        assert!(back == block, "{method} does not give back what it was given");
-        Cost { encode_ns, decode_ns, wire_len: wire_len as f64 }
-    }
-}
-
-fn quickest<T>(mut run: impl FnMut() -> T) -> (f64, T) {
-    let start = Instant::now();
-    let mut best_ns = u64::MAX;
-    let mut runs = 0;
-    loop {
-        let begin = Instant::now();
-        let result = run();
-        best_ns = best_ns.min(begin.elapsed().as_nanos() as u64);
-        runs += 1;
-        if runs == RUNS || start.elapsed().as_nanos() as u64 >= RUN_BUDGET_NS {
-            return (best_ns as f64, result);
-        }
-    }
 }
 
 /// Ratio and speeds of every method at 128 KiB.
@@ -198,7 +151,6 @@ fn summary(table: &Table) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use narrows_sim::rng::Rng;
 
     #[test]
     fn measured_blocks_have_sizes_and_times() {
@@ -211,9 +163,5 @@ mod tests {
                 assert!(cost.encode_ns > 0.0 && cost.decode_ns > 0.0 && cost.wire_len < *class_len as f64 / 5.0);
             }
         }
-        let mut bench = Bench::new();
-        let mut rng = Rng(1);
-        let noise: Vec<u8> = (0..8192).map(|_| rng.next_u64() as u8).collect();
-        assert_eq!(bench.cost(Method::lz4_accel(1), &noise).wire_len, 8192.0, "what does not shrink goes as it is");
     }
 }

@@ -9,6 +9,7 @@
 //! The same table, plan and policy give the same result bit for bit, on every machine.
 
 pub mod judge;
+pub mod measure;
 pub mod rng;
 pub mod table;
 pub mod world;

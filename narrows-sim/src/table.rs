@@ -50,8 +50,8 @@ pub struct Table {
 
 impl Table {
     /// A table without rows: [`Table::push`] them, every block of every class.
-    pub fn new(pool: &str, bytes: Vec<u8>, methods: Vec<Method>) -> Self {
-        Self { pool: pool.to_owned(), methods, bytes: Block::from_vec(bytes), rows: Default::default() }
+    pub fn new(pool: &str, bytes: Block, methods: Vec<Method>) -> Self {
+        Self { pool: pool.to_owned(), methods, bytes, rows: Default::default() }
     }
 
     /// Appends the next block of a class.
@@ -72,22 +72,33 @@ impl Table {
         &self.rows[class]
     }
 
-    /// Writes `POOL.pool` and `POOL.table` into a directory.
-    pub fn save(&self, directory: &Path) -> Result<()> {
+    /// The bytes of a block of a class; the last one may be shorter than the class says.
+    pub fn block(&self, class: usize, index: usize) -> &[u8] {
+        let begin = index * CLASSES[class];
+        &self.bytes[begin..(begin + CLASSES[class]).min(self.len())]
+    }
+
+    /// What a file of a table holds.
+    pub fn to_text(&self) -> String {
         let mut text = format!("{MAGIC}\npool {}\nlen {}\n", self.pool, self.len());
         let methods: Vec<_> = self.methods.iter().map(Method::to_string).collect();
-        writeln!(text, "xxh3 {:016x}\nmethods {}", xxh3_64(&self.bytes), methods.join(";"))?;
+        let _ = writeln!(text, "xxh3 {:016x}\nmethods {}", xxh3_64(&self.bytes), methods.join(";"));
         for (class_len, rows) in CLASSES.iter().zip(&self.rows) {
             for (i, row) in rows.iter().enumerate() {
-                write!(text, "{class_len} {}", i * class_len)?;
+                let _ = write!(text, "{class_len} {}", i * class_len);
                 for c in row {
-                    write!(text, " {},{},{}", c.encode_ns, c.decode_ns, c.wire_len)?;
+                    let _ = write!(text, " {},{},{}", c.encode_ns, c.decode_ns, c.wire_len);
                 }
                 text.push('\n');
             }
         }
+        text
+    }
+
+    /// Writes `POOL.pool` and `POOL.table` into a directory.
+    pub fn save(&self, directory: &Path) -> Result<()> {
         fs::write(directory.join(format!("{}.pool", self.pool)), &*self.bytes)?;
-        fs::write(directory.join(format!("{}.table", self.pool)), text)?;
+        fs::write(directory.join(format!("{}.table", self.pool)), self.to_text())?;
         Ok(())
     }
 
@@ -96,18 +107,32 @@ impl Table {
         let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
         let bytes_path = path.with_extension("pool");
         let bytes = fs::read(&bytes_path).with_context(|| format!("cannot read {}", bytes_path.display()))?;
-        let mut table = Self::parse(&text, bytes).with_context(|| format!("{} is no table", path.display()))?;
+        let table = Self::from_text(&text, Block::from_vec(bytes));
+        let table = table.with_context(|| format!("{} is no table", path.display()))?;
+        if !table.len().is_multiple_of(CLASSES[CLASSES.len() - 1]) {
+            bail!("{} is not of whole blocks of every length", path.display());
+        }
+        Ok(table)
+    }
+
+    /// Understands the text of a table of these bytes, and cleans the times.
+    pub fn from_text(text: &str, bytes: Block) -> Result<Self> {
+        let mut table = Self::parse(text, bytes)?;
+        let len = table.len();
         for (rows, class_len) in table.rows.iter_mut().zip(CLASSES) {
             clean(rows);
-            // As the engine does it: what hardly shrinks goes raw.
-            for cost in rows.iter_mut().flatten().filter(|c| c.wire_len > worthwhile_len(class_len) as f64) {
-                (cost.wire_len, cost.decode_ns) = (class_len as f64, 0.0);
+            for (i, row) in rows.iter_mut().enumerate() {
+                let raw_len = class_len.min(len - i * class_len);
+                // As the engine does it: what hardly shrinks goes raw.
+                for cost in row.iter_mut().filter(|c| c.wire_len > worthwhile_len(raw_len) as f64) {
+                    (cost.wire_len, cost.decode_ns) = (raw_len as f64, 0.0);
+                }
             }
         }
         Ok(table)
     }
 
-    fn parse(text: &str, bytes: Vec<u8>) -> Result<Self> {
+    fn parse(text: &str, bytes: Block) -> Result<Self> {
         let mut lines = text.lines();
         if lines.next() != Some(MAGIC) {
             bail!("the first line is not '{MAGIC}'");
@@ -119,7 +144,7 @@ impl Table {
         let pool = field("pool")?.to_owned();
         let len: usize = field("len")?.parse()?;
         let hash = u64::from_str_radix(field("xxh3")?, 16)?;
-        if len != bytes.len() || hash != xxh3_64(&bytes) || !len.is_multiple_of(CLASSES[CLASSES.len() - 1]) {
+        if len == 0 || len != bytes.len() || hash != xxh3_64(&bytes) {
             bail!("the pool's bytes are not those that were measured");
         }
         let methods = Method::parse_list(field("methods")?)?;
@@ -136,7 +161,7 @@ impl Table {
             table.push(class, costs);
         }
         for (class_len, rows) in CLASSES.iter().zip(&table.rows) {
-            if rows.len() != len / class_len {
+            if rows.len() != len.div_ceil(*class_len) {
                 bail!("blocks of {class_len} bytes are missing");
             }
         }
@@ -160,13 +185,16 @@ impl Table {
         let offset = (offset % self.len() as u64) as usize;
         let above = CLASSES.iter().position(|c| *c >= len).unwrap_or(CLASSES.len() - 1);
         let high = self.overlap(above, offset, len, m);
-        if above == 0 || CLASSES[above] <= len {
+        let is_measured =
+            CLASSES[above] <= len || (offset + len == self.len() && offset.is_multiple_of(CLASSES[above]));
+        if above == 0 || is_measured {
             return high;
         }
         let low = self.overlap(above - 1, offset, len, m);
         let (low_len, high_len) = (CLASSES[above - 1] as f64, CLASSES[above] as f64);
         let share = (n / low_len).ln() / (high_len / low_len).ln();
-        let blend = |l: f64, h: f64| (l.max(1e-9).ln() * (1.0 - share) + h.max(1e-9).ln() * share).exp();
+        // An arithmetic mean, so that what bounds both classes bounds what lies between them.
+        let blend = |l: f64, h: f64| l * (1.0 - share) + h * share;
         Cost {
             encode_ns: blend(low.encode_ns, high.encode_ns),
             decode_ns: blend(low.decode_ns, high.decode_ns),
@@ -178,15 +206,18 @@ impl Table {
     fn overlap(&self, class: usize, offset: usize, len: usize, m: usize) -> Cost {
         let (class_len, rows) = (CLASSES[class], &self.rows[class]);
         let mut sum = Cost::default();
-        let (mut at, end) = (offset, offset + len);
-        while at < end {
-            let block_end = (at / class_len + 1) * class_len;
-            let share = (end.min(block_end) - at) as f64 / class_len as f64;
-            let cost = &rows[at / class_len % rows.len()][m];
+        let (mut at, mut left) = (offset, len);
+        while left > 0 {
+            let index = at / class_len;
+            let block_end = ((index + 1) * class_len).min(self.len());
+            let part = left.min(block_end - at);
+            let share = part as f64 / (block_end - index * class_len) as f64;
+            let cost = &rows[index][m];
             sum.encode_ns += share * cost.encode_ns;
             sum.decode_ns += share * cost.decode_ns;
             sum.wire_len += share * cost.wire_len;
-            at = block_end;
+            left -= part;
+            at = if block_end == self.len() { 0 } else { block_end };
         }
         sum
     }
@@ -248,7 +279,7 @@ fn median(mut values: Vec<f64>) -> f64 {
 /// A table for tests and examples: 1 MiB of zeros with two methods; the second is twice as slow and half as large.
 pub fn example() -> Table {
     let len = 1 << 20;
-    let mut table = Table::new("small", vec![0; len], vec![Method::lz4_accel(1), Method::zstd(3)]);
+    let mut table = Table::new("small", Block::from_vec(vec![0; len]), vec![Method::lz4_accel(1), Method::zstd(3)]);
     for (class, class_len) in CLASSES.iter().enumerate() {
         for i in 0..len / class_len {
             let n = *class_len as f64;
@@ -290,8 +321,30 @@ mod tests {
         let cut = table.cost(24 << 10, 16 << 10, lz4);
         assert!((cut.encode_ns / 32_768.0 - 1.0).abs() < 1e-9);
         assert!((cut.wire_len / 16_384.0 - 0.4).abs() < 1e-9);
+        let next = table.cost((1 << 20) - 4096, 8192, lz4);
+        assert!((next.encode_ns / 16_384.0 - 1.0).abs() < 1e-9, "a cut may go round the end of the pool");
         assert_eq!(table.cost(7, 100, Method::STORE).wire_len, 100.0);
         assert_eq!(table.cost(7, 100_000, Method::CONSTANT).wire_len, 1.0);
+    }
+
+    #[test]
+    fn what_is_left_at_the_end_is_a_block_of_its_own() {
+        let len = (32 << 10) + 1000;
+        let mut table = Table::new("tail", Block::from_vec(vec![7; len]), vec![Method::zstd(3)]);
+        for (class, class_len) in CLASSES.into_iter().enumerate() {
+            for i in 0..len.div_ceil(class_len) {
+                let n = table.block(class, i).len() as f64;
+                table.push(class, vec![Cost { encode_ns: n * (1.0 + class as f64), decode_ns: n, wire_len: n / 2.0 }]);
+            }
+        }
+        let table = Table::from_text(&table.to_text(), table.bytes.clone()).unwrap();
+        assert_eq!(table.cost(32 << 10, 1000, Method::zstd(3)).encode_ns, 1000.0);
+        assert_eq!(
+            table.cost(0, len, Method::zstd(3)),
+            table.blocks(2)[0][0],
+            "the whole is a block of 128K that is cut short"
+        );
+        assert!(Table::from_text(&table.to_text(), Block::from_vec(vec![8; len])).is_err());
     }
 
     #[test]

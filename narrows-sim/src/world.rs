@@ -87,6 +87,12 @@ pub struct Run {
     pub cpu_s: f64,
     pub summary: Summary,
     pub trace: String,
+    /// Raw length and method of every block, as sent.
+    pub sent: Vec<(usize, Method)>,
+    /// Nanoseconds of encoding by method, in the order in which they were first used.
+    pub encode_ns: Vec<(Method, f64)>,
+    /// CPU seconds that decoding took at speed 1.
+    pub decode_s: f64,
     /// What the policy wants to have kept.
     pub saved: Option<Vec<u8>>,
 }
@@ -103,6 +109,9 @@ pub fn run(table: &Table, plan: &Plan, policy: Box<dyn Policy>) -> Run {
         cpu_s: world.cpu_ns * 1e-9,
         summary: world.sender.summary().clone(),
         trace: world.trace,
+        sent: world.sent,
+        encode_ns: world.encode_ns,
+        decode_s: world.decode_ns * 1e-9,
         saved: world.sender.into_policy().save(),
     }
 }
@@ -124,6 +133,9 @@ struct World<'a> {
     receiver: Receiver,
     reports: VecDeque<(u64, Vec<u8>)>,
     cpu_ns: f64,
+    sent: Vec<(usize, Method)>,
+    encode_ns: Vec<(Method, f64)>,
+    decode_ns: f64,
     steps: u64,
     trace: String,
 }
@@ -162,6 +174,9 @@ impl<'a> World<'a> {
             receiver: Receiver::new(plan),
             reports: VecDeque::from([(REPORT_DELAY_NS, preface.encode().to_vec())]),
             cpu_ns: 0.0,
+            sent: Vec::new(),
+            encode_ns: Vec::new(),
+            decode_ns: 0.0,
             steps: 0,
             trace: String::new(),
         }
@@ -231,6 +246,10 @@ impl<'a> World<'a> {
         let end_s = self.plan.cpu.finish(begin_s, work_ns * 1e-9);
         let wall_ns = (end_s - begin_s) * 1e9 + SEEN_FIXED_NS;
         self.cpu_ns += work_ns;
+        match self.encode_ns.iter_mut().find(|e| e.0 == job.method) {
+            Some(sum) => sum.1 += work_ns,
+            None => self.encode_ns.push((job.method, work_ns)),
+        }
         // What would not shrink is sent raw (D10).
         let wire_len = (cost.wire_len.round() as usize).clamp(1, job.raw.len());
         let done = job.simulated(wire_len, wall_ns as u64, (work_ns + SEEN_FIXED_NS) as u64);
@@ -255,6 +274,8 @@ impl<'a> World<'a> {
                     };
                     self.link.frames.push_back(InFlight { wire_end, wire_len: self.link.in_hand, raw_len, decode_ns });
                     self.sent_raw += raw_len;
+                    self.decode_ns += decode_ns;
+                    self.sent.push((raw_len, method));
                 }
             }
             let unsent_before = self.link.unsent();

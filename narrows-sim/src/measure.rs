@@ -1,0 +1,181 @@
+//! What every method costs on every block of some bytes, measured here and now.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use narrows::block::Block;
+use narrows::codec::{Contexts, Method};
+use narrows::stream::thread_cpu_ns;
+
+use crate::table::{CLASSES, Cost, Table};
+
+/// Runs of one method on one block, of which the quickest counts.
+const RUNS: usize = 3;
+/// No further run is begun after so much time.
+const RUN_BUDGET_NS: u64 = 2_500_000;
+const LONGEST: usize = CLASSES[CLASSES.len() - 1];
+
+/// Methods without `store` and `constant`, which need no measuring.
+pub fn measurable(methods: &[Method]) -> Vec<Method> {
+    methods.iter().copied().filter(|m| *m != Method::STORE && *m != Method::CONSTANT).collect()
+}
+
+/// Encodes and decodes, with contexts that are used again as the engine does.
+pub struct Bench<C> {
+    contexts: Contexts,
+    wire: Vec<u8>,
+    back: Vec<u8>,
+    clock: C,
+}
+
+impl<C: FnMut() -> u64> Bench<C> {
+    /// `clock` gives nanoseconds.
+    pub fn new(clock: C) -> Self {
+        Self { contexts: Contexts::default(), wire: vec![0; LONGEST], back: vec![0; LONGEST], clock }
+    }
+
+    /// The quickest of up to three runs, on a block of the longest class at most. A block that did not shrink has its
+    /// own length and no decoding.
+    pub fn cost(&mut self, method: Method, block: &[u8]) -> Cost {
+        let encoder = self.contexts.encoder(method.info());
+        let room = &mut self.wire[..block.len().saturating_sub(1)];
+        let (encode_ns, wire_len) = quickest(&mut self.clock, || encoder.encode(method.level, &[], block, room));
+        let Some(wire_len) = wire_len else {
+            return Cost { encode_ns, decode_ns: 0.0, wire_len: block.len() as f64 };
+        };
+        let decoder = self.contexts.decoder(method.info());
+        let (wire, back) = (&self.wire[..wire_len], &mut self.back[..block.len()]);
+        let (decode_ns, decoded) = quickest(&mut self.clock, || decoder.decode(&[], wire, back));
+        assert_eq!(decoded, Ok(block.len()), "{method}");
+        assert!(back == block, "{method} does not give back what it was given");
+        Cost { encode_ns, decode_ns, wire_len: wire_len as f64 }
+    }
+}
+
+fn quickest<T>(clock: &mut impl FnMut() -> u64, mut run: impl FnMut() -> T) -> (f64, T) {
+    let start_ns = clock();
+    let mut best_ns = u64::MAX;
+    let mut runs = 0;
+    let mut begin_ns = start_ns;
+    loop {
+        let result = run();
+        let end_ns = clock();
+        best_ns = best_ns.min(end_ns.saturating_sub(begin_ns));
+        runs += 1;
+        if runs == RUNS || end_ns.saturating_sub(start_ns) >= RUN_BUDGET_NS {
+            return (best_ns as f64, result);
+        }
+        begin_ns = end_ns;
+    }
+}
+
+/// Costs of the blocks of one class within a piece, by block, then method.
+type ClassRows = Vec<Vec<Cost>>;
+
+/// Measures every method on every block of every class, by the CPU time of `threads` threads side by side: each takes
+/// the longest block that is left, with all the shorter ones in it. `tick` is told of bytes that are done; `None` if
+/// `stop` says so.
+pub fn measure(
+    name: &str,
+    bytes: &Block,
+    methods: &[Method],
+    threads: usize,
+    tick: &(dyn Fn(usize) + Sync),
+    stop: &(dyn Fn() -> bool + Sync),
+) -> Option<Table> {
+    let count = bytes.len().div_ceil(LONGEST);
+    let next = AtomicUsize::new(0);
+    let results: Mutex<Vec<Option<[ClassRows; CLASSES.len()]>>> = Mutex::new(vec![None; count]);
+    std::thread::scope(|scope| {
+        for _ in 0..threads.clamp(1, count.max(1)) {
+            scope.spawn(|| {
+                let mut bench = Bench::new(thread_cpu_ns);
+                while let Some(piece) = bytes.chunks(LONGEST).nth(next.fetch_add(1, Ordering::Relaxed)) {
+                    let index = bytes_before(bytes, piece) / LONGEST;
+                    let Some(rows) = measure_piece(&mut bench, piece, methods, stop) else { return };
+                    results.lock().unwrap_or_else(PoisonError::into_inner)[index] = Some(rows);
+                    tick(piece.len());
+                }
+            });
+        }
+    });
+    let mut table = Table::new(name, bytes.clone(), methods.to_vec());
+    for rows in results.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        for (class, rows) in rows?.into_iter().enumerate() {
+            rows.into_iter().for_each(|row| table.push(class, row));
+        }
+    }
+    Some(table)
+}
+
+fn bytes_before(whole: &[u8], piece: &[u8]) -> usize {
+    piece.as_ptr() as usize - whole.as_ptr() as usize
+}
+
+fn measure_piece<C: FnMut() -> u64>(
+    bench: &mut Bench<C>,
+    piece: &[u8],
+    methods: &[Method],
+    stop: &dyn Fn() -> bool,
+) -> Option<[ClassRows; CLASSES.len()]> {
+    let mut classes: [ClassRows; CLASSES.len()] = Default::default();
+    for (class, class_len) in CLASSES.into_iter().enumerate() {
+        for (i, block) in piece.chunks(class_len).enumerate() {
+            // What is left at the end may be a block of the class below as well.
+            let below = class.checked_sub(1).filter(|_| block.len() <= class_len / 4);
+            let known = below.and_then(|c| classes[c].get(i * 4).cloned());
+            let measured = |m: &Method| if stop() { None } else { Some(bench.cost(*m, block)) };
+            let row = match known {
+                Some(row) => row,
+                None => methods.iter().map(measured).collect::<Option<_>>()?,
+            };
+            classes[class].push(row);
+        }
+    }
+    Some(classes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rng::Rng;
+
+    #[test]
+    fn every_block_is_measured_in_its_place() {
+        let mut rng = Rng(1);
+        // Text, then noise, then a short tail of text.
+        let text = b"the same words in another order, and again the words\n".repeat(12_000);
+        let mut bytes = text[..LONGEST].to_vec();
+        bytes.extend((0..LONGEST).map(|_| rng.next_u64() as u8));
+        bytes.extend(&text[..5000]);
+        let methods = [Method::lz4_accel(1), Method::zstd(1)];
+        let block = Block::from_vec(bytes);
+        let done = AtomicUsize::new(0);
+        let tick = |n| {
+            done.fetch_add(n, Ordering::Relaxed);
+        };
+        let table = measure("x", &block, &methods, 2, &tick, &|| false).unwrap();
+        assert_eq!(done.load(Ordering::Relaxed), block.len());
+        for (class, class_len) in CLASSES.iter().enumerate() {
+            assert_eq!(table.blocks(class).len(), block.len().div_ceil(*class_len));
+            for (i, row) in table.blocks(class).iter().enumerate() {
+                let raw = table.block(class, i);
+                let is_noise = (LONGEST..2 * LONGEST).contains(&(i * class_len));
+                let shrunk = row.iter().all(|c| c.wire_len < raw.len() as f64 / 5.0 && c.decode_ns > 0.0);
+                assert!(
+                    shrunk != is_noise && row.iter().all(|c| c.encode_ns > 0.0),
+                    "class {class} block {i}: {row:?}"
+                );
+            }
+            assert_eq!(table.blocks(class).last(), table.blocks(0).last(), "the tail is the same block in every class");
+        }
+        assert!(Table::from_text(&table.to_text(), block.clone()).is_ok());
+        assert!(measure("x", &block, &methods, 2, &tick, &|| true).is_none());
+    }
+
+    #[test]
+    fn one_byte_is_a_block_too() {
+        let table = measure("x", &Block::from_vec(vec![1]), &[Method::zstd(1)], 4, &|_| (), &|| false).unwrap();
+        assert_eq!(table.blocks(3)[0][0].wire_len, 1.0);
+    }
+}
