@@ -64,10 +64,10 @@ pub fn bound(table: &Table, len: usize, machine: &Machine, class: usize) -> f64 
 }
 
 /// Class of the block at an offset.
-type Cut = Box<dyn Fn(usize) -> usize>;
+pub(crate) type Cut = Box<dyn Fn(usize) -> usize>;
 
 /// Ways to cut: all blocks alike, or growing from the smallest.
-fn cuts(class_max: usize) -> Vec<Cut> {
+pub(crate) fn cuts(class_max: usize) -> Vec<Cut> {
     let mut cuts: Vec<Cut> = vec![Box::new(|_| 2), Box::new(|_| 1)];
     // A block of a class begins where the class below has filled it once.
     cuts.push(Box::new(move |at| (1..=class_max).rev().find(|c| at >= CLASSES[*c]).unwrap_or(0)));

@@ -8,8 +8,12 @@
 //!
 //! The same table, plan and policy give the same result bit for bit, on every machine.
 
+#[cfg(test)]
+mod examples;
 pub mod judge;
+pub mod limits;
 pub mod measure;
 pub mod rng;
+pub mod schedule;
 pub mod table;
 pub mod world;

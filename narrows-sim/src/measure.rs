@@ -90,8 +90,9 @@ pub fn measure(
         for _ in 0..threads.clamp(1, count.max(1)) {
             scope.spawn(|| {
                 let mut bench = Bench::new(thread_cpu_ns);
-                while let Some(piece) = bytes.chunks(LONGEST).nth(next.fetch_add(1, Ordering::Relaxed)) {
-                    let index = bytes_before(bytes, piece) / LONGEST;
+                loop {
+                    let index = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(piece) = bytes.chunks(LONGEST).nth(index) else { return };
                     let Some(rows) = measure_piece(&mut bench, piece, methods, stop) else { return };
                     results.lock().unwrap_or_else(PoisonError::into_inner)[index] = Some(rows);
                     tick(piece.len());
@@ -106,10 +107,6 @@ pub fn measure(
         }
     }
     Some(table)
-}
-
-fn bytes_before(whole: &[u8], piece: &[u8]) -> usize {
-    piece.as_ptr() as usize - whole.as_ptr() as usize
 }
 
 fn measure_piece<C: FnMut() -> u64>(

@@ -14,6 +14,7 @@
 use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use anyhow::{Context, Result, bail};
 use narrows::block::Block;
@@ -46,12 +47,31 @@ pub struct Table {
     pub bytes: Block,
     /// By class, then block, then method.
     rows: [Vec<Vec<Cost>>; CLASSES.len()],
+    /// Made of the rows when a cut is first asked for that was not measured.
+    parts: OnceLock<Parts>,
+}
+
+/// The costs of the measured blocks, shared out among the pieces of the shortest class in them.
+struct Parts {
+    /// By class, then method, then piece: what the pieces before it have together.
+    before: [Vec<Vec<Cost>>; CLASSES.len()],
+}
+
+impl Cost {
+    /// `share` says of how much of each.
+    fn add(self, other: Self, share: f64) -> Self {
+        Self {
+            encode_ns: self.encode_ns + share * other.encode_ns,
+            decode_ns: self.decode_ns + share * other.decode_ns,
+            wire_len: self.wire_len + share * other.wire_len,
+        }
+    }
 }
 
 impl Table {
     /// A table without rows: [`Table::push`] them, every block of every class.
     pub fn new(pool: &str, bytes: Block, methods: Vec<Method>) -> Self {
-        Self { pool: pool.to_owned(), methods, bytes, rows: Default::default() }
+        Self { pool: pool.to_owned(), methods, bytes, rows: Default::default(), parts: OnceLock::new() }
     }
 
     /// Appends the next block of a class.
@@ -170,8 +190,9 @@ impl Table {
 
     /// The cost of the block of `len` bytes at `offset` of the repeated pool.
     ///
-    /// On a measured cut it is the measurement. Any other cut is put together from the measured blocks that overlap it,
-    /// in the two classes next to its length, and interpolated between the classes over the logarithm.
+    /// On a measured cut it is the measurement. Any other cut is put together from the pieces in it, each with its part of
+    /// the measured block around it, in the two classes next to its length, and interpolated between the classes over the
+    /// logarithm.
     pub fn cost(&self, offset: u64, len: usize, method: Method) -> Cost {
         let n = len as f64;
         let store = Cost { encode_ns: n * STORE_NS_PER_BYTE, decode_ns: n * STORE_NS_PER_BYTE, wire_len: n };
@@ -184,42 +205,73 @@ impl Table {
         let m = self.methods.iter().position(|x| *x == method).expect("a policy chooses from the methods of the table");
         let offset = (offset % self.len() as u64) as usize;
         let above = CLASSES.iter().position(|c| *c >= len).unwrap_or(CLASSES.len() - 1);
-        let high = self.overlap(above, offset, len, m);
-        let is_measured =
-            CLASSES[above] <= len || (offset + len == self.len() && offset.is_multiple_of(CLASSES[above]));
-        if above == 0 || is_measured {
+        let index = offset / CLASSES[above];
+        if offset.is_multiple_of(CLASSES[above]) && len == CLASSES[above].min(self.len() - offset) {
+            return self.rows[above][index][m];
+        }
+        let high = self.span(above, offset, len, m);
+        if above == 0 || CLASSES[above] <= len {
             return high;
         }
-        let low = self.overlap(above - 1, offset, len, m);
+        let low = self.span(above - 1, offset, len, m);
         let (low_len, high_len) = (CLASSES[above - 1] as f64, CLASSES[above] as f64);
         let share = (n / low_len).ln() / (high_len / low_len).ln();
         // An arithmetic mean, so that what bounds both classes bounds what lies between them.
-        let blend = |l: f64, h: f64| l * (1.0 - share) + h * share;
-        Cost {
-            encode_ns: blend(low.encode_ns, high.encode_ns),
-            decode_ns: blend(low.decode_ns, high.decode_ns),
-            wire_len: blend(low.wire_len, high.wire_len),
-        }
+        Cost::default().add(low, 1.0 - share).add(high, share)
     }
 
-    /// The part of a class's blocks that lies in the cut, byte by byte.
-    fn overlap(&self, class: usize, offset: usize, len: usize, m: usize) -> Cost {
-        let (class_len, rows) = (CLASSES[class], &self.rows[class]);
-        let mut sum = Cost::default();
-        let (mut at, mut left) = (offset, len);
+    /// What the piece of the shortest class at `index` has of the cost of the block of a class that it lies in.
+    pub fn part(&self, class: usize, index: usize, m: usize) -> Cost {
+        let before = &self.parts().before[class][m];
+        before[index + 1].add(before[index], -1.0)
+    }
+
+    /// The parts of all pieces in a cut, which may go round the end.
+    fn span(&self, class: usize, offset: usize, len: usize, m: usize) -> Cost {
+        let before = &self.parts().before[class][m];
+        let until = |at: usize| {
+            let index = (at / CLASSES[0]).min(before.len() - 2);
+            let piece_len = CLASSES[0].min(self.len() - index * CLASSES[0]);
+            let share = (at - index * CLASSES[0]) as f64 / piece_len as f64;
+            before[index].add(before[index], -share).add(before[index + 1], share)
+        };
+        let (mut sum, mut at, mut left) = (Cost::default(), offset, len);
         while left > 0 {
-            let index = at / class_len;
-            let block_end = ((index + 1) * class_len).min(self.len());
-            let part = left.min(block_end - at);
-            let share = part as f64 / (block_end - index * class_len) as f64;
-            let cost = &rows[index][m];
-            sum.encode_ns += share * cost.encode_ns;
-            sum.decode_ns += share * cost.decode_ns;
-            sum.wire_len += share * cost.wire_len;
-            left -= part;
-            at = if block_end == self.len() { 0 } else { block_end };
+            let end = (at + left).min(self.len());
+            sum = sum.add(until(end), 1.0).add(until(at), -1.0);
+            left -= end - at;
+            at = 0;
         }
         sum
+    }
+
+    /// A block's cost is shared out as its pieces cost when each is a block of its own: a piece that does not shrink has
+    /// the larger part of the bytes.
+    fn parts(&self) -> &Parts {
+        self.parts.get_or_init(|| {
+            let mut parts = Parts { before: Default::default() };
+            for (class, class_len) in CLASSES.into_iter().enumerate() {
+                for m in 0..self.methods.len() {
+                    let mut before = vec![Cost::default()];
+                    for (pieces, whole) in self.rows[0].chunks(class_len / CLASSES[0]).zip(&self.rows[class]) {
+                        let total = pieces.iter().fold(Cost::default(), |sum, p| sum.add(p[m], 1.0));
+                        let even = 1.0 / pieces.len() as f64;
+                        let of =
+                            |whole: f64, piece: f64, total: f64| whole * if total > 0.0 { piece / total } else { even };
+                        for piece in pieces {
+                            let part = Cost {
+                                encode_ns: of(whole[m].encode_ns, piece[m].encode_ns, total.encode_ns),
+                                decode_ns: of(whole[m].decode_ns, piece[m].decode_ns, total.decode_ns),
+                                wire_len: of(whole[m].wire_len, piece[m].wire_len, total.wire_len),
+                            };
+                            before.push(before[before.len() - 1].add(part, 1.0));
+                        }
+                    }
+                    parts.before[class].push(before);
+                }
+            }
+            parts
+        })
     }
 }
 
@@ -320,7 +372,8 @@ mod tests {
         // 16 KiB from 24 KiB: one block of 8 KiB of each kind, and parts of both blocks of 32 KiB.
         let cut = table.cost(24 << 10, 16 << 10, lz4);
         assert!((cut.encode_ns / 32_768.0 - 1.0).abs() < 1e-9);
-        assert!((cut.wire_len / 16_384.0 - 0.4).abs() < 1e-9);
+        // Alone the pieces have 0.3 and 0.5 of their bytes; of the blocks of 32 KiB each is a part in proportion: 0.375.
+        assert!((cut.wire_len / 16_384.0 - 0.3875).abs() < 1e-9);
         let next = table.cost((1 << 20) - 4096, 8192, lz4);
         assert!((next.encode_ns / 16_384.0 - 1.0).abs() < 1e-9, "a cut may go round the end of the pool");
         assert_eq!(table.cost(7, 100, Method::STORE).wire_len, 100.0);

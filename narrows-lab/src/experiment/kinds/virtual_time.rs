@@ -111,10 +111,10 @@ impl<'a> Worlds<'a> {
         let len = parse_len(&plan.setting("pool_len")).map_err(anyhow::Error::msg)?;
         let class = CLASSES[CLASSES.len() - 1];
         ensure!(len.is_multiple_of(class), "pool_len must be a multiple of 512K");
-        let mut methods = measure::measurable(DEFAULT_METHODS);
+        let mut methods = narrows_sim::measure::measurable(DEFAULT_METHODS);
         let more = plan.setting("methods");
         let mut add = |list: Vec<Method>| {
-            for method in measure::measurable(&list) {
+            for method in narrows_sim::measure::measurable(&list) {
                 if !methods.contains(&method) {
                     methods.push(method);
                 }

@@ -1,0 +1,120 @@
+//! The best schedule found for the whole of a table: T*.
+
+use narrows::codec::Method;
+use narrows::oracle::{self, Cost, Machine};
+
+use crate::judge::{Cut, cuts};
+use crate::limits::is_constant;
+use crate::table::{CLASSES, STORE_NS_PER_BYTE, Table};
+use crate::world::{DECODE_FIXED_NS, ENCODE_FIXED_NS, HEADER_LEN};
+
+/// Blocks with their methods, and what they take.
+#[derive(Debug, Clone)]
+pub struct Schedule {
+    /// When the last byte is delivered.
+    pub seconds: f64,
+    pub wire_len: f64,
+    /// Of all cores.
+    pub encode_s: f64,
+    pub decode_s: f64,
+    /// Raw length and method of every block.
+    pub blocks: Vec<(usize, Method)>,
+    /// Seconds of encoding of every block.
+    pub encode_each_s: Vec<f64>,
+}
+
+impl Schedule {
+    /// The quickest of what a beam of this width finds over several ways to cut, and of each method alone.
+    pub fn best(table: &Table, machine: &Machine, width: usize) -> Self {
+        let found = cuts(CLASSES.len() - 1).into_iter().flat_map(|cut| {
+            let blocks = Blocks::of(table, &cut);
+            let rows: Vec<_> = blocks.costs.iter().map(Vec::as_slice).collect();
+            let by_beam = oracle::beam(&rows, machine, width).choices;
+            let alone = (0..=table.methods.len()).map(|m| vec![m as u8; rows.len()]);
+            let quickest = alone.chain([by_beam]).map(|choices| (oracle::play(&rows, &choices, machine), choices));
+            let quickest = quickest.min_by(|a, b| a.0.total_cmp(&b.0));
+            quickest.map(|(seconds, choices)| blocks.schedule(table, seconds, &choices))
+        });
+        let none =
+            Self { seconds: 0.0, wire_len: 0.0, encode_s: 0.0, decode_s: 0.0, blocks: vec![], encode_each_s: vec![] };
+        found.min_by(|a, b| a.seconds.total_cmp(&b.seconds)).unwrap_or(none)
+    }
+}
+
+/// The whole of a table in one way to cut it.
+struct Blocks {
+    lens: Vec<usize>,
+    /// By block: `store`, every method of the table, and `constant` where it can be.
+    costs: Vec<Vec<Cost>>,
+}
+
+impl Blocks {
+    fn of(table: &Table, cut: &Cut) -> Self {
+        let (mut lens, mut costs) = (Vec::new(), Vec::new());
+        let mut at = 0;
+        while at < table.len() {
+            let class = cut(at);
+            let index = at / CLASSES[class];
+            let block = table.block(class, index);
+            costs.push(block_costs(block, &table.blocks(class)[index]));
+            lens.push(block.len());
+            at += block.len();
+        }
+        Self { lens, costs }
+    }
+
+    fn schedule(&self, table: &Table, seconds: f64, choices: &[u8]) -> Schedule {
+        let chosen = || self.costs.iter().zip(choices).map(|(costs, choice)| &costs[usize::from(*choice)]);
+        let method = |choice: u8| match usize::from(choice) {
+            0 => Method::STORE,
+            m if m <= table.methods.len() => table.methods[m - 1],
+            _ => Method::CONSTANT,
+        };
+        Schedule {
+            seconds,
+            wire_len: chosen().map(|c| c.wire_len).sum(),
+            encode_s: chosen().map(|c| c.encode_s).sum(),
+            decode_s: chosen().map(|c| c.decode_s).sum(),
+            blocks: self.lens.iter().zip(choices).map(|(len, choice)| (*len, method(*choice))).collect(),
+            encode_each_s: chosen().map(|c| c.encode_s).collect(),
+        }
+    }
+}
+
+fn block_costs(block: &[u8], measured: &[crate::table::Cost]) -> Vec<Cost> {
+    let n = block.len() as f64;
+    let cost = |encode_ns: f64, wire_len: f64, decode_ns: f64| Cost {
+        encode_s: (encode_ns + ENCODE_FIXED_NS) * 1e-9,
+        wire_len: wire_len + HEADER_LEN,
+        decode_s: (decode_ns + DECODE_FIXED_NS) * 1e-9,
+    };
+    let store_ns = n * STORE_NS_PER_BYTE;
+    let decode_ns = |c: &crate::table::Cost| if c.wire_len < n { c.decode_ns } else { store_ns };
+    let constant = is_constant(block).then(|| cost(store_ns, 1.0, store_ns));
+    std::iter::once(cost(store_ns, n, store_ns))
+        .chain(measured.iter().map(|c| cost(c.encode_ns, c.wire_len, decode_ns(c))))
+        .chain(constant)
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::examples::{drawn_plan, drawn_table};
+    use crate::rng::Rng;
+
+    #[test]
+    fn a_schedule_is_of_the_whole_data_and_no_worse_than_one_method() {
+        let mut rng = Rng(3);
+        for _ in 0..20 {
+            let table = drawn_table(&mut rng);
+            let machine = drawn_plan(&mut rng, table.len()).machine();
+            let best = Schedule::best(&table, &machine, 8);
+            assert_eq!(best.blocks.iter().map(|b| b.0).sum::<usize>(), table.len());
+            assert!(best.encode_each_s.len() == best.blocks.len());
+            let raw = Blocks::of(&table, &cuts(3)[0]);
+            let rows: Vec<_> = raw.costs.iter().map(Vec::as_slice).collect();
+            assert!(best.seconds <= oracle::play(&rows, &vec![0; rows.len()], &machine));
+        }
+    }
+}
