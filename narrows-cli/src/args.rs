@@ -91,7 +91,8 @@ pub(crate) enum Command {
 #[derive(ClapArgs, Clone)]
 pub(crate) struct FlowArgs {
     /// Rule that chooses the method of each block: `balance`, or `fixed:METHOD` such as `fixed:zstd:level=3,link`. For
-    /// experiments: `adoc` (the level of zlib by the FIFO), `stall[:min=LEVEL][,max=LEVEL]` (as `zstd --adapt`) and `replay:FILE` (a schedule or a trace again)
+    /// experiments: `adoc` (the level of zlib by the FIFO),
+    /// `datacomp[:table=FILE][,mode=train|read]` (averages of what each method did; FILE is kept), `stall[:min=LEVEL][,max=LEVEL]` (as `zstd --adapt`) and `replay:FILE` (a schedule or a trace again)
     #[arg(long, value_name = "SPEC", default_value = "balance")]
     pub(crate) policy: PolicySpec,
     /// Methods that `balance` may choose from, such as `store,lz4:accel=16,zstd:level=1,xz` [default: eleven of them]

@@ -11,6 +11,7 @@ use crate::monitor::View;
 
 mod adoc;
 mod balance;
+mod datacomp;
 mod fixed;
 mod replay;
 mod spec;
@@ -18,6 +19,7 @@ mod stall;
 
 pub use adoc::Adoc;
 pub use balance::Balance;
+pub use datacomp::{Datacomp, EventTable, Opportunity};
 pub use fixed::Fixed;
 pub use replay::{Planned, Replay, Schedule};
 pub use spec::{POLICIES, PolicyData, PolicySetup, PolicySpec, Registered};

@@ -97,7 +97,7 @@ fn a_recorded_trace_replays_to_the_same_choices_on_any_link() {
         first.send_all(&data);
         let replay = PolicySpec::Replay { file: "trace".into() };
         let read = replay.read_file(first.trace.as_bytes()).unwrap();
-        let PolicyData::Schedule(schedule) = &read;
+        let PolicyData::Schedule(schedule) = &read else { panic!("a trace is a schedule") };
         let planned: Vec<_> = schedule.blocks().iter().map(|b| (b.method, b.raw_len)).collect();
         assert_eq!(planned, choices(&first), "{spec}");
         // As a file of its own it says the same.

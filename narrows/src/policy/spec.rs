@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::{Adoc, Balance, Fixed, Policy, Replay, Schedule, Stall, parse_method, print_method};
+use super::{Adoc, Balance, Datacomp, EventTable, Fixed, Policy, Replay, Schedule, Stall, parse_method, print_method};
 use crate::calibration::Calibration;
 use crate::codec::{DEFAULT_METHODS, Level, Method};
 use crate::error::{Error, Result};
@@ -16,10 +16,23 @@ const BASELINE_BLOCK_MAX: usize = 2 << 20;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PolicySpec {
     Balance,
-    Fixed { method: Method, linked: bool },
+    Fixed {
+        method: Method,
+        linked: bool,
+    },
     Adoc,
-    Stall { min: Level, max: Level },
-    Replay { file: String },
+    /// `learns`: trained and adapted as it goes; else the table is only read.
+    Datacomp {
+        table: Option<String>,
+        learns: bool,
+    },
+    Stall {
+        min: Level,
+        max: Level,
+    },
+    Replay {
+        file: String,
+    },
 }
 
 /// An entry of [`POLICIES`].
@@ -58,6 +71,12 @@ pub const POLICIES: &[Registered] = &[
         parse: |rest| nothing("adoc", rest, PolicySpec::Adoc),
     },
     Registered {
+        name: "datacomp",
+        usage: "datacomp[:table=FILE][,mode=train|read]",
+        examples: &["datacomp", "datacomp:table=FILE", "datacomp:table=FILE,mode=read"],
+        parse: parse_datacomp,
+    },
+    Registered {
         name: "stall",
         usage: "stall[:min=LEVEL][,max=LEVEL]",
         examples: &["stall", "stall:min=1,max=9"],
@@ -88,6 +107,7 @@ impl<'a> PolicySetup<'a> {
 #[derive(Debug, Clone)]
 pub enum PolicyData {
     Schedule(Schedule),
+    Events(EventTable),
 }
 
 impl PolicyData {
@@ -95,6 +115,7 @@ impl PolicyData {
     pub fn bytes(&self) -> Option<Vec<u8>> {
         match self {
             Self::Schedule(_) => None,
+            Self::Events(table) => Some(table.bytes()),
         }
     }
 }
@@ -106,9 +127,19 @@ impl PolicySpec {
             Self::Fixed { method, linked } => Box::new(Fixed::new(*method, *linked)),
             Self::Adoc => Box::new(Adoc::default()),
             Self::Stall { min, max } => Box::new(Stall::new(*min, *max, setup.cores)),
+            Self::Datacomp { learns, .. } => {
+                let table = match setup.file {
+                    Some(PolicyData::Events(table)) => table.clone(),
+                    _ => EventTable::default(),
+                };
+                Box::new(Datacomp::new(table, *learns, setup.cores))
+            }
             Self::Replay { .. } => {
-                let schedule = setup.file.map(|PolicyData::Schedule(s)| s.clone());
-                Box::new(Replay::new(schedule.unwrap_or_default()))
+                let schedule = match setup.file {
+                    Some(PolicyData::Schedule(schedule)) => schedule.clone(),
+                    _ => Schedule::default(),
+                };
+                Box::new(Replay::new(schedule))
             }
         }
     }
@@ -117,13 +148,14 @@ impl PolicySpec {
     pub fn file(&self) -> Option<&str> {
         match self {
             Self::Replay { file } => Some(file),
+            Self::Datacomp { table, .. } => table.as_deref(),
             _ => None,
         }
     }
 
     /// Whether it writes its file at the end of a flow ([`Policy::save`]), so that at first there need be none.
     pub fn keeps(&self) -> bool {
-        false
+        matches!(self, Self::Datacomp { table: Some(_), learns: true })
     }
 
     /// Understands what was in [`PolicySpec::file`].
@@ -133,6 +165,7 @@ impl PolicySpec {
                 let text = std::str::from_utf8(bytes).map_err(|_| Error::misuse("a schedule or a trace is text"))?;
                 Ok(PolicyData::Schedule(Schedule::parse(text)?))
             }
+            Self::Datacomp { .. } => Ok(PolicyData::Events(EventTable::parse(bytes)?)),
             _ => Err(Error::misuse(format!("{self} has no file"))),
         }
     }
@@ -143,9 +176,10 @@ impl PolicySpec {
             (Self::Balance, _) => Vec::new(),
             (Self::Fixed { method, .. }, _) => vec![*method],
             (Self::Adoc, _) => Adoc::methods(),
+            (Self::Datacomp { .. }, _) => Datacomp::methods(),
             (Self::Stall { min, max }, _) => Stall::methods(*min, *max),
             (Self::Replay { .. }, Some(PolicyData::Schedule(schedule))) => schedule.methods(),
-            (Self::Replay { .. }, None) => vec![Method::STORE],
+            (Self::Replay { .. }, _) => vec![Method::STORE],
         }
     }
 
@@ -155,6 +189,7 @@ impl PolicySpec {
             Self::Balance => 512 << 10,
             Self::Fixed { .. } => 128 << 10,
             Self::Adoc => Adoc::BLOCK_MAX,
+            Self::Datacomp { .. } => Datacomp::BLOCK_MAX,
             Self::Stall { .. } => Stall::BLOCK_LEN,
             Self::Replay { .. } => BASELINE_BLOCK_MAX,
         }
@@ -172,6 +207,13 @@ impl fmt::Display for PolicySpec {
             Self::Balance => f.write_str("balance"),
             Self::Fixed { method, linked } => write!(f, "fixed:{}", print_method(*method, *linked)),
             Self::Adoc => f.write_str("adoc"),
+            Self::Datacomp { table, learns } => {
+                f.write_str("datacomp")?;
+                if let Some(file) = table {
+                    write!(f, ":table={file}")?;
+                }
+                f.write_str(if *learns { "" } else { ",mode=read" })
+            }
             Self::Stall { min, max } if (*min, *max) == (Stall::LEVEL_MIN, Stall::LEVEL_MAX) => f.write_str("stall"),
             Self::Stall { min, max } => write!(f, "stall:min={min},max={max}"),
             Self::Replay { file } => write!(f, "replay:{file}"),
@@ -195,6 +237,29 @@ impl FromStr for PolicySpec {
 
 fn nothing(name: &str, rest: &str, spec: PolicySpec) -> Result<PolicySpec> {
     if rest.is_empty() { Ok(spec) } else { Err(Error::misuse(format!("{name} has no settings such as '{rest}'"))) }
+}
+
+fn parse_datacomp(rest: &str) -> Result<PolicySpec> {
+    let rest = rest.strip_prefix(':').unwrap_or_default();
+    // A mode stands at the end, since the name of a file may have commas.
+    let (rest, learns) = match rest.rsplit_once("mode=") {
+        Some((rest, "train")) => (rest.trim_end_matches(','), true),
+        Some((rest, "read")) => (rest.trim_end_matches(','), false),
+        _ => (rest, true),
+    };
+    let table = match rest.strip_prefix("table=") {
+        Some(file) if !file.is_empty() => Some(file.to_owned()),
+        None if rest.is_empty() => None,
+        _ => {
+            return Err(Error::misuse(format!(
+                "'{rest}' is not a setting of datacomp; it takes table=FILE and then mode=train or mode=read"
+            )));
+        }
+    };
+    if table.is_none() && !learns {
+        return Err(Error::misuse("datacomp needs a table to read: datacomp:table=FILE,mode=read"));
+    }
+    Ok(PolicySpec::Datacomp { table, learns })
 }
 
 fn parse_stall(rest: &str) -> Result<PolicySpec> {
@@ -239,6 +304,8 @@ mod tests {
             ("fixed:zstd:level=3", "fixed:zstd"),
             ("fixed:zstd:level=3,link", "fixed:zstd:link"),
             ("stall:max=9", "stall:min=-7,max=9"),
+            ("datacomp:mode=train", "datacomp"),
+            ("datacomp:table=a,b,mode=train", "datacomp:table=a,b"),
         ] {
             assert_eq!(text.parse::<PolicySpec>().unwrap().to_string(), canonical);
         }
@@ -257,6 +324,10 @@ mod tests {
             "stall:min=0",
             "stall:min=9,max=3",
             "stall:max=99",
+            "datacomp:mode=read",
+            "datacomp:x",
+            "datacomp:table=",
+            "datacomp:mode=x",
         ] {
             assert!(bad.parse::<PolicySpec>().is_err(), "{bad}");
         }
