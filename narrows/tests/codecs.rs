@@ -138,6 +138,26 @@ fn data_that_does_not_shrink_is_refused_by_the_encoder() {
     }
 }
 
+/// Encoders are used again for block after block. What is left of many that were given up must not add up.
+#[test]
+fn an_encoder_that_gave_many_blocks_up_goes_on() {
+    let mut contexts = Contexts::default();
+    let (noise, raw) = (random(8_192, 1), text(2_000, 2));
+    for codec in CODECS {
+        for &level in &[codec.levels()[0], codec.default_level()] {
+            for _ in 0..40 {
+                let mut room = vec![0; noise.len() - 1];
+                let wire_len = contexts.encoder(*codec).encode(level, &[], &noise, &mut room);
+                assert_eq!(wire_len, None, "{}", codec.name());
+            }
+            if let Some(wire) = encode(&mut contexts, *codec, level, &[], &raw) {
+                let back = decode(&mut contexts, *codec, &[], &wire, raw.len());
+                assert!(back.as_ref() == Some(&raw), "{} {level}", codec.name());
+            }
+        }
+    }
+}
+
 /// Sizes as a reviewed table: a change of a library or a setting shows up as a change of this file.
 /// `UPDATE_SIZES=1 cargo test -p narrows --features seeds --test codecs` writes it anew.
 #[test]

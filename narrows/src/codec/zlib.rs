@@ -63,7 +63,12 @@ impl Encoder for ZlibEncoder {
             self.level = level;
         }
         let status = self.inner.compress(raw, out, FlushCompress::Finish).ok()?;
-        (status == Status::StreamEnd).then(|| self.inner.total_out() as usize)
+        if status != Status::StreamEnd {
+            // A reset does not forget everything of a stream that was given up: zlib-rs 0.6 panics over it later.
+            self.inner = Compress::new(compression(level), false);
+            return None;
+        }
+        Some(self.inner.total_out() as usize)
     }
 }
 
