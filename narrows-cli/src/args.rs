@@ -10,6 +10,8 @@ use narrows::policy::PolicySpec;
 use crate::copy::carriers::CARRIERS;
 use crate::copy::hello::Fsync;
 
+pub(crate) mod oracle;
+
 const HELP: &str = "\
 EXIT STATUS
   0  success; `send` succeeds only when the receiver has said that everything is stored
@@ -80,6 +82,8 @@ pub(crate) enum Command {
     Inspect(InspectArgs),
     /// Show the gain on links of 10, 100, 1000 Mbit/s and unshaped, inside this process
     Demo(DemoArgs),
+    /// Show how fast given data could be sent on a link at best, and how near each method and policy comes
+    Oracle(oracle::OracleArgs),
     /// Measure parts of the program on real data
     #[command(subcommand)]
     Bench(BenchCommand),

@@ -11,6 +11,7 @@ mod calibrate;
 mod cp;
 mod demo;
 mod inspect;
+mod oracle;
 mod pipe;
 mod recv;
 mod send;
@@ -27,6 +28,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
         Command::Inspect(args) => inspect::run(&args)?,
         Command::Demo(args) => demo::run(&args)?,
         Command::Bench(BenchCommand::Codecs(args)) => bench::codecs(&args)?,
+        Command::Oracle(args) => oracle::run(&args)?,
         Command::Calibrate(args) => calibrate::run(&args)?,
     }
     Ok(ExitCode::SUCCESS)

@@ -84,6 +84,20 @@ pub(crate) fn create(path: &Path) -> Result<File> {
     File::create(path).with_context(|| format!("cannot write {}", path.display()))
 }
 
+/// Writes a file that appears whole or not at all; what is no plain file, such as a device, is written as it is.
+pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> Result<()> {
+    let cannot = || format!("cannot write {}", path.display());
+    if path.metadata().is_ok_and(|data| !data.is_file()) {
+        return std::fs::write(path, bytes).with_context(cannot);
+    }
+    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o666);
+    let mut file = tempfile::Builder::new().permissions(mode).tempfile_in(folder).with_context(cannot)?;
+    file.write_all(bytes).with_context(cannot)?;
+    file.persist(path).with_context(cannot)?;
+    Ok(())
+}
+
 /// A file that is read to its end and must not change its length meanwhile.
 pub(crate) struct Source {
     file: File,

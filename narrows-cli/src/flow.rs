@@ -53,7 +53,8 @@ pub(crate) fn policy(args: &FlowArgs, cores: usize, calibration: Option<&Calibra
     Ok(args.policy.build(&PolicySetup { methods, cores, prior, calibration, file: file.as_ref() }))
 }
 
-fn read_policy_file(spec: &PolicySpec) -> Result<Option<PolicyData>> {
+/// What is in the file of a policy that has one.
+pub(crate) fn read_policy_file(spec: &PolicySpec) -> Result<Option<PolicyData>> {
     let Some(path) = spec.file().map(Path::new) else { return Ok(None) };
     if spec.keeps() && !path.exists() {
         return Ok(None);

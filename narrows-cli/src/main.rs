@@ -12,6 +12,7 @@ mod copy;
 mod files;
 mod flow;
 mod host;
+mod oracle;
 mod progress;
 mod report;
 mod shaper;

@@ -1,0 +1,134 @@
+//! What can be typed after `oracle`.
+
+use std::path::PathBuf;
+
+use clap::Args as ClapArgs;
+use narrows::policy::PolicySpec;
+
+use super::{MethodList, parse_methods, parse_size};
+
+/// A core each; more than any host has that sends one flow.
+const CORES_MAX: i64 = 256;
+/// Bits per second between which times and bytes are still figures that mean something.
+const RATE_MIN: f64 = 1e3;
+const RATE_MAX: f64 = 1e12;
+
+#[derive(ClapArgs)]
+#[command(after_long_help = HELP)]
+pub(crate) struct OracleArgs {
+    /// The data: a file, a folder (its files one after the other, by name), or - for stdin
+    #[arg(value_name = "PATH")]
+    pub(crate) path: PathBuf,
+    /// Rates of the link in bits per second, such as 6mbit, 100M or 2.5gbit; powers of 1000
+    #[arg(long, value_name = "RATE,..", value_delimiter = ',', default_value = "10mbit,100mbit,1gbit", value_parser = parse_rate)]
+    pub(crate) link: Vec<Rate>,
+    /// Cores that encode [default: as many as `narrows` would use on this host]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=CORES_MAX))]
+    pub(crate) cores: Option<u16>,
+    /// Cores that decode, as fast as those of this host [default: as many as encode]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=CORES_MAX))]
+    pub(crate) receiver_cores: Option<u16>,
+    /// Methods that are measured and may be chosen [default: those of `balance`]
+    #[arg(long, value_name = "LIST", value_parser = parse_methods)]
+    pub(crate) methods: Option<MethodList>,
+    /// What to compare with the best: `balance`, or any policy; may be given many times
+    #[arg(long, value_name = "SPEC", default_value = "balance")]
+    pub(crate) policy: Vec<PolicySpec>,
+    /// Bytes that are looked at; of longer data this is the beginning
+    #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = parse_max_len)]
+    pub(crate) max_len: usize,
+    /// Write the best schedule to FILE, for --policy replay:FILE; takes one rate
+    #[arg(long, value_name = "FILE")]
+    pub(crate) replay: Option<PathBuf>,
+    /// Write a page with pictures to FILE: methods, choices over the data, goodput by rate
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
+    /// Measure anew, and remember nothing
+    #[arg(long)]
+    pub(crate) no_cache: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Say only what went wrong
+    #[arg(long, short)]
+    pub(crate) quiet: bool,
+}
+
+const HELP: &str = "\
+WHAT IT DOES
+  Every method encodes and decodes every aligned block of 8, 32, 128 and 512 KiB of the data, on all cores of this host; of up to \
+three runs the one with the least CPU time counts. From these costs, in virtual time:
+  lower bound      no schedule is better, in each column by itself: the linear program for the time, the smallest block for the bytes
+  T*               the best schedule that a beam search found, knowing everything
+  best fixed       the best single method, known in hindsight, in blocks of 128 KiB
+  plain            nothing is compressed
+  balance          what `narrows` would do, which sees only what it has sent so far
+Times are until the receiver has decoded the last byte; CPU is of encoding, over all cores. Nothing is sent.
+
+ENERGY
+  Read from the counters of the CPU (RAPL) while each method runs, beyond what the idle host takes; it needs a CPU that has them and \
+the right to read /sys/class/powercap, on many hosts root's. Elsewhere it is unavailable; it is never estimated.
+
+FILES
+  $XDG_CACHE_HOME/narrows/oracle (or ~/.cache/narrows/oracle): what was measured, found again by the hash of the data, the methods, \
+the version and the CPU. At most 64 MiB, the oldest go first; it may be removed at any time.
+
+EXAMPLES
+  narrows oracle --link 6mbit,100mbit --cores 4 backup.tar
+  narrows oracle --link 100mbit --replay best.txt --html page.html folder/
+  narrows pipe --policy replay:best.txt backup.tar -o backup.nrw";
+
+/// Bytes per second.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Rate(pub(crate) f64);
+
+impl Rate {
+    pub(crate) fn mbit(self) -> f64 {
+        self.0 / 125_000.0
+    }
+}
+
+fn parse_rate(text: &str) -> Result<Rate, String> {
+    let bad = || format!("'{text}' is not a rate such as 6mbit, 100M or 2.5gbit");
+    let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.').len();
+    let (number, unit) = text.split_at(digits);
+    let unit = unit.to_ascii_lowercase();
+    let factor = match unit.trim_end_matches("bit/s").trim_end_matches("bit").trim_end_matches("bps") {
+        "" => 1.0,
+        "k" => 1e3,
+        "m" => 1e6,
+        "g" => 1e9,
+        _ => return Err(bad()),
+    };
+    let bits = number.parse::<f64>().map_err(|_| bad())? * factor;
+    if (RATE_MIN..=RATE_MAX).contains(&bits) {
+        Ok(Rate(bits / 8.0))
+    } else {
+        Err(format!("'{text}' is not between 1kbit and 1000gbit"))
+    }
+}
+
+/// Of a folder or stdin it must fit into memory several times over.
+fn parse_max_len(text: &str) -> Result<usize, String> {
+    parse_size(text).and_then(|n| match n {
+        1..=0x4000_0000 => Ok(n),
+        _ => Err("it takes 1 byte to 1G".into()),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_are_bits_and_powers_of_1000() {
+        for (text, mbit) in [("6mbit", 6.0), ("100M", 100.0), ("2.5gbit", 2500.0), ("64kbit", 0.064), ("1Gbps", 1000.0)]
+        {
+            assert!((parse_rate(text).unwrap().mbit() - mbit).abs() < 1e-9, "{text}");
+        }
+        assert_eq!(parse_rate("10mbit/s"), parse_rate("10000000"));
+        for bad in ["", "mbit", "6mbyte", "6MB", "0", "-1mbit", "1e3", "1.2.3M", "nan", "5000gbit", "1", "6 parsec"] {
+            assert!(parse_rate(bad).is_err(), "{bad}");
+        }
+    }
+}

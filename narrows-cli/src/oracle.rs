@@ -1,0 +1,13 @@
+//! What is possible with given data on a given link: `narrows oracle`.
+//!
+//! ```text
+//! input -> bytes -> cache or measuring -> table -> judge (virtual time) -> show (table, JSON), page
+//!                                  energy ---------^
+//! ```
+
+pub(crate) mod cache;
+pub(crate) mod energy;
+pub(crate) mod input;
+pub(crate) mod judge;
+pub(crate) mod page;
+pub(crate) mod show;

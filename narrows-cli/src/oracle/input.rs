@@ -1,0 +1,101 @@
+//! The bytes of a file, a folder or stdin.
+
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+
+use crate::files;
+
+/// Deeper folders are a mistake or an attack; the stack must not be at stake.
+const DEPTH_MAX: usize = 128;
+
+pub(crate) struct Input {
+    pub(crate) bytes: Vec<u8>,
+    /// Whether there is more than was taken.
+    pub(crate) is_cut: bool,
+}
+
+/// The first `max_len` bytes.
+pub(crate) fn read(path: &Path, max_len: usize) -> Result<Input> {
+    let mut bytes = Vec::new();
+    if files::is_dash(path) {
+        take(files::stdin()?, max_len, &mut bytes).context("cannot read stdin")?;
+    } else if fs::metadata(path).with_context(|| format!("cannot read {}", path.display()))?.is_dir() {
+        let mut found = Vec::new();
+        collect(path, 0, &mut found)?;
+        for file in found {
+            // Unlike the file that was named, one that cannot be read must not be passed over in silence either.
+            take_file(&file, max_len, &mut bytes)?;
+            if bytes.len() > max_len {
+                break;
+            }
+        }
+    } else {
+        take_file(path, max_len, &mut bytes)?;
+    }
+    if bytes.is_empty() {
+        bail!(
+            "{} has no data to look at",
+            if files::is_dash(path) { "stdin".into() } else { path.display().to_string() }
+        );
+    }
+    let is_cut = bytes.len() > max_len;
+    bytes.truncate(max_len);
+    Ok(Input { bytes, is_cut })
+}
+
+fn take_file(path: &Path, max_len: usize, bytes: &mut Vec<u8>) -> Result<()> {
+    let cannot = || format!("cannot read {}", path.display());
+    take(File::open(path).with_context(cannot)?, max_len, bytes).with_context(cannot)
+}
+
+/// One byte more than is wanted, to know whether there is more.
+fn take(file: File, max_len: usize, bytes: &mut Vec<u8>) -> std::io::Result<()> {
+    let room = (max_len + 1).saturating_sub(bytes.len());
+    file.take(room as u64).read_to_end(bytes).map(|_| ())
+}
+
+/// Files in the order of their names, each folder where its own name stands. Links and devices are left out.
+fn collect(folder: &Path, depth: usize, found: &mut Vec<PathBuf>) -> Result<()> {
+    let cannot = || format!("cannot read {}", folder.display());
+    if depth > DEPTH_MAX {
+        bail!("{}: folders within folders, more than {DEPTH_MAX}", folder.display());
+    }
+    let list = fs::read_dir(folder).with_context(cannot)?;
+    let mut paths: Vec<PathBuf> = list.map(|e| Ok(e?.path())).collect::<std::io::Result<_>>().with_context(cannot)?;
+    paths.sort();
+    for path in paths {
+        let kind = fs::symlink_metadata(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        if kind.is_dir() {
+            collect(&path, depth + 1, found)?;
+        } else if kind.is_file() {
+            found.push(path);
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_is_its_files_in_order_up_to_the_limit() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        fs::create_dir(at("b")).unwrap();
+        for (name, text) in [("c", "3"), ("a", "1"), ("b/x", "2")] {
+            fs::write(at(name), text).unwrap();
+        }
+        std::os::unix::fs::symlink("/dev/zero", at("d")).unwrap();
+        let whole = read(folder.path(), 3).unwrap();
+        assert_eq!((whole.bytes.as_slice(), whole.is_cut), (&b"123"[..], false));
+        let cut = read(folder.path(), 2).unwrap();
+        assert_eq!((cut.bytes.as_slice(), cut.is_cut), (&b"12"[..], true));
+        assert!(read(&at("none"), 9).is_err());
+        fs::write(at("empty"), "").unwrap();
+        assert!(read(&at("empty"), 9).is_err());
+    }
+}

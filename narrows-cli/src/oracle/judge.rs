@@ -1,0 +1,180 @@
+//! Bound, best schedule, fixed methods and policies in virtual time, for one rate of the link.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use narrows::codec::Method;
+use narrows::monitor::cost::Prior;
+use narrows::oracle::Speed;
+use narrows::policy::{PolicyData, PolicySetup, PolicySpec};
+use narrows_sim::judge::fixed_methods;
+use narrows_sim::limits::Limits;
+use narrows_sim::schedule::Schedule;
+use narrows_sim::table::{CLASSES, Table};
+use narrows_sim::world::{self, ENCODE_FIXED_NS, Plan, Run};
+
+use super::energy::Watts;
+use crate::args::oracle::Rate;
+
+/// Wider beams find less than a thousandth more.
+const BEAM: usize = 32;
+/// What `balance` takes to decide, measured; programs with one method decide nothing.
+const DECISION_NS: f64 = 2000.0;
+/// Any would do; the same question has the same answer.
+const SEED: u64 = 1;
+
+/// Everything but the rate.
+pub(crate) struct Question<'a> {
+    pub(crate) table: &'a Table,
+    pub(crate) limits: Limits,
+    pub(crate) watts: Option<&'a Watts>,
+    /// For policies that name none themselves.
+    pub(crate) methods: &'a [Method],
+    pub(crate) policies: &'a [(PolicySpec, Option<PolicyData>)],
+    pub(crate) cores: usize,
+    pub(crate) decoders: usize,
+}
+
+/// What one way to send the data takes.
+#[derive(Debug, Clone)]
+pub(crate) struct Row {
+    /// `bound`, `schedule`, `fixed`, `plain` or `policy`.
+    pub(crate) kind: &'static str,
+    pub(crate) name: String,
+    pub(crate) seconds: f64,
+    pub(crate) wire_bytes: f64,
+    /// Of encoding, all cores.
+    pub(crate) cpu_s: f64,
+    /// None if the CPU counts no energy, and for the bound.
+    pub(crate) joules: Option<f64>,
+    /// Raw length and method of every block, in order.
+    pub(crate) blocks: Vec<(usize, Method)>,
+}
+
+/// The answers for one rate.
+pub(crate) struct Answer {
+    pub(crate) rate: Rate,
+    pub(crate) bound: Row,
+    pub(crate) best: Row,
+    /// `store`, which is plain, and every method.
+    pub(crate) fixed: Vec<Row>,
+    pub(crate) policies: Vec<Row>,
+}
+
+impl Answer {
+    pub(crate) fn plain(&self) -> &Row {
+        &self.fixed[0]
+    }
+
+    /// The single method that is best by some figure.
+    pub(crate) fn winner(&self, figure: impl Fn(&Row) -> Option<f64>) -> Option<&Row> {
+        let known = self.fixed.iter().filter_map(|r| figure(r).map(|v| (v, r)));
+        known.min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, row)| row)
+    }
+
+    pub(crate) fn best_fixed(&self) -> &Row {
+        self.winner(|r| Some(r.seconds)).unwrap_or(self.plain())
+    }
+}
+
+impl Question<'_> {
+    /// The answers for several rates, computed side by side.
+    pub(crate) fn answer(&self, rates: &[Rate], threads: usize) -> Vec<Answer> {
+        let next = AtomicUsize::new(0);
+        let answers: Mutex<Vec<Option<Answer>>> = Mutex::new(rates.iter().map(|_| None).collect());
+        std::thread::scope(|scope| {
+            for _ in 0..threads.clamp(1, rates.len().max(1)) {
+                scope.spawn(|| {
+                    loop {
+                        let i = next.fetch_add(1, Ordering::Relaxed);
+                        let Some(rate) = rates.get(i) else { return };
+                        let answer = self.answer_one(*rate);
+                        answers.lock().unwrap_or_else(PoisonError::into_inner)[i] = Some(answer);
+                    }
+                });
+            }
+        });
+        answers.into_inner().unwrap_or_else(PoisonError::into_inner).into_iter().flatten().collect()
+    }
+
+    fn answer_one(&self, rate: Rate) -> Answer {
+        let plan = self.plan(rate);
+        let machine = plan.machine();
+        let bound = Row {
+            kind: "bound",
+            name: "lower bound".into(),
+            seconds: self.limits.seconds(&machine),
+            wire_bytes: self.limits.wire_len(),
+            cpu_s: self.limits.encode_s(),
+            joules: None,
+            blocks: Vec::new(),
+        };
+        let best = Schedule::best(self.table, &machine, BEAM);
+        let by_method: Vec<_> = best.blocks.iter().zip(&best.encode_each_s).map(|(b, s)| (b.1, *s)).collect();
+        let best = Row {
+            kind: "schedule",
+            name: "best schedule, T*".into(),
+            seconds: best.seconds,
+            wire_bytes: best.wire_len,
+            cpu_s: best.encode_s,
+            joules: self.watts.and_then(|w| w.joules(&by_method)),
+            blocks: best.blocks,
+        };
+        let setup = PolicySetup { methods: self.methods, ..PolicySetup::new(self.cores, Prior::shipped()) };
+        let fixed = |method: Method| {
+            let spec = PolicySpec::Fixed { method, linked: false };
+            let plan = Plan { block_max: spec.block_max(), decision_ns: 0.0, ..plan.clone() };
+            let run = world::run(self.table, &plan, spec.build(&setup));
+            let is_plain = method == Method::STORE;
+            self.row(
+                if is_plain { "plain" } else { "fixed" },
+                if is_plain { "plain".into() } else { method.to_string() },
+                run,
+            )
+        };
+        let policy = |(spec, file): &(PolicySpec, Option<PolicyData>)| {
+            // The bound is of blocks up to the longest that was measured.
+            let plan = Plan { block_max: spec.block_max().min(CLASSES[CLASSES.len() - 1]), ..plan.clone() };
+            let run = world::run(self.table, &plan, spec.build(&PolicySetup { file: file.as_ref(), ..setup }));
+            self.row("policy", spec.to_string(), run)
+        };
+        Answer {
+            rate,
+            bound,
+            best,
+            fixed: fixed_methods(self.table).into_iter().map(fixed).collect(),
+            policies: self.policies.iter().map(policy).collect(),
+        }
+    }
+
+    fn plan(&self, rate: Rate) -> Plan {
+        let one = Speed::constant(1.0);
+        Plan {
+            len: self.table.len(),
+            cores: self.cores,
+            decoders: self.decoders,
+            link: Speed::constant(rate.0),
+            cpu: one.clone(),
+            receiver: one,
+            block_max: CLASSES[CLASSES.len() - 1],
+            decision_ns: DECISION_NS,
+            seed: SEED,
+            trace: false,
+        }
+    }
+
+    fn row(&self, kind: &'static str, name: String, run: Run) -> Row {
+        // What every block costs beside its codec is work of the same kind as copying.
+        let fixed = (Method::STORE, run.jobs as f64 * ENCODE_FIXED_NS * 1e-9);
+        let encode_s: Vec<_> = run.encode_ns.iter().map(|(m, ns)| (*m, ns * 1e-9)).chain([fixed]).collect();
+        Row {
+            kind,
+            name,
+            seconds: run.seconds,
+            wire_bytes: run.summary.wire_bytes as f64,
+            cpu_s: run.work_s(),
+            joules: self.watts.and_then(|w| w.joules(&encode_s)),
+            blocks: run.sent,
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! The answers as a page with pictures.
+
+use narrows::codec::Method;
+use narrows_plot::{Axis, Colour, Figure, Plot, Strips, page};
+
+use super::judge::{Answer, Row};
+use super::show::{About, Speed, goodput_mbit, headline};
+use crate::args::oracle::Rate;
+
+/// Rates of the sweep: from a radio link to what one core can hardly copy, four in a decade.
+const SWEEP_MBIT: (f64, f64) = (1.0, 25_000.0);
+const SWEEP_STEP: f64 = 1.778_279_41;
+/// `store` in the picture of methods: what the engine takes for copying and checking.
+const STORE_MB_PER_S: f64 = 14_000.0;
+
+/// The rates that the last picture needs.
+pub(crate) fn sweep() -> Vec<Rate> {
+    let rates = std::iter::successors(Some(SWEEP_MBIT.0), |r| Some(r * SWEEP_STEP));
+    rates.take_while(|r| *r <= SWEEP_MBIT.1).map(|mbit| Rate(mbit * 125_000.0)).collect()
+}
+
+pub(crate) fn html(about: &About, tables: &str, speeds: &[Speed], answers: &[Answer], sweep: &[Answer]) -> String {
+    let mut figures = vec![methods(speeds)];
+    figures.extend(answers.iter().map(|a| choices(speeds, a)));
+    figures.push(goodput(about, sweep));
+    page("What is possible on this link", &headline(about), tables, &figures)
+}
+
+fn methods(speeds: &[Speed]) -> Figure {
+    let store = ("store", (STORE_MB_PER_S, 1.0));
+    let shown = speeds.iter().filter(|s| s.encode_mb_per_s.is_finite());
+    let points: Vec<_> =
+        std::iter::once(store).chain(shown.map(|s| (s.method.as_str(), (s.encode_mb_per_s, s.ratio)))).collect();
+    let front = hull(&points.iter().map(|p| p.1).collect::<Vec<_>>());
+    let x = Axis::log("Encoding on one core, MB/s");
+    let mut plot = Plot::new("The methods on this data", x, Axis::log("Ratio, raw bytes / wire bytes")).line(
+        "front: no method is both faster and smaller",
+        Colour::Muted,
+        &front,
+    );
+    for (i, (name, at)) in points.iter().enumerate() {
+        plot = plot.mark(name, colour(i, points.len()), *at);
+    }
+    Figure {
+        svg: plot.svg(),
+        caption: "Each method in blocks of 128 KiB: further right is faster, higher is smaller on the wire. A method below the \
+                  line is no use on this data, on whatever link; which of those on it is best depends on the link and the cores."
+            .into(),
+    }
+}
+
+fn choices(speeds: &[Speed], answer: &Answer) -> Figure {
+    let names: Vec<String> =
+        ["store", "constant"].map(String::from).into_iter().chain(speeds.iter().map(|s| s.method.clone())).collect();
+    let rate = answer.rate.mbit();
+    let mut strips =
+        Strips::new(&format!("The choice over the data at {rate} Mbit/s"), Axis::linear("Position in the data, MB"));
+    for (i, name) in names.iter().enumerate() {
+        let colour = if i == 0 { Colour::Muted } else { colour(i - 1, names.len() - 1) };
+        strips = strips.kind(name, colour);
+    }
+    for row in [&answer.best].into_iter().chain(&answer.policies) {
+        strips = strips.strip(&row.name, &pieces(&row.blocks, &names));
+    }
+    Figure {
+        svg: strips.svg(),
+        caption: "Which method each part of the data was sent with, from the first byte to the last: above, the best schedule \
+                  found by a search that knows everything; below, what was chosen from what could be seen at that moment. From \
+                  yellow to violet methods are slower and smaller; grey is sent as it is."
+            .into(),
+    }
+}
+
+fn pieces(blocks: &[(usize, Method)], names: &[String]) -> Vec<(f64, f64, usize)> {
+    let mut at = 0;
+    let piece = |(raw_len, method): &(usize, Method)| {
+        let from = at;
+        at += raw_len;
+        let name = method.to_string();
+        let kind = names.iter().position(|n| *n == name).unwrap_or(usize::MAX);
+        (from as f64 * 1e-6, at as f64 * 1e-6, kind)
+    };
+    blocks.iter().map(piece).collect()
+}
+
+fn goodput(about: &About, sweep: &[Answer]) -> Figure {
+    let line = |row: &dyn Fn(&Answer) -> &Row| -> Vec<(f64, f64)> {
+        sweep.iter().map(|a| (a.rate.mbit(), goodput_mbit(about, row(a)))).collect()
+    };
+    let mut plot = Plot::new(
+        "Goodput against link rate",
+        Axis::log("Link rate, Mbit/s"),
+        Axis::log("Goodput, Mbit/s of raw bytes"),
+    )
+    .line("lower bound on time", Colour::Limit, &line(&|a| &a.bound))
+    .line("best schedule, T*", Colour::Other(1), &line(&|a| &a.best))
+    .line("best fixed method", Colour::Other(0), &line(&|a| a.best_fixed()))
+    .line("plain", Colour::Muted, &line(&|a| a.plain()));
+    let count = sweep.first().map_or(0, |a| a.policies.len());
+    for i in 0..count {
+        let colour = if i == 0 { Colour::Main } else { Colour::Other(i + 1) };
+        plot = plot.line(&sweep[0].policies[i].name, colour, &line(&|a| &a.policies[i]));
+    }
+    Figure {
+        svg: plot.svg(),
+        caption: "How much data arrives in a second on links from 1 Mbit/s to 25 Gbit/s. On slow links the wire bounds, and what \
+                  is smallest wins; further right the CPU bounds, and fast methods or none do. The best fixed method is chosen \
+                  anew for each link, in hindsight."
+            .into(),
+    }
+}
+
+/// Fast and large first.
+fn colour(i: usize, count: usize) -> Colour {
+    Colour::Scale(i as f64 / (count.max(2) - 1) as f64)
+}
+
+/// The upper right hull of (speed, ratio) over logarithms, from the left.
+fn hull(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
+    let mut sorted: Vec<_> = points.iter().copied().filter(|p| p.0 > 0.0 && p.1 > 0.0).collect();
+    sorted.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1)));
+    let top = sorted.iter().map(|p| p.1).fold(0.0, f64::max);
+    // To the left of the smallest there are only methods that are slower and no better.
+    let begin = sorted.iter().rposition(|p| p.1 == top).unwrap_or(0);
+    let mut hull: Vec<(f64, f64)> = Vec::new();
+    for p in sorted.into_iter().skip(begin) {
+        while let [.., a, b] = hull[..] {
+            let (ab, ap) = ((b.0.ln() - a.0.ln(), b.1.ln() - a.1.ln()), (p.0.ln() - a.0.ln(), p.1.ln() - a.1.ln()));
+            if ab.0 * ap.1 - ab.1 * ap.0 < 0.0 {
+                break;
+            }
+            hull.pop();
+        }
+        hull.push(p);
+    }
+    hull
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hull_leaves_out_what_is_under_it() {
+        let points = [(1.0, 10.0), (0.5, 9.0), (10.0, 5.0), (10.0, 2.0), (20.0, 1.1), (100.0, 3.0), (1000.0, 1.0)];
+        assert_eq!(hull(&points), [(1.0, 10.0), (10.0, 5.0), (100.0, 3.0), (1000.0, 1.0)]);
+        assert!(hull(&[]).is_empty());
+    }
+
+    #[test]
+    fn the_sweep_has_its_ends() {
+        let rates: Vec<f64> = sweep().iter().map(|r| r.mbit()).collect();
+        assert!((rates[0] - 1.0).abs() < 1e-9 && (17_000.0..25_000.0).contains(&rates[rates.len() - 1]), "{rates:?}");
+    }
+}
