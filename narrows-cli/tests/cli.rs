@@ -23,6 +23,12 @@ fn pipe_gives_back_every_kind_of_data_under_every_policy() {
         "fixed:bzip2",
         "fixed:xz",
         "fixed:snappy",
+        "fixed:lzo",
+        "fixed:lzf",
+        "fixed:lzw",
+        "adoc",
+        "datacomp",
+        "stall",
     ] {
         let packed = filter(home.path(), &["pipe", "--policy", policy, "--index"], &data);
         assert_eq!(code(&packed), 0, "{policy}: {}", stderr(&packed));
@@ -228,4 +234,45 @@ fn a_trace_has_a_json_line_for_every_decision() {
     let lines = fs::read_to_string(&trace).unwrap();
     let choices = lines.lines().map(|l| serde_json::from_str::<serde_json::Value>(l).unwrap());
     assert_eq!(choices.filter(|c| c["event"] == "choose").count() as u64, summary["frames"].as_u64().unwrap());
+}
+
+#[test]
+fn a_trace_is_replayed_with_the_same_methods_at_the_same_places() {
+    let (home, folder) = (home(), tempfile::tempdir().unwrap());
+    let (first, again) = (folder.path().join("first"), folder.path().join("again"));
+    let data = [text(1_500_000), random(300_000), text(700_000)].concat();
+    let run = |policy: &str, trace: &std::path::Path| {
+        let packed = filter(home.path(), &["pipe", "--policy", policy, "--trace", trace.to_str().unwrap()], &data);
+        assert_eq!(code(&packed), 0, "{}", stderr(&packed));
+        assert!(filter(home.path(), &["pipe", "-d"], &packed.stdout).stdout == data);
+        let lines = fs::read_to_string(trace).unwrap();
+        let events = lines.lines().map(|l| serde_json::from_str::<serde_json::Value>(l).unwrap());
+        let choices = events.filter(|e| e["event"] == "choose");
+        choices.map(|c| (c["raw_offset"].as_u64().unwrap(), c["method"].to_string())).collect::<Vec<_>>()
+    };
+    let chosen = run("balance", &first);
+    let replayed = run(&format!("replay:{}", first.display()), &again);
+    // Where bytes came later than the first time, a block is cut in two.
+    assert!(chosen.iter().all(|c| replayed.contains(c)), "{chosen:?}, then {replayed:?}");
+    let missing = filter(home.path(), &["pipe", "--policy", "replay:/no/such/file"], b"x");
+    assert_one_line_error(&missing, 1);
+}
+
+#[test]
+fn what_datacomp_learned_is_kept_in_its_table() {
+    let (home, folder) = (home(), tempfile::tempdir().unwrap());
+    let table = folder.path().join("table");
+    let policy = |mode: &str| format!("datacomp:table={}{mode}", table.display());
+    let run = |policy: &str| code(&filter(home.path(), &["pipe", "--policy", policy], &text(900_000)));
+    assert_ne!(run(&policy(",mode=read")), 0, "there is none yet");
+    assert_eq!(run(&policy("")), 0);
+    let first = fs::read(&table).unwrap();
+    assert_eq!(run(&policy("")), 0);
+    let second = fs::read(&table).unwrap();
+    assert!(first.len() == second.len() && first != second);
+    assert_eq!(run(&policy(",mode=read")), 0);
+    assert!(fs::read(&table).unwrap() == second);
+    fs::write(&table, "something else").unwrap();
+    assert_ne!(run(&policy("")), 0);
+    assert_eq!(fs::read(&table).unwrap(), b"something else", "and is left as it was");
 }
