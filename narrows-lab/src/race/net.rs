@@ -5,6 +5,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU16, Ordering};
 
 use anyhow::{Context, Result};
+use narrows_link::{Emulation, Profile, Side};
 
 /// The two ends of a transfer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -13,49 +14,89 @@ pub(crate) enum End {
     Receiver,
 }
 
-/// Plain loopback in the words of `--link`.
-pub(crate) const NONE: &str = "none";
+/// Plain loopback in the words of `--link`; as a profile it would be two hosts and a link without limits.
+pub(crate) const LOOPBACK: &str = "none";
+/// Ports of an emulated host, which nobody else uses: below those that the kernel gives away.
+const PORTS: std::ops::Range<u16> = 20_000..30_000;
 
 pub(crate) enum Net {
     Local,
+    Emulated { link: Box<Emulation>, down: bool, next_port: AtomicU16 },
 }
 
 impl Net {
     /// The sender is the client, unless data goes `down`.
     pub(crate) fn start(profile: &str, down: bool) -> Result<Self> {
-        let _ = down;
-        anyhow::ensure!(profile == NONE, "there is no link '{profile}'");
-        Ok(Self::Local)
+        if profile == LOOPBACK {
+            return Ok(Self::Local);
+        }
+        let profile: Profile = profile.parse().map_err(anyhow::Error::msg)?;
+        let link = Box::new(Emulation::start(&profile).map_err(|e| anyhow::anyhow!("{e}"))?);
+        Ok(Self::Emulated { link, down, next_port: AtomicU16::new(PORTS.start) })
     }
 
     pub(crate) fn check(profile: &str) -> Result<(), String> {
-        if profile == NONE { Ok(()) } else { Err("there is no such link".into()) }
+        profile.parse::<Profile>().map(|_| ()).map_err(|e| e.to_string())
     }
 
     /// What plain could carry in a second, where that is limited.
-    pub(crate) fn bytes_per_s(_profile: &str, _down: bool) -> Option<f64> {
-        None
+    pub(crate) fn bytes_per_s(profile: &str, down: bool) -> Option<f64> {
+        let profile: Profile = profile.parse().ok()?;
+        let way = if down { profile.down } else { profile.up };
+        way.mean_bits_per_s().map(|bits| bits / 8.0)
+    }
+
+    fn side(down: bool, end: End) -> Side {
+        if (end == End::Sender) == down { Side::Server } else { Side::Client }
     }
 
     /// Of the receiver.
     pub(crate) fn address(&self) -> String {
-        "127.0.0.1".into()
+        match self {
+            Self::Local => "127.0.0.1".into(),
+            Self::Emulated { link, down, .. } => link.address(Self::side(*down, End::Receiver)).to_string(),
+        }
     }
 
-    pub(crate) fn command(&self, _end: End, program: &str) -> Command {
-        Command::new(program)
+    pub(crate) fn command(&self, end: End, program: &str) -> Command {
+        match self {
+            Self::Local => Command::new(program),
+            Self::Emulated { link, down, .. } => link.command(Self::side(*down, end), program),
+        }
     }
 
     /// Nobody listens there yet. A new one every time: the last one may still wait for stray packets.
     pub(crate) fn free_port(&self) -> Result<u16> {
-        static NEXT: AtomicU16 = AtomicU16::new(0);
         match self {
             Self::Local => {
                 let listener = TcpListener::bind("127.0.0.1:0").context("no port is free")?;
                 Ok(listener.local_addr()?.port())
             }
-            #[allow(unreachable_patterns)]
-            _ => Ok(20_000 + NEXT.fetch_add(1, Ordering::Relaxed) % 10_000),
+            Self::Emulated { next_port, .. } => {
+                Ok(PORTS.start + next_port.fetch_add(1, Ordering::Relaxed) % (PORTS.end - PORTS.start))
+            }
+        }
+    }
+
+    /// Bytes that the link has delivered towards the receiver.
+    pub(crate) fn delivered_bytes(&self) -> Option<u64> {
+        match self {
+            Self::Local => None,
+            Self::Emulated { link, down, .. } => {
+                let counters = link.counters();
+                Some(if *down { counters.down.bytes } else { counters.up.bytes })
+            }
+        }
+    }
+
+    /// Packets that the emulator itself could not pass on: a measurement in which there are any is void.
+    pub(crate) fn spoilt(&self) -> u64 {
+        match self {
+            Self::Local => 0,
+            Self::Emulated { link, .. } => {
+                let counters = link.counters();
+                counters.up.device_dropped + counters.down.device_dropped
+            }
         }
     }
 }

@@ -49,6 +49,8 @@ pub(crate) struct Track {
 
 pub(crate) struct Lap {
     pub(crate) seconds: f64,
+    /// What the link delivered, headers of packets and all; up to 100 ms of it may be missing.
+    pub(crate) wire_bytes: Option<u64>,
 }
 
 impl Track {
@@ -94,7 +96,12 @@ impl Track {
             }
         };
         clean();
+        let (spoilt, before) = (self.net.spoilt(), self.net.delivered_bytes());
         let lap = self.run(tool, load, &out, limit);
+        let lap = lap.map(|seconds| {
+            let delivered = self.net.delivered_bytes().zip(before).map(|(after, before)| after - before);
+            Lap { seconds, wire_bytes: delivered }
+        });
         let lap = lap.and_then(|lap| {
             let bytes = fs::read(&out).with_context(|| format!("{} stored nothing", tool.name))?;
             ensure!(
@@ -104,13 +111,14 @@ impl Track {
                 bytes.len(),
                 load.len
             );
+            ensure!(self.net.spoilt() == spoilt, "the emulated link could not keep up; the run is void");
             Ok(lap)
         });
         clean();
         lap
     }
 
-    fn run(&self, tool: &Tool, load: &Load, out: &Path, limit: Duration) -> Result<Lap> {
+    fn run(&self, tool: &Tool, load: &Load, out: &Path, limit: Duration) -> Result<f64> {
         let port = self.net.free_port()?;
         let (sender, finished) = mpsc::channel();
         let mut running = Running { pids: Vec::new() };
@@ -145,7 +153,7 @@ impl Track {
                 }
             }
         }
-        Ok(Lap { seconds: (last - begun).as_secs_f64() })
+        Ok((last - begun).as_secs_f64())
     }
 
     fn spawn(&self, end: End, line: &str, load: &Load, out: &Path, port: u16, limit: Duration) -> Result<Child> {

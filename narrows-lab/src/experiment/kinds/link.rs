@@ -119,6 +119,9 @@ impl Lab for LinkLab<'_> {
             track.lap(&tool, load, limit)?
         };
         let raw = load.len as f64;
-        Ok(Values::of(&[("seconds", lap.seconds), ("goodput_mbit_per_s", raw * 8e-6 / lap.seconds), ("bytes", raw)]))
+        let mut values =
+            vec![("seconds", lap.seconds), ("goodput_mbit_per_s", raw * 8e-6 / lap.seconds), ("bytes", raw)];
+        values.extend(lap.wire_bytes.map(|wire| ("wire_bytes", wire as f64)));
+        Ok(Values::of(&values))
     }
 }
