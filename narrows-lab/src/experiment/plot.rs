@@ -6,7 +6,7 @@ use super::summary::short;
 
 const WIDTH: f64 = 760.0;
 const HEIGHT: f64 = 360.0;
-const LEFT: f64 = 64.0;
+const LEFT: f64 = 76.0;
 const RIGHT: f64 = 16.0;
 const TOP: f64 = 40.0;
 const BOTTOM: f64 = 52.0;
@@ -91,7 +91,7 @@ fn begin(frame: &Frame<'_>, legend_rows: usize) -> String {
          font-size=\"12\" role=\"img\">\n<title>{0}</title>\n<rect width=\"{WIDTH}\" height=\"{height}\" fill=\"#fff\"/>\n\
          <text x=\"{LEFT}\" y=\"20\" font-size=\"14\" fill=\"#222\">{0}</text>\n\
          <text x=\"{1}\" y=\"{2}\" text-anchor=\"middle\" fill=\"#333\">{3}</text>\n\
-         <text transform=\"translate(14 {4}) rotate(-90)\" text-anchor=\"middle\" fill=\"#333\">{5}</text>\n",
+         <text transform=\"translate(12 {4}) rotate(-90)\" text-anchor=\"middle\" fill=\"#333\">{5}</text>\n",
         escape(frame.title),
         (LEFT + WIDTH - RIGHT) / 2.0,
         HEIGHT - 8.0,
@@ -104,7 +104,7 @@ fn begin(frame: &Frame<'_>, legend_rows: usize) -> String {
 fn text(svg: &mut String, (x, y): (f64, f64), anchor: &str, words: &str) {
     let _ = writeln!(
         svg,
-        "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\" fill=\"#555\" font-size=\"11\">{}</text>",
+        "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\" fill=\"#333\" font-size=\"11\">{}</text>",
         escape(words)
     );
 }
@@ -236,7 +236,7 @@ pub(crate) fn bars(frame: &Frame<'_>, groups: &[String], series: &[Series]) -> S
     svg + "</svg>\n"
 }
 
-/// Colours from blue (low) over white (`middle`) to red (high); each field says its number where there is room.
+/// The least and the greatest stay light enough for dark text. Colours from blue (low) over white (`middle`) to red (high); each field says its number where there is room.
 pub(crate) fn heat(
     frame: &Frame<'_>,
     columns: &[String],
@@ -260,7 +260,7 @@ pub(crate) fn heat(
             } else {
                 (value - middle) / (middle - low).max(1e-9)
             };
-            let fade = (255.0 * (1.0 - 0.75 * share.abs())) as u8;
+            let fade = (255.0 * (1.0 - 0.55 * share.abs())) as u8;
             let colour = if share >= 0.0 { (255, fade, fade) } else { (fade, fade, 255) };
             let x = LEFT + width * c as f64;
             let _ = writeln!(
