@@ -1,13 +1,17 @@
 //! `narrows-lab link`: a command between two emulated hosts, and the link's check of itself.
 
+use std::io::Read;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use crate::Usage;
-use anyhow::{Context, Result, bail};
+use crate::report::About;
+use anyhow::{Context, Result, bail, ensure};
+use narrows_link::check::{Finding, free_cores_for};
 use narrows_link::{Backend, Counters, Emulation, Profile, Side, end_group, leave_terminal_signals_to_children};
+use serde_json::{Value, json};
 
 /// Run a command across an emulated link
 ///
@@ -59,6 +63,25 @@ pub(crate) struct Args {
 enum Action {
     /// Print the named links
     Profiles,
+    /// Measure whether links have the rate, delay and loss that they were told
+    ///
+    /// By probes of its own, and by iperf3 where that is installed. Each figure is the median of some rounds; the status
+    /// is 1 if one misses its bounds. A gigabit needs two free cores: what was free is said with each figure.
+    #[command(verbatim_doc_comment)]
+    Check(CheckArgs),
+}
+
+#[derive(clap::Args)]
+struct CheckArgs {
+    /// What carries packets: auto, tun, packet
+    #[arg(long, default_value = "auto")]
+    backend: Backend,
+    /// Rounds of every measurement
+    #[arg(long, default_value_t = 3)]
+    rounds: usize,
+    /// Print all figures as JSON
+    #[arg(long)]
+    json: bool,
 }
 
 /// What a server gets to end by itself.
@@ -74,6 +97,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             }
             Ok(())
         }
+        Some(Action::Check(args)) => check(args),
         None => between(args),
     }
 }
@@ -146,4 +170,98 @@ fn line(c: &Counters) -> String {
         "{} packets, {} bytes; dropped: {} by the queue, {} by loss, {} by devices",
         c.packets, c.bytes, c.queue_dropped, c.lost, c.device_dropped
     )
+}
+
+fn check(args: &CheckArgs) -> Result<()> {
+    if !(1..=100).contains(&args.rounds) {
+        return Err(Usage(format!("--rounds {} is impossible: from 1 to 100", args.rounds)).into());
+    }
+    if args.backend == Backend::Kernel {
+        return Err(Usage("only this program's own links are checked: auto, tun or packet".into()).into());
+    }
+    let probe = Emulation::start_with(&"none".parse()?, args.backend)?;
+    let (backend, rootless) = (probe.backend(), probe.is_rootless());
+    drop(probe);
+    let tell = |f: &Finding| {
+        let verdict = match (f.passes(), f.lacked_cores()) {
+            (true, _) => "ok  ",
+            (false, false) => "MISS",
+            (false, true) => "MISS (fewer than 2 cores were free)",
+        };
+        eprintln!("{verdict} {}: {:.3} {} ({:.3} to {:.3})", f.what, f.median(), f.unit, f.low, f.high);
+    };
+    let mut findings = narrows_link::check::run(backend, args.rounds, tell)?;
+    let iperf3 = Command::new("iperf3").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+    if iperf3.is_ok_and(|s| s.success()) {
+        for mbit in [10, 100, 1000] {
+            findings.push(iperf(backend, args.rounds, mbit)?);
+            tell(&findings[findings.len() - 1]);
+        }
+    } else {
+        eprintln!("iperf3 is not installed: own probes only");
+    }
+    let missed = findings.iter().filter(|f| !f.passes()).count();
+    if args.json {
+        let rows: Vec<Value> = findings.iter().map(row).collect();
+        let (backend, missed) = (backend.to_string(), missed);
+        let text = json!({ "about": About::new().json(), "backend": backend, "rootless": rootless, "missed": missed, "findings": rows });
+        println!("{}", serde_json::to_string_pretty(&text)?);
+    }
+    ensure!(missed == 0, "{missed} of {} figures missed their bounds", findings.len());
+    Ok(())
+}
+
+fn row(f: &Finding) -> Value {
+    let round = |values: &[f64]| values.iter().map(|v| (v * 1e4).round() / 1e4).collect::<Vec<_>>();
+    json!({
+        "what": f.what, "unit": f.unit, "low": f.low, "high": f.high, "median": f.median(), "passes": f.passes(),
+        "samples": round(&f.samples), "free_cores": round(&f.free_cores),
+    })
+}
+
+/// The rate that iperf3 sees by UDP, headers added: more is offered than the link carries.
+fn iperf(backend: Backend, rounds: usize, mbit: u32) -> Result<Finding> {
+    /// A second of what it takes to begin and to end.
+    const PATIENCE: Duration = Duration::from_secs(30);
+    let rate = f64::from(mbit);
+    let mut finding = Finding::new(format!("iperf3 by UDP at {mbit} Mbit/s"), "Mbit/s", rate * 0.98, rate * 1.02);
+    let link = Emulation::start_with(&format!("rate={mbit}mbit,delay=1ms,queue=100ms").parse()?, backend)?;
+    for _ in 0..rounds {
+        let free = free_cores_for(mbit);
+        let mut server = link.command(Side::Server, "iperf3");
+        server
+            .args(["-s", "-1", "-J"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .process_group(0);
+        let mut server = server.spawn().context("cannot run iperf3")?;
+        std::thread::sleep(Duration::from_millis(300));
+        let offered = format!("{}M", rate * 1.1);
+        let mut client = link.command(Side::Client, "iperf3");
+        let address = link.address(Side::Server).to_string();
+        client.args(["-u", "-b", &offered, "-l", "1472", "-t", "2", "-c", &address]);
+        let client = client.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
+        let begun = std::time::Instant::now();
+        let mut text = Vec::new();
+        if client.is_ok_and(|s| s.success()) {
+            if let Some(stdout) = &mut server.stdout {
+                stdout.read_to_end(&mut text)?;
+            }
+        }
+        while server.try_wait()?.is_none() && begun.elapsed() < PATIENCE && !text.is_empty() {
+            std::thread::sleep(LOOK_EVERY);
+        }
+        end_group(&mut server, Duration::ZERO);
+        let report: Value = serde_json::from_slice(&text).unwrap_or_default();
+        finding.add(received(&report).unwrap_or(0.0) * 1500.0 / 1472.0, free);
+    }
+    Ok(finding)
+}
+
+/// Mbit/s of the server's whole intervals: the first and the last hold the beginning and the end.
+fn received(report: &Value) -> Option<f64> {
+    let intervals = report["intervals"].as_array()?;
+    let rates: Vec<f64> = intervals.iter().filter_map(|i| i["sum"]["bits_per_second"].as_f64()).collect();
+    rates.get(1).map(|bits| bits / 1e6)
 }

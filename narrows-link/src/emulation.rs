@@ -97,7 +97,7 @@ impl Emulation {
                 other => other,
             };
         }
-        let order = Order { backend, mtu: profile.mtu, congestion: profile.congestion.clone() };
+        let order = Order { backend, mtu: profile.mtu };
         let (keeper, made) = Keeper::start(&order)?;
         let system = |e| Error::System(format!("cannot start the link: {e}"));
         let mut emulation = Self {
@@ -110,6 +110,9 @@ impl Emulation {
             pumps: Vec::new(),
             keeper,
         };
+        if let Some(name) = &profile.congestion {
+            kernel::set_congestion(&emulation, name)?;
+        }
         let Some(devices) = made.devices else {
             kernel::shape(&emulation, profile)?;
             return Ok(emulation);

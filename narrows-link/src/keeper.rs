@@ -14,6 +14,8 @@ use crate::{Backend, Error};
 
 pub(crate) const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 pub(crate) const SERVER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
+/// Both addresses and the mask, as `ip` writes them.
+pub(crate) const NETWORK: &str = "10.77.0.0/30";
 const MASK: Ipv4Addr = Ipv4Addr::new(255, 255, 255, 252);
 /// The device at either side.
 pub(crate) const DEVICE: &str = "link0";
@@ -32,7 +34,6 @@ const END_PATIENCE: Duration = Duration::from_secs(10);
 pub(crate) struct Order {
     pub(crate) backend: Backend,
     pub(crate) mtu: u32,
-    pub(crate) congestion: Option<String>,
 }
 
 /// What failed, as one byte on the wire.
@@ -47,11 +48,10 @@ enum Stage {
     Pair,
     PacketSocket,
     Configure,
-    Congestion,
     Probe,
 }
 
-const STAGES: [Stage; 10] = [
+const STAGES: [Stage; 9] = [
     Stage::Done,
     Stage::UserNamespace,
     Stage::Maps,
@@ -60,7 +60,6 @@ const STAGES: [Stage; 10] = [
     Stage::Pair,
     Stage::PacketSocket,
     Stage::Configure,
-    Stage::Congestion,
     Stage::Probe,
 ];
 
@@ -98,7 +97,7 @@ impl Keeper {
         let stage = STAGES.get(usize::from(answer[0])).copied().unwrap_or(Stage::Configure);
         if stage != Stage::Done {
             let code = i32::from_ne_bytes([answer[4], answer[5], answer[6], answer[7]]);
-            return Err(explain(stage, &io::Error::from_raw_os_error(code), answer[1] != 0, order));
+            return Err(explain(stage, &io::Error::from_raw_os_error(code), answer[1] != 0));
         }
         let rootless = answer[1] != 0;
         let mut fds = fds.into_iter();
@@ -130,7 +129,7 @@ impl Drop for Keeper {
     }
 }
 
-fn explain(stage: Stage, e: &io::Error, rootless: bool, order: &Order) -> Error {
+fn explain(stage: Stage, e: &io::Error, rootless: bool) -> Error {
     let who = if rootless { "in a user namespace of its own" } else { "as root" };
     Error::Missing(match stage {
         Stage::UserNamespace => format!(
@@ -146,10 +145,6 @@ fn explain(stage: Stage, e: &io::Error, rootless: bool, order: &Order) -> Error 
         Stage::Tun => format!("cannot make a TUN device {who}: {e}; try --backend packet"),
         Stage::Pair => format!("cannot make a pair of veth devices {who}: {e}; does this kernel have veth?"),
         Stage::PacketSocket => format!("cannot open a packet socket {who}: {e}; does this kernel have AF_PACKET?"),
-        Stage::Congestion => format!(
-            "cannot set the congestion control '{}': {e}; /proc/sys/net/ipv4/tcp_allowed_congestion_control lists what there is",
-            order.congestion.as_deref().unwrap_or_default()
-        ),
         Stage::NetworkNamespace | Stage::Done | Stage::Configure | Stage::Probe => {
             format!("cannot set up the namespaces {who} ({stage:?}): {e}")
         }
@@ -274,9 +269,6 @@ fn configure(order: &Order, side: BorrowedFd<'_>, address: Ipv4Addr) -> Staged<(
     let _ = device.set_queue_len(DEVICE_QUEUE);
     device.up(false).at(Stage::Configure)?;
     device.set_address(address, MASK).at(Stage::Configure)?;
-    if let Some(congestion) = &order.congestion {
-        sys::write_file(c"/proc/sys/net/ipv4/tcp_congestion_control", congestion.as_bytes()).at(Stage::Congestion)?;
-    }
     let probe = UdpSocket::bind((address, 0)).at(Stage::Probe)?;
     Ok((probe.into(), tun))
 }

@@ -1,9 +1,10 @@
-//! The same links by the kernel's own means, where it has them: tbf for the rate, netem for everything else.
+//! What the kernel does, set by `ip` and `tc`: congestion control, and the same links by its own means, where it has
+//! them: tbf for the rate, netem for everything else.
 
 use std::process::Stdio;
 use std::time::Duration;
 
-use crate::keeper::DEVICE;
+use crate::keeper::{DEVICE, NETWORK};
 use crate::profile::{Direction, Profile};
 use crate::{Emulation, Error, Side};
 
@@ -76,9 +77,29 @@ fn add_netem(emulation: &Emulation, side: Side, netem: &[String]) -> Result<(), 
     })
 }
 
+/// The congestion control of all connections across the link. A namespace of its own may not choose its default, but
+/// may have one for a route.
+pub(crate) fn set_congestion(emulation: &Emulation, name: &str) -> Result<(), Error> {
+    for side in [Side::Client, Side::Server] {
+        let address = emulation.address(side).to_string();
+        let args = ["route", "change", NETWORK, "dev", DEVICE, "src", &address, "congctl", name];
+        call(emulation, side, "ip", &args).map_err(|why| {
+            Error::Missing(format!(
+                "cannot set the congestion control '{name}': {why}; \
+                 /proc/sys/net/ipv4/tcp_available_congestion_control lists what there is"
+            ))
+        })?;
+    }
+    Ok(())
+}
+
 fn tc(emulation: &Emulation, side: Side, args: &[&str]) -> Result<(), String> {
-    let mut command = emulation.command_with(side, "tc", true);
-    let output = command.args(args).stdin(Stdio::null()).output().map_err(|e| format!("cannot run tc: {e}"))?;
+    call(emulation, side, "tc", args)
+}
+
+fn call(emulation: &Emulation, side: Side, program: &str, args: &[&str]) -> Result<(), String> {
+    let mut command = emulation.command_with(side, program, true);
+    let output = command.args(args).stdin(Stdio::null()).output().map_err(|e| format!("cannot run {program}: {e}"))?;
     if output.status.success() {
         return Ok(());
     }

@@ -9,6 +9,7 @@
 //! [`Profile`] says what the link is like, [`Emulation`] runs it. The shaping (`shaper.rs`, `loss.rs`, `trace.rs`) knows
 //! neither I/O nor clock.
 
+pub mod check;
 mod emulation;
 mod keeper;
 mod kernel;

@@ -84,6 +84,7 @@ struct Packet {
 impl Pump {
     pub(crate) fn run(self, plan: Plan, seed: u64) {
         sys::wake_exactly();
+        sys::go_first();
         let header = if self.frames { ETHERNET_HEADER } else { 0 };
         let start = Instant::now();
         let now = || start.elapsed().as_nanos() as u64;

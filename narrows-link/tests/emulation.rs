@@ -107,6 +107,16 @@ fn commands_run_at_their_sides_and_reach_each_other() {
 }
 
 #[test]
+fn a_congestion_control_that_is_not_there_is_named() {
+    if start("none", Backend::Auto).is_none() {
+        return;
+    }
+    let profile: Profile = "none,congestion=nosuch".parse().unwrap();
+    let error = Emulation::start(&profile).map(drop).unwrap_err().to_string();
+    assert!(error.contains("cannot set the congestion control 'nosuch'"), "{error}");
+}
+
+#[test]
 fn nothing_is_left_of_commands_when_the_link_is_dropped() {
     let Some(link) = start("none", Backend::Auto) else { return };
     let mut child = link.command(Side::Client, "sh");
