@@ -14,8 +14,10 @@ const PAYLOAD: usize = 1472;
 const PACKET_BITS: f64 = 12_000.0;
 /// What is offered to a link whose rate is measured, as a multiple of that rate.
 const OFFERED: f64 = 1.15;
-/// A sender that was held up makes good so much at once: less than any queue holds.
-const CATCH_UP: u64 = 64;
+/// A sender that was held up makes good what it would have sent in this time, and so many packets at least: half of
+/// what the queues of the measured links hold.
+const CATCH_UP: Duration = Duration::from_millis(50);
+const CATCH_UP_PACKETS: u64 = 64;
 const SENDER_TURN: Duration = Duration::from_micros(200);
 /// Silence after which nothing more is expected.
 const SILENCE: Duration = Duration::from_millis(400);
@@ -202,11 +204,12 @@ fn flood(link: &Emulation, side: Side, payload: usize, per_s: f64, count: u64) -
         let begun = Instant::now();
         sys::wake_exactly();
         let mut given_up = 0;
+        let catch_up = CATCH_UP_PACKETS.max((per_s * CATCH_UP.as_secs_f64()) as u64);
         while (departures.len() as u64) < count {
             let owed = (begun.elapsed().as_secs_f64() * per_s) as u64 + 1 - given_up;
             let sent = departures.len() as u64;
-            given_up += owed.saturating_sub(sent + CATCH_UP);
-            for number in sent..owed.min(sent + CATCH_UP).min(count) {
+            given_up += owed.saturating_sub(sent + catch_up);
+            for number in sent..owed.min(sent + catch_up).min(count) {
                 packet[..8].copy_from_slice(&number.to_be_bytes());
                 departures.push(Instant::now());
                 // A full device loses it, as a network does.

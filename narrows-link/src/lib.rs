@@ -14,6 +14,7 @@ mod emulation;
 mod keeper;
 mod kernel;
 mod loss;
+mod netlink;
 mod process;
 mod profile;
 mod pump;

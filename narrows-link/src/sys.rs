@@ -16,6 +16,8 @@ use std::time::Duration;
 
 use libc::{c_int, c_short};
 
+use crate::netlink::Message;
+
 fn check(answer: c_int) -> Result<c_int> {
     if answer < 0 { Err(Error::last_os_error()) } else { Ok(answer) }
 }
@@ -282,26 +284,11 @@ pub(crate) fn packet_drops(socket: BorrowedFd<'_>) -> u64 {
 
 /// A pair of devices, `name` here and `peer_name` in the namespace `peer`.
 pub(crate) fn make_pair(name: &str, peer_name: &str, peer: BorrowedFd<'_>) -> Result<()> {
-    const VETH_INFO_PEER: u16 = 1;
-    let mut message = Message::new();
-    let header = message.begin_header(libc::RTM_NEWLINK, libc::NLM_F_CREATE | libc::NLM_F_EXCL | libc::NLM_F_ACK);
-    message.interface_info();
-    message.attribute(libc::IFLA_IFNAME, name.as_bytes());
-    let info = message.begin(libc::IFLA_LINKINFO);
-    message.attribute(libc::IFLA_INFO_KIND, b"veth");
-    let data = message.begin(libc::IFLA_INFO_DATA);
-    let other = message.begin(VETH_INFO_PEER);
-    message.interface_info();
-    message.attribute(libc::IFLA_IFNAME, peer_name.as_bytes());
-    message.attribute(libc::IFLA_NET_NS_FD, &peer.as_raw_fd().to_ne_bytes());
-    for start in [other, data, info] {
-        message.end(start);
-    }
-    message.end_header(header);
+    let message = Message::new_pair(name, peer_name, peer.as_raw_fd());
     // SAFETY: integers only.
     let socket =
         owned(unsafe { libc::socket(libc::AF_NETLINK, libc::SOCK_RAW | libc::SOCK_CLOEXEC, libc::NETLINK_ROUTE) })?;
-    let bytes = &message.bytes[..message.len];
+    let bytes = message.as_bytes();
     // SAFETY: the bytes live through the call; an unconnected netlink socket sends to the kernel.
     check(unsafe { libc::send(socket.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), 0) } as c_int)?;
     // The answer is a header and an error number, then our message again.
@@ -313,63 +300,6 @@ pub(crate) fn make_pair(name: &str, peer_name: &str, peer: BorrowedFd<'_>) -> Re
         _ if got < 20 => Err(Error::from_raw_os_error(libc::EIO)),
         0 => Ok(()),
         error => Err(Error::from_raw_os_error(-error)),
-    }
-}
-
-/// A message of rtnetlink: attributes within attributes, each with its length before it.
-struct Message {
-    bytes: [u8; 256],
-    len: usize,
-}
-
-impl Message {
-    const fn new() -> Self {
-        Self { bytes: [0; 256], len: 0 }
-    }
-
-    fn put(&mut self, bytes: &[u8]) {
-        self.bytes[self.len..self.len + bytes.len()].copy_from_slice(bytes);
-        self.len = (self.len + bytes.len()).next_multiple_of(4);
-    }
-
-    fn begin_header(&mut self, kind: u16, flags: c_int) -> usize {
-        let start = self.len;
-        self.put(&[0; 4]);
-        self.put(&kind.to_ne_bytes());
-        self.len -= 2;
-        self.put(&((flags | libc::NLM_F_REQUEST) as u16).to_ne_bytes());
-        self.len = start + 16;
-        start
-    }
-
-    fn end_header(&mut self, start: usize) {
-        let len = (self.len - start) as u32;
-        self.bytes[start..start + 4].copy_from_slice(&len.to_ne_bytes());
-    }
-
-    /// An `ifinfomsg` that asks for nothing.
-    fn interface_info(&mut self) {
-        self.put(&[0; 16]);
-    }
-
-    fn begin(&mut self, kind: u16) -> usize {
-        let start = self.len;
-        self.bytes[start + 2..start + 4].copy_from_slice(&kind.to_ne_bytes());
-        self.len += 4;
-        start
-    }
-
-    fn end(&mut self, start: usize) {
-        let len = (self.len - start) as u16;
-        self.bytes[start..start + 2].copy_from_slice(&len.to_ne_bytes());
-    }
-
-    fn attribute(&mut self, kind: u16, value: &[u8]) {
-        let start = self.begin(kind);
-        self.put(value);
-        // The length does not count the padding.
-        let len = (4 + value.len()) as u16;
-        self.bytes[start..start + 2].copy_from_slice(&len.to_ne_bytes());
     }
 }
 
