@@ -244,10 +244,8 @@ fn iperf(backend: Backend, rounds: usize, mbit: u32) -> Result<Finding> {
         let client = client.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
         let begun = std::time::Instant::now();
         let mut text = Vec::new();
-        if client.is_ok_and(|s| s.success()) {
-            if let Some(stdout) = &mut server.stdout {
-                stdout.read_to_end(&mut text)?;
-            }
+        if let Some(stdout) = server.stdout.as_mut().filter(|_| client.is_ok_and(|s| s.success())) {
+            stdout.read_to_end(&mut text)?;
         }
         while server.try_wait()?.is_none() && begun.elapsed() < PATIENCE && !text.is_empty() {
             std::thread::sleep(LOOK_EVERY);

@@ -14,7 +14,7 @@ impl Message {
     /// Asks for a pair of veth devices: `name` here, `peer_name` in the namespace of the descriptor `peer`.
     pub(crate) fn new_pair(name: &str, peer_name: &str, peer: RawFd) -> Self {
         const VETH_INFO_PEER: u16 = 1;
-        let mut message = Message::new();
+        let mut message = Self::new();
         let header = message.begin_header(libc::RTM_NEWLINK, libc::NLM_F_CREATE | libc::NLM_F_EXCL | libc::NLM_F_ACK);
         message.interface_info();
         message.attribute(libc::IFLA_IFNAME, name.as_bytes());
