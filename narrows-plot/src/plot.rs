@@ -120,7 +120,7 @@ impl Plot {
             );
             let (rect, from, anchor) = free_place(*at, svg::width(name), &taken, (LEFT, top, right, bottom));
             taken.push(rect);
-            svg::text(&mut out, from, anchor, "np-ink", name);
+            svg::text(&mut out, from, anchor, "np-ink np-name", name);
         }
         out + "</svg>\n"
     }
@@ -159,7 +159,8 @@ fn free_place(
 ) -> (Rect, (f64, f64), &'static str) {
     let beside = [(8.0, 4.0, "start"), (-8.0, 4.0, "end"), (0.0, -9.0, "middle"), (0.0, 18.0, "middle")];
     let apart = [(9.0, -8.0, "start"), (9.0, 16.0, "start"), (-9.0, -8.0, "end"), (-9.0, 16.0, "end")];
-    let placed = beside.into_iter().chain(apart).map(|(dx, dy, anchor)| {
+    let far = [(0.0, -24.0, "middle"), (0.0, 33.0, "middle"), (14.0, -22.0, "start"), (14.0, 31.0, "start")];
+    let placed = beside.into_iter().chain(apart).chain(far).map(|(dx, dy, anchor)| {
         let (x, y) = (at.0 + dx, at.1 + dy);
         let left = match anchor {
             "start" => x,
@@ -169,7 +170,7 @@ fn free_place(
         (Rect { x: (left, left + width), y: (y - FONT + 2.0, y + 3.0) }, (x, y), anchor)
     });
     let cost = |r: &Rect| taken.iter().map(|t| r.overlap(t)).sum::<f64>() + 1000.0 * r.outside(frame);
-    placed.min_by(|a, b| cost(&a.0).total_cmp(&cost(&b.0))).expect("there are eight places")
+    placed.min_by(|a, b| cost(&a.0).total_cmp(&cost(&b.0))).expect("there are a dozen places")
 }
 
 #[cfg(test)]

@@ -11,9 +11,9 @@ pub(crate) const FONT: f64 = 13.0;
 const LEGEND_ROW: f64 = 19.0;
 /// Rules are by class, so that one media query serves the dark; the names are the same in every picture of a page.
 const STYLE: &str = "<style>.np-back{fill:#fff}.np-ink{fill:#222}.np-soft{fill:#5d6269}.np-grid{stroke:#e3e5e8}\
-                     .np-axis{stroke:#8a8f96}.np-halo{stroke:#fff}@media (prefers-color-scheme:dark){.np-back{fill:#16191d}\
+                     .np-axis{stroke:#8a8f96}.np-halo{stroke:#fff}.np-name{stroke:#fff;stroke-width:3px;paint-order:stroke}@media (prefers-color-scheme:dark){.np-back{fill:#16191d}\
                      .np-ink{fill:#e8eaed}.np-soft{fill:#a9afb7}.np-grid{stroke:#30353b}.np-axis{stroke:#8a8f96}\
-                     .np-halo{stroke:#16191d}}</style>";
+                     .np-halo,.np-name{stroke:#16191d}}</style>";
 
 /// The head of a picture, with its title.
 pub(crate) fn open(title: &str, height: f64) -> String {
