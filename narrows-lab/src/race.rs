@@ -18,6 +18,7 @@ use tools::Tool;
 use track::{Load, Track};
 
 pub(crate) mod net;
+pub(crate) mod scratch;
 pub(crate) mod servers;
 pub(crate) mod tools;
 pub(crate) mod track;
@@ -87,7 +88,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             tools.push(tool.clone());
         }
     }
-    let folder = tempfile::Builder::new().prefix("narrows-race-").tempdir().context("cannot make a folder")?;
+    let folder = scratch::folder()?;
     let (mut cells, mut skipped) = (Vec::new(), BTreeMap::new());
     for link in &args.link {
         let mut track = Track::new(link, args.down, stop.clone())?;

@@ -1,7 +1,8 @@
 //! Where programs race: this host's loopback device, or two hosts with an emulated link between them.
 
 use std::net::TcpListener;
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU16, Ordering};
 
 use anyhow::{Context, Result};
@@ -60,7 +61,7 @@ impl Net {
 
     pub(crate) fn command(&self, end: End, program: &str) -> Command {
         match self {
-            Self::Local => Command::new(program),
+            Self::Local => local(program),
             Self::Emulated { link, down, .. } => link.command(Self::side(*down, end), program),
         }
     }
@@ -99,4 +100,16 @@ impl Net {
             }
         }
     }
+}
+
+/// Ends with the thread that starts it, as a process in an emulated host does, where `setpriv` can see to that.
+fn local(program: &str) -> Command {
+    static CAN: OnceLock<bool> = OnceLock::new();
+    let with = |program: &str| {
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "TERM", program]);
+        command
+    };
+    let can = || with("true").stdin(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|s| s.success());
+    if *CAN.get_or_init(can) { with(program) } else { Command::new(program) }
 }

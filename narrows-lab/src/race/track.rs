@@ -13,6 +13,7 @@ use tempfile::TempDir;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::net::{End, Net};
+use super::scratch;
 use super::servers::{Server, Sshd};
 use super::tools::{self, Tool};
 
@@ -59,7 +60,7 @@ impl Track {
         for program in ["sh", "timeout"] {
             ensure!(tools::find(program).is_some(), "PATH has no '{program}'; programs cannot be run without it");
         }
-        let folder = tempfile::Builder::new().prefix("narrows-race-").tempdir().context("cannot make a folder")?;
+        let folder = scratch::folder()?;
         let narrows = std::env::current_exe().map(|p| p.with_file_name("narrows")).unwrap_or_default();
         ensure!(narrows.is_file(), "{} is missing; build all with cargo build --release", narrows.display());
         let narrows = narrows.to_string_lossy().into_owned();

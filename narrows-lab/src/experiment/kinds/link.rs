@@ -14,6 +14,7 @@ use super::checks::{self, Hogs};
 use super::{Axis, Kind, Lab, Setting, Surroundings};
 use crate::pools;
 use crate::race::net::Net;
+use crate::race::scratch;
 use crate::race::tools::Tool;
 use crate::race::track::{Load, Track};
 use crate::units::parse_len;
@@ -63,14 +64,14 @@ impl Kind for Link {
 
     fn open<'a>(&self, plan: &'a Plan, surroundings: &'a Surroundings) -> Result<Box<dyn Lab + 'a>> {
         surroundings.corpus()?;
-        let folder = tempfile::Builder::new().prefix("narrows-lab-").tempdir().context("cannot make a folder")?;
+        let folder = scratch::folder()?;
         Ok(Box::new(LinkLab { plan, surroundings, folder, tracks: Mutex::default(), loads: Mutex::default() }))
     }
 
     fn estimate_s(&self, plan: &Plan, cell: &Cell) -> f64 {
         let rate = Net::bytes_per_s(cell.get("link"), plan.setting("way") == "down").unwrap_or(1e9);
-        // A program starts, ssh logs in, a slow method takes as long as the link.
-        0.3 + bytes(plan, cell.get("link")) as f64 / rate
+        // A program starts or ssh logs in, and most tools send less than plain does.
+        0.3 + 0.6 * bytes(plan, cell.get("link")) as f64 / rate
     }
 }
 
