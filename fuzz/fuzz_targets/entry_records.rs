@@ -54,7 +54,7 @@ fn without_text(answer: &Answer) -> Answer {
         | Answer::NotStored { text, .. }
         | Answer::Lost { text }
         | Answer::Removed { text, .. } => text.clear(),
-        Answer::Files { .. } | Answer::Whole { .. } | Answer::Again { .. } | Answer::Chunks { .. } => {}
+        Answer::Files { .. } | Answer::Whole { .. } | Answer::Again { .. } | Answer::Repeated { .. } | Answer::Chunks { .. } => {}
     }
     answer
 }

@@ -388,7 +388,7 @@ fn what_repeats_more_than_there_is_is_asked_for_again_or_not_stored() {
     bad.honest("last", b"last");
     let (sent, answers, output) = put(home.path(), &target, bad.finished());
     assert!(sent.is_ok(), "{sent:?} {}", stderr(&output));
-    let wanted_again = |id| answers.iter().filter(|a| **a == Answer::Again { id }).count();
+    let wanted_again = |of| answers.iter().filter(|a| matches!(a, Answer::Again { id, .. } if *id == of)).count();
     let not_stored = |of| answers.iter().any(|a| matches!(a, Answer::NotStored { id, .. } if *id == of));
     assert!(answers.contains(&Answer::Whole { id: good }), "{answers:?}");
     assert_eq!([beyond, wrong, long, itself].map(wanted_again), [1, 1, 2, 0]);

@@ -127,6 +127,9 @@ pub type PieceHash = [u8; 6];
 
 /// Longest run that one record repeats: the receiver copies it at once, and nothing else meanwhile.
 pub const REPEAT_LEN_MAX: u32 = 1 << 20;
+/// Bytes that are repeated and of which the receiver has not said that it took them. They cost the sender nothing, so without
+/// a limit a receiver could have hours of work before it; this is a second of a slow disk's.
+pub const REPEATED_MAX: u64 = 256 << 20;
 
 /// How the reading of a file ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

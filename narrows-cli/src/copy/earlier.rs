@@ -1,7 +1,10 @@
 //! Files that came whole in this copy, so that later ones may repeat what is in them: both ends forget the oldest first.
 
 use std::collections::{HashMap, VecDeque};
+use std::os::fd::OwnedFd;
 
+/// Descriptors that are kept of them: content that alternates between a few files opens none anew.
+const OPENED_MAX: usize = 8;
 /// Files that can be repeated; what else is repeated is asked for again.
 const FILES_MAX: usize = 16 << 10;
 /// Bytes of their paths.
@@ -30,13 +33,45 @@ impl<T> Earlier<T> {
             self.order.push_back(id);
         }
         while self.order.len() > FILES_MAX || self.paths_len > PATHS_MAX {
-            let Some((path, _)) = self.order.pop_front().and_then(|oldest| self.files.remove(&oldest)) else { break };
+            let Some(oldest) = self.order.pop_front() else { break };
+            self.remove(oldest);
+        }
+    }
+
+    /// It is not there any more. Its place in the order stays.
+    pub(super) fn remove(&mut self, id: u64) {
+        if let Some((path, _)) = self.files.remove(&id) {
             self.paths_len -= path.len();
         }
     }
 
     pub(super) fn get(&self, id: u64) -> Option<&(Vec<u8>, T)> {
         self.files.get(&id)
+    }
+}
+
+/// Those that were read last, the newest at the end.
+#[derive(Default)]
+pub(super) struct Opened(Vec<(u64, OwnedFd)>);
+
+impl Opened {
+    pub(super) fn get<E>(&mut self, id: u64, open: impl FnOnce() -> Result<OwnedFd, E>) -> Result<&OwnedFd, E> {
+        let file = match self.0.iter().position(|(opened, _)| *opened == id) {
+            Some(at) => self.0.remove(at),
+            None => {
+                let file = open()?;
+                if self.0.len() == OPENED_MAX {
+                    self.0.remove(0);
+                }
+                (id, file)
+            }
+        };
+        self.0.push(file);
+        Ok(&self.0[self.0.len() - 1].1)
+    }
+
+    pub(super) fn close(&mut self, id: u64) {
+        self.0.retain(|(opened, _)| *opened != id);
     }
 }
 
@@ -57,5 +92,13 @@ mod tests {
         earlier.push(1999, vec![b'b'], 7);
         assert_eq!(earlier.get(1999), Some(&(vec![b'b'], 7)));
         assert_eq!(earlier.order.len(), earlier.files.len());
+        earlier.remove(1999);
+        earlier.remove(1999);
+        assert!(earlier.get(1999).is_none());
+        (0..2 * FILES_MAX as u64).for_each(|id| earlier.push(id + 5000, vec![b'c'; 3], id));
+        assert_eq!(
+            (earlier.order.len(), earlier.files.len(), earlier.paths_len),
+            (FILES_MAX, FILES_MAX, 3 * FILES_MAX)
+        );
     }
 }

@@ -1,6 +1,6 @@
 //! The sending end: announces entries, hears which files are wanted and sends them, all at once.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::io::{self, Read};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -8,11 +8,14 @@ use std::time::Instant;
 use narrows::entry::{Answer, EntryKind, Wanted};
 use narrows::stream::OnNote;
 
+use super::delta::DELTA_MIN;
 use super::filter::Filter;
 use super::scan::{Found, Root, walk};
 
+mod doubts;
 mod producer;
 
+use doubts::{Doubted, Doubts};
 use producer::{CHUNK_ANSWERS_MAX, Producer};
 
 /// Entries that the scan may be ahead: it never waits for the link with so many, and they take less than 1 MiB.
@@ -99,8 +102,7 @@ struct State {
     wanted_bytes: u64,
     /// Which chunks of a file are needed, by its number.
     chunk_answers: VecDeque<(u64, Vec<u32>)>,
-    /// Files that repeat others, by their number, until the other end has them whole.
-    doubted: HashMap<u64, Doubted>,
+    doubts: Doubts,
     /// Records on their way to the engine; `done` when there will be no more.
     records: VecDeque<Vec<u8>>,
     records_len: usize,
@@ -123,13 +125,6 @@ struct File {
     in_chunks: bool,
     /// The other end can read again what came.
     may_repeat: bool,
-}
-
-/// A file that was sent and may have to be sent again.
-struct Doubted {
-    file: File,
-    /// Bytes of it that were only named.
-    repeated: u64,
 }
 
 /// Where the content of a file is.
@@ -209,6 +204,20 @@ impl Drop for StopOnPanic {
     }
 }
 
+impl State {
+    /// What was counted of the file is undone. What of it has come may be left there, as of a copy that was cut off.
+    fn send_again(&mut self, doubted: Doubted) {
+        let Doubted { mut file, done, here, changed } = doubted;
+        self.progress.bytes_done = self.progress.bytes_done.saturating_sub(done);
+        self.progress.bytes_here = self.progress.bytes_here.saturating_sub(here);
+        self.progress.changed = self.progress.changed.saturating_sub(changed.into());
+        file.may_repeat = false;
+        file.in_chunks = file.len >= DELTA_MIN;
+        self.wanted_bytes = self.wanted_bytes.saturating_add(file.len);
+        self.wanted.push_front(file);
+    }
+}
+
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -279,17 +288,13 @@ impl Shared {
                 }
                 state.chunk_answers.push_back((id, runs));
             }
-            Answer::Whole { id } => drop(state.doubted.remove(&id)),
-            Answer::Again { id } => {
-                let Some(Doubted { mut file, repeated }) = state.doubted.remove(&id) else {
-                    return Err(narrows::Error::corrupt("the receiver wants a file again that repeats none"));
-                };
-                state.progress.files_sent = state.progress.files_sent.saturating_sub(1);
-                state.progress.bytes_here = state.progress.bytes_here.saturating_sub(repeated);
-                state.progress.bytes_done = state.progress.bytes_done.saturating_sub(file.len.saturating_sub(repeated));
-                file.may_repeat = false;
-                state.wanted_bytes = state.wanted_bytes.saturating_add(file.len);
-                state.wanted.push_front(file);
+            Answer::Whole { id } => state.doubts.whole(id),
+            Answer::Repeated { len } => state.doubts.taken(len)?,
+            Answer::Again { id, of } => {
+                if let Some(doubted) = state.doubts.again(id, of)? {
+                    state.progress.files_sent = state.progress.files_sent.saturating_sub(1);
+                    state.send_again(doubted);
+                }
             }
             Answer::Lost { text } => state.progress.losses = Some(super::shown(text.as_bytes())),
             Answer::Removed { count, text } => {
@@ -307,9 +312,9 @@ impl Shared {
                 }
             }
             Answer::Failed { id, text } | Answer::NotStored { id, text } => {
-                state.doubted.remove(&id);
+                let in_hand = state.doubts.failed(id);
                 state.progress.failed += 1;
-                if sent {
+                if sent && !in_hand {
                     state.progress.files_sent = state.progress.files_sent.saturating_sub(1);
                 }
                 drop(state);
@@ -369,7 +374,7 @@ impl Drop for Reader {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use narrows::entry::Record;
+    use narrows::entry::{EndState, REPEATED_MAX, Record, RecordParser};
 
     #[test]
     fn a_receiver_that_removes_what_nobody_asked_it_to_fails() {
@@ -400,62 +405,142 @@ mod tests {
         [plain, asked].iter().for_each(EntrySource::stop);
     }
 
+    /// The other end of a source, as far as a test plays it.
+    struct Receiver {
+        reader: Box<dyn Read + Send>,
+        hear: OnNote,
+        parser: RecordParser,
+        announced: usize,
+        /// Bytes that came as data, and as repeats, of each entry.
+        data: [usize; 5],
+        repeats: [usize; 5],
+        /// How files ended, in order.
+        ended: Vec<(usize, EndState)>,
+        current: usize,
+        finished: bool,
+    }
+
+    impl Receiver {
+        /// Of a folder with these files, all of which it wants.
+        fn of(files: &[(&str, &[u8])], folder: &std::path::Path) -> (Self, EntrySource) {
+            files.iter().for_each(|(name, content)| std::fs::write(folder.join(name), content).unwrap());
+            let roots = vec![Root::open(&folder.join(""), true).unwrap()];
+            let input = Input::Paths { roots, unopened: Vec::new(), filter: Filter::new(&[]).unwrap() };
+            let (on_failure, on_file): (OnWords, OnWords) = (Box::new(|_| ()), Box::new(|_| ()));
+            let options = SourceOptions { dry_run: false, on_failure, on_file, on_removed: None };
+            let source = EntrySource::start(input, options).unwrap();
+            let mut receiver = Self {
+                reader: Box::new(source.reader()),
+                hear: source.on_note(),
+                parser: RecordParser::default(),
+                announced: 0,
+                data: [0; 5],
+                repeats: [0; 5],
+                ended: Vec::new(),
+                current: 0,
+                finished: false,
+            };
+            receiver.read_until(|r| r.announced == 1 + files.len());
+            receiver.tell(Answer::Files { count: files.len() as u64, wanted: Wanted::Repeats }).unwrap();
+            (receiver, source)
+        }
+
+        fn tell(&mut self, answer: Answer) -> narrows::Result<()> {
+            let mut note = Vec::new();
+            answer.put(&mut note);
+            (self.hear)(&note)
+        }
+
+        /// Takes what comes next; of chunks all are needed.
+        fn read(&mut self) {
+            let mut buffer = [0; 4096];
+            let n = self.reader.read(&mut buffer).unwrap();
+            let mut asked = Vec::new();
+            let Self { parser, announced, data, repeats, ended, current, finished, .. } = self;
+            let each = |record: Record<'_>| {
+                match record {
+                    Record::Entry(_) => *announced += 1,
+                    Record::Begin { id } => *current = id as usize,
+                    Record::Data(bytes) => data[*current] += bytes.len(),
+                    Record::Repeat { len, .. } => repeats[*current] += len as usize,
+                    Record::End { state, .. } => ended.push((*current, state)),
+                    Record::Chunks { id, chunks } => asked.push((id, chunks.len() as u32)),
+                    Record::Finish { .. } => *finished = true,
+                    _ => {}
+                }
+                Ok(())
+            };
+            parser.push(&buffer[..n], each).unwrap();
+            asked.into_iter().for_each(|(id, n)| self.tell(Answer::Chunks { id, runs: vec![0, n] }).unwrap());
+        }
+
+        fn read_until(&mut self, enough: impl Fn(&Self) -> bool) {
+            while !enough(self) {
+                assert!(!self.finished, "it finished too early");
+                self.read();
+            }
+        }
+    }
+
+    /// Bytes of which no two pieces are alike.
+    fn noise(len: usize) -> Vec<u8> {
+        (0..len as u32 / 4).flat_map(|i| i.wrapping_mul(2_654_435_761).to_le_bytes()).collect()
+    }
+
     #[test]
     fn a_file_whose_repeats_are_not_there_is_sent_again_without_them_once() {
         let home = tempfile::tempdir().unwrap();
-        let content: Vec<u8> = (0..100_000u32).flat_map(|i| i.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
-        ["1", "2", "3"].iter().for_each(|name| std::fs::write(home.path().join(name), &content).unwrap());
-        let roots = vec![Root::open(&home.path().join(""), true).unwrap()];
-        let input = Input::Paths { roots, unopened: Vec::new(), filter: Filter::new(&[]).unwrap() };
-        let (on_failure, on_file): (OnWords, OnWords) = (Box::new(|_| ()), Box::new(|_| ()));
-        let source =
-            EntrySource::start(input, SourceOptions { dry_run: false, on_failure, on_file, on_removed: None }).unwrap();
-        let (mut reader, mut hear) = (source.reader(), source.on_note());
-        let mut tell = |answer: Answer| {
-            let mut note = Vec::new();
-            answer.put(&mut note);
-            hear(&note)
-        };
-        let mut parser = narrows::entry::RecordParser::default();
-        // Lengths of what came of each file: as data, as repeats, and the numbers of those that ended.
-        let (mut data, mut repeats, mut ended, mut current, mut finished) = ([0; 4], [0; 4], Vec::new(), 0, false);
-        let mut until = |ends: usize| {
-            let mut buffer = [0; 4096];
-            let mut announced = 0;
-            while ended.len() < ends && announced < 4 && !finished {
-                let n = reader.read(&mut buffer).unwrap();
-                let each = |record: Record<'_>| {
-                    match record {
-                        Record::Entry(_) => announced += 1,
-                        Record::Begin { id } => current = id as usize,
-                        Record::Data(bytes) => data[current] += bytes.len(),
-                        Record::Repeat { len, .. } => repeats[current] += len as usize,
-                        Record::End { .. } => ended.push(current),
-                        Record::Finish { .. } => finished = true,
-                        _ => {}
-                    }
-                    Ok(())
-                };
-                parser.push(&buffer[..n], each).unwrap();
-                if n == 0 {
-                    break;
-                }
-            }
-            (data, repeats, ended.clone(), finished)
-        };
-        until(1);
-        tell(Answer::Files { count: 3, wanted: Wanted::Repeats }).unwrap();
+        let content = noise(400_000);
         let len = content.len();
-        let (data, repeats, ended, finished) = until(3);
-        assert_eq!((data, ended, finished), ([0, len, 0, 0], vec![1, 2, 3], false));
-        assert_eq!(repeats, [0, 0, len, len]);
-        tell(Answer::Whole { id: 2 }).unwrap();
-        tell(Answer::Again { id: 3 }).unwrap();
-        let (data, repeats, ended, _) = until(4);
-        assert_eq!((data, repeats, ended), ([0, len, 0, len], [0, 0, len, len], vec![1, 2, 3, 3]));
-        assert!(until(usize::MAX).3, "it waits for nothing more");
-        assert!(tell(Answer::Again { id: 3 }).is_err() && tell(Answer::Again { id: 1 }).is_err());
+        let (mut receiver, source) = Receiver::of(&[("1", &content), ("2", &content), ("3", &content)], home.path());
+        receiver.read_until(|r| r.ended.len() == 3);
+        assert_eq!((receiver.data, receiver.repeats), ([0, len, 0, 0, 0], [0, 0, len, len, 0]));
+        receiver.tell(Answer::Whole { id: 2 }).unwrap();
+        receiver.tell(Answer::Again { id: 3, of: 1 }).unwrap();
+        receiver.read_until(|r| r.finished);
+        assert_eq!((receiver.data, receiver.repeats), ([0, len, 0, len, 0], [0, 0, len, len, 0]));
+        assert_eq!(receiver.ended, [1, 2, 3, 3].map(|id| (id, EndState::Whole)));
+        for id in [1, 2, 3] {
+            assert!(receiver.tell(Answer::Again { id, of: id }).is_err());
+        }
+        receiver.tell(Answer::Repeated { len: 2 * len as u64 }).unwrap();
+        assert!(receiver.tell(Answer::Repeated { len: 1 }).is_err());
         let progress = source.progress()();
         assert_eq!((progress.files_sent, progress.bytes_done, progress.bytes_here), (3, 2 * len as u64, len as u64));
+    }
+
+    #[test]
+    fn of_a_file_that_is_given_up_while_it_is_sent_no_answer_is_waited_for() {
+        let home = tempfile::tempdir().unwrap();
+        let long = [noise(400_000), vec![7; 4 << 20]].concat();
+        let files = [("1", &noise(400_000)[..]), ("2", &long[..]), ("3", &long[..])];
+        let (mut receiver, source) = Receiver::of(&files, home.path());
+        receiver.read_until(|r| r.current == 2);
+        receiver.tell(Answer::NotStored { id: 2, text: "no room".into() }).unwrap();
+        receiver.read_until(|r| r.current == 3 && r.repeats[3] > 0);
+        assert_eq!(receiver.ended, [(1, EndState::Whole), (2, EndState::Partial)]);
+        assert!(receiver.data[2] < long.len() / 2);
+        // The file in hand has to come again: the rest of it is left out.
+        receiver.tell(Answer::Again { id: 3, of: 1 }).unwrap();
+        receiver.read_until(|r| r.finished);
+        assert_eq!(receiver.ended[2..], [(3, EndState::Partial), (3, EndState::Whole)]);
+        assert!(receiver.data[3] > long.len() && receiver.data[3] < long.len() * 3 / 2);
+        let progress = source.progress()();
+        assert_eq!((progress.files_sent, progress.failed), (2, 1));
+        assert_eq!(progress.bytes_done, (files[0].1.len() + receiver.data[2] + long.len()) as u64);
+    }
+
+    #[test]
+    fn what_is_named_waits_until_the_other_end_has_taken_enough() {
+        let home = tempfile::tempdir().unwrap();
+        let block = noise(1 << 20);
+        let count = REPEATED_MAX as usize / block.len() + 20;
+        let (mut receiver, _source) = Receiver::of(&[("1", &block.repeat(count))], home.path());
+        receiver.read_until(|r| r.repeats[1] as u64 > REPEATED_MAX - (2 << 20));
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        assert!(receiver.repeats[1] as u64 <= REPEATED_MAX && receiver.ended.is_empty());
+        receiver.tell(Answer::Repeated { len: REPEATED_MAX / 2 }).unwrap();
+        receiver.read_until(|r| r.finished);
+        assert_eq!(receiver.data[1] + receiver.repeats[1], block.len() * count);
     }
 }

@@ -222,10 +222,11 @@ impl EntryStore {
 impl Write for EntryStore {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let Store { parser, target, answers } = &mut *self.lock();
+        target.repeatable.begin_write();
         parser
             .push(bytes, |record| {
                 target.take(record, answers);
-                Ok(())
+                target.repeatable.check()
             })
             .map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e.to_string()))?;
         Ok(bytes.len())
@@ -257,7 +258,7 @@ impl Target {
                     open.hole(len);
                 }
             }
-            Record::Repeat { id, offset, len } => self.repeat(id, offset, len.into()),
+            Record::Repeat { id, offset, len } => self.repeat(id, offset, len.into(), answers),
             Record::Chunks { id, chunks } => {
                 let runs = self.plan(id).map(|(plan, len)| plan.chunks(&chunks, len));
                 // Of a file that failed meanwhile whatever comes is passed over.
@@ -469,14 +470,13 @@ impl Target {
             // The sender says why.
             return self.removal.iter_mut().for_each(|r| r.incomplete = true);
         }
+        let in_full = open.plan.is_none();
         let completed = open.complete(digest);
         // What an earlier copy left is needed no more, and must not spoil the next one.
         open.plan = None;
-        if completed.is_err() && open.repeats_others {
-            answers.put(&Answer::Again { id: open.id });
-            self.pending_attributes += attributes_len(&open.entry);
-            self.pending.insert(open.id, open.entry);
-            return;
+        // What it repeats may be other than it was.
+        if open.is_other && open.repeats_others {
+            return self.want_again(open, None, answers);
         }
         if let Err(e) = completed {
             open.partial.remove_earlier(OsStr::from_bytes(split(&open.entry.path).1));
@@ -491,7 +491,9 @@ impl Target {
             ));
         }
         meta::apply(open.partial.file.as_fd(), &open.entry, self.ownership, &mut self.losses);
-        self.repeatable.came(&open);
+        if in_full && state == EndState::Whole {
+            self.repeatable.came(&open);
+        }
         if open.repeats_others {
             answers.put(&Answer::Whole { id: open.id });
         }

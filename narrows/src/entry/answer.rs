@@ -15,6 +15,7 @@ const LOST: u8 = 6;
 const REMOVED: u8 = 7;
 const WHOLE: u8 = 8;
 const AGAIN: u8 = 9;
+const REPEATED: u8 = 10;
 
 /// Files are answered in the order of their announcement, each once.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,8 +28,11 @@ pub enum Answer {
     NotStored { id: u64, text: String },
     /// The content of entry `id`, which repeats other files, came whole.
     Whole { id: u64 },
-    /// What entry `id` repeats of other files is not there: it is wanted once more, and without that.
-    Again { id: u64 },
+    /// What entry `id` repeats of entry `of` is not there (of which one is not known, if it is `id` itself): it is wanted once
+    /// more, and without repeats of others.
+    Again { id: u64, of: u64 },
+    /// So many more bytes of repeats were taken.
+    Repeated { len: u64 },
     /// What of entries could not be kept, in words; once, at the end.
     Lost { text: String },
     /// So many more were removed that the sender does not have, the last of them of this name (empty if nobody asked for
@@ -65,9 +69,14 @@ impl Answer {
                     Wanted::Repeats => 4,
                 });
             }
-            Self::Whole { id } | Self::Again { id } => {
-                out.push(if matches!(self, Self::Whole { .. }) { WHOLE } else { AGAIN });
+            Self::Whole { id: number } | Self::Repeated { len: number } => {
+                out.push(if matches!(self, Self::Whole { .. }) { WHOLE } else { REPEATED });
+                put_varint(out, *number);
+            }
+            Self::Again { id, of } => {
+                out.push(AGAIN);
                 put_varint(out, *id);
+                put_varint(out, *of);
             }
             Self::Lost { text } => {
                 out.push(LOST);
@@ -112,7 +121,8 @@ impl Answer {
                 FAILED => Self::Failed { id: f.number()?, text: f.text()? },
                 NOT_STORED => Self::NotStored { id: f.number()?, text: f.text()? },
                 WHOLE => Self::Whole { id: f.number()? },
-                AGAIN => Self::Again { id: f.number()? },
+                AGAIN => Self::Again { id: f.number()?, of: f.number()? },
+                REPEATED => Self::Repeated { len: f.number()? },
                 LOST => Self::Lost { text: f.text()? },
                 REMOVED => Self::Removed { count: f.number()?, text: f.text()? },
                 CHUNKS => {
@@ -152,7 +162,8 @@ mod tests {
             Answer::Failed { id: 7, text: "no room".into() },
             Answer::NotStored { id: 8, text: "no room either".into() },
             Answer::Whole { id: 1 << 50 },
-            Answer::Again { id: 0 },
+            Answer::Again { id: 0, of: 1 << 40 },
+            Answer::Repeated { len: 1 << 30 },
             Answer::Lost { text: "owner of 3".into() },
             Answer::Removed { count: 1, text: "gone/".into() },
             Answer::Removed { count: u64::MAX, text: String::new() },

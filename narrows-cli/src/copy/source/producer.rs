@@ -8,7 +8,8 @@ use narrows::entry::{DATA_LEN_MAX, DIGEST_LEN, EndState, Entry, EntryKind, Recor
 use rustix::fs::{FileType, OFlags, SeekFrom, Stat};
 use rustix::io::Errno;
 
-use super::{Content, Doubted, File, Shared};
+use super::doubts::{Doubted, Verdict};
+use super::{Content, File, Shared};
 use crate::copy::delta::Outline;
 use crate::copy::scan::{Found, Root};
 use crate::copy::{e_text, shown};
@@ -58,6 +59,9 @@ pub(super) struct Producer<'a> {
     outlined: VecDeque<Box<Outlined>>,
     /// What was sent and may come again.
     repeats: Repeats,
+    /// Of the file in hand: bytes that were sent, and that need not be.
+    done: u64,
+    here: u64,
 }
 
 /// The flow is over; nobody reads what is produced.
@@ -72,6 +76,8 @@ impl<'a> Producer<'a> {
             out: Vec::new(),
             outlined: VecDeque::new(),
             repeats: Repeats::default(),
+            done: 0,
+            here: 0,
         }
     }
 
@@ -131,7 +137,7 @@ impl<'a> Producer<'a> {
                 state.wanted_bytes = state.wanted_bytes.saturating_sub(file.len);
                 return Ok(Step::Send(file));
             }
-            let asked = !state.unanswered.is_empty() || !self.outlined.is_empty() || !state.doubted.is_empty();
+            let asked = !state.unanswered.is_empty() || !self.outlined.is_empty() || state.doubts.len() > 0;
             if state.scanned && state.found.is_empty() && !asked {
                 return Ok(Step::Finish);
             }
@@ -235,16 +241,40 @@ impl<'a> Producer<'a> {
         }
         self.writer.begin(file.id, &mut self.out);
         let mut hash = blake3::Hasher::new();
-        self.repeats.begin(self.shared.lock().doubted.len());
+        let mut state = self.shared.lock();
+        let lost = state.doubts.begin(file.id);
+        self.repeats.begin(&lost, state.doubts.len());
+        drop(state);
+        (self.done, self.here) = (0, 0);
         let read = self.content(&file, &fd, sparse, &mut hash)?;
-        let state = self.ended(&file, &fd, read, &hash.finalize().into());
-        if state != EndState::Partial {
-            self.repeats.sent(root, &file, stat.st_mode, state == EndState::Whole);
-            if let Some(repeated) = self.repeats.of_others() {
-                self.shared.lock().doubted.insert(file.id, Doubted { file, repeated });
-            }
+        let verdict = self.shared.lock().doubts.verdict();
+        let mut end = EndState::Partial;
+        if verdict == Verdict::Nothing {
+            end = self.ended(&file, &fd, read, &hash.finalize().into());
+        } else {
+            self.writer.end(end, &[0; DIGEST_LEN], &mut self.out);
+        }
+        if end == EndState::Whole {
+            self.repeats.sent(root, &file, stat.st_mode);
+        }
+        let changed = end == EndState::Changed;
+        let doubted = Doubted { file, done: self.done, here: self.here, changed };
+        let mut state = self.shared.lock();
+        if let Some(doubted) = state.doubts.sent(doubted) {
+            // Between the looks something may have come of it.
+            state.progress.files_sent = state.progress.files_sent.saturating_sub((end != EndState::Partial).into());
+            state.send_again(doubted);
         }
         Ok(())
+    }
+
+    /// So much more was sent, or need not be.
+    fn count(&mut self, done: u64, here: u64) {
+        self.done += done;
+        self.here += here;
+        let mut state = self.shared.lock();
+        state.progress.bytes_done += done;
+        state.progress.bytes_here += here;
     }
 
     fn open(&mut self, root: usize, path: &[u8]) -> io::Result<(OwnedFd, Stat)> {
@@ -333,7 +363,7 @@ impl<'a> Producer<'a> {
                     Ok((begin, data_end)) => {
                         if begin > at {
                             self.writer.hole(begin - at, &mut self.out);
-                            self.shared.lock().progress.bytes_here += begin - at;
+                            self.count(0, begin - at);
                             at = begin;
                         }
                         end = data_end;
@@ -373,7 +403,7 @@ impl<'a> Producer<'a> {
                 hash.update(&buffer[..n]);
             }
             self.writer.data(&buffer[..n], &mut self.out);
-            self.shared.lock().progress.bytes_done += n as u64;
+            self.count(n as u64, 0);
             at += n as u64;
             if self.out.len() >= GATHER_LEN {
                 self.hand_on()?;

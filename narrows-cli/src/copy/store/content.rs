@@ -11,7 +11,7 @@ use rustix::io::Errno;
 
 use super::partial::Partial;
 use super::plan::Plan;
-use crate::copy::delta::DELTA_MIN;
+use crate::copy::delta::{DELTA_MIN, read_at};
 use crate::copy::meta;
 use crate::copy::tree::split;
 
@@ -30,6 +30,8 @@ pub(super) struct OpenFile {
     pub(super) plan: Option<Plan>,
     /// Something of it came as what other files have.
     pub(super) repeats_others: bool,
+    /// All of it came, and it is not what was read.
+    pub(super) is_other: bool,
     hash: blake3::Hasher,
     pub(super) at: u64,
     /// Up to where it is on its way to the disk; `None` if that is left to the system.
@@ -42,7 +44,7 @@ impl OpenFile {
     /// `sync`: it will be brought to the disk.
     pub(super) fn new(id: u64, entry: Entry, partial: Partial, plan: Option<Plan>, sync: bool) -> Self {
         let (hash, synced) = (blake3::Hasher::new(), sync.then_some(0));
-        Self { id, entry, partial, plan, repeats_others: false, hash, at: 0, synced, failed: None }
+        Self { id, entry, partial, plan, repeats_others: false, is_other: false, hash, at: 0, synced, failed: None }
     }
 
     /// Takes content that came.
@@ -65,36 +67,34 @@ impl OpenFile {
         self.at = self.at.saturating_add(len);
     }
 
-    /// Takes what an earlier file has there, or this one, before what comes next.
-    pub(super) fn repeat(&mut self, from: Option<&OwnedFd>, offset: u64, len: u64) {
-        self.repeats_others |= from.is_some();
+    /// Takes what another file has there, or this one. An error says that it is not there.
+    pub(super) fn repeat(&mut self, from: Option<&OwnedFd>, offset: u64, len: u64) -> io::Result<()> {
+        let is_file = matches!(self.entry.kind, EntryKind::File { .. });
+        self.repeats_others |= from.is_some() && is_file;
         if self.failed.is_none() {
-            self.failed = self.try_repeat(from, offset, len).err();
+            match self.repeated(from, offset, len) {
+                Ok(bytes) => self.failed = self.append(&bytes).err(),
+                Err(e) if from.is_some() && is_file => return Err(e),
+                Err(e) => self.failed = Some(e),
+            }
         }
+        Ok(())
     }
 
-    fn try_repeat(&mut self, from: Option<&OwnedFd>, offset: u64, len: u64) -> io::Result<()> {
-        let EntryKind::File { len: whole, .. } = self.entry.kind else {
-            return Err(io::Error::other("it is to repeat what nobody can read twice"));
-        };
+    fn repeated(&self, from: Option<&OwnedFd>, offset: u64, len: u64) -> io::Result<Vec<u8>> {
+        let whole = if let EntryKind::File { len, .. } = self.entry.kind { len } else { 0 };
         if self.plan.is_some() || self.at.saturating_add(len) > whole {
             return Err(io::Error::other("more came than was asked for"));
         }
-        let mut buffer = Vec::new();
-        match from {
-            Some(from) => self.copy(from, offset, len, &mut buffer),
-            None if offset + len > self.at => Err(io::Error::other("it is to repeat what has not come")),
-            None => {
-                let own = self.partial.file.try_clone()?;
-                self.copy(&own, offset, len, &mut buffer)
-            }
+        if from.is_none() && offset.saturating_add(len) > self.at {
+            return Err(io::Error::other("it repeats what has not come"));
         }
-    }
-
-    /// What it repeats of another file is not there.
-    pub(super) fn repeat_failed(&mut self, e: io::Error) {
-        self.repeats_others = true;
-        self.failed.get_or_insert(e);
+        let mut bytes = vec![0; len as usize];
+        let read = read_at(from.unwrap_or(&self.partial.file), &mut bytes, offset)?;
+        if read < bytes.len() {
+            return Err(io::Error::other("it repeats more than there is"));
+        }
+        Ok(bytes)
     }
 
     /// Everything came: the rest is taken from what is here, and all is compared with what the sender read.
@@ -113,6 +113,7 @@ impl OpenFile {
             return Err(io::Error::other("its length is not what was announced"));
         }
         if self.hash.finalize().as_bytes() != digest {
+            self.is_other = true;
             return Err(io::Error::other("its content is not what was read; copy it again"));
         }
         if self.entry.kind == EntryKind::Stream {

@@ -9,17 +9,21 @@ use fastcdc::v2020::FastCDC;
 use narrows::entry::REPEAT_LEN_MAX;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::{File, GATHER_LEN, Over, Producer, READ_LEN};
+use super::{File, GATHER_LEN, Over, Producer, READ_LEN, Verdict};
 use crate::copy::delta::{CHUNK_LENS, read_at};
-use crate::copy::earlier::{Earlier, REPEAT_MIN};
+use crate::copy::earlier::{Earlier, Opened, REPEAT_MIN};
 
 /// Chunks that are remembered: 1 GiB of content in 4 MiB of memory. A new one takes the place of an old one of its slot.
 const SLOTS: usize = 128 << 10;
 /// Looking takes about a nanosecond a byte, so below this rate a quarter of a core. Where content is taken faster than that, links
 /// are so fast that finding repeats seldom pays.
 const LOOK_BELOW_BYTES_PER_S: f64 = 250e6;
-/// Files of which it is not known whether the other end had what they repeat: what is under way, and 2 MiB.
-const DOUBTED_MAX: usize = 16 << 10;
+/// Files of which it is not known whether the other end had what they repeat: they are under way. Their paths are 16 MiB at most.
+const DOUBTED_MAX: usize = 4 << 10;
+/// Where the other end loses more files than this, something there is against it, and each may cost a file twice.
+const LOST_MAX: usize = 64;
+/// Named bytes that may wait for the rest of a gathering of records: the other end copies them meanwhile.
+const WAITING_MAX: u64 = 4 << 20;
 /// The rate is looked at anew after so many bytes; by the first ones the link has not been seen.
 const PACE_LEN: u64 = 8 << 20;
 
@@ -34,12 +38,13 @@ struct Slot {
 pub(super) struct Repeats {
     slots: Vec<Slot>,
     earlier: Earlier<Sent>,
-    /// The file that was compared last.
-    opened: Option<(u64, OwnedFd)>,
-    /// Of the file in hand: what was named at all, and whether other files were.
-    repeated: u64,
+    /// Files that were compared last.
+    opened: Opened,
+    /// Bytes that were named since records were handed on.
+    waiting: u64,
     of_others: bool,
     others_allowed: bool,
+    lost: usize,
     pace: Option<Pace>,
 }
 
@@ -66,20 +71,20 @@ struct Run {
 }
 
 impl Repeats {
-    /// A file begins; of so many it is not known whether the other end had what they repeat.
-    pub(super) fn begin(&mut self, doubted: usize) {
-        (self.repeated, self.of_others, self.others_allowed) = (0, false, doubted < DOUBTED_MAX);
+    /// A file begins. The other end has lost some, and of so many it is not known whether it had what they repeat.
+    pub(super) fn begin(&mut self, lost: &[u64], doubted: usize) {
+        for id in lost {
+            self.earlier.remove(*id);
+            self.opened.close(*id);
+        }
+        self.lost += lost.len();
+        self.others_allowed = doubted < DOUBTED_MAX && self.lost < LOST_MAX;
     }
 
-    /// How much of the file is named, if of other files.
-    pub(super) fn of_others(&self) -> Option<u64> {
-        self.of_others.then_some(self.repeated)
-    }
-
-    /// A file was sent; `as_it_was` if nobody changed it meanwhile.
-    pub(super) fn sent(&mut self, root: usize, file: &File, mode: u32, as_it_was: bool) {
+    /// A file was sent and did not change meanwhile.
+    pub(super) fn sent(&mut self, root: usize, file: &File, mode: u32) {
         // What its owner may not read the other end would have to ask for again.
-        if file.len >= REPEAT_MIN as u64 && as_it_was && mode & 0o400 != 0 {
+        if file.may_repeat && file.len >= REPEAT_MIN as u64 && mode & 0o400 != 0 {
             self.earlier.push(file.id, file.path.clone(), Sent { root, len: file.len, mtime: file.mtime });
         }
     }
@@ -111,6 +116,9 @@ impl Producer<'_> {
     ) -> Result<io::Result<bool>, Over> {
         let mut buffer = Vec::new();
         while at < end {
+            if self.await_room()? != Verdict::Nothing {
+                return Ok(Ok(false));
+            }
             let want = (end - at).min(READ_LEN as u64) as usize;
             if !file.may_repeat || want < REPEAT_MIN || !self.repeats.is_looking() {
                 self.repeats.sent_bytes(want as u64);
@@ -130,11 +138,30 @@ impl Producer<'_> {
             let sent = self.send_or_name(file.id, fd, at, &buffer[..read], is_last);
             hash.update(&buffer[..sent]);
             at += sent as u64;
-            if self.out.len() >= GATHER_LEN {
+            if self.out.len() >= GATHER_LEN || self.repeats.waiting >= WAITING_MAX {
+                self.repeats.waiting = 0;
                 self.hand_on()?;
             }
         }
         Ok(Ok(true))
+    }
+
+    /// Waits until the other end has taken enough of what was named; what it says of the file in hand.
+    fn await_room(&mut self) -> Result<Verdict, Over> {
+        let mut state = self.shared.lock();
+        while !state.doubts.has_room(READ_LEN as u64) {
+            if state.over {
+                return Err(Over);
+            }
+            if !self.out.is_empty() {
+                drop(state);
+                self.hand_on()?;
+                state = self.shared.lock();
+                continue;
+            }
+            state = self.shared.wait_for_answers(state);
+        }
+        Ok(state.doubts.verdict())
     }
 
     /// Sends the chunks of `bytes`, which are at `at` of the file, but the last one if it may be longer; how much that was.
@@ -175,9 +202,8 @@ impl Producer<'_> {
         self.send_run(run);
         self.send_new(&bytes[new_from..done]);
         self.repeats.sent_bytes((done - named) as u64);
-        let mut state = self.shared.lock();
-        state.progress.bytes_here += named as u64;
-        state.progress.bytes_done += (done - named) as u64;
+        self.repeats.waiting += named as u64;
+        self.count((done - named) as u64, named as u64);
         done
     }
 
@@ -190,12 +216,14 @@ impl Producer<'_> {
     fn send_run(&mut self, run: Option<Run>) {
         if let Some(Run { id, offset, len }) = run {
             self.writer.repeat(id, offset, len, &mut self.out);
+            self.shared.lock().doubts.named(len.into(), std::mem::take(&mut self.repeats.of_others));
         }
     }
 
     /// Where the same bytes were sent before; these are remembered if nowhere.
     fn find(&mut self, id: u64, fd: &OwnedFd, at: u64, bytes: &[u8]) -> Option<Run> {
-        if bytes.len() < REPEAT_MIN {
+        // One byte many times takes next to nothing as data, and is next to nothing to write.
+        if bytes.len() < REPEAT_MIN || bytes[1..] == bytes[..bytes.len() - 1] {
             return None;
         }
         if self.repeats.slots.is_empty() {
@@ -203,8 +231,8 @@ impl Producer<'_> {
         }
         let hash = xxh3_64(bytes);
         let slot = self.repeats.slots[hash as usize % SLOTS];
-        if slot.hash == hash && self.is_same(slot, id, fd, bytes) {
-            self.repeats.repeated += bytes.len() as u64;
+        let before = slot.id != id || slot.offset + bytes.len() as u64 <= at;
+        if slot.hash == hash && before && self.is_same(slot, id, fd, bytes) {
             self.repeats.of_others |= slot.id != id;
             return Some(Run { id: slot.id, offset: slot.offset, len: bytes.len() as u32 });
         }
@@ -223,13 +251,9 @@ impl Producer<'_> {
             return is_there(fd);
         }
         let Some((path, sent)) = repeats.earlier.get(slot.id).filter(|_| repeats.others_allowed) else { return false };
-        if repeats.opened.as_ref().is_none_or(|(opened, _)| *opened != slot.id) {
-            repeats.opened = None;
-            let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::NONBLOCK;
-            let Ok(file) = roots[sent.root].tree.open_below(path, flags) else { return false };
-            repeats.opened = Some((slot.id, file));
-        }
-        let Some((_, file)) = &repeats.opened else { return false };
+        let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::NONBLOCK;
+        let opened = repeats.opened.get(slot.id, || roots[sent.root].tree.open_below(path, flags));
+        let Ok(file) = opened else { return false };
         let unchanged = rustix::fs::fstat(file)
             .is_ok_and(|s| s.st_size as u64 == sent.len && (s.st_mtime, s.st_mtime_nsec as u32) == sent.mtime);
         unchanged && is_there(file)
