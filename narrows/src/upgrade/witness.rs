@@ -1,0 +1,448 @@
+//! The server's end of all side channels of a host: compares claims with the connections that its programs accepted
+//! (format.md section 11.5). A claim may come before its connection was accepted, or after.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use core::net::IpAddr;
+
+use super::marker::{Key, Nonce, derive};
+use super::message::{Claim, GREETING, Hello, Message, Parser, Purpose, Reason, VERSION};
+use super::proof::{Tuple, verify};
+use super::{Event, FlowId, Word};
+
+/// The driver's own number of a connection to the service port.
+pub type ChannelId = u64;
+
+#[derive(Debug, Clone, Copy)]
+pub struct WitnessLimits {
+    pub channels_max: usize,
+    /// From one address: one is enough for a host, but each supervisor may have its own.
+    pub channels_per_address_max: usize,
+    /// Claims of one channel that wait for their connection.
+    pub waiting_max: usize,
+    /// For the greeting of a channel.
+    pub greeting_max_ns: u64,
+    /// How long a claim waits for its connection: programs accept late when they are busy.
+    pub accept_max_ns: u64,
+}
+
+impl Default for WitnessLimits {
+    fn default() -> Self {
+        const SECOND: u64 = 1_000_000_000;
+        Self {
+            channels_max: 1024,
+            channels_per_address_max: 64,
+            waiting_max: 1024,
+            greeting_max_ns: 10 * SECOND,
+            accept_max_ns: 10 * SECOND,
+        }
+    }
+}
+
+/// What the driver is to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Output {
+    Send(ChannelId, Vec<u8>),
+    /// Close it; nothing is to be said of it.
+    Hangup(ChannelId),
+    /// The connection is for a [`super::gateway::Gateway`], which has these bytes to take first.
+    Gateway(ChannelId, Vec<u8>),
+    Flow(FlowId, Event),
+}
+
+#[derive(Debug)]
+struct Channel {
+    address: IpAddr,
+    parser: Parser,
+    /// When the greeting must be there; `None`: it is.
+    until_ns: Option<u64>,
+    claims: BTreeMap<u64, Standing>,
+    waiting: usize,
+}
+
+/// What became of a claim.
+#[derive(Debug)]
+enum Standing {
+    Waiting { claim: Claim, until_ns: u64 },
+    Accepted(FlowId),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Proof {
+    None,
+    /// The claim is good; the flow is to arm before its peer hears of it.
+    Arming,
+    Ready,
+    /// Plain for ever: one guess is all that a forger has.
+    Refused,
+}
+
+#[derive(Debug)]
+struct Accepted {
+    tuple: Tuple,
+    syn_clock_ms: Option<u32>,
+    proof: Proof,
+    /// Of the claim that was good.
+    nonce: Nonce,
+    key: Nonce,
+    /// Channel and number of the claim, while that channel lasts.
+    link: Option<(ChannelId, u64)>,
+}
+
+#[derive(Debug)]
+pub struct Witness {
+    limits: WitnessLimits,
+    secret: [u8; 32],
+    keys: u64,
+    channels: BTreeMap<ChannelId, Channel>,
+    /// Claims that wait, by what they claim.
+    waiting: BTreeMap<Tuple, (ChannelId, u64)>,
+    flows: BTreeMap<FlowId, Accepted>,
+    by_tuple: BTreeMap<Tuple, FlowId>,
+    /// Ports on which programs under Narrows listen, and how many sockets do.
+    ports: BTreeMap<u16, usize>,
+    outputs: VecDeque<Output>,
+}
+
+impl Witness {
+    /// `secret`: random, and used for nothing else.
+    pub fn new(limits: WitnessLimits, secret: [u8; 32]) -> Self {
+        Self {
+            limits,
+            secret,
+            keys: 0,
+            channels: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+            flows: BTreeMap::new(),
+            by_tuple: BTreeMap::new(),
+            ports: BTreeMap::new(),
+            outputs: VecDeque::new(),
+        }
+    }
+
+    /// What is to be done, until `None`.
+    pub fn poll(&mut self) -> Option<Output> {
+        self.outputs.pop_front()
+    }
+
+    /// A program under Narrows listens on that port with one more socket.
+    pub fn listening(&mut self, port: u16) {
+        *self.ports.entry(port).or_default() += 1;
+    }
+
+    /// With one socket less. Connections that wait to be accepted are gone with it.
+    pub fn listening_ended(&mut self, port: u16) {
+        if let Some(sockets) = self.ports.get_mut(&port) {
+            *sockets -= 1;
+            if *sockets == 0 {
+                self.ports.remove(&port);
+            }
+        }
+    }
+
+    /// A program accepted a connection: its addresses as seen here, and the clock in the client's SYN if there was one.
+    /// If the proof comes, now or later, the flow hears [`Event::Claimed`].
+    pub fn accepted(&mut self, flow: FlowId, tuple: Tuple, syn_clock_ms: Option<u32>) {
+        let accepted = Accepted {
+            tuple,
+            syn_clock_ms,
+            proof: Proof::None,
+            nonce: Nonce::default(),
+            key: Nonce::default(),
+            link: None,
+        };
+        self.flows.insert(flow, accepted);
+        // The addresses are free again, or the kernel would not have given them out: the older flow is ending.
+        self.by_tuple.insert(tuple, flow);
+        if let Some((channel, id)) = self.waiting.get(&tuple).copied()
+            && let Some(claim) = self.unwait(channel, id)
+        {
+            self.judge(flow, channel, claim);
+        }
+    }
+
+    /// The connection is over.
+    pub fn ended(&mut self, flow: FlowId) {
+        let Some(accepted) = self.flows.remove(&flow) else { return };
+        if self.by_tuple.get(&accepted.tuple) == Some(&flow) {
+            self.by_tuple.remove(&accepted.tuple);
+        }
+        if let Some((channel, id)) = accepted.link {
+            if accepted.proof == Proof::Arming {
+                self.send(channel, &Message::No { id, reason: Reason::Ended });
+            }
+            self.drop_claim(channel, id);
+        }
+    }
+
+    /// What a flow says.
+    pub fn say(&mut self, flow: FlowId, word: Word) {
+        let Some(accepted) = self.flows.get_mut(&flow) else { return };
+        match word {
+            Word::Armed if matches!(accepted.proof, Proof::Arming | Proof::Ready) => accepted.proof = Proof::Ready,
+            Word::Decline => accepted.proof = Proof::Refused,
+            _ => {}
+        }
+        let key = accepted.key;
+        let Some((channel, id)) = accepted.link else { return };
+        match word {
+            Word::Armed => self.send(channel, &Message::Ready { id, key }),
+            Word::Query { offset } => self.send(channel, &Message::Query { id, offset }),
+            Word::Answer { offset, marked } => self.send(channel, &Message::Answer { id, offset, marked }),
+            Word::Decline => {
+                accepted.link = None;
+                self.drop_claim(channel, id);
+                self.send(channel, &Message::No { id, reason: Reason::Ended });
+            }
+            Word::Withdraw | Word::Settled => {}
+        }
+    }
+
+    /// Somebody connected to the service port.
+    pub fn opened(&mut self, channel: ChannelId, address: IpAddr, now_ns: u64) {
+        let address = address.to_canonical();
+        let of_address = self.channels.values().filter(|c| c.address == address).count();
+        if self.channels.len() >= self.limits.channels_max || of_address >= self.limits.channels_per_address_max {
+            self.outputs.push_back(Output::Hangup(channel));
+            return;
+        }
+        let until_ns = Some(now_ns.saturating_add(self.limits.greeting_max_ns));
+        let new = Channel { address, parser: Parser::default(), until_ns, claims: BTreeMap::new(), waiting: 0 };
+        self.channels.insert(channel, new);
+    }
+
+    /// The connection to the service port is over. What was ready stays so: its client may come back for it.
+    pub fn lost(&mut self, channel: ChannelId) {
+        let Some(gone) = self.channels.remove(&channel) else { return };
+        for standing in gone.claims.into_values() {
+            match standing {
+                Standing::Waiting { claim, .. } => {
+                    self.waiting.remove(&claim.tuple);
+                }
+                Standing::Accepted(flow) => {
+                    if let Some(accepted) = self.flows.get_mut(&flow) {
+                        accepted.link = None;
+                    }
+                }
+            }
+        }
+    }
+
+    fn hang_up(&mut self, channel: ChannelId) {
+        self.outputs.push_back(Output::Hangup(channel));
+        self.lost(channel);
+    }
+
+    fn send(&mut self, channel: ChannelId, message: &Message) {
+        let mut bytes = Vec::new();
+        message.write(&mut bytes);
+        self.outputs.push_back(Output::Send(channel, bytes));
+    }
+
+    /// Takes what came on a channel. The driver reads no more from it while what it has to send there is not sent, or a
+    /// peer that asks and never listens would fill the memory.
+    pub fn receive(&mut self, channel: ChannelId, bytes: &[u8], now_ns: u64) {
+        let Some(from) = self.channels.get_mut(&channel) else { return };
+        from.parser.push(bytes);
+        while let Some(from) = self.channels.get_mut(&channel) {
+            match from.parser.poll() {
+                Ok(None) => return,
+                Ok(Some(message)) => {
+                    if !self.on_message(channel, message, now_ns) {
+                        return self.hang_up(channel);
+                    }
+                }
+                Err(_) => return self.hang_up(channel),
+            }
+        }
+    }
+
+    /// Whether the message makes sense.
+    fn on_message(&mut self, channel: ChannelId, message: Message, now_ns: u64) -> bool {
+        let Some(from) = self.channels.get_mut(&channel) else { return true };
+        match message {
+            Message::Hello(Hello { purpose: Purpose::SideChannel, .. }) => {
+                from.until_ns = None;
+                let mut bytes = GREETING.to_vec();
+                Message::Hello(Hello { version: VERSION, purpose: Purpose::SideChannel }).write(&mut bytes);
+                self.outputs.push_back(Output::Send(channel, bytes));
+            }
+            Message::Hello(Hello { purpose: Purpose::Gateway, .. }) => {
+                let rest = from.parser.rest().to_vec();
+                self.channels.remove(&channel);
+                self.outputs.push_back(Output::Gateway(channel, rest));
+            }
+            Message::Claim(claim) => return self.on_claim(channel, claim, now_ns),
+            Message::Withdraw { id } => match from.claims.get(&id) {
+                Some(Standing::Waiting { .. }) => {
+                    self.unwait(channel, id);
+                }
+                Some(Standing::Accepted(flow)) => {
+                    let flow = *flow;
+                    self.drop_claim(channel, id);
+                    if let Some(accepted) = self.flows.get_mut(&flow) {
+                        (accepted.proof, accepted.link) = (Proof::Refused, None);
+                        self.outputs.push_back(Output::Flow(flow, Event::Withdrawn));
+                    }
+                }
+                None => {}
+            },
+            Message::Query { id, offset } => self.pass(channel, id, Event::Query { offset }),
+            Message::Answer { id, offset, marked } => self.pass(channel, id, Event::Answer { offset, marked }),
+            Message::Ready { .. } | Message::No { .. } | Message::Dial { .. } | Message::Dialed { .. } => return false,
+        }
+        true
+    }
+
+    fn pass(&mut self, channel: ChannelId, id: u64, event: Event) {
+        let standing = self.channels.get(&channel).and_then(|c| c.claims.get(&id));
+        if let Some(Standing::Accepted(flow)) = standing
+            && self.flows.get(flow).is_some_and(|f| f.proof == Proof::Ready)
+        {
+            self.outputs.push_back(Output::Flow(*flow, event));
+        }
+    }
+
+    fn on_claim(&mut self, channel: ChannelId, claim: Claim, now_ns: u64) -> bool {
+        let Some(from) = self.channels.get(&channel) else { return true };
+        let id = claim.id;
+        match from.claims.get(&id) {
+            Some(Standing::Waiting { claim: known, .. }) => return *known == claim,
+            Some(Standing::Accepted(flow)) => {
+                let flow = *flow;
+                let same = self.flows.get(&flow).is_some_and(|f| f.nonce == claim.nonce && f.tuple == claim.tuple);
+                if same {
+                    self.judge(flow, channel, claim);
+                }
+                return same;
+            }
+            None => {}
+        }
+        let refused = if claim.tuple.client().ip() != from.address {
+            Reason::Address
+        } else if let Some(&flow) = self.by_tuple.get(&claim.tuple) {
+            self.judge(flow, channel, claim);
+            return true;
+        } else if !self.ports.contains_key(&claim.tuple.server().port()) {
+            Reason::NotHere
+        } else if from.waiting >= self.limits.waiting_max {
+            Reason::Busy
+        } else {
+            match self.waiting.get(&claim.tuple).copied() {
+                // Addresses that are used again, or a client that came back: the newest claim is the one that can be true.
+                Some((older, id)) if older == channel || self.is_same_waiting(older, id, &claim) => {
+                    self.unwait(older, id);
+                    if older == channel {
+                        self.send(older, &Message::No { id, reason: Reason::NotAccepted });
+                    }
+                    return self.wait(channel, claim, now_ns);
+                }
+                Some(_) => Reason::Taken,
+                None => return self.wait(channel, claim, now_ns),
+            }
+        };
+        self.send(channel, &Message::No { id, reason: refused });
+        true
+    }
+
+    fn is_same_waiting(&self, channel: ChannelId, id: u64, other: &Claim) -> bool {
+        let standing = self.channels.get(&channel).and_then(|c| c.claims.get(&id));
+        matches!(standing, Some(Standing::Waiting { claim, .. }) if claim.nonce == other.nonce)
+    }
+
+    fn wait(&mut self, channel: ChannelId, claim: Claim, now_ns: u64) -> bool {
+        if let Some(from) = self.channels.get_mut(&channel) {
+            self.waiting.insert(claim.tuple, (channel, claim.id));
+            from.waiting += 1;
+            let until_ns = now_ns.saturating_add(self.limits.accept_max_ns);
+            from.claims.insert(claim.id, Standing::Waiting { claim, until_ns });
+        }
+        true
+    }
+
+    /// Takes a claim from among those that wait.
+    fn unwait(&mut self, channel: ChannelId, id: u64) -> Option<Claim> {
+        let from = self.channels.get_mut(&channel)?;
+        let Some(Standing::Waiting { claim, .. }) = from.claims.remove(&id) else { return None };
+        from.waiting -= 1;
+        self.waiting.remove(&claim.tuple);
+        Some(claim)
+    }
+
+    fn drop_claim(&mut self, channel: ChannelId, id: u64) {
+        if let Some(from) = self.channels.get_mut(&channel) {
+            from.claims.remove(&id);
+        }
+    }
+
+    /// Compares a claim with the connection whose addresses it has.
+    fn judge(&mut self, flow: FlowId, channel: ChannelId, claim: Claim) {
+        let (Some(accepted), Some(from)) = (self.flows.get_mut(&flow), self.channels.get_mut(&channel)) else { return };
+        let id = claim.id;
+        let refused = match accepted.proof {
+            Proof::None => match verify(&claim, accepted.tuple, accepted.syn_clock_ms, from.address) {
+                Ok(()) => {
+                    let serial = self.keys.to_le_bytes();
+                    self.keys += 1;
+                    accepted.key = derive(&self.secret, &[b"narrows ready", &serial, &claim.nonce]);
+                    (accepted.nonce, accepted.proof) = (claim.nonce, Proof::Arming);
+                    accepted.link = Some((channel, id));
+                    from.claims.insert(id, Standing::Accepted(flow));
+                    let key = Key::new(&claim.nonce, &accepted.key);
+                    self.outputs.push_back(Output::Flow(flow, Event::Claimed(key)));
+                    return;
+                }
+                Err(reason) => {
+                    accepted.proof = Proof::Refused;
+                    reason
+                }
+            },
+            Proof::Arming | Proof::Ready if accepted.nonce == claim.nonce => {
+                // Its client came back by another channel, or says it twice.
+                let older = accepted.link.replace((channel, id)).filter(|link| *link != (channel, id));
+                let (ready, key) = (accepted.proof == Proof::Ready, accepted.key);
+                from.claims.insert(id, Standing::Accepted(flow));
+                if let Some((channel, id)) = older {
+                    self.drop_claim(channel, id);
+                }
+                if ready {
+                    self.send(channel, &Message::Ready { id, key });
+                    self.outputs.push_back(Output::Flow(flow, Event::Restored));
+                }
+                return;
+            }
+            Proof::Arming | Proof::Ready => Reason::Taken,
+            Proof::Refused => Reason::Proof,
+        };
+        self.send(channel, &Message::No { id, reason: refused });
+    }
+
+    /// When [`Witness::on_time`] must be called.
+    pub fn next_wakeup_ns(&self) -> Option<u64> {
+        let waiting = |c: &Channel| {
+            let due = |s: &Standing| match s {
+                Standing::Waiting { until_ns, .. } => Some(*until_ns),
+                Standing::Accepted(_) => None,
+            };
+            c.claims.values().filter_map(due).chain(c.until_ns).min()
+        };
+        self.channels.values().filter_map(waiting).min()
+    }
+
+    pub fn on_time(&mut self, now_ns: u64) {
+        let (mut silent, mut late) = (Vec::new(), Vec::new());
+        for (number, channel) in &self.channels {
+            if channel.until_ns.is_some_and(|at| now_ns >= at) {
+                silent.push(*number);
+                continue;
+            }
+            let due = |s: &Standing| matches!(s, Standing::Waiting { until_ns, .. } if now_ns >= *until_ns);
+            late.extend(channel.claims.iter().filter(|(_, s)| due(s)).map(|(id, _)| (*number, *id)));
+        }
+        for (channel, id) in late {
+            self.unwait(channel, id);
+            self.send(channel, &Message::No { id, reason: Reason::NotAccepted });
+        }
+        silent.into_iter().for_each(|channel| self.hang_up(channel));
+    }
+}
