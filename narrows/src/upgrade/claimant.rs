@@ -325,3 +325,163 @@ impl Claimant {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::message::Reason;
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn tuple() -> Tuple {
+        Tuple::new("10.0.0.1:40000".parse().unwrap(), "10.0.0.2:5432".parse().unwrap())
+    }
+
+    fn claimant() -> Claimant {
+        Claimant::new(ClaimantLimits { claims_max: 2, ..ClaimantLimits::default() }, [1; 32])
+    }
+
+    fn outputs(claimant: &mut Claimant) -> Vec<Output> {
+        std::iter::from_fn(|| claimant.poll()).collect()
+    }
+
+    fn hello() -> Vec<u8> {
+        let mut wire = GREETING.to_vec();
+        Message::Hello(Hello { version: VERSION, purpose: Purpose::SideChannel }).write(&mut wire);
+        wire
+    }
+
+    fn wire(message: &Message) -> Vec<u8> {
+        let mut wire = Vec::new();
+        message.write(&mut wire);
+        wire
+    }
+
+    fn up(now_ns: u64) -> Claimant {
+        let mut claimant = claimant();
+        claimant.claim(1, tuple(), 5, now_ns);
+        claimant.connected(now_ns);
+        claimant.receive(&hello(), now_ns);
+        outputs(&mut claimant);
+        claimant
+    }
+
+    #[test]
+    fn a_host_without_narrows_is_left_alone_for_a_minute_and_longer_each_time() {
+        let mut claimant = claimant();
+        let mut now = 0;
+        for wait in [60, 120, 240, 480, 960, 960] {
+            claimant.claim(1, tuple(), 5, now);
+            assert_eq!(outputs(&mut claimant), [Output::Dial]);
+            claimant.lost(now);
+            let plain = Output::Flow(1, Event::Plain(WhyPlain::NoService));
+            assert_eq!(outputs(&mut claimant), std::slice::from_ref(&plain));
+            now += wait * SECOND;
+            claimant.claim(1, tuple(), 5, now - 1);
+            assert_eq!(outputs(&mut claimant), [plain], "asked again before {wait} s");
+        }
+        // Once it was there, it begins anew.
+        claimant.claim(1, tuple(), 5, now);
+        claimant.connected(now);
+        claimant.receive(&hello(), now);
+        claimant.lost(now);
+        outputs(&mut claimant);
+        claimant.claim(1, tuple(), 5, now + 60 * SECOND);
+        assert_eq!(outputs(&mut claimant), [Output::Dial]);
+    }
+
+    #[test]
+    fn a_service_that_says_nothing_or_something_else_is_hung_up() {
+        let mut claimant = claimant();
+        claimant.claim(1, tuple(), 5, 0);
+        claimant.connected(SECOND);
+        outputs(&mut claimant);
+        assert_eq!(claimant.next_wakeup_ns(), Some(11 * SECOND));
+        claimant.on_time(11 * SECOND);
+        let plain = Output::Flow(1, Event::Plain(WhyPlain::NoService));
+        assert_eq!(outputs(&mut claimant), [Output::Hangup, plain.clone()]);
+        for wrong in [
+            b"HTTP/1.1 400 Bad Request\r\n".to_vec(),
+            [hello(), hello()[8..].to_vec()].concat(),
+            [hello(), wire(&Message::Withdraw { id: 0 })].concat(),
+        ] {
+            let mut claimant = self::claimant();
+            claimant.claim(1, tuple(), 5, 0);
+            claimant.connected(0);
+            outputs(&mut claimant);
+            claimant.receive(&wrong, 0);
+            assert_eq!(outputs(&mut claimant), [Output::Hangup, plain.clone()]);
+        }
+    }
+
+    #[test]
+    fn a_claim_without_an_answer_is_withdrawn_and_what_comes_later_ignored() {
+        let mut claimant = up(0);
+        assert_eq!(claimant.next_wakeup_ns(), Some(15 * SECOND));
+        claimant.on_time(15 * SECOND);
+        let out = outputs(&mut claimant);
+        assert_eq!(
+            out[..2],
+            [Output::Send(wire(&Message::Withdraw { id: 0 })), Output::Flow(1, Event::Plain(WhyPlain::TimedOut))]
+        );
+        assert_eq!(out[2..], [Output::Hangup], "who says nothing is gone");
+        let mut claimant = up(0);
+        claimant.ended(1);
+        claimant.receive(&wire(&Message::Ready { id: 0, key: [1; 16] }), 1);
+        assert_eq!(outputs(&mut claimant), [Output::Send(wire(&Message::Withdraw { id: 0 }))]);
+        assert_eq!(claimant.claims(), 0);
+    }
+
+    #[test]
+    fn what_is_not_settled_is_claimed_again_in_the_same_words() {
+        let mut claimant = claimant();
+        claimant.claim(1, tuple(), 5, 0);
+        claimant.connected(0);
+        let Some(Output::Send(first)) = outputs(&mut claimant).pop() else { panic!("nothing is said") };
+        claimant.receive(&hello(), 0);
+        claimant.receive(&wire(&Message::Ready { id: 0, key: [2; 16] }), 0);
+        outputs(&mut claimant);
+        claimant.lost(2 * SECOND);
+        claimant.connected(2 * SECOND);
+        assert_eq!(outputs(&mut claimant), [Output::Dial, Output::Send(first)]);
+        claimant.receive(&hello(), 3 * SECOND);
+        claimant.receive(&wire(&Message::Ready { id: 0, key: [2; 16] }), 3 * SECOND);
+        assert_eq!(outputs(&mut claimant), [Output::Flow(1, Event::Restored)]);
+        // Another key would be another connection's.
+        claimant.receive(&wire(&Message::Ready { id: 0, key: [3; 16] }), 3 * SECOND);
+        assert_eq!(outputs(&mut claimant)[0], Output::Hangup);
+        let mut settled = up(0);
+        settled.receive(&wire(&Message::Ready { id: 0, key: [2; 16] }), 0);
+        settled.say(1, Word::Settled);
+        outputs(&mut settled);
+        settled.lost(2 * SECOND);
+        assert_eq!(outputs(&mut settled), []);
+    }
+
+    #[test]
+    fn a_peer_that_fails_at_every_claim_is_not_dialled_without_end() {
+        let mut claimant = up(0);
+        claimant.lost(SECOND - 1);
+        assert_eq!(outputs(&mut claimant), [Output::Flow(1, Event::Plain(WhyPlain::NoService))]);
+    }
+
+    #[test]
+    fn claims_have_a_limit_and_nonces_of_their_own() {
+        let mut claimant = up(0);
+        let mut claims = Vec::new();
+        for flow in 2..5 {
+            claimant.claim(flow, tuple(), 5, 0);
+            claims.extend(outputs(&mut claimant));
+        }
+        assert!(matches!(claims[0], Output::Send(_)));
+        assert_eq!(claims[1], Output::Flow(3, Event::Plain(WhyPlain::Busy)));
+        let Output::Send(second) = &claims[0] else { unreachable!() };
+        let nonce = derive(&[1; 32], &[b"narrows claim", &0u64.to_le_bytes()]);
+        assert!(!second.ends_with(&nonce));
+        claimant.receive(&wire(&Message::No { id: 0, reason: Reason::Taken }), 0);
+        claimant.claim(9, tuple(), 5, 0);
+        let out = outputs(&mut claimant);
+        assert_eq!(out[0], Output::Flow(1, Event::Plain(WhyPlain::Refused(Reason::Taken))));
+        assert!(matches!(out[1], Output::Send(_)), "a place is free again");
+    }
+}
