@@ -19,6 +19,19 @@
 //! Claimant::poll / Witness::poll  ─ Output::Flow(flow, event) ─>  Flow::hear
 //! Flow::poll_word                 ─ word ─>                       Claimant::say / Witness::say
 //! ```
+//!
+//! # For a driver
+//!
+//! - A `Claimant` for each host that its programs connect to, one `Witness` behind the service port of this host. Bytes of
+//!   a side channel go to `receive`, its end to `lost`; the driver reads no more from it while it has bytes to send there.
+//! - At a connect: read the socket's timestamp clock at once, `Flow::client`, `Claimant::claim`. At an accept: read the
+//!   saved SYN, `Flow::server`, `Witness::accepted`. At the end of either: `ended`. At listen: `Witness::listening`.
+//! - Of plain bytes to send: `Flow::sending_plain` before the write, in the order of the writes. Of bytes that came:
+//!   `Flow::receive`, give out what it says, hand the rest to a receiver. Ends: `sending_end`, `receive_end`.
+//! - After every call of a flow: `take_marker`, which goes behind what was counted, and `poll_word` until `None`.
+//! - Timers: the least of all `next_wakeup_ns`; then `on_time` of those that are due.
+//! - An error of a flow: reset on the wire, error at the program. The socket has `SO_LINGER` with time 0 until it is closed
+//!   in order, so that the kernel does the same when this process dies; else its death looks like an end.
 
 pub mod claimant;
 pub mod flow;

@@ -72,7 +72,7 @@ impl Flow {
     }
 
     /// The client's end of a connection to a peer of which the operator says that it has Narrows: frames from the first
-    /// byte, no side channel. The nonce is random. A plain server is disturbed by this.
+    /// byte, no side channel: its words go nowhere. The nonce is random. A plain server is disturbed by this.
     pub fn direct(limits: FlowLimits, nonce: &Nonce) -> Self {
         let mut flow = Self::new(Side::Client, limits.hold_max_ns);
         let key = Key::direct(nonce);

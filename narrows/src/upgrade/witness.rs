@@ -419,14 +419,12 @@ impl Witness {
 
     /// When [`Witness::on_time`] must be called.
     pub fn next_wakeup_ns(&self) -> Option<u64> {
-        let waiting = |c: &Channel| {
-            let due = |s: &Standing| match s {
+        let claims =
+            self.waiting.values().filter_map(|(channel, id)| match self.channels.get(channel)?.claims.get(id)? {
                 Standing::Waiting { until_ns, .. } => Some(*until_ns),
                 Standing::Accepted(_) => None,
-            };
-            c.claims.values().filter_map(due).chain(c.until_ns).min()
-        };
-        self.channels.values().filter_map(waiting).min()
+            });
+        self.channels.values().filter_map(|c| c.until_ns).chain(claims).min()
     }
 
     pub fn on_time(&mut self, now_ns: u64) {
