@@ -45,7 +45,8 @@ pub enum Output {
     /// Connect to the service port, then say [`Claimant::connected`] or [`Claimant::lost`].
     Dial,
     Send(Vec<u8>),
-    /// The connection, or the attempt at one, is of no use any more. Nothing is to be said of it.
+    /// The connection, or the attempt at one, is of no use any more: close it when what was to be sent is sent. Its end
+    /// is not told.
     Hangup,
     Flow(FlowId, Event),
 }

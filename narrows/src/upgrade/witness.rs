@@ -43,7 +43,7 @@ impl Default for WitnessLimits {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Output {
     Send(ChannelId, Vec<u8>),
-    /// Close it; nothing is to be said of it.
+    /// Close it when what was to be sent is sent. Its end is not told.
     Hangup(ChannelId),
     /// The connection is for a [`super::gateway::Gateway`], which has these bytes to take first.
     Gateway(ChannelId, Vec<u8>),
