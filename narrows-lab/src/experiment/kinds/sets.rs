@@ -120,8 +120,10 @@ struct SetsLab {
     datacomp: PolicySpec,
     learned: Option<PolicyData>,
     /// Seconds of plain, by everything but the strategy.
-    plain: Mutex<HashMap<(Cell, u32), Arc<OnceLock<f64>>>>,
+    plain: Mutex<HashMap<(Cell, u32), Once>>,
 }
+
+type Once = Arc<OnceLock<f64>>;
 
 impl SetsLab {
     fn open(plan: &Plan, surroundings: &Surroundings) -> Result<Self> {
