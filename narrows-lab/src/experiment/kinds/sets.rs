@@ -304,7 +304,7 @@ fn tables(keys: &[Key], surroundings: &Surroundings) -> Result<Vec<Table>> {
         }
     }
     let named: Vec<_> = methods.iter().map(Method::to_string).collect();
-    let folder = surroundings.tables.join(format!("sets-{:016x}", xxh3_64(format!("{named:?}").as_bytes())));
+    let folder = surroundings.tables.join(format!("sets-{:016x}", xxh3_64(format!("{named:?} {POOLS:?}").as_bytes())));
     std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let path = |key: &Key| folder.join(format!("{}.table", key.name()));
     let missing: Vec<&Key> = keys.iter().filter(|k| !path(k).is_file()).collect();
@@ -373,10 +373,14 @@ fn draw(key: &Key, folders: &HashMap<&str, Vec<Vec<u8>>>) -> Result<Vec<u8>> {
     let mut bytes = Vec::with_capacity(SET_LEN + PIECE_MAX);
     let mut parts = vec![0usize; recipe.len()];
     while bytes.len() < SET_LEN {
-        // The folder that lacks most of its share. The first is another one each time, so that small shares come at all.
-        let lacks = |i: &usize| recipe[*i].1 * (bytes.len() + PIECE_MAX) as f64 - parts[*i] as f64;
-        let lacking: Vec<usize> = (0..recipe.len()).filter(|i| lacks(i) > 0.0).collect();
-        let i = lacking[rng.below(lacking.len())];
+        // A folder is as likely as it lacks bytes of its share, so that small shares come now and then, in another place each time.
+        let lack = |i: usize| (recipe[i].1 * (bytes.len() + PIECE_MAX) as f64 - parts[i] as f64).max(0.0);
+        let mut left = rng.unit() * (0..recipe.len()).map(lack).sum::<f64>();
+        let passed = |i: &usize| {
+            left -= lack(*i);
+            left < 0.0
+        };
+        let i = (0..recipe.len()).find(passed).unwrap_or(0);
         let all = folders.get(recipe[i].0).context("a folder was not read")?;
         let half = (all.len() + usize::from(!key.train)) / 2;
         ensure!(half > 0, "the folder {} of the corpus has fewer than two pieces", recipe[i].0);
