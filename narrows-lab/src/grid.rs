@@ -303,7 +303,8 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let methods = measurable(&"datacomp".parse::<PolicySpec>().unwrap().methods(None));
         let mut rng = Rng(5);
-        let mut table = Table::new("drawn", Block::from_vec((0..1 << 20).map(|i| (i % 251) as u8).collect()), methods);
+        let mut table =
+            Table::new("drawn", Block::from_vec((0..1u64 << 20).map(|i| (i % 251) as u8).collect()), methods);
         for (class, class_len) in CLASSES.iter().enumerate() {
             let n = *class_len as f64;
             for _ in 0..(1 << 20) / class_len {
@@ -317,18 +318,27 @@ mod tests {
             }
         }
         table.save(directory.path()).unwrap();
-        let lines = |jobs: &str| {
-            let output = directory.path().join(jobs);
+        let parse = |jobs: &str, output: &str| {
             let words = ["grid", "--tables", directory.path().to_str().unwrap(), "--policy", "datacomp", "balance"];
-            let more = ["--rates", "1,100,10000", "--lens", "1M", "--beam", "4", "--jobs", jobs, "-o"];
-            let args = words.into_iter().chain(more).chain([output.to_str().unwrap()]);
-            run(&Wrapped::parse_from(args).args).unwrap();
+            let more =
+                ["--cores", "1", "--rates", "30,100", "--lens", "1M,8M", "--beam", "0", "--jobs", jobs, "-o", output];
+            Wrapped::parse_from(words.into_iter().chain(more)).args
+        };
+        let lines = |jobs: &str| {
+            let output = directory.path().join("cells");
+            run(&parse(jobs, output.to_str().unwrap())).unwrap();
             let text = fs::read_to_string(&output).unwrap();
             text.lines().filter(|l| !l.starts_with('#')).map(str::to_owned).collect::<Vec<_>>()
         };
         let one = lines("1");
-        assert!(one.len() > 30);
+        assert_eq!(one.len(), 1 + 4 * 4);
         assert_eq!(one, lines("4"));
+
+        let args = parse("1", "unused");
+        let files = read_files(&args, std::slice::from_ref(&table)).unwrap();
+        let cell = &cells(&args, std::slice::from_ref(&table)).unwrap()[0];
+        run_cell(&args, cell, &table, Prior::shipped(), 2, &files);
+        assert!(files.iter().all(|f| lock(f).is_none()), "without a file, nothing goes from cell to cell");
     }
 
     #[derive(Parser)]
