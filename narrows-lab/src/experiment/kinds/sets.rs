@@ -371,22 +371,21 @@ fn draw(key: &Key, folders: &HashMap<&str, Vec<Vec<u8>>>) -> Result<Vec<u8>> {
         return Ok((0..SET_LEN).map(|_| if noise { rng.next_u64() as u8 } else { 0 }).collect());
     }
     let mut bytes = Vec::with_capacity(SET_LEN + PIECE_MAX);
-    let mut parts = vec![0usize; recipe.len()];
     while bytes.len() < SET_LEN {
-        // A folder is as likely as it lacks bytes of its share, so that small shares come now and then, in another place each time.
-        let lack = |i: usize| (recipe[i].1 * (bytes.len() + PIECE_MAX) as f64 - parts[i] as f64).max(0.0);
-        let mut left = rng.unit() * (0..recipe.len()).map(lack).sum::<f64>();
-        let passed = |i: &usize| {
-            left -= lack(*i);
+        // As many bytes of files from one folder, which is as likely as its share.
+        let mut left = rng.unit();
+        let passed = |r: &&(&str, f64)| {
+            left -= r.1;
             left < 0.0
         };
-        let i = (0..recipe.len()).find(passed).unwrap_or(0);
-        let all = folders.get(recipe[i].0).context("a folder was not read")?;
+        let name = recipe.iter().find(passed).unwrap_or(&recipe[0]).0;
+        let all = folders.get(name).context("a folder was not read")?;
         let half = (all.len() + usize::from(!key.train)) / 2;
-        ensure!(half > 0, "the folder {} of the corpus has fewer than two pieces", recipe[i].0);
-        let piece = &all[2 * rng.below(half) + usize::from(key.train)];
-        parts[i] += piece.len();
-        bytes.extend_from_slice(piece);
+        ensure!(half > 0, "the folder {name} of the corpus has fewer than two pieces");
+        let until = bytes.len() + PIECE_MAX;
+        while bytes.len() < until {
+            bytes.extend_from_slice(&all[2 * rng.below(half) + usize::from(key.train)]);
+        }
     }
     bytes.truncate(SET_LEN);
     Ok(bytes)
@@ -409,8 +408,9 @@ mod tests {
         assert_eq!(facebook.len(), SET_LEN);
         assert_eq!(facebook, draw(&key("facebook", false, 0), &folders).unwrap());
         assert_ne!(facebook, draw(&key("facebook", false, 1), &folders).unwrap());
-        let web = facebook.iter().filter(|b| **b < 50).count() as f64 / SET_LEN as f64;
-        assert!((0.35..0.65).contains(&web), "half of it is web: {web}");
+        let web = |n: u32| draw(&key("facebook", false, n), &folders).unwrap().iter().filter(|b| **b < 50).count();
+        let share = (0..20).map(web).sum::<usize>() as f64 / (20 * SET_LEN) as f64;
+        assert!((0.35..0.65).contains(&share), "half of it is web: {share}");
         let learned = draw(&key("binaries", true, 0), &folders).unwrap();
         let tested = draw(&key("binaries", false, 0), &folders).unwrap();
         assert!(learned.iter().all(|b| b % 2 == 1) && tested.iter().all(|b| b % 2 == 0));
