@@ -274,7 +274,10 @@ fn run_cell(
         };
         let known = lock(file).clone();
         let run = world::run(table, &plan, spec.build(&PolicySetup { file: known.as_ref(), ..setup }));
-        if let Some(bytes) = &run.saved {
+        // What one without a file learned in a cell is not for the next: their order is that of the threads.
+        if spec.keeps()
+            && let Some(bytes) = &run.saved
+        {
             *lock(file) = spec.read_file(bytes).ok();
         }
         trace.push_str(&run.trace);
@@ -285,4 +288,62 @@ fn run_cell(
 
 fn known(table: &Table, method: Method) -> bool {
     method == Method::STORE || method == Method::CONSTANT || table.methods.contains(&method)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+    use narrows::block::Block;
+    use narrows_sim::rng::Rng;
+
+    /// Policies that learn make a run depend on what came before: the threads must not show.
+    #[test]
+    fn the_same_grid_has_the_same_result_bit_for_bit_on_any_number_of_threads() {
+        let directory = tempfile::tempdir().unwrap();
+        let methods = measurable(&"datacomp".parse::<PolicySpec>().unwrap().methods(None));
+        let mut rng = Rng(5);
+        let mut table =
+            Table::new("drawn", Block::from_vec((0..1u64 << 20).map(|i| (i % 251) as u8).collect()), methods);
+        for (class, class_len) in CLASSES.iter().enumerate() {
+            let n = *class_len as f64;
+            for _ in 0..(1 << 20) / class_len {
+                let cost = |m: usize, rng: &mut Rng| table::Cost {
+                    encode_ns: n * (m + 1) as f64 * (1.0 + rng.unit()),
+                    decode_ns: n,
+                    wire_len: (n * 0.9 / (m + 1) as f64 * (0.5 + rng.unit())).floor(),
+                };
+                let row = (0..table.methods.len()).map(|m| cost(m, &mut rng)).collect();
+                table.push(class, row);
+            }
+        }
+        table.save(directory.path()).unwrap();
+        let parse = |jobs: &str, output: &str| {
+            let words = ["grid", "--tables", directory.path().to_str().unwrap(), "--policy", "datacomp", "balance"];
+            let more =
+                ["--cores", "1", "--rates", "30,100", "--lens", "1M,8M", "--beam", "0", "--jobs", jobs, "-o", output];
+            Wrapped::parse_from(words.into_iter().chain(more)).args
+        };
+        let lines = |jobs: &str| {
+            let output = directory.path().join("cells");
+            run(&parse(jobs, output.to_str().unwrap())).unwrap();
+            let text = fs::read_to_string(&output).unwrap();
+            text.lines().filter(|l| !l.starts_with('#')).map(str::to_owned).collect::<Vec<_>>()
+        };
+        let one = lines("1");
+        assert_eq!(one.len(), 1 + 4 * 4);
+        assert_eq!(one, lines("4"));
+
+        let args = parse("1", "unused");
+        let files = read_files(&args, std::slice::from_ref(&table)).unwrap();
+        let cell = &cells(&args, std::slice::from_ref(&table)).unwrap()[0];
+        run_cell(&args, cell, &table, Prior::shipped(), 2, &files);
+        assert!(files.iter().all(|f| lock(f).is_none()), "without a file, nothing goes from cell to cell");
+    }
+
+    #[derive(Parser)]
+    struct Wrapped {
+        #[command(flatten)]
+        args: Args,
+    }
 }

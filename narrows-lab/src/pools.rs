@@ -61,7 +61,17 @@ pub(crate) fn folder_bytes(directory: &Path, len: usize) -> Result<Vec<u8>> {
     Ok(bytes.iter().copied().cycle().take(len).collect())
 }
 
-/// `len` bytes of a folder of the corpus, of noise (`random`) or of zeros (`zero`).
+/// The files of a folder in a fixed shuffled order; longer ones in several pieces.
+pub(crate) fn pieces(directory: &Path, piece_max: usize) -> Result<Vec<Vec<u8>>> {
+    let mut pieces = Vec::new();
+    for path in shuffled(directory)? {
+        let file = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        pieces.extend(file.chunks(piece_max).map(<[u8]>::to_vec));
+    }
+    Ok(pieces)
+}
+
+/// `len` bytes of a folder or file of the corpus, of noise (`random`) or of zeros (`zero`).
 pub(crate) fn named_bytes(corpus: &Path, name: &str, len: usize) -> Result<Vec<u8>> {
     match name {
         "random" => {
@@ -69,16 +79,18 @@ pub(crate) fn named_bytes(corpus: &Path, name: &str, len: usize) -> Result<Vec<u
             Ok((0..len).map(|_| rng.next_u64() as u8).collect())
         }
         "zero" => Ok(vec![0; len]),
+        _ if corpus.join(name).is_file() => {
+            let path = corpus.join(name);
+            let bytes = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+            Ok(bytes.iter().copied().cycle().take(len).collect())
+        }
         _ => folder_bytes(&corpus.join(name), len),
     }
 }
 
 /// The beginnings of all files in a fixed shuffled order; whole files if that is not enough.
 fn concatenate(directory: &Path, len: usize) -> Result<Vec<u8>> {
-    let mut files = Vec::new();
-    collect(directory, &mut files)?;
-    let order = |p: &PathBuf| xxh3_64(p.strip_prefix(directory).unwrap_or(p).to_string_lossy().as_bytes());
-    files.sort_by_cached_key(|p| (order(p), p.clone()));
+    let files = shuffled(directory)?;
     let join = |part_max: usize| -> Result<Vec<u8>> {
         let mut bytes = Vec::new();
         for path in &files {
@@ -89,6 +101,15 @@ fn concatenate(directory: &Path, len: usize) -> Result<Vec<u8>> {
     };
     let bytes = join(FILE_MAX)?;
     if bytes.len() < len { join(usize::MAX) } else { Ok(bytes) }
+}
+
+/// All files of a folder in an order that has nothing to do with what they are.
+fn shuffled(directory: &Path) -> Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    collect(directory, &mut files)?;
+    let order = |p: &PathBuf| xxh3_64(p.strip_prefix(directory).unwrap_or(p).to_string_lossy().as_bytes());
+    files.sort_by_cached_key(|p| (order(p), p.clone()));
+    Ok(files)
 }
 
 fn collect(directory: &Path, files: &mut Vec<PathBuf>) -> Result<()> {

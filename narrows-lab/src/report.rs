@@ -95,7 +95,8 @@ impl About {
         Self(vec![
             ("machine", model.map_or("unknown", |m| m.1.trim()).to_owned()),
             ("cores", std::thread::available_parallelism().map_or(0, usize::from).to_string()),
-            ("kernel", kernel.trim().to_owned()),
+            // What follows the version is the builder's.
+            ("kernel", kernel.trim().split('-').next().unwrap_or_default().to_owned()),
             ("commit", commit.unwrap_or_default().trim().to_owned()),
             ("command", std::env::args().map(word).collect::<Vec<_>>().join(" ")),
             ("plan", "virtual time: the real sender, measured costs, fluid link; one run a cell, seed 1".to_owned()),

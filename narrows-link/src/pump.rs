@@ -147,10 +147,14 @@ impl Pump {
         let until_next = shaper.next_ns().map(|next| Duration::from_nanos(next.saturating_sub(now_ns)));
         let time = until_next.unwrap_or(IDLE_WAIT).min(IDLE_WAIT);
         let event = self.shared.event.as_fd();
+        let mut left = time;
         if shaper.is_busy() {
-            sys::wait_readable(&[event], time.max(BUSY_PAUSE));
-        } else if time > SPIN {
-            sys::wait_readable(&[self.from.as_fd() as BorrowedFd<'_>, event], time - SPIN);
+            sys::wait_readable(&[event], BUSY_PAUSE);
+            left = left.saturating_sub(BUSY_PAUSE);
+        }
+        // Packets are stamped when they are read, so whatever comes ends the wait.
+        if left > SPIN {
+            sys::wait_readable(&[self.from.as_fd() as BorrowedFd<'_>, event], left - SPIN);
         }
         if until_next.is_none_or(|t| t > SPIN) {
             // Emptied, so that the next wait waits.

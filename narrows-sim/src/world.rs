@@ -331,6 +331,7 @@ impl<'a> World<'a> {
             busy_ns: Some(self.link.busy_ns as u64),
             unacked: None,
             delivery_bytes_per_s: None,
+            rtt_ns: None,
         });
     }
 

@@ -16,7 +16,7 @@ use narrows_sim::world::{self, ENCODE_FIXED_NS, Plan, Run};
 use super::energy::Watts;
 use crate::args::oracle::Rate;
 
-/// Wider beams find less than a thousandth more.
+/// One of 128 finds 0.6 % more at most, a thousandth mostly (three kinds of data, three rates, 1 and 4 cores).
 const BEAM: usize = 32;
 /// What `balance` takes to decide, measured; programs with one method decide nothing.
 const DECISION_NS: f64 = 2000.0;

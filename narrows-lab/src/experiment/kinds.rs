@@ -15,6 +15,7 @@ mod checks;
 mod codec;
 mod link;
 mod model;
+mod sets;
 mod trace;
 mod virtual_time;
 
@@ -38,6 +39,7 @@ pub(crate) enum KindName {
     Link,
     Trace,
     Model,
+    Sets,
 }
 
 impl KindName {
@@ -48,6 +50,7 @@ impl KindName {
             Self::Link => &link::Link,
             Self::Trace => &trace::Trace,
             Self::Model => &model::Model,
+            Self::Sets => &sets::Sets,
         }
     }
 }

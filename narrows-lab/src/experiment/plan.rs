@@ -214,6 +214,8 @@ pub(crate) struct Published {
     /// How far off `says` still agrees, as a share.
     #[serde(default = "tenth")]
     pub(crate) tolerance: f64,
+    /// How far off it still agrees in the value's own unit, instead of `tolerance`: for what may be 0.
+    pub(crate) within: Option<f64>,
     /// Why ours differs, if it does.
     #[serde(default)]
     pub(crate) why: String,

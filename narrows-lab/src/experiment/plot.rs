@@ -10,6 +10,10 @@ const LEFT: f64 = 76.0;
 const RIGHT: f64 = 16.0;
 const TOP: f64 = 40.0;
 const BOTTOM: f64 = 52.0;
+/// Fewer do not tell a logarithm from a line.
+const TICKS_MIN: usize = 3;
+/// Of one letter in the small type, roughly.
+const LETTER: f64 = 6.3;
 /// One row of the legend, below the picture.
 const LEGEND: f64 = 20.0;
 /// Told apart by people who see colours differently (Okabe and Ito), then shades of grey.
@@ -66,11 +70,15 @@ impl Scale {
 
     fn ticks(&self) -> Vec<f64> {
         if self.log {
-            let decades = (self.high / self.low).log10();
-            let parts: &[f64] = if decades < 1.5 { &[1.0, 2.0, 5.0] } else { &[1.0] };
             let (first, last) = (self.low.log10().floor() as i32, self.high.log10().ceil() as i32);
-            let all = (first..=last).flat_map(|e| parts.iter().map(move |p| p * 10f64.powi(e)));
-            return all.filter(|t| *t >= self.low * 0.999 && *t <= self.high * 1.001).collect();
+            for parts in [&[1.0][..], &[1.0, 2.0, 5.0]] {
+                let all = (first..=last).flat_map(|e| parts.iter().map(move |p| p * 10f64.powi(e)));
+                let all: Vec<f64> = all.filter(|t| *t >= self.low * 0.999 && *t <= self.high * 1.001).collect();
+                if all.len() >= TICKS_MIN {
+                    return all;
+                }
+            }
+            // A short stretch is as good as linear.
         }
         let rough = (self.high - self.low) / 5.0;
         let ten = 10f64.powf(rough.log10().floor());
@@ -133,6 +141,22 @@ fn tick_name(value: f64) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
+/// Names below the picture, a slot each: without folders, in two rows where one is too narrow, and cut where two are.
+fn x_names(svg: &mut String, names: &[String], slot: f64, place: impl Fn(usize) -> f64) {
+    let file = |name: &str| name.rsplit('/').next().unwrap_or_default().to_owned();
+    let short: Vec<String> = names.iter().map(|n| file(n)).collect();
+    let longest = short.iter().map(|n| n.chars().count()).max().unwrap_or(0) as f64 * LETTER;
+    let rows = if longest > slot { 2 } else { 1 };
+    let most = (slot * rows as f64 / LETTER).max(4.0) as usize;
+    for (i, name) in short.iter().enumerate() {
+        let cut: String = name.chars().take(most).collect();
+        // A name at the edge stays inside.
+        let half = cut.chars().count() as f64 * LETTER / 2.0;
+        let x = place(i).min(WIDTH - half).max(half);
+        text(svg, (x, HEIGHT - BOTTOM + 15.0 + 12.0 * (i % rows) as f64), "middle", &cut);
+    }
+}
+
 /// Names beside their colours, four in a row.
 fn legend(svg: &mut String, names: &[&str]) {
     let width = (WIDTH - LEFT) / 4.0;
@@ -160,9 +184,8 @@ pub(crate) fn lines(frame: &Frame<'_>, series: &[Series]) -> String {
     y_axis(&mut svg, &y, frame.level);
     match frame.x_names {
         Some(names) => {
-            for (i, name) in names.iter().enumerate() {
-                text(&mut svg, (x.place(i as f64), HEIGHT - BOTTOM + 16.0), "middle", name);
-            }
+            let slot = (WIDTH - RIGHT - LEFT) / names.len().max(2).saturating_sub(1) as f64;
+            x_names(&mut svg, names, slot, |i| x.place(i as f64));
         }
         None => {
             for tick in x.ticks() {
@@ -200,15 +223,15 @@ pub(crate) fn lines(frame: &Frame<'_>, series: &[Series]) -> String {
 pub(crate) fn bars(frame: &Frame<'_>, groups: &[String], series: &[Series]) -> String {
     let names: Vec<&str> = series.iter().map(|s| s.name.as_str()).collect();
     let mut svg = begin(frame, names.len().div_ceil(4));
-    let zero = (!frame.log_y).then_some(0.0);
-    let y = Scale::of(values(series).chain(zero).chain(frame.level), frame.log_y, HEIGHT - BOTTOM, TOP);
+    // The least bar has a height, too.
+    let least = values(series).filter(|v| *v > 0.0).fold(f64::INFINITY, f64::min);
+    let foot = if frame.log_y { least / 2.0 } else { 0.0 };
+    let y = Scale::of(values(series).chain([foot]).chain(frame.level), frame.log_y, HEIGHT - BOTTOM, TOP);
     y_axis(&mut svg, &y, frame.level);
     let base = y.place(frame.level.filter(|_| frame.log_y).unwrap_or(if frame.log_y { y.low } else { 0.0 }));
     let group = (WIDTH - LEFT - RIGHT) / groups.len().max(1) as f64;
     let bar = group * 0.84 / series.len().max(1) as f64;
-    for (g, name) in groups.iter().enumerate() {
-        text(&mut svg, (LEFT + group * (g as f64 + 0.5), HEIGHT - BOTTOM + 17.0), "middle", name);
-    }
+    x_names(&mut svg, groups, group, |g| LEFT + group * (g as f64 + 0.5));
     for (i, s) in series.iter().enumerate() {
         for (g, value, interval) in &s.points {
             let x = LEFT + group * (g + 0.08) + bar * i as f64;
@@ -283,4 +306,34 @@ pub(crate) fn heat(
         text(&mut svg, (LEFT + width * (c as f64 + 0.5), HEIGHT - BOTTOM + 17.0), "middle", name);
     }
     svg + "</svg>\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_stretch_of_a_scale_has_ticks() {
+        for (low, high, log) in [(0.018, 0.041, true), (1.0, 1000.0, true), (0.5, 30.0, true), (-200.0, 70.0, false)] {
+            let ticks = Scale { low, high, log, from: 0.0, to: 1.0 }.ticks();
+            assert!((TICKS_MIN..=12).contains(&ticks.len()), "{low} to {high}: {ticks:?}");
+        }
+    }
+
+    #[test]
+    fn long_names_share_two_rows_and_lose_their_folders() {
+        let rows = |names: &[&str], slot| {
+            let names: Vec<String> = names.iter().map(|n| n.to_string()).collect();
+            let mut svg = String::new();
+            x_names(&mut svg, &names, slot, |i| 100.0 + slot * i as f64);
+            svg
+        };
+        let ys = |svg: &str| {
+            svg.lines().filter_map(|l| l.split("y=\"").nth(1)).map(|l| l[..5].to_owned()).collect::<Vec<_>>()
+        };
+        let short = rows(&["text/a", "text/b"], 50.0);
+        assert!(short.contains(">a<") && ys(&short)[0] == ys(&short)[1], "{short}");
+        let long = rows(&["media/assessment-files-of-a-year.zip", "media/photo1.png"], 50.0);
+        assert!(long.contains(">assessment-file<") && ys(&long)[0] != ys(&long)[1], "{long}");
+    }
 }
