@@ -24,7 +24,6 @@ mod kinds;
 mod page;
 mod pictures;
 mod plan;
-mod plot;
 mod samples;
 mod stats;
 mod summary;
