@@ -127,7 +127,8 @@ fn of_cells(
     plot(picture, title, x, &series)
 }
 
-/// One line or one bar of each group, without a name if it is the only one; `ends` are those of the intervals of y, of points that have one.
+/// One line or one bar of each group, without a name if it is the only one; `ends` are those of the intervals of y, where
+/// there are some.
 struct Series {
     name: String,
     points: Vec<(f64, f64)>,
