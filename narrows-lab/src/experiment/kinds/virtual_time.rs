@@ -26,7 +26,7 @@ pub(crate) struct Virtual;
 /// As in `grid`.
 const FIXED_BLOCK: usize = 128 << 10;
 const BLOCK_MAX: usize = 2 << 20;
-/// Bound and oracle cut blocks of up to 128 KiB.
+/// The oracle and the relaxed schedule cut blocks of up to 128 KiB.
 const CLASS_MAX: usize = 2;
 
 pub(super) const AXES: &[Axis] = &[
@@ -219,6 +219,7 @@ impl<'a> Worlds<'a> {
             ("goodput_mbit_per_s", len as f64 * 8e-6 / seconds),
             ("of_plain", shared.plain_s / seconds),
             ("of_bound", shared.possible.bound / seconds),
+            ("of_relaxed", shared.possible.relaxed / seconds),
         ];
         if shared.possible.has_oracle {
             numbers.push(("of_oracle", shared.possible.oracle / seconds));
