@@ -49,7 +49,8 @@ pub(crate) struct Args {
     /// `shipped`, a file, or a directory with POOL.txt and all.txt.
     #[arg(long, value_name = "PRIOR", default_value = "shipped")]
     prior: String,
-    /// Fit a prior from the tables for each pool, without that pool; what may be quoted.
+    /// Fit a prior from the tables for each pool, without that pool; what may be quoted. Of more than 16 methods it has the
+    /// default ones.
     #[arg(long, conflicts_with = "prior")]
     leave_one_out: bool,
     /// Policies to run.
@@ -163,6 +164,9 @@ fn read_files(args: &Args, tables: &[Table]) -> Result<Vec<KeptFile>> {
             let methods = Method::print_list(&measurable(&spec.methods(file.as_ref())));
             bail!("the tables have no {method}; for {spec} make them with: narrows-lab tables --methods '{methods}'");
         }
+        if spec.links(file.as_ref()) {
+            bail!("{spec} links blocks, and costs are measured of blocks by themselves: leave out 'link' or 'linked'");
+        }
         Ok(Mutex::new(file))
     };
     args.policy.iter().map(read).collect()
@@ -185,10 +189,11 @@ fn priors(args: &Args, tables: &[Table]) -> Result<Vec<Prior>> {
         Prior::parse(&text).map_err(|e| anyhow::anyhow!("{}: {e}", path.display()))
     };
     let reference = if args.leave_one_out { fit::read_reference(&args.tables)? } else { Vec::new() };
+    let fitted = if args.leave_one_out { fit::fitting(tables)? } else { Vec::new() };
     let path = Path::new(&args.prior);
     let prior_of = |table: &Table| -> Result<Prior> {
         if args.leave_one_out {
-            let text = fit::fit(tables, Some(&table.pool), &reference)?;
+            let text = fit::fit(&fitted, Some(&table.pool), &reference)?;
             return Prior::parse(&text).map_err(|e| anyhow::anyhow!("{e}"));
         }
         if args.prior == "shipped" {
