@@ -30,7 +30,7 @@ mod summary;
 
 pub(crate) use cells::order as shuffled;
 pub(crate) use samples::write_whole;
-pub(crate) use stats::Summary;
+pub(crate) use stats::{Summary, median};
 
 /// Run plans: each is one figure or table, written to a folder of its own, and joined by a page
 ///

@@ -29,8 +29,9 @@ const BLOCK_MAX: usize = 2 << 20;
 ///
 /// The engine's real sender decides on the pool's real bytes (repeated up to the length); what a codec would take and give is
 /// answered from the tables, the link is a fluid in order, encoding times vary by 5 %, and every decision is charged. Each
-/// policy is compared with the bound (linear program), the oracle (beam search, up to 8M), plain (`fixed:store`, not charged)
-/// and the best fixed method, chosen in hindsight for each cell.
+/// policy is compared with the bound, which nothing beats, the relaxed schedule (linear program over blocks of one length),
+/// the oracle (beam search, up to 8M), plain (`fixed:store`, not charged) and the best fixed method, chosen in hindsight for
+/// each cell.
 ///
 /// A policy that keeps a file (`datacomp:table=FILE`) goes through the cells one by one and learns from each; the file is
 /// written at the end. Policies that name their own methods (`adoc`, `datacomp`, `stall`, `replay`) need tables of these.
@@ -48,7 +49,8 @@ pub(crate) struct Args {
     /// `shipped`, a file, or a directory with POOL.txt and all.txt.
     #[arg(long, value_name = "PRIOR", default_value = "shipped")]
     prior: String,
-    /// Fit a prior from the tables for each pool, without that pool; what may be quoted.
+    /// Fit a prior from the tables for each pool, without that pool; what may be quoted. Of more than 16 methods it has the
+    /// default ones.
     #[arg(long, conflicts_with = "prior")]
     leave_one_out: bool,
     /// Policies to run.
@@ -63,16 +65,16 @@ pub(crate) struct Args {
     /// Cores that encode.
     #[arg(long, value_name = "N,..", value_delimiter = ',', default_value = "1,4,8")]
     cores: Vec<usize>,
-    /// Lengths of the flow; a shorter pool is not repeated up to 4M, and longer than 8M only the bound is computed.
+    /// Lengths of the flow; a shorter pool is not repeated up to 4M, and longer than 8M there is no oracle.
     #[arg(long, value_name = "LEN,..", value_delimiter = ',', default_value = "1M,3M", value_parser = parse_len)]
     lens: Vec<usize>,
     /// What changes on the way.
     #[arg(long, value_name = "NAME", default_value = "flat")]
     scenario: Vec<Scenario>,
-    /// Width of the oracle's beam; 0 compares with the bound.
+    /// Width of the oracle's beam; 0 compares with the relaxed schedule.
     #[arg(long, value_name = "WIDTH", default_value_t = 32)]
     beam: usize,
-    /// Longest block of bound and oracle: 128K, or 512K for a stricter judge.
+    /// Longest block of oracle and relaxed schedule: 128K, or 512K for a stricter judge.
     #[arg(long, value_name = "LEN", default_value = "128K", value_parser = parse_len)]
     oracle_block: usize,
     /// Microseconds that each decision is charged.
@@ -162,6 +164,9 @@ fn read_files(args: &Args, tables: &[Table]) -> Result<Vec<KeptFile>> {
             let methods = Method::print_list(&measurable(&spec.methods(file.as_ref())));
             bail!("the tables have no {method}; for {spec} make them with: narrows-lab tables --methods '{methods}'");
         }
+        if spec.links(file.as_ref()) {
+            bail!("{spec} links blocks, and costs are measured of blocks by themselves: leave out 'link' or 'linked'");
+        }
         Ok(Mutex::new(file))
     };
     args.policy.iter().map(read).collect()
@@ -184,10 +189,11 @@ fn priors(args: &Args, tables: &[Table]) -> Result<Vec<Prior>> {
         Prior::parse(&text).map_err(|e| anyhow::anyhow!("{}: {e}", path.display()))
     };
     let reference = if args.leave_one_out { fit::read_reference(&args.tables)? } else { Vec::new() };
+    let fitted = if args.leave_one_out { fit::fitting(tables)? } else { Vec::new() };
     let path = Path::new(&args.prior);
     let prior_of = |table: &Table| -> Result<Prior> {
         if args.leave_one_out {
-            let text = fit::fit(tables, Some(&table.pool), &reference)?;
+            let text = fit::fit(&fitted, Some(&table.pool), &reference)?;
             return Prior::parse(&text).map_err(|e| anyhow::anyhow!("{e}"));
         }
         if args.prior == "shipped" {

@@ -7,6 +7,8 @@ use anyhow::{Context, Result, ensure};
 use narrows_plot::{Axis, Colour, Plot};
 use serde_json::Value;
 
+use crate::experiment::median;
+
 /// Draw goodput against plain from results of `bench`, as SVG
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -62,17 +64,14 @@ fn gain(cells: &[Value], link: u64, policy: &str) -> f64 {
     let logs: Vec<f64> = cells
         .iter()
         .filter(|c| c["mbit_per_s"].as_u64() == Some(link))
-        .map(|c| (median(&c["plain_s"]) / median(&c["seconds"][policy])).ln())
+        .map(|c| (middle(&c["plain_s"]) / middle(&c["seconds"][policy])).ln())
         .filter(|l| l.is_finite())
         .collect();
     (logs.iter().sum::<f64>() / logs.len() as f64).exp()
 }
 
-fn median(values: &Value) -> f64 {
-    let mut values: Vec<f64> =
-        values.as_array().map(|v| v.iter().filter_map(Value::as_f64).collect()).unwrap_or_default();
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+fn middle(values: &Value) -> f64 {
+    median(&values.as_array().map(|v| v.iter().filter_map(Value::as_f64).collect::<Vec<_>>()).unwrap_or_default())
 }
 
 #[cfg(test)]

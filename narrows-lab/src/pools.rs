@@ -9,6 +9,8 @@ use xxhash_rust::xxh3::xxh3_64;
 use narrows_sim::rng::Rng;
 use narrows_sim::table::CLASSES;
 
+/// Raised when the same corpus gives other bytes than before, so that no table and no sample of the old ones is used.
+const RECIPE: u32 = 1;
 /// At most so much of each file: one large file must not be the whole pool.
 const FILE_MAX: usize = 700_000;
 /// Noise compresses no better for being longer.
@@ -20,6 +22,11 @@ const SKIPPED: &[&str] = &["readme", "license", "manifest", "sha", "sources"];
 pub(crate) struct Pool {
     pub(crate) name: String,
     pub(crate) bytes: Vec<u8>,
+}
+
+/// How bytes are drawn, for the names of what is kept of them. The first recipe has none: what was kept is of it.
+pub(crate) fn recipe() -> String {
+    if RECIPE == 1 { String::new() } else { format!(" pools {RECIPE}") }
 }
 
 /// One pool for each directory of the corpus, `random`, and two mixed streams: `mixfine` changes kind every 4 to 64 KiB,

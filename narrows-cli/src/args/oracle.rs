@@ -31,7 +31,7 @@ pub(crate) struct OracleArgs {
     /// Methods that are measured and may be chosen [default: those of `balance`]
     #[arg(long, value_name = "LIST", value_parser = parse_methods)]
     pub(crate) methods: Option<MethodList>,
-    /// What to compare with the best: `balance`, or any policy; may be given many times
+    /// What to compare with the best: `balance`, or any policy that links nothing; may be given many times
     #[arg(long, value_name = "SPEC", default_value = "balance")]
     pub(crate) policy: Vec<PolicySpec>,
     /// Bytes that are looked at; of longer data this is the beginning
@@ -66,11 +66,14 @@ three runs the one with the least CPU time counts. From these costs, in virtual 
 Times are until the receiver has decoded the last byte; CPU is of encoding, over all cores. Nothing is sent.
 
 ENERGY
-  Read from the counters of the CPU (RAPL) while each method runs, beyond what the idle host takes; it needs a CPU that has them and \
-the right to read /sys/class/powercap, on many hosts root's. Elsewhere it is unavailable; it is never estimated.
+  Joules are watts times seconds. The watts of each method are read from the counters of the CPU's packages (RAPL) while one core \
+encodes the first 512 KiB, beyond what the idle host takes before and after; the seconds are those of all cores in virtual time. So it \
+is what encoding adds, as far as other data and cores take the same power; neither the receiver nor the rest of the host is in it. \
+It is unavailable without such counters, without the right to read /sys/class/powercap (on many hosts root's), and where a method does \
+not stand out from what other programs take meanwhile.
 
 FILES
-  $XDG_CACHE_HOME/narrows/oracle (or ~/.cache/narrows/oracle): what was measured, found again by the hash of the data, the methods, \
+  $XDG_CACHE_HOME/narrows/oracle (or ~/.cache/narrows/oracle): what was measured, energy too, found again by the hash of the data, the methods, \
 the version and the CPU. At most 64 MiB, the oldest go first; it may be removed at any time.
 
 EXAMPLES

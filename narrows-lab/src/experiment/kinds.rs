@@ -10,6 +10,7 @@ use serde::Deserialize;
 use super::cells::Cell;
 use super::plan::Plan;
 use super::samples::Values;
+use crate::pools;
 
 mod checks;
 mod codec;
@@ -67,6 +68,12 @@ pub(crate) trait Kind: Sync {
     fn axes(&self) -> &'static [Axis];
 
     fn settings(&self) -> &'static [Setting];
+
+    /// What values depend on beside axes and settings: how data is drawn, how the world is modelled. Older samples of another
+    /// recipe are not used.
+    fn recipe(&self) -> String {
+        pools::recipe()
+    }
 
     /// Makes ready what all cells share.
     fn open<'a>(&self, plan: &'a Plan, surroundings: &'a Surroundings) -> Result<Box<dyn Lab + 'a>>;

@@ -22,6 +22,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::super::cells::Cell;
 use super::super::plan::Plan;
 use super::super::samples::Values;
+use super::virtual_time::WORLD;
 use super::{Axis, Kind, Lab, Setting, Surroundings, checks};
 use crate::pools;
 
@@ -40,6 +41,8 @@ const POOLS: &[(&str, &[(&str, f64)])] = &[
     ("user-web", &[("web", 0.45), ("json", 0.1), ("media", 0.45)]),
     ("user-files", &[("media", 0.85), ("text", 0.05), ("binaries", 0.05), ("database", 0.05)]),
 ];
+/// Raised when the same pools are drawn otherwise. 2: folders by bytes and not by files.
+const DRAWN: u32 = 2;
 const STRATEGIES: &[&str] = &["comptool", "datacomp", "lzo", "zlib", "oracle", "balance", "plain"];
 /// As in the text.
 const SET_LEN: usize = 1 << 20;
@@ -97,6 +100,10 @@ impl Kind for Sets {
 
     fn settings(&self) -> &'static [Setting] {
         SETTINGS
+    }
+
+    fn recipe(&self) -> String {
+        format!("{}{WORLD}", drawn())
     }
 
     fn open<'a>(&self, plan: &'a Plan, surroundings: &'a Surroundings) -> Result<Box<dyn Lab + 'a>> {
@@ -178,7 +185,7 @@ impl Lab for SetsLab {
         let plain_s = *plain.get_or_init(|| fixed(Method::STORE).seconds);
         let (seconds, run) = match cell.get("strategy") {
             // One thread and the methods of the text only, as its oracle had.
-            "comptool" => (self.possible(&only(table, &self.datacomp.methods(None)), &world(1)), None),
+            "comptool" => (self.possible(&table.only(&self.datacomp.methods(None)), &world(1)), None),
             "oracle" => (self.possible(table, &world(CORES)), None),
             "lzo" => with_seconds(fixed("lzo".parse()?)),
             "zlib" => with_seconds(fixed("zlib:level=6".parse()?)),
@@ -238,19 +245,6 @@ fn datacomp_plan(plan: world::Plan, spec: &PolicySpec) -> world::Plan {
     world::Plan { block_max: spec.block_max(), decision_ns: COUNT_NS, ..plan }
 }
 
-/// The table with some of its methods.
-fn only(table: &Table, methods: &[Method]) -> Table {
-    let places: Vec<usize> = (0..table.methods.len()).filter(|i| methods.contains(&table.methods[*i])).collect();
-    let kept = places.iter().map(|i| table.methods[*i]).collect();
-    let mut small = Table::new(&table.pool, table.bytes.clone(), kept);
-    for class in 0..CLASSES.len() {
-        for row in table.blocks(class) {
-            small.push(class, places.iter().map(|i| row[*i]).collect());
-        }
-    }
-    small
-}
-
 /// One table of events for all environments and pools, as it was learned before the test.
 fn train(
     plan: &Plan,
@@ -294,6 +288,11 @@ impl Key {
     }
 }
 
+/// All that the bytes of the sets depend on beside the corpus.
+fn drawn() -> String {
+    format!(" {POOLS:?} drawn {DRAWN} {SET_LEN} {PIECE_MAX}{}", pools::recipe())
+}
+
 /// Tables of these sets in order; what was measured before is read from the folder of tables.
 fn tables(keys: &[Key], surroundings: &Surroundings) -> Result<Vec<Table>> {
     let mut methods = measurable(DEFAULT_METHODS);
@@ -304,7 +303,7 @@ fn tables(keys: &[Key], surroundings: &Surroundings) -> Result<Vec<Table>> {
         }
     }
     let named: Vec<_> = methods.iter().map(Method::to_string).collect();
-    let folder = surroundings.tables.join(format!("sets-{:016x}", xxh3_64(format!("{named:?} {POOLS:?}").as_bytes())));
+    let folder = surroundings.tables.join(format!("sets-{:016x}", xxh3_64(format!("{named:?}{}", drawn()).as_bytes())));
     std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let path = |key: &Key| folder.join(format!("{}.table", key.name()));
     let missing: Vec<&Key> = keys.iter().filter(|k| !path(k).is_file()).collect();
