@@ -96,11 +96,16 @@ fn parse_rate(text: &str) -> Result<Rate, String> {
     let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.').len();
     let (number, unit) = text.split_at(digits);
     let unit = unit.to_ascii_lowercase();
-    let factor = match unit.trim_end_matches("bit/s").trim_end_matches("bit").trim_end_matches("bps") {
-        "" => 1.0,
-        "k" => 1e3,
-        "m" => 1e6,
-        "g" => 1e9,
+    let factor = match unit.as_str() {
+        "" | "bit" | "bit/s" => 1.0,
+        "k" | "kbit" | "kbit/s" => 1e3,
+        "m" | "mbit" | "mbit/s" => 1e6,
+        "g" | "gbit" | "gbit/s" => 1e9,
+        "bps" | "kbps" | "mbps" | "gbps" => {
+            return Err(format!(
+                "'{unit}' in '{text}' means bits to some and bytes to others: write bit, kbit, mbit or gbit"
+            ));
+        }
         _ => return Err(bad()),
     };
     let bits = number.parse::<f64>().map_err(|_| bad())? * factor;
@@ -125,13 +130,18 @@ mod tests {
 
     #[test]
     fn rates_are_bits_and_powers_of_1000() {
-        for (text, mbit) in [("6mbit", 6.0), ("100M", 100.0), ("2.5gbit", 2500.0), ("64kbit", 0.064), ("1Gbps", 1000.0)]
-        {
+        for (text, mbit) in [("6mbit", 6.0), ("100M", 100.0), ("2.5gbit", 2500.0), ("64kbit", 0.064), ("1G", 1000.0)] {
             assert!((parse_rate(text).unwrap().mbit() - mbit).abs() < 1e-9, "{text}");
         }
         assert_eq!(parse_rate("10mbit/s"), parse_rate("10000000"));
-        for bad in ["", "mbit", "6mbyte", "6MB", "0", "-1mbit", "1e3", "1.2.3M", "nan", "5000gbit", "1", "6 parsec"] {
+        for bad in [
+            "", "mbit", "6mbyte", "6MB", "0", "-1mbit", "1e3", "1.2.3M", "nan", "5000gbit", "1", "6 parsec", "6mbitbit",
+        ] {
             assert!(parse_rate(bad).is_err(), "{bad}");
+        }
+        for unclear in ["100mbps", "1Gbps", "8000bps"] {
+            let error = parse_rate(unclear).unwrap_err();
+            assert!(error.contains("means bits to some and bytes to others: write bit, kbit, mbit or gbit"), "{error}");
         }
     }
 }
