@@ -70,7 +70,7 @@ fuzz_target!(|data: &[u8]| {
             4 => now += arg * arg * 1000,
             5 => {
                 unsent = unsent.saturating_sub(arg * 100);
-                sender.on_link(LinkSample { begin_ns: now, end_ns: now, unsent_before: unsent, unsent_after: unsent, accepted: 0, busy_ns: None, unacked: None, delivery_bytes_per_s: None });
+                sender.on_link(LinkSample { begin_ns: now, end_ns: now, unsent_before: unsent, unsent_after: unsent, accepted: 0, busy_ns: None, unacked: None, delivery_bytes_per_s: None, rtt_ns: None });
                 jobs.extend(sender.on_link_dry(now));
             }
             6 if arg == 31 => {
@@ -109,7 +109,7 @@ fn drain(sender: &mut Sender, receiver: &mut Receiver, contexts: &mut Contexts, 
         let wire = [&*frame.header, &*frame.body].concat();
         let before = *unsent;
         *unsent += wire.len() as u64;
-        sender.on_link(LinkSample { begin_ns: now, end_ns: now, unsent_before: before, unsent_after: *unsent, accepted: wire.len() as u64, busy_ns: None, unacked: None, delivery_bytes_per_s: None });
+        sender.on_link(LinkSample { begin_ns: now, end_ns: now, unsent_before: before, unsent_after: *unsent, accepted: wire.len() as u64, busy_ns: None, unacked: None, delivery_bytes_per_s: None, rtt_ns: None });
         receiver.receive(Block::from_vec(wire)).expect("our own frame");
         while let Some(job) = receiver.poll_job() {
             let done = job.run(contexts, pool);
