@@ -4,8 +4,8 @@
 //! pool's bytes -> Sender -> K cores (table) -> Sender -> kernel buffer -> link -> D decoders (table) -> reports
 //! ```
 //!
-//! The clock jumps from event to event. What the I/O thread encodes itself (a rescue, a bypass) takes one of the K cores
-//! from a worker: more than K never encode at once, as the bound assumes.
+//! The clock jumps from event to event. What the I/O thread encodes itself (a rescue, a bypass) shares the K cores with the
+//! workers: K cores never do more than the bound assumes.
 
 use std::collections::VecDeque;
 

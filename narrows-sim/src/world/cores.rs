@@ -1,4 +1,4 @@
-//! The cores that encode. As many jobs run at once as there are cores, those of the I/O thread among them.
+//! The cores that encode, shared evenly by the workers and the I/O thread, as a kernel does it.
 
 use narrows::oracle::Speed;
 use narrows::sender::Done;
@@ -8,68 +8,58 @@ use crate::overhead::ENCODE_FIXED_NS;
 
 /// The part of the fixed work that the worker's CPU clock sees.
 const SEEN_FIXED_NS: f64 = 1000.0;
+/// Sums are rounded: a thousandth of a nanosecond of work is nothing.
+const NOTHING_S: f64 = 1e-12;
 
 pub(super) struct Cores {
     count: usize,
     speed: Speed,
-    /// In the order in which they were taken.
+    /// In the order in which they were taken; up to this moment.
     jobs: Vec<Job>,
+    at_s: f64,
 }
 
 struct Job {
     done: Done,
-    /// Of the I/O thread, which has slept and is given a core at once.
     on_io: bool,
-    state: State,
-    /// From when on the worker's clocks see it; unknown before it first had a core.
-    seen_from_s: Option<f64>,
-    unseen_s: f64,
-}
-
-enum State {
-    /// For a core, with so much work left, in seconds at speed 1.
-    Waits(f64),
-    /// Until then.
-    Runs(f64),
+    begin_s: f64,
+    /// Work that is left, in seconds of a core at speed 1.
+    left_s: f64,
+    /// Of its whole work, what its clock sees.
+    seen_share: f64,
 }
 
 impl Cores {
     pub(super) fn new(plan: &Plan) -> Self {
-        Self { count: plan.cores.max(1), speed: plan.cpu.clone(), jobs: Vec::new() }
+        Self { count: plan.cores.max(1), speed: plan.cpu.clone(), jobs: Vec::new(), at_s: 0.0 }
     }
 
-    /// Takes a job that needs `work_ns` of a core, after `decision_ns` for the choice and the fixed work. What has no core
-    /// waits for one; for the I/O thread the job that was taken last makes room.
+    /// Takes a job that needs `work_ns` of a core, after `decision_ns` for the choice and the fixed work.
     pub(super) fn take(&mut self, now_ns: u64, mut done: Done, decision_ns: f64, work_ns: f64, on_io: bool) {
-        let now_s = now_ns as f64 * 1e-9;
+        self.work_until(now_ns);
         done.cpu_ns = (work_ns + SEEN_FIXED_NS) as u64;
-        if on_io && self.running() >= self.count {
-            self.suspend_last(now_s);
-        }
-        let unseen_s = (decision_ns + ENCODE_FIXED_NS) * 1e-9;
-        let state = State::Waits(unseen_s + work_ns * 1e-9);
-        self.jobs.push(Job { done, on_io, state, seen_from_s: None, unseen_s });
-        self.resume(now_s);
+        let whole_ns = decision_ns + ENCODE_FIXED_NS + work_ns;
+        let (begin_s, left_s) = (self.at_s, whole_ns * 1e-9);
+        self.jobs.push(Job { done, on_io, begin_s, left_s, seen_share: work_ns / whole_ns });
     }
 
     /// A job that has ended by now.
     pub(super) fn finish(&mut self, now_ns: u64) -> Option<Done> {
-        let ended = |job: &Job| matches!(job.state, State::Runs(end_s) if end_ns(end_s) <= now_ns);
-        let Job { mut done, state, seen_from_s, .. } = self.jobs.remove(self.jobs.iter().position(ended)?);
-        if let (State::Runs(end_s), Some(from_s)) = (state, seen_from_s) {
-            done.wall_ns = ((end_s - from_s).max(0.0) * 1e9 + SEEN_FIXED_NS) as u64;
+        if self.next_ns() > now_ns {
+            return None;
         }
-        self.resume(now_ns as f64 * 1e-9);
+        self.work_until(now_ns);
+        let i = (0..self.jobs.len()).min_by(|a, b| self.jobs[*a].left_s.total_cmp(&self.jobs[*b].left_s))?;
+        let Job { mut done, begin_s, seen_share, .. } = self.jobs.remove(i);
+        done.wall_ns = ((self.at_s - begin_s) * 1e9 * seen_share + SEEN_FIXED_NS) as u64;
         Some(done)
     }
 
     /// When the next job ends.
     pub(super) fn next_ns(&self) -> u64 {
-        let ends = self.jobs.iter().filter_map(|job| match job.state {
-            State::Runs(end_s) => Some(end_ns(end_s)),
-            State::Waits(_) => None,
-        });
-        ends.min().unwrap_or(u64::MAX)
+        let Some(left_s) = self.jobs.iter().map(|job| job.left_s).reduce(f64::min) else { return u64::MAX };
+        let end_s = if left_s > NOTHING_S { self.speed.finish(self.at_s, left_s / self.share()) } else { self.at_s };
+        (end_s * 1e9 - NOTHING_S * 1e9).ceil() as u64
     }
 
     /// Whether the I/O thread encodes: until it has ended it looks at nothing else.
@@ -77,39 +67,17 @@ impl Cores {
         self.jobs.iter().any(|job| job.on_io)
     }
 
-    fn running(&self) -> usize {
-        self.jobs.iter().filter(|job| matches!(job.state, State::Runs(_))).count()
+    /// Of a core, for each job.
+    fn share(&self) -> f64 {
+        (self.count as f64 / self.jobs.len() as f64).min(1.0)
     }
 
-    fn suspend_last(&mut self, now_s: f64) {
-        for job in self.jobs.iter_mut().rev() {
-            if let State::Runs(end_s) = job.state {
-                let left_s = self.speed.work_until(end_s) - self.speed.work_until(now_s);
-                job.state = State::Waits(left_s.max(0.0));
-                return;
-            }
-        }
+    fn work_until(&mut self, now_ns: u64) {
+        let now_s = (now_ns as f64 * 1e-9).max(self.at_s);
+        let worked_s = (self.speed.work_until(now_s) - self.speed.work_until(self.at_s)) * self.share();
+        self.jobs.iter_mut().for_each(|job| job.left_s -= worked_s);
+        self.at_s = now_s;
     }
-
-    /// Gives free cores to what waits: the I/O thread's first, then the oldest.
-    fn resume(&mut self, now_s: f64) {
-        let mut free = self.count.saturating_sub(self.running());
-        for on_io in [true, false] {
-            for job in self.jobs.iter_mut().filter(|job| job.on_io == on_io) {
-                let State::Waits(left_s) = job.state else { continue };
-                if free == 0 {
-                    return;
-                }
-                free -= 1;
-                job.state = State::Runs(self.speed.finish(now_s, left_s));
-                job.seen_from_s.get_or_insert(self.speed.finish(now_s, job.unseen_s));
-            }
-        }
-    }
-}
-
-fn end_ns(end_s: f64) -> u64 {
-    (end_s * 1e9).ceil() as u64
 }
 
 #[cfg(test)]
@@ -135,7 +103,7 @@ mod tests {
     }
 
     fn cores(count: usize, speed: f64) -> Cores {
-        Cores { count, speed: Speed::constant(speed), jobs: Vec::new() }
+        Cores { count, speed: Speed::constant(speed), jobs: Vec::new(), at_s: 0.0 }
     }
 
     /// Microseconds, since the last nanosecond is rounded: (when, which job, its time on the clock) until nothing is left.
@@ -152,23 +120,24 @@ mod tests {
     }
 
     #[test]
-    fn the_io_thread_takes_a_core_from_the_youngest_job_and_gives_it_back() {
+    fn the_io_thread_has_its_part_of_the_cores_and_gives_it_back() {
         let mut two = cores(2, 1.0);
         two.take(0, job(1), 0.0, 10_000.0, false);
         two.take(1000, job(2), 0.0, 10_000.0, false);
         two.take(4000, job(3), 500.0, 2000.0, true);
         assert!(two.io_is_busy());
-        // 1500 ns of fixed work each; the second job stands still for the 4000 ns of the third.
-        assert_eq!(ends(&mut two), [(8.0, 3, 3.0), (11.5, 1, 11.0), (16.5, 2, 15.0)]);
+        // 1500 ns of fixed work each; from 4000 ns on three jobs have two thirds of a core each, until the third has its 4000.
+        // The clocks see all but the fixed work and the decision, and 1000 ns of the fixed work.
+        assert_eq!(ends(&mut two), [(10.0, 3, 4.0), (13.5, 1, 12.74), (14.5, 2, 12.74)]);
         assert!(!two.io_is_busy());
     }
 
     #[test]
-    fn a_worker_waits_while_the_io_thread_has_the_last_core() {
+    fn one_core_of_half_the_speed_is_half_a_core() {
         let mut one = cores(1, 0.5);
         one.take(0, job(1), 0.0, 1000.0, true);
         one.take(100, job(2), 0.0, 1000.0, false);
-        assert_eq!(ends(&mut one), [(5.0, 1, 3.0), (10.0, 2, 3.0)], "at half the speed all work takes twice as long");
+        assert_eq!(ends(&mut one), [(9.9, 1, 4.96), (10.0, 2, 4.96)]);
     }
 
     /// What the bound rests on.

@@ -24,7 +24,7 @@ use narrows_sim::world::{self, Run};
 pub(crate) struct Virtual;
 
 /// The model of the world, raised when the same cell takes another time or is judged by something else. 2: the I/O thread's
-/// jobs take a core, all work is slower on a slower one; `of_bound` is of the bound over all cuts.
+/// jobs share the cores, all work is slower on a slower one; `of_bound` is of the bound over all cuts.
 pub(super) const WORLD: &str = " world 2";
 /// As in `grid`.
 const FIXED_BLOCK: usize = 128 << 10;
