@@ -62,10 +62,16 @@ pub(crate) fn make(corpus: &Path, len: usize) -> Result<Vec<Pool>> {
     Ok(whole)
 }
 
-/// `len` bytes of the files of one kind, repeated if there are fewer.
+/// `len` bytes of the files of one kind, lengthened if there are fewer.
 pub(crate) fn folder_bytes(directory: &Path, len: usize) -> Result<Vec<u8>> {
-    let bytes = concatenate(directory, len)?;
-    Ok(bytes.iter().copied().cycle().take(len).collect())
+    Ok(lengthen(&concatenate(directory, len)?, len))
+}
+
+/// Repeats, each time with other bytes for the same ones: what repeats nearby and how often bytes occur stays, but a
+/// method with a window longer than a pool finds nothing again that real data of that length would not have.
+fn lengthen(bytes: &[u8], len: usize) -> Vec<u8> {
+    let times = len.div_ceil(bytes.len().max(1));
+    (0..times).flat_map(|time| bytes.iter().map(move |b| b ^ time as u8)).take(len).collect()
 }
 
 /// The files of a folder in a fixed shuffled order; longer ones in several pieces.
@@ -89,7 +95,7 @@ pub(crate) fn named_bytes(corpus: &Path, name: &str, len: usize) -> Result<Vec<u
         _ if corpus.join(name).is_file() => {
             let path = corpus.join(name);
             let bytes = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
-            Ok(bytes.iter().copied().cycle().take(len).collect())
+            Ok(lengthen(&bytes, len))
         }
         _ => folder_bytes(&corpus.join(name), len),
     }
@@ -170,5 +176,12 @@ mod tests {
         assert!(!pools[0].bytes.contains(&b'r') && pools[0].bytes.contains(&b'b'));
         let again = make(corpus.path(), 1 << 20).unwrap();
         assert!(pools.iter().zip(&again).all(|(a, b)| a.bytes == b.bytes));
+    }
+
+    #[test]
+    fn what_is_lengthened_does_not_repeat_and_is_of_the_same_kind() {
+        assert_eq!(lengthen(b"aab", 8), [b"aab".as_slice(), b"``c", b"cc"].concat());
+        assert_eq!(lengthen(b"aab", 2), b"aa");
+        assert!(lengthen(b"", 5).is_empty());
     }
 }

@@ -79,6 +79,11 @@ impl Kind for Link {
         "link"
     }
 
+    /// 2: data that is longer than its pool does not repeat.
+    fn recipe(&self) -> String {
+        format!("{} longer 2", pools::recipe())
+    }
+
     fn axes(&self) -> &'static [Axis] {
         AXES
     }
