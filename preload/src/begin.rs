@@ -8,7 +8,9 @@ use crate::marks::{self, Taken};
 use crate::setup;
 use crate::swap::{self, Connection};
 use crate::sys::{self, Address};
-use crate::wire::{AF_INET, AF_INET6, Kind, NAME_LEN, Name, RawAddress, Reason, State, host_and_port};
+use crate::wire::{
+    AF_INET, AF_INET6, BY_CONNECT, BY_ERROR, BY_NAME, Kind, NAME_LEN, Name, RawAddress, Reason, State, host_and_port,
+};
 
 /// The name of a swapped descriptor.
 pub(crate) fn ours(fd: c_int) -> Option<Name> {
@@ -101,7 +103,9 @@ pub(crate) fn connect_again(fd: c_int, name: &Name) -> Again {
     if !name.was_connecting {
         return Again::Answer(Err(libc::EISCONN));
     }
-    let Some((reply, _)) = control::ask(Kind::State, name.id, |_| ()) else { return Again::Answer(Err(libc::EISCONN)) };
+    let Some((reply, _)) = control::ask(Kind::State, name.id, |r| r.number = BY_CONNECT) else {
+        return Again::Answer(Err(libc::EISCONN));
+    };
     match State::of(reply.value().first().copied().unwrap_or(0)) {
         State::Connecting => Again::Answer(Err(libc::EALREADY)),
         State::JustConnected => Again::Answer(Ok(())),
@@ -134,7 +138,7 @@ fn take_back(fd: c_int, name: &Name) -> Result<(), c_int> {
 
 /// What connecting failed with, where the kernel only knows that the other end of a unix socket is gone.
 pub(crate) fn error_of(name: &Name) -> Option<c_int> {
-    let (reply, _) = control::ask(Kind::State, name.id, |_| ())?;
+    let (reply, _) = control::ask(Kind::State, name.id, |r| r.number = BY_ERROR)?;
     (reply.status != 0).then_some(reply.status)
 }
 
@@ -146,10 +150,7 @@ pub(crate) fn has_peer(fd: c_int, name: &Name) -> bool {
     if !over && (!name.was_connecting || events & libc::POLLOUT != 0) {
         return true;
     }
-    let state = control::ask(Kind::State, name.id, |r| r.number = PEEK).map(|(reply, _)| reply);
+    let state = control::ask(Kind::State, name.id, |r| r.number = BY_NAME).map(|(reply, _)| reply);
     let state = state.map_or(State::Gone, |r| State::of(r.value().first().copied().unwrap_or(0)));
     matches!(state, State::JustConnected | State::Connected)
 }
-
-/// Of a request for the state: an error that it tells is not taken out, nor does the first `connect` count.
-const PEEK: c_int = 1;

@@ -79,7 +79,11 @@ unsafe extern "C" fn connect_done(fd: c_int, address: *const sockaddr, len: sock
             Again::Answer(Err(number)) => fail(number),
             // SAFETY: the program's own arguments. There is no further round: the descriptor is a TCP socket again.
             Again::Retry => unsafe {
-                let answer = next::connect(fd, address, len);
+                let mut answer = next::connect(fd, address, len);
+                // The first one only ends the attempt that failed.
+                if answer != 0 && errno() == libc::ECONNABORTED {
+                    answer = next::connect(fd, address, len);
+                }
                 connect_done(fd, address, len, answer)
             },
         };

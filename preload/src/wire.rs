@@ -117,6 +117,11 @@ impl State {
     }
 }
 
+/// Who asks for the state, in `number`: what is told only once is then told to.
+pub(crate) const BY_CONNECT: i32 = 0;
+pub(crate) const BY_ERROR: i32 = 1;
+pub(crate) const BY_NAME: i32 = 2;
+
 /// Why a connection stays plain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
