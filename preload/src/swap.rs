@@ -19,6 +19,10 @@ const FILL_CALLS_MAX: usize = 64;
 /// dup3 may meet an open of the same number in another thread.
 const DUP_TRIES: usize = 100;
 
+/// SO_LINGER: on, no time. The kernel resets what it closes so: if the supervisor dies, the peer must not take that for
+/// an end of stream. The supervisor takes it off before it closes in order.
+const RESET: [u8; 8] = if cfg!(target_endian = "little") { [1, 0, 0, 0, 0, 0, 0, 0] } else { [0, 0, 0, 1, 0, 0, 0, 0] };
+
 static ZEROS: [u8; 4096] = [0; 4096];
 
 /// Both descriptors of a swap under way. A fork in another thread copies them; the child closes its copies, or the end of
@@ -87,13 +91,21 @@ fn hand_over(fd: c_int, connection: &Connection) -> Result<(), c_int> {
     let filled = if connection.connecting { fill(program.fd)? } else { poison(program.fd)? };
     copy_manners(fd, program.fd)?;
     let inode = sys::inode(program.fd)?;
-    control::hand_over(id, [fd, supervisor.fd], |request| {
+    let mut linger = [0; 8];
+    sys::get_option(fd, libc::SOL_SOCKET, libc::SO_LINGER, &mut linger)?;
+    sys::set_option(fd, libc::SOL_SOCKET, libc::SO_LINGER, &RESET)?;
+    let given = control::hand_over(id, [fd, supervisor.fd], |request| {
+        request.linger = linger;
         request.number = filled;
         request.inode = inode;
         request.accepted = connection.accepted;
         request.local = connection.local;
         request.peer = connection.peer;
-    })?;
+    });
+    if given.is_err() {
+        sys::set_option(fd, libc::SOL_SOCKET, libc::SO_LINGER, &linger)?;
+    }
+    given?;
     put(program.fd, fd)?;
     while let Some(other) = marks::take_duplicate(connection.mark) {
         put(program.fd, other)?;

@@ -7,6 +7,7 @@
 
 use std::io::IoSliceMut;
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 use rustix::event::epoll::EventFlags;
 use rustix::io::{Errno, ioctl_fionread, readv};
@@ -14,7 +15,7 @@ use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown, sockopt}
 
 use super::sys;
 use super::through::Through;
-use super::wire::{RawAddress, State};
+use super::wire::{RawAddress, Request, State};
 
 /// Most reads of a waiting program's messages get everything at once; more than that is bulk.
 const PEEK: usize = 4096;
@@ -88,6 +89,13 @@ impl Flow {
     }
 }
 
+/// SO_LINGER: on, seconds.
+pub(crate) fn linger_of(value: &[u8; 8]) -> Option<Duration> {
+    let [a, b, c, d, seconds @ ..] = *value;
+    let seconds = u64::try_from(i32::from_ne_bytes(seconds)).unwrap_or(0);
+    (i32::from_ne_bytes([a, b, c, d]) != 0).then(|| Duration::from_secs(seconds))
+}
+
 fn write(sink: &OwnedFd, bytes: &[u8]) -> Result<usize, Errno> {
     loop {
         match send(sink, bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
@@ -123,6 +131,9 @@ pub(crate) struct Connection {
     pub(crate) program: OwnedFd,
     pub(crate) peer: RawAddress,
     pub(crate) accepted: bool,
+    /// SO_LINGER, as the program has set it. The socket itself resets, in case the supervisor dies, until it is closed in
+    /// order.
+    pub(crate) linger: Option<Duration>,
     /// Bytes that fill the program's end while the connection is being made.
     fill: usize,
     connecting: bool,
@@ -151,14 +162,8 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    pub(crate) fn new(
-        id: u64,
-        network: OwnedFd,
-        program: OwnedFd,
-        fill: usize,
-        peer: RawAddress,
-        accepted: bool,
-    ) -> Self {
+    pub(crate) fn new(request: &Request, network: OwnedFd, program: OwnedFd) -> Self {
+        let fill = usize::try_from(request.number).unwrap_or(1);
         let _ = rustix::io::ioctl_fionbio(&network, true);
         let _ = rustix::io::ioctl_fionbio(&program, true);
         // A low-water mark would hold back the last bytes of a message; the program's end keeps its own.
@@ -166,11 +171,12 @@ impl Connection {
         // So an urgent byte is read in its place, whatever the program wants; its own end knows that.
         let _ = sockopt::set_socket_oobinline(&network, true);
         Self {
-            id,
+            id: request.id,
             network,
+            linger: linger_of(&request.linger),
             program,
-            peer,
-            accepted,
+            peer: request.peer,
+            accepted: request.accepted,
             fill,
             connecting: fill > 1,
             told: false,
@@ -484,7 +490,7 @@ impl Connection {
 
     /// The program asked for it: SO_LINGER with no time.
     fn resets_at_close(&self) -> bool {
-        matches!(sockopt::socket_linger(&self.network), Ok(Some(time)) if time.is_zero())
+        self.linger == Some(Duration::ZERO)
     }
 
     /// Ends it: what the program and the peer see of the end. The TCP socket is given back if nothing was ever
@@ -495,14 +501,13 @@ impl Connection {
             let mut poison = [0; 2];
             let _ = read(&self.program, &mut poison, RecvFlags::empty());
         }
+        let resets = self.aborted || self.resets_at_close();
         drop(self.program);
         if self.connecting {
+            let _ = sockopt::set_socket_linger(&self.network, self.linger);
             return error.is_some().then_some(self.network);
         }
-        if self.aborted {
-            let _ = sockopt::set_socket_linger(&self.network, Some(std::time::Duration::ZERO));
-        } else if matches!(sockopt::socket_linger(&self.network), Ok(Some(time)) if !time.is_zero()) {
-            // Closing would wait for the peer.
+        if !resets {
             let _ = sockopt::set_socket_linger(&self.network, None);
         }
         None

@@ -7,7 +7,7 @@
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::io::{self, IsTerminal};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
@@ -16,7 +16,10 @@ use std::thread;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use data_encoding::HEXLOWER;
-use rustix::process::{Pid, Signal, getpid, kill_process, set_child_subreaper, setsid, waitpid};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, getpid, kill_process, pidfd_open, set_child_subreaper, setsid, waitpid,
+};
+use signal_hook::iterator::Signals;
 
 use super::supervisor::{Control, Supervisor};
 use super::sys;
@@ -53,7 +56,9 @@ impl Launch<'_> {
     }
 
     fn run_detached(self, control: Control, mut command: Command) -> Result<ExitCode> {
-        let program = getpid();
+        // By descriptor, because the program may end and its number be given away before the supervisor looks.
+        let pid = getpid();
+        let program = (pid, pidfd_open(pid, PidfdFlags::empty()).context("cannot watch the program")?);
         // Twice, so that the supervisor is no child of the program, which waits for its own children only.
         match sys::fork().context("cannot start the supervisor")? {
             None => {
@@ -67,13 +72,13 @@ impl Launch<'_> {
                 let _ = waitpid(Pid::from_raw(between), rustix::process::WaitOptions::empty());
             }
         }
-        drop(control);
+        drop((control, program));
         Ok(failed_to_start(&command.exec(), &command))
     }
 
     /// The detached supervisor. It keeps nothing of its parent's open that somebody may wait to be closed.
-    fn supervise(&self, control: Control, program: Pid) {
-        sys::close_all_but(control.listener.as_raw_fd());
+    fn supervise(&self, control: Control, program: (Pid, OwnedFd)) {
+        sys::close_all_but([control.listener.as_raw_fd(), program.1.as_raw_fd()]);
         sys::ignore(&[libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGPIPE]);
         let _ = env::set_current_dir("/");
         if let Ok(null) = rustix::fs::open("/dev/null", rustix::fs::OFlags::RDWR, rustix::fs::Mode::empty()) {
@@ -91,13 +96,16 @@ impl Launch<'_> {
     fn run_as_parent(self, control: Control, mut command: Command) -> Result<ExitCode> {
         // Children that the program leaves behind belong to this run too.
         let _ = set_child_subreaper(Some(getpid()));
+        // Before the program starts: a signal that comes early must not end this process alone.
+        let caught = catch_signals()?;
         let mut child = match command.spawn() {
             Ok(child) => child,
             Err(e) => return Ok(failed_to_start(&e, &command)),
         };
-        pass_signals_to(&child)?;
+        pass_signals(caught, &child);
         let pid = Pid::from_child(&child);
-        let supervisor = Supervisor::new(control, pid, self.verbose).context("cannot start the supervisor")?;
+        let program = (pid, pidfd_open(pid, PidfdFlags::empty()).context("cannot watch the program")?);
+        let supervisor = Supervisor::new(control, program, self.verbose).context("cannot start the supervisor")?;
         let reaper = thread::spawn(move || child.wait());
         supervisor.run();
         let status = reaper.join().map_err(|_| anyhow!("a thread failed; this is a bug"))??;
@@ -108,11 +116,14 @@ impl Launch<'_> {
     }
 }
 
-/// What is sent to this process is meant for the program. The terminal's signals go to both by themselves.
-fn pass_signals_to(child: &Child) -> Result<()> {
+fn catch_signals() -> io::Result<Signals> {
     use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH};
-    let mut caught =
-        signal_hook::iterator::Signals::new([SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH])?;
+    Signals::new([SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH])
+}
+
+/// What is sent to this process is meant for the program. The terminal's signals go to both by themselves.
+fn pass_signals(mut caught: Signals, child: &Child) {
+    use signal_hook::consts::{SIGINT, SIGQUIT};
     let pid = Pid::from_child(child);
     thread::spawn(move || {
         for signal in caught.forever() {
@@ -122,7 +133,6 @@ fn pass_signals_to(child: &Child) -> Result<()> {
             }
         }
     });
-    Ok(())
 }
 
 /// As a shell does: 127 if there is no such program, 126 if it cannot be run.
@@ -141,8 +151,8 @@ fn library() -> Result<PathBuf> {
     }
     let program = env::current_exe().context("cannot find out where this program is")?;
     let folder = program.parent().unwrap_or(Path::new("/"));
-    // Beside it, as installed below a prefix, as Cargo leaves it for tests.
-    let places = [folder.join(LIBRARY), folder.join("../lib/narrows").join(LIBRARY), folder.join("deps").join(LIBRARY)];
+    // As Cargo leaves it for tests, where the one beside the program may be older; beside it; as installed below a prefix.
+    let places = [folder.join("deps").join(LIBRARY), folder.join(LIBRARY), folder.join("../lib/narrows").join(LIBRARY)];
     let found = places.iter().find(|p| p.is_file()).and_then(|p| p.canonicalize().ok());
     found.ok_or_else(|| {
         let folder = folder.display();

@@ -18,7 +18,7 @@ use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, send, sendmsg};
 
-use super::connection::{Connection, Next};
+use super::connection::{Connection, Next, linger_of};
 use super::sys;
 use super::talk::Talk;
 use super::wire::{self, Kind, REPLY_LEN, Reply, Request, State, VALUE_MAX};
@@ -217,8 +217,7 @@ impl Pump {
     }
 
     fn take(&mut self, request: &Request, network: OwnedFd, program: OwnedFd) {
-        let fill = usize::try_from(request.number).unwrap_or(1);
-        let connection = Connection::new(request.id, network, program, fill, request.peer, request.accepted);
+        let connection = Connection::new(request, network, program);
         let place = self.free.pop().unwrap_or_else(|| {
             self.places.push(None);
             self.places.len() - 1
@@ -241,6 +240,18 @@ impl Pump {
         let wanted = usize::from(request.value_len).min(VALUE_MAX);
         let reply = match request.kind {
             Kind::State => Reply::new(0).with(&[connection.state(request.number == wire::BY_CONNECT) as u8]),
+            Kind::GetOption if is_linger(request) => {
+                let (on, seconds) = connection.linger.map_or((0, 0), |time| (1i32, time.as_secs() as i32));
+                let value = [on.to_ne_bytes(), seconds.to_ne_bytes()].concat();
+                Reply::new(0).with(&value[..wanted.min(8)])
+            }
+            Kind::SetOption if is_linger(request) => match request.value[..wanted].first_chunk() {
+                Some(value) => {
+                    connection.linger = linger_of(value);
+                    Reply::new(0)
+                }
+                None => Reply::new(libc::EINVAL),
+            },
             Kind::GetOption => {
                 let mut value = request.value;
                 match sys::get_option(&connection.network, request.level, request.option, &mut value[..wanted]) {
@@ -297,6 +308,11 @@ impl Pump {
             _ => (Reply::new(libc::ENOTCONN), None),
         }
     }
+}
+
+/// SO_LINGER of the TCP socket is the supervisor's own affair (`Connection::new`).
+fn is_linger(request: &Request) -> bool {
+    (request.level, request.option) == (libc::SOL_SOCKET, libc::SO_LINGER)
 }
 
 fn data(place: usize, which: u64) -> EventData {

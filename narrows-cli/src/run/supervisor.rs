@@ -82,7 +82,7 @@ pub(crate) struct Supervisor {
 }
 
 impl Supervisor {
-    pub(crate) fn new(control: Control, first: Pid, verbose: bool) -> Result<Self> {
+    pub(crate) fn new(control: Control, first: (Pid, OwnedFd), verbose: bool) -> Result<Self> {
         let connections_max = sys::raise_descriptor_limit().saturating_sub(DESCRIPTORS_KEPT) / 2;
         let watch = epoll::create(CreateFlags::CLOEXEC)?;
         let idle = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
@@ -102,7 +102,7 @@ impl Supervisor {
             known: HashMap::new(),
             silent: Vec::new(),
         };
-        supervisor.know(first);
+        supervisor.watch_process(first.0, first.1);
         Ok(supervisor)
     }
 
@@ -145,8 +145,13 @@ impl Supervisor {
         if self.known.contains_key(&number) || self.processes.len() >= PROCESSES_MAX {
             return;
         }
-        let Ok(fd) = pidfd_open(pid, PidfdFlags::empty()) else { return };
-        let key = fd.as_raw_fd();
+        if let Ok(fd) = pidfd_open(pid, PidfdFlags::empty()) {
+            self.watch_process(pid, fd);
+        }
+    }
+
+    fn watch_process(&mut self, pid: Pid, fd: OwnedFd) {
+        let (number, key) = (pid.as_raw_pid(), fd.as_raw_fd());
         if epoll::add(&self.watch, &fd, EventData::new_u64(PROCESS | key as u64), EventFlags::IN).is_ok() {
             self.known.insert(number, key);
             self.processes.insert(key, (number, fd));

@@ -698,6 +698,26 @@ def peer_after_a_reset():
 
 
 @check
+def ends_are_told_apart():
+    wrong = []
+    for i in range(60):
+        c, s = pair()
+        data = noise(i * 977 + 1)
+        t = threading.Thread(target=lambda: (c.sendall(data), c.close() if i % 2 else reset(c)))
+        t.start()
+        got, end = 0, None
+        while end is None:
+            part = attempt(s.recv, 65536)
+            end = part if isinstance(part, str) or not part else None
+            got += len(part) if end is None else 0
+        t.join()
+        # A reset may take what was not read along; an end may not.
+        if end != (b"" if i % 2 else "ECONNRESET") or (i % 2 and got != len(data)):
+            wrong.append((i, got, end))
+    return wrong
+
+
+@check
 def close_while_another_thread_reads():
     c, s = pair()
     got = []
@@ -861,6 +881,52 @@ def duplicated_before_connect():
             os.close(other)
             out.append((still, s.recv(1)))
     return out
+
+
+def stuck():
+    """A connection under way: the server's queue is full, so it takes no notice."""
+    l = socket.socket()
+    l.bind((SERVER, 0))
+    l.listen(0)
+    others = [client() for _ in range(4)]
+    for c in others:
+        c.setblocking(False)
+        attempt(c.connect, l.getsockname())
+    time.sleep(0.1)
+    c = client()
+    c.setblocking(False)
+    return l, c, others, attempt(c.connect, l.getsockname())
+
+
+@check
+def under_way():
+    l, c, others, first = stuck()
+    before = events(c, 100), attempt(c.send, b"x"), attempt(c.recv, 1), attempt(c.getpeername), attempt(c.connect, l.getsockname())
+    l.settimeout(5)
+    served = []
+    while True:
+        s, a = l.accept()
+        served.append(s)
+        if a == c.getsockname():
+            break
+    wait_for(lambda: "OUT" in events(c), True)
+    c.send(b"abc")
+    return first, before, s.recv(10), c.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR), peer_of(c, s)
+
+
+@check
+def closed_under_way():
+    l, c, others, first = stuck()
+    name = c.getsockname()
+    c.close()
+    [o.close() for o in others]
+    l.settimeout(1.5)
+    seen = []
+    while True:
+        got = attempt(l.accept)
+        if got == "timeout":
+            return name in seen
+        seen.append(got[1])
 
 
 @check
