@@ -85,19 +85,20 @@ fn hand_over(fd: c_int, connection: &Connection) -> Result<(), c_int> {
     let [program, supervisor] = sys::pair()?;
     let (program, supervisor) = (Temporary::new(program), Temporary::new(supervisor));
     sys::set_option(program.fd, libc::SOL_SOCKET, libc::SO_SNDBUF, &SEND_BUFFER.to_ne_bytes())?;
+    if sys::get_int(program.fd, libc::SOL_SOCKET, libc::SO_SNDBUF)? < 2 * SEND_BUFFER {
+        return Err(libc::ENOBUFS);
+    }
     let name =
         Name { id, was_connecting: connection.connecting, local: connection.local, peer: connection.peer }.encode();
     sys::bind_unix(program.fd, &name)?;
     let filled = if connection.connecting { fill(program.fd)? } else { poison(program.fd)? };
     copy_manners(fd, program.fd)?;
-    let inode = sys::inode(program.fd)?;
     let mut linger = [0; 8];
     sys::get_option(fd, libc::SOL_SOCKET, libc::SO_LINGER, &mut linger)?;
     sys::set_option(fd, libc::SOL_SOCKET, libc::SO_LINGER, &RESET)?;
     let given = control::hand_over(id, [fd, supervisor.fd], |request| {
         request.linger = linger;
         request.number = filled;
-        request.inode = inode;
         request.accepted = connection.accepted;
         request.local = connection.local;
         request.peer = connection.peer;

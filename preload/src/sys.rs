@@ -158,15 +158,6 @@ pub(crate) fn fcntl_owner(fd: c_int, command: c_int, owner: &mut [c_int; 2]) -> 
     unsafe { call!(SYS_fcntl, fd, command, owner.as_mut_ptr()) }
 }
 
-/// The inode of a socket.
-pub(crate) fn inode(fd: c_int) -> Result<u64, c_int> {
-    let mut stat = core::mem::MaybeUninit::<libc::stat>::zeroed();
-    // SAFETY: the kernel fills a `stat`; zeros are one too.
-    unsafe { call!(SYS_fstat, fd, stat.as_mut_ptr()) }?;
-    // SAFETY: it was zeroed and then filled.
-    Ok(unsafe { stat.assume_init() }.st_ino)
-}
-
 pub(crate) fn send(fd: c_int, bytes: &[u8], flags: c_int) -> Answer {
     // SAFETY: the kernel reads `bytes`.
     unsafe { call!(SYS_sendto, fd, bytes.as_ptr(), bytes.len(), flags, 0, 0) }

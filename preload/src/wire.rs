@@ -147,7 +147,7 @@ impl Reason {
 
 /// The longest option that is passed on; TCP_INFO has some 280 bytes.
 pub(crate) const VALUE_MAX: usize = 512;
-pub(crate) const REQUEST_LEN: usize = 16 + 4 + 4 + 8 + 8 + 8 + 8 + 28 + 28 + VALUE_MAX;
+pub(crate) const REQUEST_LEN: usize = 16 + 4 + 4 + 8 + 8 + 8 + 28 + 28 + VALUE_MAX;
 pub(crate) const REPLY_LEN: usize = 8 + VALUE_MAX;
 
 pub(crate) type Token = [u8; 16];
@@ -162,8 +162,6 @@ pub(crate) struct Request {
     pub(crate) id: u64,
     /// Bytes that fill the descriptor, for `New`; reason, for `Plain`.
     pub(crate) number: i32,
-    /// Inode of the program's end, for `New`.
-    pub(crate) inode: u64,
     /// SO_LINGER as the program has set it, for `New`: two ints.
     pub(crate) linger: [u8; 8],
     pub(crate) level: i32,
@@ -182,7 +180,6 @@ impl Request {
             accepted: false,
             id,
             number: 0,
-            inode: 0,
             linger: [0; 8],
             level: 0,
             option: 0,
@@ -200,7 +197,6 @@ impl Request {
         out.put(&[VERSION, self.kind as u8 | if self.accepted { 0x80 } else { 0 }, low, high]);
         out.put(&self.number.to_le_bytes());
         out.put(&self.id.to_le_bytes());
-        out.put(&self.inode.to_le_bytes());
         out.put(&self.linger);
         out.put(&self.level.to_le_bytes());
         out.put(&self.option.to_le_bytes());
@@ -227,7 +223,6 @@ impl Request {
             accepted: kind & 0x80 != 0,
             number: i32::from_le_bytes(reader.take()?),
             id: u64::from_le_bytes(reader.take()?),
-            inode: u64::from_le_bytes(reader.take()?),
             linger: reader.take()?,
             level: i32::from_le_bytes(reader.take()?),
             option: i32::from_le_bytes(reader.take()?),

@@ -350,7 +350,8 @@ impl Connection {
             }
             // Nobody else may hold the socket; and if a forked child does, the peer must see the end all the same.
             // What goes with a reset goes without an end.
-            if !self.aborted && !(self.program_gone && self.resets_at_close()) {
+            let resets = self.aborted || self.program_gone && self.resets_at_close();
+            if !resets {
                 let _ = shutdown(&self.network, Shutdown::Write);
             }
             self.up.shut = true;

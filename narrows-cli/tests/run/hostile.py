@@ -7,7 +7,7 @@ import struct
 version, control, token, flags, rules = os.environ["NARROWS_RUN"].split(":", 4)
 name = b"\0narrows-run:" + bytes.fromhex(control)
 token = bytes.fromhex(token)
-LEN = 624
+LEN = 616
 
 
 def line():
