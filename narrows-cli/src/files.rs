@@ -13,6 +13,10 @@ use tempfile::NamedTempFile;
 
 use crate::signals::interruptible;
 
+mod whole;
+
+pub(crate) use whole::write_whole;
+
 /// The reader of our standard output went away.
 #[derive(Debug)]
 pub(crate) struct StdoutClosed;
@@ -84,18 +88,9 @@ pub(crate) fn create(path: &Path) -> Result<File> {
     File::create(path).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Writes a file that appears whole or not at all; what is no plain file, such as a device, is written as it is.
-pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> Result<()> {
-    let cannot = || format!("cannot write {}", path.display());
-    if path.metadata().is_ok_and(|data| !data.is_file()) {
-        return std::fs::write(path, bytes).with_context(cannot);
-    }
-    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o666);
-    let mut file = tempfile::Builder::new().permissions(mode).tempfile_in(folder).with_context(cannot)?;
-    file.write_all(bytes).with_context(cannot)?;
-    file.persist(path).with_context(cannot)?;
-    Ok(())
+/// The folder of a file that may be named without one.
+fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// A file that is read to its end and must not change its length meanwhile.
@@ -199,7 +194,7 @@ impl Target {
             Ok(data) => (path.canonicalize().with_context(|| cannot.to_owned())?, Some(data.permissions())),
             Err(_) => (path.to_owned(), None),
         };
-        let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let folder = folder_of(&path);
         let temporary = tempfile::Builder::new()
             .prefix(".narrows-")
             .suffix(".part")

@@ -30,7 +30,7 @@ pub(crate) fn threads(asked: Option<u16>) -> usize {
 pub(crate) fn send_options(args: &FlowArgs, calibration: Option<&Calibration>, timeout: f64) -> Result<SendOptions> {
     let threads = args.threads.map_or_else(stream::encoders, usize::from);
     let block_max = args.policy.block_max();
-    let history = args.history.unwrap_or(if args.policy.links() { BASELINE_HISTORY } else { 0 });
+    let history = args.history.unwrap_or(if args.policy.links(None) { BASELINE_HISTORY } else { 0 });
     let trace = match &args.trace {
         Some(path) => Some(Box::new(files::create(path)?) as Box<dyn Write + Send>),
         None => None,
@@ -68,13 +68,7 @@ pub(crate) fn read_policy_file(spec: &PolicySpec) -> Result<Option<PolicyData>> 
 /// Stores what the policy wants to have kept.
 pub(crate) fn keep(args: &FlowArgs, policy: &dyn Policy) -> Result<()> {
     let (Some(path), Some(bytes)) = (args.policy.file().map(Path::new), policy.save()) else { return Ok(()) };
-    let about = || format!("cannot keep what {} learned in {}", args.policy, path.display());
-    // It appears whole, so that a run that is killed leaves the old one.
-    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut new = tempfile::NamedTempFile::new_in(folder).with_context(about)?;
-    new.write_all(&bytes).with_context(about)?;
-    new.persist(path).with_context(about)?;
-    Ok(())
+    files::write_whole(path, &bytes).with_context(|| format!("cannot keep what {} learned", args.policy))
 }
 
 fn read_prior(path: &Path) -> Result<Prior> {

@@ -1,7 +1,6 @@
 //! What is remembered of this host between runs: the calibration, in the user's cache folder.
 
 use std::fs;
-use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,7 +13,7 @@ use narrows::codec::Method;
 use narrows::monitor::cost::Prior;
 use narrows::stream;
 
-use crate::report;
+use crate::{files, report};
 
 /// A calibration is longer than any that is written: a file beyond it is rubbish.
 const FILE_MAX: u64 = 64 << 10;
@@ -43,14 +42,12 @@ pub(crate) fn load(verbose: bool) -> Option<Calibration> {
     }
 }
 
-/// Written whole to a temporary file and renamed, so that no other run reads half of it.
+/// Appears whole, so that no other run reads half of it.
 pub(crate) fn store(calibration: &Calibration) -> Result<PathBuf> {
     let path = path().context("there is no home folder to keep the calibration in; set XDG_CACHE_HOME")?;
     let folder = path.parent().context("the cache folder has no name")?;
     fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    let mut file = tempfile::NamedTempFile::new_in(folder)?;
-    file.write_all(calibration.to_text().as_bytes())?;
-    file.persist(&path).with_context(|| format!("cannot write {}", path.display()))?;
+    files::write_whole(&path, calibration.to_text().as_bytes())?;
     Ok(path)
 }
 

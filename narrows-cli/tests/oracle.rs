@@ -3,9 +3,11 @@
 mod common;
 
 use std::fs;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use common::calls::with_fatal;
 use serde_json::Value;
 
 /// Text, then numbers, then what looks random, and a tail that fills no block: 700 KB.
@@ -117,6 +119,39 @@ fn nothing_is_better_than_the_bound_and_the_second_time_is_remembered() {
     assert_eq!(place.json(&args)["from_cache"], false);
     place.good(&["--link", "1mbit", "--policy", "stall:min=2,max=2", "data"]);
     assert_eq!(place.cached().len(), 2);
+}
+
+#[test]
+fn methods_that_need_no_measuring_are_enough() {
+    let place = Place::new();
+    for methods in ["store", "constant", "store,constant"] {
+        let run = || {
+            let args = ["--methods", methods, "--json", "--link", "1mbit", "--html", "page.html", "data"];
+            let output = place.command(&args).output().unwrap();
+            assert!(output.status.success(), "{methods}: {}", String::from_utf8_lossy(&output.stderr));
+            serde_json::from_slice::<Value>(&output.stdout).unwrap()
+        };
+        let json = run();
+        assert_eq!(json["methods"].as_array().unwrap().len(), 0);
+        let wire_bytes = |kind: &str| row(&json["links"][0], kind)["wire_bytes"].as_u64().unwrap();
+        assert!(wire_bytes("plain").abs_diff(wire_bytes("policy")) < 1000, "but for headers it is the same: {json}");
+        assert_eq!(run()["from_cache"], true);
+    }
+}
+
+#[test]
+fn what_links_blocks_is_refused() {
+    let place = Place::new();
+    fs::write(place.at("linked.txt"), "131072 zstd:level=1\n131072 zstd:level=1 linked\n").unwrap();
+    for policy in ["fixed:zstd:level=1,link", "replay:linked.txt"] {
+        let output = place.run(&["--policy", policy, "data"]);
+        let words = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!((output.status.code(), words.lines().count()), (Some(2), 1), "{words}");
+        assert!(words.contains(policy) && words.contains("link"), "{words}");
+    }
+    assert!(place.cached().is_empty(), "nothing was measured for it");
+    fs::write(place.at("plain.txt"), "131072 zstd:level=1\n").unwrap();
+    place.good(&["--link", "1mbit", "--policy", "replay:plain.txt", "data"]);
 }
 
 #[test]
@@ -260,6 +295,38 @@ fn a_run_that_is_killed_leaves_nothing() {
         assert!(place.cached().is_empty());
         assert_eq!(names(place.folder.path()), ["data", "long"]);
     }
+}
+
+/// Where nothing but a name is missing: the moment that no clock of a test would hit.
+#[test]
+fn a_run_that_is_killed_while_it_writes_leaves_nothing_or_what_the_next_one_removes() {
+    let place = Place::new();
+    let run = |more: &[&str]| {
+        let args = ["--methods", "lz4", "--link", "50mbit", "--replay", "r.txt", "--html", "page.html"];
+        let mut command = place.command(&[&args, more, &["data"]].concat());
+        command.stdout(Stdio::null()).stderr(Stdio::null()).status().unwrap().signal()
+    };
+    for more in [&[][..], &["--no-cache"]] {
+        let Some(signal) = with_fatal(&[libc::SYS_linkat], || run(more)) else { return };
+        if signal.is_none() {
+            eprintln!("this file system has no nameless files: not tested");
+            return;
+        }
+        assert_eq!(signal, Some(libc::SIGSYS));
+        assert!(place.cached().is_empty());
+        assert!(names(place.folder.path()).iter().all(|n| n == "data" || n == "cache"));
+    }
+    assert_eq!(run(&["--no-cache"]), None);
+    let first = fs::read(place.at("r.txt")).unwrap();
+    // A file that is there is replaced, which takes a second name for a moment.
+    let renames = [libc::SYS_renameat, libc::SYS_renameat2];
+    #[cfg(target_arch = "x86_64")]
+    let renames = [&renames[..], &[libc::SYS_rename]].concat();
+    assert_eq!(with_fatal(&renames, || run(&["--no-cache"])), Some(Some(libc::SIGSYS)));
+    assert_eq!(fs::read(place.at("r.txt")).unwrap(), first);
+    assert!(place.at(".r.txt.narrows-part").exists(), "the test meets the moment");
+    assert_eq!(run(&["--no-cache"]), None);
+    assert!(names(place.folder.path()).iter().all(|n| ["cache", "data", "page.html", "r.txt"].contains(&n.as_str())));
 }
 
 fn names(folder: &Path) -> Vec<String> {

@@ -10,6 +10,7 @@ use anyhow::{Context, Result, bail, ensure};
 use narrows::stream;
 use serde_json::{Value, json};
 
+use crate::experiment::median;
 use crate::report::About;
 
 mod copy;
@@ -225,7 +226,7 @@ fn ping(first: &mut Child, last: &mut Child) -> Result<f64> {
     }
     drop(to);
     ensure!(from.read(&mut buf)? == 0, "bytes after the end");
-    Ok(median(micros))
+    Ok(median(&micros))
 }
 
 // --- memory ---
@@ -307,11 +308,6 @@ fn mixed(args: &Args, len: usize) -> Result<Vec<u8>> {
     Ok(out)
 }
 
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(0.0)
-}
-
 fn median_ratio(samples: &[Value], of: &str, by: &str) -> f64 {
-    median(samples.iter().filter_map(|s| Some(s[of].as_f64()? / s[by].as_f64()?)).collect())
+    median(&samples.iter().filter_map(|s| Some(s[of].as_f64()? / s[by].as_f64()?)).collect::<Vec<_>>())
 }

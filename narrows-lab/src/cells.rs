@@ -85,7 +85,7 @@ impl Cell {
         };
         let half = 10f64.sqrt();
         let (low, high) = (rate / half, rate * half);
-        let whole_s = || judge::bound(table, self.len, &plan.machine(), 2);
+        let whole_s = || judge::relaxed(table, self.len, &plan.machine(), 2);
         match self.scenario {
             Scenario::Flat => {}
             Scenario::Up10 => plan.link = Speed::steps(&[(0.0, low), (0.8 * whole_s(), high)]),

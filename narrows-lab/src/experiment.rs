@@ -24,14 +24,13 @@ mod kinds;
 mod page;
 mod pictures;
 mod plan;
-mod plot;
 mod samples;
 mod stats;
 mod summary;
 
 pub(crate) use cells::order as shuffled;
 pub(crate) use samples::write_whole;
-pub(crate) use stats::Summary;
+pub(crate) use stats::{Summary, median};
 
 /// Run plans: each is one figure or table, written to a folder of its own, and joined by a page
 ///

@@ -10,11 +10,12 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::Args as ClapArgs;
-use narrows::codec::Method;
-use narrows::monitor::cost::Prior;
+use narrows::codec::{DEFAULT_METHODS, Method};
+use narrows::monitor::cost::{METHODS_MAX, Prior};
 use narrows::monitor::data::{Features, TERMS};
 
 use crate::measure::REFERENCE_FILE;
+use narrows_sim::measure::measurable;
 use narrows_sim::table::{self, CLASSES, Table};
 
 /// Weight of one block by its class: small blocks are many, and 128 KiB is what matters most.
@@ -49,7 +50,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let tables = table::load_all(&args.tables, &[])?;
+    let tables = fitting(&table::load_all(&args.tables, &[])?)?;
     if let Some(name) = &args.leave_out
         && !tables.iter().any(|t| t.pool == *name)
     {
@@ -82,7 +83,23 @@ pub(crate) fn read_reference(directory: &Path) -> Result<Reference> {
     text.lines().map(row).collect()
 }
 
-/// The text of a prior over all training pools but `leave_out`.
+/// The tables with no more methods than a prior can have: of more, those that `balance` has by default.
+pub(crate) fn fitting(tables: &[Table]) -> Result<Vec<Table>> {
+    let all = tables.first().map_or(&[][..], |t| &t.methods);
+    let default = measurable(DEFAULT_METHODS);
+    let methods = if all.len() <= METHODS_MAX { all.to_vec() } else { default.clone() };
+    if let Some(lacking) = methods.iter().find(|m| !all.contains(m)) {
+        bail!(
+            "a prior has {METHODS_MAX} methods at most and these tables have {}, so it is made of the default ones, but {lacking} is \
+             not among them; measure that too: narrows-lab tables --methods '{},..'",
+            all.len(),
+            Method::print_list(&default)
+        );
+    }
+    Ok(tables.iter().map(|t| t.only(&methods)).collect())
+}
+
+/// The text of a prior over all training pools but `leave_out`, of tables that are [`fitting`].
 pub(crate) fn fit(tables: &[Table], leave_out: Option<&str>, reference: &Reference) -> Result<String> {
     let samples: Vec<Sample> =
         tables.iter().filter(|t| is_training(&t.pool) && Some(t.pool.as_str()) != leave_out).map(Sample::of).collect();
@@ -314,6 +331,35 @@ mod tests {
         let found = solve(&cholesky(&a).unwrap(), b);
         assert!(found.iter().zip(&x).all(|(f, x)| (f - x).abs() < 1e-9));
         assert!(cholesky(&[[1.0; TERMS]; TERMS]).is_none());
+    }
+
+    #[test]
+    fn a_prior_of_many_methods_is_of_the_default_ones() {
+        let with = |methods: Vec<Method>| {
+            let mut table = Table::new("many", narrows::block::Block::zeros(512 << 10), methods);
+            let count = table.methods.len();
+            for (class, class_len) in CLASSES.into_iter().enumerate() {
+                let n = class_len as f64;
+                let cost = |m: usize| table::Cost { encode_ns: n * (m + 1) as f64, decode_ns: n, wire_len: n / 2.0 };
+                for _ in 0..(512 << 10) / class_len {
+                    table.push(class, (0..count).map(cost).collect());
+                }
+            }
+            table
+        };
+        let more: Vec<Method> = (1..=METHODS_MAX as i32).map(Method::zstd).collect();
+        let default = measurable(DEFAULT_METHODS);
+        let many: Vec<Method> =
+            default.iter().copied().chain(more.clone().into_iter().filter(|m| !default.contains(m))).collect();
+        assert!(many.len() > METHODS_MAX);
+        let reference = many.iter().map(|m| (*m, 2.0, 1.0)).collect();
+        let fitted = fitting(&[with(many)]).unwrap();
+        assert_eq!(Prior::parse(&fit(&fitted, None, &reference).unwrap()).unwrap().methods(), default);
+        let few = fitting(&[with(more[..3].to_vec())]).unwrap();
+        assert_eq!(few[0].methods, more[..3]);
+        let lacking = (1..=METHODS_MAX as i32 + 1).map(Method::zstd).collect();
+        let error = fitting(&[with(lacking)]).err().unwrap().to_string();
+        assert!(error.contains("narrows-lab tables --methods"), "{error}");
     }
 
     #[test]

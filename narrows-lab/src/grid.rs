@@ -29,8 +29,9 @@ const BLOCK_MAX: usize = 2 << 20;
 ///
 /// The engine's real sender decides on the pool's real bytes (repeated up to the length); what a codec would take and give is
 /// answered from the tables, the link is a fluid in order, encoding times vary by 5 %, and every decision is charged. Each
-/// policy is compared with the bound (linear program), the oracle (beam search, up to 8M), plain (`fixed:store`, not charged)
-/// and the best fixed method, chosen in hindsight for each cell.
+/// policy is compared with the bound, which nothing beats, the relaxed schedule (linear program over blocks of one length),
+/// the oracle (beam search, up to 8M), plain (`fixed:store`, not charged) and the best fixed method, chosen in hindsight for
+/// each cell.
 ///
 /// A policy that keeps a file (`datacomp:table=FILE`) goes through the cells one by one and learns from each; the file is
 /// written at the end. Policies that name their own methods (`adoc`, `datacomp`, `stall`, `replay`) need tables of these.
@@ -48,7 +49,8 @@ pub(crate) struct Args {
     /// `shipped`, a file, or a directory with POOL.txt and all.txt.
     #[arg(long, value_name = "PRIOR", default_value = "shipped")]
     prior: String,
-    /// Fit a prior from the tables for each pool, without that pool; what may be quoted.
+    /// Fit a prior from the tables for each pool, without that pool; what may be quoted. Of more than 16 methods it has the
+    /// default ones.
     #[arg(long, conflicts_with = "prior")]
     leave_one_out: bool,
     /// Policies to run.
@@ -63,16 +65,16 @@ pub(crate) struct Args {
     /// Cores that encode.
     #[arg(long, value_name = "N,..", value_delimiter = ',', default_value = "1,4,8")]
     cores: Vec<usize>,
-    /// Lengths of the flow; a shorter pool is not repeated up to 4M, and longer than 8M only the bound is computed.
+    /// Lengths of the flow; a shorter pool is not repeated up to 4M, and longer than 8M there is no oracle.
     #[arg(long, value_name = "LEN,..", value_delimiter = ',', default_value = "1M,3M", value_parser = parse_len)]
     lens: Vec<usize>,
     /// What changes on the way.
     #[arg(long, value_name = "NAME", default_value = "flat")]
     scenario: Vec<Scenario>,
-    /// Width of the oracle's beam; 0 compares with the bound.
+    /// Width of the oracle's beam; 0 compares with the relaxed schedule.
     #[arg(long, value_name = "WIDTH", default_value_t = 32)]
     beam: usize,
-    /// Longest block of bound and oracle: 128K, or 512K for a stricter judge.
+    /// Longest block of oracle and relaxed schedule: 128K, or 512K for a stricter judge.
     #[arg(long, value_name = "LEN", default_value = "128K", value_parser = parse_len)]
     oracle_block: usize,
     /// Microseconds that each decision is charged.
@@ -162,6 +164,9 @@ fn read_files(args: &Args, tables: &[Table]) -> Result<Vec<KeptFile>> {
             let methods = Method::print_list(&measurable(&spec.methods(file.as_ref())));
             bail!("the tables have no {method}; for {spec} make them with: narrows-lab tables --methods '{methods}'");
         }
+        if spec.links(file.as_ref()) {
+            bail!("{spec} links blocks, and costs are measured of blocks by themselves: leave out 'link' or 'linked'");
+        }
         Ok(Mutex::new(file))
     };
     args.policy.iter().map(read).collect()
@@ -184,10 +189,11 @@ fn priors(args: &Args, tables: &[Table]) -> Result<Vec<Prior>> {
         Prior::parse(&text).map_err(|e| anyhow::anyhow!("{}: {e}", path.display()))
     };
     let reference = if args.leave_one_out { fit::read_reference(&args.tables)? } else { Vec::new() };
+    let fitted = if args.leave_one_out { fit::fitting(tables)? } else { Vec::new() };
     let path = Path::new(&args.prior);
     let prior_of = |table: &Table| -> Result<Prior> {
         if args.leave_one_out {
-            let text = fit::fit(tables, Some(&table.pool), &reference)?;
+            let text = fit::fit(&fitted, Some(&table.pool), &reference)?;
             return Prior::parse(&text).map_err(|e| anyhow::anyhow!("{e}"));
         }
         if args.prior == "shipped" {
@@ -274,7 +280,10 @@ fn run_cell(
         };
         let known = lock(file).clone();
         let run = world::run(table, &plan, spec.build(&PolicySetup { file: known.as_ref(), ..setup }));
-        if let Some(bytes) = &run.saved {
+        // What one without a file learned in a cell is not for the next: their order is that of the threads.
+        if spec.keeps()
+            && let Some(bytes) = &run.saved
+        {
             *lock(file) = spec.read_file(bytes).ok();
         }
         trace.push_str(&run.trace);
@@ -285,4 +294,62 @@ fn run_cell(
 
 fn known(table: &Table, method: Method) -> bool {
     method == Method::STORE || method == Method::CONSTANT || table.methods.contains(&method)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+    use narrows::block::Block;
+    use narrows_sim::rng::Rng;
+
+    /// Policies that learn make a run depend on what came before: the threads must not show.
+    #[test]
+    fn the_same_grid_has_the_same_result_bit_for_bit_on_any_number_of_threads() {
+        let directory = tempfile::tempdir().unwrap();
+        let methods = measurable(&"datacomp".parse::<PolicySpec>().unwrap().methods(None));
+        let mut rng = Rng(5);
+        let mut table =
+            Table::new("drawn", Block::from_vec((0..1u64 << 20).map(|i| (i % 251) as u8).collect()), methods);
+        for (class, class_len) in CLASSES.iter().enumerate() {
+            let n = *class_len as f64;
+            for _ in 0..(1 << 20) / class_len {
+                let cost = |m: usize, rng: &mut Rng| table::Cost {
+                    encode_ns: n * (m + 1) as f64 * (1.0 + rng.unit()),
+                    decode_ns: n,
+                    wire_len: (n * 0.9 / (m + 1) as f64 * (0.5 + rng.unit())).floor(),
+                };
+                let row = (0..table.methods.len()).map(|m| cost(m, &mut rng)).collect();
+                table.push(class, row);
+            }
+        }
+        table.save(directory.path()).unwrap();
+        let parse = |jobs: &str, output: &str| {
+            let words = ["grid", "--tables", directory.path().to_str().unwrap(), "--policy", "datacomp", "balance"];
+            let more =
+                ["--cores", "1", "--rates", "30,100", "--lens", "1M,8M", "--beam", "0", "--jobs", jobs, "-o", output];
+            Wrapped::parse_from(words.into_iter().chain(more)).args
+        };
+        let lines = |jobs: &str| {
+            let output = directory.path().join("cells");
+            run(&parse(jobs, output.to_str().unwrap())).unwrap();
+            let text = fs::read_to_string(&output).unwrap();
+            text.lines().filter(|l| !l.starts_with('#')).map(str::to_owned).collect::<Vec<_>>()
+        };
+        let one = lines("1");
+        assert_eq!(one.len(), 1 + 4 * 4);
+        assert_eq!(one, lines("4"));
+
+        let args = parse("1", "unused");
+        let files = read_files(&args, std::slice::from_ref(&table)).unwrap();
+        let cell = &cells(&args, std::slice::from_ref(&table)).unwrap()[0];
+        run_cell(&args, cell, &table, Prior::shipped(), 2, &files);
+        assert!(files.iter().all(|f| lock(f).is_none()), "without a file, nothing goes from cell to cell");
+    }
+
+    #[derive(Parser)]
+    struct Wrapped {
+        #[command(flatten)]
+        args: Args,
+    }
 }

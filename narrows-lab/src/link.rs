@@ -1,16 +1,19 @@
 //! `narrows-lab link`: a command between two emulated hosts, and the link's check of itself.
 
 use std::io::Read;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use crate::Usage;
 use crate::report::About;
-use anyhow::{Context, Result, bail, ensure};
+use crate::stop::exit_code;
+use anyhow::{Context, Result, anyhow, ensure};
 use narrows_link::check::{Finding, free_cores_for};
-use narrows_link::{Backend, Counters, Emulation, Profile, Side, end_group, leave_terminal_signals_to_children};
+use narrows_link::{
+    Backend, Counters, Emulation, Profile, Side, end_group, leave_terminal_signals_to_children, read_text,
+};
 use serde_json::{Value, json};
 
 /// Run a command across an emulated link
@@ -19,17 +22,8 @@ use serde_json::{Value, json};
 /// loss and queue for each direction, changes over time, recorded traces. CMD runs at the client's side and finds the
 /// other side's address in NARROWS_LINK_SERVER (and NARROWS_LINK_CLIENT, NARROWS_LINK_PROFILE); the exit status is CMD's.
 /// Works as root, and without where user namespaces are allowed. Whatever ends it, nothing is left behind.
-///
-/// A link is a name, or KEY=VALUE,..., or a name and what differs from it:
-///
-///   wifi    wifi,loss=0%    rate=100mbit,delay=20ms    down.rate=20mbit,up.rate=6mbit,jitter=2ms,delay=25ms
-///   rate=100mbit;5s:rate=10mbit;10s:rate=100mbit;repeat=15s
-///
-/// Keys, all but the last two with up. or down. for one direction: rate (unlimited), trace (FILE of mahimahi, lte-down,
-/// lte-up), burst, delay, jitter, reorder (yes, no), loss, loss-burst (mean packets), gilbert (ENTER/LEAVE/BAD/GOOD),
-/// queue (bytes or time; by default a round trip, at least 20 ms and 96 packets), mtu, congestion.
 #[derive(clap::Args)]
-#[command(args_conflicts_with_subcommands = true, verbatim_doc_comment)]
+#[command(args_conflicts_with_subcommands = true, after_long_help = LINKS)]
 pub(crate) struct Args {
     #[command(subcommand)]
     action: Option<Action>,
@@ -66,8 +60,8 @@ enum Action {
     /// Measure whether links have the rate, delay and loss that they were told
     ///
     /// By probes of its own, and by iperf3 where that is installed. Each figure is the median of some rounds; the status
-    /// is 1 if one misses its bounds. A gigabit needs two free cores: what was free is said with each figure.
-    #[command(verbatim_doc_comment)]
+    /// is 1 if one misses its bounds. Rounds in which a device of this machine dropped packets are void and do not count. A
+    /// gigabit needs two free cores: what was free is said with each figure.
     Check(CheckArgs),
 }
 
@@ -84,6 +78,31 @@ struct CheckArgs {
     json: bool,
 }
 
+const LINKS: &str = "\
+LINKS
+  A link is a name, or KEY=VALUE,..., or a name and what differs from it, and may change over time:
+    wifi
+    wifi,loss=0%
+    rate=100mbit,delay=20ms
+    down.rate=20mbit,up.rate=6mbit,jitter=2ms,delay=25ms
+    rate=100mbit;5s:rate=10mbit;10s:rate=100mbit;repeat=15s
+
+KEYS
+  Those of the last line are for both directions, all others with up. or down. for one:
+    rate        such as 512kbit, 100mbit or 1gbit; unlimited
+    trace       instead of a rate: a FILE of mahimahi, lte-down or lte-up
+    burst       bytes that pass at once after the link was idle
+    delay       one way
+    jitter      each packet's delay is evenly spread over delay - jitter to delay + jitter
+    reorder     yes lets jitter change the order of packets, no does not
+    loss        share of packets such as 1%
+    loss-burst  mean number of packets that are lost together
+    gilbert     losses in two states: ENTER/LEAVE/LOSS-IN-BAD/LOSS-IN-GOOD
+    queue       bytes or time; by default a round trip, at least 20 ms and 96 packets
+    mtu, congestion";
+
+/// A plan of as many steps as there may be, with room for comments.
+const PLAN_FILE_MAX: u64 = 4 << 20;
 /// What a server gets to end by itself.
 const SERVER_PATIENCE: Duration = Duration::from_secs(2);
 /// How soon the end of CMD and of a server is seen.
@@ -111,7 +130,7 @@ fn profile(args: &Args) -> Result<Profile> {
         };
     }
     if let Some(path) = &args.plan {
-        let plan = std::fs::read_to_string(path).map_err(|e| Usage(format!("cannot read {}: {e}", path.display())))?;
+        let plan = read_text(path, PLAN_FILE_MAX).map_err(|e| Usage(format!("cannot read {}: {e}", path.display())))?;
         text = format!("{text}\n{plan}");
     }
     Ok(text.parse().map_err(|e: narrows_link::Error| Usage(e.to_string()))?)
@@ -132,9 +151,9 @@ fn between(args: &Args) -> Result<()> {
     let mut command = link.command(Side::Client, program);
     let mut child = command.args(rest).spawn().with_context(|| format!("cannot run {program}"))?;
     leave_terminal_signals_to_children();
-    let status = loop {
+    let ended = loop {
         if let Some(status) = child.try_wait()? {
-            break status;
+            break Ok(status);
         }
         if let Some(ended) = server.as_mut().map(Child::try_wait).transpose()?.flatten() {
             eprintln!("narrows-lab: the server ended before the command: {ended}");
@@ -142,13 +161,14 @@ fn between(args: &Args) -> Result<()> {
         }
         if !link.is_alive() {
             let _ = child.kill();
-            bail!("the link broke down: a process of it was killed from outside");
+            break Err(anyhow!("the link broke down: a process of it was killed from outside"));
         }
         std::thread::sleep(LOOK_EVERY);
     };
     if let Some(mut server) = server {
         end_group(&mut server, SERVER_PATIENCE);
     }
+    let status = ended?;
     if args.verbose {
         let counters = link.counters();
         eprintln!("up:   {}", line(&counters.up));
@@ -156,7 +176,7 @@ fn between(args: &Args) -> Result<()> {
         eprintln!("cpu:  {:.3} s by {}", counters.cpu.as_secs_f64(), link.backend());
     }
     drop(link);
-    std::process::exit(status.code().or_else(|| status.signal().map(|s| 128 + s)).unwrap_or(1))
+    std::process::exit(exit_code(status))
 }
 
 fn server(link: &Emulation, line: &str) -> Result<Child> {
@@ -183,10 +203,11 @@ fn check(args: &CheckArgs) -> Result<()> {
     let (backend, rootless) = (probe.backend(), probe.is_rootless());
     drop(probe);
     let tell = |f: &Finding| {
-        let verdict = match (f.passes(), f.lacked_cores()) {
-            (true, _) => "ok  ",
-            (false, false) => "MISS",
-            (false, true) => "MISS (fewer than 2 cores were free)",
+        let verdict = match f {
+            f if f.passes() => "ok  ",
+            f if f.is_void() => "VOID (devices of this machine dropped packets)",
+            f if f.lacked_cores() => "MISS (fewer than 2 cores were free)",
+            _ => "MISS",
         };
         eprintln!("{verdict} {}: {:.3} {} ({:.3} to {:.3})", f.what, f.median(), f.unit, f.low, f.high);
     };
@@ -215,7 +236,7 @@ fn row(f: &Finding) -> Value {
     let round = |values: &[f64]| values.iter().map(|v| (v * 1e4).round() / 1e4).collect::<Vec<_>>();
     json!({
         "what": f.what, "unit": f.unit, "low": f.low, "high": f.high, "median": f.median(), "passes": f.passes(),
-        "samples": round(&f.samples), "free_cores": round(&f.free_cores),
+        "samples": round(&f.samples), "free_cores": round(&f.free_cores), "device_dropped": f.device_dropped,
     })
 }
 
@@ -227,7 +248,7 @@ fn iperf(backend: Backend, rounds: usize, mbit: u32) -> Result<Finding> {
     let mut finding = Finding::new(format!("iperf3 by UDP at {mbit} Mbit/s"), "Mbit/s", rate * 0.98, rate * 1.02);
     let link = Emulation::start_with(&format!("rate={mbit}mbit,delay=1ms,queue=100ms").parse()?, backend)?;
     for _ in 0..rounds {
-        let free = free_cores_for(mbit);
+        let (free, dropped_before) = (free_cores_for(mbit), device_dropped(&link));
         let mut server = link.command(Side::Server, "iperf3");
         server
             .args(["-s", "-1", "-J"])
@@ -252,9 +273,15 @@ fn iperf(backend: Backend, rounds: usize, mbit: u32) -> Result<Finding> {
         }
         end_group(&mut server, Duration::ZERO);
         let report: Value = serde_json::from_slice(&text).unwrap_or_default();
-        finding.add(received(&report).unwrap_or(0.0) * 1500.0 / 1472.0, free);
+        let seen = received(&report).unwrap_or(0.0) * 1500.0 / 1472.0;
+        finding.add(seen, free, device_dropped(&link) - dropped_before);
     }
     Ok(finding)
+}
+
+fn device_dropped(link: &Emulation) -> u64 {
+    let counters = link.counters();
+    counters.up.device_dropped + counters.down.device_dropped
 }
 
 /// Mbit/s of the server's whole intervals: the first and the last hold the beginning and the end.

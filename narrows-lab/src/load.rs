@@ -8,14 +8,15 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::Usage;
-use anyhow::{Context, Result, ensure};
+use crate::stop::exit_code;
+use anyhow::{Context, Result, anyhow};
 use narrows::codec::{CodecId, Contexts, Method};
 
 /// Keep CPU cores busy
 ///
-/// Runs until it is ended, or for --seconds, or as long as CMD behind -- does, whose exit status it then has. Without --io
-/// threads only compute; with it each one reads random numbers from the kernel, compresses them by bzip2 and writes them
-/// to /dev/null, so that the kernel is busy, too.
+/// Runs until it is ended, or for --seconds, or as long as CMD behind -- does, whose exit status it then has: 128 and the
+/// signal's number if it was killed. Without --io threads only compute; with it each one reads random numbers from the
+/// kernel, compresses them by bzip2 and writes them to /dev/null, so that the kernel is busy, too.
 #[derive(clap::Args, Clone)]
 pub(crate) struct Args {
     /// Busy threads; one for each core by default
@@ -33,8 +34,8 @@ pub(crate) struct Args {
     /// Length of a turn of busy and idle time
     #[arg(long, value_name = "MS", default_value_t = 100)]
     period: u64,
-    /// End after so many seconds
-    #[arg(long)]
+    /// End after so many seconds; a CMD says itself when it ends
+    #[arg(long, conflicts_with = "command")]
     seconds: Option<f64>,
     /// Command during which the load lasts
     #[arg(last = true, value_name = "CMD")]
@@ -54,7 +55,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         let status = std::process::Command::new(program).args(rest).status();
         let status = status.with_context(|| format!("cannot run {program}"))?;
         load.stop();
-        std::process::exit(status.code().unwrap_or(1));
+        std::process::exit(exit_code(status));
     }
     let begun = Instant::now();
     while args.seconds.is_none_or(|s| begun.elapsed().as_secs_f64() < s) {
@@ -87,17 +88,22 @@ impl Load {
         for i in 0..threads {
             let (stop, work, told, args) = (load.stop.clone(), load.work.clone(), told.clone(), args.clone());
             let busy = move || {
-                let thread = Some(rustix::thread::gettid());
-                let set = args.nice == 0 || rustix::process::setpriority_process(thread, args.nice).is_ok();
-                let _ = told.send(set);
-                if set {
-                    turns(&args, &stop, &work);
+                let (ready, churn) = match ready(&args) {
+                    Ok(churn) => (Ok(()), Some(churn)),
+                    Err(e) => (Err(e), None),
+                };
+                let _ = told.send(ready);
+                if let Some(churn) = churn {
+                    turns(&args, churn, &stop, &work);
                 }
             };
             load.threads.push(std::thread::Builder::new().name(format!("load-{i}")).spawn(busy)?);
         }
-        let set = (0..threads).all(|_| answers.recv() == Ok(true));
-        ensure!(set, "a nice level of {} is not permitted: below 0 it needs root (CAP_SYS_NICE)", args.nice);
+        // Of a thread that broke down nothing comes.
+        drop(told);
+        for _ in 0..threads {
+            answers.recv()??;
+        }
         Ok(load)
     }
 
@@ -115,10 +121,20 @@ impl Drop for Load {
     }
 }
 
-fn turns(args: &Args, stop: &AtomicBool, work: &AtomicU64) {
+/// What a thread needs before it begins, in that thread.
+fn ready(args: &Args) -> Result<Option<Churn>> {
+    if args.nice != 0 {
+        let set = rustix::process::setpriority_process(Some(rustix::thread::gettid()), args.nice);
+        set.map_err(|_| {
+            anyhow!("a nice level of {} is not permitted: below 0 it needs root (CAP_SYS_NICE)", args.nice)
+        })?;
+    }
+    args.io.then(|| Churn::new(RANDOM)).transpose()
+}
+
+fn turns(args: &Args, mut churn: Option<Churn>, stop: &AtomicBool, work: &AtomicU64) {
     let period = Duration::from_millis(args.period);
     let busy = period * args.duty / 100;
-    let mut churn = args.io.then(Churn::new).flatten();
     let mut seed = 1u64;
     while !stop.load(Ordering::Relaxed) {
         let begun = Instant::now();
@@ -140,6 +156,9 @@ fn turns(args: &Args, stop: &AtomicBool, work: &AtomicU64) {
     }
 }
 
+/// Never used up, and never small.
+const RANDOM: &str = "/dev/urandom";
+
 /// Random numbers in, bzip2, nothing out.
 struct Churn {
     random: File,
@@ -150,10 +169,11 @@ struct Churn {
 }
 
 impl Churn {
-    fn new() -> Option<Self> {
-        let random = File::open("/dev/urandom").ok()?;
-        let nothing = File::options().write(true).open("/dev/null").ok()?;
-        Some(Self {
+    fn new(random: &str) -> Result<Self> {
+        let needed = |path: &str| format!("--io needs {path}: leave it out where that is not");
+        let random = File::open(random).with_context(|| needed(random))?;
+        let nothing = File::options().write(true).open("/dev/null").with_context(|| needed("/dev/null"))?;
+        Ok(Self {
             random,
             nothing,
             contexts: Contexts::default(),
@@ -194,6 +214,12 @@ mod tests {
             load.stop();
             assert!(load.threads.is_empty());
         }
+    }
+
+    #[test]
+    fn a_load_that_cannot_read_says_so_instead_of_computing() {
+        let error = Churn::new("/no/such").map(drop).unwrap_err();
+        assert!(format!("{error:#}").contains("--io needs /no/such"), "{error:#}");
     }
 
     #[test]

@@ -9,6 +9,8 @@ use xxhash_rust::xxh3::xxh3_64;
 use narrows_sim::rng::Rng;
 use narrows_sim::table::CLASSES;
 
+/// Raised when the same corpus gives other bytes than before, so that no table and no sample of the old ones is used.
+const RECIPE: u32 = 1;
 /// At most so much of each file: one large file must not be the whole pool.
 const FILE_MAX: usize = 700_000;
 /// Noise compresses no better for being longer.
@@ -20,6 +22,11 @@ const SKIPPED: &[&str] = &["readme", "license", "manifest", "sha", "sources"];
 pub(crate) struct Pool {
     pub(crate) name: String,
     pub(crate) bytes: Vec<u8>,
+}
+
+/// How bytes are drawn, for the names of what is kept of them. The first recipe has none: what was kept is of it.
+pub(crate) fn recipe() -> String {
+    if RECIPE == 1 { String::new() } else { format!(" pools {RECIPE}") }
 }
 
 /// One pool for each directory of the corpus, `random`, and two mixed streams: `mixfine` changes kind every 4 to 64 KiB,
@@ -61,7 +68,17 @@ pub(crate) fn folder_bytes(directory: &Path, len: usize) -> Result<Vec<u8>> {
     Ok(bytes.iter().copied().cycle().take(len).collect())
 }
 
-/// `len` bytes of a folder of the corpus, of noise (`random`) or of zeros (`zero`).
+/// The files of a folder in a fixed shuffled order; longer ones in several pieces.
+pub(crate) fn pieces(directory: &Path, piece_max: usize) -> Result<Vec<Vec<u8>>> {
+    let mut pieces = Vec::new();
+    for path in shuffled(directory)? {
+        let file = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        pieces.extend(file.chunks(piece_max).map(<[u8]>::to_vec));
+    }
+    Ok(pieces)
+}
+
+/// `len` bytes of a folder or file of the corpus, of noise (`random`) or of zeros (`zero`).
 pub(crate) fn named_bytes(corpus: &Path, name: &str, len: usize) -> Result<Vec<u8>> {
     match name {
         "random" => {
@@ -69,16 +86,18 @@ pub(crate) fn named_bytes(corpus: &Path, name: &str, len: usize) -> Result<Vec<u
             Ok((0..len).map(|_| rng.next_u64() as u8).collect())
         }
         "zero" => Ok(vec![0; len]),
+        _ if corpus.join(name).is_file() => {
+            let path = corpus.join(name);
+            let bytes = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+            Ok(bytes.iter().copied().cycle().take(len).collect())
+        }
         _ => folder_bytes(&corpus.join(name), len),
     }
 }
 
 /// The beginnings of all files in a fixed shuffled order; whole files if that is not enough.
 fn concatenate(directory: &Path, len: usize) -> Result<Vec<u8>> {
-    let mut files = Vec::new();
-    collect(directory, &mut files)?;
-    let order = |p: &PathBuf| xxh3_64(p.strip_prefix(directory).unwrap_or(p).to_string_lossy().as_bytes());
-    files.sort_by_cached_key(|p| (order(p), p.clone()));
+    let files = shuffled(directory)?;
     let join = |part_max: usize| -> Result<Vec<u8>> {
         let mut bytes = Vec::new();
         for path in &files {
@@ -89,6 +108,15 @@ fn concatenate(directory: &Path, len: usize) -> Result<Vec<u8>> {
     };
     let bytes = join(FILE_MAX)?;
     if bytes.len() < len { join(usize::MAX) } else { Ok(bytes) }
+}
+
+/// All files of a folder in an order that has nothing to do with what they are.
+fn shuffled(directory: &Path) -> Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    collect(directory, &mut files)?;
+    let order = |p: &PathBuf| xxh3_64(p.strip_prefix(directory).unwrap_or(p).to_string_lossy().as_bytes());
+    files.sort_by_cached_key(|p| (order(p), p.clone()));
+    Ok(files)
 }
 
 fn collect(directory: &Path, files: &mut Vec<PathBuf>) -> Result<()> {

@@ -28,6 +28,15 @@ fn links_are_possible() -> bool {
     output.status.success()
 }
 
+/// Waits until it is so.
+fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !done() {
+        assert!(begun.elapsed() < PATIENCE, "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
 /// Processes other than dead ones whose command line has `word`, and the link's keepers whose environment does: both
 /// are told by /proc.
 fn alive_with(word: &str) -> Vec<String> {
@@ -54,6 +63,9 @@ fn wrong_usage_is_one_line_and_status_2() {
         (&["link", "--profile", "loss=2", "--", "true"], "impossible"),
         (&["link", "--profile", "wifi"], "no command"),
         (&["link", "--plan", "/nonexistent", "--", "true"], "cannot read"),
+        (&["link", "--plan", "/dev/zero", "--", "true"], "longer than"),
+        (&["link", "--profile", "trace=/dev/zero", "--", "true"], "longer than"),
+        (&["link", "--profile", "rate=1mbit;repeat=1ns", "--", "true"], "by 1 ms at least"),
         (&["link", "--backend", "wire", "--", "true"], "no backend"),
     ] {
         let output = run(args);
@@ -97,11 +109,48 @@ fn nothing_is_left_of_a_link_that_was_killed() {
         assert!(alive_with(&word).len() >= 6, "{:?}", alive_with(&word));
         assert!(Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap().success());
         child.wait().unwrap();
-        let begun = Instant::now();
-        while !alive_with(&word).is_empty() {
-            assert!(begun.elapsed() < PATIENCE, "{signal}: {:?}", alive_with(&word));
-            std::thread::sleep(Duration::from_millis(5));
+        wait_until("nothing is left", || alive_with(&word).is_empty());
+    }
+}
+
+#[test]
+fn nothing_is_left_of_a_link_whose_keeper_was_killed() {
+    if !links_are_possible() {
+        return;
+    }
+    let word = format!("NARROWS_TEST_WORD={}-keeper", std::process::id());
+    let (name, value) = word.split_once('=').unwrap();
+    let script = "setsid sleep 6006 & echo up; sleep 6007";
+    let mut link = lab(&["link", "--server", "sleep 6008", "--", "sh", "-c", script]);
+    let mut child = link.env(name, value).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut stdout = child.stdout.take().unwrap();
+    std::io::Read::read_exact(&mut stdout, &mut [0; 3]).unwrap();
+    let pids = alive_with(&word).into_iter().filter_map(|found| Some(found.split_once(' ')?.0.to_owned()));
+    let is_keeper = |pid: &String| fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|c| c == "narrows-link\n");
+    let keepers: Vec<_> = pids.filter(is_keeper).collect();
+    assert_eq!(keepers.len(), 1, "{:?}", alive_with(&word));
+    assert!(Command::new("kill").args(["-KILL", &keepers[0]]).status().unwrap().success());
+    wait_until("the program ends", || child.try_wait().unwrap().is_some());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("the link broke down"), "{}", stderr(&output));
+    wait_until("nothing is left", || alive_with(&word).is_empty());
+}
+
+#[test]
+fn paragraphs_of_the_help_are_as_wide_as_the_terminal() {
+    for args in [&["link", "--help"][..], &["link", "check", "--help"], &["load", "--help"]] {
+        let output = lab(args).env("COLUMNS", "100").output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        let lines: Vec<_> = text.lines().collect();
+        let is_text = |line: &str| line.starts_with(|c: char| c.is_ascii_alphabetic());
+        let mut wrapped = 0;
+        for pair in lines.windows(2).filter(|pair| is_text(pair[0]) && is_text(pair[1])) {
+            let word = pair[1].split(' ').next().unwrap();
+            assert!(pair[0].len() <= 100 && pair[0].len() + 1 + word.len() > 100, "{args:?}: {pair:?}");
+            wrapped += 1;
         }
+        assert!(wrapped > 0, "{args:?}: {text}");
     }
 }
 

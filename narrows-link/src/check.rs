@@ -18,6 +18,8 @@ const OFFERED: f64 = 1.15;
 /// what the queues of the measured links hold.
 const CATCH_UP: Duration = Duration::from_millis(50);
 const CATCH_UP_PACKETS: u64 = 64;
+/// So few that they never meet, at 2 ms and a bit, so that they fall everywhere between the ticks of timers.
+const PROBES_PER_S: f64 = 1e9 / 2_137_000.0;
 const SENDER_TURN: Duration = Duration::from_micros(200);
 /// Silence after which nothing more is expected.
 const SILENCE: Duration = Duration::from_millis(400);
@@ -25,6 +27,8 @@ const RATE_TOLERANCE: f64 = 0.02;
 const DELAY_TOLERANCE_MS: f64 = 0.5;
 const CORES_MAX: f64 = 1.5;
 const IN_FLIGHT: u64 = 10_000;
+/// Of a link with a rate, packets that are sent at once: enough that some wait while others travel.
+const TOGETHER: u64 = 4;
 /// Two-sided 99 % of a normal distribution.
 const SIGMAS: f64 = 2.576;
 
@@ -39,24 +43,38 @@ pub struct Finding {
     pub samples: Vec<f64>,
     /// Cores of this machine that nobody used directly before each sample.
     pub free_cores: Vec<f64>,
+    /// Packets that devices dropped during each sample, which is void then: they are no fault of the link.
+    pub device_dropped: Vec<u64>,
 }
 
 impl Finding {
     pub fn new(what: impl Into<String>, unit: &'static str, low: f64, high: f64) -> Self {
-        Self { what: what.into(), unit, low, high, samples: Vec::new(), free_cores: Vec::new() }
+        let (samples, free_cores, device_dropped) = (Vec::new(), Vec::new(), Vec::new());
+        Self { what: what.into(), unit, low, high, samples, free_cores, device_dropped }
     }
 
-    pub fn add(&mut self, sample: f64, free_cores: f64) {
+    pub fn add(&mut self, sample: f64, free_cores: f64, device_dropped: u64) {
         self.samples.push(sample);
         self.free_cores.push(free_cores);
+        self.device_dropped.push(device_dropped);
     }
 
+    fn valid(&self) -> Vec<f64> {
+        self.samples.iter().zip(&self.device_dropped).filter(|(_, dropped)| **dropped == 0).map(|(s, _)| *s).collect()
+    }
+
+    /// Of the samples that are not void; no number if all are.
     pub fn median(&self) -> f64 {
-        median(&self.samples)
+        median(&self.valid())
+    }
+
+    /// Whether too many samples are void for a verdict: half of them.
+    pub fn is_void(&self) -> bool {
+        2 * self.valid().len() <= self.samples.len()
     }
 
     pub fn passes(&self) -> bool {
-        (self.low..=self.high).contains(&self.median())
+        !self.is_void() && (self.low..=self.high).contains(&self.median())
     }
 
     /// Whether the machine was too busy for a verdict: the check itself needs two cores.
@@ -78,9 +96,11 @@ pub fn run(backend: Backend, rounds: usize, mut tell: impl FnMut(&Finding)) -> R
         findings.push(delay(backend, rounds, delay_ms)?);
         tell(&findings[findings.len() - 1]);
     }
-    for mbit in [1, 10, 100, 1000] {
+    findings.push(delay_of_bursts(backend, rounds)?);
+    tell(&findings[findings.len() - 1]);
+    for (mbit, delay_ms) in [(1, 0), (10, 0), (100, 0), (1000, 0), (100, 20)] {
         let before = findings.len();
-        findings.extend(rate(backend, rounds, mbit)?);
+        findings.extend(rate(backend, rounds, mbit, delay_ms)?);
         findings[before..].iter().for_each(&mut tell);
     }
     for (spec, share, burst) in [("loss=1%", 0.01, 1.0), ("loss=2%,loss-burst=5", 0.02, 5.0)] {
@@ -100,48 +120,75 @@ fn delay(backend: Backend, rounds: usize, delay_ms: f64) -> Result<Finding> {
     let mut finding = Finding::new(what, "ms", delay_ms, delay_ms + DELAY_TOLERANCE_MS);
     for _ in 0..rounds {
         let free = free_cores();
-        // 2 ms and a bit, so that probes fall everywhere between the ticks of timers.
-        let sent = flood(&link, Side::Client, 10, 1e9 / 2_137_000.0, PROBES)?;
-        let delays: Vec<f64> = sent
-            .arrivals
-            .iter()
-            .map(|(number, at)| at.saturating_duration_since(sent.departures[*number as usize]).as_secs_f64() * 1e3)
-            .collect();
-        finding.add(median(&delays), free);
+        let sent = flood(&link, Side::Client, 10, PROBES_PER_S, 1, PROBES)?;
+        let delays: Vec<f64> = sent.delays_ms().map(|(_, ms)| ms).collect();
+        finding.add(median(&delays), free, sent.device_dropped);
+    }
+    Ok(finding)
+}
+
+/// One way with a rate: those of a burst that wait for the rate must not hold up later ones that find it free.
+fn delay_of_bursts(backend: Backend, rounds: usize) -> Result<Finding> {
+    const BURSTS: u64 = 60;
+    const DELAY_MS: f64 = 50.0;
+    const MBIT: u32 = 10;
+    let link = link(&format!("rate={MBIT}mbit,delay={DELAY_MS}ms"), backend)?;
+    let what =
+        format!("one-way delay at {MBIT} Mbit/s and {DELAY_MS} ms, in bursts of {TOGETHER}, without their turns");
+    let mut finding = Finding::new(what, "ms", DELAY_MS, DELAY_MS + DELAY_TOLERANCE_MS);
+    let turn_ms = PACKET_BITS / f64::from(MBIT) / 1e3;
+    for _ in 0..rounds {
+        let free = free_cores();
+        let sent = flood(&link, Side::Client, PAYLOAD, PROBES_PER_S, TOGETHER, BURSTS * TOGETHER)?;
+        let delays: Vec<f64> =
+            sent.delays_ms().map(|(number, ms)| ms - turn_ms * (number % TOGETHER + 1) as f64).collect();
+        finding.add(median(&delays), free, sent.device_dropped);
     }
     Ok(finding)
 }
 
 /// Both directions one after the other, and the CPU of carrying the fastest.
-fn rate(backend: Backend, rounds: usize, mbit: u32) -> Result<Vec<Finding>> {
-    let link = link(&format!("rate={mbit}mbit,queue=100ms"), backend)?;
+fn rate(backend: Backend, rounds: usize, mbit: u32, delay_ms: u32) -> Result<Vec<Finding>> {
+    let link = link(&format!("rate={mbit}mbit,delay={delay_ms}ms,queue=100ms"), backend)?;
     let bits = f64::from(mbit) * 1e6;
     let bounds = (bits * (1.0 - RATE_TOLERANCE) / 1e6, bits * (1.0 + RATE_TOLERANCE) / 1e6);
+    let at = if delay_ms > 0 { format!(" and {delay_ms} ms") } else { String::new() };
     let mut rate =
-        Finding::new(format!("rate at {mbit} Mbit/s, worse of both directions"), "Mbit/s", bounds.0, bounds.1);
+        Finding::new(format!("rate at {mbit} Mbit/s{at}, worse of both directions"), "Mbit/s", bounds.0, bounds.1);
     let mut cores = Finding::new(format!("cores to carry {mbit} Mbit/s"), "cores", 0.0, CORES_MAX);
     let seconds = if mbit == 1 { 3.0 } else { 1.5 };
     for _ in 0..rounds {
         let free = free_cores_for(mbit);
-        let mut worst = bits / 1e6;
-        let mut used = 0.0f64;
+        let mut seen = Vec::new();
+        let (mut used, mut device_dropped) = (0.0f64, 0);
         for side in [Side::Client, Side::Server] {
             let per_s = bits * OFFERED / PACKET_BITS;
             let (cpu, begun) = (link.counters().cpu, Instant::now());
-            let sent = flood(&link, side, PAYLOAD, per_s, (per_s * seconds) as u64)?;
+            let sent = flood(&link, side, PAYLOAD, per_s, 1, (per_s * seconds) as u64)?;
             used = used.max((link.counters().cpu - cpu).as_secs_f64() / (begun.elapsed() - SILENCE).as_secs_f64());
             // The first tenth fills the queue.
-            let counted = &sent.arrivals[sent.arrivals.len() / 10..];
-            let (Some(first), Some(last)) = (counted.first(), counted.last()) else { continue };
-            let seen = (counted.len() - 1) as f64 * PACKET_BITS / (last.1 - first.1).as_secs_f64() / 1e6;
-            if (seen - bits / 1e6).abs() > (worst - bits / 1e6).abs() {
-                worst = seen;
-            }
+            seen.push(mbit_per_s(&sent.arrivals[sent.arrivals.len() / 10..]));
+            device_dropped += sent.device_dropped;
         }
-        rate.add(worst, free);
-        cores.add(used, free);
+        rate.add(worst(&seen, f64::from(mbit)), free, device_dropped);
+        cores.add(used, free, device_dropped);
     }
     Ok(if mbit == 1000 { vec![rate, cores] } else { vec![rate] })
+}
+
+/// 0 of what is too little to have a rate.
+fn mbit_per_s(arrivals: &[(u64, Instant)]) -> f64 {
+    match arrivals {
+        [first, .., last] if last.1 > first.1 => {
+            (arrivals.len() - 1) as f64 * PACKET_BITS / (last.1 - first.1).as_secs_f64() / 1e6
+        }
+        _ => 0.0,
+    }
+}
+
+/// Which is the farthest from what was ordered.
+fn worst(seen: &[f64], ordered: f64) -> f64 {
+    seen.iter().copied().max_by(|a, b| (a - ordered).abs().total_cmp(&(b - ordered).abs())).unwrap_or(0.0)
 }
 
 /// The link's random numbers are the same in each run, so a failure stays one.
@@ -157,8 +204,8 @@ fn loss(backend: Backend, rounds: usize, spec: &str, share: f64, burst: f64) -> 
     let link = link(&format!("delay=1ms,{spec}"), backend)?;
     for _ in 0..rounds {
         let free = free_cores();
-        let sent = flood(&link, Side::Client, 100, 25_000.0, PACKETS)?;
-        finding.add(100.0 - sent.arrivals.len() as f64 / PACKETS as f64 * 100.0, free);
+        let sent = flood(&link, Side::Client, 100, 25_000.0, 1, PACKETS)?;
+        finding.add(100.0 - sent.arrivals.len() as f64 / PACKETS as f64 * 100.0, free, sent.device_dropped);
     }
     Ok(finding)
 }
@@ -170,10 +217,10 @@ fn in_flight(backend: Backend, rounds: usize) -> Result<Finding> {
     let link = link("delay=300ms", backend)?;
     for _ in 0..rounds {
         let free = free_cores();
-        let sent = flood(&link, Side::Client, PAYLOAD, 50_000.0, IN_FLIGHT)?;
+        let sent = flood(&link, Side::Client, PAYLOAD, 50_000.0, 1, IN_FLIGHT)?;
         let first = sent.arrivals.first().map(|a| a.1);
         let together = sent.departures.iter().filter(|d| first.is_some_and(|f| **d < f)).count();
-        finding.add(together.min(sent.arrivals.len()) as f64, free);
+        finding.add(together.min(sent.arrivals.len()) as f64, free, sent.device_dropped);
     }
     Ok(finding)
 }
@@ -186,10 +233,20 @@ struct Sent {
     departures: Vec<Instant>,
     /// Number and time of those that arrived, in their order.
     arrivals: Vec<(u64, Instant)>,
+    /// By devices, whichever way.
+    device_dropped: u64,
 }
 
-/// Sends so many packets from `side` at so many per second, and notes what arrives at the other side.
-fn flood(link: &Emulation, side: Side, payload: usize, per_s: f64, count: u64) -> Result<Sent> {
+impl Sent {
+    /// Number of each packet that arrived, and how long it took.
+    fn delays_ms(&self) -> impl Iterator<Item = (u64, f64)> + '_ {
+        let took = |number: u64, at: Instant| at.saturating_duration_since(self.departures[number as usize]);
+        self.arrivals.iter().map(move |(number, at)| (*number, took(*number, *at).as_secs_f64() * 1e3))
+    }
+}
+
+/// Sends so many packets from `side` at so many per second, `together` at once, and notes what arrives at the other side.
+fn flood(link: &Emulation, side: Side, payload: usize, per_s: f64, together: u64, count: u64) -> Result<Sent> {
     let system = |e| Error::System(format!("cannot send probes: {e}"));
     let other = if side == Side::Client { Side::Server } else { Side::Client };
     let (from, to) = (link.probe_socket(side).map_err(system)?, link.probe_socket(other).map_err(system)?);
@@ -197,6 +254,7 @@ fn flood(link: &Emulation, side: Side, payload: usize, per_s: f64, count: u64) -
     to.set_read_timeout(Some(SILENCE)).map_err(system)?;
     let address = to.local_addr().map_err(system)?;
     let done = AtomicBool::new(false);
+    let dropped_before = device_dropped(link);
     std::thread::scope(|scope| {
         let receiver = scope.spawn(|| arrivals(&to, &done));
         let mut departures = Vec::with_capacity(count as usize);
@@ -206,7 +264,7 @@ fn flood(link: &Emulation, side: Side, payload: usize, per_s: f64, count: u64) -
         let mut given_up = 0;
         let catch_up = CATCH_UP_PACKETS.max((per_s * CATCH_UP.as_secs_f64()) as u64);
         while (departures.len() as u64) < count {
-            let owed = (begun.elapsed().as_secs_f64() * per_s) as u64 + 1 - given_up;
+            let owed = ((begun.elapsed().as_secs_f64() * per_s) as u64 + 1 - given_up).next_multiple_of(together);
             let sent = departures.len() as u64;
             given_up += owed.saturating_sub(sent + catch_up);
             for number in sent..owed.min(sent + catch_up).min(count) {
@@ -221,8 +279,14 @@ fn flood(link: &Emulation, side: Side, payload: usize, per_s: f64, count: u64) -
         }
         done.store(true, Ordering::Release);
         let arrivals = receiver.join().map_err(|_| Error::System("the receiver of probes broke down".into()))?;
-        Ok(Sent { departures, arrivals })
+        // The receiver has heard nothing for longer than counters are old.
+        Ok(Sent { departures, arrivals, device_dropped: device_dropped(link) - dropped_before })
     })
+}
+
+fn device_dropped(link: &Emulation) -> u64 {
+    let counters = link.counters();
+    counters.up.device_dropped + counters.down.device_dropped
 }
 
 fn arrivals(to: &UdpSocket, done: &AtomicBool) -> Vec<(u64, Instant)> {
@@ -266,9 +330,13 @@ fn free_cores() -> f64 {
     };
     let before = idle();
     std::thread::sleep(Duration::from_millis(200));
-    let after = idle();
     let cores = std::thread::available_parallelism().map_or(1, usize::from) as f64;
-    cores * (after.1 - before.1) as f64 / (after.0 - before.0).max(1) as f64
+    cores * idle_share(before, idle())
+}
+
+/// Of all time the idle one. The kernel's count of waiting for disks may fall.
+fn idle_share(before: (u64, u64), after: (u64, u64)) -> f64 {
+    after.1.saturating_sub(before.1) as f64 / after.0.saturating_sub(before.0).max(1) as f64
 }
 
 #[cfg(test)]
@@ -280,12 +348,46 @@ mod tests {
         let mut finding = Finding::new("rate", "Mbit/s", 98.0, 102.0);
         assert!(!finding.passes(), "nothing was measured");
         for (sample, free) in [(50.0, 3.0), (99.0, 1.0), (101.0, 3.0)] {
-            finding.add(sample, free);
+            finding.add(sample, free, 0);
         }
         assert!(finding.passes() && !finding.lacked_cores());
         for _ in 0..3 {
-            finding.add(90.0, 0.5);
+            finding.add(90.0, 0.5, 0);
         }
         assert!(!finding.passes() && finding.lacked_cores());
+    }
+
+    #[test]
+    fn samples_in_which_a_device_dropped_packets_do_not_count() {
+        let mut finding = Finding::new("rate", "Mbit/s", 98.0, 102.0);
+        finding.add(100.0, 3.0, 5);
+        assert!(finding.is_void() && !finding.passes(), "all are void");
+        finding.add(100.0, 3.0, 0);
+        assert!(finding.is_void() && !finding.passes(), "half of them are void");
+        finding.add(101.0, 3.0, 0);
+        assert!(!finding.is_void() && finding.passes());
+        finding.add(50.0, 3.0, 1);
+        finding.add(99.0, 3.0, 0);
+        assert_eq!(finding.median(), 100.0);
+    }
+
+    #[test]
+    fn a_direction_in_which_nothing_arrives_is_the_worst() {
+        let start = Instant::now();
+        let every =
+            |ms: u64, count: u64| (0..count).map(|i| (i, start + Duration::from_millis(i * ms))).collect::<Vec<_>>();
+        assert_eq!(mbit_per_s(&[]), 0.0);
+        assert_eq!(mbit_per_s(&every(1, 1)), 0.0);
+        assert_eq!(mbit_per_s(&every(0, 2)), 0.0);
+        assert!((mbit_per_s(&every(12, 100)) - 1.0).abs() < 1e-9);
+        assert_eq!(worst(&[10.01, 0.0], 10.0), 0.0);
+        assert_eq!(worst(&[10.01, 9.95], 10.0), 9.95);
+    }
+
+    #[test]
+    fn a_count_that_falls_is_no_time() {
+        assert_eq!(idle_share((1000, 500), (1100, 480)), 0.0);
+        assert_eq!(idle_share((1000, 500), (1100, 550)), 0.5);
+        assert_eq!(idle_share((1000, 500), (990, 490)), 0.0);
     }
 }

@@ -104,7 +104,7 @@ impl Emulation {
             profile: profile.to_string(),
             backend,
             user: made.user.map(Arc::new),
-            networks: made.networks.map(Arc::new),
+            networks: made.networks,
             probes: made.probes,
             shared: [Shared::new().map_err(system)?, Shared::new().map_err(system)?],
             pumps: Vec::new(),
@@ -121,7 +121,8 @@ impl Emulation {
         let plans = [profile.plan_up(), profile.plan_down()];
         let ways = [(client.clone(), server.clone(), "link-up"), (server, client, "link-down")];
         for (i, ((from, to, name), plan)) in ways.into_iter().zip(plans).enumerate() {
-            let pump = Pump { from, to, frames: backend == Backend::Packet, shared: emulation.shared[i].clone() };
+            let (frames, mtu) = (backend == Backend::Packet, profile.mtu);
+            let pump = Pump { from, to, frames, mtu, shared: emulation.shared[i].clone() };
             let thread = std::thread::Builder::new().name(name.into()).spawn(move || pump.run(plan, SEEDS[i]));
             emulation.pumps.push(thread.map_err(system)?);
         }
@@ -193,5 +194,108 @@ impl Drop for Emulation {
         for pump in self.pumps.drain(..) {
             let _ = pump.join();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::os::fd::AsFd;
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::Stdio;
+    use std::time::Instant;
+
+    use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch};
+
+    use super::*;
+
+    /// Whatever does not come within this time never comes.
+    const PATIENCE: Duration = Duration::from_secs(20);
+
+    /// `None`, and a word why, where links are not possible.
+    fn start() -> Option<Emulation> {
+        match Emulation::start(&"none".parse().unwrap()) {
+            Ok(link) => Some(link),
+            Err(Error::Missing(why)) => {
+                eprintln!("skipped: {why}");
+                None
+            }
+            Err(e) => panic!("{e}"),
+        }
+    }
+
+    fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+        let begun = Instant::now();
+        while !done() {
+            assert!(begun.elapsed() < PATIENCE, "{what}");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// What its descriptors lead to, in the order of their names. `None` for who may not know.
+    fn descriptors(pid: i32) -> Option<Vec<String>> {
+        let folder = std::fs::read_dir(format!("/proc/{pid}/fd")).ok()?;
+        let mut found: Vec<_> = folder.flatten().filter_map(|e| std::fs::read_link(e.path()).ok()).collect();
+        found.sort();
+        Some(found.iter().map(|path| path.display().to_string()).collect())
+    }
+
+    /// The namespaces, so that nobody else gets their numbers, and neither a device nor what our other threads have open.
+    fn holds_namespaces_and_a_socket_only(link: &Emulation) {
+        let mut namespaces = link.networks.each_ref().map(|n| format!("net:[{}]", sys::identity(n.as_fd()).unwrap().1));
+        namespaces.sort();
+        let mut last = None;
+        wait_until("the keeper's descriptors", || {
+            last = descriptors(link.keeper.pid());
+            let Some(found) = &last else { return true };
+            let (null, rest) = found.split_at(found.partition_point(|path| path.starts_with('/')));
+            let held =
+                rest.split_last().is_some_and(|(socket, rest)| socket.starts_with("socket:") && rest == namespaces);
+            null == ["/dev/null"; 3] && held
+        });
+    }
+
+    #[test]
+    fn the_keeper_holds_the_namespaces_and_little_else() {
+        let Some(link) = start() else { return };
+        holds_namespaces_and_a_socket_only(&link);
+    }
+
+    #[test]
+    fn the_keeper_needs_no_close_range() {
+        let Ok(arch) = TargetArch::try_from(std::env::consts::ARCH) else { return };
+        let refused = [(libc::SYS_close_range, Vec::new())].into();
+        let errno = SeccompAction::Errno(libc::ENOSYS as u32);
+        let filter: BpfProgram =
+            SeccompFilter::new(refused, SeccompAction::Allow, errno, arch).unwrap().try_into().unwrap();
+        if start().is_none() {
+            return;
+        }
+        // The filter is of this thread and of what it starts.
+        let thread = std::thread::spawn(move || match seccompiler::apply_filter(&filter) {
+            Ok(()) => holds_namespaces_and_a_socket_only(&start().unwrap()),
+            Err(e) => eprintln!("skipped: no filters of system calls ({e})"),
+        });
+        thread.join().unwrap();
+    }
+
+    #[test]
+    fn a_killed_keeper_is_seen_and_its_owner_does_its_work() {
+        let Some(link) = start() else { return };
+        let mut command = link.command(Side::Client, "sh");
+        let mut child = command.args(["-c", "echo up; exec sleep 6005"]).stdout(Stdio::piped()).spawn().unwrap();
+        child.stdout.as_mut().unwrap().read_exact(&mut [0; 3]).unwrap();
+        assert!(link.is_alive());
+        sys::kill(link.keeper.pid(), libc::SIGKILL).unwrap();
+        wait_until("its end is seen", || !link.is_alive());
+        drop(link);
+        // It is reaped below if it was ended, and ended if it was not: nothing is left of a failure.
+        let begun = Instant::now();
+        while child.try_wait().unwrap().is_none() && begun.elapsed() < PATIENCE {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let status = child.try_wait().unwrap();
+        let _ = child.kill();
+        assert_eq!(status.expect("who was in the namespace is ended").signal(), Some(libc::SIGKILL));
     }
 }

@@ -1,12 +1,13 @@
 //! The keeper: a small process that makes the namespaces, hands their descriptors over, and does nothing until whoever
 //! started it is gone, killed or not. Then it ends every process that is left in the namespaces. Devices and namespaces go with
-//! the last descriptor and process.
+//! the last descriptor and process. If the keeper is killed first, its owner does its work.
 //!
 //! A process can enter a new user namespace only while it has one thread, which a library cannot ask of its caller.
 
 use std::io::{self, Write};
 use std::net::{Ipv4Addr, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::sys::{self, Interface, Namespace};
@@ -27,7 +28,7 @@ const HARDWARE: [u8; 6] = [0x02, 0, 0, 0, 0x77, 0x01];
 const SWEEPS_MAX: usize = 1000;
 /// Setting up takes some ms; a loaded machine may take long.
 const SETUP_PATIENCE: Duration = Duration::from_secs(20);
-/// Ending takes a few sweeps.
+/// Ending takes a few sweeps. Then the keeper is killed, and after as long again not waited for.
 const END_PATIENCE: Duration = Duration::from_secs(10);
 
 /// What the keeper is to make. It is prepared before the fork.
@@ -41,6 +42,7 @@ pub(crate) struct Order {
 #[repr(u8)]
 enum Stage {
     Done,
+    Descriptors,
     UserNamespace,
     Maps,
     NetworkNamespace,
@@ -51,8 +53,9 @@ enum Stage {
     Probe,
 }
 
-const STAGES: [Stage; 9] = [
+const STAGES: [Stage; 10] = [
     Stage::Done,
+    Stage::Descriptors,
     Stage::UserNamespace,
     Stage::Maps,
     Stage::NetworkNamespace,
@@ -66,12 +69,14 @@ const STAGES: [Stage; 9] = [
 pub(crate) struct Keeper {
     socket: Option<OwnedFd>,
     pid: i32,
+    /// Both, as long as somebody may be in them.
+    networks: Option<[Arc<OwnedFd>; 2]>,
 }
 
 /// What the keeper made.
 pub(crate) struct Made {
     pub(crate) user: Option<OwnedFd>,
-    pub(crate) networks: [OwnedFd; 2],
+    pub(crate) networks: [Arc<OwnedFd>; 2],
     /// One at each side; the kernel's own link needs none.
     pub(crate) devices: Option<[OwnedFd; 2]>,
     pub(crate) probes: [UdpSocket; 2],
@@ -82,17 +87,23 @@ impl Keeper {
         let system = |what, e: io::Error| Error::System(format!("{what}: {e}"));
         let (ours, its) = sys::socket_pair().map_err(|e| system("cannot make a socket pair", e))?;
         let pid = sys::fork_with(its, order, keep).map_err(|e| system("cannot start a process", e))?;
-        let keeper = Self { socket: Some(ours), pid };
-        let socket = keeper.socket.as_ref().map(AsFd::as_fd).into_iter().collect::<Vec<_>>();
-        sys::wait_readable(&socket, SETUP_PATIENCE);
         let mut answer = [0; 8];
-        let mut received = None;
-        if let Some(socket) = socket.first() {
-            received = sys::receive_with(*socket, &mut answer).ok();
-        }
-        drop(socket);
-        let Some((8, fds)) = received else {
-            return Err(Error::System("the process that makes the namespaces ended early".into()));
+        let begun = Instant::now();
+        let received = loop {
+            let left = SETUP_PATIENCE.saturating_sub(begun.elapsed());
+            match sys::receive_with(ours.as_fd(), &mut answer) {
+                Err(e) if sys::would_block(&e) && !left.is_zero() => sys::wait_readable(&[ours.as_fd()], left),
+                received => break received,
+            }
+        };
+        let mut keeper = Self { socket: Some(ours), pid, networks: None };
+        let fds = match received {
+            Ok((8, fds)) => fds,
+            Err(e) if sys::would_block(&e) => {
+                let why = format!("making the namespaces took longer than {} s", SETUP_PATIENCE.as_secs());
+                return Err(Error::System(why));
+            }
+            _ => return Err(Error::System("the process that makes the namespaces ended early".into())),
         };
         let stage = STAGES.get(usize::from(answer[0])).copied().unwrap_or(Stage::Configure);
         if stage != Stage::Done {
@@ -104,14 +115,20 @@ impl Keeper {
         let missing = || Error::System("the process that makes the namespaces sent too little".into());
         let user = if rootless { Some(fds.next().ok_or_else(missing)?) } else { None };
         let mut pair = || Some([fds.next()?, fds.next()?]);
-        let networks = pair().ok_or_else(missing)?;
+        let networks = pair().ok_or_else(missing)?.map(Arc::new);
+        keeper.networks = Some(networks.clone());
         let probes = pair().ok_or_else(missing)?.map(UdpSocket::from);
         let devices = if order.backend == Backend::Kernel { None } else { Some(pair().ok_or_else(missing)?) };
         Ok((keeper, Made { user, networks, devices, probes }))
     }
 
     pub(crate) fn is_alive(&self) -> bool {
-        self.pid > 0 && sys::kill(self.pid, 0).is_ok()
+        !sys::has_ended(self.pid)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn pid(&self) -> i32 {
+        self.pid
     }
 }
 
@@ -120,18 +137,39 @@ impl Drop for Keeper {
     fn drop(&mut self) {
         drop(self.socket.take());
         let begun = Instant::now();
-        while !sys::reap(self.pid) {
-            if begun.elapsed() > END_PATIENCE {
-                let _ = sys::kill(self.pid, libc::SIGKILL);
+        let swept = loop {
+            match sys::reap(self.pid) {
+                Some(well) => break well,
+                None if begun.elapsed() > 2 * END_PATIENCE => break false,
+                None if begun.elapsed() > END_PATIENCE => drop(sys::kill(self.pid, libc::SIGKILL)),
+                None => {}
             }
             std::thread::sleep(Duration::from_micros(500));
+        };
+        if let Some(networks) = self.networks.as_ref().filter(|_| !swept) {
+            sweep(networks.each_ref().map(|n| n.as_fd()));
         }
+    }
+}
+
+/// Ends every process in the namespaces, which stay open meanwhile: once they were closed, their numbers could be given to
+/// others, and strangers would be ended.
+fn sweep(networks: [BorrowedFd<'_>; 2]) {
+    let [Ok(client), Ok(server)] = networks.map(sys::identity) else { return };
+    for _ in 0..SWEEPS_MAX {
+        if !sys::end_inhabitants(&[client, server]) {
+            break;
+        }
+        sys::pause(Duration::from_millis(1));
     }
 }
 
 fn explain(stage: Stage, e: &io::Error, rootless: bool) -> Error {
     let who = if rootless { "in a user namespace of its own" } else { "as root" };
     Error::Missing(match stage {
+        Stage::Descriptors => format!(
+            "cannot close what a new process inherits: {e}; it takes /proc, or Linux 5.9 and no filter that refuses close_range"
+        ),
         Stage::UserNamespace => format!(
             "cannot make a network namespace: that needs root (CAP_SYS_ADMIN), or user namespaces, which this system refuses ({e}): \
              see the sysctls user.max_user_namespaces, kernel.unprivileged_userns_clone and \
@@ -156,40 +194,29 @@ fn explain(stage: Stage, e: &io::Error, rootless: bool) -> Error {
 fn keep(order: &Order, socket: BorrowedFd<'_>) {
     let mut rootless = false;
     let made = make(order, &mut rootless);
-    let namespaces = match &made {
-        Ok(made) => {
-            let mut fds = [-1; sys::FDS_MAX];
-            let mut count = 0;
-            let handed =
-                made.user.iter().chain(&made.networks).chain(made.probes.iter()).chain(made.devices.iter().flatten());
-            for fd in handed {
-                fds[count] = fd.as_raw_fd();
-                count += 1;
-            }
-            if sys::send_with(socket, &[0, u8::from(rootless), 0, 0, 0, 0, 0, 0], &fds[..count]).is_err() {
-                return;
-            }
-            let [client, server] = made.networks.each_ref().map(|n| sys::identity(n.as_fd()));
-            let (Ok(client), Ok(server)) = (client, server) else { return };
-            [client, server]
-        }
+    let Inside { user, networks, devices, probes } = match made {
+        Ok(made) => made,
         Err((stage, e)) => {
             let code = e.raw_os_error().unwrap_or(libc::EIO).to_ne_bytes();
-            let answer = [*stage as u8, u8::from(rootless), 0, 0, code[0], code[1], code[2], code[3]];
+            let answer = [stage as u8, u8::from(rootless), 0, 0, code[0], code[1], code[2], code[3]];
             let _ = sys::send_with(socket, &answer, &[]);
             return;
         }
     };
-    // A device lives as long as its descriptor, which is not the keeper's any more.
-    drop(made);
+    let mut fds = [-1; sys::FDS_MAX];
+    let mut count = 0;
+    for fd in user.iter().chain(&networks).chain(&probes).chain(devices.iter().flatten()) {
+        fds[count] = fd.as_raw_fd();
+        count += 1;
+    }
+    if sys::send_with(socket, &[0, u8::from(rootless), 0, 0, 0, 0, 0, 0], &fds[..count]).is_err() {
+        return;
+    }
+    // A device lives as long as its descriptor, which is not the keeper's any more. The namespaces stay open for `sweep`.
+    drop((user, devices, probes));
     // Nobody sends anything: this is the end of the other process, or of the link.
     while sys::read(socket, &mut [0; 8]).is_err_and(|e| e.kind() == io::ErrorKind::Interrupted) {}
-    for _ in 0..SWEEPS_MAX {
-        if !sys::end_inhabitants(&namespaces) {
-            break;
-        }
-        sys::pause(Duration::from_millis(1));
-    }
+    sweep(networks.each_ref().map(AsFd::as_fd));
 }
 
 struct Inside {
@@ -212,6 +239,7 @@ impl<T> At<T> for io::Result<T> {
 }
 
 fn make(order: &Order, rootless: &mut bool) -> Staged<Inside> {
+    sys::close_others().at(Stage::Descriptors)?;
     let mut user = None;
     if let Err(e) = sys::unshare(Namespace::Network) {
         if e.kind() != io::ErrorKind::PermissionDenied {

@@ -12,15 +12,9 @@ use crate::{Emulation, Error, Side};
 const BURST_BYTES: u64 = 5000;
 
 pub(crate) fn shape(emulation: &Emulation, profile: &Profile) -> Result<(), Error> {
-    let cannot = |what: &str| Err(Error::Missing(format!("--backend kernel cannot do {what}; leave it out")));
-    if !profile.steps.is_empty() {
-        return cannot("changes over time");
-    }
+    possible(profile)?;
     let round_trip = profile.up.delay + profile.down.delay;
     for (side, direction) in [(Side::Client, &profile.up), (Side::Server, &profile.down)] {
-        if direction.trace.is_some() {
-            return cannot("traces");
-        }
         // A change: what was there goes; there may be nothing.
         let _ = tc(emulation, side, &["qdisc", "del", "dev", DEVICE, "root"]);
         let queue = direction.queue_bytes(round_trip, profile.mtu);
@@ -37,6 +31,23 @@ pub(crate) fn shape(emulation: &Emulation, profile: &Profile) -> Result<(), Erro
             tc(emulation, side, &args).map_err(|why| Error::Missing(format!("tc cannot set tbf: {why}")))?;
         } else if !netem.is_empty() {
             add_netem(emulation, side, &netem)?;
+        }
+    }
+    Ok(())
+}
+
+fn possible(profile: &Profile) -> Result<(), Error> {
+    let cannot = |what: &str| Err(Error::Missing(format!("--backend kernel cannot do {what}; leave it out")));
+    if !profile.steps.is_empty() || profile.repeat.is_some() {
+        return cannot("changes over time");
+    }
+    for direction in [&profile.up, &profile.down] {
+        if direction.trace.is_some() {
+            return cannot("traces");
+        }
+        // netem sends each packet when its own time has come.
+        if !direction.jitter.is_zero() && !direction.reorder {
+            return cannot("jitter that keeps the order of packets (with reorder=yes it can)");
         }
     }
     Ok(())
@@ -105,4 +116,25 @@ fn call(emulation: &Emulation, side: Side, program: &str, args: &[&str]) -> Resu
     }
     let text = String::from_utf8_lossy(&output.stderr);
     Err(text.lines().next().unwrap_or("no word").trim_end_matches('.').to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_kernel_would_do_otherwise_is_refused() {
+        for (text, why) in [
+            ("rate=1mbit;1s:rate=2mbit", Some("changes over time")),
+            ("down.trace=lte-down", Some("traces")),
+            ("delay=5ms,jitter=1ms", Some("keeps the order")),
+            ("delay=5ms,up.jitter=1ms,down.reorder=yes", Some("keeps the order")),
+            ("delay=5ms,jitter=1ms,reorder=yes", None),
+            ("wifi", None),
+        ] {
+            let error = possible(&text.parse().unwrap()).map_err(|e| e.to_string()).err();
+            assert_eq!(error.is_some(), why.is_some(), "{text}: {error:?}");
+            assert!(error.is_none_or(|e| e.contains(why.unwrap_or_default())), "{text}");
+        }
+    }
 }

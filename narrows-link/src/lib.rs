@@ -27,7 +27,7 @@ mod units;
 pub use emulation::{Backend, Emulation, LinkCounters, Side};
 pub use loss::Loss;
 pub use process::{end_group, leave_terminal_signals_to_children};
-pub use profile::{Direction, Profile, Queue, Step};
+pub use profile::{Direction, Profile, Queue, Step, read_text};
 pub use shaper::Counters;
 pub use trace::Trace;
 

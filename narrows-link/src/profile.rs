@@ -1,6 +1,9 @@
 //! What a link is like: named links, and links described by keys and values.
 
 use std::fmt;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,10 +22,13 @@ const QUEUE_PACKETS: u64 = 96;
 /// More would be a fault of the description: a second at 2 Gbit/s.
 const QUEUE_MAX: u64 = 256 << 20;
 const MTU_MIN: u32 = 576;
-/// The packet buffers of a pump are this long.
+/// Jumbo frames of Ethernet, and what common devices take.
 pub(crate) const MTU_MAX: u32 = 9000;
 /// A schedule is written by hand or by a small program.
 const STEPS_MAX: usize = 10_000;
+/// Between changes, and between the last one and the repetition: after a pause the shaper makes good every change that it
+/// missed, and no link that was ever recorded is told by the microsecond.
+const STEP_MIN: Duration = Duration::from_millis(1);
 /// A trace file of this length holds ten million opportunities.
 const TRACE_FILE_MAX: u64 = 128 << 20;
 
@@ -232,8 +238,9 @@ fn parse(text: &str) -> Result<Profile, String> {
         let (at, changes) =
             part.split_once([':', ' ']).ok_or_else(|| format!("'{part}' is no step such as 5s:rate=10mbit"))?;
         let at = units::time(at.trim())?;
-        if profile.steps.last().is_some_and(|last| last.at >= at) || at.is_zero() {
-            return Err(format!("the step '{part}' does not come after what is before it"));
+        let before = profile.steps.last().map_or(Duration::ZERO, |last| last.at);
+        if at < before + STEP_MIN {
+            return Err(format!("the step '{part}' does not come after what is before it, by 1 ms at least"));
         }
         if profile.steps.len() == STEPS_MAX {
             return Err(format!("more than {STEPS_MAX} steps"));
@@ -242,8 +249,8 @@ fn parse(text: &str) -> Result<Profile, String> {
         profile.steps.push(Step { at, up: now.up.clone(), down: now.down.clone() });
     }
     let last = profile.steps.last().map_or(Duration::ZERO, |s| s.at);
-    if profile.repeat.is_some_and(|period| period <= last) {
-        return Err("'repeat' must come after the last step".into());
+    if profile.repeat.is_some_and(|period| period < last + STEP_MIN) {
+        return Err("'repeat' must come after the last step, by 1 ms at least".into());
     }
     Ok(profile)
 }
@@ -355,12 +362,18 @@ fn trace(name: &str) -> Result<Arc<Trace>, String> {
         "lte-up" => return Ok(Trace::lte_up()),
         _ => {}
     }
-    let len = std::fs::metadata(name).map_err(|e| format!("cannot read the trace '{name}': {e}"))?.len();
-    if len > TRACE_FILE_MAX {
-        return Err(format!("the trace '{name}' is longer than {} MiB", TRACE_FILE_MAX >> 20));
-    }
-    let text = std::fs::read_to_string(name).map_err(|e| format!("cannot read the trace '{name}': {e}"))?;
+    let text = read_text(name.as_ref(), TRACE_FILE_MAX).map_err(|e| format!("cannot read the trace '{name}': {e}"))?;
     Trace::parse(&text).map(Arc::new).map_err(|why| format!("the trace '{name}': {why}"))
+}
+
+/// The text of a file, if it is no longer than so many bytes. A length is not asked for: devices and pipes tell none.
+pub fn read_text(path: &Path, len_max: u64) -> io::Result<String> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(len_max + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > len_max {
+        return Err(io::Error::other(format!("it is longer than {len_max} bytes")));
+    }
+    String::from_utf8(bytes).map_err(|_| io::Error::other("it is no text"))
 }
 
 /// Times are at most a minute each.
@@ -428,6 +441,13 @@ mod tests {
     }
 
     #[test]
+    fn files_without_end_are_not_read_to_it() {
+        let error = read_text("/dev/zero".as_ref(), 1000).unwrap_err().to_string();
+        assert!(error.contains("longer than 1000 bytes"), "{error}");
+        assert_eq!(read_text("/dev/null".as_ref(), 0).unwrap(), "");
+    }
+
+    #[test]
     fn bad_descriptions_say_what_is_wrong() {
         for (text, why) in [
             ("", "nothing is said"),
@@ -455,6 +475,11 @@ mod tests {
             ("rate=1mbit;0s:rate=2mbit", "does not come after"),
             ("rate=1mbit;5s:mtu=1400", "does not change"),
             ("rate=1mbit;5s:rate=2mbit;repeat=5s", "after the last step"),
+            ("rate=1mbit;5s:rate=2mbit;5.0009s:rate=3mbit", "by 1 ms at least"),
+            ("rate=1mbit;0.9ms:rate=2mbit", "by 1 ms at least"),
+            ("rate=1mbit;5s:rate=2mbit;repeat=5.0009s", "by 1 ms at least"),
+            ("rate=1mbit;repeat=1ns", "by 1 ms at least"),
+            ("rate=1mbit;repeat=0", "by 1 ms at least"),
         ] {
             let error = text.parse::<Profile>().map(drop).unwrap_err().to_string();
             assert!(error.contains(why), "{text:?}: {error}");

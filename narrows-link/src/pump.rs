@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::profile::MTU_MAX;
 use crate::shaper::{Counters, Plan, Shaper};
 use crate::sys;
 
@@ -19,8 +18,8 @@ const BUSY_PAUSE: Duration = Duration::from_micros(60);
 const SPIN: Duration = Duration::from_micros(5);
 /// Counters and CPU time are told so often at least.
 const IDLE_WAIT: Duration = Duration::from_millis(100);
-/// Buffers that are kept for later packets: 10,000 packets in flight and as many on the way back.
-const SPARE_MAX: usize = 20_000;
+/// Buffers that are kept for later packets: as many come as go, but not in each turn.
+const SPARE_MAX: usize = 16 * BATCH;
 /// Of a frame from a packet socket.
 const ETHERNET_HEADER: usize = 14;
 
@@ -73,6 +72,7 @@ pub(crate) struct Pump {
     pub(crate) to: Arc<OwnedFd>,
     /// Whether the devices are sockets that carry Ethernet frames.
     pub(crate) frames: bool,
+    pub(crate) mtu: u32,
     pub(crate) shared: Arc<Shared>,
 }
 
@@ -88,24 +88,29 @@ impl Pump {
         let header = if self.frames { ETHERNET_HEADER } else { 0 };
         let start = Instant::now();
         let now = || start.elapsed().as_nanos() as u64;
-        let mut shaper = Shaper::new(plan, seed);
+        let packet_max = header + self.mtu as usize;
+        // Of what is longer (a command may have changed the MTU) one byte more is seen.
+        let buffer_bytes = packet_max + 1;
+        let mut shaper = Shaper::new(plan, seed, buffer_bytes);
         let mut spare: Vec<Box<[u8]>> = Vec::new();
         let mut told = Instant::now();
-        let mut taken_drops = 0;
+        let mut not_taken = 0;
         while !self.shared.stop.load(Ordering::Acquire) {
             if let Some(plan) = self.shared.plan.lock().unwrap_or_else(PoisonError::into_inner).take() {
                 shaper.set_plan(now(), plan);
             }
             let mut read = 0;
             while read < BATCH {
-                let mut buf = spare.pop().unwrap_or_else(|| vec![0; MTU_MAX as usize + ETHERNET_HEADER].into());
+                let mut buf = spare.pop().unwrap_or_else(|| vec![0; buffer_bytes].into());
                 match sys::read(self.from.as_fd(), &mut buf) {
                     Ok(len) => {
                         read += 1;
                         // What is no IPv4 (neighbour discovery, say) has no place on this link.
                         let ours = buf.get(header).is_some_and(|first| first >> 4 == 4) && len > header;
+                        let fits = len <= packet_max;
+                        not_taken += u64::from(ours && !fits);
                         let packet = Packet { buf, len };
-                        match if ours { shaper.push(now(), len - header, packet) } else { Err(packet) } {
+                        match if ours && fits { shaper.push(now(), len - header, packet) } else { Err(packet) } {
                             Ok(()) => {}
                             Err(packet) => spare.push(packet.buf),
                         }
@@ -130,10 +135,10 @@ impl Pump {
             if told.elapsed() > IDLE_WAIT / 4 || idle {
                 told = Instant::now();
                 if self.frames {
-                    taken_drops += sys::packet_drops(self.from.as_fd());
+                    not_taken += sys::packet_drops(self.from.as_fd());
                 }
                 let mut counters = shaper.counters();
-                counters.device_dropped += taken_drops;
+                counters.device_dropped += not_taken;
                 *self.shared.counters.lock().unwrap_or_else(PoisonError::into_inner) = counters;
                 self.shared.cpu_ns.store(sys::thread_cpu_ns(), Ordering::Relaxed);
             }
@@ -145,16 +150,93 @@ impl Pump {
 
     fn wait(&self, shaper: &Shaper<Packet>, now_ns: u64) {
         let until_next = shaper.next_ns().map(|next| Duration::from_nanos(next.saturating_sub(now_ns)));
-        let time = until_next.unwrap_or(IDLE_WAIT).min(IDLE_WAIT);
         let event = self.shared.event.as_fd();
-        if shaper.is_busy() {
-            sys::wait_readable(&[event], time.max(BUSY_PAUSE));
-        } else if time > SPIN {
-            sys::wait_readable(&[self.from.as_fd() as BorrowedFd<'_>, event], time - SPIN);
+        let [closed, open] = waits(until_next, shaper.is_busy());
+        if !closed.is_zero() {
+            sys::wait_readable(&[event], closed);
+        }
+        if !open.is_zero() {
+            sys::wait_readable(&[self.from.as_fd() as BorrowedFd<'_>, event], open);
         }
         if until_next.is_none_or(|t| t > SPIN) {
             // Emptied, so that the next wait waits.
             let _ = sys::read(event, &mut [0; 8]);
+        }
+    }
+}
+
+/// How long packets are left to wait in the device, and how long after that the next one is waited for: those that the
+/// shaper has may be far away, but one that comes is stamped when it is read.
+fn waits(until_next: Option<Duration>, busy: bool) -> [Duration; 2] {
+    let time = until_next.unwrap_or(IDLE_WAIT).min(IDLE_WAIT);
+    let closed = if busy { BUSY_PAUSE } else { Duration::ZERO };
+    [closed, time.saturating_sub(closed + SPIN)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::profile::Profile;
+    use crate::rng::Rng;
+
+    const LEN: usize = 1500;
+
+    /// When packets that come at these times leave, if the pump is as fast as its waits permit.
+    fn carried(profile: &Profile, coming: &[u64]) -> Vec<u64> {
+        let mut shaper = Shaper::new(profile.plan_up(), 1, LEN);
+        let (mut now, mut read, mut leaving) = (0, 0, Vec::new());
+        while leaving.len() < coming.len() {
+            while coming.get(read).is_some_and(|at| *at <= now) {
+                shaper.push(now, LEN, ()).unwrap();
+                read += 1;
+            }
+            while shaper.pop(now).is_some() {
+                leaving.push(now);
+            }
+            let until_next = shaper.next_ns().map(|next| Duration::from_nanos(next.saturating_sub(now)));
+            let [closed, open] = waits(until_next, shaper.is_busy()).map(|wait| wait.as_nanos() as u64);
+            let next_read = coming.get(read).map_or(u64::MAX, |at| (*at).max(now + closed));
+            // A turn without any wait takes its time, too.
+            now = (now + closed + open).min(next_read).max(now + 100);
+        }
+        leaving
+    }
+
+    /// The same by a shaper that is asked at the right times.
+    fn due(profile: &Profile, coming: &[u64]) -> Vec<u64> {
+        let mut shaper = Shaper::new(profile.plan_up(), 1, LEN);
+        let mut leaving = Vec::new();
+        for at in coming.iter().chain([&u64::MAX]) {
+            while let Some(next) = shaper.next_ns().filter(|next| next < at) {
+                leaving.extend(std::iter::from_fn(|| shaper.pop(next)).map(|_| next));
+            }
+            if *at < u64::MAX {
+                shaper.push(*at, LEN, ()).unwrap();
+            }
+        }
+        leaving
+    }
+
+    #[test]
+    fn no_wait_makes_a_packet_late() {
+        let mut rng = Rng(3);
+        // Some at once, then a pause that may be shorter or longer than they take.
+        let mut at = 0;
+        let bursts = (0..200).flat_map(|_| {
+            at += (rng.unit() * 2e7) as u64;
+            std::iter::repeat_n(at, 1 + (rng.unit() * 6.0) as usize)
+        });
+        let coming: Vec<u64> = bursts.collect();
+        // One pause before it is read and one before it is let go.
+        let late_max = (2 * (BUSY_PAUSE + SPIN)).as_nanos() as u64;
+        for text in
+            ["delay=50ms", "rate=10mbit", "rate=10mbit,delay=50ms", "rate=100mbit,delay=300ms", "rate=10mbit,delay=1ms"]
+        {
+            let profile = format!("{text},queue=1mb").parse().unwrap();
+            let (carried, due) = (carried(&profile, &coming), due(&profile, &coming));
+            assert_eq!(carried.len(), due.len());
+            let late = carried.iter().zip(&due).map(|(carried, due)| carried.abs_diff(*due)).max();
+            assert!(late <= Some(late_max), "{text}: {late:?} ns");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Random numbers that are the same on every machine.
+//! Random numbers that are the same on every machine: those of `narrows-sim`, from which this crate would get the engine.
 
 /// splitmix64.
 #[derive(Clone, Debug)]

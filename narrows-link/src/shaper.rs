@@ -11,8 +11,9 @@ use crate::loss::{Loss, Losses};
 use crate::rng::Rng;
 use crate::trace::{OPPORTUNITY_BYTES, Trace};
 
-/// Queue and delay line together hold no more, whatever rate and delay are: 256 MB are a second at 2 Gbit/s.
-const IN_FLIGHT_BYTES_MAX: u64 = 256 << 20;
+/// Queue and delay line of a direction together take no more memory, whatever rate and delay are: with full packets a
+/// second at 2 Gbit/s.
+const MEMORY_MAX: usize = 256 << 20;
 /// Times of service are kept in picoseconds: one packet at 1 Gbit/s takes 12,000 ns, and thousands of roundings must
 /// not add up.
 const PS: u128 = 1000;
@@ -101,7 +102,8 @@ pub(crate) struct Shaper<T> {
     left_bytes: u64,
     left_ns: u64,
     line: VecDeque<Travelling<T>>,
-    line_bytes: u64,
+    /// Packets that queue and line together may hold.
+    held_max: usize,
     losses: Losses,
     rng: Rng,
     /// Items of packets that were lost, for who wants their memory back.
@@ -110,7 +112,8 @@ pub(crate) struct Shaper<T> {
 }
 
 impl<T> Shaper<T> {
-    pub(crate) fn new(plan: Plan, seed: u64) -> Self {
+    /// `buffer_bytes` is the memory that each item takes, however short its packet is.
+    pub(crate) fn new(plan: Plan, seed: u64, buffer_bytes: usize) -> Self {
         Self {
             shape: plan.shape(0).clone(),
             plan,
@@ -124,7 +127,7 @@ impl<T> Shaper<T> {
             left_bytes: 0,
             left_ns: 0,
             line: VecDeque::new(),
-            line_bytes: 0,
+            held_max: MEMORY_MAX / (buffer_bytes + size_of::<Waiting<T>>().max(size_of::<Travelling<T>>())),
             losses: Losses::new(seed),
             rng: Rng(!seed),
             lost: Vec::new(),
@@ -137,7 +140,7 @@ impl<T> Shaper<T> {
         self.advance(now_ns);
         let len = len as u64;
         let queued = self.queued_bytes + len;
-        if queued > self.shape.queue_bytes || queued + self.line_bytes > IN_FLIGHT_BYTES_MAX {
+        if queued > self.shape.queue_bytes || self.queue.len() + self.line.len() >= self.held_max {
             self.counters.queue_dropped += 1;
             return Err(item);
         }
@@ -158,7 +161,6 @@ impl<T> Shaper<T> {
             return None;
         }
         let packet = self.line.pop_front()?;
-        self.line_bytes -= packet.len;
         self.counters.packets += 1;
         self.counters.bytes += packet.len;
         Some((packet.item, packet.len))
@@ -312,7 +314,6 @@ impl<T> Shaper<T> {
         } else if let Some(last) = self.line.back() {
             due_ns = due_ns.max(last.due_ns);
         }
-        self.line_bytes += len;
         self.line.insert(place, Travelling { item, len, due_ns });
     }
 }

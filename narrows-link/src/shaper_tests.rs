@@ -20,7 +20,7 @@ fn wire(mbit: u64) -> Shape {
 }
 
 fn shaper(shape: Shape) -> Shaper<u64> {
-    Shaper::new(Plan::new(vec![(0, shape)], None), 1)
+    Shaper::new(Plan::new(vec![(0, shape)], None), 1, LEN)
 }
 
 /// Everything that comes out until `end`, with the time at which it does.
@@ -177,7 +177,7 @@ fn the_schedule_changes_the_rate_within_a_packet_and_repeats() {
     // 12 Mbit/s: 1 ms a packet; 1.2 Mbit/s: 10 ms.
     let slow = Shape { rate_bits_per_s: Some(1_200_000), ..wire(0) };
     let plan = Plan::new(vec![(0, wire(12)), (10 * MS + MS / 2, slow)], Some(100 * MS));
-    let mut link: Shaper<u64> = Shaper::new(plan, 1);
+    let mut link: Shaper<u64> = Shaper::new(plan, 1, LEN);
     for i in 0..30 {
         link.push(0, LEN, i).unwrap();
     }
@@ -227,7 +227,11 @@ fn ten_thousand_packets_are_in_flight() {
 
 #[test]
 fn memory_is_limited_whatever_the_delay() {
-    let mut link = shaper(Shape { delay_ns: 60 * S, queue_bytes: u64::MAX, ..wire(0) });
-    let held = (0..).take_while(|i| link.push(0, 9000, *i).is_ok()).count() as u64;
-    assert_eq!(held, IN_FLIGHT_BYTES_MAX / 9000);
+    // Short packets take whole buffers, and each one a few words in the queue or the line.
+    for (buffer, len) in [(9000, 9000), (9000, 28), (1500, 28)] {
+        let shape = Shape { delay_ns: 60 * S, queue_bytes: u64::MAX, ..wire(0) };
+        let mut link: Shaper<u64> = Shaper::new(Plan::new(vec![(0, shape)], None), 1, buffer);
+        let held = (0..1_000_000).take_while(|i| link.push(0, len, *i).is_ok()).count();
+        assert!(held * buffer < MEMORY_MAX && (held + 1) * (buffer + 100) > MEMORY_MAX, "{buffer} {len}: {held}");
+    }
 }

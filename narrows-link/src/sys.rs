@@ -1,14 +1,14 @@
 //! System calls that the standard library does not offer: namespaces, devices, packets, processes. Linux only.
 //!
-//! `unsafe` lives here. What the keeper calls neither allocates nor takes a lock, because it runs between fork and exit
-//! in a copy of a process that may have had other threads.
+//! `unsafe` lives here and in the two modules below. What the keeper calls neither allocates nor takes a lock, because it
+//! runs between fork and exit in a copy of a process that may have had other threads.
 #![allow(unsafe_code, reason = "system calls without a safe wrapper; every block says why it is sound")]
 
 use std::ffi::CStr;
 use std::io::{self, Error, Result};
 use std::mem::{size_of, zeroed};
 use std::net::Ipv4Addr;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::Arc;
@@ -17,6 +17,12 @@ use std::time::Duration;
 use libc::{c_int, c_short};
 
 use crate::netlink::Message;
+
+mod fork;
+mod process;
+
+pub(crate) use fork::{FDS_MAX, close_others, fork_with, receive_with, send_with, socket_pair};
+pub(crate) use process::{end_inhabitants, has_ended, identity, kill, leave_terminal_signals_to_children, reap};
 
 fn check(answer: c_int) -> Result<c_int> {
     if answer < 0 { Err(Error::last_os_error()) } else { Ok(answer) }
@@ -357,215 +363,6 @@ pub(crate) fn thread_cpu_ns() -> u64 {
     // SAFETY: `time` is filled by the call, which keeps no pointer.
     unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
-}
-
-// --- processes ---
-
-/// Sends a signal to a process or, negative, to a group. 0 asks whether it is there.
-pub(crate) fn kill(id: i32, signal: c_int) -> Result<()> {
-    // 0 and -1 would mean our own group and everybody.
-    if matches!(id, 0 | -1) {
-        return Err(Error::from_raw_os_error(libc::ESRCH));
-    }
-    // SAFETY: integers only.
-    check(unsafe { libc::kill(id, signal) }).map(drop)
-}
-
-/// Whether the child has ended; it is reaped then. One that is not ours has ended, too.
-pub(crate) fn reap(pid: i32) -> bool {
-    // SAFETY: a null status is allowed.
-    unsafe { libc::waitpid(pid, std::ptr::null_mut(), libc::WNOHANG) != 0 }
-}
-
-/// Ctrl-C and Ctrl-\ are for the command that runs, as in a shell.
-pub(crate) fn leave_terminal_signals_to_children() {
-    for signal in [libc::SIGINT, libc::SIGQUIT] {
-        // SAFETY: ignoring a signal installs no code.
-        unsafe { libc::signal(signal, libc::SIG_IGN) };
-    }
-}
-
-/// A pair of connected sockets that keep messages apart.
-pub(crate) fn socket_pair() -> Result<(OwnedFd, OwnedFd)> {
-    let mut fds = [-1; 2];
-    // SAFETY: two descriptors fit into `fds`.
-    check(unsafe { libc::socketpair(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0, fds.as_mut_ptr()) })?;
-    Ok((owned(fds[0])?, owned(fds[1])?))
-}
-
-/// Runs `child` in a copy of this process and never returns from it. The copy has one thread, no descriptor but
-/// `socket`, a session of its own, and takes no signal but SIGKILL. `child` must neither allocate nor lock.
-pub(crate) fn fork_with<T>(socket: OwnedFd, data: &T, child: fn(&T, BorrowedFd<'_>)) -> Result<i32> {
-    // SAFETY: the copy runs `child` alone, which by contract only makes system calls, and leaves by _exit.
-    let pid = check(unsafe { libc::fork() })?;
-    if pid > 0 {
-        return Ok(pid);
-    }
-    // SAFETY: all pointers are to locals that live through their call; 3 is taken over by the borrowed descriptor below
-    // before everything else is closed. Nothing is dropped or unwound after this.
-    unsafe {
-        let mut all: libc::sigset_t = zeroed();
-        libc::sigfillset(&raw mut all);
-        libc::sigprocmask(libc::SIG_BLOCK, &raw const all, std::ptr::null_mut());
-        libc::setsid();
-        libc::prctl(libc::PR_SET_NAME, c"narrows-link".as_ptr());
-        let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR);
-        const SOCKET: RawFd = 3;
-        if socket.as_raw_fd() == SOCKET {
-            libc::fcntl(SOCKET, libc::F_SETFD, libc::FD_CLOEXEC);
-        } else if libc::dup3(socket.as_raw_fd(), SOCKET, libc::O_CLOEXEC) < 0 {
-            libc::_exit(1);
-        }
-        for standard in 0..3 {
-            if null != SOCKET {
-                libc::dup2(null, standard);
-            }
-        }
-        libc::syscall(libc::SYS_close_range, SOCKET + 1, u32::MAX, 0);
-        child(data, BorrowedFd::borrow_raw(SOCKET));
-        libc::_exit(0)
-    }
-}
-
-/// As many as the keeper hands over: a user namespace, two of networks, two devices, two sockets.
-pub(crate) const FDS_MAX: usize = 8;
-
-/// Sends bytes and descriptors in one message.
-pub(crate) fn send_with(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[RawFd]) -> Result<()> {
-    let mut control = [0u64; 8];
-    let mut iov = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
-    // SAFETY: `control` is aligned for a cmsghdr and has room for FDS_MAX descriptors behind it (16 + 32 of 64 bytes);
-    // all pointers are to locals that live through the call.
-    unsafe {
-        let mut message: libc::msghdr = zeroed();
-        message.msg_iov = &raw mut iov;
-        message.msg_iovlen = 1;
-        if !fds.is_empty() && fds.len() <= FDS_MAX {
-            let len = size_of_val(fds);
-            message.msg_control = control.as_mut_ptr().cast();
-            message.msg_controllen = libc::CMSG_SPACE(len as u32) as _;
-            let header = libc::CMSG_FIRSTHDR(&raw const message);
-            (*header).cmsg_level = libc::SOL_SOCKET;
-            (*header).cmsg_type = libc::SCM_RIGHTS;
-            (*header).cmsg_len = libc::CMSG_LEN(len as u32) as _;
-            std::ptr::copy_nonoverlapping(fds.as_ptr().cast::<u8>(), libc::CMSG_DATA(header), len);
-        }
-        check(libc::sendmsg(socket.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL) as c_int).map(drop)
-    }
-}
-
-/// Receives a message of `send_with`; 0 bytes are the end.
-pub(crate) fn receive_with(socket: BorrowedFd<'_>, buf: &mut [u8]) -> Result<(usize, Vec<OwnedFd>)> {
-    let mut control = [0u64; 8];
-    let mut iov = libc::iovec { iov_base: buf.as_mut_ptr().cast(), iov_len: buf.len() };
-    let mut fds = Vec::new();
-    // SAFETY: as in `send_with`; the kernel says by cmsg_len how many descriptors it wrote, and each is ours alone.
-    unsafe {
-        let mut message: libc::msghdr = zeroed();
-        message.msg_iov = &raw mut iov;
-        message.msg_iovlen = 1;
-        message.msg_control = control.as_mut_ptr().cast();
-        message.msg_controllen = size_of_val(&control) as _;
-        let got = check(libc::recvmsg(socket.as_raw_fd(), &raw mut message, libc::MSG_CMSG_CLOEXEC) as c_int)?;
-        let header = libc::CMSG_FIRSTHDR(&raw const message);
-        if !header.is_null() && (*header).cmsg_type == libc::SCM_RIGHTS {
-            let count = ((*header).cmsg_len as usize - libc::CMSG_LEN(0) as usize) / size_of::<RawFd>();
-            for i in 0..count {
-                let fd = libc::CMSG_DATA(header).cast::<RawFd>().add(i).read_unaligned();
-                fds.push(OwnedFd::from_raw_fd(fd));
-            }
-        }
-        Ok((got as usize, fds))
-    }
-}
-
-/// Ends every process in a network namespace that is one of `namespaces`, but the caller. False if none was found.
-/// The pid is held by a descriptor before its namespace is read, so no other process is ever meant.
-pub(crate) fn end_inhabitants(namespaces: &[(u64, u64)]) -> bool {
-    let Ok(proc) = open(c"/proc", libc::O_RDONLY | libc::O_DIRECTORY) else { return false };
-    // SAFETY: cannot fail.
-    let own = unsafe { libc::getpid() };
-    // A /proc of other processes' numbers would lead to innocent ones.
-    if first_number(&mut [0; 16], |buf| read_link(c"/proc/self", buf)) != Some(own) {
-        return false;
-    }
-    let mut found = false;
-    let mut entries = [0u64; 1024];
-    loop {
-        // SAFETY: the buffer is as long as the call is told, and aligned for its records.
-        let got = unsafe {
-            libc::syscall(libc::SYS_getdents64, proc.as_raw_fd(), entries.as_mut_ptr(), size_of_val(&entries))
-        };
-        if got <= 0 {
-            return found;
-        }
-        let mut at = 0usize;
-        while at < got as usize {
-            // SAFETY: the kernel fills the buffer with whole records, each with its length at byte 16 and its name, ended
-            // by a zero, at byte 19.
-            let (name, len) = unsafe {
-                let record = entries.as_ptr().cast::<u8>().add(at);
-                (CStr::from_ptr(record.add(19).cast()), record.add(16).cast::<u16>().read_unaligned())
-            };
-            at += usize::from(len);
-            if let Some(pid) = number(name.to_bytes()).filter(|pid| *pid != own) {
-                found |= end_if_inside(pid, name, namespaces);
-            }
-        }
-    }
-}
-
-fn end_if_inside(pid: i32, name: &CStr, namespaces: &[(u64, u64)]) -> bool {
-    // SAFETY: integers only.
-    let Ok(process) = owned(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) } as c_int) else { return false };
-    let mut path = [0u8; 32];
-    let parts = [b"/proc/".as_slice(), name.to_bytes(), b"/ns/net\0"];
-    let mut len = 0;
-    for part in parts {
-        let Some(room) = path.get_mut(len..len + part.len()) else { return false };
-        room.copy_from_slice(part);
-        len += part.len();
-    }
-    let Ok(path) = CStr::from_bytes_with_nul(&path[..len]) else { return false };
-    let Some(identity) = identity_at(path) else { return false };
-    if !namespaces.contains(&identity) {
-        return false;
-    }
-    let no_info: *const libc::siginfo_t = std::ptr::null();
-    // SAFETY: the descriptor is ours; no info is allowed.
-    unsafe { libc::syscall(libc::SYS_pidfd_send_signal, process.as_raw_fd(), libc::SIGKILL, no_info, 0) == 0 }
-}
-
-/// Device and inode: what makes a namespace the same one.
-fn identity_at(path: &CStr) -> Option<(u64, u64)> {
-    // SAFETY: all zeroes is a valid stat; the path ends with a zero and both live through the call.
-    unsafe {
-        let mut stat: libc::stat = zeroed();
-        (libc::stat(path.as_ptr(), &raw mut stat) == 0).then_some((stat.st_dev as u64, stat.st_ino as u64))
-    }
-}
-
-pub(crate) fn identity(fd: BorrowedFd<'_>) -> Result<(u64, u64)> {
-    // SAFETY: as above, with a descriptor that is borrowed for the call.
-    unsafe {
-        let mut stat: libc::stat = zeroed();
-        check(libc::fstat(fd.as_raw_fd(), &raw mut stat))?;
-        Ok((stat.st_dev as u64, stat.st_ino as u64))
-    }
-}
-
-fn read_link(path: &CStr, buf: &mut [u8]) -> usize {
-    // SAFETY: the buffer is as long as the call is told.
-    usize::try_from(unsafe { libc::readlink(path.as_ptr(), buf.as_mut_ptr().cast(), buf.len()) }).unwrap_or(0)
-}
-
-fn first_number(buf: &mut [u8], fill: impl FnOnce(&mut [u8]) -> usize) -> Option<i32> {
-    let len = fill(buf);
-    number(&buf[..len])
-}
-
-fn number(bytes: &[u8]) -> Option<i32> {
-    std::str::from_utf8(bytes).ok()?.parse().ok()
 }
 
 /// Sleeps without a runtime behind it.

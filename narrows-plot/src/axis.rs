@@ -6,19 +6,32 @@ const TICKS_MAX: usize = 12;
 #[derive(Debug, Clone)]
 pub struct Axis {
     pub(crate) name: String,
-    is_log: bool,
+    kind: Kind,
     range: Option<(f64, f64)>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+enum Kind {
+    Linear,
+    Log,
+    Names(Vec<String>),
 }
 
 impl Axis {
     /// `name` says the unit: `Link rate, Mbit/s`.
     pub fn linear(name: &str) -> Self {
-        Self { name: name.into(), is_log: false, range: None }
+        Self { name: name.into(), kind: Kind::Linear, range: None }
     }
 
     /// Values that are not positive are not shown.
     pub fn log(name: &str) -> Self {
-        Self { name: name.into(), is_log: true, range: None }
+        Self { name: name.into(), kind: Kind::Log, range: None }
+    }
+
+    /// Things that are no numbers: the first name stands at 0, the next one at 1. Other places are not shown.
+    pub fn names<N: AsRef<str>>(name: &str, names: &[N]) -> Self {
+        let names = names.iter().map(|n| n.as_ref().to_owned()).collect();
+        Self { name: name.into(), kind: Kind::Names(names), range: None }
     }
 
     /// Shows at least these values, whatever the data.
@@ -28,12 +41,24 @@ impl Axis {
         self
     }
 
+    pub(crate) fn is_log(&self) -> bool {
+        self.kind == Kind::Log
+    }
+
     pub(crate) fn can_show(&self, value: f64) -> bool {
-        value.is_finite() && (!self.is_log || value > 0.0)
+        match &self.kind {
+            Kind::Linear => value.is_finite(),
+            Kind::Log => value.is_finite() && value > 0.0,
+            Kind::Names(names) => value > -0.5 && value < names.len() as f64 - 0.5,
+        }
     }
 
     /// The scale for data, which may be none.
     pub(crate) fn fit(&self, data: impl Iterator<Item = f64>) -> Scale {
+        if let Kind::Names(names) = &self.kind {
+            let high = names.len().max(1) as f64 - 0.5;
+            return Scale { is_log: false, low: -0.5, high, names: Some(names.clone()) };
+        }
         let wanted = self.range.into_iter().flat_map(|r| [r.0, r.1]);
         let all = data.chain(wanted).filter(|v| self.can_show(*v)).map(|v| self.place(v));
         let (mut low, mut high) = all.fold((f64::INFINITY, f64::NEG_INFINITY), |(l, h), v| (l.min(v), h.max(v)));
@@ -45,18 +70,18 @@ impl Axis {
         }
         // A little air, but not below a zero that the data do not pass.
         let air = 0.03 * (high - low);
-        let floor = if !self.is_log && low >= 0.0 { 0.0 } else { f64::NEG_INFINITY };
+        let floor = if !self.is_log() && low >= 0.0 { 0.0 } else { f64::NEG_INFINITY };
         if self.range.is_none_or(|r| self.place(r.0) > low) {
             low = (low - air).max(floor);
         }
         if self.range.is_none_or(|r| self.place(r.1) < high) {
             high += air;
         }
-        Scale { is_log: self.is_log, low, high }
+        Scale { is_log: self.is_log(), low, high, names: None }
     }
 
     fn place(&self, value: f64) -> f64 {
-        if self.is_log { value.log10() } else { value }
+        if self.is_log() { value.log10() } else { value }
     }
 }
 
@@ -65,6 +90,7 @@ pub(crate) struct Scale {
     is_log: bool,
     low: f64,
     high: f64,
+    pub(crate) names: Option<Vec<String>>,
 }
 
 impl Scale {
@@ -74,8 +100,18 @@ impl Scale {
         (value - self.low) / (self.high - self.low)
     }
 
-    /// Values with their numbers.
+    /// The same, with what lies beyond an end at that end.
+    pub(crate) fn held(&self, value: f64) -> f64 {
+        let at = self.at(value);
+        // What has no logarithm lies below every axis that has one.
+        if at.is_nan() { 0.0 } else { at.clamp(0.0, 1.0) }
+    }
+
+    /// Values with their numbers, or their names.
     pub(crate) fn ticks(&self) -> Vec<(f64, String)> {
+        if let Some(names) = &self.names {
+            return names.iter().enumerate().map(|(i, n)| (i as f64, n.clone())).collect();
+        }
         let values = if self.is_log { self.log_ticks() } else { self.linear_ticks(self.low, self.high) };
         values.into_iter().map(|v| (v, number(v))).collect()
     }
@@ -130,6 +166,21 @@ fn number(value: f64) -> String {
     part.map_or(out.clone(), |p| format!("{out}.{p}"))
 }
 
+/// About three digits, for what is read beside others of its kind: `0.97`, `12.9`, `1403`.
+pub(crate) fn brief(value: f64) -> String {
+    match value.abs() {
+        0.0 => "0".into(),
+        size if size < 0.1 => {
+            let steps = 10f64.powf(1.0 - size.log10().floor());
+            number((value * steps).round() / steps)
+        }
+        // What rounds up to 10 has one digit less.
+        size if size < 9.995 => format!("{value:.2}"),
+        size if size < 99.95 => format!("{value:.1}"),
+        _ => number(value.round()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -162,5 +213,27 @@ mod tests {
     fn a_range_that_was_asked_for_is_shown() {
         let scale = Axis::linear("x").with(0.0, 4.0).fit([1.0, 2.0].into_iter());
         assert_eq!((scale.at(0.0), scale.at(4.0)), (0.0, 1.0));
+    }
+
+    #[test]
+    fn names_have_their_places_and_nothing_lies_between_them() {
+        let axis = Axis::names("x", &["a", "b"]);
+        let scale = axis.fit([7.0].into_iter());
+        assert_eq!(scale.ticks(), [(0.0, "a".to_owned()), (1.0, "b".to_owned())]);
+        assert_eq!((scale.at(0.0), scale.at(1.0)), (0.25, 0.75));
+        assert!(axis.can_show(1.0) && !axis.can_show(2.0) && !axis.can_show(f64::NAN));
+        assert!(Axis::names::<&str>("x", &[]).fit([].into_iter()).ticks().is_empty());
+    }
+
+    #[test]
+    fn what_lies_beyond_an_axis_is_held_at_its_end() {
+        let scale = Axis::log("x").fit([1.0, 10.0].into_iter());
+        assert_eq!([0.0, -1.0, 1e9].map(|v| scale.held(v)), [0.0, 0.0, 1.0]);
+    }
+
+    #[test]
+    fn brief_numbers_keep_about_three_digits() {
+        let brief = [0.0, 0.0123, 0.9, 9.999, 12.94, 99.99, 1403.2, -0.25, 1.2e-7].map(brief);
+        assert_eq!(brief, ["0", "0.012", "0.90", "10.0", "12.9", "100", "1403", "-0.25", "1.2e-7"]);
     }
 }

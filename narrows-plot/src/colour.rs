@@ -7,6 +7,8 @@ pub enum Colour {
     Main,
     /// What it is compared with.
     Muted,
+    /// A place from 0 to 1 in an order of things that it is compared with.
+    Grey(f64),
     /// The limit that nothing passes; its lines are dashed.
     Limit,
     /// The n-th of things that have no order.
@@ -15,8 +17,17 @@ pub enum Colour {
     Scale(f64),
 }
 
-/// From the palette of Okabe and Ito: safe for the colour-blind, of middle lightness.
-const OTHERS: [&str; 5] = ["#d55e00", "#0072b2", "#cc79a7", "#e69f00", "#56b4e9"];
+/// From the palette of Okabe and Ito: safe for the colour-blind, of middle lightness. Behind them what is left of such
+/// colours, for pictures of many things; green is `Main`.
+const OTHERS: [&str; 10] =
+    ["#d55e00", "#0072b2", "#cc79a7", "#e69f00", "#56b4e9", "#8c6d31", "#7f7fbf", "#b04040", "#7a9a2e", "#c9a58a"];
+/// Both ends can be seen on white and on black.
+const GREYS: [[f64; 3]; 2] = [[203.0, 207.0, 212.0], [88.0, 94.0, 101.0]];
+/// Below and above the middle of a heat map: they differ in more than the share of red that some people do not see.
+const BELOW: &str = "#2b6cb8";
+const ABOVE: &str = "#d73027";
+/// Of the strongest, so that ink can be read on it.
+const OPACITY_MAX: f64 = 0.62;
 /// Light to dark and yellow to violet, so that the order shows in grey too; the middle of viridis, which is even.
 const SCALE: [[f64; 3]; 6] = [
     [222.0, 220.0, 90.0],
@@ -33,19 +44,28 @@ impl Colour {
             Self::Main => "#0a8f7d".into(),
             Self::Muted | Self::Limit => "#8a8f96".into(),
             Self::Other(n) => OTHERS[n % OTHERS.len()].into(),
-            Self::Scale(at) => {
-                let at = if at.is_finite() { at.clamp(0.0, 1.0) } else { 0.0 } * (SCALE.len() - 1) as f64;
-                let low = (at as usize).min(SCALE.len() - 2);
-                let share = at - low as f64;
-                let part = |i: usize| (SCALE[low][i] * (1.0 - share) + SCALE[low + 1][i] * share).round() as u8;
-                format!("#{:02x}{:02x}{:02x}", part(0), part(1), part(2))
-            }
+            Self::Grey(at) => between(&GREYS, at),
+            Self::Scale(at) => between(&SCALE, at),
         }
     }
 
     pub(crate) fn dash(self) -> &'static str {
         if self == Self::Limit { " stroke-dasharray=\"5 4\"" } else { "" }
     }
+}
+
+fn between(colours: &[[f64; 3]], at: f64) -> String {
+    let at = if at.is_finite() { at.clamp(0.0, 1.0) } else { 0.0 } * (colours.len() - 1) as f64;
+    let low = (at as usize).min(colours.len() - 2);
+    let share = at - low as f64;
+    let part = |i: usize| (colours[low][i] * (1.0 - share) + colours[low + 1][i] * share).round() as u8;
+    format!("#{:02x}{:02x}{:02x}", part(0), part(1), part(2))
+}
+
+/// Of a heat map, from -1 over 0 (nothing) to 1: a colour that lets the ground through, so that it serves light and dark.
+pub(crate) fn heat(share: f64) -> String {
+    let share = if share.is_finite() { share.clamp(-1.0, 1.0) } else { 0.0 };
+    format!("fill=\"{}\" fill-opacity=\"{:.3}\"", if share < 0.0 { BELOW } else { ABOVE }, share.abs() * OPACITY_MAX)
 }
 
 #[cfg(test)]
@@ -57,6 +77,9 @@ mod tests {
         assert_eq!(Colour::Scale(0.0).css(), "#dedc5a");
         assert_eq!(Colour::Scale(1.0).css(), "#5c1e6e");
         assert_eq!(Colour::Scale(f64::NAN).css(), Colour::Scale(-1.0).css());
-        assert_eq!(Colour::Other(5).css(), Colour::Other(0).css());
+        assert_eq!((Colour::Grey(0.0).css(), Colour::Grey(1.0).css()), ("#cbcfd4".into(), "#585e65".into()));
+        assert_eq!(Colour::Other(OTHERS.len()).css(), Colour::Other(0).css());
+        assert_eq!(heat(-7.0), heat(-1.0));
+        assert!(heat(f64::NAN).ends_with("\"0.000\""));
     }
 }

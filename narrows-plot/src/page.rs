@@ -11,7 +11,8 @@ pub struct Figure {
     pub caption: String,
 }
 
-const STYLE: &str = "body{font:16px/1.5 sans-serif;max-width:800px;margin:2em auto;padding:0 1em;background:#fff;color:#222}\
+/// How pages look, in light and dark, without what only some of them have.
+pub const PAGE_STYLE: &str = "body{font:16px/1.5 sans-serif;max-width:800px;margin:2em auto;padding:0 1em;background:#fff;color:#222}\
                      h1{font-size:1.5em}figure{margin:2em 0}svg{width:100%;height:auto}figcaption{color:#5d6269}\
                      pre{overflow-x:auto;font-size:13px;line-height:1.4}@media (prefers-color-scheme:dark){\
                      body{background:#16191d;color:#e8eaed}figcaption{color:#a9afb7}}";
@@ -22,7 +23,7 @@ pub fn page(heading: &str, words: &str, text: &str, figures: &[Figure]) -> Strin
     let mut out = format!(
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n\
          <meta name=\"viewport\" content=\"width=device-width\"/>\n<meta name=\"color-scheme\" content=\"light dark\"/>\n\
-         <title>{heading}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<h1>{heading}</h1>\n<p>{words}</p>\n<pre>{text}</pre>\n"
+         <title>{heading}</title>\n<style>{PAGE_STYLE}</style>\n</head>\n<body>\n<h1>{heading}</h1>\n<p>{words}</p>\n<pre>{text}</pre>\n"
     );
     for figure in figures {
         let _ =

@@ -1,16 +1,17 @@
-//! Lines, points and marks between two axes.
+//! Lines, points, bars and marks between two axes.
 
 use std::fmt::Write;
 
-use crate::svg::{self, FONT, WIDTH};
-use crate::{Axis, Colour};
+use crate::axis::brief;
+use crate::frame::Frame;
+use crate::{Axis, Colour, marks, svg};
 
-const HEIGHT: f64 = 420.0;
-const LEFT: f64 = 72.0;
-const RIGHT: f64 = 20.0;
-const BOTTOM: f64 = 54.0;
 /// Where the legend begins, below the title.
 const LEGEND: f64 = 36.0;
+/// Of the width that belongs to a name, the share that its bars take.
+const GROUP: f64 = 0.88;
+/// Half of the stroke that ends a whisker; less where bars are narrow.
+const CAP: f64 = 3.0;
 
 /// A picture with an x and a y axis.
 #[derive(Debug, Clone)]
@@ -20,6 +21,7 @@ pub struct Plot {
     y: Axis,
     series: Vec<Series>,
     marks: Vec<(String, Colour, (f64, f64))>,
+    level: Option<f64>,
 }
 
 #[derive(Debug, Clone)]
@@ -27,24 +29,56 @@ struct Series {
     name: String,
     colour: Colour,
     points: Vec<(f64, f64)>,
-    is_line: bool,
+    /// Low and high of each point that has them.
+    ends: Vec<Option<(f64, f64)>>,
+    form: Form,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Form {
+    Line,
+    Points,
+    Bars,
 }
 
 impl Plot {
     pub fn new(title: &str, x: Axis, y: Axis) -> Self {
-        Self { title: title.into(), x, y, series: Vec::new(), marks: Vec::new() }
+        Self { title: title.into(), x, y, series: Vec::new(), marks: Vec::new(), level: None }
     }
 
     /// A line through points in this order. Without a name it has no place in the legend.
     #[must_use]
     pub fn line(self, name: &str, colour: Colour, points: &[(f64, f64)]) -> Self {
-        self.add(name, colour, points, true)
+        self.add(name, colour, points, Form::Line)
     }
 
     /// Points that are not joined.
     #[must_use]
     pub fn points(self, name: &str, colour: Colour, points: &[(f64, f64)]) -> Self {
-        self.add(name, colour, points, false)
+        self.add(name, colour, points, Form::Points)
+    }
+
+    /// A bar for each point, beside those of other calls, on an axis of [names](Axis::names). Bars begin at 0; on a
+    /// logarithmic axis at the level, or at the end of the axis. They say their values where there is room.
+    #[must_use]
+    pub fn bars(self, name: &str, colour: Colour, points: &[(f64, f64)]) -> Self {
+        self.add(name, colour, points, Form::Bars)
+    }
+
+    /// Intervals of what was added last: low and high, point by point.
+    #[must_use]
+    pub fn whiskers(mut self, ends: &[Option<(f64, f64)>]) -> Self {
+        if let Some(last) = self.series.last_mut() {
+            last.ends = ends.to_vec();
+        }
+        self
+    }
+
+    /// A dashed line across, such as 1 for "as fast as".
+    #[must_use]
+    pub fn level(mut self, y: f64) -> Self {
+        self.level = Some(y);
+        self
     }
 
     /// A point with its name beside it.
@@ -54,123 +88,129 @@ impl Plot {
         self
     }
 
-    fn add(mut self, name: &str, colour: Colour, points: &[(f64, f64)], is_line: bool) -> Self {
-        self.series.push(Series { name: name.into(), colour, points: points.to_vec(), is_line });
+    fn add(mut self, name: &str, colour: Colour, points: &[(f64, f64)], form: Form) -> Self {
+        let (name, points) = (name.into(), points.to_vec());
+        self.series.push(Series { name, colour, points, ends: Vec::new(), form });
         self
     }
 
     /// The picture. What an axis cannot show is left out.
     pub fn svg(&self) -> String {
-        let shown = |p: &&(f64, f64)| self.x.can_show(p.0) && self.y.can_show(p.1);
-        let all = || self.series.iter().flat_map(|s| &s.points).chain(self.marks.iter().map(|m| &m.2)).filter(shown);
-        let (x, y) = (self.x.fit(all().map(|p| p.0)), self.y.fit(all().map(|p| p.1)));
-        let mut out = svg::open(&self.title, HEIGHT);
+        let marks = self.marks.iter().map(|m| m.2);
+        let all: Vec<_> =
+            self.series.iter().flat_map(|s| &s.points).copied().chain(marks).filter(|p| self.shows(*p)).collect();
+        let ends = self.series.iter().flat_map(|s| &s.ends).flatten().flat_map(|e| [e.0, e.1]);
+        let x = self.x.fit(all.iter().map(|p| p.0));
+        let y = self.y.fit(all.iter().map(|p| p.1).chain(ends).chain(self.level).chain(self.foot()));
+        let mut out = svg::open(&self.title, crate::frame::HEIGHT);
         let named = self.series.iter().filter(|s| !s.name.is_empty());
-        let names: Vec<_> = named.map(|s| (s.name.as_str(), s.colour, s.is_line)).collect();
+        let names: Vec<_> = named.map(|s| (s.name.as_str(), s.colour, s.form == Form::Line)).collect();
         let top = LEGEND + svg::legend(&mut out, &names, LEGEND) + 8.0;
-        let (right, bottom) = (WIDTH - RIGHT, HEIGHT - BOTTOM);
-        let place = |p: &(f64, f64)| (LEFT + x.at(p.0) * (right - LEFT), bottom - y.at(p.1) * (bottom - top));
-
-        for (value, number) in x.ticks() {
-            let at = LEFT + x.at(value) * (right - LEFT);
-            let _ = writeln!(out, "<path d=\"M{at:.1} {top:.1}V{bottom:.1}\" class=\"np-grid\"/>");
-            svg::text(&mut out, (at, bottom + 18.0), "middle", "np-soft", &number);
+        let frame = Frame::new((&self.x, x), (&self.y, y), top);
+        frame.draw(&mut out);
+        self.draw_bars(&mut out, &frame);
+        if let Some(level) = self.level.filter(|l| self.y.can_show(*l)) {
+            let (left, at, right) = (frame.left, frame.held_y(level), frame.right);
+            let _ =
+                writeln!(out, "<path d=\"M{left:.1} {at:.1}H{right:.1}\" class=\"np-axis\" stroke-dasharray=\"4 3\"/>");
         }
-        for (value, number) in y.ticks() {
-            let at = bottom - y.at(value) * (bottom - top);
-            let _ = writeln!(out, "<path d=\"M{LEFT} {at:.1}H{right:.1}\" class=\"np-grid\"/>");
-            svg::text(&mut out, (LEFT - 7.0, at + 4.0), "end", "np-soft", &number);
+        for series in self.series.iter().filter(|s| s.form != Form::Bars) {
+            self.draw_points(&mut out, &frame, series);
         }
-        let _ = writeln!(out, "<path d=\"M{LEFT} {top:.1}V{bottom:.1}H{right:.1}\" fill=\"none\" class=\"np-axis\"/>");
-        svg::text(&mut out, ((LEFT + right) / 2.0, HEIGHT - 12.0), "middle", "np-ink", &self.x.name);
-        let (name, middle) = (svg::escape(&self.y.name), (top + bottom) / 2.0);
-        let _ = writeln!(
-            out,
-            "<text transform=\"translate(18 {middle:.1}) rotate(-90)\" text-anchor=\"middle\" class=\"np-ink\">{name}</text>"
-        );
+        let marks: Vec<_> = self.marks.iter().filter(|m| self.shows(m.2)).collect();
+        let marks: Vec<_> = marks.into_iter().map(|m| (m.0.as_str(), m.1, frame.place(m.2))).collect();
+        marks::draw(&mut out, &marks, frame.edges());
+        out + "</svg>\n"
+    }
 
-        for series in &self.series {
-            let points: Vec<_> = series.points.iter().filter(shown).map(place).collect();
+    fn shows(&self, point: (f64, f64)) -> bool {
+        self.x.can_show(point.0) && self.y.can_show(point.1)
+    }
+
+    /// Where bars begin on a logarithmic axis, unless it is at its end.
+    fn log_base(&self) -> Option<f64> {
+        self.level.filter(|l| self.y.is_log() && self.y.can_show(*l))
+    }
+
+    /// What the axis has to reach so that every bar has a height.
+    fn foot(&self) -> Option<f64> {
+        let bars = self.series.iter().filter(|s| s.form == Form::Bars);
+        let heights = bars.flat_map(|s| &s.points).map(|p| p.1).filter(|v| self.y.can_show(*v));
+        let least = heights.min_by(f64::total_cmp)?;
+        if self.y.is_log() { self.log_base().or(Some(least / 2.0)) } else { Some(0.0) }
+    }
+
+    fn draw_points(&self, out: &mut String, frame: &Frame<'_>, series: &Series) {
+        let css = series.colour.css();
+        for (point, ends) in series.points.iter().zip(&series.ends).filter(|(p, _)| self.shows(**p)) {
+            let Some((low, high)) = ends else { continue };
+            let stroke = format!("stroke=\"{css}\" stroke-opacity=\"0.6\"");
+            whisker(out, frame.place(*point).0, (frame.held_y(*low), frame.held_y(*high)), CAP, &stroke);
+        }
+        let points: Vec<_> = series.points.iter().filter(|p| self.shows(**p)).map(|p| frame.place(*p)).collect();
+        if series.form == Form::Points {
+            for (px, py) in points {
+                let _ = writeln!(out, "<circle cx=\"{px:.1}\" cy=\"{py:.1}\" r=\"3\" fill=\"{css}\"/>");
+            }
+        } else if !points.is_empty() {
+            let path: Vec<_> = points.iter().map(|p| format!("{:.1} {:.1}", p.0, p.1)).collect();
+            let (path, dash) = (path.join("L"), series.colour.dash());
+            let _ = writeln!(
+                out,
+                "<path d=\"M{path}\" fill=\"none\" stroke=\"{css}\" stroke-width=\"2.2\" stroke-linejoin=\"round\"{dash}/>"
+            );
+        }
+    }
+
+    fn draw_bars(&self, out: &mut String, frame: &Frame<'_>) {
+        let all: Vec<&Series> = self.series.iter().filter(|s| s.form == Form::Bars).collect();
+        let most = all.iter().map(|s| s.points.len()).max().unwrap_or(0);
+        let group = GROUP * frame.slot(most);
+        let pitch = group / all.len().max(1) as f64;
+        // 0 lies below every logarithmic axis, and is held at its end.
+        let base = frame.held_y(self.log_base().unwrap_or(0.0));
+        let values = all.iter().flat_map(|s| &s.points).filter(|p| self.shows(**p));
+        let has_room = values.map(|p| svg::small_width(&brief(p.1))).fold(0.0, f64::max) <= pitch;
+        for (i, series) in all.iter().enumerate() {
             let css = series.colour.css();
-            if series.is_line {
-                let path: Vec<_> = points.iter().map(|p| format!("{:.1} {:.1}", p.0, p.1)).collect();
-                let dash = series.colour.dash();
-                if !path.is_empty() {
-                    let path = path.join("L");
-                    let _ = writeln!(
-                        out,
-                        "<path d=\"M{path}\" fill=\"none\" stroke=\"{css}\" stroke-width=\"2.2\" stroke-linejoin=\"round\"{dash}/>"
-                    );
+            for (p, point) in series.points.iter().enumerate().filter(|(_, p)| self.shows(**p)) {
+                let (centre, at) = frame.place(*point);
+                let (left, width) = (centre - group / 2.0 + pitch * i as f64, (pitch - 1.0).max(0.5));
+                let names = frame.name_at(point.0).into_iter().chain([series.name.as_str()]);
+                let name: Vec<&str> = names.filter(|n| !n.is_empty()).collect();
+                let _ = writeln!(
+                    out,
+                    "<rect x=\"{left:.1}\" y=\"{:.1}\" width=\"{width:.1}\" height=\"{:.1}\" fill=\"{css}\"><title>{}: {}</title></rect>",
+                    at.min(base),
+                    (at - base).abs().max(0.5),
+                    svg::escape(&name.join(", ")),
+                    brief(point.1)
+                );
+                let middle = left + width / 2.0;
+                let ends = series.ends.get(p).copied().flatten().map(|e| (frame.held_y(e.0), frame.held_y(e.1)));
+                if let Some(ends) = ends {
+                    whisker(out, middle, ends, CAP.min(width / 3.0), "class=\"np-line\"");
                 }
-            } else {
-                for (px, py) in points {
-                    let _ = writeln!(out, "<circle cx=\"{px:.1}\" cy=\"{py:.1}\" r=\"3\" fill=\"{css}\"/>");
+                if has_room {
+                    let (low, high) = ends.unwrap_or((at, at));
+                    let y = if at > base { at.max(low) + 12.0 } else { at.min(high) - 4.0 };
+                    svg::text(out, (middle, y), "middle", "np-ink np-small np-name", &brief(point.1));
                 }
             }
         }
-        let marks: Vec<_> = self.marks.iter().filter(|m| shown(&&m.2)).map(|m| (m, place(&m.2))).collect();
-        let mut taken: Vec<Rect> = marks.iter().map(|(_, at)| Rect::around(*at)).collect();
-        for ((name, colour, _), at) in &marks {
-            let _ = writeln!(
-                out,
-                "<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"4.5\" fill=\"{}\" class=\"np-halo\"/>",
-                at.0,
-                at.1,
-                colour.css()
-            );
-            let (rect, from, anchor) = free_place(*at, svg::width(name), &taken, (LEFT, top, right, bottom));
-            taken.push(rect);
-            svg::text(&mut out, from, anchor, "np-ink np-name", name);
-        }
-        out + "</svg>\n"
     }
 }
 
-#[derive(Debug, Clone, Copy)]
-struct Rect {
-    x: (f64, f64),
-    y: (f64, f64),
-}
-
-impl Rect {
-    fn around(at: (f64, f64)) -> Self {
-        Self { x: (at.0 - 5.0, at.0 + 5.0), y: (at.1 - 5.0, at.1 + 5.0) }
+/// An interval, upright, with a stroke at both ends; none where it is too short to be seen.
+fn whisker(out: &mut String, x: f64, (low, high): (f64, f64), cap: f64, stroke: &str) {
+    if (low - high).abs() < 0.5 {
+        return;
     }
-
-    fn overlap(&self, other: &Self) -> f64 {
-        let along = |a: (f64, f64), b: (f64, f64)| (a.1.min(b.1) - a.0.max(b.0)).max(0.0);
-        along(self.x, other.x) * along(self.y, other.y)
-    }
-
-    fn outside(&self, frame: (f64, f64, f64, f64)) -> f64 {
-        (frame.0 - self.x.0).max(0.0)
-            + (self.x.1 - frame.2).max(0.0)
-            + (frame.1 - self.y.0).max(0.0)
-            + (self.y.1 - frame.3).max(0.0)
-    }
-}
-
-/// Where a name beside a mark covers least: its box, its anchor, and how it stands there.
-fn free_place(
-    at: (f64, f64),
-    width: f64,
-    taken: &[Rect],
-    frame: (f64, f64, f64, f64),
-) -> (Rect, (f64, f64), &'static str) {
-    let beside = [(8.0, 4.0, "start"), (-8.0, 4.0, "end"), (0.0, -9.0, "middle"), (0.0, 18.0, "middle")];
-    let apart = [(9.0, -8.0, "start"), (9.0, 16.0, "start"), (-9.0, -8.0, "end"), (-9.0, 16.0, "end")];
-    let far = [(0.0, -24.0, "middle"), (0.0, 33.0, "middle"), (14.0, -22.0, "start"), (14.0, 31.0, "start")];
-    let placed = beside.into_iter().chain(apart).chain(far).map(|(dx, dy, anchor)| {
-        let (x, y) = (at.0 + dx, at.1 + dy);
-        let left = match anchor {
-            "start" => x,
-            "end" => x - width,
-            _ => x - width / 2.0,
-        };
-        (Rect { x: (left, left + width), y: (y - FONT + 2.0, y + 3.0) }, (x, y), anchor)
-    });
-    let cost = |r: &Rect| taken.iter().map(|t| r.overlap(t)).sum::<f64>() + 1000.0 * r.outside(frame);
-    placed.min_by(|a, b| cost(&a.0).total_cmp(&cost(&b.0))).expect("there are a dozen places")
+    let (a, b) = (x - cap, x + cap);
+    let _ = writeln!(
+        out,
+        "<path d=\"M{x:.1} {low:.1}V{high:.1}M{a:.1} {low:.1}H{b:.1}M{a:.1} {high:.1}H{b:.1}\" fill=\"none\" {stroke}/>"
+    );
 }
 
 #[cfg(test)]
@@ -182,24 +222,57 @@ mod tests {
         let svg = Plot::new("t", Axis::log("x, s"), Axis::log("y, s"))
             .line("a", Colour::Main, &[(1.0, 1.0), (0.0, 2.0), (f64::NAN, 1.0), (10.0, 5.0)])
             .points("b", Colour::Other(0), &[(2.0, 2.0), (-1.0, 2.0)])
+            .whiskers(&[Some((-1.0, f64::INFINITY)), None])
             .line("none", Colour::Limit, &[])
             .mark("<xz>", Colour::Muted, (3.0, 3.0))
+            .level(-1.0)
             .svg();
         assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
         assert_eq!(svg.matches("<circle").count(), 2);
         assert!(svg.contains("&lt;xz&gt;") && svg.contains("x, s") && svg.ends_with("</svg>\n"));
     }
 
+    /// y and height of every bar.
+    fn bars(svg: &str) -> Vec<(f64, f64)> {
+        let number = |line: &str, key: &str| -> f64 {
+            line.split_once(key).unwrap().1.split_once('"').unwrap().0.parse().unwrap()
+        };
+        let lines = svg.lines().filter(|l| l.contains("</title></rect>"));
+        lines.map(|l| (number(l, " y=\""), number(l, "height=\""))).collect()
+    }
+
     #[test]
-    fn names_of_near_marks_do_not_cover_each_other() {
-        let frame = (0.0, 0.0, 760.0, 420.0);
-        let marks = [(100.0, 100.0), (104.0, 101.0), (108.0, 99.0), (756.0, 100.0)];
-        let mut taken: Vec<Rect> = marks.iter().map(|m| Rect::around(*m)).collect();
-        for mark in marks {
-            let (rect, ..) = free_place(mark, 60.0, &taken, frame);
-            assert!(taken[marks.len()..].iter().all(|t| rect.overlap(t) == 0.0), "{rect:?} on {taken:?}");
-            assert_eq!(rect.outside(frame), 0.0);
-            taken.push(rect);
+    fn bars_begin_at_zero_or_at_the_level_of_a_logarithmic_axis() {
+        let names = Axis::names("", &["a", "b"]);
+        let points = [(0.0, 4.0), (1.0, -2.0), (9.0, 1.0)];
+        let linear = bars(&Plot::new("t", names.clone(), Axis::linear("y")).bars("s", Colour::Main, &points).svg());
+        assert_eq!(linear.len(), 2, "the third has no name");
+        assert!((linear[0].0 + linear[0].1 - linear[1].0).abs() < 0.2, "{linear:?}");
+        assert!((linear[0].1 - 2.0 * linear[1].1).abs() < 0.3, "{linear:?}");
+        let plot = Plot::new("t", names, Axis::log("y")).bars("s", Colour::Main, &[(0.0, 4.0), (1.0, 0.5)]);
+        let level = bars(&plot.clone().level(1.0).svg());
+        assert!((level[0].0 + level[0].1 - level[1].0).abs() < 0.2 && level[0].1 > level[1].1, "{level:?}");
+        let none = bars(&plot.svg());
+        assert!((none[0].0 + none[0].1 - none[1].0 - none[1].1).abs() < 0.2, "one foot: {none:?}");
+        assert!(none[1].1 > 20.0, "the least has a height, too: {none:?}");
+    }
+
+    #[test]
+    fn bars_say_what_they_are_and_their_intervals_are_on_the_axis() {
+        let plot = Plot::new("t", Axis::names("link", &["10 <M>"]), Axis::linear("y"));
+        let svg = plot.bars("s", Colour::Main, &[(0.0, 2.0)]).whiskers(&[Some((1.0, 30.0))]).svg();
+        assert!(svg.contains("<title>10 &lt;M&gt;, s: 2.00</title>") && svg.contains(">2.00</text>"), "{svg}");
+        let whisker = svg.lines().find(|l| l.contains("class=\"np-line\"")).unwrap();
+        assert_eq!(whisker.matches('H').count(), 2, "a stroke at both ends");
+        assert!(svg.contains(">30</text>"), "the axis reaches the end of the interval");
+    }
+
+    #[test]
+    fn narrow_bars_keep_their_values_to_themselves() {
+        let mut plot = Plot::new("t", Axis::names("", &["a", "b", "c", "d"]), Axis::linear("y"));
+        for i in 0..9 {
+            plot = plot.bars(&format!("s{i}"), Colour::Other(i), &[(0.0, 1.23), (1.0, 2.34)]);
         }
+        assert!(!plot.svg().contains(">1.23</text>"));
     }
 }

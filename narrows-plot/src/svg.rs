@@ -8,11 +8,15 @@ pub(crate) const WIDTH: f64 = 760.0;
 /// Of a letter, as a share of the size of its font; sans-serif fonts are a little narrower.
 const LETTER: f64 = 0.56;
 pub(crate) const FONT: f64 = 13.0;
+/// Of names below an axis, and of numbers beside data.
+const SMALL: f64 = 11.0;
 const LEGEND_ROW: f64 = 19.0;
 /// Rules are by class, so that one media query serves the dark; the names are the same in every picture of a page.
 const STYLE: &str = "<style>.np-back{fill:#fff}.np-ink{fill:#222}.np-soft{fill:#5d6269}.np-grid{stroke:#e3e5e8}\
-                     .np-axis{stroke:#8a8f96}.np-halo{stroke:#fff}.np-name{stroke:#fff;stroke-width:3px;paint-order:stroke}@media (prefers-color-scheme:dark){.np-back{fill:#16191d}\
-                     .np-ink{fill:#e8eaed}.np-soft{fill:#a9afb7}.np-grid{stroke:#30353b}.np-axis{stroke:#8a8f96}\
+                     .np-axis{stroke:#8a8f96}.np-line{stroke:#222}.np-small{font-size:11px}.np-halo{stroke:#fff}\
+                     .np-name{stroke:#fff;stroke-width:3px;paint-order:stroke}\
+                     @media (prefers-color-scheme:dark){.np-back{fill:#16191d}.np-ink{fill:#e8eaed}.np-soft{fill:#a9afb7}\
+                     .np-grid{stroke:#30353b}.np-axis{stroke:#8a8f96}.np-line{stroke:#e8eaed}\
                      .np-halo,.np-name{stroke:#16191d}}</style>";
 
 /// The head of a picture, with its title.
@@ -40,6 +44,12 @@ pub(crate) fn width(words: &str) -> f64 {
     words.chars().count() as f64 * LETTER * FONT
 }
 
+/// The same at the small size; a point takes half a letter, which matters in numbers.
+pub(crate) fn small_width(words: &str) -> f64 {
+    let letters: f64 = words.chars().map(|c| if c == '.' { 0.5 } else { 1.0 }).sum();
+    letters * LETTER * SMALL
+}
+
 /// Names with their colours, in as many rows as they need below `top`; gives the height of them.
 pub(crate) fn legend(out: &mut String, names: &[(&str, Colour, bool)], top: f64) -> f64 {
     let (mut x, mut row) = (14.0, 0.0);
@@ -62,7 +72,8 @@ pub(crate) fn legend(out: &mut String, names: &[(&str, Colour, bool)], top: f64)
     if names.is_empty() { 0.0 } else { (row + 1.0) * LEGEND_ROW + 6.0 }
 }
 
-pub(crate) fn escape(words: &str) -> String {
+/// Words as SVG and HTML take them, in text and between quotation marks. What is no character there becomes a space.
+pub fn escape(words: &str) -> String {
     let mut out = String::with_capacity(words.len());
     for c in words.chars() {
         match c {

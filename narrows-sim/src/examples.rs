@@ -8,13 +8,19 @@ use crate::rng::Rng;
 use crate::table::{CLASSES, Cost, Table};
 use crate::world::Plan;
 
-/// Up to 3 MB whose kind changes on the way, now and then constant, with a tail; the longer a block the smaller its
-/// share, the slower a method the smaller its blocks, mostly.
+/// Up to 3 MB whose kind changes on the way, now and then constant, with runs of zeros anywhere and a tail; the longer a
+/// block the smaller its share, the slower a method the smaller its blocks, mostly.
 pub(crate) fn drawn_table(rng: &mut Rng) -> Table {
     let len = 1 + rng.below(3 << 20);
     let grain = 16 << 10;
     let kinds: Vec<(f64, f64)> = (0..len.div_ceil(grain)).map(|_| (0.1 + rng.unit(), 0.3 + rng.unit())).collect();
-    let bytes = (0..len).map(|at| if kinds[at / grain].0 < 0.2 { 0 } else { rng.next_u64() as u8 }).collect();
+    let byte = |at: usize| if kinds[at / grain].0 < 0.2 { 0 } else { rng.next_u64() as u8 };
+    let mut bytes: Vec<u8> = (0..len).map(byte).collect();
+    for _ in 0..rng.below(20) {
+        let at = rng.below(len);
+        let run = rng.below(40_000).min(len - at);
+        bytes[at..at + run].fill(0);
+    }
     let methods = vec![Method::lz4_accel(1), Method::zstd(3), Method::new(CodecId::XZ, 6)];
     let mut table = Table::new("drawn", Block::from_vec(bytes), methods);
     for (class, class_len) in CLASSES.into_iter().enumerate() {

@@ -13,6 +13,7 @@ mod examples;
 pub mod judge;
 pub mod limits;
 pub mod measure;
+pub mod overhead;
 pub mod rng;
 pub mod schedule;
 pub mod table;

@@ -1,35 +1,52 @@
 //! What no schedule can beat, whatever its cuts: every piece of the data at the price of the best measured block that it
 //! lies in.
 
+use narrows::monitor::data::constant_prefix;
 use narrows::oracle::{self, Cost, Machine};
 
+use crate::overhead::with_share;
 use crate::table::{CLASSES, STORE_NS_PER_BYTE, Table};
-use crate::world::{DECODE_FIXED_NS, ENCODE_FIXED_NS, HEADER_LEN};
 
 const PIECE: usize = CLASSES[0];
-/// No block is longer, so that no byte has a smaller share of what every block costs.
 const LONGEST: usize = CLASSES[CLASSES.len() - 1];
 /// Lengths on the wire are whole bytes: a block may have half a byte less than its table says.
 const ROUNDED: f64 = 0.5;
+/// A shorter run of one byte is no smaller as a block of its own, which is nine bytes with its header, than sent raw.
+const RUN_MIN: usize = 9;
 
-/// The least of each kind that the blocks of a table need, cut in any way into blocks up to the longest class.
+/// The least of each kind that a flow needs, cut in any way into blocks.
 ///
 /// A cut costs at least the sum over its pieces of the cheapest measured block around each, for any prices: a cut of the
 /// table is put together from parts of those blocks. So the linear program over pieces bounds every run over the table.
 pub struct Limits {
-    /// By piece: what it may cost, without what is beaten in everything.
-    pieces: Vec<Vec<Cost>>,
+    /// By piece: how often it is sent, and what it may cost, without what is beaten in everything.
+    pieces: Vec<(usize, Vec<Cost>)>,
 }
 
 impl Limits {
+    /// Of the table's bytes, once.
     pub fn new(table: &Table) -> Self {
-        let count = table.len().div_ceil(PIECE);
-        Self { pieces: (0..count).map(|i| front(&costs(table, i))).collect() }
+        Self::of(table, table.len(), LONGEST)
+    }
+
+    /// Of a flow of `len` bytes of the repeated table in blocks up to `block_max`. A piece that is cut off at the end of
+    /// the flow counts nothing.
+    pub fn of(table: &Table, len: usize, block_max: usize) -> Self {
+        if table.is_empty() {
+            return Self { pieces: Vec::new() };
+        }
+        // No block is longer, so that no byte has a smaller share of what every block costs.
+        let longest = block_max.max(LONGEST).min(len.max(1));
+        let runs = runs(&table.bytes, longest, len > table.len());
+        let (times, rest) = (len / table.len(), len % table.len());
+        let sent = |i: usize| times + usize::from(i * PIECE + table.block(0, i).len() <= rest);
+        let pieces = (0..runs.len()).filter(|i| sent(*i) > 0);
+        Self { pieces: pieces.map(|i| (sent(i), front(&costs(table, i, longest, runs[i])))).collect() }
     }
 
     /// Seconds until the last byte is delivered, at least.
     pub fn seconds(&self, machine: &Machine) -> f64 {
-        let weighted: Vec<_> = self.pieces.iter().map(|p| (1, p.as_slice())).collect();
+        let weighted: Vec<_> = self.pieces.iter().map(|(times, costs)| (*times, costs.as_slice())).collect();
         oracle::bound(&weighted, machine)
     }
 
@@ -44,35 +61,67 @@ impl Limits {
     }
 
     fn least(&self, of: fn(&Cost) -> f64) -> f64 {
-        self.pieces.iter().map(|p| p.iter().map(of).fold(f64::INFINITY, f64::min)).sum()
+        let least = |costs: &[Cost]| costs.iter().map(of).fold(f64::INFINITY, f64::min);
+        self.pieces.iter().map(|(times, costs)| *times as f64 * least(costs)).sum()
     }
 }
 
-/// Every cost that a piece can have as a part of a measured block.
-fn costs(table: &Table, index: usize) -> Vec<Cost> {
-    let piece = table.block(0, index);
-    let n = piece.len() as f64;
-    let share = n / LONGEST.min(table.len()) as f64;
-    let cost = |encode_ns: f64, wire_len: f64, decode_ns: f64| Cost {
-        encode_s: (encode_ns + share * ENCODE_FIXED_NS) * 1e-9,
-        wire_len: wire_len + share * (HEADER_LEN - ROUNDED),
-        decode_s: (decode_ns + share * DECODE_FIXED_NS) * 1e-9,
+/// What of a piece may be sent as `constant`.
+#[derive(Clone, Copy, Default)]
+struct Runs {
+    /// Bytes of the piece that lie in runs of one byte.
+    len: usize,
+    /// The longest of these runs, as far as one block reaches; the shorter ones count as if they were as long.
+    longest: usize,
+}
+
+/// By piece. In a table that is repeated, a run at an end may go on at the other.
+fn runs(bytes: &[u8], block_max: usize, repeats: bool) -> Vec<Runs> {
+    let mut pieces = vec![Runs::default(); bytes.len().div_ceil(PIECE)];
+    let mut begin = 0;
+    while begin < bytes.len() {
+        let end = begin + constant_prefix(&bytes[begin..]);
+        let goes_on = repeats && (begin == 0 || end == bytes.len());
+        if goes_on || end - begin >= RUN_MIN {
+            let reach = if goes_on { block_max } else { block_max.min(end - begin) };
+            for (i, piece) in pieces.iter_mut().enumerate().take(end.div_ceil(PIECE)).skip(begin / PIECE) {
+                piece.len += end.min((i + 1) * PIECE) - begin.max(i * PIECE);
+                piece.longest = piece.longest.max(reach);
+            }
+        }
+        begin = end;
+    }
+    pieces
+}
+
+/// Every cost that a piece can have as a part of blocks.
+fn costs(table: &Table, index: usize, longest: usize, runs: Runs) -> Vec<Cost> {
+    let n = table.block(0, index).len() as f64;
+    let share = n / longest as f64;
+    let cost = |encode_ns: f64, wire_len: f64, decode_ns: f64| {
+        with_share(encode_ns, wire_len - share * ROUNDED, decode_ns, share)
     };
     let store_ns = n * STORE_NS_PER_BYTE;
     let mut all = vec![cost(store_ns, n, store_ns)];
-    if is_constant(piece) {
-        all.push(cost(store_ns, share, store_ns));
-    }
     for class in 0..CLASSES.len() {
         let parts = (0..table.methods.len()).map(|m| table.part(class, index, m));
         all.extend(parts.map(|c| cost(c.encode_ns, c.wire_len, c.decode_ns)));
     }
+    if runs.len > 0 {
+        // Its runs by themselves, and what lies between them by each method: all the runs or none of them, for prices
+        // under which one is worth it are the same for all.
+        let (others, blocks) = (1.0 - runs.len as f64 / n, runs.len as f64 / runs.longest as f64);
+        let runs_ns = runs.len as f64 * STORE_NS_PER_BYTE;
+        let constant = with_share(runs_ns, blocks * (1.0 - ROUNDED), runs_ns, blocks);
+        let with_runs = |c: &Cost| Cost {
+            encode_s: others * c.encode_s + constant.encode_s,
+            wire_len: others * c.wire_len + constant.wire_len,
+            decode_s: others * c.decode_s + constant.decode_s,
+        };
+        let more: Vec<_> = all.iter().map(with_runs).collect();
+        all.extend(more);
+    }
     all
-}
-
-/// Whether one byte is repeated.
-pub(crate) fn is_constant(block: &[u8]) -> bool {
-    block.first().is_some_and(|first| block.iter().all(|b| b == first))
 }
 
 /// What nothing else is at least as good as in everything: for no prices is another one the cheapest.
@@ -94,10 +143,12 @@ mod tests {
     use crate::examples::{drawn_plan, drawn_table};
     use crate::rng::Rng;
     use crate::schedule::Schedule;
-    use crate::world;
+    use crate::world::{self, Plan};
+    use narrows::block::Block;
     use narrows::codec::Method;
     use narrows::monitor::cost::Prior;
-    use narrows::policy::{PolicySetup, PolicySpec};
+    use narrows::oracle::Speed;
+    use narrows::policy::{Planned, PolicyData, PolicySetup, PolicySpec};
 
     #[test]
     fn a_front_keeps_what_some_prices_choose() {
@@ -138,6 +189,73 @@ mod tests {
             }
         }
         assert!(tightest < 1.05, "a bound that nothing comes near says nothing: {tightest}");
+    }
+
+    /// Where encoding is what bounds, the I/O thread's own jobs must not be a core more than the plan has.
+    #[test]
+    fn one_core_is_one_core_on_fast_links() {
+        let mut rng = Rng(13);
+        let (mut rescued, mut tightest) = (0, f64::INFINITY);
+        for seed in 0..150 {
+            let table = drawn_table(&mut rng);
+            let speed = if rng.below(3) == 0 { 0.1 } else { 1.0 };
+            let plan = Plan {
+                cores: 1,
+                decoders: 8,
+                link: Speed::constant(1e9 * 10f64.powf(1.5 * rng.unit())),
+                cpu: Speed::constant(speed),
+                receiver: Speed::constant(1.0),
+                ..drawn_plan(&mut rng, table.len())
+            };
+            let bound_s = Limits::new(&table).seconds(&plan.machine()) * (1.0 - 1e-9) - 1e-9;
+            let methods: Vec<_> = [Method::STORE, Method::CONSTANT].into_iter().chain(table.methods.clone()).collect();
+            let setup = PolicySetup { methods: &methods, ..PolicySetup::new(1, Prior::shipped()) };
+            for spec in [PolicySpec::Balance, PolicySpec::Fixed { method: Method::STORE, linked: false }] {
+                let run = world::run(&table, &plan, spec.build(&setup));
+                assert!(run.seconds >= bound_s, "seed {seed}, {spec}: {} against {bound_s}, {plan:?}", run.seconds);
+                rescued += run.summary.rescued_blocks;
+                tightest = tightest.min(run.seconds / bound_s);
+            }
+        }
+        assert!(rescued > 0 && tightest < 1.1, "nothing was tried: {rescued} rescued, {tightest}");
+    }
+
+    #[test]
+    fn a_run_of_one_byte_between_two_pieces_is_in_the_bound() {
+        let mut rng = Rng(17);
+        let mut bytes: Vec<u8> = (0..LONGEST).map(|_| rng.next_u64() as u8).collect();
+        let mut blocks = Vec::new();
+        for at in (0..LONGEST).step_by(2 * PIECE) {
+            bytes[at + PIECE / 2..at + 3 * PIECE / 2].fill(0);
+            for (raw_len, method) in [(PIECE / 2, Method::STORE), (PIECE, Method::CONSTANT), (PIECE / 2, Method::STORE)]
+            {
+                blocks.push(Planned { raw_len, method, linked: false });
+            }
+        }
+        let mut table = Table::new("runs", Block::from_vec(bytes), Vec::new());
+        for (class, class_len) in CLASSES.into_iter().enumerate() {
+            (0..LONGEST / class_len).for_each(|_| table.push(class, Vec::new()));
+        }
+        let plan = Plan { link: Speed::constant(1e6), cores: 1, ..drawn_plan(&mut rng, LONGEST) };
+        let file = PolicyData::Schedule(narrows::policy::Schedule::new(blocks));
+        let setup = PolicySetup { file: Some(&file), ..PolicySetup::new(1, Prior::shipped()) };
+        let run = world::run(&table, &plan, PolicySpec::Replay { file: "x".into() }.build(&setup));
+        let limits = Limits::new(&table);
+        let bound_s = limits.seconds(&plan.machine());
+        assert!((1.0..1.05).contains(&(run.seconds / bound_s)), "{} against {bound_s}", run.seconds);
+        assert!((1.0..1.05).contains(&(run.summary.wire_bytes as f64 / limits.wire_len())));
+    }
+
+    #[test]
+    fn runs_of_one_byte_are_found_across_pieces() {
+        let mut bytes: Vec<u8> = (0..3 * PIECE).map(|i| (i % 7) as u8).collect();
+        bytes[PIECE - 100..PIECE + 50].fill(9);
+        bytes[2 * PIECE + 10..2 * PIECE + 10 + RUN_MIN - 1].fill(9);
+        let found: Vec<_> = runs(&bytes, LONGEST, false).iter().map(|r| (r.len, r.longest)).collect();
+        assert_eq!(found, [(100, 150), (50, 150), (0, 0)]);
+        assert_eq!(runs(&bytes, 64, false)[0].longest, 64, "no block is longer");
+        let found: Vec<_> = runs(&bytes, LONGEST, true).iter().map(|r| (r.len, r.longest)).collect();
+        assert_eq!(found, [(101, LONGEST), (50, 150), (1, LONGEST)], "what lies at the ends may go on at the other");
     }
 
     #[test]

@@ -1,12 +1,12 @@
 //! The best schedule found for the whole of a table: T*.
 
 use narrows::codec::Method;
+use narrows::monitor::data::is_constant;
 use narrows::oracle::{self, Cost, Machine};
 
 use crate::judge::{Cut, cuts};
-use crate::limits::is_constant;
-use crate::table::{CLASSES, STORE_NS_PER_BYTE, Table};
-use crate::world::{DECODE_FIXED_NS, ENCODE_FIXED_NS, HEADER_LEN};
+use crate::overhead::{of_block, of_constant};
+use crate::table::{CLASSES, Table};
 
 /// Blocks with their methods, and what they take.
 #[derive(Debug, Clone)]
@@ -56,7 +56,9 @@ impl Blocks {
             let class = cut(at);
             let index = at / CLASSES[class];
             let block = table.block(class, index);
-            costs.push(block_costs(block, &table.blocks(class)[index]));
+            let mut row = of_block(block.len(), &table.blocks(class)[index]);
+            row.extend(is_constant(block).then(|| of_constant(block.len())));
+            costs.push(row);
             lens.push(block.len());
             at += block.len();
         }
@@ -79,22 +81,6 @@ impl Blocks {
             encode_each_s: chosen().map(|c| c.encode_s).collect(),
         }
     }
-}
-
-fn block_costs(block: &[u8], measured: &[crate::table::Cost]) -> Vec<Cost> {
-    let n = block.len() as f64;
-    let cost = |encode_ns: f64, wire_len: f64, decode_ns: f64| Cost {
-        encode_s: (encode_ns + ENCODE_FIXED_NS) * 1e-9,
-        wire_len: wire_len + HEADER_LEN,
-        decode_s: (decode_ns + DECODE_FIXED_NS) * 1e-9,
-    };
-    let store_ns = n * STORE_NS_PER_BYTE;
-    let decode_ns = |c: &crate::table::Cost| if c.wire_len < n { c.decode_ns } else { store_ns };
-    let constant = is_constant(block).then(|| cost(store_ns, 1.0, store_ns));
-    std::iter::once(cost(store_ns, n, store_ns))
-        .chain(measured.iter().map(|c| cost(c.encode_ns, c.wire_len, decode_ns(c))))
-        .chain(constant)
-        .collect()
 }
 
 #[cfg(test)]

@@ -19,13 +19,15 @@ use std::sync::OnceLock;
 use anyhow::{Context, Result, bail};
 use narrows::block::Block;
 use narrows::codec::Method;
+use narrows::monitor::cost::STORE_BYTES_PER_S;
+use narrows::monitor::data::is_constant;
 use narrows::sender::worthwhile_len;
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Block lengths that are measured.
 pub const CLASSES: [usize; 4] = [8 << 10, 32 << 10, 128 << 10, 512 << 10];
-/// Copying and checking raw bytes: 14 GB/s, the figure that `balance` assumes too.
-pub const STORE_NS_PER_BYTE: f64 = 1.0 / 14.0;
+/// Copying and checking raw bytes, as `balance` assumes it.
+pub const STORE_NS_PER_BYTE: f64 = 1e9 / STORE_BYTES_PER_S as f64;
 
 const MAGIC: &str = "narrows-table 1";
 /// A time beyond so many times what the row's other methods imply was a pre-empted run.
@@ -72,6 +74,16 @@ impl Table {
     /// A table without rows: [`Table::push`] them, every block of every class.
     pub fn new(pool: &str, bytes: Block, methods: Vec<Method>) -> Self {
         Self { pool: pool.to_owned(), methods, bytes, rows: Default::default(), parts: OnceLock::new() }
+    }
+
+    /// The same with some of its methods only; those that it has not are left out.
+    pub fn only(&self, methods: &[Method]) -> Self {
+        let places: Vec<usize> = (0..self.methods.len()).filter(|i| methods.contains(&self.methods[*i])).collect();
+        let mut small = Self::new(&self.pool, self.bytes.clone(), places.iter().map(|i| self.methods[*i]).collect());
+        for (class, rows) in self.rows.iter().enumerate() {
+            rows.iter().for_each(|row| small.push(class, places.iter().map(|i| row[*i]).collect()));
+        }
+        small
     }
 
     /// Appends the next block of a class.
@@ -167,7 +179,9 @@ impl Table {
         if len == 0 || len != bytes.len() || hash != xxh3_64(&bytes) {
             bail!("the pool's bytes are not those that were measured");
         }
-        let methods = Method::parse_list(field("methods")?)?;
+        // `store` and `constant` alone need no measuring.
+        let list = field("methods")?;
+        let methods = if list.is_empty() { Vec::new() } else { Method::parse_list(list)? };
         let mut table = Self::new(&pool, bytes, methods);
         for line in lines {
             let mut words = line.split(' ');
@@ -200,7 +214,7 @@ impl Table {
             return store;
         }
         if method == Method::CONSTANT {
-            return Cost { wire_len: 1.0, ..store };
+            return if self.is_constant(offset, len) { Cost { wire_len: 1.0, ..store } } else { store };
         }
         let m = self.methods.iter().position(|x| *x == method).expect("a policy chooses from the methods of the table");
         let offset = (offset % self.len() as u64) as usize;
@@ -218,6 +232,15 @@ impl Table {
         let share = (n / low_len).ln() / (high_len / low_len).ln();
         // An arithmetic mean, so that what bounds both classes bounds what lies between them.
         Cost::default().add(low, 1.0 - share).add(high, share)
+    }
+
+    /// Whether one byte fills the block of `len` bytes at `offset` of the repeated pool.
+    fn is_constant(&self, offset: u64, len: usize) -> bool {
+        let begin = (offset % self.len() as u64) as usize;
+        let (head, more) = (len.min(self.len() - begin), len.saturating_sub(self.len() - begin));
+        let rest = &self.bytes[..more.min(self.len())];
+        is_constant(&self.bytes[begin..begin + head])
+            && (rest.is_empty() || rest[0] == self.bytes[begin] && is_constant(rest))
     }
 
     /// What the piece of the shortest class at `index` has of the cost of the block of a class that it lies in.
@@ -378,6 +401,35 @@ mod tests {
         assert!((next.encode_ns / 16_384.0 - 1.0).abs() < 1e-9, "a cut may go round the end of the pool");
         assert_eq!(table.cost(7, 100, Method::STORE).wire_len, 100.0);
         assert_eq!(table.cost(7, 100_000, Method::CONSTANT).wire_len, 1.0);
+        assert_eq!(table.cost((1 << 20) - 7, 100_000, Method::CONSTANT).wire_len, 1.0);
+        let mut bytes = vec![0; 1 << 20];
+        bytes[99_999] = 1;
+        let other = Table { bytes: Block::from_vec(bytes), ..table };
+        for (offset, wire_len) in [(0, 100_000.0), ((1 << 20) - 7, 100_007.0), (100_000, 1.0)] {
+            let cost = other.cost(offset, 100_000.max(wire_len as usize), Method::CONSTANT);
+            assert_eq!(cost.wire_len, wire_len, "what is not one byte alone is sent as it is: {offset}");
+        }
+    }
+
+    #[test]
+    fn a_table_of_no_methods_reads_too() {
+        let mut table = Table::new("none", Block::from_vec(vec![7; 9000]), Vec::new());
+        for (class, class_len) in CLASSES.into_iter().enumerate() {
+            (0..9000usize.div_ceil(class_len)).for_each(|_| table.push(class, Vec::new()));
+        }
+        let back = Table::from_text(&table.to_text(), table.bytes.clone()).unwrap();
+        assert!(back.methods.is_empty() && back.blocks(0).len() == 2);
+        assert_eq!(back.cost(100, 5000, Method::STORE).wire_len, 5000.0);
+        let cut = table.to_text().replace("8192 8192\n", "");
+        assert!(Table::from_text(&cut, table.bytes.clone()).is_err(), "a block is missing");
+    }
+
+    #[test]
+    fn some_methods_of_a_table_are_a_table() {
+        let table = example();
+        let small = table.only(&[Method::zstd(3), Method::zstd(9)]);
+        assert_eq!(small.methods, [Method::zstd(3)]);
+        assert_eq!(small.cost(0, 8192, Method::zstd(3)), table.cost(0, 8192, Method::zstd(3)));
     }
 
     #[test]

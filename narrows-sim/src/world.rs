@@ -1,43 +1,37 @@
 //! The engine's real sender in virtual time, with measured costs instead of codecs.
 //!
 //! ```text
-//! pool's bytes -> Sender -> K workers (table) -> Sender -> kernel buffer -> link -> D decoders (table) -> reports
+//! pool's bytes -> Sender -> K cores (table) -> Sender -> kernel buffer -> link -> D decoders (table) -> reports
 //! ```
 //!
-//! The clock jumps from event to event. The link is a fluid in order, whose rate changes in steps; the receiver is a
-//! model: it decodes whole frames on the decoder that is free first and delivers in order.
+//! The clock jumps from event to event. What the I/O thread encodes itself (a rescue, a bypass) takes one of the K cores
+//! from a worker: more than K never encode at once, as the bound assumes.
 
 use std::collections::VecDeque;
 
 use narrows::block::BufferPool;
 use narrows::codec::Method;
-use narrows::frame::{Feedback, Preface, Role, codecs_of_this_build};
+use narrows::frame::{Preface, Role, codecs_of_this_build};
 use narrows::oracle::{Machine, Speed};
 use narrows::policy::Policy;
-use narrows::sender::{Done, Job, JobKind, LinkSample, Sender, SenderConfig, Summary};
+use narrows::sender::{Job, JobKind, LinkSample, Sender, SenderConfig, Summary};
 
+use crate::overhead::ENCODE_FIXED_NS;
 use crate::rng::Rng;
 use crate::table::{STORE_NS_PER_BYTE, Table};
 
-/// Work per block whatever the method: queueing, waking, header, system call.
-pub const ENCODE_FIXED_NS: f64 = 1500.0;
-pub const DECODE_FIXED_NS: f64 = 1000.0;
-/// Bytes of a frame's header; simulated frames carry no check.
-pub const HEADER_LEN: f64 = 8.0;
-/// The part of the fixed work that the worker's CPU clock sees.
-const SEEN_FIXED_NS: f64 = 1000.0;
+mod cores;
+mod link;
+mod receiver;
+
+use cores::Cores;
+use link::{InFlight, Link};
+use receiver::Receiver;
+
 /// Encoding times vary upwards by so much (half-normal).
 const NOISE: f64 = 0.05;
 /// A report takes so long to come back: the world has no distance.
 const REPORT_DELAY_NS: u64 = 5_000;
-/// As the receiver of the engine reports: every 1/8 of the time so far, within these.
-const REPORT_EVERY_MIN_NS: u64 = 2_000_000;
-const REPORT_EVERY_MAX_NS: u64 = 500_000_000;
-/// Raw bytes that the receiver holds before it stops reading.
-const RECEIVER_HOLDS: usize = 8 << 20;
-/// The kernel's unsent bytes are kept to 2 ms of link, and to what two full writes need at least.
-const KERNEL_S: f64 = 0.002;
-const KERNEL_MIN: f64 = 16_384.0;
 /// More events than any cell needs: an engine that spins is a failure, not a hang.
 const STEPS_MAX: u64 = 50_000_000;
 
@@ -134,8 +128,7 @@ struct World<'a> {
     now_ns: u64,
     pushed: usize,
     closed: bool,
-    /// Jobs with their end; those of the I/O thread among them.
-    jobs: Vec<(u64, Done)>,
+    cores: Cores,
     /// Raw bytes whose frame was handed to the link, and (frames, raw bytes) of each row of the sender's mix by then.
     sent_raw: usize,
     counted: Vec<(u64, u64)>,
@@ -178,7 +171,7 @@ impl<'a> World<'a> {
             now_ns: 0,
             pushed: 0,
             closed: false,
-            jobs: Vec::new(),
+            cores: Cores::new(plan),
             sent_raw: 0,
             counted: Vec::new(),
             link: Link::new(plan.link.clone()),
@@ -202,8 +195,7 @@ impl<'a> World<'a> {
     fn settle(&mut self) {
         loop {
             let mut progress = false;
-            while let Some(i) = self.jobs.iter().position(|j| j.0 <= self.now_ns) {
-                let (_, done) = self.jobs.swap_remove(i);
+            while let Some(done) = self.cores.finish(self.now_ns) {
                 self.sender.finish(done, self.now_ns);
                 progress = true;
             }
@@ -216,15 +208,16 @@ impl<'a> World<'a> {
             progress |= self.transmit();
             self.look();
             while let Some(job) = self.sender.poll_job(self.now_ns) {
-                self.start(job, self.plan.decision_ns);
+                self.start(job, self.plan.decision_ns, false);
                 progress = true;
             }
-            if self.sender.next_wakeup().is_some_and(|t| t <= self.now_ns)
+            if !self.cores.io_is_busy()
+                && self.sender.next_wakeup().is_some_and(|t| t <= self.now_ns)
                 && let Some(job) = self.sender.on_link_dry(self.now_ns)
             {
                 // A rescue was decided on when the block was chosen; what the I/O thread cuts itself is a new decision.
                 let charge_ns = if job.kind == JobKind::Encode { self.plan.decision_ns } else { 0.0 };
-                self.start(job, charge_ns);
+                self.start(job, charge_ns, true);
                 progress = true;
             }
             if self.plan.trace {
@@ -251,12 +244,9 @@ impl<'a> World<'a> {
         }
     }
 
-    fn start(&mut self, job: Job, charge_ns: f64) {
+    fn start(&mut self, job: Job, charge_ns: f64, on_io: bool) {
         let cost = self.table.cost(job.raw_offset, job.raw.len(), job.method);
         let work_ns = cost.encode_ns * (1.0 + NOISE * self.rng.normal().abs());
-        let begin_s = (self.now_ns as f64 + charge_ns + ENCODE_FIXED_NS) * 1e-9;
-        let end_s = self.plan.cpu.finish(begin_s, work_ns * 1e-9);
-        let wall_ns = (end_s - begin_s) * 1e9 + SEEN_FIXED_NS;
         self.cpu_ns += work_ns;
         self.job_count += 1;
         match self.encode_ns.iter_mut().find(|e| e.0 == job.method) {
@@ -265,8 +255,7 @@ impl<'a> World<'a> {
         }
         // What would not shrink is sent raw (D10).
         let wire_len = (cost.wire_len.round() as usize).clamp(1, job.raw.len());
-        let done = job.simulated(wire_len, wall_ns as u64, (work_ns + SEEN_FIXED_NS) as u64);
-        self.jobs.push(((end_s * 1e9).ceil() as u64, done));
+        self.cores.take(self.now_ns, job.simulated(wire_len, 0, 0), charge_ns, work_ns, on_io);
     }
 
     /// Moves frames into the kernel while it takes them.
@@ -331,6 +320,7 @@ impl<'a> World<'a> {
             busy_ns: Some(self.link.busy_ns as u64),
             unacked: None,
             delivery_bytes_per_s: None,
+            rtt_ns: None,
         });
     }
 
@@ -341,9 +331,11 @@ impl<'a> World<'a> {
         }
         self.steps += 1;
         let receiver_reads = self.receiver.reads();
-        let mut next_ns = self.jobs.iter().map(|j| j.0).min().unwrap_or(u64::MAX);
+        let mut next_ns = self.cores.next_ns();
         next_ns = next_ns.min(self.reports.front().map_or(u64::MAX, |r| r.0));
-        next_ns = next_ns.min(self.sender.next_wakeup().unwrap_or(u64::MAX));
+        if !self.cores.io_is_busy() {
+            next_ns = next_ns.min(self.sender.next_wakeup().unwrap_or(u64::MAX));
+        }
         next_ns = next_ns.min(self.receiver.next_ns());
         if receiver_reads {
             next_ns = next_ns.min(self.link.next_ns(self.now_ns));
@@ -364,165 +356,10 @@ impl<'a> World<'a> {
     }
 }
 
-/// A data frame between the sender and the receiver.
-struct InFlight {
-    /// Where it ends on the wire.
-    wire_end: u64,
-    wire_len: u64,
-    raw_len: usize,
-    decode_ns: f64,
-}
-
-/// The kernel's buffer and the link behind it.
-struct Link {
-    speed: Speed,
-    /// Bytes of the frame in the driver's hand that the kernel has not taken.
-    in_hand: u64,
-    /// Whether the kernel takes bytes now. Once full, it waits until half of its bytes have left.
-    wanted: bool,
-    accepted: u64,
-    departed: f64,
-    busy_ns: f64,
-    frames: VecDeque<InFlight>,
-}
-
-impl Link {
-    fn new(speed: Speed) -> Self {
-        Self { speed, in_hand: 0, wanted: true, accepted: 0, departed: 0.0, busy_ns: 0.0, frames: VecDeque::new() }
-    }
-
-    fn unsent(&self) -> u64 {
-        (self.accepted as f64 - self.departed).max(0.0).ceil() as u64
-    }
-
-    fn kernel_max(&self, now_ns: u64) -> f64 {
-        (self.speed.at(now_ns as f64 * 1e-9) * KERNEL_S).max(KERNEL_MIN)
-    }
-
-    fn accept(&mut self, now_ns: u64) -> u64 {
-        let (max, unsent) = (self.kernel_max(now_ns), self.accepted as f64 - self.departed);
-        if !self.wanted && unsent > 0.5 * max {
-            return 0;
-        }
-        let take = ((max - unsent).max(0.0) as u64).min(self.in_hand);
-        self.wanted = take == self.in_hand;
-        self.accepted += take;
-        self.in_hand -= take;
-        take
-    }
-
-    /// When the next frame has arrived or the kernel takes bytes again.
-    fn next_ns(&self, now_ns: u64) -> u64 {
-        let unsent = self.accepted as f64 - self.departed;
-        let frame =
-            self.frames.front().filter(|f| f.wire_end <= self.accepted).map(|f| f.wire_end as f64 - self.departed);
-        let room = (self.in_hand > 0).then(|| (unsent - 0.5 * self.kernel_max(now_ns)).max(0.0));
-        let Some(bytes) = frame.into_iter().chain(room).reduce(f64::min) else { return u64::MAX };
-        (self.speed.finish(now_ns as f64 * 1e-9, bytes) * 1e9).ceil() as u64
-    }
-
-    /// Lets the link run, and gives the frames that have arrived whole.
-    fn flow(&mut self, from_ns: u64, to_ns: u64) -> Vec<InFlight> {
-        let unsent = self.accepted as f64 - self.departed;
-        if unsent <= 0.0 {
-            return Vec::new();
-        }
-        let (from_s, to_s) = (from_ns as f64 * 1e-9, to_ns as f64 * 1e-9);
-        let most = self.speed.work_until(to_s) - self.speed.work_until(from_s);
-        if most < unsent {
-            self.busy_ns += (to_ns - from_ns) as f64;
-            self.departed += most;
-        } else {
-            let dry_ns = self.speed.finish(from_s, unsent) * 1e9;
-            self.busy_ns += (dry_ns - from_ns as f64).clamp(0.0, (to_ns - from_ns) as f64);
-            self.departed = self.accepted as f64;
-        }
-        // Times are whole nanoseconds and sums are rounded: a thousandth of a byte is nothing.
-        let arrived = self.frames.iter().take_while(|f| f.wire_end as f64 <= self.departed + 1e-3).count();
-        self.frames.drain(..arrived).collect()
-    }
-}
-
-/// Decodes, delivers in order, reports.
-struct Receiver {
-    speed: Speed,
-    free_s: Vec<f64>,
-    /// Frames that arrived and are not delivered: (when, raw, wire, decode ns).
-    decoding: VecDeque<(f64, usize, u64, f64)>,
-    held_raw: usize,
-    delivered_s: f64,
-    raw_len: usize,
-    feedback: Feedback,
-    begun_ns: Option<u64>,
-    reported_ns: u64,
-    reported_frames: u64,
-}
-
-impl Receiver {
-    fn new(plan: &Plan) -> Self {
-        Self {
-            speed: plan.receiver.clone(),
-            free_s: vec![0.0; plan.decoders.max(1)],
-            decoding: VecDeque::new(),
-            held_raw: 0,
-            delivered_s: 0.0,
-            raw_len: 0,
-            feedback: Feedback { cores: plan.decoders as u64, ..Feedback::default() },
-            begun_ns: None,
-            reported_ns: 0,
-            reported_frames: 0,
-        }
-    }
-
-    /// Whether it takes bytes from the link.
-    fn reads(&self) -> bool {
-        self.held_raw < RECEIVER_HOLDS
-    }
-
-    fn arrive(&mut self, frame: &InFlight, now_ns: u64) {
-        let first = (0..self.free_s.len()).min_by(|a, b| self.free_s[*a].total_cmp(&self.free_s[*b])).unwrap_or(0);
-        let begin_s = self.free_s[first].max(now_ns as f64 * 1e-9);
-        let end_s = self.speed.finish(begin_s, (frame.decode_ns + DECODE_FIXED_NS) * 1e-9);
-        self.free_s[first] = end_s;
-        let before_s = self.decoding.back().map_or(self.delivered_s, |d| d.0);
-        // On a slow machine the CPU clock runs as long as the decoding does.
-        self.decoding.push_back((end_s.max(before_s), frame.raw_len, frame.wire_len, (end_s - begin_s) * 1e9));
-        self.held_raw += frame.raw_len;
-        self.feedback.wire_received = frame.wire_end;
-    }
-
-    fn next_ns(&self) -> u64 {
-        self.decoding.front().map_or(u64::MAX, |d| (d.0 * 1e9).ceil() as u64)
-    }
-
-    /// Delivers what is decoded, and reports if it is time to.
-    fn deliver(&mut self, now_ns: u64) -> Option<Feedback> {
-        while self.next_ns() <= now_ns {
-            let Some((end_s, raw_len, _, decode_ns)) = self.decoding.pop_front() else { break };
-            self.delivered_s = end_s;
-            self.raw_len += raw_len;
-            self.held_raw -= raw_len;
-            self.feedback.raw_delivered += raw_len as u64;
-            self.feedback.frames_decoded += 1;
-            self.feedback.decode_ns += decode_ns as u64;
-        }
-        if self.feedback.frames_decoded == self.reported_frames {
-            return None;
-        }
-        let begun_ns = *self.begun_ns.get_or_insert(now_ns);
-        let every_ns = ((now_ns - begun_ns) / 8).clamp(REPORT_EVERY_MIN_NS, REPORT_EVERY_MAX_NS);
-        if self.reported_frames > 0 && now_ns < self.reported_ns + every_ns {
-            return None;
-        }
-        (self.reported_ns, self.reported_frames) = (now_ns, self.feedback.frames_decoded);
-        self.feedback.backlog_bytes = self.decoding.iter().map(|d| d.2).sum();
-        Some(self.feedback)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::overhead::HEADER_LEN;
     use crate::table::example;
     use narrows::monitor::cost::Prior;
     use narrows::policy::PolicySetup;

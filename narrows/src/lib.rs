@@ -55,6 +55,7 @@
 //! | [`frame`] | the wire format, as `docs/format.md` says |
 //! | [`entry`] | files and folders as the raw bytes of a flow |
 //! | [`stream`], [`transport`], [`pool`] | the driver with threads, the links, the workers |
+//! | [`upgrade`] | how two supervisors agree to switch a program's connection to frames |
 //! | [`calibration`] | what is remembered of a host between runs |
 //! | [`oracle`] | how good any choice could have been |
 //! | [`trace`] | every decision with its reason |
@@ -80,5 +81,6 @@ pub mod stream;
 mod sys;
 pub mod trace;
 pub mod transport;
+pub mod upgrade;
 
 pub use error::{Error, ErrorKind, Result};

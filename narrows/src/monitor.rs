@@ -62,6 +62,8 @@ pub struct LinkView {
     pub dry_ns: u64,
     /// The link is a copy within this host, as fast as memory: it, encoder and decoder share the same cores.
     pub in_memory: bool,
+    /// The link still takes more with every round trip; where it stands dry it does not.
+    pub opening: bool,
 }
 
 #[derive(Debug, Clone, Copy)]

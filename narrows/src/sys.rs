@@ -95,6 +95,8 @@ mod unix {
         pub(crate) notsent_bytes: u32,
         /// Largest segment that is sent.
         pub(crate) segment_bytes: u32,
+        /// Smoothed.
+        pub(crate) rtt_us: u32,
     }
 
     /// One descriptor to wait for, and what for.
@@ -289,6 +291,7 @@ mod unix {
                 sndbuf_limited_us: raw.sndbuf_limited_us,
                 notsent_bytes: raw.notsent_bytes,
                 segment_bytes: raw.words[2],
+                rtt_us: raw.words[15],
             })
         }
         #[cfg(not(target_os = "linux"))]

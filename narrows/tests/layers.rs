@@ -79,6 +79,13 @@ fn codecs_and_frames_know_nothing_of_flows() {
 }
 
 #[test]
+fn the_negotiation_stands_alone() {
+    let others = ["policy", "monitor", "codec", "frame", "sender", "receiver", "stream", "transport", "pool", "sys"];
+    let forbidden = others.map(|module| format!("crate::{module}"));
+    check(&engine(|name| in_module(name, "upgrade")), &forbidden.each_ref().map(String::as_str));
+}
+
+#[test]
 fn unsafe_code_lives_in_sys_and_codec_wrappers_only() {
     check(&engine(|name| name != "sys.rs" && !in_module(name, "codec")), &["unsafe "]);
     for neighbour in ["narrows-cli", "narrows-lab"] {

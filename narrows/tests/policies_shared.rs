@@ -31,7 +31,7 @@ fn build(spec: &PolicySpec, file: Option<&PolicyData>, cores: usize) -> Box<dyn 
 }
 
 fn config(spec: &PolicySpec, cores: usize) -> SenderConfig {
-    let history = if spec.links() { 64 << 10 } else { 0 };
+    let history = if spec.links(None) { 64 << 10 } else { 0 };
     SenderConfig { cores, duplex: true, history, block_max: spec.block_max(), trace: true, ..SenderConfig::default() }
 }
 

@@ -242,7 +242,7 @@ fn any_scene() -> impl Strategy<Value = Scene> {
         Pending { seq, raw_len, method: Method::zstd(3), chosen_ns, state }
     });
     let queue = prop::collection::vec(pending, 0..6);
-    let link = (any_rate(), any::<bool>(), any_time(), any_time(), any_time(), any::<bool>());
+    let link = (any_rate(), any::<(bool, bool)>(), any_time(), any_time(), any_time(), any::<bool>());
     let limits = (1usize..1 << 20, any::<u64>().prop_map(|c| c | 1));
     let receiver = (any::<bool>(), prop_oneof![Just(0), Just(usize::MAX), 1usize..8], any::<u64>());
     let left = prop::option::of(any_time());
@@ -251,7 +251,7 @@ fn any_scene() -> impl Strategy<Value = Scene> {
             (now_ns, busy_ns),
             data,
             left,
-            (rate, known, left_host_bytes, unsent_bytes, dry_ns, in_memory),
+            (rate, (known, opening), left_host_bytes, unsent_bytes, dry_ns, in_memory),
             receiver,
             queue,
             limits,
@@ -263,7 +263,7 @@ fn any_scene() -> impl Strategy<Value = Scene> {
             raw_offset: 0,
             data,
             left,
-            link: LinkView { rate_bytes_per_s: rate, known, left_host_bytes, unsent_bytes, dry_ns, in_memory },
+            link: LinkView { rate_bytes_per_s: rate, known, left_host_bytes, unsent_bytes, dry_ns, in_memory, opening },
             cpu: CpuView { cores: 2, busy: usize::from(bypass) },
             receiver: ReceiverView { reports: receiver.0, cores: receiver.1, backlog_bytes: receiver.2 },
             queue,

@@ -31,7 +31,7 @@ pub(crate) struct OracleArgs {
     /// Methods that are measured and may be chosen [default: those of `balance`]
     #[arg(long, value_name = "LIST", value_parser = parse_methods)]
     pub(crate) methods: Option<MethodList>,
-    /// What to compare with the best: `balance`, or any policy; may be given many times
+    /// What to compare with the best: `balance`, or any policy that links nothing; may be given many times
     #[arg(long, value_name = "SPEC", default_value = "balance")]
     pub(crate) policy: Vec<PolicySpec>,
     /// Bytes that are looked at; of longer data this is the beginning
@@ -66,11 +66,14 @@ three runs the one with the least CPU time counts. From these costs, in virtual 
 Times are until the receiver has decoded the last byte; CPU is of encoding, over all cores. Nothing is sent.
 
 ENERGY
-  Read from the counters of the CPU (RAPL) while each method runs, beyond what the idle host takes; it needs a CPU that has them and \
-the right to read /sys/class/powercap, on many hosts root's. Elsewhere it is unavailable; it is never estimated.
+  Joules are watts times seconds. The watts of each method are read from the counters of the CPU's packages (RAPL) while one core \
+encodes the first 512 KiB, beyond what the idle host takes before and after; the seconds are those of all cores in virtual time. So it \
+is what encoding adds, as far as other data and cores take the same power; neither the receiver nor the rest of the host is in it. \
+It is unavailable without such counters, without the right to read /sys/class/powercap (on many hosts root's), and where a method does \
+not stand out from what other programs take meanwhile.
 
 FILES
-  $XDG_CACHE_HOME/narrows/oracle (or ~/.cache/narrows/oracle): what was measured, found again by the hash of the data, the methods, \
+  $XDG_CACHE_HOME/narrows/oracle (or ~/.cache/narrows/oracle): what was measured, energy too, found again by the hash of the data, the methods, \
 the version and the CPU. At most 64 MiB, the oldest go first; it may be removed at any time.
 
 EXAMPLES
@@ -93,11 +96,16 @@ fn parse_rate(text: &str) -> Result<Rate, String> {
     let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.').len();
     let (number, unit) = text.split_at(digits);
     let unit = unit.to_ascii_lowercase();
-    let factor = match unit.trim_end_matches("bit/s").trim_end_matches("bit").trim_end_matches("bps") {
-        "" => 1.0,
-        "k" => 1e3,
-        "m" => 1e6,
-        "g" => 1e9,
+    let factor = match unit.as_str() {
+        "" | "bit" | "bit/s" => 1.0,
+        "k" | "kbit" | "kbit/s" => 1e3,
+        "m" | "mbit" | "mbit/s" => 1e6,
+        "g" | "gbit" | "gbit/s" => 1e9,
+        "bps" | "kbps" | "mbps" | "gbps" => {
+            return Err(format!(
+                "'{unit}' in '{text}' means bits to some and bytes to others: write bit, kbit, mbit or gbit"
+            ));
+        }
         _ => return Err(bad()),
     };
     let bits = number.parse::<f64>().map_err(|_| bad())? * factor;
@@ -122,13 +130,18 @@ mod tests {
 
     #[test]
     fn rates_are_bits_and_powers_of_1000() {
-        for (text, mbit) in [("6mbit", 6.0), ("100M", 100.0), ("2.5gbit", 2500.0), ("64kbit", 0.064), ("1Gbps", 1000.0)]
-        {
+        for (text, mbit) in [("6mbit", 6.0), ("100M", 100.0), ("2.5gbit", 2500.0), ("64kbit", 0.064), ("1G", 1000.0)] {
             assert!((parse_rate(text).unwrap().mbit() - mbit).abs() < 1e-9, "{text}");
         }
         assert_eq!(parse_rate("10mbit/s"), parse_rate("10000000"));
-        for bad in ["", "mbit", "6mbyte", "6MB", "0", "-1mbit", "1e3", "1.2.3M", "nan", "5000gbit", "1", "6 parsec"] {
+        for bad in [
+            "", "mbit", "6mbyte", "6MB", "0", "-1mbit", "1e3", "1.2.3M", "nan", "5000gbit", "1", "6 parsec", "6mbitbit",
+        ] {
             assert!(parse_rate(bad).is_err(), "{bad}");
+        }
+        for unclear in ["100mbps", "1Gbps", "8000bps"] {
+            let error = parse_rate(unclear).unwrap_err();
+            assert!(error.contains("means bits to some and bytes to others: write bit, kbit, mbit or gbit"), "{error}");
         }
     }
 }

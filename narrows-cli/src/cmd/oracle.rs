@@ -15,7 +15,7 @@ use narrows_sim::table::{CLASSES, Table};
 
 use crate::args::oracle::OracleArgs;
 use crate::oracle::cache::{self, Cache};
-use crate::oracle::energy::Watts;
+use crate::oracle::energy::{self, Watts};
 use crate::oracle::judge::{Answer, Question};
 use crate::oracle::show::{self, About};
 use crate::oracle::{input, page};
@@ -27,6 +27,12 @@ pub(crate) fn run(args: &OracleArgs) -> Result<()> {
     }
     let policies: Vec<_> =
         args.policy.iter().map(|spec| Ok((spec.clone(), flow::read_policy_file(spec)?))).collect::<Result<_>>()?;
+    if let Some((spec, _)) = policies.iter().find(|(spec, file)| spec.links(file.as_ref())) {
+        return Err(Error::misuse(format!(
+            "{spec} links blocks, which are measured one by one: leave out 'link' or 'linked' to see it without"
+        ))
+        .into());
+    }
     let input = input::read(&args.path, args.max_len)?;
     if input.is_cut && !args.quiet {
         report::note(format_args!(
@@ -80,7 +86,7 @@ pub(crate) fn run(args: &OracleArgs) -> Result<()> {
 /// The costs of every method on every block, from the cache or measured now, and whether they are remembered ones.
 fn figures(args: &OracleArgs, bytes: &Block, methods: &[Method]) -> Result<(Table, Option<Watts>, bool)> {
     let cache = Cache::new(bytes, methods).filter(|_| !args.no_cache);
-    if let Some((table, watts)) = cache.as_ref().and_then(|c| c.load(bytes)) {
+    if let Some((table, watts)) = cache.as_ref().and_then(|c| c.load(bytes, energy::is_readable())) {
         return Ok((table, watts, true));
     }
     let bar = bar(bytes.len(), methods.len(), args.quiet);

@@ -13,17 +13,18 @@ use narrows::block::Block;
 use narrows::codec::Method;
 use narrows_sim::table::Table;
 
-use super::energy::Watts;
-use crate::host;
+use super::energy::{self, Watts};
+use crate::{files, host};
 
-const MAGIC: &str = "narrows-oracle 1";
+/// 2: watts are of packages only, and none where they do not stand out.
+const MAGIC: &str = "narrows-oracle 2";
 /// The table of 64 MiB takes 1 MiB: some sixty of those.
 const BYTES_MAX: u64 = 64 << 20;
 /// The text of the longest input, 1 GiB, with sixteen methods.
 const TEXT_MAX: u64 = 512 << 20;
 /// Text of numbers shrinks to a third at once; more is not worth waiting for.
 const LEVEL: i32 = 3;
-/// A temporary file this old is of a run that was killed.
+/// A temporary file this old is of a run that was killed, on a file system without nameless files.
 const STALE: Duration = Duration::from_secs(3600);
 
 pub(crate) struct Cache {
@@ -43,7 +44,8 @@ impl Cache {
         Some(Self { folder, name: format!("{}.table.zst", hash.finalize().to_hex()) })
     }
 
-    pub(crate) fn load(&self, bytes: &Block) -> Option<(Table, Option<Watts>)> {
+    /// Figures without energy are not enough where it can be measured now: the right to read it may be new.
+    pub(crate) fn load(&self, bytes: &Block, has_energy: bool) -> Option<(Table, Option<Watts>)> {
         let path = self.folder.join(&self.name);
         let file = fs::File::open(&path).ok()?;
         // The oldest go first: what is used is young.
@@ -51,20 +53,22 @@ impl Cache {
         let mut text = String::new();
         zstd::Decoder::new(file).ok()?.take(TEXT_MAX).read_to_string(&mut text).ok()?;
         let (energy, table) = text.strip_prefix(MAGIC)?.strip_prefix('\n')?.split_once('\n')?;
-        Some((Table::from_text(table, bytes.clone()).ok()?, Watts::parse(energy).ok()?))
+        let watts = Watts::parse(energy).ok()?;
+        if has_energy && watts.is_none() {
+            return None;
+        }
+        Some((Table::from_text(table, bytes.clone()).ok()?, watts))
     }
 
     /// The table's text as measured, not cleaned. The file appears whole or not at all.
     pub(crate) fn store(&self, text: &str, watts: Option<&Watts>) -> Result<()> {
         let about = || format!("cannot write into {}", self.folder.display());
         fs::create_dir_all(&self.folder).with_context(about)?;
-        let whole = format!("{MAGIC}\n{}\n{text}", watts.map_or("-".into(), Watts::to_text));
+        let whole = format!("{MAGIC}\n{}\n{text}", watts.map_or(energy::NONE.into(), Watts::to_text));
         let mut packed = zstd::Encoder::new(Vec::new(), LEVEL)?;
         packed.include_checksum(true)?;
         packed.write_all(whole.as_bytes())?;
-        let mut file = tempfile::NamedTempFile::new_in(&self.folder).with_context(about)?;
-        file.write_all(&packed.finish()?).with_context(about)?;
-        file.persist(self.folder.join(&self.name)).with_context(about)?;
+        files::write_whole(&self.folder.join(&self.name), &packed.finish()?)?;
         self.shrink(BYTES_MAX);
         Ok(())
     }
@@ -94,7 +98,7 @@ impl Cache {
 }
 
 fn is_temporary(path: &Path) -> bool {
-    path.file_name().is_some_and(|n| n.to_string_lossy().starts_with(".tmp"))
+    path.file_name().is_some_and(|n| n.to_string_lossy().starts_with('.'))
 }
 
 /// As the kernel names it; figures of another are not this host's.
@@ -113,18 +117,21 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let table = narrows_sim::table::example();
         let cache = Cache { folder: folder.path().to_owned(), name: "x.table.zst".into() };
-        assert!(cache.load(&table.bytes).is_none());
+        assert!(cache.load(&table.bytes, false).is_none());
         let watts = Watts::parse("lz4=3.5,zstd=4.25").unwrap().unwrap();
         cache.store(&table.to_text(), Some(&watts)).unwrap();
-        let (back, energy) = cache.load(&table.bytes).unwrap();
+        let (back, energy) = cache.load(&table.bytes, true).unwrap();
         assert_eq!((back.to_text(), energy), (table.to_text(), Some(watts)));
-        assert!(cache.load(&Block::from_vec(vec![1; 1 << 20])).is_none(), "other data");
+        assert!(cache.load(&Block::from_vec(vec![1; 1 << 20]), true).is_none(), "other data");
         let path = folder.path().join("x.table.zst");
         let whole = fs::read(&path).unwrap();
         for end in [0, 3, whole.len() / 2, whole.len() - 1] {
             fs::write(&path, &whole[..end]).unwrap();
-            assert!(cache.load(&table.bytes).is_none(), "{end}");
+            assert!(cache.load(&table.bytes, true).is_none(), "{end}");
         }
+        cache.store(&table.to_text(), None).unwrap();
+        assert!(cache.load(&table.bytes, false).is_some());
+        assert!(cache.load(&table.bytes, true).is_none(), "energy can be measured by now");
     }
 
     #[test]

@@ -23,15 +23,7 @@ pub(crate) fn read(path: &Path, max_len: usize) -> Result<Input> {
     if files::is_dash(path) {
         take(files::stdin()?, max_len, &mut bytes).context("cannot read stdin")?;
     } else if fs::metadata(path).with_context(|| format!("cannot read {}", path.display()))?.is_dir() {
-        let mut found = Vec::new();
-        collect(path, 0, &mut found)?;
-        for file in found {
-            // Unlike the file that was named, one that cannot be read must not be passed over in silence either.
-            take_file(&file, max_len, &mut bytes)?;
-            if bytes.len() > max_len {
-                break;
-            }
-        }
+        take_folder(path, 0, max_len, &mut bytes)?;
     } else {
         take_file(path, max_len, &mut bytes)?;
     }
@@ -57,8 +49,9 @@ fn take(file: File, max_len: usize, bytes: &mut Vec<u8>) -> std::io::Result<()> 
     file.take(room as u64).read_to_end(bytes).map(|_| ())
 }
 
-/// Files in the order of their names, each folder where its own name stands. Links and devices are left out.
-fn collect(folder: &Path, depth: usize, found: &mut Vec<PathBuf>) -> Result<()> {
+/// Files in the order of their names, each folder where its own name stands, until there is enough. Links and devices are
+/// left out; what cannot be read is not passed over in silence.
+fn take_folder(folder: &Path, depth: usize, max_len: usize, bytes: &mut Vec<u8>) -> Result<()> {
     let cannot = || format!("cannot read {}", folder.display());
     if depth > DEPTH_MAX {
         bail!("{}: folders within folders, more than {DEPTH_MAX}", folder.display());
@@ -67,11 +60,14 @@ fn collect(folder: &Path, depth: usize, found: &mut Vec<PathBuf>) -> Result<()> 
     let mut paths: Vec<PathBuf> = list.map(|e| Ok(e?.path())).collect::<std::io::Result<_>>().with_context(cannot)?;
     paths.sort();
     for path in paths {
+        if bytes.len() > max_len {
+            return Ok(());
+        }
         let kind = fs::symlink_metadata(&path).with_context(|| format!("cannot read {}", path.display()))?;
         if kind.is_dir() {
-            collect(&path, depth + 1, found)?;
+            take_folder(&path, depth + 1, max_len, bytes)?;
         } else if kind.is_file() {
-            found.push(path);
+            take_file(&path, max_len, bytes)?;
         }
     }
     Ok(())
@@ -95,6 +91,11 @@ mod tests {
         let cut = read(folder.path(), 2).unwrap();
         assert_eq!((cut.bytes.as_slice(), cut.is_cut), (&b"12"[..], true));
         assert!(read(&at("none"), 9).is_err());
+        // Deeper than anything may be, and behind what is enough.
+        let deep = (0..=DEPTH_MAX).fold(at("z"), |path, _| path.join("z"));
+        fs::create_dir_all(deep).unwrap();
+        assert!(read(folder.path(), 3).is_err());
+        assert_eq!(read(folder.path(), 2).unwrap().bytes, b"12", "nothing is looked for that is not needed");
         fs::write(at("empty"), "").unwrap();
         assert!(read(&at("empty"), 9).is_err());
     }

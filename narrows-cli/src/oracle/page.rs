@@ -2,6 +2,7 @@
 
 use narrows::codec::Method;
 use narrows_plot::{Axis, Colour, Figure, Plot, Strips, page};
+use narrows_sim::table::STORE_NS_PER_BYTE;
 
 use super::judge::{Answer, Row};
 use super::show::{About, Speed, goodput_mbit, headline};
@@ -10,8 +11,8 @@ use crate::args::oracle::Rate;
 /// Rates of the sweep: from a radio link to what one core can hardly copy, four in a decade.
 const SWEEP_MBIT: (f64, f64) = (1.0, 25_000.0);
 const SWEEP_STEP: f64 = 1.778_279_41;
-/// `store` in the picture of methods: what the engine takes for copying and checking.
-const STORE_MB_PER_S: f64 = 14_000.0;
+/// `store` in the picture of methods.
+const STORE_MB_PER_S: f64 = 1e3 / STORE_NS_PER_BYTE;
 
 /// The rates that the last picture needs.
 pub(crate) fn sweep() -> Vec<Rate> {

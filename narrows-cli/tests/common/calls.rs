@@ -1,4 +1,4 @@
-//! System calls that fail as a test wants: a filter on the thread that starts the program, which the program inherits.
+//! System calls that fail or kill as a test wants: a filter on the thread that starts the program, which the program inherits.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -18,7 +18,17 @@ pub(crate) enum Failing {
 
 /// Runs `run` on a thread whose programs get `errno` from these calls. `None`, and a word why, where that cannot be had.
 pub(crate) fn with_failing<T: Send>(calls: &[Failing], errno: i32, run: impl FnOnce() -> T + Send) -> Option<T> {
-    let Some(program) = program(calls, errno) else {
+    with(calls, SeccompAction::Errno(errno as u32), run)
+}
+
+/// Runs `run` on a thread whose programs are killed by these calls, before they do anything.
+pub(crate) fn with_fatal<T: Send>(calls: &[i64], run: impl FnOnce() -> T + Send) -> Option<T> {
+    let calls: Vec<_> = calls.iter().map(|number| Failing::All(*number)).collect();
+    with(&calls, SeccompAction::KillProcess, run)
+}
+
+fn with<T: Send>(calls: &[Failing], action: SeccompAction, run: impl FnOnce() -> T + Send) -> Option<T> {
+    let Some(program) = program(calls, action) else {
         let _ = writeln!(std::io::stderr(), "no filters of system calls for this processor: not tested");
         return None;
     };
@@ -34,7 +44,7 @@ pub(crate) fn with_failing<T: Send>(calls: &[Failing], errno: i32, run: impl FnO
     })
 }
 
-fn program(calls: &[Failing], errno: i32) -> Option<BpfProgram> {
+fn program(calls: &[Failing], action: SeccompAction) -> Option<BpfProgram> {
     let arch = TargetArch::try_from(std::env::consts::ARCH).ok()?;
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> = BTreeMap::new();
     for call in calls {
@@ -46,6 +56,6 @@ fn program(calls: &[Failing], errno: i32) -> Option<BpfProgram> {
             }
         }
     }
-    let filter = SeccompFilter::new(rules, SeccompAction::Allow, SeccompAction::Errno(errno as u32), arch);
+    let filter = SeccompFilter::new(rules, SeccompAction::Allow, action, arch);
     filter.unwrap().try_into().ok()
 }

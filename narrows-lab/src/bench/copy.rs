@@ -140,8 +140,7 @@ fn cell(
             fs::remove_dir_all(&target)?;
         }
     }
-    let middle = |values: &[f64]| median(values.to_vec());
-    let times: Vec<f64> = seconds.iter().map(|s| middle(s)).collect();
+    let times: Vec<f64> = seconds.iter().map(|s| median(s)).collect();
     let best = (OURS..TOOLS.len()).min_by(|a, b| times[*a].total_cmp(&times[*b])).context("there are peers")?;
     println!(
         "cp  {mbit:>4} Mbit/s {rtt_ms:>2} ms {:<11} of the best peer {:.2}, by TLS {:.2}",
@@ -155,7 +154,7 @@ fn cell(
         println!(
             "      {name:<14} {:>7.2} s  {megabytes:>7.2} MB  {:>6.1} CPU s/GB here{}",
             times[i],
-            middle(&cpu[i]) / raw_gb,
+            median(&cpu[i]) / raw_gb,
             if i == best { "  best peer" } else { "" }
         );
     }

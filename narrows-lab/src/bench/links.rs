@@ -146,18 +146,18 @@ impl Cell<'_> {
                 seconds.push(timed_pair(&program(), &recv, &program(), &send, self.file)?);
             }
         }
-        let ratios = |of: &[f64], by: &[f64]| median(of.iter().zip(by).map(|(a, b)| a / b).collect());
+        let ratios = |of: &[f64], by: &[f64]| median(&of.iter().zip(by).map(|(a, b)| a / b).collect::<Vec<_>>());
         let best = (1..specs.len())
-            .min_by(|a, b| median(seconds[*a].clone()).total_cmp(&median(seconds[*b].clone())))
+            .min_by(|a, b| median(&seconds[*a]).total_cmp(&median(&seconds[*b])))
             .context("a method")?;
         // nc is a fixed method too: the one that people use.
-        let best_is_plain = median(plain_s.clone()) < median(seconds[best].clone());
+        let best_is_plain = median(&plain_s) < median(&seconds[best]);
         let best_s = if best_is_plain { &plain_s } else { &seconds[best] };
         Ok(json!({
             "mbit_per_s": self.mbit,
             "pool": self.pool,
             "raw_bytes": self.data.len(),
-            "plain_mb_per_s": self.data.len() as f64 / median(plain_s.clone()) / 1e6,
+            "plain_mb_per_s": self.data.len() as f64 / median(&plain_s) / 1e6,
             "of_plain": ratios(&plain_s, &seconds[0]),
             "best_fixed": if best_is_plain { "nc" } else { &specs[best] },
             "of_best_fixed": ratios(best_s, &seconds[0]),

@@ -10,11 +10,13 @@ use serde::Deserialize;
 use super::cells::Cell;
 use super::plan::Plan;
 use super::samples::Values;
+use crate::pools;
 
 mod checks;
 mod codec;
 mod link;
 mod model;
+mod sets;
 mod trace;
 mod virtual_time;
 
@@ -38,6 +40,7 @@ pub(crate) enum KindName {
     Link,
     Trace,
     Model,
+    Sets,
 }
 
 impl KindName {
@@ -48,6 +51,7 @@ impl KindName {
             Self::Link => &link::Link,
             Self::Trace => &trace::Trace,
             Self::Model => &model::Model,
+            Self::Sets => &sets::Sets,
         }
     }
 }
@@ -64,6 +68,12 @@ pub(crate) trait Kind: Sync {
     fn axes(&self) -> &'static [Axis];
 
     fn settings(&self) -> &'static [Setting];
+
+    /// What values depend on beside axes and settings: how data is drawn, how the world is modelled. Older samples of another
+    /// recipe are not used.
+    fn recipe(&self) -> String {
+        pools::recipe()
+    }
 
     /// Makes ready what all cells share.
     fn open<'a>(&self, plan: &'a Plan, surroundings: &'a Surroundings) -> Result<Box<dyn Lab + 'a>>;

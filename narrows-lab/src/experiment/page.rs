@@ -4,19 +4,19 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
+use narrows_plot::{PAGE_STYLE, escape};
 use serde_json::Value;
 
 use super::pictures::{self, Drawn};
 use super::plan::Plan;
-use super::plot::escape;
 use super::samples::write_whole;
 use super::summary::{Figures, short};
 
-const STYLE: &str = "body{font:16px/1.5 sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#222}\
-figure{margin:1.5rem 0}svg{width:100%;height:auto}figcaption{color:#555}table{border-collapse:collapse;margin:1rem 0}\
-th,td{border:1px solid #ddd;padding:.2rem .6rem;text-align:left;vertical-align:top}th{background:#f5f5f5}\
-.agrees{color:#0a6b3d}.differs{color:#a33}.about{color:#666;font-size:.85rem}details{overflow-x:auto}\
-details table{font-size:.85rem}h2{margin-top:3rem;border-top:1px solid #ddd;padding-top:1rem}";
+/// Tables and verdicts; the colours are of middle lightness, so that they serve light and dark.
+const STYLE: &str = "body{max-width:60rem}figure{margin:1.5rem 0}table{border-collapse:collapse;margin:1rem 0}\
+th,td{border:1px solid #8a8f9666;padding:.2rem .6rem;text-align:left;vertical-align:top}th{background:#8a8f9622}\
+.agrees{color:#0a8f5d}.differs{color:#d0453b}.about{color:#7b828a;font-size:.85rem}details{overflow-x:auto}\
+details table{font-size:.85rem}h2{margin-top:3rem;border-top:1px solid #8a8f9666;padding-top:1rem}a{color:#2f86c9}";
 
 /// A row of more cells than this is for machines: `summary.json` has them.
 const ROWS_SHOWN: usize = 400;
@@ -124,8 +124,9 @@ pub(crate) fn join(folder: &Path) -> Result<PathBuf> {
         body.push_str(&section);
     }
     let html = format!(
-        "<!doctype html>\n<html lang=\"en\">\n<head><meta charset=\"utf-8\"><title>Experiments of Narrows</title>\
-         <style>{STYLE}</style></head>\n<body>\n<h1>Experiments of Narrows</h1>\n<ul>\n{contents}</ul>\n{body}</body>\n</html>\n"
+        "<!doctype html>\n<html lang=\"en\">\n<head><meta charset=\"utf-8\">\
+         <meta name=\"color-scheme\" content=\"light dark\"><title>Experiments of Narrows</title>\
+         <style>{PAGE_STYLE}{STYLE}</style></head>\n<body>\n<h1>Experiments of Narrows</h1>\n<ul>\n{contents}</ul>\n{body}</body>\n</html>\n"
     );
     let path = folder.join("index.html");
     write_whole(&path, &html)?;

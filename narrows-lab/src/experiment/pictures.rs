@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use narrows_plot::{Axis, Colour, Heat, Plot};
+
 use super::plan::{Picture, Plan, Shape};
-use super::plot::{self, Frame, Series};
 use super::summary::{Figures, short};
 use crate::units::parse_len;
 
@@ -95,40 +96,89 @@ fn of_cells(
         Some((median, interval))
     };
     let numbers: Option<Vec<f64>> = columns.iter().map(|c| number(c)).collect();
-    let frame = Frame {
-        title,
-        x_label: picture.x_label.as_deref().unwrap_or(&picture.x),
-        y_label: &picture.y_label,
-        x_names: numbers.is_none().then_some(&columns),
-        log_x: picture.log_x && numbers.is_some(),
-        log_y: picture.log_y,
-        level: picture.level,
-    };
     if picture.form == Shape::Heat {
-        return Some(plot::heat(&frame, &columns, &rows, |c, r| Some(value(&columns[c], &rows[r])?.0)));
+        let mut heat = Heat::new(title, x_label(picture), &columns, &picture.y_label);
+        if let Some(level) = picture.level {
+            heat = heat.middle(level);
+        }
+        for row in &rows {
+            let values: Vec<_> = columns.iter().map(|c| value(c, row).map(|v| v.0)).collect();
+            heat = heat.row(row, &values);
+        }
+        return Some(heat.svg());
     }
-    let place = |i: usize| match (&numbers, picture.form) {
-        (Some(numbers), Shape::Lines) => numbers[i],
-        _ => i as f64,
-    };
     let series: Vec<Series> = rows
         .iter()
         .map(|row| {
             let points = columns.iter().enumerate();
-            let points =
-                points.filter_map(|(i, c)| value(c, row).map(|(y, interval)| (place(i), y, interval))).collect();
-            let name = if row.is_empty() { picture.value.clone() } else { row.clone() };
-            Series { name, points }
+            let numbers = numbers.as_ref().filter(|_| picture.form == Shape::Lines);
+            let place = |i: usize| numbers.map_or(i as f64, |n| n[i]);
+            let points = points.filter_map(|(i, c)| value(c, row).map(|(y, ends)| ((place(i), y), ends)));
+            let (points, ends) = points.unzip();
+            Series { name: row.clone(), points, ends }
         })
         .filter(|s: &Series| !s.points.is_empty())
         .collect();
+    let x = match (picture.form, numbers.is_some()) {
+        (Shape::Lines, true) => number_axis(x_label(picture), picture.log_x),
+        // A file is known without its folder.
+        _ => Axis::names(x_label(picture), &columns.iter().map(|c| file(c)).collect::<Vec<_>>()),
+    };
+    plot(picture, title, x, &series)
+}
+
+/// One line or one bar of each group, without a name if it is the only one; `ends` are those of the intervals of y, where
+/// there are some.
+struct Series {
+    name: String,
+    points: Vec<(f64, f64)>,
+    ends: Vec<Option<(f64, f64)>>,
+}
+
+/// More points than this are a line only.
+const POINTS_MAX: usize = 40;
+
+fn plot(picture: &Picture, title: &str, x: Axis, series: &[Series]) -> Option<String> {
     if series.is_empty() {
         return None;
     }
-    Some(match picture.form {
-        Shape::Bars => plot::bars(&frame, &columns, &series),
-        _ => plot::lines(&frame, &series),
-    })
+    // What is measured from 0 is shown from 0.
+    let y = if picture.log_y { Axis::log(&picture.y_label) } else { Axis::linear(&picture.y_label).with(0.0, 0.0) };
+    let mut plot = Plot::new(title, x, y);
+    if let Some(level) = picture.level {
+        plot = plot.level(level);
+    }
+    let mut others = 0;
+    for s in series {
+        let colour = match s.name.as_str() {
+            // The only one, which the y axis names.
+            "" | "balance" | "narrows" => Colour::Main,
+            "plain" | "nc" => Colour::Muted,
+            _ => Colour::Other(others),
+        };
+        others += usize::from(matches!(colour, Colour::Other(_)));
+        if picture.form == Shape::Bars {
+            plot = plot.bars(&s.name, colour, &s.points).whiskers(&s.ends);
+            continue;
+        }
+        plot = plot.line(&s.name, colour, &s.points).whiskers(&s.ends);
+        if s.points.len() <= POINTS_MAX {
+            plot = plot.points("", colour, &s.points);
+        }
+    }
+    Some(plot.svg())
+}
+
+fn number_axis(name: &str, is_log: bool) -> Axis {
+    if is_log { Axis::log(name) } else { Axis::linear(name) }
+}
+
+fn x_label(picture: &Picture) -> &str {
+    picture.x_label.as_deref().unwrap_or(&picture.x)
+}
+
+fn file(name: &str) -> &str {
+    name.rsplit('/').next().unwrap_or(name)
 }
 
 /// Series within runs, one line for each cell; of a single cell the caption says what it is.
@@ -145,7 +195,7 @@ fn time(
         let Some(x) = values.series.get(&picture.x) else { continue };
         for name in &names {
             let Some(y) = values.series.get(*name) else { continue };
-            let points: Vec<_> = x.iter().zip(y).map(|(x, y)| (*x, *y, None)).collect();
+            let points: Vec<_> = x.iter().zip(y).map(|(x, y)| (*x, *y)).collect();
             let of = picture.series.as_ref().map(|axis| cell.get(axis).to_owned());
             let name = match (of, names.len()) {
                 (Some(of), 1) => of,
@@ -153,19 +203,10 @@ fn time(
                 (None, _) if figures.runs.len() == 1 => (*name).to_owned(),
                 (None, _) => format!("{name}, {}", cell.name(plan)),
             };
-            series.push(Series { name, points });
+            series.push(Series { name, points, ends: Vec::new() });
         }
     }
-    let frame = Frame {
-        title,
-        x_label: picture.x_label.as_deref().unwrap_or(&picture.x),
-        y_label: &picture.y_label,
-        x_names: None,
-        log_x: picture.log_x,
-        log_y: picture.log_y,
-        level: picture.level,
-    };
-    (!series.is_empty()).then(|| plot::lines(&frame, &series))
+    plot(picture, title, number_axis(x_label(picture), picture.log_x), &series)
 }
 
 /// Numbers, and lengths such as `64K`.
@@ -216,9 +257,9 @@ mod tests {
                 assert_eq!(svg.matches(&format!("<{element}")).count(), svg.matches(&format!("</{element}>")).count());
             }
         }
-        assert_eq!(drawn[0].svg.matches("<polyline").count(), 2);
+        assert_eq!(drawn[0].svg.matches("fill=\"none\" stroke=").count(), 2, "lines");
         // Ground, legend, bars.
         assert_eq!(drawn[1].svg.matches("<rect").count(), 1 + 2 + 4);
-        assert!(drawn[2].svg.contains("48.00"));
+        assert!(drawn[2].svg.contains(">48.0<"));
     }
 }

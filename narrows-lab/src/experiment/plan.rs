@@ -214,6 +214,8 @@ pub(crate) struct Published {
     /// How far off `says` still agrees, as a share.
     #[serde(default = "tenth")]
     pub(crate) tolerance: f64,
+    /// How far off it still agrees in the value's own unit, instead of `tolerance`: for what may be 0.
+    pub(crate) within: Option<f64>,
     /// Why ours differs, if it does.
     #[serde(default)]
     pub(crate) why: String,
@@ -395,10 +397,14 @@ impl Plan {
 
     /// Names what the samples depend on: words, pictures and rounds may change without losing them.
     pub(crate) fn hash(&self) -> String {
+        self.hash_by(&self.kind.kind().recipe())
+    }
+
+    fn hash_by(&self, recipe: &str) -> String {
         let kind = self.kind.kind();
         let axes: Vec<_> = kind.axes().iter().map(|a| (a.name, self.axis(a.name))).collect();
         let settings: Vec<_> = kind.settings().iter().map(|s| (s.name, self.setting(s.name))).collect();
-        format!("{:016x}", xxh3_64(format!("{} {axes:?} {settings:?}", self.kind).as_bytes()))
+        format!("{:016x}", xxh3_64(format!("{} {axes:?} {settings:?}{recipe}", self.kind).as_bytes()))
     }
 }
 
@@ -482,6 +488,12 @@ pub(crate) mod tests {
         assert_ne!(plan.hash(), quick.hash());
         let said_otherwise = SMALL.replace("that a plan is read", "something else").replace("rounds = 2", "rounds = 5");
         assert_eq!(plan.hash(), Plan::parse("p", &said_otherwise, false).unwrap().hash());
+        assert_ne!(
+            plan.hash_by(" pools 2"),
+            plan.hash_by(" pools 3"),
+            "data that is drawn otherwise has other samples"
+        );
+        assert_eq!(plan.hash(), plan.hash_by(&plan.kind.kind().recipe()));
     }
 
     #[test]

@@ -108,7 +108,8 @@ impl Figures {
     pub(crate) fn points<'a>(&self, plan: &'a Plan) -> Vec<Point<'a>> {
         let point = |published: &'a Published| {
             let ours = self.take(&published.value, &published.at(), published.take);
-            let near = |x: f64, says: f64| (x - says).abs() <= published.tolerance * says.abs();
+            let within = |says: f64| published.within.unwrap_or(published.tolerance * says.abs());
+            let near = |x: f64, says: f64| (x - says).abs() <= within(says);
             let holds = |x: f64| {
                 published.says.is_none_or(|s| near(x, s))
                     && published.at_least.is_none_or(|s| x >= s)
@@ -142,7 +143,7 @@ impl Figures {
             .map(|p| {
                 let f = p.published;
                 json!({ "what": f.what, "value": f.value, "says": f.says, "at_least": f.at_least, "at_most": f.at_most,
-                    "tolerance": f.tolerance, "ours": p.ours, "verdict": p.verdict(), "why": f.why })
+                    "tolerance": f.tolerance, "within": f.within, "ours": p.ours, "verdict": p.verdict(), "why": f.why })
             })
             .collect();
         let worst: Vec<_> = plan
@@ -274,6 +275,12 @@ mod tests {
             says = 2
             tolerance = 0.1
             [[published]]
+            what = "as fast, or half as fast"
+            value = "of_one"
+            at = { cores = 24 }
+            says = 0
+            within = 2
+            [[published]]
             what = "ten times"
             value = "of_one"
             at = { cores = 24 }
@@ -299,8 +306,8 @@ mod tests {
         let of = figures.cells[1].1["of_one"];
         assert_eq!((of.n, of.min, of.max), (2, 2.0, 2.0));
         let points = figures.points(&plan);
-        assert_eq!((points[0].verdict(), points[1].verdict()), ("agrees", "differs"));
-        assert_eq!((points[0].why(), points[1].why()), ("", "a reason"));
+        assert_eq!(points.iter().map(Point::verdict).collect::<Vec<_>>(), ["agrees", "agrees", "differs"]);
+        assert_eq!((points[0].why(), points[2].why()), ("", "a reason"));
         assert_eq!(figures.worst(&plan, &plan.worst[0])[0].1.median, 4.0);
         let text = figures.markdown(&plan, &json!({}));
         assert!(text.contains("| ten times | at least 10.00 | 2.000 | differs | a reason |"), "{text}");

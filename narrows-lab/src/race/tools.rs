@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 
 use narrows::policy::PolicySpec;
 
+use crate::units::parse_len;
+
 /// Who must run beside a tool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Server {
@@ -73,6 +75,11 @@ const COPIES: &[(&str, &[&str], &str)] = &[
 pub(crate) const PEERS: &str =
     "nc,socat,scp,scp-C,rsync,rsync-z,rsync-zstd,tar-zstd,zstd-1,zstd-3,zstd-adapt,lz4,gzip,narrows-cp,narrows-cp-tls";
 
+const RECEIVE: &str = "$NARROWS recv --listen $ADDR:$PORT -o $OUT -q";
+/// The library of Transparent flows (2023) in our terms: one thread, zlib at its default level, blocks of 204,800 bytes, or as
+/// long as the name says.
+const LIBRARY: &str = "library";
+
 impl Tool {
     pub(crate) fn parse(name: &str) -> Result<Self, String> {
         let tool = |needs: &[&'static str], server, receive: &str, send: &str| Self {
@@ -92,12 +99,19 @@ impl Tool {
             let line = "$NARROWS cp -q --fsync none --token-file $TOKEN $FILE narrows://$ADDR:$TLS$OUT";
             return Ok(tool(&[], Server::Narrows, "", line));
         }
+        if let Some(rest) = name.strip_prefix(LIBRARY) {
+            let len = rest.strip_prefix('-').or(Some("200K").filter(|_| rest.is_empty()));
+            let len = len.filter(|l| parse_len(l).is_ok()).ok_or(format!("'{name}' has no length such as 64K"))?;
+            let send = "$NARROWS send $FILE tcp://$ADDR:$PORT -q --retry-connect 5 --policy fixed:zlib:level=6 -T 1 --block-max";
+            return Ok(tool(&[], Server::None, RECEIVE, &format!("{send} {len}")));
+        }
         let policy = match name.split_once(':') {
             None if name == "narrows" => "balance",
             Some(("narrows", policy)) => policy,
             _ => {
                 return Err(format!(
-                    "there is no tool '{name}'; there are narrows, narrows:POLICY, {PEERS}, gzip-1-then-nc, gzip-9-then-nc"
+                    "there is no tool '{name}'; there are narrows, narrows:POLICY, library, library-LEN, {PEERS}, gzip-1-then-nc, \
+                     gzip-9-then-nc"
                 ));
             }
         };
@@ -107,7 +121,7 @@ impl Tool {
         Ok(tool(
             &[],
             Server::None,
-            "$NARROWS recv --listen $ADDR:$PORT -o $OUT -q",
+            RECEIVE,
             &format!("$NARROWS send $FILE tcp://$ADDR:$PORT -q --retry-connect 5 --policy '{spec}'"),
         ))
     }
@@ -138,7 +152,13 @@ mod tests {
 
     #[test]
     fn every_tool_is_known_by_its_name() {
-        for name in PEERS.split(',').chain(["narrows", "narrows:fixed:zstd:level=3", "gzip-9-then-nc"]) {
+        for name in PEERS.split(',').chain([
+            "narrows",
+            "narrows:fixed:zstd:level=3",
+            "gzip-9-then-nc",
+            "library",
+            "library-64K",
+        ]) {
             let tool = Tool::parse(name).unwrap();
             assert_eq!(tool.name, name);
             assert!(
@@ -147,7 +167,7 @@ mod tests {
             );
             assert!(format!("{}{}", tool.receive, tool.send).contains("$OUT"));
         }
-        for name in ["ncat", "", "narrows:", "narrows:fast", "narrowsx"] {
+        for name in ["ncat", "", "narrows:", "narrows:fast", "narrowsx", "library-", "library64K", "library-x"] {
             assert!(Tool::parse(name).is_err(), "{name}");
         }
         assert!(find("sh").is_some() && find("no-such-program").is_none());

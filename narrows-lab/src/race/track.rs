@@ -23,6 +23,9 @@ const LISTENS_WITHIN: Duration = Duration::from_secs(5);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// After its limit a tool is asked to end, and made to after so long.
 const GRACE_S: u64 = 2;
+/// Beside what arrives: the CPU time of each end.
+const SENDER_CPU: &str = ".sender.cpu";
+const RECEIVER_CPU: &str = ".receiver.cpu";
 
 /// What is sent.
 pub(crate) struct Load {
@@ -52,6 +55,9 @@ pub(crate) struct Lap {
     pub(crate) seconds: f64,
     /// What the link delivered, headers of packets and all; up to 100 ms of it may be missing.
     pub(crate) wire_bytes: Option<u64>,
+    /// CPU time of each end's programs; a copy through ssh has no receiver of its own.
+    pub(crate) sender_cpu_s: Option<f64>,
+    pub(crate) receiver_cpu_s: Option<f64>,
 }
 
 impl Track {
@@ -92,7 +98,7 @@ impl Track {
     pub(crate) fn lap(&self, tool: &Tool, load: &Load, limit: Duration) -> Result<Lap> {
         let out = self.folder.path().join("out");
         let clean = || {
-            for end in ["", ".gz", ".sent.gz"] {
+            for end in ["", ".gz", ".sent.gz", SENDER_CPU, RECEIVER_CPU] {
                 let _ = fs::remove_file(format!("{}{end}", out.display()));
             }
         };
@@ -101,7 +107,11 @@ impl Track {
         let lap = self.run(tool, load, &out, limit);
         let lap = lap.map(|seconds| {
             let delivered = self.net.delivered_bytes().zip(before).map(|(after, before)| after - before);
-            Lap { seconds, wire_bytes: delivered }
+            let cpu_s = |name: &str| {
+                let text = fs::read_to_string(format!("{}{name}", out.display())).ok()?;
+                cpu_s_of_children(&text)
+            };
+            Lap { seconds, wire_bytes: delivered, sender_cpu_s: cpu_s(SENDER_CPU), receiver_cpu_s: cpu_s(RECEIVER_CPU) }
         });
         let lap = lap.and_then(|lap| {
             let bytes = fs::read(&out).with_context(|| format!("{} stored nothing", tool.name))?;
@@ -159,7 +169,9 @@ impl Track {
 
     fn spawn(&self, end: End, line: &str, load: &Load, out: &Path, port: u16, limit: Duration) -> Result<Child> {
         let mut command = self.net.command(end, "timeout");
-        command.args(["-k", &GRACE_S.to_string(), &limit.as_secs_f64().to_string(), "sh", "-c", line]);
+        let cpu = if end == End::Sender { SENDER_CPU } else { RECEIVER_CPU };
+        let line = format!("{line}\nstatus=$?\ntimes >\"$OUT{cpu}\"\nexit $status");
+        command.args(["-k", &GRACE_S.to_string(), &limit.as_secs_f64().to_string(), "sh", "-c", &line]);
         command.env("XDG_CACHE_HOME", self.folder.path()).env("NARROWS", &self.narrows).env("FILE", &load.path);
         command.env("OUT", out).env("ADDR", self.net.address()).env("PORT", port.to_string());
         if let Some(ssh) = &self.ssh {
@@ -185,6 +197,15 @@ impl Track {
         let said: String = said.trim().chars().map(|c| if c.is_control() { ' ' } else { c }).take(300).collect();
         format!("{} failed ({status}): {said}", tool.name)
     }
+}
+
+/// From what `times` of a shell prints: a line for itself, and one for its children, user and system time as `1m2.5s`.
+fn cpu_s_of_children(text: &str) -> Option<f64> {
+    let part = |word: &str| -> Option<f64> {
+        let (minutes, seconds) = word.strip_suffix('s')?.split_once('m')?;
+        Some(60.0 * minutes.parse::<f64>().ok()? + seconds.parse::<f64>().ok()?)
+    };
+    text.lines().nth(1)?.split_whitespace().map(part).sum()
 }
 
 /// Ends what still runs when it is dropped.
@@ -264,6 +285,7 @@ mod tests {
         for tool in ["nc", "gzip-1-then-nc"].into_iter().filter_map(present) {
             let lap = track.lap(&tool, &load, Duration::from_secs(20)).unwrap();
             assert!(lap.seconds > 0.0);
+            assert!(lap.sender_cpu_s.is_some_and(|s| s >= 0.0) && lap.receiver_cpu_s.is_some_and(|s| s >= 0.0));
             let mut liar = tool.clone();
             liar.receive = "nc -l $ADDR $PORT >/dev/null; echo else >$OUT".into();
             let Err(error) = track.lap(&liar, &load, Duration::from_secs(20)) else { panic!("other bytes passed") };
@@ -271,6 +293,14 @@ mod tests {
         }
         let left = fs::read_dir(track.folder.path()).unwrap().map(|e| e.unwrap().file_name());
         assert!(left.into_iter().all(|f| ["load", "sender.err", "receiver.err"].iter().any(|k| f == *k)));
+    }
+
+    #[test]
+    fn cpu_times_of_a_shell_are_understood() {
+        assert_eq!(cpu_s_of_children("0m0.000s 0m0.001s\n1m2.500s 0m0.250s\n"), Some(62.75));
+        for text in ["", "0m0.0s 0m0.0s\n", "0m0.0s 0m0.0s\nsoon 0m0.0s\n"] {
+            assert_eq!(cpu_s_of_children(text), None, "{text}");
+        }
     }
 
     #[test]

@@ -41,7 +41,8 @@ pub const FIXED_S: f32 = 4e-6;
 /// The part of it that a worker's CPU clock sees.
 const FIXED_SEEN_S: f32 = 1e-6;
 /// Copying and checking raw bytes.
-const STORE_S_PER_BYTE: f32 = 1.0 / 14e9;
+pub const STORE_BYTES_PER_S: f32 = 14e9;
+const STORE_S_PER_BYTE: f32 = 1.0 / STORE_BYTES_PER_S;
 /// Header and check of a data frame.
 const HEADER_LEN: f32 = 16.0;
 /// Work per decoded block whatever the method.

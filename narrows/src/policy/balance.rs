@@ -481,7 +481,10 @@ impl Policy for Balance {
             Some((seq, until_ns)) if seq == info.seq => Rescue::WaitUntil(until_ns),
             _ => {
                 // Waiting longer than the worker's result would save can only lose against taking over now.
-                let wait_s = (across_s - info.wire_len / rate).min(ledger_s - cpu_s).max(0.0);
+                let wait_s = match view.link.opening {
+                    true => 0.0,
+                    false => (across_s - info.wire_len / rate).min(ledger_s - cpu_s).max(0.0),
+                };
                 let until_ns = view.now_ns.saturating_add((wait_s * 1e9) as u64);
                 self.waiting = Some((info.seq, until_ns));
                 if wait_s <= 0.0 { take_over } else { Rescue::WaitUntil(until_ns) }

@@ -195,9 +195,14 @@ impl PolicySpec {
         }
     }
 
-    /// Whether it may link frames.
-    pub fn links(&self) -> bool {
-        matches!(self, Self::Fixed { linked: true, .. } | Self::Replay { .. })
+    /// Whether it may link frames. A schedule that was not read may.
+    pub fn links(&self, file: Option<&PolicyData>) -> bool {
+        match (self, file) {
+            (Self::Fixed { linked, .. }, _) => *linked,
+            (Self::Replay { .. }, Some(PolicyData::Schedule(schedule))) => schedule.blocks().iter().any(|b| b.linked),
+            (Self::Replay { .. }, _) => true,
+            _ => false,
+        }
     }
 }
 

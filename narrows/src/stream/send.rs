@@ -409,7 +409,7 @@ impl Flow {
 
     fn on_dry(&self, contexts: &mut Contexts) {
         let link = lock(&self.link);
-        let (unsent, unacked) = (link.half.unsent(), link.half.unacked());
+        let (unsent, unacked, rtt_ns) = (link.half.unsent(), link.half.unacked(), link.half.rtt_ns());
         drop(link);
         let mut state = lock(&self.state);
         let Some(sender) = &mut state.sender else { return };
@@ -420,6 +420,7 @@ impl Flow {
             unsent_before: unsent,
             unsent_after: unsent,
             unacked,
+            rtt_ns,
             ..LinkSample::default()
         });
         if let Some(job) = sender.on_link_dry(now_ns) {
@@ -500,7 +501,7 @@ impl Flow {
         let end_ns = self.now_ns();
         link.consume(written);
         let (unsent_after, unacked) = (link.half.unsent(), link.half.unacked());
-        let delivery_bytes_per_s = link.half.delivery_bytes_per_s();
+        let (delivery_bytes_per_s, rtt_ns) = (link.half.delivery_bytes_per_s(), link.half.rtt_ns());
         if let Some(sender) = &mut lock(&self.state).sender {
             let accepted = written as u64;
             sender.on_link(LinkSample {
@@ -512,6 +513,7 @@ impl Flow {
                 busy_ns: None,
                 unacked,
                 delivery_bytes_per_s,
+                rtt_ns,
             });
         }
         Ok(written)

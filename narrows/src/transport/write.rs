@@ -133,6 +133,15 @@ impl WriteHalf {
         (info.segment_bytes > NETWORK_SEGMENT_MAX).then_some(info.delivery_rate_bytes_per_s)
     }
 
+    /// The round trip of a connection to another host.
+    pub(crate) fn rtt_ns(&self) -> Option<u64> {
+        if let Writer::Bond(b) = &self.kind {
+            return b.rtt_ns();
+        }
+        let socket = self.tcp_socket().filter(|_| !self.same_host)?;
+        sys::tcp_info(socket.as_fd()).map(|i| 1000 * u64::from(i.rtt_us))
+    }
+
     /// Time since the connection began in which the receiver's window stopped it (TCP only).
     pub(crate) fn receiver_limited_ns(&self) -> u64 {
         if let Writer::Bond(b) = &self.kind {

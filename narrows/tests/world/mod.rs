@@ -225,6 +225,7 @@ impl World {
             busy_ns: Some(self.link_busy_ns),
             unacked: None,
             delivery_bytes_per_s: None,
+            rtt_ns: None,
         });
     }
 
@@ -249,6 +250,7 @@ impl World {
             busy_ns: Some(self.link_busy_ns),
             unacked: None,
             delivery_bytes_per_s: None,
+            rtt_ns: None,
         });
         true
     }

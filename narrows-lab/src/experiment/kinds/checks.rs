@@ -17,6 +17,11 @@ pub(super) fn name(text: &str) -> Result<(), String> {
     if !text.is_empty() && text.chars().all(fine) && !text.starts_with('.') { Ok(()) } else { Err("no name".into()) }
 }
 
+/// A folder of the corpus, or a file of one: FOLDER/FILE.
+pub(super) fn name_or_file(text: &str) -> Result<(), String> {
+    text.split_once('/').map_or_else(|| name(text), |(folder, file)| name(folder).and_then(|()| name(file)))
+}
+
 pub(super) fn positive(text: &str) -> Result<(), String> {
     match text.parse::<f64>() {
         Ok(x) if x.is_finite() && x > 0.0 => Ok(()),

@@ -19,7 +19,7 @@ use crate::units::parse_len;
 pub(crate) struct Codec;
 
 const AXES: &[Axis] = &[
-    Axis { name: "pool", default: "text", check: checks::name },
+    Axis { name: "pool", default: "text", check: checks::name_or_file },
     Axis { name: "method", default: "zlib:level=6", check: checks::method },
     Axis { name: "buffer", default: "128K", check: checks::len_or_whole },
     Axis { name: "load", default: "0", check: checks::hogs },
@@ -103,11 +103,23 @@ impl Lab for CodecLab {
             ("encode_mb_per_s", raw / speed.encode_s / 1e6),
             ("decode_mb_per_s", raw / speed.decode_s / 1e6),
             ("encode_us_per_buffer", speed.encode_s * 1e6 / raw * buffer as f64),
+            ("decode_us_per_buffer", speed.decode_s * 1e6 / raw * buffer as f64),
+            ("ratio_mean", speed.ratios.iter().sum::<f64>() / speed.ratios.len() as f64),
+            ("ratio_quarter", quantile(&speed.ratios, 0.25)),
+            ("ratio_middle", quantile(&speed.ratios, 0.5)),
+            ("ratio_three_quarters", quantile(&speed.ratios, 0.75)),
         ]))
     }
 }
 
+/// The value below which such a share of them lies, in ascending order.
+fn quantile(ascending: &[f64], share: f64) -> f64 {
+    ascending[((ascending.len() - 1) as f64 * share).round() as usize]
+}
+
 pub(super) struct Speeds {
+    /// Of each buffer, ascending.
+    pub(super) ratios: Vec<f64>,
     pub(super) wire_len: usize,
     pub(super) encode_s: f64,
     pub(super) decode_s: f64,
@@ -118,13 +130,14 @@ pub(super) fn measure(method: Method, bytes: &[u8], buffer: usize) -> Result<Spe
     let mut contexts = Contexts::default();
     let mut wire = vec![0; buffer];
     let mut back = vec![0; buffer];
-    let mut speeds = Speeds { wire_len: 0, encode_s: 0.0, decode_s: 0.0 };
+    let mut speeds = Speeds { ratios: Vec::new(), wire_len: 0, encode_s: 0.0, decode_s: 0.0 };
     for block in bytes.chunks(buffer) {
         let room = &mut wire[..block.len() - 1];
         let begun = Instant::now();
         let shrunk = contexts.encoder(method.info()).encode(method.level, &[], block, room);
         speeds.encode_s += begun.elapsed().as_secs_f64();
         let back = &mut back[..block.len()];
+        speeds.ratios.push(block.len() as f64 / shrunk.unwrap_or(block.len()) as f64);
         let begun = Instant::now();
         match shrunk {
             Some(len) => {
@@ -140,6 +153,7 @@ pub(super) fn measure(method: Method, bytes: &[u8], buffer: usize) -> Result<Spe
         speeds.decode_s += begun.elapsed().as_secs_f64();
         ensure!(back == block, "{method} does not give back what it was given");
     }
+    speeds.ratios.sort_by(f64::total_cmp);
     // A clock that stands still must not give infinite speeds.
     speeds.decode_s = speeds.decode_s.max(1e-9);
     Some(speeds).filter(|s| s.encode_s > 0.0).context("the clock stands still")

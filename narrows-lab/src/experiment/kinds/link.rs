@@ -22,8 +22,12 @@ use crate::units::parse_len;
 pub(crate) struct Link;
 
 const AXES: &[Axis] = &[
-    Axis { name: "pool", default: "text", check: checks::name },
+    Axis { name: "pool", default: "text", check: checks::name_or_file },
     Axis { name: "link", default: "none", check: link },
+    // Instead of what the link says of both directions, as numbers for sweeps.
+    Axis { name: "rate_mbit", default: "-", check: positive_or_not },
+    Axis { name: "delay_ms", default: "-", check: not_negative_or_not },
+    Axis { name: "loss_percent", default: "-", check: not_negative_or_not },
     Axis { name: "load", default: "0", check: checks::hogs },
     Axis { name: "tool", default: "narrows", check: tool },
 ];
@@ -39,6 +43,27 @@ const LEAST_BYTES: usize = 64 << 10;
 
 fn link(text: &str) -> Result<(), String> {
     Net::check(text)
+}
+
+fn positive_or_not(text: &str) -> Result<(), String> {
+    if text == "-" { Ok(()) } else { checks::positive(text) }
+}
+
+fn not_negative_or_not(text: &str) -> Result<(), String> {
+    if text == "-" { Ok(()) } else { checks::not_negative(text) }
+}
+
+/// The cell's link in the words of the emulator.
+fn link_of(cell: &Cell) -> String {
+    let keys = [("rate_mbit", "rate", "mbit"), ("delay_ms", "delay", "ms"), ("loss_percent", "loss", "%")];
+    let said =
+        keys.iter().filter(|k| cell.get(k.0) != "-").map(|(axis, key, unit)| format!("{key}={}{unit}", cell.get(axis)));
+    let said: Vec<String> = said.collect();
+    match (cell.get("link"), said.is_empty()) {
+        (link, true) => link.to_owned(),
+        ("none", false) => said.join(","),
+        (link, false) => format!("{link},{}", said.join(",")),
+    }
 }
 
 fn tool(text: &str) -> Result<(), String> {
@@ -65,13 +90,15 @@ impl Kind for Link {
     fn open<'a>(&self, plan: &'a Plan, surroundings: &'a Surroundings) -> Result<Box<dyn Lab + 'a>> {
         surroundings.corpus()?;
         let folder = scratch::folder()?;
-        Ok(Box::new(LinkLab { plan, surroundings, folder, tracks: Mutex::default(), loads: Mutex::default() }))
+        let cores = std::thread::available_parallelism().map_or(1.0, |n| n.get() as f64);
+        Ok(Box::new(LinkLab { cores, plan, surroundings, folder, tracks: Mutex::default(), loads: Mutex::default() }))
     }
 
     fn estimate_s(&self, plan: &Plan, cell: &Cell) -> f64 {
-        let rate = Net::bytes_per_s(cell.get("link"), plan.setting("way") == "down").unwrap_or(1e9);
+        let link = link_of(cell);
+        let rate = Net::bytes_per_s(&link, plan.setting("way") == "down").unwrap_or(1e9);
         // A program starts or ssh logs in, and most tools send less than plain does.
-        0.3 + 0.6 * bytes(plan, cell.get("link")) as f64 / rate
+        0.3 + 0.6 * bytes(plan, &link) as f64 / rate
     }
 }
 
@@ -89,6 +116,7 @@ struct LinkLab<'a> {
     plan: &'a Plan,
     surroundings: &'a Surroundings,
     folder: TempDir,
+    cores: f64,
     /// By link: it stays up as long as the plan runs.
     tracks: Mutex<HashMap<String, Track>>,
     /// By pool and link.
@@ -97,19 +125,19 @@ struct LinkLab<'a> {
 
 impl Lab for LinkLab<'_> {
     fn run(&self, cell: &Cell, _round: u32) -> Result<Values> {
-        let (pool, link) = (cell.get("pool"), cell.get("link"));
+        let (pool, link) = (cell.get("pool"), link_of(cell));
         let tool = Tool::parse(cell.get("tool")).map_err(anyhow::Error::msg)?;
         let mut tracks = self.tracks.lock().unwrap_or_else(PoisonError::into_inner);
-        if !tracks.contains_key(link) {
+        if !tracks.contains_key(&link) {
             let down = self.plan.setting("way") == "down";
-            tracks.insert(link.to_owned(), Track::new(link, down, self.surroundings.stop.clone())?);
+            tracks.insert(link.clone(), Track::new(&link, down, self.surroundings.stop.clone())?);
         }
-        let track = tracks.get_mut(link).context("the track")?;
+        let track = tracks.get_mut(&link).context("the track")?;
         track.prepare(&tool)?;
         let mut loads = self.loads.lock().unwrap_or_else(PoisonError::into_inner);
-        let key = (pool.to_owned(), link.to_owned());
+        let key = (pool.to_owned(), link.clone());
         if !loads.contains_key(&key) {
-            let bytes = pools::named_bytes(self.surroundings.corpus()?, pool, bytes(self.plan, link))?;
+            let bytes = pools::named_bytes(self.surroundings.corpus()?, pool, bytes(self.plan, &link))?;
             let name = format!("load-{}", loads.len());
             loads.insert(key.clone(), Load::new(self.folder.path(), &name, &bytes)?);
         }
@@ -122,6 +150,10 @@ impl Lab for LinkLab<'_> {
         let raw = load.len as f64;
         let mut values =
             vec![("seconds", lap.seconds), ("goodput_mbit_per_s", raw * 8e-6 / lap.seconds), ("bytes", raw)];
+        // Of a machine with so many cores, as the text of 2023 counts.
+        let percent = |cpu_s: f64| 100.0 * cpu_s / lap.seconds / self.cores;
+        values.extend(lap.sender_cpu_s.map(|s| ("sender_cpu_percent", percent(s))));
+        values.extend(lap.receiver_cpu_s.map(|s| ("receiver_cpu_percent", percent(s))));
         values.extend(lap.wire_bytes.map(|wire| ("wire_bytes", wire as f64)));
         Ok(Values::of(&values))
     }

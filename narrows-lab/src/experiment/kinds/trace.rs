@@ -7,8 +7,9 @@ use serde_json::Value;
 use super::super::cells::Cell;
 use super::super::plan::Plan;
 use super::super::samples::Values;
-use super::virtual_time::{AXES, SETTINGS, Worlds};
+use super::virtual_time::{AXES, SETTINGS, WORLD, Worlds};
 use super::{Axis, Kind, Lab, Setting, Surroundings};
+use crate::pools;
 use crate::units::parse_len;
 
 pub(crate) struct Trace;
@@ -27,6 +28,10 @@ impl Kind for Trace {
 
     fn settings(&self) -> &'static [Setting] {
         SETTINGS
+    }
+
+    fn recipe(&self) -> String {
+        format!("{}{WORLD}", pools::recipe())
     }
 
     fn open<'a>(&self, plan: &'a Plan, surroundings: &'a Surroundings) -> Result<Box<dyn Lab + 'a>> {

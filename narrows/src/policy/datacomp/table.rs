@@ -171,7 +171,13 @@ impl EventTable {
             let at = HEADER_LEN + RECORD_LEN * i;
             Record { average: number(at), count: number(at + 4), sum: number(at + 8) }
         };
-        Ok(Self((0..records).map(record).collect()))
+        let table = Self((0..records).map(record).collect());
+        if table.0.iter().any(|r| r.count > EVENTS_MAX) {
+            return Err(Error::misuse(format!(
+                "it is a broken table of datacomp: an average of more than {EVENTS_MAX} events; name a new file to begin one"
+            )));
+        }
+        Ok(table)
     }
 }
 
@@ -262,8 +268,13 @@ mod tests {
         for bad in [&bytes[..bytes.len() - 1], &bytes[1..], &[], &bytes[..24], &[bytes.clone(), vec![0]].concat()] {
             assert!(EventTable::parse(bad).is_err());
         }
-        let mut newer = bytes;
+        let mut newer = bytes.clone();
         newer[16] = 2;
         assert!(EventTable::parse(&newer).is_err());
+        for (count, is_good) in [(20, true), (21, false), (u32::MAX, false)] {
+            let mut counted = bytes.clone();
+            counted[HEADER_LEN + 4..HEADER_LEN + 8].copy_from_slice(&count.to_le_bytes());
+            assert_eq!(EventTable::parse(&counted).is_ok(), is_good, "{count} events");
+        }
     }
 }

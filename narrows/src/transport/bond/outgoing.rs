@@ -133,6 +133,11 @@ impl Outgoing {
         if let [part] = &self.parts[..] { part.half.delivery_bytes_per_s() } else { None }
     }
 
+    /// The first one has opened before others are added.
+    pub(in crate::transport) fn rtt_ns(&self) -> Option<u64> {
+        if let [part] = &self.parts[..] { part.half.rtt_ns() } else { None }
+    }
+
     pub(in crate::transport) fn receiver_limited_ns(&self) -> u64 {
         self.parts.iter().map(|p| p.half.receiver_limited_ns()).max().unwrap_or(0)
     }

@@ -1,0 +1,92 @@
+//! A model of the receiver: it decodes whole frames on the decoder that is free first, delivers in order, and reports.
+
+use std::collections::VecDeque;
+
+use narrows::frame::Feedback;
+use narrows::oracle::Speed;
+
+use super::Plan;
+use super::link::InFlight;
+use crate::overhead::DECODE_FIXED_NS;
+
+/// As the receiver of the engine reports: every 1/8 of the time so far, within these.
+const REPORT_EVERY_MIN_NS: u64 = 2_000_000;
+const REPORT_EVERY_MAX_NS: u64 = 500_000_000;
+/// Raw bytes that the receiver holds before it stops reading.
+const RECEIVER_HOLDS: usize = 8 << 20;
+
+pub(super) struct Receiver {
+    speed: Speed,
+    free_s: Vec<f64>,
+    /// Frames that arrived and are not delivered: (when, raw, wire, decode ns).
+    decoding: VecDeque<(f64, usize, u64, f64)>,
+    held_raw: usize,
+    pub(super) delivered_s: f64,
+    pub(super) raw_len: usize,
+    feedback: Feedback,
+    begun_ns: Option<u64>,
+    reported_ns: u64,
+    reported_frames: u64,
+}
+
+impl Receiver {
+    pub(super) fn new(plan: &Plan) -> Self {
+        Self {
+            speed: plan.receiver.clone(),
+            free_s: vec![0.0; plan.decoders.max(1)],
+            decoding: VecDeque::new(),
+            held_raw: 0,
+            delivered_s: 0.0,
+            raw_len: 0,
+            feedback: Feedback { cores: plan.decoders as u64, ..Feedback::default() },
+            begun_ns: None,
+            reported_ns: 0,
+            reported_frames: 0,
+        }
+    }
+
+    /// Whether it takes bytes from the link.
+    pub(super) fn reads(&self) -> bool {
+        self.held_raw < RECEIVER_HOLDS
+    }
+
+    pub(super) fn arrive(&mut self, frame: &InFlight, now_ns: u64) {
+        let first = (0..self.free_s.len()).min_by(|a, b| self.free_s[*a].total_cmp(&self.free_s[*b])).unwrap_or(0);
+        let begin_s = self.free_s[first].max(now_ns as f64 * 1e-9);
+        let end_s = self.speed.finish(begin_s, (frame.decode_ns + DECODE_FIXED_NS) * 1e-9);
+        self.free_s[first] = end_s;
+        let before_s = self.decoding.back().map_or(self.delivered_s, |d| d.0);
+        // On a slow machine the CPU clock runs as long as the decoding does.
+        self.decoding.push_back((end_s.max(before_s), frame.raw_len, frame.wire_len, (end_s - begin_s) * 1e9));
+        self.held_raw += frame.raw_len;
+        self.feedback.wire_received = frame.wire_end;
+    }
+
+    pub(super) fn next_ns(&self) -> u64 {
+        self.decoding.front().map_or(u64::MAX, |d| (d.0 * 1e9).ceil() as u64)
+    }
+
+    /// Delivers what is decoded, and reports if it is time to.
+    pub(super) fn deliver(&mut self, now_ns: u64) -> Option<Feedback> {
+        while self.next_ns() <= now_ns {
+            let Some((end_s, raw_len, _, decode_ns)) = self.decoding.pop_front() else { break };
+            self.delivered_s = end_s;
+            self.raw_len += raw_len;
+            self.held_raw -= raw_len;
+            self.feedback.raw_delivered += raw_len as u64;
+            self.feedback.frames_decoded += 1;
+            self.feedback.decode_ns += decode_ns as u64;
+        }
+        if self.feedback.frames_decoded == self.reported_frames {
+            return None;
+        }
+        let begun_ns = *self.begun_ns.get_or_insert(now_ns);
+        let every_ns = ((now_ns - begun_ns) / 8).clamp(REPORT_EVERY_MIN_NS, REPORT_EVERY_MAX_NS);
+        if self.reported_frames > 0 && now_ns < self.reported_ns + every_ns {
+            return None;
+        }
+        (self.reported_ns, self.reported_frames) = (now_ns, self.feedback.frames_decoded);
+        self.feedback.backlog_bytes = self.decoding.iter().map(|d| d.2).sum();
+        Some(self.feedback)
+    }
+}

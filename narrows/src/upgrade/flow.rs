@@ -1,0 +1,287 @@
+//! One connection at one of its ends, from its first plain byte to the marker in either direction (format.md section
+//! 11.4). The driver counts out what it sends and asks about what it gets; from the markers on, sender and receiver
+//! have the bytes and this has nothing more to say.
+
+use std::collections::VecDeque;
+
+use super::incoming::{Incoming, Released, Step};
+use super::marker::{DIRECT_MAGIC, Key, Marker, NONCE_LEN, Nonce, Side};
+use super::{Event, WhyPlain, Word};
+use crate::error::{Error, Result};
+
+/// Times of a flow.
+#[derive(Debug, Clone, Copy)]
+pub struct FlowLimits {
+    /// How long bytes may be held that nobody can tell from the beginning of a marker: a round trip of the side channel
+    /// when that is well. Then the connection is given up. Long, since it is met only when the side channel is gone.
+    pub hold_max_ns: u64,
+    /// The same for the opening of a direct connection, after which it is a plain client's. Short, since a person may wait
+    /// for the answer to it.
+    pub opening_max_ns: u64,
+}
+
+impl Default for FlowLimits {
+    fn default() -> Self {
+        Self { hold_max_ns: 3_000_000_000, opening_max_ns: 50_000_000 }
+    }
+}
+
+/// The offset of a marker that is never sent.
+pub const NEVER: u64 = u64::MAX;
+
+/// What leaves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Outgoing {
+    Plain,
+    /// The marker must be the next that is sent.
+    Due(Marker),
+    Frames {
+        marked_at: u64,
+    },
+    /// It ended without a marker.
+    Ended,
+}
+
+#[derive(Debug)]
+pub struct Flow {
+    side: Side,
+    key: Option<Key>,
+    incoming: Incoming,
+    outgoing: Outgoing,
+    /// Plain bytes that were sent.
+    sent: u64,
+    incoming_ended: bool,
+    words: VecDeque<Word>,
+    settled: bool,
+    why_plain: Option<WhyPlain>,
+}
+
+impl Flow {
+    /// The client's end of a connection, which is claimed at a [`super::Claimant`].
+    pub fn client(limits: FlowLimits) -> Self {
+        Self::new(Side::Client, limits.hold_max_ns)
+    }
+
+    /// The server's end of a connection. `direct`: the operator allows clients to begin with frames.
+    pub fn server(limits: FlowLimits, direct: bool) -> Self {
+        let mut flow = Self::new(Side::Server, limits.hold_max_ns);
+        if direct {
+            flow.incoming.expect_opening(limits.opening_max_ns);
+        }
+        flow
+    }
+
+    /// The client's end of a connection to a peer of which the operator says that it has Narrows: frames from the first
+    /// byte, no side channel: its words go nowhere. The nonce is random. A plain server is disturbed by this.
+    pub fn direct(limits: FlowLimits, nonce: &Nonce) -> Self {
+        let mut flow = Self::new(Side::Client, limits.hold_max_ns);
+        let key = Key::direct(nonce);
+        flow.incoming.arm(key.marker(Side::Server));
+        let mut opening = [0; DIRECT_MAGIC.len() + NONCE_LEN];
+        opening[..DIRECT_MAGIC.len()].copy_from_slice(&DIRECT_MAGIC);
+        opening[DIRECT_MAGIC.len()..].copy_from_slice(nonce);
+        flow.outgoing = Outgoing::Due(opening);
+        flow.key = Some(key);
+        flow
+    }
+
+    fn new(side: Side, hold_max_ns: u64) -> Self {
+        Self {
+            side,
+            key: None,
+            incoming: Incoming::new(hold_max_ns),
+            outgoing: Outgoing::Plain,
+            sent: 0,
+            incoming_ended: false,
+            words: VecDeque::new(),
+            settled: false,
+            why_plain: None,
+        }
+    }
+
+    /// Takes what the side channel says. Gives out bytes that were held for it.
+    ///
+    /// # Errors
+    /// The peer contradicts itself: reset the connection.
+    pub fn hear(&mut self, event: Event) -> Result<Released> {
+        match event {
+            Event::Claimed(key) => {
+                // A direct opening that is coming is a claim of its own; a second key after a restart of the agent is none.
+                let known = self.key.as_ref().is_some_and(|k| *k == key);
+                if known || self.key.is_none() && !self.incoming_ended && self.incoming.can_arm() {
+                    if !known {
+                        self.incoming.arm(key.marker(self.side.other()));
+                        self.key = Some(key);
+                    }
+                    self.words.push_back(Word::Armed);
+                    self.announce();
+                } else {
+                    self.words.push_back(Word::Decline);
+                }
+            }
+            Event::Ready(key) => {
+                if self.key.is_some() {
+                    return Err(Error::corrupt("a connection is ready twice"));
+                }
+                if self.outgoing != Outgoing::Plain {
+                    self.words.push_back(Word::Withdraw);
+                    return Ok(Released::default());
+                }
+                if !self.incoming_ended {
+                    self.incoming.arm(key.marker(self.side.other()));
+                }
+                self.outgoing = Outgoing::Due(key.marker(self.side));
+                self.key = Some(key);
+            }
+            Event::Plain(why) => self.why_plain = Some(why),
+            Event::Withdrawn => return self.incoming.disarm(),
+            Event::Query { offset } => {
+                let marked = self.is_marker_at(offset)?;
+                self.words.push_back(Word::Answer { offset, marked });
+            }
+            Event::Answer { offset, marked } => return self.incoming.answered(offset, marked),
+            Event::Restored => {
+                self.announce();
+                self.incoming.ask_again();
+                self.ask();
+            }
+        }
+        Ok(Released::default())
+    }
+
+    /// Whether the marker of this side begins at that offset of what it sent.
+    fn is_marker_at(&self, offset: u64) -> Result<bool> {
+        let marked_at = match self.outgoing {
+            Outgoing::Frames { marked_at } => Some(marked_at),
+            _ => None,
+        };
+        if offset >= self.sent && marked_at != Some(offset) {
+            return Err(Error::corrupt("the other end asks about bytes that were not sent"));
+        }
+        Ok(marked_at == Some(offset))
+    }
+
+    /// What is to be said to the peer's side, until `None`.
+    pub fn poll_word(&mut self) -> Option<Word> {
+        self.words.pop_front()
+    }
+
+    /// Takes what came on the connection.
+    ///
+    /// # Errors
+    /// What came makes no sense: reset the connection, the program's end with it.
+    pub fn receive(&mut self, input: &[u8], now_ns: u64) -> Result<Step> {
+        let was_opening = self.incoming.is_opening();
+        let had_frames = self.incoming.has_frames();
+        let step = self.incoming.feed(input, now_ns)?;
+        self.ask();
+        if !had_frames && self.incoming.has_frames() {
+            self.on_marker(was_opening);
+        }
+        Ok(step)
+    }
+
+    fn on_marker(&mut self, direct: bool) {
+        if direct {
+            self.key = Some(Key::direct(&self.incoming.nonce()));
+        }
+        match (self.side, &self.key) {
+            // That the client's marker came shows that whoever claimed has the connection: only now may this end mark.
+            (Side::Server, Some(key)) if self.outgoing == Outgoing::Plain => {
+                self.outgoing = Outgoing::Due(key.marker(self.side));
+            }
+            (Side::Client, _) => self.settle(),
+            _ => {}
+        }
+    }
+
+    fn settle(&mut self) {
+        if !self.settled {
+            self.settled = true;
+            self.words.push_back(Word::Settled);
+        }
+    }
+
+    /// Says where the marker is as soon as that is settled: this end may be gone when its peer could ask.
+    fn announce(&mut self) {
+        let offset = match self.outgoing {
+            Outgoing::Frames { marked_at } => marked_at,
+            Outgoing::Ended => NEVER,
+            Outgoing::Plain | Outgoing::Due(_) => return,
+        };
+        if self.key.is_some() {
+            self.words.push_back(Word::Answer { offset, marked: true });
+        }
+    }
+
+    fn ask(&mut self) {
+        if let Some(offset) = self.incoming.take_question() {
+            self.words.push_back(Word::Query { offset });
+        }
+    }
+
+    /// The peer sends nothing more. Frames know their own end; before them this is the end of the program's bytes.
+    ///
+    /// # Errors
+    /// It came in the middle of a marker: reset the program's end.
+    pub fn receive_end(&mut self) -> Result<Released> {
+        self.incoming_ended = true;
+        self.incoming.end()
+    }
+
+    /// Counts plain bytes, before they are sent.
+    ///
+    /// # Panics
+    /// If the marker was taken already.
+    pub fn sending_plain(&mut self, len: usize) {
+        assert!(!self.sends_frames(), "plain bytes behind the marker");
+        self.sent += len as u64;
+    }
+
+    /// The program sends nothing more, and that is passed on behind plain bytes. Frames have an end of their own: ask
+    /// [`Flow::take_marker`] before.
+    pub fn sending_end(&mut self) {
+        if self.outgoing == Outgoing::Plain {
+            self.outgoing = Outgoing::Ended;
+            self.announce();
+        }
+    }
+
+    /// The marker, when it is time: it goes behind all that was counted, at once, and frames behind it. Ask after every
+    /// call of [`Flow::hear`] and [`Flow::receive`]; `Some` once.
+    pub fn take_marker(&mut self) -> Option<Marker> {
+        let Outgoing::Due(marker) = self.outgoing else { return None };
+        self.outgoing = Outgoing::Frames { marked_at: self.sent };
+        self.announce();
+        Some(marker)
+    }
+
+    pub fn sends_frames(&self) -> bool {
+        matches!(self.outgoing, Outgoing::Frames { .. })
+    }
+
+    pub fn receives_frames(&self) -> bool {
+        self.incoming.has_frames()
+    }
+
+    /// Bytes that came and are not given out.
+    pub fn held(&self) -> usize {
+        self.incoming.held()
+    }
+
+    /// What was said against an upgrade.
+    pub fn why_plain(&self) -> Option<WhyPlain> {
+        self.why_plain
+    }
+
+    /// When [`Flow::on_time`] must be called.
+    pub fn next_wakeup_ns(&self) -> Option<u64> {
+        self.incoming.deadline_ns()
+    }
+
+    /// # Errors
+    /// What is held can be resolved no more: reset both ends.
+    pub fn on_time(&mut self, now_ns: u64) -> Result<Released> {
+        self.incoming.on_time(now_ns)
+    }
+}

@@ -1,0 +1,485 @@
+//! What comes on a connection: plain bytes, perhaps a marker, then frames. Finds the marker however the bytes are cut,
+//! and holds back only what may be a part of it.
+
+use super::marker::{CERTAIN_LEN, DIRECT_MAGIC, MARKER_LEN, Marker, NONCE_LEN, Nonce};
+use crate::error::{Error, ErrorKind, Result};
+
+/// Bytes that were held and are the program's after all: they come before everything that is given out later.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Released {
+    bytes: [u8; MARKER_LEN],
+    len: usize,
+}
+
+impl Released {
+    fn of(bytes: &[u8]) -> Self {
+        let mut released = Self { len: bytes.len(), ..Self::default() };
+        released.bytes[..bytes.len()].copy_from_slice(bytes);
+        released
+    }
+}
+
+impl std::ops::Deref for Released {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
+/// What to do with an input: give the program `released` and then `input[..plain]`; frames begin at `input[frames..]`.
+/// What is neither was taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Step {
+    pub released: Released,
+    pub plain: usize,
+    pub frames: Option<usize>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// The first bytes may announce a direct connection.
+    Opening,
+    Plain,
+    /// The peer may send this marker.
+    Armed(Marker),
+    Frames,
+}
+
+#[derive(Debug)]
+pub(super) struct Incoming {
+    state: State,
+    /// Bytes that came, those held included.
+    received: u64,
+    /// So many of the last bytes are the beginning of the marker, or of the direct opening.
+    held: usize,
+    opening: [u8; MARKER_LEN],
+    /// Where the peer says that its marker is; [`NEVER`](super::flow::NEVER): nowhere.
+    marker_at: Option<u64>,
+    /// The held bytes are the peer's marker: nothing of them is data, however long the rest takes.
+    certain: bool,
+    /// When the held bytes must have been resolved.
+    deadline_ns: Option<u64>,
+    /// The peer is to be asked about the held bytes.
+    ask: bool,
+    hold_max_ns: u64,
+    /// The same for the opening of a direct connection.
+    opening_max_ns: u64,
+    /// Direct: the opening was given up after so many bytes of it.
+    given_up: Option<usize>,
+}
+
+impl Incoming {
+    pub(super) fn new(hold_max_ns: u64) -> Self {
+        Self {
+            state: State::Plain,
+            received: 0,
+            held: 0,
+            opening: [0; MARKER_LEN],
+            marker_at: None,
+            certain: false,
+            deadline_ns: None,
+            ask: false,
+            hold_max_ns,
+            opening_max_ns: 0,
+            given_up: None,
+        }
+    }
+
+    /// Looks for the opening of a direct connection in what comes first.
+    pub(super) fn expect_opening(&mut self, opening_max_ns: u64) {
+        debug_assert!(self.received == 0);
+        (self.state, self.opening_max_ns) = (State::Opening, opening_max_ns);
+    }
+
+    /// Whether a marker may come behind what came so far.
+    pub(super) fn can_arm(&self) -> bool {
+        matches!(self.state, State::Plain | State::Opening) && self.held == 0 && self.given_up.is_none()
+    }
+
+    /// Looks for this marker from the next byte on.
+    pub(super) fn arm(&mut self, marker: Marker) {
+        debug_assert!(self.can_arm());
+        self.state = State::Armed(marker);
+    }
+
+    /// No marker comes: all is plain.
+    pub(super) fn disarm(&mut self) -> Result<Released> {
+        if self.state == State::Frames || self.certain {
+            return Err(Error::corrupt("a claim is withdrawn after its marker came"));
+        }
+        if !matches!(self.state, State::Armed(_)) {
+            return Ok(Released::default());
+        }
+        let released = self.release();
+        self.state = State::Plain;
+        Ok(released)
+    }
+
+    pub(super) fn is_opening(&self) -> bool {
+        self.state == State::Opening
+    }
+
+    pub(super) fn has_frames(&self) -> bool {
+        self.state == State::Frames
+    }
+
+    /// The client's half of the key, when the opening of a direct connection was found.
+    pub(super) fn nonce(&self) -> Nonce {
+        let mut nonce = [0; NONCE_LEN];
+        nonce.copy_from_slice(&self.opening[DIRECT_MAGIC.len()..]);
+        nonce
+    }
+
+    pub(super) fn held(&self) -> usize {
+        self.held
+    }
+
+    pub(super) fn deadline_ns(&self) -> Option<u64> {
+        self.deadline_ns
+    }
+
+    /// The offset that the peer must be asked about, once for each time it is due.
+    pub(super) fn take_question(&mut self) -> Option<u64> {
+        std::mem::take(&mut self.ask).then(|| self.candidate())
+    }
+
+    /// Asks again: the question or its answer may be lost.
+    pub(super) fn ask_again(&mut self) {
+        self.ask = self.held > 0 && !self.certain && matches!(self.state, State::Armed(_));
+    }
+
+    /// Offset of the first held byte.
+    fn candidate(&self) -> u64 {
+        self.received - self.held as u64
+    }
+
+    fn held_bytes(&self) -> &[u8] {
+        match &self.state {
+            State::Armed(marker) => &marker[..self.held],
+            _ => &self.opening[..self.held],
+        }
+    }
+
+    fn release(&mut self) -> Released {
+        let released = Released::of(self.held_bytes());
+        self.held = 0;
+        self.resolved();
+        released
+    }
+
+    fn resolved(&mut self) {
+        (self.certain, self.deadline_ns, self.ask) = (false, None, false);
+    }
+
+    pub(super) fn feed(&mut self, input: &[u8], now_ns: u64) -> Result<Step> {
+        if input.is_empty() {
+            return Ok(Step::default());
+        }
+        match self.state {
+            State::Frames => Ok(Step { frames: Some(0), ..Step::default() }),
+            State::Plain => {
+                self.watch_given_up(input)?;
+                self.received += input.len() as u64;
+                Ok(Step { plain: input.len(), ..Step::default() })
+            }
+            State::Opening => self.feed_opening(input, now_ns),
+            State::Armed(marker) => self.search(&marker, input, now_ns),
+        }
+    }
+
+    fn search(&mut self, marker: &Marker, input: &[u8], now_ns: u64) -> Result<Step> {
+        let held_before = self.held;
+        let (mut held, mut certain, mut fresh) = (held_before, self.certain, false);
+        let mut at = 0;
+        while at < input.len() && held < MARKER_LEN {
+            if held == 0 {
+                let Some(n) = input[at..].iter().position(|b| *b == marker[0]) else {
+                    at = input.len();
+                    break;
+                };
+                at += n + 1;
+                (held, fresh) = (1, true);
+            } else if input[at] == marker[held] {
+                held += 1;
+                at += 1;
+            } else if certain {
+                return Err(Error::corrupt("the other end broke off in the middle of a marker"));
+            } else {
+                // The first byte of a marker occurs in it once, so it can begin at this byte at the earliest.
+                (held, certain) = (0, false);
+            }
+        }
+        self.received += at as u64;
+        let kept_whole = held == held_before + at && !fresh;
+        let released = if kept_whole { Released::default() } else { Released::of(&marker[..held_before]) };
+        let plain = if kept_whole { 0 } else { at - held };
+        self.held = held;
+        if held == MARKER_LEN {
+            if self.marker_at.is_some_and(|at| at != self.candidate()) {
+                return Err(Error::corrupt("a marker came where the other end says that none is"));
+            }
+            self.held = 0;
+            self.resolved();
+            self.state = State::Frames;
+            return Ok(Step { released, plain, frames: Some(at) });
+        }
+        if held > 0 && self.marker_at.is_some_and(|at| at != self.candidate()) {
+            // It only looks like one.
+            let released = if kept_whole { Released::of(&marker[..held_before]) } else { released };
+            self.held = 0;
+            self.resolved();
+            return Ok(Step { released, plain: at, frames: None });
+        }
+        if held == 0 {
+            self.resolved();
+        } else if held >= CERTAIN_LEN || self.marker_at.is_some() {
+            self.resolved();
+            self.certain = true;
+        } else if !kept_whole {
+            self.certain = false;
+            self.deadline_ns = Some(now_ns.saturating_add(self.hold_max_ns));
+            self.ask = true;
+        }
+        Ok(Step { released, plain, frames: None })
+    }
+
+    fn feed_opening(&mut self, input: &[u8], now_ns: u64) -> Result<Step> {
+        let before = self.held;
+        let n = input.len().min(MARKER_LEN - before);
+        let magic_end = DIRECT_MAGIC.len().min(before + n);
+        if before < magic_end && input[..magic_end - before] != DIRECT_MAGIC[before..magic_end] {
+            self.received += input.len() as u64;
+            let released = self.release();
+            self.state = State::Plain;
+            return Ok(Step { released, plain: input.len(), frames: None });
+        }
+        self.opening[before..before + n].copy_from_slice(&input[..n]);
+        self.received += n as u64;
+        self.held += n;
+        if self.held == MARKER_LEN {
+            self.held = 0;
+            self.resolved();
+            self.state = State::Frames;
+            return Ok(Step { frames: Some(n), ..Step::default() });
+        }
+        if self.held >= DIRECT_MAGIC.len() {
+            self.resolved();
+            self.certain = true;
+        } else if before == 0 {
+            self.deadline_ns = Some(now_ns.saturating_add(self.opening_max_ns));
+        }
+        Ok(Step::default())
+    }
+
+    /// The rest of an opening that came too late: frames follow, and no program may see them.
+    fn watch_given_up(&mut self, input: &[u8]) -> Result<()> {
+        let Some(seen) = self.given_up else { return Ok(()) };
+        let rest = &DIRECT_MAGIC[seen..];
+        let n = rest.len().min(input.len());
+        self.given_up = (input[..n] == rest[..n] && n < rest.len()).then_some(seen + n);
+        if n == rest.len() && input[..n] == *rest {
+            return Err(Error::corrupt("the opening of a direct connection came in pieces"));
+        }
+        Ok(())
+    }
+
+    /// The peer's word on the bytes from `offset` on. That its marker is there may be said at any time.
+    pub(super) fn answered(&mut self, offset: u64, marked: bool) -> Result<Released> {
+        if !matches!(self.state, State::Armed(_)) {
+            return Ok(Released::default());
+        }
+        let begin = self.candidate();
+        if marked {
+            if offset < begin || *self.marker_at.get_or_insert(offset) != offset {
+                return Err(Error::corrupt("the other end says that a marker came where none was"));
+            }
+            if self.held > 0 && offset == begin {
+                self.resolved();
+                self.certain = true;
+                return Ok(Released::default());
+            }
+            return Ok(self.release());
+        }
+        // Else it is about bytes that were resolved meanwhile.
+        Ok(if offset == begin { self.release() } else { Released::default() })
+    }
+
+    /// Nothing more comes. Before the marker that is the end of the program's bytes.
+    pub(super) fn end(&mut self) -> Result<Released> {
+        if self.held > 0 && self.certain {
+            return Err(Error::truncated("the connection ended in the middle of a marker"));
+        }
+        let released = self.release();
+        if self.state != State::Frames {
+            self.state = State::Plain;
+        }
+        Ok(released)
+    }
+
+    /// What is due at this time.
+    pub(super) fn on_time(&mut self, now_ns: u64) -> Result<Released> {
+        if self.deadline_ns.is_none_or(|at| now_ns < at) {
+            return Ok(Released::default());
+        }
+        if self.state == State::Opening {
+            // Whoever opens directly does it in one piece: this is a plain client.
+            self.given_up = Some(self.held);
+            let released = self.release();
+            self.state = State::Plain;
+            return Ok(released);
+        }
+        // To give them out might be to give out a part of the marker, to keep them might be to keep them for ever.
+        self.resolved();
+        Err(Error::new(ErrorKind::Io, "the side channel does not answer whether what came is data"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::flow::NEVER;
+    use super::super::marker::{Key, MAGIC, Side};
+    use super::*;
+
+    fn marker() -> Marker {
+        Key::new(&[1; 16], &[2; 16]).marker(Side::Client)
+    }
+
+    fn armed() -> Incoming {
+        let mut incoming = Incoming::new(1000);
+        incoming.arm(marker());
+        incoming
+    }
+
+    /// Feeds in pieces; the plain bytes and those of the frames.
+    fn run(incoming: &mut Incoming, wire: &[u8], cuts: impl Fn(usize) -> usize) -> (Vec<u8>, Vec<u8>) {
+        let (mut plain, mut frames, mut at, mut i) = (Vec::new(), Vec::new(), 0, 0);
+        while at < wire.len() {
+            let piece = &wire[at..(at + cuts(i)).min(wire.len())];
+            let step = incoming.feed(piece, 0).unwrap();
+            plain.extend_from_slice(&step.released);
+            plain.extend_from_slice(&piece[..step.plain]);
+            frames.extend_from_slice(step.frames.map_or(&[], |n| &piece[n..]));
+            assert!(plain.len() + frames.len() + incoming.held() + MARKER_LEN >= at);
+            (at, i) = (at + piece.len(), i + 1);
+        }
+        (plain, frames)
+    }
+
+    #[test]
+    fn the_marker_is_found_wherever_it_is_cut() {
+        let marker = marker();
+        // Prefixes of every length, one behind the other and with rubbish between, stand before the marker.
+        let mut data = b"plain".to_vec();
+        for n in 0..CERTAIN_LEN {
+            data.extend_from_slice(&marker[..n]);
+            if n % 3 == 0 {
+                data.push(n as u8);
+            }
+        }
+        data.extend_from_slice(&MAGIC);
+        let wire = [&data[..], &marker, b"frames", &marker].concat();
+        for cut in 1..wire.len() {
+            let (plain, frames) = run(&mut armed(), &wire, |_| cut);
+            assert_eq!((plain, frames), (data.clone(), wire[data.len() + MARKER_LEN..].to_vec()), "pieces of {cut}");
+        }
+    }
+
+    #[test]
+    fn what_is_held_is_given_out_by_the_next_byte_the_answer_or_the_end() {
+        let marker = marker();
+        for n in 1..CERTAIN_LEN {
+            let mut incoming = armed();
+            let step = incoming.feed(&[b"ab", &marker[..n]].concat(), 5).unwrap();
+            assert_eq!((step.plain, step.frames, incoming.held()), (2, None, n));
+            assert_eq!((incoming.take_question(), incoming.take_question()), (Some(2), None));
+            assert_eq!(incoming.deadline_ns(), Some(1005));
+            let mut other = armed();
+            other.feed(&[b"ab", &marker[..n]].concat(), 5).unwrap();
+            assert_eq!(&*other.end().unwrap(), &marker[..n]);
+            // An old answer changes nothing.
+            assert!(incoming.answered(1, false).unwrap().is_empty());
+            if n % 2 == 0 {
+                assert_eq!(&*incoming.answered(2, false).unwrap(), &marker[..n]);
+            } else {
+                let step = incoming.feed(b"\0", 6).unwrap();
+                assert_eq!((&*step.released, step.plain), (&marker[..n], 1));
+            }
+            assert_eq!((incoming.deadline_ns(), incoming.take_question()), (None, None));
+            assert_eq!(run(&mut incoming, &[&marker[..], b"x"].concat(), |_| 7), (vec![], b"x".to_vec()));
+        }
+    }
+
+    #[test]
+    fn a_marker_that_is_certain_is_waited_for_and_neither_broken_off_nor_given_out() {
+        let marker = marker();
+        let mut incoming = armed();
+        incoming.feed(&marker[..3], 0).unwrap();
+        assert!(incoming.answered(0, true).unwrap().is_empty());
+        assert_eq!(incoming.deadline_ns(), None);
+        assert!(incoming.end().is_err());
+        assert!(incoming.feed(b"x", 0).is_err());
+        let mut incoming = armed();
+        incoming.feed(&marker[..CERTAIN_LEN], 0).unwrap();
+        assert_eq!((incoming.deadline_ns(), incoming.take_question()), (None, None));
+        assert!(incoming.end().is_err());
+        let mut incoming = armed();
+        incoming.feed(b"data", 0).unwrap();
+        assert!(incoming.answered(2, true).is_err(), "a marker among bytes that are given out");
+    }
+
+    #[test]
+    fn nothing_is_held_where_the_peer_says_that_its_marker_is_not() {
+        let marker = marker();
+        for at in [9, NEVER] {
+            let mut incoming = armed();
+            incoming.feed(&marker[..3], 0).unwrap();
+            assert_eq!(&*incoming.answered(at, true).unwrap(), &marker[..3]);
+            let step = incoming.feed(&marker[..2], 0).unwrap();
+            assert_eq!((step.plain, incoming.held(), incoming.take_question()), (2, 0, None));
+            incoming.feed(b"abcd", 0).unwrap();
+            let step = incoming.feed(&marker[..1], 0).unwrap();
+            assert_eq!((step.plain, incoming.deadline_ns()), (usize::from(at == NEVER), None));
+            assert!(incoming.answered(at.wrapping_sub(1), true).is_err(), "two places");
+            if at == NEVER {
+                assert!(incoming.feed(&marker, 0).is_err());
+            } else {
+                assert!(incoming.end().is_err());
+            }
+        }
+    }
+
+    #[test]
+    fn what_nobody_can_resolve_ends_the_connection_and_is_not_given_out() {
+        let mut incoming = armed();
+        incoming.feed(&marker()[..3], 10).unwrap();
+        assert!(incoming.on_time(1009).unwrap().is_empty());
+        assert!(incoming.on_time(1010).is_err());
+    }
+
+    #[test]
+    fn an_opening_is_found_at_the_first_byte_only_and_plain_clients_are_let_through() {
+        let opening = [&DIRECT_MAGIC[..], &[7; 16]].concat();
+        for cut in 1..30 {
+            let mut incoming = Incoming::new(9);
+            incoming.expect_opening(1000);
+            let (plain, frames) = run(&mut incoming, &[&opening[..], b"frames"].concat(), |_| cut);
+            assert_eq!((plain.len(), &frames[..], incoming.nonce()), (0, &b"frames"[..], [7; 16]), "{cut}");
+            let mut incoming = Incoming::new(9);
+            incoming.expect_opening(1000);
+            let wire = [b"x", &opening[..]].concat();
+            assert_eq!(run(&mut incoming, &wire, |_| cut), (wire, vec![]));
+            let mut incoming = Incoming::new(9);
+            incoming.expect_opening(1000);
+            let wire = [&opening[..5], b"SSH-2.0"].concat();
+            assert_eq!(run(&mut incoming, &wire, |_| cut), (wire, vec![]));
+        }
+        // One that stops is a plain client's after a while; if it goes on then, nobody may see what follows.
+        let mut incoming = Incoming::new(1000);
+        incoming.expect_opening(1000);
+        incoming.feed(&opening[..5], 0).unwrap();
+        assert_eq!(&*incoming.on_time(1000).unwrap(), &opening[..5]);
+        assert_eq!(incoming.feed(&opening[5..7], 0).unwrap().plain, 2);
+        assert!(incoming.feed(&opening[7..], 0).is_err());
+    }
+}

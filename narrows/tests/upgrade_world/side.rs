@@ -1,0 +1,141 @@
+//! What the flows and the machines have to say, the side channel that carries it, and who abuses it.
+
+use narrows::upgrade::witness::ChannelId;
+use narrows::upgrade::{Event, Word, claimant, witness};
+
+use super::{End, Ev, FLOW, MS, Who, World};
+
+/// The forger's channels at the witness.
+const FORGED: ChannelId = 1000;
+
+impl World {
+    pub(super) fn flow_work(&mut self, who: Who) {
+        loop {
+            let host = self.host(who);
+            if !host.alive || host.end == End::Error {
+                return;
+            }
+            let Some(flow) = &mut host.flow else { return };
+            if let Some(marker) = flow.take_marker() {
+                if host.ended {
+                    // It was shut down before; the machine must not have a marker due then.
+                    panic!("a marker behind the end: {:?}", self.setup);
+                }
+                self.transmit(who, &marker);
+                continue;
+            }
+            let Some(word) = flow.poll_word() else { return };
+            match who {
+                Who::Client => self.claimant.say(FLOW, word),
+                Who::Server => self.witness.say(FLOW, word),
+            }
+            if word == Word::Armed {
+                assert!(who == Who::Server);
+            }
+        }
+    }
+
+    pub(super) fn side_work(&mut self) {
+        loop {
+            if self.hosts[0].alive
+                && let Some(output) = self.claimant.poll()
+            {
+                match output {
+                    claimant::Output::Dial => {
+                        self.channel += 1;
+                        self.dials += 1;
+                        let (ns, channel) = (self.setup.side_ns, self.channel);
+                        if self.setup.service && self.now >= self.broken_until && self.hosts[1].alive {
+                            self.witness.opened(channel, "::ffff:10.0.0.1".parse().unwrap(), self.now);
+                            self.at(self.now + 2 * ns, Ev::Connected(channel));
+                        } else {
+                            self.at(self.now + 2 * ns, Ev::Refused(channel));
+                        }
+                    }
+                    claimant::Output::Send(bytes) => self.side_send(Who::Client, self.channel, &bytes),
+                    claimant::Output::Hangup => {
+                        let (at, channel) = (self.now + self.setup.side_ns, self.channel);
+                        self.at(at, Ev::SideLost(Who::Server, channel));
+                        self.channel += 1;
+                    }
+                    claimant::Output::Flow(FLOW, event) => self.hear(Who::Client, event),
+                    claimant::Output::Flow(..) => {}
+                }
+                continue;
+            }
+            if self.hosts[1].alive
+                && let Some(output) = self.witness.poll()
+            {
+                match output {
+                    witness::Output::Send(FORGED.., _) | witness::Output::Hangup(FORGED..) => {}
+                    witness::Output::Send(channel, bytes) => self.side_send(Who::Server, channel, &bytes),
+                    witness::Output::Hangup(channel) => {
+                        self.at(self.now + self.setup.side_ns, Ev::SideLost(Who::Client, channel));
+                    }
+                    witness::Output::Gateway(..) => panic!("nobody asks for a gateway"),
+                    witness::Output::Flow(_, event) => self.hear(Who::Server, event),
+                }
+                continue;
+            }
+            return;
+        }
+    }
+
+    pub(super) fn hear(&mut self, who: Who, event: Event) {
+        let host = self.host(who);
+        let Some(flow) = host.flow.as_mut().filter(|_| host.end != End::Error) else { return };
+        match flow.hear(event) {
+            Ok(released) => self.give(who, &released),
+            Err(_) => return self.fail(who),
+        }
+        self.flow_work(who);
+    }
+
+    pub(super) fn side_send(&mut self, who: Who, channel: ChannelId, bytes: &[u8]) {
+        if self.now < self.broken_until || channel != self.channel || self.broken == Some(channel) {
+            return;
+        }
+        let (near, far) = bytes.split_at(if self.setup.cut { self.random(bytes.len() as u64) as usize } else { 0 });
+        for piece in [near, far] {
+            let at = self.now + self.setup.side_ns + self.random(self.setup.jitter_ns);
+            let at = at.max(self.host(who).side_free_ns);
+            self.host(who).side_free_ns = at;
+            self.at(at, Ev::Side(who.other(), channel, piece.to_vec()));
+        }
+    }
+
+    pub(super) fn break_side(&mut self, heals_ns: u64) {
+        self.broken_until = self.now.saturating_add(heals_ns);
+        self.events.retain(|_, e| !matches!(e, Ev::Side(..) | Ev::Connected(_)));
+        let channel = self.channel;
+        self.broken = Some(channel);
+        // Either may notice late; the server not at all.
+        let noticed = self.now + self.random(40 * MS);
+        self.at(noticed, Ev::SideLost(Who::Client, channel));
+        if self.random(2) == 0 {
+            let noticed = self.now + self.random(2000 * MS);
+            self.at(noticed, Ev::SideLost(Who::Server, channel));
+        }
+    }
+
+    /// Somebody else says that the connection is his.
+    pub(super) fn forge(&mut self, same_host: bool, off_ms: i32) {
+        use narrows::upgrade::message::{Claim, GREETING, Hello, Message, Purpose};
+        if !self.hosts[1].alive {
+            return;
+        }
+        let channel = FORGED + self.serial;
+        self.serial += 1;
+        let address = if same_host { "10.0.0.1" } else { "10.0.0.66" };
+        self.witness.opened(channel, address.parse().unwrap(), self.now);
+        let mut bytes = GREETING.to_vec();
+        Message::Hello(Hello { version: 1, purpose: Purpose::SideChannel }).write(&mut bytes);
+        let (tuple, clock_ms) = (self.tuple(Who::Server), self.clock(off_ms));
+        let claim = Message::Claim(Claim { id: 0, tuple, clock_ms, nonce: [0x66; 16] });
+        // Said twice, and then it lies about what it got and sent.
+        claim.write(&mut bytes);
+        claim.write(&mut bytes);
+        Message::Answer { id: 0, offset: 1 << 40, marked: false }.write(&mut bytes);
+        self.witness.receive(channel, &bytes, self.now);
+    }
+}
