@@ -11,6 +11,7 @@ use crate::copy::carriers::CARRIERS;
 use crate::copy::hello::Fsync;
 
 pub(crate) mod oracle;
+pub(crate) mod run;
 
 const HELP: &str = "\
 EXIT STATUS
@@ -74,6 +75,8 @@ pub(crate) enum Command {
     Cp(CpArgs),
     /// The other end of `cp`: started by it, or a server of its own
     Serve(ServeArgs),
+    /// Run a program whose connections go through a supervisor
+    Run(run::RunArgs),
     /// Send a file or stdin to a `narrows recv`
     Send(SendArgs),
     /// Receive one stream from a `narrows send`

@@ -14,6 +14,7 @@ mod inspect;
 mod oracle;
 mod pipe;
 mod recv;
+mod run;
 mod send;
 mod serve;
 
@@ -21,6 +22,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
     match args.command {
         // It says more than success and failure.
         Command::Cp(args) => return cp::run(&args),
+        Command::Run(args) => return Ok(run::run(&args)),
         Command::Serve(args) => serve::run(&args)?,
         Command::Pipe(args) => pipe::run(&args)?,
         Command::Send(args) => send::run(&args)?,

@@ -1,0 +1,16 @@
+//! `narrows run`: the supervisor of an unmodified program.
+//!
+//! The library in `preload/` hands each TCP connection of the program over and leaves a unix socket in its place. Here
+//! is what stands between the two: `supervisor` takes requests, `pump` threads move bytes, `connection` knows what every
+//! end and failure on one side means on the other, `through` is where bytes will be compressed.
+
+mod connection;
+pub(crate) mod launch;
+mod pump;
+pub(crate) mod scope;
+mod supervisor;
+mod sys;
+mod talk;
+mod through;
+#[allow(dead_code, reason = "the library uses the other half")]
+mod wire;
