@@ -6,6 +6,8 @@
 
 mod connection;
 pub(crate) mod launch;
+#[allow(dead_code, reason = "until something negotiates")]
+mod negotiator;
 mod pump;
 pub(crate) mod scope;
 mod supervisor;

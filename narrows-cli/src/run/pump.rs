@@ -18,7 +18,10 @@ use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, send, sendmsg};
 
+use narrows::upgrade::Event;
+
 use super::connection::{Connection, Next, linger_of};
+use super::negotiator::Negotiator;
 use super::sys;
 use super::talk::Talk;
 use super::wire::{self, Kind, REPLY_LEN, Reply, Request, State, VALUE_MAX};
@@ -38,6 +41,8 @@ pub(crate) struct Ledger {
     /// Counts up when there is none any more.
     pub(crate) idle: OwnedFd,
     pub(crate) talk: Talk,
+    #[allow(dead_code, reason = "until something negotiates")]
+    pub(crate) negotiator: Negotiator,
 }
 
 pub(crate) enum Order {
@@ -51,9 +56,16 @@ pub(crate) enum Order {
         request: Box<Request>,
         line: OwnedFd,
     },
+    /// What the negotiation says about a connection.
+    #[allow(dead_code, reason = "until something negotiates")]
+    Hear {
+        id: u64,
+        event: Event,
+    },
 }
 
 /// The way to a pump.
+#[derive(Clone)]
 pub(crate) struct Inlet {
     orders: Sender<Order>,
     bell: Arc<OwnedFd>,
@@ -209,6 +221,8 @@ impl Pump {
     fn obey(&mut self, order: Order) {
         match order {
             Order::Take { request, network, program } => self.take(&request, network, program),
+            // Nothing negotiates yet.
+            Order::Hear { id: _, event: _ } => {}
             Order::Ask { request, line } => {
                 let (reply, give) = self.answer(&request);
                 let _ = reply_on(&line, &reply, give);

@@ -17,6 +17,7 @@ use rustix::net::{
 };
 use rustix::process::{Pid, PidfdFlags, geteuid, pidfd_open};
 
+use super::negotiator::Negotiator;
 use super::pump::{self, Inlet, Ledger, Order};
 use super::sys;
 use super::talk::Talk;
@@ -88,7 +89,8 @@ impl Supervisor {
         let idle = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         epoll::add(&watch, &idle, EventData::new_u64(IDLE), EventFlags::IN | EventFlags::ET)?;
         epoll::add(&watch, &control.listener, EventData::new_u64(LISTENER), EventFlags::IN)?;
-        let ledger = Arc::new(Ledger { live: AtomicUsize::new(0), idle, talk: Talk { verbose } });
+        let ledger =
+            Arc::new(Ledger { live: AtomicUsize::new(0), idle, talk: Talk { verbose }, negotiator: Negotiator });
         let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
         let pumps = (0..cores.min(PUMPS_MAX)).map(|_| pump::start(Arc::clone(&ledger))).collect::<Result<_>>()?;
         let mut supervisor = Self {
