@@ -8,6 +8,8 @@ mod connection;
 pub(crate) mod launch;
 #[allow(dead_code, reason = "until something negotiates")]
 mod negotiator;
+#[allow(dead_code, reason = "until something negotiates")]
+mod proof;
 mod pump;
 pub(crate) mod scope;
 mod supervisor;
