@@ -12,12 +12,14 @@ use std::os::unix::net::UnixStream;
 use crate::sys;
 
 pub mod bond;
+mod meter;
 mod noise;
 mod read;
 #[cfg(feature = "tls")]
 pub mod tls;
 mod write;
 
+pub use meter::Meter;
 pub use noise::NOISE_MAX;
 pub(crate) use read::ReadHalf;
 use read::Reader;
