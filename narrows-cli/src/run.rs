@@ -4,13 +4,21 @@
 //! is what stands between the two: `supervisor` takes requests, `pump` threads move bytes, `connection` knows what every
 //! end and failure on one side means on the other, `through` is where bytes will be compressed.
 
+pub(crate) mod agent;
+mod channel;
 mod connection;
+mod gate;
 pub(crate) mod launch;
-#[allow(dead_code, reason = "until something negotiates")]
-mod negotiator;
+mod line;
+mod listeners;
+#[allow(dead_code, reason = "until the pumps negotiate")]
+pub(crate) mod negotiator;
+mod owner;
+mod peers;
 #[allow(dead_code, reason = "until something negotiates")]
 mod proof;
 mod pump;
+mod registrar;
 pub(crate) mod scope;
 mod supervisor;
 mod sys;

@@ -1,6 +1,7 @@
 //! What can be typed behind `narrows run`.
 
 use std::ffi::OsString;
+use std::net::IpAddr;
 
 use clap::{Args as ClapArgs, ValueEnum};
 
@@ -19,6 +20,15 @@ pub(crate) struct RunArgs {
     /// Say for each connection at its end what became of it
     #[arg(long, short)]
     pub(crate) verbose: bool,
+    /// The port by which hosts negotiate, the same at both ends [default: $NARROWS_PORT, or 7701]
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) service_port: Option<u16>,
+    /// The address at which this host takes such negotiations [default: all]
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) service_address: Option<IpAddr>,
+    /// Do not open the service port where no agent has it: what CMD accepts stays plain then
+    #[arg(long)]
+    pub(crate) no_agent: bool,
     /// Where the supervisor runs
     #[arg(long, value_name = "WHERE", value_enum, default_value = "auto")]
     pub(crate) supervisor: SupervisorPlace,

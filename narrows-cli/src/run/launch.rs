@@ -21,6 +21,7 @@ use rustix::process::{
 };
 use signal_hook::iterator::Signals;
 
+use super::negotiator::Service;
 use super::supervisor::{Control, Supervisor};
 use super::sys;
 use super::wire::{Scope, VARIABLE, VERSION};
@@ -32,6 +33,7 @@ pub(crate) struct Launch<'a> {
     pub(crate) command: &'a [OsString],
     pub(crate) scope: Scope,
     pub(crate) verbose: bool,
+    pub(crate) service: Service,
     /// The supervisor is the parent of the program.
     pub(crate) parent: bool,
 }
@@ -88,7 +90,7 @@ impl Launch<'_> {
                 let _ = rustix::stdio::dup2_stderr(&null);
             }
         }
-        if let Ok(supervisor) = Supervisor::new(control, program, self.verbose) {
+        if let Ok(supervisor) = Supervisor::new(control, program, self.verbose, self.service) {
             supervisor.run();
         }
     }
@@ -105,7 +107,8 @@ impl Launch<'_> {
         pass_signals(caught, &child);
         let pid = Pid::from_child(&child);
         let program = (pid, pidfd_open(pid, PidfdFlags::empty()).context("cannot watch the program")?);
-        let supervisor = Supervisor::new(control, program, self.verbose).context("cannot start the supervisor")?;
+        let supervisor =
+            Supervisor::new(control, program, self.verbose, self.service).context("cannot start the supervisor")?;
         let reaper = thread::spawn(move || child.wait());
         supervisor.run();
         let status = reaper.join().map_err(|_| anyhow!("a thread failed; this is a bug"))??;

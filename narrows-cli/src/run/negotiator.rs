@@ -1,21 +1,245 @@
-//! Finds out for each connection whether the other end has Narrows. The pumps' side of it: what they say goes here, what
-//! comes of it goes to them as `Order::Hear`.
+//! Finds out for each connection whether the other end has Narrows (format.md section 11): a thread of the supervisor that
+//! carries words and events between flows, which the pumps have, and their peers.
+//!
+//! Connections that programs make are claimed at the host that they lead to (`peers.rs`); those that programs accept are
+//! told to the agent of this host, to which claims come (`registrar.rs`, `agent.rs`). Nobody waits for this thread: pumps
+//! leave word, and hear as `Order::Hear`.
 
-use narrows::upgrade::{Tuple, Word};
+use std::collections::HashMap;
+use std::io::Result;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Instant;
 
-/// The way to the thread that negotiates. Nobody waits for it.
+use narrows::upgrade::{Event, FlowId, Tuple, Word};
+use rustix::buffer::spare_capacity;
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::event::{EventfdFlags, Timespec, eventfd};
+
+use super::agent;
+use super::gate::Gate;
+use super::peers::Peers;
+use super::pump::{Inlet, Order};
+use super::registrar::Registrar;
+
+/// The service port where nobody says another: beside that of direct copies.
+pub(crate) const SERVICE_PORT: u16 = 7701;
+/// Hosts to which side channels are kept; beyond them the one used longest ago is let go.
+pub(crate) const HOSTS_MAX: usize = 1024;
+/// Events taken at a time.
+const EVENTS: usize = 64;
+
+/// How this host and others are reached for negotiations.
+#[derive(Clone, Copy)]
+pub(crate) struct Service {
+    /// Of all hosts.
+    pub(crate) port: u16,
+    /// Of this host; `[::]` is every one.
+    pub(crate) address: IpAddr,
+    /// This supervisor becomes the agent where there is none.
+    pub(crate) may_serve: bool,
+}
+
+enum Said {
+    Connecting { id: FlowId, addresses: Tuple, clock_ms: u32 },
+    Accepted { id: FlowId, addresses: Tuple, syn_clock_ms: Option<u32> },
+    Word { id: FlowId, word: Word },
+    Ended { id: FlowId },
+    Listening(SocketAddr),
+}
+
+/// The way to the thread that negotiates. What is left there is little: a word or two about each connection's beginning
+/// and end, and one for each event that was heard (`gate.rs`).
 #[derive(Clone)]
-pub(crate) struct Negotiator;
+pub(crate) struct Negotiator {
+    said: Sender<Said>,
+    bell: Arc<OwnedFd>,
+    /// The bell rings already.
+    rung: Arc<AtomicBool>,
+}
 
 impl Negotiator {
+    /// Its desk has to be started, or what is said here stays unheard.
+    pub(crate) fn open() -> Result<(Self, Desk)> {
+        let (said, inbox) = channel();
+        let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        let rung = Arc::new(AtomicBool::new(false));
+        let desk = Desk { inbox, bell: Arc::clone(&bell), rung: Arc::clone(&rung) };
+        Ok((Self { said, bell, rung }, desk))
+    }
+
+    fn leave(&self, said: Said) {
+        // The thread ends only with the process.
+        let _ = self.said.send(said);
+        if !self.rung.swap(true, Ordering::AcqRel) {
+            let _ = rustix::io::write(&*self.bell, &1u64.to_ne_bytes());
+        }
+    }
+
     /// A program connects. `clock_ms`: the TCP timestamp clock of the socket, as it was when its SYN left.
-    pub(crate) fn connecting(&self, _id: u64, _addresses: Tuple, _clock_ms: u32) {}
+    pub(crate) fn connecting(&self, id: FlowId, addresses: Tuple, clock_ms: u32) {
+        self.leave(Said::Connecting { id, addresses, clock_ms });
+    }
 
     /// A program accepted a connection; its client's clock as its SYN told it.
-    pub(crate) fn accepted(&self, _id: u64, _addresses: Tuple, _syn_clock_ms: Option<u32>) {}
+    pub(crate) fn accepted(&self, id: FlowId, addresses: Tuple, syn_clock_ms: Option<u32>) {
+        self.leave(Said::Accepted { id, addresses, syn_clock_ms });
+    }
 
-    pub(crate) fn say(&self, _id: u64, _word: Word) {}
+    pub(crate) fn say(&self, id: FlowId, word: Word) {
+        self.leave(Said::Word { id, word });
+    }
 
     /// It is over.
-    pub(crate) fn ended(&self, _id: u64) {}
+    pub(crate) fn ended(&self, id: FlowId) {
+        self.leave(Said::Ended { id });
+    }
+
+    /// A program listens at that address, perhaps not for the first time.
+    pub(crate) fn listening(&self, address: SocketAddr) {
+        self.leave(Said::Listening(address));
+    }
+}
+
+/// The other end of a `Negotiator`.
+pub(crate) struct Desk {
+    inbox: Receiver<Said>,
+    bell: Arc<OwnedFd>,
+    rung: Arc<AtomicBool>,
+}
+
+const BELL: u64 = 0;
+const LINE: u64 = 1;
+const PEERS: u64 = 2;
+
+/// Which end of its connection a flow is.
+enum Side {
+    Client,
+    Server,
+}
+
+struct Negotiation {
+    desk: Desk,
+    watch: Arc<OwnedFd>,
+    pumps: Vec<Inlet>,
+    peers: Peers,
+    registrar: Registrar,
+    flows: HashMap<FlowId, (Side, Gate)>,
+    begun: Instant,
+}
+
+impl Desk {
+    /// `descriptors_max`: those that negotiating may take.
+    pub(crate) fn start(self, service: Service, pumps: Vec<Inlet>, descriptors_max: usize, talks: bool) -> Result<()> {
+        let watch = Arc::new(epoll::create(CreateFlags::CLOEXEC)?);
+        epoll::add(&watch, &*self.bell, EventData::new_u64(BELL), EventFlags::IN | EventFlags::ET)?;
+        let mut random = [0; 40];
+        rustix::rand::getrandom(&mut random[..], rustix::rand::GetRandomFlags::empty())?;
+        let (secret, spread) = (*random.first_chunk().unwrap_or(&[0; 32]), u64::from(random[39]) << 24);
+        let hosts_max = HOSTS_MAX.min(descriptors_max / 2);
+        let settings = agent::Settings {
+            service: SocketAddr::new(service.address, service.port),
+            always: false,
+            descriptors_max: descriptors_max / 2,
+            talks,
+        };
+        let negotiation = Negotiation {
+            desk: self,
+            pumps,
+            peers: Peers::new(Arc::clone(&watch), service.port, hosts_max, secret, PEERS),
+            registrar: Registrar::new(Arc::clone(&watch), LINE, settings, service.may_serve, spread),
+            watch,
+            flows: HashMap::new(),
+            begun: Instant::now(),
+        };
+        std::thread::Builder::new().name("narrows-talk".into()).spawn(move || negotiation.run())?;
+        Ok(())
+    }
+}
+
+impl Negotiation {
+    fn run(mut self) {
+        let mut events = Vec::with_capacity(EVENTS);
+        loop {
+            let wakeup_ns = self.peers.next_wakeup_ns().into_iter().chain(self.registrar.next_wakeup_ns()).min();
+            events.clear();
+            let wait = until(wakeup_ns, self.now_ns());
+            let _ = epoll::wait(&self.watch, spare_capacity(&mut events), wait.as_ref());
+            let now_ns = self.now_ns();
+            for event in &events {
+                match event.data.u64() {
+                    BELL => {}
+                    LINE => self.registrar.happened(now_ns),
+                    number => self.peers.happened(number, now_ns),
+                }
+            }
+            self.hear_pumps(now_ns);
+            self.peers.on_time(now_ns);
+            self.registrar.on_time(now_ns);
+            self.registrar.flush(now_ns);
+            self.tell_pumps();
+        }
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.begun.elapsed().as_nanos() as u64
+    }
+
+    fn hear_pumps(&mut self, now_ns: u64) {
+        if !self.desk.rung.swap(false, Ordering::AcqRel) {
+            return;
+        }
+        while let Ok(said) = self.desk.inbox.try_recv() {
+            match said {
+                Said::Connecting { id, addresses, clock_ms } => {
+                    if self.flows.insert(id, (Side::Client, Gate::new())).is_none() {
+                        self.peers.claim(id, addresses, clock_ms, now_ns);
+                    }
+                }
+                Said::Accepted { id, addresses, syn_clock_ms } => {
+                    if self.flows.insert(id, (Side::Server, Gate::new())).is_none() {
+                        self.registrar.accepted(id, addresses, syn_clock_ms, now_ns);
+                    }
+                }
+                Said::Word { id, word } => match self.flows.get_mut(&id) {
+                    Some((side, gate)) => {
+                        gate.said(word);
+                        match side {
+                            Side::Client => self.peers.say(id, word, now_ns),
+                            Side::Server => self.registrar.say(id, word),
+                        }
+                    }
+                    None => {}
+                },
+                Said::Ended { id } => match self.flows.remove(&id) {
+                    Some((Side::Client, _)) => self.peers.ended(id, now_ns),
+                    Some((Side::Server, _)) => self.registrar.ended(id),
+                    None => {}
+                },
+                Said::Listening(address) => self.registrar.listening(address, now_ns),
+            }
+        }
+    }
+
+    fn tell_pumps(&mut self) {
+        for (id, event) in self.peers.take_heard().into_iter().chain(self.registrar.take_heard()) {
+            self.tell(id, event);
+        }
+    }
+
+    fn tell(&mut self, id: FlowId, event: Event) {
+        if self.flows.get_mut(&id).is_some_and(|(_, gate)| gate.passes(&event)) {
+            let pump = &self.pumps[(id % self.pumps.len() as u64) as usize];
+            pump.send(Order::Hear { id, event });
+        }
+    }
+}
+
+/// The time for epoll to wait; `None`: until something happens.
+pub(crate) fn until(at_ns: Option<u64>, now_ns: u64) -> Option<Timespec> {
+    let wait_ns = at_ns?.saturating_sub(now_ns);
+    Some(Timespec { tv_sec: (wait_ns / 1_000_000_000) as i64, tv_nsec: (wait_ns % 1_000_000_000) as i64 })
 }

@@ -16,12 +16,13 @@ const SYN_MAX: usize = 512;
 
 /// Both ends of a connection, the client's first.
 pub(crate) fn addresses(request: &Request) -> Option<Tuple> {
-    let (local, peer) = (address(&request.local)?, address(&request.peer)?);
+    let known = |raw| address(raw).filter(|a| !a.ip().is_unspecified());
+    let (local, peer) = (known(&request.local)?, known(&request.peer)?);
     Some(if request.accepted { Tuple::new(peer, local) } else { Tuple::new(local, peer) })
 }
 
-fn address(raw: &RawAddress) -> Option<SocketAddr> {
-    host_and_port(raw).map(|(host, port)| SocketAddr::new(host, port)).filter(|a| !a.ip().is_unspecified())
+pub(crate) fn address(raw: &RawAddress) -> Option<SocketAddr> {
+    host_and_port(raw).map(|(host, port)| SocketAddr::new(host, port))
 }
 
 /// The client's timestamp clock when the SYN left that was, or will be, answered. To be asked as soon as its socket is

@@ -17,7 +17,8 @@ use rustix::net::{
 };
 use rustix::process::{Pid, PidfdFlags, geteuid, pidfd_open};
 
-use super::negotiator::Negotiator;
+use super::negotiator::{HOSTS_MAX, Negotiator, Service};
+use super::proof;
 use super::pump::{self, Inlet, Ledger, Order};
 use super::sys;
 use super::talk::Talk;
@@ -83,16 +84,19 @@ pub(crate) struct Supervisor {
 }
 
 impl Supervisor {
-    pub(crate) fn new(control: Control, first: (Pid, OwnedFd), verbose: bool) -> Result<Self> {
-        let connections_max = sys::raise_descriptor_limit().saturating_sub(DESCRIPTORS_KEPT) / 2;
+    pub(crate) fn new(control: Control, first: (Pid, OwnedFd), verbose: bool, service: Service) -> Result<Self> {
+        let limit = sys::raise_descriptor_limit();
+        let negotiating = (limit / 8).min(2 * HOSTS_MAX);
+        let connections_max = limit.saturating_sub(DESCRIPTORS_KEPT + negotiating) / 2;
         let watch = epoll::create(CreateFlags::CLOEXEC)?;
         let idle = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         epoll::add(&watch, &idle, EventData::new_u64(IDLE), EventFlags::IN | EventFlags::ET)?;
         epoll::add(&watch, &control.listener, EventData::new_u64(LISTENER), EventFlags::IN)?;
-        let ledger =
-            Arc::new(Ledger { live: AtomicUsize::new(0), idle, talk: Talk { verbose }, negotiator: Negotiator });
+        let (negotiator, desk) = Negotiator::open()?;
+        let ledger = Arc::new(Ledger { live: AtomicUsize::new(0), idle, talk: Talk { verbose }, negotiator });
         let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
-        let pumps = (0..cores.min(PUMPS_MAX)).map(|_| pump::start(Arc::clone(&ledger))).collect::<Result<_>>()?;
+        let pumps = (0..cores.min(PUMPS_MAX)).map(|_| pump::start(Arc::clone(&ledger))).collect::<Result<Vec<_>>>()?;
+        desk.start(service, pumps.clone(), negotiating, verbose)?;
         let mut supervisor = Self {
             watch,
             control,
@@ -236,7 +240,12 @@ impl Supervisor {
         }
         let pump = &self.pumps[(request.id % self.pumps.len() as u64) as usize];
         match request.kind {
-            Kind::Hello | Kind::Listen => {}
+            Kind::Hello => {}
+            Kind::Listen => {
+                if let Some(address) = proof::address(&request.local) {
+                    self.ledger.negotiator.listening(address);
+                }
+            }
             Kind::Plain => self.ledger.talk.plain(&request.peer, request.number),
             Kind::New => {
                 let (Some(program), Some(network), true) = (fds.pop(), fds.pop(), fds.is_empty()) else { return };
