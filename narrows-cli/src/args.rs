@@ -10,6 +10,7 @@ use narrows::policy::PolicySpec;
 use crate::copy::carriers::CARRIERS;
 use crate::copy::hello::Fsync;
 
+pub(crate) mod agent;
 pub(crate) mod oracle;
 pub(crate) mod run;
 
@@ -77,6 +78,8 @@ pub(crate) enum Command {
     Serve(ServeArgs),
     /// Run a program whose connections go through a supervisor
     Run(run::RunArgs),
+    /// Answer for the programs of this host that run under `run`
+    Agent(agent::AgentArgs),
     /// Send a file or stdin to a `narrows recv`
     Send(SendArgs),
     /// Receive one stream from a `narrows send`

@@ -6,6 +6,7 @@ use anyhow::Result;
 
 use crate::args::{Args, BenchCommand, Command};
 
+mod agent;
 mod bench;
 mod calibrate;
 mod cp;
@@ -23,6 +24,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
         // It says more than success and failure.
         Command::Cp(args) => return cp::run(&args),
         Command::Run(args) => return Ok(run::run(&args)),
+        Command::Agent(args) => agent::run(&args)?,
         Command::Serve(args) => serve::run(&args)?,
         Command::Pipe(args) => pipe::run(&args)?,
         Command::Send(args) => send::run(&args)?,

@@ -26,3 +26,5 @@ mod talk;
 mod through;
 #[allow(dead_code, reason = "the library uses the other half")]
 mod wire;
+
+pub(crate) use sys::raise_descriptor_limit;

@@ -70,8 +70,29 @@ fn here(host: IpAddr) -> IpAddr {
     if host.is_unspecified() { IpAddr::V4(core::net::Ipv4Addr::LOCALHOST) } else { host }
 }
 
-pub(crate) fn accepted(fd: c_int) {
+/// A socket listens: its connections will be claimed by who made them. The kernel keeps each client's SYN, which is the
+/// proof of a claim, only if it is told to.
+pub(crate) fn listens(fd: c_int) {
     marks::forget(fd);
+    if sys::get_int(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL) != Ok(libc::IPPROTO_TCP) {
+        return;
+    }
+    let Some(local) = sys::own_address(fd).ok().and_then(|(a, _)| raw_address(&a)) else { return };
+    let Some((host, _)) = host_and_port(&local) else { return };
+    // Nobody else reaches it, and what comes from within the host is plain.
+    if host.is_loopback() && setup::get().is_none_or(|s| !s.scope.loopback) {
+        return;
+    }
+    let _ = sys::set_option(fd, libc::IPPROTO_TCP, libc::TCP_SAVE_SYN, &1i32.to_ne_bytes());
+    control::post(Kind::Listen, |r| r.local = local);
+}
+
+/// `listener` may listen since before this program had it; then the next connections can be proved.
+pub(crate) fn accepted(listener: c_int, fd: c_int) {
+    marks::forget(fd);
+    if sys::get_int(listener, libc::IPPROTO_TCP, libc::TCP_SAVE_SYN) == Ok(0) {
+        listens(listener);
+    }
     let Ok((peer, _)) = sys::peer_address(fd) else { return };
     let Some((peer, (host, _))) = raw_address(&peer).and_then(|p| Some((p, host_and_port(&p)?))) else { return };
     let tcp = sys::get_int(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL) == Ok(libc::IPPROTO_TCP);

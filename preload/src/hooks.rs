@@ -12,14 +12,13 @@ use core::slice;
 use libc::{epoll_event, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t};
 
 use crate::begin::{self, Again, ours};
-use crate::control;
 use crate::marks;
 use crate::next;
 use crate::options;
 use crate::registrations;
 use crate::setup;
-use crate::sys::{self, Address, errno, set_errno};
-use crate::wire::{Kind, RawAddress};
+use crate::sys::{Address, errno, set_errno};
+use crate::wire::RawAddress;
 
 // SAFETY: the loader calls what is in this section, with arguments that `start` does not take.
 #[cfg_attr(not(test), used, unsafe(link_section = ".init_array"))]
@@ -108,19 +107,19 @@ unsafe fn copied(address: *const sockaddr, len: socklen_t) -> Address {
 pub unsafe extern "C-unwind" fn accept(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
     // SAFETY: the program's own arguments.
     let new = unsafe { next::accept(fd, address, len) };
-    accept_done(new)
+    accept_done(fd, new)
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C-unwind" fn accept4(fd: c_int, address: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int {
     // SAFETY: the program's own arguments.
     let new = unsafe { next::accept4(fd, address, len, flags) };
-    accept_done(new)
+    accept_done(fd, new)
 }
 
-extern "C" fn accept_done(new: c_int) -> c_int {
+extern "C" fn accept_done(listener: c_int, new: c_int) -> c_int {
     if new >= 0 && active() {
-        begin::accepted(new);
+        begin::accepted(listener, new);
     }
     new
 }
@@ -130,10 +129,7 @@ pub unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
     // SAFETY: no pointers.
     let answer = unsafe { next::listen(fd, backlog) };
     if answer == 0 && active() {
-        marks::forget(fd);
-        if let Some(local) = sys::own_address(fd).ok().and_then(|(a, _)| begin::raw_address(&a)) {
-            control::post(Kind::Listen, |r| r.local = local);
-        }
+        begin::listens(fd);
     }
     answer
 }

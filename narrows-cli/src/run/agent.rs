@@ -113,7 +113,7 @@ impl Agent {
         rustix::rand::getrandom(&mut secret[..], rustix::rand::GetRandomFlags::empty())?;
         let usual = WitnessLimits::default();
         let limits = WitnessLimits { channels_max: usual.channels_max.min(settings.descriptors_max), ..usual };
-        let mut agent = Self {
+        Ok(Self {
             settings,
             watch,
             registry,
@@ -128,14 +128,16 @@ impl Agent {
             stirred: BTreeSet::new(),
             complained: false,
             begun: Instant::now(),
-        };
-        agent.serve(0);
-        Ok(agent)
+        })
     }
 
-    /// Whether the service port is open.
-    pub(crate) fn serves(&self) -> bool {
-        self.service.is_some()
+    pub(crate) fn open_service(&mut self) -> rustix::io::Result<()> {
+        let service = listen_at(self.settings.service)?;
+        epoll::add(&self.watch, &service, EventData::new_u64(SERVICE), EventFlags::IN)?;
+        self.service = Some(service);
+        self.complained = false;
+        self.say(|at| format!("the service port is open at {at}"));
+        Ok(())
     }
 
     pub(crate) fn run(mut self) {
@@ -186,20 +188,12 @@ impl Agent {
         if !self.wants_service() {
             self.service = None;
         } else if self.service.is_none() && self.accepts && now_ns >= self.again_ns {
-            match listen_at(self.settings.service) {
-                Ok(service) => {
-                    let _ = epoll::add(&self.watch, &service, EventData::new_u64(SERVICE), EventFlags::IN);
-                    self.service = Some(service);
-                    self.complained = false;
-                    self.say(|at| format!("the service port is open at {at}"));
-                }
-                Err(e) => {
-                    self.again_ns = now_ns + TRY_AGAIN_NS;
-                    if !self.complained {
-                        self.complained = true;
-                        let why = report::without_os_numbers(&std::io::Error::from(e).to_string());
-                        self.say(|at| format!("cannot open the service port at {at} yet: {why}"));
-                    }
+            if let Err(e) = self.open_service() {
+                self.again_ns = now_ns + TRY_AGAIN_NS;
+                if !self.complained {
+                    self.complained = true;
+                    let why = report::without_os_numbers(&std::io::Error::from(e).to_string());
+                    self.say(|at| format!("cannot open the service port at {at} yet: {why}"));
                 }
             }
         }

@@ -133,9 +133,4 @@ impl Channel {
         self.watched = Some(wanted);
         Ok(())
     }
-
-    /// For what the connection turns into.
-    pub(crate) fn into_socket(self) -> OwnedFd {
-        self.socket
-    }
 }

@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use super::{Control, DIRECT_MAX, FailOnPanic, INLINE_NS, LOOK_EVERY, ReceiveOptions, Stall, decode, lock, notes, peer_gone};
+use super::{
+    Control, DIRECT_MAX, FailOnPanic, INLINE_NS, LOOK_EVERY, ReceiveOptions, Stall, decode, lock, notes, peer_gone,
+};
 use crate::block::BufferPool;
 use crate::codec::Contexts;
 use crate::error::{Error, ErrorKind, Result};

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use super::outbox::{BATCH_BYTES, WRITE_MIN};
 use super::{
-    Control, DIRECT_MAX, FailOnPanic, INLINE_NS, LOOK_EVERY, OnNote, Outbox, SendOptions, Stall, encode, lock, peer_gone,
+    Control, DIRECT_MAX, FailOnPanic, INLINE_NS, LOOK_EVERY, OnNote, Outbox, SendOptions, Stall, encode, lock,
+    peer_gone,
 };
 use crate::block::BufferPool;
 use crate::codec::{Contexts, Method};

@@ -7,9 +7,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use super::{Meter, bond, meter};
 #[cfg(feature = "tls")]
 use super::tls;
+use super::{Meter, bond, meter};
 use crate::sys::{self, Interest};
 
 /// What a pipe holds if nobody says otherwise.
