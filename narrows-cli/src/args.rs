@@ -13,6 +13,7 @@ use crate::copy::hello::Fsync;
 pub(crate) mod agent;
 pub(crate) mod oracle;
 pub(crate) mod run;
+pub(crate) mod status;
 
 const HELP: &str = "\
 EXIT STATUS
@@ -80,6 +81,8 @@ pub(crate) enum Command {
     Run(run::RunArgs),
     /// Answer for the programs of this host that run under `run`
     Agent(agent::AgentArgs),
+    /// Show what runs under `run`, and what became of its connections
+    Status(status::StatusArgs),
     /// Send a file or stdin to a `narrows recv`
     Send(SendArgs),
     /// Receive one stream from a `narrows send`

@@ -18,6 +18,7 @@ mod recv;
 mod run;
 mod send;
 mod serve;
+mod status;
 
 pub(crate) fn run(args: Args) -> Result<ExitCode> {
     match args.command {
@@ -25,6 +26,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
         Command::Cp(args) => return cp::run(&args),
         Command::Run(args) => return Ok(run::run(&args)),
         Command::Agent(args) => agent::run(&args)?,
+        Command::Status(args) => status::run(&args)?,
         Command::Serve(args) => serve::run(&args)?,
         Command::Pipe(args) => pipe::run(&args)?,
         Command::Send(args) => send::run(&args)?,

@@ -99,6 +99,12 @@ impl Link {
         Self { write: None, read: Some(ReadHalf::new(Reader::Other(Box::new(reader)))) }
     }
 
+    /// Each direction as a link of its own, with a stream of its own and no feedback: the writing one first.
+    #[must_use]
+    pub fn split(self) -> (Self, Self) {
+        (Self { write: self.write, read: None }, Self { write: None, read: self.read })
+    }
+
     /// Whether bytes can come back.
     pub fn is_duplex(&self) -> bool {
         self.write.is_some() && self.read.is_some()

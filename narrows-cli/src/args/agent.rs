@@ -8,6 +8,12 @@ pub(crate) struct AgentArgs {
     /// Where to take negotiations: an address with a port, or either of them [default: every address, $NARROWS_PORT or 7701]
     #[arg(long, value_name = "ADDR:PORT")]
     pub(crate) listen: Option<String>,
+    /// Be a gateway to servers of this host that are not under `narrows run`; needs --allow
+    #[arg(long, requires = "allow")]
+    pub(crate) gateway: bool,
+    /// Ports of this host to which the gateway connects
+    #[arg(long, value_name = "PORT,...", value_delimiter = ',', requires = "gateway")]
+    pub(crate) allow: Vec<u16>,
     /// Say nothing but errors
     #[arg(long, short)]
     pub(crate) quiet: bool,
@@ -22,6 +28,10 @@ takes that part itself and another one takes over when it ends, so an agent of i
   - where users do not trust one another: who has the service port is believed about all connections of the host. Start the \
 agent at boot, or choose a port below 1024, which only root may open, on all hosts.
 
+With --gateway it also connects clients of other hosts to servers of this one that cannot be started under `narrows run`. \
+Such a server sees the gateway's address (127.0.0.1 or ::1) in place of the client's, so list no port whose server trusts \
+connections from its own host.
+
 It runs until it is ended. Connections that are compressed already go on without it.
 
 EXIT STATUS
@@ -32,4 +42,5 @@ ENVIRONMENT
 
 EXAMPLES
   narrows agent
-  narrows agent --listen 10.0.0.1:7701";
+  narrows agent --listen 10.0.0.1:7701
+  narrows agent --gateway --allow 5432,6379";

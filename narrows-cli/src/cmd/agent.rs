@@ -17,7 +17,8 @@ const DESCRIPTORS_KEPT: usize = 32;
 pub(crate) fn run(args: &AgentArgs) -> Result<()> {
     let service = address(args.listen.as_deref())?;
     let descriptors_max = raise_descriptor_limit().saturating_sub(DESCRIPTORS_KEPT) / 2;
-    let settings = Settings { service, always: true, descriptors_max, talks: !args.quiet };
+    let gateway = args.allow.iter().copied().filter(|port| *port != service.port()).collect();
+    let settings = Settings { service, always: true, descriptors_max, gateway, talks: !args.quiet };
     let mut agent = Agent::open(settings).map_err(|e| match e.kind() {
         ErrorKind::AddrInUse => {
             anyhow!("this user has an agent for {service} already: another `narrows agent`, or a `narrows run`")

@@ -23,16 +23,18 @@ use rustix::process::geteuid;
 
 use super::channel::{Channel, READ};
 use super::gate::Gate;
+use super::gateway::Gateways;
 use super::line::{FromAgent, Line, ToAgent};
 use super::negotiator::until;
 use super::owner;
 use crate::report;
 
-/// Supervisors of one user: each that has something to tell holds a line.
-const LINES_OF_USER_MAX: usize = 256;
-/// Of one supervisor.
+/// Supervisors of one user: each whose programs listen holds a line.
+const LINES_OF_USER_MAX: usize = 64;
+/// Of one supervisor. The second value is for other users than this process's own: what they can make it remember.
 const PORTS_MAX: usize = 4096;
 const FLOWS_MAX: usize = 262_144;
+const FLOWS_OF_OTHERS_MAX: usize = 16_384;
 /// Records of one line, or channels, before others have their turn.
 const TURN: usize = 256;
 /// How often the service port is tried for that somebody else has, and how long nothing is accepted when descriptors
@@ -48,6 +50,8 @@ pub(crate) struct Settings {
     pub(crate) always: bool,
     /// Lines and channels together.
     pub(crate) descriptors_max: usize,
+    /// Ports of this host to which it is a gateway.
+    pub(crate) gateway: BTreeSet<u16>,
     /// Says on stderr what it does.
     pub(crate) talks: bool,
 }
@@ -94,6 +98,7 @@ pub(crate) struct Agent {
     next: u64,
     /// Lines and channels that have something to send.
     stirred: BTreeSet<u64>,
+    gateways: Gateways,
     complained: bool,
     begun: Instant,
 }
@@ -113,6 +118,7 @@ impl Agent {
         rustix::rand::getrandom(&mut secret[..], rustix::rand::GetRandomFlags::empty())?;
         let usual = WitnessLimits::default();
         let limits = WitnessLimits { channels_max: usual.channels_max.min(settings.descriptors_max), ..usual };
+        let gateways = Gateways::new(settings.gateway.clone());
         Ok(Self {
             settings,
             watch,
@@ -126,6 +132,7 @@ impl Agent {
             flows: HashMap::new(),
             next: FIRST,
             stirred: BTreeSet::new(),
+            gateways,
             complained: false,
             begun: Instant::now(),
         })
@@ -280,10 +287,11 @@ impl Agent {
                     self.witness.listening_ended(port);
                 }
             }
-            ToAgent::Accepted { id, addresses, syn_clock_ms } if supervisor.flows.len() < FLOWS_MAX => {
+            ToAgent::Accepted { id, addresses, syn_clock_ms } => {
                 let user = supervisor.user;
                 let own = user == 0 || user == geteuid().as_raw();
-                if supervisor.flows.contains_key(&id) || !own && owner::of(addresses) != Some(user) {
+                let full = supervisor.flows.len() >= if own { FLOWS_MAX } else { FLOWS_OF_OTHERS_MAX };
+                if full || supervisor.flows.contains_key(&id) || !own && owner::of(addresses) != Some(user) {
                     return;
                 }
                 let flow = self.next;
@@ -292,7 +300,7 @@ impl Agent {
                 self.flows.insert(flow, Flow { line: number, id, gate: Gate::new() });
                 self.witness.accepted(flow, addresses, syn_clock_ms);
             }
-            ToAgent::Listening(_) | ToAgent::Accepted { .. } => {}
+            ToAgent::Listening(_) => {}
             ToAgent::Say { id, word } => {
                 if let Some(flow) = supervisor.flows.get(&id) {
                     if let Some(known) = self.flows.get_mut(flow) {
@@ -398,8 +406,11 @@ impl Agent {
                     let _ = channel.flush();
                 }
             }
-            // Nothing here is a gateway yet.
-            Output::Gateway(number, _) => drop(self.channels.remove(&number)),
+            Output::Gateway(number, rest) => {
+                if let Some(channel) = self.channels.remove(&number) {
+                    self.gateways.take(channel.into_socket(&self.watch), rest);
+                }
+            }
             Output::Flow(flow, event) => self.tell(flow, event),
         }
     }

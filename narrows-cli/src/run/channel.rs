@@ -133,4 +133,10 @@ impl Channel {
         self.watched = Some(wanted);
         Ok(())
     }
+
+    /// For what the connection turns into.
+    pub(crate) fn into_socket(self, watch: &OwnedFd) -> OwnedFd {
+        let _ = epoll::delete(watch, &self.socket);
+        self.socket
+    }
 }

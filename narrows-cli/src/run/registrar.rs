@@ -21,7 +21,7 @@ const TAKE_OVER_SPREAD_NS: u64 = 200_000_000;
 /// Where there is no agent and this may not be one, or it does not answer as it should.
 const LOOK_AGAIN_NS: u64 = 3_000_000_000;
 /// How often it is looked whether programs still listen. Later claims wait in vain for ten seconds, which hurts nobody.
-const LISTENERS_EVERY_NS: u64 = 5_000_000_000;
+const LISTENERS_EVERY_NS: u64 = 2_000_000_000;
 /// Records before something else has its turn.
 const TURN: usize = 1024;
 const ROOT: u32 = 0;

@@ -96,7 +96,10 @@ impl Supervisor {
         let ledger = Arc::new(Ledger { live: AtomicUsize::new(0), idle, talk: Talk { verbose }, negotiator });
         let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
         let pumps = (0..cores.min(PUMPS_MAX)).map(|_| pump::start(Arc::clone(&ledger))).collect::<Result<Vec<_>>>()?;
-        desk.start(service, pumps.clone(), negotiating, verbose)?;
+        let inlets = pumps.clone();
+        desk.start(service, negotiating, verbose, move |id, event| {
+            inlets[(id % inlets.len() as u64) as usize].send(Order::Hear { id, event });
+        })?;
         let mut supervisor = Self {
             watch,
             control,
