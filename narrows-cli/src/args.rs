@@ -10,7 +10,10 @@ use narrows::policy::PolicySpec;
 use crate::copy::carriers::CARRIERS;
 use crate::copy::hello::Fsync;
 
+pub(crate) mod agent;
 pub(crate) mod oracle;
+pub(crate) mod run;
+pub(crate) mod status;
 
 const HELP: &str = "\
 EXIT STATUS
@@ -74,6 +77,12 @@ pub(crate) enum Command {
     Cp(CpArgs),
     /// The other end of `cp`: started by it, or a server of its own
     Serve(ServeArgs),
+    /// Run a program whose connections go through a supervisor
+    Run(run::RunArgs),
+    /// Answer for the programs of this host that run under `run`
+    Agent(agent::AgentArgs),
+    /// Show what runs under `run`, and what became of its connections
+    Status(status::StatusArgs),
     /// Send a file or stdin to a `narrows recv`
     Send(SendArgs),
     /// Receive one stream from a `narrows send`

@@ -6,6 +6,7 @@ use anyhow::Result;
 
 use crate::args::{Args, BenchCommand, Command};
 
+mod agent;
 mod bench;
 mod calibrate;
 mod cp;
@@ -14,13 +15,18 @@ mod inspect;
 mod oracle;
 mod pipe;
 mod recv;
+mod run;
 mod send;
 mod serve;
+mod status;
 
 pub(crate) fn run(args: Args) -> Result<ExitCode> {
     match args.command {
         // It says more than success and failure.
         Command::Cp(args) => return cp::run(&args),
+        Command::Run(args) => return Ok(run::run(&args)),
+        Command::Agent(args) => agent::run(&args)?,
+        Command::Status(args) => status::run(&args)?,
         Command::Serve(args) => serve::run(&args)?,
         Command::Pipe(args) => pipe::run(&args)?,
         Command::Send(args) => send::run(&args)?,

@@ -15,6 +15,7 @@ mod host;
 mod oracle;
 mod progress;
 mod report;
+mod run;
 mod shaper;
 mod signals;
 

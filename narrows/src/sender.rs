@@ -452,6 +452,11 @@ impl Sender {
         &self.summary
     }
 
+    /// Chooses by another policy from the next block on. It hears of the blocks under way that it did not choose.
+    pub fn set_policy(&mut self, policy: Box<dyn Policy>) {
+        self.policy = policy;
+    }
+
     /// The policy, with what it learned.
     pub fn into_policy(self) -> Box<dyn Policy> {
         self.policy

@@ -9,17 +9,21 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
+use crate::block::BufferPool;
+use crate::codec::Contexts;
 use crate::error::{Error, ErrorKind};
 use crate::policy::Policy;
-use crate::receiver::{ReceiverConfig, RecvSummary};
-use crate::sender::{SenderConfig, Summary};
+use crate::receiver::{DecodeDone, DecodeJob, ReceiverConfig, RecvSummary};
+use crate::sender::{Done, Job, SenderConfig, Summary};
 use crate::sys;
 
 mod notes;
+mod outbox;
 mod receive;
 mod send;
 
 pub use notes::Notes;
+pub use outbox::Outbox;
 pub use receive::receive;
 pub use send::send;
 
@@ -104,6 +108,26 @@ pub fn encoders() -> usize {
 /// CPU time of the calling thread, 0 where it is not to be had.
 pub fn thread_cpu_ns() -> u64 {
     sys::thread_cpu_ns().unwrap_or(0)
+}
+
+/// Runs a job of a sender on this thread, and takes its time.
+pub fn encode(job: Job, contexts: &mut Contexts, buffers: &BufferPool) -> Done {
+    let (wall, cpu) = (sys::monotonic_ns(), sys::thread_cpu_ns());
+    let mut done = job.run(contexts, buffers);
+    done.wall_ns = sys::monotonic_ns() - wall;
+    done.cpu_ns = match (cpu, sys::thread_cpu_ns()) {
+        (Some(begin), Some(end)) => end - begin,
+        _ => done.wall_ns,
+    };
+    done
+}
+
+/// The same for a job of a receiver.
+pub fn decode(job: DecodeJob, contexts: &mut Contexts, buffers: &BufferPool) -> DecodeDone {
+    let begin = sys::thread_cpu_ns();
+    let mut done = job.run(contexts, buffers);
+    done.cpu_ns = begin.zip(sys::thread_cpu_ns()).map_or(0, |(b, e)| e - b);
+    done
 }
 
 /// Makes the calling thread give way to all others.

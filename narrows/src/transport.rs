@@ -12,12 +12,14 @@ use std::os::unix::net::UnixStream;
 use crate::sys;
 
 pub mod bond;
+mod meter;
 mod noise;
 mod read;
 #[cfg(feature = "tls")]
 pub mod tls;
 mod write;
 
+pub use meter::Meter;
 pub use noise::NOISE_MAX;
 pub(crate) use read::ReadHalf;
 use read::Reader;
@@ -95,6 +97,12 @@ impl Link {
     /// Anything that can be read, one direction.
     pub fn reader(reader: impl Read + Send + 'static) -> Self {
         Self { write: None, read: Some(ReadHalf::new(Reader::Other(Box::new(reader)))) }
+    }
+
+    /// Each direction as a link of its own, with a stream of its own and no feedback: the writing one first.
+    #[must_use]
+    pub fn split(self) -> (Self, Self) {
+        (Self { write: self.write, read: None }, Self { write: None, read: self.read })
     }
 
     /// Whether bytes can come back.

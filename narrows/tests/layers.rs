@@ -89,8 +89,13 @@ fn the_negotiation_stands_alone() {
 fn unsafe_code_lives_in_sys_and_codec_wrappers_only() {
     check(&engine(|name| name != "sys.rs" && !in_module(name, "codec")), &["unsafe "]);
     for neighbour in ["narrows-cli", "narrows-lab"] {
-        check(&sources(&workspace().join(neighbour).join("src")), &["unsafe "]);
+        let mut files = sources(&workspace().join(neighbour).join("src"));
+        files.retain(|s| s.name != "run/sys.rs");
+        check(&files, &["unsafe "]);
     }
+    let mut preload = sources(&workspace().join("preload/src"));
+    preload.retain(|s| !["hooks.rs", "next.rs", "setup.rs", "sys.rs"].contains(&s.name.as_str()));
+    check(&preload, &["unsafe "]);
     for source in sources(&workspace().join("narrows/src")) {
         // Each block argues why it is sound, next to where it is.
         let blocks = source.code.matches("unsafe {").count() + source.code.matches("unsafe impl").count();
@@ -98,6 +103,20 @@ fn unsafe_code_lives_in_sys_and_codec_wrappers_only() {
         let arguments = text.matches("SAFETY:").count();
         assert!(arguments >= blocks, "{}: {blocks} unsafe blocks, {arguments} SAFETY arguments", source.name);
     }
+}
+
+/// It runs inside programs of others: no heap, no thread, no lock, nothing of ours, and no call of libc but those that
+/// find symbols and set it up.
+#[test]
+fn the_preloaded_library_brings_nothing_along() {
+    let files = sources(&workspace().join("preload/src"));
+    assert!(files.len() >= 10, "the library's sources were not found");
+    let forbidden =
+        ["std::", "alloc::", "narrows::", "Vec<", "String", "Box<", "format!", "thread::", "Mutex", "println!"];
+    check(&files, &forbidden);
+    let mut others = files;
+    others.retain(|s| s.name != "sys.rs");
+    check(&others, &["libc::malloc", "libc::free", "libc::open(", "libc::read(", "libc::write(", "libc::close("]);
 }
 
 #[test]

@@ -6,12 +6,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use super::{Control, DIRECT_MAX, FailOnPanic, INLINE_NS, LOOK_EVERY, ReceiveOptions, Stall, lock, notes, peer_gone};
+use super::{
+    Control, DIRECT_MAX, FailOnPanic, INLINE_NS, LOOK_EVERY, ReceiveOptions, Stall, decode, lock, notes, peer_gone,
+};
 use crate::block::BufferPool;
 use crate::codec::Contexts;
 use crate::error::{Error, ErrorKind, Result};
 use crate::pool::{Pool, Queue};
-use crate::receiver::{DecodeDone, DecodeJob, Receiver, ReceiverConfig, RecvSummary};
+use crate::receiver::{DecodeJob, Receiver, ReceiverConfig, RecvSummary};
 use crate::sys;
 use crate::transport::{Link, ReadHalf, WriteHalf};
 
@@ -336,7 +338,7 @@ impl Flow {
                 continue;
             }
             drop(state);
-            let done = run_job(job, contexts, &self.buffers);
+            let done = decode(job, contexts, &self.buffers);
             state = lock(&self.state);
             state.receiver.finish(done)?;
         }
@@ -344,7 +346,7 @@ impl Flow {
         if let [job] = &waiting[..]
             && job.estimate_ns < INLINE_NS
         {
-            let done = waiting.pop().map(|job| run_job(job, contexts, &self.buffers));
+            let done = waiting.pop().map(|job| decode(job, contexts, &self.buffers));
             let mut state = lock(&self.state);
             if let Some(done) = done {
                 state.receiver.finish(done)?;
@@ -370,7 +372,7 @@ impl Flow {
     fn work_on(self: Arc<Self>, first: DecodeJob, contexts: &mut Contexts) {
         let mut next = Some(first);
         while let Some(job) = next.take() {
-            let done = run_job(job, contexts, &self.buffers);
+            let done = decode(job, contexts, &self.buffers);
             let mut state = lock(&self.state);
             if state.closed || state.failed {
                 return;
@@ -516,13 +518,6 @@ impl Back {
         }
         let _ = self.half.finish();
     }
-}
-
-fn run_job(job: DecodeJob, contexts: &mut Contexts, buffers: &BufferPool) -> DecodeDone {
-    let begin = sys::thread_cpu_ns();
-    let mut done = job.run(contexts, buffers);
-    done.cpu_ns = begin.zip(sys::thread_cpu_ns()).map_or(0, |(b, e)| e - b);
-    done
 }
 
 fn sink_error(e: io::Error, what: &str) -> Error {

@@ -1,16 +1,19 @@
 //! Sending: a thread that reads the source, workers that encode, the caller's thread that writes, and on duplex links
 //! one that reads what comes back.
 
-use std::io::{self, IoSlice, Read, Write};
+use std::io::{self, Read, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use super::{Control, DIRECT_MAX, FailOnPanic, INLINE_NS, LOOK_EVERY, OnNote, SendOptions, Stall, lock, peer_gone};
+use super::outbox::{BATCH_BYTES, WRITE_MIN};
+use super::{
+    Control, DIRECT_MAX, FailOnPanic, INLINE_NS, LOOK_EVERY, OnNote, Outbox, SendOptions, Stall, encode, lock,
+    peer_gone,
+};
 use crate::block::BufferPool;
 use crate::codec::{Contexts, Method};
 use crate::error::{Error, ErrorKind, Result};
-use crate::frame::Frame;
 use crate::policy::Policy;
 use crate::pool::{Pool, Queue};
 use crate::sender::{Job, LinkSample, Sender, SenderConfig, Summary};
@@ -19,18 +22,6 @@ use crate::transport::{Link, ReadHalf, WriteHalf};
 
 mod back;
 
-/// Frames taken out of the engine at a time: enough for one large vectored write.
-const BATCH_BYTES: usize = 256 << 10;
-/// One write hands over what the link carries in 10 ms, so that samples of the rate stay fresh; bounds for slow and fast.
-const WRITE_NS: f64 = 10e6;
-const WRITE_MIN: usize = 16 << 10;
-const WRITE_MAX: usize = 256 << 10;
-/// Slices of one vectored write; the system's own limit is 1024.
-const SLICES_MAX: usize = 64;
-/// The kernel may hold what the link carries in 4 ms: more hides the backlog, less lets the link run dry (D11).
-const BACKLOG_NS: f64 = 4e6;
-const BACKLOG_MIN: f64 = 32_768.0;
-const BACKLOG_MAX: f64 = 1_048_576.0;
 /// While the link is full, it is looked at so often.
 const FULL_LOOK: Duration = Duration::from_millis(5);
 /// With nothing to write but what the link holds itself, it is given the chance to pass that on so often.
@@ -78,7 +69,7 @@ pub fn send(
             }),
             changed: Condvar::new(),
             room: Condvar::new(),
-            link: Mutex::new(Output { half: write, frames: Vec::new(), written: 0, backlog: 0, trace: options.trace }),
+            link: Mutex::new(Output { half: write, outbox: Outbox::default(), backlog: 0, trace: options.trace }),
             queue,
             buffers,
             control: Arc::clone(control),
@@ -174,9 +165,7 @@ struct State {
 /// The link's writing half and the frames on their way into it.
 struct Output {
     half: WriteHalf,
-    frames: Vec<Frame>,
-    /// Bytes of `frames` that the link has taken.
-    written: usize,
+    outbox: Outbox,
     backlog: u32,
     trace: Option<Box<dyn Write + Send>>,
 }
@@ -279,7 +268,7 @@ impl Flow {
                 // The frames so far can go while this thread works on.
                 self.changed.notify_all();
             }
-            let done = self.run_job(job, contexts);
+            let done = encode(job, contexts, &self.buffers);
             state = lock(&self.state);
             if let Some(sender) = &mut state.sender {
                 sender.finish(done, self.now_ns());
@@ -308,7 +297,7 @@ impl Flow {
     fn work_on(self: Arc<Self>, first: Job, contexts: &mut Contexts) {
         let mut next = Some(first);
         while let Some(job) = next.take() {
-            let done = self.run_job(job, contexts);
+            let done = encode(job, contexts, &self.buffers);
             let mut more = Vec::new();
             let mut state = lock(&self.state);
             let Some(sender) = &mut state.sender else { return };
@@ -328,17 +317,6 @@ impl Flow {
         }
     }
 
-    fn run_job(&self, job: Job, contexts: &mut Contexts) -> crate::sender::Done {
-        let (wall, cpu) = (sys::monotonic_ns(), sys::thread_cpu_ns());
-        let mut done = job.run(contexts, &self.buffers);
-        done.wall_ns = sys::monotonic_ns() - wall;
-        done.cpu_ns = match (cpu, sys::thread_cpu_ns()) {
-            (Some(begin), Some(end)) => end - begin,
-            _ => done.wall_ns,
-        };
-        done
-    }
-
     // --- link ---
 
     /// Writes frames until the end frame is through.
@@ -351,7 +329,7 @@ impl Flow {
             let mut link = lock(&self.link);
             self.save_trace(&mut link)?;
             self.take_frames(&mut link, BATCH_BYTES);
-            if !link.frames.is_empty() {
+            if !link.outbox.is_empty() {
                 self.write_frames(&mut link, &mut stall)?;
                 self.after_write(&mut contexts);
                 continue;
@@ -425,7 +403,7 @@ impl Flow {
         });
         if let Some(job) = sender.on_link_dry(now_ns) {
             drop(state);
-            let done = self.run_job(job, contexts);
+            let done = encode(job, contexts, &self.buffers);
             state = lock(&self.state);
             if let Some(sender) = &mut state.sender {
                 sender.finish(done, self.now_ns());
@@ -438,7 +416,7 @@ impl Flow {
     fn write_directly(&self) {
         if let Ok(mut link) = self.link.try_lock() {
             self.take_frames(&mut link, DIRECT_MAX);
-            if link.frames.is_empty() {
+            if link.outbox.is_empty() {
                 return;
             }
             // What does not fit stays in `frames` for the writing thread.
@@ -456,23 +434,18 @@ impl Flow {
     }
 
     fn take_frames(&self, link: &mut Output, bytes_max: usize) {
-        let mut bytes: usize = link.frames.iter().map(Frame::wire_len).sum();
         let mut state = lock(&self.state);
         state.part_left = false;
-        let Some(sender) = &mut state.sender else { return };
-        while bytes < bytes_max {
-            let Some(frame) = sender.poll_transmit() else { break };
-            bytes += frame.wire_len();
-            link.frames.push(frame);
+        if let Some(sender) = &mut state.sender {
+            link.outbox.fill_to(sender, bytes_max);
         }
     }
 
     fn write_frames(&self, link: &mut Output, stall: &mut Stall) -> Result<()> {
-        while !link.frames.is_empty() {
+        while !link.outbox.is_empty() {
             let rate = lock(&self.state).sender.as_ref().map_or(0.0, |s| s.summary().rate_bytes_per_s);
             link.set_backlog(rate);
-            let len = ((rate * WRITE_NS / 1e9) as usize).clamp(WRITE_MIN, WRITE_MAX);
-            if self.write_once(link, len)? > 0 {
+            if self.write_once(link, Outbox::write_len(rate))? > 0 {
                 stall.progress();
                 continue;
             }
@@ -487,10 +460,10 @@ impl Flow {
     fn write_once(&self, link: &mut Output, len: usize) -> Result<usize> {
         let unsent_before = link.half.unsent();
         let begin_ns = self.now_ns();
-        let result = if link.frames.is_empty() {
+        let result = if link.outbox.is_empty() {
             link.half.flush_some().and(Err(io::ErrorKind::WouldBlock.into()))
         } else {
-            link.half.write_some(&slices(&link.frames, link.written, len))
+            link.half.write_some(&link.outbox.slices(len))
         };
         let written = match result {
             Ok(0) => return Err(link_error(io::ErrorKind::WriteZero.into(), "the link takes no bytes")),
@@ -499,7 +472,7 @@ impl Flow {
             Err(e) => return Err(link_error(e, "cannot write to the link")),
         };
         let end_ns = self.now_ns();
-        link.consume(written);
+        link.outbox.consume(written);
         let (unsent_after, unacked) = (link.half.unsent(), link.half.unacked());
         let (delivery_bytes_per_s, rtt_ns) = (link.half.delivery_bytes_per_s(), link.half.rtt_ns());
         if let Some(sender) = &mut lock(&self.state).sender {
@@ -548,23 +521,11 @@ impl Flow {
 impl Output {
     /// Nothing is on its way into the system.
     fn is_clear(&self) -> bool {
-        self.frames.is_empty() && self.half.held() == 0
-    }
-
-    fn consume(&mut self, len: usize) {
-        self.written += len;
-        let mut whole = 0;
-        while let Some(frame) = self.frames.get(whole).filter(|f| f.wire_len() <= self.written) {
-            self.written -= frame.wire_len();
-            whole += 1;
-        }
-        self.frames.drain(..whole);
+        self.outbox.is_empty() && self.half.held() == 0
     }
 
     fn set_backlog(&mut self, rate_bytes_per_s: f64) {
-        let bytes = (rate_bytes_per_s * BACKLOG_NS / 1e9).clamp(BACKLOG_MIN, BACKLOG_MAX) as u32;
-        // A system call only for a change that matters.
-        if bytes.abs_diff(self.backlog) > self.backlog / 4 {
+        if let Some(bytes) = Outbox::backlog(rate_bytes_per_s, self.backlog) {
             self.backlog = bytes;
             self.half.set_backlog(bytes);
         }
@@ -574,23 +535,4 @@ impl Output {
 fn link_error(e: io::Error, what: &str) -> Error {
     let text = if peer_gone(&e) { "the receiver closed the connection" } else { what };
     Error { source: Some(e), ..Error::new(ErrorKind::Io, text) }
-}
-
-/// The next `left` bytes of `frames` behind the `skip` that are written.
-fn slices(frames: &[Frame], mut skip: usize, mut left: usize) -> Vec<IoSlice<'_>> {
-    let mut slices = Vec::with_capacity(2 * frames.len().min(SLICES_MAX));
-    for part in frames.iter().flat_map(|f| [&*f.header, &*f.body]) {
-        if skip >= part.len() {
-            skip -= part.len();
-            continue;
-        }
-        let rest = &part[skip..];
-        skip = 0;
-        slices.push(IoSlice::new(&rest[..rest.len().min(left)]));
-        left -= rest.len().min(left);
-        if left == 0 || slices.len() == SLICES_MAX {
-            break;
-        }
-    }
-    slices
 }

@@ -7,14 +7,11 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use super::bond;
 #[cfg(feature = "tls")]
 use super::tls;
+use super::{Meter, bond, meter};
 use crate::sys::{self, Interest};
 
-/// Segments of jumbo frames have 9,000 bytes; those of the loopback device 32 KiB and more, unless somebody made it behave
-/// like a network.
-const NETWORK_SEGMENT_MAX: u32 = 9000;
 /// What a pipe holds if nobody says otherwise.
 const PIPE_LEN: u32 = 64 << 10;
 
@@ -103,7 +100,7 @@ impl WriteHalf {
     /// Bytes that the kernel holds and that have not left the host.
     pub(crate) fn unsent(&self) -> u64 {
         if let Some(socket) = self.tcp_socket() {
-            return self.held() + sys::socket_unsent(socket.as_fd()).unwrap_or(0);
+            return self.held() + meter::unsent(socket.as_fd());
         }
         match &self.kind {
             Writer::Bond(b) => b.unsent(),
@@ -118,7 +115,7 @@ impl WriteHalf {
         if let Writer::Bond(b) = &self.kind {
             return b.unacked();
         }
-        let outstanding = sys::socket_outstanding(self.tcp_socket()?.as_fd())?;
+        let outstanding = meter::unacked(self.tcp_socket()?.as_fd())?;
         Some(self.held() + outstanding)
     }
 
@@ -129,8 +126,7 @@ impl WriteHalf {
             return b.delivery_bytes_per_s();
         }
         let socket = self.tcp_socket().filter(|_| self.same_host)?;
-        let info = sys::tcp_info(socket.as_fd())?;
-        (info.segment_bytes > NETWORK_SEGMENT_MAX).then_some(info.delivery_rate_bytes_per_s)
+        Meter::new(true).speed(socket.as_fd()).0
     }
 
     /// The round trip of a connection to another host.
@@ -139,7 +135,7 @@ impl WriteHalf {
             return b.rtt_ns();
         }
         let socket = self.tcp_socket().filter(|_| !self.same_host)?;
-        sys::tcp_info(socket.as_fd()).map(|i| 1000 * u64::from(i.rtt_us))
+        Meter::new(false).speed(socket.as_fd()).1
     }
 
     /// Time since the connection began in which the receiver's window stopped it (TCP only).

@@ -54,6 +54,8 @@ pub struct Flow {
     words: VecDeque<Word>,
     settled: bool,
     why_plain: Option<WhyPlain>,
+    /// This end wants no frames.
+    declines: bool,
 }
 
 impl Flow {
@@ -96,6 +98,7 @@ impl Flow {
             words: VecDeque::new(),
             settled: false,
             why_plain: None,
+            declines: false,
         }
     }
 
@@ -108,7 +111,8 @@ impl Flow {
             Event::Claimed(key) => {
                 // A direct opening that is coming is a claim of its own; a second key after a restart of the agent is none.
                 let known = self.key.as_ref().is_some_and(|k| *k == key);
-                if known || self.key.is_none() && !self.incoming_ended && self.incoming.can_arm() {
+                let can = !self.declines && !self.incoming_ended && self.incoming.can_arm();
+                if known || self.key.is_none() && can {
                     if !known {
                         self.incoming.arm(key.marker(self.side.other()));
                         self.key = Some(key);
@@ -123,7 +127,7 @@ impl Flow {
                 if self.key.is_some() {
                     return Err(Error::corrupt("a connection is ready twice"));
                 }
-                if self.outgoing != Outgoing::Plain {
+                if self.declines || self.outgoing != Outgoing::Plain {
                     self.words.push_back(Word::Withdraw);
                     return Ok(Released::default());
                 }
@@ -159,6 +163,11 @@ impl Flow {
             return Err(Error::corrupt("the other end asks about bytes that were not sent"));
         }
         Ok(marked_at == Some(offset))
+    }
+
+    /// Asks for no frames from now on: what the program sends would not shrink. What is agreed already stays so.
+    pub fn decline(&mut self) {
+        self.declines = true;
     }
 
     /// What is to be said to the peer's side, until `None`.
@@ -283,5 +292,36 @@ impl Flow {
     /// What is held can be resolved no more: reset both ends.
     pub fn on_time(&mut self, now_ns: u64) -> Result<Released> {
         self.incoming.on_time(now_ns)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(flow: &mut Flow) -> Vec<Word> {
+        std::iter::from_fn(|| flow.poll_word()).collect()
+    }
+
+    #[test]
+    fn who_declines_stays_plain_and_who_declines_too_late_does_not() {
+        let key = Key::new(&[1; NONCE_LEN], &[2; NONCE_LEN]);
+        let mut client = Flow::client(FlowLimits::default());
+        client.decline();
+        client.hear(Event::Ready(key.clone())).unwrap();
+        assert_eq!((words(&mut client), client.take_marker()), (vec![Word::Withdraw], None));
+
+        let mut server = Flow::server(FlowLimits::default(), false);
+        server.decline();
+        server.hear(Event::Claimed(key.clone())).unwrap();
+        assert_eq!(words(&mut server), [Word::Decline]);
+
+        let mut server = Flow::server(FlowLimits::default(), false);
+        server.hear(Event::Claimed(key.clone())).unwrap();
+        server.decline();
+        server.hear(Event::Claimed(key.clone())).unwrap();
+        assert_eq!(words(&mut server), [Word::Armed, Word::Armed], "its client has the same right to frames as before");
+        assert_eq!(server.receive(&key.marker(Side::Client), 0).unwrap().frames, Some(24));
+        assert!(server.take_marker().is_some());
     }
 }

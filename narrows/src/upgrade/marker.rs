@@ -49,6 +49,15 @@ impl Key {
         Self::new(client, &[0; NONCE_LEN])
     }
 
+    /// For another process of this host.
+    pub fn to_bytes(&self) -> [u8; 2 * NONCE_LEN] {
+        self.0
+    }
+
+    pub fn from_bytes(bytes: [u8; 2 * NONCE_LEN]) -> Self {
+        Self(bytes)
+    }
+
     /// The marker behind the plain bytes of one side.
     pub fn marker(&self, side: Side) -> Marker {
         let whose: &[u8] = match side {

@@ -1,0 +1,68 @@
+//! What can be typed behind `narrows run`.
+
+use std::ffi::OsString;
+use std::net::IpAddr;
+
+use clap::{Args as ClapArgs, ValueEnum};
+
+#[derive(ClapArgs)]
+#[command(after_long_help = RUN_HELP)]
+pub(crate) struct RunArgs {
+    /// Only connections with HOST: a name, an address, ADDRESS/BITS or *, perhaps with :PORT or :PORT-PORT; may be given many times
+    #[arg(long, value_name = "HOST[:PORT]")]
+    pub(crate) only: Vec<String>,
+    /// No connections with HOST, whatever --only says
+    #[arg(long, value_name = "HOST[:PORT]")]
+    pub(crate) except: Vec<String>,
+    /// Connections within this host too
+    #[arg(long)]
+    pub(crate) loopback: bool,
+    /// Say for each connection at its end what became of it
+    #[arg(long, short)]
+    pub(crate) verbose: bool,
+    /// The port by which hosts negotiate, the same at both ends [default: $NARROWS_PORT, or 7701]
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) service_port: Option<u16>,
+    /// The address at which this host takes such negotiations [default: all]
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) service_address: Option<IpAddr>,
+    /// Do not open the service port where no agent has it: what CMD accepts stays plain then
+    #[arg(long)]
+    pub(crate) no_agent: bool,
+    /// Where the supervisor runs
+    #[arg(long, value_name = "WHERE", value_enum, default_value = "auto")]
+    pub(crate) supervisor: SupervisorPlace,
+    /// The program and its arguments
+    #[arg(value_name = "CMD", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    pub(crate) command: Vec<OsString>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum SupervisorPlace {
+    /// As `parent` for pid 1 (of a container), else `detached`
+    Auto,
+    /// In the background; CMD takes the pid of this process
+    Detached,
+    /// CMD is a child of this process, which ends when all its connections have
+    Parent,
+}
+
+const RUN_HELP: &str = "\
+The TCP connections of CMD and of what it starts go through a supervisor; nothing else of CMD changes. So far it passes the \
+bytes on as they are. PORT is the server's, on whichever side CMD is. A connection stays plain when it is out of scope, when \
+its socket was made before a fork, or when anything fails on the way; so do programs that do not load libraries: static ones, \
+those written in Go, setuid ones.
+
+The supervisor stays until CMD and all that it started have ended and what they wrote has reached the other end. If it is \
+killed, its connections are reset, and later ones are plain.
+
+EXIT STATUS
+  That of CMD. 125 if narrows fails, 126 if CMD cannot be run, 127 if there is none, 2 for wrong usage.
+
+ENVIRONMENT
+  NARROWS_PRELOAD: the library to load into CMD [default: libnarrows_preload.so beside this program or in ../lib/narrows]. \
+LD_PRELOAD is kept.
+
+EXAMPLES
+  narrows run -- psql -h db.example
+  narrows run --only 10.0.0.0/8:5432 -v -- ./server";

@@ -1,0 +1,51 @@
+//! `narrows run`: any program, unchanged.
+
+use std::env;
+use std::process::ExitCode;
+
+use anyhow::{Result, anyhow};
+
+use crate::args::run::{RunArgs, SupervisorPlace};
+use crate::report;
+use crate::run::launch::Launch;
+use crate::run::negotiator::{SERVICE_PORT, Service};
+use crate::run::{agent, scope};
+
+/// What wrappers of programs say when they fail themselves; 126 and 127 are about the program.
+const OWN_FAILURE: u8 = 125;
+
+pub(crate) fn run(args: &RunArgs) -> ExitCode {
+    let parent = match args.supervisor {
+        SupervisorPlace::Parent => true,
+        SupervisorPlace::Detached => false,
+        SupervisorPlace::Auto => std::process::id() == 1,
+    };
+    let scope = match scope::build(&args.only, &args.except, args.loopback) {
+        Ok(scope) => scope,
+        Err(error) => {
+            report::note(report::one_line(&error));
+            return ExitCode::from(2);
+        }
+    };
+    let service = match service_port(args.service_port) {
+        Ok(port) => Service { port, address: args.service_address.unwrap_or(agent::ALL), may_serve: !args.no_agent },
+        Err(error) => {
+            report::note(report::one_line(&error));
+            return ExitCode::from(2);
+        }
+    };
+    let launch = Launch { command: &args.command, scope, verbose: args.verbose, service, parent };
+    launch.run().unwrap_or_else(|error| {
+        report::note(report::one_line(&error));
+        ExitCode::from(OWN_FAILURE)
+    })
+}
+
+/// What a flag, the environment or nobody says.
+pub(super) fn service_port(flag: Option<u16>) -> Result<u16> {
+    let Some(text) = env::var_os("NARROWS_PORT").filter(|_| flag.is_none()) else {
+        return Ok(flag.unwrap_or(SERVICE_PORT));
+    };
+    let port = text.to_str().and_then(|t| t.parse().ok()).filter(|port| *port != 0);
+    port.ok_or_else(|| anyhow!("NARROWS_PORT: '{}' is no port, such as {SERVICE_PORT}", text.display()))
+}

@@ -1,0 +1,470 @@
+//! The agent of a host: listens on the service port, and compares what supervisors elsewhere claim with what the programs
+//! of this host accepted, of which their supervisors tell it over lines.
+//!
+//! One thread, no waiting. It is a process of its own (`narrows agent`), or a thread of the first supervisor whose programs
+//! listen; when that ends another supervisor takes over (`registrar.rs`).
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::io::Result;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::time::Instant;
+
+use narrows::upgrade::witness::{ChannelId, Output};
+use narrows::upgrade::{Event, FlowId, Witness, WitnessLimits};
+use rustix::buffer::spare_capacity;
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, acceptfrom_with, bind, ipproto, listen,
+    socket_with, sockopt,
+};
+use rustix::process::geteuid;
+
+use super::channel::{Channel, READ};
+use super::gate::Gate;
+use super::gateway::Gateways;
+use super::line::{FromAgent, Line, ToAgent};
+use super::negotiator::until;
+use super::owner;
+use crate::report;
+
+/// Supervisors of one user: each whose programs listen holds a line.
+const LINES_OF_USER_MAX: usize = 64;
+/// Of one supervisor. The second value is for other users than this process's own: what they can make it remember.
+const PORTS_MAX: usize = 4096;
+const FLOWS_MAX: usize = 262_144;
+const FLOWS_OF_OTHERS_MAX: usize = 16_384;
+/// Records of one line, or channels, before others have their turn.
+const TURN: usize = 256;
+/// How often the service port is tried for that somebody else has, and how long nothing is accepted when descriptors
+/// have run out.
+const TRY_AGAIN_NS: u64 = 2_000_000_000;
+const BACKLOG: i32 = 1024;
+
+#[derive(Clone)]
+pub(crate) struct Settings {
+    /// Where the service port is opened; `[::]` is every address.
+    pub(crate) service: SocketAddr,
+    /// Now, and not only while a program listens.
+    pub(crate) always: bool,
+    /// Lines and channels together.
+    pub(crate) descriptors_max: usize,
+    /// Ports of this host to which it is a gateway.
+    pub(crate) gateway: BTreeSet<u16>,
+    /// Says on stderr what it does.
+    pub(crate) talks: bool,
+}
+
+/// The abstract name at which the agent of a user listens for lines. Agents of different service addresses are different
+/// hosts, which only tests have within one.
+pub(crate) fn name(user: u32, service: SocketAddr) -> String {
+    format!("narrows-agent:{user}:{service}")
+}
+
+struct Supervisor {
+    line: Line,
+    user: u32,
+    greeted: bool,
+    ports: Vec<u16>,
+    flows: HashMap<u64, FlowId>,
+    watched: EventFlags,
+}
+
+struct Flow {
+    /// Of which supervisor, and its number there.
+    line: u64,
+    id: u64,
+    gate: Gate,
+}
+
+const REGISTRY: u64 = 0;
+const SERVICE: u64 = 1;
+const FIRST: u64 = 2;
+
+pub(crate) struct Agent {
+    settings: Settings,
+    watch: OwnedFd,
+    registry: OwnedFd,
+    service: Option<OwnedFd>,
+    /// When the service port is tried again, or listening goes on.
+    again_ns: u64,
+    accepts: bool,
+    witness: Witness,
+    lines: BTreeMap<u64, Supervisor>,
+    channels: BTreeMap<ChannelId, Channel>,
+    flows: HashMap<FlowId, Flow>,
+    /// Lines, channels and flows are counted together.
+    next: u64,
+    /// Lines and channels that have something to send.
+    stirred: BTreeSet<u64>,
+    gateways: Gateways,
+    complained: bool,
+    begun: Instant,
+}
+
+impl Agent {
+    /// # Errors
+    /// `AddrInUse`: this user has an agent on this host.
+    pub(crate) fn open(settings: Settings) -> Result<Self> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let registry = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+        let name = name(geteuid().as_raw(), settings.service);
+        bind(&registry, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
+        listen(&registry, BACKLOG)?;
+        let watch = epoll::create(CreateFlags::CLOEXEC)?;
+        epoll::add(&watch, &registry, EventData::new_u64(REGISTRY), EventFlags::IN)?;
+        let mut secret = [0; 32];
+        rustix::rand::getrandom(&mut secret[..], rustix::rand::GetRandomFlags::empty())?;
+        let usual = WitnessLimits::default();
+        let limits = WitnessLimits { channels_max: usual.channels_max.min(settings.descriptors_max), ..usual };
+        let gateways = Gateways::new(settings.gateway.clone());
+        Ok(Self {
+            settings,
+            watch,
+            registry,
+            service: None,
+            again_ns: 0,
+            accepts: true,
+            witness: Witness::new(limits, secret),
+            lines: BTreeMap::new(),
+            channels: BTreeMap::new(),
+            flows: HashMap::new(),
+            next: FIRST,
+            stirred: BTreeSet::new(),
+            gateways,
+            complained: false,
+            begun: Instant::now(),
+        })
+    }
+
+    pub(crate) fn open_service(&mut self) -> rustix::io::Result<()> {
+        let service = listen_at(self.settings.service)?;
+        epoll::add(&self.watch, &service, EventData::new_u64(SERVICE), EventFlags::IN)?;
+        self.service = Some(service);
+        self.complained = false;
+        self.say(|at| format!("the service port is open at {at}"));
+        Ok(())
+    }
+
+    pub(crate) fn run(mut self) {
+        let mut events = Vec::with_capacity(TURN);
+        loop {
+            events.clear();
+            let wait = until(self.next_wakeup_ns(), self.now_ns());
+            let _ = epoll::wait(&self.watch, spare_capacity(&mut events), wait.as_ref());
+            for event in &events {
+                match event.data.u64() {
+                    REGISTRY => self.accept_lines(),
+                    SERVICE => self.accept_channels(),
+                    number if self.lines.contains_key(&number) => self.hear(number),
+                    number => self.receive(number),
+                }
+            }
+            let now_ns = self.now_ns();
+            if self.witness.next_wakeup_ns().is_some_and(|at| at <= now_ns) {
+                self.witness.on_time(now_ns);
+            }
+            self.serve(now_ns);
+            self.settle();
+        }
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.begun.elapsed().as_nanos() as u64
+    }
+
+    fn next_wakeup_ns(&self) -> Option<u64> {
+        let again = !self.accepts || self.service.is_none() && self.wants_service();
+        self.witness.next_wakeup_ns().into_iter().chain(again.then_some(self.again_ns)).min()
+    }
+
+    fn wants_service(&self) -> bool {
+        self.settings.always || self.lines.values().any(|s| !s.ports.is_empty())
+    }
+
+    /// Opens the service port when it is needed and closes it when it is not.
+    fn serve(&mut self, now_ns: u64) {
+        if !self.accepts && now_ns >= self.again_ns {
+            self.accepts = true;
+            let _ = epoll::add(&self.watch, &self.registry, EventData::new_u64(REGISTRY), EventFlags::IN);
+            if let Some(service) = &self.service {
+                let _ = epoll::add(&self.watch, service, EventData::new_u64(SERVICE), EventFlags::IN);
+            }
+        }
+        if !self.wants_service() {
+            self.service = None;
+        } else if self.service.is_none() && self.accepts && now_ns >= self.again_ns {
+            if let Err(e) = self.open_service() {
+                self.again_ns = now_ns + TRY_AGAIN_NS;
+                if !self.complained {
+                    self.complained = true;
+                    let why = report::without_os_numbers(&std::io::Error::from(e).to_string());
+                    self.say(|at| format!("cannot open the service port at {at} yet: {why}"));
+                }
+            }
+        }
+    }
+
+    fn say(&self, words: impl FnOnce(SocketAddr) -> String) {
+        if self.settings.talks {
+            report::note(words(self.settings.service));
+        }
+    }
+
+    /// Descriptors have run out: what comes waits in the kernel.
+    fn pause(&mut self) {
+        let _ = epoll::delete(&self.watch, &self.registry);
+        if let Some(service) = &self.service {
+            let _ = epoll::delete(&self.watch, service);
+        }
+        self.accepts = false;
+        self.again_ns = self.now_ns() + TRY_AGAIN_NS;
+    }
+
+    fn number(&mut self) -> u64 {
+        self.next += 1;
+        self.next - 1
+    }
+
+    // --- supervisors of this host ---
+
+    fn accept_lines(&mut self) {
+        for _ in 0..TURN {
+            let socket = match accept_with(&self.registry, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+                Ok(socket) => socket,
+                Err(Errno::INTR | Errno::CONNABORTED) => continue,
+                Err(Errno::AGAIN) => return,
+                Err(_) => return self.pause(),
+            };
+            let line = Line::new(socket);
+            let own = geteuid();
+            let Some(user) = line.user().filter(|u| own.is_root() || *u == own.as_raw() || *u == 0) else { continue };
+            let of_user = self.lines.values().filter(|s| s.user == user).count();
+            if of_user >= LINES_OF_USER_MAX || self.lines.len() >= self.settings.descriptors_max {
+                continue;
+            }
+            let number = self.number();
+            if epoll::add(&self.watch, &line, EventData::new_u64(number), EventFlags::IN).is_ok() {
+                let (ports, flows) = (Vec::new(), HashMap::new());
+                let new = Supervisor { line, user, greeted: false, ports, flows, watched: EventFlags::IN };
+                self.lines.insert(number, new);
+            }
+        }
+    }
+
+    fn hear(&mut self, number: u64) {
+        for _ in 0..TURN {
+            let Some(supervisor) = self.lines.get(&number) else { return };
+            let heard = supervisor.line.hear(ToAgent::decode);
+            match heard {
+                Ok(Some(message)) if supervisor.greeted != (message == ToAgent::Hello) => self.obey(number, message),
+                Ok(None) => break,
+                // It ended, or says hello not at first.
+                _ => return self.hang_up(number),
+            }
+        }
+        self.stirred.insert(number);
+    }
+
+    fn obey(&mut self, number: u64, message: ToAgent) {
+        let now_ns = self.now_ns();
+        let Some(supervisor) = self.lines.get_mut(&number) else { return };
+        match message {
+            ToAgent::Hello => {
+                supervisor.greeted = true;
+                let hello = FromAgent::Hello.encode();
+                supervisor.line.say(hello.unwrap_or_default());
+            }
+            ToAgent::Listening(port) if supervisor.ports.len() < PORTS_MAX => {
+                supervisor.ports.push(port);
+                self.witness.listening(port);
+                self.serve(now_ns);
+            }
+            ToAgent::ListeningEnded(port) => {
+                if let Some(at) = supervisor.ports.iter().position(|p| *p == port) {
+                    supervisor.ports.swap_remove(at);
+                    self.witness.listening_ended(port);
+                }
+            }
+            ToAgent::Accepted { id, addresses, syn_clock_ms } => {
+                let user = supervisor.user;
+                let own = user == 0 || user == geteuid().as_raw();
+                let full = supervisor.flows.len() >= if own { FLOWS_MAX } else { FLOWS_OF_OTHERS_MAX };
+                if full || supervisor.flows.contains_key(&id) || !own && owner::of(addresses) != Some(user) {
+                    return;
+                }
+                let flow = self.next;
+                self.next += 1;
+                supervisor.flows.insert(id, flow);
+                self.flows.insert(flow, Flow { line: number, id, gate: Gate::new() });
+                self.witness.accepted(flow, addresses, syn_clock_ms);
+            }
+            ToAgent::Listening(_) => {}
+            ToAgent::Say { id, word } => {
+                if let Some(flow) = supervisor.flows.get(&id) {
+                    if let Some(known) = self.flows.get_mut(flow) {
+                        known.gate.said(word);
+                    }
+                    self.witness.say(*flow, word);
+                }
+            }
+            ToAgent::Ended { id } => {
+                if let Some(flow) = supervisor.flows.remove(&id) {
+                    self.flows.remove(&flow);
+                    self.witness.ended(flow);
+                }
+            }
+        }
+    }
+
+    fn hang_up(&mut self, number: u64) {
+        let Some(gone) = self.lines.remove(&number) else { return };
+        for flow in gone.flows.into_values() {
+            self.flows.remove(&flow);
+            self.witness.ended(flow);
+        }
+        gone.ports.into_iter().for_each(|port| self.witness.listening_ended(port));
+    }
+
+    // --- supervisors elsewhere ---
+
+    fn accept_channels(&mut self) {
+        for _ in 0..TURN {
+            let Some(service) = &self.service else { return };
+            let (socket, from) = match acceptfrom_with(service, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+                Ok(accepted) => accepted,
+                Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => return self.pause(),
+                Err(Errno::AGAIN) => return,
+                // What went wrong with a connection before it was accepted is told here.
+                Err(_) => continue,
+            };
+            let Some(from) = from.and_then(|a| SocketAddr::try_from(a).ok()) else { continue };
+            let (number, now_ns) = (self.number(), self.now_ns());
+            let mut channel = Channel::new(socket);
+            if channel.watch(&self.watch, number).is_ok() {
+                self.channels.insert(number, channel);
+                self.witness.opened(number, from.ip(), now_ns);
+            }
+        }
+    }
+
+    fn receive(&mut self, number: ChannelId) {
+        let now_ns = self.now_ns();
+        let Some(channel) = self.channels.get_mut(&number) else { return };
+        let mut buffer = [0; READ];
+        let came = channel.flush().and_then(|()| channel.read(&mut buffer));
+        match came {
+            Ok(came) => {
+                if !came.is_empty() {
+                    self.witness.receive(number, came, now_ns);
+                }
+                self.stirred.insert(number);
+            }
+            Err(_) => self.lose(number),
+        }
+    }
+
+    fn lose(&mut self, number: ChannelId) {
+        if self.channels.remove(&number).is_some() {
+            self.witness.lost(number);
+        }
+    }
+
+    // --- what the witness wants done ---
+
+    fn settle(&mut self) {
+        loop {
+            while let Some(output) = self.witness.poll() {
+                self.carry_out(output);
+            }
+            // Whatever is lost here may give the witness more to do.
+            let Some(number) = self.stirred.pop_first() else { return };
+            if let Some(channel) = self.channels.get_mut(&number) {
+                if channel.flush().and_then(|()| channel.watch(&self.watch, number)).is_err() {
+                    self.lose(number);
+                }
+            } else if let Some(supervisor) = self.lines.get_mut(&number)
+                && supervisor.flush(&self.watch, number).is_err()
+            {
+                self.hang_up(number);
+            }
+        }
+    }
+
+    fn carry_out(&mut self, output: Output) {
+        match output {
+            Output::Send(number, bytes) => {
+                if self.channels.get_mut(&number).is_some_and(|c| !c.say(&bytes)) {
+                    self.lose(number);
+                } else {
+                    self.stirred.insert(number);
+                }
+            }
+            Output::Hangup(number) => {
+                if let Some(mut channel) = self.channels.remove(&number) {
+                    let _ = channel.flush();
+                }
+            }
+            Output::Gateway(number, rest) => {
+                if let Some(channel) = self.channels.remove(&number) {
+                    self.gateways.take(channel.into_socket(&self.watch), rest);
+                }
+            }
+            Output::Flow(flow, event) => self.tell(flow, event),
+        }
+    }
+
+    fn tell(&mut self, flow: FlowId, event: Event) {
+        let Some(known) = self.flows.get_mut(&flow) else { return };
+        if !known.gate.passes(&event) {
+            return;
+        }
+        let number = known.line;
+        let record = FromAgent::Hear { id: known.id, event }.encode();
+        if let (Some(supervisor), Some(record)) = (self.lines.get_mut(&number), record) {
+            if supervisor.line.say(record) {
+                self.stirred.insert(number);
+            } else {
+                self.hang_up(number);
+            }
+        }
+    }
+}
+
+impl Supervisor {
+    fn flush(&mut self, watch: &OwnedFd, number: u64) -> Result<()> {
+        self.line.flush()?;
+        let wanted = if self.line.wants_room() { EventFlags::IN | EventFlags::OUT } else { EventFlags::IN };
+        if wanted != self.watched {
+            epoll::modify(watch, &self.line, EventData::new_u64(number), wanted)?;
+            self.watched = wanted;
+        }
+        Ok(())
+    }
+}
+
+fn listen_at(address: SocketAddr) -> rustix::io::Result<OwnedFd> {
+    let open = |address: SocketAddr| {
+        let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP))?;
+        sockopt::set_socket_reuseaddr(&socket, true)?;
+        if address.is_ipv6() {
+            sockopt::set_ipv6_v6only(&socket, !address.ip().is_unspecified())?;
+        }
+        bind(&socket, &address)?;
+        listen(&socket, BACKLOG)?;
+        Ok(socket)
+    };
+    match open(address) {
+        // A host without IPv6.
+        Err(Errno::AFNOSUPPORT | Errno::ADDRNOTAVAIL) if address == SocketAddr::new(ALL, address.port()) => {
+            open(SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), address.port()))
+        }
+        result => result,
+    }
+}
+
+/// Every address of the host, of either kind.
+pub(crate) const ALL: IpAddr = IpAddr::V6(std::net::Ipv6Addr::UNSPECIFIED);

@@ -1,0 +1,233 @@
+//! The gateway of a host: its end of connections to servers that are not under Narrows (format.md section 11.7). A client's
+//! supervisor asks by the service port for a port of this host; behind the answer frames go on, and plain bytes to the
+//! server.
+//!
+//! Each connection has threads of its own: gateways are for few, long ones. Whatever goes wrong on either side is a reset
+//! on both, never an end.
+
+use std::collections::BTreeSet;
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpStream};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::{Builder, JoinHandle};
+use std::time::Duration;
+
+use narrows::monitor::cost::Prior;
+use narrows::policy::{PolicySetup, PolicySpec};
+use narrows::receiver::ReceiverConfig;
+use narrows::sender::SenderConfig;
+use narrows::stream::{self, Control, ReceiveOptions, SendOptions};
+use narrows::transport::Link;
+use narrows::upgrade::gateway::{Gateway, Todo};
+use rustix::net::sockopt;
+
+/// Connections at a time: each has seven threads.
+const CONNECTIONS_MAX: usize = 128;
+/// What either direction of one holds.
+const MEMORY_MAX: usize = 4 << 20;
+/// For the request. The client's supervisor sends it with its greeting.
+const REQUEST_MAX: Duration = Duration::from_secs(10);
+/// A server on this host answers at once; one that is busy may not take a connection for a while.
+const DIAL_MAX: Duration = Duration::from_secs(10);
+/// Dead ends are noticed after some ten minutes, as programs have it that ask for it.
+const PROBE_AFTER: Duration = Duration::from_secs(300);
+
+pub(crate) struct Gateways {
+    /// Ports of this host that may be asked for.
+    allowed: Arc<BTreeSet<u16>>,
+    running: Arc<AtomicUsize>,
+}
+
+impl Gateways {
+    pub(crate) fn new(allowed: BTreeSet<u16>) -> Self {
+        Self { allowed: Arc::new(allowed), running: Arc::default() }
+    }
+
+    /// Takes over a connection to the service port. `rest`: what came behind its greeting.
+    pub(crate) fn take(&self, socket: OwnedFd, rest: Vec<u8>) {
+        let place = Place::new(&self.running);
+        let allowed = Arc::clone(&self.allowed);
+        if self.allowed.is_empty() || place.number >= CONNECTIONS_MAX {
+            return;
+        }
+        // If there is no thread the connection is closed, as with too many.
+        let _ = Builder::new().name("narrows-gate".into()).spawn(move || {
+            let _place = place;
+            let client = TcpStream::from(socket);
+            if let Ok(Some(server)) = agree(&client, &rest, &allowed) {
+                carry(client, server);
+            }
+        });
+    }
+}
+
+/// Of one of the connections that there may be.
+struct Place {
+    running: Arc<AtomicUsize>,
+    number: usize,
+}
+
+impl Place {
+    fn new(running: &Arc<AtomicUsize>) -> Self {
+        Self { running: Arc::clone(running), number: running.fetch_add(1, Ordering::Relaxed) }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.running.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Hears what the client wants and connects there. `None`: it was told that this cannot be.
+fn agree(mut client: &TcpStream, rest: &[u8], allowed: &BTreeSet<u16>) -> narrows::Result<Option<TcpStream>> {
+    client.set_nonblocking(false)?;
+    client.set_read_timeout(Some(REQUEST_MAX))?;
+    client.set_write_timeout(Some(REQUEST_MAX))?;
+    let mut gateway = Gateway::new(rest);
+    let mut todo = gateway.receive(&[], |port| allowed.contains(&port))?;
+    loop {
+        match todo {
+            Todo::Nothing => {
+                // The request has five bytes: whoever sends it one by one is not waited for longer than ten times.
+                let mut buffer = [0; 64];
+                let n = client.read(&mut buffer)?;
+                if n == 0 {
+                    return Err(io::Error::from(ErrorKind::UnexpectedEof).into());
+                }
+                todo = gateway.receive(&buffer[..n], |port| allowed.contains(&port))?;
+            }
+            Todo::Refuse(answer) => {
+                client.write_all(&answer)?;
+                return Ok(None);
+            }
+            Todo::Dial(port) => {
+                let dialed = dial(port);
+                let errno = dialed.as_ref().err().map_or(0, |e| e.raw_os_error().unwrap_or(libc::ETIMEDOUT) as u16);
+                client.write_all(&gateway.dialed(errno))?;
+                return Ok(dialed.ok());
+            }
+        }
+    }
+}
+
+fn dial(port: u16) -> io::Result<TcpStream> {
+    let at = |ip: IpAddr| TcpStream::connect_timeout(&SocketAddr::new(ip, port), DIAL_MAX);
+    // A server may listen on either; what the first one says counts.
+    at(Ipv4Addr::LOCALHOST.into()).or_else(|e| at(Ipv6Addr::LOCALHOST.into()).map_err(|_| e))
+}
+
+/// What one direction needs to fail both.
+struct Ends {
+    client: TcpStream,
+    server: TcpStream,
+    failed: AtomicBool,
+    control: Arc<Control>,
+}
+
+impl Ends {
+    /// Both ends see a reset when the last who has them is gone, which is soon: nobody reads or writes any more.
+    fn fail(&self) {
+        self.failed.store(true, Ordering::Release);
+        self.control.stop();
+        for socket in [&self.client, &self.server] {
+            let _ = sockopt::set_socket_linger(socket, Some(Duration::ZERO));
+            let _ = socket.shutdown(Shutdown::Read);
+        }
+    }
+}
+
+/// What the server sends. An end that was made by `fail` is none.
+struct FromServer(Arc<Ends>);
+
+impl Read for FromServer {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let n = (&self.0.server).read(buffer)?;
+        if n == 0 && self.0.failed.load(Ordering::Acquire) { Err(ErrorKind::ConnectionReset.into()) } else { Ok(n) }
+    }
+}
+
+struct ToServer(Arc<Ends>);
+
+impl Write for ToServer {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        (&self.0.server).write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Frames with the client, plain bytes with the server, until both directions have ended.
+fn carry(client: TcpStream, server: TcpStream) {
+    let _ = carry_both(client, server);
+}
+
+fn carry_both(client: TcpStream, server: TcpStream) -> io::Result<()> {
+    for socket in [&client, &server] {
+        socket.set_read_timeout(None)?;
+        socket.set_write_timeout(None)?;
+        socket.set_nodelay(true)?;
+        sockopt::set_socket_keepalive(socket, true)?;
+        sockopt::set_tcp_keepidle(socket, PROBE_AFTER)?;
+        // A client that reads slowly is none that is gone.
+        sockopt::set_tcp_user_timeout(socket, 0)?;
+        // If this process dies, that must not look like an end.
+        sockopt::set_socket_linger(socket, Some(Duration::ZERO))?;
+    }
+    let (write, read) = Link::tcp(client.try_clone()?)?.split();
+    let ends = Arc::new(Ends { client, server, failed: AtomicBool::new(false), control: Arc::default() });
+    let there = direction(&ends, move |ends| {
+        let options = ReceiveOptions {
+            receiver: ReceiverConfig { memory_max: MEMORY_MAX, ..ReceiverConfig::default() },
+            threads: 1,
+            stall_timeout: None,
+            notes: None,
+        };
+        stream::receive(ToServer(Arc::clone(ends)), read, options, || Ok(()), &Arc::clone(&ends.control))?;
+        Ok(ends.server.shutdown(Shutdown::Write)?)
+    })?;
+    let back = direction(&ends, move |ends| {
+        let spec = PolicySpec::Balance;
+        let options = SendOptions {
+            sender: SenderConfig { block_max: spec.block_max(), memory_max: MEMORY_MAX, ..SenderConfig::default() },
+            policy: spec.build(&PolicySetup::new(1, Prior::shipped())),
+            threads: 1,
+            stall_timeout: None,
+            trace: None,
+            on_note: None,
+        };
+        stream::send(FromServer(Arc::clone(ends)), write, options, &Arc::clone(&ends.control))?;
+        Ok(ends.client.shutdown(Shutdown::Write)?)
+    });
+    let back = match back {
+        Ok(back) => back.join().is_ok(),
+        Err(_) => {
+            ends.fail();
+            false
+        }
+    };
+    if there.join().is_ok() && back && !ends.failed.load(Ordering::Acquire) {
+        for socket in [&ends.client, &ends.server] {
+            sockopt::set_socket_linger(socket, None)?;
+        }
+    }
+    Ok(())
+}
+
+/// Runs one direction beside the other; its failure is that of both.
+fn direction(
+    ends: &Arc<Ends>,
+    work: impl FnOnce(&Arc<Ends>) -> narrows::Result<()> + Send + 'static,
+) -> io::Result<JoinHandle<()>> {
+    let ends = Arc::clone(ends);
+    Builder::new().name("narrows-gate".into()).spawn(move || {
+        // A panic is a failure too.
+        if !matches!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| work(&ends))), Ok(Ok(()))) {
+            ends.fail();
+        }
+    })
+}

@@ -1,0 +1,179 @@
+//! Starts the program and its supervisor.
+//!
+//! Detached: the supervisor is forked away and the program takes this process, so that its pid, signals, terminal and
+//! status are its own. Parent: the program is a child, and its status is passed on when everything has drained; that is
+//! for pid 1, whose end would take the supervisor along.
+
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::io::{self, IsTerminal};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode};
+use std::thread;
+
+use anyhow::{Context, Result, anyhow, ensure};
+use data_encoding::HEXLOWER;
+use rustix::process::{
+    Pid, PidfdFlags, Signal, getpid, kill_process, pidfd_open, set_child_subreaper, setsid, waitpid,
+};
+use signal_hook::iterator::Signals;
+
+use super::negotiator::Service;
+use super::supervisor::{Control, Supervisor};
+use super::sys;
+use super::wire::{Scope, VARIABLE, VERSION};
+use crate::{report, signals};
+
+const LIBRARY: &str = "libnarrows_preload.so";
+
+pub(crate) struct Launch<'a> {
+    pub(crate) command: &'a [OsString],
+    pub(crate) scope: Scope,
+    pub(crate) verbose: bool,
+    pub(crate) service: Service,
+    /// The supervisor is the parent of the program.
+    pub(crate) parent: bool,
+}
+
+impl Launch<'_> {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        let library = library()?;
+        let control = Control::open().context("cannot open the control socket")?;
+        let (program, args) = self.command.split_first().ok_or_else(|| anyhow!("which program?"))?;
+        let mut command = Command::new(program);
+        command.args(args).env(VARIABLE, self.variable(&control)).env("LD_PRELOAD", preloads(&library)?);
+        if self.parent { self.run_as_parent(control, command) } else { self.run_detached(control, command) }
+    }
+
+    /// What the library reads.
+    fn variable(&self, control: &Control) -> String {
+        let flags = [(self.scope.loopback, "l"), (self.verbose, "v")];
+        let flags: String = flags.iter().filter(|(on, _)| *on).map(|(_, flag)| *flag).collect();
+        let rules: Vec<String> = self.scope.rules().iter().map(ToString::to_string).collect();
+        let (name, token) = (HEXLOWER.encode(&control.random), HEXLOWER.encode(&control.token));
+        format!("{VERSION}:{name}:{token}:{flags}:{}", rules.join(","))
+    }
+
+    fn run_detached(self, control: Control, mut command: Command) -> Result<ExitCode> {
+        // By descriptor, because the program may end and its number be given away before the supervisor looks.
+        let pid = getpid();
+        let program = (pid, pidfd_open(pid, PidfdFlags::empty()).context("cannot watch the program")?);
+        // Twice, so that the supervisor is no child of the program, which waits for its own children only.
+        match sys::fork().context("cannot start the supervisor")? {
+            None => {
+                let _ = setsid();
+                if let Ok(None) = sys::fork() {
+                    self.supervise(control, program);
+                }
+                sys::leave();
+            }
+            Some(between) => {
+                let _ = waitpid(Pid::from_raw(between), rustix::process::WaitOptions::empty());
+            }
+        }
+        drop((control, program));
+        Ok(failed_to_start(&command.exec(), &command))
+    }
+
+    /// The detached supervisor. It keeps nothing of its parent's open that somebody may wait to be closed.
+    fn supervise(&self, control: Control, program: (Pid, OwnedFd)) {
+        sys::close_all_but([control.listener.as_raw_fd(), program.1.as_raw_fd()]);
+        sys::ignore(&[libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGPIPE]);
+        let _ = env::set_current_dir("/");
+        if let Ok(null) = rustix::fs::open("/dev/null", rustix::fs::OFlags::RDWR, rustix::fs::Mode::empty()) {
+            let _ = rustix::stdio::dup2_stdin(&null);
+            let _ = rustix::stdio::dup2_stdout(&null);
+            if !self.verbose {
+                let _ = rustix::stdio::dup2_stderr(&null);
+            }
+        }
+        if let Ok(supervisor) = Supervisor::new(control, program, self.verbose, self.service) {
+            supervisor.run();
+        }
+    }
+
+    fn run_as_parent(self, control: Control, mut command: Command) -> Result<ExitCode> {
+        // Children that the program leaves behind belong to this run too.
+        let _ = set_child_subreaper(Some(getpid()));
+        // Before the program starts: a signal that comes early must not end this process alone.
+        let caught = catch_signals()?;
+        let mut child = match command.spawn() {
+            Ok(child) => child,
+            Err(e) => return Ok(failed_to_start(&e, &command)),
+        };
+        pass_signals(caught, &child);
+        let pid = Pid::from_child(&child);
+        let program = (pid, pidfd_open(pid, PidfdFlags::empty()).context("cannot watch the program")?);
+        let supervisor =
+            Supervisor::new(control, program, self.verbose, self.service).context("cannot start the supervisor")?;
+        let reaper = thread::spawn(move || child.wait());
+        supervisor.run();
+        let status = reaper.join().map_err(|_| anyhow!("a thread failed; this is a bug"))??;
+        if let Some(signal) = status.signal() {
+            signals::die_of(signal);
+        }
+        Ok(ExitCode::from(status.code().unwrap_or(1) as u8))
+    }
+}
+
+fn catch_signals() -> io::Result<Signals> {
+    use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH};
+    Signals::new([SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH])
+}
+
+/// What is sent to this process is meant for the program. The terminal's signals go to both by themselves.
+fn pass_signals(mut caught: Signals, child: &Child) {
+    use signal_hook::consts::{SIGINT, SIGQUIT};
+    let pid = Pid::from_child(child);
+    thread::spawn(move || {
+        for signal in caught.forever() {
+            let from_terminal = matches!(signal, SIGINT | SIGQUIT) && io::stdin().is_terminal();
+            if !from_terminal && let Some(signal) = Signal::from_named_raw(signal) {
+                let _ = kill_process(pid, signal);
+            }
+        }
+    });
+}
+
+/// As a shell does: 127 if there is no such program, 126 if it cannot be run.
+fn failed_to_start(error: &io::Error, command: &Command) -> ExitCode {
+    let name = command.get_program().display().to_string();
+    report::note(format_args!("{name}: {}", report::without_os_numbers(&error.to_string())));
+    ExitCode::from(if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 })
+}
+
+/// Where the library is: where $NARROWS_PRELOAD says, or with the program.
+fn library() -> Result<PathBuf> {
+    if let Some(path) = env::var_os("NARROWS_PRELOAD") {
+        let path = PathBuf::from(path);
+        ensure!(path.is_file(), "NARROWS_PRELOAD: there is no file {}", path.display());
+        return Ok(path);
+    }
+    let program = env::current_exe().context("cannot find out where this program is")?;
+    let folder = program.parent().unwrap_or(Path::new("/"));
+    // As Cargo leaves it for tests, where the one beside the program may be older; beside it; as installed below a prefix.
+    let places = [folder.join("deps").join(LIBRARY), folder.join(LIBRARY), folder.join("../lib/narrows").join(LIBRARY)];
+    let found = places.iter().find(|p| p.is_file()).and_then(|p| p.canonicalize().ok());
+    found.ok_or_else(|| {
+        let folder = folder.display();
+        anyhow!(
+            "{LIBRARY} is neither in {folder} nor in {folder}/../lib/narrows: install it there, or set NARROWS_PRELOAD"
+        )
+    })
+}
+
+/// Ours comes behind what is preloaded already.
+fn preloads(library: &Path) -> Result<OsString> {
+    let path = library.as_os_str().as_bytes();
+    let loadable = !path.iter().any(|b| b" :".contains(b));
+    ensure!(loadable, "{}: the loader takes no path with a space or colon in LD_PRELOAD", library.display());
+    let mut all = env::var_os("LD_PRELOAD").filter(|v| !v.is_empty()).unwrap_or_default().into_vec();
+    if !all.is_empty() {
+        all.push(b':');
+    }
+    all.extend_from_slice(path);
+    Ok(OsStr::from_bytes(&all).to_owned())
+}

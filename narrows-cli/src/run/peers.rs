@@ -1,0 +1,207 @@
+//! The hosts that programs of this run connect to: a claimant and a side channel for each.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use narrows::upgrade::claimant::Output;
+use narrows::upgrade::{Claimant, ClaimantLimits, Event, FlowId, Tuple, WhyPlain, Word};
+use rustix::io::Errno;
+
+use super::channel::{Channel, READ};
+
+/// A way to a host: the address that it is reached from, and its own. A claim is good only if its side channel comes from
+/// the same address as the connection.
+type Way = (IpAddr, IpAddr);
+
+struct Host {
+    claimant: Claimant,
+    channel: Option<Channel>,
+    way: Way,
+    /// Counts up with every use of any host.
+    used: u64,
+    wakeup_ns: Option<u64>,
+}
+
+pub(crate) struct Peers {
+    watch: Arc<OwnedFd>,
+    /// The service port of all hosts.
+    port: u16,
+    hosts_max: usize,
+    secret: [u8; 32],
+    hosts: BTreeMap<u64, Host>,
+    by_way: HashMap<Way, u64>,
+    /// Where the connections are claimed that are not settled.
+    by_flow: HashMap<FlowId, u64>,
+    uses: u64,
+    next: u64,
+    heard: Vec<(FlowId, Event)>,
+}
+
+impl Peers {
+    /// `secret`: random. `first`: what epoll numbers begin with.
+    pub(crate) fn new(watch: Arc<OwnedFd>, port: u16, hosts_max: usize, secret: [u8; 32], first: u64) -> Self {
+        Self {
+            watch,
+            port,
+            hosts_max: hosts_max.max(1),
+            secret,
+            hosts: BTreeMap::new(),
+            by_way: HashMap::new(),
+            by_flow: HashMap::new(),
+            uses: 0,
+            next: first,
+            heard: Vec::new(),
+        }
+    }
+
+    /// What flows are to hear since this was asked last.
+    pub(crate) fn take_heard(&mut self) -> Vec<(FlowId, Event)> {
+        std::mem::take(&mut self.heard)
+    }
+
+    pub(crate) fn claim(&mut self, flow: FlowId, addresses: Tuple, clock_ms: u32, now_ns: u64) {
+        let way = (addresses.client().ip(), addresses.server().ip());
+        let Some(number) = self.host(way) else {
+            self.heard.push((flow, Event::Plain(WhyPlain::Busy)));
+            return;
+        };
+        self.by_flow.insert(flow, number);
+        if let Some(host) = self.hosts.get_mut(&number) {
+            host.claimant.claim(flow, addresses, clock_ms, now_ns);
+        }
+        self.settle(number, now_ns);
+    }
+
+    pub(crate) fn say(&mut self, flow: FlowId, word: Word, now_ns: u64) {
+        let Some(&number) = self.by_flow.get(&flow) else { return };
+        if let Some(host) = self.hosts.get_mut(&number) {
+            host.claimant.say(flow, word);
+        }
+        if matches!(word, Word::Withdraw | Word::Settled) {
+            self.by_flow.remove(&flow);
+        }
+        self.settle(number, now_ns);
+    }
+
+    pub(crate) fn ended(&mut self, flow: FlowId, now_ns: u64) {
+        let Some(number) = self.by_flow.remove(&flow) else { return };
+        if let Some(host) = self.hosts.get_mut(&number) {
+            host.claimant.ended(flow);
+        }
+        self.settle(number, now_ns);
+    }
+
+    /// The host's number; a new one takes the place of that which was not used for longest and has nothing to do.
+    fn host(&mut self, way: Way) -> Option<u64> {
+        self.uses += 1;
+        if let Some(number) = self.by_way.get(&way) {
+            if let Some(host) = self.hosts.get_mut(number) {
+                host.used = self.uses;
+            }
+            return Some(*number);
+        }
+        if self.hosts.len() >= self.hosts_max {
+            let idle = self.hosts.iter().filter(|(_, h)| h.claimant.claims() == 0).min_by_key(|(_, h)| h.used)?;
+            let (number, way) = (*idle.0, idle.1.way);
+            self.hosts.remove(&number);
+            self.by_way.remove(&way);
+        }
+        let number = self.next;
+        self.next += 1;
+        // Each claimant counts its claims from 0, so each has a secret of its own.
+        let secret = *blake3::keyed_hash(&self.secret, &number.to_le_bytes()).as_bytes();
+        let claimant = Claimant::new(ClaimantLimits::default(), secret);
+        self.hosts.insert(number, Host { claimant, channel: None, way, used: self.uses, wakeup_ns: None });
+        self.by_way.insert(way, number);
+        Some(number)
+    }
+
+    /// epoll says that something happened to a channel, or did.
+    pub(crate) fn happened(&mut self, number: u64, now_ns: u64) {
+        let Some(host) = self.hosts.get_mut(&number) else { return };
+        if let Err(_lost) = host.take(now_ns) {
+            host.channel = None;
+            host.claimant.lost(now_ns);
+        }
+        self.settle(number, now_ns);
+    }
+
+    /// Does what the claimant wants done.
+    fn settle(&mut self, number: u64, now_ns: u64) {
+        let Some(host) = self.hosts.get_mut(&number) else { return };
+        // Each round that begins again has lost the channel, and a claimant dials once for a channel that lasted a second.
+        loop {
+            while let Some(output) = host.claimant.poll() {
+                match output {
+                    Output::Dial => host.dial(self.port, now_ns),
+                    Output::Send(bytes) => {
+                        if host.channel.as_mut().is_some_and(|c| !c.say(&bytes)) {
+                            host.channel = None;
+                            host.claimant.lost(now_ns);
+                        }
+                    }
+                    Output::Hangup => {
+                        // What the kernel does not take at once was for somebody who listens no more.
+                        if let Some(mut channel) = host.channel.take() {
+                            let _ = channel.flush();
+                        }
+                    }
+                    Output::Flow(flow, event) => {
+                        if matches!(event, Event::Plain(_)) {
+                            self.by_flow.remove(&flow);
+                        }
+                        self.heard.push((flow, event));
+                    }
+                }
+            }
+            let Some(channel) = &mut host.channel else { break };
+            let kept = if channel.is_connecting() { Ok(()) } else { channel.flush() };
+            if kept.and_then(|()| channel.watch(&self.watch, number)).is_ok() {
+                break;
+            }
+            host.channel = None;
+            host.claimant.lost(now_ns);
+        }
+        host.wakeup_ns = host.claimant.next_wakeup_ns();
+    }
+
+    pub(crate) fn next_wakeup_ns(&self) -> Option<u64> {
+        self.hosts.values().filter_map(|h| h.wakeup_ns).min()
+    }
+
+    pub(crate) fn on_time(&mut self, now_ns: u64) {
+        let due = |h: &Host| h.wakeup_ns.is_some_and(|at| at <= now_ns);
+        let due: Vec<u64> = self.hosts.iter().filter(|(_, h)| due(h)).map(|(number, _)| *number).collect();
+        for number in due {
+            if let Some(host) = self.hosts.get_mut(&number) {
+                host.claimant.on_time(now_ns);
+            }
+            self.settle(number, now_ns);
+        }
+    }
+}
+
+impl Host {
+    fn dial(&mut self, port: u16, now_ns: u64) {
+        match Channel::dial(self.way.0, SocketAddr::new(self.way.1, port)) {
+            Ok(channel) => self.channel = Some(channel),
+            Err(_) => self.claimant.lost(now_ns),
+        }
+    }
+
+    fn take(&mut self, now_ns: u64) -> Result<(), Errno> {
+        let Some(channel) = &mut self.channel else { return Ok(()) };
+        if channel.is_connected()? {
+            self.claimant.connected(now_ns);
+        }
+        channel.flush()?;
+        let mut buffer = [0; READ];
+        let came = channel.read(&mut buffer)?;
+        if !came.is_empty() {
+            self.claimant.receive(came, now_ns);
+        }
+        Ok(())
+    }
+}

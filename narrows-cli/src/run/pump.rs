@@ -1,0 +1,351 @@
+//! A pump: one thread that moves the bytes of its connections, and alone touches them.
+//!
+//! Sockets are watched edge-triggered, because the poison keeps the program's end readable for ever. A connection runs
+//! until nothing moves or its turn is over; then the others have theirs.
+
+use std::collections::{HashMap, VecDeque};
+use std::io::Result;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::buffer::spare_capacity;
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::event::{EventfdFlags, Timespec, eventfd};
+use rustix::io::Errno;
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, send, sendmsg};
+
+use narrows::upgrade::Event;
+
+use super::connection::{Connection, Next, linger_of};
+use super::negotiator::Negotiator;
+use super::sys;
+use super::talk::Talk;
+use super::wire::{self, Kind, REPLY_LEN, Reply, Request, State, VALUE_MAX};
+
+/// Read at a time: large enough that calls are few, small enough for a second-level cache.
+const SCRATCH: usize = 128 << 10;
+/// Events taken at a time.
+const EVENTS: usize = 256;
+/// Connections that failed are remembered for programs that ask why, or connect the same socket again.
+const FAILED_MAX: usize = 256;
+const FAILED_FOR: Duration = Duration::from_secs(60);
+
+/// What all threads of the supervisor know.
+pub(crate) struct Ledger {
+    /// Connections that pumps have, or will find in their inbox.
+    pub(crate) live: AtomicUsize,
+    /// Counts up when there is none any more.
+    pub(crate) idle: OwnedFd,
+    pub(crate) talk: Talk,
+    #[allow(dead_code, reason = "until something negotiates")]
+    pub(crate) negotiator: Negotiator,
+}
+
+pub(crate) enum Order {
+    Take {
+        request: Box<Request>,
+        network: OwnedFd,
+        program: OwnedFd,
+    },
+    /// Something about a connection; the answer goes to `line`.
+    Ask {
+        request: Box<Request>,
+        line: OwnedFd,
+    },
+    /// What the negotiation says about a connection.
+    #[allow(dead_code, reason = "until something negotiates")]
+    Hear {
+        id: u64,
+        event: Event,
+    },
+}
+
+/// The way to a pump.
+#[derive(Clone)]
+pub(crate) struct Inlet {
+    orders: Sender<Order>,
+    bell: Arc<OwnedFd>,
+}
+
+impl Inlet {
+    pub(crate) fn send(&self, order: Order) {
+        // A pump ends only with the process.
+        let _ = self.orders.send(order);
+        let _ = rustix::io::write(&*self.bell, &1u64.to_ne_bytes());
+    }
+}
+
+pub(crate) fn start(ledger: Arc<Ledger>) -> Result<Inlet> {
+    let (orders, inbox) = channel();
+    let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+    let watch = epoll::create(CreateFlags::CLOEXEC)?;
+    epoll::add(&watch, &*bell, EventData::new_u64(BELL), EventFlags::IN | EventFlags::ET)?;
+    let inlet = Inlet { orders, bell: Arc::clone(&bell) };
+    let pump = Pump {
+        watch,
+        bell,
+        inbox,
+        ledger,
+        places: Vec::new(),
+        free: Vec::new(),
+        by_id: HashMap::new(),
+        turns: VecDeque::new(),
+        failed: VecDeque::new(),
+        scratch: vec![0; SCRATCH],
+    };
+    thread::Builder::new().name("narrows-pump".into()).spawn(move || pump.run())?;
+    Ok(inlet)
+}
+
+const BELL: u64 = u64::MAX;
+/// What an event is about: the place of a connection, doubled, and which of its sockets.
+const PROGRAM: u64 = 0;
+const NETWORK: u64 = 1;
+
+struct Failed {
+    id: u64,
+    error: Errno,
+    /// The program has asked for the error. The kernel tells it once.
+    told: bool,
+    /// A `connect` has answered with it; the next one begins anew.
+    ended_connect: bool,
+    network: Option<OwnedFd>,
+    since: Instant,
+}
+
+struct Pump {
+    watch: OwnedFd,
+    bell: Arc<OwnedFd>,
+    inbox: Receiver<Order>,
+    ledger: Arc<Ledger>,
+    places: Vec<Option<Connection>>,
+    free: Vec<usize>,
+    by_id: HashMap<u64, usize>,
+    /// Connections whose turn was over before they were done.
+    turns: VecDeque<usize>,
+    failed: VecDeque<Failed>,
+    scratch: Vec<u8>,
+}
+
+impl Pump {
+    fn run(mut self) {
+        let mut events = Vec::with_capacity(EVENTS);
+        loop {
+            let wait = if !self.turns.is_empty() {
+                Some(Duration::ZERO)
+            } else if !self.failed.is_empty() {
+                Some(Duration::from_secs(1))
+            } else {
+                None
+            };
+            let wait = wait.map(|w| Timespec { tv_sec: w.as_secs() as i64, tv_nsec: 0 });
+            events.clear();
+            let _ = epoll::wait(&self.watch, spare_capacity(&mut events), wait.as_ref());
+            for event in &events {
+                self.happened(event.data.u64(), event.flags);
+            }
+            for _ in 0..self.turns.len() {
+                if let Some(place) = self.turns.pop_front() {
+                    self.advance(place);
+                }
+            }
+            // Last, so that no event of this round is about a connection that came into a place that it knew before.
+            if events.iter().any(|e| e.data.u64() == BELL) {
+                let mut count = [0; 8];
+                let _ = rustix::io::read(&*self.bell, &mut count);
+                while let Ok(order) = self.inbox.try_recv() {
+                    self.obey(order);
+                }
+            }
+            while self.failed.front().is_some_and(|f| f.since.elapsed() > FAILED_FOR) {
+                self.failed.pop_front();
+            }
+        }
+    }
+
+    fn happened(&mut self, about: u64, events: EventFlags) {
+        let place = (about >> 1) as usize;
+        let Some(Some(connection)) = self.places.get_mut(place) else { return };
+        if about & 1 == PROGRAM {
+            connection.program_happened(events);
+        } else {
+            connection.network_happened(events);
+        }
+        self.advance(place);
+    }
+
+    fn advance(&mut self, place: usize) {
+        let Some(Some(connection)) = self.places.get_mut(place) else { return };
+        let wanted_room = connection.wants_room;
+        match connection.advance(&mut self.scratch) {
+            Next::Wait => {}
+            Next::Again => self.turns.push_back(place),
+            Next::Over(error) => return self.end(place, error),
+        }
+        if connection.wants_room != wanted_room {
+            let flags = program_events(connection.wants_room);
+            let _ = epoll::modify(&self.watch, &connection.program, data(place, PROGRAM), flags);
+        }
+    }
+
+    fn end(&mut self, place: usize, error: Option<Errno>) {
+        let Some(connection) = self.places.get_mut(place).and_then(Option::take) else { return };
+        self.free.push(place);
+        self.by_id.remove(&connection.id);
+        self.ledger.talk.ended(&connection, error);
+        let _ = epoll::delete(&self.watch, &connection.network);
+        let id = connection.id;
+        let network = connection.close(error);
+        if let Some(error) = error {
+            if self.failed.len() == FAILED_MAX {
+                self.failed.pop_front();
+            }
+            self.failed.push_back(Failed {
+                id,
+                error,
+                told: false,
+                ended_connect: false,
+                network,
+                since: Instant::now(),
+            });
+        }
+        if self.ledger.live.fetch_sub(1, Ordering::AcqRel) == 1 {
+            let _ = rustix::io::write(&self.ledger.idle, &1u64.to_ne_bytes());
+        }
+    }
+
+    fn obey(&mut self, order: Order) {
+        match order {
+            Order::Take { request, network, program } => self.take(&request, network, program),
+            // Nothing negotiates yet.
+            Order::Hear { id: _, event: _ } => {}
+            Order::Ask { request, line } => {
+                let (reply, give) = self.answer(&request);
+                let _ = reply_on(&line, &reply, give);
+            }
+        }
+    }
+
+    fn take(&mut self, request: &Request, network: OwnedFd, program: OwnedFd) {
+        let connection = Connection::new(request, network, program);
+        let place = self.free.pop().unwrap_or_else(|| {
+            self.places.push(None);
+            self.places.len() - 1
+        });
+        let network = EventFlags::IN | EventFlags::OUT | EventFlags::PRI | EventFlags::RDHUP | EventFlags::ET;
+        let watched = epoll::add(&self.watch, &connection.network, data(place, NETWORK), network)
+            .and_then(|()| epoll::add(&self.watch, &connection.program, data(place, PROGRAM), program_events(false)));
+        self.by_id.insert(connection.id, place);
+        self.places[place] = Some(connection);
+        if watched.is_err() {
+            self.end(place, Some(Errno::NOBUFS));
+        }
+    }
+
+    fn answer(&mut self, request: &Request) -> (Reply, Option<OwnedFd>) {
+        let place = self.by_id.get(&request.id).copied();
+        let Some(Some(connection)) = place.and_then(|p| self.places.get_mut(p)) else {
+            return self.answer_ended(request);
+        };
+        let wanted = usize::from(request.value_len).min(VALUE_MAX);
+        let reply = match request.kind {
+            Kind::State => Reply::new(0).with(&[connection.state(request.number == wire::BY_CONNECT) as u8]),
+            Kind::GetOption if is_linger(request) => {
+                let (on, seconds) = connection.linger.map_or((0, 0), |time| (1i32, time.as_secs() as i32));
+                let value = [on.to_ne_bytes(), seconds.to_ne_bytes()].concat();
+                Reply::new(0).with(&value[..wanted.min(8)])
+            }
+            Kind::SetOption if is_linger(request) => match request.value[..wanted].first_chunk() {
+                Some(value) => {
+                    connection.linger = linger_of(value);
+                    Reply::new(0)
+                }
+                None => Reply::new(libc::EINVAL),
+            },
+            Kind::GetOption => {
+                let mut value = request.value;
+                match sys::get_option(&connection.network, request.level, request.option, &mut value[..wanted]) {
+                    Ok(len) => Reply::new(0).with(&value[..len]),
+                    Err(e) => Reply::new(e.raw_os_error().unwrap_or(libc::EIO)),
+                }
+            }
+            Kind::SetOption => {
+                let value = &request.value[..wanted];
+                let set = sys::set_option(&connection.network, request.level, request.option, value);
+                Reply::new(set.err().map_or(0, |e| e.raw_os_error().unwrap_or(libc::EIO)))
+            }
+            Kind::OutQueue => {
+                let len = i32::try_from(connection.out_queue()).unwrap_or(i32::MAX);
+                Reply::new(0).with(&len.to_ne_bytes())
+            }
+            Kind::Urgent => {
+                let taken = connection.send_urgent(request.value[0]);
+                if let Some(place) = place {
+                    self.advance(place);
+                }
+                Reply::new(if taken { 0 } else { libc::EAGAIN })
+            }
+            _ => Reply::new(libc::EINVAL),
+        };
+        (reply, None)
+    }
+
+    /// What there is to say of a connection that is no more.
+    fn answer_ended(&mut self, request: &Request) -> (Reply, Option<OwnedFd>) {
+        let failed = self.failed.iter_mut().find(|f| f.id == request.id);
+        match (request.kind, failed) {
+            (Kind::State, Some(failed)) => {
+                let error = failed.error.raw_os_error();
+                let status = match request.number {
+                    wire::BY_CONNECT if failed.ended_connect => 0,
+                    // As the kernel: the attempt has to be ended by a `connect`, even if its error is known already.
+                    wire::BY_CONNECT if failed.told => libc::ECONNABORTED,
+                    _ if failed.told => 0,
+                    _ => error,
+                };
+                failed.told |= request.number != wire::BY_NAME;
+                failed.ended_connect |= request.number == wire::BY_CONNECT;
+                (Reply::new(status).with(&[State::Failed as u8]), None)
+            }
+            (Kind::TakeBack, Some(failed)) => (Reply::new(0), failed.network.take()),
+            (Kind::State, None) => (Reply::new(0).with(&[State::Gone as u8]), None),
+            // The program still has its descriptor, and TCP would answer for a closed connection too.
+            (Kind::SetOption, _) => (Reply::new(0), None),
+            (Kind::GetOption, _) => {
+                (Reply::new(0).with(&[0; VALUE_MAX][..usize::from(request.value_len).min(VALUE_MAX)]), None)
+            }
+            (Kind::OutQueue, _) => (Reply::new(0).with(&0i32.to_ne_bytes()), None),
+            _ => (Reply::new(libc::ENOTCONN), None),
+        }
+    }
+}
+
+/// SO_LINGER of the TCP socket is the supervisor's own affair (`Connection::new`).
+fn is_linger(request: &Request) -> bool {
+    (request.level, request.option) == (libc::SOL_SOCKET, libc::SO_LINGER)
+}
+
+fn data(place: usize, which: u64) -> EventData {
+    EventData::new_u64((place as u64) << 1 | which)
+}
+
+/// Room is watched only while it is missing: every read of the program would be an event.
+fn program_events(room: bool) -> EventFlags {
+    let flags = EventFlags::IN | EventFlags::RDHUP | EventFlags::ET;
+    if room { flags | EventFlags::OUT } else { flags }
+}
+
+fn reply_on(line: &OwnedFd, reply: &Reply, give: Option<OwnedFd>) -> rustix::io::Result<()> {
+    let bytes: [u8; REPLY_LEN] = reply.encode();
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    let Some(give) = give else { return send(line, &bytes, flags).map(drop) };
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let fds = [give.as_fd()];
+    control.push(SendAncillaryMessage::ScmRights(&fds));
+    sendmsg(line, &[std::io::IoSlice::new(&bytes)], &mut control, flags).map(drop)
+}

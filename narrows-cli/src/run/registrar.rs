@@ -1,0 +1,219 @@
+//! A supervisor's line to the agent of its host. Without an agent it becomes one itself, if it may; when the agent is
+//! gone it looks for the next one and tells it everything again.
+
+use std::collections::BTreeMap;
+use std::io::{ErrorKind, Result};
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use narrows::upgrade::{Event, FlowId, Tuple, Word};
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::process::geteuid;
+
+use super::agent::{self, Agent};
+use super::line::{FromAgent, Line, ToAgent};
+use super::listeners::Listeners;
+
+/// Soon after an agent has ended, and not all supervisors at once: one of them will be the next.
+const TAKE_OVER_NS: u64 = 20_000_000;
+const TAKE_OVER_SPREAD_NS: u64 = 200_000_000;
+/// Where there is no agent and this may not be one, or it does not answer as it should.
+const LOOK_AGAIN_NS: u64 = 3_000_000_000;
+/// How often it is looked whether programs still listen. Later claims wait in vain for ten seconds, which hurts nobody.
+const LISTENERS_EVERY_NS: u64 = 2_000_000_000;
+/// Records before something else has its turn.
+const TURN: usize = 1024;
+const ROOT: u32 = 0;
+
+pub(crate) struct Registrar {
+    watch: Arc<OwnedFd>,
+    /// What epoll calls the line.
+    number: u64,
+    settings: agent::Settings,
+    /// It may become the agent itself.
+    may_serve: bool,
+    line: Option<Line>,
+    greeted: bool,
+    watched: EventFlags,
+    /// When an agent is looked for next; only while there is something to tell and no line.
+    look_ns: u64,
+    look_for_listeners_ns: u64,
+    listeners: Listeners,
+    accepted: BTreeMap<FlowId, (Tuple, Option<u32>)>,
+    heard: Vec<(FlowId, Event)>,
+    spread: u64,
+}
+
+impl Registrar {
+    pub(crate) fn new(
+        watch: Arc<OwnedFd>,
+        number: u64,
+        settings: agent::Settings,
+        may_serve: bool,
+        random: u64,
+    ) -> Self {
+        Self {
+            watch,
+            number,
+            settings,
+            may_serve,
+            line: None,
+            greeted: false,
+            watched: EventFlags::IN,
+            look_ns: 0,
+            look_for_listeners_ns: 0,
+            listeners: Listeners::default(),
+            accepted: BTreeMap::new(),
+            heard: Vec::new(),
+            spread: random % TAKE_OVER_SPREAD_NS,
+        }
+    }
+
+    pub(crate) fn take_heard(&mut self) -> Vec<(FlowId, Event)> {
+        std::mem::take(&mut self.heard)
+    }
+
+    pub(crate) fn listening(&mut self, address: SocketAddr, now_ns: u64) {
+        if self.listeners.is_empty() {
+            self.look_for_listeners_ns = now_ns + LISTENERS_EVERY_NS;
+        }
+        if self.listeners.add(address) && !self.tell(&ToAgent::Listening(address.port())) {
+            self.look(now_ns);
+        }
+    }
+
+    pub(crate) fn accepted(&mut self, flow: FlowId, addresses: Tuple, syn_clock_ms: Option<u32>, now_ns: u64) {
+        self.accepted.insert(flow, (addresses, syn_clock_ms));
+        if !self.tell(&ToAgent::Accepted { id: flow, addresses, syn_clock_ms }) {
+            self.look(now_ns);
+        }
+    }
+
+    pub(crate) fn say(&mut self, flow: FlowId, word: Word) {
+        self.tell(&ToAgent::Say { id: flow, word });
+    }
+
+    pub(crate) fn ended(&mut self, flow: FlowId) {
+        if self.accepted.remove(&flow).is_some() {
+            self.tell(&ToAgent::Ended { id: flow });
+        }
+    }
+
+    /// False: there is no agent to tell.
+    fn tell(&mut self, message: &ToAgent) -> bool {
+        let Some(line) = &mut self.line else { return false };
+        // One that takes nothing any more is found out by `flush`.
+        line.say(message.encode())
+    }
+
+    fn has_something_to_tell(&self) -> bool {
+        !self.listeners.is_empty() || !self.accepted.is_empty()
+    }
+
+    pub(crate) fn next_wakeup_ns(&self) -> Option<u64> {
+        let look = (self.line.is_none() && self.has_something_to_tell()).then_some(self.look_ns);
+        let listeners = (!self.listeners.is_empty()).then_some(self.look_for_listeners_ns);
+        look.into_iter().chain(listeners).min()
+    }
+
+    pub(crate) fn on_time(&mut self, now_ns: u64) {
+        if !self.listeners.is_empty() && now_ns >= self.look_for_listeners_ns {
+            self.look_for_listeners_ns = now_ns + LISTENERS_EVERY_NS;
+            for ended in self.listeners.take_ended() {
+                self.tell(&ToAgent::ListeningEnded(ended.port()));
+            }
+        }
+        self.look(now_ns);
+    }
+
+    /// epoll says that something happened to the line.
+    pub(crate) fn happened(&mut self, now_ns: u64) {
+        for _ in 0..TURN {
+            let Some(line) = &self.line else { return };
+            match line.hear(FromAgent::decode) {
+                Ok(Some(FromAgent::Hello)) => self.greeted = true,
+                Ok(Some(FromAgent::Hear { id, event })) => {
+                    if self.accepted.contains_key(&id) {
+                        self.heard.push((id, event));
+                    }
+                }
+                Ok(None) => return,
+                Err(_) => {
+                    // One that has greeted has ended; another one refuses this supervisor, or is of another build.
+                    return self.lose(now_ns + if self.greeted { TAKE_OVER_NS + self.spread } else { LOOK_AGAIN_NS });
+                }
+            }
+        }
+    }
+
+    fn lose(&mut self, look_ns: u64) {
+        self.line = None;
+        self.look_ns = look_ns;
+    }
+
+    /// Looks for an agent if it is time.
+    fn look(&mut self, now_ns: u64) {
+        if self.line.is_some() || !self.has_something_to_tell() || now_ns < self.look_ns {
+            return;
+        }
+        let own = geteuid().as_raw();
+        let found = connect(ROOT, self.settings.service).or_else(|_| connect(own, self.settings.service));
+        let found = match found {
+            Err(_) if self.may_serve => self.become_agent(own),
+            found => found,
+        };
+        let Ok(line) = found else {
+            self.look_ns = now_ns + LOOK_AGAIN_NS;
+            return;
+        };
+        if epoll::add(&self.watch, &line, EventData::new_u64(self.number), EventFlags::IN).is_err() {
+            self.look_ns = now_ns + LOOK_AGAIN_NS;
+            return;
+        }
+        (self.watched, self.greeted) = (EventFlags::IN, false);
+        self.line = Some(line);
+        self.tell(&ToAgent::Hello);
+        let ports: Vec<u16> = self.listeners.ports().collect();
+        for port in ports {
+            self.tell(&ToAgent::Listening(port));
+        }
+        let all: Vec<_> = self.accepted.iter().map(|(id, (tuple, clock))| (*id, *tuple, *clock)).collect();
+        for (id, addresses, syn_clock_ms) in all {
+            self.tell(&ToAgent::Accepted { id, addresses, syn_clock_ms });
+        }
+    }
+
+    fn become_agent(&self, own: u32) -> Result<Line> {
+        match Agent::open(self.settings.clone()) {
+            Ok(agent) => {
+                std::thread::Builder::new().name("narrows-agent".into()).spawn(move || agent.run())?;
+            }
+            // Another one was quicker.
+            Err(e) if e.kind() == ErrorKind::AddrInUse => {}
+            Err(e) => return Err(e),
+        }
+        connect(own, self.settings.service)
+    }
+
+    /// Sends what waits. To be called after everything that tells.
+    pub(crate) fn flush(&mut self, now_ns: u64) {
+        let Some(line) = &mut self.line else { return };
+        let wanted = |line: &Line| if line.wants_room() { EventFlags::IN | EventFlags::OUT } else { EventFlags::IN };
+        let mut kept = if line.is_stuck() { Err(ErrorKind::TimedOut.into()) } else { line.flush() };
+        if kept.is_ok() && wanted(line) != self.watched {
+            self.watched = wanted(line);
+            kept =
+                epoll::modify(&self.watch, &*line, EventData::new_u64(self.number), self.watched).map_err(Into::into);
+        }
+        if kept.is_err() {
+            self.lose(now_ns + LOOK_AGAIN_NS);
+        }
+    }
+}
+
+/// The agent of that user, if it is one: anybody may take a name.
+fn connect(user: u32, service: SocketAddr) -> Result<Line> {
+    let line = Line::connect(&agent::name(user, service))?;
+    if line.user() == Some(user) { Ok(line) } else { Err(ErrorKind::PermissionDenied.into()) }
+}

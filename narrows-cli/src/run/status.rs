@@ -1,0 +1,91 @@
+//! What supervisors tell of themselves: `narrows status` finds them by their abstract names and asks.
+
+use std::io::{ErrorKind, Read, Result, Write};
+use std::os::fd::OwnedFd;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::time::{Duration, Instant};
+
+use rustix::process::{geteuid, getpid};
+use serde_json::Value;
+
+use super::line::user_at;
+
+const PREFIX: &str = "narrows-status:";
+/// A supervisor's answer is there within a turn of its pumps; who asks and does not read is not waited for either.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Of an answer: some ten thousand connections.
+const ANSWER_MAX: u64 = 16 << 20;
+/// Supervisors that are asked.
+const SUPERVISORS_MAX: usize = 4096;
+
+fn name(user: u32, pid: i32) -> String {
+    format!("{PREFIX}{user}:{pid}")
+}
+
+/// Answers whoever asks, if it is the same user or root, with what `answer` says then.
+pub(crate) fn start(answer: impl Fn() -> Value + Send + 'static) -> Result<()> {
+    let name = name(geteuid().as_raw(), getpid().as_raw_pid());
+    let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(name)?)?;
+    let work = move || {
+        for socket in listener.incoming() {
+            match socket {
+                Ok(socket) => drop(tell(socket, &answer)),
+                // Without descriptors it would fail again at once.
+                Err(_) => std::thread::sleep(PATIENCE),
+            }
+        }
+    };
+    std::thread::Builder::new().name("narrows-status".into()).spawn(work)?;
+    Ok(())
+}
+
+fn tell(socket: UnixStream, answer: &impl Fn() -> Value) -> Result<()> {
+    socket.set_write_timeout(Some(PATIENCE))?;
+    let socket = OwnedFd::from(socket);
+    let user = user_at(&socket);
+    if user != Some(0) && user != Some(geteuid().as_raw()) {
+        return Ok(());
+    }
+    UnixStream::from(socket).write_all(answer().to_string().as_bytes())
+}
+
+/// Asks all supervisors of this user; root asks everybody's. Those that do not answer, or are no longer there, are left out.
+pub(crate) fn ask_all() -> Result<Vec<Value>> {
+    let own = geteuid();
+    let table = std::fs::read_to_string("/proc/self/net/unix")?;
+    let names = table.lines().filter_map(|line| line.split_whitespace().last()?.strip_prefix('@'));
+    let mut found: Vec<(u32, i32)> = names
+        .filter_map(|name| {
+            let (user, pid) = name.strip_prefix(PREFIX)?.split_once(':')?;
+            Some((user.parse().ok()?, pid.parse().ok()?))
+        })
+        .filter(|(user, _)| own.is_root() || *user == own.as_raw())
+        .collect();
+    // Accepted sockets have their listener's name.
+    found.sort_unstable();
+    found.dedup();
+    Ok(found.into_iter().take(SUPERVISORS_MAX).filter_map(|(user, pid)| ask(user, pid).ok()).collect())
+}
+
+fn ask(user: u32, pid: i32) -> Result<Value> {
+    let begun = Instant::now();
+    let socket = UnixStream::connect_addr(&SocketAddr::from_abstract_name(name(user, pid))?)?;
+    let socket = OwnedFd::from(socket);
+    // Anybody may take a name.
+    if user_at(&socket) != Some(user) {
+        return Err(ErrorKind::PermissionDenied.into());
+    }
+    let mut socket = UnixStream::from(socket).take(ANSWER_MAX);
+    let mut answer = Vec::new();
+    let mut part = vec![0; 64 << 10];
+    loop {
+        let left = PATIENCE.checked_sub(begun.elapsed()).filter(|left| !left.is_zero());
+        socket.get_ref().set_read_timeout(Some(left.ok_or(ErrorKind::TimedOut)?))?;
+        match socket.read(&mut part)? {
+            0 => break,
+            n => answer.extend_from_slice(&part[..n]),
+        }
+    }
+    Ok(serde_json::from_slice(&answer)?)
+}

@@ -1,0 +1,89 @@
+//! System calls of the supervisor that have no safe wrapper.
+#![allow(unsafe_code, reason = "fork, signals and options of any kind; every block says why it is sound")]
+
+use std::io::{Error, Result};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+
+use libc::c_int;
+
+fn check(answer: c_int) -> Result<c_int> {
+    if answer < 0 { Err(Error::last_os_error()) } else { Ok(answer) }
+}
+
+/// The process goes on twice; true in the child. To be called while there is only one thread.
+pub(crate) fn fork() -> Result<Option<i32>> {
+    // SAFETY: no pointers. With one thread the child's memory is a whole process, locks included.
+    let pid = check(unsafe { libc::fork() })?;
+    Ok((pid != 0).then_some(pid))
+}
+
+/// Ends the process without running what was registered for its end: that belongs to the other copy.
+pub(crate) fn leave() -> ! {
+    // SAFETY: it does not return and needs nothing.
+    unsafe { libc::_exit(0) }
+}
+
+pub(crate) fn ignore(signals: &[c_int]) {
+    for signal in signals {
+        // SAFETY: ignoring needs no handler.
+        unsafe { libc::signal(*signal, libc::SIG_IGN) };
+    }
+}
+
+/// Closes what the parent had open, which would stay open as long as the supervisor lives: pipes above all.
+pub(crate) fn close_all_but(mut keep: [RawFd; 2]) {
+    let close = |from: c_int, to: c_int| {
+        // SAFETY: no pointers. Nothing in this process owns these descriptors: it was forked when it had opened only
+        // those to keep.
+        if from <= to {
+            unsafe { libc::syscall(libc::SYS_close_range, from, to, 0) };
+        }
+    };
+    keep.sort_unstable();
+    close(3, keep[0] - 1);
+    close(keep[0] + 1, keep[1] - 1);
+    close(keep[1] + 1, c_int::MAX);
+}
+
+/// Descriptors up to the hard limit: a connection takes two. How many there may be then.
+pub(crate) fn raise_descriptor_limit() -> usize {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
+    getrlimit(Resource::Nofile).current.map_or(usize::MAX, |n| n as usize)
+}
+
+pub(crate) fn get_option(fd: impl AsFd, level: c_int, option: c_int, value: &mut [u8]) -> Result<usize> {
+    let mut len = value.len() as libc::socklen_t;
+    let fd = fd.as_fd().as_raw_fd();
+    // SAFETY: the kernel writes at most `len` bytes into `value`.
+    check(unsafe { libc::getsockopt(fd, level, option, value.as_mut_ptr().cast(), &raw mut len) })?;
+    Ok((len as usize).min(value.len()))
+}
+
+pub(crate) fn set_option(fd: impl AsFd, level: c_int, option: c_int, value: &[u8]) -> Result<()> {
+    let fd = fd.as_fd().as_raw_fd();
+    // SAFETY: the kernel reads `value`.
+    check(unsafe { libc::setsockopt(fd, level, option, value.as_ptr().cast(), value.len() as libc::socklen_t) })
+        .map(drop)
+}
+
+fn ask(fd: BorrowedFd<'_>, request: libc::c_ulong) -> Result<c_int> {
+    let mut answer: c_int = 0;
+    // SAFETY: both requests below write one int.
+    check(unsafe { libc::ioctl(fd.as_raw_fd(), request, &raw mut answer) })?;
+    Ok(answer)
+}
+
+/// Bytes that the peer's kernel has not confirmed.
+pub(crate) fn unconfirmed(fd: impl AsFd) -> usize {
+    ask(fd.as_fd(), libc::TIOCOUTQ).map_or(0, |n| n.max(0) as usize)
+}
+
+/// Which libc does not name.
+const SIOCATMARK: libc::c_ulong = 0x8905;
+
+/// Whether the next byte comes right after an urgent one.
+pub(crate) fn at_mark(fd: impl AsFd) -> bool {
+    ask(fd.as_fd(), SIOCATMARK).is_ok_and(|n| n != 0)
+}

@@ -1,0 +1,439 @@
+//! `narrows run`, from outside: programs behave as without it, whichever end is handed over, and lose nothing.
+//!
+//! Programs that are not installed are passed over, with a line that says so.
+
+mod common;
+
+use std::collections::HashSet;
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use common::{assert_one_line_error, code, finish, home, narrows, random, stderr};
+
+fn script(name: &str) -> String {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/run").join(name).to_str().unwrap().to_string()
+}
+
+/// `narrows run FLAGS -- COMMAND`.
+fn run(flags: &[&str], command: &[&str]) -> Command {
+    let mut narrows = narrows(Path::new("/nonexistent"));
+    narrows.arg("run").args(flags).arg("--").args(command);
+    narrows
+}
+
+fn has(program: &str) -> bool {
+    let found = Command::new("sh").args(["-c", &format!("command -v {program}")]).stdout(Stdio::null()).status();
+    let found = found.is_ok_and(|s| s.success());
+    if !found {
+        println!("skipped: there is no {program}");
+    }
+    found
+}
+
+/// As `finish`, for programs that say more than a pipe holds.
+fn finish_reading(mut child: Child) -> Output {
+    let mut stdout = child.stdout.take().unwrap();
+    let reader = thread::spawn(move || {
+        let mut all = Vec::new();
+        stdout.read_to_end(&mut all).map(|_| all)
+    });
+    let mut output = finish(child);
+    output.stdout = reader.join().unwrap().unwrap();
+    output
+}
+
+fn out(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// What `child` says on its first line.
+fn first_line(child: &mut Child) -> String {
+    let mut line = String::new();
+    let mut stdout = BufReader::new(child.stdout.take().unwrap());
+    stdout.read_line(&mut line).unwrap();
+    child.stdout = Some(stdout.into_inner());
+    line.trim().to_string()
+}
+
+// --- the program is what it was ---
+
+#[test]
+fn status_pid_and_signals_are_the_programs() {
+    for place in ["detached", "parent"] {
+        let place = format!("--supervisor={place}");
+        assert_eq!(code(&run(&[&place], &["sh", "-c", "exit 3"]).output().unwrap()), 3);
+        assert_eq!(run(&[&place], &["sh", "-c", "kill -9 $$"]).status().unwrap().signal(), Some(9));
+        assert_one_line_error(&run(&[&place], &["there-is-no-such-program"]).output().unwrap(), 127);
+        assert_one_line_error(&run(&[&place], &["/dev/null"]).output().unwrap(), 126);
+    }
+    let child = run(&[], &["sh", "-c", "echo $$"]).spawn().unwrap();
+    let pid = child.id().to_string();
+    assert_eq!(out(&child.wait_with_output().unwrap()).trim(), pid);
+    // As parent, signals are passed on.
+    let mut child =
+        run(&["--supervisor=parent"], &["sh", "-c", "trap 'exit 7' TERM; echo; while :; do sleep 0.01; done"]);
+    let mut child = child.spawn().unwrap();
+    first_line(&mut child);
+    common::signal(&child, "-TERM");
+    assert_eq!(code(&finish(child)), 7);
+}
+
+#[test]
+fn wrong_usage_is_told() {
+    assert_one_line_error(&run(&["--only", "10.0.0.0/99"], &["true"]).output().unwrap(), 2);
+    let mut lost = run(&[], &["true"]);
+    assert_one_line_error(&lost.env("NARROWS_PRELOAD", "/nonexistent/library").output().unwrap(), 125);
+    assert_eq!(code(&run(&[], &[]).output().unwrap()), 2);
+}
+
+#[test]
+fn what_was_preloaded_stays_and_comes_first() {
+    let mut shell = run(&[], &["sh", "-c", "echo $LD_PRELOAD"]);
+    let output = shell.env("LD_PRELOAD", "libc.so.6").output().unwrap();
+    assert!(out(&output).starts_with("libc.so.6:"), "{}", out(&output));
+}
+
+/// Pitfalls: descriptors, root, user and environment may be gone.
+#[test]
+fn nothing_that_is_missing_breaks_a_program() {
+    if !has("python3") {
+        return;
+    }
+    let home = home();
+    let few = script("few.py");
+    let folder = home.path().to_str().unwrap();
+    let output = run(&["--loopback"], &["python3", &few, folder]).output().unwrap();
+    assert_eq!(out(&output).trim(), "fine", "{}", stderr(&output));
+    let bare = format!("PATH={} exec python3 {few} {folder}", std::env::var("PATH").unwrap());
+    let output = run(&["--loopback"], &["env", "-i", "sh", "-c", &bare]).output().unwrap();
+    assert_eq!(out(&output).trim(), "fine", "{}", stderr(&output));
+}
+
+/// Pitfall 10.
+#[test]
+fn rubbish_for_the_supervisor_is_refused() {
+    if has("python3") {
+        let output = finish(run(&["--loopback"], &["python3", &script("hostile.py")]).spawn().unwrap());
+        assert_eq!(out(&output).trim(), "fine", "{}", stderr(&output));
+    }
+}
+
+// --- what a program can see ---
+
+/// Lines that begin alike and differ, of a script that prints the same in any case.
+fn semantics(flags: &[&str]) -> Vec<String> {
+    let output = if flags.is_empty() {
+        Command::new("python3").arg(script("semantics.py")).output().unwrap()
+    } else {
+        let mut flags = flags.to_vec();
+        flags.push("-v");
+        let output = finish(run(&flags, &["python3", &script("semantics.py")]).spawn().unwrap());
+        let said = stderr(&output);
+        // Without these the comparison would be one of plain with plain. IPv6 has one loopback address only.
+        let ends: HashSet<_> = said
+            .lines()
+            .filter(|l| l.contains("passed") && !l.contains("[::1]"))
+            .filter_map(|l| l.split(' ').nth(1))
+            .collect();
+        let wanted = match flags[..] {
+            [_, "--except", "127.0.0.1", ..] => HashSet::from(["from"]),
+            [_, "--except", "127.0.0.2", ..] => HashSet::from(["to"]),
+            _ => HashSet::from(["from", "to"]),
+        };
+        assert_eq!(ends, wanted, "{said}");
+        output
+    };
+    out(&output).lines().map(str::to_string).collect()
+}
+
+#[test]
+fn programs_see_what_they_see_without_it() {
+    if !has("python3") {
+        return;
+    }
+    let native = semantics(&[]);
+    assert!(native.len() > 70, "{native:?}");
+    for flags in
+        [&["--loopback"][..], &["--loopback", "--except", "127.0.0.1"], &["--loopback", "--except", "127.0.0.2"]]
+    {
+        let swapped = semantics(flags);
+        let differ: Vec<_> = native.iter().zip(&swapped).filter(|(a, b)| a != b).collect();
+        assert!(differ.is_empty() && native.len() == swapped.len(), "{flags:?}: {differ:#?}");
+    }
+}
+
+#[test]
+fn loopback_stays_plain_unless_asked() {
+    if !has("python3") {
+        return;
+    }
+    let few = "import socket; l=socket.create_server(('127.0.0.1',0)); c=socket.create_connection(l.getsockname()); l.accept()";
+    let output = finish(run(&["-v"], &["python3", "-c", few]).spawn().unwrap());
+    assert!(stderr(&output).contains("plain (loopback)") && !stderr(&output).contains("passed"), "{}", stderr(&output));
+    let output = finish(run(&["-v", "--loopback", "--only", "*:1"], &["python3", "-c", few]).spawn().unwrap());
+    assert!(stderr(&output).contains("plain (out of scope)"), "{}", stderr(&output));
+    let output = finish(run(&["--loopback"], &["python3", "-c", few]).spawn().unwrap());
+    assert_eq!(stderr(&output), "");
+}
+
+// --- nothing is lost ---
+
+const KILLED: &str = "import os,signal,socket,sys
+s = socket.create_connection(('127.0.0.1', int(sys.argv[1])))
+s.sendall(open(sys.argv[2], 'rb').read())
+os.kill(os.getpid(), signal.SIGKILL)";
+
+/// A program that is killed outright right after its last write: what it wrote arrives, and a clean end.
+#[test]
+fn what_a_killed_program_wrote_arrives() {
+    if !has("python3") {
+        return;
+    }
+    let home = home();
+    let data = random(5 << 20);
+    let file = home.path().join("data");
+    fs::write(&file, &data).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port().to_string();
+    for i in 0..100 {
+        let program = run(&["--loopback"], &["python3", "-c", KILLED, &port, file.to_str().unwrap()]).spawn().unwrap();
+        let (mut socket, _) = listener.accept().unwrap();
+        // Slow at first, so that much is still on its way when the program is gone.
+        let (mut got, mut part) = (Vec::with_capacity(data.len()), vec![0; 100_000]);
+        for pause in 0.. {
+            let n = socket.read(&mut part).unwrap_or_else(|e| panic!("{i}: {e} after {} bytes", got.len()));
+            if n == 0 {
+                break;
+            }
+            got.extend_from_slice(&part[..n]);
+            thread::sleep(Duration::from_millis(u64::from(pause < 5)));
+        }
+        assert!(got == data, "{i}: {} bytes", got.len());
+        assert_eq!(finish(program).status.signal(), Some(9));
+    }
+}
+
+/// The supervisor holds none of the program's pipes: who reads its output sees it end with the program.
+#[test]
+fn output_ends_with_the_program_and_not_with_its_connections() {
+    if !has("python3") {
+        return;
+    }
+    let home = home();
+    let file = home.path().join("data");
+    let data = random(1 << 20);
+    fs::write(&file, &data).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port().to_string();
+    let program = run(&["--loopback"], &["python3", "-c", KILLED, &port, file.to_str().unwrap()]).spawn().unwrap();
+    let output = finish(program);
+    assert_eq!((output.status.signal(), stderr(&output).as_str()), (Some(9), ""));
+    let mut got = Vec::new();
+    listener.accept().unwrap().0.read_to_end(&mut got).unwrap();
+    assert!(got == data);
+}
+
+const ORPHANED: &str = "import os,socket,sys,time
+supervisor = os.getppid()
+at = ('127.0.0.1', int(sys.argv[1]))
+s = socket.create_connection(at)
+print('ready', flush=True)
+try:
+    while s.recv(100): pass
+    print('end')
+except OSError as e:
+    print(type(e).__name__)
+while os.getppid() == supervisor: time.sleep(0.001)
+s = socket.create_connection(at)
+s.sendall(b'plain')";
+
+/// A supervisor that dies is an error for the program, never an end of stream; later connections work.
+#[test]
+fn a_killed_supervisor_is_a_reset_and_never_an_end() {
+    if !has("python3") {
+        return;
+    }
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port().to_string();
+    for i in 0..20 {
+        let mut supervisor =
+            run(&["--loopback", "--supervisor=parent"], &["python3", "-c", ORPHANED, &port]).spawn().unwrap();
+        let (mut socket, _) = listener.accept().unwrap();
+        assert_eq!(first_line(&mut supervisor), "ready");
+        // With and without bytes under way.
+        if i % 2 == 0 {
+            socket.write_all(&random(1000)).unwrap();
+        }
+        supervisor.kill().unwrap();
+        // The peer must not take it for an end either.
+        assert_eq!(socket.read(&mut [0; 10]).unwrap_err().kind(), std::io::ErrorKind::ConnectionReset);
+        let (mut again, _) = listener.accept().unwrap();
+        let mut got = String::new();
+        again.read_to_string(&mut got).unwrap();
+        assert_eq!(got, "plain");
+        assert_eq!(out(&supervisor.wait_with_output().unwrap()).trim(), "ConnectionResetError");
+    }
+}
+
+// --- real programs ---
+
+#[test]
+fn many_connections_of_asyncio() {
+    if has("python3") {
+        let output = finish(run(&["--loopback"], &["python3", &script("soak.py"), "300"]).spawn().unwrap());
+        assert_eq!(out(&output).trim(), "300 right", "{}", stderr(&output));
+    }
+}
+
+/// A server that a test started; it is ended with the test.
+struct Server(Child);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+fn serve(swapped: bool, port: u16, command: &[&str], folder: &Path) -> Server {
+    let mut server = if swapped { run(&["--loopback"], command) } else { Command::new(command[0]) };
+    if !swapped {
+        server.args(&command[1..]);
+    }
+    let server = server.current_dir(folder).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let server = Server(server.spawn().unwrap());
+    for _ in 0..1000 {
+        if TcpStream::connect(("127.0.0.1", port)).is_ok() {
+            return server;
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    panic!("{command:?} does not listen");
+}
+
+fn client(swapped: bool, command: &[&str]) -> Output {
+    let child = if swapped {
+        run(&["--loopback"], command).spawn()
+    } else {
+        let mut command_ = Command::new(command[0]);
+        command_.args(&command[1..]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()
+    };
+    finish_reading(child.unwrap())
+}
+
+const NODE_SERVER: &str = "require('http').createServer((q, a) => require('fs').createReadStream('.' + q.url).pipe(a)).listen(+process.argv[1], '127.0.0.1')";
+const NODE_CLIENT: &str = "require('http').get(process.argv[1], a => a.pipe(process.stdout)).on('error', e => { console.error(e.code); process.exit(9) })";
+
+#[test]
+fn files_fetched_by_http_are_the_same() {
+    let home = home();
+    let data = random(20 << 20);
+    fs::write(home.path().join("data"), &data).unwrap();
+    let port = free_port().to_string();
+    let servers: [(&str, Vec<&str>); 2] = [
+        ("python3", vec!["python3", "-m", "http.server", "--bind", "127.0.0.1", &port]),
+        ("node", vec!["node", "-e", NODE_SERVER, &port]),
+    ];
+    let url = format!("http://127.0.0.1:{port}/data");
+    let clients: [(&str, Vec<&str>, i32); 3] = [
+        ("curl", vec!["curl", "-s", &url], 7),
+        ("wget", vec!["wget", "-q", "-O", "-", &url], 4),
+        ("node", vec!["node", "-e", NODE_CLIENT, &url], 9),
+    ];
+    for (name, server) in servers.iter().filter(|(name, _)| has(name)) {
+        for (server_swapped, client_swapped) in [(true, true), (true, false), (false, true)] {
+            let running = serve(server_swapped, port.parse().unwrap(), server, home.path());
+            for (by, fetch, _) in clients.iter().filter(|(name, ..)| has(name)) {
+                let output = client(client_swapped, fetch);
+                assert_eq!(code(&output), 0, "{by} from {name}: {}", stderr(&output));
+                assert!(output.stdout == data, "{by} from {name}: {} bytes", output.stdout.len());
+            }
+            drop(running);
+        }
+    }
+    // Refused: each program's own status.
+    for (by, fetch, status) in clients.iter().filter(|(name, ..)| has(name)) {
+        assert_eq!(code(&client(true, fetch)), *status, "{by}");
+    }
+}
+
+/// Half close; a descriptor that crosses exec; relays.
+#[test]
+fn small_tools_pass_everything() {
+    let home = home();
+    let data = random(3 << 20);
+    let file = home.path().join("data");
+    fs::write(&file, &data).unwrap();
+    let file = file.to_str().unwrap();
+    if has("nc") && has("python3") {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let mut nc = run(
+            &["--loopback"],
+            &["sh", "-c", &format!("nc -N 127.0.0.1 {port} <{file} || nc -q 1 127.0.0.1 {port} <{file}")],
+        );
+        let nc = nc.spawn().unwrap();
+        let (mut socket, _) = listener.accept().unwrap();
+        let mut got = Vec::new();
+        socket.read_to_end(&mut got).unwrap();
+        assert!(got == data);
+        socket.write_all(b"answer").unwrap();
+        drop(socket);
+        assert_eq!(out(&finish(nc)), "answer");
+    }
+    if has("socat") {
+        for nofork in ["", ",nofork"] {
+            let port = free_port();
+            let listen =
+                format!("TCP-LISTEN:{port},bind=127.0.0.1,reuseaddr{}", if nofork.is_empty() { ",fork" } else { "" });
+            let mut server = run(&["--loopback"], &["socat", &listen, &format!("EXEC:cat {file}{nofork}")]);
+            let _server = Server(server.spawn().unwrap());
+            let mut got = Vec::new();
+            for _ in 0..500 {
+                let mut attempt = Vec::new();
+                if TcpStream::connect(("127.0.0.1", port)).is_ok_and(|mut s| s.read_to_end(&mut attempt).is_ok()) {
+                    got = attempt;
+                    break;
+                }
+                thread::sleep(Duration::from_millis(10));
+            }
+            assert!(got == data, "socat{nofork}: {} bytes", got.len());
+        }
+    }
+}
+
+#[test]
+fn redis_answers() {
+    if !has("redis-server") || !has("redis-cli") {
+        return;
+    }
+    let home = home();
+    let port = free_port();
+    let text = port.to_string();
+    let server = ["redis-server", "--port", &text, "--save", "", "--bind", "127.0.0.1"];
+    for swapped in [true, false] {
+        let _server = serve(swapped, port, &server, home.path());
+        let ask = |words: &[&str]| out(&client(true, &[&["redis-cli", "-p", &text], words].concat()));
+        assert_eq!(ask(&["set", "key", &"value".repeat(10_000)]).trim(), "OK");
+        assert_eq!(ask(&["get", "key"]).trim(), "value".repeat(10_000));
+        assert!(ask(&["client", "list"]).contains("addr=127.0.0.1:"));
+    }
+}
+
+#[test]
+fn the_library_is_where_the_tests_look() {
+    let program = PathBuf::from(env!("CARGO_BIN_EXE_narrows"));
+    let folder = program.parent().unwrap();
+    let places = [folder.join("libnarrows_preload.so"), folder.join("deps/libnarrows_preload.so")];
+    assert!(places.iter().any(|p| p.is_file()), "{places:?}");
+}

@@ -1,0 +1,177 @@
+//! Connections that begin: what `connect` and `accept` do after the real call.
+
+use core::ffi::c_int;
+use core::net::IpAddr;
+
+use crate::control;
+use crate::marks::{self, Taken};
+use crate::setup;
+use crate::swap::{self, Connection};
+use crate::sys::{self, Address};
+use crate::wire::{
+    AF_INET, AF_INET6, BY_CONNECT, BY_ERROR, BY_NAME, Kind, NAME_LEN, Name, RawAddress, Reason, State, host_and_port,
+};
+
+/// The name of a swapped descriptor.
+pub(crate) fn ours(fd: c_int) -> Option<Name> {
+    setup::get()?;
+    let (address, len) = sys::own_address(fd).ok()?;
+    if c_int::from(address.family) != libc::AF_UNIX || len != 2 + NAME_LEN {
+        return None;
+    }
+    Name::decode(address.rest.get(..NAME_LEN)?)
+}
+
+/// An internet address as it goes over the wire.
+pub(crate) fn raw_address(address: &Address) -> Option<RawAddress> {
+    let mut raw = [0; 28];
+    let len = match address.family {
+        AF_INET => 16,
+        AF_INET6 => 28,
+        _ => return None,
+    };
+    raw[..2].copy_from_slice(&address.family.to_ne_bytes());
+    raw[2..len].copy_from_slice(address.rest.get(..len - 2)?);
+    Some(raw)
+}
+
+/// A socket was made.
+pub(crate) fn made(fd: c_int, family: c_int, kind: c_int, protocol: c_int) {
+    let internet = family == libc::AF_INET || family == libc::AF_INET6;
+    // SOCK_TYPE_MASK
+    if internet && kind & 0xf == libc::SOCK_STREAM && (protocol == 0 || protocol == libc::IPPROTO_TCP) {
+        marks::put(fd);
+    } else {
+        marks::forget(fd);
+    }
+}
+
+/// The connection is made (0) or being made.
+pub(crate) fn connected(fd: c_int, peer: &Address, connecting: bool) {
+    let mark = match marks::take(fd) {
+        Taken::Ours(mark) => mark,
+        Taken::Shared => {
+            if let Some(peer) = raw_address(peer) {
+                control::plain(Reason::Shared, |r| r.peer = peer);
+            }
+            return;
+        }
+        Taken::Unknown => return,
+    };
+    // Only the kernel knows what 0.0.0.0 became; but a connection under way has no peer for it yet.
+    let peer =
+        if connecting { raw_address(peer) } else { sys::peer_address(fd).ok().and_then(|(a, _)| raw_address(&a)) };
+    let Some((peer, (host, port))) = peer.and_then(|p| Some((p, host_and_port(&p)?))) else { return };
+    begin(fd, peer, here(host), port, |local| Connection { local, peer, connecting, accepted: false, mark });
+}
+
+/// The kernel takes "any address" for this host.
+fn here(host: IpAddr) -> IpAddr {
+    if host.is_unspecified() { IpAddr::V4(core::net::Ipv4Addr::LOCALHOST) } else { host }
+}
+
+/// A socket listens: its connections will be claimed by who made them. The kernel keeps each client's SYN, which is the
+/// proof of a claim, only if it is told to.
+pub(crate) fn listens(fd: c_int) {
+    marks::forget(fd);
+    if sys::get_int(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL) != Ok(libc::IPPROTO_TCP) {
+        return;
+    }
+    let Some(local) = sys::own_address(fd).ok().and_then(|(a, _)| raw_address(&a)) else { return };
+    let Some((host, _)) = host_and_port(&local) else { return };
+    // Nobody else reaches it, and what comes from within the host is plain.
+    if host.is_loopback() && setup::get().is_none_or(|s| !s.scope.loopback) {
+        return;
+    }
+    let _ = sys::set_option(fd, libc::IPPROTO_TCP, libc::TCP_SAVE_SYN, &1i32.to_ne_bytes());
+    control::post(Kind::Listen, |r| r.local = local);
+}
+
+/// `listener` may listen since before this program had it; then the next connections can be proved.
+pub(crate) fn accepted(listener: c_int, fd: c_int) {
+    marks::forget(fd);
+    if sys::get_int(listener, libc::IPPROTO_TCP, libc::TCP_SAVE_SYN) == Ok(0) {
+        listens(listener);
+    }
+    let Ok((peer, _)) = sys::peer_address(fd) else { return };
+    let Some((peer, (host, _))) = raw_address(&peer).and_then(|p| Some((p, host_and_port(&p)?))) else { return };
+    let tcp = sys::get_int(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL) == Ok(libc::IPPROTO_TCP);
+    let Some((_, port)) = sys::own_address(fd).ok().and_then(|(a, _)| host_and_port(&raw_address(&a)?)) else { return };
+    if tcp {
+        begin(fd, peer, host, port, |local| Connection { local, peer, connecting: false, accepted: true, mark: 0 });
+    }
+}
+
+fn begin(fd: c_int, peer: RawAddress, host: IpAddr, port: u16, connection: impl FnOnce(RawAddress) -> Connection) {
+    let Some(setup) = setup::get() else { return };
+    if let Some(reason) = setup.scope.excludes(host, port) {
+        return control::plain(reason, |r| r.peer = peer);
+    }
+    let local = sys::own_address(fd).ok().and_then(|(a, _)| raw_address(&a));
+    if local.is_none_or(|local| swap::swap(fd, &connection(local)).is_err()) {
+        control::plain(Reason::Failed, |r| r.peer = peer);
+    }
+}
+
+/// What a further `connect` on a swapped descriptor is to do.
+pub(crate) enum Again {
+    Answer(Result<(), c_int>),
+    /// The TCP socket is back under its number: connect it.
+    Retry,
+}
+
+pub(crate) fn connect_again(fd: c_int, name: &Name) -> Again {
+    if !name.was_connecting {
+        return Again::Answer(Err(libc::EISCONN));
+    }
+    let Some((reply, _)) = control::ask(Kind::State, name.id, |r| r.number = BY_CONNECT) else {
+        return Again::Answer(Err(libc::EISCONN));
+    };
+    match State::of(reply.value().first().copied().unwrap_or(0)) {
+        State::Connecting => Again::Answer(Err(libc::EALREADY)),
+        State::JustConnected => Again::Answer(Ok(())),
+        State::Connected | State::Gone => Again::Answer(Err(libc::EISCONN)),
+        State::Failed if reply.status != 0 => Again::Answer(Err(reply.status)),
+        State::Failed => match take_back(fd, name) {
+            Ok(()) => Again::Retry,
+            Err(number) => Again::Answer(Err(number)),
+        },
+    }
+}
+
+/// A failed attempt leaves a TCP socket that may connect again, with all its options.
+fn take_back(fd: c_int, name: &Name) -> Result<(), c_int> {
+    let returned = control::ask(Kind::TakeBack, name.id, |_| ()).and_then(|(_, fd)| fd);
+    let family = u16::from_ne_bytes([name.local[0], name.local[1]]);
+    let socket = match returned {
+        Some(socket) => socket,
+        None => sys::tcp_socket(family.into())?,
+    };
+    let manners = sys::fcntl(fd, libc::F_GETFL, 0)? & (libc::O_NONBLOCK | libc::O_ASYNC) as usize;
+    let closes = sys::fcntl(fd, libc::F_GETFD, 0)? & libc::FD_CLOEXEC as usize != 0;
+    let put = sys::fcntl(socket, libc::F_SETFL, manners)
+        .and_then(|_| sys::dup3(socket, fd, if closes { libc::O_CLOEXEC } else { 0 }));
+    sys::close(socket);
+    put?;
+    marks::put(fd);
+    Ok(())
+}
+
+/// What connecting failed with, where the kernel only knows that the other end of a unix socket is gone.
+pub(crate) fn error_of(name: &Name) -> Option<c_int> {
+    let (reply, _) = control::ask(Kind::State, name.id, |r| r.number = BY_ERROR)?;
+    (reply.status != 0).then_some(reply.status)
+}
+
+/// Whether a swapped descriptor has a peer, for `getpeername`.
+pub(crate) fn has_peer(fd: c_int, name: &Name) -> bool {
+    let events = sys::poll(fd, libc::POLLOUT, 0);
+    let over = events & (libc::POLLHUP | libc::POLLERR) != 0;
+    // Writable means connected: what fills it was taken out. Otherwise it may be full of data.
+    if !over && (!name.was_connecting || events & libc::POLLOUT != 0) {
+        return true;
+    }
+    let state = control::ask(Kind::State, name.id, |r| r.number = BY_NAME).map(|(reply, _)| reply);
+    let state = state.map_or(State::Gone, |r| State::of(r.value().first().copied().unwrap_or(0)));
+    matches!(state, State::JustConnected | State::Connected)
+}

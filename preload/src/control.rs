@@ -1,0 +1,76 @@
+//! Talk with the supervisor: a connection of its own for each request, closed before the hook returns.
+//!
+//! A program closes descriptors that it does not know (`closefrom`), changes its root and its user; a connection that
+//! lives no longer than a call survives all of that.
+
+use core::ffi::c_int;
+
+use crate::setup;
+use crate::sys;
+use crate::wire::{Kind, REPLY_LEN, Reason, Reply, Request};
+
+/// The supervisor answers in some 20 us. One that is stopped must not stop the program.
+const PATIENCE_MS: i64 = 50;
+
+struct Line(c_int);
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        sys::close(self.0);
+    }
+}
+
+fn open() -> Result<Line, c_int> {
+    let setup = setup::get().ok_or(libc::ENOENT)?;
+    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    let line = Line(sys::unix_socket(kind)?);
+    sys::connect_unix(line.0, &setup.control)?;
+    Ok(line)
+}
+
+fn request(kind: Kind, id: u64) -> Result<Request, c_int> {
+    Ok(Request::new(setup::get().ok_or(libc::ENOENT)?.token, kind, id))
+}
+
+/// Says something that needs no answer. That nobody hears it is no failure.
+pub(crate) fn post(kind: Kind, fill: impl FnOnce(&mut Request)) {
+    let say = || -> Result<(), c_int> {
+        let mut request = request(kind, 0)?;
+        fill(&mut request);
+        let line = open()?;
+        sys::send(line.0, &request.encode(), libc::MSG_NOSIGNAL).map(drop)
+    };
+    let _ = say();
+}
+
+/// Gives a connection away; when this succeeds the supervisor has, or will have, both descriptors.
+pub(crate) fn hand_over(id: u64, fds: [c_int; 2], fill: impl FnOnce(&mut Request)) -> Result<(), c_int> {
+    let mut request = request(Kind::New, id)?;
+    fill(&mut request);
+    let line = open()?;
+    sys::send_with_descriptors(line.0, &request.encode(), fds).map(drop)
+}
+
+/// The answer and a descriptor that came with it. `None`: no supervisor, or none that answers.
+pub(crate) fn ask(kind: Kind, id: u64, fill: impl FnOnce(&mut Request)) -> Option<(Reply, Option<c_int>)> {
+    let mut request = request(kind, id).ok()?;
+    fill(&mut request);
+    let line = open().ok()?;
+    sys::send(line.0, &request.encode(), libc::MSG_NOSIGNAL).ok()?;
+    if sys::poll(line.0, libc::POLLIN, PATIENCE_MS) & libc::POLLIN == 0 {
+        return None;
+    }
+    let mut bytes = [0; REPLY_LEN];
+    let (len, fd) = sys::receive(line.0, &mut bytes).ok()?;
+    Some((Reply::decode(bytes.get(..len)?)?, fd))
+}
+
+/// For people who want to know (`-v`).
+pub(crate) fn plain(reason: Reason, fill: impl FnOnce(&mut Request)) {
+    if setup::get().is_some_and(|s| s.verbose) {
+        post(Kind::Plain, |request| {
+            request.number = reason as i32;
+            fill(request);
+        });
+    }
+}

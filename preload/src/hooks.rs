@@ -1,0 +1,553 @@
+//! The symbols that stand before libc's.
+//!
+//! Those that may block are `C-unwind`: cancelling a thread unwinds through them, and they own nothing. They panic
+//! nowhere; what could is behind the border of an `extern "C"` function, which aborts.
+#![allow(unsafe_code, reason = "deals with pointers of the program; every block says why it is sound")]
+#![allow(unreachable_pub, reason = "programs reach these by name")]
+#![allow(clippy::missing_safety_doc, reason = "as the functions of libc of the same names")]
+
+use core::ffi::{c_int, c_uint, c_ulong, c_void};
+use core::slice;
+
+use libc::{epoll_event, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t};
+
+use crate::begin::{self, Again, ours};
+use crate::marks;
+use crate::next;
+use crate::options;
+use crate::registrations;
+use crate::setup;
+use crate::sys::{Address, errno, set_errno};
+use crate::wire::RawAddress;
+
+// SAFETY: the loader calls what is in this section, with arguments that `start` does not take.
+#[cfg_attr(not(test), used, unsafe(link_section = ".init_array"))]
+#[cfg_attr(test, allow(dead_code, reason = "tests are no program under narrows run"))]
+static START: extern "C" fn() = setup::start;
+
+/// A unix socket takes more at a time than it can part with while one byte of it is unread (`swap.rs`).
+const SPLICE_MAX: usize = 65_536;
+
+fn fail(number: c_int) -> c_int {
+    set_errno(number);
+    -1
+}
+
+fn active() -> bool {
+    setup::get().is_some()
+}
+
+// --- sockets begin ---
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn socket(family: c_int, kind: c_int, protocol: c_int) -> c_int {
+    // SAFETY: no pointers.
+    let fd = unsafe { next::socket(family, kind, protocol) };
+    if fd >= 0 && active() {
+        begin::made(fd, family, kind, protocol);
+    }
+    fd
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C-unwind" fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
+    // SAFETY: the program's own arguments.
+    let answer = unsafe { next::connect(fd, address, len) };
+    if active() {
+        // SAFETY: the same.
+        return unsafe { connect_done(fd, address, len, answer) };
+    }
+    answer
+}
+
+unsafe extern "C" fn connect_done(fd: c_int, address: *const sockaddr, len: socklen_t, answer: c_int) -> c_int {
+    let number = if answer == 0 { 0 } else { errno() };
+    // An interrupted attempt goes on.
+    let connecting = number == libc::EINPROGRESS || number == libc::EINTR;
+    if (number == 0 || connecting) && marks::is_set(fd) {
+        // SAFETY: the kernel read the address, so it is there.
+        let peer = unsafe { copied(address, len) };
+        if begin::raw_address(&peer).is_some() {
+            begin::connected(fd, &peer, connecting);
+        }
+    } else if number == libc::EINVAL
+        && let Some(name) = ours(fd)
+    {
+        return match begin::connect_again(fd, &name) {
+            Again::Answer(Ok(())) => 0,
+            Again::Answer(Err(number)) => fail(number),
+            // SAFETY: the program's own arguments. There is no further round: the descriptor is a TCP socket again.
+            Again::Retry => unsafe {
+                let mut answer = next::connect(fd, address, len);
+                // The first one only ends the attempt that failed.
+                if answer != 0 && errno() == libc::ECONNABORTED {
+                    answer = next::connect(fd, address, len);
+                }
+                connect_done(fd, address, len, answer)
+            },
+        };
+    }
+    if number != 0 {
+        set_errno(number);
+    }
+    answer
+}
+
+/// # Safety
+/// `len` bytes must be readable at `address`.
+unsafe fn copied(address: *const sockaddr, len: socklen_t) -> Address {
+    let mut copy = Address::EMPTY;
+    let len = (len as usize).min(size_of::<Address>());
+    // SAFETY: both have `len` bytes, and `Address` is made of plain bytes.
+    unsafe { core::ptr::copy_nonoverlapping(address.cast::<u8>(), (&raw mut copy).cast(), len) };
+    copy
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C-unwind" fn accept(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
+    // SAFETY: the program's own arguments.
+    let new = unsafe { next::accept(fd, address, len) };
+    accept_done(fd, new)
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C-unwind" fn accept4(fd: c_int, address: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int {
+    // SAFETY: the program's own arguments.
+    let new = unsafe { next::accept4(fd, address, len, flags) };
+    accept_done(fd, new)
+}
+
+extern "C" fn accept_done(listener: c_int, new: c_int) -> c_int {
+    if new >= 0 && active() {
+        begin::accepted(listener, new);
+    }
+    new
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
+    // SAFETY: no pointers.
+    let answer = unsafe { next::listen(fd, backlog) };
+    if answer == 0 && active() {
+        begin::listens(fd);
+    }
+    answer
+}
+
+// --- names ---
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn getsockname(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
+    // SAFETY: the program's own arguments.
+    unsafe {
+        let room = if len.is_null() { 0 } else { *len };
+        let answer = next::getsockname(fd, address, len);
+        if answer == 0
+            && active()
+            && is_unix(address, len)
+            && let Some(name) = ours(fd)
+        {
+            tell(&name.local, address, room, len);
+        }
+        answer
+    }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn getpeername(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
+    // SAFETY: the program's own arguments.
+    unsafe {
+        let room = if len.is_null() { 0 } else { *len };
+        let answer = next::getpeername(fd, address, len);
+        if answer == 0
+            && active()
+            && is_unix(address, len)
+            && let Some(name) = ours(fd)
+        {
+            if !begin::has_peer(fd, &name) {
+                *len = room;
+                return fail(libc::ENOTCONN);
+            }
+            tell(&name.peer, address, room, len);
+        }
+        answer
+    }
+}
+
+/// # Safety
+/// A call that filled both has succeeded.
+unsafe fn is_unix(address: *const sockaddr, len: *const socklen_t) -> bool {
+    // SAFETY: the kernel wrote the length, and at least the family if it says so. With room for less than two bytes
+    // the family cannot be seen, and nothing is told.
+    unsafe { *len >= 2 && !address.is_null() && c_int::from((*address).sa_family) == libc::AF_UNIX }
+}
+
+/// # Safety
+/// `room` bytes can be written at `address`, and `len`.
+unsafe fn tell(raw: &RawAddress, address: *mut sockaddr, room: socklen_t, len: *mut socklen_t) {
+    let whole: socklen_t = if u16::from_ne_bytes([raw[0], raw[1]]) == crate::wire::AF_INET { 16 } else { 28 };
+    // SAFETY: as the caller says; `whole` bytes of `raw` exist.
+    unsafe {
+        core::ptr::copy_nonoverlapping(raw.as_ptr(), address.cast(), whole.min(room) as usize);
+        *len = whole;
+    }
+}
+
+// --- options ---
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn getsockopt(
+    fd: c_int,
+    level: c_int,
+    option: c_int,
+    value: *mut c_void,
+    len: *mut socklen_t,
+) -> c_int {
+    // SAFETY: the program's own arguments, checked by the kernel in the first call.
+    unsafe {
+        let room = if len.is_null() { 0 } else { *len };
+        let answer = next::getsockopt(fd, level, option, value, len);
+        if !active() {
+            return answer;
+        }
+        let refused = answer != 0 && options::is_internet(level) && errno() == libc::EOPNOTSUPP;
+        if refused || options::is_forwarded(level, option) {
+            let before = errno();
+            if let Some(name) = ours(fd) {
+                if value.is_null() || len.is_null() {
+                    return fail(libc::EFAULT);
+                }
+                return match options::get(&name, level, option, slice::from_raw_parts_mut(value.cast(), room as usize))
+                {
+                    Ok(filled) => {
+                        *len = filled as socklen_t;
+                        0
+                    }
+                    Err(number) => fail(number),
+                };
+            }
+            set_errno(before);
+        } else if answer == 0 && level == libc::SOL_SOCKET && *len == 4 {
+            let number = value.cast::<c_int>();
+            if let Some(translated) = options::translated(fd, option, number.read_unaligned()) {
+                number.write_unaligned(translated);
+            }
+        }
+        answer
+    }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn setsockopt(
+    fd: c_int,
+    level: c_int,
+    option: c_int,
+    value: *const c_void,
+    len: socklen_t,
+) -> c_int {
+    let forward = |name| {
+        if value.is_null() && len > 0 {
+            return fail(libc::EFAULT);
+        }
+        // SAFETY: the program says that `len` bytes are there.
+        let value = if len == 0 { &[] } else { unsafe { slice::from_raw_parts(value.cast(), len as usize) } };
+        match options::set(&name, level, option, value) {
+            Ok(()) => 0,
+            Err(number) => fail(number),
+        }
+    };
+    if options::is_forwarded(level, option)
+        && active()
+        && let Some(name) = ours(fd)
+    {
+        return forward(name);
+    }
+    // SAFETY: the program's own arguments.
+    let answer = unsafe { next::setsockopt(fd, level, option, value, len) };
+    if answer == 0 && options::forces_plain(level, option) {
+        marks::forget(fd);
+    }
+    if answer != 0
+        && active()
+        && options::is_internet(level)
+        && errno() == libc::EOPNOTSUPP
+        && let Some(name) = ours(fd)
+    {
+        return forward(name);
+    }
+    answer
+}
+
+/// SIOCOUTQNSD, which libc does not name.
+const OUTQ_NOT_SENT: c_ulong = 0x894b;
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int {
+    // SAFETY: the program's own arguments.
+    let answer = unsafe { next::ioctl(fd, request, argument) };
+    if request == libc::TIOCOUTQ || request == OUTQ_NOT_SENT {
+        // SAFETY: both write an int at `argument`.
+        return unsafe { queue_told(fd, argument, answer) };
+    }
+    answer
+}
+
+unsafe extern "C" fn queue_told(fd: c_int, argument: usize, answer: c_int) -> c_int {
+    let before = errno();
+    if active()
+        && argument != 0
+        && let Some(len) = options::out_queue(fd)
+    {
+        // SAFETY: the caller's promise.
+        unsafe { (argument as *mut c_int).write_unaligned(len) };
+        return 0;
+    }
+    set_errno(before);
+    answer
+}
+
+// --- numbers and registrations of sockets that are not connected yet ---
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn epoll_ctl(epoll: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
+    // SAFETY: the program's own arguments.
+    let answer = unsafe { next::epoll_ctl(epoll, operation, fd, event) };
+    if answer == 0 && marks::is_set(fd) {
+        // SAFETY: the kernel read the event if the operation has one.
+        let (events, data) = if event.is_null() { (0, 0) } else { unsafe { ((*event).events, (*event).u64) } };
+        match operation {
+            libc::EPOLL_CTL_ADD if !registrations::added(epoll, fd, events, data) => marks::forget(fd),
+            libc::EPOLL_CTL_MOD => registrations::changed(epoll, fd, events, data),
+            libc::EPOLL_CTL_DEL => registrations::removed(epoll, fd),
+            _ => {}
+        }
+    }
+    answer
+}
+
+fn duplicated(old: c_int, new: c_int) -> c_int {
+    if new >= 0 && active() {
+        marks::duplicated(old, new);
+    }
+    new
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn dup(old: c_int) -> c_int {
+    // SAFETY: no pointers.
+    duplicated(old, unsafe { next::dup(old) })
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn dup2(old: c_int, new: c_int) -> c_int {
+    // SAFETY: no pointers.
+    duplicated(old, unsafe { next::dup2(old, new) })
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
+    // SAFETY: no pointers.
+    duplicated(old, unsafe { next::dup3(old, new, flags) })
+}
+
+fn controlled(fd: c_int, command: c_int, answer: c_int) -> c_int {
+    if command == libc::F_DUPFD || command == libc::F_DUPFD_CLOEXEC {
+        return duplicated(fd, answer);
+    }
+    answer
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
+    // SAFETY: the program's own arguments. A third one that is not there is not looked at by the command either.
+    controlled(fd, command, unsafe { next::fcntl(fd, command, argument) })
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C-unwind" fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int {
+    // SAFETY: as above.
+    controlled(fd, command, unsafe { next::fcntl64(fd, command, argument) })
+}
+
+// --- data, only where a unix socket differs ---
+
+/// How much may go at once into what may be a swapped descriptor. errno stays.
+extern "C" fn capped(to: c_int, count: size_t) -> size_t {
+    if count > SPLICE_MAX && active() && ours(to).is_some() { SPLICE_MAX } else { count }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C-unwind" fn sendfile(to: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
+    // SAFETY: the program's own arguments; sending less is always allowed.
+    unsafe { next::sendfile(to, from, offset, capped(to, count)) }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C-unwind" fn sendfile64(to: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
+    // SAFETY: as above.
+    unsafe { next::sendfile64(to, from, offset, capped(to, count)) }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C-unwind" fn splice(
+    from: c_int,
+    from_at: *mut off_t,
+    to: c_int,
+    to_at: *mut off_t,
+    count: size_t,
+    flags: c_uint,
+) -> ssize_t {
+    // SAFETY: as above.
+    unsafe { next::splice(from, from_at, to, to_at, capped(to, count), flags) }
+}
+
+/// What TCP takes and a unix socket does not, or takes otherwise.
+const UNUSUAL: c_int = libc::MSG_OOB | libc::MSG_ZEROCOPY | libc::MSG_FASTOPEN;
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C-unwind" fn send(fd: c_int, bytes: *const c_void, len: size_t, flags: c_int) -> ssize_t {
+    // SAFETY: the program's own arguments.
+    unsafe {
+        if flags & UNUSUAL != 0 && is_ours(fd) {
+            return send_unusual(fd, bytes, len, flags);
+        }
+        next::send(fd, bytes, len, flags)
+    }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C-unwind" fn sendto(
+    fd: c_int,
+    bytes: *const c_void,
+    len: size_t,
+    flags: c_int,
+    to: *const sockaddr,
+    to_len: socklen_t,
+) -> ssize_t {
+    // SAFETY: the program's own arguments.
+    unsafe {
+        // A connected TCP socket takes no notice of the address, nor does a unix socket without one.
+        if (flags & UNUSUAL != 0 || !to.is_null()) && is_ours(fd) {
+            return send_unusual(fd, bytes, len, flags);
+        }
+        next::sendto(fd, bytes, len, flags, to, to_len)
+    }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C-unwind" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
+    // SAFETY: the program's own arguments.
+    unsafe {
+        if !message.is_null() && (flags & UNUSUAL != 0 || !(*message).msg_name.is_null()) && is_ours(fd) {
+            let mut plain = *message;
+            plain.msg_name = core::ptr::null_mut();
+            plain.msg_namelen = 0;
+            if flags & libc::MSG_OOB != 0 && plain.msg_iovlen == 1 {
+                let part = *plain.msg_iov;
+                return send_unusual(fd, part.iov_base, part.iov_len, flags);
+            }
+            return next::sendmsg(fd, &raw const plain, flags & !UNUSUAL);
+        }
+        next::sendmsg(fd, message, flags)
+    }
+}
+
+extern "C" fn is_ours(fd: c_int) -> bool {
+    ours(fd).is_some()
+}
+
+/// # Safety
+/// As `send`.
+unsafe fn send_unusual(fd: c_int, bytes: *const c_void, len: size_t, flags: c_int) -> ssize_t {
+    let usual = flags & !UNUSUAL;
+    // SAFETY: the caller's promise: `len` bytes are there.
+    unsafe {
+        if flags & libc::MSG_OOB == 0 || len == 0 {
+            return next::send(fd, bytes, len, usual);
+        }
+        // The last byte is the urgent one.
+        let sent = if len > 1 { next::send(fd, bytes, len - 1, usual) } else { 0 };
+        if sent < 0 || (sent as size_t) < len - 1 {
+            return sent;
+        }
+        urgent_sent(fd, *bytes.cast::<u8>().add(len - 1), sent)
+    }
+}
+
+extern "C" fn urgent_sent(fd: c_int, byte: u8, before: ssize_t) -> ssize_t {
+    match ours(fd).map_or(Err(libc::ENOTCONN), |name| options::urgent(&name, byte)) {
+        Ok(()) => before + 1,
+        Err(_) if before > 0 => before,
+        Err(number) => fail(number) as ssize_t,
+    }
+}
+
+/// Bytes are thrown away in pieces of so many.
+const DISCARD: usize = 4096;
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C-unwind" fn recv(fd: c_int, bytes: *mut c_void, len: size_t, flags: c_int) -> ssize_t {
+    // SAFETY: the program's own arguments.
+    unsafe {
+        if flags & (libc::MSG_TRUNC | libc::MSG_ERRQUEUE) != 0 && is_ours(fd) {
+            return receive_unusual(fd, bytes, len, flags);
+        }
+        next::recv(fd, bytes, len, flags)
+    }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C-unwind" fn recvfrom(
+    fd: c_int,
+    bytes: *mut c_void,
+    len: size_t,
+    flags: c_int,
+    from: *mut sockaddr,
+    from_len: *mut socklen_t,
+) -> ssize_t {
+    // SAFETY: the program's own arguments.
+    unsafe {
+        if flags & (libc::MSG_TRUNC | libc::MSG_ERRQUEUE) != 0 && is_ours(fd) {
+            return receive_unusual(fd, bytes, len, flags);
+        }
+        next::recvfrom(fd, bytes, len, flags, from, from_len)
+    }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C-unwind" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
+    // SAFETY: the program's own arguments.
+    unsafe {
+        if flags & libc::MSG_ERRQUEUE != 0 && is_ours(fd) {
+            return fail(libc::EAGAIN) as ssize_t;
+        }
+        next::recvmsg(fd, message, flags)
+    }
+}
+
+/// TCP throws bytes away with MSG_TRUNC, into no buffer if need be; and it has no queue of errors to show.
+///
+/// # Safety
+/// As `recv`.
+unsafe fn receive_unusual(fd: c_int, bytes: *mut c_void, len: size_t, flags: c_int) -> ssize_t {
+    if flags & libc::MSG_ERRQUEUE != 0 {
+        return fail(libc::EAGAIN) as ssize_t;
+    }
+    let mut rubbish = [0u8; DISCARD];
+    let mut gone: size_t = 0;
+    while bytes.is_null() && gone < len {
+        let wait = if gone > 0 { libc::MSG_DONTWAIT } else { 0 };
+        let part = (len - gone).min(DISCARD);
+        // SAFETY: `rubbish` has `part` bytes.
+        match unsafe { next::recv(fd, rubbish.as_mut_ptr().cast(), part, flags & !libc::MSG_TRUNC | wait) } {
+            n if n > 0 => gone += n as size_t,
+            n if gone == 0 => return n,
+            _ => break,
+        }
+    }
+    if bytes.is_null() {
+        return gone as ssize_t;
+    }
+    // SAFETY: the program's own buffer.
+    unsafe { next::recv(fd, bytes, len, flags & !libc::MSG_TRUNC) }
+}

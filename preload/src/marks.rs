@@ -1,0 +1,112 @@
+//! Which descriptors are unconnected TCP sockets that this process alone holds.
+//!
+//! One word for each descriptor number. `close` is not hooked, so a mark may be out of date; it holds the socket's cookie,
+//! which the kernel never gives twice, and is compared with it before it counts. A child of vfork writes marks of its
+//! parent's; that is why nothing else is kept.
+
+use core::ffi::c_int;
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+use crate::registrations;
+use crate::sys;
+
+/// Descriptors beyond are left plain; the memory is touched only where it is used.
+const DESCRIPTORS: usize = 65_536;
+
+static MARKS: [AtomicU64; DESCRIPTORS] = [const { AtomicU64::new(0) }; DESCRIPTORS];
+/// Counts forks: sockets made before one may be in two hands, and two writers would spoil a stream of frames.
+static GENERATION: AtomicU32 = AtomicU32::new(0);
+/// Some socket has more than one number.
+static DUPLICATES: AtomicBool = AtomicBool::new(false);
+
+const SET: u64 = 1;
+const DUPLICATE: u64 = 2;
+/// Two bits, 14 of the generation, the cookie (a counter, which does not reach 48 bits).
+const COOKIE_SHIFT: u32 = 16;
+
+fn place(fd: c_int) -> Option<&'static AtomicU64> {
+    MARKS.get(usize::try_from(fd).ok()?)
+}
+
+fn cookie(fd: c_int) -> Result<u64, c_int> {
+    let mut bytes = [0; 8];
+    sys::get_option(fd, libc::SOL_SOCKET, libc::SO_COOKIE, &mut bytes)?;
+    Ok(u64::from_ne_bytes(bytes))
+}
+
+fn generation() -> u64 {
+    u64::from(GENERATION.load(Ordering::Relaxed) & 0x3fff) << 2
+}
+
+pub(crate) fn next_generation() {
+    GENERATION.fetch_add(1, Ordering::Relaxed);
+}
+
+pub(crate) fn put(fd: c_int) {
+    if let (Some(place), Ok(cookie)) = (place(fd), cookie(fd)) {
+        registrations::forget(fd);
+        place.store(cookie << COOKIE_SHIFT | generation() | SET, Ordering::Relaxed);
+    }
+}
+
+/// Cheap, and true for some that are out of date.
+pub(crate) fn is_set(fd: c_int) -> bool {
+    place(fd).is_some_and(|p| p.load(Ordering::Relaxed) != 0)
+}
+
+pub(crate) fn forget(fd: c_int) {
+    if let Some(place) = place(fd).filter(|p| p.load(Ordering::Relaxed) != 0) {
+        place.store(0, Ordering::Relaxed);
+    }
+}
+
+/// `new` is another number of `old`.
+pub(crate) fn duplicated(old: c_int, new: c_int) {
+    if !is_set(old) || old == new {
+        forget(new);
+        return;
+    }
+    let Some(from) = place(old) else { return };
+    match place(new) {
+        Some(to) => {
+            let mark = from.fetch_or(DUPLICATE, Ordering::Relaxed) | DUPLICATE;
+            to.store(mark, Ordering::Relaxed);
+            DUPLICATES.store(true, Ordering::Relaxed);
+        }
+        // It cannot be swapped, so none may be.
+        None => from.store(0, Ordering::Relaxed),
+    }
+}
+
+pub(crate) enum Taken {
+    /// This process alone has it. All its numbers but the one asked for share the mark.
+    Ours(u64),
+    /// Made before a fork.
+    Shared,
+    /// Never seen, or something else by now.
+    Unknown,
+}
+
+/// Takes the mark off.
+pub(crate) fn take(fd: c_int) -> Taken {
+    let mark = place(fd).map_or(0, |p| p.swap(0, Ordering::Relaxed));
+    if mark == 0 || cookie(fd) != Ok(mark >> COOKIE_SHIFT) {
+        return Taken::Unknown;
+    }
+    if mark & 0xfffc != generation() { Taken::Shared } else { Taken::Ours(mark) }
+}
+
+/// Another number of the socket with this mark, whose mark is taken off.
+pub(crate) fn take_duplicate(mark: u64) -> Option<c_int> {
+    if mark & DUPLICATE == 0 || !DUPLICATES.load(Ordering::Relaxed) {
+        return None;
+    }
+    let fits = |p: &&AtomicU64| (p.load(Ordering::Relaxed) ^ mark) & !DUPLICATE == 0;
+    for (fd, place) in MARKS.iter().enumerate().filter(|(_, p)| fits(p)) {
+        place.store(0, Ordering::Relaxed);
+        if cookie(fd as c_int) == Ok(mark >> COOKIE_SHIFT) {
+            return Some(fd as c_int);
+        }
+    }
+    None
+}

@@ -1,0 +1,57 @@
+//! What the environment said, read once before the program runs.
+#![allow(unsafe_code, reason = "a place that is written once; every block says why it is sound")]
+
+use core::cell::UnsafeCell;
+use core::ffi::{CStr, c_char};
+use core::mem::MaybeUninit;
+use core::sync::atomic::{AtomicBool, Ordering};
+
+use crate::control;
+use crate::marks;
+use crate::next;
+use crate::wire::{Kind, Setup, VARIABLE};
+
+struct Place(UnsafeCell<MaybeUninit<Setup>>);
+
+// SAFETY: it is written once, by the constructor, before `READY` is set with release order; then it is only read.
+unsafe impl Sync for Place {}
+
+static PLACE: Place = Place(UnsafeCell::new(MaybeUninit::uninit()));
+static READY: AtomicBool = AtomicBool::new(false);
+
+/// `None`: not under `narrows run`, and then every hook does nothing.
+pub(crate) fn get() -> Option<&'static Setup> {
+    // SAFETY: `READY` is set after the place was filled, for ever.
+    READY.load(Ordering::Acquire).then(|| unsafe { (*PLACE.0.get()).assume_init_ref() })
+}
+
+/// The loader calls it when the library is in place.
+pub(crate) extern "C" fn start() {
+    next::resolve();
+    let mut name = [0u8; VARIABLE.len() + 1];
+    name[..VARIABLE.len()].copy_from_slice(VARIABLE.as_bytes());
+    // SAFETY: the name ends with a zero; nobody changes the environment before the program runs.
+    let value = unsafe { libc::getenv(name.as_ptr().cast::<c_char>()) };
+    if value.is_null() {
+        return;
+    }
+    // SAFETY: an environment variable is a string that ends with a zero.
+    let Some(setup) = Setup::parse(unsafe { CStr::from_ptr(value) }.to_bytes()) else { return };
+    // SAFETY: the loader calls constructors once, in one thread; nobody reads the place before `READY`.
+    unsafe { (*PLACE.0.get()).write(setup) };
+    READY.store(true, Ordering::Release);
+    // SAFETY: the handlers are functions of this library, which is never unloaded.
+    unsafe { libc::pthread_atfork(None, Some(forked), Some(forked_child)) };
+    control::post(Kind::Hello, |_| ());
+}
+
+/// What was made before may now be in two hands.
+extern "C" fn forked() {
+    marks::next_generation();
+}
+
+extern "C" fn forked_child() {
+    marks::next_generation();
+    crate::swap::close_temporaries();
+    control::post(Kind::Hello, |_| ());
+}

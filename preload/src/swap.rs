@@ -1,0 +1,188 @@
+//! The swap: a unix socket takes the place of a TCP socket, which goes to the supervisor.
+//!
+//! Whatever fails before the last step leaves the TCP socket where it is, and the connection plain.
+
+use core::ffi::c_int;
+use core::sync::atomic::{AtomicI32, Ordering};
+
+use crate::control;
+use crate::marks;
+use crate::registrations;
+use crate::sys;
+use crate::wire::{Name, RawAddress};
+
+/// What the kernel grants without privilege, which it doubles. One unread byte may pin 64 KiB of it, and a unix
+/// socket is writable only while four times that fits; the default of half as much stalls.
+const SEND_BUFFER: c_int = 212_992;
+/// More than the calls that fill the buffer; each writes 64 KiB.
+const FILL_CALLS_MAX: usize = 64;
+/// dup3 may meet an open of the same number in another thread.
+const DUP_TRIES: usize = 100;
+
+/// SO_LINGER: on, no time. The kernel resets what it closes so: if the supervisor dies, the peer must not take that for
+/// an end of stream. The supervisor takes it off before it closes in order.
+const RESET: [u8; 8] = if cfg!(target_endian = "little") { [1, 0, 0, 0, 0, 0, 0, 0] } else { [0, 0, 0, 1, 0, 0, 0, 0] };
+
+static ZEROS: [u8; 4096] = [0; 4096];
+
+/// Both descriptors of a swap under way. A fork in another thread copies them; the child closes its copies, or the end of
+/// the connection would not be seen before it exits.
+static TEMPORARIES: [AtomicI32; 32] = [const { AtomicI32::new(-1) }; 32];
+
+struct Temporary {
+    fd: c_int,
+    place: Option<&'static AtomicI32>,
+}
+
+impl Temporary {
+    fn new(fd: c_int) -> Self {
+        let free = |p: &&AtomicI32| p.compare_exchange(-1, fd, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        Self { fd, place: TEMPORARIES.iter().find(free) }
+    }
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        // In this order: the number must not be in the list when it belongs to somebody else.
+        if let Some(place) = self.place {
+            place.store(-1, Ordering::Relaxed);
+        }
+        sys::close(self.fd);
+    }
+}
+
+/// For the child of a fork.
+pub(crate) fn close_temporaries() {
+    for place in &TEMPORARIES {
+        let fd = place.swap(-1, Ordering::Relaxed);
+        if fd >= 0 {
+            sys::close(fd);
+        }
+    }
+}
+
+/// A connection that is complete, or being made.
+pub(crate) struct Connection {
+    pub(crate) local: RawAddress,
+    pub(crate) peer: RawAddress,
+    pub(crate) connecting: bool,
+    pub(crate) accepted: bool,
+    /// Of all numbers of the socket, if it may have several.
+    pub(crate) mark: u64,
+}
+
+/// Puts a unix socket under the number `fd`, and hands what was there to the supervisor.
+pub(crate) fn swap(fd: c_int, connection: &Connection) -> Result<(), c_int> {
+    // A handler that forks or jumps away in between would leave half a swap.
+    let signals = sys::block_signals();
+    let answer = hand_over(fd, connection);
+    sys::unblock_signals(signals);
+    answer
+}
+
+fn hand_over(fd: c_int, connection: &Connection) -> Result<(), c_int> {
+    let id = sys::random()?;
+    let [program, supervisor] = sys::pair()?;
+    let (program, supervisor) = (Temporary::new(program), Temporary::new(supervisor));
+    sys::set_option(program.fd, libc::SOL_SOCKET, libc::SO_SNDBUF, &SEND_BUFFER.to_ne_bytes())?;
+    if sys::get_int(program.fd, libc::SOL_SOCKET, libc::SO_SNDBUF)? < 2 * SEND_BUFFER {
+        return Err(libc::ENOBUFS);
+    }
+    let name =
+        Name { id, was_connecting: connection.connecting, local: connection.local, peer: connection.peer }.encode();
+    sys::bind_unix(program.fd, &name)?;
+    let filled = if connection.connecting { fill(program.fd)? } else { poison(program.fd)? };
+    copy_manners(fd, program.fd)?;
+    let mut linger = [0; 8];
+    sys::get_option(fd, libc::SOL_SOCKET, libc::SO_LINGER, &mut linger)?;
+    sys::set_option(fd, libc::SOL_SOCKET, libc::SO_LINGER, &RESET)?;
+    let given = control::hand_over(id, [fd, supervisor.fd], |request| {
+        request.linger = linger;
+        request.number = filled;
+        request.accepted = connection.accepted;
+        request.local = connection.local;
+        request.peer = connection.peer;
+    });
+    if given.is_err() {
+        sys::set_option(fd, libc::SOL_SOCKET, libc::SO_LINGER, &linger)?;
+    }
+    given?;
+    put(program.fd, fd)?;
+    while let Some(other) = marks::take_duplicate(connection.mark) {
+        put(program.fd, other)?;
+    }
+    Ok(())
+}
+
+/// `new` under the number `fd`, closed by exec if what was there was.
+fn put(new: c_int, fd: c_int) -> Result<(), c_int> {
+    let closes = sys::fcntl(fd, libc::F_GETFD, 0)? & libc::FD_CLOEXEC as usize != 0;
+    let flags = if closes { libc::O_CLOEXEC } else { 0 };
+    registrations::across(fd, || {
+        let mut answer = sys::dup3(new, fd, flags);
+        for _ in 0..DUP_TRIES {
+            if answer != Err(libc::EBUSY) && answer != Err(libc::EINTR) {
+                break;
+            }
+            answer = sys::dup3(new, fd, flags);
+        }
+        answer
+    })
+    .map(drop)
+}
+
+/// One byte that the supervisor leaves unread: when its end closes, however that comes, the kernel makes it an error and
+/// not an end.
+fn poison(fd: c_int) -> Result<c_int, c_int> {
+    sys::send(fd, &ZEROS[..1], libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL).map(|n| n as c_int)
+}
+
+/// Nothing more goes in, so that the program waits as it would for a TCP connection under way.
+fn fill(fd: c_int) -> Result<c_int, c_int> {
+    let mut filled = 0;
+    for _ in 0..FILL_CALLS_MAX {
+        match sys::send_repeated(fd, &ZEROS, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) {
+            Ok(n) => filled += n as c_int,
+            Err(libc::EAGAIN) if filled > 0 => return Ok(filled),
+            Err(number) => return Err(number),
+        }
+    }
+    Err(libc::ENOBUFS)
+}
+
+/// What belongs to the descriptor and not to the connection: how calls block, and who is told.
+fn copy_manners(from: c_int, to: c_int) -> Result<(), c_int> {
+    let mut owner = [0; 2];
+    if sys::fcntl_owner(from, F_GETOWN_EX, &mut owner).is_ok() && owner[1] != 0 {
+        sys::fcntl_owner(to, F_SETOWN_EX, &mut owner)?;
+    }
+    let flags = sys::fcntl(from, libc::F_GETFL, 0)?;
+    if flags & libc::O_ASYNC as usize != 0 {
+        let signal = sys::fcntl(from, F_GETSIG, 0)?;
+        sys::fcntl(to, F_SETSIG, signal)?;
+    }
+    let manners = flags & (libc::O_NONBLOCK | libc::O_ASYNC) as usize;
+    if manners != 0 {
+        sys::fcntl(to, libc::F_SETFL, manners)?;
+    }
+    for option in [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO] {
+        let mut time = [0; 16];
+        let len = sys::get_option(from, libc::SOL_SOCKET, option, &mut time)?;
+        if time != [0; 16] {
+            sys::set_option(to, libc::SOL_SOCKET, option, &time[..len.min(16)])?;
+        }
+    }
+    for (option, usual) in [(libc::SO_RCVLOWAT, 1), (libc::SO_OOBINLINE, 0)] {
+        let value = sys::get_int(from, libc::SOL_SOCKET, option)?;
+        if value != usual {
+            sys::set_option(to, libc::SOL_SOCKET, option, &value.to_ne_bytes())?;
+        }
+    }
+    Ok(())
+}
+
+/// The numbers are the same on every architecture.
+const F_SETSIG: c_int = 10;
+const F_GETSIG: c_int = 11;
+const F_SETOWN_EX: c_int = 15;
+const F_GETOWN_EX: c_int = 16;

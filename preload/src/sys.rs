@@ -1,0 +1,269 @@
+//! System calls without libc: they neither touch errno nor meet our own hooks, and are safe in signal handlers.
+//!
+//! `unsafe` here: one instruction, and the pointers that are handed to the kernel.
+#![allow(unsafe_code, reason = "raw system calls; every block says why it is sound")]
+
+use core::ffi::c_int;
+
+use libc::{epoll_event, iovec, pollfd, timespec};
+
+/// Descriptor, length or whatever a call answers; or its errno.
+pub(crate) type Answer = Result<usize, c_int>;
+
+#[cfg(target_arch = "x86_64")]
+macro_rules! trap {
+    ($number:expr, $a:expr, $b:expr, $c:expr, $d:expr, $e:expr, $f:expr) => {{
+        let answer: isize;
+        core::arch::asm!("syscall", inlateout("rax") $number as isize => answer,
+            in("rdi") $a, in("rsi") $b, in("rdx") $c, in("r10") $d, in("r8") $e, in("r9") $f,
+            lateout("rcx") _, lateout("r11") _, options(nostack));
+        answer
+    }};
+}
+
+#[cfg(target_arch = "aarch64")]
+macro_rules! trap {
+    ($number:expr, $a:expr, $b:expr, $c:expr, $d:expr, $e:expr, $f:expr) => {{
+        let answer: isize;
+        core::arch::asm!("svc 0", in("x8") $number as isize, inlateout("x0") $a => answer,
+            in("x1") $b, in("x2") $c, in("x3") $d, in("x4") $e, in("x5") $f, options(nostack));
+        answer
+    }};
+}
+
+/// # Safety
+/// Whatever the call reads or writes by its arguments must be the caller's to lend.
+pub(crate) unsafe fn call(number: libc::c_long, args: [usize; 6]) -> Answer {
+    let [a, b, c, d, e, f] = args;
+    // SAFETY: the convention of Linux on this architecture; the arguments are vouched for by the caller.
+    let answer = unsafe { trap!(number, a, b, c, d, e, f) };
+    // The kernel keeps the last page of numbers for errors.
+    if (-4095..0).contains(&answer) { Err(-answer as c_int) } else { Ok(answer as usize) }
+}
+
+macro_rules! call {
+    ($number:ident $(, $arg:expr)*) => {{
+        let given = [$($arg as usize),*];
+        let mut args = [0; 6];
+        let mut i = 0;
+        while i < given.len() {
+            args[i] = given[i];
+            i += 1;
+        }
+        call(libc::$number, args)
+    }};
+}
+
+/// What a call is told about a socket address.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Address {
+    pub(crate) family: u16,
+    pub(crate) rest: [u8; 126],
+}
+
+impl Address {
+    pub(crate) const EMPTY: Self = Self { family: 0, rest: [0; 126] };
+
+    fn unix(name: &[u8]) -> (Self, usize) {
+        let mut address = Self { family: libc::AF_UNIX as u16, rest: [0; 126] };
+        let len = name.len().min(108);
+        address.rest[..len].copy_from_slice(&name[..len]);
+        (address, 2 + len)
+    }
+}
+
+pub(crate) fn close(fd: c_int) {
+    // SAFETY: no pointers; callers close what they opened.
+    let _ = unsafe { call!(SYS_close, fd) };
+}
+
+pub(crate) fn dup3(old: c_int, new: c_int, flags: c_int) -> Answer {
+    // SAFETY: no pointers.
+    unsafe { call!(SYS_dup3, old, new, flags) }
+}
+
+pub(crate) fn unix_socket(kind: c_int) -> Result<c_int, c_int> {
+    // SAFETY: no pointers.
+    unsafe { call!(SYS_socket, libc::AF_UNIX, kind, 0) }.map(|fd| fd as c_int)
+}
+
+pub(crate) fn tcp_socket(family: c_int) -> Result<c_int, c_int> {
+    // SAFETY: no pointers.
+    unsafe { call!(SYS_socket, family, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, libc::IPPROTO_TCP) }
+        .map(|fd| fd as c_int)
+}
+
+pub(crate) fn pair() -> Result<[c_int; 2], c_int> {
+    let mut ends: [c_int; 2] = [-1; 2];
+    // SAFETY: the kernel writes two numbers into `ends`.
+    unsafe { call!(SYS_socketpair, libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0, ends.as_mut_ptr()) }?;
+    Ok(ends)
+}
+
+pub(crate) fn bind_unix(fd: c_int, name: &[u8]) -> Answer {
+    let (address, len) = Address::unix(name);
+    // SAFETY: the kernel reads `len` bytes of `address`, which has 128.
+    unsafe { call!(SYS_bind, fd, &raw const address, len) }
+}
+
+pub(crate) fn connect_unix(fd: c_int, name: &[u8]) -> Answer {
+    let (address, len) = Address::unix(name);
+    // SAFETY: as above.
+    unsafe { call!(SYS_connect, fd, &raw const address, len) }
+}
+
+pub(crate) fn own_address(fd: c_int) -> Result<(Address, usize), c_int> {
+    let mut address = Address::EMPTY;
+    let mut len = size_of::<Address>() as u32;
+    // SAFETY: the kernel writes at most `len` bytes into `address`.
+    unsafe { call!(SYS_getsockname, fd, &raw mut address, &raw mut len) }?;
+    Ok((address, len as usize))
+}
+
+pub(crate) fn peer_address(fd: c_int) -> Result<(Address, usize), c_int> {
+    let mut address = Address::EMPTY;
+    let mut len = size_of::<Address>() as u32;
+    // SAFETY: as above.
+    unsafe { call!(SYS_getpeername, fd, &raw mut address, &raw mut len) }?;
+    Ok((address, len as usize))
+}
+
+pub(crate) fn get_option(fd: c_int, level: c_int, option: c_int, value: &mut [u8]) -> Answer {
+    let mut len = value.len() as u32;
+    // SAFETY: the kernel writes at most `len` bytes into `value`.
+    unsafe { call!(SYS_getsockopt, fd, level, option, value.as_mut_ptr(), &raw mut len) }?;
+    Ok(len as usize)
+}
+
+pub(crate) fn get_int(fd: c_int, level: c_int, option: c_int) -> Result<c_int, c_int> {
+    let mut value = [0; 4];
+    get_option(fd, level, option, &mut value)?;
+    Ok(c_int::from_ne_bytes(value))
+}
+
+pub(crate) fn set_option(fd: c_int, level: c_int, option: c_int, value: &[u8]) -> Answer {
+    // SAFETY: the kernel reads `value`.
+    unsafe { call!(SYS_setsockopt, fd, level, option, value.as_ptr(), value.len()) }
+}
+
+pub(crate) fn fcntl(fd: c_int, command: c_int, argument: usize) -> Answer {
+    // SAFETY: only used with commands whose argument is a number.
+    unsafe { call!(SYS_fcntl, fd, command, argument) }
+}
+
+/// F_GETOWN_EX and F_SETOWN_EX: a kind and a number.
+pub(crate) fn fcntl_owner(fd: c_int, command: c_int, owner: &mut [c_int; 2]) -> Answer {
+    // SAFETY: both commands read or write a `f_owner_ex`, which is two ints.
+    unsafe { call!(SYS_fcntl, fd, command, owner.as_mut_ptr()) }
+}
+
+pub(crate) fn send(fd: c_int, bytes: &[u8], flags: c_int) -> Answer {
+    // SAFETY: the kernel reads `bytes`.
+    unsafe { call!(SYS_sendto, fd, bytes.as_ptr(), bytes.len(), flags, 0, 0) }
+}
+
+/// Writes `bytes` up to sixteen times over, in one call.
+pub(crate) fn send_repeated(fd: c_int, bytes: &[u8], flags: c_int) -> Answer {
+    let parts = [iovec { iov_base: bytes.as_ptr() as *mut _, iov_len: bytes.len() }; 16];
+    // SAFETY: zeros are a valid `msghdr` without address and control data.
+    let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
+    message.msg_iov = parts.as_ptr().cast_mut();
+    message.msg_iovlen = parts.len() as _;
+    // SAFETY: the kernel reads the parts, all of which are `bytes`; it never writes for sendmsg.
+    unsafe { call!(SYS_sendmsg, fd, &raw const message, flags) }
+}
+
+/// A control message with two descriptors, laid out as the kernel wants it on 64-bit machines.
+#[repr(C, align(8))]
+struct Rights<const N: usize> {
+    len: usize,
+    level: c_int,
+    kind: c_int,
+    fds: [c_int; N],
+}
+
+pub(crate) fn send_with_descriptors(fd: c_int, bytes: &[u8], fds: [c_int; 2]) -> Answer {
+    let rights = Rights::<2> { len: 24, level: libc::SOL_SOCKET, kind: libc::SCM_RIGHTS, fds };
+    let part = iovec { iov_base: bytes.as_ptr() as *mut _, iov_len: bytes.len() };
+    // SAFETY: zeros are a valid `msghdr`.
+    let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
+    message.msg_iov = (&raw const part).cast_mut();
+    message.msg_iovlen = 1;
+    message.msg_control = (&raw const rights).cast_mut().cast();
+    message.msg_controllen = size_of::<Rights<2>>() as _;
+    // SAFETY: everything that the message points to lives until the call returns; the kernel only reads it.
+    unsafe { call!(SYS_sendmsg, fd, &raw const message, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) }
+}
+
+/// Takes a message with at most one descriptor.
+pub(crate) fn receive(fd: c_int, bytes: &mut [u8]) -> Result<(usize, Option<c_int>), c_int> {
+    // Room for two, because of the alignment; the supervisor sends one.
+    let mut rights = Rights::<2> { len: 0, level: 0, kind: 0, fds: [-1; 2] };
+    let part = iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    // SAFETY: zeros are a valid `msghdr`.
+    let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
+    message.msg_iov = (&raw const part).cast_mut();
+    message.msg_iovlen = 1;
+    message.msg_control = (&raw mut rights).cast();
+    message.msg_controllen = 20;
+    let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
+    // SAFETY: the kernel writes at most `bytes.len()` bytes there and 20 into `rights`.
+    let len = unsafe { call!(SYS_recvmsg, fd, &raw mut message, flags) }?;
+    let sent = rights.len == 20 && rights.level == libc::SOL_SOCKET && rights.kind == libc::SCM_RIGHTS;
+    Ok((len, sent.then_some(rights.fds[0])))
+}
+
+/// Waits for `events` at most so long. What happened, 0 if nothing did.
+pub(crate) fn poll(fd: c_int, events: i16, wait_ms: i64) -> i16 {
+    let mut look = pollfd { fd, events, revents: 0 };
+    let mut time = timespec { tv_sec: wait_ms / 1000, tv_nsec: wait_ms % 1000 * 1_000_000 };
+    // SAFETY: the kernel reads and writes `look` and `time`; the signal mask is not changed.
+    let _ = unsafe { call!(SYS_ppoll, &raw mut look, 1, &raw mut time, 0, 8) };
+    look.revents
+}
+
+pub(crate) fn epoll_remove(epoll: c_int, fd: c_int) -> Answer {
+    // SAFETY: removing reads no event.
+    unsafe { call!(SYS_epoll_ctl, epoll, libc::EPOLL_CTL_DEL, fd, 0) }
+}
+
+pub(crate) fn epoll_add(epoll: c_int, fd: c_int, events: u32, data: u64) -> Answer {
+    let event = epoll_event { events, u64: data };
+    // SAFETY: the kernel reads `event`.
+    unsafe { call!(SYS_epoll_ctl, epoll, libc::EPOLL_CTL_ADD, fd, &raw const event) }
+}
+
+pub(crate) fn random() -> Result<u64, c_int> {
+    let mut bytes = [0; 8];
+    // GRND_INSECURE is not needed: the pool is filled long before programs run.
+    // SAFETY: the kernel writes eight bytes.
+    match unsafe { call!(SYS_getrandom, bytes.as_mut_ptr(), bytes.len(), libc::GRND_NONBLOCK) } {
+        Ok(8) => Ok(u64::from_ne_bytes(bytes)),
+        Ok(_) => Err(libc::EAGAIN),
+        Err(e) => Err(e),
+    }
+}
+
+/// All signals of this thread wait, until `unblock`.
+pub(crate) fn block_signals() -> u64 {
+    let (all, mut before) = (u64::MAX, 0u64);
+    // SAFETY: the kernel reads one set of 8 bytes and writes another.
+    let _ = unsafe { call!(SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const all, &raw mut before, 8) };
+    before
+}
+
+pub(crate) fn unblock_signals(before: u64) {
+    // SAFETY: the kernel reads one set of 8 bytes.
+    let _ = unsafe { call!(SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const before, 0, 8) };
+}
+
+pub(crate) fn errno() -> c_int {
+    // SAFETY: libc's pointer to this thread's errno is valid as long as the thread.
+    unsafe { *libc::__errno_location() }
+}
+
+pub(crate) fn set_errno(number: c_int) {
+    // SAFETY: as above.
+    unsafe { *libc::__errno_location() = number }
+}
