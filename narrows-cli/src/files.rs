@@ -108,9 +108,14 @@ impl Source {
             return Ok(Self { file: stdin()?, name: Name::new("cannot read stdin".into()), expected: None, read: 0 });
         };
         let cannot = format!("cannot read {}", path.display());
-        let owned = path.to_owned();
         // Opening a named pipe waits for its writer.
-        let file = interruptible(move || File::open(owned))?.with_context(|| cannot.clone())?;
+        let file = if path.is_file() {
+            File::open(path)
+        } else {
+            let owned = path.to_owned();
+            interruptible(move || File::open(owned))?
+        };
+        let file = file.with_context(|| cannot.clone())?;
         let data = file.metadata().with_context(|| cannot.clone())?;
         if data.is_dir() {
             return Err(anyhow!("{cannot}: it is a folder; pack it with tar and pipe that in"));

@@ -1,12 +1,15 @@
 //! SIGINT and SIGTERM: end in order, leave no half-written file, then die of the signal as the caller expects.
 
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};
 use narrows::stream::Control;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use signal_hook::consts::{SIGINT, SIGPIPE, SIGTERM};
 use signal_hook::low_level::emulate_default_handler;
 
@@ -32,7 +35,7 @@ pub(crate) fn received() -> Option<i32> {
     Some(RECEIVED.load(Ordering::Relaxed)).filter(|signal| *signal != 0)
 }
 
-/// Waits for a call that may block for ever (accept, connect, opening a named pipe) or for a signal.
+/// Waits for a call that may block for ever (finding a name, opening a named pipe) or for a signal.
 pub(crate) fn interruptible<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static) -> Result<T> {
     let (tell, told) = mpsc::channel();
     std::thread::spawn(move || tell.send(call()));
@@ -44,6 +47,25 @@ pub(crate) fn interruptible<T: Send + 'static>(call: impl FnOnce() -> T + Send +
             Ok(result) => return Ok(result),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return Err(anyhow!("a thread failed; this is a bug")),
+        }
+    }
+}
+
+/// Waits until a descriptor is ready, for a signal, or as long as `limit`; false after that. Takes no thread: where cores
+/// are busy, each one that is started costs milliseconds.
+pub(crate) fn ready(fd: &impl AsFd, events: PollFlags, limit: Option<Duration>) -> Result<bool> {
+    let until = limit.map(|limit| Instant::now() + limit);
+    loop {
+        if received().is_some() {
+            return Err(anyhow!("interrupted"));
+        }
+        let left = until.map_or(LOOK_EVERY, |until| until.saturating_duration_since(Instant::now()).min(LOOK_EVERY));
+        let wait = Timespec { tv_sec: 0, tv_nsec: i64::from(left.subsec_nanos()) };
+        match poll(&mut [PollFd::new(fd, events)], Some(&wait)) {
+            Ok(0) if until.is_some_and(|until| Instant::now() >= until) => return Ok(false),
+            Ok(0) | Err(Errno::INTR) => {}
+            Ok(_) => return Ok(true),
+            Err(e) => return Err(e.into()),
         }
     }
 }

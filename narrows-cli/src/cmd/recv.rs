@@ -1,6 +1,7 @@
 //! `narrows recv`: one stream from a `narrows send`.
 
-use std::net::TcpListener;
+use std::io::ErrorKind;
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -8,6 +9,7 @@ use anyhow::{Context, Result};
 use narrows::receiver::ReceiverConfig;
 use narrows::stream::{self, Control, ReceiveOptions};
 use narrows::transport::Link;
+use rustix::event::PollFlags;
 use serde_json::{Value, json};
 
 use crate::args::RecvArgs;
@@ -42,7 +44,8 @@ pub(crate) fn run(args: &RecvArgs) -> Result<()> {
     if !args.talk.quiet && !address.ip().is_loopback() {
         report::note(super::send::NOT_ENCRYPTED);
     }
-    let (socket, peer) = signals::interruptible(move || listener.accept())?.context("cannot accept a connection")?;
+    let (socket, peer) = accept(&listener)?;
+    drop(listener);
 
     let output = target.name();
     let sink = target.sink()?;
@@ -65,4 +68,16 @@ pub(crate) fn run(args: &RecvArgs) -> Result<()> {
         }
     })?;
     say(report::receive_json(&summary, elapsed), report::receive_line(&summary, elapsed), !args.talk.quiet)
+}
+
+fn accept(listener: &TcpListener) -> Result<(TcpStream, SocketAddr)> {
+    const CANNOT: &str = "cannot accept a connection";
+    listener.set_nonblocking(true).context(CANNOT)?;
+    loop {
+        signals::ready(listener, PollFlags::IN, None)?;
+        match listener.accept() {
+            Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::ConnectionAborted) => {}
+            accepted => return accepted.context(CANNOT),
+        }
+    }
 }

@@ -1,12 +1,16 @@
 //! `narrows send`: one stream to a `narrows recv`.
 
-use std::net::{TcpStream, ToSocketAddrs};
+use std::io;
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 use narrows::stream::{self, Control};
 use narrows::transport::Link;
+use rustix::event::PollFlags;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with, sockopt};
 
 use crate::args::SendArgs;
 use crate::files::Source;
@@ -67,9 +71,9 @@ pub(crate) fn run(args: &SendArgs) -> Result<()> {
 fn connect(address: &str, retry: Duration) -> Result<TcpStream> {
     let begun = Instant::now();
     loop {
-        let owned = address.to_owned();
-        match signals::interruptible(move || try_connect(&owned))? {
+        match try_connect(address) {
             Ok(socket) => return Ok(socket),
+            Err(e) if signals::received().is_some() => return Err(e),
             Err(e) if begun.elapsed() >= retry => {
                 return Err(e)
                     .with_context(|| format!("cannot connect to {address}; does `narrows recv` listen there?"));
@@ -80,14 +84,40 @@ fn connect(address: &str, retry: Duration) -> Result<TcpStream> {
 }
 
 fn try_connect(address: &str) -> Result<TcpStream> {
+    let found = match address.parse() {
+        Ok(address) => vec![address],
+        Err(_) => {
+            let name = address.to_owned();
+            signals::interruptible(move || name.to_socket_addrs())??.collect()
+        }
+    };
     let mut last = anyhow!("the name has no address");
-    for address in address.to_socket_addrs()? {
-        match TcpStream::connect_timeout(&address, CONNECT_TIMEOUT) {
+    for address in found {
+        match connect_to(address) {
             // A port of this host that nobody listens on may be given to the very socket that tries it.
             Ok(socket) if socket.local_addr().is_ok_and(|own| own == address) => bail!("nobody listens there"),
             Ok(socket) => return Ok(socket),
-            Err(e) => last = e.into(),
+            Err(e) => last = e,
         }
     }
     Err(last)
+}
+
+fn connect_to(address: SocketAddr) -> Result<TcpStream> {
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(family, SocketType::STREAM, flags, None)?;
+    match rustix::net::connect(&socket, &address) {
+        Ok(()) => {}
+        Err(Errno::INPROGRESS | Errno::INTR) => {
+            if !signals::ready(&socket, PollFlags::OUT, Some(CONNECT_TIMEOUT))? {
+                return Err(io::Error::from(io::ErrorKind::TimedOut).into());
+            }
+            sockopt::socket_error(&socket)?.map_err(io::Error::from)?;
+        }
+        Err(e) => return Err(io::Error::from(e).into()),
+    }
+    let socket = TcpStream::from(socket);
+    socket.set_nonblocking(false)?;
+    Ok(socket)
 }
