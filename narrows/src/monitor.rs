@@ -64,6 +64,8 @@ pub struct LinkView {
     pub in_memory: bool,
     /// The link still takes more with every round trip; where it stands dry it does not.
     pub opening: bool,
+    /// Nothing was given to the link yet, or nothing of it acknowledged: it may be of any speed.
+    pub unanswered: bool,
 }
 
 #[derive(Debug, Clone, Copy)]

@@ -172,6 +172,9 @@ fn few_blocks_are_made_for_a_busy_link_of_unknown_rate() {
         let choice = scene.ask(&mut *policy, 1);
         assert!(choice.block_len <= 32 << 10 && policy.window(4) <= 3);
     }
+    scene.link.unanswered = true;
+    assert_eq!(scene.ask(&mut *policy, 1).block_len, 8 << 10);
+    scene.link.unanswered = false;
     scene.link.known = true;
     scene.ask(&mut *policy, 1);
     assert!(policy.window(4) > 3);
@@ -242,7 +245,7 @@ fn any_scene() -> impl Strategy<Value = Scene> {
         Pending { seq, raw_len, method: Method::zstd(3), chosen_ns, state }
     });
     let queue = prop::collection::vec(pending, 0..6);
-    let link = (any_rate(), any::<(bool, bool)>(), any_time(), any_time(), any_time(), any::<bool>());
+    let link = (any_rate(), any::<(bool, bool, bool)>(), any_time(), any_time(), any_time(), any::<bool>());
     let limits = (1usize..1 << 20, any::<u64>().prop_map(|c| c | 1));
     let receiver = (any::<bool>(), prop_oneof![Just(0), Just(usize::MAX), 1usize..8], any::<u64>());
     let left = prop::option::of(any_time());
@@ -251,7 +254,7 @@ fn any_scene() -> impl Strategy<Value = Scene> {
             (now_ns, busy_ns),
             data,
             left,
-            (rate, (known, opening), left_host_bytes, unsent_bytes, dry_ns, in_memory),
+            (rate, (known, opening, unanswered), left_host_bytes, unsent_bytes, dry_ns, in_memory),
             receiver,
             queue,
             limits,
@@ -263,7 +266,16 @@ fn any_scene() -> impl Strategy<Value = Scene> {
             raw_offset: 0,
             data,
             left,
-            link: LinkView { rate_bytes_per_s: rate, known, left_host_bytes, unsent_bytes, dry_ns, in_memory, opening },
+            link: LinkView {
+                rate_bytes_per_s: rate,
+                known,
+                left_host_bytes,
+                unsent_bytes,
+                dry_ns,
+                in_memory,
+                opening,
+                unanswered,
+            },
             cpu: CpuView { cores: 2, busy: usize::from(bypass) },
             receiver: ReceiverView { reports: receiver.0, cores: receiver.1, backlog_bytes: receiver.2 },
             queue,

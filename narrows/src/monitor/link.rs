@@ -60,6 +60,7 @@ pub struct LinkMonitor {
     pushed_back: bool,
     /// Bytes acknowledged, for links that tell.
     acked: u64,
+    acknowledges: bool,
     /// Bytes taken since the link pushed back last, and when that was.
     absorbed: f64,
     absorbed_since_ns: u64,
@@ -132,6 +133,7 @@ impl Default for LinkMonitor {
             seen: Busy::default(),
             pushed_back: false,
             acked: 0,
+            acknowledges: false,
             absorbed: 0.0,
             absorbed_since_ns: 0,
             busy_ns: 0,
@@ -247,7 +249,7 @@ impl LinkMonitor {
     fn acknowledge(&mut self, accepted: u64, unacked: u64) -> f64 {
         let acked = (self.accepted + accepted).saturating_sub(unacked).max(self.acked);
         let crossed = acked - self.acked;
-        self.acked = acked;
+        (self.acked, self.acknowledges) = (acked, true);
         crossed as f64
     }
 
@@ -384,6 +386,7 @@ impl LinkMonitor {
         LinkView {
             rate_bytes_per_s: self.rate_bytes_per_s(),
             opening: !self.opening.is_open(),
+            unanswered: self.accepted == 0 || self.acknowledges && self.acked == 0,
             known: self.known,
             left_host_bytes: self.left_host_bytes(),
             unsent_bytes: self.unsent,

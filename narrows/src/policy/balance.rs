@@ -392,7 +392,8 @@ impl Policy for Balance {
         let first = self.chosen == 0 && !view.link.known;
         self.in_memory = view.link.in_memory;
         self.pushed_back_unknown = !view.link.known && view.link.unsent_bytes > 0;
-        if first {
+        // A slow link takes seconds for what is made in the first millisecond for an assumed rate: little is.
+        if first || view.link.unanswered {
             wanted = CLASSES[0];
         }
         if self.in_memory {

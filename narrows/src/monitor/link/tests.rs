@@ -213,3 +213,23 @@ fn memory_is_told_from_a_burst_and_from_a_shaper() {
     acknowledged(&mut shaped, 12.5e6, 1, 20);
     assert!(!shaped.view(0).in_memory);
 }
+
+#[test]
+fn a_link_is_unanswered_until_something_crossed_it() {
+    let mut m = LinkMonitor::default();
+    assert!(m.view(0).unanswered, "nothing was sent");
+    let look = |at_ns: u64, accepted, unacked| LinkSample {
+        begin_ns: at_ns,
+        end_ns: at_ns,
+        accepted,
+        unacked,
+        ..LinkSample::default()
+    };
+    m.observe(&look(1000, 20_000, Some(20_000)));
+    assert!(m.view(0).unanswered, "nothing came back");
+    m.observe(&look(2000, 0, Some(18_552)));
+    assert!(!m.view(0).unanswered);
+    let mut silent = LinkMonitor::default();
+    silent.observe(&look(1000, 20_000, None));
+    assert!(!silent.view(0).unanswered, "a link that never tells is not waited for");
+}
