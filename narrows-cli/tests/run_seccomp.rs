@@ -198,6 +198,6 @@ fn what_scripts_see_differs_by_what_is_known() {
     let differs = |name: &&String| native.get(*name) != swapped.get(*name);
     let mut differ: Vec<_> = native.keys().filter(differs).collect();
     differ.retain(|name| !ACCEPTED.contains(&name.as_str()));
-    let differ: Vec<_> = differ.iter().map(|name| (name, &native[**name], swapped.get(**name))).collect();
+    let differ: Vec<_> = differ.iter().map(|name| (name, &native[*name], swapped.get(*name))).collect();
     assert!(differ.is_empty(), "{differ:#?}");
 }

@@ -141,6 +141,9 @@ impl Notifier {
         if let Err(e) = call.target.read_into(call.args[3], &mut value[..len]) {
             return Ok(Answer::Fail(errno(&e)));
         }
+        if !self.is_valid(call) {
+            return Ok(Answer::GoOn);
+        }
         let reply = self.ask(Kind::SetOption, name.id, |r| {
             (r.level, r.option, r.value_len, r.value) = (level, option, len as u16, value);
         });
@@ -167,6 +170,9 @@ impl Notifier {
         let len = call.args[2] as usize;
         let mut bytes = vec![0; len.min(SENT_MAX)];
         call.target.read_into(call.args[1], &mut bytes)?;
+        if !self.is_valid(call) {
+            return Ok(Answer::GoOn);
+        }
         let Some((last, before)) = bytes.split_last() else { return Ok(Answer::Value(0)) };
         let before = if len > SENT_MAX { &bytes[..] } else { before };
         if !before.is_empty() {

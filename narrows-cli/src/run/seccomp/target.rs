@@ -77,7 +77,15 @@ impl Target {
 
     /// What a call that waits has to do with signals.
     pub(super) fn signals(&self) -> Signals {
-        read(self.tid, "status").map_or(Signals::None, |status| Signals::of(&status))
+        let Ok(status) = read(self.tid, "status") else { return Signals::None };
+        let leader = field(&status, "Tgid:").unwrap_or(0) as i32;
+        let stopped = |status: String| status.lines().any(|l| l.starts_with("State:\tT"));
+        let stops = || leader != self.tid && read(leader, "status").is_ok_and(stopped);
+        match Signals::of(&status) {
+            // The others have stopped, and the process has when this thread does.
+            Signals::None if stops() => Signals::Ours,
+            signals => signals,
+        }
     }
 }
 
@@ -107,7 +115,9 @@ impl Signals {
         };
         let blocked = set("SigBlk:");
         let (own, shared) = (set("SigPnd:") & !blocked, set("ShdPnd:") & !blocked);
-        if own != 0 || shared != 0 && field(status, "Threads:") == Some(1) {
+        // What is for all the kernel tells the first thread, if that does not block it.
+        let first = field(status, "Tgid:") == field(status, "Pid:");
+        if own != 0 || shared != 0 && first {
             Self::Ours
         } else if shared != 0 {
             Self::Somebodys
@@ -123,16 +133,16 @@ mod tests {
 
     #[test]
     fn signals_are_read_as_the_kernel_writes_them() {
-        let status = |threads: u32, own: u64, shared: u64, blocked: u64| {
+        let status = |thread: u32, own: u64, shared: u64, blocked: u64| {
             Signals::of(&format!(
-                "Name:\tx\nThreads:\t{threads}\nSigQ:\t1/2\nSigPnd:\t{own:016x}\nShdPnd:\t{shared:016x}\nSigBlk:\t{blocked:016x}\n"
+                "Name:\tx\nTgid:\t7\nPid:\t{thread}\nSigQ:\t1/2\nSigPnd:\t{own:016x}\nShdPnd:\t{shared:016x}\nSigBlk:\t{blocked:016x}\n"
             ))
         };
-        assert_eq!(status(1, 0, 0, 0), Signals::None);
-        assert_eq!(status(1, 0, 1 << 13, 0), Signals::Ours);
-        assert_eq!(status(1, 0, 1 << 13, 1 << 13), Signals::None);
-        assert_eq!(status(4, 0, 1 << 13, 0), Signals::Somebodys);
-        assert_eq!(status(4, 1 << 9, 0, 1 << 13), Signals::Ours);
+        assert_eq!(status(7, 0, 0, 0), Signals::None);
+        assert_eq!(status(7, 0, 1 << 13, 0), Signals::Ours);
+        assert_eq!(status(7, 0, 1 << 13, 1 << 13), Signals::None);
+        assert_eq!(status(9, 0, 1 << 13, 0), Signals::Somebodys);
+        assert_eq!(status(9, 1 << 9, 0, 1 << 13), Signals::Ours);
         assert_eq!(Signals::of("rubbish"), Signals::None);
     }
 
