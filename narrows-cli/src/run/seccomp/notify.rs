@@ -149,7 +149,7 @@ impl Notifier {
             for event in &events {
                 let (about, flags) = (event.data.u64(), event.flags);
                 if about != LISTENER {
-                    self.woken((about >> 1) as usize, about & 1 == PROCESS);
+                    self.woken((about >> 1) as usize);
                 } else if flags.contains(EventFlags::IN) {
                     self.hear();
                 } else if flags.intersects(EventFlags::HUP | EventFlags::ERR) {
@@ -236,9 +236,10 @@ impl Notifier {
         Some(wait)
     }
 
-    fn woken(&mut self, place: usize, process_ended: bool) {
+    /// The socket of what waits there is ready, or its process has ended; or that of what waited there before.
+    fn woken(&mut self, place: usize) {
         let Some(Wait { call, waiting, .. }) = self.take_up(place) else { return };
-        if process_ended || !self.is_valid(&call) {
+        if !self.is_valid(&call) {
             return self.watchdog.open.answered(Some(place));
         }
         let answer = self.again(&call, waiting);
