@@ -90,7 +90,10 @@ impl Notifier {
 
     fn get_option(&self, call: &Call, socket: &OwnedFd, name: &Name) -> Result<Answer> {
         let (level, option) = (call.int(1), call.int(2));
-        let room = i32::from_ne_bytes(call.target.read(call.args[4])?);
+        let room = match call.target.read(call.args[4]).map(i32::from_ne_bytes) {
+            Ok(room) => room,
+            Err(e) => return Ok(Answer::Fail(errno(&e))),
+        };
         let Ok(room) = usize::try_from(room) else { return Ok(Answer::Fail(libc::EINVAL)) };
         let own = |value: i32| Reply::new(0).with(&value.to_ne_bytes());
         let reply = match option {
