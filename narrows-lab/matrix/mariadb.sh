@@ -23,7 +23,7 @@ grant all on *.* to 'lab'@'%' with grant option;
 SQL
     serve_as_other $RUN mariadbd --no-defaults --datadir="$DIR/$folder" --port="$at" --bind-address="$SERVES" \
         --socket="$DIR/$folder.run/s" --pid-file="$DIR/$folder.run/pid" --server-id="$id" --log-bin="$folder" --skip-name-resolve \
-        --init-file="$DIR/$folder.sql" --innodb-flush-log-at-trx-commit=0 --innodb-buffer-pool-size=32M "$@" >"$folder.log" 2>&1 &
+        --init-file="$DIR/$folder.sql" --innodb-flush-log-at-trx-commit=0 --innodb-buffer-pool-size=32M "$@" >"$folder.log" &
 }
 SERVES=$ADDR
 sql="$RUN mariadb --no-defaults -h $ADDR -P $PORT -u lab --protocol=tcp --connect-timeout=20 -N"

@@ -14,12 +14,12 @@ server)
     fi
     cp -a "$KEEP/postgres" data
     chmod 711 .
-    serve_as_other $RUN postgres -D data -h "$ADDR" -p "$PORT" -k '' -c fsync=off -c max_wal_size=200MB >log 2>&1 &
+    serve_as_other $RUN postgres -D data -h "$ADDR" -p "$PORT" -k '' -c fsync=off -c max_wal_size=200MB >log &
     await "$PORT"
     turns=0
     until psql -qc 'select 1' >/dev/null 2>&1; do
         turns=$((turns + 1))
-        [ $turns -lt 200 ] || fail "postgres does not answer: $(tail -1 log)"
+        [ $turns -lt 200 ] || fail "postgres does not answer"
         sleep 0.05
     done
     up "$PORT"
