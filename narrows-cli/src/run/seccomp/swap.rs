@@ -184,7 +184,8 @@ mod tests {
         program.set_nonblocking(true).unwrap();
         assert_eq!(program.write(b"x").unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
         let mut all = vec![0; pair.request.number as usize];
-        UnixStream::from(pair.supervisor).read_exact(&mut all).unwrap();
+        let mut supervisor = UnixStream::from(pair.supervisor);
+        supervisor.read_exact(&mut all).unwrap();
         assert!(program.write(b"x").is_ok());
     }
 }
