@@ -65,7 +65,7 @@ The TCP connections of CMD and of what it starts go through a supervisor; nothin
 bytes on as they are. PORT is the server's, on whichever side CMD is. A connection stays plain when it is out of scope, when \
 its socket was made before a fork, or when anything fails on the way. Programs that get more rights than their user has \
 (setuid) and 32-bit ones stay plain; so do static and Go programs that a program under `preload` starts: --engine=seccomp \
-reaches them too, at 0.1 ms for each connection instead of 0.05.
+reaches them too, and takes twice as long for each connection to begin.
 
 The supervisor stays until CMD and all that it started have ended and what they wrote has reached the other end. If it is \
 killed, its connections are reset, and later ones are plain.

@@ -31,6 +31,7 @@ pub(super) const UNTAKEN_FOR: Duration = Duration::from_secs(10);
 /// Of a listener that takes MPTCP, as Go's do: from most peers it accepts plain TCP.
 pub(super) const MPTCP: i32 = 262;
 /// States of TCP, as TCP_INFO tells them.
+const ESTABLISHED: u8 = 1;
 const SYN_SENT: u8 = 2;
 const CLOSED: u8 = 7;
 
@@ -86,7 +87,6 @@ pub(super) fn int_option(socket: &OwnedFd, option: c_int) -> Result<c_int> {
 pub(super) fn is_stream(socket: &OwnedFd, protocols: &[c_int]) -> bool {
     let family = int_option(socket, libc::SO_DOMAIN).unwrap_or(0);
     (family == libc::AF_INET || family == libc::AF_INET6)
-        && int_option(socket, libc::SO_TYPE).is_ok_and(|kind| kind == libc::SOCK_STREAM)
         && int_option(socket, libc::SO_PROTOCOL).is_ok_and(|p| protocols.contains(&p))
 }
 
@@ -214,6 +214,10 @@ impl Notifier {
         }
         Ok(match result {
             Ok(()) => self.connected(call, number, socket, peer, closes_on_exec, false),
+            // Within a host it is complete at once.
+            Err(e) if errno(&e) == libc::EINPROGRESS && blocks && tcp_state(&socket)? == ESTABLISHED => {
+                self.again(call, Waiting { socket, what, until: None })
+            }
             Err(e) if errno(&e) == libc::EINPROGRESS && blocks => wait(socket),
             Err(e) if errno(&e) == libc::EINPROGRESS => {
                 self.connected(call, number, socket, peer, closes_on_exec, true)

@@ -1,7 +1,7 @@
 //! The process that made a call: its descriptors, its memory, and what the kernel tells of it.
 
-use std::fs;
-use std::io::{Error, Result};
+use std::fs::{self, File};
+use std::io::{Error, Read, Result};
 use std::os::fd::OwnedFd;
 
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
@@ -12,6 +12,9 @@ use super::sys;
 const OF_THREAD: PidfdFlags = PidfdFlags::from_bits_retain(libc::O_EXCL as u32);
 /// Children that are looked at; a process with more of them may share its sockets with some.
 const CHILDREN_MAX: usize = 64;
+
+/// What is looked for in files of /proc is in the first lines; the longest is `status`, with some 1,500 bytes.
+const FILE_MAX: usize = 4096;
 
 pub(super) struct Target {
     /// Of the thread that waits for the answer.
@@ -89,8 +92,13 @@ impl Target {
     }
 }
 
+/// The kernel writes such a file anew for each opening, and as much as is asked for at once.
 fn read(tid: i32, file: &str) -> Result<String> {
-    fs::read_to_string(format!("/proc/{tid}/{file}"))
+    let mut bytes = vec![0; FILE_MAX];
+    let len = File::open(format!("/proc/{tid}/{file}"))?.read(&mut bytes)?;
+    bytes.truncate(len);
+    // The name of a process may be any bytes.
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// A decimal number behind a name.
