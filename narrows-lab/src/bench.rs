@@ -16,12 +16,15 @@ use crate::report::About;
 mod copy;
 mod links;
 mod relay;
+mod run;
 
 /// Compare Narrows with plain, fixed methods and other programs in real time
 ///
 /// Parts: `store` (2 GiB over loopback against nc), `pipe` (against zstd -3), `links` (every pool over shaped links, in a
 /// network namespace of its own, `send` and `recv` against nc and fixed methods), `latency` (a lone 100-byte write), `memory`,
-/// and, not by default, `cp` (against scp, rsync and tar with zstd through an OpenSSH server of its own; needs root).
+/// and, not by default, `cp` (against scp, rsync and tar with zstd through an OpenSSH server of its own; needs root) and `run`
+/// (what `narrows run` costs a connection over loopback, and that it loses nothing; its parts alone are `run-latency`, `run-bulk`,
+/// `run-connect`, `run-memory`, `run-many`, `run-kill`).
 /// All runs are interleaved, every byte is compared, and every sample is kept in the result.
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -46,6 +49,15 @@ pub(crate) struct Args {
     /// Directory with a prior for each pool, made without it: NAME.prior; the shipped one is used where there is none
     #[arg(long, value_name = "DIR")]
     priors: Option<PathBuf>,
+    /// Of `run`: flags of `narrows run`, separated by spaces
+    #[arg(long, value_name = "FLAGS", default_value = "", allow_hyphen_values = true)]
+    run_flags: String,
+    /// Of `run`: programs that are killed right after they wrote
+    #[arg(long, value_name = "N", default_value_t = 10_000)]
+    kills: usize,
+    /// For the command itself: what this process does as one end of `run`
+    #[arg(long, hide = true, num_args = 1..)]
+    end: Vec<String>,
     /// For the command itself: this process is in the shaped namespace
     #[arg(long, hide = true)]
     inside: Option<u32>,
@@ -60,6 +72,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     if let Some(mbit) = args.inside {
         return links::inside(args, mbit);
     }
+    if !args.end.is_empty() {
+        return run::ends::run(&args.end);
+    }
     let mut parts = serde_json::Map::new();
     for part in &args.parts {
         eprintln!("bench: {part}");
@@ -70,6 +85,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             "memory" => memory()?,
             "links" => links::run(args)?,
             "cp" => copy::run(args)?,
+            "run" => run::run(args, None)?,
+            one if one.starts_with("run-") => run::run(args, one.strip_prefix("run-"))?,
             _ => bail!("there is no part '{part}'"),
         };
         parts.insert(part.clone(), result);

@@ -27,6 +27,7 @@ mod plan;
 mod samples;
 mod stats;
 mod summary;
+mod tables;
 
 pub(crate) use cells::order as shuffled;
 pub(crate) use samples::write_whole;

@@ -11,6 +11,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 mod bench;
+mod cases;
 mod cells;
 mod experiment;
 mod fit;

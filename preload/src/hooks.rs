@@ -12,6 +12,7 @@ use core::slice;
 use libc::{epoll_event, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t};
 
 use crate::begin::{self, Again, ours};
+use crate::kinds;
 use crate::marks;
 use crate::next;
 use crate::options;
@@ -210,8 +211,8 @@ pub unsafe extern "C" fn getsockopt(
         if !active() {
             return answer;
         }
-        let refused = answer != 0 && options::is_internet(level) && errno() == libc::EOPNOTSUPP;
-        if refused || options::is_forwarded(level, option) {
+        let refused = answer != 0 && kinds::is_internet(level) && errno() == libc::EOPNOTSUPP;
+        if refused || kinds::is_forwarded(level, option) {
             let before = errno();
             if let Some(name) = ours(fd) {
                 if value.is_null() || len.is_null() {
@@ -256,7 +257,7 @@ pub unsafe extern "C" fn setsockopt(
             Err(number) => fail(number),
         }
     };
-    if options::is_forwarded(level, option)
+    if kinds::is_forwarded(level, option)
         && active()
         && let Some(name) = ours(fd)
     {
@@ -264,12 +265,12 @@ pub unsafe extern "C" fn setsockopt(
     }
     // SAFETY: the program's own arguments.
     let answer = unsafe { next::setsockopt(fd, level, option, value, len) };
-    if answer == 0 && options::forces_plain(level, option) {
+    if answer == 0 && kinds::forces_plain(level, option) {
         marks::forget(fd);
     }
     if answer != 0
         && active()
-        && options::is_internet(level)
+        && kinds::is_internet(level)
         && errno() == libc::EOPNOTSUPP
         && let Some(name) = ours(fd)
     {

@@ -15,6 +15,7 @@
 mod begin;
 mod control;
 mod hooks;
+mod kinds;
 mod marks;
 mod next;
 mod options;

@@ -130,6 +130,8 @@ pub(crate) enum Reason {
     Loopback = 2,
     Shared = 3,
     Failed = 4,
+    /// Registered in an epoll, or under two numbers, before it was connected; for the second engine.
+    Elsewhere = 5,
 }
 
 impl Reason {
@@ -140,6 +142,7 @@ impl Reason {
             2 => "loopback",
             3 => "socket shared between processes, or made before a fork",
             4 => "could not be handed over",
+            5 => "socket registered or duplicated before it connected",
             _ => "unknown reason",
         }
     }

@@ -29,6 +29,9 @@ pub(crate) struct RunArgs {
     /// Do not open the service port where no agent has it: what CMD accepts stays plain then
     #[arg(long)]
     pub(crate) no_agent: bool,
+    /// How connections are taken over
+    #[arg(long, value_name = "ENGINE", value_enum, default_value = "auto")]
+    pub(crate) engine: EngineName,
     /// Where the supervisor runs
     #[arg(long, value_name = "WHERE", value_enum, default_value = "auto")]
     pub(crate) supervisor: SupervisorPlace,
@@ -38,8 +41,18 @@ pub(crate) struct RunArgs {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum EngineName {
+    /// As `seccomp` if no library can be loaded into CMD (static, written in Go, another C library), else `preload`
+    Auto,
+    /// By a library that is loaded into CMD and what it starts
+    Preload,
+    /// By a filter of system calls, for CMD and all that it starts; without root, setuid programs get no rights under it
+    Seccomp,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum SupervisorPlace {
-    /// As `parent` for pid 1 (of a container), else `detached`
+    /// As `parent` for pid 1 (of a container), and with `seccomp` where only parents may look into programs; else `detached`
     Auto,
     /// In the background; CMD takes the pid of this process
     Detached,
@@ -50,8 +63,9 @@ pub(crate) enum SupervisorPlace {
 const RUN_HELP: &str = "\
 The TCP connections of CMD and of what it starts go through a supervisor; nothing else of CMD changes. So far it passes the \
 bytes on as they are. PORT is the server's, on whichever side CMD is. A connection stays plain when it is out of scope, when \
-its socket was made before a fork, or when anything fails on the way; so do programs that do not load libraries: static ones, \
-those written in Go, setuid ones.
+its socket was made before a fork, or when anything fails on the way. Programs that get more rights than their user has \
+(setuid) and 32-bit ones stay plain; so do static and Go programs that a program under `preload` starts: --engine=seccomp \
+reaches them too, and takes twice as long for each connection to begin.
 
 The supervisor stays until CMD and all that it started have ended and what they wrote has reached the other end. If it is \
 killed, its connections are reset, and later ones are plain.

@@ -5,9 +5,9 @@ use std::process::ExitCode;
 
 use anyhow::{Result, anyhow};
 
-use crate::args::run::{RunArgs, SupervisorPlace};
+use crate::args::run::{EngineName, RunArgs, SupervisorPlace};
 use crate::report;
-use crate::run::launch::Launch;
+use crate::run::launch::{Engine, Launch};
 use crate::run::negotiator::{SERVICE_PORT, Service};
 use crate::run::{agent, scope};
 
@@ -16,9 +16,14 @@ const OWN_FAILURE: u8 = 125;
 
 pub(crate) fn run(args: &RunArgs) -> ExitCode {
     let parent = match args.supervisor {
-        SupervisorPlace::Parent => true,
-        SupervisorPlace::Detached => false,
-        SupervisorPlace::Auto => std::process::id() == 1,
+        SupervisorPlace::Parent => Some(true),
+        SupervisorPlace::Detached => Some(false),
+        SupervisorPlace::Auto => None,
+    };
+    let engine = match args.engine {
+        EngineName::Auto => Engine::Auto,
+        EngineName::Preload => Engine::Preload,
+        EngineName::Seccomp => Engine::Seccomp,
     };
     let scope = match scope::build(&args.only, &args.except, args.loopback) {
         Ok(scope) => scope,
@@ -34,7 +39,7 @@ pub(crate) fn run(args: &RunArgs) -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let launch = Launch { command: &args.command, scope, verbose: args.verbose, service, parent };
+    let launch = Launch { command: &args.command, scope, verbose: args.verbose, service, engine, parent };
     launch.run().unwrap_or_else(|error| {
         report::note(report::one_line(&error));
         ExitCode::from(OWN_FAILURE)

@@ -164,7 +164,8 @@ pub(crate) struct Connection {
 impl Connection {
     pub(crate) fn new(request: &Request, network: OwnedFd, program: OwnedFd) -> Self {
         let fill = usize::try_from(request.number).unwrap_or(1);
-        let _ = rustix::io::ioctl_fionbio(&network, true);
+        // Without O_ASYNC: its own end sends the program signals; this one would when that is closed.
+        let _ = rustix::fs::fcntl_setfl(&network, rustix::fs::OFlags::NONBLOCK);
         let _ = rustix::io::ioctl_fionbio(&program, true);
         // A low-water mark would hold back the last bytes of a message; the program's end keeps its own.
         let _ = sys::set_option(&network, libc::SOL_SOCKET, libc::SO_RCVLOWAT, &1i32.to_ne_bytes());

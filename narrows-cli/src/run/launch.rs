@@ -14,14 +14,16 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode};
 use std::thread;
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use data_encoding::HEXLOWER;
 use rustix::process::{
     Pid, PidfdFlags, Signal, getpid, kill_process, pidfd_open, set_child_subreaper, setsid, waitpid,
 };
 use signal_hook::iterator::Signals;
 
+use super::binary::{self, Kind};
 use super::negotiator::Service;
+use super::seccomp::{self, Watchdog};
 use super::supervisor::{Control, Supervisor};
 use super::sys;
 use super::wire::{Scope, VARIABLE, VERSION};
@@ -34,18 +36,65 @@ pub(crate) struct Launch<'a> {
     pub(crate) scope: Scope,
     pub(crate) verbose: bool,
     pub(crate) service: Service,
-    /// The supervisor is the parent of the program.
-    pub(crate) parent: bool,
+    pub(crate) engine: Engine,
+    /// The supervisor is the parent of the program. `None`: if it must be.
+    pub(crate) parent: Option<bool>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Engine {
+    Auto,
+    Preload,
+    Seccomp,
+}
+
+/// How the program's connections come to the supervisor.
+enum Means {
+    Library,
+    Filter,
+    /// They do not; why.
+    Nothing(&'static str),
 }
 
 impl Launch<'_> {
     pub(crate) fn run(self) -> Result<ExitCode> {
-        let library = library()?;
-        let control = Control::open().context("cannot open the control socket")?;
         let (program, args) = self.command.split_first().ok_or_else(|| anyhow!("which program?"))?;
         let mut command = Command::new(program);
-        command.args(args).env(VARIABLE, self.variable(&control)).env("LD_PRELOAD", preloads(&library)?);
-        if self.parent { self.run_as_parent(control, command) } else { self.run_detached(control, command) }
+        command.args(args);
+        let means = self.means(program)?;
+        let filter = match means {
+            Means::Library => false,
+            Means::Filter => true,
+            Means::Nothing(why) => return Ok(self.run_plain(command, why)),
+        };
+        // Where a service may open no unix sockets its programs run all the same.
+        let way = if filter { seccomp::post().map(Some) } else { Ok(None) };
+        let (Ok(control), Ok(way)) = (Control::open(), way) else {
+            return Ok(self.run_plain(command, "unix sockets cannot be opened here"));
+        };
+        if !filter {
+            command.env(VARIABLE, self.variable(&control)).env("LD_PRELOAD", preloads(&library()?)?);
+        }
+        let parent = self.parent.unwrap_or_else(|| std::process::id() == 1 || filter && seccomp::wants_parent());
+        if parent { self.run_as_parent(control, command, way) } else { self.run_detached(control, command, way) }
+    }
+
+    fn run_plain(&self, mut command: Command, why: &str) -> ExitCode {
+        if self.verbose {
+            report::note(format_args!("{}: all connections stay plain: {why}", command.get_program().display()));
+        }
+        failed_to_start(&command.exec(), &command)
+    }
+
+    fn means(&self, program: &OsStr) -> Result<Means> {
+        let kind = binary::kind(program);
+        Ok(match (self.engine, kind) {
+            (_, Kind::Unreachable(why)) => Means::Nothing(why),
+            (Engine::Preload, _) | (Engine::Auto, Kind::Usual) => Means::Library,
+            _ if seccomp::is_possible() => Means::Filter,
+            (Engine::Auto, Kind::Unhooked(why)) => Means::Nothing(why),
+            _ => bail!("this kernel cannot ask about system calls: use --engine=preload, or no narrows run"),
+        })
     }
 
     /// What the library reads.
@@ -57,7 +106,7 @@ impl Launch<'_> {
         format!("{VERSION}:{name}:{token}:{flags}:{}", rules.join(","))
     }
 
-    fn run_detached(self, control: Control, mut command: Command) -> Result<ExitCode> {
+    fn run_detached(self, control: Control, mut command: Command, way: Option<Way>) -> Result<ExitCode> {
         // By descriptor, because the program may end and its number be given away before the supervisor looks.
         let pid = getpid();
         let program = (pid, pidfd_open(pid, PidfdFlags::empty()).context("cannot watch the program")?);
@@ -66,7 +115,7 @@ impl Launch<'_> {
             None => {
                 let _ = setsid();
                 if let Ok(None) = sys::fork() {
-                    self.supervise(control, program);
+                    self.supervise(control, program, way.map(|(_, to)| to));
                 }
                 sys::leave();
             }
@@ -75,13 +124,18 @@ impl Launch<'_> {
             }
         }
         drop((control, program));
+        if let Some((post, _)) = way {
+            post.install().context("the supervisor is gone")?;
+        }
         Ok(failed_to_start(&command.exec(), &command))
     }
 
     /// The detached supervisor. It keeps nothing of its parent's open that somebody may wait to be closed.
-    fn supervise(&self, control: Control, program: (Pid, OwnedFd)) {
-        sys::close_all_but([control.listener.as_raw_fd(), program.1.as_raw_fd()]);
+    fn supervise(&self, control: Control, program: (Pid, OwnedFd), to: Option<OwnedFd>) {
+        let kept = [Some(&control.listener), Some(&program.1), to.as_ref()];
+        sys::close_all_but(&kept.into_iter().flatten().map(AsRawFd::as_raw_fd).collect::<Vec<_>>());
         sys::ignore(&[libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGPIPE]);
+        let watchdog = to.as_ref().map(Watchdog::start).transpose();
         let _ = env::set_current_dir("/");
         if let Ok(null) = rustix::fs::open("/dev/null", rustix::fs::OFlags::RDWR, rustix::fs::Mode::empty()) {
             let _ = rustix::stdio::dup2_stdin(&null);
@@ -90,12 +144,29 @@ impl Launch<'_> {
                 let _ = rustix::stdio::dup2_stderr(&null);
             }
         }
-        if let Ok(supervisor) = Supervisor::new(control, program, self.verbose, self.service) {
+        if let (Ok(watchdog), Ok(supervisor)) =
+            (watchdog, Supervisor::new(control, program, self.verbose, self.service))
+            && self.hear(&supervisor, to.zip(watchdog)).is_ok()
+        {
             supervisor.run();
         }
     }
 
-    fn run_as_parent(self, control: Control, mut command: Command) -> Result<ExitCode> {
+    /// Begins to answer what the kernel asks, if there is a filter.
+    fn hear(&self, supervisor: &Supervisor, filter: Option<(OwnedFd, Watchdog)>) -> io::Result<()> {
+        filter.map_or(Ok(()), |(to, watchdog)| seccomp::start(supervisor.intake(), self.scope, to, watchdog))
+    }
+
+    fn run_as_parent(self, control: Control, mut command: Command, way: Option<Way>) -> Result<ExitCode> {
+        // Before there are handlers of signals and threads, of which a fork knows nothing.
+        let filter = match way {
+            Some((post, to)) => {
+                let watchdog = Watchdog::start(&to).context("cannot start the watchdog")?;
+                post.install_before_exec(&mut command);
+                Some((to, watchdog))
+            }
+            None => None,
+        };
         // Children that the program leaves behind belong to this run too.
         let _ = set_child_subreaper(Some(getpid()));
         // Before the program starts: a signal that comes early must not end this process alone.
@@ -109,6 +180,7 @@ impl Launch<'_> {
         let program = (pid, pidfd_open(pid, PidfdFlags::empty()).context("cannot watch the program")?);
         let supervisor =
             Supervisor::new(control, program, self.verbose, self.service).context("cannot start the supervisor")?;
+        self.hear(&supervisor, filter).context("cannot start the supervisor")?;
         let reaper = thread::spawn(move || child.wait());
         supervisor.run();
         let status = reaper.join().map_err(|_| anyhow!("a thread failed; this is a bug"))??;
@@ -118,6 +190,9 @@ impl Launch<'_> {
         Ok(ExitCode::from(status.code().unwrap_or(1) as u8))
     }
 }
+
+/// Both ends of the way that the listener of a filter goes.
+type Way = (seccomp::Post, OwnedFd);
 
 fn catch_signals() -> io::Result<Signals> {
     use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH};
@@ -152,7 +227,9 @@ fn library() -> Result<PathBuf> {
         ensure!(path.is_file(), "NARROWS_PRELOAD: there is no file {}", path.display());
         return Ok(path);
     }
-    let program = env::current_exe().context("cannot find out where this program is")?;
+    // Without /proc the kernel does not tell, but the shell did.
+    let program = env::current_exe().ok().or_else(|| binary::find(&env::args_os().next()?));
+    let program = program.ok_or_else(|| anyhow!("cannot find out where this program is: set NARROWS_PRELOAD"))?;
     let folder = program.parent().unwrap_or(Path::new("/"));
     // As Cargo leaves it for tests, where the one beside the program may be older; beside it; as installed below a prefix.
     let places = [folder.join("deps").join(LIBRARY), folder.join(LIBRARY), folder.join("../lib/narrows").join(LIBRARY)];

@@ -20,6 +20,7 @@ use rustix::process::{Pid, PidfdFlags, geteuid, pidfd_open};
 use super::negotiator::{HOSTS_MAX, Negotiator, Service};
 use super::proof;
 use super::pump::{self, Inlet, Ledger, Order};
+use super::seccomp::Intake;
 use super::sys;
 use super::talk::Talk;
 use super::wire::{self, CONTROL_LEN, Kind, REQUEST_LEN, Request, Token};
@@ -113,6 +114,12 @@ impl Supervisor {
         };
         supervisor.watch_process(first.0, first.1);
         Ok(supervisor)
+    }
+
+    /// Where the second engine brings its connections in.
+    pub(crate) fn intake(&self) -> Intake {
+        let (pumps, ledger) = (self.pumps.clone(), Arc::clone(&self.ledger));
+        Intake { pumps, ledger, connections_max: self.connections_max }
     }
 
     /// Works until no process of this run lives and every connection has ended.

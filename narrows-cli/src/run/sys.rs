@@ -31,18 +31,18 @@ pub(crate) fn ignore(signals: &[c_int]) {
 }
 
 /// Closes what the parent had open, which would stay open as long as the supervisor lives: pipes above all.
-pub(crate) fn close_all_but(mut keep: [RawFd; 2]) {
-    let close = |from: c_int, to: c_int| {
-        // SAFETY: no pointers. Nothing in this process owns these descriptors: it was forked when it had opened only
-        // those to keep.
-        if from <= to {
-            unsafe { libc::syscall(libc::SYS_close_range, from, to, 0) };
-        }
-    };
+pub(crate) fn close_all_but(keep: &[RawFd]) {
+    let mut keep = keep.to_vec();
     keep.sort_unstable();
-    close(3, keep[0] - 1);
-    close(keep[0] + 1, keep[1] - 1);
-    close(keep[1] + 1, c_int::MAX);
+    let mut from = 3;
+    for kept in keep.into_iter().chain([c_int::MAX]) {
+        if from < kept {
+            // SAFETY: no pointers. Nothing in this process owns these descriptors: it was forked when it had opened only
+            // those to keep.
+            unsafe { libc::syscall(libc::SYS_close_range, from, kept - 1, 0) };
+        }
+        from = kept.saturating_add(1);
+    }
 }
 
 /// Descriptors up to the hard limit: a connection takes two. How many there may be then.

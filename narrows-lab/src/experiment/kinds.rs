@@ -15,7 +15,9 @@ use crate::pools;
 mod checks;
 mod codec;
 mod link;
+mod matrix;
 mod model;
+mod run;
 mod sets;
 mod trace;
 mod virtual_time;
@@ -41,6 +43,8 @@ pub(crate) enum KindName {
     Trace,
     Model,
     Sets,
+    Matrix,
+    Run,
 }
 
 impl KindName {
@@ -52,6 +56,8 @@ impl KindName {
             Self::Trace => &trace::Trace,
             Self::Model => &model::Model,
             Self::Sets => &sets::Sets,
+            Self::Matrix => &matrix::Matrix,
+            Self::Run => &run::Run,
         }
     }
 }

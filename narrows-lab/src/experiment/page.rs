@@ -74,6 +74,14 @@ pub(crate) fn section(plan: &Plan, figures: &Figures, about: &Value, drawn: &[Dr
         plan.notes.iter().for_each(|n| html.push_str(&format!("<li>{}</li>\n", escape(n))));
         html.push_str("</ul>\n");
     }
+    for table in &plan.table {
+        let filled = table.fill(plan, figures);
+        let _ = writeln!(html, "<p>{}</p>", escape(&table.caption));
+        rows_of(&mut html, &filled.head, &filled.rows);
+        if !filled.counts.is_empty() {
+            let _ = writeln!(html, "<p>Cells: {}.</p>", escape(&filled.counts));
+        }
+    }
     table(&mut html, plan, figures);
     let said = |key: &str| escape(about[key].as_str().unwrap_or_default());
     let _ = writeln!(
@@ -94,19 +102,24 @@ pub(crate) fn section(plan: &Plan, figures: &Figures, about: &Value, drawn: &[Dr
 fn table(html: &mut String, plan: &Plan, figures: &Figures) {
     let (axes, values, rows) = figures.table(plan);
     let _ = writeln!(html, "<details><summary>All {} cells: median [95 % interval of the mean]</summary>", rows.len());
+    let (all, head) = (rows, [axes, values].concat());
+    rows_of(html, &head, &all[..all.len().min(ROWS_SHOWN)]);
+    if all.len() > ROWS_SHOWN {
+        let _ = writeln!(html, "<p>{} more are in summary.json.</p>", all.len() - ROWS_SHOWN);
+    }
+    html.push_str("</details>\n");
+}
+
+fn rows_of(html: &mut String, head: &[String], rows: &[Vec<String>]) {
     html.push_str("<table>\n<tr>");
-    axes.iter().chain(&values).for_each(|name| html.push_str(&format!("<th>{}</th>", escape(name))));
+    head.iter().for_each(|name| html.push_str(&format!("<th>{}</th>", escape(name))));
     html.push_str("</tr>\n");
-    for row in rows.iter().take(ROWS_SHOWN) {
+    for row in rows {
         html.push_str("<tr>");
-        row.iter().for_each(|field| html.push_str(&format!("<td>{}</td>", escape(field))));
+        row.iter().for_each(|field| html.push_str(&format!("<td>{}</td>", escape(&field.replace("**", "")))));
         html.push_str("</tr>\n");
     }
     html.push_str("</table>\n");
-    if rows.len() > ROWS_SHOWN {
-        let _ = writeln!(html, "<p>{} more are in summary.json.</p>", rows.len() - ROWS_SHOWN);
-    }
-    html.push_str("</details>\n");
 }
 
 /// Joins the sections of all plans in `folder`.

@@ -9,6 +9,7 @@ use serde::Deserialize;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::kinds::{Axis, KindName};
+use super::tables::Table;
 
 /// More is a mistake of the plan: nobody waits for it.
 const CELLS_MAX: usize = 100_000;
@@ -41,6 +42,8 @@ pub(crate) struct Plan {
     pub(crate) compare: Vec<Compare>,
     #[serde(default)]
     pub(crate) picture: Vec<Picture>,
+    #[serde(default)]
+    pub(crate) table: Vec<Table>,
     #[serde(default)]
     pub(crate) worst: Vec<Worst>,
     #[serde(default)]
@@ -233,7 +236,7 @@ fn tenth() -> f64 {
 
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(untagged)]
-enum Scalar {
+pub(crate) enum Scalar {
     Int(i64),
     Float(f64),
     Bool(bool),
@@ -253,13 +256,13 @@ impl Scalar {
 
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(untagged)]
-enum Axes {
+pub(crate) enum Axes {
     Many(Vec<Scalar>),
     One(Scalar),
 }
 
 impl Axes {
-    fn list(&self) -> Vec<String> {
+    pub(crate) fn list(&self) -> Vec<String> {
         match self {
             Self::Many(values) => values.iter().map(Scalar::text).collect(),
             Self::One(value) => vec![value.text()],
@@ -350,6 +353,9 @@ impl Plan {
             let named = picture.series.iter().chain(&picture.panel).chain(picture.only.keys());
             let x = (picture.form != Shape::Time).then_some(&picture.x);
             self.check_axes(named.chain(x)).context("in [[picture]]")?;
+        }
+        for table in &self.table {
+            self.check_axes(table.axes()).context("in [[table]]")?;
         }
         for worst in &self.worst {
             self.check_axes(worst.only.keys()).context("in [[worst]]")?;

@@ -201,6 +201,17 @@ impl Figures {
                 let _ = writeln!(text, "- {} ({} to {}): {name}", short(s.median), short(s.min), short(s.max));
             }
         }
+        for table in &plan.table {
+            let filled = table.fill(plan, self);
+            let _ = writeln!(text, "\n{}\n\n| {} |", table.caption, filled.head.join(" | "));
+            let _ = writeln!(text, "|{}", " --- |".repeat(filled.head.len()));
+            for row in &filled.rows {
+                let _ = writeln!(text, "| {} |", row.join(" | "));
+            }
+            if !filled.counts.is_empty() {
+                let _ = writeln!(text, "\nCells: {}.", filled.counts);
+            }
+        }
         let (axes, values, rows) = self.table(plan);
         let _ = writeln!(text, "\n| {} |", [axes, values].concat().join(" | "));
         let columns = rows.first().map_or(0, Vec::len);

@@ -53,9 +53,13 @@ impl Net {
 
     /// Of the receiver.
     pub(crate) fn address(&self) -> String {
+        self.address_of(End::Receiver)
+    }
+
+    pub(crate) fn address_of(&self, end: End) -> String {
         match self {
             Self::Local => "127.0.0.1".into(),
-            Self::Emulated { link, down, .. } => link.address(Self::side(*down, End::Receiver)).to_string(),
+            Self::Emulated { link, down, .. } => link.address(Self::side(*down, end)).to_string(),
         }
     }
 
@@ -86,6 +90,17 @@ impl Net {
             Self::Emulated { link, down, .. } => {
                 let counters = link.counters();
                 Some(if *down { counters.down.bytes } else { counters.up.bytes })
+            }
+        }
+    }
+
+    /// Bytes that the link has delivered in both directions.
+    pub(crate) fn delivered_both(&self) -> Option<u64> {
+        match self {
+            Self::Local => None,
+            Self::Emulated { link, .. } => {
+                let counters = link.counters();
+                Some(counters.up.bytes + counters.down.bytes)
             }
         }
     }

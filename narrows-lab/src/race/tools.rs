@@ -41,6 +41,13 @@ const STREAMS: &[(&str, &[&str], &str, &str)] = &[
         "nc -l $ADDR $PORT | zstd -dcq >$OUT",
         "zstd --adapt -cq -T0 <$FILE | nc -N $ADDR $PORT",
     ),
+    // Both ends under `narrows run`; on one host only that takes loopback in.
+    (
+        "run",
+        &["nc"],
+        "$NARROWS run --loopback -- nc -l $ADDR $PORT >$OUT",
+        "$NARROWS run --loopback -- nc -N $ADDR $PORT <$FILE",
+    ),
     // First all of one thing, then all of the next, as a person would type it.
     (
         "gzip-1-then-nc",
@@ -110,8 +117,8 @@ impl Tool {
             Some(("narrows", policy)) => policy,
             _ => {
                 return Err(format!(
-                    "there is no tool '{name}'; there are narrows, narrows:POLICY, library, library-LEN, {PEERS}, gzip-1-then-nc, \
-                     gzip-9-then-nc"
+                    "there is no tool '{name}'; there are narrows, narrows:POLICY, run, library, library-LEN, {PEERS}, \
+                     gzip-1-then-nc, gzip-9-then-nc"
                 ));
             }
         };

@@ -36,6 +36,24 @@ pub(super) fn not_negative(text: &str) -> Result<(), String> {
     }
 }
 
+/// Or `-`, for what is said elsewhere.
+pub(super) fn positive_or_not(text: &str) -> Result<(), String> {
+    if text == "-" { Ok(()) } else { positive(text) }
+}
+
+pub(super) fn not_negative_or_not(text: &str) -> Result<(), String> {
+    if text == "-" { Ok(()) } else { not_negative(text) }
+}
+
+/// Of `narrows run`, as words without quotes; `-` is none.
+pub(super) fn flags(text: &str) -> Result<(), String> {
+    let plain = |word: &str| word.chars().all(|c| c.is_ascii_alphanumeric() || "-_.:,/=*[]{}".contains(c));
+    match text.split(' ').find(|w| !plain(w)) {
+        Some(word) => Err(format!("'{word}' is no flag, or has what a shell would take for its own")),
+        None => Ok(()),
+    }
+}
+
 pub(super) fn count(text: &str) -> Result<(), String> {
     match text.parse::<u32>() {
         Ok(1..=1024) => Ok(()),

@@ -25,9 +25,9 @@ const AXES: &[Axis] = &[
     Axis { name: "pool", default: "text", check: checks::name_or_file },
     Axis { name: "link", default: "none", check: link },
     // Instead of what the link says of both directions, as numbers for sweeps.
-    Axis { name: "rate_mbit", default: "-", check: positive_or_not },
-    Axis { name: "delay_ms", default: "-", check: not_negative_or_not },
-    Axis { name: "loss_percent", default: "-", check: not_negative_or_not },
+    Axis { name: "rate_mbit", default: "-", check: checks::positive_or_not },
+    Axis { name: "delay_ms", default: "-", check: checks::not_negative_or_not },
+    Axis { name: "loss_percent", default: "-", check: checks::not_negative_or_not },
     Axis { name: "load", default: "0", check: checks::hogs },
     Axis { name: "tool", default: "narrows", check: tool },
 ];
@@ -45,16 +45,8 @@ fn link(text: &str) -> Result<(), String> {
     Net::check(text)
 }
 
-fn positive_or_not(text: &str) -> Result<(), String> {
-    if text == "-" { Ok(()) } else { checks::positive(text) }
-}
-
-fn not_negative_or_not(text: &str) -> Result<(), String> {
-    if text == "-" { Ok(()) } else { checks::not_negative(text) }
-}
-
 /// The cell's link in the words of the emulator.
-fn link_of(cell: &Cell) -> String {
+pub(super) fn link_of(cell: &Cell) -> String {
     let keys = [("rate_mbit", "rate", "mbit"), ("delay_ms", "delay", "ms"), ("loss_percent", "loss", "%")];
     let said =
         keys.iter().filter(|k| cell.get(k.0) != "-").map(|(axis, key, unit)| format!("{key}={}{unit}", cell.get(axis)));

@@ -1,0 +1,477 @@
+//! Calls that begin connections: `connect` and `accept`, made here on the socket that the program has.
+//!
+//! An error before anything was done means that the kernel goes on as if it had not asked. Once the call is made its
+//! result is the program's, swapped or not.
+
+use std::collections::{HashMap, VecDeque};
+use std::io::{Error, Result};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use libc::c_int;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::net::{AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType};
+
+use super::notify::{Answer, Call, Notifier, Waiting, What};
+use super::swap::{self, Connection, internet, swapped};
+use super::sys;
+use crate::run::pump::Order;
+use crate::run::sys::{get_option, set_option};
+use crate::run::wire::{BY_CONNECT, Kind, Name, REPLY_LEN, RawAddress, Reason, Reply, Request, State, host_and_port};
+
+/// A pump answers in some 20 us; as the library, a program must not wait for one that does not.
+const PATIENCE: Duration = Duration::from_millis(50);
+/// Sockets that were marked and never connected are forgotten when there are more.
+const MARKS_MAX: usize = 4096;
+/// Connections whose process had no descriptor left, or was killed, just when they were accepted.
+const UNTAKEN_MAX: usize = 64;
+/// A process that accepts again does it soon.
+pub(super) const UNTAKEN_FOR: Duration = Duration::from_secs(10);
+/// Of a listener that takes MPTCP, as Go's do: from most peers it accepts plain TCP.
+pub(super) const MPTCP: i32 = 262;
+/// States of TCP, as TCP_INFO tells them.
+const ESTABLISHED: u8 = 1;
+const SYN_SENT: u8 = 2;
+const CLOSED: u8 = 7;
+
+/// Sockets that must stay plain, by the kernel's cookie, which is never given twice.
+#[derive(Default)]
+pub(super) struct Marks {
+    reasons: HashMap<u64, Reason>,
+    order: VecDeque<u64>,
+    /// A process has restricted itself, and calls made here would not be restricted.
+    pub(super) restricted: bool,
+}
+
+/// A connection that was accepted, but its process could not take it: for the next `accept` of the same socket.
+pub(super) struct Untaken {
+    /// The cookie of the listening socket.
+    listener: u64,
+    socket: OwnedFd,
+    address: Vec<u8>,
+    pub(super) since: Instant,
+}
+
+impl Marks {
+    pub(super) fn put(&mut self, socket: &OwnedFd, reason: Reason) {
+        let Ok(cookie) = cookie(socket) else { return };
+        if self.reasons.insert(cookie, reason).is_none() {
+            self.order.push_back(cookie);
+        }
+        if self.order.len() > MARKS_MAX
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.reasons.remove(&oldest);
+        }
+    }
+
+    fn of(&self, socket: &OwnedFd) -> Option<Reason> {
+        if self.reasons.is_empty() { None } else { self.reasons.get(&cookie(socket).ok()?).copied() }
+    }
+}
+
+fn cookie(socket: &OwnedFd) -> Result<u64> {
+    let mut bytes = [0; 8];
+    get_option(socket, libc::SOL_SOCKET, libc::SO_COOKIE, &mut bytes)?;
+    Ok(u64::from_ne_bytes(bytes))
+}
+
+pub(super) fn int_option(socket: &OwnedFd, option: c_int) -> Result<c_int> {
+    let mut bytes = [0; 4];
+    get_option(socket, libc::SOL_SOCKET, option, &mut bytes)?;
+    Ok(c_int::from_ne_bytes(bytes))
+}
+
+/// An internet stream of this or that protocol.
+pub(super) fn is_stream(socket: &OwnedFd, protocols: &[c_int]) -> bool {
+    let family = int_option(socket, libc::SO_DOMAIN).unwrap_or(0);
+    (family == libc::AF_INET || family == libc::AF_INET6)
+        && int_option(socket, libc::SO_PROTOCOL).is_ok_and(|p| protocols.contains(&p))
+}
+
+fn tcp_state(socket: &OwnedFd) -> Result<u8> {
+    let mut first = [0];
+    get_option(socket, libc::IPPROTO_TCP, libc::TCP_INFO, &mut first)?;
+    Ok(first[0])
+}
+
+/// A socket that is TCP and has not been connected yet.
+pub(super) fn is_fresh(socket: &OwnedFd) -> bool {
+    is_stream(socket, &[libc::IPPROTO_TCP]) && tcp_state(socket).is_ok_and(|state| state == CLOSED)
+}
+
+fn blocks(socket: &OwnedFd) -> Result<bool> {
+    Ok(sys::control(socket, libc::F_GETFL, 0)? & libc::O_NONBLOCK == 0)
+}
+
+/// The program's own socket must not block this thread. Its flag is changed for some microseconds, because there is no
+/// other way to ask for one call.
+fn without_blocking<T>(socket: &OwnedFd, blocks: bool, work: impl FnOnce() -> T) -> T {
+    if blocks {
+        let _ = rustix::io::ioctl_fionbio(socket, true);
+    }
+    let result = work();
+    if blocks {
+        let _ = rustix::io::ioctl_fionbio(socket, false);
+    }
+    result
+}
+
+/// When a call on the socket has waited long enough.
+fn limit(socket: &OwnedFd, option: c_int) -> Option<Instant> {
+    let mut time = [0; 16];
+    get_option(socket, libc::SOL_SOCKET, option, &mut time).ok()?;
+    let (seconds, micros) = time.split_at(8);
+    let number = |bytes: &[u8]| bytes.try_into().map(u64::from_ne_bytes).unwrap_or(0);
+    let time = Duration::from_secs(number(seconds)).saturating_add(Duration::from_micros(number(micros)));
+    if time.is_zero() { None } else { Instant::now().checked_add(time) }
+}
+
+pub(super) fn errno(error: &Error) -> i32 {
+    error.raw_os_error().unwrap_or(libc::EIO)
+}
+
+/// The kernel takes "any address" for this host.
+fn here(host: IpAddr) -> IpAddr {
+    if host.is_unspecified() { IpAddr::V4(Ipv4Addr::LOCALHOST) } else { host }
+}
+
+impl Notifier {
+    pub(super) fn answer(&mut self, call: &Call) -> Answer {
+        let answer = match call.number {
+            libc::SYS_connect => self.connect(call),
+            libc::SYS_accept | libc::SYS_accept4 => self.accept(call),
+            _ => self.answer_other(call),
+        };
+        answer.unwrap_or(Answer::GoOn)
+    }
+
+    /// A call that waited, and whose socket is ready.
+    pub(super) fn again(&mut self, call: &Call, waiting: Waiting) -> Answer {
+        let Waiting { socket, what, until } = waiting;
+        match what {
+            What::Accept => self.accept_from(call, socket, until),
+            What::Connect { number, peer, closes_on_exec } => {
+                let len = length(&peer);
+                match without_blocking(&socket, true, || sys::connect(&socket, &peer, len)) {
+                    Ok(()) => self.connected(call, number, socket, peer, closes_on_exec, false),
+                    Err(e) if [libc::EALREADY, libc::EINPROGRESS].contains(&errno(&e)) => {
+                        Answer::Wait(Waiting { socket, what, until })
+                    }
+                    Err(e) => Answer::Fail(errno(&e)),
+                }
+            }
+        }
+    }
+
+    // --- connect ---
+
+    fn connect(&mut self, call: &Call) -> Result<Answer> {
+        let number = call.int(0);
+        let socket = call.target.descriptor(number)?;
+        let len = (call.args[2] as usize).min(28);
+        let mut address = [0; 28];
+        call.target.read_into(call.args[1], &mut address[..len])?;
+        if let Some(name) = swapped(&socket) {
+            return self.connect_again(call, number, &socket, &name, internet(&address[..len]));
+        }
+        let Some(peer) = internet(&address[..len]) else { return Ok(Answer::GoOn) };
+        self.attempt(call, number, socket, peer, false)
+    }
+
+    /// `again`: an earlier attempt of this socket failed, which the kernel may tell first.
+    fn attempt(&mut self, call: &Call, number: i32, socket: OwnedFd, peer: RawAddress, again: bool) -> Result<Answer> {
+        if !is_stream(&socket, &[libc::IPPROTO_TCP]) {
+            return Ok(Answer::GoOn);
+        }
+        let (blocks, state) = (blocks(&socket)?, tcp_state(&socket)?);
+        // A blocking attempt that a signal interrupted goes on.
+        let under_way = state == SYN_SENT && blocks;
+        if state != CLOSED && !under_way {
+            return Ok(Answer::GoOn);
+        }
+        if let Some(reason) = self.stays_plain(call, number, &socket, &peer) {
+            self.intake.ledger.talk.plain(&peer, reason as i32);
+            return Ok(Answer::GoOn);
+        }
+        let closes_on_exec = call.target.closes_on_exec(number)?;
+        let what = What::Connect { number, peer, closes_on_exec };
+        if !self.is_valid(call) {
+            return Ok(Answer::GoOn);
+        }
+        let len = length(&peer);
+        let wait = |socket| {
+            let until = limit(&socket, libc::SO_SNDTIMEO);
+            Answer::Wait(Waiting { socket, what, until })
+        };
+        if under_way {
+            return Ok(wait(socket));
+        }
+        let mut result = without_blocking(&socket, blocks, || sys::connect(&socket, &peer, len));
+        if again && result.as_ref().is_err_and(|e| errno(e) == libc::ECONNABORTED) {
+            result = without_blocking(&socket, blocks, || sys::connect(&socket, &peer, len));
+        }
+        Ok(match result {
+            Ok(()) => self.connected(call, number, socket, peer, closes_on_exec, false),
+            // Within a host it is complete at once.
+            Err(e) if errno(&e) == libc::EINPROGRESS && blocks && tcp_state(&socket)? == ESTABLISHED => {
+                self.again(call, Waiting { socket, what, until: None })
+            }
+            Err(e) if errno(&e) == libc::EINPROGRESS && blocks => wait(socket),
+            Err(e) if errno(&e) == libc::EINPROGRESS => {
+                self.connected(call, number, socket, peer, closes_on_exec, true)
+            }
+            Err(e) => Answer::Fail(errno(&e)),
+        })
+    }
+
+    fn stays_plain(&self, call: &Call, number: i32, socket: &OwnedFd, peer: &RawAddress) -> Option<Reason> {
+        let (host, port) = host_and_port(peer)?;
+        if let Some(reason) = self.scope.excludes(here(host), port) {
+            return Some(reason);
+        }
+        if let Some(reason) = self.marks.of(socket) {
+            return Some(reason);
+        }
+        if call.target.shares(number).unwrap_or(true) {
+            return Some(Reason::Shared);
+        }
+        (self.marks.restricted || !self.intake.has_room()).then_some(Reason::Failed)
+    }
+
+    /// The call was made. What is left is the swap; if it fails, the connection is plain.
+    fn connected(
+        &mut self,
+        call: &Call,
+        number: i32,
+        socket: OwnedFd,
+        peer: RawAddress,
+        closes_on_exec: bool,
+        connecting: bool,
+    ) -> Answer {
+        let native = if connecting { Answer::Fail(libc::EINPROGRESS) } else { Answer::Value(0) };
+        // Only the kernel knows what 0.0.0.0 became; but a connection under way has no peer for it yet.
+        let known = if connecting { None } else { sys::name(&socket, true).ok().and_then(|name| internet(&name)) };
+        let peer = known.unwrap_or(peer);
+        let Ok(pair) = swap::pair(&socket, &Connection { peer, connecting, accepted: false }) else {
+            self.intake.ledger.talk.plain(&peer, Reason::Failed as i32);
+            return native;
+        };
+        // Another thread may have closed it meanwhile, and opened something else.
+        let still_there = call.target.descriptor(number).and_then(|now| Ok(cookie(&now)? == cookie(&socket)?));
+        let put = match still_there {
+            Ok(true) => sys::add(self.listener.as_fd(), call.id, pair.program.as_fd(), Some(number), closes_on_exec),
+            _ => Err(Error::from_raw_os_error(libc::EBADF)),
+        };
+        match put {
+            Ok(()) => self.intake.take(pair.request, socket, pair.supervisor),
+            Err(_) => {
+                pair.undo(&socket);
+                self.intake.ledger.talk.plain(&peer, Reason::Failed as i32);
+            }
+        }
+        native
+    }
+
+    /// `connect` on a swapped descriptor.
+    fn connect_again(
+        &mut self,
+        call: &Call,
+        number: i32,
+        socket: &OwnedFd,
+        name: &Name,
+        peer: Option<RawAddress>,
+    ) -> Result<Answer> {
+        let already = Answer::Fail(libc::EISCONN);
+        let (true, Some(peer)) = (name.was_connecting, peer) else { return Ok(already) };
+        let Some((reply, _)) = self.ask(Kind::State, name.id, |r| r.number = BY_CONNECT) else { return Ok(already) };
+        Ok(match State::of(reply.value().first().copied().unwrap_or(0)) {
+            State::Connecting => Answer::Fail(libc::EALREADY),
+            State::JustConnected => Answer::Value(0),
+            State::Connected | State::Gone => already,
+            State::Failed if reply.status != 0 => Answer::Fail(reply.status),
+            State::Failed => match self.take_back(call, number, socket, name) {
+                Ok(network) => self.attempt(call, number, network, peer, true).unwrap_or(Answer::GoOn),
+                Err(e) => Answer::Fail(errno(&e)),
+            },
+        })
+    }
+
+    /// A failed attempt leaves a TCP socket that may connect again, with all its options.
+    fn take_back(&mut self, call: &Call, number: i32, socket: &OwnedFd, name: &Name) -> Result<OwnedFd> {
+        let returned = self.ask(Kind::TakeBack, name.id, |_| ()).and_then(|(_, fd)| fd);
+        let network = match returned {
+            Some(network) => network,
+            None => {
+                let family = AddressFamily::from_raw(u16::from_ne_bytes([name.local[0], name.local[1]]));
+                rustix::net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?
+            }
+        };
+        let manners = sys::control(socket, libc::F_GETFL, 0)? & (libc::O_NONBLOCK | libc::O_ASYNC);
+        sys::control(&network, libc::F_SETFL, manners)?;
+        let closes = call.target.closes_on_exec(number)?;
+        sys::add(self.listener.as_fd(), call.id, network.as_fd(), Some(number), closes)?;
+        Ok(network)
+    }
+
+    // --- accept ---
+
+    /// A socket listens, or will in a moment: its connections will be claimed by who made them. The kernel keeps each
+    /// client's SYN, which is the proof of a claim, only if it is told to.
+    pub(super) fn listens(&self, socket: &OwnedFd) {
+        let local = sys::name(socket, false).ok().and_then(|name| internet(&name));
+        let Some((host, port)) = local.as_ref().and_then(host_and_port) else { return };
+        // Nobody else reaches it, and what comes from within the host is plain.
+        if port != 0 && (self.scope.loopback || !host.is_loopback()) {
+            let _ = set_option(socket, libc::IPPROTO_TCP, libc::TCP_SAVE_SYN, &1i32.to_ne_bytes());
+            self.intake.ledger.negotiator.listening(SocketAddr::new(host, port));
+        }
+    }
+
+    fn accept(&mut self, call: &Call) -> Result<Answer> {
+        let socket = call.target.descriptor(call.int(0))?;
+        let listens = is_stream(&socket, &[libc::IPPROTO_TCP, MPTCP]) && int_option(&socket, libc::SO_ACCEPTCONN)? != 0;
+        let usual = accept_flags(call) & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) == 0;
+        if !listens || !usual || self.marks.of(&socket).is_some() || !self.intake.has_room() {
+            return Ok(Answer::GoOn);
+        }
+        if call.args[1] != 0 && i32::from_ne_bytes(call.target.read(call.args[2])?) < 0 {
+            return Ok(Answer::GoOn);
+        }
+        // It may listen since before this program had it.
+        let mut saves = [0; 4];
+        if get_option(&socket, libc::IPPROTO_TCP, libc::TCP_SAVE_SYN, &mut saves).is_ok() && saves == [0; 4] {
+            self.listens(&socket);
+        }
+        let until = limit(&socket, libc::SO_RCVTIMEO);
+        Ok(self.accept_from(call, socket, until))
+    }
+
+    fn accept_from(&mut self, call: &Call, listener: OwnedFd, until: Option<Instant>) -> Answer {
+        let Ok(blocks) = blocks(&listener) else { return Answer::GoOn };
+        let accepted = match self.untaken_of(&listener) {
+            Some(earlier) => Ok(earlier),
+            None => {
+                let flags = accept_flags(call) & libc::SOCK_NONBLOCK;
+                without_blocking(&listener, blocks, || sys::accept(&listener, flags))
+            }
+        };
+        let (socket, address) = match accepted {
+            Ok(accepted) => accepted,
+            Err(e) if errno(&e) == libc::EAGAIN && blocks => {
+                return Answer::Wait(Waiting { socket: listener, what: What::Accept, until });
+            }
+            Err(e) => return Answer::Fail(errno(&e)),
+        };
+        if call.args[1] != 0
+            && let Err(e) = self.tell(call, &address, call.args[1], call.args[2])
+        {
+            return Answer::Fail(errno(&e));
+        }
+        match self.give(call, &socket, &address) {
+            Ok(None) => Answer::Given,
+            Ok(Some((request, program))) => {
+                self.intake.take(request, socket, program);
+                Answer::Given
+            }
+            Err(e) => {
+                if let Ok(listener) = cookie(&listener) {
+                    self.untaken.push_back(Untaken { listener, socket, address, since: Instant::now() });
+                }
+                if self.untaken.len() > UNTAKEN_MAX {
+                    self.untaken.pop_front();
+                }
+                Answer::Fail(errno(&e))
+            }
+        }
+    }
+
+    fn untaken_of(&mut self, listener: &OwnedFd) -> Option<(OwnedFd, Vec<u8>)> {
+        if self.untaken.is_empty() {
+            return None;
+        }
+        let cookie = cookie(listener).ok()?;
+        let at = self.untaken.iter().position(|u| u.listener == cookie)?;
+        self.untaken.remove(at).map(|u| (u.socket, u.address))
+    }
+
+    /// Gives the program what it accepted, swapped or plain. An error: it has nothing.
+    fn give(&self, call: &Call, socket: &OwnedFd, address: &[u8]) -> Result<Option<(Request, OwnedFd)>> {
+        let closes = accept_flags(call) & libc::SOCK_CLOEXEC != 0;
+        let add = |fd: &OwnedFd| sys::add(self.listener.as_fd(), call.id, fd.as_fd(), None, closes);
+        let Some(connection) = self.swappable(socket, address) else { return add(socket).map(|()| None) };
+        let Ok(pair) = swap::pair(socket, &connection) else {
+            self.intake.ledger.talk.plain(&connection.peer, Reason::Failed as i32);
+            return add(socket).map(|()| None);
+        };
+        match add(&pair.program) {
+            Ok(()) => Ok(Some((pair.request, pair.supervisor))),
+            Err(e) => {
+                pair.undo(socket);
+                Err(e)
+            }
+        }
+    }
+
+    fn swappable(&self, socket: &OwnedFd, address: &[u8]) -> Option<Connection> {
+        let peer = internet(address)?;
+        if !is_stream(socket, &[libc::IPPROTO_TCP]) {
+            return None;
+        }
+        let (host, _) = host_and_port(&peer)?;
+        let (_, port) = host_and_port(&internet(&sys::name(socket, false).ok()?)?)?;
+        if let Some(reason) = self.scope.excludes(host, port) {
+            self.intake.ledger.talk.plain(&peer, reason as i32);
+            return None;
+        }
+        Some(Connection { peer, connecting: false, accepted: true })
+    }
+
+    // --- what both need ---
+
+    /// Writes a name where a program wants it, as the kernel does.
+    pub(super) fn tell(&self, call: &Call, name: &[u8], at: u64, len_at: u64) -> Result<()> {
+        let room = i32::from_ne_bytes(call.target.read(len_at)?);
+        let room = usize::try_from(room).map_err(|_| Error::from_raw_os_error(libc::EINVAL))?;
+        // What is a process now may be another one already, if this one was killed.
+        if !self.is_valid(call) {
+            return Err(Error::from_raw_os_error(libc::EINTR));
+        }
+        call.target.write(at, &name[..name.len().min(room)])?;
+        call.target.write(len_at, &(name.len() as i32).to_ne_bytes())
+    }
+
+    /// Asks a pump about a connection: its answer, and a descriptor that came with it.
+    pub(super) fn ask(&self, kind: Kind, id: u64, fill: impl FnOnce(&mut Request)) -> Option<(Reply, Option<OwnedFd>)> {
+        let mut request = Request::new([0; 16], kind, id);
+        fill(&mut request);
+        let (near, line) =
+            rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).ok()?;
+        self.intake.pump(id).send(Order::Ask { request: Box::new(request), line });
+        let patience = rustix::event::Timespec { tv_sec: 0, tv_nsec: PATIENCE.as_nanos() as i64 };
+        if poll(&mut [PollFd::new(&near, PollFlags::IN)], Some(&patience)) != Ok(1) {
+            return None;
+        }
+        let mut bytes = [0; REPLY_LEN];
+        let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+        let mut parts = [std::io::IoSliceMut::new(&mut bytes)];
+        let len = rustix::net::recvmsg(&near, &mut parts, &mut control, flags).ok()?.bytes;
+        let fd = control.drain().find_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(mut rights) => rights.next(),
+            _ => None,
+        });
+        Some((Reply::decode(bytes.get(..len)?)?, fd))
+    }
+}
+
+fn accept_flags(call: &Call) -> c_int {
+    if call.number == libc::SYS_accept4 { call.int(3) } else { 0 }
+}
+
+/// Of an address that `internet` made.
+pub(super) fn length(raw: &RawAddress) -> usize {
+    if c_int::from(u16::from_ne_bytes([raw[0], raw[1]])) == libc::AF_INET { 16 } else { 28 }
+}

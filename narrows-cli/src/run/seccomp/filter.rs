@@ -1,0 +1,204 @@
+//! Which system calls the supervisor is asked about: a program for the kernel, in classic BPF.
+//!
+//! It sees numbers only, so it asks about every descriptor; calls on data never pass here. Another architecture than this
+//! one's (32-bit programs) is let through: its connections stay plain.
+
+use libc::{c_long, sock_filter};
+
+use crate::run::kinds::{DENIED_SOCKET, FORWARDED};
+
+#[cfg(target_arch = "x86_64")]
+const ARCHITECTURE: u32 = 0xc000_003e;
+#[cfg(target_arch = "aarch64")]
+const ARCHITECTURE: u32 = 0xc000_00b7;
+
+/// SIOCOUTQNSD, which libc does not name.
+pub(crate) const OUTQ_NOT_SENT: u32 = 0x894b;
+
+/// When the supervisor is asked about a call.
+enum Ask {
+    Always,
+    /// The argument has one of these values.
+    Equals(u8, &'static [u32]),
+    /// The argument has one of these bits.
+    Bits(u8, u32),
+    /// An option that is, or may be, a matter of the TCP socket; beside those of SOL_SOCKET that both get and set know.
+    Option(&'static [i32]),
+}
+
+const NAMED_ONLY_IN_GET: [i32; 3] = [libc::SO_ERROR, libc::SO_DOMAIN, libc::SO_PROTOCOL];
+
+const CALLS: &[(c_long, Ask)] = &[
+    (libc::SYS_connect, Ask::Always),
+    (libc::SYS_accept, Ask::Always),
+    (libc::SYS_accept4, Ask::Always),
+    (libc::SYS_listen, Ask::Always),
+    (libc::SYS_getsockname, Ask::Always),
+    (libc::SYS_getpeername, Ask::Always),
+    (libc::SYS_getsockopt, Ask::Option(&NAMED_ONLY_IN_GET)),
+    (libc::SYS_setsockopt, Ask::Option(&[])),
+    (libc::SYS_ioctl, Ask::Equals(1, &[libc::TIOCOUTQ as u32, OUTQ_NOT_SENT])),
+    // What makes a socket one that must not be swapped: another number, or a registration of this one.
+    (libc::SYS_epoll_ctl, Ask::Equals(1, &[libc::EPOLL_CTL_ADD as u32])),
+    (libc::SYS_dup, Ask::Always),
+    #[cfg(target_arch = "x86_64")]
+    (libc::SYS_dup2, Ask::Always),
+    (libc::SYS_dup3, Ask::Always),
+    (libc::SYS_fcntl, Ask::Equals(1, &[libc::F_DUPFD as u32, libc::F_DUPFD_CLOEXEC as u32])),
+    (libc::SYS_landlock_restrict_self, Ask::Always),
+    // What a unix socket takes otherwise than TCP.
+    (libc::SYS_sendto, Ask::Bits(3, libc::MSG_OOB as u32)),
+    (libc::SYS_sendmsg, Ask::Bits(2, libc::MSG_OOB as u32)),
+    (libc::SYS_sendmmsg, Ask::Bits(3, libc::MSG_OOB as u32)),
+    (libc::SYS_recvfrom, Ask::Bits(3, libc::MSG_ERRQUEUE as u32)),
+    (libc::SYS_recvmsg, Ask::Bits(2, libc::MSG_ERRQUEUE as u32)),
+];
+
+const LOAD: u16 = 0x20;
+const JUMP_EQUAL: u16 = 0x15;
+const JUMP_BITS: u16 = 0x45;
+const RETURN: u16 = 0x06;
+
+/// Where things are in `seccomp_data`.
+const AT_NUMBER: u32 = 0;
+const AT_ARCHITECTURE: u32 = 4;
+/// The low half of an argument; both architectures are little-endian.
+const fn at_argument(n: u8) -> u32 {
+    16 + 8 * n as u32
+}
+
+const fn step(code: u16, k: u32) -> sock_filter {
+    sock_filter { code, jt: 0, jf: 0, k }
+}
+
+/// Goes on with the next step if the value fits, else behind the next `skip` steps.
+fn unless(code: u16, k: u32, skip: usize) -> sock_filter {
+    sock_filter { code, jt: 0, jf: u8::try_from(skip).unwrap_or(u8::MAX), k }
+}
+
+const ALLOW: sock_filter = step(RETURN, libc::SECCOMP_RET_ALLOW);
+const NOTIFY: sock_filter = step(RETURN, libc::SECCOMP_RET_USER_NOTIF);
+
+/// Steps that ask if what was loaded is one of `values`, and else go on.
+fn any_of(values: impl Iterator<Item = u32>) -> Vec<sock_filter> {
+    values.flat_map(|value| [unless(JUMP_EQUAL, value, 1), NOTIFY]).collect()
+}
+
+fn steps(ask: &Ask) -> Vec<sock_filter> {
+    match ask {
+        Ask::Always => vec![NOTIFY],
+        Ask::Equals(argument, values) => {
+            let mut steps = vec![step(LOAD, at_argument(*argument))];
+            steps.extend(any_of(values.iter().copied()));
+            steps.push(ALLOW);
+            steps
+        }
+        Ask::Bits(argument, bits) => {
+            vec![step(LOAD, at_argument(*argument)), unless(JUMP_BITS, *bits, 1), NOTIFY, ALLOW]
+        }
+        Ask::Option(more) => {
+            let mut steps = vec![step(LOAD, at_argument(1))];
+            let levels = [libc::IPPROTO_TCP, libc::IPPROTO_IP, libc::IPPROTO_IPV6];
+            steps.extend(any_of(levels.iter().map(|l| *l as u32)));
+            let options = FORWARDED.iter().chain(&DENIED_SOCKET).chain(*more);
+            let mut of_sockets = vec![step(LOAD, at_argument(2))];
+            of_sockets.extend(any_of(options.map(|o| *o as u32)));
+            steps.push(unless(JUMP_EQUAL, libc::SOL_SOCKET as u32, of_sockets.len()));
+            steps.extend(of_sockets);
+            steps.push(ALLOW);
+            steps
+        }
+    }
+}
+
+pub(crate) fn program() -> Vec<sock_filter> {
+    let same = sock_filter { code: JUMP_EQUAL, jt: 1, jf: 0, k: ARCHITECTURE };
+    let mut all = vec![step(LOAD, AT_ARCHITECTURE), same, ALLOW, step(LOAD, AT_NUMBER)];
+    for (number, ask) in CALLS {
+        let steps = steps(ask);
+        all.push(unless(JUMP_EQUAL, *number as u32, steps.len()));
+        all.extend(steps);
+    }
+    // Its calls would not be seen; libraries that use it do without where it is forbidden.
+    let refused = libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32;
+    all.extend([unless(JUMP_EQUAL, libc::SYS_io_uring_setup as u32, 1), step(RETURN, refused), ALLOW]);
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As the kernel runs it.
+    fn verdict(number: c_long, args: [u32; 6]) -> u32 {
+        run(ARCHITECTURE, number as u32, args)
+    }
+
+    fn run(architecture: u32, number: u32, args: [u32; 6]) -> u32 {
+        let program = program();
+        let (mut at, mut value) = (0, 0);
+        loop {
+            let step = program[at];
+            at += 1;
+            match step.code {
+                LOAD => {
+                    value = match step.k {
+                        AT_NUMBER => number,
+                        AT_ARCHITECTURE => architecture,
+                        k => args[(k as usize - 16) / 8],
+                    }
+                }
+                RETURN => return step.k,
+                code => {
+                    let fits = if code == JUMP_BITS { value & step.k != 0 } else { value == step.k };
+                    at += usize::from(if fits { step.jt } else { step.jf });
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn only_calls_about_connections_are_asked_about() {
+        let (asks, passes) = (libc::SECCOMP_RET_USER_NOTIF, libc::SECCOMP_RET_ALLOW);
+        let socket = libc::SOL_SOCKET as u32;
+        for (number, args, expected) in [
+            (libc::SYS_connect, [3, 0, 0, 0, 0, 0], asks),
+            (libc::SYS_accept4, [0; 6], asks),
+            (libc::SYS_read, [0; 6], passes),
+            (libc::SYS_write, [0; 6], passes),
+            (libc::SYS_close, [0; 6], passes),
+            (libc::SYS_epoll_ctl, [5, libc::EPOLL_CTL_ADD as u32, 4, 0, 0, 0], asks),
+            (libc::SYS_epoll_ctl, [5, libc::EPOLL_CTL_MOD as u32, 4, 0, 0, 0], passes),
+            (libc::SYS_fcntl, [5, libc::F_DUPFD_CLOEXEC as u32, 4, 0, 0, 0], asks),
+            (libc::SYS_fcntl, [5, libc::F_SETFL as u32, 4, 0, 0, 0], passes),
+            (libc::SYS_sendto, [5, 0, 4, libc::MSG_NOSIGNAL as u32, 0, 0], passes),
+            (libc::SYS_sendto, [5, 0, 4, (libc::MSG_NOSIGNAL | libc::MSG_OOB) as u32, 0, 0], asks),
+            (libc::SYS_recvmsg, [5, 0, libc::MSG_ERRQUEUE as u32, 0, 0, 0], asks),
+            (libc::SYS_recvmsg, [5, 0, libc::MSG_DONTWAIT as u32, 0, 0, 0], passes),
+            (libc::SYS_ioctl, [5, libc::TIOCOUTQ as u32, 0, 0, 0, 0], asks),
+            (libc::SYS_ioctl, [5, libc::FIONREAD as u32, 0, 0, 0, 0], passes),
+            (libc::SYS_getsockopt, [5, socket, libc::SO_ERROR as u32, 0, 0, 0], asks),
+            (libc::SYS_setsockopt, [5, socket, libc::SO_ERROR as u32, 0, 0, 0], passes),
+            (libc::SYS_setsockopt, [5, socket, libc::SO_LINGER as u32, 0, 0, 0], asks),
+            (libc::SYS_setsockopt, [5, socket, libc::SO_TXTIME as u32, 0, 0, 0], asks),
+            (libc::SYS_setsockopt, [5, socket, libc::SO_ZEROCOPY as u32, 0, 0, 0], asks),
+            (libc::SYS_setsockopt, [5, socket, libc::SO_RCVTIMEO as u32, 0, 0, 0], passes),
+            (libc::SYS_setsockopt, [5, libc::IPPROTO_TCP as u32, libc::TCP_NODELAY as u32, 0, 0, 0], asks),
+            (libc::SYS_getsockopt, [5, libc::IPPROTO_IPV6 as u32, 1, 0, 0, 0], asks),
+            (libc::SYS_getsockopt, [5, 270, 1, 0, 0, 0], passes),
+            (libc::SYS_io_uring_setup, [0; 6], libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32),
+        ] {
+            assert_eq!(verdict(number, args), expected, "call {number} with {args:?}");
+        }
+        // 32-bit programs, and the numbers of x32.
+        assert_eq!(run(0x4000_0003, libc::SYS_connect as u32, [0; 6]), passes);
+        assert_eq!(verdict(libc::SYS_connect | 0x4000_0000, [0; 6]), passes);
+    }
+
+    /// A jump goes 255 steps at most, and the kernel takes 4096.
+    #[test]
+    fn it_is_short_enough() {
+        assert!(CALLS.iter().all(|(_, ask)| steps(ask).len() < 255));
+        assert!(program().len() < 4096);
+    }
+}

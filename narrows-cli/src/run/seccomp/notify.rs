@@ -1,0 +1,286 @@
+//! The thread that answers the kernel's questions.
+//!
+//! Answers take microseconds and none waits for the network: a call that has to wait for it is put aside, watched by
+//! epoll, and tried again. Calls that wait are looked at now and then: their process may have ended, or may have a signal
+//! to take, of which nobody tells.
+
+use std::collections::VecDeque;
+use std::io::Result;
+use std::os::fd::{AsFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::buffer::spare_capacity;
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+
+use super::calls::{Marks, UNTAKEN_FOR, Untaken};
+use super::target::{Signals, Target};
+use super::watchdog::{self, WAITS_MAX};
+use super::{Intake, Watchdog, sys};
+use crate::report;
+use crate::run::wire::{RawAddress, Scope};
+
+/// How long a signal may wait for a call that waits, and a limit of time be overdrawn.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// Calls that are looked at each time, in turn: a look takes some 20 us.
+const LOOKS: usize = 64;
+/// Which the kernel answers to itself when a signal ends a call: it begins the call anew, or makes it EINTR, as the
+/// signal's handler wants. Programs never see it.
+const RESTART: i32 = 512;
+
+/// A call that the kernel asks about.
+pub(super) struct Call {
+    pub(super) id: u64,
+    pub(super) number: libc::c_long,
+    pub(super) args: [u64; 6],
+    pub(super) target: Target,
+}
+
+impl Call {
+    pub(super) fn int(&self, n: usize) -> i32 {
+        self.args[n] as i32
+    }
+}
+
+pub(super) enum Answer {
+    /// The kernel does the call. Only while nothing was done, or the call comes to the same.
+    GoOn,
+    Value(i64),
+    Fail(i32),
+    /// A descriptor was, and with it the answer.
+    Given,
+    Wait(Waiting),
+}
+
+/// What a call waits for.
+pub(super) struct Waiting {
+    pub(super) socket: OwnedFd,
+    pub(super) what: What,
+    /// SO_RCVTIMEO and SO_SNDTIMEO.
+    pub(super) until: Option<Instant>,
+}
+
+#[derive(Clone, Copy)]
+pub(super) enum What {
+    Accept,
+    Connect { number: i32, peer: RawAddress, closes_on_exec: bool },
+}
+
+struct Wait {
+    call: Call,
+    waiting: Waiting,
+    /// A signal was there that another thread might have taken.
+    signalled: bool,
+}
+
+pub(super) struct Notifier {
+    pub(super) listener: OwnedFd,
+    /// Signals do not end a call that was heard of.
+    killable: bool,
+    pub(super) intake: Intake,
+    pub(super) scope: Scope,
+    pub(super) marks: Marks,
+    pub(super) untaken: VecDeque<Untaken>,
+    watchdog: Watchdog,
+    watch: OwnedFd,
+    waits: Vec<Option<Wait>>,
+    waiting: usize,
+    looked: Instant,
+    next_look: usize,
+}
+
+/// Answers on a thread of its own until nobody is under the filter, or could be put there. `to` is where the listener
+/// comes.
+pub(crate) fn start(intake: Intake, scope: Scope, to: OwnedFd, watchdog: Watchdog) -> Result<()> {
+    let watch = epoll::create(CreateFlags::CLOEXEC)?;
+    intake.begin();
+    let begun = intake.clone();
+    let thread = thread::Builder::new().name("narrows-seccomp".into()).spawn(move || {
+        match super::listener(&to) {
+            Some((listener, killable)) => answer_all(listener, killable, intake.clone(), scope, watchdog, watch),
+            None if intake.ledger.talk.verbose => report::note("the kernel took no filter: all connections stay plain"),
+            None => {}
+        }
+        intake.end();
+    });
+    thread.map(drop).inspect_err(|_| begun.end())
+}
+
+fn answer_all(listener: OwnedFd, killable: bool, intake: Intake, scope: Scope, watchdog: Watchdog, watch: OwnedFd) {
+    let watched = epoll::add(&watch, &listener, EventData::new_u64(LISTENER), EventFlags::IN);
+    if watched.is_err() || !sys::adds(listener.as_fd()) {
+        return watchdog::let_go_on(&listener, &watchdog.open);
+    }
+    let mut notifier = Notifier {
+        listener,
+        killable,
+        intake,
+        scope,
+        marks: Marks::default(),
+        untaken: VecDeque::new(),
+        watchdog,
+        watch,
+        waits: Vec::new(),
+        waiting: 0,
+        looked: Instant::now(),
+        next_look: 0,
+    };
+    // The watchdog does not see a thread die, and an unanswered call never ends.
+    if catch_unwind(AssertUnwindSafe(|| notifier.run())).is_err() {
+        watchdog::let_go_on(&notifier.listener, &notifier.watchdog.open);
+    }
+}
+
+const LISTENER: u64 = u64::MAX;
+/// What an event is about: the place of a waiting call, doubled, and its socket or its process.
+const SOCKET: u64 = 0;
+const PROCESS: u64 = 1;
+
+impl Notifier {
+    fn run(&mut self) {
+        let mut events = Vec::with_capacity(64);
+        let tick = Timespec { tv_sec: 0, tv_nsec: LOOK_EVERY.as_nanos() as i64 };
+        loop {
+            events.clear();
+            let looks = self.waiting > 0 || !self.untaken.is_empty();
+            let _ = epoll::wait(&self.watch, spare_capacity(&mut events), looks.then_some(&tick));
+            for event in &events {
+                let (about, flags) = (event.data.u64(), event.flags);
+                if about != LISTENER {
+                    self.woken((about >> 1) as usize);
+                } else if flags.contains(EventFlags::IN) {
+                    self.hear();
+                } else if flags.intersects(EventFlags::HUP | EventFlags::ERR) {
+                    return;
+                }
+            }
+            if looks && self.looked.elapsed() >= LOOK_EVERY {
+                self.look();
+                self.untaken.retain(|u| u.since.elapsed() < UNTAKEN_FOR);
+                self.looked = Instant::now();
+            }
+        }
+    }
+
+    pub(super) fn is_valid(&self, call: &Call) -> bool {
+        sys::is_valid(self.listener.as_fd(), call.id)
+    }
+
+    fn hear(&mut self) {
+        let Ok(question) = sys::receive(self.listener.as_fd()) else { return };
+        self.watchdog.open.heard(question.id);
+        let Ok(target) = Target::open(question.pid) else { return self.respond(question.id, &Answer::GoOn, None) };
+        let call = Call { id: question.id, number: question.data.nr.into(), args: question.data.args, target };
+        // Only now it is certain that the target is who asked.
+        let answer = if self.is_valid(&call) { self.answer(&call) } else { Answer::GoOn };
+        self.finish(call, answer, None);
+    }
+
+    /// `place`: where it waited.
+    fn finish(&mut self, call: Call, answer: Answer, place: Option<usize>) {
+        let Answer::Wait(waiting) = answer else { return self.respond(call.id, &answer, place) };
+        let id = call.id;
+        if !self.put_aside(Wait { call, waiting, signalled: false }, place) {
+            self.respond(id, &Answer::GoOn, place);
+        }
+    }
+
+    fn respond(&self, id: u64, answer: &Answer, place: Option<usize>) {
+        let (value, error, go_on) = match answer {
+            Answer::Value(value) => (*value, 0, false),
+            Answer::Fail(error) => (0, *error, false),
+            Answer::Given => return self.watchdog.open.answered(place),
+            Answer::GoOn | Answer::Wait(_) => (0, 0, true),
+        };
+        // Who is not there any more needs no answer.
+        let _ = sys::respond(self.listener.as_fd(), id, value, error, go_on);
+        self.watchdog.open.answered(place);
+    }
+
+    /// False if it cannot be waited for.
+    fn put_aside(&mut self, wait: Wait, place: Option<usize>) -> bool {
+        let place = place.or_else(|| self.waits.iter().position(Option::is_none)).unwrap_or(self.waits.len());
+        if place >= WAITS_MAX {
+            return false;
+        }
+        let ready = match wait.waiting.what {
+            What::Accept => EventFlags::IN,
+            What::Connect { .. } => EventFlags::OUT,
+        };
+        let data = |which| EventData::new_u64((place as u64) << 1 | which);
+        let once = EventFlags::ONESHOT;
+        let watched = epoll::add(&self.watch, &wait.waiting.socket, data(SOCKET), ready | once)
+            .and_then(|()| epoll::add(&self.watch, &wait.call.target.pidfd, data(PROCESS), EventFlags::IN | once));
+        if watched.is_err() {
+            let _ = epoll::delete(&self.watch, &wait.waiting.socket);
+            return false;
+        }
+        if place == self.waits.len() {
+            self.waits.push(None);
+        }
+        self.watchdog.open.waits(place, wait.call.id);
+        self.watchdog.open.answered(None);
+        self.waits[place] = Some(wait);
+        self.waiting += 1;
+        true
+    }
+
+    fn take_up(&mut self, place: usize) -> Option<Wait> {
+        let wait = self.waits.get_mut(place)?.take()?;
+        // The program has the same socket, so that closing ours would not end the watching.
+        let _ = epoll::delete(&self.watch, &wait.waiting.socket);
+        let _ = epoll::delete(&self.watch, &wait.call.target.pidfd);
+        self.waiting -= 1;
+        Some(wait)
+    }
+
+    /// The socket of what waits there is ready, or its process has ended; or that of what waited there before.
+    fn woken(&mut self, place: usize) {
+        let Some(Wait { call, waiting, .. }) = self.take_up(place) else { return };
+        if !self.is_valid(&call) {
+            return self.watchdog.open.answered(Some(place));
+        }
+        let answer = self.again(&call, waiting);
+        self.finish(call, answer, Some(place));
+    }
+
+    /// Looks at some of the calls that wait.
+    fn look(&mut self) {
+        for _ in 0..LOOKS.min(self.waits.len()) {
+            self.next_look = (self.next_look + 1) % self.waits.len();
+            if let Some(answer) = self.overdue(self.next_look)
+                && let Some(wait) = self.take_up(self.next_look)
+            {
+                self.respond(wait.call.id, &answer, Some(self.next_look));
+            }
+        }
+    }
+
+    /// What a call that waits is answered although nothing came.
+    fn overdue(&mut self, place: usize) -> Option<Answer> {
+        let valid = |call: &Call| sys::is_valid(self.listener.as_fd(), call.id);
+        let wait = self.waits.get_mut(place)?.as_mut()?;
+        if !valid(&wait.call) {
+            return Some(Answer::GoOn);
+        }
+        let accepts = matches!(wait.waiting.what, What::Accept);
+        if wait.waiting.until.is_some_and(|until| until <= Instant::now()) {
+            return Some(Answer::Fail(if accepts { libc::EAGAIN } else { libc::EINPROGRESS }));
+        }
+        if !self.killable {
+            return None;
+        }
+        match wait.call.target.signals() {
+            Signals::None => wait.signalled = false,
+            // With a limit of time the kernel does not begin a call anew.
+            Signals::Ours if wait.waiting.until.is_none() => return Some(Answer::Fail(RESTART)),
+            Signals::Ours => return Some(Answer::Fail(libc::EINTR)),
+            // Nobody else took it, so every thread waits. Whether the kernel gives it to this one is not known.
+            Signals::Somebodys if wait.signalled => return Some(Answer::Fail(libc::EINTR)),
+            Signals::Somebodys => wait.signalled = true,
+        }
+        None
+    }
+}

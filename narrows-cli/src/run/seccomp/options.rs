@@ -1,0 +1,195 @@
+//! Calls that tell of connections, or change them: what a unix socket answers otherwise than TCP.
+
+use std::io::Result;
+use std::os::fd::OwnedFd;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{SendFlags, send};
+
+use super::calls::{MPTCP, errno, int_option, is_fresh, is_stream, length};
+use super::notify::{Answer, Call, Notifier};
+use super::swap::swapped;
+use crate::run::kinds::{DENIED_SOCKET, forces_plain};
+use crate::run::wire::{BY_ERROR, BY_NAME, Kind, Name, Reason, Reply, State, VALUE_MAX};
+
+/// Of what is sent with an urgent byte, so much goes at once; what is more is for the next call.
+const SENT_MAX: usize = 65_536;
+
+fn done(result: Result<()>) -> Answer {
+    result.map_or_else(|e| Answer::Fail(errno(&e)), |()| Answer::Value(0))
+}
+
+impl Notifier {
+    pub(super) fn answer_other(&mut self, call: &Call) -> Result<Answer> {
+        let number = if call.number == libc::SYS_epoll_ctl { call.int(2) } else { call.int(0) };
+        if call.number == libc::SYS_landlock_restrict_self {
+            self.marks.restricted = true;
+            return Ok(Answer::GoOn);
+        }
+        let socket = call.target.descriptor(number)?;
+        let name = swapped(&socket);
+        Ok(match (call.number, name) {
+            (libc::SYS_getsockname, Some(name)) => self.tell_name(call, &name.local),
+            (libc::SYS_getpeername, Some(name)) if self.has_peer(&socket, &name) => self.tell_name(call, &name.peer),
+            (libc::SYS_getpeername, Some(_)) => Answer::Fail(libc::ENOTCONN),
+            (libc::SYS_getsockopt, Some(name)) => self.get_option(call, &socket, &name)?,
+            (libc::SYS_setsockopt, Some(name)) => self.set_option(call, &name)?,
+            (libc::SYS_ioctl, Some(name)) => self.out_queue(call, &name),
+            (libc::SYS_sendto, Some(name)) => self.send_urgent(call, &socket, &name)?,
+            // Rarer still, and refused as by a kernel that has no urgent bytes on unix sockets.
+            (libc::SYS_sendmsg | libc::SYS_sendmmsg, Some(_)) => Answer::Fail(libc::EOPNOTSUPP),
+            // There is no queue of errors.
+            (libc::SYS_recvmsg | libc::SYS_recvfrom, Some(_)) => Answer::Fail(libc::EAGAIN),
+            (number, None) => {
+                self.remember(number, call, &socket);
+                Answer::GoOn
+            }
+            _ => Answer::GoOn,
+        })
+    }
+
+    /// What makes a socket one that stays plain.
+    fn remember(&mut self, number: libc::c_long, call: &Call, socket: &OwnedFd) {
+        match number {
+            libc::SYS_epoll_ctl | libc::SYS_dup | libc::SYS_dup3 | libc::SYS_fcntl if is_fresh(socket) => {
+                self.marks.put(socket, Reason::Elsewhere);
+            }
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_dup2 if is_fresh(socket) => self.marks.put(socket, Reason::Elsewhere),
+            libc::SYS_setsockopt
+                if forces_plain(call.int(1), call.int(2)) && is_stream(socket, &[libc::IPPROTO_TCP]) =>
+            {
+                self.marks.put(socket, Reason::Failed);
+            }
+            libc::SYS_listen if is_stream(socket, &[libc::IPPROTO_TCP, MPTCP]) => self.listens(socket),
+            _ => {}
+        }
+    }
+
+    // --- names ---
+
+    fn tell_name(&self, call: &Call, raw: &[u8; 28]) -> Answer {
+        done(self.tell(call, &raw[..length(raw)], call.args[1], call.args[2]))
+    }
+
+    fn has_peer(&self, socket: &OwnedFd, name: &Name) -> bool {
+        let mut look = [PollFd::new(socket, PollFlags::OUT)];
+        let _ = poll(&mut look, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
+        let events = look[0].revents();
+        let over = events.intersects(PollFlags::HUP | PollFlags::ERR);
+        // Writable means connected: what fills it was taken out. Otherwise it may be full of data.
+        if !over && (!name.was_connecting || events.contains(PollFlags::OUT)) {
+            return true;
+        }
+        let reply = self.ask(Kind::State, name.id, |r| r.number = BY_NAME);
+        let state = reply.map_or(State::Gone, |(r, _)| State::of(r.value().first().copied().unwrap_or(0)));
+        matches!(state, State::JustConnected | State::Connected)
+    }
+
+    // --- options ---
+
+    fn get_option(&self, call: &Call, socket: &OwnedFd, name: &Name) -> Result<Answer> {
+        let (level, option) = (call.int(1), call.int(2));
+        let room = match call.target.read(call.args[4]).map(i32::from_ne_bytes) {
+            Ok(room) => room,
+            Err(e) => return Ok(Answer::Fail(errno(&e))),
+        };
+        let Ok(room) = usize::try_from(room) else { return Ok(Answer::Fail(libc::EINVAL)) };
+        let own = |value: i32| Reply::new(0).with(&value.to_ne_bytes());
+        let reply = match option {
+            _ if level != libc::SOL_SOCKET => self.ask_option(call, name, room),
+            libc::SO_ERROR => own(self.error_of(int_option(socket, option)?, name)),
+            libc::SO_DOMAIN => own(u16::from_ne_bytes([name.local[0], name.local[1]]).into()),
+            libc::SO_PROTOCOL => own(libc::IPPROTO_TCP),
+            _ if DENIED_SOCKET.contains(&option) => Reply::new(libc::ENOPROTOOPT),
+            _ => self.ask_option(call, name, room),
+        };
+        if reply.status != 0 {
+            return Ok(Answer::Fail(reply.status));
+        }
+        let value = &reply.value()[..reply.value().len().min(room)];
+        if !self.is_valid(call) {
+            return Ok(Answer::GoOn);
+        }
+        let written = call.target.write(call.args[3], value);
+        Ok(done(written.and_then(|()| call.target.write(call.args[4], &(value.len() as i32).to_ne_bytes()))))
+    }
+
+    fn ask_option(&self, call: &Call, name: &Name, room: usize) -> Reply {
+        let asked = room.min(VALUE_MAX);
+        let mut value = [0; VALUE_MAX];
+        // Some options read what is there, such as how much of a structure is wanted.
+        let _ = call.target.read_into(call.args[3], &mut value[..asked]);
+        let reply = self.ask(Kind::GetOption, name.id, |r| {
+            (r.level, r.option, r.value_len, r.value) = (call.int(1), call.int(2), asked as u16, value);
+        });
+        reply.map_or(Reply::new(libc::EOPNOTSUPP), |(reply, _)| reply)
+    }
+
+    /// What connecting failed with, where the kernel only knows that the other end of a unix socket is gone.
+    fn error_of(&self, own: i32, name: &Name) -> i32 {
+        if own != libc::ECONNRESET {
+            return own;
+        }
+        let reply = self.ask(Kind::State, name.id, |r| r.number = BY_ERROR);
+        reply.map_or(own, |(reply, _)| if reply.status != 0 { reply.status } else { own })
+    }
+
+    fn set_option(&self, call: &Call, name: &Name) -> Result<Answer> {
+        let (level, option, len) = (call.int(1), call.int(2), call.args[4] as u32 as usize);
+        if forces_plain(level, option) || len > VALUE_MAX {
+            return Ok(Answer::Fail(libc::ENOPROTOOPT));
+        }
+        let mut value = [0; VALUE_MAX];
+        if let Err(e) = call.target.read_into(call.args[3], &mut value[..len]) {
+            return Ok(Answer::Fail(errno(&e)));
+        }
+        if !self.is_valid(call) {
+            return Ok(Answer::GoOn);
+        }
+        let reply = self.ask(Kind::SetOption, name.id, |r| {
+            (r.level, r.option, r.value_len, r.value) = (level, option, len as u16, value);
+        });
+        // A pump that does not answer: most programs take a refused option for a failed connection.
+        Ok(match reply {
+            Some((reply, _)) if reply.status != 0 => Answer::Fail(reply.status),
+            _ => Answer::Value(0),
+        })
+    }
+
+    /// Bytes that the peer's kernel has not confirmed.
+    fn out_queue(&self, call: &Call, name: &Name) -> Answer {
+        let Some((reply, _)) = self.ask(Kind::OutQueue, name.id, |_| ()) else { return Answer::GoOn };
+        if !self.is_valid(call) {
+            return Answer::GoOn;
+        }
+        done(call.target.write(call.args[2], reply.value()))
+    }
+
+    // --- urgent bytes ---
+
+    /// The last byte of what is sent is the urgent one.
+    fn send_urgent(&self, call: &Call, socket: &OwnedFd, name: &Name) -> Result<Answer> {
+        let len = call.args[2] as usize;
+        let mut bytes = vec![0; len.min(SENT_MAX)];
+        call.target.read_into(call.args[1], &mut bytes)?;
+        if !self.is_valid(call) {
+            return Ok(Answer::GoOn);
+        }
+        let Some((last, before)) = bytes.split_last() else { return Ok(Answer::Value(0)) };
+        let before = if len > SENT_MAX { &bytes[..] } else { before };
+        if !before.is_empty() {
+            match send(socket, before, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
+                Ok(n) if n == before.len() && len <= SENT_MAX => {}
+                Ok(n) => return Ok(Answer::Value(n as i64)),
+                Err(e) => return Ok(Answer::Fail(e.raw_os_error())),
+            }
+        }
+        let reply = self.ask(Kind::Urgent, name.id, |r| (r.value_len, r.value[0]) = (1, *last));
+        Ok(match reply.map_or(libc::EAGAIN, |(reply, _)| reply.status) {
+            0 => Answer::Value(len as i64),
+            _ if !before.is_empty() => Answer::Value(before.len() as i64),
+            error => Answer::Fail(error),
+        })
+    }
+}

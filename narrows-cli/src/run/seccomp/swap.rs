@@ -1,0 +1,191 @@
+//! The pair of unix sockets that comes between a program and a TCP socket, as the library makes it (`preload/src/swap.rs`).
+
+use std::io::{Error, Result};
+use std::os::fd::{AsFd, OwnedFd};
+
+use libc::c_int;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, bind, send, socketpair, sockopt};
+
+use super::sys;
+use crate::run::sys::{get_option, set_option};
+use crate::run::wire::{Kind, Name, RawAddress, Request};
+
+/// What the kernel grants without privilege, which it doubles: see the library.
+const SEND_BUFFER: usize = 212_992;
+/// More than the calls that fill the buffer.
+const FILL_CALLS_MAX: usize = 64;
+static ZEROS: [u8; 65_536] = [0; 65_536];
+/// SO_LINGER: on, no time. If the supervisor dies the peer must not take that for an end of stream.
+const RESET: [c_int; 2] = [1, 0];
+
+pub(super) struct Pair {
+    /// For the program, in place of its socket.
+    pub(super) program: OwnedFd,
+    pub(super) supervisor: OwnedFd,
+    /// For the pump.
+    pub(super) request: Request,
+}
+
+/// A connection that is complete, or being made.
+pub(super) struct Connection {
+    pub(super) peer: RawAddress,
+    pub(super) connecting: bool,
+    pub(super) accepted: bool,
+}
+
+/// Everything but the last step; if it fails, or is not taken, nothing has changed for the program.
+pub(super) fn pair(network: &OwnedFd, connection: &Connection) -> Result<Pair> {
+    let mut id = [0; 8];
+    rustix::rand::getrandom(&mut id, rustix::rand::GetRandomFlags::empty())?;
+    let id = u64::from_ne_bytes(id);
+    let local = internet(&sys::name(network, false)?).ok_or_else(|| Error::from_raw_os_error(libc::EAFNOSUPPORT))?;
+    let (program, supervisor) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    sockopt::set_socket_send_buffer_size(&program, SEND_BUFFER)?;
+    if sockopt::socket_send_buffer_size(&program)? < 2 * SEND_BUFFER {
+        return Err(Error::from_raw_os_error(libc::ENOBUFS));
+    }
+    let name = Name { id, was_connecting: connection.connecting, local, peer: connection.peer }.encode();
+    bind(&program, &SocketAddrUnix::new_abstract_name(&name[1..])?)?;
+    let filled = if connection.connecting { fill(&program)? } else { put(&program, 1)? };
+    copy_manners(network, &program)?;
+    let mut request = Request::new([0; 16], Kind::New, id);
+    get_option(network, libc::SOL_SOCKET, libc::SO_LINGER, &mut request.linger)?;
+    let reset: Vec<u8> = RESET.iter().flat_map(|n| n.to_ne_bytes()).collect();
+    set_option(network, libc::SOL_SOCKET, libc::SO_LINGER, &reset)?;
+    (request.accepted, request.number) = (connection.accepted, filled as i32);
+    (request.local, request.peer) = (local, connection.peer);
+    Ok(Pair { program, supervisor, request })
+}
+
+impl Pair {
+    /// It was not taken: the TCP socket stays where it is.
+    pub(super) fn undo(self, network: &OwnedFd) {
+        let _ = set_option(network, libc::SOL_SOCKET, libc::SO_LINGER, &self.request.linger);
+    }
+}
+
+/// An internet address as it goes over the wire.
+pub(super) fn internet(name: &[u8]) -> Option<RawAddress> {
+    let family = c_int::from(u16::from_ne_bytes(*name.first_chunk()?));
+    let len = match family {
+        libc::AF_INET => 16,
+        libc::AF_INET6 => 28,
+        _ => return None,
+    };
+    let mut raw = [0; 28];
+    raw[..len].copy_from_slice(name.get(..len)?);
+    Some(raw)
+}
+
+/// What a swapped descriptor says of itself.
+pub(super) fn swapped(socket: impl AsFd) -> Option<Name> {
+    let name = sys::name(socket, false).ok()?;
+    let (family, name) = name.split_first_chunk()?;
+    (u16::from_ne_bytes(*family) == libc::AF_UNIX as u16).then(|| Name::decode(name))?
+}
+
+fn put(fd: &OwnedFd, len: usize) -> Result<usize> {
+    Ok(send(fd, &ZEROS[..len], SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?)
+}
+
+/// Nothing more goes in, so that the program waits as it would for a TCP connection under way.
+fn fill(fd: &OwnedFd) -> Result<usize> {
+    let mut filled = 0;
+    for _ in 0..FILL_CALLS_MAX {
+        match put(fd, ZEROS.len()) {
+            Ok(n) => filled += n,
+            Err(e) if filled > 0 && e.raw_os_error() == Some(Errno::AGAIN.raw_os_error()) => return Ok(filled),
+            Err(e) => return Err(e),
+        }
+    }
+    Err(Error::from_raw_os_error(libc::ENOBUFS))
+}
+
+/// What belongs to the descriptor and not to the connection: how calls block, and who is told.
+fn copy_manners(from: &OwnedFd, to: &OwnedFd) -> Result<()> {
+    let mut owner = [0; 2];
+    if sys::control_owner(from, F_GETOWN_EX, &mut owner).is_ok() && owner[1] != 0 {
+        sys::control_owner(to, F_SETOWN_EX, &mut owner)?;
+    }
+    let flags = sys::control(from, libc::F_GETFL, 0)?;
+    if flags & libc::O_ASYNC != 0 {
+        sys::control(to, F_SETSIG, sys::control(from, F_GETSIG, 0)?)?;
+    }
+    let manners = flags & (libc::O_NONBLOCK | libc::O_ASYNC);
+    if manners != 0 {
+        sys::control(to, libc::F_SETFL, manners)?;
+    }
+    for option in [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO] {
+        let mut time = [0; 16];
+        let len = get_option(from, libc::SOL_SOCKET, option, &mut time)?;
+        if time != [0; 16] {
+            set_option(to, libc::SOL_SOCKET, option, &time[..len])?;
+        }
+    }
+    for (option, usual) in [(libc::SO_RCVLOWAT, 1i32), (libc::SO_OOBINLINE, 0)] {
+        let mut value = [0; 4];
+        get_option(from, libc::SOL_SOCKET, option, &mut value)?;
+        if value != usual.to_ne_bytes() {
+            set_option(to, libc::SOL_SOCKET, option, &value)?;
+        }
+    }
+    Ok(())
+}
+
+/// The numbers are the same on every architecture.
+const F_SETSIG: c_int = 10;
+const F_GETSIG: c_int = 11;
+const F_SETOWN_EX: c_int = 15;
+const F_GETOWN_EX: c_int = 16;
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    fn connected() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        (client, listener.accept().unwrap().0)
+    }
+
+    #[test]
+    fn the_programs_end_says_what_it_stands_for() {
+        let (client, server) = connected();
+        client.set_read_timeout(Some(std::time::Duration::from_secs(7))).unwrap();
+        client.set_nonblocking(true).unwrap();
+        let peer = internet(&sys::name(&client, true).unwrap()).unwrap();
+        let client = OwnedFd::from(client);
+        let pair = pair(&client, &Connection { peer, connecting: false, accepted: false }).unwrap();
+        let name = swapped(&pair.program).unwrap();
+        assert_eq!((name.peer, name.was_connecting), (peer, false));
+        assert_eq!(internet(&sys::name(&server, false).unwrap()), Some(peer));
+        assert_eq!((pair.request.number, pair.request.id), (1, name.id));
+        let program = UnixStream::from(pair.program.try_clone().unwrap());
+        assert_eq!(program.read_timeout().unwrap(), Some(std::time::Duration::from_secs(7)));
+        assert!(sys::control(&pair.program, libc::F_GETFL, 0).unwrap() & libc::O_NONBLOCK != 0);
+        // Until it is given away the TCP socket resets nothing.
+        assert_eq!(sockopt::socket_linger(&client).unwrap(), Some(std::time::Duration::ZERO));
+        pair.undo(&client);
+        assert_eq!(sockopt::socket_linger(&client).unwrap(), None);
+        assert!(swapped(&server).is_none());
+    }
+
+    #[test]
+    fn who_is_connecting_cannot_be_written_to() {
+        let (client, _server) = connected();
+        let client = OwnedFd::from(client);
+        let pair = pair(&client, &Connection { peer: [0; 28], connecting: true, accepted: false }).unwrap();
+        let mut program = UnixStream::from(pair.program);
+        program.set_nonblocking(true).unwrap();
+        assert_eq!(program.write(b"x").unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
+        let mut all = vec![0; pair.request.number as usize];
+        let mut supervisor = UnixStream::from(pair.supervisor);
+        supervisor.read_exact(&mut all).unwrap();
+        assert!(program.write(b"x").is_ok());
+    }
+}

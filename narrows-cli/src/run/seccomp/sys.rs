@@ -1,0 +1,211 @@
+//! System calls of the second engine that have no safe wrapper.
+#![allow(
+    unsafe_code,
+    reason = "filters, notifications and memory of other processes; every block says why it is sound"
+)]
+
+use std::io::{Error, Result};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::ptr::null_mut;
+use std::sync::atomic::AtomicU64;
+
+use libc::{c_int, c_long, c_ulong, iovec};
+
+use crate::run::wire::RawAddress;
+
+fn check(answer: c_long) -> Result<c_long> {
+    if answer < 0 { Err(Error::last_os_error()) } else { Ok(answer) }
+}
+
+// --- the filter ---
+
+/// The kernel notifies, and in the layout that is built in.
+pub(crate) fn notifies() -> bool {
+    let mut sizes = libc::seccomp_notif_sizes { seccomp_notif: 0, seccomp_notif_resp: 0, seccomp_data: 0 };
+    // SAFETY: the kernel writes one `seccomp_notif_sizes`.
+    let answer = unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_GET_NOTIF_SIZES, 0, &raw mut sizes) };
+    answer == 0
+        && usize::from(sizes.seccomp_notif) == size_of::<libc::seccomp_notif>()
+        && usize::from(sizes.seccomp_notif_resp) == size_of::<libc::seccomp_notif_resp>()
+}
+
+/// Puts this process, and all that it starts, under `filter`. The descriptor to hear its questions from, and whether a
+/// call that was heard of is interrupted only by what kills its process. Uses no heap.
+pub(crate) fn install(filter: &[libc::sock_filter]) -> Result<(OwnedFd, bool)> {
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_ptr().cast_mut() };
+    let attempt = |flags: c_ulong| {
+        // SAFETY: the kernel reads the program, which `filter` is.
+        check(unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &raw const program) })
+    };
+    let plain = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER;
+    let killable = plain | libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV;
+    let mut answer = attempt(killable);
+    if answer.as_ref().is_err_and(|e| e.raw_os_error() == Some(libc::EACCES)) {
+        // Without privilege: what is setuid gets none any more. Root keeps it.
+        // SAFETY: numbers only.
+        check(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) }.into())?;
+        answer = attempt(killable);
+    }
+    let (fd, killable) = match answer {
+        Err(e) if e.raw_os_error() == Some(libc::EINVAL) => (attempt(plain)?, false),
+        answer => (answer?, true),
+    };
+    // SAFETY: the kernel has just made it, for us.
+    Ok((unsafe { OwnedFd::from_raw_fd(fd as c_int) }, killable))
+}
+
+/// Runs `work` in the child between fork and exec.
+pub(crate) fn before_exec(command: &mut Command, work: super::Post) {
+    // SAFETY: there the child may do only what is safe in a signal handler: `Post::install` makes system calls, and
+    // takes neither heap nor lock.
+    unsafe { command.pre_exec(move || work.install()) };
+}
+
+// --- notifications ---
+
+/// The next question. An error if it was taken back meanwhile.
+pub(crate) fn receive(listener: BorrowedFd<'_>) -> Result<libc::seccomp_notif> {
+    // SAFETY: numbers only, all of which may be zero; and so the kernel wants them.
+    let mut notification: libc::seccomp_notif = unsafe { std::mem::zeroed() };
+    // SAFETY: the kernel writes one notification; `notifies` compared the sizes.
+    check(unsafe { libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_RECV, &raw mut notification) }.into())?;
+    Ok(notification)
+}
+
+/// `error` is an errno or 0; with `go_on` the kernel does the call as if nobody had asked.
+pub(crate) fn respond(listener: BorrowedFd<'_>, id: u64, value: i64, error: i32, go_on: bool) -> Result<()> {
+    let flags = if go_on { libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32 } else { 0 };
+    let response = libc::seccomp_notif_resp { id, val: value, error: -error, flags };
+    // SAFETY: the kernel reads one response.
+    check(unsafe { libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_SEND, &raw const response) }.into())
+        .map(drop)
+}
+
+/// The process still waits for this answer, so its numbers mean what they meant.
+pub(crate) fn is_valid(listener: BorrowedFd<'_>, id: u64) -> bool {
+    // SAFETY: the kernel reads one number.
+    unsafe { libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_ID_VALID, &raw const id) == 0 }
+}
+
+/// Gives the asking process a descriptor: under the number `place`, or as the answer of its call.
+pub(crate) fn add(
+    listener: BorrowedFd<'_>,
+    id: u64,
+    fd: BorrowedFd<'_>,
+    place: Option<c_int>,
+    closes_on_exec: bool,
+) -> Result<()> {
+    let how = if place.is_some() { libc::SECCOMP_ADDFD_FLAG_SETFD } else { libc::SECCOMP_ADDFD_FLAG_SEND };
+    let request = libc::seccomp_notif_addfd {
+        id,
+        flags: how as u32,
+        srcfd: fd.as_raw_fd() as u32,
+        newfd: place.unwrap_or(0) as u32,
+        newfd_flags: if closes_on_exec { libc::O_CLOEXEC as u32 } else { 0 },
+    };
+    // SAFETY: the kernel reads one request.
+    check(unsafe { libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_ADDFD, &raw const request) }.into())
+        .map(drop)
+}
+
+/// Descriptors can be given as answers, since Linux 5.14: asked with a question that there is not.
+pub(crate) fn adds(listener: BorrowedFd<'_>) -> bool {
+    add(listener, 0, listener, None, false).is_err_and(|e| e.raw_os_error() == Some(libc::ENOENT))
+}
+
+// --- memory of other processes ---
+
+fn far(at: u64, len: usize) -> iovec {
+    iovec { iov_base: at as *mut _, iov_len: len }
+}
+
+/// All of `into`, or an error.
+pub(crate) fn read_memory(pid: i32, at: u64, into: &mut [u8]) -> Result<()> {
+    let far = far(at, into.len());
+    let near = iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
+    // SAFETY: the kernel writes into `into` alone; what is far is the other's and checked by it.
+    let got = unsafe { libc::process_vm_readv(pid, &raw const near, 1, &raw const far, 1, 0) };
+    whole(got, into.len())
+}
+
+pub(crate) fn write_memory(pid: i32, at: u64, from: &[u8]) -> Result<()> {
+    let far = far(at, from.len());
+    let near = iovec { iov_base: from.as_ptr().cast_mut().cast(), iov_len: from.len() };
+    // SAFETY: the kernel reads `from`, and writes into the other process only.
+    let got = unsafe { libc::process_vm_writev(pid, &raw const near, 1, &raw const far, 1, 0) };
+    whole(got, from.len())
+}
+
+fn whole(got: isize, len: usize) -> Result<()> {
+    if got < 0 {
+        return Err(Error::last_os_error());
+    }
+    if got as usize == len { Ok(()) } else { Err(Error::from_raw_os_error(libc::EFAULT)) }
+}
+
+/// Numbers that this process and one that it forks both see.
+pub(crate) fn shared_numbers<const N: usize>() -> Result<&'static [AtomicU64; N]> {
+    let (len, how) = (size_of::<[AtomicU64; N]>(), libc::MAP_SHARED | libc::MAP_ANONYMOUS);
+    // SAFETY: new memory, filled with zeros, that nobody unmaps.
+    let at = unsafe { libc::mmap(null_mut(), len, libc::PROT_READ | libc::PROT_WRITE, how, -1, 0) };
+    if at == libc::MAP_FAILED {
+        return Err(Error::last_os_error());
+    }
+    // SAFETY: it has the length, is aligned to a page, and zero is a number.
+    Ok(unsafe { &*at.cast::<[AtomicU64; N]>() })
+}
+
+// --- sockets ---
+
+/// What a socket is bound to, or connected with, as the kernel writes it.
+pub(crate) fn name(fd: impl AsFd, of_peer: bool) -> Result<Vec<u8>> {
+    let mut bytes = vec![0u8; 128];
+    let mut len = bytes.len() as libc::socklen_t;
+    let fd = fd.as_fd().as_raw_fd();
+    // SAFETY: the kernel writes at most `len` bytes, and how many there are.
+    check(
+        unsafe {
+            let at = bytes.as_mut_ptr().cast();
+            if of_peer { libc::getpeername(fd, at, &raw mut len) } else { libc::getsockname(fd, at, &raw mut len) }
+        }
+        .into(),
+    )?;
+    bytes.truncate(len as usize);
+    Ok(bytes)
+}
+
+/// `address` has the family before anything else.
+pub(crate) fn connect(fd: impl AsFd, address: &RawAddress, len: usize) -> Result<()> {
+    let len = len.min(address.len()) as libc::socklen_t;
+    // SAFETY: the kernel reads `len` bytes.
+    check(unsafe { libc::connect(fd.as_fd().as_raw_fd(), address.as_ptr().cast(), len) }.into()).map(drop)
+}
+
+pub(crate) fn accept(fd: impl AsFd, flags: c_int) -> Result<(OwnedFd, Vec<u8>)> {
+    let mut bytes = vec![0u8; 128];
+    let mut len = bytes.len() as libc::socklen_t;
+    // SAFETY: as in `name`.
+    let new = check(
+        unsafe {
+            libc::accept4(fd.as_fd().as_raw_fd(), bytes.as_mut_ptr().cast(), &raw mut len, flags | libc::SOCK_CLOEXEC)
+        }
+        .into(),
+    )?;
+    bytes.truncate(len as usize);
+    // SAFETY: the kernel has just made it, for us.
+    Ok((unsafe { OwnedFd::from_raw_fd(new as c_int) }, bytes))
+}
+
+/// fcntl with a number.
+pub(crate) fn control(fd: impl AsFd, command: c_int, argument: c_int) -> Result<c_int> {
+    // SAFETY: only used with commands whose argument is a number.
+    check(unsafe { libc::fcntl(fd.as_fd().as_raw_fd(), command, argument) }.into()).map(|n| n as c_int)
+}
+
+/// F_GETOWN_EX and F_SETOWN_EX: a kind and a number.
+pub(crate) fn control_owner(fd: impl AsFd, command: c_int, owner: &mut [c_int; 2]) -> Result<()> {
+    // SAFETY: both commands read or write a `f_owner_ex`, which is two ints.
+    check(unsafe { libc::fcntl(fd.as_fd().as_raw_fd(), command, owner.as_mut_ptr()) }.into()).map(drop)
+}

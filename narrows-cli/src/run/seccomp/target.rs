@@ -1,0 +1,172 @@
+//! The process that made a call: its descriptors, its memory, and what the kernel tells of it.
+
+use std::fs::{self, File};
+use std::io::{Error, Read, Result};
+use std::os::fd::OwnedFd;
+
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+
+use super::sys;
+
+/// PIDFD_THREAD, since Linux 6.9.
+const OF_THREAD: PidfdFlags = PidfdFlags::from_bits_retain(libc::O_EXCL as u32);
+/// Children that are looked at; a process with more of them may share its sockets with some.
+const CHILDREN_MAX: usize = 64;
+
+/// What is looked for in files of /proc is in the first lines; the longest is `status`, with some 1,500 bytes.
+const FILE_MAX: usize = 4096;
+
+pub(super) struct Target {
+    /// Of the thread that waits for the answer.
+    tid: i32,
+    /// Of the thread; of its process, if the kernel knows no others.
+    pub(super) pidfd: OwnedFd,
+}
+
+impl Target {
+    pub(super) fn open(tid: u32) -> Result<Self> {
+        let tid = tid as i32;
+        let pid = Pid::from_raw(tid).ok_or_else(|| Error::from_raw_os_error(libc::ESRCH))?;
+        let pidfd = match pidfd_open(pid, OF_THREAD) {
+            Ok(fd) => fd,
+            Err(_) => {
+                let leader = field(&read(tid, "status")?, "Tgid:").and_then(|n| Pid::from_raw(n as i32));
+                pidfd_open(leader.unwrap_or(pid), PidfdFlags::empty())?
+            }
+        };
+        Ok(Self { tid, pidfd })
+    }
+
+    /// The very socket that the process has under this number.
+    pub(super) fn descriptor(&self, number: i32) -> Result<OwnedFd> {
+        Ok(pidfd_getfd(&self.pidfd, number, PidfdGetfdFlags::empty())?)
+    }
+
+    pub(super) fn read<const N: usize>(&self, at: u64) -> Result<[u8; N]> {
+        let mut bytes = [0; N];
+        sys::read_memory(self.tid, at, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    pub(super) fn read_into(&self, at: u64, into: &mut [u8]) -> Result<()> {
+        if into.is_empty() { Ok(()) } else { sys::read_memory(self.tid, at, into) }
+    }
+
+    pub(super) fn write(&self, at: u64, bytes: &[u8]) -> Result<()> {
+        if bytes.is_empty() { Ok(()) } else { sys::write_memory(self.tid, at, bytes) }
+    }
+
+    pub(super) fn closes_on_exec(&self, number: i32) -> Result<bool> {
+        let flags = read(self.tid, &format!("fdinfo/{number}"))?;
+        let flags = flags.lines().find_map(|l| l.strip_prefix("flags:"));
+        let flags = flags.and_then(|f| u32::from_str_radix(f.trim(), 8).ok());
+        let flags = flags.ok_or_else(|| Error::from_raw_os_error(libc::ENOENT))?;
+        Ok(flags & libc::O_CLOEXEC as u32 != 0)
+    }
+
+    /// The parent or a child has the same socket, since a fork: under the same number, because who copies it to another
+    /// one is remembered.
+    pub(super) fn shares(&self, number: i32) -> Result<bool> {
+        let link = |process: i32| fs::read_link(format!("/proc/{process}/fd/{number}")).ok();
+        let own = link(self.tid);
+        let children = read(self.tid, &format!("task/{}/children", self.tid)).unwrap_or_default();
+        let children: Vec<i32> = children.split(' ').filter_map(|n| n.trim().parse().ok()).collect();
+        if children.len() > CHILDREN_MAX {
+            return Ok(true);
+        }
+        let parent = field(&read(self.tid, "status")?, "PPid:").unwrap_or(0) as i32;
+        Ok(children.into_iter().chain([parent]).any(|relative| link(relative) == own))
+    }
+
+    /// What a call that waits has to do with signals.
+    pub(super) fn signals(&self) -> Signals {
+        let Ok(status) = read(self.tid, "status") else { return Signals::None };
+        let leader = field(&status, "Tgid:").unwrap_or(0) as i32;
+        let stopped = |status: String| status.lines().any(|l| l.starts_with("State:\tT"));
+        let stops = || leader != self.tid && read(leader, "status").is_ok_and(stopped);
+        match Signals::of(&status) {
+            // The others have stopped, and the process has when this thread does.
+            Signals::None if stops() => Signals::Ours,
+            signals => signals,
+        }
+    }
+}
+
+/// The kernel writes such a file anew for each opening, and as much as is asked for at once.
+fn read(tid: i32, file: &str) -> Result<String> {
+    let mut bytes = vec![0; FILE_MAX];
+    let len = File::open(format!("/proc/{tid}/{file}"))?.read(&mut bytes)?;
+    bytes.truncate(len);
+    // The name of a process may be any bytes.
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// A decimal number behind a name.
+fn field(status: &str, name: &str) -> Option<u32> {
+    status.lines().find_map(|l| l.strip_prefix(name))?.trim().parse().ok()
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Signals {
+    None,
+    /// One waits that this thread will take, as soon as its call ends.
+    Ours,
+    /// One waits for this thread or another one of the process.
+    Somebodys,
+}
+
+impl Signals {
+    fn of(status: &str) -> Self {
+        let set = |name| {
+            let text = status.lines().find_map(|l| l.strip_prefix(name)).unwrap_or_default();
+            u64::from_str_radix(text.trim(), 16).unwrap_or(0)
+        };
+        let blocked = set("SigBlk:");
+        let (own, shared) = (set("SigPnd:") & !blocked, set("ShdPnd:") & !blocked);
+        // What is for all the kernel tells the first thread, if that does not block it.
+        let first = field(status, "Tgid:") == field(status, "Pid:");
+        if own != 0 || shared != 0 && first {
+            Self::Ours
+        } else if shared != 0 {
+            Self::Somebodys
+        } else {
+            Self::None
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signals_are_read_as_the_kernel_writes_them() {
+        let status = |thread: u32, own: u64, shared: u64, blocked: u64| {
+            Signals::of(&format!(
+                "Name:\tx\nTgid:\t7\nPid:\t{thread}\nSigQ:\t1/2\nSigPnd:\t{own:016x}\nShdPnd:\t{shared:016x}\nSigBlk:\t{blocked:016x}\n"
+            ))
+        };
+        assert_eq!(status(7, 0, 0, 0), Signals::None);
+        assert_eq!(status(7, 0, 1 << 13, 0), Signals::Ours);
+        assert_eq!(status(7, 0, 1 << 13, 1 << 13), Signals::None);
+        assert_eq!(status(9, 0, 1 << 13, 0), Signals::Somebodys);
+        assert_eq!(status(9, 1 << 9, 0, 1 << 13), Signals::Ours);
+        assert_eq!(Signals::of("rubbish"), Signals::None);
+    }
+
+    #[test]
+    fn a_process_is_looked_into() {
+        let me = Target::open(std::process::id()).unwrap();
+        let (a, _b) = std::io::pipe().unwrap();
+        let number = std::os::fd::AsRawFd::as_raw_fd(&a);
+        assert!(me.closes_on_exec(number).unwrap());
+        assert!(!me.shares(number).unwrap());
+        assert!(me.descriptor(number).is_ok() && me.descriptor(9999).is_err());
+        let mut there = *b"hello";
+        let at = there.as_mut_ptr() as u64;
+        assert_eq!(me.read::<5>(at).unwrap(), *b"hello");
+        me.write(at, b"HE").unwrap();
+        assert_eq!(me.read::<5>(at).unwrap(), *b"HEllo");
+        assert!(me.read::<5>(8).is_err() && me.write(8, b"x").is_err());
+    }
+}

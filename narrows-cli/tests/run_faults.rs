@@ -1,0 +1,206 @@
+//! `narrows run` where something is missing or in the way: programs work, their connections handed over or plain.
+//!
+//! What needs root or a compiler that is not installed is passed over, with a line that says so.
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use common::{assert_one_line_error, code, finish, home, narrows, stderr};
+
+/// A connection within the program; prints "fine".
+const TALK: &str = "import socket
+l = socket.create_server(('127.0.0.1', 0))
+for _ in range(3):
+    c = socket.create_connection(l.getsockname())
+    s, _ = l.accept()
+    c.sendall(b'hello')
+    assert s.recv(10) == b'hello' and c.getpeername() == s.getsockname()
+    s.close()
+    assert c.recv(1) == b''
+print('fine')";
+
+const NARROWS: &str = env!("CARGO_BIN_EXE_narrows");
+
+fn out(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// A script for `sh`, in which $narrows is the program.
+fn sh(script: &str) -> Output {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", script]).env("narrows", NARROWS).env("talk", TALK).stdin(Stdio::null());
+    finish(shell.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
+}
+
+fn has(program: &str) -> bool {
+    let found = code(&sh(&format!("command -v {program}"))) == 0;
+    if !found {
+        println!("skipped: there is no {program}");
+    }
+    found
+}
+
+fn is_root() -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        println!("skipped: only root can prepare this");
+    }
+    root
+}
+
+fn assert_fine(output: &Output) {
+    assert_eq!((out(output).trim(), code(output)), ("fine", 0), "{}", stderr(output));
+}
+
+fn executable(folder: &Path, name: &str, bytes: &[u8], mode: u32) -> PathBuf {
+    let path = folder.join(name);
+    fs::write(&path, bytes).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+    path
+}
+
+#[test]
+fn what_cannot_be_started_is_told_as_by_a_shell() {
+    let home = home();
+    let sleeping = executable(home.path(), "not-executable", b"#!/bin/sh\nexit 0\n", 0o644);
+    let lost = executable(home.path(), "lost", b"#!/there/is/no/such/interpreter\n", 0o755);
+    for engine in ["auto", "preload", "seccomp"] {
+        let start = |program: &Path| {
+            let mut run = narrows(home.path());
+            run.args(["run", "--engine", engine, "--"]).arg(program);
+            finish(run.spawn().unwrap())
+        };
+        assert_one_line_error(&start(Path::new("there-is-no-such-program")), 127);
+        assert_one_line_error(&start(&sleeping), 126);
+        assert_one_line_error(&start(&lost), 127);
+    }
+}
+
+#[test]
+fn few_descriptors_are_enough() {
+    if has("python3") {
+        for engine in ["preload", "seccomp"] {
+            let run =
+                format!("ulimit -n 64; exec \"$narrows\" run --loopback --engine={engine} -- python3 -c \"$talk\"");
+            assert_fine(&sh(&run));
+        }
+    }
+}
+
+/// A supervisor that cannot speak to the library; and a library that cannot to it.
+#[test]
+fn unix_sockets_may_be_forbidden() {
+    if !has("python3") {
+        return;
+    }
+    let home = home();
+    let confine = home.path().join("confine");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/run/confine.c");
+    let compiled = Command::new("cc").arg("-o").args([&confine, &source]).status();
+    if !compiled.is_ok_and(|s| s.success()) {
+        println!("skipped: cc does not compile confine.c");
+        return;
+    }
+    let confine = confine.to_str().unwrap();
+    for engine in ["preload", "seccomp"] {
+        let run = format!("\"$narrows\" run -v --loopback --engine={engine} --");
+        let around = sh(&format!("exec {confine} {run} python3 -c \"$talk\""));
+        assert_fine(&around);
+        assert!(stderr(&around).contains("stay plain: unix sockets"), "{}", stderr(&around));
+        assert_fine(&sh(&format!("exec {run} {confine} python3 -c \"$talk\"")));
+    }
+}
+
+#[test]
+fn there_may_be_no_proc() {
+    if has("python3") && has("unshare") && is_root() {
+        for engine in ["preload", "seccomp"] {
+            let run = format!("exec \"$narrows\" run --loopback --engine={engine} -- python3 -c \"$talk\"");
+            let output = sh(&format!("exec unshare -m sh -c 'mount -t tmpfs none /proc && {run}'"));
+            assert_fine(&output);
+        }
+    }
+}
+
+/// Programs for another kind of processor get no library: the loader would complain.
+#[test]
+fn programs_of_32_bits_stay_plain() {
+    if !cfg!(target_arch = "x86_64") {
+        return;
+    }
+    let home = home();
+    let program = executable(home.path(), "short", &thirty_two(), 0o755);
+    if !Command::new(&program).output().is_ok_and(|o| o.stdout == b"fine\n") {
+        println!("skipped: this kernel runs no programs of 32 bits");
+        return;
+    }
+    for engine in ["auto", "preload", "seccomp"] {
+        let mut run = narrows(home.path());
+        let output = finish(run.args(["run", "-v", "--engine", engine, "--"]).arg(&program).spawn().unwrap());
+        assert_fine(&output);
+        assert!(stderr(&output).contains("stay plain: it is for another kind of processor"), "{}", stderr(&output));
+    }
+    // Started by a program under narrows it is not in the way either.
+    for engine in ["preload", "seccomp"] {
+        let mut run = narrows(home.path());
+        let output = run.args(["run", "--engine", engine, "--", "sh", "-c", "\"$0\""]).arg(&program).spawn().unwrap();
+        assert_fine(&finish(output));
+    }
+}
+
+/// An ELF file of one segment that writes "fine" and ends: write(1, text, 5), exit(0).
+fn thirty_two() -> Vec<u8> {
+    const BASE: u32 = 0x0804_8000;
+    let code: &[u8] = &[
+        0xb8, 4, 0, 0, 0, 0xbb, 1, 0, 0, 0, 0xb9, 0x76, 0x80, 0x04, 0x08, 0xba, 5, 0, 0, 0, 0xcd, 0x80, 0xb8, 1, 0, 0,
+        0, 0x31, 0xdb, 0xcd, 0x80, 0x90, 0x90, 0x90,
+    ];
+    let mut file = vec![0x7f, b'E', b'L', b'F', 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    let len = 84 + code.len() as u32 + 5;
+    let halves = |values: &[u16]| values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<_>>();
+    let words = |values: &[u32]| values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<_>>();
+    file.extend(halves(&[2, 3]));
+    file.extend(words(&[1, BASE + 84, 52, 0, 0]));
+    file.extend(halves(&[52, 32, 1, 0, 0, 0]));
+    file.extend(words(&[1, 0, BASE, BASE, len, len, 5, 0x1000]));
+    file.extend_from_slice(code);
+    file.extend_from_slice(b"fine\n");
+    file
+}
+
+#[test]
+fn who_gets_more_rights_stays_plain() {
+    if !is_root() {
+        return;
+    }
+    let home = home();
+    fs::set_permissions(home.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let program = executable(home.path(), "id", &fs::read("/usr/bin/id").unwrap(), 0o755);
+    std::os::unix::fs::chown(&program, Some(65534), Some(65534)).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o4755)).unwrap();
+    for engine in ["auto", "preload", "seccomp"] {
+        let mut run = narrows(home.path());
+        let output = finish(run.args(["run", "-v", "--engine", engine, "--"]).arg(&program).arg("-u").spawn().unwrap());
+        assert_eq!(out(&output).trim(), "65534", "{engine}: {}", stderr(&output));
+        assert!(stderr(&output).contains("stay plain: it is setuid"), "{}", stderr(&output));
+    }
+}
+
+#[test]
+fn other_c_libraries_work() {
+    let home = home();
+    let program = home.path().join("still");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/run/still.c");
+    if !Command::new("musl-gcc").arg("-o").args([&program, &source]).status().is_ok_and(|s| s.success()) {
+        println!("skipped: there is no musl-gcc");
+        return;
+    }
+    let mut run = narrows(home.path());
+    let output = finish(run.args(["run", "-v", "--loopback", "--"]).arg(&program).arg("polling").spawn().unwrap());
+    assert_fine(&output);
+    assert!(stderr(&output).contains("narrows: to 127"), "{}", stderr(&output));
+}

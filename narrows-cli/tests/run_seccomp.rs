@@ -1,0 +1,199 @@
+//! The second engine of `narrows run`, from outside: programs into which no library can be loaded.
+//!
+//! What needs a compiler that is not installed is passed over, with a line that says so.
+
+mod common;
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::OnceLock;
+
+use common::{code, finish, home, narrows, stderr};
+
+fn script(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/run").join(name)
+}
+
+/// `narrows run FLAGS -- COMMAND`.
+fn run(flags: &[&str], command: &[&str]) -> Command {
+    let mut narrows = narrows(Path::new("/nonexistent"));
+    narrows.arg("run").args(flags).arg("--").args(command);
+    narrows
+}
+
+fn out(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// Where compiled programs are kept; other tests run at the same time.
+fn built(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()))
+}
+
+fn compiled(compiler: &mut Command, name: &str) -> Option<String> {
+    let reason = match compiler.output() {
+        Ok(output) if output.status.success() => return built(name).to_str().map(str::to_string),
+        Ok(output) => stderr(&output),
+        Err(e) => e.to_string(),
+    };
+    println!("skipped: {:?} does not compile {name}: {reason}", compiler.get_program());
+    None
+}
+
+/// The program of `still.c`, without a loader.
+fn still() -> Option<&'static str> {
+    static PROGRAM: OnceLock<Option<String>> = OnceLock::new();
+    let compile = || {
+        let mut cc = Command::new("cc");
+        cc.args(["-static", "-O1", "-o"]).arg(built("still")).arg(script("still.c"));
+        compiled(&mut cc, "still")
+    };
+    PROGRAM.get_or_init(compile).as_deref()
+}
+
+/// Connections that `-v` told of: swapped to and from this host, and plain.
+fn told(output: &Output) -> [usize; 3] {
+    let said = stderr(output);
+    let count = |how: &str| said.lines().filter(|l| l.starts_with(how)).count();
+    ["narrows: to ", "narrows: from ", "narrows: with "].map(count)
+}
+
+#[test]
+fn static_programs_see_what_they_see_without_it() {
+    let Some(still) = still() else { return };
+    // How many connections each makes, and how many of them stay plain.
+    let parts = [
+        ("forking", 4, 0),
+        ("polling", 1, 0),
+        ("refused", 1, 0),
+        ("options", 1, 0),
+        ("signals", 1, 0),
+        ("slow", 1, 0),
+        ("elsewhere", 0, 3),
+        ("killed", 0, 0),
+    ];
+    for (part, swapped, plain) in parts {
+        assert_eq!(out(&Command::new(still).arg(part).output().unwrap()), "fine\n", "{part} without narrows");
+        for flags in [&["-v", "--loopback"][..], &["-v", "--loopback", "--supervisor=parent"]] {
+            let output = finish(run(flags, &[still, part]).spawn().unwrap());
+            assert_eq!((out(&output).as_str(), code(&output)), ("fine\n", 0), "{part}: {}", stderr(&output));
+            let [to, from, left] = told(&output);
+            assert!(
+                to >= swapped && left == plain,
+                "{part}: {to} to, {left} plain of {swapped}, {plain}: {}",
+                stderr(&output)
+            );
+            assert!(from >= swapped, "{part}: {from} from, {swapped}: {}", stderr(&output));
+        }
+        // Either end alone.
+        for address in ["127.0.0.1", "127.0.0.2"] {
+            let output = finish(run(&["--loopback", "--except", address], &[still, part]).spawn().unwrap());
+            assert_eq!(out(&output), "fine\n", "{part} without {address}: {}", stderr(&output));
+            assert_eq!(stderr(&output), "");
+        }
+    }
+}
+
+#[test]
+fn the_engine_can_be_chosen() {
+    let Some(still) = still() else { return };
+    let loopback = finish(run(&["-v"], &[still, "polling"]).spawn().unwrap());
+    assert_eq!((out(&loopback).as_str(), told(&loopback)[0]), ("fine\n", 0), "{}", stderr(&loopback));
+    // A library that is not loaded sees nothing.
+    let other = finish(run(&["-v", "--loopback", "--engine=preload"], &[still, "polling"]).spawn().unwrap());
+    assert_eq!((out(&other).as_str(), told(&other)), ("fine\n", [0, 0, 0]), "{}", stderr(&other));
+    // And the filter holds for what a program starts.
+    let started = ["sh", "-c", "exec \"$0\" polling", still];
+    let started = finish(run(&["-v", "--loopback", "--engine=seccomp"], &started).spawn().unwrap());
+    assert_eq!((out(&started).as_str(), told(&started)), ("fine\n", [1, 1, 0]), "{}", stderr(&started));
+}
+
+/// Daemons start as root and go on as somebody else; and most people are not root at all.
+#[test]
+fn other_users_have_it_too() {
+    let Some(still) = still() else { return };
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: this is the other user already");
+        return;
+    }
+    let folder = home();
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let narrows = folder.path().join("narrows");
+    fs::copy(env!("CARGO_BIN_EXE_narrows"), &narrows).unwrap();
+    let program = folder.path().join("still");
+    fs::copy(still, &program).unwrap();
+    for part in ["forking", "polling", "signals"] {
+        let mut command = Command::new(&narrows);
+        command.args(["run", "-v", "--loopback", "--"]).arg(&program).arg(part).uid(65534).gid(65534);
+        let output =
+            finish(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
+        assert_eq!(out(&output), "fine\n", "{part}: {}", stderr(&output));
+        assert!(told(&output)[0] > 0 && told(&output)[2] == 0, "{part}: {}", stderr(&output));
+    }
+}
+
+/// Without a watchdog every call that the kernel asks about would fail, or never end.
+#[test]
+fn a_killed_supervisor_is_a_reset_and_calls_go_on() {
+    let Some(still) = still() else { return };
+    for _ in 0..5 {
+        let mut supervisor = run(&["--loopback", "--supervisor=parent"], &[still, "orphaned"]).spawn().unwrap();
+        let mut stdout = BufReader::new(supervisor.stdout.take().unwrap());
+        let mut line = String::new();
+        stdout.read_line(&mut line).unwrap();
+        assert_eq!(line, "ready\n");
+        supervisor.kill().unwrap();
+        supervisor.wait().unwrap();
+        let mut rest = String::new();
+        stdout.read_to_string(&mut rest).unwrap();
+        assert_eq!(rest, "fine\n");
+    }
+}
+
+#[test]
+fn programs_in_go_are_passed() {
+    let mut go = Command::new("go");
+    // Without a network, and without what the user has set.
+    go.args(["build", "-o"]).arg(built("gopher")).arg(script("gopher.go"));
+    go.env("CGO_ENABLED", "0").env("GOFLAGS", "-mod=mod").env("GOTOOLCHAIN", "local").env("GO111MODULE", "off");
+    go.env("GOCACHE", Path::new(env!("CARGO_TARGET_TMPDIR")).join("go-cache"));
+    let Some(gopher) = compiled(&mut go, "gopher") else { return };
+    assert_eq!(out(&Command::new(&gopher).output().unwrap()), "fine\n");
+    let output = finish(run(&["-v", "--loopback"], &[&gopher]).spawn().unwrap());
+    assert_eq!(out(&output), "fine\n", "{}", stderr(&output));
+    let [to, from, plain] = told(&output);
+    assert!(to >= 7 && from >= 7 && plain == 0, "{}", stderr(&output));
+    for address in ["127.0.0.1", "127.0.0.2"] {
+        let output = finish(run(&["--loopback", "--except", address], &[&gopher]).spawn().unwrap());
+        assert_eq!(out(&output), "fine\n", "without {address}: {}", stderr(&output));
+    }
+}
+
+/// What differs for programs in which no library is (decision 11).
+const ACCEPTED: [&str; 3] = ["sent_to_an_address", "message_with_an_address", "truncated"];
+
+#[test]
+fn what_scripts_see_differs_by_what_is_known() {
+    let semantics = script("semantics.py");
+    let Ok(native) = Command::new("python3").arg(&semantics).output() else {
+        println!("skipped: there is no python3");
+        return;
+    };
+    let native = out(&native);
+    let accepted = |line: &&str| ACCEPTED.iter().any(|name| line.starts_with(&format!("{name}:")));
+    let native: Vec<_> = native.lines().filter(|line| !accepted(line)).collect();
+    assert!(native.len() > 70, "{native:?}");
+    let names: Vec<_> = native.iter().filter_map(|line| line.split_once(':')).map(|(name, _)| name).collect();
+    let mut run = run(&["--loopback", "--engine=seccomp", "-v"], &["python3", semantics.to_str().unwrap()]);
+    let output = finish(run.args(names).spawn().unwrap());
+    let [to, from, _] = told(&output);
+    assert!(to > 60 && from > 60, "{to} to, {from} from: {}", stderr(&output));
+    let swapped = out(&output);
+    let swapped: Vec<_> = swapped.lines().collect();
+    let differ: Vec<_> = native.iter().zip(&swapped).filter(|(a, b)| a != b).collect();
+    assert!(differ.is_empty() && native.len() == swapped.len(), "{differ:#?}");
+}

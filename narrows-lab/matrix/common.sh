@@ -1,0 +1,169 @@
+# What every script of this folder begins with.
+#
+# A script is run twice for a cell: as `server SCENARIO` at one host and as `client SCENARIO` at the other, both in $DIR. $RUN stands
+# before each program whose connections count: nothing, or `narrows run ...`. What the client prints must be the same in both cases.
+#   $ADDR $PORT $PORT2 $PORT3   where servers listen
+#   $DATA                       files `small`, `big` (of $BIG_LEN bytes), `many/1` to `many/64`, and `sparse`, longer than all buffers
+#   $KEEP                       a folder that all cells of a run share, for what is dear to make
+set -u
+role=$1
+scenario=$2
+export LC_ALL=C
+# The runner ends the whole group. Who began something waits for its end, so that nothing is left for others to reap.
+trap 'wait; exit 143' TERM
+
+# What is said here goes to the transcript, wherever the output of a program goes.
+exec 3>&1
+
+fail() {
+    echo "FAILED: $*" >&3
+    exit 1
+}
+
+# WANTED GOT WHAT
+same() {
+    [ "$1" = "$2" ] || fail "$3: '$2' instead of '$1'"
+    echo "$3: right" >&3
+}
+
+# STATUS COMMAND...: the program's own exit status.
+exits() {
+    wanted=$1
+    shift
+    "$@"
+    same "$wanted" "$?" "status $wanted"
+}
+
+sum() {
+    sha256sum | cut -c1-32
+}
+
+# FILE WANTED-FILE
+same_file() {
+    [ -f "$1" ] || fail "there is no $1"
+    same "$(sum <"$2")" "$(sum <"$1")" "${2##*/}"
+}
+
+now() {
+    date +%s.%N
+}
+
+# BEGUN: the time that counts, where it is not the client's from start to end.
+elapsed() {
+    awk -v begun="$1" -v now="$(now)" 'BEGIN { printf "figure seconds %.4f\n", now - begun }'
+}
+
+# PORT...: until something listens there.
+await() {
+    for port; do
+        hex=$(printf '%04X' "$port")
+        turns=0
+        until grep -q "^ *[0-9]*: [0-9A-F]*:$hex [0-9A-F:]* 0A " /proc/self/net/tcp /proc/self/net/tcp6; do
+            turns=$((turns + 1))
+            [ $turns -lt 400 ] || fail "nothing listens at port $port"
+            sleep 0.05
+        done
+    done
+}
+
+# FILE: until it is there.
+await_file() {
+    turns=0
+    until [ -e "$1" ]; do
+        turns=$((turns + 1))
+        [ $turns -lt 400 ] || fail "$1 does not come"
+        sleep 0.05
+    done
+}
+
+# PORT...: the server is up; from then on the client runs. The runner ends both.
+up() {
+    await "$@"
+    : >ready
+    wait
+}
+
+# Whoever runs programs that refuse root; data must be theirs.
+as_other() {
+    if [ "$(id -u)" = 0 ]; then
+        setpriv --reuid=nobody --regid=nogroup --clear-groups "$@"
+    else
+        "$@"
+    fi
+}
+
+# In the background: no shell stays between.
+serve_as_other() {
+    if [ "$(id -u)" = 0 ]; then
+        exec setpriv --reuid=nobody --regid=nogroup --clear-groups "$@"
+    else
+        exec "$@"
+    fi
+}
+
+theirs() {
+    if [ "$(id -u)" = 0 ]; then chown -R nobody:nogroup "$@"; fi
+}
+
+# --- what every web server has to do; the client is curl ---
+
+web() {
+    at=http://$ADDR:$PORT
+    case $scenario in
+    small)
+        exits 0 $RUN curl -sS -o got "$at/small"
+        same_file got "$DATA/small"
+        ;;
+    big)
+        exits 0 $RUN curl -sS -o got "$at/big"
+        same_file got "$DATA/big"
+        ;;
+    many)
+        # One connection for all, then eight at a time.
+        exits 0 $RUN curl -sS -o "one.#1" "$at/many/[1-64]"
+        exits 0 $RUN curl -sS -Z --parallel-max 8 --parallel-immediate -o "par.#1" "$at/many/[1-64]"
+        for i in $(seq 64); do
+            cmp -s "one.$i" "$DATA/many/$i" && cmp -s "par.$i" "$DATA/many/$i" || fail "file $i differs"
+        done
+        echo "64 files twice: right"
+        ;;
+    upload)
+        # The server answers with the hash of what it got.
+        exits 0 $RUN curl -sS -H Expect: -H Content-Type:application/octet-stream --data-binary "@$DATA/big" -o got "$at/upload"
+        same "$(sha256sum <"$DATA/big" | cut -c1-64)" "$(cat got)" "big"
+        ;;
+    refused)
+        exits 7 $RUN curl -sS "http://$ADDR:$PORT2/small"
+        ;;
+    killed)
+        # A client that is killed within a transfer leaves the server well.
+        $RUN curl -sS --limit-rate 1M -o got "$at/sparse" &
+        turns=0
+        until [ -s got ]; do
+            turns=$((turns + 1))
+            [ $turns -lt 400 ] || fail "nothing comes"
+            sleep 0.02
+        done
+        kill -9 $!
+        wait $!
+        same 137 $? "killed"
+        exits 0 $RUN curl -sS -o got "$at/small"
+        same_file got "$DATA/small"
+        ;;
+    server-killed)
+        # Paused within the transfer while the server dies: what was under way arrives, then the end comes too early.
+        $RUN curl -sS --limit-rate 4M -m 30 -o got "$at/sparse" &
+        turns=0
+        until [ -s got ]; do
+            turns=$((turns + 1))
+            [ $turns -lt 400 ] || fail "nothing comes"
+            sleep 0.02
+        done
+        kill -9 "$(cat server.pid)"
+        # 18: less came than was announced; 56: reset. Which one depends on what is unread at the server.
+        wait $!
+        case $? in 18 | 56) echo "cut off: right" ;; *) fail "status $?" ;; esac
+        ;;
+    *) fail "no scenario $scenario" ;;
+    esac
+}

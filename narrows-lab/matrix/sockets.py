@@ -1,0 +1,338 @@
+# needs: python3
+# scenarios: killed-after-write reset half-close epoll-before-connect fork exec rights closed-all slow-accept server-first urgent many refused threads
+"""Calls of sockets, as programs make them that are written in C: what is rare elsewhere."""
+
+import array
+import hashlib
+import os
+import random
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+
+role, scenario = sys.argv[1:3]
+ADDR, PORT, PORT2 = os.environ["ADDR"], int(os.environ["PORT"]), int(os.environ["PORT2"])
+BIG = os.path.join(os.environ["DATA"], "big")
+ROUNDS = 50
+socket.setdefaulttimeout(None)
+
+
+def read_all(s):
+    seen, size = hashlib.sha256(), 0
+    while part := s.recv(1 << 16):
+        seen.update(part)
+        size += len(part)
+    return f"{size} {seen.hexdigest()}\n".encode()
+
+
+def read_line(s):
+    line = b""
+    while not line.endswith(b"\n"):
+        part = s.recv(1)
+        if not part:
+            break
+        line += part
+    return line.decode().strip()
+
+
+def reset(s):
+    s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    s.close()
+
+
+# --- server: the first line says what is wanted ---
+
+
+def answer(s, peer):
+    with s:
+        word, *args = read_line(s).split()
+        if word == "hash":
+            result = read_all(s)
+            with open("hash." + (args or ["0"])[0], "wb") as f:
+                f.write(result)
+            try:
+                s.sendall(result)
+            except OSError:
+                pass
+        elif word == "reset":
+            s.sendall(bytes(int(args[0])))
+            s.recv(1)
+            reset(s)
+        elif word == "close":
+            s.sendall(bytes(int(args[0])))
+            s.recv(1)
+        elif word == "echo":
+            while part := s.recv(1 << 16):
+                s.sendall(part)
+        elif word == "peer":
+            s.sendall(f"{peer[0]} {s.getsockname()}\n".encode())
+        elif word == "urgent":
+            s.setsockopt(socket.SOL_SOCKET, socket.SO_OOBINLINE, 1)
+            data = b""
+            while part := s.recv(100):
+                data += part
+            s.sendall(data[::-1])
+
+
+def greet(s):
+    with s:
+        s.sendall(b"welcome to this server\n")
+        s.sendall(read_line(s).upper().encode() + b"\n")
+
+
+def serve():
+    listener = socket.create_server((ADDR, PORT), backlog=4096)
+    open("ready", "w").close()
+    while True:
+        if scenario == "slow-accept":
+            time.sleep(0.3)
+        s, peer = listener.accept()
+        if scenario == "server-first":
+            threading.Thread(target=greet, args=[s], daemon=True).start()
+        else:
+            threading.Thread(target=answer, args=[s, peer], daemon=True).start()
+
+
+# --- client ---
+
+
+def connect():
+    return socket.create_connection((ADDR, PORT), timeout=None)
+
+
+def big_hash():
+    with open(BIG, "rb") as f:
+        data = f.read()
+    return f"{len(data)} {hashlib.sha256(data).hexdigest()}"
+
+
+def wait_for(path):
+    for _ in range(2000):
+        if os.path.exists(path) and os.path.getsize(path) > 60:
+            with open(path) as f:
+                return f.read().strip()
+        time.sleep(0.01)
+    return "nothing"
+
+
+def tell(what, fine):
+    print(f"{what}: {'right' if fine else 'FAILED'}")
+    if not fine:
+        sys.exit(1)
+
+
+def killed_after_write():
+    """A child writes everything and is killed at once; the server gets it all."""
+    for i in range(3):
+        pid = os.fork()
+        if pid == 0:
+            s = connect()
+            s.sendall(b"hash %d\n" % i)
+            with open(BIG, "rb") as f:
+                s.sendall(f.read())
+            os.kill(os.getpid(), signal.SIGKILL)
+        _, status = os.waitpid(pid, 0)
+        tell("killed", os.WIFSIGNALED(status) and os.WTERMSIG(status) == 9)
+        tell("what it wrote", wait_for(f"hash.{i}") == big_hash())
+
+
+def resets():
+    """Every end is the one that the server made: reset or orderly, after each number of bytes."""
+    mine, ends = random.Random(1), {}
+    for i in range(ROUNDS):
+        word, n = ("reset", "close")[i % 2], mine.randrange(100_000)
+        with connect() as s:
+            s.sendall(f"{word} {n}\n".encode())
+            got = b""
+            while len(got) < n:
+                got += s.recv(n - len(got))
+            s.sendall(b"x")
+            try:
+                end = repr(s.recv(1))
+            except OSError as e:
+                end = type(e).__name__
+        ends[word, end] = ends.get((word, end), 0) + 1
+    print(sorted(ends.items()))
+
+
+def half_close():
+    with connect() as s:
+        s.sendall(b"hash\n")
+        with open(BIG, "rb") as f:
+            s.sendfile(f)
+        s.shutdown(socket.SHUT_WR)
+        tell("answer after the half close", read_line(s) == big_hash())
+        tell("end", s.recv(1) == b"")
+
+
+def epoll_before_connect():
+    for triggered in (0, select.EPOLLET):
+        s = socket.socket()
+        s.setblocking(False)
+        poll = select.epoll()
+        poll.register(s, select.EPOLLIN | select.EPOLLOUT | triggered)
+        tell("begun", s.connect_ex((ADDR, PORT)) in (0, 115))
+        tell("writable", any(e & select.EPOLLOUT for _, e in poll.poll(10)))
+        tell("no error", s.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0)
+        s.sendall(b"echo\nhello")
+        poll.modify(s, select.EPOLLIN | triggered)
+        tell("readable", [e & select.EPOLLIN for _, e in poll.poll(10)] == [select.EPOLLIN])
+        tell("echo", s.recv(10) == b"hello")
+        s.close()
+        tell("gone from the set", poll.poll(0) == [])
+
+
+def forked():
+    """A connection that a child inherits, and one that a child makes."""
+    s = connect()
+    s.sendall(b"echo\n")
+    pid = os.fork()
+    if pid == 0:
+        s.sendall(b"from the child")
+        os._exit(0 if s.recv(14) == b"from the child" else 1)
+    tell("child", os.waitpid(pid, 0)[1] == 0)
+    s.sendall(b"from the parent")
+    tell("parent", s.recv(15) == b"from the parent")
+    s.close()
+    s = socket.socket()
+    pid = os.fork()
+    if pid == 0:
+        s.connect((ADDR, PORT))
+        s.sendall(b"echo\nmine")
+        os._exit(0 if s.recv(4) == b"mine" else 1)
+    tell("child's own", os.waitpid(pid, 0)[1] == 0)
+
+
+def executed():
+    """The connection crosses an exec; names too."""
+    with connect() as s:
+        s.sendall(b"echo\n")
+        os.set_inheritable(s.fileno(), True)
+        there = "import socket,sys;s=socket.socket(fileno=int(sys.argv[1]));s.sendall(b'across');sys.exit(s.recv(6)!=b'across' or s.getpeername()[1]!=int(sys.argv[2]))"
+        command = [sys.executable, "-c", there, str(s.fileno()), str(PORT)]
+        tell("exec", subprocess.run(command, close_fds=False).returncode == 0)
+        s.sendall(b"still")
+        tell("here", s.recv(5) == b"still")
+
+
+def rights():
+    """A descriptor goes to another process by SCM_RIGHTS."""
+    ours, theirs = socket.socketpair()
+    pid = os.fork()
+    if pid == 0:
+        _, control, _, _ = theirs.recvmsg(1, 100)
+        s = socket.socket(fileno=array.array("i", control[0][2])[0])
+        s.sendall(b"echo\npassed")
+        os._exit(0 if s.recv(6) == b"passed" and s.getpeername() == (ADDR, PORT) else 1)
+    with connect() as s:
+        ours.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [s.fileno()]))])
+    tell("rights", os.waitpid(pid, 0)[1] == 0)
+
+
+def closed_all():
+    """After a daemon's close of everything connections work as before."""
+    os.closerange(3, 1000)
+    with connect() as s:
+        s.sendall(b"peer\n")
+        tell("names", read_line(s).split()[0] == s.getsockname()[0])
+
+
+def slow_accept():
+    with connect() as s:
+        s.sendall(b"echo\nearly")
+        tell("echo", s.recv(5) == b"early")
+
+
+def server_first():
+    for _ in range(20):
+        with connect() as s:
+            tell("greeting", read_line(s) == "welcome to this server")
+            s.sendall(b"hello\n")
+            tell("answer", read_line(s) == "HELLO")
+            tell("end", s.recv(1) == b"")
+
+
+def urgent():
+    with connect() as s:
+        s.sendall(b"urgent\nbefore")
+        s.send(b"!", socket.MSG_OOB)
+        time.sleep(0.05)
+        s.sendall(b"after")
+        s.shutdown(socket.SHUT_WR)
+        got = b""
+        while part := s.recv(100):
+            got += part
+        tell("urgent", got[::-1] == b"before!after")
+
+
+def many():
+    """500 connections at once, each its own bytes."""
+    opened = []
+    for i in range(500):
+        s = connect()
+        s.sendall(b"echo\n%08d" % i)
+        opened.append(s)
+    tell("own bytes", all(s.recv(8) == b"%08d" % i for i, s in enumerate(opened)))
+    tell("own names", len({s.getsockname() for s in opened}) == len(opened))
+    for s in opened:
+        s.close()
+
+
+def refused():
+    s = socket.socket()
+    try:
+        s.connect((ADDR, PORT2))
+    except OSError as e:
+        print("blocking", type(e).__name__)
+    s.connect((ADDR, PORT))
+    s.sendall(b"echo\nagain")
+    tell("the same socket again", s.recv(5) == b"again")
+    s = socket.socket()
+    s.setblocking(False)
+    tell("begun", s.connect_ex((ADDR, PORT2)) in (111, 115))
+    poll = select.poll()
+    poll.register(s, select.POLLOUT)
+    poll.poll(10_000)
+    print("not blocking", s.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) in (0, 111))
+    print("then", s.connect_ex((ADDR, PORT)) in (103, 115))
+
+
+def threads():
+    """One thread reads while another one writes."""
+    data = random.Random(3).randbytes(5 << 20)
+    with connect() as s:
+        s.sendall(b"echo\n")
+        writer = threading.Thread(target=lambda: (s.sendall(data), s.shutdown(socket.SHUT_WR)))
+        writer.start()
+        got = bytearray()
+        while part := s.recv(1 << 16):
+            got += part
+        writer.join()
+        tell("both ways", bytes(got) == data)
+
+
+if role == "server":
+    serve()
+else:
+    signal.alarm(55)
+    {
+        "killed-after-write": killed_after_write,
+        "reset": resets,
+        "half-close": half_close,
+        "epoll-before-connect": epoll_before_connect,
+        "fork": forked,
+        "exec": executed,
+        "rights": rights,
+        "closed-all": closed_all,
+        "slow-accept": slow_accept,
+        "server-first": server_first,
+        "urgent": urgent,
+        "many": many,
+        "refused": refused,
+        "threads": threads,
+    }[scenario]()

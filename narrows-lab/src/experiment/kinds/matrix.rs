@@ -1,0 +1,155 @@
+//! `matrix`: programs with one or both ends under `narrows run`, against the same without it: what they print, their statuses and
+//! what they transfer must be the same.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+use super::super::cells::Cell;
+use super::super::plan::Plan;
+use super::super::samples::Values;
+use super::{Axis, Kind, Lab, Setting, Surroundings, checks};
+use crate::cases::Case;
+use crate::cases::stage::{Played, Stage, Under, mixed};
+use crate::race::net::{End, Net};
+use crate::units::parse_len;
+
+pub(crate) struct Matrix;
+
+const AXES: &[Axis] = &[
+    Axis { name: "case", default: "curl/small", check: case },
+    Axis { name: "under", default: "both", check: under },
+    Axis { name: "run_flags", default: "-", check: checks::flags },
+];
+const SETTINGS: &[Setting] = &[
+    Setting { name: "link", default: "none", check: link },
+    // Of the file that cases called `big` transfer.
+    Setting { name: "bytes", default: "50M", check: checks::len },
+    Setting { name: "timeout_s", default: "60", check: checks::positive },
+];
+/// Raised with every change of what a cell means.
+const RECIPE: u32 = 1;
+
+fn case(text: &str) -> Result<(), String> {
+    Case::parse(text).map(|_| ())
+}
+
+fn under(text: &str) -> Result<(), String> {
+    Under::parse(text).map(|_| ())
+}
+
+fn link(text: &str) -> Result<(), String> {
+    Net::check(text)
+}
+
+impl Kind for Matrix {
+    fn name(&self) -> &'static str {
+        "matrix"
+    }
+
+    fn axes(&self) -> &'static [Axis] {
+        AXES
+    }
+
+    fn settings(&self) -> &'static [Setting] {
+        SETTINGS
+    }
+
+    fn recipe(&self) -> String {
+        format!(" matrix {RECIPE}")
+    }
+
+    fn open<'a>(&self, plan: &'a Plan, surroundings: &'a Surroundings) -> Result<Box<dyn Lab + 'a>> {
+        let big = mixed(parse_len(&plan.setting("bytes")).map_err(anyhow::Error::msg)?, 1);
+        let stage = Stage::new(&plan.setting("link"), &big, surroundings.stop.clone())?;
+        Ok(Box::new(MatrixLab { plan, stage, native: Mutex::default() }))
+    }
+
+    fn estimate_s(&self, _plan: &Plan, _cell: &Cell) -> f64 {
+        // Starting and ending servers is most of it.
+        1.5
+    }
+}
+
+struct MatrixLab<'a> {
+    plan: &'a Plan,
+    stage: Stage,
+    /// By case and round.
+    native: Mutex<HashMap<(String, u32), Played>>,
+}
+
+impl Lab for MatrixLab<'_> {
+    fn run(&self, cell: &Cell, round: u32) -> Result<Values> {
+        let case = Case::parse(cell.get("case")).map_err(anyhow::Error::msg)?;
+        let missing = case.missing();
+        if !missing.is_empty() {
+            let mut values = Values::default();
+            values.words.insert("result".into(), format!("not installed: {}", missing.join(", ")));
+            return Ok(values);
+        }
+        let limit = Duration::from_secs_f64(self.plan.setting("timeout_s").parse()?);
+        let mut all = self.native.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = (case.name(), round);
+        if !all.contains_key(&key) {
+            let native = self.stage.play(&case, Under::Neither, "", limit).context("natively")?;
+            all.insert(key.clone(), native);
+        }
+        let native = all.get(&key).context("the native run")?;
+        let under = Under::parse(cell.get("under")).map_err(anyhow::Error::msg)?;
+        let flags = Some(cell.get("run_flags")).filter(|f| *f != "-").unwrap_or_default();
+        let played = self.stage.play(&case, under, flags, limit)?;
+        ensure!(played.transcript == native.transcript, "{}", difference(&native.transcript, &played.transcript));
+        let ends = [End::Sender, End::Receiver].map(|end| under.has(end));
+        let plain = ends.iter().zip(played.handed).all(|(under, handed)| !under || handed == 0);
+        let mut values = Values::of(&[
+            ("native_s", native.seconds),
+            ("slower", played.seconds / native.seconds),
+            ("seconds", played.seconds),
+            ("client_connections", played.handed[0] as f64),
+            ("server_connections", played.handed[1] as f64),
+        ]);
+        // Refused or unreachable there is nothing to hand over, which the supervisor may tell or not.
+        let result = if plain { "right, plain" } else { "right" };
+        values.words.insert("result".into(), result.into());
+        Ok(values)
+    }
+}
+
+/// The first line that differs.
+fn difference(native: &str, played: &str) -> String {
+    let (mut one, mut other) = (native.lines(), played.lines());
+    for number in 1.. {
+        match (one.next(), other.next()) {
+            (None, None) => break,
+            (a, b) if a == b => {}
+            (a, b) => {
+                let short = |line: Option<&str>| line.map_or("nothing".into(), |l| format!("'{l:.120}'"));
+                return format!("line {number} is {}, natively {}", short(b), short(a));
+            }
+        }
+    }
+    "the output differs".into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A script that is in no plan would never be run.
+    #[test]
+    fn the_plan_of_the_matrix_has_every_case() {
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("plans/run-matrix.toml");
+        let plan = Plan::read(&path, false).unwrap();
+        let all: Vec<String> = Case::all().map(|c| c.name()).filter(|n| !n.starts_with("links-")).collect();
+        assert_eq!(plan.axis("case"), all);
+    }
+
+    #[test]
+    fn the_first_difference_is_named() {
+        assert_eq!(difference("a\nb\n", "a\nc\n"), "line 2 is 'c', natively 'b'");
+        assert_eq!(difference("a\nb\n", "a\n"), "line 2 is nothing, natively 'b'");
+        assert_eq!(difference("a\n", "a"), "the output differs");
+    }
+}
