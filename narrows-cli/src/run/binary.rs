@@ -36,7 +36,9 @@ const NAMES_MAX: usize = 1 << 20;
 pub(crate) fn kind(command: &OsStr) -> Kind {
     let Some(mut path) = find(command) else { return Kind::Usual };
     for _ in 0..SCRIPTS_MAX {
-        let Ok(file) = File::open(&path) else { return Kind::Usual };
+        // Opening a pipe would wait for its other end.
+        let opened = path.is_file().then(|| File::open(&path));
+        let Some(Ok(file)) = opened else { return Kind::Usual };
         if is_privileged(&path, &file) {
             return Kind::Unreachable("it is setuid, setgid or has capabilities");
         }
@@ -243,6 +245,10 @@ mod tests {
         put("circle", format!("#!{}\n", circle.display()).as_bytes());
         assert_eq!(kind(circle.as_os_str()), Kind::Usual);
         assert_eq!(kind(OsStr::new(&put("empty", b"#!"))), Kind::Usual);
+        // Nor does one wait for a pipe's other end.
+        let pipe = folder.path().join("pipe");
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o700.into(), 0).unwrap();
+        assert_eq!(kind(pipe.as_os_str()), Kind::Usual);
         assert_eq!(kind(OsStr::new(&put("words", b"echo hello"))), Kind::Usual);
         assert_eq!(kind(OsStr::new("there-is-no-such-program")), Kind::Usual);
         assert_eq!(kind(OsStr::new("sh")), Kind::Usual);

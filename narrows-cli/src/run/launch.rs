@@ -109,17 +109,21 @@ impl Launch<'_> {
     fn run_detached(self, control: Control, mut command: Command, way: Option<Way>) -> Result<ExitCode> {
         // By descriptor, because the program may end and its number be given away before the supervisor looks.
         let pid = getpid();
-        let program = (pid, pidfd_open(pid, PidfdFlags::empty()).context("cannot watch the program")?);
+        let Ok(watched) = pidfd_open(pid, PidfdFlags::empty()) else {
+            return Ok(self.run_plain(command, "this kernel cannot watch processes"));
+        };
+        let program = (pid, watched);
         // Twice, so that the supervisor is no child of the program, which waits for its own children only.
-        match sys::fork().context("cannot start the supervisor")? {
-            None => {
+        match sys::fork() {
+            Err(_) => return Ok(self.run_plain(command, "no process can be started")),
+            Ok(None) => {
                 let _ = setsid();
                 if let Ok(None) = sys::fork() {
                     self.supervise(control, program, way.map(|(_, to)| to));
                 }
                 sys::leave();
             }
-            Some(between) => {
+            Ok(Some(between)) => {
                 let _ = waitpid(Pid::from_raw(between), rustix::process::WaitOptions::empty());
             }
         }

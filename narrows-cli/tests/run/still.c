@@ -14,6 +14,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
@@ -327,6 +328,18 @@ static void elsewhere(void) {
     waitpid(child, 0, 0);
 }
 
+/* What a program forbids itself nobody does for it. */
+static void restricted(void) {
+    struct { uint64_t files, net; } rules = {0, 2};
+    int l = listener(), c = client(0);
+    /* Connecting with TCP, since version 4 of Landlock. */
+    if (syscall(444, 0, 0, 1) < 4) return;
+    int set = syscall(444, &rules, sizeof rules, 0);
+    MUST(set >= 0 && prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && syscall(446, set, 0) == 0);
+    MUST(joined(c) == -1 && errno == EACCES);
+    close(l);
+}
+
 /* Who is killed while it waits lets go of its port. */
 static void killed(void) {
     int l = listener(), status;
@@ -376,7 +389,7 @@ static void orphaned(void) {
 int main(int count, char **words) {
     static const struct { const char *name; void (*run)(void); } ALL[] = {
         {"forking", forking}, {"polling", polling}, {"refused", refused}, {"options", options}, {"signals", signals},
-        {"slow", slow}, {"elsewhere", elsewhere}, {"killed", killed}, {"orphaned", orphaned},
+        {"slow", slow}, {"elsewhere", elsewhere}, {"restricted", restricted}, {"killed", killed}, {"orphaned", orphaned},
     };
     setvbuf(stdout, 0, _IOLBF, 0);
     alarm(0);
