@@ -220,8 +220,8 @@ fn postgresql() {
 
 #[test]
 fn netcat_and_socat() {
-    Stage::new().all("netcat", &["big", "half-close", "refused"]);
-    Stage::new().all("socat", &["fork", "nofork"]);
+    Stage::new().all("netcat", &["big", "refused"]);
+    Stage::new().all("socat", &["fork", "nofork", "relay"]);
 }
 
 #[test]

@@ -11,7 +11,7 @@ if ($_SERVER['REQUEST_METHOD'] === 'POST') {
 }
 PHP
     # Bodies are kept in memory, for which the default is too small.
-    PHP_CLI_SERVER_WORKERS=4 $RUN php -q -d memory_limit=1G -d post_max_size=0 -S "$ADDR:$PORT" route.php >/dev/null 2>log &
+    PHP_CLI_SERVER_WORKERS=4 $RUN php -q -d memory_limit=1G -d post_max_size=0 -S "$ADDR:$PORT" route.php >/dev/null &
     up "$PORT"
     ;;
 client)

@@ -61,9 +61,11 @@ impl Variant {
     }
 }
 
+type Part = fn(&Args) -> Result<Value>;
+
 /// `which`: all of it, or one thing.
 pub(super) fn run(args: &Args, which: Option<&str>) -> Result<Value> {
-    let all: [(&str, fn(&Args) -> Result<Value>); 6] = [
+    let all: [(&str, Part); 6] = [
         ("latency", latency),
         ("bulk", bulk),
         ("connect", connect),
