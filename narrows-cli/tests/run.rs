@@ -14,7 +14,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use common::{assert_one_line_error, code, finish, home, narrows, random, stderr};
+use common::{assert_one_line_error, code, finish, finish_reading, home, narrows, random, stderr};
 
 fn script(name: &str) -> String {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/run").join(name).to_str().unwrap().to_string()
@@ -23,7 +23,8 @@ fn script(name: &str) -> String {
 /// `narrows run FLAGS -- COMMAND`.
 fn run(flags: &[&str], command: &[&str]) -> Command {
     let mut narrows = narrows(Path::new("/nonexistent"));
-    narrows.arg("run").args(flags).arg("--").args(command);
+    // Nobody negotiates: connections are passed through.
+    narrows.args(["run", "--no-agent", "--service-port", "1"]).args(flags).arg("--").args(command);
     narrows
 }
 
@@ -34,18 +35,6 @@ fn has(program: &str) -> bool {
         println!("skipped: there is no {program}");
     }
     found
-}
-
-/// As `finish`, for programs that say more than a pipe holds.
-fn finish_reading(mut child: Child) -> Output {
-    let mut stdout = child.stdout.take().unwrap();
-    let reader = thread::spawn(move || {
-        let mut all = Vec::new();
-        stdout.read_to_end(&mut all).map(|_| all)
-    });
-    let mut output = finish(child);
-    output.stdout = reader.join().unwrap().unwrap();
-    output
 }
 
 fn out(output: &Output) -> String {

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::net::IpAddr;
 
 use clap::{Args as ClapArgs, ValueEnum};
+use narrows::policy::PolicySpec;
 
 #[derive(ClapArgs)]
 #[command(after_long_help = RUN_HELP)]
@@ -20,6 +21,15 @@ pub(crate) struct RunArgs {
     /// Say for each connection at its end what became of it
     #[arg(long, short)]
     pub(crate) verbose: bool,
+    /// How blocks are chosen and encoded, as for `narrows send`
+    #[arg(long, value_name = "SPEC", default_value = "balance")]
+    pub(crate) policy: PolicySpec,
+    /// Connections to HOST begin compressed, without negotiation: only where what listens there runs under `narrows run --accept-direct`, since nothing else understands them; may be given many times
+    #[arg(long, value_name = "HOST[:PORT]")]
+    pub(crate) peer: Vec<String>,
+    /// Clients may begin connections to CMD compressed, by --peer
+    #[arg(long)]
+    pub(crate) accept_direct: bool,
     /// The port by which hosts negotiate, the same at both ends [default: $NARROWS_PORT, or 7701]
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) service_port: Option<u16>,
@@ -61,9 +71,11 @@ pub(crate) enum SupervisorPlace {
 }
 
 const RUN_HELP: &str = "\
-The TCP connections of CMD and of what it starts go through a supervisor; nothing else of CMD changes. So far it passes the \
-bytes on as they are. PORT is the server's, on whichever side CMD is. A connection stays plain when it is out of scope, when \
-its socket was made before a fork, or when anything fails on the way. Programs that get more rights than their user has \
+The TCP connections of CMD and of what it starts go through a supervisor; nothing else of CMD changes. Where the other end \
+of a connection runs under narrows too, bytes go compressed if that is faster; a plain peer gets what CMD wrote and nothing \
+else, and nobody waits to find out. PORT is the server's, on whichever side CMD is. A connection stays plain when it is out of \
+scope, when it begins as TLS or SSH, when its socket was made before a fork, or when anything fails on the way. In compressed \
+connections urgent bytes (MSG_OOB) come as ordinary ones. Programs that get more rights than their user has \
 (setuid) and 32-bit ones stay plain; so do static and Go programs that a program under `preload` starts: --engine=seccomp \
 reaches them too, and takes twice as long for each connection to begin.
 
@@ -79,4 +91,6 @@ LD_PRELOAD is kept.
 
 EXAMPLES
   narrows run -- psql -h db.example
-  narrows run --only 10.0.0.0/8:5432 -v -- ./server";
+  narrows run --only 10.0.0.0/8:5432 -v -- ./server
+  narrows run --accept-direct -- redis-server           on one host, and on another, without negotiation:
+  narrows run --peer redis.example:6379 -- redis-cli -h redis.example";

@@ -2,14 +2,19 @@
 
 use std::env;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use anyhow::{Result, anyhow};
 
 use crate::args::run::{EngineName, RunArgs, SupervisorPlace};
-use crate::report;
+use crate::run::compressor::Compressor;
 use crate::run::launch::{Engine, Launch};
 use crate::run::negotiator::{SERVICE_PORT, Service};
+use crate::run::scope::Direct;
+use crate::run::supervisor::Settings;
+use crate::run::wire::Scope;
 use crate::run::{agent, scope};
+use crate::{host, report};
 
 /// What wrappers of programs say when they fail themselves; 126 and 127 are about the program.
 const OWN_FAILURE: u8 = 125;
@@ -25,25 +30,27 @@ pub(crate) fn run(args: &RunArgs) -> ExitCode {
         EngineName::Preload => Engine::Preload,
         EngineName::Seccomp => Engine::Seccomp,
     };
-    let scope = match scope::build(&args.only, &args.except, args.loopback) {
-        Ok(scope) => scope,
+    let (scope, settings) = match settings(args) {
+        Ok(settings) => settings,
         Err(error) => {
             report::note(report::one_line(&error));
             return ExitCode::from(2);
         }
     };
-    let service = match service_port(args.service_port) {
-        Ok(port) => Service { port, address: args.service_address.unwrap_or(agent::ALL), may_serve: !args.no_agent },
-        Err(error) => {
-            report::note(report::one_line(&error));
-            return ExitCode::from(2);
-        }
-    };
-    let launch = Launch { command: &args.command, scope, verbose: args.verbose, service, engine, parent };
+    let launch = Launch { command: &args.command, scope, settings, engine, parent };
     launch.run().unwrap_or_else(|error| {
         report::note(report::one_line(&error));
         ExitCode::from(OWN_FAILURE)
     })
+}
+
+fn settings(args: &RunArgs) -> Result<(Scope, Settings)> {
+    let scope = scope::build(&args.only, &args.except, args.loopback)?;
+    let direct = Direct::new(&args.peer, args.accept_direct)?;
+    let port = service_port(args.service_port)?;
+    let service = Service { port, address: args.service_address.unwrap_or(agent::ALL), may_serve: !args.no_agent };
+    let compressor = Arc::new(Compressor::new(args.policy.clone(), host::load(args.verbose))?);
+    Ok((scope, Settings { verbose: args.verbose, service, direct, compressor }))
 }
 
 /// What a flag, the environment or nobody says.

@@ -1,118 +1,41 @@
-//! One connection: bytes both ways between the program's unix socket and the TCP socket.
+//! One connection: bytes both ways between the program's unix socket and the TCP socket, plain or in frames.
 //!
 //! `program` is the supervisor's end of the pair whose other end the program has; `network` is the TCP socket. One byte
 //! that was already passed on, the *poison*, always stays unread in `program`: when that end closes, however it comes
 //! about, the kernel tells the program ECONNRESET. Only an end in order takes the poison out first, and gives it an end
 //! of stream. So a supervisor that dies is never taken for a peer that has finished.
+//!
+//! `flow` says where plain bytes end and frames begin; `up` and `down` carry either.
 
 use std::io::IoSliceMut;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
+use narrows::upgrade;
 use rustix::event::epoll::EventFlags;
 use rustix::io::{Errno, ioctl_fionread, readv};
-use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown, sockopt};
+use rustix::net::{RecvFlags, SendFlags, Shutdown, send, shutdown, sockopt};
 
+use super::incoming::{Incoming, Read};
+use super::outgoing::Outgoing;
+use super::pump::Bench;
+use super::socket::read;
 use super::sys;
-use super::through::Through;
 use super::wire::{RawAddress, Request, State};
+
+mod ends;
+mod options;
+mod switching;
+
+use ends::Leaving;
+pub(crate) use ends::linger_of;
+use options::Kept;
+use switching::negotiate;
 
 /// Most reads of a waiting program's messages get everything at once; more than that is bulk.
 const PEEK: usize = 4096;
 /// Bytes that one connection may move before others have their turn.
 const TURN: usize = 1 << 20;
-
-/// One direction.
-struct Flow {
-    through: Through,
-    /// What the sink did not take yet. No more is read before it is gone, so it is never longer than the scratch.
-    waiting: Vec<u8>,
-    written: usize,
-    /// The source may have something.
-    readable: bool,
-    /// The source has ended and everything of it was read.
-    ended: bool,
-    /// The sink was told so.
-    shut: bool,
-    /// The sink takes nothing any more; what comes is thrown away.
-    discards: bool,
-    bytes: u64,
-}
-
-impl Flow {
-    const fn new() -> Self {
-        Self {
-            through: Through::Unchanged,
-            waiting: Vec::new(),
-            written: 0,
-            readable: true,
-            ended: false,
-            shut: false,
-            discards: false,
-            bytes: 0,
-        }
-    }
-
-    fn held(&self) -> usize {
-        self.waiting.len() - self.written
-    }
-
-    /// Writes what waits. True: nothing waits any more.
-    fn flush(&mut self, sink: &OwnedFd) -> Result<bool, Errno> {
-        while self.held() > 0 && !self.discards {
-            match write(sink, &self.waiting[self.written..]) {
-                Ok(n) => self.written += n,
-                Err(Errno::AGAIN) => return Ok(false),
-                Err(e) => return Err(e),
-            }
-        }
-        // Memory is given back: most connections are idle most of the time.
-        self.waiting = Vec::new();
-        self.written = 0;
-        Ok(true)
-    }
-
-    /// Passes `input` on; what the sink does not take waits.
-    fn pass(&mut self, input: &[u8], sink: &OwnedFd) -> Result<(), Errno> {
-        self.bytes += input.len() as u64;
-        if self.discards {
-            return Ok(());
-        }
-        let output = self.through.pass(input);
-        let taken = match write(sink, output) {
-            Ok(n) => n,
-            Err(Errno::AGAIN) => 0,
-            Err(e) => return Err(e),
-        };
-        self.waiting.extend_from_slice(&output[taken..]);
-        Ok(())
-    }
-}
-
-/// SO_LINGER: on, seconds.
-pub(crate) fn linger_of(value: &[u8; 8]) -> Option<Duration> {
-    let [a, b, c, d, seconds @ ..] = *value;
-    let seconds = u64::try_from(i32::from_ne_bytes(seconds)).unwrap_or(0);
-    (i32::from_ne_bytes([a, b, c, d]) != 0).then(|| Duration::from_secs(seconds))
-}
-
-fn write(sink: &OwnedFd, bytes: &[u8]) -> Result<usize, Errno> {
-    loop {
-        match send(sink, bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
-            Err(Errno::INTR) => {}
-            result => return result,
-        }
-    }
-}
-
-fn read(source: &OwnedFd, buffer: &mut [u8], flags: RecvFlags) -> Result<usize, Errno> {
-    loop {
-        match recv(source, &mut *buffer, flags | RecvFlags::DONTWAIT) {
-            Err(Errno::INTR) => {}
-            result => return result.map(|(n, _)| n),
-        }
-    }
-}
 
 /// What the pump does with a connection next.
 #[derive(Debug, PartialEq, Eq)]
@@ -129,18 +52,25 @@ pub(crate) struct Connection {
     pub(crate) id: u64,
     pub(crate) network: OwnedFd,
     pub(crate) program: OwnedFd,
-    pub(crate) peer: RawAddress,
-    pub(crate) accepted: bool,
+    peer: RawAddress,
+    accepted: bool,
     /// SO_LINGER, as the program has set it. The socket itself resets, in case the supervisor dies, until it is closed in
     /// order.
     pub(crate) linger: Option<Duration>,
+    /// Options of the TCP socket that frames need otherwise than the program has set them.
+    kept: Option<Kept>,
+    same_host: bool,
+    begun_ns: u64,
     /// Bytes that fill the program's end while the connection is being made.
     fill: usize,
     connecting: bool,
     /// The program was told that the connection is made, for `connect`.
     told: bool,
-    up: Flow,
-    down: Flow,
+    flow: upgrade::Flow,
+    /// Nobody is to hear what the flow says: it is plain, or frames from the beginning by the operator's word.
+    silent: bool,
+    up: Outgoing,
+    down: Incoming,
     /// The program has shut or closed its end: RDHUP.
     program_ended: bool,
     /// It holds the other end no more, or has shut it both ways.
@@ -149,8 +79,14 @@ pub(crate) struct Connection {
     aborted: bool,
     /// The TCP connection broke; what is in its queue still goes to the program.
     broken: Option<Errno>,
+    /// What came made no sense: the peer gets a reset.
+    refused: Option<String>,
+    /// Nothing more is for the program, but the socket cannot be closed yet.
+    leaving: Option<Leaving>,
     /// The pump is to look at `program` for room.
     pub(crate) wants_room: bool,
+    /// It stands in the pump's list of those that have more to do.
+    pub(crate) has_turn: bool,
     /// The TCP socket has said that the peer finished or that it broke.
     network_ended: bool,
     /// A byte that goes out urgently when so many went up.
@@ -162,7 +98,7 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    pub(crate) fn new(request: &Request, network: OwnedFd, program: OwnedFd) -> Self {
+    pub(crate) fn new(request: &Request, network: OwnedFd, program: OwnedFd, bench: &mut Bench) -> Self {
         let fill = usize::try_from(request.number).unwrap_or(1);
         // Without O_ASYNC: its own end sends the program signals; this one would when that is closed.
         let _ = rustix::fs::fcntl_setfl(&network, rustix::fs::OFlags::NONBLOCK);
@@ -171,33 +107,39 @@ impl Connection {
         let _ = sys::set_option(&network, libc::SOL_SOCKET, libc::SO_RCVLOWAT, &1i32.to_ne_bytes());
         // So an urgent byte is read in its place, whatever the program wants; its own end knows that.
         let _ = sockopt::set_socket_oobinline(&network, true);
-        Self {
+        let (flow, silent, same_host) = negotiate(request, &network, bench);
+        let mut connection = Self {
             id: request.id,
             network,
             linger: linger_of(&request.linger),
+            kept: None,
+            same_host,
+            begun_ns: bench.now_ns(),
             program,
             peer: request.peer,
             accepted: request.accepted,
             fill,
             connecting: fill > 1,
             told: false,
-            up: Flow::new(),
-            down: Flow::new(),
+            flow,
+            silent,
+            up: Outgoing::new(),
+            down: Incoming::new(),
             program_ended: false,
             program_gone: false,
             aborted: false,
             broken: None,
+            refused: None,
+            leaving: None,
             wants_room: false,
+            has_turn: false,
             network_ended: false,
             urgent: None,
             urgent_coming: false,
             urgent_held: None,
-        }
-    }
-
-    /// Bytes from and to the program.
-    pub(crate) fn bytes(&self) -> (u64, u64) {
-        (self.up.bytes, self.down.bytes)
+        };
+        connection.after_flow(bench);
+        connection
     }
 
     /// `first`: this answers a `connect`.
@@ -215,7 +157,9 @@ impl Connection {
     /// Bytes of the program that the peer's kernel has not confirmed.
     pub(crate) fn out_queue(&self) -> usize {
         let unread = if self.connecting { 0 } else { ioctl_fionread(&self.program).unwrap_or(0).saturating_sub(1) };
-        unread as usize + self.up.held() + sys::unconfirmed(&self.network)
+        // A marker is no byte of the program's.
+        let passed = if self.up.bytes > 0 { self.up.held() + sys::unconfirmed(&self.network) } else { 0 };
+        unread as usize + passed
     }
 
     /// A byte goes out urgently behind everything that the program wrote until now.
@@ -245,7 +189,7 @@ impl Connection {
 
     pub(crate) fn network_happened(&mut self, events: EventFlags) {
         if events.intersects(EventFlags::IN | EventFlags::PRI | EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR) {
-            self.down.readable = true;
+            self.down.readable |= self.refused.is_none();
         }
         self.urgent_coming |= events.contains(EventFlags::PRI);
         self.network_ended |= events.intersects(EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR);
@@ -263,8 +207,48 @@ impl Connection {
         }
     }
 
+    // --- workers and time ---
+
+    pub(crate) fn encoded(&mut self, done: narrows::sender::Done, bench: &mut Bench) {
+        self.up.encoded(done, self.id, bench);
+    }
+
+    pub(crate) fn decoded(&mut self, done: narrows::receiver::DecodeDone, bench: &mut Bench) {
+        if let Err(e) = self.down.decoded(done, self.id, bench) {
+            self.refuse(&e);
+        }
+    }
+
+    /// A worker panicked.
+    pub(crate) fn failed(&mut self) {
+        self.refuse(&narrows::Error::misuse("a worker failed; this is a bug"));
+    }
+
+    /// When [`Connection::on_time`] is due.
+    pub(crate) fn next_wakeup_ns(&self, now_ns: u64) -> Option<u64> {
+        let leaving = self.leaving.as_ref().map(|_| now_ns + ends::LOOK_EVERY_NS);
+        let flow = self.flow.next_wakeup_ns().filter(|_| self.broken.is_none());
+        [flow, self.up.next_wakeup_ns(now_ns), leaving].into_iter().flatten().min()
+    }
+
+    pub(crate) fn on_time(&mut self, bench: &mut Bench) {
+        let now_ns = bench.now_ns();
+        if self.flow.next_wakeup_ns().is_some_and(|at| at <= now_ns) {
+            match self.flow.on_time(now_ns) {
+                Ok(released) => self.pass_down(&released),
+                Err(e) => self.refuse(&e),
+            }
+            self.after_flow(bench);
+        }
+        if self.up.next_wakeup_ns(0).is_some_and(|at| at <= now_ns) {
+            self.up.on_time(&self.network, self.id, bench);
+        }
+    }
+
+    // --- bytes ---
+
     /// Moves what can be moved.
-    pub(crate) fn advance(&mut self, scratch: &mut [u8]) -> Next {
+    pub(crate) fn advance(&mut self, scratch: &mut [u8], bench: &mut Bench) -> Next {
         if self.connecting
             && let Some(next) = self.finish_connecting(scratch)
         {
@@ -272,11 +256,14 @@ impl Connection {
         }
         let begun = self.up.bytes + self.down.bytes;
         loop {
-            let moved = self.step_up(scratch) | self.step_down(scratch);
-            if let Some(over) = self.over() {
+            let moved = self.step_up(scratch, bench) | self.step_down(scratch, bench);
+            if self.is_encrypted() {
+                self.up.give_up_compressing(bench);
+            }
+            if let Some(over) = self.over(bench.now_ns()) {
                 return over;
             }
-            self.wants_room = self.down.held() > 0 || self.urgent_held.is_some();
+            self.wants_room = self.down.is_blocked() || self.urgent_held.is_some();
             if !moved {
                 return Next::Wait;
             }
@@ -311,18 +298,16 @@ impl Connection {
     }
 
     /// From the program to the network. True if something changed.
-    fn step_up(&mut self, scratch: &mut [u8]) -> bool {
+    fn step_up(&mut self, scratch: &mut [u8], bench: &mut Bench) -> bool {
         if self.up.shut || self.broken.is_some() && self.up.ended {
             return false;
         }
-        match self.up.flush(&self.network) {
-            Ok(true) => {}
-            Ok(false) => return false,
-            Err(e) => self.break_off(e),
+        if let Err(e) = self.up.flush(&self.network, self.id, bench) {
+            self.break_off(e);
         }
         let mut moved = false;
         if self.up.readable && !self.up.ended {
-            match self.read_program(scratch) {
+            match self.read_program(scratch, bench) {
                 Ok(more) => moved = more,
                 Err(e) => {
                     self.break_off(e);
@@ -332,27 +317,21 @@ impl Connection {
         }
         if let Some((at, byte)) = self.urgent
             && self.up.bytes >= at
-            && self.up.held() == 0
+            && !self.pass_urgent_up(byte, bench)
         {
-            match send(&self.network, &[byte], SendFlags::OOB | SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
-                Err(Errno::AGAIN) => return moved,
-                _ => self.urgent = None,
-            }
+            return moved;
         }
-        if self.up.ended && self.up.held() == 0 && !self.up.shut {
-            let rest = self.up.through.end();
-            match write(&self.network, rest) {
-                Ok(n) if n == rest.len() => {}
-                Ok(n) => {
-                    self.up.waiting.extend_from_slice(&rest[n..]);
-                    return true;
-                }
-                Err(_) => {}
+        if self.up.ended && !self.up.shut {
+            match self.up.finish(&self.network, self.id, bench) {
+                Ok(false) => return moved,
+                Ok(true) => {}
+                Err(e) => self.break_off(e),
             }
+            self.flow.sending_end();
+            self.after_flow(bench);
             // Nobody else may hold the socket; and if a forked child does, the peer must see the end all the same.
             // What goes with a reset goes without an end.
-            let resets = self.aborted || self.program_gone && self.resets_at_close();
-            if !resets {
+            if !self.resets() && !(self.program_gone && self.resets_at_close()) {
                 let _ = shutdown(&self.network, Shutdown::Write);
             }
             self.up.shut = true;
@@ -362,9 +341,10 @@ impl Connection {
     }
 
     /// Reads what the program wrote and passes it on; the last byte of it stays as the poison.
-    fn read_program(&mut self, scratch: &mut [u8]) -> Result<bool, Errno> {
+    fn read_program(&mut self, scratch: &mut [u8], bench: &mut Bench) -> Result<bool, Errno> {
         // A short message goes on before it is taken out: two calls until the network has it.
-        let room = self.urgent.map_or(usize::MAX - 1, |(at, _)| at.saturating_sub(self.up.bytes) as usize);
+        let until_urgent = self.urgent.map_or(usize::MAX, |(at, _)| at.saturating_sub(self.up.bytes) as usize);
+        let room = until_urgent.min(self.up.room()).min(usize::MAX - 1);
         if room == 0 {
             return Ok(false);
         }
@@ -385,7 +365,7 @@ impl Connection {
         }
         if seen < PEEK {
             let (_, fresh) = scratch[..seen].split_at(1);
-            let passed = self.up.pass(fresh, &self.network);
+            let passed = self.pass_up(fresh, bench);
             let taken = read(&self.program, &mut scratch[..seen - 1], RecvFlags::empty());
             debug_assert_eq!(taken, Ok(seen - 1));
             self.up.readable = self.program_ended || seen == look;
@@ -393,73 +373,177 @@ impl Connection {
             return Ok(true);
         }
         let queued = ioctl_fionread(&self.program)? as usize;
-        let wanted = queued.saturating_sub(1).min(scratch.len()).min(room);
+        let wanted = queued.saturating_sub(1).min(room);
+        let Some(segment) = self.up.segment_len() else {
+            let wanted = wanted.min(scratch.len());
+            let len = self.take_bulk(&mut scratch[..wanted])?;
+            self.pass_up(&scratch[..len], bench)?;
+            return Ok(len > 0);
+        };
+        let wanted = wanted.min(segment);
+        let mut buffer = bench.buffers.get(wanted);
+        let len = self.take_bulk(&mut buffer.bytes_mut()[..wanted])?;
+        let block = buffer.freeze(len);
+        bench.buffers.recycle(&block);
+        self.up.pass_block(block, &self.network, self.id, bench)?;
+        Ok(len > 0)
+    }
+
+    /// Fills `into` with what comes next from the program; the last byte of it stays there too.
+    fn take_bulk(&self, into: &mut [u8]) -> Result<usize, Errno> {
         let mut old = [0];
-        let taken =
-            readv(&self.program, &mut [IoSliceMut::new(&mut old), IoSliceMut::new(&mut scratch[..wanted - 1])])?;
+        let rest = into.len() - 1;
+        let taken = readv(&self.program, &mut [IoSliceMut::new(&mut old), IoSliceMut::new(&mut into[..rest])])?;
         if taken == 0 {
-            return Ok(false);
+            return Ok(0);
         }
-        // The byte behind what was taken is looked at and stays.
-        let last = read(&self.program, &mut scratch[taken - 1..taken], RecvFlags::PEEK)?;
-        self.up.pass(&scratch[..taken - 1 + last], &self.network)?;
-        Ok(true)
+        let last = read(&self.program, &mut into[taken - 1..taken], RecvFlags::PEEK)?;
+        Ok(taken - 1 + last)
+    }
+
+    fn pass_up(&mut self, input: &[u8], bench: &mut Bench) -> Result<(), Errno> {
+        if !self.up.is_framed() {
+            self.flow.sending_plain(input.len());
+        }
+        self.up.pass(input, &self.network, self.id, bench)
+    }
+
+    /// False: what comes before it is still on its way.
+    fn pass_urgent_up(&mut self, byte: u8, bench: &mut Bench) -> bool {
+        if self.up.is_framed() {
+            // A frame cannot overtake another: the byte goes in its place.
+            self.urgent = None;
+            if let Err(e) = self.up.pass(&[byte], &self.network, self.id, bench) {
+                self.break_off(e);
+            }
+            return true;
+        }
+        if self.up.held() > 0 {
+            return false;
+        }
+        match send(&self.network, &[byte], SendFlags::OOB | SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
+            Err(Errno::AGAIN) => return false,
+            _ => self.urgent = None,
+        }
+        self.flow.sending_plain(1);
+        self.up.count_urgent();
+        true
     }
 
     /// From the network to the program. True if something changed.
-    fn step_down(&mut self, scratch: &mut [u8]) -> bool {
+    fn step_down(&mut self, scratch: &mut [u8], bench: &mut Bench) -> bool {
         if self.down.shut {
             return false;
         }
+        // Nobody reads it any more; the peer must not wait for it.
+        self.down.discards |= self.program_gone;
         match self.down.flush(&self.program) {
             Ok(true) => {}
             Ok(false) => return false,
-            // The program shut its end for reading, or is gone. The peer must not wait for it.
+            // The program shut its end for reading, or is gone.
             Err(_) => self.down.discards = true,
         }
-        if self.urgent_coming && !self.pass_urgent() {
+        if self.urgent_coming && !self.down.is_framed() && !self.pass_urgent_down(bench) {
             return false;
         }
-        let mut moved = false;
-        if self.down.readable && !self.down.ended {
-            match read(&self.network, scratch, RecvFlags::empty()) {
-                Ok(0) => {
-                    self.down.ended = true;
-                    moved = true;
-                }
-                Ok(n) => {
-                    // The event that tells of more comes after a short read; an end was told already.
-                    self.down.readable = n == scratch.len() || self.network_ended || self.urgent_coming;
-                    if self.down.pass(&scratch[..n], &self.program).is_err() {
-                        self.down.discards = true;
-                    }
-                    moved = true;
-                }
-                Err(Errno::AGAIN) => (self.down.readable, self.urgent_coming) = (false, false),
-                Err(e) => {
-                    self.break_off(e);
-                    (self.down.ended, moved) = (true, true);
-                }
+        let mut moved = match self.down.resume(self.id, bench) {
+            Ok(resumed) => resumed,
+            Err(e) => {
+                self.refuse(&e);
+                true
             }
+        };
+        if self.down.readable && !self.down.ended && self.down.has_room() {
+            let read = if self.down.is_framed() {
+                self.down.read(&self.network, self.id, bench)
+            } else {
+                self.read_plain(scratch, bench)
+            };
+            moved |= self.after_read(read);
         }
-        if self.down.ended && self.down.held() == 0 && self.broken.is_none() {
-            let rest = self.down.through.end();
-            let _ = write(&self.program, rest);
-            let _ = shutdown(&self.program, Shutdown::Write);
-            self.down.shut = true;
+        if self.down.ended && !self.down.is_pending() && self.broken.is_none() {
+            match self.down.finish() {
+                Ok(()) => {
+                    let _ = shutdown(&self.program, Shutdown::Write);
+                    self.down.shut = true;
+                }
+                Err(e) => self.refuse(&e),
+            }
             moved = true;
         }
         moved
     }
 
+    fn read_plain(&mut self, scratch: &mut [u8], bench: &mut Bench) -> narrows::Result<Read> {
+        match read(&self.network, scratch, RecvFlags::empty()) {
+            Ok(0) => {
+                let released = self.flow.receive_end()?;
+                self.pass_down(&released);
+                self.after_flow(bench);
+                Ok(Read::End)
+            }
+            Ok(n) => {
+                self.came(&scratch[..n], bench)?;
+                Ok(if n == scratch.len() { Read::Some(n) } else { Read::Last(n) })
+            }
+            Err(Errno::AGAIN) => Ok(Read::Nothing),
+            Err(e) => Ok(Read::Broken(e)),
+        }
+    }
+
+    /// True if something changed.
+    fn after_read(&mut self, read: narrows::Result<Read>) -> bool {
+        match read {
+            Ok(Read::Some(_)) => true,
+            // The event that tells of more comes after a short read; an end was told already.
+            Ok(Read::Last(_)) => {
+                self.down.readable = self.network_ended || self.urgent_coming;
+                true
+            }
+            Ok(Read::Nothing) => {
+                (self.down.readable, self.urgent_coming) = (false, false);
+                false
+            }
+            Ok(Read::End) => {
+                self.down.ended = true;
+                true
+            }
+            Ok(Read::Broken(e)) => {
+                self.break_off(e);
+                self.down.ended = true;
+                true
+            }
+            Err(e) => {
+                self.refuse(&e);
+                true
+            }
+        }
+    }
+
+    fn pass_down(&mut self, plain: &[u8]) {
+        if !plain.is_empty() && self.down.pass(plain, &self.program).is_err() {
+            self.down.discards = true;
+        }
+    }
+
     /// Passes an urgent byte on when what came before it was. Reading stops there by itself. False: there is no room.
-    fn pass_urgent(&mut self) -> bool {
+    fn pass_urgent_down(&mut self, bench: &mut Bench) -> bool {
         let mut byte = [0];
         if self.urgent_held.is_none()
             && sys::at_mark(&self.network)
             && read(&self.network, &mut byte, RecvFlags::empty()) == Ok(1)
         {
-            self.urgent_held = Some(byte[0]);
+            match self.flow.receive(&byte, bench.now_ns()) {
+                Ok(step) if step.released.is_empty() && step.plain == 1 => self.urgent_held = Some(byte[0]),
+                // It may begin a marker, or ends what did: as data it is right in any case.
+                Ok(step) => {
+                    self.pass_down(&step.released);
+                    self.pass_down(&byte[..step.plain]);
+                    self.urgent_coming = false;
+                }
+                Err(e) => self.refuse(&e),
+            }
+            self.after_flow(bench);
         }
         let Some(byte) = self.urgent_held else { return true };
         // A kernel without urgent bytes on unix sockets drops it: in the stream it would be taken for data.
@@ -467,51 +551,7 @@ impl Connection {
             Err(Errno::AGAIN) => return false,
             _ => (self.urgent_held, self.urgent_coming) = (None, false),
         }
-        self.down.bytes += 1;
+        self.down.count_urgent();
         true
-    }
-
-    /// The network takes nothing any more. What came from it is still for the program.
-    fn break_off(&mut self, error: Errno) {
-        self.broken.get_or_insert(error);
-        (self.up.discards, self.up.readable, self.up.ended) = (true, false, true);
-        self.down.readable = true;
-    }
-
-    fn over(&mut self) -> Option<Next> {
-        if let Some(error) = self.broken {
-            // A peer that had finished and then refused what we sent: the program gets EPIPE, as from TCP.
-            let told = (error != Errno::PIPE).then_some(error);
-            let delivered = self.down.ended && self.down.held() == 0 || self.program_gone;
-            return delivered.then_some(Next::Over(told));
-        }
-        let finished = self.up.shut && (self.down.shut || self.program_gone);
-        // What the peer's socket has no room for is lost with a reset, as from TCP.
-        (finished || self.aborted && (!self.up.readable || self.up.held() > 0)).then_some(Next::Over(None))
-    }
-
-    /// The program asked for it: SO_LINGER with no time.
-    fn resets_at_close(&self) -> bool {
-        self.linger == Some(Duration::ZERO)
-    }
-
-    /// Ends it: what the program and the peer see of the end. The TCP socket is given back if nothing was ever
-    /// connected.
-    pub(crate) fn close(self, error: Option<Errno>) -> Option<OwnedFd> {
-        if error.is_none() {
-            // An end in order: without the poison there is an end of stream and no error.
-            let mut poison = [0; 2];
-            let _ = read(&self.program, &mut poison, RecvFlags::empty());
-        }
-        let resets = self.aborted || self.resets_at_close();
-        drop(self.program);
-        if self.connecting {
-            let _ = sockopt::set_socket_linger(&self.network, self.linger);
-            return error.is_some().then_some(self.network);
-        }
-        if !resets {
-            let _ = sockopt::set_socket_linger(&self.network, None);
-        }
-        None
     }
 }

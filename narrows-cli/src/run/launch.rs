@@ -22,9 +22,8 @@ use rustix::process::{
 use signal_hook::iterator::Signals;
 
 use super::binary::{self, Kind};
-use super::negotiator::Service;
 use super::seccomp::{self, Watchdog};
-use super::supervisor::{Control, Supervisor};
+use super::supervisor::{Control, Settings, Supervisor};
 use super::sys;
 use super::wire::{Scope, VARIABLE, VERSION};
 use crate::{report, signals};
@@ -34,8 +33,7 @@ const LIBRARY: &str = "libnarrows_preload.so";
 pub(crate) struct Launch<'a> {
     pub(crate) command: &'a [OsString],
     pub(crate) scope: Scope,
-    pub(crate) verbose: bool,
-    pub(crate) service: Service,
+    pub(crate) settings: Settings,
     pub(crate) engine: Engine,
     /// The supervisor is the parent of the program. `None`: if it must be.
     pub(crate) parent: Option<bool>,
@@ -80,7 +78,7 @@ impl Launch<'_> {
     }
 
     fn run_plain(&self, mut command: Command, why: &str) -> ExitCode {
-        if self.verbose {
+        if self.settings.verbose {
             report::note(format_args!("{}: all connections stay plain: {why}", command.get_program().display()));
         }
         failed_to_start(&command.exec(), &command)
@@ -99,7 +97,7 @@ impl Launch<'_> {
 
     /// What the library reads.
     fn variable(&self, control: &Control) -> String {
-        let flags = [(self.scope.loopback, "l"), (self.verbose, "v")];
+        let flags = [(self.scope.loopback, "l"), (self.settings.verbose, "v")];
         let flags: String = flags.iter().filter(|(on, _)| *on).map(|(_, flag)| *flag).collect();
         let rules: Vec<String> = self.scope.rules().iter().map(ToString::to_string).collect();
         let (name, token) = (HEXLOWER.encode(&control.random), HEXLOWER.encode(&control.token));
@@ -144,12 +142,11 @@ impl Launch<'_> {
         if let Ok(null) = rustix::fs::open("/dev/null", rustix::fs::OFlags::RDWR, rustix::fs::Mode::empty()) {
             let _ = rustix::stdio::dup2_stdin(&null);
             let _ = rustix::stdio::dup2_stdout(&null);
-            if !self.verbose {
+            if !self.settings.verbose {
                 let _ = rustix::stdio::dup2_stderr(&null);
             }
         }
-        if let (Ok(watchdog), Ok(supervisor)) =
-            (watchdog, Supervisor::new(control, program, self.verbose, self.service))
+        if let (Ok(watchdog), Ok(supervisor)) = (watchdog, Supervisor::new(control, program, self.settings.clone()))
             && self.hear(&supervisor, to.zip(watchdog)).is_ok()
         {
             supervisor.run();
@@ -183,7 +180,7 @@ impl Launch<'_> {
         let pid = Pid::from_child(&child);
         let program = (pid, pidfd_open(pid, PidfdFlags::empty()).context("cannot watch the program")?);
         let supervisor =
-            Supervisor::new(control, program, self.verbose, self.service).context("cannot start the supervisor")?;
+            Supervisor::new(control, program, self.settings.clone()).context("cannot start the supervisor")?;
         self.hear(&supervisor, filter).context("cannot start the supervisor")?;
         let reaper = thread::spawn(move || child.wait());
         supervisor.run();

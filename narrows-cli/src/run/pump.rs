@@ -3,7 +3,7 @@
 //! Sockets are watched edge-triggered, because the poison keeps the program's end readable for ever. A connection runs
 //! until nothing moves or its turn is over; then the others have theirs.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::io::Result;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -18,11 +18,17 @@ use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, send, sendmsg};
 
+use narrows::block::BufferPool;
+use narrows::codec::Contexts;
+use narrows::receiver::DecodeDone;
+use narrows::sender::Done;
 use narrows::upgrade::Event;
 
+use super::account::{LiveConnection, Totals};
+use super::compressor::Compressor;
 use super::connection::{Connection, Next, linger_of};
 use super::negotiator::Negotiator;
-use super::sys;
+use super::scope::Direct;
 use super::talk::Talk;
 use super::wire::{self, Kind, REPLY_LEN, Reply, Request, State, VALUE_MAX};
 
@@ -41,8 +47,29 @@ pub(crate) struct Ledger {
     /// Counts up when there is none any more.
     pub(crate) idle: OwnedFd,
     pub(crate) talk: Talk,
-    #[allow(dead_code, reason = "until something negotiates")]
     pub(crate) negotiator: Negotiator,
+    pub(crate) compressor: Arc<Compressor>,
+    /// With whom frames begin without negotiation.
+    pub(crate) direct: Direct,
+    /// Of connections that are over.
+    pub(crate) totals: Totals,
+    pub(crate) begun: Instant,
+}
+
+/// What a pump lends to the connection whose turn it is.
+pub(crate) struct Bench {
+    pub(crate) ledger: Arc<Ledger>,
+    /// The way back to the pump, for workers.
+    pub(crate) inlet: Inlet,
+    pub(crate) contexts: Contexts,
+    pub(crate) buffers: BufferPool,
+}
+
+impl Bench {
+    /// The clock of all connections.
+    pub(crate) fn now_ns(&self) -> u64 {
+        self.ledger.begun.elapsed().as_nanos() as u64
+    }
 }
 
 pub(crate) enum Order {
@@ -57,10 +84,28 @@ pub(crate) enum Order {
         line: OwnedFd,
     },
     /// What the negotiation says about a connection.
-    #[allow(dead_code, reason = "until something negotiates")]
     Hear {
         id: u64,
         event: Event,
+    },
+    /// A worker has encoded a block of a connection,
+    Encoded {
+        id: u64,
+        done: Box<Done>,
+    },
+    /// or decoded one,
+    Decoded {
+        id: u64,
+        done: Box<DecodeDone>,
+    },
+    /// or panicked over it.
+    Failed {
+        id: u64,
+    },
+    /// How are all connections?
+    #[allow(dead_code, reason = "for who asks for the status")]
+    Snapshot {
+        answer: Sender<Vec<LiveConnection>>,
     },
 }
 
@@ -85,11 +130,16 @@ pub(crate) fn start(ledger: Arc<Ledger>) -> Result<Inlet> {
     let watch = epoll::create(CreateFlags::CLOEXEC)?;
     epoll::add(&watch, &*bell, EventData::new_u64(BELL), EventFlags::IN | EventFlags::ET)?;
     let inlet = Inlet { orders, bell: Arc::clone(&bell) };
+    let bench = Bench { ledger, inlet: inlet.clone(), contexts: Contexts::default(), buffers: BufferPool::default() };
     let pump = Pump {
         watch,
         bell,
         inbox,
-        ledger,
+        unheard: false,
+        bench,
+        timers: BTreeSet::new(),
+        due: Vec::new(),
+        untidy: false,
         places: Vec::new(),
         free: Vec::new(),
         by_id: HashMap::new(),
@@ -121,11 +171,19 @@ struct Pump {
     watch: OwnedFd,
     bell: Arc<OwnedFd>,
     inbox: Receiver<Order>,
-    ledger: Arc<Ledger>,
+    /// The inbox may hold orders although the bell was answered.
+    unheard: bool,
+    bench: Bench,
+    /// When which place wants to be called.
+    timers: BTreeSet<(u64, usize)>,
+    /// The same by place.
+    due: Vec<Option<u64>>,
+    /// Buffers may be free that were used since they were given back last.
+    untidy: bool,
     places: Vec<Option<Connection>>,
     free: Vec<usize>,
     by_id: HashMap<u64, usize>,
-    /// Connections whose turn was over before they were done.
+    /// Connections whose turn was over before they were done, each once.
     turns: VecDeque<usize>,
     failed: VecDeque<Failed>,
     scratch: Vec<u8>,
@@ -135,21 +193,23 @@ impl Pump {
     fn run(mut self) {
         let mut events = Vec::with_capacity(EVENTS);
         loop {
-            let wait = if !self.turns.is_empty() {
-                Some(Duration::ZERO)
-            } else if !self.failed.is_empty() {
-                Some(Duration::from_secs(1))
-            } else {
-                None
-            };
-            let wait = wait.map(|w| Timespec { tv_sec: w.as_secs() as i64, tv_nsec: 0 });
+            let wait =
+                self.patience().map(|w| Timespec { tv_sec: w.as_secs() as i64, tv_nsec: i64::from(w.subsec_nanos()) });
             events.clear();
             let _ = epoll::wait(&self.watch, spare_capacity(&mut events), wait.as_ref());
+            if events.is_empty() && wait.is_some_and(|w| w.tv_sec > 0) {
+                self.bench.buffers.trim();
+                self.untidy = false;
+            }
+            self.untidy |= !events.is_empty();
             for event in &events {
                 self.happened(event.data.u64(), event.flags);
             }
             for _ in 0..self.turns.len() {
                 if let Some(place) = self.turns.pop_front() {
+                    if let Some(Some(connection)) = self.places.get_mut(place) {
+                        connection.has_turn = false;
+                    }
                     self.advance(place);
                 }
             }
@@ -157,13 +217,56 @@ impl Pump {
             if events.iter().any(|e| e.data.u64() == BELL) {
                 let mut count = [0; 8];
                 let _ = rustix::io::read(&*self.bell, &mut count);
-                while let Ok(order) = self.inbox.try_recv() {
-                    self.obey(order);
-                }
+                self.unheard = true;
             }
+            self.hear_orders();
+            self.call_due();
             while self.failed.front().is_some_and(|f| f.since.elapsed() > FAILED_FOR) {
                 self.failed.pop_front();
             }
+        }
+    }
+
+    /// Some of the orders that wait: workers leave many, and sockets have their turn in between.
+    fn hear_orders(&mut self) {
+        if !std::mem::take(&mut self.unheard) {
+            return;
+        }
+        for _ in 0..EVENTS {
+            let Ok(order) = self.inbox.try_recv() else { return };
+            self.obey(order);
+        }
+        self.unheard = true;
+    }
+
+    /// How long nothing may happen.
+    fn patience(&self) -> Option<Duration> {
+        if !self.turns.is_empty() || self.unheard {
+            return Some(Duration::ZERO);
+        }
+        let timer = self.timers.first().map(|(at, _)| Duration::from_nanos(at.saturating_sub(self.bench.now_ns())));
+        let second = (self.untidy || !self.failed.is_empty()).then_some(Duration::from_secs(1));
+        [timer, second].into_iter().flatten().min()
+    }
+
+    fn call_due(&mut self) {
+        let now_ns = self.bench.now_ns();
+        while let Some((at, place)) = self.timers.first().copied().filter(|(at, _)| *at <= now_ns) {
+            self.timers.remove(&(at, place));
+            self.due[place] = None;
+            if let Some(Some(connection)) = self.places.get_mut(place) {
+                connection.on_time(&mut self.bench);
+                self.advance(place);
+            }
+        }
+    }
+
+    fn set_timer(&mut self, place: usize, at: Option<u64>) {
+        if self.due[place] != at {
+            if let Some(old) = std::mem::replace(&mut self.due[place], at) {
+                self.timers.remove(&(old, place));
+            }
+            self.timers.extend(at.map(|at| (at, place)));
         }
     }
 
@@ -181,22 +284,33 @@ impl Pump {
     fn advance(&mut self, place: usize) {
         let Some(Some(connection)) = self.places.get_mut(place) else { return };
         let wanted_room = connection.wants_room;
-        match connection.advance(&mut self.scratch) {
+        match connection.advance(&mut self.scratch, &mut self.bench) {
             Next::Wait => {}
-            Next::Again => self.turns.push_back(place),
+            Next::Again if connection.has_turn => {}
+            Next::Again => {
+                connection.has_turn = true;
+                self.turns.push_back(place);
+            }
             Next::Over(error) => return self.end(place, error),
         }
+        let wakeup_ns = connection.next_wakeup_ns(self.bench.now_ns());
         if connection.wants_room != wanted_room {
             let flags = program_events(connection.wants_room);
             let _ = epoll::modify(&self.watch, &connection.program, data(place, PROGRAM), flags);
         }
+        self.set_timer(place, wakeup_ns);
     }
 
     fn end(&mut self, place: usize, error: Option<Errno>) {
         let Some(connection) = self.places.get_mut(place).and_then(Option::take) else { return };
+        self.set_timer(place, None);
         self.free.push(place);
         self.by_id.remove(&connection.id);
-        self.ledger.talk.ended(&connection, error);
+        let account = connection.account(self.bench.now_ns());
+        let ledger = &self.bench.ledger;
+        ledger.totals.add(&account, error.is_some());
+        ledger.talk.ended(&account, error, connection.refused());
+        ledger.negotiator.ended(connection.id);
         let _ = epoll::delete(&self.watch, &connection.network);
         let id = connection.id;
         let network = connection.close(error);
@@ -213,16 +327,24 @@ impl Pump {
                 since: Instant::now(),
             });
         }
-        if self.ledger.live.fetch_sub(1, Ordering::AcqRel) == 1 {
-            let _ = rustix::io::write(&self.ledger.idle, &1u64.to_ne_bytes());
+        if ledger.live.fetch_sub(1, Ordering::AcqRel) == 1 {
+            let _ = rustix::io::write(&ledger.idle, &1u64.to_ne_bytes());
         }
     }
 
     fn obey(&mut self, order: Order) {
         match order {
             Order::Take { request, network, program } => self.take(&request, network, program),
-            // Nothing negotiates yet.
-            Order::Hear { id: _, event: _ } => {}
+            Order::Hear { id, event } => self.with(id, |connection, bench| connection.hear(event, bench)),
+            Order::Encoded { id, done } => self.with(id, |connection, bench| connection.encoded(*done, bench)),
+            Order::Decoded { id, done } => self.with(id, |connection, bench| connection.decoded(*done, bench)),
+            Order::Failed { id } => self.with(id, |connection, _| connection.failed()),
+            Order::Snapshot { answer } => {
+                let now_ns = self.bench.now_ns();
+                let all = self.places.iter().flatten().map(|connection| connection.account(now_ns)).collect();
+                // Who asked may have gone.
+                let _ = answer.send(all);
+            }
             Order::Ask { request, line } => {
                 let (reply, give) = self.answer(&request);
                 let _ = reply_on(&line, &reply, give);
@@ -230,10 +352,19 @@ impl Pump {
         }
     }
 
+    fn with(&mut self, id: u64, act: impl FnOnce(&mut Connection, &mut Bench)) {
+        let Some(place) = self.by_id.get(&id).copied() else { return };
+        if let Some(Some(connection)) = self.places.get_mut(place) {
+            act(connection, &mut self.bench);
+            self.advance(place);
+        }
+    }
+
     fn take(&mut self, request: &Request, network: OwnedFd, program: OwnedFd) {
-        let connection = Connection::new(request, network, program);
+        let connection = Connection::new(request, network, program, &mut self.bench);
         let place = self.free.pop().unwrap_or_else(|| {
             self.places.push(None);
+            self.due.push(None);
             self.places.len() - 1
         });
         let network = EventFlags::IN | EventFlags::OUT | EventFlags::PRI | EventFlags::RDHUP | EventFlags::ET;
@@ -268,14 +399,13 @@ impl Pump {
             },
             Kind::GetOption => {
                 let mut value = request.value;
-                match sys::get_option(&connection.network, request.level, request.option, &mut value[..wanted]) {
+                match connection.get_option(request.level, request.option, &mut value[..wanted]) {
                     Ok(len) => Reply::new(0).with(&value[..len]),
                     Err(e) => Reply::new(e.raw_os_error().unwrap_or(libc::EIO)),
                 }
             }
             Kind::SetOption => {
-                let value = &request.value[..wanted];
-                let set = sys::set_option(&connection.network, request.level, request.option, value);
+                let set = connection.set_option(request.level, request.option, &request.value[..wanted]);
                 Reply::new(set.err().map_or(0, |e| e.raw_os_error().unwrap_or(libc::EIO)))
             }
             Kind::OutQueue => {

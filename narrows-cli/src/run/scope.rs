@@ -1,6 +1,6 @@
-//! `--only` and `--except`: which connections are handed over.
+//! `--only` and `--except`: which connections are handed over; `--peer`: with whom they begin with frames.
 
-use std::net::{IpAddr, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 
 use anyhow::{Result, anyhow, ensure};
 
@@ -16,6 +16,31 @@ pub(crate) fn build(only: &[String], except: &[String], loopback: bool) -> Resul
         }
     }
     Ok(scope)
+}
+
+/// With whom frames begin without negotiation, because the operator says so.
+#[derive(Clone, Copy)]
+pub(crate) struct Direct {
+    /// `None`: with no server.
+    peers: Option<Scope>,
+    /// Clients may begin so.
+    pub(crate) accepts: bool,
+}
+
+impl Direct {
+    pub(crate) fn new(peers: &[String], accepts: bool) -> Result<Self> {
+        let mut scope = Scope::new(true);
+        for text in peers {
+            for rule in rules(text, true)? {
+                ensure!(scope.add(rule), "--peer: {RULES_MAX} addresses are the most");
+            }
+        }
+        Ok(Self { peers: (!peers.is_empty()).then_some(scope), accepts })
+    }
+
+    pub(crate) fn holds(&self, server: SocketAddr) -> bool {
+        self.peers.as_ref().is_some_and(|peers| peers.excludes(server.ip(), server.port()).is_none())
+    }
 }
 
 fn rules(text: &str, only: bool) -> Result<Vec<Rule>> {
@@ -87,6 +112,20 @@ mod tests {
         assert!(holds(&[], &[":22"], "10.0.0.1", 23));
         assert!(!holds(&["10.0.0.0/8"], &["10.0.0.1"], "10.0.0.1", 23));
         assert!(holds(&["localhost"], &[], "127.0.0.1", 23));
+    }
+
+    #[test]
+    fn frames_begin_with_the_peers_that_are_named_and_with_no_other() {
+        let holds = |peers: &[&str], server: &str| {
+            let peers: Vec<_> = peers.iter().map(|p| (*p).to_string()).collect();
+            Direct::new(&peers, false).unwrap().holds(server.parse().unwrap())
+        };
+        assert!(!holds(&[], "10.0.0.1:80"));
+        assert!(holds(&["10.0.0.1"], "10.0.0.1:80"));
+        assert!(!holds(&["10.0.0.1:81", "[2001:db8::7]:80"], "10.0.0.1:80"));
+        assert!(holds(&["10.0.0.1:81", "[2001:db8::7]:80"], "[2001:db8::7]:80"));
+        assert!(holds(&["127.0.0.1:5432"], "127.0.0.1:5432"));
+        assert!(Direct::new(&["10.0.0.1:x".into()], false).is_err());
     }
 
     #[test]

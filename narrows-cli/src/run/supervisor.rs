@@ -6,6 +6,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
 
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
@@ -17,9 +18,12 @@ use rustix::net::{
 };
 use rustix::process::{Pid, PidfdFlags, geteuid, pidfd_open};
 
+use super::account::Totals;
+use super::compressor::Compressor;
 use super::negotiator::{HOSTS_MAX, Negotiator, Service};
 use super::proof;
 use super::pump::{self, Inlet, Ledger, Order};
+use super::scope::Direct;
 use super::seccomp::Intake;
 use super::sys;
 use super::talk::Talk;
@@ -64,6 +68,15 @@ fn listen_at(name: &[u8; CONTROL_LEN]) -> Result<OwnedFd> {
     Ok(listener)
 }
 
+/// What the person who started it wants of it.
+#[derive(Clone)]
+pub(crate) struct Settings {
+    pub(crate) verbose: bool,
+    pub(crate) service: Service,
+    pub(crate) direct: Direct,
+    pub(crate) compressor: Arc<Compressor>,
+}
+
 const LISTENER: u64 = u64::MAX;
 const IDLE: u64 = u64::MAX - 1;
 /// Beside it the descriptor that the event is about.
@@ -85,7 +98,8 @@ pub(crate) struct Supervisor {
 }
 
 impl Supervisor {
-    pub(crate) fn new(control: Control, first: (Pid, OwnedFd), verbose: bool, service: Service) -> Result<Self> {
+    pub(crate) fn new(control: Control, first: (Pid, OwnedFd), settings: Settings) -> Result<Self> {
+        let Settings { verbose, service, direct, compressor } = settings;
         let limit = sys::raise_descriptor_limit();
         let negotiating = (limit / 8).min(2 * HOSTS_MAX);
         let connections_max = limit.saturating_sub(DESCRIPTORS_KEPT + negotiating) / 2;
@@ -94,7 +108,16 @@ impl Supervisor {
         epoll::add(&watch, &idle, EventData::new_u64(IDLE), EventFlags::IN | EventFlags::ET)?;
         epoll::add(&watch, &control.listener, EventData::new_u64(LISTENER), EventFlags::IN)?;
         let (negotiator, desk) = Negotiator::open()?;
-        let ledger = Arc::new(Ledger { live: AtomicUsize::new(0), idle, talk: Talk { verbose }, negotiator });
+        let ledger = Arc::new(Ledger {
+            live: AtomicUsize::new(0),
+            idle,
+            talk: Talk { verbose },
+            negotiator,
+            compressor,
+            direct,
+            totals: Totals::default(),
+            begun: Instant::now(),
+        });
         let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
         let pumps = (0..cores.min(PUMPS_MAX)).map(|_| pump::start(Arc::clone(&ledger))).collect::<Result<Vec<_>>>()?;
         let inlets = pumps.clone();
@@ -256,7 +279,10 @@ impl Supervisor {
                     self.ledger.negotiator.listening(address);
                 }
             }
-            Kind::Plain => self.ledger.talk.plain(&request.peer, request.number),
+            Kind::Plain => {
+                self.ledger.totals.add_plain(wire::Reason::words(request.number));
+                self.ledger.talk.plain(&request.peer, request.number);
+            }
             Kind::New => {
                 let (Some(program), Some(network), true) = (fds.pop(), fds.pop(), fds.is_empty()) else { return };
                 if is_tcp(&network) && is_unix_stream(&program) {

@@ -1,1 +1,542 @@
-../../../preload/src/wire.rs
+//! What the library in the program and the supervisor say to each other.
+//!
+//! The supervisor's crate includes this file too. It uses `core` only: no heap, nothing that can fail but decoding.
+
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// Both sides must speak the same version: a program may outlive the file that it was started from.
+pub(crate) const VERSION: u8 = 1;
+/// The environment variable that says where the supervisor is and what is in scope.
+pub(crate) const VARIABLE: &str = "NARROWS_RUN";
+
+/// A `sockaddr_in` or `sockaddr_in6` as the kernel has it, the rest zero.
+pub(crate) type RawAddress = [u8; 28];
+
+// --- the name of the program's end ---
+
+/// How abstract names of swapped descriptors begin. 107 bytes are possible.
+const MAGIC: [u8; 8] = *b"\0narrows";
+pub(crate) const NAME_LEN: usize = 8 + 4 + 8 + 28 + 28;
+
+/// What `getsockname` of a swapped descriptor tells: everything about the connection that never changes. It lives in the
+/// kernel, so it survives fork, exec and being sent to other processes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Name {
+    pub(crate) id: u64,
+    /// The connection was still being made when it was swapped, so that it may not be complete.
+    pub(crate) was_connecting: bool,
+    pub(crate) local: RawAddress,
+    pub(crate) peer: RawAddress,
+}
+
+impl Name {
+    pub(crate) fn encode(&self) -> [u8; NAME_LEN] {
+        let mut out = Writer::<NAME_LEN>::new();
+        out.put(&MAGIC);
+        out.put(&[VERSION, u8::from(self.was_connecting), 0, 0]);
+        out.put(&self.id.to_le_bytes());
+        out.put(&self.local);
+        out.put(&self.peer);
+        out.bytes
+    }
+
+    /// `None`: some other socket.
+    pub(crate) fn decode(name: &[u8]) -> Option<Self> {
+        let mut reader = Reader { bytes: name };
+        if name.len() != NAME_LEN || reader.take()? != MAGIC {
+            return None;
+        }
+        let [version, was_connecting, _, _] = reader.take()?;
+        let id = u64::from_le_bytes(reader.take()?);
+        let (local, peer) = (reader.take()?, reader.take()?);
+        (version == VERSION).then_some(Self { id, was_connecting: was_connecting != 0, local, peer })
+    }
+}
+
+// --- requests and replies ---
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Kind {
+    /// This process lives; no answer.
+    Hello = 1,
+    /// Here are the TCP socket and the supervisor's end; no answer.
+    New = 2,
+    /// How is the connection? The value is a `State` byte; status is the error that it failed with.
+    State = 3,
+    /// getsockopt on the TCP socket.
+    GetOption = 4,
+    /// setsockopt on the TCP socket.
+    SetOption = 5,
+    /// How many bytes has the peer's kernel not confirmed?
+    OutQueue = 6,
+    /// This process listens at `local`; no answer.
+    Listen = 7,
+    /// The one byte of the value goes out urgently, behind all that was written.
+    Urgent = 8,
+    /// Give the TCP socket of a connection that failed back, to connect again.
+    TakeBack = 9,
+    /// A connection was left plain for the reason in `number`; no answer.
+    Plain = 10,
+}
+
+impl Kind {
+    const ALL: [Self; 10] = [
+        Self::Hello,
+        Self::New,
+        Self::State,
+        Self::GetOption,
+        Self::SetOption,
+        Self::OutQueue,
+        Self::Listen,
+        Self::Urgent,
+        Self::TakeBack,
+        Self::Plain,
+    ];
+}
+
+/// Of a connection, as a program may ask for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum State {
+    /// Not known any more: it ended.
+    Gone = 0,
+    Connecting = 1,
+    /// Complete, and this is the first one to ask.
+    JustConnected = 2,
+    Connected = 3,
+    Failed = 4,
+}
+
+impl State {
+    pub(crate) fn of(byte: u8) -> Self {
+        [Self::Gone, Self::Connecting, Self::JustConnected, Self::Connected, Self::Failed]
+            .into_iter()
+            .find(|s| *s as u8 == byte)
+            .unwrap_or(Self::Gone)
+    }
+}
+
+/// Who asks for the state, in `number`: what is told only once is then told to.
+pub(crate) const BY_CONNECT: i32 = 0;
+pub(crate) const BY_ERROR: i32 = 1;
+pub(crate) const BY_NAME: i32 = 2;
+
+/// Why a connection stays plain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(i32)]
+pub(crate) enum Reason {
+    Scope = 1,
+    Loopback = 2,
+    Shared = 3,
+    Failed = 4,
+    /// Registered in an epoll, or under two numbers, before it was connected; for the second engine.
+    Elsewhere = 5,
+}
+
+impl Reason {
+    #[cfg_attr(not(test), allow(dead_code, reason = "the library only sends reasons"))]
+    pub(crate) fn words(number: i32) -> &'static str {
+        match number {
+            1 => "out of scope",
+            2 => "loopback",
+            3 => "socket shared between processes, or made before a fork",
+            4 => "could not be handed over",
+            5 => "socket registered or duplicated before it connected",
+            _ => "unknown reason",
+        }
+    }
+}
+
+/// The longest option that is passed on; TCP_INFO has some 280 bytes.
+pub(crate) const VALUE_MAX: usize = 512;
+pub(crate) const REQUEST_LEN: usize = 16 + 4 + 4 + 8 + 8 + 8 + 28 + 28 + VALUE_MAX;
+pub(crate) const REPLY_LEN: usize = 8 + VALUE_MAX;
+
+pub(crate) type Token = [u8; 16];
+
+#[derive(Clone, Copy)]
+pub(crate) struct Request {
+    /// Proves that the sender was started by this supervisor: it is in the environment only.
+    pub(crate) token: Token,
+    pub(crate) kind: Kind,
+    /// Of an accepted connection, for `New`.
+    pub(crate) accepted: bool,
+    pub(crate) id: u64,
+    /// Bytes that fill the descriptor, for `New`; reason, for `Plain`.
+    pub(crate) number: i32,
+    /// SO_LINGER as the program has set it, for `New`: two ints.
+    pub(crate) linger: [u8; 8],
+    pub(crate) level: i32,
+    pub(crate) option: i32,
+    pub(crate) local: RawAddress,
+    pub(crate) peer: RawAddress,
+    pub(crate) value_len: u16,
+    pub(crate) value: [u8; VALUE_MAX],
+}
+
+impl Request {
+    pub(crate) const fn new(token: Token, kind: Kind, id: u64) -> Self {
+        Self {
+            token,
+            kind,
+            accepted: false,
+            id,
+            number: 0,
+            linger: [0; 8],
+            level: 0,
+            option: 0,
+            local: [0; 28],
+            peer: [0; 28],
+            value_len: 0,
+            value: [0; VALUE_MAX],
+        }
+    }
+
+    pub(crate) fn encode(&self) -> [u8; REQUEST_LEN] {
+        let mut out = Writer::<REQUEST_LEN>::new();
+        out.put(&self.token);
+        let [low, high] = self.value_len.to_le_bytes();
+        out.put(&[VERSION, self.kind as u8 | if self.accepted { 0x80 } else { 0 }, low, high]);
+        out.put(&self.number.to_le_bytes());
+        out.put(&self.id.to_le_bytes());
+        out.put(&self.linger);
+        out.put(&self.level.to_le_bytes());
+        out.put(&self.option.to_le_bytes());
+        out.put(&self.local);
+        out.put(&self.peer);
+        out.put(&self.value);
+        out.bytes
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut reader = Reader { bytes };
+        if bytes.len() != REQUEST_LEN {
+            return None;
+        }
+        let token = reader.take()?;
+        let [version, kind, low, high] = reader.take()?;
+        let value_len = u16::from_le_bytes([low, high]);
+        if version != VERSION || usize::from(value_len) > VALUE_MAX {
+            return None;
+        }
+        Some(Self {
+            token,
+            kind: Kind::ALL.into_iter().find(|k| *k as u8 == kind & 0x7f)?,
+            accepted: kind & 0x80 != 0,
+            number: i32::from_le_bytes(reader.take()?),
+            id: u64::from_le_bytes(reader.take()?),
+            linger: reader.take()?,
+            level: i32::from_le_bytes(reader.take()?),
+            option: i32::from_le_bytes(reader.take()?),
+            local: reader.take()?,
+            peer: reader.take()?,
+            value_len,
+            value: reader.take()?,
+        })
+    }
+}
+
+#[derive(Clone, Copy)]
+pub(crate) struct Reply {
+    /// 0, or an errno.
+    pub(crate) status: i32,
+    pub(crate) value_len: u32,
+    pub(crate) value: [u8; VALUE_MAX],
+}
+
+impl Reply {
+    pub(crate) const fn new(status: i32) -> Self {
+        Self { status, value_len: 0, value: [0; VALUE_MAX] }
+    }
+
+    pub(crate) fn with(mut self, value: &[u8]) -> Self {
+        let len = value.len().min(VALUE_MAX);
+        self.value[..len].copy_from_slice(&value[..len]);
+        self.value_len = len as u32;
+        self
+    }
+
+    pub(crate) fn value(&self) -> &[u8] {
+        &self.value[..(self.value_len as usize).min(VALUE_MAX)]
+    }
+
+    pub(crate) fn encode(&self) -> [u8; REPLY_LEN] {
+        let mut out = Writer::<REPLY_LEN>::new();
+        out.put(&self.status.to_le_bytes());
+        out.put(&self.value_len.to_le_bytes());
+        out.put(&self.value);
+        out.bytes
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut reader = Reader { bytes };
+        if bytes.len() != REPLY_LEN {
+            return None;
+        }
+        let status = i32::from_le_bytes(reader.take()?);
+        let value_len = u32::from_le_bytes(reader.take()?);
+        Some(Self { status, value_len, value: reader.take()? })
+    }
+}
+
+// --- scope ---
+
+/// More rules than anybody types; they are compared for each connection.
+pub(crate) const RULES_MAX: usize = 64;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Rule {
+    /// Such connections, and no others; or all others.
+    pub(crate) only: bool,
+    pub(crate) address: Ipv6Addr,
+    /// Of `address`; IPv4 is written as mapped into IPv6.
+    pub(crate) prefix: u8,
+    pub(crate) ports: (u16, u16),
+}
+
+impl Rule {
+    const NONE: Self = Self { only: false, address: Ipv6Addr::UNSPECIFIED, prefix: 0, ports: (0, 0) };
+
+    fn holds(&self, address: Ipv6Addr, port: u16) -> bool {
+        let mask = u128::MAX.checked_shl(128 - u32::from(self.prefix)).unwrap_or(0);
+        let differs = (u128::from(self.address) ^ u128::from(address)) & mask;
+        differs == 0 && (self.ports.0..=self.ports.1).contains(&port)
+    }
+
+    /// `+::ffff:10.0.0.0/104=5432-5433`.
+    fn parse(text: &str) -> Option<Self> {
+        let only = text.starts_with('+');
+        let (address, rest) = text.get(1..)?.split_once('/')?;
+        let (prefix, ports) = rest.split_once('=')?;
+        let (low, high) = ports.split_once('-')?;
+        let prefix = prefix.parse().ok().filter(|p| *p <= 128)?;
+        Some(Self { only, address: address.parse().ok()?, prefix, ports: (low.parse().ok()?, high.parse().ok()?) })
+    }
+}
+
+impl core::fmt::Display for Rule {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let sign = if self.only { '+' } else { '-' };
+        write!(f, "{sign}{}/{}={}-{}", self.address, self.prefix, self.ports.0, self.ports.1)
+    }
+}
+
+/// Which connections are handed over.
+#[derive(Clone, Copy)]
+pub(crate) struct Scope {
+    pub(crate) loopback: bool,
+    rules: [Rule; RULES_MAX],
+    count: usize,
+}
+
+impl Scope {
+    pub(crate) const fn new(loopback: bool) -> Self {
+        Self { loopback, rules: [Rule::NONE; RULES_MAX], count: 0 }
+    }
+
+    /// False if there are too many.
+    pub(crate) fn add(&mut self, rule: Rule) -> bool {
+        let Some(place) = self.rules.get_mut(self.count) else { return false };
+        *place = rule;
+        self.count += 1;
+        true
+    }
+
+    #[cfg_attr(not(test), allow(dead_code, reason = "the library only reads rules"))]
+    pub(crate) fn rules(&self) -> &[Rule] {
+        &self.rules[..self.count.min(RULES_MAX)]
+    }
+
+    /// `port` is the server's, on whichever side it is.
+    pub(crate) fn excludes(&self, host: IpAddr, port: u16) -> Option<Reason> {
+        let host = host.to_canonical();
+        if host.is_loopback() && !self.loopback {
+            return Some(Reason::Loopback);
+        }
+        let address = mapped(host);
+        let (mut any_only, mut allowed) = (false, false);
+        for rule in self.rules.iter().take(self.count) {
+            let holds = rule.holds(address, port);
+            if holds && !rule.only {
+                return Some(Reason::Scope);
+            }
+            any_only |= rule.only;
+            allowed |= rule.only && holds;
+        }
+        (any_only && !allowed).then_some(Reason::Scope)
+    }
+}
+
+pub(crate) fn mapped(host: IpAddr) -> Ipv6Addr {
+    match host {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped(),
+        IpAddr::V6(v6) => v6,
+    }
+}
+
+/// Host and port of a raw address; `None` if it is of no internet family.
+pub(crate) fn host_and_port(raw: &RawAddress) -> Option<(IpAddr, u16)> {
+    let mut reader = Reader { bytes: raw };
+    let family = u16::from_ne_bytes(reader.take()?);
+    let port = u16::from_be_bytes(reader.take()?);
+    match family {
+        AF_INET => Some((IpAddr::V4(Ipv4Addr::from(reader.take::<4>()?)), port)),
+        AF_INET6 => {
+            let _flow: [u8; 4] = reader.take()?;
+            Some((IpAddr::V6(Ipv6Addr::from(reader.take::<16>()?)), port))
+        }
+        _ => None,
+    }
+}
+
+/// Linux has the same numbers on every architecture.
+pub(crate) const AF_INET: u16 = 2;
+pub(crate) const AF_INET6: u16 = 10;
+
+// --- the environment variable ---
+
+/// Where the supervisor is, how to prove oneself, what to hand over.
+#[derive(Clone, Copy)]
+pub(crate) struct Setup {
+    /// Of the control socket: random bits behind a prefix.
+    pub(crate) control: [u8; CONTROL_LEN],
+    pub(crate) token: Token,
+    /// Tell about plain connections too.
+    pub(crate) verbose: bool,
+    pub(crate) scope: Scope,
+}
+
+/// A zero, a word that tells people what it is, 128 random bits.
+pub(crate) const CONTROL_LEN: usize = CONTROL_PREFIX.len() + 16;
+const CONTROL_PREFIX: [u8; 13] = *b"\0narrows-run:";
+
+pub(crate) fn control_name(random: [u8; 16]) -> [u8; CONTROL_LEN] {
+    let mut out = Writer::<CONTROL_LEN>::new();
+    out.put(&CONTROL_PREFIX);
+    out.put(&random);
+    out.bytes
+}
+
+impl Setup {
+    /// `1:NAME:TOKEN:lv:RULE,RULE`, name and token in hexadecimal digits.
+    pub(crate) fn parse(text: &[u8]) -> Option<Self> {
+        let text = core::str::from_utf8(text).ok()?;
+        let mut parts = text.splitn(5, ':');
+        if parts.next()?.parse::<u8>().ok()? != VERSION {
+            return None;
+        }
+        let control = control_name(unhex(parts.next()?)?);
+        let token = unhex(parts.next()?)?;
+        let flags = parts.next()?;
+        let mut scope = Scope::new(flags.contains('l'));
+        for rule in parts.next()?.split(',').filter(|r| !r.is_empty()) {
+            if !scope.add(Rule::parse(rule)?) {
+                return None;
+            }
+        }
+        Some(Self { control, token, verbose: flags.contains('v'), scope })
+    }
+}
+
+fn unhex(text: &str) -> Option<[u8; 16]> {
+    let mut out = [0; 16];
+    if text.len() != 32 || !text.is_ascii() {
+        return None;
+    }
+    for (i, byte) in out.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(text.get(2 * i..2 * i + 2)?, 16).ok()?;
+    }
+    Some(out)
+}
+
+// --- bytes ---
+
+struct Writer<const N: usize> {
+    bytes: [u8; N],
+    at: usize,
+}
+
+impl<const N: usize> Writer<N> {
+    const fn new() -> Self {
+        Self { bytes: [0; N], at: 0 }
+    }
+
+    fn put(&mut self, part: &[u8]) {
+        if let Some(place) = self.bytes.get_mut(self.at..self.at + part.len()) {
+            place.copy_from_slice(part);
+        }
+        self.at += part.len();
+    }
+}
+
+struct Reader<'a> {
+    bytes: &'a [u8],
+}
+
+impl Reader<'_> {
+    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (head, rest) = self.bytes.split_first_chunk::<N>()?;
+        self.bytes = rest;
+        Some(*head)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_messages_come_back() {
+        let name = Name { id: 0x0123_4567_89ab_cdef, was_connecting: true, local: [1; 28], peer: [2; 28] };
+        assert_eq!(Name::decode(&name.encode()), Some(name));
+        assert_eq!(Name::decode(&name.encode()[1..]), None);
+        assert_eq!(Name::decode(&[0; NAME_LEN]), None);
+        for kind in Kind::ALL {
+            let mut request = Request::new([7; 16], kind, 42);
+            (request.accepted, request.number, request.value_len) = (true, -5, 3);
+            request.value[..3].copy_from_slice(b"abc");
+            let back = Request::decode(&request.encode()).unwrap();
+            assert_eq!((back.kind, back.id, back.number, back.accepted), (kind, 42, -5, true));
+            assert_eq!((back.value_len, &back.value[..3]), (3, &b"abc"[..]));
+        }
+        let reply = Reply::decode(&Reply::new(111).with(b"xyz").encode()).unwrap();
+        assert_eq!((reply.status, reply.value()), (111, &b"xyz"[..]));
+    }
+
+    /// The control socket can be reached by every user of the host: rubbish must be refused.
+    #[test]
+    fn rubbish_is_refused() {
+        let good = Request::new([7; 16], Kind::New, 42).encode();
+        for (at, byte) in [(16, 0), (16, 2), (17, 0), (17, 11), (17, 0x7f), (19, 3)] {
+            let mut bad = good;
+            bad[at] = byte;
+            assert!(Request::decode(&bad).is_none(), "byte {at} = {byte}");
+        }
+        assert!(Request::decode(&good[..REQUEST_LEN - 1]).is_none());
+    }
+
+    #[test]
+    fn scope_says_what_is_handed_over() {
+        let head = "1:00112233445566778899aabbccddeeff:ffeeddccbbaa99887766554433221100:";
+        let scope = |rest: &str| Setup::parse(format!("{head}{rest}").as_bytes()).unwrap().scope;
+        let excludes = |scope: &Scope, host: &str, port| scope.excludes(host.parse().unwrap(), port);
+        let all = scope(":");
+        assert_eq!(excludes(&all, "10.1.2.3", 80), None);
+        assert_eq!(excludes(&all, "127.0.0.1", 80), Some(Reason::Loopback));
+        assert_eq!(excludes(&all, "::1", 80), Some(Reason::Loopback));
+        assert_eq!(excludes(&all, "::ffff:127.0.0.1", 80), Some(Reason::Loopback));
+        assert_eq!(excludes(&scope("l:"), "127.0.0.1", 80), None);
+        let some = scope("l:+::ffff:10.0.0.0/104=5432-5433,-::ffff:10.9.0.0/112=0-65535");
+        assert_eq!(excludes(&some, "10.1.2.3", 5433), None);
+        assert_eq!(excludes(&some, "10.1.2.3", 80), Some(Reason::Scope));
+        assert_eq!(excludes(&some, "11.1.2.3", 5432), Some(Reason::Scope));
+        assert_eq!(excludes(&some, "10.9.2.3", 5432), Some(Reason::Scope));
+        let printed = some.rules().iter().map(|r| r.to_string()).collect::<Vec<_>>().join(",");
+        assert_eq!(scope(&format!("l:{printed}")).rules(), some.rules());
+        for bad in ["", "2:::", "1:0:0::", "1:é:x::"] {
+            assert!(Setup::parse(bad.as_bytes()).is_none(), "{bad}");
+        }
+        assert!(Setup::parse(format!("{head}:rubbish").as_bytes()).is_none());
+    }
+}

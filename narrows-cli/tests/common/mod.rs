@@ -35,6 +35,18 @@ pub(crate) fn finish(mut child: Child) -> Output {
     child.wait_with_output().unwrap()
 }
 
+/// As `finish`, for programs that say more than a pipe holds.
+pub(crate) fn finish_reading(mut child: Child) -> Output {
+    let mut stdout = child.stdout.take().unwrap();
+    let reader = std::thread::spawn(move || {
+        let mut all = Vec::new();
+        stdout.read_to_end(&mut all).map(|_| all)
+    });
+    let mut output = finish(child);
+    output.stdout = reader.join().unwrap().unwrap();
+    output
+}
+
 /// Runs the program with `input` on stdin.
 pub(crate) fn filter(home: &Path, args: &[&str], input: &[u8]) -> Output {
     let mut child = narrows(home).args(args).stdin(Stdio::piped()).spawn().unwrap();

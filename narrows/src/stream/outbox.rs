@@ -24,16 +24,23 @@ pub struct Outbox {
     frames: Vec<Frame>,
     /// Bytes of `frames` that the link has taken.
     written: usize,
+    /// Bytes that are no frames and go before them.
+    lead: Vec<u8>,
 }
 
 impl Outbox {
+    /// Of a stream that does not begin the connection: `lead` goes before its first frame, with the same write.
+    pub fn behind(lead: &[u8]) -> Self {
+        Self { lead: lead.to_vec(), ..Self::default() }
+    }
+
     pub fn is_empty(&self) -> bool {
-        self.frames.is_empty()
+        self.frames.is_empty() && self.lead.is_empty()
     }
 
     /// Bytes that the link has not taken.
     pub fn len(&self) -> usize {
-        self.frames.iter().map(Frame::wire_len).sum::<usize>() - self.written
+        self.lead.len() + self.frames.iter().map(Frame::wire_len).sum::<usize>() - self.written
     }
 
     /// Takes frames out of the engine until there is enough for a write.
@@ -65,7 +72,15 @@ impl Outbox {
     pub(crate) fn slices(&self, mut left: usize) -> Vec<IoSlice<'_>> {
         let mut skip = self.written;
         let mut slices = Vec::with_capacity(2 * self.frames.len().min(SLICES_MAX));
+        if !self.lead.is_empty() {
+            let part = &self.lead[..self.lead.len().min(left)];
+            slices.push(IoSlice::new(part));
+            left -= part.len();
+        }
         for part in self.frames.iter().flat_map(|f| [&*f.header, &*f.body]) {
+            if left == 0 {
+                break;
+            }
             if skip >= part.len() {
                 skip -= part.len();
                 continue;
@@ -81,8 +96,13 @@ impl Outbox {
         slices
     }
 
-    /// The link has taken so many bytes.
-    pub(crate) fn consume(&mut self, len: usize) {
+    /// The link has taken so many bytes. How many of them were of frames.
+    pub(crate) fn consume(&mut self, mut len: usize) -> usize {
+        if !self.lead.is_empty() {
+            let lead = len.min(self.lead.len());
+            self.lead.drain(..lead);
+            len -= lead;
+        }
         self.written += len;
         let mut whole = 0;
         while let Some(frame) = self.frames.get(whole).filter(|f| f.wire_len() <= self.written) {
@@ -94,6 +114,7 @@ impl Outbox {
         if self.frames.is_empty() && self.frames.capacity() > SLICES_MAX {
             self.frames = Vec::new();
         }
+        len
     }
 }
 
@@ -108,7 +129,7 @@ mod tests {
     /// Whatever pieces a link takes, what it gets is what the engine made.
     #[test]
     fn pieces_of_any_length_make_the_same_stream() {
-        let stream = |piece: usize| {
+        let stream = |lead: &[u8], piece: usize| {
             let pool = BufferPool::default();
             let config = SenderConfig { block_max: 1000, ..SenderConfig::default() };
             let policy = Box::new(Fixed::new(crate::codec::Method::STORE, false));
@@ -118,7 +139,7 @@ mod tests {
             while let Some(job) = sender.poll_job(0) {
                 sender.finish(encode(job, &mut crate::codec::Contexts::default(), &pool), 0);
             }
-            let (mut outbox, mut got) = (Outbox::default(), Vec::new());
+            let (mut outbox, mut got) = (Outbox::behind(lead), Vec::new());
             outbox.fill(&mut sender);
             assert!(sender.is_drained());
             while !outbox.is_empty() {
@@ -130,10 +151,11 @@ mod tests {
             }
             got
         };
-        let whole = stream(usize::MAX);
+        let whole = stream(b"", usize::MAX);
         assert!(whole.len() > 4321);
         for piece in [1, 7, 32, 999, 1024] {
-            assert!(stream(piece) == whole, "{piece}");
+            assert!(stream(b"", piece) == whole, "{piece}");
+            assert!(stream(b"before", piece) == [&b"before"[..], &whole].concat(), "{piece}");
         }
     }
 }

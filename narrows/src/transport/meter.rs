@@ -24,8 +24,8 @@ impl Meter {
         Self { same_host, backlog: 0 }
     }
 
-    /// Writes what fits of the first `len` bytes that are left, without waiting. The sample says how many that was; 0: the
-    /// socket is full.
+    /// Writes what fits of the first `len` bytes that are left, without waiting. The sample says how many of frames that
+    /// was; 0: the socket is full.
     pub fn write(
         &self,
         socket: impl AsFd,
@@ -42,7 +42,7 @@ impl Meter {
             Err(e) => return Err(e),
         };
         let end_ns = clock();
-        outbox.consume(accepted);
+        let accepted = outbox.consume(accepted);
         Ok(LinkSample { begin_ns, unsent_before, accepted: accepted as u64, ..self.look(socket, end_ns) })
     }
 

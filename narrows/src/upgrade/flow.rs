@@ -265,6 +265,12 @@ impl Flow {
         Some(marker)
     }
 
+    /// Whether something may come that no program wrote: both ends were shown to be held by supervisors, or the client may
+    /// still open directly.
+    pub fn is_agreed(&self) -> bool {
+        self.key.is_some() || self.incoming.is_opening()
+    }
+
     pub fn sends_frames(&self) -> bool {
         matches!(self.outgoing, Outgoing::Frames { .. })
     }

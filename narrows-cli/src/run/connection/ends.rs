@@ -1,0 +1,119 @@
+//! How a connection ends: what every end and failure of one side means for the other.
+
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, sockopt};
+
+use super::{Connection, Next};
+use crate::run::socket::read;
+use crate::run::sys;
+
+/// How often a socket that cannot be closed yet is looked at: nothing tells when the peer has confirmed everything.
+pub(super) const LOOK_EVERY_NS: u64 = 10_000_000;
+/// A peer's marker is waited for so long: it comes a round trip behind ours, and nobody waits for it but the supervisor.
+const MARKER_MAX_NS: u64 = 2_000_000_000;
+/// A peer that confirms nothing for so long is given up, as the kernel does with what a program has closed.
+const UNCONFIRMED_MAX_NS: u64 = 120_000_000_000;
+
+/// A connection whose program is gone.
+pub(super) struct Leaving {
+    since_ns: u64,
+    unconfirmed: usize,
+    changed_ns: u64,
+}
+
+/// SO_LINGER: on, seconds.
+pub(crate) fn linger_of(value: &[u8; 8]) -> Option<Duration> {
+    let [a, b, c, d, seconds @ ..] = *value;
+    let seconds = u64::try_from(i32::from_ne_bytes(seconds)).unwrap_or(0);
+    (i32::from_ne_bytes([a, b, c, d]) != 0).then(|| Duration::from_secs(seconds))
+}
+
+impl Connection {
+    /// The network takes nothing any more. What came from it is still for the program.
+    pub(super) fn break_off(&mut self, error: Errno) {
+        self.broken.get_or_insert(error);
+        (self.up.discards, self.up.readable, self.up.ended) = (true, false, true);
+        self.down.readable = true;
+    }
+
+    /// What came makes no sense: a reset for both.
+    pub(super) fn refuse(&mut self, error: &narrows::Error) {
+        self.refused.get_or_insert_with(|| error.to_string());
+        // Whatever else is known of the connection, this is no end in order.
+        self.broken = Some(Errno::CONNRESET);
+        self.break_off(Errno::CONNRESET);
+        self.down.fail();
+    }
+
+    pub(super) fn over(&mut self, now_ns: u64) -> Option<Next> {
+        if let Some(error) = self.broken {
+            if self.program_gone && self.up.shut {
+                return Some(Next::Over(None));
+            }
+            // A peer that had finished and then refused what we sent: the program gets EPIPE, as from TCP.
+            let told = (error != Errno::PIPE).then_some(error);
+            let delivered = self.down.ended && !self.down.is_pending() || self.program_gone;
+            return delivered.then_some(Next::Over(told));
+        }
+        // What the peer's socket has no room for is lost with a reset, as from TCP.
+        if self.aborted && (!self.up.readable || self.up.held() > 0) {
+            return Some(Next::Over(None));
+        }
+        let finished = self.up.shut && (self.down.shut || self.program_gone && self.may_leave(now_ns));
+        finished.then_some(Next::Over(None))
+    }
+
+    /// The program is gone and everything was handed to the network. A socket that is closed answers what still comes with
+    /// a reset, which takes along what the peer has not got; and where an upgrade was agreed something comes that no program
+    /// wrote. So it is closed when the peer has confirmed everything and its marker is through.
+    fn may_leave(&mut self, now_ns: u64) -> bool {
+        if !self.flow.is_agreed() || self.resets_at_close() {
+            return true;
+        }
+        let unconfirmed = sys::unconfirmed(&self.network);
+        let leaving = self.leaving.get_or_insert(Leaving { since_ns: now_ns, unconfirmed, changed_ns: now_ns });
+        if unconfirmed != leaving.unconfirmed {
+            (leaving.unconfirmed, leaving.changed_ns) = (unconfirmed, now_ns);
+        }
+        if unconfirmed > 0 {
+            return now_ns - leaving.changed_ns >= UNCONFIRMED_MAX_NS;
+        }
+        self.down.has_preface() || now_ns - leaving.since_ns >= MARKER_MAX_NS
+    }
+
+    /// The program asked for it: SO_LINGER with no time.
+    pub(super) fn resets_at_close(&self) -> bool {
+        self.linger == Some(Duration::ZERO)
+    }
+
+    /// The peer is to get a reset, whatever the program asked for.
+    pub(super) fn resets(&self) -> bool {
+        self.aborted || self.refused.is_some()
+    }
+
+    /// Ends it: what the program and the peer see of the end. The TCP socket is given back if nothing was ever
+    /// connected.
+    pub(crate) fn close(self, error: Option<Errno>) -> Option<OwnedFd> {
+        if error.is_none() {
+            // An end in order: without the poison there is an end of stream and no error.
+            let mut poison = [0; 2];
+            let _ = read(&self.program, &mut poison, RecvFlags::empty());
+        }
+        let resets = self.resets() || self.resets_at_close();
+        if self.connecting {
+            self.give_options_back();
+        }
+        drop(self.program);
+        if self.connecting {
+            let _ = sockopt::set_socket_linger(&self.network, self.linger);
+            return error.is_some().then_some(self.network);
+        }
+        if !resets {
+            let _ = sockopt::set_socket_linger(&self.network, None);
+        }
+        None
+    }
+}

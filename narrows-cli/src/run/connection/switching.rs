@@ -1,0 +1,124 @@
+//! From plain bytes to frames: what is found out about the other end, and what follows from it.
+
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use narrows::block::Block;
+use narrows::upgrade::{self, Event, FlowLimits};
+
+use super::Connection;
+use crate::run::account::{LiveConnection, Outcome, Traffic};
+use crate::run::proof;
+use crate::run::pump::Bench;
+use crate::run::wire::Request;
+
+impl Connection {
+    /// What the negotiation says.
+    pub(crate) fn hear(&mut self, event: Event, bench: &mut Bench) {
+        // A peer that has finished may have closed: it would answer a marker with a reset.
+        if self.network_ended || self.is_encrypted() {
+            self.flow.decline();
+        }
+        match self.flow.hear(event) {
+            Ok(released) => self.pass_down(&released),
+            Err(e) => self.refuse(&e),
+        }
+        self.after_flow(bench);
+    }
+
+    pub(super) fn after_flow(&mut self, bench: &mut Bench) {
+        if let Some(marker) = self.flow.take_marker() {
+            self.keep_options();
+            self.up.switch(&marker, self.same_host, self.is_encrypted(), self.id, bench);
+        }
+        while let Some(word) = self.flow.poll_word() {
+            if !self.silent {
+                bench.ledger.negotiator.say(self.id, word);
+            }
+        }
+    }
+
+    pub(super) fn is_encrypted(&self) -> bool {
+        self.up.first.are_encrypted() || self.down.first.are_encrypted()
+    }
+
+    /// Bytes of the network that may be plain, a marker, or frames behind one.
+    pub(super) fn came(&mut self, input: &[u8], bench: &mut Bench) -> narrows::Result<()> {
+        let step = self.flow.receive(input, bench.now_ns())?;
+        self.pass_down(&step.released);
+        self.pass_down(&input[..step.plain]);
+        if let Some(at) = step.frames {
+            self.down.switch(self.id, bench);
+            if at < input.len() {
+                let rest = Block::from_vec(input[at..].to_vec());
+                self.down.receive(rest, self.id, bench)?;
+            }
+        }
+        self.after_flow(bench);
+        Ok(())
+    }
+
+    /// How it is, for a person.
+    pub(crate) fn account(&self, now_ns: u64) -> LiveConnection {
+        let outcome = match (self.up.is_framed(), self.down.is_framed()) {
+            (true, true) => Outcome::Framed,
+            (false, false) => Outcome::Plain(self.why_plain()),
+            _ => Outcome::Half,
+        };
+        LiveConnection {
+            id: self.id,
+            peer: self.peer,
+            accepted: self.accepted,
+            age: Duration::from_nanos(now_ns.saturating_sub(self.begun_ns)),
+            outcome,
+            encrypted: self.is_encrypted(),
+            out: Traffic::out(&self.up),
+            back: Traffic::back(&self.down),
+        }
+    }
+
+    fn why_plain(&self) -> String {
+        match self.flow.why_plain() {
+            Some(why) => why.to_string(),
+            None if self.is_encrypted() => "encrypted already".into(),
+            None if self.accepted => "its client did not ask for more".into(),
+            None => "it was over before the other end answered".into(),
+        }
+    }
+
+    /// What was wrong with what came, if something was.
+    pub(crate) fn refused(&self) -> Option<&str> {
+        self.refused.as_deref()
+    }
+}
+
+/// What can be known of the other end, and who asks it: the flow, whether its words are for nobody, whether the peer is
+/// this host.
+pub(super) fn negotiate(request: &Request, network: &OwnedFd, bench: &Bench) -> (upgrade::Flow, bool, bool) {
+    let limits = FlowLimits::default();
+    let ledger = &bench.ledger;
+    let addresses = proof::addresses(request);
+    let same_host = addresses.is_some_and(|a| a.client().ip().is_loopback() || a.client().ip() == a.server().ip());
+    if request.accepted {
+        // Told once by the kernel, so before anything else is done with the socket.
+        let clock = proof::clock_in_syn(network);
+        if let Some(addresses) = addresses {
+            ledger.negotiator.accepted(request.id, addresses, clock);
+        }
+        return (upgrade::Flow::server(limits, ledger.direct.accepts), addresses.is_none(), same_host);
+    }
+    let server = addresses.map(|a| a.server());
+    let mut nonce = [0; 16];
+    if server.is_some_and(|s| ledger.direct.holds(s))
+        && rustix::rand::getrandom(&mut nonce[..], rustix::rand::GetRandomFlags::empty()).is_ok()
+    {
+        return (upgrade::Flow::direct(limits, &nonce), true, same_host);
+    }
+    let connecting = request.number > 1;
+    let clock = proof::clock_at_syn(network, connecting);
+    let claim = addresses.zip(clock);
+    if let Some((addresses, clock_ms)) = claim {
+        ledger.negotiator.connecting(request.id, addresses, clock_ms);
+    }
+    (upgrade::Flow::client(limits), claim.is_none(), same_host)
+}

@@ -1,0 +1,73 @@
+//! Bytes into and out of sockets, without waiting, and those that a socket has no room for.
+
+use std::os::fd::OwnedFd;
+
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, recv, send};
+
+pub(crate) fn write(sink: &OwnedFd, bytes: &[u8]) -> Result<usize, Errno> {
+    loop {
+        match send(sink, bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
+            Err(Errno::INTR) => {}
+            result => return result,
+        }
+    }
+}
+
+pub(crate) fn read(source: &OwnedFd, buffer: &mut [u8], flags: RecvFlags) -> Result<usize, Errno> {
+    loop {
+        match recv(source, &mut *buffer, flags | RecvFlags::DONTWAIT) {
+            Err(Errno::INTR) => {}
+            result => return result.map(|(n, _)| n),
+        }
+    }
+}
+
+/// What a sink did not take yet. No more is read for it before it is gone, so it is not longer than a read.
+#[derive(Default)]
+pub(crate) struct Waiting {
+    bytes: Vec<u8>,
+    written: usize,
+}
+
+impl Waiting {
+    pub(crate) fn len(&self) -> usize {
+        self.bytes.len() - self.written
+    }
+
+    pub(crate) fn push(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    pub(crate) fn clear(&mut self) {
+        *self = Self::default();
+    }
+
+    /// True: nothing waits any more.
+    pub(crate) fn flush(&mut self, sink: &OwnedFd) -> Result<bool, Errno> {
+        while self.len() > 0 {
+            match write(sink, &self.bytes[self.written..]) {
+                Ok(n) => self.written += n,
+                Err(Errno::AGAIN) => return Ok(false),
+                Err(e) => return Err(e),
+            }
+        }
+        // Memory is given back: most connections are idle most of the time.
+        self.clear();
+        Ok(true)
+    }
+
+    /// Writes `input` behind what waits.
+    pub(crate) fn pass(&mut self, input: &[u8], sink: &OwnedFd) -> Result<(), Errno> {
+        let mut taken = 0;
+        if self.len() == 0 && !input.is_empty() {
+            taken = match write(sink, input) {
+                Ok(n) => n,
+                Err(Errno::AGAIN) => 0,
+                Err(e) => return Err(e),
+            };
+        }
+        self.push(&input[taken..]);
+        Ok(())
+    }
+}
