@@ -224,8 +224,9 @@ impl Supervisor {
         }
     }
 
+    /// Also what came before the listener was shut: programs do not wait to hear that their connections were taken.
     fn accept_all(&mut self) {
-        while self.listening {
+        loop {
             match accept_with(&self.control.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
                 Ok(line) => self.hear(line),
                 Err(Errno::INTR | Errno::CONNABORTED) => {}
