@@ -57,8 +57,10 @@ fn assert_fine(output: &Output) {
 }
 
 fn executable(folder: &Path, name: &str, bytes: &[u8], mode: u32) -> PathBuf {
-    let path = folder.join(name);
-    fs::write(&path, bytes).unwrap();
+    let (path, source) = (folder.join(name), folder.join("bytes"));
+    fs::write(&source, bytes).unwrap();
+    // Not by this process: a child that another test forks meanwhile would have the file open, and it could not be run.
+    assert!(Command::new("cp").args([&source, &path]).status().unwrap().success());
     fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
     path
 }

@@ -15,7 +15,7 @@ use rustix::net::{AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, Recv
 
 use super::notify::{Answer, Call, Notifier, Waiting, What};
 use super::swap::{self, Connection, internet, swapped};
-use super::sys;
+use super::sys::{self, Place};
 use crate::run::pump::Order;
 use crate::run::sys::{get_option, set_option};
 use crate::run::wire::{BY_CONNECT, Kind, Name, REPLY_LEN, RawAddress, Reason, Reply, Request, State, host_and_port};
@@ -101,21 +101,16 @@ pub(super) fn is_fresh(socket: &OwnedFd) -> bool {
     is_stream(socket, &[libc::IPPROTO_TCP]) && tcp_state(socket).is_ok_and(|state| state == CLOSED)
 }
 
-fn blocks(socket: &OwnedFd) -> Result<bool> {
-    Ok(sys::control(socket, libc::F_GETFL, 0)? & libc::O_NONBLOCK == 0)
+pub(super) fn is_established(socket: &OwnedFd) -> bool {
+    tcp_state(socket).is_ok_and(|state| state == ESTABLISHED)
 }
 
-/// The program's own socket must not block this thread. Its flag is changed for some microseconds, because there is no
-/// other way to ask for one call.
-fn without_blocking<T>(socket: &OwnedFd, blocks: bool, work: impl FnOnce() -> T) -> T {
-    if blocks {
-        let _ = rustix::io::ioctl_fionbio(socket, true);
-    }
-    let result = work();
-    if blocks {
-        let _ = rustix::io::ioctl_fionbio(socket, false);
-    }
-    result
+pub(super) fn is_connecting(socket: &OwnedFd) -> bool {
+    tcp_state(socket).is_ok_and(|state| state == SYN_SENT)
+}
+
+pub(super) fn blocks(socket: &OwnedFd) -> Result<bool> {
+    Ok(sys::control(socket, libc::F_GETFL, 0)? & libc::O_NONBLOCK == 0)
 }
 
 /// When a call on the socket has waited long enough.
@@ -138,6 +133,21 @@ fn here(host: IpAddr) -> IpAddr {
 }
 
 impl Notifier {
+    /// The program's own socket must not block this thread. Its flag is changed for some microseconds, because there is
+    /// no other way to ask for one call; the watchdog knows of it.
+    fn without_blocking<T>(&self, socket: &OwnedFd, blocks: bool, work: impl FnOnce() -> T) -> T {
+        if blocks {
+            self.watchdog.open.unblocked(true);
+            let _ = rustix::io::ioctl_fionbio(socket, true);
+        }
+        let result = work();
+        if blocks {
+            let _ = rustix::io::ioctl_fionbio(socket, false);
+            self.watchdog.open.unblocked(false);
+        }
+        result
+    }
+
     pub(super) fn answer(&mut self, call: &Call) -> Answer {
         let answer = match call.number {
             libc::SYS_connect => self.connect(call),
@@ -154,7 +164,7 @@ impl Notifier {
             What::Accept => self.accept_from(call, socket, until),
             What::Connect { number, peer, closes_on_exec } => {
                 let len = length(&peer);
-                match without_blocking(&socket, true, || sys::connect(&socket, &peer, len)) {
+                match self.without_blocking(&socket, true, || sys::connect(&socket, &peer, len)) {
                     Ok(()) => self.connected(call, number, socket, peer, closes_on_exec, false),
                     Err(e) if [libc::EALREADY, libc::EINPROGRESS].contains(&errno(&e)) => {
                         Answer::Wait(Waiting { socket, what, until })
@@ -208,14 +218,14 @@ impl Notifier {
         if under_way {
             return Ok(wait(socket));
         }
-        let mut result = without_blocking(&socket, blocks, || sys::connect(&socket, &peer, len));
+        let mut result = self.without_blocking(&socket, blocks, || sys::connect(&socket, &peer, len));
         if again && result.as_ref().is_err_and(|e| errno(e) == libc::ECONNABORTED) {
-            result = without_blocking(&socket, blocks, || sys::connect(&socket, &peer, len));
+            result = self.without_blocking(&socket, blocks, || sys::connect(&socket, &peer, len));
         }
         Ok(match result {
             Ok(()) => self.connected(call, number, socket, peer, closes_on_exec, false),
             // Within a host it is complete at once.
-            Err(e) if errno(&e) == libc::EINPROGRESS && blocks && tcp_state(&socket)? == ESTABLISHED => {
+            Err(e) if errno(&e) == libc::EINPROGRESS && blocks && is_established(&socket) => {
                 self.again(call, Waiting { socket, what, until: None })
             }
             Err(e) if errno(&e) == libc::EINPROGRESS && blocks => wait(socket),
@@ -261,11 +271,13 @@ impl Notifier {
         // Another thread may have closed it meanwhile, and opened something else.
         let still_there = call.target.descriptor(number).and_then(|now| Ok(cookie(&now)? == cookie(&socket)?));
         let put = match still_there {
-            Ok(true) => sys::add(self.listener.as_fd(), call.id, pair.program.as_fd(), Some(number), closes_on_exec),
+            Ok(true) => {
+                sys::add(self.listener.as_fd(), call.id, pair.program.as_fd(), Place::Number(number), closes_on_exec)
+            }
             _ => Err(Error::from_raw_os_error(libc::EBADF)),
         };
         match put {
-            Ok(()) => self.intake.take(pair.request, socket, pair.supervisor),
+            Ok(_) => self.intake.take(pair.request, socket, pair.supervisor),
             Err(_) => {
                 pair.undo(&socket);
                 self.intake.ledger.talk.plain(&peer, Reason::Failed as i32);
@@ -311,7 +323,7 @@ impl Notifier {
         let manners = sys::control(socket, libc::F_GETFL, 0)? & (libc::O_NONBLOCK | libc::O_ASYNC);
         sys::control(&network, libc::F_SETFL, manners)?;
         let closes = call.target.closes_on_exec(number)?;
-        sys::add(self.listener.as_fd(), call.id, network.as_fd(), Some(number), closes)?;
+        sys::add(self.listener.as_fd(), call.id, network.as_fd(), Place::Number(number), closes)?;
         Ok(network)
     }
 
@@ -354,7 +366,7 @@ impl Notifier {
             Some(earlier) => Ok(earlier),
             None => {
                 let flags = accept_flags(call) & libc::SOCK_NONBLOCK;
-                without_blocking(&listener, blocks, || sys::accept(&listener, flags))
+                self.without_blocking(&listener, blocks, || sys::accept(&listener, flags))
             }
         };
         let (socket, address) = match accepted {
@@ -370,10 +382,11 @@ impl Notifier {
             return Answer::Fail(errno(&e));
         }
         match self.give(call, &socket, &address) {
-            Ok(None) => Answer::Given,
-            Ok(Some((request, program))) => {
-                self.intake.take(request, socket, program);
-                Answer::Given
+            Ok((number, swapped)) => {
+                if let Some((request, program)) = swapped {
+                    self.intake.take(request, socket, program);
+                }
+                number.map_or(Answer::Given, Answer::Value)
             }
             Err(e) => {
                 if let Ok(listener) = cookie(&listener) {
@@ -396,17 +409,24 @@ impl Notifier {
         self.untaken.remove(at).map(|u| (u.socket, u.address))
     }
 
-    /// Gives the program what it accepted, swapped or plain. An error: it has nothing.
-    fn give(&self, call: &Call, socket: &OwnedFd, address: &[u8]) -> Result<Option<(Request, OwnedFd)>> {
+    /// Gives the program what it accepted, swapped or plain: its number, if that is still to be answered, and what the
+    /// pump gets. An error: it has nothing.
+    fn give(&self, call: &Call, socket: &OwnedFd, address: &[u8]) -> Result<(Option<i64>, Option<(Request, OwnedFd)>)> {
         let closes = accept_flags(call) & libc::SOCK_CLOEXEC != 0;
-        let add = |fd: &OwnedFd| sys::add(self.listener.as_fd(), call.id, fd.as_fd(), None, closes);
-        let Some(connection) = self.swappable(socket, address) else { return add(socket).map(|()| None) };
+        // If this process is killed in the midst of giving and answering in one, the kernel answers 0. In two steps it is
+        // not answered yet; but then a signal must not come between.
+        let place = if self.killable { Place::Free } else { Place::Answer };
+        let add = |fd: &OwnedFd| {
+            let number = sys::add(self.listener.as_fd(), call.id, fd.as_fd(), place, closes)?;
+            Ok(self.killable.then_some(number))
+        };
+        let Some(connection) = self.swappable(socket, address) else { return add(socket).map(|n| (n, None)) };
         let Ok(pair) = swap::pair(socket, &connection) else {
             self.intake.ledger.talk.plain(&connection.peer, Reason::Failed as i32);
-            return add(socket).map(|()| None);
+            return add(socket).map(|n| (n, None));
         };
         match add(&pair.program) {
-            Ok(()) => Ok(Some((pair.request, pair.supervisor))),
+            Ok(number) => Ok((number, Some((pair.request, pair.supervisor)))),
             Err(e) => {
                 pair.undo(socket);
                 Err(e)

@@ -78,12 +78,12 @@ struct Wait {
 pub(super) struct Notifier {
     pub(super) listener: OwnedFd,
     /// Signals do not end a call that was heard of.
-    killable: bool,
+    pub(super) killable: bool,
     pub(super) intake: Intake,
     pub(super) scope: Scope,
     pub(super) marks: Marks,
     pub(super) untaken: VecDeque<Untaken>,
-    watchdog: Watchdog,
+    pub(super) watchdog: Watchdog,
     watch: OwnedFd,
     waits: Vec<Option<Wait>>,
     waiting: usize,
@@ -170,38 +170,39 @@ impl Notifier {
 
     fn hear(&mut self) {
         let Ok(question) = sys::receive(self.listener.as_fd()) else { return };
-        self.watchdog.open.heard(question.id);
-        let Ok(target) = Target::open(question.pid) else { return self.respond(question.id, &Answer::GoOn, None) };
-        let call = Call { id: question.id, number: question.data.nr.into(), args: question.data.args, target };
+        let number: libc::c_long = question.data.nr.into();
+        let socket = question.data.args[0] as i32;
+        self.watchdog.open.begins(question.id, question.pid, socket, number == libc::SYS_connect);
+        let Ok(target) = Target::open(question.pid) else { return self.respond(question.id, &Answer::GoOn) };
+        let call = Call { id: question.id, number, args: question.data.args, target };
         // Only now it is certain that the target is who asked.
         let answer = if self.is_valid(&call) { self.answer(&call) } else { Answer::GoOn };
-        self.finish(call, answer, None);
+        self.finish(call, answer);
     }
 
-    /// `place`: where it waited.
-    fn finish(&mut self, call: Call, answer: Answer, place: Option<usize>) {
-        let Answer::Wait(waiting) = answer else { return self.respond(call.id, &answer, place) };
+    fn finish(&mut self, call: Call, answer: Answer) {
+        let Answer::Wait(waiting) = answer else { return self.respond(call.id, &answer) };
         let id = call.id;
-        if !self.put_aside(Wait { call, waiting, signalled: false }, place) {
-            self.respond(id, &Answer::GoOn, place);
+        if !self.put_aside(Wait { call, waiting, signalled: false }) {
+            self.respond(id, &Answer::GoOn);
         }
     }
 
-    fn respond(&self, id: u64, answer: &Answer, place: Option<usize>) {
+    fn respond(&self, id: u64, answer: &Answer) {
         let (value, error, go_on) = match answer {
             Answer::Value(value) => (*value, 0, false),
             Answer::Fail(error) => (0, *error, false),
-            Answer::Given => return self.watchdog.open.answered(place),
+            Answer::Given => return self.watchdog.open.ends(),
             Answer::GoOn | Answer::Wait(_) => (0, 0, true),
         };
         // Who is not there any more needs no answer.
         let _ = sys::respond(self.listener.as_fd(), id, value, error, go_on);
-        self.watchdog.open.answered(place);
+        self.watchdog.open.ends();
     }
 
     /// False if it cannot be waited for.
-    fn put_aside(&mut self, wait: Wait, place: Option<usize>) -> bool {
-        let place = place.or_else(|| self.waits.iter().position(Option::is_none)).unwrap_or(self.waits.len());
+    fn put_aside(&mut self, wait: Wait) -> bool {
+        let place = self.waits.iter().position(Option::is_none).unwrap_or(self.waits.len());
         if place >= WAITS_MAX {
             return false;
         }
@@ -221,7 +222,7 @@ impl Notifier {
             self.waits.push(None);
         }
         self.watchdog.open.waits(place, wait.call.id);
-        self.watchdog.open.answered(None);
+        self.watchdog.open.ends();
         self.waits[place] = Some(wait);
         self.waiting += 1;
         true
@@ -233,17 +234,21 @@ impl Notifier {
         let _ = epoll::delete(&self.watch, &wait.waiting.socket);
         let _ = epoll::delete(&self.watch, &wait.call.target.pidfd);
         self.waiting -= 1;
+        let Call { id, number, .. } = wait.call;
+        self.watchdog.open.begins(id, wait.call.target.tid(), wait.call.int(0), number == libc::SYS_connect);
+        self.watchdog.open.waits_no_more(place);
         Some(wait)
     }
 
     /// The socket of what waits there is ready, or its process has ended; or that of what waited there before.
     fn woken(&mut self, place: usize) {
         let Some(Wait { call, waiting, .. }) = self.take_up(place) else { return };
-        if !self.is_valid(&call) {
-            return self.watchdog.open.answered(Some(place));
+        if self.is_valid(&call) {
+            let answer = self.again(&call, waiting);
+            self.finish(call, answer);
+        } else {
+            self.watchdog.open.ends();
         }
-        let answer = self.again(&call, waiting);
-        self.finish(call, answer, Some(place));
     }
 
     /// Looks at some of the calls that wait.
@@ -253,7 +258,7 @@ impl Notifier {
             if let Some(answer) = self.overdue(self.next_look)
                 && let Some(wait) = self.take_up(self.next_look)
             {
-                self.respond(wait.call.id, &answer, Some(self.next_look));
+                self.respond(wait.call.id, &answer);
             }
         }
     }

@@ -89,30 +89,44 @@ pub(crate) fn is_valid(listener: BorrowedFd<'_>, id: u64) -> bool {
     unsafe { libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_ID_VALID, &raw const id) == 0 }
 }
 
-/// Gives the asking process a descriptor: under the number `place`, or as the answer of its call.
+/// Where a descriptor goes.
+#[derive(Clone, Copy)]
+pub(crate) enum Place {
+    /// Under this number, in the place of what is there.
+    Number(c_int),
+    /// Under a free one.
+    Free,
+    /// The same, and that is the answer of the call.
+    Answer,
+}
+
+/// Gives the asking process a descriptor. Its number there.
 pub(crate) fn add(
     listener: BorrowedFd<'_>,
     id: u64,
     fd: BorrowedFd<'_>,
-    place: Option<c_int>,
+    place: Place,
     closes_on_exec: bool,
-) -> Result<()> {
-    let how = if place.is_some() { libc::SECCOMP_ADDFD_FLAG_SETFD } else { libc::SECCOMP_ADDFD_FLAG_SEND };
+) -> Result<i64> {
+    let (flags, newfd) = match place {
+        Place::Number(number) => (libc::SECCOMP_ADDFD_FLAG_SETFD, number as u32),
+        Place::Free => (0, 0),
+        Place::Answer => (libc::SECCOMP_ADDFD_FLAG_SEND, 0),
+    };
     let request = libc::seccomp_notif_addfd {
         id,
-        flags: how as u32,
+        flags: flags as u32,
         srcfd: fd.as_raw_fd() as u32,
-        newfd: place.unwrap_or(0) as u32,
+        newfd,
         newfd_flags: if closes_on_exec { libc::O_CLOEXEC as u32 } else { 0 },
     };
     // SAFETY: the kernel reads one request.
     check(unsafe { libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_ADDFD, &raw const request) }.into())
-        .map(drop)
 }
 
 /// Descriptors can be given as answers, since Linux 5.14: asked with a question that there is not.
 pub(crate) fn adds(listener: BorrowedFd<'_>) -> bool {
-    add(listener, 0, listener, None, false).is_err_and(|e| e.raw_os_error() == Some(libc::ENOENT))
+    add(listener, 0, listener, Place::Answer, false).is_err_and(|e| e.raw_os_error() == Some(libc::ENOENT))
 }
 
 // --- memory of other processes ---

@@ -37,6 +37,10 @@ impl Target {
         Ok(Self { tid, pidfd })
     }
 
+    pub(super) fn tid(&self) -> u32 {
+        self.tid as u32
+    }
+
     /// The very socket that the process has under this number.
     pub(super) fn descriptor(&self, number: i32) -> Result<OwnedFd> {
         Ok(pidfd_getfd(&self.pidfd, number, PidfdGetfdFlags::empty())?)

@@ -9,7 +9,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::pipe::{PipeFlags, pipe_with};
 
-use super::sys;
+use super::swap::swapped;
+use super::target::Target;
+use super::{calls, sys};
 use crate::run::sys as process;
 
 /// Calls that may wait at a time (accept, connect); further ones are not waited for and stay plain. One more is the call
@@ -17,35 +19,84 @@ use crate::run::sys as process;
 pub(super) const WAITS_MAX: usize = 1024;
 const NOW: usize = WAITS_MAX;
 const LAST: usize = WAITS_MAX + 1;
+/// Of the call that is being answered: its thread, its socket, what it is and what was done to the socket.
+const THREAD: usize = WAITS_MAX + 2;
+const SOCKET: usize = WAITS_MAX + 3;
+const CONNECTS: usize = WAITS_MAX + 4;
+const UNBLOCKED: usize = WAITS_MAX + 5;
+const NUMBERS: usize = WAITS_MAX + 6;
 /// Questions that the supervisor may have taken out before it died and could write them down: it takes one at a time.
 const UNWRITTEN: u64 = 4;
 
 /// Which questions the supervisor has heard and not answered, in memory that the watchdog sees too: the kernel tells each
 /// of them once.
 pub(super) struct Open {
-    ids: &'static [AtomicU64; WAITS_MAX + 2],
+    ids: &'static [AtomicU64; NUMBERS],
 }
 
 impl Open {
-    pub(super) fn heard(&self, id: u64) {
-        self.ids[LAST].store(id, Ordering::Relaxed);
-        self.ids[NOW].store(id, Ordering::Release);
+    fn set(&self, at: usize, value: u64) {
+        self.ids[at].store(value, Ordering::Release);
     }
 
-    /// The one that was heard last waits, in that place.
+    fn get(&self, at: usize) -> u64 {
+        self.ids[at].load(Ordering::Acquire)
+    }
+
+    /// This call is answered now.
+    pub(super) fn begins(&self, id: u64, thread: u32, socket: i32, connects: bool) {
+        self.set(THREAD, thread.into());
+        self.set(SOCKET, socket as u64);
+        self.set(CONNECTS, connects.into());
+        self.set(NOW, id);
+        self.set(LAST, self.get(LAST).max(id));
+    }
+
+    /// It waits, in that place.
     pub(super) fn waits(&self, place: usize, id: u64) {
-        self.ids[place.min(WAITS_MAX - 1)].store(id, Ordering::Release);
+        self.set(place.min(WAITS_MAX - 1), id);
     }
 
-    pub(super) fn answered(&self, place: Option<usize>) {
-        self.ids[place.unwrap_or(NOW).min(NOW)].store(0, Ordering::Release);
+    /// What waited there was answered.
+    pub(super) fn waits_no_more(&self, place: usize) {
+        self.set(place.min(WAITS_MAX - 1), 0);
+    }
+
+    /// The call that was being answered is, or waits.
+    pub(super) fn ends(&self) {
+        self.set(NOW, 0);
+    }
+
+    /// The socket of the call was blocking and is not now, or is again.
+    pub(super) fn unblocked(&self, is: bool) {
+        self.set(UNBLOCKED, is.into());
     }
 
     fn all(&self) -> impl Iterator<Item = u64> {
-        let last = self.ids[LAST].load(Ordering::Acquire);
+        let last = self.get(LAST);
         let known = self.ids[..LAST].iter().map(|id| id.load(Ordering::Acquire)).filter(|id| *id != 0);
         // The kernel counts. What nobody waits for is refused.
         known.chain((1..=UNWRITTEN).map(move |n| last.wrapping_add(n)))
+    }
+
+    /// What is to be answered to the call in whose midst the supervisor died: value and errno, `None` if the kernel can
+    /// do it anew. Its socket blocks again.
+    fn half_done(&self) -> Option<(u64, i32)> {
+        let id = Some(self.get(NOW)).filter(|id| *id != 0)?;
+        let target = Target::open(self.get(THREAD) as u32).ok()?;
+        let socket = target.descriptor(self.get(SOCKET) as i32).ok()?;
+        if self.get(UNBLOCKED) != 0 {
+            let _ = rustix::io::ioctl_fionbio(&socket, false);
+        }
+        let blocks = calls::blocks(&socket).ok()?;
+        // A swapped one will tell of a reset.
+        let connected = swapped(&socket).is_some() || calls::is_established(&socket);
+        let begun = connected || calls::is_connecting(&socket);
+        match self.get(CONNECTS) != 0 {
+            true if blocks && connected => Some((id, 0)),
+            true if !blocks && begun => Some((id, libc::EINPROGRESS)),
+            _ => None,
+        }
     }
 }
 
@@ -87,6 +138,9 @@ fn watch(to: &OwnedFd, alive: &OwnedFd, open: &Open) {
 /// Answers everything that was and will be asked, until nobody is under the filter any more.
 pub(super) fn let_go_on(listener: &OwnedFd, open: &Open) {
     let go_on = |id| drop(sys::respond(listener.as_fd(), id, 0, 0, true));
+    if let Some((id, error)) = open.half_done() {
+        let _ = sys::respond(listener.as_fd(), id, 0, error, false);
+    }
     open.all().for_each(go_on);
     loop {
         let mut look = [PollFd::new(listener, PollFlags::IN)];
@@ -109,15 +163,19 @@ mod tests {
     #[test]
     fn what_was_heard_and_not_answered_is_known() {
         let open = Open { ids: sys::shared_numbers().unwrap() };
-        open.heard(7);
+        open.begins(7, 1, 3, false);
         open.waits(3, 7);
-        open.answered(None);
-        open.heard(8);
-        open.answered(None);
-        open.heard(9);
+        open.ends();
+        open.begins(8, 1, 3, false);
+        open.ends();
+        open.begins(9, 1, 3, false);
         assert_eq!(open.all().collect::<Vec<_>>(), [7, 9, 10, 11, 12, 13]);
-        open.answered(Some(3));
-        open.answered(None);
+        open.ends();
+        // What waited is taken up again.
+        open.begins(7, 1, 3, false);
+        open.waits_no_more(3);
+        assert_eq!(open.all().collect::<Vec<_>>(), [7, 10, 11, 12, 13]);
+        open.ends();
         assert_eq!(open.all().collect::<Vec<_>>(), [10, 11, 12, 13]);
     }
 }
