@@ -180,3 +180,13 @@ fn check(sources: &[Source], forbidden: &[&str]) {
     }
     assert!(found.is_empty(), "forbidden here:\n{}", found.join("\n"));
 }
+
+/// A copy would drift away from what it is a copy of.
+#[test]
+fn what_the_library_and_the_supervisor_say_to_each_other_is_one_file() {
+    for name in ["wire.rs", "kinds.rs"] {
+        let here = workspace().join("narrows-cli/src/run").join(name);
+        assert!(fs::symlink_metadata(&here).unwrap().is_symlink(), "{name} is a copy");
+        assert_eq!(here.canonicalize().unwrap(), workspace().join("preload/src").join(name).canonicalize().unwrap());
+    }
+}
