@@ -389,6 +389,46 @@ fn a_gateway_reaches_servers_that_are_plain() {
     assert!(talk(socket, data).is_err());
 }
 
+const BY_GATEWAY: &str = "import asyncio, socket, sys
+port = int(sys.argv[1])
+try:
+    socket.create_connection(('127.0.0.2', port ^ 1))
+    print('connected to nothing')
+except ConnectionRefusedError: pass
+async def main():
+    r, w = await asyncio.open_connection('127.0.0.2', port)
+    assert w.get_extra_info('peername') == ('127.0.0.2', port)
+    w.write(b'words\\n' * 10000)
+    w.write_eof()
+    assert await r.read() == b'WORDS\\n' * 10000
+    w.close()
+    try: await asyncio.open_connection('127.0.0.2', port ^ 1)
+    except ConnectionRefusedError: print('right')
+asyncio.run(main())";
+
+/// Programs do not notice that they go through one, whether they wait for connections or not.
+#[test]
+fn programs_go_through_a_gateway() {
+    if !has_python() {
+        return;
+    }
+    let service = free_port();
+    let mut server = plain(&[&script("answers.py"), "127.0.0.1", "4"]);
+    let port = server.line();
+    let mut command = narrows(Path::new("/nonexistent"));
+    command.args(["agent", "--gateway", "--allow", &port, "--listen", &format!("127.0.0.2:{service}")]);
+    let _agent = Program(Some(command.spawn().unwrap()));
+    wait_for_service(service);
+    let flags = ["--no-agent", "--via-gateway", "127.0.0.2"];
+    let args = client_args(&port, 3, 20, &[]);
+    let output = run("127.0.0.1", service, &flags, &args.iter().map(String::as_str).collect::<Vec<_>>()).finish();
+    assert_right(&output);
+    assert_all(&output, ": compressed;");
+    let output = run("127.0.0.1", service, &flags, &["-c", BY_GATEWAY, &port]).finish();
+    assert_right(&output);
+    assert_eq!(code(&server.finish()), 0);
+}
+
 /// Frames both ways over a connection; what came.
 fn talk(socket: TcpStream, data: Vec<u8>) -> narrows::Result<Vec<u8>> {
     use narrows::codec::Method;

@@ -107,7 +107,7 @@ unsafe extern "C" fn connect_done(fd: c_int, address: *const sockaddr, len: sock
 /// Whether that server is reached through a gateway, and where it is. Only where somebody asked for gateways is an address
 /// read that the kernel has not seen.
 unsafe extern "C" fn has_gateway(fd: c_int, address: *const sockaddr, len: socklen_t, gateway: &mut Address) -> bool {
-    if address.is_null() || !setup::get().is_some_and(|s| s.gateway_port != 0) || !marks::is_set(fd) {
+    if address.is_null() || setup::get().is_none_or(|s| s.gateway_port == 0) || !marks::is_set(fd) {
         return false;
     }
     // SAFETY: the program says that `len` bytes are there.
