@@ -7,6 +7,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -28,9 +29,16 @@ fn has_python() -> bool {
     found
 }
 
-/// A port of the servers' host that is free at the moment.
+/// A service port of the servers' host that is free: below those that the kernel gives to whoever asks for any.
 fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.2:0").unwrap().local_addr().unwrap().port()
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    loop {
+        let port = 10_000
+            + (std::process::id() as u16).wrapping_mul(37).wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % 20_000;
+        if TcpListener::bind(("127.0.0.2", port)).is_ok() {
+            return port;
+        }
+    }
 }
 
 /// A program that is ended with the test.
@@ -305,6 +313,21 @@ fn an_agent_of_another_user_is_refused() {
     assert_right(&output);
     assert_all(&output, "plain (no narrows");
     assert_all(&server.finish(), "plain (");
+}
+
+/// An agent of root takes all users, and believes none of them about others' connections.
+#[test]
+fn nobody_can_register_what_is_not_his() {
+    if !has_python() || !rustix::process::geteuid().is_root() {
+        println!("skipped: only root can be another user");
+        return;
+    }
+    let service = free_port();
+    let mut command = narrows(Path::new("/nonexistent"));
+    let _agent = Program(Some(command.args(["agent", "--listen", &format!("127.0.0.2:{service}")]).spawn().unwrap()));
+    wait_for_service(service);
+    let output = plain(&[&script("borrower.py"), &service.to_string()]).finish();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "fine\n", "{}", stderr(&output));
 }
 
 // --- other commands ---
