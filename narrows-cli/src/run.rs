@@ -11,6 +11,7 @@ mod binary;
 mod channel;
 pub(crate) mod compressor;
 mod connection;
+mod dialing;
 mod encrypted;
 mod gate;
 mod gateway;

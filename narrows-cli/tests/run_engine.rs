@@ -322,6 +322,58 @@ fn a_killed_supervisor_is_a_reset_and_never_an_end() {
     }
 }
 
+#[test]
+fn so_it_is_when_the_servers_supervisor_dies() {
+    if !has_python() {
+        return;
+    }
+    for i in 0..5 {
+        let mut supervisor = server(POLICIES[0], &["--supervisor=parent"], &["pour-server"]);
+        let child = client(POLICIES[0], &[], &["drain", supervisor.port()]).spawn().unwrap();
+        thread::sleep(Duration::from_millis(500 + 20 * i));
+        supervisor.child.as_mut().unwrap().kill().unwrap();
+        let output = finish(child);
+        assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "True ConnectionResetError", "{}", stderr(&output));
+    }
+}
+
+/// The same over connections that are negotiated, where a direction is switched at some byte or other, or at none: programs
+/// that are killed lose nothing, and of many connections all are right.
+#[test]
+fn connections_that_are_switched_underway_lose_nothing() {
+    if !has_python() {
+        return;
+    }
+    const ROUNDS: usize = 24;
+    let home = home();
+    let file = home.path().join("data");
+    let data = [text(1 << 20), random(1 << 20)].concat();
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
+    let negotiated = |flags: &[&str], words: &[&str]| {
+        let mut command = narrows(Path::new("/nonexistent"));
+        command.args(["run", "--loopback", "-v", "--policy", POLICIES[0]]).args(flags).arg("--").arg("python3");
+        command.args(words).env("NARROWS_PORT", &port);
+        command
+    };
+    let framed = script("framed.py");
+    let mut server = Running::start(negotiated(&[], &[&framed, "sink", &ROUNDS.to_string(), "0.002"]));
+    let mut said = String::new();
+    for i in 0..ROUNDS {
+        let part = &data[..data.len() >> (2 * (i % 8))];
+        fs::write(&file, part).unwrap();
+        let child = negotiated(&[], &[&framed, "killed", server.port(), file.to_str().unwrap()]).spawn().unwrap();
+        let output = finish(child);
+        assert_eq!(output.status.signal(), Some(9));
+        assert_eq!(server.line(), format!("{} {} end", part.len(), sha256(part)), "{i}: {}", stderr(&output));
+        said += &stderr(&output);
+    }
+    said += &server.end();
+    // Else this were a test of plain connections.
+    assert!(said.contains(": compressed"), "{said}");
+    let output = common::finish_reading(negotiated(&[], &[&script("soak.py"), "200"]).spawn().unwrap());
+    assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "200 right", "{}", stderr(&output));
+}
+
 // --- peers that make no sense ---
 
 fn opening() -> Vec<u8> {

@@ -62,7 +62,70 @@ pub(crate) fn connected(fd: c_int, peer: &Address, connecting: bool) {
     let peer =
         if connecting { raw_address(peer) } else { sys::peer_address(fd).ok().and_then(|(a, _)| raw_address(&a)) };
     let Some((peer, (host, port))) = peer.and_then(|p| Some((p, host_and_port(&p)?))) else { return };
-    begin(fd, peer, here(host), port, |local| Connection { local, peer, connecting, accepted: false, mark });
+    begin(fd, peer, here(host), port, |local| Connection {
+        local,
+        peer,
+        connecting,
+        accepted: false,
+        by_gateway: false,
+        mark,
+    });
+}
+
+/// Where to connect in place of `peer`: the gateway on its host, if there is one for it. `None`: there, as always.
+pub(crate) fn gateway_for(fd: c_int, peer: &Address) -> Option<Address> {
+    let setup = setup::get().filter(|s| s.gateway_port != 0 && marks::is_ours(fd))?;
+    let (host, port) = host_and_port(&raw_address(peer)?)?;
+    if !setup.is_by_gateway(host, port) || setup.scope.excludes(here(host), port).is_some() {
+        return None;
+    }
+    let mut gateway = *peer;
+    gateway.rest.get_mut(..2)?.copy_from_slice(&setup.gateway_port.to_be_bytes());
+    Some(gateway)
+}
+
+/// What the program's `connect` answers.
+pub(crate) enum ByGateway {
+    Done(Result<(), c_int>),
+    /// The gateway was reached in vain, and the socket is as before: connect it to the server.
+    Plain,
+}
+
+/// The gateway is reached, or being reached; its supervisor asks it for the server.
+pub(crate) fn reached_gateway(fd: c_int, peer: &Address) -> ByGateway {
+    let nonblocking = sys::fcntl(fd, libc::F_GETFL, 0).is_ok_and(|flags| flags & libc::O_NONBLOCK as usize != 0);
+    let swapped = || -> Result<Name, c_int> {
+        let Taken::Ours(mark) = marks::take(fd) else { return Err(libc::EBADF) };
+        let peer = raw_address(peer).ok_or(libc::EAFNOSUPPORT)?;
+        let local = sys::own_address(fd).ok().and_then(|(a, _)| raw_address(&a)).ok_or(libc::EAFNOSUPPORT)?;
+        let connection = Connection { local, peer, connecting: true, accepted: false, by_gateway: true, mark };
+        swap::swap(fd, &connection)?;
+        ours(fd).ok_or(libc::EBADF)
+    };
+    let Ok(name) = swapped() else {
+        // What the program would say next is not for the gateway.
+        let _ = sys::disconnect(fd);
+        return ByGateway::Plain;
+    };
+    ByGateway::Done(if nonblocking { Err(libc::EINPROGRESS) } else { wait_for(fd, &name) })
+}
+
+/// As long as the kernel tries to connect by itself.
+const CONNECT_TRIES: usize = 127;
+
+fn wait_for(fd: c_int, name: &Name) -> Result<(), c_int> {
+    for _ in 0..CONNECT_TRIES {
+        let events = sys::poll(fd, libc::POLLOUT, 1000);
+        if events & (libc::POLLERR | libc::POLLHUP) != 0 {
+            return Err(error_of(name).unwrap_or(libc::ECONNABORTED));
+        }
+        if events != 0 {
+            // Further calls of connect are told that it is done.
+            let _ = control::ask(Kind::State, name.id, |r| r.number = BY_CONNECT);
+            return Ok(());
+        }
+    }
+    Err(libc::ETIMEDOUT)
 }
 
 /// The kernel takes "any address" for this host.
@@ -98,7 +161,14 @@ pub(crate) fn accepted(listener: c_int, fd: c_int) {
     let tcp = sys::get_int(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL) == Ok(libc::IPPROTO_TCP);
     let Some((_, port)) = sys::own_address(fd).ok().and_then(|(a, _)| host_and_port(&raw_address(&a)?)) else { return };
     if tcp {
-        begin(fd, peer, host, port, |local| Connection { local, peer, connecting: false, accepted: true, mark: 0 });
+        begin(fd, peer, host, port, |local| Connection {
+            local,
+            peer,
+            connecting: false,
+            accepted: true,
+            by_gateway: false,
+            mark: 0,
+        });
     }
 }
 

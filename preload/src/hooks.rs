@@ -11,7 +11,7 @@ use core::slice;
 
 use libc::{epoll_event, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t};
 
-use crate::begin::{self, Again, ours};
+use crate::begin::{self, Again, ByGateway, ours};
 use crate::kinds;
 use crate::marks;
 use crate::next;
@@ -52,6 +52,16 @@ pub unsafe extern "C" fn socket(family: c_int, kind: c_int, protocol: c_int) -> 
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C-unwind" fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
+    let mut gateway = Address::EMPTY;
+    // SAFETY: the program's own arguments, and an address of ours, which is as long.
+    unsafe {
+        if active() && has_gateway(fd, address, len, &mut gateway) {
+            let answer = next::connect(fd, (&raw const gateway).cast(), len);
+            if let Some(answer) = gateway_done(fd, address, len, answer) {
+                return answer;
+            }
+        }
+    }
     // SAFETY: the program's own arguments.
     let answer = unsafe { next::connect(fd, address, len) };
     if active() {
@@ -92,6 +102,32 @@ unsafe extern "C" fn connect_done(fd: c_int, address: *const sockaddr, len: sock
         set_errno(number);
     }
     answer
+}
+
+/// Whether that server is reached through a gateway, and where it is. Only where somebody asked for gateways is an address
+/// read that the kernel has not seen.
+unsafe extern "C" fn has_gateway(fd: c_int, address: *const sockaddr, len: socklen_t, gateway: &mut Address) -> bool {
+    if address.is_null() || setup::get().is_none_or(|s| s.gateway_port == 0) || !marks::is_set(fd) {
+        return false;
+    }
+    // SAFETY: the program says that `len` bytes are there.
+    let found = begin::gateway_for(fd, &unsafe { copied(address, len) });
+    *gateway = found.unwrap_or(Address::EMPTY);
+    found.is_some()
+}
+
+/// `None`: connect to the server itself.
+#[allow(improper_ctypes_definitions, reason = "only called from here; the border is for panics")]
+unsafe extern "C" fn gateway_done(fd: c_int, address: *const sockaddr, len: socklen_t, answer: c_int) -> Option<c_int> {
+    if answer != 0 && errno() != libc::EINPROGRESS && errno() != libc::EINTR {
+        return Some(answer);
+    }
+    // SAFETY: as before.
+    match begin::reached_gateway(fd, &unsafe { copied(address, len) }) {
+        ByGateway::Done(Ok(())) => Some(0),
+        ByGateway::Done(Err(number)) => Some(fail(number)),
+        ByGateway::Plain => None,
+    }
 }
 
 /// # Safety

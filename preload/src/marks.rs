@@ -78,6 +78,12 @@ pub(crate) fn duplicated(old: c_int, new: c_int) {
     }
 }
 
+/// Whether `take` would give it out.
+pub(crate) fn is_ours(fd: c_int) -> bool {
+    let mark = place(fd).map_or(0, |p| p.load(Ordering::Relaxed));
+    mark != 0 && mark & 0xfffc == generation() && cookie(fd) == Ok(mark >> COOKIE_SHIFT)
+}
+
 pub(crate) enum Taken {
     /// This process alone has it. All its numbers but the one asked for share the mark.
     Ours(u64),

@@ -9,7 +9,7 @@ use crate::control;
 use crate::marks;
 use crate::registrations;
 use crate::sys;
-use crate::wire::{Name, RawAddress};
+use crate::wire::{BY_GATEWAY, Name, RawAddress};
 
 /// What the kernel grants without privilege, which it doubles. One unread byte may pin 64 KiB of it, and a unix
 /// socket is writable only while four times that fits; the default of half as much stalls.
@@ -67,6 +67,8 @@ pub(crate) struct Connection {
     pub(crate) peer: RawAddress,
     pub(crate) connecting: bool,
     pub(crate) accepted: bool,
+    /// The TCP socket leads to a gateway, and `peer` is the server behind it.
+    pub(crate) by_gateway: bool,
     /// Of all numbers of the socket, if it may have several.
     pub(crate) mark: u64,
 }
@@ -100,6 +102,7 @@ fn hand_over(fd: c_int, connection: &Connection) -> Result<(), c_int> {
         request.linger = linger;
         request.number = filled;
         request.accepted = connection.accepted;
+        request.option = if connection.by_gateway { BY_GATEWAY } else { 0 };
         request.local = connection.local;
         request.peer = connection.peer;
     });

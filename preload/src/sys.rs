@@ -113,6 +113,13 @@ pub(crate) fn connect_unix(fd: c_int, name: &[u8]) -> Answer {
     unsafe { call!(SYS_connect, fd, &raw const address, len) }
 }
 
+/// A TCP socket that is connected, or being so, is as it was when it was made.
+pub(crate) fn disconnect(fd: c_int) -> Answer {
+    let nowhere = Address { family: libc::AF_UNSPEC as u16, ..Address::EMPTY };
+    // SAFETY: the kernel reads 16 bytes of `nowhere`, which has 128.
+    unsafe { call!(SYS_connect, fd, &raw const nowhere, 16) }
+}
+
 pub(crate) fn own_address(fd: c_int) -> Result<(Address, usize), c_int> {
     let mut address = Address::EMPTY;
     let mut len = size_of::<Address>() as u32;

@@ -122,6 +122,9 @@ pub(crate) const BY_CONNECT: i32 = 0;
 pub(crate) const BY_ERROR: i32 = 1;
 pub(crate) const BY_NAME: i32 = 2;
 
+/// The TCP socket leads to a gateway at `peer`'s host, which is to be asked for `peer`'s port.
+pub(crate) const BY_GATEWAY: i32 = 1;
+
 /// Why a connection stays plain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
@@ -168,6 +171,7 @@ pub(crate) struct Request {
     /// SO_LINGER as the program has set it, for `New`: two ints.
     pub(crate) linger: [u8; 8],
     pub(crate) level: i32,
+    /// For `New`: `BY_GATEWAY`, or 0.
     pub(crate) option: i32,
     pub(crate) local: RawAddress,
     pub(crate) peer: RawAddress,
@@ -405,6 +409,9 @@ pub(crate) struct Setup {
     /// Tell about plain connections too.
     pub(crate) verbose: bool,
     pub(crate) scope: Scope,
+    /// The port of gateways, 0 if there are none, and the servers that are reached through them.
+    pub(crate) gateway_port: u16,
+    pub(crate) gateways: Scope,
 }
 
 /// A zero, a word that tells people what it is, 128 random bits.
@@ -419,7 +426,7 @@ pub(crate) fn control_name(random: [u8; 16]) -> [u8; CONTROL_LEN] {
 }
 
 impl Setup {
-    /// `1:NAME:TOKEN:lv:RULE,RULE`, name and token in hexadecimal digits.
+    /// `1:NAME:TOKEN:lvg7701:RULE,RULE`, name and token in hexadecimal digits; rules for gateways have another sign.
     pub(crate) fn parse(text: &[u8]) -> Option<Self> {
         let text = core::str::from_utf8(text).ok()?;
         let mut parts = text.splitn(5, ':');
@@ -429,15 +436,32 @@ impl Setup {
         let control = control_name(unhex(parts.next()?)?);
         let token = unhex(parts.next()?)?;
         let flags = parts.next()?;
-        let mut scope = Scope::new(flags.contains('l'));
-        for rule in parts.next()?.split(',').filter(|r| !r.is_empty()) {
-            if !scope.add(Rule::parse(rule)?) {
+        let gateway_port = match flags.split_once('g') {
+            Some((_, port)) => port.parse().ok()?,
+            None => 0,
+        };
+        let (mut scope, mut gateways) = (Scope::new(flags.contains('l')), Scope::new(true));
+        for text in parts.next()?.split(',').filter(|r| !r.is_empty()) {
+            let rule = Rule::parse(text)?;
+            let added = match text.strip_prefix(GATEWAY) {
+                Some(_) => gateways.add(Rule { only: true, ..rule }),
+                None => scope.add(rule),
+            };
+            if !added {
                 return None;
             }
         }
-        Some(Self { control, token, verbose: flags.contains('v'), scope })
+        Some(Self { control, token, verbose: flags.contains('v'), scope, gateway_port, gateways })
+    }
+
+    /// Whether that server is reached through a gateway.
+    pub(crate) fn is_by_gateway(&self, host: IpAddr, port: u16) -> bool {
+        self.gateway_port != 0 && self.gateways.excludes(host, port).is_none()
     }
 }
+
+/// What rules for gateways begin with, in place of their sign.
+pub(crate) const GATEWAY: char = '@';
 
 fn unhex(text: &str) -> Option<[u8; 16]> {
     let mut out = [0; 16];
@@ -534,6 +558,11 @@ mod tests {
         assert_eq!(excludes(&some, "10.9.2.3", 5432), Some(Reason::Scope));
         let printed = some.rules().iter().map(|r| r.to_string()).collect::<Vec<_>>().join(",");
         assert_eq!(scope(&format!("l:{printed}")).rules(), some.rules());
+        let gateways = Setup::parse(format!("{head}g7701:@::ffff:10.0.0.1/128=80-80,-::/0=22-22").as_bytes()).unwrap();
+        let by = |host: &str, port| gateways.is_by_gateway(host.parse().unwrap(), port);
+        assert!(by("10.0.0.1", 80) && !by("10.0.0.1", 81) && !by("10.0.0.2", 80));
+        assert_eq!(gateways.scope.rules().len(), 1);
+        assert!(!Setup::parse(format!("{head}:").as_bytes()).unwrap().is_by_gateway("10.0.0.1".parse().unwrap(), 80));
         for bad in ["", "2:::", "1:0:0::", "1:é:x::"] {
             assert!(Setup::parse(bad.as_bytes()).is_none(), "{bad}");
         }

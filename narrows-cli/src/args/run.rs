@@ -30,6 +30,9 @@ pub(crate) struct RunArgs {
     /// Clients may begin connections to CMD compressed, by --peer
     #[arg(long)]
     pub(crate) accept_direct: bool,
+    /// Connections to HOST go through the `narrows agent --gateway` there, and are compressed: for servers that do not run under narrows (not with --engine=seccomp); may be given many times
+    #[arg(long, value_name = "HOST[:PORT]")]
+    pub(crate) via_gateway: Vec<String>,
     /// The port by which hosts negotiate, the same at both ends [default: $NARROWS_PORT, or 7701]
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) service_port: Option<u16>,
@@ -79,6 +82,10 @@ connections urgent bytes (MSG_OOB) come as ordinary ones. Programs that get more
 (setuid) and 32-bit ones stay plain; so do static and Go programs that a program under `preload` starts: --engine=seccomp \
 reaches them too, and takes twice as long for each connection to begin.
 
+The hosts find out about each other by the service port: the first narrows run of a host whose CMD listens opens it, and \
+answers for all that this user runs there. To others it is a port that says nothing; who has it on another host is believed about \
+its programs' connections (see narrows agent --help). A host whose programs only connect opens none.
+
 The supervisor stays until CMD and all that it started have ended and what they wrote has reached the other end. If it is \
 killed, its connections are reset, and later ones are plain.
 
@@ -86,11 +93,13 @@ EXIT STATUS
   That of CMD. 125 if narrows fails, 126 if CMD cannot be run, 127 if there is none, 2 for wrong usage.
 
 ENVIRONMENT
+  NARROWS_PORT: the service port of all hosts [default: 7701].
   NARROWS_PRELOAD: the library to load into CMD [default: libnarrows_preload.so beside this program or in ../lib/narrows]. \
 LD_PRELOAD is kept.
 
 EXAMPLES
   narrows run -- psql -h db.example
   narrows run --only 10.0.0.0/8:5432 -v -- ./server
+  narrows run --via-gateway db.example:5432 -- psql -h db.example
   narrows run --accept-direct -- redis-server           on one host, and on another, without negotiation:
   narrows run --peer redis.example:6379 -- redis-cli -h redis.example";

@@ -15,8 +15,8 @@ Lists what runs under `narrows run` on this host: the programs of this user, or 
 connections, and how many ended compressed or plain and why. RAW is what the program wrote or read, WIRE what crossed the \
 network for it.
 
-A connection is `compressed` in both directions or one way, or `plain`; why is in brackets. Nothing is listed of connections \
-that were never taken over, but they are counted.
+A connection is `compressed` in both directions or one way, or `plain`; why is in brackets. Connections \
+that were never taken over are counted for programs that were started with -v.
 
 EXAMPLES
   narrows status

@@ -12,7 +12,6 @@ use crate::run::launch::{Engine, Launch};
 use crate::run::negotiator::{SERVICE_PORT, Service};
 use crate::run::scope::Direct;
 use crate::run::supervisor::Settings;
-use crate::run::wire::Scope;
 use crate::run::{agent, scope};
 use crate::{host, report};
 
@@ -30,27 +29,29 @@ pub(crate) fn run(args: &RunArgs) -> ExitCode {
         EngineName::Preload => Engine::Preload,
         EngineName::Seccomp => Engine::Seccomp,
     };
-    let (scope, settings) = match settings(args) {
-        Ok(settings) => settings,
+    let launch = match launch(args, engine, parent) {
+        Ok(launch) => launch,
         Err(error) => {
             report::note(report::one_line(&error));
             return ExitCode::from(2);
         }
     };
-    let launch = Launch { command: &args.command, scope, settings, engine, parent };
     launch.run().unwrap_or_else(|error| {
         report::note(report::one_line(&error));
         ExitCode::from(OWN_FAILURE)
     })
 }
 
-fn settings(args: &RunArgs) -> Result<(Scope, Settings)> {
+fn launch(args: &RunArgs, engine: Engine, parent: Option<bool>) -> Result<Launch<'_>> {
     let scope = scope::build(&args.only, &args.except, args.loopback)?;
     let direct = Direct::new(&args.peer, args.accept_direct)?;
     let port = service_port(args.service_port)?;
     let service = Service { port, address: args.service_address.unwrap_or(agent::ALL), may_serve: !args.no_agent };
     let compressor = Arc::new(Compressor::new(args.policy.clone(), host::load(args.verbose))?);
-    Ok((scope, Settings { verbose: args.verbose, service, direct, compressor }))
+    let program = args.command.first().map(|c| c.display().to_string()).unwrap_or_default();
+    let gateways = scope::gateways(&args.via_gateway)?;
+    let settings = Settings { verbose: args.verbose, service, direct, compressor, program };
+    Ok(Launch { command: &args.command, scope, settings, gateways, engine, parent })
 }
 
 /// What a flag, the environment or nobody says.

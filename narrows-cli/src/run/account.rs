@@ -40,7 +40,6 @@ pub(crate) enum Outcome {
 
 /// A connection as it is.
 #[derive(Debug, Clone)]
-#[allow(dead_code, reason = "for who asks for the status")]
 pub(crate) struct LiveConnection {
     pub(crate) id: u64,
     pub(crate) peer: RawAddress,
@@ -89,7 +88,6 @@ impl Totals {
     }
 
     /// How many ended how.
-    #[allow(dead_code, reason = "for who asks for the status")]
     pub(crate) fn outcomes(&self) -> BTreeMap<Outcome, u64> {
         self.outcomes.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

@@ -48,7 +48,7 @@ pub(crate) struct Settings {
     pub(crate) service: SocketAddr,
     /// Now, and not only while a program listens.
     pub(crate) always: bool,
-    /// Lines and channels together.
+    /// For lines, which get a quarter of them, and channels.
     pub(crate) descriptors_max: usize,
     /// Ports of this host to which it is a gateway.
     pub(crate) gateway: BTreeSet<u16>,
@@ -117,7 +117,7 @@ impl Agent {
         let mut secret = [0; 32];
         rustix::rand::getrandom(&mut secret[..], rustix::rand::GetRandomFlags::empty())?;
         let usual = WitnessLimits::default();
-        let limits = WitnessLimits { channels_max: usual.channels_max.min(settings.descriptors_max), ..usual };
+        let limits = WitnessLimits { channels_max: usual.channels_max.min(settings.descriptors_max / 4 * 3), ..usual };
         let gateways = Gateways::new(settings.gateway.clone());
         Ok(Self {
             settings,
@@ -194,14 +194,16 @@ impl Agent {
         }
         if !self.wants_service() {
             self.service = None;
-        } else if self.service.is_none() && self.accepts && now_ns >= self.again_ns {
-            if let Err(e) = self.open_service() {
-                self.again_ns = now_ns + TRY_AGAIN_NS;
-                if !self.complained {
-                    self.complained = true;
-                    let why = report::without_os_numbers(&std::io::Error::from(e).to_string());
-                    self.say(|at| format!("cannot open the service port at {at} yet: {why}"));
-                }
+        } else if self.service.is_none()
+            && self.accepts
+            && now_ns >= self.again_ns
+            && let Err(e) = self.open_service()
+        {
+            self.again_ns = now_ns + TRY_AGAIN_NS;
+            if !self.complained {
+                self.complained = true;
+                let why = report::without_os_numbers(&std::io::Error::from(e).to_string());
+                self.say(|at| format!("cannot open the service port at {at} yet: {why}"));
             }
         }
     }
@@ -241,7 +243,7 @@ impl Agent {
             let own = geteuid();
             let Some(user) = line.user().filter(|u| own.is_root() || *u == own.as_raw() || *u == 0) else { continue };
             let of_user = self.lines.values().filter(|s| s.user == user).count();
-            if of_user >= LINES_OF_USER_MAX || self.lines.len() >= self.settings.descriptors_max {
+            if of_user >= LINES_OF_USER_MAX || self.lines.len() >= self.settings.descriptors_max / 4 {
                 continue;
             }
             let number = self.number();

@@ -16,6 +16,7 @@ use rustix::event::epoll::EventFlags;
 use rustix::io::{Errno, ioctl_fionread, readv};
 use rustix::net::{RecvFlags, SendFlags, Shutdown, send, shutdown, sockopt};
 
+use super::dialing::Dialing;
 use super::incoming::{Incoming, Read};
 use super::outgoing::Outgoing;
 use super::pump::Bench;
@@ -30,7 +31,7 @@ mod switching;
 use ends::Leaving;
 pub(crate) use ends::linger_of;
 use options::Kept;
-use switching::negotiate;
+use switching::{dialing, negotiate};
 
 /// Most reads of a waiting program's messages get everything at once; more than that is bulk.
 const PEEK: usize = 4096;
@@ -64,6 +65,8 @@ pub(crate) struct Connection {
     /// Bytes that fill the program's end while the connection is being made.
     fill: usize,
     connecting: bool,
+    /// What the gateway is asked before the connection is made.
+    dialing: Option<Dialing>,
     /// The program was told that the connection is made, for `connect`.
     told: bool,
     flow: upgrade::Flow,
@@ -120,6 +123,7 @@ impl Connection {
             accepted: request.accepted,
             fill,
             connecting: fill > 1,
+            dialing: dialing(request, bench),
             told: false,
             flow,
             silent,
@@ -228,7 +232,8 @@ impl Connection {
     pub(crate) fn next_wakeup_ns(&self, now_ns: u64) -> Option<u64> {
         let leaving = self.leaving.as_ref().map(|_| now_ns + ends::LOOK_EVERY_NS);
         let flow = self.flow.next_wakeup_ns().filter(|_| self.broken.is_none());
-        [flow, self.up.next_wakeup_ns(now_ns), leaving].into_iter().flatten().min()
+        let dialing = self.dialing.as_ref().map(Dialing::deadline_ns);
+        [flow, self.up.next_wakeup_ns(now_ns), leaving, dialing].into_iter().flatten().min()
     }
 
     pub(crate) fn on_time(&mut self, bench: &mut Bench) {
@@ -250,7 +255,7 @@ impl Connection {
     /// Moves what can be moved.
     pub(crate) fn advance(&mut self, scratch: &mut [u8], bench: &mut Bench) -> Next {
         if self.connecting
-            && let Some(next) = self.finish_connecting(scratch)
+            && let Some(next) = self.finish_connecting(scratch, bench)
         {
             return next;
         }
@@ -274,7 +279,7 @@ impl Connection {
     }
 
     /// `None`: it is connected.
-    fn finish_connecting(&mut self, scratch: &mut [u8]) -> Option<Next> {
+    fn finish_connecting(&mut self, scratch: &mut [u8], bench: &mut Bench) -> Option<Next> {
         if self.program_gone || self.program_ended && self.aborted {
             return Some(Next::Over(None));
         }
@@ -285,6 +290,14 @@ impl Connection {
         if rustix::net::getpeername(&self.network).is_err() {
             return Some(Next::Wait);
         }
+        let answer = match &mut self.dialing {
+            None => None,
+            Some(dialing) => match dialing.advance(&self.network, bench.now_ns()) {
+                None => return Some(Next::Wait),
+                Some(Ok(frames)) => Some(frames),
+                Some(Err(e)) => return Some(Next::Over(Some(e))),
+            },
+        };
         // The last byte that filled it is the poison.
         while self.fill > 1 {
             let part = (self.fill - 1).min(scratch.len());
@@ -294,6 +307,10 @@ impl Connection {
             }
         }
         self.connecting = false;
+        if let Some(frames) = answer {
+            self.dialing = None;
+            self.begin_framed(frames, bench);
+        }
         None
     }
 
@@ -331,7 +348,7 @@ impl Connection {
             self.after_flow(bench);
             // Nobody else may hold the socket; and if a forked child does, the peer must see the end all the same.
             // What goes with a reset goes without an end.
-            if !self.resets() && !(self.program_gone && self.resets_at_close()) {
+            if !(self.resets() || self.program_gone && self.resets_at_close()) {
                 let _ = shutdown(&self.network, Shutdown::Write);
             }
             self.up.shut = true;

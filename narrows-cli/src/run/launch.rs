@@ -25,7 +25,7 @@ use super::binary::{self, Kind};
 use super::seccomp::{self, Watchdog};
 use super::supervisor::{Control, Settings, Supervisor};
 use super::sys;
-use super::wire::{Scope, VARIABLE, VERSION};
+use super::wire::{GATEWAY, Scope, VARIABLE, VERSION};
 use crate::{report, signals};
 
 const LIBRARY: &str = "libnarrows_preload.so";
@@ -34,6 +34,8 @@ pub(crate) struct Launch<'a> {
     pub(crate) command: &'a [OsString],
     pub(crate) scope: Scope,
     pub(crate) settings: Settings,
+    /// Servers that are reached through gateways on their hosts, if any are.
+    pub(crate) gateways: Option<Scope>,
     pub(crate) engine: Engine,
     /// The supervisor is the parent of the program. `None`: if it must be.
     pub(crate) parent: Option<bool>,
@@ -98,8 +100,12 @@ impl Launch<'_> {
     /// What the library reads.
     fn variable(&self, control: &Control) -> String {
         let flags = [(self.scope.loopback, "l"), (self.settings.verbose, "v")];
-        let flags: String = flags.iter().filter(|(on, _)| *on).map(|(_, flag)| *flag).collect();
-        let rules: Vec<String> = self.scope.rules().iter().map(ToString::to_string).collect();
+        let mut flags: String = flags.iter().filter(|(on, _)| *on).map(|(_, flag)| *flag).collect();
+        let mut rules: Vec<String> = self.scope.rules().iter().map(ToString::to_string).collect();
+        if let Some(gateways) = &self.gateways {
+            flags += &format!("g{}", self.settings.service.port);
+            rules.extend(gateways.rules().iter().map(|rule| format!("{GATEWAY}{}", &rule.to_string()[1..])));
+        }
         let (name, token) = (HEXLOWER.encode(&control.random), HEXLOWER.encode(&control.token));
         format!("{VERSION}:{name}:{token}:{flags}:{}", rules.join(","))
     }

@@ -213,16 +213,15 @@ impl Negotiation {
                         self.registrar.accepted(id, addresses, syn_clock_ms, now_ns);
                     }
                 }
-                Said::Word { id, word } => match self.flows.get_mut(&id) {
-                    Some((side, gate)) => {
+                Said::Word { id, word } => {
+                    if let Some((side, gate)) = self.flows.get_mut(&id) {
                         gate.said(word);
                         match side {
                             Side::Client => self.peers.say(id, word, now_ns),
                             Side::Server => self.registrar.say(id, word),
                         }
                     }
-                    None => {}
-                },
+                }
                 Said::Ended { id } => match self.flows.remove(&id) {
                     Some((Side::Client, _)) => self.peers.ended(id, now_ns),
                     Some((Side::Server, _)) => self.registrar.ended(id),

@@ -205,3 +205,54 @@ impl Host {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use rustix::event::epoll;
+
+    use super::*;
+
+    fn peers(port: u16) -> Peers {
+        Peers::new(Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC).unwrap()), port, 2, [1; 32], 7)
+    }
+
+    /// Claims a connection to each of some hosts; what is said about them at once.
+    fn claim(peers: &mut Peers, hosts: std::ops::Range<u8>) -> Vec<(FlowId, Event)> {
+        for host in hosts {
+            let server = SocketAddr::new([127, 0, 0, host].into(), 80);
+            peers.claim(host.into(), Tuple::new("127.0.0.1:1000".parse().unwrap(), server), 0, 0);
+        }
+        peers.take_heard()
+    }
+
+    #[test]
+    fn hosts_that_were_used_longest_ago_make_room() {
+        let closed = TcpListener::bind("127.0.0.2:0").unwrap().local_addr().unwrap().port();
+        let mut peers = peers(closed);
+        for host in 2..7 {
+            let mut heard = claim(&mut peers, host..host + 1);
+            // Connecting may have failed at once, or when epoll says so.
+            let numbers: Vec<u64> = peers.hosts.keys().copied().collect();
+            numbers.into_iter().for_each(|number| peers.happened(number, 0));
+            heard.extend(peers.take_heard());
+            assert_eq!(heard, [(host.into(), Event::Plain(WhyPlain::NoService))]);
+        }
+        assert_eq!((peers.hosts.len(), peers.by_way.len(), peers.by_flow.len()), (2, 2, 0));
+    }
+
+    #[test]
+    fn hosts_with_claims_under_way_keep_their_places() {
+        let listener = TcpListener::bind("0.0.0.0:0").unwrap();
+        let mut peers = peers(listener.local_addr().unwrap().port());
+        let heard = claim(&mut peers, 2..5);
+        assert_eq!(heard, [(4, Event::Plain(WhyPlain::Busy))]);
+        // Their time is up, and so they make room.
+        assert!(peers.next_wakeup_ns().is_some());
+        peers.on_time(u64::MAX / 2);
+        assert_eq!(peers.take_heard().len(), 2);
+        assert_eq!(claim(&mut peers, 4..5), []);
+        assert_eq!(peers.hosts.len(), 2);
+    }
+}

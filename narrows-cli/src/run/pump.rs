@@ -103,7 +103,6 @@ pub(crate) enum Order {
         id: u64,
     },
     /// How are all connections?
-    #[allow(dead_code, reason = "for who asks for the status")]
     Snapshot {
         answer: Sender<Vec<LiveConnection>>,
     },

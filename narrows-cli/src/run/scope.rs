@@ -43,6 +43,17 @@ impl Direct {
     }
 }
 
+/// Servers that are reached through gateways on their hosts.
+pub(crate) fn gateways(servers: &[String]) -> Result<Option<Scope>> {
+    let mut scope = Scope::new(true);
+    for text in servers {
+        for rule in rules(text, true)? {
+            ensure!(scope.add(rule), "--via-gateway: {RULES_MAX} addresses are the most");
+        }
+    }
+    Ok((!servers.is_empty()).then_some(scope))
+}
+
 fn rules(text: &str, only: bool) -> Result<Vec<Rule>> {
     let bad = || {
         anyhow!("'{text}' is not HOST[:PORT] or ADDRESS/BITS[:PORT], such as db.example:5432, 10.0.0.0/8 or *:80-89")

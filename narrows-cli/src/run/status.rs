@@ -4,12 +4,17 @@ use std::io::{ErrorKind, Read, Result, Write};
 use std::os::fd::OwnedFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use rustix::process::{geteuid, getpid};
-use serde_json::Value;
+use serde_json::{Value, json};
 
+use super::account::{LiveConnection, Traffic};
 use super::line::user_at;
+use super::proof;
+use super::pump::{Inlet, Ledger, Order};
 
 const PREFIX: &str = "narrows-status:";
 /// A supervisor's answer is there within a turn of its pumps; who asks and does not read is not waited for either.
@@ -40,6 +45,65 @@ pub(crate) fn start(answer: impl Fn() -> Value + Send + 'static) -> Result<()> {
     Ok(())
 }
 
+/// Connections that are listed; what there is beyond is counted.
+const LISTED_MAX: usize = 10_000;
+
+/// What a supervisor tells of itself.
+pub(crate) fn describe(program: &str, ledger: &Ledger, pumps: &[Inlet]) -> Value {
+    let (answer, answers) = channel();
+    pumps.iter().for_each(|pump| pump.send(Order::Snapshot { answer: answer.clone() }));
+    drop(answer);
+    let begun = Instant::now();
+    let mut live = Vec::new();
+    // A pump that does not answer in time is left out.
+    while let Ok(some) = answers.recv_timeout((PATIENCE / 2).saturating_sub(begun.elapsed())) {
+        live.extend(some);
+    }
+    live.sort_by_key(|c| std::cmp::Reverse(c.age));
+    let totals = &ledger.totals;
+    let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    let outcomes = totals.outcomes();
+    let outcomes: Vec<_> =
+        outcomes.iter().map(|(o, n)| json!({ "outcome": o.to_string(), "connections": n })).collect();
+    json!({
+        "pid": getpid().as_raw_pid(),
+        "program": program,
+        "age_s": ledger.begun.elapsed().as_secs_f64(),
+        "connections": live.iter().take(LISTED_MAX).map(connection).collect::<Vec<_>>(),
+        "connections_left_out": live.len().saturating_sub(LISTED_MAX),
+        "ended": {
+            "connections": count(&totals.connections),
+            "failed": count(&totals.failed),
+            "out_raw_bytes": count(&totals.out_raw_bytes),
+            "out_wire_bytes": count(&totals.out_wire_bytes),
+            "back_raw_bytes": count(&totals.back_raw_bytes),
+            "back_wire_bytes": count(&totals.back_wire_bytes),
+        },
+        "outcomes": outcomes,
+    })
+}
+
+fn connection(live: &LiveConnection) -> Value {
+    let traffic = |t: &Traffic| {
+        let methods: Vec<_> =
+            t.methods.iter().map(|(name, share)| json!({ "name": name, "share_percent": share })).collect();
+        json!({
+            "raw_bytes": t.raw_bytes, "wire_bytes": t.wire_bytes, "ratio": t.raw_bytes as f64 / t.wire_bytes.max(1) as f64, "framed": t.framed, "methods": methods,
+        })
+    };
+    let peer = proof::address(&live.peer).map(|a| std::net::SocketAddr::new(a.ip().to_canonical(), a.port()));
+    json!({
+        "id": live.id,
+        "peer": peer.map_or("an unknown peer".into(), |p| p.to_string()),
+        "accepted": live.accepted,
+        "age_s": live.age.as_secs_f64(),
+        "outcome": live.outcome.to_string(),
+        "encrypted": live.encrypted,
+        "out": traffic(&live.out),
+        "back": traffic(&live.back),
+    })
+}
+
 fn tell(socket: UnixStream, answer: &impl Fn() -> Value) -> Result<()> {
     socket.set_write_timeout(Some(PATIENCE))?;
     let socket = OwnedFd::from(socket);
@@ -53,7 +117,8 @@ fn tell(socket: UnixStream, answer: &impl Fn() -> Value) -> Result<()> {
 /// Asks all supervisors of this user; root asks everybody's. Those that do not answer, or are no longer there, are left out.
 pub(crate) fn ask_all() -> Result<Vec<Value>> {
     let own = geteuid();
-    let table = std::fs::read_to_string("/proc/self/net/unix")?;
+    // Others' names may be of any bytes.
+    let table = String::from_utf8_lossy(&std::fs::read("/proc/self/net/unix")?).into_owned();
     let names = table.lines().filter_map(|line| line.split_whitespace().last()?.strip_prefix('@'));
     let mut found: Vec<(u32, i32)> = names
         .filter_map(|name| {

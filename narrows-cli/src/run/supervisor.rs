@@ -25,6 +25,7 @@ use super::proof;
 use super::pump::{self, Inlet, Ledger, Order};
 use super::scope::Direct;
 use super::seccomp::Intake;
+use super::status;
 use super::sys;
 use super::talk::Talk;
 use super::wire::{self, CONTROL_LEN, Kind, REQUEST_LEN, Request, Token};
@@ -75,6 +76,8 @@ pub(crate) struct Settings {
     pub(crate) service: Service,
     pub(crate) direct: Direct,
     pub(crate) compressor: Arc<Compressor>,
+    /// What the person calls it.
+    pub(crate) program: String,
 }
 
 const LISTENER: u64 = u64::MAX;
@@ -99,7 +102,7 @@ pub(crate) struct Supervisor {
 
 impl Supervisor {
     pub(crate) fn new(control: Control, first: (Pid, OwnedFd), settings: Settings) -> Result<Self> {
-        let Settings { verbose, service, direct, compressor } = settings;
+        let Settings { verbose, service, direct, compressor, program } = settings;
         let limit = sys::raise_descriptor_limit();
         let negotiating = (limit / 8).min(2 * HOSTS_MAX);
         let connections_max = limit.saturating_sub(DESCRIPTORS_KEPT + negotiating) / 2;
@@ -124,6 +127,9 @@ impl Supervisor {
         desk.start(service, negotiating, verbose, move |id, event| {
             inlets[(id % inlets.len() as u64) as usize].send(Order::Hear { id, event });
         })?;
+        let (asked, told) = (pumps.clone(), Arc::clone(&ledger));
+        // Who cannot be asked still works.
+        let _ = status::start(move || status::describe(&program, &told, &asked));
         let mut supervisor = Self {
             watch,
             control,

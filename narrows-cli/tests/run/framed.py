@@ -98,6 +98,24 @@ def sink(connections, pause):
         sock.close()
 
 
+def drain(port):
+    """Reads from a server for ever; says how that ends."""
+    sock, n, end = socket.create_connection((HOST, int(port))), 0, "end"
+    try:
+        while part := sock.recv(1 << 18):
+            n += len(part)
+    except OSError as e:
+        end = type(e).__name__
+    print(n > 0, end)
+
+
+def pour_server():
+    sock = listen().accept()[0]
+    block = data("pour", 1 << 20)
+    while True:
+        sock.sendall(block)
+
+
 def killed(port, file):
     sock = socket.create_connection((HOST, int(port)))
     sock.sendall(open(file, "rb").read())

@@ -70,7 +70,8 @@ impl Connection {
     /// a reset, which takes along what the peer has not got; and where an upgrade was agreed something comes that no program
     /// wrote. So it is closed when the peer has confirmed everything and its marker is through.
     fn may_leave(&mut self, now_ns: u64) -> bool {
-        if !self.flow.is_agreed() || self.resets_at_close() {
+        let framed = self.up.is_framed() || self.flow.is_agreed();
+        if !framed || self.resets_at_close() {
             return true;
         }
         let unconfirmed = sys::unconfirmed(&self.network);
@@ -107,7 +108,7 @@ impl Connection {
             self.give_options_back();
         }
         drop(self.program);
-        if self.connecting {
+        if self.connecting && self.dialing.is_none() {
             let _ = sockopt::set_socket_linger(&self.network, self.linger);
             return error.is_some().then_some(self.network);
         }

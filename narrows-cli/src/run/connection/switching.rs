@@ -8,9 +8,10 @@ use narrows::upgrade::{self, Event, FlowLimits};
 
 use super::Connection;
 use crate::run::account::{LiveConnection, Outcome, Traffic};
+use crate::run::dialing::Dialing;
 use crate::run::proof;
 use crate::run::pump::Bench;
-use crate::run::wire::Request;
+use crate::run::wire::{BY_GATEWAY, Request, host_and_port};
 
 impl Connection {
     /// What the negotiation says.
@@ -35,6 +36,18 @@ impl Connection {
             if !self.silent {
                 bench.ledger.negotiator.say(self.id, word);
             }
+        }
+    }
+
+    /// Frames both ways from the first byte on, of which some may have come.
+    pub(super) fn begin_framed(&mut self, frames: Vec<u8>, bench: &mut Bench) {
+        self.keep_options();
+        self.up.switch(&[], self.same_host, false, self.id, bench);
+        self.down.switch(self.id, bench);
+        if !frames.is_empty()
+            && let Err(e) = self.down.receive(Block::from_vec(frames), self.id, bench)
+        {
+            self.refuse(&e);
         }
     }
 
@@ -92,6 +105,12 @@ impl Connection {
     }
 }
 
+/// For a connection to a gateway: what it is asked.
+pub(super) fn dialing(request: &Request, bench: &Bench) -> Option<Dialing> {
+    let (_, port) = host_and_port(&request.peer).filter(|_| request.option == BY_GATEWAY && !request.accepted)?;
+    Some(Dialing::new(port, bench.now_ns()))
+}
+
 /// What can be known of the other end, and who asks it: the flow, whether its words are for nobody, whether the peer is
 /// this host.
 pub(super) fn negotiate(request: &Request, network: &OwnedFd, bench: &Bench) -> (upgrade::Flow, bool, bool) {
@@ -106,6 +125,9 @@ pub(super) fn negotiate(request: &Request, network: &OwnedFd, bench: &Bench) -> 
             ledger.negotiator.accepted(request.id, addresses, clock);
         }
         return (upgrade::Flow::server(limits, ledger.direct.accepts), addresses.is_none(), same_host);
+    }
+    if request.option == BY_GATEWAY {
+        return (upgrade::Flow::client(limits), true, same_host);
     }
     let server = addresses.map(|a| a.server());
     let mut nonce = [0; 16];

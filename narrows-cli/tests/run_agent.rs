@@ -1,0 +1,497 @@
+//! Programs under `narrows run` on two hosts, which are addresses of this one: 127.0.0.1 has the clients, 127.0.0.2 the
+//! servers and the service port. They find one another; whoever is not under Narrows sees nothing of it.
+
+mod common;
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use common::{code, finish, narrows, stderr, text};
+use narrows::upgrade::gateway::GatewayClient;
+
+/// No single wait of a test is longer.
+const PATIENCE: Duration = Duration::from_secs(40);
+
+fn script(name: &str) -> String {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/run").join(name).to_str().unwrap().to_string()
+}
+
+fn has_python() -> bool {
+    let found = Command::new("python3").arg("--version").stdout(Stdio::null()).status().is_ok_and(|s| s.success());
+    if !found {
+        println!("skipped: there is no python3");
+    }
+    found
+}
+
+/// A service port of the servers' host that is free: below those that the kernel gives to whoever asks for any.
+fn free_port() -> u16 {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    loop {
+        let port = 10_000
+            + (std::process::id() as u16).wrapping_mul(37).wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % 20_000;
+        if TcpListener::bind(("127.0.0.2", port)).is_ok() {
+            return port;
+        }
+    }
+}
+
+/// A program that is ended with the test.
+struct Program(Option<Child>);
+
+impl Program {
+    fn finish(mut self) -> Output {
+        finish(self.0.take().unwrap())
+    }
+
+    /// The next line that it prints.
+    fn line(&mut self) -> String {
+        let child = self.0.as_mut().unwrap();
+        let mut stdout = child.stdout.take().unwrap();
+        let (mut line, mut byte) = (Vec::new(), [0]);
+        while stdout.read(&mut byte).unwrap() == 1 && byte[0] != b'\n' {
+            line.push(byte[0]);
+        }
+        child.stdout = Some(stdout);
+        String::from_utf8(line).unwrap()
+    }
+
+    fn kill(&mut self) {
+        self.0.as_mut().unwrap().kill().unwrap();
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// `narrows run` of a Python script on the host with that address. The supervisor is the parent, so that it can be waited
+/// for and killed.
+fn run(address: &str, service: u16, flags: &[&str], args: &[&str]) -> Program {
+    let mut command = narrows(Path::new("/nonexistent"));
+    command.args(["run", "-v", "--loopback", "--supervisor=parent", "--service-address", address]);
+    command.args(["--service-port", &service.to_string()]).args(flags).args(["--", "python3"]).args(args);
+    Program(Some(command.spawn().unwrap()))
+}
+
+fn plain(args: &[&str]) -> Program {
+    let mut command = Command::new("python3");
+    Program(Some(
+        command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap(),
+    ))
+}
+
+/// A server under `narrows run`, and its port.
+fn server(service: u16, flags: &[&str], connections: usize, more: &[&str]) -> (Program, String) {
+    let (answers, connections) = (script("answers.py"), connections.to_string());
+    let args = [&[&*answers, "127.0.0.2", &connections], more].concat();
+    let mut server = run("127.0.0.2", service, flags, &args);
+    let port = server.line();
+    (server, port)
+}
+
+fn client_args(port: &str, connections: usize, rounds: usize, more: &[&str]) -> Vec<String> {
+    let fixed = [script("asks.py"), "127.0.0.2".into(), port.into(), connections.to_string(), rounds.to_string()];
+    fixed.into_iter().chain(more.iter().map(|m| (*m).to_string())).collect()
+}
+
+/// A client under `narrows run`.
+fn client(service: u16, port: &str, connections: usize, rounds: usize, more: &[&str]) -> Program {
+    let args = client_args(port, connections, rounds, more);
+    run("127.0.0.1", service, &["--no-agent"], &args.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
+fn plain_client(port: &str, rounds: usize, more: &[&str]) -> Program {
+    plain(&client_args(port, 1, rounds, more).iter().map(String::as_str).collect::<Vec<_>>())
+}
+
+fn assert_right(output: &Output) {
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(code(output) == 0 && said.ends_with("right\n"), "{said}{}", stderr(output));
+}
+
+/// What supervisors say of their connections, those from or to the other host.
+fn outcomes(output: &Output) -> Vec<String> {
+    let about = |l: &&str| l.contains(" from 127.0.0.") || l.contains(" to 127.0.0.2:");
+    stderr(output).lines().filter(about).map(str::to_string).collect()
+}
+
+fn assert_all(output: &Output, word: &str) {
+    let outcomes = outcomes(output);
+    assert!(!outcomes.is_empty() && outcomes.iter().all(|l| l.contains(word)), "{word}: {}", stderr(output));
+}
+
+fn wait_for_service(service: u16) {
+    let begun = Instant::now();
+    while TcpStream::connect(("127.0.0.2", service)).is_err() {
+        assert!(begun.elapsed() < PATIENCE, "nobody opens the service port");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+// --- both ends under narrows ---
+
+#[test]
+fn programs_of_two_hosts_find_one_another() {
+    if !has_python() {
+        return;
+    }
+    for more in [&[][..], &["greets"]] {
+        let service = free_port();
+        let (server, port) = server(service, &[], 3, more);
+        wait_for_service(service);
+        // A cold side channel and a warm one; then a supervisor that is new again.
+        let first = client(service, &port, 2, 100, more).finish();
+        let second = client(service, &port, 1, 100, more).finish();
+        let server = server.finish();
+        for output in [&first, &second] {
+            assert_right(output);
+            assert_all(output, ": compressed;");
+        }
+        assert_all(&server, ": compressed;");
+        assert_eq!((outcomes(&first).len(), outcomes(&server).len()), (2, 3));
+    }
+}
+
+#[test]
+fn the_agent_serves_many_supervisors_and_may_die() {
+    if !has_python() {
+        return;
+    }
+    let service = free_port();
+    let mut command = narrows(Path::new("/nonexistent"));
+    let mut agent =
+        Program(Some(command.args(["agent", "--listen", &format!("127.0.0.2:{service}")]).spawn().unwrap()));
+    wait_for_service(service);
+    let servers: Vec<_> = (0..2).map(|_| server(service, &["--no-agent"], 2, &[])).collect();
+    let mut clients: Vec<_> = servers.iter().map(|(_, port)| client(service, port, 1, 300, &[])).collect();
+    // In the middle of both.
+    for client in &mut clients {
+        assert_eq!(client.line(), "begun");
+    }
+    thread::sleep(Duration::from_millis(300));
+    agent.kill();
+    for client in clients {
+        let output = client.finish();
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(said == "right\n", "{said}{}", stderr(&output));
+        assert_all(&output, ": compressed;");
+    }
+    // Nobody answers any more, and nobody minds.
+    for (_, port) in &servers {
+        let output = client(service, port, 1, 3, &[]).finish();
+        assert_right(&output);
+        assert_all(&output, "plain (no narrows at the other end)");
+    }
+    for (server, _) in servers {
+        assert_eq!(outcomes(&server.finish()).len(), 2);
+    }
+}
+
+#[test]
+fn another_supervisor_takes_over_from_one_that_ends() {
+    if !has_python() {
+        return;
+    }
+    let service = free_port();
+    let (first, first_port) = server(service, &[], 1, &[]);
+    wait_for_service(service);
+    let (second, second_port) = server(service, &[], 1000, &[]);
+    // The first one ends with its only connection, and the agent in it.
+    assert_right(&client(service, &first_port, 1, 1, &[]).finish());
+    first.finish();
+    let begun = Instant::now();
+    loop {
+        let output = client(service, &second_port, 1, 100, &[]).finish();
+        assert_right(&output);
+        if outcomes(&output).iter().all(|l| l.contains(": compressed;")) {
+            break;
+        }
+        assert!(begun.elapsed() < PATIENCE, "{}", stderr(&output));
+    }
+    drop(second);
+}
+
+// --- one end, and others ---
+
+#[test]
+fn a_plain_program_sees_nothing_of_it() {
+    if !has_python() {
+        return;
+    }
+    // Plain clients, which speak first or wait.
+    for more in [&[][..], &["greets"]] {
+        let service = free_port();
+        let (server, port) = server(service, &[], 1, more);
+        assert_right(&plain_client(&port, 20, more).finish());
+        assert_all(&server.finish(), "plain (");
+    }
+    // A server without a service port, and one whose host has an agent that knows nothing of it.
+    let service = free_port();
+    for agent in [false, true] {
+        let mut command = narrows(Path::new("/nonexistent"));
+        let listen = format!("127.0.0.2:{service}");
+        let _agent = agent.then(|| Program(Some(command.args(["agent", "--listen", &listen]).spawn().unwrap())));
+        if agent {
+            wait_for_service(service);
+        }
+        let listener = TcpListener::bind("127.0.0.2:0").unwrap();
+        let port = listener.local_addr().unwrap().port().to_string();
+        let client = client(service, &port, 1, 20, &[]);
+        let (socket, _) = listener.accept().unwrap();
+        let (mut lines, mut all) = (BufReader::new(&socket), Vec::new());
+        while lines.read_until(b'\n', &mut all).unwrap() > 0 {
+            let last = all[..all.len() - 1].iter().rposition(|b| *b == b'\n').map_or(0, |at| at + 1);
+            (&socket).write_all(&all[last..].to_ascii_uppercase()).unwrap();
+        }
+        drop(lines);
+        drop(socket);
+        let output = client.finish();
+        assert_right(&output);
+        let why = if agent { "plain (the other program does not run under narrows)" } else { "plain (no narrows" };
+        assert_all(&output, why);
+        // Byte for byte what the program wrote: the same lines that `asks.py` makes.
+        let wanted: Vec<u8> = (0u8..20)
+            .flat_map(|i| {
+                let words = format!("{i} words that come again and again ").repeat(60);
+                [words.as_bytes(), b"\xf9NR\xf9NRMK\r\x1a", &[i % 7 + 240, b'\n']].concat()
+            })
+            .collect();
+        assert!(all == wanted, "{} bytes instead of {}", all.len(), wanted.len());
+    }
+}
+
+#[test]
+fn who_claims_what_is_not_his_gets_nothing_and_breaks_nothing() {
+    if !has_python() {
+        return;
+    }
+    let service = free_port();
+    let (server, port) = server(service, &[], 3, &[]);
+    wait_for_service(service);
+    let output = plain(&[&script("forger.py"), &port, &service.to_string()]).finish();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "fine\n", "{}", stderr(&output));
+    let output = server.finish();
+    assert_eq!(outcomes(&output).len(), 3, "{}", stderr(&output));
+    assert_all(&output, "plain (");
+}
+
+const SQUATTER: &str = "import os, socket, sys, time
+s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+os.setuid(65534)
+s.bind('\\0narrows-agent:0:127.0.0.2:' + sys.argv[1])
+s.listen()
+print('there', flush=True)
+while True:
+    line = s.accept()[0]
+    try: print('heard', line.recv(100), flush=True)
+    except OSError as e: print('heard', b'', flush=True)";
+
+/// An abstract name is anybody's: who has that of an agent and is somebody else is told nothing.
+#[test]
+fn an_agent_of_another_user_is_refused() {
+    if !has_python() || !rustix::process::geteuid().is_root() {
+        println!("skipped: only root can be another user");
+        return;
+    }
+    let service = free_port();
+    let mut squatter = plain(&["-c", SQUATTER, &service.to_string()]);
+    assert_eq!(squatter.line(), "there");
+    let (server, port) = server(service, &[], 1, &[]);
+    assert_eq!(squatter.line(), "heard b''");
+    let output = client(service, &port, 1, 5, &[]).finish();
+    assert_right(&output);
+    assert_all(&output, "plain (no narrows");
+    assert_all(&server.finish(), "plain (");
+}
+
+/// An agent of root takes all users, and believes none of them about others' connections.
+#[test]
+fn nobody_can_register_what_is_not_his() {
+    if !has_python() || !rustix::process::geteuid().is_root() {
+        println!("skipped: only root can be another user");
+        return;
+    }
+    let service = free_port();
+    let mut command = narrows(Path::new("/nonexistent"));
+    let _agent = Program(Some(command.args(["agent", "--listen", &format!("127.0.0.2:{service}")]).spawn().unwrap()));
+    wait_for_service(service);
+    let output = plain(&[&script("borrower.py"), &service.to_string()]).finish();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "fine\n", "{}", stderr(&output));
+}
+
+// --- other commands ---
+
+#[test]
+fn status_lists_what_runs() {
+    if !has_python() {
+        return;
+    }
+    let service = free_port();
+    let (server, port) = server(service, &[], 1, &[]);
+    wait_for_service(service);
+    let mut client = client(service, &port, 1, 300, &[]);
+    assert_eq!(client.line(), "begun");
+    let ask = |flags: &[&str]| {
+        let output = narrows(Path::new("/nonexistent")).arg("status").args(flags).output().unwrap();
+        assert_eq!(code(&output), 0, "{}", stderr(&output));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let all: serde_json::Value = serde_json::from_str(&ask(&["--json"])).unwrap();
+    let peer = format!("127.0.0.2:{port}");
+    let connections: Vec<_> = all["supervisors"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .flat_map(|s| s["connections"].as_array().unwrap())
+        .filter(|c| c["peer"] == *peer || c["accepted"] == true)
+        .collect();
+    let ours = connections.iter().find(|c| c["peer"] == *peer).unwrap_or_else(|| panic!("{all:#}"));
+    assert!(ours["out"]["raw_bytes"].as_u64().unwrap() > 0 && ours["back"]["wire_bytes"].as_u64().unwrap() > 0);
+    assert!(ask(&[]).contains(&format!("to {peer}")));
+    drop((client, server));
+}
+
+#[test]
+fn a_gateway_reaches_servers_that_are_plain() {
+    let service = free_port();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let allowed = listener.local_addr().unwrap().port();
+    let mut command = narrows(Path::new("/nonexistent"));
+    command.args(["agent", "--gateway", "--allow", &allowed.to_string(), "--listen", &format!("127.0.0.2:{service}")]);
+    let _agent = Program(Some(command.spawn().unwrap()));
+    wait_for_service(service);
+    let ask = |port: u16| {
+        let mut socket = TcpStream::connect(("127.0.0.2", service)).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        socket.write_all(&GatewayClient::request(port)).unwrap();
+        let (mut client, mut byte) = (GatewayClient::default(), [0]);
+        loop {
+            socket.read_exact(&mut byte).unwrap();
+            if let Some(errno) = client.receive(&byte).unwrap() {
+                return (errno, socket);
+            }
+        }
+    };
+    // One that is not allowed looks as if nobody listened.
+    assert_eq!(ask(allowed ^ 1).0, 111);
+    let (errno, socket) = ask(allowed);
+    assert_eq!(errno, 0);
+    let (mut plain, _) = listener.accept().unwrap();
+    let data = text(3 << 20);
+    let echo = thread::spawn(move || {
+        let mut all = Vec::new();
+        plain.read_to_end(&mut all).unwrap();
+        plain.write_all(&all).unwrap();
+        all
+    });
+    let got = talk(socket, data.clone());
+    assert!(echo.join().unwrap() == data);
+    assert!(got.unwrap() == data);
+    // A client that speaks no frames is reset, and so is the server.
+    let (_, mut socket) = ask(allowed);
+    let (mut plain, _) = listener.accept().unwrap();
+    socket.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+    plain.set_read_timeout(Some(PATIENCE)).unwrap();
+    assert_eq!(plain.read(&mut [0; 10]).unwrap_err().kind(), std::io::ErrorKind::ConnectionReset);
+    // A server that breaks off is a reset for its client, and no end.
+    let (_, socket) = ask(allowed);
+    let (plain, _) = listener.accept().unwrap();
+    rustix::net::sockopt::set_socket_linger(&plain, Some(Duration::ZERO)).unwrap();
+    drop(plain);
+    assert!(talk(socket, data).is_err());
+}
+
+const BY_GATEWAY: &str = "import asyncio, socket, sys
+port = int(sys.argv[1])
+try:
+    socket.create_connection(('127.0.0.2', port ^ 1))
+    print('connected to nothing')
+except ConnectionRefusedError: pass
+async def main():
+    r, w = await asyncio.open_connection('127.0.0.2', port)
+    assert w.get_extra_info('peername') == ('127.0.0.2', port)
+    w.write(b'words\\n' * 10000)
+    w.write_eof()
+    assert await r.read() == b'WORDS\\n' * 10000
+    w.close()
+    try: await asyncio.open_connection('127.0.0.2', port ^ 1)
+    except ConnectionRefusedError: print('right')
+asyncio.run(main())";
+
+/// Programs do not notice that they go through one, whether they wait for connections or not.
+#[test]
+fn programs_go_through_a_gateway() {
+    if !has_python() {
+        return;
+    }
+    let service = free_port();
+    let mut server = plain(&[&script("answers.py"), "127.0.0.1", "4"]);
+    let port = server.line();
+    let mut command = narrows(Path::new("/nonexistent"));
+    command.args(["agent", "--gateway", "--allow", &port, "--listen", &format!("127.0.0.2:{service}")]);
+    let _agent = Program(Some(command.spawn().unwrap()));
+    wait_for_service(service);
+    let flags = ["--no-agent", "--via-gateway", "127.0.0.2"];
+    let args = client_args(&port, 3, 20, &[]);
+    let output = run("127.0.0.1", service, &flags, &args.iter().map(String::as_str).collect::<Vec<_>>()).finish();
+    assert_right(&output);
+    assert_all(&output, ": compressed;");
+    let output = run("127.0.0.1", service, &flags, &["-c", BY_GATEWAY, &port]).finish();
+    assert_right(&output);
+    assert_eq!(code(&server.finish()), 0);
+}
+
+/// Frames both ways over a connection; what came.
+fn talk(socket: TcpStream, data: Vec<u8>) -> narrows::Result<Vec<u8>> {
+    use narrows::codec::Method;
+    use narrows::policy::Fixed;
+    use narrows::receiver::ReceiverConfig;
+    use narrows::sender::SenderConfig;
+    use narrows::stream::{self, ReceiveOptions, SendOptions};
+    use std::sync::{Arc, Mutex};
+
+    struct Sink(Arc<Mutex<Vec<u8>>>);
+    impl Write for Sink {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    let (write, read) = narrows::transport::Link::tcp(socket.try_clone().unwrap()).unwrap().split();
+    let sending = thread::spawn(move || {
+        let options = SendOptions {
+            sender: SenderConfig::default(),
+            policy: Box::new(Fixed::new(Method::STORE, false)),
+            threads: 1,
+            stall_timeout: Some(PATIENCE),
+            trace: None,
+            on_note: None,
+        };
+        let sent = stream::send(std::io::Cursor::new(data), write, options, &Arc::default());
+        let _ = socket.shutdown(std::net::Shutdown::Write);
+        sent.map(drop)
+    });
+    let got = Arc::new(Mutex::new(Vec::new()));
+    let receiver = ReceiverConfig::default();
+    let options = ReceiveOptions { receiver, threads: 1, stall_timeout: Some(PATIENCE), notes: None };
+    let received = stream::receive(Sink(Arc::clone(&got)), read, options, || Ok(()), &Arc::default());
+    let sent = sending.join().unwrap();
+    received?;
+    sent?;
+    Ok(Arc::try_unwrap(got).unwrap().into_inner().unwrap())
+}
