@@ -6,7 +6,7 @@ mod common;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -76,9 +76,12 @@ fn static_programs_see_what_they_see_without_it() {
         ("slow", 1, Some(0)),
         ("elsewhere", 0, Some(3)),
         ("killed", 0, Some(0)),
+        ("full", 1, Some(0)),
         ("restricted", 0, None),
     ];
-    for (part, swapped, plain) in parts {
+    // Since Linux 6.2 the kernel tells how many descriptors a process has.
+    let counts = fs::metadata("/proc/self/fd").is_ok_and(|fds| fds.size() > 0);
+    for (part, swapped, plain) in parts.into_iter().filter(|(part, ..)| counts || *part != "full") {
         assert_eq!(out(&Command::new(still).arg(part).output().unwrap()), "fine\n", "{part} without narrows");
         for flags in [&["-v", "--loopback"][..], &["-v", "--loopback", "--supervisor=parent"]] {
             let output = finish(run(flags, &[still, part]).spawn().unwrap());

@@ -10,8 +10,10 @@
 
 mod calls;
 mod filter;
+mod kept;
 mod notify;
 mod options;
+mod socket;
 mod swap;
 mod sys;
 mod target;

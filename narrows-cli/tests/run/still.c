@@ -15,6 +15,7 @@
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
@@ -328,6 +329,24 @@ static void elsewhere(void) {
     waitpid(child, 0, 0);
 }
 
+/* At the limit of descriptors: what cannot be accepted stays where who polls sees it. */
+static void full(void) {
+    int l = listener(), c = client(0), spare = dup(0);
+    struct rlimit limit;
+    char b;
+    MUST(getrlimit(RLIMIT_NOFILE, &limit) == 0 && joined(c) == 0);
+    rlim_t before = limit.rlim_cur;
+    close(spare);
+    limit.rlim_cur = spare;
+    MUST(setrlimit(RLIMIT_NOFILE, &limit) == 0);
+    for (int i = 0; i < 3; i++) MUST(ready(l, POLLIN, 5000) == POLLIN && accept(l, 0, 0) == -1 && errno == EMFILE);
+    limit.rlim_cur = before;
+    MUST(setrlimit(RLIMIT_NOFILE, &limit) == 0 && ready(l, POLLIN, 5000) == POLLIN);
+    int s = accept(l, 0, 0);
+    are_peers(c, s);
+    MUST(write(s, "x", 1) == 1 && read(c, &b, 1) == 1);
+}
+
 /* What a program forbids itself nobody does for it. */
 static void restricted(void) {
     struct { uint64_t files, net; } rules = {0, 2};
@@ -389,7 +408,7 @@ static void orphaned(void) {
 int main(int count, char **words) {
     static const struct { const char *name; void (*run)(void); } ALL[] = {
         {"forking", forking}, {"polling", polling}, {"refused", refused}, {"options", options}, {"signals", signals},
-        {"slow", slow}, {"elsewhere", elsewhere}, {"restricted", restricted}, {"killed", killed}, {"orphaned", orphaned},
+        {"slow", slow}, {"elsewhere", elsewhere}, {"full", full}, {"restricted", restricted}, {"killed", killed}, {"orphaned", orphaned},
     };
     setvbuf(stdout, 0, _IOLBF, 0);
     alarm(0);

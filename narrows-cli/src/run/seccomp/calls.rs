@@ -3,7 +3,6 @@
 //! An error before anything was done means that the kernel goes on as if it had not asked. Once the call is made its
 //! result is the program's, swapped or not.
 
-use std::collections::{HashMap, VecDeque};
 use std::io::{Error, Result};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
@@ -14,6 +13,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType};
 
 use super::notify::{Answer, Call, Notifier, Waiting, What};
+use super::socket::{CLOSED, MPTCP, SYN_SENT, blocks, cookie, int_option, is_established, is_stream, limit, tcp_state};
 use super::swap::{self, Connection, internet, swapped};
 use super::sys::{self, Place};
 use crate::run::pump::Order;
@@ -22,107 +22,6 @@ use crate::run::wire::{BY_CONNECT, Kind, Name, REPLY_LEN, RawAddress, Reason, Re
 
 /// A pump answers in some 20 us; as the library, a program must not wait for one that does not.
 const PATIENCE: Duration = Duration::from_millis(50);
-/// Sockets that were marked and never connected are forgotten when there are more.
-const MARKS_MAX: usize = 4096;
-/// Connections whose process had no descriptor left, or was killed, just when they were accepted.
-const UNTAKEN_MAX: usize = 64;
-/// A process that accepts again does it soon.
-pub(super) const UNTAKEN_FOR: Duration = Duration::from_secs(10);
-/// Of a listener that takes MPTCP, as Go's do: from most peers it accepts plain TCP.
-pub(super) const MPTCP: i32 = 262;
-/// States of TCP, as TCP_INFO tells them.
-const ESTABLISHED: u8 = 1;
-const SYN_SENT: u8 = 2;
-const CLOSED: u8 = 7;
-
-/// Sockets that must stay plain, by the kernel's cookie, which is never given twice.
-#[derive(Default)]
-pub(super) struct Marks {
-    reasons: HashMap<u64, Reason>,
-    order: VecDeque<u64>,
-    /// A process has restricted itself, and calls made here would not be restricted.
-    pub(super) restricted: bool,
-}
-
-/// A connection that was accepted, but its process could not take it: for the next `accept` of the same socket.
-pub(super) struct Untaken {
-    /// The cookie of the listening socket.
-    listener: u64,
-    socket: OwnedFd,
-    address: Vec<u8>,
-    pub(super) since: Instant,
-}
-
-impl Marks {
-    pub(super) fn put(&mut self, socket: &OwnedFd, reason: Reason) {
-        let Ok(cookie) = cookie(socket) else { return };
-        if self.reasons.insert(cookie, reason).is_none() {
-            self.order.push_back(cookie);
-        }
-        if self.order.len() > MARKS_MAX
-            && let Some(oldest) = self.order.pop_front()
-        {
-            self.reasons.remove(&oldest);
-        }
-    }
-
-    fn of(&self, socket: &OwnedFd) -> Option<Reason> {
-        if self.reasons.is_empty() { None } else { self.reasons.get(&cookie(socket).ok()?).copied() }
-    }
-}
-
-fn cookie(socket: &OwnedFd) -> Result<u64> {
-    let mut bytes = [0; 8];
-    get_option(socket, libc::SOL_SOCKET, libc::SO_COOKIE, &mut bytes)?;
-    Ok(u64::from_ne_bytes(bytes))
-}
-
-pub(super) fn int_option(socket: &OwnedFd, option: c_int) -> Result<c_int> {
-    let mut bytes = [0; 4];
-    get_option(socket, libc::SOL_SOCKET, option, &mut bytes)?;
-    Ok(c_int::from_ne_bytes(bytes))
-}
-
-/// An internet stream of this or that protocol.
-pub(super) fn is_stream(socket: &OwnedFd, protocols: &[c_int]) -> bool {
-    let family = int_option(socket, libc::SO_DOMAIN).unwrap_or(0);
-    (family == libc::AF_INET || family == libc::AF_INET6)
-        && int_option(socket, libc::SO_PROTOCOL).is_ok_and(|p| protocols.contains(&p))
-}
-
-fn tcp_state(socket: &OwnedFd) -> Result<u8> {
-    let mut first = [0];
-    get_option(socket, libc::IPPROTO_TCP, libc::TCP_INFO, &mut first)?;
-    Ok(first[0])
-}
-
-/// A socket that is TCP and has not been connected yet.
-pub(super) fn is_fresh(socket: &OwnedFd) -> bool {
-    is_stream(socket, &[libc::IPPROTO_TCP]) && tcp_state(socket).is_ok_and(|state| state == CLOSED)
-}
-
-pub(super) fn is_established(socket: &OwnedFd) -> bool {
-    tcp_state(socket).is_ok_and(|state| state == ESTABLISHED)
-}
-
-pub(super) fn is_connecting(socket: &OwnedFd) -> bool {
-    tcp_state(socket).is_ok_and(|state| state == SYN_SENT)
-}
-
-pub(super) fn blocks(socket: &OwnedFd) -> Result<bool> {
-    Ok(sys::control(socket, libc::F_GETFL, 0)? & libc::O_NONBLOCK == 0)
-}
-
-/// When a call on the socket has waited long enough.
-fn limit(socket: &OwnedFd, option: c_int) -> Option<Instant> {
-    let mut time = [0; 16];
-    get_option(socket, libc::SOL_SOCKET, option, &mut time).ok()?;
-    let (seconds, micros) = time.split_at(8);
-    let number = |bytes: &[u8]| bytes.try_into().map(u64::from_ne_bytes).unwrap_or(0);
-    let time = Duration::from_secs(number(seconds)).saturating_add(Duration::from_micros(number(micros)));
-    if time.is_zero() { None } else { Instant::now().checked_add(time) }
-}
-
 pub(super) fn errno(error: &Error) -> i32 {
     error.raw_os_error().unwrap_or(libc::EIO)
 }
@@ -362,7 +261,11 @@ impl Notifier {
 
     fn accept_from(&mut self, call: &Call, listener: OwnedFd, until: Option<Instant>) -> Answer {
         let Ok(blocks) = blocks(&listener) else { return Answer::GoOn };
-        let accepted = match self.untaken_of(&listener) {
+        // The kernel refuses before it takes a connection, and who polls sees those only that it has.
+        if call.target.is_full() {
+            return Answer::GoOn;
+        }
+        let accepted = match self.untaken.take(&listener) {
             Some(earlier) => Ok(earlier),
             None => {
                 let flags = accept_flags(call) & libc::SOCK_NONBLOCK;
@@ -389,24 +292,10 @@ impl Notifier {
                 number.map_or(Answer::Given, Answer::Value)
             }
             Err(e) => {
-                if let Ok(listener) = cookie(&listener) {
-                    self.untaken.push_back(Untaken { listener, socket, address, since: Instant::now() });
-                }
-                if self.untaken.len() > UNTAKEN_MAX {
-                    self.untaken.pop_front();
-                }
+                self.untaken.put(&listener, socket, address);
                 Answer::Fail(errno(&e))
             }
         }
-    }
-
-    fn untaken_of(&mut self, listener: &OwnedFd) -> Option<(OwnedFd, Vec<u8>)> {
-        if self.untaken.is_empty() {
-            return None;
-        }
-        let cookie = cookie(listener).ok()?;
-        let at = self.untaken.iter().position(|u| u.listener == cookie)?;
-        self.untaken.remove(at).map(|u| (u.socket, u.address))
     }
 
     /// Gives the program what it accepted, swapped or plain: its number, if that is still to be answered, and what the

@@ -4,7 +4,6 @@
 //! epoll, and tried again. Calls that wait are looked at now and then: their process may have ended, or may have a signal
 //! to take, of which nobody tells.
 
-use std::collections::VecDeque;
 use std::io::Result;
 use std::os::fd::{AsFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,7 +14,7 @@ use rustix::buffer::spare_capacity;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 
-use super::calls::{Marks, UNTAKEN_FOR, Untaken};
+use super::kept::{Marks, Untaken};
 use super::target::{Signals, Target};
 use super::watchdog::{self, WAITS_MAX};
 use super::{Intake, Watchdog, sys};
@@ -82,7 +81,7 @@ pub(super) struct Notifier {
     pub(super) intake: Intake,
     pub(super) scope: Scope,
     pub(super) marks: Marks,
-    pub(super) untaken: VecDeque<Untaken>,
+    pub(super) untaken: Untaken,
     pub(super) watchdog: Watchdog,
     watch: OwnedFd,
     waits: Vec<Option<Wait>>,
@@ -119,7 +118,7 @@ fn answer_all(listener: OwnedFd, killable: bool, intake: Intake, scope: Scope, w
         intake,
         scope,
         marks: Marks::default(),
-        untaken: VecDeque::new(),
+        untaken: Untaken::default(),
         watchdog,
         watch,
         waits: Vec::new(),
@@ -158,7 +157,7 @@ impl Notifier {
             }
             if looks && self.looked.elapsed() >= LOOK_EVERY {
                 self.look();
-                self.untaken.retain(|u| u.since.elapsed() < UNTAKEN_FOR);
+                self.untaken.forget_old();
                 self.looked = Instant::now();
             }
         }

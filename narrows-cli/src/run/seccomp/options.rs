@@ -6,8 +6,9 @@ use std::os::fd::OwnedFd;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{SendFlags, send};
 
-use super::calls::{MPTCP, errno, int_option, is_fresh, is_stream, length};
+use super::calls::{errno, length};
 use super::notify::{Answer, Call, Notifier};
+use super::socket::{MPTCP, int_option, is_fresh, is_stream};
 use super::swap::swapped;
 use crate::run::kinds::{DENIED_SOCKET, forces_plain};
 use crate::run::wire::{BY_ERROR, BY_NAME, Kind, Name, Reason, Reply, State, VALUE_MAX};

@@ -159,6 +159,14 @@ fn whole(got: isize, len: usize) -> Result<()> {
     if got as usize == len { Ok(()) } else { Err(Error::from_raw_os_error(libc::EFAULT)) }
 }
 
+/// How many descriptors a process may have.
+pub(crate) fn descriptor_limit(pid: i32) -> Result<u64> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: nothing is set; the kernel writes one limit.
+    check(unsafe { libc::prlimit(pid, libc::RLIMIT_NOFILE, std::ptr::null(), &raw mut limit) }.into())?;
+    Ok(limit.rlim_cur)
+}
+
 /// Numbers that this process and one that it forks both see.
 pub(crate) fn shared_numbers<const N: usize>() -> Result<&'static [AtomicU64; N]> {
     let (len, how) = (size_of::<[AtomicU64; N]>(), libc::MAP_SHARED | libc::MAP_ANONYMOUS);

@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::io::{Error, Read, Result};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
 
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
@@ -66,6 +67,12 @@ impl Target {
         let flags = flags.and_then(|f| u32::from_str_radix(f.trim(), 8).ok());
         let flags = flags.ok_or_else(|| Error::from_raw_os_error(libc::ENOENT))?;
         Ok(flags & libc::O_CLOEXEC as u32 != 0)
+    }
+
+    /// It has all the descriptors that it may have. Not known before Linux 6.2, which tells how many there are.
+    pub(super) fn is_full(&self) -> bool {
+        let open = fs::metadata(format!("/proc/{}/fd", self.tid)).map_or(0, |fds| fds.size());
+        open != 0 && sys::descriptor_limit(self.tid).is_ok_and(|limit| open >= limit)
     }
 
     /// The parent or a child has the same socket, since a fork: under the same number, because who copies it to another
@@ -164,7 +171,7 @@ mod tests {
         let (a, _b) = std::io::pipe().unwrap();
         let number = std::os::fd::AsRawFd::as_raw_fd(&a);
         assert!(me.closes_on_exec(number).unwrap());
-        assert!(!me.shares(number).unwrap());
+        assert!(!me.shares(number).unwrap() && !me.is_full());
         assert!(me.descriptor(number).is_ok() && me.descriptor(9999).is_err());
         let mut there = *b"hello";
         let at = there.as_mut_ptr() as u64;

@@ -11,7 +11,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::swap::swapped;
 use super::target::Target;
-use super::{calls, sys};
+use super::{socket, sys};
 use crate::run::sys as process;
 
 /// Calls that may wait at a time (accept, connect); further ones are not waited for and stay plain. One more is the call
@@ -84,14 +84,14 @@ impl Open {
     fn half_done(&self) -> Option<(u64, i32)> {
         let id = Some(self.get(NOW)).filter(|id| *id != 0)?;
         let target = Target::open(self.get(THREAD) as u32).ok()?;
-        let socket = target.descriptor(self.get(SOCKET) as i32).ok()?;
+        let held = target.descriptor(self.get(SOCKET) as i32).ok()?;
         if self.get(UNBLOCKED) != 0 {
-            let _ = rustix::io::ioctl_fionbio(&socket, false);
+            let _ = rustix::io::ioctl_fionbio(&held, false);
         }
-        let blocks = calls::blocks(&socket).ok()?;
+        let blocks = socket::blocks(&held).ok()?;
         // A swapped one will tell of a reset.
-        let connected = swapped(&socket).is_some() || calls::is_established(&socket);
-        let begun = connected || calls::is_connecting(&socket);
+        let connected = swapped(&held).is_some() || socket::is_established(&held);
+        let begun = connected || socket::is_connecting(&held);
         match self.get(CONNECTS) != 0 {
             true if blocks && connected => Some((id, 0)),
             true if !blocks && begun => Some((id, libc::EINPROGRESS)),

@@ -1,0 +1,135 @@
+//! What is remembered between calls: sockets that must stay plain, connections that nobody took.
+
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use rustix::net::sockopt;
+
+use super::socket::cookie;
+use crate::run::wire::Reason;
+
+/// Sockets that were marked and never connected are forgotten when there are more.
+const MARKS_MAX: usize = 4096;
+/// Connections whose process had no descriptor left, or was killed, just when they were accepted.
+const UNTAKEN_MAX: usize = 64;
+/// A process that accepts again does it soon.
+const UNTAKEN_FOR: Duration = Duration::from_secs(10);
+/// Sockets that must stay plain, by the kernel's cookie, which is never given twice.
+#[derive(Default)]
+pub(super) struct Marks {
+    reasons: HashMap<u64, Reason>,
+    order: VecDeque<u64>,
+    /// A process has restricted itself, and calls made here would not be restricted.
+    pub(super) restricted: bool,
+}
+
+impl Marks {
+    pub(super) fn put(&mut self, socket: &OwnedFd, reason: Reason) {
+        let Ok(cookie) = cookie(socket) else { return };
+        if self.reasons.insert(cookie, reason).is_none() {
+            self.order.push_back(cookie);
+        }
+        if self.order.len() > MARKS_MAX
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.reasons.remove(&oldest);
+        }
+    }
+
+    pub(super) fn of(&self, socket: &OwnedFd) -> Option<Reason> {
+        if self.reasons.is_empty() { None } else { self.reasons.get(&cookie(socket).ok()?).copied() }
+    }
+}
+
+/// A connection that was accepted, but its process could not take it: for the next `accept` of the same socket.
+struct Left {
+    /// The cookie of the listening socket.
+    listener: u64,
+    socket: Option<OwnedFd>,
+    address: Vec<u8>,
+    since: Instant,
+}
+
+impl Drop for Left {
+    fn drop(&mut self) {
+        // Nobody took it, so this is no end in order.
+        if let Some(socket) = self.socket.take() {
+            let _ = sockopt::set_socket_linger(&socket, Some(Duration::ZERO));
+        }
+    }
+}
+
+#[derive(Default)]
+pub(super) struct Untaken(VecDeque<Left>);
+
+impl Untaken {
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(super) fn put(&mut self, listener: &OwnedFd, socket: OwnedFd, address: Vec<u8>) {
+        let Ok(listener) = cookie(listener) else { return };
+        self.0.push_back(Left { listener, socket: Some(socket), address, since: Instant::now() });
+        if self.0.len() > UNTAKEN_MAX {
+            self.0.pop_front();
+        }
+    }
+
+    pub(super) fn take(&mut self, listener: &OwnedFd) -> Option<(OwnedFd, Vec<u8>)> {
+        if self.0.is_empty() {
+            return None;
+        }
+        let cookie = cookie(listener).ok()?;
+        let at = self.0.iter().position(|left| left.listener == cookie)?;
+        let mut left = self.0.remove(at)?;
+        Some((left.socket.take()?, std::mem::take(&mut left.address)))
+    }
+
+    pub(super) fn forget_old(&mut self) {
+        self.0.retain(|left| left.since.elapsed() < UNTAKEN_FOR);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    #[test]
+    fn what_nobody_took_is_reset() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let at = listener.local_addr().unwrap();
+        let mut clients: Vec<_> = (0..2).map(|_| TcpStream::connect(at).unwrap()).collect();
+        let mut untaken = Untaken::default();
+        let socket = OwnedFd::from(listener.try_clone().unwrap());
+        for _ in 0..2 {
+            untaken.put(&socket, listener.accept().unwrap().0.into(), vec![7]);
+        }
+        let other = OwnedFd::from(TcpListener::bind("127.0.0.1:0").unwrap());
+        assert!(untaken.take(&other).is_none());
+        let (taken, address) = untaken.take(&socket).unwrap();
+        assert_eq!(address, [7]);
+        drop(taken);
+        assert_eq!(clients[0].read(&mut [0]).unwrap(), 0);
+        drop(untaken);
+        assert_eq!(clients[1].read(&mut [0]).unwrap_err().kind(), std::io::ErrorKind::ConnectionReset);
+    }
+
+    #[test]
+    fn the_oldest_mark_is_forgotten() {
+        let (a, b) = (TcpListener::bind("127.0.0.1:0").unwrap(), TcpListener::bind("127.0.0.1:0").unwrap());
+        let (a, b) = (OwnedFd::from(a), OwnedFd::from(b));
+        let mut marks = Marks::default();
+        assert_eq!(marks.of(&a), None);
+        marks.put(&a, Reason::Elsewhere);
+        marks.put(&a, Reason::Elsewhere);
+        assert_eq!((marks.of(&a), marks.of(&b)), (Some(Reason::Elsewhere), None));
+        // As if so many others had come behind it.
+        marks.order.extend(1..MARKS_MAX as u64);
+        marks.put(&b, Reason::Shared);
+        assert_eq!((marks.of(&a), marks.of(&b)), (None, Some(Reason::Shared)));
+    }
+}
