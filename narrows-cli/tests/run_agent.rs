@@ -362,6 +362,43 @@ fn status_lists_what_runs() {
     drop((client, server));
 }
 
+const SHARED: &str = "import os, socket, time
+l = socket.create_server(('127.0.0.2', 0))
+s = socket.socket()
+if os.fork() == 0:
+    s.connect(l.getsockname())
+    os._exit(0)
+os.wait()
+print('connected', flush=True)
+time.sleep(60)";
+
+/// Why connections were never taken over is counted without anybody having asked for words.
+#[test]
+fn status_counts_reasons() {
+    if !has_python() {
+        return;
+    }
+    let mut command = narrows(Path::new("/nonexistent"));
+    command.args(["run", "--loopback", "--no-agent", "--supervisor=parent", "--", "python3", "-c", SHARED]);
+    let mut program = Program(Some(command.spawn().unwrap()));
+    assert_eq!(program.line(), "connected");
+    let pid = program.0.as_ref().unwrap().id();
+    let begun = Instant::now();
+    loop {
+        let output = narrows(Path::new("/nonexistent")).args(["status", "--json"]).output().unwrap();
+        let all: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let ours = all["supervisors"].as_array().unwrap().iter().find(|s| s["pid"] == pid);
+        let outcomes = ours.and_then(|s| s["outcomes"].as_array());
+        let counted =
+            |o: &serde_json::Value| o["outcome"].as_str().is_some_and(|o| o.starts_with("plain (socket shared"));
+        if outcomes.is_some_and(|all| all.iter().any(|o| counted(o) && o["connections"] == 1)) {
+            break;
+        }
+        assert!(begun.elapsed() < PATIENCE, "{all:#}");
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
 #[test]
 fn a_gateway_reaches_servers_that_are_plain() {
     let service = free_port();

@@ -65,9 +65,11 @@ pub(crate) fn ask(kind: Kind, id: u64, fill: impl FnOnce(&mut Request)) -> Optio
     Some((Reply::decode(bytes.get(..len)?)?, fd))
 }
 
-/// For people who want to know (`-v`).
+/// For people who want to know. What their own rules leave out is told to those only who asked for everything (`-v`): with
+/// programs that talk within their host it happens all the time.
 pub(crate) fn plain(reason: Reason, fill: impl FnOnce(&mut Request)) {
-    if setup::get().is_some_and(|s| s.verbose) {
+    let by_rule = matches!(reason, Reason::Scope | Reason::Loopback);
+    if setup::get().is_some_and(|s| s.verbose || !by_rule) {
         post(Kind::Plain, |request| {
             request.number = reason as i32;
             fill(request);

@@ -16,7 +16,7 @@ connections, and how many ended compressed or plain and why. RAW is what the pro
 network for it.
 
 A connection is `compressed` in both directions or one way, or `plain`; why is in brackets. Connections \
-that were never taken over are counted for programs that were started with -v.
+that are out of scope are counted for programs that were started with -v.
 
 EXAMPLES
   narrows status
