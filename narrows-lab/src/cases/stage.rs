@@ -75,6 +75,8 @@ pub(crate) struct Played {
     pub(crate) figures: BTreeMap<String, f64>,
     /// Connections that the supervisors at the client and at the server had.
     pub(crate) handed: [u64; 2],
+    /// Those of them in which frames went.
+    pub(crate) framed: [u64; 2],
     /// That the link delivered, both ways.
     pub(crate) wire_bytes: Option<u64>,
 }
@@ -133,7 +135,9 @@ impl Stage {
             if under != Under::Neither {
                 ensure!(left.is_empty(), "did not end: {}", left.join(", "));
             }
-            played.handed = [End::Sender, End::Receiver].map(|end| handed(&read(&cell.said(end))));
+            let said = [End::Sender, End::Receiver].map(|end| read(&cell.said(end)));
+            played.handed = [0, 1].map(|i| handed(&said[i]).count() as u64);
+            played.framed = [0, 1].map(|i| handed(&said[i]).filter(|l| l.contains(", wire ")).count() as u64);
             played.wire_bytes = self.net.delivered_both().zip(before).map(|(after, before)| after - before);
             Ok(played)
         });
@@ -266,10 +270,9 @@ fn read(path: &Path) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Connections that a supervisor had to the end, as it said: plain ones are told otherwise.
-fn handed(said: &str) -> u64 {
-    let about = |l: &&str| l.starts_with("narrows: to ") || l.starts_with("narrows: from ");
-    said.lines().filter(about).count() as u64
+/// Connections that a supervisor had to the end, as it said: those that were not handed over are told otherwise.
+fn handed(said: &str) -> impl Iterator<Item = &str> {
+    said.lines().filter(|l| l.starts_with("narrows: to ") || l.starts_with("narrows: from "))
 }
 
 /// Waits for the end of every process with the mark, and ends those that are left. Says which.
@@ -342,7 +345,7 @@ mod tests {
     fn connections_are_counted_by_what_is_said() {
         let said =
             "narrows: to 10.0.0.1:80: passed, 1 B out, 2 B in\nother\nnarrows: with 10.0.0.1:80: plain (loopback)\n";
-        assert_eq!(handed(&format!("{said}narrows: from 10.0.0.2:5: passed\n")), 2);
+        assert_eq!(handed(&format!("{said}narrows: from 10.0.0.2:5: passed\n")).count(), 2);
     }
 
     #[test]

@@ -109,9 +109,14 @@ impl Lab for MatrixLab<'_> {
             ("seconds", played.seconds),
             ("client_connections", played.handed[0] as f64),
             ("server_connections", played.handed[1] as f64),
+            ("framed_connections", played.framed[0].max(played.framed[1]) as f64),
         ]);
         // Refused or unreachable there is nothing to hand over, which the supervisor may tell or not.
-        let result = if plain { "right, plain" } else { "right" };
+        let result = match played.framed {
+            _ if plain => "right, plain",
+            [0, 0] => "right",
+            _ => "right, compressed",
+        };
         values.words.insert("result".into(), result.into());
         Ok(values)
     }
