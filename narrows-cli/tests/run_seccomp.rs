@@ -174,13 +174,14 @@ fn a_supervisor_that_is_killed_under_load_leaves_resets_only() {
         let mut stdout = BufReader::new(supervisor.stdout.take().unwrap());
         let mut line = String::new();
         stdout.read_line(&mut line).unwrap();
+        std::thread::sleep(Duration::from_millis(100 + 17 * i));
+        let killed = supervisor.kill();
+        supervisor.wait().unwrap();
         if line != "ready\n" {
             println!("skipped: python3 does not start");
             return;
         }
-        std::thread::sleep(Duration::from_millis(100 + 17 * i));
-        supervisor.kill().unwrap();
-        supervisor.wait().unwrap();
+        killed.unwrap();
         let mut met = String::new();
         stdout.read_to_string(&mut met).unwrap();
         let known = ["fine", "right", "client ECONNRESET", "client EPIPE", "server ECONNRESET", "server EPIPE"];

@@ -298,9 +298,8 @@ impl Notifier {
         }
     }
 
-    /// Gives the program what it accepted, swapped or plain: its number, if that is still to be answered, and what the
-    /// pump gets. An error: it has nothing.
-    fn give(&self, call: &Call, socket: &OwnedFd, address: &[u8]) -> Result<(Option<i64>, Option<(Request, OwnedFd)>)> {
+    /// Gives the program what it accepted, swapped or plain. An error: it has nothing.
+    fn give(&self, call: &Call, socket: &OwnedFd, address: &[u8]) -> Result<Given> {
         let closes = accept_flags(call) & libc::SOCK_CLOEXEC != 0;
         // If this process is killed in the midst of giving and answering in one, the kernel answers 0. In two steps it is
         // not answered yet; but then a signal must not come between.
@@ -375,6 +374,9 @@ impl Notifier {
         Some((Reply::decode(bytes.get(..len)?)?, fd))
     }
 }
+
+/// What a program was given: its number, if that is still to be answered, and what the pump gets.
+type Given = (Option<i64>, Option<(Request, OwnedFd)>);
 
 fn accept_flags(call: &Call) -> c_int {
     if call.number == libc::SYS_accept4 { call.int(3) } else { 0 }
