@@ -329,11 +329,11 @@ fn so_it_is_when_the_servers_supervisor_dies() {
     }
     for i in 0..5 {
         let mut supervisor = server(POLICIES[0], &["--supervisor=parent"], &["pour-server"]);
-        let child = client(POLICIES[0], &[], &["drain", supervisor.port()]).spawn().unwrap();
-        thread::sleep(Duration::from_millis(500 + 20 * i));
+        let mut client = Running::start(client(POLICIES[0], &[], &["drain", supervisor.port()]));
+        assert_eq!(client.first, "ready");
+        thread::sleep(Duration::from_millis(20 * i));
         supervisor.child.as_mut().unwrap().kill().unwrap();
-        let output = finish(child);
-        assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "True ConnectionResetError", "{}", stderr(&output));
+        assert_eq!(client.line(), "ConnectionResetError");
     }
 }
 
