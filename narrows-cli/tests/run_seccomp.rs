@@ -32,9 +32,9 @@ fn out(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Where compiled programs are kept; other tests run at the same time.
+/// Where compiled programs are kept.
 fn built(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()))
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join(name)
 }
 
 fn compiled(compiler: &mut Command, name: &str) -> Option<String> {
