@@ -229,7 +229,6 @@ fn output_ends_with_the_program_and_not_with_its_connections() {
 }
 
 const ORPHANED: &str = "import os,socket,sys,time
-supervisor = os.getppid()
 at = ('127.0.0.1', int(sys.argv[1]))
 s = socket.create_connection(at)
 print('ready', flush=True)
@@ -238,7 +237,7 @@ try:
     print('end')
 except OSError as e:
     print(type(e).__name__)
-while os.getppid() == supervisor: time.sleep(0.001)
+while not os.path.exists(sys.argv[2]): time.sleep(0.001)
 s = socket.create_connection(at)
 s.sendall(b'plain')";
 
@@ -250,9 +249,11 @@ fn a_killed_supervisor_is_a_reset_and_never_an_end() {
     }
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port().to_string();
+    let home = home();
     for i in 0..20 {
-        let mut supervisor =
-            run(&["--loopback", "--supervisor=parent"], &["python3", "-c", ORPHANED, &port]).spawn().unwrap();
+        let gone = home.path().join(format!("gone{i}"));
+        let orphaned = ["python3", "-c", ORPHANED, &port, gone.to_str().unwrap()];
+        let mut supervisor = run(&["--loopback", "--supervisor=parent"], &orphaned).spawn().unwrap();
         let (mut socket, _) = listener.accept().unwrap();
         assert_eq!(first_line(&mut supervisor), "ready");
         // With and without bytes under way.
@@ -262,6 +263,9 @@ fn a_killed_supervisor_is_a_reset_and_never_an_end() {
         supervisor.kill().unwrap();
         // The peer must not take it for an end either.
         assert_eq!(socket.read(&mut [0; 10]).unwrap_err().kind(), std::io::ErrorKind::ConnectionReset);
+        // Its threads die one after the other; until then it may still be handed connections.
+        supervisor.wait().unwrap();
+        fs::write(gone, []).unwrap();
         let (mut again, _) = listener.accept().unwrap();
         let mut got = String::new();
         again.read_to_string(&mut got).unwrap();

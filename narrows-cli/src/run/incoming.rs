@@ -9,7 +9,6 @@ use narrows::frame::PREFACE_LEN;
 use narrows::pool::Queue;
 use narrows::receiver::{DecodeDone, DecodeJob, Receiver, RecvSummary};
 use narrows::stream;
-use narrows::upgrade::marker::MARKER_LEN;
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 
@@ -40,7 +39,7 @@ pub(crate) struct Incoming {
     pub(crate) discards: bool,
     /// For the program, so far.
     pub(crate) bytes: u64,
-    /// Of the network before frames.
+    /// Of the network before frames, the marker with them.
     plain_bytes: u64,
     pub(crate) first: FirstBytes,
 }
@@ -101,8 +100,9 @@ impl Incoming {
         self.discards || !self.frames.as_ref().is_some_and(|f| full(f))
     }
 
-    /// Frames from here on.
-    pub(crate) fn switch(&mut self, id: u64, bench: &Bench) {
+    /// Frames from here on, behind a marker of this length.
+    pub(crate) fn switch(&mut self, marker_len: usize, id: u64, bench: &Bench) {
+        self.plain_bytes += marker_len as u64;
         let compressor = &bench.ledger.compressor;
         let inlet = bench.inlet.clone();
         self.frames = Some(Box::new(Frames {
@@ -233,7 +233,7 @@ impl Incoming {
     }
 
     pub(crate) fn wire_bytes(&self) -> u64 {
-        self.plain_bytes + self.frames.as_ref().map_or(0, |f| MARKER_LEN as u64 + f.wire_bytes())
+        self.plain_bytes + self.frames.as_ref().map_or(0, |f| f.wire_bytes())
     }
 
     /// The peer's marker is through, and what comes with it.

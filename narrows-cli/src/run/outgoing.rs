@@ -8,7 +8,6 @@ use narrows::pool::Queue;
 use narrows::sender::{Done, Job, Sender, Summary};
 use narrows::stream::{self, Outbox};
 use narrows::transport::Meter;
-use narrows::upgrade::marker::MARKER_LEN;
 use rustix::io::Errno;
 
 use super::compressor::{INLINE_LEN, INLINE_NS, Share};
@@ -48,6 +47,7 @@ pub(crate) struct Outgoing {
 struct Frames {
     sender: Sender,
     outbox: Outbox,
+    marker_len: u64,
     meter: Meter,
     queue: Queue,
     _share: Share,
@@ -102,6 +102,7 @@ impl Outgoing {
         self.frames = Some(Box::new(Frames {
             sender: compressor.sender(&bench.buffers, encrypted),
             outbox: Outbox::behind(marker),
+            marker_len: marker.len() as u64,
             meter: Meter::new(same_host),
             queue: compressor.encoding(move || inlet.send(Order::Failed { id })),
             _share: compressor.share(),
@@ -221,7 +222,7 @@ impl Outgoing {
 
     /// Bytes on the network, and what was done for those in frames.
     pub(crate) fn wire_bytes(&self) -> u64 {
-        self.plain_bytes + self.frames.as_ref().map_or(0, |f| MARKER_LEN as u64 + f.sender.summary().wire_bytes)
+        self.plain_bytes + self.frames.as_ref().map_or(0, |f| f.marker_len + f.sender.summary().wire_bytes)
     }
 
     pub(crate) fn summary(&self) -> Option<&Summary> {

@@ -265,10 +265,9 @@ impl Flow {
         Some(marker)
     }
 
-    /// Whether something may come that no program wrote: both ends were shown to be held by supervisors, or the client may
-    /// still open directly.
-    pub fn is_agreed(&self) -> bool {
-        self.key.is_some() || self.incoming.is_opening()
+    /// Whether something may come that no program wrote: frames, a marker, or the opening of a direct connection.
+    pub fn expects_more(&self) -> bool {
+        !self.incoming.is_plain()
     }
 
     pub fn sends_frames(&self) -> bool {

@@ -120,6 +120,10 @@ impl Incoming {
         self.state == State::Opening
     }
 
+    pub(super) fn is_plain(&self) -> bool {
+        self.state == State::Plain
+    }
+
     pub(super) fn has_frames(&self) -> bool {
         self.state == State::Frames
     }

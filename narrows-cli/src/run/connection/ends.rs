@@ -70,7 +70,7 @@ impl Connection {
     /// a reset, which takes along what the peer has not got; and where an upgrade was agreed something comes that no program
     /// wrote. So it is closed when the peer has confirmed everything and its marker is through.
     fn may_leave(&mut self, now_ns: u64) -> bool {
-        let framed = self.up.is_framed() || self.flow.is_agreed();
+        let framed = self.up.is_framed() || self.flow.expects_more();
         if !framed || self.resets_at_close() {
             return true;
         }

@@ -4,6 +4,7 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use narrows::block::Block;
+use narrows::upgrade::marker::MARKER_LEN;
 use narrows::upgrade::{self, Event, FlowLimits};
 
 use super::Connection;
@@ -43,7 +44,7 @@ impl Connection {
     pub(super) fn begin_framed(&mut self, frames: Vec<u8>, bench: &mut Bench) {
         self.keep_options();
         self.up.switch(&[], self.same_host, false, self.id, bench);
-        self.down.switch(self.id, bench);
+        self.down.switch(0, self.id, bench);
         if !frames.is_empty()
             && let Err(e) = self.down.receive(Block::from_vec(frames), self.id, bench)
         {
@@ -61,7 +62,7 @@ impl Connection {
         self.pass_down(&step.released);
         self.pass_down(&input[..step.plain]);
         if let Some(at) = step.frames {
-            self.down.switch(self.id, bench);
+            self.down.switch(MARKER_LEN, self.id, bench);
             if at < input.len() {
                 let rest = Block::from_vec(input[at..].to_vec());
                 self.down.receive(rest, self.id, bench)?;
@@ -92,8 +93,9 @@ impl Connection {
 
     fn why_plain(&self) -> String {
         match self.flow.why_plain() {
+            // Also where the other end was the one to see it.
+            _ if self.is_encrypted() => "encrypted already".into(),
             Some(why) => why.to_string(),
-            None if self.is_encrypted() => "encrypted already".into(),
             None if self.accepted => "its client did not ask for more".into(),
             None => "it was over before the other end answered".into(),
         }
