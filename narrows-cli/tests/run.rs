@@ -73,6 +73,46 @@ fn status_pid_and_signals_are_the_programs() {
     assert_eq!(code(&finish(child)), 7);
 }
 
+/// systemd ignores SIGPIPE for its services, `nohup` SIGHUP: the program must find both as they were.
+#[test]
+fn ignored_signals_stay_ignored_and_others_do_not() {
+    let look = |before: &str, place: &str| {
+        let place = format!("--supervisor={place}");
+        let narrows = run(&[&place], &["grep", "SigIgn", "/proc/self/status"]);
+        let words: Vec<_> = std::iter::once(narrows.get_program()).chain(narrows.get_args()).collect();
+        let shell = Command::new("sh").arg("-c").arg(format!("{before} exec \"$@\"")).arg("sh").args(words).output();
+        let line = out(&shell.unwrap());
+        u64::from_str_radix(line.trim_start_matches("SigIgn:").trim(), 16).unwrap() & (1 << 12 | 1)
+    };
+    for place in ["detached", "parent"] {
+        assert_eq!(look("trap '' PIPE HUP;", place), 1 << 12 | 1, "{place}");
+        assert_eq!(look("trap '' PIPE;", place), 1 << 12, "{place}");
+        assert_eq!(look("", place), look_plain(), "{place}");
+    }
+}
+
+/// Of this test: what `narrows` is started with.
+fn look_plain() -> u64 {
+    let line = out(&Command::new("grep").args(["SigIgn", "/proc/self/status"]).output().unwrap());
+    u64::from_str_radix(line.trim_start_matches("SigIgn:").trim(), 16).unwrap() & (1 << 12 | 1)
+}
+
+/// As parent: all signals that have no meaning for `narrows` itself, and no zombies of processes left behind.
+#[test]
+fn a_parent_passes_signals_on_and_buries_orphans() {
+    if !has("python3") {
+        return;
+    }
+    let mut child = run(&["--supervisor=parent"], &["python3", &script("parented.py")]).spawn().unwrap();
+    assert_eq!(first_line(&mut child), "buried");
+    for number in [1, 3, 10, 14, 18, 20, 23, 28, 35, 64] {
+        common::signal(&child, &format!("-{number}"));
+        assert_eq!(first_line(&mut child), number.to_string());
+    }
+    common::signal(&child, "-TERM");
+    assert_eq!(finish(child).status.signal(), Some(15));
+}
+
 #[test]
 fn wrong_usage_is_told() {
     assert_one_line_error(&run(&["--only", "10.0.0.0/99"], &["true"]).output().unwrap(), 2);

@@ -6,20 +6,29 @@
 
 use std::env;
 use std::ffi::{OsStr, OsString};
-use std::io::{self, IsTerminal};
+use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitCode};
+use std::process::{Command, ExitCode};
+use std::sync::mpsc::{self, Receiver};
 use std::thread;
+use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use data_encoding::HEXLOWER;
+use rustix::io::Errno;
 use rustix::process::{
-    Pid, PidfdFlags, Signal, getpid, kill_process, pidfd_open, set_child_subreaper, setsid, waitpid,
+    Pid, PidfdFlags, Signal, WaitOptions, WaitStatus, getpid, kill_process, pidfd_open, set_child_subreaper, setsid,
+    waitpid,
 };
-use signal_hook::iterator::Signals;
+use signal_hook::consts::{
+    FORBIDDEN, SIGABRT, SIGBUS, SIGCHLD, SIGINT, SIGQUIT, SIGSYS, SIGTRAP, SIGTSTP, SIGTTIN, SIGTTOU, SIGWINCH,
+};
+use signal_hook::iterator::SignalsInfo;
+use signal_hook::iterator::exfiltrator::WithOrigin;
+use signal_hook::low_level::siginfo::{Cause, Origin};
 
 use super::binary::{self, Kind};
 use super::seccomp::{self, Watchdog};
@@ -61,6 +70,7 @@ impl Launch<'_> {
         let (program, args) = self.command.split_first().ok_or_else(|| anyhow!("which program?"))?;
         let mut command = Command::new(program);
         command.args(args);
+        sys::keep_pipe_signal(&mut command);
         let means = self.means(program)?;
         let filter = match means {
             Means::Library => false,
@@ -128,7 +138,7 @@ impl Launch<'_> {
                 sys::leave();
             }
             Ok(Some(between)) => {
-                let _ = waitpid(Pid::from_raw(between), rustix::process::WaitOptions::empty());
+                let _ = waitpid(Pid::from_raw(between), WaitOptions::empty());
             }
         }
         drop((control, program));
@@ -178,43 +188,68 @@ impl Launch<'_> {
         let _ = set_child_subreaper(Some(getpid()));
         // Before the program starts: a signal that comes early must not end this process alone.
         let caught = catch_signals()?;
-        let mut child = match command.spawn() {
+        let child = match command.spawn() {
             Ok(child) => child,
             Err(e) => return Ok(failed_to_start(&e, &command)),
         };
-        pass_signals(caught, &child);
         let pid = Pid::from_child(&child);
-        let program = (pid, pidfd_open(pid, PidfdFlags::empty()).context("cannot watch the program")?);
+        let watch = || pidfd_open(pid, PidfdFlags::empty()).context("cannot watch the program");
+        let program = (pid, watch()?);
+        pass_signals(caught, watch()?);
         let supervisor =
             Supervisor::new(control, program, self.settings.clone()).context("cannot start the supervisor")?;
         self.hear(&supervisor, filter).context("cannot start the supervisor")?;
-        let reaper = thread::spawn(move || child.wait());
+        let ended = reap(pid);
         supervisor.run();
-        let status = reaper.join().map_err(|_| anyhow!("a thread failed; this is a bug"))??;
-        if let Some(signal) = status.signal() {
+        let status = ended.recv().map_err(|_| anyhow!("a thread failed; this is a bug"))?;
+        if let Some(signal) = status.terminating_signal() {
             signals::die_of(signal);
         }
-        Ok(ExitCode::from(status.code().unwrap_or(1) as u8))
+        Ok(ExitCode::from(status.exit_status().unwrap_or(1) as u8))
     }
 }
 
 /// Both ends of the way that the listener of a filter goes.
 type Way = (seccomp::Post, OwnedFd);
 
-fn catch_signals() -> io::Result<Signals> {
-    use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH};
-    Signals::new([SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH])
+/// While there are no children; as the first process of a container, this one gets some that it never saw begin.
+const REAP_AGAIN: Duration = Duration::from_millis(100);
+
+/// Waits for all children as long as this process lives: those that the program left behind would stay zombies. Tells how
+/// the program ended.
+fn reap(program: Pid) -> Receiver<WaitStatus> {
+    let (tell, told) = mpsc::channel();
+    thread::spawn(move || {
+        loop {
+            match rustix::process::wait(WaitOptions::UNTRACED) {
+                // So that a shell sees that its job stopped. What continues the job continues both.
+                Ok(Some((pid, status))) if pid == program && status.stopped() => {
+                    let _ = kill_process(getpid(), Signal::STOP);
+                }
+                Ok(Some((pid, status))) if pid == program => drop(tell.send(status)),
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(_) => thread::sleep(REAP_AGAIN),
+            }
+        }
+    });
+    told
+}
+
+/// All that can be caught but what tells of children and what is a fault of this process. Ignored ones stay so, for the
+/// program too.
+fn catch_signals() -> io::Result<SignalsInfo<WithOrigin>> {
+    let own = [SIGCHLD, SIGABRT, SIGBUS, SIGSYS, SIGTRAP];
+    let usual = (1..=SIGSYS).filter(|s| !own.contains(s) && !FORBIDDEN.contains(s));
+    SignalsInfo::new(usual.chain(libc::SIGRTMIN()..=libc::SIGRTMAX()).filter(|signal| !sys::is_ignored(*signal)))
 }
 
 /// What is sent to this process is meant for the program. The terminal's signals go to both by themselves.
-fn pass_signals(mut caught: Signals, child: &Child) {
-    use signal_hook::consts::{SIGINT, SIGQUIT};
-    let pid = Pid::from_child(child);
+fn pass_signals(mut caught: SignalsInfo<WithOrigin>, program: OwnedFd) {
     thread::spawn(move || {
-        for signal in caught.forever() {
-            let from_terminal = matches!(signal, SIGINT | SIGQUIT) && io::stdin().is_terminal();
-            if !from_terminal && let Some(signal) = Signal::from_named_raw(signal) {
-                let _ = kill_process(pid, signal);
+        for Origin { signal, cause, .. } in caught.forever() {
+            let by_terminal = [SIGINT, SIGQUIT, SIGTSTP, SIGTTIN, SIGTTOU, SIGWINCH].contains(&signal);
+            if !(by_terminal && cause == Cause::Kernel) {
+                let _ = sys::send_signal(&program, signal);
             }
         }
     });

@@ -3,6 +3,9 @@
 
 use std::io::{Error, Result};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use libc::c_int;
 
@@ -28,6 +31,49 @@ pub(crate) fn ignore(signals: &[c_int]) {
         // SAFETY: ignoring needs no handler.
         unsafe { libc::signal(*signal, libc::SIG_IGN) };
     }
+}
+
+/// Services (systemd) and shells (`trap ''`) start programs with signals ignored.
+pub(crate) fn is_ignored(signal: c_int) -> bool {
+    // SAFETY: zeros are a valid `sigaction`; the kernel only writes it.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    // SAFETY: nothing is changed.
+    let asked = unsafe { libc::sigaction(signal, std::ptr::null(), &raw mut action) };
+    asked == 0 && action.sa_sigaction == libc::SIG_IGN
+}
+
+static PIPE_SIGNAL_IGNORED: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn look_at_pipe_signal() {
+    PIPE_SIGNAL_IGNORED.store(is_ignored(libc::SIGPIPE), Ordering::Relaxed);
+}
+
+/// Rust ignores SIGPIPE before `main`, so how it was can only be seen earlier.
+// SAFETY: libc calls what is in this section before `main`, with arguments that the function does not take; it makes one
+// system call and writes one byte.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static LOOK_AT_PIPE_SIGNAL: extern "C" fn() = look_at_pipe_signal;
+
+/// `Command` gives SIGPIPE its default back; a program that was to start with it ignored would die of it.
+pub(crate) fn keep_pipe_signal(command: &mut Command) {
+    if PIPE_SIGNAL_IGNORED.load(Ordering::Relaxed) {
+        let ignored = || {
+            ignore(&[libc::SIGPIPE]);
+            Ok(())
+        };
+        // SAFETY: it makes one system call, which is allowed between fork and exec.
+        unsafe { command.pre_exec(ignored) };
+    }
+}
+
+/// Signals of any number, and only to the process that is meant.
+pub(crate) fn send_signal(process: impl AsFd, signal: c_int) -> Result<()> {
+    let fd = process.as_fd().as_raw_fd();
+    // SAFETY: no pointers but one that is none.
+    let sent =
+        unsafe { libc::syscall(libc::SYS_pidfd_send_signal, fd, signal, std::ptr::null::<libc::siginfo_t>(), 0) };
+    check(sent as c_int).map(drop)
 }
 
 /// Closes what the parent had open, which would stay open as long as the supervisor lives: pipes above all.
