@@ -7,12 +7,15 @@
 
 mod account;
 pub(crate) mod agent;
+mod asker;
 mod binary;
+mod budget;
 mod channel;
 pub(crate) mod compressor;
 mod connection;
 mod dialing;
 mod encrypted;
+mod failures;
 mod gate;
 mod gateway;
 mod incoming;

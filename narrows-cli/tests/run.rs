@@ -144,6 +144,44 @@ fn nothing_that_is_missing_breaks_a_program() {
     assert_eq!(out(&output).trim(), "fine", "{}", stderr(&output));
 }
 
+/// The same with so many descriptors for the supervisor too.
+fn limited(limit: usize, flags: &[&str], command: &[&str]) -> Command {
+    let narrows = run(flags, command);
+    let mut limited = Command::new("sh");
+    limited.args(["-c", &format!("ulimit -n {limit} && exec \"$@\""), "sh"]).arg(narrows.get_program());
+    limited.args(narrows.get_args());
+    for (name, value) in narrows.get_envs() {
+        match value {
+            Some(value) => limited.env(name, value),
+            None => limited.env_remove(name),
+        };
+    }
+    limited.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    limited
+}
+
+/// Each part of what waits for the supervisor has its share of the descriptors, and a connection that finds none is plain.
+#[test]
+fn few_descriptors_of_the_supervisor_lose_nothing() {
+    if !has("python3") {
+        return;
+    }
+    let home = home();
+    let folder = home.path().to_str().unwrap();
+    let cases = [(64, "few.py", folder), (1024, "few.py", folder), (64, "burst.py", "25"), (1024, "burst.py", "300")];
+    for (limit, name, argument) in cases.into_iter().chain([(64, "refused.py", "5"), (1024, "refused.py", "100")]) {
+        let flags = ["--loopback", "--supervisor=parent", "-v"];
+        // More than a pipe holds.
+        let file = home.path().join("said");
+        let mut program = limited(limit, &flags, &["python3", &script(name), argument]);
+        let output = finish(program.stderr(fs::File::create(&file).unwrap()).spawn().unwrap());
+        let said = fs::read_to_string(file).unwrap();
+        assert_eq!(out(&output).trim(), "fine", "{limit} {name}: {said}");
+        // Or all was plain.
+        assert!(said.contains("passed"), "{limit} {name}: {said}");
+    }
+}
+
 /// Pitfall 10.
 #[test]
 fn rubbish_for_the_supervisor_is_refused() {

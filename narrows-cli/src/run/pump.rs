@@ -27,6 +27,7 @@ use narrows::upgrade::Event;
 use super::account::{LiveConnection, Totals};
 use super::compressor::Compressor;
 use super::connection::{Connection, Next, linger_of};
+use super::failures::{self, Failures};
 use super::negotiator::Negotiator;
 use super::scope::Direct;
 use super::talk::Talk;
@@ -36,14 +37,14 @@ use super::wire::{self, Kind, REPLY_LEN, Reply, Request, State, VALUE_MAX};
 const SCRATCH: usize = 128 << 10;
 /// Events taken at a time.
 const EVENTS: usize = 256;
-/// Connections that failed are remembered for programs that ask why, or connect the same socket again.
-const FAILED_MAX: usize = 256;
-const FAILED_FOR: Duration = Duration::from_secs(60);
 
 /// What all threads of the supervisor know.
 pub(crate) struct Ledger {
     /// Connections that pumps have, or will find in their inbox.
     pub(crate) live: AtomicUsize,
+    /// TCP sockets of connections that failed, of all pumps, and how many there may be.
+    pub(crate) kept: AtomicUsize,
+    pub(crate) kept_max: usize,
     /// Counts up when there is none any more.
     pub(crate) idle: OwnedFd,
     pub(crate) talk: Talk,
@@ -129,6 +130,7 @@ pub(crate) fn start(ledger: Arc<Ledger>) -> Result<Inlet> {
     let watch = epoll::create(CreateFlags::CLOEXEC)?;
     epoll::add(&watch, &*bell, EventData::new_u64(BELL), EventFlags::IN | EventFlags::ET)?;
     let inlet = Inlet { orders, bell: Arc::clone(&bell) };
+    let failed = Failures::new(Arc::clone(&ledger));
     let bench = Bench { ledger, inlet: inlet.clone(), contexts: Contexts::default(), buffers: BufferPool::default() };
     let pump = Pump {
         watch,
@@ -143,7 +145,7 @@ pub(crate) fn start(ledger: Arc<Ledger>) -> Result<Inlet> {
         free: Vec::new(),
         by_id: HashMap::new(),
         turns: VecDeque::new(),
-        failed: VecDeque::new(),
+        failed,
         scratch: vec![0; SCRATCH],
     };
     thread::Builder::new().name("narrows-pump".into()).spawn(move || pump.run())?;
@@ -154,17 +156,6 @@ const BELL: u64 = u64::MAX;
 /// What an event is about: the place of a connection, doubled, and which of its sockets.
 const PROGRAM: u64 = 0;
 const NETWORK: u64 = 1;
-
-struct Failed {
-    id: u64,
-    error: Errno,
-    /// The program has asked for the error. The kernel tells it once.
-    told: bool,
-    /// A `connect` has answered with it; the next one begins anew.
-    ended_connect: bool,
-    network: Option<OwnedFd>,
-    since: Instant,
-}
 
 struct Pump {
     watch: OwnedFd,
@@ -184,7 +175,7 @@ struct Pump {
     by_id: HashMap<u64, usize>,
     /// Connections whose turn was over before they were done, each once.
     turns: VecDeque<usize>,
-    failed: VecDeque<Failed>,
+    failed: Failures,
     scratch: Vec<u8>,
 }
 
@@ -220,9 +211,7 @@ impl Pump {
             }
             self.hear_orders();
             self.call_due();
-            while self.failed.front().is_some_and(|f| f.since.elapsed() > FAILED_FOR) {
-                self.failed.pop_front();
-            }
+            self.failed.look();
         }
     }
 
@@ -244,8 +233,8 @@ impl Pump {
             return Some(Duration::ZERO);
         }
         let timer = self.timers.first().map(|(at, _)| Duration::from_nanos(at.saturating_sub(self.bench.now_ns())));
-        let second = (self.untidy || !self.failed.is_empty()).then_some(Duration::from_secs(1));
-        [timer, second].into_iter().flatten().min()
+        let second = self.untidy.then_some(Duration::from_secs(1));
+        [timer, second, self.failed.patience()].into_iter().flatten().min()
     }
 
     fn call_due(&mut self) {
@@ -311,20 +300,10 @@ impl Pump {
         ledger.talk.ended(&account, error, connection.refused());
         ledger.negotiator.ended(connection.id);
         let _ = epoll::delete(&self.watch, &connection.network);
-        let id = connection.id;
+        let (id, name) = (connection.id, failures::name_of_peer(&connection.program));
         let network = connection.close(error);
         if let Some(error) = error {
-            if self.failed.len() == FAILED_MAX {
-                self.failed.pop_front();
-            }
-            self.failed.push_back(Failed {
-                id,
-                error,
-                told: false,
-                ended_connect: false,
-                network,
-                since: Instant::now(),
-            });
+            self.failed.push(id, error, network, name);
         }
         if ledger.live.fetch_sub(1, Ordering::AcqRel) == 1 {
             let _ = rustix::io::write(&ledger.idle, &1u64.to_ne_bytes());
@@ -425,8 +404,10 @@ impl Pump {
 
     /// What there is to say of a connection that is no more.
     fn answer_ended(&mut self, request: &Request) -> (Reply, Option<OwnedFd>) {
-        let failed = self.failed.iter_mut().find(|f| f.id == request.id);
-        match (request.kind, failed) {
+        if request.kind == Kind::TakeBack && self.failed.find(request.id).is_some() {
+            return (Reply::new(0), self.failed.take_back(request.id));
+        }
+        match (request.kind, self.failed.find(request.id)) {
             (Kind::State, Some(failed)) => {
                 let error = failed.error.raw_os_error();
                 let status = match request.number {
@@ -440,7 +421,6 @@ impl Pump {
                 failed.ended_connect |= request.number == wire::BY_CONNECT;
                 (Reply::new(status).with(&[State::Failed as u8]), None)
             }
-            (Kind::TakeBack, Some(failed)) => (Reply::new(0), failed.network.take()),
             (Kind::State, None) => (Reply::new(0).with(&[State::Gone as u8]), None),
             // The program still has its descriptor, and TCP would answer for a closed connection too.
             (Kind::SetOption, _) => (Reply::new(0), None),

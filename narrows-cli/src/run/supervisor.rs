@@ -6,7 +6,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
@@ -19,8 +19,10 @@ use rustix::net::{
 use rustix::process::{Pid, PidfdFlags, geteuid, pidfd_open};
 
 use super::account::Totals;
+use super::asker::Asker;
+use super::budget::Budget;
 use super::compressor::Compressor;
-use super::negotiator::{HOSTS_MAX, Negotiator, Service};
+use super::negotiator::{Negotiator, Service};
 use super::proof;
 use super::pump::{self, Inlet, Ledger, Order};
 use super::scope::Direct;
@@ -30,17 +32,17 @@ use super::sys;
 use super::talk::Talk;
 use super::wire::{self, CONTROL_LEN, Kind, REQUEST_LEN, Request, Token};
 
-/// Lines wait here to be accepted while a burst of connections begins; the kernel may allow less.
-const BACKLOG: i32 = 4096;
-/// Lines that are accepted but have said nothing yet. A program says it at once.
-const SILENT_MAX: usize = 1024;
 /// Threads that move bytes: each passes more than a GB/s, and programs need cores too.
 const PUMPS_MAX: usize = 4;
-/// Descriptors for processes, lines and the supervisor itself, beside two for each connection.
-const DESCRIPTORS_KEPT: usize = 256;
-/// Processes that are waited for by name; with more, their connections still are.
-const PROCESSES_MAX: usize = 65_536;
-/// How often a supervisor that refuses connections looks whether it may take some again.
+/// A program that was stopped between connecting and speaking keeps its connection, plain.
+const SILENT_FOR: Duration = Duration::from_secs(1);
+/// Silent lines of one other user. In a run of root programs may be anybody's, and so may who only found the name.
+const SILENT_OF_OTHERS: usize = 16;
+/// Lines that are taken before processes have their turn.
+const LINES_AT_ONCE: usize = 256;
+/// Descriptors that come with a line. They are kept free, because what finds no room is lost.
+const SPARE: usize = 2;
+/// How often a supervisor that refuses connections looks whether it may take some again, and after silent lines.
 const LOOK_AGAIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
 /// Where programs reach the supervisor, and what proves that they may.
@@ -65,7 +67,8 @@ fn listen_at(name: &[u8; CONTROL_LEN]) -> Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let listener = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
     bind(&listener, &SocketAddrUnix::new_abstract_name(&name[1..])?)?;
-    listen(&listener, BACKLOG)?;
+    let backlog = Budget::of(sys::descriptor_limit()).backlog;
+    listen(&listener, i32::try_from(backlog).unwrap_or(i32::MAX))?;
     Ok(listener)
 }
 
@@ -86,6 +89,13 @@ const IDLE: u64 = u64::MAX - 1;
 const PROCESS: u64 = 1 << 32;
 const LINE: u64 = 2 << 32;
 
+/// A program that speaks.
+struct Line {
+    fd: OwnedFd,
+    asker: Asker,
+    since: Instant,
+}
+
 pub(crate) struct Supervisor {
     watch: OwnedFd,
     control: Control,
@@ -93,19 +103,20 @@ pub(crate) struct Supervisor {
     listening: bool,
     pumps: Vec<Inlet>,
     ledger: Arc<Ledger>,
-    connections_max: usize,
+    budget: Budget,
+    /// There was no descriptor left: lines wait until there are some.
+    starved: bool,
+    spare: Vec<OwnedFd>,
     /// Living processes of this run, by their pidfd.
     processes: HashMap<i32, (i32, OwnedFd)>,
     known: HashMap<i32, i32>,
-    silent: Vec<OwnedFd>,
+    silent: Vec<Line>,
 }
 
 impl Supervisor {
     pub(crate) fn new(control: Control, first: (Pid, OwnedFd), settings: Settings) -> Result<Self> {
         let Settings { verbose, service, direct, compressor, program } = settings;
-        let limit = sys::raise_descriptor_limit();
-        let negotiating = (limit / 8).min(2 * HOSTS_MAX);
-        let connections_max = limit.saturating_sub(DESCRIPTORS_KEPT + negotiating) / 2;
+        let budget = Budget::of(sys::raise_descriptor_limit());
         let watch = epoll::create(CreateFlags::CLOEXEC)?;
         let idle = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         epoll::add(&watch, &idle, EventData::new_u64(IDLE), EventFlags::IN | EventFlags::ET)?;
@@ -113,6 +124,8 @@ impl Supervisor {
         let (negotiator, desk) = Negotiator::open()?;
         let ledger = Arc::new(Ledger {
             live: AtomicUsize::new(0),
+            kept: AtomicUsize::new(0),
+            kept_max: budget.failed,
             idle,
             talk: Talk { verbose },
             negotiator,
@@ -124,7 +137,7 @@ impl Supervisor {
         let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
         let pumps = (0..cores.min(PUMPS_MAX)).map(|_| pump::start(Arc::clone(&ledger))).collect::<Result<Vec<_>>>()?;
         let inlets = pumps.clone();
-        desk.start(service, negotiating, verbose, move |id, event| {
+        desk.start(service, budget.negotiating, verbose, move |id, event| {
             inlets[(id % inlets.len() as u64) as usize].send(Order::Hear { id, event });
         })?;
         let (asked, told) = (pumps.clone(), Arc::clone(&ledger));
@@ -136,7 +149,9 @@ impl Supervisor {
             listening: true,
             pumps,
             ledger,
-            connections_max: connections_max.max(1),
+            budget,
+            starved: false,
+            spare: Vec::new(),
             processes: HashMap::new(),
             known: HashMap::new(),
             silent: Vec::new(),
@@ -148,7 +163,7 @@ impl Supervisor {
     /// Where the second engine brings its connections in.
     pub(crate) fn intake(&self) -> Intake {
         let (pumps, ledger) = (self.pumps.clone(), Arc::clone(&self.ledger));
-        Intake { pumps, ledger, connections_max: self.connections_max }
+        Intake { pumps, ledger, connections_max: self.budget.connections }
     }
 
     /// Works until no process of this run lives and every connection has ended.
@@ -156,11 +171,11 @@ impl Supervisor {
         let mut events = Vec::with_capacity(64);
         while !self.is_done() {
             events.clear();
-            let wait = (!self.listening).then_some(&LOOK_AGAIN);
+            let wait = (!self.listening || !self.silent.is_empty()).then_some(&LOOK_AGAIN);
             let _ = epoll::wait(&self.watch, spare_capacity(&mut events), wait);
             // Requests first: the last words of a process that has ended count.
             self.hear_silent();
-            self.accept_all();
+            let drained = self.accept_some();
             for event in &events {
                 let about = event.data.u64();
                 if about & !0xffff_ffff == PROCESS {
@@ -170,7 +185,10 @@ impl Supervisor {
                     let _ = rustix::io::read(&self.ledger.idle, &mut count);
                 }
             }
-            self.listen_while_there_is_room();
+            self.refuse_without_room();
+            if drained {
+                self.listen_again();
+            }
         }
     }
 
@@ -180,14 +198,13 @@ impl Supervisor {
         }
         // What they said before they ended may still wait.
         self.hear_silent();
-        self.accept_all();
-        self.processes.is_empty() && self.ledger.live.load(Ordering::Acquire) == 0
+        self.accept_some() && self.processes.is_empty() && self.ledger.live.load(Ordering::Acquire) == 0
     }
 
     /// A process of this run: the supervisor stays as long as it lives.
     fn know(&mut self, pid: Pid) {
         let number = pid.as_raw_pid();
-        if self.known.contains_key(&number) || self.processes.len() >= PROCESSES_MAX {
+        if self.known.contains_key(&number) || self.processes.len() >= self.budget.processes {
             return;
         }
         if let Ok(fd) = pidfd_open(pid, PidfdFlags::empty()) {
@@ -210,35 +227,67 @@ impl Supervisor {
         }
     }
 
+    fn has_room(&self) -> bool {
+        !self.starved && self.ledger.live.load(Ordering::Acquire) < self.budget.connections
+    }
+
     /// Without room for descriptors a connection that was handed over would be lost; without a listener it stays plain.
-    fn listen_while_there_is_room(&mut self) {
-        let room = self.ledger.live.load(Ordering::Acquire) < self.connections_max;
-        if self.listening && !room {
+    fn refuse_without_room(&mut self) {
+        if self.listening && !self.has_room() {
             let _ = epoll::delete(&self.watch, &self.control.listener);
             let _ = rustix::net::shutdown(&self.control.listener, rustix::net::Shutdown::Both);
             self.listening = false;
-        } else if !self.listening && room {
-            // The old one has to go first, because of the name.
-            if let Ok(null) = rustix::fs::open("/dev/null", rustix::fs::OFlags::CLOEXEC, rustix::fs::Mode::empty()) {
-                self.control.listener = null;
-            }
-            if let Ok(listener) = listen_at(&wire::control_name(self.control.random)) {
-                let watched = epoll::add(&self.watch, &listener, EventData::new_u64(LISTENER), EventFlags::IN);
-                self.listening = watched.is_ok();
-                self.control.listener = listener;
-            }
+        }
+    }
+
+    /// Only when nobody waits at the old listener.
+    fn listen_again(&mut self) {
+        if self.listening || !self.has_room() {
+            return;
+        }
+        // The old one has to go first, because of the name.
+        if let Ok(null) = rustix::fs::open("/dev/null", rustix::fs::OFlags::CLOEXEC, rustix::fs::Mode::empty()) {
+            self.control.listener = null;
+        }
+        if let Ok(listener) = listen_at(&wire::control_name(self.control.random)) {
+            let watched = epoll::add(&self.watch, &listener, EventData::new_u64(LISTENER), EventFlags::IN);
+            self.listening = watched.is_ok();
+            self.control.listener = listener;
         }
     }
 
     /// Also what came before the listener was shut: programs do not wait to hear that their connections were taken.
-    fn accept_all(&mut self) {
-        loop {
+    /// True: nobody waits any more.
+    fn accept_some(&mut self) -> bool {
+        for _ in 0..LINES_AT_ONCE {
+            if !self.keep_spare() {
+                return false;
+            }
             match accept_with(&self.control.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
-                Ok(line) => self.hear(line),
+                Ok(fd) => {
+                    if let Some(asker) = Asker::of(&fd) {
+                        self.hear(Line { fd, asker, since: Instant::now() });
+                    }
+                }
                 Err(Errno::INTR | Errno::CONNABORTED) => {}
-                Err(_) => return,
+                Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
+                    self.starved = true;
+                    return false;
+                }
+                Err(_) => return true,
             }
         }
+        false
+    }
+
+    /// False: there is no room for what a line may bring, so it has to wait.
+    fn keep_spare(&mut self) -> bool {
+        while self.spare.len() < SPARE {
+            let Ok(fd) = rustix::io::fcntl_dupfd_cloexec(&self.watch, 0) else { break };
+            self.spare.push(fd);
+        }
+        self.starved = self.spare.len() < SPARE;
+        !self.starved
     }
 
     /// Lines whose message comes later than they do. Older ones first: they may hold what newer ones are about.
@@ -248,29 +297,52 @@ impl Supervisor {
         }
     }
 
-    fn hear(&mut self, line: OwnedFd) {
-        match receive(&line) {
-            Err(Errno::AGAIN) if self.silent.len() < SILENT_MAX => {
+    fn hear(&mut self, line: Line) {
+        if !self.keep_spare() {
+            // It had room among the silent ones, or has the one that was accepted last.
+            return self.silent.push(line);
+        }
+        match self.receive(&line.fd) {
+            Err(Errno::AGAIN) if self.may_wait(&line) => {
                 let flags = EventFlags::IN | EventFlags::RDHUP | EventFlags::ONESHOT;
-                let data = EventData::new_u64(LINE | line.as_raw_fd() as u64);
-                let watched = match epoll::add(&self.watch, &line, data, flags) {
-                    Err(Errno::EXIST) => epoll::modify(&self.watch, &line, data, flags),
-                    result => result,
-                };
-                if watched.is_ok() {
-                    self.silent.push(line);
+                let data = EventData::new_u64(LINE | line.fd.as_raw_fd() as u64);
+                // Unwatched it is heard with the next one that speaks, or a little later.
+                if epoll::add(&self.watch, &line.fd, data, flags) == Err(Errno::EXIST) {
+                    let _ = epoll::modify(&self.watch, &line.fd, data, flags);
+                }
+                self.silent.push(line);
+            }
+            Err(Errno::AGAIN) => {
+                // What it says from now on fails, and its connection stays plain; what it has said counts.
+                let _ = rustix::net::shutdown(&line.fd, rustix::net::Shutdown::Both);
+                if let Ok((bytes, fds)) = self.receive(&line.fd) {
+                    self.heard(line, &bytes, fds);
                 }
             }
             Err(_) => {}
             Ok((bytes, fds)) => {
                 self.hear_silent();
-                let request = Request::decode(&bytes).filter(|r| r.token == self.control.token);
-                if let Some(request) = request
-                    && let Some(pid) = sender(&line)
-                {
-                    self.obey(request, fds, pid, line);
-                }
+                self.heard(line, &bytes, fds);
             }
+        }
+    }
+
+    fn may_wait(&self, line: &Line) -> bool {
+        let others = line.asker.uid != geteuid().as_raw();
+        let same = || self.silent.iter().filter(|l| l.asker.uid == line.asker.uid).count();
+        line.since.elapsed() < SILENT_FOR
+            && self.silent.len() < self.budget.silent
+            && !(others && same() >= SILENT_OF_OTHERS.min(self.budget.silent / 2))
+    }
+
+    fn receive(&mut self, line: &OwnedFd) -> rustix::io::Result<(Vec<u8>, Vec<OwnedFd>)> {
+        self.spare.clear();
+        receive(line)
+    }
+
+    fn heard(&mut self, line: Line, bytes: &[u8], fds: Vec<OwnedFd>) {
+        if let Some(request) = Request::decode(bytes).filter(|r| r.token == self.control.token) {
+            self.obey(request, fds, line.asker.pid, line.fd);
         }
     }
 
@@ -295,7 +367,7 @@ impl Supervisor {
                 if is_tcp(&network) && is_unix_stream(&program) {
                     self.ledger.live.fetch_add(1, Ordering::AcqRel);
                     pump.send(Order::Take { request: Box::new(request), network, program });
-                    self.listen_while_there_is_room();
+                    self.refuse_without_room();
                 }
             }
             _ => pump.send(Order::Ask { request: Box::new(request), line }),
@@ -319,17 +391,6 @@ fn receive(line: &OwnedFd) -> rustix::io::Result<(Vec<u8>, Vec<OwnedFd>)> {
         }
     }
     Ok((bytes, fds))
-}
-
-/// Who speaks; inside, nothing if the process is in a namespace that is not seen from here. Others than this user are
-/// refused, whatever they know; as root, programs may have become anybody.
-fn sender(line: &OwnedFd) -> Option<Option<Pid>> {
-    let mut credentials = [0; 12];
-    let len = sys::get_option(line, libc::SOL_SOCKET, libc::SO_PEERCRED, &mut credentials).ok()?;
-    let (pid, rest) = credentials.split_first_chunk::<4>()?;
-    let uid = u32::from_ne_bytes(*rest.first_chunk()?);
-    let own = geteuid();
-    (len == 12 && (own.is_root() || uid == own.as_raw())).then(|| Pid::from_raw(i32::from_ne_bytes(*pid)))
 }
 
 fn is_tcp(fd: &OwnedFd) -> bool {

@@ -99,6 +99,12 @@ pub(crate) fn raise_descriptor_limit() -> usize {
     getrlimit(Resource::Nofile).current.map_or(usize::MAX, |n| n as usize)
 }
 
+/// How many descriptors there may be when the limit is raised.
+pub(crate) fn descriptor_limit() -> usize {
+    use rustix::process::{Resource, getrlimit};
+    getrlimit(Resource::Nofile).maximum.map_or(usize::MAX, |n| n as usize)
+}
+
 pub(crate) fn get_option(fd: impl AsFd, level: c_int, option: c_int, value: &mut [u8]) -> Result<usize> {
     let mut len = value.len() as libc::socklen_t;
     let fd = fd.as_fd().as_raw_fd();

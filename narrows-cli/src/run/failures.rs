@@ -1,0 +1,166 @@
+//! Connections that failed while they were made: for programs that ask why, or connect the same socket again.
+//!
+//! The TCP socket is kept for the latter, and with it its port, which is the program's only while it has its end. That end
+//! is a name in the kernel, which is free again when the program has closed it; nothing tells, so it is looked at.
+
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, getpeername, socket_with};
+
+use super::pump::Ledger;
+
+/// Errors that are remembered; they take no descriptor.
+const FAILED_MAX: usize = 256;
+const FAILED_FOR: Duration = Duration::from_secs(60);
+/// How soon a program's end is looked at, and how often at last: in between, after a quarter of the time that has gone.
+/// Programs close at once, or try again later.
+const LOOK_FIRST: Duration = Duration::from_micros(250);
+const LOOK_LAST: Duration = Duration::from_millis(250);
+
+pub(crate) struct Failed {
+    id: u64,
+    pub(crate) error: Errno,
+    /// The program has asked for the error. The kernel tells it once.
+    pub(crate) told: bool,
+    /// A `connect` has answered with it; the next one begins anew.
+    pub(crate) ended_connect: bool,
+    /// The TCP socket, and the name of the program's end.
+    kept: Option<(OwnedFd, SocketAddrUnix)>,
+    since: Instant,
+    look_at: Instant,
+}
+
+pub(crate) struct Failures {
+    ledger: Arc<Ledger>,
+    all: VecDeque<Failed>,
+    /// Has no name yet.
+    probe: Option<OwnedFd>,
+}
+
+/// What the program's end is called, seen from the supervisor's.
+pub(crate) fn name_of_peer(program: &OwnedFd) -> Option<SocketAddrUnix> {
+    let name = SocketAddrUnix::try_from(getpeername(program).ok()??).ok()?;
+    name.abstract_name().is_some_and(|n| !n.is_empty()).then_some(name)
+}
+
+impl Failures {
+    pub(crate) fn new(ledger: Arc<Ledger>) -> Self {
+        Self { ledger, all: VecDeque::new(), probe: None }
+    }
+
+    pub(crate) fn push(&mut self, id: u64, error: Errno, network: Option<OwnedFd>, name: Option<SocketAddrUnix>) {
+        if self.all.len() == FAILED_MAX {
+            self.pop();
+        }
+        let kept = network.zip(name).filter(|_| self.has_room());
+        if kept.is_some() {
+            self.ledger.kept.fetch_add(1, Ordering::AcqRel);
+        }
+        let since = Instant::now();
+        let look_at = since + LOOK_FIRST;
+        self.all.push_back(Failed { id, error, told: false, ended_connect: false, kept, since, look_at });
+    }
+
+    /// For one more socket; if need be, the oldest goes. Other pumps may do the same now: a few more do no harm.
+    fn has_room(&mut self) -> bool {
+        let full = |ledger: &Ledger| ledger.kept.load(Ordering::Acquire) >= ledger.kept_max;
+        if full(&self.ledger)
+            && let Some(oldest) = self.all.iter_mut().find(|f| f.kept.is_some())
+        {
+            release(&self.ledger, oldest);
+        }
+        !full(&self.ledger)
+    }
+
+    fn pop(&mut self) {
+        if let Some(mut failed) = self.all.pop_front() {
+            release(&self.ledger, &mut failed);
+        }
+    }
+
+    pub(crate) fn find(&mut self, id: u64) -> Option<&mut Failed> {
+        self.all.iter_mut().find(|f| f.id == id)
+    }
+
+    /// The TCP socket, for the program.
+    pub(crate) fn take_back(&mut self, id: u64) -> Option<OwnedFd> {
+        let (network, _) = self.find(id)?.kept.take()?;
+        self.ledger.kept.fetch_sub(1, Ordering::AcqRel);
+        Some(network)
+    }
+
+    /// When [`Failures::look`] has something to do.
+    pub(crate) fn patience(&self) -> Option<Duration> {
+        let oldest = self.all.front()?.since + FAILED_FOR;
+        let look = self.all.iter().filter(|f| f.kept.is_some()).map(|f| f.look_at).min();
+        Some(look.map_or(oldest, |at| at.min(oldest)).saturating_duration_since(Instant::now()))
+    }
+
+    /// Forgets what is old, and closes sockets whose program has closed its end.
+    pub(crate) fn look(&mut self) {
+        if self.all.is_empty() {
+            return;
+        }
+        let now = Instant::now();
+        while self.all.front().is_some_and(|f| f.since + FAILED_FOR <= now) {
+            self.pop();
+        }
+        for failed in self.all.iter_mut().filter(|f| f.look_at <= now) {
+            let Some((_, name)) = &failed.kept else { continue };
+            if is_free(&mut self.probe, name) {
+                release(&self.ledger, failed);
+            } else {
+                failed.look_at = now + ((now - failed.since) / 4).clamp(LOOK_FIRST, LOOK_LAST);
+            }
+        }
+    }
+}
+
+fn release(ledger: &Ledger, failed: &mut Failed) {
+    if failed.kept.take().is_some() {
+        ledger.kept.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// Nobody has this name: whoever had it has closed the socket, or is in another network namespace, where it gets a new
+/// socket to connect with.
+fn is_free(probe: &mut Option<OwnedFd>, name: &SocketAddrUnix) -> bool {
+    if probe.is_none() {
+        *probe = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).ok();
+    }
+    let Some(socket) = probe else { return false };
+    let free = bind(&*socket, name).is_ok();
+    if free {
+        *probe = None;
+    }
+    free
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::net::socketpair;
+
+    use super::*;
+
+    #[test]
+    fn a_name_is_free_when_the_last_end_is_closed() {
+        let (program, supervisor) =
+            socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
+        assert!(name_of_peer(&supervisor).is_none(), "it has none yet");
+        let text = format!("narrows-test-{}", std::process::id());
+        bind(&program, &SocketAddrUnix::new_abstract_name(text.as_bytes()).unwrap()).unwrap();
+        let name = name_of_peer(&supervisor).unwrap();
+        drop(supervisor);
+        let (copy, mut probe) = (program.try_clone().unwrap(), None);
+        assert!(!is_free(&mut probe, &name));
+        drop(program);
+        assert!(!is_free(&mut probe, &name));
+        drop(copy);
+        assert!(is_free(&mut probe, &name) && is_free(&mut probe, &name));
+    }
+}
