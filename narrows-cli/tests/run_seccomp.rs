@@ -93,6 +93,7 @@ fn static_programs_see_what_they_see_without_it() {
         ("refused", 1, Some(0)),
         ("options", 1, Some(0)),
         ("signals", 1, Some(0)),
+        ("threads", 0, None),
         ("slow", 1, Some(0)),
         ("elsewhere", 0, Some(3)),
         ("killed", 0, Some(0)),

@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -263,6 +264,31 @@ static void signals(void) {
     MUST(accept(l, 0, 0) == -1 && errno == EAGAIN);
 }
 
+/* The end of a child is told to the thread that forked, not to the first one; that goes on to accept. */
+static void *forker(void *first) {
+    struct sockaddr_in other = server;
+    int l = listener();
+    if (fork() == 0) {
+        usleep(100000);
+        _exit(0);
+    }
+    MUST(accept(l, 0, 0) == -1 && errno == EINTR && rings == 1);
+    int c = client(0);
+    MUST(connect(c, (void *)&other, sizeof other) == 0 && write(c, "x", 1) == 1);
+    return first;
+}
+
+static void threads(void) {
+    struct sigaction action = {.sa_handler = ring};
+    sigaction(SIGCHLD, &action, 0);
+    int l = listener();
+    pthread_t thread;
+    char b;
+    MUST(pthread_create(&thread, 0, forker, 0) == 0);
+    int s = accept(l, 0, 0);
+    MUST(s >= 0 && read(s, &b, 1) == 1 && pthread_join(thread, 0) == 0);
+}
+
 /* A connection under way: the server's queue is full, so it takes no notice. */
 static void slow(void) {
     struct sigaction action = {.sa_handler = ring};
@@ -407,7 +433,7 @@ static void orphaned(void) {
 
 int main(int count, char **words) {
     static const struct { const char *name; void (*run)(void); } ALL[] = {
-        {"forking", forking}, {"polling", polling}, {"refused", refused}, {"options", options}, {"signals", signals},
+        {"forking", forking}, {"polling", polling}, {"refused", refused}, {"options", options}, {"signals", signals}, {"threads", threads},
         {"slow", slow}, {"elsewhere", elsewhere}, {"full", full}, {"restricted", restricted}, {"killed", killed}, {"orphaned", orphaned},
     };
     setvbuf(stdout, 0, _IOLBF, 0);

@@ -26,7 +26,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// Calls that are looked at each time, in turn: a look takes some 20 us.
 const LOOKS: usize = 64;
 /// Which the kernel answers to itself when a signal ends a call: it begins the call anew, or makes it EINTR, as the
-/// signal's handler wants. Programs never see it.
+/// signal's handler wants. Programs never see it, as long as it is a thread that has the signal.
 const RESTART: i32 = 512;
 
 /// A call that the kernel asks about.
@@ -281,9 +281,12 @@ impl Notifier {
             // With a limit of time the kernel does not begin a call anew.
             Signals::Ours if wait.waiting.until.is_none() => return Some(Answer::Fail(RESTART)),
             Signals::Ours => return Some(Answer::Fail(libc::EINTR)),
-            // Nobody else took it, so every thread waits. Whether the kernel gives it to this one is not known.
-            Signals::Somebodys if wait.signalled => return Some(Answer::Fail(libc::EINTR)),
-            Signals::Somebodys => wait.signalled = true,
+            Signals::Somebodys if !wait.signalled => wait.signalled = true,
+            // Nobody else took it, so every thread waits. Whether the kernel gives it to this one only the kernel knows: it
+            // ends the call, or waits on and what comes is plain. `RESTART` would reach a program that has no signal.
+            Signals::Firsts | Signals::Somebodys if wait.waiting.until.is_none() => return Some(Answer::GoOn),
+            // It would wait anew for all of the time.
+            Signals::Firsts | Signals::Somebodys => return Some(Answer::Fail(libc::EINTR)),
         }
         None
     }

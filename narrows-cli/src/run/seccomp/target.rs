@@ -122,6 +122,8 @@ pub(super) enum Signals {
     None,
     /// One waits that this thread will take, as soon as its call ends.
     Ours,
+    /// One waits for this thread or another one of the process; probably for this.
+    Firsts,
     /// One waits for this thread or another one of the process.
     Somebodys,
 }
@@ -134,10 +136,14 @@ impl Signals {
         };
         let blocked = set("SigBlk:");
         let (own, shared) = (set("SigPnd:") & !blocked, set("ShdPnd:") & !blocked);
-        // What is for all the kernel tells the first thread, if that does not block it.
+        let alone = field(status, "Threads:") == Some(1);
+        // What is for all the kernel tells the first thread, if that does not block it; but the end of a child it tells
+        // the thread that forked.
         let first = field(status, "Tgid:") == field(status, "Pid:");
-        if own != 0 || shared != 0 && first {
+        if own != 0 || shared != 0 && alone {
             Self::Ours
+        } else if shared != 0 && first {
+            Self::Firsts
         } else if shared != 0 {
             Self::Somebodys
         } else {
@@ -154,11 +160,12 @@ mod tests {
     fn signals_are_read_as_the_kernel_writes_them() {
         let status = |thread: u32, own: u64, shared: u64, blocked: u64| {
             Signals::of(&format!(
-                "Name:\tx\nTgid:\t7\nPid:\t{thread}\nSigQ:\t1/2\nSigPnd:\t{own:016x}\nShdPnd:\t{shared:016x}\nSigBlk:\t{blocked:016x}\n"
+                "Name:\tx\nTgid:\t7\nPid:\t{thread}\nThreads:\t2\nSigQ:\t1/2\nSigPnd:\t{own:016x}\nShdPnd:\t{shared:016x}\nSigBlk:\t{blocked:016x}\n"
             ))
         };
         assert_eq!(status(7, 0, 0, 0), Signals::None);
-        assert_eq!(status(7, 0, 1 << 13, 0), Signals::Ours);
+        assert_eq!(status(7, 0, 1 << 13, 0), Signals::Firsts);
+        assert_eq!(Signals::of("Threads:\t1\nShdPnd:\t2000\n"), Signals::Ours);
         assert_eq!(status(7, 0, 1 << 13, 1 << 13), Signals::None);
         assert_eq!(status(9, 0, 1 << 13, 0), Signals::Somebodys);
         assert_eq!(status(9, 1 << 9, 0, 1 << 13), Signals::Ours);
