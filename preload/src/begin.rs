@@ -5,6 +5,7 @@ use core::net::IpAddr;
 
 use crate::control;
 use crate::marks::{self, Taken};
+use crate::registrations;
 use crate::setup;
 use crate::swap::{self, Connection};
 use crate::sys::{self, Address};
@@ -51,17 +52,20 @@ pub(crate) fn connected(fd: c_int, peer: &Address, connecting: bool) {
     let mark = match marks::take(fd) {
         Taken::Ours(mark) => mark,
         Taken::Shared => {
+            registrations::forget(fd);
             if let Some(peer) = raw_address(peer) {
                 control::plain(Reason::Shared, |r| r.peer = peer);
             }
             return;
         }
-        Taken::Unknown => return,
+        Taken::Unknown => return registrations::forget(fd),
     };
     // Only the kernel knows what 0.0.0.0 became; but a connection under way has no peer for it yet.
     let peer =
         if connecting { raw_address(peer) } else { sys::peer_address(fd).ok().and_then(|(a, _)| raw_address(&a)) };
-    let Some((peer, (host, port))) = peer.and_then(|p| Some((p, host_and_port(&p)?))) else { return };
+    let Some((peer, (host, port))) = peer.and_then(|p| Some((p, host_and_port(&p)?))) else {
+        return registrations::forget(fd);
+    };
     begin(fd, peer, here(host), port, |local| Connection {
         local,
         peer,
@@ -112,6 +116,7 @@ pub(crate) fn reached_gateway(fd: c_int, peer: &Address) -> ByGateway {
 
 /// As long as the kernel tries to connect by itself.
 const CONNECT_TRIES: usize = 127;
+const CONNECT_MS: i64 = CONNECT_TRIES as i64 * 1000;
 
 fn wait_for(fd: c_int, name: &Name) -> Result<(), c_int> {
     for _ in 0..CONNECT_TRIES {
@@ -175,10 +180,12 @@ pub(crate) fn accepted(listener: c_int, fd: c_int) {
 fn begin(fd: c_int, peer: RawAddress, host: IpAddr, port: u16, connection: impl FnOnce(RawAddress) -> Connection) {
     let Some(setup) = setup::get() else { return };
     if let Some(reason) = setup.scope.excludes(host, port) {
+        registrations::forget(fd);
         return control::plain(reason, |r| r.peer = peer);
     }
     let local = sys::own_address(fd).ok().and_then(|(a, _)| raw_address(&a));
     if local.is_none_or(|local| swap::swap(fd, &connection(local)).is_err()) {
+        registrations::forget(fd);
         control::plain(Reason::Failed, |r| r.peer = peer);
     }
 }
@@ -194,6 +201,31 @@ pub(crate) fn connect_again(fd: c_int, name: &Name) -> Again {
     if !name.was_connecting {
         return Again::Answer(Err(libc::EISCONN));
     }
+    let blocks = sys::fcntl(fd, libc::F_GETFL, 0).is_ok_and(|flags| flags & libc::O_NONBLOCK as usize == 0);
+    let answer = ask_again(fd, name);
+    if !blocks || !matches!(answer, Again::Answer(Err(libc::EALREADY))) {
+        return answer;
+    }
+    // An attempt that was interrupted, or for which SO_SNDTIMEO was too short, is waited for.
+    let time_ms = send_timeout_ms(fd).unwrap_or(CONNECT_MS);
+    match sys::poll_interruptibly(fd, libc::POLLOUT, time_ms.min(CONNECT_MS)) {
+        Err(number) => Again::Answer(Err(number)),
+        Ok(0) if time_ms >= CONNECT_MS => Again::Answer(Err(libc::ETIMEDOUT)),
+        Ok(0) => answer,
+        Ok(_) => ask_again(fd, name),
+    }
+}
+
+/// `None`: calls wait for ever.
+fn send_timeout_ms(fd: c_int) -> Option<i64> {
+    let mut time = [0; 16];
+    sys::get_option(fd, libc::SOL_SOCKET, libc::SO_SNDTIMEO, &mut time).ok()?;
+    let half = |at: usize| Some(i64::from_ne_bytes(*time.get(at..at + 8)?.first_chunk()?));
+    let (seconds, micros) = (half(0)?, half(8)?);
+    (seconds | micros != 0).then(|| seconds.saturating_mul(1000).saturating_add(micros / 1000).max(1))
+}
+
+fn ask_again(fd: c_int, name: &Name) -> Again {
     let Some((reply, _)) = control::ask(Kind::State, name.id, |r| r.number = BY_CONNECT) else {
         return Again::Answer(Err(libc::EISCONN));
     };
@@ -209,8 +241,9 @@ pub(crate) fn connect_again(fd: c_int, name: &Name) -> Again {
     }
 }
 
-/// A failed attempt leaves a TCP socket that may connect again, with all its options.
-fn take_back(fd: c_int, name: &Name) -> Result<(), c_int> {
+/// A TCP socket that may connect again: after an attempt that failed the one of before, with all its options; in place of
+/// a connection that the program dissolves a new one.
+pub(crate) fn take_back(fd: c_int, name: &Name) -> Result<(), c_int> {
     let returned = control::ask(Kind::TakeBack, name.id, |_| ()).and_then(|(_, fd)| fd);
     let family = u16::from_ne_bytes([name.local[0], name.local[1]]);
     let socket = match returned {

@@ -7,7 +7,6 @@
 #![allow(clippy::missing_safety_doc, reason = "as the functions of libc of the same names")]
 
 use core::ffi::{c_int, c_uint, c_ulong, c_void};
-use core::slice;
 
 use libc::{epoll_event, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t};
 
@@ -18,8 +17,8 @@ use crate::next;
 use crate::options;
 use crate::registrations;
 use crate::setup;
-use crate::sys::{Address, errno, set_errno};
-use crate::wire::RawAddress;
+use crate::sys::{self, Address, errno, set_errno};
+use crate::wire::{Name, RawAddress, VALUE_MAX};
 
 // SAFETY: the loader calls what is in this section, with arguments that `start` does not take.
 #[cfg_attr(not(test), used, unsafe(link_section = ".init_array"))]
@@ -84,6 +83,10 @@ unsafe extern "C" fn connect_done(fd: c_int, address: *const sockaddr, len: sock
     } else if number == libc::EINVAL
         && let Some(name) = ours(fd)
     {
+        // SAFETY: the kernel read the address.
+        if len >= 2 && c_int::from(unsafe { copied(address, len) }.family) == libc::AF_UNSPEC {
+            return begin::take_back(fd, &name).map_or_else(fail, |()| 0);
+        }
         return match begin::connect_again(fd, &name) {
             Again::Answer(Ok(())) => 0,
             Again::Answer(Err(number)) => fail(number),
@@ -110,8 +113,13 @@ unsafe extern "C" fn has_gateway(fd: c_int, address: *const sockaddr, len: sockl
     if address.is_null() || setup::get().is_none_or(|s| s.gateway_port == 0) || !marks::is_set(fd) {
         return false;
     }
-    // SAFETY: the program says that `len` bytes are there.
-    let found = begin::gateway_for(fd, &unsafe { copied(address, len) });
+    let mut bytes = [0; size_of::<Address>()];
+    let len = (len as usize).min(bytes.len());
+    if sys::read_user(address as usize, &mut bytes[..len]) != Ok(len) {
+        return false;
+    }
+    // SAFETY: `bytes` has as many.
+    let found = begin::gateway_for(fd, &unsafe { copied(bytes.as_ptr().cast(), len as socklen_t) });
     *gateway = found.unwrap_or(Address::EMPTY);
     found.is_some()
 }
@@ -177,16 +185,10 @@ pub unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
 pub unsafe extern "C" fn getsockname(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
     // SAFETY: the program's own arguments.
     unsafe {
-        let room = if len.is_null() { 0 } else { *len };
-        let answer = next::getsockname(fd, address, len);
-        if answer == 0
-            && active()
-            && is_unix(address, len)
-            && let Some(name) = ours(fd)
-        {
-            tell(&name.local, address, room, len);
+        match named(fd) {
+            Some(name) => tell(fd, &name.local, address, len),
+            None => next::getsockname(fd, address, len),
         }
-        answer
     }
 }
 
@@ -194,40 +196,39 @@ pub unsafe extern "C" fn getsockname(fd: c_int, address: *mut sockaddr, len: *mu
 pub unsafe extern "C" fn getpeername(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
     // SAFETY: the program's own arguments.
     unsafe {
-        let room = if len.is_null() { 0 } else { *len };
-        let answer = next::getpeername(fd, address, len);
-        if answer == 0
-            && active()
-            && is_unix(address, len)
-            && let Some(name) = ours(fd)
-        {
-            if !begin::has_peer(fd, &name) {
-                *len = room;
-                return fail(libc::ENOTCONN);
-            }
-            tell(&name.peer, address, room, len);
+        match named(fd) {
+            Some(name) if !begin::has_peer(fd, &name) => fail(libc::ENOTCONN),
+            Some(name) => tell(fd, &name.peer, address, len),
+            None => next::getpeername(fd, address, len),
         }
-        answer
     }
 }
 
-/// # Safety
-/// A call that filled both has succeeded.
-unsafe fn is_unix(address: *const sockaddr, len: *const socklen_t) -> bool {
-    // SAFETY: the kernel wrote the length, and at least the family if it says so. With room for less than two bytes
-    // the family cannot be seen, and nothing is told.
-    unsafe { *len >= 2 && !address.is_null() && c_int::from((*address).sa_family) == libc::AF_UNIX }
+fn named(fd: c_int) -> Option<Name> {
+    if active() { ours(fd) } else { None }
 }
 
 /// # Safety
-/// `room` bytes can be written at `address`, and `len`.
-unsafe fn tell(raw: &RawAddress, address: *mut sockaddr, room: socklen_t, len: *mut socklen_t) {
+/// As `getsockname`.
+unsafe fn tell(fd: c_int, raw: &RawAddress, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
+    let mut room = [0; 4];
+    if sys::read_user(len as usize, &mut room) != Ok(4) {
+        return fail(libc::EFAULT);
+    }
+    // The name of the unix socket is longer than what is told: so much can be written if the kernel does not complain.
+    // SAFETY: the program's own arguments.
+    let answer = unsafe { next::getsockname(fd, address, len) };
+    if answer != 0 {
+        return answer;
+    }
     let whole: socklen_t = if u16::from_ne_bytes([raw[0], raw[1]]) == crate::wire::AF_INET { 16 } else { 28 };
-    // SAFETY: as the caller says; `whole` bytes of `raw` exist.
+    let room = socklen_t::from_ne_bytes(room);
+    // SAFETY: the kernel has written as much at both; `whole` bytes of `raw` exist.
     unsafe {
         core::ptr::copy_nonoverlapping(raw.as_ptr(), address.cast(), whole.min(room) as usize);
         *len = whole;
     }
+    answer
 }
 
 // --- options ---
@@ -240,31 +241,21 @@ pub unsafe extern "C" fn getsockopt(
     value: *mut c_void,
     len: *mut socklen_t,
 ) -> c_int {
-    // SAFETY: the program's own arguments, checked by the kernel in the first call.
+    if kinds::is_forwarded(level, option)
+        && let Some(name) = named(fd)
+    {
+        return option_told(&name, level, option, value as usize, len as usize);
+    }
+    // SAFETY: the program's own arguments; if the call succeeded, the kernel has written both.
     unsafe {
-        let room = if len.is_null() { 0 } else { *len };
         let answer = next::getsockopt(fd, level, option, value, len);
-        if !active() {
-            return answer;
+        if answer != 0 && active() && kinds::is_internet(level) && errno() == libc::EOPNOTSUPP {
+            return match ours(fd) {
+                Some(name) => option_told(&name, level, option, value as usize, len as usize),
+                None => fail(libc::EOPNOTSUPP),
+            };
         }
-        let refused = answer != 0 && kinds::is_internet(level) && errno() == libc::EOPNOTSUPP;
-        if refused || kinds::is_forwarded(level, option) {
-            let before = errno();
-            if let Some(name) = ours(fd) {
-                if value.is_null() || len.is_null() {
-                    return fail(libc::EFAULT);
-                }
-                return match options::get(&name, level, option, slice::from_raw_parts_mut(value.cast(), room as usize))
-                {
-                    Ok(filled) => {
-                        *len = filled as socklen_t;
-                        0
-                    }
-                    Err(number) => fail(number),
-                };
-            }
-            set_errno(before);
-        } else if answer == 0 && level == libc::SOL_SOCKET && *len == 4 {
+        if answer == 0 && active() && level == libc::SOL_SOCKET && *len == 4 {
             let number = value.cast::<c_int>();
             if let Some(translated) = options::translated(fd, option, number.read_unaligned()) {
                 number.write_unaligned(translated);
@@ -272,6 +263,25 @@ pub unsafe extern "C" fn getsockopt(
         }
         answer
     }
+}
+
+#[allow(improper_ctypes_definitions, reason = "only called from here; the border is for panics")]
+extern "C" fn option_told(name: &Name, level: c_int, option: c_int, value: usize, len: usize) -> c_int {
+    let told = || -> Result<(), c_int> {
+        let (mut room, mut bytes) = ([0; 4], [0; VALUE_MAX]);
+        if sys::read_user(len, &mut room)? != room.len() {
+            return Err(libc::EFAULT);
+        }
+        let room = usize::try_from(c_int::from_ne_bytes(room)).map_err(|_| libc::EINVAL)?.min(VALUE_MAX);
+        sys::read_user(value, &mut bytes[..room])?;
+        let filled = options::get(name, level, option, &mut bytes[..room])?;
+        // SAFETY: the program's own arguments.
+        unsafe {
+            sys::write_user(value, &bytes[..filled])?;
+            sys::write_user(len, &(filled as c_int).to_ne_bytes())
+        }
+    };
+    told().map_or_else(fail, |()| 0)
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
@@ -283,15 +293,12 @@ pub unsafe extern "C" fn setsockopt(
     len: socklen_t,
 ) -> c_int {
     let forward = |name| {
-        if value.is_null() && len > 0 {
+        let mut bytes = [0; VALUE_MAX];
+        let Some(bytes) = bytes.get_mut(..len as usize) else { return fail(libc::ENOPROTOOPT) };
+        if sys::read_user(value as usize, bytes) != Ok(bytes.len()) {
             return fail(libc::EFAULT);
         }
-        // SAFETY: the program says that `len` bytes are there.
-        let value = if len == 0 { &[] } else { unsafe { slice::from_raw_parts(value.cast(), len as usize) } };
-        match options::set(&name, level, option, value) {
-            Ok(()) => 0,
-            Err(number) => fail(number),
-        }
+        options::set(&name, level, option, bytes).map_or_else(fail, |()| 0)
     };
     if kinds::is_forwarded(level, option)
         && active()
@@ -572,6 +579,13 @@ unsafe fn receive_unusual(fd: c_int, bytes: *mut c_void, len: size_t, flags: c_i
     }
     let mut rubbish = [0u8; DISCARD];
     let mut gone: size_t = 0;
+    if bytes.is_null() && flags & libc::MSG_PEEK != 0 && len > 0 {
+        // SAFETY: `rubbish` has a byte. It waits, and fails, as the program's call would.
+        return match unsafe { next::recv(fd, rubbish.as_mut_ptr().cast(), 1, flags & !libc::MSG_TRUNC) } {
+            n if n > 0 => sys::unread(fd).map_or(n, |queued| queued.clamp(1, len) as ssize_t),
+            n => n,
+        };
+    }
     while bytes.is_null() && gone < len {
         let wait = if gone > 0 { libc::MSG_DONTWAIT } else { 0 };
         let part = (len - gone).min(DISCARD);

@@ -336,6 +336,15 @@ def truncated():
 
 
 @check
+def truncated_and_left():
+    c, s = pair()
+    c.sendall(b"abcdef")
+    wait_for(lambda: int_ioctl(s, termios.FIONREAD), 6)
+    left = [libc.recv(s.fileno(), None, n, 0x20 | 0x2) for n in (4, 2000000)]  # MSG_TRUNC, MSG_PEEK
+    return left, s.recv(10)
+
+
+@check
 def error_queue():
     c, s = pair()
     return attempt(c.recvmsg, 10, 100, socket.MSG_ERRQUEUE | socket.MSG_DONTWAIT)
@@ -411,6 +420,28 @@ def names_in_a_short_buffer():
     buffer, size = ctypes.create_string_buffer(b"zzzzzzzzzzzzzzzzzzzz"), ctypes.c_uint(6)
     r = libc.getpeername(c.fileno(), buffer, ctypes.byref(size))
     return r, size.value, buffer.raw[:2], buffer.raw[6:10]
+
+
+@check
+def pointers_to_nowhere():
+    c, s = pair()
+    nowhere, size, room = ctypes.c_void_p(8), ctypes.c_uint(28), ctypes.create_string_buffer(28)
+    calls = [
+        (libc.getsockname, room, nowhere),
+        (libc.getsockname, nowhere, ctypes.byref(size)),
+        (libc.getpeername, room, nowhere),
+        (libc.getpeername, nowhere, ctypes.byref(size)),
+        (libc.getsockopt, socket.IPPROTO_TCP, socket.TCP_NODELAY, nowhere, ctypes.byref(size)),
+        (libc.getsockopt, socket.IPPROTO_TCP, socket.TCP_NODELAY, room, nowhere),
+        (libc.getsockopt, socket.SOL_SOCKET, socket.SO_SNDBUF, nowhere, ctypes.byref(size)),
+        (libc.setsockopt, socket.IPPROTO_TCP, socket.TCP_NODELAY, nowhere, 4),
+        (libc.setsockopt, socket.SOL_SOCKET, socket.SO_KEEPALIVE, nowhere, 4),
+    ]
+    out = []
+    for function, *args in calls:
+        size.value = 28
+        out.append((function(c.fileno(), *args), name(ctypes.get_errno())))
+    return out
 
 
 @check
@@ -912,6 +943,54 @@ def under_way():
     wait_for(lambda: "OUT" in events(c), True)
     c.send(b"abc")
     return first, before, s.recv(10), c.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR), peer_of(c, s)
+
+
+@check
+def interrupted_and_waited_for():
+    l, c, others, first = stuck()
+    c.close()
+    c = client()
+    address = struct.pack("=HH4s8x", socket.AF_INET, socket.htons(l.getsockname()[1]), socket.inet_aton(SERVER))
+    connect = lambda: (libc.connect(c.fileno(), address, 16), name(ctypes.get_errno()))
+    out = []
+    c.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("qq", 0, 100000))
+    out += [connect(), connect()]
+    c.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("qq", 0, 0))
+    before = signal.signal(signal.SIGUSR1, lambda *_: None)
+    me = threading.get_ident()
+    threading.Timer(0.2, lambda: signal.pthread_kill(me, signal.SIGUSR1)).start()
+    out.append(connect())
+    signal.signal(signal.SIGUSR1, before)
+    served = []
+
+    def serve():
+        while True:
+            s, a = l.accept()
+            served.append(s)
+            if a == c.getsockname():
+                return
+
+    l.settimeout(8)
+    server = threading.Timer(0.2, serve)
+    server.start()
+    out.append(connect()[0])
+    server.join()
+    c.send(b"abc")
+    return out, served[-1].recv(10), connect()
+
+
+@check
+def dissolved():
+    c, s = pair()
+    nothing = struct.pack("=H14x", socket.AF_UNSPEC)
+    first = libc.connect(c.fileno(), nothing, 16), attempt(c.getpeername)
+    # Which TCP keeps, and `narrows` does not.
+    attempt(c.bind, (CLIENT, 0))
+    with listener() as l:
+        c.connect(l.getsockname())
+        t, _ = l.accept()
+        c.sendall(b"abc")
+        return first, t.recv(10)
 
 
 @check
