@@ -94,6 +94,7 @@ fn static_programs_see_what_they_see_without_it() {
         ("options", 1, Some(0)),
         ("signals", 1, Some(0)),
         ("threads", 0, None),
+        ("shared", 0, Some(2)),
         ("slow", 1, Some(0)),
         ("elsewhere", 0, Some(3)),
         ("killed", 0, Some(0)),

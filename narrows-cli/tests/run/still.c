@@ -289,6 +289,50 @@ static void threads(void) {
     MUST(s >= 0 && read(s, &b, 1) == 1 && pthread_join(thread, 0) == 0);
 }
 
+/* Who has the socket too, unless it is a child of the thread that connects: it writes after that. */
+static int common;
+
+static void writer(void) {
+    usleep(200000);
+    MUST(write(common, "b", 1) == 1);
+    _exit(0);
+}
+
+static void *parent(void *all) {
+    if (fork() == 0) writer();
+    MUST(wait(0) > 0);
+    return all;
+}
+
+static void hears_both(int l) {
+    char b[2];
+    int s = accept(l, 0, 0);
+    MUST(s >= 0 && recv(s, b, 2, MSG_WAITALL) == 2 && b[0] == 'a' && b[1] == 'b');
+    close(s);
+}
+
+static void shared(void) {
+    int l = listener();
+    pthread_t thread;
+    common = client(0);
+    MUST(pthread_create(&thread, 0, parent, 0) == 0);
+    usleep(100000);
+    MUST(joined(common) == 0 && write(common, "a", 1) == 1);
+    hears_both(l);
+    MUST(pthread_join(thread, 0) == 0);
+    close(common);
+    common = client(0);
+    if (fork() == 0) {
+        usleep(100000);
+        MUST(joined(common) == 0 && write(common, "a", 1) == 1);
+        _exit(0);
+    }
+    if (fork() == 0) writer();
+    close(common);
+    hears_both(l);
+    MUST(wait(0) > 0 && wait(0) > 0);
+}
+
 /* A connection under way: the server's queue is full, so it takes no notice. */
 static void slow(void) {
     struct sigaction action = {.sa_handler = ring};
@@ -433,7 +477,7 @@ static void orphaned(void) {
 
 int main(int count, char **words) {
     static const struct { const char *name; void (*run)(void); } ALL[] = {
-        {"forking", forking}, {"polling", polling}, {"refused", refused}, {"options", options}, {"signals", signals}, {"threads", threads},
+        {"forking", forking}, {"polling", polling}, {"refused", refused}, {"options", options}, {"signals", signals}, {"threads", threads}, {"shared", shared},
         {"slow", slow}, {"elsewhere", elsewhere}, {"full", full}, {"restricted", restricted}, {"killed", killed}, {"orphaned", orphaned},
     };
     setvbuf(stdout, 0, _IOLBF, 0);

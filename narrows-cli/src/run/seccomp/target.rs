@@ -11,8 +11,10 @@ use super::sys;
 
 /// PIDFD_THREAD, since Linux 6.9.
 const OF_THREAD: PidfdFlags = PidfdFlags::from_bits_retain(libc::O_EXCL as u32);
-/// Children that are looked at; a process with more of them may share its sockets with some.
-const CHILDREN_MAX: usize = 64;
+/// Children of a process that are looked at, some 2 us each; one with more of them may share its sockets with some.
+const CHILDREN_MAX: usize = 256;
+/// Threads that are asked for their children, some 5 us each; one more may have such a child.
+const THREADS_MAX: usize = 256;
 
 /// What is looked for in files of /proc is in the first lines; the longest is `status`, with some 1,500 bytes.
 const FILE_MAX: usize = 4096;
@@ -75,18 +77,19 @@ impl Target {
         open != 0 && sys::descriptor_limit(self.tid).is_ok_and(|limit| open >= limit)
     }
 
-    /// The parent or a child has the same socket, since a fork: under the same number, because who copies it to another
-    /// one is remembered.
+    /// A relative has the same socket, since a fork: under the same number, because who copies it to another one is
+    /// remembered. Relatives are the parent, its other children, and the children of any thread.
     pub(super) fn shares(&self, number: i32) -> Result<bool> {
         let link = |process: i32| fs::read_link(format!("/proc/{process}/fd/{number}")).ok();
         let own = link(self.tid);
-        let children = read(self.tid, &format!("task/{}/children", self.tid)).unwrap_or_default();
-        let children: Vec<i32> = children.split(' ').filter_map(|n| n.trim().parse().ok()).collect();
-        if children.len() > CHILDREN_MAX {
-            return Ok(true);
-        }
-        let parent = field(&read(self.tid, "status")?, "PPid:").unwrap_or(0) as i32;
-        Ok(children.into_iter().chain([parent]).any(|relative| link(relative) == own))
+        let status = read(self.tid, "status")?;
+        let leader = field(&status, "Tgid:").unwrap_or(0) as i32;
+        let parent = field(&status, "PPid:").unwrap_or(0) as i32;
+        // What an outer parent has else has nothing from this run.
+        let siblings = if is_of_this_run(parent) { children(parent) } else { Some(Vec::new()) };
+        let (Some(children), Some(siblings)) = (children(leader), siblings) else { return Ok(true) };
+        let mut relatives = children.into_iter().chain(siblings).chain([parent]).filter(|process| *process != leader);
+        Ok(relatives.any(|relative| link(relative) == own))
     }
 
     /// What a call that waits has to do with signals.
@@ -101,6 +104,28 @@ impl Target {
             signals => signals,
         }
     }
+}
+
+/// The children of all threads; `None` if they are too many.
+fn children(process: i32) -> Option<Vec<i32>> {
+    let mut all = Vec::new();
+    let Ok(threads) = fs::read_dir(format!("/proc/{process}/task")) else { return Some(all) };
+    for (n, thread) in threads.flatten().enumerate() {
+        let thread = thread.file_name();
+        let of_it = read(process, &format!("task/{}/children", thread.to_string_lossy())).unwrap_or_default();
+        all.extend(of_it.split(' ').filter_map(|n| n.trim().parse::<i32>().ok()));
+        if n >= THREADS_MAX || all.len() > CHILDREN_MAX {
+            return None;
+        }
+    }
+    Some(all)
+}
+
+/// It is the supervisor, or under more filters than that.
+fn is_of_this_run(process: i32) -> bool {
+    let own = std::process::id() as i32;
+    let filters = |process| read(process, "status").ok().and_then(|status| field(&status, "Seccomp_filters:"));
+    process == own || filters(process) > filters(own)
 }
 
 /// The kernel writes such a file anew for each opening, and as much as is asked for at once.
