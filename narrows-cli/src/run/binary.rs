@@ -114,6 +114,9 @@ const MACHINE: u64 = 183;
 #[cfg(not(target_arch = "aarch64"))]
 const MACHINE: u64 = 62;
 const INTERPRETER: u64 = 3;
+/// SHT_DYNAMIC and DT_NEEDED.
+const DYNAMIC: u64 = 6;
+const NEEDED: u64 = 1;
 
 /// `None`: it makes no sense.
 fn of_elf(file: &File) -> Option<Kind> {
@@ -126,10 +129,37 @@ fn of_elf(file: &File) -> Option<Kind> {
     if interpreter.windows(7).any(|w| w == b"ld-musl") {
         return Some(Kind::Unhooked("it has another C library"));
     }
+    if needs_to_be_first(file, &head) == Some(true) {
+        return Some(Kind::Unhooked("it is checked by a sanitizer, which lets no library come before its own"));
+    }
     if has_section(file, &head, b".go.buildinfo") == Some(true) {
         return Some(Kind::Unhooked("it is written in Go"));
     }
     Some(Kind::Usual)
+}
+
+/// Among the libraries that it names is one that ends the program when another is preloaded.
+fn needs_to_be_first(file: &File, head: &[u8]) -> Option<bool> {
+    let section = |index: usize, table: &[u8]| -> Option<Vec<u8>> {
+        let section = table.chunks_exact(64).nth(index)?;
+        let len = (number::<8>(section, 32)? as usize).min(NAMES_MAX);
+        Some(read(file, number::<8>(section, 24)?, len))
+    };
+    let table = sections(file, head)?;
+    let dynamic = table.chunks_exact(64).position(|s| number::<4>(s, 4) == Some(DYNAMIC))?;
+    let names = section(number::<4>(table.get(dynamic * 64..)?, 40)? as usize, &table)?;
+    let entries = section(dynamic, &table)?;
+    let mut needed = entries.chunks_exact(16).filter(|e| number::<8>(e, 0) == Some(NEEDED));
+    Some(needed.any(|entry| {
+        let name = number::<8>(entry, 8).and_then(|at| names.get(at as usize..)).unwrap_or_default();
+        name.starts_with(b"libasan.so") || name.starts_with(b"libtsan.so")
+    }))
+}
+
+/// The table of sections.
+fn sections(file: &File, head: &[u8]) -> Option<Vec<u8>> {
+    let (at, size, count) = (number::<8>(head, 40)?, number::<2>(head, 58)? as usize, number::<2>(head, 60)? as usize);
+    (size == 64).then(|| read(file, at, size * count.min(SECTIONS_MAX)))
 }
 
 /// Which program loads it, from the segment that says so.
@@ -145,15 +175,11 @@ fn loader(file: &File, head: &[u8]) -> Option<Vec<u8>> {
 }
 
 fn has_section(file: &File, head: &[u8], wanted: &[u8]) -> Option<bool> {
-    let (at, size, count) = (number::<8>(head, 40)?, number::<2>(head, 58)? as usize, number::<2>(head, 60)? as usize);
-    if size != 64 {
-        return None;
-    }
-    let table = read(file, at, size * count.min(SECTIONS_MAX));
-    let names = table.chunks_exact(size).nth(number::<2>(head, 62)? as usize)?;
+    let table = sections(file, head)?;
+    let names = table.chunks_exact(64).nth(number::<2>(head, 62)? as usize)?;
     let len = (number::<8>(names, 32)? as usize).min(NAMES_MAX);
     let names = read(file, number::<8>(names, 24)?, len);
-    Some(table.chunks_exact(size).any(|section| {
+    Some(table.chunks_exact(64).any(|section| {
         let name = number::<4>(section, 0).and_then(|at| names.get(at as usize..)).unwrap_or_default();
         name.strip_prefix(wanted).is_some_and(|rest| rest.first() == Some(&0))
     }))
@@ -223,6 +249,21 @@ mod tests {
         let mut foreign = elf(2, Some(GLIBC), None);
         foreign[18] = 40;
         assert!(matches!(kind_of(&foreign), Kind::Unreachable(_)));
+    }
+
+    /// As the compiler makes it, if there is one with that sanitizer.
+    #[test]
+    fn what_a_sanitizer_checks_is_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let source = folder.path().join("program.c");
+        fs::write(&source, "int main(void) { return 0; }").unwrap();
+        for (flag, is_usual) in [("-O0", true), ("-fsanitize=address", false)] {
+            let path = folder.path().join("program");
+            let made = std::process::Command::new("gcc").arg(flag).arg(&source).arg("-o").arg(&path).output();
+            if made.is_ok_and(|o| o.status.success()) {
+                assert_eq!(kind(path.as_os_str()) == Kind::Usual, is_usual, "{flag}");
+            }
+        }
     }
 
     #[test]
