@@ -186,8 +186,19 @@ fn few_descriptors_of_the_supervisor_lose_nothing() {
 #[test]
 fn rubbish_for_the_supervisor_is_refused() {
     if has("python3") {
-        let output = finish(run(&["--loopback"], &["python3", &script("hostile.py")]).spawn().unwrap());
+        let flags = ["--loopback", "--supervisor=parent"];
+        let output = finish(run(&flags, &["python3", &script("hostile.py")]).spawn().unwrap());
         assert_eq!(out(&output).trim(), "fine", "{}", stderr(&output));
+    }
+}
+
+/// A supervisor of root is not to do for a program what that may not do itself.
+#[test]
+fn programs_that_gave_up_root_get_no_privileges() {
+    if has("python3") {
+        let output = finish(run(&["--loopback", "-v"], &["python3", &script("privileges.py")]).spawn().unwrap());
+        assert_eq!(out(&output).trim(), "fine", "{}", stderr(&output));
+        assert!(stderr(&output).contains("passed"), "{}", stderr(&output));
     }
 }
 

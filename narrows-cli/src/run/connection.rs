@@ -51,6 +51,8 @@ pub(crate) enum Next {
 
 pub(crate) struct Connection {
     pub(crate) id: u64,
+    /// The user who handed it over.
+    pub(crate) owner: u32,
     pub(crate) network: OwnedFd,
     pub(crate) program: OwnedFd,
     peer: RawAddress,
@@ -101,7 +103,7 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    pub(crate) fn new(request: &Request, network: OwnedFd, program: OwnedFd, bench: &mut Bench) -> Self {
+    pub(crate) fn new(request: &Request, owner: u32, network: OwnedFd, program: OwnedFd, bench: &mut Bench) -> Self {
         let fill = usize::try_from(request.number).unwrap_or(1);
         // Without O_ASYNC: its own end sends the program signals; this one would when that is closed.
         let _ = rustix::fs::fcntl_setfl(&network, rustix::fs::OFlags::NONBLOCK);
@@ -113,6 +115,7 @@ impl Connection {
         let (flow, silent, same_host) = negotiate(request, &network, bench);
         let mut connection = Self {
             id: request.id,
+            owner,
             network,
             linger: linger_of(&request.linger),
             kept: None,

@@ -24,6 +24,8 @@ const LOOK_LAST: Duration = Duration::from_millis(250);
 
 pub(crate) struct Failed {
     id: u64,
+    /// The user whose connection it was.
+    pub(crate) owner: u32,
     pub(crate) error: Errno,
     /// The program has asked for the error. The kernel tells it once.
     pub(crate) told: bool,
@@ -53,17 +55,18 @@ impl Failures {
         Self { ledger, all: VecDeque::new(), probe: None }
     }
 
-    pub(crate) fn push(&mut self, id: u64, error: Errno, network: Option<OwnedFd>, name: Option<SocketAddrUnix>) {
+    /// `socket`: with the name of the program's end.
+    pub(crate) fn push(&mut self, id: u64, owner: u32, error: Errno, socket: Option<(OwnedFd, SocketAddrUnix)>) {
         if self.all.len() == FAILED_MAX {
             self.pop();
         }
-        let kept = network.zip(name).filter(|_| self.has_room());
+        let kept = socket.filter(|_| self.has_room());
         if kept.is_some() {
             self.ledger.kept.fetch_add(1, Ordering::AcqRel);
         }
         let since = Instant::now();
         let look_at = since + LOOK_FIRST;
-        self.all.push_back(Failed { id, error, told: false, ended_connect: false, kept, since, look_at });
+        self.all.push_back(Failed { id, owner, error, told: false, ended_connect: false, kept, since, look_at });
     }
 
     /// For one more socket; if need be, the oldest goes. Other pumps may do the same now: a few more do no harm.

@@ -25,6 +25,7 @@ use narrows::sender::Done;
 use narrows::upgrade::Event;
 
 use super::account::{LiveConnection, Totals};
+use super::asker::Asker;
 use super::compressor::Compressor;
 use super::connection::{Connection, Next, linger_of};
 use super::failures::{self, Failures};
@@ -76,37 +77,23 @@ impl Bench {
 pub(crate) enum Order {
     Take {
         request: Box<Request>,
+        /// The user whose connection it is.
+        owner: u32,
         network: OwnedFd,
         program: OwnedFd,
     },
     /// Something about a connection; the answer goes to `line`.
-    Ask {
-        request: Box<Request>,
-        line: OwnedFd,
-    },
+    Ask { request: Box<Request>, asker: Asker, line: OwnedFd },
     /// What the negotiation says about a connection.
-    Hear {
-        id: u64,
-        event: Event,
-    },
+    Hear { id: u64, event: Event },
     /// A worker has encoded a block of a connection,
-    Encoded {
-        id: u64,
-        done: Box<Done>,
-    },
+    Encoded { id: u64, done: Box<Done> },
     /// or decoded one,
-    Decoded {
-        id: u64,
-        done: Box<DecodeDone>,
-    },
+    Decoded { id: u64, done: Box<DecodeDone> },
     /// or panicked over it.
-    Failed {
-        id: u64,
-    },
+    Failed { id: u64 },
     /// How are all connections?
-    Snapshot {
-        answer: Sender<Vec<LiveConnection>>,
-    },
+    Snapshot { answer: Sender<Vec<LiveConnection>> },
 }
 
 /// The way to a pump.
@@ -300,10 +287,11 @@ impl Pump {
         ledger.talk.ended(&account, error, connection.refused());
         ledger.negotiator.ended(connection.id);
         let _ = epoll::delete(&self.watch, &connection.network);
-        let (id, name) = (connection.id, failures::name_of_peer(&connection.program));
+        let (id, owner) = (connection.id, connection.owner);
+        let name = failures::name_of_peer(&connection.program);
         let network = connection.close(error);
         if let Some(error) = error {
-            self.failed.push(id, error, network, name);
+            self.failed.push(id, owner, error, network.zip(name));
         }
         if ledger.live.fetch_sub(1, Ordering::AcqRel) == 1 {
             let _ = rustix::io::write(&ledger.idle, &1u64.to_ne_bytes());
@@ -312,7 +300,7 @@ impl Pump {
 
     fn obey(&mut self, order: Order) {
         match order {
-            Order::Take { request, network, program } => self.take(&request, network, program),
+            Order::Take { request, owner, network, program } => self.take(&request, owner, network, program),
             Order::Hear { id, event } => self.with(id, |connection, bench| connection.hear(event, bench)),
             Order::Encoded { id, done } => self.with(id, |connection, bench| connection.encoded(*done, bench)),
             Order::Decoded { id, done } => self.with(id, |connection, bench| connection.decoded(*done, bench)),
@@ -323,8 +311,8 @@ impl Pump {
                 // Who asked may have gone.
                 let _ = answer.send(all);
             }
-            Order::Ask { request, line } => {
-                let (reply, give) = self.answer(&request);
+            Order::Ask { request, asker, line } => {
+                let (reply, give) = self.answer(&request, asker);
                 let _ = reply_on(&line, &reply, give);
             }
         }
@@ -338,8 +326,8 @@ impl Pump {
         }
     }
 
-    fn take(&mut self, request: &Request, network: OwnedFd, program: OwnedFd) {
-        let connection = Connection::new(request, network, program, &mut self.bench);
+    fn take(&mut self, request: &Request, owner: u32, network: OwnedFd, program: OwnedFd) {
+        let connection = Connection::new(request, owner, network, program, &mut self.bench);
         let place = self.free.pop().unwrap_or_else(|| {
             self.places.push(None);
             self.due.push(None);
@@ -355,13 +343,26 @@ impl Pump {
         }
     }
 
-    fn answer(&mut self, request: &Request) -> (Reply, Option<OwnedFd>) {
+    fn answer(&mut self, request: &Request, asker: Asker) -> (Reply, Option<OwnedFd>) {
         let place = self.by_id.get(&request.id).copied();
         let Some(Some(connection)) = place.and_then(|p| self.places.get_mut(p)) else {
-            return self.answer_ended(request);
+            return self.answer_ended(request, asker);
         };
         let wanted = usize::from(request.value_len).min(VALUE_MAX);
+        let (level, option) = (request.level, request.option);
         let reply = match request.kind {
+            Kind::SetOption if !asker.may_set(connection.owner, level, option, &request.value[..wanted]) => {
+                Reply::new(libc::EPERM)
+            }
+            Kind::GetOption if !asker.may_get(level, option) => Reply::new(libc::EPERM),
+            // It names memory, which would be the supervisor's.
+            Kind::GetOption if (level, option) == (libc::IPPROTO_TCP, libc::TCP_ZEROCOPY_RECEIVE) => {
+                Reply::new(libc::ENOPROTOOPT)
+            }
+            Kind::SetOption if level == libc::SOL_SOCKET && NAMES_MEMORY.contains(&option) => {
+                Reply::new(libc::ENOPROTOOPT)
+            }
+            Kind::Urgent if !asker.owns(connection.owner) => Reply::new(libc::EPERM),
             Kind::State => Reply::new(0).with(&[connection.state(request.number == wire::BY_CONNECT) as u8]),
             Kind::GetOption if is_linger(request) => {
                 let (on, seconds) = connection.linger.map_or((0, 0), |time| (1i32, time.as_secs() as i32));
@@ -403,8 +404,8 @@ impl Pump {
     }
 
     /// What there is to say of a connection that is no more.
-    fn answer_ended(&mut self, request: &Request) -> (Reply, Option<OwnedFd>) {
-        if request.kind == Kind::TakeBack && self.failed.find(request.id).is_some() {
+    fn answer_ended(&mut self, request: &Request, asker: Asker) -> (Reply, Option<OwnedFd>) {
+        if request.kind == Kind::TakeBack && self.failed.find(request.id).is_some_and(|f| asker.owns(f.owner)) {
             return (Reply::new(0), self.failed.take_back(request.id));
         }
         match (request.kind, self.failed.find(request.id)) {
@@ -417,8 +418,11 @@ impl Pump {
                     _ if failed.told => 0,
                     _ => error,
                 };
-                failed.told |= request.number != wire::BY_NAME;
-                failed.ended_connect |= request.number == wire::BY_CONNECT;
+                // What is told once is for the program.
+                if asker.owns(failed.owner) {
+                    failed.told |= request.number != wire::BY_NAME;
+                    failed.ended_connect |= request.number == wire::BY_CONNECT;
+                }
                 (Reply::new(status).with(&[State::Failed as u8]), None)
             }
             (Kind::State, None) => (Reply::new(0).with(&[State::Gone as u8]), None),
@@ -432,6 +436,10 @@ impl Pump {
         }
     }
 }
+
+/// Filters: they stand in the program's memory, or are its descriptors.
+const NAMES_MEMORY: [i32; 4] =
+    [libc::SO_ATTACH_FILTER, libc::SO_ATTACH_BPF, libc::SO_ATTACH_REUSEPORT_CBPF, libc::SO_ATTACH_REUSEPORT_EBPF];
 
 /// SO_LINGER of the TCP socket is the supervisor's own affair (`Connection::new`).
 fn is_linger(request: &Request) -> bool {

@@ -32,6 +32,7 @@ use rustix::net::{
     SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
 };
 
+use super::asker::Asker;
 use super::pump::{Inlet, Ledger, Order};
 use super::wire::Request;
 
@@ -128,7 +129,8 @@ impl Intake {
 
     fn take(&self, request: Request, network: OwnedFd, program: OwnedFd) {
         self.ledger.live.fetch_add(1, Ordering::AcqRel);
-        self.pump(request.id).send(Order::Take { request: Box::new(request), network, program });
+        let owner = Asker::own().uid;
+        self.pump(request.id).send(Order::Take { request: Box::new(request), owner, network, program });
     }
 
     /// The supervisor stays as long as anybody is under the filter.

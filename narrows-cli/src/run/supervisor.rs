@@ -342,12 +342,13 @@ impl Supervisor {
 
     fn heard(&mut self, line: Line, bytes: &[u8], fds: Vec<OwnedFd>) {
         if let Some(request) = Request::decode(bytes).filter(|r| r.token == self.control.token) {
-            self.obey(request, fds, line.asker.pid, line.fd);
+            self.obey(request, fds, line);
         }
     }
 
-    fn obey(&mut self, request: Request, mut fds: Vec<OwnedFd>, pid: Option<Pid>, line: OwnedFd) {
-        if let (Some(pid), Kind::Hello | Kind::New | Kind::Listen) = (pid, request.kind) {
+    fn obey(&mut self, request: Request, mut fds: Vec<OwnedFd>, line: Line) {
+        let Line { fd: line, asker, .. } = line;
+        if let (Some(pid), Kind::Hello | Kind::New | Kind::Listen) = (asker.pid, request.kind) {
             self.know(pid);
         }
         let pump = &self.pumps[(request.id % self.pumps.len() as u64) as usize];
@@ -366,11 +367,11 @@ impl Supervisor {
                 let (Some(program), Some(network), true) = (fds.pop(), fds.pop(), fds.is_empty()) else { return };
                 if is_tcp(&network) && is_unix_stream(&program) {
                     self.ledger.live.fetch_add(1, Ordering::AcqRel);
-                    pump.send(Order::Take { request: Box::new(request), network, program });
+                    pump.send(Order::Take { request: Box::new(request), owner: asker.uid, network, program });
                     self.refuse_without_room();
                 }
             }
-            _ => pump.send(Order::Ask { request: Box::new(request), line }),
+            _ => pump.send(Order::Ask { request: Box::new(request), asker, line }),
         }
     }
 }

@@ -16,6 +16,7 @@ use super::notify::{Answer, Call, Notifier, Waiting, What};
 use super::socket::{CLOSED, MPTCP, SYN_SENT, blocks, cookie, int_option, is_established, is_stream, limit, tcp_state};
 use super::swap::{self, Connection, internet, swapped};
 use super::sys::{self, Place};
+use crate::run::asker::Asker;
 use crate::run::pump::Order;
 use crate::run::sys::{get_option, set_option};
 use crate::run::wire::{BY_CONNECT, Kind, Name, REPLY_LEN, RawAddress, Reason, Reply, Request, State, host_and_port};
@@ -356,7 +357,7 @@ impl Notifier {
         fill(&mut request);
         let (near, line) =
             rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).ok()?;
-        self.intake.pump(id).send(Order::Ask { request: Box::new(request), line });
+        self.intake.pump(id).send(Order::Ask { request: Box::new(request), asker: Asker::own(), line });
         let patience = rustix::event::Timespec { tv_sec: 0, tv_nsec: PATIENCE.as_nanos() as i64 };
         if poll(&mut [PollFd::new(&near, PollFlags::IN)], Some(&patience)) != Ok(1) {
             return None;

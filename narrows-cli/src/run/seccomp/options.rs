@@ -10,6 +10,7 @@ use super::calls::{errno, length};
 use super::notify::{Answer, Call, Notifier};
 use super::socket::{MPTCP, int_option, is_fresh, is_stream};
 use super::swap::swapped;
+use crate::run::asker::Asker;
 use crate::run::kinds::{DENIED_SOCKET, forces_plain};
 use crate::run::wire::{BY_ERROR, BY_NAME, Kind, Name, Reason, Reply, State, VALUE_MAX};
 
@@ -147,6 +148,10 @@ impl Notifier {
         }
         if !self.is_valid(call) {
             return Ok(Answer::GoOn);
+        }
+        let asker = Asker::holder(rustix::process::Pid::from_raw(call.target.tid() as i32));
+        if !asker.may_set(0, level, option, &value[..len]) {
+            return Ok(Answer::Fail(libc::EPERM));
         }
         let reply = self.ask(Kind::SetOption, name.id, |r| {
             (r.level, r.option, r.value_len, r.value) = (level, option, len as u16, value);
