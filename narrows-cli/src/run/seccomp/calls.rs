@@ -177,9 +177,11 @@ impl Notifier {
             _ => Err(Error::from_raw_os_error(libc::EBADF)),
         };
         match put {
-            Ok(_) => self.intake.take(pair.request, socket, pair.supervisor),
+            Ok(_) => {
+                swap::resets(&socket);
+                self.intake.take(pair.request, socket, pair.supervisor);
+            }
             Err(_) => {
-                pair.undo(&socket);
                 self.intake.ledger.talk.plain(&peer, Reason::Failed as i32);
             }
         }
@@ -269,6 +271,9 @@ impl Notifier {
         let accepted = match self.untaken.take(&listener) {
             Some(earlier) => Ok(earlier),
             None => {
+                if blocks && !is_ready(&listener) {
+                    return Answer::Wait(Waiting { socket: listener, what: What::Accept, until });
+                }
                 let flags = accept_flags(call) & libc::SOCK_NONBLOCK;
                 self.without_blocking(&listener, blocks, || sys::accept(&listener, flags))
             }
@@ -283,6 +288,10 @@ impl Notifier {
         if call.args[1] != 0
             && let Err(e) = self.tell(call, &address, call.args[1], call.args[2])
         {
+            // The kernel drops what it cannot tell of; but here a signal may have ended the call.
+            if !self.is_valid(call) {
+                self.untaken.put(&listener, socket, address);
+            }
             return Answer::Fail(errno(&e));
         }
         match self.give(call, &socket, &address) {
@@ -378,6 +387,12 @@ impl Notifier {
 
 /// What a program was given: its number, if that is still to be answered, and what the pump gets.
 type Given = (Option<i64>, Option<(Request, OwnedFd)>);
+
+/// Looked at first, so that most often a socket that has nothing is left as it is.
+fn is_ready(listener: &OwnedFd) -> bool {
+    let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut [PollFd::new(listener, PollFlags::IN)], Some(&now)) != Ok(0)
+}
 
 fn accept_flags(call: &Call) -> c_int {
     if call.number == libc::SYS_accept4 { call.int(3) } else { 0 }

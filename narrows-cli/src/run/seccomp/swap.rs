@@ -51,11 +51,18 @@ pub(super) fn pair(network: &OwnedFd, connection: &Connection) -> Result<Pair> {
     copy_manners(network, &program)?;
     let mut request = Request::new([0; 16], Kind::New, id);
     get_option(network, libc::SOL_SOCKET, libc::SO_LINGER, &mut request.linger)?;
-    let reset: Vec<u8> = RESET.iter().flat_map(|n| n.to_ne_bytes()).collect();
-    set_option(network, libc::SOL_SOCKET, libc::SO_LINGER, &reset)?;
     (request.accepted, request.number) = (connection.accepted, filled as i32);
     (request.local, request.peer) = (local, connection.peer);
+    // What was accepted only this process has. What is connected the program has until its end is in that place.
+    if connection.accepted {
+        resets(network);
+    }
     Ok(Pair { program, supervisor, request })
+}
+
+/// The socket is ours alone now.
+pub(super) fn resets(network: &OwnedFd) {
+    let _ = set_option(network, libc::SOL_SOCKET, libc::SO_LINGER, RESET.map(c_int::to_ne_bytes).as_flattened());
 }
 
 impl Pair {
@@ -168,11 +175,14 @@ mod tests {
         let program = UnixStream::from(pair.program.try_clone().unwrap());
         assert_eq!(program.read_timeout().unwrap(), Some(std::time::Duration::from_secs(7)));
         assert!(sys::control(&pair.program, libc::F_GETFL, 0).unwrap() & libc::O_NONBLOCK != 0);
-        // Until it is given away the TCP socket resets nothing.
-        assert_eq!(sockopt::socket_linger(&client).unwrap(), Some(std::time::Duration::ZERO));
-        pair.undo(&client);
+        // The program has the TCP socket too, which must not reset if the supervisor dies now.
         assert_eq!(sockopt::socket_linger(&client).unwrap(), None);
         assert!(swapped(&server).is_none());
+        let server = OwnedFd::from(server);
+        let accepted = super::pair(&server, &Connection { peer, connecting: false, accepted: true }).unwrap();
+        assert_eq!(sockopt::socket_linger(&server).unwrap(), Some(std::time::Duration::ZERO));
+        accepted.undo(&server);
+        assert_eq!(sockopt::socket_linger(&server).unwrap(), None);
     }
 
     #[test]
