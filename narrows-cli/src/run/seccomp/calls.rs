@@ -147,6 +147,10 @@ impl Notifier {
         if call.target.shares(number).unwrap_or(true) {
             return Some(Reason::Shared);
         }
+        // AppArmor and SELinux ask who connects, and that would be this process.
+        if call.target.domain() != self.domain {
+            return Some(Reason::Failed);
+        }
         (self.marks.restricted || !self.intake.has_room()).then_some(Reason::Failed)
     }
 

@@ -15,7 +15,7 @@ use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 
 use super::kept::{Marks, Untaken};
-use super::target::{Signals, Target};
+use super::target::{Signals, Target, domain};
 use super::watchdog::{self, WAITS_MAX};
 use super::{Intake, Watchdog, sys};
 use crate::report;
@@ -80,6 +80,8 @@ pub(super) struct Notifier {
     pub(super) killable: bool,
     pub(super) intake: Intake,
     pub(super) scope: Scope,
+    /// Of this process.
+    pub(super) domain: Option<String>,
     pub(super) marks: Marks,
     pub(super) untaken: Untaken,
     pub(super) watchdog: Watchdog,
@@ -117,6 +119,7 @@ fn answer_all(listener: OwnedFd, killable: bool, intake: Intake, scope: Scope, w
         killable,
         intake,
         scope,
+        domain: domain(std::process::id() as i32),
         marks: Marks::default(),
         untaken: Untaken::default(),
         watchdog,

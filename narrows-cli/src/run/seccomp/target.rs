@@ -71,6 +71,11 @@ impl Target {
         Ok(flags & libc::O_CLOEXEC as u32 != 0)
     }
 
+    /// The domain in which a security module has confined it; `None` if there is no such module.
+    pub(super) fn domain(&self) -> Option<String> {
+        domain(self.tid)
+    }
+
     /// It has all the descriptors that it may have. Not known before Linux 6.2, which tells how many there are.
     pub(super) fn is_full(&self) -> bool {
         let open = fs::metadata(format!("/proc/{}/fd", self.tid)).map_or(0, |fds| fds.size());
@@ -104,6 +109,11 @@ impl Target {
             signals => signals,
         }
     }
+}
+
+/// As `Target::domain`.
+pub(super) fn domain(process: i32) -> Option<String> {
+    read(process, "attr/current").ok()
 }
 
 /// The children of all threads; `None` if they are too many.
@@ -203,6 +213,7 @@ mod tests {
         let (a, _b) = std::io::pipe().unwrap();
         let number = std::os::fd::AsRawFd::as_raw_fd(&a);
         assert!(me.closes_on_exec(number).unwrap());
+        assert_eq!(me.domain(), fs::read_to_string("/proc/self/attr/current").ok());
         assert!(!me.shares(number).unwrap() && !me.is_full());
         assert!(me.descriptor(number).is_ok() && me.descriptor(9999).is_err());
         let mut there = *b"hello";
