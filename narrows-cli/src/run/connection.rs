@@ -161,6 +161,11 @@ impl Connection {
         }
     }
 
+    /// It was there, and not only tried.
+    pub(crate) fn came_up(&self) -> bool {
+        !self.connecting
+    }
+
     /// Bytes of the program that the peer's kernel has not confirmed.
     pub(crate) fn out_queue(&self) -> usize {
         let unread = if self.connecting { 0 } else { ioctl_fionread(&self.program).unwrap_or(0).saturating_sub(1) };

@@ -46,7 +46,7 @@ enum Said {
     Connecting { id: FlowId, addresses: Tuple, clock_ms: u32 },
     Accepted { id: FlowId, addresses: Tuple, syn_clock_ms: Option<u32> },
     Word { id: FlowId, word: Word },
-    Ended { id: FlowId },
+    Ended { id: FlowId, connected: bool },
     Listening(SocketAddr),
 }
 
@@ -92,9 +92,9 @@ impl Negotiator {
         self.leave(Said::Word { id, word });
     }
 
-    /// It is over.
-    pub(crate) fn ended(&self, id: FlowId) {
-        self.leave(Said::Ended { id });
+    /// It is over. `connected`: it was there, and not only tried.
+    pub(crate) fn ended(&self, id: FlowId, connected: bool) {
+        self.leave(Said::Ended { id, connected });
     }
 
     /// A program listens at that address, perhaps not for the first time.
@@ -222,7 +222,8 @@ impl Negotiation {
                         }
                     }
                 }
-                Said::Ended { id } => match self.flows.remove(&id) {
+                Said::Ended { id, connected } => match self.flows.remove(&id) {
+                    Some((Side::Client, _)) if !connected => self.peers.never_connected(id, now_ns),
                     Some((Side::Client, _)) => self.peers.ended(id, now_ns),
                     Some((Side::Server, _)) => self.registrar.ended(id),
                     None => {}
@@ -362,8 +363,8 @@ mod tests {
             assert_eq!(server.hear(), (10 + id, Event::Answer { offset: 5, marked: true }));
             client.negotiator.say(id, Word::Withdraw);
             assert_eq!(server.hear(), (10 + id, Event::Withdrawn));
-            client.negotiator.ended(id);
-            server.negotiator.ended(10 + id);
+            client.negotiator.ended(id, true);
+            server.negotiator.ended(10 + id, true);
         }
     }
 
@@ -387,7 +388,7 @@ mod tests {
         accept(&server, 14, &ending);
         claim(&client, 4, &ending, 0);
         assert!(matches!(server.hear(), (14, Event::Claimed(_))));
-        server.negotiator.ended(14);
+        server.negotiator.ended(14, true);
         assert_eq!(client.hear(), (4, refused(Reason::Ended)));
     }
 

@@ -32,7 +32,7 @@ pub(crate) struct Peers {
     secret: [u8; 32],
     hosts: BTreeMap<u64, Host>,
     by_way: HashMap<Way, u64>,
-    /// Where the connections are claimed that are not settled.
+    /// Where the connections are claimed that are not settled, or for which nobody was there.
     by_flow: HashMap<FlowId, u64>,
     uses: u64,
     next: u64,
@@ -93,6 +93,15 @@ impl Peers {
         self.settle(number, now_ns);
     }
 
+    /// It is over before it was connected.
+    pub(crate) fn never_connected(&mut self, flow: FlowId, now_ns: u64) {
+        let Some(number) = self.by_flow.remove(&flow) else { return };
+        if let Some(host) = self.hosts.get_mut(&number) {
+            host.claimant.never_connected(flow);
+        }
+        self.settle(number, now_ns);
+    }
+
     /// The host's number; a new one takes the place of that which was not used for longest and has nothing to do.
     fn host(&mut self, way: Way) -> Option<u64> {
         self.uses += 1;
@@ -149,7 +158,7 @@ impl Peers {
                         }
                     }
                     Output::Flow(flow, event) => {
-                        if matches!(event, Event::Plain(_)) {
+                        if matches!(event, Event::Plain(why) if why != WhyPlain::NoService) {
                             self.by_flow.remove(&flow);
                         }
                         self.heard.push((flow, event));
@@ -237,6 +246,7 @@ mod tests {
             let numbers: Vec<u64> = peers.hosts.keys().copied().collect();
             numbers.into_iter().for_each(|number| peers.happened(number, 0));
             heard.extend(peers.take_heard());
+            peers.ended(host.into(), 0);
             assert_eq!(heard, [(host.into(), Event::Plain(WhyPlain::NoService))]);
         }
         assert_eq!((peers.hosts.len(), peers.by_way.len(), peers.by_flow.len()), (2, 2, 0));

@@ -285,7 +285,7 @@ impl Pump {
         let ledger = &self.bench.ledger;
         ledger.totals.add(&account, error.is_some());
         ledger.talk.ended(&account, error, connection.refused());
-        ledger.negotiator.ended(connection.id);
+        ledger.negotiator.ended(connection.id, connection.came_up());
         let _ = epoll::delete(&self.watch, &connection.network);
         let (id, owner) = (connection.id, connection.owner);
         let name = failures::name_of_peer(&connection.program);

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use rustix::process::{geteuid, getpid};
 use serde_json::{Value, json};
 
@@ -21,6 +22,8 @@ const PREFIX: &str = "narrows-status:";
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Of an answer: some ten thousand connections.
 const ANSWER_MAX: u64 = 16 << 20;
+/// For all answers together: more than a few supervisors that do not answer are not waited for one by one.
+const ALL_PATIENCE: Duration = Duration::from_secs(10);
 /// Supervisors that are asked.
 const SUPERVISORS_MAX: usize = 4096;
 
@@ -130,18 +133,30 @@ pub(crate) fn ask_all() -> Result<Vec<Value>> {
     // Accepted sockets have their listener's name.
     found.sort_unstable();
     found.dedup();
-    Ok(found.into_iter().take(SUPERVISORS_MAX).filter_map(|(user, pid)| ask(user, pid).ok()).collect())
+    let begun = Instant::now();
+    // Those of others do not count: anybody may take names, and many.
+    let supervisors = found.into_iter().filter_map(|(user, pid)| reach(user, &name(user, pid)).ok());
+    let answers = supervisors.take(SUPERVISORS_MAX).take_while(|_| begun.elapsed() < ALL_PATIENCE);
+    Ok(answers.filter_map(|socket| ask(socket).ok()).collect())
 }
 
-fn ask(user: u32, pid: i32) -> Result<Value> {
-    let begun = Instant::now();
-    let socket = UnixStream::connect_addr(&SocketAddr::from_abstract_name(name(user, pid))?)?;
-    let socket = OwnedFd::from(socket);
-    // Anybody may take a name.
+/// Connects to that name if it is that user's. Does not wait: whoever has the name may take no connection, ever, and its
+/// owner is known only then.
+fn reach(user: u32, name: &str) -> Result<UnixStream> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    connect(&socket, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
     if user_at(&socket) != Some(user) {
         return Err(ErrorKind::PermissionDenied.into());
     }
-    let mut socket = UnixStream::from(socket).take(ANSWER_MAX);
+    let socket = UnixStream::from(socket);
+    socket.set_nonblocking(false)?;
+    Ok(socket)
+}
+
+fn ask(socket: UnixStream) -> Result<Value> {
+    let begun = Instant::now();
+    let mut socket = socket.take(ANSWER_MAX);
     let mut answer = Vec::new();
     let mut part = vec![0; 64 << 10];
     loop {
@@ -153,4 +168,25 @@ fn ask(user: u32, pid: i32) -> Result<Value> {
         }
     }
     Ok(serde_json::from_slice(&answer)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::net::{bind, listen};
+
+    use super::*;
+
+    #[test]
+    fn nobody_is_waited_for_who_has_a_name_and_takes_no_connection() {
+        let name = format!("narrows-test-of-status:{}", getpid().as_raw_pid());
+        let listener = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
+        bind(&listener, &SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap()).unwrap();
+        listen(&listener, 0).unwrap();
+        let own = geteuid().as_raw();
+        assert_eq!(reach(own + 1, &name).unwrap_err().kind(), ErrorKind::PermissionDenied);
+        // That one and these fill what the listener lets wait, which would make a connect wait for ever.
+        let reached: Vec<_> = std::iter::from_fn(|| reach(own, &name).ok()).take(100).collect();
+        assert!(reached.len() < 100);
+        assert_eq!(reach(own, &name).unwrap_err().kind(), ErrorKind::WouldBlock);
+    }
 }

@@ -1,7 +1,7 @@
 //! The client's end of the side channel to one host: dials it when there is something to claim, remembers for a while
 //! that nobody is there, and claims again what was in doubt when it was lost (format.md section 11.5).
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::marker::{Key, Nonce, derive};
 use super::message::{Claim, GREETING, Hello, Message, Parser, Purpose, VERSION};
@@ -17,9 +17,14 @@ pub struct ClaimantLimits {
     /// For an answer to a claim. Longer than a [`super::WitnessLimits::accept_max_ns`], after which a living peer says no:
     /// who says nothing is gone.
     pub answer_max_ns: u64,
-    /// A host without Narrows is left alone for so long, twice as long each time up to the second value.
+    /// A host without Narrows is left alone for so long, twice as long each time up to the second value. Short at first:
+    /// a server that starts beside its client is there a moment later. Ten failures in a row show that it never is.
     pub retry_first_ns: u64,
     pub retry_max_ns: u64,
+    /// A lasting side channel was lost: its host is dialled again for so long, with such pauses. Its agent may have
+    /// changed, and the next one is there within a quarter of a second.
+    pub come_back_ns: u64,
+    pub pause_ns: u64,
     /// A side channel that was lost earlier than this counts as none, or a peer that fails at every claim would be dialled
     /// without end.
     pub lasting_ns: u64,
@@ -32,8 +37,10 @@ impl Default for ClaimantLimits {
             claims_max: 4096,
             dial_max_ns: 10 * SECOND,
             answer_max_ns: 15 * SECOND,
-            retry_first_ns: 60 * SECOND,
+            retry_first_ns: SECOND,
             retry_max_ns: 960 * SECOND,
+            come_back_ns: 2 * SECOND,
+            pause_ns: SECOND / 4,
             lasting_ns: SECOND,
         }
     }
@@ -63,6 +70,10 @@ enum Channel {
     Up {
         since_ns: u64,
     },
+    /// A lasting one was lost, and dialling failed: it is dialled again then.
+    Pausing {
+        until_ns: u64,
+    },
     /// Nobody is there, and nobody is asked before this time.
     Absent {
         until_ns: u64,
@@ -89,6 +100,10 @@ pub struct Claimant {
     next_id: u64,
     /// Attempts in a row at which nobody was there.
     failures: u32,
+    /// Until when a lasting side channel that was lost may come back.
+    come_back_until_ns: u64,
+    /// Flows for which the host was dialled last, but for those whose own connection did not come up.
+    asked: BTreeSet<FlowId>,
     outputs: VecDeque<Output>,
 }
 
@@ -104,6 +119,8 @@ impl Claimant {
             by_flow: BTreeMap::new(),
             next_id: 0,
             failures: 0,
+            come_back_until_ns: 0,
+            asked: BTreeSet::new(),
             outputs: VecDeque::new(),
         }
     }
@@ -129,9 +146,13 @@ impl Claimant {
         let until_ns = Some(now_ns.saturating_add(self.limits.answer_max_ns));
         match self.channel {
             Channel::None | Channel::Absent { .. } => self.dial(now_ns),
-            Channel::Dialing { .. } => {}
+            Channel::Dialing { .. } | Channel::Pausing { .. } => {}
             // Behind the greeting at once: whoever does not understand it goes away.
             Channel::Greeting { .. } | Channel::Up { .. } => self.send(&Message::Claim(claim.clone())),
+        }
+        // Those that are too many change nothing: one is enough.
+        if !matches!(self.channel, Channel::Up { .. }) && self.asked.len() < self.limits.claims_max {
+            self.asked.insert(flow);
         }
         self.entries.insert(id, Entry { flow, claim, until_ns, key: None });
         self.by_flow.insert(flow, id);
@@ -163,6 +184,17 @@ impl Claimant {
         self.forget(id);
     }
 
+    /// The connection is over and was never there: its host refused it too, or could not be reached. That its service
+    /// port could not be reached either says nothing about the host.
+    pub fn never_connected(&mut self, flow: FlowId) {
+        self.ended(flow);
+        let asked = self.asked.remove(&flow);
+        if asked && self.asked.is_empty() && matches!(self.channel, Channel::Absent { .. }) {
+            self.failures = self.failures.saturating_sub(1);
+            self.channel = Channel::None;
+        }
+    }
+
     /// Claims that are not settled.
     pub fn claims(&self) -> usize {
         self.entries.len()
@@ -175,6 +207,7 @@ impl Claimant {
     }
 
     fn dial(&mut self, now_ns: u64) {
+        self.asked = self.by_flow.keys().copied().collect();
         self.channel = Channel::Dialing { until_ns: now_ns.saturating_add(self.limits.dial_max_ns) };
         self.outputs.push_back(Output::Dial);
     }
@@ -207,12 +240,19 @@ impl Claimant {
     pub fn lost(&mut self, now_ns: u64) {
         match self.channel {
             Channel::None | Channel::Absent { .. } => {}
+            Channel::Pausing { .. } => {}
             Channel::Up { since_ns } if now_ns.saturating_sub(since_ns) >= self.limits.lasting_ns => {
+                self.come_back_until_ns = now_ns.saturating_add(self.limits.come_back_ns);
                 if self.entries.is_empty() {
                     self.channel = Channel::None;
                 } else {
                     self.dial(now_ns);
                 }
+            }
+            // All connections it was dialled for were in vain themselves.
+            Channel::Dialing { .. } if self.asked.is_empty() => self.channel = Channel::None,
+            Channel::Dialing { .. } | Channel::Greeting { .. } if now_ns < self.come_back_until_ns => {
+                self.channel = Channel::Pausing { until_ns: now_ns.saturating_add(self.limits.pause_ns) };
             }
             _ => self.absent(now_ns),
         }
@@ -262,6 +302,7 @@ impl Claimant {
             Message::Hello(_) => {
                 self.channel = Channel::Up { since_ns: now_ns };
                 self.failures = 0;
+                self.asked.clear();
             }
             Message::Ready { id, key } => {
                 // One that was given up is withdrawn already.
@@ -299,7 +340,9 @@ impl Claimant {
     /// When [`Claimant::on_time`] must be called.
     pub fn next_wakeup_ns(&self) -> Option<u64> {
         let channel = match self.channel {
-            Channel::Dialing { until_ns } | Channel::Greeting { until_ns } => Some(until_ns),
+            Channel::Dialing { until_ns } | Channel::Greeting { until_ns } | Channel::Pausing { until_ns } => {
+                Some(until_ns)
+            }
             _ => None,
         };
         self.entries.values().filter_map(|e| e.until_ns).chain(channel).min()
@@ -309,6 +352,13 @@ impl Claimant {
         match self.channel {
             Channel::Dialing { until_ns } | Channel::Greeting { until_ns } if now_ns >= until_ns => {
                 self.hang_up(now_ns)
+            }
+            Channel::Pausing { until_ns } if now_ns >= until_ns => {
+                if self.entries.is_empty() {
+                    self.channel = Channel::None;
+                } else {
+                    self.dial(now_ns);
+                }
             }
             _ => {}
         }
@@ -368,13 +418,14 @@ mod tests {
     }
 
     #[test]
-    fn a_host_without_narrows_is_left_alone_for_a_minute_and_longer_each_time() {
+    fn a_host_without_narrows_is_left_alone_for_a_second_and_longer_each_time() {
         let mut claimant = claimant();
         let mut now = 0;
-        for wait in [60, 120, 240, 480, 960, 960] {
+        for wait in [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 960, 960] {
             claimant.claim(1, tuple(), 5, now);
             assert_eq!(outputs(&mut claimant), [Output::Dial]);
             claimant.lost(now);
+            claimant.ended(1);
             let plain = Output::Flow(1, Event::Plain(WhyPlain::NoService));
             assert_eq!(outputs(&mut claimant), std::slice::from_ref(&plain));
             now += wait * SECOND;
@@ -387,8 +438,55 @@ mod tests {
         claimant.receive(&hello(), now);
         claimant.lost(now);
         outputs(&mut claimant);
-        claimant.claim(1, tuple(), 5, now + 60 * SECOND);
+        claimant.claim(1, tuple(), 5, now + SECOND);
         assert_eq!(outputs(&mut claimant), [Output::Dial]);
+    }
+
+    /// A client that begins before its server, and tries until that is there.
+    #[test]
+    fn a_host_that_refused_the_connection_too_is_asked_again_at_once() {
+        let mut claimant = claimant();
+        for (flow, first) in [(1, true), (2, false), (3, true)] {
+            claimant.claim(flow, tuple(), 5, 0);
+            assert_eq!(outputs(&mut claimant), [Output::Dial]);
+            // Which of the two fails first is chance.
+            if first {
+                claimant.never_connected(flow);
+                claimant.lost(0);
+            } else {
+                claimant.lost(0);
+                claimant.never_connected(flow);
+            }
+            outputs(&mut claimant);
+        }
+        // Of two, one came up: there is a host, without Narrows.
+        claimant.claim(4, tuple(), 5, 0);
+        claimant.claim(5, tuple(), 5, 0);
+        claimant.lost(0);
+        claimant.never_connected(4);
+        outputs(&mut claimant);
+        claimant.claim(6, tuple(), 5, SECOND - 1);
+        assert_eq!(outputs(&mut claimant), [Output::Flow(6, Event::Plain(WhyPlain::NoService))]);
+        claimant.claim(6, tuple(), 5, SECOND);
+        assert_eq!(outputs(&mut claimant), [Output::Dial]);
+    }
+
+    #[test]
+    fn a_side_channel_that_lasted_is_waited_for_while_an_agent_follows_another() {
+        let mut claimant = up(0);
+        let mut now = 2 * SECOND;
+        claimant.lost(now);
+        while now < 4 * SECOND {
+            assert_eq!(outputs(&mut claimant), [Output::Dial]);
+            claimant.lost(now);
+            assert_eq!(outputs(&mut claimant), []);
+            now = claimant.next_wakeup_ns().unwrap();
+            claimant.on_time(now);
+        }
+        assert_eq!(outputs(&mut claimant), [Output::Dial]);
+        claimant.lost(now);
+        assert_eq!(outputs(&mut claimant), [Output::Flow(1, Event::Plain(WhyPlain::NoService))]);
+        assert_eq!(claimant.next_wakeup_ns(), None);
     }
 
     #[test]

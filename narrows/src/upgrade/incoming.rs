@@ -305,6 +305,9 @@ impl Incoming {
             }
             return Ok(self.release());
         }
+        if self.held > 0 && self.certain && offset == begin {
+            return Err(Error::corrupt("the other end says of its marker that it is data"));
+        }
         // Else it is about bytes that were resolved meanwhile.
         Ok(if offset == begin { self.release() } else { Released::default() })
     }
@@ -427,6 +430,8 @@ mod tests {
         incoming.feed(&marker[..CERTAIN_LEN], 0).unwrap();
         assert_eq!((incoming.deadline_ns(), incoming.take_question()), (None, None));
         assert!(incoming.end().is_err());
+        assert!(incoming.answered(1, false).unwrap().is_empty());
+        assert!(incoming.answered(0, false).is_err(), "a marker is no data");
         let mut incoming = armed();
         incoming.feed(b"data", 0).unwrap();
         assert!(incoming.answered(2, true).is_err(), "a marker among bytes that are given out");
