@@ -38,6 +38,7 @@ pub(crate) mod status;
 pub(crate) mod supervisor;
 mod sys;
 mod talk;
+mod vital;
 #[allow(dead_code, reason = "the library uses the other half")]
 pub(crate) mod wire;
 

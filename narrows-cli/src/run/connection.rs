@@ -51,6 +51,8 @@ pub(crate) enum Next {
 
 pub(crate) struct Connection {
     pub(crate) id: u64,
+    /// What workers know it by: ids are chosen by programs, and may come again.
+    pub(crate) serial: u64,
     /// The user who handed it over.
     pub(crate) owner: u32,
     pub(crate) network: OwnedFd,
@@ -115,6 +117,7 @@ impl Connection {
         let (flow, silent, same_host) = negotiate(request, &network, bench);
         let mut connection = Self {
             id: request.id,
+            serial: bench.next_serial(),
             owner,
             network,
             linger: linger_of(&request.linger),
@@ -222,11 +225,11 @@ impl Connection {
     // --- workers and time ---
 
     pub(crate) fn encoded(&mut self, done: narrows::sender::Done, bench: &mut Bench) {
-        self.up.encoded(done, self.id, bench);
+        self.up.encoded(done, self.serial, bench);
     }
 
     pub(crate) fn decoded(&mut self, done: narrows::receiver::DecodeDone, bench: &mut Bench) {
-        if let Err(e) = self.down.decoded(done, self.id, bench) {
+        if let Err(e) = self.down.decoded(done, self.serial, bench) {
             self.refuse(&e);
         }
     }
@@ -254,7 +257,7 @@ impl Connection {
             self.after_flow(bench);
         }
         if self.up.next_wakeup_ns(0).is_some_and(|at| at <= now_ns) {
-            self.up.on_time(&self.network, self.id, bench);
+            self.up.on_time(&self.network, self.serial, bench);
         }
     }
 
@@ -327,7 +330,7 @@ impl Connection {
         if self.up.shut || self.broken.is_some() && self.up.ended {
             return false;
         }
-        if let Err(e) = self.up.flush(&self.network, self.id, bench) {
+        if let Err(e) = self.up.flush(&self.network, self.serial, bench) {
             self.break_off(e);
         }
         let mut moved = false;
@@ -347,7 +350,7 @@ impl Connection {
             return moved;
         }
         if self.up.ended && !self.up.shut {
-            match self.up.finish(&self.network, self.id, bench) {
+            match self.up.finish(&self.network, self.serial, bench) {
                 Ok(false) => return moved,
                 Ok(true) => {}
                 Err(e) => self.break_off(e),
@@ -410,7 +413,7 @@ impl Connection {
         let len = self.take_bulk(&mut buffer.bytes_mut()[..wanted])?;
         let block = buffer.freeze(len);
         bench.buffers.recycle(&block);
-        self.up.pass_block(block, &self.network, self.id, bench)?;
+        self.up.pass_block(block, &self.network, self.serial, bench)?;
         Ok(len > 0)
     }
 
@@ -430,7 +433,7 @@ impl Connection {
         if !self.up.is_framed() {
             self.flow.sending_plain(input.len());
         }
-        self.up.pass(input, &self.network, self.id, bench)
+        self.up.pass(input, &self.network, self.serial, bench)
     }
 
     /// False: what comes before it is still on its way.
@@ -438,7 +441,7 @@ impl Connection {
         if self.up.is_framed() {
             // A frame cannot overtake another: the byte goes in its place.
             self.urgent = None;
-            if let Err(e) = self.up.pass(&[byte], &self.network, self.id, bench) {
+            if let Err(e) = self.up.pass(&[byte], &self.network, self.serial, bench) {
                 self.break_off(e);
             }
             return true;
@@ -471,7 +474,7 @@ impl Connection {
         if self.urgent_coming && !self.down.is_framed() && !self.pass_urgent_down(bench) {
             return false;
         }
-        let mut moved = match self.down.resume(self.id, bench) {
+        let mut moved = match self.down.resume(self.serial, bench) {
             Ok(resumed) => resumed,
             Err(e) => {
                 self.refuse(&e);
@@ -480,7 +483,7 @@ impl Connection {
         };
         if self.down.readable && !self.down.ended && self.down.has_room() {
             let read = if self.down.is_framed() {
-                self.down.read(&self.network, self.id, bench)
+                self.down.read(&self.network, self.serial, bench)
             } else {
                 self.read_plain(scratch, bench)
             };

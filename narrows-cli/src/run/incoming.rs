@@ -101,14 +101,14 @@ impl Incoming {
     }
 
     /// Frames from here on, behind a marker of this length.
-    pub(crate) fn switch(&mut self, marker_len: usize, id: u64, bench: &Bench) {
+    pub(crate) fn switch(&mut self, marker_len: usize, serial: u64, bench: &Bench) {
         self.plain_bytes += marker_len as u64;
         let compressor = &bench.ledger.compressor;
         let inlet = bench.inlet.clone();
         self.frames = Some(Box::new(Frames {
             receiver: compressor.receiver(&bench.buffers),
             raw: Block::default(),
-            queue: compressor.decoding(move || inlet.send(Order::Failed { id })),
+            queue: compressor.decoding(move || inlet.send(Order::Failed { serial })),
             _share: compressor.share(),
             jobs: 0,
             read_len: READ_LEN_FIRST,
@@ -161,7 +161,7 @@ impl Incoming {
     }
 
     /// Reads frames. There must be room.
-    pub(crate) fn read(&mut self, network: &OwnedFd, id: u64, bench: &mut Bench) -> Result<Read> {
+    pub(crate) fn read(&mut self, network: &OwnedFd, serial: u64, bench: &mut Bench) -> Result<Read> {
         let Some(frames) = &mut self.frames else { return Ok(Read::Nothing) };
         let len = frames.read_len;
         let mut buffer = bench.buffers.get(len);
@@ -176,40 +176,40 @@ impl Incoming {
         };
         let grown = if n == len { (2 * len).min(READ_LEN) } else { len };
         frames.read_len = if n < READ_LEN_FIRST { READ_LEN_FIRST } else { grown };
-        self.receive(block, id, bench)?;
+        self.receive(block, serial, bench)?;
         Ok(if n == len { Read::Some(n) } else { Read::Last(n) })
     }
 
     /// Takes what came of frames.
-    pub(crate) fn receive(&mut self, wire: Block, id: u64, bench: &mut Bench) -> Result<()> {
+    pub(crate) fn receive(&mut self, wire: Block, serial: u64, bench: &mut Bench) -> Result<()> {
         let Some(frames) = &mut self.frames else { return Ok(()) };
         if self.discards {
             frames.discarded += wire.len() as u64;
             return Ok(());
         }
-        let received = frames.receiver.receive(wire).and_then(|()| frames.work(id, bench));
+        let received = frames.receiver.receive(wire).and_then(|()| frames.work(serial, bench));
         frames.note(received)
     }
 
     /// Frames that came and found no room may have some now. True: there were such.
-    pub(crate) fn resume(&mut self, id: u64, bench: &mut Bench) -> Result<bool> {
+    pub(crate) fn resume(&mut self, serial: u64, bench: &mut Bench) -> Result<bool> {
         let discards = self.discards;
         let Some(frames) = self.frames.as_mut().filter(|f| !discards && !f.failed) else { return Ok(false) };
         if !frames.receiver.has_unparsed() || frames.receiver.room() == 0 {
             return Ok(false);
         }
-        let resumed = frames.receiver.resume().and_then(|()| frames.work(id, bench));
+        let resumed = frames.receiver.resume().and_then(|()| frames.work(serial, bench));
         frames.note(resumed).map(|()| true)
     }
 
     /// A worker has done a job.
-    pub(crate) fn decoded(&mut self, done: DecodeDone, id: u64, bench: &mut Bench) -> Result<()> {
+    pub(crate) fn decoded(&mut self, done: DecodeDone, serial: u64, bench: &mut Bench) -> Result<()> {
         let Some(frames) = &mut self.frames else { return Ok(()) };
         frames.jobs -= 1;
         if frames.failed {
             return Ok(());
         }
-        let finished = frames.receiver.finish(done).and_then(|()| frames.work(id, bench));
+        let finished = frames.receiver.finish(done).and_then(|()| frames.work(serial, bench));
         frames.note(finished)
     }
 
@@ -257,7 +257,7 @@ impl Frames {
     }
 
     /// Decodes what came: a few short blocks and `store`, of which only the check is compared, here, the rest by the workers.
-    fn work(&mut self, id: u64, bench: &mut Bench) -> Result<()> {
+    fn work(&mut self, serial: u64, bench: &mut Bench) -> Result<()> {
         let mut here_ns = 0;
         while let Some(job) = self.receiver.poll_job() {
             let short = job.estimate_ns < INLINE_NS && here_ns + job.estimate_ns < HERE_NS && self.jobs == 0;
@@ -270,17 +270,17 @@ impl Frames {
                 let done = stream::decode(job, &mut bench.contexts, &bench.buffers);
                 self.receiver.finish(done)?;
             } else {
-                self.submit(job, id, bench);
+                self.submit(job, serial, bench);
             }
         }
         Ok(())
     }
 
-    fn submit(&mut self, job: DecodeJob, id: u64, bench: &mut Bench) {
+    fn submit(&mut self, job: DecodeJob, serial: u64, bench: &mut Bench) {
         let (inlet, buffers) = (bench.inlet.clone(), bench.buffers.clone());
         let task = Box::new(move |contexts: &mut Contexts| {
             let done = Box::new(stream::decode(job, contexts, &buffers));
-            inlet.send(Order::Decoded { id, done });
+            inlet.send(Order::Decoded { serial, done });
         });
         self.jobs += 1;
         if let Err(task) = self.queue.submit(task) {

@@ -164,8 +164,7 @@ impl Desk {
             flows: HashMap::new(),
             begun: Instant::now(),
         };
-        std::thread::Builder::new().name("narrows-talk".into()).spawn(move || negotiation.run())?;
-        Ok(())
+        super::vital::start("narrows-talk", move || negotiation.run())
     }
 }
 

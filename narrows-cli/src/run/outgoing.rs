@@ -96,7 +96,7 @@ impl Outgoing {
     }
 
     /// Frames from here on: the marker, then a stream.
-    pub(crate) fn switch(&mut self, marker: &[u8], same_host: bool, encrypted: bool, id: u64, bench: &Bench) {
+    pub(crate) fn switch(&mut self, marker: &[u8], same_host: bool, encrypted: bool, serial: u64, bench: &Bench) {
         let compressor = &bench.ledger.compressor;
         let inlet = bench.inlet.clone();
         self.frames = Some(Box::new(Frames {
@@ -104,7 +104,7 @@ impl Outgoing {
             outbox: Outbox::behind(marker),
             marker_len: marker.len() as u64,
             meter: Meter::new(same_host),
-            queue: compressor.encoding(move || inlet.send(Order::Failed { id })),
+            queue: compressor.encoding(move || inlet.send(Order::Failed { serial })),
             _share: compressor.share(),
             begun_ns: bench.now_ns(),
             jobs: 0,
@@ -129,7 +129,7 @@ impl Outgoing {
     }
 
     /// Writes what waits. True: the network has taken everything that there is so far.
-    pub(crate) fn flush(&mut self, network: &OwnedFd, id: u64, bench: &mut Bench) -> Result<bool, Errno> {
+    pub(crate) fn flush(&mut self, network: &OwnedFd, serial: u64, bench: &mut Bench) -> Result<bool, Errno> {
         if self.discards {
             self.waiting.clear();
             return Ok(true);
@@ -138,13 +138,19 @@ impl Outgoing {
             return Ok(false);
         }
         match &mut self.frames {
-            Some(frames) => frames.write(network, id, bench),
+            Some(frames) => frames.write(network, serial, bench),
             None => Ok(true),
         }
     }
 
     /// Passes on what the program wrote; what the network does not take waits. Plain bytes must have been counted.
-    pub(crate) fn pass(&mut self, input: &[u8], network: &OwnedFd, id: u64, bench: &mut Bench) -> Result<(), Errno> {
+    pub(crate) fn pass(
+        &mut self,
+        input: &[u8],
+        network: &OwnedFd,
+        serial: u64,
+        bench: &mut Bench,
+    ) -> Result<(), Errno> {
         self.bytes += input.len() as u64;
         self.look(input, bench);
         if self.discards {
@@ -158,8 +164,8 @@ impl Outgoing {
         buffer.bytes_mut()[..input.len()].copy_from_slice(input);
         let block = buffer.freeze(input.len());
         bench.buffers.recycle(&block);
-        frames.push(block, id, bench);
-        self.flush(network, id, bench).map(drop)
+        frames.push(block, serial, bench);
+        self.flush(network, serial, bench).map(drop)
     }
 
     /// The same for bulk that lies in a buffer of its own already. There must be frames.
@@ -167,15 +173,15 @@ impl Outgoing {
         &mut self,
         block: Block,
         network: &OwnedFd,
-        id: u64,
+        serial: u64,
         bench: &mut Bench,
     ) -> Result<(), Errno> {
         self.bytes += block.len() as u64;
         self.look(&block, bench);
         if let Some(frames) = self.frames.as_mut().filter(|_| !self.discards) {
-            frames.push(block, id, bench);
+            frames.push(block, serial, bench);
         }
-        self.flush(network, id, bench).map(drop)
+        self.flush(network, serial, bench).map(drop)
     }
 
     /// A byte that went out urgently between the plain ones.
@@ -185,25 +191,25 @@ impl Outgoing {
     }
 
     /// After the program's end: whether the network has all, the end of the frames included.
-    pub(crate) fn finish(&mut self, network: &OwnedFd, id: u64, bench: &mut Bench) -> Result<bool, Errno> {
+    pub(crate) fn finish(&mut self, network: &OwnedFd, serial: u64, bench: &mut Bench) -> Result<bool, Errno> {
         if let Some(frames) = self.frames.as_mut().filter(|f| !f.closed && !self.discards) {
             frames.closed = true;
             let now_ns = frames.now_ns(bench);
             frames.sender.close(now_ns);
-            frames.work(true, id, bench);
+            frames.work(true, serial, bench);
         }
-        let all = self.flush(network, id, bench)?;
+        let all = self.flush(network, serial, bench)?;
         let drained = self.frames.as_ref().is_none_or(|f| f.sender.is_drained() && f.outbox.is_empty());
         Ok(self.discards || all && drained)
     }
 
     /// A worker has done a job.
-    pub(crate) fn encoded(&mut self, done: Done, id: u64, bench: &mut Bench) {
+    pub(crate) fn encoded(&mut self, done: Done, serial: u64, bench: &mut Bench) {
         if let Some(frames) = &mut self.frames {
             frames.jobs -= 1;
             let now_ns = frames.now_ns(bench);
             frames.sender.finish(done, now_ns);
-            frames.work(true, id, bench);
+            frames.work(true, serial, bench);
         }
     }
 
@@ -214,9 +220,9 @@ impl Outgoing {
         Some(at_ns.max(now_ns + LOOK_AGAIN_MIN_NS))
     }
 
-    pub(crate) fn on_time(&mut self, network: &OwnedFd, id: u64, bench: &mut Bench) {
+    pub(crate) fn on_time(&mut self, network: &OwnedFd, serial: u64, bench: &mut Bench) {
         if let Some(frames) = self.frames.as_mut().filter(|_| !self.discards && !self.shut) {
-            frames.look(network, id, bench);
+            frames.look(network, serial, bench);
         }
     }
 
@@ -235,16 +241,16 @@ impl Frames {
         bench.now_ns() - self.begun_ns
     }
 
-    fn push(&mut self, block: Block, id: u64, bench: &mut Bench) {
+    fn push(&mut self, block: Block, serial: u64, bench: &mut Bench) {
         let bulk = block.len() > INLINE_LEN;
         let now_ns = self.now_ns(bench);
         self.sender.push(block, now_ns);
-        self.work(bulk, id, bench);
+        self.work(bulk, serial, bench);
     }
 
     /// Cuts as many blocks as the window takes. What is short and alone is encoded here, so that a small message needs no
     /// other thread; the rest is for the workers.
-    fn work(&mut self, bulk: bool, id: u64, bench: &mut Bench) {
+    fn work(&mut self, bulk: bool, serial: u64, bench: &mut Bench) {
         loop {
             let now_ns = self.now_ns(bench);
             let Some(job) = self.sender.poll_job(now_ns) else { return };
@@ -252,7 +258,7 @@ impl Frames {
             if job.method == Method::STORE || short && !bulk && self.jobs == 0 {
                 self.run(job, bench);
             } else {
-                self.submit(job, id, bench);
+                self.submit(job, serial, bench);
             }
         }
     }
@@ -273,11 +279,11 @@ impl Frames {
         self.sender.finish(done, now_ns);
     }
 
-    fn submit(&mut self, job: Job, id: u64, bench: &mut Bench) {
+    fn submit(&mut self, job: Job, serial: u64, bench: &mut Bench) {
         let (inlet, buffers) = (bench.inlet.clone(), bench.buffers.clone());
         let task = Box::new(move |contexts: &mut Contexts| {
             let done = Box::new(stream::encode(job, contexts, &buffers));
-            inlet.send(Order::Encoded { id, done });
+            inlet.send(Order::Encoded { serial, done });
         });
         self.jobs += 1;
         if let Err(task) = self.queue.submit(task) {
@@ -287,7 +293,7 @@ impl Frames {
     }
 
     /// Writes frames until there is none or the network is full. True: there is none.
-    fn write(&mut self, network: &OwnedFd, id: u64, bench: &mut Bench) -> Result<bool, Errno> {
+    fn write(&mut self, network: &OwnedFd, serial: u64, bench: &mut Bench) -> Result<bool, Errno> {
         loop {
             self.outbox.fill(&mut self.sender);
             if self.outbox.is_empty() {
@@ -302,21 +308,21 @@ impl Frames {
             if sample.accepted == 0 {
                 return Ok(false);
             }
-            self.work(true, id, bench);
+            self.work(true, serial, bench);
         }
     }
 
     /// The engine wants to know how the link is, and perhaps to take over what is late.
-    fn look(&mut self, network: &OwnedFd, id: u64, bench: &mut Bench) {
+    fn look(&mut self, network: &OwnedFd, serial: u64, bench: &mut Bench) {
         let now_ns = self.now_ns(bench);
         self.sender.on_link(self.meter.look(network, now_ns));
         if let Some(job) = self.sender.on_link_dry(now_ns) {
             if job.method == Method::STORE || job.estimate_ns < RESCUE_INLINE_NS {
                 self.run(job, bench);
             } else {
-                self.submit(job, id, bench);
+                self.submit(job, serial, bench);
             }
         }
-        self.work(false, id, bench);
+        self.work(false, serial, bench);
     }
 }

@@ -9,7 +9,6 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::buffer::spare_capacity;
@@ -32,6 +31,7 @@ use super::failures::{self, Failures};
 use super::negotiator::Negotiator;
 use super::scope::Direct;
 use super::talk::Talk;
+use super::vital;
 use super::wire::{self, Kind, REPLY_LEN, Reply, Request, State, VALUE_MAX};
 
 /// Read at a time: large enough that calls are few, small enough for a second-level cache.
@@ -65,12 +65,19 @@ pub(crate) struct Bench {
     pub(crate) inlet: Inlet,
     pub(crate) contexts: Contexts,
     pub(crate) buffers: BufferPool,
+    /// Of the latest connection.
+    serial: u64,
 }
 
 impl Bench {
     /// The clock of all connections.
     pub(crate) fn now_ns(&self) -> u64 {
         self.ledger.begun.elapsed().as_nanos() as u64
+    }
+
+    pub(crate) fn next_serial(&mut self) -> u64 {
+        self.serial += 1;
+        self.serial
     }
 }
 
@@ -87,11 +94,11 @@ pub(crate) enum Order {
     /// What the negotiation says about a connection.
     Hear { id: u64, event: Event },
     /// A worker has encoded a block of a connection,
-    Encoded { id: u64, done: Box<Done> },
+    Encoded { serial: u64, done: Box<Done> },
     /// or decoded one,
-    Decoded { id: u64, done: Box<DecodeDone> },
+    Decoded { serial: u64, done: Box<DecodeDone> },
     /// or panicked over it.
-    Failed { id: u64 },
+    Failed { serial: u64 },
     /// How are all connections?
     Snapshot { answer: Sender<Vec<LiveConnection>> },
 }
@@ -118,7 +125,13 @@ pub(crate) fn start(ledger: Arc<Ledger>) -> Result<Inlet> {
     epoll::add(&watch, &*bell, EventData::new_u64(BELL), EventFlags::IN | EventFlags::ET)?;
     let inlet = Inlet { orders, bell: Arc::clone(&bell) };
     let failed = Failures::new(Arc::clone(&ledger));
-    let bench = Bench { ledger, inlet: inlet.clone(), contexts: Contexts::default(), buffers: BufferPool::default() };
+    let bench = Bench {
+        ledger,
+        inlet: inlet.clone(),
+        contexts: Contexts::default(),
+        buffers: BufferPool::default(),
+        serial: 0,
+    };
     let pump = Pump {
         watch,
         bell,
@@ -131,11 +144,12 @@ pub(crate) fn start(ledger: Arc<Ledger>) -> Result<Inlet> {
         places: Vec::new(),
         free: Vec::new(),
         by_id: HashMap::new(),
+        by_serial: HashMap::new(),
         turns: VecDeque::new(),
         failed,
         scratch: vec![0; SCRATCH],
     };
-    thread::Builder::new().name("narrows-pump".into()).spawn(move || pump.run())?;
+    vital::start("narrows-pump", move || pump.run())?;
     Ok(inlet)
 }
 
@@ -160,6 +174,7 @@ struct Pump {
     places: Vec<Option<Connection>>,
     free: Vec<usize>,
     by_id: HashMap<u64, usize>,
+    by_serial: HashMap<u64, usize>,
     /// Connections whose turn was over before they were done, each once.
     turns: VecDeque<usize>,
     failed: Failures,
@@ -281,6 +296,7 @@ impl Pump {
         self.set_timer(place, None);
         self.free.push(place);
         self.by_id.remove(&connection.id);
+        self.by_serial.remove(&connection.serial);
         let account = connection.account(self.bench.now_ns());
         let ledger = &self.bench.ledger;
         ledger.totals.add(&account, error.is_some());
@@ -293,6 +309,12 @@ impl Pump {
         if let Some(error) = error {
             self.failed.push(id, owner, error, network.zip(name));
         }
+        self.count_off();
+    }
+
+    /// A connection that was handed over is no more.
+    fn count_off(&self) {
+        let ledger = &self.bench.ledger;
         if ledger.live.fetch_sub(1, Ordering::AcqRel) == 1 {
             let _ = rustix::io::write(&ledger.idle, &1u64.to_ne_bytes());
         }
@@ -302,9 +324,13 @@ impl Pump {
         match order {
             Order::Take { request, owner, network, program } => self.take(&request, owner, network, program),
             Order::Hear { id, event } => self.with(id, |connection, bench| connection.hear(event, bench)),
-            Order::Encoded { id, done } => self.with(id, |connection, bench| connection.encoded(*done, bench)),
-            Order::Decoded { id, done } => self.with(id, |connection, bench| connection.decoded(*done, bench)),
-            Order::Failed { id } => self.with(id, |connection, _| connection.failed()),
+            Order::Encoded { serial, done } => {
+                self.with_serial(serial, |connection, bench| connection.encoded(*done, bench))
+            }
+            Order::Decoded { serial, done } => {
+                self.with_serial(serial, |connection, bench| connection.decoded(*done, bench))
+            }
+            Order::Failed { serial } => self.with_serial(serial, |connection, _| connection.failed()),
             Order::Snapshot { answer } => {
                 let now_ns = self.bench.now_ns();
                 let all = self.places.iter().flatten().map(|connection| connection.account(now_ns)).collect();
@@ -319,7 +345,17 @@ impl Pump {
     }
 
     fn with(&mut self, id: u64, act: impl FnOnce(&mut Connection, &mut Bench)) {
-        let Some(place) = self.by_id.get(&id).copied() else { return };
+        let place = self.by_id.get(&id).copied();
+        self.with_place(place, act);
+    }
+
+    fn with_serial(&mut self, serial: u64, act: impl FnOnce(&mut Connection, &mut Bench)) {
+        let place = self.by_serial.get(&serial).copied();
+        self.with_place(place, act);
+    }
+
+    fn with_place(&mut self, place: Option<usize>, act: impl FnOnce(&mut Connection, &mut Bench)) {
+        let Some(place) = place else { return };
         if let Some(Some(connection)) = self.places.get_mut(place) {
             act(connection, &mut self.bench);
             self.advance(place);
@@ -327,6 +363,11 @@ impl Pump {
     }
 
     fn take(&mut self, request: &Request, owner: u32, network: OwnedFd, program: OwnedFd) {
+        if self.by_id.contains_key(&request.id) {
+            // A mistake, or a program that does harm: the older connection has the id, and its program keeps it.
+            drop((network, program));
+            return self.count_off();
+        }
         let connection = Connection::new(request, owner, network, program, &mut self.bench);
         let place = self.free.pop().unwrap_or_else(|| {
             self.places.push(None);
@@ -337,6 +378,7 @@ impl Pump {
         let watched = epoll::add(&self.watch, &connection.network, data(place, NETWORK), network)
             .and_then(|()| epoll::add(&self.watch, &connection.program, data(place, PROGRAM), program_events(false)));
         self.by_id.insert(connection.id, place);
+        self.by_serial.insert(connection.serial, place);
         self.places[place] = Some(connection);
         if watched.is_err() {
             self.end(place, Some(Errno::NOBUFS));

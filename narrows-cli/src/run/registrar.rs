@@ -187,7 +187,7 @@ impl Registrar {
     fn become_agent(&self, own: u32) -> Result<Line> {
         match Agent::open(self.settings.clone()) {
             Ok(agent) => {
-                std::thread::Builder::new().name("narrows-agent".into()).spawn(move || agent.run())?;
+                super::vital::start("narrows-agent", move || agent.run())?;
             }
             // Another one was quicker.
             Err(e) if e.kind() == ErrorKind::AddrInUse => {}

@@ -31,7 +31,7 @@ impl Connection {
     pub(super) fn after_flow(&mut self, bench: &mut Bench) {
         if let Some(marker) = self.flow.take_marker() {
             self.keep_options();
-            self.up.switch(&marker, self.same_host, self.is_encrypted(), self.id, bench);
+            self.up.switch(&marker, self.same_host, self.is_encrypted(), self.serial, bench);
         }
         while let Some(word) = self.flow.poll_word() {
             if !self.silent {
@@ -43,10 +43,10 @@ impl Connection {
     /// Frames both ways from the first byte on, of which some may have come.
     pub(super) fn begin_framed(&mut self, frames: Vec<u8>, bench: &mut Bench) {
         self.keep_options();
-        self.up.switch(&[], self.same_host, false, self.id, bench);
-        self.down.switch(0, self.id, bench);
+        self.up.switch(&[], self.same_host, false, self.serial, bench);
+        self.down.switch(0, self.serial, bench);
         if !frames.is_empty()
-            && let Err(e) = self.down.receive(Block::from_vec(frames), self.id, bench)
+            && let Err(e) = self.down.receive(Block::from_vec(frames), self.serial, bench)
         {
             self.refuse(&e);
         }
@@ -62,10 +62,10 @@ impl Connection {
         self.pass_down(&step.released);
         self.pass_down(&input[..step.plain]);
         if let Some(at) = step.frames {
-            self.down.switch(MARKER_LEN, self.id, bench);
+            self.down.switch(MARKER_LEN, self.serial, bench);
             if at < input.len() {
                 let rest = Block::from_vec(input[at..].to_vec());
-                self.down.receive(rest, self.id, bench)?;
+                self.down.receive(rest, self.serial, bench)?;
             }
         }
         self.after_flow(bench);
