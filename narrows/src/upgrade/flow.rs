@@ -138,7 +138,14 @@ impl Flow {
                 self.key = Some(key);
             }
             Event::Plain(why) => self.why_plain = Some(why),
-            Event::Withdrawn => return self.incoming.disarm(),
+            Event::Withdrawn => {
+                let released = self.incoming.disarm()?;
+                // Nothing is agreed any more: should the client claim anew, its marker has to be looked for anew.
+                if self.outgoing == Outgoing::Plain {
+                    self.key = None;
+                }
+                return Ok(released);
+            }
             Event::Query { offset } => {
                 let marked = self.is_marker_at(offset)?;
                 self.words.push_back(Word::Answer { offset, marked });
@@ -328,5 +335,19 @@ mod tests {
         assert_eq!(words(&mut server), [Word::Armed, Word::Armed], "its client has the same right to frames as before");
         assert_eq!(server.receive(&key.marker(Side::Client), 0).unwrap().frames, Some(24));
         assert!(server.take_marker().is_some());
+    }
+
+    #[test]
+    fn after_a_withdrawal_nothing_is_awaited_and_a_claim_counts_as_the_first() {
+        let key = Key::new(&[1; NONCE_LEN], &[2; NONCE_LEN]);
+        let mut server = Flow::server(FlowLimits::default(), false);
+        server.hear(Event::Claimed(key.clone())).unwrap();
+        assert!(server.expects_more());
+        server.hear(Event::Withdrawn).unwrap();
+        assert!(!server.expects_more());
+        server.hear(Event::Claimed(key.clone())).unwrap();
+        assert!(server.expects_more(), "whoever hears that this end is armed may send a marker");
+        assert_eq!(words(&mut server), [Word::Armed, Word::Armed]);
+        assert_eq!(server.receive(&key.marker(Side::Client), 0).unwrap().frames, Some(24));
     }
 }
