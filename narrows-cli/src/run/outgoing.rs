@@ -95,6 +95,11 @@ impl Outgoing {
         self.waiting.len() + framed
     }
 
+    /// The network has no room. To be asked after [`Outgoing::flush`].
+    pub(crate) fn is_stuck(&self) -> bool {
+        self.waiting.len() > 0 || self.frames.as_ref().is_some_and(|f| !f.outbox.is_empty())
+    }
+
     /// Frames from here on: the marker, then a stream.
     pub(crate) fn switch(&mut self, marker: &[u8], same_host: bool, encrypted: bool, serial: u64, bench: &Bench) {
         let compressor = &bench.ledger.compressor;

@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, sockopt};
+use rustix::net::{RecvFlags, Shutdown, connect_unspec, shutdown, sockopt};
 
 use super::{Connection, Next};
 use crate::run::socket::read;
@@ -14,6 +14,9 @@ use crate::run::sys;
 pub(super) const LOOK_EVERY_NS: u64 = 10_000_000;
 /// A peer's marker is waited for so long: it comes a round trip behind ours, and nobody waits for it but the supervisor.
 const MARKER_MAX_NS: u64 = 2_000_000_000;
+/// What is with workers when a program closes with bytes unread still leaves within so long: far more than they need, and
+/// nobody waits for it.
+const ABORT_MAX_NS: u64 = 1_000_000_000;
 /// A peer that confirms nothing for so long is given up, as the kernel does with what a program has closed.
 const UNCONFIRMED_MAX_NS: u64 = 120_000_000_000;
 
@@ -39,13 +42,17 @@ impl Connection {
         self.down.readable = true;
     }
 
-    /// What came makes no sense: a reset for both.
+    /// What came makes no sense: a reset for the peer at once, and for the program when it has read what came before.
     pub(super) fn refuse(&mut self, error: &narrows::Error) {
         self.refused.get_or_insert_with(|| error.to_string());
         // Whatever else is known of the connection, this is no end in order.
         self.broken = Some(Errno::CONNRESET);
         self.break_off(Errno::CONNRESET);
         self.down.fail();
+        // Not by closing it, which others could hold up that have the socket too, and some asks are still answered from it.
+        let _ = connect_unspec(&self.network);
+        // What the program writes goes nowhere: it gets an error, and does not wait for room.
+        let _ = shutdown(&self.program, Shutdown::Read);
     }
 
     pub(super) fn over(&mut self, now_ns: u64) -> Option<Next> {
@@ -59,11 +66,18 @@ impl Connection {
             return delivered.then_some(Next::Over(told));
         }
         // What the peer's socket has no room for is lost with a reset, as from TCP.
-        if self.aborted && (!self.up.readable || self.up.held() > 0) {
-            return Some(Next::Over(None));
+        if self.aborted {
+            let passed_on = if self.up.is_framed() { self.up.shut } else { !self.up.readable };
+            return (passed_on || self.up.is_stuck() || self.is_late(now_ns)).then_some(Next::Over(None));
         }
         let finished = self.up.shut && (self.down.shut || self.program_gone && self.may_leave(now_ns));
         finished.then_some(Next::Over(None))
+    }
+
+    /// Whether workers had time enough for what the program wrote before its close resets the connection.
+    fn is_late(&mut self, now_ns: u64) -> bool {
+        let leaving = self.leaving.get_or_insert(Leaving { since_ns: now_ns, unconfirmed: 0, changed_ns: now_ns });
+        now_ns - leaving.since_ns >= ABORT_MAX_NS
     }
 
     /// The program is gone and everything was handed to the network. A socket that is closed answers what still comes with
