@@ -1,9 +1,9 @@
 //! The server's end of all side channels of a host: compares claims with the connections that its programs accepted
 //! (format.md section 11.5). A claim may come before its connection was accepted, or after.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use core::net::IpAddr;
+use core::net::{IpAddr, Ipv6Addr};
 
 use super::marker::{Key, Nonce, derive};
 use super::message::{Claim, GREETING, Hello, Message, Parser, Purpose, Reason, VERSION};
@@ -15,11 +15,17 @@ pub type ChannelId = u64;
 
 #[derive(Debug, Clone, Copy)]
 pub struct WitnessLimits {
+    /// When there are so many, that one makes room for another that claimed nothing for longest and has no claim.
     pub channels_max: usize,
-    /// From one address: one is enough for a host, but each supervisor may have its own.
-    pub channels_per_address_max: usize,
+    /// From one host: one is enough for a host, but each supervisor may have its own. A host has an IPv4 address, or the
+    /// 64 bits that begin an IPv6 address: the rest is its own choice.
+    pub channels_per_host_max: usize,
     /// Claims of one channel that wait for their connection.
     pub waiting_max: usize,
+    /// Of all channels from one host: what a backlog holds on usual systems.
+    pub waiting_per_host_max: usize,
+    /// Of all channels: a few MB.
+    pub waiting_in_all_max: usize,
     /// For the greeting of a channel.
     pub greeting_max_ns: u64,
     /// How long a claim waits for its connection: programs accept late when they are busy.
@@ -31,8 +37,10 @@ impl Default for WitnessLimits {
         const SECOND: u64 = 1_000_000_000;
         Self {
             channels_max: 1024,
-            channels_per_address_max: 64,
+            channels_per_host_max: 64,
             waiting_max: 1024,
+            waiting_per_host_max: 4096,
+            waiting_in_all_max: 16_384,
             greeting_max_ns: 10 * SECOND,
             accept_max_ns: 10 * SECOND,
         }
@@ -53,11 +61,22 @@ pub enum Output {
 #[derive(Debug)]
 struct Channel {
     address: IpAddr,
+    host: IpAddr,
+    /// When it came, or claimed last.
+    used_ns: u64,
     parser: Parser,
     /// When the greeting must be there; `None`: it is.
     until_ns: Option<u64>,
     claims: BTreeMap<u64, Standing>,
     waiting: usize,
+}
+
+/// What is counted as one host.
+fn host_of(address: IpAddr) -> IpAddr {
+    match address {
+        IpAddr::V4(_) => address,
+        IpAddr::V6(v6) => Ipv6Addr::from_bits(v6.to_bits() >> 64 << 64).into(),
+    }
 }
 
 /// What became of a claim.
@@ -97,6 +116,10 @@ pub struct Witness {
     channels: BTreeMap<ChannelId, Channel>,
     /// Claims that wait, by what they claim.
     waiting: BTreeMap<Tuple, (ChannelId, u64)>,
+    /// How many of them came from each host.
+    waiting_of_host: BTreeMap<IpAddr, usize>,
+    /// When the greeting of a channel (`None`) or the connection of a claim must be there.
+    deadlines: BTreeSet<(u64, ChannelId, Option<u64>)>,
     flows: BTreeMap<FlowId, Accepted>,
     by_tuple: BTreeMap<Tuple, FlowId>,
     /// Ports on which programs under Narrows listen, and how many sockets do.
@@ -113,6 +136,8 @@ impl Witness {
             keys: 0,
             channels: BTreeMap::new(),
             waiting: BTreeMap::new(),
+            waiting_of_host: BTreeMap::new(),
+            deadlines: BTreeSet::new(),
             flows: BTreeMap::new(),
             by_tuple: BTreeMap::new(),
             ports: BTreeMap::new(),
@@ -189,11 +214,9 @@ impl Witness {
             Word::Armed => self.send(channel, &Message::Ready { id, key }),
             Word::Query { offset } => self.send(channel, &Message::Query { id, offset }),
             Word::Answer { offset, marked } => self.send(channel, &Message::Answer { id, offset, marked }),
-            Word::Decline => {
-                accepted.link = None;
-                self.drop_claim(channel, id);
-                self.send(channel, &Message::No { id, reason: Reason::Ended });
-            }
+            // The claim stays: a client that never was ready withdraws it then, and a flow that is armed for an earlier
+            // answer to it hears that no marker comes.
+            Word::Decline => self.send(channel, &Message::No { id, reason: Reason::Ended }),
             Word::Withdraw | Word::Settled => {}
         }
     }
@@ -201,30 +224,56 @@ impl Witness {
     /// Somebody connected to the service port.
     pub fn opened(&mut self, channel: ChannelId, address: IpAddr, now_ns: u64) {
         let address = address.to_canonical();
-        let of_address = self.channels.values().filter(|c| c.address == address).count();
-        if self.channels.len() >= self.limits.channels_max || of_address >= self.limits.channels_per_address_max {
-            self.outputs.push_back(Output::Hangup(channel));
-            return;
+        let host = host_of(address);
+        let of_host = self.channels.values().filter(|c| c.host == host).count();
+        let full = if of_host >= self.limits.channels_per_host_max {
+            Some(Some(host))
+        } else {
+            (self.channels.len() >= self.limits.channels_max).then_some(None)
+        };
+        if let Some(among) = full {
+            let idle = |c: &Channel| c.claims.is_empty() && among.is_none_or(|host| c.host == host);
+            let idle = self.channels.iter().filter(|(_, c)| idle(c)).min_by_key(|(_, c)| c.used_ns).map(|(id, _)| *id);
+            // Nobody can shut others out with channels that do nothing.
+            let Some(idle) = idle else { return self.outputs.push_back(Output::Hangup(channel)) };
+            self.hang_up(idle);
         }
-        let until_ns = Some(now_ns.saturating_add(self.limits.greeting_max_ns));
-        let new = Channel { address, parser: Parser::default(), until_ns, claims: BTreeMap::new(), waiting: 0 };
+        let until_ns = now_ns.saturating_add(self.limits.greeting_max_ns);
+        self.deadlines.insert((until_ns, channel, None));
+        let new = Channel {
+            address,
+            host,
+            used_ns: now_ns,
+            parser: Parser::default(),
+            until_ns: Some(until_ns),
+            claims: BTreeMap::new(),
+            waiting: 0,
+        };
         self.channels.insert(channel, new);
     }
 
     /// The connection to the service port is over. What was ready stays so: its client may come back for it.
     pub fn lost(&mut self, channel: ChannelId) {
+        let Some(from) = self.channels.get(&channel) else { return };
+        let waiting = from.claims.iter().filter(|(_, s)| matches!(s, Standing::Waiting { .. }));
+        for id in waiting.map(|(id, _)| *id).collect::<Vec<_>>() {
+            self.unwait(channel, id);
+        }
+        self.greeted(channel);
         let Some(gone) = self.channels.remove(&channel) else { return };
         for standing in gone.claims.into_values() {
-            match standing {
-                Standing::Waiting { claim, .. } => {
-                    self.waiting.remove(&claim.tuple);
-                }
-                Standing::Accepted(flow) => {
-                    if let Some(accepted) = self.flows.get_mut(&flow) {
-                        accepted.link = None;
-                    }
-                }
+            if let Standing::Accepted(flow) = standing
+                && let Some(accepted) = self.flows.get_mut(&flow)
+            {
+                accepted.link = None;
             }
+        }
+    }
+
+    /// Its greeting is not waited for any more.
+    fn greeted(&mut self, channel: ChannelId) {
+        if let Some(until_ns) = self.channels.get_mut(&channel).and_then(|c| c.until_ns.take()) {
+            self.deadlines.remove(&(until_ns, channel, None));
         }
     }
 
@@ -262,13 +311,14 @@ impl Witness {
         let Some(from) = self.channels.get_mut(&channel) else { return true };
         match message {
             Message::Hello(Hello { purpose: Purpose::SideChannel, .. }) => {
-                from.until_ns = None;
+                self.greeted(channel);
                 let mut bytes = GREETING.to_vec();
                 Message::Hello(Hello { version: VERSION, purpose: Purpose::SideChannel }).write(&mut bytes);
                 self.outputs.push_back(Output::Send(channel, bytes));
             }
             Message::Hello(Hello { purpose: Purpose::Gateway, .. }) => {
                 let rest = from.parser.rest().to_vec();
+                self.greeted(channel);
                 self.channels.remove(&channel);
                 self.outputs.push_back(Output::Gateway(channel, rest));
             }
@@ -304,7 +354,8 @@ impl Witness {
     }
 
     fn on_claim(&mut self, channel: ChannelId, claim: Claim, now_ns: u64) -> bool {
-        let Some(from) = self.channels.get(&channel) else { return true };
+        let Some(from) = self.channels.get_mut(&channel) else { return true };
+        from.used_ns = now_ns;
         let id = claim.id;
         match from.claims.get(&id) {
             Some(Standing::Waiting { claim: known, .. }) => return *known == claim,
@@ -325,7 +376,10 @@ impl Witness {
             return true;
         } else if !self.ports.contains_key(&claim.tuple.server().port()) {
             Reason::NotHere
-        } else if from.waiting >= self.limits.waiting_max {
+        } else if from.waiting >= self.limits.waiting_max
+            || self.waiting.len() >= self.limits.waiting_in_all_max
+            || self.waiting_of_host.get(&from.host).is_some_and(|n| *n >= self.limits.waiting_per_host_max)
+        {
             Reason::Busy
         } else {
             match self.waiting.get(&claim.tuple).copied() {
@@ -354,7 +408,9 @@ impl Witness {
         if let Some(from) = self.channels.get_mut(&channel) {
             self.waiting.insert(claim.tuple, (channel, claim.id));
             from.waiting += 1;
+            *self.waiting_of_host.entry(from.host).or_default() += 1;
             let until_ns = now_ns.saturating_add(self.limits.accept_max_ns);
+            self.deadlines.insert((until_ns, channel, Some(claim.id)));
             from.claims.insert(claim.id, Standing::Waiting { claim, until_ns });
         }
         true
@@ -363,8 +419,15 @@ impl Witness {
     /// Takes a claim from among those that wait.
     fn unwait(&mut self, channel: ChannelId, id: u64) -> Option<Claim> {
         let from = self.channels.get_mut(&channel)?;
-        let Some(Standing::Waiting { claim, .. }) = from.claims.remove(&id) else { return None };
+        let Some(Standing::Waiting { claim, until_ns }) = from.claims.remove(&id) else { return None };
         from.waiting -= 1;
+        self.deadlines.remove(&(until_ns, channel, Some(id)));
+        if let Some(of_host) = self.waiting_of_host.get_mut(&from.host) {
+            *of_host -= 1;
+            if *of_host == 0 {
+                self.waiting_of_host.remove(&from.host);
+            }
+        }
         self.waiting.remove(&claim.tuple);
         Some(claim)
     }
@@ -419,29 +482,20 @@ impl Witness {
 
     /// When [`Witness::on_time`] must be called.
     pub fn next_wakeup_ns(&self) -> Option<u64> {
-        let claims =
-            self.waiting.values().filter_map(|(channel, id)| match self.channels.get(channel)?.claims.get(id)? {
-                Standing::Waiting { until_ns, .. } => Some(*until_ns),
-                Standing::Accepted(_) => None,
-            });
-        self.channels.values().filter_map(|c| c.until_ns).chain(claims).min()
+        self.deadlines.first().map(|(at, _, _)| *at)
     }
 
     pub fn on_time(&mut self, now_ns: u64) {
-        let (mut silent, mut late) = (Vec::new(), Vec::new());
-        for (number, channel) in &self.channels {
-            if channel.until_ns.is_some_and(|at| now_ns >= at) {
-                silent.push(*number);
-                continue;
+        while let Some(&(at, channel, claim)) = self.deadlines.first().filter(|(at, _, _)| *at <= now_ns) {
+            self.deadlines.remove(&(at, channel, claim));
+            match claim {
+                None => self.hang_up(channel),
+                Some(id) => {
+                    self.unwait(channel, id);
+                    self.send(channel, &Message::No { id, reason: Reason::NotAccepted });
+                }
             }
-            let due = |s: &Standing| matches!(s, Standing::Waiting { until_ns, .. } if now_ns >= *until_ns);
-            late.extend(channel.claims.iter().filter(|(_, s)| due(s)).map(|(id, _)| (*number, *id)));
         }
-        for (channel, id) in late {
-            self.unwait(channel, id);
-            self.send(channel, &Message::No { id, reason: Reason::NotAccepted });
-        }
-        silent.into_iter().for_each(|channel| self.hang_up(channel));
     }
 }
 
@@ -465,17 +519,57 @@ mod tests {
 
     /// With side channels 1 and 2 from the client's host.
     fn witness() -> Witness {
-        let limits = WitnessLimits { waiting_max: 2, channels_per_address_max: 3, ..WitnessLimits::default() };
+        let limits = WitnessLimits { waiting_max: 2, channels_per_host_max: 3, ..WitnessLimits::default() };
         let mut witness = Witness::new(limits, [1; 32]);
         witness.listening(5432);
         for channel in [1, 2] {
             witness.opened(channel, client(), 0);
-            let mut wire = GREETING.to_vec();
-            Message::Hello(Hello { version: VERSION, purpose: Purpose::SideChannel }).write(&mut wire);
-            witness.receive(channel, &wire, 0);
+            greet(&mut witness, channel);
         }
-        outputs(&mut witness);
         witness
+    }
+
+    fn greet(witness: &mut Witness, channel: ChannelId) {
+        let mut wire = GREETING.to_vec();
+        Message::Hello(Hello { version: VERSION, purpose: Purpose::SideChannel }).write(&mut wire);
+        witness.receive(channel, &wire, 0);
+        outputs(witness);
+    }
+
+    #[test]
+    fn idle_channels_shut_nobody_out_and_addresses_of_one_host_are_counted_together() {
+        let limits = WitnessLimits { channels_max: 4, channels_per_host_max: 2, ..WitnessLimits::default() };
+        let mut witness = Witness::new(limits, [1; 32]);
+        for (channel, address) in [(1, "2001:db8::1"), (2, "2001:db8::2:1"), (3, "2001:db8::3")] {
+            witness.opened(channel, address.parse().unwrap(), channel);
+        }
+        assert_eq!(outputs(&mut witness), [Output::Hangup(1)]);
+        for (channel, last) in [(4, 1), (5, 2), (6, 3)] {
+            witness.opened(channel, IpAddr::from([10, 0, 0, last]), channel);
+        }
+        assert_eq!(outputs(&mut witness), [Output::Hangup(2)]);
+        assert_eq!(witness.deadlines.len(), 4);
+    }
+
+    #[test]
+    fn claims_that_wait_are_few_in_all_and_of_a_host() {
+        for (of_host, in_all) in [(3, 9), (9, 3)] {
+            let limits = WitnessLimits {
+                waiting_max: 2,
+                waiting_per_host_max: of_host,
+                waiting_in_all_max: in_all,
+                ..WitnessLimits::default()
+            };
+            let mut witness = Witness { limits, ..witness() };
+            for id in 0..3 {
+                assert_eq!(tell(&mut witness, 1 + id % 2, &Message::Claim(claim(id, 40000 + id as u16, 0))), []);
+            }
+            assert_eq!(tell(&mut witness, 2, &Message::Claim(claim(3, 50000, 0))), [no(2, 3, Reason::Busy)]);
+            witness.lost(1);
+            assert_eq!(tell(&mut witness, 2, &Message::Claim(claim(4, 50000, 0))), []);
+            witness.lost(2);
+            assert!(witness.waiting.is_empty() && witness.waiting_of_host.is_empty() && witness.deadlines.is_empty());
+        }
     }
 
     fn outputs(witness: &mut Witness) -> Vec<Output> {
@@ -553,6 +647,18 @@ mod tests {
         assert_eq!(late, [no(1, 3, Reason::NotHere)]);
     }
 
+    /// The agent changed between the flow's being armed and its client's being told.
+    #[test]
+    fn a_flow_that_declines_hears_that_its_client_was_never_ready() {
+        let mut witness = witness();
+        witness.accepted(7, tuple(40000), Some(1000));
+        assert!(is_claimed(&tell(&mut witness, 1, &Message::Claim(claim(4, 40000, 1000)))));
+        witness.say(7, Word::Decline);
+        assert_eq!(outputs(&mut witness), [no(1, 4, Reason::Ended)]);
+        assert_eq!(tell(&mut witness, 1, &Message::Withdraw { id: 4 }), [Output::Flow(7, Event::Withdrawn)]);
+        assert_eq!(tell(&mut witness, 1, &Message::Withdraw { id: 4 }), []);
+    }
+
     #[test]
     fn of_two_claims_to_one_connection_the_newest_of_a_channel_counts_and_the_first_of_two_channels() {
         let mut witness = witness();
@@ -576,8 +682,22 @@ mod tests {
         }
         assert_eq!(tell(&mut witness, 1, &Message::Claim(claim(2, 50000, 0))), [no(1, 2, Reason::Busy)]);
         witness.opened(3, "::ffff:10.0.0.1".parse().unwrap(), 0);
-        witness.opened(4, client(), 0);
-        assert_eq!(outputs(&mut witness), [Output::Hangup(4)], "more channels than an address may have");
+        // More channels than a host may have: those without claims make room, that first which has none for longest.
+        witness.opened(4, client(), 1);
+        assert_eq!(outputs(&mut witness), [Output::Hangup(2)]);
+        for (channel, port) in [(3, 40002), (4, 40003)] {
+            greet(&mut witness, channel);
+            tell(&mut witness, channel, &Message::Claim(claim(0, port, 0)));
+        }
+        witness.opened(5, client(), 2);
+        assert_eq!(outputs(&mut witness), [Output::Hangup(5)], "all are in use");
+        tell(&mut witness, 4, &Message::Withdraw { id: 0 });
+        tell(&mut witness, 3, &Message::Withdraw { id: 0 });
+        witness.opened(2, client(), 3);
+        assert_eq!(outputs(&mut witness), [Output::Hangup(3)]);
+        greet(&mut witness, 2);
+        witness.lost(4);
+        witness.opened(3, client(), 0);
         // One that does not greet.
         witness.on_time(10 * SECOND);
         assert_eq!(outputs(&mut witness).last(), Some(&Output::Hangup(3)));
