@@ -41,6 +41,8 @@ pub(crate) struct Registrar {
     look_for_listeners_ns: u64,
     listeners: Listeners,
     accepted: BTreeMap<FlowId, (Tuple, Option<u32>)>,
+    /// A new agent was told of those before this one; the others follow as the line takes them.
+    untold: Option<FlowId>,
     heard: Vec<(FlowId, Event)>,
     spread: u64,
 }
@@ -65,6 +67,7 @@ impl Registrar {
             look_for_listeners_ns: 0,
             listeners: Listeners::default(),
             accepted: BTreeMap::new(),
+            untold: None,
             heard: Vec::new(),
             spread: random % TAKE_OVER_SPREAD_NS,
         }
@@ -85,22 +88,38 @@ impl Registrar {
 
     pub(crate) fn accepted(&mut self, flow: FlowId, addresses: Tuple, syn_clock_ms: Option<u32>, now_ns: u64) {
         self.accepted.insert(flow, (addresses, syn_clock_ms));
-        if !self.tell(&ToAgent::Accepted { id: flow, addresses, syn_clock_ms }) {
+        if self.is_told(flow) && !self.tell(&ToAgent::Accepted { id: flow, addresses, syn_clock_ms }) {
             self.look(now_ns);
         }
     }
 
     pub(crate) fn say(&mut self, flow: FlowId, word: Word) {
-        self.tell(&ToAgent::Say { id: flow, word });
+        if self.is_told(flow) {
+            self.tell(&ToAgent::Say { id: flow, word });
+        }
     }
 
     pub(crate) fn ended(&mut self, flow: FlowId) {
-        if self.accepted.remove(&flow).is_some() {
+        if self.accepted.remove(&flow).is_some() && self.is_told(flow) {
             self.tell(&ToAgent::Ended { id: flow });
         }
     }
 
-    /// False: there is no agent to tell.
+    /// Whether the agent knows of that flow, or is to be told now.
+    fn is_told(&self, flow: FlowId) -> bool {
+        self.untold.is_none_or(|first| flow < first)
+    }
+
+    /// Tells a new agent of some more of the connections that were accepted before.
+    fn tell_more(&mut self) {
+        let Some(first) = self.untold else { return };
+        let some: Vec<_> = self.accepted.range(first..).take(TURN).map(|(id, (t, c))| (*id, *t, *c)).collect();
+        self.untold = some.last().map(|(id, ..)| id + 1);
+        for (id, addresses, syn_clock_ms) in some {
+            self.tell(&ToAgent::Accepted { id, addresses, syn_clock_ms });
+        }
+    }
+
     fn tell(&mut self, message: &ToAgent) -> bool {
         let Some(line) = &mut self.line else { return false };
         // One that takes nothing any more is found out by `flush`.
@@ -148,7 +167,7 @@ impl Registrar {
     }
 
     fn lose(&mut self, look_ns: u64) {
-        self.line = None;
+        (self.line, self.untold) = (None, None);
         self.look_ns = look_ns;
     }
 
@@ -178,10 +197,7 @@ impl Registrar {
         for port in ports {
             self.tell(&ToAgent::Listening(port));
         }
-        let all: Vec<_> = self.accepted.iter().map(|(id, (tuple, clock))| (*id, *tuple, *clock)).collect();
-        for (id, addresses, syn_clock_ms) in all {
-            self.tell(&ToAgent::Accepted { id, addresses, syn_clock_ms });
-        }
+        self.untold = Some(FlowId::MIN);
     }
 
     fn become_agent(&self, own: u32) -> Result<Line> {
@@ -198,6 +214,13 @@ impl Registrar {
 
     /// Sends what waits. To be called after everything that tells.
     pub(crate) fn flush(&mut self, now_ns: u64) {
+        // All at once would be more than a line may hold back. Each round tells of some, until the agent takes no more now.
+        while self.untold.is_some() && self.line.as_ref().is_some_and(|line| !line.wants_room()) {
+            self.tell_more();
+            if self.line.as_mut().is_none_or(|line| line.flush().is_err()) {
+                return self.lose(now_ns + LOOK_AGAIN_NS);
+            }
+        }
         let Some(line) = &mut self.line else { return };
         let wanted = |line: &Line| if line.wants_room() { EventFlags::IN | EventFlags::OUT } else { EventFlags::IN };
         let mut kept = if line.is_stuck() { Err(ErrorKind::TimedOut.into()) } else { line.flush() };
@@ -216,4 +239,60 @@ impl Registrar {
 fn connect(user: u32, service: SocketAddr) -> Result<Line> {
     let line = Line::connect(&agent::name(user, service))?;
     if line.user() == Some(user) { Ok(line) } else { Err(ErrorKind::PermissionDenied.into()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeSet, HashSet};
+
+    use rustix::event::epoll::CreateFlags;
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, socket_with};
+
+    use super::*;
+
+    /// More than a line may hold back.
+    const MANY: u64 = 70_000;
+
+    #[test]
+    fn a_new_agent_is_told_of_all_connections_however_many_they_are() {
+        let service = SocketAddr::from(([127, 0, 0, 9], std::process::id() as u16));
+        let own = geteuid().as_raw();
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let agent = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+        bind(&agent, &SocketAddrUnix::new_abstract_name(agent::name(own, service).as_bytes()).unwrap()).unwrap();
+        listen(&agent, 1).unwrap();
+        let watch = Arc::new(epoll::create(CreateFlags::CLOEXEC).unwrap());
+        let gateway = BTreeSet::new();
+        let settings = agent::Settings { service, always: false, gateway, descriptors_max: 64, talks: false };
+        let mut registrar = Registrar::new(watch, 1, settings, false, 0);
+        registrar.look_ns = u64::MAX;
+        let tuple = Tuple::new("10.0.0.1:40000".parse().unwrap(), "10.0.0.2:5432".parse().unwrap());
+        (0..MANY).for_each(|flow| registrar.accepted(flow, tuple, None, 0));
+        registrar.look_ns = 0;
+        registrar.on_time(0);
+        let line = Line::new(accept_with(&agent, flags).unwrap());
+        let mut told = HashSet::new();
+        let mut rounds = 0;
+        while told.len() < MANY as usize {
+            registrar.flush(0);
+            assert!(registrar.line.is_some(), "the line was given up");
+            if rounds == 0 {
+                // One that ends and one that comes before their turn.
+                registrar.ended(MANY - 1);
+                registrar.accepted(MANY, tuple, None, 0);
+            }
+            rounds += 1;
+            while let Some(record) = line.hear(ToAgent::decode).unwrap() {
+                match record {
+                    ToAgent::Accepted { id, .. } => assert!(told.insert(id), "{id} is told twice"),
+                    other => assert_eq!(other, ToAgent::Hello),
+                }
+            }
+            assert!(rounds < 2 * MANY);
+        }
+        assert!(told.contains(&MANY) && !told.contains(&(MANY - 1)));
+        registrar.ended(0);
+        registrar.flush(0);
+        assert_eq!(line.hear(ToAgent::decode).unwrap(), Some(ToAgent::Ended { id: 0 }));
+    }
 }

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::marker::{Key, Nonce, derive};
-use super::message::{Claim, GREETING, Hello, Message, Parser, Purpose, VERSION};
+use super::message::{Claim, GREETING, Hello, Message, Parser, Purpose, Reason, VERSION};
 use super::proof::Tuple;
 use super::{Event, FlowId, WhyPlain, Word};
 
@@ -319,6 +319,10 @@ impl Claimant {
             Message::No { id, reason } => {
                 // To a claim that was ready before: the peer has forgotten it, nothing more can be asked.
                 if let Some(Entry { flow, key: None, .. }) = self.forget(id) {
+                    // The flow may be armed since an agent before this one: it must hear that no marker comes.
+                    if reason == Reason::Ended {
+                        self.send(&Message::Withdraw { id });
+                    }
                     self.outputs.push_back(Output::Flow(flow, Event::Plain(WhyPlain::Refused(reason))));
                 }
             }
@@ -379,7 +383,6 @@ impl Claimant {
 
 #[cfg(test)]
 mod tests {
-    use super::super::message::Reason;
     use super::*;
 
     const SECOND: u64 = 1_000_000_000;

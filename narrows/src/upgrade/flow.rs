@@ -316,6 +316,18 @@ mod tests {
     }
 
     #[test]
+    fn an_arm_whose_client_was_never_told_is_taken_back() {
+        let keys = [2, 3].map(|n| Key::new(&[1; NONCE_LEN], &[n; NONCE_LEN]));
+        let mut server = Flow::server(FlowLimits::default(), false);
+        // Another agent, another key.
+        keys.iter().for_each(|key| assert!(server.hear(Event::Claimed(key.clone())).unwrap().is_empty()));
+        assert_eq!(words(&mut server), [Word::Armed, Word::Decline]);
+        assert_eq!(server.receive(b"\xf9", 0).unwrap().plain, 0);
+        assert_eq!(&*server.hear(Event::Withdrawn).unwrap(), b"\xf9");
+        assert_eq!((server.next_wakeup_ns(), server.receive(b"\xf9", 0).unwrap().plain), (None, 1));
+    }
+
+    #[test]
     fn who_declines_stays_plain_and_who_declines_too_late_does_not() {
         let key = Key::new(&[1; NONCE_LEN], &[2; NONCE_LEN]);
         let mut client = Flow::client(FlowLimits::default());

@@ -1,9 +1,9 @@
 //! The server's end of all side channels of a host: compares claims with the connections that its programs accepted
 //! (format.md section 11.5). A claim may come before its connection was accepted, or after.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use core::net::IpAddr;
+use core::net::{IpAddr, Ipv6Addr};
 
 use super::marker::{Key, Nonce, derive};
 use super::message::{Claim, GREETING, Hello, Message, Parser, Purpose, Reason, VERSION};
@@ -15,11 +15,17 @@ pub type ChannelId = u64;
 
 #[derive(Debug, Clone, Copy)]
 pub struct WitnessLimits {
+    /// When there are so many, that one makes room for another that claimed nothing for longest and has no claim.
     pub channels_max: usize,
-    /// From one address: one is enough for a host, but each supervisor may have its own.
-    pub channels_per_address_max: usize,
+    /// From one host: one is enough for a host, but each supervisor may have its own. A host has an IPv4 address, or the
+    /// 64 bits that begin an IPv6 address: the rest is its own choice.
+    pub channels_per_host_max: usize,
     /// Claims of one channel that wait for their connection.
     pub waiting_max: usize,
+    /// Of all channels from one host: what a backlog holds on usual systems.
+    pub waiting_per_host_max: usize,
+    /// Of all channels: a few MB.
+    pub waiting_in_all_max: usize,
     /// For the greeting of a channel.
     pub greeting_max_ns: u64,
     /// How long a claim waits for its connection: programs accept late when they are busy.
@@ -31,8 +37,10 @@ impl Default for WitnessLimits {
         const SECOND: u64 = 1_000_000_000;
         Self {
             channels_max: 1024,
-            channels_per_address_max: 64,
+            channels_per_host_max: 64,
             waiting_max: 1024,
+            waiting_per_host_max: 4096,
+            waiting_in_all_max: 16_384,
             greeting_max_ns: 10 * SECOND,
             accept_max_ns: 10 * SECOND,
         }
@@ -53,11 +61,22 @@ pub enum Output {
 #[derive(Debug)]
 struct Channel {
     address: IpAddr,
+    host: IpAddr,
+    /// When it came, or claimed last.
+    used_ns: u64,
     parser: Parser,
     /// When the greeting must be there; `None`: it is.
     until_ns: Option<u64>,
     claims: BTreeMap<u64, Standing>,
     waiting: usize,
+}
+
+/// What is counted as one host.
+fn host_of(address: IpAddr) -> IpAddr {
+    match address {
+        IpAddr::V4(_) => address,
+        IpAddr::V6(v6) => Ipv6Addr::from_bits(v6.to_bits() >> 64 << 64).into(),
+    }
 }
 
 /// What became of a claim.
@@ -97,6 +116,10 @@ pub struct Witness {
     channels: BTreeMap<ChannelId, Channel>,
     /// Claims that wait, by what they claim.
     waiting: BTreeMap<Tuple, (ChannelId, u64)>,
+    /// How many of them came from each host.
+    waiting_of_host: BTreeMap<IpAddr, usize>,
+    /// When the greeting of a channel (`None`) or the connection of a claim must be there.
+    deadlines: BTreeSet<(u64, ChannelId, Option<u64>)>,
     flows: BTreeMap<FlowId, Accepted>,
     by_tuple: BTreeMap<Tuple, FlowId>,
     /// Ports on which programs under Narrows listen, and how many sockets do.
@@ -113,6 +136,8 @@ impl Witness {
             keys: 0,
             channels: BTreeMap::new(),
             waiting: BTreeMap::new(),
+            waiting_of_host: BTreeMap::new(),
+            deadlines: BTreeSet::new(),
             flows: BTreeMap::new(),
             by_tuple: BTreeMap::new(),
             ports: BTreeMap::new(),
@@ -189,11 +214,9 @@ impl Witness {
             Word::Armed => self.send(channel, &Message::Ready { id, key }),
             Word::Query { offset } => self.send(channel, &Message::Query { id, offset }),
             Word::Answer { offset, marked } => self.send(channel, &Message::Answer { id, offset, marked }),
-            Word::Decline => {
-                accepted.link = None;
-                self.drop_claim(channel, id);
-                self.send(channel, &Message::No { id, reason: Reason::Ended });
-            }
+            // The claim stays: a client that never was ready withdraws it then, and a flow that is armed for an earlier
+            // answer to it hears that no marker comes.
+            Word::Decline => self.send(channel, &Message::No { id, reason: Reason::Ended }),
             Word::Withdraw | Word::Settled => {}
         }
     }
@@ -201,30 +224,56 @@ impl Witness {
     /// Somebody connected to the service port.
     pub fn opened(&mut self, channel: ChannelId, address: IpAddr, now_ns: u64) {
         let address = address.to_canonical();
-        let of_address = self.channels.values().filter(|c| c.address == address).count();
-        if self.channels.len() >= self.limits.channels_max || of_address >= self.limits.channels_per_address_max {
-            self.outputs.push_back(Output::Hangup(channel));
-            return;
+        let host = host_of(address);
+        let of_host = self.channels.values().filter(|c| c.host == host).count();
+        let full = if of_host >= self.limits.channels_per_host_max {
+            Some(Some(host))
+        } else {
+            (self.channels.len() >= self.limits.channels_max).then_some(None)
+        };
+        if let Some(among) = full {
+            let idle = |c: &Channel| c.claims.is_empty() && among.is_none_or(|host| c.host == host);
+            let idle = self.channels.iter().filter(|(_, c)| idle(c)).min_by_key(|(_, c)| c.used_ns).map(|(id, _)| *id);
+            // Nobody can shut others out with channels that do nothing.
+            let Some(idle) = idle else { return self.outputs.push_back(Output::Hangup(channel)) };
+            self.hang_up(idle);
         }
-        let until_ns = Some(now_ns.saturating_add(self.limits.greeting_max_ns));
-        let new = Channel { address, parser: Parser::default(), until_ns, claims: BTreeMap::new(), waiting: 0 };
+        let until_ns = now_ns.saturating_add(self.limits.greeting_max_ns);
+        self.deadlines.insert((until_ns, channel, None));
+        let new = Channel {
+            address,
+            host,
+            used_ns: now_ns,
+            parser: Parser::default(),
+            until_ns: Some(until_ns),
+            claims: BTreeMap::new(),
+            waiting: 0,
+        };
         self.channels.insert(channel, new);
     }
 
     /// The connection to the service port is over. What was ready stays so: its client may come back for it.
     pub fn lost(&mut self, channel: ChannelId) {
+        let Some(from) = self.channels.get(&channel) else { return };
+        let waiting = from.claims.iter().filter(|(_, s)| matches!(s, Standing::Waiting { .. }));
+        for id in waiting.map(|(id, _)| *id).collect::<Vec<_>>() {
+            self.unwait(channel, id);
+        }
+        self.greeted(channel);
         let Some(gone) = self.channels.remove(&channel) else { return };
         for standing in gone.claims.into_values() {
-            match standing {
-                Standing::Waiting { claim, .. } => {
-                    self.waiting.remove(&claim.tuple);
-                }
-                Standing::Accepted(flow) => {
-                    if let Some(accepted) = self.flows.get_mut(&flow) {
-                        accepted.link = None;
-                    }
-                }
+            if let Standing::Accepted(flow) = standing
+                && let Some(accepted) = self.flows.get_mut(&flow)
+            {
+                accepted.link = None;
             }
+        }
+    }
+
+    /// Its greeting is not waited for any more.
+    fn greeted(&mut self, channel: ChannelId) {
+        if let Some(until_ns) = self.channels.get_mut(&channel).and_then(|c| c.until_ns.take()) {
+            self.deadlines.remove(&(until_ns, channel, None));
         }
     }
 
@@ -262,13 +311,14 @@ impl Witness {
         let Some(from) = self.channels.get_mut(&channel) else { return true };
         match message {
             Message::Hello(Hello { purpose: Purpose::SideChannel, .. }) => {
-                from.until_ns = None;
+                self.greeted(channel);
                 let mut bytes = GREETING.to_vec();
                 Message::Hello(Hello { version: VERSION, purpose: Purpose::SideChannel }).write(&mut bytes);
                 self.outputs.push_back(Output::Send(channel, bytes));
             }
             Message::Hello(Hello { purpose: Purpose::Gateway, .. }) => {
                 let rest = from.parser.rest().to_vec();
+                self.greeted(channel);
                 self.channels.remove(&channel);
                 self.outputs.push_back(Output::Gateway(channel, rest));
             }
@@ -304,7 +354,8 @@ impl Witness {
     }
 
     fn on_claim(&mut self, channel: ChannelId, claim: Claim, now_ns: u64) -> bool {
-        let Some(from) = self.channels.get(&channel) else { return true };
+        let Some(from) = self.channels.get_mut(&channel) else { return true };
+        from.used_ns = now_ns;
         let id = claim.id;
         match from.claims.get(&id) {
             Some(Standing::Waiting { claim: known, .. }) => return *known == claim,
@@ -325,7 +376,10 @@ impl Witness {
             return true;
         } else if !self.ports.contains_key(&claim.tuple.server().port()) {
             Reason::NotHere
-        } else if from.waiting >= self.limits.waiting_max {
+        } else if from.waiting >= self.limits.waiting_max
+            || self.waiting.len() >= self.limits.waiting_in_all_max
+            || self.waiting_of_host.get(&from.host).is_some_and(|n| *n >= self.limits.waiting_per_host_max)
+        {
             Reason::Busy
         } else {
             match self.waiting.get(&claim.tuple).copied() {
@@ -354,7 +408,9 @@ impl Witness {
         if let Some(from) = self.channels.get_mut(&channel) {
             self.waiting.insert(claim.tuple, (channel, claim.id));
             from.waiting += 1;
+            *self.waiting_of_host.entry(from.host).or_default() += 1;
             let until_ns = now_ns.saturating_add(self.limits.accept_max_ns);
+            self.deadlines.insert((until_ns, channel, Some(claim.id)));
             from.claims.insert(claim.id, Standing::Waiting { claim, until_ns });
         }
         true
@@ -363,8 +419,15 @@ impl Witness {
     /// Takes a claim from among those that wait.
     fn unwait(&mut self, channel: ChannelId, id: u64) -> Option<Claim> {
         let from = self.channels.get_mut(&channel)?;
-        let Some(Standing::Waiting { claim, .. }) = from.claims.remove(&id) else { return None };
+        let Some(Standing::Waiting { claim, until_ns }) = from.claims.remove(&id) else { return None };
         from.waiting -= 1;
+        self.deadlines.remove(&(until_ns, channel, Some(id)));
+        if let Some(of_host) = self.waiting_of_host.get_mut(&from.host) {
+            *of_host -= 1;
+            if *of_host == 0 {
+                self.waiting_of_host.remove(&from.host);
+            }
+        }
         self.waiting.remove(&claim.tuple);
         Some(claim)
     }
@@ -419,173 +482,22 @@ impl Witness {
 
     /// When [`Witness::on_time`] must be called.
     pub fn next_wakeup_ns(&self) -> Option<u64> {
-        let claims =
-            self.waiting.values().filter_map(|(channel, id)| match self.channels.get(channel)?.claims.get(id)? {
-                Standing::Waiting { until_ns, .. } => Some(*until_ns),
-                Standing::Accepted(_) => None,
-            });
-        self.channels.values().filter_map(|c| c.until_ns).chain(claims).min()
+        self.deadlines.first().map(|(at, _, _)| *at)
     }
 
     pub fn on_time(&mut self, now_ns: u64) {
-        let (mut silent, mut late) = (Vec::new(), Vec::new());
-        for (number, channel) in &self.channels {
-            if channel.until_ns.is_some_and(|at| now_ns >= at) {
-                silent.push(*number);
-                continue;
+        while let Some(&(at, channel, claim)) = self.deadlines.first().filter(|(at, _, _)| *at <= now_ns) {
+            self.deadlines.remove(&(at, channel, claim));
+            match claim {
+                None => self.hang_up(channel),
+                Some(id) => {
+                    self.unwait(channel, id);
+                    self.send(channel, &Message::No { id, reason: Reason::NotAccepted });
+                }
             }
-            let due = |s: &Standing| matches!(s, Standing::Waiting { until_ns, .. } if now_ns >= *until_ns);
-            late.extend(channel.claims.iter().filter(|(_, s)| due(s)).map(|(id, _)| (*number, *id)));
         }
-        for (channel, id) in late {
-            self.unwait(channel, id);
-            self.send(channel, &Message::No { id, reason: Reason::NotAccepted });
-        }
-        silent.into_iter().for_each(|channel| self.hang_up(channel));
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const SECOND: u64 = 1_000_000_000;
-
-    fn tuple(port: u16) -> Tuple {
-        Tuple::new(core::net::SocketAddr::new(client(), port), "10.0.0.2:5432".parse().unwrap())
-    }
-
-    fn client() -> IpAddr {
-        "10.0.0.1".parse().unwrap()
-    }
-
-    fn claim(id: u64, port: u16, clock_ms: u32) -> Claim {
-        Claim { id, tuple: tuple(port), clock_ms, nonce: [id as u8; 16] }
-    }
-
-    /// With side channels 1 and 2 from the client's host.
-    fn witness() -> Witness {
-        let limits = WitnessLimits { waiting_max: 2, channels_per_address_max: 3, ..WitnessLimits::default() };
-        let mut witness = Witness::new(limits, [1; 32]);
-        witness.listening(5432);
-        for channel in [1, 2] {
-            witness.opened(channel, client(), 0);
-            let mut wire = GREETING.to_vec();
-            Message::Hello(Hello { version: VERSION, purpose: Purpose::SideChannel }).write(&mut wire);
-            witness.receive(channel, &wire, 0);
-        }
-        outputs(&mut witness);
-        witness
-    }
-
-    fn outputs(witness: &mut Witness) -> Vec<Output> {
-        std::iter::from_fn(|| witness.poll()).collect()
-    }
-
-    fn tell(witness: &mut Witness, channel: ChannelId, message: &Message) -> Vec<Output> {
-        let mut wire = Vec::new();
-        message.write(&mut wire);
-        witness.receive(channel, &wire, 0);
-        outputs(witness)
-    }
-
-    fn no(channel: ChannelId, id: u64, reason: Reason) -> Output {
-        let mut wire = Vec::new();
-        Message::No { id, reason }.write(&mut wire);
-        Output::Send(channel, wire)
-    }
-
-    fn is_claimed(outputs: &[Output]) -> bool {
-        matches!(outputs, [Output::Flow(7, Event::Claimed(_))])
-    }
-
-    #[test]
-    fn a_forger_has_one_guess() {
-        let mut witness = witness();
-        witness.accepted(7, tuple(40000), Some(1000));
-        let wrong = Message::Claim(claim(0, 40000, 9000));
-        assert_eq!(tell(&mut witness, 2, &wrong), [no(2, 0, Reason::Proof)]);
-        let right = Message::Claim(claim(1, 40000, 1000));
-        assert_eq!(tell(&mut witness, 2, &right), [no(2, 1, Reason::Proof)]);
-    }
-
-    #[test]
-    fn the_flow_arms_before_its_peer_hears_and_a_repeated_claim_gets_the_same_answer() {
-        let mut witness = witness();
-        assert_eq!(tell(&mut witness, 1, &Message::Claim(claim(4, 40000, 1000))), []);
-        witness.accepted(7, tuple(40000), Some(1100));
-        assert!(is_claimed(&outputs(&mut witness)));
-        witness.say(7, Word::Armed);
-        let Some(Output::Send(1, ready)) = witness.poll() else { panic!("no answer") };
-        let again = tell(&mut witness, 1, &Message::Claim(claim(4, 40000, 1000)));
-        assert_eq!(again, [Output::Send(1, ready.clone()), Output::Flow(7, Event::Restored)]);
-        // By another channel, which is the flow's from then on.
-        let moved = tell(&mut witness, 2, &Message::Claim(claim(4, 40000, 1000)));
-        assert_eq!(moved, [Output::Send(2, ready), Output::Flow(7, Event::Restored)]);
-        witness.lost(1);
-        witness.say(7, Word::Query { offset: 3 });
-        assert!(matches!(&outputs(&mut witness)[..], [Output::Send(2, _)]));
-        // Another one is not the same, whatever it knows.
-        let other = Claim { nonce: [9; 16], ..claim(5, 40000, 1000) };
-        assert_eq!(tell(&mut witness, 2, &Message::Claim(other)), [no(2, 5, Reason::Taken)]);
-        assert_eq!(tell(&mut witness, 2, &Message::Withdraw { id: 4 }), [Output::Flow(7, Event::Withdrawn)]);
-    }
-
-    #[test]
-    fn a_claim_waits_for_its_connection_but_not_for_ever_and_not_without_a_listener() {
-        let mut witness = witness();
-        assert_eq!(tell(&mut witness, 1, &Message::Claim(claim(0, 40000, 0))), []);
-        assert_eq!(witness.next_wakeup_ns(), Some(10 * SECOND));
-        witness.on_time(10 * SECOND);
-        assert_eq!(outputs(&mut witness), [no(1, 0, Reason::NotAccepted)]);
-        witness.accepted(7, tuple(40000), Some(0));
-        assert_eq!(outputs(&mut witness), []);
-        // Withdrawn, or lost with its channel.
-        tell(&mut witness, 1, &Message::Claim(claim(1, 40001, 0)));
-        tell(&mut witness, 1, &Message::Withdraw { id: 1 });
-        tell(&mut witness, 2, &Message::Claim(claim(2, 40002, 0)));
-        witness.lost(2);
-        witness.accepted(8, tuple(40001), Some(0));
-        witness.accepted(9, tuple(40002), Some(0));
-        assert_eq!((outputs(&mut witness), witness.next_wakeup_ns()), (vec![], None));
-        witness.listening_ended(5432);
-        let late = tell(&mut witness, 1, &Message::Claim(claim(3, 40003, 0)));
-        assert_eq!(late, [no(1, 3, Reason::NotHere)]);
-    }
-
-    #[test]
-    fn of_two_claims_to_one_connection_the_newest_of_a_channel_counts_and_the_first_of_two_channels() {
-        let mut witness = witness();
-        tell(&mut witness, 1, &Message::Claim(claim(0, 40000, 5000)));
-        let newer = tell(&mut witness, 1, &Message::Claim(claim(1, 40000, 100)));
-        assert_eq!(newer, [no(1, 0, Reason::NotAccepted)], "addresses that are used again");
-        let other = tell(&mut witness, 2, &Message::Claim(claim(2, 40000, 9000)));
-        assert_eq!(other, [no(2, 2, Reason::Taken)]);
-        witness.accepted(7, tuple(40000), Some(100));
-        assert!(is_claimed(&outputs(&mut witness)));
-        // The connection ends before it is armed.
-        witness.ended(7);
-        assert_eq!(outputs(&mut witness), [no(1, 1, Reason::Ended)]);
-    }
-
-    #[test]
-    fn everything_has_a_limit_and_what_makes_no_sense_is_hung_up() {
-        let mut witness = witness();
-        for id in 0..2 {
-            assert_eq!(tell(&mut witness, 1, &Message::Claim(claim(id, 40000 + id as u16, 0))), []);
-        }
-        assert_eq!(tell(&mut witness, 1, &Message::Claim(claim(2, 50000, 0))), [no(1, 2, Reason::Busy)]);
-        witness.opened(3, "::ffff:10.0.0.1".parse().unwrap(), 0);
-        witness.opened(4, client(), 0);
-        assert_eq!(outputs(&mut witness), [Output::Hangup(4)], "more channels than an address may have");
-        // One that does not greet.
-        witness.on_time(10 * SECOND);
-        assert_eq!(outputs(&mut witness).last(), Some(&Output::Hangup(3)));
-        let ready = Message::Ready { id: 0, key: [0; 16] };
-        assert_eq!(tell(&mut witness, 1, &ready), [Output::Hangup(1)]);
-        tell(&mut witness, 2, &Message::Claim(claim(0, 40000, 0)));
-        let reused = tell(&mut witness, 2, &Message::Claim(claim(0, 40009, 0)));
-        assert_eq!(reused, [Output::Hangup(2)], "a number that is used twice");
-        assert_eq!(tell(&mut witness, 2, &Message::Claim(claim(1, 40000, 0))), []);
-    }
-}
+mod tests;
