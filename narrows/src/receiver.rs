@@ -164,6 +164,16 @@ impl Receiver {
         if self.queue.len() >= FRAMES_MAX { 0 } else { self.config.memory_max.saturating_sub(self.held) }
     }
 
+    /// Wire and raw bytes that it holds.
+    pub fn held(&self) -> usize {
+        self.held
+    }
+
+    /// Changes how many it may hold from now on. With any limit above 0 one block passes.
+    pub fn set_memory_max(&mut self, memory_max: usize) {
+        self.config.memory_max = memory_max;
+    }
+
     /// Takes wire bytes. An incomplete frame is not an error; bytes after the end frame are. The first error is final.
     ///
     /// A few bytes may hold frames of many megabytes: those that find no room stay unparsed until [`Receiver::resume`].

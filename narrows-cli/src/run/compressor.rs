@@ -13,7 +13,7 @@ use narrows::monitor::cost::Prior;
 use narrows::policy::{PolicyData, PolicySetup, PolicySpec};
 use narrows::pool::{Pool, Queue};
 use narrows::receiver::{Receiver, ReceiverConfig};
-use narrows::sender::{self, Sender, SenderConfig};
+use narrows::sender::{Sender, SenderConfig};
 use narrows::stream;
 
 use crate::flow;
@@ -24,13 +24,12 @@ use crate::flow;
 pub(crate) const INLINE_LEN: usize = 16 << 10;
 pub(crate) const INLINE_NS: u64 = 50_000;
 
-/// What all switched directions may hold at once, and what one may: the least is two of the longest blocks of `balance`,
-/// the most is what a flow of `narrows send` may hold.
+/// What all switched directions may hold at once. When they do, each may still hold `MEMORY_MIN`, so that all go on: a read
+/// of bulk.
 const MEMORY_TOTAL: usize = 512 << 20;
-const MEMORY_MIN: usize = 1 << 20;
-const MEMORY_MAX: usize = sender::MEMORY_MAX_DEFAULT;
+const MEMORY_MIN: usize = 64 << 10;
 /// A receiver whose program is slow shall leave the bytes with the network: TCP itself would hold some 6 MiB.
-const RECEIVED_MAX: usize = 8 << 20;
+pub(crate) const RECEIVED_MAX: usize = 8 << 20;
 
 pub(crate) struct Compressor {
     spec: PolicySpec,
@@ -41,16 +40,39 @@ pub(crate) struct Compressor {
     /// Two, so that blocks that came never wait behind those that a slow method encodes.
     encoding: Pool,
     decoding: Pool,
-    /// Directions that hold memory now.
-    switched: AtomicUsize,
+    /// What all directions hold now.
+    held: AtomicUsize,
 }
 
-/// Counts a switched direction as long as it lasts.
-pub(crate) struct Share(Arc<Compressor>);
+/// What a switched direction holds of the memory of all.
+pub(crate) struct Share {
+    compressor: Arc<Compressor>,
+    held: usize,
+}
+
+impl Share {
+    /// It holds so much now.
+    pub(crate) fn count(&mut self, held: usize) {
+        let before = std::mem::replace(&mut self.held, held);
+        if held != before {
+            // Wraps where it became less, which is what is wanted.
+            self.compressor.held.fetch_add(held.wrapping_sub(before), Ordering::Relaxed);
+        }
+    }
+
+    /// What it may hold now.
+    pub(crate) fn memory_max(&self) -> usize {
+        memory_max(self.held, self.compressor.held.load(Ordering::Relaxed))
+    }
+}
+
+fn memory_max(held: usize, held_by_all: usize) -> usize {
+    (held + MEMORY_TOTAL.saturating_sub(held_by_all)).max(MEMORY_MIN)
+}
 
 impl Drop for Share {
     fn drop(&mut self) {
-        self.0.switched.fetch_sub(1, Ordering::Relaxed);
+        self.count(0);
     }
 }
 
@@ -67,13 +89,12 @@ impl Compressor {
             decoders,
             encoding: Pool::new(encoders),
             decoding: Pool::new(decoders),
-            switched: AtomicUsize::new(0),
+            held: AtomicUsize::new(0),
         })
     }
 
     pub(crate) fn share(self: &Arc<Self>) -> Share {
-        self.switched.fetch_add(1, Ordering::Relaxed);
-        Share(Arc::clone(self))
+        Share { compressor: Arc::clone(self), held: 0 }
     }
 
     /// A direction's place among those that encode. `on_panic` is called on a worker when a job fails, which is a bug.
@@ -87,14 +108,8 @@ impl Compressor {
 
     pub(crate) fn sender(&self, buffers: &BufferPool, encrypted: bool) -> Sender {
         let history = if self.spec.links(self.file.as_ref()) { BASELINE_HISTORY } else { 0 };
-        let memory_max = self.memory().clamp(MEMORY_MIN, MEMORY_MAX);
-        let config = SenderConfig {
-            block_max: self.spec.block_max(),
-            history,
-            cores: self.encoders,
-            memory_max,
-            ..SenderConfig::default()
-        };
+        let config =
+            SenderConfig { block_max: self.spec.block_max(), history, cores: self.encoders, ..SenderConfig::default() };
         let spec = if encrypted { &STORE } else { &self.spec };
         Sender::new(config, self.policy(spec), buffers.clone())
     }
@@ -115,14 +130,31 @@ impl Compressor {
     }
 
     pub(crate) fn receiver(&self, buffers: &BufferPool) -> Receiver {
-        let memory_max = self.memory().clamp(MEMORY_MIN, RECEIVED_MAX);
-        let config = ReceiverConfig { memory_max, cores: self.decoders, ..ReceiverConfig::default() };
+        let config = ReceiverConfig { memory_max: RECEIVED_MAX, cores: self.decoders, ..ReceiverConfig::default() };
         Receiver::new(config, buffers.clone())
-    }
-
-    fn memory(&self) -> usize {
-        MEMORY_TOTAL / self.switched.load(Ordering::Relaxed).max(1)
     }
 }
 
 static STORE: PolicySpec = PolicySpec::Fixed { method: Method::STORE, linked: false };
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_share_one_memory_and_nobody_is_left_without_any() {
+        assert_eq!(memory_max(0, 0), MEMORY_TOTAL);
+        assert_eq!(memory_max(10 << 20, 500 << 20), 22 << 20);
+        assert_eq!(memory_max(0, MEMORY_TOTAL + 1), MEMORY_MIN);
+
+        let compressor = Arc::new(Compressor::new(STORE.clone(), None).unwrap());
+        let (mut one, mut other) = (compressor.share(), compressor.share());
+        one.count(MEMORY_TOTAL);
+        assert_eq!(other.memory_max(), MEMORY_MIN);
+        one.count(MEMORY_TOTAL / 2);
+        other.count(1);
+        assert_eq!(other.memory_max(), MEMORY_TOTAL / 2);
+        drop((one, other));
+        assert_eq!(compressor.held.load(Ordering::Relaxed), 0);
+    }
+}

@@ -279,6 +279,8 @@ impl Connection {
         loop {
             steps += 1;
             let moved = self.step_up(scratch, bench) | self.step_down(scratch, bench);
+            self.up.count();
+            self.down.count();
             if self.is_encrypted() {
                 self.up.give_up_compressing(bench);
             }

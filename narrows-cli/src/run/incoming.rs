@@ -12,7 +12,7 @@ use narrows::stream;
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 
-use super::compressor::{INLINE_NS, Share};
+use super::compressor::{INLINE_NS, RECEIVED_MAX, Share};
 use super::encrypted::FirstBytes;
 use super::pump::{Bench, Order};
 use super::socket::{self, Waiting};
@@ -50,7 +50,7 @@ struct Frames {
     /// What the program has not taken of the latest block.
     raw: Block,
     queue: Queue,
-    _share: Share,
+    share: Share,
     /// Jobs with the workers.
     jobs: usize,
     read_len: usize,
@@ -100,6 +100,14 @@ impl Incoming {
         self.discards || !self.frames.as_ref().is_some_and(|f| full(f))
     }
 
+    /// Accounts for what it holds, and learns how much that may be.
+    pub(crate) fn count(&mut self) {
+        if let Some(frames) = &mut self.frames {
+            frames.share.count(frames.receiver.held() + frames.raw.len());
+            frames.receiver.set_memory_max(frames.share.memory_max().min(RECEIVED_MAX));
+        }
+    }
+
     /// Frames from here on, behind a marker of this length.
     pub(crate) fn switch(&mut self, marker_len: usize, serial: u64, bench: &Bench) {
         self.plain_bytes += marker_len as u64;
@@ -109,7 +117,7 @@ impl Incoming {
             receiver: compressor.receiver(&bench.buffers),
             raw: Block::default(),
             queue: compressor.decoding(move || inlet.send(Order::Failed { serial })),
-            _share: compressor.share(),
+            share: compressor.share(),
             jobs: 0,
             read_len: READ_LEN_FIRST,
             failed: false,

@@ -50,7 +50,7 @@ struct Frames {
     marker_len: u64,
     meter: Meter,
     queue: Queue,
-    _share: Share,
+    share: Share,
     /// The engine's clock begins with the flow.
     begun_ns: u64,
     /// Jobs with the workers.
@@ -73,11 +73,20 @@ impl Outgoing {
     pub(crate) fn room(&self) -> usize {
         match &self.frames {
             Some(frames) if !self.discards => {
-                let room = frames.sender.room();
+                let held = self.held();
+                let room = frames.sender.room().min(frames.share.memory_max().saturating_sub(held));
                 if room < ROOM_MIN.min(frames.sender.segment_len()) { 0 } else { room }
             }
             None if self.waiting.len() > 0 && !self.discards => 0,
             _ => usize::MAX,
+        }
+    }
+
+    /// Accounts for what it holds.
+    pub(crate) fn count(&mut self) {
+        let held = self.held();
+        if let Some(frames) = &mut self.frames {
+            frames.share.count(held);
         }
     }
 
@@ -110,7 +119,7 @@ impl Outgoing {
             marker_len: marker.len() as u64,
             meter: Meter::new(same_host),
             queue: compressor.encoding(move || inlet.send(Order::Failed { serial })),
-            _share: compressor.share(),
+            share: compressor.share(),
             begun_ns: bench.now_ns(),
             jobs: 0,
             closed: false,
