@@ -1,0 +1,1 @@
+"""The checks of `semantics.py`, by what they are about."""
