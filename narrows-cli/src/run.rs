@@ -8,6 +8,7 @@
 mod account;
 pub(crate) mod agent;
 mod asker;
+mod attention;
 mod binary;
 mod budget;
 mod channel;

@@ -71,6 +71,7 @@ pub mod codec;
 pub mod entry;
 pub mod error;
 pub mod frame;
+mod history;
 pub mod monitor;
 pub mod oracle;
 pub mod policy;

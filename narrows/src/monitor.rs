@@ -64,6 +64,8 @@ pub struct LinkView {
     pub in_memory: bool,
     /// The link still takes more with every round trip; where it stands dry it does not.
     pub opening: bool,
+    /// The shortest round trip so far, on connections to another host that tell.
+    pub rtt_ns: Option<u64>,
     /// Nothing was given to the link yet, or nothing of it acknowledged: it may be of any speed.
     pub unanswered: bool,
 }

@@ -9,6 +9,7 @@ use crate::error::{Error, Result};
 use crate::frame::{
     self, BlockHeader, ControlHeader, ControlKind, EndTotals, Feedback, Frame, Preface, ReadLimits, Role, chain_digest,
 };
+use crate::history::History;
 
 mod job;
 mod parser;
@@ -69,10 +70,7 @@ pub struct Receiver {
     digest: u64,
     held: usize,
     decoding: usize,
-    /// The latest raw blocks, as many as the history needs.
-    recent: VecDeque<Block>,
-    recent_len: usize,
-    history: usize,
+    history: History,
     end_parsed: bool,
     end_verified: bool,
     failed: bool,
@@ -148,9 +146,7 @@ impl Receiver {
             digest: 0,
             held: 0,
             decoding: 0,
-            recent: VecDeque::new(),
-            recent_len: 0,
-            history: 0,
+            history: History::default(),
             end_parsed: false,
             end_verified: false,
             failed: false,
@@ -248,10 +244,11 @@ impl Receiver {
                 preface.block_max, preface.history, self.config.block_max, self.config.history_max
             )));
         }
-        self.history = preface.history.min(self.config.history_max);
+        let history = preface.history.min(self.config.history_max);
+        self.history = History::new(history);
         self.parser.set_limits(ReadLimits {
             block_max: preface.block_max.min(self.config.block_max),
-            history: self.history,
+            history,
             codecs: preface.codecs & frame::codecs_of_this_build(),
             check: preface.check,
             messages: preface.critical & frame::feature::MESSAGES != 0,
@@ -312,7 +309,7 @@ impl Receiver {
             if header.linked && i > self.ready {
                 return None;
             }
-            let history = if header.linked { self.history_block() } else { Block::default() };
+            let history = if header.linked { self.history.to_block(&self.pool) } else { Block::default() };
             let slot = &mut self.queue[i];
             let state = std::mem::replace(&mut slot.state, SlotState::Decoding(header));
             let SlotState::Waiting(_, body) = state else { return None };
@@ -355,7 +352,7 @@ impl Receiver {
                         self.digest = chain_digest(self.digest, check);
                     }
                     self.raw_offset += raw.len() as u64;
-                    self.remember(raw);
+                    self.history.push(&raw);
                 }
                 SlotState::Control(header, body) => {
                     let (at, seq) = (slot.wire_offset, slot.seq);
@@ -375,8 +372,7 @@ impl Receiver {
         header.verify(body, self.raw_offset)?;
         match header.kind {
             ControlKind::Reset => {
-                self.recent.clear();
-                self.recent_len = 0;
+                self.history.clear();
             }
             ControlKind::End => {
                 let totals = EndTotals::parse(body)?;
@@ -391,38 +387,6 @@ impl Receiver {
             }
         }
         Ok(())
-    }
-
-    fn remember(&mut self, raw: Block) {
-        if self.history == 0 {
-            return;
-        }
-        self.recent_len += raw.len();
-        self.recent.push_back(raw);
-        while let Some(oldest) = self.recent.front() {
-            if self.recent_len - oldest.len() < self.history {
-                break;
-            }
-            self.recent_len -= oldest.len();
-            self.recent.pop_front();
-        }
-    }
-
-    fn history_block(&self) -> Block {
-        let want = self.history.min(self.recent_len);
-        let mut buffer = self.pool.get(want);
-        let mut at = want;
-        for block in self.recent.iter().rev() {
-            let take = block.len().min(at);
-            buffer.bytes_mut()[at - take..at].copy_from_slice(&block[block.len() - take..]);
-            at -= take;
-            if at == 0 {
-                break;
-            }
-        }
-        let history = buffer.freeze(want);
-        self.pool.recycle(&history);
-        history
     }
 
     /// Whether `read` would give bytes now.

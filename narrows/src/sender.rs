@@ -12,13 +12,13 @@ use std::collections::VecDeque;
 use crate::block::{Block, BufferPool};
 use crate::codec::Method;
 use crate::frame::{self, Feedback, Frame, HeaderBytes, Preface, Role};
+use crate::history::History;
 use crate::monitor::link::LinkMonitor;
 use crate::monitor::{Ask, Limits, Pending};
 use crate::policy::{Choice, Outcome, Policy};
 use crate::trace;
 
 mod config;
-mod history;
 mod job;
 mod reverse;
 mod summary;
@@ -30,7 +30,6 @@ pub use config::{MEMORY_MAX_DEFAULT, SenderConfig};
 pub use job::{Done, Job, JobKind, worthwhile_len};
 pub use summary::{MixRow, Summary};
 
-use history::History;
 use reverse::Reverse;
 
 /// Raw bytes gathered at most: eight blocks, so that a reader and four workers never wait for each other at the largest
@@ -165,7 +164,7 @@ impl Sender {
             wanted: WANTED_FIRST.min(config.block_max),
             raw_offset: 0,
             closed: false,
-            history: History::default(),
+            history: History::new(config.history),
             queue: VecDeque::new(),
             next_seq: 0,
             encoding: 0,
@@ -315,8 +314,9 @@ impl Sender {
         self.gathered -= len;
         let linked = choice.linked && choice.method.info().can_link() && self.raw_offset > 0 && self.limits.history > 0;
         let history = if linked {
-            let len = (self.limits.history as u64).min(self.raw_offset) as usize;
-            self.history.before(&raw, len, &self.pool)
+            // The receiver's preface may have allowed less than was kept until then.
+            self.history.shrink_to(self.limits.history);
+            self.history.to_block(&self.pool)
         } else {
             Block::default()
         };
@@ -343,7 +343,7 @@ impl Sender {
             check: self.config.check,
             estimate_ns: choice.encode_ns,
         };
-        self.history.push(&job.raw, self.limits.history);
+        self.history.push(&job.raw);
         self.queue.push_back(slot);
         self.next_seq += 1;
         self.raw_offset += len as u64;

@@ -115,7 +115,7 @@ fn every_default_method_arrives() {
     let data = [text(700_000, 1), random(300_000, 2), vec![0; 300_000]].concat();
     for method in DEFAULT_METHODS {
         let (sent, received, bytes) = over_tcp(Cursor::new(data.clone()), &format!("fixed:{method}"));
-        assert!(sent.is_ok() && received.is_ok() && bytes == data, "{method}");
+        assert!(sent.is_ok() && received.is_ok() && bytes == data, "{method}: {sent:?} {received:?}");
     }
 }
 

@@ -171,6 +171,11 @@ impl Connection {
         !self.connecting
     }
 
+    /// Bytes of the program, and for it, so far.
+    pub(crate) fn moved(&self) -> [u64; 2] {
+        [self.up.bytes, self.down.bytes]
+    }
+
     /// Bytes of the program that the peer's kernel has not confirmed.
     pub(crate) fn out_queue(&self) -> usize {
         let unread = if self.connecting { 0 } else { ioctl_fionread(&self.program).unwrap_or(0).saturating_sub(1) };

@@ -12,7 +12,7 @@ use narrows::stream;
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 
-use super::compressor::{INLINE_NS, RECEIVED_MAX, Share};
+use super::compressor::{INLINE_NS, MESSAGE_LEN, RECEIVED_MAX, Share};
 use super::encrypted::FirstBytes;
 use super::pump::{Bench, Order};
 use super::socket::{self, Waiting};
@@ -273,6 +273,10 @@ impl Frames {
                 // Without its time: a clock of the thread is a system call, and this is a comparison.
                 let done = job.run(&mut bench.contexts, &bench.buffers);
                 self.receiver.finish(done)?;
+            } else if short && job.raw_len_max() <= MESSAGE_LEN {
+                here_ns += job.estimate_ns;
+                let done = job.run(&mut bench.contexts, &bench.buffers);
+                self.receiver.finish(done)?;
             } else if short {
                 here_ns += job.estimate_ns;
                 let done = stream::decode(job, &mut bench.contexts, &bench.buffers);
@@ -286,7 +290,9 @@ impl Frames {
 
     fn submit(&mut self, job: DecodeJob, serial: u64, bench: &mut Bench) {
         let (inlet, buffers) = (bench.inlet.clone(), bench.buffers.clone());
+        let at_work = bench.ledger.compressor.at_work();
         let task = Box::new(move |contexts: &mut Contexts| {
+            let _at_work = at_work;
             let done = Box::new(stream::decode(job, contexts, &buffers));
             inlet.send(Order::Decoded { serial, done });
         });

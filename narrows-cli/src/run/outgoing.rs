@@ -10,7 +10,7 @@ use narrows::stream::{self, Outbox};
 use narrows::transport::Meter;
 use rustix::io::Errno;
 
-use super::compressor::{INLINE_LEN, INLINE_NS, Share};
+use super::compressor::{INLINE_LEN, INLINE_NS, MESSAGE_LEN, Share};
 use super::encrypted::FirstBytes;
 use super::pump::{Bench, Order};
 use super::socket::Waiting;
@@ -278,16 +278,16 @@ impl Frames {
     }
 
     fn run(&mut self, job: Job, bench: &mut Bench) {
-        let stored = job.method == Method::STORE;
+        let quick = job.method == Method::STORE || job.raw.len() <= MESSAGE_LEN;
         let begun_ns = self.now_ns(bench);
-        let mut done = if stored {
-            // The thread's own clock is a system call, two of which take longer than to store a message.
+        let mut done = if quick {
+            // The thread's own clock is a system call, two of which take longer than to store a message or to link it.
             job.run(&mut bench.contexts, &bench.buffers)
         } else {
             stream::encode(job, &mut bench.contexts, &bench.buffers)
         };
         let now_ns = self.now_ns(bench);
-        if stored {
+        if quick {
             (done.wall_ns, done.cpu_ns) = (now_ns - begun_ns, now_ns - begun_ns);
         }
         self.sender.finish(done, now_ns);
@@ -295,7 +295,9 @@ impl Frames {
 
     fn submit(&mut self, job: Job, serial: u64, bench: &mut Bench) {
         let (inlet, buffers) = (bench.inlet.clone(), bench.buffers.clone());
+        let at_work = bench.ledger.compressor.at_work();
         let task = Box::new(move |contexts: &mut Contexts| {
+            let _at_work = at_work;
             let done = Box::new(stream::encode(job, contexts, &buffers));
             inlet.send(Order::Encoded { serial, done });
         });

@@ -2,6 +2,7 @@
 //! one (HC) with effort `h`; one decoder reads both.
 
 use std::ffi::{c_char, c_int, c_void};
+use std::ops::Range;
 
 use super::{Codec, CodecId, DecodeError, Decoder, Encoder, Level, interpolate};
 
@@ -78,7 +79,7 @@ impl Codec for Lz4 {
     }
 
     fn encoder(&self) -> Box<dyn Encoder> {
-        Box::new(Lz4Encoder { fast: state(fast_state_len()), hc: None })
+        Box::new(Lz4Encoder { fast: state(fast_state_len()), hc: None, hot: None })
     }
 
     fn decoder(&self) -> Box<dyn Decoder> {
@@ -97,7 +98,25 @@ struct Lz4Encoder {
     fast: State,
     /// Sixteen times as large, so only made when a method asks for it.
     hc: Option<State>,
+    /// Only made for linked messages.
+    hot: Option<Box<Hot>>,
 }
+
+/// A table that still knows what the latest linked message referred to, and that message: loading it anew takes longer
+/// than to encode the next one.
+struct Hot {
+    state: State,
+    /// History and messages one behind the other; the table refers to the bytes from `begin` to `end`.
+    bytes: Box<[u8]>,
+    begin: usize,
+    end: usize,
+    accel: c_int,
+}
+
+/// Longer blocks would leave little of what was there before them, and take long anyway.
+const HOT_MAX: usize = 8 << 10;
+/// The library forgets dictionaries of under 8 bytes.
+const HOT_WINDOW_MIN: usize = 64;
 
 impl Encoder for Lz4Encoder {
     fn encode(&mut self, level: Level, history: &[u8], raw: &[u8], out: &mut [u8]) -> Option<usize> {
@@ -106,7 +125,10 @@ impl Encoder for Lz4Encoder {
             return None;
         }
         let window = window(history);
-        let wire_len = if level < 1 {
+        let wire_len = if level < 1 && window.len() >= HOT_WINDOW_MIN && raw.len() <= HOT_MAX {
+            let hot = self.hot.get_or_insert_with(|| Box::new(Hot::new()));
+            hot.encode(window, raw, out, out_len, -level.clamp(-ACCEL_MAX, -1))
+        } else if level < 1 {
             encode_fast(&mut self.fast, window, raw, raw_len, out, out_len, -level.clamp(-ACCEL_MAX, -1))
         } else {
             let hc = self.hc.get_or_insert_with(|| state(hc_state_len()));
@@ -123,6 +145,35 @@ impl Decoder for Lz4Decoder {
         let wire_len = c_int::try_from(wire.len()).map_err(|_| DecodeError)?;
         let out_len = c_int::try_from(out.len()).map_err(|_| DecodeError)?;
         usize::try_from(decode(window(history), wire, wire_len, out, out_len)).map_err(|_| DecodeError)
+    }
+}
+
+impl Hot {
+    fn new() -> Self {
+        let bytes = vec![0; 2 * WINDOW_LEN].into();
+        Self { state: state(fast_state_len()), bytes, begin: 0, end: 0, accel: 0 }
+    }
+
+    /// As [`encode_fast`]. It goes on where the latest message was of the same flow, which its history shows.
+    fn encode(&mut self, window: &[u8], raw: &[u8], out: &mut [u8], out_len: c_int, accel: c_int) -> c_int {
+        let known = &self.bytes[self.begin..self.end];
+        let goes_on = self.accel == accel && known.ends_with(window) && self.end + raw.len() <= self.bytes.len();
+        if !goes_on {
+            self.bytes[..window.len()].copy_from_slice(window);
+            self.end = window.len();
+        }
+        self.accel = accel;
+        self.begin = self.end - window.len();
+        let raw_at = self.end;
+        self.bytes[raw_at..raw_at + raw.len()].copy_from_slice(raw);
+        let history = self.begin..raw_at;
+        let wire_len = encode_hot(&mut self.state, &mut self.bytes, history, goes_on, raw.len(), out, out_len, accel);
+        self.end = raw_at + raw.len();
+        if wire_len <= 0 {
+            // The table is in no defined state.
+            (self.begin, self.end) = (0, 0);
+        }
+        wire_len
     }
 }
 
@@ -155,6 +206,42 @@ fn encode_fast(
             LZ4_loadDict(state, window.as_ptr().cast(), window.len() as c_int);
             LZ4_compress_fast_continue(state, src, dst, raw_len, out_len, accel)
         }
+    }
+}
+
+/// Encodes the `raw_len` bytes behind `history` in `bytes`. Returns the encoded length, or 0 if it does not fit.
+///
+/// `goes_on`: `state` was left by such a call that did not fail, with the same `bytes`, of which `history` has not
+/// changed since, was referred to by it and ends where that call's message ended.
+#[allow(unsafe_code, reason = "calls into liblz4")]
+#[allow(clippy::too_many_arguments, reason = "as the library wants it")]
+fn encode_hot(
+    state: &mut State,
+    bytes: &mut [u8],
+    history: Range<usize>,
+    goes_on: bool,
+    raw_len: usize,
+    out: &mut [u8],
+    out_len: c_int,
+    accel: c_int,
+) -> c_int {
+    let history_len = history.len();
+    assert!((HOT_WINDOW_MIN..=WINDOW_LEN).contains(&history_len));
+    let bytes = bytes[history.start..history.end + raw_len].as_mut_ptr();
+    let (state, dst) = (state.as_mut_ptr().cast(), out.as_mut_ptr().cast());
+    // SAFETY: `state` is as for `encode_fast`. What it refers to after the first call is `history`: loadDict makes it so,
+    // and saveDict cuts what it referred to (which ends where `history` ends) to the last `history_len` bytes of it; the
+    // target it is given is where these bytes lie already, so the move that it makes writes nothing that was not there.
+    // `bytes` is neither freed nor moved as long as the state is used, since the caller owns both. The source directly
+    // follows, `dst` is another range, and all are valid for their lengths, which fit an int.
+    unsafe {
+        if goes_on {
+            LZ4_saveDict(state, bytes.cast(), history_len as c_int);
+        } else {
+            LZ4_loadDict(state, bytes.cast(), history_len as c_int);
+        }
+        let src = bytes.add(history_len);
+        LZ4_compress_fast_continue(state, src.cast(), dst, raw_len as c_int, out_len, accel)
     }
 }
 
@@ -220,6 +307,7 @@ unsafe extern "C" {
         acceleration: c_int,
     ) -> c_int;
     fn LZ4_loadDict(stream: *mut c_void, dictionary: *const c_char, len: c_int) -> c_int;
+    fn LZ4_saveDict(stream: *mut c_void, safe_buffer: *mut c_char, dictionary_len: c_int) -> c_int;
     fn LZ4_compress_fast_continue(
         stream: *mut c_void,
         src: *const c_char,

@@ -71,6 +71,8 @@ pub struct LinkMonitor {
     /// What this host's kernel held at the last look, of a relayed link.
     kernel_unsent: u64,
     opening: Opening,
+    /// The shortest round trip.
+    rtt_ns: Option<u64>,
 }
 
 /// Assumed before anything is known: 2 Gbit/s, between a LAN and a fast WAN; a wrong constant costs little (section 2, 6).
@@ -141,6 +143,7 @@ impl Default for LinkMonitor {
             relayed: None,
             kernel_unsent: 0,
             opening: Opening::default(),
+            rtt_ns: None,
         }
     }
 }
@@ -222,6 +225,7 @@ impl LinkMonitor {
             self.observe_write(begin_ns, end_ns, s, crossed.map(|c| if counted { 0.0 } else { c }));
             self.observe_delivery(s);
             if let Some(rtt_ns) = s.rtt_ns {
+                self.rtt_ns = Some(self.rtt_ns.map_or(rtt_ns, |least_ns| least_ns.min(rtt_ns)));
                 let dry = self.unsent == 0 && s.unsent_before == 0;
                 self.opening.observe(end_ns, self.acked, rtt_ns, dry);
             }
@@ -386,6 +390,7 @@ impl LinkMonitor {
         LinkView {
             rate_bytes_per_s: self.rate_bytes_per_s(),
             opening: !self.opening.is_open(),
+            rtt_ns: self.rtt_ns,
             unanswered: self.accepted == 0 || self.acknowledges && self.acked == 0,
             known: self.known,
             left_host_bytes: self.left_host_bytes(),

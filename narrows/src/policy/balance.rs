@@ -12,6 +12,9 @@ use crate::monitor::data::{Features, constant_prefix, is_constant};
 use crate::monitor::{Ask, PendingState, View};
 
 mod price;
+mod small;
+
+use small::Small;
 
 /// Lengths of blocks. Ends of classes matter little; neighbours differ by 2 to 10 % in ratio.
 const CLASSES: [usize; 4] = [8 << 10, 32 << 10, 128 << 10, 512 << 10];
@@ -86,6 +89,7 @@ pub struct Balance {
     in_memory: bool,
     /// The link has pushed back, and how fast it is is not known yet.
     pushed_back_unknown: bool,
+    small: Small,
     why: Why,
 }
 
@@ -149,6 +153,7 @@ impl Balance {
             probe: None,
             in_memory: false,
             pushed_back_unknown: false,
+            small: Small::new(&methods),
             why: Why::default(),
         }
     }
@@ -381,6 +386,13 @@ impl Info {
 
 impl Policy for Balance {
     fn choose(&mut self, view: &View<'_>) -> Choice {
+        if let Some(small) = self.small.choose(view) {
+            // Of what comes next more may be taken.
+            let encode_ns = (small.encode_s * 1e9) as u64;
+            let linked = small.method != Method::STORE;
+            let block_len = CLASSES[0].min(view.limits.block_max);
+            return Choice { method: small.method, block_len, linked, threads_max: None, encode_ns };
+        }
         let rate = sane_rate(view);
         let decoders = view.receiver.cores.max(1) as f32;
         let backlog_s = self.backlog_s(view, rate);
@@ -515,6 +527,9 @@ impl Policy for Balance {
             Outcome::Encoded { seq, method, raw_len, wire_len, wall_ns, cpu_ns, taken_over } => {
                 if !taken_over {
                     self.saved += raw_len.saturating_sub(wire_len) as f32;
+                }
+                if self.small.learn(seq, raw_len, wire_len, wall_ns) {
+                    return;
                 }
                 let Some(info) = self.info(seq).copied() else { return };
                 if let Some(m) = self.costs.index_of(method) {

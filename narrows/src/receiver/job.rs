@@ -31,6 +31,11 @@ impl DecodeJob {
         self.header.codec == CodecId::STORE
     }
 
+    /// Raw bytes that come out at most.
+    pub fn raw_len_max(&self) -> usize {
+        self.header.raw_len.unwrap_or(MESSAGE_MAX)
+    }
+
     /// Decodes the body and compares the check.
     pub fn run(self, contexts: &mut Contexts, pool: &BufferPool) -> DecodeDone {
         DecodeDone { seq: self.seq, cpu_ns: 0, result: self.decode(contexts, pool) }
@@ -50,7 +55,7 @@ impl DecodeJob {
         let Some(codec) = self.header.codec.codec() else {
             return Err(Error::unsupported(format!("this program has no codec {}", self.header.codec.0)));
         };
-        let room = self.header.raw_len.unwrap_or(MESSAGE_MAX);
+        let room = self.raw_len_max();
         let mut out = pool.get(room);
         let decoded = contexts.decoder(codec).decode(&self.history, &self.body, &mut out.bytes_mut()[..room]);
         let raw = out.freeze(decoded.unwrap_or(0));
