@@ -297,7 +297,7 @@ impl Pump {
         self.free.push(place);
         self.by_id.remove(&connection.id);
         self.by_serial.remove(&connection.serial);
-        let account = connection.account(self.bench.now_ns());
+        let account = connection.account(&self.bench);
         let ledger = &self.bench.ledger;
         ledger.totals.add(&account, error.is_some());
         ledger.talk.ended(&account, error, connection.refused());
@@ -332,8 +332,7 @@ impl Pump {
             }
             Order::Failed { serial } => self.with_serial(serial, |connection, _| connection.failed()),
             Order::Snapshot { answer } => {
-                let now_ns = self.bench.now_ns();
-                let all = self.places.iter().flatten().map(|connection| connection.account(now_ns)).collect();
+                let all = self.places.iter().flatten().map(|connection| connection.account(&self.bench)).collect();
                 // Who asked may have gone.
                 let _ = answer.send(all);
             }

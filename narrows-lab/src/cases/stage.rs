@@ -200,7 +200,7 @@ impl Stage {
         }
         let run = if under.has(end) {
             let flags = flags.replace("{server}", &server).replace("{client}", &client).replace("{port}", &ports[0]);
-            format!("{} run -v --loopback {flags} --", self.narrows)
+            format!("{} run -v --loopback {} {flags} --", self.narrows, policy_beside(&flags))
         } else {
             String::new()
         };
@@ -226,6 +226,11 @@ impl Stage {
         command.stdin(Stdio::null()).stdout(File::create(cell.output(end))?).stderr(File::create(cell.said(end))?);
         command.spawn().with_context(|| format!("cannot run {}", words[0]))
     }
+}
+
+/// Without a policy nothing is compressed within a host, and nothing would be tested there.
+pub(crate) fn policy_beside(flags: &str) -> &'static str {
+    if flags.contains("--policy") { "" } else { "--policy balance" }
 }
 
 /// One play.
