@@ -196,6 +196,17 @@ fn rubbish_for_the_supervisor_is_refused() {
     }
 }
 
+/// What is remembered of a socket has an end with its connect, and with the socket: else others would get what was asked
+/// for it, and after some hundred nothing would be handed over any more.
+#[test]
+fn registrations_with_epoll_are_forgotten() {
+    if has("python3") {
+        let flags = ["--loopback", "--except", "127.0.0.2"];
+        let output = finish(run(&flags, &["python3", &script("registered.py")]).spawn().unwrap());
+        assert_eq!(out(&output).trim(), "fine", "{}", stderr(&output));
+    }
+}
+
 /// A supervisor of root is not to do for a program what that may not do itself.
 #[test]
 fn programs_that_gave_up_root_get_no_privileges() {

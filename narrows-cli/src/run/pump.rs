@@ -507,3 +507,6 @@ fn reply_on(line: &OwnedFd, reply: &Reply, give: Option<OwnedFd>) -> rustix::io:
     control.push(SendAncillaryMessage::ScmRights(&fds));
     sendmsg(line, &[std::io::IoSlice::new(&bytes)], &mut control, flags).map(drop)
 }
+
+#[cfg(test)]
+mod tests;
