@@ -32,7 +32,7 @@ const OUTPUT_MAX: u64 = 64 << 10;
 const SPARSE_LEN: u64 = 300 << 20;
 const FILES: u64 = 64;
 /// In the environment of everything that a case starts.
-const MARK: &str = "NARROWS_LAB_CASE";
+pub(crate) const MARK: &str = "NARROWS_LAB_CASE";
 
 /// Which ends are under `narrows run`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -281,7 +281,7 @@ fn handed(said: &str) -> impl Iterator<Item = &str> {
 }
 
 /// Waits for the end of every process with the mark, and ends those that are left. Says which.
-fn end_marked(mark: &str, patience: Duration) -> Vec<String> {
+pub(crate) fn end_marked(mark: &str, patience: Duration) -> Vec<String> {
     let begun = Instant::now();
     let mut left = marked(mark);
     while !left.is_empty() && begun.elapsed() < patience {
@@ -294,7 +294,7 @@ fn end_marked(mark: &str, patience: Duration) -> Vec<String> {
     left.into_iter().map(|(pid, name)| format!("{name} ({pid})")).collect()
 }
 
-fn marked(mark: &str) -> Vec<(Pid, String)> {
+pub(crate) fn marked(mark: &str) -> Vec<(Pid, String)> {
     let wanted = format!("{MARK}={mark}");
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
