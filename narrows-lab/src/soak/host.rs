@@ -239,7 +239,6 @@ pub(super) struct Running {
     _stdout: ChildStdout,
     /// Since when the supervisor is to leave.
     leaves: Option<Instant>,
-    supervisor_killed: bool,
 }
 
 impl Running {
@@ -308,7 +307,6 @@ impl Running {
             stdin,
             _stdout: stdout,
             leaves: None,
-            supervisor_killed: false,
         })
     }
 
@@ -324,7 +322,6 @@ impl Running {
     }
 
     pub(super) fn kill_supervisor(&mut self) -> (u64, u64) {
-        self.supervisor_killed = true;
         self.supervisor.kill()
     }
 
