@@ -196,6 +196,32 @@ fn rubbish_for_the_supervisor_is_refused() {
     }
 }
 
+/// Of 1024 descriptors the supervisor lends twenty to lines that say nothing, half of them to another user.
+#[test]
+fn lines_that_say_nothing_are_few_and_end() {
+    if !has("python3") {
+        return;
+    }
+    let others = rustix::process::geteuid().is_root().then_some(["15", "other"]);
+    let silent = script("silent.py");
+    for arguments in [&["60"][..]].into_iter().chain(others.as_ref().map(|o| &o[..])) {
+        let program = [&["python3", silent.as_str()], arguments].concat();
+        let output = finish(limited(1024, &["--loopback", "--supervisor=parent"], &program).spawn().unwrap());
+        assert_eq!(out(&output).trim(), "fine", "{arguments:?}: {}", stderr(&output));
+    }
+}
+
+/// What is remembered of a socket has an end with its connect, and with the socket: else others would get what was asked
+/// for it, and after some hundred nothing would be handed over any more.
+#[test]
+fn registrations_with_epoll_are_forgotten() {
+    if has("python3") {
+        let flags = ["--loopback", "--except", "127.0.0.2"];
+        let output = finish(run(&flags, &["python3", &script("registered.py")]).spawn().unwrap());
+        assert_eq!(out(&output).trim(), "fine", "{}", stderr(&output));
+    }
+}
+
 /// A supervisor of root is not to do for a program what that may not do itself.
 #[test]
 fn programs_that_gave_up_root_get_no_privileges() {

@@ -79,7 +79,16 @@ impl Drop for Program {
 /// for and killed.
 fn run(address: &str, service: u16, flags: &[&str], args: &[&str]) -> Program {
     let mut command = narrows(Path::new("/nonexistent"));
-    command.args(["run", "-v", "--loopback", "--supervisor=parent", "--service-address", address]);
+    command.args([
+        "run",
+        "-v",
+        "--loopback",
+        "--policy",
+        "balance",
+        "--supervisor=parent",
+        "--service-address",
+        address,
+    ]);
     command.args(["--service-port", &service.to_string()]).args(flags).args(["--", "python3"]).args(args);
     Program(Some(command.spawn().unwrap()))
 }

@@ -24,6 +24,9 @@ use narrows::upgrade::marker::DIRECT_MAGIC;
 /// What compresses whatever the link; and what decides, which within a host is mostly to leave the bytes as they are.
 const POLICIES: [&str; 2] = ["fixed:zstd:level=1", "balance"];
 
+/// The person says nothing of it.
+const DEFAULT: &str = "";
+
 fn script(name: &str) -> String {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/run").join(name).to_str().unwrap().to_string()
 }
@@ -35,7 +38,10 @@ fn end(flag: &str, policy: &str, flags: &[&str], words: &[&str]) -> Command {
     if flag == "--peer" {
         command.arg("127.0.0.1");
     }
-    command.args(["--policy", policy]).args(flags).args(["--", "python3", &script("framed.py")]).args(words);
+    if policy != DEFAULT {
+        command.args(["--policy", policy]);
+    }
+    command.args(flags).args(["--", "python3", &script("framed.py")]).args(words);
     command
 }
 
@@ -196,6 +202,23 @@ fn what_is_encrypted_is_left_as_it_is() {
             (first.len() / 2 + 40 * 50_000, if compressed { "100 % zstd:level=1" } else { "100 % store" });
         assert!(server.line().starts_with(&format!("{len} ")), "{first}");
         assert!(account.contains(wanted), "{first}: {account}");
+    }
+}
+
+/// Also to a reader that is so slow that the path looks like one on which compressing pays.
+#[test]
+fn what_does_not_leave_the_host_is_stored_unless_somebody_wants_it_otherwise() {
+    if !has_python() {
+        return;
+    }
+    for (policy, words) in [(DEFAULT, ", 100 % store; in 0 B"), (POLICIES[0], ", 100 % zstd:level=1; in 0 B")] {
+        let mut server = server(policy, &["-v"], &["sink", "1", "0.02"]);
+        let (_, account) = output(&mut client(policy, &["-v"], &["hello", server.port(), "47"]));
+        assert!(server.line().ends_with(" end"), "{policy}: {account}");
+        assert!(account.contains(words), "{policy}: {account}");
+        for account in [account, server.end()] {
+            assert_eq!(account.contains("; stored, since both ends are this host"), policy == DEFAULT, "{account}");
+        }
     }
 }
 

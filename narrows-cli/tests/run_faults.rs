@@ -200,6 +200,19 @@ fn who_gets_more_rights_stays_plain() {
     }
 }
 
+/// The loader of another C library ends a program whose preloaded library needs what only glibc has.
+#[test]
+fn the_library_needs_no_other_but_libc() {
+    if !has("readelf") {
+        return;
+    }
+    let output = sh("readelf -d \"$(\"$narrows\" run --no-agent -- sh -c 'echo ${LD_PRELOAD##*:}')\"");
+    let said = out(&output);
+    let needed: Vec<_> = said.lines().filter(|l| l.contains("(NEEDED)")).collect();
+    assert!(needed.len() == 1 && needed[0].contains("[libc.so.6]"), "{said}{}", stderr(&output));
+}
+
+/// Named on the command line, or started by a program into which the library goes: then it goes into this one too.
 #[test]
 fn other_c_libraries_work() {
     let home = home();
@@ -209,8 +222,35 @@ fn other_c_libraries_work() {
         println!("skipped: there is no musl-gcc");
         return;
     }
-    let mut run = narrows(home.path());
-    let output =
-        finish(run.args(["run", "--no-agent", "-v", "--loopback", "--"]).arg(&program).arg("polling").spawn().unwrap());
-    assert_fine(&output);
+    for part in ["polling", "forking", "threads", "shared", "refused"] {
+        for words in [&[][..], &["sh", "-c", "\"$0\" \"$1\"; exit $?"]] {
+            let mut run = narrows(home.path());
+            run.args(["run", "--no-agent", "--service-port", "1", "-v", "--loopback", "--"]);
+            let output = finish(run.args(words).arg(&program).arg(part).spawn().unwrap());
+            assert_fine(&output);
+            // What the other engine hands over of it, its own tests tell.
+            let handed = stderr(&output).contains("narrows: from 127.0.0.");
+            assert!(handed || words.is_empty(), "{part}: {}", stderr(&output));
+        }
+    }
+}
+
+/// Cancelling a thread unwinds through the library, which has no code for that and needs none.
+#[test]
+fn threads_that_wait_can_be_cancelled() {
+    let home = home();
+    let program = home.path().join("cancelled");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/run/cancelled.c");
+    for compiler in ["cc", "musl-gcc"] {
+        let compiled = Command::new(compiler).args(["-pthread", "-o"]).args([&program, &source]).status();
+        if !compiled.is_ok_and(|s| s.success()) {
+            println!("skipped: {compiler} does not compile cancelled.c");
+            continue;
+        }
+        for flags in [&["--loopback"][..], &["--loopback", "--except", "127.0.0.1"]] {
+            let mut run = narrows(home.path());
+            run.args(["run", "--no-agent", "--service-port", "1", "--engine=preload"]).args(flags);
+            assert_fine(&finish(run.arg("--").arg(&program).spawn().unwrap()));
+        }
+    }
 }

@@ -54,7 +54,7 @@ impl Stage {
         fs::write(case.join("script"), script).unwrap();
         let ports: Vec<String> = (0..4).map(|_| free_port().to_string()).collect();
         let start = |role: &str, swapped: bool| {
-            let run = format!("{} run -v --loopback --", env!("CARGO_BIN_EXE_narrows"));
+            let run = format!("{} run -v --loopback --policy balance --", env!("CARGO_BIN_EXE_narrows"));
             let run = if swapped { run } else { String::new() };
             let mut words: Vec<&str> = if is_python { run.split_whitespace().collect() } else { Vec::new() };
             words.extend([if is_python { "python3" } else { "sh" }, "script", role, scenario]);

@@ -167,3 +167,84 @@ web() {
     *) fail "no scenario $scenario" ;;
     esac
 }
+
+# --- servers that more than one script has ---
+
+# MODULE: Apache with that way of sharing work, over the files of $DATA.
+serve_apache() {
+    modules=/usr/lib/apache2/modules
+    cat >httpd.conf <<CONF
+ServerRoot $DIR
+ServerName lab
+PidFile $DIR/httpd.pid
+Mutex file:$DIR
+ErrorLog $DIR/error.log
+Listen $ADDR:$PORT
+LoadModule mpm_$1_module $modules/mod_mpm_$1.so
+LoadModule authz_core_module $modules/mod_authz_core.so
+DocumentRoot $DATA
+<Directory />
+Require all granted
+</Directory>
+StartServers 2
+CONF
+    if [ "$(id -u)" = 0 ]; then printf 'User nobody\nGroup nogroup\n' >>httpd.conf; fi
+    $RUN apache2 -d "$DIR" -f "$DIR/httpd.conf" -DFOREGROUND &
+    up "$PORT"
+}
+
+# WORKERS PORT...: nginx; what it serves stands on stdin, in the words of its `http`.
+serve_nginx() {
+    workers=$1
+    shift
+    if [ "$(id -u)" = 0 ]; then user="user nobody nogroup;"; else user=; fi
+    mkdir tmp
+    chmod 755 . tmp
+    cat >nginx.conf <<CONF
+$user
+worker_processes $workers;
+daemon off;
+pid $DIR/nginx.pid;
+error_log $DIR/error.log;
+events { use epoll; }
+http {
+    access_log off;
+    client_body_temp_path $DIR/tmp/1;
+    proxy_temp_path $DIR/tmp/2;
+    fastcgi_temp_path $DIR/tmp/3;
+    uwsgi_temp_path $DIR/tmp/4;
+    scgi_temp_path $DIR/tmp/5;
+    sendfile on;
+$(cat)
+}
+CONF
+    $RUN nginx -e "$DIR/error.log" -p "$DIR" -c "$DIR/nginx.conf" &
+    up "$@"
+}
+
+# What clients of PostgreSQL go by.
+for_postgresql() {
+    export PGUSER=lab PGDATABASE=postgres PGHOST=$ADDR PGPORT=$PORT PGCONNECT_TIMEOUT=20 PGSSLMODE=disable
+}
+
+# MAX-WAL-SIZE: PostgreSQL, until it answers. Its data are made once and copied.
+serve_postgresql() {
+    if [ ! -e "$KEEP/postgres.done" ]; then
+        rm -rf "$KEEP/postgres"
+        mkdir "$KEEP/postgres"
+        theirs "$KEEP/postgres"
+        as_other initdb -D "$KEEP/postgres" -U lab -A trust -N --locale=C -E SQL_ASCII >log 2>&1 || fail "initdb: $(tail -1 log)"
+        echo "host all all 0.0.0.0/0 trust" >>"$KEEP/postgres/pg_hba.conf"
+        : >"$KEEP/postgres.done"
+    fi
+    cp -a "$KEEP/postgres" data
+    chmod 711 .
+    serve_as_other $RUN postgres -D data -h "$ADDR" -p "$PORT" -k '' -c fsync=off -c max_wal_size="$1" >log &
+    await "$PORT"
+    turns=0
+    until psql -qc 'select 1' >/dev/null 2>&1; do
+        turns=$((turns + 1))
+        [ $turns -lt 200 ] || fail "postgres does not answer"
+        sleep 0.05
+    done
+}

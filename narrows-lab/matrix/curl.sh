@@ -1,11 +1,20 @@
 # needs: curl python3
-# scenarios: small big many refused unreachable killed server-killed few-descriptors
+# scenarios: small big many refused unreachable blackholed killed server-killed few-descriptors
 case $role in
 server)
     cd "$DATA"
     $RUN python3 -m http.server --bind "$ADDR" "$PORT" &
     echo $! >"$DIR/server.pid"
     cd "$DIR"
+    if [ $scenario = blackholed ]; then
+        # A listener whose queue is full answers nobody.
+        python3 -c 'import os, socket, sys, time
+at = os.environ["ADDR"], int(os.environ["PORT2"])
+full = socket.create_server(at, backlog=0), socket.create_connection(at)
+open("full", "w").close()
+time.sleep(60)' &
+        await_file full
+    fi
     up "$PORT"
     ;;
 client)
@@ -14,6 +23,9 @@ client)
         # TEST-NET-1, which nobody has: what is said of it is the host's affair, but it is the same.
         $RUN curl -sS --connect-timeout 1 -o got http://192.0.2.1:9/
         echo "status $?"
+        ;;
+    blackholed)
+        exits 28 $RUN curl -sS --connect-timeout 1 -o got "http://$ADDR:$PORT2/small"
         ;;
     few-descriptors)
         ulimit -Sn 32

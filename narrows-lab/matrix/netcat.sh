@@ -1,8 +1,13 @@
-# needs: nc
-# scenarios: small big refused
+# needs: nc socat
+# scenarios: small big half-close refused
 case $role in
 server)
-    $RUN nc -l "$ADDR" "$PORT" >received &
+    # As a server it closes the connection when its client has ended, whatever it still has to say.
+    if [ $scenario = half-close ]; then
+        $RUN socat -t 30 "TCP-LISTEN:$PORT,bind=$ADDR,reuseaddr" EXEC:sha256sum &
+    else
+        $RUN nc -l "$ADDR" "$PORT" >received &
+    fi
     server=$!
     await "$PORT"
     : >ready
@@ -12,6 +17,10 @@ server)
 client)
     case $scenario in
     refused) exits 1 $RUN nc -N "$ADDR" "$PORT2" </dev/null ;;
+    half-close)
+        exits 0 $RUN nc -N "$ADDR" "$PORT" <"$DATA/big" >got
+        same "$(sha256sum <"$DATA/big")" "$(cat got)" answer
+        ;;
     *)
         exits 0 $RUN nc -N "$ADDR" "$PORT" <"$DATA/$scenario"
         await_file status

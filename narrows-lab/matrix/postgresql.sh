@@ -1,27 +1,9 @@
 # needs: initdb postgres psql pgbench pg_dump
 # scenarios: small big copy benchmark reconnect dump names refused killed
-export PGUSER=lab PGDATABASE=postgres PGHOST=$ADDR PGPORT=$PORT PGCONNECT_TIMEOUT=20 PGSSLMODE=disable
+for_postgresql
 case $role in
 server)
-    # Made once and copied.
-    if [ ! -e "$KEEP/postgres.done" ]; then
-        rm -rf "$KEEP/postgres"
-        mkdir "$KEEP/postgres"
-        theirs "$KEEP/postgres"
-        as_other initdb -D "$KEEP/postgres" -U lab -A trust -N --locale=C -E SQL_ASCII >log 2>&1 || fail "initdb: $(tail -1 log)"
-        echo "host all all 0.0.0.0/0 trust" >>"$KEEP/postgres/pg_hba.conf"
-        : >"$KEEP/postgres.done"
-    fi
-    cp -a "$KEEP/postgres" data
-    chmod 711 .
-    serve_as_other $RUN postgres -D data -h "$ADDR" -p "$PORT" -k '' -c fsync=off -c max_wal_size=200MB >log &
-    await "$PORT"
-    turns=0
-    until psql -qc 'select 1' >/dev/null 2>&1; do
-        turns=$((turns + 1))
-        [ $turns -lt 200 ] || fail "postgres does not answer"
-        sleep 0.05
-    done
+    serve_postgresql 200MB
     up "$PORT"
     ;;
 client)

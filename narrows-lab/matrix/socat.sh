@@ -1,5 +1,5 @@
 # needs: socat
-# scenarios: big fork nofork relay
+# scenarios: big half-close fork nofork relay
 case $role in
 server)
     case $scenario in
@@ -11,6 +11,7 @@ server)
         $RUN socat "TCP-LISTEN:$PORT,bind=$ADDR,reuseaddr,fork" "TCP:$ADDR:$PORT2" &
         await "$PORT2"
         ;;
+    half-close) $RUN socat -t 30 "TCP-LISTEN:$PORT,bind=$ADDR,reuseaddr" EXEC:sha256sum & ;;
     big) $RUN socat -u "TCP-LISTEN:$PORT,bind=$ADDR,reuseaddr" "CREATE:received" & ;;
     esac
     await "$PORT"
@@ -29,6 +30,11 @@ client)
             exits 0 $RUN socat -u "TCP:$ADDR:$PORT" CREATE:got.$i
             same_file got.$i "$DATA/small"
         done
+        ;;
+    half-close)
+        # The answer comes behind the end of what was asked.
+        exits 0 $RUN socat -t 30 "FILE:$DATA/big!!CREATE:got" "TCP:$ADDR:$PORT"
+        same "$(sha256sum <"$DATA/big")" "$(cat got)" answer
         ;;
     relay)
         exits 0 $RUN socat -t 30 "FILE:$DATA/big!!CREATE:got" "TCP:$ADDR:$PORT"

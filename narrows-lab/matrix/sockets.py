@@ -1,11 +1,15 @@
 # needs: python3
-# scenarios: killed-after-write reset half-close epoll-before-connect fork exec rights closed-all slow-accept server-first urgent many refused threads
+# scenarios: killed-after-write reset aborted half-close server-ends-first epoll-before-connect fork exec rights closed-all chroot slow-accept server-first urgent many descriptors-run-out refused blackholed threads supervisor-killed
 """Calls of sockets, as programs make them that are written in C: what is rare elsewhere."""
 
 import array
+import encodings.idna  # noqa: in a chroot it cannot be found when an address is looked up
+import errno
+import glob
 import hashlib
 import os
 import random
+import resource
 import select
 import signal
 import socket
@@ -18,7 +22,7 @@ import time
 role, scenario = sys.argv[1:3]
 ADDR, PORT, PORT2 = os.environ["ADDR"], int(os.environ["PORT"]), int(os.environ["PORT2"])
 BIG = os.path.join(os.environ["DATA"], "big")
-ROUNDS = 50
+ROUNDS = 100
 socket.setdefaulttimeout(None)
 
 
@@ -45,6 +49,48 @@ def reset(s):
     s.close()
 
 
+def end_of(s):
+    try:
+        return repr(s.recv(1))
+    except OSError as e:
+        return type(e).__name__
+
+
+def allow_descriptors(count):
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (count, most))
+
+
+def become_nobody():
+    """As daemons do; who is not root keeps what it is."""
+    if os.geteuid() == 0:
+        os.chroot(".")
+        os.setgroups([])
+        os.setgid(65534)
+        os.setuid(65534)
+
+
+def kill_supervisors():
+    """Those of this host; says how many there were."""
+    killed = 0
+    for folder in glob.glob("/proc/[0-9]*"):
+        try:
+            with open(folder + "/environ", "rb") as f:
+                ours = f"NARROWS_LAB_CASE={os.environ['NARROWS_LAB_CASE']}".encode() in f.read().split(b"\0")
+            with open(folder + "/comm") as f:
+                ours = ours and f.read() == "narrows\n"
+            if ours and os.readlink(folder + "/ns/net") == os.readlink("/proc/self/ns/net"):
+                process = os.pidfd_open(int(folder[6:]))
+                os.kill(int(folder[6:]), signal.SIGKILL)
+                # What is handed over to one that is dying dies with it.
+                select.select([process], [], [], 10)
+                os.close(process)
+                killed += 1
+        except OSError:
+            pass
+    return killed
+
+
 # --- server: the first line says what is wanted ---
 
 
@@ -69,6 +115,28 @@ def answer(s, peer):
         elif word == "echo":
             while part := s.recv(1 << 16):
                 s.sendall(part)
+        elif word == "first":
+            s.sendall(b"taken\n")
+            s.shutdown(socket.SHUT_WR)
+            with open("hash.0", "wb") as f:
+                f.write(read_all(s))
+        elif word == "end":
+            end = "closed"
+            try:
+                if args[1] == "unread":
+                    s.sendall(b"never read\n")
+                while s.recv(1 << 16):
+                    pass
+            except OSError as e:
+                end = type(e).__name__
+            with open("end.tmp" + args[0], "w") as f:
+                f.write(end)
+            os.rename("end.tmp" + args[0], "end." + args[0])
+        elif word == "take":
+            threading.Thread(target=accept_from, args=[hole], daemon=True).start()
+        elif word == "kill":
+            with open("killed", "w") as f:
+                f.write(str(kill_supervisors()))
         elif word == "peer":
             s.sendall(f"{peer[0]} {s.getsockname()}\n".encode())
         elif word == "urgent":
@@ -85,17 +153,38 @@ def greet(s):
         s.sendall(read_line(s).upper().encode() + b"\n")
 
 
-def serve():
-    listener = socket.create_server((ADDR, PORT), backlog=4096)
-    open("ready", "w").close()
+def accept_from(listener):
     while True:
         if scenario == "slow-accept":
             time.sleep(0.3)
-        s, peer = listener.accept()
+        try:
+            s, peer = listener.accept()
+        except OSError as e:
+            if e.errno != errno.EMFILE:
+                raise
+            # As servers do: who comes waits until others have gone.
+            time.sleep(0.05)
+            continue
         if scenario == "server-first":
             threading.Thread(target=greet, args=[s], daemon=True).start()
         else:
             threading.Thread(target=answer, args=[s, peer], daemon=True).start()
+
+
+def serve():
+    global hole
+    listener = socket.create_server((ADDR, PORT), backlog=4096)
+    if scenario == "blackholed":
+        # A full queue answers nobody who asks for more.
+        hole = socket.create_server((ADDR, PORT2), backlog=0)
+        fills = socket.create_connection((ADDR, PORT2))
+        fills.sendall(b"echo\n")
+    if scenario == "descriptors-run-out":
+        allow_descriptors(40)
+    open("ready", "w").close()
+    if scenario == "chroot":
+        become_nobody()
+    accept_from(listener)
 
 
 # --- client ---
@@ -111,9 +200,9 @@ def big_hash():
     return f"{len(data)} {hashlib.sha256(data).hexdigest()}"
 
 
-def wait_for(path):
+def wait_for(path, size=61):
     for _ in range(2000):
-        if os.path.exists(path) and os.path.getsize(path) > 60:
+        if os.path.exists(path) and os.path.getsize(path) >= size:
             with open(path) as f:
                 return f.read().strip()
         time.sleep(0.01)
@@ -152,10 +241,23 @@ def resets():
             while len(got) < n:
                 got += s.recv(n - len(got))
             s.sendall(b"x")
-            try:
-                end = repr(s.recv(1))
-            except OSError as e:
-                end = type(e).__name__
+            end = end_of(s)
+        ends[word, end] = ends.get((word, end), 0) + 1
+    print(sorted(ends.items()))
+
+
+def aborted():
+    """The server sees what the client did: a reset, by its wish or as it has not read everything, or an end."""
+    mine, ends = random.Random(2), {}
+    for i in range(ROUNDS):
+        word = ("reset", "unread", "closed")[i % 3]
+        s = connect()
+        s.sendall(b"end %d %s\n" % (i, word.encode()))
+        s.sendall(bytes(mine.randrange(100_000)))
+        if word == "unread":
+            select.select([s], [], [], 10)
+        reset(s) if word == "reset" else s.close()
+        end = wait_for(f"end.{i}", 1)
         ends[word, end] = ends.get((word, end), 0) + 1
     print(sorted(ends.items()))
 
@@ -168,6 +270,16 @@ def half_close():
         s.shutdown(socket.SHUT_WR)
         tell("answer after the half close", read_line(s) == big_hash())
         tell("end", s.recv(1) == b"")
+
+
+def server_ends_first():
+    """What the client says after the server's end arrives too."""
+    with connect() as s:
+        s.sendall(b"first\n")
+        tell("what the server said", s.makefile("rb").read() == b"taken\n")
+        with open(BIG, "rb") as f:
+            s.sendall(f.read())
+    tell("what came after its end", wait_for("hash.0") == big_hash())
 
 
 def epoll_before_connect():
@@ -242,6 +354,15 @@ def closed_all():
         tell("names", read_line(s).split()[0] == s.getsockname()[0])
 
 
+def chroot():
+    """What has a connection gives up its rights and its files; so does the server before it accepts."""
+    s = connect()
+    become_nobody()
+    for s in (s, connect()):
+        s.sendall(b"peer\n")
+        tell("names", read_line(s).split()[0] == s.getsockname()[0] and s.getpeername() == (ADDR, PORT))
+
+
 def slow_accept():
     with connect() as s:
         s.sendall(b"echo\nearly")
@@ -271,9 +392,10 @@ def urgent():
 
 
 def many():
-    """500 connections at once, each its own bytes."""
+    """1,000 connections at once, each its own bytes."""
+    allow_descriptors(2000)
     opened = []
-    for i in range(500):
+    for i in range(1000):
         s = connect()
         s.sendall(b"echo\n%08d" % i)
         opened.append(s)
@@ -302,6 +424,75 @@ def refused():
     print("then", s.connect_ex((ADDR, PORT)) in (103, 115))
 
 
+def descriptors_run_out():
+    """At either end: the client gets as many as natively, and who the server has no number for waits."""
+    allow_descriptors(64)
+    opened = []
+    try:
+        while True:
+            opened.append(connect())
+            opened[-1].sendall(b"echo\n%08d" % len(opened))
+    except OSError as e:
+        print(len(opened), "connections, then", errno.errorcode[e.errno])
+    for i, s in enumerate(opened, 1):
+        tell(f"echo {i}", s.recv(8) == b"%08d" % i)
+        s.close()
+    with connect() as s:
+        s.sendall(b"echo\nagain")
+        tell("again", s.recv(5) == b"again")
+
+
+def blackholed():
+    """Nobody answers: the client's patience, the kernel's patience, a close; and one who is answered late."""
+    try:
+        socket.create_connection((ADDR, PORT2), timeout=0.3)
+    except OSError as e:
+        print("after 0.3 s", type(e).__name__)
+    s = socket.socket()
+    s.setsockopt(socket.IPPROTO_TCP, socket.TCP_SYNCNT, 1)
+    try:
+        s.connect((ADDR, PORT2))
+    except OSError as e:
+        print("after one more attempt", errno.errorcode[e.errno])
+    s = socket.socket()
+    s.setblocking(False)
+    print("begun", errno.errorcode[s.connect_ex((ADDR, PORT2))], errno.errorcode[s.connect_ex((ADDR, PORT2))])
+    poll = select.poll()
+    poll.register(s, select.POLLIN | select.POLLOUT)
+    print("events", poll.poll(300))
+    for call in (s.getpeername, lambda: s.send(b"x"), lambda: s.recv(1)):
+        try:
+            print(call())
+        except OSError as e:
+            print(errno.errorcode[e.errno])
+    with connect() as other:
+        other.sendall(b"take\n")
+        tell("told", other.recv(1) == b"")
+    tell("writable", poll.poll(20_000)[0][1] == select.POLLOUT)
+    tell("no error", s.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0)
+    s.setblocking(True)
+    s.sendall(b"echo\nlate")
+    tell("echo", s.recv(4) == b"late")
+
+
+def supervisor_killed():
+    """An error where one had a hand in it, never an end; and new connections work."""
+    with connect() as s, connect() as other:
+        s.sendall(b"echo\nbefore")
+        tell("before", s.recv(6) == b"before")
+        other.sendall(b"kill\n")
+        end_of(other)
+        killed = kill_supervisors() + int(wait_for("killed", 1))
+        if killed:
+            tell("an error", end_of(s) == "ConnectionResetError")
+        else:
+            s.sendall(b"x")
+            tell("an error", s.recv(1) == b"x")
+    with connect() as s:
+        s.sendall(b"echo\nafter")
+        tell("after", s.recv(5) == b"after")
+
+
 def threads():
     """One thread reads while another one writes."""
     data = random.Random(3).randbytes(5 << 20)
@@ -323,16 +514,22 @@ else:
     {
         "killed-after-write": killed_after_write,
         "reset": resets,
+        "aborted": aborted,
         "half-close": half_close,
+        "server-ends-first": server_ends_first,
         "epoll-before-connect": epoll_before_connect,
         "fork": forked,
         "exec": executed,
         "rights": rights,
         "closed-all": closed_all,
+        "chroot": chroot,
         "slow-accept": slow_accept,
         "server-first": server_first,
         "urgent": urgent,
         "many": many,
+        "descriptors-run-out": descriptors_run_out,
         "refused": refused,
+        "blackholed": blackholed,
         "threads": threads,
+        "supervisor-killed": supervisor_killed,
     }[scenario]()

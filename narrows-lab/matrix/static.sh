@@ -1,5 +1,5 @@
 # needs: cc
-# scenarios: echo refused
+# scenarios: echo other-user refused
 # Linked statically, so that no library can be loaded into it; the server forks for each connection.
 case $role in
 server)
@@ -36,13 +36,21 @@ int main(int n, char **a) {
 }
 C
     cc -O1 -static -o static static.c || fail cc
-    $RUN ./static server "$ADDR" "$PORT" &
+    if [ $scenario = other-user ]; then
+        serve_as_other $RUN ./static server "$ADDR" "$PORT" &
+    else
+        $RUN ./static server "$ADDR" "$PORT" &
+    fi
     up "$PORT"
     ;;
 client)
     case $scenario in
     echo)
         exits 0 $RUN ./static client "$ADDR" "$PORT" <"$DATA/big" >got
+        same_file got "$DATA/big"
+        ;;
+    other-user)
+        exits 0 as_other $RUN ./static client "$ADDR" "$PORT" <"$DATA/big" >got
         same_file got "$DATA/big"
         ;;
     refused) exits 7 $RUN ./static client "$ADDR" "$PORT2" </dev/null ;;

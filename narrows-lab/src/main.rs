@@ -23,6 +23,7 @@ mod picture;
 mod pools;
 mod race;
 mod report;
+mod soak;
 mod stop;
 mod units;
 
@@ -39,6 +40,7 @@ enum Command {
     Race(race::Args),
     Link(link::Args),
     Load(load::Args),
+    Soak(soak::Args),
 }
 
 /// Wrong usage that clap does not see, such as a plan with an unknown key.
@@ -64,6 +66,7 @@ fn main() -> ExitCode {
         Command::Race(args) => race::run(&args),
         Command::Link(args) => link::run(&args),
         Command::Load(args) => load::run(&args),
+        Command::Soak(args) => soak::run(&args),
     };
     let Err(error) = result else { return ExitCode::SUCCESS };
     eprintln!("narrows-lab: {}", format!("{error:#}").replace('\n', " "));

@@ -161,6 +161,25 @@ fn what_is_in_doubt_for_good_is_reset_and_a_side_channel_that_comes_back_removes
     assert!(healed.iter().any(|o| o.dials == 2 && o.client.switched_at.is_some()), "the same claim again");
 }
 
+/// The client gave up while nobody could be reached, and its server may be armed: what looks like a marker there, long after,
+/// is neither held for long nor reset.
+#[test]
+fn a_claim_that_was_given_up_is_settled_as_soon_as_there_is_a_side_channel_again() {
+    for accept_ns in [0, 100 * MS] {
+        let acts = vec![
+            (20_000 * MS, Who::Client, Act::Write(vec![1, 2, MAGIC[0]])),
+            (30_000 * MS, Who::Client, Act::End),
+            (30_000 * MS, Who::Server, Act::End),
+        ];
+        let base = Setup { acts, accept_ns, ..Setup::default() };
+        for step in 1..=run(&base).steps {
+            for heals_ns in [2500 * MS, 6000 * MS, 12_000 * MS] {
+                well(&Setup { break_at: Some((step, heals_ns)), ..base.clone() });
+            }
+        }
+    }
+}
+
 #[test]
 fn bytes_are_right_and_in_time_whatever_the_programs_say_and_however_it_is_cut() {
     let (mut switched, mut held) = (0, 0);

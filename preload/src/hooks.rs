@@ -1,7 +1,8 @@
 //! The symbols that stand before libc's.
 //!
 //! Those that may block are `C-unwind`: cancelling a thread unwinds through them, and they own nothing. They panic
-//! nowhere; what could is behind the border of an `extern "C"` function, which aborts.
+//! nowhere; what could is behind the border of an `extern "C"` function, which aborts. Such a function is never part of the
+//! one that calls it: that would need unwinding code of ours, and there is none (`freestanding.rs`).
 #![allow(unsafe_code, reason = "deals with pointers of the program; every block says why it is sound")]
 #![allow(unreachable_pub, reason = "programs reach these by name")]
 #![allow(clippy::missing_safety_doc, reason = "as the functions of libc of the same names")]
@@ -70,6 +71,7 @@ pub unsafe extern "C-unwind" fn connect(fd: c_int, address: *const sockaddr, len
     answer
 }
 
+#[inline(never)]
 unsafe extern "C" fn connect_done(fd: c_int, address: *const sockaddr, len: socklen_t, answer: c_int) -> c_int {
     let number = if answer == 0 { 0 } else { errno() };
     // An interrupted attempt goes on.
@@ -109,6 +111,7 @@ unsafe extern "C" fn connect_done(fd: c_int, address: *const sockaddr, len: sock
 
 /// Whether that server is reached through a gateway, and where it is. Only where somebody asked for gateways is an address
 /// read that the kernel has not seen.
+#[inline(never)]
 unsafe extern "C" fn has_gateway(fd: c_int, address: *const sockaddr, len: socklen_t, gateway: &mut Address) -> bool {
     if address.is_null() || setup::get().is_none_or(|s| s.gateway_port == 0) || !marks::is_set(fd) {
         return false;
@@ -126,6 +129,7 @@ unsafe extern "C" fn has_gateway(fd: c_int, address: *const sockaddr, len: sockl
 
 /// `None`: connect to the server itself.
 #[allow(improper_ctypes_definitions, reason = "only called from here; the border is for panics")]
+#[inline(never)]
 unsafe extern "C" fn gateway_done(fd: c_int, address: *const sockaddr, len: socklen_t, answer: c_int) -> Option<c_int> {
     if answer != 0 && errno() != libc::EINPROGRESS && errno() != libc::EINTR {
         return Some(answer);
@@ -162,6 +166,7 @@ pub unsafe extern "C-unwind" fn accept4(fd: c_int, address: *mut sockaddr, len: 
     accept_done(fd, new)
 }
 
+#[inline(never)]
 extern "C" fn accept_done(listener: c_int, new: c_int) -> c_int {
     if new >= 0 && active() {
         begin::accepted(listener, new);
@@ -323,19 +328,21 @@ pub unsafe extern "C" fn setsockopt(
 }
 
 /// SIOCOUTQNSD, which libc does not name.
-const OUTQ_NOT_SENT: c_ulong = 0x894b;
+const OUTQ_NOT_SENT: u32 = 0x894b;
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int {
     // SAFETY: the program's own arguments.
     let answer = unsafe { next::ioctl(fd, request, argument) };
-    if request == libc::TIOCOUTQ || request == OUTQ_NOT_SENT {
+    // As the kernel, which looks at so much of it: musl's prototype has no more.
+    if [libc::TIOCOUTQ as u32, OUTQ_NOT_SENT].contains(&(request as u32)) {
         // SAFETY: both write an int at `argument`.
         return unsafe { queue_told(fd, argument, answer) };
     }
     answer
 }
 
+#[inline(never)]
 unsafe extern "C" fn queue_told(fd: c_int, argument: usize, answer: c_int) -> c_int {
     let before = errno();
     if active()
@@ -416,6 +423,7 @@ pub unsafe extern "C-unwind" fn fcntl64(fd: c_int, command: c_int, argument: usi
 // --- data, only where a unix socket differs ---
 
 /// How much may go at once into what may be a swapped descriptor. errno stays.
+#[inline(never)]
 extern "C" fn capped(to: c_int, count: size_t) -> size_t {
     if count > SPLICE_MAX && active() && ours(to).is_some() { SPLICE_MAX } else { count }
 }
@@ -496,6 +504,7 @@ pub unsafe extern "C-unwind" fn sendmsg(fd: c_int, message: *const msghdr, flags
     }
 }
 
+#[inline(never)]
 extern "C" fn is_ours(fd: c_int) -> bool {
     ours(fd).is_some()
 }
@@ -518,6 +527,7 @@ unsafe fn send_unusual(fd: c_int, bytes: *const c_void, len: size_t, flags: c_in
     }
 }
 
+#[inline(never)]
 extern "C" fn urgent_sent(fd: c_int, byte: u8, before: ssize_t) -> ssize_t {
     match ours(fd).map_or(Err(libc::ENOTCONN), |name| options::urgent(&name, byte)) {
         Ok(()) => before + 1,

@@ -14,6 +14,7 @@
 
 mod begin;
 mod control;
+mod freestanding;
 mod hooks;
 mod kinds;
 mod marks;

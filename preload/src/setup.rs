@@ -7,6 +7,7 @@ use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use crate::control;
+use crate::freestanding;
 use crate::marks;
 use crate::next;
 use crate::wire::{Kind, Setup, VARIABLE};
@@ -27,6 +28,7 @@ pub(crate) fn get() -> Option<&'static Setup> {
 
 /// The loader calls it when the library is in place.
 pub(crate) extern "C" fn start() {
+    freestanding::resolve();
     next::resolve();
     let mut name = [0u8; VARIABLE.len() + 1];
     name[..VARIABLE.len()].copy_from_slice(VARIABLE.as_bytes());
@@ -40,8 +42,7 @@ pub(crate) extern "C" fn start() {
     // SAFETY: the loader calls constructors once, in one thread; nobody reads the place before `READY`.
     unsafe { (*PLACE.0.get()).write(setup) };
     READY.store(true, Ordering::Release);
-    // SAFETY: the handlers are functions of this library, which is never unloaded.
-    unsafe { libc::pthread_atfork(None, Some(forked), Some(forked_child)) };
+    freestanding::at_fork(forked, forked_child);
     control::post(Kind::Hello, |_| ());
 }
 

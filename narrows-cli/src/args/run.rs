@@ -21,9 +21,9 @@ pub(crate) struct RunArgs {
     /// Say for each connection at its end what became of it
     #[arg(long, short)]
     pub(crate) verbose: bool,
-    /// How blocks are chosen and encoded, as for `narrows send`
-    #[arg(long, value_name = "SPEC", default_value = "balance")]
-    pub(crate) policy: PolicySpec,
+    /// How blocks are chosen and encoded, as for `narrows send`, on all connections [default: balance, but fixed:store where both ends are this host]
+    #[arg(long, value_name = "SPEC")]
+    pub(crate) policy: Option<PolicySpec>,
     /// Connections to HOST begin compressed, without negotiation: only where what listens there runs under `narrows run --accept-direct`, since nothing else understands them; may be given many times
     #[arg(long, value_name = "HOST[:PORT]")]
     pub(crate) peer: Vec<String>,

@@ -47,6 +47,8 @@ pub(crate) struct LiveConnection {
     pub(crate) age: Duration,
     pub(crate) outcome: Outcome,
     pub(crate) encrypted: bool,
+    /// Both ends are this host, and therefore it is stored.
+    pub(crate) within_host: bool,
     /// From the program, and to it.
     pub(crate) out: Traffic,
     pub(crate) back: Traffic,
@@ -156,6 +158,7 @@ mod tests {
             age: Duration::ZERO,
             outcome: Outcome::Half,
             encrypted: false,
+            within_host: false,
             back: Traffic::default(),
             out,
         };

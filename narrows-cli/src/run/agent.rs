@@ -470,3 +470,51 @@ fn listen_at(address: SocketAddr) -> rustix::io::Result<OwnedFd> {
 
 /// Every address of the host, of either kind.
 pub(crate) const ALL: IpAddr = IpAddr::V6(std::net::Ipv6Addr::UNSPECIFIED);
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(30);
+
+    /// What is heard next on a line: an answer, or an error if it was ended.
+    fn heard(line: &Line) -> Result<FromAgent> {
+        let begun = Instant::now();
+        loop {
+            match line.hear(FromAgent::decode) {
+                Ok(Some(answer)) => return Ok(answer),
+                Ok(None) => assert!(begun.elapsed() < PATIENCE, "nothing is heard"),
+                Err(e) => return Err(e),
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    fn greets(line: &mut Line) -> bool {
+        line.say(ToAgent::Hello.encode()) && line.flush().is_ok() && matches!(heard(line), Ok(FromAgent::Hello))
+    }
+
+    /// One user's lines, many of which say nothing: the agent has so many and no more, and answers who speaks.
+    #[test]
+    fn lines_that_say_nothing_have_no_more_than_their_share() {
+        let service = SocketAddr::from(([127, 0, 0, 10], std::process::id() as u16));
+        let settings =
+            Settings { service, always: false, gateway: BTreeSet::new(), descriptors_max: 4096, talks: false };
+        let agent = Agent::open(settings).unwrap();
+        std::thread::spawn(move || agent.run());
+        let name = name(geteuid().as_raw(), service);
+        let mut first = Line::connect(&name).unwrap();
+        assert!(greets(&mut first));
+        let mut silent: Vec<Line> = (1..LINES_OF_USER_MAX).map(|_| Line::connect(&name).unwrap()).collect();
+        // One too many: it is ended without a word.
+        assert!(heard(&Line::connect(&name).unwrap()).is_err());
+        // Who speaks of something before it greets is of no use either, and leaves its place to another one.
+        let rude = &mut silent[0];
+        assert!(rude.say(ToAgent::Listening(80).encode()) && rude.flush().is_ok());
+        assert!(heard(rude).is_err());
+        assert!(greets(&mut Line::connect(&name).unwrap()));
+        assert!(greets(&mut silent[1]));
+    }
+}

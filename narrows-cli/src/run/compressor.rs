@@ -38,6 +38,8 @@ pub(crate) const RECEIVED_MAX: usize = 8 << 20;
 
 pub(crate) struct Compressor {
     spec: PolicySpec,
+    /// Connections that do not leave this host are stored.
+    pub(crate) stores_within_host: bool,
     file: Option<PolicyData>,
     calibration: Option<Calibration>,
     encoders: usize,
@@ -93,12 +95,16 @@ impl Drop for Share {
 }
 
 impl Compressor {
-    /// Reads the policy's file, if it has one.
-    pub(crate) fn new(spec: PolicySpec, calibration: Option<Calibration>) -> Result<Self> {
+    /// Reads the policy's file, if it has one. Without a policy it is `balance` between hosts and `store` within this one: no
+    /// codec is as fast as its memory, and a reader that is slow there looks like a slow link.
+    pub(crate) fn new(spec: Option<PolicySpec>, calibration: Option<Calibration>) -> Result<Self> {
+        let stores_within_host = spec.is_none();
+        let spec = spec.unwrap_or(PolicySpec::Balance);
         let file = flow::read_policy_file(&spec)?;
         let (encoders, decoders) = (stream::encoders(), stream::cores());
         Ok(Self {
             spec,
+            stores_within_host,
             file,
             calibration,
             encoders,
@@ -134,15 +140,16 @@ impl Compressor {
         self.decoding.flow(on_panic)
     }
 
-    pub(crate) fn sender(&self, buffers: &BufferPool, encrypted: bool) -> Sender {
-        let history = match &self.spec {
+    /// `stores`: it is known not to be worth compressing.
+    pub(crate) fn sender(&self, buffers: &BufferPool, stores: bool) -> Sender {
+        let spec = if stores { &STORE } else { &self.spec };
+        let history = match spec {
             PolicySpec::Balance => MESSAGE_HISTORY,
             spec if spec.links(self.file.as_ref()) => BASELINE_HISTORY,
             _ => 0,
         };
         let config =
             SenderConfig { block_max: self.spec.block_max(), history, cores: self.encoders, ..SenderConfig::default() };
-        let spec = if encrypted { &STORE } else { &self.spec };
         Sender::new(config, self.policy(spec), buffers.clone())
     }
 
@@ -179,7 +186,7 @@ mod tests {
         assert_eq!(memory_max(10 << 20, 500 << 20), 22 << 20);
         assert_eq!(memory_max(0, MEMORY_TOTAL + 1), MEMORY_MIN);
 
-        let compressor = Arc::new(Compressor::new(STORE.clone(), None).unwrap());
+        let compressor = Arc::new(Compressor::new(Some(STORE.clone()), None).unwrap());
         let (mut one, mut other) = (compressor.share(), compressor.share());
         one.count(MEMORY_TOTAL);
         assert_eq!(other.memory_max(), MEMORY_MIN);

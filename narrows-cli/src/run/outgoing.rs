@@ -56,7 +56,7 @@ struct Frames {
     /// Jobs with the workers.
     jobs: usize,
     closed: bool,
-    /// False: what the program sends is known not to shrink.
+    /// False: what the program sends is known not to shrink, or does not leave this host.
     compresses: bool,
 }
 
@@ -110,11 +110,11 @@ impl Outgoing {
     }
 
     /// Frames from here on: the marker, then a stream.
-    pub(crate) fn switch(&mut self, marker: &[u8], same_host: bool, encrypted: bool, serial: u64, bench: &Bench) {
+    pub(crate) fn switch(&mut self, marker: &[u8], same_host: bool, stores: bool, serial: u64, bench: &Bench) {
         let compressor = &bench.ledger.compressor;
         let inlet = bench.inlet.clone();
         self.frames = Some(Box::new(Frames {
-            sender: compressor.sender(&bench.buffers, encrypted),
+            sender: compressor.sender(&bench.buffers, stores),
             outbox: Outbox::behind(marker),
             marker_len: marker.len() as u64,
             meter: Meter::new(same_host),
@@ -123,7 +123,7 @@ impl Outgoing {
             begun_ns: bench.now_ns(),
             jobs: 0,
             closed: false,
-            compresses: !encrypted,
+            compresses: !stores,
         }));
     }
 

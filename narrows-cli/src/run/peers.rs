@@ -32,7 +32,7 @@ pub(crate) struct Peers {
     secret: [u8; 32],
     hosts: BTreeMap<u64, Host>,
     by_way: HashMap<Way, u64>,
-    /// Where the connections are claimed that are not settled, or for which nobody was there.
+    /// Where the connections are claimed that are not settled, or for which nobody answered.
     by_flow: HashMap<FlowId, u64>,
     uses: u64,
     next: u64,
@@ -158,7 +158,8 @@ impl Peers {
                         }
                     }
                     Output::Flow(flow, event) => {
-                        if matches!(event, Event::Plain(why) if why != WhyPlain::NoService) {
+                        // Where nobody answered, the claim may come up again.
+                        if matches!(event, Event::Plain(WhyPlain::Refused(_) | WhyPlain::Busy)) {
                             self.by_flow.remove(&flow);
                         }
                         self.heard.push((flow, event));

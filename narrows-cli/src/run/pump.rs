@@ -372,7 +372,7 @@ impl Pump {
         self.free.push(place);
         self.by_id.remove(&connection.id);
         self.by_serial.remove(&connection.serial);
-        let account = connection.account(self.bench.now_ns());
+        let account = connection.account(&self.bench);
         let ledger = &self.bench.ledger;
         ledger.totals.add(&account, error.is_some());
         ledger.talk.ended(&account, error, connection.refused());
@@ -407,8 +407,7 @@ impl Pump {
             }
             Order::Failed { serial } => self.with_serial(serial, |connection, _| connection.failed()),
             Order::Snapshot { answer } => {
-                let now_ns = self.bench.now_ns();
-                let all = self.places.iter().flatten().map(|connection| connection.account(now_ns)).collect();
+                let all = self.places.iter().flatten().map(|connection| connection.account(&self.bench)).collect();
                 // Who asked may have gone.
                 let _ = answer.send(all);
             }
@@ -583,3 +582,6 @@ fn reply_on(line: &OwnedFd, reply: &Reply, give: Option<OwnedFd>) -> rustix::io:
     control.push(SendAncillaryMessage::ScmRights(&fds));
     sendmsg(line, &[std::io::IoSlice::new(&bytes)], &mut control, flags).map(drop)
 }
+
+#[cfg(test)]
+mod tests;

@@ -253,24 +253,63 @@ mod tests {
     /// More than a line may hold back.
     const MANY: u64 = 70_000;
 
-    #[test]
-    fn a_new_agent_is_told_of_all_connections_however_many_they_are() {
-        let service = SocketAddr::from(([127, 0, 0, 9], std::process::id() as u16));
+    const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
+
+    /// A registrar, and what listens in the agent's place. `host` is the last number of their address.
+    fn registrar(host: u8) -> (Registrar, OwnedFd) {
+        let service = SocketAddr::from(([127, 0, 0, host], std::process::id() as u16));
         let own = geteuid().as_raw();
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let agent = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+        let agent = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None).unwrap();
         bind(&agent, &SocketAddrUnix::new_abstract_name(agent::name(own, service).as_bytes()).unwrap()).unwrap();
         listen(&agent, 1).unwrap();
         let watch = Arc::new(epoll::create(CreateFlags::CLOEXEC).unwrap());
         let gateway = BTreeSet::new();
         let settings = agent::Settings { service, always: false, gateway, descriptors_max: 64, talks: false };
-        let mut registrar = Registrar::new(watch, 1, settings, false, 0);
+        (Registrar::new(watch, 1, settings, false, 0), agent)
+    }
+
+    fn tuple() -> Tuple {
+        Tuple::new("10.0.0.1:40000".parse().unwrap(), "10.0.0.2:5432".parse().unwrap())
+    }
+
+    /// Its records are not kept for ever, and the next agent is told all that counts.
+    #[test]
+    fn an_agent_that_takes_nothing_is_given_up() {
+        let (mut registrar, agent) = registrar(8);
+        registrar.accepted(0, tuple(), None, 0);
+        registrar.flush(0);
+        let silent = accept_with(&agent, FLAGS).unwrap();
+        let mut said = 0;
+        while registrar.line.is_some() && said < 4 * MANY {
+            registrar.accepted(said + 1, tuple(), None, 0);
+            registrar.ended(said);
+            registrar.flush(0);
+            said += 1;
+        }
+        assert!(registrar.line.is_none() && said < MANY, "{said} records wait");
+        assert_eq!(registrar.next_wakeup_ns(), Some(LOOK_AGAIN_NS));
+        registrar.on_time(LOOK_AGAIN_NS - 1);
+        assert!(registrar.line.is_none());
+        registrar.on_time(LOOK_AGAIN_NS);
+        registrar.flush(LOOK_AGAIN_NS);
+        drop(silent);
+        let line = Line::new(accept_with(&agent, FLAGS).unwrap());
+        assert_eq!(line.hear(ToAgent::decode).unwrap(), Some(ToAgent::Hello));
+        registrar.flush(LOOK_AGAIN_NS);
+        let last = ToAgent::Accepted { id: said, addresses: tuple(), syn_clock_ms: None };
+        assert_eq!(line.hear(ToAgent::decode).unwrap(), Some(last));
+        assert_eq!(line.hear(ToAgent::decode).unwrap(), None);
+    }
+
+    #[test]
+    fn a_new_agent_is_told_of_all_connections_however_many_they_are() {
+        let (mut registrar, agent) = registrar(9);
         registrar.look_ns = u64::MAX;
-        let tuple = Tuple::new("10.0.0.1:40000".parse().unwrap(), "10.0.0.2:5432".parse().unwrap());
+        let tuple = tuple();
         (0..MANY).for_each(|flow| registrar.accepted(flow, tuple, None, 0));
         registrar.look_ns = 0;
         registrar.on_time(0);
-        let line = Line::new(accept_with(&agent, flags).unwrap());
+        let line = Line::new(accept_with(&agent, FLAGS).unwrap());
         let mut told = HashSet::new();
         let mut rounds = 0;
         while told.len() < MANY as usize {

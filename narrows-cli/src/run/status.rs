@@ -102,6 +102,7 @@ fn connection(live: &LiveConnection) -> Value {
         "age_s": live.age.as_secs_f64(),
         "outcome": live.outcome.to_string(),
         "encrypted": live.encrypted,
+        "within_host": live.within_host,
         "out": traffic(&live.out),
         "back": traffic(&live.back),
     })

@@ -22,7 +22,10 @@ impl Talk {
                 let (out, back) = (report::bytes(out.raw_bytes as f64), report::bytes(back.raw_bytes as f64));
                 format!("passed {out} out, {back} in")
             }
-            _ => format!("out {}; in {}", direction(out), direction(back)),
+            _ => {
+                let why = if connection.within_host { "; stored, since both ends are this host" } else { "" };
+                format!("out {}; in {}{why}", direction(out), direction(back))
+            }
         };
         let end = match (refused, error) {
             (Some(why), _) => format!("; reset, since {why}"),

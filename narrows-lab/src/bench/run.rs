@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 use super::{Args, median, program};
+use crate::cases::stage::policy_beside;
 
 pub(super) mod ends;
 
@@ -286,7 +287,8 @@ fn under(args: &Args, swapped: bool, more: &[&str]) -> Command {
         return Command::new("env");
     }
     let mut command = Command::new(program());
-    command.args(["run", "--loopback"]).args(more).args(args.run_flags.split_whitespace()).arg("--");
+    let policy = policy_beside(&args.run_flags).split_whitespace();
+    command.args(["run", "--loopback"]).args(policy).args(more).args(args.run_flags.split_whitespace()).arg("--");
     command
 }
 

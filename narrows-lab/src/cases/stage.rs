@@ -32,7 +32,7 @@ const OUTPUT_MAX: u64 = 64 << 10;
 const SPARSE_LEN: u64 = 300 << 20;
 const FILES: u64 = 64;
 /// In the environment of everything that a case starts.
-const MARK: &str = "NARROWS_LAB_CASE";
+pub(crate) const MARK: &str = "NARROWS_LAB_CASE";
 
 /// Which ends are under `narrows run`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -200,7 +200,7 @@ impl Stage {
         }
         let run = if under.has(end) {
             let flags = flags.replace("{server}", &server).replace("{client}", &client).replace("{port}", &ports[0]);
-            format!("{} run -v --loopback {flags} --", self.narrows)
+            format!("{} run -v --loopback {} {flags} --", self.narrows, policy_beside(&flags))
         } else {
             String::new()
         };
@@ -226,6 +226,11 @@ impl Stage {
         command.stdin(Stdio::null()).stdout(File::create(cell.output(end))?).stderr(File::create(cell.said(end))?);
         command.spawn().with_context(|| format!("cannot run {}", words[0]))
     }
+}
+
+/// Without a policy nothing is compressed within a host, and nothing would be tested there.
+pub(crate) fn policy_beside(flags: &str) -> &'static str {
+    if flags.contains("--policy") { "" } else { "--policy balance" }
 }
 
 /// One play.
@@ -276,7 +281,7 @@ fn handed(said: &str) -> impl Iterator<Item = &str> {
 }
 
 /// Waits for the end of every process with the mark, and ends those that are left. Says which.
-fn end_marked(mark: &str, patience: Duration) -> Vec<String> {
+pub(crate) fn end_marked(mark: &str, patience: Duration) -> Vec<String> {
     let begun = Instant::now();
     let mut left = marked(mark);
     while !left.is_empty() && begun.elapsed() < patience {
@@ -289,7 +294,7 @@ fn end_marked(mark: &str, patience: Duration) -> Vec<String> {
     left.into_iter().map(|(pid, name)| format!("{name} ({pid})")).collect()
 }
 
-fn marked(mark: &str) -> Vec<(Pid, String)> {
+pub(crate) fn marked(mark: &str) -> Vec<(Pid, String)> {
     let wanted = format!("{MARK}={mark}");
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {

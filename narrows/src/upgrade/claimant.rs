@@ -84,9 +84,19 @@ enum Channel {
 struct Entry {
     flow: FlowId,
     claim: Claim,
-    /// When the answer must be there; `None`: it is there.
+    /// When the answer must be there; `None`: it is there, or was given up.
     until_ns: Option<u64>,
     key: Option<Nonce>,
+    /// It may have come to the other end, which looks for a marker then.
+    sent: bool,
+}
+
+impl Entry {
+    /// The flow is told that nobody answered, which nobody else knows. The claim is said again when somebody is there: to be
+    /// answered after all, or refused and withdrawn.
+    fn is_in_doubt(&self) -> bool {
+        self.until_ns.is_none() && self.key.is_none()
+    }
 }
 
 #[derive(Debug)]
@@ -154,7 +164,8 @@ impl Claimant {
         if !matches!(self.channel, Channel::Up { .. }) && self.asked.len() < self.limits.claims_max {
             self.asked.insert(flow);
         }
-        self.entries.insert(id, Entry { flow, claim, until_ns, key: None });
+        let sent = matches!(self.channel, Channel::Greeting { .. } | Channel::Up { .. });
+        self.entries.insert(id, Entry { flow, claim, until_ns, key: None, sent });
         self.by_flow.insert(flow, id);
     }
 
@@ -195,9 +206,9 @@ impl Claimant {
         }
     }
 
-    /// Claims that are not settled.
+    /// Claims that are not settled and not given up.
     pub fn claims(&self) -> usize {
-        self.entries.len()
+        self.entries.values().filter(|e| !e.is_in_doubt()).count()
     }
 
     fn forget(&mut self, id: u64) -> Option<Entry> {
@@ -230,8 +241,9 @@ impl Claimant {
         self.parser = Parser::default();
         let mut bytes = GREETING.to_vec();
         Message::Hello(Hello { version: VERSION, purpose: Purpose::SideChannel }).write(&mut bytes);
-        for entry in self.entries.values() {
+        for entry in self.entries.values_mut() {
             Message::Claim(entry.claim.clone()).write(&mut bytes);
+            entry.sent = true;
         }
         self.outputs.push_back(Output::Send(bytes));
     }
@@ -268,13 +280,26 @@ impl Claimant {
             self.limits.retry_first_ns.saturating_mul(1 << self.failures.min(32)).min(self.limits.retry_max_ns);
         self.failures += 1;
         self.channel = Channel::Absent { until_ns: now_ns.saturating_add(wait_ns) };
-        for (_, entry) in std::mem::take(&mut self.entries) {
-            // Those that are ready have their markers under way; their flows go on without a side channel.
-            if entry.until_ns.is_some() {
-                self.outputs.push_back(Output::Flow(entry.flow, Event::Plain(WhyPlain::NoService)));
-            }
+        let ids: Vec<u64> = self.entries.keys().copied().collect();
+        for id in ids {
+            self.give_up(id, WhyPlain::NoService);
         }
-        self.by_flow.clear();
+        // Nobody comes any more, so that nobody is asked for those in doubt either.
+        if wait_ns == self.limits.retry_max_ns {
+            self.entries.clear();
+            self.by_flow.clear();
+        }
+    }
+
+    /// Nobody answers. Those that are ready have their markers under way; their flows go on without a side channel.
+    fn give_up(&mut self, id: u64, why: WhyPlain) {
+        let Some(entry) = self.entries.get_mut(&id) else { return };
+        if entry.until_ns.take().is_some() {
+            self.outputs.push_back(Output::Flow(entry.flow, Event::Plain(why)));
+        }
+        if !entry.sent || entry.key.is_some() {
+            self.forget(id);
+        }
     }
 
     /// Takes what came on the side channel.
@@ -347,6 +372,7 @@ impl Claimant {
             Channel::Dialing { until_ns } | Channel::Greeting { until_ns } | Channel::Pausing { until_ns } => {
                 Some(until_ns)
             }
+            Channel::Absent { until_ns } if !self.entries.is_empty() => Some(until_ns),
             _ => None,
         };
         self.entries.values().filter_map(|e| e.until_ns).chain(channel).min()
@@ -364,6 +390,7 @@ impl Claimant {
                     self.dial(now_ns);
                 }
             }
+            Channel::Absent { until_ns } if now_ns >= until_ns && !self.entries.is_empty() => self.dial(now_ns),
             _ => {}
         }
         let late = |e: &Entry| e.until_ns.is_some_and(|at| now_ns >= at);
@@ -371,9 +398,7 @@ impl Claimant {
         let up = matches!(self.channel, Channel::Up { .. });
         for id in &ids {
             self.send(&Message::Withdraw { id: *id });
-            if let Some(entry) = self.forget(*id) {
-                self.outputs.push_back(Output::Flow(entry.flow, Event::Plain(WhyPlain::TimedOut)));
-            }
+            self.give_up(*id, WhyPlain::TimedOut);
         }
         if up && !ids.is_empty() {
             self.hang_up(now_ns);
@@ -382,208 +407,4 @@ impl Claimant {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const SECOND: u64 = 1_000_000_000;
-
-    fn tuple() -> Tuple {
-        Tuple::new("10.0.0.1:40000".parse().unwrap(), "10.0.0.2:5432".parse().unwrap())
-    }
-
-    fn claimant() -> Claimant {
-        Claimant::new(ClaimantLimits { claims_max: 2, ..ClaimantLimits::default() }, [1; 32])
-    }
-
-    fn outputs(claimant: &mut Claimant) -> Vec<Output> {
-        std::iter::from_fn(|| claimant.poll()).collect()
-    }
-
-    fn hello() -> Vec<u8> {
-        let mut wire = GREETING.to_vec();
-        Message::Hello(Hello { version: VERSION, purpose: Purpose::SideChannel }).write(&mut wire);
-        wire
-    }
-
-    fn wire(message: &Message) -> Vec<u8> {
-        let mut wire = Vec::new();
-        message.write(&mut wire);
-        wire
-    }
-
-    fn up(now_ns: u64) -> Claimant {
-        let mut claimant = claimant();
-        claimant.claim(1, tuple(), 5, now_ns);
-        claimant.connected(now_ns);
-        claimant.receive(&hello(), now_ns);
-        outputs(&mut claimant);
-        claimant
-    }
-
-    #[test]
-    fn a_host_without_narrows_is_left_alone_for_a_second_and_longer_each_time() {
-        let mut claimant = claimant();
-        let mut now = 0;
-        for wait in [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 960, 960] {
-            claimant.claim(1, tuple(), 5, now);
-            assert_eq!(outputs(&mut claimant), [Output::Dial]);
-            claimant.lost(now);
-            claimant.ended(1);
-            let plain = Output::Flow(1, Event::Plain(WhyPlain::NoService));
-            assert_eq!(outputs(&mut claimant), std::slice::from_ref(&plain));
-            now += wait * SECOND;
-            claimant.claim(1, tuple(), 5, now - 1);
-            assert_eq!(outputs(&mut claimant), [plain], "asked again before {wait} s");
-        }
-        // Once it was there, it begins anew.
-        claimant.claim(1, tuple(), 5, now);
-        claimant.connected(now);
-        claimant.receive(&hello(), now);
-        claimant.lost(now);
-        outputs(&mut claimant);
-        claimant.claim(1, tuple(), 5, now + SECOND);
-        assert_eq!(outputs(&mut claimant), [Output::Dial]);
-    }
-
-    /// A client that begins before its server, and tries until that is there.
-    #[test]
-    fn a_host_that_refused_the_connection_too_is_asked_again_at_once() {
-        let mut claimant = claimant();
-        for (flow, first) in [(1, true), (2, false), (3, true)] {
-            claimant.claim(flow, tuple(), 5, 0);
-            assert_eq!(outputs(&mut claimant), [Output::Dial]);
-            // Which of the two fails first is chance.
-            if first {
-                claimant.never_connected(flow);
-                claimant.lost(0);
-            } else {
-                claimant.lost(0);
-                claimant.never_connected(flow);
-            }
-            outputs(&mut claimant);
-        }
-        // Of two, one came up: there is a host, without Narrows.
-        claimant.claim(4, tuple(), 5, 0);
-        claimant.claim(5, tuple(), 5, 0);
-        claimant.lost(0);
-        claimant.never_connected(4);
-        outputs(&mut claimant);
-        claimant.claim(6, tuple(), 5, SECOND - 1);
-        assert_eq!(outputs(&mut claimant), [Output::Flow(6, Event::Plain(WhyPlain::NoService))]);
-        claimant.claim(6, tuple(), 5, SECOND);
-        assert_eq!(outputs(&mut claimant), [Output::Dial]);
-    }
-
-    #[test]
-    fn a_side_channel_that_lasted_is_waited_for_while_an_agent_follows_another() {
-        let mut claimant = up(0);
-        let mut now = 2 * SECOND;
-        claimant.lost(now);
-        while now < 4 * SECOND {
-            assert_eq!(outputs(&mut claimant), [Output::Dial]);
-            claimant.lost(now);
-            assert_eq!(outputs(&mut claimant), []);
-            now = claimant.next_wakeup_ns().unwrap();
-            claimant.on_time(now);
-        }
-        assert_eq!(outputs(&mut claimant), [Output::Dial]);
-        claimant.lost(now);
-        assert_eq!(outputs(&mut claimant), [Output::Flow(1, Event::Plain(WhyPlain::NoService))]);
-        assert_eq!(claimant.next_wakeup_ns(), None);
-    }
-
-    #[test]
-    fn a_service_that_says_nothing_or_something_else_is_hung_up() {
-        let mut claimant = claimant();
-        claimant.claim(1, tuple(), 5, 0);
-        claimant.connected(SECOND);
-        outputs(&mut claimant);
-        assert_eq!(claimant.next_wakeup_ns(), Some(11 * SECOND));
-        claimant.on_time(11 * SECOND);
-        let plain = Output::Flow(1, Event::Plain(WhyPlain::NoService));
-        assert_eq!(outputs(&mut claimant), [Output::Hangup, plain.clone()]);
-        for wrong in [
-            b"HTTP/1.1 400 Bad Request\r\n".to_vec(),
-            [hello(), hello()[8..].to_vec()].concat(),
-            [hello(), wire(&Message::Withdraw { id: 0 })].concat(),
-        ] {
-            let mut claimant = self::claimant();
-            claimant.claim(1, tuple(), 5, 0);
-            claimant.connected(0);
-            outputs(&mut claimant);
-            claimant.receive(&wrong, 0);
-            assert_eq!(outputs(&mut claimant), [Output::Hangup, plain.clone()]);
-        }
-    }
-
-    #[test]
-    fn a_claim_without_an_answer_is_withdrawn_and_what_comes_later_ignored() {
-        let mut claimant = up(0);
-        assert_eq!(claimant.next_wakeup_ns(), Some(15 * SECOND));
-        claimant.on_time(15 * SECOND);
-        let out = outputs(&mut claimant);
-        assert_eq!(
-            out[..2],
-            [Output::Send(wire(&Message::Withdraw { id: 0 })), Output::Flow(1, Event::Plain(WhyPlain::TimedOut))]
-        );
-        assert_eq!(out[2..], [Output::Hangup], "who says nothing is gone");
-        let mut claimant = up(0);
-        claimant.ended(1);
-        claimant.receive(&wire(&Message::Ready { id: 0, key: [1; 16] }), 1);
-        assert_eq!(outputs(&mut claimant), [Output::Send(wire(&Message::Withdraw { id: 0 }))]);
-        assert_eq!(claimant.claims(), 0);
-    }
-
-    #[test]
-    fn what_is_not_settled_is_claimed_again_in_the_same_words() {
-        let mut claimant = claimant();
-        claimant.claim(1, tuple(), 5, 0);
-        claimant.connected(0);
-        let Some(Output::Send(first)) = outputs(&mut claimant).pop() else { panic!("nothing is said") };
-        claimant.receive(&hello(), 0);
-        claimant.receive(&wire(&Message::Ready { id: 0, key: [2; 16] }), 0);
-        outputs(&mut claimant);
-        claimant.lost(2 * SECOND);
-        claimant.connected(2 * SECOND);
-        assert_eq!(outputs(&mut claimant), [Output::Dial, Output::Send(first)]);
-        claimant.receive(&hello(), 3 * SECOND);
-        claimant.receive(&wire(&Message::Ready { id: 0, key: [2; 16] }), 3 * SECOND);
-        assert_eq!(outputs(&mut claimant), [Output::Flow(1, Event::Restored)]);
-        // Another key would be another connection's.
-        claimant.receive(&wire(&Message::Ready { id: 0, key: [3; 16] }), 3 * SECOND);
-        assert_eq!(outputs(&mut claimant)[0], Output::Hangup);
-        let mut settled = up(0);
-        settled.receive(&wire(&Message::Ready { id: 0, key: [2; 16] }), 0);
-        settled.say(1, Word::Settled);
-        outputs(&mut settled);
-        settled.lost(2 * SECOND);
-        assert_eq!(outputs(&mut settled), []);
-    }
-
-    #[test]
-    fn a_peer_that_fails_at_every_claim_is_not_dialled_without_end() {
-        let mut claimant = up(0);
-        claimant.lost(SECOND - 1);
-        assert_eq!(outputs(&mut claimant), [Output::Flow(1, Event::Plain(WhyPlain::NoService))]);
-    }
-
-    #[test]
-    fn claims_have_a_limit_and_nonces_of_their_own() {
-        let mut claimant = up(0);
-        let mut claims = Vec::new();
-        for flow in 2..5 {
-            claimant.claim(flow, tuple(), 5, 0);
-            claims.extend(outputs(&mut claimant));
-        }
-        assert!(matches!(claims[0], Output::Send(_)));
-        assert_eq!(claims[1], Output::Flow(3, Event::Plain(WhyPlain::Busy)));
-        let Output::Send(second) = &claims[0] else { unreachable!() };
-        let nonce = derive(&[1; 32], &[b"narrows claim", &0u64.to_le_bytes()]);
-        assert!(!second.ends_with(&nonce));
-        claimant.receive(&wire(&Message::No { id: 0, reason: Reason::Taken }), 0);
-        claimant.claim(9, tuple(), 5, 0);
-        let out = outputs(&mut claimant);
-        assert_eq!(out[0], Output::Flow(1, Event::Plain(WhyPlain::Refused(Reason::Taken))));
-        assert!(matches!(out[1], Output::Send(_)), "a place is free again");
-    }
-}
+mod tests;

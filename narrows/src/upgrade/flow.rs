@@ -136,6 +136,8 @@ impl Flow {
                 }
                 self.outgoing = Outgoing::Due(key.marker(self.side));
                 self.key = Some(key);
+                // Said of a claim that was given up, and answered after all.
+                self.why_plain = None;
             }
             Event::Plain(why) => self.why_plain = Some(why),
             Event::Withdrawn => {

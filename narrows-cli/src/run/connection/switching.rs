@@ -31,7 +31,8 @@ impl Connection {
     pub(super) fn after_flow(&mut self, bench: &mut Bench) {
         if let Some(marker) = self.flow.take_marker() {
             self.keep_options();
-            self.up.switch(&marker, self.same_host, self.is_encrypted(), self.serial, bench);
+            let stores = self.is_encrypted() || self.stores_within_host(bench);
+            self.up.switch(&marker, self.same_host, stores, self.serial, bench);
         }
         while let Some(word) = self.flow.poll_word() {
             if !self.silent {
@@ -43,7 +44,7 @@ impl Connection {
     /// Frames both ways from the first byte on, of which some may have come.
     pub(super) fn begin_framed(&mut self, frames: Vec<u8>, bench: &mut Bench) {
         self.keep_options();
-        self.up.switch(&[], self.same_host, false, self.serial, bench);
+        self.up.switch(&[], self.same_host, self.stores_within_host(bench), self.serial, bench);
         self.down.switch(0, self.serial, bench);
         if !frames.is_empty()
             && let Err(e) = self.down.receive(Block::from_vec(frames), self.serial, bench)
@@ -54,6 +55,10 @@ impl Connection {
 
     pub(super) fn is_encrypted(&self) -> bool {
         self.up.first.are_encrypted() || self.down.first.are_encrypted()
+    }
+
+    fn stores_within_host(&self, bench: &Bench) -> bool {
+        self.same_host && bench.ledger.compressor.stores_within_host
     }
 
     /// Bytes of the network that may be plain, a marker, or frames behind one.
@@ -73,7 +78,7 @@ impl Connection {
     }
 
     /// How it is, for a person.
-    pub(crate) fn account(&self, now_ns: u64) -> LiveConnection {
+    pub(crate) fn account(&self, bench: &Bench) -> LiveConnection {
         let outcome = match (self.up.is_framed(), self.down.is_framed()) {
             (true, true) => Outcome::Framed,
             (false, false) => Outcome::Plain(self.why_plain()),
@@ -83,9 +88,10 @@ impl Connection {
             id: self.id,
             peer: self.peer,
             accepted: self.accepted,
-            age: Duration::from_nanos(now_ns.saturating_sub(self.begun_ns)),
+            age: Duration::from_nanos(bench.now_ns().saturating_sub(self.begun_ns)),
             outcome,
             encrypted: self.is_encrypted(),
+            within_host: self.stores_within_host(bench),
             out: Traffic::out(&self.up),
             back: Traffic::back(&self.down),
         }

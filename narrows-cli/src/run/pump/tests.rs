@@ -1,0 +1,255 @@
+//! Connections of one pump whose program and peer are the test itself.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::AtomicU64;
+use std::thread;
+
+use narrows::codec::Method;
+use narrows::frame::{ControlKind, control_frame};
+use narrows::policy::Fixed;
+use narrows::sender::{LinkSample, Sender as FrameSender, SenderConfig};
+use narrows::stream;
+use narrows::upgrade::Key;
+use narrows::upgrade::marker::{DIRECT_MAGIC, MARKER_LEN, Side};
+use rustix::net::{RecvFlags, sockopt};
+
+use super::*;
+use crate::run::negotiator::Desk;
+
+/// Who waits longer waits for what never comes.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+struct World {
+    ledger: Arc<Ledger>,
+    pump: Inlet,
+    /// Nobody negotiates.
+    _desk: Desk,
+}
+
+/// What the supervisor stands between.
+struct Ends {
+    program: UnixStream,
+    peer: TcpStream,
+}
+
+impl World {
+    fn new() -> Self {
+        let (negotiator, desk) = Negotiator::open().unwrap();
+        let ledger = Arc::new(Ledger {
+            live: AtomicUsize::new(0),
+            kept: AtomicUsize::new(0),
+            kept_max: 16,
+            idle: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap(),
+            talk: Talk { verbose: false },
+            negotiator,
+            compressor: Arc::new(Compressor::new(Some("fixed:store".parse().unwrap()), None).unwrap()),
+            direct: Direct::new(&[], true).unwrap(),
+            totals: Totals::default(),
+            begun: Instant::now(),
+        });
+        let pump = start(Arc::clone(&ledger)).unwrap();
+        Self { ledger, pump, _desk: desk }
+    }
+
+    /// A connection that the program accepted.
+    fn accepted(&self, id: u64) -> Ends {
+        self.hand_over(&Request { accepted: true, ..new(id) })
+    }
+
+    /// As the library does it.
+    fn hand_over(&self, request: &Request) -> Ends {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let network = listener.accept().unwrap().0;
+        sockopt::set_socket_linger(&network, Some(Duration::ZERO)).unwrap();
+        let (mut program, supervisors) = UnixStream::pair().unwrap();
+        // The least that the kernel allows: some kilobytes are more than the program's end holds.
+        sockopt::set_socket_send_buffer_size(&supervisors, 1).unwrap();
+        program.write_all(&[0]).unwrap();
+        for timeout in [TcpStream::set_read_timeout, TcpStream::set_write_timeout] {
+            timeout(&peer, Some(PATIENCE)).unwrap();
+        }
+        for timeout in [UnixStream::set_read_timeout, UnixStream::set_write_timeout] {
+            timeout(&program, Some(PATIENCE)).unwrap();
+        }
+        self.ledger.live.fetch_add(1, Ordering::AcqRel);
+        let (network, program_end) = (network.into(), supervisors.into());
+        self.pump.send(Order::Take { request: Box::new(*request), owner: 0, network, program: program_end });
+        Ends { program, peer }
+    }
+
+    fn live(&self) -> usize {
+        self.ledger.live.load(Ordering::Acquire)
+    }
+}
+
+impl Ends {
+    /// Bytes pass both ways.
+    fn assert_passes(&mut self) {
+        let mut got = [0; 5];
+        self.peer.write_all(b"there").unwrap();
+        self.program.read_exact(&mut got).unwrap();
+        assert_eq!(&got, b"there");
+        self.program.write_all(b"back.").unwrap();
+        self.peer.read_exact(&mut got).unwrap();
+        assert_eq!(&got, b"back.");
+    }
+}
+
+fn new(id: u64) -> Request {
+    Request { number: 1, ..Request::new([0; 16], Kind::New, id) }
+}
+
+fn wait_until(what: &str, reached: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !reached() {
+        assert!(begun.elapsed() < PATIENCE, "{what} is waited for in vain");
+        thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Everything until the end, and what that was: `None` is an end in order.
+fn rest(from: &mut impl Read) -> (Vec<u8>, Option<ErrorKind>) {
+    let mut all = Vec::new();
+    let end = from.read_to_end(&mut all);
+    (all, end.err().map(|e| e.kind()))
+}
+
+fn opening() -> Vec<u8> {
+    [&DIRECT_MAGIC[..], &[7; 16]].concat()
+}
+
+/// A stream that holds `raw`, without its end.
+fn frames(raw: &[u8]) -> Vec<u8> {
+    let pool = BufferPool::default();
+    let mut sender =
+        FrameSender::new(SenderConfig::default(), Box::new(Fixed::new(Method::STORE, false)), pool.clone());
+    let (mut wire, mut at, mut last) = (Vec::new(), 0, 0);
+    while !sender.is_drained() {
+        at += sender.write(&raw[at..], 0);
+        if at == raw.len() {
+            sender.close(0);
+        }
+        while let Some(job) = sender.poll_job(0) {
+            sender.finish(stream::encode(job, &mut Contexts::default(), &pool), 0);
+        }
+        while let Some(frame) = sender.poll_transmit() {
+            last = wire.len();
+            wire.extend_from_slice(&frame.header);
+            wire.extend_from_slice(&frame.body);
+        }
+        sender.on_link(LinkSample { accepted: wire.len() as u64, ..Default::default() });
+    }
+    wire.truncate(last);
+    wire
+}
+
+/// The connection of `flood` moves bytes for as long as its peer sends, and they are for nobody.
+#[test]
+fn others_have_their_turn_beside_frames_without_end_that_hold_nothing() {
+    // More than what the sockets between hold: from then on the pump reads it.
+    const SEEN: u64 = 32 << 20;
+    let world = World::new();
+    let (mut flood, mut small) = (world.accepted(1), world.accepted(2));
+    small.assert_passes();
+    let sent = Arc::new(AtomicU64::new(0));
+    let (counted, mut peer) = (Arc::clone(&sent), flood.peer.try_clone().unwrap());
+    let flooding = thread::spawn(move || {
+        peer.write_all(&[opening(), frames(&[])].concat()).unwrap();
+        let nothing = control_frame(ControlKind::Reset, &[], 0).header.repeat(10_000);
+        while peer.write_all(&nothing).is_ok() {
+            counted.fetch_add(nothing.len() as u64, Ordering::Relaxed);
+        }
+    });
+    let seen = || sent.load(Ordering::Relaxed);
+    wait_until("the flood", || seen() > SEEN);
+    (0..20).for_each(|_| small.assert_passes());
+    let before = seen();
+    wait_until("its continuation", || seen() > before + SEEN);
+    // It was right, so that the pump had it to move all the time.
+    flood.program.set_nonblocking(true).unwrap();
+    assert_eq!(rest(&mut flood.program).1, Some(ErrorKind::WouldBlock));
+    flood.peer.shutdown(Shutdown::Both).unwrap();
+    flooding.join().unwrap();
+}
+
+#[test]
+fn an_id_that_is_in_use_is_the_older_connections() {
+    let world = World::new();
+    let mut first = world.accepted(7);
+    first.assert_passes();
+    let mut second = world.accepted(7);
+    assert_eq!(rest(&mut second.program), (Vec::new(), Some(ErrorKind::ConnectionReset)));
+    assert_eq!(rest(&mut second.peer), (Vec::new(), Some(ErrorKind::ConnectionReset)));
+    wait_until("the end of the second", || world.live() == 1);
+    first.assert_passes();
+    drop(first.program);
+    assert_eq!(rest(&mut first.peer), (Vec::new(), None));
+    wait_until("the end of the first", || world.live() == 0);
+    // Nobody has it now.
+    world.accepted(7).assert_passes();
+}
+
+/// An end for a close in order, a reset for one that is none; what the program wrote arrives before either.
+#[test]
+fn a_peer_sees_how_the_program_closed() {
+    const LINGER_ZERO: [u8; 8] = [1, 0, 0, 0, 0, 0, 0, 0];
+    let world = World::new();
+    let mut ids = 0..;
+    for framed in [false, true] {
+        for (how, reads, linger) in
+            [("in order", true, [0; 8]), ("with bytes unread", false, [0; 8]), ("by SO_LINGER", true, LINGER_ZERO)]
+        {
+            let id = ids.next().unwrap();
+            let mut ends = world.hand_over(&Request { accepted: true, linger, ..new(id) });
+            let hello = if framed { [opening(), frames(b"hello")].concat() } else { b"hello".to_vec() };
+            ends.peer.write_all(&hello).unwrap();
+            let mut got = [0; 5];
+            if reads {
+                ends.program.read_exact(&mut got).unwrap();
+            } else {
+                let peek = || rustix::net::recv(&ends.program, &mut [0; 5], RecvFlags::PEEK | RecvFlags::DONTWAIT);
+                wait_until("the greeting", || peek().is_ok_and(|(n, _)| n == 5));
+            }
+            ends.program.write_all(b"bye").unwrap();
+            drop(ends.program);
+            let (wire, end) = rest(&mut ends.peer);
+            let said = if framed { wire.windows(3).any(|w| w == b"bye") } else { wire == b"bye" };
+            assert!(said, "{how}, framed: {framed}: {wire:02x?}");
+            let wanted = (how != "in order").then_some(ErrorKind::ConnectionReset);
+            assert_eq!(end, wanted, "{how}, framed: {framed}");
+            wait_until("its end", || world.live() == 0);
+        }
+    }
+}
+
+/// The peer is told at once, although the program has not read what came before; and the program is told behind that.
+#[test]
+fn rubbish_behind_an_agreement_is_a_reset_for_both() {
+    // The program's end holds less.
+    let raw: Vec<u8> = (0..4000u32).flat_map(u32::to_le_bytes).collect();
+    let world = World::new();
+    for agreed in [false, true] {
+        let mut ends = world.hand_over(&Request { accepted: !agreed, ..new(1) });
+        let before = if agreed {
+            let key = Key::new(&[1; 16], &[2; 16]);
+            world.pump.send(Order::Hear { id: 1, event: Event::Ready(key.clone()) });
+            let mut marker = [0; MARKER_LEN];
+            ends.peer.read_exact(&mut marker).unwrap();
+            assert_eq!(marker, key.marker(Side::Client));
+            key.marker(Side::Server).to_vec()
+        } else {
+            opening()
+        };
+        ends.peer.write_all(&[before, frames(&raw), vec![0x55; 1000]].concat()).unwrap();
+        assert_eq!(rest(&mut ends.peer).1, Some(ErrorKind::ConnectionReset), "agreed: {agreed}");
+        let write = || (&ends.program).write(b"x").is_err_and(|e| e.kind() == ErrorKind::BrokenPipe);
+        wait_until("an error of writing", write);
+        let (got, end) = rest(&mut ends.program);
+        assert!(got == raw, "{} of {} bytes came", got.len(), raw.len());
+        assert_eq!(end, Some(ErrorKind::ConnectionReset), "agreed: {agreed}");
+        wait_until("its end", || world.live() == 0);
+    }
+}

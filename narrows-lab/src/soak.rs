@@ -1,0 +1,150 @@
+//! `soak`: for an hour, or as long as one likes, programs under `narrows run` at both ends that exchange bytes while programs
+//! and supervisors are killed; and programs that are killed right after they wrote, ten thousand times.
+
+use std::collections::HashSet;
+use std::fs;
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+
+use content::Plan;
+use host::{Side, World};
+use judge::{Judge, Place, Verdict, pair_up};
+use pair::{Log, Pair};
+use report::Report;
+
+mod content;
+mod ends;
+mod host;
+mod judge;
+mod kills;
+mod pair;
+mod record;
+mod report;
+mod talk;
+
+/// Kill programs and supervisors of `narrows run` at random, and look what becomes of their bytes
+///
+/// Pairs of a client and a server, each under `narrows run`, exchange streams of random lengths in random pieces over loopback:
+/// several connections at a time, both ways at once or one after the other, some blocking and some polled, words and noise, with
+/// half of the pairs negotiating and half beginning with frames, with policies and engines drawn for each program. At random
+/// moments a program, a supervisor, or several are killed (SIGKILL) and replaced. Every byte is known by its place. No connection
+/// may end before its end unless the program that wrote it was killed, and then with all that its calls of write had
+/// returned for; whoever loses a supervisor gets ECONNRESET; nothing may hang.
+///
+/// With --kills instead: so many programs that are killed right after their last write, each under `narrows run` as the server is;
+/// all that they wrote must arrive, and then an end.
+///
+/// Exit status: 0, 1 if something went wrong or it was interrupted, 2 for wrong usage.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// How long to go on
+    #[arg(long, value_name = "M", default_value_t = 60.0)]
+    minutes: f64,
+    /// Instead: how many programs are killed after their last write
+    #[arg(long, value_name = "N", conflicts_with = "minutes", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    kills: Option<u64>,
+    /// What is drawn; when programs get their turn is up to the machine
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Clients, each with a server; with --kills servers, each with one client at a time
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u64).range(1..=64))]
+    pairs: u64,
+    /// Mean time between two kills in a pair
+    #[arg(long, value_name = "SECONDS", default_value_t = 4.0)]
+    kill_every: f64,
+    /// Where the result goes: FILE.json, and FILE.md as a page
+    #[arg(long, short, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Keep what each end put on record of its connections, and the kills, in this folder
+    #[arg(long, value_name = "DIR")]
+    records: Option<PathBuf>,
+    /// For the command itself: what this process does as one of the programs
+    #[arg(long, hide = true, num_args = 1..)]
+    end: Vec<String>,
+}
+
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+const TELL_EVERY: Duration = Duration::from_secs(60);
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    if !args.end.is_empty() {
+        return ends::run(&args.end);
+    }
+    for (what, value, most) in [("--minutes", args.minutes, 1e5), ("--kill-every", args.kill_every, 1e4)] {
+        if !(value > 0.0 && value <= most) {
+            return Err(anyhow::Error::new(crate::Usage(format!("{what} must be above 0 and at most {most}"))));
+        }
+    }
+    // Before there is a thread that takes the ends of children.
+    let mut report = Report::new(args);
+    let world = World::new(crate::stop::on_signals()?, args.records.as_deref())?;
+    let begun = Instant::now();
+    match args.kills {
+        Some(count) => kills::run(args, &world, count, &mut report)?,
+        None => soak(args, &world, &mut report)?,
+    }
+    report.finish(&world, begun.elapsed());
+    print!("{}", report.markdown());
+    if let Some(path) = &args.output {
+        for (extension, text) in [("json", report.json()), ("md", report.markdown())] {
+            let path = path.with_extension(extension);
+            fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+        }
+    }
+    ensure!(!world.stopped(), "interrupted");
+    ensure!(report.faults.is_empty(), "{} things went wrong", report.faults.len());
+    Ok(())
+}
+
+fn soak(args: &Args, world: &World, report: &mut Report) -> Result<()> {
+    let log = Log::default();
+    let begun = Instant::now();
+    let until = begun + Duration::from_secs_f64(60.0 * args.minutes);
+    let failed = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        let mut threads = Vec::new();
+        for number in 0..args.pairs {
+            let pair = Pair::new(world, &log, number, args.seed);
+            let failed = &failed;
+            threads.push(scope.spawn(move || {
+                if let Err(e) = pair.run(until, Duration::from_secs_f64(args.kill_every)) {
+                    failed.lock().unwrap_or_else(PoisonError::into_inner).push(format!("{e:#}"));
+                }
+            }));
+        }
+        let mut told = Instant::now();
+        while threads.iter().any(|t| !t.is_finished()) {
+            std::thread::sleep(LOOK_EVERY);
+            if told.elapsed() >= TELL_EVERY {
+                told = Instant::now();
+                if let Ok(verdict) = judged(&log, world, false) {
+                    report.minute(log.kills().len(), &verdict);
+                    verdict.faults.iter().take(3).for_each(|f| eprintln!("soak: {f}"));
+                }
+            }
+        }
+    });
+    failed.into_inner().unwrap_or_default().into_iter().for_each(|e| world.fault(e));
+    if args.records.is_some() {
+        fs::write(world.path("kills"), log.to_string())?;
+    }
+    let verdict = judged(&log, world, true)?;
+    report.soaked(&log.kills(), &log.lives(), verdict);
+    Ok(())
+}
+
+fn judged(log: &Log, world: &World, complete: bool) -> Result<Verdict> {
+    // In this order: what is on record happened before these kills were read, or is looked at again.
+    let (mut places, lives) = (Vec::new(), log.lives());
+    for (pair, side, life, _) in &lives {
+        let entries = record::read(&world.record(*pair, *side, *life))?;
+        places.extend(entries.into_iter().map(|entry| Place { side: *side, pair: *pair, life: *life, entry }));
+    }
+    let kills = log.kills();
+    let direct: HashSet<u64> = lives.iter().filter(|l| l.1 == Side::Server && l.3.direct).map(|l| l.0).collect();
+    let direct = |pair| direct.contains(&pair);
+    Ok(Judge::new(&kills, &direct, Plan::of, complete).all(&pair_up(places)))
+}

@@ -1,0 +1,225 @@
+//! What connections carry: streams of which every byte is known by its place, and how fast each end writes and reads.
+
+use std::time::Duration;
+
+use narrows_sim::rng::Rng;
+use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
+
+/// Short enough that most connections have blocks of several sorts.
+const BLOCK: usize = 16 << 10;
+/// Reads or writes of one direction: small ones are for short streams, else a connection would take all day.
+const CALLS_MAX: u64 = 300;
+/// All pauses of one direction at one end. Hangs are told from pauses by lasting much longer.
+const PAUSES_MAX: Duration = Duration::from_secs(3);
+const MAGIC: u64 = 0x6b61_6f73_7377_6e01;
+pub(super) const HEAD_LEN: usize = 48;
+
+/// Bytes that follow from a seed: words, noise and repeats in turn.
+pub(super) struct Content {
+    seed: u64,
+    number: Option<u64>,
+    block: Vec<u8>,
+}
+
+impl Content {
+    pub(super) fn new(seed: u64) -> Self {
+        Self { seed, number: None, block: Vec::new() }
+    }
+
+    /// What comes from `position` on, as far as its block goes.
+    pub(super) fn at(&mut self, position: u64) -> &[u8] {
+        let number = position / BLOCK as u64;
+        if self.number != Some(number) {
+            self.number = Some(number);
+            self.fill(number);
+        }
+        &self.block[(position % BLOCK as u64) as usize..]
+    }
+
+    fn fill(&mut self, number: u64) {
+        let mut rng = Rng(xxh3_64_with_seed(&number.to_le_bytes(), self.seed));
+        let block = &mut self.block;
+        block.clear();
+        match rng.below(4) {
+            0 => noise(block, BLOCK, &mut rng),
+            1 => {
+                let piece = 1 + rng.below(4000);
+                noise(block, piece, &mut rng);
+                while block.len() < BLOCK {
+                    block.extend_from_within(..piece.min(BLOCK - block.len()));
+                }
+            }
+            _ => {
+                let words = ["GET /item/", " 200 OK\n", "value=", "some words of ", "{\"id\": ", "},\n", " and ", "\n"];
+                while block.len() < BLOCK {
+                    let x = rng.next_u64();
+                    block.extend_from_slice(words[(x % 8) as usize].as_bytes());
+                    block.extend((0..1 + (x >> 3) % 5).map(|i| b'0' + ((x >> (8 + 4 * i)) % 10) as u8));
+                }
+            }
+        }
+        block.truncate(BLOCK);
+    }
+}
+
+fn noise(out: &mut Vec<u8>, len: usize, rng: &mut Rng) {
+    while out.len() < len {
+        out.extend_from_slice(&rng.next_u64().to_le_bytes());
+    }
+    out.truncate(len);
+}
+
+/// Which connection it is; the first bytes of its client say so.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Key {
+    pub(super) pair: u64,
+    pub(super) life: u64,
+    pub(super) number: u64,
+    pub(super) seed: u64,
+}
+
+impl Key {
+    pub(super) fn head(self) -> Vec<u8> {
+        let words = [MAGIC, self.pair, self.life, self.number, self.seed];
+        let mut head: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
+        head.extend_from_slice(&xxh3_64(&head).to_le_bytes());
+        head
+    }
+
+    pub(super) fn parse(head: &[u8; HEAD_LEN]) -> Option<Self> {
+        let (words, check) = head.split_at(HEAD_LEN - 8);
+        let word = |i: usize| words[8 * i..].first_chunk().map(|b| u64::from_le_bytes(*b));
+        let fine = check == xxh3_64(words).to_le_bytes() && word(0) == Some(MAGIC);
+        fine.then_some(())?;
+        Some(Self { pair: word(1)?, life: word(2)?, number: word(3)?, seed: word(4)? })
+    }
+}
+
+/// How long the calls of an end are, and where it pauses.
+#[derive(Debug, Clone)]
+pub(super) struct Pace {
+    rng: Rng,
+    call_max: usize,
+    /// Every so many calls; 0 is never.
+    pause_every: usize,
+    pause_max_ms: usize,
+    left: Duration,
+}
+
+impl Pace {
+    fn new(rng: &mut Rng, len: u64) -> Self {
+        let least = usize::try_from(len / CALLS_MAX).unwrap_or(0) + 1;
+        let call_max = [100, 3000, 70_000, 300_000][rng.below(4)].max(least);
+        let (pause_every, pause_max_ms) = [(0, 1), (0, 1), (8, 60), (1, 12), (100, 700)][rng.below(5)];
+        Self { rng: Rng(rng.next_u64()), call_max, pause_every, pause_max_ms, left: PAUSES_MAX }
+    }
+
+    /// Bytes of the next call.
+    pub(super) fn len(&mut self) -> usize {
+        1 + self.rng.below(self.call_max)
+    }
+
+    pub(super) fn pause(&mut self) -> Option<Duration> {
+        if self.pause_every == 0 || self.rng.below(self.pause_every) > 0 {
+            return None;
+        }
+        let pause = Duration::from_millis(self.rng.below(self.pause_max_ms) as u64).min(self.left);
+        self.left -= pause;
+        (!pause.is_zero()).then_some(pause)
+    }
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct Way {
+    pub(super) seed: u64,
+    pub(super) len: u64,
+    pub(super) writes: Pace,
+    pub(super) reads: Pace,
+}
+
+impl Way {
+    fn new(rng: &mut Rng, len: u64) -> Self {
+        Self { seed: rng.next_u64(), len, writes: Pace::new(rng, len), reads: Pace::new(rng, len) }
+    }
+}
+
+/// What a connection does, as both ends know it from its seed.
+#[derive(Debug, Clone)]
+pub(super) struct Plan {
+    /// From the client, behind its head.
+    pub(super) up: Way,
+    pub(super) down: Way,
+    /// The server sends when it has got all, and not from the beginning.
+    pub(super) replies: bool,
+    /// The client closes when it has written, and does not wait for the server's end.
+    pub(super) careless: bool,
+}
+
+impl Plan {
+    pub(super) fn of(seed: u64) -> Self {
+        let mut rng = Rng(seed);
+        let lens = [length(&mut rng), length(&mut rng)];
+        let (up, down) = (Way::new(&mut rng, lens[0]), Way::new(&mut rng, lens[1]));
+        let careless = lens[1] == 0 && rng.below(2) == 0;
+        Self { up, down, replies: rng.below(3) == 0, careless }
+    }
+
+    /// Whose server says nothing and reads at once: most of the test is how it ends.
+    pub(super) fn one_way(mut self) -> Self {
+        self.down.len = 0;
+        self
+    }
+}
+
+/// Nothing, a message, a page, much.
+fn length(rng: &mut Rng) -> u64 {
+    let most = match rng.below(20) {
+        0..6 => return 0,
+        6..10 => 200,
+        10..14 => 64 << 10,
+        14..18 => 1 << 20,
+        _ => 6 << 20,
+    };
+    1 + rng.below(most) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_known_by_their_place() {
+        let (mut whole, mut other) = (Vec::new(), Content::new(7));
+        while whole.len() < 10 * BLOCK {
+            let at = whole.len() as u64;
+            whole.extend_from_slice(other.at(at));
+        }
+        for at in [0, 1, BLOCK - 1, BLOCK, 5 * BLOCK + 77] {
+            let part = Content::new(7).at(at as u64).to_vec();
+            assert!(!part.is_empty() && whole[at..].starts_with(&part));
+        }
+        assert_ne!(Content::new(8).at(0), &whole[..BLOCK]);
+    }
+
+    #[test]
+    fn heads_come_back_and_others_do_not() {
+        let key = Key { pair: 1, life: 2, number: 3, seed: 4 };
+        let mut head: [u8; HEAD_LEN] = key.head().try_into().unwrap();
+        assert_eq!(Key::parse(&head), Some(key));
+        head[20] ^= 1;
+        assert_eq!(Key::parse(&head), None);
+    }
+
+    #[test]
+    fn plans_are_of_all_sorts_and_do_not_take_all_day() {
+        let plans: Vec<Plan> = (0..500).map(Plan::of).collect();
+        assert!(plans.iter().any(|p| p.up.len == 0) && plans.iter().any(|p| p.down.len > 1 << 20));
+        assert!(plans.iter().any(|p| p.replies) && plans.iter().any(|p| p.careless));
+        for plan in plans {
+            assert!(!plan.careless || plan.down.len == 0);
+            let mut pace = plan.up.writes;
+            let all: Duration = (0..10_000).filter_map(|_| pace.pause()).sum();
+            assert!(all <= PAUSES_MAX);
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! `narrows-lab soak`, some seconds of it.
+
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+fn soak(words: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_narrows-lab"));
+    command.arg("soak").args(words).stdin(Stdio::null()).output().unwrap()
+}
+
+/// Built with the workspace, but not with this package alone.
+fn has_narrows() -> bool {
+    let found = Path::new(env!("CARGO_BIN_EXE_narrows-lab")).with_file_name("narrows").is_file();
+    if !found {
+        println!("skipped: narrows is not built");
+    }
+    found
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+}
+
+#[test]
+fn some_seconds_of_kills_break_nothing_else() {
+    if !has_narrows() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let result = folder.path().join("soak");
+    let words = ["--minutes", "0.07", "--pairs", "3", "--kill-every", "0.5", "-o", result.to_str().unwrap()];
+    let output = soak(&words);
+    assert!(output.status.success(), "{}", said(&output));
+    assert!(said(&output).contains("faults: 0") && said(&output).contains("| compressed |"), "{}", said(&output));
+    let json = std::fs::read_to_string(result.with_extension("json")).unwrap();
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let kills = json["counts"]["kills"].as_u64().unwrap();
+    let connections = json["counts"]["connections"].as_u64().unwrap();
+    assert!(kills > 0 && connections > 0, "{json}");
+    assert_eq!(std::fs::read_to_string(result.with_extension("md")).unwrap(), String::from_utf8_lossy(&output.stdout));
+}
+
+#[test]
+fn programs_that_are_killed_after_their_last_write_lose_nothing() {
+    if !has_narrows() {
+        return;
+    }
+    let output = soak(&["--kills", "24", "--pairs", "4"]);
+    assert!(output.status.success(), "{}", said(&output));
+    assert!(said(&output).contains("of which everything arrived: 24\n"), "{}", said(&output));
+}
+
+#[test]
+fn wrong_usage_is_told() {
+    for words in [["--minutes", "0"], ["--kill-every", "-1"], ["--kills", "0"]] {
+        assert_eq!(soak(&words).status.code(), Some(2), "{words:?}");
+    }
+}
