@@ -254,3 +254,18 @@ fn threads_that_wait_can_be_cancelled() {
         }
     }
 }
+
+/// Two writers would spoil a stream of frames.
+#[test]
+fn a_socket_that_a_started_program_has_too_stays_plain() {
+    if !has("python3") {
+        return;
+    }
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/run/spawned.py");
+    let mut run = narrows(Path::new("/nonexistent"));
+    run.args(["run", "--no-agent", "--service-port", "1", "-v", "--loopback", "--", "python3", script]);
+    let output = finish(run.spawn().unwrap());
+    assert_fine(&output);
+    let count = |what: &str| stderr(&output).matches(what).count();
+    assert_eq!((count("plain (socket shared"), count("narrows: to ")), (6, 6), "{}", stderr(&output));
+}
