@@ -77,7 +77,7 @@ const RUN_HELP: &str = "\
 The TCP connections of CMD and of what it starts go through a supervisor; nothing else of CMD changes. Where the other end \
 of a connection runs under narrows too, bytes go compressed if that is faster; a plain peer gets what CMD wrote and nothing \
 else, and nobody waits to find out. PORT is the server's, on whichever side CMD is. A connection stays plain when it is out of \
-scope, when it begins as TLS or SSH, when its socket was made before a fork, or when anything fails on the way. In compressed \
+scope, when it begins as TLS or SSH (or does so a little later, as with STARTTLS, and is sent as it is), when its socket was made before a fork, or when anything fails on the way. In compressed \
 connections urgent bytes (MSG_OOB) come as ordinary ones. Programs that get more rights than their user has \
 (setuid) and 32-bit ones stay plain; so do static and Go programs that a program under `preload` starts: --engine=seccomp \
 reaches them too, and takes twice as long for each connection to begin.
