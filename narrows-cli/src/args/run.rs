@@ -30,7 +30,7 @@ pub(crate) struct RunArgs {
     /// Clients may begin connections to CMD compressed, by --peer
     #[arg(long)]
     pub(crate) accept_direct: bool,
-    /// Connections to HOST go through the `narrows agent --gateway` there, and are compressed: for servers that do not run under narrows (not with --engine=seccomp); may be given many times
+    /// Connections to HOST go through the `narrows agent --gateway` there, and are compressed: for servers that do not run under narrows; may be given many times
     #[arg(long, value_name = "HOST[:PORT]")]
     pub(crate) via_gateway: Vec<String>,
     /// The port by which hosts negotiate, the same at both ends [default: $NARROWS_PORT, or 7701]
