@@ -94,6 +94,35 @@ fn few_descriptors_are_enough() {
     }
 }
 
+/// Each call that waits takes descriptors of the supervisor, which it needs for connections too.
+#[test]
+fn many_calls_that_wait_leave_room_for_connections() {
+    const WAITS: &str = "import socket, threading
+l = socket.create_server(('127.0.0.1', 0))
+def serve():
+    s, _ = l.accept()
+    s.sendall(s.recv(1))
+    s.close()
+threads = [threading.Thread(target=serve) for _ in range(40)]
+for t in threads: t.start()
+for t in threads:
+    c = socket.create_connection(l.getsockname())
+    c.sendall(b'x')
+    assert c.recv(1) == b'x'
+    c.close()
+for t in threads: t.join()
+print('fine')";
+    if !has("python3") {
+        return;
+    }
+    let run = "ulimit -n 64; exec \"$narrows\" run --no-agent -v --loopback --engine=seccomp -- python3 -c \"$waits\"";
+    let mut shell = Command::new("sh");
+    shell.args(["-c", run]).env("narrows", NARROWS).env("waits", WAITS).stdin(Stdio::null());
+    let output = finish(shell.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
+    assert_fine(&output);
+    assert!(stderr(&output).contains("narrows: from 127.0.0.1"), "{}", stderr(&output));
+}
+
 /// A supervisor that cannot speak to the library; and a library that cannot to it.
 #[test]
 fn unix_sockets_may_be_forbidden() {
@@ -253,4 +282,19 @@ fn threads_that_wait_can_be_cancelled() {
             assert_fine(&finish(run.arg("--").arg(&program).spawn().unwrap()));
         }
     }
+}
+
+/// Two writers would spoil a stream of frames.
+#[test]
+fn a_socket_that_a_started_program_has_too_stays_plain() {
+    if !has("python3") {
+        return;
+    }
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/run/spawned.py");
+    let mut run = narrows(Path::new("/nonexistent"));
+    run.args(["run", "--no-agent", "--service-port", "1", "-v", "--loopback", "--", "python3", script]);
+    let output = finish(run.spawn().unwrap());
+    assert_fine(&output);
+    let count = |what: &str| stderr(&output).matches(what).count();
+    assert_eq!((count("plain (socket shared"), count("narrows: to ")), (6, 6), "{}", stderr(&output));
 }

@@ -3,16 +3,17 @@
 
 use std::collections::HashSet;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
 use content::Plan;
-use host::{Side, World};
+use host::World;
 use judge::{Judge, Place, Verdict, pair_up};
-use pair::{Log, Pair};
+use log::{Life, Log};
+use pair::Pair;
 use report::Report;
 
 mod content;
@@ -20,6 +21,7 @@ mod ends;
 mod host;
 mod judge;
 mod kills;
+mod log;
 mod pair;
 mod record;
 mod report;
@@ -61,11 +63,17 @@ pub(crate) struct Args {
     /// Keep what each end put on record of its connections, and the kills, in this folder
     #[arg(long, value_name = "DIR")]
     records: Option<PathBuf>,
+    /// Kill nobody: judge again what --records has kept in this folder
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["minutes", "kills", "records"])]
+    judge: Option<PathBuf>,
     /// For the command itself: what this process does as one of the programs
     #[arg(long, hide = true, num_args = 1..)]
     end: Vec<String>,
 }
 
+/// Beside the records.
+const LOG: &str = "kills";
+const RESULT: &str = "result.json";
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 const TELL_EVERY: Duration = Duration::from_secs(60);
 
@@ -78,6 +86,14 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             return Err(anyhow::Error::new(crate::Usage(format!("{what} must be above 0 and at most {most}"))));
         }
     }
+    if let Some(folder) = &args.judge {
+        let path = folder.join(RESULT);
+        let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        let mut report = Report::again(args, &text).with_context(|| format!("{} is no result", path.display()))?;
+        let log = Log::read(&folder.join(LOG))?;
+        report.soaked(&log.kills(), &log.lives(), judged(&log, folder, true)?);
+        return tell(args, &report);
+    }
     // Before there is a thread that takes the ends of children.
     let mut report = Report::new(args);
     let world = World::new(crate::stop::on_signals()?, args.records.as_deref())?;
@@ -87,6 +103,13 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         None => soak(args, &world, &mut report)?,
     }
     report.finish(&world, begun.elapsed());
+    fs::write(world.path(RESULT), report.json())?;
+    tell(args, &report)?;
+    ensure!(!world.stopped(), "interrupted");
+    Ok(())
+}
+
+fn tell(args: &Args, report: &Report) -> Result<()> {
     print!("{}", report.markdown());
     if let Some(path) = &args.output {
         for (extension, text) in [("json", report.json()), ("md", report.markdown())] {
@@ -94,8 +117,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
         }
     }
-    ensure!(!world.stopped(), "interrupted");
-    ensure!(report.faults.is_empty(), "{} things went wrong", report.faults.len());
+    ensure!(report.faults() == 0, "{} things went wrong", report.faults());
     Ok(())
 }
 
@@ -120,7 +142,7 @@ fn soak(args: &Args, world: &World, report: &mut Report) -> Result<()> {
             std::thread::sleep(LOOK_EVERY);
             if told.elapsed() >= TELL_EVERY {
                 told = Instant::now();
-                if let Ok(verdict) = judged(&log, world, false) {
+                if let Ok(verdict) = judged(&log, world.folder(), false) {
                     report.minute(log.kills().len(), &verdict);
                     verdict.faults.iter().take(3).for_each(|f| eprintln!("soak: {f}"));
                 }
@@ -128,23 +150,21 @@ fn soak(args: &Args, world: &World, report: &mut Report) -> Result<()> {
         }
     });
     failed.into_inner().unwrap_or_default().into_iter().for_each(|e| world.fault(e));
-    if args.records.is_some() {
-        fs::write(world.path("kills"), log.to_string())?;
-    }
-    let verdict = judged(&log, world, true)?;
+    fs::write(world.path(LOG), log.to_string())?;
+    let verdict = judged(&log, world.folder(), true)?;
     report.soaked(&log.kills(), &log.lives(), verdict);
     Ok(())
 }
 
-fn judged(log: &Log, world: &World, complete: bool) -> Result<Verdict> {
+fn judged(log: &Log, folder: &Path, complete: bool) -> Result<Verdict> {
     // In this order: what is on record happened before these kills were read, or is looked at again.
     let (mut places, lives) = (Vec::new(), log.lives());
-    for (pair, side, life, _) in &lives {
-        let entries = record::read(&world.record(*pair, *side, *life))?;
+    for Life { pair, side, life, .. } in &lives {
+        let entries = record::read(&record::path(folder, *pair, *side, *life))?;
         places.extend(entries.into_iter().map(|entry| Place { side: *side, pair: *pair, life: *life, entry }));
     }
     let kills = log.kills();
-    let direct: HashSet<u64> = lives.iter().filter(|l| l.1 == Side::Server && l.3.direct).map(|l| l.0).collect();
+    let direct: HashSet<u64> = lives.iter().filter(|l| l.direct).map(|l| l.pair).collect();
     let direct = |pair| direct.contains(&pair);
     Ok(Judge::new(&kills, &direct, Plan::of, complete).all(&pair_up(places)))
 }

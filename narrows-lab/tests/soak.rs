@@ -28,7 +28,10 @@ fn some_seconds_of_kills_break_nothing_else() {
     }
     let folder = tempfile::tempdir().unwrap();
     let result = folder.path().join("soak");
-    let words = ["--minutes", "0.07", "--pairs", "3", "--kill-every", "0.5", "-o", result.to_str().unwrap()];
+    let records = folder.path().join("records");
+    let (result_word, records_word) = (result.to_str().unwrap(), records.to_str().unwrap());
+    let words =
+        ["--minutes", "0.07", "--pairs", "3", "--kill-every", "0.5", "--records", records_word, "-o", result_word];
     let output = soak(&words);
     assert!(output.status.success(), "{}", said(&output));
     assert!(said(&output).contains("faults: 0") && said(&output).contains("| compressed |"), "{}", said(&output));
@@ -38,6 +41,15 @@ fn some_seconds_of_kills_break_nothing_else() {
     let connections = json["counts"]["connections"].as_u64().unwrap();
     assert!(kills > 0 && connections > 0, "{json}");
     assert_eq!(std::fs::read_to_string(result.with_extension("md")).unwrap(), String::from_utf8_lossy(&output.stdout));
+    let again = soak(&["--judge", records_word]);
+    assert_eq!(again.stdout, output.stdout, "{}", said(&again));
+    // Kills explain what became of connections: without them there is much to complain of.
+    let log = std::fs::read_to_string(records.join("kills")).unwrap();
+    let lives: String = log.lines().filter(|l| l.starts_with("life ")).map(|l| format!("{l}\n")).collect();
+    std::fs::write(records.join("kills"), lives).unwrap();
+    let again = soak(&["--judge", records_word]);
+    assert_eq!(again.status.code(), Some(1), "{}", said(&again));
+    assert!(said(&again).contains("though nobody was killed"), "{}", said(&again));
 }
 
 #[test]

@@ -22,6 +22,7 @@ mod next;
 mod options;
 mod registrations;
 mod setup;
+mod spawn;
 mod swap;
 mod sys;
 #[cfg_attr(not(test), allow(dead_code, reason = "the supervisor uses the other half"))]

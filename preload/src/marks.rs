@@ -5,7 +5,7 @@
 //! parent's; that is why nothing else is kept.
 
 use core::ffi::c_int;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use crate::registrations;
 use crate::sys;
@@ -13,6 +13,8 @@ use crate::sys;
 /// Descriptors beyond are left plain; the memory is touched only where it is used.
 const DESCRIPTORS: usize = 65_536;
 
+/// The highest number that ever had a mark.
+static HIGHEST: AtomicUsize = AtomicUsize::new(0);
 static MARKS: [AtomicU64; DESCRIPTORS] = [const { AtomicU64::new(0) }; DESCRIPTORS];
 /// Counts forks: sockets made before one may be in two hands, and two writers would spoil a stream of frames.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
@@ -45,6 +47,7 @@ pub(crate) fn next_generation() {
 pub(crate) fn put(fd: c_int) {
     if let (Some(place), Ok(cookie)) = (place(fd), cookie(fd)) {
         registrations::forget(fd);
+        HIGHEST.fetch_max(fd as usize, Ordering::Relaxed);
         place.store(cookie << COOKIE_SHIFT | generation() | SET, Ordering::Relaxed);
     }
 }
@@ -70,6 +73,7 @@ pub(crate) fn duplicated(old: c_int, new: c_int) {
     match place(new) {
         Some(to) => {
             let mark = from.fetch_or(DUPLICATE, Ordering::Relaxed) | DUPLICATE;
+            HIGHEST.fetch_max(new as usize, Ordering::Relaxed);
             to.store(mark, Ordering::Relaxed);
             DUPLICATES.store(true, Ordering::Relaxed);
         }
@@ -82,6 +86,12 @@ pub(crate) fn duplicated(old: c_int, new: c_int) {
 pub(crate) fn is_ours(fd: c_int) -> bool {
     let mark = place(fd).map_or(0, |p| p.load(Ordering::Relaxed));
     mark != 0 && mark & 0xfffc == generation() && cookie(fd) == Ok(mark >> COOKIE_SHIFT)
+}
+
+/// Whether a program that is started now gets a socket that `take` would give out. `all`: also one that exec closes.
+pub(crate) fn are_inherited(all: bool) -> bool {
+    let stays = |fd| all || sys::fcntl(fd, libc::F_GETFD, 0).is_ok_and(|flags| flags & libc::FD_CLOEXEC as usize == 0);
+    (0..=HIGHEST.load(Ordering::Relaxed) as c_int).any(|fd| is_set(fd) && stays(fd) && is_ours(fd))
 }
 
 pub(crate) enum Taken {

@@ -8,7 +8,7 @@ use core::mem::transmute;
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
-use libc::{epoll_event, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t};
+use libc::{epoll_event, msghdr, off_t, pid_t, size_t, sockaddr, socklen_t, ssize_t};
 
 use crate::sys;
 
@@ -49,17 +49,53 @@ macro_rules! originals {
             }
         )*
 
-        /// Finds them all, once, before the program runs.
-        pub(crate) fn resolve() {
-            $(
-                let name = concat!(stringify!($name), "\0");
-                if let Ok(name) = CStr::from_bytes_with_nul(name.as_bytes()) {
-                    // SAFETY: the name ends with a zero; RTLD_NEXT asks for what comes after this library.
-                    $place.store(unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr().cast::<c_char>()) }, Ordering::Relaxed);
-                }
-            )*
+        fn resolve_calls() {
+            $($place.store(find(concat!(stringify!($name), "\0")), Ordering::Relaxed);)*
         }
     };
+}
+
+/// Functions that are more than a system call.
+macro_rules! functions {
+    ($($place:ident $name:ident ($($arg:ident: $kind:ty),*) -> $answer:ty;)*) => {
+        $(
+            static $place: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
+
+            /// # Safety
+            /// As the function of the same name of libc.
+            pub(crate) unsafe extern "C-unwind" fn $name($($arg: $kind),*) -> $answer {
+                let mut at = $place.load(Ordering::Relaxed);
+                if at.is_null() {
+                    // A constructor of another library calls it before `resolve`; that is before threads and forks.
+                    at = find(concat!(stringify!($name), "\0"));
+                }
+                // SAFETY: this library stands before one that has it, or who calls it would not have been linked. It has
+                // this type; the caller vouches for the arguments.
+                unsafe {
+                    let function: unsafe extern "C-unwind" fn($($kind),*) -> $answer = transmute(at);
+                    function($($arg),*)
+                }
+            }
+        )*
+
+        fn resolve_functions() {
+            $($place.store(find(concat!(stringify!($name), "\0")), Ordering::Relaxed);)*
+        }
+    };
+}
+
+fn find(name: &str) -> *mut c_void {
+    match CStr::from_bytes_with_nul(name.as_bytes()) {
+        // SAFETY: the name ends with a zero; RTLD_NEXT asks for what comes after this library.
+        Ok(name) => unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr().cast::<c_char>()) },
+        Err(_) => null_mut(),
+    }
+}
+
+/// Finds them all, once, before the program runs.
+pub(crate) fn resolve() {
+    resolve_calls();
+    resolve_functions();
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -99,4 +135,18 @@ originals! {
     RECV recv(fd: c_int, bytes: *mut c_void, len: size_t, flags: c_int) -> ssize_t, SYS_recvfrom;
     RECVFROM recvfrom(fd: c_int, bytes: *mut c_void, len: size_t, flags: c_int, from: *mut sockaddr, from_len: *mut socklen_t) -> ssize_t, SYS_recvfrom;
     RECVMSG recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t, SYS_recvmsg;
+}
+
+/// Argument and environment vectors.
+pub(crate) type Words = *const *const c_char;
+
+functions! {
+    POSIX_SPAWN posix_spawn(pid: *mut pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void, args: Words, variables: Words) -> c_int;
+    POSIX_SPAWNP posix_spawnp(pid: *mut pid_t, file: *const c_char, actions: *const c_void, attributes: *const c_void, args: Words, variables: Words) -> c_int;
+    SYSTEM system(command: *const c_char) -> c_int;
+    POPEN popen(command: *const c_char, mode: *const c_char) -> *mut c_void;
+    EXECVE execve(path: *const c_char, args: Words, variables: Words) -> c_int;
+    EXECV execv(path: *const c_char, args: Words) -> c_int;
+    EXECVP execvp(file: *const c_char, args: Words) -> c_int;
+    EXECVPE execvpe(file: *const c_char, args: Words, variables: Words) -> c_int;
 }

@@ -30,7 +30,7 @@ pub(crate) struct RunArgs {
     /// Clients may begin connections to CMD compressed, by --peer
     #[arg(long)]
     pub(crate) accept_direct: bool,
-    /// Connections to HOST go through the `narrows agent --gateway` there, and are compressed: for servers that do not run under narrows (not with --engine=seccomp); may be given many times
+    /// Connections to HOST go through the `narrows agent --gateway` there, and are compressed: for servers that do not run under narrows; may be given many times
     #[arg(long, value_name = "HOST[:PORT]")]
     pub(crate) via_gateway: Vec<String>,
     /// The port by which hosts negotiate, the same at both ends [default: $NARROWS_PORT, or 7701]
@@ -77,7 +77,7 @@ const RUN_HELP: &str = "\
 The TCP connections of CMD and of what it starts go through a supervisor; nothing else of CMD changes. Where the other end \
 of a connection runs under narrows too, bytes go compressed if that is faster; a plain peer gets what CMD wrote and nothing \
 else, and nobody waits to find out. PORT is the server's, on whichever side CMD is. A connection stays plain when it is out of \
-scope, when it begins as TLS or SSH, when its socket was made before a fork, or when anything fails on the way. In compressed \
+scope, when it begins as TLS or SSH (or does so a little later, as with STARTTLS, and is sent as it is), when its socket was made before a fork, or when anything fails on the way. In compressed \
 connections urgent bytes (MSG_OOB) come as ordinary ones. Programs that get more rights than their user has \
 (setuid) and 32-bit ones stay plain; so do static and Go programs that a program under `preload` starts: --engine=seccomp \
 reaches them too, and takes twice as long for each connection to begin.

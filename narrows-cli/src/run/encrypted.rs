@@ -1,12 +1,17 @@
-//! What is encrypted does not shrink, and is known by its first bytes: no processor time is spent on it.
+//! What is encrypted does not shrink, and is known by its first bytes: no processor time is spent on it. Some protocols
+//! begin plain and agree on TLS then (STARTTLS, SSLRequest, CONNECT): they are known by a hello with which a write begins.
 
 /// So many bytes tell.
 const LOOKED_AT: usize = 6;
+/// A hello comes behind a greeting, a list of what the server can do, and perhaps some tries to log in at a proxy. One that
+/// is none costs its connection the compression: so it is not looked for in all of it.
+const HELLO_WITHIN: usize = 16 << 10;
 
-/// Looks at the first bytes of one direction, in whatever pieces they come.
+/// Looks at the first bytes of one direction, in whatever pieces they come, and for a while at the first bytes of its pieces.
 #[derive(Default)]
 pub(crate) struct FirstBytes {
     bytes: [u8; LOOKED_AT],
+    /// Bytes so far, until they are enough.
     len: usize,
     encrypted: bool,
 }
@@ -14,13 +19,17 @@ pub(crate) struct FirstBytes {
 impl FirstBytes {
     /// Takes what comes next.
     pub(crate) fn look(&mut self, input: &[u8]) {
-        if self.len == LOOKED_AT {
+        if self.encrypted || self.len >= HELLO_WITHIN {
             return;
         }
-        let taken = input.len().min(LOOKED_AT - self.len);
-        self.bytes[self.len..self.len + taken].copy_from_slice(&input[..taken]);
-        self.len += taken;
-        self.encrypted = self.len == LOOKED_AT && is_encrypted(self.bytes);
+        // Whoever waited for the other end's consent begins a write with it, which comes in a piece of its own.
+        self.encrypted = input.first_chunk().is_some_and(|first| is_hello(*first));
+        if self.len < LOOKED_AT {
+            let taken = input.len().min(LOOKED_AT - self.len);
+            self.bytes[self.len..self.len + taken].copy_from_slice(&input[..taken]);
+            self.encrypted |= self.len + taken == LOOKED_AT && is_encrypted(self.bytes);
+        }
+        self.len += input.len().min(HELLO_WITHIN);
     }
 
     pub(crate) fn are_encrypted(&self) -> bool {
@@ -29,13 +38,13 @@ impl FirstBytes {
 }
 
 fn is_encrypted(first: [u8; LOOKED_AT]) -> bool {
-    match first {
-        // A TLS record (RFC 8446, section 5.1): handshake, any version 3.x, a length; in it a client's or a server's hello.
-        [0x16, 3, 0..=4, _, _, 1 | 2] => true,
-        // The version that either end of SSH begins with (RFC 4253, section 4.2).
-        [b'S', b'S', b'H', b'-', b'1'..=b'9', b'.'] => true,
-        _ => false,
-    }
+    // The version that either end of SSH begins with (RFC 4253, section 4.2).
+    is_hello(first) || matches!(first, [b'S', b'S', b'H', b'-', b'1'..=b'9', b'.'])
+}
+
+/// A TLS record (RFC 8446, section 5.1): handshake, any version 3.x, a length; in it a client's or a server's hello.
+fn is_hello(first: [u8; LOOKED_AT]) -> bool {
+    matches!(first, [0x16, 3, 0..=4, _, _, 1 | 2])
 }
 
 #[cfg(test)]
@@ -74,6 +83,18 @@ mod tests {
         ] {
             assert_eq!(looks(&[other, b""]), [false, false], "{other:?}");
         }
-        assert_eq!(looks(&[b"abcdef", b"\x16\x03\x01\x02\x00\x01"]), [false, false], "later bytes say nothing");
+    }
+
+    #[test]
+    fn a_hello_is_known_behind_a_plain_beginning_if_a_piece_begins_with_it() {
+        let hello = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03";
+        assert_eq!(looks(&[b"EHLO me\r\n", b"STARTTLS\r\n", hello, b"data"]), [false, false, true, true]);
+        assert_eq!(looks(&[b"\x00\x00\x00\x08\x04\xd2\x16\x2f", hello]), [false, true]);
+        assert_eq!(looks(&[b"S", hello]), [false, true]);
+        assert_eq!(looks(&[b"abcdefgh", &hello[..4], &hello[4..]]), [false; 3], "in pieces");
+        assert_eq!(looks(&[b"abcdefgh", &[b"x", &hello[..]].concat()]), [false; 2], "within a piece");
+        assert_eq!(looks(&[&[0; HELLO_WITHIN - 1], hello]), [false, true]);
+        assert_eq!(looks(&[&[0; HELLO_WITHIN], hello]), [false, false], "too late");
+        assert_eq!(looks(&[b"abcdefgh", b"SSH-2.0-x"]), [false, false], "only a beginning");
     }
 }

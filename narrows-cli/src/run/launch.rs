@@ -31,7 +31,7 @@ use signal_hook::iterator::exfiltrator::WithOrigin;
 use signal_hook::low_level::siginfo::{Cause, Origin};
 
 use super::binary::{self, Kind};
-use super::seccomp::{self, Watchdog};
+use super::seccomp::{self, Gateways, Watchdog};
 use super::supervisor::{Control, Settings, Supervisor};
 use super::sys;
 use super::wire::{GATEWAY, Scope, VARIABLE, VERSION};
@@ -162,7 +162,8 @@ impl Launch<'_> {
                 let _ = rustix::stdio::dup2_stderr(&null);
             }
         }
-        if let (Ok(watchdog), Ok(supervisor)) = (watchdog, Supervisor::new(control, program, self.settings.clone()))
+        let supervisor = Supervisor::new(control, program, to.is_some(), self.settings.clone());
+        if let (Ok(watchdog), Ok(supervisor)) = (watchdog, supervisor)
             && self.hear(&supervisor, to.zip(watchdog)).is_ok()
         {
             supervisor.run();
@@ -171,7 +172,9 @@ impl Launch<'_> {
 
     /// Begins to answer what the kernel asks, if there is a filter.
     fn hear(&self, supervisor: &Supervisor, filter: Option<(OwnedFd, Watchdog)>) -> io::Result<()> {
-        filter.map_or(Ok(()), |(to, watchdog)| seccomp::start(supervisor.intake(), self.scope, to, watchdog))
+        let Some((to, watchdog)) = filter else { return Ok(()) };
+        let gateways = self.gateways.map(|servers| Gateways { servers, port: self.settings.service.port });
+        seccomp::start(supervisor.intake(), self.scope, gateways, to, watchdog)
     }
 
     fn run_as_parent(self, control: Control, mut command: Command, way: Option<Way>) -> Result<ExitCode> {
@@ -196,8 +199,8 @@ impl Launch<'_> {
         let watch = || pidfd_open(pid, PidfdFlags::empty()).context("cannot watch the program");
         let program = (pid, watch()?);
         pass_signals(caught, watch()?);
-        let supervisor =
-            Supervisor::new(control, program, self.settings.clone()).context("cannot start the supervisor")?;
+        let supervisor = Supervisor::new(control, program, filter.is_some(), self.settings.clone())
+            .context("cannot start the supervisor")?;
         self.hear(&supervisor, filter).context("cannot start the supervisor")?;
         let ended = reap(pid);
         supervisor.run();

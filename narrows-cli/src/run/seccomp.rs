@@ -10,6 +10,7 @@
 
 mod calls;
 mod filter;
+mod gateway;
 mod kept;
 mod notify;
 mod options;
@@ -33,11 +34,14 @@ use rustix::net::{
 };
 
 use super::asker::Asker;
+use super::budget::Budget;
 use super::pump::{Inlet, Ledger, Order};
 use super::wire::Request;
 
+pub(crate) use gateway::Gateways;
+pub(crate) use kept::UNTAKEN_MAX;
 pub(crate) use notify::start;
-pub(crate) use watchdog::Watchdog;
+pub(crate) use watchdog::{WAITS_MAX, Watchdog};
 
 /// The kernel can do it, and this user may look into the programs that it starts.
 pub(crate) fn is_possible() -> bool {
@@ -115,7 +119,7 @@ fn listener(to: &OwnedFd) -> Option<(OwnedFd, bool)> {
 pub(crate) struct Intake {
     pub(crate) pumps: Vec<Inlet>,
     pub(crate) ledger: Arc<Ledger>,
-    pub(crate) connections_max: usize,
+    pub(crate) budget: Budget,
 }
 
 impl Intake {
@@ -124,7 +128,8 @@ impl Intake {
     }
 
     fn has_room(&self) -> bool {
-        self.ledger.live.load(Ordering::Acquire) < self.connections_max
+        // One of them is this engine itself.
+        self.ledger.live.load(Ordering::Acquire) <= self.budget.connections
     }
 
     fn take(&self, request: Request, network: OwnedFd, program: OwnedFd) {

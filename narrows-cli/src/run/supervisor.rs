@@ -67,7 +67,7 @@ fn listen_at(name: &[u8; CONTROL_LEN]) -> Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let listener = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
     bind(&listener, &SocketAddrUnix::new_abstract_name(&name[1..])?)?;
-    let backlog = Budget::of(sys::descriptor_limit()).backlog;
+    let backlog = Budget::of(sys::descriptor_limit(), false).backlog;
     listen(&listener, i32::try_from(backlog).unwrap_or(i32::MAX))?;
     Ok(listener)
 }
@@ -114,9 +114,10 @@ pub(crate) struct Supervisor {
 }
 
 impl Supervisor {
-    pub(crate) fn new(control: Control, first: (Pid, OwnedFd), settings: Settings) -> Result<Self> {
+    /// `asked`: by the kernel, about calls.
+    pub(crate) fn new(control: Control, first: (Pid, OwnedFd), asked: bool, settings: Settings) -> Result<Self> {
         let Settings { verbose, service, direct, compressor, program } = settings;
-        let budget = Budget::of(sys::raise_descriptor_limit());
+        let budget = Budget::of(sys::raise_descriptor_limit(), asked);
         let watch = epoll::create(CreateFlags::CLOEXEC)?;
         let idle = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         epoll::add(&watch, &idle, EventData::new_u64(IDLE), EventFlags::IN | EventFlags::ET)?;
@@ -163,7 +164,7 @@ impl Supervisor {
     /// Where the second engine brings its connections in.
     pub(crate) fn intake(&self) -> Intake {
         let (pumps, ledger) = (self.pumps.clone(), Arc::clone(&self.ledger));
-        Intake { pumps, ledger, connections_max: self.budget.connections }
+        Intake { pumps, ledger, budget: self.budget }
     }
 
     /// Works until no process of this run lives and every connection has ended.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Read;
 use std::net::{Ipv4Addr, TcpListener};
+use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, ChildStdout, Command, Stdio};
@@ -18,7 +19,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, pidfd_open, pidfd_send_signal, set_child_subreaper, wait};
 use tempfile::TempDir;
 
-use super::record::now_ns;
+use super::record::{self, now_ns};
 use crate::cases::stage::{MARK, end_marked, marked};
 use crate::race::scratch;
 
@@ -28,8 +29,10 @@ const POLICIES: [&str; 4] = ["fixed:lz4", "fixed:zstd:level=1", "balance", "fixe
 const STARTS: Duration = Duration::from_secs(30);
 /// A supervisor leaves when what its program wrote has arrived, which pauses of the reader delay by seconds.
 pub(super) const LEAVES: Duration = Duration::from_secs(100);
-/// Below those that the kernel gives to connections, so that nobody gets one while its server is down.
-const PORTS: std::ops::Range<u32> = 10_000..32_000;
+/// Of servers: below those that the kernel gives to connections, so that nobody gets one while its server is down.
+const PORTS: Range<u32> = 10_000..32_000;
+/// By which hosts negotiate: apart from those, as nobody has it while no server is there.
+const SERVICE_PORTS: Range<u32> = 8000..10_000;
 /// More would be of no use to a reader.
 const FAULTS_MAX: usize = 200;
 const REAP_EVERY: Duration = Duration::from_millis(20);
@@ -91,31 +94,29 @@ impl World {
         let temporary = if records.is_none() { Some(scratch::folder()?) } else { None };
         let folder = records.or(temporary.as_ref().map(TempDir::path)).context("a folder")?.to_owned();
         fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
-        let start = u32::from(std::process::id() as u16) % (PORTS.end - PORTS.start);
-        let world = Self {
+        // Others may do the same at the same time: neighbours begin far from each other.
+        let start = std::process::id().wrapping_mul(4099);
+        let service_port = free_port(&SERVICE_PORTS, start)?;
+        Ok(Self {
             narrows: narrows.to_string_lossy().into_owned(),
             own: own.to_string_lossy().into_owned(),
             folder,
             _temporary: temporary,
-            service_port: 0,
+            service_port,
             next_port: AtomicU32::new(start),
             stop,
             faults: Mutex::default(),
             accounts: Mutex::default(),
-        };
-        Ok(Self { service_port: world.free_port()?, ..world })
+        })
     }
 
     /// One that nobody had lately.
     pub(super) fn free_port(&self) -> Result<u16> {
-        let count = PORTS.end - PORTS.start;
-        for _ in 0..count {
-            let port = (PORTS.start + self.next_port.fetch_add(1, Ordering::Relaxed) % count) as u16;
-            if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
-                return Ok(port);
-            }
-        }
-        bail!("no port is free")
+        free_port(&PORTS, self.next_port.fetch_add(1, Ordering::Relaxed))
+    }
+
+    pub(super) fn folder(&self) -> &Path {
+        &self.folder
     }
 
     pub(super) fn path(&self, name: &str) -> PathBuf {
@@ -123,7 +124,7 @@ impl World {
     }
 
     pub(super) fn record(&self, pair: u64, side: Side, life: u64) -> PathBuf {
-        self.path(&format!("{pair}-{}-{life}.record", side.name()))
+        record::path(&self.folder, pair, side, life)
     }
 
     pub(super) fn fault(&self, what: String) {
@@ -145,6 +146,13 @@ impl World {
     pub(super) fn stopped(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }
+}
+
+fn free_port(ports: &Range<u32>, start: u32) -> Result<u16> {
+    let count = ports.end - ports.start;
+    let all = (0..count).map(|i| (ports.start + start.wrapping_add(i) % count) as u16);
+    let mut free = all.filter(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok());
+    free.next().context("no port is free")
 }
 
 /// How a program is run.
@@ -232,6 +240,8 @@ pub(super) struct Running {
     pub(super) program: Process,
     pub(super) supervisor: Process,
     pub(super) how: How,
+    /// Of a server.
+    pub(super) port: u16,
     name: String,
     mark: String,
     said: PathBuf,
@@ -242,10 +252,10 @@ pub(super) struct Running {
 }
 
 impl Running {
-    /// `words` are those of an end.
+    /// `words` are those of an end, `{port}` among them is one that is free.
     pub(super) fn start(world: &World, name: &str, side: Side, how: &How, words: &[&str]) -> Result<Self> {
         let mut last = None;
-        // A machine that is out of memory or processes for a moment.
+        // A port that somebody else took, a machine that is out of processes for a moment.
         for _ in 0..3 {
             match Self::try_start(world, name, side, how, words) {
                 Ok(running) => return Ok(running),
@@ -274,7 +284,9 @@ impl Running {
         } else {
             command.args(["--service-port", &world.service_port.to_string()]);
         }
-        command.args(["--", &world.own, "soak", "--end"]).args(words).env(MARK, &mark);
+        let port = world.free_port()?;
+        let word = |w: &&str| if *w == "{port}" { port.to_string() } else { (*w).to_owned() };
+        command.args(["--", &world.own, "soak", "--end"]).args(words.iter().map(word)).env(MARK, &mark);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(File::create(&said)?);
         let mut child = command.spawn().context("cannot run narrows")?;
         let pid = Pid::from_child(&child);
@@ -301,6 +313,7 @@ impl Running {
             program,
             supervisor,
             how: how.clone(),
+            port,
             name: name.to_owned(),
             mark,
             said,

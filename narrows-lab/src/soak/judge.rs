@@ -2,7 +2,7 @@
 //!
 //! Nothing but a kill may break one. Where a program was killed, what it had written arrives, then an end; unless it had not
 //! read all that came to it: then TCP resets, which may take bytes along. Where a supervisor was killed there is an error, and
-//! never an end before the end.
+//! never an end before the end. A socket tells an error once, TCP's too: whoever gets it for a write reads an end.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -24,6 +24,11 @@ pub(super) enum Victim {
     Supervisor,
     /// A program whose supervisor had been killed: as without narrows.
     Orphan,
+}
+
+impl Victim {
+    pub(super) const ALL: [Self; 5] =
+        [Self::Program, Self::ProgramFirst, Self::SupervisorThen, Self::Supervisor, Self::Orphan];
 }
 
 #[derive(Debug, Clone)]
@@ -249,12 +254,15 @@ impl<'a> Judge<'a> {
             let supervisors = meeting.iter().filter(|k| k.victim == Victim::Supervisor);
             supervisors.into_iter().any(|k| k.before_ns > held_since(k.side) && k.after_ns < killed_ns)
         };
+        let told =
+            to.entry.write_end() == Some(End::Errno(libc::ECONNRESET)) && to.entry.get(Field::WriteEndAt) <= read_end;
         match to.entry.read_end() {
             None if killed(to) => Ok(Some("reader killed")),
             None if to.entry.is_closed() || self.complete => Err("its reader has no end".into()),
             None => Ok(None),
             Some(End::Whole) if read == len => Ok(Some("all")),
             Some(End::Whole) => Err("whole, says its reader, and it is not".into()),
+            Some(End::Short) if told && broken => Ok(Some("ECONNRESET for a write, then an end")),
             Some(End::Short) if !sender_killed => Err("an end before the end, though its writer was not killed".into()),
             Some(End::Short) if read < written => {
                 Err(format!("an end, {} bytes of what was written are lost", written - read))
@@ -458,6 +466,18 @@ mod tests {
             client.entry = client.entry.with(Field::Written, 1000);
             assert!(faults(&[client, server], &kills).contains("a supervisor was killed before its writer"));
         }
+    }
+
+    #[test]
+    fn an_error_is_told_once() {
+        let kills = [kill(Side::Client, Victim::Supervisor, 13)];
+        let [client, mut server] = cut(End::Short, 1000);
+        for (errno, at, fine) in [(libc::ECONNRESET, 14, true), (libc::ECONNRESET, 16, false), (libc::EPIPE, 14, false)]
+        {
+            server.entry = server.entry.with(Field::WriteEnd, 1000 + errno as u64).with(Field::WriteEndAt, at * SECOND);
+            assert_eq!(!faults(&[client, server], &kills).contains("was not killed"), fine, "{errno} at {at}");
+        }
+        assert!(faults(&[client, server], &[]).contains("was not killed"));
     }
 
     #[test]

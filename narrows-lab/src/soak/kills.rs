@@ -65,9 +65,8 @@ fn one_server(
     let mut rng = Rng(args.seed ^ (runs.start + 1).wrapping_mul(0xd134_2543_de82_ef95));
     let direct = rng.below(2) == 0;
     let how = How::draw(&mut rng, direct);
-    let (record, port) = (world.record(pair, Side::Server, life), world.free_port()?);
-    let words =
-        ["serve", &record.to_string_lossy(), &port.to_string(), if how.polls { "polled" } else { "blocking" }, "up"];
+    let record = world.record(pair, Side::Server, life);
+    let words = ["serve", &record.to_string_lossy(), "{port}", if how.polls { "polled" } else { "blocking" }, "up"];
     let mut server = Running::start(world, &format!("{pair}-server-{life}"), Side::Server, &how, &words)?;
     let mut leaving = Vec::new();
     for (number, run) in runs.enumerate() {
@@ -78,7 +77,7 @@ fn one_server(
         let how = How::draw(&mut rng, direct);
         let name = format!("{pair}-client-{run}");
         let own = world.record(pair, Side::Client, run);
-        let [port, pair, run_word, seed_word] = [u64::from(port), pair, run, seed].map(|n| n.to_string());
+        let [port, pair, run_word, seed_word] = [u64::from(server.port), pair, run, seed].map(|n| n.to_string());
         let words = ["kill", &own.to_string_lossy(), &port, &pair, &run_word, &seed_word];
         let mut client = Running::start(world, &name, Side::Client, &how, &words)?;
         client.finish();

@@ -1,7 +1,5 @@
 //! One client and one server under `narrows run`, and who kills them.
 
-use std::sync::Mutex;
-use std::sync::PoisonError;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -10,46 +8,13 @@ use narrows_sim::rng::Rng;
 
 use super::host::{How, LEAVES, Running, Side, World, write_port};
 use super::judge::{Kill, Victim};
+use super::log::{Life, Log};
 
 /// Connections of a client at a time.
 const CONNECTIONS: usize = 3;
 /// A program goes on so long without its supervisor.
 const ALONE_MAX_MS: usize = 1500;
 const TICK: Duration = Duration::from_millis(20);
-
-/// Those of all pairs.
-#[derive(Default)]
-pub(super) struct Log {
-    pub(super) kills: Mutex<Vec<Kill>>,
-    /// Pair, side, life, how.
-    pub(super) lives: Mutex<Vec<(u64, Side, u64, How)>>,
-}
-
-impl Log {
-    fn kill(&self, kill: Kill) {
-        self.kills.lock().unwrap_or_else(PoisonError::into_inner).push(kill);
-    }
-
-    pub(super) fn kills(&self) -> Vec<Kill> {
-        self.kills.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    pub(super) fn lives(&self) -> Vec<(u64, Side, u64, How)> {
-        self.lives.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-}
-
-impl std::fmt::Display for Log {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        for (pair, side, life, how) in self.lives() {
-            writeln!(f, "life {pair} {} {life} {how}", side.name())?;
-        }
-        for Kill { pair, side, life, victim, before_ns, after_ns } in self.kills() {
-            writeln!(f, "kill {pair} {} {life} {victim:?} {before_ns} {after_ns}", side.name())?;
-        }
-        Ok(())
-    }
-}
 
 pub(super) struct Pair<'a> {
     world: &'a World,
@@ -175,10 +140,9 @@ impl<'a> Pair<'a> {
         let (number, seed) = (self.number.to_string(), (self.rng.next_u64() >> 1).to_string());
         let running = match side {
             Side::Server => {
-                let port = self.world.free_port()?;
-                let words = ["serve", &record, &port.to_string(), polls, "both"];
+                let words = ["serve", &record, "{port}", polls, "both"];
                 let running = Running::start(self.world, &name, side, &how, &words)?;
-                write_port(&port_file, port)?;
+                write_port(&port_file, running.port)?;
                 running
             }
             Side::Client => {
@@ -187,7 +151,7 @@ impl<'a> Pair<'a> {
                 Running::start(self.world, &name, side, &how, &words)?
             }
         };
-        self.log.lives.lock().unwrap_or_else(PoisonError::into_inner).push((self.number, side, life, how));
+        self.log.live(Life { pair: self.number, side, life, direct: how.direct, how: how.to_string() });
         Ok(running)
     }
 

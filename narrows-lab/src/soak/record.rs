@@ -2,13 +2,14 @@
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::content::Key;
+use super::host::Side;
 
 /// One slot for each connection of a program.
 const FIELDS: usize = 16;
@@ -192,8 +193,24 @@ impl Entry {
     }
 }
 
-/// All slots of a file that were begun.
+/// Of a program's life.
+pub(super) fn path(folder: &Path, pair: u64, side: Side, life: u64) -> PathBuf {
+    folder.join(format!("{pair}-{}-{life}.record", side.name()))
+}
+
+/// All slots of a file that were begun. The program may be writing it: an end is believed only with all that came before it.
 pub(super) fn read(path: &Path) -> Result<Vec<Entry>> {
+    let (ends, mut entries) = (read_once(path)?, read_once(path)?);
+    for (number, entry) in entries.iter_mut().enumerate() {
+        for field in [Field::WriteEnd, Field::ReadEnd, Field::Closed] {
+            entry.0[field as usize] = ends.get(number).map_or(0, |e| e.get(field));
+        }
+    }
+    entries.retain(|e| e.get(Field::Begun) > 0);
+    Ok(entries)
+}
+
+fn read_once(path: &Path) -> Result<Vec<Entry>> {
     let bytes = match std::fs::read(path) {
         Ok(bytes) => bytes,
         // The program was killed before it made it.
@@ -208,7 +225,6 @@ pub(super) fn read(path: &Path) -> Result<Vec<Entry>> {
         }
         entries.push(entry);
     }
-    entries.retain(|e| e.get(Field::Begun) > 0);
     Ok(entries)
 }
 

@@ -4,11 +4,13 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::time::Duration;
 
+use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
 use super::Args;
-use super::host::{Accounts, How, Side, World};
+use super::host::{Accounts, World};
 use super::judge::{Kill, Outcomes, Verdict, Victim};
+use super::log::Life;
 use crate::report::About;
 
 pub(super) struct Report {
@@ -24,7 +26,10 @@ pub(super) struct Report {
     /// In the order in which they are told.
     counts: Vec<(&'static str, u64)>,
     accounts: Accounts,
-    pub(super) faults: Vec<String>,
+    /// What connections had to complain of.
+    faults: Vec<String>,
+    /// What the driver has seen itself: who did not end, or said what nobody expected.
+    seen: Vec<String>,
 }
 
 impl Report {
@@ -41,7 +46,35 @@ impl Report {
             counts: Vec::new(),
             accounts: Accounts::default(),
             faults: Vec::new(),
+            seen: Vec::new(),
         }
+    }
+
+    /// All that judging does not find out again, from what [`Report::json`] gave.
+    pub(super) fn again(args: &Args, text: &str) -> Result<Self> {
+        let json: Value = serde_json::from_str(text)?;
+        let number = |key: &str| json[key].as_u64().with_context(|| format!("there is no {key}"));
+        let seconds =
+            |key: &str| json[key].as_f64().and_then(|s| Duration::try_from_secs_f64(s).ok()).unwrap_or_default();
+        let accounts = Accounts {
+            outcomes: serde_json::from_value(json["supervisors_said"].clone())?,
+            started: number("programs_started")?,
+            leaving_max: seconds("supervisor_left_after_max_s"),
+        };
+        Ok(Self {
+            about: json["about"].clone(),
+            seed: number("seed")?,
+            pairs: number("pairs")?,
+            elapsed: seconds("seconds"),
+            minutes: serde_json::from_value(json["kills_connections_bytes_by_minute"].clone())?,
+            accounts,
+            seen: serde_json::from_value(json["seen"].clone())?,
+            ..Self::new(args)
+        })
+    }
+
+    pub(super) fn faults(&self) -> usize {
+        self.faults.len() + self.seen.len()
     }
 
     pub(super) fn minute(&mut self, kills: usize, so_far: &Verdict) {
@@ -56,11 +89,11 @@ impl Report {
         );
     }
 
-    pub(super) fn soaked(&mut self, kills: &[Kill], lives: &[(u64, Side, u64, How)], verdict: Verdict) {
+    pub(super) fn soaked(&mut self, kills: &[Kill], lives: &[Life], verdict: Verdict) {
         for kill in kills.iter().filter(|k| k.victim != Victim::SupervisorThen) {
             *self.kills.entry(kill.label()).or_default() += 1;
         }
-        for (_, side, _, how) in lives {
+        for Life { side, how, .. } in lives {
             *self.lives.entry(format!("{} {how}", side.name())).or_default() += 1;
         }
         self.counts = vec![
@@ -71,7 +104,7 @@ impl Report {
             ("whole, of programs whose supervisor had been killed before", verdict.plain_after_kill),
         ];
         self.outcomes = verdict.outcomes;
-        self.faults.extend(verdict.faults);
+        self.faults = verdict.faults;
     }
 
     pub(super) fn killed(&mut self, runs: u64, bytes: u64) {
@@ -82,7 +115,7 @@ impl Report {
     pub(super) fn finish(&mut self, world: &World, elapsed: Duration) {
         self.elapsed = elapsed;
         self.accounts = world.accounts();
-        self.faults.extend(world.faults());
+        self.seen = world.faults();
     }
 
     pub(super) fn json(&self) -> String {
@@ -94,7 +127,7 @@ impl Report {
             "counts": counts, "kills": self.kills, "ends_by_first_kill": outcomes, "programs": self.lives,
             "programs_started": self.accounts.started, "supervisors_said": self.accounts.outcomes,
             "supervisor_left_after_max_s": self.accounts.leaving_max.as_secs_f64(),
-            "kills_connections_bytes_by_minute": self.minutes, "faults": self.faults,
+            "kills_connections_bytes_by_minute": self.minutes, "faults": self.faults, "seen": self.seen,
         });
         format!("{all:#}\n")
     }
@@ -121,8 +154,8 @@ impl Report {
             "- longest from the end of a program until its supervisor left: {:.1} s",
             accounts.leaving_max.as_secs_f64()
         );
-        let _ = writeln!(page, "- **faults: {}**", self.faults.len());
-        for fault in self.faults.iter().take(20) {
+        let _ = writeln!(page, "- **faults: {}**", self.faults());
+        for fault in self.faults.iter().chain(&self.seen).take(20) {
             let _ = writeln!(page, "  - {fault}");
         }
         let columns: Vec<&str> = {

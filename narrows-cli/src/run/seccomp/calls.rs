@@ -35,7 +35,7 @@ fn here(host: IpAddr) -> IpAddr {
 impl Notifier {
     /// The program's own socket must not block this thread. Its flag is changed for some microseconds, because there is
     /// no other way to ask for one call; the watchdog knows of it.
-    fn without_blocking<T>(&self, socket: &OwnedFd, blocks: bool, work: impl FnOnce() -> T) -> T {
+    pub(super) fn without_blocking<T>(&self, socket: &OwnedFd, blocks: bool, work: impl FnOnce() -> T) -> T {
         if blocks {
             self.watchdog.open.unblocked(true);
             let _ = rustix::io::ioctl_fionbio(socket, true);
@@ -62,7 +62,9 @@ impl Notifier {
         let Waiting { socket, what, until } = waiting;
         match what {
             What::Accept => self.accept_from(call, socket, until),
-            What::Connect { number, peer, closes_on_exec } => {
+            What::Discard => self.discard(call, socket, until),
+            What::Made { name, further } => self.made(socket, name, further, until),
+            What::Connect { number, peer, closes_on_exec, .. } => {
                 let len = length(&peer);
                 match self.without_blocking(&socket, true, || sys::connect(&socket, &peer, len)) {
                     Ok(()) => self.connected(call, number, socket, peer, closes_on_exec, false),
@@ -84,6 +86,11 @@ impl Notifier {
         let mut address = [0; 28];
         call.target.read_into(call.args[1], &mut address[..len])?;
         if let Some(name) = swapped(&socket) {
+            let dissolves = len >= 2 && address[..2] == (libc::AF_UNSPEC as u16).to_ne_bytes();
+            if dissolves {
+                let taken = self.take_back(call, number, &socket, &name);
+                return Ok(taken.map_or_else(|e| Answer::Fail(errno(&e)), |_| Answer::Value(0)));
+            }
             return self.connect_again(call, number, &socket, &name, internet(&address[..len]));
         }
         let Some(peer) = internet(&address[..len]) else { return Ok(Answer::GoOn) };
@@ -106,7 +113,7 @@ impl Notifier {
             return Ok(Answer::GoOn);
         }
         let closes_on_exec = call.target.closes_on_exec(number)?;
-        let what = What::Connect { number, peer, closes_on_exec };
+        let what = What::Connect { number, peer, closes_on_exec, further: under_way };
         if !self.is_valid(call) {
             return Ok(Answer::GoOn);
         }
@@ -117,6 +124,9 @@ impl Notifier {
         };
         if under_way {
             return Ok(wait(socket));
+        }
+        if let Some(answer) = self.by_gateway(call, number, &socket, &peer, closes_on_exec) {
+            return Ok(answer);
         }
         let mut result = self.without_blocking(&socket, blocks, || sys::connect(&socket, &peer, len));
         if again && result.as_ref().is_err_and(|e| errno(e) == libc::ECONNABORTED) {
@@ -205,6 +215,9 @@ impl Notifier {
         let (true, Some(peer)) = (name.was_connecting, peer) else { return Ok(already) };
         let Some((reply, _)) = self.ask(Kind::State, name.id, |r| r.number = BY_CONNECT) else { return Ok(already) };
         Ok(match State::of(reply.value().first().copied().unwrap_or(0)) {
+            State::Connecting if blocks(socket)? && self.can_wait() => {
+                self.made(socket.try_clone()?, *name, true, limit(socket, libc::SO_SNDTIMEO))
+            }
             State::Connecting => Answer::Fail(libc::EALREADY),
             State::JustConnected => Answer::Value(0),
             State::Connected | State::Gone => already,
@@ -216,7 +229,8 @@ impl Notifier {
         })
     }
 
-    /// A failed attempt leaves a TCP socket that may connect again, with all its options.
+    /// A TCP socket that may connect again: after an attempt that failed the one of before, with all its options; in place
+    /// of a connection that the program dissolves a new one.
     fn take_back(&mut self, call: &Call, number: i32, socket: &OwnedFd, name: &Name) -> Result<OwnedFd> {
         let returned = self.ask(Kind::TakeBack, name.id, |_| ()).and_then(|(_, fd)| fd);
         let network = match returned {
@@ -287,6 +301,8 @@ impl Notifier {
             Err(e) if errno(&e) == libc::EAGAIN && blocks => {
                 return Answer::Wait(Waiting { socket: listener, what: What::Accept, until });
             }
+            // This process has no descriptor left; that one has.
+            Err(e) if [libc::EMFILE, libc::ENFILE].contains(&errno(&e)) => return Answer::GoOn,
             Err(e) => return Answer::Fail(errno(&e)),
         };
         if call.args[1] != 0

@@ -22,6 +22,8 @@ enum Ask {
     Equals(u8, &'static [u32]),
     /// The argument has one of these bits.
     Bits(u8, u32),
+    /// The flags of `recvfrom` ask for errors, or throw away what goes into no buffer.
+    Received,
     /// An option that is, or may be, a matter of the TCP socket; beside those of SOL_SOCKET that both get and set know.
     Option(&'static [i32]),
 }
@@ -50,7 +52,7 @@ const CALLS: &[(c_long, Ask)] = &[
     (libc::SYS_sendto, Ask::Bits(3, libc::MSG_OOB as u32)),
     (libc::SYS_sendmsg, Ask::Bits(2, libc::MSG_OOB as u32)),
     (libc::SYS_sendmmsg, Ask::Bits(3, libc::MSG_OOB as u32)),
-    (libc::SYS_recvfrom, Ask::Bits(3, libc::MSG_ERRQUEUE as u32)),
+    (libc::SYS_recvfrom, Ask::Received),
     (libc::SYS_recvmsg, Ask::Bits(2, libc::MSG_ERRQUEUE as u32)),
 ];
 
@@ -95,6 +97,18 @@ fn steps(ask: &Ask) -> Vec<sock_filter> {
         }
         Ask::Bits(argument, bits) => {
             vec![step(LOAD, at_argument(*argument)), unless(JUMP_BITS, *bits, 1), NOTIFY, ALLOW]
+        }
+        Ask::Received => {
+            let empty = [at_argument(1), at_argument(1) + 4];
+            let mut steps = vec![
+                step(LOAD, at_argument(3)),
+                unless(JUMP_BITS, libc::MSG_ERRQUEUE as u32, 1),
+                NOTIFY,
+                unless(JUMP_BITS, libc::MSG_TRUNC as u32, 5),
+            ];
+            steps.extend([step(LOAD, empty[0]), unless(JUMP_EQUAL, 0, 3)]);
+            steps.extend([step(LOAD, empty[1]), unless(JUMP_EQUAL, 0, 1), NOTIFY, ALLOW]);
+            steps
         }
         Ask::Option(more) => {
             let mut steps = vec![step(LOAD, at_argument(1))];
@@ -174,6 +188,10 @@ mod tests {
             (libc::SYS_sendto, [5, 0, 4, libc::MSG_NOSIGNAL as u32, 0, 0], passes),
             (libc::SYS_sendto, [5, 0, 4, (libc::MSG_NOSIGNAL | libc::MSG_OOB) as u32, 0, 0], asks),
             (libc::SYS_recvmsg, [5, 0, libc::MSG_ERRQUEUE as u32, 0, 0, 0], asks),
+            (libc::SYS_recvfrom, [5, 1, 4, libc::MSG_ERRQUEUE as u32, 0, 0], asks),
+            (libc::SYS_recvfrom, [5, 1, 4, libc::MSG_TRUNC as u32, 0, 0], passes),
+            (libc::SYS_recvfrom, [5, 0, 4, libc::MSG_TRUNC as u32, 0, 0], asks),
+            (libc::SYS_recvfrom, [5, 0, 4, libc::MSG_DONTWAIT as u32, 0, 0], passes),
             (libc::SYS_recvmsg, [5, 0, libc::MSG_DONTWAIT as u32, 0, 0, 0], passes),
             (libc::SYS_ioctl, [5, libc::TIOCOUTQ as u32, 0, 0, 0, 0], asks),
             (libc::SYS_ioctl, [5, libc::FIONREAD as u32, 0, 0, 0, 0], passes),

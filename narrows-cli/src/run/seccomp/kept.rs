@@ -12,7 +12,7 @@ use crate::run::wire::Reason;
 /// Sockets that were marked and never connected are forgotten when there are more.
 const MARKS_MAX: usize = 4096;
 /// Connections whose process had no descriptor left, or was killed, just when they were accepted.
-const UNTAKEN_MAX: usize = 64;
+pub(crate) const UNTAKEN_MAX: usize = 64;
 /// A process that accepts again does it soon.
 const UNTAKEN_FOR: Duration = Duration::from_secs(10);
 /// Sockets that must stay plain, by the kernel's cookie, which is never given twice.
@@ -60,34 +60,40 @@ impl Drop for Left {
     }
 }
 
-#[derive(Default)]
-pub(super) struct Untaken(VecDeque<Left>);
+pub(super) struct Untaken {
+    left: VecDeque<Left>,
+    max: usize,
+}
 
 impl Untaken {
+    pub(super) fn new(max: usize) -> Self {
+        Self { left: VecDeque::new(), max }
+    }
+
     pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.left.is_empty()
     }
 
     pub(super) fn put(&mut self, listener: &OwnedFd, socket: OwnedFd, address: Vec<u8>) {
         let Ok(listener) = cookie(listener) else { return };
-        self.0.push_back(Left { listener, socket: Some(socket), address, since: Instant::now() });
-        if self.0.len() > UNTAKEN_MAX {
-            self.0.pop_front();
+        self.left.push_back(Left { listener, socket: Some(socket), address, since: Instant::now() });
+        if self.left.len() > self.max {
+            self.left.pop_front();
         }
     }
 
     pub(super) fn take(&mut self, listener: &OwnedFd) -> Option<(OwnedFd, Vec<u8>)> {
-        if self.0.is_empty() {
+        if self.left.is_empty() {
             return None;
         }
         let cookie = cookie(listener).ok()?;
-        let at = self.0.iter().position(|left| left.listener == cookie)?;
-        let mut left = self.0.remove(at)?;
+        let at = self.left.iter().position(|left| left.listener == cookie)?;
+        let mut left = self.left.remove(at)?;
         Some((left.socket.take()?, std::mem::take(&mut left.address)))
     }
 
     pub(super) fn forget_old(&mut self) {
-        self.0.retain(|left| left.since.elapsed() < UNTAKEN_FOR);
+        self.left.retain(|left| left.since.elapsed() < UNTAKEN_FOR);
     }
 }
 
@@ -103,7 +109,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let at = listener.local_addr().unwrap();
         let mut clients: Vec<_> = (0..2).map(|_| TcpStream::connect(at).unwrap()).collect();
-        let mut untaken = Untaken::default();
+        let mut untaken = Untaken::new(UNTAKEN_MAX);
         let socket = OwnedFd::from(listener.try_clone().unwrap());
         for _ in 0..2 {
             untaken.put(&socket, listener.accept().unwrap().0.into(), vec![7]);

@@ -16,10 +16,10 @@ use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 
 use super::kept::{Marks, Untaken};
 use super::target::{Signals, Target, domain};
-use super::watchdog::{self, WAITS_MAX};
-use super::{Intake, Watchdog, sys};
+use super::watchdog;
+use super::{Gateways, Intake, Watchdog, sys};
 use crate::report;
-use crate::run::wire::{RawAddress, Scope};
+use crate::run::wire::{Name, RawAddress, Scope};
 
 /// How long a signal may wait for a call that waits, and a limit of time be overdrawn.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
@@ -64,7 +64,20 @@ pub(super) struct Waiting {
 #[derive(Clone, Copy)]
 pub(super) enum What {
     Accept,
-    Connect { number: i32, peer: RawAddress, closes_on_exec: bool },
+    /// `further`: the attempt was made by an earlier call.
+    Connect {
+        number: i32,
+        peer: RawAddress,
+        closes_on_exec: bool,
+        further: bool,
+    },
+    /// Of a connection that is swapped already.
+    Made {
+        name: Name,
+        further: bool,
+    },
+    /// Bytes to throw away.
+    Discard,
 }
 
 struct Wait {
@@ -80,6 +93,7 @@ pub(super) struct Notifier {
     pub(super) killable: bool,
     pub(super) intake: Intake,
     pub(super) scope: Scope,
+    pub(super) gateways: Option<Gateways>,
     /// Of this process.
     pub(super) domain: Option<String>,
     pub(super) marks: Marks,
@@ -94,13 +108,19 @@ pub(super) struct Notifier {
 
 /// Answers on a thread of its own until nobody is under the filter, or could be put there. `to` is where the listener
 /// comes.
-pub(crate) fn start(intake: Intake, scope: Scope, to: OwnedFd, watchdog: Watchdog) -> Result<()> {
+pub(crate) fn start(
+    intake: Intake,
+    scope: Scope,
+    gateways: Option<Gateways>,
+    to: OwnedFd,
+    watchdog: Watchdog,
+) -> Result<()> {
     let watch = epoll::create(CreateFlags::CLOEXEC)?;
     intake.begin();
     let begun = intake.clone();
     let thread = thread::Builder::new().name("narrows-seccomp".into()).spawn(move || {
         match super::listener(&to) {
-            Some((listener, killable)) => answer_all(listener, killable, intake.clone(), scope, watchdog, watch),
+            Some(listener) => answer_all(listener, intake.clone(), (scope, gateways), watchdog, watch),
             None if intake.ledger.talk.verbose => report::note("the kernel took no filter: all connections stay plain"),
             None => {}
         }
@@ -109,19 +129,27 @@ pub(crate) fn start(intake: Intake, scope: Scope, to: OwnedFd, watchdog: Watchdo
     thread.map(drop).inspect_err(|_| begun.end())
 }
 
-fn answer_all(listener: OwnedFd, killable: bool, intake: Intake, scope: Scope, watchdog: Watchdog, watch: OwnedFd) {
+fn answer_all(
+    (listener, killable): (OwnedFd, bool),
+    intake: Intake,
+    (scope, gateways): (Scope, Option<Gateways>),
+    watchdog: Watchdog,
+    watch: OwnedFd,
+) {
     let watched = epoll::add(&watch, &listener, EventData::new_u64(LISTENER), EventFlags::IN);
     if watched.is_err() || !sys::adds(listener.as_fd()) {
         return watchdog::let_go_on(&listener, &watchdog.open);
     }
+    let untaken = Untaken::new(intake.budget.untaken);
     let mut notifier = Notifier {
         listener,
         killable,
         intake,
         scope,
+        gateways,
         domain: domain(std::process::id() as i32),
         marks: Marks::default(),
-        untaken: Untaken::default(),
+        untaken,
         watchdog,
         watch,
         waits: Vec::new(),
@@ -184,10 +212,16 @@ impl Notifier {
 
     fn finish(&mut self, call: Call, answer: Answer) {
         let Answer::Wait(waiting) = answer else { return self.respond(call.id, &answer) };
-        let id = call.id;
+        let (id, what) = (call.id, waiting.what);
         if !self.put_aside(Wait { call, waiting, signalled: false }) {
-            self.respond(id, &Answer::GoOn);
+            let swapped = matches!(what, What::Made { .. });
+            self.respond(id, &if swapped { Answer::Fail(libc::EINPROGRESS) } else { Answer::GoOn });
         }
+    }
+
+    /// There is a place for one more call.
+    pub(super) fn can_wait(&self) -> bool {
+        self.waiting < self.intake.budget.waits
     }
 
     fn respond(&self, id: u64, answer: &Answer) {
@@ -205,12 +239,12 @@ impl Notifier {
     /// False if it cannot be waited for.
     fn put_aside(&mut self, wait: Wait) -> bool {
         let place = self.waits.iter().position(Option::is_none).unwrap_or(self.waits.len());
-        if place >= WAITS_MAX {
+        if place >= self.intake.budget.waits {
             return false;
         }
         let ready = match wait.waiting.what {
-            What::Accept => EventFlags::IN,
-            What::Connect { .. } => EventFlags::OUT,
+            What::Accept | What::Discard => EventFlags::IN,
+            What::Connect { .. } | What::Made { .. } => EventFlags::OUT,
         };
         let data = |which| EventData::new_u64((place as u64) << 1 | which);
         let once = EventFlags::ONESHOT;
@@ -272,9 +306,12 @@ impl Notifier {
         if !valid(&wait.call) {
             return Some(Answer::GoOn);
         }
-        let accepts = matches!(wait.waiting.what, What::Accept);
         if wait.waiting.until.is_some_and(|until| until <= Instant::now()) {
-            return Some(Answer::Fail(if accepts { libc::EAGAIN } else { libc::EINPROGRESS }));
+            return Some(Answer::Fail(match wait.waiting.what {
+                What::Accept | What::Discard => libc::EAGAIN,
+                What::Connect { further: true, .. } | What::Made { further: true, .. } => libc::EALREADY,
+                What::Connect { .. } | What::Made { .. } => libc::EINPROGRESS,
+            }));
         }
         if !self.killable {
             return None;
@@ -287,8 +324,12 @@ impl Notifier {
             Signals::Somebodys if !wait.signalled => wait.signalled = true,
             // Nobody else took it, so every thread waits. Whether the kernel gives it to this one only the kernel knows: it
             // ends the call, or waits on and what comes is plain. `RESTART` would reach a program that has no signal.
-            Signals::Firsts | Signals::Somebodys if wait.waiting.until.is_none() => return Some(Answer::GoOn),
-            // It would wait anew for all of the time.
+            Signals::Firsts | Signals::Somebodys
+                if wait.waiting.until.is_none() && !matches!(wait.waiting.what, What::Made { .. }) =>
+            {
+                return Some(Answer::GoOn);
+            }
+            // It would wait anew for all of the time; and the kernel knows nothing of a swapped socket.
             Signals::Firsts | Signals::Somebodys => return Some(Answer::Fail(libc::EINTR)),
         }
         None

@@ -2,18 +2,22 @@
 
 use std::io::Result;
 use std::os::fd::OwnedFd;
+use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::net::{SendFlags, send};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, recv, send};
 
 use super::calls::{errno, length};
-use super::notify::{Answer, Call, Notifier};
-use super::socket::{MPTCP, int_option, is_fresh, is_stream};
+use super::notify::{Answer, Call, Notifier, Waiting, What};
+use super::socket::{MPTCP, blocks, int_option, is_fresh, is_stream, limit};
 use super::swap::swapped;
 use crate::run::asker::Asker;
 use crate::run::kinds::{DENIED_SOCKET, forces_plain};
 use crate::run::wire::{BY_ERROR, BY_NAME, Kind, Name, Reason, Reply, State, VALUE_MAX};
 
+/// Bytes that one call throws away: more than a socket holds, but of one that is filled meanwhile.
+const DISCARDED_MAX: usize = 1 << 20;
 /// Of what is sent with an urgent byte, so much goes at once; what is more is for the next call.
 const SENT_MAX: usize = 65_536;
 
@@ -40,6 +44,10 @@ impl Notifier {
             (libc::SYS_sendto, Some(name)) => self.send_urgent(call, &socket, &name)?,
             // Rarer still, and refused as by a kernel that has no urgent bytes on unix sockets.
             (libc::SYS_sendmsg | libc::SYS_sendmmsg, Some(_)) => Answer::Fail(libc::EOPNOTSUPP),
+            (libc::SYS_recvfrom, Some(_)) if call.int(3) & libc::MSG_ERRQUEUE == 0 => {
+                let until = limit(&socket, libc::SO_RCVTIMEO);
+                self.discard(call, socket, until)
+            }
             // There is no queue of errors.
             (libc::SYS_recvmsg | libc::SYS_recvfrom, Some(_)) => Answer::Fail(libc::EAGAIN),
             (number, None) => {
@@ -172,7 +180,37 @@ impl Notifier {
         done(call.target.write(call.args[2], reply.value()))
     }
 
-    // --- urgent bytes ---
+    // --- data ---
+
+    /// TCP throws bytes away that go into no buffer with MSG_TRUNC, or says how many it would.
+    pub(super) fn discard(&self, call: &Call, socket: OwnedFd, until: Option<Instant>) -> Answer {
+        let (len, flags) = ((call.args[2] as usize).min(DISCARDED_MAX), call.int(3));
+        // A signal might end the call when the bytes are gone already.
+        if !self.killable || len == 0 || !self.is_valid(call) {
+            return Answer::GoOn;
+        }
+        let peeks = flags & libc::MSG_PEEK != 0;
+        let how = RecvFlags::DONTWAIT | if peeks { RecvFlags::PEEK } else { RecvFlags::empty() };
+        let (mut rubbish, mut gone) = ([0; 4096], 0);
+        while gone < len {
+            let part = rubbish.len().min(len - gone);
+            match recv(&socket, &mut rubbish[..part], how) {
+                Ok((n, _)) if n > 0 && peeks => {
+                    let queued = rustix::io::ioctl_fionread(&socket).unwrap_or(0) as usize;
+                    return Answer::Value(queued.clamp(n, len) as i64);
+                }
+                Ok((n, _)) if n > 0 => gone += n,
+                Err(Errno::INTR) => {}
+                _ if gone > 0 => break,
+                Err(Errno::AGAIN) if flags & libc::MSG_DONTWAIT == 0 && blocks(&socket).unwrap_or(false) => {
+                    return Answer::Wait(Waiting { socket, what: What::Discard, until });
+                }
+                Err(e) => return Answer::Fail(e.raw_os_error()),
+                Ok(_) => return Answer::Value(0),
+            }
+        }
+        Answer::Value(gone as i64)
+    }
 
     /// The last byte of what is sent is the urgent one.
     fn send_urgent(&self, call: &Call, socket: &OwnedFd, name: &Name) -> Result<Answer> {

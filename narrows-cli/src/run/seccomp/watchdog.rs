@@ -16,7 +16,7 @@ use crate::run::sys as process;
 
 /// Calls that may wait at a time (accept, connect); further ones are not waited for and stay plain. One more is the call
 /// that is being answered, one the last that came.
-pub(super) const WAITS_MAX: usize = 1024;
+pub(crate) const WAITS_MAX: usize = 1024;
 const NOW: usize = WAITS_MAX;
 const LAST: usize = WAITS_MAX + 1;
 /// Of the call that is being answered: its thread, its socket, what it is and what was done to the socket.

@@ -1,0 +1,124 @@
+//! Connections that go through a gateway (`--via-gateway`): the program's socket is connected there instead, and the answer
+//! to its `connect` is what the gateway says.
+
+use std::io::Result;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Instant;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::connect_unspec;
+
+use super::calls::{errno, length};
+use super::notify::{Answer, Call, Notifier, Waiting, What};
+use super::socket::{blocks, limit};
+use super::swap::{self, Connection};
+use super::sys::{self, Place};
+use crate::run::wire::{BY_CONNECT, BY_ERROR, BY_GATEWAY, Kind, Name, RawAddress, Scope, host_and_port};
+
+/// Servers that are reached through gateways on their hosts, and the gateways' port.
+#[derive(Clone, Copy)]
+pub(crate) struct Gateways {
+    pub(crate) servers: Scope,
+    pub(crate) port: u16,
+}
+
+impl Gateways {
+    /// Where to connect in place of `peer`.
+    fn address_for(&self, peer: &RawAddress) -> Option<RawAddress> {
+        let (host, port) = host_and_port(peer)?;
+        let mut gateway = *peer;
+        gateway[2..4].copy_from_slice(&self.port.to_be_bytes());
+        self.servers.excludes(host, port).is_none().then_some(gateway)
+    }
+}
+
+impl Notifier {
+    /// Connects `socket` to the gateway of `peer`, if it has one and the wait for its answer has a place.
+    pub(super) fn by_gateway(
+        &mut self,
+        call: &Call,
+        number: i32,
+        socket: &OwnedFd,
+        peer: &RawAddress,
+        closes_on_exec: bool,
+    ) -> Option<Answer> {
+        let gateway = self.gateways.as_ref()?.address_for(peer)?;
+        if !self.can_wait() {
+            return None;
+        }
+        let until = limit(socket, libc::SO_SNDTIMEO);
+        let blocks = blocks(socket).ok()?;
+        let connected = self.without_blocking(socket, blocks, || sys::connect(socket, &gateway, length(peer)));
+        if let Err(e) = connected
+            && errno(&e) != libc::EINPROGRESS
+        {
+            return Some(Answer::Fail(errno(&e)));
+        }
+        let Ok((name, program)) = self.hand_over(call, number, socket, peer, closes_on_exec) else {
+            // What the program would say next is not for the gateway.
+            let _ = connect_unspec(socket);
+            return None;
+        };
+        Some(if blocks { self.made(program, name, false, until) } else { Answer::Fail(libc::EINPROGRESS) })
+    }
+
+    /// The swap, for a connection that is complete only when the gateway says so.
+    fn hand_over(
+        &self,
+        call: &Call,
+        number: i32,
+        socket: &OwnedFd,
+        peer: &RawAddress,
+        closes_on_exec: bool,
+    ) -> Result<(Name, OwnedFd)> {
+        let ours = socket.try_clone()?;
+        let mut pair = swap::pair(socket, &Connection { peer: *peer, connecting: true, accepted: false })?;
+        pair.request.option = BY_GATEWAY;
+        let name = Name { id: pair.request.id, was_connecting: true, local: pair.request.local, peer: *peer };
+        sys::add(self.listener.as_fd(), call.id, pair.program.as_fd(), Place::Number(number), closes_on_exec)?;
+        swap::resets(socket);
+        self.intake.take(pair.request, ours, pair.supervisor);
+        Ok((name, pair.program))
+    }
+
+    /// What a blocking `connect` on a swapped descriptor is answered: `program` is the program's end. `further`: the attempt
+    /// was made by an earlier call.
+    pub(super) fn made(&self, program: OwnedFd, name: Name, further: bool, until: Option<Instant>) -> Answer {
+        let mut look = [PollFd::new(&program, PollFlags::OUT)];
+        let _ = poll(&mut look, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
+        let events = look[0].revents();
+        if events.intersects(PollFlags::HUP | PollFlags::ERR) {
+            let reply = self.ask(Kind::State, name.id, |r| r.number = BY_ERROR);
+            let status = reply.map_or(0, |(reply, _)| reply.status);
+            return Answer::Fail(if status != 0 { status } else { libc::ECONNABORTED });
+        }
+        if !events.contains(PollFlags::OUT) {
+            return Answer::Wait(Waiting { socket: program, what: What::Made { name, further }, until });
+        }
+        // Further calls of connect are told that it is done.
+        let _ = self.ask(Kind::State, name.id, |r| r.number = BY_CONNECT);
+        Answer::Value(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run::scope;
+
+    #[test]
+    fn the_gateway_has_the_servers_address_and_its_own_port() {
+        let servers = scope::gateways(&["10.0.0.1:80".into()]).unwrap().unwrap();
+        let gateways = Gateways { servers, port: 7701 };
+        let at = |last: u8, port: u16| {
+            let mut raw = [0; 28];
+            raw[..2].copy_from_slice(&(libc::AF_INET as u16).to_ne_bytes());
+            raw[2..4].copy_from_slice(&port.to_be_bytes());
+            raw[4..8].copy_from_slice(&[10, 0, 0, last]);
+            raw
+        };
+        assert_eq!(gateways.address_for(&at(1, 80)), Some(at(1, 7701)));
+        assert_eq!(gateways.address_for(&at(1, 81)), None);
+        assert_eq!(gateways.address_for(&at(2, 80)), None);
+    }
+}

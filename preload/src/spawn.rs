@@ -1,0 +1,94 @@
+//! The symbols that start programs without a fork: no handler of forks hears of that, but sockets that are not connected yet
+//! may be in two hands afterwards all the same.
+//!
+//! What the child of `vfork` writes is written in its parent, so `exec` says it there. `execl` and its like are not among
+//! these: what has a variable number of arguments cannot be passed on.
+#![allow(unsafe_code, reason = "passes pointers of the program on; every block says why it is sound")]
+#![allow(unreachable_pub, reason = "programs reach these by name")]
+#![allow(clippy::missing_safety_doc, reason = "as the functions of libc of the same names")]
+
+use core::ffi::{c_char, c_int, c_void};
+
+use libc::pid_t;
+
+use crate::marks;
+use crate::next::{self, Words};
+use crate::setup;
+
+/// `all`: the child may get also what exec closes, under another number.
+#[inline(never)]
+extern "C" fn starts(all: bool) {
+    if setup::get().is_some() && marks::are_inherited(all) {
+        marks::next_generation();
+    }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C-unwind" fn posix_spawn(
+    pid: *mut pid_t,
+    path: *const c_char,
+    actions: *const c_void,
+    attributes: *const c_void,
+    args: Words,
+    variables: Words,
+) -> c_int {
+    starts(!actions.is_null());
+    // SAFETY: the program's own arguments.
+    unsafe { next::posix_spawn(pid, path, actions, attributes, args, variables) }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C-unwind" fn posix_spawnp(
+    pid: *mut pid_t,
+    file: *const c_char,
+    actions: *const c_void,
+    attributes: *const c_void,
+    args: Words,
+    variables: Words,
+) -> c_int {
+    starts(!actions.is_null());
+    // SAFETY: the program's own arguments.
+    unsafe { next::posix_spawnp(pid, file, actions, attributes, args, variables) }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C-unwind" fn system(command: *const c_char) -> c_int {
+    starts(false);
+    // SAFETY: the program's own argument.
+    unsafe { next::system(command) }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C-unwind" fn popen(command: *const c_char, mode: *const c_char) -> *mut c_void {
+    starts(false);
+    // SAFETY: the program's own arguments.
+    unsafe { next::popen(command, mode) }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C-unwind" fn execve(path: *const c_char, args: Words, variables: Words) -> c_int {
+    starts(false);
+    // SAFETY: the program's own arguments.
+    unsafe { next::execve(path, args, variables) }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C-unwind" fn execv(path: *const c_char, args: Words) -> c_int {
+    starts(false);
+    // SAFETY: the program's own arguments.
+    unsafe { next::execv(path, args) }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C-unwind" fn execvp(file: *const c_char, args: Words) -> c_int {
+    starts(false);
+    // SAFETY: the program's own arguments.
+    unsafe { next::execvp(file, args) }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C-unwind" fn execvpe(file: *const c_char, args: Words, variables: Words) -> c_int {
+    starts(false);
+    // SAFETY: the program's own arguments.
+    unsafe { next::execvpe(file, args, variables) }
+}
