@@ -290,16 +290,24 @@ static void threads(void) {
 }
 
 /* Who has the socket too, unless it is a child of the thread that connects: it writes after that. */
-static int common;
+static int common, forked[2], written[2];
+
+static void tell(int *way) { MUST(write(way[1], "", 1) == 1); }
+
+static void hear(int *way) {
+    char b;
+    MUST(read(way[0], &b, 1) == 1);
+}
 
 static void writer(void) {
-    usleep(200000);
+    hear(written);
     MUST(write(common, "b", 1) == 1);
     _exit(0);
 }
 
 static void *parent(void *all) {
     if (fork() == 0) writer();
+    tell(forked);
     MUST(wait(0) > 0);
     return all;
 }
@@ -314,20 +322,25 @@ static void hears_both(int l) {
 static void shared(void) {
     int l = listener();
     pthread_t thread;
+    MUST(pipe(forked) == 0 && pipe(written) == 0);
     common = client(0);
     MUST(pthread_create(&thread, 0, parent, 0) == 0);
-    usleep(100000);
+    hear(forked);
     MUST(joined(common) == 0 && write(common, "a", 1) == 1);
+    tell(written);
     hears_both(l);
     MUST(pthread_join(thread, 0) == 0);
     close(common);
     common = client(0);
     if (fork() == 0) {
-        usleep(100000);
+        hear(forked);
         MUST(joined(common) == 0 && write(common, "a", 1) == 1);
+        tell(written);
         _exit(0);
     }
     if (fork() == 0) writer();
+    /* The other one connects while this one gives up its own. */
+    tell(forked);
     close(common);
     hears_both(l);
     MUST(wait(0) > 0 && wait(0) > 0);

@@ -382,8 +382,9 @@ fn outcome(line: &str) -> Option<String> {
     };
     let (_, rest) = rest.split_once(": ")?;
     let word = rest.split(';').next()?;
-    // Why a connection was reset is the rest of the line.
-    let refused = rest.split_once("; reset, since ").map_or(String::new(), |(_, why)| format!("; reset, since {why}"));
+    // Why a connection was reset is the rest of the line; where in the stream is different each time.
+    let refused = rest.split_once("; reset, since ").map(|(_, why)| why.split(" (frame ").next().unwrap_or(why));
+    let refused = refused.map_or(String::new(), |why| format!("; reset, since {why}"));
     Some(format!("{word}{refused}"))
 }
 
@@ -429,6 +430,8 @@ mod tests {
         assert_eq!(outcome(line).as_deref(), Some("compressed"));
         let line = "narrows: from 127.0.0.1:1: plain (it was over); out 1 B";
         assert_eq!(outcome(line).as_deref(), Some("plain (it was over)"));
+        let line = "narrows: to 127.0.0.1:1: compressed; in 5 B; reset, since it stops (frame 0, at byte 32)";
+        assert_eq!(outcome(line).as_deref(), Some("compressed; reset, since it stops"));
         assert_eq!(outcome("thread 'main' panicked"), None);
     }
 }

@@ -90,10 +90,14 @@ impl Target {
         let status = read(self.tid, "status")?;
         let leader = field(&status, "Tgid:").unwrap_or(0) as i32;
         let parent = field(&status, "PPid:").unwrap_or(0) as i32;
+        // First, so that whom it passes it on to, before it closes it, is among the siblings that are listed then.
+        if parent != leader && link(parent) == own {
+            return Ok(true);
+        }
         // What an outer parent has else has nothing from this run.
         let siblings = if is_of_this_run(parent) { children(parent) } else { Some(Vec::new()) };
         let (Some(children), Some(siblings)) = (children(leader), siblings) else { return Ok(true) };
-        let mut relatives = children.into_iter().chain(siblings).chain([parent]).filter(|process| *process != leader);
+        let mut relatives = children.into_iter().chain(siblings).filter(|process| *process != leader);
         Ok(relatives.any(|relative| link(relative) == own))
     }
 
