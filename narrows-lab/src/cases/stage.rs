@@ -33,6 +33,8 @@ const SPARSE_LEN: u64 = 300 << 20;
 const FILES: u64 = 64;
 /// In the environment of everything that a case starts.
 pub(crate) const MARK: &str = "NARROWS_LAB_CASE";
+/// Plays of all stages: processes of one are not to be taken for those of another.
+static PLAYED: AtomicU64 = AtomicU64::new(0);
 
 /// Which ends are under `narrows run`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,7 +88,6 @@ pub(crate) struct Stage {
     folder: TempDir,
     narrows: String,
     big_len: u64,
-    number: AtomicU64,
     stop: Arc<AtomicBool>,
 }
 
@@ -114,12 +115,12 @@ impl Stage {
         let narrows = narrows.to_string_lossy().into_owned();
         ensure!(!narrows.contains(char::is_whitespace), "scripts cannot run {narrows}: its path has a space");
         let net = Net::start(link, false)?;
-        Ok(Self { net, folder, narrows, big_len: big.len() as u64, number: AtomicU64::new(0), stop })
+        Ok(Self { net, folder, narrows, big_len: big.len() as u64, stop })
     }
 
     /// Plays a case once. `flags` are those of `narrows run`, with `{server}` and `{client}` for addresses and `{port}`.
     pub(crate) fn play(&self, case: &Case, under: Under, flags: &str, limit: Duration) -> Result<Played> {
-        let number = self.number.fetch_add(1, Ordering::Relaxed);
+        let number = PLAYED.fetch_add(1, Ordering::Relaxed);
         let cell = Cell {
             mark: format!("{}-{number}", std::process::id()),
             folder: self.folder.path().join(format!("case-{number}")),

@@ -2,7 +2,8 @@
 //! what they transfer must be the same.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -13,7 +14,7 @@ use super::super::samples::Values;
 use super::{Axis, Kind, Lab, Setting, Surroundings, checks};
 use crate::cases::Case;
 use crate::cases::stage::{Played, Stage, Under, mixed};
-use crate::race::net::{End, Net};
+use crate::race::net::{End, LOOPBACK, Net};
 use crate::units::parse_len;
 
 pub(crate) struct Matrix;
@@ -63,8 +64,15 @@ impl Kind for Matrix {
 
     fn open<'a>(&self, plan: &'a Plan, surroundings: &'a Surroundings) -> Result<Box<dyn Lab + 'a>> {
         let big = mixed(parse_len(&plan.setting("bytes")).map_err(anyhow::Error::msg)?, 1);
-        let stage = Stage::new(&plan.setting("link"), &big, surroundings.stop.clone())?;
-        Ok(Box::new(MatrixLab { plan, stage, native: Mutex::default() }))
+        let link = plan.setting("link");
+        let first = Stage::new(&link, &big, surroundings.stop.clone())?;
+        let stop = surroundings.stop.clone();
+        let (stages, native) = (Mutex::new(vec![first]), Mutex::default());
+        Ok(Box::new(MatrixLab { plan, link, big, stop, stages, alone: Mutex::default(), native }))
+    }
+
+    fn beside(&self) -> bool {
+        true
     }
 
     fn estimate_s(&self, _plan: &Plan, _cell: &Cell) -> f64 {
@@ -75,9 +83,22 @@ impl Kind for Matrix {
 
 struct MatrixLab<'a> {
     plan: &'a Plan,
-    stage: Stage,
+    link: String,
+    big: Vec<u8>,
+    stop: Arc<AtomicBool>,
+    /// Those on which nothing is played now. Each has hosts of its own.
+    stages: Mutex<Vec<Stage>>,
+    /// Held while something is played on this host's loopback, where all would share one agent.
+    alone: Mutex<()>,
     /// By case and round.
-    native: Mutex<HashMap<(String, u32), Played>>,
+    native: Mutex<HashMap<(String, u32), Native>>,
+}
+
+/// What the native run did, once it was.
+type Native = Arc<Mutex<Option<Played>>>;
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Lab for MatrixLab<'_> {
@@ -89,17 +110,29 @@ impl Lab for MatrixLab<'_> {
             values.words.insert("result".into(), format!("not installed: {}", missing.join(", ")));
             return Ok(values);
         }
+        let _alone = (self.link == LOOPBACK).then(|| lock(&self.alone));
+        let waiting = lock(&self.stages).pop();
+        let stage = waiting.map_or_else(|| Stage::new(&self.link, &self.big, self.stop.clone()), Ok)?;
+        let values = self.play(&stage, &case, cell, round);
+        lock(&self.stages).push(stage);
+        values
+    }
+}
+
+impl MatrixLab<'_> {
+    fn play(&self, stage: &Stage, case: &Case, cell: &Cell, round: u32) -> Result<Values> {
         let limit = Duration::from_secs_f64(self.plan.setting("timeout_s").parse()?);
-        let mut all = self.native.lock().unwrap_or_else(PoisonError::into_inner);
-        let key = (case.name(), round);
-        if !all.contains_key(&key) {
-            let native = self.stage.play(&case, Under::Neither, "", limit).context("natively")?;
-            all.insert(key.clone(), native);
-        }
-        let native = all.get(&key).context("the native run")?;
+        let native: Native = Arc::clone(lock(&self.native).entry((case.name(), round)).or_default());
+        let native = {
+            let mut native = lock(&native);
+            if native.is_none() {
+                *native = Some(stage.play(case, Under::Neither, "", limit).context("natively")?);
+            }
+            native.clone().context("the native run")?
+        };
         let under = Under::parse(cell.get("under")).map_err(anyhow::Error::msg)?;
         let flags = Some(cell.get("run_flags")).filter(|f| *f != "-").unwrap_or_default();
-        let played = self.stage.play(&case, under, flags, limit)?;
+        let played = stage.play(case, under, flags, limit)?;
         ensure!(played.transcript == native.transcript, "{}", difference(&native.transcript, &played.transcript));
         let ends = [End::Sender, End::Receiver].map(|end| under.has(end));
         let plain = ends.iter().zip(played.handed).all(|(under, handed)| !under || handed == 0);
