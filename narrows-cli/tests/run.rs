@@ -393,6 +393,57 @@ fn a_killed_supervisor_is_a_reset_and_never_an_end() {
     }
 }
 
+const WAITING_WRITER: &str = "import socket,sys,threading
+s = socket.create_connection(('127.0.0.1', int(sys.argv[1])))
+told = {}
+def write():
+    try:
+        while True: s.send(b'y' * 300000)
+    except OSError as e:
+        told['write'] = type(e).__name__
+writer = threading.Thread(target=write, daemon=True)
+writer.start()
+if sys.argv[2] == 'first':
+    writer.join(60)
+    told.setdefault('write', 'nothing')
+try:
+    while s.recv(65536): pass
+    told['read'] = 'end'
+except OSError as e:
+    told['read'] = type(e).__name__
+writer.join(60)
+print(told['write'], told['read'])";
+
+/// A program that waits for room with a long write when its peer resets. The kernel tells an error once, and not to a write of
+/// which a part is done: it must not be lost so. Nor may the write wait until somebody has read what came before.
+#[test]
+fn a_reset_is_not_lost_in_a_write_that_waits() {
+    if !has("python3") {
+        return;
+    }
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port().to_string();
+    for (order, unread) in [("first", 0), ("first", 3 << 20), ("beside", 0), ("beside", 0)] {
+        let program = ["python3", "-c", WAITING_WRITER, &port, order];
+        let program = run(&["--loopback"], &program).spawn().unwrap();
+        let (mut socket, _) = listener.accept().unwrap();
+        socket.write_all(&vec![7; unread]).unwrap();
+        // From here on nothing is read, so the writer waits soon.
+        socket.read_exact(&mut [0; 100_000]).unwrap();
+        thread::sleep(Duration::from_millis(300));
+        rustix::net::sockopt::set_socket_linger(&socket, Some(Duration::ZERO)).unwrap();
+        drop(socket);
+        let output = finish(program);
+        let said = out(&output);
+        let Some((write, read)) = said.trim().split_once(' ') else { panic!("{said}{}", stderr(&output)) };
+        assert!(write != "nothing", "the write waits for the read");
+        assert!(
+            write == "ConnectionResetError" || read == "ConnectionResetError",
+            "{order}, {unread}: {write}, {read}"
+        );
+    }
+}
+
 // --- real programs ---
 
 #[test]

@@ -3,8 +3,8 @@
 //! Waking a thread takes 5 us on bare metal and 20 to 50 us on a virtual machine whose core went idle: as long as a quick
 //! server takes to answer. So a pump that has learned when the next event will be sleeps until shortly before, and then
 //! looks again and again, as hybrid polling of fast disks does (Linux `io_poll_delay`) and `haltpoll` does for a core. It
-//! never looks where gaps are long or uneven, where bulk is on its way, while workers have jobs, or where
-//! something else wants the core.
+//! never looks where gaps are long or uneven, where nobody waits for an answer because all goes one way, while workers have
+//! jobs, or where something else wants the core.
 
 /// Beyond such a gap a wake-up is a small part of it, and looking would be a large part of a core's time.
 const GAP_MAX_NS: f64 = 1_000_000.0;
@@ -29,14 +29,23 @@ const REST_NS: u64 = 10_000_000;
 /// A round that moved more is bulk, and what feeds it needs the cores.
 const SMALL_MAX: u64 = 16 << 10;
 
+/// Of the rounds so many must have passed on something in the other direction than the one before, lately. In a dialogue all do; with
+/// eight of them on one pump half; in bulk one in hundreds.
+const TURNS_MIN: f64 = 0.2;
+const TURNS_GAIN: f64 = 1.0 / 16.0;
+
 /// What the latest round passed on, and so what comes next: another message, an answer, or either.
 const KINDS: usize = 4;
+const BOTH: usize = 3;
 
 pub(crate) struct Attention {
     gaps: [Gap; KINDS],
     /// Of the latest round, and when it ended; none if what it did foretells nothing.
     kind: Option<usize>,
     since_ns: u64,
+    /// What the round before passed on, and how often that changes.
+    direction: usize,
+    turns: f64,
     rests_until_ns: u64,
 }
 
@@ -58,7 +67,7 @@ impl Attention {
     pub(crate) fn new() -> Self {
         // As if nothing had ever been quick.
         let unknown = Gap { mean_ns: 2.0 * GAP_MAX_NS, deviation_ns: 0.0 };
-        Self { gaps: [unknown; KINDS], kind: None, since_ns: 0, rests_until_ns: 0 }
+        Self { gaps: [unknown; KINDS], kind: None, since_ns: 0, direction: 0, turns: 0.0, rests_until_ns: 0 }
     }
 
     /// A round is over that passed on so many bytes to the network and to the program.
@@ -71,13 +80,16 @@ impl Attention {
             self.gaps[kind].learn(began_ns.saturating_sub(self.since_ns) as f64);
         }
         self.since_ns = ended_ns;
-        self.kind = (up + down <= SMALL_MAX).then_some(usize::from(up > 0) + 2 * usize::from(down > 0));
+        let direction = usize::from(up > 0) + 2 * usize::from(down > 0);
+        let turned = direction == BOTH || direction != std::mem::replace(&mut self.direction, direction);
+        self.turns += TURNS_GAIN * (f64::from(u8::from(turned)) - self.turns);
+        self.kind = (up + down <= SMALL_MAX).then_some(direction);
     }
 
     /// How to wait now, if not just asleep.
     pub(crate) fn plan(&self, now_ns: u64) -> Option<Plan> {
         let gap = &self.gaps[self.kind?];
-        if now_ns < self.rests_until_ns || gap.mean_ns > GAP_MAX_NS {
+        if now_ns < self.rests_until_ns || gap.mean_ns > GAP_MAX_NS || self.turns < TURNS_MIN {
             return None;
         }
         let early_ns = DEVIATIONS * gap.deviation_ns;
@@ -117,11 +129,13 @@ impl Gap {
 mod tests {
     use super::*;
 
-    /// Rounds that each moved `bytes` to the network, with these gaps behind them.
+    /// Rounds that each moved `bytes` to the network, and back, with these gaps behind them.
     fn after(gaps_ns: impl IntoIterator<Item = u64>, bytes: u64) -> (Attention, u64) {
         let (mut attention, mut now_ns) = (Attention::new(), 1_000_000_000);
         attention.round(now_ns, now_ns, bytes, 0);
         for gap_ns in gaps_ns {
+            now_ns += gap_ns;
+            attention.round(now_ns, now_ns, 0, bytes);
             now_ns += gap_ns;
             attention.round(now_ns, now_ns, bytes, 0);
         }
@@ -156,6 +170,23 @@ mod tests {
         nothing(after([20_000_000; 100], 100));
         nothing(after((0..100).map(|i| 10_000 + i % 2 * 600_000), 100));
         nothing(after([20_000; 100], 100_000));
+    }
+
+    #[test]
+    fn where_all_goes_one_way_nobody_waits_for_the_next_piece() {
+        let (mut attention, mut now_ns) = after([20_000; 100], 100);
+        for _ in 0..40 {
+            now_ns += 20_000;
+            attention.round(now_ns, now_ns, 3_000, 0);
+        }
+        assert_eq!(attention.plan(now_ns), None);
+        // Eight dialogues on one pump take turns often enough.
+        for i in 0..200 {
+            now_ns += 20_000;
+            let (up, down) = if i % 4 < 2 { (100, 0) } else { (0, 100) };
+            attention.round(now_ns, now_ns, up, down);
+        }
+        assert!(attention.plan(now_ns).is_some());
     }
 
     #[test]

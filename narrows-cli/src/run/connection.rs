@@ -90,6 +90,8 @@ pub(crate) struct Connection {
     broken: Option<Errno>,
     /// What came made no sense: the peer gets a reset.
     refused: Option<String>,
+    /// The connection is broken and the program gets EPIPE for what it writes: when the last of its writes has returned.
+    writes_end_ns: Option<u64>,
     /// Nothing more is for the program, but the socket cannot be closed yet.
     leaving: Option<Leaving>,
     /// The pump is to look at `program` for room.
@@ -142,6 +144,7 @@ impl Connection {
             aborted: false,
             broken: None,
             refused: None,
+            writes_end_ns: None,
             leaving: None,
             wants_room: false,
             has_turn: false,
@@ -251,7 +254,8 @@ impl Connection {
         let leaving = self.leaving.as_ref().map(|_| now_ns + ends::LOOK_EVERY_NS);
         let flow = self.flow.next_wakeup_ns().filter(|_| self.broken.is_none());
         let dialing = self.dialing.as_ref().map(Dialing::deadline_ns);
-        [flow, self.up.next_wakeup_ns(now_ns), leaving, dialing].into_iter().flatten().min()
+        let broken = self.broken_wakeup_ns();
+        [flow, self.up.next_wakeup_ns(now_ns), leaving, dialing, broken].into_iter().flatten().min()
     }
 
     pub(crate) fn on_time(&mut self, bench: &mut Bench) {

@@ -148,7 +148,10 @@ impl<'a> Judge<'a> {
             return;
         };
         let Some(client) = client else {
-            verdict.faults.push(format!("{key:?}: the server has a connection that no client made"));
+            // The client may be known a moment later.
+            if self.complete {
+                verdict.faults.push(format!("{key:?}: the server has a connection that no client made"));
+            }
             return;
         };
         verdict.connections += 1;
@@ -160,6 +163,8 @@ impl<'a> Judge<'a> {
                 None if !meeting.is_empty() || !self.complete => {}
                 Some(End::Errno(libc::ECONNREFUSED)) => verdict.refused += 1,
                 Some(End::Errno(libc::ECONNRESET)) if !meeting.is_empty() => verdict.refused += 1,
+                // A server without supervisor took it and was killed: the frames that it got by --peer break the connection.
+                Some(End::Errno(0)) if (self.direct)(client.pair) && !meeting.is_empty() => verdict.refused += 1,
                 _ => verdict.faults.push(format!("{key:?}: not connected: {}", word(end))),
             }
             return;

@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use rustix::io::Errno;
+use rustix::io::{Errno, ioctl_fionread};
 use rustix::net::{RecvFlags, Shutdown, connect_unspec, shutdown, sockopt};
 
 use super::{Connection, Next};
@@ -19,6 +19,11 @@ const MARKER_MAX_NS: u64 = 2_000_000_000;
 const ABORT_MAX_NS: u64 = 1_000_000_000;
 /// A peer that confirms nothing for so long is given up, as the kernel does with what a program has closed.
 const UNCONFIRMED_MAX_NS: u64 = 120_000_000_000;
+
+/// The kernel puts a long write into a unix socket by parts of at least so much. A write that waits has one there.
+const WRITE_PART: u64 = 16 << 10;
+/// A write that was told to end has returned so much later, unless the machine has far too much to do.
+const WRITE_RETURNS_NS: u64 = 50_000_000;
 
 /// A connection whose program is gone.
 pub(super) struct Leaving {
@@ -62,8 +67,9 @@ impl Connection {
             }
             // A peer that had finished and then refused what we sent: the program gets EPIPE, as from TCP.
             let told = (error != Errno::PIPE).then_some(error);
-            let delivered = self.down.ended && !self.down.is_pending() || self.program_gone;
-            return delivered.then_some(Next::Over(told));
+            let written = self.has_no_write(now_ns);
+            let over = self.program_gone || self.is_delivered() && written;
+            return over.then_some(Next::Over(told));
         }
         // What the peer's socket has no room for is lost with a reset, as from TCP.
         if self.aborted {
@@ -72,6 +78,29 @@ impl Connection {
         }
         let finished = self.up.shut && (self.down.shut || self.program_gone && self.may_leave(now_ns));
         finished.then_some(Next::Over(None))
+    }
+
+    /// All that came from the network is with the program.
+    fn is_delivered(&self) -> bool {
+        self.down.ended && !self.down.is_pending()
+    }
+
+    /// Whether no write of the program waits for room in a connection that is broken. One that did when its end closes would
+    /// take the reset with it: the kernel gives an error to one call, and to that one it says how much was written
+    /// before; who reads would see an end. So it gets EPIPE first, also for not having to wait until somebody has read.
+    fn has_no_write(&mut self, now_ns: u64) -> bool {
+        if self.writes_end_ns.is_none()
+            && (self.down.is_blocked() || ioctl_fionread(&self.program).is_ok_and(|unread| unread >= WRITE_PART))
+        {
+            let _ = shutdown(&self.program, Shutdown::Read);
+            self.writes_end_ns = Some(now_ns + WRITE_RETURNS_NS);
+        }
+        self.writes_end_ns.is_none_or(|at| now_ns >= at)
+    }
+
+    /// When a broken connection is over that waits for nothing else.
+    pub(super) fn broken_wakeup_ns(&self) -> Option<u64> {
+        self.writes_end_ns.filter(|_| self.is_delivered())
     }
 
     /// Whether workers had time enough for what the program wrote before its close resets the connection.
