@@ -54,6 +54,11 @@ const FRAMES_MAX: usize = 1024;
 const REPORT_EVERY_MIN_NS: u64 = 2_000_000;
 const REPORT_EVERY_MAX_NS: u64 = 500_000_000;
 
+/// What every job takes however short it is: buffers and the check.
+const JOB_NS: u64 = 1_000;
+/// The history of a linked block is copied.
+const HISTORY_BYTES_PER_NS: u64 = 16;
+
 pub struct Receiver {
     config: ReceiverConfig,
     pool: BufferPool,
@@ -307,7 +312,8 @@ impl Receiver {
                 SlotState::Control(..) | SlotState::Spent => continue,
             };
             if header.linked && i > self.ready {
-                return None;
+                raw_offset += header.raw_len? as u64;
+                continue;
             }
             let history = if header.linked { self.history.to_block(&self.pool) } else { Block::default() };
             let slot = &mut self.queue[i];
@@ -316,7 +322,7 @@ impl Receiver {
             self.decoding += 1;
             let len = header.raw_len.unwrap_or(frame::MESSAGE_MAX);
             let ns_per_byte = header.codec.codec().map_or(0.0, |c| c.nominal_ns_per_byte(c.default_level()).1);
-            let estimate_ns = (ns_per_byte * len as f32) as u64;
+            let estimate_ns = JOB_NS + (ns_per_byte * len as f32) as u64 + history.len() as u64 / HISTORY_BYTES_PER_NS;
             return Some(DecodeJob { seq: slot.seq, estimate_ns, header, body, history, raw_offset });
         }
         None

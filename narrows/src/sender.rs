@@ -313,13 +313,7 @@ impl Sender {
         }
         self.gathered -= len;
         let linked = choice.linked && choice.method.info().can_link() && self.raw_offset > 0 && self.limits.history > 0;
-        let history = if linked {
-            // The receiver's preface may have allowed less than was kept until then.
-            self.history.shrink_to(self.limits.history);
-            self.history.to_block(&self.pool)
-        } else {
-            Block::default()
-        };
+        let history = if linked { self.history.to_block(&self.pool) } else { Block::default() };
         let seq = self.next_seq;
         let slot = Slot {
             seq,
@@ -455,6 +449,12 @@ impl Sender {
     /// Chooses by another policy from the next block on. It hears of the blocks under way that it did not choose.
     pub fn set_policy(&mut self, policy: Box<dyn Policy>) {
         self.policy = policy;
+    }
+
+    /// Links no frame from here on, and so keeps no history.
+    pub fn stop_linking(&mut self) {
+        self.limits.history = 0;
+        self.history.shrink_to(0);
     }
 
     /// The policy, with what it learned.

@@ -4,7 +4,17 @@
 //! server takes to answer. So a pump that has learned when the next event will be sleeps until shortly before, and then
 //! looks again and again, as hybrid polling of fast disks does (Linux `io_poll_delay`) and `haltpoll` does for a core. It
 //! never looks where gaps are long or uneven, where nobody waits for an answer because all goes one way, while workers have
-//! jobs, or where something else wants the core.
+//! jobs, or where something else wants the core. One pump of a supervisor looks at a time, and none on a single core.
+
+use std::os::fd::OwnedFd;
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use narrows::stream;
+use rustix::buffer::spare_capacity;
+use rustix::event::epoll::{self, Event};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// Beyond such a gap a wake-up is a small part of it, and looking would be a large part of a core's time.
 const GAP_MAX_NS: f64 = 1_000_000.0;
@@ -29,24 +39,55 @@ const REST_NS: u64 = 10_000_000;
 /// A round that moved more is bulk, and what feeds it needs the cores.
 const SMALL_MAX: u64 = 16 << 10;
 
-/// Of the rounds so many must have passed on something in the other direction than the one before, lately. In a dialogue all do; with
-/// eight of them on one pump half; in bulk one in hundreds.
+/// In so many of the rounds a connection must have passed on something in the other direction than before, lately. In dialogues
+/// that is so in most of them; in bulk in one of hundreds.
 const TURNS_MIN: f64 = 0.2;
 const TURNS_GAIN: f64 = 1.0 / 16.0;
 
+/// Shorter waits are made to the microsecond.
+const FINE_MAX: Duration = Duration::from_millis(2);
+
+/// Whether a pump is looking: a core is as much as a supervisor may take for it.
+static LOOKING: AtomicBool = AtomicBool::new(false);
+/// Cores that there are, or so much of them as a control group allows.
+static CORES: LazyLock<usize> = LazyLock::new(stream::cores);
+
 /// What the latest round passed on, and so what comes next: another message, an answer, or either.
 const KINDS: usize = 4;
-const BOTH: usize = 3;
 
 pub(crate) struct Attention {
     gaps: [Gap; KINDS],
     /// Of the latest round, and when it ended; none if what it did foretells nothing.
     kind: Option<usize>,
     since_ns: u64,
-    /// What the round before passed on, and how often that changes.
-    direction: usize,
+    /// How often a connection passes on something in the other direction.
     turns: f64,
     rests_until_ns: u64,
+}
+
+/// Bytes that were passed on to networks and to programs.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct Moved {
+    up: u64,
+    down: u64,
+    /// A connection's went the other way than its latest before, or both ways.
+    turned: bool,
+}
+
+impl Moved {
+    /// Of one connection; `upward` is kept with it.
+    pub(crate) fn by_one(up: u64, down: u64, upward: &mut bool) -> Self {
+        let turned = match (up > 0, down > 0) {
+            (false, false) => false,
+            (true, true) => true,
+            (now_upward, _) => std::mem::replace(upward, now_upward) != now_upward,
+        };
+        Self { up, down, turned }
+    }
+
+    pub(crate) fn add(&mut self, other: Self) {
+        *self = Self { up: self.up + other.up, down: self.down + other.down, turned: self.turned | other.turned };
+    }
 }
 
 /// How long it takes until something happens.
@@ -58,21 +99,21 @@ struct Gap {
 
 /// First asleep for `nap_ns`, then awake until `look_until_ns`, then asleep for as long as it takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Plan {
-    pub(crate) nap_ns: u64,
-    pub(crate) look_until_ns: u64,
+struct Plan {
+    nap_ns: u64,
+    look_until_ns: u64,
 }
 
 impl Attention {
     pub(crate) fn new() -> Self {
         // As if nothing had ever been quick.
         let unknown = Gap { mean_ns: 2.0 * GAP_MAX_NS, deviation_ns: 0.0 };
-        Self { gaps: [unknown; KINDS], kind: None, since_ns: 0, direction: 0, turns: 0.0, rests_until_ns: 0 }
+        Self { gaps: [unknown; KINDS], kind: None, since_ns: 0, turns: 0.0, rests_until_ns: 0 }
     }
 
-    /// A round is over that passed on so many bytes to the network and to the program.
-    pub(crate) fn round(&mut self, began_ns: u64, ended_ns: u64, up: u64, down: u64) {
-        if up + down == 0 {
+    /// A round is over.
+    pub(crate) fn round(&mut self, began_ns: u64, ended_ns: u64, moved: Moved) {
+        if moved.up + moved.down == 0 {
             // A bell, a timer, an acknowledgement: what was waited for still is.
             return;
         }
@@ -80,14 +121,79 @@ impl Attention {
             self.gaps[kind].learn(began_ns.saturating_sub(self.since_ns) as f64);
         }
         self.since_ns = ended_ns;
-        let direction = usize::from(up > 0) + 2 * usize::from(down > 0);
-        let turned = direction == BOTH || direction != std::mem::replace(&mut self.direction, direction);
-        self.turns += TURNS_GAIN * (f64::from(u8::from(turned)) - self.turns);
-        self.kind = (up + down <= SMALL_MAX).then_some(direction);
+        self.turns += TURNS_GAIN * (f64::from(u8::from(moved.turned)) - self.turns);
+        let small = moved.up + moved.down <= SMALL_MAX;
+        self.kind = small.then_some(usize::from(moved.up > 0) + 2 * usize::from(moved.down > 0));
+    }
+
+    /// Waits until something happens, for so long at most.
+    pub(crate) fn wait(
+        &mut self,
+        watch: &OwnedFd,
+        events: &mut Vec<Event>,
+        wait: Option<Duration>,
+        clock: impl Fn() -> u64,
+        may_look: bool,
+    ) {
+        let mut now_ns = clock();
+        let end_ns = wait.map(|w| now_ns.saturating_add(w.as_nanos() as u64));
+        let plan = self.plan(now_ns).filter(|plan| may_look && end_ns.is_none_or(|end_ns| plan.look_until_ns < end_ns));
+        if let Some(plan) = plan
+            && *CORES > 1
+        {
+            if plan.nap_ns > 0 {
+                asleep(watch, plan.nap_ns);
+                now_ns = clock();
+            }
+            if !LOOKING.swap(true, Ordering::Relaxed) {
+                self.look(watch, events, now_ns, plan.look_until_ns, &clock);
+                LOOKING.store(false, Ordering::Relaxed);
+            }
+            if !events.is_empty() {
+                return;
+            }
+            now_ns = clock();
+        }
+        match end_ns.map(|end_ns| Duration::from_nanos(end_ns.saturating_sub(now_ns))) {
+            Some(left) if left < FINE_MAX => {
+                // Without system calls of Linux 5.11 epoll itself knows whole milliseconds only.
+                if !left.is_zero() {
+                    asleep(watch, left.as_nanos() as u64);
+                }
+                take(watch, events, Some(&NOW));
+            }
+            Some(left) => {
+                let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
+                take(watch, events, Some(&left));
+            }
+            None => take(watch, events, None),
+        }
+    }
+
+    fn look(
+        &mut self,
+        watch: &OwnedFd,
+        events: &mut Vec<Event>,
+        mut now_ns: u64,
+        until_ns: u64,
+        clock: impl Fn() -> u64,
+    ) {
+        while now_ns < until_ns {
+            take(watch, events, Some(&NOW));
+            if !events.is_empty() {
+                return;
+            }
+            // Whoever else is to run here comes first.
+            std::thread::yield_now();
+            let looked_ns = clock();
+            if !self.looked(std::mem::replace(&mut now_ns, looked_ns), looked_ns) {
+                return;
+            }
+        }
     }
 
     /// How to wait now, if not just asleep.
-    pub(crate) fn plan(&self, now_ns: u64) -> Option<Plan> {
+    fn plan(&self, now_ns: u64) -> Option<Plan> {
         let gap = &self.gaps[self.kind?];
         if now_ns < self.rests_until_ns || gap.mean_ns > GAP_MAX_NS || self.turns < TURNS_MIN {
             return None;
@@ -106,7 +212,7 @@ impl Attention {
     }
 
     /// A look took from one time to the other. False: something else needs the core, and this was the last for a while.
-    pub(crate) fn looked(&mut self, from_ns: u64, to_ns: u64) -> bool {
+    fn looked(&mut self, from_ns: u64, to_ns: u64) -> bool {
         let interrupted = to_ns.saturating_sub(from_ns) > INTERRUPTED_NS;
         if interrupted {
             self.rests_until_ns = to_ns + REST_NS;
@@ -125,19 +231,39 @@ impl Gap {
     }
 }
 
+const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
+
+/// Until there are events, for so long at most.
+fn asleep(watch: &OwnedFd, for_ns: u64) {
+    let time = Timespec { tv_sec: (for_ns / 1_000_000_000) as i64, tv_nsec: (for_ns % 1_000_000_000) as i64 };
+    let _ = poll(&mut [PollFd::new(watch, PollFlags::IN)], Some(&time));
+}
+
+fn take(watch: &OwnedFd, events: &mut Vec<Event>, wait: Option<&Timespec>) {
+    let _ = epoll::wait(watch, spare_capacity(events), wait);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn up(bytes: u64) -> Moved {
+        Moved { up: bytes, down: 0, turned: true }
+    }
+
+    fn down(bytes: u64) -> Moved {
+        Moved { up: 0, down: bytes, turned: true }
+    }
+
     /// Rounds that each moved `bytes` to the network, and back, with these gaps behind them.
     fn after(gaps_ns: impl IntoIterator<Item = u64>, bytes: u64) -> (Attention, u64) {
         let (mut attention, mut now_ns) = (Attention::new(), 1_000_000_000);
-        attention.round(now_ns, now_ns, bytes, 0);
+        attention.round(now_ns, now_ns, up(bytes));
         for gap_ns in gaps_ns {
             now_ns += gap_ns;
-            attention.round(now_ns, now_ns, 0, bytes);
+            attention.round(now_ns, now_ns, down(bytes));
             now_ns += gap_ns;
-            attention.round(now_ns, now_ns, bytes, 0);
+            attention.round(now_ns, now_ns, up(bytes));
         }
         (attention, now_ns)
     }
@@ -177,14 +303,14 @@ mod tests {
         let (mut attention, mut now_ns) = after([20_000; 100], 100);
         for _ in 0..40 {
             now_ns += 20_000;
-            attention.round(now_ns, now_ns, 3_000, 0);
+            attention.round(now_ns, now_ns, Moved { turned: false, ..up(3_000) });
         }
         assert_eq!(attention.plan(now_ns), None);
         // Eight dialogues on one pump take turns often enough.
         for i in 0..200 {
             now_ns += 20_000;
-            let (up, down) = if i % 4 < 2 { (100, 0) } else { (0, 100) };
-            attention.round(now_ns, now_ns, up, down);
+            let moved = if i % 4 < 2 { up(100) } else { down(100) };
+            attention.round(now_ns, now_ns, Moved { turned: i % 2 == 0, ..moved });
         }
         assert!(attention.plan(now_ns).is_some());
     }
@@ -203,7 +329,7 @@ mod tests {
         assert!(attention.plan(now_ns + 2_000).is_some());
         assert!(!attention.looked(now_ns, now_ns + 3_000_000));
         assert_eq!(attention.plan(now_ns + 3_000_000), None);
-        attention.round(now_ns + 20_000_000, now_ns + 20_000_000, 100, 0);
+        attention.round(now_ns + 20_000_000, now_ns + 20_000_000, up(100));
         assert!(attention.plan(now_ns + 20_000_000).is_some());
     }
 
@@ -211,7 +337,34 @@ mod tests {
     fn rounds_that_moved_nothing_change_nothing() {
         let (mut attention, now_ns) = after([20_000; 100], 100);
         let plan = attention.plan(now_ns);
-        attention.round(now_ns + 5_000, now_ns + 6_000, 0, 0);
+        attention.round(now_ns + 5_000, now_ns + 6_000, up(0));
         assert_eq!(attention.plan(now_ns), plan);
+    }
+
+    #[test]
+    fn a_turn_is_one_of_the_connection_itself() {
+        let mut upward = false;
+        let mut turned = |up, down| Moved::by_one(up, down, &mut upward).turned;
+        assert_eq!([turned(1, 0), turned(1, 0), turned(0, 0), turned(1, 0)], [true, false, false, false]);
+        assert_eq!([turned(0, 1), turned(0, 1), turned(1, 1), turned(0, 1)], [true, false, true, false]);
+        let mut all = Moved::default();
+        all.add(Moved::by_one(0, 3, &mut upward));
+        all.add(Moved::by_one(4, 0, &mut true));
+        assert_eq!((all.up, all.down, all.turned), (4, 3, false));
+    }
+
+    #[test]
+    fn an_event_ends_every_kind_of_wait() {
+        let watch = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
+        let bell = rustix::event::eventfd(1, rustix::event::EventfdFlags::CLOEXEC).unwrap();
+        epoll::add(&watch, &bell, epoll::EventData::new_u64(7), epoll::EventFlags::IN).unwrap();
+        let (mut attention, _) = after([20_000; 100], 100);
+        for wait in [None, Some(Duration::ZERO), Some(Duration::from_millis(1)), Some(Duration::from_secs(600))] {
+            for now_ns in [attention.since_ns, attention.since_ns + 1_000_000] {
+                let mut events = Vec::with_capacity(4);
+                attention.wait(&watch, &mut events, wait, || now_ns, true);
+                assert_eq!(events.len(), 1, "{wait:?}");
+            }
+        }
     }
 }

@@ -25,9 +25,11 @@ pub(crate) const INLINE_LEN: usize = 16 << 10;
 pub(crate) const INLINE_NS: u64 = 50_000;
 /// A block so short takes less time than it takes to ask how much of it was this thread's.
 pub(crate) const MESSAGE_LEN: usize = 4 << 10;
+/// And runs on the pump whatever else is under way, if it takes no longer than to wake a worker.
+pub(crate) const MESSAGE_NS: u64 = 20_000;
 /// How far back messages refer under `balance`. 4 KiB give 0.85 of what 16 KiB give on messages of telecom protocols, and every
 /// idle direction holds it at both ends: with the rest of a switched connection they stay under 64 KiB.
-const MESSAGE_HISTORY: usize = 8 << 10;
+pub(crate) const MESSAGE_HISTORY: usize = 8 << 10;
 
 /// What all switched directions may hold at once. When they do, each may still hold `MEMORY_MIN`, so that all go on: a read
 /// of bulk.
@@ -156,6 +158,7 @@ impl Compressor {
     /// For what does not shrink.
     pub(crate) fn give_up_on(&self, sender: &mut Sender) {
         sender.set_policy(self.policy(&STORE));
+        sender.stop_linking();
     }
 
     fn policy(&self, spec: &PolicySpec) -> Box<dyn narrows::policy::Policy> {

@@ -16,6 +16,7 @@ use rustix::event::epoll::EventFlags;
 use rustix::io::{Errno, ioctl_fionread, readv};
 use rustix::net::{RecvFlags, SendFlags, Shutdown, send, shutdown, sockopt};
 
+use super::attention::Moved;
 use super::dialing::Dialing;
 use super::incoming::{Incoming, Read};
 use super::outgoing::Outgoing;
@@ -100,6 +101,9 @@ pub(crate) struct Connection {
     pub(crate) has_turn: bool,
     /// The TCP socket has said that the peer finished or that it broke.
     network_ended: bool,
+    /// Bytes up and down when it was asked for them last, and which way the latest went.
+    moved: (u64, u64),
+    upward: bool,
     /// A byte that goes out urgently when so many went up.
     urgent: Option<(u64, u8)>,
     /// The peer has sent one, which is yet to be found in what came.
@@ -149,6 +153,8 @@ impl Connection {
             wants_room: false,
             has_turn: false,
             network_ended: false,
+            moved: (0, 0),
+            upward: false,
             urgent: None,
             urgent_coming: false,
             urgent_held: None,
@@ -174,9 +180,10 @@ impl Connection {
         !self.connecting
     }
 
-    /// Bytes of the program, and for it, so far.
-    pub(crate) fn moved(&self) -> [u64; 2] {
-        [self.up.bytes, self.down.bytes]
+    /// What it passed on since it was asked last.
+    pub(crate) fn take_moved(&mut self) -> Moved {
+        let (before_up, before_down) = std::mem::replace(&mut self.moved, (self.up.bytes, self.down.bytes));
+        Moved::by_one(self.up.bytes - before_up, self.down.bytes - before_down, &mut self.upward)
     }
 
     /// Bytes of the program that the peer's kernel has not confirmed.

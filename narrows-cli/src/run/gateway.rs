@@ -23,6 +23,8 @@ use narrows::transport::Link;
 use narrows::upgrade::gateway::{Gateway, Todo};
 use rustix::net::sockopt;
 
+use crate::run::compressor::MESSAGE_HISTORY;
+
 /// Connections at a time: each has seven threads.
 const CONNECTIONS_MAX: usize = 128;
 /// What either direction of one holds.
@@ -193,7 +195,12 @@ fn carry_both(client: TcpStream, server: TcpStream) -> io::Result<()> {
     let back = direction(&ends, move |ends| {
         let spec = PolicySpec::Balance;
         let options = SendOptions {
-            sender: SenderConfig { block_max: spec.block_max(), memory_max: MEMORY_MAX, ..SenderConfig::default() },
+            sender: SenderConfig {
+                block_max: spec.block_max(),
+                memory_max: MEMORY_MAX,
+                history: MESSAGE_HISTORY,
+                ..SenderConfig::default()
+            },
             policy: spec.build(&PolicySetup::new(1, Prior::shipped())),
             threads: 1,
             stall_timeout: None,

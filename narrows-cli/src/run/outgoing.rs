@@ -10,7 +10,7 @@ use narrows::stream::{self, Outbox};
 use narrows::transport::Meter;
 use rustix::io::Errno;
 
-use super::compressor::{INLINE_LEN, INLINE_NS, MESSAGE_LEN, Share};
+use super::compressor::{INLINE_LEN, INLINE_NS, MESSAGE_LEN, MESSAGE_NS, Share};
 use super::encrypted::FirstBytes;
 use super::pump::{Bench, Order};
 use super::socket::Waiting;
@@ -269,7 +269,8 @@ impl Frames {
             let now_ns = self.now_ns(bench);
             let Some(job) = self.sender.poll_job(now_ns) else { return };
             let short = job.raw.len() <= INLINE_LEN && job.estimate_ns < INLINE_NS;
-            if job.method == Method::STORE || short && !bulk && self.jobs == 0 {
+            let message = job.raw.len() <= MESSAGE_LEN && job.estimate_ns < MESSAGE_NS;
+            if job.method == Method::STORE || message || short && !bulk && self.jobs == 0 {
                 self.run(job, bench);
             } else {
                 self.submit(job, serial, bench);

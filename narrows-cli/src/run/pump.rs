@@ -12,9 +12,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, send, sendmsg};
 
@@ -26,7 +25,7 @@ use narrows::upgrade::Event;
 
 use super::account::{LiveConnection, Totals};
 use super::asker::Asker;
-use super::attention::Attention;
+use super::attention::{Attention, Moved};
 use super::compressor::Compressor;
 use super::connection::{Connection, Next, linger_of};
 use super::failures::{self, Failures};
@@ -42,8 +41,6 @@ const SCRATCH: usize = 128 << 10;
 const EVENTS: usize = 256;
 /// A thread's timers are late by 50 us unless it asks for less: that is what a nap shall save.
 const TIMER_SLACK_NS: u64 = 1_000;
-/// Shorter waits are made to the microsecond.
-const FINE_MAX: Duration = Duration::from_millis(2);
 /// Buffers that nobody used for so long go back.
 const TIDY_AFTER: Duration = Duration::from_secs(1);
 
@@ -157,7 +154,7 @@ pub(crate) fn start(ledger: Arc<Ledger>) -> Result<Inlet> {
         failed,
         scratch: vec![0; SCRATCH],
         attention: Attention::new(),
-        moved: [0; 2],
+        moved: Moved::default(),
     };
     vital::start("narrows-pump", move || pump.run())?;
     Ok(inlet)
@@ -190,8 +187,8 @@ struct Pump {
     failed: Failures,
     scratch: Vec<u8>,
     attention: Attention,
-    /// Bytes that this round passed on to networks and to programs.
-    moved: [u64; 2],
+    /// What this round passed on.
+    moved: Moved,
 }
 
 impl Pump {
@@ -201,7 +198,9 @@ impl Pump {
         let mut events = Vec::with_capacity(EVENTS);
         loop {
             let wait = self.patience();
-            self.wait(&mut events, wait);
+            events.clear();
+            let clock = || self.bench.now_ns();
+            self.attention.wait(&self.watch, &mut events, wait, clock, !self.bench.ledger.compressor.is_at_work());
             let began_ns = self.bench.now_ns();
             if events.is_empty() && wait.is_some_and(|w| w >= TIDY_AFTER) {
                 self.bench.buffers.trim();
@@ -228,61 +227,9 @@ impl Pump {
             self.hear_orders();
             self.call_due();
             self.failed.look();
-            let [up, down] = std::mem::take(&mut self.moved);
+            let moved = std::mem::take(&mut self.moved);
             if !events.is_empty() {
-                self.attention.round(began_ns, self.bench.now_ns(), up, down);
-            }
-        }
-    }
-
-    /// Waits for events, for so long at most.
-    fn wait(&mut self, events: &mut Vec<epoll::Event>, wait: Option<Duration>) {
-        events.clear();
-        let asleep = |for_ns: u64| {
-            let nap = Timespec { tv_sec: 0, tv_nsec: for_ns as i64 };
-            let _ = poll(&mut [PollFd::new(&self.watch, PollFlags::IN)], Some(&nap));
-        };
-        let mut look = |wait: Option<&Timespec>| {
-            let _ = epoll::wait(&self.watch, spare_capacity(events), wait);
-            !events.is_empty()
-        };
-        const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let mut now_ns = self.bench.now_ns();
-        let plan = self.attention.plan(now_ns).filter(|plan| {
-            let end_ns = wait.map_or(u64::MAX, |w| now_ns + w.as_nanos() as u64);
-            plan.look_until_ns < end_ns && !self.bench.ledger.compressor.is_at_work()
-        });
-        if let Some(plan) = plan {
-            if plan.nap_ns > 0 {
-                asleep(plan.nap_ns);
-                now_ns = self.bench.now_ns();
-            }
-            while now_ns < plan.look_until_ns {
-                if look(Some(&NOW)) {
-                    return;
-                }
-                // Whoever else is to run here comes first.
-                std::thread::yield_now();
-                let looked_ns = self.bench.now_ns();
-                if !self.attention.looked(std::mem::replace(&mut now_ns, looked_ns), looked_ns) {
-                    break;
-                }
-            }
-        }
-        match wait {
-            Some(wait) if wait < FINE_MAX => {
-                // Without system calls of Linux 5.11 epoll itself knows whole milliseconds only.
-                if !wait.is_zero() {
-                    asleep(wait.as_nanos() as u64);
-                }
-                look(Some(&NOW));
-            }
-            Some(wait) => {
-                let wait = Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: i64::from(wait.subsec_nanos()) };
-                look(Some(&wait));
-            }
-            None => {
-                look(None);
+                self.attention.round(began_ns, self.bench.now_ns(), moved);
             }
         }
     }
@@ -344,11 +291,8 @@ impl Pump {
     fn advance(&mut self, place: usize) {
         let Some(Some(connection)) = self.places.get_mut(place) else { return };
         let wanted_room = connection.wants_room;
-        let before = connection.moved();
         let next = connection.advance(&mut self.scratch, &mut self.bench);
-        for (sum, (after, before)) in self.moved.iter_mut().zip(connection.moved().into_iter().zip(before)) {
-            *sum += after - before;
-        }
+        self.moved.add(connection.take_moved());
         match next {
             Next::Wait => {}
             Next::Again if connection.has_turn => {}

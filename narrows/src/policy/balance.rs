@@ -525,11 +525,11 @@ impl Policy for Balance {
     fn learn(&mut self, outcome: &Outcome) {
         match *outcome {
             Outcome::Encoded { seq, method, raw_len, wire_len, wall_ns, cpu_ns, taken_over } => {
-                if !taken_over {
-                    self.saved += raw_len.saturating_sub(wire_len) as f32;
-                }
                 if self.small.learn(seq, raw_len, wire_len, wall_ns) {
                     return;
+                }
+                if !taken_over {
+                    self.saved += raw_len.saturating_sub(wire_len) as f32;
                 }
                 let Some(info) = self.info(seq).copied() else { return };
                 if let Some(m) = self.costs.index_of(method) {

@@ -99,6 +99,7 @@ impl Sender {
             Event::Preface(p) => {
                 self.limits.block_max = self.limits.block_max.min(p.block_max);
                 self.limits.history = self.limits.history.min(p.history);
+                self.history.shrink_to(self.limits.history);
                 // Store is the floor that every receiver has.
                 self.limits.codecs &= p.codecs | 1 << CodecId::STORE.0;
             }
