@@ -259,15 +259,21 @@ impl<'a> Judge<'a> {
             let supervisors = meeting.iter().filter(|k| k.victim == Victim::Supervisor);
             supervisors.into_iter().any(|k| k.before_ns > held_since(k.side) && k.after_ns < killed_ns)
         };
-        let told =
-            to.entry.write_end() == Some(End::Errno(libc::ECONNRESET)) && to.entry.get(Field::WriteEndAt) <= read_end;
+        let told = to.entry.write_end().filter(|_| to.entry.get(Field::WriteEndAt) <= read_end);
+        // A long write that waits takes the error of a supervisor that dies, and only the next one tells (decision 9).
+        let own = meeting.iter().any(|k| k.side == to.side && !k.takes_program());
         match to.entry.read_end() {
             None if killed(to) => Ok(Some("reader killed")),
             None if to.entry.is_closed() || self.complete => Err("its reader has no end".into()),
             None => Ok(None),
             Some(End::Whole) if read == len => Ok(Some("all")),
             Some(End::Whole) => Err("whole, says its reader, and it is not".into()),
-            Some(End::Short) if told && broken => Ok(Some("ECONNRESET for a write, then an end")),
+            Some(End::Short) if broken && told == Some(End::Errno(libc::ECONNRESET)) => {
+                Ok(Some("ECONNRESET for a write, then an end"))
+            }
+            Some(End::Short) if own && told == Some(End::Errno(libc::EPIPE)) => {
+                Ok(Some("EPIPE for a write, then an end"))
+            }
             Some(End::Short) if !sender_killed => Err("an end before the end, though its writer was not killed".into()),
             Some(End::Short) if read < written => {
                 Err(format!("an end, {} bytes of what was written are lost", written - read))
@@ -483,6 +489,9 @@ mod tests {
             assert_eq!(!faults(&[client, server], &kills).contains("was not killed"), fine, "{errno} at {at}");
         }
         assert!(faults(&[client, server], &[]).contains("was not killed"));
+        // But where it is the reader's own supervisor that was killed, and the kernel has not told who wrote.
+        let own = [kill(Side::Server, Victim::Supervisor, 13)];
+        assert!(!faults(&[client, server], &own).contains("was not killed"));
     }
 
     #[test]
