@@ -6,7 +6,7 @@ mod upgrade_world;
 use narrows::upgrade::marker::{DIRECT_MAGIC, MAGIC};
 use narrows::upgrade::message::Reason;
 use narrows::upgrade::{FlowLimits, WhyPlain};
-use upgrade_world::{Act, End, MS, Outcome, Setup, Who, run};
+use upgrade_world::{Act, End, MS, Outcome, Setup, Slow, Who, run};
 
 /// Everything arrives, and the connection ends as the programs ended it.
 fn well(setup: &Setup) -> Outcome {
@@ -180,6 +180,78 @@ fn a_claim_that_was_given_up_is_settled_as_soon_as_there_is_a_side_channel_again
     }
 }
 
+/// Long after its beginning the client's program writes what may begin a marker.
+fn long() -> Setup {
+    let acts = vec![
+        (60_000 * MS, Who::Client, Act::Write(vec![1, 2, MAGIC[0]])),
+        (90_000 * MS, Who::Client, Act::End),
+        (90_000 * MS, Who::Server, Act::End),
+    ];
+    Setup { acts, ..Setup::default() }
+}
+
+/// Whoever gave a claim up and has not withdrawn it may mark, and who has withdrawn it may not.
+#[test]
+fn an_answer_that_comes_when_it_was_given_up_finds_a_server_that_still_looks_for_the_marker() {
+    for dial_s in 5..10 {
+        for down_ms in (0..10_000).step_by(250) {
+            let slow = vec![Slow { dial_ns: dial_s * 1000 * MS, from_ns: 0, up_ns: 0, down_ns: down_ms * MS }];
+            well(&Setup { warm: false, slow, ..long() });
+        }
+    }
+    // While greeting, longer than a claim waits.
+    let slow = vec![Slow { dial_ns: 7000 * MS, down_ns: 9000 * MS, ..Slow::default() }];
+    assert!(well(&Setup { warm: false, slow, ..long() }).client.switched_at.is_some());
+}
+
+#[test]
+fn what_was_stuck_on_a_side_channel_that_was_given_up_changes_nothing() {
+    for up_ms in (15_000..40_000).step_by(500) {
+        // Stuck is all, or what its client said first came in time.
+        for from_ms in [0, 5000] {
+            for data_ms in [10, 8000, 14_000] {
+                let slow = vec![Slow { from_ns: from_ms * MS, up_ns: up_ms * MS, ..Slow::default() }];
+                let setup = Setup { slow, data_ns: data_ms * MS, warm: from_ms > 0, ..long() };
+                assert!(well(&setup).client.switched_at.is_some(), "{setup:?}");
+            }
+        }
+    }
+}
+
+/// The server may be armed since the agent before.
+#[test]
+fn an_agent_that_knows_of_nothing_yet_does_not_leave_a_server_armed_in_vain() {
+    for when_ms in 0..45 {
+        for gone_ms in [0, 100, 2500] {
+            for unknown_ms in [0, 500, 1500, 6000] {
+                let restart = Some((when_ms * MS, gone_ms * MS, unknown_ms * MS));
+                well(&Setup { restart, ..long() });
+                // Nothing of what the next one says arrives.
+                let slow = vec![Slow::default(), Slow { down_ns: 30_000 * MS, ..Slow::default() }];
+                well(&Setup { restart, slow, ..long() });
+            }
+        }
+    }
+}
+
+/// Rules 1 and 3 of format.md section 11: the world compares every byte.
+#[test]
+fn no_order_and_no_delay_on_side_channels_brings_a_program_what_none_wrote() {
+    const RUNS: u64 = 6000;
+    let (mut switched, mut late, mut errors) = (0, 0, 0);
+    for seed in 0..RUNS {
+        let setup = slow_setup(seed);
+        let outcome = run(&setup);
+        switched += u64::from(outcome.server.switched_at.is_some());
+        late += u64::from(outcome.server.switched_at.is_some_and(|at| at > 0) && outcome.dials > 1);
+        errors += u64::from(outcome.client.end == End::Error || outcome.server.end == End::Error);
+    }
+    // Otherwise this test shows nothing.
+    assert!(switched > RUNS / 3 && late > RUNS / 20, "switched {switched}, {late} of them late");
+    // Where nobody can be asked for 3 s while bytes are held.
+    assert!(errors < RUNS / 20, "{errors} connections failed");
+}
+
 #[test]
 fn bytes_are_right_and_in_time_whatever_the_programs_say_and_however_it_is_cut() {
     let (mut switched, mut held) = (0, 0);
@@ -277,8 +349,45 @@ fn random_setup(seed: u64) -> Setup {
         acts,
         kill: None,
         break_at: None,
+        slow: vec![],
+        restart: None,
         forged: if random(5) == 0 { forged(&mut random) } else { vec![] },
     }
+}
+
+/// Side channels that take seconds, break and come back, and agents that follow one another.
+fn slow_setup(seed: u64) -> Setup {
+    let mut setup = random_setup(seed);
+    let mut state = seed.wrapping_mul(0xd134_2543_de82_ef95) | 1;
+    let mut random = move |below: u64| {
+        state ^= state >> 12;
+        state ^= state << 25;
+        state ^= state >> 27;
+        (state.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 16) % below.max(1)
+    };
+    let second = 1000 * MS;
+    let mut span = |often: u64, max: u64| if random(often) == 0 { random(max * second) } else { 0 };
+    for _ in 0..span(1, 4) / second {
+        let (dial_ns, from_ns) = (span(3, 11), span(2, 12));
+        setup.slow.push(Slow { dial_ns, from_ns, up_ns: span(2, 25), down_ns: span(2, 18) });
+    }
+    if span(3, 2) > 0 {
+        setup.restart = Some((span(1, 20), span(2, 4), span(2, 8)));
+    }
+    if span(3, 2) > 0 {
+        let step = 1 + span(1, 40) / second;
+        setup.break_at = Some((step as usize, span(2, 20)));
+    }
+    if span(4, 2) > 0 {
+        setup.data_ns = 1 + span(1, 12);
+    }
+    if span(4, 2) > 0 {
+        setup.accept_ns = span(1, 14);
+    }
+    let stretch = 1 + span(1, 300) / second;
+    setup.acts.iter_mut().for_each(|(when, ..)| *when *= stretch);
+    (setup.client, setup.service, setup.nat, setup.clock_off_ms, setup.syn_clock) = (true, true, false, 0, true);
+    setup
 }
 
 /// What programs write: often what looks like the beginning of a marker, most of all at the end of a write.

@@ -28,6 +28,12 @@ pub struct ClaimantLimits {
     /// A side channel that was lost earlier than this counts as none, or a peer that fails at every claim would be dialled
     /// without end.
     pub lasting_ns: u64,
+    /// A claim that was said on an earlier side channel too is said again so long after a no that may be taken back: an
+    /// agent that follows another hears of listeners and connections within a second or two.
+    pub again_ns: u64,
+    /// A claim that was given up is said so often at most. Whoever hears it answers, so that this is for peers that take
+    /// side channels and drop them, and for connections that nobody knows of any more.
+    pub said_max: u32,
 }
 
 impl Default for ClaimantLimits {
@@ -42,6 +48,8 @@ impl Default for ClaimantLimits {
             come_back_ns: 2 * SECOND,
             pause_ns: SECOND / 4,
             lasting_ns: SECOND,
+            again_ns: 2 * SECOND,
+            said_max: 8,
         }
     }
 }
@@ -87,13 +95,19 @@ struct Entry {
     /// When the answer must be there; `None`: it is there, or was given up.
     until_ns: Option<u64>,
     key: Option<Nonce>,
-    /// It may have come to the other end, which looks for a marker then.
-    sent: bool,
+    /// How often it was said. It may have come to the other end, which looks for a marker then.
+    said: u32,
+    /// It was said on an earlier side channel, so that the answer on this one may not be the first.
+    said_earlier: bool,
+    /// When it is said again on this side channel.
+    again_ns: Option<u64>,
+    /// Its flow withdrew it while nobody could be told.
+    withdrawn: bool,
 }
 
 impl Entry {
-    /// The flow is told that nobody answered, which nobody else knows. The claim is said again when somebody is there: to be
-    /// answered after all, or refused and withdrawn.
+    /// The flow is told that nobody answered, which nobody else knows: the claim is not withdrawn, since the answer may be
+    /// under way. It is said again when somebody is there: to be answered after all, or refused and withdrawn.
     fn is_in_doubt(&self) -> bool {
         self.until_ns.is_none() && self.key.is_none()
     }
@@ -164,8 +178,10 @@ impl Claimant {
         if !matches!(self.channel, Channel::Up { .. }) && self.asked.len() < self.limits.claims_max {
             self.asked.insert(flow);
         }
-        let sent = matches!(self.channel, Channel::Greeting { .. } | Channel::Up { .. });
-        self.entries.insert(id, Entry { flow, claim, until_ns, key: None, sent });
+        let said = u32::from(self.is_there());
+        let entry =
+            Entry { flow, claim, until_ns, key: None, said, said_earlier: false, again_ns: None, withdrawn: false };
+        self.entries.insert(id, entry);
         self.by_flow.insert(flow, id);
     }
 
@@ -175,9 +191,11 @@ impl Claimant {
         match word {
             Word::Query { offset } => self.send(&Message::Query { id, offset }),
             Word::Answer { offset, marked } => self.send(&Message::Answer { id, offset, marked }),
+            Word::Withdraw if self.is_there() => self.withdraw(id),
             Word::Withdraw => {
-                self.send(&Message::Withdraw { id });
-                self.forget(id);
+                if let Some(entry) = self.entries.get_mut(&id) {
+                    (entry.key, entry.withdrawn) = (None, true);
+                }
             }
             Word::Settled => {
                 self.forget(id);
@@ -189,8 +207,8 @@ impl Claimant {
     /// The connection is over.
     pub fn ended(&mut self, flow: FlowId) {
         let Some(&id) = self.by_flow.get(&flow) else { return };
-        if self.entries.get(&id).is_some_and(|e| e.until_ns.is_some()) {
-            self.send(&Message::Withdraw { id });
+        if self.entries.get(&id).is_some_and(|e| e.key.is_none()) {
+            self.withdraw(id);
         }
         self.forget(id);
     }
@@ -211,6 +229,13 @@ impl Claimant {
         self.entries.values().filter(|e| !e.is_in_doubt()).count()
     }
 
+    /// A server that hears this looks for no marker any more. So the claim is forgotten whenever it is said, and a READY that
+    /// is under way meets nothing.
+    fn withdraw(&mut self, id: u64) {
+        self.send(&Message::Withdraw { id });
+        self.forget(id);
+    }
+
     fn forget(&mut self, id: u64) -> Option<Entry> {
         let entry = self.entries.remove(&id)?;
         self.by_flow.remove(&entry.flow);
@@ -223,9 +248,14 @@ impl Claimant {
         self.outputs.push_back(Output::Dial);
     }
 
+    /// A side channel is there on which something can be said.
+    fn is_there(&self) -> bool {
+        matches!(self.channel, Channel::Greeting { .. } | Channel::Up { .. })
+    }
+
     /// To a side channel that is there; else it is lost, and what matters is said again.
     fn send(&mut self, message: &Message) {
-        if matches!(self.channel, Channel::Greeting { .. } | Channel::Up { .. }) {
+        if self.is_there() {
             let mut bytes = Vec::new();
             message.write(&mut bytes);
             self.outputs.push_back(Output::Send(bytes));
@@ -241,10 +271,18 @@ impl Claimant {
         self.parser = Parser::default();
         let mut bytes = GREETING.to_vec();
         Message::Hello(Hello { version: VERSION, purpose: Purpose::SideChannel }).write(&mut bytes);
-        for entry in self.entries.values_mut() {
+        self.forget_hopeless();
+        for (id, entry) in &mut self.entries {
             Message::Claim(entry.claim.clone()).write(&mut bytes);
-            entry.sent = true;
+            entry.said_earlier = entry.said > 0;
+            entry.said = entry.said.saturating_add(1);
+            entry.again_ns = None;
+            if entry.withdrawn {
+                Message::Withdraw { id: *id }.write(&mut bytes);
+            }
         }
+        self.entries.retain(|_, e| !e.withdrawn);
+        self.by_flow.retain(|_, id| self.entries.contains_key(id));
         self.outputs.push_back(Output::Send(bytes));
     }
 
@@ -297,14 +335,46 @@ impl Claimant {
         if entry.until_ns.take().is_some() {
             self.outputs.push_back(Output::Flow(entry.flow, Event::Plain(why)));
         }
-        if !entry.sent || entry.key.is_some() {
+        if entry.said == 0 || entry.said >= self.limits.said_max || entry.key.is_some() {
             self.forget(id);
+        }
+    }
+
+    /// Whether a claim stays in doubt to which somebody says no: the no may be taken back, and the claim was said on an
+    /// earlier side channel too, so that its connection may be armed since an agent before this one.
+    fn keep(&mut self, id: u64, reason: Reason, now_ns: u64) -> bool {
+        let may_change = matches!(reason, Reason::NotHere | Reason::NotAccepted | Reason::Busy | Reason::Taken);
+        let Some(entry) = self.entries.get_mut(&id) else { return false };
+        if !may_change || !entry.said_earlier || entry.key.is_some() || entry.said >= self.limits.said_max {
+            return false;
+        }
+        entry.again_ns = Some(now_ns.saturating_add(self.limits.again_ns));
+        self.give_up(id, WhyPlain::NoService);
+        true
+    }
+
+    /// Nobody settles a claim that was said so often.
+    fn forget_hopeless(&mut self) {
+        let said_max = self.limits.said_max;
+        self.entries.retain(|_, e| !e.is_in_doubt() || e.said < said_max);
+        self.by_flow.retain(|_, id| self.entries.contains_key(id));
+    }
+
+    fn say_again(&mut self, now_ns: u64) {
+        let due = |e: &Entry| e.again_ns.is_some_and(|at| now_ns >= at);
+        let ids: Vec<u64> = self.entries.iter().filter(|(_, e)| due(e)).map(|(id, _)| *id).collect();
+        for id in ids {
+            let Some(entry) = self.entries.get_mut(&id) else { continue };
+            entry.again_ns = None;
+            entry.said = entry.said.saturating_add(1);
+            let claim = Message::Claim(entry.claim.clone());
+            self.send(&claim);
         }
     }
 
     /// Takes what came on the side channel.
     pub fn receive(&mut self, bytes: &[u8], now_ns: u64) {
-        if !matches!(self.channel, Channel::Greeting { .. } | Channel::Up { .. }) {
+        if !self.is_there() {
             return;
         }
         self.parser.push(bytes);
@@ -330,9 +400,9 @@ impl Claimant {
                 self.asked.clear();
             }
             Message::Ready { id, key } => {
-                // One that was given up is withdrawn already.
+                // Else it is withdrawn.
                 let Some(entry) = self.entries.get_mut(&id) else { return true };
-                entry.until_ns = None;
+                (entry.until_ns, entry.again_ns) = (None, None);
                 let event = match entry.key {
                     None => Event::Ready(Key::new(&entry.claim.nonce, &key)),
                     Some(known) if known == key => Event::Restored,
@@ -342,11 +412,14 @@ impl Claimant {
                 self.outputs.push_back(Output::Flow(entry.flow, event));
             }
             Message::No { id, reason } => {
+                if self.keep(id, reason, now_ns) {
+                    return true;
+                }
                 // To a claim that was ready before: the peer has forgotten it, nothing more can be asked.
                 if let Some(Entry { flow, key: None, .. }) = self.forget(id) {
                     // The flow may be armed since an agent before this one: it must hear that no marker comes.
                     if reason == Reason::Ended {
-                        self.send(&Message::Withdraw { id });
+                        self.withdraw(id);
                     }
                     self.outputs.push_back(Output::Flow(flow, Event::Plain(WhyPlain::Refused(reason))));
                 }
@@ -375,7 +448,8 @@ impl Claimant {
             Channel::Absent { until_ns } if !self.entries.is_empty() => Some(until_ns),
             _ => None,
         };
-        self.entries.values().filter_map(|e| e.until_ns).chain(channel).min()
+        let again = self.entries.values().filter_map(|e| e.again_ns.filter(|_| self.is_there()));
+        self.entries.values().filter_map(|e| e.until_ns).chain(again).chain(channel).min()
     }
 
     pub fn on_time(&mut self, now_ns: u64) {
@@ -397,11 +471,13 @@ impl Claimant {
         let ids: Vec<u64> = self.entries.iter().filter(|(_, e)| late(e)).map(|(id, _)| *id).collect();
         let up = matches!(self.channel, Channel::Up { .. });
         for id in &ids {
-            self.send(&Message::Withdraw { id: *id });
             self.give_up(*id, WhyPlain::TimedOut);
         }
+        // A greeting has a time of its own.
         if up && !ids.is_empty() {
             self.hang_up(now_ns);
+        } else if self.is_there() {
+            self.say_again(now_ns);
         }
     }
 }

@@ -60,6 +60,8 @@ pub enum Output {
 
 #[derive(Debug)]
 struct Channel {
+    /// Which of all that were opened: what comes late on one that its client gave up counts less than what it said since.
+    serial: u64,
     address: IpAddr,
     host: IpAddr,
     /// When it came, or claimed last.
@@ -92,6 +94,8 @@ enum Proof {
     /// The claim is good; the flow is to arm before its peer hears of it.
     Arming,
     Ready,
+    /// It was good, and the flow declines; its client has not withdrawn it.
+    Declined,
     /// Plain for ever: one guess is all that a forger has.
     Refused,
 }
@@ -114,6 +118,8 @@ pub struct Witness {
     secret: [u8; 32],
     keys: u64,
     channels: BTreeMap<ChannelId, Channel>,
+    /// How many channels were opened.
+    opened: u64,
     /// Claims that wait, by what they claim.
     waiting: BTreeMap<Tuple, (ChannelId, u64)>,
     /// How many of them came from each host.
@@ -135,6 +141,7 @@ impl Witness {
             secret,
             keys: 0,
             channels: BTreeMap::new(),
+            opened: 0,
             waiting: BTreeMap::new(),
             waiting_of_host: BTreeMap::new(),
             deadlines: BTreeSet::new(),
@@ -205,19 +212,19 @@ impl Witness {
         let Some(accepted) = self.flows.get_mut(&flow) else { return };
         match word {
             Word::Armed if matches!(accepted.proof, Proof::Arming | Proof::Ready) => accepted.proof = Proof::Ready,
-            Word::Decline => accepted.proof = Proof::Refused,
+            Word::Decline if matches!(accepted.proof, Proof::Arming | Proof::Ready) => accepted.proof = Proof::Declined,
             _ => {}
         }
-        let key = accepted.key;
+        let (key, ready) = (accepted.key, accepted.proof == Proof::Ready);
         let Some((channel, id)) = accepted.link else { return };
         match word {
-            Word::Armed => self.send(channel, &Message::Ready { id, key }),
+            Word::Armed if ready => self.send(channel, &Message::Ready { id, key }),
             Word::Query { offset } => self.send(channel, &Message::Query { id, offset }),
             Word::Answer { offset, marked } => self.send(channel, &Message::Answer { id, offset, marked }),
             // The claim stays: a client that never was ready withdraws it then, and a flow that is armed for an earlier
             // answer to it hears that no marker comes.
             Word::Decline => self.send(channel, &Message::No { id, reason: Reason::Ended }),
-            Word::Withdraw | Word::Settled => {}
+            Word::Armed | Word::Withdraw | Word::Settled => {}
         }
     }
 
@@ -240,7 +247,9 @@ impl Witness {
         }
         let until_ns = now_ns.saturating_add(self.limits.greeting_max_ns);
         self.deadlines.insert((until_ns, channel, None));
+        self.opened += 1;
         let new = Channel {
+            serial: self.opened,
             address,
             host,
             used_ns: now_ns,
@@ -383,6 +392,9 @@ impl Witness {
             Reason::Busy
         } else {
             match self.waiting.get(&claim.tuple).copied() {
+                Some((other, id)) if self.is_newer(other, channel) && self.is_same_waiting(other, id, &claim) => {
+                    return true;
+                }
                 // Addresses that are used again, or a client that came back: the newest claim is the one that can be true.
                 Some((older, id)) if older == channel || self.is_same_waiting(older, id, &claim) => {
                     self.unwait(older, id);
@@ -397,6 +409,12 @@ impl Witness {
         };
         self.send(channel, &Message::No { id, reason: refused });
         true
+    }
+
+    /// Whether the one channel was opened after the other.
+    fn is_newer(&self, one: ChannelId, other: ChannelId) -> bool {
+        let serial = |channel| self.channels.get(&channel).map_or(0, |c| c.serial);
+        serial(one) > serial(other)
     }
 
     fn is_same_waiting(&self, channel: ChannelId, id: u64, other: &Claim) -> bool {
@@ -440,6 +458,11 @@ impl Witness {
 
     /// Compares a claim with the connection whose addresses it has.
     fn judge(&mut self, flow: FlowId, channel: ChannelId, claim: Claim) {
+        let known = self.flows.get(&flow).filter(|f| f.nonce == claim.nonce);
+        if known.and_then(|f| f.link).is_some_and(|(linked, _)| self.is_newer(linked, channel)) {
+            // It was stuck on a channel that its client gave up, and has said it by another since.
+            return;
+        }
         let (Some(accepted), Some(from)) = (self.flows.get_mut(&flow), self.channels.get_mut(&channel)) else { return };
         let id = claim.id;
         let refused = match accepted.proof {
@@ -460,22 +483,26 @@ impl Witness {
                     reason
                 }
             },
-            Proof::Arming | Proof::Ready if accepted.nonce == claim.nonce => {
+            Proof::Arming | Proof::Ready | Proof::Declined if accepted.nonce == claim.nonce => {
                 // Its client came back by another channel, or says it twice.
                 let older = accepted.link.replace((channel, id)).filter(|link| *link != (channel, id));
-                let (ready, key) = (accepted.proof == Proof::Ready, accepted.key);
+                let (proof, key) = (accepted.proof, accepted.key);
                 from.claims.insert(id, Standing::Accepted(flow));
                 if let Some((channel, id)) = older {
                     self.drop_claim(channel, id);
                 }
-                if ready {
-                    self.send(channel, &Message::Ready { id, key });
-                    self.outputs.push_back(Output::Flow(flow, Event::Restored));
+                match proof {
+                    Proof::Ready => {
+                        self.send(channel, &Message::Ready { id, key });
+                        self.outputs.push_back(Output::Flow(flow, Event::Restored));
+                    }
+                    Proof::Declined => self.send(channel, &Message::No { id, reason: Reason::Ended }),
+                    Proof::None | Proof::Arming | Proof::Refused => {}
                 }
                 return;
             }
             Proof::Arming | Proof::Ready => Reason::Taken,
-            Proof::Refused => Reason::Proof,
+            Proof::Declined | Proof::Refused => Reason::Proof,
         };
         self.send(channel, &Message::No { id, reason: refused });
     }

@@ -12,7 +12,7 @@ use narrows::upgrade::claimant::{Claimant, ClaimantLimits};
 use narrows::upgrade::flow::{Flow, FlowLimits};
 use narrows::upgrade::marker::MARKER_LEN;
 use narrows::upgrade::witness::{ChannelId, Witness, WitnessLimits};
-pub(crate) use setup::{Act, End, Outcome, Seen, Setup, Who};
+pub(crate) use setup::{Act, End, Outcome, Seen, Setup, Slow, Who};
 
 pub(crate) const MS: u64 = 1_000_000;
 /// Of the only connection, at either end.
@@ -31,6 +31,9 @@ enum Ev {
     Side(Who, ChannelId, Vec<u8>),
     SideLost(Who, ChannelId),
     Forge(bool, i32),
+    Restart,
+    /// The agent hears of listeners and connections that were there before it.
+    Register,
 }
 
 /// One program and what is between it and the wire.
@@ -46,7 +49,7 @@ struct Host {
     frames: Vec<u8>,
     frames_end: bool,
     wire_free_ns: u64,
-    side_free_ns: u64,
+    side_free_ns: BTreeMap<ChannelId, u64>,
     seen: Seen,
 }
 
@@ -63,7 +66,7 @@ impl Host {
             frames: vec![],
             frames_end: false,
             wire_free_ns: 0,
-            side_free_ns: 0,
+            side_free_ns: BTreeMap::new(),
             seen: Seen { end: End::Open, switched_at: None, held_max_ns: 0, why_plain: None },
         }
     }
@@ -86,6 +89,10 @@ pub(crate) struct World {
     broken_until: u64,
     broken: Option<ChannelId>,
     dials: usize,
+    /// The side channels that were dialled, in order, and when.
+    dialled: Vec<(ChannelId, u64)>,
+    /// The agent was told of listeners and connections.
+    registered: bool,
 }
 
 pub(crate) fn run(setup: &Setup) -> Outcome {
@@ -115,6 +122,8 @@ impl World {
             broken_until: 0,
             broken: None,
             dials: 0,
+            dialled: vec![],
+            registered: true,
             setup,
         };
         if world.setup.server {
@@ -162,6 +171,9 @@ impl World {
         }
         for (when, same_host, off) in self.setup.forged.clone() {
             self.at(begin + when, Ev::Forge(same_host, off));
+        }
+        if let Some((when, ..)) = self.setup.restart {
+            self.at(begin + when, Ev::Restart);
         }
         let mut steps = 0;
         loop {
@@ -240,7 +252,7 @@ impl World {
             }
             Ev::Accept => {
                 self.accepted = true;
-                if self.setup.server && self.hosts[1].alive {
+                if self.setup.server && self.hosts[1].alive && self.registered {
                     let (tuple, clock) = (self.tuple(Who::Server), self.clock(0));
                     self.witness.accepted(FLOW, tuple, self.setup.syn_clock.then_some(clock));
                 }
@@ -285,6 +297,8 @@ impl World {
                 }
             }
             Ev::Forge(same_host, off) => self.forge(same_host, off),
+            Ev::Restart => self.restart(),
+            Ev::Register => self.register(),
         }
     }
 

@@ -49,8 +49,23 @@ pub(crate) struct Setup {
     pub(crate) kill: Option<(Who, usize)>,
     /// The side channel breaks at this step, and works again after so long.
     pub(crate) break_at: Option<(usize, u64)>,
+    /// The first side channels, one after the other; those behind them are well.
+    pub(crate) slow: Vec<Slow>,
+    /// The server's agent dies: when, how long nobody is there, and how long the next one knows of nothing.
+    pub(crate) restart: Option<(u64, u64, u64)>,
     /// Claims of somebody else: when, from the client's address, with its clock off by so much.
     pub(crate) forged: Vec<(u64, bool, i32)>,
+}
+
+/// A side channel on which everything takes longer, its end included.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Slow {
+    /// To connect.
+    pub(crate) dial_ns: u64,
+    /// What is said from then on, to the server and to the client.
+    pub(crate) from_ns: u64,
+    pub(crate) up_ns: u64,
+    pub(crate) down_ns: u64,
 }
 
 impl Default for Setup {
@@ -81,6 +96,8 @@ impl Default for Setup {
             acts,
             kill: None,
             break_at: None,
+            slow: vec![],
+            restart: None,
             forged: vec![],
         }
     }

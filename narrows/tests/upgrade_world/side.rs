@@ -1,9 +1,9 @@
 //! What the flows and the machines have to say, the side channel that carries it, and who abuses it.
 
-use narrows::upgrade::witness::ChannelId;
+use narrows::upgrade::witness::{ChannelId, Witness, WitnessLimits};
 use narrows::upgrade::{Event, Word, claimant, witness};
 
-use super::{End, Ev, FLOW, MS, Who, World};
+use super::{End, Ev, FLOW, MS, PORT, Slow, Who, World};
 
 /// The forger's channels at the witness.
 const FORGED: ChannelId = 1000;
@@ -44,7 +44,9 @@ impl World {
                     claimant::Output::Dial => {
                         self.channel += 1;
                         self.dials += 1;
-                        let (ns, channel) = (self.setup.side_ns, self.channel);
+                        self.dialled.push((self.channel, self.now));
+                        let channel = self.channel;
+                        let ns = self.setup.side_ns + self.slow(channel).0.dial_ns / 2;
                         if self.setup.service && self.now >= self.broken_until && self.hosts[1].alive {
                             self.witness.opened(channel, "::ffff:10.0.0.1".parse().unwrap(), self.now);
                             self.at(self.now + 2 * ns, Ev::Connected(channel));
@@ -54,8 +56,8 @@ impl World {
                     }
                     claimant::Output::Send(bytes) => self.side_send(Who::Client, self.channel, &bytes),
                     claimant::Output::Hangup => {
-                        let (at, channel) = (self.now + self.setup.side_ns, self.channel);
-                        self.at(at, Ev::SideLost(Who::Server, channel));
+                        let at = self.side_at(Who::Client, self.channel);
+                        self.at(at, Ev::SideLost(Who::Server, self.channel));
                         self.channel += 1;
                     }
                     claimant::Output::Flow(FLOW, event) => self.hear(Who::Client, event),
@@ -70,7 +72,8 @@ impl World {
                     witness::Output::Send(FORGED.., _) | witness::Output::Hangup(FORGED..) => {}
                     witness::Output::Send(channel, bytes) => self.side_send(Who::Server, channel, &bytes),
                     witness::Output::Hangup(channel) => {
-                        self.at(self.now + self.setup.side_ns, Ev::SideLost(Who::Client, channel));
+                        let at = self.side_at(Who::Server, channel);
+                        self.at(at, Ev::SideLost(Who::Client, channel));
                     }
                     witness::Output::Gateway(..) => panic!("nobody asks for a gateway"),
                     witness::Output::Flow(_, event) => self.hear(Who::Server, event),
@@ -97,10 +100,53 @@ impl World {
         }
         let (near, far) = bytes.split_at(if self.setup.cut { self.random(bytes.len() as u64) as usize } else { 0 });
         for piece in [near, far] {
-            let at = self.now + self.setup.side_ns + self.random(self.setup.jitter_ns);
-            let at = at.max(self.host(who).side_free_ns);
-            self.host(who).side_free_ns = at;
+            let at = self.side_at(who, channel);
             self.at(at, Ev::Side(who.other(), channel, piece.to_vec()));
+        }
+    }
+
+    /// How slow a side channel is, and when it was dialled.
+    fn slow(&self, channel: ChannelId) -> (Slow, u64) {
+        let nth = self.dialled.iter().position(|(c, _)| *c == channel);
+        let slow = nth.and_then(|n| self.setup.slow.get(n)).copied().unwrap_or_default();
+        (slow, nth.map_or(0, |n| self.dialled[n].1))
+    }
+
+    /// When what is said now on a side channel is heard. Nothing overtakes anything there.
+    fn side_at(&mut self, who: Who, channel: ChannelId) -> u64 {
+        let (slow, since_ns) = self.slow(channel);
+        let later_ns = if who == Who::Client { slow.up_ns } else { slow.down_ns };
+        let later_ns = if self.now >= since_ns + slow.from_ns { later_ns } else { 0 };
+        let at = self.now + self.setup.side_ns + later_ns + self.random(self.setup.jitter_ns);
+        let free = self.host(who).side_free_ns.entry(channel).or_default();
+        *free = at.max(*free);
+        *free
+    }
+
+    /// Another agent takes the place of the server's, which knows of nothing yet.
+    pub(super) fn restart(&mut self) {
+        let Some((_, gone_ns, unknown_ns)) = self.setup.restart else { return };
+        self.broken_until = self.now + gone_ns;
+        self.witness = Witness::new(WitnessLimits::default(), [0x77; 32]);
+        self.registered = false;
+        self.events.retain(|_, e| !matches!(e, Ev::Side(..) | Ev::Connected(_)));
+        let channel = self.channel;
+        self.broken = Some(channel);
+        self.at(self.now + self.setup.side_ns, Ev::SideLost(Who::Client, channel));
+        self.at(self.now + gone_ns + unknown_ns, Ev::Register);
+    }
+
+    pub(super) fn register(&mut self) {
+        self.registered = true;
+        if !self.setup.server || !self.hosts[1].alive {
+            return;
+        }
+        self.witness.listening(PORT);
+        let host = self.host(Who::Server);
+        let over = host.end == End::Error || host.end == End::Eof && host.ended;
+        if self.accepted && !over {
+            let (tuple, clock) = (self.tuple(Who::Server), self.clock(0));
+            self.witness.accepted(FLOW, tuple, self.setup.syn_clock.then_some(clock));
         }
     }
 

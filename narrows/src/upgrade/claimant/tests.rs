@@ -168,21 +168,93 @@ fn a_service_that_says_nothing_or_something_else_is_hung_up() {
 }
 
 #[test]
-fn a_claim_without_an_answer_is_withdrawn_and_what_comes_later_ignored() {
+fn a_claim_without_an_answer_is_kept_and_not_withdrawn() {
     let mut claimant = up(0);
     assert_eq!(claimant.next_wakeup_ns(), Some(15 * SECOND));
     claimant.on_time(15 * SECOND);
-    let out = outputs(&mut claimant);
-    assert_eq!(
-        out[..2],
-        [Output::Send(wire(&Message::Withdraw { id: 0 })), Output::Flow(1, Event::Plain(WhyPlain::TimedOut))]
-    );
-    assert_eq!(out[2..], [Output::Hangup, Output::Dial], "who says nothing is gone, and perhaps back soon");
+    let late = Output::Flow(1, Event::Plain(WhyPlain::TimedOut));
+    let out = [late.clone(), Output::Hangup, Output::Dial];
+    assert_eq!(outputs(&mut claimant), out, "who says nothing is gone, and perhaps back soon");
+    // A greeting has a time of its own, and its answer counts.
+    let mut claimant = self::claimant();
+    claimant.claim(1, tuple(), 5, 0);
+    claimant.connected(7 * SECOND);
+    outputs(&mut claimant);
+    claimant.on_time(15 * SECOND);
+    assert_eq!((outputs(&mut claimant), claimant.next_wakeup_ns()), (vec![late], Some(17 * SECOND)));
+    claimant.receive(&[hello(), wire(&Message::Ready { id: 0, key: [1; 16] })].concat(), 16 * SECOND);
+    assert!(matches!(outputs(&mut claimant)[..], [Output::Flow(1, Event::Ready(_))]));
+}
+
+/// A server that hears WITHDRAW looks for no marker.
+#[test]
+fn what_is_withdrawn_is_never_ready() {
+    let ready = || wire(&Message::Ready { id: 0, key: [1; 16] });
+    let withdraw = || Output::Send(wire(&Message::Withdraw { id: 0 }));
     let mut claimant = up(0);
     claimant.ended(1);
-    claimant.receive(&wire(&Message::Ready { id: 0, key: [1; 16] }), 1);
-    assert_eq!(outputs(&mut claimant), [Output::Send(wire(&Message::Withdraw { id: 0 }))]);
+    claimant.receive(&ready(), 1);
+    assert_eq!(outputs(&mut claimant), [withdraw()]);
     assert_eq!(claimant.claims(), 0);
+    // One that is said again after it was given up is withdrawn too.
+    let mut claimant = up(0);
+    claimant.lost(0);
+    claimant.on_time(SECOND);
+    claimant.connected(SECOND);
+    outputs(&mut claimant);
+    claimant.ended(1);
+    claimant.receive(&[hello(), ready()].concat(), SECOND);
+    assert_eq!(outputs(&mut claimant), [withdraw()]);
+    // And one whose flow withdraws it while nobody hears it, as soon as somebody does.
+    let mut claimant = up(0);
+    claimant.receive(&ready(), 0);
+    claimant.lost(SECOND);
+    outputs(&mut claimant);
+    claimant.say(1, Word::Withdraw);
+    claimant.connected(2 * SECOND);
+    let out = outputs(&mut claimant);
+    let [Output::Send(said)] = &out[..] else { panic!("{out:?}") };
+    assert!(said.ends_with(&wire(&Message::Withdraw { id: 0 })) && said.len() > hello().len() + 60);
+    claimant.receive(&[hello(), ready()].concat(), 2 * SECOND);
+    assert_eq!((outputs(&mut claimant), claimant.next_wakeup_ns()), (vec![], None));
+}
+
+/// Its server may be armed since an agent before the one that says no.
+#[test]
+fn a_no_to_a_claim_that_was_said_before_is_asked_about_again_but_not_for_ever() {
+    for reason in [Reason::NotHere, Reason::NotAccepted, Reason::Busy, Reason::Taken] {
+        let no = wire(&Message::No { id: 0, reason });
+        let mut claimant = up(0);
+        claimant.lost(2 * SECOND);
+        claimant.connected(2 * SECOND);
+        claimant.receive(&hello(), 2 * SECOND);
+        outputs(&mut claimant);
+        claimant.receive(&no, 2 * SECOND);
+        assert_eq!(outputs(&mut claimant), [Output::Flow(1, Event::Plain(WhyPlain::NoService))]);
+        let mut said = 2;
+        while let Some(at) = claimant.next_wakeup_ns() {
+            claimant.on_time(at);
+            let out = outputs(&mut claimant);
+            assert!(matches!(&out[..], [Output::Send(claim)] if claim.len() == 67), "{out:?}");
+            said += 1;
+            claimant.receive(&no, at);
+        }
+        assert_eq!(outputs(&mut claimant), [Output::Flow(1, Event::Plain(WhyPlain::Refused(reason)))]);
+        assert_eq!((said, claimant.entries.len(), claimant.by_flow.len()), (8, 0, 0));
+    }
+    // Nor by side channels that break at each saying.
+    let mut claimant = up(0);
+    claimant.lost(0);
+    let (mut now, mut said) = (0, 1);
+    while let Some(at) = claimant.next_wakeup_ns() {
+        now = now.max(at);
+        claimant.on_time(now);
+        claimant.connected(now);
+        claimant.receive(&hello(), now);
+        said += 1;
+        claimant.lost(now);
+    }
+    assert_eq!((said, claimant.by_flow.len()), (8, 0));
 }
 
 #[test]

@@ -156,6 +156,40 @@ fn a_flow_that_declines_hears_that_its_client_was_never_ready() {
     assert_eq!(tell(&mut witness, 1, &Message::Withdraw { id: 4 }), []);
 }
 
+/// The answer was lost with its channel.
+#[test]
+fn a_flow_that_declined_says_so_to_the_same_claim_by_another_channel() {
+    let mut witness = witness();
+    witness.accepted(7, tuple(40000), Some(1000));
+    tell(&mut witness, 1, &Message::Claim(claim(4, 40000, 1000)));
+    witness.lost(1);
+    witness.say(7, Word::Decline);
+    assert_eq!(tell(&mut witness, 2, &Message::Claim(claim(4, 40000, 1000))), [no(2, 4, Reason::Ended)]);
+    assert_eq!(tell(&mut witness, 2, &Message::Withdraw { id: 4 }), [Output::Flow(7, Event::Withdrawn)]);
+    assert_eq!(tell(&mut witness, 2, &Message::Claim(claim(4, 40000, 1000))), [no(2, 4, Reason::Proof)]);
+}
+
+/// What was stuck on a channel comes when its client has said it by another.
+#[test]
+fn an_older_channel_takes_no_claim_from_a_newer_one() {
+    let late = |witness: &mut Witness| {
+        for message in [Message::Claim(claim(4, 40000, 1000)), Message::Withdraw { id: 4 }] {
+            assert_eq!(tell(witness, 1, &message), []);
+        }
+    };
+    let mut witness = witness();
+    tell(&mut witness, 2, &Message::Claim(claim(4, 40000, 1000)));
+    late(&mut witness);
+    witness.accepted(7, tuple(40000), Some(1000));
+    assert!(is_claimed(&outputs(&mut witness)));
+    late(&mut witness);
+    witness.say(7, Word::Armed);
+    assert!(matches!(&outputs(&mut witness)[..], [Output::Send(2, _)]));
+    late(&mut witness);
+    witness.say(7, Word::Query { offset: 3 });
+    assert!(matches!(&outputs(&mut witness)[..], [Output::Send(2, _)]));
+}
+
 #[test]
 fn of_two_claims_to_one_connection_the_newest_of_a_channel_counts_and_the_first_of_two_channels() {
     let mut witness = witness();
