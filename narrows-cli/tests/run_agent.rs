@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{code, finish, narrows, stderr, text};
+use common::{asks_kernel, code, finish, narrows, stderr, text};
 use narrows::upgrade::gateway::GatewayClient;
 
 /// No single wait of a test is longer.
@@ -475,28 +475,38 @@ async def main():
     except ConnectionRefusedError: print('right')
 asyncio.run(main())";
 
-/// Those that work here: in some containers the kernel asks nobody, or nobody may look into programs.
+/// Those that must work here.
 fn engines() -> Vec<&'static str> {
-    let seccomp = narrows(Path::new("/nonexistent"))
-        .args([
-            "run",
-            "-v",
-            "--loopback",
-            "--no-agent",
-            "--service-port",
-            "1",
-            "--engine=seccomp",
-            "--",
-            "python3",
-            "-c",
-        ])
-        .arg("import socket; l = socket.create_server(('127.0.0.1', 0)); socket.create_connection(l.getsockname())")
-        .output();
-    let works = seccomp.is_ok_and(|o| stderr(&o).contains("narrows: to 127.0.0.1"));
-    if !works {
-        println!("skipped: --engine=seccomp does not work here");
+    ["--engine=preload", "--engine=seccomp"].into_iter().take(1 + usize::from(asks_kernel())).collect()
+}
+
+/// Whoever waits for what a gateway says is told of an error when the supervisor is gone, and never that it is connected.
+#[test]
+fn a_supervisor_that_is_killed_before_its_gateway_answers_is_an_error() {
+    if !has_python() {
+        return;
     }
-    ["--engine=preload", "--engine=seccomp"].into_iter().take(1 + usize::from(works)).collect()
+    const CONNECTS: &str = "import errno, socket
+try:
+    socket.create_connection(('127.0.0.2', 7))
+    print('connected')
+except OSError as e: print(errno.errorcode[e.errno])";
+    for engine in engines() {
+        let service = free_port();
+        let gateway = TcpListener::bind(("127.0.0.2", service)).unwrap();
+        let flags = ["--no-agent", "--via-gateway", "127.0.0.2", engine];
+        let mut program = run("127.0.0.1", service, &flags, &["-c", CONNECTS]);
+        let (mut asked, _) = gateway.accept().unwrap();
+        asked.set_read_timeout(Some(PATIENCE)).unwrap();
+        // The supervisor has the connection, so the program waits for it.
+        assert!(asked.read(&mut [0; 100]).unwrap() > 0);
+        let mut stdout = program.0.as_mut().unwrap().stdout.take().unwrap();
+        program.kill();
+        let mut told = String::new();
+        stdout.read_to_string(&mut told).unwrap();
+        let expected = if engine == "--engine=seccomp" { "ECONNRESET\n" } else { "ECONNABORTED\n" };
+        assert_eq!(told, expected, "{engine}");
+    }
 }
 
 /// Programs do not notice that they go through one, whether they wait for connections or not.

@@ -13,9 +13,7 @@ use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
-
-use common::{code, finish, home, narrows, stderr};
+use common::{asks_kernel, code, finish, home, narrows, stderr};
 
 fn script(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/run").join(name)
@@ -47,26 +45,11 @@ fn compiled(compiler: &mut Command, name: &str) -> Option<String> {
     None
 }
 
-/// Some containers forbid to look into one's own children; there every connection stays plain.
-fn is_possible() -> bool {
-    let actions = fs::read_to_string("/proc/sys/kernel/seccomp/actions_avail").unwrap_or_default();
-    let mut child = Command::new("sleep").arg("10").spawn().unwrap();
-    let looked = pidfd_open(Pid::from_child(&child), PidfdFlags::empty())
-        .and_then(|pidfd| pidfd_getfd(pidfd, 0, PidfdGetfdFlags::empty()));
-    child.kill().unwrap();
-    child.wait().unwrap();
-    let possible = actions.contains("user_notif") && looked.is_ok();
-    if !possible {
-        println!("skipped: no filters that ask, or no looking into other processes: {looked:?}");
-    }
-    possible
-}
-
 /// The program of `still.c`, without a loader.
 fn still() -> Option<&'static str> {
     static PROGRAM: OnceLock<Option<String>> = OnceLock::new();
     let compile = || {
-        if !is_possible() {
+        if !asks_kernel() {
             return None;
         }
         let mut cc = Command::new("cc");
@@ -218,9 +201,52 @@ fn a_supervisor_that_is_killed_under_load_leaves_resets_only() {
     }
 }
 
+/// Waits for bytes to throw away while the supervisor is killed, and throws some away when it is gone.
+const THROWS_AWAY: &str = "import ctypes, errno, select, socket, threading, time
+libc = ctypes.CDLL(None, use_errno=True)
+l = socket.create_server(('127.0.0.1', 0))
+waits = [socket.create_connection(l.getsockname()) for _ in range(3)]
+others = [l.accept()[0] for _ in waits]
+met = set()
+def throw_away(s):
+    n = libc.recv(s.fileno(), None, 100, 0x20)
+    met.add(errno.errorcode[ctypes.get_errno()] if n < 0 else n)
+threads = [threading.Thread(target=throw_away, args=(s,), daemon=True) for s in waits]
+[t.start() for t in threads]
+for w, s in zip(waits, others):
+    w.sendall(b'x' * 10)
+    select.select([s], [], [])
+time.sleep(0.2)
+print('ready', flush=True)
+[t.join(20) for t in threads]
+[throw_away(s) for s in others]
+print(*met, flush=True)";
+
+#[test]
+fn who_throws_bytes_away_is_told_of_a_killed_supervisor() {
+    if !asks_kernel() {
+        return;
+    }
+    let flags = ["--loopback", "--supervisor=parent", "--engine=seccomp"];
+    let mut supervisor = run(&flags, &["python3", "-c", THROWS_AWAY]).spawn().unwrap();
+    let mut stdout = BufReader::new(supervisor.stdout.take().unwrap());
+    let mut line = String::new();
+    stdout.read_line(&mut line).unwrap();
+    let killed = supervisor.kill();
+    supervisor.wait().unwrap();
+    if line != "ready\n" {
+        println!("skipped: python3 does not start");
+        return;
+    }
+    killed.unwrap();
+    let mut met = String::new();
+    stdout.read_to_string(&mut met).unwrap();
+    assert_eq!(met, "ECONNRESET\n");
+}
+
 #[test]
 fn programs_in_go_are_passed() {
-    if !is_possible() {
+    if !asks_kernel() {
         return;
     }
     let mut go = Command::new("go");
@@ -255,7 +281,7 @@ const ACCEPTED: [&str; 2] = ["sent_to_an_address", "message_with_an_address"];
 
 #[test]
 fn what_scripts_see_differs_by_what_is_known() {
-    if !is_possible() {
+    if !asks_kernel() {
         return;
     }
     let semantics = script("semantics.py");

@@ -4,7 +4,7 @@ use core::ffi::c_int;
 use core::net::IpAddr;
 
 use crate::control;
-use crate::marks::{self, Taken};
+use crate::marks::{self, Generation, Taken};
 use crate::registrations;
 use crate::setup;
 use crate::swap::{self, Connection};
@@ -36,12 +36,12 @@ pub(crate) fn raw_address(address: &Address) -> Option<RawAddress> {
     Some(raw)
 }
 
-/// A socket was made.
-pub(crate) fn made(fd: c_int, family: c_int, kind: c_int, protocol: c_int) {
+/// A socket was made, in that generation or a later one.
+pub(crate) fn made(fd: c_int, family: c_int, kind: c_int, protocol: c_int, since: Generation) {
     let internet = family == libc::AF_INET || family == libc::AF_INET6;
     // SOCK_TYPE_MASK
     if internet && kind & 0xf == libc::SOCK_STREAM && (protocol == 0 || protocol == libc::IPPROTO_TCP) {
-        marks::put(fd);
+        marks::put(fd, since);
     } else {
         marks::forget(fd);
     }
@@ -244,6 +244,7 @@ fn ask_again(fd: c_int, name: &Name) -> Again {
 /// A TCP socket that may connect again: after an attempt that failed the one of before, with all its options; in place of
 /// a connection that the program dissolves a new one.
 pub(crate) fn take_back(fd: c_int, name: &Name) -> Result<(), c_int> {
+    let since = marks::generation();
     let returned = control::ask(Kind::TakeBack, name.id, |_| ()).and_then(|(_, fd)| fd);
     let family = u16::from_ne_bytes([name.local[0], name.local[1]]);
     let socket = match returned {
@@ -256,7 +257,7 @@ pub(crate) fn take_back(fd: c_int, name: &Name) -> Result<(), c_int> {
         .and_then(|_| sys::dup3(socket, fd, if closes { libc::O_CLOEXEC } else { 0 }));
     sys::close(socket);
     put?;
-    marks::put(fd);
+    marks::put(fd, since);
     Ok(())
 }
 

@@ -42,10 +42,12 @@ fn active() -> bool {
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn socket(family: c_int, kind: c_int, protocol: c_int) -> c_int {
+    // Before: if another thread forks meanwhile, the socket is in two hands.
+    let since = marks::generation();
     // SAFETY: no pointers.
     let fd = unsafe { next::socket(family, kind, protocol) };
     if fd >= 0 && active() {
-        begin::made(fd, family, kind, protocol);
+        begin::made(fd, family, kind, protocol, since);
     }
     fd
 }
@@ -579,6 +581,14 @@ pub unsafe extern "C-unwind" fn recvmsg(fd: c_int, message: *mut msghdr, flags: 
     }
 }
 
+/// Bytes that a call gets without a look at what is behind them. The kernel tells of a reset once, and a call that finds
+/// nothing takes that along: who throws away more than there is would leave an end of stream to the next call.
+fn readable(fd: c_int) -> usize {
+    // An urgent byte is counted, but only read as such.
+    let urgent = sys::poll(fd, libc::POLLPRI, 0) & libc::POLLPRI != 0;
+    sys::unread(fd).unwrap_or(0).saturating_sub(usize::from(urgent))
+}
+
 /// TCP throws bytes away with MSG_TRUNC, into no buffer if need be; and it has no queue of errors to show.
 ///
 /// # Safety
@@ -598,7 +608,11 @@ unsafe fn receive_unusual(fd: c_int, bytes: *mut c_void, len: size_t, flags: c_i
     }
     while bytes.is_null() && gone < len {
         let wait = if gone > 0 { libc::MSG_DONTWAIT } else { 0 };
-        let part = (len - gone).min(DISCARD);
+        let most = if gone > 0 { readable(fd) } else { DISCARD };
+        let part = (len - gone).min(DISCARD).min(most);
+        if part == 0 {
+            break;
+        }
         // SAFETY: `rubbish` has `part` bytes.
         match unsafe { next::recv(fd, rubbish.as_mut_ptr().cast(), part, flags & !libc::MSG_TRUNC | wait) } {
             n if n > 0 => gone += n as size_t,

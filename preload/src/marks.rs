@@ -36,19 +36,31 @@ fn cookie(fd: c_int) -> Result<u64, c_int> {
     Ok(u64::from_ne_bytes(bytes))
 }
 
-fn generation() -> u64 {
-    u64::from(GENERATION.load(Ordering::Relaxed) & 0x3fff) << 2
+/// As it stands in a mark.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) struct Generation(u64);
+
+const GENERATION_BITS: u64 = 0xfffc;
+
+pub(crate) fn generation() -> Generation {
+    // Acquire: what is made from here on is not made before.
+    Generation((u64::from(GENERATION.load(Ordering::Acquire)) << 2) & GENERATION_BITS)
+}
+
+fn generation_of(mark: u64) -> Generation {
+    Generation(mark & GENERATION_BITS)
 }
 
 pub(crate) fn next_generation() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
 }
 
-pub(crate) fn put(fd: c_int) {
+/// `since`: read before the socket was made. A fork in between may have given it to two.
+pub(crate) fn put(fd: c_int, since: Generation) {
     if let (Some(place), Ok(cookie)) = (place(fd), cookie(fd)) {
         registrations::forget(fd);
         HIGHEST.fetch_max(fd as usize, Ordering::Relaxed);
-        place.store(cookie << COOKIE_SHIFT | generation() | SET, Ordering::Relaxed);
+        place.store(cookie << COOKIE_SHIFT | since.0 | SET, Ordering::Relaxed);
     }
 }
 
@@ -85,7 +97,7 @@ pub(crate) fn duplicated(old: c_int, new: c_int) {
 /// Whether `take` would give it out.
 pub(crate) fn is_ours(fd: c_int) -> bool {
     let mark = place(fd).map_or(0, |p| p.load(Ordering::Relaxed));
-    mark != 0 && mark & 0xfffc == generation() && cookie(fd) == Ok(mark >> COOKIE_SHIFT)
+    mark != 0 && generation_of(mark) == generation() && cookie(fd) == Ok(mark >> COOKIE_SHIFT)
 }
 
 /// Whether a program that is started now gets a socket that `take` would give out. `all`: also one that exec closes.
@@ -109,7 +121,7 @@ pub(crate) fn take(fd: c_int) -> Taken {
     if mark == 0 || cookie(fd) != Ok(mark >> COOKIE_SHIFT) {
         return Taken::Unknown;
     }
-    if mark & 0xfffc != generation() { Taken::Shared } else { Taken::Ours(mark) }
+    if generation_of(mark) != generation() { Taken::Shared } else { Taken::Ours(mark) }
 }
 
 /// Another number of the socket with this mark, whose mark is taken off.
@@ -125,4 +137,29 @@ pub(crate) fn take_duplicate(mark: u64) -> Option<c_int> {
         }
     }
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+    use std::os::fd::AsRawFd;
+
+    use super::*;
+
+    /// One test, because the generation is one for all.
+    #[test]
+    fn a_socket_is_shared_if_a_fork_came_before_its_mark() {
+        let socket = TcpListener::bind("127.0.0.1:0").unwrap();
+        let fd = socket.as_raw_fd();
+        let since = generation();
+        put(fd, since);
+        assert!(is_ours(fd) && matches!(take(fd), Taken::Ours(_)));
+        assert!(matches!(take(fd), Taken::Unknown));
+        // As if another thread had forked between the real call and the mark.
+        next_generation();
+        put(fd, since);
+        assert!(!is_ours(fd) && matches!(take(fd), Taken::Shared));
+        put(fd, generation());
+        assert!(is_ours(fd));
+    }
 }

@@ -15,7 +15,8 @@ use crate::marks;
 use crate::next::{self, Words};
 use crate::setup;
 
-/// `all`: the child may get also what exec closes, under another number.
+/// Before and after the call: another thread may make sockets meanwhile, and the child has those too. `all`: the child may get
+/// also what exec closes, under another number.
 #[inline(never)]
 extern "C" fn starts(all: bool) {
     if setup::get().is_some() && marks::are_inherited(all) {
@@ -34,7 +35,9 @@ pub unsafe extern "C-unwind" fn posix_spawn(
 ) -> c_int {
     starts(!actions.is_null());
     // SAFETY: the program's own arguments.
-    unsafe { next::posix_spawn(pid, path, actions, attributes, args, variables) }
+    let answer = unsafe { next::posix_spawn(pid, path, actions, attributes, args, variables) };
+    starts(!actions.is_null());
+    answer
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
@@ -48,21 +51,27 @@ pub unsafe extern "C-unwind" fn posix_spawnp(
 ) -> c_int {
     starts(!actions.is_null());
     // SAFETY: the program's own arguments.
-    unsafe { next::posix_spawnp(pid, file, actions, attributes, args, variables) }
+    let answer = unsafe { next::posix_spawnp(pid, file, actions, attributes, args, variables) };
+    starts(!actions.is_null());
+    answer
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C-unwind" fn system(command: *const c_char) -> c_int {
     starts(false);
     // SAFETY: the program's own argument.
-    unsafe { next::system(command) }
+    let answer = unsafe { next::system(command) };
+    starts(false);
+    answer
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C-unwind" fn popen(command: *const c_char, mode: *const c_char) -> *mut c_void {
     starts(false);
     // SAFETY: the program's own arguments.
-    unsafe { next::popen(command, mode) }
+    let answer = unsafe { next::popen(command, mode) };
+    starts(false);
+    answer
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]

@@ -13,6 +13,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+
 /// A program that hangs is ended here and fails its test.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -45,6 +47,22 @@ pub(crate) fn finish_reading(mut child: Child) -> Output {
     let mut output = finish(child);
     output.stdout = reader.join().unwrap().unwrap();
     output
+}
+
+/// Whether --engine=seccomp has to work. Some containers forbid to look into one's own children; there every connection stays
+/// plain.
+pub(crate) fn asks_kernel() -> bool {
+    let actions = fs::read_to_string("/proc/sys/kernel/seccomp/actions_avail").unwrap_or_default();
+    let mut child = Command::new("sleep").arg("10").spawn().unwrap();
+    let looked = pidfd_open(Pid::from_child(&child), PidfdFlags::empty())
+        .and_then(|pidfd| pidfd_getfd(pidfd, 0, PidfdGetfdFlags::empty()));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let possible = actions.contains("user_notif") && looked.is_ok();
+    if !possible {
+        println!("skipped: no filters that ask, or no looking into other processes: {looked:?}");
+    }
+    possible
 }
 
 /// Runs the program with `input` on stdin.

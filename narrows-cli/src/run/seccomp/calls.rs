@@ -182,14 +182,7 @@ impl Notifier {
             self.intake.ledger.talk.plain(&peer, Reason::Failed as i32);
             return native;
         };
-        // Another thread may have closed it meanwhile, and opened something else.
-        let still_there = call.target.descriptor(number).and_then(|now| Ok(cookie(&now)? == cookie(&socket)?));
-        let put = match still_there {
-            Ok(true) => {
-                sys::add(self.listener.as_fd(), call.id, pair.program.as_fd(), Place::Number(number), closes_on_exec)
-            }
-            _ => Err(Error::from_raw_os_error(libc::EBADF)),
-        };
+        let put = self.replace(call, number, &socket, &pair.program, closes_on_exec);
         match put {
             Ok(_) => {
                 swap::resets(&socket);
@@ -200,6 +193,22 @@ impl Notifier {
             }
         }
         native
+    }
+
+    /// Puts another socket in the place of `socket`.
+    pub(super) fn replace(
+        &self,
+        call: &Call,
+        number: i32,
+        socket: &OwnedFd,
+        by: &OwnedFd,
+        closes_on_exec: bool,
+    ) -> Result<()> {
+        // Another thread may have closed it meanwhile, and opened something else.
+        if cookie(&call.target.descriptor(number)?)? != cookie(socket)? {
+            return Err(Error::from_raw_os_error(libc::EBADF));
+        }
+        sys::add(self.listener.as_fd(), call.id, by.as_fd(), Place::Number(number), closes_on_exec).map(drop)
     }
 
     /// `connect` on a swapped descriptor.
@@ -243,7 +252,7 @@ impl Notifier {
         let manners = sys::control(socket, libc::F_GETFL, 0)? & (libc::O_NONBLOCK | libc::O_ASYNC);
         sys::control(&network, libc::F_SETFL, manners)?;
         let closes = call.target.closes_on_exec(number)?;
-        sys::add(self.listener.as_fd(), call.id, network.as_fd(), Place::Number(number), closes)?;
+        self.replace(call, number, socket, &network, closes)?;
         Ok(network)
     }
 

@@ -2,7 +2,7 @@
 //! to its `connect` is what the gateway says.
 
 use std::io::Result;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -12,7 +12,7 @@ use super::calls::{errno, length};
 use super::notify::{Answer, Call, Notifier, Waiting, What};
 use super::socket::{blocks, limit};
 use super::swap::{self, Connection};
-use super::sys::{self, Place};
+use super::sys;
 use crate::run::wire::{BY_CONNECT, BY_ERROR, BY_GATEWAY, Kind, Name, RawAddress, Scope, host_and_port};
 
 /// Servers that are reached through gateways on their hosts, and the gateways' port.
@@ -48,6 +48,7 @@ impl Notifier {
         }
         let until = limit(socket, libc::SO_SNDTIMEO);
         let blocks = blocks(socket).ok()?;
+        self.watchdog.open.elsewhere(true);
         let connected = self.without_blocking(socket, blocks, || sys::connect(socket, &gateway, length(peer)));
         if let Err(e) = connected
             && errno(&e) != libc::EINPROGRESS
@@ -57,6 +58,7 @@ impl Notifier {
         let Ok((name, program)) = self.hand_over(call, number, socket, peer, closes_on_exec) else {
             // What the program would say next is not for the gateway.
             let _ = connect_unspec(socket);
+            self.watchdog.open.elsewhere(false);
             return None;
         };
         Some(if blocks { self.made(program, name, false, until) } else { Answer::Fail(libc::EINPROGRESS) })
@@ -75,7 +77,7 @@ impl Notifier {
         let mut pair = swap::pair(socket, &Connection { peer: *peer, connecting: true, accepted: false })?;
         pair.request.option = BY_GATEWAY;
         let name = Name { id: pair.request.id, was_connecting: true, local: pair.request.local, peer: *peer };
-        sys::add(self.listener.as_fd(), call.id, pair.program.as_fd(), Place::Number(number), closes_on_exec)?;
+        self.replace(call, number, socket, &pair.program, closes_on_exec)?;
         swap::resets(socket);
         self.intake.take(pair.request, ours, pair.supervisor);
         Ok((name, pair.program))

@@ -80,6 +80,24 @@ pub(super) enum What {
     Discard,
 }
 
+impl What {
+    /// What a call is answered that there is no place to wait for.
+    fn without_place(self) -> Answer {
+        match self {
+            Self::Accept | Self::Connect { .. } => Answer::GoOn,
+            Self::Made { .. } => Answer::Fail(libc::EINPROGRESS),
+            // A unix socket takes no call without a buffer. Programs try again what a signal ended, whereas one that blocks
+            // takes EAGAIN for the end of its time.
+            Self::Discard => Answer::Fail(libc::EINTR),
+        }
+    }
+
+    /// The kernel cannot do the call, since the socket is a unix socket.
+    fn is_swapped(self) -> bool {
+        matches!(self, Self::Made { .. } | Self::Discard)
+    }
+}
+
 struct Wait {
     call: Call,
     waiting: Waiting,
@@ -202,7 +220,7 @@ impl Notifier {
         let Ok(question) = sys::receive(self.listener.as_fd()) else { return };
         let number: libc::c_long = question.data.nr.into();
         let socket = question.data.args[0] as i32;
-        self.watchdog.open.begins(question.id, question.pid, socket, number == libc::SYS_connect);
+        self.watchdog.open.begins(question.id, question.pid, socket, number);
         let Ok(target) = Target::open(question.pid) else { return self.respond(question.id, &Answer::GoOn) };
         let call = Call { id: question.id, number, args: question.data.args, target };
         // Only now it is certain that the target is who asked.
@@ -214,8 +232,7 @@ impl Notifier {
         let Answer::Wait(waiting) = answer else { return self.respond(call.id, &answer) };
         let (id, what) = (call.id, waiting.what);
         if !self.put_aside(Wait { call, waiting, signalled: false }) {
-            let swapped = matches!(what, What::Made { .. });
-            self.respond(id, &if swapped { Answer::Fail(libc::EINPROGRESS) } else { Answer::GoOn });
+            self.respond(id, &what.without_place());
         }
     }
 
@@ -257,7 +274,7 @@ impl Notifier {
         if place == self.waits.len() {
             self.waits.push(None);
         }
-        self.watchdog.open.waits(place, wait.call.id);
+        self.watchdog.open.waits(place, wait.call.id, wait.waiting.what.is_swapped());
         self.watchdog.open.ends();
         self.waits[place] = Some(wait);
         self.waiting += 1;
@@ -271,7 +288,7 @@ impl Notifier {
         let _ = epoll::delete(&self.watch, &wait.call.target.pidfd);
         self.waiting -= 1;
         let Call { id, number, .. } = wait.call;
-        self.watchdog.open.begins(id, wait.call.target.tid(), wait.call.int(0), number == libc::SYS_connect);
+        self.watchdog.open.begins(id, wait.call.target.tid(), wait.call.int(0), number);
         self.watchdog.open.waits_no_more(place);
         Some(wait)
     }
@@ -333,5 +350,23 @@ impl Notifier {
             Signals::Firsts | Signals::Somebodys => return Some(Answer::Fail(libc::EINTR)),
         }
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `connect` and a `recv` without a buffer are an error of another kind on a unix socket.
+    #[test]
+    fn the_kernel_is_left_no_call_that_it_cannot_do() {
+        let name = Name { id: 1, was_connecting: true, local: [0; 28], peer: [0; 28] };
+        let made = What::Made { name, further: false };
+        let connect = What::Connect { number: 3, peer: [0; 28], closes_on_exec: false, further: false };
+        for (what, swapped) in [(What::Accept, false), (connect, false), (made, true), (What::Discard, true)] {
+            assert_eq!(what.is_swapped(), swapped);
+            assert_eq!(matches!(what.without_place(), Answer::GoOn), !swapped);
+        }
+        assert!(matches!(What::Discard.without_place(), Answer::Fail(libc::EINTR)));
     }
 }

@@ -21,6 +21,17 @@ const DISCARDED_MAX: usize = 1 << 20;
 /// Of what is sent with an urgent byte, so much goes at once; what is more is for the next call.
 const SENT_MAX: usize = 65_536;
 
+/// Bytes that a call gets without a look at what is behind them. The kernel tells of a reset once, and a call that finds
+/// nothing takes that along: who throws away more than there is would leave an end of stream to the next call.
+fn readable(socket: &OwnedFd) -> usize {
+    let mut look = [PollFd::new(socket, PollFlags::PRI)];
+    let _ = poll(&mut look, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
+    // An urgent byte is counted, but only read as such.
+    let urgent = look[0].revents().contains(PollFlags::PRI);
+    let unread = rustix::io::ioctl_fionread(socket).unwrap_or(0) as usize;
+    unread.saturating_sub(usize::from(urgent))
+}
+
 fn done(result: Result<()>) -> Answer {
     result.map_or_else(|e| Answer::Fail(errno(&e)), |()| Answer::Value(0))
 }
@@ -193,7 +204,11 @@ impl Notifier {
         let how = RecvFlags::DONTWAIT | if peeks { RecvFlags::PEEK } else { RecvFlags::empty() };
         let (mut rubbish, mut gone) = ([0; 4096], 0);
         while gone < len {
-            let part = rubbish.len().min(len - gone);
+            let most = if gone > 0 { readable(&socket) } else { rubbish.len() };
+            let part = rubbish.len().min(len - gone).min(most);
+            if part == 0 {
+                break;
+            }
             match recv(&socket, &mut rubbish[..part], how) {
                 Ok((n, _)) if n > 0 && peeks => {
                     let queued = rustix::io::ioctl_fionread(&socket).unwrap_or(0) as usize;

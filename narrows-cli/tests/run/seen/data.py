@@ -193,6 +193,20 @@ def truncated():
 
 
 @check
+def truncated_before_a_reset():
+    c, s = pair()
+    c.sendall(b"x" * 100)
+    wait_for(lambda: int_ioctl(s, termios.FIONREAD), 100)
+    c.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    c.close()
+    look = select.poll()
+    look.register(s, 0)
+    look.poll(5000)
+    gone = libc.recv(s.fileno(), None, 65536, 0x20)  # MSG_TRUNC
+    return gone, attempt(s.recv, 10)
+
+
+@check
 def truncated_and_left():
     c, s = pair()
     c.sendall(b"abcdef")
