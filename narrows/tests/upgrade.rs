@@ -351,6 +351,7 @@ fn random_setup(seed: u64) -> Setup {
         break_at: None,
         slow: vec![],
         restart: None,
+        line_ns: 0,
         forged: if random(5) == 0 { forged(&mut random) } else { vec![] },
     }
 }
@@ -384,6 +385,7 @@ fn slow_setup(seed: u64) -> Setup {
     if span(4, 2) > 0 {
         setup.accept_ns = span(1, 14);
     }
+    setup.line_ns = span(2, 4) / 4;
     let stretch = 1 + span(1, 300) / second;
     setup.acts.iter_mut().for_each(|(when, ..)| *when *= stretch);
     (setup.client, setup.service, setup.nat, setup.clock_off_ms, setup.syn_clock) = (true, true, false, 0, true);

@@ -7,11 +7,11 @@ use std::collections::{BTreeMap, VecDeque};
 mod setup;
 mod side;
 
-use narrows::upgrade::Tuple;
 use narrows::upgrade::claimant::{Claimant, ClaimantLimits};
 use narrows::upgrade::flow::{Flow, FlowLimits};
 use narrows::upgrade::marker::MARKER_LEN;
 use narrows::upgrade::witness::{ChannelId, Witness, WitnessLimits};
+use narrows::upgrade::{Event, Tuple, Word};
 pub(crate) use setup::{Act, End, Outcome, Seen, Setup, Slow, Who};
 
 pub(crate) const MS: u64 = 1_000_000;
@@ -31,6 +31,9 @@ enum Ev {
     Side(Who, ChannelId, Vec<u8>),
     SideLost(Who, ChannelId),
     Forge(bool, i32),
+    /// On the line between the server's supervisor and its agent.
+    Say(Word),
+    Hear(Event),
     Restart,
     /// The agent hears of listeners and connections that were there before it.
     Register,
@@ -297,6 +300,12 @@ impl World {
                 }
             }
             Ev::Forge(same_host, off) => self.forge(same_host, off),
+            Ev::Say(word) => {
+                if self.hosts[1].alive {
+                    self.witness.say(FLOW, word);
+                }
+            }
+            Ev::Hear(event) => self.hear(Who::Server, event),
             Ev::Restart => self.restart(),
             Ev::Register => self.register(),
         }

@@ -53,6 +53,8 @@ pub(crate) struct Setup {
     pub(crate) slow: Vec<Slow>,
     /// The server's agent dies: when, how long nobody is there, and how long the next one knows of nothing.
     pub(crate) restart: Option<(u64, u64, u64)>,
+    /// Between the server's supervisor and its agent, either way.
+    pub(crate) line_ns: u64,
     /// Claims of somebody else: when, from the client's address, with its clock off by so much.
     pub(crate) forged: Vec<(u64, bool, i32)>,
 }
@@ -98,6 +100,7 @@ impl Default for Setup {
             break_at: None,
             slow: vec![],
             restart: None,
+            line_ns: 0,
             forged: vec![],
         }
     }

@@ -27,6 +27,7 @@ impl World {
             let Some(word) = flow.poll_word() else { return };
             match who {
                 Who::Client => self.claimant.say(FLOW, word),
+                Who::Server if self.setup.line_ns > 0 => self.at(self.now + self.setup.line_ns, Ev::Say(word)),
                 Who::Server => self.witness.say(FLOW, word),
             }
             if word == Word::Armed {
@@ -76,6 +77,9 @@ impl World {
                         self.at(at, Ev::SideLost(Who::Client, channel));
                     }
                     witness::Output::Gateway(..) => panic!("nobody asks for a gateway"),
+                    witness::Output::Flow(_, event) if self.setup.line_ns > 0 => {
+                        self.at(self.now + self.setup.line_ns, Ev::Hear(event));
+                    }
                     witness::Output::Flow(_, event) => self.hear(Who::Server, event),
                 }
                 continue;
@@ -129,7 +133,7 @@ impl World {
         self.broken_until = self.now + gone_ns;
         self.witness = Witness::new(WitnessLimits::default(), [0x77; 32]);
         self.registered = false;
-        self.events.retain(|_, e| !matches!(e, Ev::Side(..) | Ev::Connected(_)));
+        self.events.retain(|_, e| !matches!(e, Ev::Side(..) | Ev::Connected(_) | Ev::Say(_) | Ev::Hear(_)));
         let channel = self.channel;
         self.broken = Some(channel);
         self.at(self.now + self.setup.side_ns, Ev::SideLost(Who::Client, channel));

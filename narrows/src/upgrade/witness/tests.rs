@@ -165,6 +165,9 @@ fn a_flow_that_declined_says_so_to_the_same_claim_by_another_channel() {
     witness.lost(1);
     witness.say(7, Word::Decline);
     assert_eq!(tell(&mut witness, 2, &Message::Claim(claim(4, 40000, 1000))), [no(2, 4, Reason::Ended)]);
+    // What it said to an agent before comes late.
+    witness.say(7, Word::Armed);
+    assert_eq!(outputs(&mut witness), []);
     assert_eq!(tell(&mut witness, 2, &Message::Withdraw { id: 4 }), [Output::Flow(7, Event::Withdrawn)]);
     assert_eq!(tell(&mut witness, 2, &Message::Claim(claim(4, 40000, 1000))), [no(2, 4, Reason::Proof)]);
 }
