@@ -99,7 +99,7 @@ struct Lz4Encoder {
     /// Sixteen times as large, so only made when a method asks for it.
     hc: Option<State>,
     /// Only made for linked messages, of which a thread may have several flows at a time. The one used latest is last.
-    hot: Vec<Box<Hot>>,
+    hot: Vec<Hot>,
 }
 
 /// A table that still knows what the latest linked message referred to, and that message: loading it anew takes longer
@@ -150,7 +150,7 @@ impl Lz4Encoder {
         let at = self.hot.iter().rposition(|h| h.goes_on(window, raw_len, accel));
         let hot = match at {
             Some(at) => self.hot.remove(at),
-            None if self.hot.len() < HOT_TABLES => Box::new(Hot::new()),
+            None if self.hot.len() < HOT_TABLES => Hot::new(),
             None => self.hot.remove(0),
         };
         self.hot.push(hot);
