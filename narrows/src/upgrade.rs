@@ -83,8 +83,11 @@ pub enum Event {
 /// What a flow says to its peer's: for [`Claimant::say`] and [`Witness::say`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Word {
-    /// From a server's flow: it looks for the marker.
-    Armed,
+    /// From a server's flow: it looks for the marker of the key that has this tag. An agent that took over has another key for
+    /// the same claim, which this does not answer.
+    Armed {
+        tag: u64,
+    },
     /// From a server's flow: too late, or claimed before under another key.
     Decline,
     /// From a client's flow: it will send no marker.

@@ -41,7 +41,7 @@ impl Gate {
         match word {
             Word::Query { .. } => self.answers = self.answers.saturating_add(1),
             Word::Answer { .. } => self.unanswered = self.unanswered.saturating_sub(1),
-            Word::Armed | Word::Decline | Word::Withdraw | Word::Settled => {}
+            Word::Armed { .. } | Word::Decline | Word::Withdraw | Word::Settled => {}
         }
     }
 }

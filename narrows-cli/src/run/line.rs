@@ -70,8 +70,8 @@ impl ToAgent {
                 }
             }
             Self::Say { id, word } => {
-                let (kind, offset) = match *word {
-                    Word::Armed => (16, None),
+                let (kind, number) = match *word {
+                    Word::Armed { tag } => (16, Some(tag)),
                     Word::Decline => (17, None),
                     Word::Withdraw => (18, None),
                     Word::Settled => (19, None),
@@ -80,7 +80,7 @@ impl ToAgent {
                     Word::Answer { offset, marked: true } => (22, Some(offset)),
                 };
                 put(&mut out, kind, &[&id.to_le_bytes()]);
-                out.extend(offset.iter().flat_map(|o| o.to_le_bytes()));
+                out.extend(number.iter().flat_map(|n| n.to_le_bytes()));
             }
             Self::Ended { id } => put(&mut out, 5, &[&id.to_le_bytes()]),
         }
@@ -103,7 +103,7 @@ impl ToAgent {
             16..=22 => {
                 let id = fields.number()?;
                 let word = match kind {
-                    16 => Word::Armed,
+                    16 => Word::Armed { tag: fields.number()? },
                     17 => Word::Decline,
                     18 => Word::Withdraw,
                     19 => Word::Settled,
@@ -283,7 +283,7 @@ mod tests {
     #[test]
     fn records_come_back_and_others_are_refused() {
         let words = [
-            Word::Armed,
+            Word::Armed { tag: 0x1122_3344_5566_7788 },
             Word::Decline,
             Word::Withdraw,
             Word::Settled,

@@ -354,7 +354,7 @@ mod tests {
             }
             let (of, Event::Claimed(key)) = server.hear() else { panic!("not claimed") };
             assert_eq!(of, 10 + id);
-            server.negotiator.say(10 + id, Word::Armed);
+            server.negotiator.say(10 + id, Word::Armed { tag: key.tag() });
             assert_eq!(client.hear(), (id, Event::Ready(key)));
             server.negotiator.say(10 + id, Word::Query { offset: 5 });
             assert_eq!(client.hear(), (id, Event::Query { offset: 5 }));

@@ -200,7 +200,7 @@ impl Claimant {
             Word::Settled => {
                 self.forget(id);
             }
-            Word::Armed | Word::Decline => {}
+            Word::Armed { .. } | Word::Decline => {}
         }
     }
 

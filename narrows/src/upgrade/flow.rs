@@ -113,11 +113,12 @@ impl Flow {
                 let known = self.key.as_ref().is_some_and(|k| *k == key);
                 let can = !self.declines && !self.incoming_ended && self.incoming.can_arm();
                 if known || self.key.is_none() && can {
+                    let tag = key.tag();
                     if !known {
                         self.incoming.arm(key.marker(self.side.other()));
                         self.key = Some(key);
                     }
-                    self.words.push_back(Word::Armed);
+                    self.words.push_back(Word::Armed { tag });
                     self.announce();
                 } else {
                     self.words.push_back(Word::Decline);
@@ -317,13 +318,17 @@ mod tests {
         std::iter::from_fn(|| flow.poll_word()).collect()
     }
 
+    fn armed(key: &Key) -> Word {
+        Word::Armed { tag: key.tag() }
+    }
+
     #[test]
     fn an_arm_whose_client_was_never_told_is_taken_back() {
         let keys = [2, 3].map(|n| Key::new(&[1; NONCE_LEN], &[n; NONCE_LEN]));
         let mut server = Flow::server(FlowLimits::default(), false);
         // Another agent, another key.
         keys.iter().for_each(|key| assert!(server.hear(Event::Claimed(key.clone())).unwrap().is_empty()));
-        assert_eq!(words(&mut server), [Word::Armed, Word::Decline]);
+        assert_eq!(words(&mut server), [armed(&keys[0]), Word::Decline]);
         assert_eq!(server.receive(b"\xf9", 0).unwrap().plain, 0);
         assert_eq!(&*server.hear(Event::Withdrawn).unwrap(), b"\xf9");
         assert_eq!((server.next_wakeup_ns(), server.receive(b"\xf9", 0).unwrap().plain), (None, 1));
@@ -346,7 +351,7 @@ mod tests {
         server.hear(Event::Claimed(key.clone())).unwrap();
         server.decline();
         server.hear(Event::Claimed(key.clone())).unwrap();
-        assert_eq!(words(&mut server), [Word::Armed, Word::Armed], "its client has the same right to frames as before");
+        assert_eq!(words(&mut server), [armed(&key), armed(&key)], "its client has the same right to frames as before");
         assert_eq!(server.receive(&key.marker(Side::Client), 0).unwrap().frames, Some(24));
         assert!(server.take_marker().is_some());
     }
@@ -361,7 +366,7 @@ mod tests {
         assert!(!server.expects_more());
         server.hear(Event::Claimed(key.clone())).unwrap();
         assert!(server.expects_more(), "whoever hears that this end is armed may send a marker");
-        assert_eq!(words(&mut server), [Word::Armed, Word::Armed]);
+        assert_eq!(words(&mut server), [armed(&key), armed(&key)]);
         assert_eq!(server.receive(&key.marker(Side::Client), 0).unwrap().frames, Some(24));
     }
 }

@@ -210,21 +210,27 @@ impl Witness {
     /// What a flow says.
     pub fn say(&mut self, flow: FlowId, word: Word) {
         let Some(accepted) = self.flows.get_mut(&flow) else { return };
+        if matches!(word, Word::Armed { tag } if tag != Key::new(&accepted.nonce, &accepted.key).tag()) {
+            // It answers an agent before this one, and looks for a marker that no client of this one will send.
+            return;
+        }
         match word {
-            Word::Armed if matches!(accepted.proof, Proof::Arming | Proof::Ready) => accepted.proof = Proof::Ready,
+            Word::Armed { .. } if matches!(accepted.proof, Proof::Arming | Proof::Ready) => {
+                accepted.proof = Proof::Ready
+            }
             Word::Decline if matches!(accepted.proof, Proof::Arming | Proof::Ready) => accepted.proof = Proof::Declined,
             _ => {}
         }
         let (key, ready) = (accepted.key, accepted.proof == Proof::Ready);
         let Some((channel, id)) = accepted.link else { return };
         match word {
-            Word::Armed if ready => self.send(channel, &Message::Ready { id, key }),
+            Word::Armed { .. } if ready => self.send(channel, &Message::Ready { id, key }),
             Word::Query { offset } => self.send(channel, &Message::Query { id, offset }),
             Word::Answer { offset, marked } => self.send(channel, &Message::Answer { id, offset, marked }),
             // The claim stays: a client that never was ready withdraws it then, and a flow that is armed for an earlier
             // answer to it hears that no marker comes.
             Word::Decline => self.send(channel, &Message::No { id, reason: Reason::Ended }),
-            Word::Armed | Word::Withdraw | Word::Settled => {}
+            Word::Armed { .. } | Word::Withdraw | Word::Settled => {}
         }
     }
 

@@ -30,7 +30,7 @@ impl World {
                 Who::Server if self.setup.line_ns > 0 => self.at(self.now + self.setup.line_ns, Ev::Say(word)),
                 Who::Server => self.witness.say(FLOW, word),
             }
-            if word == Word::Armed {
+            if matches!(word, Word::Armed { .. }) {
                 assert!(who == Who::Server);
             }
         }

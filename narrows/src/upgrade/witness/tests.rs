@@ -16,8 +16,12 @@ fn claim(id: u64, port: u16, clock_ms: u32) -> Claim {
 
 /// With side channels 1 and 2 from the client's host.
 fn witness() -> Witness {
+    witness_with([1; 32])
+}
+
+fn witness_with(secret: [u8; 32]) -> Witness {
     let limits = WitnessLimits { waiting_max: 2, channels_per_host_max: 3, ..WitnessLimits::default() };
-    let mut witness = Witness::new(limits, [1; 32]);
+    let mut witness = Witness::new(limits, secret);
     witness.listening(5432);
     for channel in [1, 2] {
         witness.opened(channel, client(), 0);
@@ -90,6 +94,30 @@ fn is_claimed(outputs: &[Output]) -> bool {
     matches!(outputs, [Output::Flow(7, Event::Claimed(_))])
 }
 
+/// What a flow answers that hears of its claim.
+fn armed(outputs: &[Output]) -> Word {
+    let [Output::Flow(7, Event::Claimed(key))] = outputs else { panic!("{outputs:?}") };
+    Word::Armed { tag: key.tag() }
+}
+
+/// A supervisor is slow, and its agent dies between the claim and the answer. The next agent has another key; if it took the answer
+/// for its own, its client would mark with it, and the marker would reach the server's program.
+#[test]
+fn an_answer_to_the_agent_before_makes_nobody_ready() {
+    let claimed = |secret| {
+        let mut witness = witness_with([secret; 32]);
+        witness.accepted(7, tuple(40000), Some(1000));
+        let claimed = tell(&mut witness, 1, &Message::Claim(claim(4, 40000, 1000)));
+        (witness, armed(&claimed))
+    };
+    let ((_, before), (mut next, answer)) = (claimed(1), claimed(2));
+    assert_ne!(before, answer);
+    next.say(7, before);
+    assert_eq!(outputs(&mut next), []);
+    next.say(7, answer);
+    assert!(matches!(&outputs(&mut next)[..], [Output::Send(1, _)]));
+}
+
 #[test]
 fn a_forger_has_one_guess() {
     let mut witness = witness();
@@ -105,8 +133,8 @@ fn the_flow_arms_before_its_peer_hears_and_a_repeated_claim_gets_the_same_answer
     let mut witness = witness();
     assert_eq!(tell(&mut witness, 1, &Message::Claim(claim(4, 40000, 1000))), []);
     witness.accepted(7, tuple(40000), Some(1100));
-    assert!(is_claimed(&outputs(&mut witness)));
-    witness.say(7, Word::Armed);
+    let claimed = outputs(&mut witness);
+    witness.say(7, armed(&claimed));
     let Some(Output::Send(1, ready)) = witness.poll() else { panic!("no answer") };
     let again = tell(&mut witness, 1, &Message::Claim(claim(4, 40000, 1000)));
     assert_eq!(again, [Output::Send(1, ready.clone()), Output::Flow(7, Event::Restored)]);
@@ -161,12 +189,12 @@ fn a_flow_that_declines_hears_that_its_client_was_never_ready() {
 fn a_flow_that_declined_says_so_to_the_same_claim_by_another_channel() {
     let mut witness = witness();
     witness.accepted(7, tuple(40000), Some(1000));
-    tell(&mut witness, 1, &Message::Claim(claim(4, 40000, 1000)));
+    let claimed = tell(&mut witness, 1, &Message::Claim(claim(4, 40000, 1000)));
     witness.lost(1);
     witness.say(7, Word::Decline);
     assert_eq!(tell(&mut witness, 2, &Message::Claim(claim(4, 40000, 1000))), [no(2, 4, Reason::Ended)]);
     // What it said to an agent before comes late.
-    witness.say(7, Word::Armed);
+    witness.say(7, armed(&claimed));
     assert_eq!(outputs(&mut witness), []);
     assert_eq!(tell(&mut witness, 2, &Message::Withdraw { id: 4 }), [Output::Flow(7, Event::Withdrawn)]);
     assert_eq!(tell(&mut witness, 2, &Message::Claim(claim(4, 40000, 1000))), [no(2, 4, Reason::Proof)]);
@@ -184,9 +212,10 @@ fn an_older_channel_takes_no_claim_from_a_newer_one() {
     tell(&mut witness, 2, &Message::Claim(claim(4, 40000, 1000)));
     late(&mut witness);
     witness.accepted(7, tuple(40000), Some(1000));
-    assert!(is_claimed(&outputs(&mut witness)));
+    let claimed = outputs(&mut witness);
+    assert!(is_claimed(&claimed));
     late(&mut witness);
-    witness.say(7, Word::Armed);
+    witness.say(7, armed(&claimed));
     assert!(matches!(&outputs(&mut witness)[..], [Output::Send(2, _)]));
     late(&mut witness);
     witness.say(7, Word::Query { offset: 3 });
