@@ -166,5 +166,9 @@ fn judged(log: &Log, folder: &Path, complete: bool) -> Result<Verdict> {
     let kills = log.kills();
     let direct: HashSet<u64> = lives.iter().filter(|l| l.direct).map(|l| l.pair).collect();
     let direct = |pair| direct.contains(&pair);
-    Ok(Judge::new(&kills, &direct, Plan::of, complete).all(&pair_up(places)))
+    let mut verdict = Judge::new(&kills, &direct, Plan::of, complete).all(&pair_up(places));
+    if complete {
+        verdict.wants_something();
+    }
+    Ok(verdict)
 }

@@ -374,18 +374,44 @@ impl Running {
     }
 }
 
-/// `narrows: to 127.0.0.1:10000: compressed; out ...`
+/// What becomes of connections here: those that are plain had no time, or a kill took one that was needed for more. That a
+/// proof fails, a limit is reached or a socket cannot be handed over is a fault on this host.
+const OUTCOMES: [&str; 10] = [
+    "compressed",
+    "compressed one way",
+    "plain (it was about to end)",
+    "plain (it was over before the other end answered)",
+    "plain (its client did not ask for more)",
+    "plain (no narrows at the other end)",
+    "plain (the other program does not run under narrows)",
+    "plain (the other end did not answer in time)",
+    "plain (the other program did not accept it in time, or it is not the one reached)",
+    "plain (encrypted already)",
+];
+/// Why a supervisor resets when the other end was killed: what came stops, or who could tell what it is is gone. All else
+/// would be bytes that no sender wrote, or a bug.
+const RESETS: [&str; 4] = [
+    "the stream is empty",
+    "the stream ends before its end frame",
+    "the connection ended in the middle of a marker",
+    "the side channel does not answer whether what came is data",
+];
+/// Of whoever takes the service port over from a killed one.
+const OF_SERVICE: [&str; 2] = ["the service port is open", "cannot open the service port"];
+
+/// `narrows: to 127.0.0.1:10000: compressed; out ...`; `None` if nothing that is done here explains the line.
 fn outcome(line: &str) -> Option<String> {
-    let rest = line.strip_prefix("narrows: to ").or_else(|| line.strip_prefix("narrows: from "));
-    let Some(rest) = rest.or_else(|| line.strip_prefix("narrows: with ")) else {
-        return line.strip_prefix("narrows: ").map(str::to_owned);
-    };
+    let said = line.strip_prefix("narrows: ")?;
+    if let Some(about) = OF_SERVICE.into_iter().find(|about| said.starts_with(about)) {
+        return Some(about.to_owned());
+    }
+    let rest = ["to ", "from "].into_iter().find_map(|way| said.strip_prefix(way))?;
     let (_, rest) = rest.split_once(": ")?;
-    let word = rest.split(';').next()?;
+    let word = rest.split(';').next().filter(|word| OUTCOMES.contains(word))?;
     // Why a connection was reset is the rest of the line; where in the stream is different each time.
-    let refused = rest.split_once("; reset, since ").map(|(_, why)| why.split(" (frame ").next().unwrap_or(why));
-    let refused = refused.map_or(String::new(), |why| format!("; reset, since {why}"));
-    Some(format!("{word}{refused}"))
+    let Some((_, why)) = rest.split_once("; reset, since ") else { return Some(word.to_owned()) };
+    let why = why.split(" (frame ").next().filter(|why| RESETS.contains(why))?;
+    Some(format!("{word}; reset, since {why}"))
 }
 
 /// The pid of the program, which it says first.
@@ -425,13 +451,32 @@ mod tests {
     use super::*;
 
     #[test]
+    fn what_no_kill_explains_is_no_outcome() {
+        for line in [
+            "narrows: to 127.0.0.1:1: compressed; in 5 B; reset, since a block does not match its check (frame 0, at byte 32)",
+            "narrows: to 127.0.0.1:1: compressed; in 5 B; reset, since a worker failed; this is a bug",
+            "narrows: to 127.0.0.1:1: plain (the other end sees another address (NAT)); passed 1 B out, 0 B in",
+            "narrows: with 127.0.0.1:1: plain (could not be handed over)",
+            "narrows: the kernel took no filter: all connections stay plain",
+            "narrows: something new",
+            "",
+        ] {
+            assert_eq!(outcome(line), None, "{line}");
+        }
+    }
+
+    #[test]
     fn outcomes_are_read_from_what_supervisors_say() {
         let line = "narrows: to 127.0.0.1:10000: compressed; out 1 B, wire 2 B (ratio 0.50)";
         assert_eq!(outcome(line).as_deref(), Some("compressed"));
-        let line = "narrows: from 127.0.0.1:1: plain (it was over); out 1 B";
-        assert_eq!(outcome(line).as_deref(), Some("plain (it was over)"));
-        let line = "narrows: to 127.0.0.1:1: compressed; in 5 B; reset, since it stops (frame 0, at byte 32)";
-        assert_eq!(outcome(line).as_deref(), Some("compressed; reset, since it stops"));
+        let line =
+            "narrows: from 127.0.0.1:1: plain (it was about to end); passed 1 B out, 0 B in; Connection reset by peer";
+        assert_eq!(outcome(line).as_deref(), Some("plain (it was about to end)"));
+        let line =
+            "narrows: to 127.0.0.1:1: compressed; in 5 B; reset, since the stream is empty (frame 0, at byte 32)";
+        assert_eq!(outcome(line).as_deref(), Some("compressed; reset, since the stream is empty"));
+        let line = "narrows: the service port is open at 127.0.0.1:8001";
+        assert_eq!(outcome(line).as_deref(), Some("the service port is open"));
         assert_eq!(outcome("thread 'main' panicked"), None);
     }
 }

@@ -15,6 +15,11 @@ const DYING_NS: u64 = 300_000_000;
 /// With --peer a client sends frames without asking, also to a server whose supervisor was killed; until that server is gone.
 const DIRECT_NS: u64 = 10_000_000_000;
 
+/// A server is there again so much after it was killed: three attempts of half a minute. Only where none was seen after it.
+const STARTS_NS: u64 = 90_000_000_000;
+/// From when a client reads where its server is until it connects.
+const PORT_NS: u64 = 1_000_000_000;
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Victim {
     Program,
@@ -70,6 +75,8 @@ pub(super) struct Place {
 pub(super) struct Connection {
     client: Option<Place>,
     server: Option<Place>,
+    /// Further ends that say to be of this connection, which has one at each side.
+    more: Vec<Place>,
 }
 
 /// Of a run.
@@ -104,13 +111,17 @@ pub(super) fn pair_up(places: Vec<Place>) -> Vec<Connection> {
     for place in places {
         match place.entry.key() {
             Some(key) => {
-                let whole = by_key.entry(key).or_insert(Connection { client: None, server: None });
-                match place.side {
-                    Side::Client => whole.client = Some(place),
-                    Side::Server => whole.server = Some(place),
+                let whole = by_key.entry(key).or_insert(Connection { client: None, server: None, more: Vec::new() });
+                let end = match place.side {
+                    Side::Client => &mut whole.client,
+                    Side::Server => &mut whole.server,
+                };
+                match end {
+                    Some(_) => whole.more.push(place),
+                    None => *end = Some(place),
                 }
             }
-            None => all.push(Connection { client: None, server: Some(place) }),
+            None => all.push(Connection { client: None, server: Some(place), more: Vec::new() }),
         }
     }
     all.extend(by_key.into_values());
@@ -133,20 +144,25 @@ impl<'a> Judge<'a> {
 
     pub(super) fn all(&self, connections: &[Connection]) -> Verdict {
         let mut verdict = Verdict::default();
+        let seen = Seen::new(connections);
         for connection in connections {
-            self.one(connection, &mut verdict);
+            self.one(connection, &seen, &mut verdict);
         }
         verdict
     }
 
-    fn one(&self, connection: &Connection, verdict: &mut Verdict) {
-        let Connection { client, server } = connection;
+    fn one(&self, connection: &Connection, seen: &Seen, verdict: &mut Verdict) {
+        let Connection { client, server, more } = connection;
         let Some(key) = client.or(*server).and_then(|p| p.entry.key()) else {
             if let Some(server) = server {
                 self.nameless(server, verdict);
             }
             return;
         };
+        for again in more {
+            let side = again.side.name();
+            verdict.faults.push(format!("{key:?}: the {side} has it a second time, in life {}", again.life));
+        }
         let Some(client) = client else {
             // The client may be known a moment later.
             if self.complete {
@@ -161,7 +177,7 @@ impl<'a> Judge<'a> {
             match end {
                 // Killed within the call.
                 None if !meeting.is_empty() || !self.complete => {}
-                Some(End::Errno(libc::ECONNREFUSED)) => verdict.refused += 1,
+                Some(End::Errno(libc::ECONNREFUSED)) if self.is_replaced(client, seen) => verdict.refused += 1,
                 Some(End::Errno(libc::ECONNRESET)) if !meeting.is_empty() => verdict.refused += 1,
                 // A server without supervisor took it and was killed: the frames that it got by --peer break the connection.
                 Some(End::Errno(0)) if (self.direct)(client.pair) && !meeting.is_empty() => verdict.refused += 1,
@@ -324,6 +340,14 @@ impl<'a> Judge<'a> {
         }
     }
 
+    /// Whether the server's program was killed and another one is not known to have been there before this client.
+    fn is_replaced(&self, client: &Place, seen: &Seen) -> bool {
+        let (begun, ended) = (client.entry.get(Field::Begun), client.entry.get(Field::ReadEndAt));
+        let kills = self.kills.get(&(client.pair, Side::Server)).into_iter().flatten();
+        let mut programs = kills.filter(|k| k.takes_program() && k.before_ns < ended);
+        programs.any(|k| begun < seen.next_server(client.pair, k).saturating_add(PORT_NS))
+    }
+
     fn of(&self, place: &Place) -> Vec<&'a Kill> {
         let kills = self.kills.get(&(place.pair, place.side)).into_iter().flatten();
         kills.filter(|k| k.life == place.life).copied().collect()
@@ -351,185 +375,46 @@ impl<'a> Judge<'a> {
     }
 }
 
+/// When servers had their first connections, by pair and life.
+struct Seen(BTreeMap<(u64, u64), u64>);
+
+impl Seen {
+    fn new(connections: &[Connection]) -> Self {
+        let mut first = BTreeMap::new();
+        for server in connections.iter().filter_map(|c| c.server) {
+            let (at, begun) =
+                (first.entry((server.pair, server.life)).or_insert(u64::MAX), server.entry.get(Field::Begun));
+            *at = begun.min(*at);
+        }
+        Self(first)
+    }
+
+    /// The latest time at which the next server after that kill came to be there.
+    fn next_server(&self, pair: u64, kill: &Kill) -> u64 {
+        let later = self.0.range((pair, kill.life + 1)..=(pair, u64::MAX)).map(|(_, at)| *at);
+        later.min().unwrap_or(u64::MAX).min(kill.after_ns.saturating_add(STARTS_NS))
+    }
+}
+
+impl Verdict {
+    /// Of a whole run: one in which nothing happened shows nothing.
+    pub(super) fn wants_something(&mut self) {
+        let whole = self.outcomes.get(&None).and_then(|ends| ends.get("all")).copied().unwrap_or(0);
+        for (what, count) in [
+            ("connection", self.connections),
+            ("byte arrived", self.bytes),
+            ("connection that no kill met is whole", whole),
+        ] {
+            if count == 0 {
+                self.faults.push(format!("no {what}"));
+            }
+        }
+    }
+}
+
 fn word(end: Option<End>) -> String {
     end.map_or("no end".into(), |e| e.to_string())
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Of a plan with something to send each way and no carelessness.
-    fn seed() -> u64 {
-        let fine = |p: &Plan| p.up.len > 1000 && p.down.len > 1000;
-        (0..).find(|s| fine(&Plan::of(*s))).unwrap()
-    }
-
-    fn key() -> Key {
-        Key { pair: 3, life: 1, number: 7, seed: seed() }
-    }
-
-    fn up() -> u64 {
-        HEAD_LEN as u64 + Plan::of(seed()).up.len
-    }
-
-    const SECOND: u64 = 1_000_000_000;
-
-    /// The client began at second 10; both read everything and closed at second 20.
-    fn whole() -> [Place; 2] {
-        let down = Plan::of(seed()).down.len;
-        let place = |side, entry| Place { side, pair: 3, life: 1, entry };
-        let open = |sent, got| {
-            let entry =
-                Entry::default().with_key(key()).with(Field::Begun, 10 * SECOND).with(Field::Open, 10 * SECOND + 1);
-            let entry = entry.with(Field::Attempted, sent).with(Field::Written, sent).with(Field::Read, got);
-            entry.with_read_end(End::Whole, 20 * SECOND).with(Field::Closed, 20 * SECOND)
-        };
-        [place(Side::Client, open(up(), down)), place(Side::Server, open(down, up()))]
-    }
-
-    /// The server's reading ended otherwise, at second 15.
-    fn cut(end: End, read: u64) -> [Place; 2] {
-        let [mut client, mut server] = whole();
-        client.entry = client.entry.with(Field::ReadEnd, 0).with(Field::ReadEndAt, 0).with(Field::Closed, 0);
-        server.entry = server.entry.with_read_end(end, 15 * SECOND).with(Field::Read, read);
-        [client, server]
-    }
-
-    fn kill(side: Side, victim: Victim, second: u64) -> Kill {
-        Kill { pair: 3, side, life: 1, victim, before_ns: second * SECOND, after_ns: second * SECOND + 1 }
-    }
-
-    fn judged(places: &[Place], kills: &[Kill]) -> Verdict {
-        Judge::new(kills, &|_| false, Plan::of, true).all(&pair_up(places.to_vec()))
-    }
-
-    fn faults(places: &[Place], kills: &[Kill]) -> String {
-        judged(places, kills).faults.join("\n")
-    }
-
-    #[test]
-    fn connections_that_nobody_met_are_whole() {
-        let verdict = judged(&whole(), &[]);
-        assert_eq!((verdict.faults.len(), verdict.connections), (0, 1));
-        assert_eq!(verdict.outcomes[&None]["all"], 2);
-        // A kill of another life, or afterwards, met nobody.
-        let other = Kill { life: 2, ..kill(Side::Client, Victim::Program, 15) };
-        assert_eq!(judged(&whole(), &[other, kill(Side::Server, Victim::Program, 30)]).outcomes[&None]["all"], 2);
-    }
-
-    #[test]
-    fn every_other_end_is_a_fault_then() {
-        for (end, words) in [
-            (End::Short, "its writer was not killed"),
-            (End::Errno(libc::ECONNRESET), "reset, though nobody was killed"),
-            (End::Errno(libc::EPIPE), "EPIPE"),
-            (End::Wrong, "a wrong byte"),
-            (End::TooMuch, "more bytes than"),
-            (End::Hang, "a hang"),
-            (End::Foreign, "bytes of no client"),
-            (End::Whole, "and it is not"),
-        ] {
-            let found = faults(&cut(end, up() - 1), &[]);
-            assert!(found.contains(words), "{end}: {found}");
-        }
-    }
-
-    #[test]
-    fn what_a_killed_program_wrote_must_be_there() {
-        let program = [kill(Side::Client, Victim::Program, 14)];
-        let [mut client, server] = cut(End::Short, 1000);
-        client.entry = client.entry.with(Field::Written, 1000);
-        assert_eq!(faults(&[client, server], &program), "");
-        client.entry = client.entry.with(Field::Written, 1001);
-        assert!(faults(&[client, server], &program).contains("1 bytes of what was written are lost"));
-        // Killed only after the end was seen, or the reader was.
-        assert!(
-            faults(&cut(End::Short, up() - 1), &[kill(Side::Client, Victim::Program, 16)]).contains("was not killed")
-        );
-        assert!(
-            faults(&cut(End::Short, up() - 1), &[kill(Side::Server, Victim::Program, 14)]).contains("was not killed")
-        );
-    }
-
-    #[test]
-    fn a_reset_of_a_killed_program_needs_bytes_that_it_had_not_read() {
-        let program = [kill(Side::Client, Victim::Program, 14)];
-        let reset = cut(End::Errno(libc::ECONNRESET), 1000);
-        assert!(faults(&reset, &program).contains("which had read all"));
-        let [mut client, server] = reset;
-        client.entry = client.entry.with(Field::Read, 1);
-        assert_eq!(faults(&[client, server], &program), "");
-    }
-
-    #[test]
-    fn a_killed_supervisor_is_a_reset_and_never_an_end() {
-        for side in Side::BOTH {
-            let mut kills = vec![kill(side, Victim::Supervisor, 13)];
-            let verdict = judged(&cut(End::Errno(libc::ECONNRESET), 1000), &kills);
-            let met = Some(format!("{}'s supervisor", side.name()));
-            // The client never saw an end, and nobody killed it.
-            assert_eq!(verdict.outcomes[&met]["ECONNRESET"], 1);
-            assert!(verdict.faults.iter().all(|f| f.contains("its reader has no end")), "{:?}", verdict.faults);
-            assert!(faults(&cut(End::Short, up() - 1), &kills).contains("was not killed"));
-            kills.push(kill(Side::Client, Victim::Orphan, 14));
-            let [mut client, server] = cut(End::Short, 1000);
-            client.entry = client.entry.with(Field::Written, 1000);
-            assert!(faults(&[client, server], &kills).contains("a supervisor was killed before its writer"));
-        }
-    }
-
-    #[test]
-    fn an_error_is_told_once() {
-        let kills = [kill(Side::Client, Victim::Supervisor, 13)];
-        let [client, mut server] = cut(End::Short, 1000);
-        for (errno, at, fine) in [(libc::ECONNRESET, 14, true), (libc::ECONNRESET, 16, false), (libc::EPIPE, 14, false)]
-        {
-            server.entry = server.entry.with(Field::WriteEnd, 1000 + errno as u64).with(Field::WriteEndAt, at * SECOND);
-            assert_eq!(!faults(&[client, server], &kills).contains("was not killed"), fine, "{errno} at {at}");
-        }
-        assert!(faults(&[client, server], &[]).contains("was not killed"));
-        // But where it is the reader's own supervisor that was killed, and the kernel has not told who wrote.
-        let own = [kill(Side::Server, Victim::Supervisor, 13)];
-        assert!(!faults(&[client, server], &own).contains("was not killed"));
-    }
-
-    #[test]
-    fn who_writes_is_told_of_kills_only() {
-        let [mut client, server] = whole();
-        client.entry =
-            client.entry.with(Field::WriteEnd, 1000 + libc::EPIPE as u64).with(Field::WriteEndAt, 15 * SECOND);
-        assert!(faults(&[client, server], &[]).contains("writing was told EPIPE"));
-        assert_eq!(faults(&[client, server], &[kill(Side::Server, Victim::Program, 14)]), "");
-    }
-
-    #[test]
-    fn a_connection_that_is_not_heard_of_is_a_fault() {
-        let [client, server] = whole();
-        assert!(faults(&[client], &[]).contains("never heard of it"));
-        assert_eq!(faults(&[client], &[kill(Side::Server, Victim::Program, 10)]), "");
-        assert!(faults(&[server], &[]).contains("no client made"));
-        let mut nameless = server;
-        nameless.entry = Entry::default().with(Field::Begun, 10 * SECOND).with_read_end(End::Short, 15 * SECOND);
-        assert!(faults(&[nameless], &[]).contains("without a name"));
-        assert_eq!(faults(&[nameless], &[kill(Side::Client, Victim::Program, 12)]), "");
-    }
-
-    #[test]
-    fn programs_left_by_their_supervisor_go_on() {
-        let verdict = judged(&whole(), &[kill(Side::Client, Victim::Supervisor, 8)]);
-        assert_eq!((verdict.faults.len(), verdict.plain_after_kill), (0, 1));
-    }
-
-    #[test]
-    fn what_is_not_over_is_no_fault_until_all_is() {
-        let [mut client, mut server] = whole();
-        for place in [&mut client, &mut server] {
-            place.entry = place.entry.with(Field::ReadEnd, 0).with(Field::Closed, 0);
-        }
-        let direct = |_| false;
-        let connections = pair_up(vec![client, server]);
-        assert!(Judge::new(&[], &direct, Plan::of, false).all(&connections).faults.is_empty());
-        assert_eq!(Judge::new(&[], &direct, Plan::of, true).all(&connections).faults.len(), 2);
-    }
-}
+mod tests;
