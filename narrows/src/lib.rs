@@ -71,6 +71,8 @@ pub mod codec;
 pub mod entry;
 pub mod error;
 pub mod frame;
+
+pub mod message;
 pub mod monitor;
 pub mod oracle;
 pub mod policy;
