@@ -4,6 +4,12 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::codec::LinkedTable;
 
+/// What is kept when a history of `window` would overflow. Moving it is most of what many flows in turn cost, so a long
+/// one makes more room at a time; a short one has little to give away.
+fn kept(window: usize) -> usize {
+    if window <= 8 << 10 { window * 3 / 4 } else { window / 2 }
+}
+
 /// The history of one flow, which both ends hold alike.
 #[derive(Default)]
 pub(super) struct History {
@@ -34,7 +40,7 @@ impl History {
 
     /// Begins with what a history of `window` keeps of `content`, or with what there is room for. Says how much the former is.
     pub(super) fn seed(&mut self, content: &[u8], window: usize) -> usize {
-        let wanted = content.len().min(window * 3 / 4);
+        let wanted = content.len().min(kept(window));
         let keep = wanted.min(self.window);
         self.reset(self.window);
         if keep == 0 {
@@ -46,9 +52,8 @@ impl History {
         wanted
     }
 
-    /// What is kept when it would overflow.
     fn kept(&self) -> usize {
-        (self.window * 3) / 4
+        kept(self.window)
     }
 
     fn allocate(&mut self) {
@@ -139,21 +144,26 @@ mod tests {
         let fits = history.len() + message.len() <= window;
         history.extend_from_slice(message);
         if !fits {
-            history.drain(..history.len() - (window * 3 / 4).min(history.len()));
+            history.drain(..history.len() - (window / 2).min(history.len()));
         }
     }
 
     #[test]
     fn placing_and_appending_are_what_the_format_says() {
-        let window = 1024;
+        for window in [1024, 8192, 16384] {
+            placing_and_appending(window);
+        }
+    }
+
+    fn placing_and_appending(window: usize) {
         let (mut a, mut b, mut expected) = (History::new(window), History::new(window), Vec::new());
         let mut table = LinkedTable::default();
         let mut state = 9u64;
         for _ in 0..3000 {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             let len = match state >> 60 {
-                0 => (state >> 40) as usize % 3000,
-                1..4 => (state >> 40) as usize % 1100,
+                0 => (state >> 40) as usize % (3 * window),
+                1..4 => (state >> 40) as usize % window,
                 _ => (state >> 40) as usize % 200,
             };
             let message: Vec<u8> = (0..len).map(|i| (state >> (i % 50)) as u8).collect();

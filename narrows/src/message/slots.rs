@@ -11,6 +11,8 @@ use crate::error::{Error, Result};
 /// An offer is said again after so many messages, doubled each time.
 const AGAIN_FIRST: u64 = 16;
 const TRIES_MAX: u32 = 8;
+/// And in all, for a peer that says that it has the dictionary and then that it lacks it.
+const OFFERS_MAX: u32 = 16;
 /// No peer is so late that more dictionaries were offered meanwhile.
 const OFFERED: usize = 16;
 
@@ -32,6 +34,8 @@ struct Entry {
     /// The reader may have it: ask by digest first.
     ask: bool,
     order: u64,
+    /// Offers so far, answered or not: what a peer can make this end send.
+    offers: u32,
     /// It is a piece of history, which a reader that lost its history lacks.
     pinned: bool,
 }
@@ -73,7 +77,7 @@ impl SenderSlots {
     fn put(&mut self, i: usize, dictionary: Arc<Dictionary>, state: State, ask: bool, pinned: bool) {
         self.offered[(self.filled % OFFERED as u64) as usize] = dictionary.digest();
         self.filled += 1;
-        self.slots[i] = Some(Entry { dictionary, state, ask, order: self.filled, pinned });
+        self.slots[i] = Some(Entry { dictionary, state, ask, order: self.filled, offers: 0, pinned });
     }
 
     fn digest(&self, i: usize) -> Option<u64> {
@@ -98,7 +102,8 @@ impl SenderSlots {
             if number < at {
                 continue;
             }
-            if tries >= TRIES_MAX {
+            entry.offers += 1;
+            if tries >= TRIES_MAX || entry.offers > OFFERS_MAX {
                 entry.state = State::GivenUp;
                 continue;
             }

@@ -1,0 +1,193 @@
+//! What linked messages cost and leave: microseconds to encode and decode one of 700 to 1000 bytes, in a hot flow and with
+//! 2,000 flows taking turns, and the memory of 5,000 flows.
+//!
+//! `cargo run --release -p narrows --example message_cost -- [--corpus DIR]`; DIR has `telecom/msgs/*.msgs`, files of messages that
+//! each begin with their length (4 bytes, little endian). Without it the messages are made up. Each figure is the tenth
+//! percentile of its rounds, so a busy machine shows little.
+
+use std::collections::HashSet;
+use std::hint::black_box;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Instant;
+
+use narrows::codec::Method;
+use narrows::message::{Contexts, Event, MessageConfig, MessageReceiver, MessageSender};
+use narrows::policy::{Fixed, Policy};
+
+const ROUNDS: usize = 40;
+const FLOWS: usize = 2000;
+const FLOWS_IN_MEMORY: usize = 5000;
+
+fn main() {
+    let arguments: Vec<_> = std::env::args().skip(1).collect();
+    let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
+    let (corpus, memory_of) = match arguments[..] {
+        [] => (None, None),
+        ["--corpus", folder] => (Some(folder), None),
+        ["--memory", window] => (None, Some(window)),
+        ["--memory", window, "--corpus", folder] => (Some(folder), Some(window)),
+        _ => panic!("usage: message_cost [--memory W] [--corpus DIR]"),
+    };
+    let file = corpus.map(|folder| PathBuf::from(folder).join("telecom/msgs/natural-450-1450.msgs"));
+    let messages = file.map_or_else(made_up, |file| read(&file));
+    if let Some(window) = memory_of {
+        return memory(&messages, window.parse().expect("a number of bytes"));
+    }
+    let middle: Vec<_> = messages.iter().filter(|m| (700..=1000).contains(&m.len())).cloned().collect();
+    let bytes: usize = middle.iter().map(Vec::len).sum();
+    println!("{} messages of 700 to 1000 bytes, {} on average", middle.len(), bytes / middle.len());
+    println!("{:<34} {:>7} {:>10} {:>10} {:>10}", "", "ratio", "encode us", "decode us", "both us");
+    for window in [4 << 10, 16 << 10, 64 << 10] {
+        hot(&middle, window);
+    }
+    for window in [4 << 10, 16 << 10] {
+        many(&middle, window);
+    }
+    // In processes of their own: what was freed would not be counted.
+    for window in ["4096", "16384"] {
+        let mut again = Command::new(std::env::current_exe().expect("this program"));
+        let status = again.args(["--memory", window]).args(&arguments).status();
+        assert!(status.is_ok_and(|s| s.success()));
+    }
+}
+
+fn linked() -> Box<dyn Policy> {
+    Box::new(Fixed::new(Method::lz4_accel(1), true))
+}
+
+fn pair(window: usize) -> (MessageSender, MessageReceiver) {
+    let config = MessageConfig { history: window, epoch: 1, ..MessageConfig::default() };
+    let sender = MessageSender::new(config.clone(), linked()).expect("a sound configuration");
+    let receiver = MessageReceiver::new(MessageConfig { epoch: 2, ..config }).expect("a sound configuration");
+    (sender, receiver)
+}
+
+fn receive(receiver: &mut MessageReceiver, wire: &[u8], contexts: &mut Contexts) -> usize {
+    let (mut at, mut len) = (0, 0);
+    while at < wire.len() {
+        let step = receiver.receive(&wire[at..], contexts).expect("a frame");
+        if let Event::Message(message) = step.event {
+            len = black_box(message).len();
+        }
+        at += step.consumed;
+    }
+    len
+}
+
+fn percentile(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 10]
+}
+
+fn print(name: &str, raw: usize, wire: usize, encode: Vec<f64>, decode: Vec<f64>) {
+    let (encode, decode) = (percentile(encode), percentile(decode));
+    let ratio = raw as f64 / wire as f64;
+    println!("{name:<34} {ratio:>7.2} {encode:>10.2} {decode:>10.2} {:>10.2}", encode + decode);
+}
+
+fn hot(messages: &[Vec<u8>], window: usize) {
+    let mut contexts = Contexts::default();
+    let (mut encode, mut decode, mut raw, mut wire_total) = (Vec::new(), Vec::new(), 0, 0);
+    for _ in 0..ROUNDS {
+        let (mut sender, mut receiver) = pair(window);
+        let mut wires: Vec<Vec<u8>> = vec![Vec::with_capacity(2048); messages.len()];
+        let start = Instant::now();
+        for (i, (message, wire)) in messages.iter().zip(&mut wires).enumerate() {
+            sender.encode(message, i as u64 * 100_000, &mut contexts, wire).expect("within limits");
+        }
+        encode.push(start.elapsed().as_secs_f64() * 1e6 / messages.len() as f64);
+        let start = Instant::now();
+        for wire in &wires {
+            raw += receive(&mut receiver, wire, &mut contexts);
+        }
+        decode.push(start.elapsed().as_secs_f64() * 1e6 / messages.len() as f64);
+        wire_total += wires.iter().map(Vec::len).sum::<usize>();
+    }
+    print(&format!("one flow, W = {window}"), raw, wire_total, encode, decode);
+}
+
+fn many(messages: &[Vec<u8>], window: usize) {
+    let mut contexts = Contexts::default();
+    let mut flows: Vec<_> = (0..FLOWS).map(|_| pair(window)).collect();
+    let (mut encode, mut decode, mut raw, mut wire_total) = (Vec::new(), Vec::new(), 0, 0);
+    let mut wires: Vec<Vec<u8>> = vec![Vec::with_capacity(2048); FLOWS];
+    for round in 0..ROUNDS {
+        wires.iter_mut().for_each(Vec::clear);
+        let start = Instant::now();
+        for (i, ((sender, _), wire)) in flows.iter_mut().zip(&mut wires).enumerate() {
+            let message = &messages[(i + round) % messages.len()];
+            sender.encode(message, round as u64 * 100_000_000, &mut contexts, wire).expect("within limits");
+        }
+        encode.push(start.elapsed().as_secs_f64() * 1e6 / FLOWS as f64);
+        let start = Instant::now();
+        for ((_, receiver), wire) in flows.iter_mut().zip(&wires) {
+            raw += receive(receiver, wire, &mut contexts);
+        }
+        decode.push(start.elapsed().as_secs_f64() * 1e6 / FLOWS as f64);
+        wire_total += wires.iter().map(Vec::len).sum::<usize>();
+    }
+    // The first rounds allocate.
+    let (encode, decode) = (encode.split_off(ROUNDS / 4), decode.split_off(ROUNDS / 4));
+    print(&format!("{FLOWS} flows in turn, W = {window}"), raw, wire_total, encode, decode);
+}
+
+fn memory(messages: &[Vec<u8>], window: usize) {
+    let before = resident_bytes();
+    let mut contexts = Contexts::default();
+    let mut flows: Vec<_> = (0..FLOWS_IN_MEMORY).map(|_| pair(window)).collect();
+    let mut wire = Vec::new();
+    for (i, (sender, receiver)) in flows.iter_mut().enumerate() {
+        let mut sent = 0;
+        for (k, message) in messages.iter().cycle().skip(i).enumerate() {
+            wire.clear();
+            sender.encode(message, k as u64, &mut contexts, &mut wire).expect("within limits");
+            receive(receiver, &wire, &mut contexts);
+            sent += message.len();
+            if sent > 2 * window {
+                break;
+            }
+        }
+    }
+    let used = resident_bytes().saturating_sub(before) as f64 / 1e6;
+    println!("{FLOWS_IN_MEMORY} flows, both ends of each, W = {window}: {used:.0} MB");
+    drop(flows);
+}
+
+fn resident_bytes() -> usize {
+    let pages = std::fs::read_to_string("/proc/self/statm").ok();
+    let pages = pages.and_then(|s| s.split_whitespace().nth(1)?.parse::<usize>().ok());
+    pages.unwrap_or(0) * 4096
+}
+
+/// Exact repetitions left out: captures see packets twice, and that would flatter the history.
+fn read(path: &std::path::Path) -> Vec<Vec<u8>> {
+    let bytes = std::fs::read(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    let (mut rest, mut seen, mut messages) = (&bytes[..], HashSet::new(), Vec::new());
+    while let Some((len, behind)) = rest.split_first_chunk() {
+        let (message, behind) = behind.split_at(u32::from_le_bytes(*len) as usize);
+        if seen.insert(message) {
+            messages.push(message.to_vec());
+        }
+        rest = behind;
+    }
+    messages
+}
+
+fn made_up() -> Vec<Vec<u8>> {
+    let mut state = 7u64;
+    let mut draw = |n: u64| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % n
+    };
+    let mut message = |i: u64| {
+        let mut text = format!("INVITE sip:{}@example.net SIP/2.0\r\nCSeq: {i} INVITE\r\n", draw(1000));
+        while text.len() < 720 + draw(250) as usize {
+            let headers =
+                ["Via: SIP/2.0/TCP host", "Contact: <sip:user", "Route: <sip:proxy", "Allow: INVITE, ACK, BYE;"];
+            text += &format!("{}{};tag={:x}\r\n", headers[draw(4) as usize], draw(20), draw(1 << 40));
+        }
+        text.into_bytes()
+    };
+    (0..400).map(&mut message).collect()
+}
