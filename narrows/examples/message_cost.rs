@@ -91,7 +91,7 @@ fn hot(messages: &[Vec<u8>], window: usize) {
     let (mut encode, mut decode, mut raw, mut wire_total) = (Vec::new(), Vec::new(), 0, 0);
     for _ in 0..ROUNDS {
         let (mut sender, mut receiver) = pair(window);
-        let mut wires: Vec<Vec<u8>> = vec![Vec::with_capacity(2048); messages.len()];
+        let mut wires: Vec<Vec<u8>> = messages.iter().map(|_| Vec::with_capacity(2048)).collect();
         let start = Instant::now();
         for (i, (message, wire)) in messages.iter().zip(&mut wires).enumerate() {
             sender.encode(message, i as u64 * 100_000, &mut contexts, wire).expect("within limits");
@@ -111,7 +111,7 @@ fn many(messages: &[Vec<u8>], window: usize) {
     let mut contexts = Contexts::default();
     let mut flows: Vec<_> = (0..FLOWS).map(|_| pair(window)).collect();
     let (mut encode, mut decode, mut raw, mut wire_total) = (Vec::new(), Vec::new(), 0, 0);
-    let mut wires: Vec<Vec<u8>> = vec![Vec::with_capacity(2048); FLOWS];
+    let mut wires: Vec<Vec<u8>> = (0..FLOWS).map(|_| Vec::with_capacity(2048)).collect();
     for round in 0..ROUNDS {
         wires.iter_mut().for_each(Vec::clear);
         let start = Instant::now();

@@ -180,7 +180,7 @@ fn a_dictionary_that_both_have_is_not_sent_and_may_seed_the_history() {
     let message = random.message();
     let (seeded, unit) = a.sent(&message);
     b.receive(&unit).unwrap();
-    assert_eq!(b.got, [message.clone()]);
+    assert_eq!(b.got.last(), Some(&message));
     let (mut c, _) = ends(&config(UNITS), || fixed("lz4:link"));
     let (unseeded, _) = c.sent(&message);
     assert!(seeded.wire_len * 3 < unseeded.wire_len * 2, "{} {}", seeded.wire_len, unseeded.wire_len);

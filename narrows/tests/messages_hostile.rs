@@ -265,10 +265,10 @@ fn datagrams_that_are_lost_repeated_and_reordered_are_right_or_dropped() {
     let (mut to_b, mut to_a) = (Vec::new(), Vec::new());
     let (mut sent, mut with) = (Vec::new(), 0);
     for i in 0..3000 {
-        if i % 400 == 0 {
-            if let Some(d) = dictionaries.pop() {
-                a.sender.offer(d, false);
-            }
+        if i % 400 == 0
+            && let Some(d) = dictionaries.pop()
+        {
+            a.sender.offer(d, false);
         }
         let message = random.message();
         let (s, unit) = a.sent(&message);

@@ -75,6 +75,9 @@ const US_PER_BYTE_MAX: f32 = 1e4;
 /// Below this a difference of a message's length cannot be told from what disturbs: nothing is gained then.
 const SLOPE_MIN: f32 = 0.003;
 
+/// The price follows the slope within some ten messages: what disturbs now and then makes a slope of its own.
+const GAIN_PRICE: f32 = 0.1;
+
 /// A cost that was seen moves the estimate by this: slowly up, since a message may have lost its core, fast down.
 const GAIN_UP: f32 = 0.05;
 const GAIN_DOWN: f32 = 0.3;
@@ -167,7 +170,8 @@ impl Messages {
     fn price(&self, view: &View<'_>) -> f32 {
         // While there is no slope, because all messages had one length or the link has just changed, it is what it was.
         if self.slope.heard() {
-            return self.slope.us_per_byte().map_or(self.us_per_byte, |u| if u < SLOPE_MIN { 0.0 } else { u });
+            let seen = self.slope.us_per_byte().unwrap_or(self.us_per_byte);
+            return self.us_per_byte + GAIN_PRICE * (seen - self.us_per_byte);
         }
         if view.link.known && view.link.rate_bytes_per_s > 0.0 {
             return ((1e6 / view.link.rate_bytes_per_s) as f32).min(US_PER_BYTE_MAX);
@@ -237,8 +241,8 @@ impl Policy for Messages {
     fn choose(&mut self, view: &View<'_>) -> Choice {
         let block_len = Self::BLOCK_LEN.min(view.limits.block_max);
         let n = view.upcoming.len().min(block_len) as f32;
-        let u = self.price(view);
-        self.us_per_byte = u;
+        self.us_per_byte = self.price(view);
+        let u = if self.us_per_byte < SLOPE_MIN { 0.0 } else { self.us_per_byte };
         let mut scores = [f32::INFINITY; ARMS.len()];
         for (m, score) in scores.iter_mut().enumerate() {
             if self.allowed(m, n, view) {
