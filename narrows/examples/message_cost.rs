@@ -13,7 +13,8 @@ use std::time::Instant;
 
 use narrows::codec::Method;
 use narrows::message::{Contexts, Event, MessageConfig, MessageReceiver, MessageSender};
-use narrows::policy::{Fixed, Policy};
+use narrows::monitor::cost::Prior;
+use narrows::policy::{Fixed, MessagesSpec, Policy, PolicySetup, PolicySpec};
 
 const ROUNDS: usize = 40;
 const FLOWS: usize = 2000;
@@ -56,9 +57,13 @@ fn linked() -> Box<dyn Policy> {
     Box::new(Fixed::new(Method::lz4_accel(1), true))
 }
 
-fn pair(window: usize) -> (MessageSender, MessageReceiver) {
+fn messages_policy() -> Box<dyn Policy> {
+    PolicySpec::Messages(MessagesSpec::default()).build(&PolicySetup::new(1, Prior::shipped()))
+}
+
+fn pair(window: usize, policy: Box<dyn Policy>) -> (MessageSender, MessageReceiver) {
     let config = MessageConfig { history: window, epoch: 1, ..MessageConfig::default() };
-    let sender = MessageSender::new(config.clone(), linked()).expect("a sound configuration");
+    let sender = MessageSender::new(config.clone(), policy).expect("a sound configuration");
     let receiver = MessageReceiver::new(MessageConfig { epoch: 2, ..config }).expect("a sound configuration");
     (sender, receiver)
 }
@@ -90,7 +95,7 @@ fn hot(messages: &[Vec<u8>], window: usize) {
     let mut contexts = Contexts::default();
     let (mut encode, mut decode, mut raw, mut wire_total) = (Vec::new(), Vec::new(), 0, 0);
     for _ in 0..ROUNDS {
-        let (mut sender, mut receiver) = pair(window);
+        let (mut sender, mut receiver) = pair(window, linked());
         let mut wires: Vec<Vec<u8>> = messages.iter().map(|_| Vec::with_capacity(2048)).collect();
         let start = Instant::now();
         for (i, (message, wire)) in messages.iter().zip(&mut wires).enumerate() {
@@ -109,7 +114,7 @@ fn hot(messages: &[Vec<u8>], window: usize) {
 
 fn many(messages: &[Vec<u8>], window: usize) {
     let mut contexts = Contexts::default();
-    let mut flows: Vec<_> = (0..FLOWS).map(|_| pair(window)).collect();
+    let mut flows: Vec<_> = (0..FLOWS).map(|_| pair(window, linked())).collect();
     let (mut encode, mut decode, mut raw, mut wire_total) = (Vec::new(), Vec::new(), 0, 0);
     let mut wires: Vec<Vec<u8>> = (0..FLOWS).map(|_| Vec::with_capacity(2048)).collect();
     for round in 0..ROUNDS {
@@ -135,7 +140,7 @@ fn many(messages: &[Vec<u8>], window: usize) {
 fn memory(messages: &[Vec<u8>], window: usize) {
     let before = resident_bytes();
     let mut contexts = Contexts::default();
-    let mut flows: Vec<_> = (0..FLOWS_IN_MEMORY).map(|_| pair(window)).collect();
+    let mut flows: Vec<_> = (0..FLOWS_IN_MEMORY).map(|_| pair(window, messages_policy())).collect();
     let mut wire = Vec::new();
     for (i, (sender, receiver)) in flows.iter_mut().enumerate() {
         let mut sent = 0;

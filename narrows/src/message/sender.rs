@@ -5,17 +5,20 @@ use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::control::{Control, Lost, Preface};
-use super::header::{first_byte, put};
-use super::history::{Chain, History, lone_check};
-use super::shadow::{Shadow, Use};
+use self::recovery::Tail;
+use super::control::{Control, Preface};
+use super::history::{Chain, History};
+use super::shadow::Shadow;
 use super::slots::SenderSlots;
 use super::{Coding, Contexts, DIGEST_EVERY, Delivery, HISTORY_BASELINE, MESSAGE_MAX, MessageConfig, SLOTS};
-use crate::codec::{CodecId, DICTIONARY_MAX, DICTIONARY_MIN, Dictionary, Level, Method};
+use crate::codec::{CodecId, DICTIONARY_MAX, DICTIONARY_MIN, Dictionary, Method};
 use crate::error::{Error, Result};
 use crate::monitor::{Ask, CpuView, Limits, LinkView, ReceiverView, View};
 use crate::policy::{Choice, Outcome, Policy};
 use crate::trace;
+
+mod body;
+mod recovery;
 
 /// A flow without messages for so long gives its history back.
 const IDLE_NS: u64 = 30_000_000_000;
@@ -53,11 +56,6 @@ pub enum Heard {
     Gap,
 }
 
-struct Tail {
-    len: usize,
-    before: Chain,
-}
-
 /// What the peer takes.
 struct Peer {
     message_max: usize,
@@ -77,15 +75,6 @@ impl Default for Peer {
             codecs: codecs_of(0b111),
         }
     }
-}
-
-/// How a message was encoded; `None` for the body stands for the message itself.
-struct Encoded {
-    coding: Coding,
-    linked: bool,
-    slot: u8,
-    digest: u64,
-    len: usize,
 }
 
 /// The sending end of a message flow.
@@ -291,9 +280,12 @@ impl MessageSender {
     }
 
     /// Offers a dictionary to the peer; it is used when the peer has it. `ask`: the peer may have it from elsewhere, so its
-    /// content is sent only if it says that it does not. False if the peer takes no such dictionaries.
+    /// content is sent only if it says that it does not. False if the peer takes no such dictionaries, or could never say
+    /// that it has one.
     pub fn offer(&mut self, dictionary: Arc<Dictionary>, ask: bool) -> bool {
-        dictionary.content().len() <= self.peer.dictionary_max
+        let heard = self.config.duplex || self.config.carrier.delivery == Delivery::Fanout;
+        heard
+            && dictionary.content().len() <= self.peer.dictionary_max
             && self.slots.add(dictionary, self.number, ask, self.peer.slots).is_some()
     }
 
@@ -323,7 +315,8 @@ impl MessageSender {
         match control {
             Control::Preface(preface) => self.hear_preface(preface),
             Control::Acknowledgement { number, decoded, .. } => {
-                if *number > self.number {
+                // Where messages are repeated, the reader may have got more than were sent.
+                if *number > self.number && self.is_ordered() {
                     return Err(Error::corrupt("the peer acknowledges messages that were not sent"));
                 }
                 self.settle();
@@ -360,53 +353,6 @@ impl MessageSender {
         if self.window() != before && self.is_ordered() {
             self.drop_history();
         }
-    }
-
-    fn hear_lost(&mut self, generation: u64, number: u64, chain: Chain, reason: Lost) -> Result<Heard> {
-        if !self.is_ordered() || generation > self.generation || number > self.number {
-            return Err(Error::corrupt("the peer lost what was not sent"));
-        }
-        let is_new = reason == Lost::New && (generation, number, chain) == (0, 0, Chain(0));
-        // A reset that is due answers it as well.
-        if !is_new && generation < self.generation || self.reset_due == Some(true) {
-            return Ok(Heard::Nothing);
-        }
-        self.settle();
-        self.preface_due |= is_new;
-        self.seeded &= reason != Lost::Seed;
-        self.due.clear();
-        self.slots.offer_again(is_new || reason == Lost::Slot, number);
-        let messages = if is_new && self.number > 0 { None } else { self.tail_from(number, chain) };
-        let Some(messages) = messages else {
-            self.drop_history();
-            self.reset_due = Some(true);
-            return Ok(Heard::Gap);
-        };
-        let bytes: u64 = messages.iter().map(|m| m.len() as u64).sum();
-        (self.number, self.raw_offset) = (number, self.raw_offset - bytes);
-        self.drop_history();
-        for message in messages.into_iter().rev() {
-            self.again.push_front(message);
-        }
-        Ok(if self.again.is_empty() { Heard::Nothing } else { Heard::SendAgain(self.again.len()) })
-    }
-
-    /// The messages from `number` on, if they are all remembered and what was sent before them is what `chain` says.
-    fn tail_from(&self, number: u64, chain: Chain) -> Option<Vec<Vec<u8>>> {
-        let back = usize::try_from(self.number - number).ok()?;
-        let before = if back == 0 { self.chain } else { self.tail.get(self.tail.len().checked_sub(back)?)?.before };
-        let tail = self.tail.iter().skip(self.tail.len() - back);
-        let bytes: usize = tail.clone().map(|t| t.len).sum();
-        let history = self.history.bytes();
-        // After a reset of its own a sender does not have them any more.
-        let mut rest = history.get(history.len().checked_sub(bytes)?..).filter(|_| before == chain)?;
-        let mut messages = Vec::with_capacity(back);
-        for entry in tail {
-            let (message, behind) = rest.split_at(entry.len);
-            messages.push(message.to_vec());
-            rest = behind;
-        }
-        Some(messages)
     }
 
     fn is_ordered(&self) -> bool {
@@ -484,80 +430,6 @@ impl MessageSender {
         }
         if limits.allows(choice.method) { choice } else { Choice::new(Method::STORE, message.len()) }
     }
-
-    /// Encodes, and brings the history up to date. The body is in the room of `contexts`.
-    fn encode_body(&mut self, message: &[u8], choice: &Choice, contexts: &mut Contexts) -> Encoded {
-        let stored = Encoded { coding: Coding::Store, linked: false, slot: 0, digest: 0, len: message.len() };
-        if choice.method.codec == CodecId::LZ4 && choice.linked && self.history.takes(message.len()) {
-            let (table, room) = contexts.table(self.flow, &mut self.table_hint);
-            let reload = if self.busy_messages > BUSY_MESSAGES { self.history.window() } else { RELOAD_COLD };
-            let (buffer, at) = self.history.place(message, table);
-            let len = table.encode(buffer, at, reload, room).unwrap_or(usize::MAX);
-            let linked = Encoded { coding: Coding::Lz4, linked: true, slot: 0, digest: 0, len };
-            return if len < message.len() { linked } else { stored };
-        }
-        self.history.append(message);
-        let coding = match choice.method.codec {
-            CodecId::LZ4 => Coding::Lz4,
-            CodecId::ZSTD => Coding::Zstd,
-            _ => return stored,
-        };
-        let alone = Encoded { coding, ..stored };
-        let level = choice.method.level;
-        let Some((slot, dictionary)) = self.slots.current().map(|(slot, d)| (slot, Arc::clone(d))) else {
-            let len = encode_with(contexts, coding, level, None, message);
-            return if len < message.len() { Encoded { len, ..alone } } else { stored };
-        };
-        let mut encode = |dictionary| encode_with(contexts, coding, level, dictionary, message);
-        let (len, used) = match self.shadow.next() {
-            Use::With => (encode(Some(&*dictionary)), true),
-            Use::Without => (encode(None), false),
-            Use::Both => {
-                let without = encode(None);
-                let with = encode(Some(&*dictionary));
-                self.shadow.compared(with.min(message.len()), without.min(message.len()));
-                // The room holds the last one.
-                if without < with { (encode(None), false) } else { (with, true) }
-            }
-        };
-        let (slot, digest) = if used { (slot, dictionary.digest()) } else { (0, 0) };
-        if len < message.len() { Encoded { slot, digest, len, ..alone } } else { stored }
-    }
-
-    fn put_frame(&mut self, message: &[u8], encoded: &Encoded, contexts: &Contexts, out: &mut Vec<u8>) {
-        let Encoded { coding, linked, slot, digest, len } = *encoded;
-        let ordered = self.is_ordered();
-        let has_check = linked || self.config.check_all || slot != 0 && !ordered;
-        let borders = self.config.carrier.borders;
-        let first = first_byte(coding, linked, slot, has_check, len, borders);
-        if ordered {
-            self.chain = self.chain.after(message);
-        }
-        let check = has_check.then(|| if ordered { self.chain.check() } else { lone_check(digest, message, first) });
-        put(out, first, len, check, borders);
-        out.extend_from_slice(if coding == Coding::Store { message } else { &contexts.encoded[..len] });
-    }
-}
-
-/// Encodes into the room of `contexts`; a length beyond any message if there is no such encoding.
-fn encode_with(
-    contexts: &mut Contexts,
-    coding: Coding,
-    level: Level,
-    dictionary: Option<&Dictionary>,
-    message: &[u8],
-) -> usize {
-    let Contexts { codecs, encoded, .. } = contexts;
-    let len = if coding == Coding::Lz4 {
-        codecs.encode_lz4(dictionary, message, encoded)
-    } else {
-        codecs.encode_zstd(dictionary, level, message).map(|body| {
-            let len = body.len().min(encoded.len());
-            encoded[..len].copy_from_slice(&body[..len]);
-            body.len()
-        })
-    };
-    len.unwrap_or(usize::MAX)
 }
 
 fn codec_of(coding: Coding) -> CodecId {
