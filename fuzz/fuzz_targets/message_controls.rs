@@ -56,14 +56,16 @@ fn talk(config: &MessageConfig, mut data: &[u8], contexts: &mut Contexts) {
         let mut rest = &wire[..];
         while !rest.is_empty() {
             let Ok(step) = receiver.receive(rest, contexts) else { break };
-            if matches!(step.event, Event::Incomplete) {
-                break;
+            let consumed = step.consumed;
+            match step.event {
+                Event::Incomplete => break,
+                Event::Control(control) => {
+                    again(&control, contexts, config);
+                    let _ = sender.hear(&control);
+                }
+                _ => {}
             }
-            if let Event::Control(control) = step.event {
-                again(&control, contexts, config);
-                let _ = sender.hear(&control);
-            }
-            rest = &rest[step.consumed..];
+            rest = &rest[consumed..];
         }
         let mut out = Vec::new();
         let _ = sender.encode(b"what is said to whoever speaks so", 0, contexts, &mut out);
