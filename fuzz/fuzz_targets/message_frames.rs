@@ -41,10 +41,11 @@ fn flow(config: &MessageConfig, method: Method, linked: bool, mut data: &[u8], c
         match sender.encode(&message, 0, contexts, &mut unit) {
             Ok(_) => sent.push(message),
             Err(_) => {
-                // Something has to be sent again first.
-                while sender.send_again(0, contexts, &mut unit).is_some() {}
+                // Something has to be sent again first; one such message in a turn, each is a unit.
+                sender.send_again(0, contexts, &mut unit);
             }
         }
+        let mut times = 1;
         match what >> 1 & 7 {
             0 => continue,
             1 => {
@@ -57,7 +58,7 @@ fn flow(config: &MessageConfig, method: Method, linked: bool, mut data: &[u8], c
                 touched = true;
                 unit.truncate(len);
             }
-            3 => unit = [&unit[..], &unit[..]].concat(),
+            3 => times = 2,
             4 => {
                 touched = true;
                 unit = words.to_vec();
@@ -67,22 +68,10 @@ fn flow(config: &MessageConfig, method: Method, linked: bool, mut data: &[u8], c
             }
             _ => {}
         }
-        let mut rest = &unit[..];
-        while !rest.is_empty() {
-            let Ok(step) = receiver.receive(rest, contexts) else { break };
-            assert!(step.consumed <= rest.len());
-            match step.event {
-                Event::Incomplete => break,
-                Event::Message(message) => {
-                    assert!(message.len() <= config.message_max);
-                    assert!(touched || sent.iter().any(|s| s == message));
-                }
-                Event::Control(control) => {
-                    let _ = sender.hear(&control);
-                }
-                _ => {}
-            }
-            rest = &rest[step.consumed..];
+        for _ in 0..times {
+            hear(&mut receiver, &mut sender, &unit, contexts, |m| {
+                assert!(m.len() <= config.message_max && (touched || sent.iter().any(|s| s == m)));
+            });
         }
         // What the receiver says goes to the sender, as its peer would hand it over.
         said.clear();
@@ -97,5 +86,26 @@ fn flow(config: &MessageConfig, method: Method, linked: bool, mut data: &[u8], c
             rest = &rest[step.consumed..];
         }
         assert!(said.len() < 1024);
+    }
+}
+
+fn hear(
+    receiver: &mut MessageReceiver,
+    sender: &mut MessageSender,
+    unit: &[u8],
+    contexts: &mut Contexts,
+    mut got: impl FnMut(&[u8]),
+) {
+    let mut rest = unit;
+    while !rest.is_empty() {
+        let Ok(step) = receiver.receive(rest, contexts) else { return };
+        assert!(step.consumed <= rest.len());
+        match step.event {
+            Event::Incomplete => return,
+            Event::Message(message) => got(message),
+            Event::Control(control) => _ = sender.hear(&control),
+            _ => {}
+        }
+        rest = &rest[step.consumed..];
     }
 }

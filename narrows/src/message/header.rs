@@ -72,7 +72,7 @@ pub(super) fn parse(b: &[u8], carrier: Carrier, check_all: bool) -> Result<Optio
     let contradicts = first & FLAG_ONE == 0
         || coding == Coding::Store && (linked || slot != 0)
         || linked && (coding != Coding::Lz4 || slot != 0 || !has_check || !ordered)
-        || slot != 0 && !ordered && !has_check
+        || slot != 0 && !has_check
         || check_all && !has_check
         || carrier.borders && two_bytes;
     if contradicts {
@@ -129,7 +129,8 @@ mod tests {
         for (coding, linked, slot, check) in [
             (Coding::Store, false, 0, None),
             (Coding::Lz4, true, 0, Some(0xdead_beef)),
-            (Coding::Lz4, false, 3, None),
+            (Coding::Lz4, false, 0, None),
+            (Coding::Lz4, false, 3, Some(0)),
             (Coding::Zstd, false, 1, Some(1)),
         ] {
             for body_len in [1, 255, 256, 65_535] {
@@ -160,13 +161,13 @@ mod tests {
         assert!(corrupt(&bytes(Coding::Store, false, 2, None, 5, false), STREAM), "store by dictionary");
         assert!(corrupt(&bytes(Coding::Lz4, true, 0, None, 5, false), STREAM), "linked and unchecked");
         assert!(corrupt(&bytes(Coding::Lz4, true, 1, Some(1), 5, false), STREAM), "linked by dictionary");
+        assert!(corrupt(&bytes(Coding::Zstd, false, 1, None, 5, false), STREAM), "by dictionary and unchecked");
         assert!(corrupt(&bytes(Coding::Lz4, false, 0, None, 0, false), STREAM), "no body");
         assert!(corrupt(&[0x45, 255, 0], STREAM), "two bytes where one does");
         assert!(corrupt(&[0x45, 255, 0], UNITS), "a length within borders");
         for delivery in [Delivery::Unordered, Delivery::Fanout] {
             let carrier = Carrier { delivery, borders: true };
             assert!(corrupt(&[bytes(Coding::Lz4, true, 0, Some(1), 5, true), vec![1; 5]].concat(), carrier));
-            assert!(corrupt(&[bytes(Coding::Lz4, false, 1, None, 5, true), vec![1; 5]].concat(), carrier));
         }
         assert!(parse(&[0x01, 5], STREAM, true).is_err(), "every frame was to have a check");
         assert_eq!(parse(&[0x03, 1, 2], UNITS, false).unwrap_err().kind, ErrorKind::Truncated);

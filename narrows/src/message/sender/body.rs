@@ -63,7 +63,7 @@ impl MessageSender {
     pub(super) fn put_frame(&mut self, message: &[u8], encoded: &Encoded, contexts: &Contexts, out: &mut Vec<u8>) {
         let Encoded { coding, linked, slot, digest, len } = *encoded;
         let ordered = self.is_ordered();
-        let has_check = linked || self.config.check_all || slot != 0 && !ordered;
+        let has_check = linked || slot != 0 || self.config.check_all;
         let borders = self.config.carrier.borders;
         let first = first_byte(coding, linked, slot, has_check, len, borders);
         if ordered {
