@@ -9,10 +9,11 @@ use std::collections::HashSet;
 use std::hint::black_box;
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::Arc;
 use std::time::Instant;
 
 use narrows::codec::Method;
-use narrows::message::{Contexts, Event, MessageConfig, MessageReceiver, MessageSender};
+use narrows::message::{Contexts, Dictionary, Event, MessageConfig, MessageReceiver, MessageSender, Training};
 use narrows::monitor::cost::Prior;
 use narrows::policy::{Fixed, MessagesSpec, Policy, PolicySetup, PolicySpec};
 
@@ -30,8 +31,8 @@ fn main() {
         ["--memory", window, "--corpus", folder] => (Some(folder), Some(window)),
         _ => panic!("usage: message_cost [--memory W] [--corpus DIR]"),
     };
-    let file = corpus.map(|folder| PathBuf::from(folder).join("telecom/msgs/natural-450-1450.msgs"));
-    let messages = file.map_or_else(made_up, |file| read(&file));
+    let folder = corpus.map(|folder| PathBuf::from(folder).join("telecom/msgs"));
+    let messages = folder.as_ref().map_or_else(made_up, |folder| read(&folder.join("natural-450-1450.msgs")));
     if let Some(window) = memory_of {
         return memory(&messages, window.parse().expect("a number of bytes"));
     }
@@ -39,11 +40,22 @@ fn main() {
     let bytes: usize = middle.iter().map(Vec::len).sum();
     println!("{} messages of 700 to 1000 bytes, {} on average", middle.len(), bytes / middle.len());
     println!("{:<34} {:>7} {:>10} {:>10} {:>10}", "", "ratio", "encode us", "decode us", "both us");
-    for window in [4 << 10, 16 << 10, 64 << 10] {
+    for window in [4 << 10, 16 << 10] {
         hot(&middle, window);
     }
+    chosen(&middle);
     for window in [4 << 10, 16 << 10] {
         many(&middle, window);
+    }
+    println!(
+        "{:<34} {:>7} {:>10} {:>10} {:>10} {:>10}",
+        "ratio of", "first", "first 10", "first 100", "tenth", "zstd+dict"
+    );
+    match &folder {
+        None => starts("made up", &messages),
+        Some(folder) => ["sip", "sbi-http", "diameter", "ngap", "s1ap"]
+            .iter()
+            .for_each(|name| starts(name, &read(&folder.join(format!("{name}.msgs"))))),
     }
     // In processes of their own: what was freed would not be counted.
     for window in ["4096", "16384"] {
@@ -110,6 +122,57 @@ fn hot(messages: &[Vec<u8>], window: usize) {
         wire_total += wires.iter().map(Vec::len).sum::<usize>();
     }
     print(&format!("one flow, W = {window}"), raw, wire_total, encode, decode);
+}
+
+/// As one flow, but the method of each message is chosen, and learned from.
+fn chosen(messages: &[Vec<u8>]) {
+    let mut contexts = Contexts::default();
+    let (mut encode, mut raw, mut wire_total) = (Vec::new(), 0, 0);
+    for _ in 0..ROUNDS {
+        let (mut sender, _) = pair(16 << 10, messages_policy());
+        let mut wire = Vec::with_capacity(2048);
+        let start = Instant::now();
+        for (i, message) in messages.iter().enumerate() {
+            wire.clear();
+            let sent = sender.encode(message, i as u64 * 100_000, &mut contexts, &mut wire).expect("within limits");
+            sender.took(1000);
+            sender.answered(sent.seq, sent.wire_len, 40_000 + 80 * sent.wire_len as u64);
+            (raw, wire_total) = (raw + message.len(), wire_total + wire.len());
+        }
+        encode.push(start.elapsed().as_secs_f64() * 1e6 / messages.len() as f64);
+    }
+    print("one flow, chosen at 100 Mbit/s", raw, wire_total, encode, vec![0.0]);
+}
+
+/// Flows whose history begins with a dictionary of every other twenty messages, over pieces of the rest.
+fn starts(name: &str, messages: &[Vec<u8>]) {
+    const PIECES: usize = 20;
+    let part = |half| {
+        messages.iter().enumerate().filter(move |(i, _)| i / 20 % 2 == half).map(|(_, m)| m.clone()).collect::<Vec<_>>()
+    };
+    let (old, new) = (&part(0)[..], &part(1)[..]);
+    let Some(adoption) = Training::of(old, 1 << 30).run() else { return println!("{name:<34} no dictionary pays") };
+    let mut contexts = Contexts::default();
+    let config = |seed: Option<&Arc<Dictionary>>| MessageConfig { seed: seed.cloned(), ..MessageConfig::default() };
+    for (label, seed) in [("", None), (", seeded", Some(&adoption.dictionary))] {
+        let (mut raw, mut wire) = ([0usize; 4], [0usize; 4]);
+        for piece in 0..PIECES {
+            let mut sender = MessageSender::new(config(seed), linked()).expect("a sound configuration");
+            let from = piece * new.len() / PIECES;
+            for (i, message) in new[from..].iter().take(100).enumerate() {
+                let mut out = Vec::new();
+                let sent = sender.encode(message, 0, &mut contexts, &mut out).expect("within limits");
+                let wanted = [i == 0, i < 10, true, i == 9];
+                for k in (0..4).filter(|k| wanted[*k]) {
+                    (raw[k], wire[k]) = (raw[k] + sent.raw_len, wire[k] + sent.wire_len);
+                }
+            }
+        }
+        let ratio = |k: usize| raw[k] as f64 / wire[k] as f64;
+        let alone = adoption.raw_len as f64 / adoption.after_len as f64;
+        let name = format!("{name}{label}");
+        println!("{name:<34} {:>7.2} {:>10.2} {:>10.2} {:>10.2} {alone:>10.2}", ratio(0), ratio(1), ratio(2), ratio(3));
+    }
 }
 
 fn many(messages: &[Vec<u8>], window: usize) {

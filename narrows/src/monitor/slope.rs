@@ -31,6 +31,8 @@ pub struct Slope {
     samples: [[Sample; SAMPLES]; CLASSES],
     count: [u8; CLASSES],
     next: [u8; CLASSES],
+    /// The shortest of each class, as of its last time.
+    shortest: [Sample; CLASSES],
     /// The shortest time of the class when it was last looked at.
     level_us: [f32; CLASSES],
     clock: u32,
@@ -49,7 +51,9 @@ impl Slope {
         self.samples[class][at] = Sample { wire_len, span_us, stamp: self.clock };
         self.next[class] = ((at + 1) % SAMPLES) as u8;
         self.count[class] = (self.count[class] + 1).min(SAMPLES as u8);
-        let shortest = self.shortest(class).map_or(span_us, |s| s.span_us);
+        let found = self.shortest_of(class).unwrap_or(self.samples[class][at]);
+        self.shortest[class] = found;
+        let shortest = found.span_us;
         let level = self.level_us[class];
         let full = usize::from(self.count[class]) == SAMPLES;
         if level == 0.0 || !full {
@@ -66,7 +70,7 @@ impl Slope {
         changed
     }
 
-    fn shortest(&self, class: usize) -> Option<Sample> {
+    fn shortest_of(&self, class: usize) -> Option<Sample> {
         let fresh = self.samples[class][..usize::from(self.count[class])].iter();
         let fresh = fresh.filter(|s| self.clock - s.stamp <= STALE);
         fresh.copied().min_by(|a, b| a.span_us.total_cmp(&b.span_us))
@@ -85,7 +89,9 @@ impl Slope {
             if usize::from(self.count[class]) < SAMPLES_MIN {
                 continue;
             }
-            let Some(s) = self.shortest(class) else { continue };
+            let kept = self.shortest[class];
+            let fresh = self.clock - kept.stamp <= STALE;
+            let Some(s) = (if fresh { Some(kept) } else { self.shortest_of(class) }) else { continue };
             let (weight, len, span) = (f64::from(self.count[class]), s.wire_len as f32, f64::from(s.span_us));
             (least, most) = (least.min(len), most.max(len));
             let len = f64::from(len);
