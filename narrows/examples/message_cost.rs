@@ -5,6 +5,7 @@
 //! each begin with their length (4 bytes, little endian). Without it the messages are made up. Each figure is the tenth
 //! percentile of its rounds, so a busy machine shows little.
 
+use std::cell::RefCell;
 use std::collections::HashSet;
 use std::hint::black_box;
 use std::path::PathBuf;
@@ -41,7 +42,10 @@ fn main() {
     println!("{} messages of 700 to 1000 bytes, {} on average", middle.len(), bytes / middle.len());
     println!("{:<34} {:>7} {:>10} {:>10} {:>10}", "", "ratio", "encode us", "decode us", "both us");
     for window in [4 << 10, 16 << 10] {
-        hot(&middle, window);
+        hot("", &middle, window);
+    }
+    for window in [4 << 10, 16 << 10, 64 << 10] {
+        hot("all lengths, ", &messages, window);
     }
     chosen(&middle);
     for window in [4 << 10, 16 << 10] {
@@ -75,9 +79,28 @@ fn messages_policy() -> Box<dyn Policy> {
 
 fn pair(window: usize, policy: Box<dyn Policy>) -> (MessageSender, MessageReceiver) {
     let config = MessageConfig { history: window, epoch: 1, ..MessageConfig::default() };
-    let sender = MessageSender::new(config.clone(), policy).expect("a sound configuration");
+    let mut sender = MessageSender::new(config.clone(), policy).expect("a sound configuration");
+    introduce(&mut sender, &config);
     let receiver = MessageReceiver::new(MessageConfig { epoch: 2, ..config }).expect("a sound configuration");
     (sender, receiver)
+}
+
+/// Lets the sender know what the peer takes, as it does when the peer sent anything.
+fn introduce(sender: &mut MessageSender, config: &MessageConfig) {
+    let mut peer =
+        MessageSender::new(MessageConfig { epoch: 2, ..config.clone() }, linked()).expect("a sound configuration");
+    let mut ear = MessageReceiver::new(config.clone()).expect("a sound configuration");
+    let mut wire = Vec::new();
+    peer.control(&mut wire);
+    CONTEXTS.with_borrow_mut(|contexts| {
+        let step = ear.receive(&wire, contexts).expect("a preface");
+        let Event::Control(preface) = step.event else { panic!("a preface") };
+        sender.hear(&preface).expect("a preface");
+    });
+}
+
+thread_local! {
+    static CONTEXTS: RefCell<Contexts> = RefCell::default();
 }
 
 fn receive(receiver: &mut MessageReceiver, wire: &[u8], contexts: &mut Contexts) -> usize {
@@ -103,7 +126,7 @@ fn print(name: &str, raw: usize, wire: usize, encode: Vec<f64>, decode: Vec<f64>
     println!("{name:<34} {ratio:>7.2} {encode:>10.2} {decode:>10.2} {:>10.2}", encode + decode);
 }
 
-fn hot(messages: &[Vec<u8>], window: usize) {
+fn hot(what: &str, messages: &[Vec<u8>], window: usize) {
     let mut contexts = Contexts::default();
     let (mut encode, mut decode, mut raw, mut wire_total) = (Vec::new(), Vec::new(), 0, 0);
     for _ in 0..ROUNDS {
@@ -121,7 +144,7 @@ fn hot(messages: &[Vec<u8>], window: usize) {
         decode.push(start.elapsed().as_secs_f64() * 1e6 / messages.len() as f64);
         wire_total += wires.iter().map(Vec::len).sum::<usize>();
     }
-    print(&format!("one flow, W = {window}"), raw, wire_total, encode, decode);
+    print(&format!("{what}one flow, W = {window}"), raw, wire_total, encode, decode);
 }
 
 /// As one flow, but the method of each message is chosen, and learned from.
