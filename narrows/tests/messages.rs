@@ -367,6 +367,31 @@ fn the_policy_of_messages_runs_a_flow() {
 }
 
 #[test]
+fn a_private_message_is_in_no_length_and_in_no_history() {
+    for carrier in [STREAM, UNITS, DATAGRAMS] {
+        let (mut a, mut b) = ends(&config(carrier), || fixed("lz4:link"));
+        let mut random = Random(19);
+        let secret = random.message();
+        let unit = a.unit(b"first");
+        b.receive(&unit).unwrap();
+        for _ in 0..3 {
+            let mut out = Vec::new();
+            let sent = a.sender.encode_private(&secret, 0, &mut a.contexts, &mut out).unwrap();
+            assert!(sent.wire_len >= secret.len() && !sent.linked);
+            b.receive(&out).unwrap();
+            assert_eq!(b.got.last(), Some(&secret));
+        }
+        let (guess, unit) = a.sent(&secret);
+        b.receive(&unit).unwrap();
+        let mut other = ends(&config(carrier), || fixed("lz4:link")).0;
+        other.unit(b"first");
+        let (fresh, _) = other.sent(&secret);
+        assert_eq!(guess.wire_len, fresh.wire_len, "as if it had never been said");
+        assert_eq!((b.got.len(), b.undecodable), (5, 0));
+    }
+}
+
+#[test]
 fn settings_that_make_no_sense_are_refused() {
     for bad in [
         MessageConfig { message_max: 0, ..config(STREAM) },

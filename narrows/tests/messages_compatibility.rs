@@ -52,7 +52,11 @@ fn write(carrier: Carrier) -> Vec<u8> {
         if carrier == TOPIC && i % 10 == 0 {
             a.sender.announce(&mut unit).unwrap();
         }
-        unit.extend(a.unit(message));
+        if i == 12 {
+            a.sender.encode_private(message, a.now_ns, &mut a.contexts, &mut unit).unwrap();
+        } else {
+            unit.extend(a.unit(message));
+        }
         b.receive(&unit).unwrap();
         let back = b.unit(b"");
         a.receive(&back).unwrap();

@@ -14,6 +14,7 @@ pub(super) const CHECK_LEN: usize = 4;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Header {
     pub(super) coding: Coding,
+    /// Encoded with the history; of a stored message: kept out of it.
     pub(super) linked: bool,
     /// 0: no dictionary.
     pub(super) slot: u8,
@@ -70,8 +71,9 @@ pub(super) fn parse(b: &[u8], carrier: Carrier, check_all: bool) -> Result<Optio
     let (two_bytes, has_check) = (first & FLAG_TWO_BYTES != 0, first & FLAG_CHECK != 0);
     let ordered = carrier.delivery == Delivery::Ordered;
     let contradicts = first & FLAG_ONE == 0
-        || coding == Coding::Store && (linked || slot != 0)
-        || linked && (coding != Coding::Lz4 || slot != 0 || !has_check || !ordered)
+        || coding == Coding::Store && slot != 0
+        || linked && (coding == Coding::Zstd || slot != 0 || !ordered)
+        || linked && coding == Coding::Lz4 && !has_check
         || slot != 0 && !has_check
         || check_all && !has_check
         || carrier.borders && two_bytes;
@@ -156,7 +158,6 @@ mod tests {
     fn headers_that_contradict_themselves_are_refused() {
         let corrupt = |wire: &[u8], carrier| parse(wire, carrier, false).unwrap_err().kind == ErrorKind::Corrupt;
         assert!(corrupt(&[0; 8], STREAM) && corrupt(&[0; 8], UNITS), "zeros");
-        assert!(corrupt(&bytes(Coding::Store, true, 0, Some(1), 5, false), STREAM), "linked store");
         assert!(corrupt(&bytes(Coding::Zstd, true, 0, Some(1), 5, false), STREAM), "linked zstd");
         assert!(corrupt(&bytes(Coding::Store, false, 2, None, 5, false), STREAM), "store by dictionary");
         assert!(corrupt(&bytes(Coding::Lz4, true, 0, None, 5, false), STREAM), "linked and unchecked");
@@ -168,6 +169,7 @@ mod tests {
         for delivery in [Delivery::Unordered, Delivery::Fanout] {
             let carrier = Carrier { delivery, borders: true };
             assert!(corrupt(&[bytes(Coding::Lz4, true, 0, Some(1), 5, true), vec![1; 5]].concat(), carrier));
+            assert!(corrupt(&[bytes(Coding::Store, true, 0, Some(1), 5, true), vec![1; 5]].concat(), carrier));
         }
         assert!(parse(&[0x01, 5], STREAM, true).is_err(), "every frame was to have a check");
         assert_eq!(parse(&[0x03, 1, 2], UNITS, false).unwrap_err().kind, ErrorKind::Truncated);

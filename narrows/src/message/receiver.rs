@@ -301,7 +301,12 @@ impl MessageReceiver {
             State::Lost => return Ok(Err(Lost::Mismatch)),
             State::InStep | State::Failed => {}
         }
-        if header.linked && self.window > self.history.window() && self.appended > self.history.window() as u64 {
+        let is_private = header.linked && header.coding == Coding::Store;
+        if header.linked
+            && !is_private
+            && self.window > self.history.window()
+            && self.appended > self.history.window() as u64
+        {
             return self.drop_message(Lost::Window);
         }
         let ordered = self.config.carrier.delivery == Delivery::Ordered;
@@ -337,7 +342,7 @@ impl MessageReceiver {
         }
         self.chain = chain;
         self.number += 1;
-        if ordered {
+        if ordered && !is_private {
             self.history.append(message);
             self.appended = self.appended.saturating_add(message.len() as u64);
         }

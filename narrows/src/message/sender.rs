@@ -155,6 +155,24 @@ impl MessageSender {
     /// Appends the frames that send `message` to `out`: control frames that are due, then its own. On a carrier with
     /// borders these are one unit. An error changes nothing: the next message can be sent.
     pub fn encode(&mut self, message: &[u8], now_ns: u64, contexts: &mut Contexts, out: &mut Vec<u8>) -> Result<Sent> {
+        self.accept(message)?;
+        Ok(self.send(message, false, now_ns, contexts, out))
+    }
+
+    /// As [`MessageSender::encode`], for what must not show in the length of anything: the message goes as it is, and no
+    /// later one is encoded with it. Should it be lost it cannot be sent again from here.
+    pub fn encode_private(
+        &mut self,
+        message: &[u8],
+        now_ns: u64,
+        contexts: &mut Contexts,
+        out: &mut Vec<u8>,
+    ) -> Result<Sent> {
+        self.accept(message)?;
+        Ok(self.send(message, true, now_ns, contexts, out))
+    }
+
+    fn accept(&self, message: &[u8]) -> Result<()> {
         let most = self.config.message_max.min(self.peer.message_max);
         if message.len() > most {
             return Err(Error::limit(format!("a message of {} bytes exceeds the limit of {most}", message.len())));
@@ -162,16 +180,16 @@ impl MessageSender {
         if !self.again.is_empty() {
             return Err(Error::misuse("messages that were lost have to be sent again first"));
         }
-        Ok(self.send(message, now_ns, contexts, out))
+        Ok(())
     }
 
     /// Appends the frames of the next message that has to be sent again, if there is one.
     pub fn send_again(&mut self, now_ns: u64, contexts: &mut Contexts, out: &mut Vec<u8>) -> Option<Sent> {
         let message = self.again.pop_front()?;
-        Some(self.send(&message, now_ns, contexts, out))
+        Some(self.send(&message, false, now_ns, contexts, out))
     }
 
-    fn send(&mut self, message: &[u8], now_ns: u64, contexts: &mut Contexts, out: &mut Vec<u8>) -> Sent {
+    fn send(&mut self, message: &[u8], private: bool, now_ns: u64, contexts: &mut Contexts, out: &mut Vec<u8>) -> Sent {
         self.settle();
         if now_ns.saturating_sub(self.last_ns) >= IDLE_NS && self.number > 0 {
             self.drop_history();
@@ -183,27 +201,28 @@ impl MessageSender {
         let start = out.len();
         self.put_control(out);
         let control_len = out.len() - start;
-        let choice = if message.is_empty() { Choice::new(Method::STORE, 0) } else { self.choose(message, now_ns) };
+        let asks = !message.is_empty() && !private;
+        let choice = if asks { self.choose(message, now_ns) } else { Choice::new(Method::STORE, message.len()) };
         let before = self.chain;
-        let encoded = self.encode_body(message, &choice, contexts);
+        let encoded = if private { self.private_body(message) } else { self.encode_body(message, &choice, contexts) };
         let at = out.len();
         self.put_frame(message, &encoded, contexts, out);
         if self.is_ordered() && self.config.duplex {
             if self.tail.len() >= TAIL_MAX {
                 self.tail.pop_front();
             }
-            self.tail.push_back(Tail { len: message.len(), before });
+            self.tail.push_back(Tail { len: message.len(), before, private });
         }
         let (seq, raw_len, wire_len) = (self.number, message.len(), out.len() - at);
         self.number += 1;
         self.raw_offset += raw_len as u64;
-        if raw_len > 0 {
+        if asks {
             // What was tried counts, also where the message went as it was.
             let (method, wall_ns, cpu_ns, taken_over) = (choice.method, 0, 0, false);
             self.last = Some(Outcome::Encoded { seq, method, raw_len, wire_len, wall_ns, cpu_ns, taken_over });
         }
         let method = if encoded.coding == Coding::Store { Method::STORE } else { choice.method };
-        Sent { seq, raw_len, wire_len, control_len, method, linked: encoded.linked, slot: encoded.slot }
+        Sent { seq, raw_len, wire_len, control_len, method, linked: encoded.linked && !private, slot: encoded.slot }
     }
 
     /// The last message took so long to encode. Not every message need be timed.

@@ -13,6 +13,7 @@ use crate::policy::Choice;
 /// How a message was encoded. The body is the message itself, or in the room of the contexts.
 pub(super) struct Encoded {
     pub(super) coding: Coding,
+    /// Of a stored message: it is kept out of the history.
     pub(super) linked: bool,
     pub(super) slot: u8,
     /// Of the dictionary in that slot.
@@ -21,6 +22,11 @@ pub(super) struct Encoded {
 }
 
 impl MessageSender {
+    /// Of a message that no other is encoded with.
+    pub(super) fn private_body(&self, message: &[u8]) -> Encoded {
+        Encoded { coding: Coding::Store, linked: self.is_ordered(), slot: 0, digest: 0, len: message.len() }
+    }
+
     /// Encodes, and brings the history up to date. The body is in the room of `contexts`.
     pub(super) fn encode_body(&mut self, message: &[u8], choice: &Choice, contexts: &mut Contexts) -> Encoded {
         let stored = Encoded { coding: Coding::Store, linked: false, slot: 0, digest: 0, len: message.len() };
@@ -63,7 +69,7 @@ impl MessageSender {
     pub(super) fn put_frame(&mut self, message: &[u8], encoded: &Encoded, contexts: &Contexts, out: &mut Vec<u8>) {
         let Encoded { coding, linked, slot, digest, len } = *encoded;
         let ordered = self.is_ordered();
-        let has_check = linked || slot != 0 || self.config.check_all;
+        let has_check = linked && coding != Coding::Store || slot != 0 || self.config.check_all;
         let borders = self.config.carrier.borders;
         let first = first_byte(coding, linked, slot, has_check, len, borders);
         if ordered {

@@ -10,6 +10,8 @@ pub(super) struct Tail {
     pub(super) len: usize,
     /// The chain before it: what a reader tells that has all before and not this.
     pub(super) before: Chain,
+    /// It is not in the history.
+    pub(super) private: bool,
 }
 
 impl MessageSender {
@@ -47,6 +49,9 @@ impl MessageSender {
         let back = usize::try_from(self.number - number).ok()?;
         let before = if back == 0 { self.chain } else { self.tail.get(self.tail.len().checked_sub(back)?)?.before };
         let tail = self.tail.iter().skip(self.tail.len() - back);
+        if tail.clone().any(|t| t.private) {
+            return None;
+        }
         let bytes: usize = tail.clone().map(|t| t.len).sum();
         let history = self.history.bytes();
         // After a reset of its own a sender does not have them any more.
