@@ -38,7 +38,12 @@ fn flow(config: &MessageConfig, method: Method, linked: bool, mut data: &[u8], c
         data = behind;
         let mut unit = Vec::new();
         let message = if what & 1 == 0 { words.to_vec() } else { words.repeat(usize::from(what >> 4) + 1) };
-        match sender.encode(&message, 0, contexts, &mut unit) {
+        let encoded = if *what == 0x0d {
+            sender.encode_private(&message, 0, contexts, &mut unit)
+        } else {
+            sender.encode(&message, 0, contexts, &mut unit)
+        };
+        match encoded {
             Ok(_) => sent.push(message),
             Err(_) => {
                 // Something has to be sent again first; one such message in a turn, each is a unit.

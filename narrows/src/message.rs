@@ -174,3 +174,18 @@ pub enum Coding {
 impl Coding {
     const ALL: [Self; 3] = [Self::Store, Self::Lz4, Self::Zstd];
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_ends_and_their_contexts_may_change_threads() {
+        fn check<T: Send>() {}
+        check::<MessageSender>();
+        check::<MessageReceiver>();
+        check::<Contexts>();
+        check::<Training>();
+        check::<Arc<Dictionary>>();
+    }
+}
