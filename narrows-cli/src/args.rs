@@ -103,7 +103,8 @@ pub(crate) enum Command {
 /// How blocks are chosen and encoded.
 #[derive(ClapArgs, Clone)]
 pub(crate) struct FlowArgs {
-    /// Rule that chooses the method of each block: `balance`, or `fixed:METHOD` such as `fixed:zstd:level=3,link`. For
+    /// Rule that chooses the method of each block: `balance`, or `fixed:METHOD` such as `fixed:zstd:level=3,link`;
+    /// `messages[:latency_us=US][,cpu_percent=PERCENT]` weighs each by time, for short messages to and fro. For
     /// experiments: `adoc` (the level of zlib by the FIFO),
     /// `datacomp[:table=FILE][,mode=train|read]` (averages of what each method did; FILE is kept), `stall[:min=LEVEL][,max=LEVEL]` (as `zstd --adapt`) and `replay:FILE` (a schedule or a trace again)
     #[arg(long, value_name = "SPEC", default_value = "balance")]

@@ -26,6 +26,7 @@ fn pipe_gives_back_every_kind_of_data_under_every_policy() {
         "fixed:lzo",
         "fixed:lzf",
         "fixed:lzw",
+        "messages",
         "adoc",
         "datacomp",
         "stall",

@@ -11,6 +11,8 @@ use crate::error::{Error, Result};
 
 mod bzip2;
 mod constant;
+mod dictionary;
+mod linked;
 mod lz4;
 #[cfg(feature = "seeds")]
 mod lzf;
@@ -28,6 +30,8 @@ mod zstd;
 
 pub use self::bzip2::Bzip2;
 pub use self::constant::Constant;
+pub use self::dictionary::{DICTIONARY_MAX, DICTIONARY_MIN, Dictionary, DictionaryContexts, train};
+pub use self::linked::LinkedTable;
 pub use self::lz4::Lz4;
 #[cfg(feature = "seeds")]
 pub use self::lzf::Lzf;

@@ -49,10 +49,11 @@
 //! | module | what it is |
 //! | --- | --- |
 //! | [`sender`], [`receiver`] | the two ends of a flow |
-//! | [`policy`] | who chooses: `balance`, `fixed:METHOD`, or your own [`Policy`](policy::Policy) |
+//! | [`policy`] | who chooses: `balance`, `messages`, `fixed:METHOD`, or your own [`Policy`](policy::Policy) |
 //! | [`monitor`] | what a policy sees: data, link, CPU, costs, receiver |
 //! | [`codec`] | methods by which a block is encoded, and their registry |
 //! | [`frame`] | the wire format, as `docs/format.md` says |
+//! | [`message`] | the two ends of a flow of messages whose borders the application sets |
 //! | [`entry`] | files and folders as the raw bytes of a flow |
 //! | [`stream`], [`transport`], [`pool`] | the driver with threads, the links, the workers |
 //! | [`upgrade`] | how two supervisors agree to switch a program's connection to frames |
@@ -72,6 +73,7 @@ pub mod entry;
 pub mod error;
 pub mod frame;
 mod history;
+pub mod message;
 pub mod monitor;
 pub mod oracle;
 pub mod policy;

@@ -9,6 +9,8 @@ pub mod cost;
 pub mod cpu;
 pub mod data;
 pub mod link;
+pub mod quota;
+pub mod slope;
 
 pub use link::LinkSample;
 

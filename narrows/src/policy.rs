@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use crate::codec::Method;
+use crate::codec::{CodecId, Method};
 use crate::error::{Error, Result};
 use crate::monitor::View;
 
@@ -13,6 +13,7 @@ mod adoc;
 mod balance;
 mod datacomp;
 mod fixed;
+mod messages;
 mod replay;
 mod spec;
 mod stall;
@@ -21,6 +22,7 @@ pub use adoc::Adoc;
 pub use balance::Balance;
 pub use datacomp::{Datacomp, EventTable, Opportunity};
 pub use fixed::Fixed;
+pub use messages::{Messages, MessagesSpec};
 pub use replay::{Planned, Replay, Schedule};
 pub use spec::{POLICIES, PolicyData, PolicySetup, PolicySpec, Registered};
 pub use stall::Stall;
@@ -69,6 +71,11 @@ pub enum Outcome {
     Probed { method: Method, raw_len: usize, wire_len: usize, wall_ns: u64, cpu_ns: u64 },
     /// The receiver decoded the blocks `first_seq..=last_seq`, `decode_ns` of CPU time in all, on `cores` threads.
     Received { first_seq: u64, last_seq: u64, raw_len: u64, decode_ns: u64, cores: usize, backlog_bytes: u64 },
+    /// In a message flow: something came that the peer sent because it had got the message. In `span_ns` `wire_len`
+    /// bytes crossed the link one after the other, those of the answer included if their number varies too.
+    Answered { seq: u64, wire_len: usize, span_ns: u64 },
+    /// The reader of a message flow spent `ns` on `messages` messages of this codec, `raw_len` bytes in all.
+    Decoded { codec: CodecId, messages: u64, raw_len: u64, ns: u64 },
 }
 
 pub trait Policy: Send {

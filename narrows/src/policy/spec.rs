@@ -3,7 +3,10 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::{Adoc, Balance, Datacomp, EventTable, Fixed, Policy, Replay, Schedule, Stall, parse_method, print_method};
+use super::{
+    Adoc, Balance, Datacomp, EventTable, Fixed, Messages, MessagesSpec, Policy, Replay, Schedule, Stall, parse_method,
+    print_method,
+};
 use crate::calibration::Calibration;
 use crate::codec::{DEFAULT_METHODS, Level, Method};
 use crate::error::{Error, Result};
@@ -26,6 +29,8 @@ pub enum PolicySpec {
         table: Option<String>,
         learns: bool,
     },
+    /// For message flows.
+    Messages(MessagesSpec),
     Stall {
         min: Level,
         max: Level,
@@ -63,6 +68,12 @@ pub const POLICIES: &[Registered] = &[
             let (method, linked) = parse_method(rest.strip_prefix(':').unwrap_or_default())?;
             Ok(PolicySpec::Fixed { method, linked })
         },
+    },
+    Registered {
+        name: "messages",
+        usage: "messages[:latency_us=US][,cpu_percent=PERCENT]",
+        examples: &["messages", "messages:latency_us=20,cpu_percent=5"],
+        parse: |rest| Ok(PolicySpec::Messages(MessagesSpec::parse(rest.strip_prefix(':').unwrap_or(rest))?)),
     },
     Registered {
         name: "adoc",
@@ -125,6 +136,7 @@ impl PolicySpec {
         match self {
             Self::Balance => Box::new(Balance::new(setup)),
             Self::Fixed { method, linked } => Box::new(Fixed::new(*method, *linked)),
+            Self::Messages(spec) => Box::new(Messages::new(*spec)),
             Self::Adoc => Box::new(Adoc::default()),
             Self::Stall { min, max } => Box::new(Stall::new(*min, *max, setup.cores)),
             Self::Datacomp { learns, .. } => {
@@ -175,6 +187,7 @@ impl PolicySpec {
         match (self, file) {
             (Self::Balance, _) => Vec::new(),
             (Self::Fixed { method, .. }, _) => vec![*method],
+            (Self::Messages(_), _) => Messages::methods(),
             (Self::Adoc, _) => Adoc::methods(),
             (Self::Datacomp { .. }, _) => Datacomp::methods(),
             (Self::Stall { min, max }, _) => Stall::methods(*min, *max),
@@ -188,6 +201,7 @@ impl PolicySpec {
         match self {
             Self::Balance => 512 << 10,
             Self::Fixed { .. } => 128 << 10,
+            Self::Messages(_) => Messages::BLOCK_LEN,
             Self::Adoc => Adoc::BLOCK_MAX,
             Self::Datacomp { .. } => Datacomp::BLOCK_MAX,
             Self::Stall { .. } => Stall::BLOCK_LEN,
@@ -200,7 +214,7 @@ impl PolicySpec {
         match (self, file) {
             (Self::Fixed { linked, .. }, _) => *linked,
             (Self::Replay { .. }, Some(PolicyData::Schedule(schedule))) => schedule.blocks().iter().any(|b| b.linked),
-            (Self::Replay { .. }, _) => true,
+            (Self::Replay { .. } | Self::Messages(_), _) => true,
             _ => false,
         }
     }
@@ -211,6 +225,8 @@ impl fmt::Display for PolicySpec {
         match self {
             Self::Balance => f.write_str("balance"),
             Self::Fixed { method, linked } => write!(f, "fixed:{}", print_method(*method, *linked)),
+            Self::Messages(spec) if *spec == MessagesSpec::default() => f.write_str("messages"),
+            Self::Messages(spec) => write!(f, "messages:{}", spec.print()),
             Self::Adoc => f.write_str("adoc"),
             Self::Datacomp { table, learns } => {
                 f.write_str("datacomp")?;

@@ -1,0 +1,308 @@
+//! Samples of a kind of messages, and dictionaries made of them. One sampler for each peer and service and direction: a
+//! dictionary contains pieces of the messages it was made of, and is handed to whoever reads it.
+//!
+//! Training takes 3 to 20 ms: [`Sampler::training`] hands out what a thread needs for it, and what the thread returns is
+//! given back.
+
+use std::sync::Arc;
+
+use super::Contexts;
+use crate::codec::{DICTIONARY_MAX, DICTIONARY_MIN, Dictionary, train};
+
+/// What is kept to train with, and to judge by. More trains slower and no better.
+const TRAIN_BYTES: usize = 256 << 10;
+const TEST_BYTES: usize = 32 << 10;
+/// A longer message is cut: one must not push all others out.
+const MESSAGE_BYTES: usize = 16 << 10;
+/// All of the first messages, then one of so many; of what is taken every fifth is to judge by.
+const ALL_OF_FIRST: u64 = 64;
+const ONE_OF: u64 = 8;
+const TEST_ONE_OF: u64 = 5;
+/// When the first training is due.
+const FIRST_MESSAGES: u64 = 64;
+const FIRST_BYTES: u64 = 32 << 10;
+/// And each later one, at the earliest.
+const AGAIN_NS: u64 = 60_000_000_000;
+const AGAIN_BYTES: u64 = 1 << 20;
+/// A dictionary is looked at on one message of so many; it is stale when it leaves so much more than it did after it was
+/// adopted, over so many messages.
+const LOOK_EVERY: u64 = 64;
+const LOOKS_FIRST: u32 = 8;
+const STALE: f32 = 1.1;
+const STALE_MESSAGES: u64 = 1000;
+/// Dictionaries of short messages, and of others. Larger ones are chosen worse from what was sampled.
+const SHORT: usize = 200;
+const LEN_SHORT: usize = 8 << 10;
+const LEN: usize = 16 << 10;
+/// A dictionary is adopted if it leaves at most so much of what is left without it...
+const ADOPT: f64 = 0.95;
+/// ...and saves so many times its own length, if as many messages come as came.
+const ADOPT_SAVES: f64 = 2.0;
+
+/// Messages drawn by chance, the newer the likelier.
+#[derive(Debug, Clone, Default)]
+struct Reservoir {
+    messages: Vec<Vec<u8>>,
+    bytes: usize,
+    bytes_max: usize,
+}
+
+impl Reservoir {
+    fn put(&mut self, message: &[u8], draw: &mut u64) {
+        let message = &message[..message.len().min(MESSAGE_BYTES)];
+        while self.bytes + message.len() > self.bytes_max && !self.messages.is_empty() {
+            let out = (next(draw) % self.messages.len() as u64) as usize;
+            self.bytes -= self.messages.swap_remove(out).len();
+        }
+        self.bytes += message.len();
+        self.messages.push(message.to_vec());
+    }
+}
+
+/// Chance that needs no source: the same messages give the same sample.
+fn next(state: &mut u64) -> u64 {
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    *state
+}
+
+/// Samples one kind of messages, and says when a dictionary should be trained.
+#[derive(Debug)]
+pub struct Sampler {
+    train: Reservoir,
+    test: Reservoir,
+    draw: u64,
+    messages: u64,
+    bytes: u64,
+    taken: u64,
+    trained_ns: Option<u64>,
+    trained_bytes: u64,
+    is_training: bool,
+    current: Option<Arc<Dictionary>>,
+    /// Share that the current dictionary leaves: averaged, after its adoption, and since when it is above that.
+    left: f32,
+    left_at_first: f32,
+    looks: u32,
+    stale_since: Option<u64>,
+}
+
+impl Default for Sampler {
+    fn default() -> Self {
+        let reservoir = |bytes_max| Reservoir { bytes_max, ..Reservoir::default() };
+        Self {
+            train: reservoir(TRAIN_BYTES),
+            test: reservoir(TEST_BYTES),
+            draw: 0x9e37_79b9_7f4a_7c15,
+            messages: 0,
+            bytes: 0,
+            taken: 0,
+            trained_ns: None,
+            trained_bytes: 0,
+            is_training: false,
+            current: None,
+            left: 1.0,
+            left_at_first: 1.0,
+            looks: 0,
+            stale_since: None,
+        }
+    }
+}
+
+impl Sampler {
+    /// A message of the kind was sent.
+    pub fn see(&mut self, message: &[u8], contexts: &mut Contexts) {
+        self.messages += 1;
+        self.bytes += message.len() as u64;
+        if self.messages.is_multiple_of(LOOK_EVERY) {
+            self.look(message, contexts);
+        }
+        if message.is_empty() || self.messages > ALL_OF_FIRST && !self.messages.is_multiple_of(ONE_OF) {
+            return;
+        }
+        self.taken += 1;
+        let to = if self.taken.is_multiple_of(TEST_ONE_OF) { &mut self.test } else { &mut self.train };
+        to.put(message, &mut self.draw);
+    }
+
+    fn look(&mut self, message: &[u8], contexts: &mut Contexts) {
+        let Some(current) = self.current.as_deref().filter(|_| !message.is_empty()) else { return };
+        let left = encoded_len(Some(current), message, contexts) as f32 / message.len() as f32;
+        self.looks += 1;
+        let gain = if self.looks <= LOOKS_FIRST { 1.0 / self.looks as f32 } else { 1.0 / LOOKS_FIRST as f32 };
+        self.left += gain * (left - self.left);
+        if self.looks == LOOKS_FIRST {
+            self.left_at_first = self.left;
+        }
+        let stale = self.looks > LOOKS_FIRST && self.left > STALE * self.left_at_first;
+        self.stale_since = stale.then(|| self.stale_since.unwrap_or(self.messages));
+    }
+
+    /// What to train with, if it is time to. The caller runs it on a thread of its own and gives back what came of it with
+    /// [`Sampler::trained`].
+    pub fn training(&mut self, now_ns: u64) -> Option<Training> {
+        let enough = self.messages >= FIRST_MESSAGES && self.bytes >= FIRST_BYTES;
+        if self.is_training || !enough || self.test.messages.is_empty() {
+            return None;
+        }
+        if let Some(trained_ns) = self.trained_ns {
+            let stale = self.stale_since.is_some_and(|since| self.messages - since >= STALE_MESSAGES);
+            let pause = now_ns.saturating_sub(trained_ns) < AGAIN_NS || self.bytes - self.trained_bytes < AGAIN_BYTES;
+            if pause || self.current.is_some() && !stale {
+                return None;
+            }
+        }
+        (self.trained_ns, self.trained_bytes, self.is_training) = (Some(now_ns), self.bytes, true);
+        Some(Training {
+            train: self.train.messages.clone(),
+            test: self.test.messages.clone(),
+            current: self.current.clone(),
+            expected: self.messages,
+        })
+    }
+
+    /// What came of a training. The dictionary that is to be offered, if it pays.
+    pub fn trained(&mut self, adoption: Option<Adoption>) -> Option<Arc<Dictionary>> {
+        self.is_training = false;
+        let adoption = adoption?;
+        self.begin(Arc::clone(&adoption.dictionary));
+        Some(adoption.dictionary)
+    }
+
+    /// Begins with a dictionary from elsewhere.
+    pub fn begin(&mut self, dictionary: Arc<Dictionary>) {
+        (self.current, self.looks, self.left, self.stale_since) = (Some(dictionary), 0, 1.0, None);
+    }
+}
+
+/// All that a training needs.
+#[derive(Debug, Clone)]
+pub struct Training {
+    train: Vec<Vec<u8>>,
+    test: Vec<Vec<u8>>,
+    current: Option<Arc<Dictionary>>,
+    expected: u64,
+}
+
+/// A dictionary that pays, and how much: bytes of the messages it was judged by, as they are, with what was used before, and
+/// with it.
+#[derive(Debug, Clone)]
+pub struct Adoption {
+    pub dictionary: Arc<Dictionary>,
+    pub raw_len: usize,
+    pub before_len: usize,
+    pub after_len: usize,
+}
+
+impl Training {
+    /// From messages at hand, all of which are as good as those that will come: `expected` of them.
+    pub fn of(messages: &[Vec<u8>], expected: u64) -> Self {
+        let cut = |m: &Vec<u8>| m[..m.len().min(MESSAGE_BYTES)].to_vec();
+        let is_test = |i: usize| i as u64 % TEST_ONE_OF == TEST_ONE_OF - 1;
+        let pick = |test| messages.iter().enumerate().filter(move |(i, _)| is_test(*i) == test).map(|(_, m)| cut(m));
+        Self { train: pick(false).collect(), test: pick(true).collect(), current: None, expected }
+    }
+
+    /// Trains, judges by messages that it was not trained with, and returns the dictionary if it pays.
+    pub fn run(&self) -> Option<Adoption> {
+        let bytes = self.train.concat();
+        let lens: Vec<_> = self.train.iter().map(Vec::len).collect();
+        let mean_len = bytes.len() / lens.len().max(1);
+        let len = if mean_len < SHORT { LEN_SHORT } else { LEN };
+        // The trainer needs several times as much as it is to choose.
+        let content = train(&bytes, &lens, len.min(bytes.len() / 4).clamp(DICTIONARY_MIN, DICTIONARY_MAX))?;
+        let dictionary = Arc::new(Dictionary::new(content)?);
+        let mut contexts = Contexts::default();
+        let mut total =
+            |d: Option<&Dictionary>| -> usize { self.test.iter().map(|m| encoded_len(d, m, &mut contexts)).sum() };
+        let before_len = total(self.current.as_deref()).min(total(None));
+        let after_len = total(Some(&dictionary));
+        let raw_len = self.test.iter().map(Vec::len).sum();
+        let saved_each = before_len.saturating_sub(after_len) as f64 / self.test.len().max(1) as f64;
+        let pays = after_len as f64 <= ADOPT * before_len as f64
+            && saved_each * self.expected as f64 > ADOPT_SAVES * dictionary.content().len() as f64;
+        pays.then_some(Adoption { dictionary, raw_len, before_len, after_len })
+    }
+}
+
+/// As zstd 1, or as it is.
+fn encoded_len(dictionary: Option<&Dictionary>, message: &[u8], contexts: &mut Contexts) -> usize {
+    let body = contexts.codecs.encode_zstd(dictionary, 1, message);
+    body.map_or(message.len(), |b| b.len().min(message.len()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn json(i: u64) -> Vec<u8> {
+        let mut state = i.wrapping_mul(0x2545_f491_4f6c_dd1d) | 1;
+        let mut draw = |n: u64| next(&mut state) % n;
+        format!(
+            "{{\"time\": {}, \"level\": \"{}\", \"service\": \"checkout\", \"span\": \"{:016x}\", \"message\": \"request took {} ms\", \
+             \"status\": {}, \"peer\": \"10.0.{}.{}\"}}",
+            1_700_000_000 + i,
+            ["info", "warn", "debug"][draw(3) as usize],
+            draw(u64::MAX),
+            draw(900),
+            [200, 201, 404][draw(3) as usize],
+            draw(256),
+            draw(256)
+        )
+        .into_bytes()
+    }
+
+    fn noise(i: u64) -> Vec<u8> {
+        let mut state = i | 1;
+        (0..400).map(|_| next(&mut state) as u8).collect()
+    }
+
+    #[test]
+    fn a_dictionary_that_pays_is_adopted_and_one_that_does_not_is_not() {
+        let mut contexts = Contexts::default();
+        let mut sampler = Sampler::default();
+        for i in 0..400 {
+            assert!(sampler.training(0).is_none() || i >= FIRST_MESSAGES);
+            sampler.is_training = false;
+            sampler.trained_ns = None;
+            sampler.see(&json(i), &mut contexts);
+        }
+        let adoption = sampler.training(0).unwrap().run().unwrap();
+        assert!(adoption.after_len * 10 < adoption.before_len * 8, "{adoption:?}");
+        assert!(sampler.training(0).is_none(), "one at a time");
+        let dictionary = sampler.trained(Some(adoption)).unwrap();
+        assert!(dictionary.content().len() <= LEN);
+        let few = Training { expected: 10, ..Training::of(&(0..400).map(json).collect::<Vec<_>>(), 0) };
+        assert!(few.run().is_none(), "ten messages do not pay for it");
+        assert!(Training::of(&(0..400).map(noise).collect::<Vec<_>>(), 1 << 40).run().is_none());
+        assert!(Training::of(&[], 1 << 40).run().is_none());
+    }
+
+    #[test]
+    fn a_dictionary_that_became_stale_is_replaced_but_not_at_once() {
+        let mut contexts = Contexts::default();
+        let mut sampler = Sampler::default();
+        (0..600).for_each(|i| sampler.see(&json(i), &mut contexts));
+        let first = sampler.training(0).unwrap().run();
+        sampler.trained(first).unwrap();
+        let late = 1_000_000_000_000;
+        (0..6000).for_each(|i| sampler.see(&json(i), &mut contexts));
+        assert!(sampler.training(late).is_none(), "it is as good as it was");
+        let other = |i| [&b"<m:put key='"[..], &json(i).to_ascii_uppercase()[..], b"'/>"].concat();
+        (0..2500).for_each(|i| sampler.see(&other(i), &mut contexts));
+        assert!(sampler.training(AGAIN_NS - 1).is_none(), "too soon");
+        let second = sampler.training(late).unwrap().run().unwrap();
+        assert!(second.after_len < second.before_len);
+    }
+
+    #[test]
+    fn samples_are_bounded_whatever_comes() {
+        let mut contexts = Contexts::default();
+        let mut sampler = Sampler::default();
+        for i in 0..3000u64 {
+            sampler.see(&vec![i as u8; (i * 37 % 65_535) as usize], &mut contexts);
+        }
+        assert!(sampler.train.bytes <= TRAIN_BYTES && sampler.test.bytes <= TEST_BYTES);
+        assert_eq!(sampler.train.bytes, sampler.train.messages.iter().map(Vec::len).sum::<usize>());
+    }
+}

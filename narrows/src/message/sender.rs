@@ -1,0 +1,466 @@
+//! The sending end of a message flow: message in, frame out, at once. No I/O, no thread, no clock.
+
+use std::collections::VecDeque;
+use std::mem;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use self::recovery::Tail;
+use super::control::{Control, Preface};
+use super::history::{Chain, History};
+use super::shadow::Shadow;
+use super::slots::SenderSlots;
+use super::{Coding, Contexts, DIGEST_EVERY, Delivery, HISTORY_BASELINE, MESSAGE_MAX, MessageConfig, SLOTS};
+use crate::codec::{CodecId, DICTIONARY_MAX, DICTIONARY_MIN, Dictionary, Method};
+use crate::error::{Error, Result};
+use crate::monitor::{Ask, CpuView, Limits, LinkView, ReceiverView, View};
+use crate::policy::{Choice, Outcome, Policy};
+use crate::trace;
+
+mod body;
+mod recovery;
+
+/// A flow without messages for so long gives its history back.
+const IDLE_NS: u64 = 30_000_000_000;
+/// Messages that are remembered to be sent again: more are not under way where they are answered one by one.
+const TAIL_MAX: usize = 16;
+/// A flow whose table another one took is looked through for its last 4 KiB, which takes 1 us and finds most; one that
+/// sends many messages just now wholly.
+const RELOAD_COLD: usize = 4 << 10;
+const BUSY_NS: u64 = 10_000_000;
+const BUSY_MESSAGES: u32 = 8;
+
+/// What became of a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sent {
+    /// Number of the message in its flow, for [`MessageSender::answered`].
+    pub seq: u64,
+    pub raw_len: usize,
+    /// Bytes of its frame.
+    pub wire_len: usize,
+    /// Bytes of control frames before it.
+    pub control_len: usize,
+    pub method: Method,
+    pub linked: bool,
+    /// Slot of the dictionary that it was encoded with; 0 is none.
+    pub slot: u8,
+}
+
+/// What an answer of the peer means for the caller.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Heard {
+    Nothing,
+    /// The reader lost the history. So many messages have to be sent again before any other: [`MessageSender::send_again`].
+    SendAgain(usize),
+    /// It lost the history, and what it has not got is not known here any more: messages may be lost.
+    Gap,
+}
+
+/// What the peer takes.
+struct Peer {
+    message_max: usize,
+    history: usize,
+    dictionary_max: usize,
+    slots: usize,
+    codecs: u64,
+}
+
+impl Default for Peer {
+    fn default() -> Self {
+        Self {
+            message_max: MESSAGE_MAX,
+            history: HISTORY_BASELINE,
+            dictionary_max: DICTIONARY_MAX,
+            slots: SLOTS,
+            codecs: codecs_of(0b111),
+        }
+    }
+}
+
+/// The sending end of a message flow.
+pub struct MessageSender {
+    config: MessageConfig,
+    policy: Box<dyn Policy>,
+    peer: Peer,
+    /// Number of the flow in this process, by which tables are told apart.
+    flow: u64,
+    table_hint: u8,
+    history: History,
+    chain: Chain,
+    generation: u64,
+    number: u64,
+    raw_offset: u64,
+    preface_due: bool,
+    /// A reset is due; `true` if messages may be lost.
+    reset_due: Option<bool>,
+    /// The history begins with the seed.
+    seeded: bool,
+    /// Pins, in the order in which they were asked for.
+    due: VecDeque<Control>,
+    slots: SenderSlots,
+    shadow: Shadow,
+    tail: VecDeque<Tail>,
+    again: VecDeque<Vec<u8>>,
+    last: Option<Outcome>,
+    last_ns: u64,
+    busy_since_ns: u64,
+    busy_messages: u32,
+    trace: Option<String>,
+}
+
+impl MessageSender {
+    pub fn new(config: MessageConfig, policy: Box<dyn Policy>) -> Result<Self> {
+        static FLOWS: AtomicU64 = AtomicU64::new(1);
+        config.validate()?;
+        let ordered = config.carrier.delivery == Delivery::Ordered;
+        let mut sender = Self {
+            policy,
+            peer: Peer::default(),
+            flow: FLOWS.fetch_add(1, Ordering::Relaxed),
+            table_hint: 0,
+            history: History::default(),
+            chain: Chain::default(),
+            generation: 0,
+            number: 0,
+            raw_offset: 0,
+            preface_due: true,
+            reset_due: ordered.then_some(false),
+            seeded: ordered && config.seed.is_some() && config.history > 0,
+            due: VecDeque::new(),
+            slots: SenderSlots::default(),
+            shadow: Shadow::default(),
+            tail: VecDeque::new(),
+            again: VecDeque::new(),
+            last: None,
+            last_ns: 0,
+            busy_since_ns: 0,
+            busy_messages: 0,
+            trace: None,
+            config,
+        };
+        sender.restart_history();
+        Ok(sender)
+    }
+
+    /// Records every choice from now on.
+    pub fn record(&mut self) {
+        self.trace = Some(String::new());
+    }
+
+    /// The JSON lines that were recorded since it was asked last.
+    pub fn take_trace(&mut self) -> String {
+        self.trace.as_mut().map(mem::take).unwrap_or_default()
+    }
+
+    /// Appends the frames that send `message` to `out`: control frames that are due, then its own. On a carrier with
+    /// borders these are one unit. An error changes nothing: the next message can be sent.
+    pub fn encode(&mut self, message: &[u8], now_ns: u64, contexts: &mut Contexts, out: &mut Vec<u8>) -> Result<Sent> {
+        self.accept(message)?;
+        Ok(self.send(message, false, now_ns, contexts, out))
+    }
+
+    /// As [`MessageSender::encode`], for what must not show in the length of anything: the message goes as it is, and no
+    /// later one is encoded with it. Should it be lost it cannot be sent again from here.
+    pub fn encode_private(
+        &mut self,
+        message: &[u8],
+        now_ns: u64,
+        contexts: &mut Contexts,
+        out: &mut Vec<u8>,
+    ) -> Result<Sent> {
+        self.accept(message)?;
+        Ok(self.send(message, true, now_ns, contexts, out))
+    }
+
+    fn accept(&self, message: &[u8]) -> Result<()> {
+        let most = self.config.message_max.min(self.peer.message_max);
+        if message.len() > most {
+            return Err(Error::limit(format!("a message of {} bytes exceeds the limit of {most}", message.len())));
+        }
+        if !self.again.is_empty() {
+            return Err(Error::misuse("messages that were lost have to be sent again first"));
+        }
+        Ok(())
+    }
+
+    /// Appends the frames of the next message that has to be sent again, if there is one.
+    pub fn send_again(&mut self, now_ns: u64, contexts: &mut Contexts, out: &mut Vec<u8>) -> Option<Sent> {
+        let message = self.again.pop_front()?;
+        Some(self.send(&message, false, now_ns, contexts, out))
+    }
+
+    fn send(&mut self, message: &[u8], private: bool, now_ns: u64, contexts: &mut Contexts, out: &mut Vec<u8>) -> Sent {
+        self.settle();
+        if now_ns.saturating_sub(self.last_ns) >= IDLE_NS && self.number > 0 {
+            self.drop_history();
+        }
+        if now_ns.saturating_sub(self.busy_since_ns) > BUSY_NS {
+            (self.busy_since_ns, self.busy_messages) = (now_ns, 0);
+        }
+        (self.last_ns, self.busy_messages) = (now_ns, self.busy_messages.saturating_add(1));
+        let start = out.len();
+        self.put_control(out);
+        let control_len = out.len() - start;
+        let asks = !message.is_empty() && !private;
+        let choice = if asks { self.choose(message, now_ns) } else { Choice::new(Method::STORE, message.len()) };
+        let before = self.chain;
+        let encoded = if private { self.private_body(message) } else { self.encode_body(message, &choice, contexts) };
+        let at = out.len();
+        self.put_frame(message, &encoded, contexts, out);
+        if self.is_ordered() && self.config.duplex {
+            if self.tail.len() >= TAIL_MAX {
+                self.tail.pop_front();
+            }
+            self.tail.push_back(Tail { len: message.len(), before, private });
+        }
+        let (seq, raw_len, wire_len) = (self.number, message.len(), out.len() - at);
+        self.number += 1;
+        self.raw_offset += raw_len as u64;
+        if asks {
+            // What was tried counts, also where the message went as it was.
+            let (method, wall_ns, cpu_ns, taken_over) = (choice.method, 0, 0, false);
+            self.last = Some(Outcome::Encoded { seq, method, raw_len, wire_len, wall_ns, cpu_ns, taken_over });
+        }
+        let method = if encoded.coding == Coding::Store { Method::STORE } else { choice.method };
+        Sent { seq, raw_len, wire_len, control_len, method, linked: encoded.linked && !private, slot: encoded.slot }
+    }
+
+    /// The last message took so long to encode. Not every message need be timed.
+    pub fn took(&mut self, encode_ns: u64) {
+        if let Some(Outcome::Encoded { wall_ns, cpu_ns, .. }) = &mut self.last {
+            (*wall_ns, *cpu_ns) = (encode_ns, encode_ns);
+        }
+        self.settle();
+    }
+
+    /// The peer answered message `seq` so long after its frames were written; `wire_len` bytes crossed the link one
+    /// after the other meanwhile: those of the frames, and of the answer if answers are of several lengths.
+    pub fn answered(&mut self, seq: u64, wire_len: usize, span_ns: u64) {
+        self.settle();
+        self.policy.learn(&Outcome::Answered { seq, wire_len, span_ns });
+    }
+
+    fn settle(&mut self) {
+        if let Some(outcome) = self.last.take() {
+            if let Some(trace) = &mut self.trace {
+                trace::outcome(trace, self.last_ns, &outcome);
+            }
+            self.policy.learn(&outcome);
+        }
+    }
+
+    /// Appends control frames that are due, for carriers on which they can be sent without a message. Says whether there
+    /// were any.
+    pub fn control(&mut self, out: &mut Vec<u8>) -> bool {
+        let start = out.len();
+        self.put_control(out);
+        out.len() > start
+    }
+
+    /// Appends preface and dictionaries, for readers of a fan-out carrier: for each new one, and every 10 s. Dictionaries
+    /// are used from the second time on.
+    pub fn announce(&mut self, out: &mut Vec<u8>) -> Result<()> {
+        if self.config.carrier.delivery != Delivery::Fanout {
+            return Err(Error::misuse("only fan-out carriers have readers that are announced to"));
+        }
+        self.preface_due = false;
+        Control::Preface(Preface::of(&self.config)).put(out);
+        let before = self.slots.current().map(|c| c.0);
+        self.slots.put_announcement(out);
+        if self.slots.current().map(|c| c.0) != before {
+            self.shadow = Shadow::default();
+        }
+        Ok(())
+    }
+
+    /// When [`MessageSender::on_time`] has something to do.
+    pub fn next_wakeup_ns(&self) -> Option<u64> {
+        (!self.history.bytes().is_empty()).then(|| self.last_ns.saturating_add(IDLE_NS))
+    }
+
+    /// Gives the history back if the flow is idle; a frame that says so to the peer goes with the next message, or with
+    /// [`MessageSender::control`].
+    pub fn on_time(&mut self, now_ns: u64) {
+        if now_ns.saturating_sub(self.last_ns) >= IDLE_NS && self.number > 0 {
+            self.drop_history();
+        }
+    }
+
+    /// The carrier's connection is a new one: the peer knows nothing. Messages that were under way may be lost; what
+    /// becomes of them is the caller's affair.
+    pub fn reconnect(&mut self, epoch: u64) {
+        self.settle();
+        (self.config.epoch, self.peer, self.preface_due) = (epoch, Peer::default(), true);
+        (self.generation, self.number, self.raw_offset) = (0, 0, 0);
+        self.again.clear();
+        self.seeded = self.is_ordered() && self.config.seed.is_some() && self.config.history > 0;
+        self.slots.offer_again(true, 0);
+        self.drop_history();
+    }
+
+    /// Offers a dictionary to the peer; it is used when the peer has it. `ask`: the peer may have it from elsewhere, so its
+    /// content is sent only if it says that it does not. False if the peer takes no such dictionaries, or could never say
+    /// that it has one.
+    pub fn offer(&mut self, dictionary: Arc<Dictionary>, ask: bool) -> bool {
+        let heard = self.config.duplex || self.config.carrier.delivery == Delivery::Fanout;
+        heard
+            && dictionary.content().len() <= self.peer.dictionary_max
+            && self.slots.add(dictionary, self.number, ask, self.peer.slots).is_some()
+    }
+
+    /// Makes a dictionary of the last `len` bytes of the history, or of all there is. False if there is too little, or the
+    /// carrier is not ordered.
+    pub fn pin(&mut self, len: usize) -> bool {
+        let history = self.history.bytes();
+        let len = len.min(history.len()).min(self.peer.dictionary_max);
+        if !self.is_ordered() || self.reset_due.is_some() || len < DICTIONARY_MIN {
+            return false;
+        }
+        let Some(dictionary) = Dictionary::new(history[history.len() - len..].to_vec()) else { return false };
+        let digest = dictionary.digest();
+        let Some(slot) = self.slots.add_pinned(Arc::new(dictionary), self.peer.slots) else { return false };
+        self.due.push_back(Control::Pin { slot, len, digest });
+        self.shadow = Shadow::default();
+        true
+    }
+
+    /// The dictionary in use.
+    pub fn dictionary(&self) -> Option<&Arc<Dictionary>> {
+        self.slots.current().map(|c| c.1)
+    }
+
+    /// What came from the peer about this flow, or as its preface: [`Event::Control`](super::Event::Control).
+    pub fn hear(&mut self, control: &Control) -> Result<Heard> {
+        match control {
+            Control::Preface(preface) => self.hear_preface(preface),
+            Control::Acknowledgement { number, decoded, .. } => {
+                // Where messages are repeated, the reader may have got more than were sent.
+                if *number > self.number && self.is_ordered() {
+                    return Err(Error::corrupt("the peer acknowledges messages that were not sent"));
+                }
+                self.settle();
+                for (coding, d) in Coding::ALL.iter().zip(decoded) {
+                    let codec = codec_of(*coding);
+                    self.policy.learn(&Outcome::Decoded { codec, messages: d.messages, raw_len: d.raw_len, ns: d.ns });
+                }
+            }
+            Control::Has { slot, digest } => {
+                if self.slots.has(*slot, *digest, self.number, self.config.carrier.delivery)? {
+                    self.shadow = Shadow::default();
+                }
+            }
+            Control::Lacks { slot, digest, reason } => self.slots.lacks(*slot, *digest, *reason, self.number)?,
+            Control::Lost { generation, number, chain, reason } => {
+                return self.hear_lost(*generation, *number, Chain(*chain), *reason);
+            }
+            Control::Reset { .. } | Control::Digest { .. } | Control::Pin { .. } | Control::Offer { .. } => {
+                return Err(Error::misuse("a frame of the other direction's flow is for its receiver"));
+            }
+        }
+        Ok(Heard::Nothing)
+    }
+
+    fn hear_preface(&mut self, preface: &Preface) {
+        let before = self.window();
+        self.peer = Peer {
+            message_max: preface.message_max,
+            history: preface.history,
+            dictionary_max: preface.dictionary_max,
+            slots: preface.slots,
+            codecs: codecs_of(preface.methods),
+        };
+        if self.window() != before && self.is_ordered() {
+            self.drop_history();
+        }
+    }
+
+    fn is_ordered(&self) -> bool {
+        self.config.carrier.delivery == Delivery::Ordered
+    }
+
+    /// W: what both ends keep.
+    fn window(&self) -> usize {
+        let window = self.config.history_of_carrier().min(self.peer.history);
+        if window < super::HISTORY_MIN { 0 } else { window }
+    }
+
+    /// Begins anew: a reset is due.
+    fn drop_history(&mut self) {
+        if self.is_ordered() {
+            self.reset_due = Some(self.reset_due.unwrap_or(false));
+        }
+        self.restart_history();
+    }
+
+    fn restart_history(&mut self) {
+        self.tail.clear();
+        self.history.reset(self.window());
+    }
+
+    fn put_control(&mut self, out: &mut Vec<u8>) {
+        if mem::take(&mut self.preface_due) {
+            Control::Preface(Preface::of(&self.config)).put(out);
+        }
+        if let Some(gap) = self.reset_due.take() {
+            self.generation += 1;
+            let seed = self.config.seed.as_ref().filter(|_| self.seeded && self.window() > 0);
+            let seed_digest = seed.map_or(0, |s| s.digest());
+            let (generation, number, window) = (self.generation, self.number, self.window());
+            self.history.reset(window);
+            if let Some(seed) = seed {
+                self.history.seed(seed.content(), window);
+            }
+            // Whether the peer has the seed will show; a second reset does without it.
+            self.chain = Chain::at_reset(self.config.epoch, generation, number, seed_digest);
+            Control::Reset { generation, number, window, gap, seed_digest }.put(out);
+        }
+        while let Some(control) = self.due.pop_front() {
+            control.put(out);
+        }
+        if self.config.carrier.delivery != Delivery::Fanout {
+            self.slots.put_due(self.number, out);
+        }
+        if self.is_ordered() && self.number > 0 && self.number.is_multiple_of(DIGEST_EVERY) {
+            Control::Digest { number: self.number, chain: self.chain.0 }.put(out);
+        }
+    }
+
+    fn choose(&mut self, message: &[u8], now_ns: u64) -> Choice {
+        let limits =
+            Limits { block_max: self.config.message_max, history: self.history.window(), codecs: self.peer.codecs };
+        let view = View {
+            now_ns,
+            busy_ns: now_ns,
+            seq: self.number,
+            raw_offset: self.raw_offset,
+            upcoming: message,
+            gathered: message.len(),
+            left: None,
+            link: LinkView::default(),
+            cpu: CpuView { cores: 1, busy: 0 },
+            receiver: ReceiverView { reports: self.config.duplex, cores: 1, backlog_bytes: 0 },
+            queue: &[],
+            limits,
+            ask: Ask::Next,
+        };
+        let choice = self.policy.choose(&view);
+        if let Some(trace) = &mut self.trace {
+            trace::choice(trace, &view, &choice, &self.policy.explain());
+        }
+        if limits.allows(choice.method) { choice } else { Choice::new(Method::STORE, message.len()) }
+    }
+}
+
+fn codec_of(coding: Coding) -> CodecId {
+    match coding {
+        Coding::Store => CodecId::STORE,
+        Coding::Lz4 => CodecId::LZ4,
+        Coding::Zstd => CodecId::ZSTD,
+    }
+}
+
+/// One bit per codec number, of the bits of a preface.
+fn codecs_of(methods: u8) -> u64 {
+    let known = Coding::ALL.iter().enumerate().filter(|(bit, _)| methods >> bit & 1 == 1);
+    known.map(|(_, coding)| 1 << codec_of(*coding).0).fold(0, |all, bit: u64| all | bit)
+}

@@ -1,0 +1,103 @@
+//! The body of a message frame: encoded as was chosen, if that makes it shorter.
+
+use std::sync::Arc;
+
+use super::{BUSY_MESSAGES, MessageSender, RELOAD_COLD};
+use crate::codec::{CodecId, Dictionary, Level};
+use crate::message::header::{first_byte, put};
+use crate::message::history::lone_check;
+use crate::message::shadow::Use;
+use crate::message::{Coding, Contexts};
+use crate::policy::Choice;
+
+/// How a message was encoded. The body is the message itself, or in the room of the contexts.
+pub(super) struct Encoded {
+    pub(super) coding: Coding,
+    /// Of a stored message: it is kept out of the history.
+    pub(super) linked: bool,
+    pub(super) slot: u8,
+    /// Of the dictionary in that slot.
+    digest: u64,
+    len: usize,
+}
+
+impl MessageSender {
+    /// Of a message that no other is encoded with.
+    pub(super) fn private_body(&self, message: &[u8]) -> Encoded {
+        Encoded { coding: Coding::Store, linked: self.is_ordered(), slot: 0, digest: 0, len: message.len() }
+    }
+
+    /// Encodes, and brings the history up to date. The body is in the room of `contexts`.
+    pub(super) fn encode_body(&mut self, message: &[u8], choice: &Choice, contexts: &mut Contexts) -> Encoded {
+        let stored = Encoded { coding: Coding::Store, linked: false, slot: 0, digest: 0, len: message.len() };
+        if choice.method.codec == CodecId::LZ4 && choice.linked && self.history.takes(message.len()) {
+            let (table, room) = contexts.table(self.flow, &mut self.table_hint);
+            let reload = if self.busy_messages > BUSY_MESSAGES { self.history.window() } else { RELOAD_COLD };
+            let (buffer, at) = self.history.place(message, table);
+            let len = table.encode(buffer, at, reload, room).unwrap_or(usize::MAX);
+            let linked = Encoded { coding: Coding::Lz4, linked: true, slot: 0, digest: 0, len };
+            return if len < message.len() { linked } else { stored };
+        }
+        self.history.append(message);
+        let coding = match choice.method.codec {
+            CodecId::LZ4 => Coding::Lz4,
+            CodecId::ZSTD => Coding::Zstd,
+            _ => return stored,
+        };
+        let alone = Encoded { coding, ..stored };
+        let level = choice.method.level;
+        let Some((slot, dictionary)) = self.slots.current().map(|(slot, d)| (slot, Arc::clone(d))) else {
+            let len = encode_with(contexts, coding, level, None, message);
+            return if len < message.len() { Encoded { len, ..alone } } else { stored };
+        };
+        let mut encode = |dictionary| encode_with(contexts, coding, level, dictionary, message);
+        let (len, used) = match self.shadow.next() {
+            Use::With => (encode(Some(&*dictionary)), true),
+            Use::Without => (encode(None), false),
+            Use::Both => {
+                let without = encode(None);
+                let with = encode(Some(&*dictionary));
+                self.shadow.compared(with.min(message.len()), without.min(message.len()));
+                // The room holds the last one.
+                if without < with { (encode(None), false) } else { (with, true) }
+            }
+        };
+        let (slot, digest) = if used { (slot, dictionary.digest()) } else { (0, 0) };
+        if len < message.len() { Encoded { slot, digest, len, ..alone } } else { stored }
+    }
+
+    pub(super) fn put_frame(&mut self, message: &[u8], encoded: &Encoded, contexts: &Contexts, out: &mut Vec<u8>) {
+        let Encoded { coding, linked, slot, digest, len } = *encoded;
+        let ordered = self.is_ordered();
+        let has_check = linked && coding != Coding::Store || slot != 0 || self.config.check_all;
+        let borders = self.config.carrier.borders;
+        let first = first_byte(coding, linked, slot, has_check, len, borders);
+        if ordered {
+            self.chain = self.chain.after(message);
+        }
+        let check = has_check.then(|| if ordered { self.chain.check() } else { lone_check(digest, message, first) });
+        put(out, first, len, check, borders);
+        out.extend_from_slice(if coding == Coding::Store { message } else { &contexts.encoded[..len] });
+    }
+}
+
+/// Encodes into the room of `contexts`; a length beyond any message if there is no such encoding.
+fn encode_with(
+    contexts: &mut Contexts,
+    coding: Coding,
+    level: Level,
+    dictionary: Option<&Dictionary>,
+    message: &[u8],
+) -> usize {
+    let Contexts { codecs, encoded, .. } = contexts;
+    let len = if coding == Coding::Lz4 {
+        codecs.encode_lz4(dictionary, message, encoded)
+    } else {
+        codecs.encode_zstd(dictionary, level, message).map(|body| {
+            let len = body.len().min(encoded.len());
+            encoded[..len].copy_from_slice(&body[..len]);
+            body.len()
+        })
+    };
+    len.unwrap_or(usize::MAX)
+}

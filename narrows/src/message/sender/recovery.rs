@@ -1,0 +1,67 @@
+//! What a sender does when its reader lost the history (format.md section 12.6).
+
+use super::{Heard, MessageSender};
+use crate::error::{Error, Result};
+use crate::message::control::Lost;
+use crate::message::history::Chain;
+
+/// A message that can be sent again while it lies in the history.
+pub(super) struct Tail {
+    pub(super) len: usize,
+    /// The chain before it: what a reader tells that has all before and not this.
+    pub(super) before: Chain,
+    /// It is not in the history.
+    pub(super) private: bool,
+}
+
+impl MessageSender {
+    pub(super) fn hear_lost(&mut self, generation: u64, number: u64, chain: Chain, reason: Lost) -> Result<Heard> {
+        if !self.is_ordered() || generation > self.generation || number > self.number {
+            return Err(Error::corrupt("the peer lost what was not sent"));
+        }
+        let is_new = reason == Lost::New && (generation, number, chain) == (0, 0, Chain(0));
+        // A reset that is due answers it as well.
+        if !is_new && generation < self.generation || self.reset_due == Some(true) {
+            return Ok(Heard::Nothing);
+        }
+        self.settle();
+        self.preface_due |= is_new;
+        self.seeded &= reason != Lost::Seed;
+        self.due.clear();
+        self.slots.offer_again(is_new || reason == Lost::Slot, number);
+        let messages = if is_new && self.number > 0 { None } else { self.tail_from(number, chain) };
+        let Some(messages) = messages else {
+            self.drop_history();
+            self.reset_due = Some(true);
+            return Ok(Heard::Gap);
+        };
+        let bytes: u64 = messages.iter().map(|m| m.len() as u64).sum();
+        (self.number, self.raw_offset) = (number, self.raw_offset - bytes);
+        self.drop_history();
+        for message in messages.into_iter().rev() {
+            self.again.push_front(message);
+        }
+        Ok(if self.again.is_empty() { Heard::Nothing } else { Heard::SendAgain(self.again.len()) })
+    }
+
+    /// The messages from `number` on, if they are all remembered and what was sent before them is what `chain` says.
+    fn tail_from(&self, number: u64, chain: Chain) -> Option<Vec<Vec<u8>>> {
+        let back = usize::try_from(self.number - number).ok()?;
+        let before = if back == 0 { self.chain } else { self.tail.get(self.tail.len().checked_sub(back)?)?.before };
+        let tail = self.tail.iter().skip(self.tail.len() - back);
+        if tail.clone().any(|t| t.private) {
+            return None;
+        }
+        let bytes: usize = tail.clone().map(|t| t.len).sum();
+        let history = self.history.bytes();
+        // After a reset of its own a sender does not have them any more.
+        let mut rest = history.get(history.len().checked_sub(bytes)?..).filter(|_| before == chain)?;
+        let mut messages = Vec::with_capacity(back);
+        for entry in tail {
+            let (message, behind) = rest.split_at(entry.len);
+            messages.push(message.to_vec());
+            rest = behind;
+        }
+        Some(messages)
+    }
+}

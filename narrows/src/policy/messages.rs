@@ -1,0 +1,341 @@
+//! `messages`: for each message the method with the least time, its own and that of the bytes it leaves on the wire.
+//!
+//! ```text
+//!   choose m = argmin  c_m(n) + r_m * n * u
+//! ```
+//!
+//! n is the length, c the microseconds of encoding and decoding, r the wire bytes per raw byte, u the microseconds per wire
+//! byte. All are learned in the place: caches that other work fills make a codec two to five times slower than any
+//! calibration says, and a link that is never busy has no rate, only a slope (`monitor/slope.rs`).
+
+use super::{Choice, Outcome, Policy};
+use crate::codec::Method;
+use crate::error::{Error, Result};
+use crate::monitor::View;
+use crate::monitor::quota::Quota;
+use crate::monitor::slope::Slope;
+
+/// What a person may ask of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct MessagesSpec {
+    /// Microseconds that encoding and decoding a message may take at most.
+    pub latency_us: Option<u32>,
+    /// Share of one core that encoding may take, in per cent.
+    pub cpu_percent: Option<u8>,
+}
+
+impl MessagesSpec {
+    /// From `latency_us=20,cpu_percent=5`.
+    pub(super) fn parse(s: &str) -> Result<Self> {
+        let mut spec = Self::default();
+        for item in s.split(',').filter(|i| !i.is_empty()) {
+            let number = item.split_once('=').and_then(|(key, value)| Some((key, value.parse::<u32>().ok()?)));
+            match number {
+                Some(("latency_us", us)) if us > 0 => spec.latency_us = Some(us),
+                Some(("cpu_percent", share)) if (1..=100).contains(&share) => spec.cpu_percent = Some(share as u8),
+                _ => return Err(Error::misuse(format!("'{item}' is not a setting of messages"))),
+            }
+        }
+        Ok(spec)
+    }
+
+    pub(super) fn print(self) -> String {
+        let latency = self.latency_us.map(|us| format!("latency_us={us}"));
+        let cpu = self.cpu_percent.map(|share| format!("cpu_percent={share}"));
+        latency.into_iter().chain(cpu).collect::<Vec<_>>().join(",")
+    }
+}
+
+/// What it chooses from, with what they take at first (us: fixed and per byte, of encoder and decoder) and leave. The
+/// figures were measured with caches that other work had filled; hopeful about what they leave, so that each is tried.
+struct Arm {
+    method: Method,
+    linked: bool,
+    encode: [f32; 2],
+    decode: [f32; 2],
+    left: f32,
+}
+
+const ARMS: [Arm; 4] = [
+    Arm { method: Method::STORE, linked: false, encode: [0.0, 0.0], decode: [0.0, 0.0], left: 1.0 },
+    Arm { method: Method::lz4_accel(1), linked: true, encode: [0.7, 0.001], decode: [0.3, 0.0005], left: 0.25 },
+    Arm { method: Method::lz4_accel(1), linked: false, encode: [0.6, 0.002], decode: [0.3, 0.0005], left: 0.6 },
+    Arm { method: Method::zstd(1), linked: false, encode: [4.0, 0.005], decode: [2.0, 0.002], left: 0.5 },
+];
+const STORE: usize = 0;
+
+/// Size classes of messages, by powers of two up to 64 KiB.
+const CLASSES: usize = 17;
+/// What a message costs besides its bytes on the wire, in bytes.
+const HEADER_LEN: f32 = 3.0;
+/// Where nothing is ever answered and no rate is known: a link of 100 Mbit/s. Bytes are worth something even then.
+const BLIND_US_PER_BYTE: f32 = 0.08;
+/// A link of 800 bit/s: what is slower is broken.
+const US_PER_BYTE_MAX: f32 = 1e4;
+/// Below this a difference of a message's length cannot be told from what disturbs: nothing is gained then.
+const SLOPE_MIN: f32 = 0.003;
+
+/// The price follows the slope within some ten messages: what disturbs now and then makes a slope of its own.
+const GAIN_PRICE: f32 = 0.1;
+
+/// A cost that was seen moves the estimate by this: slowly up, since a message may have lost its core, fast down.
+const GAIN_UP: f32 = 0.05;
+const GAIN_DOWN: f32 = 0.3;
+/// And never by more than this share of itself, whatever was seen.
+const SURPRISE_MAX: f32 = 2.0;
+/// Lengths are learned the same way: a message of another kind comes now and then, and what is thought too long is tried
+/// seldom.
+const GAIN_LONGER: f32 = 0.15;
+const GAIN_SHORTER: f32 = 0.5;
+/// A message that does not shrink goes as it is.
+const LEFT_MAX: f32 = 1.2;
+/// What linked messages leave shows when so much history is there.
+const HISTORY_FIRST: u64 = 2 << 10;
+/// Where the fixed part of a cost and the part per byte learn alike.
+const LEN_TYPICAL: f32 = 512.0;
+
+/// Every so many messages something else than the best is tried; at first more often, and less often where it is clear.
+const PROBE_FIRST: u32 = 4;
+const PROBE_EVERY: u32 = 64;
+const PROBE_CLEAR: u32 = 256;
+/// Clear: storing would take more than this times the time.
+const CLEAR: f32 = 2.0;
+/// What takes more than this times the best is not tried again.
+const PROBE_REACH: f32 = 4.0;
+/// A probe waits so long for a message that is not longer than most, since it may cost its length.
+const PROBE_PATIENCE: u32 = 8;
+
+#[derive(Debug, Clone, Copy)]
+struct Learned {
+    encode: [f32; 2],
+    decode: [f32; 2],
+    /// Wire bytes per raw byte of each size class; NaN until seen.
+    left: [f32; CLASSES],
+    tried: bool,
+}
+
+/// The last message: its number, the arm it was given, its length.
+#[derive(Debug, Clone, Copy)]
+struct Last {
+    seq: u64,
+    raw_offset: u64,
+    arm: usize,
+    n: f32,
+}
+
+/// The policy.
+pub struct Messages {
+    spec: MessagesSpec,
+    quota: Option<Quota>,
+    arms: [Learned; ARMS.len()],
+    slope: Slope,
+    last: Last,
+    since_probe: u32,
+    probe_every: u32,
+    next_probe: usize,
+    /// The second of two tries: the first finds tables cold.
+    again: Option<usize>,
+    mean_len: f32,
+    us_per_byte: f32,
+}
+
+impl Messages {
+    pub const BLOCK_LEN: usize = 64 << 10;
+
+    pub fn new(spec: MessagesSpec) -> Self {
+        let arms = [0, 1, 2, 3].map(|m| {
+            let Arm { encode, decode, .. } = ARMS[m];
+            Learned { encode, decode, left: [f32::NAN; CLASSES], tried: m == STORE }
+        });
+        Self {
+            spec,
+            quota: spec.cpu_percent.map(|share| Quota::new(f64::from(share) / 100.0)),
+            arms,
+            slope: Slope::default(),
+            last: Last { seq: u64::MAX, raw_offset: 0, arm: STORE, n: 0.0 },
+            since_probe: 0,
+            probe_every: PROBE_FIRST,
+            next_probe: 0,
+            again: None,
+            mean_len: 0.0,
+            us_per_byte: BLIND_US_PER_BYTE,
+        }
+    }
+
+    pub(super) fn methods() -> Vec<Method> {
+        vec![Method::STORE, Method::lz4_accel(1), Method::zstd(1)]
+    }
+
+    /// Microseconds per wire byte, as far as they are known.
+    fn price(&self, view: &View<'_>) -> f32 {
+        // While there is no slope, because all messages had one length or the link has just changed, it is what it was.
+        if self.slope.heard() {
+            let seen = self.slope.us_per_byte().unwrap_or(self.us_per_byte);
+            return self.us_per_byte + GAIN_PRICE * (seen - self.us_per_byte);
+        }
+        if view.link.known && view.link.rate_bytes_per_s > 0.0 {
+            return ((1e6 / view.link.rate_bytes_per_s) as f32).min(US_PER_BYTE_MAX);
+        }
+        BLIND_US_PER_BYTE
+    }
+
+    fn cost_us(&self, m: usize, n: f32) -> f32 {
+        let Learned { encode, decode, .. } = self.arms[m];
+        encode[0] + encode[1] * n + decode[0] + decode[1] * n
+    }
+
+    /// Of the size class itself, else of the nearest that is known.
+    fn left(&self, m: usize, class: usize) -> f32 {
+        let left = &self.arms[m].left;
+        let nearest = (0..CLASSES).filter(|c| !left[*c].is_nan()).min_by_key(|c| c.abs_diff(class));
+        nearest.map_or(ARMS[m].left, |c| left[c])
+    }
+
+    fn score_us(&self, m: usize, n: f32, u: f32) -> f32 {
+        let left = if m == STORE { 1.0 } else { self.left(m, class(n as usize)).min(1.0) };
+        self.cost_us(m, n) + (n * left + HEADER_LEN) * u
+    }
+
+    fn allowed(&mut self, m: usize, n: f32, view: &View<'_>) -> bool {
+        if m == STORE {
+            return true;
+        }
+        let cost_us = self.cost_us(m, n);
+        let arm = &ARMS[m];
+        let [fixed, each] = self.arms[m].encode;
+        let encode_ns = ((fixed + each * n) * 1e3) as u64;
+        view.limits.allows(arm.method)
+            && (!arm.linked || view.limits.history > 0)
+            && self.spec.latency_us.is_none_or(|most| cost_us <= most as f32)
+            && self.quota.as_mut().is_none_or(|q| q.allows(view.now_ns, encode_ns))
+    }
+
+    /// What to try instead of `best`, if it is time to.
+    fn probe(&mut self, best: usize, scores: &[f32; ARMS.len()], n: f32) -> Option<usize> {
+        if let Some(m) = self.again.take().filter(|m| scores[*m].is_finite()) {
+            return Some(m);
+        }
+        self.since_probe += 1;
+        let wait = self.since_probe < self.probe_every + PROBE_PATIENCE && n > self.mean_len;
+        if self.since_probe < self.probe_every || wait {
+            return None;
+        }
+        self.since_probe = 0;
+        let clear = scores[STORE] > CLEAR * scores[best];
+        self.probe_every = (self.probe_every * 2).min(if clear { PROBE_CLEAR } else { PROBE_EVERY });
+        for _ in 0..ARMS.len() {
+            self.next_probe = (self.next_probe + 1) % ARMS.len();
+            let m = self.next_probe;
+            // Storing is always tried, if it is not what is done: the slope needs messages of other lengths.
+            let in_reach = m == STORE || !self.arms[m].tried || scores[m] < PROBE_REACH * scores[best].max(1.0);
+            if m != best && scores[m].is_finite() && in_reach {
+                self.again = ARMS[m].linked.then_some(m);
+                return Some(m);
+            }
+        }
+        None
+    }
+}
+
+impl Policy for Messages {
+    fn choose(&mut self, view: &View<'_>) -> Choice {
+        let block_len = Self::BLOCK_LEN.min(view.limits.block_max);
+        let n = view.upcoming.len().min(block_len) as f32;
+        self.us_per_byte = self.price(view);
+        let u = if self.us_per_byte < SLOPE_MIN { 0.0 } else { self.us_per_byte };
+        let mut scores = [f32::INFINITY; ARMS.len()];
+        for (m, score) in scores.iter_mut().enumerate() {
+            if self.allowed(m, n, view) {
+                *score = self.score_us(m, n, u);
+            }
+        }
+        let best = (0..ARMS.len()).min_by(|a, b| scores[*a].total_cmp(&scores[*b])).unwrap_or(STORE);
+        let m = self.probe(best, &scores, n).unwrap_or(best);
+        self.mean_len += 0.05 * (n - self.mean_len);
+        self.last = Last { seq: view.seq, raw_offset: view.raw_offset, arm: m, n };
+        let [fixed, each] = self.arms[m].encode;
+        let encode_ns = ((fixed + each * n) * 1e3) as u64;
+        let Arm { method, linked, .. } = ARMS[m];
+        Choice { method, block_len, linked, threads_max: None, encode_ns }
+    }
+
+    fn learn(&mut self, outcome: &Outcome) {
+        match *outcome {
+            Outcome::Encoded { seq, method, raw_len, wire_len, wall_ns, .. } => {
+                let m = if self.last.seq == seq {
+                    self.last.arm
+                } else {
+                    (0..ARMS.len()).find(|m| ARMS[*m].method == method).unwrap_or(STORE)
+                };
+                if m == STORE || raw_len == 0 || ARMS[m].method != method {
+                    return;
+                }
+                let left = &mut self.arms[m].left[class(raw_len)];
+                let seen = (wire_len as f32 / raw_len as f32).min(LEFT_MAX);
+                let early = ARMS[m].linked && self.last.raw_offset < HISTORY_FIRST;
+                let gain = if seen < *left { GAIN_SHORTER } else { GAIN_LONGER };
+                if left.is_nan() && !(early && seen > ARMS[m].left) {
+                    *left = seen;
+                } else if !early || seen < *left {
+                    *left += gain * (seen - *left);
+                }
+                // The first of two tries finds tables and caches as they are for nobody who goes on.
+                if wall_ns > 0 && self.again.is_none() {
+                    approach(&mut self.arms[m].encode, raw_len as f32, wall_ns as f32 * 1e-3);
+                    self.arms[m].tried = true;
+                }
+                if let Some(quota) = &mut self.quota {
+                    quota.spend(wall_ns);
+                }
+            }
+            Outcome::Decoded { codec, messages, raw_len, ns } if messages > 0 => {
+                let n = raw_len as f32 / messages as f32;
+                let seen_us = ns as f32 * 1e-3 / messages as f32;
+                for m in (1..ARMS.len()).filter(|m| ARMS[*m].method.codec == codec) {
+                    approach(&mut self.arms[m].decode, n, seen_us);
+                }
+            }
+            Outcome::Answered { seq, wire_len, span_ns } => {
+                // What the peer spends on decoding is no time of the link.
+                let (m, n) = if self.last.seq == seq { (self.last.arm, self.last.n) } else { (STORE, 0.0) };
+                let [fixed, each] = self.arms[m].decode;
+                let span_us = span_ns as f32 * 1e-3 - fixed - each * n;
+                if self.slope.observe(wire_len, span_us) {
+                    self.probe_every = PROBE_FIRST;
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn whole_blocks(&self) -> Option<usize> {
+        Some(Self::BLOCK_LEN)
+    }
+
+    fn explain(&self) -> Vec<(&'static str, f64)> {
+        vec![
+            ("us_per_byte", f64::from(self.us_per_byte)),
+            ("encode_us_fixed", f64::from(self.arms[self.last.arm].encode[0])),
+            ("probe_every", f64::from(self.probe_every)),
+        ]
+    }
+}
+
+fn class(n: usize) -> usize {
+    ((n.max(1)).ilog2() as usize).min(CLASSES - 1)
+}
+
+/// Moves a cost of two numbers towards what was seen at length `n`: the fixed one by what short messages show, the one
+/// per byte by what long ones do.
+fn approach(cost: &mut [f32; 2], n: f32, seen_us: f32) {
+    let expected = cost[0] + cost[1] * n;
+    if !seen_us.is_finite() || expected <= 0.0 {
+        return;
+    }
+    let error = (seen_us - expected).min(SURPRISE_MAX * expected);
+    let step = error * if error > 0.0 { GAIN_UP } else { GAIN_DOWN };
+    let x = n / LEN_TYPICAL;
+    let part = step / (1.0 + x * x);
+    cost[0] = (cost[0] + part).max(0.01);
+    cost[1] = (cost[1] + part * x / LEN_TYPICAL).max(1e-6);
+}
