@@ -106,9 +106,13 @@ struct Plan {
 
 impl Attention {
     pub(crate) fn new() -> Self {
-        // As if nothing had ever been quick.
-        let unknown = Gap { mean_ns: 2.0 * GAP_MAX_NS, deviation_ns: 0.0 };
-        Self { gaps: [unknown; KINDS], kind: None, since_ns: 0, turns: 0.0, rests_until_ns: 0 }
+        Self {
+            gaps: [Gap { mean_ns: f64::INFINITY, deviation_ns: 0.0 }; KINDS],
+            kind: None,
+            since_ns: 0,
+            turns: 0.0,
+            rests_until_ns: 0,
+        }
     }
 
     /// A round is over.
@@ -223,6 +227,11 @@ impl Attention {
 
 impl Gap {
     fn learn(&mut self, gap_ns: f64) {
+        if self.mean_ns.is_infinite() {
+            let gap_ns = gap_ns.min(2.0 * GAP_MAX_NS);
+            *self = Self { mean_ns: gap_ns, deviation_ns: gap_ns / 2.0 };
+            return;
+        }
         // One long pause shall not hide that what follows it is quick again; several do.
         let gap_ns = gap_ns.min(self.mean_ns + SURPRISE_DEVIATIONS * self.deviation_ns + SURPRISE_NS);
         let error_ns = gap_ns - self.mean_ns;
@@ -292,7 +301,7 @@ mod tests {
     fn long_uneven_and_first_gaps_and_bulk_are_slept_through() {
         let nothing = |(attention, now_ns): (Attention, u64)| assert_eq!(attention.plan(now_ns), None);
         nothing(after([], 100));
-        nothing(after([20_000; 2], 100));
+        nothing(after([20_000; 1], 100));
         nothing(after([20_000_000; 100], 100));
         nothing(after((0..100).map(|i| 10_000 + i % 2 * 600_000), 100));
         nothing(after([20_000; 100], 100_000));

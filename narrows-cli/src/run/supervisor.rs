@@ -32,8 +32,10 @@ use super::sys;
 use super::talk::Talk;
 use super::wire::{self, CONTROL_LEN, Kind, REQUEST_LEN, Request, Token};
 
-/// Threads that move bytes: each passes more than a GB/s, and programs need cores too.
+/// Threads that move bytes, and cores for each: one passes more than a GB/s, programs and workers need cores too, and the more
+/// connections a pump has, the less often it has to be woken for a message.
 const PUMPS_MAX: usize = 4;
+const CORES_PER_PUMP: usize = 2;
 /// A program that was stopped between connecting and speaking keeps its connection, plain.
 const SILENT_FOR: Duration = Duration::from_secs(1);
 /// Silent lines of one other user. In a run of root programs may be anybody's, and so may who only found the name.
@@ -136,7 +138,8 @@ impl Supervisor {
             begun: Instant::now(),
         });
         let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
-        let pumps = (0..cores.min(PUMPS_MAX)).map(|_| pump::start(Arc::clone(&ledger))).collect::<Result<Vec<_>>>()?;
+        let pumps = cores.div_ceil(CORES_PER_PUMP).min(PUMPS_MAX);
+        let pumps = (0..pumps).map(|_| pump::start(Arc::clone(&ledger))).collect::<Result<Vec<_>>>()?;
         let inlets = pumps.clone();
         desk.start(service, budget.negotiating, verbose, move |id, event| {
             inlets[(id % inlets.len() as u64) as usize].send(Order::Hear { id, event });
