@@ -19,11 +19,11 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 /// Beyond such a gap a wake-up is a small part of it, and looking would be a large part of a core's time.
 const GAP_MAX_NS: f64 = 1_000_000.0;
 /// Looking at a time: more than the wake-up that it saves would be a bad bargain for the machine.
-const LOOK_MAX_NS: f64 = 150_000.0;
+const LOOK_MAX_NS: f64 = 200_000.0;
 /// A nap shorter than this is not worth its two wake-ups: looking is.
 const NAP_MIN_NS: f64 = 50_000.0;
-/// What a nap may be late by, where the clock's tick and the wake-up from it are quick.
-const NAP_LATE_NS: f64 = 20_000.0;
+/// What a nap may be late by: a timer that wakes an idle core of a virtual machine is.
+const NAP_LATE_NS: f64 = 60_000.0;
 /// As for TCP's timer (RFC 6298): the mean follows an eighth, the deviation a quarter of what is new.
 const MEAN_GAIN: f64 = 0.125;
 const DEVIATION_GAIN: f64 = 0.25;
