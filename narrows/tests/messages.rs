@@ -305,6 +305,29 @@ fn an_idle_flow_gives_its_history_back_and_goes_on() {
 }
 
 #[test]
+fn an_idle_flow_with_a_seed_or_a_pin_that_was_not_said_wakes_once() {
+    let mut random = Random(9);
+    let seed = dictionary(random.message().repeat(9));
+    let with = MessageConfig { known: vec![Arc::clone(&seed)], seed: Some(seed), ..config(UNITS) };
+    let (mut a, mut b) = ends(&with, || Box::new(Turns::default()));
+    for _ in 0..10 {
+        let unit = a.unit(&random.message());
+        b.receive(&unit).unwrap();
+    }
+    assert!(a.sender.pin(500));
+    a.sender.on_time(a.sender.next_wakeup_ns().unwrap());
+    settle(&mut a, &mut b);
+    assert_eq!(a.sender.next_wakeup_ns(), None, "though the history begins with the seed again");
+    for _ in 0..10 {
+        let message = random.message();
+        let unit = a.unit(&message);
+        b.receive(&unit).unwrap();
+        assert_eq!(b.got.last(), Some(&message));
+    }
+    assert_eq!((b.undecodable, a.gaps), (0, 0));
+}
+
+#[test]
 fn a_reconnection_begins_anew_and_offers_its_dictionaries_again() {
     let (mut a, mut b) = ends(&config(UNITS), || fixed("zstd:level=1"));
     let mut random = Random(6);

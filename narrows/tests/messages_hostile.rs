@@ -194,6 +194,8 @@ fn messages_under_way_when_the_history_is_lost_are_sent_again() {
     let mut answer = Vec::new();
     assert!(b.receiver.answer(&mut answer));
     a.receive(&answer).unwrap();
+    // Said twice it is no other matter.
+    a.receive(&answer).unwrap();
     // Nothing new may overtake them.
     let error = a.sender.encode(b"new", 0, &mut a.contexts, &mut Vec::new()).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Misuse);
@@ -228,6 +230,31 @@ fn a_reader_that_forgot_everything_is_told_all_again() {
         settle(&mut a, &mut b);
         assert_eq!(b.got.last(), Some(&message));
     }
+}
+
+#[test]
+fn a_dictionary_that_the_reader_lacks_is_asked_for_and_no_message_is_lost() {
+    let (mut a, mut b) = ends(&config(UNITS), || fixed("zstd:level=1"));
+    let mut random = Random(18);
+    let d = dictionary(random.message().repeat(4));
+    let first = a.unit(&random.message());
+    b.receive(&first).unwrap();
+    assert!(a.sender.offer(Arc::clone(&d), false));
+    let (sent, unit) = a.sent(&random.message());
+    // The offer is lost, and yet somebody says that it came.
+    b.receive(&unit[sent.control_len..]).unwrap();
+    a.sender.hear(&Control::Has { slot: 1, digest: d.digest() }).unwrap();
+    let message = random.message();
+    let (sent, unit) = a.sent(&message);
+    assert_eq!(sent.slot, 1);
+    b.receive(&unit).unwrap();
+    assert_eq!((b.got.len(), b.undecodable), (2, 1));
+    settle(&mut a, &mut b);
+    assert_eq!((b.got.len(), b.got.last(), a.gaps), (3, Some(&message), 0));
+    let next = random.message();
+    let (sent, unit) = a.sent(&next);
+    b.receive(&unit).unwrap();
+    assert_eq!((sent.slot, b.got.last()), (1, Some(&next)), "now it has it");
 }
 
 #[test]

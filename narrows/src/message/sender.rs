@@ -99,6 +99,8 @@ pub struct MessageSender {
     due: VecDeque<Control>,
     slots: SenderSlots,
     shadow: Shadow,
+    /// Something was sent since the history began.
+    spoken: bool,
     tail: VecDeque<Tail>,
     again: VecDeque<Vec<u8>>,
     last: Option<Outcome>,
@@ -129,6 +131,7 @@ impl MessageSender {
             due: VecDeque::new(),
             slots: SenderSlots::default(),
             shadow: Shadow::default(),
+            spoken: false,
             tail: VecDeque::new(),
             again: VecDeque::new(),
             last: None,
@@ -191,9 +194,7 @@ impl MessageSender {
 
     fn send(&mut self, message: &[u8], private: bool, now_ns: u64, contexts: &mut Contexts, out: &mut Vec<u8>) -> Sent {
         self.settle();
-        if now_ns.saturating_sub(self.last_ns) >= IDLE_NS && self.number > 0 {
-            self.drop_history();
-        }
+        self.on_time(now_ns);
         if now_ns.saturating_sub(self.busy_since_ns) > BUSY_NS {
             (self.busy_since_ns, self.busy_messages) = (now_ns, 0);
         }
@@ -214,7 +215,7 @@ impl MessageSender {
             self.tail.push_back(Tail { len: message.len(), before, private });
         }
         let (seq, raw_len, wire_len) = (self.number, message.len(), out.len() - at);
-        self.number += 1;
+        (self.number, self.spoken) = (self.number + 1, true);
         self.raw_offset += raw_len as u64;
         if asks {
             // What was tried counts, also where the message went as it was.
@@ -275,13 +276,13 @@ impl MessageSender {
 
     /// When [`MessageSender::on_time`] has something to do.
     pub fn next_wakeup_ns(&self) -> Option<u64> {
-        (!self.history.bytes().is_empty()).then(|| self.last_ns.saturating_add(IDLE_NS))
+        (self.spoken && self.is_ordered()).then(|| self.last_ns.saturating_add(IDLE_NS))
     }
 
     /// Gives the history back if the flow is idle; a frame that says so to the peer goes with the next message, or with
     /// [`MessageSender::control`].
     pub fn on_time(&mut self, now_ns: u64) {
-        if now_ns.saturating_sub(self.last_ns) >= IDLE_NS && self.number > 0 {
+        if self.spoken && now_ns.saturating_sub(self.last_ns) >= IDLE_NS {
             self.drop_history();
         }
     }
@@ -393,6 +394,12 @@ impl MessageSender {
     }
 
     fn restart_history(&mut self) {
+        if !self.due.is_empty() {
+            // Pins that were not said yet are of a history that will not be there: the peer gets their content.
+            self.due.clear();
+            self.slots.offer_again(false, self.number);
+        }
+        self.spoken = false;
         self.tail.clear();
         self.history.reset(self.window());
     }

@@ -280,12 +280,16 @@ impl Policy for Messages {
                     *left += gain * (seen - *left);
                 }
                 // The first of two tries finds tables and caches as they are for nobody who goes on.
-                if wall_ns > 0 && self.again.is_none() {
-                    approach(&mut self.arms[m].encode, raw_len as f32, wall_ns as f32 * 1e-3);
+                if self.again.is_none() {
                     self.arms[m].tried = true;
+                    if wall_ns > 0 {
+                        approach(&mut self.arms[m].encode, raw_len as f32, wall_ns as f32 * 1e-3);
+                    }
                 }
+                let [fixed, each] = self.arms[m].encode;
+                let expected_ns = ((fixed + each * raw_len as f32) * 1e3) as u64;
                 if let Some(quota) = &mut self.quota {
-                    quota.spend(wall_ns);
+                    quota.spend(if wall_ns > 0 { wall_ns } else { expected_ns });
                 }
             }
             Outcome::Decoded { codec, messages, raw_len, ns } if messages > 0 => {

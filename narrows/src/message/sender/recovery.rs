@@ -36,7 +36,8 @@ impl MessageSender {
             return Ok(Heard::Gap);
         };
         let bytes: u64 = messages.iter().map(|m| m.len() as u64).sum();
-        (self.number, self.raw_offset) = (number, self.raw_offset - bytes);
+        // As if they had not been sent: the same word, should it come twice, then finds nothing more to do.
+        (self.number, self.raw_offset, self.chain) = (number, self.raw_offset - bytes, chain);
         self.drop_history();
         for message in messages.into_iter().rev() {
             self.again.push_front(message);
