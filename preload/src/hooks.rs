@@ -16,6 +16,7 @@ use crate::kinds;
 use crate::marks;
 use crate::next;
 use crate::options;
+use crate::receive;
 use crate::registrations;
 use crate::setup;
 use crate::sys::{self, Address, errno, set_errno};
@@ -538,15 +539,12 @@ extern "C" fn urgent_sent(fd: c_int, byte: u8, before: ssize_t) -> ssize_t {
     }
 }
 
-/// Bytes are thrown away in pieces of so many.
-const DISCARD: usize = 4096;
-
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C-unwind" fn recv(fd: c_int, bytes: *mut c_void, len: size_t, flags: c_int) -> ssize_t {
     // SAFETY: the program's own arguments.
     unsafe {
-        if flags & (libc::MSG_TRUNC | libc::MSG_ERRQUEUE) != 0 && is_ours(fd) {
-            return receive_unusual(fd, bytes, len, flags);
+        if flags & receive::UNUSUAL != 0 && is_ours(fd) {
+            return receive::unusual(fd, bytes, len, flags);
         }
         next::recv(fd, bytes, len, flags)
     }
@@ -563,8 +561,8 @@ pub unsafe extern "C-unwind" fn recvfrom(
 ) -> ssize_t {
     // SAFETY: the program's own arguments.
     unsafe {
-        if flags & (libc::MSG_TRUNC | libc::MSG_ERRQUEUE) != 0 && is_ours(fd) {
-            return receive_unusual(fd, bytes, len, flags);
+        if flags & receive::UNUSUAL != 0 && is_ours(fd) {
+            return receive::unusual(fd, bytes, len, flags);
         }
         next::recvfrom(fd, bytes, len, flags, from, from_len)
     }
@@ -574,55 +572,9 @@ pub unsafe extern "C-unwind" fn recvfrom(
 pub unsafe extern "C-unwind" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
     // SAFETY: the program's own arguments.
     unsafe {
-        if flags & libc::MSG_ERRQUEUE != 0 && is_ours(fd) {
-            return fail(libc::EAGAIN) as ssize_t;
+        if flags & receive::UNUSUAL_IN_PARTS != 0 && is_ours(fd) {
+            return receive::unusual_in_parts(fd, message, flags);
         }
         next::recvmsg(fd, message, flags)
     }
-}
-
-/// Bytes that a call gets without a look at what is behind them. The kernel tells of a reset once, and a call that finds
-/// nothing takes that along: who throws away more than there is would leave an end of stream to the next call.
-fn readable(fd: c_int) -> usize {
-    // An urgent byte is counted, but only read as such.
-    let urgent = sys::poll(fd, libc::POLLPRI, 0) & libc::POLLPRI != 0;
-    sys::unread(fd).unwrap_or(0).saturating_sub(usize::from(urgent))
-}
-
-/// TCP throws bytes away with MSG_TRUNC, into no buffer if need be; and it has no queue of errors to show.
-///
-/// # Safety
-/// As `recv`.
-unsafe fn receive_unusual(fd: c_int, bytes: *mut c_void, len: size_t, flags: c_int) -> ssize_t {
-    if flags & libc::MSG_ERRQUEUE != 0 {
-        return fail(libc::EAGAIN) as ssize_t;
-    }
-    let mut rubbish = [0u8; DISCARD];
-    let mut gone: size_t = 0;
-    if bytes.is_null() && flags & libc::MSG_PEEK != 0 && len > 0 {
-        // SAFETY: `rubbish` has a byte. It waits, and fails, as the program's call would.
-        return match unsafe { next::recv(fd, rubbish.as_mut_ptr().cast(), 1, flags & !libc::MSG_TRUNC) } {
-            n if n > 0 => sys::unread(fd).map_or(n, |queued| queued.clamp(1, len) as ssize_t),
-            n => n,
-        };
-    }
-    while bytes.is_null() && gone < len {
-        let wait = if gone > 0 { libc::MSG_DONTWAIT } else { 0 };
-        let most = if gone > 0 { readable(fd) } else { DISCARD };
-        let part = (len - gone).min(DISCARD).min(most);
-        if part == 0 {
-            break;
-        }
-        // SAFETY: `rubbish` has `part` bytes.
-        match unsafe { next::recv(fd, rubbish.as_mut_ptr().cast(), part, flags & !libc::MSG_TRUNC | wait) } {
-            n if n > 0 => gone += n as size_t,
-            n if gone == 0 => return n,
-            _ => break,
-        }
-    }
-    if bytes.is_null() {
-        return gone as ssize_t;
-    }
-    // SAFETY: the program's own buffer.
-    unsafe { next::recv(fd, bytes, len, flags & !libc::MSG_TRUNC) }
 }

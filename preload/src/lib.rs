@@ -20,6 +20,7 @@ mod kinds;
 mod marks;
 mod next;
 mod options;
+mod receive;
 mod registrations;
 mod setup;
 mod spawn;

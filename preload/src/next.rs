@@ -8,7 +8,7 @@ use core::mem::transmute;
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
-use libc::{epoll_event, msghdr, off_t, pid_t, size_t, sockaddr, socklen_t, ssize_t};
+use libc::{epoll_event, msghdr, nfds_t, off_t, pid_t, pollfd, size_t, sockaddr, socklen_t, ssize_t};
 
 use crate::sys;
 
@@ -143,6 +143,7 @@ pub(crate) type Words = *const *const c_char;
 functions! {
     POSIX_SPAWN posix_spawn(pid: *mut pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void, args: Words, variables: Words) -> c_int;
     POSIX_SPAWNP posix_spawnp(pid: *mut pid_t, file: *const c_char, actions: *const c_void, attributes: *const c_void, args: Words, variables: Words) -> c_int;
+    POLL poll(looks: *mut pollfd, count: nfds_t, wait_ms: c_int) -> c_int;
     SYSTEM system(command: *const c_char) -> c_int;
     POPEN popen(command: *const c_char, mode: *const c_char) -> *mut c_void;
     EXECVE execve(path: *const c_char, args: Words, variables: Words) -> c_int;

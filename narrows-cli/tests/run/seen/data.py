@@ -207,6 +207,23 @@ def truncated_before_a_reset():
 
 
 @check
+def waited_for_all_before_a_reset():
+    seen = []
+    for receive in [
+        lambda s: len(s.recv(200, socket.MSG_WAITALL)),
+        lambda s: len(s.recvfrom(200, socket.MSG_WAITALL)[0]),
+        lambda s: len(s.recvmsg(200, 0, socket.MSG_WAITALL)[0]),
+        lambda s: s.recv_into(bytearray(200), 200, socket.MSG_WAITALL),
+    ]:
+        c, s = pair()
+        c.sendall(b"x" * 100)
+        c.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        threading.Timer(0.05, c.close).start()
+        seen.append((receive(s), attempt(s.recv, 10), attempt(s.recv, 10)))
+    return seen
+
+
+@check
 def truncated_and_left():
     c, s = pair()
     c.sendall(b"abcdef")
