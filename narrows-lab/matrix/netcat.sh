@@ -12,7 +12,9 @@ server)
     await "$PORT"
     : >ready
     wait $server
-    echo $? >status
+    # There only when it is whole: the client waits for the name.
+    echo $? >status.new
+    mv status.new status
     ;;
 client)
     case $scenario in
