@@ -6,8 +6,8 @@
 //!   message <── check <── decode <──────────────────────────────── carrier
 //! ```
 //!
-//! [`MessageSender`] and [`MessageReceiver`] are the two ends of a flow (`docs/format.md`, section 12). They do no I/O, start no
-//! thread and read no clock. A flow costs its history, a few hundred bytes, and no codec state: the contexts
+//! [`MessageSender`] and [`MessageReceiver`] are the two ends of a flow (`docs/format.md`, section 12), and [`MessageEnd`] is
+//! one end of both flows of a link. They do no I/O, start no thread and read no clock. A flow costs its history, a few hundred bytes, and no codec state: the contexts
 //! of codecs are in [`Contexts`], one for each thread, which all flows of the thread share.
 //!
 //! # Example
@@ -52,6 +52,7 @@ use crate::error::{Error, Result};
 
 mod contexts;
 mod control;
+mod end;
 mod header;
 mod history;
 mod receiver;
@@ -62,6 +63,7 @@ mod slots;
 
 pub use self::contexts::Contexts;
 pub use self::control::{CONTROL_BODY_MAX, Control, Decoded, Lacks, Lost};
+pub use self::end::{Came, MessageEnd, Received, Traffic};
 pub use self::receiver::{Event, MessageReceiver, Step};
 pub use self::sample::{Adoption, Sampler, Training};
 pub use self::sender::{Heard, MessageSender, Sent};
@@ -155,6 +157,14 @@ impl MessageConfig {
             return Err(Error::misuse("a carrier that is not ordered must keep borders"));
         }
         Ok(())
+    }
+
+    /// The peer assumes no more of this end than is true, before it heard anything.
+    fn is_baseline(&self) -> bool {
+        self.message_max == MESSAGE_MAX
+            && self.history >= HISTORY_BASELINE
+            && self.dictionary_max == DICTIONARY_MAX
+            && self.slots == SLOTS
     }
 
     /// The history that the flow may have at all.

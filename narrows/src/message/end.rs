@@ -1,0 +1,396 @@
+//! One end of a message link with both its flows: what the peer has to hear about its own goes with what is sent to it.
+
+use super::{
+    Adoption, Contexts, Delivery, Event, Heard, Lost, MessageConfig, MessageReceiver, MessageSender, Sampler, Sent,
+    Training,
+};
+use crate::error::Result;
+use crate::policy::Policy;
+
+/// What the front of the input brought.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Came<'a> {
+    /// The beginning of a frame: more bytes are needed. Carriers with borders never have this.
+    Incomplete,
+    Message(&'a [u8]),
+    /// A message that cannot be decoded. It was dropped; on an ordered carrier [`MessageEnd::next_unit`] asks for it.
+    Undecodable(Lost),
+    /// The peer missed messages that were sent from here, and they cannot be sent again.
+    Gap,
+    /// Something that is dealt with.
+    Nothing,
+}
+
+/// How much was read, and what it was.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Received<'a> {
+    pub consumed: usize,
+    pub came: Came<'a>,
+}
+
+/// What went in one direction. `ratio` is raw / wire.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Traffic {
+    pub messages: u64,
+    pub raw_len: u64,
+    /// Frames of messages and of control.
+    pub wire_len: u64,
+}
+
+impl Traffic {
+    pub fn ratio(&self) -> f64 {
+        if self.wire_len == 0 { 1.0 } else { self.raw_len as f64 / self.wire_len as f64 }
+    }
+}
+
+/// Both flows of one end of a message link.
+///
+/// After every [`MessageEnd::receive`], and before a [`MessageEnd::send`], send what [`MessageEnd::next_unit`] gives until it gives
+/// nothing.
+pub struct MessageEnd {
+    sender: MessageSender,
+    receiver: MessageReceiver,
+    sampler: Option<Sampler>,
+    delivery: Delivery,
+    borders: bool,
+    /// The peer has to hear of limits that are not those that it takes for granted.
+    introduces: bool,
+    sent: Traffic,
+    received: Traffic,
+}
+
+impl MessageEnd {
+    pub fn new(config: MessageConfig, policy: Box<dyn Policy>) -> Result<Self> {
+        Ok(Self {
+            delivery: config.carrier.delivery,
+            borders: config.carrier.borders,
+            introduces: config.duplex && !config.is_baseline(),
+            receiver: MessageReceiver::new(config.clone())?,
+            sender: MessageSender::new(config, policy)?,
+            sampler: None,
+            sent: Traffic::default(),
+            received: Traffic::default(),
+        })
+    }
+
+    /// Samples what is sent from now on, for [`MessageEnd::training`].
+    pub fn sample(&mut self) {
+        self.sampler.get_or_insert_default();
+    }
+
+    /// Appends the frames that send `message` to `out`, with all that is due before it: on a carrier with borders one unit.
+    /// An error changes nothing: a message that is too long ([`ErrorKind::Limit`](crate::ErrorKind::Limit)), or, on a carrier with
+    /// borders, units that have to be sent before it ([`ErrorKind::Misuse`](crate::ErrorKind::Misuse)).
+    pub fn send(&mut self, message: &[u8], now_ns: u64, contexts: &mut Contexts, out: &mut Vec<u8>) -> Result<Sent> {
+        let start = out.len();
+        self.before_message(now_ns, contexts, out);
+        let sent = self.sender.encode(message, now_ns, contexts, out);
+        let sent = self.count(sent, start, out)?;
+        if let Some(sampler) = &mut self.sampler {
+            sampler.see(message, contexts);
+        }
+        Ok(sent)
+    }
+
+    /// As [`MessageEnd::send`], for what must not show in the length of anything: [`MessageSender::encode_private`].
+    pub fn send_private(
+        &mut self,
+        message: &[u8],
+        now_ns: u64,
+        contexts: &mut Contexts,
+        out: &mut Vec<u8>,
+    ) -> Result<Sent> {
+        let start = out.len();
+        self.before_message(now_ns, contexts, out);
+        let sent = self.sender.encode_private(message, now_ns, contexts, out);
+        self.count(sent, start, out)
+    }
+
+    fn before_message(&mut self, now_ns: u64, contexts: &mut Contexts, out: &mut Vec<u8>) {
+        if self.answers() {
+            self.receiver.answer(out);
+        }
+        // With borders these are units of their own.
+        while !self.borders && self.sender.send_again(now_ns, contexts, out).is_some() {}
+    }
+
+    fn count(&mut self, sent: Result<Sent>, start: usize, out: &[u8]) -> Result<Sent> {
+        // What the peer is told counts also when there is no message behind it.
+        self.sent.wire_len += (out.len() - start) as u64;
+        let sent = sent?;
+        self.introduces = false;
+        self.sent.messages += 1;
+        self.sent.raw_len += sent.raw_len as u64;
+        Ok(sent)
+    }
+
+    /// Appends what has to be sent without a message of the application: words to the peer, messages that it lost. On a carrier
+    /// with borders one unit; call again until it returns false.
+    pub fn next_unit(&mut self, now_ns: u64, contexts: &mut Contexts, out: &mut Vec<u8>) -> bool {
+        let start = out.len();
+        if self.answers() {
+            self.receiver.answer(out);
+        }
+        let again = self.sender.send_again(now_ns, contexts, out).is_some();
+        if !again && std::mem::take(&mut self.introduces) {
+            self.sender.control(out);
+        }
+        self.sent.wire_len += (out.len() - start) as u64;
+        out.len() > start
+    }
+
+    /// Readers of a topic answer nothing.
+    fn answers(&self) -> bool {
+        self.delivery != Delivery::Fanout
+    }
+
+    /// Reads one frame from the front of `input`: on a carrier with borders the rest of a unit, else what has come and was
+    /// not consumed. Call again while something is left. An error leaves the end as it was, but on a carrier without borders nothing
+    /// behind it can be read.
+    pub fn receive<'a>(&mut self, input: &'a [u8], contexts: &'a mut Contexts) -> Result<Received<'a>> {
+        let step = self.receiver.receive(input, contexts)?;
+        let consumed = step.consumed;
+        let came = match step.event {
+            Event::Incomplete => Came::Incomplete,
+            Event::Message(message) => {
+                self.received.messages += 1;
+                self.received.raw_len += message.len() as u64;
+                Came::Message(message)
+            }
+            Event::Undecodable(lost) => Came::Undecodable(lost),
+            Event::Control(control) => match self.sender.hear(&control)? {
+                Heard::Gap => Came::Gap,
+                Heard::Nothing | Heard::SendAgain(_) => Came::Nothing,
+            },
+            Event::Nothing => Came::Nothing,
+        };
+        self.received.wire_len += consumed as u64;
+        Ok(Received { consumed, came })
+    }
+
+    /// The last message sent took so long to encode. Not every message need be timed.
+    pub fn took_to_encode(&mut self, encode_ns: u64) {
+        self.sender.took(encode_ns);
+    }
+
+    /// The last message received took so long to decode; the peer is told now and then.
+    pub fn took_to_decode(&mut self, decode_ns: u64) {
+        self.receiver.took(decode_ns);
+    }
+
+    /// The peer answered message `seq`: [`MessageSender::answered`].
+    pub fn answered(&mut self, seq: u64, wire_len: usize, span_ns: u64) {
+        self.sender.answered(seq, wire_len, span_ns);
+    }
+
+    /// When [`MessageEnd::on_time`] has something to do.
+    pub fn next_wakeup_ns(&self) -> Option<u64> {
+        self.sender.next_wakeup_ns()
+    }
+
+    /// Gives the history back if the flow is idle.
+    pub fn on_time(&mut self, now_ns: u64) {
+        self.sender.on_time(now_ns);
+    }
+
+    /// A training that is due, for a thread of its own; what comes of it is given to [`MessageEnd::trained`].
+    pub fn training(&mut self, now_ns: u64) -> Option<Training> {
+        self.sampler.as_mut()?.training(now_ns)
+    }
+
+    /// Offers the dictionary, if it pays, to the peer. Says whether it does.
+    pub fn trained(&mut self, adoption: Option<Adoption>) -> bool {
+        let dictionary = self.sampler.as_mut().and_then(|s| s.trained(adoption));
+        dictionary.is_some_and(|d| self.sender.offer(d, false))
+    }
+
+    pub fn sender(&self) -> &MessageSender {
+        &self.sender
+    }
+
+    pub fn sender_mut(&mut self) -> &mut MessageSender {
+        &mut self.sender
+    }
+
+    pub fn receiver(&self) -> &MessageReceiver {
+        &self.receiver
+    }
+
+    pub fn sent(&self) -> Traffic {
+        self.sent
+    }
+
+    pub fn received(&self) -> Traffic {
+        self.received
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::{Carrier, MESSAGE_MAX};
+    use crate::monitor::cost::Prior;
+    use crate::policy::{PolicySetup, PolicySpec};
+
+    struct World {
+        ends: [MessageEnd; 2],
+        contexts: Contexts,
+        now_ns: u64,
+    }
+
+    impl World {
+        fn new(borders: bool, change: impl Fn(usize, &mut MessageConfig)) -> Self {
+            let end = |i: usize| {
+                let carrier = Carrier { delivery: Delivery::Ordered, borders };
+                let mut config = MessageConfig { carrier, epoch: i as u64 + 1, ..MessageConfig::default() };
+                change(i, &mut config);
+                let setup = PolicySetup::new(1, Prior::shipped());
+                MessageEnd::new(config, PolicySpec::Messages(Default::default()).build(&setup)).unwrap()
+            };
+            Self { ends: [end(0), end(1)], contexts: Contexts::default(), now_ns: 0 }
+        }
+
+        fn send(&mut self, from: usize, message: &[u8]) -> Vec<u8> {
+            self.now_ns += 1_000_000;
+            let mut unit = Vec::new();
+            self.ends[from].send(message, self.now_ns, &mut self.contexts, &mut unit).unwrap();
+            unit
+        }
+
+        fn receive(&mut self, at: usize, unit: &[u8]) -> Vec<Vec<u8>> {
+            let (mut rest, mut messages) = (unit, Vec::new());
+            while !rest.is_empty() {
+                let received = self.ends[at].receive(rest, &mut self.contexts).unwrap();
+                if let Came::Message(message) = received.came {
+                    messages.push(message.to_vec());
+                }
+                rest = &rest[received.consumed..];
+            }
+            messages
+        }
+
+        fn rest(&mut self, from: usize) -> Vec<Vec<u8>> {
+            let mut units = vec![Vec::new()];
+            while self.ends[from].next_unit(self.now_ns, &mut self.contexts, units.last_mut().unwrap()) {
+                units.push(Vec::new());
+                assert!(units.len() < 40, "it never has said all");
+            }
+            units.pop();
+            units
+        }
+    }
+
+    fn message(i: usize) -> Vec<u8> {
+        format!("SUBSCRIBE sip:u{}@example.net SIP/2.0\r\nCSeq: {i} SUBSCRIBE\r\nExpires: 3600", i * 7919 % 100)
+            .into_bytes()
+    }
+
+    /// Messages go both ways, each arrives as it was, and who has nothing to say is silent.
+    #[test]
+    fn both_flows_share_the_link() {
+        for borders in [false, true] {
+            let mut world = World::new(borders, |_, _| {});
+            assert!(world.rest(0).is_empty() && world.rest(1).is_empty(), "nothing to say before the first message");
+            let mut words = 0;
+            for i in 0..300 {
+                let unit = world.send(i % 2, &message(i));
+                assert_eq!(world.receive((i + 1) % 2, &unit), [message(i)]);
+                for unit in world.rest((i + 1) % 2) {
+                    words += 1;
+                    assert!(world.receive(i % 2, &unit).is_empty());
+                }
+            }
+            let (sent, received) = (world.ends[0].sent(), world.ends[1].received());
+            assert_eq!(sent, received);
+            assert_eq!(sent.messages, 150);
+            assert!(sent.ratio() > 2.0, "{}", sent.ratio());
+            // Acknowledgements, where they were not sent with a message.
+            assert!(words <= 4, "{words}");
+        }
+    }
+
+    /// What one end drops as damaged it gets again, in order, before what is sent next.
+    #[test]
+    fn what_was_damaged_comes_again() {
+        for borders in [false, true] {
+            let mut world = World::new(borders, |_, _| {});
+            for i in 0..10 {
+                let unit = world.send(0, &message(i));
+                world.receive(1, &unit);
+                let unit = world.send(1, &message(i + 50));
+                world.receive(0, &unit);
+            }
+            let mut unit = world.send(0, &message(10));
+            *unit.last_mut().unwrap() ^= 1;
+            assert_eq!(world.receive(1, &unit), Vec::<Vec<u8>>::new());
+            let answers = world.rest(1);
+            assert_eq!(answers.len(), 1);
+            world.receive(0, &answers[0]);
+            let mut came = Vec::new();
+            if borders {
+                let refused = world.ends[0].send(b"", world.now_ns, &mut world.contexts, &mut Vec::new());
+                assert_eq!(refused.unwrap_err().kind, crate::ErrorKind::Misuse);
+                for unit in world.rest(0) {
+                    came.extend(world.receive(1, &unit));
+                }
+            }
+            let unit = world.send(0, &message(11));
+            came.extend(world.receive(1, &unit));
+            assert_eq!(came, [message(10), message(11)]);
+        }
+    }
+
+    /// A reader that takes less than peers assume says so before it is too late, also if its application says nothing.
+    #[test]
+    fn small_limits_are_told_unasked() {
+        let mut world = World::new(true, |i, c| {
+            if i == 1 {
+                (c.history, c.message_max) = (2048, 300);
+            }
+        });
+        let unit = world.send(0, &message(0));
+        assert_eq!(world.receive(1, &unit), [message(0)]);
+        let words = world.rest(1);
+        assert_eq!(words.len(), 1);
+        world.receive(0, &words[0]);
+        let refused = world.ends[0].send(&[0; 301], world.now_ns, &mut world.contexts, &mut Vec::new());
+        assert_eq!(refused.unwrap_err().kind, crate::ErrorKind::Limit);
+        let mut words = 0;
+        for i in 1..200 {
+            let unit = world.send(0, &message(i));
+            assert_eq!(world.receive(1, &unit), [message(i)]);
+            words += world.rest(1).len();
+        }
+        assert_eq!(words, 3, "acknowledgements only");
+    }
+
+    #[test]
+    fn one_above_the_maximum_is_refused_and_the_flow_goes_on() {
+        let mut world = World::new(false, |_, _| {});
+        for len in [0, 1, MESSAGE_MAX] {
+            let message = vec![b'x'; len];
+            let unit = world.send(0, &message);
+            assert_eq!(world.receive(1, &unit), [message]);
+        }
+        let mut out = Vec::new();
+        let refused = world.ends[0].send(&[0; MESSAGE_MAX + 1], 0, &mut world.contexts, &mut out);
+        assert_eq!(refused.unwrap_err().kind, crate::ErrorKind::Limit);
+        let unit = world.send(0, &message(3));
+        assert_eq!(world.receive(1, &unit), [message(3)]);
+    }
+
+    /// The first message over a new connection says all that the peer needs to begin anew.
+    #[test]
+    fn a_new_connection_begins_anew() {
+        let mut world = World::new(true, |_, _| {});
+        for i in 0..5 {
+            let unit = world.send(0, &message(i));
+            world.receive(1, &unit);
+        }
+        let lost = world.send(0, &message(5));
+        assert!(!lost.is_empty());
+        world.ends[0].sender_mut().reconnect(77);
+        let unit = world.send(0, &message(6));
+        assert_eq!(world.receive(1, &unit), [message(6)]);
+    }
+}
