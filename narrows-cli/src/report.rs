@@ -24,12 +24,17 @@ pub(crate) fn out(text: impl Display) -> Result<()> {
 
 /// Says something on stderr. That nobody can read it is no failure.
 pub(crate) fn note(text: impl Display) {
-    let _ = writeln!(io::stderr(), "narrows: {text}");
+    whole_line(format!("narrows: {text}\n"));
 }
 
 /// Prints a line of a machine-readable report where a person's remarks would go.
 pub(crate) fn note_json(json: &Value) {
-    let _ = writeln!(io::stderr(), "{json}");
+    whole_line(format!("{json}\n"));
+}
+
+/// In one write: others may write to the same place meanwhile, and who is killed leaves no half line.
+fn whole_line(line: String) {
+    let _ = io::stderr().write_all(line.as_bytes());
 }
 
 /// An error on one line, from the outside in. Words of the peer's may be in it.
