@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 mod bzip2;
 mod constant;
 mod dictionary;
-mod linked;
+mod liblz4;
 mod lz4;
 #[cfg(feature = "seeds")]
 mod lzf;
@@ -31,7 +31,7 @@ mod zstd;
 pub use self::bzip2::Bzip2;
 pub use self::constant::Constant;
 pub use self::dictionary::{DICTIONARY_MAX, DICTIONARY_MIN, Dictionary, DictionaryContexts, train};
-pub use self::linked::LinkedTable;
+pub use self::liblz4::LinkedTable;
 pub use self::lz4::Lz4;
 #[cfg(feature = "seeds")]
 pub use self::lzf::Lzf;

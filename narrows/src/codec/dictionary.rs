@@ -1,15 +1,14 @@
 //! Dictionaries for messages: their content, and what LZ4 and zstd make of it once for all flows that use them. Also the
 //! encodings of a message alone, which are the same calls without one.
 
-use std::ffi::{c_char, c_int, c_void};
 use std::fmt;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use zstd_safe::zstd_sys;
 use zstd_safe::{CCtx, CDict, CParameter, DCtx, DDict, DParameter, FrameFormat, ResetDirective};
 
 use super::DecodeError;
-use super::linked::LinkedTable;
+use super::liblz4::{self, ACCEL_FIRST, FastState, Filled};
 
 /// Shorter ones hold nothing, longer ones LZ4 does not reach.
 pub const DICTIONARY_MIN: usize = 64;
@@ -24,9 +23,9 @@ const ZSTD_PREFIX_LEN: usize = 5;
 
 /// A dictionary, shared by all flows that use it.
 pub struct Dictionary {
-    content: Box<[u8]>,
+    content: Arc<[u8]>,
     digest: u64,
-    lz4: OnceLock<Box<[u64]>>,
+    lz4: OnceLock<Filled>,
     /// For levels 1 and 3: the tables of each are its own.
     zstd: [OnceLock<Option<CDict<'static>>>; 2],
     zstd_decoder: OnceLock<Option<DDict<'static>>>,
@@ -65,23 +64,8 @@ impl Dictionary {
         self.digest
     }
 
-    #[allow(unsafe_code, reason = "calls into liblz4")]
-    fn lz4(&self) -> &[u64] {
-        self.lz4.get_or_init(|| {
-            // SAFETY: returns a constant.
-            let len = unsafe { LZ4_sizeofState() as usize };
-            let mut state = vec![0u64; len.div_ceil(8)].into_boxed_slice();
-            // SAFETY: `state` has as many bytes as asked for, aligned to 8. The library keeps the address of the
-            // content, which is on the heap, never changes, and lives as long as the state.
-            unsafe {
-                LZ4_loadDictSlow(
-                    state.as_mut_ptr().cast(),
-                    self.content.as_ptr().cast(),
-                    c_int::try_from(self.content.len()).unwrap_or(0),
-                )
-            };
-            state
-        })
+    fn lz4(&self) -> &Filled {
+        self.lz4.get_or_init(|| Filled::new(&self.content))
     }
 
     fn zstd(&self, level: i32) -> Option<&CDict<'static>> {
@@ -102,7 +86,7 @@ impl fmt::Debug for Dictionary {
 
 /// Contexts with which one thread encodes and decodes messages alone or with a dictionary.
 pub struct DictionaryContexts {
-    lz4: Box<[u64]>,
+    lz4: FastState,
     zstd: CCtx<'static>,
     zstd_level: Option<i32>,
     decoder: DCtx<'static>,
@@ -111,10 +95,7 @@ pub struct DictionaryContexts {
 }
 
 impl Default for DictionaryContexts {
-    #[allow(unsafe_code, reason = "calls into liblz4")]
     fn default() -> Self {
-        // SAFETY: returns a constant.
-        let len = unsafe { LZ4_sizeofState() as usize };
         let mut zstd = CCtx::create();
         for parameter in [
             CParameter::Format(FrameFormat::Magicless),
@@ -125,38 +106,21 @@ impl Default for DictionaryContexts {
         }
         let mut decoder = DCtx::create();
         decoder.set_parameter(DParameter::Format(FrameFormat::Magicless)).expect("zstd knows this parameter");
-        Self { lz4: vec![0; len.div_ceil(8)].into(), zstd, zstd_level: None, decoder, framed: Vec::new() }
+        Self { lz4: FastState::default(), zstd, zstd_level: None, decoder, framed: Vec::new() }
     }
 }
 
 impl DictionaryContexts {
-    /// Encodes `raw` as an LZ4 block; `None` if it is empty or `out` has less than [`LinkedTable::bound`].
-    #[allow(unsafe_code, reason = "calls into liblz4")]
+    /// Encodes `raw` as an LZ4 block; `None` if it is empty or `out` has less than
+    /// [`LinkedTable::bound`](super::LinkedTable::bound).
     pub fn encode_lz4(&mut self, dictionary: Option<&Dictionary>, raw: &[u8], out: &mut [u8]) -> Option<usize> {
-        let raw_len = c_int::try_from(raw.len()).ok().filter(|len| *len > 0)?;
-        if out.len() < LinkedTable::bound(raw.len()) {
+        if out.len() < liblz4::bound(raw.len()) {
             return None;
         }
-        let capacity = c_int::try_from(out.len()).unwrap_or(c_int::MAX);
-        let table = dictionary.map(Dictionary::lz4);
-        let (state, src, dst) = (self.lz4.as_mut_ptr().cast(), raw.as_ptr().cast(), out.as_mut_ptr().cast());
-        // SAFETY: `state` has LZ4_sizeofState() bytes, aligned to 8, and was zero or left by one of these calls. None of
-        // them fails, since the capacity is at least the bound, so each leaves it fit for the next. The reset forgets
-        // what it referred to before; what it is made to refer to now is the dictionary's state, which the library only
-        // reads, and which `dictionary` keeps alive through the call. `src` and `dst` are valid for their lengths.
-        let wire_len = unsafe {
-            match table {
-                None => LZ4_compress_fast_extState_fastReset(state, src, dst, raw_len, capacity, 1),
-                Some(table) => {
-                    LZ4_resetStream_fast(state);
-                    LZ4_attach_dictionary(state, table.as_ptr().cast());
-                    let len = LZ4_compress_fast_continue(state, src, dst, raw_len, capacity, 1);
-                    LZ4_resetStream_fast(state);
-                    len
-                }
-            }
-        };
-        usize::try_from(wire_len).ok().filter(|len| *len > 0)
+        match dictionary {
+            None => self.lz4.encode(&[], raw, out, ACCEL_FIRST),
+            Some(dictionary) => self.lz4.encode_attached(dictionary.lz4(), raw, out),
+        }
     }
 
     /// Encodes `raw` as the content of one compressed zstd block, or `None` if there is no such.
@@ -184,25 +148,8 @@ impl DictionaryContexts {
     }
 
     /// Decodes an LZ4 block that has at most `out.len()` bytes raw; `history` is what its offsets reach.
-    #[allow(unsafe_code, reason = "calls into liblz4")]
     pub fn decode_lz4(history: &[u8], body: &[u8], out: &mut [u8]) -> Result<usize, DecodeError> {
-        let body_len = c_int::try_from(body.len()).map_err(|_| DecodeError)?;
-        let out_len = c_int::try_from(out.len()).map_err(|_| DecodeError)?;
-        let history = &history[history.len().saturating_sub(DICTIONARY_MAX)..];
-        // SAFETY: all three ranges are valid for the lengths given and `out` overlaps neither of the others. The function
-        // is made for hostile input: it checks every read against `body_len`, every write against `out_len` and every
-        // offset against the dictionary, and it accepts only input that it consumes whole.
-        let raw_len = unsafe {
-            LZ4_decompress_safe_usingDict(
-                body.as_ptr().cast(),
-                out.as_mut_ptr().cast(),
-                body_len,
-                out_len,
-                history.as_ptr().cast(),
-                history.len() as c_int,
-            )
-        };
-        usize::try_from(raw_len).map_err(|_| DecodeError)
+        liblz4::decode(history, body, out)
     }
 
     /// Decodes what [`DictionaryContexts::encode_zstd`] made, at most `out.len()` bytes raw.
@@ -289,38 +236,6 @@ pub fn train(samples: &[u8], lens: &[usize], len_max: usize) -> Option<Vec<u8>> 
     Some(out)
 }
 
-#[allow(unsafe_code, reason = "declares functions of liblz4, with the types of lz4.h")]
-unsafe extern "C" {
-    fn LZ4_sizeofState() -> c_int;
-    fn LZ4_loadDictSlow(stream: *mut c_void, dictionary: *const c_char, len: c_int) -> c_int;
-    fn LZ4_resetStream_fast(stream: *mut c_void);
-    fn LZ4_attach_dictionary(stream: *mut c_void, dictionary: *const c_void);
-    fn LZ4_compress_fast_continue(
-        stream: *mut c_void,
-        src: *const c_char,
-        dst: *mut c_char,
-        src_len: c_int,
-        dst_capacity: c_int,
-        acceleration: c_int,
-    ) -> c_int;
-    fn LZ4_compress_fast_extState_fastReset(
-        state: *mut c_void,
-        src: *const c_char,
-        dst: *mut c_char,
-        src_len: c_int,
-        dst_capacity: c_int,
-        acceleration: c_int,
-    ) -> c_int;
-    fn LZ4_decompress_safe_usingDict(
-        src: *const c_char,
-        dst: *mut c_char,
-        src_len: c_int,
-        dst_capacity: c_int,
-        dictionary: *const c_char,
-        dictionary_len: c_int,
-    ) -> c_int;
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -347,7 +262,7 @@ mod tests {
             let m = message(i);
             let mut lens = Vec::new();
             for dictionary in [None, Some(&trained), Some(&raw), None] {
-                let mut out = vec![0; LinkedTable::bound(m.len())];
+                let mut out = vec![0; liblz4::bound(m.len())];
                 let mut back = vec![0; m.len()];
                 let n = contexts.encode_lz4(dictionary, &m, &mut out).unwrap();
                 let content = dictionary.map_or(&[][..], Dictionary::content);

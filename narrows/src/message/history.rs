@@ -69,7 +69,7 @@ impl History {
 
     /// Puts a message behind the history, which makes room for it as it would afterwards: the buffer up to the message's
     /// end, and where it begins. The message counts as appended.
-    pub(super) fn place(&mut self, message: &[u8], table: &mut LinkedTable) -> (&[u8], usize) {
+    pub(super) fn place(&mut self, message: &[u8], table: &mut LinkedTable) -> (&mut [u8], usize) {
         self.allocate();
         if self.len + message.len() > self.window {
             let keep = self.kept() - message.len();
@@ -79,7 +79,7 @@ impl History {
         let at = self.len;
         self.bytes[at..at + message.len()].copy_from_slice(message);
         self.len = at + message.len();
-        (&self.bytes[..self.len], at)
+        (&mut self.bytes[..self.len], at)
     }
 
     /// Appends a message.

@@ -34,7 +34,7 @@ impl MessageSender {
             let (table, room) = contexts.table(self.flow, &mut self.table_hint);
             let reload = if self.busy_messages > BUSY_MESSAGES { self.history.window() } else { RELOAD_COLD };
             let (buffer, at) = self.history.place(message, table);
-            let len = table.encode(buffer, at, reload, room).unwrap_or(usize::MAX);
+            let len = table.encode(buffer, at, reload, 1, room).unwrap_or(usize::MAX);
             let linked = Encoded { coding: Coding::Lz4, linked: true, slot: 0, digest: 0, len };
             return if len < message.len() { linked } else { stored };
         }
