@@ -6,6 +6,7 @@ import errno
 import fcntl
 import hashlib
 import os
+import random
 import select
 import signal
 import socket
