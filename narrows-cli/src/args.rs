@@ -14,6 +14,7 @@ pub(crate) mod agent;
 pub(crate) mod oracle;
 pub(crate) mod run;
 pub(crate) mod status;
+pub(crate) mod train;
 
 const HELP: &str = "\
 EXIT STATUS
@@ -96,6 +97,8 @@ pub(crate) enum Command {
     /// Measure parts of the program on real data
     #[command(subcommand)]
     Bench(BenchCommand),
+    /// Make a dictionary out of messages, for those that are sent later
+    Train(train::TrainArgs),
     /// Measure how fast this host runs each method, and remember it
     Calibrate(CalibrateArgs),
 }

@@ -19,6 +19,7 @@ mod run;
 mod send;
 mod serve;
 mod status;
+mod train;
 
 pub(crate) fn run(args: Args) -> Result<ExitCode> {
     match args.command {
@@ -35,6 +36,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
         Command::Demo(args) => demo::run(&args)?,
         Command::Bench(BenchCommand::Codecs(args)) => bench::codecs(&args)?,
         Command::Oracle(args) => oracle::run(&args)?,
+        Command::Train(args) => train::run(&args)?,
         Command::Calibrate(args) => calibrate::run(&args)?,
     }
     Ok(ExitCode::SUCCESS)

@@ -9,6 +9,7 @@ mod args;
 mod bound;
 mod cmd;
 mod copy;
+mod dictionary;
 mod files;
 mod flow;
 mod host;
@@ -16,6 +17,7 @@ mod oracle;
 mod progress;
 mod report;
 mod run;
+mod samples;
 mod shaper;
 mod signals;
 

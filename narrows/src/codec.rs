@@ -30,7 +30,9 @@ mod zstd;
 
 pub use self::bzip2::Bzip2;
 pub use self::constant::Constant;
-pub use self::dictionary::{DICTIONARY_MAX, DICTIONARY_MIN, Dictionary, DictionaryContexts, train};
+pub use self::dictionary::{
+    DICTIONARY_MAX, DICTIONARY_MIN, DICTIONARY_TRAINED_MIN, Dictionary, DictionaryContexts, train,
+};
 pub use self::liblz4::LinkedTable;
 pub use self::lz4::Lz4;
 #[cfg(feature = "seeds")]

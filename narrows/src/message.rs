@@ -67,7 +67,7 @@ pub use self::end::{Came, MessageEnd, Received, Traffic};
 pub use self::receiver::{Event, MessageReceiver, Step};
 pub use self::sample::{Adoption, Sampler, Training};
 pub use self::sender::{Heard, MessageSender, Sent};
-pub use crate::codec::{DICTIONARY_MAX, DICTIONARY_MIN, Dictionary};
+pub use crate::codec::{DICTIONARY_MAX, DICTIONARY_MIN, DICTIONARY_TRAINED_MIN, Dictionary};
 
 /// Longest message of the format.
 pub const MESSAGE_MAX: usize = 65_535;

@@ -13,6 +13,8 @@ use super::liblz4::{self, ACCEL_FIRST, FastState, Filled};
 /// Shorter ones hold nothing, longer ones LZ4 does not reach.
 pub const DICTIONARY_MIN: usize = 64;
 pub const DICTIONARY_MAX: usize = 64 << 10;
+/// zstd's trainer makes no shorter ones: its tables take most of that.
+pub const DICTIONARY_TRAINED_MIN: usize = 256;
 
 /// zstd's first bytes of a dictionary with tables. Without them any bytes are a dictionary.
 const TRAINED_MAGIC: [u8; 4] = [0x37, 0xa4, 0x30, 0xec];

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use super::Contexts;
-use crate::codec::{DICTIONARY_MAX, DICTIONARY_MIN, Dictionary, train};
+use crate::codec::{DICTIONARY_MAX, DICTIONARY_TRAINED_MIN, Dictionary, train};
 
 /// What is kept to train with, and to judge by. More trains slower and no better.
 const TRAIN_BYTES: usize = 256 << 10;
@@ -158,6 +158,7 @@ impl Sampler {
             test: self.test.messages.clone(),
             current: self.current.clone(),
             expected: self.messages,
+            len: None,
         })
     }
 
@@ -182,13 +183,16 @@ pub struct Training {
     test: Vec<Vec<u8>>,
     current: Option<Arc<Dictionary>>,
     expected: u64,
+    /// Longest dictionary; by the messages if nobody said.
+    len: Option<usize>,
 }
 
-/// A dictionary that pays, and how much: bytes of the messages it was judged by, as they are, with what was used before, and
+/// A dictionary, and what it does: the messages it was judged by, and their bytes as they are, with what was used before, and
 /// with it.
 #[derive(Debug, Clone)]
 pub struct Adoption {
     pub dictionary: Arc<Dictionary>,
+    pub messages: usize,
     pub raw_len: usize,
     pub before_len: usize,
     pub after_len: usize,
@@ -200,17 +204,36 @@ impl Training {
         let cut = |m: &Vec<u8>| m[..m.len().min(MESSAGE_BYTES)].to_vec();
         let is_test = |i: usize| i as u64 % TEST_ONE_OF == TEST_ONE_OF - 1;
         let pick = |test| messages.iter().enumerate().filter(move |(i, _)| is_test(*i) == test).map(|(_, m)| cut(m));
-        Self { train: pick(false).collect(), test: pick(true).collect(), current: None, expected }
+        Self { train: pick(false).collect(), test: pick(true).collect(), current: None, expected, len: None }
+    }
+
+    /// Makes dictionaries of at most `len` bytes.
+    #[must_use]
+    pub fn with_len(self, len: usize) -> Self {
+        Self { len: Some(len), ..self }
     }
 
     /// Trains, judges by messages that it was not trained with, and returns the dictionary if it pays.
     pub fn run(&self) -> Option<Adoption> {
+        self.train().filter(|a| self.pays(a))
+    }
+
+    /// Whether the dictionary is worth being used and, if it has to be, sent.
+    pub fn pays(&self, adoption: &Adoption) -> bool {
+        let Adoption { before_len, after_len, messages, dictionary, .. } = adoption;
+        let saved_each = before_len.saturating_sub(*after_len) as f64 / (*messages).max(1) as f64;
+        *after_len as f64 <= ADOPT * *before_len as f64
+            && saved_each * self.expected as f64 > ADOPT_SAVES * dictionary.content().len() as f64
+    }
+
+    /// As [`Training::run`], whether or not it pays. `None` if there is too little to train with or nothing in common.
+    pub fn train(&self) -> Option<Adoption> {
         let bytes = self.train.concat();
         let lens: Vec<_> = self.train.iter().map(Vec::len).collect();
         let mean_len = bytes.len() / lens.len().max(1);
-        let len = if mean_len < SHORT { LEN_SHORT } else { LEN };
+        let len = self.len.unwrap_or(if mean_len < SHORT { LEN_SHORT } else { LEN });
         // The trainer needs several times as much as it is to choose.
-        let content = train(&bytes, &lens, len.min(bytes.len() / 4).clamp(DICTIONARY_MIN, DICTIONARY_MAX))?;
+        let content = train(&bytes, &lens, len.min(bytes.len() / 4).clamp(DICTIONARY_TRAINED_MIN, DICTIONARY_MAX))?;
         let dictionary = Arc::new(Dictionary::new(content)?);
         let mut contexts = Contexts::default();
         let mut total =
@@ -218,10 +241,7 @@ impl Training {
         let before_len = total(self.current.as_deref()).min(total(None));
         let after_len = total(Some(&dictionary));
         let raw_len = self.test.iter().map(Vec::len).sum();
-        let saved_each = before_len.saturating_sub(after_len) as f64 / self.test.len().max(1) as f64;
-        let pays = after_len as f64 <= ADOPT * before_len as f64
-            && saved_each * self.expected as f64 > ADOPT_SAVES * dictionary.content().len() as f64;
-        pays.then_some(Adoption { dictionary, raw_len, before_len, after_len })
+        Some(Adoption { dictionary, messages: self.test.len(), raw_len, before_len, after_len })
     }
 }
 

@@ -1,0 +1,179 @@
+//! Messages in files: what dictionaries are made of.
+
+use std::collections::HashSet;
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use narrows::message::MESSAGE_MAX;
+use xxhash_rust::xxh3::xxh3_128;
+
+/// Ten times as many as a dictionary needs, if each is one message; more are a folder that was not meant.
+const FILES_MAX: usize = 100_000;
+/// A thousand times the longest dictionary: what comes behind changes it no more. It is all in memory, and trained with in
+/// two seconds.
+const BYTES_MAX: usize = 64 << 20;
+/// Deeper folders are a mistake or an attack; the stack must not be at stake.
+const DEPTH_MAX: usize = 128;
+/// A length before each message of a `.msgs` file.
+const LEN_BYTES: usize = 4;
+
+/// Distinct messages, in the order in which they were found.
+#[derive(Default)]
+pub(crate) struct Samples {
+    pub(crate) messages: Vec<Vec<u8>>,
+    /// Messages that came before.
+    pub(crate) repeated: usize,
+    /// Whether there is more than was read.
+    pub(crate) is_cut: bool,
+    seen: HashSet<u128>,
+    files: usize,
+    bytes: usize,
+}
+
+impl Samples {
+    /// Of files and folders as `narrows train` takes them.
+    pub(crate) fn read(paths: &[PathBuf]) -> Result<Self> {
+        let mut samples = Self::default();
+        for path in paths {
+            let kind = fs::metadata(path).with_context(|| format!("cannot read {}", path.display()))?;
+            if kind.is_dir() { samples.folder(path, 0)? } else { samples.file(path)? }
+        }
+        Ok(samples)
+    }
+
+    /// Files in the order of their names. What cannot be read is not passed over in silence.
+    fn folder(&mut self, folder: &Path, depth: usize) -> Result<()> {
+        let cannot = || format!("cannot read {}", folder.display());
+        if depth > DEPTH_MAX {
+            bail!("{}: folders within folders, more than {DEPTH_MAX}", folder.display());
+        }
+        let list = fs::read_dir(folder).with_context(cannot)?;
+        let mut paths: Vec<_> = list.map(|e| Ok(e?.path())).collect::<io::Result<_>>().with_context(cannot)?;
+        paths.sort();
+        for path in paths {
+            if self.is_cut {
+                return Ok(());
+            }
+            let kind = fs::symlink_metadata(&path).with_context(|| format!("cannot read {}", path.display()))?;
+            if kind.is_dir() {
+                self.folder(&path, depth + 1)?;
+            } else if kind.is_file() {
+                self.file(&path)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn file(&mut self, path: &Path) -> Result<()> {
+        self.files += 1;
+        if self.files > FILES_MAX || self.bytes >= BYTES_MAX {
+            self.is_cut = true;
+            return Ok(());
+        }
+        let cannot = || format!("cannot read {}", path.display());
+        let file = File::open(path).with_context(cannot)?;
+        let holds_messages = path.extension().is_some_and(|e| e == "msgs");
+        let room = if holds_messages { BYTES_MAX - self.bytes } else { MESSAGE_MAX };
+        let mut bytes = Vec::new();
+        // One byte more tells that there is more.
+        file.take(room as u64 + 1).read_to_end(&mut bytes).with_context(cannot)?;
+        self.bytes += bytes.len();
+        if !holds_messages {
+            bytes.truncate(MESSAGE_MAX);
+            self.message(&bytes);
+            return Ok(());
+        }
+        let is_whole = bytes.len() <= room;
+        self.is_cut |= !is_whole;
+        self.list(&bytes, is_whole).with_context(|| format!("{} is no file of messages", path.display()))
+    }
+
+    fn list(&mut self, mut rest: &[u8], is_whole: bool) -> Result<()> {
+        let mut number = 0;
+        while !rest.is_empty() {
+            number += 1;
+            let split = rest.split_first_chunk::<LEN_BYTES>();
+            let len = split.map_or(0, |(len, _)| u32::from_le_bytes(*len) as usize);
+            if len > MESSAGE_MAX {
+                bail!("number {number} would have {len} bytes, and a message has {MESSAGE_MAX} at most");
+            }
+            match split.and_then(|(_, behind)| behind.split_at_checked(len)) {
+                Some((message, behind)) => {
+                    self.message(message);
+                    rest = behind;
+                }
+                None if is_whole => bail!("it ends in the middle of number {number}"),
+                None => return Ok(()),
+            }
+        }
+        Ok(())
+    }
+
+    fn message(&mut self, message: &[u8]) {
+        if message.is_empty() {
+            return;
+        }
+        if self.seen.insert(xxh3_128(message)) {
+            self.messages.push(message.to_vec());
+        } else {
+            self.repeated += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn list(messages: &[&[u8]]) -> Vec<u8> {
+        messages.iter().flat_map(|m| [&(m.len() as u32).to_le_bytes()[..], m].concat()).collect()
+    }
+
+    #[test]
+    fn messages_come_from_lists_files_and_folders_and_each_but_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        fs::create_dir(at("b")).unwrap();
+        fs::write(at("b/one"), "one").unwrap();
+        fs::write(at("a.msgs"), list(&[b"two", b"", b"one", b"three"])).unwrap();
+        fs::write(at("empty"), "").unwrap();
+        fs::write(at("z"), vec![7; MESSAGE_MAX + 9]).unwrap();
+        std::os::unix::fs::symlink("/dev/zero", at("link")).unwrap();
+        let samples = Samples::read(&[folder.path().to_owned()]).unwrap();
+        assert_eq!(samples.messages, [&b"two"[..], b"one", b"three", &[7; MESSAGE_MAX]]);
+        assert_eq!((samples.repeated, samples.is_cut), (1, false));
+        assert!(Samples::read(&[at("none")]).is_err());
+    }
+
+    #[test]
+    fn a_damaged_list_is_an_error_that_says_where() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x.msgs");
+        let try_with = |bytes: &[u8]| {
+            fs::write(&path, bytes).unwrap();
+            Samples::read(std::slice::from_ref(&path)).map(|s| s.messages.len()).map_err(|e| format!("{e:#}"))
+        };
+        let good = list(&[b"abc", b"defg"]);
+        assert_eq!(try_with(&good), Ok(2));
+        for cut in [1, 5, 8, 10, 13] {
+            let number = if cut < 7 { "number 1" } else { "number 2" };
+            let error = try_with(&good[..cut]).unwrap_err();
+            assert!(error.contains("x.msgs") && error.contains(number), "{cut}: {error}");
+        }
+        assert!(try_with(&u32::MAX.to_le_bytes()).unwrap_err().contains("at most"));
+    }
+
+    #[test]
+    fn what_has_no_end_is_cut() {
+        let samples = Samples::read(&["/dev/zero".into()]).unwrap();
+        assert_eq!(samples.messages.len(), 1);
+        let mut samples = Samples { bytes: BYTES_MAX, ..Samples::default() };
+        samples.file(Path::new("/dev/zero")).unwrap();
+        assert!(samples.is_cut && samples.messages.is_empty());
+        let mut samples = Samples { files: FILES_MAX, ..Samples::default() };
+        samples.file(Path::new("/dev/zero")).unwrap();
+        assert!(samples.is_cut && samples.messages.is_empty());
+    }
+}
