@@ -7,7 +7,7 @@ SMOKE_SECONDS = 5
 ROUNDS = 3
 SECONDS = 60
 
-.PHONY: all demo test test-full bench bench-cp fuzz check-tools check-rust-components
+.PHONY: all demo test test-full python-test python-wheel bench bench-cp fuzz check-tools check-rust-components
 
 all: check-tools
 	$(CARGO) build --release
@@ -20,12 +20,20 @@ test: check-tools check-rust-components
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	$(CARGO) test --workspace
+	CARGO=$(CARGO) bindings/python/test.sh
 	@if [ -x fuzz/run.sh ]; then fuzz/run.sh $(SMOKE_SECONDS); fi
 
 # Adds what takes too long for every change: the tests marked `ignored`, in release, and a minute of each fuzz target.
 test-full: test
 	$(CARGO) test --workspace --release -- --include-ignored
 	@if [ -x fuzz/run.sh ]; then fuzz/run.sh 60; fi
+
+# The Python module: its tests in an environment of their own under target/; the wheel for every CPython from 3.11 on.
+python-test: check-tools
+	CARGO=$(CARGO) bindings/python/test.sh
+
+python-wheel: check-tools
+	CARGO=$(CARGO) bindings/python/test.sh wheel
 
 # Needs nc and zstd to race against, and for the shaped links unshare, ip, tc and CORPUS=DIR (a folder of data for each kind).
 bench: check-tools

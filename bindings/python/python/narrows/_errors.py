@@ -1,0 +1,77 @@
+"""What goes wrong, one class for each kind; all are a ``NarrowsError``."""
+
+from __future__ import annotations
+
+import errno as _errno
+
+
+class NarrowsError(Exception):
+    """Base of all errors of this module.
+
+    ``wire_offset`` is the offset in bytes in the encoded stream of the frame that is at fault, ``frame`` its number, the
+    first being 0; both are ``None`` where there is no such frame.
+    """
+
+    wire_offset: int | None = None
+    frame: int | None = None
+
+
+class CorruptError(NarrowsError, OSError):
+    """The bytes are not what a sender wrote: damaged or hostile. Fetch them again.
+
+    An ``OSError`` as ``gzip.BadGzipFile`` is one, so that what reads files and catches ``OSError`` catches this.
+    """
+
+
+class TruncatedError(NarrowsError, EOFError):
+    """The stream stops before its end. An ``EOFError``, as ``gzip`` raises it. Fetch the rest, or again."""
+
+
+class UnsupportedError(NarrowsError, OSError):
+    """A newer format, or a feature or codec that this build does not know. Upgrade the reader."""
+
+
+class LimitError(NarrowsError, ValueError):
+    """A length or a demand beyond the limits of this side. Raise the limit, or refuse the peer."""
+
+
+class MisuseError(NarrowsError, ValueError):
+    """The call itself is wrong: a bad specification, or calls out of order."""
+
+
+class IoError(NarrowsError, OSError):
+    """The operating system or the peer's connection failed; ``errno`` says how.
+
+    Where Python has a class of its own for what failed (``TimeoutError``, ``BrokenPipeError``), the error is of that class
+    as well.
+    """
+
+
+_KINDS: dict[str, type[NarrowsError]] = {
+    "corrupt": CorruptError,
+    "truncated": TruncatedError,
+    "unsupported": UnsupportedError,
+    "limit": LimitError,
+    "misuse": MisuseError,
+}
+_io_classes: dict[type[OSError], type[IoError]] = {OSError: IoError}
+
+
+def _io_error(message: str, errno: int | None) -> IoError:
+    if errno is None:
+        return IoError(message)
+    kind = type(OSError(errno, message))
+    if kind not in _io_classes:
+        _io_classes[kind] = type(f"Io{kind.__name__}", (IoError, kind), {"__module__": __name__})
+    return _io_classes[kind](errno, message)
+
+
+def timed_out(message: str) -> IoError:
+    return _io_error(message, _errno.ETIMEDOUT)
+
+
+def make(kind: str, message: str, errno: int | None, wire_offset: int | None, frame: int | None) -> NarrowsError:
+    """The exception for an error of the engine."""
+    error = _io_error(message, errno) if kind == "io" else _KINDS[kind](message)
+    error.wire_offset, error.frame = wire_offset, frame
+    return error

@@ -1,0 +1,23 @@
+//! The Python module's compiled part, `narrows._narrows`. What people import is `python/narrows/__init__.py`.
+
+use pyo3::prelude::*;
+
+mod buffer;
+mod error;
+mod message;
+
+#[pymodule]
+mod _narrows {
+    #[pymodule_export]
+    use super::message::{Adoption, Dictionary, MessageDecoder, MessageEncoder, MessageEnd, Stats, Training, train};
+
+    #[pymodule_export]
+    const MESSAGE_MAX: usize = narrows::message::MESSAGE_MAX;
+    #[pymodule_export]
+    const DICTIONARY_MAX: usize = narrows::message::DICTIONARY_MAX;
+    #[pymodule_export]
+    const DICTIONARY_MIN: usize = narrows::message::DICTIONARY_MIN;
+    #[pymodule_export]
+    #[expect(non_upper_case_globals, reason = "as modules name it")]
+    const __version__: &str = env!("CARGO_PKG_VERSION");
+}

@@ -1,0 +1,120 @@
+//! Messages: dictionaries, one direction ([`MessageEncoder`], [`MessageDecoder`]), both directions of one end ([`MessageEnd`]).
+//!
+//! A call takes about a microsecond, so the interpreter's lock is kept: giving it up and getting it back costs as much
+//! with nobody else there, and 5 ms if another thread computes. Since the lock is held, all flows share one set of contexts.
+
+use std::mem;
+use std::sync::{Mutex, OnceLock, PoisonError, TryLockError};
+use std::time::Instant;
+
+use narrows::message::Contexts;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+mod dictionary;
+mod end;
+mod one_way;
+mod settings;
+mod stats;
+
+pub(crate) use self::dictionary::{Adoption, Dictionary, Training, train};
+pub(crate) use self::end::MessageEnd;
+pub(crate) use self::one_way::{MessageDecoder, MessageEncoder};
+pub(crate) use self::stats::Stats;
+
+/// Codec contexts of the process. Python code runs where an object is made that is collected as garbage, and might come here again:
+/// it then gets contexts of its own for the moment.
+fn with_contexts<R>(f: impl FnOnce(&mut Contexts) -> R) -> R {
+    static CONTEXTS: OnceLock<Mutex<Contexts>> = OnceLock::new();
+    match CONTEXTS.get_or_init(Mutex::default).try_lock() {
+        Ok(mut contexts) => f(&mut contexts),
+        // A panic left them in the middle of something.
+        Err(TryLockError::Poisoned(e)) => {
+            let mut contexts = e.into_inner();
+            *contexts = Contexts::default();
+            f(&mut contexts)
+        }
+        Err(TryLockError::WouldBlock) => f(&mut Contexts::default()),
+    }
+}
+
+/// Nanoseconds since the module was first used: the clock of all flows.
+fn now_ns() -> u64 {
+    static BEGAN: OnceLock<Instant> = OnceLock::new();
+    BEGAN.get_or_init(Instant::now).elapsed().as_nanos() as u64
+}
+
+/// What one thread uses at a time, as a borrowed Python object sees to: policies need not be shareable between threads.
+struct Own<T>(Mutex<T>);
+
+impl<T> Own<T> {
+    fn new(value: T) -> Self {
+        Self(Mutex::new(value))
+    }
+
+    /// Nothing is locked.
+    fn get(&mut self) -> &mut T {
+        self.0.get_mut().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Input that came and was not read, on a carrier without borders, and an error that was found behind messages.
+#[derive(Default)]
+struct Input {
+    left: Vec<u8>,
+    error: Option<narrows::Error>,
+}
+
+/// What one frame was.
+enum Step {
+    Incomplete,
+    Message(Py<PyBytes>, usize),
+    Other(usize),
+}
+
+impl Input {
+    /// Reads all frames that are there. What was read before an error is given, and the error with the next call.
+    fn read(
+        &mut self,
+        bytes: &[u8],
+        mut step: impl FnMut(&[u8]) -> narrows::Result<Step>,
+    ) -> narrows::Result<Vec<Py<PyBytes>>> {
+        if let Some(error) = self.error.take() {
+            // It is final: there is no telling where the next frame begins.
+            self.error = Some(narrows::Error::misuse("the flow has failed; begin it anew on a new connection"));
+            return Err(error);
+        }
+        let mut messages = Vec::new();
+        let mut joined = mem::take(&mut self.left);
+        let in_place = joined.is_empty();
+        if !in_place {
+            joined.extend_from_slice(bytes);
+        }
+        let mut rest = if in_place { bytes } else { &joined[..] };
+        while !rest.is_empty() {
+            match step(rest) {
+                Ok(Step::Incomplete) => break,
+                Ok(Step::Other(consumed)) => rest = &rest[consumed..],
+                Ok(Step::Message(message, consumed)) => {
+                    messages.push(message);
+                    rest = &rest[consumed..];
+                }
+                Err(error) => {
+                    self.error = Some(error);
+                    if messages.is_empty() {
+                        return self.read(&[], step);
+                    }
+                    return Ok(messages);
+                }
+            }
+        }
+        if in_place {
+            self.left.extend_from_slice(rest);
+        } else {
+            let read = joined.len() - rest.len();
+            joined.drain(..read);
+            self.left = joined;
+        }
+        Ok(messages)
+    }
+}

@@ -1,0 +1,44 @@
+#!/bin/sh
+# Builds the module and runs its tests in an environment of their own under target/, which is made anew when
+# requirements.txt changes. `test.sh wheel` builds the wheel for release instead. Other arguments go to pytest.
+set -e
+here=$(cd "$(dirname "$0")" && pwd)
+root=$(cd "$here/../.." && pwd)
+target=${CARGO_TARGET_DIR:-$root/target}
+venv=$target/python-venv
+python=${PYTHON:-python3}
+cargo=${CARGO:-cargo}
+
+if ! "$python" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+	echo "narrows' Python module needs python3 of version 3.11 or later with venv (Debian: apt install python3-venv)" >&2
+	exit 1
+fi
+if ! cmp -s "$here/requirements.txt" "$venv/requirements.txt"; then
+	rm -rf "$venv"
+	"$python" -m venv "$venv"
+	"$venv/bin/pip" install -q --disable-pip-version-check -r "$here/requirements.txt" || {
+		echo "cannot install what bindings/python/requirements.txt names: is a package index within reach?" >&2
+		exit 1
+	}
+	cp "$here/requirements.txt" "$venv/requirements.txt"
+fi
+
+if [ "$1" = wheel ]; then
+	cd "$here"
+	exec "$venv/bin/maturin" build --release --out "$target/wheels"
+fi
+
+# The module as an installed wheel would have it, but without building one: maturin and cargo by turns would build
+# everything anew for each other.
+(cd "$root" && "$cargo" build -q -p narrows-python -p narrows-cli)
+site=$target/python-site
+rm -rf "$site"
+mkdir -p "$site"
+cp -R "$here/python/narrows" "$site/narrows"
+cp "$target/debug/lib_narrows.so" "$site/narrows/_narrows.abi3.so"
+
+cd "$here"
+export PYTHONPATH="$site" PYTHONDONTWRITEBYTECODE=1 NARROWS_PROGRAM="$target/debug/narrows"
+"$venv/bin/mypy" --no-error-summary --cache-dir "$target/python-mypy" -p narrows
+"$venv/bin/python" -m mypy.stubtest --mypy-config-file pyproject.toml --concise narrows._narrows
+exec "$venv/bin/python" -m pytest "$@"
