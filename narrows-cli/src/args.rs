@@ -12,6 +12,7 @@ use crate::copy::hello::Fsync;
 
 pub(crate) mod agent;
 pub(crate) mod oracle;
+pub(crate) mod ping;
 pub(crate) mod run;
 pub(crate) mod status;
 pub(crate) mod train;
@@ -94,6 +95,8 @@ pub(crate) enum Command {
     Demo(DemoArgs),
     /// Show how fast given data could be sent on a link at best, and how near each method and policy comes
     Oracle(oracle::OracleArgs),
+    /// Send messages to and fro, by many methods over the same link, and show their times
+    Ping(ping::PingArgs),
     /// Measure parts of the program on real data
     #[command(subcommand)]
     Bench(BenchCommand),

@@ -13,6 +13,7 @@ mod cp;
 mod demo;
 mod inspect;
 mod oracle;
+mod ping;
 mod pipe;
 mod recv;
 mod run;
@@ -35,6 +36,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
         Command::Inspect(args) => inspect::run(&args)?,
         Command::Demo(args) => demo::run(&args)?,
         Command::Bench(BenchCommand::Codecs(args)) => bench::codecs(&args)?,
+        Command::Ping(args) => ping::run(&args)?,
         Command::Oracle(args) => oracle::run(&args)?,
         Command::Train(args) => train::run(&args)?,
         Command::Calibrate(args) => calibrate::run(&args)?,

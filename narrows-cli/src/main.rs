@@ -14,6 +14,7 @@ mod files;
 mod flow;
 mod host;
 mod oracle;
+mod ping;
 mod progress;
 mod report;
 mod run;

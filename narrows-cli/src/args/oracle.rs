@@ -91,7 +91,7 @@ impl Rate {
     }
 }
 
-fn parse_rate(text: &str) -> Result<Rate, String> {
+pub(super) fn parse_rate(text: &str) -> Result<Rate, String> {
     let bad = || format!("'{text}' is not a rate such as 6mbit, 100M or 2.5gbit");
     let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.').len();
     let (number, unit) = text.split_at(digits);

@@ -1,0 +1,142 @@
+//! The end that sends, compares what comes back, and keeps the time.
+
+use std::fs::File;
+use std::io::Write;
+use std::sync::Arc;
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+use narrows::message::Dictionary;
+use narrows::policy::{PolicySpec, print_method};
+
+use super::end::End;
+use super::figures::Trips;
+use super::hello::Hello;
+use super::line::{Line, Place, TIMEOUT};
+use super::messages::Set;
+use super::method::Method;
+use super::wire::Wire;
+
+/// Messages of a method before the next one has its turn: so many that the caches are the method's own, so few that all methods
+/// see the same host.
+const TURN: usize = 32;
+
+pub(crate) struct Client {
+    pub(crate) place: Place,
+    pub(crate) methods: Vec<Method>,
+    pub(crate) policy: PolicySpec,
+    pub(crate) history: usize,
+    pub(crate) dictionary: Option<Arc<Dictionary>>,
+    pub(crate) wire: Option<Wire>,
+    pub(crate) rounds: usize,
+    /// Where the choices of `messages` are written.
+    pub(crate) trace: Option<File>,
+}
+
+struct Connection {
+    line: Line,
+    end: End,
+    wire: Option<Wire>,
+    out: Vec<u8>,
+    came: Vec<u8>,
+}
+
+impl Client {
+    /// A connection that is open as long as the client is there.
+    pub(crate) fn announce(&self) -> Result<Line> {
+        let mut line = Line::connect(&self.place)?;
+        self.hello(None, 0).say(&mut line)?;
+        Ok(line)
+    }
+
+    fn hello(&self, method: Option<Method>, epoch: u64) -> Hello {
+        let needs = |m: Method| m.needs_dictionary() || m == Method::Chosen;
+        Hello {
+            method,
+            policy: self.policy.clone(),
+            history: self.history,
+            wire: self.wire,
+            epoch,
+            dictionary: self.dictionary.clone().filter(|_| method.is_some_and(needs)),
+        }
+    }
+
+    /// Sends the messages of a set by all methods, in all rounds. Each round has new connections, so that no history knows
+    /// the messages. `progress` is told of messages that came back.
+    pub(crate) fn measure(&self, set: &Set, progress: &dyn Fn(u64)) -> Result<Vec<Trips>> {
+        let mut trips: Vec<Trips> = self.methods.iter().map(|_| Trips::default()).collect();
+        for round in 0..self.rounds {
+            let open = |m: &Method| Connection::open(self, *m).with_context(|| format!("with {m}"));
+            let mut connections = self.methods.iter().map(open).collect::<Result<Vec<_>>>()?;
+            trips.iter_mut().for_each(|t| t.ns.push(Vec::with_capacity(set.messages.len())));
+            for (turn, messages) in set.messages.chunks(TURN).enumerate() {
+                for i in 0..self.methods.len() {
+                    // Who follows whom changes, too.
+                    let m = (i + turn + round) % self.methods.len();
+                    for message in messages {
+                        let sent = connections[m].exchange(message, &mut trips[m]);
+                        sent.with_context(|| format!("with {}", self.methods[m]))?;
+                    }
+                    progress(messages.len() as u64);
+                }
+            }
+            for (method, connection) in self.methods.iter().zip(&mut connections) {
+                if let Some(mut file) = self.trace.as_ref().filter(|_| *method == Method::Chosen) {
+                    let text = connection.end.take_trace();
+                    file.write_all(text.as_bytes()).context("cannot write the trace")?;
+                }
+            }
+        }
+        Ok(trips)
+    }
+}
+
+impl Connection {
+    fn open(client: &Client, method: Method) -> Result<Self> {
+        let mut epoch = [0; 8];
+        rustix::rand::getrandom(&mut epoch, rustix::rand::GetRandomFlags::empty())?;
+        let hello = client.hello(Some(method), u64::from_le_bytes(epoch));
+        let mut line = Line::connect(&client.place)?;
+        hello.say(&mut line)?;
+        let mut end = End::new(&hello, method, false)?;
+        if client.trace.is_some() && method == Method::Chosen {
+            end.record();
+        }
+        let mut new = Self { line, end, wire: client.wire, out: Vec::new(), came: Vec::new() };
+        // Both ends tell each other what they take; an empty message leaves nothing in a history.
+        new.exchange(&[], &mut Trips { ns: vec![Vec::new()], ..Trips::default() })?;
+        Ok(new)
+    }
+
+    fn exchange(&mut self, message: &[u8], trips: &mut Trips) -> Result<()> {
+        let Self { line, end, wire, out, came } = self;
+        out.clear();
+        let begun = Instant::now();
+        let (ready, encoded) = end.encode(message, begun, out)?;
+        if let Some(wire) = wire {
+            wire.hold(out.len(), ready);
+        }
+        line.write(out)?;
+        let mut wire_len = out.len();
+        loop {
+            ensure!(line.more(TIMEOUT)?, "the server has gone away");
+            let (taken, is_whole) = end.decode(line.came(), came)?;
+            line.take(taken);
+            wire_len += taken;
+            if is_whole {
+                break;
+            }
+        }
+        let ns = begun.elapsed().as_nanos() as u64;
+        ensure!(came == message, "what came back is not what was sent");
+        ensure!(line.came().is_empty(), "more came back than was sent");
+        if let Some(round) = trips.ns.last_mut() {
+            round.push(ns);
+        }
+        trips.raw_bytes += 2 * message.len() as u64;
+        trips.wire_bytes += wire_len as u64;
+        let key = print_method(encoded.method, encoded.linked);
+        *trips.mix.entry(key).or_default() += 1;
+        Ok(())
+    }
+}

@@ -1,0 +1,126 @@
+//! The messages that are sent: from a file, made up, and cut to sizes.
+
+use std::fmt::Write;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail, ensure};
+use narrows::Error;
+use narrows::message::MESSAGE_MAX;
+
+/// Longer files are not of messages that somebody wants to send one by one.
+const FILE_MAX: u64 = 256 << 20;
+
+/// Messages of one kind, all of the same size or as they came.
+pub(crate) struct Set {
+    pub(crate) size: Option<usize>,
+    pub(crate) messages: Vec<Vec<u8>>,
+}
+
+/// Length (4 bytes, little endian) and content, again and again.
+pub(crate) fn read(path: &Path) -> Result<Vec<Vec<u8>>> {
+    let about = || format!("cannot use {}", path.display());
+    let len = std::fs::metadata(path).with_context(about)?.len();
+    ensure!(len <= FILE_MAX, "{} is longer than 256 MiB", path.display());
+    let bytes = std::fs::read(path).with_context(about)?;
+    parse(&bytes).with_context(about)
+}
+
+fn parse(bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
+    let (mut rest, mut messages) = (bytes, Vec::new());
+    while !rest.is_empty() {
+        let number = messages.len() + 1;
+        let cut = || Error::truncated(format!("it ends in the middle of message {number}"));
+        let (len, behind) = rest.split_first_chunk().ok_or_else(cut)?;
+        let len = u32::from_le_bytes(*len) as usize;
+        if len > MESSAGE_MAX {
+            bail!(Error::limit(format!("message {number} has {len} bytes; the longest message has {MESSAGE_MAX}")));
+        }
+        let (message, behind) = behind.split_at_checked(len).ok_or_else(cut)?;
+        messages.push(message.to_vec());
+        rest = behind;
+    }
+    ensure!(!messages.is_empty(), "there are no messages in it");
+    Ok(messages)
+}
+
+/// At most `count` messages, of their own lengths or laid end to end and cut to each of the sizes.
+pub(crate) fn sets(source: &[Vec<u8>], sizes: &[usize], count: usize) -> Result<Vec<Set>> {
+    if sizes.is_empty() {
+        return Ok(vec![Set { size: None, messages: source.iter().take(count).cloned().collect() }]);
+    }
+    let all = source.concat();
+    let cut = |&size: &usize| {
+        let messages: Vec<_> = match size {
+            0 => vec![Vec::new(); count],
+            _ => all.chunks_exact(size).take(count).map(<[u8]>::to_vec).collect(),
+        };
+        ensure!(!messages.is_empty(), "all messages together have less than {size} bytes");
+        Ok(Set { size: Some(size), messages })
+    };
+    sizes.iter().map(cut).collect()
+}
+
+/// Signalling that nobody sent: enough of it for `len` bytes. The same every time.
+pub(crate) fn made_up(len: usize) -> Vec<Vec<u8>> {
+    const METHODS: [&str; 4] = ["INVITE", "SUBSCRIBE", "REGISTER", "OPTIONS"];
+    const FIELDS: [&str; 6] = [
+        "Via: SIP/2.0/TCP proxy",
+        "Contact: <sip:user",
+        "Route: <sip:border",
+        "Record-Route: <sip:core",
+        "P-Asserted-Identity: <sip:line",
+        "Allow: INVITE, ACK, CANCEL, BYE, PRACK, NOTIFY, UPDATE;host",
+    ];
+    let mut state = 7u64;
+    let mut draw = |n: u64| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % n
+    };
+    let (mut all, mut made) = (Vec::new(), 0);
+    while made < len {
+        let (method, user) = (METHODS[draw(4) as usize], draw(5000));
+        let mut text = format!("{method} sip:{user}@example.net SIP/2.0\r\nCSeq: {} {method}\r\n", all.len() + 1);
+        let until = 350 + draw(900) as usize;
+        while text.len() < until {
+            let (field, host, tag) = (FIELDS[draw(6) as usize], draw(40), draw(1 << 44));
+            let _ = write!(text, "{field}{host}.example.net;branch=z9hG4bK{tag:011x}>\r\n");
+        }
+        made += text.len();
+        all.push(text.into_bytes());
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_of_messages_is_read_whole_or_refused_by_the_number_of_the_message() {
+        let file = [&3u32.to_le_bytes()[..], b"abc", &0u32.to_le_bytes(), &2u32.to_le_bytes(), b"de"].concat();
+        assert_eq!(parse(&file).unwrap(), [&b"abc"[..], b"", b"de"]);
+        let said = |bytes: &[u8]| parse(bytes).unwrap_err().to_string();
+        assert!(said(&file[..file.len() - 1]).contains("message 3"));
+        assert!(said(&file[..9]).contains("message 2"));
+        assert!(said(b"").contains("no messages"));
+        assert!(said(&70_000u32.to_le_bytes()).contains("message 1 has 70000 bytes"));
+    }
+
+    #[test]
+    fn sizes_are_cut_from_all_messages_end_to_end() {
+        let source = [b"abc".to_vec(), b"defgh".to_vec()];
+        let sets = sets(&source, &[3, 0], 10).unwrap();
+        assert_eq!(sets[0].messages, [b"abc", b"def"]);
+        assert_eq!(sets[1].messages.len(), 10);
+        assert!(super::sets(&source, &[9], 10).is_err());
+        assert_eq!(super::sets(&source, &[], 1).unwrap()[0].messages, [b"abc"]);
+    }
+
+    #[test]
+    fn made_up_messages_are_enough_and_the_same() {
+        let made = made_up(100_000);
+        assert!(made.iter().map(Vec::len).sum::<usize>() >= 100_000);
+        assert_eq!(made, made_up(100_000));
+        assert!(made.iter().all(|m| (350..1500).contains(&m.len())));
+    }
+}

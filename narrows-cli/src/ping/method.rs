@@ -1,0 +1,180 @@
+//! How messages are encoded: without anything, by a method of message mode, by a chooser, or by any codec, each message alone.
+
+use std::fmt;
+use std::str::FromStr;
+
+use narrows::Error;
+use narrows::codec::{CodecId, Method as Codec};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Method {
+    /// A length and the message.
+    Plain,
+    /// One method of message mode.
+    Fixed { codec: Codec, context: Context },
+    /// A policy chooses for each message.
+    Chosen,
+    /// A codec that message mode does not have.
+    Alone(Codec),
+}
+
+/// What a message is encoded with besides itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Context {
+    None,
+    Dictionary,
+    History,
+    /// A history that begins with the dictionary.
+    Seeded,
+}
+
+/// Longer names are none; they are in the hello.
+pub(crate) const NAME_MAX: usize = 64;
+
+/// Those of a run that names none, and those of `all`.
+const DEFAULT: &str = "plain,lz4,lz4:linked,zstd-1,messages";
+const ALL: &str = "plain,store,lz4,lz4:dict,lz4:linked,lz4:linked,seeded,zstd-1,zstd-3,zstd-1:dict,zstd-3:dict,\
+                   lzo,lzf,lzw,lzma,bzip2:level=1,zlib,snappy,messages";
+
+impl Method {
+    pub(crate) fn needs_dictionary(self) -> bool {
+        matches!(self, Self::Fixed { context: Context::Dictionary | Context::Seeded, .. })
+    }
+
+    /// Splits at commas; `linked`, `seeded`, `dict` and what has a `=` belong to the method before. `plain`, with which all are
+    /// compared, is always there.
+    pub(crate) fn parse_list(text: &str, has_dictionary: bool) -> Result<Vec<Self>, Error> {
+        let text = if text.is_empty() { DEFAULT } else { text };
+        let mut specs: Vec<String> = Vec::new();
+        for item in text.split(',').map(str::trim).filter(|item| !item.is_empty()) {
+            let is_setting = matches!(item, "linked" | "seeded" | "dict") || item.contains('=') && !item.contains(':');
+            match specs.last_mut() {
+                Some(spec) if is_setting => {
+                    spec.push(if spec.contains(':') { ',' } else { ':' });
+                    spec.push_str(item);
+                }
+                _ => specs.push(item.to_owned()),
+            }
+        }
+        let mut methods = vec![Self::Plain];
+        for spec in &specs {
+            let more = if spec == "all" {
+                Self::parse_list(ALL, true)?.into_iter().filter(|m| has_dictionary || !m.needs_dictionary()).collect()
+            } else {
+                vec![spec.parse::<Self>()?]
+            };
+            for method in more {
+                if method.needs_dictionary() && !has_dictionary {
+                    return Err(Error::misuse(format!("{method} needs a dictionary: --dict FILE")));
+                }
+                if !methods.contains(&method) {
+                    methods.push(method);
+                }
+            }
+        }
+        Ok(methods)
+    }
+}
+
+impl FromStr for Method {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        if text.len() > NAME_MAX {
+            return Err(Error::misuse("no method has so long a name"));
+        }
+        let (name, settings) = text.split_once(':').unwrap_or((text, ""));
+        match (name, settings) {
+            ("plain", "") => return Ok(Self::Plain),
+            ("messages", "") => return Ok(Self::Chosen),
+            ("store", "") => return Ok(Self::Fixed { codec: Codec::STORE, context: Context::None }),
+            ("lzma", _) => {
+                // The level of the text's experiment.
+                let level = if settings.is_empty() { "level=3" } else { settings };
+                return format!("xz:{level}").parse().map(Self::Alone);
+            }
+            _ => {}
+        }
+        let context = match settings {
+            "" => Context::None,
+            "dict" => Context::Dictionary,
+            "linked" => Context::History,
+            "linked,seeded" | "seeded" => Context::Seeded,
+            _ => return Ok(Self::Alone(text.parse()?)),
+        };
+        let codec = match name.strip_prefix("zstd-") {
+            Some(level) => format!("zstd:level={level}").parse()?,
+            None if name == "lz4" => Codec::lz4_accel(1),
+            None => {
+                let codec = name
+                    .parse::<Codec>()
+                    .map_err(|e| Error::misuse(format!("{}, and plain, zstd-LEVEL, lzma, messages, all", e.message)))?;
+                if context != Context::None {
+                    return Err(Error::misuse(format!("{name} takes no '{settings}'")));
+                }
+                return Ok(Self::Alone(codec));
+            }
+        };
+        if codec.codec != CodecId::LZ4 && matches!(context, Context::History | Context::Seeded) {
+            return Err(Error::misuse(format!("only lz4 can be linked, not {name}")));
+        }
+        Ok(Self::Fixed { codec, context })
+    }
+}
+
+impl fmt::Display for Method {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Plain => f.write_str("plain"),
+            Self::Chosen => f.write_str("messages"),
+            Self::Alone(codec) => codec.fmt(f),
+            Self::Fixed { codec, context } => {
+                match codec.codec {
+                    CodecId::ZSTD => write!(f, "zstd-{}", codec.level)?,
+                    _ => codec.fmt(f)?,
+                }
+                f.write_str(match context {
+                    Context::None => "",
+                    Context::Dictionary => ":dict",
+                    Context::History => ":linked",
+                    Context::Seeded => ":linked,seeded",
+                })
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_method_reads_back_as_it_prints() {
+        let all = Method::parse_list("all", true).unwrap();
+        assert_eq!(all.len(), 18);
+        for method in &all {
+            assert_eq!(method.to_string().parse::<Method>().unwrap(), *method, "{method}");
+        }
+        let without = Method::parse_list("all", false).unwrap();
+        assert_eq!(without.len(), 18 - 4, "those with a dictionary");
+        assert!(Method::parse_list("", false).unwrap().contains(&Method::Chosen));
+    }
+
+    #[test]
+    fn settings_belong_to_the_method_before() {
+        let list = |text| Method::parse_list(text, true).unwrap().iter().map(Method::to_string).collect::<Vec<_>>();
+        assert_eq!(list("lz4:linked,lz4:linked,seeded,zstd-1"), ["plain", "lz4:linked", "lz4:linked,seeded", "zstd-1"]);
+        assert_eq!(list("zlib,level=1,plain,lz4,dict"), ["plain", "zlib:level=1", "lz4:dict"]);
+        assert_eq!(list("lz4:hc=9,zstd:level=3"), ["plain", "lz4:hc=9", "zstd"]);
+    }
+
+    #[test]
+    fn what_is_no_method_is_refused() {
+        for bad in ["zstd-99", "zstd-1:linked", "lzo:dict", "lz4:linked,dict", "nothing", "plain:dict", "lz4:", "zstd-"]
+        {
+            let refused = Method::parse_list(bad, true);
+            assert!(refused.is_err() || bad == "lz4:", "{bad}: {refused:?}");
+        }
+        assert!(Method::parse_list("lz4:dict", false).is_err());
+    }
+}

@@ -1,0 +1,82 @@
+//! A link that is not there: before every write the sender works idly for as long as the bytes would have taken.
+//!
+//! With one message under way at a time this is exact, which a token bucket is not: a bucket that was full lets a lone message
+//! through at once.
+
+use std::time::{Duration, Instant};
+
+/// Bytes of a full packet's payload, and what Ethernet, IP and TCP add to each packet: preamble and gap too.
+const PACKET_LEN: usize = 1448;
+const PACKET_OVERHEAD: usize = 90;
+/// A longer wait is slept through but for its end: a core that slept is late by a fraction of this.
+const SLEEP_FROM: Duration = Duration::from_millis(20);
+const AWAKE: Duration = Duration::from_millis(5);
+
+/// The link as both ends play it. Each hop that stores and forwards takes the time of the bytes once more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Wire {
+    pub(crate) bits_per_s: u64,
+    pub(crate) hops: u8,
+}
+
+impl Wire {
+    /// Slower ones would let the longest message take longer than anybody waits.
+    pub(crate) const BITS_MIN: u64 = 1_000_000;
+    pub(crate) const BITS_MAX: u64 = 1_000_000_000_000;
+    pub(crate) const HOPS_MAX: u8 = 16;
+
+    pub(crate) fn is_sound(self) -> bool {
+        (Self::BITS_MIN..=Self::BITS_MAX).contains(&self.bits_per_s) && self.hops <= Self::HOPS_MAX
+    }
+
+    pub(crate) fn time(self, len: usize) -> Duration {
+        let bytes = len + PACKET_OVERHEAD * len.div_ceil(PACKET_LEN);
+        let bits = bytes as f64 * 8.0 * (1.0 + f64::from(self.hops));
+        Duration::from_secs_f64(bits / self.bits_per_s as f64)
+    }
+
+    /// Holds the calling thread until `len` bytes that were ready at `since` would have crossed.
+    pub(crate) fn hold(self, len: usize, since: Instant) {
+        let until = since + self.time(len);
+        let left = until.saturating_duration_since(Instant::now());
+        if left > SLEEP_FROM {
+            std::thread::sleep(left.saturating_sub(AWAKE));
+        }
+        while Instant::now() < until {
+            std::hint::spin_loop();
+        }
+    }
+
+    /// `emulated: 100 Mbit/s, 1 hop`
+    pub(crate) fn words(self) -> String {
+        let mbit = self.bits_per_s as f64 * 1e-6;
+        let hops = match self.hops {
+            0 => String::new(),
+            1 => ", 1 hop".to_owned(),
+            n => format!(", {n} hops"),
+        };
+        format!("emulated: {mbit} Mbit/s{hops}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_take_their_time_with_what_packets_add() {
+        let wire = Wire { bits_per_s: 100_000_000, hops: 0 };
+        assert_eq!(wire.time(910), Duration::from_micros(80));
+        assert_eq!(wire.time(1449) - wire.time(1448), Duration::from_nanos(91 * 80));
+        assert_eq!(Wire { hops: 2, ..wire }.time(910), Duration::from_micros(240));
+        let begun = Instant::now();
+        wire.hold(100_000, begun);
+        assert!(begun.elapsed() >= wire.time(100_000));
+    }
+
+    #[test]
+    fn the_longest_message_over_the_slowest_wire_takes_less_than_anybody_waits() {
+        let slowest = Wire { bits_per_s: Wire::BITS_MIN, hops: Wire::HOPS_MAX };
+        assert!(slowest.is_sound() && slowest.time(70_000) < Duration::from_secs(11));
+    }
+}

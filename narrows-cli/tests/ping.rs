@@ -1,0 +1,318 @@
+//! `narrows ping`: every method over TCP and Unix sockets, what is printed, and clients, servers and files that are not as they
+//! should be. No test asks how long anything took.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Output};
+
+use serde_json::Value;
+
+mod common;
+
+use common::*;
+
+/// A server, ended with the test.
+struct Server {
+    child: Child,
+    place: String,
+}
+
+impl Server {
+    fn start(home: &Path, place: &str, flags: &[&str]) -> Self {
+        let mut child = narrows(home).args(["ping", "--serve", place]).args(flags).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stderr.as_mut().unwrap()).read_line(&mut line).unwrap();
+        let place = line.trim().rsplit(' ').next().unwrap().to_owned();
+        Self { child, place }
+    }
+
+    fn port(home: &Path) -> Self {
+        Self::start(home, "127.0.0.1:0", &[])
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn ping(home: &Path, place: &str, flags: &[&str]) -> Output {
+    finish(narrows(home).args(["ping", place, "--rounds", "1"]).args(flags).spawn().unwrap())
+}
+
+fn json(output: &Output) -> Value {
+    assert_eq!(code(output), 0, "{}", stderr(output));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn file_of(folder: &Path, name: &str, messages: &[Vec<u8>]) -> PathBuf {
+    let path = folder.join(name);
+    let one = |m: &Vec<u8>| [&(m.len() as u32).to_le_bytes()[..], m].concat();
+    fs::write(&path, messages.iter().flat_map(one).collect::<Vec<u8>>()).unwrap();
+    path
+}
+
+/// Each method gives back every message, at both ends, over both kinds of sockets; those with a past leave less than those
+/// without.
+#[test]
+fn every_method_brings_all_messages_back() {
+    let home = home();
+    let dictionary = home.path().join("dict");
+    fs::write(&dictionary, text(8000)).unwrap();
+    let socket = format!("unix:{}", home.path().join("socket").display());
+    for place in ["127.0.0.1:0", &socket] {
+        let server = Server::start(home.path(), place, &[]);
+        let flags = ["--methods", "all", "--dict", dictionary.to_str().unwrap(), "--count", "40", "--json"];
+        let seen = json(&ping(home.path(), &server.place, &[&flags[..], &["--sizes", "700,1,0"]].concat()));
+        let rows = |set: usize| seen["sets"][set]["rows"].as_array().unwrap();
+        assert_eq!(seen["sets"].as_array().unwrap().len(), 3);
+        for set in 0..3 {
+            assert_eq!(rows(set).len(), 18);
+            assert_eq!(seen["sets"][set]["messages"], 40);
+            assert!(rows(set).iter().all(|r| r["p50_us"].as_f64().unwrap() > 0.0), "{seen}");
+        }
+        let ratio = |method: &str| {
+            let row = rows(0).iter().find(|r| r["method"] == method).unwrap();
+            assert_eq!(row["raw_bytes"], 2 * 40 * 700);
+            row["ratio"].as_f64().unwrap()
+        };
+        assert!((ratio("plain") - 700.0 / 702.0).abs() < 1e-9, "its length and nothing else");
+        assert!(ratio("store") <= 700.0 / 702.0 && ratio("store") > 0.98);
+        for alone in ["lz4", "zstd-1", "zstd-3", "lzo", "lzf", "lzw", "xz:level=3", "bzip2:level=1", "zlib", "snappy"] {
+            assert!(ratio(alone) > 1.1, "{alone} {}", ratio(alone));
+        }
+        assert!(ratio("lz4:linked") > 1.3 * ratio("lz4") && ratio("lz4:linked,seeded") > 1.3 * ratio("lz4"));
+        assert!(rows(1).iter().chain(rows(2)).all(|r| r["ratio"].as_f64().unwrap() <= 1.0), "nothing to gain");
+    }
+}
+
+#[test]
+fn a_dictionary_of_the_messages_own_kind_is_used_from_the_first_one() {
+    let home = home();
+    let one = |i: u64| {
+        let (user, tag) = (i * 7919 % 1000, i.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        format!(
+            "INVITE sip:{user}@example.net SIP/2.0\r\nVia: SIP/2.0/TCP proxy.example.net;branch={tag:x}\r\nFrom: <sip:{user}@example.org>;tag={tag:x}"
+        )
+    };
+    let messages: Vec<_> = (0..200).map(|i| one(i).into_bytes()).collect();
+    let (dictionary, file) = (home.path().join("dict"), file_of(home.path(), "m.msgs", &messages[100..140]));
+    fs::write(&dictionary, messages[..40].concat()).unwrap();
+    let server = Server::port(home.path());
+    let flags = ["--methods", "lz4,lz4:dict,zstd-1,zstd-1:dict,lz4:linked,seeded,messages", "--json", "--count", "3"];
+    let files = ["--messages", file.to_str().unwrap(), "--dict", dictionary.to_str().unwrap()];
+    let seen = json(&ping(home.path(), &server.place, &[&flags[..], &files].concat()));
+    assert!(seen["dictionary_bytes"].as_u64().unwrap() > 3000);
+    let ratio = |method: &str| {
+        let rows = seen["sets"][0]["rows"].as_array().unwrap();
+        rows.iter().find(|r| r["method"] == method).unwrap()["ratio"].as_f64().unwrap()
+    };
+    for (with, without) in [("lz4:dict", "lz4"), ("zstd-1:dict", "zstd-1"), ("lz4:linked,seeded", "lz4")] {
+        assert!(ratio(with) > 1.15 * ratio(without), "{with} {} {}", ratio(with), ratio(without));
+    }
+}
+
+#[test]
+fn what_is_printed_says_what_was_measured_and_over_which_link() {
+    let home = home();
+    let server = Server::port(home.path());
+    let flags = ["--count", "3", "--sizes", "500,600", "--methods", "lz4,messages"];
+    let plain = ping(home.path(), &server.place, &flags);
+    let table = String::from_utf8(plain.stdout.clone()).unwrap();
+    assert_eq!(code(&plain), 0, "{}", stderr(&plain));
+    for word in ["3 messages of 500 bytes, 1 rounds; link as it is", "of 600 bytes", "ratio", "p99 us", "/ plain"] {
+        assert!(table.contains(word), "{word}: {table}");
+    }
+    assert_eq!(table.lines().filter(|l| l.starts_with("plain") || l.starts_with("lz4")).count(), 4);
+    let emulated = ["--link-rate", "100mbit", "--hops", "1"];
+    let table = ping(home.path(), &server.place, &[&flags[..], &emulated].concat());
+    assert!(String::from_utf8(table.stdout).unwrap().contains("link emulated: 100 Mbit/s, 1 hop"));
+    let seen = json(&ping(home.path(), &server.place, &[&flags[..], &emulated, &["--json"]].concat()));
+    assert_eq!((&seen["link"]["emulated"], &seen["link"]["bits_per_s"]), (&true.into(), &100_000_000.into()));
+    for key in ["round_trip_us", "goodput_bytes_per_s", "throughput_bytes_per_s", "quotient", "p50_us", "p90_us"] {
+        assert!(seen["sets"][1]["rows"][2][key].as_f64().unwrap() > 0.0, "{key}");
+    }
+    assert_eq!(seen["sets"][0]["rows"][0]["quotient"], 1.0);
+    // 590 bytes at 100 Mbit/s through one switch, both ways: no machine is faster than the link.
+    assert!(seen["sets"][0]["rows"][0]["p50_us"].as_f64().unwrap() >= 2.0 * 592.0 * 0.16);
+}
+
+#[test]
+fn once_it_ends_with_its_first_client_and_leaves_no_socket() {
+    let home = home();
+    let path = home.path().join("socket");
+    for _ in 0..2 {
+        let mut server = Server::start(home.path(), &format!("unix:{}", path.display()), &["--once"]);
+        assert_eq!(code(&ping(home.path(), &server.place, &["--count", "2", "--sizes", "50"])), 0);
+        assert!(server.child.wait().unwrap().success() && !path.exists());
+        // What a server that was killed leaves is no obstacle.
+        drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+        assert!(path.exists());
+    }
+    fs::remove_file(&path).unwrap();
+    let server = Server::start(home.path(), &format!("unix:{}", path.display()), &[]);
+    signal(&server.child, "-INT");
+    let mut server = server;
+    assert!(!server.child.wait().unwrap().success() && !path.exists(), "Ctrl-C, too");
+}
+
+/// A server answers what no client says with a line or not at all, and goes on.
+#[test]
+fn a_server_refuses_hellos_that_are_none() {
+    let home = home();
+    let server = Server::port(home.path());
+    let hello = |change: &dyn Fn(&mut Vec<u8>), tail: &[u8]| {
+        let mut bytes = vec![0; 40];
+        bytes[..5].copy_from_slice(b"nrwp\x01");
+        change(&mut bytes);
+        bytes.extend_from_slice(tail);
+        let mut socket = TcpStream::connect(&server.place).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        let _ = socket.write_all(&bytes);
+        let _ = socket.shutdown(std::net::Shutdown::Write);
+        let mut answer = Vec::new();
+        let _ = socket.read_to_end(&mut answer);
+        String::from_utf8_lossy(&answer).into_owned()
+    };
+    let named = |name: &str, policy: &str| {
+        let lens = [name.len() as u8, policy.len() as u8];
+        hello(&|b| b[5..7].copy_from_slice(&lens), format!("{name}{policy}").as_bytes())
+    };
+    assert!(named("nothing", "messages").contains("no method is called 'nothing'"));
+    assert!(named("lz4:dict", "messages").contains("needs a dictionary"));
+    assert!(named("messages", "replay:/etc/passwd").contains("not for messages"));
+    assert!(named("messages", "datacomp:table=x").contains("not for messages"));
+    assert!(named("messages", "").contains("policy"));
+    let with = |change: fn(&mut Vec<u8>), dictionary: &[u8]| {
+        let change = |b: &mut Vec<u8>| {
+            b[5..7].copy_from_slice(&[3, 8]);
+            change(b);
+        };
+        hello(&change, &[b"lz4messages", dictionary].concat())
+    };
+    assert!(with(|b| b[0] = b'G', b"").contains("no narrows ping"));
+    assert!(with(|b| b[4] = 9, b"").contains("version 1"));
+    assert!(with(|b| b[5] = 255, b"").contains("too long"));
+    assert!(with(|b| b[8] = 1, b"").contains("history"));
+    assert!(with(|b| b[12] = 1, b"").contains("no such wire"));
+    assert!(with(|b| b[28..32].fill(0xff), b"").contains("dictionary has"));
+    assert!(with(|b| b[28] = 100, &[b'm'; 99]).contains("went away"), "less than it announces");
+    assert!(with(|b| b[28] = 100, &[b'm'; 100]).contains("digest"));
+    // Cut short, and bytes of other programs.
+    for bytes in [&b""[..], b"n", b"nrwp\x01", b"GET / HTTP/1.1\r\n\r\n"] {
+        let mut socket = TcpStream::connect(&server.place).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        let _ = socket.write_all(bytes);
+        let _ = socket.shutdown(std::net::Shutdown::Write);
+        let _ = socket.read_to_end(&mut Vec::new());
+    }
+    assert_eq!(code(&ping(home.path(), &server.place, &["--count", "2", "--sizes", "50"])), 0, "it goes on");
+}
+
+/// Whatever follows a sound hello, the server neither fails nor answers with a message that was not sent.
+#[test]
+fn a_server_ends_connections_that_carry_no_messages() {
+    let home = home();
+    let server = Server::port(home.path());
+    for method in ["lz4:linked", "messages", "zlib", "lzo", "lzf", "lzw", "bzip2", "xz", "snappy", "zstd-3"] {
+        for noise in [random(3000), vec![0xff; 3000], vec![1, 0, 1, 9], vec![16, 0, 7, 0]] {
+            let mut socket = TcpStream::connect(&server.place).unwrap();
+            socket.set_read_timeout(Some(PATIENCE)).unwrap();
+            let mut bytes = vec![0; 40];
+            bytes[..5].copy_from_slice(b"nrwp\x01");
+            (bytes[5], bytes[6], bytes[9]) = (method.len() as u8, 8, 64);
+            bytes.extend_from_slice(format!("{method}messages").as_bytes());
+            socket.write_all(&bytes).unwrap();
+            let mut answer = [0; 8];
+            socket.read_exact(&mut answer).unwrap();
+            assert_eq!(answer, *b"nrwp\x01\0\0\0", "{method}");
+            let _ = socket.write_all(&noise);
+            let _ = socket.shutdown(std::net::Shutdown::Write);
+            let _ = socket.read_to_end(&mut Vec::new());
+        }
+    }
+    assert_eq!(code(&ping(home.path(), &server.place, &["--count", "2", "--sizes", "50"])), 0, "it goes on");
+}
+
+#[test]
+fn a_client_tells_of_a_server_that_fails() {
+    let home = home();
+    // Nobody there.
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let nobody = ping(home.path(), &free, &[]);
+    assert_one_line_error(&nobody, 1);
+    assert!(stderr(&nobody).contains("cannot connect"));
+    // Somebody else, and servers that say what they should not.
+    for answer in
+        [&b"HTTP/1.1 400 Bad Request\r\n\r\n"[..], b"nrwp\x01\x01\x05\0no...", b"nrwp\x01\x01\xff\xff", b"nr", b""]
+    {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let place = listener.local_addr().unwrap().to_string();
+        let child = narrows(home.path()).args(["ping", &place]).spawn().unwrap();
+        let (mut socket, _) = listener.accept().unwrap();
+        socket.write_all(answer).unwrap();
+        drop(socket);
+        assert_one_line_error(&finish(child), 1);
+    }
+}
+
+#[test]
+fn a_client_whose_server_is_killed_ends_with_a_line() {
+    let home = home();
+    let mut server = Server::port(home.path());
+    let flags = ["ping", &server.place, "--count", "100000", "--sizes", "300", "--rounds", "30", "--trace"];
+    let trace = home.path().join("trace");
+    let client = narrows(home.path()).args(flags).arg(&trace).spawn().unwrap();
+    // The trace is made before the first message; the server is gone at any moment after that.
+    while !trace.exists() {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    server.child.kill().unwrap();
+    let output = finish(client);
+    assert_one_line_error(&output, 1);
+    assert!(
+        stderr(&output).contains("cannot ping") || stderr(&output).contains("cannot connect"),
+        "{}",
+        stderr(&output)
+    );
+}
+
+#[test]
+fn files_and_flags_that_are_wrong_are_named() {
+    let home = home();
+    let good = file_of(home.path(), "good.msgs", &[b"abc".to_vec(), Vec::new(), b"d".to_vec()]);
+    let cut = home.path().join("cut.msgs");
+    fs::write(&cut, &fs::read(&good).unwrap()[..9]).unwrap();
+    let long = file_of(home.path(), "long.msgs", &[vec![0; 65_536]]);
+    let longest = file_of(home.path(), "longest.msgs", &[vec![7; 65_535]]);
+    let small = home.path().join("small.dict");
+    fs::write(&small, b"too small").unwrap();
+    let server = Server::port(home.path());
+    let said = |flags: &[&str], status: i32| {
+        let output = ping(home.path(), &server.place, &[flags, &["-q"]].concat());
+        assert_one_line_error(&output, status);
+        stderr(&output)
+    };
+    let path = |p: &Path| p.to_str().unwrap().to_owned();
+    assert!(said(&["--messages", &path(&cut)], 3).contains("message 2"));
+    assert!(said(&["--messages", &path(&long)], 3).contains("65536"));
+    assert!(said(&["--messages", "/nowhere"], 1).contains("/nowhere"));
+    assert!(said(&["--messages", &path(&good), "--sizes", "9"], 1).contains("less than 9 bytes"));
+    assert!(said(&["--dict", &path(&small)], 1).contains("64"));
+    assert!(said(&["--methods", "lz4:dict"], 2).contains("--dict"));
+    assert!(said(&["--methods", "nothing"], 2).contains("nothing"));
+    assert!(said(&["--policy", "balance"], 2).contains("not for messages"));
+    assert!(said(&["--count", "1000000", "--sizes", "1,2,3,4,5"], 2).contains("round trips"));
+    for flags in [&["--sizes", "65536"][..], &["--link-rate", "1kbit"], &["--history", "100"], &["--hops", "1"]] {
+        assert_eq!(code(&ping(home.path(), &server.place, flags)), 2, "{flags:?}");
+    }
+    let seen = json(&ping(home.path(), &server.place, &["--messages", &path(&good), "--methods", "all", "--json"]));
+    assert_eq!((&seen["sets"][0]["messages"], &seen["sets"][0]["size"]), (&3.into(), &Value::Null));
+    let flags = ["--messages", &path(&longest), "--methods", "all", "--json"];
+    assert_eq!(json(&ping(home.path(), &server.place, &flags))["sets"][0]["mean_bytes"], 65_535.0);
+}
