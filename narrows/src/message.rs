@@ -60,6 +60,7 @@ mod sample;
 mod sender;
 mod shadow;
 mod slots;
+mod topic;
 
 pub use self::contexts::Contexts;
 pub use self::control::{CONTROL_BODY_MAX, Control, Decoded, Lacks, Lost};
@@ -67,6 +68,7 @@ pub use self::end::{Came, MessageEnd, Received, Traffic};
 pub use self::receiver::{Event, MessageReceiver, Step};
 pub use self::sample::{Adoption, Sampler, Training};
 pub use self::sender::{Heard, MessageSender, Sent};
+pub use self::topic::{Missed, TopicReader, TopicWriter};
 pub use crate::codec::{DICTIONARY_MAX, DICTIONARY_MIN, DICTIONARY_TRAINED_MIN, Dictionary};
 
 /// Longest message of the format.

@@ -194,6 +194,8 @@ pub struct Adoption {
     pub dictionary: Arc<Dictionary>,
     pub messages: usize,
     pub raw_len: usize,
+    /// With no dictionary at all.
+    pub alone_len: usize,
     pub before_len: usize,
     pub after_len: usize,
 }
@@ -238,10 +240,11 @@ impl Training {
         let mut contexts = Contexts::default();
         let mut total =
             |d: Option<&Dictionary>| -> usize { self.test.iter().map(|m| encoded_len(d, m, &mut contexts)).sum() };
-        let before_len = total(self.current.as_deref()).min(total(None));
+        let alone_len = total(None);
+        let before_len = self.current.as_deref().map_or(alone_len, |current| total(Some(current)).min(alone_len));
         let after_len = total(Some(&dictionary));
         let raw_len = self.test.iter().map(Vec::len).sum();
-        Some(Adoption { dictionary, messages: self.test.len(), raw_len, before_len, after_len })
+        Some(Adoption { dictionary, messages: self.test.len(), raw_len, alone_len, before_len, after_len })
     }
 }
 

@@ -264,14 +264,23 @@ impl MessageSender {
         if self.config.carrier.delivery != Delivery::Fanout {
             return Err(Error::misuse("only fan-out carriers have readers that are announced to"));
         }
+        self.put_announcement(true, out);
+        Ok(())
+    }
+
+    /// Without `dictionaries` none is used any more, until they were announced twice again.
+    pub(super) fn put_announcement(&mut self, dictionaries: bool, out: &mut Vec<u8>) {
         self.preface_due = false;
         Control::Preface(Preface::of(&self.config)).put(out);
         let before = self.slots.current().map(|c| c.0);
-        self.slots.put_announcement(out);
+        if dictionaries {
+            self.slots.put_announcement(out);
+        } else {
+            self.slots.withdraw();
+        }
         if self.slots.current().map(|c| c.0) != before {
             self.shadow = Shadow::default();
         }
-        Ok(())
     }
 
     /// When [`MessageSender::on_time`] has something to do.

@@ -112,11 +112,12 @@ impl SenderSlots {
         }
     }
 
-    /// Writes all dictionaries for readers that answer nothing. One that was said twice is used.
+    /// Writes the dictionary in use and the newest, for readers that answer nothing. One that was said twice is used.
     pub(super) fn put_announcement(&mut self, out: &mut Vec<u8>) {
         let mut newest = None;
+        let (current, last) = (self.current, (0..SLOTS).map(|i| self.order(i)).max());
         for (i, entry) in self.slots.iter_mut().enumerate() {
-            let Some(entry) = entry else { continue };
+            let Some(entry) = entry.as_mut().filter(|e| Some(i) == current || Some(e.order) == last) else { continue };
             entry.ask = false;
             let said = match entry.state {
                 State::Announced(n) => n.saturating_add(1),
@@ -129,6 +130,16 @@ impl SenderSlots {
             }
         }
         self.current = newest.map(|n| n.1).or(self.current);
+    }
+
+    /// Uses none of those that were announced, as if that had not been.
+    pub(super) fn withdraw(&mut self) {
+        self.current = None;
+        for entry in self.slots.iter_mut().flatten() {
+            if let State::Announced(said) = &mut entry.state {
+                *said = 0;
+            }
+        }
     }
 
     /// Whether the slot has, or had, this dictionary: who answers about another one makes it up.

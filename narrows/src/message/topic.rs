@@ -1,0 +1,406 @@
+//! Topics: messages from any number of writers to any number of readers, who come when they like and answer nothing
+//! (format.md section 12.7, fan-out carriers). Dictionaries are announced; no unit needs another one but these.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::control::Control;
+use super::end::Traffic;
+use super::header::is_control;
+use super::receiver::{Event, MessageReceiver};
+use super::sample::{Adoption, Sampler, Training};
+use super::sender::{MessageSender, Sent};
+use super::{Carrier, Contexts, Delivery, Dictionary, Lost, MESSAGE_MAX, MessageConfig};
+use crate::error::{Error, Result};
+use crate::policy::Policy;
+
+/// An announcement is said again after so long: what a late reader waits at most.
+const PERIOD_NS: u64 = 10_000_000_000;
+/// Readers that come one after the other share an announcement, which is some ten KiB long.
+const NEW_READERS_NS: u64 = 1_000_000_000;
+/// So many announcements follow the last message: one may be lost.
+const AFTER_LAST: u32 = 2;
+/// A dictionary is announced while it saves so many times what its announcements cost, and again from so many times on.
+const KEEPS: f64 = 1.0;
+const RESUMES: f64 = 2.0;
+/// What a dictionary is thought to save of the messages' bytes that was not judged here.
+const WORTH_GIVEN: f64 = 0.5;
+
+/// What waits for an announcement. With fewer than a hundred messages a second nothing is dropped within [`PERIOD_NS`], and memory
+/// is bounded for whoever reads many topics.
+const WAITING_MAX: usize = 1024;
+const WAITING_BYTES_MAX: usize = 1 << 20;
+/// Two announcements may be lost, and the third one be late.
+const WAIT_NS: u64 = 25_000_000_000;
+/// Writers whose dictionaries a reader keeps, three of at most 64 KiB each.
+const WRITERS_MAX: usize = 8;
+/// Longest frame of a message: header and check. Encoded ones are shorter than the message.
+const FRAME_MAX: usize = MESSAGE_MAX + 5;
+
+fn config_of_topic(config: MessageConfig) -> MessageConfig {
+    let carrier = Carrier { delivery: Delivery::Fanout, borders: true };
+    MessageConfig { carrier, duplex: false, history: 0, seed: None, ..config }
+}
+
+/// The writing end of a topic.
+///
+/// Before every [`TopicWriter::send`], and at [`TopicWriter::next_wakeup_ns`], send the unit of [`TopicWriter::announcement`], if
+/// there is one.
+pub struct TopicWriter {
+    sender: MessageSender,
+    sampler: Option<Sampler>,
+    /// When an announcement was made last, and raw bytes and announcements since.
+    announced_ns: Option<u64>,
+    raw_since: u64,
+    silent: u32,
+    /// Raw bytes in [`PERIOD_NS`], averaged.
+    raw_rate: Option<f64>,
+    reader_came: bool,
+    /// A dictionary was added.
+    is_new: bool,
+    /// Share of the messages' bytes that the newest dictionary saves, and its length; none: there is no dictionary.
+    worth: Option<(f64, usize)>,
+    is_used: bool,
+    sent: Traffic,
+}
+
+impl TopicWriter {
+    /// Carrier, history and seed are those of a topic, whatever `config` says. Its epoch tells this writer from others.
+    pub fn new(config: MessageConfig, policy: Box<dyn Policy>) -> Result<Self> {
+        Ok(Self {
+            sender: MessageSender::new(config_of_topic(config), policy)?,
+            sampler: None,
+            announced_ns: None,
+            raw_since: 0,
+            silent: AFTER_LAST,
+            raw_rate: None,
+            reader_came: false,
+            is_new: false,
+            worth: None,
+            is_used: false,
+            sent: Traffic::default(),
+        })
+    }
+
+    /// Samples what is sent from now on, for [`TopicWriter::training`].
+    pub fn sample(&mut self) {
+        self.sampler.get_or_insert_default();
+    }
+
+    /// Uses a dictionary from elsewhere, once it was announced twice. It must be of messages that every reader may see.
+    pub fn offer(&mut self, dictionary: Arc<Dictionary>) -> bool {
+        if let Some(sampler) = &mut self.sampler {
+            sampler.begin(Arc::clone(&dictionary));
+        }
+        self.adopt(dictionary, WORTH_GIVEN)
+    }
+
+    fn adopt(&mut self, dictionary: Arc<Dictionary>, share: f64) -> bool {
+        let len = dictionary.content().len();
+        let taken = self.sender.offer(dictionary, false);
+        if taken {
+            (self.worth, self.is_new) = (Some((share, len)), true);
+        }
+        taken
+    }
+
+    /// Appends the unit that sends `message` to `out`. An error changes nothing: the next message can be sent.
+    pub fn send(&mut self, message: &[u8], now_ns: u64, contexts: &mut Contexts, out: &mut Vec<u8>) -> Result<Sent> {
+        let start = out.len();
+        let sent = self.sender.encode(message, now_ns, contexts, out)?;
+        if let Some(sampler) = &mut self.sampler {
+            sampler.see(message, contexts);
+        }
+        (self.silent, self.raw_since) = (0, self.raw_since + message.len() as u64);
+        self.sent.messages += 1;
+        self.sent.raw_len += message.len() as u64;
+        self.sent.wire_len += (out.len() - start) as u64;
+        Ok(sent)
+    }
+
+    /// Appends the unit that tells readers what they need, if it is due at this time. Says whether it is.
+    pub fn announcement(&mut self, now_ns: u64, out: &mut Vec<u8>) -> bool {
+        if self.due_ns().is_some_and(|due| now_ns < due) {
+            return false;
+        }
+        let start = out.len();
+        let is_used = self.pays(now_ns);
+        self.sender.put_announcement(is_used, out);
+        self.sent.wire_len += (out.len() - start) as u64;
+        (self.is_used, self.announced_ns, self.raw_since) = (is_used, Some(now_ns), 0);
+        (self.silent, self.reader_came, self.is_new) = (self.silent.saturating_add(1), false, false);
+        true
+    }
+
+    /// `None` is at once.
+    fn due_ns(&self) -> Option<u64> {
+        let sooner = self.reader_came || self.is_new;
+        Some(self.announced_ns? + if sooner { NEW_READERS_NS } else { PERIOD_NS })
+    }
+
+    /// Whether the newest dictionary saves more than its announcements take, as messages come just now.
+    fn pays(&mut self, now_ns: u64) -> bool {
+        let Some(announced_ns) = self.announced_ns else { return false };
+        let spans = now_ns.saturating_sub(announced_ns).max(NEW_READERS_NS) as f64 / PERIOD_NS as f64;
+        let seen = self.raw_since as f64 / spans;
+        let rate = self.raw_rate.map_or(seen, |rate| rate + spans.min(1.0) * (seen - rate));
+        self.raw_rate = Some(rate);
+        let enough = if self.is_used { KEEPS } else { RESUMES };
+        self.worth.is_some_and(|(share, len)| share * rate > enough * len as f64)
+    }
+
+    /// A reader came, or one may have come: it should not wait for the next announcement.
+    pub fn reader_came(&mut self) {
+        self.reader_came = true;
+    }
+
+    /// When [`TopicWriter::announcement`] has something to say, if nothing is sent before. Topics on which nothing is sent
+    /// are silent.
+    pub fn next_wakeup_ns(&self) -> Option<u64> {
+        let speaks = self.silent < AFTER_LAST || self.reader_came || self.is_new;
+        speaks.then(|| self.due_ns().unwrap_or(0))
+    }
+
+    /// A training that is due, for a thread of its own; what comes of it is given to [`TopicWriter::trained`].
+    pub fn training(&mut self, now_ns: u64) -> Option<Training> {
+        self.sampler.as_mut()?.training(now_ns)
+    }
+
+    /// Announces the dictionary, if it pays. Says whether it does.
+    pub fn trained(&mut self, adoption: Option<Adoption>) -> bool {
+        let share =
+            adoption.as_ref().map_or(0.0, |a| a.alone_len.saturating_sub(a.after_len) as f64 / a.raw_len.max(1) as f64);
+        let dictionary = self.sampler.as_mut().and_then(|s| s.trained(adoption));
+        dictionary.is_some_and(|d| self.adopt(d, share))
+    }
+
+    pub fn sender(&self) -> &MessageSender {
+        &self.sender
+    }
+
+    pub fn sender_mut(&mut self) -> &mut MessageSender {
+        &mut self.sender
+    }
+
+    /// Messages and all that was sent for them.
+    pub fn sent(&self) -> Traffic {
+        self.sent
+    }
+}
+
+/// What a reader of a topic had to leave out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Missed {
+    /// Messages whose dictionary was not announced in time, or for which there was no room until then.
+    pub unannounced: u64,
+    /// Units that are none, or whose message does not decode.
+    pub damaged: u64,
+}
+
+/// One that writes to the topic.
+struct Writer {
+    /// Of its preface, if that came.
+    epoch: Option<u64>,
+    receiver: MessageReceiver,
+}
+
+/// A message whose dictionary is not here, or one behind such.
+struct Waiting {
+    frame: Vec<u8>,
+    since_ns: u64,
+}
+
+/// The reading end of a topic.
+///
+/// What cannot be decoded for want of an announcement waits, and what comes behind it too, so that messages are delivered as they
+/// came. Who may write to a topic can so make its readers wait, for [`TopicReader::next_wakeup_ns`] at most.
+pub struct TopicReader {
+    config: MessageConfig,
+    /// At least one; which one was heard last is last.
+    writers: Vec<Writer>,
+    waiting: VecDeque<Waiting>,
+    waiting_bytes: usize,
+    /// It was waited in vain: until something is announced nothing waits.
+    hopeless: bool,
+    received: Traffic,
+    missed: Missed,
+}
+
+impl TopicReader {
+    /// Carrier and history are those of a topic, whatever `config` says.
+    pub fn new(config: MessageConfig) -> Result<Self> {
+        let config = config_of_topic(config);
+        let nameless = Writer { epoch: None, receiver: MessageReceiver::new(config.clone())? };
+        Ok(Self {
+            config,
+            writers: vec![nameless],
+            waiting: VecDeque::new(),
+            waiting_bytes: 0,
+            hopeless: false,
+            received: Traffic::default(),
+            missed: Missed::default(),
+        })
+    }
+
+    /// Reads a unit; `deliver` gets the messages that are complete now, in the order in which they came. After an error the
+    /// unit is dropped, and the next one can be read.
+    pub fn receive(
+        &mut self,
+        unit: &[u8],
+        now_ns: u64,
+        contexts: &mut Contexts,
+        mut deliver: impl FnMut(&[u8]),
+    ) -> Result<()> {
+        self.received.wire_len += unit.len() as u64;
+        let result = self.read(unit, now_ns, contexts, &mut deliver);
+        self.missed.damaged += u64::from(result.is_err());
+        result
+    }
+
+    fn read(
+        &mut self,
+        unit: &[u8],
+        now_ns: u64,
+        contexts: &mut Contexts,
+        deliver: &mut dyn FnMut(&[u8]),
+    ) -> Result<()> {
+        let mut rest = unit;
+        if rest.first().is_some_and(|b| is_control(*b)) {
+            rest = self.announced(unit, contexts)?;
+            self.drain(now_ns, contexts, deliver);
+        }
+        self.on_time(now_ns, contexts, &mut *deliver);
+        if rest.is_empty() {
+            return Ok(());
+        }
+        if rest.len() > FRAME_MAX {
+            return Err(Error::limit("a unit that is longer than any message"));
+        }
+        if !self.waiting.is_empty() || !self.decode(rest, contexts, deliver)? {
+            if self.hopeless {
+                self.missed.unannounced += 1;
+                return Ok(());
+            }
+            self.waiting_bytes += rest.len();
+            self.waiting.push_back(Waiting { frame: rest.to_vec(), since_ns: now_ns });
+            self.drain_above_limits(now_ns, contexts, deliver);
+        }
+        Ok(())
+    }
+
+    /// Reads the control frames of a unit; what is behind them is returned.
+    fn announced<'a>(&mut self, unit: &'a [u8], contexts: &mut Contexts) -> Result<&'a [u8]> {
+        let first = Control::parse(unit)?.and_then(|(control, _)| control);
+        let epoch = if let Some(Control::Preface(preface)) = first { Some(preface.epoch) } else { None };
+        self.select(epoch)?;
+        let mut rest = unit;
+        if let Some(writer) = self.writers.last_mut() {
+            while rest.first().is_some_and(|b| is_control(*b)) {
+                rest = &rest[writer.receiver.receive(rest, contexts)?.consumed..];
+            }
+        }
+        self.hopeless = false;
+        Ok(rest)
+    }
+
+    /// Moves the writer of this epoch to the end. What does not say its epoch is taken to be from who was heard last.
+    fn select(&mut self, epoch: Option<u64>) -> Result<()> {
+        if epoch.is_none() {
+            return Ok(());
+        }
+        let known = self.writers.iter().position(|w| w.epoch == epoch);
+        let at = match known.or_else(|| self.writers.iter().position(|w| w.epoch.is_none())) {
+            Some(at) => at,
+            None => {
+                let receiver = MessageReceiver::new(self.config.clone())?;
+                if self.writers.len() >= WRITERS_MAX {
+                    self.writers.remove(0);
+                }
+                self.writers.push(Writer { epoch, receiver });
+                self.writers.len() - 1
+            }
+        };
+        self.writers[at].epoch = epoch;
+        self.writers[at..].rotate_left(1);
+        Ok(())
+    }
+
+    /// Delivers the message of a frame. False if nobody who is known wrote it, with a dictionary that is here: the check tells.
+    fn decode(&mut self, frame: &[u8], contexts: &mut Contexts, deliver: &mut dyn FnMut(&[u8])) -> Result<bool> {
+        let (mut lacks, mut error) = (false, None);
+        for at in (0..self.writers.len()).rev() {
+            match self.writers[at].receiver.receive(frame, contexts).map(|step| step.event) {
+                Ok(Event::Message(message)) => {
+                    self.received.messages += 1;
+                    self.received.raw_len += message.len() as u64;
+                    deliver(message);
+                    self.writers[at..].rotate_left(1);
+                    return Ok(true);
+                }
+                Ok(Event::Undecodable(Lost::Slot)) => lacks = true,
+                Ok(_) => error = error.or(Some(Error::corrupt("a message that does not decode"))),
+                // What one writer always has, another one may leave out.
+                Err(e) => error = error.or(Some(e)),
+            }
+        }
+        match error {
+            Some(error) if !lacks => Err(error),
+            _ => Ok(false),
+        }
+    }
+
+    /// Delivers what waited for what has come, and drops what waited for too long.
+    fn drain(&mut self, now_ns: u64, contexts: &mut Contexts, deliver: &mut dyn FnMut(&[u8])) {
+        while let Some(Waiting { frame, since_ns }) = self.waiting.pop_front() {
+            let exceeds = self.waiting.len() >= WAITING_MAX || self.waiting_bytes > WAITING_BYTES_MAX;
+            let is_late = now_ns.saturating_sub(since_ns) >= WAIT_NS;
+            match self.decode(&frame, contexts, deliver) {
+                Ok(true) => {}
+                Ok(false) if exceeds || is_late => {
+                    self.missed.unannounced += 1;
+                    self.hopeless |= is_late;
+                }
+                Ok(false) if self.hopeless => self.missed.unannounced += 1,
+                Ok(false) => {
+                    self.waiting.push_front(Waiting { frame, since_ns });
+                    return;
+                }
+                Err(_) => self.missed.damaged += 1,
+            }
+            self.waiting_bytes -= frame.len();
+        }
+    }
+
+    fn drain_above_limits(&mut self, now_ns: u64, contexts: &mut Contexts, deliver: &mut dyn FnMut(&[u8])) {
+        if self.waiting.len() > WAITING_MAX || self.waiting_bytes > WAITING_BYTES_MAX {
+            self.drain(now_ns, contexts, deliver);
+        }
+    }
+
+    /// When [`TopicReader::on_time`] has something to do.
+    pub fn next_wakeup_ns(&self) -> Option<u64> {
+        self.waiting.front().map(|w| w.since_ns.saturating_add(WAIT_NS))
+    }
+
+    /// Waits no more for what is not announced in time, and delivers what came behind it.
+    pub fn on_time(&mut self, now_ns: u64, contexts: &mut Contexts, mut deliver: impl FnMut(&[u8])) {
+        if self.next_wakeup_ns().is_some_and(|at| at <= now_ns) {
+            self.drain(now_ns, contexts, &mut deliver);
+        }
+    }
+
+    /// Messages that wait for an announcement.
+    pub fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// What was left out so far: the application should hear of it.
+    pub fn missed(&self) -> Missed {
+        self.missed
+    }
+
+    /// Messages that were delivered, and all units that came.
+    pub fn received(&self) -> Traffic {
+        self.received
+    }
+}
