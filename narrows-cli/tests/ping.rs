@@ -128,7 +128,7 @@ fn what_is_printed_says_what_was_measured_and_over_which_link() {
         assert!(table.contains(word), "{word}: {table}");
     }
     assert_eq!(table.lines().filter(|l| l.starts_with("plain") || l.starts_with("lz4")).count(), 4);
-    let emulated = ["--link-rate", "100mbit", "--hops", "1"];
+    let emulated = ["--link-rate", "100mbit", "--hops", "1", "--poll"];
     let table = ping(home.path(), &server.place, &[&flags[..], &emulated].concat());
     assert!(String::from_utf8(table.stdout).unwrap().contains("link emulated: 100 Mbit/s, 1 hop"));
     let seen = json(&ping(home.path(), &server.place, &[&flags[..], &emulated, &["--json"]].concat()));
@@ -166,7 +166,7 @@ fn a_server_refuses_hellos_that_are_none() {
     let home = home();
     let server = Server::port(home.path());
     let hello = |change: &dyn Fn(&mut Vec<u8>), tail: &[u8]| {
-        let mut bytes = vec![0; 40];
+        let mut bytes = vec![0; 41];
         bytes[..5].copy_from_slice(b"nrwp\x01");
         change(&mut bytes);
         bytes.extend_from_slice(tail);
@@ -222,7 +222,7 @@ fn a_server_ends_connections_that_carry_no_messages() {
         for noise in [random(3000), vec![0xff; 3000], vec![1, 0, 1, 9], vec![16, 0, 7, 0]] {
             let mut socket = TcpStream::connect(&server.place).unwrap();
             socket.set_read_timeout(Some(PATIENCE)).unwrap();
-            let mut bytes = vec![0; 40];
+            let mut bytes = vec![0; 41];
             bytes[..5].copy_from_slice(b"nrwp\x01");
             (bytes[5], bytes[6], bytes[9]) = (method.len() as u8, 8, 64);
             bytes.extend_from_slice(format!("{method}messages").as_bytes());

@@ -53,6 +53,9 @@ pub(crate) struct PingArgs {
     /// Switches on the emulated link, each of which stores and forwards
     #[arg(long, value_name = "N", default_value_t = 0, requires = "link_rate", value_parser = clap::value_parser!(u8).range(0..=i64::from(Wire::HOPS_MAX)))]
     pub(crate) hops: u8,
+    /// Let both ends look for what comes instead of sleeping: takes a core at each, and leaves out the time that waking takes
+    #[arg(long)]
+    pub(crate) poll: bool,
     /// Write every choice of `messages` with its reason to FILE, as JSON lines; writing them down takes time, too
     #[arg(long, value_name = "FILE")]
     pub(crate) trace: Option<PathBuf>,

@@ -64,6 +64,7 @@ fn measure(args: &PingArgs, place: &Place) -> Result<()> {
         history: args.history,
         dictionary,
         wire: args.link_rate.map(|bits_per_s| Wire { bits_per_s, hops: args.hops }),
+        polls: args.poll,
         rounds: usize::from(args.rounds),
         trace: args.trace.as_deref().map(files::create).transpose()?,
     };
@@ -101,6 +102,7 @@ fn measure(args: &PingArgs, place: &Place) -> Result<()> {
     report::out(json!({
         "to": place.to_string(),
         "link": link.unwrap_or_else(|| json!({ "emulated": false })),
+        "polls": client.polls,
         "rounds": client.rounds,
         "history": client.history,
         "dictionary_bytes": client.dictionary.as_ref().map(|d| d.content().len()),

@@ -28,6 +28,7 @@ pub(crate) struct Client {
     pub(crate) history: usize,
     pub(crate) dictionary: Option<Arc<Dictionary>>,
     pub(crate) wire: Option<Wire>,
+    pub(crate) polls: bool,
     pub(crate) rounds: usize,
     /// Where the choices of `messages` are written.
     pub(crate) trace: Option<File>,
@@ -56,6 +57,7 @@ impl Client {
             policy: self.policy.clone(),
             history: self.history,
             wire: self.wire,
+            polls: self.polls,
             epoch,
             dictionary: self.dictionary.clone().filter(|_| method.is_some_and(needs)),
         }
@@ -98,6 +100,7 @@ impl Connection {
         let hello = client.hello(Some(method), u64::from_le_bytes(epoch));
         let mut line = Line::connect(&client.place)?;
         hello.say(&mut line)?;
+        line.poll(client.polls);
         let mut end = End::new(&hello, method, false)?;
         if client.trace.is_some() && method == Method::Chosen {
             end.record();

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   client: "nrwp" version:1 name_len:1 policy_len:1 hops:1 history:4 bits_per_s:8 epoch:8 dict_len:4 dict_digest:8
+//!           polls:1
 //!           name policy dictionary
 //!   server: "nrwp" version:1 refused:1 text_len:2 text
 //! ```
@@ -19,7 +20,7 @@ use crate::copy::shown;
 
 const MAGIC: [u8; 4] = *b"nrwp";
 const VERSION: u8 = 1;
-const HEAD_LEN: usize = 40;
+const HEAD_LEN: usize = 41;
 /// A refusal is a line; longer ones are of somebody else.
 const TEXT_MAX: usize = 1000;
 
@@ -31,6 +32,8 @@ pub(crate) struct Hello {
     pub(crate) policy: PolicySpec,
     pub(crate) history: usize,
     pub(crate) wire: Option<Wire>,
+    /// Both ends look for what comes instead of sleeping.
+    pub(crate) polls: bool,
     /// Of the client's flow; the server's is another.
     pub(crate) epoch: u64,
     pub(crate) dictionary: Option<Arc<Dictionary>>,
@@ -49,6 +52,7 @@ impl Hello {
         out.extend(self.epoch.to_le_bytes());
         out.extend((dictionary.len() as u32).to_le_bytes());
         out.extend(self.dictionary.as_ref().map_or(0, |d| d.digest()).to_le_bytes());
+        out.push(u8::from(self.polls));
         out.extend_from_slice(name.as_bytes());
         out.extend_from_slice(policy.as_bytes());
         out.extend_from_slice(dictionary);
@@ -101,7 +105,7 @@ impl Hello {
             method.is_none_or(|m| !m.needs_dictionary()) || dictionary.is_some(),
             "the method needs a dictionary, and there is none"
         );
-        Ok(Some(Self { method, policy, history, wire, epoch: long(20), dictionary }))
+        Ok(Some(Self { method, policy, history, wire, polls: head[40] == 1, epoch: long(20), dictionary }))
     }
 
     pub(crate) fn answer(line: &mut Line, refused: Option<&str>) -> Result<()> {

@@ -181,6 +181,7 @@ fn connection(mut line: Line) -> Result<()> {
     let begun = Hello::hear(&mut line).and_then(|hello| {
         let Some(hello) = hello else { return Ok(None) };
         let end = hello.method.map(|method| End::new(&hello, method, true)).transpose()?;
+        line.poll(hello.polls && end.is_some());
         Ok(Some((hello.wire, end)))
     });
     let (wire, end) = match begun {
