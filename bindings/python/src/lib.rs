@@ -9,7 +9,10 @@ mod message;
 #[pymodule]
 mod _narrows {
     #[pymodule_export]
-    use super::message::{Adoption, Dictionary, MessageDecoder, MessageEncoder, MessageEnd, Stats, Training, train};
+    use super::message::{
+        Adoption, Dictionary, MessageDecoder, MessageEncoder, MessageEnd, Stats, TopicReader, TopicWriter, Training,
+        train,
+    };
 
     #[pymodule_export]
     const MESSAGE_MAX: usize = narrows::message::MESSAGE_MAX;

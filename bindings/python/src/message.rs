@@ -1,4 +1,5 @@
-//! Messages: dictionaries, one direction ([`MessageEncoder`], [`MessageDecoder`]), both directions of one end ([`MessageEnd`]).
+//! Messages: dictionaries, one direction ([`MessageEncoder`], [`MessageDecoder`]), both directions of one end ([`MessageEnd`]),
+//! topics ([`TopicWriter`], [`TopicReader`]).
 //!
 //! A call takes about a microsecond, so the interpreter's lock is kept: giving it up and getting it back costs as much
 //! with nobody else there, and 5 ms if another thread computes. Since the lock is held, all flows share one set of contexts.
@@ -16,11 +17,13 @@ mod end;
 mod one_way;
 mod settings;
 mod stats;
+mod topic;
 
 pub(crate) use self::dictionary::{Adoption, Dictionary, Training, train};
 pub(crate) use self::end::MessageEnd;
 pub(crate) use self::one_way::{MessageDecoder, MessageEncoder};
 pub(crate) use self::stats::Stats;
+pub(crate) use self::topic::{TopicReader, TopicWriter};
 
 /// Codec contexts of the process. Python code runs where an object is made that is collected as garbage, and might come here again:
 /// it then gets contexts of its own for the moment.

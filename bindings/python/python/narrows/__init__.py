@@ -1,7 +1,7 @@
 """Data that crosses a narrow place, compressed as much as pays there.
 
 Messages: ``MessageEnd`` is one end of a link with both its directions, ``MessageEncoder`` and ``MessageDecoder`` are the ends of one
-direction; ``train`` makes a ``Dictionary``. Errors are ``NarrowsError``, one class for each kind.
+direction; ``TopicWriter`` and ``TopicReader`` those of a topic with many readers; ``train`` makes a ``Dictionary``. Errors are ``NarrowsError``, one class for each kind.
 """
 
 from ._errors import (
@@ -23,6 +23,8 @@ from ._narrows import (
     MessageEncoder,
     MessageEnd,
     Stats,
+    TopicReader,
+    TopicWriter,
     Training,
     __version__,
     train,
@@ -43,6 +45,8 @@ __all__ = [
     "MisuseError",
     "NarrowsError",
     "Stats",
+    "TopicReader",
+    "TopicWriter",
     "Training",
     "TruncatedError",
     "UnsupportedError",
