@@ -156,10 +156,10 @@ mod unix {
             // Position -1, in two halves: the pipe's own.
             let at: libc::c_long = -1;
             let count = bufs.len() as libc::c_long;
+            let flags = libc::c_long::from(libc::RWF_NOWAIT);
             // SAFETY: IoSlice has the layout of iovec, the slice holds `count` of them and lives through the call.
-            let answer = unsafe {
-                libc::syscall(libc::SYS_pwritev2, fd.as_raw_fd(), bufs.as_ptr(), count, at, at, libc::RWF_NOWAIT)
-            };
+            let answer =
+                unsafe { libc::syscall(libc::SYS_pwritev2, fd.as_raw_fd(), bufs.as_ptr(), count, at, at, flags) };
             check(answer as isize).map_err(|e| match e.raw_os_error() {
                 Some(libc::EOPNOTSUPP | libc::ENOSYS | libc::EINVAL) => io::ErrorKind::Unsupported.into(),
                 _ => e,

@@ -105,12 +105,18 @@ fn unsafe_code_lives_in_sys_and_codec_wrappers_only() {
             .contains(&s.name.as_str())
     });
     check(&preload, &["unsafe "]);
-    for source in sources(&workspace().join("narrows/src")) {
-        // Each block argues why it is sound, next to where it is.
-        let blocks = source.code.matches("unsafe {").count() + source.code.matches("unsafe impl").count();
-        let text = fs::read_to_string(workspace().join("narrows/src").join(&source.name)).unwrap();
-        let arguments = text.matches("SAFETY:").count();
-        assert!(arguments >= blocks, "{}: {blocks} unsafe blocks, {arguments} SAFETY arguments", source.name);
+    let mut face = sources(&workspace().join("bindings/c/src"));
+    assert!(face.len() > 10, "the C face's sources were not found");
+    face.retain(|s| !["memory.rs", "sys.rs"].contains(&s.name.as_str()) && !s.name.starts_with("abi/"));
+    check(&face, &["unsafe "]);
+    for folder in ["narrows/src", "bindings/c/src"] {
+        for source in sources(&workspace().join(folder)) {
+            // Each block argues why it is sound, next to where it is.
+            let blocks = source.code.matches("unsafe {").count() + source.code.matches("unsafe impl").count();
+            let text = fs::read_to_string(workspace().join(folder).join(&source.name)).unwrap();
+            let arguments = text.matches("SAFETY:").count();
+            assert!(arguments >= blocks, "{}: {blocks} unsafe blocks, {arguments} SAFETY arguments", source.name);
+        }
     }
 }
 

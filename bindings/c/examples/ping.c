@@ -1,0 +1,100 @@
+/* A ping-pong of messages, both ends in one program: ping [COUNT]. */
+#define _POSIX_C_SOURCE 200809L
+#include <narrows.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+static void fail(const char *what)
+{
+    fprintf(stderr, "ping: %s: %s\n", what, narrows_last_error());
+    exit(1);
+}
+
+static void put(int fd, narrows_bytes unit)
+{
+    for (const char *at = unit.data; unit.len > 0;) {
+        ssize_t n = write(fd, at, unit.len);
+        if (n <= 0) {
+            perror("write");
+            exit(1);
+        }
+        at += n;
+        unit.len -= (size_t)n;
+    }
+}
+
+/* The next message; what came behind it stays in `buffer`. Returns 0 when the peer has hung up. */
+static int get(narrows_messages *end, int fd, char *buffer, size_t size, size_t *filled, narrows_bytes *message)
+{
+    for (;;) {
+        size_t consumed;
+        narrows_bytes unit;
+        int32_t front = narrows_message_receive(end, buffer, *filled, &consumed, message);
+        if (front < 0)
+            fail("receive");
+        memmove(buffer, buffer + consumed, *filled -= consumed);
+        if (front == NARROWS_FRONT_MESSAGE)
+            return 1;
+        while (narrows_message_next(end, &unit) > 0)
+            put(fd, unit);
+        if (front == NARROWS_FRONT_INCOMPLETE) {
+            ssize_t n = read(fd, buffer + *filled, size - *filled);
+            if (n <= 0)
+                return 0;
+            *filled += (size_t)n;
+        }
+    }
+}
+
+int main(int argc, char **argv)
+{
+    static char buffer[1 << 18];
+    char text[200];
+    size_t filled = 0;
+    int count = argc > 1 ? atoi(argv[1]) : 1000, fds[2];
+    narrows_bytes message, unit;
+    if (socketpair(AF_UNIX, SOCK_STREAM, 0, fds) != 0) {
+        perror("socketpair");
+        return 1;
+    }
+    pid_t child = fork(); /* before anything of the library was used */
+    narrows_messages *end = narrows_messages_new(NULL);
+    if (child < 0 || end == NULL)
+        fail("begin");
+    close(fds[child != 0]);
+    int fd = fds[child == 0];
+    if (child == 0) {
+        while (get(end, fd, buffer, sizeof buffer, &filled, &message)) {
+            memcpy(text, message.data, message.len); /* it is the end's until the next call */
+            if (narrows_message_send(end, text, message.len, 0, &unit, NULL) != NARROWS_OK)
+                fail("answer");
+            put(fd, unit);
+        }
+        return 0;
+    }
+    for (int i = 0; i < count; i++) {
+        struct timespec begin, now;
+        narrows_sent sent;
+        int len = snprintf(text, sizeof text, "{\"sensor\": \"north-east corner\", \"number\": %d, \"celsius\": 21.%d}", i, i % 10);
+        clock_gettime(CLOCK_MONOTONIC, &begin);
+        if (narrows_message_send(end, text, (size_t)len, 0, &unit, &sent) != NARROWS_OK)
+            fail("send");
+        put(fd, unit);
+        if (!get(end, fd, buffer, sizeof buffer, &filled, &message))
+            return 1;
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        if (message.len != (size_t)len || memcmp(message.data, text, message.len) != 0)
+            return 1;
+        uint64_t ns = (uint64_t)((now.tv_sec - begin.tv_sec) * 1000000000LL + now.tv_nsec - begin.tv_nsec);
+        narrows_message_answered(end, sent.seq, sent.wire_len, ns);
+    }
+    narrows_totals out;
+    narrows_message_totals(end, &out, NULL);
+    printf("%d round trips, %llu bytes as %llu\n", count, (unsigned long long)out.raw_bytes, (unsigned long long)out.wire_bytes);
+    narrows_messages_free(end);
+    return 0;
+}

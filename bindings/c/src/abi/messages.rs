@@ -1,0 +1,377 @@
+//! Messages.
+#![allow(unsafe_code, reason = "functions that C calls")]
+#![allow(non_camel_case_types, reason = "the names that C sees")]
+
+use std::ffi::{c_char, c_void};
+
+use narrows::message::{Carrier, Delivery, MessageConfig};
+
+use super::{code, handle, narrows_bytes, narrows_totals, no_handle, number};
+use crate::handles::Held;
+use crate::memory::{self, Plain};
+use crate::messages::{Front, Messages, dictionary};
+use crate::status::{Failure, Result, Status, enter, narrows_status};
+
+/// Flag: the carrier delivers units as they were sent (ZeroMQ, datagrams, a queue), so that frames need no length.
+pub const NARROWS_MESSAGES_BORDERS: u32 = 1;
+/// Flag: the carrier loses, repeats or reorders units. Needs NARROWS_MESSAGES_BORDERS.
+pub const NARROWS_MESSAGES_UNORDERED: u32 = 2;
+/// Flag: any number of readers, which come when they like and answer nothing. Needs NARROWS_MESSAGES_BORDERS.
+pub const NARROWS_MESSAGES_FANOUT: u32 = 4;
+/// Flag: nothing comes back from the peer, so that what is lost cannot be asked for.
+pub const NARROWS_MESSAGES_ONE_WAY: u32 = 8;
+/// Flag: a check on every frame, for carriers that damage what they carry.
+pub const NARROWS_MESSAGES_CHECK_ALL: u32 = 16;
+/// Flag: keep no history of what was sent.
+pub const NARROWS_MESSAGES_NO_HISTORY: u32 = 32;
+/// Flag: train dictionaries with what is sent, on a thread in the background, and use those that pay.
+pub const NARROWS_MESSAGES_LEARN: u32 = 64;
+
+const FLAGS: u32 = 127;
+
+/// Flag of narrows_message_send: the message shows in the length of nothing, as secrets must where others can choose what is sent
+/// beside them.
+pub const NARROWS_MESSAGE_PRIVATE: u32 = 1;
+
+/// How one end of a message link shall be. Set struct_size to sizeof(narrows_message_options); all zeros are the defaults. The flags
+/// must be those of the peer, but for NARROWS_MESSAGES_LEARN and NARROWS_MESSAGES_NO_HISTORY.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct narrows_message_options {
+    pub struct_size: usize,
+    /// Who chooses the methods; NULL is "messages".
+    pub policy: *const c_char,
+    /// NARROWS_MESSAGES_BORDERS and so on.
+    pub flags: u32,
+    /// Longest message in bytes, sent or received; 0 is 65,535, the most that there is.
+    pub message_max: u32,
+    /// Bytes of history that the sender wants and the receiver keeps, 1 KiB to 64 KiB; 0 is 16 KiB.
+    pub history: u32,
+    pub reserved: u32,
+    /// A dictionary that the history begins with; the peer needs it among its `known`. Empty is none.
+    pub seed: narrows_bytes,
+    /// Dictionaries that this end has from elsewhere, so that they need not be sent.
+    pub known: *const narrows_bytes,
+    pub known_count: usize,
+}
+
+// SAFETY: integers, pointers, and structures of such.
+unsafe impl Plain for narrows_message_options {}
+
+/// One end of a message link: what is sent there and what comes. Not a pointer to memory.
+pub struct narrows_messages {
+    _opaque: [u8; 0],
+}
+
+/// What became of a message that was sent.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct narrows_sent {
+    /// Its number, for narrows_message_answered.
+    pub seq: u64,
+    /// Bytes of its frame.
+    pub wire_len: usize,
+    /// Bytes for the peer in front of it.
+    pub control_len: usize,
+}
+
+// SAFETY: integers.
+unsafe impl Plain for narrows_sent {}
+
+/// What the front of the input was.
+#[repr(i32)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum narrows_front {
+    /// Something that is dealt with.
+    NARROWS_FRONT_NOTHING = 0,
+    NARROWS_FRONT_MESSAGE = 1,
+    /// The beginning of a frame: call again with more behind it.
+    NARROWS_FRONT_INCOMPLETE = 2,
+    /// A message that cannot be decoded. On an ordered carrier narrows_message_next asks for it.
+    NARROWS_FRONT_UNDECODABLE = 3,
+    /// The peer missed messages that were sent from here, and they cannot be sent again.
+    NARROWS_FRONT_GAP = 4,
+}
+
+/// # Safety
+/// As of [`memory::options`], and what the structure points to is as it says.
+unsafe fn config(from: *const narrows_message_options) -> Result<(MessageConfig, Option<String>, bool)> {
+    // SAFETY: as the caller of this function answers for, here and below.
+    let Some(given) = (unsafe { memory::options(from, "options")? }) else {
+        return Ok((MessageConfig::default(), None, false));
+    };
+    if given.flags & !FLAGS != 0 || given.reserved != 0 {
+        return Err(Failure::misuse("options has flags that there are not, or reserved is not 0"));
+    }
+    let has = |flag| given.flags & flag != 0;
+    let delivery = match (has(NARROWS_MESSAGES_UNORDERED), has(NARROWS_MESSAGES_FANOUT)) {
+        (false, false) => Delivery::Ordered,
+        (true, false) => Delivery::Unordered,
+        (false, true) => Delivery::Fanout,
+        (true, true) => {
+            return Err(Failure::misuse("a carrier that fans out is unordered already: set one of the flags"));
+        }
+    };
+    // SAFETY: as above.
+    let (policy, seed, known) = unsafe {
+        let policy = memory::text(given.policy, "options.policy")?;
+        let seed = memory::bytes(given.seed.data, given.seed.len, "options.seed")?;
+        let known = memory::array(given.known, given.known_count, "options.known")?;
+        let known = known.iter().map(|k| memory::bytes(k.data, k.len, "options.known"));
+        (policy, seed, known.map(|k| k.and_then(dictionary)).collect::<Result<Vec<_>>>()?)
+    };
+    let default = MessageConfig::default();
+    let history = match given.history {
+        _ if has(NARROWS_MESSAGES_NO_HISTORY) => 0,
+        0 => default.history,
+        n => n as usize,
+    };
+    let config = MessageConfig {
+        carrier: Carrier { delivery, borders: has(NARROWS_MESSAGES_BORDERS) },
+        duplex: !has(NARROWS_MESSAGES_ONE_WAY) && delivery != Delivery::Fanout,
+        message_max: if given.message_max > 0 { given.message_max as usize } else { default.message_max },
+        history,
+        check_all: has(NARROWS_MESSAGES_CHECK_ALL),
+        seed: if seed.is_empty() { None } else { Some(dictionary(seed)?) },
+        known,
+        ..default
+    };
+    Ok((config, policy.map(str::to_owned), has(NARROWS_MESSAGES_LEARN)))
+}
+
+/// A new end; NULL is a failure.
+///
+/// # Safety
+/// `options` is null or a structure as its struct_size says, and what it points to is there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn narrows_messages_new(options: *const narrows_message_options) -> *mut narrows_messages {
+    enter(
+        || {
+            // SAFETY: the caller answers for the structure.
+            let (config, policy, learns) = unsafe { config(options)? };
+            Messages::table().open(Messages::new(config, policy.as_deref(), learns)?).map(handle)
+        },
+        no_handle,
+    )
+}
+
+/// # Safety
+/// `unit` is null or a place for the structure.
+unsafe fn give(unit: *mut narrows_bytes, bytes: &[u8]) -> Result<()> {
+    let bytes = narrows_bytes { data: bytes.as_ptr().cast(), len: bytes.len() };
+    // SAFETY: the caller answers for the place.
+    unsafe { memory::store(unit, bytes, "the place for the bytes") }
+}
+
+/// Encodes a message: `unit` is what has to be sent for it, all of it and in the order of the calls; on a carrier with borders as
+/// one unit. The bytes belong to the end and are good until the next call with it. `sent` may be NULL. A message that is too
+/// long (NARROWS_ERROR_LIMIT) leaves everything as it was. On a carrier with borders NARROWS_ERROR_MISUSE may say that
+/// what narrows_message_next gives has to go first.
+///
+/// # Safety
+/// `message` has `len` bytes; `unit` and `sent` are null or places for such structures.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn narrows_message_send(
+    messages: *mut narrows_messages,
+    message: *const c_void,
+    len: usize,
+    flags: u32,
+    unit: *mut narrows_bytes,
+    sent: *mut narrows_sent,
+) -> narrows_status {
+    enter(
+        || {
+            // SAFETY: the caller answers for the bytes.
+            let message = unsafe { memory::bytes(message, len, "message")? };
+            if flags & !NARROWS_MESSAGE_PRIVATE != 0 || unit.is_null() {
+                return Err(Failure::misuse("unit is a null pointer, or there are flags that there are not"));
+            }
+            Messages::table().with(number(messages), |m| {
+                let (what, bytes) = m.send(message, flags & NARROWS_MESSAGE_PRIVATE != 0)?;
+                let what = narrows_sent { seq: what.seq, wire_len: what.wire_len, control_len: what.control_len };
+                // SAFETY: the caller answers for both places.
+                unsafe {
+                    memory::store(sent, what, "sent")?;
+                    give(unit, bytes)?;
+                }
+                Ok(Status::NARROWS_OK)
+            })
+        },
+        |s| s,
+    )
+}
+
+/// The next unit that has to be sent without a message of the application: words to the peer, messages that it lost. Returns 1
+/// if there is one, 0 if there is none, or a negative narrows_status. Call it until it returns 0 after every
+/// narrows_message_receive, and on a carrier with borders before every narrows_message_send.
+///
+/// # Safety
+/// `unit` is null or a place for the structure.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn narrows_message_next(messages: *mut narrows_messages, unit: *mut narrows_bytes) -> i32 {
+    enter(
+        || {
+            if unit.is_null() {
+                return Err(Failure::misuse("unit is a null pointer"));
+            }
+            Messages::table().with(number(messages), |m| {
+                let bytes = m.next_unit()?;
+                // SAFETY: the caller answers for the place.
+                unsafe { give(unit, bytes.unwrap_or_default())? };
+                Ok(i32::from(bytes.is_some()))
+            })
+        },
+        code,
+    )
+}
+
+/// Reads one frame from the front of what came: on a carrier with borders of a unit, else of all that came and was not consumed.
+/// `consumed` says how long it was: go on behind it while anything is left. Returns a narrows_front or a negative
+/// narrows_status; for NARROWS_FRONT_MESSAGE `message` is the message, which belongs to the end and is good until the next call
+/// with it. After a failure on a carrier without borders nothing behind it can be read.
+///
+/// # Safety
+/// `input` has `len` bytes; `consumed` and `message` are null or places for such values.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn narrows_message_receive(
+    messages: *mut narrows_messages,
+    input: *const c_void,
+    len: usize,
+    consumed: *mut usize,
+    message: *mut narrows_bytes,
+) -> i32 {
+    enter(
+        || {
+            // SAFETY: the caller answers for the bytes.
+            let input = unsafe { memory::bytes(input, len, "input")? };
+            if consumed.is_null() || message.is_null() {
+                return Err(Failure::misuse("consumed or message is a null pointer"));
+            }
+            Messages::table().with(number(messages), |m| {
+                let (read, front, bytes) = m.receive(input)?;
+                // SAFETY: the caller answers for both places.
+                unsafe {
+                    memory::store(consumed, read, "consumed")?;
+                    give(message, bytes)?;
+                }
+                Ok(match front {
+                    Front::Nothing => narrows_front::NARROWS_FRONT_NOTHING,
+                    Front::Message => narrows_front::NARROWS_FRONT_MESSAGE,
+                    Front::Incomplete => narrows_front::NARROWS_FRONT_INCOMPLETE,
+                    Front::Undecodable => narrows_front::NARROWS_FRONT_UNDECODABLE,
+                    Front::Gap => narrows_front::NARROWS_FRONT_GAP,
+                } as i32)
+            })
+        },
+        code,
+    )
+}
+
+/// Tells the policy that the peer answered message `seq` `span_ns` nanoseconds after it was sent, in which `wire_len` bytes
+/// crossed the link one after the other: those of the message, and of the answer if answers are of several lengths. From this it
+/// learns what a byte costs; without it a link of 100 Mbit/s is assumed.
+#[unsafe(no_mangle)]
+pub extern "C" fn narrows_message_answered(
+    messages: *mut narrows_messages,
+    seq: u64,
+    wire_len: usize,
+    span_ns: u64,
+) -> narrows_status {
+    let call = |m: &mut Messages| {
+        m.answered(seq, wire_len, span_ns);
+        Ok(Status::NARROWS_OK)
+    };
+    enter(|| Messages::table().with(number(messages), call), |s| s)
+}
+
+/// Says that the carrier's connection is a new one: the peer knows nothing. What was under way may be lost.
+#[unsafe(no_mangle)]
+pub extern "C" fn narrows_message_reconnect(messages: *mut narrows_messages) -> narrows_status {
+    let call = |m: &mut Messages| {
+        m.reconnect();
+        Ok(Status::NARROWS_OK)
+    };
+    enter(|| Messages::table().with(number(messages), call), |s| s)
+}
+
+/// Offers a dictionary to the peer. Returns 1, 0 if the peer takes no such dictionary or could not say that it has it, or a negative
+/// narrows_status.
+///
+/// # Safety
+/// `dictionary` has `len` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn narrows_message_offer(
+    messages: *mut narrows_messages,
+    dictionary: *const c_void,
+    len: usize,
+) -> i32 {
+    enter(
+        || {
+            // SAFETY: the caller answers for the bytes.
+            let content = unsafe { memory::bytes(dictionary, len, "dictionary")? };
+            Messages::table().with(number(messages), |m| m.offer(content)).map(i32::from)
+        },
+        code,
+    )
+}
+
+/// For NARROWS_MESSAGES_FANOUT: the unit that tells readers what they need, dictionaries among it. Send it for each new
+/// dictionary, and every 10 s.
+///
+/// # Safety
+/// `unit` is null or a place for the structure.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn narrows_message_announce(
+    messages: *mut narrows_messages,
+    unit: *mut narrows_bytes,
+) -> narrows_status {
+    enter(
+        || {
+            if unit.is_null() {
+                return Err(Failure::misuse("unit is a null pointer"));
+            }
+            Messages::table().with(number(messages), |m| {
+                // SAFETY: the caller answers for the place.
+                unsafe { give(unit, m.announce()?)? };
+                Ok(Status::NARROWS_OK)
+            })
+        },
+        |s| s,
+    )
+}
+
+/// What was sent and received so far. Either may be NULL.
+///
+/// # Safety
+/// Both are null or places for such structures.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn narrows_message_totals(
+    messages: *mut narrows_messages,
+    sent: *mut narrows_totals,
+    received: *mut narrows_totals,
+) -> narrows_status {
+    enter(
+        || {
+            let both = Messages::table().with(number(messages), |m| Ok(m.totals()))?;
+            let [of_sent, of_received] =
+                both.map(|(_, raw_bytes, wire_bytes)| narrows_totals { raw_bytes, wire_bytes });
+            // SAFETY: the caller answers for both places.
+            unsafe {
+                memory::store(sent, of_sent, "sent")?;
+                memory::store(received, of_received, "received")?;
+            }
+            Ok(Status::NARROWS_OK)
+        },
+        |s| s,
+    )
+}
+
+/// Frees it, at any time.
+#[unsafe(no_mangle)]
+pub extern "C" fn narrows_messages_free(messages: *mut narrows_messages) -> narrows_status {
+    let drop_it = |m: Messages| {
+        drop(m);
+        Ok(())
+    };
+    enter(|| Messages::table().close(number(messages), drop_it).map(|()| Status::NARROWS_OK), |s| s)
+}

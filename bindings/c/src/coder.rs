@@ -1,0 +1,265 @@
+//! Streams without I/O: bytes in, bytes out, on the caller's thread and in its buffers.
+
+use std::time::Instant;
+
+use narrows::block::{Block, BufferPool};
+use narrows::codec::Contexts;
+use narrows::frame::Frame;
+use narrows::receiver::{Receiver, ReceiverConfig};
+use narrows::sender::{JobKind, LinkSample, Sender};
+use narrows::stream;
+
+use crate::handles::{Held, Table};
+use crate::memory::Room;
+use crate::options::{INDEX, NO_CHECK, StreamOptions};
+use crate::status::{Failure, Result};
+
+/// Input that a decoder copies at a time: frames inside one piece are not copied again.
+const PIECE_LEN: usize = 256 << 10;
+
+/// What a call of the encoder shall do besides taking its input.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mode {
+    Continue,
+    Flush,
+    End,
+}
+
+pub(crate) struct Encoder {
+    sender: Sender,
+    contexts: Contexts,
+    pool: BufferPool,
+    /// The frame that is given now, and how much of it was.
+    frame: Option<Frame>,
+    given: usize,
+    begun: Instant,
+    /// The flow's clock is ahead of the caller's by the time that the caller said the link took.
+    ahead_ns: u64,
+    /// Raw bytes taken in and not yet cut into blocks.
+    gathered: usize,
+    /// Bytes of the last call that the caller is passing on, since when, and how long that took if it said so.
+    passing: usize,
+    since_ns: u64,
+    told_ns: Option<u64>,
+    ending: bool,
+    over: bool,
+}
+
+impl Encoder {
+    pub(crate) fn new(options: &StreamOptions) -> Result<Self> {
+        options.check("encoder", NO_CHECK | INDEX, true)?;
+        let (config, policy) = options.sender(1)?;
+        let pool = BufferPool::default();
+        Ok(Self {
+            sender: Sender::new(config, policy, pool.clone()),
+            contexts: Contexts::default(),
+            pool,
+            frame: None,
+            given: 0,
+            begun: Instant::now(),
+            ahead_ns: 0,
+            gathered: 0,
+            passing: 0,
+            since_ns: 0,
+            told_ns: None,
+            ending: false,
+            over: false,
+        })
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.begun.elapsed().as_nanos() as u64 + self.ahead_ns
+    }
+
+    /// How long the link took for what the last call gave, where that is not the time until the next call.
+    pub(crate) fn link_took(&mut self, ns: u64) {
+        self.told_ns = Some(ns);
+    }
+
+    /// What the last call gave has left by now.
+    fn account(&mut self) {
+        let accepted = std::mem::take(&mut self.passing) as u64;
+        let told_ns = self.told_ns.take();
+        if accepted == 0 {
+            return;
+        }
+        let now_ns = self.now_ns();
+        let end_ns = told_ns.map_or(now_ns, |ns| self.since_ns.saturating_add(ns));
+        self.ahead_ns = self.ahead_ns.saturating_add(end_ns.saturating_sub(now_ns));
+        self.sender.on_link(LinkSample { begin_ns: self.since_ns, end_ns, accepted, ..LinkSample::default() });
+    }
+
+    /// Takes what it can of `input` and gives what it has; returns how many bytes of the input it took, and how many it knows
+    /// to wait: 0 if everything that `mode` asks for is done.
+    pub(crate) fn encode(&mut self, input: &[u8], room: &mut Room, mode: Mode) -> Result<(usize, usize)> {
+        if self.over || self.ending && (!input.is_empty() || mode != Mode::End) {
+            return Err(Failure::misuse("the stream was ended"));
+        }
+        self.account();
+        let (before, mut taken) = (room.len(), 0);
+        let waiting = loop {
+            self.give(room);
+            if let Some(frame) = &self.frame {
+                break frame.wire_len() - self.given;
+            }
+            let rest = &input[taken..];
+            if !rest.is_empty() {
+                let n = self.sender.write(rest, self.now_ns());
+                taken += n;
+                self.gathered += n;
+                if n > 0 && self.sender.room() > 0 || self.work() {
+                    continue;
+                }
+                break self.gathered.max(1);
+            }
+            if mode == Mode::Continue && self.sender.room() > 0 {
+                break 0;
+            }
+            if mode == Mode::End && !std::mem::replace(&mut self.ending, true) {
+                self.sender.close(self.now_ns());
+            }
+            if self.work() || self.sender.has_frame() {
+                continue;
+            }
+            break self.gathered;
+        };
+        self.passing = before - room.len();
+        self.since_ns = self.now_ns();
+        self.over = waiting == 0 && self.ending;
+        Ok((taken, waiting))
+    }
+
+    /// Gives frames until there is no more, or no room for the rest of one.
+    fn give(&mut self, room: &mut Room) {
+        loop {
+            let Some(frame) = self.frame.take().or_else(|| self.sender.poll_transmit()) else { return };
+            let head = frame.header.len();
+            if self.given < head {
+                self.given += room.put(&frame.header[self.given..]);
+            }
+            if self.given >= head {
+                self.given += room.put(&frame.body[self.given - head..]);
+            }
+            if self.given < frame.wire_len() {
+                self.frame = Some(frame);
+                return;
+            }
+            self.given = 0;
+        }
+    }
+
+    /// Encodes a block. `false` if there is none to be had before what was given has left.
+    fn work(&mut self) -> bool {
+        let now_ns = self.now_ns();
+        let Some(job) = self.sender.poll_job(now_ns) else { return false };
+        let done = stream::encode(job, &mut self.contexts, &self.pool);
+        if done.kind == JobKind::Encode {
+            self.gathered = self.gathered.saturating_sub(done.raw_len);
+        }
+        let now_ns = self.now_ns();
+        self.sender.finish(done, now_ns);
+        true
+    }
+
+    pub(crate) fn totals(&self) -> (u64, u64) {
+        let summary = self.sender.summary();
+        (summary.raw_bytes, summary.wire_bytes)
+    }
+}
+
+impl Held for Encoder {
+    const KIND: u8 = 3;
+    const NAME: &'static str = "encoder";
+    fn table() -> &'static Table<Self> {
+        static TABLE: Table<Encoder> = Table::new();
+        &TABLE
+    }
+}
+
+pub(crate) struct Decoder {
+    receiver: Receiver,
+    contexts: Contexts,
+    pool: BufferPool,
+    /// Raw bytes that found no room yet.
+    raw: Block,
+    failure: Option<Failure>,
+}
+
+impl Decoder {
+    pub(crate) fn new(options: &StreamOptions) -> Result<Self> {
+        options.check("decoder", 0, false)?;
+        let pool = BufferPool::default();
+        let receiver = Receiver::new(ReceiverConfig::default(), pool.clone());
+        Ok(Self { receiver, contexts: Contexts::default(), pool, raw: Block::default(), failure: None })
+    }
+
+    /// Takes what it can of `input` and gives what it has; returns how many bytes of the input it took, and whether the stream
+    /// is complete.
+    pub(crate) fn decode(&mut self, input: &[u8], room: &mut Room) -> Result<(usize, bool)> {
+        let mut taken = 0;
+        let result = self.alive().and_then(|()| self.advance(input, &mut taken, room));
+        let result = result.inspect_err(|e| self.failure = Some(e.clone()));
+        result.map(|()| (taken, self.receiver.is_finished() && self.raw.is_empty()))
+    }
+
+    fn alive(&self) -> Result<()> {
+        self.failure.clone().map_or(Ok(()), Err)
+    }
+
+    fn advance(&mut self, input: &[u8], taken: &mut usize, room: &mut Room) -> Result<()> {
+        loop {
+            let given = room.put(&self.raw);
+            let _ = self.raw.split_to(given);
+            if !self.raw.is_empty() {
+                return Ok(());
+            }
+            if let Some(raw) = self.receiver.read() {
+                self.raw = raw;
+                continue;
+            }
+            if let Some(job) = self.receiver.poll_job() {
+                let done = stream::decode(job, &mut self.contexts, &self.pool);
+                self.receiver.finish(done)?;
+                continue;
+            }
+            if self.receiver.has_unparsed() && self.receiver.room() > 0 {
+                self.receiver.resume()?;
+                if !self.receiver.has_unparsed() {
+                    continue;
+                }
+            }
+            let rest = &input[*taken..];
+            let len = rest.len().min(PIECE_LEN).min(self.receiver.room());
+            if len == 0 || self.receiver.has_unparsed() {
+                return Ok(());
+            }
+            self.receiver.receive(Block::from_vec(rest[..len].to_vec()))?;
+            *taken += len;
+        }
+    }
+
+    /// No more input will come: an error if some is missing.
+    pub(crate) fn end(&mut self) -> Result<()> {
+        self.alive()?;
+        if self.receiver.has_unparsed() || self.receiver.has_raw() || !self.raw.is_empty() {
+            return Err(Failure::misuse(
+                "there is more to decode: call narrows_decode until it takes and gives nothing",
+            ));
+        }
+        self.receiver.close().map_err(|e| self.failure.insert(e.into()).clone())
+    }
+
+    pub(crate) fn totals(&self) -> (u64, u64) {
+        let summary = self.receiver.summary();
+        (summary.raw_bytes, summary.wire_bytes)
+    }
+}
+
+impl Held for Decoder {
+    const KIND: u8 = 4;
+    const NAME: &'static str = "decoder";
+    fn table() -> &'static Table<Self> {
+        static TABLE: Table<Decoder> = Table::new();
+        &TABLE
+    }
+}

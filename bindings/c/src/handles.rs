@@ -1,0 +1,252 @@
+//! Handles: numbers instead of addresses, so that one that was closed, or never was one, is found and not followed.
+//!
+//! ```text
+//!   63     56 55    52 51            20 19         0
+//!   [ 0x4e  ][ kind  ][  generation    ][  place   ]
+//! ```
+//!
+//! The top byte makes it an address that no program has, should anybody follow it. A place is used again with the next
+//! generation, the one that was free for longest first.
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
+
+use crate::status::{Failure, Result, Status};
+
+const MARK: u64 = 0x4e << 56;
+const KIND_SHIFT: u32 = 52;
+const GENERATION_SHIFT: u32 = 20;
+/// A process has about a million descriptors at most, and message ends are not more than connections.
+const PLACES_MAX: usize = 1 << GENERATION_SHIFT;
+/// Places are made so many at a time, and stay.
+const CHUNK: usize = 1024;
+const CHUNKS: usize = PLACES_MAX / CHUNK;
+
+/// What a handle stands for.
+pub(crate) trait Held: Sized + Send + 'static {
+    /// 1 to 15, one for each type.
+    const KIND: u8;
+    /// For messages to a person: "writer".
+    const NAME: &'static str;
+    fn table() -> &'static Table<Self>;
+    /// What ends its waits from another thread.
+    fn stopper(&self) -> Option<Arc<dyn Stop>> {
+        None
+    }
+}
+
+pub(crate) trait Stop: Send + Sync {
+    fn stop(&self);
+}
+
+/// All objects of a type.
+pub(crate) struct Table<T> {
+    chunks: [OnceLock<Box<[Slot<T>]>>; CHUNKS],
+    places: Mutex<Places>,
+}
+
+#[derive(Default)]
+struct Places {
+    made: usize,
+    free: VecDeque<usize>,
+}
+
+struct Slot<T> {
+    /// Of the handle that is valid now, 0 before the first; looked at before the lock is tried.
+    generation: AtomicU32,
+    object: Mutex<Place<T>>,
+    stopper: Mutex<(u32, Option<Arc<dyn Stop>>)>,
+}
+
+struct Place<T> {
+    object: Option<Box<T>>,
+    /// A call with it panicked.
+    broken: bool,
+}
+
+impl<T> Slot<T> {
+    fn new() -> Self {
+        Self {
+            generation: AtomicU32::new(0),
+            object: Mutex::new(Place { object: None, broken: false }),
+            stopper: Mutex::new((0, None)),
+        }
+    }
+}
+
+impl<T: Held> Table<T> {
+    pub(crate) const fn new() -> Self {
+        Self {
+            chunks: [const { OnceLock::new() }; CHUNKS],
+            places: Mutex::new(Places { made: 0, free: VecDeque::new() }),
+        }
+    }
+
+    /// The handle of a new object.
+    pub(crate) fn open(&self, object: T) -> Result<u64> {
+        let mut places = lock(&self.places);
+        let place = match places.free.pop_front() {
+            Some(place) => place,
+            None if places.made < PLACES_MAX => {
+                places.made += 1;
+                places.made - 1
+            }
+            None => {
+                let text = format!("there are {PLACES_MAX} {}s open: close some", T::NAME);
+                return Err(Failure::new(Status::NARROWS_ERROR_LIMIT, text));
+            }
+        };
+        drop(places);
+        let chunk = self.chunks[place / CHUNK].get_or_init(|| (0..CHUNK).map(|_| Slot::new()).collect());
+        let slot = &chunk[place % CHUNK];
+        let generation = slot.generation.load(Ordering::Acquire).max(1);
+        *lock(&slot.stopper) = (generation, object.stopper());
+        *lock(&slot.object) = Place { object: Some(Box::new(object)), broken: false };
+        slot.generation.store(generation, Ordering::Release);
+        Ok(MARK | u64::from(T::KIND) << KIND_SHIFT | u64::from(generation) << GENERATION_SHIFT | place as u64)
+    }
+
+    /// Calls with the object of a handle.
+    pub(crate) fn with<R>(&self, handle: u64, call: impl FnOnce(&mut T) -> Result<R>) -> Result<R> {
+        let (slot, generation, _) = self.find(handle)?;
+        let mut held = Self::enter(slot, generation)?;
+        if held.broken {
+            return Err(Failure::internal());
+        }
+        let Some(object) = held.object.as_mut() else { return Err(closed::<T>()) };
+        let result = catch_unwind(AssertUnwindSafe(|| call(object)));
+        result.unwrap_or_else(|_| {
+            held.broken = true;
+            Err(Failure::internal())
+        })
+    }
+
+    /// Makes the handle invalid when `finish` is done with the object. Until then other threads find it busy, and may stop it.
+    pub(crate) fn close(&self, handle: u64, finish: impl FnOnce(T) -> Result<()>) -> Result<()> {
+        let (slot, generation, place) = self.find(handle)?;
+        let mut held = Self::enter(slot, generation)?;
+        let Some(object) = held.object.take() else { return Err(closed::<T>()) };
+        let broken = held.broken;
+        let result = catch_unwind(AssertUnwindSafe(|| {
+            if broken {
+                drop(object);
+                return Ok(());
+            }
+            finish(*object)
+        }));
+        slot.generation.store(generation.wrapping_add(1).max(1), Ordering::Release);
+        drop(held);
+        *lock(&slot.stopper) = (0, None);
+        lock(&self.places).free.push_back(place);
+        result.unwrap_or_else(|_| Err(Failure::internal()))
+    }
+
+    /// Ends the waits of the object, also while another thread is in a call with it.
+    pub(crate) fn stop(&self, handle: u64) -> Result<()> {
+        let (slot, generation, _) = self.find(handle)?;
+        let stopper = lock(&slot.stopper);
+        match &*stopper {
+            (g, Some(stopper)) if *g == generation => {
+                stopper.stop();
+                Ok(())
+            }
+            _ => Err(closed::<T>()),
+        }
+    }
+
+    fn find(&self, handle: u64) -> Result<(&Slot<T>, u32, usize)> {
+        let foreign = || Failure::misuse(format!("this is no {}: {handle:#x} was never given out as one", T::NAME));
+        if handle == 0 {
+            return Err(Failure::misuse(format!("the {} is a null pointer", T::NAME)));
+        }
+        if handle & !((1 << KIND_SHIFT) - 1) != MARK | u64::from(T::KIND) << KIND_SHIFT {
+            return Err(foreign());
+        }
+        let place = (handle & (PLACES_MAX as u64 - 1)) as usize;
+        let generation = (handle >> GENERATION_SHIFT) as u32;
+        let chunk = self.chunks[place / CHUNK].get().ok_or_else(foreign)?;
+        let slot = &chunk[place % CHUNK];
+        let now = slot.generation.load(Ordering::Acquire);
+        match generation {
+            0 => Err(foreign()),
+            g if g < now => Err(closed::<T>()),
+            g if g > now => Err(foreign()),
+            _ => Ok((slot, generation, place)),
+        }
+    }
+
+    fn enter(slot: &Slot<T>, generation: u32) -> Result<MutexGuard<'_, Place<T>>> {
+        let held = match slot.object.try_lock() {
+            Ok(held) => held,
+            Err(TryLockError::Poisoned(held)) => held.into_inner(),
+            Err(TryLockError::WouldBlock) => {
+                let text = format!("another thread is in a call with this {}", T::NAME);
+                return Err(Failure::new(Status::NARROWS_ERROR_BUSY, text));
+            }
+        };
+        // It may have been closed between the look and the lock.
+        if slot.generation.load(Ordering::Acquire) == generation { Ok(held) } else { Err(closed::<T>()) }
+    }
+}
+
+fn closed<T: Held>() -> Failure {
+    Failure::new(Status::NARROWS_ERROR_CLOSED, format!("this {} was closed before", T::NAME))
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Thing(u32);
+
+    impl Held for Thing {
+        const KIND: u8 = 15;
+        const NAME: &'static str = "thing";
+        fn table() -> &'static Table<Self> {
+            static TABLE: Table<Thing> = Table::new();
+            &TABLE
+        }
+    }
+
+    fn status<T>(result: Result<T>) -> Status {
+        result.err().map_or(Status::NARROWS_OK, |f| f.status)
+    }
+
+    #[test]
+    fn what_is_closed_foreign_or_busy_is_told_apart() {
+        let table = Thing::table();
+        let first = table.open(Thing(1)).unwrap();
+        let second = table.open(Thing(2)).unwrap();
+        assert_eq!(table.with(second, |t| Ok(t.0)).unwrap(), 2);
+        for foreign in
+            [0, 1, 0x7fff_1234_5678, u64::MAX, first + (1 << GENERATION_SHIFT), first ^ 1 << KIND_SHIFT, first + 999]
+        {
+            assert_eq!(status(table.with(foreign, |_| Ok(()))), Status::NARROWS_ERROR_MISUSE, "{foreign:#x}");
+        }
+        let busy = table.with(first, |_| Ok(status(table.with(first, |_| Ok(())))));
+        assert_eq!(busy.unwrap(), Status::NARROWS_ERROR_BUSY);
+        table.close(first, |t| if t.0 == 1 { Ok(()) } else { Err(Failure::internal()) }).unwrap();
+        assert_eq!(status(table.with(first, |_| Ok(()))), Status::NARROWS_ERROR_CLOSED);
+        assert_eq!(status(table.close(first, |_| Ok(()))), Status::NARROWS_ERROR_CLOSED);
+        assert_eq!(status(table.stop(first)), Status::NARROWS_ERROR_CLOSED);
+        // Its place is used again, its number is not.
+        let third = table.open(Thing(3)).unwrap();
+        assert_eq!(third, first + (1 << GENERATION_SHIFT));
+        assert_eq!(status(table.with(first, |_| Ok(()))), Status::NARROWS_ERROR_CLOSED);
+        assert_eq!(table.with(third, |t| Ok(t.0)).unwrap(), 3);
+
+        assert_eq!(
+            status(table.with(third, |_| -> Result<()> { panic!("of a test") })),
+            Status::NARROWS_ERROR_INTERNAL
+        );
+        assert_eq!(status(table.with(third, |t| Ok(t.0))), Status::NARROWS_ERROR_INTERNAL, "it stays broken");
+        table.close(third, |_| Err(Failure::misuse("broken ones are not finished"))).unwrap();
+        assert_eq!(status(table.with(third, |_| Ok(()))), Status::NARROWS_ERROR_CLOSED);
+    }
+}

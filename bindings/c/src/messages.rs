@@ -1,0 +1,223 @@
+//! One end of a message link.
+
+use std::cell::RefCell;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Arc, mpsc};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use narrows::codec::{self, DICTIONARY_MAX, DICTIONARY_MIN, Dictionary};
+use narrows::message::{Adoption, Came, Contexts, MessageConfig, MessageEnd, Sent};
+
+use crate::handles::{Held, Table};
+use crate::options::policy;
+use crate::status::{Failure, Result, Status};
+
+thread_local! {
+    /// What encoding and decoding need, shared by all ends that a thread calls.
+    static CONTEXTS: RefCell<Contexts> = RefCell::new(Contexts::default());
+}
+
+/// A unit above this is not kept as room for the next: most messages are shorter, and thousands of ends are idle.
+const ROOM_KEPT: usize = 4 << 10;
+
+pub(crate) struct Messages {
+    end: MessageEnd,
+    begun: Instant,
+    /// What the last call gave, until the next.
+    unit: Vec<u8>,
+    /// The unit was given, and what comes next begins anew.
+    given: bool,
+    message: Vec<u8>,
+    training: Option<mpsc::Receiver<Option<Adoption>>>,
+}
+
+/// What the front of the input was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Front {
+    Nothing,
+    Message,
+    Incomplete,
+    Undecodable,
+    Gap,
+}
+
+impl Messages {
+    pub(crate) fn new(config: MessageConfig, spec: Option<&str>, learns: bool) -> Result<Self> {
+        let chosen = policy(spec.unwrap_or("messages"), 1)?;
+        let mut end = MessageEnd::new(MessageConfig { epoch: epoch(config.epoch), ..config }, chosen.policy)?;
+        if learns {
+            end.sample();
+        }
+        let (unit, message) = (Vec::new(), Vec::new());
+        Ok(Self { end, begun: Instant::now(), unit, given: false, message, training: None })
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.begun.elapsed().as_nanos() as u64
+    }
+
+    /// Makes room for a unit. What was not given stays in front: words that were taken before a call failed.
+    fn begin_unit(&mut self) {
+        if std::mem::take(&mut self.given) {
+            if self.unit.capacity() > ROOM_KEPT {
+                self.unit = Vec::new();
+            }
+            self.unit.clear();
+        }
+    }
+
+    /// The unit that sends a message.
+    pub(crate) fn send(&mut self, message: &[u8], private: bool) -> Result<(Sent, &[u8])> {
+        self.begin_unit();
+        self.adopt();
+        let now_ns = self.now_ns();
+        let (end, unit) = (&mut self.end, &mut self.unit);
+        let sent = with_contexts(|contexts| {
+            if private {
+                end.send_private(message, now_ns, contexts, unit)
+            } else {
+                end.send(message, now_ns, contexts, unit)
+            }
+        })??;
+        let took_ns = self.now_ns() - now_ns;
+        self.end.took_to_encode(took_ns);
+        self.train(now_ns);
+        self.given = true;
+        Ok((sent, &self.unit))
+    }
+
+    /// The next unit that is to be sent without a message of the application.
+    pub(crate) fn next_unit(&mut self) -> Result<Option<&[u8]>> {
+        self.begin_unit();
+        let now_ns = self.now_ns();
+        let (end, unit) = (&mut self.end, &mut self.unit);
+        let any = with_contexts(|contexts| end.next_unit(now_ns, contexts, unit))?;
+        self.given = any || !self.unit.is_empty();
+        Ok(self.given.then_some(&*self.unit))
+    }
+
+    /// For readers that come to a topic.
+    pub(crate) fn announce(&mut self) -> Result<&[u8]> {
+        self.begin_unit();
+        self.end.sender_mut().announce(&mut self.unit)?;
+        self.given = true;
+        Ok(&self.unit)
+    }
+
+    /// Reads the front of the input: how much, what it was, and the message if it was one.
+    pub(crate) fn receive(&mut self, input: &[u8]) -> Result<(usize, Front, &[u8])> {
+        let begun = Instant::now();
+        let (end, message) = (&mut self.end, &mut self.message);
+        if message.capacity() > ROOM_KEPT {
+            *message = Vec::new();
+        }
+        message.clear();
+        let (consumed, front) = with_contexts(|contexts| {
+            let received = end.receive(input, contexts)?;
+            let front = match received.came {
+                Came::Message(came) => {
+                    message.extend_from_slice(came);
+                    Front::Message
+                }
+                Came::Incomplete => Front::Incomplete,
+                Came::Undecodable(_) => Front::Undecodable,
+                Came::Gap => Front::Gap,
+                Came::Nothing => Front::Nothing,
+            };
+            narrows::Result::Ok((received.consumed, front))
+        })??;
+        if front == Front::Message {
+            self.end.took_to_decode(begun.elapsed().as_nanos() as u64);
+        }
+        Ok((consumed, front, &self.message))
+    }
+
+    pub(crate) fn answered(&mut self, seq: u64, wire_len: usize, span_ns: u64) {
+        self.end.answered(seq, wire_len, span_ns);
+    }
+
+    pub(crate) fn reconnect(&mut self) {
+        self.unit.clear();
+        self.given = false;
+        self.end.sender_mut().reconnect(epoch(0));
+    }
+
+    /// `false` if the peer takes no such dictionary.
+    pub(crate) fn offer(&mut self, content: &[u8]) -> Result<bool> {
+        Ok(self.end.sender_mut().offer(dictionary(content)?, false))
+    }
+
+    pub(crate) fn totals(&self) -> [(u64, u64, u64); 2] {
+        [self.end.sent(), self.end.received()].map(|t| (t.messages, t.raw_len, t.wire_len))
+    }
+
+    // --- dictionaries of what is sent ---
+
+    fn train(&mut self, now_ns: u64) {
+        if self.training.is_some() {
+            return;
+        }
+        let Some(training) = self.end.training(now_ns) else { return };
+        let (tell, hear) = mpsc::channel();
+        let thread = std::thread::Builder::new().name("narrows-train".into());
+        let started = thread.spawn(move || {
+            crate::sys::block_signals();
+            let _ = tell.send(training.run());
+        });
+        // Without a thread there is no dictionary, and the flow goes on.
+        self.training = started.is_ok().then_some(hear);
+    }
+
+    fn adopt(&mut self) {
+        let Some(hear) = &self.training else { return };
+        let adoption = match hear.try_recv() {
+            Ok(adoption) => adoption,
+            Err(mpsc::TryRecvError::Empty) => return,
+            Err(mpsc::TryRecvError::Disconnected) => None,
+        };
+        self.training = None;
+        self.end.trained(adoption);
+    }
+}
+
+impl Held for Messages {
+    const KIND: u8 = 5;
+    const NAME: &'static str = "message end";
+    fn table() -> &'static Table<Self> {
+        static TABLE: Table<Messages> = Table::new();
+        &TABLE
+    }
+}
+
+fn with_contexts<R>(call: impl FnOnce(&mut Contexts) -> R) -> Result<R> {
+    // Gone only while the thread ends.
+    CONTEXTS.try_with(|contexts| call(&mut contexts.borrow_mut())).map_err(|_| Failure::internal())
+}
+
+/// A number that earlier connections and the other end do not have.
+fn epoch(given: u64) -> u64 {
+    if given != 0 {
+        return given;
+    }
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64);
+    RandomState::new().hash_one(now).max(1)
+}
+
+pub(crate) fn dictionary(content: &[u8]) -> Result<Arc<Dictionary>> {
+    if content.len() > DICTIONARY_MAX {
+        let text = format!("a dictionary has at most {DICTIONARY_MAX} bytes, not {}", content.len());
+        return Err(Failure::new(Status::NARROWS_ERROR_LIMIT, text));
+    }
+    let text =
+        format!("this is no dictionary: it needs {DICTIONARY_MIN} bytes at least, and whole tables if it has any");
+    Dictionary::new(content.to_vec()).map(Arc::new).ok_or_else(|| Failure::misuse(text))
+}
+
+/// A dictionary of at most `len_max` bytes.
+pub(crate) fn train(samples: &[u8], lens: &[usize], len_max: usize) -> Result<Vec<u8>> {
+    if len_max < DICTIONARY_MIN {
+        return Err(Failure::misuse(format!("a dictionary needs room for {DICTIONARY_MIN} bytes at least")));
+    }
+    let text = "the samples are too few for a dictionary, or have nothing in common";
+    codec::train(samples, lens, len_max.min(DICTIONARY_MAX)).ok_or_else(|| Failure::misuse(text))
+}

@@ -1,0 +1,106 @@
+//! Descriptors and signals.
+#![allow(unsafe_code, reason = "calls into libc, and descriptors that the caller owns")]
+
+use std::fs::File;
+use std::io;
+use std::mem::MaybeUninit;
+use std::net::TcpStream;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+
+use narrows::transport::Link;
+
+use crate::status::{Failure, Result};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Direction {
+    Write,
+    Read,
+}
+
+/// A link over a descriptor of its own that shares what is open with the caller's.
+pub(crate) fn link(fd: i32, direction: Direction, one_way: bool) -> Result<Link> {
+    let own = duplicate(fd)?;
+    let kind = std::os::unix::fs::FileTypeExt::is_socket(&file_type(&own)?);
+    if kind {
+        return socket_link(own, direction, one_way);
+    }
+    // SAFETY: asks for the flags of a descriptor that is open; no pointer is involved.
+    let flags = unsafe { libc::fcntl(own.as_raw_fd(), libc::F_GETFL) };
+    let (refused, way) = match direction {
+        Direction::Write => (libc::O_RDONLY, "written"),
+        Direction::Read => (libc::O_WRONLY, "read"),
+    };
+    if flags & libc::O_ACCMODE == refused {
+        return Err(Failure::misuse(format!("descriptor {fd} is not open to be {way}")));
+    }
+    let file = File::from(own);
+    Ok(match direction {
+        Direction::Write => Link::file_writer(file),
+        Direction::Read => Link::file_reader(file),
+    })
+}
+
+fn socket_link(own: OwnedFd, direction: Direction, one_way: bool) -> Result<Link> {
+    if option(&own, libc::SO_TYPE)? != libc::SOCK_STREAM {
+        return Err(Failure::misuse("a socket of datagrams carries no stream"));
+    }
+    let is_internet = [libc::AF_INET, libc::AF_INET6].contains(&option(&own, libc::SO_DOMAIN)?);
+    let link = if is_internet {
+        let socket = TcpStream::from(own);
+        socket.peer_addr()?;
+        Link::tcp(socket)?
+    } else {
+        Link::unix(UnixStream::from(own))?
+    };
+    if !one_way {
+        return Ok(link);
+    }
+    let (write, read) = link.split();
+    Ok(if direction == Direction::Write { write } else { read })
+}
+
+/// What the caller gave away: closed when it is dropped.
+pub(crate) fn take_over(fd: i32) -> Result<OwnedFd> {
+    drop(duplicate(fd)?);
+    // SAFETY: it is open, as was just seen, and the caller gave up its own use of it by the flag that leads here.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+fn duplicate(fd: i32) -> Result<OwnedFd> {
+    if fd < 0 {
+        return Err(Failure::misuse(format!("{fd} is no descriptor")));
+    }
+    // SAFETY: not -1. Should it not be open, the system says so, and nothing else is done with it.
+    let borrowed = unsafe { BorrowedFd::borrow_raw(fd) };
+    borrowed.try_clone_to_owned().map_err(|e| match e.raw_os_error() {
+        Some(libc::EBADF) => Failure::misuse(format!("descriptor {fd} is not open")),
+        _ => e.into(),
+    })
+}
+
+fn file_type(fd: &OwnedFd) -> Result<std::fs::FileType> {
+    Ok(File::from(fd.try_clone()?).metadata()?.file_type())
+}
+
+fn option(fd: &OwnedFd, name: i32) -> io::Result<i32> {
+    let mut value: i32 = 0;
+    let mut len = size_of::<i32>() as libc::socklen_t;
+    let to = (&raw mut value).cast();
+    // SAFETY: `to` has room for the `len` bytes that are told, and both live through the call.
+    match unsafe { libc::getsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, name, to, &raw mut len) } {
+        0 => Ok(value),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Keeps the calling thread, and those that it starts, from running the program's signal handlers, and from being killed by
+/// SIGPIPE: a pipe without a reader is told as an error.
+pub(crate) fn block_signals() {
+    let mut all = MaybeUninit::uninit();
+    // SAFETY: `sigfillset` initialises the set that it is given, and `pthread_sigmask` only reads it.
+    unsafe {
+        libc::sigfillset(all.as_mut_ptr());
+        libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), std::ptr::null_mut());
+    }
+}

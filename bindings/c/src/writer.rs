@@ -1,0 +1,103 @@
+//! A stream that is written to a descriptor: the application's thread hands bytes over, threads of the library do the rest.
+
+use std::os::fd::OwnedFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use narrows::stream::{self, Control};
+
+use crate::channel::{Channel, Source};
+use crate::handles::{Held, Stop, Table};
+use crate::options::{CLOSE_FD, INDEX, NO_CHECK, ONE_WAY, StreamOptions};
+use crate::status::{Failure, Result};
+use crate::sys::{self, Direction};
+
+pub(crate) struct Writer {
+    shared: Arc<Shared>,
+    /// `None` once it was joined.
+    driver: Option<JoinHandle<()>>,
+    owned: Option<OwnedFd>,
+}
+
+pub(crate) struct Shared {
+    pub(crate) channel: Arc<Channel>,
+    pub(crate) control: Arc<Control>,
+}
+
+impl Shared {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Self { channel: Arc::default(), control: Arc::default() })
+    }
+}
+
+impl Stop for Shared {
+    fn stop(&self) {
+        self.control.stop();
+        self.channel.stop();
+    }
+}
+
+/// Starts the thread of a stream. However it ends, who waits for it is told.
+pub(crate) fn start(
+    name: &str,
+    channel: &Arc<Channel>,
+    run: impl FnOnce() -> narrows::Result<()> + Send + 'static,
+) -> Result<JoinHandle<()>> {
+    let channel = Arc::clone(channel);
+    let thread = std::thread::Builder::new().name(name.into()).spawn(move || {
+        sys::block_signals();
+        let result = catch_unwind(AssertUnwindSafe(run));
+        channel.finish(match result {
+            Ok(result) => result.map_err(Failure::from),
+            Err(_) => Err(Failure::internal()),
+        });
+    });
+    thread.map_err(Failure::from)
+}
+
+impl Writer {
+    pub(crate) fn open(fd: i32, options: &StreamOptions) -> Result<Self> {
+        options.check("writer", ONE_WAY | CLOSE_FD | NO_CHECK | INDEX, true)?;
+        let send = options.send()?;
+        let link = sys::link(fd, Direction::Write, options.has(ONE_WAY))?;
+        let shared = Shared::new();
+        let (source, control) = (Source(Arc::clone(&shared.channel)), Arc::clone(&shared.control));
+        let driver =
+            start("narrows-send", &shared.channel, move || stream::send(source, link, send, &control).map(drop))?;
+        let owned = options.has(CLOSE_FD).then(|| sys::take_over(fd)).transpose()?;
+        Ok(Self { shared, driver: Some(driver), owned })
+    }
+
+    pub(crate) fn write(&self, bytes: &[u8]) -> Result<()> {
+        self.shared.channel.put_all(bytes)
+    }
+
+    pub(crate) fn totals(&self) -> (u64, u64) {
+        let summary = self.shared.control.send_summary();
+        (summary.raw_bytes, summary.wire_bytes)
+    }
+
+    /// Waits until everything is with the reader, or on its way where nothing comes back.
+    pub(crate) fn close(mut self) -> Result<()> {
+        self.shared.channel.end();
+        let outcome = self.shared.channel.outcome();
+        if let Some(driver) = self.driver.take() {
+            let _ = driver.join();
+        }
+        drop(self.owned.take());
+        outcome
+    }
+}
+
+impl Held for Writer {
+    const KIND: u8 = 1;
+    const NAME: &'static str = "writer";
+    fn table() -> &'static Table<Self> {
+        static TABLE: Table<Writer> = Table::new();
+        &TABLE
+    }
+    fn stopper(&self) -> Option<Arc<dyn Stop>> {
+        Some(Arc::clone(&self.shared) as Arc<dyn Stop>)
+    }
+}

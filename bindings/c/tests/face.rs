@@ -1,0 +1,265 @@
+//! Programs in C over what `make install` puts down: compiled with warnings as errors, with the shared and with the static
+//! library, and run, under valgrind too where there is one.
+
+use std::io::{self, Cursor, Read};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::SystemTime;
+use std::{env, fs};
+
+use narrows::monitor::cost::Prior;
+use narrows::policy::{PolicySetup, PolicySpec};
+use narrows::receiver::ReceiverConfig;
+use narrows::sender::SenderConfig;
+use narrows::stream::{self, Control, ReceiveOptions, SendOptions};
+use narrows::transport::Link;
+
+const STRICT: [&str; 6] = ["-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pedantic"];
+
+fn here() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Where the installed tree is; it lasts as long as the tests.
+fn installed() -> &'static Path {
+    static TREE: OnceLock<tempfile::TempDir> = OnceLock::new();
+    TREE.get_or_init(|| {
+        let tree = tempfile::tempdir().unwrap();
+        let built = built();
+        let make = Command::new("make")
+            .args(["-s", "-C", here().to_str().unwrap(), "install", "PREFIX=/opt/narrows"])
+            .arg(format!("DESTDIR={}", tree.path().display()))
+            .arg(format!("BUILT={}", built.display()))
+            .env_remove("MAKEFLAGS")
+            .env_remove("MAKELEVEL")
+            .output()
+            .unwrap();
+        succeeded("make install", &make);
+        tree
+    })
+    .path()
+}
+
+/// The folder of the libraries that Cargo built for these tests.
+fn built() -> PathBuf {
+    let exe = env::current_exe().unwrap();
+    let deps = exe.parent().unwrap();
+    let age = |folder: &Path| -> Option<SystemTime> {
+        folder.join("libnarrows_c.a").metadata().ok()?;
+        folder.join("libnarrows_c.so").metadata().ok()?.modified().ok()
+    };
+    let folders = [deps.to_path_buf(), deps.parent().unwrap().to_path_buf()];
+    let newest = folders.into_iter().filter(|f| age(f).is_some()).max_by_key(|f| age(f));
+    newest.expect("cargo built no libraries: cargo build -p narrows-c")
+}
+
+fn lib() -> PathBuf {
+    installed().join("opt/narrows/lib")
+}
+
+fn include() -> PathBuf {
+    installed().join("opt/narrows/include")
+}
+
+#[track_caller]
+fn succeeded(what: &str, output: &Output) {
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{what}: {}\n{out}\n{err}", output.status);
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Linked {
+    Shared,
+    Static,
+}
+
+/// Compiles a program of this folder, once.
+fn program(source: &str, linked: Linked) -> PathBuf {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let name = format!("{}-{linked:?}", Path::new(source).file_stem().unwrap().display());
+    let path = installed().join(name);
+    let _guard = ONE_AT_A_TIME.lock();
+    if path.exists() {
+        return path;
+    }
+    let mut cc = Command::new("cc");
+    cc.args(STRICT)
+        .args(["-std=c11", "-pthread"])
+        .arg(here().join(source))
+        .arg("-I")
+        .arg(include())
+        .arg("-o")
+        .arg(&path);
+    match linked {
+        Linked::Shared => {
+            cc.arg("-L").arg(lib()).arg("-lnarrows").arg(format!("-Wl,-rpath,{}", lib().display()));
+        }
+        Linked::Static => {
+            cc.arg(lib().join("libnarrows.a")).args(["-lgcc_s", "-lpthread", "-lm", "-ldl"]);
+        }
+    }
+    succeeded(source, &cc.output().unwrap());
+    path
+}
+
+fn run(program: &Path, arguments: &[&str]) {
+    let output = Command::new(program).args(arguments).output().unwrap();
+    succeeded(&format!("{} {arguments:?}", program.display()), &output);
+}
+
+fn is_there(tool: &str) -> bool {
+    Command::new(tool).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|s| s.success())
+}
+
+#[test]
+fn the_header_is_c_and_cpp() {
+    for (compiler, standard) in [("cc", "-std=c11"), ("cc", "-std=c17"), ("c++", "-std=c++11"), ("c++", "-std=c++20")] {
+        let language = if compiler == "cc" { "c" } else { "c++" };
+        let mut check = Command::new(compiler);
+        check.args(STRICT).args([standard, "-fsyntax-only", "-x", language]).arg(include().join("narrows.h"));
+        // The header is looked at as the file itself, for which GCC has a warning of its own.
+        check.arg("-Wno-pragma-once-outside-header");
+        succeeded(&format!("{compiler} {standard}"), &check.output().unwrap());
+    }
+}
+
+#[test]
+fn what_is_installed_is_found_by_its_names() {
+    let link = fs::read_link(lib().join("libnarrows.so")).unwrap();
+    assert_eq!(link, Path::new("libnarrows.so.0"));
+    let bytes = fs::read(lib().join("libnarrows.so.0")).unwrap();
+    assert!(bytes.windows(16).any(|w| w == b"libnarrows.so.0\0"), "the library has no soname");
+    let text = fs::read_to_string(lib().join("pkgconfig/narrows.pc")).unwrap();
+    assert!(!text.contains('@') && text.contains("prefix=/opt/narrows\n") && text.contains("Version: 0."), "{text}");
+    if is_there("pkg-config") {
+        let mut ask = Command::new("pkg-config");
+        ask.args(["--cflags", "--libs", "narrows"]).env("PKG_CONFIG_PATH", lib().join("pkgconfig"));
+        let answer = ask.output().unwrap();
+        succeeded("pkg-config", &answer);
+        let answer = String::from_utf8(answer.stdout).unwrap();
+        assert!(answer.contains("-I/opt/narrows/include") && answer.contains("-lnarrows"), "{answer}");
+    }
+}
+
+/// Nothing but the functions of the header is seen from outside: an application may have a zstd of its own.
+#[test]
+fn the_shared_library_shows_its_own_names_only() {
+    if !is_there("nm") {
+        return eprintln!("skipped: there is no nm");
+    }
+    let output = Command::new("nm").args(["-D", "--defined-only"]).arg(lib().join("libnarrows.so.0")).output().unwrap();
+    succeeded("nm", &output);
+    let text = String::from_utf8(output.stdout).unwrap();
+    let names: Vec<_> = text.lines().filter_map(|l| l.split_whitespace().last()).collect();
+    let others: Vec<_> = names.iter().filter(|n| !n.starts_with("narrows_")).collect();
+    assert!(others.is_empty(), "{others:?}");
+    let header = fs::read_to_string(include().join("narrows.h")).unwrap();
+    for name in &names {
+        assert!(header.contains(&format!("{name}(")), "{name} is not in the header");
+    }
+    assert!(names.len() > 30);
+}
+
+#[test]
+fn c_programs_with_the_shared_library() {
+    run(&program("tests/c/face.c", Linked::Shared), &[]);
+}
+
+#[test]
+fn c_programs_with_the_static_library() {
+    run(&program("tests/c/face.c", Linked::Static), &[]);
+}
+
+#[test]
+fn valgrind_finds_nothing() {
+    if !is_there("valgrind") {
+        return eprintln!("skipped: there is no valgrind");
+    }
+    let face = program("tests/c/face.c", Linked::Shared);
+    for test in [
+        "pipes_and_files",
+        "small_writes",
+        "misuse",
+        "two_threads",
+        "coder_misuse",
+        "message_misuse",
+        "message_trouble",
+    ] {
+        let mut valgrind = Command::new("valgrind");
+        valgrind.args(["-q", "--error-exitcode=99", "--leak-check=full", "--errors-for-leak-kinds=definite"]);
+        valgrind.args(["--show-leak-kinds=definite", "--fair-sched=try"]);
+        succeeded(&format!("valgrind {test}"), &valgrind.arg(&face).arg(test).output().unwrap());
+    }
+}
+
+#[test]
+fn examples_run() {
+    run(&program("examples/ping.c", Linked::Shared), &["500"]);
+    let (send, receive) = (program("examples/send.c", Linked::Shared), program("examples/receive.c", Linked::Static));
+    let folder = tempfile::tempdir().unwrap();
+    let (from, to) = (folder.path().join("from"), folder.path().join("to"));
+    let data: Vec<u8> = (0..700_000_u32).flat_map(|i| (i / 5).to_le_bytes()).collect();
+    fs::write(&from, &data).unwrap();
+    let mut receiver = Command::new(receive).arg("0").arg(&to).stdout(Stdio::piped()).spawn().unwrap();
+    let mut port = String::new();
+    let mut out = receiver.stdout.take().unwrap();
+    while !port.ends_with('\n') {
+        let mut byte = [0];
+        out.read_exact(&mut byte).unwrap();
+        port.push(byte[0].into());
+    }
+    run(&send, &["127.0.0.1", port.trim(), from.to_str().unwrap()]);
+    assert!(receiver.wait().unwrap().success());
+    assert!(fs::read(&to).unwrap() == data);
+    let usage = Command::new(send).output().unwrap();
+    assert_eq!(usage.status.code(), Some(2));
+}
+
+#[derive(Clone, Default)]
+struct Sink(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Sink {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(buf);
+        Ok(buf.len())
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn received(link: Link) -> Vec<u8> {
+    let sink = Sink::default();
+    let options = ReceiveOptions { receiver: ReceiverConfig::default(), threads: 2, stall_timeout: None, notes: None };
+    stream::receive(sink.clone(), link, options, || Ok(()), &Arc::new(Control::default())).unwrap();
+    sink.0.lock().unwrap().clone()
+}
+
+/// What C writes the engine reads, and the other way round.
+#[test]
+fn streams_of_c_and_of_the_engine_are_the_same() {
+    let face = program("tests/c/face.c", Linked::Shared);
+    let data = Command::new(&face).arg("--raw").output().unwrap().stdout;
+    assert!(data.len() > 1_000_000);
+    let encoded = Command::new(&face).arg("--encoded").output().unwrap().stdout;
+    assert!(encoded.len() < data.len() && received(Link::reader(Cursor::new(encoded))) == data);
+
+    let start = |arguments: &[&str]| {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let child = Command::new(&face).args(arguments).stdin(OwnedFd::from(theirs)).spawn().unwrap();
+        (Link::unix(ours).unwrap(), child)
+    };
+    let (link, mut writer) = start(&["--writer", "balance"]);
+    assert!(received(link) == data);
+    assert!(writer.wait().unwrap().success());
+
+    let (link, mut reader) = start(&["--reader"]);
+    let policy = PolicySpec::Balance.build(&PolicySetup::new(2, Prior::shipped()));
+    let sender = SenderConfig::default();
+    let options = SendOptions { sender, policy, threads: 2, stall_timeout: None, trace: None, on_note: None };
+    stream::send(Cursor::new(data), link, options, &Arc::new(Control::default())).unwrap();
+    assert!(reader.wait().unwrap().success());
+}
