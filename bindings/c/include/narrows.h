@@ -47,29 +47,24 @@
 #define NARROWS_MESSAGES_UNORDERED 2
 
 /**
- * Flag: any number of readers, which come when they like and answer nothing. Needs NARROWS_MESSAGES_BORDERS.
- */
-#define NARROWS_MESSAGES_FANOUT 4
-
-/**
  * Flag: nothing comes back from the peer, so that what is lost cannot be asked for.
  */
-#define NARROWS_MESSAGES_ONE_WAY 8
+#define NARROWS_MESSAGES_ONE_WAY 4
 
 /**
  * Flag: a check on every frame, for carriers that damage what they carry.
  */
-#define NARROWS_MESSAGES_CHECK_ALL 16
+#define NARROWS_MESSAGES_CHECK_ALL 8
 
 /**
  * Flag: keep no history of what was sent.
  */
-#define NARROWS_MESSAGES_NO_HISTORY 32
+#define NARROWS_MESSAGES_NO_HISTORY 16
 
 /**
  * Flag: train dictionaries with what is sent, on a thread in the background, and use those that pay.
  */
-#define NARROWS_MESSAGES_LEARN 64
+#define NARROWS_MESSAGES_LEARN 32
 
 /**
  * Flag of narrows_message_send: the message shows in the length of nothing, as secrets must where others can choose what is sent
@@ -216,6 +211,16 @@ typedef struct narrows_messages narrows_messages;
 typedef struct narrows_reader narrows_reader;
 
 /**
+ * Reads what any number of writers wrote to a topic. Not a pointer to memory.
+ */
+typedef struct narrows_topic_reader narrows_topic_reader;
+
+/**
+ * Writes messages to any number of readers, which come when they like and answer nothing. Not a pointer to memory.
+ */
+typedef struct narrows_topic_writer narrows_topic_writer;
+
+/**
  * A stream that is written. Not a pointer to memory.
  */
 typedef struct narrows_writer narrows_writer;
@@ -340,6 +345,20 @@ typedef struct narrows_sent {
      */
     size_t control_len;
 } narrows_sent;
+
+/**
+ * What a reader of a topic had to leave out.
+ */
+typedef struct narrows_missed {
+    /**
+     * Messages whose dictionary was not announced in time.
+     */
+    uint64_t unannounced;
+    /**
+     * Units that are none, or whose message does not decode.
+     */
+    uint64_t damaged;
+} narrows_missed;
 
 #ifdef __cplusplus
 extern "C" {
@@ -590,13 +609,6 @@ int32_t narrows_message_offer(struct narrows_messages *messages,
                               size_t len);
 
 /**
- * For NARROWS_MESSAGES_FANOUT: the unit that tells readers what they need, dictionaries among it. Send it for each new
- * dictionary, and every 10 s.
- * `unit` is null or a place for the structure.
- */
-narrows_status narrows_message_announce(struct narrows_messages *messages, struct narrows_bytes *unit);
-
-/**
  * What was sent and received so far. Either may be NULL.
  * Both are null or places for such structures.
  */
@@ -608,6 +620,83 @@ narrows_status narrows_message_totals(struct narrows_messages *messages,
  * Frees it, at any time.
  */
 narrows_status narrows_messages_free(struct narrows_messages *messages);
+
+/**
+ * A new writer; NULL is a failure. Of the options policy, message_max and NARROWS_MESSAGES_LEARN apply.
+ * `options` is null or a structure as its struct_size says, and what it points to is there.
+ */
+struct narrows_topic_writer *narrows_topic_writer_new(const struct narrows_message_options *options);
+
+/**
+ * Encodes a message: `unit` is what has to be published for it. The bytes belong to the writer and are good until the next call
+ * with it. Publish what narrows_topic_announcement gives before.
+ * `message` has `len` bytes; `unit` is null or a place for the structure.
+ */
+narrows_status narrows_topic_send(struct narrows_topic_writer *writer,
+                                  const void *message,
+                                  size_t len,
+                                  struct narrows_bytes *unit);
+
+/**
+ * The unit that tells readers what they need, if one is due. Returns 1 if there is one, 0 if there is none, or a negative
+ * narrows_status. Call it before every narrows_topic_send, and every second while nothing is sent.
+ * `unit` is null or a place for the structure.
+ */
+int32_t narrows_topic_announcement(struct narrows_topic_writer *writer,
+                                   struct narrows_bytes *unit);
+
+/**
+ * Says that a reader came, or may have come: the next announcement is due sooner.
+ */
+narrows_status narrows_topic_reader_came(struct narrows_topic_writer *writer);
+
+/**
+ * Uses a dictionary from elsewhere, once it was announced. Every reader sees it. Returns 1, 0 if it is not taken, or a negative
+ * narrows_status.
+ * `dictionary` has `len` bytes.
+ */
+int32_t narrows_topic_offer(struct narrows_topic_writer *writer,
+                            const void *dictionary,
+                            size_t len);
+
+/**
+ * Frees it, at any time.
+ */
+narrows_status narrows_topic_writer_free(struct narrows_topic_writer *writer);
+
+/**
+ * A new reader; NULL is a failure. Of the options message_max and known apply.
+ * `options` is null or a structure as its struct_size says, and what it points to is there.
+ */
+struct narrows_topic_reader *narrows_topic_reader_new(const struct narrows_message_options *options);
+
+/**
+ * Takes a unit in; narrows_topic_next gives the messages that are complete then. A unit that is a failure is dropped, and the
+ * next one can be taken.
+ * `unit` has `len` bytes.
+ */
+narrows_status narrows_topic_receive(struct narrows_topic_reader *reader,
+                                     const void *unit,
+                                     size_t len);
+
+/**
+ * The next message: none, one or several after every narrows_topic_receive, in the order in which they came. Returns 1 if there is
+ * one, 0 if there is none, or a negative narrows_status. It belongs to the reader and is good until the next call with it.
+ * `message` is null or a place for the structure.
+ */
+int32_t narrows_topic_next(struct narrows_topic_reader *reader,
+                           struct narrows_bytes *message);
+
+/**
+ * What was left out so far: the application should hear of it.
+ * `missed` is null or a place for the structure.
+ */
+narrows_status narrows_topic_missed(struct narrows_topic_reader *reader, struct narrows_missed *missed);
+
+/**
+ * Frees it, at any time.
+ */
+narrows_status narrows_topic_reader_free(struct narrows_topic_reader *reader);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -9,10 +9,13 @@ mod coder;
 
 mod messages;
 
+mod topics;
+
 pub use coder::*;
 pub use general::*;
 pub use messages::*;
 pub use streams::*;
+pub use topics::*;
 
 use crate::status::Status;
 

@@ -4,7 +4,7 @@
 //!   abi/       what C sees: names, layouts, pointers                         unsafe
 //!   memory     pointers of the caller as slices     sys  descriptors         unsafe
 //!   handles    numbers instead of addresses: who is closed, foreign or busy
-//!   writer, reader, coder, messages    the objects behind the handles
+//!   writer, reader, coder, messages, topics    the objects behind the handles
 //! ```
 //!
 //! Everything below `abi` is safe code over the engine's public API. A call never unwinds into C: a panic is caught, told as
@@ -23,6 +23,7 @@ mod options;
 mod reader;
 mod status;
 mod sys;
+mod topics;
 mod writer;
 
 pub use status::narrows_status;

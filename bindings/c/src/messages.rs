@@ -6,7 +6,7 @@ use std::sync::{Arc, mpsc};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use narrows::codec::{self, DICTIONARY_MAX, DICTIONARY_MIN, Dictionary};
-use narrows::message::{Adoption, Came, Contexts, MessageConfig, MessageEnd, Sent};
+use narrows::message::{Adoption, Came, Contexts, MessageConfig, MessageEnd, Sent, Training};
 
 use crate::handles::{Held, Table};
 use crate::options::policy;
@@ -18,7 +18,7 @@ thread_local! {
 }
 
 /// A unit above this is not kept as room for the next: most messages are shorter, and thousands of ends are idle.
-const ROOM_KEPT: usize = 4 << 10;
+pub(crate) const ROOM_KEPT: usize = 4 << 10;
 
 pub(crate) struct Messages {
     end: MessageEnd,
@@ -28,7 +28,7 @@ pub(crate) struct Messages {
     /// The unit was given, and what comes next begins anew.
     given: bool,
     message: Vec<u8>,
-    training: Option<mpsc::Receiver<Option<Adoption>>>,
+    trainer: Trainer,
 }
 
 /// What the front of the input was.
@@ -49,7 +49,7 @@ impl Messages {
             end.sample();
         }
         let (unit, message) = (Vec::new(), Vec::new());
-        Ok(Self { end, begun: Instant::now(), unit, given: false, message, training: None })
+        Ok(Self { end, begun: Instant::now(), unit, given: false, message, trainer: Trainer::default() })
     }
 
     fn now_ns(&self) -> u64 {
@@ -69,7 +69,9 @@ impl Messages {
     /// The unit that sends a message.
     pub(crate) fn send(&mut self, message: &[u8], private: bool) -> Result<(Sent, &[u8])> {
         self.begin_unit();
-        self.adopt();
+        if let Some(adoption) = self.trainer.take() {
+            self.end.trained(adoption);
+        }
         let now_ns = self.now_ns();
         let (end, unit) = (&mut self.end, &mut self.unit);
         let sent = with_contexts(|contexts| {
@@ -81,7 +83,11 @@ impl Messages {
         })??;
         let took_ns = self.now_ns() - now_ns;
         self.end.took_to_encode(took_ns);
-        self.train(now_ns);
+        if self.trainer.is_idle()
+            && let Some(training) = self.end.training(now_ns)
+        {
+            self.trainer.start(training);
+        }
         self.given = true;
         Ok((sent, &self.unit))
     }
@@ -94,14 +100,6 @@ impl Messages {
         let any = with_contexts(|contexts| end.next_unit(now_ns, contexts, unit))?;
         self.given = any || !self.unit.is_empty();
         Ok(self.given.then_some(&*self.unit))
-    }
-
-    /// For readers that come to a topic.
-    pub(crate) fn announce(&mut self) -> Result<&[u8]> {
-        self.begin_unit();
-        self.end.sender_mut().announce(&mut self.unit)?;
-        self.given = true;
-        Ok(&self.unit)
     }
 
     /// Reads the front of the input: how much, what it was, and the message if it was one.
@@ -150,14 +148,18 @@ impl Messages {
     pub(crate) fn totals(&self) -> [(u64, u64, u64); 2] {
         [self.end.sent(), self.end.received()].map(|t| (t.messages, t.raw_len, t.wire_len))
     }
+}
 
-    // --- dictionaries of what is sent ---
+/// Dictionaries of what is sent, trained on a thread in the background. One at a time.
+#[derive(Default)]
+pub(crate) struct Trainer(Option<mpsc::Receiver<Option<Adoption>>>);
 
-    fn train(&mut self, now_ns: u64) {
-        if self.training.is_some() {
-            return;
-        }
-        let Some(training) = self.end.training(now_ns) else { return };
+impl Trainer {
+    pub(crate) fn is_idle(&self) -> bool {
+        self.0.is_none()
+    }
+
+    pub(crate) fn start(&mut self, training: Training) {
         let (tell, hear) = mpsc::channel();
         let thread = std::thread::Builder::new().name("narrows-train".into());
         let started = thread.spawn(move || {
@@ -165,18 +167,18 @@ impl Messages {
             let _ = tell.send(training.run());
         });
         // Without a thread there is no dictionary, and the flow goes on.
-        self.training = started.is_ok().then_some(hear);
+        self.0 = started.is_ok().then_some(hear);
     }
 
-    fn adopt(&mut self) {
-        let Some(hear) = &self.training else { return };
-        let adoption = match hear.try_recv() {
+    /// What came of it, once it is done.
+    pub(crate) fn take(&mut self) -> Option<Option<Adoption>> {
+        let adoption = match self.0.as_ref()?.try_recv() {
             Ok(adoption) => adoption,
-            Err(mpsc::TryRecvError::Empty) => return,
+            Err(mpsc::TryRecvError::Empty) => return None,
             Err(mpsc::TryRecvError::Disconnected) => None,
         };
-        self.training = None;
-        self.end.trained(adoption);
+        self.0 = None;
+        Some(adoption)
     }
 }
 
@@ -189,13 +191,13 @@ impl Held for Messages {
     }
 }
 
-fn with_contexts<R>(call: impl FnOnce(&mut Contexts) -> R) -> Result<R> {
+pub(crate) fn with_contexts<R>(call: impl FnOnce(&mut Contexts) -> R) -> Result<R> {
     // Gone only while the thread ends.
     CONTEXTS.try_with(|contexts| call(&mut contexts.borrow_mut())).map_err(|_| Failure::internal())
 }
 
 /// A number that earlier connections and the other end do not have.
-fn epoch(given: u64) -> u64 {
+pub(crate) fn epoch(given: u64) -> u64 {
     if given != 0 {
         return given;
     }

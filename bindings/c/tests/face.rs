@@ -178,21 +178,10 @@ fn valgrind_finds_nothing() {
     if !is_there("valgrind") {
         return eprintln!("skipped: there is no valgrind");
     }
-    let face = program("tests/c/face.c", Linked::Shared);
-    for test in [
-        "pipes_and_files",
-        "small_writes",
-        "misuse",
-        "two_threads",
-        "coder_misuse",
-        "message_misuse",
-        "message_trouble",
-    ] {
-        let mut valgrind = Command::new("valgrind");
-        valgrind.args(["-q", "--error-exitcode=99", "--leak-check=full", "--errors-for-leak-kinds=definite"]);
-        valgrind.args(["--show-leak-kinds=definite", "--fair-sched=try"]);
-        succeeded(&format!("valgrind {test}"), &valgrind.arg(&face).arg(test).output().unwrap());
-    }
+    let mut valgrind = Command::new("valgrind");
+    valgrind.args(["-q", "--error-exitcode=99", "--leak-check=full", "--errors-for-leak-kinds=definite"]);
+    valgrind.args(["--show-leak-kinds=definite", "--fair-sched=try"]);
+    succeeded("valgrind", &valgrind.arg(program("tests/c/face.c", Linked::Shared)).output().unwrap());
 }
 
 #[test]

@@ -16,18 +16,16 @@ use crate::status::{Failure, Result, Status, enter, narrows_status};
 pub const NARROWS_MESSAGES_BORDERS: u32 = 1;
 /// Flag: the carrier loses, repeats or reorders units. Needs NARROWS_MESSAGES_BORDERS.
 pub const NARROWS_MESSAGES_UNORDERED: u32 = 2;
-/// Flag: any number of readers, which come when they like and answer nothing. Needs NARROWS_MESSAGES_BORDERS.
-pub const NARROWS_MESSAGES_FANOUT: u32 = 4;
 /// Flag: nothing comes back from the peer, so that what is lost cannot be asked for.
-pub const NARROWS_MESSAGES_ONE_WAY: u32 = 8;
+pub const NARROWS_MESSAGES_ONE_WAY: u32 = 4;
 /// Flag: a check on every frame, for carriers that damage what they carry.
-pub const NARROWS_MESSAGES_CHECK_ALL: u32 = 16;
+pub const NARROWS_MESSAGES_CHECK_ALL: u32 = 8;
 /// Flag: keep no history of what was sent.
-pub const NARROWS_MESSAGES_NO_HISTORY: u32 = 32;
+pub const NARROWS_MESSAGES_NO_HISTORY: u32 = 16;
 /// Flag: train dictionaries with what is sent, on a thread in the background, and use those that pay.
-pub const NARROWS_MESSAGES_LEARN: u32 = 64;
+pub const NARROWS_MESSAGES_LEARN: u32 = 32;
 
-const FLAGS: u32 = 127;
+const FLAGS: u32 = 63;
 
 /// Flag of narrows_message_send: the message shows in the length of nothing, as secrets must where others can choose what is sent
 /// beside them.
@@ -95,7 +93,7 @@ pub enum narrows_front {
 
 /// # Safety
 /// As of [`memory::options`], and what the structure points to is as it says.
-unsafe fn config(from: *const narrows_message_options) -> Result<(MessageConfig, Option<String>, bool)> {
+pub(super) unsafe fn config(from: *const narrows_message_options) -> Result<(MessageConfig, Option<String>, bool)> {
     // SAFETY: as the caller of this function answers for, here and below.
     let Some(given) = (unsafe { memory::options(from, "options")? }) else {
         return Ok((MessageConfig::default(), None, false));
@@ -104,14 +102,7 @@ unsafe fn config(from: *const narrows_message_options) -> Result<(MessageConfig,
         return Err(Failure::misuse("options has flags that there are not, or reserved is not 0"));
     }
     let has = |flag| given.flags & flag != 0;
-    let delivery = match (has(NARROWS_MESSAGES_UNORDERED), has(NARROWS_MESSAGES_FANOUT)) {
-        (false, false) => Delivery::Ordered,
-        (true, false) => Delivery::Unordered,
-        (false, true) => Delivery::Fanout,
-        (true, true) => {
-            return Err(Failure::misuse("a carrier that fans out is unordered already: set one of the flags"));
-        }
-    };
+    let delivery = if has(NARROWS_MESSAGES_UNORDERED) { Delivery::Unordered } else { Delivery::Ordered };
     // SAFETY: as above.
     let (policy, seed, known) = unsafe {
         let policy = memory::text(given.policy, "options.policy")?;
@@ -128,7 +119,7 @@ unsafe fn config(from: *const narrows_message_options) -> Result<(MessageConfig,
     };
     let config = MessageConfig {
         carrier: Carrier { delivery, borders: has(NARROWS_MESSAGES_BORDERS) },
-        duplex: !has(NARROWS_MESSAGES_ONE_WAY) && delivery != Delivery::Fanout,
+        duplex: !has(NARROWS_MESSAGES_ONE_WAY),
         message_max: if given.message_max > 0 { given.message_max as usize } else { default.message_max },
         history,
         check_all: has(NARROWS_MESSAGES_CHECK_ALL),
@@ -157,7 +148,7 @@ pub unsafe extern "C" fn narrows_messages_new(options: *const narrows_message_op
 
 /// # Safety
 /// `unit` is null or a place for the structure.
-unsafe fn give(unit: *mut narrows_bytes, bytes: &[u8]) -> Result<()> {
+pub(super) unsafe fn give(unit: *mut narrows_bytes, bytes: &[u8]) -> Result<()> {
     let bytes = narrows_bytes { data: bytes.as_ptr().cast(), len: bytes.len() };
     // SAFETY: the caller answers for the place.
     unsafe { memory::store(unit, bytes, "the place for the bytes") }
@@ -312,31 +303,6 @@ pub unsafe extern "C" fn narrows_message_offer(
             Messages::table().with(number(messages), |m| m.offer(content)).map(i32::from)
         },
         code,
-    )
-}
-
-/// For NARROWS_MESSAGES_FANOUT: the unit that tells readers what they need, dictionaries among it. Send it for each new
-/// dictionary, and every 10 s.
-///
-/// # Safety
-/// `unit` is null or a place for the structure.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn narrows_message_announce(
-    messages: *mut narrows_messages,
-    unit: *mut narrows_bytes,
-) -> narrows_status {
-    enter(
-        || {
-            if unit.is_null() {
-                return Err(Failure::misuse("unit is a null pointer"));
-            }
-            Messages::table().with(number(messages), |m| {
-                // SAFETY: the caller answers for the place.
-                unsafe { give(unit, m.announce()?)? };
-                Ok(Status::NARROWS_OK)
-            })
-        },
-        |s| s,
     )
 }
 
