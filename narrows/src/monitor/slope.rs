@@ -1,41 +1,59 @@
 //! Microseconds per wire byte, from how much later longer messages are answered.
 //!
 //! Where messages go to and fro, the link is never busy, so no rate can be measured; but a longer message arrives later. The
-//! shortest of the last times of each size class says what the link takes without what disturbs.
+//! lower third of the times of each size class says what the link takes without most of what disturbs: the shortest time of
+//! a few would be found faster, but says as much of how lucky they were.
 
 /// Classes of size by powers of two: 32 bytes and less, ..., 64 KiB.
 const CLASSES: usize = 12;
 const CLASS_FIRST: u32 = 5;
-/// Times remembered of a class: the shortest of six is within a few per cent of the undisturbed one.
-const SAMPLES: usize = 6;
-/// Fewer say nothing of how disturbed they were.
-const SAMPLES_MIN: usize = 2;
+/// Fewer times of a class say nothing of how disturbed they were.
+const SAMPLES_MIN: u16 = 2;
+/// Of so many first times the shortest counts; later ones move the estimate.
+const SAMPLES_FIRST: u16 = 4;
+/// Later times weigh as much as if there had been so many: a link that changes slowly is followed within some messages.
+const SAMPLES_MAX: u16 = 32;
+/// The share of times that are below the estimate.
+const QUANTILE: f32 = 0.3;
+/// One time counts as disturbed by at most so many times the usual.
+const SPREAD_MAX: f32 = 4.0;
+/// No link is steadier than this share of its time.
+const SPREAD_MIN: f32 = 0.01;
 /// What was seen so many answers ago may have been another link.
 const STALE: u32 = 4096;
-/// A class whose shortest time changed by this factor tells of another link, or another load: what is known of other
-/// classes was another's.
+/// So many times one after the other that differ by this factor from the estimate tell of another link, or another
+/// load: what is known of other classes was another's.
 const CHANGE: f32 = 1.5;
+const CHANGE_RUN: i8 = 6;
 /// Sizes closer than this differ in time by less than what disturbs.
-const SPREAD_MIN: f32 = 64.0;
+const LEN_SPREAD_MIN: f32 = 64.0;
 
+/// What is known of a size class.
 #[derive(Debug, Clone, Copy, Default)]
-struct Sample {
-    wire_len: u32,
+struct Class {
+    wire_len: f32,
+    /// The estimate, for a message of `wire_len`.
     span_us: f32,
+    /// Mean distance of times from it.
+    spread_us: f32,
+    count: u16,
+    /// Times in a row that were far above it, or below if negative.
+    far: i8,
     stamp: u32,
 }
 
 /// The estimator.
 #[derive(Debug, Clone, Default)]
 pub struct Slope {
-    samples: [[Sample; SAMPLES]; CLASSES],
-    count: [u8; CLASSES],
-    next: [u8; CLASSES],
-    /// The shortest of each class, as of its last time.
-    shortest: [Sample; CLASSES],
-    /// The shortest time of the class when it was last looked at.
-    level_us: [f32; CLASSES],
+    classes: [Class; CLASSES],
     clock: u32,
+    found: Option<Found>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Found {
+    us_per_byte: f32,
+    error: f32,
 }
 
 impl Slope {
@@ -44,36 +62,17 @@ impl Slope {
         if !span_us.is_finite() || span_us <= 0.0 {
             return false;
         }
-        self.clock += 1;
-        let class = class(wire_len);
-        let at = usize::from(self.next[class]);
-        let wire_len = wire_len.min(u32::MAX as usize) as u32;
-        self.samples[class][at] = Sample { wire_len, span_us, stamp: self.clock };
-        self.next[class] = ((at + 1) % SAMPLES) as u8;
-        self.count[class] = (self.count[class] + 1).min(SAMPLES as u8);
-        let found = self.shortest_of(class).unwrap_or(self.samples[class][at]);
-        self.shortest[class] = found;
-        let shortest = found.span_us;
-        let level = self.level_us[class];
-        let full = usize::from(self.count[class]) == SAMPLES;
-        if level == 0.0 || !full {
-            self.level_us[class] = shortest;
-            return false;
-        }
-        let changed = shortest > CHANGE * level || shortest * CHANGE < level;
+        self.clock = self.clock.saturating_add(1);
+        let u = self.us_per_byte().unwrap_or(0.0);
+        let at = class(wire_len);
+        let changed = self.classes[at].observe(wire_len.min(u32::MAX as usize) as f32, span_us, u, self.clock);
         if changed {
-            self.level_us[class] = shortest;
-            for other in (0..CLASSES).filter(|c| *c != class) {
-                (self.count[other], self.next[other], self.level_us[other]) = (0, 0, 0.0);
-            }
+            let class = self.classes[at];
+            self.classes = Default::default();
+            self.classes[at] = class;
         }
+        self.found = self.find();
         changed
-    }
-
-    fn shortest_of(&self, class: usize) -> Option<Sample> {
-        let fresh = self.samples[class][..usize::from(self.count[class])].iter();
-        let fresh = fresh.filter(|s| self.clock - s.stamp <= STALE);
-        fresh.copied().min_by(|a, b| a.span_us.total_cmp(&b.span_us))
     }
 
     /// Whether anything was ever answered.
@@ -83,29 +82,77 @@ impl Slope {
 
     /// Microseconds per wire byte; `None` while sizes did not differ enough to tell. Never negative.
     pub fn us_per_byte(&self) -> Option<f32> {
+        self.found.map(|f| f.us_per_byte)
+    }
+
+    /// By how much that is usually wrong.
+    pub fn error(&self) -> Option<f32> {
+        self.found.map(|f| f.error)
+    }
+
+    /// The line through the classes, each by how sure it is.
+    fn find(&self) -> Option<Found> {
         let (mut w, mut x, mut y, mut xx, mut xy) = (0.0f64, 0.0, 0.0, 0.0, 0.0);
         let (mut least, mut most) = (f32::MAX, 0.0f32);
-        for class in 0..CLASSES {
-            if usize::from(self.count[class]) < SAMPLES_MIN {
+        for class in &self.classes {
+            if class.count < SAMPLES_MIN || self.clock - class.stamp > STALE {
                 continue;
             }
-            let kept = self.shortest[class];
-            let fresh = self.clock - kept.stamp <= STALE;
-            let Some(s) = (if fresh { Some(kept) } else { self.shortest_of(class) }) else { continue };
-            let (weight, len, span) = (f64::from(self.count[class]), s.wire_len as f32, f64::from(s.span_us));
-            (least, most) = (least.min(len), most.max(len));
-            let len = f64::from(len);
+            (least, most) = (least.min(class.wire_len), most.max(class.wire_len));
+            let (weight, len) = (1.0 / f64::from(class.variance()), f64::from(class.wire_len));
             w += weight;
             x += weight * len;
-            y += weight * span;
+            y += weight * f64::from(class.span_us);
             xx += weight * len * len;
-            xy += weight * len * span;
+            xy += weight * len * f64::from(class.span_us);
         }
-        if most - least < SPREAD_MIN {
+        if most - least < LEN_SPREAD_MIN {
             return None;
         }
         let spread = w * xx - x * x;
-        (spread > 0.0).then(|| (((w * xy - x * y) / spread) as f32).max(0.0))
+        let (us_per_byte, error) = (((w * xy - x * y) / spread).max(0.0) as f32, (w / spread).sqrt() as f32);
+        (spread > 0.0 && us_per_byte.is_finite()).then_some(Found { us_per_byte, error })
+    }
+}
+
+impl Class {
+    /// `u`: microseconds per byte as far as they are known, by which times of other lengths are compared.
+    fn observe(&mut self, wire_len: f32, span_us: f32, u: f32, stamp: u32) -> bool {
+        self.stamp = stamp;
+        if self.count == 0 {
+            *self = Self { wire_len, span_us, spread_us: SPREAD_MIN * span_us, count: 1, far: 0, stamp };
+            return false;
+        }
+        let comparable_us = span_us - u * (wire_len - self.wire_len);
+        let far = i8::from(comparable_us > CHANGE * self.span_us) - i8::from(comparable_us * CHANGE < self.span_us);
+        self.far = if far == 0 || far.signum() != self.far.signum() { far } else { self.far + far };
+        if self.far.abs() >= CHANGE_RUN {
+            *self = Self { wire_len, span_us, spread_us: SPREAD_MIN * span_us, count: 1, far: 0, stamp };
+            return true;
+        }
+        self.count = (self.count + 1).min(SAMPLES_MAX);
+        let gain = 1.0 / f32::from(self.count);
+        let off_us = comparable_us - self.span_us;
+        let most = if self.count <= SAMPLES_FIRST { f32::MAX } else { SPREAD_MAX * self.spread_us };
+        self.spread_us += gain * (off_us.abs().min(most) - self.spread_us);
+        self.spread_us = self.spread_us.max(SPREAD_MIN * self.span_us.abs());
+        let step_us = if self.count <= SAMPLES_FIRST {
+            off_us.min(0.0)
+        } else {
+            // Where the times lie as densely as in an exponential distribution of this spread, this settles as fast as a
+            // count of all times would.
+            2.0 * gain * self.spread_us * if off_us > 0.0 { QUANTILE } else { QUANTILE - 1.0 }
+        };
+        let len_step = gain * (wire_len - self.wire_len);
+        self.wire_len += len_step;
+        self.span_us = (self.span_us + step_us + u * len_step).max(f32::MIN_POSITIVE);
+        false
+    }
+
+    /// Of the estimate: that of a quantile of so many times.
+    fn variance(&self) -> f32 {
+        let spread = self.spread_us.max(SPREAD_MIN * self.span_us);
+        (spread * spread / f32::from(self.count)).max(f32::MIN_POSITIVE)
     }
 }
 
