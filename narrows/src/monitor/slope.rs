@@ -50,10 +50,22 @@ pub struct Slope {
     found: Option<Found>,
 }
 
+/// The slope of the line, which may be negative by what disturbs, and by how much it is usually wrong.
 #[derive(Debug, Clone, Copy)]
 struct Found {
     us_per_byte: f32,
     error: f32,
+}
+
+impl Found {
+    /// What is to be expected, given that no byte takes less than no time: the mean of a normal distribution, cut off at 0. The
+    /// less is known, the more it may be.
+    fn expected(self) -> f32 {
+        let Self { us_per_byte, error } = self;
+        // ln(1 + exp(1.7 z)) / 1.7 is within 0.02 of that mean of deviation 1, and does not overflow below 20.
+        let z = 1.7 * us_per_byte / error.max(f32::MIN_POSITIVE);
+        if z > 20.0 { us_per_byte } else { error / 1.7 * z.exp().ln_1p() }
+    }
 }
 
 impl Slope {
@@ -63,7 +75,7 @@ impl Slope {
             return false;
         }
         self.clock = self.clock.saturating_add(1);
-        let u = self.us_per_byte().unwrap_or(0.0);
+        let u = self.found.map_or(0.0, |f| f.us_per_byte.max(0.0));
         let at = class(wire_len);
         let changed = self.classes[at].observe(wire_len.min(u32::MAX as usize) as f32, span_us, u, self.clock);
         if changed {
@@ -82,12 +94,7 @@ impl Slope {
 
     /// Microseconds per wire byte; `None` while sizes did not differ enough to tell. Never negative.
     pub fn us_per_byte(&self) -> Option<f32> {
-        self.found.map(|f| f.us_per_byte)
-    }
-
-    /// By how much that is usually wrong.
-    pub fn error(&self) -> Option<f32> {
-        self.found.map(|f| f.error)
+        self.found.map(Found::expected)
     }
 
     /// The line through the classes, each by how sure it is.
@@ -110,8 +117,8 @@ impl Slope {
             return None;
         }
         let spread = w * xx - x * x;
-        let (us_per_byte, error) = (((w * xy - x * y) / spread).max(0.0) as f32, (w / spread).sqrt() as f32);
-        (spread > 0.0 && us_per_byte.is_finite()).then_some(Found { us_per_byte, error })
+        let (us_per_byte, error) = (((w * xy - x * y) / spread) as f32, (w / spread).sqrt() as f32);
+        (spread > 0.0 && us_per_byte.is_finite() && error.is_finite()).then_some(Found { us_per_byte, error })
     }
 }
 

@@ -121,6 +121,8 @@ struct Last {
     raw_offset: u64,
     arm: usize,
     n: f32,
+    /// What is tried now and then finds tables and caches cold, at both ends: its time says nothing of the link.
+    cold: bool,
 }
 
 /// The policy.
@@ -152,7 +154,7 @@ impl Messages {
             quota: spec.cpu_percent.map(|share| Quota::new(f64::from(share) / 100.0)),
             arms,
             slope: Slope::default(),
-            last: Last { seq: u64::MAX, raw_offset: 0, arm: STORE, n: 0.0 },
+            last: Last { seq: u64::MAX, raw_offset: 0, arm: STORE, n: 0.0, cold: false },
             since_probe: 0,
             probe_every: PROBE_FIRST,
             next_probe: 0,
@@ -250,9 +252,11 @@ impl Policy for Messages {
             }
         }
         let best = (0..ARMS.len()).min_by(|a, b| scores[*a].total_cmp(&scores[*b])).unwrap_or(STORE);
+        let second = self.again.is_some();
         let m = self.probe(best, &scores, n).unwrap_or(best);
+        let cold = m != best && m != STORE && !second;
         self.mean_len += 0.05 * (n - self.mean_len);
-        self.last = Last { seq: view.seq, raw_offset: view.raw_offset, arm: m, n };
+        self.last = Last { seq: view.seq, raw_offset: view.raw_offset, arm: m, n, cold };
         let [fixed, each] = self.arms[m].encode;
         let encode_ns = ((fixed + each * n) * 1e3) as u64;
         let Arm { method, linked, .. } = ARMS[m];
@@ -302,6 +306,9 @@ impl Policy for Messages {
             Outcome::Answered { seq, wire_len, span_ns } => {
                 // What the peer spends on decoding is no time of the link.
                 let (m, n) = if self.last.seq == seq { (self.last.arm, self.last.n) } else { (STORE, 0.0) };
+                if self.last.seq == seq && self.last.cold {
+                    return;
+                }
                 let [fixed, each] = self.arms[m].decode;
                 let span_us = span_ns as f32 * 1e-3 - fixed - each * n;
                 if self.slope.observe(wire_len, span_us) {
