@@ -142,5 +142,5 @@ fn what_cannot_be_read_or_written_leaves_no_file_and_is_named() {
     ] {
         assert_eq!(place.train(wrong).status.code(), Some(2), "{wrong:?}");
     }
-    assert!(DICTIONARY_MAX == 64 << 10, "what --help says");
+    assert_eq!(DICTIONARY_MAX, 64 << 10, "as --help says");
 }

@@ -98,6 +98,10 @@ pub struct Limits {
     pub history: usize,
     /// One bit per codec number that the receiver can decode.
     pub codecs: u64,
+    /// Of messages: bytes that a linked one can refer to now.
+    pub behind: usize,
+    /// Of messages: the digest of the dictionary that those which are not linked are encoded with, if there is one.
+    pub dictionary: Option<u64>,
 }
 
 impl Limits {

@@ -136,8 +136,13 @@ impl Slot {
 
 impl Sender {
     pub fn new(config: SenderConfig, policy: Box<dyn Policy>, pool: BufferPool) -> Self {
-        let limits =
-            Limits { block_max: config.block_max, history: config.history, codecs: frame::codecs_of_this_build() };
+        let limits = Limits {
+            block_max: config.block_max,
+            history: config.history,
+            codecs: frame::codecs_of_this_build(),
+            behind: 0,
+            dictionary: None,
+        };
         let mut optional = 0;
         if config.index {
             optional |= frame::feature::INDEX;

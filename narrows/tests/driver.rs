@@ -217,6 +217,25 @@ fn a_peer_that_goes_away_or_stands_still_is_an_error() {
     }
 }
 
+/// Without a reverse direction nobody reads, and with a full window nobody writes.
+#[test]
+fn a_peer_that_goes_away_is_noticed_on_a_link_of_one_direction() {
+    let error = watched(|| {
+        let (near, far) = tcp_pair();
+        let gone = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(100));
+            // With bytes in it that were not read: the connection is cut.
+            drop(far);
+        });
+        let options = SendOptions { stall_timeout: None, ..send_options("fixed:store") };
+        let (link, _) = Link::tcp(near).unwrap().split();
+        let sent = send(Cursor::new(random(32 << 20, 1)), link, options, &Arc::new(Control::default()));
+        gone.join().unwrap();
+        sent.err().unwrap()
+    });
+    assert_eq!(error.kind, ErrorKind::Io);
+}
+
 #[test]
 fn nobody_waits_for_the_last_word_of_a_peer_that_is_gone() {
     let pipe = || io::pipe().map(|(read, write)| (File::from(OwnedFd::from(read)), File::from(OwnedFd::from(write))));

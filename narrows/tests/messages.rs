@@ -184,10 +184,20 @@ fn a_dictionary_that_both_have_is_not_sent_and_may_seed_the_history() {
     let (mut c, _) = ends(&config(UNITS), || fixed("lz4:link"));
     let (unseeded, _) = c.sent(&message);
     assert!(seeded.wire_len * 3 < unseeded.wire_len * 2, "{} {}", seeded.wire_len, unseeded.wire_len);
+    // It serves messages that stand alone as well, as soon as the peer has said that it has it.
+    settle(&mut a, &mut b);
+    assert_eq!(a.sender.dictionary().map(|d| d.digest()), Some(shared.digest()));
+    let (sent, _) = a.sent(&random.message());
+    assert_eq!(sent.control_len, 0);
+    // Without history it is asked for by its digest.
+    let with = MessageConfig { known: vec![Arc::clone(&shared)], ..config(UNITS) };
+    let (mut a, mut b) = ends(&with, || fixed("lz4"));
+    let unit = a.unit(&random.message());
+    b.receive(&unit).unwrap();
     assert!(a.sender.offer(shared, true));
     let mut out = Vec::new();
     assert!(a.sender.control(&mut out));
-    assert!(out.len() < 30, "asked for by its digest");
+    assert!(out.len() < 30, "{}", out.len());
     b.receive(&out).unwrap();
     settle(&mut a, &mut b);
     assert!(a.sender.dictionary().is_some());
@@ -206,6 +216,7 @@ fn a_peer_without_the_seed_gets_the_first_message_all_the_same() {
     assert_eq!((b.got.len(), b.undecodable), (0, 1));
     settle(&mut a, &mut b);
     assert_eq!(b.got, [first]);
+    assert!(a.sender.dictionary().is_none(), "nor is it sent");
     let next = random.message();
     let unit = a.unit(&next);
     b.receive(&unit).unwrap();

@@ -6,7 +6,10 @@ mod message_world;
 use std::sync::Arc;
 
 use message_world::{DATAGRAMS, Random, STREAM, UNITS};
-use narrows::message::{Came, Carrier, Contexts, Delivery, Dictionary, MessageConfig, MessageEnd, Training};
+use narrows::codec::DictionaryContexts;
+use narrows::message::{
+    Came, Carrier, Contexts, Delivery, Dictionary, MessageConfig, MessageEnd, MessageSender, Training,
+};
 use narrows::monitor::cost::Prior;
 use narrows::policy::{PolicySetup, PolicySpec};
 
@@ -243,4 +246,47 @@ fn a_stale_dictionary_costs_at_most_two_per_cent_over_a_thousand_messages() {
             assert!(cost <= 1.02, "{carrier:?} {history}: {cost}");
         }
     }
+}
+
+/// Once the peer has said that it has the seed, each of the first messages is as short as the shorter of what its history
+/// gives and what the seed gives as a dictionary.
+#[test]
+fn a_seeded_flow_begins_with_the_better_of_history_and_dictionary() {
+    let mut random = Random(8);
+    let of_sip =
+        Training::of(&(0..400).map(|_| sip(&mut random)).collect::<Vec<_>>(), 1 << 40).run().unwrap().dictionary;
+    let seeded = |epoch| MessageConfig {
+        carrier: UNITS,
+        epoch,
+        seed: Some(Arc::clone(&of_sip)),
+        known: vec![Arc::clone(&of_sip)],
+        ..MessageConfig::default()
+    };
+    let mut link = Link::new(UNITS, 16 << 10, None);
+    let setup = PolicySetup::new(1, Prior::shipped());
+    link.ends = [1, 2]
+        .map(|epoch| MessageEnd::new(seeded(epoch), PolicySpec::Messages(Default::default()).build(&setup)).unwrap());
+    let mut linked = MessageSender::new(seeded(3), message_world::fixed("lz4:link")).unwrap();
+    let mut codecs = DictionaryContexts::default();
+    let (mut by_history, mut by_dictionary) = (0, 0);
+    for i in 0..16 {
+        // Every third one was said before.
+        let message = if i % 3 == 2 { b"again: ".repeat(20) } else { sip(&mut random) };
+        let mut unit = Vec::new();
+        let of_history = linked.encode(&message, link.now_ns, &mut link.contexts, &mut unit).unwrap().wire_len;
+        let of_dictionary = codecs.encode_zstd(Some(&of_sip), 1, &message).unwrap().len() + 5;
+        unit.clear();
+        let sent = link.ends[0].send(&message, link.now_ns, &mut link.contexts, &mut unit).unwrap();
+        link.deliver(1, &unit, &message);
+        let mut back = Vec::new();
+        while link.ends[1].next_unit(link.now_ns, &mut link.contexts, &mut back) {
+            link.deliver(0, &std::mem::take(&mut back), b"");
+        }
+        let expected = if i == 0 { of_history } else { of_history.min(of_dictionary) };
+        assert_eq!(sent.wire_len, expected, "message {i}: {of_history} and {of_dictionary}");
+        by_history += usize::from(sent.linked);
+        by_dictionary += usize::from(sent.slot > 0);
+    }
+    assert_eq!(link.got, 16);
+    assert!(by_history >= 4 && by_dictionary >= 4, "{by_history} and {by_dictionary}");
 }

@@ -280,7 +280,13 @@ fn any_scene() -> impl Strategy<Value = Scene> {
             cpu: CpuView { cores: 2, busy: usize::from(bypass) },
             receiver: ReceiverView { reports: receiver.0, cores: receiver.1, backlog_bytes: receiver.2 },
             queue,
-            limits: Limits { block_max: limits.0, history: if known { 8192 } else { 0 }, codecs: limits.1 },
+            limits: Limits {
+                block_max: limits.0,
+                history: if known { 8192 } else { 0 },
+                codecs: limits.1,
+                behind: 0,
+                dictionary: None,
+            },
             ask: if bypass { Ask::Bypass } else { Ask::Next },
         },
     )

@@ -67,6 +67,15 @@ impl Reader {
     }
 }
 
+impl Drop for Reader {
+    fn drop(&mut self) {
+        // Not closed in order: its threads shall not wait for anybody.
+        if self.driver.is_some() {
+            self.shared.stop();
+        }
+    }
+}
+
 impl Held for Reader {
     const KIND: u8 = 2;
     const NAME: &'static str = "reader";

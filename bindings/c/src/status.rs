@@ -115,23 +115,20 @@ thread_local! {
 
 /// What this thread's last failure was.
 pub(crate) fn last_status() -> Status {
-    LAST.with(|last| last.try_borrow().map_or(Status::NARROWS_ERROR_INTERNAL, |l| l.0))
+    LAST.try_with(|last| last.borrow().0).unwrap_or(Status::NARROWS_ERROR_INTERNAL)
 }
 
 /// Its words; the pointer is good until the thread's next failure.
 pub(crate) fn last_text() -> *const std::ffi::c_char {
-    LAST.with(|last| last.try_borrow().map_or(c"".as_ptr(), |l| l.1.as_ptr()))
+    LAST.try_with(|last| last.borrow().1.as_ptr()).unwrap_or(c"".as_ptr())
 }
 
 fn remember(failure: Failure) {
     let mut text = failure.text.into_bytes();
     text.retain(|b| *b != 0);
     let text = CString::new(text).unwrap_or_default();
-    LAST.with(|last| {
-        if let Ok(mut last) = last.try_borrow_mut() {
-            *last = (failure.status, text);
-        }
-    });
+    // Gone only while the thread ends, when other libraries' last calls may come.
+    let _ = LAST.try_with(|last| *last.borrow_mut() = (failure.status, text));
 }
 
 /// Runs a call from C: a failure is remembered for this thread, and a panic becomes one.

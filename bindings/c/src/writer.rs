@@ -90,6 +90,15 @@ impl Writer {
     }
 }
 
+impl Drop for Writer {
+    fn drop(&mut self) {
+        // Not closed in order: its threads shall not wait for anybody.
+        if self.driver.is_some() {
+            self.shared.stop();
+        }
+    }
+}
+
 impl Held for Writer {
     const KIND: u8 = 1;
     const NAME: &'static str = "writer";

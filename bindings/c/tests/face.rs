@@ -30,7 +30,7 @@ fn installed() -> &'static Path {
         let tree = tempfile::tempdir().unwrap();
         let built = built();
         let make = Command::new("make")
-            .args(["-s", "-C", here().to_str().unwrap(), "install", "PREFIX=/opt/narrows"])
+            .args(["-s", "-C", here().to_str().unwrap(), "install", "PREFIX=/opt/narrows", "STRIP=true"])
             .arg(format!("DESTDIR={}", tree.path().display()))
             .arg(format!("BUILT={}", built.display()))
             .env_remove("MAKEFLAGS")

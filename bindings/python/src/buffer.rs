@@ -47,4 +47,18 @@ impl<'a, 'py> Bytes<'a, 'py> {
             }
         }
     }
+
+    /// The bytes to be written, for as long as no Python code can run: `f` must not call any. Refused if they are read-only.
+    #[allow(unsafe_code, reason = "the buffer protocol gives a pointer")]
+    pub(crate) fn with_mut<R>(&self, _py: Python<'py>, f: impl FnOnce(&mut [u8]) -> R) -> PyResult<R> {
+        match self {
+            Self::Buffer(buffer) if !buffer.readonly() && buffer.len_bytes() == 0 => Ok(f(&mut [])),
+            Self::Buffer(buffer) if !buffer.readonly() => {
+                // SAFETY: as above, and the exporter says that they may be written. Nobody else has a reference: the
+                // interpreter's lock keeps other threads out, and `f` has this one only.
+                Ok(f(unsafe { slice::from_raw_parts_mut(buffer.buf_ptr().cast(), buffer.len_bytes()) }))
+            }
+            _ => Err(PyBufferError::new_err("the buffer is read-only")),
+        }
+    }
 }

@@ -6,6 +6,8 @@ use narrows::{Error, ErrorKind};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
+pyo3::import_exception!(narrows._errors, NarrowsError);
+
 /// The exception for an error of the engine.
 pub(crate) fn raised(error: Error) -> PyErr {
     Python::attach(|py| match exception(py, &error) {

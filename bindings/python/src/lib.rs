@@ -5,6 +5,9 @@ use pyo3::prelude::*;
 mod buffer;
 mod error;
 mod message;
+mod own;
+mod stream;
+mod sys;
 
 #[pymodule]
 mod _narrows {
@@ -13,6 +16,9 @@ mod _narrows {
         Adoption, Dictionary, MessageDecoder, MessageEncoder, MessageEnd, Stats, TopicReader, TopicWriter, Training,
         train,
     };
+
+    #[pymodule_export]
+    use super::stream::{Reader, Writer, compress, decompress};
 
     #[pymodule_export]
     const MESSAGE_MAX: usize = narrows::message::MESSAGE_MAX;

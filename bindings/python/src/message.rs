@@ -5,7 +5,7 @@
 //! with nobody else there, and 5 ms if another thread computes. Since the lock is held, all flows share one set of contexts.
 
 use std::mem;
-use std::sync::{Mutex, OnceLock, PoisonError, TryLockError};
+use std::sync::{Mutex, OnceLock, TryLockError};
 use std::time::Instant;
 
 use narrows::message::Contexts;
@@ -45,20 +45,6 @@ fn with_contexts<R>(f: impl FnOnce(&mut Contexts) -> R) -> R {
 fn now_ns() -> u64 {
     static BEGAN: OnceLock<Instant> = OnceLock::new();
     BEGAN.get_or_init(Instant::now).elapsed().as_nanos() as u64
-}
-
-/// What one thread uses at a time, as a borrowed Python object sees to: policies need not be shareable between threads.
-struct Own<T>(Mutex<T>);
-
-impl<T> Own<T> {
-    fn new(value: T) -> Self {
-        Self(Mutex::new(value))
-    }
-
-    /// Nothing is locked.
-    fn get(&mut self) -> &mut T {
-        self.0.get_mut().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// Input that came and was not read, on a carrier without borders, and an error that was found behind messages.

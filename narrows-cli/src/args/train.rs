@@ -16,7 +16,7 @@ pub(crate) struct TrainArgs {
     /// Where the dictionary goes; the file appears only when it is complete
     #[arg(short = 'o', long, value_name = "DICT")]
     pub(crate) output: PathBuf,
-    /// Longest dictionary, 256 bytes to 64K [default: 16K, 8K if the messages have less than 200 bytes on average]
+    /// Longest dictionary, 256 bytes to 64K [default: 16K]
     #[arg(long, value_name = "SIZE", value_parser = parse_dictionary_len)]
     pub(crate) size: Option<usize>,
     /// Write the dictionary even if it does not pay
@@ -42,7 +42,7 @@ that is in them; links, devices and empty files in them are left out. Messages t
 are read at most, and it is said if there is more.
 
 WHAT IS SAID
-  Every fifth message is kept back: the dictionary is made without it, and judged by it. Said is what zstd, level 1, leaves of those messages, each \
+  Every fifth message is kept back: the dictionary is made without it, and judged by it. It gets a quarter of the bytes of the others at most. Said is what zstd, level 1, leaves of those messages, each \
 encoded alone, without and with the dictionary (ratio: bytes as they are by bytes that are left). A dictionary pays if it leaves at most 95 % of what \
 is left without it; one that does not is not written, unless --force says so.
 

@@ -16,6 +16,7 @@ mod checks;
 mod codec;
 mod link;
 mod matrix;
+mod messages;
 mod model;
 mod run;
 mod sets;
@@ -45,6 +46,7 @@ pub(crate) enum KindName {
     Sets,
     Matrix,
     Run,
+    Messages,
 }
 
 impl KindName {
@@ -58,6 +60,7 @@ impl KindName {
             Self::Sets => &sets::Sets,
             Self::Matrix => &matrix::Matrix,
             Self::Run => &run::Run,
+            Self::Messages => &messages::Messages,
         }
     }
 }

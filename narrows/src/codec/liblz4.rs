@@ -127,7 +127,7 @@ impl LinkedTable {
     }
 
     /// Has the next message begin with a table filled anew.
-    pub(super) fn forget(&mut self) {
+    pub fn forget(&mut self) {
         (self.end, self.reach) = (0, 0);
     }
 

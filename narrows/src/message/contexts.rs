@@ -54,6 +54,10 @@ impl Contexts {
             *hint = at as u8;
         }
         let owned = &mut self.tables[usize::from(*hint)];
+        if owned.flow != flow {
+            // Its bytes may be gone, and others lie in their place.
+            owned.table.forget();
+        }
         (owned.flow, owned.used) = (flow, self.clock);
         (&mut owned.table, &mut self.encoded)
     }

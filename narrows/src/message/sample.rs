@@ -30,10 +30,9 @@ const LOOK_EVERY: u64 = 64;
 const LOOKS_FIRST: u32 = 8;
 const STALE: f32 = 1.1;
 const STALE_MESSAGES: u64 = 1000;
-/// Dictionaries of short messages, and of others. Larger ones are chosen worse from what was sampled.
-const SHORT: usize = 200;
-const LEN_SHORT: usize = 8 << 10;
+/// Larger dictionaries are chosen worse from what was sampled, and so are those that are more than this share of it.
 const LEN: usize = 16 << 10;
+const SHARE: usize = 4;
 /// A dictionary is adopted if it leaves at most so much of what is left without it...
 const ADOPT: f64 = 0.95;
 /// ...and saves so many times its own length, if as many messages come as came.
@@ -183,7 +182,7 @@ pub struct Training {
     test: Vec<Vec<u8>>,
     current: Option<Arc<Dictionary>>,
     expected: u64,
-    /// Longest dictionary; by the messages if nobody said.
+    /// Longest dictionary, if somebody said.
     len: Option<usize>,
 }
 
@@ -232,10 +231,8 @@ impl Training {
     pub fn train(&self) -> Option<Adoption> {
         let bytes = self.train.concat();
         let lens: Vec<_> = self.train.iter().map(Vec::len).collect();
-        let mean_len = bytes.len() / lens.len().max(1);
-        let len = self.len.unwrap_or(if mean_len < SHORT { LEN_SHORT } else { LEN });
-        // The trainer needs several times as much as it is to choose.
-        let content = train(&bytes, &lens, len.min(bytes.len() / 4).clamp(DICTIONARY_TRAINED_MIN, DICTIONARY_MAX))?;
+        let len = self.len.unwrap_or(LEN).min(bytes.len() / SHARE);
+        let content = train(&bytes, &lens, len.clamp(DICTIONARY_TRAINED_MIN, DICTIONARY_MAX))?;
         let dictionary = Arc::new(Dictionary::new(content)?);
         let mut contexts = Contexts::default();
         let mut total =

@@ -141,6 +141,7 @@ impl MessageSender {
             trace: None,
             config,
         };
+        sender.offer_seed();
         sender.restart_history();
         Ok(sender)
     }
@@ -222,7 +223,12 @@ impl MessageSender {
             let (method, wall_ns, cpu_ns, taken_over) = (choice.method, 0, 0, false);
             self.last = Some(Outcome::Encoded { seq, method, raw_len, wire_len, wall_ns, cpu_ns, taken_over });
         }
-        let method = if encoded.coding == Coding::Store { Method::STORE } else { choice.method };
+        let method = match encoded.coding {
+            Coding::Store => Method::STORE,
+            // Of both that were tried.
+            Coding::Lz4 if choice.method.codec != CodecId::LZ4 => Method::lz4_accel(1),
+            _ => choice.method,
+        };
         Sent { seq, raw_len, wire_len, control_len, method, linked: encoded.linked && !private, slot: encoded.slot }
     }
 
@@ -305,7 +311,14 @@ impl MessageSender {
         self.again.clear();
         self.seeded = self.is_ordered() && self.config.seed.is_some() && self.config.history > 0;
         self.slots.offer_again(true, 0);
+        self.offer_seed();
         self.drop_history();
+    }
+
+    fn offer_seed(&mut self) {
+        if let Some(seed) = self.config.seed.as_ref().filter(|_| self.seeded && self.config.duplex) {
+            self.slots.add_seed(Arc::clone(seed), self.peer.slots);
+        }
     }
 
     /// Offers a dictionary to the peer; it is used when the peer has it. `ask`: the peer may have it from elsewhere, so its
@@ -442,8 +455,13 @@ impl MessageSender {
     }
 
     fn choose(&mut self, message: &[u8], now_ns: u64) -> Choice {
-        let limits =
-            Limits { block_max: self.config.message_max, history: self.history.window(), codecs: self.peer.codecs };
+        let limits = Limits {
+            block_max: self.config.message_max,
+            history: self.history.window(),
+            codecs: self.peer.codecs,
+            behind: self.history.bytes().len(),
+            dictionary: self.slots.current().map(|c| c.1.digest()),
+        };
         let view = View {
             now_ns,
             busy_ns: now_ns,

@@ -33,6 +33,8 @@ struct Entry {
     state: State,
     /// The reader may have it: ask by digest first.
     ask: bool,
+    /// It is never sent: who lacks it does without.
+    is_seed: bool,
     order: u64,
     /// Offers so far, answered or not: what a peer can make this end send.
     offers: u32,
@@ -59,11 +61,27 @@ impl SenderSlots {
     pub(super) fn add(&mut self, dictionary: Arc<Dictionary>, number: u64, ask: bool, slots: usize) -> Option<u8> {
         let slots = slots.min(SLOTS);
         if let Some(i) = (0..slots).find(|i| self.digest(*i) == Some(dictionary.digest())) {
+            if let Some(entry) = self.slots[i].as_mut().filter(|e| e.is_seed) {
+                (entry.is_seed, entry.ask) = (false, ask);
+                if entry.state == State::GivenUp {
+                    entry.state = State::Offered { at: number, tries: 0 };
+                }
+            }
             return Some(i as u8 + 1);
         }
         let i = (0..slots).filter(|i| Some(*i) != self.current).min_by_key(|i| self.order(*i))?;
         self.put(i, dictionary, State::Offered { at: number, tries: 0 }, ask, false);
         Some(i as u8 + 1)
+    }
+
+    /// Takes what the history begins with on, for messages that are not encoded with that. Both ends have it, or the reader
+    /// will say so.
+    pub(super) fn add_seed(&mut self, dictionary: Arc<Dictionary>, slots: usize) {
+        if let Some(slot) = self.add(dictionary, 0, true, slots)
+            && let Some(entry) = &mut self.slots[usize::from(slot) - 1]
+        {
+            entry.is_seed = true;
+        }
     }
 
     /// Takes a piece of history on, which both ends have.
@@ -77,7 +95,7 @@ impl SenderSlots {
     fn put(&mut self, i: usize, dictionary: Arc<Dictionary>, state: State, ask: bool, pinned: bool) {
         self.offered[(self.filled % OFFERED as u64) as usize] = dictionary.digest();
         self.filled += 1;
-        self.slots[i] = Some(Entry { dictionary, state, ask, order: self.filled, offers: 0, pinned });
+        self.slots[i] = Some(Entry { dictionary, state, ask, order: self.filled, offers: 0, pinned, is_seed: false });
     }
 
     fn digest(&self, i: usize) -> Option<u64> {
@@ -118,7 +136,7 @@ impl SenderSlots {
         let (current, last) = (self.current, (0..SLOTS).map(|i| self.order(i)).max());
         for (i, entry) in self.slots.iter_mut().enumerate() {
             let Some(entry) = entry.as_mut().filter(|e| Some(i) == current || Some(e.order) == last) else { continue };
-            entry.ask = false;
+            (entry.ask, entry.is_seed) = (false, false);
             let said = match entry.state {
                 State::Announced(n) => n.saturating_add(1),
                 _ => 1,
@@ -183,9 +201,10 @@ impl SenderSlots {
         if !now {
             return Ok(());
         }
+        let is_seed = self.slots[i].as_ref().is_some_and(|e| e.is_seed);
         match reason {
-            Lacks::Content => self.again(i, number),
-            Lacks::Refused => {
+            Lacks::Content if !(is_seed && digest != 0) => self.again(i, number),
+            _ => {
                 if let Some(entry) = &mut self.slots[i] {
                     entry.state = State::GivenUp;
                 }
@@ -204,7 +223,7 @@ impl SenderSlots {
                 State::GivenUp => State::GivenUp,
                 State::Announced(_) | State::Confirmed => State::Offered { at: number, tries: 0 },
             };
-            entry.ask = false;
+            entry.ask = entry.is_seed;
         }
         self.leave(i);
     }

@@ -56,13 +56,27 @@ struct Arm {
     left: f32,
 }
 
-const ARMS: [Arm; 4] = [
+const ARMS: [Arm; 5] = [
     Arm { method: Method::STORE, linked: false, encode: [0.0, 0.0], decode: [0.0, 0.0], left: 1.0 },
     Arm { method: Method::lz4_accel(1), linked: true, encode: [0.7, 0.001], decode: [0.3, 0.0005], left: 0.25 },
     Arm { method: Method::lz4_accel(1), linked: false, encode: [0.6, 0.002], decode: [0.3, 0.0005], left: 0.6 },
     Arm { method: Method::zstd(1), linked: false, encode: [4.0, 0.005], decode: [2.0, 0.002], left: 0.5 },
+    Arm { method: Method::zstd(1), linked: true, encode: [2.7, 0.005], decode: [0.7, 0.002], left: f32::NAN },
 ];
 const STORE: usize = 0;
+const LINKED: usize = 1;
+/// Both linked and with the dictionary, whichever is shorter.
+const BOTH: usize = 4;
+/// What that leaves of the shorter of them as long as nothing was seen: messages differ.
+const BOTH_LEFT: f32 = 0.85;
+/// So many messages at the beginning are encoded both ways if there is a dictionary: history overtakes it at the third to
+/// tenth message, link and costs are not known yet, and it takes 50 us once.
+const BOTH_FIRST: u64 = 16;
+/// The arms of messages that stand alone, as they are expected with a dictionary: LZ4 is as quick, and the tables that zstd
+/// would make are there.
+const WITH_DICTIONARY: [Arm; 2] =
+    [Arm { left: 0.45, ..ARMS[2] }, Arm { encode: [2.0, 0.004], decode: [0.7, 0.002], left: 0.35, ..ARMS[3] }];
+const ALONE: std::ops::Range<usize> = 2..4;
 
 /// Size classes of messages, by powers of two up to 64 KiB.
 const CLASSES: usize = 17;
@@ -89,8 +103,8 @@ const GAIN_LONGER: f32 = 0.15;
 const GAIN_SHORTER: f32 = 0.5;
 /// A message that does not shrink goes as it is.
 const LEFT_MAX: f32 = 1.2;
-/// What linked messages leave shows when so much history is there.
-const HISTORY_FIRST: u64 = 2 << 10;
+/// What linked messages leave shows when so much history is there, or half of what there may be.
+const HISTORY_FIRST: usize = 2 << 10;
 /// Where the fixed part of a cost and the part per byte learn alike.
 const LEN_TYPICAL: f32 = 512.0;
 
@@ -111,14 +125,24 @@ struct Learned {
     decode: [f32; 2],
     /// Wire bytes per raw byte of each size class; NaN until seen.
     left: [f32; CLASSES],
+    /// As long as nothing was seen.
+    left_hoped: f32,
     tried: bool,
+}
+
+impl Learned {
+    fn of(arm: &Arm) -> Self {
+        let Arm { encode, decode, left, .. } = *arm;
+        Self { encode, decode, left: [f32::NAN; CLASSES], left_hoped: left, tried: false }
+    }
 }
 
 /// The last message: its number, the arm it was given, its length.
 #[derive(Debug, Clone, Copy)]
 struct Last {
     seq: u64,
-    raw_offset: u64,
+    /// There was little to refer to yet.
+    early: bool,
     arm: usize,
     n: f32,
     /// What is tried now and then finds tables and caches cold, at both ends: its time says nothing of the link.
@@ -130,6 +154,7 @@ pub struct Messages {
     spec: MessagesSpec,
     quota: Option<Quota>,
     arms: [Learned; ARMS.len()],
+    dictionary: Option<u64>,
     slope: Slope,
     last: Last,
     since_probe: u32,
@@ -145,16 +170,15 @@ impl Messages {
     pub const BLOCK_LEN: usize = 64 << 10;
 
     pub fn new(spec: MessagesSpec) -> Self {
-        let arms = [0, 1, 2, 3].map(|m| {
-            let Arm { encode, decode, .. } = ARMS[m];
-            Learned { encode, decode, left: [f32::NAN; CLASSES], tried: m == STORE }
-        });
+        let mut arms = ARMS.each_ref().map(Learned::of);
+        arms[STORE].tried = true;
         Self {
             spec,
             quota: spec.cpu_percent.map(|share| Quota::new(f64::from(share) / 100.0)),
             arms,
+            dictionary: None,
             slope: Slope::default(),
-            last: Last { seq: u64::MAX, raw_offset: 0, arm: STORE, n: 0.0, cold: false },
+            last: Last { seq: u64::MAX, early: true, arm: STORE, n: 0.0, cold: false },
             since_probe: 0,
             probe_every: PROBE_FIRST,
             next_probe: 0,
@@ -190,12 +214,30 @@ impl Messages {
     fn left(&self, m: usize, class: usize) -> f32 {
         let left = &self.arms[m].left;
         let nearest = (0..CLASSES).filter(|c| !left[*c].is_nan()).min_by_key(|c| c.abs_diff(class));
-        nearest.map_or(ARMS[m].left, |c| left[c])
+        match nearest {
+            Some(c) => left[c],
+            None if m == BOTH => BOTH_LEFT * self.left(LINKED, class).min(self.left(ALONE.end - 1, class)),
+            None => self.arms[m].left_hoped,
+        }
     }
 
     fn score_us(&self, m: usize, n: f32, u: f32) -> f32 {
         let left = if m == STORE { 1.0 } else { self.left(m, class(n as usize)).min(1.0) };
         self.cost_us(m, n) + (n * left + HEADER_LEN) * u
+    }
+
+    /// With another dictionary what was learned of messages that stand alone is of no use.
+    fn follow(&mut self, dictionary: Option<u64>) {
+        if self.dictionary == dictionary {
+            return;
+        }
+        self.dictionary = dictionary;
+        let arms = if dictionary.is_some() { &WITH_DICTIONARY[..] } else { &ARMS[ALONE] };
+        for (learned, arm) in self.arms[ALONE].iter_mut().zip(arms) {
+            *learned = Learned::of(arm);
+        }
+        self.arms[BOTH] = Learned::of(&ARMS[BOTH]);
+        self.probe_every = PROBE_FIRST;
     }
 
     fn allowed(&mut self, m: usize, n: f32, view: &View<'_>) -> bool {
@@ -208,6 +250,7 @@ impl Messages {
         let encode_ns = ((fixed + each * n) * 1e3) as u64;
         view.limits.allows(arm.method)
             && (!arm.linked || view.limits.history > 0)
+            && (m != BOTH || view.limits.dictionary.is_some())
             && self.spec.latency_us.is_none_or(|most| cost_us <= most as f32)
             && self.quota.as_mut().is_none_or(|q| q.allows(view.now_ns, encode_ns))
     }
@@ -241,6 +284,7 @@ impl Messages {
 
 impl Policy for Messages {
     fn choose(&mut self, view: &View<'_>) -> Choice {
+        self.follow(view.limits.dictionary);
         let block_len = Self::BLOCK_LEN.min(view.limits.block_max);
         let n = view.upcoming.len().min(block_len) as f32;
         self.us_per_byte = self.price(view);
@@ -253,10 +297,12 @@ impl Policy for Messages {
         }
         let best = (0..ARMS.len()).min_by(|a, b| scores[*a].total_cmp(&scores[*b])).unwrap_or(STORE);
         let second = self.again.is_some();
-        let m = self.probe(best, &scores, n).unwrap_or(best);
+        let at_first = view.seq < BOTH_FIRST && scores[BOTH].is_finite() && u > 0.0;
+        let m = if at_first { BOTH } else { self.probe(best, &scores, n).unwrap_or(best) };
         let cold = m != best && m != STORE && !second;
         self.mean_len += 0.05 * (n - self.mean_len);
-        self.last = Last { seq: view.seq, raw_offset: view.raw_offset, arm: m, n, cold };
+        let early = view.limits.behind < HISTORY_FIRST.min(view.limits.history / 2);
+        self.last = Last { seq: view.seq, early, arm: m, n, cold };
         let [fixed, each] = self.arms[m].encode;
         let encode_ns = ((fixed + each * n) * 1e3) as u64;
         let Arm { method, linked, .. } = ARMS[m];
@@ -274,11 +320,12 @@ impl Policy for Messages {
                 if m == STORE || raw_len == 0 || ARMS[m].method != method {
                     return;
                 }
-                let left = &mut self.arms[m].left[class(raw_len)];
+                let Learned { left, left_hoped: hoped, .. } = &mut self.arms[m];
+                let (left, hoped) = (&mut left[class(raw_len)], *hoped);
                 let seen = (wire_len as f32 / raw_len as f32).min(LEFT_MAX);
-                let early = ARMS[m].linked && self.last.raw_offset < HISTORY_FIRST;
+                let early = ARMS[m].linked && self.last.early;
                 let gain = if seen < *left { GAIN_SHORTER } else { GAIN_LONGER };
-                if left.is_nan() && !(early && seen > ARMS[m].left) {
+                if left.is_nan() && !(early && seen > hoped) {
                     *left = seen;
                 } else if !early || seen < *left {
                     *left += gain * (seen - *left);

@@ -8,6 +8,8 @@ pub struct Summary {
     pub raw_bytes: u64,
     /// Wire bytes handed to the link, preface and end frame included.
     pub wire_bytes: u64,
+    /// Those of them that the link took: all, when nothing is on its way into it.
+    pub accepted_bytes: u64,
     pub frames: u64,
     /// What was sent how, in order of first use.
     pub mix: Vec<MixRow>,

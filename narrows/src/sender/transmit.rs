@@ -124,6 +124,7 @@ impl Sender {
             self.handed -= 1;
             self.policy.learn(&sent);
         }
+        self.summary.accepted_bytes = self.link.accepted_bytes();
         self.summary.link_busy_ns = self.link.busy_ns();
         self.summary.link_dry_ns = self.dry_ns;
         self.summary.rate_bytes_per_s = self.link.rate_bytes_per_s();

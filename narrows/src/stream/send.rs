@@ -113,7 +113,7 @@ fn run(
         let flow = Arc::clone(flow);
         back = Some(spawn("narrows-back", Box::new(move || flow.read_back(half, on_note)))?);
     }
-    let mut result = flow.write_all(limit);
+    let mut result = flow.write_all(limit, duplex);
     if result.is_ok() && duplex {
         result = flow.await_confirmation(limit);
     }
@@ -320,7 +320,7 @@ impl Flow {
     // --- link ---
 
     /// Writes frames until the end frame is through.
-    fn write_all(&self, limit: Option<Duration>) -> Result<()> {
+    fn write_all(&self, limit: Option<Duration>, duplex: bool) -> Result<()> {
         let mut stall = Stall::new(limit);
         let mut contexts = Contexts::default();
         let mut left_host = 0;
@@ -350,6 +350,10 @@ impl Flow {
             }
             let unsent = link.half.unsent();
             let holds = link.half.held() > 0;
+            // While the window is full nothing is written, and where nothing is read either nobody else would notice.
+            if !duplex {
+                link.half.check().map_err(|e| link_error(e, "the link failed"))?;
+            }
             drop(link);
             // With nothing to write the link may still stand, full of frames that it has taken.
             let left = lock(&self.state).sender.as_ref().map_or(0, Sender::left_host_bytes);

@@ -179,6 +179,16 @@ impl WriteHalf {
         }
     }
 
+    /// What went wrong with a socket since it was used last.
+    pub(crate) fn check(&self) -> io::Result<()> {
+        let error = match (&self.kind, self.tcp_socket()) {
+            (_, Some(s)) => s.take_error()?,
+            (Writer::Unix(s), _) => s.take_error()?,
+            _ => None,
+        };
+        error.map_or(Ok(()), Err)
+    }
+
     fn tcp_socket(&self) -> Option<&TcpStream> {
         match &self.kind {
             Writer::Tcp(s) => Some(s),

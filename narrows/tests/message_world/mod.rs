@@ -29,7 +29,9 @@ impl Policy for Turns {
         self.0 += 1;
         let methods = [Method::lz4_accel(1), Method::STORE, Method::lz4_accel(1), Method::zstd(1), Method::zstd(3)];
         let linked = self.0.is_multiple_of(5) || self.0.is_multiple_of(7);
-        let method = if linked { Method::lz4_accel(1) } else { methods[self.0 % 5] };
+        // Linked zstd is both ways.
+        let both = self.0.is_multiple_of(7).then(|| Method::zstd(1));
+        let method = if linked { both.unwrap_or(Method::lz4_accel(1)) } else { methods[self.0 % 5] };
         let method = if view.limits.allows(method) { method } else { Method::STORE };
         Choice { linked, ..Choice::new(method, view.upcoming.len()) }
     }

@@ -51,7 +51,7 @@ impl Scene {
             cpu: CpuView { cores: 2, busy: 1 },
             receiver: ReceiverView { reports: true, cores: 4, backlog_bytes: 0 },
             queue: vec![waiting(28), waiting(29)],
-            limits: Limits { block_max: 512 << 10, history: 0, codecs: u64::MAX },
+            limits: Limits { block_max: 512 << 10, history: 0, codecs: u64::MAX, behind: 0, dictionary: None },
             ask: Ask::Next,
         }
     }

@@ -542,8 +542,28 @@ static void code(const char *policy, size_t in_step, size_t out_step, int flush)
     FAILS(narrows_decode(decoder, &in, &out), NARROWS_ERROR_CLOSED, "closed");
 }
 
+/* What the policy makes of a link that takes so many nanoseconds for a byte. */
+static uint64_t wire_len_at(uint64_t ns_per_byte)
+{
+    static unsigned char wire[2 * LEN];
+    narrows_encoder *encoder = narrows_encoder_new(NULL);
+    narrows_input in = {data, LEN, 0};
+    narrows_totals totals;
+    for (ptrdiff_t waits = 1; waits != 0;) {
+        narrows_output out = {wire, 20000, 0};
+        waits = narrows_encode(encoder, &in, &out, NARROWS_END);
+        CHECK(waits >= 0);
+        CHECK(narrows_encoder_link_took(encoder, out.pos * ns_per_byte) == NARROWS_OK);
+    }
+    CHECK(narrows_encoder_totals(encoder, &totals) == NARROWS_OK && totals.raw_bytes == LEN);
+    CHECK(narrows_encoder_free(encoder) == NARROWS_OK);
+    return totals.wire_bytes;
+}
+
 static void coder(void)
 {
+    /* 2 Mbit/s against memory. */
+    CHECK(wire_len_at(4000) < wire_len_at(0));
     code(NULL, 65536, 65536, 0);
     code("fixed:zstd", LEN, 2 * LEN, 0);
     code("fixed:zstd:level=1,link", 100000, 5000, 1);
@@ -929,6 +949,39 @@ static void *own_objects(void *argument)
     return NULL;
 }
 
+/* Threads that use, free and replace the same handle: every call is whole, or says why not. */
+static narrows_encoder *volatile contended;
+static pthread_mutex_t handle_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static narrows_encoder *contended_handle(narrows_encoder *newer)
+{
+    CHECK(pthread_mutex_lock(&handle_lock) == 0);
+    if (newer != NULL)
+        contended = newer;
+    narrows_encoder *now = contended;
+    CHECK(pthread_mutex_unlock(&handle_lock) == 0);
+    return now;
+}
+
+static void *replaces(void *argument)
+{
+    for (int i = 0; i < 300; i++) {
+        narrows_encoder *mine = contended_handle(NULL);
+        narrows_totals totals = {7, 7};
+        narrows_status status = narrows_encoder_totals(mine, &totals);
+        CHECK(status == NARROWS_OK ? totals.raw_bytes == 0 : status == NARROWS_ERROR_BUSY || status == NARROWS_ERROR_CLOSED);
+        if (argument != NULL) {
+            status = narrows_encoder_free(mine);
+            CHECK(status == NARROWS_OK || status == NARROWS_ERROR_BUSY || status == NARROWS_ERROR_CLOSED);
+            if (status == NARROWS_OK) {
+                CHECK(narrows_encoder_free(mine) == NARROWS_ERROR_CLOSED);
+                contended_handle(narrows_encoder_new(NULL));
+            }
+        }
+    }
+    return NULL;
+}
+
 static narrows_messages *shared;
 
 static void *contends(void *argument)
@@ -951,6 +1004,12 @@ static void threads(void)
         CHECK(pthread_create(&all[i], NULL, own_objects, (void *)i) == 0);
     for (int i = 0; i < 8; i++)
         CHECK(pthread_join(all[i], NULL) == 0);
+    contended_handle(narrows_encoder_new(NULL));
+    for (long i = 0; i < 8; i++)
+        CHECK(pthread_create(&all[i], NULL, replaces, (void *)(i % 2)) == 0);
+    for (int i = 0; i < 8; i++)
+        CHECK(pthread_join(all[i], NULL) == 0);
+    CHECK(narrows_encoder_free(contended) == NARROWS_OK);
     /* One object in many hands: each call is whole or refused. */
     shared = narrows_messages_new(NULL);
     long done = 0;

@@ -1,5 +1,7 @@
 """Data that crosses a narrow place, compressed as much as pays there.
 
+Streams: ``open`` and ``NarrowsFile`` are used as ``gzip.open`` and ``gzip.GzipFile``, ``compress`` and ``decompress`` are whole streams in
+memory, ``wrap_socket`` makes a stream of each direction of a connection.
 Messages: ``MessageEnd`` is one end of a link with both its directions, ``MessageEncoder`` and ``MessageDecoder`` are the ends of one
 direction; ``TopicWriter`` and ``TopicReader`` those of a topic with many readers; ``train`` makes a ``Dictionary``. Errors are ``NarrowsError``, one class for each kind.
 """
@@ -13,6 +15,7 @@ from ._errors import (
     TruncatedError,
     UnsupportedError,
 )
+from ._file import NarrowsFile, open
 from ._narrows import (
     DICTIONARY_MAX,
     DICTIONARY_MIN,
@@ -27,8 +30,11 @@ from ._narrows import (
     TopicWriter,
     Training,
     __version__,
+    compress,
+    decompress,
     train,
 )
+from ._socket import NarrowsSocket, wrap_socket
 
 __all__ = [
     "DICTIONARY_MAX",
@@ -44,6 +50,8 @@ __all__ = [
     "MessageEnd",
     "MisuseError",
     "NarrowsError",
+    "NarrowsFile",
+    "NarrowsSocket",
     "Stats",
     "TopicReader",
     "TopicWriter",
@@ -51,5 +59,9 @@ __all__ = [
     "TruncatedError",
     "UnsupportedError",
     "__version__",
+    "compress",
+    "decompress",
+    "open",
     "train",
+    "wrap_socket",
 ]

@@ -1,6 +1,6 @@
 # The compiled part; docstrings are there (`help(narrows.MessageEnd)`).
-from collections.abc import Iterable, Sequence
-from typing import Literal, final
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal, final
 
 from typing_extensions import Buffer
 
@@ -13,11 +13,15 @@ __all__ = [
     "MessageDecoder",
     "MessageEncoder",
     "MessageEnd",
+    "Reader",
     "Stats",
     "TopicReader",
     "TopicWriter",
     "Training",
+    "Writer",
     "__version__",
+    "compress",
+    "decompress",
     "train",
 ]
 
@@ -202,3 +206,42 @@ class TopicReader:
     def damaged(self) -> int: ...
     @property
     def received(self) -> Stats: ...
+def compress(data: Buffer, policy: str = "fixed:zstd", *, threads: int | None = None) -> bytes: ...
+def decompress(data: Buffer, max_length: int | None = 1073741824, *, threads: int | None = None) -> bytes: ...
+
+@final
+class Writer:
+    def __new__(
+        cls,
+        policy: str,
+        *,
+        threads: int | None,
+        descriptor: int | None,
+        kind: str,
+        duplex: bool,
+        sink: Callable[[bytes], object] | None,
+        index: bool,
+        check: bool,
+        timeout: float | None,
+    ) -> Writer: ...
+    @staticmethod
+    def validate(policy: str, threads: int | None, timeout: float | None) -> None: ...
+    def write(self, data: Buffer) -> int: ...
+    def send_off(self) -> None: ...
+    def flush(self) -> None: ...
+    def close(self) -> None: ...
+    def abandon(self) -> None: ...
+    def set_timeout(self, seconds: float | None) -> None: ...
+    def stats(self) -> dict[str, Any]: ...
+
+@final
+class Reader:
+    def __new__(
+        cls, source: Callable[[int], bytes], *, threads: int | None, back: Callable[[bytes], object] | None
+    ) -> Reader: ...
+    def readinto(self, buffer: Buffer) -> int: ...
+    def read_some(self, most: int) -> bytes: ...
+    @property
+    def delivered(self) -> int: ...
+    @property
+    def wire_bytes(self) -> int: ...

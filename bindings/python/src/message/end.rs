@@ -9,9 +9,10 @@ use pyo3::types::{PyBytes, PyList};
 
 use super::settings::{Settings, new_epoch, policy};
 use super::stats::{Methods, Stats};
-use super::{Adoption, Dictionary, Input, Own, Step, Training, now_ns, with_contexts};
+use super::{Adoption, Dictionary, Input, Step, Training, now_ns, with_contexts};
 use crate::buffer::Bytes;
 use crate::error::raised;
+use crate::own::Own;
 
 /// Both directions of one end of a message link, without I/O: give what it makes to the connection, and what came to it.
 ///

@@ -8,9 +8,10 @@ use pyo3::types::{PyBytes, PyList};
 
 use super::settings::{Settings, new_epoch, policy};
 use super::stats::{Methods, Stats};
-use super::{Dictionary, Input, Own, Step, now_ns, with_contexts};
+use super::{Dictionary, Input, Step, now_ns, with_contexts};
 use crate::buffer::Bytes;
 use crate::error::raised;
+use crate::own::Own;
 
 /// The sending end of messages that nobody answers: a log, a topic with many readers, a file.
 ///

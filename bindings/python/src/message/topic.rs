@@ -8,9 +8,10 @@ use pyo3::types::{PyBytes, PyList};
 
 use super::settings::{Settings, policy};
 use super::stats::{Methods, Stats};
-use super::{Adoption, Dictionary, Own, Training, now_ns, with_contexts};
+use super::{Adoption, Dictionary, Training, now_ns, with_contexts};
 use crate::buffer::Bytes;
 use crate::error::raised;
+use crate::own::Own;
 
 /// Carrier and history are those of a topic.
 fn settings<'py>(

@@ -30,13 +30,14 @@ impl MessageSender {
     /// Encodes, and brings the history up to date. The body is in the room of `contexts`.
     pub(super) fn encode_body(&mut self, message: &[u8], choice: &Choice, contexts: &mut Contexts) -> Encoded {
         let stored = Encoded { coding: Coding::Store, linked: false, slot: 0, digest: 0, len: message.len() };
-        if choice.method.codec == CodecId::LZ4 && choice.linked && self.history.takes(message.len()) {
-            let (table, room) = contexts.table(self.flow, &mut self.table_hint);
-            let reload = if self.busy_messages > BUSY_MESSAGES { self.history.window() } else { RELOAD_COLD };
-            let (buffer, at) = self.history.place(message, table);
-            let len = table.encode(buffer, at, reload, 1, room).unwrap_or(usize::MAX);
+        let (is_lz4, is_zstd) = (choice.method.codec == CodecId::LZ4, choice.method.codec == CodecId::ZSTD);
+        // zstd itself does not link: asked for both, it is the better of linked LZ4 and what the dictionary gives.
+        let both = is_zstd && self.slots.current().is_some();
+        if choice.linked && (is_lz4 || both) && self.history.takes(message.len()) {
+            let len = self.encode_linked(message, contexts);
             let linked = Encoded { coding: Coding::Lz4, linked: true, slot: 0, digest: 0, len };
-            return if len < message.len() { linked } else { stored };
+            let encoded = if len < message.len() { linked } else { stored };
+            return if both { self.shorter(message, choice.method.level, encoded, contexts) } else { encoded };
         }
         self.history.append(message);
         let coding = match choice.method.codec {
@@ -64,6 +65,32 @@ impl MessageSender {
         };
         let (slot, digest) = if used { (slot, dictionary.digest()) } else { (0, 0) };
         if len < message.len() { Encoded { slot, digest, len, ..alone } } else { stored }
+    }
+
+    /// The length of the body; the history has the message.
+    fn encode_linked(&mut self, message: &[u8], contexts: &mut Contexts) -> usize {
+        let (table, room) = contexts.table(self.flow, &mut self.table_hint);
+        // A history to which nothing was added yet is its seed, and what no table was filled from then is never found.
+        if !self.spoken {
+            table.forget();
+        }
+        let whole = self.busy_messages > BUSY_MESSAGES || !self.spoken;
+        let reload = if whole { self.history.window() } else { RELOAD_COLD };
+        let (buffer, at) = self.history.place(message, table);
+        table.encode(buffer, at, reload, 1, room).unwrap_or(usize::MAX)
+    }
+
+    /// The message with the dictionary, if that is shorter than `encoded`, which is in the room.
+    fn shorter(&self, message: &[u8], level: Level, encoded: Encoded, contexts: &mut Contexts) -> Encoded {
+        let Contexts { codecs, encoded: room, .. } = contexts;
+        let Some((slot, dictionary)) = self.slots.current() else { return encoded };
+        match codecs.encode_zstd(Some(dictionary), level, message) {
+            Some(body) if body.len() < encoded.len => {
+                room[..body.len()].copy_from_slice(body);
+                Encoded { coding: Coding::Zstd, linked: false, slot, digest: dictionary.digest(), len: body.len() }
+            }
+            _ => encoded,
+        }
     }
 
     pub(super) fn put_frame(&mut self, message: &[u8], encoded: &Encoded, contexts: &Contexts, out: &mut Vec<u8>) {

@@ -193,7 +193,7 @@ mod tests {
             cpu: CpuView { cores: 1, busy: 0 },
             receiver: ReceiverView { reports: false, cores: 1, backlog_bytes: 0 },
             queue: &[],
-            limits: Limits { block_max: 1 << 20, history, codecs: codecs_of_this_build() },
+            limits: Limits { block_max: 1 << 20, history, codecs: codecs_of_this_build(), behind: 0, dictionary: None },
             ask: Ask::Next,
         }
     }

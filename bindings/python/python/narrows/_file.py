@@ -1,0 +1,412 @@
+"""Files that hold one stream: ``open`` and ``NarrowsFile``."""
+
+from __future__ import annotations
+
+import io
+import os
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, overload
+
+from ._narrows import Reader, Writer
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer, Self
+
+_Path = str | bytes | os.PathLike[str] | os.PathLike[bytes]
+
+# What is kept decoded for small reads.
+_BUFFER_SIZE = 128 * 1024
+# How much is decoded at a time where all is wanted, and to pass over what is not.
+_READ_SIZE = 4 * 1024 * 1024
+
+
+class _Readable(Protocol):
+    def read(self, n: int, /) -> bytes: ...
+
+
+class _Writable(Protocol):
+    def write(self, data: bytes, /) -> object: ...
+
+
+class _Turn:
+    """Lets one thread in at a time, and refuses calls that come out of the file object underneath."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._inside = False
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+        if self._inside:
+            self._lock.release()
+            raise RuntimeError("reentrant call inside a stream")
+        self._inside = True
+
+    def __exit__(self, *_: object) -> None:
+        self._inside = False
+        self._lock.release()
+
+
+class _Raw(io.RawIOBase):
+    """The decoded bytes, for ``io.BufferedReader``."""
+
+    def __init__(self, source: Callable[[int], Any], file: Any, threads: int | None) -> None:
+        self._source = source
+        self._file = file
+        self._threads = threads
+        self._reader = Reader(source, threads=threads, back=None)
+        self._seekable = bool(getattr(file, "seekable", lambda: False)())
+        self._start: int = file.tell() if self._seekable else 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return self._seekable
+
+    def readinto(self, buffer: Buffer, /) -> int:
+        return self._reader.readinto(buffer)
+
+    def readall(self) -> bytes:
+        return b"".join(iter(lambda: self._reader.read_some(_READ_SIZE), b""))
+
+    def tell(self) -> int:
+        return self._reader.delivered
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        """Forward by decoding, backward by decoding from the start."""
+        if not self._seekable:
+            raise io.UnsupportedOperation("the file underneath cannot seek")
+        if whence == io.SEEK_CUR:
+            offset += self._reader.delivered
+        elif whence == io.SEEK_END:
+            while self._reader.read_some(_READ_SIZE):
+                pass
+            offset += self._reader.delivered
+        elif whence != io.SEEK_SET:
+            raise ValueError(f"invalid whence ({whence}, should be 0, 1 or 2)")
+        if offset < self._reader.delivered:
+            self._file.seek(self._start)
+            self._reader = Reader(self._source, threads=self._threads, back=None)
+        left = offset - self._reader.delivered
+        while left > 0 and (passed := self._reader.read_some(min(left, _READ_SIZE))):
+            left -= len(passed)
+        return self._reader.delivered
+
+
+class NarrowsFile(io.BufferedIOBase):
+    """A file that holds one stream, as ``gzip.GzipFile`` is one; what it holds is what ``narrows pipe`` writes and reads.
+
+    ``filename`` is a path, or ``fileobj`` an object with ``read`` or ``write``, which is not closed. ``mode`` is ``"rb"``, ``"wb"`` or
+    ``"xb"`` (the file must not exist). ``policy``: by which rule the methods of blocks are chosen: ``balance`` (as fast as possible over what is
+    written to: a fast disk gets little compression), ``fixed:METHOD`` such as ``fixed:zstd:level=9``. ``threads``: threads that encode or
+    decode, by default as many as there are cores for it. ``index``: append an index of the blocks. ``check``: a check on every block.
+    ``timeout``: seconds that a call that writes may wait without progress before it raises ``TimeoutError``; by default there is no limit,
+    as with other files.
+
+    Small writes gather up to 64 KiB; ``flush`` waits until all is in the hands of the file. Blocks are encoded by threads of their own, never with the
+    interpreter's lock. After an error nothing more is written. Reading decodes on the calling thread without that lock. A stream that ends
+    too early raises ``TruncatedError`` (an ``EOFError``), a damaged one ``CorruptError`` (an ``OSError``); bytes before are given first.
+
+    Several threads may use one object: calls come one after the other. An object is of use only in the process that opened it.
+    """
+
+    def __init__(
+        self,
+        filename: _Path | None = None,
+        mode: str = "rb",
+        *,
+        policy: str = "balance",
+        threads: int | None = None,
+        fileobj: Any = None,
+        index: bool = False,
+        check: bool = True,
+        timeout: float | None = None,
+    ) -> None:
+        self._turn = _Turn()
+        self._own: io.FileIO | None = None
+        self._fileobj: Any = None
+        self._writer: Writer | None = None
+        self._buffer: io.BufferedReader | None = None
+        self._position = 0
+        if mode in ("a", "ab"):
+            raise ValueError("a stream ends with its totals, so nothing can be appended: write a new file")
+        if mode not in ("r", "rb", "w", "wb", "x", "xb"):
+            raise ValueError(f"invalid mode: {mode!r}; a stream is 'rb', 'wb' or 'xb'")
+        if (filename is None) == (fileobj is None):
+            raise TypeError("either a path or a file object is needed")
+        self.mode = mode[0] + "b"
+        # Before a file is emptied.
+        Writer.validate(policy, threads, timeout)
+        if fileobj is None:
+            assert filename is not None
+            self._own = io.FileIO(filename, self.mode)
+        file: Any = fileobj if fileobj is not None else self._own
+        self._fileobj = file
+        self.name: Any = filename if filename is not None else getattr(file, "name", "")
+        try:
+            if self.mode == "rb":
+                source: Callable[[int], bytes] = getattr(file, "read1", None) or file.read
+                self._buffer = io.BufferedReader(_Raw(source, file, threads), _BUFFER_SIZE)
+                return
+            self._writer = Writer(
+                policy,
+                threads=threads,
+                descriptor=os.dup(self._own.fileno()) if self._own else None,
+                kind="file",
+                duplex=False,
+                sink=None if self._own else file.write,
+                index=index,
+                check=check,
+                timeout=timeout,
+            )
+        except BaseException:
+            if self._own:
+                self._own.close()
+            self._fileobj = None
+            raise
+
+    @property
+    def closed(self) -> bool:
+        """Whether ``close`` was called."""
+        # Asked also when the object was never made.
+        return getattr(self, "_fileobj", None) is None
+
+    def _reading(self) -> io.BufferedReader:
+        if self._buffer is None:
+            self._refuse("not open for reading")
+        return self._buffer
+
+    def _writing(self) -> Writer:
+        if self._writer is None:
+            self._refuse("not open for writing")
+        return self._writer
+
+    def _refuse(self, why: str) -> NoReturn:
+        if self.closed:
+            raise ValueError("I/O operation on closed file.")
+        raise io.UnsupportedOperation(why)
+
+    def readable(self) -> bool:
+        self._check_open()
+        return self._buffer is not None
+
+    def writable(self) -> bool:
+        self._check_open()
+        return self._writer is not None
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise ValueError("I/O operation on closed file.")
+
+    def write(self, data: Buffer, /) -> int:
+        """Takes all bytes of an object with the buffer protocol; returns how many."""
+        with self._turn:
+            written = self._writing().write(data)
+            self._position += written
+            return written
+
+    def flush(self) -> None:
+        """Waits until all that was written is in the hands of the file underneath, so that a reader can have it."""
+        with self._turn:
+            self._check_open()
+            if self._writer is not None:
+                self._writer.flush()
+                flush = getattr(self._fileobj, "flush", None)
+                if flush is not None:
+                    flush()
+
+    def close(self) -> None:
+        """Ends the stream and waits until it is written. A file object that was given stays open."""
+        if self.closed:
+            return
+        with self._turn:
+            own, writer, buffer = self._own, self._writer, self._buffer
+            try:
+                if writer is not None:
+                    try:
+                        writer.close()
+                    except BaseException:
+                        writer.abandon()
+                        raise
+                if buffer is not None:
+                    buffer.close()
+            finally:
+                self._own = self._fileobj = self._writer = self._buffer = None
+                if own is not None:
+                    own.close()
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """At most ``size`` bytes, fewer only at the end; all of them if it is negative or ``None``."""
+        with self._turn:
+            return self._reading().read(size)
+
+    def read1(self, size: int = -1, /) -> bytes:
+        """At most ``size`` bytes, with at most one wait for more."""
+        with self._turn:
+            return self._reading().read1(_BUFFER_SIZE if size < 0 else size)
+
+    def readinto(self, buffer: Buffer, /) -> int:
+        with self._turn:
+            return self._reading().readinto(buffer)
+
+    def readinto1(self, buffer: Buffer, /) -> int:
+        with self._turn:
+            return self._reading().readinto1(buffer)
+
+    def readline(self, size: int | None = -1, /) -> bytes:
+        with self._turn:
+            return self._reading().readline(size)
+
+    def peek(self, size: int = 0, /) -> bytes:
+        """Bytes that come next, without moving on: at least one, but at the end."""
+        with self._turn:
+            return self._reading().peek(size)
+
+    def seekable(self) -> bool:
+        """Whether ``seek`` works: forward always when writing, any way when reading what can seek itself."""
+        self._check_open()
+        return self._buffer is None or self._buffer.seekable()
+
+    def tell(self) -> int:
+        """Position in the decoded bytes."""
+        self._check_open()
+        return self._position if self._buffer is None else self._buffer.tell()
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        """Moves by decoding what lies between, backward from the start; a writer can only fill up with zeros."""
+        with self._turn:
+            if self._buffer is not None:
+                return self._buffer.seek(offset, whence)
+            writer = self._writing()
+            if whence not in (io.SEEK_SET, io.SEEK_CUR):
+                raise ValueError("the end of a stream that is being written is not known")
+            left = offset - self._position if whence == io.SEEK_SET else offset
+            if left < 0:
+                raise OSError("a stream that is being written cannot go back")
+            while left > 0:
+                piece = bytes(min(left, _BUFFER_SIZE))
+                self._position += writer.write(piece)
+                left -= len(piece)
+            return self._position
+
+    def fileno(self) -> int:
+        """Descriptor of the file underneath."""
+        self._check_open()
+        number: int = self._fileobj.fileno()
+        return number
+
+    def stats(self) -> dict[str, Any]:
+        """Of a writer: ``raw_bytes`` and ``wire_bytes`` so far, ``ratio`` (raw / wire), ``encode_cpu_seconds``, ``methods`` (raw bytes by method)."""
+        with self._turn:
+            return self._writing().stats()
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise TypeError(f"cannot pickle {type(self).__name__!r} instances")
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else self.mode
+        return f"<narrows.NarrowsFile {getattr(self, 'name', '')!r} {state}>"
+
+    if TYPE_CHECKING:
+
+        def __enter__(self) -> Self: ...
+        def __exit__(
+            self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+        ) -> None: ...
+
+
+_Binary = Literal["r", "rb", "w", "wb", "x", "xb"]
+_Text = Literal["rt", "wt", "xt"]
+
+
+@overload
+def open(
+    file: _Path | _Readable | _Writable,
+    mode: _Binary = "rb",
+    *,
+    policy: str = "balance",
+    threads: int | None = None,
+    encoding: None = None,
+    errors: None = None,
+    newline: None = None,
+    index: bool = False,
+    check: bool = True,
+    timeout: float | None = None,
+) -> NarrowsFile: ...
+@overload
+def open(
+    file: _Path | _Readable | _Writable,
+    mode: _Text,
+    *,
+    policy: str = "balance",
+    threads: int | None = None,
+    encoding: str | None = None,
+    errors: str | None = None,
+    newline: str | None = None,
+    index: bool = False,
+    check: bool = True,
+    timeout: float | None = None,
+) -> io.TextIOWrapper: ...
+@overload
+def open(
+    file: _Path | _Readable | _Writable,
+    mode: str,
+    *,
+    policy: str = "balance",
+    threads: int | None = None,
+    encoding: str | None = None,
+    errors: str | None = None,
+    newline: str | None = None,
+    index: bool = False,
+    check: bool = True,
+    timeout: float | None = None,
+) -> NarrowsFile | io.TextIOWrapper: ...
+
+
+def open(
+    file: Any,
+    mode: str = "rb",
+    *,
+    policy: str = "balance",
+    threads: int | None = None,
+    encoding: str | None = None,
+    errors: str | None = None,
+    newline: str | None = None,
+    index: bool = False,
+    check: bool = True,
+    timeout: float | None = None,
+) -> NarrowsFile | io.TextIOWrapper:
+    """Opens a stream in a file, as ``gzip.open`` does: ``file`` is a path or an object with ``read`` or ``write``.
+
+    ``mode`` is ``r``, ``w`` or ``x`` with ``b`` (the default) or ``t`` for text, to which ``encoding``, ``errors`` and ``newline`` belong. The
+    other arguments are those of ``NarrowsFile``. Raises what ``open`` of Python raises, ``ValueError`` for a wrong mode (there is no
+    appending), ``MisuseError`` for a wrong policy.
+    """
+    text = "t" in mode
+    if text and "b" in mode:
+        raise ValueError(f"invalid mode: {mode!r}")
+    if not text:
+        for name, value in (("encoding", encoding), ("errors", errors), ("newline", newline)):
+            if value is not None:
+                raise ValueError(f"argument {name!r} not supported in binary mode")
+    path, fileobj = None, None
+    if isinstance(file, (str, bytes, os.PathLike)):
+        path = file
+    elif hasattr(file, "read") or hasattr(file, "write"):
+        fileobj = file
+    else:
+        raise TypeError("file must be a path or a file object")
+    binary = NarrowsFile(
+        path,
+        mode.replace("t", ""),
+        policy=policy,
+        threads=threads,
+        fileobj=fileobj,
+        index=index,
+        check=check,
+        timeout=timeout,
+    )
+    return io.TextIOWrapper(binary, encoding or io.text_encoding(None), errors, newline) if text else binary

@@ -1,0 +1,93 @@
+//! Streams: a writer that the engine's driver empties on threads of its own, a reader that decodes when it is asked, and both at once in
+//! memory.
+//!
+//! No thread of the engine ever needs the interpreter's lock: what it makes for a Python object waits until a call from Python passes it on.
+//! So nothing can hang at the end of the interpreter, and exceptions of the object reach its caller.
+
+use narrows::block::BufferPool;
+use narrows::codec::Contexts;
+use narrows::frame::BASELINE_HISTORY;
+use narrows::monitor::cost::Prior;
+use narrows::policy::{Policy, PolicySetup, PolicySpec};
+use narrows::receiver::{DecodeJob, Receiver};
+use narrows::sender::SenderConfig;
+use narrows::{Error, Result, stream};
+use pyo3::prelude::*;
+
+mod exchange;
+mod memory;
+mod reader;
+mod writer;
+
+pub(crate) use self::memory::{compress, decompress};
+pub(crate) use self::reader::Reader;
+pub(crate) use self::writer::Writer;
+
+/// Jobs that together take less run on the thread that has them: starting others takes about 50 us each.
+const ALONE_NS: u64 = 500_000;
+/// A machine with more cores gains nothing: what is read at a time has a dozen blocks at most.
+const THREADS_MAX: usize = 64;
+
+/// How a flow is sent, as the program's `pipe` does it.
+fn sending(policy: &str, threads: usize) -> Result<(SenderConfig, Box<dyn Policy>)> {
+    let spec: PolicySpec = policy.parse()?;
+    if let Some(file) = spec.file() {
+        return Err(Error::misuse(format!("policies with a file such as {file} are for the program `narrows` only")));
+    }
+    let history = if spec.links(None) { BASELINE_HISTORY } else { 0 };
+    let config = SenderConfig { block_max: spec.block_max(), history, cores: threads, ..SenderConfig::default() };
+    Ok((config, spec.build(&PolicySetup::new(threads, Prior::shipped()))))
+}
+
+/// Threads that encode, or that decode.
+fn threads(asked: Option<usize>, default: fn() -> usize) -> Result<usize> {
+    match asked {
+        None => Ok(default().min(THREADS_MAX)),
+        Some(n @ 1..=THREADS_MAX) => Ok(n),
+        Some(n) => Err(Error::misuse(format!("threads are 1 to {THREADS_MAX}, not {n}"))),
+    }
+}
+
+/// Runs the jobs, on several threads if that is worth starting them, and gives what each came to.
+fn run<J: Send, D: Send>(
+    jobs: Vec<J>,
+    contexts: &mut Vec<Contexts>,
+    estimate_ns: impl Fn(&J) -> u64,
+    work: impl Fn(J, &mut Contexts) -> D + Sync,
+) -> Vec<D> {
+    let alone = jobs.len() < 2 || jobs.iter().map(estimate_ns).sum::<u64>() < ALONE_NS;
+    contexts.resize_with(contexts.len().max(jobs.len()).max(1), Contexts::default);
+    if alone {
+        return jobs.into_iter().map(|job| work(job, &mut contexts[0])).collect();
+    }
+    std::thread::scope(|scope| {
+        let begin = |(job, contexts)| {
+            let work = &work;
+            scope.spawn(move || work(job, contexts))
+        };
+        let threads: Vec<_> = jobs.into_iter().zip(contexts.iter_mut()).map(begin).collect();
+        threads.into_iter().map(|t| t.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
+    })
+}
+
+/// Decodes what is there to be decoded. Says whether there was anything.
+fn decode(receiver: &mut Receiver, contexts: &mut Vec<Contexts>, buffers: &BufferPool) -> Result<bool> {
+    let jobs: Vec<DecodeJob> = std::iter::from_fn(|| receiver.poll_job()).collect();
+    let any = !jobs.is_empty();
+    for done in run(jobs, contexts, |job| job.estimate_ns, |job, contexts| stream::decode(job, contexts, buffers)) {
+        receiver.finish(done)?;
+    }
+    Ok(any)
+}
+
+/// The clock of flows in memory.
+fn clock() -> impl Fn() -> u64 {
+    let begun = std::time::Instant::now();
+    move || begun.elapsed().as_nanos() as u64
+}
+
+/// Seconds of Python as a limit; `None` is none.
+fn limit(seconds: Option<f64>) -> PyResult<Option<std::time::Duration>> {
+    let wrong = |_| crate::error::raised(Error::misuse("a timeout is a number of seconds, 0 or more, or None"));
+    seconds.map(|s| std::time::Duration::try_from_secs_f64(s).map_err(wrong)).transpose()
+}

@@ -1,0 +1,184 @@
+//! The reading end of a stream: decodes when it is asked, on the caller's thread and, for methods that take long, on others meanwhile.
+
+use std::mem;
+
+use narrows::block::{Block, BufferPool};
+use narrows::codec::Contexts;
+use narrows::receiver::{Receiver, ReceiverConfig};
+use narrows::stream;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+use super::{clock, decode, threads};
+use crate::buffer::Bytes;
+use crate::error::raised;
+use crate::own::Own;
+
+/// Wire bytes asked for at a time: some blocks, so that several threads have something to do.
+const READ_LEN: usize = 512 << 10;
+
+/// Private: ``NarrowsFile`` and ``NarrowsSocket`` are in front of it, and let one call in at a time.
+#[pyclass(module = "narrows._narrows")]
+pub(crate) struct Reader {
+    receiver: Receiver,
+    contexts: Own<Vec<Contexts>>,
+    buffers: BufferPool,
+    clock: Box<dyn Fn() -> u64 + Send + Sync>,
+    /// Called with a number of bytes, gives at most so many; none are the end.
+    source: Py<PyAny>,
+    /// Called with what the sender hears; none where it hears nothing.
+    back: Option<Py<PyAny>>,
+    /// Raw bytes that were decoded and not read.
+    raw: Block,
+    ended: bool,
+    /// Found behind bytes that are read first.
+    error: Option<PyErr>,
+    delivered: u64,
+}
+
+#[pymethods]
+impl Reader {
+    #[new]
+    #[pyo3(signature = (source, *, threads, back))]
+    fn new(source: Py<PyAny>, threads: Option<usize>, back: Option<Py<PyAny>>) -> PyResult<Self> {
+        let cores = self::threads(threads, stream::cores).map_err(raised)?;
+        let buffers = BufferPool::default();
+        let config = ReceiverConfig { cores, duplex: back.is_some(), ..ReceiverConfig::default() };
+        Ok(Self {
+            receiver: Receiver::new(config, buffers.clone()),
+            contexts: Own::new(Vec::new()),
+            buffers,
+            clock: Box::new(clock()),
+            source,
+            back,
+            raw: Block::default(),
+            ended: false,
+            error: None,
+            delivered: 0,
+        })
+    }
+
+    /// Fills a part of the buffer and says how much: 0 is the end.
+    fn readinto(&mut self, py: Python<'_>, buffer: &Bound<'_, PyAny>) -> PyResult<usize> {
+        let target = Bytes::of(buffer)?;
+        if target.len() == 0 || !self.fill(py)? {
+            return target.with_mut(py, |_| 0);
+        }
+        let n = self.raw.len().min(target.len());
+        target.with_mut(py, |b| b[..n].copy_from_slice(&self.raw[..n]))?;
+        self.advance(n);
+        Ok(n)
+    }
+
+    /// What is decoded already, or else the next block, but at most so many bytes. Empty at the end.
+    fn read_some<'py>(&mut self, py: Python<'py>, most: usize) -> PyResult<Bound<'py, PyBytes>> {
+        if most == 0 || !self.fill(py)? {
+            return Ok(PyBytes::new(py, b""));
+        }
+        let n = self.raw.len().min(most);
+        let bytes = PyBytes::new(py, &self.raw[..n]);
+        self.advance(n);
+        Ok(bytes)
+    }
+
+    /// Raw bytes that were read.
+    #[getter]
+    fn delivered(&self) -> u64 {
+        self.delivered
+    }
+
+    /// Wire bytes that came.
+    #[getter]
+    fn wire_bytes(&self) -> u64 {
+        self.receiver.summary().wire_bytes
+    }
+}
+
+impl Reader {
+    fn advance(&mut self, n: usize) {
+        let _ = self.raw.split_to(n);
+        self.delivered += n as u64;
+    }
+
+    /// Sees to it that there are raw bytes. False at the end.
+    fn fill(&mut self, py: Python<'_>) -> PyResult<bool> {
+        while self.raw.is_empty() {
+            if let Some(raw) = self.receiver.read() {
+                self.raw = raw;
+                continue;
+            }
+            if let Some(error) = self.error.take() {
+                self.error = Some(error.clone_ref(py));
+                return Err(error);
+            }
+            if self.ended {
+                return Ok(false);
+            }
+            let stepped = self.step(py);
+            if let Err(error) = stepped {
+                // An interrupted or late read may be tried again, what is wrong with the stream stays.
+                if !error.is_instance_of::<crate::error::NarrowsError>(py) {
+                    return Err(error);
+                }
+                self.error = Some(error);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Decodes what came, or else gets more.
+    fn step(&mut self, py: Python<'_>) -> PyResult<()> {
+        let Self { receiver, contexts, buffers, .. } = self;
+        let any = py.detach(|| {
+            if receiver.has_unparsed() {
+                receiver.resume()?;
+            }
+            decode(receiver, contexts.get(), buffers)
+        });
+        let any = self.tell(py, any)?;
+        if any || self.receiver.has_raw() {
+            return Ok(());
+        }
+        // Where the sender waits for a word the end is seen by its frame, else by the end of the carrier: nothing may follow.
+        let over = self.back.is_some() && self.receiver.has_end();
+        if !over {
+            let data = self.source.bind(py).call1((READ_LEN,))?;
+            let bytes = Bytes::of(&data)?;
+            if bytes.len() > 0 {
+                let wire = Block::from_vec(bytes.with(py, <[u8]>::to_vec));
+                let received = self.receiver.receive(wire);
+                return self.tell(py, received);
+            }
+        }
+        let closed = self.receiver.close();
+        self.tell(py, closed)?;
+        self.ended = true;
+        self.say_goodbye(py, None)
+    }
+
+    /// Reports to the sender, if it listens, also that something is wrong.
+    fn tell<T>(&mut self, py: Python<'_>, result: narrows::Result<T>) -> PyResult<T> {
+        match result {
+            Ok(value) => {
+                let (now_ns, blocked_ns) = ((self.clock)(), 0);
+                if let Some(back) = &self.back
+                    && let Some(report) = self.receiver.poll_feedback(now_ns, blocked_ns)
+                {
+                    back.bind(py).call1((PyBytes::new(py, &report),))?;
+                }
+                Ok(value)
+            }
+            Err(error) => {
+                // That the word does not arrive matters less than what it says.
+                let _ = self.say_goodbye(py, Some(&error.to_string()));
+                Err(raised(error))
+            }
+        }
+    }
+
+    fn say_goodbye(&mut self, py: Python<'_>, failure: Option<&str>) -> PyResult<()> {
+        let Some(back) = mem::take(&mut self.back) else { return Ok(()) };
+        let word = self.receiver.close_message(failure);
+        back.bind(py).call1((PyBytes::new(py, &word),)).map(drop)
+    }
+}

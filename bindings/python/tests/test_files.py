@@ -1,0 +1,395 @@
+"""Files: they behave as those of gzip, and what they hold is what the program `narrows` writes and reads."""
+
+import copy
+import gzip
+import io
+import os
+import pickle
+import random
+import subprocess
+import threading
+import time
+
+import pytest
+from conftest import text
+
+import narrows
+
+
+def outcome(call) -> object:
+    """What a call gives, or the kind of its error."""
+    try:
+        return call()
+    except (ValueError, OSError, EOFError, TypeError) as error:
+        return next(k for k in (EOFError, TypeError, OSError, ValueError) if isinstance(error, k))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_reads_as_gzip_does(seed: int, tmp_path) -> None:
+    chance = random.Random(seed)
+    data = text(chance, chance.choice([0, 1, 300_000, 1_200_000]))
+    with narrows.open(tmp_path / "n", "wb") as f, gzip.open(tmp_path / "g", "wb", compresslevel=1) as g:
+        for file in (f, g):
+            assert file.write(data) == len(data)
+    ours, theirs = narrows.open(tmp_path / "n"), gzip.open(tmp_path / "g")
+    assert (ours.readable(), ours.writable(), ours.seekable()) == (theirs.readable(), theirs.writable(), theirs.seekable())
+    for _ in range(60):
+        size = chance.choice([-1, 0, 1, 7, 1000, 8192, 100_000, 1 << 20])
+        small = chance.choice([0, 1, 50, 5000])
+        operation = chance.randrange(9)
+        if operation == 0 and size == -1 and chance.randrange(4):
+            continue
+        if operation in (0, 1):
+            assert ours.read(size) == theirs.read(size)
+        elif operation == 2:
+            # How much comes at once is each file's affair.
+            got = ours.read1(size)
+            assert theirs.read(len(got)) == got and (got or size == 0 or not theirs.read(1))
+        elif operation == 3:
+            mine, other = bytearray(small), bytearray(small)
+            n = ours.readinto(mine)
+            assert n == theirs.readinto(other) and mine == other
+        elif operation == 4:
+            assert ours.readline() == theirs.readline()
+        elif operation == 5:
+            assert ours.readline(small) == theirs.readline(small)
+        elif operation == 6:
+            assert [line for line, _ in zip(ours, range(3))] == [line for line, _ in zip(theirs, range(3))]
+        elif operation == 7:
+            peeked = ours.peek(1)
+            assert bool(peeked) == bool(theirs.peek(1))
+            assert theirs.read(min(len(peeked), 10)) == ours.read(min(len(peeked), 10)) == peeked[:10]
+        else:
+            to = chance.randrange(len(data) + 2)
+            assert ours.seek(to) == theirs.seek(to)
+        assert ours.tell() == theirs.tell()
+    for file in (ours, theirs):
+        file.close()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_writes_as_gzip_does(seed: int) -> None:
+    chance = random.Random(seed)
+    ours, theirs = io.BytesIO(), io.BytesIO()
+    f, g = narrows.NarrowsFile(fileobj=ours, mode="wb"), gzip.GzipFile(fileobj=theirs, mode="wb")
+    for _ in range(40):
+        operation = chance.randrange(8)
+        piece = text(chance, chance.choice([0, 1, 100, 65_536, 300_000]))
+        if operation < 4:
+            assert f.write(piece) == g.write(piece)
+        elif operation == 4:
+            assert f.write(memoryview(piece)) == g.write(memoryview(piece))
+        elif operation == 5:
+            f.flush(), g.flush()
+        elif operation == 6:
+            f.writelines([piece, b"x"]), g.writelines([piece, b"x"])
+        else:
+            assert f.seek(7, io.SEEK_CUR) == g.seek(7, io.SEEK_CUR)
+        assert f.tell() == g.tell()
+    f.close(), g.close()
+    assert not ours.closed
+    assert narrows.decompress(ours.getvalue()) == gzip.decompress(theirs.getvalue())
+
+
+def test_wrong_use_is_told_as_by_gzip(tmp_path) -> None:
+    for module in (narrows, gzip):
+        path = tmp_path / module.__name__
+        file = module.open(path, "wb")
+        assert outcome(lambda: file.read()) is OSError
+        assert outcome(lambda: file.write("text")) is TypeError
+        assert (file.readable(), file.writable(), file.seekable()) == (False, True, True)
+        assert file.fileno() > 2
+        file.write(b"abc")
+        file.close()
+        file.close()
+        assert file.closed
+        for call in (lambda: file.write(b"x"), lambda: file.flush(), lambda: file.read(), lambda: file.__enter__()):
+            assert outcome(call) in (ValueError, OSError)
+        file = module.open(path)
+        assert outcome(lambda: file.write(b"x")) is OSError
+        assert outcome(lambda: file.fileno()) != ValueError
+        file.close()
+        for call in (lambda: file.read(), lambda: file.peek(1), lambda: file.readline(), lambda: file.tell()):
+            assert outcome(call) in (ValueError, OSError)
+        assert outcome(lambda: module.open(path, "xb")) is OSError
+        with pytest.raises(FileExistsError):
+            module.open(path, "x")
+        with pytest.raises(FileNotFoundError):
+            module.open(tmp_path / "nowhere" / "x", "wb")
+        for wrong in ({"mode": "rtb"}, {"mode": "z"}, {"mode": "rb", "encoding": "utf-8"}):
+            assert outcome(lambda wrong=wrong: module.open(path, **wrong)) is ValueError
+        assert outcome(lambda: module.open(7.5)) is TypeError
+        with module.open(path) as file:
+            assert file.read() == b"abc"
+
+
+def test_appending_is_refused_and_a_wrong_policy_empties_nothing(tmp_path) -> None:
+    path = tmp_path / "kept"
+    path.write_bytes(b"kept")
+    for mode in ("a", "ab", "at"):
+        with pytest.raises(ValueError, match="append"):
+            narrows.open(path, mode)
+    with pytest.raises(narrows.MisuseError):
+        narrows.open(path, "wb", policy="best")
+    assert path.read_bytes() == b"kept"
+    assert narrows.open(tmp_path / "new", "xb").close() is None
+    assert narrows.open(tmp_path / "new").read() == b""
+
+
+def test_use_after_close(tmp_path) -> None:
+    for mode in ("wb", "rb"):
+        file = narrows.open(tmp_path / "f", mode)
+        file.close()
+        for call in (
+            lambda: file.write(b"x"),
+            lambda: file.read(),
+            lambda: file.flush(),
+            lambda: file.fileno(),
+            lambda: file.readable(),
+            lambda: file.writable(),
+            lambda: file.seekable(),
+            lambda: file.tell(),
+            lambda: file.seek(0),
+            lambda: file.peek(),
+            lambda: file.stats(),
+            lambda: next(file),
+            lambda: file.__enter__(),
+        ):
+            with pytest.raises(ValueError):
+                call()
+
+
+def test_text(tmp_path) -> None:
+    lines = [f"Zeile {i} mit ä, ö und 漢\n" for i in range(2000)]
+    with narrows.open(tmp_path / "t", "wt", encoding="utf-8", newline="\n") as file:
+        file.writelines(lines)
+    with narrows.open(tmp_path / "t", "rt", encoding="utf-8") as file:
+        assert file.readline() == lines[0]
+        at = file.tell()
+        assert file.read() == "".join(lines[1:])
+        file.seek(at)
+        assert list(file) == lines[1:]
+    with narrows.open(tmp_path / "t", "rt", encoding="ascii", errors="replace") as file:
+        assert "\ufffd" in file.readline()
+
+
+def test_flush_brings_all_that_was_written(chance) -> None:
+    held = io.BytesIO()
+    data = text(chance, 200_000)
+    with narrows.open(held, "wb") as file:
+        at = 0
+        for length in (1, 10, 100_000, 3, 99_986):
+            file.write(data[at : at + length])
+            at += length
+            file.flush()
+            reader = narrows.open(io.BytesIO(held.getvalue()))
+            assert reader.read(at) == data[:at]
+            with pytest.raises(EOFError):
+                reader.read(1)
+
+
+def test_truncated_and_damaged_files(chance, tmp_path) -> None:
+    data = text(chance, 900_000)
+    with narrows.open(tmp_path / "f", "wb", policy="fixed:zstd:level=1") as file:
+        file.write(data)
+    wire = (tmp_path / "f").read_bytes()
+    for length in {0, 1, 31, 32, 40, len(wire) // 2, len(wire) - 1, *range(0, len(wire), len(wire) // 40)}:
+        reader = narrows.open(io.BytesIO(wire[:length]))
+        got = bytearray()
+        with pytest.raises(EOFError) as caught:
+            while piece := reader.read1(4096):
+                got += piece
+        assert isinstance(caught.value, narrows.TruncatedError)
+        assert data.startswith(got)
+        with pytest.raises(EOFError):
+            reader.read(1)
+    for at in range(0, len(wire), max(1, len(wire) // 200)):
+        flipped = bytearray(wire)
+        flipped[at] ^= 0x10
+        reader = narrows.open(io.BytesIO(flipped))
+        got = bytearray()
+        with pytest.raises(narrows.NarrowsError):
+            while piece := reader.read1(4096):
+                got += piece
+        assert data.startswith(got)
+    with pytest.raises(narrows.CorruptError):
+        narrows.open(io.BytesIO(b"nothing of that kind" * 10)).read()
+
+
+def test_the_program_reads_and_writes_the_same(program: str, chance, tmp_path) -> None:
+    data = text(chance, 700_000) + chance.randbytes(100_000)
+    for policy in ("balance", "fixed:zstd:level=3,link", "fixed:lz4", "adoc"):
+        with narrows.open(tmp_path / "ours", "wb", policy=policy, index=policy == "balance") as file:
+            file.write(data)
+        ran = subprocess.run([program, "pipe", "-d", tmp_path / "ours"], stdout=subprocess.PIPE, timeout=60, check=True)
+        assert ran.stdout == data
+        ran = subprocess.run(
+            [program, "pipe", "--policy", policy], input=data, stdout=subprocess.PIPE, timeout=60, check=True
+        )
+        assert narrows.decompress(ran.stdout) == data
+        assert narrows.open(io.BytesIO(ran.stdout)).read() == data
+
+
+def test_an_error_of_the_file_object_reaches_the_caller() -> None:
+    class Full(io.RawIOBase):
+        def __init__(self) -> None:
+            self.room = 100_000
+
+        def writable(self) -> bool:
+            return True
+
+        def write(self, data) -> int:
+            self.room -= len(data)
+            if self.room < 0:
+                raise OSError(28, "No space left on device")
+            return len(data)
+
+    with pytest.raises(OSError, match="No space left") as caught:
+        with narrows.open(Full(), "wb", policy="fixed:store") as file:
+            for _ in range(100):
+                file.write(bytes(64 << 10))
+    assert caught.value.errno == 28
+
+    class Short(io.BytesIO):
+        def write(self, data) -> int:
+            return super().write(data[:1000])
+
+    short = Short()
+    with narrows.open(short, "wb", policy="fixed:store") as file:
+        file.write(bytes(100_000))
+    assert len(narrows.decompress(short.getvalue())) == 100_000
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="the system has no /dev/full")
+def test_a_full_disk_is_told() -> None:
+    with pytest.raises(OSError) as caught:
+        with narrows.open("/dev/full", "wb") as file:
+            file.write(bytes(1 << 20))
+            file.flush()
+    assert caught.value.errno == 28 and isinstance(caught.value, narrows.IoError)
+
+
+def test_a_reader_that_goes_away_is_a_broken_pipe() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "wb") as pipe:
+        with pytest.raises(BrokenPipeError):
+            with narrows.open(f"/dev/fd/{pipe.fileno()}", "wb") as file:
+                for _ in range(100):
+                    file.write(os.urandom(64 << 10))
+                    file.flush()
+
+
+def test_a_reader_that_does_not_read_times_out() -> None:
+    read, write = os.pipe()
+    with os.fdopen(read, "rb"), os.fdopen(write, "wb") as pipe:
+        file = narrows.open(f"/dev/fd/{pipe.fileno()}", "wb", timeout=0.2, policy="fixed:store")
+        with pytest.raises(TimeoutError) as caught:
+            for _ in range(1000):
+                file.write(bytes(range(256)) * 256)
+        assert isinstance(caught.value, narrows.IoError)
+        with pytest.raises(TimeoutError):
+            file.close()
+        assert file.closed
+
+
+def test_two_threads_on_one_file_take_turns() -> None:
+    held = io.BytesIO()
+    with narrows.open(held, "wb") as file:
+
+        def write(of: int) -> None:
+            for i in range(300):
+                file.write(b"%d of %d\n" % (i, of) * 50)
+
+        threads = [threading.Thread(target=write, args=(of,)) for of in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+    lines = narrows.decompress(held.getvalue()).splitlines()
+    expected = sorted(b"%d of %d" % (i, of) for i in range(300) for of in range(4) for _ in range(50))
+    assert sorted(lines) == expected
+
+    held.seek(0)
+    reader = narrows.open(held)
+    pieces: list[bytes] = []
+
+    def read() -> None:
+        while piece := reader.readline():
+            pieces.append(piece)
+
+    threads = [threading.Thread(target=read) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert sorted(p.rstrip() for p in pieces) == expected
+
+
+def test_a_call_out_of_the_file_object_is_refused() -> None:
+    class Nosy(io.BytesIO):
+        def write(self, data) -> int:
+            with pytest.raises(RuntimeError, match="reentrant"):
+                file.write(b"more")
+            return super().write(data)
+
+    nosy = Nosy()
+    file = narrows.open(nosy, "wb")
+    file.write(b"abc")
+    file.close()
+    assert narrows.decompress(nosy.getvalue()) == b"abc"
+
+
+def test_other_threads_go_on_while_blocks_are_encoded(chance) -> None:
+    data = text(chance, 1_000_000)
+    turns, done = 0, threading.Event()
+
+    def work() -> None:
+        with narrows.open(io.BytesIO(), "wb", policy="fixed:xz:level=6", threads=1) as file:
+            file.write(data)
+        done.set()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    while not done.is_set():
+        turns += 1
+        time.sleep(0.001)
+    thread.join()
+    assert turns > 5
+
+
+def test_copies_are_refused(tmp_path) -> None:
+    with narrows.open(tmp_path / "f", "wb") as file:
+        for call in (pickle.dumps, copy.copy, copy.deepcopy):
+            with pytest.raises(TypeError):
+                call(file)
+
+
+def test_a_forked_process_cannot_write_and_ends(tmp_path) -> None:
+    script = """
+import os, sys, narrows
+file = narrows.open(sys.argv[1], "wb")
+file.write(b"parent")
+child = os.fork()
+if child == 0:
+    for call in (lambda: file.write(b"child"), file.close):
+        try:
+            call()
+        except narrows.MisuseError as error:
+            continue
+        os._exit(1)
+    os._exit(7)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+file.close()
+"""
+    import sys
+
+    subprocess.run([sys.executable, "-W", "ignore", "-c", script, str(tmp_path / "f")], timeout=60, check=True)
+    assert narrows.open(tmp_path / "f").read() == b"parent"
+
+
+def test_a_file_that_nobody_closed_does_not_keep_the_interpreter(tmp_path) -> None:
+    script = "import sys, io, narrows; a = narrows.open(sys.argv[1], 'wb'); a.write(b'x' * 100000); b = narrows.open(io.BytesIO(), 'wb')"
+    import sys
+
+    subprocess.run([sys.executable, "-c", script, str(tmp_path / "f")], timeout=60, check=True)
