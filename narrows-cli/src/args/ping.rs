@@ -74,8 +74,8 @@ const HELP: &str = "\
 WHAT IT DOES
   One message at a time goes to the server and back, encoded by the same method both ways; what comes back is compared with what was sent. \
 Each method has a connection of its own; methods take turns of 32 messages, so that all see the same link and host. Every round \
-has new connections: no history has seen the messages. Before the first message an empty one goes to and fro, in which both ends tell \
-what they take; it does not count.
+has new connections: no history has seen the messages. Each turn begins with an empty message, which does not count: in the first one both ends tell \
+what they take, later ones wake the other end.
 
 METHODS
   plain              a length of 2 bytes and the message: what the others are compared with, always there

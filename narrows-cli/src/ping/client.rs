@@ -75,6 +75,7 @@ impl Client {
                 for i in 0..self.methods.len() {
                     // Who follows whom changes, too.
                     let m = (i + turn + round) % self.methods.len();
+                    connections[m].greet().with_context(|| format!("with {}", self.methods[m]))?;
                     for message in messages {
                         let sent = connections[m].exchange(message, &mut trips[m]);
                         sent.with_context(|| format!("with {}", self.methods[m]))?;
@@ -106,9 +107,14 @@ impl Connection {
             end.record();
         }
         let mut new = Self { line, end, wire: client.wire, out: Vec::new(), came: Vec::new() };
-        // Both ends tell each other what they take; an empty message leaves nothing in a history.
-        new.exchange(&[], &mut Trips { ns: vec![Vec::new()], ..Trips::default() })?;
+        new.greet()?;
         Ok(new)
+    }
+
+    /// An empty message that does not count and leaves nothing in a history: at first both ends tell each other in it what they
+    /// take, later it wakes the other end.
+    fn greet(&mut self) -> Result<()> {
+        self.exchange(&[], &mut Trips::default())
     }
 
     fn exchange(&mut self, message: &[u8], trips: &mut Trips) -> Result<()> {

@@ -116,7 +116,8 @@ impl End {
                 let at = out.len();
                 let sent = end.send(message, now.duration_since(*begun).as_nanos() as u64, contexts, out)?;
                 let ready = Instant::now();
-                if *learns {
+                // An empty one says nothing of the link or the codec.
+                if *learns && !message.is_empty() {
                     end.took_to_encode(ready.duration_since(now).as_nanos() as u64);
                     *last = Some((sent.seq, out.len() - at, ready));
                 }
