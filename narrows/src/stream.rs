@@ -21,11 +21,13 @@ mod notes;
 mod outbox;
 mod receive;
 mod send;
+mod source;
 
 pub use notes::Notes;
 pub use outbox::Outbox;
 pub use receive::receive;
-pub use send::send;
+pub use send::{send, send_blocks};
+pub use source::BlockSource;
 
 /// Jobs shorter than this run on the thread that got them, if nothing else waits: handing over costs about as much (D2).
 const INLINE_NS: u64 = 50_000;

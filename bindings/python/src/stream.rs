@@ -21,7 +21,7 @@ mod writer;
 
 pub(crate) use self::memory::{compress, decompress};
 pub(crate) use self::reader::Reader;
-pub(crate) use self::writer::Writer;
+pub(crate) use self::writer::{Writer, drive};
 
 /// Jobs that together take less run on the thread that has them: starting others takes about 50 us each.
 const ALONE_NS: u64 = 500_000;

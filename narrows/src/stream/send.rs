@@ -7,9 +7,10 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use super::outbox::{BATCH_BYTES, WRITE_MIN};
+use super::source::Reading;
 use super::{
-    Control, DIRECT_MAX, FailOnPanic, INLINE_NS, LOOK_EVERY, OnNote, Outbox, SendOptions, Stall, encode, lock,
-    peer_gone,
+    BlockSource, Control, DIRECT_MAX, FailOnPanic, INLINE_NS, LOOK_EVERY, OnNote, Outbox, SendOptions, Stall, encode,
+    lock, peer_gone,
 };
 use crate::block::BufferPool;
 use crate::codec::{Contexts, Method};
@@ -31,6 +32,16 @@ const HELD_LOOK: Duration = Duration::from_millis(1);
 /// stored. Also gives the policy back, with what it learned.
 pub fn send(
     source: impl Read + Send + 'static,
+    link: Link,
+    options: SendOptions,
+    control: &Arc<Control>,
+) -> Result<(Summary, Box<dyn Policy>)> {
+    send_blocks(Reading(source), link, options, control)
+}
+
+/// As [`send`], from a source that has its bytes in blocks already.
+pub fn send_blocks(
+    source: impl BlockSource + 'static,
     link: Link,
     options: SendOptions,
     control: &Arc<Control>,
@@ -94,7 +105,7 @@ pub fn send(
 
 fn run(
     flow: &Arc<Flow>,
-    source: impl Read + Send + 'static,
+    source: impl BlockSource + 'static,
     read: Option<(ReadHalf, Option<OnNote>)>,
     limit: Option<Duration>,
 ) -> Result<()> {
@@ -192,28 +203,20 @@ impl Flow {
 
     // --- source ---
 
-    fn read_source(self: Arc<Self>, mut source: impl Read) {
+    fn read_source(self: Arc<Self>, mut source: impl BlockSource) {
         let mut contexts = Contexts::default();
         loop {
             let Some(len) = self.await_room(&mut contexts) else { return };
-            let mut buffer = self.buffers.get(len);
-            let read = loop {
-                match source.read(&mut buffer.bytes_mut()[..len]) {
-                    Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                    result => break result,
-                }
-            };
-            match read {
-                Ok(0) => {
+            match source.next(len, &self.buffers) {
+                Ok(block) if block.is_empty() => {
                     if let Some(sender) = &mut lock(&self.state).sender {
                         sender.close(self.now_ns());
                     }
                     self.changed.notify_all();
                     return;
                 }
-                Ok(n) => {
-                    let block = buffer.freeze(n);
-                    self.buffers.recycle(&block);
+                Ok(block) => {
+                    let n = block.len();
                     let mut state = lock(&self.state);
                     let Some(sender) = &mut state.sender else { return };
                     sender.push(block, self.now_ns());

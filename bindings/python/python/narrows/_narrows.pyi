@@ -22,6 +22,7 @@ __all__ = [
     "__version__",
     "compress",
     "decompress",
+    "drive",
     "train",
 ]
 
@@ -245,3 +246,5 @@ class Reader:
     def delivered(self) -> int: ...
     @property
     def wire_bytes(self) -> int: ...
+
+def drive(data: Buffer, policy: str, threads: int | None, descriptor: int, kind: str) -> float: ...

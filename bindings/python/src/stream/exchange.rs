@@ -2,20 +2,24 @@
 //! is written, wire bytes back.
 
 use std::collections::VecDeque;
-use std::io::{self, IoSlice, Read, Write};
+use std::io::{self, IoSlice, Write};
 use std::mem;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use narrows::Result;
+use narrows::block::{Block, BlockMut, BufferPool};
 use narrows::sender::Summary;
+use narrows::stream::BlockSource;
 
 /// Raw bytes that wait at most: what the engine takes while Python prepares the next.
 const RAW_MAX: usize = 1 << 20;
 /// Wire bytes that wait at most for a call from Python.
 const WIRE_MAX: usize = 1 << 20;
-/// Buffers that are kept to be used again.
-const SPARE_MAX: usize = 16;
+/// Blocks are filled up to what the engine asked for last, at first to this and never to more than that: then it need not put short
+/// ones together.
+const BLOCK_FIRST: usize = 64 << 10;
+const BLOCK_MAX: usize = 512 << 10;
 /// Waits end so often, to see whether anything changed that nobody told of.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
@@ -26,18 +30,26 @@ pub(super) struct Exchange {
     python: Condvar,
     /// Threads of the engine wait here: for raw bytes, for room.
     engine: Condvar,
+    buffers: BufferPool,
 }
 
 #[derive(Default)]
 struct State {
-    raw: VecDeque<Vec<u8>>,
+    /// Blocks that are full, and the one that is being filled up to `filled`.
+    raw: VecDeque<Block>,
+    filling: BlockMut,
+    filled: usize,
+    /// Bytes in all of them.
     raw_len: usize,
+    /// How long blocks shall be.
+    asked: usize,
+    /// The engine has nothing to do.
+    hungry: bool,
     /// No more raw bytes will come.
     ended: bool,
     /// Nobody cares any more.
     abandoned: bool,
     wire: Vec<u8>,
-    spare: Vec<Vec<u8>>,
     result: Option<Result<Summary>>,
     over: bool,
 }
@@ -49,27 +61,45 @@ impl Exchange {
 
     // --- for Python ---
 
-    /// Hands a piece over if there is room, and leaves an empty buffer in its place; else waits a little for room or wire bytes. Says whether
-    /// the piece went.
-    pub(super) fn push(&self, piece: &mut Vec<u8>, wait: Duration) -> bool {
+    /// Copies bytes in as far as there is room, and says how many. Never waits.
+    pub(super) fn push(&self, bytes: &[u8]) -> usize {
         let mut state = self.lock();
-        if state.raw_len >= RAW_MAX && !state.over {
-            if state.wire.is_empty() {
-                state = self.python.wait_timeout(state, wait).unwrap_or_else(PoisonError::into_inner).0;
+        let len = bytes.len().min(RAW_MAX.saturating_sub(state.raw_len));
+        let mut rest = &bytes[..len];
+        while !rest.is_empty() && !state.over {
+            if state.filling.capacity() == 0 {
+                state.filling = self.buffers.get(state.asked.clamp(BLOCK_FIRST, BLOCK_MAX));
             }
-            if state.raw_len >= RAW_MAX {
-                return false;
+            let at = state.filled;
+            let n = rest.len().min(state.filling.capacity() - at);
+            state.filling.bytes_mut()[at..at + n].copy_from_slice(&rest[..n]);
+            (state.filled, state.raw_len, rest) = (at + n, state.raw_len + n, &rest[n..]);
+            if state.filled == state.filling.capacity() {
+                let block = self.full(&mut state);
+                state.raw.push_back(block);
             }
         }
-        if state.over {
-            return false;
-        }
-        let empty = state.spare.pop().unwrap_or_default();
-        state.raw_len += piece.len();
-        state.raw.push_back(mem::replace(piece, empty));
+        let wake = state.hungry && len > 0;
         drop(state);
-        self.engine.notify_all();
-        true
+        if wake {
+            self.engine.notify_all();
+        }
+        len - rest.len()
+    }
+
+    /// The block that is being filled, as it is.
+    fn full(&self, state: &mut State) -> Block {
+        let block = mem::take(&mut state.filling).freeze(mem::take(&mut state.filled));
+        self.buffers.recycle(&block);
+        block
+    }
+
+    /// Waits a little until there is room, wire bytes wait, or the flow is over.
+    pub(super) fn wait_room(&self, most: Duration) {
+        let state = self.lock();
+        if state.raw_len >= RAW_MAX && state.wire.is_empty() && !state.over {
+            drop(self.python.wait_timeout(state, most));
+        }
     }
 
     /// No more raw bytes will come.
@@ -123,9 +153,9 @@ impl Exchange {
         self.engine.notify_all();
     }
 
-    /// Raw bytes as the engine reads them.
+    /// Raw bytes as the engine takes them.
     pub(super) fn source(self: &Arc<Self>) -> Source {
-        Source { exchange: Arc::clone(self), batch: VecDeque::new(), at: 0, used: Vec::new() }
+        Source(Arc::clone(self))
     }
 
     /// Where the engine writes wire bytes that a Python object gets.
@@ -134,62 +164,35 @@ impl Exchange {
     }
 }
 
-/// Takes all pieces at a time, so that the lock is taken once for many.
-pub(super) struct Source {
-    exchange: Arc<Exchange>,
-    batch: VecDeque<Vec<u8>>,
-    /// Bytes of the first piece that were read.
-    at: usize,
-    used: Vec<Vec<u8>>,
-}
+pub(super) struct Source(Arc<Exchange>);
 
-impl Source {
-    /// More pieces, if there are any or `wait` says to wait for some. An error if nobody will bring any.
-    fn refill(&mut self, wait: bool) -> io::Result<()> {
-        let mut state = self.exchange.lock();
-        while state.spare.len() < SPARE_MAX
-            && let Some(buffer) = self.used.pop()
-        {
-            state.spare.push(buffer);
-        }
-        self.used.clear();
-        while wait && state.raw.is_empty() && !state.ended {
+impl BlockSource for Source {
+    fn next(&mut self, len: usize, _: &BufferPool) -> io::Result<Block> {
+        let exchange = &*self.0;
+        let mut state = exchange.lock();
+        state.asked = len;
+        while state.raw_len == 0 && !state.ended {
             if state.abandoned || state.over {
                 return Err(io::ErrorKind::BrokenPipe.into());
             }
-            let waited = self.exchange.engine.wait_timeout(state, LOOK_EVERY);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            state.hungry = true;
+            state = exchange.engine.wait_timeout(state, LOOK_EVERY).unwrap_or_else(PoisonError::into_inner).0;
+            state.hungry = false;
         }
-        mem::swap(&mut self.batch, &mut state.raw);
-        state.raw_len = 0;
+        // What came so far goes at once where nothing else is there to do.
+        let block = match state.raw.pop_front() {
+            Some(block) => block,
+            None if state.filled > 0 => exchange.full(&mut state),
+            None => return Ok(Block::default()),
+        };
+        state.raw_len -= block.len();
+        // Not for every block: waking costs as much as copying one.
+        let wake = state.raw_len <= RAW_MAX / 2;
         drop(state);
-        if !self.batch.is_empty() {
-            self.exchange.python.notify_all();
+        if wake {
+            exchange.python.notify_all();
         }
-        Ok(())
-    }
-}
-
-impl Read for Source {
-    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        let mut filled = 0;
-        while filled < buf.len() {
-            if self.batch.is_empty() {
-                self.refill(filled == 0)?;
-            }
-            let Some(piece) = self.batch.front_mut() else { break };
-            let n = (piece.len() - self.at).min(buf.len() - filled);
-            buf[filled..filled + n].copy_from_slice(&piece[self.at..self.at + n]);
-            (filled, self.at) = (filled + n, self.at + n);
-            if self.at == piece.len() {
-                self.at = 0;
-                if let Some(mut piece) = self.batch.pop_front() {
-                    piece.clear();
-                    self.used.push(piece);
-                }
-            }
-        }
-        Ok(filled)
+        Ok(block)
     }
 }
 

@@ -20,7 +20,7 @@ use crate::sys;
 
 /// Smaller writes gather until there are so many bytes, or `flush`.
 const GATHER: usize = 64 << 10;
-/// Longer ones are cut, so that the engine begins before all is copied.
+/// Longer ones are copied piece by piece, so that the engine begins before all is copied.
 const PIECE_MAX: usize = 256 << 10;
 /// Waits give Python the chance to handle a signal so often.
 const SIGNALS_EVERY: Duration = Duration::from_millis(50);
@@ -78,7 +78,7 @@ impl Writer {
         let control = Arc::new(Control::default());
         let (theirs, stop) = (Arc::clone(&exchange), Arc::clone(&control));
         let flow = move || {
-            let sent = stream::send(theirs.source(), link, options, &stop);
+            let sent = stream::send_blocks(theirs.source(), link, options, &stop);
             theirs.finish(sent.map(|(summary, _)| summary));
         };
         std::thread::Builder::new().name("narrows-flow".into()).spawn(flow)?;
@@ -109,15 +109,11 @@ impl Writer {
         self.check()?;
         let bytes = Bytes::of(data)?;
         let len = bytes.len();
-        let mut at = 0;
-        while at < len {
-            let most = if self.pending.is_empty() { PIECE_MAX } else { GATHER.saturating_sub(self.pending.len()) };
-            let n = most.min(len - at);
-            bytes.with(py, |b| self.pending.extend_from_slice(&b[at..at + n]));
-            at += n;
-            if self.pending.len() >= GATHER {
-                self.push(py)?;
-            }
+        if self.pending.len() + len < GATHER {
+            bytes.with(py, |b| self.pending.extend_from_slice(b));
+        } else {
+            self.push_pending(py)?;
+            self.push(py, &bytes)?;
         }
         if self.sink.is_some() {
             self.drain(py)?;
@@ -128,15 +124,13 @@ impl Writer {
     /// Sends what has gathered on its way, without waiting until it is there.
     fn send_off(&mut self, py: Python<'_>) -> PyResult<()> {
         self.check()?;
-        if self.pending.is_empty() { Ok(()) } else { self.push(py) }
+        self.push_pending(py)
     }
 
     /// Waits until all that was written is in the hands of the file, the socket or the object.
     fn flush(&mut self, py: Python<'_>) -> PyResult<()> {
         self.check()?;
-        if !self.pending.is_empty() {
-            self.push(py)?;
-        }
+        self.push_pending(py)?;
         let mut patience = Patience::new(self.timeout);
         let mut look = FLUSH_LOOK;
         loop {
@@ -167,8 +161,8 @@ impl Writer {
             self.closed = true;
             return Err(raised(other_process()));
         }
-        if !self.pending.is_empty() && !self.failed && !self.exchange.is_over() {
-            self.push(py)?;
+        if !self.failed && !self.exchange.is_over() {
+            self.push_pending(py)?;
         }
         self.exchange.end();
         let mut patience = Patience::new(self.timeout);
@@ -236,6 +230,30 @@ impl Writer {
     }
 }
 
+/// Private: the engine's own driver over all of `data` at once, without the interpreter's lock, for comparisons. Seconds that it took.
+#[pyfunction]
+pub(crate) fn drive(
+    py: Python<'_>,
+    data: &Bound<'_, PyAny>,
+    policy: &str,
+    threads: Option<usize>,
+    descriptor: i32,
+    kind: &str,
+) -> PyResult<f64> {
+    let source = std::io::Cursor::new(Bytes::of(data)?.with(py, <[u8]>::to_vec));
+    let link = sys::link(descriptor, kind).map_err(raised)?;
+    let threads = self::threads(threads, stream::encoders).map_err(raised)?;
+    py.detach(|| {
+        let begun = Instant::now();
+        let (sender, policy) = sending(policy, threads)?;
+        let options = SendOptions { sender, policy, threads, stall_timeout: None, trace: None, on_note: None };
+        let link = if link.is_duplex() { link.split().0 } else { link };
+        stream::send(source, link, options, &Arc::new(Control::default()))?;
+        Ok(begun.elapsed().as_secs_f64())
+    })
+    .map_err(raised)
+}
+
 impl Writer {
     fn check(&mut self) -> PyResult<()> {
         if process::id() != self.process {
@@ -253,25 +271,46 @@ impl Writer {
         }
     }
 
-    /// Hands over what has gathered. Should it raise, the bytes are kept.
-    fn push(&mut self, py: Python<'_>) -> PyResult<()> {
+    /// Hands over what has gathered. Should it raise, what was not handed over is kept.
+    fn push_pending(&mut self, py: Python<'_>) -> PyResult<()> {
         let mut patience = Patience::new(self.timeout);
-        let len = self.pending.len() as u64;
-        loop {
-            let (exchange, pending) = (&self.exchange, &mut self.pending);
-            if py.detach(|| exchange.push(pending, SIGNALS_EVERY)) {
-                self.pushed += len;
-                return Ok(());
-            }
-            if self.exchange.is_over() {
-                return Err(self.fail());
-            }
-            if self.drain(py)? {
-                patience.progress();
-            }
-            patience.at(self.control.send_summary().accepted_bytes);
-            self.pause(py, &mut patience)?;
+        while !self.pending.is_empty() {
+            let n = self.exchange.push(&self.pending);
+            self.pending.drain(..n);
+            self.pushed(py, n, &mut patience)?;
         }
+        Ok(())
+    }
+
+    /// Hands over bytes that Python holds. They are copied while no other thread can change them, and waited for without the lock.
+    fn push(&mut self, py: Python<'_>, bytes: &Bytes<'_, '_>) -> PyResult<()> {
+        let mut patience = Patience::new(self.timeout);
+        let mut at = 0;
+        while at < bytes.len() {
+            let n = bytes.with(py, |b| self.exchange.push(&b[at..(at + PIECE_MAX).min(b.len())]));
+            at += n;
+            self.pushed(py, n, &mut patience)?;
+        }
+        Ok(())
+    }
+
+    /// So many bytes were handed over; if there were none, waits a little for room.
+    fn pushed(&mut self, py: Python<'_>, n: usize, patience: &mut Patience) -> PyResult<()> {
+        self.pushed += n as u64;
+        if n > 0 {
+            patience.progress();
+            return Ok(());
+        }
+        if self.exchange.is_over() {
+            return Err(self.fail());
+        }
+        if self.drain(py)? {
+            patience.progress();
+        }
+        let exchange = &self.exchange;
+        py.detach(|| exchange.wait_room(SIGNALS_EVERY));
+        patience.at(self.control.send_summary().accepted_bytes);
+        self.pause(py, patience)
     }
 
     /// Passes wire bytes on to the Python object; whether there were any.
