@@ -3,7 +3,7 @@
 
 mod message_world;
 
-use message_world::{Random, STREAM, UNITS, config, ends, fixed, settle};
+use message_world::{Random, STREAM, UNITS, config, dictionary, ends, fixed, settle};
 use narrows::codec::Method;
 use narrows::message::{MessageConfig, MessageSender};
 use narrows::monitor::cost::Prior;
@@ -60,8 +60,18 @@ impl Run {
 
 /// A ping-pong of `messages` over `wire`, each answered by one byte; `wire` may change with the message's number.
 fn ping_pong(policy: Box<dyn Policy>, messages: &[Vec<u8>], wire: impl Fn(usize) -> Wire, spoken: bool) -> Run {
-    let (mut a, mut b) = ends(&config(STREAM), || fixed("store"));
-    a.sender = MessageSender::new(MessageConfig { epoch: 1, ..config(STREAM) }, policy).unwrap();
+    ping_pong_of(config(STREAM), policy, messages, wire, spoken)
+}
+
+fn ping_pong_of(
+    config: MessageConfig,
+    policy: Box<dyn Policy>,
+    messages: &[Vec<u8>],
+    wire: impl Fn(usize) -> Wire,
+    spoken: bool,
+) -> Run {
+    let (mut a, mut b) = ends(&config, || fixed("store"));
+    a.sender = MessageSender::new(MessageConfig { epoch: 1, ..config }, policy).unwrap();
     a.sender.record();
     let (mut random, mut total, mut methods) = (Random(99), 0.0, Vec::new());
     for (i, message) in messages.iter().enumerate() {
@@ -180,6 +190,35 @@ fn costs_are_learned_in_the_place() {
 fn without_answers_bytes_are_worth_something() {
     let run = ping_pong(policy("messages"), &messages(500), |_| Wire::mbit(100.0), false);
     assert!(run.share(50, |_, linked| linked) > 0.9);
+}
+
+/// Kinds of messages follow one another, all of one length. A dictionary that is tried on an easier kind looks better than history
+/// did on the kind before, and must not stay.
+#[test]
+fn what_was_best_of_other_messages_is_tried_on_these() {
+    let mut random = Random(5);
+    let templates: Vec<Vec<u8>> = (0..8).map(|_| random.bytes(540)).collect();
+    let seed = dictionary(templates.concat());
+    let messages: Vec<Vec<u8>> = (0..4000)
+        .map(|i| {
+            let kind = i / 500 % 8;
+            let mut message = templates[kind].clone();
+            // Some kinds have more that is new, which shows in the message after it too.
+            for k in 0..4 + 20 * (7 - kind) / 2 {
+                message[k * 7] = (i / 4 + k) as u8;
+            }
+            message
+        })
+        .collect();
+    let run = ping_pong_of(
+        MessageConfig { seed: Some(seed.clone()), known: vec![seed], ..config(STREAM) },
+        policy("messages"),
+        &messages,
+        |_| Wire::mbit(100.0),
+        true,
+    );
+    let alone = run.share(100, |_, linked| !linked);
+    assert!(alone < 0.1, "{alone}");
 }
 
 #[test]

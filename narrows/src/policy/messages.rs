@@ -116,6 +116,9 @@ const PROBE_CLEAR: u32 = 256;
 const CLEAR: f32 = 2.0;
 /// What takes more than this times the best is not tried again.
 const PROBE_REACH: f32 = 4.0;
+/// What was the best until now is tried again after 4, 8, 16 ... messages up to the usual distance: messages of another kind
+/// may have come, of which it was never tried.
+const RIVAL_FIRST: u32 = 4;
 /// A probe waits so long for a message that is not longer than most, since it may cost its length.
 const PROBE_PATIENCE: u32 = 8;
 
@@ -149,6 +152,14 @@ struct Last {
     cold: bool,
 }
 
+/// The best until the last change, with the messages until it is tried, and then until it is tried again.
+#[derive(Debug, Clone, Copy)]
+struct Rival {
+    arm: usize,
+    wait: u32,
+    every: u32,
+}
+
 /// The policy.
 pub struct Messages {
     spec: MessagesSpec,
@@ -162,6 +173,8 @@ pub struct Messages {
     next_probe: usize,
     /// The second of two tries: the first finds tables cold.
     again: Option<usize>,
+    best: usize,
+    rival: Option<Rival>,
     mean_len: f32,
     us_per_byte: f32,
 }
@@ -183,6 +196,8 @@ impl Messages {
             probe_every: PROBE_FIRST,
             next_probe: 0,
             again: None,
+            best: STORE,
+            rival: None,
             mean_len: 0.0,
             us_per_byte: BLIND_US_PER_BYTE,
         }
@@ -260,6 +275,9 @@ impl Messages {
         if let Some(m) = self.again.take().filter(|m| scores[*m].is_finite()) {
             return Some(m);
         }
+        if let Some(m) = self.try_rival(best, scores) {
+            return Some(m);
+        }
         self.since_probe += 1;
         let wait = self.since_probe < self.probe_every + PROBE_PATIENCE && n > self.mean_len;
         if self.since_probe < self.probe_every || wait {
@@ -279,6 +297,32 @@ impl Messages {
             }
         }
         None
+    }
+}
+
+impl Messages {
+    /// The rival, if it is time to try it.
+    fn try_rival(&mut self, best: usize, scores: &[f32; ARMS.len()]) -> Option<usize> {
+        if best != self.best {
+            self.rival = Some(Rival { arm: self.best, wait: RIVAL_FIRST, every: RIVAL_FIRST });
+            self.best = best;
+        }
+        let rival = self.rival.as_mut()?;
+        rival.wait -= 1;
+        if rival.wait > 0 {
+            return None;
+        }
+        let m = rival.arm;
+        rival.every *= 2;
+        rival.wait = rival.every;
+        if rival.every > PROBE_EVERY {
+            self.rival = None;
+        }
+        if !scores[m].is_finite() {
+            return None;
+        }
+        self.again = ARMS[m].linked.then_some(m);
+        Some(m)
     }
 }
 
