@@ -94,6 +94,11 @@ impl Slope {
 
     /// Microseconds per wire byte; `None` while sizes did not differ enough to tell. Never negative.
     pub fn us_per_byte(&self) -> Option<f32> {
+        self.found.map(|f| f.us_per_byte.max(0.0))
+    }
+
+    /// What is to be expected of it: the more, the less is known.
+    pub fn expected(&self) -> Option<f32> {
         self.found.map(Found::expected)
     }
 

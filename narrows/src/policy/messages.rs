@@ -119,6 +119,13 @@ const PROBE_REACH: f32 = 4.0;
 /// What was the best until now is tried again after 4, 8, 16 ... messages up to the usual distance: messages of another kind
 /// may have come, of which it was never tried.
 const RIVAL_FIRST: u32 = 4;
+/// Trying an arm may take this share of the time that messages take; a rival more, for the short while.
+const PROBE_SHARE: f32 = 0.0025;
+const RIVAL_SHARE: f32 = 0.05;
+/// The first answers come from hosts that do all for the first time.
+const ANSWERS_COLD: u8 = 8;
+/// Weight of a time that messages took in their average.
+const GAIN_SPAN: f32 = 0.05;
 /// A probe waits so long for a message that is not longer than most, since it may cost its length.
 const PROBE_PATIENCE: u32 = 8;
 
@@ -131,12 +138,26 @@ struct Learned {
     /// As long as nothing was seen.
     left_hoped: f32,
     tried: bool,
+    /// How often its cost was seen, up to some; the first few count more than what was thought before.
+    times: u8,
+    /// What it took when it was tried last, with tables and caches cold, and at which message.
+    cold_us: f32,
+    tried_at: u32,
 }
 
 impl Learned {
     fn of(arm: &Arm) -> Self {
         let Arm { encode, decode, left, .. } = *arm;
-        Self { encode, decode, left: [f32::NAN; CLASSES], left_hoped: left, tried: false }
+        Self {
+            encode,
+            decode,
+            left: [f32::NAN; CLASSES],
+            left_hoped: left,
+            tried: false,
+            times: 0,
+            cold_us: 0.0,
+            tried_at: 0,
+        }
     }
 }
 
@@ -177,6 +198,10 @@ pub struct Messages {
     rival: Option<Rival>,
     mean_len: f32,
     us_per_byte: f32,
+    messages: u32,
+    answers: u8,
+    /// From a message to its answer, on average.
+    span_us: f32,
 }
 
 impl Messages {
@@ -200,6 +225,9 @@ impl Messages {
             rival: None,
             mean_len: 0.0,
             us_per_byte: BLIND_US_PER_BYTE,
+            messages: 0,
+            answers: 0,
+            span_us: 0.0,
         }
     }
 
@@ -211,7 +239,9 @@ impl Messages {
     fn price(&self, view: &View<'_>) -> f32 {
         // While there is no slope, because all messages had one length or the link has just changed, it is what it was.
         if self.slope.heard() {
-            let seen = self.slope.us_per_byte().unwrap_or(self.us_per_byte);
+            // What is not known may be more than what was seen, but not more than what is thought of an unknown link.
+            let likely = |seen: f32| self.slope.expected().unwrap_or(seen).min(seen.max(BLIND_US_PER_BYTE));
+            let seen = self.slope.us_per_byte().map_or(self.us_per_byte, likely);
             return self.us_per_byte + GAIN_PRICE * (seen - self.us_per_byte);
         }
         if view.link.known && view.link.rate_bytes_per_s > 0.0 {
@@ -291,16 +321,13 @@ impl Messages {
             let m = self.next_probe;
             // Storing is always tried, if it is not what is done: the slope needs messages of other lengths.
             let in_reach = m == STORE || !self.arms[m].tried || scores[m] < PROBE_REACH * scores[best].max(1.0);
-            if m != best && scores[m].is_finite() && in_reach {
-                self.again = ARMS[m].linked.then_some(m);
-                return Some(m);
+            if m != best && in_reach && self.affordable(m, best, scores, PROBE_SHARE) {
+                return Some(self.tried(m));
             }
         }
         None
     }
-}
 
-impl Messages {
     /// The rival, if it is time to try it.
     fn try_rival(&mut self, best: usize, scores: &[f32; ARMS.len()]) -> Option<usize> {
         if best != self.best {
@@ -318,17 +345,29 @@ impl Messages {
         if rival.every > PROBE_EVERY {
             self.rival = None;
         }
-        if !scores[m].is_finite() {
-            return None;
-        }
-        self.again = ARMS[m].linked.then_some(m);
-        Some(m)
+        self.affordable(m, best, scores, RIVAL_SHARE).then(|| self.tried(m))
+    }
+
+    /// Whether what trying `m` takes more than `best` is at most `share` of the time since it was tried last.
+    fn affordable(&self, m: usize, best: usize, scores: &[f32; ARMS.len()], share: f32) -> bool {
+        let arm = &self.arms[m];
+        // What is cold here is cold at the peer too.
+        let more_us = (scores[m] - scores[best]).max(2.0 * arm.cold_us);
+        let since = self.messages.wrapping_sub(arm.tried_at) as f32;
+        scores[m].is_finite() && (!arm.tried || self.span_us == 0.0 || more_us <= share * since * self.span_us)
+    }
+
+    fn tried(&mut self, m: usize) -> usize {
+        self.arms[m].tried_at = self.messages;
+        self.again = (m == LINKED).then_some(m);
+        m
     }
 }
 
 impl Policy for Messages {
     fn choose(&mut self, view: &View<'_>) -> Choice {
         self.follow(view.limits.dictionary);
+        self.messages = self.messages.wrapping_add(1);
         let block_len = Self::BLOCK_LEN.min(view.limits.block_max);
         let n = view.upcoming.len().min(block_len) as f32;
         self.us_per_byte = self.price(view);
@@ -364,6 +403,9 @@ impl Policy for Messages {
                 if m == STORE || raw_len == 0 || ARMS[m].method != method {
                     return;
                 }
+                if self.last.cold && self.last.seq == seq {
+                    self.arms[m].cold_us = wall_ns as f32 * 1e-3;
+                }
                 let Learned { left, left_hoped: hoped, .. } = &mut self.arms[m];
                 let (left, hoped) = (&mut left[class(raw_len)], *hoped);
                 let seen = (wire_len as f32 / raw_len as f32).min(LEFT_MAX);
@@ -378,7 +420,10 @@ impl Policy for Messages {
                 if self.again.is_none() {
                     self.arms[m].tried = true;
                     if wall_ns > 0 {
-                        approach(&mut self.arms[m].encode, raw_len as f32, wall_ns as f32 * 1e-3);
+                        let arm = &mut self.arms[m];
+                        arm.times = arm.times.saturating_add(1);
+                        let gain_up = (1.0 / f32::from(arm.times.saturating_add(1))).max(GAIN_UP);
+                        approach(&mut arm.encode, raw_len as f32, wall_ns as f32 * 1e-3, gain_up);
                     }
                 }
                 let [fixed, each] = self.arms[m].encode;
@@ -391,18 +436,24 @@ impl Policy for Messages {
                 let n = raw_len as f32 / messages as f32;
                 let seen_us = ns as f32 * 1e-3 / messages as f32;
                 for m in (1..ARMS.len()).filter(|m| ARMS[*m].method.codec == codec) {
-                    approach(&mut self.arms[m].decode, n, seen_us);
+                    approach(&mut self.arms[m].decode, n, seen_us, GAIN_UP);
                 }
             }
             Outcome::Answered { seq, wire_len, span_ns } => {
                 // What the peer spends on decoding is no time of the link.
                 let (m, n) = if self.last.seq == seq { (self.last.arm, self.last.n) } else { (STORE, 0.0) };
+                let span_us = span_ns as f32 * 1e-3;
+                let gain = if self.span_us == 0.0 { 1.0 } else { GAIN_SPAN };
+                self.span_us += gain * (span_us - self.span_us);
+                self.answers = self.answers.saturating_add(1);
+                if self.answers <= ANSWERS_COLD {
+                    return;
+                }
                 if self.last.seq == seq && self.last.cold {
                     return;
                 }
                 let [fixed, each] = self.arms[m].decode;
-                let span_us = span_ns as f32 * 1e-3 - fixed - each * n;
-                if self.slope.observe(wire_len, span_us) {
+                if self.slope.observe(wire_len, span_us - fixed - each * n) {
                     self.probe_every = PROBE_FIRST;
                 }
             }
@@ -429,13 +480,13 @@ fn class(n: usize) -> usize {
 
 /// Moves a cost of two numbers towards what was seen at length `n`: the fixed one by what short messages show, the one
 /// per byte by what long ones do.
-fn approach(cost: &mut [f32; 2], n: f32, seen_us: f32) {
+fn approach(cost: &mut [f32; 2], n: f32, seen_us: f32, gain_up: f32) {
     let expected = cost[0] + cost[1] * n;
     if !seen_us.is_finite() || expected <= 0.0 {
         return;
     }
     let error = (seen_us - expected).min(SURPRISE_MAX * expected);
-    let step = error * if error > 0.0 { GAIN_UP } else { GAIN_DOWN };
+    let step = error * if error > 0.0 { gain_up } else { GAIN_DOWN };
     let x = n / LEN_TYPICAL;
     let part = step / (1.0 + x * x);
     cost[0] = (cost[0] + part).max(0.01);
