@@ -1110,6 +1110,8 @@ int main(int argc, char **argv)
         {"topics", topics},             {"threads", threads},
     };
     int ran = 0;
+    /* Ten times what it takes under valgrind: what hangs is ended. */
+    alarm(300);
     fill_data();
     if (argc == 3 && strcmp(argv[1], "--writer") == 0)
         return be_writer(argv[2]);
