@@ -10,6 +10,7 @@ use narrows::transport::Link;
 use narrows::{Error, ErrorKind};
 use pyo3::exceptions::PyBlockingIOError;
 use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyDict};
 
 use super::exchange::Exchange;
@@ -234,13 +235,13 @@ impl Writer {
 #[pyfunction]
 pub(crate) fn drive(
     py: Python<'_>,
-    data: &Bound<'_, PyAny>,
+    data: PyBackedBytes,
     policy: &str,
     threads: Option<usize>,
     descriptor: i32,
     kind: &str,
 ) -> PyResult<f64> {
-    let source = std::io::Cursor::new(Bytes::of(data)?.with(py, <[u8]>::to_vec));
+    let source = std::io::Cursor::new(data);
     let link = sys::link(descriptor, kind).map_err(raised)?;
     let threads = self::threads(threads, stream::encoders).map_err(raised)?;
     py.detach(|| {
