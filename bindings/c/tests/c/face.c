@@ -845,6 +845,8 @@ static void message_trouble(void)
     CHECK(narrows_message_receive(b, copy, unit.len, &consumed, &message) == NARROWS_FRONT_UNDECODABLE);
     CHECK(consumed == unit.len && message.len == 0);
     free(copy);
+    /* A message that is refused takes nothing with it of what the peer has to hear. */
+    FAILS(narrows_message_send(b, data, 65536, 0, &unit, NULL), NARROWS_ERROR_LIMIT, "65536");
     settle(b, a, got, &got_len);
     CHECK(settle(a, b, got, &got_len) == 1 && got_len == len && memcmp(got, text, len) == 0);
     len = make_message(text, sizeof text, 22);
