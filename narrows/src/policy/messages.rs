@@ -71,7 +71,7 @@ const BOTH: usize = 4;
 const BOTH_LEFT: f32 = 0.85;
 /// So many messages at the beginning are encoded both ways if there is a dictionary: history overtakes it at the third to
 /// tenth message, link and costs are not known yet, and it takes 50 us once.
-const BOTH_FIRST: u64 = 16;
+const BOTH_FIRST: u64 = 10;
 /// The arms of messages that stand alone, as they are expected with a dictionary: LZ4 is as quick, and the tables that zstd
 /// would make are there.
 const WITH_DICTIONARY: [Arm; 2] =
@@ -343,7 +343,7 @@ impl Policy for Messages {
         let second = self.again.is_some();
         let at_first = view.seq < BOTH_FIRST && scores[BOTH].is_finite() && u > 0.0;
         let m = if at_first { BOTH } else { self.probe(best, &scores, n).unwrap_or(best) };
-        let cold = m != best && m != STORE && !second;
+        let cold = m != best && m != STORE && !second && !at_first;
         self.mean_len += 0.05 * (n - self.mean_len);
         let early = view.limits.behind < HISTORY_FIRST.min(view.limits.history / 2);
         self.last = Last { seq: view.seq, early, arm: m, n, cold };
