@@ -153,7 +153,8 @@ impl Writer {
         }
     }
 
-    /// Ends the stream and waits until all is written and, where the peer confirms, confirmed. Once; then it does nothing.
+    /// Ends the stream and waits until all is written and, where the peer confirms, confirmed. Once; then it does
+    /// nothing.
     fn close(&mut self, py: Python<'_>) -> PyResult<()> {
         if self.closed {
             return Ok(());
@@ -231,7 +232,8 @@ impl Writer {
     }
 }
 
-/// Private: the engine's own driver over all of `data` at once, without the interpreter's lock, for comparisons. Seconds that it took.
+/// Private: the engine's own driver over all of `data` at once, without the interpreter's lock, for comparisons.
+/// Seconds that it took.
 #[pyfunction]
 pub(crate) fn drive(
     py: Python<'_>,
@@ -283,7 +285,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Hands over bytes that Python holds. They are copied while no other thread can change them, and waited for without the lock.
+    /// Hands over bytes that Python holds. They are copied while no other thread can change them, and waited for
+    /// without the lock.
     fn push(&mut self, py: Python<'_>, bytes: &Bytes<'_, '_>) -> PyResult<()> {
         let mut patience = Patience::new(self.timeout);
         let mut at = 0;
