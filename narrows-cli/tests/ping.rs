@@ -78,6 +78,9 @@ fn every_method_brings_all_messages_back() {
         let ratio = |method: &str| {
             let row = rows(0).iter().find(|r| r["method"] == method).unwrap();
             assert_eq!(row["raw_bytes"], 2 * 40 * 700);
+            // What the server encodes is what the client encoded.
+            let (both, back) = (row["wire_bytes"].as_u64().unwrap(), row["wire_bytes_back"].as_u64().unwrap());
+            assert!(method == "messages" || both.abs_diff(2 * back) < 100, "{method} {both} {back}");
             row["ratio"].as_f64().unwrap()
         };
         assert!((ratio("plain") - 700.0 / 702.0).abs() < 1e-9, "its length and nothing else");

@@ -223,11 +223,12 @@ fn a_peer_that_goes_away_is_noticed_on_a_link_of_one_direction() {
     let error = watched(|| {
         let (near, far) = tcp_pair();
         let gone = std::thread::spawn(move || {
-            std::thread::sleep(Duration::from_millis(100));
+            // Until all that may be under way has been written.
+            std::thread::sleep(Duration::from_millis(600));
             // With bytes in it that were not read: the connection is cut.
             drop(far);
         });
-        let options = SendOptions { stall_timeout: None, ..send_options("fixed:store") };
+        let options = SendOptions { stall_timeout: None, ..send_options("balance") };
         let (link, _) = Link::tcp(near).unwrap().split();
         let sent = send(Cursor::new(random(32 << 20, 1)), link, options, &Arc::new(Control::default()));
         gone.join().unwrap();

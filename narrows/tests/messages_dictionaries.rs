@@ -269,7 +269,7 @@ fn a_seeded_flow_begins_with_the_better_of_history_and_dictionary() {
     let mut linked = MessageSender::new(seeded(3), message_world::fixed("lz4:link")).unwrap();
     let mut codecs = DictionaryContexts::default();
     let (mut by_history, mut by_dictionary) = (0, 0);
-    for i in 0..16 {
+    for i in 0..10 {
         // Every third one was said before.
         let message = if i % 3 == 2 { b"again: ".repeat(20) } else { sip(&mut random) };
         let mut unit = Vec::new();
@@ -287,6 +287,6 @@ fn a_seeded_flow_begins_with_the_better_of_history_and_dictionary() {
         by_history += usize::from(sent.linked);
         by_dictionary += usize::from(sent.slot > 0);
     }
-    assert_eq!(link.got, 16);
-    assert!(by_history >= 4 && by_dictionary >= 4, "{by_history} and {by_dictionary}");
+    assert_eq!(link.got, 10);
+    assert!(by_history >= 3 && by_dictionary >= 4, "{by_history} and {by_dictionary}");
 }

@@ -96,6 +96,7 @@ impl Messages {
     pub(crate) fn next_unit(&mut self) -> Result<Option<&[u8]>> {
         self.begin_unit();
         let now_ns = self.now_ns();
+        self.end.on_time(now_ns);
         let (end, unit) = (&mut self.end, &mut self.unit);
         let any = with_contexts(|contexts| end.next_unit(now_ns, contexts, unit))?;
         self.given = any || !self.unit.is_empty();

@@ -7,7 +7,8 @@ use pyo3::exceptions::PyBufferError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-/// The bytes of an object with the buffer protocol, contiguous and of any item type. While it lives the object cannot be resized.
+/// The bytes of an object with the buffer protocol, contiguous and of any item type. While it lives the object cannot
+/// be resized.
 pub(crate) enum Bytes<'a, 'py> {
     /// The usual case, without the calls of the protocol.
     Bytes(&'a Bound<'py, PyBytes>),
@@ -40,15 +41,16 @@ impl<'a, 'py> Bytes<'a, 'py> {
             Self::Bytes(bytes) => f(bytes.as_bytes()),
             Self::Buffer(buffer) if buffer.len_bytes() == 0 => f(&[]),
             Self::Buffer(buffer) => {
-                // SAFETY: the exporter keeps `len_bytes` contiguous bytes there until the buffer is released, which is not
-                // before `self` goes. They do not change meanwhile: whoever writes them from Python needs the
+                // SAFETY: the exporter keeps `len_bytes` contiguous bytes there until the buffer is released, which
+                // is not before `self` goes. They do not change meanwhile: whoever writes them from Python needs the
                 // interpreter's lock, which the caller holds (`_py`) and `f` does not give up.
                 f(unsafe { slice::from_raw_parts(buffer.buf_ptr().cast(), buffer.len_bytes()) })
             }
         }
     }
 
-    /// The bytes to be written, for as long as no Python code can run: `f` must not call any. Refused if they are read-only.
+    /// The bytes to be written, for as long as no Python code can run: `f` must not call any. Refused if they are
+    /// read-only.
     #[allow(unsafe_code, reason = "the buffer protocol gives a pointer")]
     pub(crate) fn with_mut<R>(&self, _py: Python<'py>, f: impl FnOnce(&mut [u8]) -> R) -> PyResult<R> {
         match self {

@@ -1,8 +1,9 @@
-//! Messages: dictionaries, one direction ([`MessageEncoder`], [`MessageDecoder`]), both directions of one end ([`MessageEnd`]),
-//! topics ([`TopicWriter`], [`TopicReader`]).
+//! Messages: dictionaries, one direction ([`MessageEncoder`], [`MessageDecoder`]), both directions of one end
+//! ([`MessageEnd`]), topics ([`TopicWriter`], [`TopicReader`]).
 //!
-//! A call takes about a microsecond, so the interpreter's lock is kept: giving it up and getting it back costs as much
-//! with nobody else there, and 5 ms if another thread computes. Since the lock is held, all flows share one set of contexts.
+//! A call takes about a microsecond, so the interpreter's lock is kept: giving it up and getting it back costs as
+//! much with nobody else there, and 5 ms if another thread computes. Since the lock is held, all flows share one set
+//! of contexts.
 
 use std::mem;
 use std::sync::{Mutex, OnceLock, TryLockError};
@@ -25,8 +26,8 @@ pub(crate) use self::one_way::{MessageDecoder, MessageEncoder};
 pub(crate) use self::stats::Stats;
 pub(crate) use self::topic::{TopicReader, TopicWriter};
 
-/// Codec contexts of the process. Python code runs where an object is made that is collected as garbage, and might come here again:
-/// it then gets contexts of its own for the moment.
+/// Codec contexts of the process. Python code runs where an object is made that is collected as garbage, and might
+/// come here again: it then gets contexts of its own for the moment.
 fn with_contexts<R>(f: impl FnOnce(&mut Contexts) -> R) -> R {
     static CONTEXTS: OnceLock<Mutex<Contexts>> = OnceLock::new();
     match CONTEXTS.get_or_init(Mutex::default).try_lock() {

@@ -2,8 +2,8 @@
 
 use std::sync::{Mutex, PoisonError};
 
-/// Makes shareable what is not, such as a policy or a codec: Python hands out an object to one caller at a time, and only through `&mut`
-/// it is reached.
+/// Makes shareable what is not, such as a policy or a codec: Python hands out an object to one caller at a time, and
+/// only through `&mut` it is reached.
 pub(crate) struct Own<T>(Mutex<T>);
 
 impl<T> Own<T> {

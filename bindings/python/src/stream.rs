@@ -1,8 +1,9 @@
-//! Streams: a writer that the engine's driver empties on threads of its own, a reader that decodes when it is asked, and both at once in
-//! memory.
+//! Streams: a writer that the engine's driver empties on threads of its own, a reader that decodes when it is asked,
+//! and both at once in memory.
 //!
-//! No thread of the engine ever needs the interpreter's lock: what it makes for a Python object waits until a call from Python passes it on.
-//! So nothing can hang at the end of the interpreter, and exceptions of the object reach its caller.
+//! No thread of the engine ever needs the interpreter's lock: what it makes for a Python object waits until a call
+//! from Python passes it on. So nothing can hang at the end of the interpreter, and exceptions of the object reach
+//! its caller.
 
 use narrows::block::BufferPool;
 use narrows::codec::Contexts;

@@ -14,8 +14,8 @@ pub(crate) fn link(descriptor: i32, kind: &str) -> Result<Link> {
     if descriptor < 0 {
         return Err(Error::misuse("a descriptor is a number from 0 on"));
     }
-    // SAFETY: only the module's own Python code calls this, with what `os.dup` returned and nobody else knows: it is open, and
-    // closing it when the link goes takes it from nobody.
+    // SAFETY: only the module's own Python code calls this, with what `os.dup` returned and nobody else knows: it is
+    // open, and closing it when the link goes takes it from nobody.
     let owned = unsafe { OwnedFd::from_raw_fd(descriptor) };
     Ok(match kind {
         "file" => Link::file_writer(File::from(owned)),

@@ -2,8 +2,11 @@
 
 import os
 import random
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from zmq_peers import Sockets
 
 
 @pytest.fixture
@@ -34,3 +37,12 @@ def text(chance: random.Random, length: int) -> bytes:
             chance.randrange(10_000),
         )
     return bytes(lines[:length])
+
+
+@pytest.fixture
+def sockets(tmp_path: Path) -> Iterator[Sockets]:
+    made = Sockets(tmp_path)
+    yield made
+    for s in made.made:
+        s.close(0)
+    made.context.destroy(0)

@@ -6,7 +6,9 @@ import io
 import os
 import pickle
 import random
+import signal
 import subprocess
+import sys
 import threading
 import time
 
@@ -293,6 +295,27 @@ def test_a_reader_that_does_not_read_times_out() -> None:
         assert file.closed
 
 
+def test_a_wait_heeds_signals() -> None:
+    class Interrupted(Exception):
+        pass
+
+    def interrupt(*_: object) -> None:
+        raise Interrupted
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    read, write = os.pipe()
+    try:
+        with os.fdopen(read, "rb"), os.fdopen(write, "wb") as pipe:
+            file = narrows.open(f"/dev/fd/{pipe.fileno()}", "wb", policy="fixed:store")
+            for call in (lambda: [file.write(bytes(1 << 16)) for _ in range(1000)], file.flush, file.close):
+                signal.setitimer(signal.ITIMER_REAL, 0.1)
+                with pytest.raises(Interrupted):
+                    call()
+            assert file.closed
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
 def test_two_threads_on_one_file_take_turns() -> None:
     held = io.BytesIO()
     with narrows.open(held, "wb") as file:
@@ -382,14 +405,14 @@ if child == 0:
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 file.close()
 """
-    import sys
-
     subprocess.run([sys.executable, "-W", "ignore", "-c", script, str(tmp_path / "f")], timeout=60, check=True)
     assert narrows.open(tmp_path / "f").read() == b"parent"
 
 
 def test_a_file_that_nobody_closed_does_not_keep_the_interpreter(tmp_path) -> None:
-    script = "import sys, io, narrows; a = narrows.open(sys.argv[1], 'wb'); a.write(b'x' * 100000); b = narrows.open(io.BytesIO(), 'wb')"
-    import sys
-
+    script = """
+import sys, io, narrows
+a, b = narrows.open(sys.argv[1], "wb"), narrows.open(io.BytesIO(), "wb")
+a.write(bytes(100_000))
+"""
     subprocess.run([sys.executable, "-c", script, str(tmp_path / "f")], timeout=60, check=True)

@@ -144,6 +144,7 @@ impl Connection {
         }
         trips.raw_bytes += 2 * message.len() as u64;
         trips.wire_bytes += wire_len as u64;
+        trips.back_bytes += (wire_len - out.len()) as u64;
         let key = print_method(encoded.method, encoded.linked);
         *trips.mix.entry(key).or_default() += 1;
         Ok(())

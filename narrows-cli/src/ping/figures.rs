@@ -11,6 +11,8 @@ pub(crate) struct Trips {
     /// Of both directions.
     pub(crate) raw_bytes: u64,
     pub(crate) wire_bytes: u64,
+    /// Of those the ones that came back.
+    pub(crate) back_bytes: u64,
     /// Messages by how they were encoded.
     pub(crate) mix: BTreeMap<String, u64>,
 }

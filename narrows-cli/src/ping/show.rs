@@ -69,6 +69,7 @@ impl Measured<'_> {
                     "ratio": f.ratio,
                     "raw_bytes": trips.raw_bytes,
                     "wire_bytes": trips.wire_bytes,
+                    "wire_bytes_back": trips.back_bytes,
                     "p50_us": f.p50_us,
                     "p90_us": f.p90_us,
                     "p99_us": f.p99_us,

@@ -71,7 +71,7 @@ const BOTH: usize = 4;
 const BOTH_LEFT: f32 = 0.85;
 /// So many messages at the beginning are encoded both ways if there is a dictionary: history overtakes it at the third to
 /// tenth message, link and costs are not known yet, and it takes 50 us once.
-const BOTH_FIRST: u64 = 16;
+const BOTH_FIRST: u64 = 10;
 /// The arms of messages that stand alone, as they are expected with a dictionary: LZ4 is as quick, and the tables that zstd
 /// would make are there.
 const WITH_DICTIONARY: [Arm; 2] =
@@ -118,7 +118,7 @@ const CLEAR: f32 = 2.0;
 const PROBE_REACH: f32 = 4.0;
 /// What was the best until now is tried again after 4, 8, 16 ... messages up to the usual distance: messages of another kind
 /// may have come, of which it was never tried.
-const RIVAL_FIRST: u32 = 4;
+const RIVAL_FIRST: u8 = 4;
 /// Trying an arm may take this share of the time that messages take; a rival more, for the short while.
 const PROBE_SHARE: f32 = 0.0025;
 const RIVAL_SHARE: f32 = 0.05;
@@ -173,12 +173,14 @@ struct Last {
     cold: bool,
 }
 
-/// The best until the last change, with the messages until it is tried, and then until it is tried again.
-#[derive(Debug, Clone, Copy)]
-struct Rival {
-    arm: usize,
-    wait: u32,
-    every: u32,
+/// The best of a size class, and the best until the last change, with the messages until it is tried, and then until it is tried
+/// again; 0: it is not.
+#[derive(Debug, Clone, Copy, Default)]
+struct Rivals {
+    best: u8,
+    rival: u8,
+    wait: u8,
+    every: u8,
 }
 
 /// The policy.
@@ -194,8 +196,8 @@ pub struct Messages {
     next_probe: usize,
     /// The second of two tries: the first finds tables cold.
     again: Option<usize>,
-    best: usize,
-    rival: Option<Rival>,
+    /// Of each size class: what is best of short messages need not be of long ones.
+    rivals: [Rivals; CLASSES],
     mean_len: f32,
     us_per_byte: f32,
     messages: u32,
@@ -221,8 +223,7 @@ impl Messages {
             probe_every: PROBE_FIRST,
             next_probe: 0,
             again: None,
-            best: STORE,
-            rival: None,
+            rivals: [Rivals::default(); CLASSES],
             mean_len: 0.0,
             us_per_byte: BLIND_US_PER_BYTE,
             messages: 0,
@@ -305,7 +306,7 @@ impl Messages {
         if let Some(m) = self.again.take().filter(|m| scores[*m].is_finite()) {
             return Some(m);
         }
-        if let Some(m) = self.try_rival(best, scores) {
+        if let Some(m) = self.try_rival(best, class(n as usize), scores) {
             return Some(m);
         }
         self.since_probe += 1;
@@ -329,21 +330,25 @@ impl Messages {
     }
 
     /// The rival, if it is time to try it.
-    fn try_rival(&mut self, best: usize, scores: &[f32; ARMS.len()]) -> Option<usize> {
-        if best != self.best {
-            self.rival = Some(Rival { arm: self.best, wait: RIVAL_FIRST, every: RIVAL_FIRST });
-            self.best = best;
+    fn try_rival(&mut self, best: usize, class: usize, scores: &[f32; ARMS.len()]) -> Option<usize> {
+        let rivals = &mut self.rivals[class];
+        if best != usize::from(rivals.best) {
+            // Storing leaves the same of every kind.
+            let every = if usize::from(rivals.best) == STORE { 0 } else { RIVAL_FIRST };
+            *rivals = Rivals { best: best as u8, rival: rivals.best, wait: every, every };
         }
-        let rival = self.rival.as_mut()?;
-        rival.wait -= 1;
-        if rival.wait > 0 {
+        if rivals.every == 0 {
             return None;
         }
-        let m = rival.arm;
-        rival.every *= 2;
-        rival.wait = rival.every;
-        if rival.every > PROBE_EVERY {
-            self.rival = None;
+        rivals.wait -= 1;
+        if rivals.wait > 0 {
+            return None;
+        }
+        let m = usize::from(rivals.rival);
+        rivals.every *= 2;
+        rivals.wait = rivals.every;
+        if u32::from(rivals.every) > PROBE_EVERY {
+            rivals.every = 0;
         }
         self.affordable(m, best, scores, RIVAL_SHARE).then(|| self.tried(m))
     }
@@ -382,7 +387,7 @@ impl Policy for Messages {
         let second = self.again.is_some();
         let at_first = view.seq < BOTH_FIRST && scores[BOTH].is_finite() && u > 0.0;
         let m = if at_first { BOTH } else { self.probe(best, &scores, n).unwrap_or(best) };
-        let cold = m != best && m != STORE && !second;
+        let cold = m != best && m != STORE && !second && !at_first;
         self.mean_len += 0.05 * (n - self.mean_len);
         let early = view.limits.behind < HISTORY_FIRST.min(view.limits.history / 2);
         self.last = Last { seq: view.seq, early, arm: m, n, cold };

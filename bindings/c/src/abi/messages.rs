@@ -194,7 +194,8 @@ pub unsafe extern "C" fn narrows_message_send(
 
 /// The next unit that has to be sent without a message of the application: words to the peer, messages that it lost. Returns 1
 /// if there is one, 0 if there is none, or a negative narrows_status. Call it until it returns 0 after every
-/// narrows_message_receive, and on a carrier with borders before every narrows_message_send.
+/// narrows_message_receive, and on a carrier with borders before every narrows_message_send. With it an end that is idle for
+/// long gives its memory back.
 ///
 /// # Safety
 /// `unit` is null or a place for the structure.

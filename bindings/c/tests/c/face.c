@@ -251,6 +251,22 @@ static void small_writes(void)
     close(fds[1]);
 }
 
+/* A reader gives up in the middle of a stream that goes on. */
+static void given_up(void)
+{
+    int fds[2];
+    char some[1000];
+    pair(fds);
+    struct job job = start_writer(fds[0], LEN, 0, "fixed:store");
+    CHECK(pthread_create(&job.thread, NULL, write_all, &job) == 0);
+    narrows_reader *reader = narrows_reader_open(fds[1], NULL);
+    CHECK(narrows_read(reader, some, sizeof some) > 0);
+    FAILS(narrows_reader_close(reader), NARROWS_ERROR_TRUNCATED, "before the end");
+    CHECK(pthread_join(job.thread, NULL) == 0 && job.status == NARROWS_ERROR_IO);
+    close(fds[0]);
+    close(fds[1]);
+}
+
 /* The reader had everything, and says that it could not store it. */
 static void not_stored(void)
 {
@@ -453,6 +469,11 @@ static void *blocks(void *argument)
     return NULL;
 }
 
+static void *closes_it(void *writer)
+{
+    return (void *)(long)narrows_writer_close(writer);
+}
+
 /* The second thread on an object is refused, and may stop the first. */
 static void two_threads(void)
 {
@@ -470,6 +491,23 @@ static void two_threads(void)
     CHECK(narrows_reader_cancel(reads.reader) == NARROWS_OK);
     CHECK(pthread_join(reads.thread, NULL) == 0 && reads.result == NARROWS_ERROR_IO);
     CHECK(narrows_reader_close(reads.reader) != NARROWS_OK);
+    close(fds[0]);
+    close(fds[1]);
+
+    /* A writer that waits for a confirmation, which does not come: nobody reads. */
+    pair(fds);
+    pthread_t thread;
+    narrows_writer *closes = narrows_writer_open(fds[0], NULL);
+    CHECK(narrows_write(closes, data, 10) == 10);
+    CHECK(pthread_create(&thread, NULL, closes_it, closes) == 0);
+    for (int i = 0; narrows_writer_totals(closes, NULL) != NARROWS_ERROR_BUSY; i++) {
+        CHECK(i < 30000);
+        pause_ms(1);
+    }
+    CHECK(narrows_writer_cancel(closes) == NARROWS_OK);
+    void *result;
+    CHECK(pthread_join(thread, &result) == 0 && (long)result == NARROWS_ERROR_IO);
+    FAILS(narrows_writer_cancel(closes), NARROWS_ERROR_CLOSED, "closed");
     close(fds[0]);
     close(fds[1]);
 
@@ -807,6 +845,8 @@ static void message_trouble(void)
     CHECK(narrows_message_receive(b, copy, unit.len, &consumed, &message) == NARROWS_FRONT_UNDECODABLE);
     CHECK(consumed == unit.len && message.len == 0);
     free(copy);
+    /* A message that is refused takes nothing with it of what the peer has to hear. */
+    FAILS(narrows_message_send(b, data, 65536, 0, &unit, NULL), NARROWS_ERROR_LIMIT, "65536");
     settle(b, a, got, &got_len);
     CHECK(settle(a, b, got, &got_len) == 1 && got_len == len && memcmp(got, text, len) == 0);
     len = make_message(text, sizeof text, 22);
@@ -1063,6 +1103,7 @@ int main(int argc, char **argv)
         {"sockets", sockets},           {"pipes_and_files", pipes_and_files},
         {"both_ways", both_ways},       {"small_writes", small_writes},
         {"not_stored", not_stored},     {"peer_gone", peer_gone},
+        {"given_up", given_up},
         {"misuse", misuse},             {"damaged_streams", damaged_streams},
         {"two_threads", two_threads},   {"coder", coder},
         {"coder_misuse", coder_misuse}, {"damaged_bytes", damaged_bytes},
@@ -1071,6 +1112,8 @@ int main(int argc, char **argv)
         {"topics", topics},             {"threads", threads},
     };
     int ran = 0;
+    /* Ten times what it takes under valgrind: what hangs is ended. */
+    alarm(300);
     fill_data();
     if (argc == 3 && strcmp(argv[1], "--writer") == 0)
         return be_writer(argv[2]);

@@ -8,8 +8,8 @@ import errno as _errno
 class NarrowsError(Exception):
     """Base of all errors of this module.
 
-    ``wire_offset`` is the offset in bytes in the encoded stream of the frame that is at fault, ``frame`` its number, the
-    first being 0; both are ``None`` where there is no such frame.
+    ``wire_offset`` is the offset in bytes in the encoded stream of the frame that is at fault, ``frame`` its number,
+    the first being 0; both are ``None`` where there is no such frame.
     """
 
     wire_offset: int | None = None
@@ -42,8 +42,8 @@ class MisuseError(NarrowsError, ValueError):
 class IoError(NarrowsError, OSError):
     """The operating system or the peer's connection failed; ``errno`` says how.
 
-    Where Python has a class of its own for what failed (``TimeoutError``, ``BrokenPipeError``), the error is of that class
-    as well.
+    Where Python has a class of its own for what failed (``TimeoutError``, ``BrokenPipeError``), the error is of that
+    class as well.
     """
 
 

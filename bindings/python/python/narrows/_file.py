@@ -97,20 +97,24 @@ class _Raw(io.RawIOBase):
 
 
 class NarrowsFile(io.BufferedIOBase):
-    """A file that holds one stream, as ``gzip.GzipFile`` is one; what it holds is what ``narrows pipe`` writes and reads.
+    """A file that holds one stream, as ``gzip.GzipFile`` is one; what it holds is what ``narrows pipe`` writes and
+    reads.
 
-    ``filename`` is a path, or ``fileobj`` an object with ``read`` or ``write``, which is not closed. ``mode`` is ``"rb"``, ``"wb"`` or
-    ``"xb"`` (the file must not exist). ``policy``: by which rule the methods of blocks are chosen: ``balance`` (as fast as possible over what is
-    written to: a fast disk gets little compression), ``fixed:METHOD`` such as ``fixed:zstd:level=9``. ``threads``: threads that encode or
-    decode, by default as many as there are cores for it. ``index``: append an index of the blocks. ``check``: a check on every block.
-    ``timeout``: seconds that a call that writes may wait without progress before it raises ``TimeoutError``; by default there is no limit,
-    as with other files.
+    ``filename`` is a path, or ``fileobj`` an object with ``read`` or ``write``, which is not closed. ``mode`` is
+    ``"rb"``, ``"wb"`` or ``"xb"`` (the file must not exist). ``policy``: by which rule the methods of blocks are
+    chosen: ``balance`` (as fast as possible over what is written to: a fast disk gets little compression),
+    ``fixed:METHOD`` such as ``fixed:zstd:level=9``. ``threads``: threads that encode or decode, by default as many as
+    there are cores for it. ``index``: append an index of the blocks. ``check``: a check on every block. ``timeout``:
+    seconds that a call that writes may wait without progress before it raises ``TimeoutError``; by default there is
+    no limit, as with other files.
 
-    Small writes gather up to 64 KiB; ``flush`` waits until all is in the hands of the file. Blocks are encoded by threads of their own, never with the
-    interpreter's lock. After an error nothing more is written. Reading decodes on the calling thread without that lock. A stream that ends
-    too early raises ``TruncatedError`` (an ``EOFError``), a damaged one ``CorruptError`` (an ``OSError``); bytes before are given first.
+    Small writes gather up to 64 KiB; ``flush`` waits until all is in the hands of the file. Blocks are encoded by
+    threads of their own, never with the interpreter's lock. After an error nothing more is written. Reading decodes
+    on the calling thread without that lock. A stream that ends too early raises ``TruncatedError`` (an ``EOFError``),
+    a damaged one ``CorruptError`` (an ``OSError``); bytes before are given first.
 
-    Several threads may use one object: calls come one after the other. An object is of use only in the process that opened it.
+    Several threads may use one object: calls come one after the other. An object is of use only in the process that
+    opened it.
     """
 
     def __init__(
@@ -299,7 +303,8 @@ class NarrowsFile(io.BufferedIOBase):
         return number
 
     def stats(self) -> dict[str, Any]:
-        """Of a writer: ``raw_bytes`` and ``wire_bytes`` so far, ``ratio`` (raw / wire), ``encode_cpu_seconds``, ``methods`` (raw bytes by method)."""
+        """Of a writer: ``raw_bytes`` and ``wire_bytes`` so far, ``ratio`` (raw / wire), ``encode_cpu_seconds``,
+        ``methods`` (raw bytes by method)."""
         with self._turn:
             return self._writing().stats()
 
@@ -381,9 +386,9 @@ def open(
 ) -> NarrowsFile | io.TextIOWrapper:
     """Opens a stream in a file, as ``gzip.open`` does: ``file`` is a path or an object with ``read`` or ``write``.
 
-    ``mode`` is ``r``, ``w`` or ``x`` with ``b`` (the default) or ``t`` for text, to which ``encoding``, ``errors`` and ``newline`` belong. The
-    other arguments are those of ``NarrowsFile``. Raises what ``open`` of Python raises, ``ValueError`` for a wrong mode (there is no
-    appending), ``MisuseError`` for a wrong policy.
+    ``mode`` is ``r``, ``w`` or ``x`` with ``b`` (the default) or ``t`` for text, to which ``encoding``, ``errors``
+    and ``newline`` belong. The other arguments are those of ``NarrowsFile``. Raises what ``open`` of Python raises,
+    ``ValueError`` for a wrong mode (there is no appending), ``MisuseError`` for a wrong policy.
     """
     text = "t" in mode
     if text and "b" in mode:

@@ -26,7 +26,8 @@ _GONE = (errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN)
 class NarrowsSocket:
     """A connected stream socket over which each direction is a stream. ``wrap_socket`` makes it.
 
-    Several threads may use it: those that send come one after the other, so do those that receive, and one of each goes on at once.
+    Several threads may use it: those that send come one after the other, so do those that receive, and one of each
+    goes on at once.
     """
 
     def __init__(
@@ -88,7 +89,8 @@ class NarrowsSocket:
         return self._writer
 
     def sendall(self, data: Buffer, /) -> None:
-        """Sends all bytes on their way; waits only while too many are on it. Raises ``TimeoutError`` if the peer takes none for so long."""
+        """Sends all bytes on their way; waits only while too many are on it. Raises ``TimeoutError`` if the peer
+        takes none for so long."""
         with self._sending:
             writer = self._output()
             writer.write(data)
@@ -109,10 +111,11 @@ class NarrowsSocket:
             self._output().flush()
 
     def recv(self, bufsize: int, /) -> bytes:
-        """At least one byte and at most so many, as soon as there are some; ``b""`` when the peer has ended its stream.
+        """At least one byte and at most so many, as soon as there are some; ``b""`` when the peer has ended its
+        stream.
 
-        Raises ``TimeoutError`` if nothing comes for so long, after which it may be called again; ``TruncatedError`` (an ``EOFError``) if the
-        connection ends before the stream; ``CorruptError`` for what is no stream.
+        Raises ``TimeoutError`` if nothing comes for so long, after which it may be called again; ``TruncatedError``
+        (an ``EOFError``) if the connection ends before the stream; ``CorruptError`` for what is no stream.
         """
         with self._receiving:
             return self._input().read_some(bufsize)
@@ -138,7 +141,8 @@ class NarrowsSocket:
         errors: str | None = None,
         newline: str | None = None,
     ) -> Any:
-        """A file object over the connection, as ``socket.makefile`` makes it. The socket is closed by itself, not with it."""
+        """A file object over the connection, as ``socket.makefile`` makes it. The socket is closed by itself, not
+        with it."""
         if not set(mode) <= set("rwb"):
             raise ValueError(f"invalid mode {mode!r} (only r, w, b allowed)")
         reading, writing = "r" in mode or "w" not in mode, "w" in mode
@@ -176,7 +180,8 @@ class NarrowsSocket:
         return self._sock.fileno()
 
     def shutdown(self, how: int, /) -> None:
-        """``SHUT_WR``, ``SHUT_RDWR``: ends the stream that is sent and waits until the system has it; the peer then reads ``b""``."""
+        """``SHUT_WR``, ``SHUT_RDWR``: ends the stream that is sent and waits until the system has it; the peer then
+        reads ``b""``."""
         self._check()
         if how in (socket.SHUT_WR, socket.SHUT_RDWR):
             self._end()
@@ -197,10 +202,12 @@ class NarrowsSocket:
                 raise
 
     def close(self) -> None:
-        """Ends the stream that is sent and closes the socket. That the peer is gone already is no error here, but one of ``shutdown``.
+        """Ends the stream that is sent and closes the socket. That the peer is gone already is no error here, but one
+        of ``shutdown``.
 
-        What the peer sent and nobody received makes the system cut the connection, and what is still under way to the peer is lost with
-        it: after ``shutdown(SHUT_WR)`` receive until ``b""`` first if that matters. In mode ``w`` it returns when the peer has confirmed that all is stored.
+        What the peer sent and nobody received makes the system cut the connection, and what is still under way to the
+        peer is lost with it: after ``shutdown(SHUT_WR)`` receive until ``b""`` first if that matters. In mode ``w``
+        it returns when the peer has confirmed that all is stored.
         """
         if self._closed:
             return
@@ -215,7 +222,8 @@ class NarrowsSocket:
             self._sock.close()
 
     def stats(self) -> dict[str, Any]:
-        """``sent`` as ``NarrowsFile.stats``, ``received`` with ``raw_bytes`` and ``wire_bytes``; ``None`` where there is no such direction."""
+        """``sent`` as ``NarrowsFile.stats``, ``received`` with ``raw_bytes`` and ``wire_bytes``; ``None`` where there
+        is no such direction."""
         received = None
         if self._reader is not None:
             received = {"raw_bytes": self._reader.delivered, "wire_bytes": self._reader.wire_bytes}
@@ -264,9 +272,10 @@ def wrap_socket(
 ) -> NarrowsSocket:
     """Takes over a connected stream socket: what is sent and received goes as streams, compressed as it pays there.
 
-    ``mode``: ``rw`` is a stream in each direction, for a peer that does the same; ``w`` and ``r`` are one stream in one direction with the reports of
-    its receiver in the other, as ``narrows recv`` and ``narrows send`` speak over TCP. ``policy``, ``threads``: as of ``NarrowsFile``.
-    ``timeout``: seconds that a call may wait without progress before it raises ``TimeoutError``, by default 60; ``None`` is no limit. A TLS
-    socket is written in calls only, which then wait for it. Raises ``MisuseError`` for other kinds of sockets.
+    ``mode``: ``rw`` is a stream in each direction, for a peer that does the same; ``w`` and ``r`` are one stream in
+    one direction with the reports of its receiver in the other, as ``narrows recv`` and ``narrows send`` speak over
+    TCP. ``policy``, ``threads``: as of ``NarrowsFile``. ``timeout``: seconds that a call may wait without progress
+    before it raises ``TimeoutError``, by default 60; ``None`` is no limit. A TLS socket is written in calls only,
+    which then wait for it. Raises ``MisuseError`` for other kinds of sockets.
     """
     return NarrowsSocket(sock, policy=policy, mode=mode, threads=threads, timeout=timeout)

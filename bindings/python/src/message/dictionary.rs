@@ -11,9 +11,9 @@ use crate::buffer::Bytes;
 
 /// Content that messages are encoded with: what they have in common. Shared by all flows that use it.
 ///
-/// ``Dictionary(content)`` takes 64 bytes to 64 KiB: what ``train`` made, or typical messages one after the other, the most
-/// typical last. Raises ``ValueError`` for other lengths and for a damaged trained one. A dictionary contains pieces
-/// of the messages it was made of: whoever gets it can read them.
+/// ``Dictionary(content)`` takes 64 bytes to 64 KiB: what ``train`` made, or typical messages one after the other,
+/// the most typical last. Raises ``ValueError`` for other lengths and for a damaged trained one. A dictionary
+/// contains pieces of the messages it was made of: whoever gets it can read them.
 #[pyclass(frozen, eq, hash, module = "narrows")]
 pub(crate) struct Dictionary(pub(crate) Arc<message::Dictionary>);
 
@@ -107,10 +107,10 @@ const SAMPLES_BYTES_MAX: usize = 1 << 20;
 
 /// Makes a dictionary of typical messages, or ``None`` if none would pay.
 ///
-/// ``samples``: at least some dozens of messages, each an object with the buffer protocol; what is beyond 1 MiB is not looked
-/// at. A fifth of them judges: the dictionary has to leave at most 95 % of what is left without it. ``expected``: how many
-/// messages of the kind will be sent, since the dictionary has to be sent as well; by default very many. Takes
-/// some milliseconds, without the interpreter's lock.
+/// ``samples``: at least some dozens of messages, each an object with the buffer protocol; what is beyond 1 MiB is
+/// not looked at. A fifth of them judges: the dictionary has to leave at most 95 % of what is left without it.
+/// ``expected``: how many messages of the kind will be sent, since the dictionary has to be sent as well; by default
+/// very many. Takes some milliseconds, without the interpreter's lock.
 #[pyfunction]
 #[pyo3(signature = (samples, *, expected = None))]
 pub(crate) fn train(py: Python<'_>, samples: &Bound<'_, PyAny>, expected: Option<u64>) -> PyResult<Option<Dictionary>> {

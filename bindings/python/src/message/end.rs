@@ -14,22 +14,25 @@ use crate::buffer::Bytes;
 use crate::error::raised;
 use crate::own::Own;
 
-/// Both directions of one end of a message link, without I/O: give what it makes to the connection, and what came to it.
+/// Both directions of one end of a message link, without I/O: give what it makes to the connection, and what came to
+/// it.
 ///
-/// On a carrier with borders (``borders=True``: it delivers what was sent as units, as ZeroMQ and WebSockets do) each bytes object that ``send``
-/// and ``pending`` give is one unit, and each unit that came goes to ``receive_unit`` (or ``receive``). Without borders (TCP) bytes are bytes, cut
-/// as one likes. After each reception, and before ``send``, send what ``pending`` gives until it gives ``None``: answers,
-/// acknowledgements, messages that the peer lost.
+/// On a carrier with borders (``borders=True``: it delivers what was sent as units, as ZeroMQ and WebSockets do) each
+/// bytes object that ``send`` and ``pending`` give is one unit, and each unit that came goes to ``receive_unit`` (or
+/// ``receive``). Without borders (TCP) bytes are bytes, cut as one likes. After each reception, and before ``send``,
+/// send what ``pending`` gives until it gives ``None``: answers, acknowledgements, messages that the peer lost.
 ///
-/// ``policy``: by which rule methods are chosen, ``messages[:latency_us=US][,cpu_percent=PERCENT]`` or ``fixed:METHOD``.
-/// ``delivery``: ``ordered`` (everything once and in order), ``unordered`` (may lose, repeat, reorder) or ``fanout`` (many readers that answer
-/// nothing); the peer must be told the same of the carrier. ``duplex``: the peer's flow comes back here. ``message_max``: longest message
-/// in bytes, 65,535 at most. ``history``: bytes of history, 1,024 to 65,536 or 0. ``dictionary_max``, ``slots``: longest dictionary taken
-/// from the peer in bytes, and how many. ``epoch``: number of this connection, by default drawn. ``check_all``: a check on every
-/// frame. ``seed``: a dictionary with which the history begins. ``known``: dictionaries that need not be sent here.
+/// ``policy``: by which rule methods are chosen, ``messages[:latency_us=US][,cpu_percent=PERCENT]`` or
+/// ``fixed:METHOD``. ``delivery``: ``ordered`` (everything once and in order), ``unordered`` (may lose, repeat,
+/// reorder) or ``fanout`` (many readers that answer nothing); the peer must be told the same of the carrier.
+/// ``duplex``: the peer's flow comes back here. ``message_max``: longest message in bytes, 65,535 at most.
+/// ``history``: bytes of history, 1,024 to 65,536 or 0. ``dictionary_max``, ``slots``: longest dictionary taken from
+/// the peer in bytes, and how many. ``epoch``: number of this connection, by default drawn. ``check_all``: a check on
+/// every frame. ``seed``: a dictionary with which the history begins. ``known``: dictionaries that need not be sent
+/// here.
 ///
-/// Calls take about a microsecond and keep the interpreter's lock, so calls of several threads come one after the other; who sends from several
-/// threads has to write the units in the order in which they were made.
+/// Calls take about a microsecond and keep the interpreter's lock, so calls of several threads come one after the
+/// other; who sends from several threads has to write the units in the order in which they were made.
 #[pyclass(module = "narrows")]
 pub(crate) struct MessageEnd {
     end: Own<message::MessageEnd>,
@@ -94,8 +97,8 @@ impl MessageEnd {
 
     /// The bytes that send a message of 0 to ``message_max`` bytes, any object with the buffer protocol.
     ///
-    /// Raises ``LimitError`` if it is longer than this end or the peer takes, and, on a carrier with borders, ``MisuseError`` if
-    /// what ``pending`` gives has to be sent first. Nothing has changed then.
+    /// Raises ``LimitError`` if it is longer than this end or the peer takes, and, on a carrier with borders,
+    /// ``MisuseError`` if what ``pending`` gives has to be sent first. Nothing has changed then.
     #[pyo3(signature = (message, /))]
     fn send<'py>(&mut self, py: Python<'py>, message: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyBytes>> {
         self.encode(py, message, false)
@@ -118,9 +121,10 @@ impl MessageEnd {
 
     /// The messages in bytes that came, in order; without borders a part of one waits for the rest.
     ///
-    /// Raises ``CorruptError``, ``TruncatedError``, ``LimitError`` or ``UnsupportedError``; messages before the fault are given first, then
-    /// the next call raises. On a carrier with borders the end goes on afterwards, without borders the connection is of no more use.
-    /// What cannot be decoded is dropped, counted in ``undecodable`` and, where that is possible, asked for with ``pending``.
+    /// Raises ``CorruptError``, ``TruncatedError``, ``LimitError`` or ``UnsupportedError``; messages before the fault
+    /// are given first, then the next call raises. On a carrier with borders the end goes on afterwards, without
+    /// borders the connection is of no more use. What cannot be decoded is dropped, counted in ``undecodable`` and,
+    /// where that is possible, asked for with ``pending``.
     #[pyo3(signature = (data, /))]
     fn receive<'py>(&mut self, py: Python<'py>, data: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyList>> {
         let bytes = Bytes::of(data)?;
@@ -133,8 +137,8 @@ impl MessageEnd {
         PyList::new(py, messages.map_err(raised)?)
     }
 
-    /// The message in a unit that came, or ``None`` if there was none for the application. Only on a carrier with borders; raises
-    /// as ``receive``.
+    /// The message in a unit that came, or ``None`` if there was none for the application. Only on a carrier with
+    /// borders; raises as ``receive``.
     #[pyo3(signature = (unit, /))]
     fn receive_unit(&mut self, py: Python<'_>, unit: &Bound<'_, PyAny>) -> PyResult<Option<Py<PyBytes>>> {
         if !self.borders {
@@ -144,8 +148,9 @@ impl MessageEnd {
         bytes.with(py, |unit| self.unit(py, unit)).map_err(raised)
     }
 
-    /// Tells the policy that the peer answered: ``seconds`` after the message was written, in which ``wire_len`` bytes crossed the
-    /// link one after the other. By default the message sent last, its length, and the time since it was sent.
+    /// Tells the policy that the peer answered: ``seconds`` after the message was written, in which ``wire_len``
+    /// bytes crossed the link one after the other. By default the message sent last, its length, and the time since
+    /// it was sent.
     #[pyo3(signature = (seq = None, wire_len = None, seconds = None))]
     fn answered(&mut self, seq: Option<u64>, wire_len: Option<usize>, seconds: Option<f64>) -> PyResult<()> {
         let span_ns = match seconds {
@@ -161,16 +166,16 @@ impl MessageEnd {
         Ok(())
     }
 
-    /// The connection is a new one and the peer knows nothing. Messages that were under way may be lost; what becomes of them is the caller's
-    /// affair. For the sending direction; the peer's reconnection shows by itself.
+    /// The connection is a new one and the peer knows nothing. Messages that were under way may be lost; what becomes
+    /// of them is the caller's affair. For the sending direction; the peer's reconnection shows by itself.
     #[pyo3(signature = (epoch = None))]
     fn reconnect(&mut self, epoch: Option<u64>) {
         self.input = Input::default();
         self.end.get().sender_mut().reconnect(epoch.unwrap_or_else(new_epoch));
     }
 
-    /// Offers a dictionary to the peer; it is used once the peer has it. ``ask``: the peer may have it from elsewhere, so it is sent only if
-    /// the peer asks for it. False if the peer takes no such dictionaries.
+    /// Offers a dictionary to the peer; it is used once the peer has it. ``ask``: the peer may have it from
+    /// elsewhere, so it is sent only if the peer asks for it. False if the peer takes no such dictionaries.
     #[pyo3(signature = (dictionary, *, ask = false))]
     fn offer(&mut self, dictionary: &Dictionary, ask: bool) -> bool {
         self.end.get().sender_mut().offer(Arc::clone(&dictionary.0), ask)

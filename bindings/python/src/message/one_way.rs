@@ -15,8 +15,9 @@ use crate::own::Own;
 
 /// The sending end of messages that nobody answers: a log, a topic with many readers, a file.
 ///
-/// ``delivery`` is ``ordered`` (history is used; one decoder reads all from the beginning), ``unordered`` (each frame stands alone) or ``fanout``
-/// (dictionaries are announced). The other arguments are those of ``MessageEnd``; ``MessageDecoder`` must be told the same carrier.
+/// ``delivery`` is ``ordered`` (history is used; one decoder reads all from the beginning), ``unordered`` (each frame
+/// stands alone) or ``fanout`` (dictionaries are announced). The other arguments are those of ``MessageEnd``;
+/// ``MessageDecoder`` must be told the same carrier.
 #[pyclass(module = "narrows")]
 pub(crate) struct MessageEncoder {
     sender: Own<MessageSender>,
@@ -61,8 +62,8 @@ impl MessageEncoder {
         Ok(Self { sender: Own::new(made.map_err(raised)?), out: Vec::new(), methods, traffic })
     }
 
-    /// The bytes that send a message of 0 to ``message_max`` bytes, any object with the buffer protocol: with ``borders`` one unit.
-    /// Raises ``LimitError`` if it is longer; nothing has changed then.
+    /// The bytes that send a message of 0 to ``message_max`` bytes, any object with the buffer protocol: with
+    /// ``borders`` one unit. Raises ``LimitError`` if it is longer; nothing has changed then.
     #[pyo3(signature = (message, /))]
     fn encode<'py>(&mut self, py: Python<'py>, message: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyBytes>> {
         let bytes = Bytes::of(message)?;
@@ -150,11 +151,13 @@ impl MessageDecoder {
         Ok(Self { receiver, borders, input: Input::default(), traffic: Traffic::default() })
     }
 
-    /// The messages in bytes that came, in order; without borders a part of one waits for the rest, with borders give one unit.
+    /// The messages in bytes that came, in order; without borders a part of one waits for the rest, with borders give
+    /// one unit.
     ///
-    /// Raises ``CorruptError`` (also if the history is out of step: nobody can be asked, the encoder has to ``restart``), ``TruncatedError``,
-    /// ``LimitError`` or ``UnsupportedError``; messages before the fault are given first, then the next call raises. A message whose dictionary is
-    /// unknown is dropped and counted in ``undecodable``.
+    /// Raises ``CorruptError`` (also if the history is out of step: nobody can be asked, the encoder has to
+    /// ``restart``), ``TruncatedError``, ``LimitError`` or ``UnsupportedError``; messages before the fault are given
+    /// first, then the next call raises. A message whose dictionary is unknown is dropped and counted in
+    /// ``undecodable``.
     #[pyo3(signature = (data, /))]
     fn decode<'py>(&mut self, py: Python<'py>, data: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyList>> {
         let bytes = Bytes::of(data)?;

@@ -8,8 +8,9 @@ use pyo3::types::PyDict;
 
 /// Totals of one direction of a flow of messages, as they were when it was asked for.
 ///
-/// ``messages``: messages; ``raw_bytes``: their bytes; ``wire_bytes``: bytes of all frames, those of control included;
-/// ``ratio``: raw / wire, 1.0 while nothing went; ``methods``: of what was sent, how many messages were encoded by each method.
+/// ``messages``: messages; ``raw_bytes``: their bytes; ``wire_bytes``: bytes of all frames, those of control
+/// included; ``ratio``: raw / wire, 1.0 while nothing went; ``methods``: of what was sent, how many messages were
+/// encoded by each method.
 #[pyclass(frozen, get_all, module = "narrows")]
 pub(crate) struct Stats {
     messages: u64,

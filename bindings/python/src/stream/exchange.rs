@@ -1,5 +1,5 @@
-//! What a thread of Python and those of the engine hand over to each other: raw bytes to the engine and, where a Python object
-//! is written, wire bytes back.
+//! What a thread of Python and those of the engine hand over to each other: raw bytes to the engine and, where a
+//! Python object is written, wire bytes back.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, Write};
@@ -16,8 +16,8 @@ use narrows::stream::BlockSource;
 const RAW_MAX: usize = 1 << 20;
 /// Wire bytes that wait at most for a call from Python.
 const WIRE_MAX: usize = 1 << 20;
-/// Blocks are filled up to what the engine asked for last, at first to this and never to more than that: then it need not put short
-/// ones together.
+/// Blocks are filled up to what the engine asked for last, at first to this and never to more than that: then it need
+/// not put short ones together.
 const BLOCK_FIRST: usize = 64 << 10;
 const BLOCK_MAX: usize = 512 << 10;
 /// Waits end so often, to see whether anything changed that nobody told of.

@@ -16,11 +16,13 @@ use crate::error::raised;
 /// Bytes that are given to the engine at a time; Python may handle a signal in between.
 const PIECE: usize = 1 << 20;
 
-/// Encodes the bytes of any object with the buffer protocol as one stream, which ``decompress``, ``open`` and the program ``narrows pipe -d`` read.
+/// Encodes the bytes of any object with the buffer protocol as one stream, which ``decompress``, ``open`` and the
+/// program ``narrows pipe -d`` read.
 ///
-/// ``policy``: by which rule methods are chosen. There is no link here whose speed could say what compressing is worth, so it is a fixed
-/// method, ``fixed:zstd``; others are ``fixed:lz4``, ``fixed:xz:level=6`` and so on. ``threads``: threads that encode, by default
-/// one for each core but one. The interpreter's lock is released for each block. Raises ``MisuseError`` for a wrong policy.
+/// ``policy``: by which rule methods are chosen. There is no link here whose speed could say what compressing is
+/// worth, so it is a fixed method, ``fixed:zstd``; others are ``fixed:lz4``, ``fixed:xz:level=6`` and so on.
+/// ``threads``: threads that encode, by default one for each core but one. The interpreter's lock is released for
+/// each block. Raises ``MisuseError`` for a wrong policy.
 #[pyfunction]
 #[pyo3(signature = (data, policy = "fixed:zstd", *, threads = None))]
 pub(crate) fn compress<'py>(
@@ -94,9 +96,10 @@ impl Encoding {
 
 /// Decodes one whole stream.
 ///
-/// ``max_length``: longest result in bytes, by default 1 GiB, since a few bytes may stand for very many; ``None`` is no limit.
-/// ``threads``: threads that decode, by default one for each core. The interpreter's lock is released for each block. Raises ``CorruptError``,
-/// ``TruncatedError`` (an ``EOFError``), ``UnsupportedError``, and ``LimitError`` for a longer result.
+/// ``max_length``: longest result in bytes, by default 1 GiB, since a few bytes may stand for very many; ``None`` is
+/// no limit. ``threads``: threads that decode, by default one for each core. The interpreter's lock is released for
+/// each block. Raises ``CorruptError``, ``TruncatedError`` (an ``EOFError``), ``UnsupportedError``, and
+/// ``LimitError`` for a longer result.
 #[pyfunction]
 #[pyo3(signature = (data, max_length = Some(1 << 30), *, threads = None), text_signature = "(data, max_length=1073741824, *, threads=None)")]
 pub(crate) fn decompress<'py>(

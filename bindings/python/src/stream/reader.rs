@@ -1,4 +1,5 @@
-//! The reading end of a stream: decodes when it is asked, on the caller's thread and, for methods that take long, on others meanwhile.
+//! The reading end of a stream: decodes when it is asked, on the caller's thread and, for methods that take long, on
+//! others meanwhile.
 
 use std::mem;
 
@@ -139,7 +140,8 @@ impl Reader {
         if any || self.receiver.has_raw() {
             return Ok(());
         }
-        // Where the sender waits for a word the end is seen by its frame, else by the end of the carrier: nothing may follow.
+        // Where the sender waits for a word the end is seen by its frame, else by the end of the carrier: nothing may
+        // follow.
         let over = self.back.is_some() && self.receiver.has_end();
         if !over {
             let data = self.source.bind(py).call1((READ_LEN,))?;

@@ -10,6 +10,7 @@ use narrows::transport::Link;
 use narrows::{Error, ErrorKind};
 use pyo3::exceptions::PyBlockingIOError;
 use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyDict};
 
 use super::exchange::Exchange;
@@ -152,7 +153,8 @@ impl Writer {
         }
     }
 
-    /// Ends the stream and waits until all is written and, where the peer confirms, confirmed. Once; then it does nothing.
+    /// Ends the stream and waits until all is written and, where the peer confirms, confirmed. Once; then it does
+    /// nothing.
     fn close(&mut self, py: Python<'_>) -> PyResult<()> {
         if self.closed {
             return Ok(());
@@ -230,17 +232,18 @@ impl Writer {
     }
 }
 
-/// Private: the engine's own driver over all of `data` at once, without the interpreter's lock, for comparisons. Seconds that it took.
+/// Private: the engine's own driver over all of `data` at once, without the interpreter's lock, for comparisons.
+/// Seconds that it took.
 #[pyfunction]
 pub(crate) fn drive(
     py: Python<'_>,
-    data: &Bound<'_, PyAny>,
+    data: PyBackedBytes,
     policy: &str,
     threads: Option<usize>,
     descriptor: i32,
     kind: &str,
 ) -> PyResult<f64> {
-    let source = std::io::Cursor::new(Bytes::of(data)?.with(py, <[u8]>::to_vec));
+    let source = std::io::Cursor::new(data);
     let link = sys::link(descriptor, kind).map_err(raised)?;
     let threads = self::threads(threads, stream::encoders).map_err(raised)?;
     py.detach(|| {
@@ -282,7 +285,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Hands over bytes that Python holds. They are copied while no other thread can change them, and waited for without the lock.
+    /// Hands over bytes that Python holds. They are copied while no other thread can change them, and waited for
+    /// without the lock.
     fn push(&mut self, py: Python<'_>, bytes: &Bytes<'_, '_>) -> PyResult<()> {
         let mut patience = Patience::new(self.timeout);
         let mut at = 0;

@@ -1,0 +1,293 @@
+"""PUSH and PULL, PUB and SUB: who sends hears nothing of who reads, so it has to be told that all readers understand."""
+
+import hashlib
+import struct
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import zmq
+
+from .. import MESSAGE_MAX, Adoption, MessageDecoder, MessageEncoder, NarrowsError, TopicReader, TopicWriter, Training
+from .link import Part
+from .socket import NOBLOCK, SNDMORE, Bare, Socket, bare_get, bare_recv, bare_send, given
+
+# Parts that are units begin so. No routing id is known here that could make it another one for each connection.
+MAGIC = hashlib.sha256(b"narrows zmq units 1").digest()[:8]
+# Subscribed to by SUB sockets of this module besides what the application wants.
+ANNOUNCEMENTS = b"\0narrows"
+# How often a PUB socket looks for new connections and trainings: many times within the second that a new reader waits.
+LOOK_S = 0.05
+# A reader subscribes so long after its connection was made, or is told with the next announcement.
+SUBSCRIBED_S = 0.3
+
+
+class Pusher(Socket):
+    """PUSH: each part alone, since nobody knows who gets it."""
+
+    _encoder: MessageEncoder | None = None
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        s = self._settings
+        if s.peers == "narrows" and s.policy != "off":
+            self._encoder = MessageEncoder(s.policy, delivery="fanout", borders=True, history=0)
+            # What opens the flow is of use to nobody who comes later.
+            self._encoder.announce()
+
+    def send(
+        self,
+        data: Any,
+        flags: int = 0,
+        copy: bool = True,
+        track: bool = False,
+        routing_id: int | None = None,
+        group: str | None = None,
+        *,
+        private: bool = False,
+    ) -> Any:
+        if self._encoder is None or private or isinstance(data, str):
+            return bare_send(self, data, flags, copy, track)
+        part = data if type(data) is bytes else bytes(memoryview(data))
+        if 0 < len(part) <= MESSAGE_MAX:
+            unit = self._encoder.encode(part)
+            if len(unit) + len(MAGIC) < len(part) or part[: len(MAGIC)] == MAGIC:
+                part = MAGIC + unit
+        return bare_send(self, part, flags, copy, track)
+
+
+class Puller(Socket):
+    """PULL: takes parts that are units for what they say."""
+
+    _decoder: MessageDecoder
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._decoder = MessageDecoder(delivery="fanout", borders=True)
+
+    def recv(self, flags: int = 0, copy: bool = True, track: bool = False) -> Any:
+        part = bare_recv(self, flags, copy, track)
+        if (part[: len(MAGIC)] if copy else bytes(memoryview(part)[: len(MAGIC)])) != MAGIC:
+            return part
+        try:
+            (message,) = self._decoder.decode(bytes(part)[len(MAGIC) :])
+        except (NarrowsError, ValueError):
+            # No sender of this module made it.
+            return part
+        return given(message, copy)
+
+
+class Publisher(Socket):
+    """PUB: the first part stays, for subscriptions; the others are one message of a topic."""
+
+    _writer: TopicWriter | None = None
+    _state: "Publishing"
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        s = self._settings
+        self._state = Publishing()
+        if s.peers == "narrows" and s.policy != "off":
+            self._writer = TopicWriter(s.policy)
+            if s.dictionary is not None:
+                self._writer.offer(s.dictionary)
+            else:
+                self._writer.sample()
+            address = f"inproc://narrows-{id(self):x}-{time.perf_counter_ns():x}"
+            Bare.monitor(self, address, zmq.EVENT_HANDSHAKE_SUCCEEDED)
+            self._state.watch = watch = zmq.Socket(self.context, zmq.PAIR)
+            watch.linger = 0
+            watch.connect(address)
+
+    def monitor(self, addr: Any, events: int = zmq.EVENT_ALL) -> None:
+        # Readers then wait for the next announcement in turn.
+        self._end_watch()
+        super().monitor(addr, events)
+
+    def close(self, linger: int | None = None) -> None:
+        self._end_watch()
+        super().close(linger)
+
+    def _end_watch(self) -> None:
+        state = self.__dict__.get("_state")
+        if state is not None and state.watch is not None:
+            watch, state.watch = state.watch, None
+            if not self.closed:
+                Bare.monitor(self, None, 0)
+            watch.close(0)
+
+    def send(
+        self,
+        data: Any,
+        flags: int = 0,
+        copy: bool = True,
+        track: bool = False,
+        routing_id: int | None = None,
+        group: str | None = None,
+        *,
+        private: bool = False,
+    ) -> Any:
+        state, writer = self._state, self._writer
+        if writer is None or isinstance(data, str) or not (flags & SNDMORE or state.parts):
+            return bare_send(self, data, flags, copy, track)
+        # PUB never waits, so parts may be put together.
+        state.parts.append(data if type(data) is bytes else bytes(memoryview(data)))
+        state.private = state.private or private
+        if flags & SNDMORE:
+            return None
+        parts, state.parts = state.parts, []
+        private, state.private = state.private, False
+        self._announce(writer, state)
+        body = packed(parts)
+        if not private and len(body) <= MESSAGE_MAX:
+            unit = writer.send(body)
+            if len(MAGIC) + len(unit) < sum(map(len, parts[1:])) or parts[1].startswith(MAGIC):
+                parts = [parts[0], MAGIC + unit]
+        for part in parts[:-1]:
+            bare_send(self, part, flags | SNDMORE, True, False)
+        return bare_send(self, parts[-1], flags, copy, track)
+
+    def _announce(self, writer: TopicWriter, state: "Publishing") -> None:
+        now = time.monotonic()
+        if now >= state.look_at:
+            state.look_at = now + LOOK_S
+            state.look(writer, now)
+        unit = writer.announcement()
+        if unit is not None:
+            bare_send(self, ANNOUNCEMENTS, SNDMORE, True, False)
+            bare_send(self, MAGIC + unit, 0, True, False)
+
+
+class Publishing:
+    """The message that is put together, and what else happens beside sending."""
+
+    __slots__ = ("came_at", "look_at", "parts", "private", "trained", "training", "watch")
+
+    def __init__(self) -> None:
+        self.parts: list[bytes] = []
+        self.private = False
+        self.look_at = 0.0
+        self.came_at: float | None = None
+        self.watch: Any = None
+        self.training: threading.Thread | None = None
+        self.trained: Adoption | None = None
+
+    def look(self, writer: TopicWriter, now: float) -> None:
+        watch, came = self.watch, False
+        while watch is not None and bare_get(watch, zmq.EVENTS) & zmq.POLLIN:
+            watch.recv_multipart(NOBLOCK)
+            came = True
+        if came:
+            self.came_at = now
+            writer.reader_came()
+        elif self.came_at is not None and now >= self.came_at + SUBSCRIBED_S:
+            self.came_at = None
+            writer.reader_came()
+        if self.training is None:
+            training = writer.training()
+            if training is not None:
+                self.training = threading.Thread(target=self.train, args=(training,), daemon=True)
+                self.training.start()
+        elif not self.training.is_alive():
+            self.training = None
+            if self.trained is not None:
+                writer.trained(self.trained)
+
+    def train(self, training: Training) -> None:
+        self.trained = training.run()
+
+
+class Subscriber(Socket):
+    """SUB: what cannot be decoded before something was announced waits for it, and what came behind it too."""
+
+    _reader: TopicReader
+    _ready: deque[list[Part]]
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._reader, self._ready = TopicReader(), deque()
+        Bare.set(self, zmq.SUBSCRIBE, ANNOUNCEMENTS)
+
+    def _waiting(self) -> bool:
+        return bool(self._inbox or self._ready)
+
+    def recv(self, flags: int = 0, copy: bool = True, track: bool = False) -> Any:
+        if self._inbox:
+            return given(self._inbox.popleft(), copy)
+        return self._give(self._recv_message(flags), copy)
+
+    def recv_multipart(self, flags: int = 0, copy: bool = True, track: bool = False) -> Any:
+        if self._inbox:
+            parts = list(self._inbox)
+            self._inbox.clear()
+        else:
+            parts = self._recv_message(flags)
+        return parts if copy else [zmq.Frame(p) for p in parts]
+
+    def _recv_message(self, flags: int) -> list[Part]:
+        end = None
+        while not self._ready:
+            if self._reader.waiting:
+                end = self._wait(flags, end)
+                if self._ready:
+                    break
+            parts = [bare_recv(self, flags, True, False)]
+            if not bare_get(self, zmq.RCVMORE):
+                return parts
+            parts += self._rest()
+            if len(parts) != 2 or not parts[1].startswith(MAGIC):
+                return parts
+            try:
+                self._deliver(self._reader.receive(parts[1][len(MAGIC) :]))
+            except NarrowsError:
+                # Damaged, or not made by this module: counted by the reader.
+                continue
+        return self._ready.popleft()
+
+    def _deliver(self, bodies: Sequence[bytes]) -> None:
+        for body in bodies:
+            parts = unpacked(body)
+            if parts is not None:
+                self._ready.append(parts)
+
+    def _wait(self, flags: int, end: float | None) -> float | None:
+        now = time.monotonic()
+        if end is None and not flags & NOBLOCK:
+            timeout = int(bare_get(self, zmq.RCVTIMEO))
+            end = now + timeout / 1000 if timeout >= 0 else float("inf")
+        self._deliver(self._reader.on_time())
+        wakeup_s = self._reader.wakeup_in
+        if self._ready or end is None or wakeup_s is None:
+            return end
+        if not zmq.Socket.poll(self, int((max(0.0, min(end - now, wakeup_s))) * 1000) + 1):
+            if time.monotonic() >= end:
+                raise zmq.Again()
+            self._deliver(self._reader.on_time())
+        return end
+
+
+def packed(parts: Sequence[bytes]) -> bytes:
+    """All parts in one: the length of each but the last as 4 bytes, little-endian, before it; first the number of parts, 2 bytes."""
+    pieces = [struct.pack("<H", len(parts))]
+    for part in parts[:-1]:
+        pieces += (struct.pack("<I", len(part)), part)
+    return b"".join((*pieces, parts[-1]))
+
+
+def unpacked(body: bytes) -> list[Part] | None:
+    """The parts, or ``None`` if these are not some."""
+    if len(body) < 2:
+        return None
+    (count,), at = struct.unpack_from("<H", body), 2
+    parts: list[Part] = []
+    for _ in range(count - 1):
+        if len(body) < at + 4:
+            return None
+        (n,) = struct.unpack_from("<I", body, at)
+        at += 4 + n
+        if at > len(body):
+            return None
+        parts.append(body[at - n : at])
+    return [*parts, body[at:]] if count > 0 else None

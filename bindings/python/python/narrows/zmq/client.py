@@ -1,0 +1,246 @@
+"""REQ and DEALER: one peer, of which it is known only from its answers that it understands frames."""
+
+import struct
+from time import perf_counter_ns
+from typing import Any
+
+import zmq
+
+from .exchange import Exchange
+from .link import AS_IS, FOREVER, LACKS, Came, Link, Part, head_of, new_routing_id
+from .socket import (
+    NOBLOCK,
+    Bare,
+    Outgoing,
+    Socket,
+    bare_get,
+    bare_recv,
+    bare_send,
+    given,
+    too_long,
+)
+from .trial import Trial
+
+# Whose answer is older than this may have lost the connection meanwhile. In a ping-pong the next message follows within some microseconds.
+FRESH_NS = 100_000
+# A reply that cannot be decoded is asked for again so often.
+TRIES = 4
+
+
+class Client(Socket):
+    """What REQ and DEALER have in common."""
+
+    _link: Link
+    # Endpoints: with more than one, nobody knows who gets a message.
+    _endpoints: int
+    _mine: bool
+    _watch: Any = None
+    # When the last frame came.
+    _alive: list[int]
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        routing_id = new_routing_id()
+        self._link = Link(routing_id, self._settings, client=True)
+        self._endpoints, self._mine, self._alive = 0, True, [0]
+        Bare.set(self, zmq.ROUTING_ID, routing_id)
+
+    def set(self, option: int, optval: Any) -> None:
+        if option == zmq.ROUTING_ID:
+            # The peer is told the application's name and nothing else.
+            self._mine = False
+            self._be_plain()
+        Bare.set(self, option, optval)
+
+    setsockopt = set
+
+    def connect(self, addr: str) -> Any:
+        self._another(addr)
+        return super().connect(addr)
+
+    def bind(self, addr: str) -> Any:
+        self._endpoints += 1
+        self._another(addr)
+        return super().bind(addr)
+
+    def disconnect(self, addr: Any) -> None:
+        super().disconnect(addr)
+        self._endpoints = max(0, self._endpoints - 1)
+        self._be_plain()
+
+    def _another(self, addr: str) -> None:
+        # Within a process there is nothing to gain.
+        self._endpoints += 2 if addr.startswith("inproc:") else 1
+        if self._endpoints > 1:
+            self._be_plain()
+
+    def monitor(self, addr: Any, events: int = zmq.EVENT_ALL) -> None:
+        # A socket has one monitor. Without it a connection may be another one unnoticed.
+        self._mine = False
+        self._be_plain()
+        self._end_watch()
+        super().monitor(addr, events)
+
+    def close(self, linger: int | None = None) -> None:
+        self._end_watch()
+        super().close(linger)
+
+    def _be_plain(self) -> None:
+        self._link.proven = False
+        self._link.skip = FOREVER
+        self._link.renew()
+
+    def _proved(self) -> None:
+        """A frame came: this peer understands frames, as long as the connection lasts."""
+        link = self._link
+        self._alive[0] = perf_counter_ns()
+        if link.proven or not self._mine or self._endpoints != 1:
+            return
+        if self._watch is None:
+            address = f"inproc://narrows-{id(self):x}-{self._alive[0]:x}"
+            Bare.monitor(self, address, zmq.EVENT_DISCONNECTED)
+            watch = zmq.Socket(self.context, zmq.PAIR)
+            watch.linger = 0
+            watch.connect(address)
+            self._watch = watch
+        else:
+            self._lost_connection()
+        link.proven = True
+        link.skip = 0 if self._settings.policy != "off" else FOREVER
+
+    def _lost_connection(self) -> bool:
+        """Whether the monitor told so since it was asked last."""
+        lost = False
+        watch = self._watch
+        while watch is not None and bare_get(watch, zmq.EVENTS) & zmq.POLLIN:
+            event = watch.recv_multipart(NOBLOCK)
+            lost = lost or struct.unpack_from("=H", event[0])[0] == zmq.EVENT_DISCONNECTED
+        return lost
+
+    def _end_watch(self) -> None:
+        watch, self._watch = self._watch, None
+        if watch is not None:
+            if not self.closed:
+                Bare.monitor(self, None, 0)
+            watch.close(0)
+
+    def _begin(self, out: Outgoing, part: Part, private: bool) -> None:
+        link = self._link
+        out.link = link
+        if link.skip > 0 or not link.proven or private:
+            return
+        now = perf_counter_ns()
+        if now - self._alive[0] > FRESH_NS:
+            if self._lost_connection():
+                # Whoever is there now has to show that it understands.
+                self._be_plain()
+                return
+            self._alive[0] = now
+        out.frames = link.window_open()
+
+
+class Requester(Client):
+    """REQ: one request, one reply. Repeats happen within ``recv``."""
+
+    _trial: Trial
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._trial = Trial()
+        self._link.tried = self._settings.policy.startswith("messages")
+
+    def send(
+        self,
+        data: Any,
+        flags: int = 0,
+        copy: bool = True,
+        track: bool = False,
+        routing_id: int | None = None,
+        group: str | None = None,
+        *,
+        private: bool = False,
+    ) -> Any:
+        link = self._link
+        if link.skip > 0 and not flags and not self._out.more and type(data) is bytes and data[:4] != link.tag_out:
+            link.skip -= 1
+            return bare_send(self, data, 0, copy, track)
+        return self._send_part(data, flags, copy, track, private)
+
+    def _begin(self, out: Outgoing, part: Part, private: bool) -> None:
+        # There is no second request before the reply.
+        link, trial = self._link, self._trial
+        link.unacked.clear()
+        link.unacked_len = 0
+        super()._begin(out, part, private or too_long(part))
+        trial.begin = 0
+        if not out.frames:
+            return
+        if link.tried:
+            if trial.left > 0:
+                out.frames = trial.next_framed()
+                return
+            if trial.left == 0 and not trial.verdict():
+                link.skip = trial.every
+                out.frames = False
+                trial.restart()
+                return
+            trial.left -= 1
+            if -trial.left > trial.every:
+                trial.restart()
+        trial.framed = True
+        trial.begin = perf_counter_ns()
+
+    def recv(self, flags: int = 0, copy: bool = True, track: bool = False) -> Any:
+        if self._inbox:
+            return given(self._inbox.popleft(), copy)
+        part = bare_recv(self, flags, copy, track)
+        if (part[:4] if copy else head_of(part)) != self._link.tag_in:
+            if self._trial.begin:
+                self._trial.answered(False)
+            return part
+        return self._recv_framed(part, flags, copy, track)
+
+    def _recv_framed(self, part: Any, flags: int, copy: bool, track: bool) -> Any:
+        link, trial = self._link, self._trial
+        for _ in range(TRIES):
+            rest = self._rest()
+            message = link.decode_one(part) if copy and not rest else None
+            if message is not None:
+                came = Came(AS_IS, 0, [message], 0)
+            else:
+                came = link.decode([part, *rest])
+            if came.parts is not None:
+                self._proved()
+                if trial.begin:
+                    if trial.framed:
+                        link.wire_len += len(part)
+                        link.answered()
+                    trial.answered(True)
+                return self._give(came.parts, copy)
+            trial.begin = 0
+            if came.kind == AS_IS:
+                bare_send(self, link.control(LACKS, came.seq), 0, True, False)
+            else:
+                again = link.lacked(came.seq) if came.kind == LACKS else []
+                if not again:
+                    break
+                for seq, parts, last in again[-1:]:
+                    self._send_again([link.encode_again(p, seq, i == 0, last) for i, p in enumerate(parts)])
+            part = bare_recv(self, flags, copy, track)
+            if head_of(part) != link.tag_in:
+                return part
+        # The reply is lost, as if the connection had broken.
+        raise zmq.Again()
+
+
+class Dealer(Exchange, Client):
+    """DEALER: messages in both directions, each whenever one likes."""
+
+    def _link_of(self, parts: list[Part]) -> tuple[Link | None, int]:
+        return self._link, 0
+
+    def _came_framed(self, link: Link) -> None:
+        self._proved()
+
+    def _came_plain(self, link: Link) -> None:
+        pass

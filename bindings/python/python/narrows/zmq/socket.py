@@ -1,0 +1,222 @@
+"""``Context`` and ``Socket``: what all types of sockets have in common."""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from typing import Any
+
+import zmq
+import zmq.backend
+
+from .. import MESSAGE_MAX
+from .link import Link, Part, head_of
+from .settings import Settings
+
+SETTINGS = frozenset(f.name for f in fields(Settings))
+# pyzmq's sockets without its Python layer, which costs as much as sending does.
+Bare: Any = zmq.backend.Socket
+bare_send: Callable[..., Any] = Bare.send
+bare_recv: Callable[..., Any] = Bare.recv
+bare_get: Callable[..., Any] = Bare.get
+SNDMORE, NOBLOCK = int(zmq.SNDMORE), int(zmq.NOBLOCK)
+
+
+class Outgoing:
+    """The message that is being sent."""
+
+    __slots__ = ("delimited", "framed", "frames", "link", "more", "parts", "raw_len")
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        self.link: Link | None = None
+        # Its parts may be framed; one was.
+        self.frames = self.framed = False
+        # Some parts were sent and some are to come; an empty one was among them.
+        self.more = self.delimited = False
+        self.parts: list[Part] = []
+        self.raw_len = 0
+
+
+class Socket(zmq.Socket[bytes]):
+    """A ZeroMQ socket. Keywords: those of ``Settings``; everything else is as in pyzmq."""
+
+    _settings: Settings
+    _out: Outgoing
+    # Parts of a message that came as a whole, and messages that came earlier than they are delivered.
+    _inbox: deque[Part]
+
+    # The first part of a message is for this socket, not for the peer.
+    _addressed = False
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> "Socket":
+        if cls is not Socket:
+            return super().__new__(cls)
+        kind = args[1] if len(args) > 1 else kwargs.get("socket_type", 0)
+        return super().__new__(class_of(kind) if not kwargs.get("shadow") else cls)
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._settings = Settings(**{k: kwargs.pop(k) for k in SETTINGS & kwargs.keys()})
+        self._out = Outgoing()
+        self._inbox = deque()
+        super().__init__(*args, **kwargs)
+
+    # Parts of a message that came whole are given one by one.
+
+    def get(self, option: int) -> Any:
+        if option == zmq.RCVMORE and self._inbox:
+            return 1
+        return bare_get(self, option)
+
+    getsockopt = get
+
+    def poll(self, timeout: int | None = None, flags: int = zmq.POLLIN) -> int:
+        if self._waiting() and flags & zmq.POLLIN:
+            return int(zmq.POLLIN) | super().poll(0, flags)
+        return super().poll(timeout, flags)
+
+    def _waiting(self) -> bool:
+        return bool(self._inbox)
+
+    def recv_into(self, buffer: Any, /, *, nbytes: int = 0, flags: int = 0) -> int:
+        part = self.recv(flags)
+        room = memoryview(buffer).cast("B")
+        if nbytes:
+            room = room[:nbytes]
+        n = min(len(part), len(room))
+        room[:n] = part[:n]
+        return len(part)
+
+    def _give(self, parts: list[Part], copy: bool) -> Any:
+        """The first part, and the others to the next calls."""
+        self._inbox.extend(parts[1:])
+        return given(parts[0], copy)
+
+    def _rest(self, flags: int = 0) -> list[bytes]:
+        """The parts behind the one that came: they are there."""
+        parts = []
+        while bare_get(self, zmq.RCVMORE):
+            parts.append(bare_recv(self, 0, True, False))
+        return parts
+
+    def send(
+        self,
+        data: Any,
+        flags: int = 0,
+        copy: bool = True,
+        track: bool = False,
+        routing_id: int | None = None,
+        group: str | None = None,
+        *,
+        private: bool = False,
+    ) -> Any:
+        return super().send(data, flags, copy, track, routing_id, group)
+
+    def send_multipart(
+        self,
+        msg_parts: Sequence[Any],
+        flags: int = 0,
+        copy: bool = True,
+        track: bool = False,
+        *,
+        private: bool = False,
+        **kwargs: Any,
+    ) -> Any:
+        if not private:
+            return super().send_multipart(msg_parts, flags, copy, track, **kwargs)
+        for part in msg_parts[:-1]:
+            self.send(part, flags | SNDMORE, copy, track, private=True)
+        return self.send(msg_parts[-1], flags, copy, track, private=True)
+
+    def _begin(self, out: Outgoing, part: Part, private: bool) -> None:
+        """The first part of a message: decides whether it is framed."""
+
+    def _suits(self, out: Outgoing, part: Part, more: bool) -> bool:
+        """Whether this part of a framed message is framed."""
+        return True
+
+    def _send_part(self, part: Part, flags: int, copy: bool, track: bool, private: bool) -> Any:
+        out = self._out
+        if isinstance(part, str):
+            return bare_send(self, part, flags, copy, track)
+        more = bool(flags & SNDMORE)
+        if not out.more:
+            out.clear()
+            self._begin(out, part, private)
+        link = out.link
+        wire, encoded = part, False
+        if link is not None:
+            if out.frames and self._suits(out, part, more):
+                part = part if type(part) is bytes else bytes(memoryview(part))
+                encoded = True
+            elif (out.more or not self._addressed) and head_of(part) == link.tag_out:
+                # What begins like a frame must not be taken for one.
+                encoded = private = True
+            if encoded:
+                wire = link.encode(part, not out.framed, private)
+        try:
+            result = bare_send(self, wire, flags, copy, track)
+        except BaseException:
+            if encoded and link is not None:
+                # The history has what was not sent.
+                link.renew()
+            raise
+        if link is not None:
+            out.framed = out.framed or encoded
+            out.delimited = out.delimited or not len(part)
+            if (out.framed or out.frames) and (out.more or not self._addressed):
+                out.parts.append(part)
+                out.raw_len += len(part)
+        if more:
+            out.more = True
+        else:
+            if link is not None and out.framed:
+                link.sent(out.parts, out.raw_len)
+            elif link is not None and link.skip > 0:
+                link.skip -= 1
+            out.clear()
+        return result
+
+    def _send_again(self, message: list[Part]) -> None:
+        """Sends parts that are as they go over the wire, and does not wait for long: this is within a reception."""
+        for i, part in enumerate(message):
+            last = i == len(message) - 1
+            try:
+                bare_send(self, part, NOBLOCK | (0 if last else SNDMORE), True, False)
+            except zmq.Again:
+                if not super().poll(1000, zmq.POLLOUT):
+                    return
+                bare_send(self, part, NOBLOCK | (0 if last else SNDMORE), True, False)
+
+
+class Context(zmq.Context[Socket]):
+    """A context whose sockets are those of this module."""
+
+    _socket_class = Socket
+
+
+def given(part: Part, copy: bool) -> Any:
+    return part if copy else zmq.Frame(part)
+
+
+def too_long(part: Part) -> bool:
+    return (len(part) if type(part) is bytes else memoryview(part).nbytes) > MESSAGE_MAX
+
+
+def class_of(kind: int) -> type[Socket]:
+    from .broadcast import Publisher, Puller, Pusher, Subscriber
+    from .client import Dealer, Requester
+    from .server import Replier, Router
+
+    classes: dict[int, type[Socket]] = {
+        zmq.REQ: Requester,
+        zmq.DEALER: Dealer,
+        zmq.REP: Replier,
+        zmq.ROUTER: Router,
+        zmq.PUSH: Pusher,
+        zmq.PULL: Puller,
+        zmq.PUB: Publisher,
+        zmq.SUB: Subscriber,
+    }
+    return classes.get(int(kind), Socket)
