@@ -289,6 +289,31 @@ fn what_was_best_of_other_messages_is_tried_on_these() {
 }
 
 #[test]
+fn a_fast_link_that_becomes_slow_is_noticed_by_messages_of_one_length() {
+    let mut random = Random(3);
+    let template = random.bytes(600);
+    let messages: Vec<Vec<u8>> = (0..6000u32)
+        .map(|i| {
+            let mut message = template.clone();
+            message[..4].copy_from_slice(&i.to_le_bytes());
+            message
+        })
+        .collect();
+    // Cold caches: linking costs more than any probe would spend on a link that seems free.
+    let wire = |i| Wire { slow: 6.0, ..if i < 2000 { Wire::mbit(20_000.0) } else { Wire::mbit(5.0) } };
+    let run = ping_pong(policy("messages"), &messages, wire, true);
+    assert!(run.share(4000, |_, linked| linked) > 0.9);
+}
+
+#[test]
+fn a_busy_minute_does_not_forbid_a_method_for_ever() {
+    let messages = messages(12_000);
+    let wire = |i| Wire { slow: if (1000..2000).contains(&i) { 30.0 } else { 1.0 }, ..Wire::mbit(10.0) };
+    let run = ping_pong(policy("messages:latency_us=10"), &messages, wire, true);
+    assert!(run.share(10_000, |_, linked| linked) > 0.9);
+}
+
+#[test]
 fn latency_and_cpu_are_kept_to() {
     let messages = messages(1500);
     let slow = |_| Wire { slow: 30.0, ..Wire::mbit(1.0) };

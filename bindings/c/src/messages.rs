@@ -138,7 +138,7 @@ impl Messages {
     pub(crate) fn reconnect(&mut self) {
         self.unit.clear();
         self.given = false;
-        self.end.sender_mut().reconnect(epoch(0));
+        self.end.reconnect(epoch(0));
     }
 
     /// `false` if the peer takes no such dictionary.

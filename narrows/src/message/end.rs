@@ -1,8 +1,8 @@
 //! One end of a message link with both its flows: what the peer has to hear about its own goes with what is sent to it.
 
 use super::{
-    Adoption, Contexts, Delivery, Event, Heard, Lost, MessageConfig, MessageReceiver, MessageSender, Sampler, Sent,
-    Training,
+    Adoption, Contexts, DICTIONARY_MIN, Delivery, Event, Heard, Lost, MessageConfig, MessageReceiver, MessageSender,
+    Sampler, Sent, Training,
 };
 use crate::error::Result;
 use crate::policy::Policy;
@@ -53,7 +53,8 @@ pub struct MessageEnd {
     sampler: Option<Sampler>,
     delivery: Delivery,
     borders: bool,
-    /// The peer has to hear of limits that are not those that it takes for granted.
+    /// Limits are not those that peers take for granted, and the peer of this connection has not heard of them.
+    is_special: bool,
     introduces: bool,
     sent: Traffic,
     received: Traffic,
@@ -64,6 +65,7 @@ impl MessageEnd {
         Ok(Self {
             delivery: config.carrier.delivery,
             borders: config.carrier.borders,
+            is_special: config.duplex && !config.is_baseline(),
             introduces: config.duplex && !config.is_baseline(),
             receiver: MessageReceiver::new(config.clone())?,
             sender: MessageSender::new(config, policy)?,
@@ -82,6 +84,7 @@ impl MessageEnd {
     /// An error changes nothing: a message that is too long ([`ErrorKind::Limit`](crate::ErrorKind::Limit)), or, on a carrier with
     /// borders, units that have to be sent before it ([`ErrorKind::Misuse`](crate::ErrorKind::Misuse)).
     pub fn send(&mut self, message: &[u8], now_ns: u64, contexts: &mut Contexts, out: &mut Vec<u8>) -> Result<Sent> {
+        self.accept(message)?;
         let start = out.len();
         self.before_message(now_ns, contexts, out);
         let sent = self.sender.encode(message, now_ns, contexts, out);
@@ -100,16 +103,20 @@ impl MessageEnd {
         contexts: &mut Contexts,
         out: &mut Vec<u8>,
     ) -> Result<Sent> {
+        self.accept(message)?;
         let start = out.len();
         self.before_message(now_ns, contexts, out);
         let sent = self.sender.encode_private(message, now_ns, contexts, out);
         self.count(sent, start, out)
     }
 
+    /// Before anything is taken from what the peer has to hear.
+    fn accept(&self, message: &[u8]) -> Result<()> {
+        if self.borders { self.sender.accept(message) } else { self.sender.accept_len(message.len()) }
+    }
+
     fn before_message(&mut self, now_ns: u64, contexts: &mut Contexts, out: &mut Vec<u8>) {
-        if self.answers() {
-            self.receiver.answer(out);
-        }
+        self.words(out);
         // With borders these are units of their own.
         while !self.borders && self.sender.send_again(now_ns, contexts, out).is_some() {}
     }
@@ -118,7 +125,6 @@ impl MessageEnd {
         // What the peer is told counts also when there is no message behind it.
         self.sent.wire_len += (out.len() - start) as u64;
         let sent = sent?;
-        self.introduces = false;
         self.sent.messages += 1;
         self.sent.raw_len += sent.raw_len as u64;
         Ok(sent)
@@ -128,20 +134,21 @@ impl MessageEnd {
     /// with borders one unit; call again until it returns false.
     pub fn next_unit(&mut self, now_ns: u64, contexts: &mut Contexts, out: &mut Vec<u8>) -> bool {
         let start = out.len();
-        if self.answers() {
-            self.receiver.answer(out);
-        }
-        let again = self.sender.send_again(now_ns, contexts, out).is_some();
-        if !again && std::mem::take(&mut self.introduces) {
-            self.sender.control(out);
-        }
+        self.words(out);
+        self.sender.send_again(now_ns, contexts, out);
         self.sent.wire_len += (out.len() - start) as u64;
         out.len() > start
     }
 
-    /// Readers of a topic answer nothing.
-    fn answers(&self) -> bool {
-        self.delivery != Delivery::Fanout
+    /// What the peer has to hear. Limits first: what it sends again must keep to them.
+    fn words(&mut self, out: &mut Vec<u8>) {
+        if std::mem::take(&mut self.introduces) {
+            self.sender.control(out);
+        }
+        // Readers of a topic answer nothing.
+        if self.delivery != Delivery::Fanout {
+            self.receiver.answer(out);
+        }
     }
 
     /// Reads one frame from the front of `input`: on a carrier with borders the rest of a unit, else what has come and was
@@ -183,6 +190,14 @@ impl MessageEnd {
         self.sender.answered(seq, wire_len, span_ns);
     }
 
+    /// The carrier's connection is a new one: [`MessageSender::reconnect`]. What had to be said about the flow of the old one
+    /// goes with it. `epoch` must be new, and not the peer's.
+    pub fn reconnect(&mut self, epoch: u64) {
+        self.receiver.reconnect(epoch);
+        self.sender.reconnect(epoch);
+        self.introduces = self.is_special;
+    }
+
     /// When [`MessageEnd::on_time`] has something to do.
     pub fn next_wakeup_ns(&self) -> Option<u64> {
         self.sender.next_wakeup_ns()
@@ -195,13 +210,22 @@ impl MessageEnd {
 
     /// A training that is due, for a thread of its own; what comes of it is given to [`MessageEnd::trained`].
     pub fn training(&mut self, now_ns: u64) -> Option<Training> {
-        self.sampler.as_mut()?.training(now_ns)
+        let len_max = self.sender.dictionary_max();
+        if len_max < DICTIONARY_MIN {
+            return None;
+        }
+        self.sampler.as_mut()?.training(now_ns).map(|t| t.at_most(len_max))
     }
 
     /// Offers the dictionary, if it pays, to the peer. Says whether it does.
     pub fn trained(&mut self, adoption: Option<Adoption>) -> bool {
-        let dictionary = self.sampler.as_mut().and_then(|s| s.trained(adoption));
-        dictionary.is_some_and(|d| self.sender.offer(d, false))
+        let Some(sampler) = &mut self.sampler else { return false };
+        let Some(dictionary) = sampler.trained(adoption) else { return false };
+        let offered = self.sender.offer(dictionary, false);
+        if !offered {
+            sampler.forget();
+        }
+        offered
     }
 
     pub fn sender(&self) -> &MessageSender {
@@ -379,6 +403,83 @@ mod tests {
         assert_eq!(world.receive(1, &unit), [message(3)]);
     }
 
+    /// A message that is encoded, and too long for a reader whose limits came too late: it is lost and told, and the flow
+    /// goes on.
+    #[test]
+    fn what_is_too_long_for_the_reader_is_not_sent_for_ever() {
+        for borders in [false, true] {
+            let mut world = World::new(borders, |i, c| {
+                if i == 1 {
+                    c.message_max = 300;
+                }
+            });
+            let unit = world.send(0, &[b'x'; 400]);
+            assert_eq!(world.receive(1, &unit), Vec::<Vec<u8>>::new());
+            let mut rounds = 0;
+            loop {
+                let (there, back) = (world.rest(0), world.rest(1));
+                if there.is_empty() && back.is_empty() {
+                    break;
+                }
+                there.iter().for_each(|unit| assert!(world.receive(1, unit).is_empty()));
+                back.iter().for_each(|unit| assert!(world.receive(0, unit).is_empty()));
+                rounds += 1;
+                assert!(rounds < 6, "they talk for ever");
+            }
+            let unit = world.send(0, &message(1));
+            assert_eq!(world.receive(1, &unit), [message(1)]);
+        }
+    }
+
+    #[test]
+    fn a_refused_message_takes_nothing_from_what_the_peer_has_to_hear() {
+        for borders in [false, true] {
+            let mut world = World::new(borders, |_, _| {});
+            for i in 0..3 {
+                let unit = world.send(0, &message(i));
+                world.receive(1, &unit);
+            }
+            let mut unit = world.send(0, &message(3));
+            *unit.last_mut().unwrap() ^= 1;
+            world.receive(1, &unit);
+            let mut out = Vec::new();
+            assert!(world.ends[1].send(&[0; MESSAGE_MAX + 1], 0, &mut world.contexts, &mut out).is_err());
+            assert!(out.is_empty());
+            let words = world.rest(1);
+            assert_eq!(words.len(), 1);
+            world.receive(0, &words[0]);
+            assert!(world.ends[0].send(&[0; MESSAGE_MAX + 1], 0, &mut world.contexts, &mut out).is_err());
+            assert!(out.is_empty());
+            let again: Vec<_> = world.rest(0).iter().flat_map(|unit| world.receive(1, unit)).collect();
+            assert_eq!(again, [message(3)]);
+        }
+    }
+
+    /// What was sent before the first message that is linked does not keep the seed out of the table, of which only the end is
+    /// looked through otherwise.
+    #[test]
+    fn a_seed_serves_also_behind_a_greeting() {
+        let mut draw = 1u32;
+        let mut random = |_| {
+            draw = draw.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (draw >> 24) as u8
+        };
+        let seed: Vec<u8> = (0..8000).map(&mut random).collect();
+        let wanted = seed[1000..1600].to_vec();
+        let seed = std::sync::Arc::new(crate::message::Dictionary::new(seed).unwrap());
+        let len = |greets: bool| {
+            let config = MessageConfig { seed: Some(seed.clone()), epoch: 1, ..MessageConfig::default() };
+            let fixed = "fixed:lz4:link".parse::<PolicySpec>().unwrap().build(&PolicySetup::new(1, Prior::shipped()));
+            let mut end = MessageEnd::new(config, fixed).unwrap();
+            let mut contexts = Contexts::default();
+            if greets {
+                end.send(b"", 0, &mut contexts, &mut Vec::new()).unwrap();
+            }
+            end.send(&wanted, 1, &mut contexts, &mut Vec::new()).unwrap().wire_len
+        };
+        assert!(len(true) < 20 && len(false) < 20, "{} {}", len(true), len(false));
+    }
+
     /// The first message over a new connection says all that the peer needs to begin anew.
     #[test]
     fn a_new_connection_begins_anew() {
@@ -389,8 +490,37 @@ mod tests {
         }
         let lost = world.send(0, &message(5));
         assert!(!lost.is_empty());
-        world.ends[0].sender_mut().reconnect(77);
+        world.ends[0].reconnect(77);
         let unit = world.send(0, &message(6));
         assert_eq!(world.receive(1, &unit), [message(6)]);
+    }
+
+    /// Limits and dictionaries are told to the peer of every connection.
+    #[test]
+    fn the_tenth_connection_is_like_the_first() {
+        let mut world = World::new(true, |i, c| {
+            if i == 1 {
+                (c.history, c.message_max) = (1024, 300);
+            }
+        });
+        let content: Vec<u8> = (0..50).flat_map(message).collect();
+        let dictionary = std::sync::Arc::new(crate::message::Dictionary::new(content).unwrap());
+        for connection in 0..20 {
+            if connection > 0 {
+                world.ends[0].reconnect(100 + connection);
+                world.ends[1].reconnect(200 + connection);
+            }
+            world.ends[0].sender_mut().offer(dictionary.clone(), false);
+            for i in 0..100 {
+                let unit = world.send(0, &message(i));
+                assert_eq!(world.receive(1, &unit), [message(i)], "message {i} of connection {connection}");
+                for unit in world.rest(1) {
+                    world.receive(0, &unit);
+                }
+            }
+            assert!(world.ends[0].sender().dictionary().is_some(), "connection {connection}");
+            let refused = world.ends[0].send(&[0; 301], world.now_ns, &mut world.contexts, &mut Vec::new());
+            assert_eq!(refused.unwrap_err().kind, crate::ErrorKind::Limit);
+        }
     }
 }

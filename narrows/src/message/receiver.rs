@@ -95,6 +95,14 @@ impl MessageReceiver {
         })
     }
 
+    /// The carrier's connection is a new one: what was to be said about the flow of the old one is of no use. The peer's
+    /// preface begins the new one.
+    pub fn reconnect(&mut self, epoch: u64) {
+        self.config.epoch = epoch;
+        self.due.clear();
+        (self.unreported, self.decoded) = (0, [Decoded::default(); 3]);
+    }
+
     /// Reads one frame from the front of `input`: on a carrier with borders the rest of a unit, else what has come and was
     /// not consumed. Call again while something is left. An error leaves the receiver as it was, but on a carrier
     /// without borders nothing behind it can be read.

@@ -169,6 +169,11 @@ impl Sampler {
         Some(adoption.dictionary)
     }
 
+    /// The dictionary is not in use after all.
+    pub fn forget(&mut self) {
+        self.current = None;
+    }
+
     /// Begins with a dictionary from elsewhere.
     pub fn begin(&mut self, dictionary: Arc<Dictionary>) {
         (self.current, self.looks, self.left, self.stale_since) = (Some(dictionary), 0, 1.0, None);
@@ -212,6 +217,12 @@ impl Training {
     #[must_use]
     pub fn with_len(self, len: usize) -> Self {
         Self { len: Some(len), ..self }
+    }
+
+    /// Makes none that are longer.
+    #[must_use]
+    pub fn at_most(self, len: usize) -> Self {
+        Self { len: Some(self.len.unwrap_or(LEN).min(len)), ..self }
     }
 
     /// Trains, judges by messages that it was not trained with, and returns the dictionary if it pays.

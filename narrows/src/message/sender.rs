@@ -101,6 +101,10 @@ pub struct MessageSender {
     shadow: Shadow,
     /// Something was sent since the history began.
     spoken: bool,
+    /// A table was filled from the history since it began: from its seed, then.
+    filled: bool,
+    /// Number of the last message that the reader lost, and how often in a row it lost that.
+    lost: (u64, u8),
     tail: VecDeque<Tail>,
     again: VecDeque<Vec<u8>>,
     last: Option<Outcome>,
@@ -132,6 +136,8 @@ impl MessageSender {
             slots: SenderSlots::default(),
             shadow: Shadow::default(),
             spoken: false,
+            filled: false,
+            lost: (0, 0),
             tail: VecDeque::new(),
             again: VecDeque::new(),
             last: None,
@@ -176,11 +182,16 @@ impl MessageSender {
         Ok(self.send(message, true, now_ns, contexts, out))
     }
 
-    fn accept(&self, message: &[u8]) -> Result<()> {
+    pub(super) fn accept_len(&self, len: usize) -> Result<()> {
         let most = self.config.message_max.min(self.peer.message_max);
-        if message.len() > most {
-            return Err(Error::limit(format!("a message of {} bytes exceeds the limit of {most}", message.len())));
+        if len > most {
+            return Err(Error::limit(format!("a message of {len} bytes exceeds the limit of {most}")));
         }
+        Ok(())
+    }
+
+    pub(super) fn accept(&self, message: &[u8]) -> Result<()> {
+        self.accept_len(message.len())?;
         if !self.again.is_empty() {
             return Err(Error::misuse("messages that were lost have to be sent again first"));
         }
@@ -310,9 +321,15 @@ impl MessageSender {
         (self.generation, self.number, self.raw_offset) = (0, 0, 0);
         self.again.clear();
         self.seeded = self.is_ordered() && self.config.seed.is_some() && self.config.history > 0;
-        self.slots.offer_again(true, 0);
+        self.lost = (0, 0);
+        self.slots.begin_again();
         self.offer_seed();
         self.drop_history();
+    }
+
+    /// Longest dictionary that the peer takes; 0 if none.
+    pub(super) fn dictionary_max(&self) -> usize {
+        if self.peer.slots == 0 { 0 } else { self.peer.dictionary_max }
     }
 
     fn offer_seed(&mut self) {
@@ -421,7 +438,7 @@ impl MessageSender {
             self.due.clear();
             self.slots.offer_again(false, self.number);
         }
-        self.spoken = false;
+        (self.spoken, self.filled) = (false, false);
         self.tail.clear();
         self.history.reset(self.window());
     }
@@ -436,6 +453,7 @@ impl MessageSender {
             let seed_digest = seed.map_or(0, |s| s.digest());
             let (generation, number, window) = (self.generation, self.number, self.window());
             self.history.reset(window);
+            self.filled = false;
             if let Some(seed) = seed {
                 self.history.seed(seed.content(), window);
             }

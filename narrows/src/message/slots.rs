@@ -63,9 +63,9 @@ impl SenderSlots {
         if let Some(i) = (0..slots).find(|i| self.digest(*i) == Some(dictionary.digest())) {
             if let Some(entry) = self.slots[i].as_mut().filter(|e| e.is_seed) {
                 (entry.is_seed, entry.ask) = (false, ask);
-                if entry.state == State::GivenUp {
-                    entry.state = State::Offered { at: number, tries: 0 };
-                }
+            }
+            if let Some(entry) = self.slots[i].as_mut().filter(|e| e.state == State::GivenUp) {
+                entry.state = State::Offered { at: number, tries: 0 };
             }
             return Some(i as u8 + 1);
         }
@@ -77,6 +77,10 @@ impl SenderSlots {
     /// Takes what the history begins with on, for messages that are not encoded with that. Both ends have it, or the reader
     /// will say so.
     pub(super) fn add_seed(&mut self, dictionary: Arc<Dictionary>, slots: usize) {
+        // One that the application offered too is sent to who lacks it.
+        if (0..SLOTS).any(|i| self.digest(i) == Some(dictionary.digest())) {
+            return;
+        }
         if let Some(slot) = self.add(dictionary, 0, true, slots)
             && let Some(entry) = &mut self.slots[usize::from(slot) - 1]
         {
@@ -235,6 +239,15 @@ impl SenderSlots {
         }
         let confirmed = |i: &usize| matches!(&self.slots[*i], Some(e) if e.state == State::Confirmed);
         self.current = (0..SLOTS).filter(confirmed).max_by_key(|i| self.order(*i));
+    }
+
+    /// Another reader, that took nothing and refused nothing yet.
+    pub(super) fn begin_again(&mut self) {
+        for entry in self.slots.iter_mut().flatten() {
+            (entry.offers, entry.pinned) = (0, false);
+            (entry.state, entry.ask) = (State::Offered { at: 0, tries: 0 }, entry.ask || entry.is_seed);
+        }
+        self.current = None;
     }
 
     /// The reader may know none of them any more, or, if it only lost the history, those that were pieces of it.

@@ -124,6 +124,8 @@ const PROBE_SHARE: f32 = 0.0025;
 const RIVAL_SHARE: f32 = 0.05;
 /// The first answers come from hosts that do all for the first time.
 const ANSWERS_COLD: u8 = 8;
+/// What is left of a cost that forbids a try, every [`PROBE_CLEAR`] messages.
+const FORGET: f32 = 0.7;
 /// Weight of a time that messages took in their average.
 const GAIN_SPAN: f32 = 0.05;
 /// A probe waits so long for a message that is not longer than most, since it may cost its length.
@@ -272,6 +274,17 @@ impl Messages {
         self.cost_us(m, n) + (n * left + HEADER_LEN) * u
     }
 
+    /// What takes longer than it may is never tried, so it is thought better of with time.
+    fn forget_costs(&mut self, n: f32) {
+        let most = self.spec.latency_us.unwrap_or(u32::MAX) as f32;
+        for m in 0..ARMS.len() {
+            if self.cost_us(m, n) > most {
+                let Learned { encode, decode, .. } = &mut self.arms[m];
+                encode.iter_mut().chain(decode).for_each(|us| *us *= FORGET);
+            }
+        }
+    }
+
     /// With another dictionary what was learned of messages that stand alone is of no use.
     fn follow(&mut self, dictionary: Option<u64>) {
         if self.dictionary == dictionary {
@@ -321,7 +334,9 @@ impl Messages {
             self.next_probe = (self.next_probe + 1) % ARMS.len();
             let m = self.next_probe;
             // Storing is always tried, if it is not what is done: the slope needs messages of other lengths.
-            let in_reach = m == STORE || !self.arms[m].tried || scores[m] < PROBE_REACH * scores[best].max(1.0);
+            let blind = m == LINKED && self.slope.us_per_byte().is_none();
+            let in_reach =
+                m == STORE || blind || !self.arms[m].tried || scores[m] < PROBE_REACH * scores[best].max(1.0);
             if m != best && in_reach && self.affordable(m, best, scores, PROBE_SHARE) {
                 return Some(self.tried(m));
             }
@@ -373,6 +388,9 @@ impl Policy for Messages {
     fn choose(&mut self, view: &View<'_>) -> Choice {
         self.follow(view.limits.dictionary);
         self.messages = self.messages.wrapping_add(1);
+        if self.spec.latency_us.is_some() && self.messages.is_multiple_of(PROBE_CLEAR) {
+            self.forget_costs(view.upcoming.len() as f32);
+        }
         let block_len = Self::BLOCK_LEN.min(view.limits.block_max);
         let n = view.upcoming.len().min(block_len) as f32;
         self.us_per_byte = self.price(view);

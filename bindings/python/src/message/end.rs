@@ -171,7 +171,7 @@ impl MessageEnd {
     #[pyo3(signature = (epoch = None))]
     fn reconnect(&mut self, epoch: Option<u64>) {
         self.input = Input::default();
-        self.end.get().sender_mut().reconnect(epoch.unwrap_or_else(new_epoch));
+        self.end.get().reconnect(epoch.unwrap_or_else(new_epoch));
     }
 
     /// Offers a dictionary to the peer; it is used once the peer has it. ``ask``: the peer may have it from

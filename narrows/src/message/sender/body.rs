@@ -70,11 +70,12 @@ impl MessageSender {
     /// The length of the body; the history has the message.
     fn encode_linked(&mut self, message: &[u8], contexts: &mut Contexts) -> usize {
         let (table, room) = contexts.table(self.flow, &mut self.table_hint);
-        // A history to which nothing was added yet is its seed, and what no table was filled from then is never found.
-        if !self.spoken {
+        // A history that no table was filled from yet has its seed, which is never found if it is not now.
+        if !self.filled {
             table.forget();
         }
-        let whole = self.busy_messages > BUSY_MESSAGES || !self.spoken;
+        let whole = self.busy_messages > BUSY_MESSAGES || !self.filled;
+        self.filled = true;
         let reload = if whole { self.history.window() } else { RELOAD_COLD };
         let (buffer, at) = self.history.place(message, table);
         table.encode(buffer, at, reload, 1, room).unwrap_or(usize::MAX)

@@ -5,6 +5,9 @@ use crate::error::{Error, Result};
 use crate::message::control::Lost;
 use crate::message::history::Chain;
 
+/// What the reader loses as often as this, one time after the other, it would lose for ever.
+const SAME_MAX: u8 = 3;
+
 /// A message that can be sent again while it lies in the history.
 pub(super) struct Tail {
     pub(super) len: usize,
@@ -29,7 +32,10 @@ impl MessageSender {
         self.seeded &= reason != Lost::Seed;
         self.due.clear();
         self.slots.offer_again(is_new || reason == Lost::Slot, number);
-        let messages = if is_new && self.number > 0 { None } else { self.tail_from(number, chain) };
+        let times = if self.lost.0 == number { self.lost.1.saturating_add(1) } else { 1 };
+        self.lost = (number, times);
+        let hopeless = is_new && self.number > 0 || times > SAME_MAX;
+        let messages = if hopeless { None } else { self.tail_from(number, chain) };
         let Some(messages) = messages else {
             self.drop_history();
             self.reset_due = Some(true);
@@ -50,7 +56,8 @@ impl MessageSender {
         let back = usize::try_from(self.number - number).ok()?;
         let before = if back == 0 { self.chain } else { self.tail.get(self.tail.len().checked_sub(back)?)?.before };
         let tail = self.tail.iter().skip(self.tail.len() - back);
-        if tail.clone().any(|t| t.private) {
+        // Of one that is too long the limit may have come too late.
+        if tail.clone().any(|t| t.private || t.len > self.peer.message_max) {
             return None;
         }
         let bytes: usize = tail.clone().map(|t| t.len).sum();
