@@ -135,13 +135,13 @@ impl Writer {
         let mut patience = Patience::new(self.timeout);
         let mut look = FLUSH_LOOK;
         loop {
-            let drained = self.drain(py)?;
+            // First, so that what it tells of is there to be passed on.
             let now = self.control.send_summary();
-            if now.raw_bytes >= self.pushed && now.accepted_bytes >= now.wire_bytes && !drained {
-                return Ok(());
-            }
-            if drained {
+            if self.drain(py)? {
                 patience.progress();
+            }
+            if now.raw_bytes >= self.pushed && now.accepted_bytes >= now.wire_bytes {
+                return Ok(());
             }
             patience.at(now.accepted_bytes);
             let exchange = &self.exchange;
