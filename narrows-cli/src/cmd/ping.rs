@@ -25,6 +25,8 @@ use crate::{files, ping, report, signals};
 
 /// Round trips of a run are kept until its end, 8 bytes each.
 const TRIPS_MAX: usize = 20_000_000;
+/// As long as a file of messages may be.
+const MADE_UP_MAX: usize = 256 << 20;
 const SIZES: [usize; 4] = [500, 700, 1000, 1400];
 
 pub(crate) fn run(args: &PingArgs) -> Result<()> {
@@ -121,7 +123,7 @@ fn sets(args: &PingArgs) -> Result<Vec<Set>> {
         Some(path) => messages::read(path)?,
         None => {
             let len = count.saturating_mul(sizes.iter().copied().max().unwrap_or(0)).max(1);
-            ensure!(len <= 1 << 30, Error::misuse("so many messages of this size are more than 1 GiB"));
+            ensure!(len <= MADE_UP_MAX, Error::misuse("so many messages of this size are more than 256 MiB"));
             messages::made_up(len)
         }
     };
