@@ -325,9 +325,14 @@ def test_the_context_makes_these_sockets() -> None:
         assert isinstance(s, narrows.zmq.Socket) and s.type == zmq.REQ
         assert s.routing_id.startswith(PREFIX)
     assert s.closed
+    plain = zmq.Context.instance()
+    shared = narrows.zmq.Context.instance()
+    assert plain is not shared and shared is narrows.zmq.Context.instance()
     assert narrows.zmq.NOBLOCK == zmq.NOBLOCK
     with pytest.raises(ValueError, match="peers"):
-        narrows.zmq.Socket(zmq.Context.instance(), zmq.PUSH, peers="all")
+        narrows.zmq.Socket(plain, zmq.PUSH, peers="all")
+    plain.term()
+    shared.term()
 
 
 @pytest.mark.parametrize("how", ["own name", "two endpoints", "bind", "monitor", "off"])

@@ -42,7 +42,7 @@ class Server(Socket):
 
     def _answer(self, out: Outgoing, link: Link | None, private: bool) -> None:
         out.link = link
-        if link is None or private or not link.mirrors or link.skip > 0 and link.settings.policy == "off":
+        if link is None or private or not link.mirrors:
             return
         if link.plain_run:
             # The client may have another connection than before, or more than one, so this frame needs nothing.
