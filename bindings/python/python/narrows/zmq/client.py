@@ -7,7 +7,7 @@ from typing import Any
 import zmq
 
 from .exchange import Exchange
-from .link import AS_IS, FOREVER, LACKS, Came, Link, Part, head_of, new_routing_id
+from .link import AS_IS, FOREVER, LACKS, Link, Part, head_of, new_routing_id
 from .socket import (
     NOBLOCK,
     Bare,
@@ -17,7 +17,6 @@ from .socket import (
     bare_recv,
     bare_send,
     given,
-    too_long,
 )
 from .trial import Trial
 
@@ -25,6 +24,8 @@ from .trial import Trial
 FRESH_NS = 100_000
 # So many plain messages until the monitor is looked at, though nothing depends on it.
 UNPROVEN = 4096
+# So many until the next look whether the server may be sent frames; its frame ends that earlier.
+WAIT = 64
 # A reply that cannot be decoded is asked for again so often.
 TRIES = 4
 
@@ -189,29 +190,34 @@ class Requester(Client):
             link.unacked.clear()
             link.unacked_len = 0
         trial.begin = 0
-        super()._begin(out, part, private or too_long(part))
+        # Also what cannot be encoded is framed, so that the reply is.
+        super()._begin(out, part, False)
         if not out.frames:
             return
+        framed = True
         if link.tried:
-            if trial.left > 0:
-                out.frames = trial.next_framed()
-                return
-            if trial.left == 0 and not trial.verdict():
-                link.skip = trial.every
+            if trial.is_over() and not trial.verdict():
                 out.frames = False
+                link.skip = trial.every
                 trial.restart()
                 return
-            trial.left -= 1
-            if -trial.left > trial.every:
-                trial.restart()
-        trial.framed = True
-        trial.begin = perf_counter_ns()
+            framed = trial.wants_frame()
+        if framed and not link.granted:
+            # The next reply that is a frame ends the wait.
+            out.frames = False
+            trial.waits = True
+            link.skip = WAIT
+            return
+        trial.asked(framed)
+        out.frames = framed
 
     def recv(self, flags: int = 0, copy: bool = True, track: bool = False) -> Any:
         if self._inbox:
             return given(self._inbox.popleft(), copy)
         part = bare_recv(self, flags, copy, track)
-        if (part[:4] if copy else head_of(part)) != self._link.tag_in:
+        link = self._link
+        if (part[:4] if copy else head_of(part)) != link.tag_in:
+            link.granted = False
             if self._trial.begin:
                 self._trial.answered(False)
             return part
@@ -225,6 +231,9 @@ class Requester(Client):
             came = link.decode([part, *rest]) if message is None else None
             if came is None or came.parts is not None:
                 self._proved()
+                link.granted = True
+                if trial.waits and link.proven:
+                    link.skip = 0
                 if trial.begin:
                     if trial.framed:
                         link.wire_len += len(part)

@@ -47,7 +47,7 @@ class Link:
     """Both flows with the peer between which and this socket one routing id was said."""
 
     __slots__ = (
-        "acked_parts", "asks", "decoder", "due", "encoder", "heard", "held", "held_len", "held_until", "lacks", "mirrors",
+        "acked_parts", "asks", "decoder", "due", "encoder", "granted", "heard", "held", "held_len", "held_until", "lacks", "mirrors",
         "parts", "plain_run", "proven", "rests", "seq", "settings", "skip", "spare", "stored", "tag_in", "tag_out", "tried", "unacked",
         "unacked_len", "wire_len", "with_seed",
     )  # fmt: skip
@@ -83,6 +83,8 @@ class Link:
         self.plain_run = 0
         self.due = FOREVER if settings.policy == "off" else 1
         self.mirrors = False
+        # Of REQ and REP: the last reply was a frame, so the next request may be one.
+        self.granted = False
 
     # What is sent.
 

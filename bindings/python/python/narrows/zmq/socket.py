@@ -8,7 +8,6 @@ from typing import Any
 import zmq
 import zmq.backend
 
-from .. import MESSAGE_MAX
 from .link import Link, Part, head_of
 from .settings import Settings
 
@@ -144,7 +143,7 @@ class Socket(zmq.Socket[bytes]):
         if not out.more:
             out.link, out.frames = None, False
             self._begin(out, part, private)
-            if out.frames and not more and type(part) is bytes and not self._addressed and part:
+            if out.frames and part and type(part) is bytes and not (more or private or self._addressed):
                 return self._send_one(out.link, part, flags, copy, track)
         link = out.link
         wire, encoded = part, False
@@ -219,10 +218,6 @@ class Context(zmq.Context[Socket]):
 
 def given(part: Part, copy: bool) -> Any:
     return part if copy else zmq.Frame(part)
-
-
-def too_long(part: Part) -> bool:
-    return (len(part) if type(part) is bytes else memoryview(part).nbytes) > MESSAGE_MAX
 
 
 def class_of(kind: int) -> type[Socket]:
