@@ -9,7 +9,6 @@ use anyhow::{Context, Result, bail};
 use narrows::message::{DICTIONARY_MAX, DICTIONARY_MIN, Dictionary};
 
 /// The dictionary that `narrows train` or the zstd program wrote, or any other bytes that messages have in common.
-#[cfg_attr(not(test), allow(dead_code, reason = "for --dict"))]
 pub(crate) fn load(path: &Path) -> Result<Arc<Dictionary>> {
     let shown = path.display();
     let cannot = || format!("cannot read the dictionary {shown}");

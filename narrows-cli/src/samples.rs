@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use narrows::message::MESSAGE_MAX;
+use narrows::{Error, ErrorKind};
 use xxhash_rust::xxh3::xxh3_128;
 
 /// Ten times as many as a dictionary needs, if each is one message; more are a folder that was not meant.
@@ -90,22 +91,16 @@ impl Samples {
         self.list(&bytes, is_whole).with_context(|| format!("{} is no file of messages", path.display()))
     }
 
-    fn list(&mut self, mut rest: &[u8], is_whole: bool) -> Result<()> {
-        let mut number = 0;
-        while !rest.is_empty() {
-            number += 1;
-            let split = rest.split_first_chunk::<LEN_BYTES>();
-            let len = split.map_or(0, |(len, _)| u32::from_le_bytes(*len) as usize);
-            if len > MESSAGE_MAX {
-                bail!("number {number} would have {len} bytes, and a message has {MESSAGE_MAX} at most");
-            }
-            match split.and_then(|(_, behind)| behind.split_at_checked(len)) {
-                Some((message, behind)) => {
+    fn list(&mut self, mut rest: &[u8], is_whole: bool) -> Result<(), Error> {
+        for number in 1.. {
+            match split_message(rest, number) {
+                _ if rest.is_empty() => break,
+                Ok((message, behind)) => {
                     self.message(message);
                     rest = behind;
                 }
-                None if is_whole => bail!("it ends in the middle of number {number}"),
-                None => return Ok(()),
+                Err(e) if e.kind == ErrorKind::Truncated && !is_whole => break,
+                Err(e) => return Err(e),
             }
         }
         Ok(())
@@ -121,6 +116,17 @@ impl Samples {
             self.repeated += 1;
         }
     }
+}
+
+/// The first message of a `.msgs` file's rest, and what is behind it; `number` is for the error.
+pub(crate) fn split_message(rest: &[u8], number: usize) -> Result<(&[u8], &[u8]), Error> {
+    let cut = || Error::truncated(format!("it ends in the middle of message {number}"));
+    let (len, behind) = rest.split_first_chunk::<LEN_BYTES>().ok_or_else(cut)?;
+    let len = u32::from_le_bytes(*len) as usize;
+    if len > MESSAGE_MAX {
+        return Err(Error::limit(format!("message {number} has {len} bytes; the longest message has {MESSAGE_MAX}")));
+    }
+    behind.split_at_checked(len).ok_or_else(cut)
 }
 
 #[cfg(test)]
@@ -158,11 +164,11 @@ mod tests {
         let good = list(&[b"abc", b"defg"]);
         assert_eq!(try_with(&good), Ok(2));
         for cut in [1, 5, 8, 10, 13] {
-            let number = if cut < 7 { "number 1" } else { "number 2" };
+            let number = if cut < 7 { "message 1" } else { "message 2" };
             let error = try_with(&good[..cut]).unwrap_err();
             assert!(error.contains("x.msgs") && error.contains(number), "{cut}: {error}");
         }
-        assert!(try_with(&u32::MAX.to_le_bytes()).unwrap_err().contains("at most"));
+        assert!(try_with(&u32::MAX.to_le_bytes()).unwrap_err().contains("the longest message"));
     }
 
     #[test]

@@ -125,11 +125,12 @@ fn what_cannot_be_read_or_written_leaves_no_file_and_is_named() {
     fs::write(place.at("cut.msgs"), &list((0..300).map(message))[..5000]).unwrap();
     for (args, named) in [
         (["a.msgs", "none", "-o", "dict"], "none"),
-        (["a.msgs", "cut.msgs", "-o", "dict"], "cut.msgs is no file of messages: it ends in the middle of number"),
+        (["a.msgs", "cut.msgs", "-o", "dict"], "cut.msgs is no file of messages: it "),
         (["a.msgs", "a.msgs", "-o", "none/dict"], "none/dict"),
     ] {
         let output = place.train(&args);
-        assert_eq!(output.status.code(), Some(1), "{args:?}");
+        let damaged = args.contains(&"cut.msgs");
+        assert_eq!(output.status.code(), Some(if damaged { 3 } else { 1 }), "{args:?}");
         let said = words(&output);
         assert!(said.contains(named) && said.lines().count() == 1, "{said}");
     }

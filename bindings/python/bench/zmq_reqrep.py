@@ -6,7 +6,7 @@
     zmq_reqrep.py MESSAGES.msgs --serve HOST:PORT              the other end of it: ports from PORT on, one for each contender
 
 A .msgs file has messages with 4 bytes of length, little-endian, before each. The server answers with the message itself. Contenders have
-servers of their own and take turns message by message. A rate in Mbit/s is a link whose sender waits (bytes + ZeroMQ's framing + 90 per
+servers of their own and take turns, --block messages each. A rate in Mbit/s is a link whose sender waits (bytes + ZeroMQ's framing + 90 per
 packet) * 8 / rate before each send, in both directions and for all contenders alike; 0 is the loopback as it is. With --connect the link
 itself is slow, and nobody waits. Dictionaries are trained on --train, or else on the first half of the messages, and then the second half is sent.
 
@@ -138,7 +138,7 @@ def serve(name: str, host: str, port: int, rate: float, dictionary: bytes, paren
     ctx.term()
 
 
-def run(messages, rate, rounds, warm, host, port, dictionary, local) -> dict:
+def run(messages, rate, rounds, warm, block, host, port, dictionary, local) -> dict:
     servers = []
     if local:
         for i, name in enumerate(CONTENDERS):
@@ -156,17 +156,19 @@ def run(messages, rate, rounds, warm, host, port, dictionary, local) -> dict:
         ends[name] = (s, send, recv)
     times = {name: [[] for _ in messages] for name in CONTENDERS}
     for turn in range(warm + rounds):
-        for i, m in enumerate(messages):
-            order = CONTENDERS[i % len(CONTENDERS) :] + CONTENDERS[: i % len(CONTENDERS)]
-            for name in order:
+        for at in range(0, len(messages), block):
+            shift = (turn + at // block) % len(CONTENDERS)
+            for name in CONTENDERS[shift:] + CONTENDERS[:shift]:
                 _, send, recv = ends[name]
-                begin = perf_counter_ns()
-                send(m)
-                came = recv()
-                took = perf_counter_ns() - begin
-                assert came == m, name
-                if turn >= warm:
-                    times[name][i].append(took)
+                for i in range(at, min(at + block, len(messages))):
+                    m = messages[i]
+                    begin = perf_counter_ns()
+                    send(m)
+                    came = recv()
+                    took = perf_counter_ns() - begin
+                    assert came == m, name
+                    if turn >= warm:
+                        times[name][i].append(took)
     result = {}
     for name in CONTENDERS:
         s, send, _ = ends[name]
@@ -198,6 +200,7 @@ def main() -> None:
     p.add_argument("--messages", type=int, default=200)
     p.add_argument("--rounds", type=int, default=5)
     p.add_argument("--warm", type=int, default=1, help="rounds before those that count")
+    p.add_argument("--block", type=int, default=25, help="messages of a turn; 1 finds all caches cold")
     p.add_argument("--train")
     p.add_argument("--connect", metavar="HOST:PORT")
     p.add_argument("--serve", metavar="HOST:PORT")
@@ -228,11 +231,13 @@ def main() -> None:
     results = {}
     if args.connect:
         host, port = args.connect.rsplit(":", 1)
-        results["link"] = run(messages, 0, args.rounds, args.warm, host, int(port), dictionary, False)
+        results["link"] = run(messages, 0, args.rounds, args.warm, args.block, host, int(port), dictionary, False)
     else:
         for rate in (float(r) for r in args.rates.split(",")):
             label = f"{rate:g} Mbit/s" if rate else "loopback"
-            results[label] = run(messages, rate, args.rounds, args.warm, "127.0.0.1", FIRST_PORT, dictionary, True)
+            results[label] = run(
+                messages, rate, args.rounds, args.warm, args.block, "127.0.0.1", FIRST_PORT, dictionary, True
+            )
     git = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"],
         capture_output=True,
@@ -248,6 +253,7 @@ def main() -> None:
         "messages": len(messages),
         "mean_len": round(statistics.fmean(len(m) for m in messages)),
         "rounds": args.rounds,
+        "block": args.block,
         "wire": "of the link" if args.connect else "wait before each send, calibrated, in both directions",
     }
     if args.json:

@@ -352,7 +352,7 @@ def test_two_threads_on_one_file_take_turns() -> None:
 def test_a_call_out_of_the_file_object_is_refused() -> None:
     class Nosy(io.BytesIO):
         def write(self, data) -> int:
-            with pytest.raises(RuntimeError, match="reentrant"):
+            with pytest.raises(RuntimeError):
                 file.write(b"more")
             return super().write(data)
 

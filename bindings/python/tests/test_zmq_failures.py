@@ -82,6 +82,29 @@ def test_what_was_queued_for_a_server_that_is_gone_reaches_the_next(sockets: Soc
     assert came == [[message(i)] for i in range(10, 20)] + [[message(i), b"", b"plain"] for i in range(20, 30)]
 
 
+def test_a_frame_that_waited_proves_nothing(sockets: Sockets) -> None:
+    """It came from the server before the one that is there now, which does not understand frames."""
+    router, dealer = sockets(zmq.ROUTER, policy=LINKED), sockets(zmq.DEALER, policy=LINKED)
+    dealer.reconnect_ivl = 10
+    address = sockets.bind(router)
+    dealer.connect(address)
+    dealer.send(message(0))
+    router.send_multipart(router.recv_multipart())
+    until(lambda: bool(dealer.poll(10)))
+    router.close(0)
+    time.sleep(0.05)
+    router = sockets(zmq.ROUTER, "plain")
+    until(lambda: bound(router, address))
+    assert dealer.recv() == message(0)
+    for i in range(5):
+        dealer.send(message(i))
+        came = router.recv_multipart()
+        assert came[1:] == [message(i)]
+        router.send_multipart(came)
+        assert dealer.recv() == message(i)
+    assert dealer._link.seq == 0
+
+
 def test_who_is_not_answered_delivers_what_it_has(sockets: Sockets) -> None:
     """A client that never asks what came cannot send again; what it sent later comes all the same, a little later."""
     router, dealer = sockets(zmq.ROUTER, policy=LINKED), sockets(zmq.DEALER, policy=LINKED)

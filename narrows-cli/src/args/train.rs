@@ -54,6 +54,7 @@ EXIT STATUS
   0  the dictionary is written
   1  too few messages, no dictionary that pays, or files that cannot be read or written
   2  wrong usage
+  3  a file of messages is damaged
 
 EXAMPLES
   narrows train captures/ -o sip.dict

@@ -1,14 +1,11 @@
 //! `narrows ping`: messages to and fro.
 
-use std::fs;
 use std::io::IsTerminal;
-use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
 use narrows::Error;
-use narrows::message::{DICTIONARY_MAX, DICTIONARY_MIN, Dictionary};
 use narrows::stream::Control;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use serde_json::json;
@@ -21,10 +18,12 @@ use crate::ping::method::Method;
 use crate::ping::server::Server;
 use crate::ping::show::Measured;
 use crate::ping::wire::Wire;
-use crate::{files, ping, report, signals};
+use crate::{dictionary, files, ping, report, signals};
 
 /// Round trips of a run are kept until its end, 8 bytes each.
 const TRIPS_MAX: usize = 20_000_000;
+/// As long as a file of messages may be.
+const MADE_UP_MAX: usize = 256 << 20;
 const SIZES: [usize; 4] = [500, 700, 1000, 1400];
 
 pub(crate) fn run(args: &PingArgs) -> Result<()> {
@@ -56,7 +55,7 @@ fn serve(args: &PingArgs, place: &Place) -> Result<()> {
 }
 
 fn measure(args: &PingArgs, place: &Place) -> Result<()> {
-    let dictionary = args.dict.as_deref().map(read_dictionary).transpose()?;
+    let dictionary = args.dict.as_deref().map(dictionary::load).transpose()?;
     let client = Client {
         place: place.clone(),
         methods: Method::parse_list(&args.methods, dictionary.is_some())?,
@@ -121,7 +120,7 @@ fn sets(args: &PingArgs) -> Result<Vec<Set>> {
         Some(path) => messages::read(path)?,
         None => {
             let len = count.saturating_mul(sizes.iter().copied().max().unwrap_or(0)).max(1);
-            ensure!(len <= 1 << 30, Error::misuse("so many messages of this size are more than 1 GiB"));
+            ensure!(len <= MADE_UP_MAX, Error::misuse("so many messages of this size are more than 256 MiB"));
             messages::made_up(len)
         }
     };
@@ -131,18 +130,6 @@ fn sets(args: &PingArgs) -> Result<Vec<Set>> {
         report::note(format_args!("there are only {n} messages{size}"));
     }
     Ok(sets)
-}
-
-fn read_dictionary(path: &Path) -> Result<Arc<Dictionary>> {
-    let about = || format!("cannot use the dictionary {}", path.display());
-    let len = fs::metadata(path).with_context(about)?.len();
-    ensure!(
-        (DICTIONARY_MIN as u64..=DICTIONARY_MAX as u64).contains(&len),
-        "{} has {len} bytes; a dictionary has {DICTIONARY_MIN} to {DICTIONARY_MAX}",
-        path.display()
-    );
-    let dictionary = Dictionary::new(fs::read(path).with_context(about)?);
-    dictionary.map(Arc::new).with_context(|| format!("{} is a malformed dictionary", path.display()))
 }
 
 fn bar(trips: usize, quiet: bool) -> ProgressBar {

@@ -154,7 +154,7 @@ impl Line {
     }
 
     pub(crate) fn take(&mut self, len: usize) {
-        self.from = (self.from + len).min(self.to);
+        self.from = self.from.saturating_add(len).min(self.to);
         if self.from == self.to {
             (self.from, self.to) = (0, 0);
         }

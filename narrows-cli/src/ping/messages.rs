@@ -3,9 +3,9 @@
 use std::fmt::Write;
 use std::path::Path;
 
-use anyhow::{Context, Result, bail, ensure};
-use narrows::Error;
-use narrows::message::MESSAGE_MAX;
+use anyhow::{Context, Result, ensure};
+
+use crate::samples::split_message;
 
 /// Longer files are not of messages that somebody wants to send one by one.
 const FILE_MAX: u64 = 256 << 20;
@@ -28,14 +28,7 @@ pub(crate) fn read(path: &Path) -> Result<Vec<Vec<u8>>> {
 fn parse(bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
     let (mut rest, mut messages) = (bytes, Vec::new());
     while !rest.is_empty() {
-        let number = messages.len() + 1;
-        let cut = || Error::truncated(format!("it ends in the middle of message {number}"));
-        let (len, behind) = rest.split_first_chunk().ok_or_else(cut)?;
-        let len = u32::from_le_bytes(*len) as usize;
-        if len > MESSAGE_MAX {
-            bail!(Error::limit(format!("message {number} has {len} bytes; the longest message has {MESSAGE_MAX}")));
-        }
-        let (message, behind) = behind.split_at_checked(len).ok_or_else(cut)?;
+        let (message, behind) = split_message(rest, messages.len() + 1)?;
         messages.push(message.to_vec());
         rest = behind;
     }

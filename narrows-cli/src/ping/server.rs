@@ -82,7 +82,7 @@ impl Server {
             match self.accept() {
                 Ok((line, from)) => {
                     served = true;
-                    self.begin(line, from)?;
+                    self.begin(line, from);
                 }
                 Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::ConnectionAborted) => {}
                 Err(e) => {
@@ -106,7 +106,7 @@ impl Server {
         }
     }
 
-    fn begin(&self, mut line: Line, from: String) -> Result<()> {
+    fn begin(&self, mut line: Line, from: String) {
         let place = Counted::new(&self.open);
         let is_full = self.open.load(Ordering::Acquire) > CONNECTIONS_MAX;
         let quiet = self.quiet;
@@ -119,8 +119,9 @@ impl Server {
                 report::note(format_args!("{from}: {}", report::one_line(&error)));
             }
         };
-        std::thread::Builder::new().name("narrows-ping".into()).spawn(serve).context("cannot start a thread")?;
-        Ok(())
+        if let Err(e) = std::thread::Builder::new().name("narrows-ping".into()).spawn(serve) {
+            report::note(format_args!("cannot start a thread for a client: {}", report::one_line(&anyhow!(e))));
+        }
     }
 }
 

@@ -30,25 +30,6 @@ class _Writable(Protocol):
     def write(self, data: bytes, /) -> object: ...
 
 
-class _Turn:
-    """Lets one thread in at a time, and refuses calls that come out of the file object underneath."""
-
-    def __init__(self) -> None:
-        self._lock = threading.RLock()
-        self._inside = False
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
-        if self._inside:
-            self._lock.release()
-            raise RuntimeError("reentrant call inside a stream")
-        self._inside = True
-
-    def __exit__(self, *_: object) -> None:
-        self._inside = False
-        self._lock.release()
-
-
 class _Raw(io.RawIOBase):
     """The decoded bytes, for ``io.BufferedReader``."""
 
@@ -129,7 +110,8 @@ class NarrowsFile(io.BufferedIOBase):
         check: bool = True,
         timeout: float | None = None,
     ) -> None:
-        self._turn = _Turn()
+        # One thread at a time; calls out of the file object underneath come through and are refused by what is beneath.
+        self._turn = threading.RLock()
         self._own: io.FileIO | None = None
         self._fileobj: Any = None
         self._writer: Writer | None = None
@@ -208,7 +190,10 @@ class NarrowsFile(io.BufferedIOBase):
     def write(self, data: Buffer, /) -> int:
         """Takes all bytes of an object with the buffer protocol; returns how many."""
         with self._turn:
-            written = self._writing().write(data)
+            writer = self._writer
+            if writer is None:
+                self._refuse("not open for writing")
+            written = writer.write(data, True)
             self._position += written
             return written
 
@@ -292,7 +277,7 @@ class NarrowsFile(io.BufferedIOBase):
                 raise OSError("a stream that is being written cannot go back")
             while left > 0:
                 piece = bytes(min(left, _BUFFER_SIZE))
-                self._position += writer.write(piece)
+                self._position += writer.write(piece, True)
                 left -= len(piece)
             return self._position
 

@@ -6,10 +6,10 @@ import errno
 import io
 import os
 import socket
+import threading
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from ._errors import MisuseError
-from ._file import _Turn
 from ._narrows import Reader, Writer
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class NarrowsSocket:
         if mode == "w" and not self._plain:
             raise MisuseError("mode 'w' needs a socket of the system, not one that changes what is sent")
         self._sock = sock
-        self._sending, self._receiving = _Turn(), _Turn()
+        self._sending, self._receiving = threading.RLock(), threading.RLock()
         self._reader: Reader | None = None
         self._writer: Writer | None = None
         self._ended = False
@@ -93,11 +93,9 @@ class NarrowsSocket:
         takes none for so long."""
         with self._sending:
             writer = self._output()
-            writer.write(data)
+            writer.write(data, False)
             # Wire bytes for an object of Python are passed on in calls only.
-            if self._plain:
-                writer.send_off()
-            else:
+            if not self._plain:
                 writer.flush()
 
     def send(self, data: Buffer, /) -> int:

@@ -105,12 +105,14 @@ impl Writer {
         sending(policy, threads).map(drop).map_err(raised)
     }
 
-    /// Takes all bytes and says how many; most are on their way when it returns, not written.
-    fn write(&mut self, py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<usize> {
+    /// Takes all bytes and says how many; most are on their way when it returns, not written. `gather`: few bytes may
+    /// wait for others.
+    #[pyo3(signature = (data, gather, /))]
+    fn write(&mut self, py: Python<'_>, data: &Bound<'_, PyAny>, gather: bool) -> PyResult<usize> {
         self.check()?;
         let bytes = Bytes::of(data)?;
         let len = bytes.len();
-        if self.pending.len() + len < GATHER {
+        if gather && self.pending.len() + len < GATHER {
             bytes.with(py, |b| self.pending.extend_from_slice(b));
         } else {
             self.push_pending(py)?;
@@ -122,12 +124,6 @@ impl Writer {
         Ok(len)
     }
 
-    /// Sends what has gathered on its way, without waiting until it is there.
-    fn send_off(&mut self, py: Python<'_>) -> PyResult<()> {
-        self.check()?;
-        self.push_pending(py)
-    }
-
     /// Waits until all that was written is in the hands of the file, the socket or the object.
     fn flush(&mut self, py: Python<'_>) -> PyResult<()> {
         self.check()?;
@@ -135,13 +131,13 @@ impl Writer {
         let mut patience = Patience::new(self.timeout);
         let mut look = FLUSH_LOOK;
         loop {
-            let drained = self.drain(py)?;
+            // First, so that what it tells of is there to be passed on.
             let now = self.control.send_summary();
-            if now.raw_bytes >= self.pushed && now.accepted_bytes >= now.wire_bytes && !drained {
-                return Ok(());
-            }
-            if drained {
+            if self.drain(py)? {
                 patience.progress();
+            }
+            if now.raw_bytes >= self.pushed && now.accepted_bytes >= now.wire_bytes {
+                return Ok(());
             }
             patience.at(now.accepted_bytes);
             let exchange = &self.exchange;

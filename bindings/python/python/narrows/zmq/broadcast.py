@@ -10,9 +10,27 @@ from typing import Any
 
 import zmq
 
-from .. import MESSAGE_MAX, Adoption, MessageDecoder, MessageEncoder, NarrowsError, TopicReader, TopicWriter, Training
+from .. import (
+    MESSAGE_MAX,
+    Adoption,
+    MessageDecoder,
+    MessageEncoder,
+    NarrowsError,
+    TopicReader,
+    TopicWriter,
+    Training,
+)
 from .link import Part
-from .socket import NOBLOCK, SNDMORE, Bare, Socket, bare_get, bare_recv, bare_send, given
+from .socket import (
+    NOBLOCK,
+    SNDMORE,
+    Bare,
+    Socket,
+    bare_get,
+    bare_recv,
+    bare_send,
+    given,
+)
 
 # Parts that are units begin so. No routing id is known here that could make it another one for each connection.
 MAGIC = hashlib.sha256(b"narrows zmq units 1").digest()[:8]

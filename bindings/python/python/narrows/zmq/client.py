@@ -7,7 +7,7 @@ from typing import Any
 import zmq
 
 from .exchange import Exchange
-from .link import AS_IS, FOREVER, LACKS, Came, Link, Part, head_of, new_routing_id
+from .link import AS_IS, FOREVER, LACKS, Link, Part, head_of, new_routing_id
 from .socket import (
     NOBLOCK,
     Bare,
@@ -17,12 +17,15 @@ from .socket import (
     bare_recv,
     bare_send,
     given,
-    too_long,
 )
 from .trial import Trial
 
 # Whose answer is older than this may have lost the connection meanwhile. In a ping-pong the next message follows within some microseconds.
 FRESH_NS = 100_000
+# So many plain messages until the monitor is looked at, though nothing depends on it.
+UNPROVEN = 4096
+# So many until the next look whether the server may be sent frames; its frame ends that earlier.
+WAIT = 64
 # A reply that cannot be decoded is asked for again so often.
 TRIES = 4
 
@@ -56,6 +59,8 @@ class Client(Socket):
 
     def connect(self, addr: str) -> Any:
         self._another(addr)
+        if self._endpoints == 1 and self._mine and self._watch is None:
+            self._begin_watch()
         return super().connect(addr)
 
     def bind(self, addr: str) -> Any:
@@ -87,26 +92,34 @@ class Client(Socket):
 
     def _be_plain(self) -> None:
         self._link.proven = False
-        self._link.skip = FOREVER
+        self._link.skip = UNPROVEN
         self._link.renew()
 
     def _proved(self) -> None:
         """A frame came: this peer understands frames, as long as the connection lasts."""
         link = self._link
         self._alive[0] = perf_counter_ns()
-        if link.proven or not self._mine or self._endpoints != 1:
+        if link.proven or self._watch is None or not self._mine or self._endpoints != 1:
             return
-        if self._watch is None:
-            address = f"inproc://narrows-{id(self):x}-{self._alive[0]:x}"
+        # What came may have waited here since before the connection was lost.
+        if not self._lost_connection():
+            link.proven = True
+            link.skip = 0 if self._settings.policy != "off" else FOREVER
+
+    def _begin_watch(self) -> None:
+        address = f"inproc://narrows-{id(self):x}-{perf_counter_ns():x}"
+        watch = None
+        try:
             Bare.monitor(self, address, zmq.EVENT_DISCONNECTED)
             watch = zmq.Socket(self.context, zmq.PAIR)
-            watch.linger = 0
+            # With a limit the thread of libzmq would wait for this one.
+            watch.linger = watch.rcvhwm = 0
             watch.connect(address)
             self._watch = watch
-        else:
-            self._lost_connection()
-        link.proven = True
-        link.skip = 0 if self._settings.policy != "off" else FOREVER
+        except zmq.ZMQError:
+            # No more sockets in this context: plain.
+            if watch is not None:
+                watch.close(0)
 
     def _lost_connection(self) -> bool:
         """Whether the monitor told so since it was asked last."""
@@ -127,7 +140,11 @@ class Client(Socket):
     def _begin(self, out: Outgoing, part: Part, private: bool) -> None:
         link = self._link
         out.link = link
-        if link.skip > 0 or not link.proven or private:
+        if not link.proven and link.skip <= 0:
+            # So that what the monitor tells does not pile up.
+            self._lost_connection()
+            link.skip = UNPROVEN
+        if link.skip > 0 or private:
             return
         now = perf_counter_ns()
         if now - self._alive[0] > FRESH_NS:
@@ -169,32 +186,38 @@ class Requester(Client):
     def _begin(self, out: Outgoing, part: Part, private: bool) -> None:
         # There is no second request before the reply.
         link, trial = self._link, self._trial
-        link.unacked.clear()
-        link.unacked_len = 0
-        super()._begin(out, part, private or too_long(part))
+        if link.unacked:
+            link.unacked.clear()
+            link.unacked_len = 0
         trial.begin = 0
+        # Also what cannot be encoded is framed, so that the reply is.
+        super()._begin(out, part, False)
         if not out.frames:
             return
+        framed = True
         if link.tried:
-            if trial.left > 0:
-                out.frames = trial.next_framed()
-                return
-            if trial.left == 0 and not trial.verdict():
-                link.skip = trial.every
+            if trial.is_over() and not trial.verdict():
                 out.frames = False
+                link.skip = trial.every
                 trial.restart()
                 return
-            trial.left -= 1
-            if -trial.left > trial.every:
-                trial.restart()
-        trial.framed = True
-        trial.begin = perf_counter_ns()
+            framed = trial.wants_frame()
+        if framed and not link.granted:
+            # The next reply that is a frame ends the wait.
+            out.frames = False
+            trial.waits = True
+            link.skip = WAIT
+            return
+        trial.asked(framed)
+        out.frames = framed
 
     def recv(self, flags: int = 0, copy: bool = True, track: bool = False) -> Any:
         if self._inbox:
             return given(self._inbox.popleft(), copy)
         part = bare_recv(self, flags, copy, track)
-        if (part[:4] if copy else head_of(part)) != self._link.tag_in:
+        link = self._link
+        if (part[:4] if copy else head_of(part)) != link.tag_in:
+            link.granted = False
             if self._trial.begin:
                 self._trial.answered(False)
             return part
@@ -205,18 +228,18 @@ class Requester(Client):
         for _ in range(TRIES):
             rest = self._rest()
             message = link.decode_one(part) if copy and not rest else None
-            if message is not None:
-                came = Came(AS_IS, 0, [message], 0)
-            else:
-                came = link.decode([part, *rest])
-            if came.parts is not None:
+            came = link.decode([part, *rest]) if message is None else None
+            if came is None or came.parts is not None:
                 self._proved()
+                link.granted = True
+                if trial.waits and link.proven:
+                    link.skip = 0
                 if trial.begin:
                     if trial.framed:
                         link.wire_len += len(part)
                         link.answered()
                     trial.answered(True)
-                return self._give(came.parts, copy)
+                return message if came is None else self._give(came.parts or [], copy)
             trial.begin = 0
             if came.kind == AS_IS:
                 bare_send(self, link.control(LACKS, came.seq), 0, True, False)

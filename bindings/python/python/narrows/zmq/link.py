@@ -47,7 +47,7 @@ class Link:
     """Both flows with the peer between which and this socket one routing id was said."""
 
     __slots__ = (
-        "acked_parts", "asks", "decoder", "due", "encoder", "heard", "held", "held_len", "held_until", "lacks", "mirrors",
+        "acked_parts", "asks", "decoder", "due", "encoder", "granted", "heard", "held", "held_len", "held_until", "lacks", "mirrors",
         "parts", "plain_run", "proven", "rests", "seq", "settings", "skip", "spare", "stored", "tag_in", "tag_out", "tried", "unacked",
         "unacked_len", "wire_len", "with_seed",
     )  # fmt: skip
@@ -81,8 +81,10 @@ class Link:
         self.held_until = 0.0
         # How many messages came plain since the last frame, and at which count the peer is to hear a frame again.
         self.plain_run = 0
-        self.due = 1
+        self.due = FOREVER if settings.policy == "off" else 1
         self.mirrors = False
+        # Of REQ and REP: the last reply was a frame, so the next request may be one.
+        self.granted = False
 
     # What is sent.
 
@@ -91,7 +93,11 @@ class Link:
 
     def encode(self, part: Part, first: bool, private: bool = False) -> bytes:
         """One part as it goes over the wire. The message has the next number."""
-        head = self.tag_out + BYTES[self.seq % 255 + 1] + BYTES[self.heard] if first else self.tag_out
+        if first:
+            self.wire_len = 0
+            head = self.tag_out + BYTES[self.seq % 255 + 1] + BYTES[self.heard]
+        else:
+            head = self.tag_out
         if private or len(part) > MESSAGE_MAX:
             wire = b"".join((head, b"\0", part))
         else:
@@ -104,8 +110,6 @@ class Link:
             else:
                 self.stored += 1
             wire = head + unit
-        if first:
-            self.wire_len = 0
         self.wire_len += len(wire)
         return wire
 
@@ -266,7 +270,8 @@ class Link:
         self.due = min(2 * self.due, self.due + 128)
 
     def came_framed(self) -> None:
-        self.plain_run, self.due, self.mirrors = 0, 16, True
+        self.plain_run, self.mirrors = 0, self.skip < FOREVER
+        self.due = 16 if self.mirrors else FOREVER
 
 
 class Came:

@@ -7,9 +7,11 @@ from typing import Any
 import zmq
 
 from .exchange import Exchange
-from .link import AGAIN_LAST, AS_IS, GONE, LACKS, PREFIX, Link, Part
-from .socket import Outgoing, Socket, bare_recv, bare_send, given, too_long
+from .link import AGAIN_LAST, AS_IS, FOREVER, GONE, LACKS, PREFIX, Link, Part
+from .socket import Outgoing, Socket, bare_recv, bare_send, given
 
+# After so many plain requests a REP looks at few of them: one of 16 at first, one of 128 later.
+CALM_AFTER, CALM_FIRST, CALM_MOST = 64, 16, 128
 PREFIX_STR = PREFIX.decode()
 
 
@@ -42,7 +44,7 @@ class Server(Socket):
 
     def _answer(self, out: Outgoing, link: Link | None, private: bool) -> None:
         out.link = link
-        if link is None or private or not link.mirrors or link.skip > 0 and link.settings.policy == "off":
+        if link is None or private or not link.mirrors:
             return
         if link.plain_run:
             # The client may have another connection than before, or more than one, so this frame needs nothing.
@@ -53,8 +55,50 @@ class Server(Socket):
             out.frames = link.skip == 0 and link.window_open()
 
 
+class Calm:
+    """When a REP need not look who sent a request: to read the routing id of a message takes as long as to receive it.
+
+    A REQ sends a frame only if the last reply to it was one, so while no such reply is the last one to anybody all requests are plain. One of
+    some is looked at all the same, and answered by a frame if it may be, so that who has found that frames pay can begin.
+    """
+
+    __slots__ = ("granted", "left", "never", "plain_run", "sampled", "span")
+
+    def __init__(self) -> None:
+        # Peers that may send a frame; requests that are left until one is looked at.
+        self.granted = self.left = 0
+        # Somebody may send a frame at any time.
+        self.never = False
+        self.plain_run = 0
+        self.span = CALM_FIRST
+        self.sampled = False
+
+    def may_begin(self) -> bool:
+        if self.plain_run < CALM_AFTER or self.granted or self.never:
+            return False
+        self.left, self.sampled = self.span, True
+        self.span = min(2 * self.span, CALM_MOST)
+        return True
+
+    def disturb(self) -> None:
+        """A frame came."""
+        self.plain_run, self.span, self.sampled = 0, CALM_FIRST, False
+
+    def grant(self, link: Link, framed: bool) -> None:
+        """The reply to this peer is a frame, or is not."""
+        if framed != link.granted:
+            link.granted = framed
+            self.granted += 1 if framed else -1
+
+
 class Replier(Server):
     """REP: a reply for each request, to the peer that sent it. Who asks again is answered within ``recv``."""
+
+    _calm: Calm
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._calm = Calm()
+        super().__init__(*args, **kwargs)
 
     def send(
         self,
@@ -68,17 +112,31 @@ class Replier(Server):
         private: bool = False,
     ) -> Any:
         link: Link | None = self._peer[0]
-        if link is None or (not link.mirrors and not flags and not self._out.more):
-            if link is None or type(data) is bytes and data[:4] != link.tag_out:
-                return bare_send(self, data, flags, copy, track)
+        if link is None:
+            return bare_send(self, data, flags, copy, track)
+        if not (link.mirrors or link.granted or flags or self._out.more):
+            if type(data) is bytes and data[:4] != link.tag_out:
+                return bare_send(self, data, 0, copy, track)
         return self._send_part(data, flags, copy, track, private)
 
     def _begin(self, out: Outgoing, part: Part, private: bool) -> None:
-        self._answer(out, self._peer[0], private or too_long(part))
+        # Also what cannot be encoded is framed, so that the next request may be.
+        link: Link = self._peer[0]
+        self._answer(out, link, False)
+        self._calm.grant(link, out.frames)
+
+    def _forget(self, link: Link) -> None:
+        # It may be sent a frame at any time.
+        self._calm.never = self._calm.never or link.granted
 
     def recv(self, flags: int = 0, copy: bool = True, track: bool = False) -> Any:
         if self._inbox:
             return given(self._inbox.popleft(), copy)
+        calm = self._calm
+        if calm.left > 0 or calm.may_begin():
+            calm.left -= 1
+            self._peer[0] = self._peer[1] = None
+            return bare_recv(self, flags, copy, track)
         while True:
             frame = bare_recv(self, flags, False, track)
             try:
@@ -91,13 +149,21 @@ class Replier(Server):
                 peer[1] = routing_id
                 if routing_id[:4] != PREFIX_STR:
                     peer[0] = None
+                    calm.plain_run += 1
+                    calm.sampled = False
                     return frame.bytes if copy else frame
                 peer[0] = link = self._link_to(routing_id)
+                if frame.get("Socket-Type") != "REQ":
+                    # Its frames may be under way although the last reply was plain.
+                    calm.never = True
             part = frame.bytes
             if part[:4] != link.tag_in:
                 link.plain_run += 1
-                link.mirrors = link.plain_run >= link.due
+                link.mirrors = link.plain_run >= link.due or calm.sampled and link.due < FOREVER
+                calm.sampled = False
+                calm.plain_run += 1
                 return part if copy else frame
+            calm.disturb()
             if link.asks and time.monotonic() >= link.held_until:
                 link.release()
             rest = self._rest()
@@ -112,6 +178,7 @@ class Replier(Server):
                     link.release()
                 link.came_framed()
                 return self._give(came.parts, copy)
+            calm.grant(link, True)
             # It has to be answered before the next one can be received.
             answer: list[Part] = [link.control(GONE, came.seq)]
             if came.kind == AS_IS:

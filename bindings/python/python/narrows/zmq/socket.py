@@ -8,7 +8,6 @@ from typing import Any
 import zmq
 import zmq.backend
 
-from .. import MESSAGE_MAX
 from .link import Link, Part, head_of
 from .settings import Settings
 
@@ -142,8 +141,10 @@ class Socket(zmq.Socket[bytes]):
             return bare_send(self, part, flags, copy, track)
         more = bool(flags & SNDMORE)
         if not out.more:
-            out.clear()
+            out.link, out.frames = None, False
             self._begin(out, part, private)
+            if out.frames and part and type(part) is bytes and not (more or private or self._addressed):
+                return self._send_one(out.link, part, flags, copy, track)
         link = out.link
         wire, encoded = part, False
         if link is not None:
@@ -178,6 +179,17 @@ class Socket(zmq.Socket[bytes]):
             out.clear()
         return result
 
+    def _send_one(self, link: Any, part: bytes, flags: int, copy: bool, track: bool) -> Any:
+        """A message of one part, which is framed."""
+        wire = link.encode(part, True)
+        try:
+            result = bare_send(self, wire, flags, copy, track)
+        except BaseException:
+            link.renew()
+            raise
+        link.sent([part], len(part))
+        return result
+
     def _send_again(self, message: list[Part]) -> None:
         """Sends parts that are as they go over the wire, and does not wait for long: this is within a reception."""
         for i, part in enumerate(message):
@@ -194,14 +206,18 @@ class Context(zmq.Context[Socket]):
     """A context whose sockets are those of this module."""
 
     _socket_class = Socket
+    # Not the one that `zmq.Context.instance()` made.
+    _instance = None
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if not self._shadow:
+            # REQ, DEALER and PUB use two more each, which an application that counts its own does not expect.
+            self.set(zmq.MAX_SOCKETS, 3 * int(self.get(zmq.MAX_SOCKETS)))
 
 
 def given(part: Part, copy: bool) -> Any:
     return part if copy else zmq.Frame(part)
-
-
-def too_long(part: Part) -> bool:
-    return (len(part) if type(part) is bytes else memoryview(part).nbytes) > MESSAGE_MAX
 
 
 def class_of(kind: int) -> type[Socket]:
