@@ -288,7 +288,7 @@ class NarrowsFile(io.BufferedIOBase):
         return number
 
     def stats(self) -> dict[str, Any]:
-        """Of a writer: ``raw_bytes`` and ``wire_bytes`` so far, ``ratio`` (raw / wire), ``encode_cpu_seconds``,
+        """Of a writer: ``raw_bytes``, ``wire_bytes`` and ``blocks`` so far, ``ratio`` (raw / wire), ``encode_cpu_seconds``,
         ``methods`` (raw bytes by method)."""
         with self._turn:
             return self._writing().stats()

@@ -12,8 +12,9 @@ use narrows::block::{Block, BlockMut, BufferPool};
 use narrows::sender::Summary;
 use narrows::stream::BlockSource;
 
-/// Raw bytes that wait at most: what the engine takes while Python prepares the next.
-const RAW_MAX: usize = 1 << 20;
+/// Raw bytes that wait at most: as many again as the engine gathers itself, so that it has something to do while Python's
+/// thread waits for a core.
+const RAW_MAX: usize = 2 << 20;
 /// Wire bytes that wait at most for a call from Python.
 const WIRE_MAX: usize = 1 << 20;
 /// Blocks are filled up to what the engine asked for last, at first to this and never to more than that: then it need

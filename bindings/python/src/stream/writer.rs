@@ -217,6 +217,7 @@ impl Writer {
         let stats = PyDict::new(py);
         stats.set_item("raw_bytes", summary.raw_bytes)?;
         stats.set_item("wire_bytes", summary.wire_bytes)?;
+        stats.set_item("blocks", summary.frames)?;
         stats.set_item("ratio", if summary.wire_bytes == 0 { 1.0 } else { summary.ratio() })?;
         stats.set_item("encode_cpu_seconds", summary.encode_cpu_ns as f64 / 1e9)?;
         let methods = PyDict::new(py);
