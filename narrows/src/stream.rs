@@ -64,8 +64,27 @@ pub struct ReceiveOptions {
 #[derive(Default)]
 pub struct Control {
     stop: AtomicBool,
-    send: OnceLock<Box<dyn Fn() -> Summary + Send + Sync>>,
-    receive: OnceLock<Box<dyn Fn() -> RecvSummary + Send + Sync>>,
+    send: Seen<Summary>,
+    receive: Seen<RecvSummary>,
+}
+
+/// The totals of a flow while it goes, and the last ones: how much came is asked after a failure above all.
+struct Seen<T> {
+    now: OnceLock<Box<dyn Fn() -> Option<T> + Send + Sync>>,
+    last: OnceLock<T>,
+}
+
+impl<T> Default for Seen<T> {
+    fn default() -> Self {
+        Self { now: OnceLock::new(), last: OnceLock::new() }
+    }
+}
+
+impl<T: Clone + Default> Seen<T> {
+    fn get(&self) -> T {
+        // The last ones are there before the flow is gone.
+        self.now.get().and_then(|f| f()).or_else(|| self.last.get().cloned()).unwrap_or_default()
+    }
 }
 
 impl Control {
@@ -76,12 +95,12 @@ impl Control {
 
     /// Totals of a sending flow so far.
     pub fn send_summary(&self) -> Summary {
-        self.send.get().map_or_else(Summary::default, |f| f())
+        self.send.get()
     }
 
     /// Totals of a receiving flow so far.
     pub fn receive_summary(&self) -> RecvSummary {
-        self.receive.get().map_or_else(RecvSummary::default, |f| f())
+        self.receive.get()
     }
 
     fn check(&self) -> crate::Result<()> {

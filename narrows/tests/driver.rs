@@ -153,6 +153,37 @@ fn a_source_that_fails_fails_both_ends() {
 }
 
 #[test]
+fn totals_are_told_after_a_failure_too() {
+    /// Fails when some of what was before has arrived.
+    struct Broken(Arc<Control>);
+    impl Read for Broken {
+        fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
+            let begun = Instant::now();
+            while self.0.receive_summary().raw_bytes == 0 && begun.elapsed() < Duration::from_secs(30) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            Err(io::Error::other("bad sector"))
+        }
+    }
+    let (near, far) = tcp_pair();
+    let (sent, received, stored) = watched(move || {
+        let control = Arc::<Control>::default();
+        let source = Cursor::new(text(300_000, 1)).chain(Broken(Arc::clone(&control)));
+        let sender = std::thread::spawn(move || {
+            let control = Arc::default();
+            send(source, Link::tcp(near).unwrap(), send_options("fixed:lz4"), &control).map(drop).unwrap_err();
+            control.send_summary()
+        });
+        let sink = Sink::default();
+        receive(sink.clone(), Link::tcp(far).unwrap(), receive_options(), || Ok(()), &control).unwrap_err();
+        (sender.join().unwrap(), control.receive_summary(), sink.0.lock().unwrap().len() as u64)
+    });
+    assert!(received.raw_bytes > 0 && received.raw_bytes >= stored, "{received:?} {stored}");
+    assert!(received.wire_bytes > 0 && sent.accepted_bytes > 0, "{sent:?} {received:?}");
+    assert!(sent.raw_bytes >= received.raw_bytes, "{sent:?} {received:?}");
+}
+
+#[test]
 fn a_full_disk_at_the_receiver_is_told_to_the_sender() {
     struct Full(usize);
     impl Write for Full {

@@ -73,9 +73,8 @@ pub fn receive(
         }
     });
     let seen = Arc::downgrade(&flow);
-    let _ = control.receive.set(Box::new(move || {
-        seen.upgrade().map_or_else(RecvSummary::default, |f| lock(&f.state).receiver.summary().clone())
-    }));
+    let seen = move || seen.upgrade().map(|f| lock(&f.state).receiver.summary().clone());
+    let _ = control.receive.now.set(Box::new(seen));
     let guard = Arc::clone(&flow);
     let _guard = FailOnPanic(move || {
         guard.fail(Error::misuse("writing the output failed; this is a bug"));
@@ -91,6 +90,7 @@ pub fn receive(
     drop(pool);
     flow.say_goodbye(result.as_ref().err(), read);
     let summary = lock(&flow.state).receiver.summary().clone();
+    let _ = control.receive.last.set(summary.clone());
     let sink_ns = flow.blocked_ns.load(Ordering::Relaxed);
     result.map(|commit_ns| RecvSummary { sink_ns, commit_ns, ..summary })
 }

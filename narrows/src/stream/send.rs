@@ -89,7 +89,7 @@ pub fn send_blocks(
         }
     });
     let seen = Arc::downgrade(&flow);
-    let _ = control.send.set(Box::new(move || seen.upgrade().map_or_else(Summary::default, |f| f.summary())));
+    let _ = control.send.now.set(Box::new(move || seen.upgrade().map(|f| f.summary())));
 
     let result = run(&flow, source, read.map(|half| (half, on_note)), options.stall_timeout);
     flow.over.store(true, Ordering::Relaxed);
@@ -98,6 +98,7 @@ pub fn send_blocks(
     let summary = flow.summary();
     let sender = lock(&flow.state).sender.take();
     lock(&flow.state).last = summary.clone();
+    let _ = control.send.last.set(summary.clone());
     drop(pool);
     let policy = sender.map(Sender::into_policy).ok_or_else(|| Error::misuse("the flow is over"))?;
     result.map(|()| (summary, policy))
