@@ -170,9 +170,11 @@ impl End {
                 Came::Message(raw) => {
                     message.clear();
                     message.extend_from_slice(raw);
+                    // An empty one begins a turn, long after the last one ended.
+                    let last = last.take().filter(|_| !message.is_empty());
                     if let Some(arrived) = arrived {
                         end.took_to_decode(arrived.elapsed().as_nanos() as u64);
-                        if let Some((seq, wire_len, ready)) = last.take() {
+                        if let Some((seq, wire_len, ready)) = last {
                             let span = arrived.duration_since(ready).as_nanos() as u64;
                             end.answered(seq, wire_len + taken, span);
                         }
