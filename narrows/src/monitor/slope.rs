@@ -3,6 +3,9 @@
 //! Where messages go to and fro, the link is never busy, so no rate can be measured; but a longer message arrives later. The
 //! lower third of the times of each size class says what the link takes without most of what disturbs: the shortest time of
 //! a few would be found faster, but says as much of how lucky they were.
+//!
+//! Longer messages also take the hosts longer, and of messages that are all encoded one way wire bytes and raw bytes go
+//! together. So both are looked at: `span = base + u * wire_len + v * raw_len`, where v is held near what hosts usually take.
 
 /// Classes of size by powers of two: 32 bytes and less, ..., 64 KiB.
 const CLASSES: usize = 12;
@@ -25,6 +28,10 @@ const STALE: u32 = 4096;
 /// load: what is known of other classes was another's.
 const CHANGE: f32 = 1.5;
 const CHANGE_RUN: i8 = 6;
+/// Microseconds that hosts take for a raw byte, with all that handles it at both ends: as a rule, and by how much that may
+/// be wrong.
+const HOST_US_PER_BYTE: f64 = 0.001;
+const HOST_US_PER_BYTE_ERROR: f64 = 0.003;
 /// Sizes closer than this differ in time by less than what disturbs.
 const LEN_SPREAD_MIN: f32 = 64.0;
 
@@ -32,7 +39,8 @@ const LEN_SPREAD_MIN: f32 = 64.0;
 #[derive(Debug, Clone, Copy, Default)]
 struct Class {
     wire_len: f32,
-    /// The estimate, for a message of `wire_len`.
+    raw_len: f32,
+    /// The estimate, for a message of these lengths.
     span_us: f32,
     /// Mean distance of times from it.
     spread_us: f32,
@@ -55,13 +63,14 @@ pub struct Slope {
 struct Found {
     us_per_byte: f32,
     error: f32,
+    host_us_per_byte: f32,
 }
 
 impl Found {
     /// What is to be expected, given that no byte takes less than no time: the mean of a normal distribution, cut off at 0. The
     /// less is known, the more it may be.
     fn expected(self) -> f32 {
-        let Self { us_per_byte, error } = self;
+        let Self { us_per_byte, error, .. } = self;
         // ln(1 + exp(1.7 z)) / 1.7 is within 0.02 of that mean of deviation 1, and does not overflow below 20.
         let z = 1.7 * us_per_byte / error.max(f32::MIN_POSITIVE);
         if z > 20.0 { us_per_byte } else { error / 1.7 * z.exp().ln_1p() }
@@ -69,15 +78,17 @@ impl Found {
 }
 
 impl Slope {
-    /// A message that took `wire_len` bytes was answered after `span_us`. Says whether the link seems to have changed.
-    pub fn observe(&mut self, wire_len: usize, span_us: f32) -> bool {
+    /// A message of `raw_len` bytes that took `wire_len` was answered after `span_us`. Says whether the link seems to have
+    /// changed.
+    pub fn observe(&mut self, wire_len: usize, raw_len: usize, span_us: f32) -> bool {
         if !span_us.is_finite() || span_us <= 0.0 {
             return false;
         }
         self.clock = self.clock.saturating_add(1);
-        let u = self.found.map_or(0.0, |f| f.us_per_byte.max(0.0));
+        let found = self.found.unwrap_or(Found { us_per_byte: 0.0, error: 0.0, host_us_per_byte: 0.0 });
         let at = class(wire_len);
-        let changed = self.classes[at].observe(wire_len.min(u32::MAX as usize) as f32, span_us, u, self.clock);
+        let lens = [wire_len, raw_len].map(|len| len.min(u32::MAX as usize) as f32);
+        let changed = self.classes[at].observe(lens, span_us, found, self.clock);
         if changed {
             let class = self.classes[at];
             self.classes = Default::default();
@@ -102,44 +113,63 @@ impl Slope {
         self.found.map(Found::expected)
     }
 
-    /// The line through the classes, each by how sure it is.
+    /// Whether a slope shows that disturbance would hardly make.
+    pub fn is_sure(&self) -> bool {
+        self.found.is_some_and(|f| f.us_per_byte > 2.0 * f.error)
+    }
+
+    /// The plane through the classes, each by how sure it is.
     fn find(&self) -> Option<Found> {
-        let (mut w, mut x, mut y, mut xx, mut xy) = (0.0f64, 0.0, 0.0, 0.0, 0.0);
+        let known = |c: &&Class| c.count >= SAMPLES_MIN && self.clock - c.stamp <= STALE;
+        let classes = || self.classes.iter().filter(known);
+        let (mut all, mut means) = (0.0f64, [0.0f64; 3]);
         let (mut least, mut most) = (f32::MAX, 0.0f32);
-        for class in &self.classes {
-            if class.count < SAMPLES_MIN || self.clock - class.stamp > STALE {
-                continue;
-            }
+        for class in classes() {
             (least, most) = (least.min(class.wire_len), most.max(class.wire_len));
-            let (weight, len) = (1.0 / f64::from(class.variance()), f64::from(class.wire_len));
-            w += weight;
-            x += weight * len;
-            y += weight * f64::from(class.span_us);
-            xx += weight * len * len;
-            xy += weight * len * f64::from(class.span_us);
+            let weight = 1.0 / f64::from(class.variance());
+            all += weight;
+            means.iter_mut().zip(class.point()).for_each(|(mean, value)| *mean += weight * value);
         }
         if most - least < LEN_SPREAD_MIN {
             return None;
         }
-        let spread = w * xx - x * x;
-        let (us_per_byte, error) = (((w * xy - x * y) / spread) as f32, (w / spread).sqrt() as f32);
-        (spread > 0.0 && us_per_byte.is_finite() && error.is_finite()).then_some(Found { us_per_byte, error })
+        // Least squares around the means, with what is known of hosts beforehand.
+        let certainty = 1.0 / (HOST_US_PER_BYTE_ERROR * HOST_US_PER_BYTE_ERROR);
+        let (mut xx, mut xr, mut rr, mut xy, mut ry) = (0.0, 0.0, certainty, 0.0, certainty * HOST_US_PER_BYTE);
+        for class in classes() {
+            let weight = 1.0 / f64::from(class.variance());
+            let [x, r, y] = class.point();
+            let (x, r, y) = (x - means[0] / all, r - means[1] / all, y - means[2] / all);
+            xx += weight * x * x;
+            xr += weight * x * r;
+            rr += weight * r * r;
+            xy += weight * x * y;
+            ry += weight * r * y;
+        }
+        let spread = xx * rr - xr * xr;
+        let us_per_byte = ((xy * rr - ry * xr) / spread) as f32;
+        let host_us_per_byte = ((ry * xx - xy * xr) / spread) as f32;
+        let error = (rr / spread).sqrt() as f32;
+        let sound = spread > 0.0 && [us_per_byte, host_us_per_byte, error].iter().all(|value| value.is_finite());
+        sound.then_some(Found { us_per_byte, error, host_us_per_byte })
     }
 }
 
 impl Class {
-    /// `u`: microseconds per byte as far as they are known, by which times of other lengths are compared.
-    fn observe(&mut self, wire_len: f32, span_us: f32, u: f32, stamp: u32) -> bool {
+    /// `found`: what is known of the link, by which times of other lengths are compared.
+    fn observe(&mut self, [wire_len, raw_len]: [f32; 2], span_us: f32, found: Found, stamp: u32) -> bool {
         self.stamp = stamp;
+        let first = Self { wire_len, raw_len, span_us, spread_us: SPREAD_MIN * span_us, count: 1, far: 0, stamp };
         if self.count == 0 {
-            *self = Self { wire_len, span_us, spread_us: SPREAD_MIN * span_us, count: 1, far: 0, stamp };
+            *self = first;
             return false;
         }
-        let comparable_us = span_us - u * (wire_len - self.wire_len);
+        let (u, v) = (found.us_per_byte.max(0.0), found.host_us_per_byte);
+        let comparable_us = span_us - u * (wire_len - self.wire_len) - v * (raw_len - self.raw_len);
         let far = i8::from(comparable_us > CHANGE * self.span_us) - i8::from(comparable_us * CHANGE < self.span_us);
         self.far = if far == 0 || far.signum() != self.far.signum() { far } else { self.far + far };
         if self.far.abs() >= CHANGE_RUN {
-            *self = Self { wire_len, span_us, spread_us: SPREAD_MIN * span_us, count: 1, far: 0, stamp };
+            *self = first;
             return true;
         }
         self.count = (self.count + 1).min(SAMPLES_MAX);
@@ -155,10 +185,15 @@ impl Class {
             // count of all times would.
             2.0 * gain * self.spread_us * if off_us > 0.0 { QUANTILE } else { QUANTILE - 1.0 }
         };
-        let len_step = gain * (wire_len - self.wire_len);
-        self.wire_len += len_step;
-        self.span_us = (self.span_us + step_us + u * len_step).max(f32::MIN_POSITIVE);
+        let (wire_step, raw_step) = (gain * (wire_len - self.wire_len), gain * (raw_len - self.raw_len));
+        self.wire_len += wire_step;
+        self.raw_len += raw_step;
+        self.span_us = (self.span_us + step_us + u * wire_step + v * raw_step).max(f32::MIN_POSITIVE);
         false
+    }
+
+    fn point(&self) -> [f64; 3] {
+        [self.wire_len, self.raw_len, self.span_us].map(f64::from)
     }
 
     /// Of the estimate: that of a quantile of so many times.
@@ -185,7 +220,7 @@ mod tests {
     fn feed(slope: &mut Slope, us_per_byte: f32, sizes: &[usize], rounds: u32) {
         for i in 0..rounds {
             for (k, size) in sizes.iter().enumerate() {
-                slope.observe(*size, 40.0 * noise(i * 7 + k as u32) + us_per_byte * *size as f32);
+                slope.observe(*size, *size, 40.0 * noise(i * 7 + k as u32) + us_per_byte * *size as f32);
             }
         }
     }
@@ -201,6 +236,23 @@ mod tests {
         let mut slope = Slope::default();
         feed(&mut slope, 0.0, &[90, 200, 500, 1000], 30);
         assert!(slope.us_per_byte().unwrap() < 0.01);
+    }
+
+    /// Linked messages of which the longer ones take the hosts longer, and stored ones now and then, on a link that takes next to
+    /// nothing.
+    #[test]
+    fn what_hosts_take_for_long_messages_is_not_the_links() {
+        for (u, most) in [(0.0003f32, 0.002), (0.016, 0.019)] {
+            let mut slope = Slope::default();
+            for i in 0..2000u32 {
+                let raw_len = 450 + i.wrapping_mul(2_654_435_761) % 1000;
+                let wire_len = if i % 32 == 0 { raw_len } else { raw_len / 8 };
+                let hosts_us = 20.0 * noise(i) + 0.004 * raw_len as f32;
+                slope.observe(wire_len as usize, raw_len as usize, hosts_us + u * wire_len as f32);
+            }
+            let found = slope.us_per_byte().unwrap();
+            assert!(found < most && found > 0.6 * u - 0.001, "{found} us per byte instead of {u}");
+        }
     }
 
     #[test]
@@ -220,7 +272,7 @@ mod tests {
         assert!(slope.us_per_byte().unwrap() > 0.7);
         let mut changed = false;
         for i in 0..100 {
-            changed |= slope.observe(100, 10.0 * noise(i));
+            changed |= slope.observe(100, 100, 10.0 * noise(i));
         }
         assert!(changed);
         assert_eq!(slope.us_per_byte(), None, "nothing is known of long ones");
@@ -231,7 +283,7 @@ mod tests {
         let mut slope = Slope::default();
         for (len, span) in [(0, f32::NAN), (usize::MAX, f32::INFINITY), (0, 1.0), (usize::MAX, 1e30), (7, -1.0)] {
             for _ in 0..4 {
-                slope.observe(len, span);
+                slope.observe(len, len, span);
             }
         }
         assert!(slope.us_per_byte().is_none_or(f32::is_finite));

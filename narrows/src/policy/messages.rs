@@ -337,7 +337,9 @@ impl Messages {
             let blind = m == LINKED && self.slope.us_per_byte().is_none();
             let in_reach =
                 m == STORE || blind || !self.arms[m].tried || scores[m] < PROBE_REACH * scores[best].max(1.0);
-            if m != best && in_reach && self.affordable(m, best, scores, PROBE_SHARE) {
+            // As long as it is not sure that bytes take time at all, it is worth more to know.
+            let share = if m == STORE && !self.slope.is_sure() { RIVAL_SHARE } else { PROBE_SHARE };
+            if m != best && in_reach && self.affordable(m, best, scores, share) {
                 return Some(self.tried(m));
             }
         }
@@ -475,8 +477,10 @@ impl Policy for Messages {
                 if self.last.seq == seq && self.last.cold {
                     return;
                 }
+                // Of messages before the last the length is not known any more: as if stored.
+                let raw_len = if self.last.seq == seq { n as usize } else { wire_len };
                 let [fixed, each] = self.arms[m].decode;
-                if self.slope.observe(wire_len, span_us - fixed - each * n) {
+                if self.slope.observe(wire_len, raw_len, span_us - fixed - each * n) {
                     self.probe_every = PROBE_FIRST;
                 }
             }
