@@ -113,6 +113,29 @@ def test_a_frame_that_waited_proves_nothing(sockets: Sockets) -> None:
     assert dealer._link.seq == 0
 
 
+def test_what_could_be_decoded_behind_what_could_not_comes_once_and_in_order(sockets: Sockets) -> None:
+    router, dealer = sockets(zmq.ROUTER, policy=LINKED), sockets(zmq.DEALER, policy=LINKED)
+    dealer.connect(sockets.bind(router))
+    for _ in range(3):
+        dealer.send(message(0))
+        router.send_multipart(router.recv_multipart())
+        assert dealer.recv() == message(0)
+    next(iter(router._links.values())).decoder = None
+    # The second is a frame that needs nothing, the third is plain.
+    messages = [message(1), bytes(70_000), b"plain"]
+    dealer.send(messages[0])
+    dealer.send(messages[1])
+    dealer.send(messages[2], private=True)
+    dealer.rcvtimeo = 200
+    came: list[bytes] = []
+    thread = threading.Thread(target=lambda: came.extend(router.recv_multipart()[1] for _ in messages))
+    thread.start()
+    with pytest.raises(zmq.Again):
+        dealer.recv()
+    thread.join(TIMEOUT_MS / 1000)
+    assert came == messages and not router.poll(20)
+
+
 def test_what_was_encoded_and_not_sent_is_not_needed(sockets: Sockets) -> None:
     """The queue is full behind a frame: the application is told, tries again, and everything arrives once."""
     router, dealer = sockets(zmq.ROUTER, policy=LINKED), sockets(zmq.DEALER, policy=LINKED)
