@@ -169,6 +169,11 @@ impl MessageConfig {
             && self.slots == SLOTS
     }
 
+    /// Whether this end keeps such a dictionary.
+    fn takes_dictionary(&self, slot: u8, len: usize) -> bool {
+        len <= self.dictionary_max && usize::from(slot) <= self.slots
+    }
+
     /// The history that the flow may have at all.
     fn history_of_carrier(&self) -> usize {
         if self.carrier.delivery == Delivery::Ordered { self.history } else { 0 }

@@ -100,6 +100,14 @@ fn the_longest_message_passes_and_one_above_is_refused_and_the_flow_goes_on() {
         // The second one is a new connection for `b`.
         b = End::new(MessageConfig { epoch: 2, ..limited.clone() }, fixed("lz4:link"));
     }
+    // One that was sent before that is dropped, and told, by however little it is too long.
+    for (method, len) in [("lz4:link", 1001), ("lz4:link", 5000), ("zstd:level=1", 1001), ("zstd:level=1", 5000)] {
+        let (mut a, _) = ends(&config(STREAM), || fixed(method));
+        let (_, mut b) = ends(&limited, || fixed(method));
+        let unit = a.unit(&vec![5; len]);
+        b.receive(&unit).unwrap();
+        assert_eq!((b.got.len(), b.receiver.undecodable()), (0, 1), "{method} {len}");
+    }
     let (mut a, mut b) = ends(&config(STREAM), || fixed("store"));
     assert_eq!(
         a.sender.encode(&vec![0; MESSAGE_MAX + 1], 0, &mut b.contexts, &mut Vec::new()).unwrap_err().kind,

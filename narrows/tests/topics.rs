@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use message_world::{Random, dictionary, fixed};
 use narrows::message::{
-    Carrier, Contexts, Delivery, Dictionary, MessageConfig, MessageSender, Missed, TopicReader, TopicWriter, Training,
+    Adoption, Carrier, Contexts, Delivery, Dictionary, MessageConfig, MessageSender, Missed, TopicReader, TopicWriter,
+    Training,
 };
 use narrows::monitor::cost::Prior;
 use narrows::policy::{Policy, PolicySetup, PolicySpec};
@@ -54,11 +55,11 @@ struct Reader {
 
 impl Reader {
     fn new() -> Self {
-        Self {
-            reader: TopicReader::new(MessageConfig::default()).unwrap(),
-            contexts: Contexts::default(),
-            got: Vec::new(),
-        }
+        Self::of(MessageConfig::default())
+    }
+
+    fn of(config: MessageConfig) -> Self {
+        Self { reader: TopicReader::new(config).unwrap(), contexts: Contexts::default(), got: Vec::new() }
     }
 
     fn receive(&mut self, unit: &[u8], now_ns: u64) -> bool {
@@ -90,10 +91,14 @@ impl Topic {
 
     /// The units of the next message, and whether each is an announcement.
     fn step(&mut self) -> Vec<(Vec<u8>, bool)> {
-        self.now_ns += 10 * MS;
         if let Some(training) = self.writer.training(self.now_ns) {
             self.writer.trained(training.run());
         }
+        self.step_untrained()
+    }
+
+    fn step_untrained(&mut self) -> Vec<(Vec<u8>, bool)> {
+        self.now_ns += 10 * MS;
         let (mut units, mut unit) = (Vec::new(), Vec::new());
         if self.writer.announcement(self.now_ns, &mut unit) {
             self.announcements += usize::from(unit.len() > 1000);
@@ -381,7 +386,7 @@ fn damage_is_told_and_never_another_message() {
     let config = MessageConfig { check_all: true, ..config(1) };
     let mut topic = Topic::new(TopicWriter::new(config.clone(), messages_policy()).unwrap());
     assert!(topic.writer.offer(trained()));
-    let mut reader = Reader { reader: TopicReader::new(config).unwrap(), ..Reader::new() };
+    let mut reader = Reader::of(config);
     topic.run(2500, |unit, _, now_ns| assert!(reader.receive(unit, now_ns)));
     assert!(topic.with_dictionary > 300);
     let mut random = Random(4);
@@ -433,4 +438,190 @@ fn messages_of_all_lengths_pass_and_longer_ones_are_refused() {
     assert!(reader.receive(b"", 0) && !reader.receive(b"\0", 0) && !reader.receive(b"\xff\xff\xff\xff", 0));
     assert_eq!(reader.reader.missed(), Missed { unannounced: 0, damaged: 2 });
     assert!(TopicReader::new(MessageConfig { message_max: 0, ..MessageConfig::default() }).is_err());
+}
+
+/// A writer without a dictionary; its messages go as they are.
+fn plain(epoch: u64) -> Topic {
+    Topic::new(TopicWriter::new(config(epoch), fixed("store")).unwrap())
+}
+
+#[test]
+fn a_dictionary_beyond_the_readers_limits_delays_nobody() {
+    assert!(trained().content().len() > 8 << 10);
+    for limits in [
+        MessageConfig { dictionary_max: 8 << 10, ..MessageConfig::default() },
+        MessageConfig { slots: 0, ..MessageConfig::default() },
+    ] {
+        let (mut topic, mut other, mut reader) = (settled(1), plain(2), Reader::of(limits));
+        other.now_ns = topic.now_ns;
+        let (from, other_from, mut refused, mut heard_at) = (topic.next, other.next, 0, None);
+        let mut late = Vec::new();
+        for step in 0..6000 {
+            for (unit, is_announcement) in topic.step() {
+                assert!(reader.receive(&unit, topic.now_ns));
+                refused += u64::from(!is_announcement && unit[0] & 0x18 > 0);
+                heard_at = heard_at.or(is_announcement.then_some(step));
+            }
+            other.run(1, |unit, _, now_ns| assert!(reader.receive(unit, now_ns)));
+            late.extend((reader.reader.waiting() > 0).then_some(step));
+        }
+        // It came in the middle: until the first announcement it may hope.
+        assert!(late.last().is_none_or(|last| *last < heard_at.unwrap()), "{:?}, heard at {heard_at:?}", late.last());
+        assert_eq!(reader.reader.missed(), Missed { unannounced: refused, damaged: 0 });
+        assert!(refused > 5000);
+        assert_eq!(reader.got.len() as u64, topic.next - from - refused + other.next - other_from);
+    }
+}
+
+#[test]
+fn what_nobody_announces_is_waited_for_once() {
+    let (mut unheard, mut topic, mut reader) = (settled(1), settled(2), Reader::new());
+    topic.run(1100, |unit, _, now_ns| assert!(reader.receive(unit, now_ns)));
+    // Its dictionary is another one, in the same slot.
+    let other = (0..300).flat_map(|i| message(i * 77)).collect::<Vec<_>>();
+    assert!(unheard.writer.offer(dictionary(other[..6000].to_vec())));
+    unheard.run(2500, |_, _, _| {});
+    let mut waited = 0;
+    for _ in 0..20_000 {
+        for (unit, is_announcement) in topic.step() {
+            assert!(reader.receive(&unit, topic.now_ns));
+            waited += usize::from(!is_announcement && reader.reader.waiting() > 0);
+        }
+        unheard.run(1, |unit, is_announcement, _| {
+            if !is_announcement {
+                reader.receive(unit, topic.now_ns);
+            }
+        });
+    }
+    assert!((2000..=2500).contains(&waited), "{waited} of 20,000: 25 s and no more");
+    // A dictionary that is new may be the one.
+    unheard.writer.reader_came();
+    unheard.run(1000, |unit, _, _| assert!(reader.receive(unit, topic.now_ns)));
+    assert!(reader.got.last() == Some(&message(unheard.next - 1)));
+}
+
+#[test]
+fn messages_beyond_the_readers_limit_are_told_at_once() {
+    let (mut topic, mut other) = (settled(1), plain(2));
+    let mut reader = Reader::of(MessageConfig { message_max: 100, ..MessageConfig::default() });
+    topic.writer.reader_came();
+    let (mut told, mut slots) = (0, 0);
+    for i in 0..2000 {
+        for (unit, is_announcement) in topic.step() {
+            let is_read = reader.receive(&unit, topic.now_ns);
+            let (has_slot, waits) = (unit[0] & 0x18 > 0, reader.reader.waiting() > 0);
+            assert!(is_read == is_announcement || waits && has_slot && slots == 0);
+            told += u64::from(!is_read);
+            slots += u64::from(!is_read && has_slot);
+        }
+        let mut unit = Vec::new();
+        other.writer.send(format!("short {i}").as_bytes(), 0, &mut other.contexts, &mut unit).unwrap();
+        assert!(reader.receive(&unit, topic.now_ns));
+    }
+    assert!(slots > 1000, "{slots} of {told}");
+    assert!(reader.got == (0..2000).map(|i| format!("short {i}").into_bytes()).collect::<Vec<_>>());
+    assert_eq!((reader.reader.missed().unannounced, reader.reader.waiting()), (0, 0));
+    assert!(reader.reader.missed().damaged >= told);
+}
+
+#[test]
+fn thirty_two_writers_with_dictionaries_delay_nobody_and_plain_ones_take_no_place() {
+    let all: Vec<u8> = (0..400).flat_map(message).collect();
+    let fanout = Carrier { delivery: Delivery::Fanout, borders: true };
+    let mut contexts = Contexts::default();
+    let mut reader = Reader::new();
+    let mut writers: Vec<_> = (0..32)
+        .map(|i| {
+            let config = MessageConfig { carrier: fanout, duplex: false, ..config(i) };
+            let mut writer = MessageSender::new(config, fixed("zstd:level=1")).unwrap();
+            let from = i as usize * 1000;
+            assert!(writer.offer(dictionary(all[from..from + 2000].to_vec()), false));
+            writer
+        })
+        .collect();
+    let mut expected = Vec::new();
+    for round in 0..5 {
+        for writer in &mut writers {
+            let mut unit = Vec::new();
+            writer.announce(&mut unit).unwrap();
+            assert!(reader.receive(&unit, round));
+        }
+        for epoch in 100..150 {
+            plain(epoch).run(1, |unit, _, _| {
+                reader.receive(unit, round);
+            });
+            expected.push(message(0));
+        }
+        for i in 0..64 {
+            let mut unit = Vec::new();
+            let message = message(500 + round * 100 + i);
+            let sent = writers[i as usize % 32].encode(&message, round, &mut contexts, &mut unit).unwrap();
+            assert_eq!(sent.slot > 0, round > 0);
+            assert!(reader.receive(&unit, round));
+            expected.push(message);
+        }
+        assert_eq!(reader.reader.waiting(), 0, "round {round}");
+    }
+    assert!(reader.got == expected);
+}
+
+/// At five messages a second a short dictionary pays, and a longer one does not.
+#[test]
+fn a_longer_dictionary_that_does_not_pay_leaves_the_older_one_in_use() {
+    let mut topic = Topic::new(writer(1));
+    let mut reader = Reader::new();
+    let mut run = |topic: &mut Topic, steps: usize, ms: u64| {
+        for _ in 0..steps {
+            topic.now_ns += (ms - 10) * MS;
+            topic.run(1, |unit, _, now_ns| assert!(reader.receive(unit, now_ns)));
+        }
+        assert_eq!((reader.reader.missed(), reader.reader.waiting()), (Missed::default(), 0));
+        topic.writer.sender().dictionary().map_or(0, |d| d.content().len())
+    };
+    let short = (0..10).flat_map(message).collect::<Vec<_>>();
+    assert!(topic.writer.offer(dictionary(short[..1200].to_vec())));
+    assert_eq!(run(&mut topic, 300, 200), 1200);
+    let longer = trained();
+    assert!(topic.writer.offer(Arc::clone(&longer)));
+    assert_eq!(run(&mut topic, 300, 200), 1200);
+    // It comes into use when it pays, and goes when it does not any more.
+    assert_eq!(run(&mut topic, 4000, 10), longer.content().len());
+    assert_eq!(run(&mut topic, 300, 200), 1200);
+    // More that do not pay push it out no sooner.
+    for _ in 0..8 {
+        let (from, len) = (topic.next as usize % 1000, 12_000);
+        let other = (0..300).flat_map(|i| message(i * 77)).collect::<Vec<_>>();
+        assert!(topic.writer.offer(dictionary(other[from..from + len].to_vec())));
+        assert_eq!(run(&mut topic, 101, 200), 1200);
+    }
+}
+
+/// What the older one saves is known anew when a newer one is judged: it must not stay for what it once was.
+#[test]
+fn an_older_dictionary_that_went_stale_goes_even_if_the_newer_does_not_pay() {
+    let mut topic = Topic::new(writer(1));
+    topic.writer.sample();
+    let short = (0..10).flat_map(message).collect::<Vec<_>>();
+    assert!(topic.writer.offer(dictionary(short[..1200].to_vec())));
+    let training = loop {
+        topic.now_ns += 190 * MS;
+        topic.step_untrained();
+        if let Some(training) = topic.writer.training(topic.now_ns) {
+            break training;
+        }
+    };
+    for _ in 0..300 {
+        topic.now_ns += 190 * MS;
+        topic.step_untrained();
+    }
+    assert!(topic.writer.sender().dictionary().is_some());
+    let adoption = training.train().unwrap();
+    let (alone_len, after_len) = (adoption.raw_len * 3 / 4, adoption.raw_len / 2);
+    let adoption = Adoption { dictionary: trained(), alone_len, before_len: alone_len, after_len, ..adoption };
+    assert!(topic.writer.trained(Some(adoption)));
+    for _ in 0..100 {
+        topic.now_ns += 190 * MS;
+        topic.step_untrained();
+    }
+    assert!(topic.writer.sender().dictionary().is_none());
 }

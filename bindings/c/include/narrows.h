@@ -318,7 +318,7 @@ typedef struct narrows_message_options {
     uint32_t history;
     uint32_t reserved;
     /**
-     * A dictionary that the history begins with; the peer needs it among its `known`. Empty is none.
+     * A dictionary that the history begins with; the peer needs it among its `known`, or as its own seed. Empty is none.
      */
     struct narrows_bytes seed;
     /**
@@ -518,8 +518,8 @@ struct narrows_decoder *narrows_decoder_new(const struct narrows_stream_options 
 
 /**
  * Takes what it can of `input` and fills `output`, and moves their positions. Returns 0 when the stream is complete and all of
- * it was given; 1 when it is not: if `output` is full give more room, else more input; or a negative narrows_status. The first
- * failure is final. Bytes behind the end of the stream are a failure.
+ * it was given; 1 when it is not: if `output` is full give more room, else more input; or a negative narrows_status, when
+ * `output` may have got what came whole before. The first failure is final. Bytes behind the end of the stream are a failure.
  * `input` and `output` are as they say, and not in the same memory.
  */
 ptrdiff_t narrows_decode(struct narrows_decoder *decoder,
@@ -673,7 +673,7 @@ struct narrows_topic_reader *narrows_topic_reader_new(const struct narrows_messa
 
 /**
  * Takes a unit in; narrows_topic_next gives the messages that are complete then. A unit that is a failure is dropped, and the
- * next one can be taken.
+ * next one can be taken. One that set messages free before it turned out bad is none: narrows_topic_missed counts it.
  * `unit` has `len` bytes.
  */
 narrows_status narrows_topic_receive(struct narrows_topic_reader *reader,

@@ -193,13 +193,13 @@ impl Decoder {
         Ok(Self { receiver, contexts: Contexts::default(), pool, raw: Block::default(), failure: None })
     }
 
-    /// Takes what it can of `input` and gives what it has; returns how many bytes of the input it took, and whether the stream
-    /// is complete.
-    pub(crate) fn decode(&mut self, input: &[u8], room: &mut Room) -> Result<(usize, bool)> {
+    /// Takes what it can of `input` and gives what it has, which may be something before a failure too; returns how many
+    /// bytes of the input it took, and whether the stream is complete.
+    pub(crate) fn decode(&mut self, input: &[u8], room: &mut Room) -> (usize, Result<bool>) {
         let mut taken = 0;
         let result = self.alive().and_then(|()| self.advance(input, &mut taken, room));
         let result = result.inspect_err(|e| self.failure = Some(e.clone()));
-        result.map(|()| (taken, self.receiver.is_finished() && self.raw.is_empty()))
+        (taken, result.map(|()| self.receiver.is_finished() && self.raw.is_empty()))
     }
 
     fn alive(&self) -> Result<()> {

@@ -31,6 +31,10 @@ pub(crate) trait Held: Sized + Send + 'static {
     /// For messages to a person: "writer".
     const NAME: &'static str;
     fn table() -> &'static Table<Self>;
+    /// Whether this process may use it.
+    fn check(&self) -> Result<()> {
+        Ok(())
+    }
     /// What ends its waits from another thread.
     fn stopper(&self) -> Option<Arc<dyn Stop>> {
         None
@@ -38,7 +42,7 @@ pub(crate) trait Held: Sized + Send + 'static {
 }
 
 pub(crate) trait Stop: Send + Sync {
-    fn stop(&self);
+    fn stop(&self) -> Result<()>;
 }
 
 /// All objects of a type.
@@ -84,21 +88,11 @@ impl<T: Held> Table<T> {
         }
     }
 
-    /// The handle of a new object.
-    pub(crate) fn open(&self, object: T) -> Result<u64> {
-        let mut places = lock(&self.places);
-        let place = match places.free.pop_front() {
-            Some(place) => place,
-            None if places.made < PLACES_MAX => {
-                places.made += 1;
-                places.made - 1
-            }
-            None => {
-                let text = format!("there are {PLACES_MAX} {}s open: close some", T::NAME);
-                return Err(Failure::new(Status::NARROWS_ERROR_LIMIT, text));
-            }
-        };
-        drop(places);
+    /// The handle of a new object, which is made when there is a place for it.
+    pub(crate) fn open(&self, make: impl FnOnce() -> Result<T>) -> Result<u64> {
+        let place = self.reserve()?;
+        let object = catch_unwind(AssertUnwindSafe(make)).unwrap_or_else(|_| Err(Failure::internal()));
+        let object = object.inspect_err(|_| lock(&self.places).free.push_front(place))?;
         let chunk = self.chunks[place / CHUNK].get_or_init(|| (0..CHUNK).map(|_| Slot::new()).collect());
         let slot = &chunk[place % CHUNK];
         let generation = slot.generation.load(Ordering::Acquire).max(1);
@@ -106,6 +100,21 @@ impl<T: Held> Table<T> {
         *lock(&slot.object) = Place { object: Some(Box::new(object)), broken: false };
         slot.generation.store(generation, Ordering::Release);
         Ok(MARK | u64::from(T::KIND) << KIND_SHIFT | u64::from(generation) << GENERATION_SHIFT | place as u64)
+    }
+
+    fn reserve(&self) -> Result<usize> {
+        let mut places = lock(&self.places);
+        match places.free.pop_front() {
+            Some(place) => Ok(place),
+            None if places.made < PLACES_MAX => {
+                places.made += 1;
+                Ok(places.made - 1)
+            }
+            None => {
+                let text = format!("there are {PLACES_MAX} {}s open: close some", T::NAME);
+                Err(Failure::new(Status::NARROWS_ERROR_LIMIT, text))
+            }
+        }
     }
 
     /// Calls with the object of a handle.
@@ -116,6 +125,7 @@ impl<T: Held> Table<T> {
             return Err(Failure::internal());
         }
         let Some(object) = held.object.as_mut() else { return Err(closed::<T>()) };
+        object.check()?;
         let result = catch_unwind(AssertUnwindSafe(|| call(object)));
         result.unwrap_or_else(|_| {
             held.broken = true;
@@ -127,12 +137,13 @@ impl<T: Held> Table<T> {
     pub(crate) fn close(&self, handle: u64, finish: impl FnOnce(T) -> Result<()>) -> Result<()> {
         let (slot, generation, place) = self.find(handle)?;
         let mut held = Self::enter(slot, generation)?;
+        held.object.as_ref().map_or_else(|| Err(closed::<T>()), |object| object.check())?;
         let Some(object) = held.object.take() else { return Err(closed::<T>()) };
         let broken = held.broken;
         let result = catch_unwind(AssertUnwindSafe(|| {
             if broken {
                 drop(object);
-                return Ok(());
+                return Err(Failure::internal());
             }
             finish(*object)
         }));
@@ -148,10 +159,7 @@ impl<T: Held> Table<T> {
         let (slot, generation, _) = self.find(handle)?;
         let stopper = lock(&slot.stopper);
         match &*stopper {
-            (g, Some(stopper)) if *g == generation => {
-                stopper.stop();
-                Ok(())
-            }
+            (g, Some(stopper)) if *g == generation => stopper.stop(),
             _ => Err(closed::<T>()),
         }
     }
@@ -212,6 +220,9 @@ mod tests {
             static TABLE: Table<Thing> = Table::new();
             &TABLE
         }
+        fn check(&self) -> Result<()> {
+            if self.0 == 4 { Err(Failure::misuse("not here")) } else { Ok(()) }
+        }
     }
 
     fn status<T>(result: Result<T>) -> Status {
@@ -221,8 +232,8 @@ mod tests {
     #[test]
     fn what_is_closed_foreign_or_busy_is_told_apart() {
         let table = Thing::table();
-        let first = table.open(Thing(1)).unwrap();
-        let second = table.open(Thing(2)).unwrap();
+        let first = table.open(|| Ok(Thing(1))).unwrap();
+        let second = table.open(|| Ok(Thing(2))).unwrap();
         assert_eq!(table.with(second, |t| Ok(t.0)).unwrap(), 2);
         for foreign in
             [0, 1, 0x7fff_1234_5678, u64::MAX, first + (1 << GENERATION_SHIFT), first ^ 1 << KIND_SHIFT, first + 999]
@@ -236,7 +247,7 @@ mod tests {
         assert_eq!(status(table.close(first, |_| Ok(()))), Status::NARROWS_ERROR_CLOSED);
         assert_eq!(status(table.stop(first)), Status::NARROWS_ERROR_CLOSED);
         // Its place is used again, its number is not.
-        let third = table.open(Thing(3)).unwrap();
+        let third = table.open(|| Ok(Thing(3))).unwrap();
         assert_eq!(third, first + (1 << GENERATION_SHIFT));
         assert_eq!(status(table.with(first, |_| Ok(()))), Status::NARROWS_ERROR_CLOSED);
         assert_eq!(table.with(third, |t| Ok(t.0)).unwrap(), 3);
@@ -246,7 +257,31 @@ mod tests {
             Status::NARROWS_ERROR_INTERNAL
         );
         assert_eq!(status(table.with(third, |t| Ok(t.0))), Status::NARROWS_ERROR_INTERNAL, "it stays broken");
-        table.close(third, |_| Err(Failure::misuse("broken ones are not finished"))).unwrap();
+        let closed = table.close(third, |_| Err(Failure::misuse("broken ones are not finished")));
+        assert_eq!(status(closed), Status::NARROWS_ERROR_INTERNAL, "what became of it nobody knows");
         assert_eq!(status(table.with(third, |_| Ok(()))), Status::NARROWS_ERROR_CLOSED);
+    }
+    #[test]
+    fn what_this_process_may_not_use_stays() {
+        let table: Table<Thing> = Table::new();
+        let foreign = table.open(|| Ok(Thing(4))).unwrap();
+        for _ in 0..2 {
+            assert_eq!(status(table.with(foreign, |_| Ok(()))), Status::NARROWS_ERROR_MISUSE);
+            assert_eq!(status(table.close(foreign, |_| Ok(()))), Status::NARROWS_ERROR_MISUSE);
+        }
+    }
+
+    #[test]
+    fn nothing_is_made_without_a_place_and_no_place_lost_without_an_object() {
+        let table: Table<Thing> = Table::new();
+        for _ in 0..2 {
+            assert_eq!(status(table.open(|| Err(Failure::misuse("no")))), Status::NARROWS_ERROR_MISUSE);
+            assert_eq!(status(table.open(|| panic!("of a test"))), Status::NARROWS_ERROR_INTERNAL);
+        }
+        assert_eq!(lock(&table.places).made, 1);
+        lock(&table.places).made = PLACES_MAX;
+        table.open(|| Ok(Thing(1))).unwrap();
+        let full = table.open(|| unreachable!("it would be dropped, and close what it owns"));
+        assert_eq!(status(full), Status::NARROWS_ERROR_LIMIT);
     }
 }

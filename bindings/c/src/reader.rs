@@ -31,7 +31,8 @@ impl Reader {
         let driver = start("narrows-receive", &shared.channel, move || {
             stream::receive(sink, link, receive, || await_verdict(&ended), &control).map(drop)
         })?;
-        let owned = options.has(CLOSE_FD).then(|| sys::take_over(fd)).transpose()?;
+        // Last, for what fails leaves the descriptor open.
+        let owned = options.has(CLOSE_FD).then(|| sys::take_over(fd));
         Ok(Self { shared, driver: Some(driver), owned })
     }
 
@@ -71,7 +72,7 @@ impl Drop for Reader {
     fn drop(&mut self) {
         // Not closed in order: its threads shall not wait for anybody.
         if self.driver.is_some() {
-            self.shared.stop();
+            let _ = self.shared.stop();
         }
     }
 }
@@ -82,6 +83,9 @@ impl Held for Reader {
     fn table() -> &'static Table<Self> {
         static TABLE: Table<Reader> = Table::new();
         &TABLE
+    }
+    fn check(&self) -> Result<()> {
+        self.shared.check()
     }
     fn stopper(&self) -> Option<Arc<dyn Stop>> {
         Some(Arc::clone(&self.shared) as Arc<dyn Stop>)

@@ -60,11 +60,10 @@ fn socket_link(own: OwnedFd, direction: Direction, one_way: bool) -> Result<Link
     Ok(if direction == Direction::Write { write } else { read })
 }
 
-/// What the caller gave away: closed when it is dropped.
-pub(crate) fn take_over(fd: i32) -> Result<OwnedFd> {
-    drop(duplicate(fd)?);
-    // SAFETY: it is open, as was just seen, and the caller gave up its own use of it by the flag that leads here.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+/// What the caller gave away, of which there is a [`link`]: closed when it is dropped.
+pub(crate) fn take_over(fd: i32) -> OwnedFd {
+    // SAFETY: it is open, or there were no link, and the caller gave up its own use of it by the flag that leads here.
+    unsafe { OwnedFd::from_raw_fd(fd) }
 }
 
 fn duplicate(fd: i32) -> Result<OwnedFd> {

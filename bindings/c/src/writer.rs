@@ -23,18 +23,31 @@ pub(crate) struct Writer {
 pub(crate) struct Shared {
     pub(crate) channel: Arc<Channel>,
     pub(crate) control: Arc<Control>,
+    /// Where its threads are.
+    process: u32,
 }
 
 impl Shared {
     pub(crate) fn new() -> Arc<Self> {
-        Arc::new(Self { channel: Arc::default(), control: Arc::default() })
+        Arc::new(Self { channel: Arc::default(), control: Arc::default(), process: std::process::id() })
+    }
+
+    /// A child of `fork` has none of the threads, and may have inherited a lock that one of them held: nothing of the stream
+    /// can be touched there.
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.process == std::process::id() {
+            return Ok(());
+        }
+        Err(Failure::misuse("this stream belongs to the process that opened it: open streams after fork"))
     }
 }
 
 impl Stop for Shared {
-    fn stop(&self) {
+    fn stop(&self) -> Result<()> {
+        self.check()?;
         self.control.stop();
         self.channel.stop();
+        Ok(())
     }
 }
 
@@ -65,7 +78,8 @@ impl Writer {
         let (source, control) = (Source(Arc::clone(&shared.channel)), Arc::clone(&shared.control));
         let driver =
             start("narrows-send", &shared.channel, move || stream::send(source, link, send, &control).map(drop))?;
-        let owned = options.has(CLOSE_FD).then(|| sys::take_over(fd)).transpose()?;
+        // Last, for what fails leaves the descriptor open.
+        let owned = options.has(CLOSE_FD).then(|| sys::take_over(fd));
         Ok(Self { shared, driver: Some(driver), owned })
     }
 
@@ -94,7 +108,7 @@ impl Drop for Writer {
     fn drop(&mut self) {
         // Not closed in order: its threads shall not wait for anybody.
         if self.driver.is_some() {
-            self.shared.stop();
+            let _ = self.shared.stop();
         }
     }
 }
@@ -105,6 +119,9 @@ impl Held for Writer {
     fn table() -> &'static Table<Self> {
         static TABLE: Table<Writer> = Table::new();
         &TABLE
+    }
+    fn check(&self) -> Result<()> {
+        self.shared.check()
     }
     fn stopper(&self) -> Option<Arc<dyn Stop>> {
         Some(Arc::clone(&self.shared) as Arc<dyn Stop>)

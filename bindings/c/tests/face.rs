@@ -76,6 +76,16 @@ enum Linked {
     Static,
 }
 
+/// What a program consists of: of one of `tests/c` all that is there.
+fn sources(source: &str) -> Vec<PathBuf> {
+    let main = here().join(source);
+    if !source.starts_with("tests/") {
+        return vec![main];
+    }
+    let folder = fs::read_dir(main.parent().unwrap()).unwrap().map(|f| f.unwrap().path());
+    folder.filter(|f| f.extension().is_some_and(|e| e == "c")).collect()
+}
+
 /// Compiles a program of this folder, once.
 fn program(source: &str, linked: Linked) -> PathBuf {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
@@ -86,13 +96,7 @@ fn program(source: &str, linked: Linked) -> PathBuf {
         return path;
     }
     let mut cc = Command::new("cc");
-    cc.args(STRICT)
-        .args(["-std=c11", "-pthread"])
-        .arg(here().join(source))
-        .arg("-I")
-        .arg(include())
-        .arg("-o")
-        .arg(&path);
+    cc.args(STRICT).args(["-std=c11", "-pthread"]).args(sources(source)).arg("-I").arg(include()).arg("-o").arg(&path);
     match linked {
         Linked::Shared => {
             cc.arg("-L").arg(lib()).arg("-lnarrows").arg(format!("-Wl,-rpath,{}", lib().display()));

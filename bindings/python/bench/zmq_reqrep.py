@@ -200,7 +200,7 @@ def main() -> None:
     p.add_argument("--messages", type=int, default=200)
     p.add_argument("--rounds", type=int, default=5)
     p.add_argument("--warm", type=int, default=1, help="rounds before those that count")
-    p.add_argument("--block", type=int, default=25, help="messages of a turn; 1 finds all caches cold")
+    p.add_argument("--block", type=int, default=75, help="messages of a turn; few find all caches cold")
     p.add_argument("--train")
     p.add_argument("--connect", metavar="HOST:PORT")
     p.add_argument("--serve", metavar="HOST:PORT")

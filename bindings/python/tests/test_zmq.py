@@ -5,14 +5,24 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import narrows
 import narrows.zmq
 import pytest
 import zmq
 from narrows.zmq.broadcast import MAGIC, packed, unpacked
 from narrows.zmq.link import AS_IS, LACKS, PREFIX
-from zmq_peers import LINKED, PEERS, TIMEOUT_MS, TRANSPORTS, Sockets, message, round_trips, sent_bytes, until
-
-import narrows
+from narrows.zmq.trial import FIRST, Trial
+from zmq_peers import (
+    LINKED,
+    PEERS,
+    TIMEOUT_MS,
+    TRANSPORTS,
+    Sockets,
+    message,
+    round_trips,
+    sent_bytes,
+    until,
+)
 
 # Who talks to whom.
 
@@ -333,6 +343,77 @@ def test_the_context_makes_these_sockets() -> None:
         narrows.zmq.Socket(plain, zmq.PUSH, peers="all")
     plain.term()
     shared.term()
+
+
+@pytest.mark.parametrize("alone", [0, 10])
+def test_replies_of_two_servers_do_not_mix(sockets: Sockets, alone: int) -> None:
+    """Each answers by frames of its own flow, and the client, which cannot choose between them any more, sends none."""
+    reps = [sockets(zmq.REP, policy=LINKED), sockets(zmq.REP, policy=LINKED)]
+    req = sockets(zmq.REQ, policy=LINKED)
+    req.connect(sockets.bind(reps[0]))
+    round_trips(req, reps[0], range(alone))
+    seq = req._link.seq
+    assert bool(seq) == bool(alone)
+    req.connect(sockets.bind(reps[1]))
+    for i in range(80):
+        req.send(message(i))
+        until(lambda: any(rep.poll(5) for rep in reps))
+        rep = next(rep for rep in reps if rep.poll(0))
+        assert rep.recv() == message(i)
+        rep.send(message(i) + b"!")
+        assert req.recv() == message(i) + b"!"
+    assert req._link.seq == seq and all(sent_bytes(rep)[0] > 0 for rep in reps)
+
+
+def test_a_replier_looks_at_few_plain_requests_and_misses_no_frame(sockets: Sockets) -> None:
+    """Among many plain requests a client gets leave to send frames, and keeps it however long it is silent."""
+    rep, plain = sockets(zmq.REP, policy=LINKED), sockets(zmq.REQ, "plain")
+    address = sockets.bind(rep)
+    plain.connect(address)
+    early, late = sockets(zmq.REQ, policy=LINKED), sockets(zmq.REQ, policy=LINKED)
+    early.connect(address)
+    round_trips(early, rep, range(3))
+    assert early._link.granted
+    round_trips(plain, rep, range(200))
+    assert rep._calm.left == 0
+    round_trips(early, rep, range(2))
+    early.send(message(1), private=True)
+    assert rep.recv() == message(1)
+    rep.send(b"ok", zmq.SNDMORE)
+    rep.send(b"")
+    assert early.recv_multipart() == [b"ok", b""]
+    early.close()
+    # Its last reply was a frame, so it might still send one.
+    round_trips(plain, rep, range(100))
+    assert rep._calm.left == 0
+    rep._calm.grant(next(iter(rep._links.values())), False)
+    round_trips(plain, rep, range(100))
+    # It may look at one just now.
+    assert rep._calm.left > 0 or round_trips(plain, rep, range(1)) or rep._calm.left > 0
+    late.connect(address)
+    for i in range(400):
+        if i % 2:
+            round_trips(plain, rep, range(1))
+        round_trips(late, rep, range(i, i + 1))
+        if late._link.seq > 3:
+            break
+    assert late._link.seq > 3
+
+
+def test_frames_are_sent_if_they_are_faster() -> None:
+    for span_ns, faster in ((0, True), (40_000_000, False)):
+        trial = Trial()
+        count = 0
+        while not trial.is_over():
+            framed = trial.wants_frame()
+            trial.asked(framed)
+            trial.begin -= span_ns if framed else 20_000_000
+            trial.answered(framed)
+            count += 1
+        assert count == 36 and trial.verdict() is faster and trial.every == (512 if faster else FIRST)
+    while trial.rest > 0:
+        trial.asked(False)
+    assert trial.wants_frame(), "it is tried again"
 
 
 @pytest.mark.parametrize("how", ["own name", "two endpoints", "bind", "monitor", "off"])

@@ -5,14 +5,22 @@ import threading
 import time
 from typing import Any
 
+import narrows
 import narrows.zmq
 import pytest
 import zmq
 from narrows.zmq.broadcast import MAGIC
 from narrows.zmq.link import GONE, LACKS, WINDOW, Link, new_routing_id
-from zmq_peers import LINKED, TIMEOUT_MS, Proxy, Sockets, message, round_trips, sent_bytes, until
-
-import narrows
+from zmq_peers import (
+    LINKED,
+    TIMEOUT_MS,
+    Proxy,
+    Sockets,
+    message,
+    round_trips,
+    sent_bytes,
+    until,
+)
 
 
 @pytest.mark.parametrize("then", ["narrows", "plain"])
@@ -103,6 +111,60 @@ def test_a_frame_that_waited_proves_nothing(sockets: Sockets) -> None:
         router.send_multipart(came)
         assert dealer.recv() == message(i)
     assert dealer._link.seq == 0
+
+
+def test_what_could_be_decoded_behind_what_could_not_comes_once_and_in_order(sockets: Sockets) -> None:
+    router, dealer = sockets(zmq.ROUTER, policy=LINKED), sockets(zmq.DEALER, policy=LINKED)
+    dealer.connect(sockets.bind(router))
+    for _ in range(3):
+        dealer.send(message(0))
+        router.send_multipart(router.recv_multipart())
+        assert dealer.recv() == message(0)
+    next(iter(router._links.values())).decoder = None
+    # The second is a frame that needs nothing, the third is plain.
+    messages = [message(1), bytes(70_000), b"plain"]
+    dealer.send(messages[0])
+    dealer.send(messages[1])
+    dealer.send(messages[2], private=True)
+    dealer.rcvtimeo = 200
+    came: list[bytes] = []
+    thread = threading.Thread(target=lambda: came.extend(router.recv_multipart()[1] for _ in messages))
+    thread.start()
+    with pytest.raises(zmq.Again):
+        dealer.recv()
+    thread.join(TIMEOUT_MS / 1000)
+    assert came == messages and not router.poll(20)
+
+
+def test_what_was_encoded_and_not_sent_is_not_needed(sockets: Sockets) -> None:
+    """The queue is full behind a frame: the application is told, tries again, and everything arrives once."""
+    router, dealer = sockets(zmq.ROUTER, policy=LINKED), sockets(zmq.DEALER, policy=LINKED)
+    router.rcvhwm = dealer.sndhwm = 1
+    router.rcvbuf = dealer.sndbuf = 4096
+    dealer.connect(sockets.bind(router))
+    for _ in range(2):
+        dealer.send(message(0))
+        router.send_multipart(router.recv_multipart())
+        assert dealer.recv() == message(0)
+    chance, refused, sent, came = random.Random(3), 0, [], []
+    while len(sent) < 60:
+        # Incompressible, so that the queue fills while few messages are under way.
+        m = chance.randbytes(20_000) + message(len(sent))
+        try:
+            dealer.send(m, zmq.NOBLOCK)
+            sent.append(m)
+        except zmq.Again:
+            refused += 1
+            if not router.poll(20):
+                continue
+            parts = router.recv_multipart()
+            came.append(parts[1])
+            router.send_multipart([parts[0], b"acknowledged"])
+            assert dealer.recv() == b"acknowledged"
+    while len(came) < len(sent):
+        came.append(router.recv_multipart()[1])
+    assert came == sent and refused > 5
+    assert dealer._link.encoder.sent.messages > 10
 
 
 def test_who_is_not_answered_delivers_what_it_has(sockets: Sockets) -> None:

@@ -152,6 +152,11 @@ impl MessageReceiver {
         decoded.ns = decoded.ns.saturating_add(decode_ns);
     }
 
+    /// Digest of the dictionary in a slot; 0 is none.
+    pub(super) fn digest_in(&self, slot: u8) -> u64 {
+        self.slots.get(slot).map_or(0, |d| d.digest())
+    }
+
     /// Messages that came and could not be decoded.
     pub fn undecodable(&self) -> u64 {
         self.undecodable
@@ -173,7 +178,7 @@ impl MessageReceiver {
         out.len() > start
     }
 
-    fn control(&mut self, control: Control) -> Result<Event<'static>> {
+    pub(super) fn control(&mut self, control: Control) -> Result<Event<'static>> {
         if !control.suits(self.config.carrier.delivery) {
             return Err(Error::corrupt("a control frame that this carrier does not have"));
         }
@@ -268,7 +273,7 @@ impl MessageReceiver {
     fn offer(&mut self, slot: u8, announced: bool, len: usize, digest: u64, content: Option<Vec<u8>>) {
         let held = self.slots.get(slot).is_some_and(|d| d.digest() == digest);
         let dictionary = if held { self.slots.get(slot).cloned() } else { self.find(digest) };
-        let refused = len > self.config.dictionary_max || usize::from(slot) > self.config.slots;
+        let refused = !self.config.takes_dictionary(slot, len);
         let reason = if refused { Lacks::Refused } else { Lacks::Content };
         let asked_only = content.is_none();
         let dictionary = dictionary.or_else(|| content.and_then(Dictionary::new).map(Arc::new)).filter(|_| !refused);
@@ -333,12 +338,6 @@ impl MessageReceiver {
                 self.lacks(header.slot)
             };
         };
-        if message.len() > self.config.message_max {
-            return Err(Error::limit(format!(
-                "a message of more than {} bytes, which is the limit here",
-                self.config.message_max
-            )));
-        }
         let chain = if ordered { self.chain.after(message) } else { self.chain };
         let check = |check| check == if ordered { chain.check() } else { lone_check(digest, message, header.first) };
         if header.check.is_some_and(|c| !check(c)) {
@@ -347,6 +346,18 @@ impl MessageReceiver {
             } else {
                 self.lacks(header.slot)
             };
+        }
+        // Behind the check: what another dictionary makes of a body may be of any length.
+        if message.len() > self.config.message_max {
+            // Later messages are encoded with it: the history is out of step, and the sender has to hear of it.
+            if ordered && header.coding != Coding::Store {
+                return self.drop_message(Lost::Mismatch);
+            }
+            return Err(Error::limit(format!(
+                "a message of {} bytes exceeds the limit here, which is {}",
+                message.len(),
+                self.config.message_max
+            )));
         }
         self.chain = chain;
         self.number += 1;
@@ -368,10 +379,8 @@ impl MessageReceiver {
         dictionary: Option<&Dictionary>,
         contexts: &'a mut Contexts,
     ) -> Option<&'a [u8]> {
-        // One byte more than a message may have tells too long ones from malformed ones.
-        let Contexts { codecs, decoded, .. } = contexts;
-        let room = (self.config.message_max + 1).min(decoded.len());
-        let out = &mut decoded[..room];
+        // Room for any message tells those that are too long here from malformed ones.
+        let Contexts { codecs, decoded: out, .. } = contexts;
         let raw_len = match header.coding {
             Coding::Store => return Some(body),
             Coding::Lz4 => {

@@ -174,6 +174,11 @@ impl Sampler {
         self.current = None;
     }
 
+    /// What trainings are compared with.
+    pub(super) fn current(&self) -> Option<&Arc<Dictionary>> {
+        self.current.as_ref()
+    }
+
     /// Begins with a dictionary from elsewhere.
     pub fn begin(&mut self, dictionary: Arc<Dictionary>) {
         (self.current, self.looks, self.left, self.stale_since) = (Some(dictionary), 0, 1.0, None);

@@ -281,20 +281,16 @@ impl MessageSender {
         if self.config.carrier.delivery != Delivery::Fanout {
             return Err(Error::misuse("only fan-out carriers have readers that are announced to"));
         }
-        self.put_announcement(true, out);
+        self.put_announcement(&|_| true, out);
         Ok(())
     }
 
-    /// Without `dictionaries` none is used any more, until they were announced twice again.
-    pub(super) fn put_announcement(&mut self, dictionaries: bool, out: &mut Vec<u8>) {
+    /// Dictionaries that do not pay are used no more, until they were announced twice again.
+    pub(super) fn put_announcement(&mut self, pays: &dyn Fn(&Dictionary) -> bool, out: &mut Vec<u8>) {
         self.preface_due = false;
         Control::Preface(Preface::of(&self.config)).put(out);
         let before = self.slots.current().map(|c| c.0);
-        if dictionaries {
-            self.slots.put_announcement(out);
-        } else {
-            self.slots.withdraw();
-        }
+        self.slots.put_announcement(pays, out);
         if self.slots.current().map(|c| c.0) != before {
             self.shadow = Shadow::default();
         }

@@ -134,12 +134,19 @@ impl SenderSlots {
         }
     }
 
-    /// Writes the dictionary in use and the newest, for readers that answer nothing. One that was said twice is used.
-    pub(super) fn put_announcement(&mut self, out: &mut Vec<u8>) {
+    /// Writes, of the dictionaries that pay, the one in use and the newest, for readers that answer nothing. One that was
+    /// said twice on end is used; the others are as if they had not been said.
+    pub(super) fn put_announcement(&mut self, pays: &dyn Fn(&Dictionary) -> bool, out: &mut Vec<u8>) {
         let mut newest = None;
-        let (current, last) = (self.current, (0..SLOTS).map(|i| self.order(i)).max());
+        let last = self.slots.iter().flatten().filter(|e| pays(&e.dictionary)).map(|e| e.order).max();
         for (i, entry) in self.slots.iter_mut().enumerate() {
-            let Some(entry) = entry.as_mut().filter(|e| Some(i) == current || Some(e.order) == last) else { continue };
+            let Some(entry) = entry else { continue };
+            if !pays(&entry.dictionary) || Some(i) != self.current && Some(entry.order) != last {
+                if let State::Announced(said) = &mut entry.state {
+                    *said = 0;
+                }
+                continue;
+            }
             (entry.ask, entry.is_seed) = (false, false);
             let said = match entry.state {
                 State::Announced(n) => n.saturating_add(1),
@@ -151,17 +158,7 @@ impl SenderSlots {
                 newest = newest.max(Some((entry.order, i)));
             }
         }
-        self.current = newest.map(|n| n.1).or(self.current);
-    }
-
-    /// Uses none of those that were announced, as if that had not been.
-    pub(super) fn withdraw(&mut self) {
-        self.current = None;
-        for entry in self.slots.iter_mut().flatten() {
-            if let State::Announced(said) = &mut entry.state {
-                *said = 0;
-            }
-        }
+        self.current = newest.map(|n| n.1);
     }
 
     /// Whether the slot has, or had, this dictionary: who answers about another one makes it up.
@@ -381,15 +378,22 @@ mod tests {
     fn announced_ones_are_used_from_the_second_time_on() {
         let mut slots = SenderSlots::default();
         slots.add(dictionary(1), 0, true, SLOTS);
-        let mut out = Vec::new();
-        slots.put_announcement(&mut out);
-        assert!(slots.current().is_none());
-        slots.put_announcement(&mut out);
-        assert_eq!(slots.current().unwrap().0, 1);
+        // The slot in use after each announcement of those that pay, and how many were announced.
+        let said = |slots: &mut SenderSlots, pays: &[u8]| {
+            let mut out = Vec::new();
+            slots.put_announcement(&|d| pays.contains(&d.content()[0]), &mut out);
+            (slots.current().map_or(0, |c| c.0), out.len() / 100)
+        };
+        assert_eq!(said(&mut slots, &[1]), (0, 1));
+        assert_eq!(said(&mut slots, &[1]), (1, 1));
         slots.add(dictionary(2), 0, false, SLOTS);
-        slots.put_announcement(&mut out);
-        assert_eq!(slots.current().unwrap().0, 1);
-        slots.put_announcement(&mut out);
-        assert_eq!(slots.current().unwrap().0, 2);
+        assert_eq!(said(&mut slots, &[1]), (1, 1), "the new one does not pay");
+        assert_eq!(said(&mut slots, &[1, 2]), (1, 2));
+        assert_eq!(said(&mut slots, &[1, 2]), (2, 2));
+        assert_eq!(said(&mut slots, &[1, 2]), (2, 1));
+        assert_eq!(said(&mut slots, &[1]), (0, 1), "readers that came since do not have the old one");
+        assert_eq!(said(&mut slots, &[1]), (1, 1));
+        assert_eq!(said(&mut slots, &[]), (0, 0));
+        assert_eq!(said(&mut slots, &[1, 2]), (0, 1));
     }
 }

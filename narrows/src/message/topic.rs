@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use super::control::Control;
 use super::end::Traffic;
-use super::header::is_control;
+use super::header::{self, is_control};
 use super::receiver::{Event, MessageReceiver};
 use super::sample::{Adoption, Sampler, Training};
 use super::sender::{MessageSender, Sent};
-use super::{Carrier, Contexts, Delivery, Dictionary, Lost, MESSAGE_MAX, MessageConfig};
-use crate::error::{Error, Result};
+use super::{Carrier, Contexts, Delivery, Dictionary, Lost, MessageConfig, SLOTS};
+use crate::error::{Error, ErrorKind, Result};
 use crate::policy::Policy;
 
 /// An announcement is said again after so long: what a late reader waits at most.
@@ -32,14 +32,26 @@ const WAITING_MAX: usize = 1024;
 const WAITING_BYTES_MAX: usize = 1 << 20;
 /// Two announcements may be lost, and the third one be late.
 const WAIT_NS: u64 = 25_000_000_000;
-/// Writers whose dictionaries a reader keeps, three of at most 64 KiB each.
-const WRITERS_MAX: usize = 8;
-/// Longest frame of a message: header and check. Encoded ones are shorter than the message.
-const FRAME_MAX: usize = MESSAGE_MAX + 5;
+/// Writers whose dictionaries a reader keeps. More than these that write at a time delay each other for ever. With three of
+/// 64 KiB each, which zstd copies and adds 27 KiB of tables to, they take 15 MiB; with the two of 16 KiB that writers train,
+/// 4 MiB.
+const WRITERS_MAX: usize = 32;
+/// What the frame of a message has besides it: first byte and check. Encoded ones are shorter than the message.
+const HEADER_MAX: usize = 5;
 
 fn config_of_topic(config: MessageConfig) -> MessageConfig {
     let carrier = Carrier { delivery: Delivery::Fanout, borders: true };
     MessageConfig { carrier, duplex: false, history: 0, seed: None, ..config }
+}
+
+/// What a dictionary saves.
+struct Worth {
+    digest: u64,
+    len: usize,
+    /// Share of the messages' bytes.
+    share: f64,
+    /// That is more than its announcements take, as messages came last.
+    pays: bool,
 }
 
 /// The writing end of a topic.
@@ -58,9 +70,10 @@ pub struct TopicWriter {
     reader_came: bool,
     /// A dictionary was added.
     is_new: bool,
-    /// Share of the messages' bytes that the newest dictionary saves, and its length; none: there is no dictionary.
-    worth: Option<(f64, usize)>,
-    is_used: bool,
+    /// Of each dictionary that the sender holds, the oldest first.
+    worths: Vec<Worth>,
+    /// What the last training was compared with.
+    trained_against: Option<u64>,
     sent: Traffic,
 }
 
@@ -76,8 +89,8 @@ impl TopicWriter {
             raw_rate: None,
             reader_came: false,
             is_new: false,
-            worth: None,
-            is_used: false,
+            worths: Vec::new(),
+            trained_against: None,
             sent: Traffic::default(),
         })
     }
@@ -96,12 +109,29 @@ impl TopicWriter {
     }
 
     fn adopt(&mut self, dictionary: Arc<Dictionary>, share: f64) -> bool {
-        let len = dictionary.content().len();
-        let taken = self.sender.offer(dictionary, false);
-        if taken {
-            (self.worth, self.is_new) = (Some((share, len)), true);
+        let (digest, len) = (dictionary.digest(), dictionary.content().len());
+        let current = self.sender.dictionary().map(|d| d.digest());
+        if !self.sender.offer(dictionary, false) {
+            return false;
         }
-        taken
+        self.is_new = true;
+        if self.appraise(digest, share) {
+            return true;
+        }
+        // As the sender does: the oldest one goes that is not in use.
+        if self.worths.len() >= SLOTS
+            && let Some(at) = self.worths.iter().position(|w| Some(w.digest) != current)
+        {
+            self.worths.remove(at);
+        }
+        self.worths.push(Worth { digest, len, share, pays: false });
+        true
+    }
+
+    /// Says whether the dictionary is one of those that the sender holds.
+    fn appraise(&mut self, digest: u64, share: f64) -> bool {
+        let worth = self.worths.iter_mut().find(|w| w.digest == digest);
+        worth.map(|w| w.share = share).is_some()
     }
 
     /// Appends the unit that sends `message` to `out`. An error changes nothing: the next message can be sent.
@@ -124,10 +154,11 @@ impl TopicWriter {
             return false;
         }
         let start = out.len();
-        let is_used = self.pays(now_ns);
-        self.sender.put_announcement(is_used, out);
+        self.judge(now_ns);
+        let worths = &self.worths;
+        self.sender.put_announcement(&|d| worths.iter().any(|w| w.digest == d.digest() && w.pays), out);
         self.sent.wire_len += (out.len() - start) as u64;
-        (self.is_used, self.announced_ns, self.raw_since) = (is_used, Some(now_ns), 0);
+        (self.announced_ns, self.raw_since) = (Some(now_ns), 0);
         (self.silent, self.reader_came, self.is_new) = (self.silent.saturating_add(1), false, false);
         true
     }
@@ -138,15 +169,17 @@ impl TopicWriter {
         Some(self.announced_ns? + if sooner { NEW_READERS_NS } else { PERIOD_NS })
     }
 
-    /// Whether the newest dictionary saves more than its announcements take, as messages come just now.
-    fn pays(&mut self, now_ns: u64) -> bool {
-        let Some(announced_ns) = self.announced_ns else { return false };
+    /// Which dictionaries save more than their announcements take, as messages come just now.
+    fn judge(&mut self, now_ns: u64) {
+        let Some(announced_ns) = self.announced_ns else { return };
         let spans = now_ns.saturating_sub(announced_ns).max(NEW_READERS_NS) as f64 / PERIOD_NS as f64;
         let seen = self.raw_since as f64 / spans;
         let rate = self.raw_rate.map_or(seen, |rate| rate + spans.min(1.0) * (seen - rate));
         self.raw_rate = Some(rate);
-        let enough = if self.is_used { KEEPS } else { RESUMES };
-        self.worth.is_some_and(|(share, len)| share * rate > enough * len as f64)
+        for worth in &mut self.worths {
+            let enough = if worth.pays { KEEPS } else { RESUMES };
+            worth.pays = worth.share * rate > enough * worth.len as f64;
+        }
     }
 
     /// A reader came, or one may have come: it should not wait for the next announcement.
@@ -163,15 +196,26 @@ impl TopicWriter {
 
     /// A training that is due, for a thread of its own; what comes of it is given to [`TopicWriter::trained`].
     pub fn training(&mut self, now_ns: u64) -> Option<Training> {
-        self.sampler.as_mut()?.training(now_ns)
+        let sampler = self.sampler.as_mut()?;
+        let training = sampler.training(now_ns)?;
+        self.trained_against = sampler.current().map(|d| d.digest());
+        Some(training)
     }
 
     /// Announces the dictionary, if it pays. Says whether it does.
     pub fn trained(&mut self, adoption: Option<Adoption>) -> bool {
-        let share =
-            adoption.as_ref().map_or(0.0, |a| a.alone_len.saturating_sub(a.after_len) as f64 / a.raw_len.max(1) as f64);
-        let dictionary = self.sampler.as_mut().and_then(|s| s.trained(adoption));
-        dictionary.is_some_and(|d| self.adopt(d, share))
+        let before = self.trained_against.take();
+        let Some(sampler) = &mut self.sampler else { return false };
+        let shares = adoption.as_ref().map(|a| {
+            let share = |len| a.alone_len.saturating_sub(len) as f64 / a.raw_len.max(1) as f64;
+            (share(a.before_len), share(a.after_len))
+        });
+        let (Some(dictionary), Some((share_before, share))) = (sampler.trained(adoption), shares) else { return false };
+        // Messages are others now than when the one before was judged.
+        if let Some(digest) = before {
+            self.appraise(digest, share_before);
+        }
+        self.adopt(dictionary, share)
     }
 
     pub fn sender(&self) -> &MessageSender {
@@ -191,9 +235,10 @@ impl TopicWriter {
 /// What a reader of a topic had to leave out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Missed {
-    /// Messages whose dictionary was not announced in time, or for which there was no room until then.
+    /// Messages whose dictionary was not announced in time, or is beyond the limits here, or for which there was no room
+    /// until then.
     pub unannounced: u64,
-    /// Units that are none, or whose message does not decode.
+    /// Units that are none, or whose message does not decode or is longer than the limit here.
     pub damaged: u64,
 }
 
@@ -202,6 +247,35 @@ struct Writer {
     /// Of its preface, if that came.
     epoch: Option<u64>,
     receiver: MessageReceiver,
+    /// By slot: its last announcement had a dictionary there that is beyond the limits here.
+    refused: [bool; SLOTS],
+}
+
+impl Writer {
+    fn new(config: &MessageConfig) -> Result<Self> {
+        Ok(Self { epoch: None, receiver: MessageReceiver::new(config.clone())?, refused: [false; SLOTS] })
+    }
+
+    /// Says whether that brought a dictionary that was not here.
+    fn hear(&mut self, control: Control, config: &MessageConfig) -> Result<bool> {
+        let offered = match control {
+            Control::Offer { slot, len, digest, .. } => Some((slot, len, digest)),
+            _ => None,
+        };
+        let before = offered.map_or(0, |(slot, ..)| self.receiver.digest_in(slot));
+        let is_preface = matches!(control, Control::Preface(_));
+        self.receiver.control(control)?;
+        if is_preface {
+            self.refused = [false; SLOTS];
+        }
+        let Some((slot, len, digest)) = offered else { return Ok(false) };
+        self.refused[usize::from(slot) - 1] = !config.takes_dictionary(slot, len);
+        Ok(before != digest && self.receiver.digest_in(slot) == digest)
+    }
+
+    fn is_plain(&self) -> bool {
+        self.refused == [false; SLOTS] && (1..=SLOTS as u8).all(|slot| self.receiver.digest_in(slot) == 0)
+    }
 }
 
 /// A message whose dictionary is not here, or one behind such.
@@ -220,7 +294,10 @@ pub struct TopicReader {
     writers: Vec<Writer>,
     waiting: VecDeque<Waiting>,
     waiting_bytes: usize,
-    /// It was waited in vain: until something is announced nothing waits.
+    /// Since when something waits for what is announced so far. On a busy topic no single message waits so long: others take
+    /// its room.
+    waits_since_ns: u64,
+    /// It was waited in vain: until a dictionary is announced that is not here nothing waits.
     hopeless: bool,
     received: Traffic,
     missed: Missed,
@@ -230,12 +307,12 @@ impl TopicReader {
     /// Carrier and history are those of a topic, whatever `config` says.
     pub fn new(config: MessageConfig) -> Result<Self> {
         let config = config_of_topic(config);
-        let nameless = Writer { epoch: None, receiver: MessageReceiver::new(config.clone())? };
         Ok(Self {
+            writers: vec![Writer::new(&config)?],
             config,
-            writers: vec![nameless],
             waiting: VecDeque::new(),
             waiting_bytes: 0,
+            waits_since_ns: 0,
             hopeless: false,
             received: Traffic::default(),
             missed: Missed::default(),
@@ -266,20 +343,25 @@ impl TopicReader {
     ) -> Result<()> {
         let mut rest = unit;
         if rest.first().is_some_and(|b| is_control(*b)) {
-            rest = self.announced(unit, contexts)?;
+            let result = self.announced(unit, now_ns);
+            self.evict();
+            rest = result?;
             self.drain(now_ns, contexts, deliver);
         }
         self.on_time(now_ns, contexts, &mut *deliver);
         if rest.is_empty() {
             return Ok(());
         }
-        if rest.len() > FRAME_MAX {
-            return Err(Error::limit("a unit that is longer than any message"));
+        if rest.len() > HEADER_MAX + self.config.message_max {
+            return Err(Error::limit("a unit that is longer than any message may be here"));
         }
         if !self.waiting.is_empty() || !self.decode(rest, contexts, deliver)? {
-            if self.hopeless {
+            if self.waiting.is_empty() && self.never_decodes(rest) {
                 self.missed.unannounced += 1;
                 return Ok(());
+            }
+            if self.waiting.is_empty() {
+                self.waits_since_ns = now_ns;
             }
             self.waiting_bytes += rest.len();
             self.waiting.push_back(Waiting { frame: rest.to_vec(), since_ns: now_ns });
@@ -289,40 +371,57 @@ impl TopicReader {
     }
 
     /// Reads the control frames of a unit; what is behind them is returned.
-    fn announced<'a>(&mut self, unit: &'a [u8], contexts: &mut Contexts) -> Result<&'a [u8]> {
-        let first = Control::parse(unit)?.and_then(|(control, _)| control);
-        let epoch = if let Some(Control::Preface(preface)) = first { Some(preface.epoch) } else { None };
-        self.select(epoch)?;
+    fn announced<'a>(&mut self, unit: &'a [u8], now_ns: u64) -> Result<&'a [u8]> {
         let mut rest = unit;
-        if let Some(writer) = self.writers.last_mut() {
-            while rest.first().is_some_and(|b| is_control(*b)) {
-                rest = &rest[writer.receiver.receive(rest, contexts)?.consumed..];
+        while rest.first().is_some_and(|b| is_control(*b)) {
+            let Some((control, len)) = Control::parse(rest)? else {
+                return Err(Error::truncated("a unit ends in the middle of a frame"));
+            };
+            let is_first = rest.len() == unit.len();
+            rest = &rest[len..];
+            let Some(control) = control else { continue };
+            if let Control::Preface(preface) = control
+                && is_first
+            {
+                self.select(preface.epoch)?;
+            }
+            let Some(writer) = self.writers.last_mut() else { continue };
+            if writer.hear(control, &self.config)? {
+                (self.hopeless, self.waits_since_ns) = (false, now_ns);
             }
         }
-        self.hopeless = false;
         Ok(rest)
     }
 
     /// Moves the writer of this epoch to the end. What does not say its epoch is taken to be from who was heard last.
-    fn select(&mut self, epoch: Option<u64>) -> Result<()> {
-        if epoch.is_none() {
-            return Ok(());
-        }
-        let known = self.writers.iter().position(|w| w.epoch == epoch);
+    fn select(&mut self, epoch: u64) -> Result<()> {
+        let known = self.writers.iter().position(|w| w.epoch == Some(epoch));
         let at = match known.or_else(|| self.writers.iter().position(|w| w.epoch.is_none())) {
             Some(at) => at,
             None => {
-                let receiver = MessageReceiver::new(self.config.clone())?;
-                if self.writers.len() >= WRITERS_MAX {
-                    self.writers.remove(0);
-                }
-                self.writers.push(Writer { epoch, receiver });
+                self.writers.push(Writer::new(&self.config)?);
                 self.writers.len() - 1
             }
         };
-        self.writers[at].epoch = epoch;
+        self.writers[at].epoch = Some(epoch);
         self.writers[at..].rotate_left(1);
         Ok(())
+    }
+
+    /// Forgets writers above the limit: those without dictionaries first, since who they are matters to no message, then
+    /// those that were not heard for longest.
+    fn evict(&mut self) {
+        while self.writers.len() > WRITERS_MAX {
+            let plain = self.writers.iter().position(Writer::is_plain);
+            self.writers.remove(plain.unwrap_or(0));
+        }
+    }
+
+    /// Whether to wait for the dictionary of this frame, which is not here, is in vain.
+    fn never_decodes(&self, frame: &[u8]) -> bool {
+        let header = header::parse(frame, self.config.carrier, false).ok().flatten();
+        let slot = header.map_or(0, |(header, _)| usize::from(header.slot));
+        self.hopeless || slot > 0 && self.writers.iter().any(|w| w.refused[slot - 1])
     }
 
     /// Delivers the message of a frame. False if nobody who is known wrote it, with a dictionary that is here: the check tells.
@@ -339,6 +438,8 @@ impl TopicReader {
                 }
                 Ok(Event::Undecodable(Lost::Slot)) => lacks = true,
                 Ok(_) => error = error.or(Some(Error::corrupt("a message that does not decode"))),
+                // The check agrees: it is this writer's.
+                Err(e) if e.kind == ErrorKind::Limit => return Err(e),
                 // What one writer always has, another one may leave out.
                 Err(e) => error = error.or(Some(e)),
             }
@@ -353,14 +454,14 @@ impl TopicReader {
     fn drain(&mut self, now_ns: u64, contexts: &mut Contexts, deliver: &mut dyn FnMut(&[u8])) {
         while let Some(Waiting { frame, since_ns }) = self.waiting.pop_front() {
             let exceeds = self.waiting.len() >= WAITING_MAX || self.waiting_bytes > WAITING_BYTES_MAX;
-            let is_late = now_ns.saturating_sub(since_ns) >= WAIT_NS;
+            let is_late = now_ns.saturating_sub(since_ns.min(self.waits_since_ns)) >= WAIT_NS;
             match self.decode(&frame, contexts, deliver) {
                 Ok(true) => {}
                 Ok(false) if exceeds || is_late => {
                     self.missed.unannounced += 1;
                     self.hopeless |= is_late;
                 }
-                Ok(false) if self.hopeless => self.missed.unannounced += 1,
+                Ok(false) if self.never_decodes(&frame) => self.missed.unannounced += 1,
                 Ok(false) => {
                     self.waiting.push_front(Waiting { frame, since_ns });
                     return;
@@ -379,7 +480,7 @@ impl TopicReader {
 
     /// When [`TopicReader::on_time`] has something to do.
     pub fn next_wakeup_ns(&self) -> Option<u64> {
-        self.waiting.front().map(|w| w.since_ns.saturating_add(WAIT_NS))
+        self.waiting.front().map(|w| w.since_ns.min(self.waits_since_ns).saturating_add(WAIT_NS))
     }
 
     /// Waits no more for what is not announced in time, and delivers what came behind it.

@@ -102,7 +102,7 @@ pub unsafe extern "C" fn narrows_encoder_new(options: *const narrows_stream_opti
         || {
             // SAFETY: the caller answers for the structure.
             let options = unsafe { stream_options(options)? };
-            Encoder::table().open(Encoder::new(&options)?).map(handle)
+            Encoder::table().open(|| Encoder::new(&options)).map(handle)
         },
         no_handle,
     )
@@ -191,15 +191,15 @@ pub unsafe extern "C" fn narrows_decoder_new(options: *const narrows_stream_opti
         || {
             // SAFETY: the caller answers for the structure.
             let options = unsafe { stream_options(options)? };
-            Decoder::table().open(Decoder::new(&options)?).map(handle)
+            Decoder::table().open(|| Decoder::new(&options)).map(handle)
         },
         no_handle,
     )
 }
 
 /// Takes what it can of `input` and fills `output`, and moves their positions. Returns 0 when the stream is complete and all of
-/// it was given; 1 when it is not: if `output` is full give more room, else more input; or a negative narrows_status. The first
-/// failure is final. Bytes behind the end of the stream are a failure.
+/// it was given; 1 when it is not: if `output` is full give more room, else more input; or a negative narrows_status, when
+/// `output` may have got what came whole before. The first failure is final. Bytes behind the end of the stream are a failure.
 ///
 /// # Safety
 /// `input` and `output` are as they say, and not in the same memory.
@@ -214,10 +214,10 @@ pub unsafe extern "C" fn narrows_decode(
             // SAFETY: the caller answers for both.
             let (bytes, mut room) = unsafe { buffers(input, output)? };
             let before = room.len();
-            let (taken, complete) = Decoder::table().with(number(decoder), |d| d.decode(bytes, &mut room))?;
+            let (taken, result) = Decoder::table().with(number(decoder), |d| Ok(d.decode(bytes, &mut room)))?;
             // SAFETY: accepted just now.
             unsafe { advance(input, taken, output, before - room.len())? };
-            Ok(if complete { 0 } else { 1 })
+            Ok(if result? { 0 } else { 1 })
         },
         count,
     )

@@ -46,7 +46,7 @@ pub struct narrows_message_options {
     /// Bytes of history that the sender wants and the receiver keeps, 1 KiB to 64 KiB; 0 is 16 KiB.
     pub history: u32,
     pub reserved: u32,
-    /// A dictionary that the history begins with; the peer needs it among its `known`. Empty is none.
+    /// A dictionary that the history begins with; the peer needs it among its `known`, or as its own seed. Empty is none.
     pub seed: narrows_bytes,
     /// Dictionaries that this end has from elsewhere, so that they need not be sent.
     pub known: *const narrows_bytes,
@@ -140,7 +140,7 @@ pub unsafe extern "C" fn narrows_messages_new(options: *const narrows_message_op
         || {
             // SAFETY: the caller answers for the structure.
             let (config, policy, learns) = unsafe { config(options)? };
-            Messages::table().open(Messages::new(config, policy.as_deref(), learns)?).map(handle)
+            Messages::table().open(|| Messages::new(config, policy.as_deref(), learns)).map(handle)
         },
         no_handle,
     )

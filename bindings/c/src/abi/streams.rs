@@ -87,7 +87,7 @@ pub unsafe extern "C" fn narrows_writer_open(fd: c_int, options: *const narrows_
         || {
             // SAFETY: the caller answers for the structure.
             let options = unsafe { stream_options(options)? };
-            Writer::table().open(Writer::open(fd, &options)?).map(handle)
+            Writer::table().open(|| Writer::open(fd, &options)).map(handle)
         },
         no_handle,
     )
@@ -156,7 +156,7 @@ pub unsafe extern "C" fn narrows_reader_open(fd: c_int, options: *const narrows_
         || {
             // SAFETY: the caller answers for the structure.
             let options = unsafe { stream_options(options)? };
-            Reader::table().open(Reader::open(fd, &options)?).map(handle)
+            Reader::table().open(|| Reader::open(fd, &options)).map(handle)
         },
         no_handle,
     )

@@ -46,7 +46,7 @@ pub unsafe extern "C" fn narrows_topic_writer_new(
         || {
             // SAFETY: the caller answers for the structure.
             let (config, policy, learns) = unsafe { config(options)? };
-            Writer::table().open(Writer::new(config, policy.as_deref(), learns)?).map(handle)
+            Writer::table().open(|| Writer::new(config, policy.as_deref(), learns)).map(handle)
         },
         no_handle,
     )
@@ -160,14 +160,14 @@ pub unsafe extern "C" fn narrows_topic_reader_new(
         || {
             // SAFETY: the caller answers for the structure.
             let (config, ..) = unsafe { config(options)? };
-            Reader::table().open(Reader::new(config)?).map(handle)
+            Reader::table().open(|| Reader::new(config)).map(handle)
         },
         no_handle,
     )
 }
 
 /// Takes a unit in; narrows_topic_next gives the messages that are complete then. A unit that is a failure is dropped, and the
-/// next one can be taken.
+/// next one can be taken. One that set messages free before it turned out bad is none: narrows_topic_missed counts it.
 ///
 /// # Safety
 /// `unit` has `len` bytes.

@@ -2,6 +2,7 @@
 
 import time
 from collections import OrderedDict
+from random import randrange
 from typing import Any
 
 import zmq
@@ -10,8 +11,8 @@ from .exchange import Exchange
 from .link import AGAIN_LAST, AS_IS, FOREVER, GONE, LACKS, PREFIX, Link, Part
 from .socket import Outgoing, Socket, bare_recv, bare_send, given
 
-# After so many plain requests a REP looks at few of them: one of 16 at first, one of 128 later.
-CALM_AFTER, CALM_FIRST, CALM_MOST = 64, 16, 128
+# After so many plain requests a REP looks at few of them: one of 16 at first, one of 64 later.
+CALM_AFTER, CALM_FIRST, CALM_MOST = 64, 16, 64
 PREFIX_STR = PREFIX.decode()
 
 
@@ -74,9 +75,10 @@ class Calm:
         self.sampled = False
 
     def may_begin(self) -> bool:
-        if self.plain_run < CALM_AFTER or self.granted or self.never:
+        if self.plain_run < CALM_AFTER or self.granted or self.never or self.sampled:
             return False
-        self.left, self.sampled = self.span, True
+        # Drawn, so that clients that come by turns are all met.
+        self.left, self.sampled = randrange(self.span // 2, self.span + self.span // 2), True
         self.span = min(2 * self.span, CALM_MOST)
         return True
 

@@ -1,0 +1,90 @@
+/* What the tests of the C face share. */
+#ifndef FACE_H
+#define FACE_H
+#define _POSIX_C_SOURCE 200809L
+#include <narrows.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define CHECK(what)                                                                                                    \
+    do {                                                                                                               \
+        if (!(what)) {                                                                                                 \
+            fprintf(stderr, "%s:%d: %s; last error: %s\n", __FILE__, __LINE__, #what, narrows_last_error());           \
+            exit(1);                                                                                                   \
+        }                                                                                                              \
+    } while (0)
+
+/* The call fails with this status, which is also remembered, and with words that have these in them. */
+#define FAILS(call, status, words)                                                                                     \
+    do {                                                                                                               \
+        CHECK((long)(call) == (long)(status));                                                                         \
+        CHECK(narrows_last_status() == (status));                                                                      \
+        CHECK(strstr(narrows_last_error(), (words)) != NULL);                                                          \
+    } while (0)
+
+#define NO_OBJECT(call, status, words)                                                                                 \
+    do {                                                                                                               \
+        CHECK((call) == NULL);                                                                                         \
+        CHECK(narrows_last_status() == (status));                                                                      \
+        CHECK(strstr(narrows_last_error(), (words)) != NULL);                                                          \
+    } while (0)
+
+#define LEN ((size_t)1200007)
+
+/* A third repeats, a third is text of few letters, a third is noise. */
+extern unsigned char data[LEN];
+
+struct job {
+    int fd;
+    narrows_stream_options options;
+    size_t len;
+    long status;
+    pthread_t thread;
+};
+
+void pause_ms(long ms);
+/* Writes `len` bytes of the data in pieces of several lengths, and closes. */
+void *write_all(void *argument);
+struct job start_writer(int fd, size_t len, uint32_t flags, const char *policy);
+/* Reads a stream that must be the first `len` bytes of the data. */
+void read_all(narrows_reader *reader, size_t len);
+void pair(int fds[2]);
+void tcp_pair(int fds[2]);
+/* Encodes the first `len` bytes; the caller frees. */
+unsigned char *encoded(size_t len, const char *policy, size_t *wire_len);
+
+size_t make_message(char *to, size_t size, int i);
+/* Takes a unit in; the last message is copied to `got`. Returns how many there were. */
+int take(narrows_messages *end, narrows_bytes unit, char *got, size_t *got_len);
+/* What `from` has to say without a message goes to `to`. */
+int settle(narrows_messages *from, narrows_messages *to, char *got, size_t *got_len);
+
+/* The tests, by file. */
+void test_sockets(void);
+void test_pipes_and_files(void);
+void test_both_ways(void);
+void test_small_writes(void);
+void test_given_up(void);
+void test_not_stored(void);
+void test_peer_gone(void);
+void test_damaged_streams(void);
+void test_out_of_descriptors(void);
+void test_totals_of_failures(void);
+void test_misuse(void);
+void test_coder(void);
+void test_coder_misuse(void);
+void test_damaged_bytes(void);
+void test_messages(void);
+void test_message_misuse(void);
+void test_message_trouble(void);
+void test_dictionaries(void);
+void test_topics(void);
+void test_topic_unit_half_bad(void);
+void test_two_threads(void);
+void test_forked(void);
+void test_threads(void);
+
+#endif
