@@ -124,6 +124,8 @@ const PROBE_SHARE: f32 = 0.0025;
 const RIVAL_SHARE: f32 = 0.05;
 /// The first answers come from hosts that do all for the first time.
 const ANSWERS_COLD: u8 = 8;
+/// An encoder that was not used lately takes so many times its fixed cost.
+const COLD_TIMES: f32 = 6.0;
 /// What is left of a cost that forbids a try, every [`PROBE_CLEAR`] messages.
 const FORGET: f32 = 0.7;
 /// Weight of a time that messages took in their average.
@@ -157,7 +159,7 @@ impl Learned {
             left_hoped: left,
             tried: false,
             times: 0,
-            cold_us: 0.0,
+            cold_us: COLD_TIMES * encode[0],
             tried_at: 0,
         }
     }
@@ -262,8 +264,11 @@ impl Messages {
     fn left(&self, m: usize, class: usize) -> f32 {
         let left = &self.arms[m].left;
         let nearest = (0..CLASSES).filter(|c| !left[*c].is_nan()).min_by_key(|c| c.abs_diff(class));
+        let both_seen = || self.arms[BOTH].left.iter().any(|left| !left.is_nan());
         match nearest {
             Some(c) => left[c],
+            // As long as both were tried together only, the history may have given what they gave.
+            None if m == LINKED && both_seen() => self.left(BOTH, class) / BOTH_LEFT,
             None if m == BOTH => BOTH_LEFT * self.left(LINKED, class).min(self.left(ALONE.end - 1, class)),
             None => self.arms[m].left_hoped,
         }
@@ -376,7 +381,7 @@ impl Messages {
         // What is cold here is cold at the peer too.
         let more_us = (scores[m] - scores[best]).max(2.0 * arm.cold_us);
         let since = self.messages.wrapping_sub(arm.tried_at) as f32;
-        scores[m].is_finite() && (!arm.tried || self.span_us == 0.0 || more_us <= share * since * self.span_us)
+        scores[m].is_finite() && (self.span_us == 0.0 || more_us <= share * since * self.span_us)
     }
 
     fn tried(&mut self, m: usize) -> usize {
