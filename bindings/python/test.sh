@@ -37,8 +37,10 @@ mkdir -p "$site"
 cp -R "$here/python/narrows" "$site/narrows"
 cp "$target/debug/lib_narrows.so" "$site/narrows/_narrows.abi3.so"
 
-cd "$here"
 export PYTHONPATH="$site" PYTHONDONTWRITEBYTECODE=1 NARROWS_PROGRAM="$target/debug/narrows"
-"$venv/bin/mypy" --no-error-summary --cache-dir "$target/python-mypy" -p narrows
-"$venv/bin/python" -m mypy.stubtest --mypy-config-file pyproject.toml --concise narrows._narrows
+# There it leaves its caches.
+cd "$target"
+"$venv/bin/mypy" --config-file "$here/pyproject.toml" --no-error-summary -p narrows
+"$venv/bin/python" -m mypy.stubtest --mypy-config-file "$here/pyproject.toml" --concise narrows._narrows
+cd "$here"
 exec "$venv/bin/python" -m pytest "$@"

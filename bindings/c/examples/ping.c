@@ -27,36 +27,51 @@ static void put(int fd, narrows_bytes unit)
     }
 }
 
-/* The next message; what came behind it stays in `buffer`. Returns 0 when the peer has hung up. */
-static int get(narrows_messages *end, int fd, char *buffer, size_t size, size_t *filled, narrows_bytes *message)
+/* What came from the peer and was not consumed. */
+struct input {
+    size_t filled;
+    char bytes[1 << 18];
+};
+
+/* The next message, copied to `text`: how long it is, or -1 when the peer has hung up. */
+static long get(narrows_messages *end, int fd, struct input *input, char *text, size_t size)
 {
     for (;;) {
         size_t consumed;
-        narrows_bytes unit;
-        int32_t front = narrows_message_receive(end, buffer, *filled, &consumed, message);
+        narrows_bytes message, unit;
+        int32_t more, front = narrows_message_receive(end, input->bytes, input->filled, &consumed, &message);
         if (front < 0)
             fail("receive");
-        memmove(buffer, buffer + consumed, *filled -= consumed);
-        if (front == NARROWS_FRONT_MESSAGE)
-            return 1;
-        while (narrows_message_next(end, &unit) > 0)
+        memmove(input->bytes, input->bytes + consumed, input->filled -= consumed);
+        if (front == NARROWS_FRONT_MESSAGE) {
+            if (message.len > size) {
+                fprintf(stderr, "ping: a message of %zu bytes, and room for %zu\n", message.len, size);
+                exit(1);
+            }
+            memcpy(text, message.data, message.len); /* it is the end's until the next call */
+        }
+        while ((more = narrows_message_next(end, &unit)) > 0)
             put(fd, unit);
+        if (more < 0)
+            fail("next");
+        if (front == NARROWS_FRONT_MESSAGE)
+            return (long)message.len;
         if (front == NARROWS_FRONT_INCOMPLETE) {
-            ssize_t n = read(fd, buffer + *filled, size - *filled);
+            /* There is room: a frame with its message of 65,535 bytes at most is not longer. */
+            ssize_t n = read(fd, input->bytes + input->filled, sizeof input->bytes - input->filled);
             if (n <= 0)
-                return 0;
-            *filled += (size_t)n;
+                return -1;
+            input->filled += (size_t)n;
         }
     }
 }
 
 int main(int argc, char **argv)
 {
-    static char buffer[1 << 18];
-    char text[200];
-    size_t filled = 0;
+    static struct input input;
+    char text[200], answer[200];
     int count = argc > 1 ? atoi(argv[1]) : 1000, fds[2];
-    narrows_bytes message, unit;
+    narrows_bytes unit;
     if (socketpair(AF_UNIX, SOCK_STREAM, 0, fds) != 0) {
         perror("socketpair");
         return 1;
@@ -68,9 +83,9 @@ int main(int argc, char **argv)
     close(fds[child != 0]);
     int fd = fds[child == 0];
     if (child == 0) {
-        while (get(end, fd, buffer, sizeof buffer, &filled, &message)) {
-            memcpy(text, message.data, message.len); /* it is the end's until the next call */
-            if (narrows_message_send(end, text, message.len, 0, &unit, NULL) != NARROWS_OK)
+        long len;
+        while ((len = get(end, fd, &input, text, sizeof text)) >= 0) {
+            if (narrows_message_send(end, text, (size_t)len, 0, &unit, NULL) != NARROWS_OK)
                 fail("answer");
             put(fd, unit);
         }
@@ -84,13 +99,13 @@ int main(int argc, char **argv)
         if (narrows_message_send(end, text, (size_t)len, 0, &unit, &sent) != NARROWS_OK)
             fail("send");
         put(fd, unit);
-        if (!get(end, fd, buffer, sizeof buffer, &filled, &message))
+        if (get(end, fd, &input, answer, sizeof answer) != len || memcmp(answer, text, (size_t)len) != 0) {
+            fprintf(stderr, "ping: this is not what was sent\n");
             return 1;
+        }
         clock_gettime(CLOCK_MONOTONIC, &now);
-        if (message.len != (size_t)len || memcmp(message.data, text, message.len) != 0)
-            return 1;
         uint64_t ns = (uint64_t)((now.tv_sec - begin.tv_sec) * 1000000000LL + now.tv_nsec - begin.tv_nsec);
-        narrows_message_answered(end, sent.seq, sent.wire_len, ns);
+        narrows_message_answered(end, sent.seq, unit.len, ns);
     }
     narrows_totals out;
     narrows_message_totals(end, &out, NULL);

@@ -1,5 +1,6 @@
 /* Sends a file over TCP: send HOST PORT FILE. The other end is receive.c, or `narrows recv`. */
 #define _POSIX_C_SOURCE 200809L
+#include <errno.h>
 #include <narrows.h>
 #include <netdb.h>
 #include <stdio.h>
@@ -8,22 +9,31 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+/* A connection, or -1 when that was told. */
 static int dial(const char *host, const char *port)
 {
     struct addrinfo hints, *found;
-    int fd = -1;
+    int fd = -1, error;
     memset(&hints, 0, sizeof hints);
     hints.ai_socktype = SOCK_STREAM;
-    if (getaddrinfo(host, port, &hints, &found) != 0)
+    error = getaddrinfo(host, port, &hints, &found);
+    if (error != 0) {
+        fprintf(stderr, "send: %s port %s: %s\n", host, port, gai_strerror(error));
         return -1;
+    }
     for (struct addrinfo *a = found; a != NULL && fd < 0; a = a->ai_next) {
         fd = socket(a->ai_family, a->ai_socktype, a->ai_protocol);
-        if (fd >= 0 && connect(fd, a->ai_addr, a->ai_addrlen) != 0) {
+        if (fd < 0) {
+            error = errno;
+        } else if (connect(fd, a->ai_addr, a->ai_addrlen) != 0) {
+            error = errno;
             close(fd);
             fd = -1;
         }
     }
     freeaddrinfo(found);
+    if (fd < 0)
+        fprintf(stderr, "send: %s port %s: %s\n", host, port, strerror(error));
     return fd;
 }
 
@@ -47,10 +57,8 @@ int main(int argc, char **argv)
         return 1;
     }
     int fd = dial(argv[1], argv[2]);
-    if (fd < 0) {
-        perror(argv[1]);
+    if (fd < 0)
         return 1;
-    }
     narrows_writer *writer = narrows_writer_open(fd, &options);
     if (writer == NULL)
         return fail("open");

@@ -22,7 +22,7 @@
 #define NARROWS_ONE_WAY 1
 
 /**
- * Flag: closing the object closes the descriptor. If opening fails it stays open.
+ * Flag: closing the object closes the descriptor. If opening fails it stays open. Of two streams on one descriptor one has it.
  */
 #define NARROWS_CLOSE_FD 2
 
@@ -244,7 +244,8 @@ typedef struct narrows_stream_options {
      */
     uint32_t threads;
     /**
-     * A stream fails when the link takes or brings nothing for so long; 0 is never.
+     * A stream fails when the link takes or brings nothing for so long, or its end is not confirmed; 0 is never. Then narrows_write,
+     * narrows_read and narrows_writer_close wait for as long as the peer is silent and its connection is there.
      */
     uint32_t stall_timeout_ms;
     uint32_t reserved;
@@ -407,15 +408,15 @@ narrows_status narrows_dictionary_train(const void *samples,
 /**
  * Begins a stream over a socket, pipe or file that is open for writing. The descriptor must not be written meanwhile, nor be
  * read if it is a socket, unless NARROWS_ONE_WAY is set; it may be closed, since the writer has one of its own. NULL is a
- * failure.
+ * failure. A child of fork cannot use it.
  * `options` is null or a structure as its struct_size says.
  */
 struct narrows_writer *narrows_writer_open(int fd,
                                            const struct narrows_stream_options *options);
 
 /**
- * Writes all `len` bytes and returns `len`, or a negative narrows_status. Waits while the link has enough to do. What was
- * written goes its way at once if the link is idle: there is nothing to flush.
+ * Writes all `len` bytes and returns `len`, or a negative narrows_status. Waits while the link has enough to do, without limit
+ * unless stall_timeout_ms is set. What was written goes its way at once if the link is idle: there is nothing to flush.
  * `data` is null or has `len` bytes.
  */
 ptrdiff_t narrows_write(struct narrows_writer *writer,
@@ -424,7 +425,9 @@ ptrdiff_t narrows_write(struct narrows_writer *writer,
 
 /**
  * Ends the stream and waits until the reader has confirmed that it has everything; on a pipe, a file, or with NARROWS_ONE_WAY
- * until everything was handed to the system. A socket is shut down for writing. The writer is gone, whatever is returned.
+ * until everything was handed to the system. Without stall_timeout_ms it waits as long as the reader says nothing;
+ * narrows_writer_cancel from another thread ends that. A socket is shut down for writing. The writer is gone, whatever is
+ * returned, but for NARROWS_ERROR_BUSY and NARROWS_ERROR_MISUSE.
  */
 narrows_status narrows_writer_close(struct narrows_writer *writer);
 
@@ -449,7 +452,7 @@ struct narrows_reader *narrows_reader_open(int fd,
                                            const struct narrows_stream_options *options);
 
 /**
- * Waits for bytes and returns how many there are, at most `len`; 0 at the end of the stream, when all of it was found whole;
+ * Waits for bytes, without limit unless stall_timeout_ms is set, and returns how many there are, at most `len`; 0 at the end of the stream, when all of it was found whole;
  * or a negative narrows_status, when what came whole before was returned. `len` must not be 0.
  * `data` is null or has room for `len` bytes.
  */
@@ -459,7 +462,8 @@ ptrdiff_t narrows_read(struct narrows_reader *reader,
 
 /**
  * Tells the writer that all is stored, if narrows_read has returned 0; else that this reader gave up, which returns
- * NARROWS_ERROR_TRUNCATED. So whatever has to be done that nothing is lost is done before. The reader is gone, whatever is returned.
+ * NARROWS_ERROR_TRUNCATED. So whatever has to be done that nothing is lost is done before. A socket is shut down for writing too,
+ * unless NARROWS_ONE_WAY is set. The reader is gone, whatever is returned, but for NARROWS_ERROR_BUSY and NARROWS_ERROR_MISUSE.
  */
 narrows_status narrows_reader_close(struct narrows_reader *reader);
 

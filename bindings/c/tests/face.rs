@@ -74,6 +74,15 @@ fn succeeded(what: &str, output: &Output) {
 enum Linked {
     Shared,
     Static,
+    /// The program needs no library at run time at all.
+    Whole,
+}
+
+/// What narrows.pc says that the static library needs.
+fn needed() -> Vec<String> {
+    let text = fs::read_to_string(lib().join("pkgconfig/narrows.pc")).unwrap();
+    let line = text.lines().find_map(|l| l.strip_prefix("Libs.private:"));
+    line.expect("narrows.pc has Libs.private").split_whitespace().map(str::to_owned).collect()
 }
 
 /// What a program consists of: of one of `tests/c` all that is there.
@@ -102,7 +111,10 @@ fn program(source: &str, linked: Linked) -> PathBuf {
             cc.arg("-L").arg(lib()).arg("-lnarrows").arg(format!("-Wl,-rpath,{}", lib().display()));
         }
         Linked::Static => {
-            cc.arg(lib().join("libnarrows.a")).args(["-lgcc_s", "-lpthread", "-lm", "-ldl"]);
+            cc.arg("-L").arg(lib()).arg("-l:libnarrows.a").args(needed());
+        }
+        Linked::Whole => {
+            cc.arg("-static").arg("-L").arg(lib()).arg("-lnarrows").args(needed());
         }
     }
     succeeded(source, &cc.output().unwrap());
@@ -176,6 +188,15 @@ fn c_programs_with_the_static_library() {
 }
 
 #[test]
+fn a_program_without_shared_libraries() {
+    let libc = Command::new("cc").arg("-print-file-name=libc.a").output().unwrap().stdout;
+    if !Path::new(String::from_utf8(libc).unwrap().trim()).exists() {
+        return eprintln!("skipped: there is no libc.a");
+    }
+    run(&program("examples/ping.c", Linked::Whole), &["100"]);
+}
+
+#[test]
 fn valgrind_finds_nothing() {
     if !is_there("valgrind") {
         return eprintln!("skipped: there is no valgrind");
@@ -205,6 +226,11 @@ fn examples_run() {
     run(&send, &["127.0.0.1", port.trim(), from.to_str().unwrap()]);
     assert!(receiver.wait().unwrap().success());
     assert!(fs::read(&to).unwrap() == data);
+    for (port, words) in [("no-such-service", "no-such-service"), ("1", "refused")] {
+        let refused = Command::new(&send).args(["127.0.0.1", port, from.to_str().unwrap()]).output().unwrap();
+        let said = String::from_utf8(refused.stderr).unwrap();
+        assert!(refused.status.code() == Some(1) && said.contains(words) && !said.contains("Success"), "{said}");
+    }
     let usage = Command::new(send).output().unwrap();
     assert_eq!(usage.status.code(), Some(2));
 }

@@ -15,7 +15,7 @@ use crate::writer::Writer;
 /// Flag: the stream uses one direction of the socket only, so that the other may carry another one, or anything else. Nothing is
 /// confirmed then. Both ends must say the same.
 pub const NARROWS_ONE_WAY: u32 = 1;
-/// Flag: closing the object closes the descriptor. If opening fails it stays open.
+/// Flag: closing the object closes the descriptor. If opening fails it stays open. Of two streams on one descriptor one has it.
 pub const NARROWS_CLOSE_FD: u32 = 2;
 /// Flag: no check on the blocks, for data that has its own.
 pub const NARROWS_NO_CHECK: u32 = 4;
@@ -34,7 +34,8 @@ pub struct narrows_stream_options {
     pub flags: u32,
     /// Threads that encode or decode; 0 is by the number of cores. Encoders and decoders have none of their own.
     pub threads: u32,
-    /// A stream fails when the link takes or brings nothing for so long; 0 is never.
+    /// A stream fails when the link takes or brings nothing for so long, or its end is not confirmed; 0 is never. Then narrows_write,
+    /// narrows_read and narrows_writer_close wait for as long as the peer is silent and its connection is there.
     pub stall_timeout_ms: u32,
     pub reserved: u32,
     /// How many bytes will be written, if that is known: it helps the policy. 0 is unknown.
@@ -77,7 +78,7 @@ pub struct narrows_reader {
 
 /// Begins a stream over a socket, pipe or file that is open for writing. The descriptor must not be written meanwhile, nor be
 /// read if it is a socket, unless NARROWS_ONE_WAY is set; it may be closed, since the writer has one of its own. NULL is a
-/// failure.
+/// failure. A child of fork cannot use it.
 ///
 /// # Safety
 /// `options` is null or a structure as its struct_size says.
@@ -93,8 +94,8 @@ pub unsafe extern "C" fn narrows_writer_open(fd: c_int, options: *const narrows_
     )
 }
 
-/// Writes all `len` bytes and returns `len`, or a negative narrows_status. Waits while the link has enough to do. What was
-/// written goes its way at once if the link is idle: there is nothing to flush.
+/// Writes all `len` bytes and returns `len`, or a negative narrows_status. Waits while the link has enough to do, without limit
+/// unless stall_timeout_ms is set. What was written goes its way at once if the link is idle: there is nothing to flush.
 ///
 /// # Safety
 /// `data` is null or has `len` bytes.
@@ -112,7 +113,9 @@ pub unsafe extern "C" fn narrows_write(writer: *mut narrows_writer, data: *const
 }
 
 /// Ends the stream and waits until the reader has confirmed that it has everything; on a pipe, a file, or with NARROWS_ONE_WAY
-/// until everything was handed to the system. A socket is shut down for writing. The writer is gone, whatever is returned.
+/// until everything was handed to the system. Without stall_timeout_ms it waits as long as the reader says nothing;
+/// narrows_writer_cancel from another thread ends that. A socket is shut down for writing. The writer is gone, whatever is
+/// returned, but for NARROWS_ERROR_BUSY and NARROWS_ERROR_MISUSE.
 #[unsafe(no_mangle)]
 pub extern "C" fn narrows_writer_close(writer: *mut narrows_writer) -> narrows_status {
     enter(|| Writer::table().close(number(writer), Writer::close).map(|()| Status::NARROWS_OK), |s| s)
@@ -162,7 +165,7 @@ pub unsafe extern "C" fn narrows_reader_open(fd: c_int, options: *const narrows_
     )
 }
 
-/// Waits for bytes and returns how many there are, at most `len`; 0 at the end of the stream, when all of it was found whole;
+/// Waits for bytes, without limit unless stall_timeout_ms is set, and returns how many there are, at most `len`; 0 at the end of the stream, when all of it was found whole;
 /// or a negative narrows_status, when what came whole before was returned. `len` must not be 0.
 ///
 /// # Safety
@@ -183,7 +186,8 @@ pub unsafe extern "C" fn narrows_read(reader: *mut narrows_reader, data: *mut c_
 }
 
 /// Tells the writer that all is stored, if narrows_read has returned 0; else that this reader gave up, which returns
-/// NARROWS_ERROR_TRUNCATED. So whatever has to be done that nothing is lost is done before. The reader is gone, whatever is returned.
+/// NARROWS_ERROR_TRUNCATED. So whatever has to be done that nothing is lost is done before. A socket is shut down for writing too,
+/// unless NARROWS_ONE_WAY is set. The reader is gone, whatever is returned, but for NARROWS_ERROR_BUSY and NARROWS_ERROR_MISUSE.
 #[unsafe(no_mangle)]
 pub extern "C" fn narrows_reader_close(reader: *mut narrows_reader) -> narrows_status {
     enter(|| Reader::table().close(number(reader), Reader::close).map(|()| Status::NARROWS_OK), |s| s)
