@@ -125,6 +125,31 @@ def test_wrong_use_is_told(pair) -> None:
             reader.sendall(b"x")
 
 
+def test_a_socket_that_changes_its_bytes_is_asked_to_send_them(chance) -> None:
+    class Inverted(socket.socket):
+        """Stands for TLS."""
+
+        def sendall(self, data, flags=0):
+            super().sendall(bytes(b ^ 0xFF for b in data), flags)
+
+        def recv(self, size, flags=0):
+            return bytes(b ^ 0xFF for b in super().recv(min(size, 10_000), flags))
+
+    pair = [Inverted(fileno=s.detach()) for s in socket.socketpair()]
+    data = text(chance, 200_000)
+    with narrows.wrap_socket(pair[0], timeout=20) as here, narrows.wrap_socket(pair[1], timeout=20) as there:
+        here.sendall(b"first")
+        assert receive(there, 5) == b"first"
+        sender = threading.Thread(target=lambda: (here.sendall(data), here.shutdown(socket.SHUT_WR)))
+        sender.start()
+        assert receive(there, len(data)) == data
+        sender.join()
+        assert there.recv(1) == b""
+    one, other = socket.socketpair()
+    with Inverted(fileno=one.detach()) as one, other, pytest.raises(narrows.MisuseError):
+        narrows.wrap_socket(one, mode="w")
+
+
 def test_one_direction_with_reports(chance) -> None:
     data = text(chance, 3_000_000)
     here, there = socket.socketpair()
