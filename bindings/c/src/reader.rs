@@ -25,7 +25,7 @@ impl Reader {
         options.check("reader", ONE_WAY | CLOSE_FD, false)?;
         let receive = options.receive();
         let link = sys::link(fd, Direction::Read, options.has(ONE_WAY))?;
-        let shared = Shared::new();
+        let shared = Shared::new()?;
         let (sink, ended) = (Sink(Arc::clone(&shared.channel)), Arc::clone(&shared.channel));
         let control = Arc::clone(&shared.control);
         let driver = start("narrows-receive", &shared.channel, move || {

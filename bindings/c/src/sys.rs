@@ -7,6 +7,8 @@ use std::mem::MaybeUninit;
 use std::net::TcpStream;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use narrows::transport::Link;
 
@@ -101,5 +103,26 @@ pub(crate) fn block_signals() {
     unsafe {
         libc::sigfillset(all.as_mut_ptr());
         libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), std::ptr::null_mut());
+    }
+}
+
+/// How many forks led from the process that loaded the library to this one, since [`count_forks`].
+static FORKS: AtomicU32 = AtomicU32::new(0);
+
+pub(crate) fn forks() -> u32 {
+    FORKS.load(Ordering::Relaxed)
+}
+
+/// From now on. Counted because to ask for the process's number costs as much as a small write.
+pub(crate) fn count_forks() -> Result<()> {
+    extern "C" fn in_child() {
+        FORKS.fetch_add(1, Ordering::Relaxed);
+    }
+    static ERROR: OnceLock<i32> = OnceLock::new();
+    // SAFETY: the function is there as long as the library, with which the system forgets it; it adds to an atomic, which
+    // a child with one thread may do.
+    match ERROR.get_or_init(|| unsafe { libc::pthread_atfork(None, None, Some(in_child)) }) {
+        0 => Ok(()),
+        error => Err(io::Error::from_raw_os_error(*error).into()),
     }
 }

@@ -23,19 +23,20 @@ pub(crate) struct Writer {
 pub(crate) struct Shared {
     pub(crate) channel: Arc<Channel>,
     pub(crate) control: Arc<Control>,
-    /// Where its threads are.
+    /// Where its threads are: [`sys::forks`].
     process: u32,
 }
 
 impl Shared {
-    pub(crate) fn new() -> Arc<Self> {
-        Arc::new(Self { channel: Arc::default(), control: Arc::default(), process: std::process::id() })
+    pub(crate) fn new() -> Result<Arc<Self>> {
+        sys::count_forks()?;
+        Ok(Arc::new(Self { channel: Arc::default(), control: Arc::default(), process: sys::forks() }))
     }
 
     /// A child of `fork` has none of the threads, and may have inherited a lock that one of them held: nothing of the stream
     /// can be touched there.
     pub(crate) fn check(&self) -> Result<()> {
-        if self.process == std::process::id() {
+        if self.process == sys::forks() {
             return Ok(());
         }
         Err(Failure::misuse("this stream belongs to the process that opened it: open streams after fork"))
@@ -74,7 +75,7 @@ impl Writer {
         options.check("writer", ONE_WAY | CLOSE_FD | NO_CHECK | INDEX, true)?;
         let send = options.send()?;
         let link = sys::link(fd, Direction::Write, options.has(ONE_WAY))?;
-        let shared = Shared::new();
+        let shared = Shared::new()?;
         let (source, control) = (Source(Arc::clone(&shared.channel)), Arc::clone(&shared.control));
         let driver =
             start("narrows-send", &shared.channel, move || stream::send(source, link, send, &control).map(drop))?;
