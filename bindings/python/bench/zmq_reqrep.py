@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Round trips of ZeroMQ REQ/REP: plain pyzmq, narrows.zmq, and what people make at home of python-lz4 and zstandard.
 
-    zmq_reqrep.py MESSAGES.msgs [--rates 10,100,0] [--messages 200] [--rounds 5] [--train FILE.msgs] [--json]
+    zmq_reqrep.py MESSAGES.msgs [--rates 10,100,0] [--messages 200] [--rounds 5] [--starts 3] [--train FILE.msgs] [--json]
     zmq_reqrep.py MESSAGES.msgs --connect HOST:PORT            over a link of its own kind, such as an emulated one
     zmq_reqrep.py MESSAGES.msgs --serve HOST:PORT              the other end of it: ports from PORT on, one for each contender
 
 A .msgs file has messages with 4 bytes of length, little-endian, before each. The server answers with the message itself. Contenders have
-servers of their own and take turns, --block messages each. A rate in Mbit/s is a link whose sender waits (bytes + ZeroMQ's framing + 90 per
+servers of their own and take turns, --block messages each; all begin anew --starts times. A rate in Mbit/s is a link whose sender waits (bytes + ZeroMQ's framing + 90 per
 packet) * 8 / rate before each send, in both directions and for all contenders alike; 0 is the loopback as it is. With --connect the link
 itself is slow, and nobody waits. Dictionaries are trained on --train, or else on the first half of the messages, and then the second half is sent.
 
@@ -46,10 +46,7 @@ class Wire:
 
     def __init__(self, rate: float) -> None:
         self.ns_per_byte = 8000 / rate if rate else 0.0
-        self.sent = 0
-
     def wait(self, n: int) -> None:
-        self.sent += n
         if self.ns_per_byte:
             n += 2 + (2 if n < 256 else 9)
             until = perf_counter_ns() + (n + PACKET * (-(-n // PAYLOAD))) * self.ns_per_byte
@@ -69,9 +66,8 @@ def maker(name: str, wire: Wire, dictionary: bytes):
             wire.wait(len(data))
             return bare_send(s, data, flags, copy, track)
 
-        if wire.ns_per_byte or COUNT:
-            for module in (client, exchange, server, socket):
-                module.bare_send = paced
+        for module in (client, exchange, server, socket):
+            module.bare_send = paced if wire.ns_per_byte else bare_send
 
         def make(ctx, kind):
             s = narrows.zmq.Socket(ctx, kind)
@@ -97,7 +93,7 @@ def maker(name: str, wire: Wire, dictionary: bytes):
     def make(ctx, kind):
         s = zmq.Socket(ctx, kind)
         raw_send, raw_recv, wait = s.send, s.recv, wire.wait
-        if wire.ns_per_byte or COUNT:
+        if wire.ns_per_byte:
 
             def send(m):
                 m = encode(m) if encode else m
@@ -113,9 +109,6 @@ def maker(name: str, wire: Wire, dictionary: bytes):
         return s, send, recv
 
     return make
-
-
-COUNT = False
 
 
 def serve(name: str, host: str, port: int, rate: float, dictionary: bytes, parent: int) -> None:
@@ -138,40 +131,37 @@ def serve(name: str, host: str, port: int, rate: float, dictionary: bytes, paren
     ctx.term()
 
 
-def run(messages, rate, rounds, warm, block, host, port, dictionary, local) -> dict:
+def play(times, messages, rate, args, host, port, dictionary, local, after) -> None:
+    """All rounds with processes and connections of their own, which the scheduler places well or badly."""
     servers = []
     if local:
         for i, name in enumerate(CONTENDERS):
-            args = (name, host, port + i, rate, dictionary, os.getpid())
-            servers.append(multiprocessing.Process(target=serve, args=args, daemon=True))
+            arguments = (name, host, port + i, rate, dictionary, os.getpid())
+            servers.append(multiprocessing.Process(target=serve, args=arguments, daemon=True))
             servers[-1].start()
     ctx = zmq.Context()
-    ends, wires = {}, {}
+    ends = {}
     for i, name in enumerate(CONTENDERS):
-        wires[name] = Wire(rate)
-        s, send, recv = maker(name, wires[name], dictionary)(ctx, zmq.REQ)
+        s, send, recv = maker(name, Wire(rate), dictionary)(ctx, zmq.REQ)
         s.linger = 0
         s.rcvtimeo = 20_000
         s.connect(f"tcp://{host}:{port + i}")
         ends[name] = (s, send, recv)
-    times = {name: [[] for _ in messages] for name in CONTENDERS}
-    for turn in range(warm + rounds):
-        for at in range(0, len(messages), block):
-            shift = (turn + at // block) % len(CONTENDERS)
+    for turn in range(args.warm + args.rounds):
+        for at in range(0, len(messages), args.block):
+            shift = (after + turn + at // args.block) % len(CONTENDERS)
             for name in CONTENDERS[shift:] + CONTENDERS[:shift]:
                 _, send, recv = ends[name]
-                for i in range(at, min(at + block, len(messages))):
+                for i in range(at, min(at + args.block, len(messages))):
                     m = messages[i]
                     begin = perf_counter_ns()
                     send(m)
                     came = recv()
                     took = perf_counter_ns() - begin
                     assert came == m, name
-                    if turn >= warm:
+                    if turn >= args.warm:
                         times[name][i].append(took)
-    result = {}
-    for name in CONTENDERS:
-        s, send, _ = ends[name]
+    for s, send, _ in ends.values():
         if local:
             send(b"quit")
             s.linger = 1000
@@ -180,8 +170,15 @@ def run(messages, rate, rounds, warm, block, host, port, dictionary, local) -> d
         p.join(5)
         p.kill()
     ctx.term()
+
+
+def run(messages, rate, args, host, port, dictionary, local) -> dict:
+    times = {name: [[] for _ in messages] for name in CONTENDERS}
+    for after in range(args.starts):
+        play(times, messages, rate, args, host, port, dictionary, local, after)
     means = {name: statistics.fmean(statistics.median(t) for t in times[name]) for name in CONTENDERS}
     raw = statistics.fmean(len(m) for m in messages)
+    result = {}
     for name in CONTENDERS:
         every = sorted(t for ts in times[name] for t in ts)
         result[name] = {
@@ -199,7 +196,8 @@ def main() -> None:
     p.add_argument("--rates", default="10,100,0", help="Mbit/s, separated by commas; 0 is no wait")
     p.add_argument("--messages", type=int, default=200)
     p.add_argument("--rounds", type=int, default=5)
-    p.add_argument("--warm", type=int, default=1, help="rounds before those that count")
+    p.add_argument("--starts", type=int, default=3, help="how often all of it is done, by processes of their own")
+    p.add_argument("--warm", type=int, default=3, help="rounds before those that count")
     p.add_argument("--block", type=int, default=75, help="messages of a turn; few find all caches cold")
     p.add_argument("--train")
     p.add_argument("--connect", metavar="HOST:PORT")
@@ -231,13 +229,11 @@ def main() -> None:
     results = {}
     if args.connect:
         host, port = args.connect.rsplit(":", 1)
-        results["link"] = run(messages, 0, args.rounds, args.warm, args.block, host, int(port), dictionary, False)
+        results["link"] = run(messages, 0, args, host, int(port), dictionary, False)
     else:
         for rate in (float(r) for r in args.rates.split(",")):
             label = f"{rate:g} Mbit/s" if rate else "loopback"
-            results[label] = run(
-                messages, rate, args.rounds, args.warm, args.block, "127.0.0.1", FIRST_PORT, dictionary, True
-            )
+            results[label] = run(messages, rate, args, "127.0.0.1", FIRST_PORT, dictionary, True)
     git = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"],
         capture_output=True,
@@ -253,6 +249,7 @@ def main() -> None:
         "messages": len(messages),
         "mean_len": round(statistics.fmean(len(m) for m in messages)),
         "rounds": args.rounds,
+        "starts": args.starts,
         "block": args.block,
         "wire": "of the link" if args.connect else "wait before each send, calibrated, in both directions",
     }

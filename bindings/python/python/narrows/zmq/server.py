@@ -168,7 +168,7 @@ class Replier(Server):
             calm.disturb()
             if link.asks and time.monotonic() >= link.held_until:
                 link.release()
-            rest = self._rest()
+            rest = self._rest() if frame.more else []
             if not rest:
                 message = link.decode_one(part)
                 if message is not None:
