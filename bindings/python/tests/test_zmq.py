@@ -1,5 +1,6 @@
 """ZeroMQ sockets: each pattern with peers that understand and peers that do not, in both roles."""
 
+import copy
 import random
 import time
 from collections.abc import Callable
@@ -377,6 +378,7 @@ def test_a_replier_looks_at_few_plain_requests_and_misses_no_frame(sockets: Sock
     round_trips(plain, rep, range(200))
     assert rep._calm.left == 0
     round_trips(early, rep, range(2))
+    assert copy.copy(early).type == zmq.REQ
     early.send(message(1), private=True)
     assert rep.recv() == message(1)
     rep.send(b"ok", zmq.SNDMORE)

@@ -251,6 +251,25 @@ def test_a_request_that_cannot_be_decoded_is_asked_for(sockets: Sockets) -> None
     assert sent_bytes(req)[0] > 0
 
 
+def test_who_does_not_wait_for_the_reply_sends_no_frame(sockets: Sockets) -> None:
+    """The reply may have said that frames are not looked for any more."""
+    rep, req = sockets(zmq.REP, policy=LINKED), sockets(zmq.REQ, policy=LINKED)
+    req.req_relaxed = True
+    req.connect(sockets.bind(rep))
+    round_trips(req, rep, range(5))
+    assert req._link.granted
+    link = next(iter(rep._links.values()))
+    link.skip = 100
+    req.send(message(5))
+    assert rep.recv() == message(5)
+    rep.send(b"plain")
+    rep._calm.plain_run = 1000
+    req.send(message(6))
+    assert rep.recv() == message(6) and rep._calm.left > 0
+    rep.send(b"plain")
+    assert req.recv() == b"plain"
+
+
 def test_more_clients_than_are_remembered(sockets: Sockets) -> None:
     router = sockets(zmq.ROUTER, policy=LINKED, peers_max=4)
     address = sockets.bind(router)

@@ -180,6 +180,7 @@ class Requester(Client):
         link = self._link
         if link.skip > 0 and not flags and not self._out.more and type(data) is bytes and data[:4] != link.tag_out:
             link.skip -= 1
+            link.granted = False
             return bare_send(self, data, 0, copy, track)
         return self._send_part(data, flags, copy, track, private)
 
@@ -190,6 +191,8 @@ class Requester(Client):
             link.unacked.clear()
             link.unacked_len = 0
         trial.begin = 0
+        # The leave is for one request: who does not wait for the reply does not know what it was.
+        granted, link.granted = link.granted, False
         # Also what cannot be encoded is framed, so that the reply is.
         super()._begin(out, part, False)
         if not out.frames:
@@ -202,7 +205,7 @@ class Requester(Client):
                 trial.restart()
                 return
             framed = trial.wants_frame()
-        if framed and not link.granted:
+        if framed and not granted:
             # The next reply that is a frame ends the wait.
             out.frames = False
             trial.waits = True
@@ -219,7 +222,6 @@ class Requester(Client):
             return self._recv_expected(flags, copy, track)
         part = bare_recv(self, flags, copy, track)
         if (part[:4] if copy else head_of(part)) != link.tag_in:
-            link.granted = False
             if trial.begin:
                 trial.answered(False)
             return part
@@ -232,15 +234,12 @@ class Requester(Client):
         frame = bare_recv(self, flags, False, track)
         part = frame.bytes
         if part[:4] != link.tag_in:
-            link.granted = False
             trial.answered(False)
             return part if copy else frame
         message = None if frame.more else link.decode_one(part)
-        if message is None or not link.proven or not link.granted:
-            if message is None:
-                return self._recv_framed(part, self._rest(), flags, copy, track)
-            self._proved()
-            link.granted = True
+        if message is None:
+            return self._recv_framed(part, self._rest(), flags, copy, track)
+        link.granted = True
         # The slope of a few shows as well as that of all.
         if trial.rest < 0 or not link.seq & 3:
             link.wire_len += len(part)

@@ -61,6 +61,11 @@ class Socket(zmq.Socket[bytes]):
         self._inbox = deque()
         super().__init__(*args, **kwargs)
 
+    @classmethod
+    def shadow(cls, address: Any) -> Any:
+        """A plain pyzmq socket: what is sent and received beside this one are frames as they are."""
+        return zmq.Socket.shadow(address)
+
     # Parts of a message that came whole are given one by one.
 
     def get(self, option: int) -> Any:
@@ -192,6 +197,9 @@ class Socket(zmq.Socket[bytes]):
 
     def _send_again(self, message: list[Part]) -> None:
         """Sends parts that are as they go over the wire, and does not wait for long: this is within a reception."""
+        if self._out.more:
+            # Within a message of the application nothing else can be sent.
+            return
         for i, part in enumerate(message):
             last = i == len(message) - 1
             try:
