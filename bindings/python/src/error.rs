@@ -6,20 +6,58 @@ use narrows::{Error, ErrorKind};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
-pyo3::import_exception!(narrows._errors, NarrowsError);
-
 /// The exception for an error of the engine.
 pub(crate) fn raised(error: Error) -> PyErr {
-    Python::attach(|py| match exception(py, &error) {
-        Ok(exception) => PyErr::from_value(exception),
-        Err(e) => e,
-    })
+    Kept::new(&error).raised()
 }
 
-fn exception<'py>(py: Python<'py>, error: &Error) -> PyResult<Bound<'py, PyAny>> {
-    static MAKE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-    let make = MAKE.get_or_try_init(py, || Ok::<_, PyErr>(py.import("narrows._errors")?.getattr("make")?.unbind()))?;
-    make.bind(py).call1((kind(error.kind), error.to_string(), errno(error), error.wire_offset, error.frame))
+/// What an exception is made of. An exception that is kept would keep the frames that it passed through, and with them
+/// whoever keeps it.
+pub(crate) struct Kept {
+    kind: &'static str,
+    text: String,
+    errno: Option<i32>,
+    wire_offset: Option<u64>,
+    frame: Option<u64>,
+}
+
+impl Kept {
+    pub(crate) fn new(error: &Error) -> Self {
+        Self {
+            kind: kind(error.kind),
+            text: error.to_string(),
+            errno: errno(error),
+            wire_offset: error.wire_offset,
+            frame: error.frame,
+        }
+    }
+
+    /// Of what a Python object raised, in words.
+    pub(crate) fn of(py: Python<'_>, exception: &PyErr) -> Self {
+        let errno = exception.value(py).getattr("errno").and_then(|e| e.extract()).ok();
+        Self { kind: "io", text: exception.to_string(), errno, wire_offset: None, frame: None }
+    }
+
+    /// A new exception each time.
+    pub(crate) fn raised(&self) -> PyErr {
+        self.told(&self.text)
+    }
+
+    /// For who was told before.
+    pub(crate) fn again(&self) -> PyErr {
+        self.told(&format!("the stream has failed already: {}", self.text))
+    }
+
+    fn told(&self, text: &str) -> PyErr {
+        static MAKE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+        let import = |py: Python<'_>| Ok::<_, PyErr>(py.import("narrows._errors")?.getattr("make")?.unbind());
+        Python::attach(|py| {
+            let made = MAKE
+                .get_or_try_init(py, || import(py))
+                .and_then(|make| make.bind(py).call1((self.kind, text, self.errno, self.wire_offset, self.frame)));
+            made.map_or_else(|e| e, PyErr::from_value)
+        })
+    }
 }
 
 fn kind(kind: ErrorKind) -> &'static str {

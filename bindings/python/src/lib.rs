@@ -18,7 +18,7 @@ mod _narrows {
     };
 
     #[pymodule_export]
-    use super::stream::{Reader, Writer, compress, decompress, drive};
+    use super::stream::{Reader, ReceivedTotals, SentTotals, Writer, compress, decompress, drive};
 
     #[pymodule_export]
     const MESSAGE_MAX: usize = narrows::message::MESSAGE_MAX;

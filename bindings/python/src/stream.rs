@@ -18,10 +18,12 @@ use pyo3::prelude::*;
 mod exchange;
 mod memory;
 mod reader;
+mod totals;
 mod writer;
 
 pub(crate) use self::memory::{compress, decompress};
 pub(crate) use self::reader::Reader;
+pub(crate) use self::totals::{ReceivedTotals, SentTotals};
 pub(crate) use self::writer::{Writer, drive};
 
 /// Jobs that together take less run on the thread that has them: starting others takes about 50 us each.
@@ -91,4 +93,8 @@ fn clock() -> impl Fn() -> u64 {
 fn limit(seconds: Option<f64>) -> PyResult<Option<std::time::Duration>> {
     let wrong = |_| crate::error::raised(Error::misuse("a timeout is a number of seconds, 0 or more, or None"));
     seconds.map(|s| std::time::Duration::try_from_secs_f64(s).map_err(wrong)).transpose()
+}
+
+fn other_process() -> Error {
+    Error::misuse("the stream was opened in another process: its threads are there")
 }

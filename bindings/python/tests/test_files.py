@@ -1,6 +1,8 @@
 """Files: they behave as those of gzip, and what they hold is what the program `narrows` writes and reads."""
 
 import copy
+import errno
+import gc
 import gzip
 import io
 import os
@@ -11,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 
 import pytest
 from conftest import text
@@ -262,6 +265,98 @@ def test_an_error_of_the_file_object_reaches_the_caller() -> None:
     assert len(narrows.decompress(short.getvalue())) == 100_000
 
 
+def test_an_object_without_room_gets_the_rest_later() -> None:
+    class Reluctant(io.BytesIO):
+        calls = 0
+
+        def write(self, data) -> int:
+            self.calls += 1
+            return 0 if self.calls % 3 else super().write(data)
+
+    held, data, refused = Reluctant(), os.urandom(1 << 20), 0
+
+    def until_taken(call) -> None:
+        nonlocal refused
+        while True:
+            try:
+                return call()
+            except BlockingIOError as error:
+                assert error.errno == errno.EAGAIN
+                refused += 1
+
+    file = narrows.open(held, "wb", policy="fixed:store")
+    for at in range(0, len(data), 1 << 16):
+        file.write(data[at : at + (1 << 16)])
+        until_taken(file.flush)
+    until_taken(file.close)
+    assert refused > 10 and file.closed
+    assert narrows.decompress(held.getvalue()) == data
+
+
+def test_a_raw_file_that_does_not_block_loses_nothing() -> None:
+    data = os.urandom(5 << 20)
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    os.set_blocking(read, False)
+    with open(read, "rb", 0) as reader, open(write, "wb", 0) as raw:
+        assert isinstance(raw, io.FileIO)
+        file = narrows.open(raw, "wb", policy="fixed:store")
+        got, at, refused = bytearray(), 0, 0
+        steps = [lambda: file.write(data[at:]), file.flush, file.close]
+        while steps:
+            try:
+                steps[0]()
+                steps.pop(0)
+            except BlockingIOError:
+                refused += 1
+                # What was taken is taken.
+                at = max(at, file.tell())
+                got += reader.read() or b""
+        got += reader.read() or b""
+    assert refused > 2
+    assert narrows.decompress(got) == data
+
+
+def test_objects_that_do_not_say_how_much_they_took_took_all() -> None:
+    held = io.BytesIO()
+
+    class Silent:
+        def write(self, data) -> None:
+            held.write(data)
+
+    with narrows.open(Silent(), "wb") as file:
+        file.write(b"abc" * 1000)
+    assert narrows.decompress(held.getvalue()) == b"abc" * 1000
+
+
+def test_after_an_error_of_the_object_nothing_more_is_written() -> None:
+    class Once:
+        pieces: list[bytes] = []
+        failed = False
+
+        def write(self, data) -> int:
+            if len(self.pieces) == 2 and not self.failed:
+                self.failed = True
+                raise ConnectionResetError(errno.ECONNRESET, "gone")
+            self.pieces.append(bytes(data))
+            return len(data)
+
+    once = Once()
+    file = narrows.open(once, "wb", policy="fixed:store")
+    with pytest.raises(ConnectionResetError, match="gone"):
+        for _ in range(100):
+            file.write(os.urandom(1 << 16))
+            file.flush()
+    written = len(once.pieces)
+    for call in (lambda: file.write(os.urandom(1 << 17)), file.flush):
+        with pytest.raises(narrows.IoError, match="failed already.*gone") as caught:
+            call()
+        assert isinstance(caught.value, ConnectionResetError)
+    assert 0 < file.stats()["raw_bytes"] <= file.tell()
+    file.close()
+    assert len(once.pieces) == written
+
+
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="the system has no /dev/full")
 def test_a_full_disk_is_told() -> None:
     with pytest.raises(OSError) as caught:
@@ -269,6 +364,13 @@ def test_a_full_disk_is_told() -> None:
             file.write(bytes(1 << 20))
             file.flush()
     assert caught.value.errno == 28 and isinstance(caught.value, narrows.IoError)
+    file = narrows.open("/dev/full", "wb")
+    for told in ("No space", "failed already.*No space"):
+        with pytest.raises(OSError, match=told) as caught:
+            file.write(bytes(1 << 20))
+            file.flush()
+        assert caught.value.errno == 28
+    file.close()
 
 
 def test_a_reader_that_goes_away_is_a_broken_pipe() -> None:
@@ -287,9 +389,10 @@ def test_a_reader_that_does_not_read_times_out() -> None:
     with os.fdopen(read, "rb"), os.fdopen(write, "wb") as pipe:
         file = narrows.open(f"/dev/fd/{pipe.fileno()}", "wb", timeout=0.2, policy="fixed:store")
         with pytest.raises(TimeoutError) as caught:
-            for _ in range(1000):
-                file.write(bytes(range(256)) * 256)
+            for i in range(1000):
+                file.write(bytes(range(256)) * 2560)
         assert isinstance(caught.value, narrows.IoError)
+        assert i * 655_360 < file.tell() < (i + 1) * 655_360, "a part of the last one was taken"
         with pytest.raises(TimeoutError):
             file.close()
         assert file.closed
@@ -416,3 +519,36 @@ a, b = narrows.open(sys.argv[1], "wb"), narrows.open(io.BytesIO(), "wb")
 a.write(bytes(100_000))
 """
     subprocess.run([sys.executable, "-c", script, str(tmp_path / "f")], timeout=60, check=True)
+
+
+def test_errors_keep_nobody_alive() -> None:
+    def use(wire: bytes) -> weakref.ref:
+        file = narrows.open(io.BytesIO(wire))
+        for _ in range(2):
+            with pytest.raises(narrows.NarrowsError):
+                file.read()
+        return weakref.ref(file)
+
+    class Loop(io.BytesIO):
+        file: object = None
+
+    loop = Loop()
+    loop.file = narrows.open(loop, "wb")
+    gone = [weakref.ref(loop), use(b"garbage" * 100), use(narrows.compress(b"x")[:-1])]
+    loop.file.close()
+    loop = Loop()
+    gone.append(weakref.ref(loop))
+    loop.file = narrows.open(loop, "wb")
+    del loop
+    gc.collect()
+    assert [ref() for ref in gone] == [None] * 4
+
+
+def test_what_stands_before_a_cut_is_given_by_read1(chance) -> None:
+    wire = narrows.compress(chance.randbytes(900_000), "fixed:store")[:-1]
+    for read in (narrows.NarrowsFile.read1, lambda f, n: (b := bytearray(n), f.readinto1(b))[1] * b"x"):
+        file, got = narrows.open(io.BytesIO(wire)), 0
+        with pytest.raises(EOFError):
+            while piece := read(file, 2_000_000):
+                got += len(piece)
+        assert got == 900_000

@@ -1,11 +1,14 @@
 """Sockets: a stream in each direction, bounded waits, and the program at the other end."""
 
+import gc
 import os
 import pickle
+import select
 import socket
 import subprocess
 import threading
 import time
+import weakref
 
 import pytest
 from conftest import text
@@ -160,14 +163,220 @@ def test_one_direction_with_reports(chance) -> None:
     def receive() -> None:
         while piece := receiver.recv(1 << 20):
             got.append(piece)
+        receiver.close()
 
     thread = threading.Thread(target=receive)
     thread.start()
     sender.sendall(data)
     sender.close()
     thread.join(20)
-    receiver.close()
     assert b"".join(got) == data
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_sender_hears_of_the_end_when_it_is_stored(fails: bool) -> None:
+    here, there = socket.socketpair()
+    told: list[object] = []
+
+    def send() -> None:
+        try:
+            with narrows.wrap_socket(here, mode="w", timeout=20) as sender:
+                sender.sendall(b"precious")
+            told.append("stored")
+        except narrows.NarrowsError as error:
+            told.append(str(error))
+
+    thread = threading.Thread(target=send)
+    thread.start()
+
+    class DiskFull(Exception):
+        pass
+
+    try:
+        with narrows.wrap_socket(there, mode="r", timeout=20) as receiver:
+            assert receiver.makefile("rb").read() == b"precious"
+            # Whether it comes too early cannot be waited for but by time.
+            thread.join(0.2)
+            assert not told
+            if fails:
+                raise DiskFull
+    except DiskFull:
+        assert fails
+    thread.join(20)
+    assert len(told) == 1 and (told[0] != "stored" and "DiskFull" in str(told[0]) if fails else told[0] == "stored")
+
+
+def test_a_receiver_that_goes_early_confirms_nothing() -> None:
+    here, there = socket.socketpair()
+    sender = narrows.wrap_socket(here, mode="w", timeout=20)
+    sender.sendall(b"a part of it")
+    sender.flush()
+    receiver = narrows.wrap_socket(there, mode="r", timeout=20)
+    assert receiver.recv(100) == b"a part of it"
+    receiver.close()
+    with pytest.raises(OSError):
+        sender.close()
+
+
+@pytest.mark.parametrize("mode", ["w", "rw"])
+def test_an_exception_in_the_body_is_no_end_of_the_stream(mode) -> None:
+    here, there = socket.socketpair()
+    with narrows.wrap_socket(there, mode={"w": "r"}.get(mode, mode), timeout=20) as receiver:
+        with pytest.raises(ZeroDivisionError):
+            with narrows.wrap_socket(here, mode=mode, timeout=20) as sender:
+                sender.sendall(b"half of it")
+                sender.flush()
+                # Until what the other side begins with is there.
+                if mode == "rw":
+                    select.select([sender], [], [], 20)
+                assert 1 / 0
+        assert receive(receiver, 10) == b"half of it"
+        # Where a report of the receiver was not read, the system tells it in its own way.
+        with pytest.raises((narrows.TruncatedError, ConnectionResetError) if mode == "w" else narrows.TruncatedError):
+            receiver.recv(1)
+
+
+class Mine(socket.socket):
+    """Of the kind that does something to its bytes, such as TLS."""
+
+
+def mine(sock: socket.socket) -> Mine:
+    return Mine(sock.family, sock.type, sock.proto, fileno=sock.detach())
+
+
+def test_sockets_that_change_bytes(chance) -> None:
+    here, there = (mine(s) for s in socket.socketpair())
+    data = text(chance, 1_000_000)
+    with narrows.wrap_socket(here, timeout=20) as here, narrows.wrap_socket(there, timeout=20) as there:
+        thread = threading.Thread(target=lambda: (here.sendall(data), here.shutdown(socket.SHUT_WR)))
+        thread.start()
+        assert b"".join(iter(lambda: there.recv(1 << 20), b"")) == data
+        thread.join(20)
+        there.sendall(b"answer")
+        assert here.recv(6) == b"answer"
+
+
+def test_what_is_sent_while_the_socket_is_busy_leaves_with_the_call() -> None:
+    class Slow(Mine):
+        sent = 0
+
+        def sendall(self, data, flags=0) -> None:
+            # Meanwhile the engine makes more.
+            time.sleep(0.1)
+            self.sent += len(data)
+
+    here, there = socket.socketpair()
+    with there:
+        slow = Slow(fileno=here.detach())
+        with narrows.wrap_socket(slow, policy="fixed:store", timeout=20) as sender:
+            sender.sendall(bytes(500_000))
+            assert slow.sent > 500_000
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_nothing_is_left_of_a_socket_that_was_closed() -> None:
+    def use(kind) -> weakref.ref:
+        here, there = (kind(s) for s in socket.socketpair())
+        with narrows.wrap_socket(here, timeout=20) as here, narrows.wrap_socket(there, timeout=20) as there:
+            here.sendall(b"x")
+            assert there.recv(1) == b"x"
+        return weakref.ref(here)
+
+    def fail() -> weakref.ref:
+        here, there = socket.socketpair()
+        with here, narrows.wrap_socket(there, timeout=20) as wrapped:
+            here.sendall(b"GET / HTTP/1.1\r\n\r\n" * 9)
+            for _ in range(2):
+                with pytest.raises(narrows.CorruptError):
+                    wrapped.recv(1)
+        return weakref.ref(wrapped)
+
+    before = descriptors()
+    gone = [use(mine), use(lambda s: s), fail()]
+    gc.collect()
+    assert [ref() for ref in gone] == [None] * 3
+    assert descriptors() == before
+
+
+def test_what_was_sent_leaves_with_a_socket_that_nobody_closed() -> None:
+    here, there = socket.socketpair()
+    data = os.urandom(1 << 20)
+    got = bytearray()
+    with narrows.wrap_socket(there, timeout=20) as receiver:
+
+        def receive() -> None:
+            while piece := receiver.recv(1 << 20):
+                got.extend(piece)
+
+        ends: list[BaseException] = []
+        thread = threading.Thread(target=lambda: ends.append(pytest.raises(EOFError, receive).value))
+        thread.start()
+        sender = narrows.wrap_socket(here, policy="fixed:store", timeout=20)
+        sender.sendall(data)
+        with pytest.warns(ResourceWarning, match="unclosed"):
+            del sender
+        thread.join(20)
+    assert got == data and isinstance(ends[0], narrows.TruncatedError)
+
+
+def test_what_was_sent_arrives_though_nothing_was_received() -> None:
+    data = os.urandom(1 << 20)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        # So that most of it stands on the sender's side when that closes.
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
+        here = socket.create_connection(server.getsockname())
+        there, _ = server.accept()
+    with narrows.wrap_socket(there, timeout=20) as receiver:
+        def send() -> None:
+            with narrows.wrap_socket(here, policy="fixed:store", timeout=20) as sender:
+                sender.sendall(data)
+
+        thread = threading.Thread(target=send)
+        thread.start()
+        got = receive(receiver, 1000)
+        thread.join(0.5)
+        got += b"".join(iter(lambda: receiver.recv(1 << 20), b""))
+        thread.join(20)
+    assert got == data
+
+
+def test_totals_can_be_had_at_any_time(chance) -> None:
+    here, there = socket.socketpair()
+    here, there = narrows.wrap_socket(here, timeout=20), narrows.wrap_socket(there, timeout=20)
+    thread = threading.Thread(target=lambda: here.recv(1))
+    thread.start()
+    for _ in range(50):
+        assert here.stats()["received"]["raw_bytes"] == 0
+        time.sleep(0.002)
+    there.sendall(b"x")
+    thread.join(20)
+    here.sendall(text(chance, 200_000))
+    assert len(receive(there, 200_000)) == 200_000
+    there.close()
+    with pytest.raises(OSError):
+        for _ in range(1000):
+            here.sendall(bytes(100_000))
+            here.flush()
+    for _ in range(2):
+        sent, received = here.stats()["sent"], here.stats()["received"]
+        assert sent["raw_bytes"] >= 200_000 and 0 < sent["wire_bytes"] < sent["raw_bytes"]
+        assert received["raw_bytes"] == 1 and received["wire_bytes"] > 1
+        here.close()
+    assert there.stats()["received"]["raw_bytes"] == 200_000
+
+
+def test_a_socket_that_was_refused_keeps_no_descriptor() -> None:
+    here, there = socket.socketpair()
+    with here, there:
+        before = descriptors()
+        for wrong in ({"threads": -1}, {"policy": None}, {"policy": "best"}, {"timeout": -1}, {"timeout": "1"}):
+            for mode in ("w", "rw"):
+                with pytest.raises((narrows.MisuseError, TypeError, OverflowError)):
+                    narrows.wrap_socket(here, mode=mode, **wrong)
+        assert descriptors() == before
 
 
 def test_the_program_sends_and_receives(program: str, chance, tmp_path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import os
 import threading
@@ -28,6 +29,11 @@ class _Readable(Protocol):
 
 class _Writable(Protocol):
     def write(self, data: bytes, /) -> object: ...
+
+
+def _write_raw(write: Callable[[bytes], int | None], data: bytes, /) -> int:
+    """Of a raw file that does not block ``None`` means that it took nothing; other objects return it for all."""
+    return write(data) or 0
 
 
 class _Raw(io.RawIOBase):
@@ -90,9 +96,15 @@ class NarrowsFile(io.BufferedIOBase):
     no limit, as with other files.
 
     Small writes gather up to 64 KiB; ``flush`` waits until all is in the hands of the file. Blocks are encoded by
-    threads of their own, never with the interpreter's lock. After an error nothing more is written. Reading decodes
-    on the calling thread without that lock. A stream that ends too early raises ``TruncatedError`` (an ``EOFError``),
-    a damaged one ``CorruptError`` (an ``OSError``); bytes before are given first.
+    threads of their own, never with the interpreter's lock. After an error of what is written to nothing more is
+    written, and every call but ``close`` raises it again. Where ``write`` of ``fileobj`` takes nothing (returns 0, or
+    ``None`` if it is an ``io.RawIOBase``), ``write``, ``flush`` and ``close`` raise ``BlockingIOError`` once there is
+    no more room here; nothing is lost, and ``flush`` and ``close`` can be called again. A ``write`` that raises may
+    have taken a part, also if it was late or interrupted: ``tell`` says up to where, the rest can be written again.
+
+    Reading decodes on the calling thread without that lock. A stream that ends too early raises ``TruncatedError`` (an
+    ``EOFError``), a damaged one ``CorruptError`` (an ``OSError``); ``read1`` and ``readinto1`` give the bytes before
+    first, ``read`` and the others lose those that they had gathered, as those of ``gzip`` do.
 
     Several threads may use one object: calls come one after the other. An object is of use only in the process that
     opened it.
@@ -116,7 +128,6 @@ class NarrowsFile(io.BufferedIOBase):
         self._fileobj: Any = None
         self._writer: Writer | None = None
         self._buffer: io.BufferedReader | None = None
-        self._position = 0
         if mode in ("a", "ab"):
             raise ValueError("a stream ends with its totals, so nothing can be appended: write a new file")
         if mode not in ("r", "rb", "w", "wb", "x", "xb"):
@@ -137,15 +148,19 @@ class NarrowsFile(io.BufferedIOBase):
                 source: Callable[[int], bytes] = getattr(file, "read1", None) or file.read
                 self._buffer = io.BufferedReader(_Raw(source, file, threads), _BUFFER_SIZE)
                 return
+            sink = None
+            if self._own is None:
+                sink = functools.partial(_write_raw, file.write) if isinstance(file, io.RawIOBase) else file.write
             self._writer = Writer(
                 policy,
                 threads=threads,
                 descriptor=os.dup(self._own.fileno()) if self._own else None,
                 kind="file",
                 duplex=False,
-                sink=None if self._own else file.write,
-                index=index,
-                check=check,
+                sink=sink,
+                # What cannot be converted must not be left to a call that has a descriptor to lose.
+                index=bool(index),
+                check=bool(check),
                 timeout=timeout,
             )
         except BaseException:
@@ -193,9 +208,7 @@ class NarrowsFile(io.BufferedIOBase):
             writer = self._writer
             if writer is None:
                 self._refuse("not open for writing")
-            written = writer.write(data, True)
-            self._position += written
-            return written
+            return writer.write(data, True)
 
     def flush(self) -> None:
         """Waits until all that was written is in the hands of the file underneath, so that a reader can have it."""
@@ -208,24 +221,32 @@ class NarrowsFile(io.BufferedIOBase):
                     flush()
 
     def close(self) -> None:
-        """Ends the stream and waits until it is written. A file object that was given stays open."""
+        """Ends the stream and waits until it is written. A file object that was given stays open. After
+        ``BlockingIOError`` this one is open too: close it again when the object takes bytes."""
         if self.closed:
             return
         with self._turn:
-            own, writer, buffer = self._own, self._writer, self._buffer
+            writer, buffer = self._writer, self._buffer
+            if writer is not None:
+                try:
+                    writer.close()
+                except BlockingIOError:
+                    raise
+                except BaseException:
+                    writer.abandon()
+                    self._let_go()
+                    raise
             try:
-                if writer is not None:
-                    try:
-                        writer.close()
-                    except BaseException:
-                        writer.abandon()
-                        raise
                 if buffer is not None:
                     buffer.close()
             finally:
-                self._own = self._fileobj = self._writer = self._buffer = None
-                if own is not None:
-                    own.close()
+                self._let_go()
+
+    def _let_go(self) -> None:
+        own = self._own
+        self._own = self._fileobj = self._writer = self._buffer = None
+        if own is not None:
+            own.close()
 
     def read(self, size: int | None = -1, /) -> bytes:
         """At most ``size`` bytes, fewer only at the end; all of them if it is negative or ``None``."""
@@ -261,8 +282,8 @@ class NarrowsFile(io.BufferedIOBase):
 
     def tell(self) -> int:
         """Position in the decoded bytes."""
-        self._check_open()
-        return self._position if self._buffer is None else self._buffer.tell()
+        with self._turn:
+            return self._writing().position if self._buffer is None else self._buffer.tell()
 
     def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
         """Moves by decoding what lies between, backward from the start; a writer can only fill up with zeros."""
@@ -272,14 +293,13 @@ class NarrowsFile(io.BufferedIOBase):
             writer = self._writing()
             if whence not in (io.SEEK_SET, io.SEEK_CUR):
                 raise ValueError("the end of a stream that is being written is not known")
-            left = offset - self._position if whence == io.SEEK_SET else offset
+            left = offset - writer.position if whence == io.SEEK_SET else offset
             if left < 0:
                 raise OSError("a stream that is being written cannot go back")
             while left > 0:
                 piece = bytes(min(left, _BUFFER_SIZE))
-                self._position += writer.write(piece, True)
-                left -= len(piece)
-            return self._position
+                left -= writer.write(piece, True)
+            return writer.position
 
     def fileno(self) -> int:
         """Descriptor of the file underneath."""
@@ -291,7 +311,7 @@ class NarrowsFile(io.BufferedIOBase):
         """Of a writer: ``raw_bytes``, ``wire_bytes`` and ``blocks`` so far, ``ratio`` (raw / wire), ``encode_cpu_seconds``,
         ``methods`` (raw bytes by method)."""
         with self._turn:
-            return self._writing().stats()
+            return self._writing().totals.stats()
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise TypeError(f"cannot pickle {type(self).__name__!r} instances")

@@ -2,29 +2,46 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import functools
 import io
 import os
 import socket
 import threading
+import warnings
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from ._errors import MisuseError
-from ._narrows import Reader, Writer
+from ._narrows import ReceivedTotals, Reader, SentTotals, Writer
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
 
     from typing_extensions import Buffer, Self
 
 # Whoever says nothing else waits for the peer no longer than people do.
 _TIMEOUT = 60.0
+# An object that nobody closed waits no longer for a peer that takes nothing: it goes in the middle of something else.
+_LAST_WAIT = 5.0
+# With it every stream begins.
+_PREFACE_LEN = 32
 # The peer closed the connection, or somebody cut it.
 _GONE = (errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN)
 
 
+def _send_all(sock: socket.socket, data: bytes, /) -> int:
+    sock.sendall(data)
+    return len(data)
+
+
 class NarrowsSocket:
     """A connected stream socket over which each direction is a stream. ``wrap_socket`` makes it.
+
+    Close it, best by ``with``: only that ends the stream. If the body of ``with`` raises, the peer is not told of an
+    end that was none: it gets a ``TruncatedError`` instead, or where it confirms, the sender an error. An object that
+    nobody closed gives away what was sent, without an end, and a ``ResourceWarning``.
 
     Several threads may use it: those that send come one after the other, so do those that receive, and one of each
     goes on at once.
@@ -53,11 +70,16 @@ class NarrowsSocket:
         self._sending, self._receiving = threading.RLock(), threading.RLock()
         self._reader: Reader | None = None
         self._writer: Writer | None = None
+        self._received: ReceivedTotals | None = None
+        self._sent: SentTotals | None = None
         self._ended = False
+        # Before there is a descriptor to lose.
+        Writer.validate(policy, threads, timeout)
         sock.settimeout(timeout)
         if "r" in mode:
             back = sock.sendall if mode == "r" else None
             self._reader = Reader(sock.recv, threads=threads, back=back)
+            self._received = self._reader.totals
         if "w" in mode:
             self._writer = Writer(
                 policy,
@@ -65,16 +87,14 @@ class NarrowsSocket:
                 descriptor=os.dup(sock.fileno()) if self._plain else None,
                 kind=kind,
                 duplex=mode == "w",
-                sink=None if self._plain else self._send_all,
+                # Of the socket alone: one that leads back here would keep this object alive.
+                sink=None if self._plain else functools.partial(_send_all, sock),
                 index=False,
                 check=True,
                 timeout=timeout,
             )
+            self._sent = self._writer.totals
         self._closed = False
-
-    def _send_all(self, data: bytes, /) -> int:
-        self._sock.sendall(data)
-        return len(data)
 
     def _check(self) -> None:
         if self._closed:
@@ -89,8 +109,9 @@ class NarrowsSocket:
         return self._writer
 
     def sendall(self, data: Buffer, /) -> None:
-        """Sends all bytes on their way; waits only while too many are on it. Raises ``TimeoutError`` if the peer
-        takes none for so long."""
+        """Sends all bytes on their way; waits only while too many are on it: ``flush`` or ``close`` wait until the
+        system has them. Raises ``TimeoutError`` if the peer takes none for so long; a part may be on its way then, so
+        the stream cannot go on with the same bytes."""
         with self._sending:
             writer = self._output()
             writer.write(data, False)
@@ -199,33 +220,63 @@ class NarrowsSocket:
                 self._writer.abandon()
                 raise
 
+    def _abandon(self) -> None:
+        if self._writer is None or self._ended:
+            return
+        with self._sending:
+            self._ended = True
+            self._writer.abandon()
+
+    def _confirm(self, failure: str | None) -> None:
+        """In mode ``r`` the sender waits for a word."""
+        # Who still receives has not seen the end; the sender hears that the connection is gone.
+        if self._reader is None or not self._receiving.acquire(blocking=False):
+            return
+        try:
+            self._reader.close(failure)
+        except OSError as error:
+            # It does not wait any more.
+            if failure is None and error.errno not in _GONE:
+                raise
+        finally:
+            self._receiving.release()
+
     def close(self) -> None:
         """Ends the stream that is sent and closes the socket. That the peer is gone already is no error here, but one
         of ``shutdown``.
 
-        What the peer sent and nobody received makes the system cut the connection, and what is still under way to the
+        What the peer's application sent and nobody received makes the system cut the connection, and what is still under way to the
         peer is lost with it: after ``shutdown(SHUT_WR)`` receive until ``b""`` first if that matters. In mode ``w``
-        it returns when the peer has confirmed that all is stored.
+        it returns when the peer has confirmed that all is stored. In mode ``r`` it is this confirmation, if ``recv``
+        has returned ``b""``: store everything first. Else the sender hears that it failed.
         """
         if self._closed:
             return
         try:
             self._end()
+            self._confirm(None)
         except OSError as error:
             # Without confirmation there is none that could be missing.
             if error.errno not in _GONE or self._reader is None:
                 raise
         finally:
-            self._closed = True
-            self._sock.close()
+            self._let_go()
+
+    def _let_go(self) -> None:
+        self._closed = True
+        self._reader = self._writer = None
+        # A peer that has sent nothing yet has sent this, and what is under way to it shall not be lost for that.
+        if self._plain and self._received is not None and self._received.stats()["wire_bytes"] == 0:
+            with contextlib.suppress(OSError):
+                self._sock.settimeout(0)
+                self._sock.recv(_PREFACE_LEN)
+        self._sock.close()
 
     def stats(self) -> dict[str, Any]:
         """``sent`` as ``NarrowsFile.stats``, ``received`` with ``raw_bytes`` and ``wire_bytes``; ``None`` where there
-        is no such direction."""
-        received = None
-        if self._reader is not None:
-            received = {"raw_bytes": self._reader.delivered, "wire_bytes": self._reader.wire_bytes}
-        return {"sent": None if self._writer is None else self._writer.stats(), "received": received}
+        is no such direction. At any time, also while other threads send and receive, and afterwards."""
+        sent, received = self._sent, self._received
+        return {"sent": sent and sent.stats(), "received": received and received.stats()}
 
     def __enter__(self) -> Self:
         self._check()
@@ -234,7 +285,33 @@ class NarrowsSocket:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.close()
+        if kind is None:
+            self.close()
+        elif not self._closed:
+            # Half of what was to be sent is no whole stream, and what was not stored is not confirmed.
+            try:
+                self._abandon()
+                self._confirm(f"the receiver failed: {kind.__name__}")
+            finally:
+                self._let_go()
+
+    def __del__(self, _warn: Callable[..., None] = warnings.warn) -> None:
+        if getattr(self, "_closed", True):
+            return
+        writer = self._writer
+        try:
+            if writer is not None and not self._ended:
+                timeout = self._sock.gettimeout()
+                writer.set_timeout(_LAST_WAIT if timeout is None else min(timeout, _LAST_WAIT))
+                writer.flush()
+        # Nobody is there who could be told.
+        except Exception:
+            pass
+        finally:
+            self._abandon()
+            self._let_go()
+            # Last, since filters may make it an error.
+            _warn(f"unclosed {self!r}", ResourceWarning, source=self)
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise TypeError(f"cannot pickle {type(self).__name__!r} instances")

@@ -4,13 +4,15 @@
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, Write};
 use std::mem;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use narrows::Result;
 use narrows::block::{Block, BlockMut, BufferPool};
-use narrows::sender::Summary;
 use narrows::stream::BlockSource;
+
+use super::totals::Sent;
 
 /// Raw bytes that wait at most: as many again as the engine gathers itself, so that it has something to do while Python's
 /// thread waits for a core.
@@ -31,6 +33,8 @@ pub(super) struct Exchange {
     python: Condvar,
     /// Threads of the engine wait here: for raw bytes, for room.
     engine: Condvar,
+    /// Nobody cares any more. Outside of the lock, since who says so must not wait.
+    abandoned: AtomicBool,
     buffers: BufferPool,
 }
 
@@ -48,10 +52,8 @@ struct State {
     hungry: bool,
     /// No more raw bytes will come.
     ended: bool,
-    /// Nobody cares any more.
-    abandoned: bool,
     wire: Vec<u8>,
-    result: Option<Result<Summary>>,
+    result: Option<Result<()>>,
     over: bool,
 }
 
@@ -111,8 +113,9 @@ impl Exchange {
 
     /// Makes the threads of the engine end. Never waits: in a forked process nobody may ever unlock.
     pub(super) fn abandon(&self) {
+        self.abandoned.store(true, Ordering::Relaxed);
         if let Ok(mut state) = self.state.try_lock() {
-            state.abandoned = true;
+            state.wire = Vec::new();
         }
         self.engine.notify_all();
     }
@@ -140,13 +143,13 @@ impl Exchange {
     }
 
     /// How the flow ended, once.
-    pub(super) fn take_result(&self) -> Option<Result<Summary>> {
+    pub(super) fn take_result(&self) -> Option<Result<()>> {
         self.lock().result.take()
     }
 
     // --- for the engine ---
 
-    pub(super) fn finish(&self, result: Result<Summary>) {
+    pub(super) fn finish(&self, result: Result<()>) {
         let mut state = self.lock();
         (state.result, state.over) = (Some(result), true);
         drop(state);
@@ -155,8 +158,12 @@ impl Exchange {
     }
 
     /// Raw bytes as the engine takes them.
-    pub(super) fn source(self: &Arc<Self>) -> Source {
-        Source(Arc::clone(self))
+    pub(super) fn source(self: &Arc<Self>, totals: Arc<Sent>) -> Source {
+        Source { exchange: Arc::clone(self), totals }
+    }
+
+    fn is_abandoned(&self) -> bool {
+        self.abandoned.load(Ordering::Relaxed)
     }
 
     /// Where the engine writes wire bytes that a Python object gets.
@@ -165,15 +172,25 @@ impl Exchange {
     }
 }
 
-pub(super) struct Source(Arc<Exchange>);
+pub(super) struct Source {
+    exchange: Arc<Exchange>,
+    totals: Arc<Sent>,
+}
+
+impl Drop for Source {
+    fn drop(&mut self) {
+        // The last chance of a flow that fails: soon nothing can be asked of it.
+        self.totals.look();
+    }
+}
 
 impl BlockSource for Source {
     fn next(&mut self, len: usize, _: &BufferPool) -> io::Result<Block> {
-        let exchange = &*self.0;
+        let exchange = &*self.exchange;
         let mut state = exchange.lock();
         state.asked = len;
         while state.raw_len == 0 && !state.ended {
-            if state.abandoned || state.over {
+            if exchange.is_abandoned() || state.over {
                 return Err(io::ErrorKind::BrokenPipe.into());
             }
             state.hungry = true;
@@ -206,9 +223,12 @@ impl Write for Outlet {
 
     fn write_vectored(&mut self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
         let mut state = self.0.lock();
-        while state.wire.len() >= WIRE_MAX {
-            if state.abandoned {
+        loop {
+            if self.0.is_abandoned() {
                 return Err(io::ErrorKind::BrokenPipe.into());
+            }
+            if state.wire.len() < WIRE_MAX {
+                break;
             }
             state = self.0.engine.wait_timeout(state, LOOK_EVERY).unwrap_or_else(PoisonError::into_inner).0;
         }

@@ -2,17 +2,22 @@
 //! others meanwhile.
 
 use std::mem;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use narrows::block::{Block, BufferPool};
 use narrows::codec::Contexts;
 use narrows::receiver::{Receiver, ReceiverConfig};
 use narrows::stream;
+use pyo3::exceptions::PyConnectionError;
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
+use super::totals::{Received, ReceivedTotals};
 use super::{clock, decode, threads};
 use crate::buffer::Bytes;
-use crate::error::raised;
+use crate::error::{Kept, raised};
 use crate::own::Own;
 
 /// Wire bytes asked for at a time: some blocks, so that several threads have something to do.
@@ -32,9 +37,12 @@ pub(crate) struct Reader {
     /// Raw bytes that were decoded and not read.
     raw: Block,
     ended: bool,
+    /// The caller was told of the end.
+    told_end: bool,
     /// Found behind bytes that are read first.
-    error: Option<PyErr>,
+    error: Option<Kept>,
     delivered: u64,
+    totals: Arc<Received>,
 }
 
 #[pymethods]
@@ -54,8 +62,10 @@ impl Reader {
             back,
             raw: Block::default(),
             ended: false,
+            told_end: false,
             error: None,
             delivered: 0,
+            totals: Arc::default(),
         })
     }
 
@@ -88,10 +98,23 @@ impl Reader {
         self.delivered
     }
 
-    /// Wire bytes that came.
     #[getter]
-    fn wire_bytes(&self) -> u64 {
-        self.receiver.summary().wire_bytes
+    fn totals(&self) -> ReceivedTotals {
+        ReceivedTotals(Arc::clone(&self.totals))
+    }
+
+    /// Tells a sender that waits for it what became of the stream: that the application has all of it, or why it has
+    /// not.
+    #[pyo3(signature = (failure = None, /))]
+    fn close(&mut self, py: Python<'_>, failure: Option<&str>) -> PyResult<()> {
+        let early = (!self.told_end).then_some("the receiver went away before the end of the stream");
+        self.say_goodbye(py, failure.or(early))
+    }
+
+    /// An object that leads to this one again shall not keep it alive.
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.source)?;
+        self.back.as_ref().map_or(Ok(()), |back| visit.call(back))
     }
 }
 
@@ -99,6 +122,7 @@ impl Reader {
     fn advance(&mut self, n: usize) {
         let _ = self.raw.split_to(n);
         self.delivered += n as u64;
+        self.totals.raw_bytes.store(self.delivered, Ordering::Relaxed);
     }
 
     /// Sees to it that there are raw bytes. False at the end.
@@ -108,20 +132,18 @@ impl Reader {
                 self.raw = raw;
                 continue;
             }
-            if let Some(error) = self.error.take() {
-                self.error = Some(error.clone_ref(py));
-                return Err(error);
+            if let Some(error) = &self.error {
+                return Err(error.raised());
             }
             if self.ended {
+                self.told_end = true;
                 return Ok(false);
             }
-            let stepped = self.step(py);
-            if let Err(error) = stepped {
+            if let Err(error) = self.step(py) {
                 // An interrupted or late read may be tried again, what is wrong with the stream stays.
-                if !error.is_instance_of::<crate::error::NarrowsError>(py) {
+                if self.error.is_none() {
                     return Err(error);
                 }
-                self.error = Some(error);
             }
         }
         Ok(true)
@@ -155,25 +177,30 @@ impl Reader {
         let closed = self.receiver.close();
         self.tell(py, closed)?;
         self.ended = true;
-        self.say_goodbye(py, None)
+        Ok(())
     }
 
     /// Reports to the sender, if it listens, also that something is wrong.
     fn tell<T>(&mut self, py: Python<'_>, result: narrows::Result<T>) -> PyResult<T> {
+        self.totals.wire_bytes.store(self.receiver.summary().wire_bytes, Ordering::Relaxed);
         match result {
             Ok(value) => {
                 let (now_ns, blocked_ns) = ((self.clock)(), 0);
                 if let Some(back) = &self.back
                     && let Some(report) = self.receiver.poll_feedback(now_ns, blocked_ns)
                 {
-                    back.bind(py).call1((PyBytes::new(py, &report),))?;
+                    match back.bind(py).call1((PyBytes::new(py, &report),)) {
+                        // A sender that is gone needs no reports, and what it sent is here still.
+                        Err(e) if e.is_instance_of::<PyConnectionError>(py) => self.back = None,
+                        reported => drop(reported?),
+                    }
                 }
                 Ok(value)
             }
             Err(error) => {
                 // That the word does not arrive matters less than what it says.
                 let _ = self.say_goodbye(py, Some(&error.to_string()));
-                Err(raised(error))
+                Err(self.error.insert(Kept::new(&error)).raised())
             }
         }
     }

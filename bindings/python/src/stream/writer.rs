@@ -4,19 +4,20 @@ use std::process;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use narrows::sender::Summary;
 use narrows::stream::{self, Control, SendOptions};
 use narrows::transport::Link;
 use narrows::{Error, ErrorKind};
-use pyo3::exceptions::PyBlockingIOError;
+use pyo3::exceptions::{PyBlockingIOError, PyOSError};
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
-use pyo3::types::{PyBytes, PyDict};
+use pyo3::types::PyBytes;
 
 use super::exchange::Exchange;
-use super::{limit, sending, threads};
+use super::totals::{Sent, SentTotals};
+use super::{limit, other_process, sending, threads};
 use crate::buffer::Bytes;
-use crate::error::raised;
+use crate::error::{Kept, raised};
 use crate::sys;
 
 /// Smaller writes gather until there are so many bytes, or `flush`.
@@ -30,23 +31,39 @@ const FLUSH_LOOK: Duration = Duration::from_micros(50);
 const FLUSH_LOOK_MAX: Duration = Duration::from_millis(5);
 /// A flow that was told to stop looks every 50 ms; what it writes to may keep it a little longer.
 const STOP_WAIT: Duration = Duration::from_secs(1);
+/// Of Linux: what an object that does not block has no room for is written again later.
+const EAGAIN: i32 = 11;
 
 /// Private: ``NarrowsFile`` and ``NarrowsSocket`` are in front of it, and let one call in at a time.
 #[pyclass(module = "narrows._narrows")]
 pub(crate) struct Writer {
     exchange: Arc<Exchange>,
     control: Arc<Control>,
+    totals: Arc<Sent>,
     /// Bytes that gather.
     pending: Vec<u8>,
     /// Raw bytes handed over.
     pushed: u64,
     /// Called with wire bytes; none if the engine writes a descriptor.
     sink: Option<Py<PyAny>>,
+    /// Wire bytes for it, and how many of them it took.
+    unsent: Vec<u8>,
+    sent: usize,
     timeout: Option<Duration>,
     process: u32,
+    /// `close` was called, though it may have to be called again.
+    ending: bool,
     closed: bool,
-    failed: bool,
-    last: Option<Summary>,
+    /// After which nothing more is written.
+    failed: Option<Kept>,
+}
+
+/// What became of wire bytes for a Python object.
+enum Passed {
+    Nothing,
+    Some,
+    /// The object has no room now.
+    Refused,
 }
 
 #[pymethods]
@@ -72,28 +89,37 @@ impl Writer {
             None => Link::writer(exchange.outlet()),
         };
         let link = if link.is_duplex() && !duplex { link.split().0 } else { link };
+        let timeout = limit(timeout)?;
         let threads = self::threads(threads, stream::encoders).map_err(raised)?;
         let (mut sender, policy) = sending(policy, threads).map_err(raised)?;
         (sender.index, sender.check) = (index, check);
         let options = SendOptions { sender, policy, threads, stall_timeout: None, trace: None, on_note: None };
         let control = Arc::new(Control::default());
-        let (theirs, stop) = (Arc::clone(&exchange), Arc::clone(&control));
+        let totals = Arc::new(Sent::new(Arc::clone(&control)));
+        let (theirs, stop, seen) = (Arc::clone(&exchange), Arc::clone(&control), Arc::clone(&totals));
         let flow = move || {
-            let sent = stream::send_blocks(theirs.source(), link, options, &stop);
-            theirs.finish(sent.map(|(summary, _)| summary));
+            let sent = stream::send_blocks(theirs.source(Arc::clone(&seen)), link, options, &stop);
+            let result = sent.map(|(summary, _)| {
+                seen.keep(summary);
+            });
+            seen.look();
+            theirs.finish(result);
         };
         std::thread::Builder::new().name("narrows-flow".into()).spawn(flow)?;
         Ok(Self {
             exchange,
             control,
+            totals,
             pending: Vec::new(),
             pushed: 0,
             sink,
-            timeout: limit(timeout)?,
+            unsent: Vec::new(),
+            sent: 0,
+            timeout,
             process: process::id(),
+            ending: false,
             closed: false,
-            failed: false,
-            last: None,
+            failed: None,
         })
     }
 
@@ -106,7 +132,7 @@ impl Writer {
     }
 
     /// Takes all bytes and says how many; most are on their way when it returns, not written. `gather`: few bytes may
-    /// wait for others.
+    /// wait for others. Should it raise, `position` tells how many it took.
     #[pyo3(signature = (data, gather, /))]
     fn write(&mut self, py: Python<'_>, data: &Bound<'_, PyAny>, gather: bool) -> PyResult<usize> {
         self.check()?;
@@ -119,6 +145,7 @@ impl Writer {
             self.push(py, &bytes)?;
         }
         if self.sink.is_some() {
+            // What the object has no room for waits, as long as there is room for it here.
             self.drain(py)?;
         }
         Ok(len)
@@ -133,9 +160,7 @@ impl Writer {
         loop {
             // First, so that what it tells of is there to be passed on.
             let now = self.control.send_summary();
-            if self.drain(py)? {
-                patience.progress();
-            }
+            self.pass_on(py, 0, &mut patience)?;
             if now.raw_bytes >= self.pushed && now.accepted_bytes >= now.wire_bytes {
                 return Ok(());
             }
@@ -150,7 +175,7 @@ impl Writer {
     }
 
     /// Ends the stream and waits until all is written and, where the peer confirms, confirmed. Once; then it does
-    /// nothing.
+    /// nothing. After `BlockingIOError` it can be called again.
     fn close(&mut self, py: Python<'_>) -> PyResult<()> {
         if self.closed {
             return Ok(());
@@ -159,15 +184,14 @@ impl Writer {
             self.closed = true;
             return Err(raised(other_process()));
         }
-        if !self.failed && !self.exchange.is_over() {
+        if self.failed.is_none() && !self.exchange.is_over() {
             self.push_pending(py)?;
         }
+        self.ending = true;
         self.exchange.end();
         let mut patience = Patience::new(self.timeout);
         loop {
-            if self.drain(py)? {
-                patience.progress();
-            }
+            self.pass_on(py, 0, &mut patience)?;
             let exchange = &self.exchange;
             if py.detach(|| exchange.wait(SIGNALS_EVERY)) {
                 break;
@@ -175,23 +199,19 @@ impl Writer {
             patience.at(self.control.send_summary().accepted_bytes);
             self.pause(py, &mut patience)?;
         }
-        self.drain(py)?;
+        self.pass_on(py, 0, &mut patience)?;
         self.closed = true;
         match self.exchange.take_result() {
-            Some(Ok(summary)) => self.last = Some(summary),
-            Some(Err(error)) if !self.failed => {
-                self.failed = true;
-                return Err(raised(error));
-            }
-            // It was raised before.
-            _ => {}
+            Some(Err(error)) if self.failed.is_none() => Err(self.failed.insert(Kept::new(&error)).raised()),
+            // Otherwise it was raised before.
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     /// Ends the flow where it stands: what was not written is lost, and the stream has no end.
     fn abandon(&mut self, py: Python<'_>) {
-        (self.closed, self.failed) = (true, true);
+        self.closed = true;
+        self.failed.get_or_insert_with(|| Kept::new(&Error::misuse("the stream was given up")));
         self.control.stop();
         self.exchange.abandon();
         if process::id() == self.process {
@@ -211,21 +231,20 @@ impl Writer {
         Ok(())
     }
 
-    /// Totals so far.
-    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let summary = self.last.clone().unwrap_or_else(|| self.control.send_summary());
-        let stats = PyDict::new(py);
-        stats.set_item("raw_bytes", summary.raw_bytes)?;
-        stats.set_item("wire_bytes", summary.wire_bytes)?;
-        stats.set_item("blocks", summary.frames)?;
-        stats.set_item("ratio", if summary.wire_bytes == 0 { 1.0 } else { summary.ratio() })?;
-        stats.set_item("encode_cpu_seconds", summary.encode_cpu_ns as f64 / 1e9)?;
-        let methods = PyDict::new(py);
-        for row in &summary.mix {
-            methods.set_item(narrows::policy::print_method(row.method, row.linked), row.raw_bytes)?;
-        }
-        stats.set_item("methods", methods)?;
-        Ok(stats)
+    /// Raw bytes that were taken.
+    #[getter]
+    fn position(&self) -> u64 {
+        self.pushed + self.pending.len() as u64
+    }
+
+    #[getter]
+    fn totals(&self) -> SentTotals {
+        SentTotals(Arc::clone(&self.totals))
+    }
+
+    /// An object that leads to this one again shall not keep it alive.
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        self.sink.as_ref().map_or(Ok(()), |sink| visit.call(sink))
     }
 }
 
@@ -259,15 +278,21 @@ impl Writer {
         if process::id() != self.process {
             return Err(raised(other_process()));
         }
+        if let Some(failed) = &self.failed {
+            return Err(failed.again());
+        }
+        if self.ending {
+            return Err(raised(Error::misuse("the stream is being closed")));
+        }
         if self.exchange.is_over() { Err(self.fail()) } else { Ok(()) }
     }
 
     /// Why the flow is over, though nobody ended it.
     fn fail(&mut self) -> PyErr {
-        self.failed = true;
-        match self.exchange.take_result() {
-            Some(Err(error)) => raised(error),
-            _ => raised(Error::misuse("the stream has failed already")),
+        match (&self.failed, self.exchange.take_result()) {
+            (Some(failed), _) => failed.again(),
+            (None, Some(Err(error))) => self.failed.insert(Kept::new(&error)).raised(),
+            (None, _) => raised(Error::misuse("the stream has ended")),
         }
     }
 
@@ -277,7 +302,7 @@ impl Writer {
         while !self.pending.is_empty() {
             let n = self.exchange.push(&self.pending);
             self.pending.drain(..n);
-            self.pushed(py, n, &mut patience)?;
+            self.pushed(py, n, 0, &mut patience)?;
         }
         Ok(())
     }
@@ -290,13 +315,13 @@ impl Writer {
         while at < bytes.len() {
             let n = bytes.with(py, |b| self.exchange.push(&b[at..(at + PIECE_MAX).min(b.len())]));
             at += n;
-            self.pushed(py, n, &mut patience)?;
+            self.pushed(py, n, at, &mut patience)?;
         }
         Ok(())
     }
 
-    /// So many bytes were handed over; if there were none, waits a little for room.
-    fn pushed(&mut self, py: Python<'_>, n: usize, patience: &mut Patience) -> PyResult<()> {
+    /// So many bytes were handed over, `taken` in this call; if there were none, waits a little for room.
+    fn pushed(&mut self, py: Python<'_>, n: usize, taken: usize, patience: &mut Patience) -> PyResult<()> {
         self.pushed += n as u64;
         if n > 0 {
             patience.progress();
@@ -305,37 +330,55 @@ impl Writer {
         if self.exchange.is_over() {
             return Err(self.fail());
         }
-        if self.drain(py)? {
-            patience.progress();
-        }
+        self.pass_on(py, taken, patience)?;
         let exchange = &self.exchange;
         py.detach(|| exchange.wait_room(SIGNALS_EVERY));
         patience.at(self.control.send_summary().accepted_bytes);
         self.pause(py, patience)
     }
 
-    /// Passes wire bytes on to the Python object; whether there were any.
-    fn drain(&mut self, py: Python<'_>) -> PyResult<bool> {
-        let Some(sink) = &self.sink else { return Ok(false) };
-        let wire = self.exchange.take_wire();
-        let mut rest = &wire[..];
-        while !rest.is_empty() {
-            let written = match sink.bind(py).call1((PyBytes::new(py, rest),)) {
-                Ok(written) => written.extract::<usize>().unwrap_or(rest.len()),
+    /// Passes wire bytes on to the Python object, which must have room for some; `taken` of this call were taken.
+    fn pass_on(&mut self, py: Python<'_>, taken: usize, patience: &mut Patience) -> PyResult<()> {
+        match self.drain(py)? {
+            Passed::Nothing => {}
+            Passed::Some => patience.progress(),
+            // The third becomes `characters_written`.
+            Passed::Refused => {
+                return Err(PyBlockingIOError::new_err((EAGAIN, "the object takes no bytes now", taken)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Passes on what the Python object takes. The rest comes first the next time.
+    fn drain(&mut self, py: Python<'_>) -> PyResult<Passed> {
+        let Some(sink) = &self.sink else { return Ok(Passed::Nothing) };
+        let mut passed = Passed::Nothing;
+        // Once it has failed, what follows would stand behind a hole.
+        while self.failed.is_none() {
+            if self.sent == self.unsent.len() {
+                (self.unsent, self.sent) = (self.exchange.take_wire(), 0);
+                if self.unsent.is_empty() {
+                    break;
+                }
+            }
+            let rest = PyBytes::new(py, &self.unsent[self.sent..]);
+            match sink.bind(py).call1((&rest,)).and_then(|written| taken(&written, rest.as_bytes().len())) {
+                Ok(0) if matches!(passed, Passed::Nothing) => return Ok(Passed::Refused),
+                Ok(0) => break,
+                Ok(n) => self.sent += n,
                 Err(e) => {
                     // What it did not take is lost, so the stream is.
-                    self.failed = true;
+                    self.failed = Some(Kept::of(py, &e));
+                    self.totals.look();
                     self.control.stop();
                     self.exchange.abandon();
                     return Err(e);
                 }
-            };
-            if written == 0 {
-                return Err(PyBlockingIOError::new_err("the object takes no bytes"));
             }
-            rest = &rest[written.min(rest.len())..];
+            passed = Passed::Some;
         }
-        Ok(!wire.is_empty())
+        Ok(passed)
     }
 
     fn pause(&self, py: Python<'_>, patience: &mut Patience) -> PyResult<()> {
@@ -389,6 +432,10 @@ impl Patience {
     }
 }
 
-fn other_process() -> Error {
-    Error::misuse("the stream was opened in another process: its threads are there")
+/// How many of `len` bytes an object says that it took: all, if it does not say.
+fn taken(written: &Bound<'_, PyAny>, len: usize) -> PyResult<usize> {
+    match written.extract::<i64>() {
+        Ok(n) => Ok(usize::try_from(n).map_err(|_| PyOSError::new_err(format!("write() returned {n}")))?.min(len)),
+        Err(_) => Ok(len),
+    }
 }

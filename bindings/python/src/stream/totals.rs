@@ -1,0 +1,90 @@
+//! Totals of streams, for threads that look while another one is in a call.
+
+use std::process;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use narrows::sender::Summary;
+use narrows::stream::Control;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use super::other_process;
+use crate::error::raised;
+
+/// What a writer has sent.
+pub(super) struct Sent {
+    control: Arc<Control>,
+    /// As seen last: nothing can be asked of a flow that is over.
+    last: Mutex<Summary>,
+    process: u32,
+}
+
+impl Sent {
+    pub(super) fn new(control: Arc<Control>) -> Self {
+        Self { control, last: Mutex::default(), process: process::id() }
+    }
+
+    /// So far, or as it was at the end.
+    pub(super) fn look(&self) -> Summary {
+        self.keep(self.control.send_summary())
+    }
+
+    pub(super) fn keep(&self, summary: Summary) -> Summary {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        if summary.wire_bytes >= last.wire_bytes {
+            last.clone_from(&summary);
+        }
+        last.clone()
+    }
+}
+
+/// Private: totals of a ``Writer``. Any thread may ask at any time.
+#[pyclass(module = "narrows._narrows", frozen)]
+pub(crate) struct SentTotals(pub(super) Arc<Sent>);
+
+#[pymethods]
+impl SentTotals {
+    /// So far, and after the end.
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        // Whoever held a lock when the process was forked never gives it back in the new one.
+        if process::id() != self.0.process {
+            return Err(raised(other_process()));
+        }
+        let summary = py.detach(|| self.0.look());
+        let stats = PyDict::new(py);
+        stats.set_item("raw_bytes", summary.raw_bytes)?;
+        stats.set_item("wire_bytes", summary.wire_bytes)?;
+        stats.set_item("blocks", summary.frames)?;
+        stats.set_item("ratio", if summary.wire_bytes == 0 { 1.0 } else { summary.ratio() })?;
+        stats.set_item("encode_cpu_seconds", summary.encode_cpu_ns as f64 / 1e9)?;
+        let methods = PyDict::new(py);
+        for row in &summary.mix {
+            methods.set_item(narrows::policy::print_method(row.method, row.linked), row.raw_bytes)?;
+        }
+        stats.set_item("methods", methods)?;
+        Ok(stats)
+    }
+}
+
+/// What a reader has received.
+#[derive(Default)]
+pub(super) struct Received {
+    pub(super) raw_bytes: AtomicU64,
+    pub(super) wire_bytes: AtomicU64,
+}
+
+/// Private: totals of a ``Reader``. Any thread may ask at any time.
+#[pyclass(module = "narrows._narrows", frozen)]
+pub(crate) struct ReceivedTotals(pub(super) Arc<Received>);
+
+#[pymethods]
+impl ReceivedTotals {
+    /// Raw bytes that were read, and wire bytes that came.
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let stats = PyDict::new(py);
+        stats.set_item("raw_bytes", self.0.raw_bytes.load(Ordering::Relaxed))?;
+        stats.set_item("wire_bytes", self.0.wire_bytes.load(Ordering::Relaxed))?;
+        Ok(stats)
+    }
+}
