@@ -244,18 +244,6 @@ def mine(sock: socket.socket) -> Mine:
     return Mine(sock.family, sock.type, sock.proto, fileno=sock.detach())
 
 
-def test_sockets_that_change_bytes(chance) -> None:
-    here, there = (mine(s) for s in socket.socketpair())
-    data = text(chance, 1_000_000)
-    with narrows.wrap_socket(here, timeout=20) as here, narrows.wrap_socket(there, timeout=20) as there:
-        thread = threading.Thread(target=lambda: (here.sendall(data), here.shutdown(socket.SHUT_WR)))
-        thread.start()
-        assert b"".join(iter(lambda: there.recv(1 << 20), b"")) == data
-        thread.join(20)
-        there.sendall(b"answer")
-        assert here.recv(6) == b"answer"
-
-
 def test_what_is_sent_while_the_socket_is_busy_leaves_with_the_call() -> None:
     class Slow(Mine):
         sent = 0
