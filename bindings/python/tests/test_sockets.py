@@ -6,6 +6,7 @@ import pickle
 import select
 import socket
 import subprocess
+import sys
 import threading
 import time
 import weakref
@@ -329,6 +330,36 @@ def test_what_was_sent_arrives_though_nothing_was_received() -> None:
         got += b"".join(iter(lambda: receiver.recv(1 << 20), b""))
         thread.join(20)
     assert got == data
+
+
+def test_a_forked_process_leaves_the_connection_alone() -> None:
+    script = """
+import os, socket, threading, narrows
+for mode, back in (("rw", "rw"), ("r", "w")):
+    here, there = (narrows.wrap_socket(s, mode=m, timeout=20) for s, m in zip(socket.socketpair(), (mode, back)))
+    for drop in (True, False):
+        child = os.fork()
+        if child == 0:
+            if drop:
+                del here, there
+            else:
+                try:
+                    with here:
+                        raise OSError("in the child")
+                except OSError:
+                    pass
+            os._exit(7)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    there.sendall(b"parent")
+    there.flush()
+    assert here.recv(6) == b"parent"
+    closing = threading.Thread(target=there.close)
+    closing.start()
+    assert here.recv(1) == b""
+    here.close()
+    closing.join(20)
+"""
+    subprocess.run([sys.executable, "-W", "ignore", "-c", script], timeout=60, check=True)
 
 
 def test_totals_can_be_had_at_any_time(chance) -> None:

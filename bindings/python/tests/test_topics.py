@@ -60,6 +60,12 @@ def test_what_needs_a_dictionary_waits_for_it_and_what_comes_behind_it_too() -> 
     assert reader.waiting == 20 and reader.wakeup_in is not None and reader.wakeup_in <= 25
     assert reader.receive(announcement) == [message(i) for i in range(20)]
     assert reader.receive(writer.encode(message(20))) == [message(20)]
+    # What waited comes also with a unit of which the rest is bad.
+    reader = narrows.TopicReader()
+    for unit in units:
+        reader.receive(unit)
+    assert reader.receive(announcement + bytes(70_000)) == [message(i) for i in range(20)]
+    assert reader.damaged == 1 and reader.waiting == 0
 
 
 def test_bad_units_are_told_and_the_next_one_is_read() -> None:

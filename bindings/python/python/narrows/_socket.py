@@ -73,6 +73,7 @@ class NarrowsSocket:
         self._received: ReceivedTotals | None = None
         self._sent: SentTotals | None = None
         self._ended = False
+        self._process = os.getpid()
         # Before there is a descriptor to lose.
         Writer.validate(policy, threads, timeout)
         sock.settimeout(timeout)
@@ -229,8 +230,11 @@ class NarrowsSocket:
 
     def _confirm(self, failure: str | None) -> None:
         """In mode ``r`` the sender waits for a word."""
+        # In a forked process the connection is still that of the other one.
+        if self._reader is None or os.getpid() != self._process:
+            return
         # Who still receives has not seen the end; the sender hears that the connection is gone.
-        if self._reader is None or not self._receiving.acquire(blocking=False):
+        if not self._receiving.acquire(blocking=False):
             return
         try:
             self._reader.close(failure)
@@ -265,8 +269,9 @@ class NarrowsSocket:
     def _let_go(self) -> None:
         self._closed = True
         self._reader = self._writer = None
-        # A peer that has sent nothing yet has sent this, and what is under way to it shall not be lost for that.
-        if self._plain and self._received is not None and self._received.stats()["wire_bytes"] == 0:
+        received = self._received
+        if self._plain and received and not received.stats()["wire_bytes"] and os.getpid() == self._process:
+            # A peer that has sent nothing yet has sent this, and what is under way to it shall not be lost for that.
             with contextlib.suppress(OSError):
                 self._sock.settimeout(0)
                 self._sock.recv(_PREFACE_LEN)
