@@ -251,6 +251,27 @@ def test_a_request_that_cannot_be_decoded_is_asked_for(sockets: Sockets) -> None
     assert sent_bytes(req)[0] > 0
 
 
+def test_a_dealer_needs_no_leave(sockets: Sockets) -> None:
+    """Its frames may be under way while it is answered plain, so a REP that serves it looks at every request."""
+    rep, dealer, plain = sockets(zmq.REP, policy=LINKED), sockets(zmq.DEALER, policy=LINKED), sockets(zmq.REQ, "plain")
+    address = sockets.bind(rep)
+    dealer.connect(address)
+    plain.connect(address)
+    for i in range(3):
+        dealer.send_multipart([b"", message(i)])
+        assert rep.recv() == message(i)
+        if i == 2:
+            next(iter(rep._links.values())).skip = 100
+        rep.send(message(i))
+        assert dealer.recv_multipart() == [b"", message(i)]
+    assert rep._calm.granted == 0
+    round_trips(plain, rep, range(100))
+    seq = dealer._link.seq
+    dealer.send_multipart([b"", message(3)])
+    assert dealer._link.seq == seq + 1
+    assert rep.recv() == message(3)
+
+
 def test_who_does_not_wait_for_the_reply_sends_no_frame(sockets: Sockets) -> None:
     """The reply may have said that frames are not looked for any more."""
     rep, req = sockets(zmq.REP, policy=LINKED), sockets(zmq.REQ, policy=LINKED)
