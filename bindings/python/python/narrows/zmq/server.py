@@ -132,11 +132,13 @@ class Replier(Server):
         self._calm.never = self._calm.never or link.granted
 
     def recv(self, flags: int = 0, copy: bool = True, track: bool = False) -> Any:
+        calm = self._calm
+        if calm.left > 0:
+            calm.left -= 1
+            return bare_recv(self, flags, copy, track)
         if self._inbox:
             return given(self._inbox.popleft(), copy)
-        calm = self._calm
-        if calm.left > 0 or calm.may_begin():
-            calm.left -= 1
+        if calm.may_begin():
             self._peer[0] = self._peer[1] = None
             return bare_recv(self, flags, copy, track)
         while True:
