@@ -167,15 +167,17 @@ class Replier(Server):
                 calm.sampled = False
                 calm.plain_run += 1
                 return part if copy else frame
-            calm.disturb()
+            if calm.plain_run:
+                calm.disturb()
             if link.asks and time.monotonic() >= link.held_until:
                 link.release()
             rest = self._rest() if frame.more else []
             if not rest:
                 message = link.decode_one(part)
                 if message is not None:
-                    link.came_framed()
-                    return given(message, copy)
+                    if link.plain_run or not link.mirrors:
+                        link.came_framed()
+                    return message if copy else zmq.Frame(message)
             came = link.decode([part, *rest])
             if came.parts is not None:
                 if came.kind == AGAIN_LAST:
