@@ -12,6 +12,7 @@ pub(crate) mod client;
 mod end;
 mod figures;
 pub(crate) mod hello;
+mod kept;
 pub(crate) mod line;
 pub(crate) mod messages;
 pub(crate) mod method;

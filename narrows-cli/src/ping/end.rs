@@ -9,6 +9,7 @@ use narrows::monitor::cost::Prior;
 use narrows::policy::{Fixed, Policy, PolicySetup};
 
 use super::hello::Hello;
+use super::kept::Kept;
 use super::method::{Context, Method};
 
 /// Length of a message, or of what became of it.
@@ -16,13 +17,13 @@ const LEN: usize = 2;
 
 pub(crate) enum End {
     Plain,
-    Alone { codec: Codec, contexts: codec::Contexts, room: Box<[u8]> },
+    Alone { codec: Codec, contexts: Kept<codec::Contexts>, room: Box<[u8]> },
     Messages(Box<Flows>),
 }
 
 pub(crate) struct Flows {
     pub(crate) end: MessageEnd,
-    contexts: Contexts,
+    contexts: Kept<Contexts>,
     begun: Instant,
     /// The policy learns from what is measured: the others need no clock.
     pub(crate) learns: bool,
@@ -42,7 +43,7 @@ impl End {
             Method::Plain => return Ok(Self::Plain),
             Method::Alone(codec) => {
                 let room = vec![0; MESSAGE_MAX].into();
-                return Ok(Self::Alone { codec, contexts: codec::Contexts::default(), room });
+                return Ok(Self::Alone { codec, contexts: Kept::take(), room });
             }
             Method::Fixed { codec, context } => {
                 let is_linked = matches!(context, Context::History | Context::Seeded);
@@ -69,7 +70,7 @@ impl End {
         }
         Ok(Self::Messages(Box::new(Flows {
             end,
-            contexts: Contexts::default(),
+            contexts: Kept::take(),
             begun: Instant::now(),
             learns: method == Method::Chosen,
             last: None,

@@ -13,6 +13,7 @@ use anyhow::{Result, bail, ensure};
 use narrows::message::{DICTIONARY_MAX, DICTIONARY_MIN, Dictionary, HISTORY_MAX, HISTORY_MIN};
 use narrows::policy::PolicySpec;
 
+use super::kept;
 use super::line::Line;
 use super::method::{Method, NAME_MAX};
 use super::wire::Wire;
@@ -96,7 +97,7 @@ impl Hello {
             len => {
                 let content = line.exactly(len)?;
                 ensure!(Dictionary::digest_of(&content) == digest, "the dictionary is not what its digest says");
-                let dictionary = Dictionary::new(content).map(Arc::new);
+                let dictionary = kept::dictionary(content);
                 ensure!(dictionary.is_some(), "the dictionary is malformed");
                 dictionary
             }
