@@ -92,7 +92,7 @@ METHODS
   all                all of these
 
 FIGURES
-  By the text that made the experiment first (S. Karlsson, E. Hansson: Lossless Message Compression, Malardalen 2013). D is the length of a \
+  By the text that made the experiment first (Lossless Message Compression, Malardalen 2013). D is the length of a \
 message before, Dc after compression, t the time to bring it to the other end, compression and decompression included: half a round trip.
     equation 3       throughput        B = Dc / t
     equation 4       goodput           Be = D / t, printed as Mbit/s

@@ -1,4 +1,4 @@
-//! From round trips to what is printed of them, by the equations of the text (S. Karlsson and E. Hansson, Lossless Message
+//! From round trips to what is printed of them, by the equations of the text (Lossless Message
 //! Compression, Malardalen 2013): B = Dc / t (3), Be = D / t (4), Q = tUC / tA (5), BeA = Q B (6).
 
 use std::collections::BTreeMap;
