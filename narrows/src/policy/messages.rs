@@ -72,6 +72,12 @@ const BOTH_LEFT: f32 = 0.85;
 /// So many messages at the beginning are encoded both ways if there is a dictionary: history overtakes it at the third to
 /// tenth message, link and costs are not known yet, and it takes 50 us once.
 const BOTH_FIRST: u64 = 10;
+/// What the dictionary saves of them, some 150 bytes, is worth its time from this price on.
+const BOTH_PAYS: f32 = 0.05;
+/// After so many answers one message is stored: how long it takes is a bound of what bytes can take, known at once.
+const SOUNDING_AFTER: u8 = 2;
+/// What bytes can take at most is let rise again by this with each message.
+const DEAREST_RISE: f32 = 1.02;
 /// The arms of messages that stand alone, as they are expected with a dictionary: LZ4 is as quick, and the tables that zstd
 /// would make are there.
 const WITH_DICTIONARY: [Arm; 2] =
@@ -206,6 +212,9 @@ pub struct Messages {
     us_per_byte: f32,
     messages: u32,
     answers: u8,
+    /// Microseconds per wire byte at most, and whether a long message was sent to learn that.
+    dearest: f32,
+    sounded: bool,
     /// From a message to its answer, on average.
     span_us: f32,
 }
@@ -232,6 +241,8 @@ impl Messages {
             us_per_byte: BLIND_US_PER_BYTE,
             messages: 0,
             answers: 0,
+            dearest: f32::INFINITY,
+            sounded: false,
             span_us: 0.0,
         }
     }
@@ -247,12 +258,12 @@ impl Messages {
             // What is not known may be more than what was seen, but not more than what is thought of an unknown link.
             let likely = |seen: f32| self.slope.expected().unwrap_or(seen).min(seen.max(BLIND_US_PER_BYTE));
             let seen = self.slope.us_per_byte().map_or(self.us_per_byte, likely);
-            return self.us_per_byte + GAIN_PRICE * (seen - self.us_per_byte);
+            return (self.us_per_byte + GAIN_PRICE * (seen - self.us_per_byte)).min(self.dearest);
         }
         if view.link.known && view.link.rate_bytes_per_s > 0.0 {
             return ((1e6 / view.link.rate_bytes_per_s) as f32).min(US_PER_BYTE_MAX);
         }
-        BLIND_US_PER_BYTE
+        BLIND_US_PER_BYTE.min(self.dearest)
     }
 
     fn cost_us(&self, m: usize, n: f32) -> f32 {
@@ -410,8 +421,14 @@ impl Policy for Messages {
         }
         let best = (0..ARMS.len()).min_by(|a, b| scores[*a].total_cmp(&scores[*b])).unwrap_or(STORE);
         let second = self.again.is_some();
-        let at_first = view.seq < BOTH_FIRST && scores[BOTH].is_finite() && u > 0.0;
-        let m = if at_first { BOTH } else { self.probe(best, &scores, n).unwrap_or(best) };
+        let at_first = view.seq < BOTH_FIRST && scores[BOTH].is_finite() && u > BOTH_PAYS;
+        let sounds = !self.sounded && self.answers >= SOUNDING_AFTER;
+        self.sounded |= sounds;
+        let m = match (sounds, at_first) {
+            (true, _) => STORE,
+            (_, true) => BOTH,
+            _ => self.probe(best, &scores, n).unwrap_or(best),
+        };
         let cold = m != best && m != STORE && !second && !at_first;
         self.mean_len += 0.05 * (n - self.mean_len);
         let early = view.limits.behind < HISTORY_FIRST.min(view.limits.history / 2);
@@ -476,6 +493,9 @@ impl Policy for Messages {
                 let gain = if self.span_us == 0.0 { 1.0 } else { GAIN_SPAN };
                 self.span_us += gain * (span_us - self.span_us);
                 self.answers = self.answers.saturating_add(1);
+                // No byte takes longer than all did together.
+                let most = span_us / wire_len.max(1) as f32;
+                self.dearest = if most < self.dearest { most } else { self.dearest * DEAREST_RISE };
                 if self.answers <= ANSWERS_COLD {
                     return;
                 }
@@ -487,6 +507,7 @@ impl Policy for Messages {
                 let [fixed, each] = self.arms[m].decode;
                 if self.slope.observe(wire_len, raw_len, span_us - fixed - each * n) {
                     self.probe_every = PROBE_FIRST;
+                    (self.dearest, self.sounded) = (f32::INFINITY, false);
                 }
             }
             _ => {}
