@@ -95,8 +95,8 @@ const US_PER_BYTE_MAX: f32 = 1e4;
 /// Below this a difference of a message's length cannot be told from what disturbs: nothing is gained then.
 const SLOPE_MIN: f32 = 0.003;
 
-/// The price follows the slope within some ten messages: what disturbs now and then makes a slope of its own.
-const GAIN_PRICE: f32 = 0.1;
+/// The price follows the slope within some messages: what disturbs now and then makes a slope of its own.
+const GAIN_PRICE: f32 = 0.3;
 
 /// A cost that was seen moves the estimate by this: slowly up, since a message may have lost its core, fast down.
 const GAIN_UP: f32 = 0.05;
