@@ -74,8 +74,12 @@ const BOTH_LEFT: f32 = 0.85;
 const BOTH_FIRST: u64 = 10;
 /// What the dictionary saves of them, some 150 bytes, is worth its time from this price on.
 const BOTH_PAYS: f32 = 0.05;
-/// After so many answers one message is stored: how long it takes is a bound of what bytes can take, known at once.
-const SOUNDING_AFTER: u8 = 2;
+/// After so many answers one message is stored: how long it takes is a bound of what bytes can take, known at once. Not among
+/// the first messages, which are often all there is.
+const SOUNDING_AFTER: u8 = BOTH_FIRST as u8;
+/// So many messages follow one that was stored for want of a slope without being thought about: that would take as long
+/// as all else that is done for them.
+const RESTS: u8 = 7;
 /// What bytes can take at most is let rise again by this with each message.
 const DEAREST_RISE: f32 = 1.02;
 /// The arms of messages that stand alone, as they are expected with a dictionary: LZ4 is as quick, and the tables that zstd
@@ -215,6 +219,8 @@ pub struct Messages {
     /// Microseconds per wire byte at most, and whether a long message was sent to learn that.
     dearest: f32,
     sounded: bool,
+    /// Messages that are stored without being thought about.
+    rest: u8,
     /// From a message to its answer, on average.
     span_us: f32,
 }
@@ -243,6 +249,7 @@ impl Messages {
             answers: 0,
             dearest: f32::INFINITY,
             sounded: false,
+            rest: 0,
             span_us: 0.0,
         }
     }
@@ -404,12 +411,19 @@ impl Messages {
 
 impl Policy for Messages {
     fn choose(&mut self, view: &View<'_>) -> Choice {
+        let block_len = Self::BLOCK_LEN.min(view.limits.block_max);
         self.follow(view.limits.dictionary);
         self.messages = self.messages.wrapping_add(1);
+        if self.rest > 0 {
+            self.rest -= 1;
+            self.since_probe += 1;
+            let n = view.upcoming.len().min(block_len) as f32;
+            self.last = Last { seq: view.seq, early: false, arm: STORE, n, cold: false };
+            return Choice { method: Method::STORE, block_len, linked: false, threads_max: None, encode_ns: 0 };
+        }
         if self.spec.latency_us.is_some() && self.messages.is_multiple_of(PROBE_CLEAR) {
             self.forget_costs(view.upcoming.len() as f32);
         }
-        let block_len = Self::BLOCK_LEN.min(view.limits.block_max);
         let n = view.upcoming.len().min(block_len) as f32;
         self.us_per_byte = self.price(view);
         let u = if self.us_per_byte < SLOPE_MIN { 0.0 } else { self.us_per_byte };
@@ -429,6 +443,8 @@ impl Policy for Messages {
             (_, true) => BOTH,
             _ => self.probe(best, &scores, n).unwrap_or(best),
         };
+        let nothing_to_gain = m == STORE && best == STORE && self.slope.expected().is_some_and(|u| u < SLOPE_MIN);
+        self.rest = if nothing_to_gain { RESTS } else { 0 };
         let cold = m != best && m != STORE && !second && !at_first;
         self.mean_len += 0.05 * (n - self.mean_len);
         let early = view.limits.behind < HISTORY_FIRST.min(view.limits.history / 2);
@@ -496,7 +512,8 @@ impl Policy for Messages {
                 // No byte takes longer than all did together.
                 let most = span_us / wire_len.max(1) as f32;
                 self.dearest = if most < self.dearest { most } else { self.dearest * DEAREST_RISE };
-                if self.answers <= ANSWERS_COLD {
+                // The last of those that are not thought about tells of the link for all.
+                if self.answers <= ANSWERS_COLD || self.rest > 0 {
                     return;
                 }
                 if self.last.seq == seq && self.last.cold {
