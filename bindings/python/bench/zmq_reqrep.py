@@ -243,7 +243,7 @@ def main() -> None:
     about = {
         "command": " ".join(["zmq_reqrep.py", *sys.argv[1:]]),
         "commit": git.stdout.strip() or None,
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores, Linux {platform.release()}",
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores, Linux {platform.release().split("-")[0]}",
         "python": platform.python_version(),
         "libzmq": zmq.zmq_version(),
         "messages": len(messages),
