@@ -1,8 +1,9 @@
 //! Damage, hostile streams, signals, silent and vanished peers: one line, a status that is not 0, no partial file.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::process::ExitStatusExt;
 use std::process::Stdio;
@@ -136,6 +137,45 @@ fn a_reader_that_goes_away_ends_every_filter_quietly() {
         child.stdout.take().unwrap().read_exact(&mut first).unwrap();
         let output = finish(child);
         assert_eq!((output.status.signal(), stderr(&output).as_str()), (Some(SIGPIPE), ""), "{args:?}");
+    }
+}
+
+/// The window is full and nothing is written: no write tells that the reader is gone.
+#[test]
+fn a_reader_that_goes_away_while_nothing_is_written_ends_every_filter() {
+    let home = home();
+    let folder = tempfile::tempdir().unwrap();
+    let fifo = folder.path().join("fifo");
+    assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    let args = ["pipe", "/dev/zero", "--policy", "fixed:store", "--block-max", "1000"];
+
+    let mut child = narrows(home.path()).args(args).spawn().unwrap();
+    let mut reader = File::from(OwnedFd::from(child.stdout.take().unwrap()));
+    read_until_it_stands(&mut reader);
+    drop(reader);
+    let output = finish(child);
+    assert_eq!((output.status.signal(), stderr(&output).as_str()), (Some(SIGPIPE), ""));
+
+    let child = narrows(home.path()).args(args).arg("-o").arg(&fifo).spawn().unwrap();
+    let mut reader = File::open(&fifo).unwrap();
+    read_until_it_stands(&mut reader);
+    drop(reader);
+    let output = finish(child);
+    assert_one_line_error(&output, 1);
+    assert!(stderr(&output).contains("fifo: Broken pipe"), "{}", stderr(&output));
+}
+
+/// Takes the first bytes, and waits until what lies in the pipe does not change any more.
+fn read_until_it_stands(pipe: &mut File) {
+    pipe.read_exact(&mut [0; 10]).unwrap();
+    let (begun, mut last) = (Instant::now(), 0);
+    while begun.elapsed() < PATIENCE {
+        let now = rustix::io::ioctl_fionread(&*pipe).unwrap();
+        if now > 0 && now == last {
+            return;
+        }
+        last = now;
+        std::thread::sleep(Duration::from_millis(150));
     }
 }
 

@@ -127,6 +127,17 @@ mod unix {
         }
     }
 
+    /// Whether a descriptor is in error or hung up: the reader of a pipe, the peer of a socket or the terminal is gone.
+    pub(crate) fn is_broken(fd: BorrowedFd<'_>) -> io::Result<bool> {
+        // Without events to wait for, poll reports these alone. A regular file has none.
+        poll([Interest { fd, read: false, write: false }], Some(Duration::ZERO)).map(|[broken]| broken)
+    }
+
+    /// What a write says when nobody can read it any more.
+    pub(crate) fn broken_pipe() -> io::Error {
+        io::Error::from_raw_os_error(libc::EPIPE)
+    }
+
     /// Sends what fits into the socket's buffer now; `WouldBlock` if nothing does. Raises no SIGPIPE.
     pub(crate) fn send_nowait(fd: BorrowedFd<'_>, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
         #[cfg(any(target_os = "linux", target_os = "android", target_os = "freebsd"))]

@@ -268,6 +268,50 @@ fn a_peer_that_goes_away_is_noticed_on_a_link_of_one_direction() {
     assert_eq!(error.kind, ErrorKind::Io);
 }
 
+/// With the window full nothing is written, so that no write says that the reader is gone.
+#[test]
+fn a_reader_that_goes_away_while_the_window_is_full_is_noticed() {
+    type Pair = (Link, OwnedFd);
+    let pipe = || -> Pair {
+        let (reader, writer) = io::pipe().unwrap();
+        (Link::file_writer(File::from(OwnedFd::from(writer))), reader.into())
+    };
+    let unix = || -> Pair {
+        let (near, far) = std::os::unix::net::UnixStream::pair().unwrap();
+        (Link::unix(near).unwrap().split().0, far.into())
+    };
+    for (name, pair) in [("pipe", &pipe as &dyn Fn() -> Pair), ("unix", &unix)] {
+        let (near, far) = pair();
+        let control = Arc::new(Control::default());
+        let sending = Arc::clone(&control);
+        // A window of blocks of 1000 bytes fits into what every link takes.
+        let config = SenderConfig { block_max: 1000, ..SenderConfig::default() };
+        let options = SendOptions { sender: config, stall_timeout: None, ..send_options("fixed:store") };
+        let sender = std::thread::spawn(move || send(io::repeat(7), near, options, &sending));
+        let reader = std::thread::spawn(move || {
+            let mut first = [0; 10];
+            File::from(far.try_clone().unwrap()).read_exact(&mut first).unwrap();
+            let mut sent = 0;
+            // No more is taken once the window is full.
+            let begun = Instant::now();
+            while begun.elapsed() < Duration::from_secs(5) {
+                let now = control.send_summary().accepted_bytes;
+                if now > 0 && now == sent {
+                    break;
+                }
+                sent = now;
+                std::thread::sleep(Duration::from_millis(150));
+            }
+        });
+        let result = watched(move || {
+            reader.join().unwrap();
+            sender.join().unwrap()
+        });
+        let error = result.map(|r| r.0).unwrap_err();
+        assert!(error.to_string().starts_with("the receiver closed the connection"), "{name}: {error}");
+    }
+}
+
 #[test]
 fn nobody_waits_for_the_last_word_of_a_peer_that_is_gone() {
     let pipe = || io::pipe().map(|(read, write)| (File::from(OwnedFd::from(read)), File::from(OwnedFd::from(write))));

@@ -179,14 +179,19 @@ impl WriteHalf {
         }
     }
 
-    /// What went wrong with a socket since it was used last.
+    /// What went wrong with the link since it was used last; a broken pipe if nobody can read what is written any more.
     pub(crate) fn check(&self) -> io::Result<()> {
         let error = match (&self.kind, self.tcp_socket()) {
             (_, Some(s)) => s.take_error()?,
             (Writer::Unix(s), _) => s.take_error()?,
             _ => None,
         };
-        error.map_or(Ok(()), Err)
+        if let Some(error) = error {
+            return Err(error);
+        }
+        let Some(fd) = self.fd() else { return Ok(()) };
+        // A socket whose peer only stopped writing may still be read.
+        if sys::is_broken(fd)? { Err(sys::broken_pipe()) } else { Ok(()) }
     }
 
     fn tcp_socket(&self) -> Option<&TcpStream> {
