@@ -110,11 +110,13 @@ pub(crate) enum Command {
 #[derive(ClapArgs, Clone)]
 pub(crate) struct FlowArgs {
     /// Rule that chooses the method of each block: `balance`, or `fixed:METHOD` such as `fixed:zstd:level=3,link`;
-    /// `messages[:latency_us=US][,cpu_percent=PERCENT]` weighs each by time, for short messages to and fro. For
+    /// `messages[:latency_us=US][,cpu_percent=PERCENT]` weighs each by time, for short messages to and fro; `storage` is for
+    /// what is kept: zstd 3 in long blocks, nearly as small as what `zstd` makes. For
     /// experiments: `adoc` (the level of zlib by the FIFO),
     /// `datacomp[:table=FILE][,mode=train|read]` (averages of what each method did; FILE is kept), `stall[:min=LEVEL][,max=LEVEL]` (as `zstd --adapt`) and `replay:FILE` (a schedule or a trace again)
-    #[arg(long, value_name = "SPEC", default_value = "balance")]
-    pub(crate) policy: PolicySpec,
+    /// [default: `balance`; where `pipe` writes a file, `storage`]
+    #[arg(long, value_name = "SPEC")]
+    pub(crate) policy: Option<PolicySpec>,
     /// Methods that `balance` may choose from, such as `store,lz4:accel=16,zstd:level=1,xz` [default: eleven of them]
     #[arg(long, value_name = "LIST", value_parser = parse_methods)]
     pub(crate) methods: Option<MethodList>,

@@ -29,14 +29,20 @@ pub(crate) fn threads(asked: Option<u16>) -> usize {
 
 pub(crate) fn send_options(args: &FlowArgs, calibration: Option<&Calibration>, timeout: f64) -> Result<SendOptions> {
     let threads = args.threads.map_or_else(stream::encoders, usize::from);
-    let block_max = args.policy.block_max();
-    let history = args.history.unwrap_or(if args.policy.links(None) { BASELINE_HISTORY } else { 0 });
+    let spec = spec(args);
+    let block_max = spec.block_max();
+    let history = args.history.unwrap_or(if spec.links(None) { BASELINE_HISTORY } else { 0 });
     let trace = match &args.trace {
         Some(path) => Some(Box::new(files::create(path)?) as Box<dyn Write + Send>),
         None => None,
     };
     Ok(SendOptions {
-        sender: SenderConfig { block_max: args.block_max.unwrap_or(block_max), history, ..SenderConfig::default() },
+        sender: SenderConfig {
+            block_max: args.block_max.unwrap_or(block_max),
+            history,
+            gather_ns: spec.gather_ns(),
+            ..SenderConfig::default()
+        },
         policy: policy(args, threads, calibration)?,
         threads,
         stall_timeout: seconds(timeout),
@@ -45,12 +51,18 @@ pub(crate) fn send_options(args: &FlowArgs, calibration: Option<&Calibration>, t
     })
 }
 
+/// The policy that was asked for, or the usual one.
+pub(crate) fn spec(args: &FlowArgs) -> PolicySpec {
+    args.policy.clone().unwrap_or(PolicySpec::Balance)
+}
+
 pub(crate) fn policy(args: &FlowArgs, cores: usize, calibration: Option<&Calibration>) -> Result<Box<dyn Policy>> {
     let methods: &[Method] = args.methods.as_ref().map_or(DEFAULT_METHODS, |l| &l.0);
     let own = args.prior.as_deref().map(read_prior).transpose()?;
     let prior = own.as_ref().unwrap_or(Prior::shipped());
-    let file = read_policy_file(&args.policy)?;
-    Ok(args.policy.build(&PolicySetup { methods, cores, prior, calibration, file: file.as_ref() }))
+    let spec = spec(args);
+    let file = read_policy_file(&spec)?;
+    Ok(spec.build(&PolicySetup { methods, cores, prior, calibration, file: file.as_ref() }))
 }
 
 /// What is in the file of a policy that has one.
@@ -67,8 +79,9 @@ pub(crate) fn read_policy_file(spec: &PolicySpec) -> Result<Option<PolicyData>> 
 
 /// Stores what the policy wants to have kept.
 pub(crate) fn keep(args: &FlowArgs, policy: &dyn Policy) -> Result<()> {
-    let (Some(path), Some(bytes)) = (args.policy.file().map(Path::new), policy.save()) else { return Ok(()) };
-    files::write_whole(path, &bytes).with_context(|| format!("cannot keep what {} learned", args.policy))
+    let spec = spec(args);
+    let (Some(path), Some(bytes)) = (spec.file().map(Path::new), policy.save()) else { return Ok(()) };
+    files::write_whole(path, &bytes).with_context(|| format!("cannot keep what {spec} learned"))
 }
 
 fn read_prior(path: &Path) -> Result<Prior> {

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{Read, Write};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -27,6 +28,7 @@ fn pipe_gives_back_every_kind_of_data_under_every_policy() {
         "fixed:lzf",
         "fixed:lzw",
         "messages",
+        "storage",
         "adoc",
         "datacomp",
         "stall",
@@ -43,6 +45,32 @@ fn pipe_gives_back_every_kind_of_data_under_every_policy() {
     for len in [0, 1] {
         let packed = filter(home.path(), &["pipe"], &text(len));
         assert_eq!(filter(home.path(), &["pipe", "-d"], &packed.stdout).stdout, text(len));
+    }
+}
+
+#[test]
+fn a_file_is_as_small_as_that_of_zstd() {
+    let home = home();
+    let folder = tempfile::tempdir().unwrap();
+    let raw = [text(5_000_000), random(1_000_000), text(700_000)].concat();
+    let input = folder.path().join("raw");
+    fs::write(&input, &raw).unwrap();
+    let most = zstd::encode_all(&raw[..], 3).unwrap().len() as f64 * 1.03;
+    let (named, redirected) = (folder.path().join("named"), folder.path().join("redirected"));
+    let path = |path: &Path| path.to_str().unwrap().to_owned();
+    // On two threads blocks are as long as they may be.
+    assert_eq!(code(&filter(home.path(), &["pipe", "-T2", &path(&input), "-o", &path(&named)], &[])), 0);
+    let to = fs::File::create(&redirected).unwrap();
+    let mut child = narrows(home.path()).args(["pipe", "-T2"]).stdin(Stdio::piped()).stdout(to).spawn().unwrap();
+    // In pieces, as of a program that writes lines.
+    let mut stdin = child.stdin.take().unwrap();
+    raw.chunks(3000).for_each(|piece| stdin.write_all(piece).unwrap());
+    drop(stdin);
+    assert_eq!(code(&finish(child)), 0);
+    for file in [named, redirected] {
+        let len = file.metadata().unwrap().len();
+        assert!((len as f64) < most, "{}: {len} bytes, {most} at most", file.display());
+        assert!(filter(home.path(), &["pipe", "-d", &path(&file)], &[]).stdout == raw);
     }
 }
 

@@ -17,6 +17,7 @@ mod messages;
 mod replay;
 mod spec;
 mod stall;
+mod storage;
 
 pub use adoc::Adoc;
 pub use balance::Balance;
@@ -26,6 +27,7 @@ pub use messages::{Messages, MessagesSpec};
 pub use replay::{Planned, Replay, Schedule};
 pub use spec::{POLICIES, PolicyData, PolicySetup, PolicySpec, Registered};
 pub use stall::Stall;
+pub use storage::Storage;
 
 /// What to do with the next block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -57,6 +57,9 @@ pub struct Sender {
     input: VecDeque<Block>,
     gathered: usize,
     wanted: usize,
+    /// Since when the next block is gathered, and up to where nothing waits for a whole one.
+    gathering_since_ns: u64,
+    flushed_to: u64,
     raw_offset: u64,
     closed: bool,
     history: History,
@@ -167,6 +170,8 @@ impl Sender {
             input: VecDeque::new(),
             gathered: 0,
             wanted: WANTED_FIRST.min(config.block_max),
+            gathering_since_ns: 0,
+            flushed_to: 0,
             raw_offset: 0,
             closed: false,
             history: History::new(config.history),
@@ -226,6 +231,9 @@ impl Sender {
         if raw.is_empty() {
             return;
         }
+        if self.gathered == 0 {
+            self.gathering_since_ns = self.now_ns;
+        }
         self.gathered += raw.len();
         self.input.push_back(raw);
     }
@@ -241,6 +249,11 @@ impl Sender {
             self.push(block, now_ns);
         }
         len
+    }
+
+    /// What has come waits for nothing more. Ask for jobs behind it.
+    pub fn flush(&mut self) {
+        self.flushed_to = self.raw_offset + self.gathered as u64;
     }
 
     /// No more raw bytes will come.
@@ -266,7 +279,7 @@ impl Sender {
         if full || !self.memory_allows() {
             return self.poll_probe();
         }
-        if self.hold_for_company() {
+        if self.hold_for_whole_block() || self.hold_for_company() {
             return None;
         }
         self.cut(Ask::Next)
@@ -346,6 +359,7 @@ impl Sender {
         self.queue.push_back(slot);
         self.next_seq += 1;
         self.raw_offset += len as u64;
+        self.gathering_since_ns = self.now_ns;
         self.encoding += 1;
         self.wait_until_ns = 0;
         self.threads_max = choice.threads_max.map_or(usize::MAX, |n| usize::from(n).max(1));
@@ -426,6 +440,18 @@ impl Sender {
         let whole = buffer.freeze(filled);
         self.pool.recycle(&whole);
         self.input.push_front(whole);
+    }
+
+    /// Where it does not matter when bytes leave, a whole block is waited for.
+    fn hold_for_whole_block(&mut self) -> bool {
+        let until_ns = self.gathering_since_ns.saturating_add(self.config.gather_ns);
+        let whole = self.policy.whole_blocks().map_or(self.wanted, |len| len.min(self.limits.block_max));
+        let asked = self.closed || self.raw_offset < self.flushed_to;
+        if asked || self.gathered >= whole || until_ns <= self.now_ns || self.room() == 0 {
+            return false;
+        }
+        self.hold_until_ns = Some(until_ns);
+        true
     }
 
     /// D4: while the link has enough to do, a small write waits for company; it costs nothing.

@@ -64,6 +64,7 @@ pub struct ReceiveOptions {
 #[derive(Default)]
 pub struct Control {
     stop: AtomicBool,
+    flush: OnceLock<Box<dyn Fn() + Send + Sync>>,
     send: Seen<Summary>,
     receive: Seen<RecvSummary>,
 }
@@ -91,6 +92,11 @@ impl Control {
     /// Makes the transfer end soon with an error; for SIGINT.
     pub fn stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
+    }
+
+    /// What a sending flow has taken goes on its way, whatever it waits for ([`SenderConfig::gather_ns`]).
+    pub fn flush(&self) {
+        self.flush.get().iter().for_each(|flush| flush());
     }
 
     /// Totals of a sending flow so far.

@@ -6,9 +6,11 @@ use narrows::block::{Block, BufferPool};
 use narrows::codec::Contexts;
 use narrows::codec::{CodecId, DEFAULT_METHODS, Method};
 use narrows::monitor::View;
-use narrows::policy::{Choice, Policy, Rescue};
+use narrows::monitor::cost::Prior;
+use narrows::policy::{Choice, Policy, PolicySetup, PolicySpec, Rescue};
 use narrows::receiver::{Receiver, ReceiverConfig};
 use narrows::sender::{JobKind, LinkSample, Sender, SenderConfig};
+use narrows::stream::encode;
 use world::{Conditions, MS, Rng, SECOND, World, random, text};
 
 /// Chooses as the closure says; rescues with `store` at once if told to.
@@ -57,6 +59,43 @@ fn linking_saves_bytes() {
         w.sender.summary().wire_bytes
     };
     assert!(wire(true) * 10 < wire(false) * 9);
+}
+
+#[test]
+fn where_nobody_waits_whole_blocks_are_gathered() {
+    let policy = PolicySpec::Storage.build(&PolicySetup::new(2, Prior::shipped()));
+    let config = SenderConfig { gather_ns: SECOND, duplex: false, ..config(2) };
+    let pool = BufferPool::default();
+    let mut sender = Sender::new(config, policy, pool.clone());
+    let mut raw = text(5 << 20, 1).into_iter();
+    let mut write = |sender: &mut Sender, len: usize, now_ns| {
+        let bytes: Vec<u8> = raw.by_ref().take(len).collect();
+        assert_eq!(sender.write(&bytes, now_ns), len);
+    };
+    let cut = |sender: &mut Sender, now_ns| {
+        let job = sender.poll_job(now_ns)?;
+        let (len, method) = (job.raw.len(), job.method);
+        sender.finish(encode(job, &mut Contexts::default(), &pool), now_ns);
+        assert_eq!(method, Method::zstd(3));
+        Some(len)
+    };
+    // Until a second has passed since the first of them.
+    write(&mut sender, 100, MS);
+    write(&mut sender, 200, 2 * MS);
+    assert_eq!((cut(&mut sender, 3 * MS), sender.next_wakeup()), (None, Some(SECOND + MS)));
+    assert_eq!(cut(&mut sender, SECOND + MS), Some(300));
+    // Until somebody waits.
+    write(&mut sender, 50, 2 * SECOND);
+    assert_eq!(cut(&mut sender, 2 * SECOND), None);
+    sender.flush();
+    assert_eq!((cut(&mut sender, 2 * SECOND), cut(&mut sender, 2 * SECOND)), (Some(50), None));
+    // Or the block is whole, and at the end.
+    for _ in 0..20 {
+        write(&mut sender, 150_000, 3 * SECOND);
+    }
+    assert_eq!((cut(&mut sender, 3 * SECOND), cut(&mut sender, 3 * SECOND)), (Some(2 << 20), None));
+    sender.close(3 * SECOND);
+    assert_eq!(cut(&mut sender, 3 * SECOND), Some(3_000_000 - (2 << 20)));
 }
 
 #[test]

@@ -29,6 +29,32 @@ def outcome(call) -> object:
         return next(k for k in (EOFError, TypeError, OSError, ValueError) if isinstance(error, k))
 
 
+def test_files_are_small_by_default(tmp_path) -> None:
+    """However fast the disk is: a file has no link whose rate says what a byte costs."""
+    data = text(random.Random(1), 3_000_000)
+    buffer = io.BytesIO()
+    for target in (tmp_path / "n", buffer):
+        with narrows.open(target, "wb") as f:
+            for at in range(0, len(data), 5000):
+                f.write(data[at : at + 5000])
+    with narrows.open(tmp_path / "fixed", "wb", policy="fixed:zstd") as f:
+        f.write(data)
+    for size in ((tmp_path / "n").stat().st_size, len(buffer.getvalue())):
+        assert size <= 1.03 * (tmp_path / "fixed").stat().st_size < len(data) / 2
+    assert narrows.open(tmp_path / "n").read() == data
+
+
+def test_flush_waits_for_no_whole_block(tmp_path) -> None:
+    with narrows.open(tmp_path / "n", "wb") as f:
+        for i in range(1, 20):
+            begun = time.monotonic()
+            f.write(b"a line\n")
+            f.flush()
+            if time.monotonic() - begun < 0.5:
+                break
+        assert i < 19, "each flush waited for more to write"
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_reads_as_gzip_does(seed: int, tmp_path) -> None:
     chance = random.Random(seed)

@@ -155,7 +155,7 @@ fn send(args: &CpArgs, input: Input, single: bool, target: &Place, tell: &Tell) 
     let mut flow_args = args.flow.clone();
     if matches!(target, Place::Local(_)) {
         // Nothing crosses a link.
-        flow_args.policy = PolicySpec::Fixed { method: Method::STORE, linked: false };
+        flow_args.policy = Some(PolicySpec::Fixed { method: Method::STORE, linked: false });
     }
     let mut options = flow::send_options(&flow_args, calibration.as_ref(), args.timeout)?;
     let source = SourceOptions {

@@ -1,11 +1,14 @@
 //! `narrows pipe`: a filter, as `zstd` is one.
 
+use std::fs::File;
 use std::io::{self, IsTerminal};
+use std::os::unix::fs::FileTypeExt;
 use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow};
 use narrows::ErrorKind;
+use narrows::policy::PolicySpec;
 use narrows::receiver::ReceiverConfig;
 use narrows::stream::{self, Control, ReceiveOptions};
 use narrows::transport::Link;
@@ -28,26 +31,37 @@ fn compress(args: &PipeArgs, control: &Arc<Control>) -> Result<()> {
     if target.is_stdout() && io::stdout().is_terminal() && !args.force {
         return Err(anyhow!("compressed bytes are not for a terminal; redirect stdout, use -o FILE, or -f to force"));
     }
+    let file = target.file()?;
+    let mut flow_args = args.flow.clone();
+    if is_stored(&file)? {
+        flow_args.policy.get_or_insert(PolicySpec::Storage);
+    }
     let calibration = host::load(args.talk.verbose);
-    let mut options = flow::send_options(&args.flow, calibration.as_ref(), 0.0)?;
+    let mut options = flow::send_options(&flow_args, calibration.as_ref(), 0.0)?;
     options.sender.check = !args.no_check;
     options.sender.index = args.index;
     options.sender.raw_len = source.len();
     let (input, output) = (source.name(), target.name());
     let background = Background::start(calibration.is_none());
     let begun = Instant::now();
-    let sent = stream::send(source, Link::file_writer(target.file()?), options, control);
+    let sent = stream::send(source, Link::file_writer(file), options, control);
     background.end();
     let (summary, policy) = sent.map_err(|e| if input.is_to_blame() { input.blame(e) } else { output.blame(e) })?;
     target.commit(false).with_context(|| output.to_string())?;
     host::refresh(calibration, &policy.learned(), args.talk.verbose);
-    flow::keep(&args.flow, &*policy)?;
+    flow::keep(&flow_args, &*policy)?;
     if args.talk.json {
         report::note_json(&report::send_json(&summary, begun.elapsed()));
     } else if args.stats || args.talk.verbose {
         report::note(report::line(&summary, begun.elapsed()));
     }
     Ok(())
+}
+
+/// Whether what is written stays where it is: then its rate says nothing of what a byte costs.
+fn is_stored(output: &File) -> Result<bool> {
+    let kind = output.metadata()?.file_type();
+    Ok(kind.is_file() || kind.is_block_device())
 }
 
 fn decompress(args: &PipeArgs, control: &Arc<Control>) -> Result<()> {

@@ -4,8 +4,8 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::{
-    Adoc, Balance, Datacomp, EventTable, Fixed, Messages, MessagesSpec, Policy, Replay, Schedule, Stall, parse_method,
-    print_method,
+    Adoc, Balance, Datacomp, EventTable, Fixed, Messages, MessagesSpec, Policy, Replay, Schedule, Stall, Storage,
+    parse_method, print_method,
 };
 use crate::calibration::Calibration;
 use crate::codec::{DEFAULT_METHODS, Level, Method};
@@ -14,6 +14,10 @@ use crate::monitor::cost::Prior;
 
 /// Every receiver takes blocks of this length (docs/format.md, section 6).
 const BASELINE_BLOCK_MAX: usize = 2 << 20;
+
+/// What may be lost of a stream that is written slowly, if its writer dies; and a whole block comes meanwhile from whoever
+/// writes 2 MiB/s.
+const STORAGE_GATHER_NS: u64 = 1_000_000_000;
 
 /// A policy as a person writes it: `balance`, `fixed:zstd:level=3,link`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,6 +42,8 @@ pub enum PolicySpec {
     Replay {
         file: String,
     },
+    /// For what is kept.
+    Storage,
 }
 
 /// An entry of [`POLICIES`].
@@ -74,6 +80,12 @@ pub const POLICIES: &[Registered] = &[
         usage: "messages[:latency_us=US][,cpu_percent=PERCENT]",
         examples: &["messages", "messages:latency_us=20,cpu_percent=5"],
         parse: |rest| Ok(PolicySpec::Messages(MessagesSpec::parse(rest.strip_prefix(':').unwrap_or(rest))?)),
+    },
+    Registered {
+        name: "storage",
+        usage: "storage",
+        examples: &["storage"],
+        parse: |rest| nothing("storage", rest, PolicySpec::Storage),
     },
     Registered {
         name: "adoc",
@@ -137,6 +149,7 @@ impl PolicySpec {
             Self::Balance => Box::new(Balance::new(setup)),
             Self::Fixed { method, linked } => Box::new(Fixed::new(*method, *linked)),
             Self::Messages(spec) => Box::new(Messages::new(*spec)),
+            Self::Storage => Box::new(Storage::new(setup.cores)),
             Self::Adoc => Box::new(Adoc::default()),
             Self::Stall { min, max } => Box::new(Stall::new(*min, *max, setup.cores)),
             Self::Datacomp { learns, .. } => {
@@ -188,6 +201,7 @@ impl PolicySpec {
             (Self::Balance, _) => Vec::new(),
             (Self::Fixed { method, .. }, _) => vec![*method],
             (Self::Messages(_), _) => Messages::methods(),
+            (Self::Storage, _) => Storage::methods(),
             (Self::Adoc, _) => Adoc::methods(),
             (Self::Datacomp { .. }, _) => Datacomp::methods(),
             (Self::Stall { min, max }, _) => Stall::methods(*min, *max),
@@ -202,11 +216,18 @@ impl PolicySpec {
             Self::Balance => 512 << 10,
             Self::Fixed { .. } => 128 << 10,
             Self::Messages(_) => Messages::BLOCK_LEN,
+            Self::Storage => Storage::BLOCK_MAX,
             Self::Adoc => Adoc::BLOCK_MAX,
             Self::Datacomp { .. } => Datacomp::BLOCK_MAX,
             Self::Stall { .. } => Stall::BLOCK_LEN,
             Self::Replay { .. } => BASELINE_BLOCK_MAX,
         }
+    }
+
+    /// How long raw bytes may wait for a whole block ([`SenderConfig::gather_ns`](crate::sender::SenderConfig)): where
+    /// nobody waits for them.
+    pub fn gather_ns(&self) -> u64 {
+        if *self == Self::Storage { STORAGE_GATHER_NS } else { 0 }
     }
 
     /// Whether it may link frames. A schedule that was not read may.
@@ -227,6 +248,7 @@ impl fmt::Display for PolicySpec {
             Self::Fixed { method, linked } => write!(f, "fixed:{}", print_method(*method, *linked)),
             Self::Messages(spec) if *spec == MessagesSpec::default() => f.write_str("messages"),
             Self::Messages(spec) => write!(f, "messages:{}", spec.print()),
+            Self::Storage => f.write_str("storage"),
             Self::Adoc => f.write_str("adoc"),
             Self::Datacomp { table, learns } => {
                 f.write_str("datacomp")?;

@@ -21,6 +21,8 @@ pub struct SenderConfig {
     pub relayed: bool,
     /// The receiver's application will say something ([`Sender::take_note`](super::Sender::take_note)).
     pub notes: bool,
+    /// How long raw bytes may wait until there is a whole block of them; 0: they go at once.
+    pub gather_ns: u64,
     /// Raw length of the whole flow, when it is known beforehand.
     pub raw_len: Option<u64>,
     /// Append an index, so that the stream serves as a seekable file.
@@ -40,6 +42,7 @@ impl Default for SenderConfig {
             duplex: false,
             relayed: false,
             notes: false,
+            gather_ns: 0,
             raw_len: None,
             index: false,
             trace: false,

@@ -36,7 +36,7 @@ pub fn send(
     options: SendOptions,
     control: &Arc<Control>,
 ) -> Result<(Summary, Box<dyn Policy>)> {
-    send_blocks(Reading(source), link, options, control)
+    send_blocks(Reading::new(source), link, options, control)
 }
 
 /// As [`send`], from a source that has its bytes in blocks already.
@@ -61,6 +61,7 @@ pub fn send_blocks(
         trace: options.trace.is_some(),
         ..options.sender
     };
+    let gathers = config.gather_ns > 0;
     let pool = Pool::new(threads);
     let flow = Arc::new_cyclic(|weak: &Weak<Flow>| {
         let panicked = weak.clone();
@@ -90,6 +91,10 @@ pub fn send_blocks(
     });
     let seen = Arc::downgrade(&flow);
     let _ = control.send.now.set(Box::new(move || seen.upgrade().map(|f| f.summary())));
+    if gathers {
+        let held = Arc::downgrade(&flow);
+        let _ = control.flush.set(Box::new(move || held.upgrade().iter().for_each(|f| f.flush())));
+    }
 
     let result = run(&flow, source, read.map(|half| (half, on_note)), options.stall_timeout);
     flow.over.store(true, Ordering::Relaxed);
@@ -190,6 +195,12 @@ impl Flow {
     fn summary(&self) -> Summary {
         let state = lock(&self.state);
         state.sender.as_ref().map_or_else(|| state.last.clone(), |s| s.summary().clone())
+    }
+
+    fn flush(&self) {
+        let mut state = lock(&self.state);
+        state.sender.iter_mut().for_each(Sender::flush);
+        self.work(state, &mut Contexts::default(), true);
     }
 
     fn fail(&self, error: Error) {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import io
 import os
+import stat
 import threading
 from collections.abc import Callable
 from types import TracebackType
@@ -29,6 +30,17 @@ class _Readable(Protocol):
 
 class _Writable(Protocol):
     def write(self, data: bytes, /) -> object: ...
+
+
+def _is_stored(file: Any) -> bool:
+    """Whether what is written stays where it is: then how fast it is taken says nothing of what a byte costs."""
+    if isinstance(file, io.BytesIO):
+        return True
+    try:
+        mode = os.fstat(file.fileno()).st_mode
+    except (AttributeError, OSError, TypeError, ValueError):
+        return False
+    return stat.S_ISREG(mode) or stat.S_ISBLK(mode)
 
 
 def _write_raw(write: Callable[[bytes], int | None], data: bytes, /) -> int:
@@ -89,8 +101,9 @@ class NarrowsFile(io.BufferedIOBase):
 
     ``filename`` is a path, or ``fileobj`` an object with ``read`` or ``write``, which is not closed. ``mode`` is
     ``"rb"``, ``"wb"`` or ``"xb"`` (the file must not exist). ``policy``: by which rule the methods of blocks are
-    chosen: ``balance`` (as fast as possible over what is written to: a fast disk gets little compression),
-    ``fixed:METHOD`` such as ``fixed:zstd:level=9``. ``threads``: threads that encode or decode, by default as many as
+    chosen: ``storage`` for what is kept (zstd 3 in long blocks), ``balance`` (as fast as possible over what is written
+    to), ``fixed:METHOD`` such as ``fixed:zstd:level=9``; by default ``storage`` for files and ``io.BytesIO``, else
+    ``balance``. ``threads``: threads that encode or decode, by default as many as
     there are cores for it. ``index``: append an index of the blocks. ``check``: a check on every block. ``timeout``:
     seconds that a call that writes may wait without progress before it raises ``TimeoutError``; by default there is
     no limit, as with other files.
@@ -115,7 +128,7 @@ class NarrowsFile(io.BufferedIOBase):
         filename: _Path | None = None,
         mode: str = "rb",
         *,
-        policy: str = "balance",
+        policy: str | None = None,
         threads: int | None = None,
         fileobj: Any = None,
         index: bool = False,
@@ -136,7 +149,7 @@ class NarrowsFile(io.BufferedIOBase):
             raise TypeError("either a path or a file object is needed")
         self.mode = mode[0] + "b"
         # Before a file is emptied.
-        Writer.validate(policy, threads, timeout)
+        Writer.validate(policy or "balance", threads, timeout)
         if fileobj is None:
             assert filename is not None
             self._own = io.FileIO(filename, self.mode)
@@ -152,7 +165,7 @@ class NarrowsFile(io.BufferedIOBase):
             if self._own is None:
                 sink = functools.partial(_write_raw, file.write) if isinstance(file, io.RawIOBase) else file.write
             self._writer = Writer(
-                policy,
+                policy or ("storage" if _is_stored(file) else "balance"),
                 threads=threads,
                 descriptor=os.dup(self._own.fileno()) if self._own else None,
                 kind="file",
@@ -337,7 +350,7 @@ def open(
     file: _Path | _Readable | _Writable,
     mode: _Binary = "rb",
     *,
-    policy: str = "balance",
+    policy: str | None = None,
     threads: int | None = None,
     encoding: None = None,
     errors: None = None,
@@ -351,7 +364,7 @@ def open(
     file: _Path | _Readable | _Writable,
     mode: _Text,
     *,
-    policy: str = "balance",
+    policy: str | None = None,
     threads: int | None = None,
     encoding: str | None = None,
     errors: str | None = None,
@@ -365,7 +378,7 @@ def open(
     file: _Path | _Readable | _Writable,
     mode: str,
     *,
-    policy: str = "balance",
+    policy: str | None = None,
     threads: int | None = None,
     encoding: str | None = None,
     errors: str | None = None,
@@ -380,7 +393,7 @@ def open(
     file: Any,
     mode: str = "rb",
     *,
-    policy: str = "balance",
+    policy: str | None = None,
     threads: int | None = None,
     encoding: str | None = None,
     errors: str | None = None,

@@ -4,6 +4,7 @@ use std::process;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use narrows::policy::PolicySpec;
 use narrows::stream::{self, Control, SendOptions};
 use narrows::transport::Link;
 use narrows::{Error, ErrorKind};
@@ -91,7 +92,9 @@ impl Writer {
         let link = if link.is_duplex() && !duplex { link.split().0 } else { link };
         let timeout = limit(timeout)?;
         let threads = self::threads(threads, stream::encoders).map_err(raised)?;
+        let gather_ns = policy.parse().map_or(0, |spec: PolicySpec| spec.gather_ns());
         let (mut sender, policy) = sending(policy, threads).map_err(raised)?;
+        sender.gather_ns = gather_ns;
         (sender.index, sender.check) = (index, check);
         let options = SendOptions { sender, policy, threads, stall_timeout: None, trace: None, on_note: None };
         let control = Arc::new(Control::default());
@@ -159,6 +162,7 @@ impl Writer {
         let mut look = FLUSH_LOOK;
         loop {
             // First, so that what it tells of is there to be passed on.
+            self.control.flush();
             let now = self.control.send_summary();
             self.pass_on(py, 0, &mut patience)?;
             if now.raw_bytes >= self.pushed && now.accepted_bytes >= now.wire_bytes {
