@@ -334,6 +334,7 @@ def test_a_full_queue_says_again(sockets: Sockets) -> None:
 def test_the_context_makes_these_sockets() -> None:
     with narrows.zmq.Context() as context, context.socket(zmq.REQ, policy="off", history=0) as s:
         assert isinstance(s, narrows.zmq.Socket) and s.type == zmq.REQ
+        s.connect("tcp://127.0.0.1:9")
         assert s.routing_id.startswith(PREFIX)
     assert s.closed
     plain = zmq.Context.instance()

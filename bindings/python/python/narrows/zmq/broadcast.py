@@ -1,6 +1,7 @@
 """PUSH and PULL, PUB and SUB: who sends hears nothing of who reads, so it has to be told that all readers understand."""
 
 import hashlib
+import math
 import struct
 import threading
 import time
@@ -20,7 +21,7 @@ from .. import (
     TopicWriter,
     Training,
 )
-from .link import Part
+from .link import HELD_LEN, HELD_MAX, PATIENCE_S, Part
 from .socket import (
     NOBLOCK,
     SNDMORE,
@@ -34,7 +35,7 @@ from .socket import (
 
 # Parts that are units begin so. No routing id is known here that could make it another one for each connection.
 MAGIC = hashlib.sha256(b"narrows zmq units 1").digest()[:8]
-# Subscribed to by SUB sockets of this module besides what the application wants.
+# Subscribed to by SUB sockets of this module, besides what the application wants, once they need it.
 ANNOUNCEMENTS = b"\0narrows"
 # How often a PUB socket looks for new connections and trainings: many times within the second that a new reader waits.
 LOOK_S = 0.05
@@ -218,18 +219,52 @@ class Publishing:
 
 
 class Subscriber(Socket):
-    """SUB: what cannot be decoded before something was announced waits for it, and what came behind it too."""
+    """SUB: what cannot be decoded before something was announced waits for it, and what came behind it too.
+
+    It subscribes to announcements when the first unit comes, since a publisher without this module, if it is an XPUB,
+    sees what its readers subscribe to. ``peers="narrows"`` subscribes at once.
+    """
 
     _reader: TopicReader
     _ready: deque[list[Part]]
+    _endpoints: list[str]
+    _listening: "Listening"
+    _behind: "Behind"
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._reader, self._ready = TopicReader(), deque()
-        Bare.set(self, zmq.SUBSCRIBE, ANNOUNCEMENTS)
+        self._reader, self._ready, self._endpoints = TopicReader(), deque(), []
+        self._listening, self._behind = Listening(), Behind()
+        if self._settings.peers == "narrows":
+            self._listening.subscribe(self)
+
+    def connect(self, addr: str) -> Any:
+        result = super().connect(addr)
+        self._endpoints.append(addr)
+        return result
+
+    def disconnect(self, addr: Any) -> None:
+        super().disconnect(addr)
+        if addr in self._endpoints:
+            self._endpoints.remove(addr)
+
+    def close(self, linger: int | None = None) -> None:
+        listening = self.__dict__.get("_listening")
+        if listening is not None:
+            listening.hang_up()
+        super().close(linger)
 
     def _waiting(self) -> bool:
         return bool(self._inbox or self._ready)
+
+    def _due(self) -> float:
+        wakeup_s = self._reader.wakeup_in if self._reader.waiting else None
+        return min(self._behind.due(), math.inf if wakeup_s is None else time.monotonic() + wakeup_s)
+
+    def _on_time(self) -> None:
+        if self._reader.waiting:
+            self._deliver(self._reader.on_time())
+            self._ready.extend(self._behind.overdue())
 
     def recv(self, flags: int = 0, copy: bool = True, track: bool = False) -> Any:
         if self._inbox:
@@ -252,38 +287,144 @@ class Subscriber(Socket):
                 if self._ready:
                     break
             parts = [bare_recv(self, flags, True, False)]
-            if not bare_get(self, zmq.RCVMORE):
+            if bare_get(self, zmq.RCVMORE):
+                parts += self._rest()
+            if len(parts) == 2 and parts[1].startswith(MAGIC):
+                self._unit(parts[1][len(MAGIC) :])
+            elif not self._behind.hold(parts):
                 return parts
-            parts += self._rest()
-            if len(parts) != 2 or not parts[1].startswith(MAGIC):
-                return parts
-            try:
-                self._deliver(self._reader.receive(parts[1][len(MAGIC) :]))
-            except NarrowsError:
-                # Damaged, or not made by this module: counted by the reader.
-                continue
         return self._ready.popleft()
 
+    def _unit(self, unit: bytes) -> None:
+        reader = self._reader
+        before = reader.waiting + reader.unannounced
+        try:
+            bodies = reader.receive(unit)
+        except NarrowsError:
+            # Damaged, or not made by this module: counted by the reader.
+            return
+        waiting = reader.waiting
+        if waiting or self._behind.entries:
+            self._behind.units_came(waiting + reader.unannounced + len(bodies) - before)
+        self._deliver(bodies)
+        self._listening.unit_came(self, waiting > 0)
+
     def _deliver(self, bodies: Sequence[bytes]) -> None:
-        for body in bodies:
-            parts = unpacked(body)
-            if parts is not None:
-                self._ready.append(parts)
+        self._ready.extend(self._behind.in_order(bodies, self._reader.waiting))
 
     def _wait(self, flags: int, end: float | None) -> float | None:
         now = time.monotonic()
         if end is None and not flags & NOBLOCK:
             timeout = int(bare_get(self, zmq.RCVTIMEO))
-            end = now + timeout / 1000 if timeout >= 0 else float("inf")
-        self._deliver(self._reader.on_time())
-        wakeup_s = self._reader.wakeup_in
-        if self._ready or end is None or wakeup_s is None:
-            return end
-        if not zmq.Socket.poll(self, int((max(0.0, min(end - now, wakeup_s))) * 1000) + 1):
-            if time.monotonic() >= end:
+            end = now + timeout / 1000 if timeout >= 0 else math.inf
+        while True:
+            self._on_time()
+            due = self._due()
+            if self._ready or end is None or due == math.inf:
+                return end
+            left_s = max(0.0, min(end, due) - time.monotonic())
+            if zmq.Socket.poll(self, int(left_s * 1000) + 1):
+                return end
+            if time.monotonic() >= end and not self._ready:
                 raise zmq.Again()
-            self._deliver(self._reader.on_time())
-        return end
+
+
+class Behind:
+    """Plain messages that came behind units that wait: a publisher promises order. They do not wait for long, since a forged
+    unit waits for what never comes."""
+
+    __slots__ = ("entries", "held", "held_len", "units", "until")
+
+    def __init__(self) -> None:
+        # Numbers of units one behind the other, and messages.
+        self.entries: deque[int | list[Part]] = deque()
+        self.units = self.held = self.held_len = 0
+        # Of the first unit that waits.
+        self.until = math.inf
+
+    def hold(self, parts: list[Part]) -> bool:
+        """False if nothing waits before it, or has for long, or too much does behind that."""
+        if self.units == 0 or self.held >= HELD_MAX or self.held_len >= HELD_LEN or time.monotonic() >= self.until:
+            return False
+        self.entries.append(parts)
+        self.held += 1
+        self.held_len += sum(map(len, parts))
+        return True
+
+    def units_came(self, count: int) -> None:
+        if count > 0:
+            if self.units == 0:
+                self.until = time.monotonic() + PATIENCE_S
+            self.units += count
+            self.entries.append(count)
+
+    def due(self) -> float:
+        return self.until if self.held else math.inf
+
+    def overdue(self) -> list[list[Part]]:
+        """Messages that have waited long enough."""
+        if not self.held or time.monotonic() < self.until:
+            return []
+        out = [entry for entry in self.entries if not isinstance(entry, int)]
+        self.entries = deque([self.units])
+        self.held = self.held_len = 0
+        return out
+
+    def in_order(self, bodies: Sequence[bytes], waiting: int) -> list[list[Part]]:
+        """What can be delivered now that these units were decoded and so many still wait; others were dropped."""
+        messages = deque(parts for body in bodies if (parts := unpacked(body)) is not None)
+        out: list[list[Part]] = []
+        while self.entries:
+            entry = self.entries[0]
+            if not isinstance(entry, int):
+                self.held -= 1
+                self.held_len -= sum(map(len, entry))
+                out.append(entry)
+            else:
+                done = min(entry, self.units - waiting)
+                out += [messages.popleft() for _ in range(min(done, len(messages)))]
+                self.units -= done
+                if done < entry:
+                    self.entries[0] = entry - done
+                    break
+            self.entries.popleft()
+        return [*out, *messages]
+
+
+class Listening:
+    """How a SUB comes to announcements."""
+
+    __slots__ = ("knock", "subscribed")
+
+    def __init__(self) -> None:
+        self.subscribed = False
+        # A second connection, which makes a publisher announce soon what it announced before this socket subscribed.
+        self.knock: Any = None
+
+    def subscribe(self, socket: Subscriber) -> None:
+        self.subscribed = True
+        Bare.set(socket, zmq.SUBSCRIBE, ANNOUNCEMENTS)
+
+    def unit_came(self, socket: Subscriber, waits: bool) -> None:
+        if not waits:
+            self.hang_up()
+        if self.subscribed:
+            return
+        self.subscribe(socket)
+        if waits and socket._endpoints:
+            try:
+                self.knock = zmq.Socket(socket.context, zmq.SUB)
+                self.knock.linger = 0
+                for addr in socket._endpoints:
+                    self.knock.connect(addr)
+            except zmq.ZMQError:
+                # No more sockets in this context: what waits does so until the next announcement.
+                self.hang_up()
+
+    def hang_up(self) -> None:
+        knock, self.knock = self.knock, None
+        if knock is not None:
+            knock.close(0)
 
 
 def packed(parts: Sequence[bytes]) -> bytes:

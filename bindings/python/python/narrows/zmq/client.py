@@ -34,6 +34,7 @@ class Client(Socket):
     """What REQ and DEALER have in common."""
 
     _link: Link
+    _routing_id: bytes
     # Endpoints: with more than one, nobody knows who gets a message.
     _endpoints: int
     _mine: bool
@@ -43,10 +44,9 @@ class Client(Socket):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        routing_id = new_routing_id()
-        self._link = Link(routing_id, self._settings, client=True)
+        self._routing_id = new_routing_id()
+        self._link = Link(self._routing_id, self._settings, client=True)
         self._endpoints, self._mine, self._alive = 0, True, [0]
-        Bare.set(self, zmq.ROUTING_ID, routing_id)
 
     def set(self, option: int, optval: Any) -> None:
         if option == zmq.ROUTING_ID:
@@ -60,6 +60,8 @@ class Client(Socket):
     def connect(self, addr: str) -> Any:
         self._another(addr)
         if self._endpoints == 1 and self._mine and self._watch is None:
+            # Not before: a socket that binds, as those of proxies do, would say that it understands and be sent frames.
+            Bare.set(self, zmq.ROUTING_ID, self._routing_id)
             self._begin_watch()
         return super().connect(addr)
 

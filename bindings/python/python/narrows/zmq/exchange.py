@@ -1,5 +1,6 @@
 """What DEALER and ROUTER have in common: any number of messages under way, each of any number of parts."""
 
+import math
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -149,6 +150,14 @@ class Exchange(Socket):
                 first = False
         return message
 
+    def _due(self) -> float:
+        return min((link.held_until for link in self._asking), default=math.inf)
+
+    def _on_time(self) -> None:
+        now = time.monotonic()
+        for link in [x for x in self._asking if now >= x.held_until]:
+            self._release(link)
+
     def _release(self, link: Link) -> None:
         if link.asks:
             self._ready.extend(link.release())
@@ -159,12 +168,11 @@ class Exchange(Socket):
         now = time.monotonic()
         if end is None and not flags & NOBLOCK:
             timeout = int(bare_get(self, zmq.RCVTIMEO))
-            end = now + timeout / 1000 if timeout >= 0 else float("inf")
-        for link in [x for x in self._asking if now >= x.held_until]:
-            self._release(link)
+            end = now + timeout / 1000 if timeout >= 0 else math.inf
+        self._on_time()
         if self._ready or not self._asking or end is None:
             return end
-        until = min(end, *(x.held_until for x in self._asking))
+        until = min(end, self._due())
         if not zmq.Socket.poll(self, max(0, int((until - now) * 1000) + 1)):
             if time.monotonic() >= end:
                 raise zmq.Again()

@@ -1,5 +1,6 @@
 """``Context`` and ``Socket``: what all types of sockets have in common."""
 
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import fields
@@ -76,12 +77,21 @@ class Socket(zmq.Socket[bytes]):
     getsockopt = get
 
     def poll(self, timeout: int | None = None, flags: int = zmq.POLLIN) -> int:
-        if self._waiting() and flags & zmq.POLLIN:
-            return int(zmq.POLLIN) | super().poll(0, flags)
-        return super().poll(timeout, flags)
+        from .polling import poll_events
+
+        events = poll_events([(self, int(flags))], -1 if timeout is None or timeout < 0 else int(timeout))
+        return events[0][1] if events else 0
 
     def _waiting(self) -> bool:
+        """Whether ``recv`` has something without the system."""
         return bool(self._inbox)
+
+    def _due(self) -> float:
+        """When something that is held back is to be delivered though nothing comes, by ``time.monotonic``."""
+        return math.inf
+
+    def _on_time(self) -> None:
+        """Delivers what was held back until now."""
 
     def recv_into(self, buffer: Any, /, *, nbytes: int = 0, flags: int = 0) -> int:
         part = self.recv(flags)
