@@ -23,6 +23,15 @@ if ! cmp -s "$here/requirements.txt" "$venv/requirements.txt"; then
 	cp "$here/requirements.txt" "$venv/requirements.txt"
 fi
 
+# Every program of the project runs with the oldest Python that is promised, if it is here, else with this one.
+oldest=$venv/bin/python
+if python3.11 -c '' 2>/dev/null; then oldest=python3.11; fi
+(cd "$root" && git ls-files -z '*.py' | "$oldest" -c '
+import sys
+for name in sys.stdin.read().split("\0")[:-1]:
+    compile(open(name, encoding="utf-8").read(), name, "exec")
+')
+
 if [ "$1" = wheel ]; then
 	cd "$here"
 	exec "$venv/bin/maturin" build --release --out "$target/wheels"

@@ -101,7 +101,7 @@ def machine() -> str:
             model = next(line.split(":")[1].strip() for line in info if line.startswith("model name"))
     except (OSError, StopIteration):
         pass
-    return f"{model}, {os.cpu_count()} cores, Linux {platform.release().split("-")[0]}, Python {platform.python_version()}"
+    return f"{model}, {os.cpu_count()} cores, Linux {platform.release().split('-')[0]}, Python {platform.python_version()}"
 
 
 def commit() -> str:

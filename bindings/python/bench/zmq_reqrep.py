@@ -46,6 +46,7 @@ class Wire:
 
     def __init__(self, rate: float) -> None:
         self.ns_per_byte = 8000 / rate if rate else 0.0
+
     def wait(self, n: int) -> None:
         if self.ns_per_byte:
             n += 2 + (2 if n < 256 else 9)
@@ -243,7 +244,7 @@ def main() -> None:
     about = {
         "command": " ".join(["zmq_reqrep.py", *sys.argv[1:]]),
         "commit": git.stdout.strip() or None,
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores, Linux {platform.release().split("-")[0]}",
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores, Linux {platform.release().split('-')[0]}",
         "python": platform.python_version(),
         "libzmq": zmq.zmq_version(),
         "messages": len(messages),

@@ -1,9 +1,11 @@
 //! Bytes of Python's objects without copying them.
 
+use std::ptr::{self, NonNull};
 use std::slice;
 
 use pyo3::buffer::PyUntypedBuffer;
 use pyo3::exceptions::PyBufferError;
+use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
@@ -62,5 +64,52 @@ impl<'a, 'py> Bytes<'a, 'py> {
             }
             _ => Err(PyBufferError::new_err("the buffer is read-only")),
         }
+    }
+}
+
+/// A `bytes` object that is being filled, also by a thread without the interpreter's lock: nobody else has it yet.
+pub(crate) struct Filling {
+    object: Py<PyBytes>,
+    start: NonNull<u8>,
+    len: usize,
+    filled: usize,
+}
+
+// SAFETY: the pointer leads to bytes of `object`, which it keeps alive and of which there is no other reference.
+#[allow(unsafe_code, reason = "a pointer into an object that has one owner")]
+unsafe impl Send for Filling {}
+
+impl Filling {
+    #[allow(unsafe_code, reason = "only the C interface makes one without bytes")]
+    pub(crate) fn new(py: Python<'_>, len: usize) -> PyResult<Self> {
+        let too_long = |_| PyErr::new::<pyo3::exceptions::PyMemoryError, _>(());
+        let signed = ffi::Py_ssize_t::try_from(len).map_err(too_long)?;
+        // SAFETY: the call makes a `bytes` object or sets an exception, which `from_owned_ptr_or_err` tells apart; the
+        // object is new, so the reference is owned. `PyBytes_AsString` of it is its first byte, never null.
+        unsafe {
+            let made = Bound::from_owned_ptr_or_err(py, ffi::PyBytes_FromStringAndSize(ptr::null(), signed))?;
+            let start = NonNull::new_unchecked(ffi::PyBytes_AsString(made.as_ptr())).cast();
+            Ok(Self { object: made.cast_into_unchecked().unbind(), start, len, filled: 0 })
+        }
+    }
+
+    /// Adds bytes behind those that are there; `false`, and nothing is added, if there is no room for them.
+    #[allow(unsafe_code, reason = "bytes are written where there were none")]
+    pub(crate) fn put(&mut self, bytes: &[u8]) -> bool {
+        if bytes.len() > self.len - self.filled {
+            return false;
+        }
+        // SAFETY: `filled + bytes.len() <= len`, and the object has `len` bytes from `start` on. Nobody else reads or
+        // writes them: the object was given to nobody.
+        unsafe {
+            ptr::copy_nonoverlapping(bytes.as_ptr(), self.start.as_ptr().add(self.filled), bytes.len());
+        }
+        self.filled += bytes.len();
+        true
+    }
+
+    /// The object, if all of it was filled.
+    pub(crate) fn done(self, py: Python<'_>) -> Option<Bound<'_, PyBytes>> {
+        (self.filled == self.len).then(|| self.object.into_bound(py))
     }
 }

@@ -5,6 +5,8 @@
 //! from Python passes it on. So nothing can hang at the end of the interpreter, and exceptions of the object reach
 //! its caller.
 
+use std::sync::{Mutex, PoisonError};
+
 use narrows::block::BufferPool;
 use narrows::codec::Contexts;
 use narrows::frame::BASELINE_HISTORY;
@@ -54,30 +56,41 @@ fn threads(asked: Option<usize>, default: fn() -> usize) -> Result<usize> {
 /// Runs the jobs, on several threads if that is worth starting them, and gives what each came to.
 fn run<J: Send, D: Send>(
     jobs: Vec<J>,
+    threads: usize,
     contexts: &mut Vec<Contexts>,
     estimate_ns: impl Fn(&J) -> u64,
     work: impl Fn(J, &mut Contexts) -> D + Sync,
 ) -> Vec<D> {
-    let alone = jobs.len() < 2 || jobs.iter().map(estimate_ns).sum::<u64>() < ALONE_NS;
-    contexts.resize_with(contexts.len().max(jobs.len()).max(1), Contexts::default);
-    if alone {
+    let threads = if jobs.iter().map(estimate_ns).sum::<u64>() < ALONE_NS { 1 } else { threads.min(jobs.len()) };
+    contexts.resize_with(contexts.len().max(threads).max(1), Contexts::default);
+    if threads < 2 {
         return jobs.into_iter().map(|job| work(job, &mut contexts[0])).collect();
     }
+    let jobs = Mutex::new(jobs.into_iter());
+    let worker = |contexts: &mut Contexts| {
+        let next = || jobs.lock().unwrap_or_else(PoisonError::into_inner).next();
+        std::iter::from_fn(next).map(|job| work(job, contexts)).collect::<Vec<_>>()
+    };
+    let (own, others) = contexts.split_at_mut(1);
     std::thread::scope(|scope| {
-        let begin = |(job, contexts)| {
-            let work = &work;
-            scope.spawn(move || work(job, contexts))
-        };
-        let threads: Vec<_> = jobs.into_iter().zip(contexts.iter_mut()).map(begin).collect();
-        threads.into_iter().map(|t| t.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
+        let worker = &worker;
+        let begin = |contexts| scope.spawn(move || worker(contexts));
+        let others: Vec<_> = others[..threads - 1].iter_mut().map(begin).collect();
+        let mut done = worker(&mut own[0]);
+        for thread in others {
+            done.extend(thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        }
+        done
     })
 }
 
 /// Decodes what is there to be decoded. Says whether there was anything.
 fn decode(receiver: &mut Receiver, contexts: &mut Vec<Contexts>, buffers: &BufferPool) -> Result<bool> {
     let jobs: Vec<DecodeJob> = std::iter::from_fn(|| receiver.poll_job()).collect();
-    let any = !jobs.is_empty();
-    for done in run(jobs, contexts, |job| job.estimate_ns, |job, contexts| stream::decode(job, contexts, buffers)) {
+    let (any, threads) = (!jobs.is_empty(), jobs.len());
+    for done in
+        run(jobs, threads, contexts, |job| job.estimate_ns, |job, contexts| stream::decode(job, contexts, buffers))
+    {
         receiver.finish(done)?;
     }
     Ok(any)

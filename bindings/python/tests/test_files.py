@@ -182,7 +182,6 @@ def test_use_after_close(tmp_path) -> None:
             lambda: file.tell(),
             lambda: file.seek(0),
             lambda: file.peek(),
-            lambda: file.stats(),
             lambda: next(file),
             lambda: file.__enter__(),
         ):
@@ -578,3 +577,27 @@ def test_what_stands_before_a_cut_is_given_by_read1(chance) -> None:
             while piece := read(file, 2_000_000):
                 got += len(piece)
         assert got == 900_000
+
+
+def test_totals_stay_behind_the_end(tmp_path) -> None:
+    data = text(random.Random(1), 300_000)
+    with narrows.open(tmp_path / "n", "wb", policy="fixed:zstd") as file:
+        file.write(data)
+    stats = file.stats()
+    assert stats["raw_bytes"] == len(data) and stats["wire_bytes"] == os.path.getsize(tmp_path / "n")
+    assert stats["ratio"] > 2 and stats["methods"] == {"zstd": len(data)}
+    with narrows.open(tmp_path / "n") as file:
+        assert file.read(10) == data[:10]
+        file.seek(0)
+        assert file.read() == data
+    assert file.stats() == {"raw_bytes": len(data), "wire_bytes": os.path.getsize(tmp_path / "n")}
+    with pytest.raises(ValueError, match="closed"):
+        file.read()
+    with narrows.open(tmp_path / "t", "wt", policy="fixed:zstd") as lines:
+        lines.write("a line\n")
+    assert lines.buffer.stats()["raw_bytes"] == 7
+    failed = narrows.NarrowsFile(fileobj=io.BytesIO(b"none"))
+    with pytest.raises(narrows.NarrowsError):
+        failed.read()
+    failed.close()
+    assert failed.stats()["raw_bytes"] == 0

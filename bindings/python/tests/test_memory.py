@@ -1,6 +1,7 @@
 """Whole streams in memory: what comes back is what went in, and everything else is an error of the right kind."""
 
 import array
+import signal
 import struct
 import threading
 import time
@@ -127,3 +128,49 @@ def test_other_threads_go_on_meanwhile(chance) -> None:
         time.sleep(0.001)
     thread.join()
     assert turns > 5
+
+
+def test_an_end_that_lies_about_the_length(chance) -> None:
+    """The result is made as long as the end frame says: less, more, and far too much are found, and nothing is given."""
+    data = text(chance, 200_000)
+    wire = narrows.compress(data, "fixed:zstd")
+    at = len(wire) - 32
+    assert struct.unpack_from("<Q", wire, at) == (len(data),)
+    for told in (0, 1, len(data) - 1, len(data) + 1, 60 << 20, 1 << 29, 1 << 40, (1 << 64) - 1):
+        lying = bytearray(wire)
+        struct.pack_into("<Q", lying, at, told)
+        for max_length in (len(data), 1 << 30, None):
+            with pytest.raises((narrows.CorruptError, narrows.LimitError)):
+                narrows.decompress(lying, max_length)
+
+
+def test_many_threads_and_calls_within_calls(chance) -> None:
+    """What a thread keeps between calls is used by one call at a time."""
+    datas = [text(chance, n) for n in (10, 3000, 40_000, 2_500_000)]
+    wires = [narrows.compress(d, p) for d in datas for p in ("fixed:zstd", "fixed:lz4", "fixed:zstd:level=1,link")]
+    failed: list[int] = []
+
+    def work() -> None:
+        for _ in range(5):
+            for i, wire in enumerate(wires):
+                if narrows.decompress(wire) != datas[i // 3]:
+                    failed.append(i)
+
+    def within(*_: object) -> None:
+        inside.append(narrows.decompress(narrows.compress(datas[1])) == datas[1])
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    inside: list[bool] = []
+    before = signal.signal(signal.SIGALRM, within)
+    signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
+    try:
+        for thread in threads:
+            thread.start()
+        while any(thread.is_alive() for thread in threads):
+            work()
+        for thread in threads:
+            thread.join()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert not failed and inside and all(inside)

@@ -54,16 +54,32 @@ _KINDS: dict[str, type[NarrowsError]] = {
     "limit": LimitError,
     "misuse": MisuseError,
 }
+# Each a class of this module by its own name, so that errors can be pickled, as between processes.
 _io_classes: dict[type[OSError], type[IoError]] = {OSError: IoError}
+for _kind in (
+    BlockingIOError,
+    BrokenPipeError,
+    ChildProcessError,
+    ConnectionAbortedError,
+    ConnectionRefusedError,
+    ConnectionResetError,
+    FileExistsError,
+    FileNotFoundError,
+    InterruptedError,
+    IsADirectoryError,
+    NotADirectoryError,
+    PermissionError,
+    ProcessLookupError,
+    TimeoutError,
+):
+    _io_classes[_kind] = type(f"Io{_kind.__name__}", (IoError, _kind), {"__module__": __name__})
+    globals()[f"Io{_kind.__name__}"] = _io_classes[_kind]
 
 
 def _io_error(message: str, errno: int | None) -> IoError:
     if errno is None:
         return IoError(message)
-    kind = type(OSError(errno, message))
-    if kind not in _io_classes:
-        _io_classes[kind] = type(f"Io{kind.__name__}", (IoError, kind), {"__module__": __name__})
-    return _io_classes[kind](errno, message)
+    return _io_classes.get(type(OSError(errno, message)), IoError)(errno, message)
 
 
 def timed_out(message: str) -> IoError:

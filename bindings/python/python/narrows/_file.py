@@ -11,7 +11,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, overload
 
-from ._narrows import Reader, Writer
+from ._narrows import ReceivedTotals, Reader, SentTotals, Writer
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer, Self
@@ -58,6 +58,10 @@ class _Raw(io.RawIOBase):
         self._reader = Reader(source, threads=threads, back=None)
         self._seekable = bool(getattr(file, "seekable", lambda: False)())
         self._start: int = file.tell() if self._seekable else 0
+
+    @property
+    def totals(self) -> ReceivedTotals:
+        return self._reader.totals
 
     def readable(self) -> bool:
         return True
@@ -141,6 +145,9 @@ class NarrowsFile(io.BufferedIOBase):
         self._fileobj: Any = None
         self._writer: Writer | None = None
         self._buffer: io.BufferedReader | None = None
+        self._raw: _Raw | None = None
+        # What is left of them behind the end.
+        self._totals: SentTotals | ReceivedTotals | None = None
         if mode in ("a", "ab"):
             raise ValueError("a stream ends with its totals, so nothing can be appended: write a new file")
         if mode not in ("r", "rb", "w", "wb", "x", "xb"):
@@ -159,7 +166,8 @@ class NarrowsFile(io.BufferedIOBase):
         try:
             if self.mode == "rb":
                 source: Callable[[int], bytes] = getattr(file, "read1", None) or file.read
-                self._buffer = io.BufferedReader(_Raw(source, file, threads), _BUFFER_SIZE)
+                self._raw = _Raw(source, file, threads)
+                self._buffer = io.BufferedReader(self._raw, _BUFFER_SIZE)
                 return
             sink = None
             if self._own is None:
@@ -256,8 +264,8 @@ class NarrowsFile(io.BufferedIOBase):
                 self._let_go()
 
     def _let_go(self) -> None:
-        own = self._own
-        self._own = self._fileobj = self._writer = self._buffer = None
+        own, self._totals = self._own, self._current_totals()
+        self._own = self._fileobj = self._writer = self._buffer = self._raw = None
         if own is not None:
             own.close()
 
@@ -321,10 +329,18 @@ class NarrowsFile(io.BufferedIOBase):
         return number
 
     def stats(self) -> dict[str, Any]:
-        """Of a writer: ``raw_bytes``, ``wire_bytes`` and ``blocks`` so far, ``ratio`` (raw / wire), ``encode_cpu_seconds``,
-        ``methods`` (raw bytes by method)."""
+        """``raw_bytes`` and ``wire_bytes`` so far, and after ``close`` those of the whole. Of a writer also ``blocks``,
+        ``ratio`` (raw / wire), ``encode_cpu_seconds`` and ``methods`` (raw bytes by method)."""
         with self._turn:
-            return self._writing().totals.stats()
+            totals = self._current_totals()
+            if totals is None:
+                self._refuse("not open")
+            return totals.stats()
+
+    def _current_totals(self) -> SentTotals | ReceivedTotals | None:
+        if self._writer is not None:
+            return self._writer.totals
+        return self._totals if self._raw is None else self._raw.totals
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise TypeError(f"cannot pickle {type(self).__name__!r} instances")

@@ -1,7 +1,10 @@
 //! Whole streams in memory.
 
+use std::cell::Cell;
+
 use narrows::block::{Block, BufferPool};
 use narrows::codec::Contexts;
+use narrows::frame::{self, ControlKind, END_FRAME_LEN, EndTotals, Header, ReadLimits};
 use narrows::receiver::{Receiver, ReceiverConfig};
 use narrows::sender::{Job, LinkSample, Sender};
 use narrows::stream;
@@ -9,12 +12,20 @@ use narrows::{Error, Result};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 
-use super::{clock, decode, run, sending, threads};
-use crate::buffer::Bytes;
+use super::{clock, run, sending, threads};
+use crate::buffer::{Bytes, Filling};
 use crate::error::raised;
 
 /// Bytes that are given to the engine at a time; Python may handle a signal in between.
 const PIECE: usize = 1 << 20;
+/// Work on less is done before another thread could have the interpreter's lock: zstd takes some 20 us for it.
+const BRIEF: usize = 8 << 10;
+/// Blocks under way for each thread: of short ones several are worth starting a thread for.
+const BLOCKS_PER_THREAD: usize = 8;
+/// A result is made as long as the end of the stream says at once, if that is at most so long, or so many times the
+/// input: longer ones grow with what is decoded.
+const BELIEVED_MAX: usize = 64 << 20;
+const BELIEVED_RATIO: usize = 1024;
 
 /// Encodes the bytes of any object with the buffer protocol as one stream, which ``decompress``, ``open`` and the
 /// program ``narrows pipe -d`` read.
@@ -22,7 +33,7 @@ const PIECE: usize = 1 << 20;
 /// ``policy``: by which rule methods are chosen. There is no link here whose speed could say what compressing is
 /// worth, so it is a fixed method, ``fixed:zstd``; others are ``fixed:lz4``, ``fixed:xz:level=6`` and so on.
 /// ``threads``: threads that encode, by default one for each core but one. The interpreter's lock is released for
-/// each block. Raises ``MisuseError`` for a wrong policy.
+/// all but short data. Raises ``MisuseError`` for a wrong policy.
 #[pyfunction]
 #[pyo3(signature = (data, policy = "fixed:zstd", *, threads = None))]
 pub(crate) fn compress<'py>(
@@ -35,32 +46,36 @@ pub(crate) fn compress<'py>(
     let threads = self::threads(threads, stream::encoders).map_err(raised)?;
     let (mut config, policy) = sending(policy, threads).map_err(raised)?;
     config.raw_len = Some(bytes.len() as u64);
-    let buffers = BufferPool::default();
+    let kept = Kept::take();
     let mut encoding = Encoding {
-        sender: Sender::new(config, policy, buffers.clone()),
-        buffers,
-        contexts: Vec::new(),
+        sender: Sender::new(config, policy, kept.buffers.clone()),
+        kept,
+        threads,
         clock: Box::new(clock()),
         wire: Vec::new(),
     };
+    let is_brief = bytes.len() <= BRIEF;
     let mut at = 0;
     while at < bytes.len() {
         at += bytes.with(py, |b| encoding.take(&b[at..(at + PIECE).min(b.len())]));
-        py.detach(|| encoding.work());
+        aside(py, is_brief, || encoding.work());
         py.check_signals()?;
     }
     encoding.sender.close((encoding.clock)());
-    py.detach(|| encoding.work());
+    aside(py, is_brief, || encoding.work());
     if !encoding.sender.is_drained() {
         return Err(raised(Error::misuse("the stream could not be ended; this is a bug")));
     }
-    Ok(PyBytes::new(py, &encoding.wire))
+    let Encoding { sender, kept, wire, .. } = encoding;
+    drop(sender);
+    kept.keep(is_brief);
+    Ok(PyBytes::new(py, &wire))
 }
 
 struct Encoding {
     sender: Sender,
-    buffers: BufferPool,
-    contexts: Vec<Contexts>,
+    kept: Kept,
+    threads: usize,
     clock: Box<dyn Fn() -> u64 + Send>,
     wire: Vec<u8>,
 }
@@ -72,11 +87,12 @@ impl Encoding {
 
     /// Encodes all that was taken.
     fn work(&mut self) {
-        let Self { sender, buffers, contexts, clock, wire } = self;
+        let Self { sender, kept, threads, clock, wire } = self;
+        let Kept { contexts, buffers } = kept;
         loop {
             let jobs: Vec<Job> = std::iter::from_fn(|| sender.poll_job(clock())).collect();
             let any = !jobs.is_empty();
-            for done in run(jobs, contexts, |j| j.estimate_ns, |job, c| stream::encode(job, c, buffers)) {
+            for done in run(jobs, *threads, contexts, |j| j.estimate_ns, |job, c| stream::encode(job, c, buffers)) {
                 sender.finish(done, clock());
             }
             let begin_ns = clock();
@@ -98,7 +114,7 @@ impl Encoding {
 ///
 /// ``max_length``: longest result in bytes, by default 1 GiB, since a few bytes may stand for very many; ``None`` is
 /// no limit. ``threads``: threads that decode, by default one for each core. The interpreter's lock is released for
-/// each block. Raises ``CorruptError``, ``TruncatedError`` (an ``EOFError``), ``UnsupportedError``, and
+/// all but short data. Raises ``CorruptError``, ``TruncatedError`` (an ``EOFError``), ``UnsupportedError``, and
 /// ``LimitError`` for a longer result.
 #[pyfunction]
 #[pyo3(signature = (data, max_length = Some(1 << 30), *, threads = None), text_signature = "(data, max_length=1073741824, *, threads=None)")]
@@ -109,57 +125,148 @@ pub(crate) fn decompress<'py>(
     threads: Option<usize>,
 ) -> PyResult<Bound<'py, PyBytes>> {
     let bytes = Bytes::of(data)?;
-    let cores = self::threads(threads, stream::cores).map_err(raised)?;
-    let buffers = BufferPool::default();
-    let config = ReceiverConfig { cores, ..ReceiverConfig::default() };
+    let threads = self::threads(threads, stream::cores).map_err(raised)?;
+    let len_max = max_length.unwrap_or(usize::MAX);
+    let told = bytes.with(py, told_len).filter(|&told| told <= len_max);
+    let believed = told.filter(|&told| told <= BELIEVED_MAX.max(bytes.len().saturating_mul(BELIEVED_RATIO)));
+    let kept = Kept::take();
+    let config = ReceiverConfig { cores: threads * BLOCKS_PER_THREAD, ..ReceiverConfig::default() };
     let mut decoding = Decoding {
-        receiver: Receiver::new(config, buffers.clone()),
-        buffers,
-        contexts: Vec::new(),
+        receiver: Receiver::new(config, kept.buffers.clone()),
+        kept,
+        threads,
+        result: believed.map(|len| Filling::new(py, len)).transpose()?,
         blocks: Vec::new(),
         len: 0,
-        len_max: max_length.unwrap_or(usize::MAX),
+        len_max,
     };
+    let is_brief = bytes.len() <= BRIEF && told.is_some_and(|told| told <= BRIEF);
     for at in (0..bytes.len()).step_by(PIECE) {
-        let wire = bytes.with(py, |b| Block::from_vec(b[at..(at + PIECE).min(b.len())].to_vec()));
-        py.detach(|| decoding.take(wire)).map_err(raised)?;
+        let wire = bytes.with(py, |b| decoding.block(&b[at..(at + PIECE).min(b.len())]));
+        aside(py, is_brief, || decoding.take(wire)).map_err(raised)?;
         py.check_signals()?;
     }
     decoding.receiver.close().map_err(raised)?;
-    let pieces = PyList::new(py, decoding.blocks.iter().map(|block| PyBytes::new(py, block)))?;
-    drop(decoding);
-    Ok(PyBytes::new(py, b"").call_method1("join", (pieces,))?.cast_into()?)
+    let Decoding { receiver, kept, result, blocks, .. } = decoding;
+    drop(receiver);
+    let result = match result {
+        Some(result) => result.done(py).ok_or_else(|| raised(wrong_totals()))?,
+        None => {
+            let pieces = PyList::new(py, blocks.iter().map(|block| PyBytes::new(py, block)))?;
+            drop(blocks);
+            PyBytes::new(py, b"").call_method1("join", (pieces,))?.cast_into()?
+        }
+    };
+    kept.keep(is_brief);
+    Ok(result)
+}
+
+/// How long the stream is decoded, by its end frame. Only a receiver can tell whether that is true.
+fn told_len(wire: &[u8]) -> Option<usize> {
+    let no_blocks = ReadLimits { block_max: 0, history: 0, codecs: 0, check: true, messages: false };
+    let end = &wire[wire.len().checked_sub(END_FRAME_LEN)?..];
+    let Ok(Some(Header::Control(header))) = frame::parse_header(end, &no_blocks) else { return None };
+    let totals = EndTotals::parse(end.get(header.header_len..)?).ok()?;
+    let is_end = header.kind == ControlKind::End && totals.wire_total == (wire.len() - END_FRAME_LEN) as u64;
+    usize::try_from(totals.raw_total).ok().filter(|_| is_end)
+}
+
+fn wrong_totals() -> Error {
+    Error::corrupt("the totals of the end frame do not match the stream")
 }
 
 struct Decoding {
     receiver: Receiver,
-    buffers: BufferPool,
-    contexts: Vec<Contexts>,
+    kept: Kept,
+    threads: usize,
+    /// Where decoded bytes go, or blocks where it is not known how many there will be.
+    result: Option<Filling>,
     blocks: Vec<Block>,
     len: usize,
     len_max: usize,
 }
 
 impl Decoding {
+    /// A piece of the input.
+    fn block(&self, wire: &[u8]) -> Block {
+        let mut buffer = self.kept.buffers.get(wire.len());
+        buffer.bytes_mut()[..wire.len()].copy_from_slice(wire);
+        let block = buffer.freeze(wire.len());
+        self.kept.buffers.recycle(&block);
+        block
+    }
+
     fn take(&mut self, wire: Block) -> Result<()> {
         self.receiver.receive(wire)?;
         loop {
-            let any = decode(&mut self.receiver, &mut self.contexts, &self.buffers)?;
-            let mut read = false;
-            while let Some(raw) = self.receiver.read() {
-                read = true;
-                self.len += raw.len();
-                if self.len > self.len_max {
-                    let text = format!("the result is longer than {} bytes: raise max_length", self.len_max);
-                    return Err(Error::limit(text));
-                }
-                self.blocks.push(raw);
+            let Self { receiver, kept, threads, .. } = self;
+            let Kept { contexts, buffers } = kept;
+            let jobs: Vec<_> = std::iter::from_fn(|| receiver.poll_job()).collect();
+            let any = !jobs.is_empty();
+            // Nobody wants to know how long it took, which would take long itself.
+            for done in run(jobs, *threads, contexts, |job| job.estimate_ns, |job, c| job.run(c, buffers)) {
+                receiver.finish(done)?;
             }
+            let read = self.read()?;
             if self.receiver.has_unparsed() {
                 self.receiver.resume()?;
             } else if !any && !read {
                 return Ok(());
             }
         }
+    }
+
+    /// Takes what is decoded; whether there was any.
+    fn read(&mut self) -> Result<bool> {
+        let mut any = false;
+        while let Some(raw) = self.receiver.read() {
+            any = true;
+            self.len += raw.len();
+            if self.len > self.len_max {
+                let text = format!("the result is longer than {} bytes: raise max_length", self.len_max);
+                return Err(Error::limit(text));
+            }
+            let Some(result) = &mut self.result else {
+                self.blocks.push(raw);
+                continue;
+            };
+            if !result.put(&raw) {
+                return Err(wrong_totals());
+            }
+        }
+        Ok(any)
+    }
+}
+
+/// Does work without the interpreter's lock, unless it is brief.
+fn aside<R: Send>(py: Python<'_>, is_brief: bool, work: impl FnOnce() -> R + Send) -> R {
+    if is_brief { work() } else { py.detach(work) }
+}
+
+/// Contexts of codecs and buffers, which a thread keeps from one call to the next: to make them takes longer than to
+/// decode a short stream.
+#[derive(Default)]
+struct Kept {
+    contexts: Vec<Contexts>,
+    buffers: BufferPool,
+}
+
+thread_local! {
+    static KEPT: Cell<Option<Kept>> = const { Cell::new(None) };
+}
+
+impl Kept {
+    /// Python code that runs within a call, in a handler of a signal, finds none and gets its own.
+    fn take() -> Self {
+        KEPT.try_with(Cell::take).ok().flatten().unwrap_or_default()
+    }
+
+    fn keep(mut self, is_brief: bool) {
+        self.contexts.truncate(1);
+        if !is_brief {
+            self.buffers.trim();
+        }
+        // Not in a thread that ends.
+        let _ = KEPT.try_with(|kept| kept.set(Some(self)));
     }
 }
