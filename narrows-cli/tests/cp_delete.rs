@@ -14,6 +14,7 @@ mod common;
 
 use common::copies::*;
 use common::*;
+use narrows_test::{has, skip};
 
 /// Where the two ends are.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -49,10 +50,6 @@ fn names(root: &Path) -> Vec<String> {
 
 fn stdout(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
-}
-
-fn skip(why: &str) {
-    let _ = writeln!(std::io::stderr(), "{why}: not tested");
 }
 
 #[test]
@@ -345,6 +342,9 @@ fn folders_in_one_another_without_end_are_left() {
 
 #[test]
 fn what_is_mounted_in_the_target_is_left() {
+    if !has("unshare") {
+        return;
+    }
     let home = home();
     let h = home.path();
     write(h, &["a/f", "a/came/f", "b/gone/old", "b/gone/m/x", "b/came/x", "other/precious"]);
@@ -437,6 +437,9 @@ fn owners_are_kept_as_far_as_asked_for_and_possible() {
     fs::create_dir(h.join("user")).unwrap();
     chown(h.join("user"), Some(USER), Some(USER)).unwrap();
     fs::set_permissions(h, fs::Permissions::from_mode(0o755)).unwrap();
+    if !has("setpriv") {
+        return;
+    }
     if !as_user(&["--version"], "").is_ok_and(|o| o.status.success()) {
         return skip("this cannot be run as another user");
     }

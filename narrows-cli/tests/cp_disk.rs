@@ -3,7 +3,6 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::io::Write;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -18,6 +17,7 @@ use common::calls::{Failing, with_failing};
 use common::copies::*;
 use common::mount::Mount;
 use common::*;
+use narrows_test::skip;
 
 /// All that is in `a` to `b`: to another host, from one, and on this one.
 fn ways(a: &Path, b: &Path) -> [[OsString; 2]; 3] {
@@ -130,8 +130,7 @@ fn a_folder_that_may_not_be_written_is_told() {
     let home = home();
     if !rustix::process::geteuid().is_root() {
         // Its own folders the program would make writable for as long as it needs.
-        let _ = writeln!(std::io::stderr(), "only root can make folders of somebody else: not tested");
-        return;
+        return skip("only root can make folders of somebody else");
     }
     let other = 65_534;
     fs::set_permissions(home.path(), fs::Permissions::from_mode(0o777)).unwrap();
@@ -152,7 +151,7 @@ fn a_folder_that_may_not_be_written_is_told() {
         command.arg("-r").args(way);
         command.uid(other).gid(other);
         let Ok(child) = command.spawn() else {
-            let _ = writeln!(std::io::stderr(), "the program cannot be run as another user here: not tested");
+            skip("the program cannot be run as another user here");
             break;
         };
         let output = finish(child);

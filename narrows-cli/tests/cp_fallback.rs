@@ -14,6 +14,7 @@ mod common;
 use common::copies::*;
 use common::sshd::Sshd;
 use common::*;
+use narrows_test::{has, lacks, skip, which};
 
 /// All that is used of the other host, but tar and zstd.
 const TOOLS: [&str; 15] =
@@ -44,7 +45,7 @@ impl Host {
 
     /// As it is usual.
     fn usual() -> Self {
-        Self::with(if which("zstd").is_some() { &["tar", "zstd"] } else { &["tar"] })
+        Self::with(if has("zstd") { &["tar", "zstd"] } else { &["tar"] })
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -81,10 +82,6 @@ fn script(path: &Path, text: &str) {
     fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
 }
 
-fn which(tool: &str) -> Option<PathBuf> {
-    std::env::split_paths(&std::env::var_os("PATH")?).map(|folder| folder.join(tool)).find(|path| path.is_file())
-}
-
 fn os(text: &str) -> &OsStr {
     OsStr::new(text)
 }
@@ -111,8 +108,7 @@ fn is_gnu() -> bool {
 #[test]
 fn a_tree_arrives_as_it_is_both_ways_with_zstd_and_without() {
     if !is_gnu() {
-        eprintln!("no GNU tar here: not tested");
-        return;
+        return lacks("GNU tar");
     }
     for host in [Host::usual(), Host::with(&["tar"])] {
         let (source, there, back) = (host.path("source"), host.path("there"), host.path("back"));
@@ -148,14 +144,13 @@ fn a_tree_arrives_as_it_is_both_ways_with_zstd_and_without() {
 #[test]
 fn a_tree_goes_through_ssh_and_back() {
     let host = Host::usual();
-    let Some(sshd) = Sshd::start(host.home.path()).filter(|_| is_gnu()) else {
-        eprintln!("no OpenSSH server can be started here, or there is no GNU tar: not tested");
-        return;
-    };
+    if !is_gnu() {
+        return lacks("GNU tar");
+    }
+    let Some(sshd) = Sshd::start(host.home.path()) else { return };
     let login = format!("{} 127.0.0.1 true </dev/null", sshd.shell());
     if !Command::new("sh").args(["-c", &login]).status().unwrap().success() {
-        eprintln!("this user cannot log in by ssh: not tested");
-        return;
+        return skip("this user cannot log in by ssh");
     }
     let (source, there, back) = (host.path("source"), host.path("there"), host.path("back"));
     make_tree(&source);
@@ -381,7 +376,7 @@ fn what_fails_half_way_leaves_everything_as_it_was() {
         (false, true, "here", "tar", STOPS),
     ];
     for (put, zstd, whose, tool, does) in cases {
-        if zstd && which("zstd").is_none() {
+        if zstd && !has("zstd") {
             continue;
         }
         let host = Host::with(if zstd { &["tar", "zstd"] } else { &["tar"] });

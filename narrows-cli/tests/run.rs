@@ -1,6 +1,6 @@
 //! `narrows run`, from outside: programs behave as without it, whichever end is handed over, and lose nothing.
 //!
-//! Programs that are not installed are passed over, with a line that says so.
+//! A test whose program is not installed is skipped (`narrows_test`).
 
 mod common;
 
@@ -15,6 +15,7 @@ use std::thread;
 use std::time::Duration;
 
 use common::{assert_one_line_error, code, finish, finish_reading, home, narrows, random, stderr};
+use narrows_test::has;
 
 fn script(name: &str) -> String {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/run").join(name).to_str().unwrap().to_string()
@@ -26,15 +27,6 @@ fn run(flags: &[&str], command: &[&str]) -> Command {
     // Nobody negotiates: connections are passed through.
     narrows.args(["run", "--no-agent", "--service-port", "1"]).args(flags).arg("--").args(command);
     narrows
-}
-
-fn has(program: &str) -> bool {
-    let found = Command::new("sh").args(["-c", &format!("command -v {program}")]).stdout(Stdio::null()).status();
-    let found = found.is_ok_and(|s| s.success());
-    if !found {
-        println!("skipped: there is no {program}");
-    }
-    found
 }
 
 fn out(output: &Output) -> String {

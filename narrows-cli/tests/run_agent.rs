@@ -13,20 +13,13 @@ use std::time::{Duration, Instant};
 
 use common::{asks_kernel, code, finish, narrows, stderr, text};
 use narrows::upgrade::gateway::GatewayClient;
+use narrows_test::{has, skip};
 
 /// No single wait of a test is longer.
 const PATIENCE: Duration = Duration::from_secs(40);
 
 fn script(name: &str) -> String {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/run").join(name).to_str().unwrap().to_string()
-}
-
-fn has_python() -> bool {
-    let found = Command::new("python3").arg("--version").stdout(Stdio::null()).status().is_ok_and(|s| s.success());
-    if !found {
-        println!("skipped: there is no python3");
-    }
-    found
 }
 
 /// A service port of the servers' host that is free: below those that the kernel gives to whoever asks for any.
@@ -152,7 +145,7 @@ fn wait_for_service(service: u16) {
 
 #[test]
 fn programs_of_two_hosts_find_one_another() {
-    if !has_python() {
+    if !has("python3") {
         return;
     }
     for more in [&[][..], &["greets"]] {
@@ -174,7 +167,7 @@ fn programs_of_two_hosts_find_one_another() {
 
 #[test]
 fn the_agent_serves_many_supervisors_and_may_die() {
-    if !has_python() {
+    if !has("python3") {
         return;
     }
     let service = free_port();
@@ -209,7 +202,7 @@ fn the_agent_serves_many_supervisors_and_may_die() {
 
 #[test]
 fn another_supervisor_takes_over_from_one_that_ends() {
-    if !has_python() {
+    if !has("python3") {
         return;
     }
     let service = free_port();
@@ -235,7 +228,7 @@ fn another_supervisor_takes_over_from_one_that_ends() {
 
 #[test]
 fn a_plain_program_sees_nothing_of_it() {
-    if !has_python() {
+    if !has("python3") {
         return;
     }
     // Plain clients, which speak first or wait.
@@ -282,7 +275,7 @@ fn a_plain_program_sees_nothing_of_it() {
 
 #[test]
 fn who_claims_what_is_not_his_gets_nothing_and_breaks_nothing() {
-    if !has_python() {
+    if !has("python3") {
         return;
     }
     let service = free_port();
@@ -309,9 +302,11 @@ while True:
 /// An abstract name is anybody's: who has that of an agent and is somebody else is told nothing.
 #[test]
 fn an_agent_of_another_user_is_refused() {
-    if !has_python() || !rustix::process::geteuid().is_root() {
-        println!("skipped: only root can be another user");
+    if !has("python3") {
         return;
+    }
+    if !rustix::process::geteuid().is_root() {
+        return skip("only root can be another user");
     }
     let service = free_port();
     let mut squatter = plain(&["-c", SQUATTER, &service.to_string()]);
@@ -327,9 +322,11 @@ fn an_agent_of_another_user_is_refused() {
 /// An agent of root takes all users, and believes none of them about others' connections.
 #[test]
 fn nobody_can_register_what_is_not_his() {
-    if !has_python() || !rustix::process::geteuid().is_root() {
-        println!("skipped: only root can be another user");
+    if !has("python3") {
         return;
+    }
+    if !rustix::process::geteuid().is_root() {
+        return skip("only root can be another user");
     }
     let service = free_port();
     let mut command = narrows(Path::new("/nonexistent"));
@@ -343,7 +340,7 @@ fn nobody_can_register_what_is_not_his() {
 
 #[test]
 fn status_lists_what_runs() {
-    if !has_python() {
+    if !has("python3") {
         return;
     }
     let service = free_port();
@@ -384,7 +381,7 @@ time.sleep(60)";
 /// Why connections were never taken over is counted without anybody having asked for words.
 #[test]
 fn status_counts_reasons() {
-    if !has_python() {
+    if !has("python3") {
         return;
     }
     let mut command = narrows(Path::new("/nonexistent"));
@@ -483,7 +480,7 @@ fn engines() -> Vec<&'static str> {
 /// Whoever waits for what a gateway says is told of an error when the supervisor is gone, and never that it is connected.
 #[test]
 fn a_supervisor_that_is_killed_before_its_gateway_answers_is_an_error() {
-    if !has_python() {
+    if !has("python3") {
         return;
     }
     const CONNECTS: &str = "import errno, socket
@@ -512,7 +509,7 @@ except OSError as e: print(errno.errorcode[e.errno])";
 /// Programs do not notice that they go through one, whether they wait for connections or not.
 #[test]
 fn programs_go_through_a_gateway() {
-    if !has_python() {
+    if !has("python3") {
         return;
     }
     let service = free_port();

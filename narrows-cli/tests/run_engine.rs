@@ -20,6 +20,7 @@ use narrows::policy::Fixed;
 use narrows::sender::{Sender, SenderConfig};
 use narrows::stream;
 use narrows::upgrade::marker::DIRECT_MAGIC;
+use narrows_test::has;
 
 /// What compresses whatever the link; and what decides, which within a host is mostly to leave the bytes as they are.
 const POLICIES: [&str; 2] = ["fixed:zstd:level=1", "balance"];
@@ -108,14 +109,6 @@ impl Drop for Running {
     }
 }
 
-fn has_python() -> bool {
-    let found = Command::new("python3").arg("-V").stdout(Stdio::null()).status().is_ok_and(|s| s.success());
-    if !found {
-        println!("skipped: there is no python3");
-    }
-    found
-}
-
 fn output(command: &mut Command) -> (String, String) {
     let output = finish(command.spawn().unwrap());
     (String::from_utf8_lossy(&output.stdout).trim().to_string(), stderr(&output))
@@ -133,7 +126,7 @@ fn sha256(data: &[u8]) -> String {
 /// 50 MB each way at once, half of it text, each direction with an end of its own.
 #[test]
 fn much_both_ways_arrives_as_it_was() {
-    if !has_python() {
+    if !has("python3") {
         return;
     }
     const LEN: &str = "50000000";
@@ -162,7 +155,7 @@ fn much_both_ways_arrives_as_it_was() {
 /// Neither end waits for the other's bytes, nor for company.
 #[test]
 fn a_server_that_speaks_first_is_heard_and_lines_are_answered() {
-    if !has_python() {
+    if !has("python3") {
         return;
     }
     for policy in POLICIES {
@@ -175,7 +168,7 @@ fn a_server_that_speaks_first_is_heard_and_lines_are_answered() {
 
 #[test]
 fn many_connections_at_once_are_all_right() {
-    if !has_python() {
+    if !has("python3") {
         return;
     }
     for policy in POLICIES {
@@ -191,7 +184,7 @@ fn many_connections_at_once_are_all_right() {
 
 #[test]
 fn what_is_encrypted_is_left_as_it_is() {
-    if !has_python() {
+    if !has("python3") {
         return;
     }
     for (first, compressed) in [("160301020001000300", false), ("5353482d322e302d780d0a", false), ("47455420", true)] {
@@ -208,7 +201,7 @@ fn what_is_encrypted_is_left_as_it_is() {
 /// Also to a reader that is so slow that the path looks like one on which compressing pays.
 #[test]
 fn what_does_not_leave_the_host_is_stored_unless_somebody_wants_it_otherwise() {
-    if !has_python() {
+    if !has("python3") {
         return;
     }
     for (policy, words) in [(DEFAULT, ", 100 % store; in 0 B"), (POLICIES[0], ", 100 % zstd:level=1; in 0 B")] {
@@ -224,7 +217,7 @@ fn what_does_not_leave_the_host_is_stored_unless_somebody_wants_it_otherwise() {
 
 #[test]
 fn urgent_bytes_are_in_their_place() {
-    if !has_python() {
+    if !has("python3") {
         return;
     }
     let mut server = server(POLICIES[0], &[], &["urgent-server"]);
@@ -235,7 +228,7 @@ fn urgent_bytes_are_in_their_place() {
 /// Programs see what they see without it, but for urgent bytes, which come as data.
 #[test]
 fn programs_see_what_they_see_without_it() {
-    if !has_python() {
+    if !has("python3") {
         return;
     }
     const LINES: &str = "semantics.py";
@@ -273,7 +266,7 @@ fn resident(pid: u32) -> i64 {
 /// Bulk passed through each; then they are idle, and what they needed for it is given back.
 #[test]
 fn idle_connections_hold_little() {
-    if !has_python() {
+    if !has("python3") {
         return;
     }
     const COUNT: i64 = 500;
@@ -303,7 +296,7 @@ fn idle_connections_hold_little() {
 /// A program that is killed right after its last write: what it wrote arrives, and a clean end.
 #[test]
 fn what_a_killed_program_wrote_arrives() {
-    if !has_python() {
+    if !has("python3") {
         return;
     }
     let home = home();
@@ -326,7 +319,7 @@ fn what_a_killed_program_wrote_arrives() {
 /// A supervisor that dies in the middle is an error at both ends, never an end of stream.
 #[test]
 fn a_killed_supervisor_is_a_reset_and_never_an_end() {
-    if !has_python() {
+    if !has("python3") {
         return;
     }
     const ROUNDS: usize = 10;
@@ -346,7 +339,7 @@ fn a_killed_supervisor_is_a_reset_and_never_an_end() {
 
 #[test]
 fn so_it_is_when_the_servers_supervisor_dies() {
-    if !has_python() {
+    if !has("python3") {
         return;
     }
     for i in 0..5 {
@@ -363,7 +356,7 @@ fn so_it_is_when_the_servers_supervisor_dies() {
 /// that are killed lose nothing, and of many connections all are right.
 #[test]
 fn connections_that_are_switched_underway_lose_nothing() {
-    if !has_python() {
+    if !has("python3") {
         return;
     }
     const ROUNDS: usize = 24;
@@ -445,7 +438,7 @@ fn say(to: SocketAddr, pieces: &[&[u8]], ends: bool) -> Option<ErrorKind> {
 
 #[test]
 fn what_makes_no_sense_is_a_reset() {
-    if !has_python() {
+    if !has("python3") {
         return;
     }
     let raw = text(300_000);

@@ -1,6 +1,6 @@
 //! `narrows run` where something is missing or in the way: programs work, their connections handed over or plain.
 //!
-//! What needs root or a compiler that is not installed is passed over, with a line that says so.
+//! What needs root or a compiler that is not installed is skipped (`narrows_test`).
 
 mod common;
 
@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use common::{assert_one_line_error, code, finish, home, narrows, stderr};
+use narrows_test::{has, lacks, skip};
 
 /// A connection within the program; prints "fine".
 const TALK: &str = "import socket
@@ -36,18 +37,11 @@ fn sh(script: &str) -> Output {
     finish(shell.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
 }
 
-fn has(program: &str) -> bool {
-    let found = code(&sh(&format!("command -v {program}"))) == 0;
-    if !found {
-        println!("skipped: there is no {program}");
-    }
-    found
-}
-
+#[track_caller]
 fn is_root() -> bool {
     let root = rustix::process::geteuid().is_root();
     if !root {
-        println!("skipped: only root can prepare this");
+        skip("only root can prepare this");
     }
     root
 }
@@ -134,8 +128,7 @@ fn unix_sockets_may_be_forbidden() {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/run/confine.c");
     let compiled = Command::new("cc").arg("-o").args([&confine, &source]).status();
     if !compiled.is_ok_and(|s| s.success()) {
-        println!("skipped: cc does not compile confine.c");
-        return;
+        return lacks("cc that compiles confine.c");
     }
     let confine = confine.to_str().unwrap();
     for engine in ["preload", "seccomp"] {
@@ -162,13 +155,12 @@ fn there_may_be_no_proc() {
 #[test]
 fn programs_of_32_bits_stay_plain() {
     if !cfg!(target_arch = "x86_64") {
-        return;
+        return skip("the program of 32 bits is for x86");
     }
     let home = home();
     let program = executable(home.path(), "short", &thirty_two(), 0o755);
     if !Command::new(&program).output().is_ok_and(|o| o.stdout == b"fine\n") {
-        println!("skipped: this kernel runs no programs of 32 bits");
-        return;
+        return skip("this kernel runs no programs of 32 bits");
     }
     for engine in ["auto", "preload", "seccomp"] {
         let mut run = narrows(home.path());
@@ -248,8 +240,7 @@ fn other_c_libraries_work() {
     let program = home.path().join("still");
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/run/still.c");
     if !Command::new("musl-gcc").arg("-o").args([&program, &source]).status().is_ok_and(|s| s.success()) {
-        println!("skipped: there is no musl-gcc");
-        return;
+        return lacks("musl-gcc");
     }
     for part in ["polling", "forking", "threads", "shared", "refused"] {
         for words in [&[][..], &["sh", "-c", "\"$0\" \"$1\"; exit $?"]] {
@@ -273,7 +264,7 @@ fn threads_that_wait_can_be_cancelled() {
     for compiler in ["cc", "musl-gcc"] {
         let compiled = Command::new(compiler).args(["-pthread", "-o"]).args([&program, &source]).status();
         if !compiled.is_ok_and(|s| s.success()) {
-            println!("skipped: {compiler} does not compile cancelled.c");
+            lacks(format!("{compiler} that compiles cancelled.c"));
             continue;
         }
         for flags in [&["--loopback"][..], &["--loopback", "--except", "127.0.0.1"]] {

@@ -1,7 +1,7 @@
 //! `narrows run` with real servers and clients: the scripts of `narrows-lab/matrix`, with little data and on one host.
 //!
-//! Each case is played without `narrows run`, with it at both ends, and at one of them; what the client prints must be the same. The whole matrix is `narrows-lab experiment run-matrix`. Programs that are not installed are passed over, with a line
-//! that says so. No case needs root.
+//! Each case is played without `narrows run`, with it at both ends, and at one of them; what the client prints must be the same. The whole matrix is `narrows-lab experiment run-matrix`. A test whose programs are not installed
+//! is skipped (`narrows_test`). No case needs root.
 
 mod common;
 
@@ -110,8 +110,7 @@ impl Stage {
     fn all(&self, program: &str, scenarios: &[&str]) {
         let missing = missing(program);
         if !missing.is_empty() {
-            println!("skipped: {program}, there is no {}", missing.join(", "));
-            return;
+            return narrows_test::lacks(missing.join(", "));
         }
         let mut handed = [0; 2];
         for (number, scenario) in scenarios.iter().enumerate() {

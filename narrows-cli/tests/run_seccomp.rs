@@ -1,6 +1,6 @@
 //! The second engine of `narrows run`, from outside: programs into which no library can be loaded.
 //!
-//! What needs a compiler that is not installed is passed over, with a line that says so.
+//! What needs a compiler that is not installed is skipped (`narrows_test`).
 
 mod common;
 
@@ -14,6 +14,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use common::{asks_kernel, code, finish, home, narrows, stderr};
+use narrows_test::{has, lacks, skip};
 
 fn script(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/run").join(name)
@@ -35,28 +36,27 @@ fn built(name: &str) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join(name)
 }
 
-fn compiled(compiler: &mut Command, name: &str) -> Option<String> {
+fn compiled(compiler: &mut Command, name: &str) -> Result<String, String> {
     let reason = match compiler.output() {
-        Ok(output) if output.status.success() => return built(name).to_str().map(str::to_string),
+        Ok(output) if output.status.success() => return Ok(built(name).to_str().unwrap().to_string()),
         Ok(output) => stderr(&output),
         Err(e) => e.to_string(),
     };
-    println!("skipped: {:?} does not compile {name}: {reason}", compiler.get_program());
-    None
+    Err(format!("{} that compiles {name}: {reason}", compiler.get_program().display()))
 }
 
 /// The program of `still.c`, without a loader.
 fn still() -> Option<&'static str> {
-    static PROGRAM: OnceLock<Option<String>> = OnceLock::new();
+    static PROGRAM: OnceLock<Result<String, String>> = OnceLock::new();
+    if !asks_kernel() {
+        return None;
+    }
     let compile = || {
-        if !asks_kernel() {
-            return None;
-        }
         let mut cc = Command::new("cc");
         cc.args(["-static", "-O1", "-o"]).arg(built("still")).arg(script("still.c"));
         compiled(&mut cc, "still")
     };
-    PROGRAM.get_or_init(compile).as_deref()
+    PROGRAM.get_or_init(compile).as_deref().inspect_err(|reason| lacks(reason)).ok()
 }
 
 /// Connections that `-v` told of: swapped to and from this host, and plain.
@@ -86,6 +86,9 @@ fn static_programs_see_what_they_see_without_it() {
     ];
     // Since Linux 6.2 the kernel tells how many descriptors a process has.
     let counts = fs::metadata("/proc/self/fd").is_ok_and(|fds| fds.size() > 0);
+    if !counts {
+        skip("this kernel does not count descriptors: without the part 'full'");
+    }
     for (part, swapped, plain) in parts.into_iter().filter(|(part, ..)| counts || *part != "full") {
         assert_eq!(out(&Command::new(still).arg(part).output().unwrap()), "fine\n", "{part} without narrows");
         for flags in [&["-v", "--loopback"][..], &["-v", "--loopback", "--supervisor=parent"]] {
@@ -127,8 +130,7 @@ fn the_engine_can_be_chosen() {
 fn other_users_have_it_too() {
     let Some(still) = still() else { return };
     if !rustix::process::geteuid().is_root() {
-        println!("skipped: this is the other user already");
-        return;
+        return skip("this is the other user already");
     }
     let folder = home();
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
@@ -174,6 +176,9 @@ fn a_killed_supervisor_is_a_reset_and_calls_go_on() {
 /// At any moment: in the midst of a call that it makes for the program too.
 #[test]
 fn a_supervisor_that_is_killed_under_load_leaves_resets_only() {
+    if !has("python3") {
+        return;
+    }
     let orphans = script("orphans.py");
     for i in 0..6 {
         let mut command = run(
@@ -187,10 +192,7 @@ fn a_supervisor_that_is_killed_under_load_leaves_resets_only() {
         std::thread::sleep(Duration::from_millis(100 + 17 * i));
         let killed = supervisor.kill();
         supervisor.wait().unwrap();
-        if line != "ready\n" {
-            println!("skipped: python3 does not start");
-            return;
-        }
+        assert_eq!(line, "ready\n");
         killed.unwrap();
         let mut met = String::new();
         stdout.read_to_string(&mut met).unwrap();
@@ -224,7 +226,7 @@ print(*met, flush=True)";
 
 #[test]
 fn who_throws_bytes_away_is_told_of_a_killed_supervisor() {
-    if !asks_kernel() {
+    if !asks_kernel() || !has("python3") {
         return;
     }
     let flags = ["--loopback", "--supervisor=parent", "--engine=seccomp"];
@@ -234,10 +236,7 @@ fn who_throws_bytes_away_is_told_of_a_killed_supervisor() {
     stdout.read_line(&mut line).unwrap();
     let killed = supervisor.kill();
     supervisor.wait().unwrap();
-    if line != "ready\n" {
-        println!("skipped: python3 does not start");
-        return;
-    }
+    assert_eq!(line, "ready\n");
     killed.unwrap();
     let mut met = String::new();
     stdout.read_to_string(&mut met).unwrap();
@@ -254,7 +253,10 @@ fn programs_in_go_are_passed() {
     go.args(["build", "-o"]).arg(built("gopher")).arg(script("gopher.go"));
     go.env("CGO_ENABLED", "0").env("GOFLAGS", "-mod=mod").env("GOTOOLCHAIN", "local").env("GO111MODULE", "off");
     go.env("GOCACHE", Path::new(env!("CARGO_TARGET_TMPDIR")).join("go-cache"));
-    let Some(gopher) = compiled(&mut go, "gopher") else { return };
+    let gopher = match compiled(&mut go, "gopher") {
+        Ok(gopher) => gopher,
+        Err(reason) => return lacks(reason),
+    };
     assert_eq!(out(&Command::new(&gopher).output().unwrap()), "fine\n");
     let output = finish(run(&["-v", "--loopback"], &[&gopher]).spawn().unwrap());
     assert_eq!(out(&output), "fine\n", "{}", stderr(&output));
@@ -288,8 +290,7 @@ fn what_scripts_see_differs_by_what_is_known() {
     }
     let semantics = script("semantics.py");
     let Ok(native) = Command::new("python3").arg(&semantics).output() else {
-        println!("skipped: there is no python3");
-        return;
+        return lacks("python3");
     };
     let native = out(&native);
     let accepted = |line: &&str| ACCEPTED.iter().any(|name| line.starts_with(&format!("{name}:")));

@@ -3,6 +3,8 @@
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
+use narrows_test::lacks;
+
 fn soak(words: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_narrows-lab"));
     command.arg("soak").args(words).stdin(Stdio::null()).output().unwrap()
@@ -12,7 +14,7 @@ fn soak(words: &[&str]) -> Output {
 fn has_narrows() -> bool {
     let found = Path::new(env!("CARGO_BIN_EXE_narrows-lab")).with_file_name("narrows").is_file();
     if !found {
-        println!("skipped: narrows is not built");
+        lacks("narrows: build the workspace, not this package alone");
     }
     found
 }

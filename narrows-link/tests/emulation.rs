@@ -1,19 +1,21 @@
-//! Real links, where this machine allows them; elsewhere each test says so and passes.
+//! Real links, where this machine allows them; elsewhere each test is skipped (`narrows_test`).
 
 use std::io::{Read, Write};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use narrows_link::{Backend, Emulation, Error, LinkCounters, Profile, Side};
+use narrows_test::{lacks, skip};
 
 /// Whatever does not come within this time never comes.
 const PATIENCE: Duration = Duration::from_secs(20);
 
+#[track_caller]
 fn start(profile: &str, backend: Backend) -> Option<Emulation> {
     match Emulation::start_with(&profile.parse::<Profile>().unwrap(), backend) {
         Ok(link) => Some(link),
         Err(Error::Missing(why)) => {
-            eprintln!("skipped: {why}");
+            skip(why);
             None
         }
         Err(e) => panic!("{e}"),
@@ -97,8 +99,7 @@ fn commands_run_at_their_sides_and_reach_each_other() {
     assert!(client.contains("10.77.0.2 rate=200mbit,delay=1ms,loss=0.1%"), "{client}");
     // A test that runs itself would need arguments of its own; bash has sockets.
     if !std::process::Command::new("bash").args(["-c", "true"]).status().is_ok_and(|s| s.success()) {
-        eprintln!("skipped: no bash for a TCP connection");
-        return;
+        return lacks("bash");
     }
     let script = "exec 3<>/dev/tcp/$NARROWS_LINK_CLIENT/1; echo";
     let refused = link.command(Side::Server, "bash").args(["-c", script]).stderr(Stdio::piped()).output().unwrap();

@@ -16,6 +16,7 @@ use narrows::receiver::ReceiverConfig;
 use narrows::sender::SenderConfig;
 use narrows::stream::{self, Control, ReceiveOptions, SendOptions};
 use narrows::transport::Link;
+use narrows_test::{has, lacks};
 
 const STRICT: [&str; 6] = ["-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pedantic"];
 
@@ -126,10 +127,6 @@ fn run(program: &Path, arguments: &[&str]) {
     succeeded(&format!("{} {arguments:?}", program.display()), &output);
 }
 
-fn is_there(tool: &str) -> bool {
-    Command::new(tool).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|s| s.success())
-}
-
 #[test]
 fn the_header_is_c_and_cpp() {
     for (compiler, standard) in [("cc", "-std=c11"), ("cc", "-std=c17"), ("c++", "-std=c++11"), ("c++", "-std=c++20")] {
@@ -148,7 +145,7 @@ fn what_is_installed_is_found_by_its_names() {
     assert!(bytes.windows(16).any(|w| w == b"libnarrows.so.0\0"), "the library has no soname");
     let text = fs::read_to_string(lib().join("pkgconfig/narrows.pc")).unwrap();
     assert!(!text.contains('@') && text.contains("prefix=/opt/narrows\n") && text.contains("Version: 0."), "{text}");
-    if is_there("pkg-config") {
+    if has("pkg-config") {
         let mut ask = Command::new("pkg-config");
         ask.args(["--cflags", "--libs", "narrows"]).env("PKG_CONFIG_PATH", lib().join("pkgconfig"));
         let answer = ask.output().unwrap();
@@ -161,8 +158,8 @@ fn what_is_installed_is_found_by_its_names() {
 /// Nothing but the functions of the header is seen from outside: an application may have a zstd of its own.
 #[test]
 fn the_shared_library_shows_its_own_names_only() {
-    if !is_there("nm") {
-        return eprintln!("skipped: there is no nm");
+    if !has("nm") {
+        return;
     }
     let output = Command::new("nm").args(["-D", "--defined-only"]).arg(lib().join("libnarrows.so.0")).output().unwrap();
     succeeded("nm", &output);
@@ -191,15 +188,15 @@ fn c_programs_with_the_static_library() {
 fn a_program_without_shared_libraries() {
     let libc = Command::new("cc").arg("-print-file-name=libc.a").output().unwrap().stdout;
     if !Path::new(String::from_utf8(libc).unwrap().trim()).exists() {
-        return eprintln!("skipped: there is no libc.a");
+        return lacks("libc.a");
     }
     run(&program("examples/ping.c", Linked::Whole), &["100"]);
 }
 
 #[test]
 fn valgrind_finds_nothing() {
-    if !is_there("valgrind") {
-        return eprintln!("skipped: there is no valgrind");
+    if !has("valgrind") {
+        return;
     }
     let mut valgrind = Command::new("valgrind");
     valgrind.args(["-q", "--error-exitcode=99", "--leak-check=full", "--errors-for-leak-kinds=definite"]);

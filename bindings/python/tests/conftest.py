@@ -9,6 +9,18 @@ import pytest
 from zmq_peers import Sockets
 
 
+def _record(report: pytest.TestReport | pytest.CollectReport) -> None:
+    """Into the list of what could not be tested, as `narrows-test` does for Rust."""
+    if report.skipped and not hasattr(report, "wasxfail") and (path := os.environ.get("NARROWS_SKIPPED")):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
+        reason = " ".join(str(reason).removeprefix("Skipped: ").split())
+        with open(path, "a", encoding="utf-8") as skipped:
+            skipped.write(f"bindings/python/{report.nodeid.replace('::', ' ')}: {reason}\n")
+
+
+pytest_runtest_logreport = pytest_collectreport = _record
+
+
 @pytest.fixture
 def chance() -> random.Random:
     """The same numbers every time."""
@@ -20,7 +32,8 @@ def program() -> str:
     """Path of the program `narrows`, for what both must read of each other."""
     path = os.environ.get("NARROWS_PROGRAM", "")
     if not os.access(path, os.X_OK):
-        pytest.skip("NARROWS_PROGRAM names no program")
+        reason = "there is no narrows: NARROWS_PROGRAM names no program"
+        (pytest.fail if os.environ.get("CI") in ("true", "1") else pytest.skip)(reason)
     return path
 
 

@@ -1,7 +1,6 @@
 //! System calls that fail or kill as a test wants: a filter on the thread that starts the program, which the program inherits.
 
 use std::collections::BTreeMap;
-use std::io::Write;
 
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule, TargetArch,
@@ -17,31 +16,29 @@ pub(crate) enum Failing {
 }
 
 /// Runs `run` on a thread whose programs get `errno` from these calls. `None`, and a word why, where that cannot be had.
+#[track_caller]
 pub(crate) fn with_failing<T: Send>(calls: &[Failing], errno: i32, run: impl FnOnce() -> T + Send) -> Option<T> {
     with(calls, SeccompAction::Errno(errno as u32), run)
 }
 
 /// Runs `run` on a thread whose programs are killed by these calls, before they do anything.
+#[track_caller]
 pub(crate) fn with_fatal<T: Send>(calls: &[i64], run: impl FnOnce() -> T + Send) -> Option<T> {
     let calls: Vec<_> = calls.iter().map(|number| Failing::All(*number)).collect();
     with(&calls, SeccompAction::KillProcess, run)
 }
 
+#[track_caller]
 fn with<T: Send>(calls: &[Failing], action: SeccompAction, run: impl FnOnce() -> T + Send) -> Option<T> {
     let Some(program) = program(calls, action) else {
-        let _ = writeln!(std::io::stderr(), "no filters of system calls for this processor: not tested");
+        narrows_test::skip("no filters of system calls for this processor");
         return None;
     };
-    std::thread::scope(|scope| {
-        let thread = scope.spawn(|| match seccompiler::apply_filter(&program) {
-            Ok(()) => Some(run()),
-            Err(e) => {
-                let _ = writeln!(std::io::stderr(), "system calls cannot be filtered here ({e}): not tested");
-                None
-            }
-        });
+    let done = std::thread::scope(|scope| {
+        let thread = scope.spawn(|| seccompiler::apply_filter(&program).map(|()| run()));
         thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-    })
+    });
+    done.inspect_err(|e| narrows_test::skip(format!("system calls cannot be filtered here: {e}"))).ok()
 }
 
 fn program(calls: &[Failing], action: SeccompAction) -> Option<BpfProgram> {

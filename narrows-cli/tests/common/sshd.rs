@@ -14,8 +14,24 @@ pub(crate) struct Sshd {
 }
 
 impl Sshd {
+    /// `None` where none is installed, or where it cannot be started: the test is skipped then.
+    #[track_caller]
     pub(crate) fn start(folder: &Path) -> Option<Self> {
-        let sshd = ["/usr/sbin/sshd", "/usr/bin/sshd"].iter().find(|p| Path::new(p).exists())?;
+        let Some(sshd) = ["/usr/sbin/sshd", "/usr/bin/sshd"].into_iter().find(|p| Path::new(p).exists()) else {
+            narrows_test::lacks("sshd");
+            return None;
+        };
+        if !narrows_test::has("ssh-keygen") || !narrows_test::has("ssh") {
+            return None;
+        }
+        let started = Self::listening(sshd, folder);
+        if started.is_none() {
+            narrows_test::skip("no OpenSSH server can be started here");
+        }
+        started
+    }
+
+    fn listening(sshd: &str, folder: &Path) -> Option<Self> {
         for key in ["host", "user"] {
             let mut make = Command::new("ssh-keygen");
             make.args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(folder.join(key));

@@ -273,7 +273,7 @@ mod tests {
         let tool = Tool::parse(name).unwrap();
         let missing = tool.missing();
         if !missing.is_empty() {
-            eprintln!("not tested: {} is not installed", missing.join(", "));
+            narrows_test::lacks(missing.join(", "));
         }
         missing.is_empty().then_some(tool)
     }

@@ -1,0 +1,62 @@
+//! The record of what could not be tested.
+//!
+//! A test that cannot run passes: it says so by `skip`, or by `lacks` if a program could be installed. `make test` names a
+//! file in `NARROWS_SKIPPED` and prints at its end what tests wrote into it. Continuous integration installs the programs of
+//! `.ci/packages` and sets `CI=true`: what a test lacks then is a failure. `bindings/python/tests/conftest.py` does the same.
+
+use std::env;
+use std::fmt::Display;
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::panic::Location;
+use std::path::{Path, PathBuf};
+
+/// Says that this machine cannot have what the test needs: root, a feature of its kernel, another kind of processor.
+#[track_caller]
+pub fn skip(reason: impl Display) {
+    record(&line(&reason), env::var_os("NARROWS_SKIPPED").as_deref().map(Path::new));
+}
+
+/// Says that the machine lacks a program that could be installed. With `CI=true` it panics instead.
+#[track_caller]
+pub fn lacks(program: impl Display) {
+    let reason = format!("there is no {program}");
+    assert!(!is_ci(env::var("CI").ok().as_deref()), "{reason}: install it (.ci/packages), or set CI=false");
+    skip(reason);
+}
+
+/// Whether `program` is in PATH; says that it is lacking if it is not.
+#[track_caller]
+pub fn has(program: &str) -> bool {
+    let found = which(program).is_some();
+    if !found {
+        lacks(program);
+    }
+    found
+}
+
+/// The place of `program` in PATH.
+pub fn which(program: &str) -> Option<PathBuf> {
+    env::split_paths(&env::var_os("PATH")?).map(|folder| folder.join(program)).find(|path| path.is_file())
+}
+
+fn is_ci(value: Option<&str>) -> bool {
+    value.is_some_and(|v| v == "true" || v == "1")
+}
+
+#[track_caller]
+fn line(reason: &dyn Display) -> String {
+    let thread = std::thread::current();
+    let reason = reason.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
+    format!("{} {}: {reason}", Location::caller().file(), thread.name().unwrap_or("in a thread"))
+}
+
+fn record(line: &str, list: Option<&Path>) {
+    eprintln!("skipped: {line}");
+    if let Some(list) = list {
+        // One write of one line: test programs that run beside each other do not mix them.
+        let opened = OpenOptions::new().append(true).create(true).open(list);
+        let written = opened.and_then(|mut file| file.write_all(format!("{line}\n").as_bytes()));
+        written.unwrap_or_else(|e| panic!("cannot write to {}, which NARROWS_SKIPPED names: {e}", list.display()));
+    }
+}
