@@ -25,6 +25,7 @@ test: check-tools check-rust-components
 	@status=0; $(MAKE) --no-print-directory tests || status=$$?; .ci/skipped; exit $$status
 
 tests:
+	.ci/deny
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	$(CARGO) test --workspace

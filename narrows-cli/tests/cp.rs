@@ -3,7 +3,6 @@
 
 use std::ffi::OsStr;
 use std::fs::{self};
-use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
