@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 mod common;
 
@@ -160,8 +160,11 @@ fn a_signal_leaves_no_partial_file() {
     let (recv, address) = listen(home.path(), &["-o", target.to_str().unwrap()]);
     let mut send = narrows(home.path()).args(["send", "-", &address, "-q"]).stdin(Stdio::piped()).spawn().unwrap();
     send.stdin.as_mut().unwrap().write_all(&random(500_000)).unwrap();
-    std::thread::sleep(Duration::from_millis(300));
-    assert_eq!(entries(folder.path()).len(), 1, "a temporary while it runs");
+    let begun = Instant::now();
+    while entries(folder.path()).is_empty() {
+        assert!(begun.elapsed() < PATIENCE, "no temporary while it runs");
+        std::thread::sleep(Duration::from_millis(5));
+    }
     Command::new("kill").args(["-INT", &recv.id().to_string()]).status().unwrap();
     assert_ne!(code(&finish(recv)), 0);
     assert_ne!(code(&finish(send)), 0);

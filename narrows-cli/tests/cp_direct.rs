@@ -288,7 +288,7 @@ fn strangers_who_wait_dribble_or_talk_plainly_keep_nobody_out() {
         if gone {
             break;
         }
-        assert!(begun.elapsed() < Duration::from_secs(30), "nobody ends it");
+        assert!(begun.elapsed() < PATIENCE, "nobody ends it");
     }
 }
 
@@ -347,7 +347,7 @@ fn a_copy_that_one_connection_holds_back_gets_more_of_them() {
     let source = home.path().join("source");
     fs::write(&source, random(24_000_000)).unwrap();
     let server = Server::start(home.path(), &served, &[]);
-    for (carriers, most) in [("4", 4), ("1", 1)] {
+    let copy = |carriers: &str| {
         let made = Arc::new(AtomicUsize::new(0));
         let making = Arc::clone(&made);
         // Each passes some 10 MB/s.
@@ -362,9 +362,13 @@ fn a_copy_that_one_connection_holds_back_gets_more_of_them() {
         let output = server.cp(home.path(), &["--carriers", carriers, text_of(&source), &place]);
         assert_eq!(code(&output), 0, "{}", stderr(&output));
         assert!(fs::read(served.join(carriers)).unwrap() == fs::read(&source).unwrap());
-        let made = made.load(Ordering::Relaxed);
-        assert!(made <= most && (made > 1) == (most > 1), "{made} connections");
-    }
+        fs::remove_file(served.join(carriers)).unwrap();
+        made.load(Ordering::Relaxed)
+    };
+    assert_eq!(copy("1"), 1);
+    // On a loaded machine a login may take so long that no second one is worth it: one of some copies has it.
+    let made = (0..8).map(|_| copy("4")).inspect(|made| assert!(*made <= 4, "{made}")).find(|made| *made > 1);
+    assert!(made.is_some(), "no copy had more than one connection");
 }
 
 #[test]

@@ -178,7 +178,7 @@ fn a_signal_ends_a_copy_whose_other_end_says_nothing() {
         let (here, there) = (home.path().join("file").into_os_string(), remote(Path::new("/x")));
         let (from, to) = if pull { (there, home.path().join("y").into()) } else { (here, there) };
         let child = cp_command(home.path(), &silent).args([from, to]).spawn().unwrap();
-        std::thread::sleep(Duration::from_millis(300));
+        wait_until_signals_are_caught(&child);
         let begun = Instant::now();
         signal(&child, "-TERM");
         let output = finish(child);

@@ -210,20 +210,6 @@ fn a_signal_ends_what_only_waits() {
     }
 }
 
-/// The system says which signals a process catches.
-fn wait_until_signals_are_caught(child: &std::process::Child) {
-    let begun = Instant::now();
-    while begun.elapsed() < PATIENCE {
-        let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
-        let caught = status.lines().find_map(|l| l.strip_prefix("SigCgt:")).unwrap().trim();
-        if u64::from_str_radix(caught, 16).unwrap() >> (SIGTERM - 1) & 1 == 1 {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    panic!("it does not catch signals");
-}
-
 #[test]
 fn a_sender_that_is_silent_or_vanishes_leaves_no_file() {
     let home = home();

@@ -21,11 +21,16 @@ use narrows::stream::{Control, Notes, ReceiveOptions, SendOptions, receive, send
 use narrows::transport::Link;
 use world::{random, text};
 
+/// Of flows that are to arrive. On a loaded machine a thread may wait for seconds.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Of flows whose peer stands still.
+const STALL: Duration = Duration::from_millis(1500);
+
 /// A hang is a failure with a name, not a test run that never ends.
 fn watched<T: Send + 'static>(what: impl FnOnce() -> T + Send + 'static) -> T {
     let (out, result) = mpsc::channel();
     std::thread::spawn(move || out.send(what()));
-    result.recv_timeout(Duration::from_secs(60)).expect("it hangs")
+    result.recv_timeout(2 * PATIENCE).expect("it hangs")
 }
 
 fn send_options(policy: &str) -> SendOptions {
@@ -34,19 +39,14 @@ fn send_options(policy: &str) -> SendOptions {
         sender: SenderConfig { block_max: 512 << 10, ..SenderConfig::default() },
         policy: spec.build(&PolicySetup::new(2, Prior::shipped())),
         threads: 2,
-        stall_timeout: Some(Duration::from_millis(1500)),
+        stall_timeout: Some(PATIENCE),
         trace: None,
         on_note: None,
     }
 }
 
 fn receive_options() -> ReceiveOptions {
-    ReceiveOptions {
-        receiver: ReceiverConfig::default(),
-        threads: 2,
-        stall_timeout: Some(Duration::from_millis(1500)),
-        notes: None,
-    }
+    ReceiveOptions { receiver: ReceiverConfig::default(), threads: 2, stall_timeout: Some(PATIENCE), notes: None }
 }
 
 #[derive(Clone, Default)]
@@ -230,16 +230,20 @@ fn a_peer_that_goes_away_or_stands_still_is_an_error() {
     for reads in [0, 100_000] {
         for hangs in [false, true] {
             let (near, mut far) = tcp_pair();
+            let (over, until_over) = mpsc::channel::<()>();
             let peer = std::thread::spawn(move || {
                 let mut buf = vec![0; reads];
                 let _ = far.read_exact(&mut buf);
                 if hangs {
-                    std::thread::sleep(Duration::from_secs(4));
+                    let _ = until_over.recv();
                 }
             });
             let near = Link::tcp(near).unwrap();
             let source = Cursor::new(random(30 << 20, 1));
-            let sent = watched(move || send(source, near, send_options("balance"), &Arc::default()).map(|r| r.0));
+            let stall = if hangs { STALL } else { PATIENCE };
+            let options = SendOptions { stall_timeout: Some(stall), ..send_options("balance") };
+            let sent = watched(move || send(source, near, options, &Arc::default()).map(|r| r.0));
+            drop(over);
             let error = sent.unwrap_err();
             assert_eq!(error.kind, ErrorKind::Io, "{reads} {hangs}");
             assert_eq!(error.message.contains("no progress"), hangs, "{error}");
@@ -319,23 +323,33 @@ fn nobody_waits_for_the_last_word_of_a_peer_that_is_gone() {
         let ((near_read, far_write), (far_read, near_write)) = (pipe().unwrap(), pipe().unwrap());
         (Link::pipes(near_write, near_read), (far_write, far_read))
     };
-    let (near, far) = link();
-    let begun = Instant::now();
-    let receiver =
-        std::thread::spawn(move || receive(Sink::default(), near, receive_options(), || Ok(()), &Arc::default()));
-    drop(far);
-    assert_eq!(receiver.join().unwrap().unwrap_err().kind, ErrorKind::Truncated);
-    let (near, far) = link();
-    let (nothing, silent) = pipe().unwrap();
-    let sender =
-        std::thread::spawn(|| send(nothing, near, send_options("fixed:store"), &Arc::default()).map(|result| result.0));
-    // Long enough that it waits for its source.
-    std::thread::sleep(Duration::from_millis(50));
-    drop(far);
-    assert_eq!(sender.join().unwrap().unwrap_err().kind, ErrorKind::Io);
-    drop(silent);
-    // Either would wait for half a second.
-    assert!(begun.elapsed() < Duration::from_millis(450), "{:?}", begun.elapsed());
+    let receiving = || {
+        let (near, far) = link();
+        let begun = Instant::now();
+        let receiver =
+            std::thread::spawn(move || receive(Sink::default(), near, receive_options(), || Ok(()), &Arc::default()));
+        drop(far);
+        assert_eq!(receiver.join().unwrap().unwrap_err().kind, ErrorKind::Truncated);
+        begun.elapsed()
+    };
+    let sending = || {
+        let (near, far) = link();
+        let (nothing, silent) = pipe().unwrap();
+        let options = send_options("fixed:store");
+        let sender = std::thread::spawn(|| send(nothing, near, options, &Arc::default()).map(|result| result.0));
+        // Long enough that it waits for its source.
+        std::thread::sleep(Duration::from_millis(50));
+        let begun = Instant::now();
+        drop(far);
+        assert_eq!(sender.join().unwrap().unwrap_err().kind, ErrorKind::Io);
+        drop(silent);
+        begun.elapsed()
+    };
+    // Either would wait for half a second, each time; a loaded machine is not that slow every time.
+    for once in [&receiving as &dyn Fn() -> Duration, &sending] {
+        let fastest = (0..20).map(|_| once()).find(|took| *took < Duration::from_millis(450));
+        assert!(fastest.is_some(), "it waits");
+    }
 }
 
 #[test]
@@ -345,7 +359,8 @@ fn a_peer_that_stands_still_is_noticed_when_all_frames_fit_into_the_kernel() {
     let near = Link::tcp(near).unwrap();
     // Blocks of zeros take some 20 bytes each: the window is full long before the kernel's send buffer is.
     let source = io::repeat(0);
-    let sent = watched(move || send(source, near, send_options("fixed:zstd:level=1"), &Arc::default()).map(|r| r.0));
+    let options = SendOptions { stall_timeout: Some(STALL), ..send_options("fixed:zstd:level=1") };
+    let sent = watched(move || send(source, near, options, &Arc::default()).map(|r| r.0));
     assert!(sent.unwrap_err().message.contains("no progress"));
     drop(far);
 }
@@ -387,6 +402,7 @@ fn a_source_or_sink_that_panics_ends_the_flow() {
 fn a_sender_that_goes_away_or_stands_still_is_truncated_or_stalled() {
     for (hangs, kind) in [(false, ErrorKind::Truncated), (true, ErrorKind::Io)] {
         let (mut near, far) = tcp_pair();
+        let (over, until_over) = mpsc::channel::<()>();
         let peer = std::thread::spawn(move || {
             let stream = Sink::default();
             let mut options = send_options("balance");
@@ -396,11 +412,14 @@ fn a_sender_that_goes_away_or_stands_still_is_truncated_or_stalled() {
             let bytes = stream.0.lock().unwrap().clone();
             near.write_all(&bytes[..bytes.len() - 20]).unwrap();
             if hangs {
-                std::thread::sleep(Duration::from_secs(4));
+                let _ = until_over.recv();
             }
         });
         let link = Link::tcp(far).unwrap();
-        let received = watched(move || receive(io::sink(), link, receive_options(), || Ok(()), &Arc::default()));
+        let stall = if hangs { STALL } else { PATIENCE };
+        let options = ReceiveOptions { stall_timeout: Some(stall), ..receive_options() };
+        let received = watched(move || receive(io::sink(), link, options, || Ok(()), &Arc::default()));
+        drop(over);
         assert_eq!(received.unwrap_err().kind, kind);
         peer.join().unwrap();
     }
@@ -485,8 +504,9 @@ fn what_is_said_before_the_confirmation_arrives_however_slowly_it_is_heard() {
     let (sent, received) = watched(move || {
         let mut options = send_options("balance");
         // In all longer than the patience with a receiver that says nothing, and than that for its last word.
+        options.stall_timeout = Some(2 * STALL);
         options.on_note = Some(Box::new(move |note| {
-            std::thread::sleep(Duration::from_millis(40));
+            std::thread::sleep(2 * STALL / 50);
             *counted.lock().unwrap() += note.len();
             Ok(())
         }));

@@ -143,3 +143,17 @@ pub(crate) fn entries(folder: &Path) -> Vec<PathBuf> {
 pub(crate) fn signal(child: &Child, name: &str) {
     assert!(Command::new("kill").args([name, &child.id().to_string()]).status().unwrap().success());
 }
+
+/// The system says which signals a process catches.
+pub(crate) fn wait_until_signals_are_caught(child: &Child) {
+    let begun = Instant::now();
+    while begun.elapsed() < PATIENCE {
+        let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
+        let caught = status.lines().find_map(|l| l.strip_prefix("SigCgt:")).unwrap().trim();
+        if u64::from_str_radix(caught, 16).unwrap() >> (libc::SIGTERM - 1) & 1 == 1 {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    panic!("it does not catch signals");
+}
