@@ -19,6 +19,7 @@ mod encrypted;
 mod failures;
 mod gate;
 mod gateway;
+mod held;
 mod incoming;
 #[allow(dead_code, reason = "the library uses the other half")]
 mod kinds;

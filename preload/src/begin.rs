@@ -23,6 +23,11 @@ pub(crate) fn ours(fd: c_int) -> Option<Name> {
     Name::decode(address.rest.get(..NAME_LEN)?)
 }
 
+/// Of the TCP socket that a descriptor stands for.
+pub(crate) fn family(name: &Name) -> c_int {
+    u16::from_ne_bytes([name.local[0], name.local[1]]).into()
+}
+
 /// An internet address as it goes over the wire.
 pub(crate) fn raw_address(address: &Address) -> Option<RawAddress> {
     let mut raw = [0; 28];
@@ -246,10 +251,9 @@ fn ask_again(fd: c_int, name: &Name) -> Again {
 pub(crate) fn take_back(fd: c_int, name: &Name) -> Result<(), c_int> {
     let since = marks::generation();
     let returned = control::ask(Kind::TakeBack, name.id, |_| ()).and_then(|(_, fd)| fd);
-    let family = u16::from_ne_bytes([name.local[0], name.local[1]]);
     let socket = match returned {
         Some(socket) => socket,
-        None => sys::tcp_socket(family.into())?,
+        None => sys::tcp_socket(family(name))?,
     };
     let manners = sys::fcntl(fd, libc::F_GETFL, 0)? & (libc::O_NONBLOCK | libc::O_ASYNC) as usize;
     let closes = sys::fcntl(fd, libc::F_GETFD, 0)? & libc::FD_CLOEXEC as usize != 0;

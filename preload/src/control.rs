@@ -9,8 +9,9 @@ use crate::setup;
 use crate::sys;
 use crate::wire::{Kind, REPLY_LEN, Reason, Reply, Request};
 
-/// The supervisor answers in some 20 us. One that is stopped must not stop the program.
-const PATIENCE_MS: i64 = 50;
+/// The supervisor answers in some 20 us; what only a pump knows, when that has moved what other connections have. One that is
+/// stopped must not stop the program for ever.
+const PATIENCE_MS: i64 = 1000;
 
 struct Line(c_int);
 
@@ -51,15 +52,26 @@ pub(crate) fn hand_over(id: u64, fds: [c_int; 2], fill: impl FnOnce(&mut Request
     sys::send_with_descriptors(line.0, &request.encode(), fds).map(drop)
 }
 
+/// Signals that one answer may be waited for through.
+const SIGNALS_MAX: usize = 64;
+
+fn wait(line: &Line) -> Option<()> {
+    for _ in 0..SIGNALS_MAX {
+        match sys::poll_interruptibly(line.0, libc::POLLIN, PATIENCE_MS) {
+            Err(libc::EINTR) => {}
+            events => return events.is_ok_and(|events| events & libc::POLLIN != 0).then_some(()),
+        }
+    }
+    None
+}
+
 /// The answer and a descriptor that came with it. `None`: no supervisor, or none that answers.
 pub(crate) fn ask(kind: Kind, id: u64, fill: impl FnOnce(&mut Request)) -> Option<(Reply, Option<c_int>)> {
     let mut request = request(kind, id).ok()?;
     fill(&mut request);
     let line = open().ok()?;
     sys::send(line.0, &request.encode(), libc::MSG_NOSIGNAL).ok()?;
-    if sys::poll(line.0, libc::POLLIN, PATIENCE_MS) & libc::POLLIN == 0 {
-        return None;
-    }
+    wait(&line)?;
     let mut bytes = [0; REPLY_LEN];
     let (len, fd) = sys::receive(line.0, &mut bytes).ok()?;
     Some((Reply::decode(bytes.get(..len)?)?, fd))

@@ -252,21 +252,23 @@ pub unsafe extern "C" fn getsockopt(
     if kinds::is_forwarded(level, option)
         && let Some(name) = named(fd)
     {
-        return option_told(&name, level, option, value as usize, len as usize);
+        return option_told(fd, &name, level, option, value as usize, len as usize);
     }
     // SAFETY: the program's own arguments; if the call succeeded, the kernel has written both.
     unsafe {
         let answer = next::getsockopt(fd, level, option, value, len);
-        if answer != 0 && active() && kinds::is_internet(level) && errno() == libc::EOPNOTSUPP {
+        if answer != 0 && active() && level != libc::SOL_SOCKET && errno() == libc::EOPNOTSUPP {
             return match ours(fd) {
-                Some(name) => option_told(&name, level, option, value as usize, len as usize),
+                Some(name) => option_told(fd, &name, level, option, value as usize, len as usize),
                 None => fail(libc::EOPNOTSUPP),
             };
         }
-        if answer == 0 && active() && level == libc::SOL_SOCKET && *len == 4 {
-            let number = value.cast::<c_int>();
-            if let Some(translated) = options::translated(fd, option, number.read_unaligned()) {
-                number.write_unaligned(translated);
+        if answer == 0 && active() && level == libc::SOL_SOCKET && *len <= 4 {
+            // Who has less room gets the beginning.
+            let (mut number, room) = ([0; 4], *len as usize);
+            core::ptr::copy_nonoverlapping(value.cast(), number.as_mut_ptr(), room);
+            if let Some(translated) = options::translated(fd, option, c_int::from_ne_bytes(number)) {
+                core::ptr::copy_nonoverlapping(translated.to_ne_bytes().as_ptr(), value.cast(), room);
             }
         }
         answer
@@ -274,7 +276,7 @@ pub unsafe extern "C" fn getsockopt(
 }
 
 #[allow(improper_ctypes_definitions, reason = "only called from here; the border is for panics")]
-extern "C" fn option_told(name: &Name, level: c_int, option: c_int, value: usize, len: usize) -> c_int {
+extern "C" fn option_told(fd: c_int, name: &Name, level: c_int, option: c_int, value: usize, len: usize) -> c_int {
     let told = || -> Result<(), c_int> {
         let (mut room, mut bytes) = ([0; 4], [0; VALUE_MAX]);
         if sys::read_user(len, &mut room)? != room.len() {
@@ -282,7 +284,7 @@ extern "C" fn option_told(name: &Name, level: c_int, option: c_int, value: usize
         }
         let room = usize::try_from(c_int::from_ne_bytes(room)).map_err(|_| libc::EINVAL)?.min(VALUE_MAX);
         sys::read_user(value, &mut bytes[..room])?;
-        let filled = options::get(name, level, option, &mut bytes[..room])?;
+        let filled = options::get(fd, name, level, option, &mut bytes[..room])?;
         // SAFETY: the program's own arguments.
         unsafe {
             sys::write_user(value, &bytes[..filled])?;
@@ -306,7 +308,7 @@ pub unsafe extern "C" fn setsockopt(
         if sys::read_user(value as usize, bytes) != Ok(bytes.len()) {
             return fail(libc::EFAULT);
         }
-        options::set(&name, level, option, bytes).map_or_else(fail, |()| 0)
+        options::set(fd, &name, level, option, bytes).map_or_else(fail, |()| 0)
     };
     if kinds::is_forwarded(level, option)
         && active()
@@ -321,7 +323,7 @@ pub unsafe extern "C" fn setsockopt(
     }
     if answer != 0
         && active()
-        && kinds::is_internet(level)
+        && level != libc::SOL_SOCKET
         && errno() == libc::EOPNOTSUPP
         && let Some(name) = ours(fd)
     {
@@ -338,26 +340,49 @@ pub unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: usi
     // SAFETY: the program's own arguments.
     let answer = unsafe { next::ioctl(fd, request, argument) };
     // As the kernel, which looks at so much of it: musl's prototype has no more.
-    if [libc::TIOCOUTQ as u32, OUTQ_NOT_SENT].contains(&(request as u32)) {
-        // SAFETY: both write an int at `argument`.
-        return unsafe { queue_told(fd, argument, answer) };
+    let request = request as u32;
+    if [libc::TIOCOUTQ as u32, OUTQ_NOT_SENT].contains(&request) {
+        return queue_told(fd, argument, answer);
+    }
+    if answer != 0 && kinds::is_of_sockets(request) {
+        // SAFETY: the program's own arguments.
+        return unsafe { ask_stand_in(fd, request, argument, answer) };
     }
     answer
 }
 
 #[inline(never)]
-unsafe extern "C" fn queue_told(fd: c_int, argument: usize, answer: c_int) -> c_int {
+extern "C" fn queue_told(fd: c_int, argument: usize, answer: c_int) -> c_int {
     let before = errno();
     if active()
-        && argument != 0
         && let Some(len) = options::out_queue(fd)
     {
-        // SAFETY: the caller's promise.
-        unsafe { (argument as *mut c_int).write_unaligned(len) };
-        return 0;
+        // SAFETY: the program's own argument, which is for an int.
+        return unsafe { sys::write_user(argument, &len.to_ne_bytes()) }.map_or_else(fail, |()| 0);
     }
     set_errno(before);
     answer
+}
+
+/// What a unix socket does not know of the host (SIOCGIFADDR: the address of an interface) any TCP socket of the program does.
+#[inline(never)]
+unsafe extern "C" fn ask_stand_in(fd: c_int, request: u32, argument: usize, answer: c_int) -> c_int {
+    let before = errno();
+    let told = named(fd).map(|name| {
+        let socket = sys::tcp_socket(begin::family(&name))?;
+        // SAFETY: the caller's promise.
+        let told = unsafe { sys::ioctl(socket, request, argument) };
+        sys::close(socket);
+        told
+    });
+    match told {
+        Some(Ok(answer)) => answer as c_int,
+        Some(Err(number)) => fail(number),
+        None => {
+            set_errno(before);
+            answer
+        }
+    }
 }
 
 // --- numbers and registrations of sockets that are not connected yet ---

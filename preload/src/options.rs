@@ -2,23 +2,23 @@
 
 use core::ffi::c_int;
 
-use crate::begin::{error_of, ours};
+use crate::begin::{error_of, family, ours};
 use crate::control;
-use crate::kinds::{DENIED_SOCKET, forces_plain};
+use crate::kinds::denied;
+use crate::sys;
 use crate::wire::{Kind, Name, VALUE_MAX};
 
 /// Asks the TCP socket; how many bytes of `value` it filled.
-pub(crate) fn get(name: &Name, level: c_int, option: c_int, value: &mut [u8]) -> Result<usize, c_int> {
-    if level == libc::SOL_SOCKET && DENIED_SOCKET.contains(&option) {
-        return Err(libc::ENOPROTOOPT);
-    }
+pub(crate) fn get(fd: c_int, name: &Name, level: c_int, option: c_int, value: &mut [u8]) -> Result<usize, c_int> {
     let asked = value.len().min(VALUE_MAX);
     let answer = control::ask(Kind::GetOption, name.id, |r| {
         (r.level, r.option, r.value_len) = (level, option, asked as u16);
         // Some options read what is there, such as how much of a structure is wanted.
         r.value[..asked].copy_from_slice(&value[..asked]);
     });
-    let Some((reply, _)) = answer else { return Err(libc::EOPNOTSUPP) };
+    let Some((reply, _)) = answer else {
+        return if is_over(fd) { get_of_closed(name, level, option, value) } else { Err(libc::ENOBUFS) };
+    };
     if reply.status != 0 {
         return Err(reply.status);
     }
@@ -27,8 +27,23 @@ pub(crate) fn get(name: &Name, level: c_int, option: c_int, value: &mut [u8]) ->
     Ok(len)
 }
 
-pub(crate) fn set(name: &Name, level: c_int, option: c_int, value: &[u8]) -> Result<(), c_int> {
-    if forces_plain(level, option) || value.len() > VALUE_MAX {
+fn is_over(fd: c_int) -> bool {
+    sys::poll(fd, 0, 0) & libc::POLLHUP != 0
+}
+
+/// As any TCP socket that is not connected.
+fn get_of_closed(name: &Name, level: c_int, option: c_int, value: &mut [u8]) -> Result<usize, c_int> {
+    let socket = sys::tcp_socket(family(name))?;
+    let len = sys::get_option(socket, level, option, value);
+    sys::close(socket);
+    len
+}
+
+pub(crate) fn set(fd: c_int, name: &Name, level: c_int, option: c_int, value: &[u8]) -> Result<(), c_int> {
+    if let Some(number) = denied(level, option, value) {
+        return Err(number);
+    }
+    if value.len() > VALUE_MAX {
         return Err(libc::ENOPROTOOPT);
     }
     let answer = control::ask(Kind::SetOption, name.id, |r| {
@@ -37,8 +52,10 @@ pub(crate) fn set(name: &Name, level: c_int, option: c_int, value: &[u8]) -> Res
     });
     match answer {
         Some((reply, _)) if reply.status != 0 => Err(reply.status),
-        // A supervisor that does not answer: most programs take a refused option for a failed connection.
-        _ => Ok(()),
+        Some(_) => Ok(()),
+        // The supervisor is gone, and the connection with it: there is nothing for which the option would make a difference.
+        None if is_over(fd) => Ok(()),
+        None => Err(libc::ENOBUFS),
     }
 }
 
@@ -46,9 +63,7 @@ pub(crate) fn set(name: &Name, level: c_int, option: c_int, value: &[u8]) -> Res
 pub(crate) fn translated(fd: c_int, option: c_int, value: c_int) -> Option<c_int> {
     match option {
         libc::SO_ERROR if value == libc::ECONNRESET => ours(fd).and_then(|name| error_of(&name)),
-        libc::SO_DOMAIN if value == libc::AF_UNIX => {
-            ours(fd).map(|name| u16::from_ne_bytes([name.local[0], name.local[1]]).into())
-        }
+        libc::SO_DOMAIN if value == libc::AF_UNIX => ours(fd).map(|name| family(&name)),
         libc::SO_PROTOCOL if value == 0 => ours(fd).map(|_| libc::IPPROTO_TCP),
         _ => None,
     }

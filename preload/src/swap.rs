@@ -181,6 +181,10 @@ fn copy_manners(from: c_int, to: c_int) -> Result<(), c_int> {
             sys::set_option(to, libc::SOL_SOCKET, option, &value.to_ne_bytes())?;
         }
     }
+    // TCP has it since Linux 6.9.
+    if let Ok(offset @ 0..) = sys::get_int(from, libc::SOL_SOCKET, libc::SO_PEEK_OFF) {
+        sys::set_option(to, libc::SOL_SOCKET, libc::SO_PEEK_OFF, &offset.to_ne_bytes())?;
+    }
     Ok(())
 }
 

@@ -154,6 +154,13 @@ pub(crate) fn set_option(fd: c_int, level: c_int, option: c_int, value: &[u8]) -
     unsafe { call!(SYS_setsockopt, fd, level, option, value.as_ptr(), value.len()) }
 }
 
+/// # Safety
+/// `argument` is the program's, for this request.
+pub(crate) unsafe fn ioctl(fd: c_int, request: u32, argument: usize) -> Answer {
+    // SAFETY: the caller's promise.
+    unsafe { call!(SYS_ioctl, fd, request, argument) }
+}
+
 pub(crate) fn fcntl(fd: c_int, command: c_int, argument: usize) -> Answer {
     // SAFETY: only used with commands whose argument is a number.
     unsafe { call!(SYS_fcntl, fd, command, argument) }

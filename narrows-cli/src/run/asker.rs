@@ -1,10 +1,13 @@
 //! Who speaks to the supervisor, and what it may ask for.
 
 use std::fs;
+use std::io::Result;
 use std::os::fd::OwnedFd;
+use std::sync::OnceLock;
 
 use libc::c_int;
 use rustix::process::{Pid, geteuid};
+use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
 
 use super::sys;
 
@@ -16,58 +19,6 @@ const OF_ANYBODY: [(c_int, c_int); 4] = [
     (libc::IPPROTO_IPV6, libc::IPV6_TCLASS),
 ];
 
-/// Options of SOL_SOCKET that the kernel sets for everybody. Others may need a capability, or hold addresses of memory.
-const FREE_SOCKET: [c_int; 12] = [
-    libc::SO_REUSEADDR,
-    libc::SO_DONTROUTE,
-    libc::SO_BROADCAST,
-    libc::SO_SNDBUF,
-    libc::SO_RCVBUF,
-    libc::SO_KEEPALIVE,
-    libc::SO_LINGER,
-    libc::SO_REUSEPORT,
-    libc::SO_OOBINLINE,
-    libc::SO_RCVLOWAT,
-    libc::SO_MAX_PACING_RATE,
-    libc::SO_INCOMING_CPU,
-];
-/// The same of TCP, which has one each for everything up to TCP_USER_TIMEOUT but for two,
-const FREE_TCP_MAX: c_int = libc::TCP_USER_TIMEOUT;
-// The last is TCP_TX_DELAY.
-const FREE_TCP: [c_int; 4] = [libc::TCP_NOTSENT_LOWAT, libc::TCP_SAVE_SYN, libc::TCP_INQ, 37];
-/// of IPv4,
-const FREE_IP: [c_int; 14] = [
-    libc::IP_TOS,
-    libc::IP_TTL,
-    libc::IP_OPTIONS,
-    libc::IP_RECVOPTS,
-    libc::IP_RETOPTS,
-    libc::IP_PKTINFO,
-    libc::IP_MTU_DISCOVER,
-    libc::IP_RECVERR,
-    libc::IP_RECVTTL,
-    libc::IP_RECVTOS,
-    libc::IP_FREEBIND,
-    libc::IP_MINTTL,
-    libc::IP_BIND_ADDRESS_NO_PORT,
-    // IP_LOCAL_PORT_RANGE
-    51,
-];
-/// and of IPv6.
-const FREE_IPV6: [c_int; 12] = [
-    libc::IPV6_UNICAST_HOPS,
-    libc::IPV6_MTU_DISCOVER,
-    libc::IPV6_MTU,
-    libc::IPV6_RECVERR,
-    libc::IPV6_V6ONLY,
-    libc::IPV6_TCLASS,
-    libc::IPV6_RECVTCLASS,
-    libc::IPV6_RECVHOPLIMIT,
-    libc::IPV6_RECVPKTINFO,
-    libc::IPV6_AUTOFLOWLABEL,
-    libc::IPV6_DONTFRAG,
-    libc::IPV6_FREEBIND,
-];
 /// What the kernel asks CAP_NET_ADMIN for, or CAP_NET_RAW; who has one of root's has the other.
 const NET_ADMIN: u64 = 1 << 12;
 const NET_RAW: u64 = 1 << 13;
@@ -107,27 +58,32 @@ impl Asker {
         self.uid == owner || self.uid == 0
     }
 
-    /// Whether it may set an option of a connection of that user. The supervisor of root could set any.
-    pub(crate) fn may_set(&self, owner: u32, level: c_int, option: c_int, value: &[u8]) -> bool {
-        (self.owns(owner) || OF_ANYBODY.contains(&(level, option)))
-            && (is_free(level, option, value) || self.is_privileged())
+    /// Whether an option of a connection of that user is its affair. What the kernel lets it set is another question.
+    pub(crate) fn may_set(&self, owner: u32, level: c_int, option: c_int) -> bool {
+        self.owns(owner) || OF_ANYBODY.contains(&(level, option))
     }
 
-    /// Whether it may ask for an option: tables of packet filters are for who may change them.
-    pub(crate) fn may_get(&self, level: c_int, option: c_int) -> bool {
-        // SO_ORIGINAL_DST is between them.
-        let filters = level == libc::IPPROTO_IP && option >= 64 && option != 80
-            || level == libc::IPPROTO_IPV6 && matches!(option, 64 | 65);
-        !filters || self.is_privileged()
+    /// Makes a call on a connection's socket with the rights that this process has, where the supervisor of root could do
+    /// anything: without capabilities first, and with them if the kernel wants some and the process has them too.
+    pub(crate) fn with_its_rights<T>(&self, mut call: impl FnMut() -> Result<T>) -> Result<T> {
+        // Then the kernel refuses by itself.
+        if !geteuid().is_root() {
+            return call();
+        }
+        let refused = |number| number == Some(libc::EPERM) || number == Some(libc::EACCES);
+        // To look takes longer than to try. But where a service may not change its rights, to try may kill it.
+        if self.uid == 0 && is_filtered() && self.is_privileged() {
+            return call();
+        }
+        match without_capabilities(&mut call) {
+            Err(e) if refused(e.raw_os_error()) && self.is_privileged() => call(),
+            answer => answer,
+        }
     }
 
     /// As privileged as this supervisor. A process of another user, or of root in a user namespace of its own, is not; and
     /// one that runs with the capabilities of a file may have been another one when it connected.
     fn is_privileged(&self) -> bool {
-        // Then the kernel refuses by itself.
-        if !geteuid().is_root() {
-            return true;
-        }
         let Some(pid) = self.pid.filter(|_| self.uid == 0) else { return false };
         let space = |of: String| fs::read_link(format!("/proc/{of}/ns/user")).ok();
         let theirs = pid.as_raw_pid().to_string();
@@ -140,26 +96,29 @@ impl Asker {
     }
 }
 
-/// Needs no capability.
-fn is_free(level: c_int, option: c_int, value: &[u8]) -> bool {
-    match level {
-        libc::SOL_SOCKET if option == libc::SO_PRIORITY => {
-            value.first_chunk().is_some_and(|v| (0..=6).contains(&i32::from_ne_bytes(*v)))
-        }
-        libc::SOL_SOCKET => FREE_SOCKET.contains(&option),
-        libc::IPPROTO_TCP if option == libc::TCP_CONGESTION => is_allowed_congestion_control(value),
-        libc::IPPROTO_TCP => option <= FREE_TCP_MAX && option != libc::TCP_MD5SIG || FREE_TCP.contains(&option),
-        libc::IPPROTO_IP => FREE_IP.contains(&option),
-        libc::IPPROTO_IPV6 => FREE_IPV6.contains(&option),
-        _ => false,
-    }
+/// This process is under a filter of system calls.
+fn is_filtered() -> bool {
+    static FILTERED: OnceLock<bool> = OnceLock::new();
+    *FILTERED.get_or_init(|| {
+        let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+        status.lines().any(|line| line.strip_prefix("Seccomp:").is_some_and(|mode| mode.trim() != "0"))
+    })
 }
 
-/// What the administrator allows everybody.
-fn is_allowed_congestion_control(name: &[u8]) -> bool {
-    let allowed = fs::read_to_string("/proc/sys/net/ipv4/tcp_allowed_congestion_control").unwrap_or_default();
-    let name = name.split(|b| *b == 0).next().unwrap_or_default();
-    allowed.split_whitespace().any(|a| a.as_bytes() == name)
+/// They belong to the thread, and it has them again however the call ends.
+fn without_capabilities<T>(call: impl FnOnce() -> Result<T>) -> Result<T> {
+    let had = capabilities(None)?;
+    set_capabilities(None, CapabilitySets { effective: CapabilitySet::empty(), ..had })?;
+    let _again = Again(had);
+    call()
+}
+
+struct Again(CapabilitySets);
+
+impl Drop for Again {
+    fn drop(&mut self) {
+        let _ = set_capabilities(None, self.0);
+    }
 }
 
 #[cfg(test)]
@@ -169,25 +128,28 @@ mod tests {
     #[test]
     fn what_needs_a_capability_is_for_who_has_it() {
         let nobody = Asker { uid: 65534, ..Asker::own() };
-        let one = 1i32.to_ne_bytes();
-        assert!(nobody.may_set(65534, libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, &one));
-        assert!(nobody.may_set(65534, libc::SOL_SOCKET, libc::SO_PRIORITY, &6i32.to_ne_bytes()));
-        assert!(!nobody.may_set(0, libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, &one), "another user's");
-        assert!(nobody.may_set(0, libc::IPPROTO_TCP, libc::TCP_NODELAY, &one));
+        assert!(nobody.may_set(65534, libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT));
+        assert!(!nobody.may_set(0, libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT), "another user's");
+        assert!(nobody.may_set(0, libc::IPPROTO_TCP, libc::TCP_NODELAY));
         if !geteuid().is_root() {
             return;
         }
-        for (level, option) in [
-            (libc::SOL_SOCKET, libc::SO_MARK),
-            (libc::SOL_SOCKET, libc::SO_RCVBUFFORCE),
-            (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER),
-            (libc::IPPROTO_IP, libc::IP_TRANSPARENT),
-            (libc::IPPROTO_TCP, libc::TCP_REPAIR),
-            (libc::IPPROTO_TCP, libc::TCP_MD5SIG),
-        ] {
-            assert!(!nobody.may_set(65534, level, option, &one), "{level} {option}");
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let set = |asker: &Asker, option, value: i32| {
+            let set =
+                asker.with_its_rights(|| sys::set_option(&socket, libc::SOL_SOCKET, option, &value.to_ne_bytes()));
+            set.map_err(|e| e.raw_os_error())
+        };
+        for (option, value) in [(libc::SO_MARK, 1), (libc::SO_RCVBUFFORCE, 1 << 20), (libc::SO_PRIORITY, 7)] {
+            assert_eq!(set(&nobody, option, value), Err(Some(libc::EPERM)), "{option}");
         }
-        assert!(!nobody.may_set(65534, libc::SOL_SOCKET, libc::SO_PRIORITY, &7i32.to_ne_bytes()));
-        assert!(!nobody.may_get(libc::IPPROTO_IP, 64) && nobody.may_get(libc::IPPROTO_IP, 80));
+        assert_eq!(set(&nobody, libc::SO_PRIORITY, 6), Ok(()));
+        let own = Asker::own();
+        if own.is_privileged() {
+            assert_eq!(set(&own, libc::SO_MARK, 1), Ok(()));
+            // And who asked before has taken nothing from this thread.
+            assert_eq!(set(&nobody, libc::SO_MARK, 1), Err(Some(libc::EPERM)));
+            assert_eq!(set(&own, libc::SO_PRIORITY, 7), Ok(()));
+        }
     }
 }

@@ -9,7 +9,7 @@
 
 use std::io::IoSliceMut;
 use std::os::fd::OwnedFd;
-use std::time::Duration;
+use std::sync::Arc;
 
 use narrows::upgrade;
 use rustix::event::epoll::EventFlags;
@@ -18,20 +18,18 @@ use rustix::net::{RecvFlags, SendFlags, Shutdown, send, shutdown, sockopt};
 
 use super::attention::Moved;
 use super::dialing::Dialing;
+use super::held::Held;
 use super::incoming::{Incoming, Read};
 use super::outgoing::Outgoing;
 use super::pump::Bench;
 use super::socket::read;
 use super::sys;
-use super::wire::{RawAddress, Request, State};
+use super::wire::{RawAddress, Request};
 
 mod ends;
-mod options;
 mod switching;
 
 use ends::Leaving;
-pub(crate) use ends::linger_of;
-use options::Kept;
 use switching::{dialing, negotiate};
 
 /// Most reads of a waiting program's messages get everything at once; more than that is bulk.
@@ -56,17 +54,12 @@ pub(crate) struct Connection {
     pub(crate) id: u64,
     /// What workers know it by: ids are chosen by programs, and may come again.
     pub(crate) serial: u64,
-    /// The user who handed it over.
-    pub(crate) owner: u32,
-    pub(crate) network: OwnedFd,
+    /// The TCP socket, and what is answered of it beside this.
+    pub(crate) held: Arc<Held>,
+    pub(crate) network: Arc<OwnedFd>,
     pub(crate) program: OwnedFd,
     peer: RawAddress,
     accepted: bool,
-    /// SO_LINGER, as the program has set it. The socket itself resets, in case the supervisor dies, until it is closed in
-    /// order.
-    pub(crate) linger: Option<Duration>,
-    /// Options of the TCP socket that frames need otherwise than the program has set them.
-    kept: Option<Kept>,
     same_host: bool,
     begun_ns: u64,
     /// Bytes that fill the program's end while the connection is being made.
@@ -74,8 +67,6 @@ pub(crate) struct Connection {
     connecting: bool,
     /// What the gateway is asked before the connection is made.
     dialing: Option<Dialing>,
-    /// The program was told that the connection is made, for `connect`.
-    told: bool,
     flow: upgrade::Flow,
     /// Nobody is to hear what the flow says: it is plain, or frames from the beginning by the operator's word.
     silent: bool,
@@ -113,7 +104,8 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    pub(crate) fn new(request: &Request, owner: u32, network: OwnedFd, program: OwnedFd, bench: &mut Bench) -> Self {
+    pub(crate) fn new(request: &Request, held: Arc<Held>, program: OwnedFd, bench: &mut Bench) -> Self {
+        let network = Arc::clone(&held.network);
         let fill = usize::try_from(request.number).unwrap_or(1);
         // Without O_ASYNC: its own end sends the program signals; this one would when that is closed.
         let _ = rustix::fs::fcntl_setfl(&network, rustix::fs::OFlags::NONBLOCK);
@@ -126,10 +118,8 @@ impl Connection {
         let mut connection = Self {
             id: request.id,
             serial: bench.next_serial(),
-            owner,
+            held,
             network,
-            linger: linger_of(&request.linger),
-            kept: None,
             same_host,
             begun_ns: bench.now_ns(),
             program,
@@ -138,7 +128,6 @@ impl Connection {
             fill,
             connecting: fill > 1,
             dialing: dialing(request, bench),
-            told: false,
             flow,
             silent,
             up: Outgoing::new(),
@@ -161,18 +150,6 @@ impl Connection {
         };
         connection.after_flow(bench);
         connection
-    }
-
-    /// `first`: this answers a `connect`.
-    pub(crate) fn state(&mut self, first: bool) -> State {
-        if self.connecting {
-            State::Connecting
-        } else if !self.told {
-            self.told = first;
-            State::JustConnected
-        } else {
-            State::Connected
-        }
     }
 
     /// It was there, and not only tried.
@@ -342,6 +319,7 @@ impl Connection {
             }
         }
         self.connecting = false;
+        self.held.connected();
         if let Some(frames) = answer {
             self.dialing = None;
             self.begin_framed(frames, bench);

@@ -32,7 +32,7 @@ pub(crate) struct Failed {
     /// A `connect` has answered with it; the next one begins anew.
     pub(crate) ended_connect: bool,
     /// The TCP socket, and the name of the program's end.
-    kept: Option<(OwnedFd, SocketAddrUnix)>,
+    kept: Option<(Arc<OwnedFd>, SocketAddrUnix)>,
     since: Instant,
     look_at: Instant,
 }
@@ -56,7 +56,7 @@ impl Failures {
     }
 
     /// `socket`: with the name of the program's end.
-    pub(crate) fn push(&mut self, id: u64, owner: u32, error: Errno, socket: Option<(OwnedFd, SocketAddrUnix)>) {
+    pub(crate) fn push(&mut self, id: u64, owner: u32, error: Errno, socket: Option<(Arc<OwnedFd>, SocketAddrUnix)>) {
         if self.all.len() == FAILED_MAX {
             self.pop();
         }
@@ -91,7 +91,7 @@ impl Failures {
     }
 
     /// The TCP socket, for the program.
-    pub(crate) fn take_back(&mut self, id: u64) -> Option<OwnedFd> {
+    pub(crate) fn take_back(&mut self, id: u64) -> Option<Arc<OwnedFd>> {
         let (network, _) = self.find(id)?.kept.take()?;
         self.ledger.kept.fetch_sub(1, Ordering::AcqRel);
         Some(network)

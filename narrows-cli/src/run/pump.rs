@@ -27,13 +27,14 @@ use super::account::{LiveConnection, Totals};
 use super::asker::Asker;
 use super::attention::{Attention, Moved};
 use super::compressor::Compressor;
-use super::connection::{Connection, Next, linger_of};
+use super::connection::{Connection, Next};
 use super::failures::{self, Failures};
+use super::held::{Held, Holdings};
 use super::negotiator::Negotiator;
 use super::scope::Direct;
 use super::talk::Talk;
 use super::vital;
-use super::wire::{self, Kind, REPLY_LEN, Reply, Request, State, VALUE_MAX};
+use super::wire::{self, Kind, REPLY_LEN, Reply, Request, State};
 
 /// Read at a time: large enough that calls are few, small enough for a second-level cache.
 const SCRATCH: usize = 128 << 10;
@@ -58,6 +59,8 @@ pub(crate) struct Ledger {
     pub(crate) compressor: Arc<Compressor>,
     /// With whom frames begin without negotiation.
     pub(crate) direct: Direct,
+    /// The TCP sockets of all pumps.
+    pub(crate) held: Holdings,
     /// Of connections that are over.
     pub(crate) totals: Totals,
     pub(crate) begun: Instant,
@@ -89,23 +92,38 @@ impl Bench {
 pub(crate) enum Order {
     Take {
         request: Box<Request>,
-        /// The user whose connection it is.
-        owner: u32,
-        network: OwnedFd,
+        held: Arc<Held>,
         program: OwnedFd,
     },
     /// Something about a connection; the answer goes to `line`.
-    Ask { request: Box<Request>, asker: Asker, line: OwnedFd },
+    Ask {
+        request: Box<Request>,
+        asker: Asker,
+        line: OwnedFd,
+    },
     /// What the negotiation says about a connection.
-    Hear { id: u64, event: Event },
+    Hear {
+        id: u64,
+        event: Event,
+    },
     /// A worker has encoded a block of a connection,
-    Encoded { serial: u64, done: Box<Done> },
+    Encoded {
+        serial: u64,
+        done: Box<Done>,
+    },
     /// or decoded one,
-    Decoded { serial: u64, done: Box<DecodeDone> },
+    Decoded {
+        serial: u64,
+        done: Box<DecodeDone>,
+    },
     /// or panicked over it.
-    Failed { serial: u64 },
+    Failed {
+        serial: u64,
+    },
     /// How are all connections?
-    Snapshot { answer: Sender<Vec<LiveConnection>> },
+    Snapshot {
+        answer: Sender<Vec<LiveConnection>>,
+    },
 }
 
 /// The way to a pump.
@@ -322,7 +340,9 @@ impl Pump {
         ledger.talk.ended(&account, error, connection.refused());
         ledger.negotiator.ended(connection.id, connection.came_up());
         let _ = epoll::delete(&self.watch, &connection.network);
-        let (id, owner) = (connection.id, connection.owner);
+        let (id, owner) = (connection.id, connection.held.owner);
+        // Before the program sees the end: what it asks then is answered behind this.
+        ledger.held.remove(id);
         let name = failures::name_of_peer(&connection.program);
         let network = connection.close(error);
         if let Some(error) = error {
@@ -341,7 +361,7 @@ impl Pump {
 
     fn obey(&mut self, order: Order) {
         match order {
-            Order::Take { request, owner, network, program } => self.take(&request, owner, network, program),
+            Order::Take { request, held, program } => self.take(&request, held, program),
             Order::Hear { id, event } => self.with(id, |connection, bench| connection.hear(event, bench)),
             Order::Encoded { serial, done } => {
                 self.with_serial(serial, |connection, bench| connection.encoded(*done, bench))
@@ -380,13 +400,8 @@ impl Pump {
         }
     }
 
-    fn take(&mut self, request: &Request, owner: u32, network: OwnedFd, program: OwnedFd) {
-        if self.by_id.contains_key(&request.id) {
-            // A mistake, or a program that does harm: the older connection has the id, and its program keeps it.
-            drop((network, program));
-            return self.count_off();
-        }
-        let connection = Connection::new(request, owner, network, program, &mut self.bench);
+    fn take(&mut self, request: &Request, held: Arc<Held>, program: OwnedFd) {
+        let connection = Connection::new(request, held, program, &mut self.bench);
         let place = self.free.pop().unwrap_or_else(|| {
             self.places.push(None);
             self.due.push(None);
@@ -403,50 +418,13 @@ impl Pump {
         }
     }
 
-    fn answer(&mut self, request: &Request, asker: Asker) -> (Reply, Option<OwnedFd>) {
+    fn answer(&mut self, request: &Request, asker: Asker) -> (Reply, Option<Arc<OwnedFd>>) {
         let place = self.by_id.get(&request.id).copied();
         let Some(Some(connection)) = place.and_then(|p| self.places.get_mut(p)) else {
             return self.answer_ended(request, asker);
         };
-        let wanted = usize::from(request.value_len).min(VALUE_MAX);
-        let (level, option) = (request.level, request.option);
         let reply = match request.kind {
-            Kind::SetOption if !asker.may_set(connection.owner, level, option, &request.value[..wanted]) => {
-                Reply::new(libc::EPERM)
-            }
-            Kind::GetOption if !asker.may_get(level, option) => Reply::new(libc::EPERM),
-            // It names memory, which would be the supervisor's.
-            Kind::GetOption if (level, option) == (libc::IPPROTO_TCP, libc::TCP_ZEROCOPY_RECEIVE) => {
-                Reply::new(libc::ENOPROTOOPT)
-            }
-            Kind::SetOption if level == libc::SOL_SOCKET && NAMES_MEMORY.contains(&option) => {
-                Reply::new(libc::ENOPROTOOPT)
-            }
-            Kind::Urgent if !asker.owns(connection.owner) => Reply::new(libc::EPERM),
-            Kind::State => Reply::new(0).with(&[connection.state(request.number == wire::BY_CONNECT) as u8]),
-            Kind::GetOption if is_linger(request) => {
-                let (on, seconds) = connection.linger.map_or((0, 0), |time| (1i32, time.as_secs() as i32));
-                let value = [on.to_ne_bytes(), seconds.to_ne_bytes()].concat();
-                Reply::new(0).with(&value[..wanted.min(8)])
-            }
-            Kind::SetOption if is_linger(request) => match request.value[..wanted].first_chunk() {
-                Some(value) => {
-                    connection.linger = linger_of(value);
-                    Reply::new(0)
-                }
-                None => Reply::new(libc::EINVAL),
-            },
-            Kind::GetOption => {
-                let mut value = request.value;
-                match connection.get_option(request.level, request.option, &mut value[..wanted]) {
-                    Ok(len) => Reply::new(0).with(&value[..len]),
-                    Err(e) => Reply::new(e.raw_os_error().unwrap_or(libc::EIO)),
-                }
-            }
-            Kind::SetOption => {
-                let set = connection.set_option(request.level, request.option, &request.value[..wanted]);
-                Reply::new(set.err().map_or(0, |e| e.raw_os_error().unwrap_or(libc::EIO)))
-            }
+            Kind::Urgent if !asker.owns(connection.held.owner) => Reply::new(libc::EPERM),
             Kind::OutQueue => {
                 let len = i32::try_from(connection.out_queue()).unwrap_or(i32::MAX);
                 Reply::new(0).with(&len.to_ne_bytes())
@@ -464,7 +442,7 @@ impl Pump {
     }
 
     /// What there is to say of a connection that is no more.
-    fn answer_ended(&mut self, request: &Request, asker: Asker) -> (Reply, Option<OwnedFd>) {
+    fn answer_ended(&mut self, request: &Request, asker: Asker) -> (Reply, Option<Arc<OwnedFd>>) {
         if request.kind == Kind::TakeBack && self.failed.find(request.id).is_some_and(|f| asker.owns(f.owner)) {
             return (Reply::new(0), self.failed.take_back(request.id));
         }
@@ -486,24 +464,11 @@ impl Pump {
                 (Reply::new(status).with(&[State::Failed as u8]), None)
             }
             (Kind::State, None) => (Reply::new(0).with(&[State::Gone as u8]), None),
-            // The program still has its descriptor, and TCP would answer for a closed connection too.
-            (Kind::SetOption, _) => (Reply::new(0), None),
-            (Kind::GetOption, _) => {
-                (Reply::new(0).with(&[0; VALUE_MAX][..usize::from(request.value_len).min(VALUE_MAX)]), None)
-            }
+            // It ended while this order waited.
             (Kind::OutQueue, _) => (Reply::new(0).with(&0i32.to_ne_bytes()), None),
             _ => (Reply::new(libc::ENOTCONN), None),
         }
     }
-}
-
-/// Filters: they stand in the program's memory, or are its descriptors.
-const NAMES_MEMORY: [i32; 4] =
-    [libc::SO_ATTACH_FILTER, libc::SO_ATTACH_BPF, libc::SO_ATTACH_REUSEPORT_CBPF, libc::SO_ATTACH_REUSEPORT_EBPF];
-
-/// SO_LINGER of the TCP socket is the supervisor's own affair (`Connection::new`).
-fn is_linger(request: &Request) -> bool {
-    (request.level, request.option) == (libc::SOL_SOCKET, libc::SO_LINGER)
 }
 
 fn data(place: usize, which: u64) -> EventData {
@@ -516,7 +481,7 @@ fn program_events(room: bool) -> EventFlags {
     if room { flags | EventFlags::OUT } else { flags }
 }
 
-fn reply_on(line: &OwnedFd, reply: &Reply, give: Option<OwnedFd>) -> rustix::io::Result<()> {
+pub(crate) fn reply_on(line: &OwnedFd, reply: &Reply, give: Option<Arc<OwnedFd>>) -> rustix::io::Result<()> {
     let bytes: [u8; REPLY_LEN] = reply.encode();
     let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
     let Some(give) = give else { return send(line, &bytes, flags).map(drop) };

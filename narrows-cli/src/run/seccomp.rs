@@ -133,9 +133,11 @@ impl Intake {
     }
 
     fn take(&self, request: Request, network: OwnedFd, program: OwnedFd) {
-        self.ledger.live.fetch_add(1, Ordering::AcqRel);
-        let owner = Asker::own().uid;
-        self.pump(request.id).send(Order::Take { request: Box::new(request), owner, network, program });
+        // Ids are random; one that is there already would be a wonder.
+        if let Some(held) = self.ledger.held.add(&request, Asker::own().uid, network) {
+            self.ledger.live.fetch_add(1, Ordering::AcqRel);
+            self.pump(request.id).send(Order::Take { request: Box::new(request), held, program });
+        }
     }
 
     /// The supervisor stays as long as anybody is under the filter.

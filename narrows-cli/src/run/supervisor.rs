@@ -22,6 +22,7 @@ use super::account::Totals;
 use super::asker::Asker;
 use super::budget::Budget;
 use super::compressor::Compressor;
+use super::held::Holdings;
 use super::negotiator::{Negotiator, Service};
 use super::proof;
 use super::pump::{self, Inlet, Ledger, Order};
@@ -134,6 +135,7 @@ impl Supervisor {
             negotiator,
             compressor,
             direct,
+            held: Holdings::default(),
             totals: Totals::default(),
             begun: Instant::now(),
         });
@@ -369,13 +371,20 @@ impl Supervisor {
             }
             Kind::New => {
                 let (Some(program), Some(network), true) = (fds.pop(), fds.pop(), fds.is_empty()) else { return };
-                if is_tcp(&network) && is_unix_stream(&program) {
+                if is_tcp(&network)
+                    && is_unix_stream(&program)
+                    && let Some(held) = self.ledger.held.add(&request, asker.uid, network)
+                {
                     self.ledger.live.fetch_add(1, Ordering::AcqRel);
-                    pump.send(Order::Take { request: Box::new(request), owner: asker.uid, network, program });
+                    pump.send(Order::Take { request: Box::new(request), held, program });
                     self.refuse_without_room();
                 }
             }
-            _ => pump.send(Order::Ask { request: Box::new(request), asker, line }),
+            _ => match self.ledger.held.answer(&request, asker) {
+                // Who asked may have gone.
+                Some(reply) => drop(pump::reply_on(&line, &reply, None)),
+                None => pump.send(Order::Ask { request: Box::new(request), asker, line }),
+            },
         }
     }
 }

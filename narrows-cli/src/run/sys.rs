@@ -132,6 +132,20 @@ pub(crate) fn unconfirmed(fd: impl AsFd) -> usize {
     ask(fd.as_fd(), libc::TIOCOUTQ).map_or(0, |n| n.max(0) as usize)
 }
 
+/// Addresses of interfaces: SIOCGIFADDR, and of the other end, for all, the mask.
+pub(crate) const INTERFACE_ADDRESSES: [u32; 4] = [0x8915, 0x8917, 0x8919, 0x891b];
+/// A `struct ifreq`.
+pub(crate) type Interface = [u8; 40];
+
+/// What a socket of the internet knows of an interface.
+pub(crate) fn interface_address(fd: impl AsFd, request: u32, interface: &mut Interface) -> Result<()> {
+    if !INTERFACE_ADDRESSES.contains(&request) {
+        return Err(Error::from_raw_os_error(libc::ENOTTY));
+    }
+    // SAFETY: these requests read and write one `ifreq`, which has no pointers for them.
+    check(unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), request.into(), interface.as_mut_ptr()) }).map(drop)
+}
+
 /// Which libc does not name.
 const SIOCATMARK: libc::c_ulong = 0x8905;
 

@@ -1,6 +1,7 @@
 //! How a connection ends: what every end and failure of one side means for the other.
 
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::io::{Errno, ioctl_fionread};
@@ -30,13 +31,6 @@ pub(super) struct Leaving {
     since_ns: u64,
     unconfirmed: usize,
     changed_ns: u64,
-}
-
-/// SO_LINGER: on, seconds.
-pub(crate) fn linger_of(value: &[u8; 8]) -> Option<Duration> {
-    let [a, b, c, d, seconds @ ..] = *value;
-    let seconds = u64::try_from(i32::from_ne_bytes(seconds)).unwrap_or(0);
-    (i32::from_ne_bytes([a, b, c, d]) != 0).then(|| Duration::from_secs(seconds))
 }
 
 impl Connection {
@@ -130,7 +124,7 @@ impl Connection {
 
     /// The program asked for it: SO_LINGER with no time.
     pub(super) fn resets_at_close(&self) -> bool {
-        self.linger == Some(Duration::ZERO)
+        self.held.linger() == Some(Duration::ZERO)
     }
 
     /// The peer is to get a reset, whatever the program asked for.
@@ -140,7 +134,7 @@ impl Connection {
 
     /// Ends it: what the program and the peer see of the end. The TCP socket is given back if nothing was ever
     /// connected.
-    pub(crate) fn close(self, error: Option<Errno>) -> Option<OwnedFd> {
+    pub(crate) fn close(self, error: Option<Errno>) -> Option<Arc<OwnedFd>> {
         if error.is_none() {
             // An end in order: without the poison there is an end of stream and no error.
             let mut poison = [0; 2];
@@ -148,11 +142,11 @@ impl Connection {
         }
         let resets = self.resets() || self.resets_at_close();
         if self.connecting {
-            self.give_options_back();
+            self.held.give_options_back();
         }
         drop(self.program);
         if self.connecting && self.dialing.is_none() {
-            let _ = sockopt::set_socket_linger(&self.network, self.linger);
+            let _ = sockopt::set_socket_linger(&self.network, self.held.linger());
             return error.is_some().then_some(self.network);
         }
         if !resets {

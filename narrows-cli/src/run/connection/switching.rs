@@ -30,7 +30,7 @@ impl Connection {
 
     pub(super) fn after_flow(&mut self, bench: &mut Bench) {
         if let Some(marker) = self.flow.take_marker() {
-            self.keep_options();
+            self.held.keep_options();
             let stores = self.is_encrypted() || self.stores_within_host(bench);
             self.up.switch(&marker, self.same_host, stores, self.serial, bench);
         }
@@ -43,7 +43,7 @@ impl Connection {
 
     /// Frames both ways from the first byte on, of which some may have come.
     pub(super) fn begin_framed(&mut self, frames: Vec<u8>, bench: &mut Bench) {
-        self.keep_options();
+        self.held.keep_options();
         self.up.switch(&[], self.same_host, self.stores_within_host(bench), self.serial, bench);
         self.down.switch(0, self.serial, bench);
         if !frames.is_empty()

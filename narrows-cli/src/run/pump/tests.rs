@@ -46,6 +46,7 @@ impl World {
             negotiator,
             compressor: Arc::new(Compressor::new(Some("fixed:store".parse().unwrap()), None).unwrap()),
             direct: Direct::new(&[], true).unwrap(),
+            held: Holdings::default(),
             totals: Totals::default(),
             begun: Instant::now(),
         });
@@ -74,9 +75,11 @@ impl World {
         for timeout in [UnixStream::set_read_timeout, UnixStream::set_write_timeout] {
             timeout(&program, Some(PATIENCE)).unwrap();
         }
-        self.ledger.live.fetch_add(1, Ordering::AcqRel);
-        let (network, program_end) = (network.into(), supervisors.into());
-        self.pump.send(Order::Take { request: Box::new(*request), owner: 0, network, program: program_end });
+        // As the supervisor does.
+        if let Some(held) = self.ledger.held.add(request, 0, network.into()) {
+            self.ledger.live.fetch_add(1, Ordering::AcqRel);
+            self.pump.send(Order::Take { request: Box::new(*request), held, program: supervisors.into() });
+        }
         Ends { program, peer }
     }
 

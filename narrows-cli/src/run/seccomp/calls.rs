@@ -21,8 +21,9 @@ use crate::run::pump::Order;
 use crate::run::sys::{get_option, set_option};
 use crate::run::wire::{BY_CONNECT, Kind, Name, REPLY_LEN, RawAddress, Reason, Reply, Request, State, host_and_port};
 
-/// A pump answers in some 20 us; as the library, a program must not wait for one that does not.
-const PATIENCE: Duration = Duration::from_millis(50);
+/// A pump answers in some 20 us, or when it has moved what the other connections have; as the library, a program must not
+/// wait for ever for one that does not.
+const PATIENCE: Duration = Duration::from_secs(1);
 pub(super) fn errno(error: &Error) -> i32 {
     error.raw_os_error().unwrap_or(libc::EIO)
 }
@@ -391,12 +392,25 @@ impl Notifier {
 
     /// Asks a pump about a connection: its answer, and a descriptor that came with it.
     pub(super) fn ask(&self, kind: Kind, id: u64, fill: impl FnOnce(&mut Request)) -> Option<(Reply, Option<OwnedFd>)> {
+        self.ask_for(Asker::own(), kind, id, fill)
+    }
+
+    pub(super) fn ask_for(
+        &self,
+        asker: Asker,
+        kind: Kind,
+        id: u64,
+        fill: impl FnOnce(&mut Request),
+    ) -> Option<(Reply, Option<OwnedFd>)> {
         let mut request = Request::new([0; 16], kind, id);
         fill(&mut request);
+        if let Some(reply) = self.intake.ledger.held.answer(&request, asker) {
+            return Some((reply, None));
+        }
         let (near, line) =
             rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).ok()?;
-        self.intake.pump(id).send(Order::Ask { request: Box::new(request), asker: Asker::own(), line });
-        let patience = rustix::event::Timespec { tv_sec: 0, tv_nsec: PATIENCE.as_nanos() as i64 };
+        self.intake.pump(id).send(Order::Ask { request: Box::new(request), asker, line });
+        let patience = rustix::event::Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
         if poll(&mut [PollFd::new(&near, PollFlags::IN)], Some(&patience)) != Ok(1) {
             return None;
         }

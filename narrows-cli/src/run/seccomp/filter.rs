@@ -5,7 +5,7 @@
 
 use libc::{c_long, sock_filter};
 
-use crate::run::kinds::{DENIED_SOCKET, FORWARDED};
+use crate::run::kinds::OF_DESCRIPTOR;
 
 #[cfg(target_arch = "x86_64")]
 const ARCHITECTURE: u32 = 0xc000_003e;
@@ -24,7 +24,7 @@ enum Ask {
     Bits(u8, u32),
     /// The flags of `recvfrom` ask for errors, or throw away what goes into no buffer.
     Received,
-    /// An option that is, or may be, a matter of the TCP socket; beside those of SOL_SOCKET that both get and set know.
+    /// An option that is not the descriptor's own; or one of these, of which a unix socket says something else.
     Option(&'static [i32]),
 }
 
@@ -39,7 +39,7 @@ const CALLS: &[(c_long, Ask)] = &[
     (libc::SYS_getpeername, Ask::Always),
     (libc::SYS_getsockopt, Ask::Option(&NAMED_ONLY_IN_GET)),
     (libc::SYS_setsockopt, Ask::Option(&[])),
-    (libc::SYS_ioctl, Ask::Equals(1, &[libc::TIOCOUTQ as u32, OUTQ_NOT_SENT])),
+    (libc::SYS_ioctl, Ask::Equals(1, &[libc::TIOCOUTQ as u32, OUTQ_NOT_SENT, 0x8915, 0x8917, 0x8919, 0x891b])),
     // What makes a socket one that must not be swapped: another number, or a registration of this one.
     (libc::SYS_epoll_ctl, Ask::Equals(1, &[libc::EPOLL_CTL_ADD as u32])),
     (libc::SYS_dup, Ask::Always),
@@ -111,15 +111,13 @@ fn steps(ask: &Ask) -> Vec<sock_filter> {
             steps
         }
         Ask::Option(more) => {
-            let mut steps = vec![step(LOAD, at_argument(1))];
-            let levels = [libc::IPPROTO_TCP, libc::IPPROTO_IP, libc::IPPROTO_IPV6];
-            steps.extend(any_of(levels.iter().map(|l| *l as u32)));
-            let options = FORWARDED.iter().chain(&DENIED_SOCKET).chain(*more);
+            let own = OF_DESCRIPTOR.iter().filter(|o| !more.contains(o));
             let mut of_sockets = vec![step(LOAD, at_argument(2))];
-            of_sockets.extend(any_of(options.map(|o| *o as u32)));
+            of_sockets.extend(own.flat_map(|option| [unless(JUMP_EQUAL, *option as u32, 1), ALLOW]));
+            let mut steps = vec![step(LOAD, at_argument(1))];
             steps.push(unless(JUMP_EQUAL, libc::SOL_SOCKET as u32, of_sockets.len()));
             steps.extend(of_sockets);
-            steps.push(ALLOW);
+            steps.push(NOTIFY);
             steps
         }
     }
@@ -203,7 +201,10 @@ mod tests {
             (libc::SYS_setsockopt, [5, socket, libc::SO_RCVTIMEO as u32, 0, 0, 0], passes),
             (libc::SYS_setsockopt, [5, libc::IPPROTO_TCP as u32, libc::TCP_NODELAY as u32, 0, 0, 0], asks),
             (libc::SYS_getsockopt, [5, libc::IPPROTO_IPV6 as u32, 1, 0, 0, 0], asks),
-            (libc::SYS_getsockopt, [5, 270, 1, 0, 0, 0], passes),
+            (libc::SYS_getsockopt, [5, 270, 1, 0, 0, 0], asks),
+            (libc::SYS_getsockopt, [5, socket, libc::SO_PEERCRED as u32, 0, 0, 0], asks),
+            (libc::SYS_getsockopt, [5, socket, 4711, 0, 0, 0], asks),
+            (libc::SYS_getsockopt, [5, socket, libc::SO_TYPE as u32, 0, 0, 0], passes),
             (libc::SYS_io_uring_setup, [0; 6], libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32),
         ] {
             assert_eq!(verdict(number, args), expected, "call {number} with {args:?}");

@@ -13,7 +13,8 @@ use super::notify::{Answer, Call, Notifier, Waiting, What};
 use super::socket::{MPTCP, blocks, int_option, is_fresh, is_stream, limit};
 use super::swap::swapped;
 use crate::run::asker::Asker;
-use crate::run::kinds::{DENIED_SOCKET, forces_plain};
+use crate::run::kinds::forces_plain;
+use crate::run::sys::{INTERFACE_ADDRESSES, Interface, interface_address};
 use crate::run::wire::{BY_ERROR, BY_NAME, Kind, Name, Reason, Reply, State, VALUE_MAX};
 
 /// Bytes that one call throws away: more than a socket holds, but of one that is filled meanwhile.
@@ -36,6 +37,11 @@ fn done(result: Result<()>) -> Answer {
     result.map_or_else(|e| Answer::Fail(errno(&e)), |()| Answer::Value(0))
 }
 
+/// Who makes the call.
+fn holder(call: &Call) -> Asker {
+    Asker::holder(rustix::process::Pid::from_raw(call.target.tid() as i32))
+}
+
 impl Notifier {
     pub(super) fn answer_other(&mut self, call: &Call) -> Result<Answer> {
         let number = if call.number == libc::SYS_epoll_ctl { call.int(2) } else { call.int(0) };
@@ -51,6 +57,9 @@ impl Notifier {
             (libc::SYS_getpeername, Some(_)) => Answer::Fail(libc::ENOTCONN),
             (libc::SYS_getsockopt, Some(name)) => self.get_option(call, &socket, &name)?,
             (libc::SYS_setsockopt, Some(name)) => self.set_option(call, &name)?,
+            (libc::SYS_ioctl, Some(name)) if INTERFACE_ADDRESSES.contains(&(call.args[1] as u32)) => {
+                self.interface_address(call, &name)?
+            }
             (libc::SYS_ioctl, Some(name)) => self.out_queue(call, &name),
             (libc::SYS_sendto, Some(name)) => self.send_urgent(call, &socket, &name)?,
             // Rarer still, and refused as by a kernel that has no urgent bytes on unix sockets.
@@ -122,7 +131,6 @@ impl Notifier {
             libc::SO_ERROR => own(self.error_of(int_option(socket, option)?, name)),
             libc::SO_DOMAIN => own(u16::from_ne_bytes([name.local[0], name.local[1]]).into()),
             libc::SO_PROTOCOL => own(libc::IPPROTO_TCP),
-            _ if DENIED_SOCKET.contains(&option) => Reply::new(libc::ENOPROTOOPT),
             _ => self.ask_option(call, name, room),
         };
         if reply.status != 0 {
@@ -141,10 +149,10 @@ impl Notifier {
         let mut value = [0; VALUE_MAX];
         // Some options read what is there, such as how much of a structure is wanted.
         let _ = call.target.read_into(call.args[3], &mut value[..asked]);
-        let reply = self.ask(Kind::GetOption, name.id, |r| {
+        let reply = self.ask_for(holder(call), Kind::GetOption, name.id, |r| {
             (r.level, r.option, r.value_len, r.value) = (call.int(1), call.int(2), asked as u16, value);
         });
-        reply.map_or(Reply::new(libc::EOPNOTSUPP), |(reply, _)| reply)
+        reply.map_or(Reply::new(libc::ENOBUFS), |(reply, _)| reply)
     }
 
     /// What connecting failed with, where the kernel only knows that the other end of a unix socket is gone.
@@ -158,28 +166,35 @@ impl Notifier {
 
     fn set_option(&self, call: &Call, name: &Name) -> Result<Answer> {
         let (level, option, len) = (call.int(1), call.int(2), call.args[4] as u32 as usize);
-        if forces_plain(level, option) || len > VALUE_MAX {
-            return Ok(Answer::Fail(libc::ENOPROTOOPT));
-        }
         let mut value = [0; VALUE_MAX];
-        if let Err(e) = call.target.read_into(call.args[3], &mut value[..len]) {
+        let Some(given) = value.get_mut(..len) else { return Ok(Answer::Fail(libc::ENOPROTOOPT)) };
+        if let Err(e) = call.target.read_into(call.args[3], given) {
             return Ok(Answer::Fail(errno(&e)));
         }
         if !self.is_valid(call) {
             return Ok(Answer::GoOn);
         }
-        let asker = Asker::holder(rustix::process::Pid::from_raw(call.target.tid() as i32));
-        if !asker.may_set(0, level, option, &value[..len]) {
-            return Ok(Answer::Fail(libc::EPERM));
-        }
-        let reply = self.ask(Kind::SetOption, name.id, |r| {
+        let reply = self.ask_for(holder(call), Kind::SetOption, name.id, |r| {
             (r.level, r.option, r.value_len, r.value) = (level, option, len as u16, value);
         });
-        // A pump that does not answer: most programs take a refused option for a failed connection.
-        Ok(match reply {
-            Some((reply, _)) if reply.status != 0 => Answer::Fail(reply.status),
-            _ => Answer::Value(0),
+        Ok(match reply.map_or(libc::ENOBUFS, |(reply, _)| reply.status) {
+            0 => Answer::Value(0),
+            error => Answer::Fail(error),
         })
+    }
+
+    /// The supervisor's TCP socket is in the program's network, and anybody may ask.
+    fn interface_address(&self, call: &Call, name: &Name) -> Result<Answer> {
+        let Some(held) = self.intake.ledger.held.get(name.id) else { return Ok(Answer::GoOn) };
+        let mut interface = [0; size_of::<Interface>()];
+        if let Err(e) = call.target.read_into(call.args[2], &mut interface) {
+            return Ok(Answer::Fail(errno(&e)));
+        }
+        let told = interface_address(&*held.network, call.args[1] as u32, &mut interface);
+        if !self.is_valid(call) {
+            return Ok(Answer::GoOn);
+        }
+        Ok(done(told.and_then(|()| call.target.write(call.args[2], &interface))))
     }
 
     /// Bytes that the peer's kernel has not confirmed.

@@ -137,6 +137,11 @@ fn copy_manners(from: &OwnedFd, to: &OwnedFd) -> Result<()> {
             set_option(to, libc::SOL_SOCKET, option, &value)?;
         }
     }
+    // TCP has it since Linux 6.9.
+    let mut offset = [0; 4];
+    if get_option(from, libc::SOL_SOCKET, libc::SO_PEEK_OFF, &mut offset).is_ok() && i32::from_ne_bytes(offset) >= 0 {
+        set_option(to, libc::SOL_SOCKET, libc::SO_PEEK_OFF, &offset)?;
+    }
     Ok(())
 }
 

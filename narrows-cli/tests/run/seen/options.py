@@ -81,6 +81,38 @@ def types():
 
 
 @check
+def credentials_of_the_peer():
+    c, s = pair()
+    out = []
+    for x, other in ((c, s), (s, c)):
+        out.append(struct.unpack("3i", x.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)))
+        # SO_PEERSEC, SO_PEERGROUPS, SO_PEERPIDFD
+        out += [attempt(x.getsockopt, socket.SOL_SOCKET, option, 64) for option in (31, 59, 77)]
+        # SO_PASSCRED, SO_PASSSEC, SO_PASSPIDFD, SO_PASSRIGHTS
+        out += [attempt(x.setsockopt, socket.SOL_SOCKET, option, 1) for option in (16, 34, 76, 83)]
+        other.sendall(b"abc")
+        out += x.recvmsg(10, 256)[:3]
+    return out
+
+
+@check
+def credentials_behind_the_end():
+    c, s = pair()
+    reset(c)
+    wait_for(lambda: attempt(s.recv, 1), "ECONNRESET")
+    time.sleep(0.2)
+    credentials = struct.unpack("3i", s.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return credentials, s.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)[0], attempt(s.setsockopt, socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+
+@check
+def queue_told_nowhere():
+    c, s = pair()
+    answer = libc.ioctl(c.fileno(), ctypes.c_ulong(termios.TIOCOUTQ), ctypes.c_void_p(8))
+    return answer, name(ctypes.get_errno())
+
+
+@check
 def options_of_tcp():
     c, s = pair()
     out = []
