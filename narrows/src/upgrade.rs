@@ -123,7 +123,9 @@ impl fmt::Display for WhyPlain {
             Self::TimedOut => "the other end did not answer in time",
             Self::Busy => "too many connections are being negotiated",
             Self::Refused(Reason::NotHere) => "the other program does not run under narrows",
-            Self::Refused(Reason::Proof) => "the other end sees another connection (SYN proxy, or no TCP timestamps)",
+            Self::Refused(Reason::Proof) => {
+                "the other end sees another connection (SYN proxy, no TCP timestamps, or a listener of MPTCP)"
+            }
             Self::Refused(Reason::Address) => "the other end sees another address (NAT)",
             Self::Refused(Reason::NotAccepted) => {
                 "the other program did not accept it in time, or it is not the one reached"

@@ -41,6 +41,14 @@ pub(crate) fn raw_address(address: &Address) -> Option<RawAddress> {
     Some(raw)
 }
 
+/// The protocol of a socket in place of the one that the program asks for. Of MPTCP a program is told too little to prove a
+/// connection, and bytes that several paths carry are not framed; so it gets TCP, which is what MPTCP falls back to where
+/// the other end does not have it.
+pub(crate) fn protocol(family: c_int, protocol: c_int) -> c_int {
+    let asks = protocol == libc::IPPROTO_MPTCP && (family == libc::AF_INET || family == libc::AF_INET6);
+    if asks && setup::get().is_some_and(|s| !s.keeps_mptcp) { libc::IPPROTO_TCP } else { protocol }
+}
+
 /// A socket was made, in that generation or a later one.
 pub(crate) fn made(fd: c_int, family: c_int, kind: c_int, protocol: c_int, since: Generation) {
     let internet = family == libc::AF_INET || family == libc::AF_INET6;
@@ -147,7 +155,9 @@ fn here(host: IpAddr) -> IpAddr {
 /// proof of a claim, only if it is told to.
 pub(crate) fn listens(fd: c_int) {
     marks::forget(fd);
-    if sys::get_int(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL) != Ok(libc::IPPROTO_TCP) {
+    // One of MPTCP keeps no SYN; but who connects to it is told why it stays plain.
+    let protocol = sys::get_int(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL);
+    if protocol != Ok(libc::IPPROTO_TCP) && protocol != Ok(libc::IPPROTO_MPTCP) {
         return;
     }
     let Some(local) = sys::own_address(fd).ok().and_then(|(a, _)| raw_address(&a)) else { return };

@@ -43,6 +43,7 @@ fn active() -> bool {
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn socket(family: c_int, kind: c_int, protocol: c_int) -> c_int {
+    let protocol = begin::protocol(family, protocol);
     // Before: if another thread forks meanwhile, the socket is in two hands.
     let since = marks::generation();
     // SAFETY: no pointers.

@@ -408,6 +408,8 @@ pub(crate) struct Setup {
     pub(crate) token: Token,
     /// Tell about plain connections too.
     pub(crate) verbose: bool,
+    /// A socket that is to be MPTCP is; else it is TCP.
+    pub(crate) keeps_mptcp: bool,
     pub(crate) scope: Scope,
     /// The port of gateways, 0 if there are none, and the servers that are reached through them.
     pub(crate) gateway_port: u16,
@@ -426,7 +428,7 @@ pub(crate) fn control_name(random: [u8; 16]) -> [u8; CONTROL_LEN] {
 }
 
 impl Setup {
-    /// `1:NAME:TOKEN:lvg7701:RULE,RULE`, name and token in hexadecimal digits; rules for gateways have another sign.
+    /// `1:NAME:TOKEN:lvmg7701:RULE,RULE`, name and token in hexadecimal digits; rules for gateways have another sign.
     pub(crate) fn parse(text: &[u8]) -> Option<Self> {
         let text = core::str::from_utf8(text).ok()?;
         let mut parts = text.splitn(5, ':');
@@ -451,7 +453,8 @@ impl Setup {
                 return None;
             }
         }
-        Some(Self { control, token, verbose: flags.contains('v'), scope, gateway_port, gateways })
+        let (verbose, keeps_mptcp) = (flags.contains('v'), flags.contains('m'));
+        Some(Self { control, token, verbose, keeps_mptcp, scope, gateway_port, gateways })
     }
 
     /// Whether that server is reached through a gateway.

@@ -18,6 +18,9 @@ pub(crate) struct RunArgs {
     /// Connections within this host too
     #[arg(long)]
     pub(crate) loopback: bool,
+    /// Let CMD have sockets of MPTCP, whose connections stay plain; otherwise it gets TCP where it asks for MPTCP, as Go programs do that listen
+    #[arg(long)]
+    pub(crate) keep_mptcp: bool,
     /// Say for each connection at its end what became of it
     #[arg(long, short)]
     pub(crate) verbose: bool,

@@ -51,7 +51,8 @@ fn launch(args: &RunArgs, engine: Engine, parent: Option<bool>) -> Result<Launch
     let program = args.command.first().map(|c| c.display().to_string()).unwrap_or_default();
     let gateways = scope::gateways(&args.via_gateway)?;
     let settings = Settings { verbose: args.verbose, service, direct, compressor, program };
-    Ok(Launch { command: &args.command, scope, settings, gateways, engine, parent })
+    let keeps_mptcp = args.keep_mptcp;
+    Ok(Launch { command: &args.command, scope, keeps_mptcp, settings, gateways, engine, parent })
 }
 
 /// What a flag, the environment or nobody says.

@@ -42,6 +42,8 @@ const LIBRARY: &str = "libnarrows_preload.so";
 pub(crate) struct Launch<'a> {
     pub(crate) command: &'a [OsString],
     pub(crate) scope: Scope,
+    /// Sockets that are to be MPTCP are, and stay plain.
+    pub(crate) keeps_mptcp: bool,
     pub(crate) settings: Settings,
     /// Servers that are reached through gateways on their hosts, if any are.
     pub(crate) gateways: Option<Scope>,
@@ -78,7 +80,7 @@ impl Launch<'_> {
             Means::Nothing(why) => return Ok(self.run_plain(command, why)),
         };
         // Where a service may open no unix sockets its programs run all the same.
-        let way = if filter { seccomp::post().map(Some) } else { Ok(None) };
+        let way = if filter { seccomp::post(self.keeps_mptcp).map(Some) } else { Ok(None) };
         let (Ok(control), Ok(way)) = (Control::open(), way) else {
             return Ok(self.run_plain(command, "unix sockets cannot be opened here"));
         };
@@ -109,7 +111,7 @@ impl Launch<'_> {
 
     /// What the library reads.
     fn variable(&self, control: &Control) -> String {
-        let flags = [(self.scope.loopback, "l"), (self.settings.verbose, "v")];
+        let flags = [(self.scope.loopback, "l"), (self.settings.verbose, "v"), (self.keeps_mptcp, "m")];
         let mut flags: String = flags.iter().filter(|(on, _)| *on).map(|(_, flag)| *flag).collect();
         let mut rules: Vec<String> = self.scope.rules().iter().map(ToString::to_string).collect();
         if let Some(gateways) = &self.gateways {

@@ -65,9 +65,9 @@ pub(crate) struct Post {
 const LISTENERS: usize = 2;
 
 /// Both ends of the way.
-pub(crate) fn post() -> Result<(Post, OwnedFd)> {
+pub(crate) fn post(keeps_mptcp: bool) -> Result<(Post, OwnedFd)> {
     let (from, to) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-    Ok((Post { filter: filter::program(), from }, to))
+    Ok((Post { filter: filter::program(keeps_mptcp), from }, to))
 }
 
 impl Post {

@@ -5,6 +5,7 @@
 
 use libc::{c_long, sock_filter};
 
+use super::socket::MPTCP;
 use crate::run::kinds::OF_DESCRIPTOR;
 
 #[cfg(target_arch = "x86_64")]
@@ -123,13 +124,28 @@ fn steps(ask: &Ask) -> Vec<sock_filter> {
     }
 }
 
-pub(crate) fn program() -> Vec<sock_filter> {
+/// As a kernel that was built without it, of which every program that asks for MPTCP has heard. Of its listeners the kernel
+/// keeps no SYN, so that nothing could be proved of what they accept; and who connects with it is told no clock.
+fn no_mptcp() -> Vec<sock_filter> {
+    let (inet, inet6) = (libc::AF_INET as u32, libc::AF_INET6 as u32);
+    let refused = libc::SECCOMP_RET_ERRNO | libc::EPROTONOSUPPORT as u32;
+    let mut steps = vec![step(LOAD, at_argument(2)), unless(JUMP_EQUAL, MPTCP as u32, 5), step(LOAD, at_argument(0))];
+    steps.extend([unless(JUMP_EQUAL, inet, 1), step(RETURN, refused)]);
+    steps.extend([unless(JUMP_EQUAL, inet6, 1), step(RETURN, refused), ALLOW]);
+    steps.insert(0, unless(JUMP_EQUAL, libc::SYS_socket as u32, steps.len()));
+    steps
+}
+
+pub(crate) fn program(keeps_mptcp: bool) -> Vec<sock_filter> {
     let same = sock_filter { code: JUMP_EQUAL, jt: 1, jf: 0, k: ARCHITECTURE };
     let mut all = vec![step(LOAD, AT_ARCHITECTURE), same, ALLOW, step(LOAD, AT_NUMBER)];
     for (number, ask) in CALLS {
         let steps = steps(ask);
         all.push(unless(JUMP_EQUAL, *number as u32, steps.len()));
         all.extend(steps);
+    }
+    if !keeps_mptcp {
+        all.extend(no_mptcp());
     }
     // Its calls would not be seen; libraries that use it do without where it is forbidden.
     let refused = libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32;
@@ -147,7 +163,11 @@ mod tests {
     }
 
     fn run(architecture: u32, number: u32, args: [u32; 6]) -> u32 {
-        let program = program();
+        run_with(false, architecture, number, args)
+    }
+
+    fn run_with(keeps_mptcp: bool, architecture: u32, number: u32, args: [u32; 6]) -> u32 {
+        let program = program(keeps_mptcp);
         let (mut at, mut value) = (0, 0);
         loop {
             let step = program[at];
@@ -214,10 +234,28 @@ mod tests {
         assert_eq!(verdict(libc::SYS_connect | 0x4000_0000, [0; 6]), passes);
     }
 
+    #[test]
+    fn sockets_of_mptcp_are_refused_unless_they_are_wanted() {
+        let (inet, inet6, stream) = (libc::AF_INET as u32, libc::AF_INET6 as u32, libc::SOCK_STREAM as u32);
+        let refused = libc::SECCOMP_RET_ERRNO | libc::EPROTONOSUPPORT as u32;
+        for (family, protocol, expected) in [
+            (inet, MPTCP, refused),
+            (inet6, MPTCP, refused),
+            (inet, libc::IPPROTO_TCP, libc::SECCOMP_RET_ALLOW),
+            (inet6, 0, libc::SECCOMP_RET_ALLOW),
+            (libc::AF_PACKET as u32, MPTCP, libc::SECCOMP_RET_ALLOW),
+        ] {
+            let args = [family, stream, protocol as u32, 0, 0, 0];
+            assert_eq!(verdict(libc::SYS_socket, args), expected, "{args:?}");
+            let wanted = run_with(true, ARCHITECTURE, libc::SYS_socket as u32, args);
+            assert_eq!(wanted, libc::SECCOMP_RET_ALLOW, "{args:?}");
+        }
+    }
+
     /// A jump goes 255 steps at most, and the kernel takes 4096.
     #[test]
     fn it_is_short_enough() {
         assert!(CALLS.iter().all(|(_, ask)| steps(ask).len() < 255));
-        assert!(program().len() < 4096);
+        assert!(program(false).len() < 4096);
     }
 }

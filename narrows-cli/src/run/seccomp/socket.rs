@@ -9,7 +9,7 @@ use libc::c_int;
 use super::sys;
 use crate::run::sys::get_option;
 
-/// Of a listener that takes MPTCP, as Go's do: from most peers it accepts plain TCP.
+/// Of a listener that takes MPTCP: from most peers it accepts plain TCP.
 pub(super) const MPTCP: i32 = 262;
 /// States of TCP, as TCP_INFO tells them.
 pub(super) const ESTABLISHED: u8 = 1;
