@@ -7,6 +7,7 @@
 
 mod account;
 pub(crate) mod agent;
+mod allowance;
 mod asker;
 mod attention;
 mod binary;

@@ -482,6 +482,12 @@ impl Sender {
         self.policy = policy;
     }
 
+    /// Cuts no longer blocks from here on: who holds few bytes sends them in short blocks, because the receiver has none of a
+    /// block before it has all.
+    pub fn limit_blocks(&mut self, len: usize) {
+        self.limits.block_max = len.clamp(1, self.config.block_max);
+    }
+
     /// Links no frame from here on, and so keeps no history.
     pub fn stop_linking(&mut self) {
         self.limits.history = 0;
@@ -498,11 +504,15 @@ impl Sender {
         std::mem::take(&mut self.trace)
     }
 
+    /// Whether it holds something that the link has not taken.
+    pub fn has_work(&self) -> bool {
+        self.gathered > 0 || self.handed < self.queue.len() || self.wire_total > self.link.accepted_bytes()
+    }
+
     /// Moves the flow's clock. Nothing changes between calls, so the state before the call tells what the time was.
     fn tick(&mut self, now_ns: u64) {
         let now_ns = now_ns.max(self.now_ns);
-        let own_work =
-            self.gathered > 0 || self.handed < self.queue.len() || self.wire_total > self.link.accepted_bytes();
+        let own_work = self.has_work();
         let busy_until_ns = if own_work { now_ns } else { self.link.dry_at_ns().clamp(self.now_ns, now_ns) };
         self.busy_ns += busy_until_ns - self.now_ns;
         let rest_ns = now_ns - busy_until_ns;

@@ -374,7 +374,7 @@ impl Connection {
     fn read_program(&mut self, scratch: &mut [u8], bench: &mut Bench) -> Result<bool, Errno> {
         // A short message goes on before it is taken out: two calls until the network has it.
         let until_urgent = self.urgent.map_or(usize::MAX, |(at, _)| at.saturating_sub(self.up.bytes) as usize);
-        let room = until_urgent.min(self.up.room()).min(usize::MAX - 1);
+        let room = until_urgent.min(self.up.room(0)).min(usize::MAX - 1);
         if room == 0 {
             return Ok(false);
         }
@@ -405,12 +405,17 @@ impl Connection {
         let queued = ioctl_fionread(&self.program)? as usize;
         let wanted = queued.saturating_sub(1).min(room);
         let Some(segment) = self.up.segment_len() else {
-            let wanted = wanted.min(scratch.len());
+            let wanted = wanted.min(scratch.len()).min(self.up.plain_len());
             let len = self.take_bulk(&mut scratch[..wanted])?;
             self.pass_up(&scratch[..len], bench)?;
             return Ok(len > 0);
         };
-        let wanted = wanted.min(segment);
+        self.up.unsent_max = self.held.unsent_max();
+        // What is queued is as old as it will be wherever it waits.
+        let wanted = wanted.min(segment).min(self.up.room(queued));
+        if wanted == 0 {
+            return Ok(false);
+        }
         let mut buffer = bench.buffers.get(wanted);
         let len = self.take_bulk(&mut buffer.bytes_mut()[..wanted])?;
         let block = buffer.freeze(len);
@@ -467,7 +472,9 @@ impl Connection {
         }
         // Nobody reads it any more; the peer must not wait for it.
         self.down.discards |= self.program_gone;
-        match self.down.flush(&self.program) {
+        let flushed = self.down.flush(&self.program);
+        self.down.note_pace(bench);
+        match flushed {
             Ok(true) => {}
             Ok(false) => return false,
             // The program shut its end for reading, or is gone.

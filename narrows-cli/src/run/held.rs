@@ -93,6 +93,12 @@ impl Held {
         }
     }
 
+    /// TCP_NOTSENT_LOWAT, as the program has set it. 0 is the system's default, which is above all buffers.
+    pub(crate) fn unsent_max(&self) -> Option<usize> {
+        // The kernel's numbers have no sign.
+        self.said().kept.map(|kept| kept.unsent_max as u32 as usize).filter(|max| *max > 0)
+    }
+
     /// `None`: only its pump knows.
     fn answer(&self, request: &Request, asker: Asker) -> Option<Reply> {
         let (level, option) = (request.level, request.option);

@@ -12,6 +12,7 @@ use narrows::stream;
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 
+use super::allowance::Reading;
 use super::compressor::{INLINE_NS, MESSAGE_LEN, RECEIVED_MAX, Share};
 use super::encrypted::FirstBytes;
 use super::pump::{Bench, Order};
@@ -53,6 +54,7 @@ struct Frames {
     share: Share,
     /// Jobs with the workers.
     jobs: usize,
+    reading: Reading,
     read_len: usize,
     failed: bool,
     /// Bytes that came when nobody was left to read them.
@@ -104,7 +106,16 @@ impl Incoming {
     pub(crate) fn count(&mut self) {
         if let Some(frames) = &mut self.frames {
             frames.share.count(frames.receiver.held() + frames.raw.len());
-            frames.receiver.set_memory_max(frames.share.memory_max().min(RECEIVED_MAX));
+            let max = frames.reading.max().unwrap_or(RECEIVED_MAX).min(RECEIVED_MAX);
+            frames.receiver.set_memory_max(frames.share.memory_max().min(max));
+        }
+    }
+
+    /// How fast the program reads, after each [`Incoming::flush`].
+    pub(crate) fn note_pace(&mut self, bench: &Bench) {
+        let blocked = self.is_blocked();
+        if let Some(frames) = self.frames.as_mut().filter(|f| blocked || !f.reading.is_idle()) {
+            frames.reading.took(bench.now_ns(), self.bytes - frames.raw.len() as u64, blocked);
         }
     }
 
@@ -119,6 +130,7 @@ impl Incoming {
             queue: compressor.decoding(move || inlet.send(Order::Failed { serial })),
             share: compressor.share(),
             jobs: 0,
+            reading: Reading::default(),
             read_len: READ_LEN_FIRST,
             failed: false,
             discarded: 0,

@@ -5,20 +5,28 @@ use std::os::fd::OwnedFd;
 use narrows::block::Block;
 use narrows::codec::{Contexts, Method};
 use narrows::pool::Queue;
-use narrows::sender::{Done, Job, Sender, Summary};
+use narrows::sender::{Done, Job, LinkSample, Sender, Summary};
 use narrows::stream::{self, Outbox};
 use narrows::transport::Meter;
 use rustix::io::Errno;
 
+use super::allowance::{Allowance, Buffer};
 use super::compressor::{INLINE_LEN, INLINE_NS, MESSAGE_LEN, MESSAGE_NS, Share};
 use super::encrypted::FirstBytes;
 use super::pump::{Bench, Order};
 use super::socket::Waiting;
+use super::sys;
 
 /// The engine may want to look at the link again at once; other connections come first.
 const LOOK_AGAIN_MIN_NS: u64 = 20_000;
-/// Bulk is read when there is room for so much, not in crumbs.
+/// Bulk is read when there is room for so much, or for this share of all that may be held, not in crumbs.
 const ROOM_MIN: usize = 64 << 10;
+const ROOM_SHARE: usize = 4;
+/// Plain bulk is read in pieces that grow while the network takes them whole.
+const PLAIN_LEN_MIN: usize = 16 << 10;
+const PLAIN_LEN_MAX: usize = 128 << 10;
+/// How often the kernel is asked how long its buffer is: it grows once in a round trip.
+const BUFFER_EVERY_NS: u64 = 20_000_000;
 /// A job that takes over a late block runs here if it is so short; the engine wants it at once, the other connections
 /// of this thread want their turn.
 const RESCUE_INLINE_NS: u64 = 500_000;
@@ -40,12 +48,20 @@ pub(crate) struct Outgoing {
     pub(crate) bytes: u64,
     /// On the network before frames.
     plain_bytes: u64,
+    plain_len: usize,
     pub(crate) first: FirstBytes,
+    /// TCP_NOTSENT_LOWAT, as the program has set it.
+    pub(crate) unsent_max: Option<usize>,
 }
 
 /// The direction since its marker.
 struct Frames {
     sender: Sender,
+    allowance: Allowance,
+    /// When the kernel was asked for its buffer last.
+    asked_ns: Option<u64>,
+    /// Bytes of frames that it has taken.
+    taken: u64,
     outbox: Outbox,
     marker_len: u64,
     meter: Meter,
@@ -62,24 +78,32 @@ struct Frames {
 
 impl Outgoing {
     pub(crate) fn new() -> Self {
-        Self { readable: true, ..Self::default() }
+        Self { readable: true, plain_len: PLAIN_LEN_MIN, ..Self::default() }
     }
 
     pub(crate) fn is_framed(&self) -> bool {
         self.frames.is_some()
     }
 
-    /// Bytes that the program may be read for now.
-    pub(crate) fn room(&self) -> usize {
+    /// Bytes that the program may be read for now, of `queued` that it wrote.
+    pub(crate) fn room(&self, queued: usize) -> usize {
         match &self.frames {
             Some(frames) if !self.discards => {
                 let held = self.held();
-                let room = frames.sender.room().min(frames.share.memory_max().saturating_sub(held));
-                if room < ROOM_MIN.min(frames.sender.segment_len()) { 0 } else { room }
+                let may_hold = frames.share.memory_max().min(frames.allowance.beside(queued));
+                let room = frames.sender.room().min(may_hold.saturating_sub(held));
+                let crumb = ROOM_MIN.min(frames.sender.segment_len()).min(may_hold / ROOM_SHARE);
+                if room < crumb { 0 } else { room }
             }
             None if self.waiting.len() > 0 && !self.discards => 0,
             _ => usize::MAX,
         }
+    }
+
+    /// A good length for a read of plain bulk: what TCP does not take waits here, beyond what it would hold itself.
+    pub(crate) fn plain_len(&mut self) -> usize {
+        let next = (2 * self.plain_len).min(PLAIN_LEN_MAX);
+        std::mem::replace(&mut self.plain_len, next)
     }
 
     /// Accounts for what it holds.
@@ -115,6 +139,9 @@ impl Outgoing {
         let inlet = bench.inlet.clone();
         self.frames = Some(Box::new(Frames {
             sender: compressor.sender(&bench.buffers, stores),
+            allowance: Allowance::default(),
+            asked_ns: None,
+            taken: 0,
             outbox: Outbox::behind(marker),
             marker_len: marker.len() as u64,
             meter: Meter::new(same_host),
@@ -152,7 +179,10 @@ impl Outgoing {
             return Ok(false);
         }
         match &mut self.frames {
-            Some(frames) => frames.write(network, serial, bench),
+            Some(frames) => {
+                frames.ask_buffer(network, self.unsent_max, bench);
+                frames.write(network, serial, bench)
+            }
             None => Ok(true),
         }
     }
@@ -172,7 +202,11 @@ impl Outgoing {
         }
         let Some(frames) = &mut self.frames else {
             self.plain_bytes += input.len() as u64;
-            return self.waiting.pass(input, network);
+            let passed = self.waiting.pass(input, network);
+            if self.waiting.len() > 0 {
+                self.plain_len = PLAIN_LEN_MIN;
+            }
+            return passed;
         };
         let mut buffer = bench.buffers.get(input.len());
         buffer.bytes_mut()[..input.len()].copy_from_slice(input);
@@ -312,16 +346,17 @@ impl Frames {
     /// Writes frames until there is none or the network is full. True: there is none.
     fn write(&mut self, network: &OwnedFd, serial: u64, bench: &mut Bench) -> Result<bool, Errno> {
         loop {
-            self.outbox.fill(&mut self.sender);
+            let rate = self.sender.summary().rate_bytes_per_s;
+            let len = Outbox::write_len(rate);
+            self.outbox.fill(&mut self.sender, len);
             if self.outbox.is_empty() {
                 return Ok(true);
             }
-            let rate = self.sender.summary().rate_bytes_per_s;
             self.meter.set_rate(network, rate);
             let clock = || bench.now_ns() - self.begun_ns;
-            let written = self.meter.write(network, &mut self.outbox, Outbox::write_len(rate), clock);
+            let written = self.meter.write(network, &mut self.outbox, len, clock);
             let sample = written.map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))?;
-            self.sender.on_link(sample);
+            self.on_link(sample);
             if sample.accepted == 0 {
                 return Ok(false);
             }
@@ -329,10 +364,31 @@ impl Frames {
         }
     }
 
+    fn on_link(&mut self, sample: LinkSample) {
+        self.sender.on_link(sample);
+        self.taken += sample.accepted;
+        let summary = self.sender.summary();
+        self.allowance.encoded(summary.raw_bytes, summary.wire_bytes);
+        let unconfirmed = sample.unacked.unwrap_or(0);
+        let waits = sample.unsent_after > 0 || self.sender.has_work();
+        self.allowance.sent(sample.end_ns, self.taken, unconfirmed, waits);
+        self.sender.limit_blocks(self.allowance.block_max());
+    }
+
+    /// What TCP would hold.
+    fn ask_buffer(&mut self, network: &OwnedFd, unsent_max: Option<usize>, bench: &Bench) {
+        let now_ns = self.now_ns(bench);
+        if self.asked_ns.is_none_or(|at| now_ns >= at + BUFFER_EVERY_NS) {
+            self.asked_ns = Some(now_ns);
+            let (len, is_set) = sys::send_buffer(network);
+            self.allowance.set_buffer(Buffer { len, is_set, unsent_max });
+        }
+    }
+
     /// The engine wants to know how the link is, and perhaps to take over what is late.
     fn look(&mut self, network: &OwnedFd, serial: u64, bench: &mut Bench) {
         let now_ns = self.now_ns(bench);
-        self.sender.on_link(self.meter.look(network, now_ns));
+        self.on_link(self.meter.look(network, now_ns));
         if let Some(job) = self.sender.on_link_dry(now_ns) {
             if job.method == Method::STORE || job.estimate_ns < RESCUE_INLINE_NS {
                 self.run(job, bench);

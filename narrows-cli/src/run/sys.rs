@@ -146,6 +146,19 @@ pub(crate) fn interface_address(fd: impl AsFd, request: u32, interface: &mut Int
     check(unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), request.into(), interface.as_mut_ptr()) }).map(drop)
 }
 
+/// Which libc does not name, and which locks there are.
+const SO_BUF_LOCK: c_int = 72;
+const SOCK_SNDBUF_LOCK: c_int = 1;
+
+/// How many bytes TCP holds of what is written, and whether the program has said so. Before Linux 5.14 that is not told.
+pub(crate) fn send_buffer(fd: impl AsFd) -> (usize, bool) {
+    let int = |option| {
+        let mut value = [0; 4];
+        get_option(&fd, libc::SOL_SOCKET, option, &mut value).map_or(0, |_| c_int::from_ne_bytes(value))
+    };
+    (int(libc::SO_SNDBUF).max(0) as usize, int(SO_BUF_LOCK) & SOCK_SNDBUF_LOCK != 0)
+}
+
 /// Which libc does not name.
 const SIOCATMARK: libc::c_ulong = 0x8905;
 

@@ -13,9 +13,12 @@ pub(super) const WRITE_MIN: usize = 16 << 10;
 const WRITE_MAX: usize = 256 << 10;
 /// Slices of one vectored write; the system's own limit is 1024.
 const SLICES_MAX: usize = 64;
-/// The kernel may hold what the link carries in 4 ms: more hides the backlog, less lets the link run dry (D11).
+/// The kernel may hold what the link carries in 4 ms: more hides the backlog, less lets the link run dry (D11). Under
+/// 32 KiB it is what a slow link carries in 40 ms, and a few packets.
 const BACKLOG_NS: f64 = 4e6;
+const BACKLOG_SLOW_NS: f64 = 40e6;
 const BACKLOG_MIN: f64 = 32_768.0;
+const BACKLOG_LEAST: f64 = 6_000.0;
 const BACKLOG_MAX: f64 = 1_048_576.0;
 
 /// Frames in order; the link may have taken a part of the first one.
@@ -43,12 +46,8 @@ impl Outbox {
         self.lead.len() + self.frames.iter().map(Frame::wire_len).sum::<usize>() - self.written
     }
 
-    /// Takes frames out of the engine until there is enough for a write.
-    pub fn fill(&mut self, sender: &mut Sender) {
-        self.fill_to(sender, BATCH_BYTES);
-    }
-
-    pub(super) fn fill_to(&mut self, sender: &mut Sender, bytes_max: usize) {
+    /// Takes frames out of the engine until there is enough for a write of so many bytes.
+    pub fn fill(&mut self, sender: &mut Sender, bytes_max: usize) {
         let mut bytes: usize = self.frames.iter().map(Frame::wire_len).sum();
         while bytes < bytes_max {
             let Some(frame) = sender.poll_transmit() else { break };
@@ -64,7 +63,8 @@ impl Outbox {
 
     /// How many unsent bytes the kernel shall hold for a link of this rate, if that is worth a system call.
     pub(crate) fn backlog(rate_bytes_per_s: f64, now: u32) -> Option<u32> {
-        let bytes = (rate_bytes_per_s * BACKLOG_NS / 1e9).clamp(BACKLOG_MIN, BACKLOG_MAX) as u32;
+        let least = (rate_bytes_per_s * BACKLOG_SLOW_NS / 1e9).clamp(BACKLOG_LEAST, BACKLOG_MIN);
+        let bytes = (rate_bytes_per_s * BACKLOG_NS / 1e9).clamp(least, BACKLOG_MAX) as u32;
         (bytes.abs_diff(now) > now / 4).then_some(bytes)
     }
 
@@ -140,7 +140,7 @@ mod tests {
                 sender.finish(encode(job, &mut crate::codec::Contexts::default(), &pool), 0);
             }
             let (mut outbox, mut got) = (Outbox::behind(lead), Vec::new());
-            outbox.fill(&mut sender);
+            outbox.fill(&mut sender, BATCH_BYTES);
             assert!(sender.is_drained());
             while !outbox.is_empty() {
                 let left = outbox.len();

@@ -456,7 +456,7 @@ impl Flow {
         let mut state = lock(&self.state);
         state.part_left = false;
         if let Some(sender) = &mut state.sender {
-            link.outbox.fill_to(sender, bytes_max);
+            link.outbox.fill(sender, bytes_max);
         }
     }
 

@@ -20,6 +20,8 @@ use crate::run::negotiator::Desk;
 
 /// Who waits longer waits for what never comes.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// Who was not waited for in so long is not.
+const SOON: Duration = Duration::from_millis(500);
 
 struct World {
     ledger: Arc<Ledger>,
@@ -61,9 +63,20 @@ impl World {
 
     /// As the library does it.
     fn hand_over(&self, request: &Request) -> Ends {
+        self.hand_over_bounded(request, None).0
+    }
+
+    /// With receive buffers of the network that do not grow, and a send buffer perhaps; and the TCP socket.
+    fn hand_over_bounded(&self, request: &Request, send_buffer: Option<usize>) -> (Ends, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        sockopt::set_socket_recv_buffer_size(&listener, 256 << 10).unwrap();
         let peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let network = listener.accept().unwrap().0;
+        sockopt::set_socket_recv_buffer_size(&peer, 256 << 10).unwrap();
+        if let Some(len) = send_buffer {
+            sockopt::set_socket_send_buffer_size(&network, len).unwrap();
+        }
+        let kept = network.try_clone().unwrap();
         sockopt::set_socket_linger(&network, Some(Duration::ZERO)).unwrap();
         let (mut program, supervisors) = UnixStream::pair().unwrap();
         // The least that the kernel allows: some kilobytes are more than the program's end holds.
@@ -80,7 +93,7 @@ impl World {
             self.ledger.live.fetch_add(1, Ordering::AcqRel);
             self.pump.send(Order::Take { request: Box::new(*request), held, program: supervisors.into() });
         }
-        Ends { program, peer }
+        (Ends { program, peer }, kept)
     }
 
     fn live(&self) -> usize {
@@ -147,6 +160,51 @@ fn frames(raw: &[u8]) -> Vec<u8> {
     }
     wire.truncate(last);
     wire
+}
+
+/// Writes until nothing more is taken for a while: how many bytes were.
+fn taken_from(writer: &mut impl Write) -> usize {
+    let (piece, mut taken) = (vec![7; 64 << 10], 0);
+    while let Ok(n) = writer.write(&piece) {
+        taken += n;
+    }
+    taken
+}
+
+/// Backpressure (issue 15, 3): a write that returns says that the bytes are on their way, so no more may wait than TCP would
+/// let wait, and what the program has set bounds that. Frames held 20 MiB.
+#[test]
+fn a_program_is_read_no_further_than_tcp_would_take_it() {
+    let world = World::new();
+    for (id, (buffer, most)) in [(None, 6 << 20), (Some(64 << 10), 1 << 20)].into_iter().enumerate() {
+        let (mut ends, network) = world.hand_over_bounded(&Request { accepted: true, ..new(id as u64) }, buffer);
+        ends.peer.write_all(&[opening(), frames(b"hello")].concat()).unwrap();
+        let mut hello = [0; 5];
+        ends.program.read_exact(&mut hello).unwrap();
+        ends.program.write_all(b"hello").unwrap();
+        // Now there are frames both ways. The peer reads nothing.
+        ends.program.set_write_timeout(Some(SOON)).unwrap();
+        let taken = taken_from(&mut ends.program);
+        let by_tcp = sockopt::socket_send_buffer_size(&network).unwrap();
+        assert!(taken < most, "{taken} bytes, where TCP holds {by_tcp}");
+    }
+}
+
+/// The same at the other end: the program reads nothing, and the peer must notice. Frames held 8 MiB beyond TCP's buffer.
+#[test]
+fn the_network_is_read_no_further_than_the_program_reads() {
+    let world = World::new();
+    let (mut ends, _network) = world.hand_over_bounded(&Request { accepted: true, ..new(1) }, None);
+    ends.peer.set_write_timeout(Some(SOON)).unwrap();
+    sockopt::set_socket_send_buffer_size(&ends.peer, 256 << 10).unwrap();
+    let raw = vec![7; 20 << 20];
+    let wire = [opening(), frames(&raw)].concat();
+    let mut taken = 0;
+    while let Ok(n) = ends.peer.write(&wire[taken..]) {
+        taken += n;
+        assert!(n > 0, "all of {} bytes", wire.len());
+    }
+    assert!(taken < 4 << 20, "{taken} bytes");
 }
 
 /// The connection of `flood` moves bytes for as long as its peer sends, and they are for nobody.
