@@ -11,11 +11,11 @@ use crate::registrations;
 use crate::sys;
 use crate::wire::{BY_GATEWAY, Name, RawAddress};
 
-/// What the kernel grants without privilege, which it doubles. One unread byte may pin 64 KiB of it, and a unix
-/// socket is writable only while four times that fits; the default of half as much stalls.
-const SEND_BUFFER: c_int = 212_992;
-/// More than the calls that fill the buffer; each writes 64 KiB.
-const FILL_CALLS_MAX: usize = 64;
+/// The kernel doubles it. One unread byte may pin 66,304 bytes of it, and a unix socket is writable only while four times
+/// that fits. More would only be more bytes that wait behind a slow link.
+const SEND_BUFFER: c_int = 139_264;
+/// More than the calls that fill the buffer; each writes 64 KiB, or a page of a pipe that has no more.
+const FILL_CALLS_MAX: usize = 256;
 /// dup3 may meet an open of the same number in another thread.
 const DUP_TRIES: usize = 100;
 
@@ -23,7 +23,10 @@ const DUP_TRIES: usize = 100;
 /// an end of stream. The supervisor takes it off before it closes in order.
 const RESET: [u8; 8] = if cfg!(target_endian = "little") { [1, 0, 0, 0, 0, 0, 0, 0] } else { [0, 0, 0, 1, 0, 0, 0, 0] };
 
-static ZEROS: [u8; 4096] = [0; 4096];
+/// A page of the library's file, or the kernel's own page of zeros: whoever has it, it is there once.
+#[repr(align(4096))]
+struct Page([u8; 4096]);
+static ZEROS: Page = Page([0; 4096]);
 
 /// Both descriptors of a swap under way. A fork in another thread copies them; the child closes its copies, or the end of
 /// the connection would not be seen before it exits.
@@ -137,16 +140,45 @@ fn put(new: c_int, fd: c_int) -> Result<(), c_int> {
 /// One byte that the supervisor leaves unread: when its end closes, however that comes, the kernel makes it an error and
 /// not an end.
 fn poison(fd: c_int) -> Result<c_int, c_int> {
-    sys::send(fd, &ZEROS[..1], libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL).map(|n| n as c_int)
+    sys::send(fd, &ZEROS.0[..1], libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL).map(|n| n as c_int)
 }
 
-/// Nothing more goes in, so that the program waits as it would for a TCP connection under way.
+/// Nothing more goes in, so that the program waits as it would for a TCP connection under way. A program may try thousands
+/// of servers that do not answer: what fills its end is one page many times over, which costs the kernel no memory where
+/// it can be put there by reference.
 fn fill(fd: c_int) -> Result<c_int, c_int> {
+    // Before Linux 6.5 only this says that splicing shall not wait.
+    sys::fcntl(fd, libc::F_SETFL, libc::O_NONBLOCK as usize)?;
     let mut filled = 0;
+    let by_reference = sys::pipe().and_then(|[from, into]| {
+        let (from, into) = (Temporary::new(from), Temporary::new(into));
+        fill_by(&mut filled, || {
+            let mut len = sys::pipe_repeated(into.fd, &ZEROS.0)?;
+            let mut moved = 0;
+            while len > 0 {
+                match sys::splice(from.fd, fd, len) {
+                    Ok(n) if n > 0 => (moved, len) = (moved + n, len - n),
+                    Err(number) if moved == 0 => return Err(number),
+                    _ => break,
+                }
+            }
+            Ok(moved)
+        })
+    });
+    if by_reference.is_err() {
+        // A sandbox that knows no pipes.
+        fill_by(&mut filled, || sys::send_repeated(fd, &ZEROS.0, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL))?;
+    }
+    sys::fcntl(fd, libc::F_SETFL, 0)?;
+    Ok(filled)
+}
+
+/// Calls it until nothing more goes in.
+fn fill_by(filled: &mut c_int, put: impl Fn() -> sys::Answer) -> Result<(), c_int> {
     for _ in 0..FILL_CALLS_MAX {
-        match sys::send_repeated(fd, &ZEROS, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) {
-            Ok(n) => filled += n as c_int,
-            Err(libc::EAGAIN) if filled > 0 => return Ok(filled),
+        match put() {
+            Ok(n) => *filled += n as c_int,
+            Err(libc::EAGAIN) if *filled > 0 => return Ok(()),
             Err(number) => return Err(number),
         }
     }

@@ -188,6 +188,26 @@ pub(crate) fn send_repeated(fd: c_int, bytes: &[u8], flags: c_int) -> Answer {
     unsafe { call!(SYS_sendmsg, fd, &raw const message, flags) }
 }
 
+/// Puts one page up to sixteen times into a pipe, where it is no copy.
+pub(crate) fn pipe_repeated(pipe: c_int, page: &'static [u8]) -> Answer {
+    let parts = [iovec { iov_base: page.as_ptr() as *mut _, iov_len: page.len() }; 16];
+    // SAFETY: the kernel reads the parts, all of which are `page`, now and as long as somebody has them; nobody writes it.
+    unsafe { call!(SYS_vmsplice, pipe, parts.as_ptr(), parts.len(), libc::SPLICE_F_NONBLOCK) }
+}
+
+/// From a pipe into a socket, without waiting.
+pub(crate) fn splice(pipe: c_int, to: c_int, len: usize) -> Answer {
+    // SAFETY: no pointers but two that are none.
+    unsafe { call!(SYS_splice, pipe, 0, to, 0, len, libc::SPLICE_F_NONBLOCK) }
+}
+
+pub(crate) fn pipe() -> Result<[c_int; 2], c_int> {
+    let mut ends = [-1; 2];
+    // SAFETY: the kernel writes two descriptors.
+    unsafe { call!(SYS_pipe2, ends.as_mut_ptr(), libc::O_CLOEXEC | libc::O_NONBLOCK) }?;
+    Ok(ends)
+}
+
 /// A control message with two descriptors, laid out as the kernel wants it on 64-bit machines.
 #[repr(C, align(8))]
 struct Rights<const N: usize> {

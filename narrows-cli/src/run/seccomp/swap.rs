@@ -1,21 +1,23 @@
 //! The pair of unix sockets that comes between a program and a TCP socket, as the library makes it (`preload/src/swap.rs`).
 
-use std::io::{Error, Result};
+use std::io::{Error, ErrorKind, Result};
 use std::os::fd::{AsFd, OwnedFd};
 
 use libc::c_int;
-use rustix::io::Errno;
 use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, bind, send, socketpair, sockopt};
+use rustix::pipe::PipeFlags;
 
 use super::sys;
 use crate::run::sys::{get_option, set_option};
 use crate::run::wire::{Kind, Name, RawAddress, Request};
 
-/// What the kernel grants without privilege, which it doubles: see the library.
-const SEND_BUFFER: usize = 212_992;
-/// More than the calls that fill the buffer.
-const FILL_CALLS_MAX: usize = 64;
-static ZEROS: [u8; 65_536] = [0; 65_536];
+/// The kernel doubles it: see the library.
+const SEND_BUFFER: usize = 139_264;
+/// More than the calls that fill the buffer, a page at a time at worst.
+const FILL_CALLS_MAX: usize = 256;
+#[repr(align(4096))]
+struct Page([u8; 4096]);
+static ZEROS: Page = Page([0; 4096]);
 /// SO_LINGER: on, no time. If the supervisor dies the peer must not take that for an end of stream.
 const RESET: [c_int; 2] = [1, 0];
 
@@ -93,16 +95,43 @@ pub(super) fn swapped(socket: impl AsFd) -> Option<Name> {
 }
 
 fn put(fd: &OwnedFd, len: usize) -> Result<usize> {
-    Ok(send(fd, &ZEROS[..len], SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?)
+    Ok(send(fd, &ZEROS.0[..len], SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?)
 }
 
-/// Nothing more goes in, so that the program waits as it would for a TCP connection under way.
+/// Nothing more goes in, so that the program waits as it would for a TCP connection under way. As in the library by
+/// reference, if this process has descriptors for a pipe.
 fn fill(fd: &OwnedFd) -> Result<usize> {
+    // Before Linux 6.5 only this says that splicing shall not wait.
+    rustix::io::ioctl_fionbio(fd, true)?;
     let mut filled = 0;
+    let by_reference = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).map_err(Error::from);
+    let by_reference = by_reference.and_then(|(from, into)| {
+        fill_by(&mut filled, || {
+            let mut len = sys::pipe_repeated(&into, &ZEROS.0)?;
+            let mut moved = 0;
+            while len > 0 {
+                match sys::splice(&from, fd, len) {
+                    Ok(n) if n > 0 => (moved, len) = (moved + n, len - n),
+                    Err(e) if moved == 0 => return Err(e),
+                    _ => break,
+                }
+            }
+            Ok(moved)
+        })
+    });
+    if by_reference.is_err() {
+        fill_by(&mut filled, || put(fd, ZEROS.0.len()))?;
+    }
+    rustix::io::ioctl_fionbio(fd, false)?;
+    Ok(filled)
+}
+
+/// Calls it until nothing more goes in.
+fn fill_by(filled: &mut usize, put: impl Fn() -> Result<usize>) -> Result<()> {
     for _ in 0..FILL_CALLS_MAX {
-        match put(fd, ZEROS.len()) {
-            Ok(n) => filled += n,
-            Err(e) if filled > 0 && e.raw_os_error() == Some(Errno::AGAIN.raw_os_error()) => return Ok(filled),
+        match put() {
+            Ok(n) => *filled += n,
+            Err(e) if *filled > 0 && e.kind() == ErrorKind::WouldBlock => return Ok(()),
             Err(e) => return Err(e),
         }
     }

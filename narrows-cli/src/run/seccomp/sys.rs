@@ -231,3 +231,21 @@ pub(crate) fn control_owner(fd: impl AsFd, command: c_int, owner: &mut [c_int; 2
     // SAFETY: both commands read or write a `f_owner_ex`, which is two ints.
     check(unsafe { libc::fcntl(fd.as_fd().as_raw_fd(), command, owner.as_mut_ptr()) }.into()).map(drop)
 }
+
+// --- pages by reference ---
+
+/// Puts one page up to sixteen times into a pipe, where it is no copy.
+pub(super) fn pipe_repeated(pipe: &OwnedFd, page: &'static [u8]) -> Result<usize> {
+    let parts = [iovec { iov_base: page.as_ptr().cast_mut().cast(), iov_len: page.len() }; 16];
+    // SAFETY: the kernel reads the parts, all of which are `page`, now and as long as somebody has them; nobody writes it.
+    let put = unsafe { libc::vmsplice(pipe.as_raw_fd(), parts.as_ptr(), parts.len(), libc::SPLICE_F_NONBLOCK) };
+    Ok(check(put as c_long)? as usize)
+}
+
+/// From a pipe into a socket, without waiting.
+pub(super) fn splice(pipe: &OwnedFd, to: &OwnedFd, len: usize) -> Result<usize> {
+    let (pipe, to) = (pipe.as_raw_fd(), to.as_raw_fd());
+    // SAFETY: no pointers but two that are none.
+    let moved = unsafe { libc::splice(pipe, null_mut(), to, null_mut(), len, libc::SPLICE_F_NONBLOCK) };
+    Ok(check(moved as c_long)? as usize)
+}
