@@ -282,6 +282,47 @@ fn loopback_stays_plain_unless_asked() {
     assert_eq!(stderr(&output), "");
 }
 
+/// Issue 15, 18: what does not leave the host is left alone, whichever of its addresses it goes to, unless somebody asks
+/// for more: no codec is as fast as memory.
+#[test]
+fn connections_of_a_host_with_itself_stay_plain_unless_asked() {
+    if !has("python3") || !has("unshare") || !has("ip") {
+        return;
+    }
+    let few = "import socket
+l = socket.create_server(('10.9.9.1', 0))
+c = socket.create_connection(l.getsockname()); s = l.accept()[0]
+n = socket.socket(); n.setblocking(False); n.connect_ex(l.getsockname()); t = l.accept()[0]
+c.sendall(b'x'); assert s.recv(1) == b'x'; t.sendall(b'y'); n.setblocking(True); assert n.recv(1) == b'y'";
+    let host = |flags: &[&str]| {
+        let run = run(flags, &["python3", "-c", few]);
+        let mut command = Command::new("unshare");
+        command.args([
+            "-rn",
+            "sh",
+            "-c",
+            "ip link set lo up && ip address add 10.9.9.1/32 dev lo && exec \"$@\"",
+            "sh",
+        ]);
+        let environment = run.get_envs().filter_map(|(name, value)| Some((name, value?)));
+        let output = command.arg(run.get_program()).args(run.get_args()).envs(environment).output().unwrap();
+        if stderr(&output).contains("unshare") {
+            println!("skipped: no namespaces here: {}", stderr(&output).trim());
+            return None;
+        }
+        assert_eq!(code(&output), 0, "{flags:?}: {}", stderr(&output));
+        Some(stderr(&output))
+    };
+    for engine in ["--engine=preload", "--engine=seccomp"] {
+        let Some(said) = host(&["-v", engine]) else { return };
+        assert!(said.contains("plain (both ends are this host)") && !said.contains("passed"), "{engine}: {said}");
+        for flags in [&["--policy=fixed:store"][..], &["--loopback"], &["--accept-direct"], &["--peer=10.9.9.2"]] {
+            let said = host(&[&["-v", engine], flags].concat()).unwrap_or_default();
+            assert!(said.contains("passed") && !said.contains("this host"), "{engine} {flags:?}: {said}");
+        }
+    }
+}
+
 /// Issue 15, 6: what fills the end of a program that waits for a connection was 0.4 MiB of the kernel's memory for each.
 #[test]
 fn connections_that_are_being_made_take_little_memory() {

@@ -194,11 +194,12 @@ pub(crate) fn accepted(listener: c_int, fd: c_int) {
 
 fn begin(fd: c_int, peer: RawAddress, host: IpAddr, port: u16, connection: impl FnOnce(RawAddress) -> Connection) {
     let Some(setup) = setup::get() else { return };
-    if let Some(reason) = setup.scope.excludes(host, port) {
+    let local = sys::own_address(fd).ok().and_then(|(a, _)| raw_address(&a));
+    let here = local.as_ref().and_then(host_and_port).map_or(host, |(here, _)| here);
+    if let Some(reason) = setup.scope.excludes_between(here, host, port) {
         registrations::forget(fd);
         return control::plain(reason, |r| r.peer = peer);
     }
-    let local = sys::own_address(fd).ok().and_then(|(a, _)| raw_address(&a));
     if local.is_none_or(|local| swap::swap(fd, &connection(local)).is_err()) {
         registrations::forget(fd);
         control::plain(Reason::Failed, |r| r.peer = peer);

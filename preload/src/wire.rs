@@ -135,6 +135,8 @@ pub(crate) enum Reason {
     Failed = 4,
     /// Registered in an epoll, or under two numbers, before it was connected; for the second engine.
     Elsewhere = 5,
+    /// Both ends are this host, where no codec is as fast as memory.
+    Within = 6,
 }
 
 impl Reason {
@@ -143,6 +145,7 @@ impl Reason {
         match number {
             1 => "out of scope",
             2 => "loopback",
+            6 => "both ends are this host",
             3 => "socket shared between processes, or made before a fork",
             4 => "could not be handed over",
             5 => "socket registered or duplicated before it connected",
@@ -330,13 +333,15 @@ impl core::fmt::Display for Rule {
 #[derive(Clone, Copy)]
 pub(crate) struct Scope {
     pub(crate) loopback: bool,
+    /// Connections of this host with itself by other addresses. They are left alone unless somebody asks for more.
+    pub(crate) within: bool,
     rules: [Rule; RULES_MAX],
     count: usize,
 }
 
 impl Scope {
     pub(crate) const fn new(loopback: bool) -> Self {
-        Self { loopback, rules: [Rule::NONE; RULES_MAX], count: 0 }
+        Self { loopback, within: loopback, rules: [Rule::NONE; RULES_MAX], count: 0 }
     }
 
     /// False if there are too many.
@@ -350,6 +355,12 @@ impl Scope {
     #[cfg_attr(not(test), allow(dead_code, reason = "the library only reads rules"))]
     pub(crate) fn rules(&self) -> &[Rule] {
         &self.rules[..self.count.min(RULES_MAX)]
+    }
+
+    /// The same when the address of this end is known too, as it is of a connection that is there.
+    pub(crate) fn excludes_between(&self, local: IpAddr, host: IpAddr, port: u16) -> Option<Reason> {
+        let within = !self.within && local.to_canonical() == host.to_canonical();
+        self.excludes(host, port).or(within.then_some(Reason::Within))
     }
 
     /// `port` is the server's, on whichever side it is.
@@ -428,7 +439,7 @@ pub(crate) fn control_name(random: [u8; 16]) -> [u8; CONTROL_LEN] {
 }
 
 impl Setup {
-    /// `1:NAME:TOKEN:lvmg7701:RULE,RULE`, name and token in hexadecimal digits; rules for gateways have another sign.
+    /// `1:NAME:TOKEN:lwvmg7701:RULE,RULE`, name and token in hexadecimal digits; rules for gateways have another sign.
     pub(crate) fn parse(text: &[u8]) -> Option<Self> {
         let text = core::str::from_utf8(text).ok()?;
         let mut parts = text.splitn(5, ':');
@@ -443,6 +454,7 @@ impl Setup {
             None => 0,
         };
         let (mut scope, mut gateways) = (Scope::new(flags.contains('l')), Scope::new(true));
+        scope.within |= flags.contains('w');
         for text in parts.next()?.split(',').filter(|r| !r.is_empty()) {
             let rule = Rule::parse(text)?;
             let added = match text.strip_prefix(GATEWAY) {
@@ -554,6 +566,16 @@ mod tests {
         assert_eq!(excludes(&all, "::1", 80), Some(Reason::Loopback));
         assert_eq!(excludes(&all, "::ffff:127.0.0.1", 80), Some(Reason::Loopback));
         assert_eq!(excludes(&scope("l:"), "127.0.0.1", 80), None);
+        let between = |scope: &Scope, local: &str, host: &str| {
+            scope.excludes_between(local.parse().unwrap(), host.parse().unwrap(), 80)
+        };
+        assert_eq!(between(&all, "10.1.2.4", "10.1.2.3"), None);
+        assert_eq!(between(&all, "10.1.2.3", "10.1.2.3"), Some(Reason::Within));
+        assert_eq!(between(&all, "10.1.2.3", "::ffff:10.1.2.3"), Some(Reason::Within));
+        assert_eq!(between(&all, "127.0.0.1", "127.0.0.1"), Some(Reason::Loopback));
+        assert_eq!(between(&scope("w:"), "10.1.2.3", "10.1.2.3"), None);
+        assert_eq!(between(&scope("w:"), "127.0.0.1", "127.0.0.1"), Some(Reason::Loopback));
+        assert_eq!(between(&scope("l:"), "127.0.0.1", "127.0.0.1"), None);
         let some = scope("l:+::ffff:10.0.0.0/104=5432-5433,-::ffff:10.9.0.0/112=0-65535");
         assert_eq!(excludes(&some, "10.1.2.3", 5433), None);
         assert_eq!(excludes(&some, "10.1.2.3", 80), Some(Reason::Scope));

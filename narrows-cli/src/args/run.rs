@@ -15,7 +15,7 @@ pub(crate) struct RunArgs {
     /// No connections with HOST, whatever --only says
     #[arg(long, value_name = "HOST[:PORT]")]
     pub(crate) except: Vec<String>,
-    /// Connections within this host too
+    /// Connections within this host too, by loopback and its other addresses; without --policy they are stored
     #[arg(long)]
     pub(crate) loopback: bool,
     /// Let CMD have sockets of MPTCP, whose connections stay plain; otherwise it gets TCP where it asks for MPTCP, as Go programs do that listen

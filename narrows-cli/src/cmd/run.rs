@@ -43,7 +43,9 @@ pub(crate) fn run(args: &RunArgs) -> ExitCode {
 }
 
 fn launch(args: &RunArgs, engine: Engine, parent: Option<bool>) -> Result<Launch<'_>> {
-    let scope = scope::build(&args.only, &args.except, args.loopback)?;
+    let mut scope = scope::build(&args.only, &args.except, args.loopback)?;
+    // Within this host frames gain nothing, unless somebody knows better.
+    scope.within |= args.policy.is_some() || !args.peer.is_empty() || args.accept_direct;
     let direct = Direct::new(&args.peer, args.accept_direct)?;
     let port = service_port(args.service_port)?;
     let service = Service { port, address: args.service_address.unwrap_or(agent::ALL), may_serve: !args.no_agent };

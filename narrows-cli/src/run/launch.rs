@@ -111,7 +111,12 @@ impl Launch<'_> {
 
     /// What the library reads.
     fn variable(&self, control: &Control) -> String {
-        let flags = [(self.scope.loopback, "l"), (self.settings.verbose, "v"), (self.keeps_mptcp, "m")];
+        let flags = [
+            (self.scope.loopback, "l"),
+            (self.scope.within, "w"),
+            (self.settings.verbose, "v"),
+            (self.keeps_mptcp, "m"),
+        ];
         let mut flags: String = flags.iter().filter(|(on, _)| *on).map(|(_, flag)| *flag).collect();
         let mut rules: Vec<String> = self.scope.rules().iter().map(ToString::to_string).collect();
         if let Some(gateways) = &self.gateways {

@@ -179,6 +179,10 @@ impl Notifier {
         // Only the kernel knows what 0.0.0.0 became; but a connection under way has no peer for it yet.
         let known = if connecting { None } else { sys::name(&socket, true).ok().and_then(|name| internet(&name)) };
         let peer = known.unwrap_or(peer);
+        if let Some(reason) = self.excludes(&socket, &peer, host_and_port(&peer).map(|(_, port)| port)) {
+            self.intake.ledger.talk.plain(&peer, reason as i32);
+            return native;
+        }
         let Ok(pair) = swap::pair(&socket, &Connection { peer, connecting, accepted: false }) else {
             self.intake.ledger.talk.plain(&peer, Reason::Failed as i32);
             return native;
@@ -362,14 +366,20 @@ impl Notifier {
         }
     }
 
+    /// Of a connection that is there. `port` is the server's.
+    fn excludes(&self, socket: &OwnedFd, peer: &RawAddress, port: Option<u16>) -> Option<Reason> {
+        let (host, _) = host_and_port(peer)?;
+        let (local, _) = host_and_port(&internet(&sys::name(socket, false).ok()?)?)?;
+        self.scope.excludes_between(local, here(host), port?)
+    }
+
     fn swappable(&self, socket: &OwnedFd, address: &[u8]) -> Option<Connection> {
         let peer = internet(address)?;
         if !is_stream(socket, &[libc::IPPROTO_TCP]) {
             return None;
         }
-        let (host, _) = host_and_port(&peer)?;
         let (_, port) = host_and_port(&internet(&sys::name(socket, false).ok()?)?)?;
-        if let Some(reason) = self.scope.excludes(host, port) {
+        if let Some(reason) = self.excludes(socket, &peer, Some(port)) {
             self.intake.ledger.talk.plain(&peer, reason as i32);
             return None;
         }
