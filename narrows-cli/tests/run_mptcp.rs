@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 use common::{asks_kernel, code, finish, home, narrows, stderr};
+use narrows_test::has;
 
 const PATIENCE: Duration = Duration::from_secs(40);
 
@@ -101,24 +102,16 @@ fn today() -> Option<&'static str> {
         match go.output() {
             Ok(output) if output.status.success() => Some(target.join("today").to_str().unwrap().to_string()),
             Ok(output) => {
-                println!("skipped: go does not compile today.go: {}", stderr(&output));
+                narrows_test::skip(format!("go does not compile today.go: {}", stderr(&output)));
                 None
             }
-            Err(e) => {
-                println!("skipped: there is no go: {e}");
+            Err(_) => {
+                narrows_test::lacks("go");
                 None
             }
         }
     };
     PROGRAM.get_or_init(compile).as_deref()
-}
-
-fn has_python() -> bool {
-    let found = Command::new("python3").arg("--version").output().is_ok();
-    if !found {
-        println!("skipped: there is no python3");
-    }
-    found
 }
 
 /// The kernel keeps no SYN of what an MPTCP listener accepts, without which nothing could be proved.
@@ -127,7 +120,7 @@ fn go_programs_of_today_are_compressed() {
     let Some(today) = today() else { return };
     let ends = talk(&[], &[today, "listen"], &[], &[today, "dial"]);
     assert_each(&ends, ": compressed;");
-    if has_python() {
+    if has("python3") {
         let ends = talk(&[], &[today, "listen"], &[], &["python3", &script("asks.py")]);
         assert_each(&ends, ": compressed;");
         let ends = talk(&[], &["python3", &script("answers.py")], &[], &[today, "dial"]);
@@ -138,7 +131,7 @@ fn go_programs_of_today_are_compressed() {
 /// By the library they get TCP without a word.
 #[test]
 fn scripts_with_mptcp_are_compressed() {
-    if !has_python() {
+    if !has("python3") {
         return;
     }
     let (paths, answers, asks) = (script("paths.py"), script("answers.py"), script("asks.py"));
@@ -153,8 +146,8 @@ fn scripts_with_mptcp_are_compressed() {
 #[test]
 fn mptcp_can_be_kept() {
     let probe = "import socket; socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262)";
-    if !has_python() || !Command::new("python3").args(["-c", probe]).output().unwrap().status.success() {
-        println!("skipped: this kernel has no MPTCP");
+    if !has("python3") || !Command::new("python3").args(["-c", probe]).output().unwrap().status.success() {
+        narrows_test::skip("this kernel has no MPTCP");
         return;
     }
     let (paths, answers, asks) = (script("paths.py"), script("answers.py"), script("asks.py"));

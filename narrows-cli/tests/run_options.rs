@@ -9,6 +9,7 @@ use std::path::Path;
 use std::process::Command;
 
 use common::{asks_kernel, code, finish, finish_reading, narrows, stderr};
+use narrows_test::has;
 
 fn script(name: &str) -> String {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/run").join(name).to_str().unwrap().to_string()
@@ -19,14 +20,6 @@ fn run(flags: &[&str], name: &str, more: &[&str]) -> Command {
     narrows.args(["run", "--no-agent", "--service-port", "1", "--loopback", "-v"]).args(flags);
     narrows.args(["--", "python3", &script(name)]).args(more);
     narrows
-}
-
-fn has_python() -> bool {
-    let found = Command::new("python3").arg("--version").output().is_ok();
-    if !found {
-        println!("skipped: there is no python3");
-    }
-    found
 }
 
 /// What differs by either engine, and why.
@@ -101,7 +94,7 @@ fn assert_differs_by(flags: &[&str], more: &[&str], known: &[&[(&str, &str)]]) {
 
 #[test]
 fn every_option_answers_as_of_tcp() {
-    if has_python() {
+    if has("python3") {
         assert_differs_by(&["--engine=preload"], &[], &[DIFFER]);
     }
 }
@@ -110,8 +103,8 @@ fn every_option_answers_as_of_tcp() {
 #[test]
 fn every_option_answers_whom_it_would_answer() {
     if !rustix::process::geteuid().is_root() {
-        println!("skipped: this is another user already");
-    } else if has_python() {
+        narrows_test::skip("this is another user already");
+    } else if has("python3") {
         assert_differs_by(&["--engine=preload"], &["nobody"], &[DIFFER]);
         if asks_kernel() {
             assert_differs_by(&["--engine=seccomp"], &["nobody"], &[DIFFER, DIFFER_BY_SECCOMP]);
@@ -121,7 +114,7 @@ fn every_option_answers_whom_it_would_answer() {
 
 #[test]
 fn every_option_answers_as_of_tcp_where_the_kernel_asks() {
-    if has_python() && asks_kernel() {
+    if has("python3") && asks_kernel() {
         assert_differs_by(&["--engine=seccomp"], &[], &[DIFFER, DIFFER_BY_SECCOMP]);
     }
 }
@@ -129,7 +122,7 @@ fn every_option_answers_as_of_tcp_where_the_kernel_asks() {
 /// The thread that moves bytes has its hands full with bulk: answers come without it.
 #[test]
 fn options_are_answered_while_bytes_wait() {
-    if !has_python() {
+    if !has("python3") {
         return;
     }
     for engine in ["--engine=preload", "--engine=seccomp"] {
@@ -138,8 +131,8 @@ fn options_are_answered_while_bytes_wait() {
         }
         let output = finish(run(&["--supervisor=parent", engine], "asked.py", &[]).spawn().unwrap());
         let said = String::from_utf8_lossy(&output.stdout);
-        if said.starts_with("skipped") {
-            println!("{said}");
+        if let Some(why) = said.strip_prefix("skipped: ") {
+            narrows_test::skip(why.trim());
         } else {
             assert_eq!(said, "fine\n", "{engine}: {}", stderr(&output));
         }
