@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::io::{self, Read};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use narrows::entry::{Answer, EntryKind, Wanted};
 use narrows::stream::OnNote;
@@ -20,6 +20,12 @@ use producer::{CHUNK_ANSWERS_MAX, Producer};
 
 /// Entries that the scan may be ahead: it never waits for the link with so many, and they take less than 1 MiB.
 const SCANNED_MAX: usize = 1024;
+/// A scan that waits goes on when so few are left.
+const SCANNED_RESUME: usize = SCANNED_MAX / 2;
+/// Entries are handed over together, so many or as many as were found in this time: to wake another thread for each one
+/// takes longer than to find it.
+const HANDED_MAX: usize = SCANNED_MAX / 4;
+const HANDED_EVERY: Duration = Duration::from_millis(2);
 
 /// How the copy goes, for the bar and the summary.
 #[derive(Debug, Clone, Default)]
@@ -237,11 +243,34 @@ impl Shared {
     }
 
     fn scan(&self, roots: &[Root], filter: &Filter) {
+        let mut in_hand = Vec::with_capacity(HANDED_MAX);
+        let mut handed = Instant::now();
         walk(roots, filter, |found| {
-            let mut state = self.lock();
-            while state.found.len() >= SCANNED_MAX && !state.over {
+            in_hand.push(found);
+            if in_hand.len() < HANDED_MAX && handed.elapsed() < HANDED_EVERY {
+                return true;
+            }
+            let goes_on = self.hand_over(&mut in_hand);
+            handed = Instant::now();
+            goes_on
+        });
+        self.hand_over(&mut in_hand);
+        let mut state = self.lock();
+        state.scanned = true;
+        state.progress.scanned = true;
+        self.changed.notify_all();
+    }
+
+    /// Gives what was found to the producer, when it has room; whether more is wanted.
+    fn hand_over(&self, found: &mut Vec<Found>) -> bool {
+        let mut state = self.lock();
+        if state.found.len() + found.len() > SCANNED_MAX {
+            // Not at every place that becomes free.
+            while state.found.len() > SCANNED_RESUME && !state.over {
                 state = self.wait(state);
             }
+        }
+        for found in found.drain(..) {
             if let Found::Entry { entry, .. } = &found
                 && let EntryKind::File { len, .. } = entry.kind
             {
@@ -249,13 +278,9 @@ impl Shared {
                 state.progress.bytes += len;
             }
             state.found.push_back(found);
-            self.changed.notify_all();
-            !state.over
-        });
-        let mut state = self.lock();
-        state.scanned = true;
-        state.progress.scanned = true;
+        }
         self.changed.notify_all();
+        !state.over
     }
 
     fn answer(&self, answer: Answer) -> narrows::Result<()> {

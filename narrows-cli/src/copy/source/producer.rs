@@ -9,7 +9,7 @@ use rustix::fs::{FileType, OFlags, SeekFrom, Stat};
 use rustix::io::Errno;
 
 use super::doubts::{Doubted, Verdict};
-use super::{Content, File, Shared};
+use super::{Content, File, SCANNED_RESUME, Shared};
 use crate::copy::delta::Outline;
 use crate::copy::scan::{Found, Root};
 use crate::copy::{e_text, shown};
@@ -122,7 +122,9 @@ impl<'a> Producer<'a> {
                 && state.unanswered.len() < UNANSWERED_MAX
                 && let Some(found) = state.found.pop_front()
             {
-                self.shared.changed.notify_all();
+                if state.found.len() == SCANNED_RESUME {
+                    self.shared.changed.notify_all();
+                }
                 return Ok(Step::Announce(found));
             }
             if self.outlined.front().is_some_and(|o| o.is_due())
