@@ -103,3 +103,11 @@ pub(crate) fn refresh(stored: Option<Calibration>, learned: &[(Method, f32)], ve
         report::note(format_args!("the calibration was not refreshed: {}", report::one_line(&e)));
     }
 }
+
+/// Copies keep a descriptor of each file that is whole and not on the disk, and many copies in one process need more still;
+/// the system's usual limit is for programs that wait for them by select(2).
+pub(crate) fn allow_descriptors() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+}

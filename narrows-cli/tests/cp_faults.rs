@@ -199,3 +199,26 @@ fn a_server_told_rubbish_says_so_and_ends() {
         assert_eq!(stderr(&output).lines().count(), 1, "{}", stderr(&output));
     }
 }
+
+#[test]
+fn a_few_descriptors_are_enough_for_many_files() {
+    let home = home();
+    let (a, b) = (home.path().join("a"), home.path().join("b"));
+    fs::create_dir(&a).unwrap();
+    for i in 0..400 {
+        fs::write(a.join(i.to_string()), format!("file {i}")).unwrap();
+    }
+    let program = env!("CARGO_BIN_EXE_narrows");
+    for round in ["first", "again"] {
+        let script = format!("ulimit -n 64; exec {program} cp -r {}/ {}", a.display(), b.display());
+        let mut command = std::process::Command::new("sh");
+        command.args(["-c", &script]).env("XDG_CACHE_HOME", home.path());
+        let output = command.output().unwrap();
+        assert_eq!(code(&output), 0, "{round}: {}", stderr(&output));
+        assert_eq!(snapshot(&a), snapshot(&b), "{round}");
+        // Each takes the place of a file.
+        for i in 0..200 {
+            fs::write(a.join(i.to_string()), format!("another file {i}")).unwrap();
+        }
+    }
+}

@@ -72,6 +72,7 @@ struct Outcome {
 
 pub(crate) fn run(args: &CpArgs) -> Result<ExitCode> {
     let begun = Instant::now();
+    host::allow_descriptors();
     let dash = Dash::of(args)?;
     match copy(args, dash) {
         Ok(outcome) => {

@@ -16,7 +16,7 @@ use crate::copy::direct::listener::Server;
 use crate::copy::hello::{self, Request};
 use crate::copy::serve::{self, Manner, Reachable};
 use crate::copy::served::Served;
-use crate::{files, report, signals};
+use crate::{files, host, report, signals};
 
 /// How soon a signal is acted upon.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
@@ -34,6 +34,7 @@ fn stdio() -> Result<()> {
         Request::Copy(task, session) => (task, session),
         Request::Join(session) => return carriers::join(session, &input, &output),
     };
+    host::allow_descriptors();
     let (link, bond) = Link::pipes(output, input).bonded()?;
     // Without it the copy has one carrier.
     let _ = carriers::accept(session, bond);
@@ -72,7 +73,7 @@ fn listen(args: &ServeArgs, address: &str) -> Result<()> {
     if rustix::process::geteuid().is_root() && !args.read_only {
         report::note("serving as root: who has the token can write programs that run as root; another user is safer");
     }
-    allow_descriptors();
+    host::allow_descriptors();
     let serving = Arc::clone(&server);
     std::thread::Builder::new().name("narrows-accept".into()).spawn(move || serving.run(&listener))?;
     loop {
@@ -82,14 +83,6 @@ fn listen(args: &ServeArgs, address: &str) -> Result<()> {
         }
         std::thread::sleep(LOOK_EVERY);
     }
-}
-
-/// Many copies in one process need more descriptors than one copy; the system's usual limit is for programs that wait for
-/// them by select(2).
-fn allow_descriptors() {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let limit = getrlimit(Resource::Nofile);
-    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
 fn load_keys(args: &ServeArgs) -> Result<Keys> {

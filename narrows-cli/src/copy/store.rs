@@ -6,7 +6,9 @@ use std::ffi::OsStr;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use narrows::entry::{Answer, DIGEST_LEN, EndState, Entry, EntryKind, Record, RecordParser, Wanted};
 use narrows::stream::Notes;
@@ -21,8 +23,15 @@ use super::tree::{Tree, split};
 use super::{e_text, shown};
 
 /// Files that are brought to the disk together. Each keeps a descriptor open until then, by which it is locked.
-/// With the folders that they are in, 128 stay below the usual limit of 1,024 descriptors.
+/// With the folders that they are in, 128 stay below the usual limit of 1,024 descriptors. Where more are allowed, one call
+/// for the whole file system every 1,024 files costs a first copy next to nothing.
 const BATCH_FILES: usize = 128;
+const BATCH_FILES_MAX: usize = 1024;
+/// A batch takes this share of the descriptors that are allowed: the sources may be read by the same process. With more than
+/// `BATCH_FILES` the batches of all copies in it do.
+const BATCH_SHARE: usize = 8;
+/// A batch is not kept longer: what is in it is lost if the copy is killed.
+const BATCH_TIME: Duration = Duration::from_secs(2);
 /// Bytes that are brought to the disk together: what a slow disk writes in a few seconds.
 const BATCH_BYTES: u64 = 256 << 20;
 /// Beyond so many files one call for the whole file system costs less than one for each.
@@ -121,6 +130,10 @@ struct Target {
     open: Option<OpenFile>,
     batch: Vec<WholeFile>,
     batch_bytes: u64,
+    batch_begun: Instant,
+    batch_share: usize,
+    /// Whether a file without a name can get one later.
+    named_later: Option<bool>,
     /// What later files may repeat.
     repeatable: Repeatable,
     /// Files to which hard links may come, once they are stored: where, and which inode that is.
@@ -137,7 +150,30 @@ struct Target {
     listeners: Listeners,
 }
 
+/// A descriptor of a batch, counted for the whole process.
+struct Held;
+
+static HELD: AtomicUsize = AtomicUsize::new(0);
+
+impl Held {
+    fn new() -> Self {
+        HELD.fetch_add(1, Ordering::Relaxed);
+        Self
+    }
+
+    fn total() -> usize {
+        HELD.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        HELD.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 struct WholeFile {
+    _held: Held,
     id: u64,
     partial: Partial,
     path: Vec<u8>,
@@ -172,6 +208,9 @@ impl EntryStore {
             open: None,
             batch: Vec::new(),
             batch_bytes: 0,
+            batch_begun: Instant::now(),
+            batch_share: batch_share(),
+            named_later: None,
             repeatable: Repeatable::default(),
             linked: HashMap::new(),
             links: Vec::new(),
@@ -454,13 +493,29 @@ impl Target {
         let Some(mut entry) = self.pending.remove(&id) else { return };
         self.pending_attributes -= attributes_len(&entry);
         let plan = self.plans.remove(&id);
-        let created = self.tree.parent(&entry.path).and_then(|(folder, name)| match entry.kind {
-            EntryKind::Stream => stream::create(folder, &name, &mut entry),
-            _ => Partial::create(folder, &name, PRIVATE),
-        });
+        let mut created = self.create(&mut entry);
+        if created.as_ref().is_err_and(too_many_open) && !self.batch.is_empty() {
+            self.store_batch(answers);
+            created = self.create(&mut entry);
+        }
         match created {
             Ok(partial) => self.open = Some(OpenFile::new(id, entry, partial, plan, self.options.fsync != Fsync::None)),
             Err(e) => self.not_stored(id, format!("cannot store {}: {}", shown(&entry.path), e_text(&e)), answers),
+        }
+    }
+
+    fn create(&mut self, entry: &mut Entry) -> io::Result<Partial> {
+        let (folder, name) = self.tree.parent(&entry.path)?;
+        match entry.kind {
+            EntryKind::Stream => stream::create(folder, &name, entry),
+            // The next copy does not go on with what is shorter, so it need not find it.
+            EntryKind::File { len, .. } if len < DELTA_MIN && self.named_later != Some(false) => {
+                match Partial::nameless(&folder) {
+                    Some(partial) if *self.named_later.get_or_insert_with(|| partial.can_be_named()) => Ok(partial),
+                    _ => Partial::create(folder, &name, PRIVATE),
+                }
+            }
+            _ => Partial::create(folder, &name, PRIVATE),
         }
     }
 
@@ -499,12 +554,30 @@ impl Target {
         }
         let path = std::mem::take(&mut open.entry.path);
         let linked = matches!(open.entry.kind, EntryKind::File { linked: true, .. });
+        if self.batch.is_empty() {
+            self.batch_begun = Instant::now();
+        }
         self.batch_bytes += open.at;
-        self.batch.push(WholeFile { id: open.id, partial: open.partial, path, len: open.at, linked });
-        let many = self.batch.len() >= BATCH_FILES || self.batch_bytes >= BATCH_BYTES;
+        self.batch.push(WholeFile {
+            _held: Held::new(),
+            id: open.id,
+            partial: open.partial,
+            path,
+            len: open.at,
+            linked,
+        });
+        let many = self.is_batch_full() || self.batch_bytes >= BATCH_BYTES || self.batch_begun.elapsed() >= BATCH_TIME;
         if many || self.options.fsync != Fsync::Batch {
             self.store_batch(answers);
         }
+    }
+
+    fn is_batch_full(&self) -> bool {
+        let most = match Held::total() {
+            n if n < self.batch_share => BATCH_FILES_MAX,
+            _ => BATCH_FILES.min(self.batch_share),
+        };
+        self.batch.len() >= most
     }
 
     /// Brings the files of the batch to the disk and gives them their names.
@@ -583,6 +656,15 @@ impl Target {
             self.failed(0, format!("cannot bring the names to the disk: {}", e_text(&e.into())), answers);
         }
     }
+}
+
+fn batch_share() -> usize {
+    let allowed = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    allowed.map_or(usize::MAX, |n| usize::try_from(n).unwrap_or(usize::MAX)) / BATCH_SHARE
+}
+
+fn too_many_open(e: &io::Error) -> bool {
+    e.raw_os_error().is_some_and(|e| [Errno::MFILE, Errno::NFILE].map(Errno::raw_os_error).contains(&e))
 }
 
 /// Whether it is a source itself, and no folder.

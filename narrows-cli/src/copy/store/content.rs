@@ -34,6 +34,8 @@ pub(super) struct OpenFile {
     pub(super) is_other: bool,
     hash: blake3::Hasher,
     pub(super) at: u64,
+    /// How long the file is by what was written: less than `at` behind a hole.
+    written: u64,
     /// Up to where it is on its way to the disk; `None` if that is left to the system.
     synced: Option<u64>,
     /// The first failure: what follows of the file is passed over.
@@ -44,7 +46,19 @@ impl OpenFile {
     /// `sync`: it will be brought to the disk.
     pub(super) fn new(id: u64, entry: Entry, partial: Partial, plan: Option<Plan>, sync: bool) -> Self {
         let (hash, synced) = (blake3::Hasher::new(), sync.then_some(0));
-        Self { id, entry, partial, plan, repeats_others: false, is_other: false, hash, at: 0, synced, failed: None }
+        Self {
+            id,
+            entry,
+            partial,
+            plan,
+            repeats_others: false,
+            is_other: false,
+            hash,
+            at: 0,
+            written: 0,
+            synced,
+            failed: None,
+        }
     }
 
     /// Takes content that came.
@@ -119,8 +133,11 @@ impl OpenFile {
         if self.entry.kind == EntryKind::Stream {
             super::stream::stamp(&mut self.entry);
         }
-        // A hole at the end.
-        Ok(rustix::fs::ftruncate(&self.partial.file, len)?)
+        if self.written < len {
+            // A hole at the end.
+            rustix::fs::ftruncate(&self.partial.file, len)?;
+        }
+        Ok(())
     }
 
     /// Leaves what came to the next run, if it is worth it and can be compared then.
@@ -192,6 +209,7 @@ impl OpenFile {
             match rustix::io::pwrite(&self.partial.file, rest, self.at) {
                 Ok(n) => {
                     self.at += n as u64;
+                    self.written = self.at;
                     rest = &rest[n..];
                 }
                 Err(Errno::INTR) => {}

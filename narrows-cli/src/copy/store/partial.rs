@@ -1,12 +1,12 @@
-//! Temporary files beside their targets.
+//! Temporary files beside their targets, with names that the next copy finds again or without any.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
+use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
 const PREFIX: &[u8] = b".narrows-";
@@ -22,7 +22,8 @@ pub(super) const PRIVATE: Mode = Mode::RUSR.union(Mode::WUSR);
 /// A temporary file; removed unless it is renamed or kept.
 pub(super) struct Partial {
     folder: Arc<OwnedFd>,
-    name: OsString,
+    /// `None`: it has no name yet, and vanishes with its descriptor.
+    name: Option<OsString>,
     pub(super) file: OwnedFd,
     kept: bool,
 }
@@ -43,7 +44,7 @@ impl Partial {
                     let _ = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive);
                     // Another copy may have taken it for left behind before it was locked.
                     if is_named(&folder, &name, &file) {
-                        return Ok(Self { folder, name, file, kept: false });
+                        return Ok(Self { folder, name: Some(name), file, kept: false });
                     }
                 }
                 Err(Errno::EXIST) => {}
@@ -53,26 +54,81 @@ impl Partial {
         Err(io::Error::other("other copies are writing this file"))
     }
 
+    /// A file that has no name until it is whole: for what the next copy does not go on with. `None` where that is not
+    /// possible, or fails: then [`Partial::create`] says why.
+    pub(super) fn nameless(folder: &Arc<OwnedFd>) -> Option<Self> {
+        let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(folder, ".", flags, PRIVATE).ok()?;
+        Some(Self { folder: Arc::clone(folder), name: None, file, kept: false })
+    }
+
+    /// Whether files here can get a name later.
+    pub(super) fn can_be_named(&self) -> bool {
+        let own = rustix::fs::fstat(&self.file);
+        let there = rustix::fs::stat(self.by_descriptor());
+        matches!((own, there), (Ok(a), Ok(b)) if (a.st_dev, a.st_ino) == (b.st_dev, b.st_ino))
+    }
+
+    fn by_descriptor(&self) -> String {
+        format!("/proc/self/fd/{}", self.file.as_raw_fd())
+    }
+
     /// Gives the file its own name.
     pub(super) fn rename(&mut self, target: &OsStr) -> io::Result<()> {
-        if !is_named(&self.folder, &self.name, &self.file) {
-            return Err(io::Error::other("another copy took its temporary file"));
+        match self.name.is_none().then(|| self.link(target)) {
+            Some(Err(Errno::EXIST)) => self.link_beside(target)?,
+            Some(linked) => {
+                linked?;
+                self.kept = true;
+            }
+            None => {}
         }
-        rename(&self.folder, &self.name, target)?;
-        self.kept = true;
+        if !self.kept {
+            if !is_named(&self.folder, self.name(), &self.file) {
+                return Err(io::Error::other("another copy took its temporary file"));
+            }
+            rename(&self.folder, self.name(), target)?;
+            self.kept = true;
+        }
         self.remove_earlier(target);
         Ok(())
     }
 
+    fn link(&self, name: &OsStr) -> Result<(), Errno> {
+        rustix::fs::linkat(CWD, self.by_descriptor(), &self.folder, name, AtFlags::SYMLINK_FOLLOW)
+    }
+
+    /// Only a file with a name can take another's place. Killed in between, a copy leaves it, whole, to the next one.
+    fn link_beside(&mut self, target: &OsStr) -> io::Result<()> {
+        let _ = rustix::fs::flock(&self.file, FlockOperation::NonBlockingLockExclusive);
+        for attempt in 0..TRIES {
+            let name = name(target, attempt);
+            let linked = match self.link(&name) {
+                Err(Errno::EXIST) if remove_stale(&*self.folder, &name) => self.link(&name),
+                linked => linked,
+            };
+            match linked {
+                Ok(()) => {
+                    self.name = Some(name);
+                    return Ok(());
+                }
+                Err(Errno::EXIST) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+        Err(io::Error::other("other copies are writing this file"))
+    }
+
     /// Removes what an earlier copy left, or one beside this one that has ended since.
     pub(super) fn remove_earlier(&self, target: &OsStr) {
-        if !is_first(&self.name) {
+        if !self.name.as_deref().is_some_and(is_first) {
             remove_stale(&*self.folder, &name(target, 0));
         }
     }
 
+    /// Empty if it has none.
     pub(super) fn name(&self) -> &OsStr {
-        &self.name
+        self.name.as_deref().unwrap_or_default()
     }
 
     pub(super) fn folder(&self) -> &OwnedFd {
@@ -81,18 +137,20 @@ impl Partial {
 
     /// Leaves it to the next run, unless that finds more in what an earlier copy left: one of `bases`, which this copy holds.
     pub(super) fn keep<'a>(&mut self, target: &OsStr, mut bases: impl Iterator<Item = &'a OwnedFd>) {
+        let Some(own) = &self.name else { return };
         let first = name(target, 0);
         let len = |file: &OwnedFd| rustix::fs::fstat(file).map_or(0, |s| s.st_size);
-        self.kept = is_first(&self.name)
+        self.kept = is_first(own)
             || bases.any(|base| is_named(&self.folder, &first, base) && len(base) < len(&self.file))
-                && rename(&self.folder, &self.name, &first).is_ok();
+                && rename(&self.folder, own, &first).is_ok();
     }
 }
 
 impl Drop for Partial {
     fn drop(&mut self) {
-        if !self.kept && is_named(&self.folder, &self.name, &self.file) {
-            let _ = rustix::fs::unlinkat(&self.folder, &self.name, AtFlags::empty());
+        let Some(name) = self.name.as_ref().filter(|_| !self.kept) else { return };
+        if is_named(&self.folder, name, &self.file) {
+            let _ = rustix::fs::unlinkat(&self.folder, name, AtFlags::empty());
         }
     }
 }
@@ -147,7 +205,57 @@ fn open_stale(folder: impl AsFd, name: &OsStr) -> Option<OwnedFd> {
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let open = |access| rustix::fs::openat(&folder, name, flags | access, Mode::empty());
     // Over NFS only who may write may lock.
-    let file = open(OFlags::RDWR).or_else(|_| open(OFlags::RDONLY)).ok()?;
+    let file = match open(OFlags::RDWR) {
+        // Mostly.
+        Err(Errno::NOENT) => return None,
+        opened => opened.or_else(|_| open(OFlags::RDONLY)).ok()?,
+    };
     rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).ok()?;
     is_named(&folder, name, &file).then_some(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::path::Path;
+
+    fn nameless(folder: &Path, content: &str) -> Option<Partial> {
+        let folder = Arc::new(OwnedFd::from(fs::File::open(folder).unwrap()));
+        let partial = Partial::nameless(&folder)?;
+        rustix::io::write(&partial.file, content.as_bytes()).unwrap();
+        partial.can_be_named().then_some(partial)
+    }
+
+    #[test]
+    fn a_file_without_a_name_appears_whole_or_not_at_all() {
+        let folder = tempfile::tempdir().unwrap();
+        let names = || {
+            let entries = fs::read_dir(folder.path()).unwrap();
+            let mut names: Vec<_> = entries.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+            names.sort();
+            names
+        };
+        let Some(dropped) = nameless(folder.path(), "half") else {
+            return println!("skipped: this file system has no files without names");
+        };
+        assert!(names().is_empty());
+        drop(dropped);
+        // What killed copies left goes.
+        let stale = name(OsStr::new("a"), 0);
+        fs::write(folder.path().join(&stale), "old").unwrap();
+        nameless(folder.path(), "one").unwrap().rename(OsStr::new("a")).unwrap();
+        assert_eq!((names(), fs::read_to_string(folder.path().join("a")).unwrap()), (vec!["a".into()], "one".into()));
+        // A file takes another's place, also where somebody else took the name in between.
+        fs::write(folder.path().join(&stale), "old").unwrap();
+        let (mut two, mut three) = (nameless(folder.path(), "two").unwrap(), nameless(folder.path(), "three").unwrap());
+        two.rename(OsStr::new("a")).unwrap();
+        three.rename(OsStr::new("a")).unwrap();
+        drop((two, three));
+        assert_eq!((names(), fs::read_to_string(folder.path().join("a")).unwrap()), (vec!["a".into()], "three".into()));
+        fs::create_dir(folder.path().join("b")).unwrap();
+        let error = nameless(folder.path(), "file").unwrap().rename(OsStr::new("b")).unwrap_err();
+        assert_eq!(error.to_string(), "a folder of that name is in the way");
+        assert_eq!(names(), ["a", "b"]);
+    }
 }
