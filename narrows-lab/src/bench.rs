@@ -20,7 +20,8 @@ mod run;
 
 /// Compare Narrows with plain, fixed methods and other programs in real time
 ///
-/// Parts: `store` (2 GiB over loopback against nc), `pipe` (against zstd -3), `links` (every pool over shaped links, in a
+/// Parts: `store` (2 GiB over loopback against nc), `pipe` (against zstd -3), `file` (`pipe` as it is into a file against zstd -3,
+/// every kind of data, not by default), `links` (every pool over shaped links, in a
 /// network namespace of its own, `send` and `recv` against nc and fixed methods), `latency` (a lone 100-byte write), `memory`,
 /// and, not by default, `cp` (against scp, rsync and tar with zstd through an OpenSSH server of its own; needs root) and `run`
 /// (what `narrows run` costs a connection over loopback, and that it loses nothing; its parts alone are `run-latency`, `run-bulk`,
@@ -81,6 +82,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         let result = match part.as_str() {
             "store" => store(args.rounds)?,
             "pipe" => pipe(args)?,
+            "file" => file(args)?,
             "latency" => latency(args.rounds)?,
             "memory" => memory()?,
             "links" => links::run(args)?,
@@ -163,6 +165,50 @@ fn pipe(args: &Args) -> Result<Value> {
         rows.push(json!({ "threads": threads, "median_of_zstd": median_ratio(&samples, "zstd_s", "narrows_s"), "samples": samples }));
     }
     Ok(json!({ "raw_bytes": data.len(), "rows": rows }))
+}
+
+// --- file ---
+
+/// Length of each kind of data.
+const FILE_BYTES: usize = 32 << 20;
+
+fn file(args: &Args) -> Result<Value> {
+    let corpus = args.corpus.as_deref().context("`file` needs --corpus")?;
+    let output = temporary_with("out", &[])?;
+    let out = output.0.to_str().context("a path")?;
+    let mut rows = Vec::new();
+    for pool in crate::pools::make(corpus, FILE_BYTES)? {
+        if !args.pools.is_empty() && !args.pools.contains(&pool.name) {
+            continue;
+        }
+        let input = temporary_with("file", &pool.bytes)?;
+        let input = input.0.to_str().context("a path")?;
+        for threads in [1, stream::cores()] {
+            let t = format!("-T{threads}");
+            let mut samples = Vec::new();
+            for _ in 0..args.rounds {
+                let zstd = timed_file("zstd", &["-3", "-q", "-f", &t, input, "-o", out], &output.0)?;
+                let ours = timed_file(&program(), &["pipe", &t, input, "-o", out], &output.0)?;
+                samples.push(
+                    json!({ "zstd_s": zstd.0, "zstd_bytes": zstd.1, "narrows_s": ours.0, "narrows_bytes": ours.1 }),
+                );
+            }
+            let speed = median_ratio(&samples, "zstd_s", "narrows_s");
+            let size = median_ratio(&samples, "narrows_bytes", "zstd_bytes");
+            println!("file   {:<10} {threads} threads: {speed:.3} of zstd's speed, {size:.4} of its size", pool.name);
+            rows.push(json!({
+                "data": pool.name, "threads": threads, "speed_of_zstd": speed, "size_of_zstd": size, "samples": samples
+            }));
+        }
+    }
+    Ok(json!({ "raw_bytes": FILE_BYTES, "rows": rows }))
+}
+
+fn timed_file(program: &str, args: &[&str], output: &Path) -> Result<(f64, u64)> {
+    let begun = Instant::now();
+    let ended = Command::new(program).args(args).status().with_context(|| format!("cannot run {program}"))?;
+    ensure!(ended.success(), "{program} failed");
+    Ok((begun.elapsed().as_secs_f64(), output.metadata()?.len()))
 }
 
 fn timed_filter(program: &str, args: &[&str], input: &Path) -> Result<(f64, usize)> {
