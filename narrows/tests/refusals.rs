@@ -383,6 +383,20 @@ fn only_a_duplex_receiver_is_lenient_with_what_a_preface_declares() {
 // --- headers of frames ---
 
 #[test]
+fn every_control_frame_is_read_as_its_kind() {
+    use ControlKind::{Close, End, Feedback, Index, Note, Reset, Unknown};
+    let read = |kind: ControlKind| match parse_header(&control_frame(kind, b"x", 0).header, &LIMITS).unwrap() {
+        Some(Header::Control(h)) => h.kind,
+        other => panic!("{kind:?}: {other:?}"),
+    };
+    for kind in [Reset, End, Feedback, Close, Index, Note, Unknown(0x4f)] {
+        assert_eq!(read(kind), kind);
+    }
+    // Whether they may be skipped is said by a bit of its own.
+    assert_eq!((read(Unknown(4)), read(Unknown(6))), (Feedback, Index));
+}
+
+#[test]
 fn the_body_of_a_control_frame_has_a_limit() {
     let longest = control_frame(ControlKind::Index, &vec![0; CONTROL_BODY_MAX], 0);
     let parsed = parse_header(&longest.header, &LIMITS).unwrap();
