@@ -25,7 +25,7 @@ mod run;
 /// network namespace of its own, `send` and `recv` against nc and fixed methods), `latency` (a lone 100-byte write), `memory`,
 /// and, not by default, `cp` (against scp, rsync and tar with zstd through an OpenSSH server of its own; needs root) and `run`
 /// (what `narrows run` costs a connection over loopback, and that it loses nothing; its parts alone are `run-latency`, `run-bulk`,
-/// `run-connect`, `run-memory`, `run-many`, `run-kill`).
+/// `run-connect`, `run-memory`, `run-many`, `run-kill`, and `run-age`, how old bytes are that arrive over emulated links).
 /// All runs are interleaved, every byte is compared, and every sample is kept in the result.
 #[derive(clap::Args)]
 pub(crate) struct Args {

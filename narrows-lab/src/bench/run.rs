@@ -16,6 +16,7 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 use super::{Args, median, program};
 use crate::cases::stage::policy_beside;
 
+mod age;
 pub(super) mod ends;
 
 /// Round trips of a slice, and those before them that count for nothing.
@@ -66,13 +67,14 @@ type Part = fn(&Args) -> Result<Value>;
 
 /// `which`: all of it, or one thing.
 pub(super) fn run(args: &Args, which: Option<&str>) -> Result<Value> {
-    let all: [(&str, Part); 6] = [
+    let all: [(&str, Part); 7] = [
         ("latency", latency),
         ("bulk", bulk),
         ("connect", connect),
         ("memory", memory),
         ("many", many),
         ("kill", kill),
+        ("age", age::age),
     ];
     let mut results = serde_json::Map::new();
     for (name, part) in all.iter().filter(|(name, _)| which.is_none_or(|w| w == *name)) {

@@ -10,7 +10,7 @@ use anyhow::{Result, bail, ensure};
 use narrows_sim::rng::Rng;
 use rustix::process::{Resource, Signal, getpid, getrlimit, kill_process, setrlimit};
 
-use super::{PINGS, WARM_UP};
+use super::{PINGS, WARM_UP, age};
 
 /// Of threads that do little: there are thousands.
 const STACK: usize = 128 << 10;
@@ -26,6 +26,8 @@ pub(in crate::bench) fn run(words: &[String]) -> Result<()> {
     raise_descriptor_limit();
     match words[..] {
         ["serve"] => serve(),
+        ["age-serve"] => age::serve(),
+        ["age", kind] => age::client(kind),
         ["ping", port, size] => ping(address(port)?, size.parse()?),
         ["bulk", port, bytes] => bulk(address(port)?, bytes.parse()?),
         ["connect", port, how, count] => connect(address(port)?, how == "blocking", count.parse()?),
