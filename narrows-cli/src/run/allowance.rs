@@ -15,6 +15,11 @@ const TIME_BOUNDED_NS: f64 = 20e6;
 const LEAST: usize = 32 << 10;
 const LEAST_SLOW: usize = 8 << 10;
 const LEAST_NS: f64 = 40e6;
+/// And while the link mostly waits for this end: then no byte is older for it, and workers that seldom have a core have
+/// work when they do.
+const LEAST_DRY: usize = 1 << 20;
+const DRY_SHARE: f64 = 0.5;
+const DRY_GAIN: f64 = 1.0 / 16.0;
 /// TCP tells a program that it may write while a third of the buffer is free. The receiver has nothing of a block before it
 /// has all of it, which makes bytes older by half a block: a quarter of what is held is one.
 const TCP_SHARE: f64 = 0.55;
@@ -92,6 +97,8 @@ pub(crate) struct Allowance {
     raw: f64,
     wire: f64,
     totals: (u64, u64),
+    /// How often the kernel has nothing left to send although something is held here.
+    dry: f64,
     buffer: Buffer,
 }
 
@@ -116,6 +123,11 @@ impl Allowance {
         self.pace.look(now_ns, self.left, waits);
     }
 
+    /// Something is held here. `unsent`: the kernel has some of it too.
+    pub(crate) fn saw(&mut self, unsent: bool) {
+        self.dry += DRY_GAIN * (f64::from(u8::from(!unsent)) - self.dry);
+    }
+
     pub(crate) fn set_buffer(&mut self, buffer: Buffer) {
         self.buffer = buffer;
     }
@@ -136,7 +148,9 @@ impl Allowance {
         if buffer.is_set {
             time_ns = TIME_BOUNDED_NS;
         }
-        (self.ratio() * by_tcp + self.pace.in_time(time_ns)) as usize
+        let dry = self.dry > DRY_SHARE && time_ns == TIME_NS;
+        let least = if dry { LEAST_DRY } else { 0 };
+        ((self.ratio() * by_tcp + self.pace.in_time(time_ns)) as usize).max(least)
     }
 
     /// How many of them a direction may hold itself when `queued` wait before it.
@@ -256,6 +270,20 @@ mod tests {
         // On a slow link that is less than a block of a fast one.
         let (_, least, _) = run(125e3, 1.0, AUTO, 10_000_000);
         assert!(least <= LEAST_SLOW as f64, "{least}");
+    }
+
+    #[test]
+    fn a_link_that_waits_for_this_end_makes_no_byte_older() {
+        let mut allowance = Allowance::default();
+        allowance.set_buffer(Buffer { len: 80_000, ..AUTO });
+        let before = allowance.max();
+        (0..100).for_each(|_| allowance.saw(false));
+        assert_eq!(allowance.max(), LEAST_DRY);
+        allowance.set_buffer(Buffer { len: 80_000, is_set: true, ..AUTO });
+        assert_eq!(allowance.max(), before, "the program has bounded it");
+        allowance.set_buffer(Buffer { len: 80_000, ..AUTO });
+        (0..100).for_each(|_| allowance.saw(true));
+        assert_eq!(allowance.max(), before);
     }
 
     #[test]

@@ -372,6 +372,9 @@ impl Frames {
         let unconfirmed = sample.unacked.unwrap_or(0);
         let waits = sample.unsent_after > 0 || self.sender.has_work();
         self.allowance.sent(sample.end_ns, self.taken, unconfirmed, waits);
+        if self.sender.has_work() {
+            self.allowance.saw(sample.unsent_before > 0);
+        }
         self.sender.limit_blocks(self.allowance.block_max());
     }
 
