@@ -310,6 +310,8 @@ impl Connection {
                 Some(Err(e)) => return Some(Next::Over(Some(e))),
             },
         };
+        // Before the program can see it, and ask.
+        self.held.connected();
         // The last byte that filled it is the poison.
         while self.fill > 1 {
             let part = (self.fill - 1).min(scratch.len());
@@ -319,7 +321,6 @@ impl Connection {
             }
         }
         self.connecting = false;
-        self.held.connected();
         if let Some(frames) = answer {
             self.dialing = None;
             self.begin_framed(frames, bench);
