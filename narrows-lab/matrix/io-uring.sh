@@ -1,6 +1,7 @@
 # needs: cc file:/usr/include/liburing.h
-# scenarios: data connect
-# libc makes the connection and a ring carries its bytes; or a ring makes the connection, which then stays plain.
+# scenarios: data connect registered
+# libc makes the connection and a ring carries its bytes; or a ring makes the connection, or holds the socket before it is
+# connected, which then stays plain.
 case $role in
 server)
     cat >ring.c <<'C'
@@ -23,7 +24,13 @@ int main(int n, char **a) {
     inet_pton(AF_INET, a[1], &at.sin_addr);
     if (io_uring_queue_init(8, &ring, 0)) { puts("no ring"); return 0; }
     int s = socket(AF_INET, SOCK_STREAM, 0), error;
-    if (n > 3) {
+    int number = s, flags = 0;
+    if (n > 3 && a[3][0] == 'h') {
+        if (io_uring_register_files(&ring, &s, 1)) { puts("no place"); return 1; }
+        number = 0;
+        flags = IOSQE_FIXED_FILE;
+    }
+    if (n > 3 && a[3][0] == 'c') {
         io_uring_prep_connect(io_uring_get_sqe(&ring), s, (void *)&at, sizeof at);
         error = wait_one();
     } else {
@@ -36,12 +43,16 @@ int main(int n, char **a) {
         memset(out, i + 1, sizeof out);
         for (size_t sent = 0, got = 0; got < sizeof in;) {
             if (sent < sizeof out) {
-                io_uring_prep_send(io_uring_get_sqe(&ring), s, out + sent, sizeof out - sent, 0);
+                struct io_uring_sqe *entry = io_uring_get_sqe(&ring);
+                io_uring_prep_send(entry, number, out + sent, sizeof out - sent, 0);
+                io_uring_sqe_set_flags(entry, flags);
                 int r = wait_one();
                 if (r <= 0) { printf("send %d\n", r); return 1; }
                 sent += r;
             }
-            io_uring_prep_recv(io_uring_get_sqe(&ring), s, in + got, sizeof in - got, 0);
+            struct io_uring_sqe *entry = io_uring_get_sqe(&ring);
+            io_uring_prep_recv(entry, number, in + got, sizeof in - got, 0);
+            io_uring_sqe_set_flags(entry, flags);
             int r = wait_one();
             if (r <= 0) { printf("recv %d\n", r); return 1; }
             got += r;
@@ -67,7 +78,8 @@ PY
     ;;
 client)
     by_ring=
-    [ $scenario = connect ] && by_ring=ring
+    [ $scenario = connect ] && by_ring=connects
+    [ $scenario = registered ] && by_ring=holds
     exits 0 $RUN ./ring "$ADDR" "$PORT" $by_ring
     ;;
 esac

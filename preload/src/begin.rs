@@ -6,6 +6,7 @@ use core::net::IpAddr;
 use crate::control;
 use crate::marks::{self, Generation, Taken};
 use crate::registrations;
+use crate::rings;
 use crate::setup;
 use crate::swap::{self, Connection};
 use crate::sys::{self, Address};
@@ -60,6 +61,30 @@ pub(crate) fn made(fd: c_int, family: c_int, kind: c_int, protocol: c_int, since
     }
 }
 
+/// Control data of so many bytes carries as many descriptors as the kernel lets one message have.
+const CONTROL_MAX: usize = 4096;
+
+/// A message with this control data leaves the process: what it gives to another hand stays plain.
+pub(crate) fn shared_by(control: usize, len: usize) {
+    let mut bytes = [0; CONTROL_MAX];
+    let Some(all) = bytes.get_mut(..len) else { return marks::next_generation() };
+    if sys::read_user(control, all) != Ok(len) {
+        return;
+    }
+    // A length, a level, a kind, then what the kind says; the next one is aligned.
+    let mut rest = &all[..];
+    while let Some((head, _)) = rest.split_at_checked(16) {
+        let number = |at: usize| head[at..at + 4].try_into().map_or(0, c_int::from_ne_bytes);
+        let whole = head[..8].try_into().map_or(0, usize::from_ne_bytes);
+        let Some(data) = rest.get(16..whole) else { return };
+        if (number(8), number(12)) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
+            let fds = data.chunks_exact(4).filter_map(|fd| Some(c_int::from_ne_bytes(*fd.first_chunk()?)));
+            fds.for_each(marks::forget_socket);
+        }
+        rest = rest.get(whole.next_multiple_of(8)..).unwrap_or_default();
+    }
+}
+
 /// The connection is made (0) or being made.
 pub(crate) fn connected(fd: c_int, peer: &Address, connecting: bool) {
     let mark = match marks::take(fd) {
@@ -73,6 +98,13 @@ pub(crate) fn connected(fd: c_int, peer: &Address, connecting: bool) {
         }
         Taken::Unknown => return registrations::forget(fd),
     };
+    if rings::hold(fd) {
+        registrations::forget(fd);
+        if let Some(peer) = raw_address(peer) {
+            control::plain(Reason::Elsewhere, |r| r.peer = peer);
+        }
+        return;
+    }
     // Only the kernel knows what 0.0.0.0 became; but a connection under way has no peer for it yet.
     let peer =
         if connecting { raw_address(peer) } else { sys::peer_address(fd).ok().and_then(|(a, _)| raw_address(&a)) };
@@ -91,7 +123,7 @@ pub(crate) fn connected(fd: c_int, peer: &Address, connecting: bool) {
 
 /// Where to connect in place of `peer`: the gateway on its host, if there is one for it. `None`: there, as always.
 pub(crate) fn gateway_for(fd: c_int, peer: &Address) -> Option<Address> {
-    let setup = setup::get().filter(|s| s.gateway_port != 0 && marks::is_ours(fd))?;
+    let setup = setup::get().filter(|s| s.gateway_port != 0 && marks::is_ours(fd) && !rings::hold(fd))?;
     let (host, port) = host_and_port(&raw_address(peer)?)?;
     if !setup.is_by_gateway(host, port) || setup.scope.excludes(here(host), port).is_some() {
         return None;

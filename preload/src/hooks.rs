@@ -9,7 +9,7 @@
 
 use core::ffi::{c_int, c_uint, c_ulong, c_void};
 
-use libc::{epoll_event, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t};
+use libc::{epoll_event, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t};
 
 use crate::begin::{self, Again, ByGateway, ours};
 use crate::kinds;
@@ -320,7 +320,7 @@ pub unsafe extern "C" fn setsockopt(
     // SAFETY: the program's own arguments.
     let answer = unsafe { next::setsockopt(fd, level, option, value, len) };
     if answer == 0 && kinds::forces_plain(level, option) {
-        marks::forget(fd);
+        marks::forget_socket(fd);
     }
     if answer != 0
         && active()
@@ -396,7 +396,7 @@ pub unsafe extern "C" fn epoll_ctl(epoll: c_int, operation: c_int, fd: c_int, ev
         // SAFETY: the kernel read the event if the operation has one.
         let (events, data) = if event.is_null() { (0, 0) } else { unsafe { ((*event).events, (*event).u64) } };
         match operation {
-            libc::EPOLL_CTL_ADD if !registrations::added(epoll, fd, events, data) => marks::forget(fd),
+            libc::EPOLL_CTL_ADD if !registrations::added(epoll, fd, events, data) => marks::forget_socket(fd),
             libc::EPOLL_CTL_MOD => registrations::changed(epoll, fd, events, data),
             libc::EPOLL_CTL_DEL => registrations::removed(epoll, fd),
             _ => {}
@@ -490,9 +490,9 @@ pub unsafe extern "C-unwind" fn send(fd: c_int, bytes: *const c_void, len: size_
     // SAFETY: the program's own arguments.
     unsafe {
         if flags & UNUSUAL != 0 && is_ours(fd) {
-            return send_unusual(fd, bytes, len, flags);
+            return ended(fd, send_unusual(fd, bytes, len, flags));
         }
-        next::send(fd, bytes, len, flags)
+        ended(fd, next::send(fd, bytes, len, flags))
     }
 }
 
@@ -509,9 +509,9 @@ pub unsafe extern "C-unwind" fn sendto(
     unsafe {
         // A connected TCP socket takes no notice of the address, nor does a unix socket without one.
         if (flags & UNUSUAL != 0 || !to.is_null()) && is_ours(fd) {
-            return send_unusual(fd, bytes, len, flags);
+            return ended(fd, send_unusual(fd, bytes, len, flags));
         }
-        next::sendto(fd, bytes, len, flags, to, to_len)
+        ended(fd, next::sendto(fd, bytes, len, flags, to, to_len))
     }
 }
 
@@ -519,18 +519,85 @@ pub unsafe extern "C-unwind" fn sendto(
 pub unsafe extern "C-unwind" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
     // SAFETY: the program's own arguments.
     unsafe {
-        if !message.is_null() && (flags & UNUSUAL != 0 || !(*message).msg_name.is_null()) && is_ours(fd) {
-            let mut plain = *message;
-            plain.msg_name = core::ptr::null_mut();
-            plain.msg_namelen = 0;
-            if flags & libc::MSG_OOB != 0 && plain.msg_iovlen == 1 {
-                let part = *plain.msg_iov;
-                return send_unusual(fd, part.iov_base, part.iov_len, flags);
-            }
-            return next::sendmsg(fd, &raw const plain, flags & !UNUSUAL);
+        if message.is_null() || !is_unusual(&*message, flags) {
+            return ended(fd, next::sendmsg(fd, message, flags));
         }
-        next::sendmsg(fd, message, flags)
+        if !is_ours(fd) {
+            shared_by((*message).msg_control as usize, (*message).msg_controllen as usize);
+            return next::sendmsg(fd, message, flags);
+        }
+        // TCP takes no notice of descriptors and credentials either.
+        let mut plain = *message;
+        plain.msg_name = core::ptr::null_mut();
+        plain.msg_control = core::ptr::null_mut();
+        (plain.msg_namelen, plain.msg_controllen) = (0, 0);
+        if flags & libc::MSG_OOB != 0 && plain.msg_iovlen == 1 {
+            let part = *plain.msg_iov;
+            return ended(fd, send_unusual(fd, part.iov_base, part.iov_len, flags));
+        }
+        ended(fd, next::sendmsg(fd, &raw const plain, flags & !UNUSUAL))
     }
+}
+
+fn is_unusual(message: &msghdr, flags: c_int) -> bool {
+    flags & UNUSUAL != 0 || !message.msg_name.is_null() || message.msg_controllen > 0
+}
+
+/// The kernel takes so many messages at once.
+const MESSAGES_MAX: c_uint = 1024;
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C-unwind" fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
+    let count = count.min(MESSAGES_MAX);
+    // SAFETY: the program's own arguments: so many messages, which it lends for writing their lengths.
+    unsafe {
+        let all = || (0..count as usize).map(|n| &raw mut *messages.add(n));
+        if messages.is_null() || !all().any(|m| is_unusual(&(*m).msg_hdr, flags)) {
+            return next::sendmmsg(fd, messages, count, flags);
+        }
+        if !is_ours(fd) {
+            all().for_each(|m| shared_by((*m).msg_hdr.msg_control as usize, (*m).msg_hdr.msg_controllen as usize));
+            return next::sendmmsg(fd, messages, count, flags);
+        }
+        let mut done = 0;
+        for message in all() {
+            let sent = sendmsg(fd, &raw const (*message).msg_hdr, flags);
+            if sent < 0 {
+                return if done > 0 { done } else { -1 };
+            }
+            (*message).msg_len = sent as c_uint;
+            done += 1;
+            let parts = 0..(*message).msg_hdr.msg_iovlen as usize;
+            if parts.map(|n| (*(*message).msg_hdr.msg_iov.add(n)).iov_len).sum::<usize>() > sent as usize {
+                break;
+            }
+        }
+        done
+    }
+}
+
+/// Sockets that are not connected yet may go to another process with a message: they stay plain.
+#[inline(never)]
+extern "C" fn shared_by(control: usize, len: usize) {
+    if len > 0 && active() && marks::were_any() {
+        begin::shared_by(control, len);
+    }
+}
+
+/// The error that ended the connection, where the kernel knows only that the other end of a unix socket is gone. As TCP,
+/// it is told once.
+#[inline]
+fn ended(fd: c_int, answer: ssize_t) -> ssize_t {
+    if answer < 0 && errno() == libc::ECONNRESET {
+        reset_told(fd);
+    }
+    answer
+}
+
+#[inline(never)]
+extern "C" fn reset_told(fd: c_int) {
+    let number = if active() { ours(fd).and_then(|name| begin::error_of(&name)) } else { None };
+    set_errno(number.unwrap_or(libc::ECONNRESET));
 }
 
 #[inline(never)]
@@ -570,9 +637,9 @@ pub unsafe extern "C-unwind" fn recv(fd: c_int, bytes: *mut c_void, len: size_t,
     // SAFETY: the program's own arguments.
     unsafe {
         if flags & receive::UNUSUAL != 0 && is_ours(fd) {
-            return receive::unusual(fd, bytes, len, flags);
+            return ended(fd, receive::unusual(fd, bytes, len, flags));
         }
-        next::recv(fd, bytes, len, flags)
+        ended(fd, next::recv(fd, bytes, len, flags))
     }
 }
 
@@ -588,9 +655,41 @@ pub unsafe extern "C-unwind" fn recvfrom(
     // SAFETY: the program's own arguments.
     unsafe {
         if flags & receive::UNUSUAL != 0 && is_ours(fd) {
-            return receive::unusual(fd, bytes, len, flags);
+            return ended(fd, receive::unusual(fd, bytes, len, flags));
         }
-        next::recvfrom(fd, bytes, len, flags, from, from_len)
+        ended(fd, next::recvfrom(fd, bytes, len, flags, from, from_len))
+    }
+}
+
+/// What programs call that were built with _FORTIFY_SOURCE. libc ends those that ask for more than they have room for.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C-unwind" fn __recv_chk(
+    fd: c_int,
+    bytes: *mut c_void,
+    len: size_t,
+    room: size_t,
+    flags: c_int,
+) -> ssize_t {
+    // SAFETY: the program's own arguments.
+    unsafe { if len > room { next::__recv_chk(fd, bytes, len, room, flags) } else { recv(fd, bytes, len, flags) } }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C-unwind" fn __recvfrom_chk(
+    fd: c_int,
+    bytes: *mut c_void,
+    len: size_t,
+    room: size_t,
+    flags: c_int,
+    from: *mut sockaddr,
+    from_len: *mut socklen_t,
+) -> ssize_t {
+    // SAFETY: the program's own arguments.
+    unsafe {
+        if len > room {
+            return next::__recvfrom_chk(fd, bytes, len, room, flags, from, from_len);
+        }
+        recvfrom(fd, bytes, len, flags, from, from_len)
     }
 }
 
@@ -599,8 +698,8 @@ pub unsafe extern "C-unwind" fn recvmsg(fd: c_int, message: *mut msghdr, flags: 
     // SAFETY: the program's own arguments.
     unsafe {
         if flags & receive::UNUSUAL_IN_PARTS != 0 && is_ours(fd) {
-            return receive::unusual_in_parts(fd, message, flags);
+            return ended(fd, receive::unusual_in_parts(fd, message, flags));
         }
-        next::recvmsg(fd, message, flags)
+        ended(fd, next::recvmsg(fd, message, flags))
     }
 }

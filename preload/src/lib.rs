@@ -22,6 +22,7 @@ mod next;
 mod options;
 mod receive;
 mod registrations;
+mod rings;
 mod setup;
 mod spawn;
 mod swap;

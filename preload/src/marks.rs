@@ -75,6 +75,17 @@ pub(crate) fn forget(fd: c_int) {
     }
 }
 
+/// The socket is in another hand too, or is to stay as it is: nobody swaps it under any of its numbers.
+pub(crate) fn forget_socket(fd: c_int) {
+    let mark = place(fd).map_or(0, |p| p.swap(0, Ordering::Relaxed));
+    while take_duplicate(mark).is_some() {}
+}
+
+/// False: there is no mark, and never was.
+pub(crate) fn were_any() -> bool {
+    HIGHEST.load(Ordering::Relaxed) > 0
+}
+
 /// `new` is another number of `old`.
 pub(crate) fn duplicated(old: c_int, new: c_int) {
     if !is_set(old) || old == new {

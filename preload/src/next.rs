@@ -8,7 +8,7 @@ use core::mem::transmute;
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
-use libc::{epoll_event, msghdr, nfds_t, off_t, pid_t, pollfd, size_t, sockaddr, socklen_t, ssize_t};
+use libc::{epoll_event, mmsghdr, msghdr, nfds_t, off_t, pid_t, pollfd, size_t, sockaddr, socklen_t, ssize_t};
 
 use crate::sys;
 
@@ -63,6 +63,7 @@ macro_rules! functions {
 
             /// # Safety
             /// As the function of the same name of libc.
+            #[allow(non_snake_case, reason = "the names of libc")]
             pub(crate) unsafe extern "C-unwind" fn $name($($arg: $kind),*) -> $answer {
                 let mut at = $place.load(Ordering::Relaxed);
                 if at.is_null() {
@@ -102,8 +103,8 @@ pub(crate) fn resolve() {
 use libc::SYS_dup2;
 use libc::{
     SYS_accept, SYS_accept4, SYS_connect, SYS_dup, SYS_dup3, SYS_epoll_ctl, SYS_fcntl, SYS_getpeername,
-    SYS_getsockname, SYS_getsockopt, SYS_ioctl, SYS_listen, SYS_recvfrom, SYS_recvmsg, SYS_sendfile, SYS_sendmsg,
-    SYS_sendto, SYS_setsockopt, SYS_socket, SYS_splice,
+    SYS_getsockname, SYS_getsockopt, SYS_ioctl, SYS_listen, SYS_recvfrom, SYS_recvmsg, SYS_sendfile, SYS_sendmmsg,
+    SYS_sendmsg, SYS_sendto, SYS_setsockopt, SYS_socket, SYS_splice, SYS_unshare,
 };
 /// It differs when both numbers are the same, which nobody does before `main`.
 #[cfg(not(target_arch = "x86_64"))]
@@ -135,6 +136,8 @@ originals! {
     RECV recv(fd: c_int, bytes: *mut c_void, len: size_t, flags: c_int) -> ssize_t, SYS_recvfrom;
     RECVFROM recvfrom(fd: c_int, bytes: *mut c_void, len: size_t, flags: c_int, from: *mut sockaddr, from_len: *mut socklen_t) -> ssize_t, SYS_recvfrom;
     RECVMSG recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t, SYS_recvmsg;
+    SENDMMSG sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int, SYS_sendmmsg;
+    UNSHARE unshare(flags: c_int) -> c_int, SYS_unshare;
 }
 
 /// Argument and environment vectors.
@@ -144,6 +147,10 @@ functions! {
     POSIX_SPAWN posix_spawn(pid: *mut pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void, args: Words, variables: Words) -> c_int;
     POSIX_SPAWNP posix_spawnp(pid: *mut pid_t, file: *const c_char, actions: *const c_void, attributes: *const c_void, args: Words, variables: Words) -> c_int;
     POLL poll(looks: *mut pollfd, count: nfds_t, wait_ms: c_int) -> c_int;
+    BARE_FORK _Fork() -> pid_t;
+    CLONE clone(function: *const c_void, stack: *mut c_void, flags: c_int, argument: *mut c_void, parent_at: *mut pid_t, variables: *mut c_void, child_at: *mut pid_t) -> c_int;
+    RECV_CHECKED __recv_chk(fd: c_int, bytes: *mut c_void, len: size_t, room: size_t, flags: c_int) -> ssize_t;
+    RECVFROM_CHECKED __recvfrom_chk(fd: c_int, bytes: *mut c_void, len: size_t, room: size_t, flags: c_int, from: *mut sockaddr, from_len: *mut socklen_t) -> ssize_t;
     SYSTEM system(command: *const c_char) -> c_int;
     POPEN popen(command: *const c_char, mode: *const c_char) -> *mut c_void;
     EXECVE execve(path: *const c_char, args: Words, variables: Words) -> c_int;

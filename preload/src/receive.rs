@@ -3,7 +3,7 @@
 
 use core::ffi::{c_int, c_void};
 
-use libc::{msghdr, pollfd, size_t, ssize_t};
+use libc::{iovec, msghdr, pollfd, size_t, ssize_t};
 
 use crate::next;
 use crate::sys::{self, set_errno};
@@ -58,17 +58,12 @@ pub(crate) unsafe fn unusual(fd: c_int, bytes: *mut c_void, len: size_t, flags: 
     if bytes.is_null() {
         return gone as ssize_t;
     }
-    let flags = flags & !libc::MSG_TRUNC;
+    let part = iovec { iov_base: bytes, iov_len: len };
     // SAFETY: the program's own buffer.
-    unsafe {
-        if flags & libc::MSG_WAITALL != 0 && flags & libc::MSG_PEEK == 0 {
-            return all(fd, bytes, len, flags & !libc::MSG_WAITALL);
-        }
-        next::recv(fd, bytes, len, flags)
-    }
+    unsafe { waiting(fd, &[part], flags & !libc::MSG_TRUNC) }
 }
 
-/// As `unusual`, of a message. One buffer can be waited for; with more the kernel does what it does.
+/// As `unusual`, of a message.
 ///
 /// # Safety
 /// As `recvmsg`.
@@ -84,66 +79,151 @@ pub(crate) unsafe fn unusual_in_parts(fd: c_int, message: *mut msghdr, flags: c_
         if sys::read_user(message as usize, &mut copy).is_err() {
             return next::recvmsg(fd, message, flags);
         }
-        let (parts, control) = ((*message).msg_iovlen, (*message).msg_controllen);
-        let mut part = [0; size_of::<libc::iovec>()];
-        let one = parts == 1 && control == 0;
-        if !one || flags & libc::MSG_PEEK != 0 || sys::read_user((*message).msg_iov as usize, &mut part).is_err() {
+        let count = (*message).msg_iovlen as usize;
+        let mut parts = [iovec { iov_base: core::ptr::null_mut(), iov_len: 0 }; PARTS_MAX];
+        let room = core::slice::from_raw_parts_mut(parts.as_mut_ptr().cast::<u8>(), size_of_val(&parts));
+        let wanted = room.get_mut(..count.saturating_mul(size_of::<iovec>()));
+        if wanted.is_none_or(|wanted| sys::read_user((*message).msg_iov as usize, wanted).is_err()) {
             return next::recvmsg(fd, message, flags);
         }
-        let part = &*(*message).msg_iov;
-        let got = unusual(fd, part.iov_base, part.iov_len, flags);
+        let got = if let [only] = parts[..count] {
+            unusual(fd, only.iov_base, only.iov_len, flags)
+        } else {
+            waiting(fd, &parts[..count], flags & !libc::MSG_TRUNC)
+        };
         if got >= 0 {
-            ((*message).msg_flags, (*message).msg_namelen) = (0, 0);
+            ((*message).msg_flags, (*message).msg_namelen, (*message).msg_controllen) = (0, 0, 0);
         }
         got
     }
 }
 
-/// What MSG_WAITALL waits for, without it: the kernel would take an error along when it gives out less than was asked for, and
-/// leave an end of stream to the next call, where TCP keeps the error.
+/// Messages of more parts are left to the kernel; programs that wait for all of something have a few.
+const PARTS_MAX: usize = 64;
+
+/// How long a call may still wait, whatever it got meanwhile.
+struct Limit(Option<u64>);
+
+impl Limit {
+    /// SO_RCVTIMEO.
+    fn of(fd: c_int) -> Self {
+        let mut time = [0u8; size_of::<libc::timeval>()];
+        if sys::get_option(fd, libc::SOL_SOCKET, libc::SO_RCVTIMEO, &mut time).is_err() || time.iter().all(|b| *b == 0)
+        {
+            return Self(None);
+        }
+        let (seconds, micros) = time.split_at(time.len() / 2);
+        let number = |bytes: &[u8]| bytes.try_into().map_or(0, u64::from_ne_bytes);
+        let time_ns = number(seconds).saturating_mul(1_000_000_000).saturating_add(number(micros).saturating_mul(1000));
+        Self(Some(sys::now_ns().saturating_add(time_ns)))
+    }
+
+    /// -1 is for ever.
+    fn left_ms(&self) -> c_int {
+        let left = |until: u64| until.saturating_sub(sys::now_ns()).div_ceil(1_000_000).min(c_int::MAX as u64) as c_int;
+        self.0.map_or(-1, left)
+    }
+}
+
+fn len_of(parts: &[iovec]) -> usize {
+    parts.iter().fold(0, |len, part| part.iov_len.saturating_add(len))
+}
+
+/// Receives, with MSG_WAITALL or without.
 ///
 /// # Safety
-/// As `recv`.
-unsafe fn all(fd: c_int, bytes: *mut c_void, len: size_t, flags: c_int) -> ssize_t {
-    // SAFETY: the program's own buffer. The first piece waits, and fails, as the program's call would.
-    let first = unsafe { next::recv(fd, bytes, len, flags) };
-    let waits = flags & libc::MSG_DONTWAIT == 0
+/// As `recvmsg`, with these parts.
+unsafe fn waiting(fd: c_int, parts: &[iovec], flags: c_int) -> ssize_t {
+    let mut limit = Limit(None);
+    let waits = flags & libc::MSG_WAITALL != 0
+        && flags & libc::MSG_DONTWAIT == 0
         && sys::fcntl(fd, libc::F_GETFL, 0).is_ok_and(|mode| mode as c_int & libc::O_NONBLOCK == 0);
-    if first <= 0 || !waits {
-        return first;
+    if waits {
+        limit = Limit::of(fd);
     }
-    let mut got = first as size_t;
-    let wait_ms = wait_ms(fd);
-    while got < len {
-        let part = readable(fd).min(len - got);
-        if part == 0 {
-            let mut look = pollfd { fd, events: libc::POLLIN, revents: 0 };
-            // SAFETY: one entry, which libc writes. A signal, the time or an end without more bytes ends the wait.
-            let woken = unsafe { next::poll(&raw mut look, 1, wait_ms) };
-            if woken <= 0 || readable(fd) == 0 {
-                break;
+    let flags = flags & !libc::MSG_WAITALL;
+    // SAFETY: the program's own buffers. The first piece waits, and fails, as the program's call would.
+    unsafe {
+        let first = receive(fd, parts, flags);
+        if first <= 0 || !waits || first as size_t >= len_of(parts) {
+            return first;
+        }
+        if flags & libc::MSG_PEEK != 0 {
+            more_than(fd, first as size_t, len_of(parts), &limit);
+            return receive(fd, parts, flags | libc::MSG_DONTWAIT).max(first);
+        }
+        all(fd, parts, first as size_t, flags, &limit)
+    }
+}
+
+/// # Safety
+/// As `recvmsg`, with these parts.
+unsafe fn receive(fd: c_int, parts: &[iovec], flags: c_int) -> ssize_t {
+    // SAFETY: zeros are a valid `msghdr`; the kernel writes into the program's buffers.
+    unsafe {
+        if let [only] = parts {
+            return next::recv(fd, only.iov_base, only.iov_len, flags);
+        }
+        let mut message: msghdr = core::mem::zeroed();
+        (message.msg_iov, message.msg_iovlen) = (parts.as_ptr().cast_mut(), parts.len() as _);
+        next::recvmsg(fd, &raw mut message, flags)
+    }
+}
+
+/// What MSG_WAITALL waits for, without it: the kernel would take an error along when it gives out less than was asked for, and
+/// leave an end of stream to the next call, where TCP keeps the error. `got`: so much is there already.
+///
+/// # Safety
+/// As `recvmsg`, with these parts.
+unsafe fn all(fd: c_int, parts: &[iovec], mut got: size_t, flags: c_int, limit: &Limit) -> ssize_t {
+    let mut begins = 0;
+    for part in parts {
+        let ends = begins + part.iov_len;
+        while got < ends {
+            let piece = readable(fd).min(ends - got);
+            if piece == 0 {
+                let mut look = pollfd { fd, events: libc::POLLIN, revents: 0 };
+                // SAFETY: one entry, which libc writes. A signal, the time or an end without more bytes ends the wait.
+                let woken = unsafe { next::poll(&raw mut look, 1, limit.left_ms()) };
+                if woken <= 0 || readable(fd) == 0 {
+                    return got as ssize_t;
+                }
+                continue;
             }
-            continue;
+            // SAFETY: `got - begins + piece` is at most the length of the part.
+            let more = unsafe {
+                let at = part.iov_base.cast::<u8>().add(got - begins);
+                next::recv(fd, at.cast(), piece, flags | libc::MSG_DONTWAIT)
+            };
+            if more <= 0 {
+                return got as ssize_t;
+            }
+            got += more as size_t;
         }
-        // SAFETY: `got + part` is at most `len`.
-        match unsafe { next::recv(fd, bytes.cast::<u8>().add(got).cast(), part, flags | libc::MSG_DONTWAIT) } {
-            n if n > 0 => got += n as size_t,
-            _ => break,
-        }
+        begins = ends;
     }
     got as ssize_t
 }
 
-/// SO_RCVTIMEO; -1 is for ever.
-fn wait_ms(fd: c_int) -> c_int {
-    let mut time = [0u8; size_of::<libc::timeval>()];
-    if sys::get_option(fd, libc::SOL_SOCKET, libc::SO_RCVTIMEO, &mut time).is_err() {
-        return -1;
+/// A unix socket holds less than a TCP socket may. If so much waits and no more comes, it is full.
+const FULL_LEN: usize = 65_536;
+const FULL_AFTER_MS: c_int = 100;
+
+/// Waits until there are more than `seen` bytes to look at, up to `wanted`, or no more will come. Whoever only looks stays
+/// readable; the edge of epoll tells of new ones.
+fn more_than(fd: c_int, mut seen: usize, wanted: usize, limit: &Limit) {
+    let Ok(edge) = sys::epoll_make() else { return };
+    let events = (libc::EPOLLIN | libc::EPOLLRDHUP | libc::EPOLLET) as u32;
+    let over = (libc::EPOLLRDHUP | libc::EPOLLHUP | libc::EPOLLERR) as u32;
+    if sys::epoll_add(edge, fd, events, 0).is_ok() {
+        while seen < wanted {
+            let left_ms = limit.left_ms();
+            let full = seen >= FULL_LEN && !(0..FULL_AFTER_MS).contains(&left_ms);
+            match sys::epoll_wait(edge, if full { FULL_AFTER_MS } else { left_ms }) {
+                Ok(events) if events != 0 && events & over == 0 => seen = readable(fd),
+                _ => break,
+            }
+        }
     }
-    let (seconds, micros) = time.split_at(time.len() / 2);
-    let number = |bytes: &[u8]| bytes.try_into().map_or(0, i64::from_ne_bytes);
-    match number(seconds).saturating_mul(1000).saturating_add(number(micros) / 1000) {
-        0 => -1,
-        ms => ms.clamp(1, c_int::MAX.into()) as c_int,
-    }
+    sys::close(edge);
 }

@@ -47,11 +47,11 @@ pub(crate) extern "C" fn start() {
 }
 
 /// What was made before may now be in two hands.
-extern "C" fn forked() {
+pub(crate) extern "C" fn forked() {
     marks::next_generation();
 }
 
-extern "C" fn forked_child() {
+pub(crate) extern "C" fn forked_child() {
     marks::next_generation();
     crate::swap::close_temporaries();
     control::post(Kind::Hello, |_| ());

@@ -24,6 +24,52 @@ extern "C" fn starts(all: bool) {
     }
 }
 
+/// A fork of which its handlers do not hear.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+#[allow(non_snake_case, reason = "its name")]
+pub unsafe extern "C" fn _Fork() -> pid_t {
+    // SAFETY: no arguments.
+    let answer = unsafe { next::_Fork() };
+    if setup::get().is_some() {
+        if answer == 0 { setup::forked_child() } else { setup::forked() }
+    }
+    answer
+}
+
+/// What begins a thread in the C library passes elsewhere.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn clone(
+    function: *const c_void,
+    stack: *mut c_void,
+    flags: c_int,
+    argument: *mut c_void,
+    parent_at: *mut pid_t,
+    variables: *mut c_void,
+    child_at: *mut pid_t,
+) -> c_int {
+    let copies = flags & libc::CLONE_FILES == 0;
+    if copies {
+        starts(true);
+    }
+    // SAFETY: the program's own arguments. The last three, if they are not there, are not looked at either.
+    let answer = unsafe { next::clone(function, stack, flags, argument, parent_at, variables, child_at) };
+    if copies {
+        starts(true);
+    }
+    answer
+}
+
+/// The descriptors of this thread become its own, as those of a child do.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn unshare(flags: c_int) -> c_int {
+    // SAFETY: no pointers.
+    let answer = unsafe { next::unshare(flags) };
+    if flags & libc::CLONE_FILES != 0 {
+        starts(true);
+    }
+    answer
+}
+
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C-unwind" fn posix_spawn(
     pid: *mut pid_t,

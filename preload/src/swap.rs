@@ -207,11 +207,13 @@ fn copy_manners(from: c_int, to: c_int) -> Result<(), c_int> {
             sys::set_option(to, libc::SOL_SOCKET, option, &time[..len.min(16)])?;
         }
     }
-    for (option, usual) in [(libc::SO_RCVLOWAT, 1), (libc::SO_OOBINLINE, 0)] {
-        let value = sys::get_int(from, libc::SOL_SOCKET, option)?;
-        if value != usual {
-            sys::set_option(to, libc::SOL_SOCKET, option, &value.to_ne_bytes())?;
-        }
+    let inline = sys::get_int(from, libc::SOL_SOCKET, libc::SO_OOBINLINE)?;
+    if inline != 0 {
+        sys::set_option(to, libc::SOL_SOCKET, libc::SO_OOBINLINE, &inline.to_ne_bytes())?;
+    }
+    // `poll` knows no low-water mark of a unix socket: who has set one is told when so much is there, and waits on.
+    if sys::get_int(from, libc::SOL_SOCKET, libc::SO_RCVLOWAT)? > 1 {
+        return Err(libc::EOPNOTSUPP);
     }
     // TCP has it since Linux 6.9.
     if let Ok(offset @ 0..) = sys::get_int(from, libc::SOL_SOCKET, libc::SO_PEEK_OFF) {

@@ -318,6 +318,83 @@ pub(crate) fn unread(fd: c_int) -> Result<usize, c_int> {
     Ok(usize::try_from(len).unwrap_or(0))
 }
 
+/// Opens a file for reading. `path` ends with a zero.
+pub(crate) fn open(path: &[u8]) -> Result<c_int, c_int> {
+    if path.last() != Some(&0) {
+        return Err(libc::EINVAL);
+    }
+    // SAFETY: the kernel reads `path` up to its zero.
+    unsafe { call!(SYS_openat, libc::AT_FDCWD, path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC, 0) }
+        .map(|fd| fd as c_int)
+}
+
+pub(crate) fn read(fd: c_int, into: &mut [u8]) -> Answer {
+    // SAFETY: the kernel writes at most `into`.
+    unsafe { call!(SYS_read, fd, into.as_mut_ptr(), into.len()) }
+}
+
+/// Entries of a folder, as the kernel writes them; none are left if there are none.
+pub(crate) fn entries(folder: c_int, into: &mut [u8]) -> Answer {
+    // SAFETY: as above.
+    unsafe { call!(SYS_getdents64, folder, into.as_mut_ptr(), into.len()) }
+}
+
+/// A path of /proc about a descriptor of this thread.
+fn about(fd: c_int, folder: &[u8]) -> [u8; 48] {
+    let mut path = [0; 48];
+    let mut len = 0;
+    let mut put = |bytes: &[u8]| {
+        for byte in bytes {
+            path[len] = *byte;
+            len += 1;
+        }
+    };
+    put(b"/proc/thread-self/");
+    put(folder);
+    let mut unit = 1_000_000_000;
+    while unit > 1 && fd / unit == 0 {
+        unit /= 10;
+    }
+    while unit > 0 {
+        put(&[b'0' + (fd / unit % 10) as u8]);
+        unit /= 10;
+    }
+    path
+}
+
+/// What the kernel calls that which is under the number.
+pub(crate) fn link_of(fd: c_int, into: &mut [u8]) -> Answer {
+    let path = about(fd, b"fd/");
+    // SAFETY: the kernel reads `path` up to a zero, of which there are many, and writes at most `into`.
+    unsafe { call!(SYS_readlinkat, libc::AT_FDCWD, path.as_ptr(), into.as_mut_ptr(), into.len()) }
+}
+
+/// The file in which the kernel tells more of it.
+pub(crate) fn open_info(fd: c_int) -> Result<c_int, c_int> {
+    open(&about(fd, b"fdinfo/"))
+}
+
+/// Of a clock that only goes on.
+pub(crate) fn now_ns() -> u64 {
+    let mut time = timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the kernel writes `time`.
+    let _ = unsafe { call!(SYS_clock_gettime, libc::CLOCK_MONOTONIC, &raw mut time) };
+    (time.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(time.tv_nsec as u64)
+}
+
+pub(crate) fn epoll_make() -> Result<c_int, c_int> {
+    // SAFETY: no pointers.
+    unsafe { call!(SYS_epoll_create1, libc::EPOLL_CLOEXEC) }.map(|fd| fd as c_int)
+}
+
+/// Waits for one event; -1 is for ever. The events, 0 if the time ran out.
+pub(crate) fn epoll_wait(epoll: c_int, wait_ms: c_int) -> Result<u32, c_int> {
+    let mut event = epoll_event { events: 0, u64: 0 };
+    // SAFETY: the kernel writes one event; the signal mask is not changed.
+    let count = unsafe { call!(SYS_epoll_pwait, epoll, &raw mut event, 1, wait_ms, 0, 8) }?;
+    Ok(if count > 0 { event.events } else { 0 })
+}
+
 pub(crate) fn epoll_remove(epoll: c_int, fd: c_int) -> Answer {
     // SAFETY: removing reads no event.
     unsafe { call!(SYS_epoll_ctl, epoll, libc::EPOLL_CTL_DEL, fd, 0) }

@@ -22,7 +22,7 @@ use super::held::Held;
 use super::incoming::{Incoming, Read};
 use super::outgoing::Outgoing;
 use super::pump::Bench;
-use super::socket::read;
+use super::socket::{peek, read};
 use super::sys;
 use super::wire::{RawAddress, Request};
 
@@ -380,26 +380,27 @@ impl Connection {
             return Ok(false);
         }
         let look = PEEK.min(room + 1);
-        let seen = match read(&self.program, &mut scratch[..look], RecvFlags::PEEK) {
-            Ok(n) => n,
+        let (seen, cut) = match peek(&self.program, &mut scratch[..look]) {
+            // TCP takes no notice of descriptors that a program sends along; here they end a look.
+            Ok((seen, cut)) => (seen, cut && ioctl_fionread(&self.program)? > seen as u64),
             // ECONNRESET: the program closed with bytes unread. Its own bytes come first, so there are none.
-            Err(Errno::AGAIN) => 0,
+            Err(Errno::AGAIN) => (0, false),
             Err(_) => {
                 (self.up.readable, self.up.ended) = (false, true);
                 return Ok(true);
             }
         };
-        if seen < 2 {
+        if seen < 2 && !cut {
             self.up.readable = false;
             self.up.ended = self.program_ended;
             return Ok(self.up.ended);
         }
-        if seen < PEEK {
+        if (2..PEEK).contains(&seen) {
             let (_, fresh) = scratch[..seen].split_at(1);
             let passed = self.pass_up(fresh, bench);
             let taken = read(&self.program, &mut scratch[..seen - 1], RecvFlags::empty());
             debug_assert_eq!(taken, Ok(seen - 1));
-            self.up.readable = self.program_ended || seen == look;
+            self.up.readable = self.program_ended || seen == look || cut;
             passed?;
             return Ok(true);
         }

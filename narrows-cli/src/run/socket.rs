@@ -1,9 +1,10 @@
 //! Bytes into and out of sockets, without waiting, and those that a socket has no room for.
 
+use std::io::IoSliceMut;
 use std::os::fd::OwnedFd;
 
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags, recv, send};
+use rustix::net::{RecvAncillaryBuffer, RecvFlags, ReturnFlags, SendFlags, recv, recvmsg, send};
 
 pub(crate) fn write(sink: &OwnedFd, bytes: &[u8]) -> Result<usize, Errno> {
     loop {
@@ -19,6 +20,18 @@ pub(crate) fn read(source: &OwnedFd, buffer: &mut [u8], flags: RecvFlags) -> Res
         match recv(source, &mut *buffer, flags | RecvFlags::DONTWAIT) {
             Err(Errno::INTR) => {}
             result => return result.map(|(n, _)| n),
+        }
+    }
+}
+
+/// Looks at what comes next. True: it ends where something came along with the bytes, such as descriptors; there may be
+/// more behind it.
+pub(crate) fn peek(source: &OwnedFd, buffer: &mut [u8]) -> Result<(usize, bool), Errno> {
+    loop {
+        let mut parts = [IoSliceMut::new(&mut *buffer)];
+        match recvmsg(source, &mut parts, &mut RecvAncillaryBuffer::default(), RecvFlags::PEEK | RecvFlags::DONTWAIT) {
+            Err(Errno::INTR) => {}
+            result => return result.map(|got| (got.bytes, got.flags.contains(ReturnFlags::CTRUNC))),
         }
     }
 }

@@ -17,6 +17,7 @@ import seen.descriptors
 import seen.ends
 import seen.connecting
 import seen.processes
+import seen.hands
 from seen.tools import checks
 
 

@@ -64,6 +64,7 @@ impl Notifier {
         match what {
             What::Accept => self.accept_from(call, socket, until),
             What::Discard => self.discard(call, socket, until),
+            What::Look { wanted } => self.look_at(socket, wanted, until),
             What::Made { name, further } => self.made(socket, name, further, until),
             What::Connect { number, peer, closes_on_exec, .. } => {
                 let len = length(&peer);
@@ -156,6 +157,9 @@ impl Notifier {
             return Some(reason);
         }
         if call.target.shares(number).unwrap_or(true) {
+            return Some(Reason::Shared);
+        }
+        if self.marks.may_pass && call.target.has_passed(number).unwrap_or(true) {
             return Some(Reason::Shared);
         }
         // AppArmor and SELinux ask who connects, and that would be this process.

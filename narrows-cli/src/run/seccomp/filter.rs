@@ -23,8 +23,10 @@ enum Ask {
     Equals(u8, &'static [u32]),
     /// The argument has one of these bits.
     Bits(u8, u32),
-    /// The flags of `recvfrom` ask for errors, or throw away what goes into no buffer.
-    Received,
+    /// The flags in this argument ask for errors, or look until all is there.
+    Received(u8),
+    /// So they do, or throw away what goes into no buffer.
+    ReceivedInto,
     /// An option that is not the descriptor's own; or one of these, of which a unix socket says something else.
     Option(&'static [i32]),
 }
@@ -49,12 +51,16 @@ const CALLS: &[(c_long, Ask)] = &[
     (libc::SYS_dup3, Ask::Always),
     (libc::SYS_fcntl, Ask::Equals(1, &[libc::F_DUPFD as u32, libc::F_DUPFD_CLOEXEC as u32])),
     (libc::SYS_landlock_restrict_self, Ask::Always),
+    (libc::SYS_unshare, Ask::Bits(0, libc::CLONE_FILES as u32)),
     // What a unix socket takes otherwise than TCP.
     (libc::SYS_sendto, Ask::Bits(3, libc::MSG_OOB as u32)),
     (libc::SYS_sendmsg, Ask::Bits(2, libc::MSG_OOB as u32)),
     (libc::SYS_sendmmsg, Ask::Bits(3, libc::MSG_OOB as u32)),
-    (libc::SYS_recvfrom, Ask::Received),
-    (libc::SYS_recvmsg, Ask::Bits(2, libc::MSG_ERRQUEUE as u32)),
+    (libc::SYS_recvfrom, Ask::ReceivedInto),
+    (libc::SYS_recvmsg, Ask::Received(2)),
+    // What takes sockets to other processes goes over these.
+    (libc::SYS_socket, Ask::Equals(0, &[libc::AF_UNIX as u32])),
+    (libc::SYS_socketpair, Ask::Equals(0, &[libc::AF_UNIX as u32])),
 ];
 
 const LOAD: u16 = 0x20;
@@ -99,14 +105,23 @@ fn steps(ask: &Ask) -> Vec<sock_filter> {
         Ask::Bits(argument, bits) => {
             vec![step(LOAD, at_argument(*argument)), unless(JUMP_BITS, *bits, 1), NOTIFY, ALLOW]
         }
-        Ask::Received => {
-            let empty = [at_argument(1), at_argument(1) + 4];
+        Ask::Received(argument) => {
             let mut steps = vec![
-                step(LOAD, at_argument(3)),
+                step(LOAD, at_argument(*argument)),
                 unless(JUMP_BITS, libc::MSG_ERRQUEUE as u32, 1),
                 NOTIFY,
-                unless(JUMP_BITS, libc::MSG_TRUNC as u32, 5),
+                unless(JUMP_BITS, libc::MSG_PEEK as u32, 2),
+                unless(JUMP_BITS, libc::MSG_WAITALL as u32, 1),
+                NOTIFY,
             ];
+            steps.push(ALLOW);
+            steps
+        }
+        Ask::ReceivedInto => {
+            let empty = [at_argument(1), at_argument(1) + 4];
+            let mut steps = self::steps(&Ask::Received(3));
+            steps.pop();
+            steps.push(unless(JUMP_BITS, libc::MSG_TRUNC as u32, 5));
             steps.extend([step(LOAD, empty[0]), unless(JUMP_EQUAL, 0, 3)]);
             steps.extend([step(LOAD, empty[1]), unless(JUMP_EQUAL, 0, 1), NOTIFY, ALLOW]);
             steps
@@ -208,6 +223,15 @@ mod tests {
             (libc::SYS_recvmsg, [5, 0, libc::MSG_ERRQUEUE as u32, 0, 0, 0], asks),
             (libc::SYS_recvfrom, [5, 1, 4, libc::MSG_ERRQUEUE as u32, 0, 0], asks),
             (libc::SYS_recvfrom, [5, 1, 4, libc::MSG_TRUNC as u32, 0, 0], passes),
+            (libc::SYS_recvfrom, [5, 1, 4, (libc::MSG_PEEK | libc::MSG_WAITALL) as u32, 0, 0], asks),
+            (libc::SYS_recvfrom, [5, 1, 4, libc::MSG_PEEK as u32, 0, 0], passes),
+            (libc::SYS_recvfrom, [5, 1, 4, libc::MSG_WAITALL as u32, 0, 0], passes),
+            (libc::SYS_recvfrom, [5, 0, 4, (libc::MSG_PEEK | libc::MSG_TRUNC) as u32, 0, 0], asks),
+            (libc::SYS_recvmsg, [5, 0, (libc::MSG_PEEK | libc::MSG_WAITALL) as u32, 0, 0, 0], asks),
+            (libc::SYS_recvmsg, [5, 0, libc::MSG_WAITALL as u32, 0, 0, 0], passes),
+            (libc::SYS_socket, [libc::AF_UNIX as u32, 1, 0, 0, 0, 0], asks),
+            (libc::SYS_socket, [libc::AF_INET as u32, 1, 0, 0, 0, 0], passes),
+            (libc::SYS_socketpair, [libc::AF_UNIX as u32, 1, 0, 0, 0, 0], asks),
             (libc::SYS_recvfrom, [5, 0, 4, libc::MSG_TRUNC as u32, 0, 0], asks),
             (libc::SYS_recvfrom, [5, 0, 4, libc::MSG_DONTWAIT as u32, 0, 0], passes),
             (libc::SYS_recvmsg, [5, 0, libc::MSG_DONTWAIT as u32, 0, 0, 0], passes),

@@ -22,6 +22,8 @@ pub(super) struct Marks {
     order: VecDeque<u64>,
     /// A process has restricted itself, and calls made here would not be restricted.
     pub(super) restricted: bool,
+    /// Somebody in the run has unix sockets, over which descriptors go to other processes.
+    pub(super) may_pass: bool,
 }
 
 impl Marks {

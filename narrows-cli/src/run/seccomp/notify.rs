@@ -15,6 +15,7 @@ use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 
 use super::kept::{Marks, Untaken};
+use super::options::{LOOKED_MAX, readable};
 use super::target::{Signals, Target, domain};
 use super::watchdog;
 use super::{Gateways, Intake, Watchdog, sys};
@@ -78,13 +79,17 @@ pub(super) enum What {
     },
     /// Bytes to throw away.
     Discard,
+    /// So many bytes to look at. Until then the socket stays readable, so it is looked at now and then.
+    Look {
+        wanted: usize,
+    },
 }
 
 impl What {
     /// What a call is answered that there is no place to wait for.
     fn without_place(self) -> Answer {
         match self {
-            Self::Accept | Self::Connect { .. } => Answer::GoOn,
+            Self::Accept | Self::Connect { .. } | Self::Look { .. } => Answer::GoOn,
             Self::Made { .. } => Answer::Fail(libc::EINPROGRESS),
             // A unix socket takes no call without a buffer. Programs try again what a signal ended, whereas one that blocks
             // takes EAGAIN for the end of its time.
@@ -262,6 +267,7 @@ impl Notifier {
         let ready = match wait.waiting.what {
             What::Accept | What::Discard => EventFlags::IN,
             What::Connect { .. } | What::Made { .. } => EventFlags::OUT,
+            What::Look { .. } => EventFlags::RDHUP,
         };
         let data = |which| EventData::new_u64((place as u64) << 1 | which);
         let once = EventFlags::ONESHOT;
@@ -323,9 +329,18 @@ impl Notifier {
         if !valid(&wait.call) {
             return Some(Answer::GoOn);
         }
-        if wait.waiting.until.is_some_and(|until| until <= Instant::now()) {
+        let over = wait.waiting.until.is_some_and(|until| until <= Instant::now());
+        if let What::Look { wanted } = wait.waiting.what {
+            let seen = readable(&wait.waiting.socket);
+            // A signal ends a call with what it has.
+            let signalled = self.killable && wait.call.target.signals() != Signals::None;
+            if seen > 0 && (over || signalled || seen >= wanted.min(LOOKED_MAX)) {
+                return Some(Answer::GoOn);
+            }
+        }
+        if over {
             return Some(Answer::Fail(match wait.waiting.what {
-                What::Accept | What::Discard => libc::EAGAIN,
+                What::Accept | What::Discard | What::Look { .. } => libc::EAGAIN,
                 What::Connect { further: true, .. } | What::Made { further: true, .. } => libc::EALREADY,
                 What::Connect { .. } | What::Made { .. } => libc::EINPROGRESS,
             }));

@@ -21,16 +21,27 @@ use crate::run::wire::{BY_ERROR, BY_NAME, Kind, Name, Reason, Reply, State, VALU
 const DISCARDED_MAX: usize = 1 << 20;
 /// Of what is sent with an urgent byte, so much goes at once; what is more is for the next call.
 const SENT_MAX: usize = 65_536;
+/// Bytes that a look waits for at most: the kernel has room for more in a unix socket, but not for many more.
+pub(super) const LOOKED_MAX: usize = 128 << 10;
+/// As many as the kernel takes.
+const PARTS_MAX: usize = 1024;
 
 /// Bytes that a call gets without a look at what is behind them. The kernel tells of a reset once, and a call that finds
 /// nothing takes that along: who throws away more than there is would leave an end of stream to the next call.
-fn readable(socket: &OwnedFd) -> usize {
+pub(super) fn readable(socket: &OwnedFd) -> usize {
     let mut look = [PollFd::new(socket, PollFlags::PRI)];
     let _ = poll(&mut look, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
     // An urgent byte is counted, but only read as such.
     let urgent = look[0].revents().contains(PollFlags::PRI);
     let unread = rustix::io::ioctl_fionread(socket).unwrap_or(0) as usize;
     unread.saturating_sub(usize::from(urgent))
+}
+
+/// No more will come.
+fn ended(socket: &OwnedFd) -> bool {
+    let mut look = [PollFd::new(socket, PollFlags::RDHUP)];
+    let _ = poll(&mut look, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
+    !look[0].revents().is_empty()
 }
 
 fn done(result: Result<()>) -> Answer {
@@ -45,8 +56,13 @@ fn holder(call: &Call) -> Asker {
 impl Notifier {
     pub(super) fn answer_other(&mut self, call: &Call) -> Result<Answer> {
         let number = if call.number == libc::SYS_epoll_ctl { call.int(2) } else { call.int(0) };
-        if call.number == libc::SYS_landlock_restrict_self {
+        // What a thread has under a number of its own table is not to be found out.
+        if [libc::SYS_landlock_restrict_self, libc::SYS_unshare].contains(&call.number) {
             self.marks.restricted = true;
+            return Ok(Answer::GoOn);
+        }
+        if call.number == libc::SYS_socket || call.number == libc::SYS_socketpair {
+            self.marks.may_pass = true;
             return Ok(Answer::GoOn);
         }
         let socket = call.target.descriptor(number)?;
@@ -64,12 +80,7 @@ impl Notifier {
             (libc::SYS_sendto, Some(name)) => self.send_urgent(call, &socket, &name)?,
             // Rarer still, and refused as by a kernel that has no urgent bytes on unix sockets.
             (libc::SYS_sendmsg | libc::SYS_sendmmsg, Some(_)) => Answer::Fail(libc::EOPNOTSUPP),
-            (libc::SYS_recvfrom, Some(_)) if call.int(3) & libc::MSG_ERRQUEUE == 0 => {
-                let until = limit(&socket, libc::SO_RCVTIMEO);
-                self.discard(call, socket, until)
-            }
-            // There is no queue of errors.
-            (libc::SYS_recvmsg | libc::SYS_recvfrom, Some(_)) => Answer::Fail(libc::EAGAIN),
+            (libc::SYS_recvmsg | libc::SYS_recvfrom, Some(_)) => self.receive(call, socket)?,
             (number, None) => {
                 self.remember(number, call, &socket);
                 Answer::GoOn
@@ -207,6 +218,44 @@ impl Notifier {
     }
 
     // --- data ---
+
+    fn receive(&mut self, call: &Call, socket: OwnedFd) -> Result<Answer> {
+        let flags = call.int(if call.number == libc::SYS_recvmsg { 2 } else { 3 });
+        let until = limit(&socket, libc::SO_RCVTIMEO);
+        if flags & libc::MSG_ERRQUEUE != 0 {
+            // There is no queue of errors.
+            return Ok(Answer::Fail(libc::EAGAIN));
+        }
+        let all = libc::MSG_PEEK | libc::MSG_WAITALL;
+        if flags & all != all || call.number == libc::SYS_recvfrom && call.args[1] == 0 {
+            return Ok(self.discard(call, socket, until));
+        }
+        // Of a unix socket the kernel looks at what is there. A call that is not to wait does so in any case.
+        if !self.killable || flags & libc::MSG_DONTWAIT != 0 || !blocks(&socket)? {
+            return Ok(Answer::GoOn);
+        }
+        let wanted = if call.number == libc::SYS_recvmsg { self.room_of(call)? } else { call.args[2] as usize };
+        Ok(self.look_at(socket, wanted, until))
+    }
+
+    /// Of a message's parts.
+    fn room_of(&self, call: &Call) -> Result<usize> {
+        let message: [u8; 56] = call.target.read(call.args[1])?;
+        let number = |at: usize| u64::from_ne_bytes(message[at..at + 8].try_into().unwrap_or_default());
+        let mut parts = vec![0; (number(24) as usize).min(PARTS_MAX) * 16];
+        call.target.read_into(number(16), &mut parts)?;
+        let len = |part: &[u8]| part[8..].try_into().map_or(0, usize::from_ne_bytes);
+        Ok(parts.chunks_exact(16).fold(0, |all: usize, part| all.saturating_add(len(part))))
+    }
+
+    /// Who looks until all is there waits for it, as on a TCP socket.
+    pub(super) fn look_at(&self, socket: OwnedFd, wanted: usize, until: Option<Instant>) -> Answer {
+        // A unix socket holds less than a TCP socket may; so much is near to all of it.
+        if readable(&socket) >= wanted.min(LOOKED_MAX) || ended(&socket) {
+            return Answer::GoOn;
+        }
+        Answer::Wait(Waiting { socket, what: What::Look { wanted }, until })
+    }
 
     /// TCP throws bytes away that go into no buffer with MSG_TRUNC, or says how many it would.
     pub(super) fn discard(&self, call: &Call, socket: OwnedFd, until: Option<Instant>) -> Answer {

@@ -159,12 +159,14 @@ fn copy_manners(from: &OwnedFd, to: &OwnedFd) -> Result<()> {
             set_option(to, libc::SOL_SOCKET, option, &time[..len])?;
         }
     }
-    for (option, usual) in [(libc::SO_RCVLOWAT, 1i32), (libc::SO_OOBINLINE, 0)] {
-        let mut value = [0; 4];
-        get_option(from, libc::SOL_SOCKET, option, &mut value)?;
-        if value != usual.to_ne_bytes() {
-            set_option(to, libc::SOL_SOCKET, option, &value)?;
-        }
+    if sockopt::socket_oobinline(from)? {
+        sockopt::set_socket_oobinline(to, true)?;
+    }
+    // As the library: `poll` knows no low-water mark of a unix socket.
+    let mut low_water = [0; 4];
+    get_option(from, libc::SOL_SOCKET, libc::SO_RCVLOWAT, &mut low_water)?;
+    if c_int::from_ne_bytes(low_water) > 1 {
+        return Err(Error::from_raw_os_error(libc::EOPNOTSUPP));
     }
     // TCP has it since Linux 6.9.
     let mut offset = [0; 4];

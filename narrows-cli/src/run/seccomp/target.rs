@@ -15,6 +15,9 @@ const OF_THREAD: PidfdFlags = PidfdFlags::from_bits_retain(libc::O_EXCL as u32);
 const CHILDREN_MAX: usize = 256;
 /// Threads that are asked for their children, some 5 us each; one more may have such a child.
 const THREADS_MAX: usize = 256;
+/// Descriptors of relatives that are looked at where sockets may have been passed on, some 4 us each; who has more of them may
+/// have passed one.
+const DESCRIPTORS_MAX: usize = 1024;
 
 /// What is looked for in files of /proc is in the first lines; the longest is `status`, with some 1,500 bytes.
 const FILE_MAX: usize = 4096;
@@ -87,18 +90,54 @@ impl Target {
     pub(super) fn shares(&self, number: i32) -> Result<bool> {
         let link = |process: i32| fs::read_link(format!("/proc/{process}/fd/{number}")).ok();
         let own = link(self.tid);
-        let status = read(self.tid, "status")?;
-        let leader = field(&status, "Tgid:").unwrap_or(0) as i32;
-        let parent = field(&status, "PPid:").unwrap_or(0) as i32;
+        let (leader, parent) = self.family()?;
         // First, so that whom it passes it on to, before it closes it, is among the siblings that are listed then.
         if parent != leader && link(parent) == own {
             return Ok(true);
         }
-        // What an outer parent has else has nothing from this run.
-        let siblings = if is_of_this_run(parent) { children(parent) } else { Some(Vec::new()) };
-        let (Some(children), Some(siblings)) = (children(leader), siblings) else { return Ok(true) };
-        let mut relatives = children.into_iter().chain(siblings).filter(|process| *process != leader);
-        Ok(relatives.any(|relative| link(relative) == own))
+        let Some(relatives) = relatives(leader, parent) else { return Ok(true) };
+        Ok(relatives.into_iter().any(|relative| link(relative) == own))
+    }
+
+    /// A relative has the same socket under any number, or is about to get it, by a message over a unix socket: it is not
+    /// known what a message holds, only that there is one with descriptors which nobody has taken yet.
+    pub(super) fn has_passed(&self, number: i32) -> Result<bool> {
+        let own = fs::read_link(format!("/proc/{}/fd/{number}", self.tid))?;
+        let (leader, parent) = self.family()?;
+        let Some(mut all) = relatives(leader, parent) else { return Ok(true) };
+        all.push(leader);
+        if parent != leader && is_of_this_run(parent) {
+            all.push(parent);
+        }
+        let mut looks = 0;
+        for process in all {
+            // One that is not there any more has nothing.
+            let Ok(descriptors) = fs::read_dir(format!("/proc/{process}/fd")) else { continue };
+            for descriptor in descriptors.flatten() {
+                looks += 1;
+                if looks > DESCRIPTORS_MAX {
+                    return Ok(true);
+                }
+                let Ok(link) = fs::read_link(descriptor.path()) else { continue };
+                if process != leader && link == own {
+                    return Ok(true);
+                }
+                if link.as_os_str().as_encoded_bytes().starts_with(b"socket:") {
+                    let info = read(process, &format!("fdinfo/{}", descriptor.file_name().to_string_lossy()));
+                    if info.is_ok_and(|info| field(&info, "scm_fds:").is_some_and(|count| count > 0)) {
+                        return Ok(true);
+                    }
+                }
+            }
+        }
+        Ok(false)
+    }
+
+    /// The first thread, and the parent.
+    fn family(&self) -> Result<(i32, i32)> {
+        let status = read(self.tid, "status")?;
+        let number = |name| field(&status, name).unwrap_or(0) as i32;
+        Ok((number("Tgid:"), number("PPid:")))
     }
 
     /// What a call that waits has to do with signals.
@@ -118,6 +157,13 @@ impl Target {
 /// As `Target::domain`.
 pub(super) fn domain(process: i32) -> Option<String> {
     read(process, "attr/current").ok()
+}
+
+/// Children and siblings; `None` if they are too many.
+fn relatives(leader: i32, parent: i32) -> Option<Vec<i32>> {
+    // What an outer parent has else has nothing from this run.
+    let siblings = if is_of_this_run(parent) { children(parent)? } else { Vec::new() };
+    Some(children(leader)?.into_iter().chain(siblings).filter(|process| *process != leader).collect())
 }
 
 /// The children of all threads; `None` if they are too many.
