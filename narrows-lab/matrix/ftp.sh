@@ -7,7 +7,7 @@ server)
     cp "$DATA/small" "$DATA/big" home/
     chmod 777 home/up
     chmod 755 . home
-    { if [ "$(id -u)" = 0 ]; then echo ftp_username=nobody; else echo run_as_launching_user=YES; fi
+    { if [ "$(id -u)" != 0 ]; then echo run_as_launching_user=YES; fi
         cat <<CONF; } >ftp.conf
 listen=YES
 background=NO

@@ -19,10 +19,12 @@ macro_rules! scripts {
 }
 
 const SCRIPTS: &[(&str, &str)] = scripts![
-    "apache-event.sh" "apache-prefork.sh" "asyncio.py" "curl.sh" "dotnet.sh" "envoy.sh" "git.sh" "go.sh" "gunicorn.sh" "haproxy.sh"
-    "io-uring.sh" "iperf3.sh" "java.sh" "links-file.sh" "links-http.sh" "links-postgresql.sh" "links-redis.sh" "mariadb.sh"
-    "memcached.sh" "netcat.sh" "nginx.sh" "node.sh" "openssh.sh" "perl.sh" "php.sh" "postgresql.sh" "python-http.sh" "redis.sh"
-    "rsync.sh" "ruby.sh" "socat.sh" "sockets.py" "static.sh" "uvicorn.sh" "wget.sh"
+    "apache-event.sh" "apache-prefork.sh" "asio.sh" "asyncio.py" "curl.sh" "dbus.sh" "dotnet.sh" "envoy.sh" "etcd.sh"
+    "ftp.sh" "git-http.sh" "git.sh" "go-http.sh" "go.sh" "gunicorn.sh" "haproxy.sh" "io-uring.sh" "iperf3.sh" "java.sh"
+    "libevent.sh" "libuv.sh" "lighttpd.sh" "links-file.sh" "links-http.sh" "links-postgresql.sh" "links-redis.sh"
+    "mariadb.sh" "memcached.sh" "mosquitto.sh" "multiprocessing.sh" "ncat.sh" "netcat.sh" "nginx.sh" "node.sh"
+    "openssh.sh" "openssl.sh" "perl.sh" "php.sh" "postgresql.sh" "puma.sh" "python-http.sh" "redis.sh" "rsync.sh"
+    "ruby.sh" "socat.sh" "sockets.py" "static.sh" "tinyproxy.sh" "tokio.sh" "uvicorn.sh" "uvloop.sh" "wget.sh"
 ];
 
 #[derive(Debug, Clone)]

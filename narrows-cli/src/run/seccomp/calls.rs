@@ -283,7 +283,9 @@ impl Notifier {
         let socket = call.target.descriptor(call.int(0))?;
         let listens = is_stream(&socket, &[libc::IPPROTO_TCP, MPTCP]) && int_option(&socket, libc::SO_ACCEPTCONN)? != 0;
         let usual = accept_flags(call) & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) == 0;
-        if !listens || !usual || self.marks.of(&socket).is_some() || !self.intake.has_room() {
+        // Who registers a listener before it listens has registered none of its connections; options it passes on to them.
+        let plain = self.marks.of(&socket) == Some(Reason::Failed);
+        if !listens || !usual || plain || !self.intake.has_room() {
             return Ok(Answer::GoOn);
         }
         if call.args[1] != 0 && i32::from_ne_bytes(call.target.read(call.args[2])?) < 0 {
