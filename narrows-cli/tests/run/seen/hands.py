@@ -373,6 +373,28 @@ def the_time_to_wait_is_for_all_pieces():
     return seen
 
 
+@check
+def given_up_by_its_peer():
+    """The peer takes nothing for as long as the program has allowed."""
+    c, s = pair(lambda c: c.setsockopt(socket.IPPROTO_TCP, 18, 500))  # TCP_USER_TIMEOUT
+    c.setblocking(False)
+    draw = random.Random(1)
+    while True:
+        n = attempt(c.send, draw.randbytes(1 << 16))
+        if n == "EAGAIN" and events(c, 200) == "none":
+            break
+        if isinstance(n, str) and n != "EAGAIN":
+            return n
+    c.setblocking(True)
+    buffer = ctypes.create_string_buffer(1)
+    seen = []
+    for _ in range(2):
+        # Python has one name for this error and for a time of its own.
+        n = libc.recv(c.fileno(), buffer, 1, 0)
+        seen.append(n if n >= 0 else name(ctypes.get_errno()))
+    return seen, c.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+
+
 def low_water(look):
     """How much is there when it is told that something is."""
     seen = []
