@@ -31,7 +31,7 @@ CGI
 import http.server, os
 http.server.ThreadingHTTPServer((os.environ["ADDR"], int(os.environ["PORT"])), http.server.CGIHTTPRequestHandler).serve_forever()
 PY
-    $RUN python3 serve.py 2>log &
+    $RUN python3 serve.py &
     up "$PORT"
     ;;
 client)
@@ -39,7 +39,7 @@ client)
     case $scenario in
     dumb) exits 0 $RUN git clone -q "$at/bare.git" got ;;
     smart | push) exits 0 $RUN git clone -q "$at/cgi-bin/git/bare.git" got ;;
-    refused) exits 128 $RUN git clone -q "http://$ADDR:$PORT2/bare.git" got 2>/dev/null ;;
+    refused) exits 128 $RUN git clone -q "http://$ADDR:$PORT2/bare.git" got ;;
     esac
     if [ $scenario = push ]; then
         tail -c 3000000 "$DATA/big" >got/more

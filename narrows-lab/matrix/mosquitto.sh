@@ -4,7 +4,7 @@
 case $role in
 server)
     printf 'listener %s %s\nallow_anonymous true\nmax_queued_messages 0\npersistence false\n' "$PORT" "$ADDR" >mosquitto.conf
-    $RUN mosquitto -c mosquitto.conf 2>log &
+    $RUN mosquitto -c mosquitto.conf &
     up "$PORT"
     ;;
 client)

@@ -14,7 +14,7 @@ server)
 client)
     case $scenario in
     get)
-        printf 'GET /big HTTP/1.0\r\n\r\n' | $RUN openssl s_client -connect "$ADDR:$PORT" -quiet -ign_eof 2>/dev/null >answer
+        printf 'GET /big HTTP/1.0\r\n\r\n' | $RUN openssl s_client -connect "$ADDR:$PORT" -quiet -ign_eof >answer
         # Behind the head.
         tail -c "$BIG_LEN" answer >got
         same_file got "$DATA/big"
@@ -25,7 +25,7 @@ client)
         ;;
     lines)
         mkfifo says
-        $RUN openssl s_client -connect "$ADDR:$PORT" -quiet -tls1_2 <says >heard 2>/dev/null &
+        $RUN openssl s_client -connect "$ADDR:$PORT" -quiet -tls1_2 <says >heard &
         exec 9>says
         for word in hello world; do
             echo $word >&9
@@ -41,7 +41,7 @@ client)
         wait
         cat heard
         ;;
-    refused) exits 1 $RUN openssl s_client -connect "$ADDR:$PORT2" </dev/null >/dev/null 2>&1 ;;
+    refused) exits 1 $RUN openssl s_client -connect "$ADDR:$PORT2" </dev/null >/dev/null ;;
     esac
     ;;
 esac

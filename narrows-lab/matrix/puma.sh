@@ -16,7 +16,7 @@ run lambda { |env|
   end
 }
 RU
-    HOME=$DIR $RUN puma -q -b "tcp://$ADDR:$PORT" -t 4:8 -w 2 config.ru >log 2>&1 &
+    HOME=$DIR $RUN puma -q -b "tcp://$ADDR:$PORT" -t 4:8 -w 2 config.ru >log &
     await "$PORT"
     up "$PORT"
     ;;
