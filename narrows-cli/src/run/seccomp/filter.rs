@@ -58,8 +58,7 @@ const CALLS: &[(c_long, Ask)] = &[
     (libc::SYS_sendmmsg, Ask::Bits(3, libc::MSG_OOB as u32)),
     (libc::SYS_recvfrom, Ask::ReceivedInto),
     (libc::SYS_recvmsg, Ask::Received(2)),
-    // What takes sockets to other processes goes over these.
-    (libc::SYS_socket, Ask::Equals(0, &[libc::AF_UNIX as u32])),
+    // What takes sockets to other processes goes over these, and over unix sockets that are made alone.
     (libc::SYS_socketpair, Ask::Equals(0, &[libc::AF_UNIX as u32])),
 ];
 
@@ -139,16 +138,21 @@ fn steps(ask: &Ask) -> Vec<sock_filter> {
     }
 }
 
-/// As a kernel that was built without it, of which every program that asks for MPTCP has heard. Of its listeners the kernel
-/// keeps no SYN, so that nothing could be proved of what they accept; and who connects with it is told no clock.
-fn no_mptcp() -> Vec<sock_filter> {
+/// How sockets are made. MPTCP is refused as by a kernel that was built without it, of which every program that asks for it has
+/// heard: of its listeners the kernel keeps no SYN, so that nothing could be proved of what they accept; and who connects
+/// with it is told no clock.
+fn made(keeps_mptcp: bool) -> Vec<sock_filter> {
     let (inet, inet6) = (libc::AF_INET as u32, libc::AF_INET6 as u32);
     let refused = libc::SECCOMP_RET_ERRNO | libc::EPROTONOSUPPORT as u32;
-    let mut steps = vec![step(LOAD, at_argument(2)), unless(JUMP_EQUAL, MPTCP as u32, 5), step(LOAD, at_argument(0))];
-    steps.extend([unless(JUMP_EQUAL, inet, 1), step(RETURN, refused)]);
-    steps.extend([unless(JUMP_EQUAL, inet6, 1), step(RETURN, refused), ALLOW]);
-    steps.insert(0, unless(JUMP_EQUAL, libc::SYS_socket as u32, steps.len()));
-    steps
+    let mut all = Vec::new();
+    if !keeps_mptcp {
+        all.extend([step(LOAD, at_argument(2)), unless(JUMP_EQUAL, MPTCP as u32, 5), step(LOAD, at_argument(0))]);
+        all.extend([unless(JUMP_EQUAL, inet, 1), step(RETURN, refused)]);
+        all.extend([unless(JUMP_EQUAL, inet6, 1), step(RETURN, refused)]);
+    }
+    all.extend(steps(&Ask::Equals(0, &[libc::AF_UNIX as u32])));
+    all.insert(0, unless(JUMP_EQUAL, libc::SYS_socket as u32, all.len()));
+    all
 }
 
 pub(crate) fn program(keeps_mptcp: bool) -> Vec<sock_filter> {
@@ -159,9 +163,7 @@ pub(crate) fn program(keeps_mptcp: bool) -> Vec<sock_filter> {
         all.push(unless(JUMP_EQUAL, *number as u32, steps.len()));
         all.extend(steps);
     }
-    if !keeps_mptcp {
-        all.extend(no_mptcp());
-    }
+    all.extend(made(keeps_mptcp));
     // Its calls would not be seen; libraries that use it do without where it is forbidden.
     let refused = libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32;
     all.extend([unless(JUMP_EQUAL, libc::SYS_io_uring_setup as u32, 1), step(RETURN, refused), ALLOW]);
