@@ -523,7 +523,7 @@ pub unsafe extern "C-unwind" fn sendmsg(fd: c_int, message: *const msghdr, flags
             return ended(fd, next::sendmsg(fd, message, flags));
         }
         if !is_ours(fd) {
-            shared_by((*message).msg_control as usize, (*message).msg_controllen as usize);
+            shared_by((*message).msg_control as usize, (*message).msg_controllen as _);
             return next::sendmsg(fd, message, flags);
         }
         // TCP takes no notice of descriptors and credentials either.
@@ -556,7 +556,7 @@ pub unsafe extern "C-unwind" fn sendmmsg(fd: c_int, messages: *mut mmsghdr, coun
             return next::sendmmsg(fd, messages, count, flags);
         }
         if !is_ours(fd) {
-            all().for_each(|m| shared_by((*m).msg_hdr.msg_control as usize, (*m).msg_hdr.msg_controllen as usize));
+            all().for_each(|m| shared_by((*m).msg_hdr.msg_control as usize, (*m).msg_hdr.msg_controllen as _));
             return next::sendmmsg(fd, messages, count, flags);
         }
         let mut done = 0;
@@ -567,8 +567,8 @@ pub unsafe extern "C-unwind" fn sendmmsg(fd: c_int, messages: *mut mmsghdr, coun
             }
             (*message).msg_len = sent as c_uint;
             done += 1;
-            let parts = 0..(*message).msg_hdr.msg_iovlen as usize;
-            if parts.map(|n| (*(*message).msg_hdr.msg_iov.add(n)).iov_len).sum::<usize>() > sent as usize {
+            let parts: usize = (*message).msg_hdr.msg_iovlen as _;
+            if (0..parts).map(|n| (*(*message).msg_hdr.msg_iov.add(n)).iov_len).sum::<usize>() > sent as usize {
                 break;
             }
         }

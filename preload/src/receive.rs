@@ -79,7 +79,7 @@ pub(crate) unsafe fn unusual_in_parts(fd: c_int, message: *mut msghdr, flags: c_
         if sys::read_user(message as usize, &mut copy).is_err() {
             return next::recvmsg(fd, message, flags);
         }
-        let count = (*message).msg_iovlen as usize;
+        let count: usize = (*message).msg_iovlen as _;
         let mut parts = [iovec { iov_base: core::ptr::null_mut(), iov_len: 0 }; PARTS_MAX];
         let room = core::slice::from_raw_parts_mut(parts.as_mut_ptr().cast::<u8>(), size_of_val(&parts));
         let wanted = room.get_mut(..count.saturating_mul(size_of::<iovec>()));
