@@ -29,6 +29,9 @@ pub struct ReceiverConfig {
     pub cores: usize,
     /// Send a preface and feedback back.
     pub duplex: bool,
+    /// On a link of one direction too the stream is over with its end frame. Else the driver reads on to the end of the
+    /// link, since nothing may follow; a link that somebody keeps open has none.
+    pub ends_at_frame: bool,
 }
 
 impl Default for ReceiverConfig {
@@ -39,6 +42,7 @@ impl Default for ReceiverConfig {
             memory_max: MEMORY_MAX_DEFAULT,
             cores: 1,
             duplex: false,
+            ends_at_frame: false,
         }
     }
 }
@@ -265,6 +269,11 @@ impl Receiver {
     /// The end frame was parsed: nothing more has to come.
     pub fn has_end(&self) -> bool {
         self.end_parsed && !self.has_unparsed()
+    }
+
+    /// Whether that is the end, or only that of the link is.
+    pub fn is_over(&self) -> bool {
+        (self.config.duplex || self.config.ends_at_frame) && self.has_end()
     }
 
     /// The link is at its end: `Truncated` unless the end frame was seen.

@@ -314,7 +314,8 @@ typedef struct narrows_message_options {
      */
     uint32_t message_max;
     /**
-     * Bytes of history that the sender wants and the receiver keeps, 1 KiB to 64 KiB; 0 is 16 KiB.
+     * Bytes of history that the sender wants and the receiver keeps, 1 KiB to 64 KiB; 0 is 16 KiB. The published figures have
+     * 64 KiB, which leaves some per cent less of most messages.
      */
     uint32_t history;
     uint32_t reserved;
@@ -432,20 +433,30 @@ ptrdiff_t narrows_write(struct narrows_writer *writer,
 narrows_status narrows_writer_close(struct narrows_writer *writer);
 
 /**
+ * As narrows_writer_close, and stores the totals of the whole stream, also if it failed. They are not stored when the writer is not
+ * gone, that is with NARROWS_ERROR_BUSY and NARROWS_ERROR_MISUSE, nor if it was closed before.
+ * `totals` is null or a place for the structure.
+ */
+narrows_status narrows_writer_finish(struct narrows_writer *writer,
+                                     struct narrows_totals *totals);
+
+/**
  * Makes this stream fail soon, and calls of other threads with it return: the one function, with narrows_reader_cancel, that may be
  * called while another thread is in a call with the same object. The writer has still to be closed.
  */
 narrows_status narrows_writer_cancel(struct narrows_writer *writer);
 
 /**
- * What was sent so far.
+ * What was sent so far: some of what was written may not have reached the link yet. narrows_writer_finish tells the whole.
  * `totals` is null or a place for the structure.
  */
-narrows_status narrows_writer_totals(struct narrows_writer *writer, struct narrows_totals *totals);
+narrows_status narrows_writer_totals(struct narrows_writer *writer,
+                                     struct narrows_totals *totals);
 
 /**
  * Begins to read a stream from a socket, pipe or file. As with narrows_writer_open the descriptor is left to the reader until the
- * stream is over. NULL is a failure.
+ * stream is over. That is where the stream ends, though others keep the pipe or socket open; in a file nothing may follow it.
+ * NULL is a failure.
  * `options` is null or a structure as its struct_size says.
  */
 struct narrows_reader *narrows_reader_open(int fd,
@@ -466,6 +477,14 @@ ptrdiff_t narrows_read(struct narrows_reader *reader,
  * unless NARROWS_ONE_WAY is set. The reader is gone, whatever is returned, but for NARROWS_ERROR_BUSY and NARROWS_ERROR_MISUSE.
  */
 narrows_status narrows_reader_close(struct narrows_reader *reader);
+
+/**
+ * As narrows_reader_close, and stores the totals of the whole stream, also if it failed. They are not stored when the reader is not
+ * gone, that is with NARROWS_ERROR_BUSY and NARROWS_ERROR_MISUSE, nor if it was closed before.
+ * `totals` is null or a place for the structure.
+ */
+narrows_status narrows_reader_finish(struct narrows_reader *reader,
+                                     struct narrows_totals *totals);
 
 /**
  * Makes this stream fail soon, as narrows_writer_cancel. After the end was read it makes narrows_reader_close tell the writer that

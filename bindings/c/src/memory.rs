@@ -165,13 +165,18 @@ pub(crate) unsafe fn place<'a, T: Plain>(to: *mut T, what: &str) -> Result<&'a m
 /// # Safety
 /// `to` is null or a place for a `T` that nobody else uses.
 pub(crate) unsafe fn store<T: Plain>(to: *mut T, value: T, what: &str) -> Result<()> {
-    if to.is_null() {
+    fits(to, what)?;
+    if !to.is_null() {
+        // SAFETY: not null, aligned, and the caller answers for the rest.
+        unsafe { to.write(value) };
+    }
+    Ok(())
+}
+
+/// Whether this may be a place for a structure, or null.
+pub(crate) fn fits<T: Plain>(to: *const T, what: &str) -> Result<()> {
+    if to.is_null() || to.is_aligned() {
         return Ok(());
     }
-    if !to.is_aligned() {
-        return Err(Failure::misuse(format!("{what} is no pointer to such a place")));
-    }
-    // SAFETY: not null, aligned, and the caller answers for the rest.
-    unsafe { to.write(value) };
-    Ok(())
+    Err(Failure::misuse(format!("{what} is no pointer to such a place")))
 }

@@ -72,10 +72,11 @@ impl StreamOptions {
         Ok((config, chosen.policy))
     }
 
-    pub(crate) fn receive(&self) -> ReceiveOptions {
+    /// `has_end`: what is read has an end of its own, as a file has. A pipe has none while the program keeps its other end open.
+    pub(crate) fn receive(&self, has_end: bool) -> ReceiveOptions {
         let threads = if self.threads > 0 { self.threads as usize } else { stream::cores() };
         ReceiveOptions {
-            receiver: ReceiverConfig::default(),
+            receiver: ReceiverConfig { ends_at_frame: !has_end, ..ReceiverConfig::default() },
             threads,
             stall_timeout: self.stall_timeout(),
             notes: None,

@@ -23,7 +23,7 @@ pub(crate) struct Reader {
 impl Reader {
     pub(crate) fn open(fd: i32, options: &StreamOptions) -> Result<Self> {
         options.check("reader", ONE_WAY | CLOSE_FD, false)?;
-        let receive = options.receive();
+        let receive = options.receive(sys::is_file(fd)?);
         let link = sys::link(fd, Direction::Read, options.has(ONE_WAY))?;
         let shared = Shared::new()?;
         let (sink, ended) = (Sink(Arc::clone(&shared.channel)), Arc::clone(&shared.channel));
@@ -47,7 +47,8 @@ impl Reader {
     }
 
     /// Tells the sender that all is stored if the end was read; else that it is not.
-    pub(crate) fn close(mut self) -> Result<()> {
+    /// Fills in the last totals, also of a stream that failed.
+    pub(crate) fn close(mut self, totals: &mut Option<(u64, u64)>) -> Result<()> {
         let heard = self.shared.channel.conclude();
         if !heard {
             self.shared.control.stop();
@@ -56,6 +57,7 @@ impl Reader {
         if let Some(driver) = self.driver.take() {
             let _ = driver.join();
         }
+        *totals = Some(self.totals());
         drop(self.owned.take());
         match outcome {
             // Ended from here: what the driver says of that tells nothing.

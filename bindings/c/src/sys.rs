@@ -62,6 +62,11 @@ fn socket_link(own: OwnedFd, direction: Direction, one_way: bool) -> Result<Link
     Ok(if direction == Direction::Write { write } else { read })
 }
 
+/// Whether what the descriptor leads to is a file on a disk.
+pub(crate) fn is_file(fd: i32) -> Result<bool> {
+    Ok(file_type(&duplicate(fd)?)?.is_file())
+}
+
 /// What the caller gave away, of which there is a [`link`]: closed when it is dropped.
 pub(crate) fn take_over(fd: i32) -> OwnedFd {
     // SAFETY: it is open, or there were no link, and the caller gave up its own use of it by the flag that leads here.

@@ -93,13 +93,15 @@ impl Writer {
         (summary.raw_bytes, summary.wire_bytes)
     }
 
-    /// Waits until everything is with the reader, or on its way where nothing comes back.
-    pub(crate) fn close(mut self) -> Result<()> {
+    /// Waits until everything is with the reader, or on its way where nothing comes back. Fills in the last totals, also of a
+    /// stream that failed.
+    pub(crate) fn close(mut self, totals: &mut Option<(u64, u64)>) -> Result<()> {
         self.shared.channel.end();
         let outcome = self.shared.channel.outcome();
         if let Some(driver) = self.driver.take() {
             let _ = driver.join();
         }
+        *totals = Some(self.totals());
         drop(self.owned.take());
         outcome
     }

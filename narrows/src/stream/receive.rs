@@ -233,12 +233,12 @@ impl Flow {
         }
     }
 
-    /// Whether the end came on a link that the sender keeps open until it hears that all is stored. (On a link of one
-    /// direction nothing may follow the end, so that is read to its own.)
+    /// Whether the end came on a link that the sender keeps open until it hears that all is stored, or that is not read
+    /// to its own end for another reason. (On a link of one direction nothing may follow the end of the stream.)
     fn is_over(&self) -> Result<bool> {
         let duplex = lock(&self.back).is_some();
         let mut state = lock(&self.state);
-        let over = duplex && state.receiver.has_end();
+        let over = state.receiver.is_over() || duplex && state.receiver.has_end();
         if over {
             state.receiver.close()?;
         }

@@ -43,7 +43,8 @@ pub struct narrows_message_options {
     pub flags: u32,
     /// Longest message in bytes, sent or received; 0 is 65,535, the most that there is.
     pub message_max: u32,
-    /// Bytes of history that the sender wants and the receiver keeps, 1 KiB to 64 KiB; 0 is 16 KiB.
+    /// Bytes of history that the sender wants and the receiver keeps, 1 KiB to 64 KiB; 0 is 16 KiB. The published figures have
+    /// 64 KiB, which leaves some per cent less of most messages.
     pub history: u32,
     pub reserved: u32,
     /// A dictionary that the history begins with; the peer needs it among its `known`, or as its own seed. Empty is none.

@@ -118,7 +118,33 @@ pub unsafe extern "C" fn narrows_write(writer: *mut narrows_writer, data: *const
 /// returned, but for NARROWS_ERROR_BUSY and NARROWS_ERROR_MISUSE.
 #[unsafe(no_mangle)]
 pub extern "C" fn narrows_writer_close(writer: *mut narrows_writer) -> narrows_status {
-    enter(|| Writer::table().close(number(writer), Writer::close).map(|()| Status::NARROWS_OK), |s| s)
+    let close = || Writer::table().close(number(writer), |object| object.close(&mut None));
+    enter(|| close().map(|()| Status::NARROWS_OK), |s| s)
+}
+
+/// As narrows_writer_close, and stores the totals of the whole stream, also if it failed. They are not stored when the writer is not
+/// gone, that is with NARROWS_ERROR_BUSY and NARROWS_ERROR_MISUSE, nor if it was closed before.
+///
+/// # Safety
+/// `totals` is null or a place for the structure.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn narrows_writer_finish(
+    writer: *mut narrows_writer,
+    totals: *mut narrows_totals,
+) -> narrows_status {
+    enter(
+        || {
+            memory::fits(totals, "totals")?;
+            let mut last = None;
+            let closed = Writer::table().close(number(writer), |object| object.close(&mut last));
+            if let Some((raw_bytes, wire_bytes)) = last {
+                // SAFETY: the caller answers for the place.
+                unsafe { memory::store(totals, narrows_totals { raw_bytes, wire_bytes }, "totals")? };
+            }
+            closed.map(|()| Status::NARROWS_OK)
+        },
+        |s| s,
+    )
 }
 
 /// Makes this stream fail soon, and calls of other threads with it return: the one function, with narrows_reader_cancel, that may be
@@ -128,7 +154,7 @@ pub extern "C" fn narrows_writer_cancel(writer: *mut narrows_writer) -> narrows_
     enter(|| Writer::table().stop(number(writer)).map(|()| Status::NARROWS_OK), |s| s)
 }
 
-/// What was sent so far.
+/// What was sent so far: some of what was written may not have reached the link yet. narrows_writer_finish tells the whole.
 ///
 /// # Safety
 /// `totals` is null or a place for the structure.
@@ -149,7 +175,8 @@ pub unsafe extern "C" fn narrows_writer_totals(
 }
 
 /// Begins to read a stream from a socket, pipe or file. As with narrows_writer_open the descriptor is left to the reader until the
-/// stream is over. NULL is a failure.
+/// stream is over. That is where the stream ends, though others keep the pipe or socket open; in a file nothing may follow it.
+/// NULL is a failure.
 ///
 /// # Safety
 /// `options` is null or a structure as its struct_size says.
@@ -190,7 +217,33 @@ pub unsafe extern "C" fn narrows_read(reader: *mut narrows_reader, data: *mut c_
 /// unless NARROWS_ONE_WAY is set. The reader is gone, whatever is returned, but for NARROWS_ERROR_BUSY and NARROWS_ERROR_MISUSE.
 #[unsafe(no_mangle)]
 pub extern "C" fn narrows_reader_close(reader: *mut narrows_reader) -> narrows_status {
-    enter(|| Reader::table().close(number(reader), Reader::close).map(|()| Status::NARROWS_OK), |s| s)
+    let close = || Reader::table().close(number(reader), |object| object.close(&mut None));
+    enter(|| close().map(|()| Status::NARROWS_OK), |s| s)
+}
+
+/// As narrows_reader_close, and stores the totals of the whole stream, also if it failed. They are not stored when the reader is not
+/// gone, that is with NARROWS_ERROR_BUSY and NARROWS_ERROR_MISUSE, nor if it was closed before.
+///
+/// # Safety
+/// `totals` is null or a place for the structure.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn narrows_reader_finish(
+    reader: *mut narrows_reader,
+    totals: *mut narrows_totals,
+) -> narrows_status {
+    enter(
+        || {
+            memory::fits(totals, "totals")?;
+            let mut last = None;
+            let closed = Reader::table().close(number(reader), |object| object.close(&mut last));
+            if let Some((raw_bytes, wire_bytes)) = last {
+                // SAFETY: the caller answers for the place.
+                unsafe { memory::store(totals, narrows_totals { raw_bytes, wire_bytes }, "totals")? };
+            }
+            closed.map(|()| Status::NARROWS_OK)
+        },
+        |s| s,
+    )
 }
 
 /// Makes this stream fail soon, as narrows_writer_cancel. After the end was read it makes narrows_reader_close tell the writer that

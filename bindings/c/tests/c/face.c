@@ -163,6 +163,8 @@ int main(int argc, char **argv)
         TEST(message_trouble),
         TEST(out_of_descriptors),
         TEST(totals_of_failures),
+        TEST(totals_at_the_end),
+        TEST(end_of_an_open_pipe),
         TEST(forked),
         TEST(topic_unit_half_bad),
         TEST(topics),

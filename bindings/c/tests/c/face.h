@@ -73,6 +73,8 @@ void test_peer_gone(void);
 void test_damaged_streams(void);
 void test_out_of_descriptors(void);
 void test_totals_of_failures(void);
+void test_totals_at_the_end(void);
+void test_end_of_an_open_pipe(void);
 void test_misuse(void);
 void test_coder(void);
 void test_coder_misuse(void);

@@ -273,3 +273,86 @@ void test_totals_of_failures(void)
     close(fds[0]);
     close(fds[1]);
 }
+
+/* The totals of a whole stream come with its end, of both ends; a stream that failed has some too. */
+void test_totals_at_the_end(void)
+{
+    static unsigned char got[100000];
+    int fds[2];
+    narrows_totals sent = {1, 1}, received = {1, 1}, none = {7, 7};
+    CHECK(pipe(fds) == 0);
+    narrows_writer *writer = narrows_writer_open(fds[1], NULL);
+    narrows_reader *reader = narrows_reader_open(fds[0], NULL);
+    CHECK(narrows_write(writer, data, 50000) == 50000);
+    CHECK(narrows_writer_finish(writer, &sent) == NARROWS_OK);
+    CHECK(sent.raw_bytes == 50000 && sent.wire_bytes > 0);
+    size_t all = 0;
+    ptrdiff_t n;
+    while ((n = narrows_read(reader, got, sizeof got)) > 0)
+        all += (size_t)n;
+    CHECK(n == 0 && all == 50000);
+    CHECK(narrows_reader_finish(reader, &received) == NARROWS_OK);
+    CHECK(received.raw_bytes == sent.raw_bytes && received.wire_bytes == sent.wire_bytes);
+    /* They are gone, and nothing is stored. */
+    FAILS(narrows_writer_finish(writer, &none), NARROWS_ERROR_CLOSED, "writer");
+    FAILS(narrows_reader_finish(reader, &none), NARROWS_ERROR_CLOSED, "reader");
+    FAILS(narrows_writer_finish(NULL, &none), NARROWS_ERROR_MISUSE, "null");
+    CHECK(none.raw_bytes == 7 && none.wire_bytes == 7);
+    close(fds[0]);
+    close(fds[1]);
+
+    pair(fds);
+    writer = narrows_writer_open(fds[0], NULL);
+    reader = narrows_reader_open(fds[1], NULL);
+    FAILS(narrows_writer_finish(writer, (narrows_totals *)((char *)&none + 1)), NARROWS_ERROR_MISUSE, "totals");
+    CHECK(narrows_write(writer, data, 500) == 500);
+    CHECK(narrows_read(reader, got, sizeof got) > 0);
+    CHECK(narrows_reader_finish(reader, &received) == NARROWS_ERROR_TRUNCATED && received.raw_bytes > 0);
+    CHECK(narrows_writer_finish(writer, &sent) == NARROWS_ERROR_IO && sent.raw_bytes == 500 && sent.wire_bytes > 0);
+    close(fds[0]);
+    close(fds[1]);
+    pair(fds);
+    CHECK(narrows_writer_cancel(writer = narrows_writer_open(fds[0], NULL)) == NARROWS_OK);
+    CHECK(narrows_writer_finish(writer, NULL) == NARROWS_ERROR_IO);
+    close(fds[0]);
+    close(fds[1]);
+}
+
+/* The program keeps the other end of the pipe, or of the socket, open: a stream ends where it ends. */
+void test_end_of_an_open_pipe(void)
+{
+    for (int kind = 0; kind < 2; kind++) {
+        int fds[2];
+        narrows_stream_options options = {.struct_size = sizeof options, .flags = kind ? NARROWS_ONE_WAY : 0};
+        if (kind)
+            pair(fds);
+        else
+            CHECK(pipe(fds) == 0);
+        struct job job = start_writer(fds[1], LEN, options.flags, "fixed:lz4");
+        /* Another hand on what is written, which nobody closes. */
+        int other = dup(fds[1]);
+        CHECK(other >= 0 && pthread_create(&job.thread, NULL, write_all, &job) == 0);
+        narrows_reader *reader = narrows_reader_open(fds[0], &options);
+        read_all(reader, LEN);
+        CHECK(narrows_reader_close(reader) == NARROWS_OK);
+        CHECK(pthread_join(job.thread, NULL) == 0 && job.status == NARROWS_OK);
+        close(other);
+        close(fds[0]);
+        close(fds[1]);
+    }
+    /* In a file nothing may follow. */
+    size_t len;
+    char byte;
+    unsigned char *wire = encoded(1, "fixed:store", &len);
+    FILE *file = tmpfile();
+    CHECK(file != NULL && fwrite(wire, 1, len, file) == len && fputc('x', file) == 'x' && fflush(file) == 0);
+    rewind(file);
+    narrows_reader *reader = narrows_reader_open(fileno(file), NULL);
+    ptrdiff_t n;
+    while ((n = narrows_read(reader, &byte, 1)) > 0)
+        ;
+    CHECK(n == NARROWS_ERROR_CORRUPT);
+    CHECK(narrows_reader_close(reader) == NARROWS_ERROR_CORRUPT);
+    fclose(file);
+    free(wire);
+}
