@@ -13,8 +13,10 @@ use tempfile::NamedTempFile;
 
 use crate::signals::interruptible;
 
+mod same;
 mod whole;
 
+pub(crate) use same::{identity, refuse_same};
 pub(crate) use whole::write_whole;
 
 /// The reader of our standard output went away.
@@ -212,6 +214,11 @@ impl Target {
             temporary.as_file().set_permissions(permissions).with_context(|| cannot.to_owned())?;
         }
         Ok(Kind::Whole { temporary, path })
+    }
+
+    /// What is open already, and written in place; `cannot` begins its errors.
+    pub(crate) fn written(file: File, cannot: String) -> Self {
+        Self { kind: Kind::Special(file), name: Name::new(cannot) }
     }
 
     pub(crate) fn is_stdout(&self) -> bool {

@@ -10,6 +10,8 @@ use narrows::message::MESSAGE_MAX;
 use narrows::{Error, ErrorKind};
 use xxhash_rust::xxh3::xxh3_128;
 
+use crate::files;
+
 /// Ten times as many as a dictionary needs, if each is one message; more are a folder that was not meant.
 const FILES_MAX: usize = 100_000;
 /// A thousand times the longest dictionary: what comes behind changes it no more. It is all in memory, and trained with in
@@ -29,6 +31,8 @@ pub(crate) struct Samples {
     /// Whether there is more than was read.
     pub(crate) is_cut: bool,
     seen: HashSet<u128>,
+    /// Those that were read.
+    read: HashSet<(u64, u64)>,
     files: usize,
     bytes: usize,
 }
@@ -42,6 +46,11 @@ impl Samples {
             if kind.is_dir() { samples.folder(path, 0)? } else { samples.file(path)? }
         }
         Ok(samples)
+    }
+
+    /// Whether `path` is one of the files, under whatever name.
+    pub(crate) fn has_read(&self, path: &Path) -> bool {
+        files::identity(path.metadata().ok()).is_some_and(|file| self.read.contains(&file))
     }
 
     /// Files in the order of their names. What cannot be read is not passed over in silence.
@@ -75,6 +84,7 @@ impl Samples {
         }
         let cannot = || format!("cannot read {}", path.display());
         let file = File::open(path).with_context(cannot)?;
+        self.read.extend(files::identity(file.metadata().ok()));
         let holds_messages = path.extension().is_some_and(|e| e == "msgs");
         let room = if holds_messages { BYTES_MAX - self.bytes } else { MESSAGE_MAX };
         let mut bytes = Vec::new();

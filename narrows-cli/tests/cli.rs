@@ -308,3 +308,48 @@ fn what_datacomp_learned_is_kept_in_its_table() {
     assert_ne!(run(&policy("")), 0);
     assert_eq!(fs::read(&table).unwrap(), b"something else", "and is left as it was");
 }
+
+#[test]
+fn an_output_that_is_an_input_too_is_refused_under_whatever_name() {
+    let home = home();
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let content = text(100_000);
+    fs::write(at("a"), &content).unwrap();
+    fs::hard_link(at("a"), at("hard")).unwrap();
+    std::os::unix::fs::symlink("a", at("soft")).unwrap();
+    let refused = |line: &str| {
+        let line = line.replace("narrows", env!("CARGO_BIN_EXE_narrows"));
+        let child = narrows_shell(home.path(), &line, folder.path());
+        assert_one_line_error(&child, 2);
+        assert!(stderr(&child).contains("is input and output"), "{line}: {}", stderr(&child));
+        assert_eq!(entries(folder.path()).len(), 3, "{line}: a file is left");
+    };
+    for name in ["a", "hard", "soft"] {
+        refused(&format!("narrows pipe a -o {name}"));
+        refused(&format!("narrows pipe -o {name} < a"));
+        refused(&format!("narrows pipe a >> {name}"));
+        refused(&format!("narrows pipe < a >> {name}"));
+        refused(&format!("narrows pipe -d a -o {name}"));
+        refused(&format!("narrows pipe a -o /dev/null --trace {name}"));
+        refused(&format!("narrows send a tcp://127.0.0.1:1 --trace {name}"));
+        refused(&format!("narrows oracle --link 10mbit a --html {name}"));
+        assert!(fs::read(at("a")).unwrap() == content && fs::read(at(name)).unwrap() == content, "{name}");
+    }
+    // What the shell emptied is lost, but no stream of nothing takes its place without a word.
+    fs::write(at("b"), &content).unwrap();
+    fs::remove_file(at("soft")).unwrap();
+    refused("narrows pipe b > b");
+    // Devices are read and written at once, and --test writes nothing.
+    for line in ["narrows pipe /dev/null -o /dev/null", "narrows pipe < /dev/null > /dev/null"] {
+        let output = narrows_shell(home.path(), &line.replace("narrows", env!("CARGO_BIN_EXE_narrows")), folder.path());
+        assert_eq!(code(&output), 0, "{line}: {}", stderr(&output));
+    }
+}
+
+/// Runs a line of the shell in a folder.
+fn narrows_shell(home: &std::path::Path, line: &str, folder: &std::path::Path) -> std::process::Output {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", line]).current_dir(folder).env("XDG_CACHE_HOME", home).stdin(Stdio::null());
+    finish(shell.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
+}

@@ -145,3 +145,17 @@ fn what_cannot_be_read_or_written_leaves_no_file_and_is_named() {
     }
     assert_eq!(DICTIONARY_MAX, 64 << 10, "as --help says");
 }
+
+#[test]
+fn a_sample_is_never_replaced_by_the_dictionary() {
+    let place = Place::new();
+    fs::create_dir(place.at("samples")).unwrap();
+    (0..50).for_each(|i| fs::write(place.at(&format!("samples/{i}")), message(i)).unwrap());
+    fs::hard_link(place.at("samples/7"), place.at("other name")).unwrap();
+    for output in ["samples/7", "other name"] {
+        let run = place.train(&["-o", output, "samples"]);
+        assert_eq!(run.status.code(), Some(2), "{}", words(&run));
+        assert!(words(&run).contains("is one of the samples"), "{}", words(&run));
+        assert_eq!(fs::read(place.at("samples/7")).unwrap(), message(7));
+    }
+}

@@ -33,6 +33,7 @@ pub(crate) fn run(args: &OracleArgs) -> Result<()> {
         ))
         .into());
     }
+    files::refuse_same(&args.path, [args.replay.as_deref(), args.html.as_deref()])?;
     let input = input::read(&args.path, args.max_len)?;
     if input.is_cut && !args.quiet {
         report::note(format_args!(

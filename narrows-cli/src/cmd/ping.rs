@@ -55,6 +55,9 @@ fn serve(args: &PingArgs, place: &Place) -> Result<()> {
 }
 
 fn measure(args: &PingArgs, place: &Place) -> Result<()> {
+    for input in args.dict.iter().chain(&args.messages) {
+        files::refuse_same(input, [args.trace.as_deref()])?;
+    }
     let dictionary = args.dict.as_deref().map(dictionary::load).transpose()?;
     let client = Client {
         place: place.clone(),

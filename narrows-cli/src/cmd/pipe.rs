@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{self, IsTerminal};
 use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -14,7 +15,7 @@ use narrows::stream::{self, Control, ReceiveOptions};
 use narrows::transport::Link;
 
 use crate::args::PipeArgs;
-use crate::files::{Source, Target};
+use crate::files::{self, Source, Target};
 use crate::flow;
 use crate::host::{self, Background};
 use crate::{report, signals};
@@ -22,6 +23,10 @@ use crate::{report, signals};
 pub(crate) fn run(args: &PipeArgs) -> Result<()> {
     let control = Arc::new(Control::default());
     signals::stop(&control)?;
+    let dash = Path::new("-");
+    // With --test nothing is written.
+    let output = if args.test { None } else { Some(args.output.as_deref().unwrap_or(dash)) };
+    files::refuse_same(args.file.as_deref().unwrap_or(dash), [output, args.flow.trace.as_deref()])?;
     if args.decompress || args.test { decompress(args, &control) } else { compress(args, &control) }
 }
 

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with, sockopt};
 
 use crate::args::SendArgs;
-use crate::files::Source;
+use crate::files::{self, Source};
 use crate::flow;
 use crate::host::{self, Background};
 use crate::progress::Bar;
@@ -33,6 +33,7 @@ pub(crate) fn run(args: &SendArgs) -> Result<()> {
         .ok_or_else(|| narrows::Error::misuse(format!("'{}' is not an address such as tcp://HOST:PORT", args.to)))?;
     let control = Arc::new(Control::default());
     signals::stop(&control)?;
+    files::refuse_same(&args.file, [args.flow.trace.as_deref()])?;
     let source = Source::open(Some(&args.file))?;
     let calibration = host::load(args.talk.verbose);
     let mut options = flow::send_options(&args.flow, calibration.as_ref(), args.timeout)?;

@@ -16,6 +16,10 @@ const EXPECTED: u64 = 1 << 40;
 
 pub(crate) fn run(args: &TrainArgs) -> Result<()> {
     let samples = Samples::read(&args.files)?;
+    if samples.has_read(&args.output) {
+        let text = format!("{} is one of the samples; write to another file", args.output.display());
+        return Err(narrows::Error::misuse(text).into());
+    }
     let Samples { messages, repeated, is_cut, .. } = &samples;
     let count = messages.len();
     if count < MESSAGES_MIN {

@@ -1,0 +1,29 @@
+//! Refuses outputs that are inputs too: writing one would destroy what is still to be read, or what nobody asked to lose.
+
+use std::fs::{self, Metadata};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use anyhow::Result;
+
+/// Fails if one of `outputs` is the regular file `input`, under whatever name: a link, stdin, stdout, a redirection of the
+/// shell. `-` is stdin as an input and stdout as an output.
+pub(crate) fn refuse_same<'a>(input: &Path, outputs: impl IntoIterator<Item = Option<&'a Path>>) -> Result<()> {
+    let Some(read) = identity(data(input, super::stdin)) else { return Ok(()) };
+    for output in outputs.into_iter().flatten() {
+        if identity(data(output, super::stdout)) == Some(read) {
+            let name = if super::is_dash(input) { "stdin".into() } else { input.display().to_string() };
+            return Err(narrows::Error::misuse(format!("{name} is input and output; write to another file")).into());
+        }
+    }
+    Ok(())
+}
+
+/// Device and inode of a regular file. Of anything else nothing is lost by reading and writing it at once.
+pub(crate) fn identity(data: Option<Metadata>) -> Option<(u64, u64)> {
+    data.filter(Metadata::is_file).map(|data| (data.dev(), data.ino()))
+}
+
+fn data(path: &Path, dash: fn() -> Result<fs::File>) -> Option<Metadata> {
+    if super::is_dash(path) { dash().ok()?.metadata().ok() } else { path.metadata().ok() }
+}
