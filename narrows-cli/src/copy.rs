@@ -15,6 +15,7 @@ pub(crate) mod scan;
 pub(crate) mod serve;
 pub(crate) mod served;
 pub(crate) mod source;
+pub(crate) mod special;
 pub(crate) mod store;
 pub(crate) mod tree;
 

@@ -3,7 +3,8 @@
 use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -25,8 +26,8 @@ use crate::copy::direct::keys::Token;
 use crate::copy::filter::Filter;
 use crate::copy::hello::{Delete, GetTask, StoreOptions, Task};
 use crate::copy::place::Place;
-use crate::copy::scan;
-use crate::copy::serve::{open_roots, open_target, receive_options};
+use crate::copy::scan::{self, Root, TargetFolder};
+use crate::copy::serve::{Into, Opened, open_roots, open_target, receive_options};
 use crate::copy::shown;
 use crate::copy::source::{EntrySource, Input, SourceOptions};
 use crate::copy::store::{EntryStore, Listeners, Permitted};
@@ -143,13 +144,29 @@ fn put(args: &CpArgs, sources: &[PathBuf], target: &Place, tell: &Tell) -> Resul
         check_delete(sources, target)?;
     }
     let single = sources.len() == 1 && !sources[0].is_dir();
+    for source in sources {
+        files::refuse_same(source, [args.flow.trace.as_deref()])?;
+    }
     let input = Input::Paths { roots, unopened, filter: Filter::new(&patterns(args))? };
     send(args, input, single, target, tell)
 }
 
-fn send(args: &CpArgs, input: Input, single: bool, target: &Place, tell: &Tell) -> Result<Outcome> {
+/// Opens a target on this host, and lets both ends know where they may meet.
+fn open_local(args: &CpArgs, target: &Place, single: bool, input: &mut Input) -> Result<Option<Opened>> {
+    let Place::Local(path) = target else { return Ok(None) };
+    let mut opened = open_target(path, single, args.dry_run)?;
+    if let (Into::Tree(folder, None), Input::Paths { roots, .. }) = (&opened.into, input) {
+        let folder = Arc::new(TargetFolder::new(folder, opened.is_new, roots)?);
+        roots.iter_mut().for_each(|root| root.goes_to(&folder));
+        opened.sources = roots.iter().filter_map(Root::place).collect();
+    }
+    Ok(Some(opened))
+}
+
+fn send(args: &CpArgs, mut input: Input, single: bool, target: &Place, tell: &Tell) -> Result<Outcome> {
     let control = Arc::new(Control::default());
     signals::stop(&control)?;
+    let opened = open_local(args, target, single, &mut input)?;
     let task = Task::Put { target: target.path().clone(), single, store: store_options(args) };
 
     let calibration = host::load(args.talk.verbose);
@@ -173,7 +190,7 @@ fn send(args: &CpArgs, input: Input, single: bool, target: &Place, tell: &Tell) 
         let p = shares();
         Seen { wire_bytes: watched.send_summary().wire_bytes, bytes: p.bytes, done: p.share_done() }
     };
-    let (carrier, link, grower) = start(args, target, &task, seen)?;
+    let (carrier, link, grower) = start(args, target, &task, opened, seen)?;
     let bar = Bar::copying(&control, source.progress(), !args.talk.quiet);
     let background = Background::start(calibration.is_none() && !matches!(target, Place::Local(_)));
     let begun = Instant::now();
@@ -216,7 +233,7 @@ fn send(args: &CpArgs, input: Input, single: bool, target: &Place, tell: &Tell) 
     })
 }
 
-fn get(args: &CpArgs, sources: &[Place], target: &std::path::Path, tell: &Tell) -> Result<Outcome> {
+fn get(args: &CpArgs, sources: &[Place], target: &Path, tell: &Tell) -> Result<Outcome> {
     let control = Arc::new(Control::default());
     signals::stop(&control)?;
     let from = &sources[0];
@@ -229,7 +246,10 @@ fn get(args: &CpArgs, sources: &[Place], target: &std::path::Path, tell: &Tell) 
     let patterns = patterns(args);
     // Told before anything happens, and in the words of this end.
     Filter::new(&patterns)?;
-    let (tree, rename) = open_target(target, single, args.dry_run)?;
+    let (tree, rename) = match open_target(target, single, args.dry_run)?.into {
+        Into::Tree(tree, rename) => (tree, rename),
+        Into::Special(special) => return stdio::get_into(args, from, &special, target),
+    };
     let permitted = Permitted::tops(&paths, args.recursive)?;
     let what = GetTask { sources: paths, recursive: args.recursive, exclude: patterns, dry_run: args.dry_run };
     let task = Task::Get(what);
@@ -242,7 +262,7 @@ fn get(args: &CpArgs, sources: &[Place], target: &std::path::Path, tell: &Tell) 
         on_removed: Some(Box::new(names(args, DELETING))),
     };
     let store = EntryStore::new(tree, rename, permitted, store_options(args), notes, listeners)?;
-    let (carrier, link, grower) = start(args, from, &task, receiving(&control))?;
+    let (carrier, link, grower) = start(args, from, &task, None, receiving(&control))?;
     let bar = Bar::receiving(&control, !args.talk.quiet);
     let begun = Instant::now();
     let end = store.clone();
@@ -295,11 +315,12 @@ fn start(
     args: &CpArgs,
     place: &Place,
     task: &Task,
+    opened: Option<Opened>,
     seen: impl Fn() -> Seen + Send + 'static,
 ) -> Result<(Carrier, Link, Option<Grower>)> {
     let trust = trust(args, place)?;
     let reach = Reach { shell: &args.shell, program: &args.remote_narrows, trust: trust.as_ref() };
-    let (carrier, link, growth) = Carrier::start(place, &reach, task)?;
+    let (carrier, link, growth) = Carrier::start(place, &reach, task, opened)?;
     let grower = growth.map(|growth| Grower::start(growth.bond.clone(), args.carriers, seen, move || growth.open()));
     Ok((carrier, link, grower))
 }
@@ -351,8 +372,7 @@ fn check_delete(sources: &[PathBuf], target: &Place) -> Result<()> {
     for path in sources {
         let covered = scan::top(path).map_or_else(|| target.clone(), |top| target.join(OsStr::from_bytes(&top)));
         let Ok(covered) = covered.canonicalize() else { continue };
-        let inside = |path: &&PathBuf| path.canonicalize().is_ok_and(|p| p != covered && p.starts_with(&covered));
-        if let Some(path) = sources.iter().find(inside) {
+        if let Some(path) = sources.iter().find(|path| is_inside(path, &covered)) {
             let path = shown(path.as_os_str().as_bytes());
             return Err(
                 narrows::Error::misuse(format!("{path} is in the target, where --delete would remove it")).into()
@@ -360,6 +380,13 @@ fn check_delete(sources: &[PathBuf], target: &Place) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Whether a path is in a folder, under whatever name that was mounted.
+fn is_inside(path: &Path, folder: &Path) -> bool {
+    let place = |path: &Path| path.metadata().ok().map(|data| (data.dev(), data.ino()));
+    let (Ok(path), Some(folder)) = (path.canonicalize(), place(folder)) else { return false };
+    place(&path) != Some(folder) && path.ancestors().skip(1).any(|above| place(above) == Some(folder))
 }
 
 /// What --include takes in again overrules what --exclude leaves out.

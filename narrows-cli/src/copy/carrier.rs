@@ -18,7 +18,7 @@ use narrows::transport::bond::{Bond, GREETING};
 use super::direct::{self, Trust};
 use super::hello::{self, Request, Session, Task};
 use super::place::Place;
-use super::serve::{self, Manner, Reachable};
+use super::serve::{self, Manner, Opened, Reachable};
 use super::shown;
 use crate::{report, signals};
 
@@ -34,6 +34,7 @@ pub(crate) struct Reach<'a> {
     /// How a server without a shell and this end know one another.
     pub(crate) trust: Option<&'a Trust>,
 }
+
 
 /// The other host was reached and has no such program; nothing was done yet.
 #[derive(Debug)]
@@ -99,13 +100,18 @@ impl Growth {
 }
 
 impl Carrier {
-    /// Starts the other end and tells it its task.
-    pub(crate) fn start(place: &Place, reach: &Reach<'_>, task: &Task) -> Result<(Self, Link, Option<Growth>)> {
+    /// Starts the other end and tells it its task. `opened`: where a copy within this host is stored.
+    pub(crate) fn start(
+        place: &Place,
+        reach: &Reach<'_>,
+        task: &Task,
+        opened: Option<Opened>,
+    ) -> Result<(Self, Link, Option<Growth>)> {
         let session = Session::random().context("the system gives no random bytes")?;
         let request = Request::Copy(task.clone(), session);
         let (carrier, link, way) = match place {
             Place::Local(_) => {
-                let (carrier, link) = Self::start_local(task.clone())?;
+                let (carrier, link) = Self::start_local(task.clone(), opened)?;
                 return Ok((carrier, link, None));
             }
             Place::Ssh { host, .. } => {
@@ -126,13 +132,16 @@ impl Carrier {
         Ok((carrier, link, Some(Growth { bond, session, way })))
     }
 
-    fn start_local(task: Task) -> Result<(Self, Link)> {
+    fn start_local(task: Task, opened: Option<Opened>) -> Result<(Self, Link)> {
         let (near, far) = UnixStream::pair().context("cannot make a pair of sockets")?;
         let far = Link::unix(far)?;
         let thread = std::thread::Builder::new().name("narrows-serve".into());
         let thread = thread.spawn(move || {
             let control = Arc::new(Control::default());
-            serve::run(task, far, Manner::Local, &Reachable::Everything, &control)
+            match (task, opened) {
+                (Task::Put { store, .. }, Some(opened)) => serve::put(Ok(opened), store, far, Manner::Local, &control),
+                (task, _) => serve::run(task, far, Manner::Local, &Reachable::Everything, &control),
+            }
         })?;
         Ok((Self::Local(thread), Link::unix(near)?))
     }

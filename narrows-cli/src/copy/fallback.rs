@@ -19,7 +19,7 @@ use narrows::stream;
 use super::carrier::{self, Started};
 use super::filter::Filter;
 use super::scan;
-use super::serve::open_target;
+use super::serve::{Into, open_target};
 use super::store::Permitted;
 use super::{scan::needs_recursive, shown};
 use crate::report;
@@ -177,6 +177,7 @@ fn put_script(order: &Order<'_>, sources: &[PathBuf], target: &Path) -> Vec<u8> 
         ("folder", flag(folder || target.file_name().is_none())),
         ("contents", flag(sources.iter().any(|s| scan::top(s).is_none()))),
         ("owner", flag(order.owner)),
+        ("devices", flag(order.devices)),
         ("fsync", flag(order.fsync)),
     ] {
         assignment(name, value, &mut script);
@@ -237,7 +238,9 @@ pub(crate) fn get(order: &Order<'_>, sources: &[PathBuf], target: &Path) -> Resu
     let contents = sources.iter().any(|s| scan::top(s).is_none());
     ensure!(sources.len() == 1 || !contents, "tar takes what is in a folder by a command of its own; copy it alone");
     let permitted = Permitted::tops(sources, order.recursive)?;
-    let (tree, rename) = open_target(target, sources.len() == 1 && !order.recursive, false)?;
+    let Into::Tree(tree, rename) = open_target(target, sources.len() == 1 && !order.recursive, false)?.into else {
+        bail!("{} is a device or fifo; to write into it, narrows is needed there too", shown(target.as_os_str().as_bytes()));
+    };
     let folder = match rename {
         Some(_) => target.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new(".")),
         None => target,

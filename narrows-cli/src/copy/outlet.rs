@@ -38,8 +38,12 @@ struct File {
     on_failure: Box<dyn Fn(&str) + Send>,
     /// Entries that came.
     entries: u64,
-    /// The file that was asked for: its number and length.
-    asked: Option<(u64, u64)>,
+    /// What it is called.
+    name: String,
+    /// The sender asked for it: one of unknown length may come, and it hears what fails.
+    asked_by_sender: bool,
+    /// The file that was asked for: its number and length, if that is known.
+    asked: Option<(u64, Option<u64>)>,
     /// Its content is coming.
     open: bool,
     hash: blake3::Hasher,
@@ -57,12 +61,26 @@ impl Outlet {
             notes,
             on_failure: Box::new(on_failure),
             entries: 0,
+            name: "stdout".into(),
+            asked_by_sender: false,
             asked: None,
             open: false,
             hash: blake3::Hasher::new(),
             written: Written::default(),
         };
         Self(Arc::new(Mutex::new(State { parser: RecordParser::default(), file })))
+    }
+
+    /// The output is not stdout.
+    pub(crate) fn named(self, name: &str) -> Self {
+        name.clone_into(&mut self.lock().file.name);
+        self
+    }
+
+    /// The sender chose what comes: its length may be unknown, and it is told of failures.
+    pub(crate) fn for_sender(self) -> Self {
+        self.lock().file.asked_by_sender = true;
+        self
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -135,7 +153,11 @@ impl File {
         self.entries += 1;
         match entry.kind {
             EntryKind::File { len, .. } if self.asked.is_none() => {
-                self.asked = Some((id, len));
+                self.asked = Some((id, Some(len)));
+                self.answer(Wanted::Whole);
+            }
+            EntryKind::Stream if self.asked.is_none() && self.asked_by_sender => {
+                self.asked = Some((id, None));
                 self.answer(Wanted::Whole);
             }
             _ => {
@@ -143,15 +165,23 @@ impl File {
                     self.answer(Wanted::Refused);
                 }
                 let what = if self.asked.is_some() { "one file was asked for" } else { "it is no file" };
-                self.failed(&format!("cannot write {} to stdout: {what}", shown(&entry.path)));
+                let text = format!("cannot write {} to {}: {what}", shown(&entry.path), self.name);
+                self.failed(&text);
+                if self.asked_by_sender {
+                    self.tell(&Answer::Failed { id, text });
+                }
             }
         }
     }
 
     fn answer(&self, wanted: Wanted) {
-        let mut answer = Vec::new();
-        Answer::Files { count: 1, wanted }.put(&mut answer);
-        self.notes.send(&answer);
+        self.tell(&Answer::Files { count: 1, wanted });
+    }
+
+    fn tell(&self, answer: &Answer) {
+        let mut note = Vec::new();
+        answer.put(&mut note);
+        self.notes.send(&note);
     }
 
     // --- content ---
@@ -180,7 +210,7 @@ impl File {
 
     /// No more is written than was announced.
     fn fits(&mut self, len: u64) -> bool {
-        let announced = self.asked.map_or(0, |(_, len)| len);
+        let announced = self.asked.map_or(0, |(_, len)| len.unwrap_or(u64::MAX));
         let fits = len <= announced - self.written.bytes;
         if !fits {
             self.open = false;
@@ -195,6 +225,7 @@ impl File {
             return;
         }
         let (id, len) = self.asked.unwrap_or_default();
+        let len = len.unwrap_or(self.written.bytes);
         let wrong = if state == EndState::Partial {
             // The sender says why.
             return;
@@ -212,9 +243,7 @@ impl File {
         };
         let text = format!("{wrong}; do not use what was written");
         self.failed(&text);
-        let mut answer = Vec::new();
-        Answer::NotStored { id, text }.put(&mut answer);
-        self.notes.send(&answer);
+        self.tell(&Answer::NotStored { id, text });
     }
 }
 

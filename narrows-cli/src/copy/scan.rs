@@ -5,6 +5,7 @@ use std::ffi::{OsStr, OsString};
 use std::io::{self, Read};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Component, Path};
+use std::sync::Arc;
 
 use narrows::entry::{Entry, EntryKind, PATH_LEN_MAX, check_path};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
@@ -18,6 +19,40 @@ pub(crate) struct Root {
     pub(crate) tree: Tree,
     /// Name of the source in `tree`, and of its entry; empty if what is in `tree` is copied without the folder itself.
     top: Vec<u8>,
+    /// The target of the copy, if it is on this host: a source may contain it.
+    target: Option<Arc<TargetFolder>>,
+}
+
+/// The folder of this host that a copy goes to, known by its inode whatever path leads there. What the copy makes in it is
+/// no part of the sources.
+pub(crate) struct TargetFolder {
+    place: (u64, u64),
+    /// Made by this copy.
+    is_new: bool,
+    /// Names that the copy makes in it, and whether they were there before.
+    tops: Vec<(Vec<u8>, bool)>,
+    /// The content of a folder goes into it.
+    takes_contents: bool,
+}
+
+impl TargetFolder {
+    /// What a copy of `roots` makes in `folder`.
+    pub(crate) fn new(folder: &Tree, is_new: bool, roots: &[Root]) -> io::Result<Self> {
+        let stat = rustix::fs::fstat(folder.root())?;
+        let is_there =
+            |name: &[u8]| rustix::fs::statat(folder.root(), name, AtFlags::SYMLINK_NOFOLLOW).is_ok() && !is_new;
+        let tops = roots.iter().filter(|root| !root.top.is_empty());
+        Ok(Self {
+            place: (stat.st_dev, stat.st_ino),
+            is_new,
+            tops: tops.map(|root| (root.top.clone(), is_there(&root.top))).collect(),
+            takes_contents: roots.iter().any(|root| root.top.is_empty()),
+        })
+    }
+
+    fn is_at(&self, stat: &Stat) -> bool {
+        (stat.st_dev, stat.st_ino) == self.place
+    }
 }
 
 pub(crate) enum Found {
@@ -32,7 +67,7 @@ pub(crate) enum Found {
 }
 
 impl Root {
-    /// `path/` means what is in the folder, `path` the folder or file itself, as rsync has it.
+    /// `path/` and `path/.` mean what is in the folder, `path` the folder or file itself, as rsync has it.
     pub(crate) fn open(path: &Path, recursive: bool) -> io::Result<Self> {
         let contents = top(path).is_none();
         // Without -r only files are copied, and a link stands for its file, as with cp and scp.
@@ -41,7 +76,7 @@ impl Root {
             return Err(needs_recursive());
         }
         if contents {
-            return Ok(Self { tree: Tree::open(path)?, top: Vec::new() });
+            return Ok(Self::new(Tree::open(path)?, Vec::new()));
         }
         let real;
         let (place, name) = if recursive {
@@ -51,7 +86,7 @@ impl Root {
             (real.as_path(), path.file_name())
         };
         let parent = place.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let mut root = Self { tree: Tree::open(parent)?, top: name.unwrap_or_default().as_bytes().to_vec() };
+        let mut root = Self::new(Tree::open(parent)?, name.unwrap_or_default().as_bytes().to_vec());
         if let Some(there) = place.file_name().filter(|n| Some(*n) != name) {
             root.tree.alias(&root.top, there.as_bytes());
         }
@@ -59,11 +94,26 @@ impl Root {
     }
 
     pub(crate) fn new(tree: Tree, top: Vec<u8>) -> Self {
-        Self { tree, top }
+        Self { tree, top, target: None }
     }
 
     pub(crate) fn try_clone(&self) -> io::Result<Self> {
-        Ok(Self { tree: self.tree.try_clone()?, top: self.top.clone() })
+        Ok(Self { tree: self.tree.try_clone()?, top: self.top.clone(), target: self.target.clone() })
+    }
+
+    /// The copy goes to this folder, which may be in the source.
+    pub(crate) fn goes_to(&mut self, target: &Arc<TargetFolder>) {
+        self.target = Some(Arc::clone(target));
+    }
+
+    /// Device and inode of the source, if it is a folder.
+    pub(crate) fn place(&self) -> Option<(u64, u64)> {
+        let stat = match &self.top[..] {
+            [] => rustix::fs::fstat(self.tree.root()),
+            name => rustix::fs::statat(self.tree.root(), name, AtFlags::SYMLINK_NOFOLLOW),
+        };
+        let folder = stat.ok().filter(|s| FileType::from_raw_mode(s.st_mode) == FileType::Directory);
+        folder.map(|s| (s.st_dev, s.st_ino))
     }
 
     /// Name of the entry that this source begins with.
@@ -78,7 +128,8 @@ pub(crate) fn needs_recursive() -> io::Error {
 
 /// The name of the entry that a source begins with; `None` if what is in the folder is copied without itself.
 pub(crate) fn top(path: &Path) -> Option<Vec<u8>> {
-    let contents = path.as_os_str().as_bytes().ends_with(b"/");
+    let bytes = path.as_os_str().as_bytes();
+    let contents = bytes.ends_with(b"/") || bytes.ends_with(b"/.");
     match path.components().next_back() {
         Some(Component::Normal(name)) if !contents => Some(name.as_bytes().to_vec()),
         _ => None,
@@ -128,16 +179,38 @@ impl Scan<'_> {
             }
             match self.look(&mut tree, path) {
                 Ok(None) => {}
-                Ok(Some(entry)) if self.filter.leaves_out(&entry.path, entry.kind == EntryKind::Folder) => {}
-                Ok(Some(entry)) => {
+                Ok(Some((entry, _))) if self.filter.leaves_out(&entry.path, entry.kind == EntryKind::Folder) => {}
+                Ok(Some((entry, stat))) => {
                     let folder = (entry.kind == EntryKind::Folder).then(|| entry.path.clone());
+                    // One that is the target itself is copied onto itself, and not into itself.
+                    let target = root.target.as_deref().filter(|t| !entry.path.is_empty() && t.is_at(&stat));
+                    if let Some(target) = target.filter(|t| t.is_new || t.takes_contents) {
+                        let text = format!("left out {}: it is the target of the copy", shown(&entry.path));
+                        if !target.is_new && !on_found(Found::Failed(text)) {
+                            return false;
+                        }
+                        continue;
+                    }
                     self.entries += 1;
                     if !on_found(Found::Entry { root: index, entry }) {
                         return false;
                     }
                     if let Some(path) = folder {
                         match names(&mut tree, &path) {
-                            Ok(names) => levels.push(Level { path, names: names.into_iter() }),
+                            Ok(mut names) => {
+                                for (top, was_there) in target.iter().flat_map(|t| &t.tops) {
+                                    names.retain(|name| name.as_bytes() != top);
+                                    let text = format!(
+                                        "left out {}/{}: the copy goes there",
+                                        shown(&path),
+                                        shown(top)
+                                    );
+                                    if *was_there && !on_found(Found::Failed(text)) {
+                                        return false;
+                                    }
+                                }
+                                levels.push(Level { path, names: names.into_iter() });
+                            }
                             Err(e) => {
                                 let name = if path.is_empty() { ".".into() } else { shown(&path) };
                                 let text = format!("cannot read the folder {name}: {}", e_text(&e));
@@ -157,7 +230,7 @@ impl Scan<'_> {
         }
     }
 
-    fn look(&mut self, tree: &mut Tree, path: Vec<u8>) -> Result<Option<Entry>, String> {
+    fn look(&mut self, tree: &mut Tree, path: Vec<u8>) -> Result<Option<(Entry, Stat)>, String> {
         let cannot = |path: &[u8], e: io::Error| match e.kind() {
             // It was there when its folder was read.
             io::ErrorKind::NotFound => format!("{} has vanished", shown(path)),
@@ -166,7 +239,8 @@ impl Scan<'_> {
         check_path(&path).map_err(|e| e.to_string())?;
         if path.is_empty() {
             let stat = rustix::fs::fstat(tree.root()).map_err(|e| cannot(&path, e.into()))?;
-            return meta::entry(tree.root(), OsStr::new("."), path, &stat).map_err(|e| e.to_string());
+            let entry = meta::entry(tree.root(), OsStr::new("."), path, &stat).map_err(|e| e.to_string())?;
+            return Ok(entry.map(|entry| (entry, stat)));
         }
         let found = tree.parent(&path).and_then(|(parent, name)| {
             let stat = rustix::fs::statat(&parent, &name, AtFlags::SYMLINK_NOFOLLOW)?;
@@ -181,7 +255,7 @@ impl Scan<'_> {
             // Not of one that is left out, or later names would refer to it.
             self.find_links(&mut entry, &stat);
         }
-        Ok(Some(entry))
+        Ok(Some((entry, stat)))
     }
 
     fn find_links(&mut self, entry: &mut Entry, stat: &Stat) {

@@ -4,6 +4,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use narrows::codec::{DEFAULT_METHODS, Method};
@@ -15,10 +16,12 @@ use narrows::stream::{self, Control, Notes, ReceiveOptions, SendOptions};
 use narrows::transport::Link;
 
 use super::filter::Filter;
-use super::hello::{GetTask, StoreOptions, Task};
+use super::hello::{Fsync, GetTask, StoreOptions, Task};
+use super::outlet::Outlet;
 use super::scan::Root;
 use super::served::Served;
 use super::source::{EntrySource, Input, SourceOptions};
+use super::special::{self, Special};
 use super::store::{EntryStore, Listeners, Permitted};
 use super::tree::Tree;
 use super::{e_text, shown};
@@ -46,10 +49,10 @@ pub(crate) enum Reachable<'a> {
 }
 
 impl Reachable<'_> {
-    fn target(&self, target: &Path, single: bool, dry_run: bool) -> Result<(Tree, Option<Vec<u8>>)> {
+    fn target(&self, target: &Path, single: bool, dry_run: bool) -> Result<Opened> {
         match self {
             Self::Everything => open_target(target, single, dry_run),
-            Self::Within(served) => served.target(target, single, dry_run),
+            Self::Within(served) => served.target(target, single, dry_run).map(Opened::from),
             Self::Busy => bail!(BUSY),
         }
     }
@@ -89,24 +92,38 @@ pub(crate) fn run(
             } else {
                 reachable.target(&target, single, store.dry_run)
             };
-            put(opened, store, link, control)
+            put(opened, store, link, manner, control)
         }
         Task::Get(what) => get(&what, link, manner, reachable, control),
     }
 }
 
-fn put(
-    opened: Result<(Tree, Option<Vec<u8>>)>,
+/// Stores what comes in a place that was opened before.
+pub(crate) fn put(
+    opened: Result<Opened>,
     options: StoreOptions,
     link: Link,
+    manner: Manner,
     control: &Arc<Control>,
 ) -> Result<()> {
     let notes = Notes::default();
     let receive = receive_options(&notes);
     // The client hears of failures by answers and shows them.
-    let store = opened.and_then(|(tree, rename)| {
-        EntryStore::new(tree, rename, Permitted::Anything, options, notes, Listeners::none())
-    });
+    let store = match opened {
+        Ok(Opened { into: Into::Special(special), name, .. }) => {
+            let patience = (manner == Manner::Remote).then_some(READER_PATIENCE);
+            let file = special.open(patience).with_context(|| cannot_store(&name));
+            return match file {
+                Ok(file) => write_into(file, &name, &options, link, notes, receive, control),
+                Err(e) => refuse(e, link, receive, control),
+            };
+        }
+        Ok(Opened { into: Into::Tree(tree, rename), sources, .. }) => {
+            let store = EntryStore::new(tree, rename, Permitted::Anything, options, notes, Listeners::none());
+            store.inspect(|store| store.protect(sources))
+        }
+        Err(e) => Err(e),
+    };
     match store {
         Ok(store) => {
             let (end, all) = (store.clone(), store.clone());
@@ -114,32 +131,97 @@ fn put(
             received.inspect_err(|_| all.abandon())?;
             Ok(())
         }
-        Err(e) => {
-            // The flow itself carries the reason back.
-            let sink = Refusing(format!("{e:#}"));
-            stream::receive(sink, link, receive, || Ok(()), control)?;
-            Err(e)
-        }
+        Err(e) => refuse(e, link, receive, control),
     }
 }
 
+/// The flow itself carries the reason back.
+fn refuse(e: anyhow::Error, link: Link, receive: ReceiveOptions, control: &Arc<Control>) -> Result<()> {
+    stream::receive(Refusing(format!("{e:#}")), link, receive, || Ok(()), control)?;
+    Err(e)
+}
+
+/// One file goes into what is there.
+fn write_into(
+    file: std::fs::File,
+    name: &Path,
+    options: &StoreOptions,
+    link: Link,
+    notes: Notes,
+    receive: ReceiveOptions,
+    control: &Arc<Control>,
+) -> Result<()> {
+    let outlet = Outlet::new(file.try_clone()?, notes, |_| ()).named(&shown(name.as_os_str().as_bytes())).for_sender();
+    let (end, sync) = (outlet.clone(), options.fsync != Fsync::None);
+    let written = move || {
+        end.finish()?;
+        if sync { special::sync(&file) } else { Ok(()) }
+    };
+    stream::receive(outlet, link, receive, written, control)?;
+    Ok(())
+}
+
+/// A fifo at the other end that nobody reads: who typed the command waits as long.
+const READER_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Where a copy goes, opened.
+pub(crate) struct Opened {
+    pub(crate) into: Into,
+    /// As it was named.
+    name: PathBuf,
+    /// The folder was made for this copy.
+    pub(crate) is_new: bool,
+    /// Folders of this host that are copied there, by device and inode.
+    pub(crate) sources: Vec<(u64, u64)>,
+}
+
+pub(crate) enum Into {
+    /// A folder; the name is that of a single file in it.
+    Tree(Tree, Option<Vec<u8>>),
+    /// A device or fifo that is there.
+    Special(Special),
+}
+
+impl From<(Tree, Option<Vec<u8>>)> for Opened {
+    fn from((tree, rename): (Tree, Option<Vec<u8>>)) -> Self {
+        Self { into: Into::Tree(tree, rename), name: PathBuf::new(), is_new: false, sources: Vec::new() }
+    }
+}
+
+fn cannot_store(target: &Path) -> String {
+    format!("cannot store in {}", shown(target.as_os_str().as_bytes()))
+}
+
 /// The folder to store in, and the name for a single file that is no folder's.
-pub(crate) fn open_target(target: &Path, single: bool, dry_run: bool) -> Result<(Tree, Option<Vec<u8>>)> {
-    let cannot = || format!("cannot store in {}", shown(target.as_os_str().as_bytes()));
+pub(crate) fn open_target(target: &Path, single: bool, dry_run: bool) -> Result<Opened> {
+    let cannot = || cannot_store(target);
     let is_folder = target.is_dir();
     let wants_folder = !single || target.as_os_str().as_bytes().ends_with(b"/");
     if is_folder || wants_folder {
+        if !is_folder && target.symlink_metadata().is_ok() {
+            let what = if target.is_file() { "it is a file, and no folder" } else { "it is no folder" };
+            return Err(anyhow!(what)).with_context(cannot);
+        }
         if !is_folder && !dry_run {
             // Only the last folder: a misspelt path shall not grow a tree.
             std::fs::create_dir(target).with_context(cannot)?;
         }
         // In a dry run the folder that would be made stands for empty: nothing is found in it.
         let tree = if is_folder || !dry_run { Tree::open(target) } else { Tree::empty() };
-        return Ok((tree.with_context(cannot)?, None));
+        return Ok(Opened { is_new: !is_folder, ..Opened::from((tree.with_context(cannot)?, None)) });
     }
     let name = target.file_name().ok_or_else(|| anyhow!("it has no name")).with_context(cannot)?;
+    let name = name.as_bytes().to_vec();
+    match Special::at(target).with_context(cannot)? {
+        Some(_) if dry_run => return Ok(Opened::from((Tree::empty()?, Some(name)))),
+        Some(special) => {
+            let into = Into::Special(special);
+            return Ok(Opened { into, name: target.to_path_buf(), is_new: false, sources: Vec::new() });
+        }
+        None => {}
+    }
     let parent = target.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    Ok((Tree::open(parent).with_context(cannot)?, Some(name.as_bytes().to_vec())))
+    Ok(Opened::from((Tree::open(parent).with_context(cannot)?, Some(name))))
 }
 
 fn get(what: &GetTask, link: Link, manner: Manner, reachable: &Reachable<'_>, control: &Arc<Control>) -> Result<()> {

@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use rustix::fs::{AtFlags, FileType, Mode};
 use rustix::io::Errno;
 
@@ -46,7 +46,13 @@ impl Served {
             Err(e) if wants_folder => Err(told(e)).with_context(cannot),
             Err(_) => {
                 let (folder, name) = split(&path);
-                Ok((tree.at(folder).map_err(told).with_context(cannot)?, Some(name.to_vec())))
+                let folder = tree.at(folder).map_err(told).with_context(cannot)?;
+                let there = rustix::fs::statat(folder.root(), name, AtFlags::SYMLINK_NOFOLLOW);
+                if there.is_ok_and(|s| is_special(FileType::from_raw_mode(s.st_mode))) {
+                    return Err(anyhow!("it is a device, fifo or socket; clients of a folder reach none"))
+                        .with_context(cannot);
+                }
+                Ok((folder, Some(name.to_vec())))
             }
         }
     }
@@ -68,6 +74,10 @@ impl Served {
             _ => Ok(Root::new(tree, name.to_vec())),
         }
     }
+}
+
+fn is_special(kind: FileType) -> bool {
+    !matches!(kind, FileType::RegularFile | FileType::Directory | FileType::Symlink)
 }
 
 /// The path below the folder that is served; a slash at its front is that folder.

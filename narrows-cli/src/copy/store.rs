@@ -224,6 +224,11 @@ impl EntryStore {
         Ok(Self(Arc::new(Mutex::new(Store { parser: RecordParser::default(), target, answers }))))
     }
 
+    /// Folders of this host, by device and inode, that must stay whatever the copy removes.
+    pub(crate) fn protect(&self, folders: Vec<(u64, u64)>) {
+        self.lock().target.removal.iter_mut().for_each(|removal| removal.protected.extend(&folders));
+    }
+
     fn lock(&self) -> MutexGuard<'_, Store> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -423,6 +428,9 @@ impl Target {
         let mut earlier = false;
         match stat.as_ref().map(|s| FileType::from_raw_mode(s.st_mode)).zip(stat) {
             Some((FileType::Directory, _)) => return Err(io::Error::other("a folder of that name is in the way")),
+            Some((FileType::CharacterDevice | FileType::BlockDevice, _)) if !self.options.devices => {
+                return Err(io::Error::other("a device of that name is in the way; --devices replaces it"));
+            }
             Some((FileType::RegularFile, stat)) => {
                 if Some(stat.st_size as u64) == len && meta::same_time(&stat, entry) {
                     self.bring_up_to_date(entry, &stat, &folder, &name);

@@ -1,6 +1,8 @@
 //! `-` as source or target of a copy: one file from stdin, or to stdout.
 
 use std::io::IsTerminal;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -10,11 +12,13 @@ use narrows::stream::{self, Control, Notes};
 use super::{Outcome, received_words, receiving, start, teller, telling};
 use crate::args::CpArgs;
 use crate::bound::Part;
-use crate::copy::hello::{GetTask, Task};
+use crate::copy::hello::{Fsync, GetTask, Task};
 use crate::copy::outlet::Outlet;
 use crate::copy::place::Place;
 use crate::copy::serve::receive_options;
-use crate::files::Target;
+use crate::copy::shown;
+use crate::copy::special::{self, Special};
+use crate::files::{self, Target};
 use crate::progress::Bar;
 use crate::{flow, signals};
 
@@ -55,7 +59,6 @@ impl Dash {
 
 /// A target for stdin, which has no name of its own.
 pub(super) fn check_name(target: &Place) -> Result<()> {
-    use std::os::unix::ffi::OsStrExt;
     let path = target.path();
     let folder = path.as_os_str().as_bytes().ends_with(b"/") || path.file_name().is_none();
     if folder || matches!(target, Place::Local(path) if path.is_dir()) {
@@ -67,18 +70,45 @@ pub(super) fn check_name(target: &Place) -> Result<()> {
 
 /// Writes the content of one file to stdout.
 pub(super) fn get(args: &CpArgs, source: &Place) -> Result<Outcome> {
+    if let Place::Local(path) = source {
+        files::refuse_same(path, [Some(Path::new("-"))])?;
+    }
+    let target = Target::open(None)?;
+    // Both on one terminal would be a mess.
+    let bar = !args.talk.quiet && !std::io::stdout().is_terminal();
+    receive(args, source, &target, &Output { name: "stdout", part: Part::Stdout, bar })
+}
+
+/// Writes the content of one file into a device or fifo.
+pub(super) fn get_into(args: &CpArgs, source: &Place, special: &Special, path: &Path) -> Result<Outcome> {
+    let cannot = || format!("cannot write {}", path.display());
+    let target = Target::written(special.open(None).with_context(cannot)?, cannot());
+    let name = shown(path.as_os_str().as_bytes());
+    let outcome = receive(args, source, &target, &Output { name: &name, part: Part::Disk, bar: !args.talk.quiet })?;
+    if args.fsync != Fsync::None {
+        special::sync(&target.file()?).with_context(cannot)?;
+    }
+    Ok(outcome)
+}
+
+/// Where the content goes, for people.
+struct Output<'a> {
+    name: &'a str,
+    part: Part,
+    bar: bool,
+}
+
+fn receive(args: &CpArgs, source: &Place, target: &Target, to: &Output<'_>) -> Result<Outcome> {
     let control = Arc::new(Control::default());
     signals::stop(&control)?;
     let what = GetTask { sources: vec![source.path().clone()], recursive: false, exclude: Vec::new(), dry_run: false };
     let notes = Notes::default();
     let mut options = receive_options(&notes);
     options.stall_timeout = flow::seconds(args.timeout);
-    let target = Target::open(None)?;
     let output = target.name();
-    let outlet = Outlet::new(target.sink()?, notes, telling(&teller()));
-    let (carrier, link, grower) = start(args, source, &Task::Get(what), receiving(&control))?;
-    // Both on one terminal would be a mess.
-    let bar = Bar::receiving(&control, !args.talk.quiet && !std::io::stdout().is_terminal());
+    let outlet = Outlet::new(target.sink()?, notes, telling(&teller())).named(to.name);
+    let (carrier, link, grower) = start(args, source, &Task::Get(what), None, receiving(&control))?;
+    let bar = Bar::receiving(&control, to.bar);
     let begun = Instant::now();
     let end = outlet.clone();
     let received = stream::receive(outlet.clone(), link, options, move || end.finish(), &control);
@@ -93,7 +123,7 @@ pub(super) fn get(args: &CpArgs, source: &Place) -> Result<Outcome> {
     };
     carrier.end(failed)?;
     let summary = summary.context("the copy has no result; this is a bug")?;
-    let (line, json) = received_words(&summary, elapsed, source, Part::Stdout);
+    let (line, json) = received_words(&summary, elapsed, source, to.part);
     let w = outlet.written();
     Ok(Outcome {
         files: u64::from(w.whole),

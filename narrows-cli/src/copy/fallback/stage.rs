@@ -195,6 +195,11 @@ impl Mover {
     fn file(&mut self, path: &[u8]) -> io::Result<()> {
         let (from, name) = self.from.parent(path)?;
         let (to, new_name) = self.to.parent(self.rename.as_deref().unwrap_or(path))?;
+        let there = rustix::fs::statat(&to, &new_name, AtFlags::SYMLINK_NOFOLLOW);
+        let there = there.map(|s| FileType::from_raw_mode(s.st_mode));
+        if matches!(there, Ok(FileType::CharacterDevice | FileType::BlockDevice)) && !self.devices {
+            return Err(io::Error::other("a device of that name is in the way; --devices replaces it"));
+        }
         match rustix::fs::renameat(&from, &name, &to, &new_name) {
             Err(Errno::ISDIR | Errno::NOTEMPTY | Errno::EXIST) => {
                 Err(io::Error::other("a folder of that name is in the way"))

@@ -6,6 +6,7 @@
 #   work            name of a folder for this copy
 #   contents        not empty if the target itself gets mode and times of a folder that is copied
 #   owner           not empty if owners are kept where this is root
+#   devices         not empty if devices may be replaced
 #   fsync           not empty if everything is brought to the disk
 #   unpack, unsqueeze, pack_folders    tar and zstd, with their flags
 # What it says begins with narrows-tar: `cannot` and `lost` are shown and the copy goes on, `fails` and `done` end it.
@@ -19,6 +20,8 @@ one_line() { printf %s "$1" | tr '[:cntrl:]' '?'; }
 made='' rename=''
 if [ -d "$target" ]; then
   into=$target
+elif [ -e "$target" ] && [ ! -f "$target" ]; then
+  fail "$(one_line "$target") is a device, fifo or socket; to write into it, narrows is needed there too"
 elif [ -n "$folder" ]; then
   why=$(mkdir "$target" 2>&1) || fail "$(one_line "$why")"
   into=$target made=yes
@@ -87,6 +90,9 @@ check() {
       elif [ -e "$there" ]; then
         clash "$one" "$there" 'a file of that name is in the way'
       fi
+    elif [ -z "$devices" ] && [ ! -L "$there" ] && { [ -b "$there" ] || [ -c "$there" ]; } &&
+      { [ -e "$one" ] || [ -L "$one" ]; }; then
+      clash "$one" "$there" 'a device of that name is in the way; --devices replaces it'
     elif [ -d "$there" ] && [ ! -L "$there" ] && { [ -e "$one" ] || [ -L "$one" ]; }; then
       clash "$one" "$there" 'a folder of that name is in the way'
     fi

@@ -34,6 +34,8 @@ pub(super) struct Removal {
     /// Hashes of the paths of the folders that came. As with those of the rest, two that are the same keep a file too many.
     came: HashSet<u64>,
     covered: Vec<Covered>,
+    /// Sources of the copy on this host, by device and inode.
+    pub(super) protected: HashSet<(u64, u64)>,
     /// Something did not come whole, whether the sender said so or not.
     pub(super) incomplete: bool,
 }
@@ -53,6 +55,7 @@ impl Removal {
             names: asked.names,
             came: HashSet::new(),
             covered: Vec::new(),
+            protected: HashSet::new(),
             incomplete: false,
         })
     }
@@ -239,6 +242,9 @@ impl<'a> Sweep<'a> {
         if kind == FileType::RegularFile && partial::is_partial(name.as_bytes()) {
             // Another copy may be writing it. What is left of one that was killed is no file of the user's to count.
             return Ok(self.doing != Doing::Remove || partial::remove_stale(place.folder, name));
+        }
+        if is_folder && self.removal.protected.contains(&inode) {
+            return self.cannot_remove(place.id, &path, &io::Error::other("it is a source of this copy"));
         }
         if has_other_names(place.folder, name, inode) {
             let e = io::Error::other("its file system takes different names for the same; remove it by hand");

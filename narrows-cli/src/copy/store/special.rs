@@ -27,6 +27,11 @@ impl Target {
             meta::apply_by_name(&folder, &name, entry, self.ownership, &mut self.losses);
             return Ok(());
         }
+        let there = rustix::fs::statat(&folder, &name, AtFlags::SYMLINK_NOFOLLOW);
+        let there = there.map(|s| FileType::from_raw_mode(s.st_mode));
+        if matches!(there, Ok(FileType::CharacterDevice | FileType::BlockDevice)) && !self.options.devices {
+            return Err(io::Error::other("a device of that name is in the way; --devices replaces it"));
+        }
         let partial = partial::name(&name, partial::TRIES);
         let _ = rustix::fs::unlinkat(&folder, &partial, AtFlags::empty());
         let mode = Mode::RUSR | Mode::WUSR;

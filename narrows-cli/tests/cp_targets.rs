@@ -1,0 +1,241 @@
+//! `narrows cp` to targets that are no plain place: devices, fifos, open descriptors, and folders that are part of what is
+//! copied.
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::{FileTypeExt, symlink};
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+mod common;
+
+use common::copies::*;
+use common::*;
+
+fn mkfifo(path: &Path) {
+    rustix::fs::mkfifoat(rustix::fs::CWD, path, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR).unwrap();
+}
+
+/// Whether this process may make devices, as root outside of a container may.
+fn mknod_null(path: &Path) -> bool {
+    let made = rustix::fs::mknodat(
+        rustix::fs::CWD,
+        path,
+        rustix::fs::FileType::CharacterDevice,
+        rustix::fs::Mode::from_raw_mode(0o666),
+        rustix::fs::makedev(1, 3),
+    );
+    if made.is_err() {
+        let _ = writeln!(std::io::stderr(), "this user makes no devices: not tested with one of its own");
+    }
+    made.is_ok()
+}
+
+fn is_device(path: &Path) -> bool {
+    path.symlink_metadata().unwrap().file_type().is_char_device()
+}
+
+#[test]
+fn a_file_is_written_into_a_fifo_and_never_put_in_its_place() {
+    let home = home();
+    let h = home.path();
+    let content = text(300_000);
+    fs::write(h.join("file"), &content).unwrap();
+    mkfifo(&h.join("fifo"));
+    symlink("fifo", h.join("link")).unwrap();
+    for (from, to) in [
+        (h.join("file").into_os_string(), h.join("fifo").into_os_string()),
+        (h.join("file").into(), h.join("link").into()),
+        (h.join("file").into(), remote(&h.join("fifo"))),
+        (remote(&h.join("file")), h.join("fifo").into()),
+        ("-".into(), h.join("fifo").into()),
+        ("-".into(), remote(&h.join("fifo"))),
+    ] {
+        let fifo = h.join("fifo");
+        let reader = std::thread::spawn(move || fs::read(fifo).unwrap());
+        let mut command = cp_command(h, &shell(h));
+        if from == "-" {
+            command.stdin(fs::File::open(h.join("file")).unwrap());
+        }
+        let output = finish(command.args([&from, &to]).spawn().unwrap());
+        assert_eq!(code(&output), 0, "{from:?} {to:?}: {}", stderr(&output));
+        assert!(fs::symlink_metadata(h.join("fifo")).unwrap().file_type().is_fifo(), "{to:?}");
+        assert!(reader.join().unwrap() == content, "{from:?} {to:?}");
+        assert!(stderr(&output).contains("1 file;"), "{}", stderr(&output));
+    }
+    assert!(partials(h).is_empty());
+    let output = cp(h, &[OsStr::new("-n"), h.join("file").as_os_str(), h.join("fifo").as_os_str()]);
+    assert!(code(&output) == 0 && stderr(&output).contains("would copy 1 file"), "{}", stderr(&output));
+}
+
+#[test]
+fn a_device_named_as_target_is_written_and_one_in_the_way_stays() {
+    let home = home();
+    let h = home.path();
+    let null = h.join("null");
+    fs::write(h.join("file"), text(100_000)).unwrap();
+    if mknod_null(&null) {
+        fs::create_dir(h.join("tree")).unwrap();
+        fs::write(h.join("tree/null"), "replaces nothing").unwrap();
+        for to in [null.clone().into_os_string(), remote(&null)] {
+            let output = cp(h, &[h.join("file").as_os_str(), &to]);
+            assert_eq!(code(&output), 0, "{}", stderr(&output));
+            let output = cp(h, &[OsStr::new("-r"), h.join("tree/").as_os_str(), &to_parent(&to)]);
+            assert_eq!(code(&output), 2, "{}", stderr(&output));
+            assert!(stderr(&output).contains("a device of that name is in the way"), "{}", stderr(&output));
+            assert!(is_device(&null), "{to:?}");
+        }
+        let output = cp(h, &[&remote(&h.join("file")), null.as_os_str()]);
+        assert!(code(&output) == 0 && is_device(&null), "{}", stderr(&output));
+        let output = cp(h, &[OsStr::new("--devices"), h.join("tree/null").as_os_str(), h.as_os_str()]);
+        assert!(code(&output) == 0 && !is_device(&null), "{}", stderr(&output));
+    }
+    // Whoever runs the tests: in /dev even root must lose nothing.
+    let output = cp(h, &[h.join("file").as_os_str(), OsStr::new("/dev/full")]);
+    assert!(code(&output) != 0 && stderr(&output).contains("No space left"), "{}", stderr(&output));
+    let listener = UnixListener::bind(h.join("socket")).unwrap();
+    let output = cp(h, &[h.join("file").as_os_str(), h.join("socket").as_os_str()]);
+    assert!(code(&output) != 0 && stderr(&output).contains("it is a socket"), "{}", stderr(&output));
+    drop(listener);
+}
+
+/// The folder that a place is in.
+fn to_parent(place: &OsStr) -> OsString {
+    let text = place.to_str().unwrap();
+    text.rsplit_once('/').unwrap().0.into()
+}
+
+#[test]
+fn dev_stdout_is_written_whatever_it_is() {
+    let home = home();
+    let h = home.path();
+    fs::write(h.join("file"), text(100_000)).unwrap();
+    let run = |line: &str| {
+        let line = line.replace("narrows", env!("CARGO_BIN_EXE_narrows"));
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &line]).current_dir(h).env("XDG_CACHE_HOME", h).stdin(Stdio::null());
+        finish_reading(shell.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
+    };
+    let output = run("narrows cp file /dev/stdout");
+    assert!(code(&output) == 0 && output.stdout == text(100_000), "{}", stderr(&output));
+    let output = run("narrows cp file /dev/stdout > redirected");
+    assert!(code(&output) == 0 && fs::read(h.join("redirected")).unwrap() == text(100_000), "{}", stderr(&output));
+    let output = run("narrows cp file /dev/fd/3 3> third");
+    assert!(code(&output) == 0 && fs::read(h.join("third")).unwrap() == text(100_000), "{}", stderr(&output));
+    assert!(fs::symlink_metadata("/dev/stdout").unwrap().is_symlink());
+    // What is read and written at once.
+    let output = run("narrows cp file - >> file");
+    assert!(code(&output) == 2 && stderr(&output).contains("is input and output"), "{}", stderr(&output));
+    let output = run("narrows cp file copy --trace file");
+    assert!(code(&output) == 2 && fs::read(h.join("file")).unwrap() == text(100_000), "{}", stderr(&output));
+}
+
+// --- targets that are part of the sources ---
+
+fn write(root: &Path, paths: &[&str]) {
+    for path in paths {
+        let path = root.join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, path.file_name().unwrap().as_encoded_bytes()).unwrap();
+    }
+}
+
+fn names(root: &Path) -> Vec<String> {
+    let names = snapshot(root).into_keys().filter(|p| !p.as_os_str().is_empty());
+    names.map(|p| p.to_string_lossy().into_owned()).collect()
+}
+
+/// Runs `cp -r` in `folder` with these words.
+fn cp_in(folder: &Path, words: &str) -> Output {
+    let mut command = narrows(folder.parent().unwrap());
+    finish(command.current_dir(folder).args(["cp", "-r"]).args(words.split(' ')).spawn().unwrap())
+}
+
+#[test]
+fn removing_never_takes_a_file_of_a_source() {
+    let home = home();
+    for (number, words) in [
+        // The target in the source, under many names.
+        "--delete d/ d/s",
+        "--delete d/. d/s",
+        "--delete d/ d/s/",
+        "--delete d/ link",
+        "--delete d/ d/../d/./s",
+        "--delete link-to-d/ d/s",
+        "--delete d d/s",
+        "--delete d/ d/s/deeper",
+        // The source in the target.
+        "--delete d/s/ d",
+        "--delete d/s/deeper/ d",
+        "--delete link/ d",
+        "--delete d/s/ link-to-d",
+        "--delete d/s/deeper/../ d/",
+        // The same folder.
+        "--delete d/ d",
+        "--delete d .",
+        "--delete d/ link-to-d",
+        "--delete d/s/ link",
+        "--delete d/ d/s/..",
+    ]
+    .iter()
+    .enumerate()
+    {
+        let h = home.path().join(number.to_string());
+        write(&h, &["d/f", "d/s/only here", "d/s/deeper/f"]);
+        symlink("d/s", h.join("link")).unwrap();
+        symlink("d", h.join("link-to-d")).unwrap();
+        let before = names(&h.join("d"));
+        let output = cp_in(&h, words);
+        let after = names(&h.join("d"));
+        assert!(before.iter().all(|name| after.contains(name)), "{words}: {after:?}: {}", stderr(&output));
+        assert!(code(&output) != 0 || after.len() == before.len() || words.ends_with("d d/s"), "{words}: {after:?}");
+        // What is in the folder that is left out is not copied into itself.
+        assert!(!h.join("d/s/s/s").exists() && !h.join("d/s/d/s/d").exists(), "{words}: {after:?}");
+    }
+}
+
+#[test]
+fn a_folder_copied_into_itself_does_not_copy_its_copy() {
+    let home = home();
+    let h = home.path().join("h");
+    write(&h, &["d/f", "d/sub/g", "e/f"]);
+    // A new folder, then again: nothing grows.
+    for run in 0..3 {
+        let output = cp_in(&h, "d d/new");
+        assert_eq!(code(&output), if run == 0 { 0 } else { 3 }, "{}", stderr(&output));
+        assert!(run == 0 || stderr(&output).contains("left out d/new/d: the copy goes there"), "{}", stderr(&output));
+        let inner = names(&h.join("d/new/d"));
+        let expected: &[&str] = if run == 0 { &["f", "sub", "sub/g"] } else { &["f", "new", "sub", "sub/g"] };
+        assert_eq!(inner, expected, "run {run}");
+    }
+    let output = cp_in(&h, "e/ e/copy");
+    assert_eq!((code(&output), names(&h.join("e"))), (0, ["copy", "copy/f", "f"].map(String::from).to_vec()));
+    let output = cp_in(&h, "e/ e/copy");
+    assert_eq!((code(&output), names(&h.join("e"))), (3, ["copy", "copy/f", "f"].map(String::from).to_vec()));
+    assert!(stderr(&output).contains("left out copy: it is the target"), "{}", stderr(&output));
+    // What is excluded is not missed, so removing goes on beside it.
+    fs::write(h.join("e/copy/old"), "").unwrap();
+    let output = cp_in(&h, "--delete --exclude /copy e/ e/copy");
+    assert_eq!((code(&output), names(&h.join("e"))), (0, ["copy", "copy/f", "f"].map(String::from).to_vec()));
+}
+
+#[test]
+fn a_source_that_a_mount_shows_in_the_target_is_not_removed() {
+    let home = home();
+    let h = home.path().join("h");
+    write(&h, &["a/sub/x/precious", "a/old", "b/in the way"]);
+    let lines = "mount --bind a/sub b || exit 77; exec \"$0\" cp -r --delete b/x/ a";
+    let mut command = Command::new("unshare");
+    command.args(["-rm", "sh", "-c", lines, env!("CARGO_BIN_EXE_narrows")]).current_dir(&h).env("XDG_CACHE_HOME", &h);
+    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let output = child.map(finish);
+    let Some(output) = output.ok().filter(|o| !matches!(code(o), 1 | 77) || stderr(o).contains("narrows")) else {
+        let _ = writeln!(std::io::stderr(), "this user cannot mount anything here: not tested");
+        return;
+    };
+    assert!(h.join("a/sub/x/precious").exists(), "{}", stderr(&output));
+    assert!(stderr(&output).contains("it is a source of this copy"), "{}", stderr(&output));
+    assert_eq!(code(&output), 3, "{}", stderr(&output));
+}
