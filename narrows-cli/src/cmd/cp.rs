@@ -319,7 +319,8 @@ fn start(
     seen: impl Fn() -> Seen + Send + 'static,
 ) -> Result<(Carrier, Link, Option<Grower>)> {
     let trust = trust(args, place)?;
-    let reach = Reach { shell: &args.shell, program: &args.remote_narrows, trust: trust.as_ref() };
+    let shell = carrier::shell_for(&args.shell, place)?;
+    let reach = Reach { shell: &shell, program: &args.remote_narrows, trust: trust.as_ref() };
     let (carrier, link, growth) = Carrier::start(place, &reach, task, opened)?;
     let grower = growth.map(|growth| Grower::start(growth.bond.clone(), args.carriers, seen, move || growth.open()));
     Ok((carrier, link, grower))

@@ -4,13 +4,14 @@ use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use narrows::stream::Control;
 use narrows::transport::Link;
 use narrows::transport::bond::{Bond, GREETING};
@@ -27,7 +28,7 @@ pub(super) const LAST_WORD: Duration = Duration::from_secs(2);
 
 /// How the other end is reached.
 pub(crate) struct Reach<'a> {
-    /// The remote shell and its flags, split at blanks as rsync does.
+    /// The remote shell and its flags, split as a shell splits words.
     pub(crate) shell: &'a OsStr,
     /// The program's name at the other host.
     pub(crate) program: &'a str,
@@ -194,8 +195,8 @@ fn start_shell(command: &mut Command, host: &OsStr, program: &str, request: &Req
 }
 
 pub(super) fn shell_command(shell: &OsStr) -> Result<Command> {
-    let text = shell.to_str().context("the remote shell of -e is not text")?;
-    let mut words = text.split_whitespace();
+    let words = shlex::bytes::split(shell.as_bytes()).context("the remote shell of -e has a quote that does not end")?;
+    let mut words = words.into_iter().map(OsString::from_vec);
     let program = words.next().context("the remote shell of -e is empty")?;
     let mut command = Command::new(program);
     command.args(words);
@@ -204,6 +205,19 @@ pub(super) fn shell_command(shell: &OsStr) -> Result<Command> {
         command.args(["-o", "Compression=no", "-T", "-a", "-x"]);
     }
     Ok(command)
+}
+
+/// The remote shell for a place that names a port. Only of ssh it is known how it takes one.
+pub(crate) fn shell_for(shell: &OsStr, place: &Place) -> Result<OsString> {
+    let mut shell = shell.to_owned();
+    if let Place::Ssh { port: Some(port), .. } = place {
+        ensure!(
+            is_ssh(&shell_command(&shell)?),
+            narrows::Error::misuse("the port of an ssh:// place is for ssh; give it to the program of -e by its own flag")
+        );
+        shell.push(format!(" -p {port}"));
+    }
+    Ok(shell)
 }
 
 fn is_ssh(command: &Command) -> bool {

@@ -9,6 +9,7 @@ use serde_json::json;
 
 use super::{Outcome, Tell, names, patterns};
 use crate::args::CpArgs;
+use crate::copy::carrier::shell_for;
 use crate::copy::fallback::{self, Flow, Order};
 use crate::copy::filter::Filter;
 use crate::copy::hello::Fsync;
@@ -18,11 +19,12 @@ use crate::{flow, report};
 
 pub(super) fn copy(args: &CpArgs, sources: &[Place], target: &Place, missing: Error, tell: &Tell) -> Result<Outcome> {
     let patterns = patterns(args);
-    let (host, puts) = match (target, &sources[0]) {
-        (Place::Ssh { host, .. }, _) => (host, true),
-        (_, Place::Ssh { host, .. }) => (host, false),
+    let (place, host, puts) = match (target, &sources[0]) {
+        (place @ Place::Ssh { host, .. }, _) => (place, host, true),
+        (_, place @ Place::Ssh { host, .. }) => (place, host, false),
         _ => return Err(missing),
     };
+    let shell = shell_for(&args.shell, place)?;
     // Only a narrows there knows what is there and what matches a pattern, and what to do where tar can only give up.
     let refused = [
         (args.dry_run, "--dry-run"),
@@ -36,7 +38,7 @@ pub(super) fn copy(args: &CpArgs, sources: &[Place], target: &Place, missing: Er
     let flow = Arc::new(Flow::default());
     let on_file = names(args, "");
     let order = Order {
-        shell: &args.shell,
+        shell: &shell,
         host,
         program: &args.remote_narrows,
         recursive: args.recursive,
