@@ -152,10 +152,11 @@ pub(crate) struct TalkArgs {
 }
 
 #[derive(ClapArgs)]
-#[command(after_long_help = CP_HELP)]
+#[command(after_long_help = CP_HELP, override_usage = "narrows cp [OPTIONS] SRC... DST")]
 pub(crate) struct CpArgs {
-    /// What to copy, and last where to: PATH, [USER@]HOST:PATH, narrows://HOST[:PORT]/PATH, or - for stdin and stdout
-    #[arg(value_name = "SRC... DST", required = true, num_args = 2..)]
+    /// What to copy, and last where to: PATH, [USER@]HOST:PATH, ssh://[USER@]HOST[:PORT]/PATH, narrows://HOST[:PORT]/PATH,
+    /// or - for stdin and stdout
+    #[arg(value_name = "SRC... DST", required = true, num_args = 1..)]
     pub(crate) paths: Vec<OsString>,
     /// Copy folders with everything in them
     #[arg(short = 'r', short_alias = 'R', short_alias = 'a', long)]
@@ -223,6 +224,8 @@ a device or fifo; devices in folders stay unless --devices is given. What the co
   - as SRC is stdin, stored under the name that DST says, with what `cat > DST` would give it; - as DST is stdout, to which \
 one file is written. Bytes on stdout are passed on as their blocks are verified: rely on the exit status before you use \
 them. A file that is named so is ./-.
+  In HOST:PATH ~ is a home folder there, and *, ? and [...] in a source are matched there, unless a file is named just so. \
+ssh://HOST:PORT/PATH begins at the root of the host, ssh://HOST/~/PATH at a home folder; %XX in it is a byte.
   narrows://HOST[:PORT]/PATH is below the folder that a `narrows serve --listen` there serves (port 7700 if none is named); \
 the path is taken as it stands, without %-escapes.
 
@@ -234,7 +237,7 @@ WITHOUT NARROWS THERE
   When the other host of a copy by ssh has no narrows, files are copied by tar, with zstd if the other host has it, and that is \
 said. Everything is sent anew and gets its name when all has come: a copy that fails leaves what was there as it was, and the \
 next one begins from the start (without zstd there, a lost link may leave a part of the files). GNU tar and bsdtar keep what is named above, others less; what is not kept is said. It needs tar \
-at both ends, and can do none of - (stdin, stdout), --dry-run, --delete, --owner, and --exclude of what is there. Set-id bits of \
+at both ends, knows no wildcards, and can do none of - (stdin, stdout), --dry-run, --delete, --owner, and --exclude of what is there. Set-id bits of \
 files are kept only with their owners. --no-fallback forbids it.
 
 AGAIN
@@ -242,15 +245,16 @@ AGAIN
 own when it is whole and checked. After a copy that was cut off, run the same command again.
 
 REMOVING
-  --delete acts in the folders that are copied: with SRC/ in DST, with SRC in DST/SRC, never beside them. It begins when everything is stored; if anything failed, is missing or was left out without being excluded, nothing is removed. What --exclude leaves out stays there too, and the folders that it is in. Symbolic links are removed, not followed; what is mounted in the target is left. A folder is never removed to make room for a file of its name. -n names what would go.
+  --delete acts in the folders that are copied: with SRC/ in DST, with SRC in DST/SRC, never beside them. It begins when everything is stored; if anything failed, is missing or was left out without being excluded, nothing is removed. What --exclude leaves out stays there too, and the folders that it is in. Symbolic links are removed, not followed; what is mounted in the target is left. What is of another kind than the source of its name makes way: a folder with the \
+rest, a file or link at once. -n names what would go.
 
 EXIT STATUS
   0  everything is copied
-  1  this end failed, or wrong usage was found late
+  1  this end, or the other, could not do its part
   2  no file was copied, or wrong usage
   3  some entries could not be copied, or removed; each was named; or --delete removed nothing, which was said
   4  some files changed while they were read
-  5  the link or the other end was lost; the same command goes on (with -, anew)
+  5  the other end was not reached, or it or the link was lost; the same command goes on (with -, anew)
 
 EXAMPLES
   narrows cp -r photos me@host:backup/

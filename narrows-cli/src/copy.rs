@@ -11,6 +11,7 @@ pub(crate) mod hello;
 pub(crate) mod meta;
 pub(crate) mod outlet;
 pub(crate) mod place;
+pub(crate) mod remote_path;
 pub(crate) mod scan;
 pub(crate) mod serve;
 pub(crate) mod served;

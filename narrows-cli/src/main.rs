@@ -35,7 +35,9 @@ fn fail(error: &anyhow::Error) -> ExitCode {
     if error.downcast_ref::<files::StdoutClosed>().is_some() {
         signals::die_of_closed_pipe();
     }
-    report::note(report::one_line(error));
+    if !error.is::<report::Told>() {
+        report::note(report::one_line(error));
+    }
     if let Some(signal) = signals::received() {
         signals::die_of(signal);
     }

@@ -12,6 +12,7 @@ use narrows::stream::Control;
 
 use crate::copy::fallback::Flow;
 use crate::copy::source::Progress;
+use crate::copy::store::EntryStore;
 use crate::report;
 
 const REDRAW_EVERY: Duration = Duration::from_millis(100);
@@ -64,6 +65,19 @@ impl Bar {
         })
     }
 
+    /// Shows a copy that is received. The sender says how much there is when it has looked at all; what is there already does
+    /// not count.
+    pub(crate) fn storing(control: &Arc<Control>, store: EntryStore, wanted: bool) -> Self {
+        let control = Arc::clone(control);
+        Self::start(wanted, move || {
+            let (s, stored) = (control.receive_summary(), store.stored());
+            let total = stored.total.map(|(_, bytes)| bytes.saturating_sub(stored.bytes_same));
+            let all = stored.total.map_or(String::new(), |(files, _)| format!("/{files}"));
+            let words = format!("{}{all} files", stored.files + stored.files_same);
+            Look { done: stored.bytes_done, total, wire: s.wire_bytes, words }
+        })
+    }
+
     /// Shows a copy by tar.
     pub(crate) fn archive(flow: &Arc<Flow>, wanted: bool) -> Self {
         let flow = Arc::clone(flow);
@@ -96,11 +110,7 @@ impl Bar {
                 let goodput = done as f64 / begun.elapsed().as_secs_f64().max(1e-3);
                 let ratio = done as f64 / wire.max(1) as f64;
                 bar.set_position(done);
-                bar.set_message(format!(
-                    "wire {}, {}/s, ratio {ratio:.2} {words}",
-                    report::bytes(wire as f64),
-                    report::bytes(goodput)
-                ));
+                bar.set_message(format!("{}/s, ratio {ratio:.2} {words}", report::bytes(goodput)));
                 std::thread::park_timeout(REDRAW_EVERY);
             }
             bar.finish_and_clear();
@@ -120,14 +130,15 @@ impl Bar {
 /// One line: what does not fit is cut off. indicatif leaves colours out by itself when NO_COLOR is set.
 fn style(length_known: bool) -> ProgressStyle {
     let template = if length_known {
-        "{bar:16.cyan} {binary_bytes}/{binary_total_bytes} ETA {eta} {wide_msg}"
+        "{bar:10.cyan} {binary_bytes}/{binary_total_bytes} ETA {eta} {wide_msg}"
     } else {
         "{spinner} {binary_bytes} {elapsed} {wide_msg}"
     };
     ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
 }
 
+/// The method that most is encoded by: for more there is no room on 80 columns.
 fn recent_methods(s: &Summary) -> String {
     let words = report::mix_words(s);
-    if words.is_empty() { words } else { format!("[{words}]") }
+    words.split(", ").next().filter(|first| !first.is_empty()).map_or(String::new(), |first| format!("[{first}]"))
 }

@@ -14,6 +14,18 @@ use crate::bound::Bound;
 use crate::copy::shown;
 use crate::files::StdoutClosed;
 
+/// The other end was told of this failure and shows it.
+#[derive(Debug)]
+pub(crate) struct Told;
+
+impl Display for Told {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("the client was told")
+    }
+}
+
+impl std::error::Error for Told {}
+
 /// Prints to stdout. A reader that went away ends the program as it ends other filters.
 pub(crate) fn out(text: impl Display) -> Result<()> {
     match writeln!(io::stdout(), "{text}") {

@@ -189,14 +189,16 @@ fn when_anything_fails_nothing_is_removed() {
         refused(&[], "--devices");
         refused(&["-n"], "--devices");
         fs::remove_file(a.join("fifo")).unwrap();
-        // A folder is never removed to make room for a file.
+        // A folder that holds what is excluded does not make room for a file, nor does a file that is.
         write(&b, &["f2/precious"]);
         write(&a, &["f2"]);
-        refused(&[], "a folder of that name is in the way");
+        refused(&["--exclude", "f2/"], "a folder of that name is in the way");
         fs::remove_file(a.join("f2")).unwrap();
+        fs::remove_dir_all(b.join("f2")).unwrap();
         write(&a, &["old/f"]);
-        refused(&[], "a file of that name is in the way");
-        refused(&["-n"], "a file of that name is in the way");
+        let flags = ["--exclude", "old", "--include", "old/"];
+        refused(&flags, "a file of that name is in the way");
+        refused(&[&flags[..], &["-n"]].concat(), "a file of that name is in the way");
         fs::remove_dir_all(a.join("old")).unwrap();
         // What is left out cannot fail.
         let socket = UnixListener::bind(a.join("socket")).unwrap();

@@ -37,6 +37,7 @@ pub(crate) const FINISH: u8 = 7;
 pub(crate) const CHUNKS: u8 = 8;
 const PIECES: u8 = 9;
 const REPEAT: u8 = 10;
+const TOTAL: u8 = 11;
 
 /// What is known of a file, folder, link or device besides its content.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -181,6 +182,11 @@ pub enum Record<'a> {
     Failed {
         text: String,
     },
+    /// All files that there are, and their lengths; only where the receiver asked for it.
+    Total {
+        files: u64,
+        bytes: u64,
+    },
     /// Nothing more comes.
     Finish {
         entries: u64,
@@ -294,6 +300,13 @@ impl RecordWriter {
 
     pub fn failed(&self, text: &str, out: &mut Vec<u8>) {
         put_record(out, FAILED, cut_text(text));
+    }
+
+    pub fn total(&self, files: u64, bytes: u64, out: &mut Vec<u8>) {
+        let mut body = Vec::with_capacity(20);
+        put_varint(&mut body, files);
+        put_varint(&mut body, bytes);
+        put_record(out, TOTAL, &body);
     }
 
     pub fn finish(&self, out: &mut Vec<u8>) {

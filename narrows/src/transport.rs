@@ -79,8 +79,8 @@ impl Link {
         Self { write, read: Self::file_reader(read).read }
     }
 
-    /// Passes over what comes before `magic`, such as what a login shell prints, and hands it to `on_noise`. More than
-    /// [`NOISE_MAX`] bytes of it are an error.
+    /// Passes over what comes before `magic`, such as what a login shell prints, and hands it to `on_noise`; nothing at all if
+    /// the end came and `magic` did not. More than [`NOISE_MAX`] bytes of it are an error.
     #[must_use]
     pub fn skip_noise(mut self, magic: &'static [u8], on_noise: impl FnMut(&[u8]) + Send + 'static) -> Self {
         if let Some(read) = &mut self.read {

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 use narrows::codec::Method;
 use narrows::policy::PolicySpec;
 use narrows::receiver::RecvSummary;
@@ -19,13 +19,14 @@ use serde_json::json;
 
 use crate::args::CpArgs;
 use crate::bound::{Bound, Part};
-use crate::copy::carrier::{self, Carrier, NoNarrows, Reach};
+use crate::copy::carrier::{self, Carrier, NoNarrows, Reach, Unreachable};
 use crate::copy::carriers::{Grower, Seen};
 use crate::copy::direct::Trust;
 use crate::copy::direct::keys::Token;
 use crate::copy::filter::Filter;
 use crate::copy::hello::{Delete, GetTask, StoreOptions, Task};
 use crate::copy::place::Place;
+use crate::copy::remote_path;
 use crate::copy::scan::{self, Root, TargetFolder};
 use crate::copy::serve::{Into, Opened, open_roots, open_target, receive_options};
 use crate::copy::shown;
@@ -46,7 +47,7 @@ const NOTHING: u8 = 2;
 const SOME_FAILED: u8 = 3;
 /// Some files changed while they were read; all was copied.
 const CHANGED: u8 = 4;
-/// The link or the other end was lost; the same command goes on.
+/// The other end could not be reached, or it or the link was lost; the same command goes on.
 const LOST: u8 = 5;
 /// Failures that are told one by one; the rest is counted.
 const TOLD_MAX: usize = 100;
@@ -64,10 +65,14 @@ struct Outcome {
     changed: u64,
     /// Something was written, whole or not.
     begun: bool,
+    /// No source could be opened: there was nothing to begin with.
+    unstarted: bool,
     losses: Option<String>,
     removed: u64,
     not_removed: Option<String>,
     line: String,
+    /// Shares of the methods.
+    mix: String,
     json: serde_json::Value,
 }
 
@@ -84,6 +89,10 @@ pub(crate) fn run(args: &CpArgs) -> Result<ExitCode> {
                 o if o.changed > 0 => CHANGED,
                 _ => 0,
             }))
+        }
+        Err(e) if e.is::<Unreachable>() && signals::received().is_none() => {
+            report::note(report::one_line(&e));
+            Ok(ExitCode::from(LOST))
         }
         Err(e) if carrier::is_link_lost(&e) && signals::received().is_none() => {
             // Neither stdin nor stdout can go back.
@@ -105,7 +114,8 @@ pub(crate) fn run(args: &CpArgs) -> Result<ExitCode> {
 }
 
 fn copy(args: &CpArgs, dash: Dash) -> Result<Outcome> {
-    let places = args.paths.iter().map(|p| Place::parse(p).map_err(anyhow::Error::msg)).collect::<Result<Vec<_>>>()?;
+    let misuse = |text: String| anyhow::Error::from(narrows::Error::misuse(text));
+    let places = args.paths.iter().map(|p| Place::parse(p).map_err(misuse)).collect::<Result<Vec<_>>>()?;
     match (dash, &places[..]) {
         (Dash::Source, [_, target]) => {
             stdio::check_name(target)?;
@@ -115,7 +125,7 @@ fn copy(args: &CpArgs, dash: Dash) -> Result<Outcome> {
         _ => {}
     }
     let Some((target, sources)) = places.split_last().filter(|(_, sources)| !sources.is_empty()) else {
-        bail!("cp needs a source and a target");
+        return Err(misuse("cp needs a source and a target: narrows cp [OPTIONS] SRC... DST".into()));
     };
     let tell = teller();
     let local: Vec<PathBuf> =
@@ -123,7 +133,7 @@ fn copy(args: &CpArgs, dash: Dash) -> Result<Outcome> {
     let copied = match target {
         target if local.len() == sources.len() => put(args, &local, target, &tell),
         Place::Local(target) => get(args, sources, target, &tell),
-        _ => bail!("both ends are remote; run narrows cp on one of the hosts, or copy in two steps"),
+        _ => Err(misuse("both ends are remote; run narrows cp on one of the hosts, or copy in two steps".into())),
     };
     match copied {
         Err(e) if e.is::<NoNarrows>() && !args.no_fallback => fallback::copy(args, sources, target, e, &tell),
@@ -133,12 +143,10 @@ fn copy(args: &CpArgs, dash: Dash) -> Result<Outcome> {
 
 fn put(args: &CpArgs, sources: &[PathBuf], target: &Place, tell: &Tell) -> Result<Outcome> {
     let (roots, unopened) = open_roots(sources, args.recursive);
-    ensure!(!roots.is_empty(), "{}", unopened.join("; "));
-    let mut tops: Vec<_> = roots.iter().map(|r| r.top().to_vec()).collect();
-    tops.sort_unstable();
-    let twice = tops.windows(2).find(|w| w[0] == w[1] && !w[0].is_empty());
-    if let Some([name, _]) = twice {
-        bail!("two sources are named '{}'; one would replace the other", shown(name));
+    if roots.is_empty() {
+        // One line each, as of sources that fail later.
+        unopened.iter().for_each(|text| tell(text));
+        return Ok(Outcome { failed: unopened.len() as u64, unstarted: true, ..Outcome::default() });
     }
     if args.delete {
         check_delete(sources, target)?;
@@ -180,6 +188,8 @@ fn send(args: &CpArgs, mut input: Input, single: bool, target: &Place, tell: &Te
         dry_run: args.dry_run,
         on_failure: telling(tell),
         on_file: Box::new(names(args, "")),
+        names: names_wanted(args),
+        totals: false,
         on_removed: if args.delete { Some(Box::new(names(args, DELETING))) } else { None },
     };
     let source = EntrySource::start(input, source)?;
@@ -216,7 +226,6 @@ fn send(args: &CpArgs, mut input: Input, single: bool, target: &Place, tell: &Te
     let parts = [
         Some(report::amount(summary.raw_bytes, elapsed)),
         (!within_host).then(|| report::wire(summary.raw_bytes, summary.wire_bytes)),
-        args.talk.verbose.then(|| report::mix_words(&summary)),
         bound.words(elapsed),
     ];
     Ok(Outcome {
@@ -224,12 +233,13 @@ fn send(args: &CpArgs, mut input: Input, single: bool, target: &Place, tell: &Te
         files_same: p.files_same,
         failed: p.failed,
         changed: p.changed,
-        begun: false,
         losses: p.losses,
         removed: p.removed,
         not_removed: p.not_removed,
         line: report::join(parts),
+        mix: report::mix_words(&summary),
         json,
+        ..Outcome::default()
     })
 }
 
@@ -237,12 +247,13 @@ fn get(args: &CpArgs, sources: &[Place], target: &Path, tell: &Tell) -> Result<O
     let control = Arc::new(Control::default());
     signals::stop(&control)?;
     let from = &sources[0];
-    ensure!(
-        sources.iter().all(|s| s.is_beside(from)),
-        "the sources are in more than one place; copy them in two steps"
-    );
+    if !sources.iter().all(|s| s.is_beside(from)) {
+        let text = "the sources are in more than one place; copy them in two steps";
+        return Err(narrows::Error::misuse(text).into());
+    }
     let paths: Vec<PathBuf> = sources.iter().map(|s| s.path().clone()).collect();
-    let single = paths.len() == 1 && !args.recursive;
+    let several = matches!(from, Place::Ssh { .. }) && paths.iter().any(|path| remote_path::has_pattern(path));
+    let single = paths.len() == 1 && !args.recursive && !several;
     let patterns = patterns(args);
     // Told before anything happens, and in the words of this end.
     Filter::new(&patterns)?;
@@ -250,8 +261,9 @@ fn get(args: &CpArgs, sources: &[Place], target: &Path, tell: &Tell) -> Result<O
         Into::Tree(tree, rename) => (tree, rename),
         Into::Special(special) => return stdio::get_into(args, from, &special, target),
     };
-    let permitted = Permitted::tops(&paths, args.recursive)?;
-    let what = GetTask { sources: paths, recursive: args.recursive, exclude: patterns, dry_run: args.dry_run };
+    let permitted = Permitted::tops(&paths, args.recursive);
+    let what =
+        GetTask { sources: paths, recursive: args.recursive, exclude: patterns, dry_run: args.dry_run, totals: true };
     let task = Task::Get(what);
     let notes = Notes::default();
     let mut options = receive_options(&notes);
@@ -263,7 +275,7 @@ fn get(args: &CpArgs, sources: &[Place], target: &Path, tell: &Tell) -> Result<O
     };
     let store = EntryStore::new(tree, rename, permitted, store_options(args), notes, listeners)?;
     let (carrier, link, grower) = start(args, from, &task, None, receiving(&control))?;
-    let bar = Bar::receiving(&control, !args.talk.quiet);
+    let bar = Bar::storing(&control, store.clone(), !args.talk.quiet);
     let begun = Instant::now();
     let end = store.clone();
     let received = stream::receive(store.clone(), link, options, move || end.finish(), &control);
@@ -286,12 +298,12 @@ fn get(args: &CpArgs, sources: &[Place], target: &Path, tell: &Tell) -> Result<O
         files_same: s.files_same,
         failed: s.failed,
         changed: s.changed,
-        begun: false,
         losses: s.losses,
         removed: s.removed,
         not_removed: s.not_removed,
         line,
         json,
+        ..Outcome::default()
     })
 }
 
@@ -361,6 +373,7 @@ fn store_options(args: &CpArgs) -> StoreOptions {
             max: args.max_delete,
             names: names_wanted(args),
         }),
+        names: names_wanted(args),
     }
 }
 
@@ -454,7 +467,7 @@ fn say(args: &CpArgs, dash: Dash, o: &Outcome, elapsed: Duration) -> Result<()> 
         }
         return report::out(all);
     }
-    if args.talk.quiet {
+    if args.talk.quiet || o.unstarted {
         return Ok(());
     }
     let would = if args.dry_run { "would copy " } else { "" };
@@ -469,6 +482,9 @@ fn say(args: &CpArgs, dash: Dash, o: &Outcome, elapsed: Duration) -> Result<()> 
         line += &format!(", {} failed", o.failed);
     }
     report::note(format_args!("{line}; {}", o.line));
+    if args.talk.verbose && !o.mix.is_empty() {
+        report::note(format_args!("methods: {}", o.mix));
+    }
     if let Some(losses) = &o.losses {
         report::note(format_args!("not kept: {losses}"));
     }

@@ -39,8 +39,10 @@ fn stdio() -> Result<()> {
     // Without it the copy has one carrier.
     let _ = carriers::accept(session, bond);
     let control = Arc::new(Control::default());
-    // The client tells the person what went wrong; stderr is for what it could not be told.
-    serve::run(task, link, Manner::Remote, &Reachable::Everything, &control).context("the copy failed")
+    serve::run(task, link, Manner::Remote, &Reachable::Everything, &control).map_err(|e| {
+        // The client tells the person what went wrong; stderr is for what it could not be told.
+        if serve::was_told(&e) { report::Told.into() } else { e.context("the copy failed") }
+    })
 }
 
 fn listen(args: &ServeArgs, address: &str) -> Result<()> {

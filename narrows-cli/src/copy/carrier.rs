@@ -8,6 +8,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -36,7 +37,6 @@ pub(crate) struct Reach<'a> {
     pub(crate) trust: Option<&'a Trust>,
 }
 
-
 /// The other host was reached and has no such program; nothing was done yet.
 #[derive(Debug)]
 pub(crate) struct NoNarrows {
@@ -52,10 +52,32 @@ impl std::fmt::Display for NoNarrows {
 
 impl std::error::Error for NoNarrows {}
 
+/// The other end was never heard: nothing was done yet.
+#[derive(Debug)]
+pub(crate) struct Unreachable(String);
+
+impl Unreachable {
+    pub(super) fn new(what: &str) -> Self {
+        Self(what.to_owned())
+    }
+}
+
+impl std::fmt::Display for Unreachable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "cannot reach {}", self.0)
+    }
+}
+
+impl std::error::Error for Unreachable {}
+
 pub(crate) enum Carrier {
     Shell {
         child: Started,
         host: OsString,
+        /// The program that goes there.
+        shell: String,
+        /// The connection ended before the other end said anything of ours.
+        silent: Arc<AtomicBool>,
     },
     Local(JoinHandle<Result<()>>),
     /// `host:port`
@@ -110,6 +132,7 @@ impl Carrier {
     ) -> Result<(Self, Link, Option<Growth>)> {
         let session = Session::random().context("the system gives no random bytes")?;
         let request = Request::Copy(task.clone(), session);
+        let silent = Arc::new(AtomicBool::new(false));
         let (carrier, link, way) = match place {
             Place::Local(_) => {
                 let (carrier, link) = Self::start_local(task.clone(), opened)?;
@@ -117,8 +140,10 @@ impl Carrier {
             }
             Place::Ssh { host, .. } => {
                 let (shell, program) = (reach.shell.to_owned(), reach.program.to_owned());
-                let (child, link) = start_shell(&mut shell_command(&shell)?, host, &program, &request)?;
-                let carrier = Self::Shell { child, host: host.clone() };
+                let mut command = shell_command(&shell)?;
+                let name = command.get_program().display().to_string();
+                let (child, link) = start_shell(&mut command, host, &program, &request)?;
+                let carrier = Self::Shell { child, host: host.clone(), shell: name, silent: Arc::clone(&silent) };
                 (carrier, link, Way::Shell { shell, program, host: host.clone() })
             }
             Place::Direct { host, port, .. } => {
@@ -129,7 +154,11 @@ impl Carrier {
                 (Self::Direct(format!("{host}:{port}")), link, way)
             }
         };
-        let (link, bond) = link.skip_noise(&GREETING, noise).bonded()?;
+        let heard = move |bytes: &[u8]| {
+            silent.fetch_or(bytes.is_empty(), Ordering::Relaxed);
+            noise(bytes);
+        };
+        let (link, bond) = link.skip_noise(&GREETING, heard).bonded()?;
         Ok((carrier, link, Some(Growth { bond, session, way })))
     }
 
@@ -162,7 +191,7 @@ impl Carrier {
                     () => e.context(format!("the copy with {host} failed")),
                 })
             }),
-            Self::Shell { mut child, host } => {
+            Self::Shell { mut child, host, shell, silent } => {
                 // After a failure there may be nobody who would end it.
                 let status = if failed.is_some() { child.end_soon() } else { child.0.wait() };
                 let status = status.context("cannot wait for the remote shell")?;
@@ -171,7 +200,14 @@ impl Carrier {
                 Err(match status.code() {
                     // What this end saw is a lost link, which it is not.
                     Some(127) => NoNarrows { host }.into(),
-                    Some(255) => failed.context(format!("cannot reach {host}")),
+                    // ssh said why, on stderr.
+                    Some(255) if silent.load(Ordering::Relaxed) => {
+                        Unreachable(format!("{host}; {shell} ended with status 255")).into()
+                    }
+                    Some(255) => failed.context(format!("lost the connection with {host}")),
+                    Some(status) if status != 0 && silent.load(Ordering::Relaxed) => {
+                        Unreachable(format!("narrows on {host}; {shell} ended with status {status}")).into()
+                    }
                     _ => failed.context(format!("the copy with {host} failed")),
                 })
             }
@@ -195,7 +231,8 @@ fn start_shell(command: &mut Command, host: &OsStr, program: &str, request: &Req
 }
 
 pub(super) fn shell_command(shell: &OsStr) -> Result<Command> {
-    let words = shlex::bytes::split(shell.as_bytes()).context("the remote shell of -e has a quote that does not end")?;
+    let words =
+        shlex::bytes::split(shell.as_bytes()).context("the remote shell of -e has a quote that does not end")?;
     let mut words = words.into_iter().map(OsString::from_vec);
     let program = words.next().context("the remote shell of -e is empty")?;
     let mut command = Command::new(program);
@@ -213,7 +250,9 @@ pub(crate) fn shell_for(shell: &OsStr, place: &Place) -> Result<OsString> {
     if let Place::Ssh { port: Some(port), .. } = place {
         ensure!(
             is_ssh(&shell_command(&shell)?),
-            narrows::Error::misuse("the port of an ssh:// place is for ssh; give it to the program of -e by its own flag")
+            narrows::Error::misuse(
+                "the port of an ssh:// place is for ssh; give it to the program of -e by its own flag"
+            )
         );
         shell.push(format!(" -p {port}"));
     }

@@ -8,9 +8,10 @@ use std::io::{self, Read};
 use std::net::{IpAddr, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use narrows::transport::{Link, tls};
 
+use super::carrier::Unreachable;
 use super::hello::{self, Request};
 use keys::Token;
 
@@ -32,7 +33,8 @@ pub(crate) fn connect(host: &str, port: u16, trust: &Trust, request: &Request) -
     let deadline = Instant::now() + PATIENCE;
     let mut words = Vec::new();
     hello::write(request, &mut words)?;
-    let socket = reach(host, port, trust, deadline).with_context(|| format!("cannot reach {host}:{port}"))?;
+    let socket =
+        reach(host, port, trust, deadline).map_err(|e| e.context(Unreachable::new(&format!("{host}:{port}"))))?;
     match trust {
         Trust::Insecure => {
             io::Write::write_all(&mut &socket, &words)?;

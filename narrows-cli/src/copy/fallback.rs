@@ -18,6 +18,7 @@ use narrows::stream;
 
 use super::carrier::{self, Started};
 use super::filter::Filter;
+use super::remote_path::has_pattern;
 use super::scan;
 use super::serve::{Into, open_target};
 use super::store::Permitted;
@@ -237,9 +238,17 @@ pub(crate) fn get(order: &Order<'_>, sources: &[PathBuf], target: &Path) -> Resu
     let here = Tools::here()?;
     let contents = sources.iter().any(|s| scan::top(s).is_none());
     ensure!(sources.len() == 1 || !contents, "tar takes what is in a folder by a command of its own; copy it alone");
-    let permitted = Permitted::tops(sources, order.recursive)?;
+    let mut tops: Vec<_> = sources.iter().filter_map(|source| scan::top(source)).collect();
+    tops.sort_unstable();
+    if let Some([name, _]) = tops.windows(2).find(|w| w[0] == w[1]) {
+        bail!("two sources are named '{}', and tar would put one over the other; copy them one by one", shown(name));
+    }
+    let permitted = Permitted::tops(sources, order.recursive);
     let Into::Tree(tree, rename) = open_target(target, sources.len() == 1 && !order.recursive, false)?.into else {
-        bail!("{} is a device or fifo; to write into it, narrows is needed there too", shown(target.as_os_str().as_bytes()));
+        bail!(
+            "{} is a device or fifo; to write into it, narrows is needed there too",
+            shown(target.as_os_str().as_bytes())
+        );
     };
     let folder = match rename {
         Some(_) => target.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new(".")),
@@ -278,7 +287,12 @@ pub(crate) fn get(order: &Order<'_>, sources: &[PathBuf], target: &Path) -> Resu
     let mut copied = Copied { programs: programs(there), ..Copied::default() };
     ensure!(found.len() == sources.len(), "the other end says something else than was asked");
     for (source, is) in sources.iter().zip(found.chars()).filter(|(_, is)| *is != 'y') {
-        let why = if is == 'd' { needs_recursive().to_string() } else { "No such file or directory".to_owned() };
+        let why = match is {
+            'd' => needs_recursive().to_string(),
+            // A file may be named so.
+            _ if has_pattern(source) => "No such file; wildcards need narrows there too".to_owned(),
+            _ => "No such file or directory".to_owned(),
+        };
         order.failed(&format!("cannot copy {}: {why}", shown(source.as_os_str().as_bytes())), &mut copied);
     }
     match status.code() {

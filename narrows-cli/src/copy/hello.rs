@@ -38,6 +38,8 @@ pub(crate) struct GetTask {
     pub(crate) exclude: Vec<String>,
     /// No content is sent.
     pub(crate) dry_run: bool,
+    /// The server says how much there is in all. One that does not know this says nothing.
+    pub(crate) totals: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,6 +53,8 @@ pub(crate) struct StoreOptions {
     pub(crate) owner: Option<bool>,
     /// What the sources do not have is removed.
     pub(crate) delete: Option<Delete>,
+    /// The sender wants to hear which folders and links are made. A server that does not know this does not say it.
+    pub(crate) names: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -160,15 +164,17 @@ fn to_json(task: &Task) -> Value {
             "devices": store.devices,
             "dry_run": store.dry_run,
             "owner": store.owner,
+            "names": store.names,
             "delete": store.delete.as_ref().map(|d| json!({ "exclude": d.exclude, "max": d.max, "names": d.names })),
         }),
-        Task::Get(GetTask { sources, recursive, exclude, dry_run }) => json!({
+        Task::Get(GetTask { sources, recursive, exclude, dry_run, totals }) => json!({
             "version": version(task),
             "task": "get",
             "sources": sources.iter().map(|p| escaped(p)).collect::<Vec<_>>(),
             "recursive": recursive,
             "exclude": exclude,
             "dry_run": dry_run,
+            "totals": totals,
         }),
     }
 }
@@ -200,6 +206,7 @@ fn from_json(words: &Value) -> Result<Option<Task>> {
                     _ => bail!("what the client's request says of owners makes no sense"),
                 },
                 delete: delete(&words["delete"])?,
+                names: flag("names"),
             },
         })),
         Some("get") => {
@@ -209,6 +216,7 @@ fn from_json(words: &Value) -> Result<Option<Task>> {
                 recursive: flag("recursive"),
                 exclude: patterns(&words["exclude"])?,
                 dry_run: flag("dry_run"),
+                totals: flag("totals"),
             })))
         }
         _ => bail!("the client wants something that this program does not know; upgrade it"),
@@ -271,7 +279,8 @@ mod tests {
 
     #[test]
     fn requests_come_back_and_nothing_behind_them_is_read() {
-        let plain = StoreOptions { fsync: Fsync::Each, devices: true, dry_run: false, owner: None, delete: None };
+        let plain =
+            StoreOptions { fsync: Fsync::Each, devices: true, dry_run: false, owner: None, delete: None, names: false };
         let delete = |max| Some(Delete { exclude: vec!["*.o".into(), "!a.o".into()], max, names: true });
         let odd = PathBuf::from(OsString::from_vec(b"a %/\n\xff\xc3\xa9".to_vec()));
         let session = Session([0xa7; 16]);
@@ -292,6 +301,7 @@ mod tests {
                 recursive: true,
                 exclude: vec!["*.o".into()],
                 dry_run: true,
+                totals: true,
             }),
         ] {
             let request = Request::Copy(task, session);
@@ -316,7 +326,14 @@ mod tests {
 
     #[test]
     fn what_an_older_program_would_pass_over_it_refuses() {
-        let plain = StoreOptions { fsync: Fsync::Batch, devices: false, dry_run: false, owner: None, delete: None };
+        let plain = StoreOptions {
+            fsync: Fsync::Batch,
+            devices: false,
+            dry_run: false,
+            owner: None,
+            delete: None,
+            names: false,
+        };
         let delete = Some(Delete { exclude: Vec::new(), max: None, names: false });
         let put = |store| to_json(&Task::Put { target: "t".into(), single: false, store });
         assert_eq!(put(plain.clone())["version"], 1, "older programs still do what they know");

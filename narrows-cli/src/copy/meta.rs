@@ -5,6 +5,7 @@ use std::ffi::OsStr;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::sync::OnceLock;
 
 use narrows::entry::{Entry, EntryKind};
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Stat, Timespec, Timestamps, Uid, XattrFlags};
@@ -38,6 +39,22 @@ impl Losses {
     }
 }
 
+/// Name of what is no attribute of a file: the number of the entry that is the first name of this link, fifo or device
+/// (section 8.2 of `docs/format.md`). Programs that do not know it pass it over.
+const LINK: &[u8] = b"narrows.link";
+
+/// Says that an entry without content has more names; `first` is the number of the first of them.
+pub(crate) fn put_link(entry: &mut Entry, first: u64) {
+    entry.xattrs.push((LINK.to_vec(), first.to_string().into_bytes()));
+}
+
+/// Takes it away again.
+pub(crate) fn take_link(entry: &mut Entry) -> Option<u64> {
+    let at = entry.xattrs.iter().position(|(name, _)| name == LINK)?;
+    let (_, number) = entry.xattrs.remove(at);
+    std::str::from_utf8(&number).ok()?.parse().ok()
+}
+
 /// Whose files these are to be. What is tried and fails is a loss.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Ownership {
@@ -51,6 +68,21 @@ impl Ownership {
         let owner = asked.unwrap_or_else(|| rustix::process::geteuid().is_root());
         Self { owner, group: asked.unwrap_or(true) }
     }
+
+    /// Whether it is worth a try to give a file that is there this group.
+    fn may_set_group(self, gid: u32) -> bool {
+        self.owner || self.group && is_own_group(gid)
+    }
+}
+
+/// Whether this process may give its files to the group without being root.
+fn is_own_group(gid: u32) -> bool {
+    static GROUPS: OnceLock<Vec<u32>> = OnceLock::new();
+    let groups = GROUPS.get_or_init(|| {
+        let own = std::iter::once(rustix::process::getegid());
+        own.chain(rustix::process::getgroups().unwrap_or_default()).map(Gid::as_raw).collect()
+    });
+    groups.contains(&gid)
 }
 
 /// The entry for what `stat` says, without content. `None` for a socket, which means nothing without its program.
@@ -84,7 +116,7 @@ pub(crate) fn entry(parent: &OwnedFd, name: &OsStr, path: Vec<u8>, stat: &Stat) 
 
 /// The attributes of a file that a copy keeps, by name.
 pub(crate) fn xattrs(parent: &OwnedFd, name: &OsStr) -> Vec<(Vec<u8>, Vec<u8>)> {
-    let mut found = read_xattrs(&by_descriptor(parent, name));
+    let mut found = read_xattrs(parent, name);
     found.sort_unstable();
     found
 }
@@ -105,21 +137,60 @@ fn is_kept(name: &[u8]) -> bool {
         || matches!(name, b"system.posix_acl_access" | b"system.posix_acl_default" | b"security.capability")
 }
 
-fn read_xattrs(path: &[u8]) -> Vec<(Vec<u8>, Vec<u8>)> {
+/// Names and values.
+type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
+
+fn read_xattrs(parent: &OwnedFd, name: &OsStr) -> Xattrs {
+    let path = by_descriptor(parent, name);
+    let by_path = read_xattrs_by(
+        |names| rustix::fs::llistxattr(&path[..], names),
+        |name, value| rustix::fs::lgetxattr(&path[..], name, value),
+    );
+    match by_path {
+        // Where /proc is not mounted, as in some containers, what can be opened tells the same. Of others only root could
+        // have set any.
+        Err(Errno::NOENT) => open_plain(parent, name)
+            .and_then(|file| {
+                read_xattrs_by(
+                    |names| rustix::fs::flistxattr(&file, names),
+                    |name, value| rustix::fs::fgetxattr(&file, name, value),
+                )
+            })
+            .unwrap_or_default(),
+        found => found.unwrap_or_default(),
+    }
+}
+
+/// A file or folder: opening a device may do something.
+fn open_plain(parent: &OwnedFd, name: &OsStr) -> Result<OwnedFd, Errno> {
+    let stat = rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW)?;
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile | FileType::Directory => {
+            let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+            rustix::fs::openat(parent, name, flags, Mode::empty())
+        }
+        _ => Err(Errno::INVAL),
+    }
+}
+
+fn read_xattrs_by(
+    list: impl Fn(&mut [u8]) -> Result<usize, Errno>,
+    get: impl Fn(&[u8], &mut [u8]) -> Result<usize, Errno>,
+) -> Result<Xattrs, Errno> {
     // Most files have none: one call with a small buffer tells.
     let mut names = vec![0; 256];
     let len = loop {
-        match rustix::fs::llistxattr(path, &mut names[..]) {
+        match list(&mut names) {
             Ok(len) => break len,
             Err(Errno::RANGE) if names.len() < XATTR_NAMES_MAX => names.resize(XATTR_NAMES_MAX, 0),
-            Err(_) => return Vec::new(),
+            Err(e) => return Err(e),
         }
     };
     let mut found = Vec::new();
     for name in names[..len].split(|b| *b == 0).filter(|name| is_kept(name)) {
         let mut value = vec![0; 1024];
         loop {
-            match rustix::fs::lgetxattr(path, name, &mut value[..]) {
+            match get(name, &mut value) {
                 Ok(len) => {
                     value.truncate(len);
                     found.push((name.to_vec(), value));
@@ -130,7 +201,7 @@ fn read_xattrs(path: &[u8]) -> Vec<(Vec<u8>, Vec<u8>)> {
             }
         }
     }
-    found
+    Ok(found)
 }
 
 /// Sets everything on an open file or folder: owner first, since that takes set-id bits and capabilities away; times
@@ -185,7 +256,7 @@ fn remove_others(fd: BorrowedFd<'_>, entry: &Entry, losses: &mut Losses) {
 pub(crate) fn is_applied(stat: &Stat, entry: &Entry, ownership: Ownership) -> bool {
     stat.st_mode & 0o7777 == entry.mode
         && (stat.st_uid == entry.uid || !ownership.owner)
-        && (stat.st_gid == entry.gid || !ownership.owner)
+        && (stat.st_gid == entry.gid || !ownership.may_set_group(entry.gid))
         && same_time(stat, entry)
 }
 
@@ -195,10 +266,13 @@ pub(crate) fn same_time(stat: &Stat, entry: &Entry) -> bool {
 
 /// The same for what cannot be opened: links, fifos, devices. `name` was just made in `parent`.
 pub(crate) fn apply_by_name(parent: &OwnedFd, name: &OsStr, entry: &Entry, ownership: Ownership, losses: &mut Losses) {
-    if ownership.owner {
-        // Apart: who may not give it away may still have its group.
-        let set = |uid, gid| rustix::fs::chownat(parent, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW);
+    // Apart: who may not give it away may still have its group.
+    let set = |uid, gid| rustix::fs::chownat(parent, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW);
+    let now = rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW);
+    if ownership.owner && now.as_ref().is_ok_and(|s| s.st_uid != entry.uid) {
         losses.note("owner", set(Some(Uid::from_raw(entry.uid)), None));
+    }
+    if ownership.group && now.as_ref().is_ok_and(|s| s.st_gid != entry.gid) {
         losses.note("group", set(None, Some(Gid::from_raw(entry.gid))));
     }
     if !matches!(entry.kind, EntryKind::Symlink { .. }) {
@@ -217,7 +291,7 @@ pub(crate) fn apply_by_name(parent: &OwnedFd, name: &OsStr, entry: &Entry, owner
     losses.note("times", rustix::fs::utimensat(parent.as_fd(), name, &times(entry), AtFlags::SYMLINK_NOFOLLOW));
 }
 
-fn times(entry: &Entry) -> Timestamps {
+pub(crate) fn times(entry: &Entry) -> Timestamps {
     Timestamps {
         last_access: Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT },
         last_modification: Timespec { tv_sec: entry.mtime_s, tv_nsec: entry.mtime_ns.into() },

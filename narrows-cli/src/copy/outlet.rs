@@ -138,7 +138,7 @@ impl File {
             Record::End { state, digest } => self.end(state, &digest),
             // Any text of the peer's may come here.
             Record::Failed { text } => self.failed(&shown(text.as_bytes())),
-            Record::Chunks { .. } | Record::Pieces { .. } | Record::Finish { .. } => {}
+            Record::Chunks { .. } | Record::Pieces { .. } | Record::Total { .. } | Record::Finish { .. } => {}
         }
         Ok(())
     }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use narrows::entry::{Entry, EntryKind, PATH_LEN_MAX, check_path};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
+use xxhash_rust::xxh3::xxh3_64;
 
 use super::filter::Filter;
 use super::tree::Tree;
@@ -115,11 +116,6 @@ impl Root {
         let folder = stat.ok().filter(|s| FileType::from_raw_mode(s.st_mode) == FileType::Directory);
         folder.map(|s| (s.st_dev, s.st_ino))
     }
-
-    /// Name of the entry that this source begins with.
-    pub(crate) fn top(&self) -> &[u8] {
-        &self.top
-    }
 }
 
 pub(crate) fn needs_recursive() -> io::Error {
@@ -144,7 +140,8 @@ struct Level {
 
 /// Goes through `roots` and hands over what it finds until `on_found` says no.
 pub(crate) fn walk(roots: &[Root], filter: &Filter, mut on_found: impl FnMut(Found) -> bool) {
-    let mut scan = Scan { filter, entries: 0, linked: HashMap::new() };
+    let came = (roots.len() > 1).then(HashMap::new);
+    let mut scan = Scan { filter, entries: 0, linked: HashMap::new(), came };
     for (index, root) in roots.iter().enumerate() {
         if !scan.root(index, root, &mut on_found) {
             return;
@@ -156,8 +153,22 @@ struct Scan<'a> {
     filter: &'a Filter,
     /// Entries handed over so far: the number of the next one.
     entries: u64,
-    /// Files of which there are more names, by device and inode: the number of the first.
+    /// What has more names, by device and inode: the number of the first.
     linked: HashMap<(u64, u64), u64>,
+    /// Of several sources: what came, by the hash of its path, and whether it is a folder.
+    came: Option<HashMap<u64, Came>>,
+}
+
+/// Device and inode, and whether it is a folder.
+type Came = ((u64, u64), bool);
+
+/// What is done with an entry whose path came before, of another source.
+enum Again {
+    /// Nothing: it is the same file.
+    Same,
+    /// Folders are merged.
+    Merge,
+    Conflict,
 }
 
 impl Scan<'_> {
@@ -180,7 +191,18 @@ impl Scan<'_> {
             match self.look(&mut tree, path) {
                 Ok(None) => {}
                 Ok(Some((entry, _))) if self.filter.leaves_out(&entry.path, entry.kind == EntryKind::Folder) => {}
-                Ok(Some((entry, stat))) => {
+                Ok(Some((mut entry, stat))) => {
+                    match self.again(&entry, &stat) {
+                        Some(Again::Same) => continue,
+                        Some(Again::Conflict) => {
+                            let text = format!("left out {}: another one of that name came before", shown(&entry.path));
+                            if !on_found(Found::Failed(text)) {
+                                return false;
+                            }
+                            continue;
+                        }
+                        Some(Again::Merge) | None => {}
+                    }
                     let folder = (entry.kind == EntryKind::Folder).then(|| entry.path.clone());
                     // One that is the target itself is copied onto itself, and not into itself.
                     let target = root.target.as_deref().filter(|t| !entry.path.is_empty() && t.is_at(&stat));
@@ -191,6 +213,7 @@ impl Scan<'_> {
                         }
                         continue;
                     }
+                    self.find_links(&mut entry, &stat);
                     self.entries += 1;
                     if !on_found(Found::Entry { root: index, entry }) {
                         return false;
@@ -200,11 +223,7 @@ impl Scan<'_> {
                             Ok(mut names) => {
                                 for (top, was_there) in target.iter().flat_map(|t| &t.tops) {
                                     names.retain(|name| name.as_bytes() != top);
-                                    let text = format!(
-                                        "left out {}/{}: the copy goes there",
-                                        shown(&path),
-                                        shown(top)
-                                    );
+                                    let text = format!("left out {}/{}: the copy goes there", shown(&path), shown(top));
                                     if *was_there && !on_found(Found::Failed(text)) {
                                         return false;
                                     }
@@ -247,24 +266,42 @@ impl Scan<'_> {
             Ok((meta::entry(&parent, &name, path.clone(), &stat)?, stat))
         });
         let (entry, stat) = found.map_err(|e| cannot(&path, e))?;
-        let Some(mut entry) = entry else {
+        let Some(entry) = entry else {
             let told = !self.filter.leaves_out(&path, false);
             return if told { Err(format!("left out {}: it is a socket", shown(&path))) } else { Ok(None) };
         };
-        if !self.filter.leaves_out(&path, false) {
-            // Not of one that is left out, or later names would refer to it.
-            self.find_links(&mut entry, &stat);
-        }
         Ok(Some((entry, stat)))
     }
 
+    fn again(&mut self, entry: &Entry, stat: &Stat) -> Option<Again> {
+        let own = ((stat.st_dev, stat.st_ino), entry.kind == EntryKind::Folder);
+        let before = match self.came.as_mut()?.entry(xxh3_64(&entry.path)) {
+            std::collections::hash_map::Entry::Vacant(vacant) => {
+                vacant.insert(own);
+                return None;
+            }
+            std::collections::hash_map::Entry::Occupied(before) => *before.get(),
+        };
+        Some(match before {
+            before if before == own => Again::Same,
+            (_, true) if own.1 => Again::Merge,
+            _ => Again::Conflict,
+        })
+    }
+
+    /// Of what is announced only, or later names would refer to what nobody knows.
     fn find_links(&mut self, entry: &mut Entry, stat: &Stat) {
-        if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile && stat.st_nlink > 1 {
-            let first = *self.linked.entry((stat.st_dev, stat.st_ino)).or_insert(self.entries);
-            entry.kind = match first {
-                first if first < self.entries => EntryKind::HardLink { of: first },
-                _ => EntryKind::File { len: stat.st_size as u64, linked: true },
-            };
+        if stat.st_nlink < 2 || entry.kind == EntryKind::Folder {
+            return;
+        }
+        let first = *self.linked.entry((stat.st_dev, stat.st_ino)).or_insert(self.entries);
+        if let EntryKind::File { linked, .. } = &mut entry.kind {
+            *linked = true;
+            if first < self.entries {
+                entry.kind = EntryKind::HardLink { of: first };
+            }
+        } else {
+            meta::put_link(entry, first);
         }
     }
 }

@@ -15,9 +15,11 @@ use narrows::sender::SenderConfig;
 use narrows::stream::{self, Control, Notes, ReceiveOptions, SendOptions};
 use narrows::transport::Link;
 
+use super::carrier;
 use super::filter::Filter;
 use super::hello::{Fsync, GetTask, StoreOptions, Task};
 use super::outlet::Outlet;
+use super::remote_path;
 use super::scan::Root;
 use super::served::Served;
 use super::source::{EntrySource, Input, SourceOptions};
@@ -49,6 +51,31 @@ pub(crate) enum Reachable<'a> {
 }
 
 impl Reachable<'_> {
+    /// Behind a remote shell a path is what a shell would make of it; elsewhere it is taken as it stands.
+    fn is_shell(&self, manner: Manner) -> bool {
+        matches!(self, Self::Everything) && manner == Manner::Remote
+    }
+
+    fn at_home(&self, path: PathBuf, manner: Manner) -> Result<PathBuf> {
+        let cannot = || cannot_store(&path);
+        if self.is_shell(manner) { remote_path::at_home(&path).with_context(cannot) } else { Ok(path) }
+    }
+
+    /// The sources that these paths name, and what to say of those that name none.
+    fn expand(&self, paths: Vec<PathBuf>, manner: Manner) -> (Vec<PathBuf>, Vec<String>) {
+        if !self.is_shell(manner) {
+            return (paths, Vec::new());
+        }
+        let (mut sources, mut failed) = (Vec::new(), Vec::new());
+        for path in paths {
+            match remote_path::at_home(&path).and_then(|path| remote_path::expand(&path)) {
+                Ok(found) => sources.extend(found),
+                Err(e) => failed.push(format!("cannot copy {}: {}", shown(path.as_os_str().as_bytes()), e_text(&e))),
+            }
+        }
+        (sources, failed)
+    }
+
     fn target(&self, target: &Path, single: bool, dry_run: bool) -> Result<Opened> {
         match self {
             Self::Everything => open_target(target, single, dry_run),
@@ -87,14 +114,19 @@ pub(crate) fn run(
         Task::Put { target, single, mut store } => {
             // A client of a folder shall not make devices of this host.
             store.devices &= !matches!(reachable, Reachable::Within(_));
+            let target = reachable.at_home(target, manner);
             let opened = if single && store.delete.is_some() {
                 Err(anyhow!("--delete is for folders"))
             } else {
-                reachable.target(&target, single, store.dry_run)
+                target.and_then(|target| reachable.target(&target, single, store.dry_run))
             };
             put(opened, store, link, manner, control)
         }
-        Task::Get(what) => get(&what, link, manner, reachable, control),
+        Task::Get(mut what) => {
+            let (sources, unopened) = reachable.expand(what.sources, manner);
+            what.sources = sources;
+            get(&what, unopened, link, manner, reachable, control)
+        }
     }
 }
 
@@ -135,10 +167,28 @@ pub(crate) fn put(
     }
 }
 
+/// A copy that could not be begun, for a reason that the client shows.
+#[derive(Debug)]
+struct Refused(String);
+
+impl std::fmt::Display for Refused {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Refused {}
+
+/// Whether the client was told of a failure of [`run`]: by the end of the flow, unless the link is lost.
+pub(crate) fn was_told(e: &anyhow::Error) -> bool {
+    e.is::<Refused>() || e.is::<narrows::Error>() && !carrier::is_link_lost(e)
+}
+
 /// The flow itself carries the reason back.
 fn refuse(e: anyhow::Error, link: Link, receive: ReceiveOptions, control: &Arc<Control>) -> Result<()> {
-    stream::receive(Refusing(format!("{e:#}")), link, receive, || Ok(()), control)?;
-    Err(e)
+    let text = format!("{e:#}");
+    stream::receive(Refusing(text.clone()), link, receive, || Ok(()), control).ok();
+    Err(Refused(text).into())
 }
 
 /// One file goes into what is there.
@@ -198,8 +248,10 @@ pub(crate) fn open_target(target: &Path, single: bool, dry_run: bool) -> Result<
     let is_folder = target.is_dir();
     let wants_folder = !single || target.as_os_str().as_bytes().ends_with(b"/");
     if is_folder || wants_folder {
-        if !is_folder && target.symlink_metadata().is_ok() {
-            let what = if target.is_file() { "it is a file, and no folder" } else { "it is no folder" };
+        // A slash at the end asks for a folder, and would hide what is there.
+        let there = target.components().as_path();
+        if !is_folder && there.symlink_metadata().is_ok() {
+            let what = if there.is_file() { "it is a file, and no folder" } else { "it is no folder" };
             return Err(anyhow!(what)).with_context(cannot);
         }
         if !is_folder && !dry_run {
@@ -224,13 +276,23 @@ pub(crate) fn open_target(target: &Path, single: bool, dry_run: bool) -> Result<
     Ok(Opened::from((Tree::open(parent).with_context(cannot)?, Some(name))))
 }
 
-fn get(what: &GetTask, link: Link, manner: Manner, reachable: &Reachable<'_>, control: &Arc<Control>) -> Result<()> {
-    let (roots, unopened) = reachable.roots(&what.sources, what.recursive);
+fn get(
+    what: &GetTask,
+    mut unopened: Vec<String>,
+    link: Link,
+    manner: Manner,
+    reachable: &Reachable<'_>,
+    control: &Arc<Control>,
+) -> Result<()> {
+    let (roots, failed) = reachable.roots(&what.sources, what.recursive);
+    unopened.extend(failed);
     let filter = Filter::new(&what.exclude)?;
     let quiet = SourceOptions {
         dry_run: what.dry_run,
         on_failure: Box::new(|_| ()),
         on_file: Box::new(|_| ()),
+        names: false,
+        totals: what.totals,
         on_removed: None,
     };
     let source = EntrySource::start(Input::Paths { roots, unopened, filter }, quiet)?;

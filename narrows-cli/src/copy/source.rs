@@ -82,6 +82,10 @@ pub(crate) struct SourceOptions {
     pub(crate) on_failure: OnWords,
     /// Told of every file that is sent.
     pub(crate) on_file: OnWords,
+    /// It is also told of folders and links that the other end makes.
+    pub(crate) names: bool,
+    /// The other end is told how much there is, when all was looked at.
+    pub(crate) totals: bool,
     /// Told of all that the other end removes; without it that may remove nothing.
     pub(crate) on_removed: Option<OnWords>,
 }
@@ -96,6 +100,7 @@ struct Shared {
     dry_run: bool,
     on_failure: OnWords,
     on_file: OnWords,
+    names: bool,
     on_removed: Option<OnWords>,
 }
 
@@ -143,9 +148,10 @@ enum Content {
 impl EntrySource {
     /// Begins to scan, and to send.
     pub(crate) fn start(input: Input, options: SourceOptions) -> io::Result<Self> {
-        let SourceOptions { dry_run, on_failure, on_file, on_removed } = options;
+        let SourceOptions { dry_run, on_failure, on_file, names, totals, on_removed } = options;
         let state = Mutex::new(State::default());
-        let shared = Arc::new(Shared { state, changed: Condvar::new(), dry_run, on_failure, on_file, on_removed });
+        let shared =
+            Arc::new(Shared { state, changed: Condvar::new(), dry_run, on_failure, on_file, names, on_removed });
         let thread = |name: &str| std::thread::Builder::new().name(name.into());
         let roots = match input {
             Input::Paths { roots, unopened, filter } => {
@@ -170,7 +176,7 @@ impl EntrySource {
         let produce = Arc::clone(&shared);
         thread("narrows-files").spawn(move || {
             let _guard = StopOnPanic(Arc::clone(&produce));
-            Producer::new(&produce, roots).run();
+            Producer::new(&produce, roots, totals).run();
         })?;
         Ok(Self { shared })
     }
@@ -321,6 +327,14 @@ impl Shared {
                     state.send_again(doubted);
                 }
             }
+            Answer::Made { .. } if !self.names => {
+                return Err(narrows::Error::corrupt("the receiver says what nobody asked for"));
+            }
+            Answer::Made { text } => {
+                drop(state);
+                // Any text of the peer's may come here.
+                (self.on_file)(&super::shown(text.as_bytes()));
+            }
             Answer::Lost { text } => state.progress.losses = Some(super::shown(text.as_bytes())),
             Answer::Removed { count, text } => {
                 let Some(on_removed) = &self.on_removed else {
@@ -411,9 +425,13 @@ mod tests {
         let start = |on_removed| {
             let input = Input::Paths { roots: Vec::new(), unopened: Vec::new(), filter: Filter::new(&[]).unwrap() };
             let (on_failure, on_file): (OnWords, OnWords) = (Box::new(|_| ()), Box::new(|_| ()));
-            let options = SourceOptions { dry_run: false, on_failure, on_file, on_removed };
+            let options =
+                SourceOptions { dry_run: false, on_failure, on_file, names: false, totals: false, on_removed };
             EntrySource::start(input, options).unwrap()
         };
+        let mut note = Vec::new();
+        Answer::Made { text: "folder/".into() }.put(&mut note);
+        assert!(start(None).on_note()(&note).unwrap_err().to_string().contains("nobody asked"));
         let (plain, note) = (start(None), removed(1, "precious"));
         assert!(plain.on_note()(&note).unwrap_err().to_string().contains("nobody asked"));
 
@@ -452,7 +470,8 @@ mod tests {
             let roots = vec![Root::open(&folder.join(""), true).unwrap()];
             let input = Input::Paths { roots, unopened: Vec::new(), filter: Filter::new(&[]).unwrap() };
             let (on_failure, on_file): (OnWords, OnWords) = (Box::new(|_| ()), Box::new(|_| ()));
-            let options = SourceOptions { dry_run: false, on_failure, on_file, on_removed: None };
+            let options =
+                SourceOptions { dry_run: false, on_failure, on_file, names: false, totals: false, on_removed: None };
             let source = EntrySource::start(input, options).unwrap();
             let mut receiver = Self {
                 reader: Box::new(source.reader()),

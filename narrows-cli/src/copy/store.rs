@@ -45,8 +45,10 @@ const ATTRIBUTES_MAX: usize = 32 << 20;
 const ENTRIES_MAX: u64 = 100_000_000;
 
 mod answers;
+mod clock;
 mod content;
 mod folder;
+mod in_way;
 mod partial;
 mod permitted;
 mod plan;
@@ -57,7 +59,9 @@ mod special;
 mod stream;
 
 use answers::Answers;
+use clock::Clocks;
 use content::OpenFile;
+use in_way::{Waiting, in_way};
 pub(crate) use partial::is_partial;
 use partial::{PRIVATE, Partial};
 pub(crate) use permitted::Permitted;
@@ -72,6 +76,11 @@ pub(crate) struct Stored {
     pub(crate) files: u64,
     pub(crate) bytes: u64,
     pub(crate) files_same: u64,
+    pub(crate) bytes_same: u64,
+    /// All files of the copy and their bytes, when the sender knows that and said it.
+    pub(crate) total: Option<(u64, u64)>,
+    /// Content that came, of files in hand too, or that was here.
+    pub(crate) bytes_done: u64,
     pub(crate) failed: u64,
     /// Files that changed while they were read, and were stored nevertheless.
     pub(crate) changed: u64,
@@ -116,6 +125,9 @@ struct Target {
     seen: HashSet<u64>,
     /// If what did not come is to be removed.
     removal: Option<Removal>,
+    /// Files, by number, in whose place there is a folder, and what came and waits for such a place.
+    in_way: HashSet<u64>,
+    waiting: Vec<Waiting>,
     /// The name that the only file gets instead of its own.
     rename: Option<Vec<u8>>,
     options: StoreOptions,
@@ -144,6 +156,7 @@ struct Target {
     folders: Vec<(u64, Entry)>,
     /// For them.
     room: Room,
+    clocks: Clocks,
     /// A folder of each other file system below the root.
     mounted: Vec<OwnedFd>,
     stored: Stored,
@@ -197,6 +210,8 @@ impl EntryStore {
             permitted,
             seen: HashSet::new(),
             removal: options.delete.as_ref().map(Removal::new).transpose()?,
+            in_way: HashSet::new(),
+            waiting: Vec::new(),
             rename,
             ownership: Ownership::new(options.owner),
             options,
@@ -216,6 +231,7 @@ impl EntryStore {
             links: Vec::new(),
             folders: Vec::new(),
             room: Room::default(),
+            clocks: Clocks::default(),
             mounted: Vec::new(),
             stored: Stored::default(),
             listeners,
@@ -259,7 +275,10 @@ impl EntryStore {
     pub(crate) fn stored(&self) -> Stored {
         let store = self.lock();
         let target = &store.target;
-        Stored { losses: target.losses.words(), ..target.stored.clone() }
+        let in_hand = target.open.as_ref().map_or(0, |open| open.at);
+        let waiting: u64 = target.batch.iter().map(|file| file.len).sum();
+        let bytes_done = target.stored.bytes + waiting + in_hand;
+        Stored { losses: target.losses.words(), bytes_done, ..target.stored.clone() }
     }
 }
 
@@ -318,6 +337,7 @@ impl Target {
                 // Any text of the peer's may come here.
                 (self.listeners.on_failure)(&shown(text.as_bytes()));
             }
+            Record::Total { files, bytes } => self.stored.total = Some((files, bytes)),
             Record::Finish { .. } => {}
         }
     }
@@ -365,15 +385,18 @@ impl Target {
         let path = entry.path.clone();
         let result = match &entry.kind {
             EntryKind::File { .. } | EntryKind::Stream => return self.announced_file(id, entry, answers),
-            EntryKind::Folder => self.make_folder(id, entry),
-            EntryKind::HardLink { .. } if self.options.dry_run => Ok(()),
+            EntryKind::Folder => self.make_folder(id, entry, answers),
+            EntryKind::HardLink { of } if self.options.dry_run => {
+                let of = *of;
+                self.would_link(id, of, &path, answers)
+            }
             EntryKind::HardLink { of } => {
                 self.links.push((id, *of, path.clone()));
                 Ok(())
             }
-            EntryKind::Symlink { .. } => self.make_special(&entry, true),
+            EntryKind::Symlink { .. } => self.special(id, entry, true, answers),
             EntryKind::Fifo | EntryKind::CharDevice { .. } | EntryKind::BlockDevice { .. } => {
-                self.make_special(&entry, self.options.devices)
+                self.special(id, entry, self.options.devices, answers)
             }
         };
         if let Err(e) = result {
@@ -386,13 +409,14 @@ impl Target {
         let full = self.pending.len() >= PENDING_MAX || self.pending_attributes + attributes > ATTRIBUTES_MAX;
         let wanted = match self.compare(id, &entry) {
             // Its folder would be made first.
-            Err(e) if self.options.dry_run && e.kind() == io::ErrorKind::NotFound => Wanted::Whole,
+            Err(e) if self.would_be_made(&e) => Wanted::Whole,
             Err(e) => {
                 answers.file(Wanted::Refused);
                 return self.failed(id, format!("cannot store {}: {}", shown(&entry.path), e_text(&e)), answers);
             }
             Ok(Wanted::No) => {
                 self.stored.files_same += 1;
+                self.stored.bytes_same += if let EntryKind::File { len, .. } = entry.kind { len } else { 0 };
                 Wanted::No
             }
             Ok(_) if full => {
@@ -427,12 +451,30 @@ impl Target {
         };
         let mut earlier = false;
         match stat.as_ref().map(|s| FileType::from_raw_mode(s.st_mode)).zip(stat) {
-            Some((FileType::Directory, _)) => return Err(io::Error::other("a folder of that name is in the way")),
+            Some((FileType::Directory, _)) if self.makes_way(&entry.path) => {
+                if self.options.dry_run {
+                    self.note_in_way(id, &entry.path);
+                } else {
+                    self.in_way.insert(id);
+                }
+            }
+            Some((FileType::Directory, _)) => return Err(in_way()),
             Some((FileType::CharacterDevice | FileType::BlockDevice, _)) if !self.options.devices => {
                 return Err(io::Error::other("a device of that name is in the way; --devices replaces it"));
             }
             Some((FileType::RegularFile, stat)) => {
-                if Some(stat.st_size as u64) == len && meta::same_time(&stat, entry) {
+                let same_len = Some(stat.st_size as u64) == len;
+                let dry_run = self.options.dry_run;
+                let rounded;
+                let entry = if same_len && self.clocks.is_rounded(&folder, &stat, entry, dry_run) {
+                    // What is there has the time that it can have.
+                    let (mtime_s, mtime_ns) = (stat.st_mtime, stat.st_mtime_nsec as u32);
+                    rounded = Entry { mtime_s, mtime_ns, ..entry.clone() };
+                    &rounded
+                } else {
+                    entry
+                };
+                if same_len && meta::same_time(&stat, entry) {
                     self.bring_up_to_date(entry, &stat, &folder, &name);
                     if large(stat.st_size) && !self.options.dry_run {
                         // Another copy stored it since.
@@ -467,6 +509,16 @@ impl Target {
                 Ok(file) => meta::apply(file.as_fd(), entry, self.ownership, &mut self.losses),
                 Err(_) => self.losses.count("mode or owner"),
             }
+        }
+    }
+
+    /// A folder or link was made, or would be.
+    fn made(&mut self, text: String, answers: &mut Answers) {
+        // Only the end that receives removes by itself, and is asked by nobody.
+        if self.listeners.on_removed.is_some() {
+            (self.listeners.on_file)(&text);
+        } else if self.options.names {
+            answers.put(&Answer::Made { text });
         }
     }
 
@@ -594,30 +646,37 @@ impl Target {
         self.batch_bytes = 0;
         let together = self.options.fsync == Fsync::Batch && batch.len() > SYNC_EACH_MAX;
         let mut synced: Vec<(u64, Result<(), Errno>)> = Vec::new();
-        for mut file in batch {
+        for file in batch {
             let result = match self.options.fsync {
                 Fsync::None => Ok(()),
                 _ if together => sync_file_system(&file.partial.file, &mut synced),
                 _ => rustix::fs::fdatasync(&file.partial.file),
             };
-            let renamed = result
-                .map_err(io::Error::from)
-                .and_then(|()| file.partial.rename(OsStr::from_bytes(split(&file.path).1)));
-            match renamed {
-                Ok(()) => {
-                    self.stored.files += 1;
-                    self.stored.bytes += file.len;
-                    (self.listeners.on_file)(&shown(&file.path));
-                    if let (true, Ok(s)) = (file.linked, rustix::fs::fstat(&file.partial.file)) {
-                        self.linked.insert(file.id, (file.path, (s.st_dev, s.st_ino)));
-                    }
-                }
-                Err(e) => {
-                    let text = format!("cannot store {}: {}", shown(&file.path), e_text(&e));
-                    self.not_stored(file.id, text, answers);
-                }
+            match result {
+                Ok(()) if self.in_way.contains(&file.id) => self.file_waits(file, answers),
+                Ok(()) => self.name_file(file, answers),
+                Err(e) => self.cannot_store(&file, &e.into(), answers),
             }
         }
+    }
+
+    fn name_file(&mut self, mut file: WholeFile, answers: &mut Answers) {
+        match file.partial.rename(OsStr::from_bytes(split(&file.path).1)) {
+            Ok(()) => {
+                self.stored.files += 1;
+                self.stored.bytes += file.len;
+                (self.listeners.on_file)(&shown(&file.path));
+                if let (true, Ok(s)) = (file.linked, rustix::fs::fstat(&file.partial.file)) {
+                    self.linked.insert(file.id, (file.path, (s.st_dev, s.st_ino)));
+                }
+            }
+            Err(e) => self.cannot_store(&file, &e, answers),
+        }
+    }
+
+    fn cannot_store(&mut self, file: &WholeFile, e: &io::Error, answers: &mut Answers) {
+        let text = format!("cannot store {}: {}", shown(&file.path), e_text(e));
+        self.not_stored(file.id, text, answers);
     }
 
     // --- the end ---
@@ -628,7 +687,12 @@ impl Target {
         }
         self.store_batch(answers);
         for (id, of, path) in std::mem::take(&mut self.links) {
-            if let Err(e) = self.link(of, &path) {
+            let waits = self.removal.is_some() && self.linked_waits(of);
+            if waits || self.removal.is_some() && self.is_in_way(&path).unwrap_or(false) {
+                self.link_waits(id, of, path);
+                continue;
+            }
+            if let Err(e) = self.link(of, &path, answers) {
                 self.failed(id, format!("cannot link {}: {}", shown(&path), e_text(&e)), answers);
             }
         }
@@ -686,7 +750,14 @@ fn sync_file_system(file: &OwnedFd, synced: &mut Vec<(u64, Result<(), Errno>)>) 
     if let Some((_, result)) = synced.iter().find(|(d, _)| *d == device) {
         return *result;
     }
-    let result = rustix::fs::syncfs(file);
+    let result = match rustix::fs::syncfs(file) {
+        // A root that may be written and not read.
+        Err(Errno::BADF) => {
+            rustix::fs::sync();
+            Ok(())
+        }
+        result => result,
+    };
     synced.push((device, result));
     result
 }

@@ -3,12 +3,12 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use rustix::fs::{Mode, OFlags, ResolveFlags};
+use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 
 /// Folders that are kept open: files come folder by folder, so few are needed.
@@ -26,8 +26,12 @@ pub(crate) struct Tree {
 impl Tree {
     /// The root itself may be reached through symbolic links: its path is the user's own.
     pub(crate) fn open(root: &Path) -> io::Result<Self> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let root = rustix::fs::open(root, flags, Mode::empty())?;
+        let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = match rustix::fs::open(root, flags | OFlags::RDONLY, Mode::empty()) {
+            // It may still be that files can be made in it.
+            Err(Errno::ACCESS) => rustix::fs::open(root, flags | OFlags::PATH, Mode::empty()),
+            opened => opened,
+        }?;
         Ok(Self { root: Arc::new(root), open: Vec::new(), no_openat2: false, alias: None })
     }
 
@@ -52,6 +56,30 @@ impl Tree {
         }
         let root = self.open_below(path, OFlags::RDONLY | OFlags::DIRECTORY)?;
         Ok(Self { root: Arc::new(root), open: Vec::new(), no_openat2: self.no_openat2, alias: None })
+    }
+
+    /// Opens the folder `path` to read what is in it. One of this process' own that may not be read or written is made so
+    /// that it may; a copy that covers it gives it its mode at the end.
+    pub(crate) fn open_own(&mut self, path: &[u8], stat: &Stat) -> io::Result<OwnedFd> {
+        let is_own = stat.st_uid == rustix::process::geteuid().as_raw();
+        if stat.st_mode & 0o700 != 0o700 && is_own {
+            let flags = OFlags::PATH | OFlags::DIRECTORY;
+            let folder = if path.is_empty() { self.root.try_clone()? } else { self.open_below(path, flags)? };
+            let mode = Mode::from_raw_mode(stat.st_mode & 0o7777 | 0o700);
+            // By what was opened: a path may lead elsewhere meanwhile.
+            match rustix::fs::chmod(format!("/proc/self/fd/{}", folder.as_raw_fd()), mode) {
+                Err(Errno::NOENT) => rustix::fs::chmodat(&folder, ".", mode, AtFlags::empty())?,
+                result => result?,
+            }
+            if path.is_empty() {
+                let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+                self.root = Arc::new(rustix::fs::openat(&folder, ".", flags, Mode::empty())?);
+            }
+        }
+        if path.is_empty() {
+            return self.root.try_clone();
+        }
+        self.open_below(path, OFlags::RDONLY | OFlags::DIRECTORY)
     }
 
     /// From now on `name` at the top means `real`.

@@ -16,6 +16,7 @@ const REMOVED: u8 = 7;
 const WHOLE: u8 = 8;
 const AGAIN: u8 = 9;
 const REPEATED: u8 = 10;
+const MADE: u8 = 11;
 
 /// Files are answered in the order of their announcement, each once.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,6 +39,8 @@ pub enum Answer {
     /// So many more were removed that the sender does not have, the last of them of this name (empty if nobody asked for
     /// names); none, if nothing is removed, for this reason. Only where the sender asked for it, and after its end.
     Removed { count: u64, text: String },
+    /// A folder or link was made, or changed, of this name. Only where the sender asked for it.
+    Made { text: String },
     /// Which chunks of the next record of chunks of entry `id` are there: so many are, so many are needed, and so on.
     Chunks { id: u64, runs: Vec<u32> },
 }
@@ -78,8 +81,8 @@ impl Answer {
                 put_varint(out, *id);
                 put_varint(out, *of);
             }
-            Self::Lost { text } => {
-                out.push(LOST);
+            Self::Lost { text } | Self::Made { text } => {
+                out.push(if matches!(self, Self::Lost { .. }) { LOST } else { MADE });
                 put_bytes(out, cut_text(text));
             }
             Self::Removed { count, text } => {
@@ -124,6 +127,7 @@ impl Answer {
                 AGAIN => Self::Again { id: f.number()?, of: f.number()? },
                 REPEATED => Self::Repeated { len: f.number()? },
                 LOST => Self::Lost { text: f.text()? },
+                MADE => Self::Made { text: f.text()? },
                 REMOVED => Self::Removed { count: f.number()?, text: f.text()? },
                 CHUNKS => {
                     let id = f.number()?;
@@ -168,6 +172,7 @@ mod tests {
             Answer::Removed { count: 1, text: "gone/".into() },
             Answer::Removed { count: u64::MAX, text: String::new() },
             Answer::Removed { count: 0, text: "too many".into() },
+            Answer::Made { text: "a/link -> b".into() },
             Answer::Files { count: 1, wanted: Wanted::Refused },
             Answer::Files { count: 2, wanted: Wanted::Chunks },
             Answer::Files { count: 3, wanted: Wanted::Repeats },

@@ -3,7 +3,7 @@
 use super::{
     BEGIN, CHUNK_LEN_MAX, CHUNKS, CHUNKS_MAX, Chunk, DATA, DATA_LEN_MAX, END, ENTRY, EndState, Entry, EntryKind,
     FAILED, Fields, HOLE, NAME_LEN_MAX, PATH_LEN_MAX, PIECES, RECORD_LEN_MAX, REGION_LEN_MAX, REPEAT, REPEAT_LEN_MAX,
-    Record, Region, TEXT_LEN_MAX, check_path, unzigzag,
+    Record, Region, TEXT_LEN_MAX, TOTAL, check_path, unzigzag,
 };
 use crate::error::{Error, Result};
 use crate::frame::varint;
@@ -121,6 +121,7 @@ impl RecordParser {
                 f.0 = &[];
                 Record::Failed { text }
             }
+            TOTAL => Record::Total { files: f.number()?, bytes: f.number()? },
             _ => {
                 let entries = f.number()?;
                 if entries != self.entries {
@@ -245,7 +246,7 @@ impl RecordParser {
 /// Kind, length of the body, length of the header; `None` if more bytes are needed.
 fn parse_header(b: &[u8]) -> Result<Option<(u8, usize, usize)>> {
     let Some((&kind, rest)) = b.split_first() else { return Ok(None) };
-    if !(ENTRY..=REPEAT).contains(&kind) {
+    if !(ENTRY..=TOTAL).contains(&kind) {
         return Err(Error::unsupported(format!("a record of kind {kind} needs a newer program")));
     }
     let Some((len, n)) = varint(rest, HEADER_MAX - 1)? else { return Ok(None) };
@@ -302,6 +303,7 @@ mod tests {
         writer.repeat(8, 0, 1, &mut out);
         writer.end(EndState::Whole, &[9; DIGEST_LEN], &mut out);
         writer.failed("gone", &mut out);
+        writer.total(7, 1 << 40, &mut out);
         writer.finish(&mut out);
         out
     }
@@ -340,7 +342,7 @@ mod tests {
         assert!(finished);
         let told: Vec<_> = entries().into_iter().map(|e| format!("{:?}", Record::Entry(e))).collect();
         assert_eq!(whole[..told.len()], told);
-        assert_eq!(whole.len(), told.len() + 11);
+        assert_eq!(whole.len(), told.len() + 12);
         for piece in [1, 2, 3, 7, 64] {
             assert_eq!(parse(&stream, piece).unwrap().0, whole);
         }

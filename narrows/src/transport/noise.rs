@@ -18,9 +18,12 @@ impl Noise {
         Self { magic, seen: Vec::new(), on_noise }
     }
 
-    /// Nothing more comes.
+    /// Nothing more comes: the magic never did.
     pub(super) fn end(mut self) {
-        (self.on_noise)(&self.seen);
+        if !self.seen.is_empty() {
+            (self.on_noise)(&self.seen);
+        }
+        (self.on_noise)(&[]);
     }
 
     /// What begins with the magic, once it has come.

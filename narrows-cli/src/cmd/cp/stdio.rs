@@ -101,7 +101,13 @@ struct Output<'a> {
 fn receive(args: &CpArgs, source: &Place, target: &Target, to: &Output<'_>) -> Result<Outcome> {
     let control = Arc::new(Control::default());
     signals::stop(&control)?;
-    let what = GetTask { sources: vec![source.path().clone()], recursive: false, exclude: Vec::new(), dry_run: false };
+    let what = GetTask {
+        sources: vec![source.path().clone()],
+        recursive: false,
+        exclude: Vec::new(),
+        dry_run: false,
+        totals: false,
+    };
     let notes = Notes::default();
     let mut options = receive_options(&notes);
     options.stall_timeout = flow::seconds(args.timeout);

@@ -34,7 +34,6 @@ impl Listing {
             }
         }
         let mut names: Vec<(PathBuf, Vec<u8>)> = Vec::new();
-        let mut seen = std::collections::HashSet::new();
         let (mut bytes, mut tops) = (0, Vec::new());
         walk(&roots, filter, |found| {
             let (root, entry) = match found {
@@ -52,9 +51,6 @@ impl Listing {
                     Some("it is a fifo or device; --devices copies them")
                 }
                 EntryKind::Folder => None,
-                _ if roots.len() > 1 && !seen.insert(entry.path.clone()) => {
-                    Some("another one of that name came before")
-                }
                 EntryKind::File { len, .. } => {
                     copied.files += 1;
                     bytes += len;

@@ -9,9 +9,19 @@ home=$PWD
 found=''
 set --
 
+# A home folder, as a login shell would find it.
+at_home() {
+  user=${at%%/*}
+  case $user in
+    '~'*) case ${user#?} in *[!a-zA-Z0-9_.-]*) ;; *) eval "own=$user" && at=$own${at#"$user"} ;; esac ;;
+  esac
+}
+
 # $path is the source, $folder what tar changes to for it. Sets $is: y found, n not there, d a folder and -r was not given.
 look() {
   is=y
+  at=$path && at_home && path=$at
+  at=$folder && at_home && folder=$at
   if [ ! -e "$path" ]; then
     is=n
     # A link is copied wherever it leads, unless it stands for its file.

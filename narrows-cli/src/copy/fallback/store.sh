@@ -17,6 +17,16 @@ fail() {
 }
 one_line() { printf %s "$1" | tr '[:cntrl:]' '?'; }
 
+# A home folder, as a login shell would find it.
+at_home() {
+  user=${at%%/*}
+  case $user in
+    '~'*) case ${user#?} in *[!a-zA-Z0-9_.-]*) ;; *) eval "home=$user" && at=$home${at#"$user"} ;; esac ;;
+  esac
+}
+at=$target && at_home && target=$at
+at=$parent && at_home && parent=$at
+
 made='' rename=''
 if [ -d "$target" ]; then
   into=$target

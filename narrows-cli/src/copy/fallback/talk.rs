@@ -94,7 +94,7 @@ pub(super) fn converse<T: Send + 'static>(
     let host = shown(order.host.as_encoded_bytes());
     match result {
         Ok(said) => Ok((said, status)),
-        Err(e) if status.code() == Some(255) => Err(e.context(format!("cannot reach {host}"))),
+        Err(e) if status.code() == Some(255) => Err(e.context(format!("lost the connection with {host}"))),
         Err(e) => Err(e.context(format!("the copy with {host} failed"))),
     }
 }

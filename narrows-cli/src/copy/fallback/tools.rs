@@ -163,6 +163,6 @@ pub(super) fn assignment(name: &str, value: &[u8], to: &mut Vec<u8>) {
 /// A path that no program takes for a flag.
 pub(super) fn flag_safe(path: &OsStr) -> Vec<u8> {
     let bytes = path.as_bytes();
-    let prefix = if bytes.starts_with(b"/") { &b""[..] } else { b"./" };
+    let prefix = if bytes.starts_with(b"/") || bytes.starts_with(b"~") { &b""[..] } else { b"./" };
     [prefix, bytes].concat()
 }

@@ -47,6 +47,8 @@ enum Step {
     Answers(VecDeque<(u64, Vec<u32>)>),
     /// The first chunks of a file are answered.
     SendChunks(Box<Outlined>),
+    /// All is known that there is: files and bytes.
+    Total(u64, u64),
     Finish,
 }
 
@@ -57,6 +59,8 @@ pub(super) struct Producer<'a> {
     out: Vec<u8>,
     /// Files whose first chunks were sent, until it is known which are needed.
     outlined: VecDeque<Box<Outlined>>,
+    /// The other end is still to be told how much there is.
+    totals: bool,
     /// What was sent and may come again.
     repeats: Repeats,
     /// Of the file in hand: bytes that were sent, and that need not be.
@@ -68,13 +72,14 @@ pub(super) struct Producer<'a> {
 struct Over;
 
 impl<'a> Producer<'a> {
-    pub(super) fn new(shared: &'a Shared, roots: Vec<Root>) -> Self {
+    pub(super) fn new(shared: &'a Shared, roots: Vec<Root>, totals: bool) -> Self {
         Self {
             shared,
             roots,
             writer: RecordWriter::default(),
             out: Vec::new(),
             outlined: VecDeque::new(),
+            totals,
             repeats: Repeats::default(),
             done: 0,
             here: 0,
@@ -93,6 +98,7 @@ impl<'a> Producer<'a> {
                 Step::Send(file) => self.send(file)?,
                 Step::Answers(answers) => self.take_answers(answers),
                 Step::SendChunks(outlined) => self.send_chunks(outlined)?,
+                Step::Total(files, bytes) => self.writer.total(files, bytes, &mut self.out),
                 Step::Finish => {
                     self.writer.finish(&mut self.out);
                     self.hand_on()?;
@@ -116,6 +122,10 @@ impl<'a> Producer<'a> {
             }
             if !state.chunk_answers.is_empty() {
                 return Ok(Step::Answers(std::mem::take(&mut state.chunk_answers)));
+            }
+            if self.totals && state.scanned {
+                self.totals = false;
+                return Ok(Step::Total(state.progress.files, state.progress.bytes));
             }
             let ahead = state.wanted.len() >= WANTED_FILES || state.wanted_bytes >= WANTED_BYTES;
             if !ahead

@@ -6,18 +6,23 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 
 use narrows::entry::Entry;
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
+use rustix::fs::{AtFlags, FileType, Mode, Stat};
 use rustix::io::Errno;
 
+use super::answers::Answers;
 use super::{Target, is_partial, partial};
 use crate::copy::delta::DELTA_MIN;
+use crate::copy::shown;
 
 /// File systems below the target, beyond which names come to the disk when the system likes.
 const MOUNTS_MAX: usize = 16;
 
 impl Target {
-    pub(super) fn make_folder(&mut self, id: u64, entry: Entry) -> io::Result<()> {
+    pub(super) fn make_folder(&mut self, id: u64, entry: Entry, answers: &mut Answers) -> io::Result<()> {
         let there = self.folder(&entry.path)?;
+        if there.is_none() {
+            self.made(shown(&entry.path) + "/", answers);
+        }
         if let Some(stat) = &there
             && !self.options.dry_run
         {
@@ -39,7 +44,7 @@ impl Target {
         }
         let (parent, name) = match self.tree.parent(path) {
             // It would be made first.
-            Err(e) if self.options.dry_run && e.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(e) if self.would_be_made(&e) => return Ok(None),
             result => result?,
         };
         if !self.options.dry_run {
@@ -56,6 +61,12 @@ impl Target {
         };
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::Directory => Ok(Some(stat)),
+            kind if self.clear_for_folder(path, kind)? => {
+                if !self.options.dry_run {
+                    rustix::fs::mkdirat(&parent, &name, Mode::RWXU)?;
+                }
+                Ok(None)
+            }
             FileType::Symlink => {
                 Err(io::Error::other("a symbolic link is in the way; remove it, or copy to where it leads"))
             }
@@ -63,16 +74,10 @@ impl Target {
         }
     }
 
-    /// A folder that was there: it may be read-only, and temporary files of killed copies may lie in it.
+    /// A folder that was there: it may be closed to its owner, and temporary files of killed copies may lie in it.
     fn reuse_folder(&mut self, path: &[u8], stat: &Stat) -> io::Result<()> {
-        let folder = match path {
-            [] => self.tree.root().try_clone()?,
-            path => self.tree.open_below(path, OFlags::RDONLY | OFlags::DIRECTORY)?,
-        };
+        let folder = self.tree.open_own(path, stat)?;
         self.note_mount(&folder, stat);
-        if stat.st_mode & 0o300 != 0o300 && stat.st_uid == rustix::process::geteuid().as_raw() {
-            rustix::fs::fchmod(&folder, Mode::from_raw_mode(stat.st_mode & 0o7777 | 0o700))?;
-        }
         for entry in rustix::fs::Dir::read_from(&folder)?.flatten() {
             let name = entry.file_name().to_bytes();
             if is_partial(name) {

@@ -4,44 +4,46 @@ use std::path::PathBuf;
 
 use narrows::entry::{Entry, EntryKind};
 
-use crate::copy::{scan, shown};
+use crate::copy::remote_path::Pattern;
+use crate::copy::scan;
 
 /// Which entries may come: a peer must not store what was not asked for.
 pub(crate) enum Permitted {
     /// The client says itself what it sends.
     Anything,
     /// What was named, by its first component; `root` if what is in a folder was.
-    Tops { names: Vec<Vec<u8>>, root: bool, folders: bool },
+    Tops { names: Vec<Vec<u8>>, patterns: Vec<Pattern>, root: bool, folders: bool },
 }
 
 impl Permitted {
-    /// What these sources may bring; two of one name would replace one another.
-    pub(crate) fn tops(sources: &[PathBuf], recursive: bool) -> anyhow::Result<Self> {
-        let (mut names, mut root) = (Vec::new(), false);
+    /// What these sources may bring.
+    pub(crate) fn tops(sources: &[PathBuf], recursive: bool) -> Self {
+        let (mut names, mut patterns, mut root) = (Vec::new(), Vec::new(), false);
         for path in sources {
             match scan::top(path) {
-                Some(name) if names.contains(&name) => {
-                    anyhow::bail!("two sources are named '{}'; one would replace the other", shown(&name))
+                Some(name) => {
+                    patterns.extend(Pattern::parse(&name));
+                    names.push(name);
                 }
-                Some(name) => names.push(name),
                 None => root = true,
             }
         }
-        Ok(Self::Tops { names, root, folders: recursive })
+        Self::Tops { names, patterns, root, folders: recursive }
     }
 
     /// Whether it is known that a single entry was asked for, with what is in it.
     pub(super) fn is_one(&self) -> bool {
-        matches!(self, Self::Tops { names, root: false, .. } if names.len() == 1)
+        matches!(self, Self::Tops { names, patterns, root: false, .. } if names.len() == 1 && patterns.is_empty())
     }
 
     pub(crate) fn allows(&self, entry: &Entry) -> bool {
-        let Self::Tops { names, root, folders } = self else { return true };
+        let Self::Tops { names, patterns, root, folders } = self else { return true };
         let top = entry.path.split(|b| *b == b'/').next().unwrap_or_default();
         // Two names that were asked for may be of one file.
         let file = matches!(entry.kind, EntryKind::File { .. } | EntryKind::HardLink { .. });
         let file = file && !entry.path.contains(&b'/');
-        (*root && *folders || !entry.path.is_empty() && names.iter().any(|n| n == top)) && (*folders || file)
+        let named = names.iter().any(|n| n == top) || patterns.iter().any(|p| p.matches(top));
+        (*root && *folders || !entry.path.is_empty() && named) && (*folders || file)
     }
 }
 
@@ -67,18 +69,19 @@ mod tests {
         let tops = |sources: &[&str], recursive| {
             Permitted::tops(&sources.iter().map(PathBuf::from).collect::<Vec<_>>(), recursive)
         };
-        let one = tops(&["/there/f"], false).unwrap();
+        let one = tops(&["/there/f"], false);
         assert!(one.allows(&file("f")));
         for bad in [file(".bashrc"), file("f/x"), folder(""), folder("f"), link("f")] {
             assert!(!one.allows(&bad), "{bad:?}");
         }
-        let tree = tops(&["/there/d", "e"], true).unwrap();
+        let tree = tops(&["/there/d", "e"], true);
         assert!(tree.allows(&folder("d")) && tree.allows(&link("d/x/y")) && tree.allows(&file("e/z")));
         assert!(!tree.allows(&folder("")) && !tree.allows(&file("other/z")) && !tree.allows(&file("dd")));
-        let contents = tops(&["/there/d/"], true).unwrap();
+        let contents = tops(&["/there/d/"], true);
         assert!(contents.allows(&folder("")) && contents.allows(&file("anything/in/it")));
         let link_to_it = |path| entry(path, EntryKind::HardLink { of: 0 });
         assert!(one.allows(&link_to_it("f")) && !one.allows(&link_to_it("g")) && !one.allows(&link_to_it("f/x")));
-        assert!(tops(&["a/f", "b/f"], false).is_err());
+        let logs = tops(&["/there/*.log"], false);
+        assert!(logs.allows(&file("a.log")) && !logs.allows(&file("a.txt")) && !logs.allows(&file(".log")));
     }
 }

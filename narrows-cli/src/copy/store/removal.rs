@@ -60,6 +60,15 @@ impl Removal {
         })
     }
 
+    pub(super) fn has_come(&self, path: u64) -> bool {
+        self.came.contains(&path)
+    }
+
+    /// Whether a pattern keeps what has this path.
+    pub(super) fn protects(&self, path: &[u8], is_folder: bool) -> bool {
+        self.filter.leaves_out(path, is_folder)
+    }
+
     /// The folder `path` came; `there` is what it was before. One that the copy made has nothing to be removed.
     pub(super) fn covers(&mut self, id: u64, path: &[u8], there: Option<&Stat>) {
         if self.came.insert(xxh3_64(path))
@@ -95,12 +104,14 @@ impl Target {
         } else if removal.came.is_empty() {
             self.remove_nothing("no folder was copied", answers);
         } else if self.sweep(&removal, answers) == Err(Stop::Interrupted) {
+            self.refuse_waiting(answers);
             return Err(io::Error::other("interrupted while what the sources do not have was removed"));
         }
         Ok(())
     }
 
     fn remove_nothing(&mut self, why: &str, answers: &mut Answers) {
+        self.refuse_waiting(answers);
         let text = format!("nothing is removed: {why}");
         if self.listeners.on_removed.is_none() {
             answers.put(&Answer::Removed { count: 0, text: text.clone() });
@@ -124,6 +135,7 @@ impl Target {
         let mut sweep = Sweep::new(self, removal, answers, doing);
         let result = sweep.run();
         let count = sweep.count;
+        self.place_waiting(answers);
         match (result, too_many) {
             (Err(Stop::TooMany), _) => {
                 self.failed(0, "more came than --max-delete allows to remove; the rest stays".into(), answers);
@@ -163,6 +175,18 @@ impl<'a> Sweep<'a> {
     fn run(&mut self) -> Result<(), Stop> {
         let removal = self.removal;
         let root = removal.covered.iter().any(|c| c.path.is_empty());
+        // What makes way for something else of its name.
+        let in_way: Vec<_> = self.target.waiting.iter().map(|w| (w.id, w.path.clone())).collect();
+        for (id, path) in in_way {
+            let (parent, name) = split(&path);
+            match self.open(parent, root) {
+                Ok(folder) => {
+                    let place = Place { id, path: parent, folder: &folder, depth: 0 };
+                    self.entry(&place, OsStr::from_bytes(name))?;
+                }
+                Err(e) => drop(self.cannot_remove(id, &path, &e)?),
+            }
+        }
         for covered in &removal.covered {
             // The sender should not have sent it: what is in it is protected.
             if removal.filter.leaves_out_folder(&covered.path) {
@@ -432,10 +456,16 @@ mod tests {
     /// Takes what a peer sends into `root`; before the end something happens to that.
     fn store(root: &Path, sources: &[&str], bytes: &[u8], happens: impl FnOnce()) -> (Stored, Vec<String>) {
         let delete = Delete { exclude: vec!["/kept".into()], max: None, names: true };
-        let options =
-            StoreOptions { fsync: Fsync::None, devices: false, dry_run: false, owner: None, delete: Some(delete) };
+        let options = StoreOptions {
+            fsync: Fsync::None,
+            devices: false,
+            dry_run: false,
+            owner: None,
+            delete: Some(delete),
+            names: false,
+        };
         let sources: Vec<_> = sources.iter().map(Into::into).collect();
-        let permitted = Permitted::tops(&sources, true).unwrap();
+        let permitted = Permitted::tops(&sources, true);
         let told = Arc::new(Mutex::new(Vec::new()));
         let heard = Arc::clone(&told);
         let on_failure = Box::new(move |text: &str| heard.lock().unwrap().push(text.to_owned()));

@@ -20,10 +20,18 @@ impl Room {
         let len = match entry.kind {
             EntryKind::Folder => size_of::<(u64, Entry)>() + entry.path.len() + attributes_len(entry),
             EntryKind::HardLink { .. } => size_of::<(u64, u64, Vec<u8>)>() + entry.path.len(),
-            // Hard links to it may come.
-            EntryKind::File { linked: true, .. } => size_of::<(u64, Vec<u8>, (u64, u64))>() + entry.path.len(),
+            EntryKind::File { linked: true, .. } => return self.take_link(&entry.path),
             _ => 0,
         };
+        self.take_len(len)
+    }
+
+    /// Takes what is kept of a path to which hard links may come.
+    pub(super) fn take_link(&mut self, path: &[u8]) -> bool {
+        self.take_len(size_of::<(u64, Vec<u8>, (u64, u64))>() + path.len())
+    }
+
+    fn take_len(&mut self, len: usize) -> bool {
         let left = self.0.checked_sub(len);
         self.0 = left.unwrap_or(self.0);
         left.is_some()

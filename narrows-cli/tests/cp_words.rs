@@ -1,0 +1,149 @@
+//! What `narrows cp` says, how often, and with which exit status.
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::net::TcpListener;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Output;
+
+mod common;
+
+use common::copies::*;
+use common::*;
+
+/// A remote shell of these lines.
+fn shell_of(home: &Path, lines: &str) -> PathBuf {
+    let path = home.join("its shell");
+    fs::write(&path, format!("#!/bin/sh\n{lines}\n")).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    path
+}
+
+fn cp_by(home: &Path, shell: &Path, args: &[&OsStr]) -> Output {
+    let mut command = narrows(home);
+    command.arg("cp").arg("-e").arg(format!("'{}'", shell.display()));
+    command.args(["--remote-narrows", env!("CARGO_BIN_EXE_narrows")]);
+    finish(command.args(args).spawn().unwrap())
+}
+
+#[test]
+fn a_host_that_is_not_reached_is_said_once_and_in_words() {
+    let home = home();
+    let h = home.path();
+    fs::write(h.join("file"), "x").unwrap();
+    let (near, far) = (h.join("file").into_os_string(), OsString::from("nowhere:file"));
+    for (lines, words) in [
+        ("echo 'ssh: Could not resolve hostname nowhere' >&2; exit 255", "cannot reach nowhere; "),
+        ("echo 'ssh: connect to host nowhere port 22: Connection refused' >&2; exit 255", "cannot reach nowhere; "),
+        ("echo 'docker: no such container' >&2; exit 1", "cannot reach narrows on nowhere; "),
+    ] {
+        let shell = shell_of(h, lines);
+        for args in [[&*near, &*far], [&*far, &*near], [&*far, OsStr::new("-")]] {
+            let output = cp_by(h, &shell, &args);
+            let said = stderr(&output);
+            assert_eq!(code(&output), 5, "{args:?}: {said}");
+            assert!(said.contains(words) && said.lines().count() == 2, "{args:?}: {said}");
+            assert!(!said.contains("go on") && !said.contains("confirm"), "{args:?}: {said}");
+        }
+    }
+    // A server that is not there.
+    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let place = format!("narrows://{address}/x");
+    let output = cp(h, &[OsStr::new("--insecure"), &near, place.as_ref()]);
+    let said = stderr(&output);
+    assert!(code(&output) == 5 && said.lines().count() == 1, "{said}");
+    assert!(said.contains(&format!("cannot reach {address}: Connection refused")), "{said}");
+}
+
+#[test]
+fn what_the_other_end_cannot_do_is_said_once() {
+    let home = home();
+    let h = home.path();
+    for name in ["a", "b", "c"] {
+        fs::write(h.join(name), name).unwrap();
+    }
+    // Without the greeting of a login shell, which is said too.
+    let shell = shell_of(h, "shift\nexec sh -c \"$*\"");
+    let (a, b, c) = (h.join("a"), h.join("b"), h.join("c"));
+    let slash: OsString = format!("{}/", c.display()).into();
+    for (args, status, words) in [
+        (vec![a.as_os_str(), b.as_os_str(), &remote(&c)], 1, "it is a file, and no folder"),
+        (vec![a.as_os_str(), &remote(Path::new(&slash))], 1, "it is a file, and no folder"),
+        (vec![a.as_os_str(), b.as_os_str(), c.as_os_str()], 1, "it is a file, and no folder"),
+        (vec![a.as_os_str(), &remote(&h.join("no/such/folder"))], 1, "No such file"),
+        (vec![&remote(&h.join("none")), c.as_os_str()], 2, "none: No such file"),
+        (vec![h.join("none").as_os_str(), c.as_os_str()], 2, "none: No such file"),
+        (vec![h.join("none").as_os_str(), h.join("nothing").as_os_str(), c.as_os_str()], 2, "none: No such file"),
+        (vec![&remote(&h.join("none")), OsStr::new("-")], 2, "none: No such file"),
+        (vec![h.as_os_str(), c.as_os_str()], 2, "only -r copies folders"),
+        (vec![OsStr::new("tcp://host:1/x"), c.as_os_str()], 2, "for send and recv"),
+        (vec![OsStr::new("one:x"), OsStr::new("two:y")], 2, "both ends are remote"),
+        (vec![OsStr::new("one:x"), OsStr::new("two:y"), c.as_os_str()], 2, "more than one place"),
+    ] {
+        let output = cp_by(h, &shell, &args);
+        let said = stderr(&output);
+        assert_eq!(code(&output), status, "{args:?}: {said}");
+        assert_eq!(said.matches(words).count(), 1, "{args:?}: {said}");
+    }
+}
+
+#[test]
+fn a_dry_run_names_folders_and_links_too() {
+    let home = home();
+    let h = home.path();
+    fs::create_dir_all(h.join("a/sub")).unwrap();
+    fs::write(h.join("a/sub/f"), "x").unwrap();
+    fs::write(h.join("a/g"), "x").unwrap();
+    fs::hard_link(h.join("a/g"), h.join("a/h")).unwrap();
+    symlink("sub/f", h.join("a/link")).unwrap();
+    let far = |p: &Path| remote(p);
+    let near = |p: &Path| p.as_os_str().to_owned();
+    for (number, (from, to)) in [
+        (near(&h.join("a/")), near(&h.join("t0"))),
+        (near(&h.join("a/")), far(&h.join("t1"))),
+        (far(&h.join("a/")), near(&h.join("t2"))),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let run = |flags: &str| {
+            let output = cp(h, &[OsStr::new(flags), &from, &to]);
+            assert_eq!(code(&output), 0, "{}", stderr(&output));
+            let mut lines: Vec<String> = String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect();
+            lines.sort_unstable();
+            lines
+        };
+        let all = ["g", "h", "link -> sub/f", "sub/", "sub/f"];
+        assert_eq!(run("-rn"), all, "{number}");
+        assert_eq!(run("-rv"), all, "{number}");
+        assert_eq!(run("-rn"), [""; 0], "{number}");
+        let target = h.join(format!("t{number}"));
+        fs::remove_file(target.join("link")).unwrap();
+        symlink("elsewhere", target.join("link")).unwrap();
+        fs::remove_file(target.join("h")).unwrap();
+        assert_eq!(run("-rn"), ["h", "link -> sub/f"], "{number}");
+        assert_eq!(run("-rv"), ["h", "link -> sub/f"], "{number}");
+        assert_eq!(run("-rv"), [""; 0], "{number}");
+    }
+}
+
+#[test]
+fn the_summary_fits_a_terminal_and_the_usage_says_what_goes_where() {
+    let home = home();
+    let h = home.path();
+    fs::write(h.join("file"), [text(3_000_000), random(1_000_000)].concat()).unwrap();
+    let output = cp(h, &[OsStr::new("-v"), h.join("file").as_os_str(), &remote(&h.join("copy"))]);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    let said = stderr(&output);
+    let methods = said.lines().find(|line| line.starts_with("narrows: methods: ")).unwrap_or_default();
+    assert!((20..=80).contains(&methods.len()), "{said}");
+    // Options may stand anywhere.
+    let output = finish(narrows(h).arg("cp").arg(h.join("file")).args(["-q"]).arg(h.join("other")).spawn().unwrap());
+    assert_eq!((code(&output), stderr(&output).as_str()), (0, ""));
+    let output = finish(narrows(h).arg("cp").arg(h.join("file")).spawn().unwrap());
+    assert!(code(&output) == 2 && stderr(&output).contains("a source and a target"), "{}", stderr(&output));
+    let output = finish(narrows(h).args(["cp", "--help"]).spawn().unwrap());
+    let help = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(help.contains("Usage: narrows cp [OPTIONS] SRC... DST\n"), "{help}");
+}
