@@ -523,4 +523,15 @@ mod tests {
             assert_eq!(refused.unwrap_err().kind, crate::ErrorKind::Limit);
         }
     }
+
+    #[test]
+    fn an_end_is_to_be_woken_when_its_history_is_of_no_use_and_not_before() {
+        let mut world = World::new(true, |_, _| ());
+        let units = [b"a message", b"another b"].map(|message| world.send(0, message));
+        units.iter().for_each(|unit| drop(world.receive(1, unit)));
+        let at = world.ends[0].next_wakeup_ns().unwrap();
+        assert!(at > world.now_ns, "{at}");
+        world.ends[0].on_time(at);
+        assert_eq!(world.ends[0].next_wakeup_ns(), None);
+    }
 }
