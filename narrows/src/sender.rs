@@ -259,6 +259,7 @@ impl Sender {
     /// No more raw bytes will come.
     pub fn close(&mut self, now_ns: u64) {
         self.tick(now_ns);
+        self.hold_until_ns = None;
         self.closed = true;
     }
 

@@ -272,6 +272,24 @@ fn a_peer_that_goes_away_is_noticed_on_a_link_of_one_direction() {
     assert_eq!(error.kind, ErrorKind::Io);
 }
 
+#[test]
+fn the_end_of_the_source_is_not_waited_for() {
+    for _ in 0..20 {
+        let (reader, writer) = io::pipe().unwrap();
+        let hour = 3_600_000_000_000;
+        let config = SenderConfig { gather_ns: hour, ..SenderConfig::default() };
+        let options = SendOptions { sender: config, ..send_options("storage") };
+        let near = Link::file_writer(File::from(OwnedFd::from(writer)));
+        let sent = watched(move || {
+            let drain = std::thread::spawn(move || io::copy(&mut { reader }, &mut io::sink()).unwrap());
+            let sent = send(Cursor::new(text(900_000, 1)), near, options, &Arc::default()).map(|r| r.0);
+            drain.join().unwrap();
+            sent
+        });
+        assert_eq!(sent.unwrap().raw_bytes, 900_000);
+    }
+}
+
 /// With the window full nothing is written, so that no write says that the reader is gone.
 #[test]
 fn a_reader_that_goes_away_while_the_window_is_full_is_noticed() {

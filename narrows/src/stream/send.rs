@@ -221,11 +221,12 @@ impl Flow {
             let Some(len) = self.await_room(&mut contexts) else { return };
             match source.next(len, &self.buffers) {
                 Ok(block) if block.is_empty() => {
-                    if let Some(sender) = &mut lock(&self.state).sender {
+                    let mut state = lock(&self.state);
+                    if let Some(sender) = &mut state.sender {
                         sender.close(self.now_ns());
                     }
-                    self.changed.notify_all();
-                    return;
+                    // What waited for more does not any longer.
+                    return self.work(state, &mut contexts, true);
                 }
                 Ok(block) => {
                     let n = block.len();
