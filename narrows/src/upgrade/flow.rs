@@ -15,6 +15,10 @@ pub struct FlowLimits {
     /// How long bytes may be held that nobody can tell from the beginning of a marker: a round trip of the side channel
     /// when that is well. Then the connection is given up. Long, since it is met only when the side channel is gone.
     pub hold_max_ns: u64,
+    /// The same at a server that has not got its client's marker, and so cannot tell a client that is gone from somebody
+    /// who claims what is not his: the bytes are given out then, and the connection goes on. So long that the rest of a
+    /// marker, of which no program may see a part, cannot still be coming: a connection that brings nothing is given up then.
+    pub doubt_max_ns: u64,
     /// The same for the opening of a direct connection, after which it is a plain client's. Short, since a person may wait
     /// for the answer to it.
     pub opening_max_ns: u64,
@@ -22,7 +26,7 @@ pub struct FlowLimits {
 
 impl Default for FlowLimits {
     fn default() -> Self {
-        Self { hold_max_ns: 3_000_000_000, opening_max_ns: 50_000_000 }
+        Self { hold_max_ns: 3_000_000_000, doubt_max_ns: 120_000_000_000, opening_max_ns: 50_000_000 }
     }
 }
 
@@ -56,6 +60,8 @@ pub struct Flow {
     why_plain: Option<WhyPlain>,
     /// This end wants no frames.
     declines: bool,
+    /// It was said that what this end was told cannot be right.
+    doubted: bool,
 }
 
 impl Flow {
@@ -66,7 +72,7 @@ impl Flow {
 
     /// The server's end of a connection. `direct`: the operator allows clients to begin with frames.
     pub fn server(limits: FlowLimits, direct: bool) -> Self {
-        let mut flow = Self::new(Side::Server, limits.hold_max_ns);
+        let mut flow = Self::new(Side::Server, limits.doubt_max_ns);
         if direct {
             flow.incoming.expect_opening(limits.opening_max_ns);
         }
@@ -91,7 +97,8 @@ impl Flow {
         Self {
             side,
             key: None,
-            incoming: Incoming::new(hold_max_ns),
+            // Before the client's marker came, anybody of its host may be who claims.
+            incoming: Incoming::new(hold_max_ns, side == Side::Server),
             outgoing: Outgoing::Plain,
             sent: 0,
             incoming_ended: false,
@@ -99,6 +106,7 @@ impl Flow {
             settled: false,
             why_plain: None,
             declines: false,
+            doubted: false,
         }
     }
 
@@ -107,10 +115,23 @@ impl Flow {
     /// # Errors
     /// The peer contradicts itself: reset the connection.
     pub fn hear(&mut self, event: Event) -> Result<Released> {
+        let heard = self.take(event);
+        self.tell_doubt();
+        heard
+    }
+
+    /// Whoever claimed is told once that nothing comes of it.
+    fn tell_doubt(&mut self) {
+        if self.incoming.is_doubtful() && !std::mem::replace(&mut self.doubted, true) {
+            self.words.push_back(Word::Decline);
+        }
+    }
+
+    fn take(&mut self, event: Event) -> Result<Released> {
         match event {
             Event::Claimed(key) => {
                 // A direct opening that is coming is a claim of its own; a second key after a restart of the agent is none.
-                let known = self.key.as_ref().is_some_and(|k| *k == key);
+                let known = self.key.as_ref().is_some_and(|k| *k == key) && !self.incoming.is_doubtful();
                 let can = !self.declines && !self.incoming_ended && self.incoming.can_arm();
                 if known || self.key.is_none() && can {
                     let tag = key.tag();
@@ -150,7 +171,13 @@ impl Flow {
                 return Ok(released);
             }
             Event::Query { offset } => {
-                let marked = self.is_marker_at(offset)?;
+                let marked = match self.is_marker_at(offset) {
+                    Ok(marked) => marked,
+                    Err(e) if self.side == Side::Server && !self.incoming.has_frames() => {
+                        return self.incoming.doubt(e);
+                    }
+                    Err(e) => return Err(e),
+                };
                 self.words.push_back(Word::Answer { offset, marked });
             }
             Event::Answer { offset, marked } => return self.incoming.answered(offset, marked),
@@ -194,6 +221,7 @@ impl Flow {
         let had_frames = self.incoming.has_frames();
         let step = self.incoming.feed(input, now_ns)?;
         self.ask();
+        self.tell_doubt();
         if !had_frames && self.incoming.has_frames() {
             self.on_marker(was_opening);
         }
@@ -306,7 +334,9 @@ impl Flow {
     /// # Errors
     /// What is held can be resolved no more: reset both ends.
     pub fn on_time(&mut self, now_ns: u64) -> Result<Released> {
-        self.incoming.on_time(now_ns)
+        let released = self.incoming.on_time(now_ns);
+        self.tell_doubt();
+        released
     }
 }
 
@@ -354,6 +384,28 @@ mod tests {
         assert_eq!(words(&mut server), [armed(&key), armed(&key)], "its client has the same right to frames as before");
         assert_eq!(server.receive(&key.marker(Side::Client), 0).unwrap().frames, Some(24));
         assert!(server.take_marker().is_some());
+    }
+
+    /// Another user of the client's host has read its clock, claims its connection, and says what cannot be.
+    #[test]
+    fn a_forged_word_before_the_clients_marker_makes_a_connection_plain_and_resets_nothing() {
+        let key = Key::new(&[1; NONCE_LEN], &[2; NONCE_LEN]);
+        for lie in [Event::Query { offset: 1 << 40 }, Event::Answer { offset: 0, marked: true }] {
+            let mut server = Flow::server(FlowLimits::default(), false);
+            server.hear(Event::Claimed(key.clone())).unwrap();
+            server.receive(b"plain", 0).unwrap();
+            assert!(server.hear(lie.clone()).unwrap().is_empty());
+            assert!(!server.expects_more());
+            server.hear(Event::Claimed(key.clone())).unwrap();
+            assert_eq!(words(&mut server), [armed(&key), Word::Decline, Word::Decline]);
+            assert_eq!(server.receive(b"\xf9", 0).unwrap().plain, 1);
+            server.hear(Event::Withdrawn).unwrap();
+            // Who has the connection, as its marker shows, is answered by a reset.
+            let mut server = Flow::server(FlowLimits::default(), false);
+            server.hear(Event::Claimed(key.clone())).unwrap();
+            server.receive(&key.marker(Side::Client), 0).unwrap();
+            assert_eq!(server.hear(lie.clone()).is_err(), matches!(lie, Event::Query { .. }));
+        }
     }
 
     #[test]

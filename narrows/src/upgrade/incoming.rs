@@ -1,7 +1,7 @@
 //! What comes on a connection: plain bytes, perhaps a marker, then frames. Finds the marker however the bytes are cut,
 //! and holds back only what may be a part of it.
 
-use super::marker::{CERTAIN_LEN, DIRECT_MAGIC, MARKER_LEN, Marker, NONCE_LEN, Nonce};
+use super::marker::{CERTAIN_LEN, DIRECT_MAGIC, MAGIC, MARKER_LEN, Marker, NONCE_LEN, Nonce};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Bytes that were held and are the program's after all: they come before everything that is given out later.
@@ -43,6 +43,9 @@ enum State {
     Plain,
     /// The peer may send this marker.
     Armed(Marker),
+    /// What was said of the peer's bytes made no sense, or nothing was said: all are given out at once. Should a marker come
+    /// after all, of which so much has come, that is an error.
+    Watched(Marker, usize),
     Frames,
 }
 
@@ -56,8 +59,10 @@ pub(super) struct Incoming {
     opening: [u8; MARKER_LEN],
     /// Where the peer says that its marker is; [`NEVER`](super::flow::NEVER): nowhere.
     marker_at: Option<u64>,
-    /// The held bytes are the peer's marker: nothing of them is data, however long the rest takes.
+    /// The held bytes are the peer's marker, as they show or as its side says: nothing of them is data.
     certain: bool,
+    /// Who says what of these bytes need not be who sends them, before a marker has come.
+    wary: bool,
     /// When the held bytes must have been resolved.
     deadline_ns: Option<u64>,
     /// The peer is to be asked about the held bytes.
@@ -70,7 +75,7 @@ pub(super) struct Incoming {
 }
 
 impl Incoming {
-    pub(super) fn new(hold_max_ns: u64) -> Self {
+    pub(super) fn new(hold_max_ns: u64, wary: bool) -> Self {
         Self {
             state: State::Plain,
             received: 0,
@@ -78,6 +83,7 @@ impl Incoming {
             opening: [0; MARKER_LEN],
             marker_at: None,
             certain: false,
+            wary,
             deadline_ns: None,
             ask: false,
             hold_max_ns,
@@ -105,7 +111,7 @@ impl Incoming {
 
     /// No marker comes: all is plain.
     pub(super) fn disarm(&mut self) -> Result<Released> {
-        if self.state == State::Frames || self.certain {
+        if self.state == State::Frames || self.certain && !self.is_hearsay(self.held) {
             return Err(Error::corrupt("a claim is withdrawn after its marker came"));
         }
         if !matches!(self.state, State::Armed(_)) {
@@ -121,7 +127,29 @@ impl Incoming {
     }
 
     pub(super) fn is_plain(&self) -> bool {
-        self.state == State::Plain
+        matches!(self.state, State::Plain | State::Watched(..))
+    }
+
+    pub(super) fn is_doubtful(&self) -> bool {
+        matches!(self.state, State::Watched(..))
+    }
+
+    /// Whether that so many bytes begin a marker is known from words only which anybody may have said. The magic bytes are no
+    /// chance: a marker of another key, which an agent gave that is gone, has them too.
+    fn is_hearsay(&self, held: usize) -> bool {
+        self.wary && held < MAGIC.len()
+    }
+
+    /// What was said, or was not, cannot be right. Where it may be somebody else's word, it ends the upgrade and not the
+    /// connection.
+    pub(super) fn doubt(&mut self, error: Error) -> Result<Released> {
+        let State::Armed(marker) = self.state else { return Ok(Released::default()) };
+        if !self.is_hearsay(self.held) {
+            return Err(error);
+        }
+        let released = self.release();
+        self.state = State::Watched(marker, released.len());
+        Ok(released)
     }
 
     pub(super) fn has_frames(&self) -> bool {
@@ -189,7 +217,31 @@ impl Incoming {
             }
             State::Opening => self.feed_opening(input, now_ns),
             State::Armed(marker) => self.search(&marker, input, now_ns),
+            State::Watched(marker, matched) => self.watch(marker, matched, input),
         }
+    }
+
+    fn watch(&mut self, marker: Marker, mut matched: usize, input: &[u8]) -> Result<Step> {
+        let mut rest = input;
+        while let [byte, after @ ..] = rest {
+            if matched > 0 && *byte == marker[matched] {
+                matched += 1;
+                if matched == MAGIC.len() {
+                    return Err(Error::corrupt("a marker came that nobody would answer for"));
+                }
+                rest = after;
+                continue;
+            }
+            let Some(at) = rest.iter().position(|b| *b == marker[0]) else {
+                matched = 0;
+                break;
+            };
+            matched = 1;
+            rest = &rest[at + 1..];
+        }
+        self.received += input.len() as u64;
+        self.state = State::Watched(marker, matched);
+        Ok(Step { plain: input.len(), ..Step::default() })
     }
 
     fn search(&mut self, marker: &Marker, input: &[u8], now_ns: u64) -> Result<Step> {
@@ -208,7 +260,13 @@ impl Incoming {
                 held += 1;
                 at += 1;
             } else if certain {
-                return Err(Error::corrupt("the other end broke off in the middle of a marker"));
+                let broken_off = Error::corrupt("the other end broke off in the middle of a marker");
+                if !self.is_hearsay(held) {
+                    return Err(broken_off);
+                }
+                let released = self.doubt(broken_off)?;
+                let step = self.watch(*marker, released.len(), input)?;
+                return Ok(Step { released, ..step });
             } else {
                 // The first byte of a marker occurs in it once, so it can begin at this byte at the earliest.
                 (held, certain) = (0, false);
@@ -237,13 +295,13 @@ impl Incoming {
         }
         if held == 0 {
             self.resolved();
-        } else if held >= CERTAIN_LEN || self.marker_at.is_some() {
+        } else if held >= CERTAIN_LEN || self.marker_at.is_some() && !self.wary {
             self.resolved();
             self.certain = true;
         } else if !kept_whole {
-            self.certain = false;
+            self.certain = self.marker_at.is_some();
             self.deadline_ns = Some(now_ns.saturating_add(self.hold_max_ns));
-            self.ask = true;
+            self.ask = !self.certain;
         }
         Ok(Step { released, plain, frames: None })
     }
@@ -296,17 +354,19 @@ impl Incoming {
         let begin = self.candidate();
         if marked {
             if offset < begin || *self.marker_at.get_or_insert(offset) != offset {
-                return Err(Error::corrupt("the other end says that a marker came where none was"));
+                return self.doubt(Error::corrupt("the other end says that a marker came where none was"));
             }
             if self.held > 0 && offset == begin {
+                // If that is true, the rest of it is on its way.
+                let deadline_ns = self.deadline_ns.filter(|_| self.is_hearsay(self.held));
                 self.resolved();
-                self.certain = true;
+                (self.certain, self.deadline_ns) = (true, deadline_ns);
                 return Ok(Released::default());
             }
             return Ok(self.release());
         }
         if self.held > 0 && self.certain && offset == begin {
-            return Err(Error::corrupt("the other end says of its marker that it is data"));
+            return self.doubt(Error::corrupt("the other end says of its marker that it is data"));
         }
         // Else it is about bytes that were resolved meanwhile.
         Ok(if offset == begin { self.release() } else { Released::default() })
@@ -314,7 +374,7 @@ impl Incoming {
 
     /// Nothing more comes. Before the marker that is the end of the program's bytes.
     pub(super) fn end(&mut self) -> Result<Released> {
-        if self.held > 0 && self.certain {
+        if self.held > 0 && self.certain && !self.is_hearsay(self.held) {
             return Err(Error::truncated("the connection ended in the middle of a marker"));
         }
         let released = self.release();
@@ -337,8 +397,8 @@ impl Incoming {
             return Ok(released);
         }
         // To give them out might be to give out a part of the marker, to keep them might be to keep them for ever.
-        self.resolved();
-        Err(Error::new(ErrorKind::Io, "the side channel does not answer whether what came is data"))
+        self.deadline_ns = None;
+        self.doubt(Error::new(ErrorKind::Io, "the side channel does not answer whether what came is data"))
     }
 }
 
@@ -353,7 +413,7 @@ mod tests {
     }
 
     fn armed() -> Incoming {
-        let mut incoming = Incoming::new(1000);
+        let mut incoming = Incoming::new(1000, false);
         incoming.arm(marker());
         incoming
     }
@@ -466,25 +526,109 @@ mod tests {
         assert!(incoming.on_time(1010).is_err());
     }
 
+    fn wary() -> Incoming {
+        let mut incoming = Incoming::new(1000, true);
+        incoming.arm(marker());
+        incoming
+    }
+
+    /// Whoever read addresses and clock can claim a connection that he does not have, and then say of its bytes what he
+    /// likes, or nothing.
+    #[test]
+    fn words_before_the_marker_end_an_upgrade_and_no_connection() {
+        let marker = marker();
+        type Lie = fn(&mut Incoming) -> Result<Released>;
+        let lies: [Lie; 6] = [
+            |i| i.answered(0, true),
+            |i| i.answered(2, true).and_then(|_| i.answered(3, true)),
+            |i| i.answered(2, true).and_then(|_| i.answered(2, false)),
+            |i| i.on_time(1000),
+            |i| i.answered(2, true).and_then(|_| i.on_time(1000)),
+            |i| i.doubt(Error::corrupt("a question about nothing")),
+        ];
+        for lie in lies {
+            let mut incoming = wary();
+            let mut given = b"ab".to_vec();
+            assert_eq!(incoming.feed(&[b"ab", &marker[..3]].concat(), 0).unwrap().plain, 2);
+            given.extend_from_slice(&lie(&mut incoming).unwrap());
+            assert!(incoming.is_doubtful() && incoming.is_plain() && !incoming.can_arm());
+            assert_eq!((incoming.deadline_ns(), incoming.take_question(), incoming.held()), (None, None, 0));
+            // Nothing is held any more, whatever is said.
+            for bytes in [&marker[..2], b"more", &marker[..MAGIC.len() - 1]] {
+                let step = incoming.feed(bytes, 0).unwrap();
+                assert!(step.released.is_empty() && step.plain == bytes.len());
+                given.extend_from_slice(bytes);
+                assert!(incoming.answered(7, true).unwrap().is_empty());
+            }
+            assert_eq!(given, [b"ab", &marker[..3], &marker[..2], b"more", &marker[..MAGIC.len() - 1]].concat());
+            // But if the marker comes after all, frames follow, of which no program may see any.
+            assert!(incoming.feed(&marker[MAGIC.len() - 1..], 0).is_err());
+        }
+        // It may have begun with what was given out.
+        for cut in 1..MAGIC.len() {
+            let mut incoming = wary();
+            incoming.feed(&marker[..cut], 0).unwrap();
+            assert_eq!(&*incoming.on_time(1000).unwrap(), &marker[..cut]);
+            assert!(incoming.feed(&marker[cut..], 0).is_err());
+        }
+    }
+
+    #[test]
+    fn bytes_of_which_somebody_says_that_they_are_a_marker_are_data_if_they_go_on_otherwise() {
+        let marker = marker();
+        for early in [true, false] {
+            let mut incoming = wary();
+            if early {
+                incoming.answered(0, true).unwrap();
+            }
+            incoming.feed(&marker[..5], 0).unwrap();
+            if !early {
+                incoming.answered(0, true).unwrap();
+            }
+            assert_eq!((incoming.take_question(), incoming.deadline_ns()), (None, Some(1000)));
+            let step = incoming.feed(&[b"data", &marker[..1]].concat(), 5).unwrap();
+            assert_eq!((&*step.released, step.plain), (&marker[..5], 5));
+            // The end of the program's bytes is one as well, and so is a withdrawal.
+            for withdrawn in [true, false] {
+                let mut incoming = wary();
+                incoming.answered(0, true).unwrap();
+                incoming.feed(&marker[..5], 0).unwrap();
+                let released = if withdrawn { incoming.disarm() } else { incoming.end() };
+                assert_eq!(&*released.unwrap(), &marker[..5]);
+            }
+            // One of another key has the same magic bytes: whoever sent it has the connection.
+            let mut incoming = wary();
+            incoming.answered(0, true).unwrap();
+            incoming.feed(&marker[..1], 0).unwrap();
+            let other = Key::new(&[1; 16], &[3; 16]).marker(Side::Client);
+            assert!(incoming.feed(&other[1..], 0).is_err());
+            // With the rest it is one.
+            let mut incoming = wary();
+            incoming.answered(0, true).unwrap();
+            incoming.feed(&marker[..5], 0).unwrap();
+            assert_eq!(incoming.feed(&marker[5..], 900).unwrap().frames, Some(MARKER_LEN - 5));
+        }
+    }
+
     #[test]
     fn an_opening_is_found_at_the_first_byte_only_and_plain_clients_are_let_through() {
         let opening = [&DIRECT_MAGIC[..], &[7; 16]].concat();
         for cut in 1..30 {
-            let mut incoming = Incoming::new(9);
+            let mut incoming = Incoming::new(9, false);
             incoming.expect_opening(1000);
             let (plain, frames) = run(&mut incoming, &[&opening[..], b"frames"].concat(), |_| cut);
             assert_eq!((plain.len(), &frames[..], incoming.nonce()), (0, &b"frames"[..], [7; 16]), "{cut}");
-            let mut incoming = Incoming::new(9);
+            let mut incoming = Incoming::new(9, false);
             incoming.expect_opening(1000);
             let wire = [b"x", &opening[..]].concat();
             assert_eq!(run(&mut incoming, &wire, |_| cut), (wire, vec![]));
-            let mut incoming = Incoming::new(9);
+            let mut incoming = Incoming::new(9, false);
             incoming.expect_opening(1000);
             let wire = [&opening[..5], b"SSH-2.0"].concat();
             assert_eq!(run(&mut incoming, &wire, |_| cut), (wire, vec![]));
         }
         // One that stops is a plain client's after a while; if it goes on then, nobody may see what follows.
-        let mut incoming = Incoming::new(1000);
+        let mut incoming = Incoming::new(1000, false);
         incoming.expect_opening(1000);
         incoming.feed(&opening[..5], 0).unwrap();
         assert_eq!(&*incoming.on_time(1000).unwrap(), &opening[..5]);
