@@ -20,6 +20,7 @@ mod report;
 mod run;
 mod samples;
 mod shaper;
+mod shares;
 mod signals;
 
 fn main() -> ExitCode {

@@ -319,6 +319,27 @@ fn an_agent_of_another_user_is_refused() {
     assert_all(&server.finish(), "plain (");
 }
 
+/// A plain server of a host on which somebody else took the service port: where the kernel can tell who that is, no
+/// connection gets a frame by his word.
+#[test]
+fn another_user_of_this_host_is_not_believed_about_its_connections() {
+    if !has("python3") {
+        return;
+    }
+    if !rustix::process::geteuid().is_root() {
+        return skip("only root can be another user");
+    }
+    let service = free_port();
+    let mut liar = plain(&[&script("false_agent.py"), "127.0.0.2", &service.to_string(), "12345"]);
+    assert_eq!(liar.line(), "listening");
+    let mut server = plain(&[&script("answers.py"), "127.0.0.2", "3"]);
+    let port = server.line();
+    let output = client(service, &port, 3, 20, &[]).finish();
+    assert_right(&output);
+    assert_all(&output, ": plain (another user of this host has the service port)");
+    server.kill();
+}
+
 /// An agent of root takes all users, and believes none of them about others' connections.
 #[test]
 fn nobody_can_register_what_is_not_his() {
@@ -414,18 +435,7 @@ fn a_gateway_reaches_servers_that_are_plain() {
     command.args(["agent", "--gateway", "--allow", &allowed.to_string(), "--listen", &format!("127.0.0.2:{service}")]);
     let _agent = Program(Some(command.spawn().unwrap()));
     wait_for_service(service);
-    let ask = |port: u16| {
-        let mut socket = TcpStream::connect(("127.0.0.2", service)).unwrap();
-        socket.set_read_timeout(Some(PATIENCE)).unwrap();
-        socket.write_all(&GatewayClient::request(port)).unwrap();
-        let (mut client, mut byte) = (GatewayClient::default(), [0]);
-        loop {
-            socket.read_exact(&mut byte).unwrap();
-            if let Some(errno) = client.receive(&byte).unwrap() {
-                return (errno, socket);
-            }
-        }
-    };
+    let ask = |port: u16| ask_gateway(TcpStream::connect(("127.0.0.2", service)).unwrap(), port);
     // One that is not allowed looks as if nobody listened.
     assert_eq!(ask(allowed ^ 1).0, 111);
     let (errno, socket) = ask(allowed);
@@ -453,6 +463,104 @@ fn a_gateway_reaches_servers_that_are_plain() {
     rustix::net::sockopt::set_socket_linger(&plain, Some(Duration::ZERO)).unwrap();
     drop(plain);
     assert!(talk(socket, data).is_err());
+}
+
+/// Asks for a port; what the gateway answers, and the connection.
+fn ask_gateway(mut socket: TcpStream, port: u16) -> (u16, TcpStream) {
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.write_all(&GatewayClient::request(port)).unwrap();
+    let (mut client, mut byte) = (GatewayClient::default(), [0]);
+    loop {
+        socket.read_exact(&mut byte).unwrap();
+        if let Some(errno) = client.receive(&byte).unwrap() {
+            return (errno, socket);
+        }
+    }
+}
+
+/// A connection from that address of this host.
+fn connect_from(address: [u8; 4], to: u16) -> TcpStream {
+    use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
+    let socket = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    bind(&socket, &std::net::SocketAddr::from((address, 0))).unwrap();
+    connect(&socket, &std::net::SocketAddr::from(([127, 0, 0, 2], to))).unwrap();
+    socket.into()
+}
+
+/// One host holds as many connections as it can get: those that ask for nothing keep nobody out, not even its own, and
+/// those that are through leave places to others.
+#[test]
+fn a_host_that_takes_all_of_a_gateway_shuts_nobody_out() {
+    let service = free_port();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    thread::spawn(move || listener.incoming().collect::<Vec<_>>());
+    let mut command = narrows(Path::new("/nonexistent"));
+    command.args(["agent", "--gateway", "--allow", &port.to_string(), "--listen", &format!("127.0.0.2:{service}")]);
+    let _agent = Program(Some(command.spawn().unwrap()));
+    wait_for_service(service);
+    let request = GatewayClient::request(port);
+    let mut silent: Vec<_> = (0..300).map(|_| connect_from([127, 0, 0, 3], service)).collect();
+    // Greeting and hello, and no port.
+    silent.iter_mut().for_each(|socket| drop(socket.write_all(&request[..15])));
+    let mut through = Vec::new();
+    let refused = loop {
+        let (errno, socket) = ask_gateway(connect_from([127, 0, 0, 3], service), port);
+        if errno != 0 {
+            break errno;
+        }
+        through.push(socket);
+        assert!(through.len() <= 100, "one host has all places");
+    };
+    assert_eq!((refused, through.len()), (narrows::upgrade::gateway::NO_PLACE, 64));
+    let (errno, _kept) = ask_gateway(connect_from([127, 0, 0, 4], service), port);
+    assert_eq!(errno, 0, "another host");
+    // What is given back can be had again.
+    drop(through);
+    let begun = Instant::now();
+    while ask_gateway(connect_from([127, 0, 0, 3], service), port).0 != 0 {
+        assert!(begun.elapsed() < PATIENCE, "places do not come back");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Where no gateway takes a connection it is made to the server itself: there is none, what is there is none, it says that
+/// it has no place, or it goes away.
+#[test]
+fn who_finds_no_gateway_is_connected_to_the_server_itself() {
+    if !has("python3") {
+        return;
+    }
+    let no_place = narrows::upgrade::gateway::answer(narrows::upgrade::gateway::NO_PLACE);
+    let answers = [None, Some(b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec()), Some(Vec::new()), Some(no_place)];
+    for engine in engines() {
+        for answer in answers.clone() {
+            let service = free_port();
+            let mut server = plain(&[&script("answers.py"), "127.0.0.2", "3"]);
+            let port = server.line();
+            let why = if answer.is_some() { ": plain (no gateway took it)" } else { ": plain" };
+            let gateway = answer.map(|answer| {
+                let listener = TcpListener::bind(("127.0.0.2", service)).unwrap();
+                thread::spawn(move || {
+                    for socket in listener.incoming().take(3) {
+                        let mut socket = socket.unwrap();
+                        let _ = socket.read(&mut [0; 100]);
+                        let _ = socket.write_all(&answer);
+                    }
+                })
+            });
+            let flags = ["--no-agent", "--via-gateway", "127.0.0.2", engine];
+            let args = client_args(&port, 2, 20, &[]);
+            let args: Vec<_> = args.iter().map(String::as_str).collect();
+            let output = run("127.0.0.1", service, &flags, &args).finish();
+            assert_right(&output);
+            assert_all(&output, why);
+            let output = run("127.0.0.1", service, &flags, &["-c", BY_GATEWAY, &port]).finish();
+            assert_right(&output);
+            drop(gateway);
+            server.kill();
+        }
+    }
 }
 
 const BY_GATEWAY: &str = "import asyncio, socket, sys

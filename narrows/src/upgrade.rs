@@ -49,7 +49,7 @@ pub use flow::{Flow, FlowLimits};
 pub use incoming::{Released, Step};
 pub use marker::Key;
 pub use proof::Tuple;
-pub use witness::{Witness, WitnessLimits};
+pub use witness::{Witness, WitnessLimits, host_of};
 
 use message::Reason;
 
@@ -114,6 +114,10 @@ pub enum WhyPlain {
     TimedOut,
     /// Too many claims wait already.
     Busy,
+    /// No gateway took the connection, so it was made to the server itself.
+    NoGateway,
+    /// The peer is this host, and whoever has its service port is neither root nor the server's user.
+    Stranger,
 }
 
 impl fmt::Display for WhyPlain {
@@ -122,6 +126,8 @@ impl fmt::Display for WhyPlain {
             Self::NoService => "no narrows at the other end",
             Self::TimedOut => "the other end did not answer in time",
             Self::Busy => "too many connections are being negotiated",
+            Self::NoGateway => "no gateway took it",
+            Self::Stranger => "another user of this host has the service port",
             Self::Refused(Reason::NotHere) => "the other program does not run under narrows",
             Self::Refused(Reason::Proof) => {
                 "the other end sees another connection (SYN proxy, no TCP timestamps, or a listener of MPTCP)"

@@ -136,7 +136,8 @@ unsafe extern "C" fn has_gateway(fd: c_int, address: *const sockaddr, len: sockl
 #[inline(never)]
 unsafe extern "C" fn gateway_done(fd: c_int, address: *const sockaddr, len: socklen_t, answer: c_int) -> Option<c_int> {
     if answer != 0 && errno() != libc::EINPROGRESS && errno() != libc::EINTR {
-        return Some(answer);
+        // There is no gateway, which says nothing of the server.
+        return (errno() != libc::ECONNREFUSED).then_some(answer);
     }
     // SAFETY: as before.
     match begin::reached_gateway(fd, &unsafe { copied(address, len) }) {

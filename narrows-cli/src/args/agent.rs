@@ -1,6 +1,7 @@
 //! What can be typed behind `narrows agent`.
 
 use clap::Args as ClapArgs;
+use narrows::policy::PolicySpec;
 
 #[derive(ClapArgs)]
 #[command(after_long_help = AGENT_HELP)]
@@ -14,6 +15,9 @@ pub(crate) struct AgentArgs {
     /// Ports of this host to which the gateway connects
     #[arg(long, value_name = "PORT,...", value_delimiter = ',', requires = "gateway")]
     pub(crate) allow: Vec<u16>,
+    /// How what servers send through the gateway is encoded, as for `narrows run`; `fixed:store` compresses nothing [default: balance]
+    #[arg(long, value_name = "SPEC", requires = "gateway")]
+    pub(crate) policy: Option<PolicySpec>,
     /// Say nothing but errors
     #[arg(long, short)]
     pub(crate) quiet: bool,
@@ -26,11 +30,12 @@ takes that part itself and another one takes over when it ends, so an agent of i
 
   - for several users of one host: an agent of root serves all of them, others only their own user;
   - where users do not trust one another: who has the service port is believed about all connections of the host. Start the \
-agent at boot, or choose a port below 1024, which only root may open, on all hosts.
+agent at boot, as root, or choose a port below 1024, which only root may open, on all hosts.
 
 With --gateway it also connects clients of other hosts to servers of this one that cannot be started under `narrows run`. \
 Such a server sees the gateway's address (127.0.0.1 or ::1) in place of the client's, so list no port whose server trusts \
-connections from its own host.
+connections from its own host. One client host has half of the connections that there may be, or less if others are there; \
+a client that finds no place connects to the server itself, and is plain.
 
 It runs until it is ended. Connections that are compressed already go on without it.
 

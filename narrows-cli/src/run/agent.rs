@@ -10,6 +10,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 
+use narrows::policy::PolicySpec;
 use narrows::upgrade::witness::{ChannelId, Output};
 use narrows::upgrade::{Event, FlowId, Witness, WitnessLimits};
 use rustix::buffer::spare_capacity;
@@ -48,10 +49,12 @@ pub(crate) struct Settings {
     pub(crate) service: SocketAddr,
     /// Now, and not only while a program listens.
     pub(crate) always: bool,
-    /// For lines, which get a quarter of them, and channels.
+    /// For lines, which get a quarter of them, and channels; as many again for connections of a gateway.
     pub(crate) descriptors_max: usize,
     /// Ports of this host to which it is a gateway.
     pub(crate) gateway: BTreeSet<u16>,
+    /// By which the gateway encodes.
+    pub(crate) policy: PolicySpec,
     /// Says on stderr what it does.
     pub(crate) talks: bool,
 }
@@ -92,7 +95,8 @@ pub(crate) struct Agent {
     accepts: bool,
     witness: Witness,
     lines: BTreeMap<u64, Supervisor>,
-    channels: BTreeMap<ChannelId, Channel>,
+    /// With the addresses that they come from.
+    channels: BTreeMap<ChannelId, (Channel, IpAddr)>,
     flows: HashMap<FlowId, Flow>,
     /// Lines, channels and flows are counted together.
     next: u64,
@@ -118,7 +122,7 @@ impl Agent {
         rustix::rand::getrandom(&mut secret[..], rustix::rand::GetRandomFlags::empty())?;
         let usual = WitnessLimits::default();
         let limits = WitnessLimits { channels_max: usual.channels_max.min(settings.descriptors_max / 4 * 3), ..usual };
-        let gateways = Gateways::new(settings.gateway.clone());
+        let gateways = Gateways::new(&settings);
         Ok(Self {
             settings,
             watch,
@@ -345,15 +349,17 @@ impl Agent {
             let (number, now_ns) = (self.number(), self.now_ns());
             let mut channel = Channel::new(socket);
             if channel.watch(&self.watch, number).is_ok() {
-                self.channels.insert(number, channel);
+                self.channels.insert(number, (channel, from.ip()));
                 self.witness.opened(number, from.ip(), now_ns);
+                // Who makes room for it gives his descriptor back before the next one comes.
+                self.carry_out_all();
             }
         }
     }
 
     fn receive(&mut self, number: ChannelId) {
         let now_ns = self.now_ns();
-        let Some(channel) = self.channels.get_mut(&number) else { return };
+        let Some((channel, _)) = self.channels.get_mut(&number) else { return };
         let mut buffer = [0; READ];
         let came = channel.flush().and_then(|()| channel.read(&mut buffer));
         match came {
@@ -377,12 +383,10 @@ impl Agent {
 
     fn settle(&mut self) {
         loop {
-            while let Some(output) = self.witness.poll() {
-                self.carry_out(output);
-            }
+            self.carry_out_all();
             // Whatever is lost here may give the witness more to do.
             let Some(number) = self.stirred.pop_first() else { return };
-            if let Some(channel) = self.channels.get_mut(&number) {
+            if let Some((channel, _)) = self.channels.get_mut(&number) {
                 if channel.flush().and_then(|()| channel.watch(&self.watch, number)).is_err() {
                     self.lose(number);
                 }
@@ -394,23 +398,29 @@ impl Agent {
         }
     }
 
+    fn carry_out_all(&mut self) {
+        while let Some(output) = self.witness.poll() {
+            self.carry_out(output);
+        }
+    }
+
     fn carry_out(&mut self, output: Output) {
         match output {
             Output::Send(number, bytes) => {
-                if self.channels.get_mut(&number).is_some_and(|c| !c.say(&bytes)) {
+                if self.channels.get_mut(&number).is_some_and(|(c, _)| !c.say(&bytes)) {
                     self.lose(number);
                 } else {
                     self.stirred.insert(number);
                 }
             }
             Output::Hangup(number) => {
-                if let Some(mut channel) = self.channels.remove(&number) {
+                if let Some((mut channel, _)) = self.channels.remove(&number) {
                     let _ = channel.flush();
                 }
             }
-            Output::Gateway(number, rest) => {
-                if let Some(channel) = self.channels.remove(&number) {
-                    self.gateways.take(channel.into_socket(&self.watch), rest);
+            Output::Gateway { channel, port } => {
+                if let Some((channel, from)) = self.channels.remove(&channel) {
+                    self.gateways.take(channel.into_socket(&self.watch), from, port);
                 }
             }
             Output::Flow(flow, event) => self.tell(flow, event),
@@ -500,8 +510,14 @@ mod tests {
     #[test]
     fn lines_that_say_nothing_have_no_more_than_their_share() {
         let service = SocketAddr::from(([127, 0, 0, 10], std::process::id() as u16));
-        let settings =
-            Settings { service, always: false, gateway: BTreeSet::new(), descriptors_max: 4096, talks: false };
+        let settings = Settings {
+            service,
+            always: false,
+            gateway: BTreeSet::new(),
+            policy: PolicySpec::Balance,
+            descriptors_max: 4096,
+            talks: false,
+        };
         let agent = Agent::open(settings).unwrap();
         std::thread::spawn(move || agent.run());
         let name = name(geteuid().as_raw(), service);

@@ -4,14 +4,15 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
+use narrows::upgrade::Tuple;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, connect, ipproto, recv, send, socket_with,
-    sockopt,
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, connect, getpeername, getsockname, ipproto,
+    recv, send, socket_with, sockopt,
 };
 
-use super::sys;
+use super::{owner, sys};
 
 /// Bytes that the other end does not take: all claims that a host may have unsettled fit twice.
 const UNSENT_MAX: usize = 1 << 20;
@@ -132,6 +133,13 @@ impl Channel {
         }
         self.watched = Some(wanted);
         Ok(())
+    }
+
+    /// The user who has the other end, if that is on this host.
+    pub(crate) fn user_there(&self) -> Option<u32> {
+        let near = SocketAddr::try_from(getsockname(&self.socket).ok()?).ok()?;
+        let far = SocketAddr::try_from(getpeername(&self.socket).ok()??).ok()?;
+        owner::of(Tuple::new(near, far))
     }
 
     /// For what the connection turns into.

@@ -17,7 +17,7 @@ use rustix::io::{Errno, ioctl_fionread, readv};
 use rustix::net::{RecvFlags, SendFlags, Shutdown, send, shutdown, sockopt};
 
 use super::attention::Moved;
-use super::dialing::Dialing;
+use super::dialing::{self, Answer, Dialing};
 use super::held::Held;
 use super::incoming::{Incoming, Read};
 use super::outgoing::Outgoing;
@@ -30,7 +30,7 @@ mod ends;
 mod switching;
 
 use ends::Leaving;
-use switching::{dialing, negotiate};
+use switching::{asked_gateway, negotiate};
 
 /// Most reads of a waiting program's messages get everything at once; more than that is bulk.
 const PEEK: usize = 4096;
@@ -127,7 +127,7 @@ impl Connection {
             accepted: request.accepted,
             fill,
             connecting: fill > 1,
-            dialing: dialing(request, bench),
+            dialing: asked_gateway(request, bench),
             flow,
             silent,
             up: Outgoing::new(),
@@ -297,6 +297,11 @@ impl Connection {
         }
         match sockopt::socket_error(&self.network) {
             Ok(Ok(())) => {}
+            Ok(Err(e)) if self.dialing.is_some() && dialing::is_refusal(e) => {
+                if let Err(e) = self.connect_past_gateway() {
+                    return Some(Next::Over(Some(e)));
+                }
+            }
             Ok(Err(e)) | Err(e) => return Some(Next::Over(Some(e))),
         }
         if rustix::net::getpeername(&self.network).is_err() {
@@ -306,8 +311,12 @@ impl Connection {
             None => None,
             Some(dialing) => match dialing.advance(&self.network, bench.now_ns()) {
                 None => return Some(Next::Wait),
-                Some(Ok(frames)) => Some(frames),
-                Some(Err(e)) => return Some(Next::Over(Some(e))),
+                Some(Answer::Connected(frames)) => Some(frames),
+                Some(Answer::Failed(e)) => return Some(Next::Over(Some(e))),
+                Some(Answer::NoGateway) => {
+                    let again = self.connect_past_gateway();
+                    return Some(again.map_or_else(|e| Next::Over(Some(e)), |()| Next::Again));
+                }
             },
         };
         // Before the program can see it, and ask.

@@ -1,16 +1,30 @@
 //! The client's end of a connection through a gateway, before it is one (format.md section 11.7): the gateway is asked for
-//! a port, and what it answers is what became of the program's `connect`.
+//! a port, and what it answers is what became of the program's `connect`. Where no gateway takes the connection it is made
+//! to the server itself.
 
+use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::os::fd::OwnedFd;
 
-use narrows::upgrade::gateway::GatewayClient;
+use narrows::upgrade::gateway::{GatewayClient, NO_PLACE};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags, recv, send};
+use rustix::net::{RecvFlags, SendFlags, connect, connect_unspec, recv, send, sockopt};
+
+use super::wire::{RawAddress, host_and_port};
 
 /// A gateway tries for ten seconds, twice.
 const ANSWER_MAX_NS: u64 = 30_000_000_000;
 /// Linux has none above.
 const ERRNO_MAX: u16 = 133;
+
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    /// With frames that came behind it.
+    Connected(Vec<u8>),
+    /// What the gateway heard of the server.
+    Failed(Errno),
+    /// Nobody who is a gateway takes it.
+    NoGateway,
+}
 
 pub(crate) struct Dialing {
     request: Vec<u8>,
@@ -25,14 +39,14 @@ impl Dialing {
         Self { request, sent: 0, client, until_ns: now_ns + ANSWER_MAX_NS }
     }
 
-    /// Does what can be done on a connection to the gateway. `None`: there is no answer yet. Inside are frames that came
-    /// with it.
-    pub(crate) fn advance(&mut self, network: &OwnedFd, now_ns: u64) -> Option<Result<Vec<u8>, Errno>> {
-        let answer = self.try_advance(network).transpose();
-        if answer.is_none() && now_ns >= self.until_ns {
-            return Some(Err(Errno::TIMEDOUT));
+    /// Does what can be done on a connection to the gateway. `None`: there is no answer yet.
+    pub(crate) fn advance(&mut self, network: &OwnedFd, now_ns: u64) -> Option<Answer> {
+        match self.try_advance(network) {
+            Ok(None) if now_ns < self.until_ns => None,
+            Ok(Some(answer)) => Some(answer),
+            // It says nothing, or has ended the connection.
+            Ok(None) | Err(_) => Some(Answer::NoGateway),
         }
-        answer
     }
 
     /// When there has to be an answer.
@@ -40,7 +54,7 @@ impl Dialing {
         self.until_ns
     }
 
-    fn try_advance(&mut self, network: &OwnedFd) -> Result<Option<Vec<u8>>, Errno> {
+    fn try_advance(&mut self, network: &OwnedFd) -> Result<Option<Answer>, Errno> {
         while self.sent < self.request.len() {
             match send(network, &self.request[self.sent..], SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
                 Ok(n) => self.sent += n,
@@ -52,20 +66,46 @@ impl Dialing {
         let mut buffer = [0; 4096];
         loop {
             let n = match recv(network, &mut buffer[..], RecvFlags::DONTWAIT) {
-                // No gateway, or not for us.
-                Ok((0, _)) => return Err(Errno::CONNREFUSED),
+                // No gateway, or an older one that has no place.
+                Ok((0, _)) => return Ok(Some(Answer::NoGateway)),
                 Ok((n, _)) => n,
                 Err(Errno::INTR) => continue,
                 Err(Errno::AGAIN) => return Ok(None),
                 Err(e) => return Err(e),
             };
-            match self.client.receive(&buffer[..n]) {
-                Ok(None) => {}
-                Ok(Some(0)) => return Ok(Some(self.client.rest().to_vec())),
-                Ok(Some(errno)) if errno <= ERRNO_MAX => return Err(Errno::from_raw_os_error(errno.into())),
-                Ok(Some(_)) | Err(_) => return Err(Errno::CONNREFUSED),
-            }
+            return Ok(Some(match self.client.receive(&buffer[..n]) {
+                Ok(None) => continue,
+                Ok(Some(0)) => Answer::Connected(self.client.rest().to_vec()),
+                Ok(Some(NO_PLACE)) | Err(_) => Answer::NoGateway,
+                Ok(Some(errno)) if errno <= ERRNO_MAX => Answer::Failed(Errno::from_raw_os_error(errno.into())),
+                Ok(Some(_)) => Answer::Failed(Errno::CONNREFUSED),
+            }));
         }
+    }
+}
+
+/// Whether a connection that fails so may still be made to the server itself: its host is there.
+pub(crate) fn is_refusal(error: Errno) -> bool {
+    matches!(error, Errno::CONNREFUSED | Errno::CONNRESET)
+}
+
+/// Connects the socket to the server itself, from the address that it has already.
+pub(crate) fn connect_past(network: &OwnedFd, server: &RawAddress) -> Result<(), Errno> {
+    connect_unspec(network)?;
+    // That there was a connection is told as an error of the next one.
+    let _ = sockopt::socket_error(network);
+    let (host, port) = host_and_port(server).ok_or(Errno::AFNOSUPPORT)?;
+    let address = match host {
+        // The scope stands last in a sockaddr_in6.
+        IpAddr::V6(host) => {
+            let scope = server.last_chunk().map_or(0, |scope| u32::from_ne_bytes(*scope));
+            SocketAddrV6::new(host, port, 0, scope).into()
+        }
+        host @ IpAddr::V4(_) => SocketAddr::new(host, port),
+    };
+    match connect(network, &address) {
+        Err(Errno::INPROGRESS) => Ok(()),
+        result => result,
     }
 }
 
@@ -74,12 +114,12 @@ mod tests {
     use std::io::{Read, Write};
     use std::net::{TcpListener, TcpStream};
 
-    use narrows::upgrade::gateway::{Gateway, Todo};
+    use narrows::upgrade::gateway;
 
     use super::*;
 
     /// What the client's end makes of a gateway that answers so.
-    fn dial(answer: impl FnOnce(&mut TcpStream)) -> Result<Vec<u8>, Errno> {
+    fn dial(answer: impl FnOnce(&mut TcpStream)) -> Answer {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (mut gateway, _) = listener.accept().unwrap();
@@ -100,10 +140,8 @@ mod tests {
     fn answer(gateway: &mut TcpStream, errno: u16) {
         let mut request = [0; 100];
         let n = gateway.read(&mut request).unwrap();
-        // Behind the greeting and the hello, which the witness takes.
-        let mut machine = Gateway::new(&request[8 + 3 + 4..n]);
-        assert_eq!(machine.receive(&[], |_| true).unwrap(), Todo::Dial(5432));
-        gateway.write_all(&machine.dialed(errno)).unwrap();
+        assert_eq!(request[..n], GatewayClient::request(5432));
+        gateway.write_all(&gateway::answer(errno)).unwrap();
     }
 
     #[test]
@@ -112,11 +150,13 @@ mod tests {
             answer(gateway, 0);
             gateway.write_all(b"frames").unwrap();
         });
-        assert_eq!(connected.map(|rest| b"frames".starts_with(&rest)), Ok(true));
-        assert_eq!(dial(|gateway| answer(gateway, 113)), Err(Errno::HOSTUNREACH));
-        assert_eq!(dial(|gateway| gateway.write_all(b"HTTP/1.1 400").unwrap()), Err(Errno::CONNREFUSED));
-        assert_eq!(dial(|_| {}), Err(Errno::CONNREFUSED));
-        assert_eq!(dial(|gateway| answer(gateway, u16::MAX)), Err(Errno::CONNREFUSED));
+        assert!(matches!(connected, Answer::Connected(rest) if b"frames".starts_with(&rest)));
+        assert_eq!(dial(|gateway| answer(gateway, 113)), Answer::Failed(Errno::HOSTUNREACH));
+        assert_eq!(dial(|gateway| answer(gateway, 4000)), Answer::Failed(Errno::CONNREFUSED));
+        // One that is none, that has no place and does not say so, and one that says it.
+        assert_eq!(dial(|gateway| gateway.write_all(b"HTTP/1.1 400").unwrap()), Answer::NoGateway);
+        assert_eq!(dial(|_| {}), Answer::NoGateway);
+        assert_eq!(dial(|gateway| answer(gateway, NO_PLACE)), Answer::NoGateway);
     }
 
     #[test]
@@ -125,6 +165,6 @@ mod tests {
         let client = OwnedFd::from(TcpStream::connect(listener.local_addr().unwrap()).unwrap());
         let mut dialing = Dialing::new(80, 5);
         assert_eq!(dialing.advance(&client, dialing.deadline_ns() - 1), None);
-        assert_eq!(dialing.advance(&client, dialing.deadline_ns()), Some(Err(Errno::TIMEDOUT)));
+        assert_eq!(dialing.advance(&client, dialing.deadline_ns()), Some(Answer::NoGateway));
     }
 }

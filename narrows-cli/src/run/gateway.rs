@@ -1,6 +1,6 @@
 //! The gateway of a host: its end of connections to servers that are not under Narrows (format.md section 11.7). A client's
 //! supervisor asks by the service port for a port of this host; behind the answer frames go on, and plain bytes to the
-//! server.
+//! server. Until it has asked, its connection is the agent's (`agent.rs`) and costs a descriptor.
 //!
 //! Each connection has threads of its own: gateways are for few, long ones. Whatever goes wrong on either side is a reset
 //! on both, never an end.
@@ -10,7 +10,7 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
@@ -20,17 +20,22 @@ use narrows::receiver::ReceiverConfig;
 use narrows::sender::SenderConfig;
 use narrows::stream::{self, Control, ReceiveOptions, SendOptions};
 use narrows::transport::Link;
-use narrows::upgrade::gateway::{Gateway, Todo};
+use narrows::upgrade::gateway::{NO_PLACE, answer};
+use rustix::io::Errno;
 use rustix::net::sockopt;
 
+use crate::run::agent::Settings;
 use crate::run::compressor::MESSAGE_HISTORY;
+use crate::shares::{Share, Shares};
 
-/// Connections at a time: each has seven threads.
+/// Connections at a time, of all hosts: each has seven threads.
 const CONNECTIONS_MAX: usize = 128;
+/// Of each.
+const DESCRIPTORS: usize = 5;
 /// What either direction of one holds.
 const MEMORY_MAX: usize = 4 << 20;
-/// For the request. The client's supervisor sends it with its greeting.
-const REQUEST_MAX: Duration = Duration::from_secs(10);
+/// For the answer, which fits into every socket that nothing was sent to.
+const ANSWER_MAX: Duration = Duration::from_secs(10);
 /// A server on this host answers at once; one that is busy may not take a connection for a while.
 const DIAL_MAX: Duration = Duration::from_secs(10);
 /// Dead ends are noticed after some ten minutes, as programs have it that ask for it.
@@ -38,81 +43,50 @@ const PROBE_AFTER: Duration = Duration::from_secs(300);
 
 pub(crate) struct Gateways {
     /// Ports of this host that may be asked for.
-    allowed: Arc<BTreeSet<u16>>,
-    running: Arc<AtomicUsize>,
+    allowed: BTreeSet<u16>,
+    policy: PolicySpec,
+    places: Shares,
 }
 
 impl Gateways {
-    pub(crate) fn new(allowed: BTreeSet<u16>) -> Self {
-        Self { allowed: Arc::new(allowed), running: Arc::default() }
+    pub(crate) fn new(settings: &Settings) -> Self {
+        let places = Shares::new(CONNECTIONS_MAX.min(settings.descriptors_max / DESCRIPTORS));
+        Self { allowed: settings.gateway.clone(), policy: settings.policy.clone(), places }
     }
 
-    /// Takes over a connection to the service port. `rest`: what came behind its greeting.
-    pub(crate) fn take(&self, socket: OwnedFd, rest: Vec<u8>) {
-        let place = Place::new(&self.running);
-        let allowed = Arc::clone(&self.allowed);
-        if self.allowed.is_empty() || place.number >= CONNECTIONS_MAX {
-            return;
-        }
-        // If there is no thread the connection is closed, as with too many.
-        let _ = Builder::new().name("narrows-gate".into()).spawn(move || {
-            let _place = place;
-            let client = TcpStream::from(socket);
-            if let Ok(Some(server)) = agree(&client, &rest, &allowed) {
-                carry(client, server);
-            }
-        });
-    }
-}
-
-/// Of one of the connections that there may be.
-struct Place {
-    running: Arc<AtomicUsize>,
-    number: usize,
-}
-
-impl Place {
-    fn new(running: &Arc<AtomicUsize>) -> Self {
-        Self { running: Arc::clone(running), number: running.fetch_add(1, Ordering::Relaxed) }
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.running.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// Hears what the client wants and connects there. `None`: it was told that this cannot be.
-fn agree(mut client: &TcpStream, rest: &[u8], allowed: &BTreeSet<u16>) -> narrows::Result<Option<TcpStream>> {
-    client.set_nonblocking(false)?;
-    client.set_read_timeout(Some(REQUEST_MAX))?;
-    client.set_write_timeout(Some(REQUEST_MAX))?;
-    let mut gateway = Gateway::new(rest);
-    let mut todo = gateway.receive(&[], |port| allowed.contains(&port))?;
-    loop {
-        match todo {
-            Todo::Nothing => {
-                // The request has five bytes: whoever sends it one by one is not waited for longer than ten times.
-                let mut buffer = [0; 64];
-                let n = client.read(&mut buffer)?;
-                if n == 0 {
-                    return Err(io::Error::from(ErrorKind::UnexpectedEof).into());
-                }
-                todo = gateway.receive(&buffer[..n], |port| allowed.contains(&port))?;
-            }
-            Todo::Refuse(answer) => {
-                client.write_all(&answer)?;
-                return Ok(None);
-            }
-            Todo::Dial(port) => {
-                let dialed = dial(port);
-                let errno = dialed.as_ref().err().map_or(0, |e| e.raw_os_error().unwrap_or(libc::ETIMEDOUT) as u16);
-                client.write_all(&gateway.dialed(errno))?;
-                return Ok(dialed.ok());
-            }
+    /// Takes over the connection of a client at that address that asks for a port and waits.
+    pub(crate) fn take(&self, socket: OwnedFd, from: IpAddr, port: u16) {
+        // Whatever fails on the way to an answer closes it, and the client connects to the server itself.
+        let client = TcpStream::from(socket);
+        let mut place = self.places.of(from);
+        if !self.allowed.contains(&port) {
+            // As if nobody listened.
+            refuse(&client, Errno::CONNREFUSED.raw_os_error() as u16);
+        } else if !place.grow(1) {
+            refuse(&client, NO_PLACE);
+        } else {
+            let policy = self.policy.clone();
+            let _ = Builder::new().name("narrows-gate".into()).spawn(move || serve(client, port, policy, place));
         }
     }
+}
+
+/// Never waits: this is the agent's thread.
+fn refuse(mut client: &TcpStream, errno: u16) {
+    let _ = client.write(&answer(errno));
+}
+
+fn serve(client: TcpStream, port: u16, policy: PolicySpec, place: Share) {
+    let dialed = dial(port);
+    let errno = dialed.as_ref().err().map_or(0, |e| e.raw_os_error().unwrap_or(libc::ETIMEDOUT) as u16);
+    let told = client
+        .set_nonblocking(false)
+        .and_then(|()| client.set_write_timeout(Some(ANSWER_MAX)))
+        .and_then(|()| (&client).write_all(&answer(errno)));
+    if let (Ok(server), Ok(())) = (dialed, told) {
+        carry(client, server, policy);
+    }
+    drop(place);
 }
 
 fn dial(port: u16) -> io::Result<TcpStream> {
@@ -164,11 +138,11 @@ impl Write for ToServer {
 }
 
 /// Frames with the client, plain bytes with the server, until both directions have ended.
-fn carry(client: TcpStream, server: TcpStream) {
-    let _ = carry_both(client, server);
+fn carry(client: TcpStream, server: TcpStream, policy: PolicySpec) {
+    let _ = carry_both(client, server, policy);
 }
 
-fn carry_both(client: TcpStream, server: TcpStream) -> io::Result<()> {
+fn carry_both(client: TcpStream, server: TcpStream, spec: PolicySpec) -> io::Result<()> {
     for socket in [&client, &server] {
         socket.set_read_timeout(None)?;
         socket.set_write_timeout(None)?;
@@ -193,7 +167,6 @@ fn carry_both(client: TcpStream, server: TcpStream) -> io::Result<()> {
         Ok(ends.server.shutdown(Shutdown::Write)?)
     })?;
     let back = direction(&ends, move |ends| {
-        let spec = PolicySpec::Balance;
         let options = SendOptions {
             sender: SenderConfig {
                 block_max: spec.block_max(),

@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Instant;
 
+use narrows::policy::PolicySpec;
 use narrows::upgrade::{Event, FlowId, Tuple, Word};
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
@@ -152,6 +153,7 @@ impl Desk {
             service: SocketAddr::new(service.address, service.port),
             always: false,
             gateway: BTreeSet::new(),
+            policy: PolicySpec::Balance,
             descriptors_max: descriptors_max / 2,
             talks,
         };

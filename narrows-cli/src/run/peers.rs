@@ -1,4 +1,7 @@
 //! The hosts that programs of this run connect to: a claimant and a side channel for each.
+//!
+//! Who has another host's service port is believed about its connections. Where that host is this one the kernel tells who
+//! that is, and then only root, this user, and the server's own user are believed.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, SocketAddr};
@@ -8,8 +11,10 @@ use std::sync::Arc;
 use narrows::upgrade::claimant::Output;
 use narrows::upgrade::{Claimant, ClaimantLimits, Event, FlowId, Tuple, WhyPlain, Word};
 use rustix::io::Errno;
+use rustix::process::geteuid;
 
 use super::channel::{Channel, READ};
+use super::owner;
 
 /// A way to a host: the address that it is reached from, and its own. A claim is good only if its side channel comes from
 /// the same address as the connection.
@@ -22,6 +27,10 @@ struct Host {
     /// Counts up with every use of any host.
     used: u64,
     wakeup_ns: Option<u64>,
+    /// Something came on the side channel.
+    greeted: bool,
+    /// Who has the other end of it, if that is this host and somebody else than root and this user.
+    stranger: Option<u32>,
 }
 
 pub(crate) struct Peers {
@@ -33,7 +42,7 @@ pub(crate) struct Peers {
     hosts: BTreeMap<u64, Host>,
     by_way: HashMap<Way, u64>,
     /// Where the connections are claimed that are not settled, or for which nobody answered.
-    by_flow: HashMap<FlowId, u64>,
+    by_flow: HashMap<FlowId, (u64, Tuple)>,
     uses: u64,
     next: u64,
     heard: Vec<(FlowId, Event)>,
@@ -67,7 +76,7 @@ impl Peers {
             self.heard.push((flow, Event::Plain(WhyPlain::Busy)));
             return;
         };
-        self.by_flow.insert(flow, number);
+        self.by_flow.insert(flow, (number, addresses));
         if let Some(host) = self.hosts.get_mut(&number) {
             host.claimant.claim(flow, addresses, clock_ms, now_ns);
         }
@@ -75,7 +84,7 @@ impl Peers {
     }
 
     pub(crate) fn say(&mut self, flow: FlowId, word: Word, now_ns: u64) {
-        let Some(&number) = self.by_flow.get(&flow) else { return };
+        let Some(&(number, _)) = self.by_flow.get(&flow) else { return };
         if let Some(host) = self.hosts.get_mut(&number) {
             host.claimant.say(flow, word);
         }
@@ -86,7 +95,7 @@ impl Peers {
     }
 
     pub(crate) fn ended(&mut self, flow: FlowId, now_ns: u64) {
-        let Some(number) = self.by_flow.remove(&flow) else { return };
+        let Some((number, _)) = self.by_flow.remove(&flow) else { return };
         if let Some(host) = self.hosts.get_mut(&number) {
             host.claimant.ended(flow);
         }
@@ -95,7 +104,7 @@ impl Peers {
 
     /// It is over before it was connected.
     pub(crate) fn never_connected(&mut self, flow: FlowId, now_ns: u64) {
-        let Some(number) = self.by_flow.remove(&flow) else { return };
+        let Some((number, _)) = self.by_flow.remove(&flow) else { return };
         if let Some(host) = self.hosts.get_mut(&number) {
             host.claimant.never_connected(flow);
         }
@@ -122,7 +131,10 @@ impl Peers {
         // Each claimant counts its claims from 0, so each has a secret of its own.
         let secret = *blake3::keyed_hash(&self.secret, &number.to_le_bytes()).as_bytes();
         let claimant = Claimant::new(ClaimantLimits::default(), secret);
-        self.hosts.insert(number, Host { claimant, channel: None, way, used: self.uses, wakeup_ns: None });
+        self.hosts.insert(
+            number,
+            Host { claimant, channel: None, way, used: self.uses, wakeup_ns: None, greeted: false, stranger: None },
+        );
         self.by_way.insert(way, number);
         Some(number)
     }
@@ -156,6 +168,13 @@ impl Peers {
                         if let Some(mut channel) = host.channel.take() {
                             let _ = channel.flush();
                         }
+                    }
+                    Output::Flow(flow, Event::Ready(_))
+                        if host.stranger.is_some_and(|user| !is_owner(user, self.by_flow.get(&flow))) =>
+                    {
+                        host.claimant.say(flow, Word::Withdraw);
+                        self.by_flow.remove(&flow);
+                        self.heard.push((flow, Event::Plain(WhyPlain::Stranger)));
                     }
                     Output::Flow(flow, event) => {
                         // Where nobody answered, the claim may come up again.
@@ -196,7 +215,7 @@ impl Peers {
 impl Host {
     fn dial(&mut self, port: u16, now_ns: u64) {
         match Channel::dial(self.way.0, SocketAddr::new(self.way.1, port)) {
-            Ok(channel) => self.channel = Some(channel),
+            Ok(channel) => (self.channel, self.greeted, self.stranger) = (Some(channel), false, None),
             Err(_) => self.claimant.lost(now_ns),
         }
     }
@@ -210,10 +229,19 @@ impl Host {
         let mut buffer = [0; READ];
         let came = channel.read(&mut buffer)?;
         if !came.is_empty() {
+            if !self.greeted {
+                self.greeted = true;
+                self.stranger = channel.user_there().filter(|user| *user != 0 && *user != geteuid().as_raw());
+            }
             self.claimant.receive(came, now_ns);
         }
         Ok(())
     }
+}
+
+/// Whether the server's end of a connection is that user's.
+fn is_owner(user: u32, claimed: Option<&(u64, Tuple)>) -> bool {
+    claimed.is_some_and(|(_, addresses)| owner::of(*addresses) == Some(user))
 }
 
 #[cfg(test)]

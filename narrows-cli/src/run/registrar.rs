@@ -264,7 +264,8 @@ mod tests {
         listen(&agent, 1).unwrap();
         let watch = Arc::new(epoll::create(CreateFlags::CLOEXEC).unwrap());
         let gateway = BTreeSet::new();
-        let settings = agent::Settings { service, always: false, gateway, descriptors_max: 64, talks: false };
+        let policy = narrows::policy::PolicySpec::Balance;
+        let settings = agent::Settings { service, always: false, gateway, policy, descriptors_max: 64, talks: false };
         (Registrar::new(watch, 1, settings, false, 0), agent)
     }
 

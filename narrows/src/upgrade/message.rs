@@ -256,11 +256,6 @@ pub struct Parser {
 }
 
 impl Parser {
-    /// For what comes behind a greeting that was heard elsewhere.
-    pub(super) fn greeted() -> Self {
-        Self { greeted: true, heard: true, ..Self::default() }
-    }
-
     pub fn push(&mut self, bytes: &[u8]) {
         self.bytes.drain(..self.taken);
         self.taken = 0;

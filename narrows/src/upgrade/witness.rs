@@ -53,8 +53,11 @@ pub enum Output {
     Send(ChannelId, Vec<u8>),
     /// Close it when what was to be sent is sent. Its end is not told.
     Hangup(ChannelId),
-    /// The connection is for a [`super::gateway::Gateway`], which has these bytes to take first.
-    Gateway(ChannelId, Vec<u8>),
+    /// The client of a gateway asks for this port of the host, and waits: the connection is the driver's from now on.
+    Gateway {
+        channel: ChannelId,
+        port: u16,
+    },
     Flow(FlowId, Event),
 }
 
@@ -67,16 +70,18 @@ struct Channel {
     /// When it came, or claimed last.
     used_ns: u64,
     parser: Parser,
-    /// When the greeting must be there; `None`: it is.
+    /// When the greeting, and the request of a gateway's client, must be there; `None`: it is a side channel.
     until_ns: Option<u64>,
+    /// It greeted as a gateway's client.
+    dials: bool,
     claims: BTreeMap<u64, Standing>,
     waiting: usize,
 }
 
-/// What is counted as one host.
-fn host_of(address: IpAddr) -> IpAddr {
-    match address {
-        IpAddr::V4(_) => address,
+/// What is counted as one host: an IPv4 address, or the 64 bits that begin an IPv6 address. The rest is its own choice.
+pub fn host_of(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        v4 @ IpAddr::V4(_) => v4,
         IpAddr::V6(v6) => Ipv6Addr::from_bits(v6.to_bits() >> 64 << 64).into(),
     }
 }
@@ -246,7 +251,9 @@ impl Witness {
         };
         if let Some(among) = full {
             let idle = |c: &Channel| c.claims.is_empty() && among.is_none_or(|host| c.host == host);
-            let idle = self.channels.iter().filter(|(_, c)| idle(c)).min_by_key(|(_, c)| c.used_ns).map(|(id, _)| *id);
+            let idle = self.channels.iter().filter(|(_, c)| idle(c));
+            // Those first that have not said what they want: a side channel is of use again.
+            let idle = idle.min_by_key(|(_, c)| (c.until_ns.is_none(), c.used_ns)).map(|(id, _)| *id);
             // Nobody can shut others out with channels that do nothing.
             let Some(idle) = idle else { return self.outputs.push_back(Output::Hangup(channel)) };
             self.hang_up(idle);
@@ -261,6 +268,7 @@ impl Witness {
             used_ns: now_ns,
             parser: Parser::default(),
             until_ns: Some(until_ns),
+            dials: false,
             claims: BTreeMap::new(),
             waiting: 0,
         };
@@ -324,6 +332,9 @@ impl Witness {
     /// Whether the message makes sense.
     fn on_message(&mut self, channel: ChannelId, message: Message, now_ns: u64) -> bool {
         let Some(from) = self.channels.get_mut(&channel) else { return true };
+        if from.dials != matches!(message, Message::Dial { .. }) {
+            return false;
+        }
         match message {
             Message::Hello(Hello { purpose: Purpose::SideChannel, .. }) => {
                 self.greeted(channel);
@@ -331,11 +342,16 @@ impl Witness {
                 Message::Hello(Hello { version: VERSION, purpose: Purpose::SideChannel }).write(&mut bytes);
                 self.outputs.push_back(Output::Send(channel, bytes));
             }
-            Message::Hello(Hello { purpose: Purpose::Gateway, .. }) => {
-                let rest = from.parser.rest().to_vec();
+            // Its request has to come within the same time.
+            Message::Hello(Hello { purpose: Purpose::Gateway, .. }) => from.dials = true,
+            Message::Dial { port } => {
+                // Who does not wait for the answer speaks something else.
+                if !from.parser.rest().is_empty() {
+                    return false;
+                }
                 self.greeted(channel);
                 self.channels.remove(&channel);
-                self.outputs.push_back(Output::Gateway(channel, rest));
+                self.outputs.push_back(Output::Gateway { channel, port });
             }
             Message::Claim(claim) => return self.on_claim(channel, claim, now_ns),
             Message::Withdraw { id } => match from.claims.get(&id) {
@@ -354,7 +370,7 @@ impl Witness {
             },
             Message::Query { id, offset } => self.pass(channel, id, Event::Query { offset }),
             Message::Answer { id, offset, marked } => self.pass(channel, id, Event::Answer { offset, marked }),
-            Message::Ready { .. } | Message::No { .. } | Message::Dial { .. } | Message::Dialed { .. } => return false,
+            Message::Ready { .. } | Message::No { .. } | Message::Dialed { .. } => return false,
         }
         true
     }

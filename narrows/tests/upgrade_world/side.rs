@@ -76,7 +76,7 @@ impl World {
                         let at = self.side_at(Who::Server, channel);
                         self.at(at, Ev::SideLost(Who::Client, channel));
                     }
-                    witness::Output::Gateway(..) => panic!("nobody asks for a gateway"),
+                    witness::Output::Gateway { .. } => panic!("nobody asks for a gateway"),
                     witness::Output::Flow(_, event) if self.setup.line_ns > 0 => {
                         self.at(self.now + self.setup.line_ns, Ev::Hear(event));
                     }

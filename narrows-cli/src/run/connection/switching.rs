@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use narrows::block::Block;
 use narrows::upgrade::marker::MARKER_LEN;
-use narrows::upgrade::{self, Event, FlowLimits};
+use narrows::upgrade::{self, Event, FlowLimits, WhyPlain};
+use rustix::io::Errno;
 
 use super::Connection;
 use crate::run::account::{LiveConnection, Outcome, Traffic};
-use crate::run::dialing::Dialing;
+use crate::run::dialing::{Dialing, connect_past};
 use crate::run::proof;
 use crate::run::pump::Bench;
 use crate::run::wire::{BY_GATEWAY, Request, host_and_port};
@@ -51,6 +52,14 @@ impl Connection {
         {
             self.refuse(&e);
         }
+    }
+
+    /// No gateway takes it: it goes on as a plain connection to the server itself.
+    pub(super) fn connect_past_gateway(&mut self) -> Result<(), Errno> {
+        self.dialing = None;
+        // Of a plain event nothing comes.
+        let _ = self.flow.hear(Event::Plain(WhyPlain::NoGateway));
+        connect_past(&self.network, &self.peer)
     }
 
     pub(super) fn is_encrypted(&self) -> bool {
@@ -114,7 +123,7 @@ impl Connection {
 }
 
 /// For a connection to a gateway: what it is asked.
-pub(super) fn dialing(request: &Request, bench: &Bench) -> Option<Dialing> {
+pub(super) fn asked_gateway(request: &Request, bench: &Bench) -> Option<Dialing> {
     let (_, port) = host_and_port(&request.peer).filter(|_| request.option == BY_GATEWAY && !request.accepted)?;
     Some(Dialing::new(port, bench.now_ns()))
 }

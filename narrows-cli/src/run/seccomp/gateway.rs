@@ -50,10 +50,14 @@ impl Notifier {
         let blocks = blocks(socket).ok()?;
         self.watchdog.open.elsewhere(true);
         let connected = self.without_blocking(socket, blocks, || sys::connect(socket, &gateway, length(peer)));
-        if let Err(e) = connected
-            && errno(&e) != libc::EINPROGRESS
-        {
-            return Some(Answer::Fail(errno(&e)));
+        match connected.map_err(|e| errno(&e)) {
+            Ok(_) | Err(libc::EINPROGRESS) => {}
+            // There is no gateway, which says nothing of the server.
+            Err(libc::ECONNREFUSED) => {
+                self.watchdog.open.elsewhere(false);
+                return None;
+            }
+            Err(e) => return Some(Answer::Fail(e)),
         }
         let Ok((name, program)) = self.hand_over(call, number, socket, peer, closes_on_exec) else {
             // What the program would say next is not for the gateway.

@@ -52,6 +52,56 @@ fn idle_channels_shut_nobody_out_and_addresses_of_one_host_are_counted_together(
     assert_eq!(witness.deadlines.len(), 4);
 }
 
+/// A host that opens connections for a gateway and asks for nothing gets no more of them than others, for no longer than
+/// the greeting's time, and no side channel goes for them.
+#[test]
+fn who_asks_a_gateway_for_nothing_makes_room_and_has_one_time_for_all() {
+    let limits = WitnessLimits { channels_max: 4, channels_per_host_max: 3, ..WitnessLimits::default() };
+    let mut witness = Witness::new(limits, [1; 32]);
+    witness.opened(1, client(), 0);
+    greet(&mut witness, 1);
+    let mut hello = GREETING.to_vec();
+    Message::Hello(Hello { version: VERSION, purpose: Purpose::Gateway }).write(&mut hello);
+    let attacker = IpAddr::from([10, 0, 0, 9]);
+    for channel in 2..8 {
+        witness.opened(channel, attacker, channel);
+        witness.receive(channel, &hello, channel);
+    }
+    assert_eq!(outputs(&mut witness), [2, 3, 4].map(Output::Hangup), "the oldest of its own");
+    for (channel, last) in [(10, 10), (11, 11)] {
+        witness.opened(channel, IpAddr::from([10, 0, 0, last]), 20);
+    }
+    assert_eq!(outputs(&mut witness), [5, 6].map(Output::Hangup), "the side channel was there before them");
+    // A byte now and then is no more time.
+    let mut dial = Vec::new();
+    Message::Dial { port: 80 }.write(&mut dial);
+    witness.receive(10, &hello, SECOND);
+    witness.receive(10, &dial[..4], 9 * SECOND);
+    witness.receive(11, &hello, SECOND);
+    assert_eq!(witness.next_wakeup_ns(), Some(10 * SECOND + 7));
+    witness.receive(11, &dial, 9 * SECOND);
+    assert_eq!(outputs(&mut witness), [Output::Gateway { channel: 11, port: 80 }]);
+    witness.on_time(10 * SECOND + 20);
+    assert_eq!(outputs(&mut witness), [7, 10].map(Output::Hangup));
+    assert_eq!((witness.next_wakeup_ns(), witness.channels.len()), (None, 1));
+}
+
+/// A side channel dials nowhere, and a gateway's client claims nothing and waits for its answer.
+#[test]
+fn a_connection_is_for_one_purpose() {
+    let dial = Message::Dial { port: 80 };
+    assert_eq!(tell(&mut witness(), 1, &dial), [Output::Hangup(1)]);
+    for wrong in [&[Message::Claim(claim(0, 40000, 0))][..], &[dial.clone(), dial]] {
+        let mut witness = Witness::new(WitnessLimits::default(), [1; 32]);
+        witness.opened(1, client(), 0);
+        let mut wire = GREETING.to_vec();
+        Message::Hello(Hello { version: VERSION, purpose: Purpose::Gateway }).write(&mut wire);
+        wrong.iter().for_each(|message| message.write(&mut wire));
+        witness.receive(1, &wire, 0);
+        assert_eq!(outputs(&mut witness), [Output::Hangup(1)]);
+    }
+}
+
 #[test]
 fn claims_that_wait_are_few_in_all_and_of_a_host() {
     for (of_host, in_all) in [(3, 9), (9, 3)] {
@@ -245,11 +295,12 @@ fn everything_has_a_limit_and_what_makes_no_sense_is_hung_up() {
     }
     assert_eq!(tell(&mut witness, 1, &Message::Claim(claim(2, 50000, 0))), [no(1, 2, Reason::Busy)]);
     witness.opened(3, "::ffff:10.0.0.1".parse().unwrap(), 0);
+    greet(&mut witness, 3);
     // More channels than a host may have: those without claims make room, that first which has none for longest.
     witness.opened(4, client(), 1);
     assert_eq!(outputs(&mut witness), [Output::Hangup(2)]);
+    greet(&mut witness, 4);
     for (channel, port) in [(3, 40002), (4, 40003)] {
-        greet(&mut witness, channel);
         tell(&mut witness, channel, &Message::Claim(claim(0, port, 0)));
     }
     witness.opened(5, client(), 2);
