@@ -307,7 +307,11 @@ fn a_link_that_takes_the_place_of_a_target_folder_leads_nothing_out() {
             assert!([0, 2, 3].contains(&code(&output)), "{i}: {}", stderr(&output));
         });
         assert_eq!(snapshot(&outside), before, "{i}");
-        assert!(aside.is_symlink());
+        if !aside.is_symlink() {
+            // With --delete a link in the way of a folder goes (decision 16), and nothing of where it leads.
+            let _ = fs::remove_dir_all(&aside);
+            symlink(&outside, &aside).unwrap();
+        }
     }
 }
 
