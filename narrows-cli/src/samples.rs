@@ -22,6 +22,29 @@ const DEPTH_MAX: usize = 128;
 /// A length before each message of a `.msgs` file.
 const LEN_BYTES: usize = 4;
 
+/// How messages stand in a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Layout {
+    /// The file is one message.
+    One,
+    /// A length before each message.
+    Lengths,
+    /// Each line is a message: text, JSON lines.
+    Lines,
+}
+
+impl Layout {
+    /// By the file's name, unless somebody said that there are lines.
+    pub(crate) fn of(path: &Path, lines: bool) -> Self {
+        match path.extension().and_then(|e| e.to_str()) {
+            Some("msgs") => Self::Lengths,
+            Some("jsonl" | "ndjson") => Self::Lines,
+            _ if lines => Self::Lines,
+            _ => Self::One,
+        }
+    }
+}
+
 /// Distinct messages, in the order in which they were found.
 #[derive(Default)]
 pub(crate) struct Samples {
@@ -30,6 +53,8 @@ pub(crate) struct Samples {
     pub(crate) repeated: usize,
     /// Whether there is more than was read.
     pub(crate) is_cut: bool,
+    /// Of files whose names do not tell.
+    lines: bool,
     seen: HashSet<u128>,
     /// Those that were read.
     read: HashSet<(u64, u64)>,
@@ -38,9 +63,9 @@ pub(crate) struct Samples {
 }
 
 impl Samples {
-    /// Of files and folders as `narrows train` takes them.
-    pub(crate) fn read(paths: &[PathBuf]) -> Result<Self> {
-        let mut samples = Self::default();
+    /// Of files and folders as `narrows train` takes them; `lines`: each line of a file is a message.
+    pub(crate) fn read(paths: &[PathBuf], lines: bool) -> Result<Self> {
+        let mut samples = Self { lines, ..Self::default() };
         for path in paths {
             let kind = fs::metadata(path).with_context(|| format!("cannot read {}", path.display()))?;
             if kind.is_dir() { samples.folder(path, 0)? } else { samples.file(path)? }
@@ -85,20 +110,24 @@ impl Samples {
         let cannot = || format!("cannot read {}", path.display());
         let file = File::open(path).with_context(cannot)?;
         self.read.extend(files::identity(file.metadata().ok()));
-        let holds_messages = path.extension().is_some_and(|e| e == "msgs");
-        let room = if holds_messages { BYTES_MAX - self.bytes } else { MESSAGE_MAX };
+        let layout = Layout::of(path, self.lines);
+        let room = if layout == Layout::One { MESSAGE_MAX } else { BYTES_MAX - self.bytes };
         let mut bytes = Vec::new();
         // One byte more tells that there is more.
         file.take(room as u64 + 1).read_to_end(&mut bytes).with_context(cannot)?;
         self.bytes += bytes.len();
-        if !holds_messages {
-            bytes.truncate(MESSAGE_MAX);
-            self.message(&bytes);
-            return Ok(());
-        }
         let is_whole = bytes.len() <= room;
-        self.is_cut |= !is_whole;
-        self.list(&bytes, is_whole).with_context(|| format!("{} is no file of messages", path.display()))
+        self.is_cut |= !is_whole && layout != Layout::One;
+        match layout {
+            Layout::One => self.message(&bytes),
+            Layout::Lines => split_lines(&bytes).for_each(|line| self.message(line)),
+            Layout::Lengths => {
+                return self
+                    .list(&bytes, is_whole)
+                    .with_context(|| format!("{} is no file of messages", path.display()));
+            }
+        }
+        Ok(())
     }
 
     fn list(&mut self, mut rest: &[u8], is_whole: bool) -> Result<(), Error> {
@@ -116,7 +145,9 @@ impl Samples {
         Ok(())
     }
 
+    /// Of a longer one the beginning.
     fn message(&mut self, message: &[u8]) {
+        let message = &message[..message.len().min(MESSAGE_MAX)];
         if message.is_empty() {
             return;
         }
@@ -139,6 +170,11 @@ pub(crate) fn split_message(rest: &[u8], number: usize) -> Result<(&[u8], &[u8])
     behind.split_at_checked(len).ok_or_else(cut)
 }
 
+/// The lines of a file, without their ends; empty ones are none.
+pub(crate) fn split_lines(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
+    bytes.split(|&b| b == b'\n').map(|line| line.strip_suffix(b"\r").unwrap_or(line)).filter(|line| !line.is_empty())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -157,10 +193,31 @@ mod tests {
         fs::write(at("empty"), "").unwrap();
         fs::write(at("z"), vec![7; MESSAGE_MAX + 9]).unwrap();
         std::os::unix::fs::symlink("/dev/zero", at("link")).unwrap();
-        let samples = Samples::read(&[folder.path().to_owned()]).unwrap();
+        let samples = Samples::read(&[folder.path().to_owned()], false).unwrap();
         assert_eq!(samples.messages, [&b"two"[..], b"one", b"three", &[7; MESSAGE_MAX]]);
         assert_eq!((samples.repeated, samples.is_cut), (1, false));
-        assert!(Samples::read(&[at("none")]).is_err());
+        assert!(Samples::read(&[at("none")], false).is_err());
+    }
+
+    #[test]
+    fn lines_are_messages_where_the_name_or_the_flag_says_so() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        let long = "x".repeat(MESSAGE_MAX + 9);
+        let text = format!("{{\"a\": 1}}\r\n\n{{\"a\": 2}}\n{{\"a\": 1}}\n{long}\nlast");
+        let expected = ["{\"a\": 1}", "{\"a\": 2}", &long[..MESSAGE_MAX], "last"];
+        fs::write(at("a.jsonl"), &text).unwrap();
+        fs::write(at("b.log"), &text).unwrap();
+        for (name, flag) in [("a.jsonl", false), ("a.jsonl", true), ("b.log", true)] {
+            let samples = Samples::read(&[at(name)], flag).unwrap();
+            assert_eq!(samples.messages, expected.map(str::as_bytes), "{name}");
+            assert_eq!((samples.repeated, samples.is_cut), (1, false), "{name}");
+        }
+        assert_eq!(Samples::read(&[at("b.log")], false).unwrap().messages.len(), 1);
+        // The name is stronger: such a file has lengths.
+        fs::write(at("c.msgs"), list(&[b"a\nb"])).unwrap();
+        assert_eq!(Samples::read(&[at("c.msgs")], true).unwrap().messages, [b"a\nb"]);
+        assert_eq!(split_lines(b"").count(), 0);
     }
 
     #[test]
@@ -169,7 +226,7 @@ mod tests {
         let path = folder.path().join("x.msgs");
         let try_with = |bytes: &[u8]| {
             fs::write(&path, bytes).unwrap();
-            Samples::read(std::slice::from_ref(&path)).map(|s| s.messages.len()).map_err(|e| format!("{e:#}"))
+            Samples::read(std::slice::from_ref(&path), false).map(|s| s.messages.len()).map_err(|e| format!("{e:#}"))
         };
         let good = list(&[b"abc", b"defg"]);
         assert_eq!(try_with(&good), Ok(2));
@@ -183,7 +240,7 @@ mod tests {
 
     #[test]
     fn what_has_no_end_is_cut() {
-        let samples = Samples::read(&["/dev/zero".into()]).unwrap();
+        let samples = Samples::read(&["/dev/zero".into()], false).unwrap();
         assert_eq!(samples.messages.len(), 1);
         let mut samples = Samples { bytes: BYTES_MAX, ..Samples::default() };
         samples.file(Path::new("/dev/zero")).unwrap();

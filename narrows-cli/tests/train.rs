@@ -96,6 +96,27 @@ fn the_same_is_said_in_words_unless_nobody_wants_to_know() {
 }
 
 #[test]
+fn lines_are_messages_and_the_last_ones_judge() {
+    let place = Place::new();
+    // What is typical changes with time: a dictionary of old messages is worth less for later ones.
+    let era = |i: u64| (0..4).flat_map(|k| noise(i / 40 * 8 + k)).map(|b| format!("{b:02x}")).collect::<String>();
+    let lines: String = (0..400).map(|i| format!("{{\"i\": {i}, \"era\": \"{}\"}}\r\n\n", era(i))).collect();
+    fs::write(place.at("a.jsonl"), &lines).unwrap();
+    fs::write(place.at("a.log"), &lines).unwrap();
+    let said = [&["a.jsonl"][..], &["--lines", "a.log"]].map(|files| {
+        let output = place.train(&[files, &["-o", "dict", "--json", "--force"]].concat());
+        assert!(output.status.success(), "{}", words(&output));
+        serde_json::from_slice::<Value>(&output.stdout).unwrap()
+    });
+    assert_eq!(said[0], said[1]);
+    let (figures, ratio) = (&said[0], |name: &str| said[0][name].as_f64().unwrap());
+    assert_eq!((&figures["messages"], &figures["held_back_messages"]), (&400.into(), &80.into()));
+    assert!(ratio("ratio_with") < 1.2 * ratio("ratio_without"), "it knows nothing of the later ones: {figures}");
+    let output = place.train(&["a.log", "-o", "dict"]);
+    assert!(!output.status.success() && words(&output).contains("--lines"), "{}", words(&output));
+}
+
+#[test]
 fn too_few_messages_are_no_dictionary() {
     let place = Place::new();
     fs::write(place.at("a.msgs"), list((0..19).chain(0..19).map(message))).unwrap();

@@ -29,16 +29,19 @@ pub(crate) struct PingArgs {
     /// Sizes of messages: all messages are laid end to end and cut [default: 500,700,1000,1400; with --messages their own]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_message_size)]
     pub(crate) sizes: Vec<usize>,
-    /// Messages to send: each begins with its length, 4 bytes, little endian [default: made up]
+    /// Messages to send: each begins with its length, 4 bytes, little endian, or is a line (.jsonl, --lines) [default: made up]
     #[arg(long, value_name = "FILE")]
     pub(crate) messages: Option<PathBuf>,
+    /// Each line of the file of --messages is one message, without its end: text, JSON lines
+    #[arg(long, requires = "messages")]
+    pub(crate) lines: bool,
     /// How messages are encoded, see METHODS [default: plain,lz4,lz4:linked,zstd-1,messages]
     #[arg(long, value_name = "LIST", default_value = "", hide_default_value = true)]
     pub(crate) methods: String,
     /// Dictionary for the methods that take one; it is sent to the server
     #[arg(long, value_name = "FILE")]
     pub(crate) dict: Option<PathBuf>,
-    /// Bytes of earlier messages that linked ones may refer to, 1K to 64K
+    /// Bytes of earlier messages that linked ones may refer to, 1K to 64K; the published figures have 64K
     #[arg(long, value_name = "W", default_value = "16K", value_parser = parse_window)]
     pub(crate) history: usize,
     /// Times that everything is sent; of each message the median counts
@@ -113,6 +116,7 @@ EXAMPLES
   narrows ping 127.0.0.1:7702
   narrows ping 127.0.0.1:7702 --link-rate 100mbit --sizes 500,1400 --methods all
   narrows ping 127.0.0.1:7702 --messages calls.msgs --dict calls.dict --json
+  narrows ping 127.0.0.1:7702 --messages access.log --lines
   narrows ping --serve unix:ping.sock --once --core 0 &
   narrows ping unix:ping.sock --core 1";
 

@@ -120,7 +120,7 @@ fn sets(args: &PingArgs) -> Result<Vec<Set>> {
         (_, sizes) => sizes,
     };
     let source = match &args.messages {
-        Some(path) => messages::read(path)?,
+        Some(path) => messages::read(path, args.lines)?,
         None => {
             let len = count.saturating_mul(sizes.iter().copied().max().unwrap_or(0)).max(1);
             ensure!(len <= MADE_UP_MAX, Error::misuse("so many messages of this size are more than 256 MiB"));

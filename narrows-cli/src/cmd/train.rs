@@ -9,13 +9,13 @@ use crate::files::write_whole;
 use crate::report;
 use crate::samples::Samples;
 
-/// Of fewer messages every fifth are too few to judge by.
+/// Of fewer messages the last fifth is too little to judge by.
 const MESSAGES_MIN: usize = 20;
 /// It is given to peers otherwise than over the link, so its own length costs nothing there.
 const EXPECTED: u64 = 1 << 40;
 
 pub(crate) fn run(args: &TrainArgs) -> Result<()> {
-    let samples = Samples::read(&args.files)?;
+    let samples = Samples::read(&args.files, args.lines)?;
     if samples.has_read(&args.output) {
         let text = format!("{} is one of the samples; write to another file", args.output.display());
         return Err(narrows::Error::misuse(text).into());
@@ -24,7 +24,8 @@ pub(crate) fn run(args: &TrainArgs) -> Result<()> {
     let count = messages.len();
     if count < MESSAGES_MIN {
         bail!(
-            "{count} different messages are too few to make a dictionary of: give {MESSAGES_MIN} or more, better 200"
+            "{count} different messages are too few to make a dictionary of: give {MESSAGES_MIN} or more, better 200{}",
+            if args.lines { "" } else { " (--lines: each line of a file is one)" }
         );
     }
     if *is_cut && !args.quiet {
@@ -66,7 +67,7 @@ pub(crate) fn run(args: &TrainArgs) -> Result<()> {
         let (len, held) = (trained.dictionary.content().len(), trained.messages);
         let doubt = if pays { "" } else { "; it does not pay" };
         report::note(format_args!(
-            "{len} bytes of dictionary from {count} messages; {held} held back: ratio {with:.2} with it, {without:.2} without{doubt}"
+            "{len} bytes of dictionary from {count} messages; the last {held} held back: ratio {with:.2} with it, {without:.2} without{doubt}"
         ));
     }
     Ok(())

@@ -5,7 +5,10 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::samples::split_message;
+use narrows::Error;
+use narrows::message::MESSAGE_MAX;
+
+use crate::samples::{Layout, split_lines, split_message};
 
 /// Longer files are not of messages that somebody wants to send one by one.
 const FILE_MAX: u64 = 256 << 20;
@@ -16,13 +19,34 @@ pub(crate) struct Set {
     pub(crate) messages: Vec<Vec<u8>>,
 }
 
-/// Length (4 bytes, little endian) and content, again and again.
-pub(crate) fn read(path: &Path) -> Result<Vec<Vec<u8>>> {
+/// Length (4 bytes, little endian) and content, again and again; or lines, if the name or `lines` says so.
+pub(crate) fn read(path: &Path, lines: bool) -> Result<Vec<Vec<u8>>> {
     let about = || format!("cannot use {}", path.display());
     let len = std::fs::metadata(path).with_context(about)?.len();
     ensure!(len <= FILE_MAX, "{} is longer than 256 MiB", path.display());
     let bytes = std::fs::read(path).with_context(about)?;
-    parse(&bytes).with_context(about)
+    match Layout::of(path, lines) {
+        Layout::Lines => parse_lines(&bytes),
+        Layout::Lengths | Layout::One => parse(&bytes),
+    }
+    .with_context(about)
+}
+
+fn parse_lines(bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
+    let mut messages = Vec::new();
+    for line in split_lines(bytes) {
+        ensure!(
+            line.len() <= MESSAGE_MAX,
+            Error::limit(format!(
+                "message {} has {} bytes; the longest message has {MESSAGE_MAX}",
+                messages.len() + 1,
+                line.len()
+            ))
+        );
+        messages.push(line.to_vec());
+    }
+    ensure!(!messages.is_empty(), "there are no messages in it");
+    Ok(messages)
 }
 
 fn parse(bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
@@ -97,6 +121,14 @@ mod tests {
         assert!(said(&file[..9]).contains("message 2"));
         assert!(said(b"").contains("no messages"));
         assert!(said(&70_000u32.to_le_bytes()).contains("message 1 has 70000 bytes"));
+    }
+
+    #[test]
+    fn lines_are_messages_without_their_ends() {
+        assert_eq!(parse_lines(b"{\"a\":1}\r\n\n{\"b\":2}").unwrap(), [b"{\"a\":1}", b"{\"b\":2}"]);
+        assert!(parse_lines(b"\n\r\n").unwrap_err().to_string().contains("no messages"));
+        let long = [b"a\n".to_vec(), vec![b'x'; MESSAGE_MAX + 1]].concat();
+        assert!(parse_lines(&long).unwrap_err().to_string().contains("message 2 has 65536 bytes"));
     }
 
     #[test]

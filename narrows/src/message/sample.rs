@@ -210,12 +210,13 @@ pub struct Adoption {
 }
 
 impl Training {
-    /// From messages at hand, all of which are as good as those that will come: `expected` of them.
+    /// From messages at hand, the oldest first; `expected` are to come. The last fifth is to judge by: what stands between
+    /// those that a dictionary was made of has more in common with them than what comes later.
     pub fn of(messages: &[Vec<u8>], expected: u64) -> Self {
         let cut = |m: &Vec<u8>| m[..m.len().min(MESSAGE_BYTES)].to_vec();
-        let is_test = |i: usize| i as u64 % TEST_ONE_OF == TEST_ONE_OF - 1;
-        let pick = |test| messages.iter().enumerate().filter(move |(i, _)| is_test(*i) == test).map(|(_, m)| cut(m));
-        Self { train: pick(false).collect(), test: pick(true).collect(), current: None, expected, len: None }
+        let (train, test) = messages.split_at(messages.len() - messages.len() / TEST_ONE_OF as usize);
+        let (train, test) = [train, test].map(|part| part.iter().map(cut).collect()).into();
+        Self { train, test, current: None, expected, len: None }
     }
 
     /// Makes dictionaries of at most `len` bytes.
@@ -312,6 +313,26 @@ mod tests {
         assert!(few.run().is_none(), "ten messages do not pay for it");
         assert!(Training::of(&(0..400).map(noise).collect::<Vec<_>>(), 1 << 40).run().is_none());
         assert!(Training::of(&[], 1 << 40).run().is_none());
+    }
+
+    /// Each message has much in common with its neighbours, and nothing with what comes a hundred messages later.
+    #[test]
+    fn a_dictionary_is_judged_by_messages_that_are_later_than_those_it_was_made_of() {
+        let drifting = |i: u64| {
+            let mut state = (i / 50).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+            let era: String = (0..20).map(|_| format!("{:016x}", next(&mut state))).collect();
+            [era.as_bytes(), &json(i)[..60]].concat()
+        };
+        let messages: Vec<_> = (0..1000).map(drifting).collect();
+        let (known, later) = messages.split_at(800);
+        let adoption = Training::of(&messages, 1 << 40).train().unwrap();
+        assert_eq!((adoption.messages, adoption.raw_len), (200, later.iter().map(Vec::len).sum::<usize>()));
+        let mut contexts = Contexts::default();
+        let mut left = |of: &[Vec<u8>]| {
+            of.iter().map(|m| encoded_len(Some(&adoption.dictionary), m, &mut contexts)).sum::<usize>()
+        };
+        assert_eq!(adoption.after_len, left(later));
+        assert!(left(&known[600..]) * 2 < adoption.after_len, "the neighbours of what it was made of say too much");
     }
 
     #[test]

@@ -108,7 +108,8 @@ const SAMPLES_BYTES_MAX: usize = 1 << 20;
 /// Makes a dictionary of typical messages, or ``None`` if none would pay.
 ///
 /// ``samples``: at least some dozens of messages, each an object with the buffer protocol; what is beyond 1 MiB is
-/// not looked at. A fifth of them judges: the dictionary has to leave at most 95 % of what is left without it.
+/// not looked at. The oldest first: the last fifth judges, and the dictionary, which is made without it, has to leave at
+/// most 95 % of what is left without one.
 /// ``expected``: how many messages of the kind will be sent, since the dictionary has to be sent as well; by default
 /// very many. Takes some milliseconds, without the interpreter's lock.
 #[pyfunction]

@@ -20,6 +20,8 @@ use crate::error::raised;
 const PIECE: usize = 1 << 20;
 /// Work on less is done before another thread could have the interpreter's lock: zstd takes some 20 us for it.
 const BRIEF: usize = 8 << 10;
+/// Less is worth no second thread.
+const ALONE_LEN: usize = 256 << 10;
 /// Blocks under way for each thread: of short ones several are worth starting a thread for.
 const BLOCKS_PER_THREAD: usize = 8;
 /// A result is made as long as the end of the stream says at once, if that is at most so long, or so many times the
@@ -43,7 +45,7 @@ pub(crate) fn compress<'py>(
     threads: Option<usize>,
 ) -> PyResult<Bound<'py, PyBytes>> {
     let bytes = Bytes::of(data)?;
-    let threads = self::threads(threads, stream::encoders).map_err(raised)?;
+    let threads = threads_for(bytes.len(), threads, stream::encoders)?;
     let (mut config, policy) = sending(policy, threads).map_err(raised)?;
     config.raw_len = Some(bytes.len() as u64);
     let kept = Kept::take();
@@ -125,9 +127,9 @@ pub(crate) fn decompress<'py>(
     threads: Option<usize>,
 ) -> PyResult<Bound<'py, PyBytes>> {
     let bytes = Bytes::of(data)?;
-    let threads = self::threads(threads, stream::cores).map_err(raised)?;
     let len_max = max_length.unwrap_or(usize::MAX);
     let told = bytes.with(py, told_len).filter(|&told| told <= len_max);
+    let threads = threads_for(told.unwrap_or(bytes.len()), threads, stream::cores)?;
     let believed = told.filter(|&told| told <= BELIEVED_MAX.max(bytes.len().saturating_mul(BELIEVED_RATIO)));
     let kept = Kept::take();
     let config = ReceiverConfig { cores: threads * BLOCKS_PER_THREAD, ..ReceiverConfig::default() };
@@ -236,6 +238,12 @@ impl Decoding {
         }
         Ok(any)
     }
+}
+
+/// Threads for so many bytes. One or two blocks are done before the system has said how many cores there are.
+fn threads_for(len: usize, asked: Option<usize>, default: fn() -> usize) -> PyResult<usize> {
+    let alone = || 1;
+    threads(asked, if len <= ALONE_LEN { alone } else { default }).map_err(raised)
 }
 
 /// Does work without the interpreter's lock, unless it is brief.
