@@ -22,8 +22,8 @@ const PIECE: usize = 1 << 20;
 const BRIEF: usize = 8 << 10;
 /// Less is worth no second thread.
 const ALONE_LEN: usize = 256 << 10;
-/// Blocks under way for each thread: of short ones several are worth starting a thread for.
-const BLOCKS_PER_THREAD: usize = 8;
+/// Blocks under way for each of several threads: of short ones several are worth starting a thread for.
+const BLOCKS_PER_THREAD: usize = 4;
 /// A result is made as long as the end of the stream says at once, if that is at most so long, or so many times the
 /// input: longer ones grow with what is decoded.
 const BELIEVED_MAX: usize = 64 << 20;
@@ -132,7 +132,9 @@ pub(crate) fn decompress<'py>(
     let threads = threads_for(told.unwrap_or(bytes.len()), threads, stream::cores)?;
     let believed = told.filter(|&told| told <= BELIEVED_MAX.max(bytes.len().saturating_mul(BELIEVED_RATIO)));
     let kept = Kept::take();
-    let config = ReceiverConfig { cores: threads * BLOCKS_PER_THREAD, ..ReceiverConfig::default() };
+    // One thread alone hands each block on while it is in the cache.
+    let under_way = if threads == 1 { 1 } else { threads * BLOCKS_PER_THREAD };
+    let config = ReceiverConfig { cores: under_way, ..ReceiverConfig::default() };
     let mut decoding = Decoding {
         receiver: Receiver::new(config, kept.buffers.clone()),
         kept,
