@@ -179,6 +179,9 @@ pub(crate) struct CpArgs {
     /// Keep no owners and groups although this is root at the storing end
     #[arg(long, overrides_with = "owner")]
     pub(crate) no_owner: bool,
+    /// Keep set-user-ID and set-group-ID bits and capabilities of files of another host, with which programs run as somebody else than who starts them
+    #[arg(long)]
+    pub(crate) set_id: bool,
     /// Change nothing; name the files that would be copied, and removed
     #[arg(short = 'n', long)]
     pub(crate) dry_run: bool,
@@ -231,14 +234,14 @@ the path is taken as it stands, without %-escapes.
 
 WHAT IS KEPT
   Modes, times to the nanosecond, symbolic and hard links, holes, extended attributes, access control lists, names of any \
-bytes. Owner and group by number: the owner if this is root at the storing end or with --owner, the group where that is allowed; neither with --no-owner. What could not be kept is said.
+bytes. Owner and group by number: the owner if this is root at the storing end or with --owner, the group where that is allowed; neither with --no-owner. What could not be kept is said. Set-id bits and capabilities of files are kept within a host; from another one only with --set-id.
 
 WITHOUT NARROWS THERE
   When the other host of a copy by ssh has no narrows, files are copied by tar, with zstd if the other host has it, and that is \
 said. Everything is sent anew and gets its name when all has come: a copy that fails leaves what was there as it was, and the \
 next one begins from the start (without zstd there, a lost link may leave a part of the files). GNU tar and bsdtar keep what is named above, others less; what is not kept is said. It needs tar \
 at both ends, knows no wildcards, and can do none of - (stdin, stdout), --dry-run, --delete, --owner, and --exclude of what is there. Set-id bits of \
-files are kept only with their owners. --no-fallback forbids it.
+files are kept only with --set-id and their owners. --no-fallback forbids it.
 
 AGAIN
   A file of the same length and time is not sent again. Every file is stored under a temporary name (.narrows-*.partial) and gets its \
@@ -247,6 +250,9 @@ own when it is whole and checked. After a copy that was cut off, run the same co
 REMOVING
   --delete acts in the folders that are copied: with SRC/ in DST, with SRC in DST/SRC, never beside them. It begins when everything is stored; if anything failed, is missing or was left out without being excluded, nothing is removed. What --exclude leaves out stays there too, and the folders that it is in. Symbolic links are removed, not followed; what is mounted in the target is left. What is of another kind than the source of its name makes way: a folder with the \
 rest, a file or link at once. -n names what would go.
+
+SECRETS
+  Encryption hides what is copied and not how long it is. Where somebody who sees the link also chooses a part of what is copied, lengths of compressed blocks tell him about the rest, bit by bit. --policy fixed:store compresses nothing, in either direction.
 
 EXIT STATUS
   0  everything is copied
@@ -269,7 +275,7 @@ EXAMPLES
 #[command(after_long_help = SERVE_HELP)]
 pub(crate) struct ServeArgs {
     /// Talk over standard input and output: so `cp` starts it through a remote shell
-    #[arg(long, required_unless_present = "listen", conflicts_with_all = ["listen", "dir", "read_only", "key_file", "insecure"])]
+    #[arg(long, required_unless_present = "listen", conflicts_with_all = ["listen", "dir", "read_only", "key_file", "insecure", "token_out", "set_id"])]
     pub(crate) stdio: bool,
     /// Serve clients that connect here, such as 0.0.0.0:7700; port 0 takes a free one and prints it
     #[arg(long, value_name = "ADDR", requires = "dir")]
@@ -283,6 +289,12 @@ pub(crate) struct ServeArgs {
     /// Where this server's keys are kept; made at its first start [default: see FILES]
     #[arg(long, value_name = "FILE")]
     pub(crate) key_file: Option<PathBuf>,
+    /// Write the token to FILE, which only its owner may read, in place of stdout
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["stdio", "insecure"])]
+    pub(crate) token_out: Option<PathBuf>,
+    /// Clients may store files with set-id bits and capabilities, by `cp --set-id`
+    #[arg(long, conflicts_with_all = ["stdio", "read_only"])]
+    pub(crate) set_id: bool,
     /// No encryption and no token, for this host only
     #[arg(long, conflicts_with = "key_file")]
     pub(crate) insecure: bool,
@@ -293,16 +305,20 @@ pub(crate) struct ServeArgs {
 const SERVE_HELP: &str = "\
 With --listen one line is printed, the token: whoever has it may read the folder, and write to it and remove from it unless --read-only is given. \
 It holds a secret and the fingerprint of the server's key, so that both ends are proved; all that crosses the link is \
-encrypted (TLS 1.3). Give it to clients by a safe way, in a file (--token-file) or the environment (NARROWS_TOKEN). With --quiet it is not \
+encrypted (TLS 1.3). Give it to clients by a safe way, in a file (--token-file) or the environment (NARROWS_TOKEN). With --token-out it is written to a file that only \
+its owner may read, as `cp` wants it; a shell's `> token` makes one that all may read. With --quiet it is not \
 printed, so that it gets into no journal. A new token is made by removing the key file.
 
-Symbolic links in the folder are copied as links and never followed. Everything is done as the user who runs this.
+Symbolic links in the folder are copied as links and never followed. Everything is done as the user who runs this. Set-id bits \
+and capabilities of what clients store are dropped without --set-id.
+
+One host may have half of the copies that there may be, and half of the memory for what they keep; a copy in which nothing has moved for a minute goes when another one wants its place.
 
 FILES
   $XDG_STATE_HOME/narrows/serve.key (or ~/.local/state/narrows/serve.key): the server's keys; only its owner may read it.
 
 EXAMPLES
-  Here, once:      narrows serve --listen 0.0.0.0:7700 --dir /srv/data > token
+  Here, once:      narrows serve --listen 0.0.0.0:7700 --dir /srv/data --token-out token
   There:           narrows cp -r --token-file token narrows://here:7700/photos .
   Within a host:   narrows serve --listen 127.0.0.1:7700 --dir . --insecure";
 

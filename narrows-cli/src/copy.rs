@@ -7,6 +7,7 @@ pub(crate) mod direct;
 mod earlier;
 pub(crate) mod fallback;
 pub(crate) mod filter;
+mod hash;
 pub(crate) mod hello;
 pub(crate) mod meta;
 pub(crate) mod outlet;

@@ -67,7 +67,7 @@ impl Background {
         let stop = Arc::new(AtomicBool::new(false));
         let told = Arc::clone(&stop);
         let thread = needed.then(|| {
-            std::thread::spawn(move || {
+            std::thread::Builder::new().name("narrows-calibrate".into()).spawn(move || {
                 let begun = Instant::now();
                 while begun.elapsed() < MEASURE_AFTER {
                     std::thread::park_timeout(MEASURE_AFTER);
@@ -81,7 +81,8 @@ impl Background {
                 }
             })
         });
-        Self { stop, thread }
+        // Without the thread it is left to a later run.
+        Self { stop, thread: thread.and_then(Result::ok) }
     }
 
     pub(crate) fn end(self) {

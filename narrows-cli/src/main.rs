@@ -13,6 +13,7 @@ mod dictionary;
 mod files;
 mod flow;
 mod host;
+mod means;
 mod oracle;
 mod ping;
 mod progress;

@@ -95,7 +95,7 @@ impl Bar {
             return Self { over, thread: None };
         }
         let told = Arc::clone(&over);
-        let thread = std::thread::spawn(move || {
+        let work = move || {
             let bar = ProgressBar::no_length();
             bar.set_style(style(false));
             let begun = Instant::now();
@@ -114,8 +114,9 @@ impl Bar {
                 std::thread::park_timeout(REDRAW_EVERY);
             }
             bar.finish_and_clear();
-        });
-        Self { over, thread: Some(thread) }
+        };
+        // Without the thread there is no bar.
+        Self { over, thread: std::thread::Builder::new().name("narrows-bar".into()).spawn(work).ok() }
     }
 
     pub(crate) fn end(mut self) {

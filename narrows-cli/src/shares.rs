@@ -4,10 +4,13 @@
 //! one gets half of the rest. A fixed limit for each host would be too low for one and too high for many.
 
 use std::collections::HashMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use narrows::upgrade::host_of;
+
+/// Where there is only one host to take anything.
+pub(crate) const ALONE: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 
 #[derive(Clone)]
 pub(crate) struct Shares(Arc<Mutex<State>>);
@@ -40,6 +43,12 @@ pub(crate) struct Share {
 }
 
 impl Share {
+    /// A share of its own beside this one.
+    pub(crate) fn more(&self, amount: usize) -> Option<Self> {
+        let mut share = self.of.of(self.host);
+        share.grow(amount).then_some(share)
+    }
+
     /// Takes more; whether there was so much, and the host may have it.
     pub(crate) fn grow(&mut self, amount: usize) -> bool {
         let State { free, taken } = &mut *self.of.lock();

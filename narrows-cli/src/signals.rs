@@ -16,18 +16,22 @@ use signal_hook::low_level::emulate_default_handler;
 static RECEIVED: AtomicI32 = AtomicI32::new(0);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
+fn thread(name: &str) -> std::thread::Builder {
+    std::thread::Builder::new().name(name.into())
+}
+
 /// Stops the flow at the first signal, so that temporary files go and the peer is told; a second one ends at once.
 pub(crate) fn stop(control: &Arc<Control>) -> Result<()> {
     let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM])?;
     let control = Arc::clone(control);
-    std::thread::spawn(move || {
+    thread("narrows-signals").spawn(move || {
         for signal in signals.forever() {
             if RECEIVED.swap(signal, Ordering::Relaxed) != 0 {
                 die_of(signal);
             }
             control.stop();
         }
-    });
+    })?;
     Ok(())
 }
 
@@ -38,7 +42,7 @@ pub(crate) fn received() -> Option<i32> {
 /// Waits for a call that may block for ever (finding a name, opening a named pipe) or for a signal.
 pub(crate) fn interruptible<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static) -> Result<T> {
     let (tell, told) = mpsc::channel();
-    std::thread::spawn(move || tell.send(call()));
+    thread("narrows-wait").spawn(move || tell.send(call()))?;
     loop {
         if received().is_some() {
             return Err(anyhow!("interrupted"));

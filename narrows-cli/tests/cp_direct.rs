@@ -429,3 +429,117 @@ fn a_server_that_is_stopped_leaves_what_came_for_the_next_run() {
     assert!(fs::read(served.join("source")).unwrap() == fs::read(&source).unwrap());
     assert!(partials(&served).is_empty());
 }
+
+/// What a client says first that is to send a folder.
+fn hello(session: usize) -> Vec<u8> {
+    let words = serde_json::json!({
+        "version": 1, "task": "put", "target": ".", "single": false, "fsync": "none", "devices": false,
+        "dry_run": false, "session": format!("{session:032x}"),
+    });
+    let words = words.to_string();
+    [&b"\x93NRSV\r\n\x1a"[..], &(words.len() as u32).to_le_bytes(), words.as_bytes()].concat()
+}
+
+/// One host takes all places that it can get and says nothing; another client, even of that host, gets one of them soon.
+#[test]
+fn copies_that_say_nothing_leave_their_places_to_others() {
+    let home = home();
+    let served = home.path().join("served");
+    fs::create_dir(&served).unwrap();
+    let server = Server::start(home.path(), &served, &["--insecure"]);
+    let silent = (0..200).map(|i| {
+        let mut socket = TcpStream::connect(&server.address).unwrap();
+        socket.write_all(&hello(i)).unwrap();
+        socket
+    });
+    let _silent: Vec<_> = silent.collect();
+    let file = home.path().join("file");
+    fs::write(&file, "x").unwrap();
+    let begun = Instant::now();
+    loop {
+        let mut command = narrows(home.path());
+        let output = finish(command.args(["cp", "--insecure"]).arg(&file).arg(server.place("")).spawn().unwrap());
+        if code(&output) == 0 {
+            break;
+        }
+        assert!(begun.elapsed() < PATIENCE, "nobody leaves: {}", stderr(&output));
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert_eq!(fs::read(served.join("file")).unwrap(), b"x");
+}
+
+/// Programs that run as somebody else come to another host only if both ends want them.
+#[test]
+fn set_id_bits_are_kept_only_where_both_ends_ask_for_them() {
+    let home = home();
+    let [source, served] = ["source", "served"].map(|name| home.path().join(name));
+    [&source, &served].into_iter().for_each(|folder| fs::create_dir(folder).unwrap());
+    let program = source.join("program");
+    fs::write(&program, "#!/bin/true").unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o6755)).unwrap();
+    let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o7777;
+    let unasked = "not kept: set-id bits (without --set-id) of 1";
+    for (server_flags, flags, kept) in [
+        (&[][..], &[][..], false),
+        (&[], &["--set-id"], false),
+        (&["--set-id"], &[], false),
+        (&["--set-id"], &["--set-id"], true),
+    ] {
+        let server = Server::start(home.path(), &served, server_flags);
+        let args =
+            |from: &str, to: &str| flags.iter().copied().chain([from, to]).map(str::to_owned).collect::<Vec<_>>();
+        let put = args(text_of(&program), &server.place("program"));
+        let output = server.cp(home.path(), &put.iter().map(String::as_str).collect::<Vec<_>>());
+        assert_eq!(code(&output), 0, "{}", stderr(&output));
+        assert_eq!(mode(&served.join("program")), if kept { 0o6755 } else { 0o755 });
+        assert_eq!(stderr(&output).contains(unasked), !kept, "{}", stderr(&output));
+        // The other way only who stores it is asked.
+        fs::set_permissions(served.join("program"), fs::Permissions::from_mode(0o6755)).unwrap();
+        let got = home.path().join("got");
+        let get = args(&server.place("program"), text_of(&got));
+        let output = server.cp(home.path(), &get.iter().map(String::as_str).collect::<Vec<_>>());
+        assert_eq!(mode(&got), if flags.is_empty() { 0o755 } else { 0o6755 }, "{}", stderr(&output));
+        assert_eq!(stderr(&output).contains(unasked), flags.is_empty(), "{}", stderr(&output));
+        fs::remove_file(&got).unwrap();
+        fs::remove_file(served.join("program")).unwrap();
+    }
+    let copied = home.path().join("copied");
+    let output = finish(narrows(home.path()).arg("cp").args([&program, &copied]).spawn().unwrap());
+    assert_eq!((code(&output), mode(&copied)), (0, 0o6755), "within a host they are the user's own");
+}
+
+#[test]
+fn a_token_goes_where_only_its_owner_reads_it() {
+    let home = home();
+    let served = home.path().join("served");
+    fs::create_dir(&served).unwrap();
+    fs::write(served.join("file"), "y").unwrap();
+    let token = home.path().join("token");
+    let serve = |more: &[&str]| {
+        let mut command = narrows(home.path());
+        command.env("XDG_STATE_HOME", home.path()).args(["serve", "--listen", "127.0.0.1:0", "--dir"]).arg(&served);
+        command.args(more);
+        command
+    };
+    fs::write(&token, "an old one that all may read").unwrap();
+    let mut server = serve(&["--token-out", text_of(&token)]).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(server.stderr.take().unwrap()).read_line(&mut line).unwrap();
+    let place = format!("narrows://{}/file", line.trim().rsplit(' ').next().unwrap());
+    assert_eq!(token.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+    let mut command = narrows(home.path());
+    let output = finish(command.args(["cp", "--token-file", text_of(&token), &place, "-"]).spawn().unwrap());
+    assert_eq!((code(&output), &output.stdout[..]), (0, &b"y"[..]), "{}", stderr(&output));
+    server.kill().unwrap();
+    assert!(server.wait_with_output().unwrap().stdout.is_empty(), "it is printed too");
+    // What a shell makes with `>` is for all to read, which is said.
+    let printed = fs::File::create(home.path().join("printed")).unwrap();
+    fs::set_permissions(home.path().join("printed"), fs::Permissions::from_mode(0o644)).unwrap();
+    let mut server = serve(&[]).stdout(printed).spawn().unwrap();
+    let mut said = BufReader::new(server.stderr.take().unwrap()).lines().map_while(Result::ok);
+    assert!(said.by_ref().take(2).any(|line| line.contains("--token-out FILE")));
+    server.kill().unwrap();
+    server.wait().unwrap();
+    let output = finish(serve(&["--token-out", text_of(&served)]).spawn().unwrap());
+    assert!(code(&output) == 1 && stderr(&output).contains("the token file"), "{}", stderr(&output));
+}

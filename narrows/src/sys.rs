@@ -49,12 +49,20 @@ pub(crate) fn set_thread_nice(nice: i32) {
 }
 
 /// Lets the C library's allocator give blocks of 1 MiB and more back to the system when they are freed. By default it
-/// learns to keep them for each thread, and tables of slow codecs that are long gone stay resident.
+/// learns to keep them for each thread, and tables of slow codecs that are long gone stay resident. Where the address space
+/// is limited all threads share one arena: each would reserve 64 MiB of it for itself.
 pub(crate) fn return_large_blocks() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     {
         // SAFETY: two integers, no pointers; a value that the allocator does not take changes nothing.
         unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, 1 << 20) };
+        let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
+        // SAFETY: the structure is there for the kernel to write.
+        let known = unsafe { libc::getrlimit(libc::RLIMIT_AS, &raw mut limit) } == 0;
+        if known && limit.rlim_cur != libc::RLIM_INFINITY {
+            // SAFETY: as above.
+            unsafe { libc::mallopt(libc::M_ARENA_MAX, 1) };
+        }
     }
 }
 

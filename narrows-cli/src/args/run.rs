@@ -92,6 +92,9 @@ its programs' connections (see narrows agent --help). A host whose programs only
 The supervisor stays until CMD and all that it started have ended and what they wrote has reached the other end. If it is \
 killed, its connections are reset, and later ones are plain.
 
+Where a tunnel encrypts these connections and somebody who sees its packets chooses a part of what is sent, their lengths tell \
+him about the rest: --policy fixed:store compresses nothing that this end sends.
+
 EXIT STATUS
   That of CMD. 125 if narrows fails, 126 if CMD cannot be run, 127 if there is none, 2 for wrong usage.
 

@@ -175,7 +175,11 @@ fn send(args: &CpArgs, mut input: Input, single: bool, target: &Place, tell: &Te
     let control = Arc::new(Control::default());
     signals::stop(&control)?;
     let opened = open_local(args, target, single, &mut input)?;
-    let task = Task::Put { target: target.path().clone(), single, store: store_options(args) };
+    let task = Task::Put {
+        target: target.path().clone(),
+        single,
+        store: store_options(args, matches!(target, Place::Local(_))),
+    };
 
     let calibration = host::load(args.talk.verbose);
     let mut flow_args = args.flow.clone();
@@ -262,8 +266,14 @@ fn get(args: &CpArgs, sources: &[Place], target: &Path, tell: &Tell) -> Result<O
         Into::Special(special) => return stdio::get_into(args, from, &special, target),
     };
     let permitted = Permitted::tops(&paths, args.recursive);
-    let what =
-        GetTask { sources: paths, recursive: args.recursive, exclude: patterns, dry_run: args.dry_run, totals: true };
+    let what = GetTask {
+        sources: paths,
+        recursive: args.recursive,
+        exclude: patterns,
+        dry_run: args.dry_run,
+        totals: true,
+        stored: is_stored(args),
+    };
     let task = Task::Get(what);
     let notes = Notes::default();
     let mut options = receive_options(&notes);
@@ -273,7 +283,7 @@ fn get(args: &CpArgs, sources: &[Place], target: &Path, tell: &Tell) -> Result<O
         on_file: Box::new(names(args, "")),
         on_removed: Some(Box::new(names(args, DELETING))),
     };
-    let store = EntryStore::new(tree, rename, permitted, store_options(args), notes, listeners)?;
+    let store = EntryStore::new(tree, rename, permitted, store_options(args, false), notes, listeners)?;
     let (carrier, link, grower) = start(args, from, &task, None, receiving(&control))?;
     let bar = Bar::storing(&control, store.clone(), !args.talk.quiet);
     let begun = Instant::now();
@@ -362,7 +372,13 @@ fn trust(args: &CpArgs, place: &Place) -> Result<Option<Trust>> {
     Ok(Some(Trust::Token(token)))
 }
 
-fn store_options(args: &CpArgs) -> StoreOptions {
+/// Whether nothing is to be compressed, either way.
+fn is_stored(args: &CpArgs) -> bool {
+    args.flow.policy == Some(PolicySpec::Fixed { method: Method::STORE, linked: false })
+}
+
+/// `within_host`: the files are this user's own, here as there.
+fn store_options(args: &CpArgs, within_host: bool) -> StoreOptions {
     StoreOptions {
         fsync: args.fsync,
         devices: args.devices,
@@ -374,6 +390,7 @@ fn store_options(args: &CpArgs) -> StoreOptions {
             names: names_wanted(args),
         }),
         names: names_wanted(args),
+        set_id: args.set_id || within_host,
     }
 }
 

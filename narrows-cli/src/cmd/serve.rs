@@ -12,11 +12,11 @@ use serde_json::json;
 use crate::args::ServeArgs;
 use crate::copy::carriers;
 use crate::copy::direct::keys::{self, Keys};
-use crate::copy::direct::listener::Server;
+use crate::copy::direct::listener::{Means, Server};
 use crate::copy::hello::{self, Request};
 use crate::copy::serve::{self, Manner, Reachable};
 use crate::copy::served::Served;
-use crate::{files, host, report, signals};
+use crate::{files, host, means, report, signals};
 
 /// How soon a signal is acted upon.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
@@ -48,8 +48,10 @@ fn stdio() -> Result<()> {
 fn listen(args: &ServeArgs, address: &str) -> Result<()> {
     let dir = args.dir.as_deref().context("--listen needs --dir, the folder to serve")?;
     let served = Served::open(dir, args.read_only).with_context(|| format!("cannot serve {}", dir.display()))?;
+    let served = served.with_set_id(args.set_id);
     let keys = if args.insecure { None } else { Some(load_keys(args)?) };
-    let server = Server::new(served, keys.as_ref(), args.talk.verbose)?;
+    let means = Means { memory: means::memory(), descriptors: means::descriptors() };
+    let server = Server::new(served, keys.as_ref(), means, args.talk.verbose)?;
 
     let cannot = || format!("cannot listen on {address}");
     let listener = TcpListener::bind(address).with_context(cannot)?;
@@ -58,7 +60,11 @@ fn listen(args: &ServeArgs, address: &str) -> Result<()> {
         keys.is_some() || bound.ip().is_loopback(),
         "--insecure serves this host only; listen on 127.0.0.1 or [::1]"
     );
-    let token = keys.as_ref().map(Keys::token).transpose()?.map(|t| t.to_string());
+    let mut token = keys.as_ref().map(Keys::token).transpose()?.map(|t| t.to_string());
+    // A client that finds the file finds the server.
+    if let Some((path, text)) = args.token_out.as_ref().zip(token.take_if(|_| args.token_out.is_some())) {
+        keys::write_token(path, &text).with_context(|| format!("the token file {}", path.display()))?;
+    }
     let control = Arc::new(Control::default());
     signals::stop(&control)?;
     if args.talk.json {
@@ -70,12 +76,16 @@ fn listen(args: &ServeArgs, address: &str) -> Result<()> {
         }
         if let Some(token) = token.filter(|_| !args.talk.quiet) {
             report::out(token)?;
+            if keys::is_for_others(std::io::stdout()) {
+                report::note(
+                    "the token went to a file that others may read, which cp refuses; --token-out FILE keeps it secret",
+                );
+            }
         }
     }
     if rustix::process::geteuid().is_root() && !args.read_only {
         report::note("serving as root: who has the token can write programs that run as root; another user is safer");
     }
-    host::allow_descriptors();
     let serving = Arc::clone(&server);
     std::thread::Builder::new().name("narrows-accept".into()).spawn(move || serving.run(&listener))?;
     loop {
@@ -83,6 +93,7 @@ fn listen(args: &ServeArgs, address: &str) -> Result<()> {
             server.stop();
             signals::die_of(signal);
         }
+        server.look();
         std::thread::sleep(LOOK_EVERY);
     }
 }

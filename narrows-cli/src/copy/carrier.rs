@@ -169,7 +169,9 @@ impl Carrier {
         let thread = thread.spawn(move || {
             let control = Arc::new(Control::default());
             match (task, opened) {
-                (Task::Put { store, .. }, Some(opened)) => serve::put(Ok(opened), store, far, Manner::Local, &control),
+                (Task::Put { store, .. }, Some(opened)) => {
+                    serve::put(Ok(opened), store, far, Manner::Local, &Reachable::Everything, &control)
+                }
                 (task, _) => serve::run(task, far, Manner::Local, &Reachable::Everything, &control),
             }
         })?;

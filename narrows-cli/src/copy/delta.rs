@@ -66,6 +66,12 @@ impl Basis {
         Self { files, index: HashMap::new(), order: VecDeque::new() }
     }
 
+    /// Memory that the index of these files may take: 41 bytes for each chunk, in tables that may just have grown.
+    pub(crate) fn len_max(files: &[OwnedFd]) -> usize {
+        let len: u64 = files.iter().map(|f| rustix::fs::fstat(f).map_or(0, |s| s.st_size as u64)).sum();
+        (len / CHUNK_LENS.0 as u64).min(INDEX_MAX as u64) as usize * 96
+    }
+
     pub(crate) fn files(&self) -> impl Iterator<Item = &OwnedFd> {
         self.files.iter().map(|(file, _)| file)
     }

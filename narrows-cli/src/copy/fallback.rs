@@ -56,6 +56,7 @@ pub(crate) struct Order<'a> {
     pub(crate) devices: bool,
     /// Owners are kept where root stores.
     pub(crate) owner: bool,
+    pub(crate) set_id: bool,
     /// Everything is brought to the disk before it gets its name.
     pub(crate) fsync: bool,
     pub(crate) timeout: Option<Duration>,
@@ -179,6 +180,7 @@ fn put_script(order: &Order<'_>, sources: &[PathBuf], target: &Path) -> Vec<u8> 
         ("contents", flag(sources.iter().any(|s| scan::top(s).is_none()))),
         ("owner", flag(order.owner)),
         ("devices", flag(order.devices)),
+        ("setid", flag(order.set_id)),
         ("fsync", flag(order.fsync)),
     ] {
         assignment(name, value, &mut script);

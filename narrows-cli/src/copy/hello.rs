@@ -13,10 +13,13 @@ use serde_json::{Value, json};
 const MAGIC: [u8; 8] = *b"\x93NRSV\r\n\x1a";
 /// Newest version of the words and of the entry stream that this program speaks; it knows all before it. A request names
 /// the oldest that has all it asks for: who does not know that version must refuse it, not do half of it.
-const VERSION: u64 = 2;
+const VERSION: u64 = 3;
 const VERSION_FIRST: u64 = 1;
 /// Longest words; they hold a few paths of 4,095 bytes, escaped.
 const LEN_MAX: u32 = 1 << 20;
+/// Patterns take time and memory to be compiled: far more than somebody writes.
+const PATTERNS_MAX: usize = 4096;
+const PATTERNS_LEN_MAX: usize = 64 << 10;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Task {
@@ -40,6 +43,8 @@ pub(crate) struct GetTask {
     pub(crate) dry_run: bool,
     /// The server says how much there is in all. One that does not know this says nothing.
     pub(crate) totals: bool,
+    /// Nothing is compressed.
+    pub(crate) stored: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,6 +60,8 @@ pub(crate) struct StoreOptions {
     pub(crate) delete: Option<Delete>,
     /// The sender wants to hear which folders and links are made. A server that does not know this does not say it.
     pub(crate) names: bool,
+    /// Files may keep what makes programs run as somebody else.
+    pub(crate) set_id: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -148,6 +155,7 @@ pub(crate) fn read(mut from: impl Read) -> Result<Request> {
 /// The oldest version that has everything the task asks for.
 fn version(task: &Task) -> u64 {
     match task {
+        Task::Get(GetTask { stored: true, .. }) => 3,
         Task::Put { store, .. } if store.delete.is_some() || store.owner.is_some() => 2,
         Task::Put { .. } | Task::Get(_) => VERSION_FIRST,
     }
@@ -165,9 +173,10 @@ fn to_json(task: &Task) -> Value {
             "dry_run": store.dry_run,
             "owner": store.owner,
             "names": store.names,
+            "set_id": store.set_id,
             "delete": store.delete.as_ref().map(|d| json!({ "exclude": d.exclude, "max": d.max, "names": d.names })),
         }),
-        Task::Get(GetTask { sources, recursive, exclude, dry_run, totals }) => json!({
+        Task::Get(GetTask { sources, recursive, exclude, dry_run, totals, stored }) => json!({
             "version": version(task),
             "task": "get",
             "sources": sources.iter().map(|p| escaped(p)).collect::<Vec<_>>(),
@@ -175,6 +184,7 @@ fn to_json(task: &Task) -> Value {
             "exclude": exclude,
             "dry_run": dry_run,
             "totals": totals,
+            "stored": stored,
         }),
     }
 }
@@ -207,6 +217,7 @@ fn from_json(words: &Value) -> Result<Option<Task>> {
                 },
                 delete: delete(&words["delete"])?,
                 names: flag("names"),
+                set_id: flag("set_id"),
             },
         })),
         Some("get") => {
@@ -217,6 +228,7 @@ fn from_json(words: &Value) -> Result<Option<Task>> {
                 exclude: patterns(&words["exclude"])?,
                 dry_run: flag("dry_run"),
                 totals: flag("totals"),
+                stored: flag("stored"),
             })))
         }
         _ => bail!("the client wants something that this program does not know; upgrade it"),
@@ -238,6 +250,11 @@ fn delete(words: &Value) -> Result<Option<Delete>> {
 
 fn patterns(words: &Value) -> Result<Vec<String>> {
     let patterns = words.as_array().context("the client's request has no patterns")?;
+    let len: usize = patterns.iter().filter_map(Value::as_str).map(str::len).sum();
+    ensure!(
+        patterns.len() <= PATTERNS_MAX && len <= PATTERNS_LEN_MAX,
+        "there are more patterns than {PATTERNS_MAX} of {PATTERNS_LEN_MAX} bytes together"
+    );
     patterns.iter().map(|p| p.as_str().map(str::to_owned).context("a pattern is no text")).collect()
 }
 
@@ -279,8 +296,15 @@ mod tests {
 
     #[test]
     fn requests_come_back_and_nothing_behind_them_is_read() {
-        let plain =
-            StoreOptions { fsync: Fsync::Each, devices: true, dry_run: false, owner: None, delete: None, names: false };
+        let plain = StoreOptions {
+            fsync: Fsync::Each,
+            devices: true,
+            dry_run: false,
+            owner: None,
+            delete: None,
+            names: false,
+            set_id: true,
+        };
         let delete = |max| Some(Delete { exclude: vec!["*.o".into(), "!a.o".into()], max, names: true });
         let odd = PathBuf::from(OsString::from_vec(b"a %/\n\xff\xc3\xa9".to_vec()));
         let session = Session([0xa7; 16]);
@@ -302,6 +326,7 @@ mod tests {
                 exclude: vec!["*.o".into()],
                 dry_run: true,
                 totals: true,
+                stored: true,
             }),
         ] {
             let request = Request::Copy(task, session);
@@ -333,6 +358,7 @@ mod tests {
             owner: None,
             delete: None,
             names: false,
+            set_id: false,
         };
         let delete = Some(Delete { exclude: Vec::new(), max: None, names: false });
         let put = |store| to_json(&Task::Put { target: "t".into(), single: false, store });
@@ -345,7 +371,7 @@ mod tests {
             words[name] = value;
             from_json(&words).unwrap_err().to_string()
         };
-        assert!(refused("version", json!(3)).contains("upgrade the older one"));
+        assert!(refused("version", json!(VERSION + 1)).contains("upgrade the older one"));
         assert!(refused("version", json!(0)).contains("upgrade the older one"));
         // Nothing that protects may get lost.
         for bad in [

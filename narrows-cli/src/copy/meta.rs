@@ -16,6 +16,7 @@ const XATTR_NAMES_MAX: usize = 64 << 10;
 /// One value; Linux allows no more.
 const XATTR_VALUE_MAX: usize = 64 << 10;
 const SETID: u32 = 0o6000;
+const CAPABILITY: &[u8] = b"security.capability";
 
 /// What of an entry its target could not take, by what and how often.
 #[derive(Debug, Default)]
@@ -202,6 +203,23 @@ fn read_xattrs_by(
         }
     }
     Ok(found)
+}
+
+/// Takes from a file what makes a program run as somebody else than who starts it: whoever may read a folder need not
+/// trust all that its files were on another host.
+pub(crate) fn take_privileges(entry: &mut Entry, losses: &mut Losses) {
+    if !matches!(entry.kind, EntryKind::File { .. }) {
+        return;
+    }
+    if entry.mode & SETID != 0 {
+        entry.mode &= !SETID;
+        losses.count("set-id bits (without --set-id)");
+    }
+    let before = entry.xattrs.len();
+    entry.xattrs.retain(|(name, _)| name != CAPABILITY);
+    if entry.xattrs.len() < before {
+        losses.count("capabilities (without --set-id)");
+    }
 }
 
 /// Sets everything on an open file or folder: owner first, since that takes set-id bits and capabilities away; times

@@ -1,6 +1,7 @@
 //! The other end of a copy: does what a client asks.
 
 use std::io;
+use std::net::IpAddr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -45,12 +46,19 @@ pub(crate) enum Manner {
 pub(crate) enum Reachable<'a> {
     /// Whatever its user may.
     Everything,
-    Within(&'a Served),
+    /// What is served, by a client at that address.
+    Within(&'a Served, IpAddr),
     /// Nothing: there are too many copies.
     Busy,
 }
 
 impl Reachable<'_> {
+    /// A copy lasts as long as its client likes: what it reads from may be slow. A server that has no place for another one
+    /// ends those that say nothing (`direct/listener.rs`).
+    fn patience(&self) -> Option<Duration> {
+        matches!(self, Self::Busy).then_some(TOLD_MAX)
+    }
+
     /// Behind a remote shell a path is what a shell would make of it; elsewhere it is taken as it stands.
     fn is_shell(&self, manner: Manner) -> bool {
         matches!(self, Self::Everything) && manner == Manner::Remote
@@ -79,13 +87,13 @@ impl Reachable<'_> {
     fn target(&self, target: &Path, single: bool, dry_run: bool) -> Result<Opened> {
         match self {
             Self::Everything => open_target(target, single, dry_run),
-            Self::Within(served) => served.target(target, single, dry_run).map(Opened::from),
+            Self::Within(served, _) => served.target(target, single, dry_run).map(Opened::from),
             Self::Busy => bail!(BUSY),
         }
     }
 
     fn roots(&self, sources: &[PathBuf], recursive: bool) -> (Vec<Root>, Vec<String>) {
-        if matches!(self, Self::Within(_)) && sources.len() > SOURCES_MAX {
+        if matches!(self, Self::Within(..)) && sources.len() > SOURCES_MAX {
             return (
                 Vec::new(),
                 vec![format!("a server takes {SOURCES_MAX} sources at most; copy the folder that they are in")],
@@ -93,11 +101,14 @@ impl Reachable<'_> {
         }
         open_each(sources, |path| match self {
             Self::Everything => Root::open(path, recursive),
-            Self::Within(served) => served.root(path, recursive),
+            Self::Within(served, _) => served.root(path, recursive),
             Self::Busy => Err(io::Error::other(BUSY)),
         })
     }
 }
+
+/// Who is told that there are too many copies and says nothing has no place for longer.
+const TOLD_MAX: Duration = Duration::from_secs(10);
 
 /// Sources of one client of a server that many share: each keeps a folder open.
 const SOURCES_MAX: usize = 256;
@@ -113,14 +124,16 @@ pub(crate) fn run(
     match task {
         Task::Put { target, single, mut store } => {
             // A client of a folder shall not make devices of this host.
-            store.devices &= !matches!(reachable, Reachable::Within(_));
+            store.devices &= !matches!(reachable, Reachable::Within(..));
+            // Nor programs that run as its user, unless that user wants them.
+            store.set_id &= !matches!(reachable, Reachable::Within(served, _) if !served.keeps_set_id());
             let target = reachable.at_home(target, manner);
             let opened = if single && store.delete.is_some() {
                 Err(anyhow!("--delete is for folders"))
             } else {
                 target.and_then(|target| reachable.target(&target, single, store.dry_run))
             };
-            put(opened, store, link, manner, control)
+            put(opened, store, link, manner, reachable, control)
         }
         Task::Get(mut what) => {
             let (sources, unopened) = reachable.expand(what.sources, manner);
@@ -136,10 +149,11 @@ pub(crate) fn put(
     options: StoreOptions,
     link: Link,
     manner: Manner,
+    reachable: &Reachable<'_>,
     control: &Arc<Control>,
 ) -> Result<()> {
     let notes = Notes::default();
-    let receive = receive_options(&notes);
+    let receive = ReceiveOptions { stall_timeout: reachable.patience(), ..receive_options(&notes) };
     // The client hears of failures by answers and shows them.
     let store = match opened {
         Ok(Opened { into: Into::Special(special), name, .. }) => {
@@ -152,7 +166,13 @@ pub(crate) fn put(
         }
         Ok(Opened { into: Into::Tree(tree, rename), sources, .. }) => {
             let store = EntryStore::new(tree, rename, Permitted::Anything, options, notes, Listeners::none());
-            store.inspect(|store| store.protect(sources))
+            store.map(|store| {
+                store.protect(sources);
+                match reachable {
+                    Reachable::Within(served, client) => store.sharing(served.memory_of(*client)),
+                    Reachable::Everything | Reachable::Busy => store,
+                }
+            })
         }
         Err(e) => Err(e),
     };
@@ -296,7 +316,9 @@ fn get(
         on_removed: None,
     };
     let source = EntrySource::start(Input::Paths { roots, unopened, filter }, quiet)?;
-    let mut options = send_options(manner);
+    // Whoever wants nothing compressed gets nothing compressed.
+    let manner = if what.stored { Manner::Local } else { manner };
+    let mut options = SendOptions { stall_timeout: reachable.patience(), ..send_options(manner) };
     options.on_note = Some(source.on_note());
     let sent = stream::send(source.reader(), link, options, control);
     source.stop();

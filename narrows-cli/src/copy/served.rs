@@ -2,6 +2,7 @@
 //! lead.
 
 use std::io;
+use std::net::IpAddr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path};
 
@@ -11,16 +12,35 @@ use rustix::io::Errno;
 
 use super::scan::{self, Root};
 use super::shown;
+use super::store::shared_memory;
 use super::tree::{Tree, split};
+use crate::shares::{Share, Shares};
 
 pub(crate) struct Served {
     tree: Tree,
     read_only: bool,
+    /// Clients may store programs that run as its user.
+    set_id: bool,
+    /// For what all copies into it keep.
+    memory: Shares,
 }
 
 impl Served {
     pub(crate) fn open(dir: &Path, read_only: bool) -> io::Result<Self> {
-        Ok(Self { tree: Tree::open(dir)?, read_only })
+        Ok(Self { tree: Tree::open(dir)?, read_only, set_id: false, memory: shared_memory() })
+    }
+
+    pub(crate) fn with_set_id(self, set_id: bool) -> Self {
+        Self { set_id, ..self }
+    }
+
+    pub(crate) fn keeps_set_id(&self) -> bool {
+        self.set_id
+    }
+
+    /// For a copy of a client at that address.
+    pub(crate) fn memory_of(&self, client: IpAddr) -> Share {
+        self.memory.of(client)
     }
 
     /// The folder to store in, and the name for a single file that is no folder's; as [`super::serve::open_target`].

@@ -174,11 +174,17 @@ impl EntrySource {
             }
         };
         let produce = Arc::clone(&shared);
-        thread("narrows-files").spawn(move || {
+        let started = thread("narrows-files").spawn(move || {
             let _guard = StopOnPanic(Arc::clone(&produce));
             Producer::new(&produce, roots, totals).run();
-        })?;
-        Ok(Self { shared })
+        });
+        let source = Self { shared };
+        if let Err(e) = started {
+            // The one that scans would wait for it.
+            source.stop();
+            return Err(e);
+        }
+        Ok(source)
     }
 
     /// The records, for the engine.

@@ -21,6 +21,7 @@ use super::hello::{Fsync, StoreOptions};
 use super::meta::{self, Losses, Ownership};
 use super::tree::{Tree, split};
 use super::{e_text, shown};
+use crate::shares::Share;
 
 /// Files that are brought to the disk together. Each keeps a descriptor open until then, by which it is locked.
 /// With the folders that they are in, 128 stay below the usual limit of 1,024 descriptors. Where more are allowed, one call
@@ -40,8 +41,7 @@ const SYNC_EACH_MAX: usize = 8;
 const DELTAS_MAX: usize = 64;
 /// Files that are wanted and did not come; our senders have a few thousand.
 const PENDING_MAX: usize = 256 << 10;
-const ATTRIBUTES_MAX: usize = 32 << 20;
-/// Everything that one copy may bring: 8 bytes are kept for each, more for folders and hard links.
+/// Everything that one copy may bring.
 const ENTRIES_MAX: u64 = 100_000_000;
 
 mod answers;
@@ -68,7 +68,8 @@ pub(crate) use permitted::Permitted;
 pub(super) use plan::Plan;
 use removal::Removal;
 use repeat::Repeatable;
-use room::{Room, attributes_len};
+use room::Room;
+pub(crate) use room::shared as shared_memory;
 
 /// How the copy went, at this end.
 #[derive(Debug, Clone, Default)]
@@ -134,9 +135,8 @@ struct Target {
     ownership: Ownership,
     losses: Losses,
     entries: u64,
-    /// Files that are wanted and did not come yet, and the bytes of their attributes.
+    /// Files that are wanted and did not come yet.
     pending: HashMap<u64, Entry>,
-    pending_attributes: usize,
     /// Files of which chunks came before their content.
     plans: HashMap<u64, Plan>,
     open: Option<OpenFile>,
@@ -154,7 +154,7 @@ struct Target {
     links: Vec<(u64, u64, Vec<u8>)>,
     /// Folders get their times and modes when nothing more is written into them.
     folders: Vec<(u64, Entry)>,
-    /// For them.
+    /// For all that is kept.
     room: Room,
     clocks: Clocks,
     /// A folder of each other file system below the root.
@@ -218,7 +218,6 @@ impl EntryStore {
             losses: Losses::default(),
             entries: 0,
             pending: HashMap::new(),
-            pending_attributes: 0,
             plans: HashMap::new(),
             open: None,
             batch: Vec::new(),
@@ -230,7 +229,7 @@ impl EntryStore {
             linked: HashMap::new(),
             links: Vec::new(),
             folders: Vec::new(),
-            room: Room::default(),
+            room: Room::alone(),
             clocks: Clocks::default(),
             mounted: Vec::new(),
             stored: Stored::default(),
@@ -243,6 +242,12 @@ impl EntryStore {
     /// Folders of this host, by device and inode, that must stay whatever the copy removes.
     pub(crate) fn protect(&self, folders: Vec<(u64, u64)>) {
         self.lock().target.removal.iter_mut().for_each(|removal| removal.protected.extend(&folders));
+    }
+
+    /// What it keeps is of a memory that it shares with other copies.
+    pub(crate) fn sharing(self, memory: Share) -> Self {
+        self.lock().target.room = Room::of(memory);
+        self
     }
 
     fn lock(&self) -> MutexGuard<'_, Store> {
@@ -362,6 +367,9 @@ impl Target {
         if let Some(name) = &self.rename {
             entry.path.clone_from(name);
         }
+        if !self.options.set_id {
+            meta::take_privileges(&mut entry, &mut self.losses);
+        }
         let wrong = if !allowed {
             Some("nobody asked for it")
         } else if entry.kind == EntryKind::Stream && entry.path.is_empty() {
@@ -405,8 +413,7 @@ impl Target {
     }
 
     fn announced_file(&mut self, id: u64, entry: Entry, answers: &mut Answers) {
-        let attributes = attributes_len(&entry);
-        let full = self.pending.len() >= PENDING_MAX || self.pending_attributes + attributes > ATTRIBUTES_MAX;
+        let full = self.pending.len() >= PENDING_MAX;
         let wanted = match self.compare(id, &entry) {
             // Its folder would be made first.
             Err(e) if self.would_be_made(&e) => Wanted::Whole,
@@ -419,7 +426,7 @@ impl Target {
                 self.stored.bytes_same += if let EntryKind::File { len, .. } = entry.kind { len } else { 0 };
                 Wanted::No
             }
-            Ok(_) if full => {
+            Ok(_) if full || !self.room.take_pending(&entry) => {
                 answers.file(Wanted::Refused);
                 return self.failed(id, "too many files are announced and not sent".into(), answers);
             }
@@ -427,10 +434,10 @@ impl Target {
         };
         answers.file(wanted);
         if wanted != Wanted::No && self.options.dry_run {
+            self.room.give_back_pending(&entry);
             self.stored.files += 1;
             (self.listeners.on_file)(&shown(&entry.path));
         } else if wanted != Wanted::No {
-            self.pending_attributes += attributes;
             self.pending.insert(id, entry);
         }
     }
@@ -532,10 +539,11 @@ impl Target {
         if is_open {
             return Some((self.open.as_mut()?.plan.as_mut()?, len));
         }
-        if self.plans.len() >= DELTAS_MAX && !self.plans.contains_key(&id) {
-            return None;
-        }
+        let count = self.plans.len();
         if let std::collections::hash_map::Entry::Vacant(vacant) = self.plans.entry(id) {
+            if count >= DELTAS_MAX {
+                return None;
+            }
             let (folder, name) = self.tree.parent(&entry.path).ok()?;
             let mut files: Vec<OwnedFd> = partial::hold_stale(&folder, &name).into_iter().collect();
             let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -543,7 +551,8 @@ impl Target {
             files.extend(old.filter(|f| {
                 rustix::fs::fstat(f).is_ok_and(|s| FileType::from_raw_mode(s.st_mode) == FileType::RegularFile)
             }));
-            vacant.insert(Plan::new(files));
+            let memory = self.room.reserve(Plan::len_max(&files))?;
+            vacant.insert(Plan::new(files).taking(memory));
         }
         Some((self.plans.get_mut(&id)?, len))
     }
@@ -551,7 +560,7 @@ impl Target {
     fn begin(&mut self, id: u64, answers: &mut Answers) {
         // A file that was not asked for is passed over.
         let Some(mut entry) = self.pending.remove(&id) else { return };
-        self.pending_attributes -= attributes_len(&entry);
+        self.room.give_back_pending(&entry);
         let plan = self.plans.remove(&id);
         let mut created = self.create(&mut entry);
         if created.as_ref().is_err_and(too_many_open) && !self.batch.is_empty() {

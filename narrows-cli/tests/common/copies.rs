@@ -101,7 +101,7 @@ pub(crate) fn make_tree(root: &Path) {
         fs::write(root.join(OsStr::from_bytes(name)), name).unwrap();
     }
     let _ = rustix::fs::setxattr(root.join("a/text"), "user.narrows", b"kept \0 too", rustix::fs::XattrFlags::empty());
-    fs::set_permissions(root.join("a/b/random"), fs::Permissions::from_mode(0o4751)).unwrap();
+    fs::set_permissions(root.join("a/b/random"), fs::Permissions::from_mode(0o1751)).unwrap();
     set_mtime(&root.join("a/b/random"), 1_234_567_890, 123_456_789);
     set_mtime(&root.join("-rf"), -86_400, 5);
     fs::create_dir(root.join("read-only")).unwrap();

@@ -14,7 +14,7 @@ pub struct Notes(Arc<OnceLock<Box<dyn Back>>>);
 
 impl Notes {
     /// Sends words on their way at once, without waiting: what the link does not take follows with the next report. The
-    /// flow fails when a sender leaves 64 MiB of them unread. Without a running flow, or on a link of one direction, nobody hears.
+    /// flow fails when a sender leaves 8 MiB of them unread. Without a running flow, or on a link of one direction, nobody hears.
     ///
     /// # Panics
     /// If there are more than [`CONTROL_BODY_MAX`](crate::frame::CONTROL_BODY_MAX) bytes.

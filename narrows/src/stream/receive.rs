@@ -28,8 +28,8 @@ const CONFIRMED: Duration = Duration::from_secs(5);
 /// A failing receiver tells why; a sender that does not read gets so long.
 const LAST_WORD: Duration = Duration::from_millis(500);
 /// What may wait for the sender to read it. The most that one with reason leaves unread are the answers to the 16,384 files
-/// that it may have unanswered, should all of them fail with the longest text of 4 KiB.
-const BACK_MAX: usize = 64 << 20;
+/// that it may have unanswered, should all of them fail with a text of 512 bytes. A server has so much for each copy.
+const BACK_MAX: usize = 8 << 20;
 
 /// Receives one stream into `sink`. `commit` is called after the last byte was written and before the sender is told
 /// that all is stored: the place for fsync and rename. Its error is sent to the peer.

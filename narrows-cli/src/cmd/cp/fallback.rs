@@ -44,6 +44,7 @@ pub(super) fn copy(args: &CpArgs, sources: &[Place], target: &Place, missing: Er
         recursive: args.recursive,
         devices: args.devices,
         owner: !args.no_owner,
+        set_id: args.set_id,
         fsync: args.fsync != Fsync::None,
         timeout: flow::seconds(args.timeout),
         quiet: args.talk.quiet,

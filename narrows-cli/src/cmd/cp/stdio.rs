@@ -9,7 +9,7 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use narrows::stream::{self, Control, Notes};
 
-use super::{Outcome, received_words, receiving, start, teller, telling};
+use super::{Outcome, is_stored, received_words, receiving, start, teller, telling};
 use crate::args::CpArgs;
 use crate::bound::Part;
 use crate::copy::hello::{Fsync, GetTask, Task};
@@ -107,6 +107,7 @@ fn receive(args: &CpArgs, source: &Place, target: &Target, to: &Output<'_>) -> R
         exclude: Vec::new(),
         dry_run: false,
         totals: false,
+        stored: is_stored(args),
     };
     let notes = Notes::default();
     let mut options = receive_options(&notes);

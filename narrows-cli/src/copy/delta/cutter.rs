@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::thread::{Builder, ScopedJoinHandle};
 
 use fastcdc::v2020::FastCDC;
 use narrows::entry::{CHUNK_LEN_MAX, Chunk};
@@ -50,10 +51,15 @@ impl Cutter {
             [] => return Ok(Vec::new()),
             [(at, len)] => vec![cut(file, *at, *len)?],
             places => std::thread::scope(|scope| {
-                let threads: Vec<_> =
-                    places.iter().map(|(at, len)| scope.spawn(move || cut(file, *at, *len))).collect();
+                let start = |at: u64, len| Builder::new().spawn_scoped(scope, move || cut(file, at, len)).ok();
+                let threads: Vec<_> = places.iter().map(|(at, len)| (start(*at, *len), *at, *len)).collect();
                 let failed = || Err(io::Error::other("a thread failed; this is a bug"));
-                threads.into_iter().map(|t| t.join().unwrap_or_else(|_| failed())).collect::<io::Result<Vec<_>>>()
+                let result = |(thread, at, len): (Option<ScopedJoinHandle<'_, _>>, _, _)| match thread {
+                    Some(thread) => thread.join().unwrap_or_else(|_| failed()),
+                    // There is no thread for it.
+                    None => cut(file, at, len),
+                };
+                threads.into_iter().map(result).collect::<io::Result<Vec<_>>>()
             })?,
         };
         let mut whole = Vec::new();

@@ -8,6 +8,7 @@ use narrows::entry::{CHUNKS_MAX, Chunk, PIECE_LEN, PieceHash, REGION_LEN_MAX, Re
 
 use super::cutter::{Cutter, read_at};
 use super::{each, piece_hash};
+use crate::copy::hash;
 
 /// Chunks of a record, 8 MiB of the file: few enough that the pieces of what is needed fit into one record as well.
 const RECORD_CHUNKS: usize = 1024;
@@ -110,7 +111,7 @@ impl Outline {
     pub(crate) fn next(&mut self, file: &OwnedFd) -> io::Result<Vec<Chunk>> {
         if self.cut.is_empty() {
             for section in self.cutter.next(file)? {
-                self.hash.update_rayon(&section.bytes);
+                hash::update(&mut self.hash, &section.bytes);
                 self.cut.extend(section.chunks);
             }
         }

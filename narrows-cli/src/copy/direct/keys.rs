@@ -109,6 +109,35 @@ impl fmt::Display for Token {
     }
 }
 
+/// Writes a token to a file that is its owner's from the first moment on. One that is there is replaced, so that whoever
+/// has it open sees nothing of the new one.
+pub(crate) fn write_token(path: &Path, token: &str) -> Result<()> {
+    match fs::symlink_metadata(path) {
+        Ok(there) => {
+            ensure!(there.is_file(), "it is there, and no file");
+            ensure!(
+                there.uid() == rustix::process::geteuid().as_raw(),
+                "it is another user's; name a file that does not exist"
+            );
+        }
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+        Err(e) => return Err(e.into()),
+    }
+    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut file = tempfile::NamedTempFile::new_in(folder)?;
+    writeln!(file, "{token}")?;
+    file.as_file().sync_all()?;
+    file.persist(path).map_err(|e| e.error)?;
+    Ok(())
+}
+
+/// Whether it is a file that other users may read.
+pub(crate) fn is_for_others(output: impl std::os::fd::AsFd) -> bool {
+    use rustix::fs::FileType;
+    rustix::fs::fstat(output)
+        .is_ok_and(|s| FileType::from_raw_mode(s.st_mode) == FileType::RegularFile && s.st_mode & 0o077 != 0)
+}
+
 /// Never shows the secret.
 impl fmt::Debug for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -153,6 +182,34 @@ mod tests {
         assert!(format!("{:#}", Keys::load(&path).err().unwrap()).contains("chmod 600"));
         fs::write(dir.path().join("other"), "something else").unwrap();
         assert!(format!("{:#}", Keys::load(&dir.path().join("other")).err().unwrap()).contains("no key file"));
+    }
+
+    #[test]
+    fn a_token_goes_into_a_file_that_only_its_owner_may_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("token");
+        let token = Token { client: [7; 32], fingerprint: [9; 32] };
+        for there in [false, true] {
+            if there {
+                fs::write(&path, "what was there").unwrap();
+                fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+            }
+            let mut open = there.then(|| fs::File::open(&path).unwrap());
+            write_token(&path, &token.to_string()).unwrap();
+            assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+            assert!(Token::load(&path).unwrap() == token);
+            if let Some(open) = &mut open {
+                let mut text = String::new();
+                io::Read::read_to_string(open, &mut text).unwrap();
+                assert_eq!(text, "what was there", "who has it open sees the token");
+            }
+        }
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        for bad in [&link, dir.path(), &dir.path().join("no/token")] {
+            assert!(write_token(bad, "x").is_err(), "{}", bad.display());
+        }
     }
 
     #[test]

@@ -109,7 +109,7 @@ impl Stage {
             rename,
             devices: order.devices,
             ownership: self.ownership,
-            keeps_owner: self.keeps_owner,
+            keeps_set_id: self.keeps_owner && order.set_id,
             losses: std::mem::take(&mut self.losses),
             folders: Vec::new(),
         };
@@ -168,7 +168,8 @@ struct Mover {
     rename: Option<Vec<u8>>,
     devices: bool,
     ownership: Ownership,
-    keeps_owner: bool,
+    /// Of files, which have their owners then.
+    keeps_set_id: bool,
     losses: Losses,
     /// Folders get their times and modes when nothing more is moved into them.
     folders: Vec<Entry>,
@@ -181,7 +182,7 @@ impl Mover {
             EntryKind::Fifo | EntryKind::CharDevice { .. } | EntryKind::BlockDevice { .. } if !self.devices => {
                 Err(io::Error::other("it is a fifo or device; --devices copies them"))
             }
-            EntryKind::File { .. } if !self.keeps_owner && entry.mode & SETID != 0 => {
+            EntryKind::File { .. } if !self.keeps_set_id && entry.mode & SETID != 0 => {
                 // A program that runs as somebody must not run as somebody else.
                 let file = self.from.open_below(&entry.path, OFlags::PATH)?;
                 chmod(&file, Mode::from_raw_mode(entry.mode & !SETID))?;

@@ -7,6 +7,7 @@
 #   contents        not empty if the target itself gets mode and times of a folder that is copied
 #   owner           not empty if owners are kept where this is root
 #   devices         not empty if devices may be replaced
+#   setid           not empty if files may run as somebody else
 #   fsync           not empty if everything is brought to the disk
 #   unpack, unsqueeze, pack_folders    tar and zstd, with their flags
 # What it says begins with narrows-tar: `cannot` and `lost` are shown and the copy goes on, `fails` and `done` end it.
@@ -74,7 +75,7 @@ case $status in *t0*) ;; *) fail 'tar failed there, and nothing was stored' ;; e
 case $status in *z0*) ;; *) fail 'what arrived is damaged or cut short, and nothing was stored' ;; esac
 
 # A program that runs as somebody must not run as somebody else.
-if [ -n "$keep" ]; then
+if [ -n "$keep" ] || [ -z "$setid" ]; then
   bits=$(find "$work/new" -type f \( -perm -4000 -o -perm -2000 \) -exec chmod ug-s {} \; -print)
   [ -z "$bits" ] || say 'lost set-id bits'
 fi

@@ -12,13 +12,11 @@ use rustix::io::Errno;
 use super::partial::Partial;
 use super::plan::Plan;
 use crate::copy::delta::{DELTA_MIN, read_at};
-use crate::copy::meta;
 use crate::copy::tree::split;
+use crate::copy::{hash, meta};
 
 /// What is taken from an earlier state is copied in pieces of this length.
 const COPY_LEN: usize = 1 << 20;
-/// From this length on several threads hash faster than one; only copies are as long, and they wait for nothing else.
-const PARALLEL_LEN: usize = 512 << 10;
 /// What was written is sent to the disk in pieces of this length, while more comes: the disk has work, and little is left for
 /// the end.
 const WRITEBACK_LEN: u64 = 8 << 20;
@@ -199,11 +197,7 @@ impl OpenFile {
     }
 
     fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
-        if bytes.len() >= PARALLEL_LEN {
-            self.hash.update_rayon(bytes);
-        } else {
-            self.hash.update(bytes);
-        }
+        hash::update(&mut self.hash, bytes);
         let mut rest = bytes;
         while !rest.is_empty() {
             match rustix::io::pwrite(&self.partial.file, rest, self.at) {

@@ -33,7 +33,8 @@ pub(super) struct Partial {
 impl Partial {
     pub(super) fn create(folder: Arc<OwnedFd>, target: &OsStr, mode: Mode) -> io::Result<Self> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        for attempt in 0..TRIES {
+        // Names that anybody can foretell may all be taken, by copies or by somebody who wants no copy to succeed.
+        for attempt in (0..TRIES).chain(random_attempt()) {
             let name = name(target, attempt);
             let create = || rustix::fs::openat(&folder, &name, flags, mode);
             let created = match create() {
@@ -103,7 +104,7 @@ impl Partial {
     /// Only a file with a name can take another's place. Killed in between, a copy leaves it, whole, to the next one.
     fn link_beside(&mut self, target: &OsStr) -> io::Result<()> {
         let _ = rustix::fs::flock(&self.file, FlockOperation::NonBlockingLockExclusive);
-        for attempt in 0..TRIES {
+        for attempt in (0..TRIES).chain(random_attempt()) {
             let name = name(target, attempt);
             let linked = match self.link(&name) {
                 Err(Errno::EXIST) if remove_stale(&*self.folder, &name) => self.link(&name),
@@ -176,6 +177,31 @@ pub(super) fn rename(folder: &OwnedFd, from: &OsStr, to: &OsStr) -> io::Result<(
     match rustix::fs::renameat(folder, from, folder, to) {
         Err(Errno::ISDIR) => Err(io::Error::other("a folder of that name is in the way")),
         result => Ok(result?),
+    }
+}
+
+/// A number of an attempt that nobody can foretell.
+fn random_attempt() -> Option<u32> {
+    let mut random = [0; 4];
+    rustix::rand::getrandom(&mut random[..], rustix::rand::GetRandomFlags::empty()).ok()?;
+    Some(u32::from_ne_bytes(random).max(TRIES + 1))
+}
+
+/// Makes what is no file under a temporary name, which it returns; what an earlier copy left there goes.
+pub(super) fn make(
+    folder: &OwnedFd,
+    target: &OsStr,
+    make: impl Fn(&OsStr) -> rustix::io::Result<()>,
+) -> io::Result<OsString> {
+    let first = name(target, TRIES);
+    let _ = rustix::fs::unlinkat(folder, &first, AtFlags::empty());
+    match (make(&first), random_attempt()) {
+        (Err(Errno::EXIST), Some(attempt)) => {
+            let random = name(target, attempt);
+            make(&random)?;
+            Ok(random)
+        }
+        (made, _) => Ok(made.map(|()| first)?),
     }
 }
 
@@ -270,5 +296,27 @@ mod tests {
         let error = nameless(folder.path(), "file").unwrap().rename(OsStr::new("b")).unwrap_err();
         assert_eq!(error.to_string(), "a folder of that name is in the way");
         assert_eq!(names(), ["a", "b"]);
+    }
+
+    /// Somebody else's files under all names that can be foretold, which a copy may not remove.
+    #[test]
+    fn names_that_are_taken_in_advance_stop_no_copy() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = Arc::new(rustix::fs::open(dir.path(), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).unwrap());
+        let target = OsStr::new("target");
+        let _held: Vec<_> = (0..=TRIES)
+            .map(|attempt| {
+                let path = dir.path().join(name(target, attempt));
+                // A folder is as little to be removed as a file of another user's in a folder with the sticky bit.
+                std::fs::create_dir(path).unwrap();
+            })
+            .collect();
+        let mut partial = Partial::create(Arc::clone(&folder), target, PRIVATE).unwrap();
+        assert!(is_partial(partial.name().as_bytes()) && !is_first(partial.name()));
+        partial.rename(target).unwrap();
+        assert!(dir.path().join("target").is_file());
+        let link = make(&folder, target, |name| rustix::fs::symlinkat("x", &folder, name)).unwrap();
+        assert!(is_partial(link.as_bytes()) && dir.path().join(&link).is_symlink());
+        assert!(make(&folder, target, |_| Err(Errno::PERM)).is_err());
     }
 }

@@ -463,6 +463,7 @@ mod tests {
             owner: None,
             delete: Some(delete),
             names: false,
+            set_id: false,
         };
         let sources: Vec<_> = sources.iter().map(Into::into).collect();
         let permitted = Permitted::tops(&sources, true);

@@ -9,7 +9,6 @@ use rustix::fs::{OFlags, Stat};
 
 use super::answers::Answers;
 use super::content::OpenFile;
-use super::room::attributes_len;
 use super::{Target, WholeFile};
 use crate::copy::earlier::{Earlier, Opened, REPEAT_MIN};
 
@@ -86,7 +85,8 @@ impl Target {
     /// The file in hand has to come again; what comes of it until then is passed over.
     pub(super) fn want_again(&mut self, open: OpenFile, of: Option<u64>, answers: &mut Answers) {
         answers.put(&Answer::Again { id: open.id, of: of.unwrap_or(open.id) });
-        self.pending_attributes += attributes_len(&open.entry);
+        // It had room before; what it takes now is given back when it has come.
+        let _ = self.room.take_pending(&open.entry);
         self.pending.insert(open.id, open.entry);
     }
 

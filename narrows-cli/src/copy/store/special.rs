@@ -66,24 +66,23 @@ impl Target {
         if self.options.dry_run {
             return Ok(true);
         }
-        let partial = partial::name(&name, partial::TRIES);
-        let _ = rustix::fs::unlinkat(&folder, &partial, AtFlags::empty());
-        let mode = Mode::RUSR | Mode::WUSR;
-        match &entry.kind {
-            EntryKind::Symlink { target } => rustix::fs::symlinkat(OsStr::from_bytes(target), &folder, &partial)?,
-            EntryKind::Fifo => rustix::fs::mknodat(&folder, &partial, FileType::Fifo, mode, 0)?,
+        let node = |partial: &OsStr, kind, device| {
+            rustix::fs::mknodat(&folder, partial, kind, Mode::RUSR | Mode::WUSR, device)
+        };
+        let partial = partial::make(&folder, &name, |partial| match &entry.kind {
+            EntryKind::Symlink { target } => rustix::fs::symlinkat(OsStr::from_bytes(target), &folder, partial),
             EntryKind::CharDevice { major, minor } => {
-                let device = rustix::fs::makedev(*major, *minor);
-                rustix::fs::mknodat(&folder, &partial, FileType::CharacterDevice, mode, device)?;
+                node(partial, FileType::CharacterDevice, rustix::fs::makedev(*major, *minor))
             }
             EntryKind::BlockDevice { major, minor } => {
-                let device = rustix::fs::makedev(*major, *minor);
-                rustix::fs::mknodat(&folder, &partial, FileType::BlockDevice, mode, device)?;
+                node(partial, FileType::BlockDevice, rustix::fs::makedev(*major, *minor))
             }
-            EntryKind::File { .. } | EntryKind::Stream | EntryKind::Folder | EntryKind::HardLink { .. } => {
-                return Ok(false);
-            }
-        }
+            EntryKind::Fifo
+            | EntryKind::File { .. }
+            | EntryKind::Stream
+            | EntryKind::Folder
+            | EntryKind::HardLink { .. } => node(partial, FileType::Fifo, 0),
+        })?;
         meta::apply_by_name(&folder, &partial, entry, self.ownership, &mut self.losses);
         let renamed = partial::rename(&folder, &partial, &name);
         if renamed.is_err() {
@@ -124,9 +123,8 @@ impl Target {
         if rustix::fs::statat(&to, &name, AtFlags::SYMLINK_NOFOLLOW).is_ok_and(|s| (s.st_dev, s.st_ino) == inode) {
             return Ok(());
         }
-        let partial = partial::name(&name, partial::TRIES);
-        let _ = rustix::fs::unlinkat(&to, &partial, AtFlags::empty());
-        rustix::fs::linkat(&from, &from_name, &to, &partial, AtFlags::empty())?;
+        let partial =
+            partial::make(&to, &name, |partial| rustix::fs::linkat(&from, &from_name, &to, partial, AtFlags::empty()))?;
         let renamed = partial::rename(&to, &partial, &name);
         if renamed.is_err() {
             let _ = rustix::fs::unlinkat(&to, &partial, AtFlags::empty());

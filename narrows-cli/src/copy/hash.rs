@@ -1,0 +1,33 @@
+//! The hash of a file's content, by several threads where there are some to be had.
+
+use std::sync::OnceLock;
+
+/// From this length on several threads hash faster than one.
+const PARALLEL_LEN: usize = 512 << 10;
+
+pub(super) fn update(hash: &mut blake3::Hasher, bytes: &[u8]) {
+    if bytes.len() >= PARALLEL_LEN && has_threads() {
+        hash.update_rayon(bytes);
+    } else {
+        hash.update(bytes);
+    }
+}
+
+/// Where the pool's threads cannot be started, starting it at its first use would panic.
+fn has_threads() -> bool {
+    static STARTED: OnceLock<bool> = OnceLock::new();
+    *STARTED.get_or_init(|| rayon_core::ThreadPoolBuilder::new().build_global().is_ok())
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_hash_is_the_same_however_it_is_made() {
+        let bytes: Vec<u8> = (0..3_000_000u32).map(|i| i.wrapping_mul(2_654_435_761).to_be_bytes()[0]).collect();
+        let mut hash = blake3::Hasher::new();
+        for part in [&bytes[..5], &bytes[5..1_500_000], &bytes[1_500_000..]] {
+            super::update(&mut hash, part);
+        }
+        assert_eq!(hash.finalize(), blake3::hash(&bytes));
+    }
+}
