@@ -186,30 +186,6 @@ def cloned_without_handlers():
         return said, all_of(c, len(data)) == data
 
 
-@check
-def threads_with_tables_of_their_own():
-    """The same number is another hand's, once a thread has descriptors of its own."""
-    with listener() as l:
-        echo(l, 1)
-        c = client()
-        connected, said = threading.Event(), []
-
-        def other():
-            said.append(libc.unshare(0x400))  # CLONE_FILES
-            parted.set()
-            connected.wait()
-            said.append(exchange(c))
-
-        parted = threading.Event()
-        thread = threading.Thread(target=other)
-        thread.start()
-        parted.wait()
-        c.connect(l.getsockname())
-        connected.set()
-        thread.join()
-        return said
-
-
 # --- what goes with data ---
 
 
@@ -358,18 +334,19 @@ def the_time_to_wait_is_for_all_pieces():
     """Pieces come until a second after the limit."""
     seen = []
     for receive in [
-        lambda s: s.recv(100, socket.MSG_WAITALL),
-        lambda s: s.recvmsg_into([bytearray(50), bytearray(50)], 0, socket.MSG_WAITALL),
+        lambda s: len(s.recv(100, socket.MSG_WAITALL)),
+        lambda s: s.recvmsg_into([bytearray(50), bytearray(50)], 0, socket.MSG_WAITALL)[0],
     ]:
         c, s = pair()
         s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, 350000))
         later(c, *[b"x"] * 13)
         begun = time.time()
-        receive(s)
-        seen.append(0.3 < time.time() - begun < 0.9)
+        got = receive(s)
+        # With a limit for each piece it would be more than all pieces take.
+        seen.append(0.3 < time.time() - begun < 1.2)
         # Those that come later find somebody.
         s.settimeout(5)
-        all_of(s, 10)
+        all_of(s, 13 - got)
     return seen
 
 
@@ -553,3 +530,30 @@ def gift_of_pages():
     part = Part(ctypes.addressof(data), 4096)
     given = libc.vmsplice(w, ctypes.byref(part), 1, 0)
     return given, attempt(os.splice, r, c.fileno(), 4096), digest(all_of(s, 4096)) == digest(data.raw)
+
+
+# --- the last one: by it a program that is looked at from outside says that all the rest is to stay plain ---
+
+
+@check
+def threads_with_tables_of_their_own():
+    """The same number is another hand's, once a thread has descriptors of its own."""
+    with listener() as l:
+        echo(l, 1)
+        c = client()
+        connected, said = threading.Event(), []
+
+        def other():
+            said.append(libc.unshare(0x400))  # CLONE_FILES
+            parted.set()
+            connected.wait()
+            said.append(exchange(c))
+
+        parted = threading.Event()
+        thread = threading.Thread(target=other)
+        thread.start()
+        parted.wait()
+        c.connect(l.getsockname())
+        connected.set()
+        thread.join()
+        return said
