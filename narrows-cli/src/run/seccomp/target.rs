@@ -92,7 +92,7 @@ impl Target {
         let own = link(self.tid);
         let (leader, parent) = self.family()?;
         // First, so that whom it passes it on to, before it closes it, is among the siblings that are listed then.
-        if parent != leader && link(parent) == own {
+        if parent != leader && !is_supervisor(parent) && link(parent) == own {
             return Ok(true);
         }
         let Some(relatives) = relatives(leader, parent) else { return Ok(true) };
@@ -106,7 +106,7 @@ impl Target {
         let (leader, parent) = self.family()?;
         let Some(mut all) = relatives(leader, parent) else { return Ok(true) };
         all.push(leader);
-        if parent != leader && is_of_this_run(parent) {
+        if parent != leader && !is_supervisor(parent) && is_of_this_run(parent) {
             all.push(parent);
         }
         let mut looks = 0;
@@ -183,9 +183,13 @@ fn children(process: i32) -> Option<Vec<i32>> {
 
 /// It is the supervisor, or under more filters than that.
 fn is_of_this_run(process: i32) -> bool {
-    let own = std::process::id() as i32;
     let filters = |process| read(process, "status").ok().and_then(|status| field(&status, "Seccomp_filters:"));
-    process == own || filters(process) > filters(own)
+    is_supervisor(process) || filters(process) > filters(std::process::id() as i32)
+}
+
+/// As a parent it has every socket of which it is asked, and is no other hand.
+fn is_supervisor(process: i32) -> bool {
+    process == std::process::id() as i32
 }
 
 /// The kernel writes such a file anew for each opening, and as much as is asked for at once.
