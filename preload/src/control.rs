@@ -29,6 +29,14 @@ fn open() -> Result<Line, c_int> {
     Ok(line)
 }
 
+/// Whether there is a supervisor from here; it may be busy.
+pub(crate) fn is_reachable() -> bool {
+    matches!(
+        open(),
+        Ok(_) | Err(libc::EAGAIN | libc::EINTR | libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM)
+    )
+}
+
 fn request(kind: Kind, id: u64) -> Result<Request, c_int> {
     Ok(Request::new(setup::get().ok_or(libc::ENOENT)?.token, kind, id))
 }
