@@ -53,8 +53,13 @@ fn without_text(answer: &Answer) -> Answer {
         Answer::Failed { text, .. }
         | Answer::NotStored { text, .. }
         | Answer::Lost { text }
+        | Answer::Made { text }
         | Answer::Removed { text, .. } => text.clear(),
-        Answer::Files { .. } | Answer::Whole { .. } | Answer::Again { .. } | Answer::Repeated { .. } | Answer::Chunks { .. } => {}
+        Answer::Files { .. }
+        | Answer::Whole { .. }
+        | Answer::Again { .. }
+        | Answer::Repeated { .. }
+        | Answer::Chunks { .. } => {}
     }
     answer
 }

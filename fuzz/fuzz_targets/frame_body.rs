@@ -31,7 +31,8 @@ fuzz_target!(|data: &[u8]| {
             let frame = control_frame(kind, body, raw_total);
             stream.extend(frame.header.iter().chain(frame.body.iter()));
         } else if !body.is_empty() {
-            let raw_len = if codec == CodecId::STORE { body.len() } else { body.len() + 1 + usize::from(*raw_len) * 64 };
+            let raw_len =
+                if codec == CodecId::STORE { body.len() } else { body.len() + 1 + usize::from(*raw_len) * 64 };
             let header = if kind & 0x20 != 0 && flags & 1 == 1 {
                 BlockHeader::message(codec, linked, body.len())
             } else {

@@ -17,7 +17,15 @@ fuzz_target!(|data: &[u8]| {
     let mut sender = Sender::new(config, policy, BufferPool::default());
     let mut bytes = Vec::new();
     if mode & 1 == 1 {
-        let preface = Preface { role: Role::Receiver, critical: 0, optional: 0, check: true, block_max: 1 + usize::from(*mode) * 999, history: usize::from(*mode), codecs: u64::from(*mode) };
+        let preface = Preface {
+            role: Role::Receiver,
+            critical: 0,
+            optional: 0,
+            check: true,
+            block_max: 1 + usize::from(*mode) * 999,
+            history: usize::from(*mode),
+            codecs: u64::from(*mode),
+        };
         bytes.extend(preface.encode());
     }
     if mode & 2 == 2 {

@@ -28,7 +28,11 @@ impl Policy for Dice {
     }
 
     fn rescue(&mut self, view: &View<'_>) -> Rescue {
-        if self.roll() % 2 == 0 { Rescue::TakeOver(DEFAULT_METHODS[self.roll() % 4]) } else { Rescue::WaitUntil(view.now_ns + 500) }
+        if self.roll() % 2 == 0 {
+            Rescue::TakeOver(DEFAULT_METHODS[self.roll() % 4])
+        } else {
+            Rescue::WaitUntil(view.now_ns + 500)
+        }
     }
 
     fn probe(&mut self, _: &View<'_>) -> Option<Choice> {
@@ -45,10 +49,18 @@ impl Policy for Dice {
 fuzz_target!(|data: &[u8]| {
     let [cores, ops @ ..] = data else { return };
     let cores = 1 + usize::from(cores % 4);
-    let config = SenderConfig { cores, duplex: cores % 2 == 0, history: 4096, index: cores == 3, memory_max: 1 << 18, ..SenderConfig::default() };
+    let config = SenderConfig {
+        cores,
+        duplex: cores % 2 == 0,
+        history: 4096,
+        index: cores == 3,
+        memory_max: 1 << 18,
+        ..SenderConfig::default()
+    };
     let pool = BufferPool::default();
     let mut sender = Sender::new(config, Box::new(Dice(ops.to_vec(), 0)), pool.clone());
-    let mut receiver = Receiver::new(ReceiverConfig { duplex: cores % 2 == 0, ..ReceiverConfig::default() }, pool.clone());
+    let mut receiver =
+        Receiver::new(ReceiverConfig { duplex: cores % 2 == 0, ..ReceiverConfig::default() }, pool.clone());
     let mut contexts = Contexts::default();
     let (mut jobs, mut sent, mut got): (Vec<Job>, Vec<u8>, Vec<u8>) = Default::default();
     let (mut now, mut unsent) = (0u64, 0u64);
@@ -70,7 +82,17 @@ fuzz_target!(|data: &[u8]| {
             4 => now += arg * arg * 1000,
             5 => {
                 unsent = unsent.saturating_sub(arg * 100);
-                sender.on_link(LinkSample { begin_ns: now, end_ns: now, unsent_before: unsent, unsent_after: unsent, accepted: 0, busy_ns: None, unacked: None, delivery_bytes_per_s: None, rtt_ns: None });
+                sender.on_link(LinkSample {
+                    begin_ns: now,
+                    end_ns: now,
+                    unsent_before: unsent,
+                    unsent_after: unsent,
+                    accepted: 0,
+                    busy_ns: None,
+                    unacked: None,
+                    delivery_bytes_per_s: None,
+                    rtt_ns: None,
+                });
                 jobs.extend(sender.on_link_dry(now));
             }
             6 if arg == 31 => {
@@ -104,12 +126,30 @@ fuzz_target!(|data: &[u8]| {
     }
 });
 
-fn drain(sender: &mut Sender, receiver: &mut Receiver, contexts: &mut Contexts, pool: &BufferPool, got: &mut Vec<u8>, now: u64, unsent: &mut u64) {
+fn drain(
+    sender: &mut Sender,
+    receiver: &mut Receiver,
+    contexts: &mut Contexts,
+    pool: &BufferPool,
+    got: &mut Vec<u8>,
+    now: u64,
+    unsent: &mut u64,
+) {
     while let Some(frame) = sender.poll_transmit() {
         let wire = [&*frame.header, &*frame.body].concat();
         let before = *unsent;
         *unsent += wire.len() as u64;
-        sender.on_link(LinkSample { begin_ns: now, end_ns: now, unsent_before: before, unsent_after: *unsent, accepted: wire.len() as u64, busy_ns: None, unacked: None, delivery_bytes_per_s: None, rtt_ns: None });
+        sender.on_link(LinkSample {
+            begin_ns: now,
+            end_ns: now,
+            unsent_before: before,
+            unsent_after: *unsent,
+            accepted: wire.len() as u64,
+            busy_ns: None,
+            unacked: None,
+            delivery_bytes_per_s: None,
+            rtt_ns: None,
+        });
         receiver.receive(Block::from_vec(wire)).expect("our own frame");
         while let Some(job) = receiver.poll_job() {
             let done = job.run(contexts, pool);
