@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::io::{Error, Read, Result};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
 
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
@@ -109,28 +110,12 @@ impl Target {
         if parent != leader && !is_supervisor(parent) && is_of_this_run(parent) {
             all.push(parent);
         }
-        let mut looks = 0;
-        for process in all {
-            // One that is not there any more has nothing.
-            let Ok(descriptors) = fs::read_dir(format!("/proc/{process}/fd")) else { continue };
-            for descriptor in descriptors.flatten() {
-                looks += 1;
-                if looks > DESCRIPTORS_MAX {
-                    return Ok(true);
-                }
-                let Ok(link) = fs::read_link(descriptor.path()) else { continue };
-                if process != leader && link == own {
-                    return Ok(true);
-                }
-                if link.as_os_str().as_encoded_bytes().starts_with(b"socket:") {
-                    let info = read(process, &format!("fdinfo/{}", descriptor.file_name().to_string_lossy()));
-                    if info.is_ok_and(|info| field(&info, "scm_fds:").is_some_and(|count| count > 0)) {
-                        return Ok(true);
-                    }
-                }
-            }
-        }
-        Ok(false)
+        // Messages of all of them first: what one of them takes in the meantime is then among its descriptors.
+        let in_a_message = any_socket(&all, |process, descriptor, _| {
+            let info = read(process, &format!("fdinfo/{descriptor}"));
+            info.is_ok_and(|info| field(&info, "scm_fds:").is_some_and(|count| count > 0))
+        });
+        Ok(in_a_message || any_socket(&all, |process, _, link| process != leader && *link == own))
     }
 
     /// The first thread, and the parent.
@@ -157,6 +142,27 @@ impl Target {
 /// As `Target::domain`.
 pub(super) fn domain(process: i32) -> Option<String> {
     read(process, "attr/current").ok()
+}
+
+/// One of the sockets of these processes is so: its process, its number, what it links to. Also if there are too many.
+fn any_socket(processes: &[i32], is_so: impl Fn(i32, &str, &PathBuf) -> bool) -> bool {
+    let mut looks = 0;
+    for &process in processes {
+        // One that is not there any more has nothing.
+        let Ok(descriptors) = fs::read_dir(format!("/proc/{process}/fd")) else { continue };
+        for descriptor in descriptors.flatten() {
+            looks += 1;
+            if looks > DESCRIPTORS_MAX {
+                return true;
+            }
+            let Ok(link) = fs::read_link(descriptor.path()) else { continue };
+            let is_socket = link.as_os_str().as_encoded_bytes().starts_with(b"socket:");
+            if is_socket && is_so(process, &descriptor.file_name().to_string_lossy(), &link) {
+                return true;
+            }
+        }
+    }
+    false
 }
 
 /// Children and siblings; `None` if they are too many.
