@@ -265,6 +265,10 @@ fn a_file_goes_into_a_folder_or_gets_a_new_name() {
     for made in [new, host.path("made too")] {
         assert_eq!(entries(&made).len(), 2);
     }
+    // What comes decides, where that is known only then.
+    host.copies(&[os("-r"), &remote(&file), host.path("new file").as_os_str()]);
+    host.copies(&[os("-r"), &remote(&host.path("folder")), host.path("new folder").as_os_str()]);
+    assert!(host.path("new file").is_file() && host.path("new folder/folder").is_dir());
     let output = host.cp(&[file.as_os_str(), &remote(&host.path("not/there/file"))]);
     assert_eq!(code(&output), 1, "{}", stderr(&output));
     assert!(stderr(&output).contains("there is no folder"), "{}", stderr(&output));

@@ -132,6 +132,45 @@ fn dev_stdout_is_written_whatever_it_is() {
     assert!(code(&output) == 2 && fs::read(h.join("file")).unwrap() == text(100_000), "{}", stderr(&output));
 }
 
+/// As `scp -r` does: what is there is not known before it comes.
+#[test]
+fn the_target_of_a_recursive_copy_is_what_comes() {
+    let home = home();
+    let h = home.path();
+    write(h, &["file", "tree/sub/inner"]);
+    symlink("file", h.join("link")).unwrap();
+    let recursive = |from: &str, to: &str, flags: &[&str]| {
+        let (from, to) = (remote(&h.join(from)), h.join(to).into_os_string());
+        let flags = flags.iter().map(OsStr::new);
+        let all: Vec<_> = flags.chain([OsStr::new("-r"), &from, &to]).collect();
+        cp(h, &all)
+    };
+    for (from, to) in [("file", "new file"), ("link", "new link"), ("tree", "new tree")] {
+        let output = recursive(from, to, &["-n"]);
+        assert!(code(&output) == 0 && h.join(to).symlink_metadata().is_err(), "{to}: {}", stderr(&output));
+        // Again it is there, and stays what it is.
+        for flags in [&[][..], &[]] {
+            let output = recursive(from, to, flags);
+            assert_eq!(code(&output), 0, "{to}: {}", stderr(&output));
+        }
+    }
+    assert!(h.join("new file").symlink_metadata().unwrap().is_file());
+    assert!(h.join("new link").symlink_metadata().unwrap().is_symlink());
+    assert!(h.join("new tree/tree/sub/inner").is_file());
+    let output = recursive("missing", "new", &[]);
+    assert!(code(&output) != 0 && h.join("new").symlink_metadata().is_err(), "{}", stderr(&output));
+    // A slash asks for a folder.
+    let output = recursive("file", "folder/", &[]);
+    assert!(code(&output) == 0 && h.join("folder/file").is_file(), "{}", stderr(&output));
+    let output = recursive("tree", "new file", &[]);
+    assert!(code(&output) != 0 && stderr(&output).contains("it is a file, and no folder"), "{}", stderr(&output));
+    assert!(h.join("new file").is_file());
+    let output = recursive("tree/.", "contents", &[]);
+    assert!(code(&output) == 0 && h.join("contents/sub/inner").is_file(), "{}", stderr(&output));
+    let output = recursive("file", "no/such", &[]);
+    assert!(code(&output) != 0 && stderr(&output).contains("cannot store in"), "{}", stderr(&output));
+}
+
 // --- targets that are part of the sources ---
 
 fn write(root: &Path, paths: &[&str]) {

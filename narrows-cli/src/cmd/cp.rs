@@ -28,7 +28,7 @@ use crate::copy::hello::{Delete, GetTask, StoreOptions, Task};
 use crate::copy::place::Place;
 use crate::copy::remote_path;
 use crate::copy::scan::{self, Root, TargetFolder};
-use crate::copy::serve::{Into, Opened, open_roots, open_target, receive_options};
+use crate::copy::serve::{Into, Opened, is_undecided, open_roots, open_target, receive_options};
 use crate::copy::shown;
 use crate::copy::source::{EntrySource, Input, SourceOptions};
 use crate::copy::store::{EntryStore, Listeners, Permitted};
@@ -261,7 +261,10 @@ fn get(args: &CpArgs, sources: &[Place], target: &Path, tell: &Tell) -> Result<O
     let patterns = patterns(args);
     // Told before anything happens, and in the words of this end.
     Filter::new(&patterns)?;
-    let (tree, rename) = match open_target(target, single, args.dry_run)?.into {
+    let may_be_file = paths.len() == 1 && !several && scan::top(&paths[0]).is_some();
+    let undecided = args.recursive && may_be_file && is_undecided(target);
+    let (tree, rename) = match open_target(target, single || undecided, args.dry_run)?.into {
+        Into::Tree(tree, _) if undecided => (tree, None),
         Into::Tree(tree, rename) => (tree, rename),
         Into::Special(special) => return stdio::get_into(args, from, &special, target),
     };
@@ -283,7 +286,10 @@ fn get(args: &CpArgs, sources: &[Place], target: &Path, tell: &Tell) -> Result<O
         on_file: Box::new(names(args, "")),
         on_removed: Some(Box::new(names(args, DELETING))),
     };
-    let store = EntryStore::new(tree, rename, permitted, store_options(args, false), notes, listeners)?;
+    let mut store = EntryStore::new(tree, rename, permitted, store_options(args, false), notes, listeners)?;
+    if undecided {
+        store = store.undecided(target.to_path_buf());
+    }
     let (carrier, link, grower) = start(args, from, &task, None, receiving(&control))?;
     let bar = Bar::storing(&control, store.clone(), !args.talk.quiet);
     let begun = Instant::now();

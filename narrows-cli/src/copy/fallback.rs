@@ -20,8 +20,9 @@ use super::carrier::{self, Started};
 use super::filter::Filter;
 use super::remote_path::has_pattern;
 use super::scan;
-use super::serve::{Into, open_target};
+use super::serve::{Into, cannot_store, is_undecided, open_target};
 use super::store::Permitted;
+use super::tree::Tree;
 use super::{scan::needs_recursive, shown};
 use crate::report;
 
@@ -246,7 +247,10 @@ pub(crate) fn get(order: &Order<'_>, sources: &[PathBuf], target: &Path) -> Resu
         bail!("two sources are named '{}', and tar would put one over the other; copy them one by one", shown(name));
     }
     let permitted = Permitted::tops(sources, order.recursive);
-    let Into::Tree(tree, rename) = open_target(target, sources.len() == 1 && !order.recursive, false)?.into else {
+    // Whether it is to be a file or a folder is known when it has come.
+    let undecided = order.recursive && sources.len() == 1 && !contents && is_undecided(target);
+    let single = sources.len() == 1 && !order.recursive || undecided;
+    let Into::Tree(mut tree, mut rename) = open_target(target, single, false)?.into else {
         bail!(
             "{} is a device or fifo; to write into it, narrows is needed there too",
             shown(target.as_os_str().as_bytes())
@@ -310,6 +314,10 @@ pub(crate) fn get(order: &Order<'_>, sources: &[PathBuf], target: &Path) -> Resu
         Some(top) => stage.holds(&top),
         None => status.success() || !stage.is_empty(),
     });
+    if undecided && tops.iter().filter_map(|source| scan::top(source)).any(|top| stage.holds_folder(&top)) {
+        std::fs::create_dir(target).with_context(|| cannot_store(target))?;
+        (tree, rename) = (Tree::open(target)?, None);
+    }
     let losses = stage.settle(&tops, tree, rename, &permitted, order, &mut copied)?;
     let losses = losses.into_iter().chain(there.losses(here).map(str::to_owned));
     copied.losses = Some(losses.collect::<Vec<_>>().join(", ")).filter(|l| !l.is_empty());

@@ -258,7 +258,7 @@ impl From<(Tree, Option<Vec<u8>>)> for Opened {
     }
 }
 
-fn cannot_store(target: &Path) -> String {
+pub(crate) fn cannot_store(target: &Path) -> String {
     format!("cannot store in {}", shown(target.as_os_str().as_bytes()))
 }
 
@@ -294,6 +294,15 @@ pub(crate) fn open_target(target: &Path, single: bool, dry_run: bool) -> Result<
     }
     let parent = target.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     Ok(Opened::from((Tree::open(parent).with_context(cannot)?, Some(name))))
+}
+
+/// No folder is there, and the name does not ask for one: what comes says whether it is to be one.
+pub(crate) fn is_undecided(target: &Path) -> bool {
+    let takes_file = match target.metadata() {
+        Ok(there) => there.is_file(),
+        Err(e) => e.kind() == std::io::ErrorKind::NotFound,
+    };
+    takes_file && target.file_name().is_some() && !target.as_os_str().as_bytes().ends_with(b"/")
 }
 
 fn get(

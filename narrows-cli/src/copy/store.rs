@@ -3,9 +3,11 @@
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
+use std::fs;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -131,6 +133,8 @@ struct Target {
     waiting: Vec<Waiting>,
     /// The name that the only file gets instead of its own.
     rename: Option<Vec<u8>>,
+    /// That file's name, or a folder for all else: what comes first decides.
+    undecided: Option<PathBuf>,
     options: StoreOptions,
     ownership: Ownership,
     losses: Losses,
@@ -213,6 +217,7 @@ impl EntryStore {
             in_way: HashSet::new(),
             waiting: Vec::new(),
             rename,
+            undecided: None,
             ownership: Ownership::new(options.owner),
             options,
             losses: Losses::default(),
@@ -237,6 +242,13 @@ impl EntryStore {
         };
         let answers = Answers::new(notes);
         Ok(Self(Arc::new(Mutex::new(Store { parser: RecordParser::default(), target, answers }))))
+    }
+
+    /// Stores under the name of `target`, where no folder is, what turns out to be a single file, and all else in a new folder of
+    /// that name. The tree is the folder that `target` is in.
+    pub(crate) fn undecided(self, target: PathBuf) -> Self {
+        self.lock().target.undecided = Some(target);
+        self
     }
 
     /// Folders of this host, by device and inode, that must stay whatever the copy removes.
@@ -364,6 +376,16 @@ impl Target {
     fn announced(&mut self, id: u64, mut entry: Entry, answers: &mut Answers) {
         let is_file = entry.kind.has_content();
         let allowed = self.permitted.allows(&entry);
+        if let Some(target) = self.undecided.take_if(|_| allowed)
+            && let Err(e) = self.decide(&target, &entry)
+        {
+            if is_file {
+                answers.file(Wanted::Refused);
+            }
+            let text = format!("cannot store in {}: {}", shown(target.as_os_str().as_bytes()), e_text(&e));
+            self.undecided = Some(target);
+            return self.failed(id, text, answers);
+        }
         if let Some(name) = &self.rename {
             entry.path.clone_from(name);
         }
@@ -410,6 +432,24 @@ impl Target {
         if let Err(e) = result {
             self.failed(id, format!("cannot store {}: {}", shown(&path), e_text(&e)), answers);
         }
+    }
+
+    /// Whether the target is to be a file or a folder.
+    fn decide(&mut self, target: &Path, first: &Entry) -> io::Result<()> {
+        if is_top(first) {
+            self.rename = target.file_name().map(|name| name.as_bytes().to_vec());
+            return Ok(());
+        }
+        if target.exists() {
+            return Err(io::Error::other("it is a file, and no folder"));
+        }
+        self.tree = if self.options.dry_run {
+            Tree::empty()?
+        } else {
+            fs::create_dir(target)?;
+            Tree::open(target)?
+        };
+        Ok(())
     }
 
     fn announced_file(&mut self, id: u64, entry: Entry, answers: &mut Answers) {

@@ -68,6 +68,10 @@ impl Stage {
         self.path().join(OsStr::from_bytes(name)).symlink_metadata().is_ok()
     }
 
+    pub(super) fn holds_folder(&self, name: &[u8]) -> bool {
+        self.path().join(OsStr::from_bytes(name)).symlink_metadata().is_ok_and(|there| there.is_dir())
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         std::fs::read_dir(self.path()).is_ok_and(|mut names| names.next().is_none())
     }
