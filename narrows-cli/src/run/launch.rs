@@ -33,8 +33,8 @@ use signal_hook::low_level::siginfo::{Cause, Origin};
 use super::binary::{self, Kind};
 use super::seccomp::{self, Gateways, Watchdog};
 use super::supervisor::{Control, Settings, Supervisor};
-use super::sys;
 use super::wire::{GATEWAY, Scope, VARIABLE, VERSION};
+use super::{sys, vital};
 use crate::{report, signals};
 
 const LIBRARY: &str = "libnarrows_preload.so";
@@ -205,11 +205,11 @@ impl Launch<'_> {
         let pid = Pid::from_child(&child);
         let watch = || pidfd_open(pid, PidfdFlags::empty()).context("cannot watch the program");
         let program = (pid, watch()?);
-        pass_signals(caught, watch()?);
+        pass_signals(caught, watch()?).context("cannot pass signals on")?;
         let supervisor = Supervisor::new(control, program, filter.is_some(), self.settings.clone())
             .context("cannot start the supervisor")?;
         self.hear(&supervisor, filter).context("cannot start the supervisor")?;
-        let ended = reap(pid);
+        let ended = reap(pid).context("cannot wait for the program")?;
         supervisor.run();
         let status = ended.recv().map_err(|_| anyhow!("a thread failed; this is a bug"))?;
         if let Some(signal) = status.terminating_signal() {
@@ -227,9 +227,9 @@ const REAP_AGAIN: Duration = Duration::from_millis(100);
 
 /// Waits for all children as long as this process lives: those that the program left behind would stay zombies. Tells how
 /// the program ended.
-fn reap(program: Pid) -> Receiver<WaitStatus> {
+fn reap(program: Pid) -> io::Result<Receiver<WaitStatus>> {
     let (tell, told) = mpsc::channel();
-    thread::spawn(move || {
+    vital::start("narrows-reap", move || {
         loop {
             match rustix::process::wait(WaitOptions::UNTRACED) {
                 // So that a shell sees that its job stopped. What continues the job continues both.
@@ -241,8 +241,8 @@ fn reap(program: Pid) -> Receiver<WaitStatus> {
                 Err(_) => thread::sleep(REAP_AGAIN),
             }
         }
-    });
-    told
+    })?;
+    Ok(told)
 }
 
 /// All that can be caught but what tells of children and what is a fault of this process. Ignored ones stay so, for the
@@ -254,15 +254,15 @@ fn catch_signals() -> io::Result<SignalsInfo<WithOrigin>> {
 }
 
 /// What is sent to this process is meant for the program. The terminal's signals go to both by themselves.
-fn pass_signals(mut caught: SignalsInfo<WithOrigin>, program: OwnedFd) {
-    thread::spawn(move || {
+fn pass_signals(mut caught: SignalsInfo<WithOrigin>, program: OwnedFd) -> io::Result<()> {
+    vital::start("narrows-signals", move || {
         for Origin { signal, cause, .. } in caught.forever() {
             let by_terminal = [SIGINT, SIGQUIT, SIGTSTP, SIGTTIN, SIGTTOU, SIGWINCH].contains(&signal);
             if !(by_terminal && cause == Cause::Kernel) {
                 let _ = sys::send_signal(&program, signal);
             }
         }
-    });
+    })
 }
 
 /// As a shell does: 127 if there is no such program, 126 if it cannot be run.
