@@ -3,7 +3,7 @@
 use std::fs::{File, Permissions};
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,6 +14,7 @@ use tempfile::NamedTempFile;
 use crate::signals::interruptible;
 
 mod same;
+mod standard;
 mod whole;
 
 pub(crate) use same::{identity, refuse_same};
@@ -79,11 +80,13 @@ pub(crate) fn is_dash(path: &Path) -> bool {
 
 /// stdin as a file, without the standard library's buffer and lock.
 pub(crate) fn stdin() -> Result<File> {
-    Ok(File::from(io::stdin().as_fd().try_clone_to_owned().context("cannot read stdin")?))
+    let given = standard::given(libc::STDIN_FILENO);
+    Ok(File::from(given.and_then(|()| io::stdin().as_fd().try_clone_to_owned()).context("cannot read stdin")?))
 }
 
 pub(crate) fn stdout() -> Result<File> {
-    Ok(File::from(io::stdout().as_fd().try_clone_to_owned().context("cannot write stdout")?))
+    let given = standard::given(libc::STDOUT_FILENO);
+    Ok(File::from(given.and_then(|()| io::stdout().as_fd().try_clone_to_owned()).context("cannot write stdout")?))
 }
 
 pub(crate) fn create(path: &Path) -> Result<File> {
@@ -181,6 +184,7 @@ impl Target {
     /// Opens a file, or stdout for no path and `-`.
     pub(crate) fn open(path: Option<&Path>) -> Result<Self> {
         let Some(path) = path.filter(|p| !is_dash(p)) else {
+            stdout()?;
             let name = Name { is_stdout: true, ..Name::new("cannot write stdout".into()) };
             return Ok(Self { kind: Kind::Stdout, name });
         };
@@ -199,7 +203,7 @@ impl Target {
                 return Ok(Kind::Special(opened.with_context(|| cannot.to_owned())?));
             }
             Ok(data) => (path.canonicalize().with_context(|| cannot.to_owned())?, Some(data.permissions())),
-            Err(_) => (path.to_owned(), None),
+            Err(_) => (behind_links(path), None),
         };
         let folder = folder_of(&path);
         let temporary = tempfile::Builder::new()
@@ -248,6 +252,22 @@ impl Target {
         let synced = if fsync { temporary.as_file().sync_all() } else { Ok(()) };
         self.name.note(synced.and_then(|()| temporary.persist(path).map(drop).map_err(|e| e.error)))
     }
+}
+
+/// What a new file is called to which links lead, as the shell's redirection follows them.
+fn behind_links(path: &Path) -> PathBuf {
+    let mut path = path.to_owned();
+    // The kernel follows so many.
+    for _ in 0..40 {
+        let Ok(to) = path.read_link() else { break };
+        path = folder_of(&path).join(to);
+    }
+    path
+}
+
+/// A named pipe, or a link to one: it is read once, to its end.
+pub(crate) fn is_fifo(path: &Path) -> bool {
+    path.metadata().is_ok_and(|there| there.file_type().is_fifo())
 }
 
 /// The name of a temporary file means nothing to somebody who asked for another.

@@ -45,4 +45,4 @@ mod vital;
 #[allow(dead_code, reason = "the library uses the other half")]
 pub(crate) mod wire;
 
-pub(crate) use sys::raise_descriptor_limit;
+pub(crate) use sys::{is_ignored, raise_descriptor_limit};

@@ -1,4 +1,4 @@
-//! SIGINT and SIGTERM: end in order, leave no half-written file, then die of the signal as the caller expects.
+//! SIGINT, SIGTERM and their like: end in order, leave no half-written file, then die of the signal as the caller expects.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -10,8 +10,10 @@ use anyhow::{Result, anyhow};
 use narrows::stream::Control;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use signal_hook::consts::{SIGINT, SIGPIPE, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGPIPE, SIGQUIT, SIGTERM};
 use signal_hook::low_level::emulate_default_handler;
+
+use crate::run::is_ignored;
 
 static RECEIVED: AtomicI32 = AtomicI32::new(0);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
@@ -22,7 +24,11 @@ fn thread(name: &str) -> std::thread::Builder {
 
 /// Stops the flow at the first signal, so that temporary files go and the peer is told; a second one ends at once.
 pub(crate) fn stop(control: &Arc<Control>) -> Result<()> {
-    let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM])?;
+    // What is ignored stays ignored: so does nohup keep a hangup away, and a shell the keyboard from what it put aside.
+    let ends = [SIGHUP, SIGINT, SIGQUIT, SIGTERM].into_iter().filter(|signal| !is_ignored(*signal));
+    let mut signals = signal_hook::iterator::Signals::new(ends)?;
+    // A write beyond the largest length that files may have then says so.
+    signal_hook::flag::register(libc::SIGXFSZ, Arc::default())?;
     let control = Arc::clone(control);
     thread("narrows-signals").spawn(move || {
         for signal in signals.forever() {

@@ -16,7 +16,9 @@ mod common;
 
 use common::*;
 
+const SIGHUP: i32 = 1;
 const SIGINT: i32 = 2;
+const SIGQUIT: i32 = 3;
 const SIGPIPE: i32 = 13;
 const SIGTERM: i32 = 15;
 
@@ -42,6 +44,57 @@ fn a_stream_cut_at_any_byte_is_told() {
         assert!(raw.starts_with(&output.stdout), "cut at {end}");
         assert_one_line_error(&filter(home.path(), &["inspect", "-"], &packed[..end]), 3);
     });
+}
+
+/// What was checked is passed on, whether the damage was there from the beginning or came later.
+#[test]
+fn what_came_before_the_damage_is_delivered() {
+    let home = home();
+    let raw = text(2_000_000);
+    let packed = filter(home.path(), &["pipe", "--policy", "fixed:zstd", "--block-max", "64KiB"], &raw).stdout;
+    let (cut, mut damaged, mut longer) = (&packed[..packed.len() - 20], packed.clone(), packed.clone());
+    let at = packed.len() / 2;
+    damaged[at] ^= 1;
+    longer.extend_from_slice(&packed);
+    each(30, |n| {
+        let (bytes, least) = [(cut, 1_900_000), (&damaged, 800_000), (&longer, 2_000_000)][n % 3];
+        let output = filter(home.path(), &["pipe", "-d"], bytes);
+        assert_one_line_error(&output, 3);
+        assert!(raw.starts_with(&output.stdout), "{n}");
+        assert!(output.stdout.len() >= least, "{n}: {} bytes", output.stdout.len());
+    });
+}
+
+/// The standard library puts /dev/null in their place.
+#[test]
+fn descriptors_that_are_closed_are_no_empty_input_and_no_output() {
+    let home = home();
+    let h = home.path();
+    fs::write(h.join("file"), text(10_000)).unwrap();
+    fs::write(h.join("packed"), filter(h, &["pipe"], &text(10_000)).stdout).unwrap();
+    fs::write(h.join("keep"), "precious").unwrap();
+    for (line, words) in [
+        ("pipe file >&-", "cannot write stdout: it is closed"),
+        ("pipe -d packed >&-", "cannot write stdout: it is closed"),
+        ("cp file - >&-", "cannot write stdout: it is closed"),
+        ("recv --listen 127.0.0.1:0 >&-", "cannot write stdout: it is closed"),
+        ("pipe -o made <&-", "cannot read stdin: it is closed"),
+        ("cp - keep <&-", "cannot read stdin: it is closed"),
+    ] {
+        let mut shell = std::process::Command::new("sh");
+        shell.arg("-c").arg(format!("exec '{}' {line}", env!("CARGO_BIN_EXE_narrows")));
+        shell
+            .current_dir(h)
+            .env("XDG_CACHE_HOME", h)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let output = finish(shell.spawn().unwrap());
+        assert_one_line_error(&output, 1);
+        assert!(stderr(&output).contains(words), "{line}: {}", stderr(&output));
+    }
+    assert_eq!(fs::read(h.join("keep")).unwrap(), b"precious");
+    assert!(!h.join("made").exists());
 }
 
 #[test]
@@ -189,6 +242,18 @@ fn a_signal_ends_what_only_waits() {
     signal(&recv, "-TERM");
     assert_eq!(finish(recv).status.signal(), Some(SIGTERM));
     assert!(entries(folder.path()).is_empty());
+    for (name, number) in [("-HUP", SIGHUP), ("-QUIT", SIGQUIT)] {
+        let mut pipe = narrows(home.path()).arg("pipe").arg("-o").arg(&target).stdin(Stdio::piped()).spawn().unwrap();
+        wait_until_signals_are_caught(&pipe);
+        while entries(folder.path()).is_empty() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let silent = pipe.stdin.take();
+        signal(&pipe, name);
+        assert_eq!(finish(pipe).status.signal(), Some(number));
+        assert!(entries(folder.path()).is_empty(), "{name}");
+        drop(silent);
+    }
     // Nobody listens, and it tries on; nobody reads the named pipe; the input stays silent.
     let fifo = folder.path().join("fifo");
     assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
@@ -265,6 +330,38 @@ fn an_output_that_cannot_be_written_is_named() {
     }
     let output = filter(home.path(), &["pipe", "-o", "/nonexistent/folder/file"], b"");
     assert_eq!(stderr(&output), "narrows: cannot write /nonexistent/folder/file: No such file or directory\n");
+}
+
+#[test]
+fn a_file_that_may_not_be_so_long_is_told_and_leaves_nothing() {
+    let home = home();
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(home.path().join("packed"), filter(home.path(), &["pipe"], &text(3_000_000)).stdout).unwrap();
+    let line = format!("ulimit -f 100; exec '{}' pipe -d packed -o \"$0\"", env!("CARGO_BIN_EXE_narrows"));
+    let mut shell = std::process::Command::new("sh");
+    shell
+        .arg("-c")
+        .arg(line)
+        .arg(folder.path().join("target"))
+        .current_dir(home.path())
+        .env("XDG_CACHE_HOME", home.path());
+    let output = finish(shell.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
+    assert_one_line_error(&output, 1);
+    assert!(stderr(&output).contains("File too large"), "{}", stderr(&output));
+    assert!(entries(folder.path()).is_empty());
+}
+
+#[test]
+fn a_link_to_nothing_names_the_file_that_is_made() {
+    let home = home();
+    let folder = tempfile::tempdir().unwrap();
+    let link = folder.path().join("link");
+    fs::create_dir(folder.path().join("sub")).unwrap();
+    symlink("sub/second", &link).unwrap();
+    symlink("made", folder.path().join("sub/second")).unwrap();
+    assert_eq!(code(&filter(home.path(), &["pipe", "-o", link.to_str().unwrap()], b"new")), 0);
+    assert!(link.symlink_metadata().unwrap().is_symlink());
+    assert!(folder.path().join("sub/made").symlink_metadata().unwrap().is_file());
 }
 
 #[test]

@@ -83,6 +83,8 @@ pub struct Receiver {
     end_parsed: bool,
     end_verified: bool,
     failed: bool,
+    /// The first block that could not be decoded.
+    damaged_seq: Option<u64>,
     /// An error that nobody was told of yet.
     deferred: Option<Error>,
     reports: Reports,
@@ -159,6 +161,7 @@ impl Receiver {
             end_parsed: false,
             end_verified: false,
             failed: false,
+            damaged_seq: None,
             reports: Reports::default(),
             summary: RecvSummary::default(),
         }
@@ -298,16 +301,21 @@ impl Receiver {
     pub fn poll_job(&mut self) -> Option<DecodeJob> {
         // A failure here is final and shows at the next call that can say so.
         if self.has_unparsed()
+            && !self.failed
             && let Err(e) = self.resume()
         {
             self.deferred = Some(e);
         }
-        if self.failed || self.decoding >= self.config.cores.max(1) {
+        if self.decoding >= self.config.cores.max(1) {
             return None;
         }
         // Raw offsets behind a message that is not decoded are unknown, so its successors wait for it.
         let mut raw_offset = self.raw_offset;
+        let end = self.damaged_seq.unwrap_or(u64::MAX);
         for i in self.ready..self.queue.len() {
+            if self.queue[i].seq >= end {
+                return None;
+            }
             let header = match &self.queue[i].state {
                 SlotState::Waiting(header, _) => *header,
                 SlotState::Decoding(header) => {
@@ -337,9 +345,8 @@ impl Receiver {
         None
     }
 
-    /// Puts a decoded block in its place. The first error is final.
+    /// Puts a decoded block in its place. An error is final for what comes behind it; blocks before it are decoded and read still.
     pub fn finish(&mut self, done: DecodeDone) -> Result<()> {
-        self.check_alive()?;
         self.decoding -= 1;
         self.summary.decode_cpu_ns += done.cpu_ns;
         let found = self.queue.iter_mut().find(|s| s.seq == done.seq && matches!(s.state, SlotState::Decoding(_)));
@@ -347,14 +354,23 @@ impl Receiver {
         let (wire_offset, seq) = (slot.wire_offset, slot.seq);
         let raw = match done.result {
             Ok(raw) => raw,
-            Err(e) => return self.fail_on_error(Err(e.at(wire_offset, seq))),
+            Err(e) => {
+                self.damaged_seq = Some(self.damaged_seq.map_or(seq, |damaged| damaged.min(seq)));
+                return self.fail_on_error(Err(e.at(wire_offset, seq)));
+            }
         };
         if let SlotState::Decoding(header) = slot.state {
             self.summary.count(header.codec, raw.len(), slot.wire_len);
             slot.state = SlotState::Ready(raw, header.check);
         }
         let advanced = self.advance();
-        self.fail_on_error(advanced)
+        self.fail_on_error(advanced)?;
+        self.deferred.take().map_or(Ok(()), Err)
+    }
+
+    /// Blocks that came before a failure are to be decoded still.
+    pub fn is_decoding(&self) -> bool {
+        self.decoding > 0
     }
 
     /// Moves the ready front: blocks enter the history, control frames are acted upon, all in order.

@@ -135,20 +135,18 @@ impl Flow {
             let _guard = FailOnPanic(move || guard.fail(Error::misuse("writing the output failed; this is a bug")));
             flow.write_sink();
         })?;
-        let mut result = self.read_link(read, limit);
-        if result.is_ok() {
-            result = self.await_sink();
+        let mut result = self.read_link(read, limit).and_then(|()| self.await_sink());
+        if let (Err(_), Some(first)) = (&result, lock(&self.state).failure.take()) {
+            result = Err(first);
+        }
+        if result.as_ref().is_err_and(is_of_stream) {
+            self.drain();
         }
         self.end();
         if result.is_ok() {
             // Only joined when it has nothing left to do: a sink may block for ever.
             let _ = sink.join();
             result = self.check();
-        }
-        if result.is_err()
-            && let Some(first) = lock(&self.state).failure.take()
-        {
-            result = Err(first);
         }
         result?;
         let begin = sys::monotonic_ns();
@@ -379,10 +377,7 @@ impl Flow {
             }
             if let Err(e) = state.receiver.finish(done) {
                 // Noted before the lock is given up: the next caller of the engine only hears that it has failed already.
-                state.failed = true;
                 state.failure.get_or_insert(e);
-                drop(state);
-                return self.changed.notify_all();
             }
             let mut more: Vec<_> = std::iter::from_fn(|| state.receiver.poll_job()).collect();
             drop(state);
@@ -443,6 +438,27 @@ impl Flow {
         Ok(any)
     }
 
+    /// What came before the damage was checked: it is written before the failure is told.
+    fn drain(&self) {
+        while self.control.check().is_ok() {
+            let free = self.sink.try_lock().is_ok();
+            let mut state = lock(&self.state);
+            if state.failed {
+                return;
+            }
+            let jobs: Vec<_> = std::iter::from_fn(|| state.receiver.poll_job()).collect();
+            if !jobs.is_empty() {
+                drop(state);
+                jobs.into_iter().for_each(|job| self.submit(job));
+                continue;
+            }
+            if free && !state.receiver.is_decoding() && !state.receiver.has_raw() {
+                return;
+            }
+            drop(self.changed.wait_timeout(state, Duration::from_millis(1)));
+        }
+    }
+
     /// Waits until everything that came is decoded and written.
     fn await_sink(&self) -> Result<()> {
         loop {
@@ -457,6 +473,12 @@ impl Flow {
             drop(self.changed.wait_timeout(state, Duration::from_millis(1)));
         }
     }
+}
+
+/// The fault is in what came, and not on this side of it.
+fn is_of_stream(error: &Error) -> bool {
+    use ErrorKind::{Corrupt, Limit, Truncated, Unsupported};
+    matches!(error.kind, Corrupt | Truncated | Unsupported | Limit)
 }
 
 impl notes::Back for Weak<Flow> {
