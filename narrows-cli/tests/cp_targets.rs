@@ -132,6 +132,39 @@ fn dev_stdout_is_written_whatever_it_is() {
     assert!(code(&output) == 2 && fs::read(h.join("file")).unwrap() == text(100_000), "{}", stderr(&output));
 }
 
+#[test]
+fn the_content_of_a_fifo_is_copied_where_it_is_named_alone() {
+    let home = home();
+    let h = home.path();
+    mkfifo(&h.join("fifo"));
+    symlink("fifo", h.join("link")).unwrap();
+    for from in ["fifo", "link"] {
+        for to in [h.join("copy").into_os_string(), remote(&h.join("copy"))] {
+            let fifo = h.join("fifo");
+            let writer = std::thread::spawn(move || fs::write(fifo, text(100_000)).unwrap());
+            let output = cp(h, &[h.join(from).as_os_str(), &to]);
+            assert_eq!(code(&output), 0, "{}", stderr(&output));
+            writer.join().unwrap();
+            assert!(fs::read(h.join("copy")).unwrap() == text(100_000));
+            fs::remove_file(h.join("copy")).unwrap();
+        }
+    }
+}
+
+/// The kernel makes up what is in it when it is read.
+#[test]
+fn a_file_with_content_that_says_it_is_empty_is_not_stored_as_empty() {
+    let home = home();
+    let h = home.path();
+    let output = cp(h, &[OsStr::new("/proc/version"), h.join("copy").as_os_str()]);
+    assert_ne!(code(&output), 0, "{}", stderr(&output));
+    assert!(stderr(&output).contains("has content and says that it is empty"), "{}", stderr(&output));
+    assert!(!h.join("copy").exists());
+    fs::write(h.join("empty"), "").unwrap();
+    let output = cp(h, &[h.join("empty").as_os_str(), h.join("copy").as_os_str()]);
+    assert!(code(&output) == 0 && h.join("copy").metadata().unwrap().len() == 0, "{}", stderr(&output));
+}
+
 /// As `scp -r` does: what is there is not known before it comes.
 #[test]
 fn the_target_of_a_recursive_copy_is_what_comes() {

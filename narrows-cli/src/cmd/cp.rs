@@ -32,6 +32,7 @@ use crate::copy::serve::{Into, Opened, is_undecided, open_roots, open_target, re
 use crate::copy::shown;
 use crate::copy::source::{EntrySource, Input, SourceOptions};
 use crate::copy::store::{EntryStore, Listeners, Permitted};
+use crate::files::Source;
 use crate::host::{self, Background};
 use crate::progress::Bar;
 use crate::{files, flow, report, signals};
@@ -122,6 +123,11 @@ fn copy(args: &CpArgs, dash: Dash) -> Result<Outcome> {
             return send(args, Input::Stream(Box::new(files::stdin()?)), true, target, &teller());
         }
         (Dash::Target, [source, _]) => return stdio::get(args, source),
+        (Dash::Nowhere, [Place::Local(source), target]) if is_read(args, source) => {
+            stdio::check_name(target)?;
+            let stream = Source::open(Some(source))?;
+            return send(args, Input::Stream(Box::new(stream)), true, target, &teller());
+        }
         _ => {}
     }
     let Some((target, sources)) = places.split_last().filter(|(_, sources)| !sources.is_empty()) else {
@@ -139,6 +145,11 @@ fn copy(args: &CpArgs, dash: Dash) -> Result<Outcome> {
         Err(e) if e.is::<NoNarrows>() && !args.no_fallback => fallback::copy(args, sources, target, e, &tell),
         copied => copied,
     }
+}
+
+/// A fifo of which the content is wanted, as of `<(COMMAND)`.
+fn is_read(args: &CpArgs, source: &Path) -> bool {
+    !args.recursive && !args.devices && !args.dry_run && files::is_fifo(source)
 }
 
 fn put(args: &CpArgs, sources: &[PathBuf], target: &Place, tell: &Tell) -> Result<Outcome> {
@@ -469,7 +480,8 @@ fn say(args: &CpArgs, dash: Dash, o: &Outcome, elapsed: Duration) -> Result<()> 
         report::note(why);
     }
     if args.talk.json {
-        let mut all = o.json.clone();
+        // Where nothing was begun there are no figures of a transfer, but those of the files.
+        let mut all = o.json.as_object().cloned().unwrap_or_default();
         let own = json!({
             "files": o.files,
             "files_same": o.files_same,
@@ -480,9 +492,8 @@ fn say(args: &CpArgs, dash: Dash, o: &Outcome, elapsed: Duration) -> Result<()> 
             "not_deleted": o.not_removed,
             "total_seconds": elapsed.as_secs_f64(),
         });
-        if let (Some(all), Some(own)) = (all.as_object_mut(), own.as_object()) {
-            all.extend(own.clone());
-        }
+        all.extend(own.as_object().cloned().unwrap_or_default());
+        let all = serde_json::Value::from(all);
         if dash == Dash::Target {
             // stdout is the file's.
             report::note_json(&all);

@@ -303,7 +303,10 @@ impl<'a> Producer<'a> {
     fn ended(&mut self, file: &File, fd: &OwnedFd, read: io::Result<bool>, digest: &[u8; DIGEST_LEN]) -> EndState {
         let still = rustix::fs::fstat(fd)
             .is_ok_and(|s| s.st_size as u64 == file.len && (s.st_mtime, s.st_mtime_nsec as u32) == file.mtime);
+        // As files of /proc: what they hold is made when they are read.
+        let hides = file.len == 0 && rustix::io::pread(fd, &mut [0], 0).is_ok_and(|n| n > 0);
         let state = match read {
+            Ok(true) if hides => EndState::Partial,
             Ok(true) if still => EndState::Whole,
             Ok(true) => EndState::Changed,
             _ => EndState::Partial,
@@ -312,6 +315,12 @@ impl<'a> Producer<'a> {
         match read {
             Err(e) => self.failed(&format!("cannot read {}: {}", shown(&file.path), e_text(&e))),
             Ok(false) => self.failed(&format!("{} shrank while it was read; it was not stored", shown(&file.path))),
+            Ok(true) if hides => {
+                let name = shown(&file.path);
+                self.failed(&format!(
+                    "{name} has content and says that it is empty; pipe it into `narrows cp - TARGET`"
+                ));
+            }
             Ok(true) => {
                 self.sent(file);
                 if !still {
