@@ -308,10 +308,11 @@ pub(crate) fn take_back(fd: c_int, name: &Name) -> Result<(), c_int> {
     Ok(())
 }
 
-/// What connecting failed with, where the kernel only knows that the other end of a unix socket is gone.
+/// What connecting failed with, where the kernel only knows that the other end of a unix socket is gone. 0: it was told already.
 pub(crate) fn error_of(name: &Name) -> Option<c_int> {
     let (reply, _) = control::ask(Kind::State, name.id, |r| r.number = BY_ERROR)?;
-    (reply.status != 0).then_some(reply.status)
+    let state = State::of(reply.value().first().copied().unwrap_or(0));
+    (reply.status != 0 || matches!(state, State::Failed)).then_some(reply.status)
 }
 
 /// Whether a swapped descriptor has a peer, for `getpeername`.

@@ -172,7 +172,10 @@ impl Notifier {
             return own;
         }
         let reply = self.ask(Kind::State, name.id, |r| r.number = BY_ERROR);
-        reply.map_or(own, |(reply, _)| if reply.status != 0 { reply.status } else { own })
+        let Some((reply, _)) = reply else { return own };
+        // It was told already.
+        let failed = matches!(State::of(reply.value().first().copied().unwrap_or(0)), State::Failed);
+        if reply.status != 0 || failed { reply.status } else { own }
     }
 
     fn set_option(&self, call: &Call, name: &Name) -> Result<Answer> {

@@ -20,6 +20,17 @@ def refused_without_blocking():
 
 
 @check
+def refusal_told_by_a_further_connect():
+    """As redis-cli asks: what connect has told, SO_ERROR does not tell again."""
+    c, port = client(), refused_port()
+    c.setblocking(False)
+    first = attempt(c.connect, port)
+    events(c, 2000)
+    second = attempt(c.connect, port)
+    return second, name(c.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)), name(c.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR))
+
+
+@check
 def connect_again_after_refusal():
     c = client()
     c.setblocking(False)
