@@ -257,6 +257,24 @@ fn wrong_usage_says_what_is_right() {
 }
 
 #[test]
+fn inspect_says_verified_of_whole_streams_only() {
+    let home = home();
+    let inspect = |bytes: &[u8], flags: &[&str]| {
+        let output = filter(home.path(), &[&["inspect", "-", "--json"], flags].concat(), bytes);
+        let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        (code(&output), json["complete"].as_bool(), json["verified"].as_bool())
+    };
+    let whole = filter(home.path(), &["pipe", "--policy", "fixed:store"], &random(400_000)).stdout;
+    let mut damaged = whole.clone();
+    damaged[200_000] ^= 1;
+    assert_eq!(inspect(&whole, &[]), (0, Some(true), Some(true)));
+    assert_eq!(inspect(&whole, &["--no-verify"]), (0, Some(true), Some(false)));
+    for bad in [&b""[..], b"no stream at all", &damaged, &whole[..300_000], &[&whole[..], b"more"].concat()] {
+        assert_eq!(inspect(bad, &[]), (3, Some(false), Some(false)));
+    }
+}
+
+#[test]
 fn a_trace_has_a_json_line_for_every_decision() {
     let home = home();
     let folder = tempfile::tempdir().unwrap();

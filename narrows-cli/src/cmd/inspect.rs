@@ -273,9 +273,10 @@ impl Inspection {
             .iter()
             .map(|(name, frames, raw, wire)| json!({"method": name, "frames": frames, "raw_bytes": raw, "wire_bytes": wire}))
             .collect();
+        let whole = self.ended && error.is_none();
         json!({
-            "complete": self.ended && error.is_none(),
-            "verified": self.verify,
+            "complete": whole,
+            "verified": whole && self.verify,
             "raw_bytes": self.raw_offset,
             "wire_bytes": self.wire_offset,
             "ratio": self.raw_offset as f64 / self.wire_offset.max(1) as f64,
