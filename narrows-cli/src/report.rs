@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use narrows::codec::CodecId;
 use narrows::policy::print_method;
 use narrows::receiver::RecvSummary;
 use narrows::sender::Summary;
@@ -131,6 +132,10 @@ pub(crate) fn mix_words(s: &Summary) -> String {
     words.join(", ")
 }
 
+fn codec_name(codec: CodecId) -> &'static str {
+    codec.codec().map_or("unknown", |c| c.name())
+}
+
 pub(crate) fn send_json(s: &Summary, elapsed: Duration) -> Value {
     let seconds = elapsed.as_secs_f64();
     let mix: Vec<_> = s
@@ -139,6 +144,7 @@ pub(crate) fn send_json(s: &Summary, elapsed: Duration) -> Value {
         .map(|r| {
             json!({
                 "method": print_method(r.method, r.linked),
+                "codec": codec_name(r.method.codec),
                 "frames": r.frames,
                 "raw_bytes": r.raw_bytes,
                 "wire_bytes": r.wire_bytes,
@@ -176,8 +182,15 @@ pub(crate) fn receive_json(s: &RecvSummary, elapsed: Duration) -> Value {
         .mix
         .iter()
         .map(|r| {
-            let codec = r.codec.codec().map_or("unknown", |c| c.name());
-            json!({ "codec": codec, "frames": r.frames, "raw_bytes": r.raw_bytes, "wire_bytes": r.wire_bytes })
+            let codec = codec_name(r.codec);
+            // Settings are the sender's: of the method its codec is seen here.
+            json!({
+                "method": codec,
+                "codec": codec,
+                "frames": r.frames,
+                "raw_bytes": r.raw_bytes,
+                "wire_bytes": r.wire_bytes,
+            })
         })
         .collect();
     json!({

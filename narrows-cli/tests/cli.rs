@@ -275,6 +275,21 @@ fn inspect_says_verified_of_whole_streams_only() {
 }
 
 #[test]
+fn every_report_names_method_and_codec() {
+    let home = home();
+    let data = text(600_000);
+    let packed = filter(home.path(), &["pipe", "--policy", "fixed:zstd:level=3,link", "--json"], &data);
+    let unpacked = filter(home.path(), &["pipe", "-d", "--json"], &packed.stdout);
+    let seen = filter(home.path(), &["inspect", "-", "--json"], &packed.stdout);
+    for report in [&packed.stderr, &unpacked.stderr, &seen.stdout] {
+        let json: serde_json::Value = serde_json::from_slice(report).unwrap();
+        let mix = json["mix"].as_array().unwrap();
+        assert!(!mix.is_empty() && mix.iter().all(|row| row["codec"] == "zstd"), "{json}");
+        assert!(mix.iter().all(|row| row["method"].as_str().is_some_and(|m| m.starts_with("zstd"))), "{json}");
+    }
+}
+
+#[test]
 fn a_trace_has_a_json_line_for_every_decision() {
     let home = home();
     let folder = tempfile::tempdir().unwrap();

@@ -271,7 +271,10 @@ impl Inspection {
         let mix: Vec<_> = self
             .mix
             .iter()
-            .map(|(name, frames, raw, wire)| json!({"method": name, "frames": frames, "raw_bytes": raw, "wire_bytes": wire}))
+            .map(|(name, frames, raw, wire)| {
+                let codec = name.split(',').next();
+                json!({"method": name, "codec": codec, "frames": frames, "raw_bytes": raw, "wire_bytes": wire})
+            })
             .collect();
         let whole = self.ended && error.is_none();
         json!({
