@@ -89,6 +89,23 @@ fn what_the_other_end_cannot_do_is_said_once() {
 }
 
 #[test]
+fn a_copy_of_nothing_says_so_in_json() {
+    let home = home();
+    let h = home.path();
+    let (none, target) = (h.join("none"), h.join("target"));
+    for args in [
+        [none.as_os_str(), target.as_os_str()],
+        [none.as_os_str(), &remote(&target)],
+        [&remote(&none), target.as_os_str()],
+    ] {
+        let output = cp(h, &[&[OsStr::new("--json")], &args[..]].concat());
+        assert_eq!(code(&output), 2, "{}", stderr(&output));
+        let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!((json["files"].as_u64(), json["files_failed"].as_u64()), (Some(0), Some(1)), "{args:?}: {json}");
+    }
+}
+
+#[test]
 fn a_dry_run_names_folders_and_links_too() {
     let home = home();
     let h = home.path();
