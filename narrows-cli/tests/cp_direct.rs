@@ -196,6 +196,25 @@ fn who_has_no_token_or_another_one_gets_nowhere() {
     let mut command = narrows(home.path());
     let output = finish(command.args(["cp", "--insecure", &server.place("file"), "x"]).spawn().unwrap());
     assert_ne!(code(&output), 0);
+    let large = home.path().join("large");
+    fs::write(&large, random(30_000_000)).unwrap();
+    for args in [
+        [&server.place("file"), text_of(&target)],
+        [text_of(&server.token), &server.place("new")],
+        [text_of(&large), &server.place("new")],
+    ] {
+        let output = finish(narrows(home.path()).args(["cp", "--insecure"]).args(args).spawn().unwrap());
+        assert_one_line_error(&output, 1);
+        assert!(stderr(&output).contains("leave out --insecure and give --token-file"), "{}", stderr(&output));
+        assert_eq!(stderr(&output).lines().count(), 1, "{}", stderr(&output));
+    }
+    let open = Server::start(home.path(), &served, &["--insecure"]);
+    save_token(&open.token, token);
+    for args in [[&open.place("file"), text_of(&target)], [text_of(&server.token), &open.place("new")]] {
+        let output = open.cp(home.path(), &args);
+        assert_one_line_error(&output, 1);
+        assert!(stderr(&output).contains("is not encrypted"), "{}", stderr(&output));
+    }
     assert!(!target.exists() && !served.join("new").exists());
     // A token that others can read is none.
     save_token(&server.token, token);

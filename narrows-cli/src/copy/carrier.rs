@@ -80,8 +80,12 @@ pub(crate) enum Carrier {
         silent: Arc<AtomicBool>,
     },
     Local(JoinHandle<Result<()>>),
-    /// `host:port`
-    Direct(String),
+    Direct {
+        /// `host:port`
+        host: String,
+        /// It answered as a server does that everybody has to prove himself to.
+        encrypted: Arc<AtomicBool>,
+    },
 }
 
 /// How further connections of a copy are made.
@@ -133,6 +137,7 @@ impl Carrier {
         let session = Session::random().context("the system gives no random bytes")?;
         let request = Request::Copy(task.clone(), session);
         let silent = Arc::new(AtomicBool::new(false));
+        let encrypted = Arc::new(AtomicBool::new(false));
         let (carrier, link, way) = match place {
             Place::Local(_) => {
                 let (carrier, link) = Self::start_local(task.clone(), opened)?;
@@ -151,12 +156,17 @@ impl Carrier {
                 let way = Way::Direct { host: host.clone(), port: *port, trust: trust.clone() };
                 let (at, port) = (host.clone(), *port);
                 let link = signals::interruptible(move || direct::connect(&at, port, &trust, &request))??;
-                (Self::Direct(format!("{host}:{port}")), link, way)
+                (Self::Direct { host: format!("{host}:{port}"), encrypted: Arc::clone(&encrypted) }, link, way)
             }
         };
+        let is_insecure = matches!(reach.trust, Some(Trust::Insecure));
         let heard = move |bytes: &[u8]| {
             silent.fetch_or(bytes.is_empty(), Ordering::Relaxed);
-            noise(bytes);
+            if is_insecure && direct::is_tls(bytes) {
+                encrypted.store(true, Ordering::Relaxed);
+            } else {
+                noise(bytes);
+            }
         };
         let (link, bond) = link.skip_noise(&GREETING, heard).bonded()?;
         Ok((carrier, link, Some(Growth { bond, session, way })))
@@ -187,8 +197,11 @@ impl Carrier {
                 // The storing end knows why it cannot store; of a signal it only sees the stream end.
                 if signals::received().is_some() { near.and(far) } else { far.and(near) }
             }
-            Self::Direct(host) => failed.map_or(Ok(()), |e| {
+            Self::Direct { host, encrypted } => failed.map_or(Ok(()), |e| {
                 Err(match () {
+                    () if encrypted.load(Ordering::Relaxed) => {
+                        anyhow!("{host} wants a token (TLS): leave out --insecure and give --token-file FILE")
+                    }
                     () if is_refused(&e) => anyhow!("{host} does not accept the token"),
                     () => e.context(format!("the copy with {host} failed")),
                 })

@@ -20,6 +20,9 @@ pub(crate) const PORT: u16 = 7700;
 /// Connection, handshake and first words: ten round trips over a satellite take less.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// The type of a record and the first byte of its version (RFC 8446, 5.1).
+const TLS_ALERT: [u8; 2] = [21, 3];
+
 /// How the two ends prove who they are.
 #[derive(Debug, Clone)]
 pub(crate) enum Trust {
@@ -47,12 +50,27 @@ pub(crate) fn connect(host: &str, port: u16, trust: &Trust, request: &Request) -
                 io::ErrorKind::PermissionDenied => {
                     anyhow::anyhow!("{host}:{port} is not the server that the token is of")
                 }
+                _ if is_plain(&e) => anyhow::anyhow!(
+                    "what answers at {host}:{port} is not encrypted; a server that was started with --insecure is reached \
+                     with --insecure, and without a token"
+                ),
                 _ => anyhow::Error::from(e).context(format!("no narrows server answers at {host}:{port}")),
             })?;
             session.send(&words, deadline)?;
             Ok(Link::tls(session)?)
         }
     }
+}
+
+/// Whether a peer that was to speak TLS speaks something else.
+fn is_plain(e: &io::Error) -> bool {
+    let error = e.get_ref().and_then(|e| e.downcast_ref::<rustls::Error>());
+    matches!(error, Some(rustls::Error::InvalidMessage(rustls::InvalidMessage::InvalidContentType)))
+}
+
+/// Whether it begins as what a TLS server says to somebody who does not speak TLS.
+pub(super) fn is_tls(bytes: &[u8]) -> bool {
+    bytes.starts_with(&TLS_ALERT)
 }
 
 fn reach(host: &str, port: u16, trust: &Trust, deadline: Instant) -> Result<TcpStream> {
