@@ -37,6 +37,7 @@ fn a_host_that_is_not_reached_is_said_once_and_in_words() {
         ("echo 'ssh: Could not resolve hostname nowhere' >&2; exit 255", "cannot reach nowhere; "),
         ("echo 'ssh: connect to host nowhere port 22: Connection refused' >&2; exit 255", "cannot reach nowhere; "),
         ("echo 'docker: no such container' >&2; exit 1", "cannot reach narrows on nowhere; "),
+        ("echo 'something else' >&2; exit 0", "ended at once and is no narrows: "),
     ] {
         let shell = shell_of(h, lines);
         for args in [[&*near, &*far], [&*far, &*near], [&*far, OsStr::new("-")]] {

@@ -220,7 +220,13 @@ impl Carrier {
                         Unreachable(format!("{host}; {shell} ended with status 255")).into()
                     }
                     Some(255) => failed.context(format!("lost the connection with {host}")),
-                    Some(status) if status != 0 && silent.load(Ordering::Relaxed) => {
+                    // A narrows that ends well has answered before.
+                    Some(0) if silent.load(Ordering::Relaxed) => Unreachable(format!(
+                        "narrows on {host}; what was started there ended at once and is no narrows: say where it is with \
+                         --remote-narrows"
+                    ))
+                    .into(),
+                    Some(status) if silent.load(Ordering::Relaxed) => {
                         Unreachable(format!("narrows on {host}; {shell} ended with status {status}")).into()
                     }
                     _ => failed.context(format!("the copy with {host} failed")),
