@@ -331,7 +331,7 @@ pub(crate) struct PipeArgs {
     #[arg(short = 'd', long, visible_alias = "uncompress")]
     pub(crate) decompress: bool,
     /// Check a compressed stream and write nothing
-    #[arg(short = 't', long, conflicts_with = "decompress")]
+    #[arg(short = 't', long, conflicts_with_all = ["decompress", "output"])]
     pub(crate) test: bool,
     /// Write compressed bytes even to a terminal
     #[arg(short = 'f', long)]

@@ -245,6 +245,7 @@ fn wrong_usage_says_what_is_right() {
         &["pipe", "--policy", "fixed:zstd:level=99"],
         &["pipe", "--block-max", "1T"],
         &["pipe", "-d", "-t"],
+        &["pipe", "-t", "-o", "/dev/null"],
         &["send", "/dev/null", "nowhere"],
         &["frobnicate"],
     ] {
