@@ -278,7 +278,7 @@ pub(crate) struct ServeArgs {
     #[arg(long, required_unless_present = "listen", conflicts_with_all = ["listen", "dir", "read_only", "key_file", "insecure", "token_out", "set_id"])]
     pub(crate) stdio: bool,
     /// Serve clients that connect here, such as 0.0.0.0:7700; port 0 takes a free one and prints it
-    #[arg(long, value_name = "ADDR", requires = "dir")]
+    #[arg(long, value_name = "HOST:PORT", requires = "dir", value_parser = parse_address)]
     pub(crate) listen: Option<String>,
     /// The folder to serve; nothing beside it is reached
     #[arg(long, value_name = "DIR")]
@@ -383,7 +383,7 @@ pub(crate) struct SendArgs {
 #[derive(ClapArgs)]
 pub(crate) struct RecvArgs {
     /// Address to listen on, such as 127.0.0.1:7700; port 0 takes a free one and prints it
-    #[arg(long, value_name = "ADDR")]
+    #[arg(long, value_name = "HOST:PORT", value_parser = |text: &str| parse_address(text.strip_prefix("tcp://").unwrap_or(text)))]
     pub(crate) listen: String,
     /// Output [default: stdout, or -]; a file appears only when it is complete
     #[arg(short = 'o', long, value_name = "FILE")]
@@ -491,6 +491,20 @@ fn parse_seconds(text: &str) -> Result<f64, String> {
     seconds.ok_or_else(|| format!("'{text}' is not a number of seconds"))
 }
 
+/// `HOST:PORT` as the system looks it up; an address with colons is in brackets.
+pub(crate) fn parse_address(text: &str) -> Result<String, String> {
+    let is_host = |host: &str| match host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+        Some(inner) => !inner.is_empty(),
+        None => !host.is_empty() && !host.contains([':', '/', '[', ']']),
+    };
+    match text.rsplit_once(':') {
+        Some((host, port)) if is_host(host) && port.parse::<u16>().is_ok() => Ok(text.to_owned()),
+        _ => Err(format!(
+            "'{text}' is no HOST:PORT such as 127.0.0.1:7700; 0.0.0.0:7700 is every IPv4 address of this host"
+        )),
+    }
+}
+
 fn parse_block_max(text: &str) -> Result<usize, String> {
     let most = narrows::frame::BASELINE_BLOCK_MAX;
     parse_size(text).and_then(|n| if (1..=most).contains(&n) { Ok(n) } else { Err("a block has 1 byte to 2M".into()) })
@@ -512,6 +526,16 @@ mod tests {
         assert_eq!(parse_size("17"), Ok(17));
         for bad in ["", "K", "1X", "-1", "1.5M", "99999999999999999999", "18446744073709551615G"] {
             assert!(parse_size(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn addresses_have_a_host_and_a_port() {
+        for good in ["127.0.0.1:7700", "localhost:0", "[::1]:80", "[fe80::1%eth0]:80"] {
+            assert_eq!(parse_address(good).as_deref(), Ok(good));
+        }
+        for bad in ["", "21742", ":21742", "localhost", "bogus", "h:", "h:70000", "::1", "[]:1", "tcp://h:1", "h:1/x"] {
+            assert!(parse_address(bad).unwrap_err().contains("HOST:PORT"), "{bad}");
         }
     }
 

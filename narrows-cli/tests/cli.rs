@@ -251,6 +251,19 @@ fn wrong_usage_says_what_is_right() {
     ] {
         assert_eq!(code(&filter(home.path(), args, b"")), 2, "{args:?}");
     }
+    for address in ["21742", ":21742", "localhost", "bogus", "127.0.0.1", "::1", "127.0.0.1:70000"] {
+        let place = format!("tcp://{address}");
+        for args in [
+            &["recv", "--listen", address, "-o", "/dev/null"][..],
+            &["recv", "--listen", &place, "-o", "/dev/null"],
+            &["serve", "--insecure", "--dir", ".", "--listen", address],
+            &["send", "/dev/null", &place],
+        ] {
+            let refused = filter(home.path(), args, b"");
+            assert_eq!(code(&refused), 2, "{args:?}: {}", stderr(&refused));
+            assert!(stderr(&refused).contains("HOST:PORT"), "{args:?}: {}", stderr(&refused));
+        }
+    }
     let missing = filter(home.path(), &["pipe", "/no/such/file"], b"");
     assert_one_line_error(&missing, 1);
     let refused = filter(home.path(), &["send", "/dev/null", "tcp://127.0.0.1:1", "-q"], b"");

@@ -35,11 +35,10 @@ pub(crate) fn run(args: &RecvArgs) -> Result<()> {
     };
 
     let cannot = || format!("cannot listen on {}", args.listen);
-    let listen = args.listen.strip_prefix("tcp://").unwrap_or(&args.listen);
-    let listener = TcpListener::bind(listen).with_context(cannot)?;
+    let listener = TcpListener::bind(&args.listen).with_context(cannot)?;
     let address = listener.local_addr().with_context(cannot)?;
     // Without the port that was found nobody can connect.
-    let wanted = !args.talk.quiet || listen.ends_with(":0");
+    let wanted = !args.talk.quiet || args.listen.ends_with(":0");
     say(json!({ "listening": address.to_string() }), format!("listening on {address}"), wanted)?;
     if !args.talk.quiet && !address.ip().is_loopback() {
         report::note(super::send::NOT_ENCRYPTED);

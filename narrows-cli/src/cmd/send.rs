@@ -12,7 +12,7 @@ use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with, sockopt};
 
-use crate::args::SendArgs;
+use crate::args::{SendArgs, parse_address};
 use crate::files::{self, Source};
 use crate::flow;
 use crate::host::{self, Background};
@@ -27,10 +27,9 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const RETRY_EVERY: Duration = Duration::from_millis(100);
 
 pub(crate) fn run(args: &SendArgs) -> Result<()> {
-    let address = args
-        .to
-        .strip_prefix("tcp://")
-        .ok_or_else(|| narrows::Error::misuse(format!("'{}' is not an address such as tcp://HOST:PORT", args.to)))?;
+    let address = args.to.strip_prefix("tcp://").filter(|address| parse_address(address).is_ok());
+    let address = address
+        .ok_or_else(|| narrows::Error::misuse(format!("'{}' is not an address; write tcp://HOST:PORT", args.to)))?;
     let control = Arc::new(Control::default());
     signals::stop(&control)?;
     files::refuse_same(&args.file, [args.flow.trace.as_deref()])?;
