@@ -54,7 +54,7 @@ impl Keys {
         let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
         fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
         // Only its owner may read it from the first moment on.
-        let mut file = tempfile::NamedTempFile::new_in(folder)?;
+        let mut file = tempfile::NamedTempFile::new_in(folder).map_err(without_temporary_name)?;
         let seeds = BASE64URL_NOPAD.encode(&[self.server, self.client].concat());
         writeln!(file, "{FILE_HEAD}\n{seeds}")?;
         file.as_file().sync_all()?;
@@ -124,11 +124,17 @@ pub(crate) fn write_token(path: &Path, token: &str) -> Result<()> {
         Err(e) => return Err(e.into()),
     }
     let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut file = tempfile::NamedTempFile::new_in(folder)?;
+    let mut file = tempfile::NamedTempFile::new_in(folder).map_err(without_temporary_name)?;
     writeln!(file, "{token}")?;
     file.as_file().sync_all()?;
     file.persist(path).map_err(|e| e.error)?;
     Ok(())
+}
+
+/// Whoever named a file knows nothing of the temporary one.
+fn without_temporary_name(e: io::Error) -> io::Error {
+    let text = e.to_string();
+    io::Error::new(e.kind(), text.split(" at path ").next().unwrap_or_default())
 }
 
 /// Whether it is a file that other users may read.
@@ -208,7 +214,8 @@ mod tests {
         let link = dir.path().join("link");
         std::os::unix::fs::symlink(&path, &link).unwrap();
         for bad in [&link, dir.path(), &dir.path().join("no/token")] {
-            assert!(write_token(bad, "x").is_err(), "{}", bad.display());
+            let said = format!("{:#}", write_token(bad, "x").unwrap_err());
+            assert!(!said.contains(".tmp"), "{}: {said}", bad.display());
         }
     }
 
