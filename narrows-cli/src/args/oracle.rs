@@ -92,6 +92,11 @@ impl Rate {
 }
 
 pub(super) fn parse_rate(text: &str) -> Result<Rate, String> {
+    parse_rate_from(text, RATE_MIN)
+}
+
+/// `min`: bits per second, at least a kbit.
+pub(super) fn parse_rate_from(text: &str, min: f64) -> Result<Rate, String> {
     let bad = || format!("'{text}' is not a rate such as 6mbit, 100M or 2.5gbit");
     let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.').len();
     let (number, unit) = text.split_at(digits);
@@ -109,10 +114,11 @@ pub(super) fn parse_rate(text: &str) -> Result<Rate, String> {
         _ => return Err(bad()),
     };
     let bits = number.parse::<f64>().map_err(|_| bad())? * factor;
-    if (RATE_MIN..=RATE_MAX).contains(&bits) {
+    if (min..=RATE_MAX).contains(&bits) {
         Ok(Rate(bits / 8.0))
     } else {
-        Err(format!("'{text}' is not between 1kbit and 1000gbit"))
+        let least = if min < 1e6 { format!("{}kbit", min / 1e3) } else { format!("{}mbit", min / 1e6) };
+        Err(format!("'{text}' is not between {least} and 1000gbit"))
     }
 }
 

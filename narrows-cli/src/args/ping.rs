@@ -6,7 +6,7 @@ use clap::Args as ClapArgs;
 use narrows::message::{HISTORY_MAX, HISTORY_MIN, MESSAGE_MAX};
 use narrows::policy::PolicySpec;
 
-use super::oracle::parse_rate;
+use super::oracle::parse_rate_from;
 use super::parse_size;
 use crate::ping::line::Place;
 use crate::ping::wire::Wire;
@@ -135,7 +135,20 @@ fn parse_window(text: &str) -> Result<usize, String> {
 }
 
 fn parse_link_rate(text: &str) -> Result<u64, String> {
-    let bits_per_s = (parse_rate(text)?.mbit() * 1e6).round() as u64;
-    let wire = Wire { bits_per_s, hops: 0 };
-    if wire.is_sound() { Ok(bits_per_s) } else { Err(format!("'{text}' is not between 1mbit and 1000gbit")) }
+    Ok((parse_rate_from(text, Wire::BITS_MIN as f64)?.mbit() * 1e6).round() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_that_cannot_be_emulated_is_refused_by_its_own_limits() {
+        for rate in ["1mbit", "1000gbit"] {
+            assert!(Wire { bits_per_s: parse_link_rate(rate).unwrap(), hops: 0 }.is_sound(), "{rate}");
+        }
+        for rate in ["1", "1kbit", "999kbit", "1001gbit", "5000gbit"] {
+            assert_eq!(parse_link_rate(rate), Err(format!("'{rate}' is not between 1mbit and 1000gbit")));
+        }
+    }
 }
