@@ -304,6 +304,9 @@ fn files_and_flags_that_are_wrong_are_named() {
     let path = |p: &Path| p.to_str().unwrap().to_owned();
     assert!(said(&["--messages", &path(&cut)], 3).contains("message 2"));
     assert!(said(&["--messages", &path(&long)], 3).contains("65536"));
+    let lines = home.path().join("some.json");
+    fs::write(&lines, "{\"a\": 1}\n{\"a\": 2}\n").unwrap();
+    assert!(said(&["--messages", &path(&lines)], 3).contains("--lines"));
     assert!(said(&["--messages", "/nowhere"], 1).contains("/nowhere"));
     assert!(said(&["--messages", &path(&good), "--sizes", "9"], 1).contains("less than 9 bytes"));
     assert!(said(&["--dict", &path(&small)], 1).contains("64"));

@@ -27,7 +27,11 @@ pub(crate) fn read(path: &Path, lines: bool) -> Result<Vec<Vec<u8>>> {
     let bytes = std::fs::read(path).with_context(about)?;
     match Layout::of(path, lines) {
         Layout::Lines => parse_lines(&bytes),
-        Layout::Lengths | Layout::One => parse(&bytes),
+        Layout::Lengths => parse(&bytes),
+        // It may well be text, whose first letters are a length that makes no sense.
+        Layout::One => {
+            parse(&bytes).context("it is read as messages with a length before each (--lines: one in each line)")
+        }
     }
     .with_context(about)
 }
