@@ -220,9 +220,10 @@ pub(crate) struct CpArgs {
 
 const CP_HELP: &str = "\
 PATHS
-  As with scp and rsync. A colon makes a path remote unless a slash comes before it: ./a:b is a file here. SRC/ means what \
+  A colon makes a path remote unless a slash comes before it: ./a:b is a file here. SRC/ means what \
 is in the folder, SRC the folder itself. DST is a folder if it exists as one, ends in a slash, or takes more than one \
-file; else it is the new name of a single file. Of DST only the last folder is made. A file is written into a DST that is \
+file; else it is the new name of a single file. A folder SRC is put into DST, which is made if it is missing: `cp -r SRC DST` makes \
+DST/SRC, as rsync does, where cp and scp would make DST itself out of SRC, as `cp -r SRC/ DST` does here. Of DST only the last folder is made. A file is written into a DST that is \
 a device or fifo; devices in folders stay unless --devices is given. What the copy makes is never a part of its sources.
   - as SRC is stdin, stored under the name that DST says, with what `cat > DST` would give it; - as DST is stdout, to which \
 one file is written. Bytes on stdout are passed on as their blocks are verified: rely on the exit status before you use \

@@ -164,4 +164,9 @@ fn the_summary_fits_a_terminal_and_the_usage_says_what_goes_where() {
     let output = finish(narrows(h).args(["cp", "--help"]).spawn().unwrap());
     let help = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(help.contains("Usage: narrows cp [OPTIONS] SRC... DST\n"), "{help}");
+    let words: Vec<&str> = help.split_whitespace().collect();
+    assert!(words.join(" ").contains("`cp -r SRC DST` makes DST/SRC, as rsync does"), "{help}");
+    fs::create_dir(h.join("folder")).unwrap();
+    let output = cp(h, &[OsStr::new("-r"), h.join("folder").as_os_str(), h.join("missing").as_os_str()]);
+    assert!(code(&output) == 0 && h.join("missing/folder").is_dir(), "{}", stderr(&output));
 }
