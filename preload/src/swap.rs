@@ -11,9 +11,9 @@ use crate::registrations;
 use crate::sys;
 use crate::wire::{BY_GATEWAY, Name, RawAddress};
 
-/// The kernel doubles it. One unread byte may pin 66,304 bytes of it, and a unix socket is writable only while four times
-/// that fits. More would only be more bytes that wait behind a slow link.
-const SEND_BUFFER: c_int = 139_264;
+/// The kernel doubles it. One unread byte may pin all pages that one splice put into a buffer, 70,400 bytes with its head, and
+/// a unix socket is writable only while four times that fits. More would only be more bytes that wait behind a slow link.
+const SEND_BUFFER: c_int = 147_456;
 /// More than the calls that fill the buffer; each writes 64 KiB, or a page of a pipe that has no more.
 const FILL_CALLS_MAX: usize = 256;
 /// dup3 may meet an open of the same number in another thread.

@@ -12,7 +12,7 @@ use crate::run::sys::{get_option, set_option};
 use crate::run::wire::{Kind, Name, RawAddress, Request};
 
 /// The kernel doubles it: see the library.
-const SEND_BUFFER: usize = 139_264;
+const SEND_BUFFER: usize = 147_456;
 /// More than the calls that fill the buffer, a page at a time at worst.
 const FILL_CALLS_MAX: usize = 256;
 #[repr(align(4096))]

@@ -556,6 +556,47 @@ def options_from_another_network():
     return os.read(r, 1000), s.recv(10)
 
 
+@check
+def writable_again_after_splices():
+    """As relays do it that move bytes from socket to socket: pages of any kind, until there is no room, then an event."""
+    c, s = pair()
+    c.setblocking(False)
+    from_socket, to_socket = socket.socketpair()
+    to_socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+    to_socket.setblocking(False)
+    from_socket.setblocking(False)
+    r, w = os.pipe()
+    fcntl.fcntl(w, 1031, 1 << 20)  # F_SETPIPE_SZ
+    for fd in (r, w):
+        os.set_blocking(fd, False)
+    poll = select.poll()
+    poll.register(c, select.POLLOUT)
+    total = 0
+    for n in range(60):
+        piece = noise([4096, 16384, 65536, 30000][n % 4])
+        try:
+            while True:
+                to_socket.send(piece)
+        except BlockingIOError:
+            pass
+        try:
+            while True:
+                os.splice(from_socket.fileno(), w, 1 << 20, flags=2)
+        except BlockingIOError:
+            pass
+        try:
+            while True:
+                total += os.splice(r, c.fileno(), 1 << 20, flags=2)
+        except BlockingIOError:
+            pass
+        s.settimeout(5)
+        all_of(s, total)
+        total = 0
+        if not poll.poll(5000):
+            return "never writable again"
+    return "writable"
+
+
 # --- the last one: by it a program that is looked at from outside says that all the rest is to stay plain ---
 
 
