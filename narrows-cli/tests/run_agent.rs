@@ -340,6 +340,20 @@ fn another_user_of_this_host_is_not_believed_about_its_connections() {
     server.kill();
 }
 
+/// The name of a supervisor is free when that has ended, and everybody could read it before.
+#[test]
+fn another_user_who_listens_at_the_name_of_a_supervisor_gets_nothing() {
+    if !has("python3") {
+        return;
+    }
+    if !rustix::process::geteuid().is_root() {
+        return skip("only root can be another user");
+    }
+    let output = plain(&[&script("outlived.py"), env!("CARGO_BIN_EXE_narrows")]).finish();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(said, "another user: nothing\nthe same user: requests\n", "{}", stderr(&output));
+}
+
 /// An agent of root takes all users, and believes none of them about others' connections.
 #[test]
 fn nobody_can_register_what_is_not_his() {

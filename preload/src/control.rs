@@ -13,6 +13,8 @@ use crate::wire::{Kind, REPLY_LEN, Reason, Reply, Request};
 /// stopped must not stop the program for ever.
 const PATIENCE_MS: i64 = 1000;
 
+const ROOT: u32 = 0;
+
 struct Line(c_int);
 
 impl Drop for Line {
@@ -26,7 +28,9 @@ fn open() -> Result<Line, c_int> {
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     let line = Line(sys::unix_socket(kind)?);
     sys::connect_unix(line.0, &setup.control)?;
-    Ok(line)
+    // All users see the name, and can take it when the supervisor is gone.
+    let listens = sys::user_of_peer(line.0)?;
+    if listens == ROOT || listens == setup.owner { Ok(line) } else { Err(libc::EACCES) }
 }
 
 /// Whether there is a supervisor from here; it may be busy.

@@ -143,6 +143,15 @@ pub(crate) fn get_option(fd: c_int, level: c_int, option: c_int, value: &mut [u8
     Ok(len as usize)
 }
 
+/// Who listens at the name that a unix socket is connected to, as the kernel noted it at `listen`.
+pub(crate) fn user_of_peer(fd: c_int) -> Result<u32, c_int> {
+    // A `ucred`: process, user, group.
+    let mut credentials = [0; 12];
+    get_option(fd, libc::SOL_SOCKET, libc::SO_PEERCRED, &mut credentials)?;
+    let [_, _, _, _, user @ .., _, _, _, _] = credentials;
+    Ok(u32::from_ne_bytes(user))
+}
+
 pub(crate) fn get_int(fd: c_int, level: c_int, option: c_int) -> Result<c_int, c_int> {
     let mut value = [0; 4];
     get_option(fd, level, option, &mut value)?;

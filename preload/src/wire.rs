@@ -417,6 +417,8 @@ pub(crate) struct Setup {
     /// Of the control socket: random bits behind a prefix.
     pub(crate) control: [u8; CONTROL_LEN],
     pub(crate) token: Token,
+    /// The user that the supervisor is. Who else listens at that name has found it free.
+    pub(crate) owner: u32,
     /// Tell about plain connections too.
     pub(crate) verbose: bool,
     /// A socket that is to be MPTCP is; else it is TCP.
@@ -439,15 +441,16 @@ pub(crate) fn control_name(random: [u8; 16]) -> [u8; CONTROL_LEN] {
 }
 
 impl Setup {
-    /// `1:NAME:TOKEN:lwvmg7701:RULE,RULE`, name and token in hexadecimal digits; rules for gateways have another sign.
+    /// `1:NAME:TOKEN:UID:lwvmg7701:RULE,RULE`, name and token in hexadecimal digits; rules for gateways have another sign.
     pub(crate) fn parse(text: &[u8]) -> Option<Self> {
         let text = core::str::from_utf8(text).ok()?;
-        let mut parts = text.splitn(5, ':');
+        let mut parts = text.splitn(6, ':');
         if parts.next()?.parse::<u8>().ok()? != VERSION {
             return None;
         }
         let control = control_name(unhex(parts.next()?)?);
         let token = unhex(parts.next()?)?;
+        let owner = parts.next()?.parse().ok()?;
         let flags = parts.next()?;
         let gateway_port = match flags.split_once('g') {
             Some((_, port)) => port.parse().ok()?,
@@ -466,7 +469,7 @@ impl Setup {
             }
         }
         let (verbose, keeps_mptcp) = (flags.contains('v'), flags.contains('m'));
-        Some(Self { control, token, verbose, keeps_mptcp, scope, gateway_port, gateways })
+        Some(Self { control, token, owner, verbose, keeps_mptcp, scope, gateway_port, gateways })
     }
 
     /// Whether that server is reached through a gateway.
@@ -557,7 +560,7 @@ mod tests {
 
     #[test]
     fn scope_says_what_is_handed_over() {
-        let head = "1:00112233445566778899aabbccddeeff:ffeeddccbbaa99887766554433221100:";
+        let head = "1:00112233445566778899aabbccddeeff:ffeeddccbbaa99887766554433221100:1000:";
         let scope = |rest: &str| Setup::parse(format!("{head}{rest}").as_bytes()).unwrap().scope;
         let excludes = |scope: &Scope, host: &str, port| scope.excludes(host.parse().unwrap(), port);
         let all = scope(":");
@@ -588,7 +591,7 @@ mod tests {
         assert!(by("10.0.0.1", 80) && !by("10.0.0.1", 81) && !by("10.0.0.2", 80));
         assert_eq!(gateways.scope.rules().len(), 1);
         assert!(!Setup::parse(format!("{head}:").as_bytes()).unwrap().is_by_gateway("10.0.0.1".parse().unwrap(), 80));
-        for bad in ["", "2:::", "1:0:0::", "1:é:x::"] {
+        for bad in ["", "2::::", "1:0:0:0::", "1:é:x:0::", &format!("{}:", head.replace("1000", "root"))] {
             assert!(Setup::parse(bad.as_bytes()).is_none(), "{bad}");
         }
         assert!(Setup::parse(format!("{head}:rubbish").as_bytes()).is_none());

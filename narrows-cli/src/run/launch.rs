@@ -124,7 +124,8 @@ impl Launch<'_> {
             rules.extend(gateways.rules().iter().map(|rule| format!("{GATEWAY}{}", &rule.to_string()[1..])));
         }
         let (name, token) = (HEXLOWER.encode(&control.random), HEXLOWER.encode(&control.token));
-        format!("{VERSION}:{name}:{token}:{flags}:{}", rules.join(","))
+        let owner = rustix::process::geteuid().as_raw();
+        format!("{VERSION}:{name}:{token}:{owner}:{flags}:{}", rules.join(","))
     }
 
     fn run_detached(self, control: Control, mut command: Command, way: Option<Way>) -> Result<ExitCode> {

@@ -4,7 +4,7 @@ import os
 import socket
 import struct
 
-version, control, token, flags, rules = os.environ["NARROWS_RUN"].split(":", 4)
+version, control, token, owner, flags, rules = os.environ["NARROWS_RUN"].split(":", 5)
 name = b"\0narrows-run:" + bytes.fromhex(control)
 token = bytes.fromhex(token)
 LEN = 616
