@@ -34,7 +34,9 @@ pub(crate) const MESSAGE_HISTORY: usize = 8 << 10;
 /// What all switched directions may hold at once. When they do, each may still hold `MEMORY_MIN`, so that all go on: a read
 /// of bulk.
 const MEMORY_TOTAL: usize = 512 << 20;
-const MEMORY_MIN: usize = 64 << 10;
+pub(crate) const MEMORY_MIN: usize = 64 << 10;
+/// Here nothing more is decoded: one block passes whatever its length, of which each direction may have one more.
+const MEMORY_MAX: usize = 1 << 30;
 /// A receiver whose program is slow shall leave the bytes with the network: TCP itself would hold some 6 MiB.
 pub(crate) const RECEIVED_MAX: usize = 8 << 20;
 
@@ -83,6 +85,15 @@ impl Share {
     /// What it may hold now.
     pub(crate) fn memory_max(&self) -> usize {
         memory_max(self.held, self.compressor.held.load(Ordering::Relaxed))
+    }
+
+    /// All together hold so much that nothing more is decoded.
+    pub(crate) fn is_exhausted(&self) -> bool {
+        self.compressor.held.load(Ordering::Relaxed) >= MEMORY_MAX
+    }
+
+    pub(crate) fn held(&self) -> usize {
+        self.held
     }
 }
 

@@ -239,7 +239,10 @@ impl Connection {
         let flow = self.flow.next_wakeup_ns().filter(|_| self.broken.is_none());
         let dialing = self.dialing.as_ref().map(Dialing::deadline_ns);
         let broken = self.broken_wakeup_ns();
-        [flow, self.up.next_wakeup_ns(now_ns), leaving, dialing, broken].into_iter().flatten().min()
+        [flow, self.up.next_wakeup_ns(now_ns), self.down.next_wakeup_ns(now_ns), leaving, dialing, broken]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     pub(crate) fn on_time(&mut self, bench: &mut Bench) {
@@ -254,6 +257,13 @@ impl Connection {
         if self.up.next_wakeup_ns(0).is_some_and(|at| at <= now_ns) {
             self.up.on_time(&self.network, self.serial, bench);
         }
+        if self.down.keeps_others_waiting(now_ns) {
+            self.refuse(&narrows::Error::limit(
+                "its program reads nothing, and the memory of all connections is used up",
+            ));
+            self.down.give_up(bench);
+        }
+        self.down.count();
     }
 
     // --- bytes ---

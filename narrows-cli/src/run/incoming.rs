@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use rustix::net::RecvFlags;
 
 use super::allowance::Reading;
-use super::compressor::{INLINE_NS, MESSAGE_LEN, RECEIVED_MAX, Share};
+use super::compressor::{INLINE_NS, MEMORY_MIN, MESSAGE_LEN, RECEIVED_MAX, Share};
 use super::encrypted::FirstBytes;
 use super::pump::{Bench, Order};
 use super::socket::{self, Waiting};
@@ -24,6 +24,12 @@ const READ_LEN_FIRST: usize = 16 << 10;
 const READ_LEN: usize = 256 << 10;
 /// Short blocks that came together are decoded here until they have taken so long: other connections wait meanwhile.
 const HERE_NS: u64 = 200_000;
+
+/// How often it is looked whether there is memory again.
+const LOOK_AGAIN_NS: u64 = 20_000_000;
+/// A program that reads nothing for so long while the memory of all is used up keeps everybody else waiting.
+const HOARD_NS: u64 = if cfg!(test) { 1_000_000_000 } else { 10_000_000_000 };
+const TAKEN_EVERY_NS: u64 = HOARD_NS / 10;
 
 #[derive(Default)]
 pub(crate) struct Incoming {
@@ -55,6 +61,10 @@ struct Frames {
     /// Jobs with the workers.
     jobs: usize,
     reading: Reading,
+    /// What the program had taken when that was looked at last, and since when it is so much.
+    taken: (u64, u64),
+    /// Nothing is decoded, for want of memory.
+    gated: bool,
     read_len: usize,
     failed: bool,
     /// Bytes that came when nobody was left to read them.
@@ -105,15 +115,51 @@ impl Incoming {
     /// Accounts for what it holds, and learns how much that may be.
     pub(crate) fn count(&mut self) {
         if let Some(frames) = &mut self.frames {
-            frames.share.count(frames.receiver.held() + frames.raw.len());
-            let max = frames.reading.max().unwrap_or(RECEIVED_MAX).min(RECEIVED_MAX);
-            frames.receiver.set_memory_max(frames.share.memory_max().min(max));
+            frames.count();
+        }
+    }
+
+    /// The direction, if anything comes of it still.
+    fn live(&self) -> Option<&Frames> {
+        self.frames.as_deref().filter(|f| !self.discards && !f.failed && !self.shut)
+    }
+
+    /// When it is to be looked at again although nothing happens.
+    pub(crate) fn next_wakeup_ns(&self, now_ns: u64) -> Option<u64> {
+        let frames = self.live()?;
+        let again_ns = now_ns + LOOK_AGAIN_NS;
+        let hoard_ns = (self.is_blocked() && frames.is_hoard()).then(|| (frames.taken.1 + HOARD_NS).max(again_ns));
+        if frames.gated { Some(again_ns) } else { hoard_ns }
+    }
+
+    /// It holds what others need, and its program reads nothing.
+    pub(crate) fn keeps_others_waiting(&self, now_ns: u64) -> bool {
+        let idle = |f: &Frames| f.is_hoard() && f.share.is_exhausted() && now_ns >= f.taken.1 + HOARD_NS;
+        self.is_blocked() && self.live().is_some_and(idle)
+    }
+
+    /// Gives up what the program has not taken.
+    pub(crate) fn give_up(&mut self, bench: &Bench) {
+        self.waiting.clear();
+        if let Some(frames) = &mut self.frames {
+            frames.failed = true;
+            frames.receiver = bench.ledger.compressor.receiver(&bench.buffers);
+            frames.raw = Block::default();
+            frames.count();
         }
     }
 
     /// How fast the program reads, after each [`Incoming::flush`].
     pub(crate) fn note_pace(&mut self, bench: &Bench) {
         let blocked = self.is_blocked();
+        if let Some(frames) = &mut self.frames {
+            let taken = self.bytes - frames.raw.len() as u64;
+            let now_ns = bench.now_ns();
+            // Not at every piece, since it moves a timer.
+            if (taken != frames.taken.0 || !blocked) && now_ns >= frames.taken.1 + TAKEN_EVERY_NS {
+                frames.taken = (taken, now_ns);
+            }
+        }
         if let Some(frames) = self.frames.as_mut().filter(|f| blocked || !f.reading.is_idle()) {
             frames.reading.took(bench.now_ns(), self.bytes - frames.raw.len() as u64, blocked);
         }
@@ -124,17 +170,22 @@ impl Incoming {
         self.plain_bytes += marker_len as u64;
         let compressor = &bench.ledger.compressor;
         let inlet = bench.inlet.clone();
-        self.frames = Some(Box::new(Frames {
+        let mut frames = Box::new(Frames {
             receiver: compressor.receiver(&bench.buffers),
             raw: Block::default(),
             queue: compressor.decoding(move || inlet.send(Order::Failed { serial })),
             share: compressor.share(),
             jobs: 0,
             reading: Reading::default(),
+            taken: (0, bench.now_ns()),
+            gated: false,
             read_len: READ_LEN_FIRST,
             failed: false,
             discarded: 0,
-        }));
+        });
+        // Before the first frame: what many hold that came before bounds it.
+        frames.count();
+        self.frames = Some(frames);
     }
 
     /// Writes what waits. False: the program has no room. `Err`: it takes nothing any more.
@@ -207,7 +258,9 @@ impl Incoming {
             frames.discarded += wire.len() as u64;
             return Ok(());
         }
+        frames.count();
         let received = frames.receiver.receive(wire).and_then(|()| frames.work(serial, bench));
+        frames.count();
         frames.note(received)
     }
 
@@ -215,10 +268,12 @@ impl Incoming {
     pub(crate) fn resume(&mut self, serial: u64, bench: &mut Bench) -> Result<bool> {
         let discards = self.discards;
         let Some(frames) = self.frames.as_mut().filter(|f| !discards && !f.failed) else { return Ok(false) };
+        frames.count();
         if !frames.receiver.has_unparsed() || frames.receiver.room() == 0 {
             return Ok(false);
         }
         let resumed = frames.receiver.resume().and_then(|()| frames.work(serial, bench));
+        frames.count();
         frames.note(resumed).map(|()| true)
     }
 
@@ -267,6 +322,19 @@ impl Incoming {
 }
 
 impl Frames {
+    /// Accounts for what it holds, and learns how much that may be.
+    fn count(&mut self) {
+        self.share.count(self.receiver.held() + self.raw.len());
+        let max = self.reading.max().unwrap_or(RECEIVED_MAX).min(RECEIVED_MAX);
+        self.gated = self.share.is_exhausted();
+        self.receiver.set_memory_max(if self.gated { 0 } else { self.share.memory_max().min(max) });
+    }
+
+    /// It holds more than everybody may in any case.
+    fn is_hoard(&self) -> bool {
+        self.share.held() > MEMORY_MIN
+    }
+
     fn wire_bytes(&self) -> u64 {
         self.receiver.summary().wire_bytes + self.discarded
     }

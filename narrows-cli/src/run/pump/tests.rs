@@ -208,6 +208,46 @@ fn the_network_is_read_no_further_than_the_program_reads() {
 }
 
 /// The connection of `flood` moves bytes for as long as its peer sends, and they are for nobody.
+/// One block passes whatever its length, of which a stranger may have one in each of many connections.
+#[test]
+fn nothing_is_decoded_while_the_memory_of_all_is_used_up() {
+    let world = World::new();
+    let mut share = world.ledger.compressor.share();
+    share.count(1 << 30);
+    let mut ends = world.accepted(1);
+    ends.peer.write_all(&[opening(), frames(b"hello")].concat()).unwrap();
+    ends.program.set_read_timeout(Some(SOON)).unwrap();
+    let mut got = [0; 5];
+    assert_eq!(ends.program.read(&mut got).unwrap_err().kind(), ErrorKind::WouldBlock);
+    drop(share);
+    ends.program.set_read_timeout(Some(PATIENCE)).unwrap();
+    ends.program.read_exact(&mut got).unwrap();
+    assert_eq!(&got, b"hello");
+}
+
+#[test]
+fn who_holds_what_others_wait_for_and_reads_nothing_is_reset() {
+    let world = World::new();
+    let mut idle = world.accepted(1);
+    let mut reads = world.accepted(2);
+    // More than the program's end takes.
+    let wire = [opening(), frames(&vec![b'x'; 1 << 20])].concat();
+    idle.peer.write_all(&wire).unwrap();
+    // It is decoded, and its program has the beginning.
+    idle.program.read_exact(&mut [0; 10]).unwrap();
+    let mut share = world.ledger.compressor.share();
+    share.count(1 << 30);
+    reads.peer.write_all(&[opening(), frames(b"hello")].concat()).unwrap();
+    let reset = Some(ErrorKind::ConnectionReset);
+    // What it reads too late frees memory, but nothing of this connection comes any more.
+    assert_eq!(rest(&mut idle.peer).1, reset);
+    assert_eq!(rest(&mut idle.program).1, reset);
+    drop(share);
+    let mut got = [0; 5];
+    reads.program.read_exact(&mut got).unwrap();
+    assert_eq!(&got, b"hello");
+}
+
 #[test]
 fn others_have_their_turn_beside_frames_without_end_that_hold_nothing() {
     // More than what the sockets between hold: from then on the pump reads it.
