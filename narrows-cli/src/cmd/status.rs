@@ -11,11 +11,14 @@ use crate::run::status;
 const HEAD: [&str; 9] = ["PEER", "STATE", "RAW OUT", "WIRE OUT", "RATIO", "RAW IN", "WIRE IN", "RATIO", "AGE"];
 
 pub(crate) fn run(args: &StatusArgs) -> Result<()> {
-    let supervisors = status::ask_all().context("cannot look for supervisors")?;
-    if args.json {
-        return report::out(json!({ "supervisors": supervisors }));
+    let status::Answers { supervisors, left_out } = status::ask_all().context("cannot look for supervisors")?;
+    if left_out > 0 {
+        report::note(format_args!("{left_out} did not answer in time, or said too much, and are left out"));
     }
-    if supervisors.is_empty() {
+    if args.json {
+        return report::out(json!({ "supervisors": supervisors, "left_out": left_out }));
+    }
+    if supervisors.is_empty() && left_out == 0 {
         report::note("nothing runs under `narrows run`");
     }
     supervisors.iter().try_for_each(|supervisor| report::out(table(supervisor)))

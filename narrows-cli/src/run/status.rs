@@ -22,6 +22,8 @@ const PREFIX: &str = "narrows-status:";
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Of an answer: some ten thousand connections.
 const ANSWER_MAX: u64 = 16 << 20;
+/// Of all answers of users who need not be trusted: some ten thousand connections too. Parsed it takes up to forty times as much.
+const STRANGERS_MAX: u64 = 8 << 20;
 /// For all answers together: more than a few supervisors that do not answer are not waited for one by one.
 const ALL_PATIENCE: Duration = Duration::from_secs(10);
 /// Supervisors that are asked.
@@ -118,27 +120,52 @@ fn tell(socket: UnixStream, answer: &impl Fn() -> Value) -> Result<()> {
     UnixStream::from(socket).write_all(answer().to_string().as_bytes())
 }
 
-/// Asks all supervisors of this user; root asks everybody's. Those that do not answer, or are no longer there, are left out.
-pub(crate) fn ask_all() -> Result<Vec<Value>> {
+/// What supervisors said.
+pub(crate) struct Answers {
+    pub(crate) supervisors: Vec<Value>,
+    /// Names of supervisors that did not answer, not in time, or with too much.
+    pub(crate) left_out: usize,
+}
+
+/// Asks all supervisors of this user; root asks everybody's.
+pub(crate) fn ask_all() -> Result<Answers> {
     let own = geteuid();
     // Others' names may be of any bytes.
     let table = String::from_utf8_lossy(&std::fs::read("/proc/self/net/unix")?).into_owned();
     let names = table.lines().filter_map(|line| line.split_whitespace().last()?.strip_prefix('@'));
-    let mut found: Vec<(u32, i32)> = names
+    let found: Vec<(u32, i32)> = names
         .filter_map(|name| {
             let (user, pid) = name.strip_prefix(PREFIX)?.split_once(':')?;
             Some((user.parse().ok()?, pid.parse().ok()?))
         })
         .filter(|(user, _)| own.is_root() || *user == own.as_raw())
         .collect();
+    Ok(ask_these(found, own.as_raw(), ask))
+}
+
+fn ask_these(mut found: Vec<(u32, i32)>, own: u32, ask: impl Fn(UnixStream, u64) -> Result<(Value, u64)>) -> Answers {
+    // Who can be trusted first: anybody may take names, and many, and be slow.
+    found.sort_unstable_by_key(|(user, pid)| (*user != own, *user, *pid));
     // Accepted sockets have their listener's name.
-    found.sort_unstable();
     found.dedup();
     let begun = Instant::now();
-    // Those of others do not count: anybody may take names, and many.
-    let supervisors = found.into_iter().filter_map(|(user, pid)| reach(user, &name(user, pid)).ok());
-    let answers = supervisors.take(SUPERVISORS_MAX).take_while(|_| begun.elapsed() < ALL_PATIENCE);
-    Ok(answers.filter_map(|socket| ask(socket).ok()).collect())
+    let mut answers = Answers { supervisors: Vec::new(), left_out: 0 };
+    let mut strangers = STRANGERS_MAX;
+    for (user, pid) in found {
+        // A name that somebody else has is no supervisor's.
+        let Ok(socket) = reach(user, &name(user, pid)) else { continue };
+        let is_stranger = user != own;
+        let max = if is_stranger { strangers } else { ANSWER_MAX };
+        let full = answers.supervisors.len() >= SUPERVISORS_MAX || begun.elapsed() >= ALL_PATIENCE || max == 0;
+        match (!full).then(|| ask(socket, max)) {
+            Some(Ok((answer, len))) => {
+                answers.supervisors.push(answer);
+                strangers -= if is_stranger { len } else { 0 };
+            }
+            Some(Err(_)) | None => answers.left_out += 1,
+        }
+    }
+    answers
 }
 
 /// Connects to that name if it is that user's. Does not wait: whoever has the name may take no connection, ever, and its
@@ -155,9 +182,10 @@ fn reach(user: u32, name: &str) -> Result<UnixStream> {
     Ok(socket)
 }
 
-fn ask(socket: UnixStream) -> Result<Value> {
+/// What it says, at most so many bytes, and how many they were.
+fn ask(socket: UnixStream, max: u64) -> Result<(Value, u64)> {
     let begun = Instant::now();
-    let mut socket = socket.take(ANSWER_MAX);
+    let mut socket = socket.take(max);
     let mut answer = Vec::new();
     let mut part = vec![0; 64 << 10];
     loop {
@@ -168,7 +196,7 @@ fn ask(socket: UnixStream) -> Result<Value> {
             n => answer.extend_from_slice(&part[..n]),
         }
     }
-    Ok(serde_json::from_slice(&answer)?)
+    Ok((serde_json::from_slice(&answer)?, answer.len() as u64))
 }
 
 #[cfg(test)]
@@ -176,6 +204,32 @@ mod tests {
     use rustix::net::{bind, listen};
 
     use super::*;
+
+    #[test]
+    fn what_strangers_say_is_bounded_and_comes_last() {
+        let own = geteuid().as_raw();
+        let names: Vec<_> = (0..4).map(|n| -i32::try_from(std::process::id()).unwrap() - n).collect();
+        let listeners: Vec<_> = names
+            .iter()
+            .map(|pid| UnixListener::bind_addr(&SocketAddr::from_abstract_name(name(own, *pid)).unwrap()).unwrap())
+            .collect();
+        let found = || names.iter().map(|pid| (own, *pid)).collect();
+        let said = std::cell::RefCell::new(Vec::new());
+        let ask = |_, max| {
+            said.borrow_mut().push(max);
+            if said.borrow().len() == 2 { Err(ErrorKind::InvalidData.into()) } else { Ok((json!(1), max / 2 + 1)) }
+        };
+        // Seen by root they are another user's.
+        let answers = ask_these(found(), own + 1, ask);
+        assert_eq!((answers.supervisors.len(), answers.left_out), (3, 1));
+        let maxima = std::mem::take(&mut *said.borrow_mut());
+        assert!(maxima[0] == STRANGERS_MAX && maxima.windows(2).all(|m| m[1] <= m[0]) && maxima[3] < maxima[0] / 2);
+        let answers = ask_these(found(), own, ask);
+        assert_eq!((answers.supervisors.len(), answers.left_out), (3, 1));
+        assert_eq!(*said.borrow(), [ANSWER_MAX; 4]);
+        drop(listeners);
+        assert!(ask_these(found(), own, ask).supervisors.is_empty());
+    }
 
     #[test]
     fn nobody_is_waited_for_who_has_a_name_and_takes_no_connection() {
