@@ -313,6 +313,39 @@ fn a_server_stores_only_what_it_was_asked_for() {
     assert_eq!(entries(&target).len(), 2);
 }
 
+/// Of an honest one each file comes, or a reason.
+#[test]
+fn a_file_that_a_server_keeps_back_without_a_word_is_no_success() {
+    let home = home();
+    let h = home.path();
+    let kept_back = |how: &str| {
+        let mut s = Stream::default();
+        if how != "nothing" {
+            let id = s.file("file", 5);
+            if how != "announced" {
+                s.writer.begin(id, &mut s.out);
+                s.writer.data(b"he", &mut s.out);
+                s.writer.end(EndState::Partial, &[0; DIGEST_LEN], &mut s.out);
+            }
+            if how == "told" {
+                s.writer.failed("cannot read it", &mut s.out);
+            }
+        }
+        s.finished()
+    };
+    for (flags, how) in
+        [(&[][..], "nothing"), (&[], "announced"), (&[], "given up"), (&["-r"], "announced"), (&["-r"], "given up")]
+    {
+        let (target, _) = folders(h);
+        let output = get(h, flags, "file", &target, kept_back(how));
+        assert_eq!(code(&output), 2, "{flags:?} {how}: {}", stderr(&output));
+        assert!(stderr(&output).contains("1 did not come"), "{flags:?} {how}: {}", stderr(&output));
+    }
+    let (target, _) = folders(h);
+    let output = get(h, &[], "file", &target, kept_back("told"));
+    assert!(code(&output) == 2 && !stderr(&output).contains("did not come"), "{}", stderr(&output));
+}
+
 #[test]
 fn names_of_any_bytes_and_lengths_arrive() {
     use std::os::unix::ffi::OsStrExt;

@@ -270,6 +270,7 @@ fn get(args: &CpArgs, sources: &[Place], target: &Path, tell: &Tell) -> Result<O
     let several = matches!(from, Place::Ssh { .. }) && paths.iter().any(|path| remote_path::has_pattern(path));
     let single = paths.len() == 1 && !args.recursive && !several;
     let patterns = patterns(args);
+    let is_filtered = !patterns.is_empty();
     // Told before anything happens, and in the words of this end.
     Filter::new(&patterns)?;
     let may_be_file = paths.len() == 1 && !several && scan::top(&paths[0]).is_some();
@@ -320,10 +321,16 @@ fn get(args: &CpArgs, sources: &[Place], target: &Path, tell: &Tell) -> Result<O
     let summary = summary.context("the copy has no result; this is a bug")?;
     let (line, json) = received_words(&summary, elapsed, from, Part::Disk);
     let s = store.stored();
+    // Without -r, --exclude and wildcards each source is a file, or a failure that is told.
+    let expected = if args.recursive || several || is_filtered { 0 } else { sources.len() as u64 };
+    let unsaid = s.unsaid + expected.saturating_sub(s.announced + s.failed);
+    if unsaid > 0 {
+        tell(&format!("{unsaid} did not come, and the other end did not say why; copy again, or ask there"));
+    }
     Ok(Outcome {
         files: s.files,
         files_same: s.files_same,
-        failed: s.failed,
+        failed: s.failed + unsaid,
         changed: s.changed,
         losses: s.losses,
         removed: s.removed,

@@ -85,6 +85,10 @@ pub(crate) struct Stored {
     /// Content that came, of files in hand too, or that was here.
     pub(crate) bytes_done: u64,
     pub(crate) failed: u64,
+    /// All but folders.
+    pub(crate) announced: u64,
+    /// Files that were announced and wanted, did not come in the end, and of which the sender said nothing.
+    pub(crate) unsaid: u64,
     /// Files that changed while they were read, and were stored nevertheless.
     pub(crate) changed: u64,
     /// What could not be kept, in words.
@@ -141,6 +145,9 @@ struct Target {
     entries: u64,
     /// Files that are wanted and did not come yet.
     pending: HashMap<u64, Entry>,
+    /// Files of which the sender gave up the content, by number, and how many failures it told.
+    given_up: HashSet<u64>,
+    told: u64,
     /// Files of which chunks came before their content.
     plans: HashMap<u64, Plan>,
     open: Option<OpenFile>,
@@ -223,6 +230,8 @@ impl EntryStore {
             losses: Losses::default(),
             entries: 0,
             pending: HashMap::new(),
+            given_up: HashSet::new(),
+            told: 0,
             plans: HashMap::new(),
             open: None,
             batch: Vec::new(),
@@ -351,6 +360,7 @@ impl Target {
             Record::End { state, digest } => self.end(state, &digest, answers),
             Record::Failed { text } => {
                 self.stored.failed += 1;
+                self.told += 1;
                 // Any text of the peer's may come here.
                 (self.listeners.on_failure)(&shown(text.as_bytes()));
             }
@@ -600,6 +610,7 @@ impl Target {
     fn begin(&mut self, id: u64, answers: &mut Answers) {
         // A file that was not asked for is passed over.
         let Some(mut entry) = self.pending.remove(&id) else { return };
+        self.given_up.remove(&id);
         self.room.give_back_pending(&entry);
         let plan = self.plans.remove(&id);
         let mut created = self.create(&mut entry);
@@ -632,6 +643,7 @@ impl Target {
         let Some(mut open) = self.open.take() else { return };
         if state == EndState::Partial {
             // The sender says why.
+            self.given_up.insert(open.id);
             return self.removal.iter_mut().for_each(|r| r.incomplete = true);
         }
         let in_full = open.plan.is_none();
@@ -731,6 +743,9 @@ impl Target {
     // --- the end ---
 
     fn finish(&mut self, answers: &mut Answers) -> io::Result<()> {
+        let missing = self.pending.len() + self.given_up.len();
+        self.stored.announced = self.seen.len() as u64;
+        self.stored.unsaid = (missing as u64).saturating_sub(self.told);
         if self.options.dry_run {
             return self.remove_others(answers);
         }

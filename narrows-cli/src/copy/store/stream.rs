@@ -28,6 +28,8 @@ pub(super) fn create(folder: Arc<OwnedFd>, name: &OsStr, entry: &mut Entry) -> i
         Some(stat) => meta::entry(&folder, name, Vec::new(), stat)?,
         None => meta::entry(&folder, partial.name(), Vec::new(), &rustix::fs::fstat(&partial.file)?)?,
     };
+    // Until it is whole nobody else reads it.
+    rustix::fs::fchmod(&partial.file, PRIVATE)?;
     if let Some(Entry { mode, uid, gid, mut xattrs, .. }) = known {
         xattrs.retain(|(name, _)| name != CAPABILITY);
         let path = std::mem::take(&mut entry.path);
