@@ -15,6 +15,11 @@ const DYING_NS: u64 = 300_000_000;
 /// With --peer a client sends frames without asking, also to a server whose supervisor was killed; until that server is gone.
 const DIRECT_NS: u64 = 10_000_000_000;
 
+/// Two threads of one end note what their calls were told, each after it: one may be kept from its core in between.
+const NOTED_NS: u64 = 50_000_000;
+/// A connection that was made waits so long at most in the queue of a busy server, and goes with it when it is killed.
+const QUEUED_NS: u64 = 5_000_000_000;
+
 /// A server is there again so much after it was killed: three attempts of half a minute. Only where none was seen after it.
 const STARTS_NS: u64 = 90_000_000_000;
 /// From when a client reads where its server is until it connects.
@@ -187,7 +192,11 @@ impl<'a> Judge<'a> {
         }
         let plan = (self.plan)(key.seed);
         if server.is_none() && client.entry.get(Field::Written) >= HEAD_LEN as u64 {
-            let excused = meeting.iter().any(|k| k.side == Side::Server || !k.takes_program());
+            let (begun, closed) = (client.entry.get(Field::Begun), client.entry.get(Field::Closed));
+            let servers = self.kills.get(&(client.pair, Side::Server)).into_iter().flatten();
+            let mut queued = servers.filter(|k| k.after_ns > begun && k.before_ns < closed.saturating_add(QUEUED_NS));
+            let met = meeting.iter().any(|k| k.side == Side::Server || !k.takes_program());
+            let excused = met || queued.any(|k| k.takes_program());
             if !excused && self.complete {
                 verdict.faults.push(format!("{key:?}: the server never heard of it"));
             }
@@ -275,7 +284,8 @@ impl<'a> Judge<'a> {
             let supervisors = meeting.iter().filter(|k| k.victim == Victim::Supervisor);
             supervisors.into_iter().any(|k| k.before_ns > held_since(k.side) && k.after_ns < killed_ns)
         };
-        let told = to.entry.write_end().filter(|_| to.entry.get(Field::WriteEndAt) <= read_end);
+        let told =
+            to.entry.write_end().filter(|_| to.entry.get(Field::WriteEndAt) <= read_end.saturating_add(NOTED_NS));
         // A long write that waits takes the error of a supervisor that dies, and only the next one tells (decision 9).
         let own = meeting.iter().any(|k| k.side == to.side && !k.takes_program());
         match to.entry.read_end() {
@@ -326,7 +336,11 @@ impl<'a> Judge<'a> {
         let theirs: Vec<_> = clients.filter(|k| near(k)).collect();
         let excused = match entry.read_end() {
             None => !own.is_empty() || !self.complete,
-            Some(End::Short) => theirs.iter().any(|k| k.takes_program()),
+            // It may have waited in the queue since.
+            Some(End::Short) => {
+                let mut clients = self.kills.get(&(server.pair, Side::Client)).into_iter().flatten();
+                clients.any(|k| k.takes_program() && k.after_ns + QUEUED_NS > begun && k.before_ns < ended)
+            }
             Some(End::Errno(libc::ECONNRESET)) => !own.is_empty() || !theirs.is_empty(),
             Some(End::Foreign) => {
                 let kills = self.of(server);

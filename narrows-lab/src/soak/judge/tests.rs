@@ -124,6 +124,11 @@ fn an_error_is_told_once() {
         assert_eq!(!faults(&[client, server], &kills).contains("was not killed"), fine, "{errno} at {at}");
     }
     assert!(faults(&[client, server], &[]).contains("was not killed"));
+    // Noted by a thread that had to wait for a core.
+    server.entry = server.entry.with(Field::WriteEnd, 1000 + libc::ECONNRESET as u64);
+    server.entry = server.entry.with(Field::WriteEndAt, 15 * SECOND + NOTED_NS);
+    assert!(!faults(&[client, server], &kills).contains("was not killed"));
+    server.entry = server.entry.with(Field::WriteEnd, 1000 + libc::EPIPE as u64).with(Field::WriteEndAt, 14 * SECOND);
     // But where it is the reader's own supervisor that was killed, and the kernel has not told who wrote.
     let own = [kill(Side::Server, Victim::Supervisor, 13)];
     assert!(!faults(&[client, server], &own).contains("was not killed"));
@@ -142,11 +147,17 @@ fn a_connection_that_is_not_heard_of_is_a_fault() {
     let [client, server] = whole();
     assert!(faults(&[client], &[]).contains("never heard of it"));
     assert_eq!(faults(&[client], &[kill(Side::Server, Victim::Program, 10)]), "");
+    // It waited until the server was killed, or its client had been.
+    assert_eq!(faults(&[client], &[kill(Side::Server, Victim::Program, 24)]), "");
+    assert!(faults(&[client], &[kill(Side::Server, Victim::Program, 26)]).contains("never heard of it"));
     assert!(faults(&[server], &[]).contains("no client made"));
     let mut nameless = server;
     nameless.entry = Entry::default().with(Field::Begun, 10 * SECOND).with_read_end(End::Short, 15 * SECOND);
     assert!(faults(&[nameless], &[]).contains("without a name"));
-    assert_eq!(faults(&[nameless], &[kill(Side::Client, Victim::Program, 12)]), "");
+    for second in [6, 12] {
+        assert_eq!(faults(&[nameless], &[kill(Side::Client, Victim::Program, second)]), "");
+    }
+    assert!(faults(&[nameless], &[kill(Side::Client, Victim::Program, 4)]).contains("without a name"));
 }
 
 #[test]
