@@ -132,6 +132,10 @@ def sent_and_given_up():
         return exchange(c)
 
 
+# Calls by it keep the interpreter's lock. With another thread the lock would go to that one, which the child does not have.
+locked = ctypes.PyDLL(None)
+
+
 def in_copy(make_copy):
     """A process that no handler of forks hears of has the socket too, and the connection is made then."""
     with listener() as l:
@@ -154,7 +158,7 @@ def in_copy(make_copy):
 
 @check
 def forked_without_handlers():
-    return in_copy(libc._Fork)
+    return in_copy(locked._Fork)
 
 
 @check
@@ -177,7 +181,7 @@ def cloned_without_handlers():
 
         function = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(child)
         top = (ctypes.addressof(stack) + len(stack)) & ~15
-        pid = libc.clone(function, ctypes.c_void_p(top), signal.SIGCHLD, None)
+        pid = locked.clone(function, ctypes.c_void_p(top), signal.SIGCHLD, None)
         c.connect(l.getsockname())
         a.send(b"c")
         said = a.recv(100)
