@@ -3,7 +3,7 @@
 
 CARGO ?= cargo
 # Seconds for each fuzz target: a smoke run within `make test`, more by `make fuzz SECONDS=600`.
-SMOKE_SECONDS = 5
+SMOKE_SECONDS = 3
 # Rounds of every comparison of `make bench`.
 ROUNDS = 3
 SECONDS = 60

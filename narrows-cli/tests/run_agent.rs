@@ -5,6 +5,7 @@ mod common;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -14,6 +15,7 @@ use std::time::{Duration, Instant};
 use common::{asks_kernel, code, finish, narrows, stderr, text};
 use narrows::upgrade::gateway::GatewayClient;
 use narrows_test::{has, skip};
+use rustix::process::{Pid, Signal, kill_process_group};
 
 /// No single wait of a test is longer.
 const PATIENCE: Duration = Duration::from_secs(40);
@@ -62,6 +64,8 @@ impl Program {
 impl Drop for Program {
     fn drop(&mut self) {
         if let Some(child) = &mut self.0 {
+            // With the program, which outlives its supervisor.
+            let _ = kill_process_group(Pid::from_child(child), Signal::KILL);
             let _ = child.kill();
             let _ = child.wait();
         }
@@ -83,6 +87,7 @@ fn run(address: &str, service: u16, flags: &[&str], args: &[&str]) -> Program {
         address,
     ]);
     command.args(["--service-port", &service.to_string()]).args(flags).args(["--", "python3"]).args(args);
+    command.process_group(0);
     Program(Some(command.spawn().unwrap()))
 }
 
