@@ -271,7 +271,7 @@ pub(crate) fn is_fifo(path: &Path) -> bool {
 }
 
 /// The name of a temporary file means nothing to somebody who asked for another.
-fn without_temporary_name(e: io::Error) -> io::Error {
+pub(crate) fn without_temporary_name(e: io::Error) -> io::Error {
     let text = e.to_string();
     io::Error::new(e.kind(), text.split(" at path ").next().unwrap_or_default())
 }

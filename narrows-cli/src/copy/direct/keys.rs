@@ -11,6 +11,7 @@ use anyhow::{Context, Result, anyhow, ensure};
 use data_encoding::BASE64URL_NOPAD;
 
 use super::proof;
+use crate::files::without_temporary_name;
 
 pub(super) const SEED_LEN: usize = 32;
 pub(super) const FINGERPRINT_LEN: usize = 32;
@@ -129,12 +130,6 @@ pub(crate) fn write_token(path: &Path, token: &str) -> Result<()> {
     file.as_file().sync_all()?;
     file.persist(path).map_err(|e| e.error)?;
     Ok(())
-}
-
-/// Whoever named a file knows nothing of the temporary one.
-fn without_temporary_name(e: io::Error) -> io::Error {
-    let text = e.to_string();
-    io::Error::new(e.kind(), text.split(" at path ").next().unwrap_or_default())
 }
 
 /// Whether it is a file that other users may read.
