@@ -519,7 +519,8 @@ impl Connection {
             };
             moved |= self.after_read(read);
         }
-        if self.down.ended && !self.down.is_pending() && self.broken.is_none() {
+        // A peer may have finished before it refused what came: EPIPE.
+        if self.down.ended && !self.down.is_pending() && matches!(self.broken, None | Some(Errno::PIPE)) {
             match self.down.finish() {
                 Ok(()) => {
                     let _ = shutdown(&self.program, Shutdown::Write);

@@ -391,7 +391,8 @@ impl Frames {
     /// The engine wants to know how the link is, and perhaps to take over what is late.
     fn look(&mut self, network: &OwnedFd, serial: u64, bench: &mut Bench) {
         let now_ns = self.now_ns(bench);
-        self.on_link(self.meter.look(network, now_ns));
+        let sample = self.meter.look(network, now_ns);
+        self.on_link(sample);
         if let Some(job) = self.sender.on_link_dry(now_ns) {
             if job.method == Method::STORE || job.estimate_ns < RESCUE_INLINE_NS {
                 self.run(job, bench);

@@ -17,24 +17,26 @@ pub struct Meter {
     /// The peer is this host.
     same_host: bool,
     backlog: u32,
+    /// The latest look found nothing unsent, and only [`Meter::write`] adds to it: that need not be asked again.
+    drained: bool,
 }
 
 impl Meter {
     pub fn new(same_host: bool) -> Self {
-        Self { same_host, backlog: 0 }
+        Self { same_host, backlog: 0, drained: false }
     }
 
     /// Writes what fits of the first `len` bytes that are left, without waiting. The sample says how many of frames that
-    /// was; 0: the socket is full.
+    /// was; 0: the socket is full. Nobody else may write to the socket from here on.
     pub fn write(
-        &self,
+        &mut self,
         socket: impl AsFd,
         outbox: &mut Outbox,
         len: usize,
         clock: impl Fn() -> u64,
     ) -> io::Result<LinkSample> {
         let socket = socket.as_fd();
-        let unsent_before = unsent(socket);
+        let unsent_before = if self.drained { 0 } else { unsent(socket) };
         let begin_ns = clock();
         let accepted = match sys::send_nowait(socket, &outbox.slices(len)) {
             Ok(n) => n,
@@ -47,10 +49,12 @@ impl Meter {
     }
 
     /// A look between writes.
-    pub fn look(&self, socket: impl AsFd, now_ns: u64) -> LinkSample {
+    pub fn look(&mut self, socket: impl AsFd, now_ns: u64) -> LinkSample {
         let socket = socket.as_fd();
-        let unsent = unsent(socket);
-        let (delivery_bytes_per_s, rtt_ns) = self.speed(socket);
+        let info = sys::tcp_info(socket);
+        let unsent = info.as_ref().map_or_else(|| unsent(socket), |info| u64::from(info.notsent_bytes));
+        self.drained = info.is_some() && unsent == 0;
+        let (delivery_bytes_per_s, rtt_ns) = self.speed_of(info);
         LinkSample {
             begin_ns: now_ns,
             end_ns: now_ns,
@@ -67,7 +71,11 @@ impl Meter {
     /// Within this host the system's latest sample of the delivery rate, if the connection passes no network device (on
     /// others the rate is estimated over a longer time); to another host the round trip.
     pub(super) fn speed(&self, socket: BorrowedFd<'_>) -> (Option<u64>, Option<u64>) {
-        match sys::tcp_info(socket) {
+        self.speed_of(sys::tcp_info(socket))
+    }
+
+    fn speed_of(&self, info: Option<sys::TcpInfo>) -> (Option<u64>, Option<u64>) {
+        match info {
             None => (None, None),
             Some(info) if self.same_host => {
                 let delivery = info.delivery_rate_bytes_per_s;

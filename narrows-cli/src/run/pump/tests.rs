@@ -354,3 +354,27 @@ fn rubbish_behind_an_agreement_is_a_reset_for_both() {
         wait_until("its end", || world.live() == 0);
     }
 }
+
+/// A supervisor that dies leaves a stream that was cut off, and resets what still comes. To TCP the stream is at its end then,
+/// and the reset a refusal of what came behind that (EPIPE): the program must not take it for an end in order.
+#[test]
+fn a_stream_that_was_cut_off_is_a_reset_also_if_the_peer_refused_something_behind_it() {
+    // The program's end holds less.
+    let raw: Vec<u8> = (0..16_000u32).flat_map(u32::to_le_bytes).collect();
+    let world = World::new();
+    let (mut ends, network) = world.hand_over_bounded(&Request { accepted: true, ..new(1) }, None);
+    ends.peer.write_all(&[opening(), frames(&raw)].concat()).unwrap();
+    let mut first = [0; 4];
+    ends.program.read_exact(&mut first).unwrap();
+    ends.peer.shutdown(Shutdown::Write).unwrap();
+    ends.program.write_all(b"hello").unwrap();
+    wait_until("what the peer does not read", || {
+        rustix::net::recv(&ends.peer, &mut [0; 64], RecvFlags::PEEK).is_ok_and(|(n, _)| n == 64)
+    });
+    drop(ends.peer);
+    wait_until("the refusal", || network.peer_addr().is_err());
+    wait_until("an error of writing", || (&ends.program).write_all(b"hello").is_err());
+    let (got, end) = rest(&mut ends.program);
+    assert!(first[..] == raw[..4] && got == raw[4..], "{} of {} bytes came", 4 + got.len(), raw.len());
+    assert_eq!(end, Some(ErrorKind::ConnectionReset));
+}
