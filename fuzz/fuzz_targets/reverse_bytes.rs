@@ -11,7 +11,7 @@ use narrows::sender::{LinkSample, Sender, SenderConfig};
 
 fuzz_target!(|data: &[u8]| {
     let [mode, rest @ ..] = data else { return };
-    let policy = PolicySpec::Balance.build(&PolicySetup::new(2, Prior::shipped()));
+    let policy = PolicySpec::balance().build(&PolicySetup::new(2, Prior::shipped()));
     let (notes, relayed) = (mode & 8 == 8, mode & 16 == 16);
     let config = SenderConfig { duplex: true, cores: 2, notes, relayed, ..SenderConfig::default() };
     let mut sender = Sender::new(config, policy, BufferPool::default());

@@ -1,17 +1,13 @@
 //! From flags to the options of a flow.
 
 use std::fs;
-use std::io::Write;
 use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use narrows::calibration::Calibration;
-use narrows::codec::{DEFAULT_METHODS, Method};
-use narrows::frame::BASELINE_HISTORY;
 use narrows::monitor::cost::Prior;
-use narrows::policy::{Policy, PolicyData, PolicySetup, PolicySpec};
-use narrows::sender::SenderConfig;
+use narrows::policy::{Policy, PolicySpec};
 use narrows::stream::{self, SendOptions};
 
 use crate::args::FlowArgs;
@@ -28,53 +24,43 @@ pub(crate) fn threads(asked: Option<u16>) -> usize {
 }
 
 pub(crate) fn send_options(args: &FlowArgs, calibration: Option<&Calibration>, timeout: f64) -> Result<SendOptions> {
-    let threads = args.threads.map_or_else(stream::encoders, usize::from);
-    let spec = spec(args);
-    let block_max = spec.block_max();
-    let history = args.history.unwrap_or(if spec.links(None) { BASELINE_HISTORY } else { 0 });
-    let trace = match &args.trace {
-        Some(path) => Some(Box::new(files::create(path)?) as Box<dyn Write + Send>),
-        None => None,
-    };
-    Ok(SendOptions {
-        sender: SenderConfig {
-            block_max: args.block_max.unwrap_or(block_max),
-            history,
-            gather_ns: spec.gather_ns(),
-            ..SenderConfig::default()
-        },
-        policy: policy(args, threads, calibration)?,
-        threads,
-        stall_timeout: seconds(timeout),
-        trace,
-        on_note: None,
-    })
+    let mut options = SendOptions::new(with_file(spec(args))?).calibration(calibration).stall_timeout(seconds(timeout));
+    if let Some(threads) = args.threads {
+        options = options.threads(threads.into());
+    }
+    if let Some(methods) = &args.methods {
+        options = options.methods(&methods.0);
+    }
+    if let Some(path) = &args.prior {
+        options = options.prior(read_prior(path)?);
+    }
+    if let Some(raw_len) = args.block_max {
+        options = options.block_max(raw_len);
+    }
+    if let Some(len) = args.history {
+        options = options.history(len);
+    }
+    if let Some(path) = &args.trace {
+        options = options.trace(Box::new(files::create(path)?));
+    }
+    Ok(options)
 }
 
 /// The policy that was asked for, or the usual one.
 pub(crate) fn spec(args: &FlowArgs) -> PolicySpec {
-    args.policy.clone().unwrap_or(PolicySpec::Balance)
+    args.policy.clone().unwrap_or_default()
 }
 
-pub(crate) fn policy(args: &FlowArgs, cores: usize, calibration: Option<&Calibration>) -> Result<Box<dyn Policy>> {
-    let methods: &[Method] = args.methods.as_ref().map_or(DEFAULT_METHODS, |l| &l.0);
-    let own = args.prior.as_deref().map(read_prior).transpose()?;
-    let prior = own.as_ref().unwrap_or(Prior::shipped());
-    let spec = spec(args);
-    let file = read_policy_file(&spec)?;
-    Ok(spec.build(&PolicySetup { methods, cores, prior, calibration, file: file.as_ref() }))
-}
-
-/// What is in the file of a policy that has one.
-pub(crate) fn read_policy_file(spec: &PolicySpec) -> Result<Option<PolicyData>> {
-    let Some(path) = spec.file().map(Path::new) else { return Ok(None) };
+/// The policy with the contents of its file, if it has one.
+pub(crate) fn with_file(spec: PolicySpec) -> Result<PolicySpec> {
+    let Some(path) = spec.file().map(Path::new) else { return Ok(spec) };
     if spec.keeps() && !path.exists() {
-        return Ok(None);
+        return Ok(spec);
     }
     let about = || format!("cannot use {} for --policy {spec}", path.display());
     let len = fs::metadata(path).with_context(about)?.len();
     ensure!(len <= POLICY_FILE_MAX, "{} is too long for --policy {spec}", path.display());
-    Ok(Some(spec.read_file(&fs::read(path).with_context(about)?).with_context(about)?))
+    spec.load(&fs::read(path).with_context(about)?).with_context(about)
 }
 
 /// Stores what the policy wants to have kept.

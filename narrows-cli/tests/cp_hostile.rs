@@ -12,9 +12,7 @@ use std::sync::{Arc, Mutex};
 
 use narrows::entry::{Answer, Chunk, Entry, EntryKind, RecordWriter};
 use narrows::entry::{CHUNK_LEN_MAX, CHUNKS_MAX, DIGEST_LEN, EndState, PATH_LEN_MAX};
-use narrows::monitor::cost::Prior;
-use narrows::policy::{PolicySetup, PolicySpec};
-use narrows::sender::SenderConfig;
+use narrows::policy::PolicySpec;
 use narrows::stream::{self, SendOptions};
 use narrows::transport::Link;
 
@@ -93,17 +91,10 @@ fn send(records: Vec<u8>, write: File, read: File) -> (narrows::Result<()>, Vec<
             Ok(())
         })
     };
-    let policy: PolicySpec = "fixed:store".parse().unwrap();
-    let options = SendOptions {
-        sender: SenderConfig::default(),
-        policy: policy.build(&PolicySetup::new(1, Prior::shipped())),
-        threads: 1,
-        stall_timeout: Some(PATIENCE),
-        trace: None,
-        on_note: Some(Box::new(on_note)),
-    };
+    let options =
+        SendOptions::new(PolicySpec::store()).threads(1).stall_timeout(Some(PATIENCE)).on_note(Box::new(on_note));
     let (link, _bond) = Link::pipes(write, read).bonded().unwrap();
-    let sent = stream::send(Cursor::new(records), link, options, &Arc::default()).map(drop);
+    let sent = stream::send(Cursor::new(records), link, options).map(drop);
     let answers = std::mem::take(&mut *answers.lock().unwrap());
     (sent, answers)
 }

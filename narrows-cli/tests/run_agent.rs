@@ -661,10 +661,7 @@ fn programs_go_through_a_gateway() {
 
 /// Frames both ways over a connection; what came.
 fn talk(socket: TcpStream, data: Vec<u8>) -> narrows::Result<Vec<u8>> {
-    use narrows::codec::Method;
-    use narrows::policy::Fixed;
-    use narrows::receiver::ReceiverConfig;
-    use narrows::sender::SenderConfig;
+    use narrows::policy::PolicySpec;
     use narrows::stream::{self, ReceiveOptions, SendOptions};
     use std::sync::{Arc, Mutex};
 
@@ -681,22 +678,14 @@ fn talk(socket: TcpStream, data: Vec<u8>) -> narrows::Result<Vec<u8>> {
 
     let (write, read) = narrows::transport::Link::tcp(socket.try_clone().unwrap()).unwrap().split();
     let sending = thread::spawn(move || {
-        let options = SendOptions {
-            sender: SenderConfig::default(),
-            policy: Box::new(Fixed::new(Method::STORE, false)),
-            threads: 1,
-            stall_timeout: Some(PATIENCE),
-            trace: None,
-            on_note: None,
-        };
-        let sent = stream::send(std::io::Cursor::new(data), write, options, &Arc::default());
+        let options = SendOptions::new(PolicySpec::store()).threads(1).stall_timeout(Some(PATIENCE));
+        let sent = stream::send(std::io::Cursor::new(data), write, options);
         let _ = socket.shutdown(std::net::Shutdown::Write);
         sent.map(drop)
     });
     let got = Arc::new(Mutex::new(Vec::new()));
-    let receiver = ReceiverConfig::default();
-    let options = ReceiveOptions { receiver, threads: 1, stall_timeout: Some(PATIENCE), notes: None };
-    let received = stream::receive(Sink(Arc::clone(&got)), read, options, || Ok(()), &Arc::default());
+    let options = ReceiveOptions::default().threads(1).stall_timeout(Some(PATIENCE));
+    let received = stream::receive(Sink(Arc::clone(&got)), read, options);
     let sent = sending.join().unwrap();
     received?;
     sent?;

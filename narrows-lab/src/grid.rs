@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args as ClapArgs;
 use narrows::codec::{DEFAULT_METHODS, Method};
 use narrows::monitor::cost::Prior;
-use narrows::policy::{PolicyData, PolicySetup, PolicySpec};
+use narrows::policy::{PolicySetup, PolicySpec};
 use narrows_sim::judge::{self, fixed_methods};
 use narrows_sim::measure::measurable;
 use narrows_sim::table::{self, CLASSES, Table};
@@ -108,7 +108,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let class_max = CLASSES.iter().rposition(|c| *c <= args.oracle_block).context("no block is so short")?;
     let next = AtomicUsize::new(0);
     let results: Mutex<Vec<Option<CellResult>>> = Mutex::new(vec![None; cells.len()]);
-    let files = read_files(args, &all)?;
+    let policies = load_policies(args, &all)?;
     let in_order = args.policy.iter().any(PolicySpec::keeps);
     let jobs = args.jobs.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from)).max(1);
     let jobs = if in_order { 1 } else { jobs };
@@ -118,13 +118,13 @@ pub(crate) fn run(args: &Args) -> Result<()> {
                 loop {
                     let i = next.fetch_add(1, Ordering::Relaxed);
                     let Some(cell) = cells.get(i) else { return };
-                    let rows = run_cell(args, cell, &all[cell.table], &priors[cell.table], class_max, &files);
+                    let rows = run_cell(args, cell, &all[cell.table], &priors[cell.table], class_max, &policies);
                     results.lock().unwrap_or_else(PoisonError::into_inner)[i] = Some(rows);
                 }
             });
         }
     });
-    write_files(args, &files)?;
+    write_files(&policies)?;
     let results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
     let (mut rows, mut trace) = (Vec::new(), String::new());
     for (cell_rows, lines) in results.into_iter().flatten() {
@@ -146,36 +146,40 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// What a policy of the command line keeps in its file, from cell to cell.
-type KeptFile = Mutex<Option<PolicyData>>;
+/// A policy of the command line with the contents of its file, which go from cell to cell.
+type Loaded = Mutex<PolicySpec>;
 
-fn lock(file: &KeptFile) -> MutexGuard<'_, Option<PolicyData>> {
-    file.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(policy: &Loaded) -> MutexGuard<'_, PolicySpec> {
+    policy.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The files of the policies; every method that they may choose must be in the tables.
-fn read_files(args: &Args, tables: &[Table]) -> Result<Vec<KeptFile>> {
-    let read = |spec: &PolicySpec| -> Result<KeptFile> {
+/// The policies with their files; every method that they may choose must be in the tables.
+fn load_policies(args: &Args, tables: &[Table]) -> Result<Vec<Loaded>> {
+    let load = |spec: &PolicySpec| -> Result<Loaded> {
         let path = spec.file().map(Path::new).filter(|p| !spec.keeps() || p.exists());
         let about = || format!("cannot use the file of --policy {spec}");
-        let file = path.map(|p| -> Result<_> { Ok(spec.read_file(&fs::read(p)?)?) }).transpose().with_context(about)?;
-        let lacking = spec.methods(file.as_ref()).into_iter().find(|m| tables.iter().any(|t| !known(t, *m)));
+        let spec = match path {
+            Some(path) => {
+                fs::read(path).map_err(anyhow::Error::from).and_then(|b| Ok(spec.load(&b)?)).with_context(about)?
+            }
+            None => spec.clone(),
+        };
+        let lacking = spec.methods().into_iter().find(|m| tables.iter().any(|t| !known(t, *m)));
         if let Some(method) = lacking {
-            let methods = Method::print_list(&measurable(&spec.methods(file.as_ref())));
+            let methods = Method::print_list(&measurable(&spec.methods()));
             bail!("the tables have no {method}; for {spec} make them with: narrows-lab tables --methods '{methods}'");
         }
-        if spec.links(file.as_ref()) {
+        if spec.links() {
             bail!("{spec} links blocks, and costs are measured of blocks by themselves: leave out 'link' or 'linked'");
         }
-        Ok(Mutex::new(file))
+        Ok(Mutex::new(spec))
     };
-    args.policy.iter().map(read).collect()
+    args.policy.iter().map(load).collect()
 }
 
-fn write_files(args: &Args, files: &[KeptFile]) -> Result<()> {
-    for (spec, file) in args.policy.iter().zip(files).filter(|(spec, _)| spec.keeps()) {
-        let bytes = lock(file).as_ref().and_then(PolicyData::bytes);
-        if let (Some(path), Some(bytes)) = (spec.file(), bytes) {
+fn write_files(policies: &[Loaded]) -> Result<()> {
+    for spec in policies.iter().map(|p| lock(p).clone()).filter(PolicySpec::keeps) {
+        if let (Some(path), Some(bytes)) = (spec.file(), spec.contents()) {
             fs::write(path, bytes).with_context(|| format!("cannot write {path}"))?;
         }
     }
@@ -248,7 +252,7 @@ fn run_cell(
     table: &Table,
     prior: &Prior,
     class_max: usize,
-    files: &[KeptFile],
+    policies: &[Loaded],
 ) -> CellResult {
     let plan = cell.plan(table, args.decision_us * 1e3, BLOCK_MAX);
     let possible = judge::possible(table, &plan, class_max, args.beam);
@@ -260,7 +264,7 @@ fn run_cell(
     let setup = PolicySetup { methods: &methods, ..PolicySetup::new(cell.cores, prior) };
     let run_fixed = |method: Method| -> Run {
         let plan = Plan { block_max: FIXED_BLOCK, decision_ns: 0.0, ..plan.clone() };
-        world::run(table, &plan, PolicySpec::Fixed { method, linked: false }.build(&setup))
+        world::run(table, &plan, PolicySpec::fixed(method, false).build(&setup))
     };
     let fixed: Vec<(Method, Run)> = fixed_methods(table).into_iter().map(|m| (m, run_fixed(m))).collect();
     let plain_s = fixed[0].1.seconds;
@@ -273,18 +277,19 @@ fn run_cell(
         rows.extend(fixed.iter().skip(1).map(|(m, run)| row(format!("fixed:{m}"), run)));
     }
     let mut trace = String::new();
-    for (spec, file) in args.policy.iter().zip(files) {
-        let plan = match spec {
-            PolicySpec::Fixed { .. } => Plan { block_max: FIXED_BLOCK, ..plan.clone() },
+    for policy in policies {
+        let spec = lock(policy).clone();
+        let plan = match spec.name() {
+            "fixed" => Plan { block_max: FIXED_BLOCK, ..plan.clone() },
             _ => Plan { trace: args.trace.is_some(), ..plan.clone() },
         };
-        let known = lock(file).clone();
-        let run = world::run(table, &plan, spec.build(&PolicySetup { file: known.as_ref(), ..setup }));
+        let run = world::run(table, &plan, spec.build(&setup));
         // What one without a file learned in a cell is not for the next: their order is that of the threads.
         if spec.keeps()
             && let Some(bytes) = &run.saved
+            && let Ok(learned) = spec.load(bytes)
         {
-            *lock(file) = spec.read_file(bytes).ok();
+            *lock(policy) = learned;
         }
         trace.push_str(&run.trace);
         rows.push(row(spec.to_string(), &run));
@@ -307,7 +312,7 @@ mod tests {
     #[test]
     fn the_same_grid_has_the_same_result_bit_for_bit_on_any_number_of_threads() {
         let directory = tempfile::tempdir().unwrap();
-        let methods = measurable(&"datacomp".parse::<PolicySpec>().unwrap().methods(None));
+        let methods = measurable(&"datacomp".parse::<PolicySpec>().unwrap().methods());
         let mut rng = Rng(5);
         let mut table =
             Table::new("drawn", Block::from_vec((0..1u64 << 20).map(|i| (i % 251) as u8).collect()), methods);
@@ -341,10 +346,13 @@ mod tests {
         assert_eq!(one, lines("4"));
 
         let args = parse("1", "unused");
-        let files = read_files(&args, std::slice::from_ref(&table)).unwrap();
+        let policies = load_policies(&args, std::slice::from_ref(&table)).unwrap();
         let cell = &cells(&args, std::slice::from_ref(&table)).unwrap()[0];
-        run_cell(&args, cell, &table, Prior::shipped(), 2, &files);
-        assert!(files.iter().all(|f| lock(f).is_none()), "without a file, nothing goes from cell to cell");
+        run_cell(&args, cell, &table, Prior::shipped(), 2, &policies);
+        assert!(
+            policies.iter().all(|p| lock(p).contents().is_none()),
+            "without a file, nothing goes from cell to cell"
+        );
     }
 
     #[derive(Parser)]

@@ -148,7 +148,7 @@ mod tests {
     use narrows::codec::Method;
     use narrows::monitor::cost::Prior;
     use narrows::oracle::Speed;
-    use narrows::policy::{Planned, PolicyData, PolicySetup, PolicySpec};
+    use narrows::policy::{Planned, PolicySetup, PolicySpec};
 
     #[test]
     fn a_front_keeps_what_some_prices_choose() {
@@ -177,7 +177,7 @@ mod tests {
             let methods: Vec<_> = [Method::STORE, Method::CONSTANT].into_iter().chain(table.methods.clone()).collect();
             let setup = PolicySetup { methods: &methods, ..PolicySetup::new(plan.cores, Prior::shipped()) };
             let fixed = methods.iter().filter(|m| **m != Method::CONSTANT);
-            let specs = fixed.map(|m| PolicySpec::Fixed { method: *m, linked: false }).chain([PolicySpec::Balance]);
+            let specs = fixed.map(|m| PolicySpec::fixed(*m, false)).chain([PolicySpec::balance()]);
             for spec in specs {
                 let run = world::run(&table, &plan, spec.build(&setup));
                 assert!(run.seconds >= bound_s, "seed {seed}, {spec}: {} against {bound_s}, {plan:?}", run.seconds);
@@ -210,7 +210,7 @@ mod tests {
             let bound_s = Limits::new(&table).seconds(&plan.machine()) * (1.0 - 1e-9) - 1e-9;
             let methods: Vec<_> = [Method::STORE, Method::CONSTANT].into_iter().chain(table.methods.clone()).collect();
             let setup = PolicySetup { methods: &methods, ..PolicySetup::new(1, Prior::shipped()) };
-            for spec in [PolicySpec::Balance, PolicySpec::Fixed { method: Method::STORE, linked: false }] {
+            for spec in [PolicySpec::balance(), PolicySpec::store()] {
                 let run = world::run(&table, &plan, spec.build(&setup));
                 assert!(run.seconds >= bound_s, "seed {seed}, {spec}: {} against {bound_s}, {plan:?}", run.seconds);
                 rescued += run.summary.rescued_blocks;
@@ -237,9 +237,11 @@ mod tests {
             (0..LONGEST / class_len).for_each(|_| table.push(class, Vec::new()));
         }
         let plan = Plan { link: Speed::constant(1e6), cores: 1, ..drawn_plan(&mut rng, LONGEST) };
-        let file = PolicyData::Schedule(narrows::policy::Schedule::new(blocks));
-        let setup = PolicySetup { file: Some(&file), ..PolicySetup::new(1, Prior::shipped()) };
-        let run = world::run(&table, &plan, PolicySpec::Replay { file: "x".into() }.build(&setup));
+        let schedule = narrows::policy::Schedule::new(blocks).to_string();
+        let replay: PolicySpec = "replay:x".parse().unwrap();
+        let replay = replay.load(schedule.as_bytes()).unwrap();
+        let setup = PolicySetup::new(1, Prior::shipped());
+        let run = world::run(&table, &plan, replay.build(&setup));
         let limits = Limits::new(&table);
         let bound_s = limits.seconds(&plan.machine());
         assert!((1.0..1.05).contains(&(run.seconds / bound_s)), "{} against {bound_s}", run.seconds);
@@ -266,7 +268,7 @@ mod tests {
             let plan = drawn_plan(&mut rng, table.len());
             let methods: Vec<_> = [Method::STORE, Method::CONSTANT].into_iter().chain(table.methods.clone()).collect();
             let setup = PolicySetup { methods: &methods, ..PolicySetup::new(plan.cores, Prior::shipped()) };
-            let run = world::run(&table, &plan, PolicySpec::Balance.build(&setup));
+            let run = world::run(&table, &plan, PolicySpec::balance().build(&setup));
             let best = Schedule::best(&table, &plan.machine(), 16);
             let bound_s = Limits::new(&table).seconds(&plan.machine());
             (

@@ -48,7 +48,7 @@ fn main() {
         }),
     );
 
-    let mut policy = PolicySpec::Balance.build(&PolicySetup::new(4, Prior::shipped()));
+    let mut policy = PolicySpec::balance().build(&PolicySetup::new(4, Prior::shipped()));
     let mut seq = 0;
     let mut decide = |learn: bool| {
         let queue: [Pending; 8] = std::array::from_fn(|i| Pending {

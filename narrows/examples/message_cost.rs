@@ -18,7 +18,7 @@ use narrows::message::{
     Contexts, Dictionary, Event, MessageConfig, MessageEnd, MessageReceiver, MessageSender, Training,
 };
 use narrows::monitor::cost::Prior;
-use narrows::policy::{Fixed, MessagesSpec, Policy, PolicySetup, PolicySpec};
+use narrows::policy::{Fixed, Policy, PolicySetup, PolicySpec};
 
 const ROUNDS: usize = 40;
 const FLOWS: usize = 2000;
@@ -73,7 +73,7 @@ fn linked() -> Box<dyn Policy> {
 }
 
 fn messages_policy() -> Box<dyn Policy> {
-    PolicySpec::Messages(MessagesSpec::default()).build(&PolicySetup::new(1, Prior::shipped()))
+    PolicySpec::messages().build(&PolicySetup::new(1, Prior::shipped()))
 }
 
 fn pair(window: usize, policy: Box<dyn Policy>) -> (MessageSender, MessageReceiver) {

@@ -9,48 +9,49 @@ use std::str::FromStr;
 
 use crate::error::{Error, Result};
 
-mod bzip2;
-mod constant;
 mod dictionary;
 mod liblz4;
-mod lz4;
-#[cfg(feature = "seeds")]
-mod lzf;
-#[cfg(feature = "seeds")]
-mod lzo;
-#[cfg(feature = "seeds")]
-mod lzw;
 #[cfg(feature = "seeds")]
 mod room;
-mod snappy;
-mod store;
-mod xz;
-mod zlib;
-mod zstd;
 
-pub use self::bzip2::Bzip2;
-pub use self::constant::Constant;
+/// Declares the file of each codec and lists their entries.
+macro_rules! codecs {
+    ($($(#[$attribute:meta])* $name:ident),* $(,)?) => {
+        $($(#[$attribute])* mod $name;)*
+
+        /// Every codec of this build. The last ones are of older systems, for experiments: feature `seeds`.
+        pub const CODECS: &[&dyn Codec] = &[$($(#[$attribute])* $name::ENTRY),*];
+    };
+}
+
+// One line for each codec, in the order in which help texts name them.
+codecs! {
+    store,
+    constant,
+    lz4,
+    zstd,
+    zlib,
+    bzip2,
+    xz,
+    snappy,
+    #[cfg(feature = "seeds")]
+    lzo,
+    #[cfg(feature = "seeds")]
+    lzf,
+    #[cfg(feature = "seeds")]
+    lzw,
+}
+
 pub use self::dictionary::{
     DICTIONARY_MAX, DICTIONARY_MIN, DICTIONARY_TRAINED_MIN, Dictionary, DictionaryContexts, train,
 };
 pub use self::liblz4::LinkedTable;
-pub use self::lz4::Lz4;
-#[cfg(feature = "seeds")]
-pub use self::lzf::Lzf;
-#[cfg(feature = "seeds")]
-pub use self::lzo::Lzo;
-#[cfg(feature = "seeds")]
-pub use self::lzw::Lzw;
-pub use self::snappy::Snappy;
-pub use self::store::Store;
-pub use self::xz::Xz;
-pub use self::zlib::Zlib;
-pub use self::zstd::Zstd;
 
 #[cfg(feature = "seeds")]
 use self::room::Room;
 
-/// Number of a codec on the wire. Never re-used: a retired codec keeps its number.
+/// Number of a codec on the wire, 0 to 63 (docs/format.md, section 5). Never re-used: a retired codec keeps its number. One
+/// that only its own file needs has its number there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CodecId(pub u8);
 
@@ -72,24 +73,6 @@ impl CodecId {
         CODECS.iter().copied().find(|c| c.id() == self)
     }
 }
-
-/// Every codec of this build, by number. The last ones are of older systems, for experiments: feature `seeds`.
-pub const CODECS: &[&dyn Codec] = &[
-    &Store,
-    &Constant,
-    &Lz4,
-    &Zstd,
-    &Zlib,
-    &Bzip2,
-    &Xz,
-    &Snappy,
-    #[cfg(feature = "seeds")]
-    &Lzo,
-    #[cfg(feature = "seeds")]
-    &Lzf,
-    #[cfg(feature = "seeds")]
-    &Lzw,
-];
 
 /// The methods that a policy chooses from unless it is told otherwise, lightest first (D18): each was measured to be
 /// the best one somewhere between 1 Mbit/s and 25 Gbit/s.
@@ -138,6 +121,14 @@ pub trait Codec: Sync + fmt::Debug {
     /// The `key=value` that [`Codec::parse_level`] reads back.
     fn print_level(&self, level: Level) -> String {
         format!("level={level}")
+    }
+
+    /// The settings of a specification, for help texts: `level=1 to 9`. Empty: none.
+    fn settings(&self) -> String {
+        match (self.levels().first(), self.levels().last()) {
+            (Some(first), Some(last)) if first < last => format!("level={first} to {last}"),
+            _ => String::new(),
+        }
     }
 
     /// Whether frames can be linked: encoded with earlier raw bytes as dictionary.
@@ -362,8 +353,8 @@ mod tests {
     #[test]
     fn numbers_and_names_are_unique_and_defaults_exist() {
         for (i, codec) in CODECS.iter().enumerate() {
-            assert_eq!(usize::from(codec.id().0), i, "by number, without gaps");
-            assert!(CODECS[..i].iter().all(|c| c.name() != codec.name()));
+            assert!(codec.id().0 < 64, "{}: the preface has 64 bits", codec.name());
+            assert!(CODECS[..i].iter().all(|c| c.id() != codec.id() && c.name() != codec.name()));
             assert!(codec.has_level(codec.default_level()));
             assert!(codec.levels().is_sorted());
         }

@@ -13,32 +13,18 @@
 //!
 //! # Example
 //!
-//! A file's worth of bytes through a pair of sockets:
+//! A megabyte through a pair of sockets, as `narrows send` and `narrows recv` do it:
 //!
 //! ```
-//! use std::os::unix::net::UnixStream;
-//! use std::sync::Arc;
-//!
-//! use narrows::monitor::cost::Prior;
-//! use narrows::policy::{PolicySetup, PolicySpec};
-//! use narrows::receiver::ReceiverConfig;
-//! use narrows::sender::SenderConfig;
-//! use narrows::stream::{self, Control, ReceiveOptions, SendOptions};
-//! use narrows::transport::Link;
+//! use narrows::{stream::*, transport::Link};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let (here, there) = UnixStream::pair()?;
-//! let far = std::thread::spawn(move || {
-//!     let options = ReceiveOptions { receiver: ReceiverConfig::default(), threads: 2, stall_timeout: None, notes: None };
-//!     // `commit` is the place for fsync and rename; only then does the sender hear that all is stored.
-//!     stream::receive(std::io::sink(), Link::unix(there)?, options, || Ok(()), &Arc::new(Control::default()))
-//! });
-//! let policy = PolicySpec::Balance.build(&PolicySetup::new(stream::cores(), Prior::shipped()));
-//! let options =
-//!     SendOptions { sender: SenderConfig::default(), policy, threads: 2, stall_timeout: None, trace: None, on_note: None };
+//! let (here, there) = std::os::unix::net::UnixStream::pair()?;
+//! let (near, far) = (Link::unix(here)?, Link::unix(there)?);
+//! let receiver = std::thread::spawn(|| receive(std::io::sink(), far, ReceiveOptions::default()));
 //! let source = std::io::Cursor::new(vec![7; 1 << 20]);
-//! let (summary, _) = stream::send(source, Link::unix(here)?, options, &Arc::new(Control::default()))?;
-//! far.join().expect("no panic")?;
+//! let (summary, _policy) = send(source, near, SendOptions::default())?;
+//! receiver.join().expect("no panic")?;
 //! assert!(summary.ratio() > 1.0);
 //! # Ok(())
 //! # }

@@ -18,7 +18,7 @@
 //! use narrows::policy::{PolicySetup, PolicySpec};
 //!
 //! # fn main() -> narrows::Result<()> {
-//! let policy = PolicySpec::Messages(Default::default()).build(&PolicySetup::new(1, Prior::shipped()));
+//! let policy = PolicySpec::messages().build(&PolicySetup::new(1, Prior::shipped()));
 //! let config = MessageConfig { epoch: 7, ..MessageConfig::default() };
 //! let mut sender = MessageSender::new(config.clone(), policy)?;
 //! let mut receiver = MessageReceiver::new(MessageConfig { epoch: 8, ..config })?;

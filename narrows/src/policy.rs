@@ -9,15 +9,30 @@ use crate::codec::{CodecId, Method};
 use crate::error::{Error, Result};
 use crate::monitor::View;
 
-mod adoc;
-mod balance;
-mod datacomp;
-mod fixed;
-mod messages;
-mod replay;
 mod spec;
-mod stall;
-mod storage;
+
+/// Declares the file of each policy and lists their entries.
+macro_rules! policies {
+    ($($name:ident),* $(,)?) => {
+        $(mod $name;)*
+
+        /// Every policy. One that stands here can be named wherever a policy can be, and inherits the tests of
+        /// `tests/policies_unit.rs` and `tests/policies_shared.rs`.
+        pub const POLICIES: &[&Registered] = &[$(&$name::ENTRY),*];
+    };
+}
+
+// One line for each policy, in the order in which help texts name them.
+policies! {
+    balance,
+    fixed,
+    messages,
+    storage,
+    adoc,
+    datacomp,
+    stall,
+    replay,
+}
 
 pub use adoc::Adoc;
 pub use balance::Balance;
@@ -25,7 +40,7 @@ pub use datacomp::{Datacomp, EventTable, Opportunity};
 pub use fixed::Fixed;
 pub use messages::{Messages, MessagesSpec};
 pub use replay::{Planned, Replay, Schedule};
-pub use spec::{POLICIES, PolicyData, PolicySetup, PolicySpec, Registered};
+pub use spec::{NoSettings, PolicySettings, PolicySetup, PolicySpec, Registered};
 pub use stall::Stall;
 pub use storage::Storage;
 
@@ -112,7 +127,7 @@ pub trait Policy: Send {
         None
     }
 
-    /// What shall be kept for the next flow, in the form that [`PolicySpec::read_file`] reads; the caller stores it.
+    /// What shall be kept for the next flow, in the form that [`PolicySpec::load`] reads; the caller stores it.
     fn save(&self) -> Option<Vec<u8>> {
         None
     }

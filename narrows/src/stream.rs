@@ -4,7 +4,7 @@
 //! of the engine, so frames stay in order although several threads may write: a lone small message is written by the
 //! thread that read it, without waking another.
 
-use std::io::{self, Write};
+use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
@@ -12,20 +12,21 @@ use std::time::Duration;
 use crate::block::BufferPool;
 use crate::codec::Contexts;
 use crate::error::{Error, ErrorKind};
-use crate::policy::Policy;
-use crate::receiver::{DecodeDone, DecodeJob, ReceiverConfig, RecvSummary};
-use crate::sender::{Done, Job, SenderConfig, Summary};
+use crate::receiver::{DecodeDone, DecodeJob, RecvSummary};
+use crate::sender::{Done, Job, Summary};
 use crate::sys;
 
 mod notes;
+mod options;
 mod outbox;
 mod receive;
 mod send;
 mod source;
 
 pub use notes::Notes;
+pub use options::{OnNote, ReceiveOptions, SendOptions};
 pub use outbox::Outbox;
-pub use receive::receive;
+pub use receive::{receive, receive_then};
 pub use send::{send, send_blocks};
 pub use source::BlockSource;
 
@@ -35,30 +36,6 @@ const INLINE_NS: u64 = 50_000;
 const DIRECT_MAX: usize = 16 << 10;
 /// How often a thread that waits for the outside looks whether it shall stop.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-
-pub struct SendOptions {
-    pub sender: SenderConfig,
-    pub policy: Box<dyn Policy>,
-    /// Worker threads that encode, besides the threads that read and write.
-    pub threads: usize,
-    /// Give up when the link takes nothing, or a duplex peer confirms nothing, for this long.
-    pub stall_timeout: Option<Duration>,
-    /// Gets every decision as a JSON line.
-    pub trace: Option<Box<dyn Write + Send>>,
-    /// Hears what the receiver's application says ([`Notes`]); it must not wait for the flow.
-    pub on_note: Option<OnNote>,
-}
-
-pub type OnNote = Box<dyn FnMut(&[u8]) -> crate::Result<()> + Send>;
-
-pub struct ReceiveOptions {
-    pub receiver: ReceiverConfig,
-    pub threads: usize,
-    /// Give up when nothing comes for this long.
-    pub stall_timeout: Option<Duration>,
-    /// By which the sink speaks to the sender's application.
-    pub notes: Option<Notes>,
-}
 
 /// How a flow is seen and stopped from other threads.
 #[derive(Default)]
@@ -94,7 +71,7 @@ impl Control {
         self.stop.store(true, Ordering::Relaxed);
     }
 
-    /// What a sending flow has taken goes on its way, whatever it waits for ([`SenderConfig::gather_ns`]).
+    /// What a sending flow has taken goes on its way, whatever it waits for ([`PolicySettings::gather_ns`](crate::policy::PolicySettings::gather_ns)).
     pub fn flush(&self) {
         self.flush.get().iter().for_each(|flush| flush());
     }

@@ -7,11 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use narrows::codec::Method;
-use narrows::policy::Fixed;
-use narrows::receiver::ReceiverConfig;
-use narrows::sender::SenderConfig;
-use narrows::stream::{self, Control, ReceiveOptions, SendOptions};
+use narrows::policy::PolicySpec;
+use narrows::stream::{self, ReceiveOptions, SendOptions};
 use narrows::transport::Link;
 use narrows::transport::bond::{Bond, CARRIERS_MAX, GREETING};
 
@@ -80,21 +77,13 @@ fn transfer(data: &[u8], first: (Link, Link), grow: impl FnOnce(&Bond, &Bond)) -
     let sink = Sink::default();
     let into = sink.clone();
     let receiver = std::thread::spawn(move || {
-        let options =
-            ReceiveOptions { receiver: ReceiverConfig::default(), threads: 2, stall_timeout: None, notes: None };
-        stream::receive(into, far, options, || Ok(()), &Arc::new(Control::default())).is_ok()
+        let options = ReceiveOptions::default().threads(2);
+        stream::receive(into, far, options).is_ok()
     });
     let source = std::io::Cursor::new(data.to_vec());
     let sender = std::thread::spawn(move || {
-        let options = SendOptions {
-            sender: SenderConfig { block_max: 32 << 10, history: 0, ..SenderConfig::default() },
-            policy: Box::new(Fixed::new(Method::STORE, false)),
-            threads: 2,
-            stall_timeout: None,
-            trace: None,
-            on_note: None,
-        };
-        stream::send(source, near, options, &Arc::new(Control::default())).is_ok()
+        let options = SendOptions::new(PolicySpec::store()).block_max(32 << 10).threads(2);
+        stream::send(source, near, options).is_ok()
     });
     grow(&near_bond, &far_bond);
     let begun = Instant::now();
@@ -199,9 +188,7 @@ fn receive_raw(carriers: &[Vec<u8>]) -> Result<(), String> {
             while matches!(b.read(&mut [0; 4096]), Ok(1..)) {}
         }));
     }
-    let options = ReceiveOptions { receiver: ReceiverConfig::default(), threads: 1, stall_timeout: None, notes: None };
-    let control = Arc::new(Control::default());
-    let received = stream::receive(std::io::sink(), bond.unwrap().0, options, || Ok(()), &control);
+    let received = stream::receive(std::io::sink(), bond.unwrap().0, ReceiveOptions::default().threads(1));
     ends.into_iter().for_each(|e| e.join().unwrap());
     received.map(drop).map_err(|e| format!("{e} {:?}", e.source))
 }

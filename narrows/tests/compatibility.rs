@@ -10,10 +10,8 @@ use std::sync::{Arc, Mutex};
 use narrows::ErrorKind;
 use narrows::block::{Block, BufferPool};
 use narrows::codec::{CODECS, Contexts};
-use narrows::monitor::cost::Prior;
-use narrows::policy::{PolicySetup, PolicySpec};
+use narrows::policy::PolicySpec;
 use narrows::receiver::{Receiver, ReceiverConfig};
-use narrows::sender::SenderConfig;
 use narrows::stream::{SendOptions, send};
 use narrows::transport::Link;
 use world::{random, text};
@@ -40,15 +38,8 @@ fn write(policy: &str) -> Vec<u8> {
     }
     let sink = Sink::default();
     let spec: PolicySpec = policy.parse().unwrap();
-    let options = SendOptions {
-        sender: SenderConfig { block_max: 4096, index: true, ..SenderConfig::default() },
-        policy: spec.build(&PolicySetup::new(1, Prior::shipped())),
-        threads: 1,
-        stall_timeout: None,
-        trace: None,
-        on_note: None,
-    };
-    send(Cursor::new(raw()), Link::writer(sink.clone()), options, &Arc::default()).unwrap();
+    let options = SendOptions::new(spec).block_max(4096).history(64 << 10).index(true).threads(1);
+    send(Cursor::new(raw()), Link::writer(sink.clone()), options).unwrap();
     sink.0.lock().unwrap().clone()
 }
 

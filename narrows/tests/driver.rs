@@ -13,11 +13,9 @@ use std::time::{Duration, Instant};
 use narrows::codec::DEFAULT_METHODS;
 use narrows::error::{Error, ErrorKind};
 use narrows::frame::CONTROL_BODY_MAX;
-use narrows::monitor::cost::Prior;
-use narrows::policy::{PolicySetup, PolicySpec};
-use narrows::receiver::{ReceiverConfig, RecvSummary};
-use narrows::sender::{SenderConfig, Summary};
-use narrows::stream::{Control, Notes, ReceiveOptions, SendOptions, receive, send};
+use narrows::receiver::RecvSummary;
+use narrows::sender::Summary;
+use narrows::stream::{Control, Notes, ReceiveOptions, SendOptions, receive, receive_then, send};
 use narrows::transport::Link;
 use world::{random, text};
 
@@ -34,19 +32,16 @@ fn watched<T: Send + 'static>(what: impl FnOnce() -> T + Send + 'static) -> T {
 }
 
 fn send_options(policy: &str) -> SendOptions {
-    let spec: PolicySpec = policy.parse().unwrap();
-    SendOptions {
-        sender: SenderConfig { block_max: 512 << 10, ..SenderConfig::default() },
-        policy: spec.build(&PolicySetup::new(2, Prior::shipped())),
-        threads: 2,
-        stall_timeout: Some(PATIENCE),
-        trace: None,
-        on_note: None,
-    }
+    SendOptions::new(policy.parse().unwrap())
+        .block_max(512 << 10)
+        .history(64 << 10)
+        .gather_ns(0)
+        .threads(2)
+        .stall_timeout(Some(PATIENCE))
 }
 
 fn receive_options() -> ReceiveOptions {
-    ReceiveOptions { receiver: ReceiverConfig::default(), threads: 2, stall_timeout: Some(PATIENCE), notes: None }
+    ReceiveOptions::default().threads(2).stall_timeout(Some(PATIENCE))
 }
 
 #[derive(Clone, Default)]
@@ -75,9 +70,9 @@ type Received = Result<RecvSummary, Error>;
 fn across(source: impl Read + Send + 'static, policy: &str, near: Link, far: Link) -> (Sent, Received, Vec<u8>) {
     let options = send_options(policy);
     watched(move || {
-        let sender = std::thread::spawn(move || send(source, near, options, &Arc::default()).map(|r| r.0));
+        let sender = std::thread::spawn(move || send(source, near, options).map(|r| r.0));
         let sink = Sink::default();
-        let received = receive(sink.clone(), far, receive_options(), || Ok(()), &Arc::default());
+        let received = receive(sink.clone(), far, receive_options());
         let bytes = sink.0.lock().unwrap().clone();
         (sender.join().unwrap(), received, bytes)
     })
@@ -171,11 +166,11 @@ fn totals_are_told_after_a_failure_too() {
         let source = Cursor::new(text(300_000, 1)).chain(Broken(Arc::clone(&control)));
         let sender = std::thread::spawn(move || {
             let control = Arc::default();
-            send(source, Link::tcp(near).unwrap(), send_options("fixed:lz4"), &control).map(drop).unwrap_err();
+            send(source, Link::tcp(near).unwrap(), send_options("fixed:lz4").control(&control)).map(drop).unwrap_err();
             control.send_summary()
         });
         let sink = Sink::default();
-        receive(sink.clone(), Link::tcp(far).unwrap(), receive_options(), || Ok(()), &control).unwrap_err();
+        receive(sink.clone(), Link::tcp(far).unwrap(), receive_options().control(&control)).unwrap_err();
         (sender.join().unwrap(), control.receive_summary(), sink.0.lock().unwrap().len() as u64)
     });
     assert!(received.raw_bytes > 0 && received.raw_bytes >= stored, "{received:?} {stored}");
@@ -199,10 +194,10 @@ fn a_full_disk_at_the_receiver_is_told_to_the_sender() {
     let (sent, received) = watched(move || {
         let near = Link::tcp(near).unwrap();
         let source = Cursor::new(random(20 << 20, 1));
-        let sender = std::thread::spawn(move || send(source, near, send_options("balance"), &Arc::default()));
+        let sender = std::thread::spawn(move || send(source, near, send_options("balance")));
         let far = Link::tcp(far).unwrap();
         let commit = || panic!("a failed stream must not be committed");
-        let received = receive(Full(3 << 20), far, receive_options(), commit, &Arc::default());
+        let received = receive_then(Full(3 << 20), far, receive_options(), commit);
         (sender.join().unwrap().map(|r| r.0), received)
     });
     assert_eq!(received.unwrap_err().kind, ErrorKind::Io);
@@ -216,9 +211,9 @@ fn a_commit_that_fails_is_told_to_the_sender() {
     let (sent, received) = watched(move || {
         let near = Link::tcp(near).unwrap();
         let source = Cursor::new(text(1000, 1));
-        let sender = std::thread::spawn(move || send(source, near, send_options("balance"), &Arc::default()));
+        let sender = std::thread::spawn(move || send(source, near, send_options("balance")));
         let commit = || Err(io::ErrorKind::PermissionDenied.into());
-        let received = receive(io::sink(), Link::tcp(far).unwrap(), receive_options(), commit, &Arc::default());
+        let received = receive_then(io::sink(), Link::tcp(far).unwrap(), receive_options(), commit);
         (sender.join().unwrap().map(|r| r.0), received)
     });
     assert!(received.is_err());
@@ -241,8 +236,8 @@ fn a_peer_that_goes_away_or_stands_still_is_an_error() {
             let near = Link::tcp(near).unwrap();
             let source = Cursor::new(random(30 << 20, 1));
             let stall = if hangs { STALL } else { PATIENCE };
-            let options = SendOptions { stall_timeout: Some(stall), ..send_options("balance") };
-            let sent = watched(move || send(source, near, options, &Arc::default()).map(|r| r.0));
+            let options = send_options("balance").stall_timeout(Some(stall));
+            let sent = watched(move || send(source, near, options).map(|r| r.0));
             drop(over);
             let error = sent.unwrap_err();
             assert_eq!(error.kind, ErrorKind::Io, "{reads} {hangs}");
@@ -263,9 +258,9 @@ fn a_peer_that_goes_away_is_noticed_on_a_link_of_one_direction() {
             // With bytes in it that were not read: the connection is cut.
             drop(far);
         });
-        let options = SendOptions { stall_timeout: None, ..send_options("balance") };
+        let options = send_options("balance").stall_timeout(None);
         let (link, _) = Link::tcp(near).unwrap().split();
-        let sent = send(Cursor::new(random(32 << 20, 1)), link, options, &Arc::new(Control::default()));
+        let sent = send(Cursor::new(random(32 << 20, 1)), link, options);
         gone.join().unwrap();
         sent.err().unwrap()
     });
@@ -277,12 +272,11 @@ fn the_end_of_the_source_is_not_waited_for() {
     for _ in 0..20 {
         let (reader, writer) = io::pipe().unwrap();
         let hour = 3_600_000_000_000;
-        let config = SenderConfig { gather_ns: hour, ..SenderConfig::default() };
-        let options = SendOptions { sender: config, ..send_options("storage") };
+        let options = send_options("storage").gather_ns(hour).block_max(2 << 20);
         let near = Link::file_writer(File::from(OwnedFd::from(writer)));
         let sent = watched(move || {
             let drain = std::thread::spawn(move || io::copy(&mut { reader }, &mut io::sink()).unwrap());
-            let sent = send(Cursor::new(text(900_000, 1)), near, options, &Arc::default()).map(|r| r.0);
+            let sent = send(Cursor::new(text(900_000, 1)), near, options).map(|r| r.0);
             drain.join().unwrap();
             sent
         });
@@ -307,9 +301,8 @@ fn a_reader_that_goes_away_while_the_window_is_full_is_noticed() {
         let control = Arc::new(Control::default());
         let sending = Arc::clone(&control);
         // A window of blocks of 1000 bytes fits into what every link takes.
-        let config = SenderConfig { block_max: 1000, ..SenderConfig::default() };
-        let options = SendOptions { sender: config, stall_timeout: None, ..send_options("fixed:store") };
-        let sender = std::thread::spawn(move || send(io::repeat(7), near, options, &sending));
+        let options = send_options("fixed:store").block_max(1000).stall_timeout(None).control(&sending);
+        let sender = std::thread::spawn(move || send(io::repeat(7), near, options));
         let reader = std::thread::spawn(move || {
             let mut first = [0; 10];
             File::from(far.try_clone().unwrap()).read_exact(&mut first).unwrap();
@@ -344,8 +337,7 @@ fn nobody_waits_for_the_last_word_of_a_peer_that_is_gone() {
     let receiving = || {
         let (near, far) = link();
         let begun = Instant::now();
-        let receiver =
-            std::thread::spawn(move || receive(Sink::default(), near, receive_options(), || Ok(()), &Arc::default()));
+        let receiver = std::thread::spawn(move || receive(Sink::default(), near, receive_options()));
         drop(far);
         assert_eq!(receiver.join().unwrap().unwrap_err().kind, ErrorKind::Truncated);
         begun.elapsed()
@@ -354,7 +346,7 @@ fn nobody_waits_for_the_last_word_of_a_peer_that_is_gone() {
         let (near, far) = link();
         let (nothing, silent) = pipe().unwrap();
         let options = send_options("fixed:store");
-        let sender = std::thread::spawn(|| send(nothing, near, options, &Arc::default()).map(|result| result.0));
+        let sender = std::thread::spawn(|| send(nothing, near, options).map(|result| result.0));
         // Long enough that it waits for its source.
         std::thread::sleep(Duration::from_millis(50));
         let begun = Instant::now();
@@ -377,8 +369,8 @@ fn a_peer_that_stands_still_is_noticed_when_all_frames_fit_into_the_kernel() {
     let near = Link::tcp(near).unwrap();
     // Blocks of zeros take some 20 bytes each: the window is full long before the kernel's send buffer is.
     let source = io::repeat(0);
-    let options = SendOptions { stall_timeout: Some(STALL), ..send_options("fixed:zstd:level=1") };
-    let sent = watched(move || send(source, near, options, &Arc::default()).map(|r| r.0));
+    let options = send_options("fixed:zstd:level=1").stall_timeout(Some(STALL));
+    let sent = watched(move || send(source, near, options).map(|r| r.0));
     assert!(sent.unwrap_err().message.contains("no progress"));
     drop(far);
 }
@@ -399,16 +391,15 @@ fn a_source_or_sink_that_panics_ends_the_flow() {
             Ok(())
         }
     }
-    let sent =
-        watched(|| send(Broken, Link::writer(io::sink()), send_options("balance"), &Arc::default()).map(|r| r.0));
+    let sent = watched(|| send(Broken, Link::writer(io::sink()), send_options("balance")).map(|r| r.0));
     assert_eq!(sent.unwrap_err().kind, ErrorKind::Misuse);
 
     let (near, far) = tcp_pair();
     let far = Link::tcp(far).unwrap();
-    let receiver = std::thread::spawn(|| receive(Broken, far, receive_options(), || Ok(()), &Arc::default()));
+    let receiver = std::thread::spawn(|| receive(Broken, far, receive_options()));
     let near = Link::tcp(near).unwrap();
     let source = Cursor::new(text(3 << 20, 1));
-    let sent = watched(move || send(source, near, send_options("balance"), &Arc::default()).map(|r| r.0));
+    let sent = watched(move || send(source, near, send_options("balance")).map(|r| r.0));
     assert!(sent.is_err());
     // Small pieces are written by the caller's own thread, which then panics itself.
     if let Ok(received) = watched(|| receiver.join()) {
@@ -423,10 +414,9 @@ fn a_sender_that_goes_away_or_stands_still_is_truncated_or_stalled() {
         let (over, until_over) = mpsc::channel::<()>();
         let peer = std::thread::spawn(move || {
             let stream = Sink::default();
-            let mut options = send_options("balance");
-            options.sender.duplex = true;
+            let options = send_options("balance");
             let link = Link::writer(stream.clone());
-            send(Cursor::new(text(2 << 20, 1)), link, options, &Arc::default()).unwrap();
+            send(Cursor::new(text(2 << 20, 1)), link, options).unwrap();
             let bytes = stream.0.lock().unwrap().clone();
             near.write_all(&bytes[..bytes.len() - 20]).unwrap();
             if hangs {
@@ -435,8 +425,8 @@ fn a_sender_that_goes_away_or_stands_still_is_truncated_or_stalled() {
         });
         let link = Link::tcp(far).unwrap();
         let stall = if hangs { STALL } else { PATIENCE };
-        let options = ReceiveOptions { stall_timeout: Some(stall), ..receive_options() };
-        let received = watched(move || receive(io::sink(), link, options, || Ok(()), &Arc::default()));
+        let options = receive_options().stall_timeout(Some(stall));
+        let received = watched(move || receive(io::sink(), link, options));
         drop(over);
         assert_eq!(received.unwrap_err().kind, kind);
         peer.join().unwrap();
@@ -459,7 +449,7 @@ fn a_sender_that_reads_no_answers_fails_the_flow_before_they_fill_the_memory() {
     }
     let wire = Sink::default();
     let link = Link::writer(wire.clone());
-    send(Cursor::new(random(20 << 20, 1)), link, send_options("fixed:store"), &Arc::default()).unwrap();
+    send(Cursor::new(random(20 << 20, 1)), link, send_options("fixed:store")).unwrap();
     let wire = wire.0.lock().unwrap().clone();
     let (mut near, far) = tcp_pair();
     let sender = std::thread::spawn(move || {
@@ -468,9 +458,9 @@ fn a_sender_that_reads_no_answers_fails_the_flow_before_they_fill_the_memory() {
     });
     let (notes, writes) = (Notes::default(), Arc::new(AtomicUsize::new(0)));
     let sink = Talkative(notes.clone(), Arc::clone(&writes));
-    let options = ReceiveOptions { notes: Some(notes), ..receive_options() };
+    let options = receive_options().notes(&notes);
     let far = Link::tcp(far).unwrap();
-    let received = watched(move || receive(sink, far, options, || Ok(()), &Arc::default()));
+    let received = watched(move || receive(sink, far, options));
     let error = received.unwrap_err();
     assert_eq!(error.kind, ErrorKind::Limit, "{error}");
     assert!(error.message.contains("does not read the answers"), "{error}");
@@ -487,7 +477,8 @@ fn stop_ends_a_transfer_in_every_state() {
     ] {
         let control = Arc::new(Control::default());
         let stopper = Arc::clone(&control);
-        let sender = std::thread::spawn(move || watched(move || send(source, link, send_options("balance"), &control)));
+        let sender =
+            std::thread::spawn(move || watched(move || send(source, link, send_options("balance").control(&control))));
         std::thread::sleep(Duration::from_millis(200));
         stopper.stop();
         assert!(sender.join().unwrap().is_err());
@@ -496,7 +487,7 @@ fn stop_ends_a_transfer_in_every_state() {
     let stopper = Arc::clone(&control);
     let receiver = std::thread::spawn(move || {
         let link = Link::tcp(far).unwrap();
-        watched(move || receive(io::sink(), link, receive_options(), || Ok(()), &control))
+        watched(move || receive(io::sink(), link, receive_options().control(&control)))
     });
     stopper.stop();
     assert!(receiver.join().unwrap().is_err());
@@ -505,9 +496,9 @@ fn stop_ends_a_transfer_in_every_state() {
 #[test]
 fn the_policy_comes_back_and_the_trace_has_a_line_for_every_block() {
     let trace = Sink::default();
-    let options = SendOptions { trace: Some(Box::new(trace.clone())), ..send_options("balance") };
+    let options = send_options("balance").trace(Box::new(trace.clone()));
     let link = Link::writer(io::sink());
-    let (summary, _policy) = send(Cursor::new(text(3 << 20, 1)), link, options, &Arc::default()).unwrap();
+    let (summary, _policy) = send(Cursor::new(text(3 << 20, 1)), link, options).unwrap();
     let lines = String::from_utf8(trace.0.lock().unwrap().clone()).unwrap();
     let choices = lines.lines().filter(|l| l.contains("\"event\":\"choose\"")).count() as u64;
     assert_eq!(choices, summary.frames);
@@ -520,18 +511,17 @@ fn what_is_said_before_the_confirmation_arrives_however_slowly_it_is_heard() {
     let heard = Arc::new(Mutex::new(0));
     let counted = Arc::clone(&heard);
     let (sent, received) = watched(move || {
-        let mut options = send_options("balance");
-        // In all longer than the patience with a receiver that says nothing, and than that for its last word.
-        options.stall_timeout = Some(2 * STALL);
-        options.on_note = Some(Box::new(move |note| {
+        let on_note = Box::new(move |note: &[u8]| {
             std::thread::sleep(2 * STALL / 50);
             *counted.lock().unwrap() += note.len();
             Ok(())
-        }));
+        });
+        // In all longer than the patience with a receiver that says nothing, and than that for its last word.
+        let options = send_options("balance").stall_timeout(Some(2 * STALL)).on_note(on_note);
         let source = Cursor::new(text(1000, 1));
-        let sender = std::thread::spawn(move || send(source, Link::unix(near).unwrap(), options, &Arc::default()));
+        let sender = std::thread::spawn(move || send(source, Link::unix(near).unwrap(), options));
         let notes = Notes::default();
-        let options = ReceiveOptions { notes: Some(notes.clone()), ..receive_options() };
+        let options = receive_options().notes(&notes);
         let commit = move || {
             for _ in 0..NOTES {
                 notes.send(&[7; 60_000]);
@@ -540,7 +530,7 @@ fn what_is_said_before_the_confirmation_arrives_however_slowly_it_is_heard() {
             assert!(notes.settle(0));
             Ok(())
         };
-        let received = receive(io::sink(), Link::unix(far).unwrap(), options, commit, &Arc::default());
+        let received = receive_then(io::sink(), Link::unix(far).unwrap(), options, commit);
         (sender.join().unwrap().map(|r| r.0), received)
     });
     received.unwrap();
@@ -552,14 +542,13 @@ fn what_is_said_before_the_confirmation_arrives_however_slowly_it_is_heard() {
 fn who_says_much_to_somebody_who_went_away_is_told() {
     let (near, far) = std::os::unix::net::UnixStream::pair().unwrap();
     let stream = Sink::default();
-    let mut options = send_options("balance");
-    options.sender.duplex = true;
-    send(Cursor::new(text(1000, 1)), Link::writer(stream.clone()), options, &Arc::default()).unwrap();
+    let options = send_options("balance");
+    send(Cursor::new(text(1000, 1)), Link::writer(stream.clone()), options).unwrap();
     let mut peer = near;
     peer.write_all(&stream.0.lock().unwrap()).unwrap();
     let told = watched(move || {
         let notes = Notes::default();
-        let options = ReceiveOptions { notes: Some(notes.clone()), ..receive_options() };
+        let options = receive_options().notes(&notes);
         let (tell, told) = mpsc::channel();
         let commit = move || {
             drop(peer);
@@ -567,7 +556,7 @@ fn who_says_much_to_somebody_who_went_away_is_told() {
             tell.send(notes.settle(0)).unwrap();
             Ok(())
         };
-        let _ = receive(io::sink(), Link::unix(far).unwrap(), options, commit, &Arc::default());
+        let _ = receive_then(io::sink(), Link::unix(far).unwrap(), options, commit);
         told.recv().unwrap()
     });
     assert!(!told, "nobody hears it");

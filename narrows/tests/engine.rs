@@ -63,7 +63,7 @@ fn linking_saves_bytes() {
 
 #[test]
 fn where_nobody_waits_whole_blocks_are_gathered() {
-    let policy = PolicySpec::Storage.build(&PolicySetup::new(2, Prior::shipped()));
+    let policy = PolicySpec::storage().build(&PolicySetup::new(2, Prior::shipped()));
     let config = SenderConfig { gather_ns: SECOND, duplex: false, ..config(2) };
     let pool = BufferPool::default();
     let mut sender = Sender::new(config, policy, pool.clone());

@@ -14,7 +14,7 @@ use narrows::policy::{Policy, PolicySetup, PolicySpec};
 const SECOND: u64 = 1_000_000_000;
 
 fn messages_policy() -> Box<dyn Policy> {
-    PolicySpec::Messages(Default::default()).build(&PolicySetup::new(1, narrows::monitor::cost::Prior::shipped()))
+    PolicySpec::messages().build(&PolicySetup::new(1, narrows::monitor::cost::Prior::shipped()))
 }
 
 #[test]

@@ -37,7 +37,7 @@ impl Link {
             let known = known.cloned().into_iter().collect();
             let config = MessageConfig { carrier, history, epoch, known, ..MessageConfig::default() };
             let setup = PolicySetup::new(1, Prior::shipped());
-            MessageEnd::new(config, PolicySpec::Messages(Default::default()).build(&setup)).unwrap()
+            MessageEnd::new(config, PolicySpec::messages().build(&setup)).unwrap()
         };
         let mut link = Self {
             ends: [end(1), end(2)],
@@ -264,8 +264,7 @@ fn a_seeded_flow_begins_with_the_better_of_history_and_dictionary() {
     };
     let mut link = Link::new(UNITS, 16 << 10, None);
     let setup = PolicySetup::new(1, Prior::shipped());
-    link.ends = [1, 2]
-        .map(|epoch| MessageEnd::new(seeded(epoch), PolicySpec::Messages(Default::default()).build(&setup)).unwrap());
+    link.ends = [1, 2].map(|epoch| MessageEnd::new(seeded(epoch), PolicySpec::messages().build(&setup)).unwrap());
     let mut linked = MessageSender::new(seeded(3), message_world::fixed("lz4:link")).unwrap();
     let mut codecs = DictionaryContexts::default();
     let (mut by_history, mut by_dictionary) = (0, 0);

@@ -11,7 +11,7 @@ use narrows::codec::{CodecId, Method};
 use narrows::message::{MessageConfig, MessageSender, Training};
 use narrows::monitor::View;
 use narrows::monitor::cost::Prior;
-use narrows::policy::{Choice, Outcome, Policy, PolicyData, PolicySetup, PolicySpec};
+use narrows::policy::{Choice, Outcome, Policy, PolicySetup, PolicySpec};
 
 const MS: u64 = 1_000_000;
 
@@ -339,8 +339,8 @@ fn the_same_messages_get_the_same_choices_and_a_trace_replays_to_them() {
     let two = ping_pong(policy("messages"), &messages, wire, true);
     assert!(one.trace == two.trace && one.methods == two.methods);
     let spec: PolicySpec = "replay:trace".parse().unwrap();
-    let file: PolicyData = spec.read_file(one.trace.as_bytes()).unwrap();
-    let replay = spec.build(&PolicySetup { file: Some(&file), ..PolicySetup::new(1, Prior::shipped()) });
+    let spec = spec.load(one.trace.as_bytes()).unwrap();
+    let replay = spec.build(&PolicySetup::new(1, Prior::shipped()));
     let again = ping_pong(replay, &messages, wire, true);
     assert!(again.methods == one.methods);
     assert!(one.methods.iter().any(|m| m.1) && one.methods.iter().any(|m| m.0 == Method::STORE));

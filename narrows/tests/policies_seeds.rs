@@ -236,10 +236,9 @@ fn datacomp_keeps_what_it_learned_and_only_reads_it_if_told_so() {
         scene.raw_offset += raw_len as u64;
         trained.learn(&encoded(scene.seq - 1, choice.method, raw_len, if is_best { 500 } else { raw_len / 2 }, 1000));
     }
-    let file = spec.read_file(&trained.save().unwrap()).unwrap();
     let read: PolicySpec = "datacomp:table=FILE,mode=read".parse().unwrap();
-    let setup = PolicySetup { file: Some(&file), ..PolicySetup::new(1, Prior::shipped()) };
-    let mut policy = read.build(&setup);
+    let loaded = read.load(&trained.save().unwrap()).unwrap();
+    let mut policy = loaded.build(&PolicySetup::new(1, Prior::shipped()));
     let mut first = None;
     for _ in 0..60 {
         let choice = scene.ask(&mut *policy, 1);

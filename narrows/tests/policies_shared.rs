@@ -5,12 +5,12 @@ mod world;
 
 use narrows::codec::Method;
 use narrows::monitor::cost::Prior;
-use narrows::policy::{POLICIES, Planned, Policy, PolicyData, PolicySetup, PolicySpec, Schedule};
+use narrows::policy::{POLICIES, Planned, Policy, PolicySetup, PolicySpec, Schedule};
 use narrows::sender::{JobKind, SenderConfig};
 use world::{Conditions, MS, SECOND, World, random, text};
 
-/// Every example, with a file for those that need one.
-fn examples() -> Vec<(PolicySpec, Option<PolicyData>)> {
+/// Every example, with its file loaded if it needs one.
+fn examples() -> Vec<PolicySpec> {
     let planned = |raw_len, method, linked| Planned { raw_len, method, linked };
     let schedule = Schedule::new(vec![
         planned(5_000, Method::STORE, false),
@@ -18,20 +18,19 @@ fn examples() -> Vec<(PolicySpec, Option<PolicyData>)> {
         planned(200_000, Method::lz4_accel(4), false),
     ]);
     let specs = POLICIES.iter().flat_map(|p| p.examples).map(|s| s.parse::<PolicySpec>().unwrap());
-    specs
-        .map(|spec| {
-            let file = matches!(spec, PolicySpec::Replay { .. }).then(|| PolicyData::Schedule(schedule.clone()));
-            (spec, file)
-        })
-        .collect()
+    let load = |spec: PolicySpec| match spec.name() {
+        "replay" => spec.load(schedule.to_string().as_bytes()).unwrap(),
+        _ => spec,
+    };
+    specs.map(load).collect()
 }
 
-fn build(spec: &PolicySpec, file: Option<&PolicyData>, cores: usize) -> Box<dyn Policy> {
-    spec.build(&PolicySetup { file, ..PolicySetup::new(cores, Prior::shipped()) })
+fn build(spec: &PolicySpec, cores: usize) -> Box<dyn Policy> {
+    spec.build(&PolicySetup::new(cores, Prior::shipped()))
 }
 
 fn config(spec: &PolicySpec, cores: usize) -> SenderConfig {
-    let history = if spec.links(None) { 64 << 10 } else { 0 };
+    let history = if spec.links() { 64 << 10 } else { 0 };
     SenderConfig { cores, duplex: true, history, block_max: spec.block_max(), trace: true, ..SenderConfig::default() }
 }
 
@@ -42,9 +41,9 @@ fn data() -> Vec<u8> {
 #[test]
 fn every_policy_delivers_every_byte_at_any_rate() {
     let data = data();
-    for (spec, file) in examples() {
+    for spec in examples() {
         for (mbit, cores) in [(5.0, 1), (100.0, 3), (20_000.0, 2)] {
-            let mut w = World::new(build(&spec, file.as_ref(), cores), config(&spec, cores), Conditions::steady(mbit));
+            let mut w = World::new(build(&spec, cores), config(&spec, cores), Conditions::steady(mbit));
             w.send_all(&data);
             assert!(w.received == data, "{spec} at {mbit} Mbit/s");
         }
@@ -53,8 +52,8 @@ fn every_policy_delivers_every_byte_at_any_rate() {
 
 #[test]
 fn every_policy_lets_small_writes_through_at_once() {
-    for (spec, file) in examples() {
-        let mut w = World::new(build(&spec, file.as_ref(), 2), config(&spec, 2), Conditions::steady(100.0));
+    for spec in examples() {
+        let mut w = World::new(build(&spec, 2), config(&spec, 2), Conditions::steady(100.0));
         for second in 1..20 {
             w.run_until(second * SECOND);
             w.write(&text(100, second));
@@ -68,7 +67,7 @@ fn every_policy_lets_small_writes_through_at_once() {
 #[test]
 fn every_policy_survives_links_and_cores_that_change() {
     let data = data();
-    for (spec, file) in examples() {
+    for spec in examples() {
         let rate = |t: u64| if (t / (30 * MS)).is_multiple_of(2) { 60e6 } else { 2e6 };
         let slow = |t: u64| if (t / (70 * MS)).is_multiple_of(2) { 1.0 } else { 5.0 };
         let conditions = Conditions {
@@ -78,7 +77,7 @@ fn every_policy_survives_links_and_cores_that_change() {
             receiver_buffer: 1 << 20,
             ..Conditions::steady(1.0)
         };
-        let mut w = World::new(build(&spec, file.as_ref(), 2), config(&spec, 2), conditions);
+        let mut w = World::new(build(&spec, 2), config(&spec, 2), conditions);
         w.send_all(&data);
         assert!(w.received == data, "{spec}");
     }
@@ -92,19 +91,18 @@ fn choices(w: &World) -> Vec<(Method, usize)> {
 #[test]
 fn a_recorded_trace_replays_to_the_same_choices_on_any_link() {
     let data = data();
-    for (spec, file) in examples() {
-        let mut first = World::new(build(&spec, file.as_ref(), 2), config(&spec, 2), Conditions::steady(60.0));
+    for spec in examples() {
+        let mut first = World::new(build(&spec, 2), config(&spec, 2), Conditions::steady(60.0));
         first.send_all(&data);
-        let replay = PolicySpec::Replay { file: "trace".into() };
-        let read = replay.read_file(first.trace.as_bytes()).unwrap();
-        let PolicyData::Schedule(schedule) = &read else { panic!("a trace is a schedule") };
+        let replay: PolicySpec = "replay:trace".parse().unwrap();
+        let read = replay.load(first.trace.as_bytes()).unwrap();
+        let schedule = Schedule::parse(&first.trace).unwrap();
         let planned: Vec<_> = schedule.blocks().iter().map(|b| (b.method, b.raw_len)).collect();
         assert_eq!(planned, choices(&first), "{spec}");
         // As a file of its own it says the same.
-        let printed = replay.read_file(schedule.to_string().as_bytes()).unwrap();
-        for (file, mbit, cores) in [(&read, 60.0, 2), (&printed, 3.0, 1), (&printed, 5000.0, 4)] {
-            let mut again =
-                World::new(build(&replay, Some(file), cores), config(&replay, cores), Conditions::steady(mbit));
+        let printed = replay.load(schedule.to_string().as_bytes()).unwrap();
+        for (replay, mbit, cores) in [(&read, 60.0, 2), (&printed, 3.0, 1), (&printed, 5000.0, 4)] {
+            let mut again = World::new(build(replay, cores), config(replay, cores), Conditions::steady(mbit));
             again.send_all(&data);
             assert!(again.received == data, "{spec}");
             assert_eq!(choices(&again), choices(&first), "{spec} at {mbit} Mbit/s");
@@ -116,9 +114,9 @@ fn a_recorded_trace_replays_to_the_same_choices_on_any_link() {
 fn a_schedule_keeps_its_cuts_when_bytes_come_slowly_and_goes_on_after_its_end() {
     let blocks = [(1_000, Method::STORE), (30_000, Method::zstd(3)), (200, Method::zstd(1))];
     let schedule = Schedule::new(blocks.map(|(raw_len, method)| Planned { raw_len, method, linked: false }).into());
-    let file = PolicyData::Schedule(schedule);
-    let spec = PolicySpec::Replay { file: "schedule".into() };
-    let mut w = World::new(build(&spec, Some(&file), 1), config(&spec, 1), Conditions::steady(1000.0));
+    let spec: PolicySpec = "replay:schedule".parse().unwrap();
+    let spec = spec.load(schedule.to_string().as_bytes()).unwrap();
+    let mut w = World::new(build(&spec, 1), config(&spec, 1), Conditions::steady(1000.0));
     for i in 0..8 {
         w.write(&text(10_000, i));
         w.run_until(w.now_ns + 100 * MS);

@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use world::{MS, scene::Scene};
 
 fn balance() -> Box<dyn Policy> {
-    PolicySpec::Balance.build(&PolicySetup::new(2, Prior::shipped()))
+    PolicySpec::balance().build(&PolicySetup::new(2, Prior::shipped()))
 }
 
 fn text(len: usize) -> Vec<u8> {
@@ -208,7 +208,7 @@ fn one_late_block_is_no_slow_cpu_but_two_are() {
 #[test]
 fn a_policy_of_store_alone_works() {
     let setup = PolicySetup { methods: &[], ..PolicySetup::new(1, Prior::shipped()) };
-    let mut policy = PolicySpec::Balance.build(&setup);
+    let mut policy = PolicySpec::balance().build(&setup);
     let mut scene = Scene::new(text(1 << 20), 1.0);
     assert_eq!(scene.ask(&mut *policy, 20).method, Method::STORE);
     assert_eq!(policy.probe(&scene.view()), None);
@@ -303,7 +303,7 @@ proptest! {
     ) {
       for spec in POLICIES.iter().flat_map(|p| p.examples) {
         let spec: PolicySpec = spec.parse().unwrap();
-        let own = spec.methods(None);
+        let own = spec.methods();
         let mut policy = spec.build(&PolicySetup { cores, ..PolicySetup::new(1, Prior::shipped()) });
         for (i, (scene, wall_ns, cpu_ns, wire_len)) in scenes.iter().enumerate() {
             let (mut scene, wall_ns, cpu_ns, wire_len) = (scene.clone(), *wall_ns, *cpu_ns, *wire_len);

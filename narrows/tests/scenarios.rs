@@ -9,11 +9,11 @@ use narrows::sender::SenderConfig;
 use world::{Conditions, MS, SECOND, World, random, text};
 
 fn balance(cores: usize) -> Box<dyn Policy> {
-    PolicySpec::Balance.build(&PolicySetup::new(cores, Prior::shipped()))
+    PolicySpec::balance().build(&PolicySetup::new(cores, Prior::shipped()))
 }
 
 fn plain() -> Box<dyn Policy> {
-    PolicySpec::Fixed { method: Method::STORE, linked: false }.build(&PolicySetup::new(1, Prior::shipped()))
+    PolicySpec::store().build(&PolicySetup::new(1, Prior::shipped()))
 }
 
 fn config(cores: usize) -> SenderConfig {

@@ -17,7 +17,7 @@ const MS: u64 = 1_000_000;
 const SECOND: u64 = 1000 * MS;
 
 fn messages_policy() -> Box<dyn Policy> {
-    PolicySpec::Messages(Default::default()).build(&PolicySetup::new(1, Prior::shipped()))
+    PolicySpec::messages().build(&PolicySetup::new(1, Prior::shipped()))
 }
 
 fn config(epoch: u64) -> MessageConfig {

@@ -9,7 +9,7 @@ use narrows::codec::{self, DICTIONARY_MAX, DICTIONARY_MIN, Dictionary};
 use narrows::message::{Adoption, Came, Contexts, MessageConfig, MessageEnd, Sent, Training};
 
 use crate::handles::{Held, Table};
-use crate::options::policy;
+use crate::options::messages_policy;
 use crate::status::{Failure, Result, Status};
 
 thread_local! {
@@ -43,8 +43,8 @@ pub(crate) enum Front {
 
 impl Messages {
     pub(crate) fn new(config: MessageConfig, spec: Option<&str>, learns: bool) -> Result<Self> {
-        let chosen = policy(spec.unwrap_or("messages"), 1)?;
-        let mut end = MessageEnd::new(MessageConfig { epoch: epoch(config.epoch), ..config }, chosen.policy)?;
+        let policy = messages_policy(spec)?;
+        let mut end = MessageEnd::new(MessageConfig { epoch: epoch(config.epoch), ..config }, policy)?;
         if learns {
             end.sample();
         }

@@ -3,10 +3,8 @@
 use std::fs;
 use std::time::Duration;
 
-use narrows::frame::BASELINE_HISTORY;
 use narrows::monitor::cost::Prior;
 use narrows::policy::{Policy, PolicySetup, PolicySpec};
-use narrows::receiver::ReceiverConfig;
 use narrows::sender::SenderConfig;
 use narrows::stream::{self, ReceiveOptions, SendOptions};
 
@@ -54,33 +52,25 @@ impl StreamOptions {
     /// For threads of the library.
     pub(crate) fn send(&self) -> Result<SendOptions> {
         let threads = if self.threads > 0 { self.threads as usize } else { stream::encoders() };
-        let (sender, policy) = self.sender(threads)?;
-        Ok(SendOptions { sender, policy, threads, stall_timeout: self.stall_timeout(), trace: None, on_note: None })
+        Ok(self.options()?.threads(threads).stall_timeout(self.stall_timeout()))
     }
 
     /// For the caller's thread.
     pub(crate) fn sender(&self, threads: usize) -> Result<(SenderConfig, Box<dyn Policy>)> {
-        let chosen = policy(self.policy.as_deref().unwrap_or("balance"), threads)?;
-        let config = SenderConfig {
-            block_max: chosen.spec.block_max(),
-            history: if chosen.spec.links(None) { BASELINE_HISTORY } else { 0 },
-            check: !self.has(NO_CHECK),
-            index: self.has(INDEX),
-            raw_len: (self.raw_len > 0).then_some(self.raw_len),
-            ..SenderConfig::default()
-        };
-        Ok((config, chosen.policy))
+        Ok(self.options()?.threads(threads).into_engine())
+    }
+
+    fn options(&self) -> Result<SendOptions> {
+        let options = SendOptions::new(policy(self.policy.as_deref().unwrap_or("balance"))?);
+        let raw_len = (self.raw_len > 0).then_some(self.raw_len);
+        // What C has written goes at once, whatever the policy.
+        Ok(options.gather_ns(0).check(!self.has(NO_CHECK)).index(self.has(INDEX)).raw_len(raw_len))
     }
 
     /// `has_end`: what is read has an end of its own, as a file has. A pipe has none while the program keeps its other end open.
     pub(crate) fn receive(&self, has_end: bool) -> ReceiveOptions {
         let threads = if self.threads > 0 { self.threads as usize } else { stream::cores() };
-        ReceiveOptions {
-            receiver: ReceiverConfig { ends_at_frame: !has_end, ..ReceiverConfig::default() },
-            threads,
-            stall_timeout: self.stall_timeout(),
-            notes: None,
-        }
+        ReceiveOptions::default().ends_at_frame(!has_end).threads(threads).stall_timeout(self.stall_timeout())
     }
 
     fn stall_timeout(&self) -> Option<Duration> {
@@ -88,19 +78,19 @@ impl StreamOptions {
     }
 }
 
-pub(crate) struct Chosen {
-    pub(crate) spec: PolicySpec,
-    pub(crate) policy: Box<dyn Policy>,
+/// The policy of a message flow; `messages` if none is named.
+pub(crate) fn messages_policy(text: Option<&str>) -> Result<Box<dyn Policy>> {
+    Ok(policy(text.unwrap_or("messages"))?.build(&PolicySetup::new(1, Prior::shipped())))
 }
 
-/// A policy as a person writes it.
-pub(crate) fn policy(text: &str, cores: usize) -> Result<Chosen> {
+/// A policy as a person writes it, with the contents of its file.
+pub(crate) fn policy(text: &str) -> Result<PolicySpec> {
     let spec: PolicySpec = text.parse()?;
     if spec.keeps() {
         return Err(Failure::misuse(format!("the library keeps no tables: write {spec},mode=read")));
     }
-    let file = match spec.file() {
-        None => None,
+    match spec.file() {
+        None => Ok(spec),
         Some(path) => {
             let about = |e: &dyn std::fmt::Display| format!("cannot read {path} for the policy {spec}: {e}");
             let io = |e: std::io::Error| Failure::new(Status::NARROWS_ERROR_IO, about(&e));
@@ -108,9 +98,7 @@ pub(crate) fn policy(text: &str, cores: usize) -> Result<Chosen> {
             if len > POLICY_FILE_MAX {
                 return Err(Failure::new(Status::NARROWS_ERROR_LIMIT, about(&"it is too long")));
             }
-            Some(spec.read_file(&fs::read(path).map_err(io)?)?)
+            Ok(spec.load(&fs::read(path).map_err(io)?)?)
         }
-    };
-    let setup = PolicySetup { file: file.as_ref(), ..PolicySetup::new(cores, Prior::shipped()) };
-    Ok(Chosen { policy: spec.build(&setup), spec })
+    }
 }

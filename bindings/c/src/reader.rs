@@ -29,7 +29,7 @@ impl Reader {
         let (sink, ended) = (Sink(Arc::clone(&shared.channel)), Arc::clone(&shared.channel));
         let control = Arc::clone(&shared.control);
         let driver = start("narrows-receive", &shared.channel, move || {
-            stream::receive(sink, link, receive, || await_verdict(&ended), &control).map(drop)
+            stream::receive_then(sink, link, receive.control(&control), || await_verdict(&ended)).map(drop)
         })?;
         // Last, for what fails leaves the descriptor open.
         let owned = options.has(CLOSE_FD).then(|| sys::take_over(fd));

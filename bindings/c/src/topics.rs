@@ -7,7 +7,7 @@ use narrows::message::{MessageConfig, Missed, TopicReader, TopicWriter};
 
 use crate::handles::{Held, Table};
 use crate::messages::{ROOM_KEPT, Trainer, dictionary, epoch, with_contexts};
-use crate::options::policy;
+use crate::options::messages_policy;
 use crate::status::{Failure, Result};
 
 pub(crate) struct Writer {
@@ -20,8 +20,8 @@ pub(crate) struct Writer {
 
 impl Writer {
     pub(crate) fn new(config: MessageConfig, spec: Option<&str>, learns: bool) -> Result<Self> {
-        let chosen = policy(spec.unwrap_or("messages"), 1)?;
-        let mut end = TopicWriter::new(MessageConfig { epoch: epoch(config.epoch), ..config }, chosen.policy)?;
+        let policy = messages_policy(spec)?;
+        let mut end = TopicWriter::new(MessageConfig { epoch: epoch(config.epoch), ..config }, policy)?;
         if learns {
             end.sample();
         }

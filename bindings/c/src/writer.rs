@@ -77,8 +77,8 @@ impl Writer {
         let link = sys::link(fd, Direction::Write, options.has(ONE_WAY))?;
         let shared = Shared::new()?;
         let (source, control) = (Source(Arc::clone(&shared.channel)), Arc::clone(&shared.control));
-        let driver =
-            start("narrows-send", &shared.channel, move || stream::send(source, link, send, &control).map(drop))?;
+        let send = send.control(&control);
+        let driver = start("narrows-send", &shared.channel, move || stream::send(source, link, send).map(drop))?;
         // Last, for what fails leaves the descriptor open.
         let owned = options.has(CLOSE_FD).then(|| sys::take_over(fd));
         Ok(Self { shared, driver: Some(driver), owned })

@@ -10,11 +10,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::SystemTime;
 use std::{env, fs};
 
-use narrows::monitor::cost::Prior;
-use narrows::policy::{PolicySetup, PolicySpec};
-use narrows::receiver::ReceiverConfig;
-use narrows::sender::SenderConfig;
-use narrows::stream::{self, Control, ReceiveOptions, SendOptions};
+use narrows::stream::{self, ReceiveOptions, SendOptions};
 use narrows::transport::Link;
 use narrows_test::{has, lacks};
 
@@ -247,8 +243,7 @@ impl io::Write for Sink {
 
 fn received(link: Link) -> Vec<u8> {
     let sink = Sink::default();
-    let options = ReceiveOptions { receiver: ReceiverConfig::default(), threads: 2, stall_timeout: None, notes: None };
-    stream::receive(sink.clone(), link, options, || Ok(()), &Arc::new(Control::default())).unwrap();
+    stream::receive(sink.clone(), link, ReceiveOptions::default().threads(2)).unwrap();
     sink.0.lock().unwrap().clone()
 }
 
@@ -271,9 +266,6 @@ fn streams_of_c_and_of_the_engine_are_the_same() {
     assert!(writer.wait().unwrap().success());
 
     let (link, mut reader) = start(&["--reader"]);
-    let policy = PolicySpec::Balance.build(&PolicySetup::new(2, Prior::shipped()));
-    let sender = SenderConfig::default();
-    let options = SendOptions { sender, policy, threads: 2, stall_timeout: None, trace: None, on_note: None };
-    stream::send(Cursor::new(data), link, options, &Arc::new(Control::default())).unwrap();
+    stream::send(Cursor::new(data), link, SendOptions::default().threads(2)).unwrap();
     assert!(reader.wait().unwrap().success());
 }

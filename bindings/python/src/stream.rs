@@ -9,12 +9,10 @@ use std::sync::{Mutex, PoisonError};
 
 use narrows::block::BufferPool;
 use narrows::codec::Contexts;
-use narrows::frame::BASELINE_HISTORY;
-use narrows::monitor::cost::Prior;
-use narrows::policy::{Policy, PolicySetup, PolicySpec};
+use narrows::policy::PolicySpec;
 use narrows::receiver::{DecodeJob, Receiver};
-use narrows::sender::SenderConfig;
-use narrows::{Error, Result, stream};
+use narrows::stream::{self, SendOptions};
+use narrows::{Error, Result};
 use pyo3::prelude::*;
 
 mod exchange;
@@ -34,14 +32,12 @@ const ALONE_NS: u64 = 500_000;
 const THREADS_MAX: usize = 64;
 
 /// How a flow is sent, as the program's `pipe` does it.
-fn sending(policy: &str, threads: usize) -> Result<(SenderConfig, Box<dyn Policy>)> {
+fn sending(policy: &str, threads: usize) -> Result<SendOptions> {
     let spec: PolicySpec = policy.parse()?;
     if let Some(file) = spec.file() {
         return Err(Error::misuse(format!("policies with a file such as {file} are for the program `narrows` only")));
     }
-    let history = if spec.links(None) { BASELINE_HISTORY } else { 0 };
-    let config = SenderConfig { block_max: spec.block_max(), history, cores: threads, ..SenderConfig::default() };
-    Ok((config, spec.build(&PolicySetup::new(threads, Prior::shipped()))))
+    Ok(SendOptions::new(spec).threads(threads))
 }
 
 /// Threads that encode, or that decode.

@@ -5,7 +5,6 @@ use std::net::{IpAddr, SocketAddr};
 
 use anyhow::{Context, Result, anyhow};
 use narrows::Error;
-use narrows::policy::PolicySpec;
 
 use crate::args::agent::AgentArgs;
 use crate::cmd::run::service_port;
@@ -19,8 +18,8 @@ pub(crate) fn run(args: &AgentArgs) -> Result<()> {
     let service = address(args.listen.as_deref())?;
     let descriptors_max = raise_descriptor_limit().saturating_sub(DESCRIPTORS_KEPT) / 2;
     let gateway = args.allow.iter().copied().filter(|port| *port != service.port()).collect();
-    let policy = args.policy.clone().unwrap_or(PolicySpec::Balance);
-    if !matches!(policy, PolicySpec::Balance | PolicySpec::Fixed { .. }) {
+    let policy = args.policy.clone().unwrap_or_default();
+    if !matches!(policy.name(), "balance" | "fixed") {
         return Err(Error::misuse("--policy: a gateway has `balance` and `fixed:METHOD`").into());
     }
     let settings = Settings { service, always: true, descriptors_max, gateway, policy, talks: !args.quiet };

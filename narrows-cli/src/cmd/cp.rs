@@ -10,10 +10,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use narrows::codec::Method;
 use narrows::policy::PolicySpec;
 use narrows::receiver::RecvSummary;
-use narrows::stream::{self, Control, Notes};
+use narrows::stream::{self, Control, Notes, ReceiveOptions};
 use narrows::transport::Link;
 use serde_json::json;
 
@@ -28,7 +27,7 @@ use crate::copy::hello::{Delete, GetTask, StoreOptions, Task};
 use crate::copy::place::Place;
 use crate::copy::remote_path;
 use crate::copy::scan::{self, Root, TargetFolder};
-use crate::copy::serve::{Into, Opened, is_undecided, open_roots, open_target, receive_options};
+use crate::copy::serve::{Into, Opened, is_undecided, open_roots, open_target};
 use crate::copy::shown;
 use crate::copy::source::{EntrySource, Input, SourceOptions};
 use crate::copy::store::{EntryStore, Listeners, Permitted};
@@ -196,9 +195,9 @@ fn send(args: &CpArgs, mut input: Input, single: bool, target: &Place, tell: &Te
     let mut flow_args = args.flow.clone();
     if matches!(target, Place::Local(_)) {
         // Nothing crosses a link.
-        flow_args.policy = Some(PolicySpec::Fixed { method: Method::STORE, linked: false });
+        flow_args.policy = Some(PolicySpec::store());
     }
-    let mut options = flow::send_options(&flow_args, calibration.as_ref(), args.timeout)?;
+    let options = flow::send_options(&flow_args, calibration.as_ref(), args.timeout)?;
     let source = SourceOptions {
         dry_run: args.dry_run,
         on_failure: telling(tell),
@@ -208,7 +207,7 @@ fn send(args: &CpArgs, mut input: Input, single: bool, target: &Place, tell: &Te
         on_removed: if args.delete { Some(Box::new(names(args, DELETING))) } else { None },
     };
     let source = EntrySource::start(input, source)?;
-    options.on_note = Some(source.on_note());
+    let options = options.on_note(source.on_note()).control(&control);
     let progress = source.progress();
     let (watched, shares) = (Arc::clone(&control), source.progress());
     let seen = move || {
@@ -219,7 +218,7 @@ fn send(args: &CpArgs, mut input: Input, single: bool, target: &Place, tell: &Te
     let bar = Bar::copying(&control, source.progress(), !args.talk.quiet);
     let background = Background::start(calibration.is_none() && !matches!(target, Place::Local(_)));
     let begun = Instant::now();
-    let sent = stream::send(source.reader(), link, options, &control);
+    let sent = stream::send(source.reader(), link, options);
     let elapsed = begun.elapsed();
     source.stop();
     bar.end();
@@ -291,8 +290,7 @@ fn get(args: &CpArgs, sources: &[Place], target: &Path, tell: &Tell) -> Result<O
     };
     let task = Task::Get(what);
     let notes = Notes::default();
-    let mut options = receive_options(&notes);
-    options.stall_timeout = flow::seconds(args.timeout);
+    let options = ReceiveOptions::default().notes(&notes).stall_timeout(flow::seconds(args.timeout)).control(&control);
     let listeners = Listeners {
         on_failure: telling(tell),
         on_file: Box::new(names(args, "")),
@@ -306,7 +304,7 @@ fn get(args: &CpArgs, sources: &[Place], target: &Path, tell: &Tell) -> Result<O
     let bar = Bar::storing(&control, store.clone(), !args.talk.quiet);
     let begun = Instant::now();
     let end = store.clone();
-    let received = stream::receive(store.clone(), link, options, move || end.finish(), &control);
+    let received = stream::receive_then(store.clone(), link, options, move || end.finish());
     let elapsed = begun.elapsed();
     bar.end();
     let (summary, failed) = match received {
@@ -398,7 +396,7 @@ fn trust(args: &CpArgs, place: &Place) -> Result<Option<Trust>> {
 
 /// Whether nothing is to be compressed, either way.
 fn is_stored(args: &CpArgs) -> bool {
-    args.flow.policy == Some(PolicySpec::Fixed { method: Method::STORE, linked: false })
+    args.flow.policy == Some(PolicySpec::store())
 }
 
 /// `within_host`: the files are this user's own, here as there.

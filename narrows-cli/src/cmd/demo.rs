@@ -10,11 +10,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow};
 use indicatif::ProgressBar;
 use narrows::codec::Method;
-use narrows::monitor::cost::Prior;
-use narrows::policy::{PolicySetup, PolicySpec};
-use narrows::receiver::ReceiverConfig;
-use narrows::sender::{SenderConfig, Summary};
-use narrows::stream::{self, Control, ReceiveOptions, SendOptions};
+use narrows::policy::PolicySpec;
+use narrows::sender::Summary;
+use narrows::stream::{self, ReceiveOptions, SendOptions};
 use narrows::transport::Link;
 use serde_json::json;
 
@@ -125,8 +123,8 @@ fn measure(contender: Contender, data: &Arc<Vec<u8>>, rate: Option<f64>) -> Resu
     let sink = Compare { data: Arc::clone(data), at: 0 };
     let (elapsed, summary) = match contender {
         Contender::Plain => (plain(listener, target, data, sink)?, None),
-        Contender::Fixed(method) => through(listener, target, data, sink, PolicySpec::Fixed { method, linked: false })?,
-        Contender::Balance => through(listener, target, data, sink, PolicySpec::Balance)?,
+        Contender::Fixed(method) => through(listener, target, data, sink, PolicySpec::fixed(method, false))?,
+        Contender::Balance => through(listener, target, data, sink, PolicySpec::balance())?,
     };
     if let Some(shaper) = shaper {
         shaper.join()?;
@@ -168,26 +166,16 @@ fn through(
     sink: Compare,
     policy: PolicySpec,
 ) -> Result<(Duration, Option<Summary>)> {
-    let (threads, encoders) = (stream::cores(), stream::encoders());
     let receiver = std::thread::spawn(move || -> Result<u64> {
         let (socket, _) = listener.accept()?;
-        let options = ReceiveOptions { receiver: ReceiverConfig::default(), threads, stall_timeout: None, notes: None };
-        let summary = stream::receive(sink, Link::tcp(socket)?, options, || Ok(()), &Arc::new(Control::default()))?;
+        let summary = stream::receive(sink, Link::tcp(socket)?, ReceiveOptions::default())?;
         Ok(summary.raw_bytes)
     });
-    let block_max = if policy == PolicySpec::Balance { 512 << 10 } else { 128 << 10 };
-    let options = SendOptions {
-        sender: SenderConfig { block_max, history: 0, raw_len: Some(data.len() as u64), ..SenderConfig::default() },
-        policy: policy.build(&PolicySetup::new(encoders, Prior::shipped())),
-        threads: encoders,
-        stall_timeout: None,
-        trace: None,
-        on_note: None,
-    };
+    let options = SendOptions::new(policy.clone()).raw_len(data.len() as u64);
     let begun = Instant::now();
     let link = Link::tcp(TcpStream::connect(to)?)?;
     let source = Cursor::new(Shared(Arc::clone(data)));
-    let sent = stream::send(source, link, options, &Arc::new(Control::default()));
+    let sent = stream::send(source, link, options);
     let elapsed = begun.elapsed();
     let received = receiver.join().map_err(|_| anyhow!("the receiver failed"))??;
     if received != data.len() as u64 {

@@ -25,9 +25,8 @@ pub(crate) fn run(args: &OracleArgs) -> Result<()> {
     if args.replay.is_some() && args.link.len() != 1 {
         return Err(Error::misuse("--replay takes one --link: each rate has its own schedule").into());
     }
-    let policies: Vec<_> =
-        args.policy.iter().map(|spec| Ok((spec.clone(), flow::read_policy_file(spec)?))).collect::<Result<_>>()?;
-    if let Some((spec, _)) = policies.iter().find(|(spec, file)| spec.links(file.as_ref())) {
+    let policies: Vec<_> = args.policy.iter().cloned().map(flow::with_file).collect::<Result<_>>()?;
+    if let Some(spec) = policies.iter().find(|spec| spec.links()) {
         return Err(Error::misuse(format!(
             "{spec} links blocks, which are measured one by one: leave out 'link' or 'linked' to see it without"
         ))
@@ -43,7 +42,7 @@ pub(crate) fn run(args: &OracleArgs) -> Result<()> {
     }
     let chosen: Vec<Method> = args.methods.as_ref().map_or(DEFAULT_METHODS, |l| &l.0).to_vec();
     let mut methods = chosen.clone();
-    for method in policies.iter().flat_map(|(spec, file)| spec.methods(file.as_ref())) {
+    for method in policies.iter().flat_map(narrows::policy::PolicySpec::methods) {
         if !methods.contains(&method) {
             methods.push(method);
         }

@@ -10,7 +10,6 @@ use std::time::Instant;
 use anyhow::{Context, Result, anyhow};
 use narrows::ErrorKind;
 use narrows::policy::PolicySpec;
-use narrows::receiver::ReceiverConfig;
 use narrows::stream::{self, Control, ReceiveOptions};
 use narrows::transport::Link;
 
@@ -39,17 +38,15 @@ fn compress(args: &PipeArgs, control: &Arc<Control>) -> Result<()> {
     let file = target.file()?;
     let mut flow_args = args.flow.clone();
     if is_stored(&file)? {
-        flow_args.policy.get_or_insert(PolicySpec::Storage);
+        flow_args.policy.get_or_insert_with(PolicySpec::storage);
     }
     let calibration = host::load(args.talk.verbose);
-    let mut options = flow::send_options(&flow_args, calibration.as_ref(), 0.0)?;
-    options.sender.check = !args.no_check;
-    options.sender.index = args.index;
-    options.sender.raw_len = source.len();
+    let options = flow::send_options(&flow_args, calibration.as_ref(), 0.0)?;
+    let options = options.check(!args.no_check).index(args.index).raw_len(source.len()).control(control);
     let (input, output) = (source.name(), target.name());
     let background = Background::start(calibration.is_none());
     let begun = Instant::now();
-    let sent = stream::send(source, Link::file_writer(file), options, control);
+    let sent = stream::send(source, Link::file_writer(file), options);
     background.end();
     let (summary, policy) = sent.map_err(|e| if input.is_to_blame() { input.blame(e) } else { output.blame(e) })?;
     target.commit(false).with_context(|| output.to_string())?;
@@ -72,20 +69,15 @@ fn is_stored(output: &File) -> Result<bool> {
 fn decompress(args: &PipeArgs, control: &Arc<Control>) -> Result<()> {
     let source = Source::open(args.file.as_deref())?;
     let input = source.name();
-    let options = ReceiveOptions {
-        receiver: ReceiverConfig::default(),
-        threads: flow::threads(args.flow.threads),
-        stall_timeout: None,
-        notes: None,
-    };
+    let options = ReceiveOptions::default().threads(flow::threads(args.flow.threads)).control(control);
     let begun = Instant::now();
     let link = Link::file_reader(source.into_file());
     let summary = if args.test {
-        stream::receive(io::sink(), link, options, || Ok(()), control).map_err(|e| input.blame(e))
+        stream::receive(io::sink(), link, options).map_err(|e| input.blame(e))
     } else {
         let target = Target::open(args.output.as_deref())?;
         let output = target.name();
-        stream::receive(target.sink()?, link, options, || target.commit(false), control)
+        stream::receive_then(target.sink()?, link, options, || target.commit(false))
             .map_err(|e| if output.is_to_blame() { output.blame(e) } else { input.blame(e) })
     }
     .map_err(|e| name_input(args, e))?;

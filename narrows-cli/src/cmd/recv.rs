@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
-use narrows::receiver::ReceiverConfig;
 use narrows::stream::{self, Control, ReceiveOptions};
 use narrows::transport::Link;
 use rustix::event::PollFlags;
@@ -49,14 +48,11 @@ pub(crate) fn run(args: &RecvArgs) -> Result<()> {
     let output = target.name();
     let sink = target.sink()?;
     let bar = Bar::receiving(&control, !args.talk.quiet && !to_stdout);
-    let options = ReceiveOptions {
-        receiver: ReceiverConfig::default(),
-        threads: flow::threads(args.threads),
-        stall_timeout: flow::seconds(args.timeout),
-        notes: None,
-    };
+    let options =
+        ReceiveOptions::default().threads(flow::threads(args.threads)).stall_timeout(flow::seconds(args.timeout));
     let begun = Instant::now();
-    let received = stream::receive(sink, Link::tcp(socket)?, options, || target.commit(args.fsync), &control);
+    let received =
+        stream::receive_then(sink, Link::tcp(socket)?, options.control(&control), || target.commit(args.fsync));
     let elapsed = begun.elapsed();
     bar.end();
     let summary = received.map_err(|e| {

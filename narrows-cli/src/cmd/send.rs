@@ -35,9 +35,8 @@ pub(crate) fn run(args: &SendArgs) -> Result<()> {
     files::refuse_same(&args.file, [args.flow.trace.as_deref()])?;
     let source = Source::open(Some(&args.file))?;
     let calibration = host::load(args.talk.verbose);
-    let mut options = flow::send_options(&args.flow, calibration.as_ref(), args.timeout)?;
-    options.sender.check = !args.no_check;
-    options.sender.raw_len = source.len();
+    let options = flow::send_options(&args.flow, calibration.as_ref(), args.timeout)?;
+    let options = options.check(!args.no_check).raw_len(source.len()).control(&control);
     let socket = connect(address, Duration::from_secs_f64(args.retry_connect))?;
     if !args.talk.quiet && socket.peer_addr().is_ok_and(|a| !a.ip().is_loopback()) {
         report::note(NOT_ENCRYPTED);
@@ -47,7 +46,7 @@ pub(crate) fn run(args: &SendArgs) -> Result<()> {
     let bar = Bar::sending(&control, source.len(), !args.talk.quiet);
     let background = Background::start(calibration.is_none());
     let begun = Instant::now();
-    let sent = stream::send(source, Link::tcp(socket)?, options, &control);
+    let sent = stream::send(source, Link::tcp(socket)?, options);
     let elapsed = begun.elapsed();
     bar.end();
     background.end();

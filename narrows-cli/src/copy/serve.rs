@@ -8,11 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
-use narrows::codec::{DEFAULT_METHODS, Method};
-use narrows::monitor::cost::Prior;
-use narrows::policy::{PolicySetup, PolicySpec};
-use narrows::receiver::ReceiverConfig;
-use narrows::sender::SenderConfig;
+use narrows::policy::PolicySpec;
 use narrows::stream::{self, Control, Notes, ReceiveOptions, SendOptions};
 use narrows::transport::Link;
 
@@ -153,15 +149,15 @@ pub(crate) fn put(
     control: &Arc<Control>,
 ) -> Result<()> {
     let notes = Notes::default();
-    let receive = ReceiveOptions { stall_timeout: reachable.patience(), ..receive_options(&notes) };
+    let receive = ReceiveOptions::default().notes(&notes).stall_timeout(reachable.patience()).control(control);
     // The client hears of failures by answers and shows them.
     let store = match opened {
         Ok(Opened { into: Into::Special(special), name, .. }) => {
             let patience = (manner == Manner::Remote).then_some(READER_PATIENCE);
             let file = special.open(patience).with_context(|| cannot_store(&name));
             return match file {
-                Ok(file) => write_into(file, &name, &options, link, notes, receive, control),
-                Err(e) => refuse(e, link, receive, control),
+                Ok(file) => write_into(file, &name, &options, link, notes, receive),
+                Err(e) => refuse(e, link, receive),
             };
         }
         Ok(Opened { into: Into::Tree(tree, rename), sources, .. }) => {
@@ -179,11 +175,11 @@ pub(crate) fn put(
     match store {
         Ok(store) => {
             let (end, all) = (store.clone(), store.clone());
-            let received = stream::receive(store, link, receive, move || end.finish(), control);
+            let received = stream::receive_then(store, link, receive, move || end.finish());
             received.inspect_err(|_| all.abandon())?;
             Ok(())
         }
-        Err(e) => refuse(e, link, receive, control),
+        Err(e) => refuse(e, link, receive),
     }
 }
 
@@ -205,9 +201,9 @@ pub(crate) fn was_told(e: &anyhow::Error) -> bool {
 }
 
 /// The flow itself carries the reason back.
-fn refuse(e: anyhow::Error, link: Link, receive: ReceiveOptions, control: &Arc<Control>) -> Result<()> {
+fn refuse(e: anyhow::Error, link: Link, receive: ReceiveOptions) -> Result<()> {
     let text = format!("{e:#}");
-    stream::receive(Refusing(text.clone()), link, receive, || Ok(()), control).ok();
+    stream::receive(Refusing(text.clone()), link, receive).ok();
     Err(Refused(text).into())
 }
 
@@ -219,7 +215,6 @@ fn write_into(
     link: Link,
     notes: Notes,
     receive: ReceiveOptions,
-    control: &Arc<Control>,
 ) -> Result<()> {
     let outlet = Outlet::new(file.try_clone()?, notes, |_| ()).named(&shown(name.as_os_str().as_bytes())).for_sender();
     let (end, sync) = (outlet.clone(), options.fsync != Fsync::None);
@@ -227,7 +222,7 @@ fn write_into(
         end.finish()?;
         if sync { special::sync(&file) } else { Ok(()) }
     };
-    stream::receive(outlet, link, receive, written, control)?;
+    stream::receive_then(outlet, link, receive, written)?;
     Ok(())
 }
 
@@ -327,9 +322,8 @@ fn get(
     let source = EntrySource::start(Input::Paths { roots, unopened, filter }, quiet)?;
     // Whoever wants nothing compressed gets nothing compressed.
     let manner = if what.stored { Manner::Local } else { manner };
-    let mut options = SendOptions { stall_timeout: reachable.patience(), ..send_options(manner) };
-    options.on_note = Some(source.on_note());
-    let sent = stream::send(source.reader(), link, options, control);
+    let options = send_options(manner).stall_timeout(reachable.patience()).on_note(source.on_note()).control(control);
+    let sent = stream::send(source.reader(), link, options);
     source.stop();
     sent?;
     Ok(())
@@ -351,37 +345,12 @@ fn open_each(sources: &[PathBuf], open: impl Fn(&Path) -> io::Result<Root>) -> (
     (roots, unopened)
 }
 
-pub(crate) fn receive_options(notes: &Notes) -> ReceiveOptions {
-    ReceiveOptions {
-        receiver: ReceiverConfig::default(),
-        threads: stream::cores(),
-        stall_timeout: None,
-        notes: Some(notes.clone()),
-    }
-}
-
 fn send_options(manner: Manner) -> SendOptions {
     let policy = match manner {
-        Manner::Local => PolicySpec::Fixed { method: Method::STORE, linked: false },
-        Manner::Remote => PolicySpec::Balance,
+        Manner::Local => PolicySpec::store(),
+        Manner::Remote => PolicySpec::balance(),
     };
-    let calibration = host::load(false);
-    let threads = stream::encoders();
-    let setup = PolicySetup {
-        methods: DEFAULT_METHODS,
-        cores: threads,
-        prior: Prior::shipped(),
-        calibration: calibration.as_ref(),
-        file: None,
-    };
-    SendOptions {
-        sender: SenderConfig { block_max: BLOCK_MAX, history: 0, ..SenderConfig::default() },
-        policy: policy.build(&setup),
-        threads,
-        stall_timeout: None,
-        trace: None,
-        on_note: None,
-    }
+    SendOptions::new(policy).calibration(host::load(false).as_ref()).block_max(BLOCK_MAX)
 }
 
 /// A sink for a copy that cannot be stored: its first byte fails with the reason.

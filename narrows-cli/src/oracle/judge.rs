@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use narrows::codec::Method;
 use narrows::monitor::cost::Prior;
 use narrows::oracle::Speed;
-use narrows::policy::{PolicyData, PolicySetup, PolicySpec};
+use narrows::policy::{PolicySetup, PolicySpec};
 use narrows_sim::judge::fixed_methods;
 use narrows_sim::limits::Limits;
 use narrows_sim::overhead::ENCODE_FIXED_NS;
@@ -31,7 +31,7 @@ pub(crate) struct Question<'a> {
     pub(crate) watts: Option<&'a Watts>,
     /// For policies that name none themselves.
     pub(crate) methods: &'a [Method],
-    pub(crate) policies: &'a [(PolicySpec, Option<PolicyData>)],
+    pub(crate) policies: &'a [PolicySpec],
     pub(crate) cores: usize,
     pub(crate) decoders: usize,
 }
@@ -123,7 +123,7 @@ impl Question<'_> {
         };
         let setup = PolicySetup { methods: self.methods, ..PolicySetup::new(self.cores, Prior::shipped()) };
         let fixed = |method: Method| {
-            let spec = PolicySpec::Fixed { method, linked: false };
+            let spec = PolicySpec::fixed(method, false);
             let plan = Plan { block_max: spec.block_max(), decision_ns: 0.0, ..plan.clone() };
             let run = world::run(self.table, &plan, spec.build(&setup));
             let is_plain = method == Method::STORE;
@@ -133,10 +133,10 @@ impl Question<'_> {
                 run,
             )
         };
-        let policy = |(spec, file): &(PolicySpec, Option<PolicyData>)| {
+        let policy = |spec: &PolicySpec| {
             // The bound is of blocks up to the longest that was measured.
             let plan = Plan { block_max: spec.block_max().min(CLASSES[CLASSES.len() - 1]), ..plan.clone() };
-            let run = world::run(self.table, &plan, spec.build(&PolicySetup { file: file.as_ref(), ..setup }));
+            let run = world::run(self.table, &plan, spec.build(&setup));
             self.row("policy", spec.to_string(), run)
         };
         Answer {

@@ -123,8 +123,8 @@ impl Hello {
 /// Only those that choose for messages and have no files: the other end's files are no affair of a client.
 pub(crate) fn policy(text: &str) -> Result<PolicySpec> {
     let spec = text.parse::<PolicySpec>()?;
-    match spec {
-        PolicySpec::Messages(_) | PolicySpec::Fixed { .. } => Ok(spec),
-        _ => bail!(narrows::Error::misuse(format!("{spec} is not for messages; there are messages and fixed:METHOD"))),
+    if spec.takes_messages() && spec.file().is_none() {
+        return Ok(spec);
     }
+    bail!(narrows::Error::misuse(format!("{spec} is not for messages; there are messages and fixed:METHOD")))
 }

@@ -514,7 +514,7 @@ mod tests {
             service,
             always: false,
             gateway: BTreeSet::new(),
-            policy: PolicySpec::Balance,
+            policy: PolicySpec::balance(),
             descriptors_max: 4096,
             talks: false,
         };

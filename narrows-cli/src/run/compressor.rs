@@ -7,14 +7,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use anyhow::Result;
 use narrows::block::BufferPool;
 use narrows::calibration::Calibration;
-use narrows::codec::{DEFAULT_METHODS, Method};
-use narrows::frame::BASELINE_HISTORY;
-use narrows::monitor::cost::Prior;
-use narrows::policy::{PolicyData, PolicySetup, PolicySpec};
+use narrows::policy::PolicySpec;
 use narrows::pool::{Pool, Queue};
-use narrows::receiver::{Receiver, ReceiverConfig};
-use narrows::sender::{Sender, SenderConfig};
-use narrows::stream;
+use narrows::receiver::Receiver;
+use narrows::sender::Sender;
+use narrows::stream::{self, ReceiveOptions, SendOptions};
 
 use crate::flow;
 
@@ -44,7 +41,6 @@ pub(crate) struct Compressor {
     spec: PolicySpec,
     /// Connections that do not leave this host are stored.
     pub(crate) stores_within_host: bool,
-    file: Option<PolicyData>,
     calibration: Option<Calibration>,
     encoders: usize,
     decoders: usize,
@@ -112,13 +108,11 @@ impl Compressor {
     /// codec is as fast as its memory, and a reader that is slow there looks like a slow link.
     pub(crate) fn new(spec: Option<PolicySpec>, calibration: Option<Calibration>) -> Result<Self> {
         let stores_within_host = spec.is_none();
-        let spec = spec.unwrap_or(PolicySpec::Balance);
-        let file = flow::read_policy_file(&spec)?;
+        let spec = flow::with_file(spec.unwrap_or_default())?;
         let (encoders, decoders) = (stream::encoders(), stream::cores());
         Ok(Self {
             spec,
             stores_within_host,
-            file,
             calibration,
             encoders,
             decoders,
@@ -155,40 +149,31 @@ impl Compressor {
 
     /// `stores`: it is known not to be worth compressing.
     pub(crate) fn sender(&self, buffers: &BufferPool, stores: bool) -> Sender {
-        let spec = if stores { &STORE } else { &self.spec };
-        let history = match spec {
-            PolicySpec::Balance => MESSAGE_HISTORY,
-            spec if spec.links(self.file.as_ref()) => BASELINE_HISTORY,
-            _ => 0,
+        let options = self.options(if stores { PolicySpec::store() } else { self.spec.clone() });
+        let options = match self.spec.name() {
+            _ if stores => options.block_max(self.spec.block_max()),
+            "balance" => options.history(MESSAGE_HISTORY),
+            _ => options,
         };
-        let config =
-            SenderConfig { block_max: self.spec.block_max(), history, cores: self.encoders, ..SenderConfig::default() };
-        Sender::new(config, self.policy(spec), buffers.clone())
+        let (config, policy) = options.into_engine();
+        Sender::new(config, policy, buffers.clone())
     }
 
     /// For what does not shrink.
     pub(crate) fn give_up_on(&self, sender: &mut Sender) {
-        sender.set_policy(self.policy(&STORE));
+        sender.set_policy(self.options(PolicySpec::store()).into_engine().1);
         sender.stop_linking();
     }
 
-    fn policy(&self, spec: &PolicySpec) -> Box<dyn narrows::policy::Policy> {
-        spec.build(&PolicySetup {
-            methods: DEFAULT_METHODS,
-            cores: self.encoders,
-            prior: Prior::shipped(),
-            calibration: self.calibration.as_ref(),
-            file: self.file.as_ref(),
-        })
+    fn options(&self, policy: PolicySpec) -> SendOptions {
+        SendOptions::new(policy).threads(self.encoders).calibration(self.calibration.as_ref())
     }
 
     pub(crate) fn receiver(&self, buffers: &BufferPool) -> Receiver {
-        let config = ReceiverConfig { memory_max: RECEIVED_MAX, cores: self.decoders, ..ReceiverConfig::default() };
-        Receiver::new(config, buffers.clone())
+        let options = ReceiveOptions::default().memory_max(RECEIVED_MAX).threads(self.decoders);
+        Receiver::new(options.into_engine(), buffers.clone())
     }
 }
-
-static STORE: PolicySpec = PolicySpec::Fixed { method: Method::STORE, linked: false };
 
 #[cfg(test)]
 mod tests {
@@ -200,7 +185,7 @@ mod tests {
         assert_eq!(memory_max(10 << 20, 500 << 20), 22 << 20);
         assert_eq!(memory_max(0, MEMORY_TOTAL + 1), MEMORY_MIN);
 
-        let compressor = Arc::new(Compressor::new(Some(STORE.clone()), None).unwrap());
+        let compressor = Arc::new(Compressor::new(Some(PolicySpec::store()), None).unwrap());
         let (mut one, mut other) = (compressor.share(), compressor.share());
         one.count(MEMORY_TOTAL);
         assert_eq!(other.memory_max(), MEMORY_MIN);

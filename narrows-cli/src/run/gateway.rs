@@ -14,10 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
-use narrows::monitor::cost::Prior;
-use narrows::policy::{PolicySetup, PolicySpec};
-use narrows::receiver::ReceiverConfig;
-use narrows::sender::SenderConfig;
+use narrows::policy::PolicySpec;
 use narrows::stream::{self, Control, ReceiveOptions, SendOptions};
 use narrows::transport::Link;
 use narrows::upgrade::gateway::{NO_PLACE, answer};
@@ -157,30 +154,13 @@ fn carry_both(client: TcpStream, server: TcpStream, spec: PolicySpec) -> io::Res
     let (write, read) = Link::tcp(client.try_clone()?)?.split();
     let ends = Arc::new(Ends { client, server, failed: AtomicBool::new(false), control: Arc::default() });
     let there = direction(&ends, move |ends| {
-        let options = ReceiveOptions {
-            receiver: ReceiverConfig { memory_max: MEMORY_MAX, ..ReceiverConfig::default() },
-            threads: 1,
-            stall_timeout: None,
-            notes: None,
-        };
-        stream::receive(ToServer(Arc::clone(ends)), read, options, || Ok(()), &Arc::clone(&ends.control))?;
+        let options = ReceiveOptions::default().memory_max(MEMORY_MAX).threads(1).control(&ends.control);
+        stream::receive(ToServer(Arc::clone(ends)), read, options)?;
         Ok(ends.server.shutdown(Shutdown::Write)?)
     })?;
     let back = direction(&ends, move |ends| {
-        let options = SendOptions {
-            sender: SenderConfig {
-                block_max: spec.block_max(),
-                memory_max: MEMORY_MAX,
-                history: MESSAGE_HISTORY,
-                ..SenderConfig::default()
-            },
-            policy: spec.build(&PolicySetup::new(1, Prior::shipped())),
-            threads: 1,
-            stall_timeout: None,
-            trace: None,
-            on_note: None,
-        };
-        stream::send(FromServer(Arc::clone(ends)), write, options, &Arc::clone(&ends.control))?;
+        let options = SendOptions::new(spec).memory_max(MEMORY_MAX).history(MESSAGE_HISTORY).threads(1);
+        stream::send(FromServer(Arc::clone(ends)), write, options.control(&ends.control))?;
         Ok(ends.client.shutdown(Shutdown::Write)?)
     });
     let back = match back {

@@ -153,7 +153,7 @@ impl Desk {
             service: SocketAddr::new(service.address, service.port),
             always: false,
             gateway: BTreeSet::new(),
-            policy: PolicySpec::Balance,
+            policy: PolicySpec::balance(),
             descriptors_max: descriptors_max / 2,
             talks,
         };

@@ -264,7 +264,7 @@ mod tests {
         listen(&agent, 1).unwrap();
         let watch = Arc::new(epoll::create(CreateFlags::CLOEXEC).unwrap());
         let gateway = BTreeSet::new();
-        let policy = narrows::policy::PolicySpec::Balance;
+        let policy = narrows::policy::PolicySpec::balance();
         let settings = agent::Settings { service, always: false, gateway, policy, descriptors_max: 64, talks: false };
         (Registrar::new(watch, 1, settings, false, 0), agent)
     }

@@ -130,9 +130,9 @@ struct Cell<'a> {
 
 impl Cell<'_> {
     fn measure(&self, rounds: usize) -> Result<Value> {
-        let fixed = fixed(self.mbit).into_iter().map(|method| PolicySpec::Fixed { method, linked: false });
+        let fixed = fixed(self.mbit).into_iter().map(|method| PolicySpec::fixed(method, false));
         let specs: Vec<String> =
-            std::iter::once(PolicySpec::Balance).chain(fixed).map(|spec| spec.to_string()).collect();
+            std::iter::once(PolicySpec::balance()).chain(fixed).map(|spec| spec.to_string()).collect();
         let ratio = self.compare(&specs[0])?;
         let mut plain_s = Vec::new();
         let mut seconds = vec![Vec::new(); specs.len()];

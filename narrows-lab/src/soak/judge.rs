@@ -183,7 +183,8 @@ impl<'a> Judge<'a> {
                 // Killed within the call.
                 None if !meeting.is_empty() || !self.complete => {}
                 Some(End::Errno(libc::ECONNREFUSED)) if self.is_replaced(client, seen) => verdict.refused += 1,
-                Some(End::Errno(libc::ECONNRESET)) if !meeting.is_empty() => verdict.refused += 1,
+                // EPIPE: an end came and a reset behind it before the call looked, as from TCP.
+                Some(End::Errno(libc::ECONNRESET | libc::EPIPE)) if !meeting.is_empty() => verdict.refused += 1,
                 // A server without supervisor took it and was killed: the frames that it got by --peer break the connection.
                 Some(End::Errno(0)) if (self.direct)(client.pair) && !meeting.is_empty() => verdict.refused += 1,
                 _ => verdict.faults.push(format!("{key:?}: not connected: {}", word(end))),

@@ -13,7 +13,7 @@ const LEVEL_MAX: Level = 9;
 const SORTED_LEN: usize = 100_000;
 
 #[derive(Debug)]
-pub struct Bzip2;
+pub(super) struct Bzip2;
 
 impl Codec for Bzip2 {
     fn id(&self) -> CodecId {
@@ -89,3 +89,5 @@ impl Decoder for Context {
         }
     }
 }
+
+pub(super) const ENTRY: &dyn Codec = &Bzip2;

@@ -3,7 +3,7 @@
 use super::{Codec, CodecId, DecodeError, Decoder, Encoder, Level};
 
 #[derive(Debug)]
-pub struct Constant;
+pub(super) struct Constant;
 
 impl Codec for Constant {
     fn id(&self) -> CodecId {
@@ -59,3 +59,5 @@ impl Decoder for Context {
         Ok(out.len())
     }
 }
+
+pub(super) const ENTRY: &dyn Codec = &Constant;

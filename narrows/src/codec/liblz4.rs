@@ -340,7 +340,8 @@ unsafe extern "C" {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::codec::{Codec, Lz4};
+    use crate::codec::Codec;
+    use crate::codec::lz4::Lz4;
 
     fn message(i: u64) -> Vec<u8> {
         format!("INVITE sip:{:x}@example.net SIP/2.0 branch={i} tag={:x}", i % 3, i.wrapping_mul(77_777)).into_bytes()

@@ -23,7 +23,7 @@ const SPEEDS: &[(Level, f32, f32)] = &[
 ];
 
 #[derive(Debug)]
-pub struct Lz4;
+pub(super) struct Lz4;
 
 impl Codec for Lz4 {
     fn id(&self) -> CodecId {
@@ -176,6 +176,8 @@ impl Hot {
         Some(wire_len)
     }
 }
+
+pub(super) const ENTRY: &dyn Codec = &Lz4;
 
 #[cfg(test)]
 mod tests {

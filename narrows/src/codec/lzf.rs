@@ -11,7 +11,7 @@ const DISTANCE_MAX: usize = 8192;
 const LITERALS_MAX: usize = 32;
 
 #[derive(Debug)]
-pub struct Lzf;
+pub(super) struct Lzf;
 
 impl Codec for Lzf {
     fn id(&self) -> CodecId {
@@ -147,6 +147,8 @@ impl Decoder for LzfDecoder {
         Ok(end)
     }
 }
+
+pub(super) const ENTRY: &dyn Codec = &Lzf;
 
 #[cfg(test)]
 mod tests {

@@ -19,7 +19,7 @@ const SHORT_MATCH: usize = 8;
 const SKIP_SHIFT: usize = 5;
 
 #[derive(Debug)]
-pub struct Lzo;
+pub(super) struct Lzo;
 
 impl Codec for Lzo {
     fn id(&self) -> CodecId {
@@ -155,6 +155,8 @@ impl Decoder for LzoDecoder {
         decompress(wire, out).map_err(|_| DecodeError)
     }
 }
+
+pub(super) const ENTRY: &dyn Codec = &Lzo;
 
 #[cfg(test)]
 mod tests {

@@ -10,7 +10,7 @@ const EXPANSION: usize = 2;
 const EXTRA: usize = 64;
 
 #[derive(Debug)]
-pub struct Lzw;
+pub(super) struct Lzw;
 
 impl Codec for Lzw {
     fn id(&self) -> CodecId {
@@ -151,6 +151,8 @@ impl Decoder for LzwDecoder {
         }
     }
 }
+
+pub(super) const ENTRY: &dyn Codec = &Lzw;
 
 #[cfg(test)]
 mod tests {

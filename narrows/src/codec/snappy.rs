@@ -5,7 +5,7 @@ use snap::raw;
 use super::{Codec, CodecId, DecodeError, Decoder, Encoder, Level};
 
 #[derive(Debug)]
-pub struct Snappy;
+pub(super) struct Snappy;
 
 impl Codec for Snappy {
     fn id(&self) -> CodecId {
@@ -67,3 +67,5 @@ impl Decoder for SnappyDecoder {
         self.0.decompress(wire, out).map_err(|_| DecodeError)
     }
 }
+
+pub(super) const ENTRY: &dyn Codec = &Snappy;

@@ -3,7 +3,7 @@
 use super::{Codec, CodecId, DecodeError, Decoder, Encoder, Level};
 
 #[derive(Debug)]
-pub struct Store;
+pub(super) struct Store;
 
 impl Codec for Store {
     fn id(&self) -> CodecId {
@@ -54,3 +54,5 @@ impl Decoder for Context {
         Ok(wire.len())
     }
 }
+
+pub(super) const ENTRY: &dyn Codec = &Store;

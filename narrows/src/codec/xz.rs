@@ -13,7 +13,7 @@ const LEVEL_MAX: Level = 9;
 const DICTIONARY_MIN: usize = 4096;
 
 #[derive(Debug)]
-pub struct Xz;
+pub(super) struct Xz;
 
 impl Codec for Xz {
     fn id(&self) -> CodecId {
@@ -105,3 +105,5 @@ impl Decoder for Context {
         }
     }
 }
+
+pub(super) const ENTRY: &dyn Codec = &Xz;

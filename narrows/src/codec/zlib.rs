@@ -8,7 +8,7 @@ use super::{Codec, CodecId, DecodeError, Decoder, Encoder, Level, interpolate};
 const SPEEDS: &[(Level, f32, f32)] = &[(1, 6.0, 2.0), (6, 14.5, 1.8), (9, 60.0, 1.8)];
 
 #[derive(Debug)]
-pub struct Zlib;
+pub(super) struct Zlib;
 
 impl Codec for Zlib {
     fn id(&self) -> CodecId {
@@ -82,3 +82,5 @@ impl Decoder for ZlibDecoder {
         if is_whole { Ok(self.0.total_out() as usize) } else { Err(DecodeError) }
     }
 }
+
+pub(super) const ENTRY: &dyn Codec = &Zlib;

@@ -26,7 +26,7 @@ const SPEEDS: &[(Level, f32, f32)] = &[
 ];
 
 #[derive(Debug)]
-pub struct Zstd;
+pub(super) struct Zstd;
 
 impl Codec for Zstd {
     fn id(&self) -> CodecId {
@@ -187,6 +187,8 @@ fn is_one_frame(wire: &[u8]) -> bool {
     }
     false
 }
+
+pub(super) const ENTRY: &dyn Codec = &Zstd;
 
 #[cfg(test)]
 mod tests {

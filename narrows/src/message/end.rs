@@ -269,7 +269,7 @@ mod tests {
                 let mut config = MessageConfig { carrier, epoch: i as u64 + 1, ..MessageConfig::default() };
                 change(i, &mut config);
                 let setup = PolicySetup::new(1, Prior::shipped());
-                MessageEnd::new(config, PolicySpec::Messages(Default::default()).build(&setup)).unwrap()
+                MessageEnd::new(config, PolicySpec::messages().build(&setup)).unwrap()
             };
             Self { ends: [end(0), end(1)], contexts: Contexts::default(), now_ns: 0 }
         }

@@ -4,7 +4,7 @@
 //! level; at a level from 1 on, chunks of 204,800 bytes are compressed one at a time. What the text leaves open is listed
 //! in `docs/experiments/seed-policies.md`.
 
-use super::{Choice, Policy};
+use super::{Choice, NoSettings, Policy, Registered};
 use crate::codec::{CodecId, Level, Method};
 use crate::monitor::{PendingState, View};
 
@@ -97,3 +97,19 @@ impl Policy for Adoc {
         ]
     }
 }
+
+const SETTINGS: NoSettings = NoSettings {
+    name: "adoc",
+    block_max: Adoc::BLOCK_MAX,
+    gather_ns: 0,
+    methods: Adoc::methods,
+    build: |_| Box::new(Adoc::default()),
+};
+
+pub(super) const ENTRY: Registered = Registered {
+    name: "adoc",
+    usage: "adoc",
+    about: "AdOC (2002): the length of the send queue sets the level of zlib",
+    examples: &["adoc"],
+    parse: |rest| SETTINGS.parse(rest),
+};

@@ -5,7 +5,7 @@
 //! block would cost the link in idle time is part of the score; blocks grow with the time that has passed. A ledger
 //! of bytes saved against dry link time keeps the floor of 98 % of plain. `docs/policy.md` explains it whole.
 
-use super::{Choice, Outcome, Policy, PolicySetup, Rescue};
+use super::{Choice, NoSettings, Outcome, Policy, PolicySetup, Registered, Rescue};
 use crate::codec::{CodecId, Method};
 use crate::monitor::cost::{CostModel, FIXED_S, METHODS_MAX, Prediction, Seen};
 use crate::monitor::data::{Features, constant_prefix, is_constant};
@@ -594,3 +594,19 @@ fn sane_rate(view: &View<'_>) -> f32 {
     let rate = view.link.rate_bytes_per_s as f32;
     if rate.is_finite() { rate.clamp(125.0, 100e9) } else { 250e6 }
 }
+
+const SETTINGS: NoSettings = NoSettings {
+    name: "balance",
+    block_max: CLASSES[CLASSES.len() - 1],
+    gather_ns: 0,
+    methods: Vec::new,
+    build: |setup| Box::new(Balance::new(setup)),
+};
+
+pub(super) const ENTRY: Registered = Registered {
+    name: "balance",
+    usage: "balance",
+    about: "for each block the method with which it arrives soonest",
+    examples: &["balance"],
+    parse: |rest| SETTINGS.parse(rest),
+};

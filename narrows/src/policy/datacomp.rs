@@ -4,8 +4,12 @@
 //! one every method is tried twice; then the one with the best average goes. Bytes that do not look compressible are sent raw,
 //! 256 KiB at a time. What the text leaves open is listed in `docs/experiments/seed-policies.md`.
 
-use super::{Choice, Outcome, Policy};
+use std::fmt;
+use std::sync::Arc;
+
+use super::{Choice, Outcome, Policy, PolicySettings, PolicySetup, Registered};
 use crate::codec::Method;
+use crate::error::{Error, Result};
 use crate::monitor::View;
 
 mod table;
@@ -224,6 +228,88 @@ impl Policy for Datacomp {
         ]
     }
 }
+
+#[derive(Debug)]
+struct Settings {
+    file: Option<String>,
+    /// Trained and adapted as it goes; else the table is only read.
+    learns: bool,
+    /// Contents of the file.
+    table: Option<EventTable>,
+}
+
+impl Settings {
+    fn parse(rest: &str) -> Result<Self> {
+        let rest = rest.strip_prefix(':').unwrap_or_default();
+        // A mode stands at the end, since the name of a file may have commas.
+        let (rest, learns) = match rest.rsplit_once("mode=") {
+            Some((rest, "train")) => (rest.trim_end_matches(','), true),
+            Some((rest, "read")) => (rest.trim_end_matches(','), false),
+            _ => (rest, true),
+        };
+        let file = match rest.strip_prefix("table=") {
+            Some(file) if !file.is_empty() => Some(file.to_owned()),
+            None if rest.is_empty() => None,
+            _ => {
+                return Err(Error::misuse(format!(
+                    "'{rest}' is not a setting of datacomp; it takes table=FILE and then mode=train or mode=read"
+                )));
+            }
+        };
+        if file.is_none() && !learns {
+            return Err(Error::misuse("datacomp needs a table to read: datacomp:table=FILE,mode=read"));
+        }
+        Ok(Self { file, learns, table: None })
+    }
+}
+
+impl fmt::Display for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("datacomp")?;
+        if let Some(file) = &self.file {
+            write!(f, ":table={file}")?;
+        }
+        f.write_str(if self.learns { "" } else { ",mode=read" })
+    }
+}
+
+impl PolicySettings for Settings {
+    fn build(&self, setup: &PolicySetup<'_>) -> Box<dyn Policy> {
+        Box::new(Datacomp::new(self.table.clone().unwrap_or_default(), self.learns, setup.cores))
+    }
+
+    fn block_max(&self) -> usize {
+        Datacomp::BLOCK_MAX
+    }
+
+    fn methods(&self) -> Vec<Method> {
+        Datacomp::methods()
+    }
+
+    fn file(&self) -> Option<&str> {
+        self.file.as_deref()
+    }
+
+    fn keeps(&self) -> bool {
+        self.file.is_some() && self.learns
+    }
+
+    fn load(&self, bytes: &[u8]) -> Result<Arc<dyn PolicySettings>> {
+        Ok(Arc::new(Self { file: self.file.clone(), learns: self.learns, table: Some(EventTable::parse(bytes)?) }))
+    }
+
+    fn contents(&self) -> Option<Vec<u8>> {
+        self.table.as_ref().map(EventTable::bytes)
+    }
+}
+
+pub(super) const ENTRY: Registered = Registered {
+    name: "datacomp",
+    usage: "datacomp[:table=FILE][,mode=train|read]",
+    about: "Datacomp (2016): a learned table of what events brought",
+    examples: &["datacomp", "datacomp:table=FILE", "datacomp:table=FILE,mode=read"],
+    parse: |rest| Ok(Arc::new(Settings::parse(rest)?)),
+};
 
 #[cfg(test)]
 mod tests {

@@ -1,6 +1,9 @@
 //! One method for all blocks: what people use today, and the baseline of every comparison.
 
-use super::{Choice, Policy};
+use std::fmt;
+use std::sync::Arc;
+
+use super::{Choice, Policy, PolicySettings, PolicySetup, Registered, parse_method, print_method};
 use crate::codec::Method;
 use crate::monitor::View;
 
@@ -27,3 +30,49 @@ impl Policy for Fixed {
         Choice { method: self.method, block_len, linked: self.linked, threads_max: None, encode_ns }
     }
 }
+
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Settings {
+    pub(super) method: Method,
+    pub(super) linked: bool,
+}
+
+impl fmt::Display for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "fixed:{}", print_method(self.method, self.linked))
+    }
+}
+
+impl PolicySettings for Settings {
+    fn build(&self, _setup: &PolicySetup<'_>) -> Box<dyn Policy> {
+        Box::new(Fixed::new(self.method, self.linked))
+    }
+
+    /// Suits most methods.
+    fn block_max(&self) -> usize {
+        128 << 10
+    }
+
+    fn methods(&self) -> Vec<Method> {
+        vec![self.method]
+    }
+
+    fn links(&self) -> bool {
+        self.linked
+    }
+
+    fn takes_messages(&self) -> bool {
+        true
+    }
+}
+
+pub(super) const ENTRY: Registered = Registered {
+    name: "fixed",
+    usage: "fixed:METHOD",
+    about: "one method for all blocks",
+    examples: &["fixed:store", "fixed:zstd", "fixed:zstd:level=1,link", "fixed:lz4:accel=16", "fixed:lz4:link"],
+    parse: |rest| {
+        let (method, linked) = parse_method(rest.strip_prefix(':').unwrap_or_default())?;
+        Ok(Arc::new(Settings { method, linked }))
+    },
+};

@@ -8,7 +8,10 @@
 //! byte. All are learned in the place: caches that other work fills make a codec two to five times slower than any
 //! calibration says, and a link that is never busy has no rate, only a slope (`monitor/slope.rs`).
 
-use super::{Choice, Outcome, Policy};
+use std::fmt;
+use std::sync::Arc;
+
+use super::{Choice, Outcome, Policy, PolicySettings, PolicySetup, Registered};
 use crate::codec::Method;
 use crate::error::{Error, Result};
 use crate::monitor::View;
@@ -26,7 +29,7 @@ pub struct MessagesSpec {
 
 impl MessagesSpec {
     /// From `latency_us=20,cpu_percent=5`.
-    pub(super) fn parse(s: &str) -> Result<Self> {
+    fn parse(s: &str) -> Result<Self> {
         let mut spec = Self::default();
         for item in s.split(',').filter(|i| !i.is_empty()) {
             let number = item.split_once('=').and_then(|(key, value)| Some((key, value.parse::<u32>().ok()?)));
@@ -39,11 +42,6 @@ impl MessagesSpec {
         Ok(spec)
     }
 
-    pub(super) fn print(self) -> String {
-        let latency = self.latency_us.map(|us| format!("latency_us={us}"));
-        let cpu = self.cpu_percent.map(|share| format!("cpu_percent={share}"));
-        latency.into_iter().chain(cpu).collect::<Vec<_>>().join(",")
-    }
 }
 
 /// What it chooses from, with what they take at first (us: fixed and per byte, of encoder and decoder) and leave. The
@@ -562,3 +560,42 @@ fn approach(cost: &mut [f32; 2], n: f32, seen_us: f32, gain_up: f32) {
     cost[0] = (cost[0] + part).max(0.01);
     cost[1] = (cost[1] + part * x / LEN_TYPICAL).max(1e-6);
 }
+
+impl fmt::Display for MessagesSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let latency = self.latency_us.map(|us| format!("latency_us={us}"));
+        let cpu = self.cpu_percent.map(|share| format!("cpu_percent={share}"));
+        let settings = latency.into_iter().chain(cpu).collect::<Vec<_>>().join(",");
+        if settings.is_empty() { f.write_str("messages") } else { write!(f, "messages:{settings}") }
+    }
+}
+
+impl PolicySettings for MessagesSpec {
+    fn build(&self, _setup: &PolicySetup<'_>) -> Box<dyn Policy> {
+        Box::new(Messages::new(*self))
+    }
+
+    fn block_max(&self) -> usize {
+        Messages::BLOCK_LEN
+    }
+
+    fn methods(&self) -> Vec<Method> {
+        Messages::methods()
+    }
+
+    fn links(&self) -> bool {
+        true
+    }
+
+    fn takes_messages(&self) -> bool {
+        true
+    }
+}
+
+pub(super) const ENTRY: Registered = Registered {
+    name: "messages",
+    usage: "messages[:latency_us=US][,cpu_percent=PERCENT]",
+    about: "for each message the method with the least time, for message flows",
+    examples: &["messages", "messages:latency_us=20,cpu_percent=5"],
+    parse: |rest| Ok(Arc::new(MessagesSpec::parse(rest.strip_prefix(':').unwrap_or(rest))?)),
+};

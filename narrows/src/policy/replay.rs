@@ -13,12 +13,15 @@
 //! The JSON lines of `--trace` are read as well: a block is as long as the offset of the next one says.
 
 use std::fmt;
+use std::sync::Arc;
 
-use super::{Choice, Policy};
+use super::{Choice, Policy, PolicySettings, PolicySetup, Registered};
 use crate::codec::Method;
 use crate::error::{Error, Result};
 use crate::monitor::View;
 
+/// Every receiver takes blocks of this length (docs/format.md, section 6).
+const BASELINE_BLOCK_MAX: usize = 2 << 20;
 /// Blocks are never longer on the wire (docs/format.md, section 6).
 const BLOCK_HARD_MAX: u64 = 64 << 20;
 /// Four million blocks of 128 KiB are half a terabyte, and take 64 MiB here.
@@ -212,6 +215,58 @@ impl Policy for Replay {
         Some(self.len_max)
     }
 }
+
+#[derive(Debug)]
+struct Settings {
+    file: String,
+    /// Contents of the file.
+    schedule: Option<Schedule>,
+}
+
+impl fmt::Display for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "replay:{}", self.file)
+    }
+}
+
+impl PolicySettings for Settings {
+    fn build(&self, _setup: &PolicySetup<'_>) -> Box<dyn Policy> {
+        Box::new(Replay::new(self.schedule.clone().unwrap_or_default()))
+    }
+
+    fn block_max(&self) -> usize {
+        BASELINE_BLOCK_MAX
+    }
+
+    fn methods(&self) -> Vec<Method> {
+        self.schedule.as_ref().map_or_else(|| vec![Method::STORE], Schedule::methods)
+    }
+
+    /// A schedule that was not loaded may.
+    fn links(&self) -> bool {
+        self.schedule.as_ref().is_none_or(|s| s.blocks().iter().any(|b| b.linked))
+    }
+
+    fn file(&self) -> Option<&str> {
+        Some(&self.file)
+    }
+
+    fn load(&self, bytes: &[u8]) -> Result<Arc<dyn PolicySettings>> {
+        let text = std::str::from_utf8(bytes).map_err(|_| Error::misuse("a schedule or a trace is text"))?;
+        Ok(Arc::new(Self { file: self.file.clone(), schedule: Some(Schedule::parse(text)?) }))
+    }
+}
+
+pub(super) const ENTRY: Registered = Registered {
+    name: "replay",
+    usage: "replay:FILE",
+    about: "the choices of a schedule or of a trace again",
+    examples: &["replay:FILE"],
+    parse: |rest| match rest.strip_prefix(':').filter(|file| !file.is_empty()) {
+        Some(file) => Ok(Arc::new(Settings { file: file.to_owned(), schedule: None })),
+        None => Err(Error::misuse("replay needs the file of a schedule or trace: replay:FILE")),
+    },
+};
 
 #[cfg(test)]
 mod tests {

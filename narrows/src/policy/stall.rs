@@ -4,8 +4,12 @@
 //! only after another block was finished. What a *job* of zstd is, is a block here; decisions that the sources leave open
 //! are listed in `docs/experiments/seed-policies.md`.
 
-use super::{Choice, Outcome, Policy};
+use std::fmt;
+use std::sync::Arc;
+
+use super::{Choice, Outcome, Policy, PolicySettings, PolicySetup, Registered};
 use crate::codec::{Level, Method};
+use crate::error::{Error, Result};
 use crate::monitor::View;
 
 /// How often it is looked.
@@ -190,3 +194,64 @@ impl Policy for Stall {
         vec![("level", f64::from(self.level)), ("presented", self.presented as f64), ("blocked", self.blocked as f64)]
     }
 }
+
+#[derive(Debug)]
+struct Settings {
+    min: Level,
+    max: Level,
+}
+
+impl Settings {
+    fn parse(rest: &str) -> Result<Self> {
+        let (mut min, mut max) = (Stall::LEVEL_MIN, Stall::LEVEL_MAX);
+        for item in rest.strip_prefix(':').unwrap_or_default().split(',').filter(|i| !i.is_empty()) {
+            let level = item.split_once('=').and_then(|(key, level)| Some((key, level.parse::<Level>().ok()?)));
+            match level.filter(|(_, level)| (Stall::LEVEL_MIN..=Stall::LEVEL_MAX).contains(level) && *level != 0) {
+                Some(("min", level)) => min = level,
+                Some(("max", level)) => max = level,
+                _ => {
+                    return Err(Error::misuse(format!(
+                        "'{item}' is not a setting of stall; it takes min=LEVEL and max=LEVEL, {} to {} and not 0",
+                        Stall::LEVEL_MIN,
+                        Stall::LEVEL_MAX
+                    )));
+                }
+            }
+        }
+        if min > max {
+            return Err(Error::misuse(format!("the lowest level of stall is {min} and the highest {max}")));
+        }
+        Ok(Self { min, max })
+    }
+}
+
+impl fmt::Display for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if (self.min, self.max) == (Stall::LEVEL_MIN, Stall::LEVEL_MAX) {
+            return f.write_str("stall");
+        }
+        write!(f, "stall:min={},max={}", self.min, self.max)
+    }
+}
+
+impl PolicySettings for Settings {
+    fn build(&self, setup: &PolicySetup<'_>) -> Box<dyn Policy> {
+        Box::new(Stall::new(self.min, self.max, setup.cores))
+    }
+
+    fn block_max(&self) -> usize {
+        Stall::BLOCK_LEN
+    }
+
+    fn methods(&self) -> Vec<Method> {
+        Stall::methods(self.min, self.max)
+    }
+}
+
+pub(super) const ENTRY: Registered = Registered {
+    name: "stall",
+    usage: "stall[:min=LEVEL][,max=LEVEL]",
+    about: "the rule of zstd --adapt: whoever waits sets the level",
+    examples: &["stall", "stall:min=1,max=9"],
+    parse: |rest| Ok(Arc::new(Settings::parse(rest)?)),
+};

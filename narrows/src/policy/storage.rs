@@ -6,7 +6,7 @@
 //! so much bring nothing, and without them they decode side by side and an index leads into their midst. Prices of storage
 //! and of cores do not enter yet.
 
-use super::{Choice, Policy};
+use super::{Choice, NoSettings, Policy, Registered};
 use crate::codec::Method;
 use crate::monitor::View;
 
@@ -43,3 +43,23 @@ impl Policy for Storage {
         Some(self.block_len)
     }
 }
+
+/// What may be lost of a stream that is written slowly, if its writer dies; and a whole block comes meanwhile from whoever
+/// writes 2 MiB/s.
+const GATHER_NS: u64 = 1_000_000_000;
+
+const SETTINGS: NoSettings = NoSettings {
+    name: "storage",
+    block_max: Storage::BLOCK_MAX,
+    gather_ns: GATHER_NS,
+    methods: Storage::methods,
+    build: |setup| Box::new(Storage::new(setup.cores)),
+};
+
+pub(super) const ENTRY: Registered = Registered {
+    name: "storage",
+    usage: "storage",
+    about: "for files: zstd in long blocks, whatever the speed of the disk",
+    examples: &["storage"],
+    parse: |rest| SETTINGS.parse(rest),
+};

@@ -31,21 +31,30 @@ const LAST_WORD: Duration = Duration::from_millis(500);
 /// that it may have unanswered, should all of them fail with a text of 512 bytes. A server has so much for each copy.
 const BACK_MAX: usize = 8 << 20;
 
-/// Receives one stream into `sink`. `commit` is called after the last byte was written and before the sender is told
+/// Receives one stream into `sink`.
+///
+/// # Errors
+/// The link or the sink fails, the bytes are not a stream, or the flow is stopped or stalls. What `sink` has by then is a
+/// part of the stream.
+pub fn receive(sink: impl Write + Send + 'static, link: Link, options: ReceiveOptions) -> Result<RecvSummary> {
+    receive_then(sink, link, options, || Ok(()))
+}
+
+/// As [`receive`], and `commit` is called after the last byte was written and before the sender is told
 /// that all is stored: the place for fsync and rename. Its error is sent to the peer.
-pub fn receive(
+pub fn receive_then(
     sink: impl Write + Send + 'static,
     link: Link,
-    options: ReceiveOptions,
+    mut options: ReceiveOptions,
     commit: impl FnOnce() -> io::Result<()>,
-    control: &Arc<Control>,
 ) -> Result<RecvSummary> {
     let Link { write, read: Some(read) } = link else {
         return Err(Error::misuse("this link cannot be read"));
     };
-    let threads = options.threads.max(1);
     let buffers = BufferPool::default();
-    let config = ReceiverConfig { duplex: write.is_some(), cores: threads, ..options.receiver };
+    let (notes, stall_timeout, control) = (options.notes.take(), options.stall_timeout, Arc::clone(&options.control));
+    let config = ReceiverConfig { duplex: write.is_some(), ..options.into_engine() };
+    let threads = config.cores;
     let pool = Pool::new(threads);
     let flow = Arc::new_cyclic(|weak: &Weak<Flow>| {
         let panicked = weak.clone();
@@ -67,7 +76,7 @@ pub fn receive(
             back: Mutex::new(write.map(|half| Back { half, pending: VecDeque::new(), gone: false })),
             queue,
             buffers,
-            control: Arc::clone(control),
+            control: Arc::clone(&control),
             begun_ns: sys::monotonic_ns(),
             blocked_ns: AtomicU64::new(0),
         }
@@ -81,11 +90,11 @@ pub fn receive(
         guard.end();
         lock(&guard.back).take();
     });
-    if let Some(notes) = &options.notes {
+    if let Some(notes) = &notes {
         notes.attach(Box::new(Arc::downgrade(&flow)));
     }
     let mut read = read;
-    let result = flow.run(&mut read, options.stall_timeout, commit);
+    let result = flow.run(&mut read, stall_timeout, commit);
     flow.end();
     drop(pool);
     flow.say_goodbye(result.as_ref().err(), read);

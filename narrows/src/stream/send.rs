@@ -34,33 +34,27 @@ pub fn send(
     source: impl Read + Send + 'static,
     link: Link,
     options: SendOptions,
-    control: &Arc<Control>,
 ) -> Result<(Summary, Box<dyn Policy>)> {
-    send_blocks(Reading::new(source), link, options, control)
+    send_blocks(Reading::new(source), link, options)
 }
 
 /// As [`send`], from a source that has its bytes in blocks already.
 pub fn send_blocks(
     source: impl BlockSource + 'static,
     link: Link,
-    options: SendOptions,
-    control: &Arc<Control>,
+    mut options: SendOptions,
 ) -> Result<(Summary, Box<dyn Policy>)> {
     let Link { write: Some(write), read } = link else {
         return Err(Error::misuse("this link cannot be written"));
     };
     let duplex = read.is_some();
-    let threads = options.threads.max(1);
     let buffers = BufferPool::default();
-    let on_note = options.on_note;
-    let config = SenderConfig {
-        notes: on_note.is_some(),
-        relayed: write.relayed,
-        duplex,
-        cores: threads,
-        trace: options.trace.is_some(),
-        ..options.sender
-    };
+    let (on_note, trace) = (options.on_note.take(), options.trace.take());
+    let (stall_timeout, control) = (options.stall_timeout, Arc::clone(&options.control));
+    let (config, policy) = options.into_engine();
+    let threads = config.cores;
+    let config =
+        SenderConfig { notes: on_note.is_some(), relayed: write.relayed, duplex, trace: trace.is_some(), ..config };
     let gathers = config.gather_ns > 0;
     let pool = Pool::new(threads);
     let flow = Arc::new_cyclic(|weak: &Weak<Flow>| {
@@ -73,7 +67,7 @@ pub fn send_blocks(
         Flow {
             me: weak.clone(),
             state: Mutex::new(State {
-                sender: Some(Sender::new(config, options.policy, buffers.clone())),
+                sender: Some(Sender::new(config, policy, buffers.clone())),
                 failure: None,
                 reader_waits: false,
                 part_left: false,
@@ -81,10 +75,10 @@ pub fn send_blocks(
             }),
             changed: Condvar::new(),
             room: Condvar::new(),
-            link: Mutex::new(Output { half: write, outbox: Outbox::default(), backlog: 0, trace: options.trace }),
+            link: Mutex::new(Output { half: write, outbox: Outbox::default(), backlog: 0, trace }),
             queue,
             buffers,
-            control: Arc::clone(control),
+            control: Arc::clone(&control),
             begun_ns: sys::monotonic_ns(),
             over: AtomicBool::new(false),
         }
@@ -96,7 +90,7 @@ pub fn send_blocks(
         let _ = control.flush.set(Box::new(move || held.upgrade().iter().for_each(|f| f.flush())));
     }
 
-    let result = run(&flow, source, read.map(|half| (half, on_note)), options.stall_timeout);
+    let result = run(&flow, source, read.map(|half| (half, on_note)), stall_timeout);
     flow.over.store(true, Ordering::Relaxed);
     flow.room.notify_all();
     flow.queue.clear();

@@ -45,7 +45,7 @@ pub unsafe extern "C" fn narrows_policy_check(policy: *const c_char) -> narrows_
             // SAFETY: the caller answers for the string.
             let text = unsafe { memory::text(policy, "policy")? };
             let text = text.ok_or_else(|| Failure::misuse("policy is a null pointer"))?;
-            options::policy(text, 1).map(|_| Status::NARROWS_OK)
+            options::policy(text).map(|_| Status::NARROWS_OK)
         },
         |s| s,
     )

@@ -46,8 +46,8 @@ pub(crate) fn compress<'py>(
 ) -> PyResult<Bound<'py, PyBytes>> {
     let bytes = Bytes::of(data)?;
     let threads = threads_for(bytes.len(), threads, stream::encoders)?;
-    let (mut config, policy) = sending(policy, threads).map_err(raised)?;
-    config.raw_len = Some(bytes.len() as u64);
+    let options = sending(policy, threads).map_err(raised)?.gather_ns(0).raw_len(bytes.len() as u64);
+    let (config, policy) = options.into_engine();
     let kept = Kept::take();
     let mut encoding = Encoding {
         sender: Sender::new(config, policy, kept.buffers.clone()),

@@ -4,8 +4,7 @@ use std::process;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use narrows::policy::PolicySpec;
-use narrows::stream::{self, Control, SendOptions};
+use narrows::stream::{self, Control};
 use narrows::transport::Link;
 use narrows::{Error, ErrorKind};
 use pyo3::exceptions::{PyBlockingIOError, PyOSError};
@@ -92,16 +91,12 @@ impl Writer {
         let link = if link.is_duplex() && !duplex { link.split().0 } else { link };
         let timeout = limit(timeout)?;
         let threads = self::threads(threads, stream::encoders).map_err(raised)?;
-        let gather_ns = policy.parse().map_or(0, |spec: PolicySpec| spec.gather_ns());
-        let (mut sender, policy) = sending(policy, threads).map_err(raised)?;
-        sender.gather_ns = gather_ns;
-        (sender.index, sender.check) = (index, check);
-        let options = SendOptions { sender, policy, threads, stall_timeout: None, trace: None, on_note: None };
         let control = Arc::new(Control::default());
+        let options = sending(policy, threads).map_err(raised)?.index(index).check(check).control(&control);
         let totals = Arc::new(Sent::new(Arc::clone(&control)));
-        let (theirs, stop, seen) = (Arc::clone(&exchange), Arc::clone(&control), Arc::clone(&totals));
+        let (theirs, seen) = (Arc::clone(&exchange), Arc::clone(&totals));
         let flow = move || {
-            let sent = stream::send_blocks(theirs.source(Arc::clone(&seen)), link, options, &stop);
+            let sent = stream::send_blocks(theirs.source(Arc::clone(&seen)), link, options);
             let result = sent.map(|(summary, _)| {
                 seen.keep(summary);
             });
@@ -268,10 +263,9 @@ pub(crate) fn drive(
     let threads = self::threads(threads, stream::encoders).map_err(raised)?;
     py.detach(|| {
         let begun = Instant::now();
-        let (sender, policy) = sending(policy, threads)?;
-        let options = SendOptions { sender, policy, threads, stall_timeout: None, trace: None, on_note: None };
+        let options = sending(policy, threads)?;
         let link = if link.is_duplex() { link.split().0 } else { link };
-        stream::send(source, link, options, &Arc::new(Control::default()))?;
+        stream::send(source, link, options)?;
         Ok(begun.elapsed().as_secs_f64())
     })
     .map_err(raised)

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
-use narrows::stream::{self, Control, Notes};
+use narrows::stream::{self, Control, Notes, ReceiveOptions};
 
 use super::{Outcome, is_stored, received_words, receiving, start, teller, telling};
 use crate::args::CpArgs;
@@ -15,7 +15,6 @@ use crate::bound::Part;
 use crate::copy::hello::{Fsync, GetTask, Task};
 use crate::copy::outlet::Outlet;
 use crate::copy::place::Place;
-use crate::copy::serve::receive_options;
 use crate::copy::shown;
 use crate::copy::special::{self, Special};
 use crate::files::{self, Target};
@@ -110,15 +109,14 @@ fn receive(args: &CpArgs, source: &Place, target: &Target, to: &Output<'_>) -> R
         stored: is_stored(args),
     };
     let notes = Notes::default();
-    let mut options = receive_options(&notes);
-    options.stall_timeout = flow::seconds(args.timeout);
+    let options = ReceiveOptions::default().notes(&notes).stall_timeout(flow::seconds(args.timeout)).control(&control);
     let output = target.name();
     let outlet = Outlet::new(target.sink()?, notes, telling(&teller())).named(to.name);
     let (carrier, link, grower) = start(args, source, &Task::Get(what), None, receiving(&control))?;
     let bar = Bar::receiving(&control, to.bar);
     let begun = Instant::now();
     let end = outlet.clone();
-    let received = stream::receive(outlet.clone(), link, options, move || end.finish(), &control);
+    let received = stream::receive_then(outlet.clone(), link, options, move || end.finish());
     let elapsed = begun.elapsed();
     bar.end();
     drop(grower);

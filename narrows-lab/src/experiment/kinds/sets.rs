@@ -11,7 +11,7 @@ use narrows::block::Block;
 use narrows::codec::{DEFAULT_METHODS, Method};
 use narrows::monitor::cost::Prior;
 use narrows::oracle::Speed;
-use narrows::policy::{PolicyData, PolicySetup, PolicySpec};
+use narrows::policy::{PolicySetup, PolicySpec};
 use narrows_sim::judge;
 use narrows_sim::measure::{measurable, measure};
 use narrows_sim::rng::Rng;
@@ -125,7 +125,7 @@ struct SetsLab {
     sets: u32,
     beam: usize,
     datacomp: PolicySpec,
-    learned: Option<PolicyData>,
+    learned: Option<PolicySpec>,
     /// Seconds of plain, by everything but the strategy.
     plain: Mutex<HashMap<(Cell, u32), Once>>,
 }
@@ -174,25 +174,21 @@ impl Lab for SetsLab {
         };
         let fixed = |method: Method| -> Run {
             let plan = world::Plan { block_max: STATIC_BLOCK, ..world(1) };
-            world::run(
-                table,
-                &plan,
-                PolicySpec::Fixed { method, linked: false }.build(&PolicySetup::new(1, Prior::shipped())),
-            )
+            world::run(table, &plan, PolicySpec::fixed(method, false).build(&PolicySetup::new(1, Prior::shipped())))
         };
         let key = (cell.with("strategy", ""), number);
         let plain = Arc::clone(self.plain.lock().unwrap_or_else(PoisonError::into_inner).entry(key).or_default());
         let plain_s = *plain.get_or_init(|| fixed(Method::STORE).seconds);
         let (seconds, run) = match cell.get("strategy") {
             // One thread and the methods of the text only, as its oracle had.
-            "comptool" => (self.possible(&table.only(&self.datacomp.methods(None)), &world(1)), None),
+            "comptool" => (self.possible(&table.only(&self.datacomp.methods()), &world(1)), None),
             "oracle" => (self.possible(table, &world(CORES)), None),
             "lzo" => with_seconds(fixed("lzo".parse()?)),
             "zlib" => with_seconds(fixed("zlib:level=6".parse()?)),
             "plain" => with_seconds(fixed(Method::STORE)),
             "balance" => {
-                let policy = PolicySpec::Balance.build(&PolicySetup::new(CORES, Prior::shipped()));
-                let block_max = PolicySpec::Balance.block_max();
+                let policy = PolicySpec::balance().build(&PolicySetup::new(CORES, Prior::shipped()));
+                let block_max = PolicySpec::balance().block_max();
                 with_seconds(world::run(
                     table,
                     &world::Plan { block_max, decision_ns: DECISION_NS, ..world(CORES) },
@@ -201,9 +197,10 @@ impl Lab for SetsLab {
             }
             "datacomp" => {
                 let reads: PolicySpec = "datacomp:table=learned,mode=read".parse()?;
-                let setup = PolicySetup { file: self.learned.as_ref(), ..PolicySetup::new(CORES, Prior::shipped()) };
+                let learned = self.learned.as_ref().and_then(PolicySpec::contents);
+                let reads = reads.load(&learned.context("datacomp has not learned")?)?;
                 let plan = datacomp_plan(world(CORES), &reads);
-                with_seconds(world::run(table, &plan, reads.build(&setup)))
+                with_seconds(world::run(table, &plan, reads.build(&PolicySetup::new(CORES, Prior::shipped()))))
             }
             other => bail!("there is no strategy '{other}'"),
         };
@@ -252,9 +249,8 @@ fn train(
     keys: &[Key],
     tables: &[Table],
     surroundings: &Surroundings,
-) -> Result<PolicyData> {
-    let mut learned: Option<PolicyData> = None;
-    let spec: PolicySpec = "datacomp:table=learned".parse()?;
+) -> Result<PolicySpec> {
+    let mut spec: PolicySpec = "datacomp:table=learned".parse()?;
     let sets = || keys.iter().zip(tables).filter(|(k, _)| k.train);
     eprintln!("experiment: datacomp learns from {} sets", sets().count());
     for link in plan.axis("link_mbit") {
@@ -265,13 +261,14 @@ fn train(
                 let len = TRAIN_LEN / sets / SET_LEN * SET_LEN;
                 let world = environment(link.parse()?, load.parse()?, CORES);
                 let world = datacomp_plan(world::Plan { len: len.max(SET_LEN), ..world }, datacomp);
-                let setup = PolicySetup { file: learned.as_ref(), ..PolicySetup::new(CORES, Prior::shipped()) };
+                let setup = PolicySetup::new(CORES, Prior::shipped());
                 let saved = world::run(table, &world, spec.build(&setup)).saved.context("datacomp learned nothing")?;
-                learned = Some(spec.read_file(&saved)?);
+                spec = spec.load(&saved)?;
             }
         }
     }
-    learned.context("there was nothing to learn from")
+    ensure!(spec.contents().is_some(), "there was nothing to learn from");
+    Ok(spec)
 }
 
 /// A set of files: one MiB of a pool.
@@ -296,7 +293,7 @@ fn drawn() -> String {
 /// Tables of these sets in order; what was measured before is read from the folder of tables.
 fn tables(keys: &[Key], surroundings: &Surroundings) -> Result<Vec<Table>> {
     let mut methods = measurable(DEFAULT_METHODS);
-    let datacomp = "datacomp".parse::<PolicySpec>()?.methods(None);
+    let datacomp = "datacomp".parse::<PolicySpec>()?.methods();
     for method in measurable(&datacomp) {
         if !methods.contains(&method) {
             methods.push(method);

@@ -132,8 +132,8 @@ impl<'a> Worlds<'a> {
         }
         for policy in plan.axis("policy") {
             if let Ok(spec) = policy.parse::<PolicySpec>() {
-                ensure!(!spec.links(None), "{spec} may link blocks, and costs are measured of blocks by themselves");
-                add(spec.methods(None));
+                ensure!(!spec.links(), "{spec} may link blocks, and costs are measured of blocks by themselves");
+                add(spec.methods());
             }
         }
         let named: Vec<_> = methods.iter().map(Method::to_string).collect();
@@ -181,7 +181,7 @@ impl<'a> Worlds<'a> {
         let setup = PolicySetup { methods: DEFAULT_METHODS, ..PolicySetup::new(grid_cell.cores, prior) };
         let fixed = |method: Method, decision_ns: f64| -> Run {
             let plan = world::Plan { block_max: FIXED_BLOCK, decision_ns, ..plan.clone() };
-            world::run(table, &plan, PolicySpec::Fixed { method, linked: false }.build(&setup))
+            world::run(table, &plan, PolicySpec::fixed(method, false).build(&setup))
         };
         let key = cell.with("policy", "");
         let shared = Arc::clone(self.shared.lock().unwrap_or_else(PoisonError::into_inner).entry(key).or_default());
@@ -203,7 +203,7 @@ impl<'a> Worlds<'a> {
             }
             _ => {
                 let spec: PolicySpec = name.parse()?;
-                let block_max = if matches!(spec, PolicySpec::Fixed { .. }) { FIXED_BLOCK } else { plan.block_max };
+                let block_max = if spec.name() == "fixed" { FIXED_BLOCK } else { plan.block_max };
                 let plan = world::Plan { block_max, trace, ..plan.clone() };
                 (world::run(table, &plan, spec.build(&setup)), None)
             }

@@ -1,0 +1,248 @@
+//! What the user chooses of a flow. The driver fills in the rest: link, workers, clock.
+
+use std::io::Write;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Control, Notes, cores, encoders};
+use crate::calibration::Calibration;
+use crate::codec::{DEFAULT_METHODS, Method};
+use crate::frame::BASELINE_HISTORY;
+use crate::monitor::cost::Prior;
+use crate::policy::{Policy, PolicySetup, PolicySpec};
+use crate::receiver::ReceiverConfig;
+use crate::sender::SenderConfig;
+
+/// Hears what the receiver's application says; it must not wait for the flow.
+pub type OnNote = Box<dyn FnMut(&[u8]) -> crate::Result<()> + Send>;
+
+/// Options of a flow that is sent. The defaults are those of `narrows send`.
+///
+/// ```
+/// use narrows::stream::SendOptions;
+///
+/// let options = SendOptions::new("fixed:zstd:level=1".parse()?).threads(2).raw_len(1 << 20);
+/// # Ok::<(), narrows::Error>(())
+/// ```
+#[must_use]
+pub struct SendOptions {
+    chooser: Chooser,
+    methods: Option<Vec<Method>>,
+    prior: Option<Prior>,
+    calibration: Option<Calibration>,
+    threads: usize,
+    block_max: Option<usize>,
+    history: Option<usize>,
+    gather_ns: Option<u64>,
+    raw_len: Option<u64>,
+    rest: SenderConfig,
+    pub(super) stall_timeout: Option<Duration>,
+    pub(super) trace: Option<Box<dyn Write + Send>>,
+    pub(super) on_note: Option<OnNote>,
+    pub(super) control: Arc<Control>,
+}
+
+enum Chooser {
+    Spec(PolicySpec),
+    Own(Box<dyn Policy>),
+}
+
+impl Default for SendOptions {
+    fn default() -> Self {
+        Self::new(PolicySpec::balance())
+    }
+}
+
+impl SendOptions {
+    /// With this policy. One that has a file must be loaded ([`PolicySpec::load`]).
+    pub fn new(policy: PolicySpec) -> Self {
+        Self::with(Chooser::Spec(policy))
+    }
+
+    /// With a policy of the caller's own. It sees blocks of up to 2 MiB, and history of 64 KiB to link with.
+    pub fn with_policy(policy: Box<dyn Policy>) -> Self {
+        Self::with(Chooser::Own(policy))
+    }
+
+    fn with(chooser: Chooser) -> Self {
+        Self {
+            chooser,
+            methods: None,
+            prior: None,
+            calibration: None,
+            threads: encoders(),
+            block_max: None,
+            history: None,
+            gather_ns: None,
+            raw_len: None,
+            rest: SenderConfig::default(),
+            stall_timeout: None,
+            trace: None,
+            on_note: None,
+            control: Arc::default(),
+        }
+    }
+
+    /// Worker threads that encode, at least 1, besides those that read and write. Default: [`encoders`].
+    pub fn threads(self, threads: usize) -> Self {
+        Self { threads: threads.max(1), ..self }
+    }
+
+    /// The methods that `balance` chooses from. Default: [`DEFAULT_METHODS`].
+    pub fn methods(self, methods: &[Method]) -> Self {
+        Self { methods: Some(methods.to_vec()), ..self }
+    }
+
+    /// What methods cost before anything was measured. Default: [`Prior::shipped`].
+    pub fn prior(self, prior: Prior) -> Self {
+        Self { prior: Some(prior), ..self }
+    }
+
+    /// What is remembered of this host.
+    pub fn calibration(self, calibration: Option<&Calibration>) -> Self {
+        Self { calibration: calibration.cloned(), ..self }
+    }
+
+    /// Longest block, in raw bytes. Default: what the policy wants. Above 2 MiB only for receivers known to take it.
+    pub fn block_max(self, raw_len: usize) -> Self {
+        Self { block_max: Some(raw_len), ..self }
+    }
+
+    /// Bytes of history for linked frames; 0 forbids linking. Default: 64 KiB if the policy links.
+    pub fn history(self, len: usize) -> Self {
+        Self { history: Some(len), ..self }
+    }
+
+    /// How long raw bytes may wait for a whole block. Default: what the policy wants, which is 0 on links.
+    pub fn gather_ns(self, ns: u64) -> Self {
+        Self { gather_ns: Some(ns), ..self }
+    }
+
+    /// Raw and encoded bytes in flight at most, encoder contexts included. Default: 20 MiB.
+    pub fn memory_max(self, len: usize) -> Self {
+        Self { rest: SenderConfig { memory_max: len, ..self.rest }, ..self }
+    }
+
+    /// Whether each block carries a 64-bit check. Default: true.
+    pub fn check(self, check: bool) -> Self {
+        Self { rest: SenderConfig { check, ..self.rest }, ..self }
+    }
+
+    /// Whether an index is appended, so that the stream serves as a seekable file. Default: false.
+    pub fn index(self, index: bool) -> Self {
+        Self { rest: SenderConfig { index, ..self.rest }, ..self }
+    }
+
+    /// Raw length of the whole flow, if it is known.
+    pub fn raw_len(self, len: impl Into<Option<u64>>) -> Self {
+        Self { raw_len: len.into(), ..self }
+    }
+
+    /// Gives up when the link takes nothing, or a duplex peer confirms nothing, for this long. Default: never.
+    pub fn stall_timeout(self, limit: Option<Duration>) -> Self {
+        Self { stall_timeout: limit, ..self }
+    }
+
+    /// Writes every decision as a JSON line.
+    pub fn trace(self, to: Box<dyn Write + Send>) -> Self {
+        Self { trace: Some(to), ..self }
+    }
+
+    /// Hears what the receiver's application says ([`Notes`]).
+    pub fn on_note(self, hear: OnNote) -> Self {
+        Self { on_note: Some(hear), ..self }
+    }
+
+    /// By which other threads see and stop the flow.
+    pub fn control(self, control: &Arc<Control>) -> Self {
+        Self { control: Arc::clone(control), ..self }
+    }
+
+    /// The engine's part, for drivers: no link, no trace, no notes yet.
+    pub fn into_engine(self) -> (SenderConfig, Box<dyn Policy>) {
+        let (block_max, history, gather_ns) = match &self.chooser {
+            Chooser::Spec(spec) => {
+                (spec.block_max(), if spec.links() { BASELINE_HISTORY } else { 0 }, spec.gather_ns())
+            }
+            Chooser::Own(_) => (self.rest.block_max, BASELINE_HISTORY, 0),
+        };
+        let config = SenderConfig {
+            block_max: self.block_max.unwrap_or(block_max),
+            history: self.history.unwrap_or(history),
+            gather_ns: self.gather_ns.unwrap_or(gather_ns),
+            cores: self.threads,
+            raw_len: self.raw_len,
+            ..self.rest
+        };
+        let policy = match self.chooser {
+            Chooser::Own(policy) => policy,
+            Chooser::Spec(spec) => spec.build(&PolicySetup {
+                methods: self.methods.as_deref().unwrap_or(DEFAULT_METHODS),
+                cores: self.threads,
+                prior: self.prior.as_ref().unwrap_or(Prior::shipped()),
+                calibration: self.calibration.as_ref(),
+            }),
+        };
+        (config, policy)
+    }
+}
+
+/// Options of a flow that is received. The defaults are those of `narrows recv`.
+#[must_use]
+pub struct ReceiveOptions {
+    threads: usize,
+    rest: ReceiverConfig,
+    pub(super) stall_timeout: Option<Duration>,
+    pub(super) notes: Option<Notes>,
+    pub(super) control: Arc<Control>,
+}
+
+impl Default for ReceiveOptions {
+    fn default() -> Self {
+        Self {
+            threads: cores(),
+            rest: ReceiverConfig::default(),
+            stall_timeout: None,
+            notes: None,
+            control: Arc::default(),
+        }
+    }
+}
+
+impl ReceiveOptions {
+    /// Worker threads that decode, at least 1. Default: [`cores`].
+    pub fn threads(self, threads: usize) -> Self {
+        Self { threads: threads.max(1), ..self }
+    }
+
+    /// Wire and raw bytes held at most. Default: 32 MiB.
+    pub fn memory_max(self, len: usize) -> Self {
+        Self { rest: ReceiverConfig { memory_max: len, ..self.rest }, ..self }
+    }
+
+    /// Whether the stream is over with its end frame on a link of one direction too, as on a pipe that somebody keeps open.
+    /// Default: false; the link is read to its end, since nothing may follow.
+    pub fn ends_at_frame(self, ends: bool) -> Self {
+        Self { rest: ReceiverConfig { ends_at_frame: ends, ..self.rest }, ..self }
+    }
+
+    /// Gives up when nothing comes for this long. Default: never.
+    pub fn stall_timeout(self, limit: Option<Duration>) -> Self {
+        Self { stall_timeout: limit, ..self }
+    }
+
+    /// By which the sink speaks to the sender's application.
+    pub fn notes(self, notes: &Notes) -> Self {
+        Self { notes: Some(notes.clone()), ..self }
+    }
+
+    /// By which other threads see and stop the flow.
+    pub fn control(self, control: &Arc<Control>) -> Self {
+        Self { control: Arc::clone(control), ..self }
+    }
+
+    /// The engine's part, for drivers.
+    pub fn into_engine(self) -> ReceiverConfig {
+        ReceiverConfig { cores: self.threads, ..self.rest }
+    }
+}
