@@ -166,7 +166,7 @@ pub(crate) fn set_option(fd: c_int, level: c_int, option: c_int, value: &[u8]) -
 }
 
 /// # Safety
-/// `argument` is the program's, for this request.
+/// `argument` must be the program's own argument for this request.
 pub(crate) unsafe fn ioctl(fd: c_int, request: u32, argument: usize) -> Answer {
     // SAFETY: the caller's promise.
     unsafe { call!(SYS_ioctl, fd, request, argument) }

@@ -421,7 +421,7 @@ mod tests {
         assert!(matches!(server.hear(), (11, Event::Claimed(_))));
     }
 
-    /// Programs that listen no more need no open port.
+    /// Once no program listens, the port is closed.
     #[test]
     fn the_service_port_is_open_only_while_a_program_listens() {
         let (service, listener) = (free(), listener());

@@ -89,7 +89,8 @@ mod tests {
 
     use super::*;
 
-    /// The proof itself: what a client reads at its socket is what its SYN told the server.
+    /// The proof itself: the client reads the same clock from its socket as its SYN told the
+    /// server.
     #[test]
     fn both_ends_of_a_connection_know_the_same_clock() {
         for host in ["127.0.0.1:0", "[::1]:0"] {
@@ -121,7 +122,7 @@ mod tests {
         for bad in [&[][..], &[0x45], &[0x60; 7], &[0x60; 48], &[0x10; 60]] {
             assert_eq!(read(bad), None);
         }
-        // An option that says it has no length ends the search and not the program.
+        // An option of length zero must not loop for ever or panic.
         v4[40] = 3;
         v4[41] = 0;
         assert_eq!(read(&v4), Some(0x0102_0304));

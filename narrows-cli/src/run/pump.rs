@@ -192,7 +192,7 @@ struct Pump {
     bench: Bench,
     /// Timers: when each place wants to be called.
     timers: BTreeSet<(u64, usize)>,
-    /// The same by place.
+    /// The timer of each place.
     due: Vec<Option<u64>>,
     /// Buffers were used since the pool was last trimmed.
     untidy: bool,

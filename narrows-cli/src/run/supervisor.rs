@@ -42,8 +42,8 @@ const CORES_PER_PUMP: usize = 2;
 /// How long a line may stay silent. A program that was stopped between connecting and sending its
 /// request keeps its connection, plain.
 const SILENT_FOR: Duration = Duration::from_secs(1);
-/// Maximum of silent lines of any one other user. When root started the run its programs may have
-/// become any user, and so may anybody who merely found the name.
+/// Maximum of silent lines of any one other user. In a run of root, programs may run as any user,
+/// so such a line may also come from somebody who merely found the name.
 const SILENT_OF_OTHERS: usize = 16;
 /// Lines accepted before process events get their turn.
 const LINES_AT_ONCE: usize = 256;

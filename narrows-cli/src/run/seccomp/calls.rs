@@ -170,7 +170,7 @@ impl Notifier {
         (self.marks.restricted || !self.intake.has_room()).then_some(Reason::Failed)
     }
 
-    /// Handles a `connect` that was made. What is left is the swap; if it fails, the connection is
+    /// Handles a `connect` that was made. Only the swap remains; if it fails, the connection is
     /// plain.
     fn connected(
         &mut self,
@@ -451,8 +451,8 @@ impl Notifier {
     }
 }
 
-/// What a program was given: its number, if the call is still to be answered with it, and what the
-/// pump gets.
+/// Result of giving a program its connection: the descriptor's number, if the call is still to be
+/// answered with it, and what the pump gets.
 type Given = (Option<i64>, Option<(Request, OwnedFd)>);
 
 /// Whether the queue has a connection. Checked first, so that a listener with an empty queue is
