@@ -1,9 +1,11 @@
 //! `narrows run`: the supervisor of an unmodified program.
 //!
-//! The library in `preload/` hands each TCP connection of the program over and leaves a unix socket in its place. Here
-//! is what stands between the two: `supervisor` takes requests, `pump` threads move bytes, `connection` knows what every
-//! end and failure on one side means on the other, `outgoing` and `incoming` are its two directions, plain or in frames.
-//! `binary` finds out what kind of program it is; one into which no library can be loaded is put under a filter (`seccomp`).
+//! The library in `preload/` hands each TCP connection of the program to the supervisor and leaves
+//! a unix socket in its place. This module is what sits between the two sockets: `supervisor` takes
+//! requests, `pump` threads move bytes, `connection` maps every end and failure on one side to what
+//! the other side sees, and `outgoing` and `incoming` are its two directions, plain or in frames.
+//! `binary` finds out what kind of program it is; one that cannot load the library runs under a
+//! seccomp filter (`seccomp`).
 
 mod account;
 pub(crate) mod agent;

@@ -1,4 +1,5 @@
-//! `narrows run`, from outside: programs behave as without it, whichever end is handed over, and lose nothing.
+//! End-to-end tests of `narrows run`: programs behave as without it, whichever end is handed over,
+//! and lose nothing.
 //!
 //! A test whose program is not installed is skipped (`narrows_test`).
 
@@ -24,7 +25,7 @@ fn script(name: &str) -> String {
 /// `narrows run FLAGS -- COMMAND`.
 fn run(flags: &[&str], command: &[&str]) -> Command {
     let mut narrows = narrows(Path::new("/nonexistent"));
-    // Nobody negotiates: connections are passed through.
+    // Without negotiation: connections are passed through plain.
     narrows.args(["run", "--no-agent", "--service-port", "1"]).args(flags).arg("--").args(command);
     narrows
 }
@@ -33,7 +34,7 @@ fn out(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// What `child` says on its first line.
+/// The first line that `child` prints.
 fn first_line(child: &mut Child) -> String {
     let mut line = String::new();
     let mut stdout = BufReader::new(child.stdout.take().unwrap());
@@ -42,7 +43,7 @@ fn first_line(child: &mut Child) -> String {
     line.trim().to_string()
 }
 
-// --- the program is what it was ---
+// --- the program's environment is unchanged ---
 
 #[test]
 fn status_pid_and_signals_are_the_programs() {
@@ -65,7 +66,7 @@ fn status_pid_and_signals_are_the_programs() {
     assert_eq!(code(&finish(child)), 7);
 }
 
-/// systemd ignores SIGPIPE for its services, `nohup` SIGHUP: the program must find both as they were.
+/// systemd ignores SIGPIPE for its services, `nohup` SIGHUP: the program must inherit both.
 #[test]
 fn ignored_signals_stay_ignored_and_others_do_not() {
     let look = |before: &str, place: &str| {
@@ -82,8 +83,8 @@ fn ignored_signals_stay_ignored_and_others_do_not() {
     }
 }
 
-/// A shell that runs `script` with the words of `command` as its arguments and ignores no signal, whatever this test was
-/// started with (`nohup`, a job in the background).
+/// A shell that runs `script` with the words of `command` as its arguments and ignores no signal,
+/// however this test was started (`nohup`, a background job).
 fn with_all_signals(script: &str, command: &Command) -> Command {
     let mut shell = Command::new("env");
     shell.args(["--default-signal", "sh", "-c", script, "sh"]).arg(command.get_program()).args(command.get_args());
@@ -92,7 +93,8 @@ fn with_all_signals(script: &str, command: &Command) -> Command {
     shell
 }
 
-/// As parent: all signals that have no meaning for `narrows` itself, and no zombies of processes left behind.
+/// As parent: signals without a meaning for `narrows` itself are passed on, and orphaned processes
+/// leave no zombies.
 #[test]
 fn a_parent_passes_signals_on_and_buries_orphans() {
     if !has("python3") {
@@ -124,7 +126,7 @@ fn what_was_preloaded_stays_and_comes_first() {
     assert!(out(&output).starts_with("libc.so.6:"), "{}", out(&output));
 }
 
-/// Pitfalls: descriptors, root, user and environment may be gone.
+/// Works when descriptors are exhausted and the program has changed its root, user or environment.
 #[test]
 fn nothing_that_is_missing_breaks_a_program() {
     if !has("python3") {
@@ -140,7 +142,7 @@ fn nothing_that_is_missing_breaks_a_program() {
     assert_eq!(out(&output).trim(), "fine", "{}", stderr(&output));
 }
 
-/// The same with so many descriptors for the supervisor too.
+/// Like `run`, with this descriptor limit for the supervisor too.
 fn limited(limit: usize, flags: &[&str], command: &[&str]) -> Command {
     let narrows = run(flags, command);
     let mut limited = Command::new("sh");
@@ -156,7 +158,8 @@ fn limited(limit: usize, flags: &[&str], command: &[&str]) -> Command {
     limited
 }
 
-/// Each part of what waits for the supervisor has its share of the descriptors, and a connection that finds none is plain.
+/// Each kind of descriptor use of the supervisor has its share, and a connection that finds none is
+/// plain.
 #[test]
 fn few_descriptors_of_the_supervisor_lose_nothing() {
     if !has("python3") {
@@ -173,12 +176,13 @@ fn few_descriptors_of_the_supervisor_lose_nothing() {
         let output = finish(program.stderr(fs::File::create(&file).unwrap()).spawn().unwrap());
         let said = fs::read_to_string(file).unwrap();
         assert_eq!(out(&output).trim(), "fine", "{limit} {name}: {said}");
-        // Or all was plain. Its few may come before a busy machine has started the supervisor.
+        // Otherwise everything was plain. `few.py` makes so few connections that they may come
+        // before a busy machine has started the supervisor.
         assert!(said.contains("passed") || name == "few.py", "{limit} {name}: {said}");
     }
 }
 
-/// Pitfall 10.
+/// Pitfall 10: any process of the run can send invalid requests.
 #[test]
 fn rubbish_for_the_supervisor_is_refused() {
     if has("python3") {
@@ -188,7 +192,8 @@ fn rubbish_for_the_supervisor_is_refused() {
     }
 }
 
-/// Of 1024 descriptors the supervisor lends twenty to lines that say nothing, half of them to another user.
+/// With 1024 descriptors the supervisor holds at most twenty silent lines, half of them from
+/// another user.
 #[test]
 fn lines_that_say_nothing_are_few_and_end() {
     if !has("python3") {
@@ -203,8 +208,9 @@ fn lines_that_say_nothing_are_few_and_end() {
     }
 }
 
-/// What is remembered of a socket has an end with its connect, and with the socket: else others would get what was asked
-/// for it, and after some hundred nothing would be handed over any more.
+/// The state of a socket is forgotten at its `connect`, and with the socket. Otherwise a later
+/// socket would get registrations meant for it, and after some hundred sockets nothing would be
+/// handed over.
 #[test]
 fn registrations_with_epoll_are_forgotten() {
     if has("python3") {
@@ -214,7 +220,7 @@ fn registrations_with_epoll_are_forgotten() {
     }
 }
 
-/// A supervisor of root is not to do for a program what that may not do itself.
+/// A root supervisor must not do for a program what the program may not do itself.
 #[test]
 fn programs_that_gave_up_root_get_no_privileges() {
     if has("python3") {
@@ -226,7 +232,8 @@ fn programs_that_gave_up_root_get_no_privileges() {
 
 // --- what a program can see ---
 
-/// Lines that begin alike and differ, of a script that prints the same in any case.
+/// Output lines of the script, native without flags. Corresponding lines begin alike, and are equal
+/// if programs notice nothing.
 fn semantics(flags: &[&str]) -> Vec<String> {
     let output = if flags.is_empty() {
         Command::new("python3").arg(script("semantics.py")).output().unwrap()
@@ -235,7 +242,7 @@ fn semantics(flags: &[&str]) -> Vec<String> {
         flags.push("-v");
         let output = finish(run(&flags, &["python3", &script("semantics.py")]).spawn().unwrap());
         let said = stderr(&output);
-        // Without these the comparison would be one of plain with plain. IPv6 has one loopback address only.
+        // Otherwise plain would be compared with plain. IPv6 has only one loopback address.
         let ends: HashSet<_> = said
             .lines()
             .filter(|l| l.contains("passed") && !l.contains("[::1]"))
@@ -282,8 +289,8 @@ fn loopback_stays_plain_unless_asked() {
     assert_eq!(stderr(&output), "");
 }
 
-/// Issue 15, 18: what does not leave the host is left alone, whichever of its addresses it goes to, unless somebody asks
-/// for more: no codec is as fast as memory.
+/// Issue 15, 18: connections within the host stay plain, whichever of its addresses they use,
+/// unless the user asks for more: no codec is as fast as memory.
 #[test]
 fn connections_of_a_host_with_itself_stay_plain_unless_asked() {
     if !has("python3") || !has("unshare") || !has("ip") {
@@ -323,14 +330,15 @@ c.sendall(b'x'); assert s.recv(1) == b'x'; t.sendall(b'y'); n.setblocking(True);
     }
 }
 
-/// Issue 15, 6: what fills the end of a program that waits for a connection was 0.4 MiB of the kernel's memory for each.
+/// Issue 15, 6: filling the end of a program that waits for a connection must not cost 0.4 MiB of
+/// kernel memory each.
 #[test]
 fn connections_that_are_being_made_take_little_memory() {
     if !has("python3") {
         return;
     }
     for engine in ["--engine=preload", "--engine=seccomp"] {
-        // Others take and give memory too; one try that nobody disturbs will do.
+        // Other processes change memory use too; one undisturbed try is enough.
         let tries = (0..10).map(|_| {
             let output = finish(run(&["--loopback", engine], &["python3", &script("pending.py")]).spawn().unwrap());
             out(&output).trim().parse::<i64>().unwrap_or_else(|_| panic!("{engine}: {}", stderr(&output)))
@@ -348,7 +356,7 @@ s = socket.create_connection(('127.0.0.1', int(sys.argv[1])))
 s.sendall(open(sys.argv[2], 'rb').read())
 os.kill(os.getpid(), signal.SIGKILL)";
 
-/// A program that is killed outright right after its last write: what it wrote arrives, and a clean end.
+/// A program killed right after its last write: its data arrives, and an orderly end.
 #[test]
 fn what_a_killed_program_wrote_arrives() {
     if !has("python3") {
@@ -363,7 +371,7 @@ fn what_a_killed_program_wrote_arrives() {
     for i in 0..100 {
         let program = run(&["--loopback"], &["python3", "-c", KILLED, &port, file.to_str().unwrap()]).spawn().unwrap();
         let (mut socket, _) = listener.accept().unwrap();
-        // Slow at first, so that much is still on its way when the program is gone.
+        // Slow at first, so that much data is still on its way when the program is gone.
         let (mut got, mut part) = (Vec::with_capacity(data.len()), vec![0; 100_000]);
         for pause in 0.. {
             let n = socket.read(&mut part).unwrap_or_else(|e| panic!("{i}: {e} after {} bytes", got.len()));
@@ -378,7 +386,8 @@ fn what_a_killed_program_wrote_arrives() {
     }
 }
 
-/// The supervisor holds none of the program's pipes: who reads its output sees it end with the program.
+/// The supervisor holds none of the program's pipes: a reader of its output sees it end with the
+/// program.
 #[test]
 fn output_ends_with_the_program_and_not_with_its_connections() {
     if !has("python3") {
@@ -431,9 +440,9 @@ fn a_killed_supervisor_is_a_reset_and_never_an_end() {
             socket.write_all(&random(1000)).unwrap();
         }
         supervisor.kill().unwrap();
-        // The peer must not take it for an end either.
+        // The peer must not see an end of stream either.
         assert_eq!(socket.read(&mut [0; 10]).unwrap_err().kind(), std::io::ErrorKind::ConnectionReset);
-        // Its threads die one after the other; until then it may still be handed connections.
+        // Its threads die one after another; until then it may still take connections.
         supervisor.wait().unwrap();
         fs::write(gone, []).unwrap();
         let (mut again, _) = listener.accept().unwrap();
@@ -465,8 +474,9 @@ except OSError as e:
 writer.join(60)
 print(told['write'], told['read'])";
 
-/// A program that waits for room with a long write when its peer resets. The kernel tells an error once, and not to a write of
-/// which a part is done: it must not be lost so. Nor may the write wait until somebody has read what came before.
+/// A program waits for room in a long write when its peer resets. The kernel reports an error once,
+/// and not to a write that is partly done: the error must not get lost that way. Nor may the write
+/// wait until somebody has read what came before.
 #[test]
 fn a_reset_is_not_lost_in_a_write_that_waits() {
     if !has("python3") {
@@ -479,7 +489,7 @@ fn a_reset_is_not_lost_in_a_write_that_waits() {
         let program = run(&["--loopback"], &program).spawn().unwrap();
         let (mut socket, _) = listener.accept().unwrap();
         socket.write_all(&vec![7; unread]).unwrap();
-        // From here on nothing is read, so the writer waits soon.
+        // From here on nothing is read, so the writer soon waits.
         socket.read_exact(&mut [0; 100_000]).unwrap();
         thread::sleep(Duration::from_millis(300));
         rustix::net::sockopt::set_socket_linger(&socket, Some(Duration::ZERO)).unwrap();
@@ -505,7 +515,7 @@ fn many_connections_of_asyncio() {
     }
 }
 
-/// A server that a test started; it is ended with the test.
+/// A server started by a test, which ends with it.
 struct Server(Child);
 
 impl Drop for Server {
@@ -575,7 +585,7 @@ fn files_fetched_by_http_are_the_same() {
             drop(running);
         }
     }
-    // Refused: each program's own status.
+    // Refused connections give each program's own exit status.
     for (by, fetch, status) in clients.iter().filter(|(name, ..)| has(name)) {
         assert_eq!(code(&client(true, fetch)), *status, "{by}");
     }

@@ -1,5 +1,6 @@
-//! Programs under `narrows run` on two hosts, which are addresses of this one: 127.0.0.1 has the clients, 127.0.0.2 the
-//! servers and the service port. They find one another; whoever is not under Narrows sees nothing of it.
+//! Programs under `narrows run` on two hosts, which are addresses of this one: 127.0.0.1 has the
+//! clients, 127.0.0.2 the servers and the service port. Supervisors find each other; programs not
+//! under Narrows notice nothing.
 
 mod common;
 
@@ -17,14 +18,14 @@ use narrows::upgrade::gateway::GatewayClient;
 use narrows_test::{has, skip};
 use rustix::process::{Pid, Signal, kill_process_group};
 
-/// No single wait of a test is longer.
+/// Time limit of a single wait.
 const PATIENCE: Duration = Duration::from_secs(40);
 
 fn script(name: &str) -> String {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/run").join(name).to_str().unwrap().to_string()
 }
 
-/// A service port of the servers' host that is free: below those that the kernel gives to whoever asks for any.
+/// A free service port of the servers' host, below the range of ephemeral ports.
 fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     loop {
@@ -36,7 +37,7 @@ fn free_port() -> u16 {
     }
 }
 
-/// A program that is ended with the test.
+/// A program that ends with the test.
 struct Program(Option<Child>);
 
 impl Program {
@@ -44,7 +45,7 @@ impl Program {
         finish(self.0.take().unwrap())
     }
 
-    /// The next line that it prints.
+    /// The next line of its output.
     fn line(&mut self) -> String {
         let child = self.0.as_mut().unwrap();
         let mut stdout = child.stdout.take().unwrap();
@@ -64,7 +65,7 @@ impl Program {
 impl Drop for Program {
     fn drop(&mut self) {
         if let Some(child) = &mut self.0 {
-            // With the program, which outlives its supervisor.
+            // Kills the group, because the program outlives its supervisor.
             let _ = kill_process_group(Pid::from_child(child), Signal::KILL);
             let _ = child.kill();
             let _ = child.wait();
@@ -72,8 +73,8 @@ impl Drop for Program {
     }
 }
 
-/// `narrows run` of a Python script on the host with that address. The supervisor is the parent, so that it can be waited
-/// for and killed.
+/// `narrows run` of a Python script on the host with that address. The supervisor is the parent, so
+/// that the test can wait for it and kill it.
 fn run(address: &str, service: u16, flags: &[&str], args: &[&str]) -> Program {
     let mut command = narrows(Path::new("/nonexistent"));
     command.args([
@@ -127,7 +128,7 @@ fn assert_right(output: &Output) {
     assert!(code(output) == 0 && said.ends_with("right\n"), "{said}{}", stderr(output));
 }
 
-/// What supervisors say of their connections, those from or to the other host.
+/// The supervisors' notes about their connections from or to the other host.
 fn outcomes(output: &Output) -> Vec<String> {
     let about = |l: &&str| l.contains(" from 127.0.0.") || l.contains(" to 127.0.0.2:");
     stderr(output).lines().filter(about).map(str::to_string).collect()
@@ -157,7 +158,7 @@ fn programs_of_two_hosts_find_one_another() {
         let service = free_port();
         let (server, port) = server(service, &[], 3, more);
         wait_for_service(service);
-        // A cold side channel and a warm one; then a supervisor that is new again.
+        // A cold side channel and a warm one; then a new supervisor.
         let first = client(service, &port, 2, 100, more).finish();
         let second = client(service, &port, 1, 100, more).finish();
         let server = server.finish();
@@ -182,7 +183,7 @@ fn the_agent_serves_many_supervisors_and_may_die() {
     wait_for_service(service);
     let servers: Vec<_> = (0..2).map(|_| server(service, &["--no-agent"], 2, &[])).collect();
     let mut clients: Vec<_> = servers.iter().map(|(_, port)| client(service, port, 1, 300, &[])).collect();
-    // In the middle of both.
+    // In the middle of both transfers.
     for client in &mut clients {
         assert_eq!(client.line(), "begun");
     }
@@ -194,7 +195,7 @@ fn the_agent_serves_many_supervisors_and_may_die() {
         assert!(said == "right\n", "{said}{}", stderr(&output));
         assert_all(&output, ": compressed;");
     }
-    // Nobody answers any more, and nobody minds.
+    // No agent answers any more; the programs must still work.
     for (_, port) in &servers {
         let output = client(service, port, 1, 3, &[]).finish();
         assert_right(&output);
@@ -214,7 +215,7 @@ fn another_supervisor_takes_over_from_one_that_ends() {
     let (first, first_port) = server(service, &[], 1, &[]);
     wait_for_service(service);
     let (second, second_port) = server(service, &[], 1000, &[]);
-    // The first one ends with its only connection, and the agent in it.
+    // The first server ends after its only connection, and with it the agent in its supervisor.
     assert_right(&client(service, &first_port, 1, 1, &[]).finish());
     first.finish();
     let begun = Instant::now();
@@ -229,7 +230,7 @@ fn another_supervisor_takes_over_from_one_that_ends() {
     drop(second);
 }
 
-// --- one end, and others ---
+// --- one end under narrows ---
 
 #[test]
 fn a_plain_program_sees_nothing_of_it() {
@@ -243,7 +244,7 @@ fn a_plain_program_sees_nothing_of_it() {
         assert_right(&plain_client(&port, 20, more).finish());
         assert_all(&server.finish(), "plain (");
     }
-    // A server without a service port, and one whose host has an agent that knows nothing of it.
+    // A server without a service port, and one whose host's agent knows nothing of it.
     let service = free_port();
     for agent in [false, true] {
         let mut command = narrows(Path::new("/nonexistent"));
@@ -267,7 +268,7 @@ fn a_plain_program_sees_nothing_of_it() {
         assert_right(&output);
         let why = if agent { "plain (the other program does not run under narrows)" } else { "plain (no narrows" };
         assert_all(&output, why);
-        // Byte for byte what the program wrote: the same lines that `asks.py` makes.
+        // Byte for byte what the program wrote: the lines that `asks.py` makes.
         let wanted: Vec<u8> = (0u8..20)
             .flat_map(|i| {
                 let words = format!("{i} words that come again and again ").repeat(60);
@@ -304,7 +305,7 @@ while True:
     try: print('heard', line.recv(100), flush=True)
     except OSError as e: print('heard', b'', flush=True)";
 
-/// An abstract name is anybody's: who has that of an agent and is somebody else is told nothing.
+/// Any user can take an abstract name: another user who holds an agent's name is told nothing.
 #[test]
 fn an_agent_of_another_user_is_refused() {
     if !has("python3") {
@@ -324,8 +325,8 @@ fn an_agent_of_another_user_is_refused() {
     assert_all(&server.finish(), "plain (");
 }
 
-/// A plain server of a host on which somebody else took the service port: where the kernel can tell who that is, no
-/// connection gets a frame by his word.
+/// A plain server on a host where another user took the service port: where the kernel can tell who
+/// that is, no connection gets a frame because of him.
 #[test]
 fn another_user_of_this_host_is_not_believed_about_its_connections() {
     if !has("python3") {
@@ -345,7 +346,7 @@ fn another_user_of_this_host_is_not_believed_about_its_connections() {
     server.kill();
 }
 
-/// The name of a supervisor is free when that has ended, and everybody could read it before.
+/// A supervisor's name is free when it has ended, and every user could read the name before.
 #[test]
 fn another_user_who_listens_at_the_name_of_a_supervisor_gets_nothing() {
     if !has("python3") {
@@ -359,7 +360,8 @@ fn another_user_who_listens_at_the_name_of_a_supervisor_gets_nothing() {
     assert_eq!(said, "another user: nothing\nthe same user: requests\n", "{}", stderr(&output));
 }
 
-/// An agent of root takes all users, and believes none of them about others' connections.
+/// An agent of root accepts all users' supervisors, and trusts none of them about others'
+/// connections.
 #[test]
 fn nobody_can_register_what_is_not_his() {
     if !has("python3") {
@@ -418,7 +420,7 @@ os.wait()
 print('connected', flush=True)
 time.sleep(60)";
 
-/// Why connections were never taken over is counted without anybody having asked for words.
+/// Reasons why connections were never handed over are counted, even without `-v`.
 #[test]
 fn status_counts_reasons() {
     if !has("python3") {
@@ -455,7 +457,7 @@ fn a_gateway_reaches_servers_that_are_plain() {
     let _agent = Program(Some(command.spawn().unwrap()));
     wait_for_service(service);
     let ask = |port: u16| ask_gateway(TcpStream::connect(("127.0.0.2", service)).unwrap(), port);
-    // One that is not allowed looks as if nobody listened.
+    // A port that is not allowed is answered as if nobody listened.
     assert_eq!(ask(allowed ^ 1).0, 111);
     let (errno, socket) = ask(allowed);
     assert_eq!(errno, 0);
@@ -470,13 +472,13 @@ fn a_gateway_reaches_servers_that_are_plain() {
     let got = talk(socket, data.clone());
     assert!(echo.join().unwrap() == data);
     assert!(got.unwrap() == data);
-    // A client that speaks no frames is reset, and so is the server.
+    // A client that does not send frames is reset, and so is the server.
     let (_, mut socket) = ask(allowed);
     let (mut plain, _) = listener.accept().unwrap();
     socket.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
     plain.set_read_timeout(Some(PATIENCE)).unwrap();
     assert_eq!(plain.read(&mut [0; 10]).unwrap_err().kind(), std::io::ErrorKind::ConnectionReset);
-    // A server that breaks off is a reset for its client, and no end.
+    // A server that aborts is a reset for its client, not an end of stream.
     let (_, socket) = ask(allowed);
     let (plain, _) = listener.accept().unwrap();
     rustix::net::sockopt::set_socket_linger(&plain, Some(Duration::ZERO)).unwrap();
@@ -484,7 +486,7 @@ fn a_gateway_reaches_servers_that_are_plain() {
     assert!(talk(socket, data).is_err());
 }
 
-/// Asks for a port; what the gateway answers, and the connection.
+/// Requests a port; returns the gateway's answer and the connection.
 fn ask_gateway(mut socket: TcpStream, port: u16) -> (u16, TcpStream) {
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
     socket.write_all(&GatewayClient::request(port)).unwrap();
@@ -506,8 +508,8 @@ fn connect_from(address: [u8; 4], to: u16) -> TcpStream {
     socket.into()
 }
 
-/// One host holds as many connections as it can get: those that ask for nothing keep nobody out, not even its own, and
-/// those that are through leave places to others.
+/// One host can hold many connections, but silent ones keep nobody out, not even the host itself,
+/// and established ones leave places to others.
 #[test]
 fn a_host_that_takes_all_of_a_gateway_shuts_nobody_out() {
     let service = free_port();
@@ -520,7 +522,7 @@ fn a_host_that_takes_all_of_a_gateway_shuts_nobody_out() {
     wait_for_service(service);
     let request = GatewayClient::request(port);
     let mut silent: Vec<_> = (0..300).map(|_| connect_from([127, 0, 0, 3], service)).collect();
-    // Greeting and hello, and no port.
+    // Greeting and hello, but no port request.
     silent.iter_mut().for_each(|socket| drop(socket.write_all(&request[..15])));
     let mut through = Vec::new();
     let refused = loop {
@@ -534,7 +536,7 @@ fn a_host_that_takes_all_of_a_gateway_shuts_nobody_out() {
     assert_eq!((refused, through.len()), (narrows::upgrade::gateway::NO_PLACE, 64));
     let (errno, _kept) = ask_gateway(connect_from([127, 0, 0, 4], service), port);
     assert_eq!(errno, 0, "another host");
-    // What is given back can be had again.
+    // Released places can be taken again.
     drop(through);
     let begun = Instant::now();
     while ask_gateway(connect_from([127, 0, 0, 3], service), port).0 != 0 {
@@ -543,8 +545,8 @@ fn a_host_that_takes_all_of_a_gateway_shuts_nobody_out() {
     }
 }
 
-/// Where no gateway takes a connection it is made to the server itself: there is none, what is there is none, it says that
-/// it has no place, or it goes away.
+/// Where no gateway takes a connection it is made to the server itself: none is there, the listener
+/// is not one, it says that it has no place, or it goes away.
 #[test]
 fn who_finds_no_gateway_is_connected_to_the_server_itself() {
     if !has("python3") {
@@ -599,12 +601,13 @@ async def main():
     except ConnectionRefusedError: print('right')
 asyncio.run(main())";
 
-/// Those that must work here.
+/// The engines that must work here.
 fn engines() -> Vec<&'static str> {
     ["--engine=preload", "--engine=seccomp"].into_iter().take(1 + usize::from(asks_kernel())).collect()
 }
 
-/// Whoever waits for what a gateway says is told of an error when the supervisor is gone, and never that it is connected.
+/// A program that waits for a gateway's answer gets an error when the supervisor is gone, and is
+/// never told that it is connected.
 #[test]
 fn a_supervisor_that_is_killed_before_its_gateway_answers_is_an_error() {
     if !has("python3") {
@@ -622,7 +625,7 @@ except OSError as e: print(errno.errorcode[e.errno])";
         let mut program = run("127.0.0.1", service, &flags, &["-c", CONNECTS]);
         let (mut asked, _) = gateway.accept().unwrap();
         asked.set_read_timeout(Some(PATIENCE)).unwrap();
-        // The supervisor has the connection, so the program waits for it.
+        // The supervisor has sent the request, so the program is waiting.
         assert!(asked.read(&mut [0; 100]).unwrap() > 0);
         let mut stdout = program.0.as_mut().unwrap().stdout.take().unwrap();
         program.kill();
@@ -633,7 +636,7 @@ except OSError as e: print(errno.errorcode[e.errno])";
     }
 }
 
-/// Programs do not notice that they go through one, whether they wait for connections or not.
+/// Programs do not notice that they go through a gateway, with blocking and non-blocking `connect`.
 #[test]
 fn programs_go_through_a_gateway() {
     if !has("python3") {
@@ -659,7 +662,7 @@ fn programs_go_through_a_gateway() {
     server.kill();
 }
 
-/// Frames both ways over a connection; what came.
+/// Sends and receives frames over a connection; returns the received bytes.
 fn talk(socket: TcpStream, data: Vec<u8>) -> narrows::Result<Vec<u8>> {
     use narrows::policy::PolicySpec;
     use narrows::stream::{self, ReceiveOptions, SendOptions};

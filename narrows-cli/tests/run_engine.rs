@@ -1,5 +1,6 @@
-//! `narrows run` with frames on the wire: what programs get is what was written, every end arrives as what it was, and what
-//! makes no sense is a reset. Connections are direct here, so that they are switched from their first byte.
+//! `narrows run` with frames on the wire: programs receive what was written, every end arrives as
+//! what it was, and invalid data is a reset. Connections are direct here, so that they switch from
+//! their first byte.
 
 mod common;
 
@@ -22,10 +23,11 @@ use narrows::stream;
 use narrows::upgrade::marker::DIRECT_MAGIC;
 use narrows_test::has;
 
-/// What compresses whatever the link; and what decides, which within a host is mostly to leave the bytes as they are.
+/// A policy that always compresses, and one that decides, which within a host mostly leaves the
+/// bytes as they are.
 const POLICIES: [&str; 2] = ["fixed:zstd:level=1", "balance"];
 
-/// The person says nothing of it.
+/// No policy given.
 const DEFAULT: &str = "";
 
 fn script(name: &str) -> String {
@@ -54,7 +56,7 @@ fn client(policy: &str, flags: &[&str], words: &[&str]) -> Command {
     end("--peer", policy, flags, words)
 }
 
-/// A program whose first line says what it is ready for.
+/// A program that prints a first line when it is ready.
 struct Running {
     child: Option<Child>,
     lines: BufReader<ChildStdout>,
@@ -66,7 +68,7 @@ impl Running {
         Self::started(&mut command)
     }
 
-    /// It runs until it is dropped.
+    /// Starts a program that runs until its stdin is dropped.
     fn start_with_stdin(mut command: Command) -> Self {
         Self::started(command.stdin(Stdio::piped()))
     }
@@ -93,7 +95,7 @@ impl Running {
         line.trim().to_string()
     }
 
-    /// What it says on stderr, after its end.
+    /// Waits for its end, and returns its stderr.
     fn end(mut self) -> String {
         let child = self.child.take().unwrap();
         stderr(&finish(child))
@@ -123,7 +125,7 @@ fn sha256(data: &[u8]) -> String {
 
 // --- bytes ---
 
-/// 50 MB each way at once, half of it text, each direction with an end of its own.
+/// 50 MB each way at once, half of it text; each direction ends on its own.
 #[test]
 fn much_both_ways_arrives_as_it_was() {
     if !has("python3") {
@@ -152,7 +154,7 @@ fn much_both_ways_arrives_as_it_was() {
     }
 }
 
-/// Neither end waits for the other's bytes, nor for company.
+/// Neither end waits for the other's bytes, nor for more of its own.
 #[test]
 fn a_server_that_speaks_first_is_heard_and_lines_are_answered() {
     if !has("python3") {
@@ -198,7 +200,7 @@ fn what_is_encrypted_is_left_as_it_is() {
     }
 }
 
-/// Also to a reader that is so slow that the path looks like one on which compressing pays.
+/// Also with a reader so slow that compressing would seem to pay.
 #[test]
 fn what_does_not_leave_the_host_is_stored_unless_somebody_wants_it_otherwise() {
     if !has("python3") {
@@ -225,7 +227,7 @@ fn urgent_bytes_are_in_their_place() {
     assert_eq!(server.line(), "50000");
 }
 
-/// Programs see what they see without it, but for urgent bytes, which come as data.
+/// Programs see the same as without it, but for urgent bytes, which come as data.
 #[test]
 fn programs_see_what_they_see_without_it() {
     if !has("python3") {
@@ -256,14 +258,15 @@ fn programs_see_what_they_see_without_it() {
     assert_eq!(names, ["urgent_out_of_line:"], "{differ:#?}\n{framed:#?}");
 }
 
-/// Bytes of a process that are in memory.
+/// Resident memory of a process in bytes.
 fn resident(pid: u32) -> i64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:")).unwrap();
     1024 * line.trim().trim_end_matches(" kB").parse::<i64>().unwrap()
 }
 
-/// Bulk passed through each; then they are idle, and what they needed for it is given back.
+/// Bulk passes through each connection; then all are idle, and the memory for it must be given
+/// back.
 #[test]
 fn idle_connections_hold_little() {
     if !has("python3") {
@@ -279,7 +282,7 @@ fn idle_connections_hold_little() {
         assert_eq!((server.line().as_str(), client.first.as_str()), ("held", "held"));
         let client_pid = client.child.as_ref().unwrap().id();
         let most = |pid| (resident(pid) - before) / COUNT;
-        // Given back after a second without any; a busy machine may take longer.
+        // Memory is given back after an idle second; a busy machine may take longer.
         for _ in 0..100 {
             if most(server_pid).max(most(client_pid)) <= 64 << 10 {
                 break;
@@ -293,7 +296,7 @@ fn idle_connections_hold_little() {
 
 // --- ends ---
 
-/// A program that is killed right after its last write: what it wrote arrives, and a clean end.
+/// A program killed right after its last write: its data arrives, and an orderly end.
 #[test]
 fn what_a_killed_program_wrote_arrives() {
     if !has("python3") {
@@ -306,7 +309,7 @@ fn what_a_killed_program_wrote_arrives() {
     for (policy, rounds) in POLICIES.into_iter().zip([30, 10]) {
         let mut server = server(policy, &[], &["sink", &rounds.to_string(), "0.005"]);
         for i in 0..rounds {
-            // Of all lengths, short ones too: those are over before the other end has answered.
+            // Various lengths; short transfers are over before the other end has answered.
             let part = &data[..data.len() >> (2 * (i % 10))];
             fs::write(&file, part).unwrap();
             let child = client(policy, &[], &["killed", server.port(), file.to_str().unwrap()]).spawn().unwrap();
@@ -316,7 +319,7 @@ fn what_a_killed_program_wrote_arrives() {
     }
 }
 
-/// A supervisor that dies in the middle is an error at both ends, never an end of stream.
+/// A supervisor that dies during a transfer is an error at both ends, never an end of stream.
 #[test]
 fn a_killed_supervisor_is_a_reset_and_never_an_end() {
     if !has("python3") {
@@ -329,7 +332,7 @@ fn a_killed_supervisor_is_a_reset_and_never_an_end() {
         assert_eq!(supervisor.first, "ready");
         thread::sleep(Duration::from_millis(10 * i as u64));
         supervisor.child.as_mut().unwrap().kill().unwrap();
-        // Who writes is told one or the other.
+        // A writer gets either error.
         let told = supervisor.line();
         assert!(["ConnectionResetError", "BrokenPipeError"].contains(&told.as_str()), "{i}: {told}");
         let line = server.line();
@@ -352,8 +355,8 @@ fn so_it_is_when_the_servers_supervisor_dies() {
     }
 }
 
-/// The same over connections that are negotiated, where a direction is switched at some byte or other, or at none: programs
-/// that are killed lose nothing, and of many connections all are right.
+/// The same over negotiated connections, where a direction switches at some byte or never: killed
+/// programs lose nothing, and all of many connections are right.
 #[test]
 fn connections_that_are_switched_underway_lose_nothing() {
     if !has("python3") {
@@ -383,19 +386,19 @@ fn connections_that_are_switched_underway_lose_nothing() {
         said += &stderr(&output);
     }
     said += &server.end();
-    // Else this were a test of plain connections.
+    // Otherwise this would be a test of plain connections.
     assert!(said.contains(": compressed"), "{said}");
     let output = common::finish_reading(negotiated(&[], &[&script("soak.py"), "200"]).spawn().unwrap());
     assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "200 right", "{}", stderr(&output));
 }
 
-// --- peers that make no sense ---
+// --- peers that send invalid data ---
 
 fn opening() -> Vec<u8> {
     [&DIRECT_MAGIC[..], &[7; 16]].concat()
 }
 
-/// A whole stream of frames.
+/// A complete frame stream.
 fn frames(raw: &[u8]) -> Vec<u8> {
     let pool = BufferPool::default();
     let mut sender = Sender::new(SenderConfig::default(), Box::new(Fixed::new(Method::zstd(1), false)), pool.clone());
@@ -419,12 +422,12 @@ fn frames(raw: &[u8]) -> Vec<u8> {
     }
 }
 
-/// Sends bytes as a peer, and says how the connection ended: `None` is an end of stream.
+/// Sends bytes as a peer, and returns how the connection ended: `None` is an end of stream.
 fn say(to: SocketAddr, pieces: &[&[u8]], ends: bool) -> Option<ErrorKind> {
     let mut socket = TcpStream::connect(to).unwrap();
     socket.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
     for piece in pieces {
-        // Refused in the middle is refused too.
+        // A reset during writing counts too.
         if let Err(e) = socket.write_all(piece) {
             return Some(e.kind());
         }
@@ -461,7 +464,7 @@ fn what_makes_no_sense_is_a_reset() {
         let line = server.line();
         assert!(line.ends_with(" ConnectionResetError"), "{what}: {line}");
     }
-    // The same server takes what is right, and clients that are plain.
+    // The same server still accepts valid frames, and plain clients.
     assert_eq!(say(server.address(), &[&opening, &whole], true), None);
     assert_eq!(server.line(), format!("{} {} end", raw.len(), sha256(&raw)));
     assert_eq!(say(server.address(), &[&raw], true), None);

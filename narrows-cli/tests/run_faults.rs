@@ -1,6 +1,7 @@
-//! `narrows run` where something is missing or in the way: programs work, their connections handed over or plain.
+//! `narrows run` where something is missing or obstructed: programs work, their connections handed
+//! over or plain.
 //!
-//! What needs root or a compiler that is not installed is skipped (`narrows_test`).
+//! Tests that need root, or a compiler that is not installed, are skipped (`narrows_test`).
 
 mod common;
 
@@ -30,7 +31,7 @@ fn out(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// A script for `sh`, in which $narrows is the program.
+/// Runs a script for `sh`, in which $narrows is the program under test.
 fn sh(script: &str) -> Output {
     let mut shell = Command::new("sh");
     shell.args(["-c", script]).env("narrows", NARROWS).env("talk", TALK).stdin(Stdio::null());
@@ -53,7 +54,8 @@ fn assert_fine(output: &Output) {
 fn executable(folder: &Path, name: &str, bytes: &[u8], mode: u32) -> PathBuf {
     let (path, source) = (folder.join(name), folder.join("bytes"));
     fs::write(&source, bytes).unwrap();
-    // Not by this process: a child that another test forks meanwhile would have the file open, and it could not be run.
+    // Copied by another process: a child that another test forks meanwhile would hold the file open
+    // for writing, and it could not be executed.
     assert!(Command::new("cp").args([&source, &path]).status().unwrap().success());
     fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
     path
@@ -88,7 +90,7 @@ fn few_descriptors_are_enough() {
     }
 }
 
-/// Each call that waits takes descriptors of the supervisor, which it needs for connections too.
+/// Each waiting call takes descriptors of the supervisor, which it also needs for connections.
 #[test]
 fn many_calls_that_wait_leave_room_for_connections() {
     const WAITS: &str = "import socket, threading
@@ -117,7 +119,8 @@ print('fine')";
     assert!(stderr(&output).contains("narrows: from 127.0.0.1"), "{}", stderr(&output));
 }
 
-/// A supervisor that cannot speak to the library; and a library that cannot to it.
+/// Unix sockets are forbidden to the supervisor, so it cannot listen, or to the program, so the
+/// library cannot connect.
 #[test]
 fn unix_sockets_may_be_forbidden() {
     if !has("python3") {
@@ -151,7 +154,7 @@ fn there_may_be_no_proc() {
     }
 }
 
-/// Programs for another kind of processor get no library: the loader would complain.
+/// Programs for another kind of processor do not get the library: the loader would complain.
 #[test]
 fn programs_of_32_bits_stay_plain() {
     if !cfg!(target_arch = "x86_64") {
@@ -169,7 +172,7 @@ fn programs_of_32_bits_stay_plain() {
         assert_fine(&output);
         assert!(stderr(&output).contains("stay plain: it is for another kind of processor"), "{}", stderr(&output));
     }
-    // Started by a program under narrows it is not in the way either.
+    // Started by a program under narrows it works too.
     for engine in ["preload", "seccomp"] {
         let mut run = narrows(home.path());
         let output = run
@@ -181,7 +184,7 @@ fn programs_of_32_bits_stay_plain() {
     }
 }
 
-/// An ELF file of one segment that writes "fine" and ends: write(1, text, 5), exit(0).
+/// An ELF file of one segment that writes "fine" and exits: write(1, text, 5), exit(0).
 fn thirty_two() -> Vec<u8> {
     const BASE: u32 = 0x0804_8000;
     let code: &[u8] = &[
@@ -221,7 +224,7 @@ fn who_gets_more_rights_stays_plain() {
     }
 }
 
-/// The loader of another C library ends a program whose preloaded library needs what only glibc has.
+/// The loader of another C library ends a program whose preloaded library depends on glibc.
 #[test]
 fn the_library_needs_no_other_but_libc() {
     if !has("readelf") {
@@ -233,7 +236,8 @@ fn the_library_needs_no_other_but_libc() {
     assert!(needed.len() == 1 && needed[0].contains("[libc.so.6]"), "{said}{}", stderr(&output));
 }
 
-/// Named on the command line, or started by a program into which the library goes: then it goes into this one too.
+/// Named on the command line, or started by a program with the library: then the library goes into
+/// this one too.
 #[test]
 fn other_c_libraries_work() {
     let home = home();
@@ -248,14 +252,14 @@ fn other_c_libraries_work() {
             run.args(["run", "--no-agent", "--service-port", "1", "-v", "--loopback", "--"]);
             let output = finish(run.args(words).arg(&program).arg(part).spawn().unwrap());
             assert_fine(&output);
-            // What the other engine hands over of it, its own tests tell.
+            // The other engine's hand-overs are covered by its own tests.
             let handed = stderr(&output).contains("narrows: from 127.0.0.");
             assert!(handed || words.is_empty(), "{part}: {}", stderr(&output));
         }
     }
 }
 
-/// Cancelling a thread unwinds through the library, which has no code for that and needs none.
+/// Cancelling a thread unwinds through the library, which has no unwinding code and needs none.
 #[test]
 fn threads_that_wait_can_be_cancelled() {
     let home = home();
@@ -275,7 +279,7 @@ fn threads_that_wait_can_be_cancelled() {
     }
 }
 
-/// Two writers would spoil a stream of frames.
+/// Two writers would corrupt a stream of frames.
 #[test]
 fn a_socket_that_a_started_program_has_too_stays_plain() {
     if !has("python3") {

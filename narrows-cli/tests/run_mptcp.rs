@@ -1,5 +1,5 @@
-//! Programs that ask for MPTCP, as those of Go do today when they listen: 127.0.0.1 has the clients, 127.0.0.2 the servers and
-//! the service port.
+//! Programs that ask for MPTCP, as Go programs do when they listen. 127.0.0.1 has the clients,
+//! 127.0.0.2 the servers and the service port.
 
 mod common;
 
@@ -21,7 +21,7 @@ fn script(name: &str) -> String {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/run").join(name).to_str().unwrap().to_string()
 }
 
-/// As in `run_agent.rs`, from another range.
+/// A free port as in `run_agent.rs`, from another range.
 fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     loop {
@@ -40,7 +40,7 @@ fn run(address: &str, service: u16, flags: &[&str], args: &[&str]) -> Child {
     command.args(flags).arg("--").args(args).spawn().unwrap()
 }
 
-/// The first line that it prints.
+/// The port, which is the first line that the server prints.
 fn port_of(server: &mut Child) -> String {
     let mut stdout = server.stdout.take().unwrap();
     let (mut line, mut byte) = (Vec::new(), [0]);
@@ -59,7 +59,7 @@ fn wait_for_service(service: u16) {
     }
 }
 
-/// What a server and a client of it saw.
+/// Runs a server and a client of it; returns both outputs.
 fn talk(server_flags: &[&str], server: &[&str], client_flags: &[&str], client: &[&str]) -> [Output; 2] {
     let service = free_port();
     let mut server = run("127.0.0.2", service, server_flags, &[server, &["127.0.0.2", "1"]].concat());
@@ -95,7 +95,7 @@ fn today() -> Option<&'static str> {
         fs::write(folder.path().join("go.mod"), "module today\n\ngo 1.24\n").unwrap();
         fs::copy(script("today.go"), folder.path().join("today.go")).unwrap();
         let mut go = Command::new("go");
-        // Without a network, and without what the user has set.
+        // Without network access and without the user's settings.
         go.args(["build", "-o"]).arg(target.join("today")).current_dir(folder.path());
         go.env("CGO_ENABLED", "0").env("GOFLAGS", "-mod=mod").env("GOTOOLCHAIN", "local").env("GOWORK", "off");
         go.env("GOCACHE", target.join("go-cache")).env_remove("GODEBUG");
@@ -114,7 +114,8 @@ fn today() -> Option<&'static str> {
     PROGRAM.get_or_init(compile).as_deref()
 }
 
-/// The kernel keeps no SYN of what an MPTCP listener accepts, without which nothing could be proved.
+/// The kernel keeps no SYN for connections of an MPTCP listener, without which nothing can be
+/// proved.
 #[test]
 fn go_programs_of_today_are_compressed() {
     let Some(today) = today() else { return };
@@ -128,7 +129,7 @@ fn go_programs_of_today_are_compressed() {
     }
 }
 
-/// By the library they get TCP without a word.
+/// With the library they silently get TCP.
 #[test]
 fn scripts_with_mptcp_are_compressed() {
     if !has("python3") {
@@ -142,7 +143,7 @@ fn scripts_with_mptcp_are_compressed() {
     }
 }
 
-/// Who wants several paths keeps them, and is told why its clients stay plain.
+/// With `--keep-mptcp` programs keep MPTCP, and are told why their clients stay plain.
 #[test]
 fn mptcp_can_be_kept() {
     let probe = "import socket; socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262)";

@@ -1,5 +1,5 @@
-//! Every option of a socket and every request of ioctl, asked of a descriptor that was swapped and of a TCP socket: the same
-//! answers, but for a short list.
+//! Every socket option and every ioctl request, on a swapped descriptor and on a TCP socket: the
+//! same answers, but for a short list.
 
 mod common;
 
@@ -22,7 +22,7 @@ fn run(flags: &[&str], name: &str, more: &[&str]) -> Command {
     narrows
 }
 
-/// What differs by either engine, and why.
+/// Options that differ with both engines, and why.
 const DIFFER: &[(&str, &str)] = &[
     ("set SOCKET 18", "SO_RCVLOWAT: TCP takes no more than half of its buffer"),
     ("set SOCKET 26", "SO_ATTACH_FILTER: it lies in the program's memory"),
@@ -52,7 +52,8 @@ const DIFFER: &[(&str, &str)] = &[
     ("set TCP 40", "TCP_AO_INFO: the same"),
 ];
 
-/// And by the second one: an argument of `ioctl` is copied only if it is known, as addresses of interfaces are.
+/// Requests that also differ with the second engine, which copies an argument of `ioctl` only if
+/// its layout is known, as for addresses of interfaces.
 const DIFFER_BY_SECCOMP: &[(&str, &str)] = &[
     ("ioctl SIOCGSTAMP", "when the last packet came, which TCP does not say either (ENOENT)"),
     ("ioctl SIOCGSTAMPNS", "the same"),
@@ -70,7 +71,7 @@ const DIFFER_BY_SECCOMP: &[(&str, &str)] = &[
     ("ioctl SIOCSIFFLAGS", "the same"),
 ];
 
-/// `every.py` says what a line is about in its first words.
+/// The subject of a line of `every.py`, its first words.
 fn about(line: &str) -> String {
     let words: Vec<_> = line.split(' ').skip(1).collect();
     words[..if words[0] == "ioctl" { 2 } else { 3 }].join(" ")
@@ -78,7 +79,7 @@ fn about(line: &str) -> String {
 
 fn assert_differs_by(flags: &[&str], more: &[&str], known: &[&[(&str, &str)]]) {
     let native = Command::new("python3").arg(script("every.py")).args(more).output().unwrap();
-    // More is said than a pipe holds.
+    // The output is more than a pipe holds.
     let words = tempfile::NamedTempFile::new().unwrap();
     let swapped = finish_reading(run(flags, "every.py", more).stderr(words.reopen().unwrap()).spawn().unwrap());
     let said = fs::read_to_string(words.path()).unwrap();
@@ -99,7 +100,7 @@ fn every_option_answers_as_of_tcp() {
     }
 }
 
-/// A supervisor of root may set what the program may not.
+/// A root supervisor could set options that the program may not.
 #[test]
 fn every_option_answers_whom_it_would_answer() {
     if !rustix::process::geteuid().is_root() {
@@ -119,7 +120,7 @@ fn every_option_answers_as_of_tcp_where_the_kernel_asks() {
     }
 }
 
-/// The thread that moves bytes has its hands full with bulk: answers come without it.
+/// While the pump is busy with bulk, options are answered without it.
 #[test]
 fn options_are_answered_while_bytes_wait() {
     if !has("python3") {

@@ -1,7 +1,8 @@
 //! `narrows run` with real servers and clients: the scripts of `narrows-lab/matrix`, with little data and on one host.
 //!
-//! Each case is played without `narrows run`, with it at both ends, and at one of them; what the client prints must be the same. The whole matrix is `narrows-lab experiment run-matrix`. A test whose programs are not installed
-//! is skipped (`narrows_test`). No case needs root.
+//! Each case runs without `narrows run`, with it at both ends, and at one of them; the client's
+//! output must be the same. The whole matrix is `narrows-lab experiment run-matrix`. A test whose
+//! programs are not installed is skipped (`narrows_test`). No case needs root.
 
 mod common;
 
@@ -18,7 +19,7 @@ use std::time::{Duration, Instant};
 use common::{random, text};
 use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
 
-/// A case that takes longer hangs.
+/// A case that takes longer counts as hung.
 const PATIENCE: Duration = Duration::from_secs(40);
 const SPOKEN: Duration = Duration::from_secs(5);
 /// More than sockets hold.
@@ -45,7 +46,7 @@ impl Stage {
         Self { folder }
     }
 
-    /// What the client prints, and how many connections the supervisor of each end had.
+    /// The client's output, and the number of connections of each end's supervisor.
     fn play(&self, program: &str, scenario: &str, client: bool, server: bool) -> Result<(String, [usize; 2]), String> {
         let case = self.folder.path().join("case");
         let _ = fs::remove_dir_all(&case);
@@ -91,7 +92,8 @@ impl Stage {
         if !status.success() {
             return Err(words());
         }
-        // Supervisors speak when a connection has drained, which may be after the end of its program.
+        // Supervisors report a connection once it has drained, which may be after the end of its
+        // program.
         let handed = |role: &str, swapped: bool| {
             let begun = Instant::now();
             loop {
@@ -116,7 +118,7 @@ impl Stage {
         for (number, scenario) in scenarios.iter().enumerate() {
             let told = |how: &str, why: String| -> ! { panic!("{program}/{scenario}, {how}: {why}") };
             let (native, _) = self.play(program, scenario, false, false).unwrap_or_else(|e| told("natively", e));
-            // The other end alone has the next scenario.
+            // The next scenario runs under narrows at the other end only.
             let alone = if number % 2 == 0 { ("client", true, false) } else { ("server", false, true) };
             for (how, client, server) in [alone, ("both", true, true)] {
                 let (played, n) = self.play(program, scenario, client, server).unwrap_or_else(|e| told(how, e));
@@ -124,12 +126,12 @@ impl Stage {
                 (handed[0], handed[1]) = (handed[0] + n[0], handed[1] + n[1]);
             }
         }
-        // Without these the comparison would be one of plain with plain.
+        // Otherwise plain would be compared with plain.
         assert!(handed.iter().all(|n| *n > 0), "{program}: {handed:?} connections were handed over");
     }
 }
 
-/// A process group that ends with it.
+/// A process group that is killed on drop.
 struct Group(Child);
 
 impl Drop for Group {
@@ -138,7 +140,7 @@ impl Drop for Group {
         let _ = kill_process_group(group, Signal::TERM);
         let begun = Instant::now();
         while begun.elapsed() < Duration::from_secs(3) {
-            // It is one of the group until it is reaped.
+            // It counts as part of the group until it is reaped.
             let _ = self.0.try_wait();
             if test_kill_process_group(group).is_err() {
                 return;
@@ -162,7 +164,7 @@ fn script(program: &str) -> (String, bool) {
     }
 }
 
-/// Of the line `# needs: ...`.
+/// The missing programs of the line `# needs: ...`.
 fn missing(program: &str) -> Vec<String> {
     let (script, _) = script(program);
     let line = script.lines().find_map(|l| l.strip_prefix("# needs: ")).unwrap();
@@ -174,7 +176,7 @@ fn missing(program: &str) -> Vec<String> {
     line.split_whitespace().filter(|w| !there(w)).map(str::to_string).collect()
 }
 
-/// With the places where systems keep servers.
+/// PATH plus the directories where systems keep servers.
 fn path() -> String {
     let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
     let mut folders: Vec<String> = versions.map(|v| v.path().join("bin").display().to_string()).collect();
@@ -185,10 +187,11 @@ fn path() -> String {
     folders.join(":")
 }
 
-/// Below those that the kernel gives to clients, which may take one between this look and the server's.
+/// A free port below the ephemeral range: the kernel could give one from there to a client before
+/// the server takes it.
 fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
-    // Runs beside this one begin elsewhere.
+    // Concurrent runs begin elsewhere.
     let first = std::process::id() as u16 % 200 * 100;
     let ports = (0..20_000).map(|_| 10_000 + (first + NEXT.fetch_add(1, Ordering::Relaxed)) % 20_000);
     ports.into_iter().find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok()).unwrap()

@@ -1,6 +1,7 @@
-//! The second engine of `narrows run`, from outside: programs into which no library can be loaded.
+//! End-to-end tests of the second engine of `narrows run`: programs into which no library can be
+//! loaded.
 //!
-//! What needs a compiler that is not installed is skipped (`narrows_test`).
+//! Tests that need a compiler that is not installed are skipped (`narrows_test`).
 
 mod common;
 
@@ -20,7 +21,7 @@ fn script(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/run").join(name)
 }
 
-/// `narrows run FLAGS -- COMMAND`, which negotiates with nobody: at port 1 nobody listens.
+/// `narrows run FLAGS -- COMMAND` without negotiation: nobody listens at port 1.
 fn run(flags: &[&str], command: &[&str]) -> Command {
     let mut narrows = narrows(Path::new("/nonexistent"));
     narrows.args(["run", "--no-agent", "--service-port", "1"]).args(flags).arg("--").args(command);
@@ -31,7 +32,7 @@ fn out(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Where compiled programs are kept.
+/// The path of a compiled program.
 fn built(name: &str) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join(name)
 }
@@ -45,7 +46,7 @@ fn compiled(compiler: &mut Command, name: &str) -> Result<String, String> {
     Err(format!("{} that compiles {name}: {reason}", compiler.get_program().display()))
 }
 
-/// The program of `still.c`, without a loader.
+/// The statically linked program of `still.c`.
 fn still() -> Option<&'static str> {
     static PROGRAM: OnceLock<Result<String, String>> = OnceLock::new();
     if !asks_kernel() {
@@ -59,7 +60,7 @@ fn still() -> Option<&'static str> {
     PROGRAM.get_or_init(compile).as_deref().inspect_err(|reason| lacks(reason)).ok()
 }
 
-/// Connections that `-v` told of: swapped to and from this host, and plain.
+/// Connections that `-v` reported: swapped to and from this host, and plain.
 fn told(output: &Output) -> [usize; 3] {
     let said = stderr(output);
     let count = |how: &str| said.lines().filter(|l| l.starts_with(how)).count();
@@ -69,7 +70,8 @@ fn told(output: &Output) -> [usize; 3] {
 #[test]
 fn static_programs_see_what_they_see_without_it() {
     let Some(still) = still() else { return };
-    // How many connections each makes, and how many stay plain (`None`: the kernel's affair).
+    // The connections that each part makes, and how many stay plain (`None`: depends on the
+    // kernel).
     let parts = [
         ("forking", 4, Some(0)),
         ("polling", 1, Some(0)),
@@ -116,16 +118,16 @@ fn the_engine_can_be_chosen() {
     let Some(still) = still() else { return };
     let loopback = finish(run(&["-v"], &[still, "polling"]).spawn().unwrap());
     assert_eq!((out(&loopback).as_str(), told(&loopback)[0]), ("fine\n", 0), "{}", stderr(&loopback));
-    // A library that is not loaded sees nothing.
+    // A library that is not loaded hands nothing over.
     let other = finish(run(&["-v", "--loopback", "--engine=preload"], &[still, "polling"]).spawn().unwrap());
     assert_eq!((out(&other).as_str(), told(&other)), ("fine\n", [0, 0, 0]), "{}", stderr(&other));
-    // And the filter holds for what a program starts.
+    // The filter also applies to processes that a program starts.
     let started = ["sh", "-c", "exec \"$0\" polling", still];
     let started = finish(run(&["-v", "--loopback", "--engine=seccomp"], &started).spawn().unwrap());
     assert_eq!((out(&started).as_str(), told(&started)), ("fine\n", [1, 1, 0]), "{}", stderr(&started));
 }
 
-/// Daemons start as root and go on as somebody else; and most people are not root at all.
+/// Daemons start as root and continue as another user; and most users are not root at all.
 #[test]
 fn other_users_have_it_too() {
     let Some(still) = still() else { return };
@@ -136,7 +138,8 @@ fn other_users_have_it_too() {
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let narrows = folder.path().join("narrows");
     let program = folder.path().join("still");
-    // Not by this process: a child that another test forks meanwhile would have the file open, and it could not be run.
+    // Copied by another process: a child that another test forks meanwhile would hold the file open
+    // for writing, and it could not be executed.
     for (from, to) in [(env!("CARGO_BIN_EXE_narrows"), &narrows), (still, &program)] {
         assert!(Command::new("cp").arg(from).arg(to).status().unwrap().success());
     }
@@ -155,7 +158,7 @@ fn other_users_have_it_too() {
     }
 }
 
-/// Without a watchdog every call that the kernel asks about would fail, or never end.
+/// Without a watchdog every call that the kernel asks about would fail, or never return.
 #[test]
 fn a_killed_supervisor_is_a_reset_and_calls_go_on() {
     let Some(still) = still() else { return };
@@ -173,7 +176,7 @@ fn a_killed_supervisor_is_a_reset_and_calls_go_on() {
     }
 }
 
-/// At any moment: in the midst of a call that it makes for the program too.
+/// Killed at any moment, also during a call that it makes for the program.
 #[test]
 fn a_supervisor_that_is_killed_under_load_leaves_resets_only() {
     if !has("python3") {
@@ -203,7 +206,7 @@ fn a_supervisor_that_is_killed_under_load_leaves_resets_only() {
     }
 }
 
-/// Waits for bytes to throw away while the supervisor is killed, and throws some away when it is gone.
+/// Waits for bytes to discard while the supervisor is killed, and discards some after that.
 const THROWS_AWAY: &str = "import ctypes, errno, select, socket, threading, time
 libc = ctypes.CDLL(None, use_errno=True)
 l = socket.create_server(('127.0.0.1', 0))
@@ -249,7 +252,7 @@ fn programs_in_go_are_passed() {
         return;
     }
     let mut go = Command::new("go");
-    // Without a network, and without what the user has set.
+    // Without network access and without the user's settings.
     go.args(["build", "-o"]).arg(built("gopher")).arg(script("gopher.go"));
     go.env("CGO_ENABLED", "0").env("GOFLAGS", "-mod=mod").env("GOTOOLCHAIN", "local").env("GO111MODULE", "off");
     go.env("GOCACHE", Path::new(env!("CARGO_TARGET_TMPDIR")).join("go-cache"));
@@ -268,7 +271,7 @@ fn programs_in_go_are_passed() {
     }
 }
 
-/// From there on it is a connection like any other.
+/// After the swap it is a connection like any other.
 #[test]
 fn their_connections_carry_frames() {
     let Some(still) = still() else { return };
@@ -278,9 +281,10 @@ fn their_connections_carry_frames() {
     assert_eq!(stderr(&output).matches(": compressed; ").count(), 8, "{}", stderr(&output));
 }
 
-/// What differs for programs in which no library is (decision 11): the kernel would have to ask about every datagram.
-/// Of a reset while MSG_WAITALL waits the kernel tells that call only, which gives out what came: the next call sees an end. The
-/// kernel would have to ask about every such call.
+/// Known differences for programs without the library (decision 11): the kernel would have to ask
+/// about every datagram. The kernel reports a reset during MSG_WAITALL only to that call, which
+/// returns the bytes that came, and the next call sees an end of stream; the kernel would have to
+/// ask about every such call.
 const ACCEPTED: [&str; 8] = [
     "sent_to_an_address",
     "message_with_an_address",

@@ -1,4 +1,4 @@
-//! Connections that begin: what `connect` and `accept` do after the real call.
+//! Beginning of connections: what `connect` and `accept` do after the real call.
 
 use core::ffi::c_int;
 use core::net::IpAddr;
@@ -14,7 +14,7 @@ use crate::wire::{
     AF_INET, AF_INET6, BY_CONNECT, BY_ERROR, BY_NAME, Kind, NAME_LEN, Name, RawAddress, Reason, State, host_and_port,
 };
 
-/// The name of a swapped descriptor.
+/// The name of a swapped descriptor; `None` for any other.
 pub(crate) fn ours(fd: c_int) -> Option<Name> {
     setup::get()?;
     let (address, len) = sys::own_address(fd).ok()?;
@@ -24,12 +24,12 @@ pub(crate) fn ours(fd: c_int) -> Option<Name> {
     Name::decode(address.rest.get(..NAME_LEN)?)
 }
 
-/// Of the TCP socket that a descriptor stands for.
+/// The address family of the TCP socket that a descriptor stands for.
 pub(crate) fn family(name: &Name) -> c_int {
     u16::from_ne_bytes([name.local[0], name.local[1]]).into()
 }
 
-/// An internet address as it goes over the wire.
+/// An internet address in the form used in `wire`.
 pub(crate) fn raw_address(address: &Address) -> Option<RawAddress> {
     let mut raw = [0; 28];
     let len = match address.family {
@@ -42,15 +42,15 @@ pub(crate) fn raw_address(address: &Address) -> Option<RawAddress> {
     Some(raw)
 }
 
-/// The protocol of a socket in place of the one that the program asks for. Of MPTCP a program is told too little to prove a
-/// connection, and bytes that several paths carry are not framed; so it gets TCP, which is what MPTCP falls back to where
-/// the other end does not have it.
+/// The protocol to use for a socket. For MPTCP the kernel tells too little to prove a connection,
+/// and bytes carried by several paths are not framed; so a program that asks for MPTCP gets TCP, to
+/// which MPTCP itself falls back where the other end does not support it.
 pub(crate) fn protocol(family: c_int, protocol: c_int) -> c_int {
     let asks = protocol == libc::IPPROTO_MPTCP && (family == libc::AF_INET || family == libc::AF_INET6);
     if asks && setup::get().is_some_and(|s| !s.keeps_mptcp) { libc::IPPROTO_TCP } else { protocol }
 }
 
-/// A socket was made, in that generation or a later one.
+/// A socket was created, in generation `since` or later.
 pub(crate) fn made(fd: c_int, family: c_int, kind: c_int, protocol: c_int, since: Generation) {
     let internet = family == libc::AF_INET || family == libc::AF_INET6;
     // SOCK_TYPE_MASK
@@ -61,17 +61,18 @@ pub(crate) fn made(fd: c_int, family: c_int, kind: c_int, protocol: c_int, since
     }
 }
 
-/// Control data of so many bytes carries as many descriptors as the kernel lets one message have.
+/// Enough control data for as many descriptors as the kernel allows in one message.
 const CONTROL_MAX: usize = 4096;
 
-/// A message with this control data leaves the process: what it gives to another hand stays plain.
+/// A message with this control data leaves the process: sockets that it passes to another process
+/// stay plain.
 pub(crate) fn shared_by(control: usize, len: usize) {
     let mut bytes = [0; CONTROL_MAX];
     let Some(all) = bytes.get_mut(..len) else { return marks::next_generation() };
     if sys::read_user(control, all) != Ok(len) {
         return;
     }
-    // A length, a level, a kind, then what the kind says; the next one is aligned.
+    // A `cmsghdr`: length, level, type, then the data; the next one is aligned.
     let mut rest = &all[..];
     while let Some((head, _)) = rest.split_at_checked(16) {
         let number = |at: usize| head[at..at + 4].try_into().map_or(0, c_int::from_ne_bytes);
@@ -85,7 +86,7 @@ pub(crate) fn shared_by(control: usize, len: usize) {
     }
 }
 
-/// The connection is made (0) or being made.
+/// Handles a connection that is established or, with `connecting`, being made.
 pub(crate) fn connected(fd: c_int, peer: &Address, connecting: bool) {
     let mark = match marks::take(fd) {
         Taken::Ours(mark) => mark,
@@ -105,7 +106,8 @@ pub(crate) fn connected(fd: c_int, peer: &Address, connecting: bool) {
         }
         return;
     }
-    // Only the kernel knows what 0.0.0.0 became; but a connection under way has no peer for it yet.
+    // Only the kernel knows what 0.0.0.0 was resolved to, but a connection under way has no peer
+    // name yet.
     let peer =
         if connecting { raw_address(peer) } else { sys::peer_address(fd).ok().and_then(|(a, _)| raw_address(&a)) };
     let Some((peer, (host, port))) = peer.and_then(|p| Some((p, host_and_port(&p)?))) else {
@@ -121,7 +123,8 @@ pub(crate) fn connected(fd: c_int, peer: &Address, connecting: bool) {
     });
 }
 
-/// Where to connect in place of `peer`: the gateway on its host, if there is one for it. `None`: there, as always.
+/// The address of the gateway on `peer`'s host, to connect to instead. `None`: connect to `peer`
+/// itself.
 pub(crate) fn gateway_for(fd: c_int, peer: &Address) -> Option<Address> {
     let setup = setup::get().filter(|s| s.gateway_port != 0 && marks::is_ours(fd) && !rings::hold(fd))?;
     let (host, port) = host_and_port(&raw_address(peer)?)?;
@@ -133,14 +136,16 @@ pub(crate) fn gateway_for(fd: c_int, peer: &Address) -> Option<Address> {
     Some(gateway)
 }
 
-/// What the program's `connect` answers.
+/// Result of connecting to a gateway.
 pub(crate) enum ByGateway {
     Done(Result<(), c_int>),
-    /// The gateway was reached in vain, and the socket is as before: connect it to the server.
+    /// The connection could not be handed over, and the socket is disconnected again: connect it to
+    /// the server.
     Plain,
 }
 
-/// The gateway is reached, or being reached; its supervisor asks it for the server.
+/// Hands over a connection to a gateway that is established or being made; the supervisor asks the
+/// gateway for the server.
 pub(crate) fn reached_gateway(fd: c_int, peer: &Address) -> ByGateway {
     let nonblocking = sys::fcntl(fd, libc::F_GETFL, 0).is_ok_and(|flags| flags & libc::O_NONBLOCK as usize != 0);
     let swapped = || -> Result<Name, c_int> {
@@ -152,14 +157,14 @@ pub(crate) fn reached_gateway(fd: c_int, peer: &Address) -> ByGateway {
         ours(fd).ok_or(libc::EBADF)
     };
     let Ok(name) = swapped() else {
-        // What the program would say next is not for the gateway.
+        // The program's next bytes must not reach the gateway.
         let _ = sys::disconnect(fd);
         return ByGateway::Plain;
     };
     ByGateway::Done(if nonblocking { Err(libc::EINPROGRESS) } else { wait_for(fd, &name) })
 }
 
-/// As long as the kernel tries to connect by itself.
+/// Time limit as of the kernel's own attempts to connect, in polls of one second.
 const CONNECT_TRIES: usize = 127;
 const CONNECT_MS: i64 = CONNECT_TRIES as i64 * 1000;
 
@@ -170,7 +175,7 @@ fn wait_for(fd: c_int, name: &Name) -> Result<(), c_int> {
             return Err(error_of(name).unwrap_or(libc::ECONNABORTED));
         }
         if events != 0 {
-            // Further calls of connect are told that it is done.
+            // Records that a `connect` was answered, so that further ones fail with EISCONN.
             let _ = control::ask(Kind::State, name.id, |r| r.number = BY_CONNECT);
             return Ok(());
         }
@@ -178,23 +183,23 @@ fn wait_for(fd: c_int, name: &Name) -> Result<(), c_int> {
     Err(libc::ETIMEDOUT)
 }
 
-/// The kernel takes "any address" for this host.
+/// Replaces "any address" by the loopback address: to the kernel it means this host.
 fn here(host: IpAddr) -> IpAddr {
     if host.is_unspecified() { IpAddr::V4(core::net::Ipv4Addr::LOCALHOST) } else { host }
 }
 
-/// A socket listens: its connections will be claimed by who made them. The kernel keeps each client's SYN, which is the
-/// proof of a claim, only if it is told to.
+/// Registers a socket that listens, because its clients will claim their connections. The kernel
+/// keeps each client's SYN, the proof of a claim, only if told to.
 pub(crate) fn listens(fd: c_int) {
     marks::forget(fd);
-    // One of MPTCP keeps no SYN; but who connects to it is told why it stays plain.
+    // An MPTCP listener keeps no SYN, but clients are told why the connection stays plain.
     let protocol = sys::get_int(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL);
     if protocol != Ok(libc::IPPROTO_TCP) && protocol != Ok(libc::IPPROTO_MPTCP) {
         return;
     }
     let Some(local) = sys::own_address(fd).ok().and_then(|(a, _)| raw_address(&a)) else { return };
     let Some((host, _)) = host_and_port(&local) else { return };
-    // Nobody else reaches it, and what comes from within the host is plain.
+    // No other host reaches a loopback listener, and connections within the host are plain.
     if host.is_loopback() && setup::get().is_none_or(|s| !s.scope.loopback) {
         return;
     }
@@ -202,7 +207,8 @@ pub(crate) fn listens(fd: c_int) {
     control::post(Kind::Listen, |r| r.local = local);
 }
 
-/// `listener` may listen since before this program had it; then the next connections can be proved.
+/// Handles an accepted connection. `listener` may have begun to listen before this program had it;
+/// then it is registered here, so that its next connections can be proved.
 pub(crate) fn accepted(listener: c_int, fd: c_int) {
     marks::forget(fd);
     if sys::get_int(listener, libc::IPPROTO_TCP, libc::TCP_SAVE_SYN) == Ok(0) {
@@ -238,7 +244,7 @@ fn begin(fd: c_int, peer: RawAddress, host: IpAddr, port: u16, connection: impl 
     }
 }
 
-/// What a further `connect` on a swapped descriptor is to do.
+/// Result of a further `connect` on a swapped descriptor.
 pub(crate) enum Again {
     Answer(Result<(), c_int>),
     /// The TCP socket is back under its number: connect it.
@@ -254,7 +260,7 @@ pub(crate) fn connect_again(fd: c_int, name: &Name) -> Again {
     if !blocks || !matches!(answer, Again::Answer(Err(libc::EALREADY))) {
         return answer;
     }
-    // An attempt that was interrupted, or for which SO_SNDTIMEO was too short, is waited for.
+    // An attempt that was interrupted, or that SO_SNDTIMEO cut short, is waited for.
     let time_ms = send_timeout_ms(fd).unwrap_or(CONNECT_MS);
     match sys::poll_interruptibly(fd, libc::POLLOUT, time_ms.min(CONNECT_MS)) {
         Err(number) => Again::Answer(Err(number)),
@@ -264,7 +270,7 @@ pub(crate) fn connect_again(fd: c_int, name: &Name) -> Again {
     }
 }
 
-/// `None`: calls wait for ever.
+/// SO_SNDTIMEO in milliseconds. `None`: calls wait for ever.
 fn send_timeout_ms(fd: c_int) -> Option<i64> {
     let mut time = [0; 16];
     sys::get_option(fd, libc::SOL_SOCKET, libc::SO_SNDTIMEO, &mut time).ok()?;
@@ -289,8 +295,8 @@ fn ask_again(fd: c_int, name: &Name) -> Again {
     }
 }
 
-/// A TCP socket that may connect again: after an attempt that failed the one of before, with all its options; in place of
-/// a connection that the program dissolves a new one.
+/// Puts back a TCP socket that can connect again: after a failed attempt the original one with all
+/// its options, in place of a connection that the program dissolves a new one.
 pub(crate) fn take_back(fd: c_int, name: &Name) -> Result<(), c_int> {
     let since = marks::generation();
     let returned = control::ask(Kind::TakeBack, name.id, |_| ()).and_then(|(_, fd)| fd);
@@ -308,7 +314,8 @@ pub(crate) fn take_back(fd: c_int, name: &Name) -> Result<(), c_int> {
     Ok(())
 }
 
-/// What connecting failed with, where the kernel only knows that the other end of a unix socket is gone. 0: it was told already.
+/// The error with which connecting failed; the kernel only knows that the other end of a unix
+/// socket is gone. 0 if it was already reported.
 pub(crate) fn error_of(name: &Name) -> Option<c_int> {
     let (reply, _) = control::ask(Kind::State, name.id, |r| r.number = BY_ERROR)?;
     let state = State::of(reply.value().first().copied().unwrap_or(0));
@@ -319,7 +326,8 @@ pub(crate) fn error_of(name: &Name) -> Option<c_int> {
 pub(crate) fn has_peer(fd: c_int, name: &Name) -> bool {
     let events = sys::poll(fd, libc::POLLOUT, 0);
     let over = events & (libc::POLLHUP | libc::POLLERR) != 0;
-    // Writable means connected: what fills it was taken out. Otherwise it may be full of data.
+    // Writable means connected: the fill bytes were taken out. If it is not writable it may also be
+    // full of data.
     if !over && (!name.was_connecting || events & libc::POLLOUT != 0) {
         return true;
     }

@@ -1,7 +1,7 @@
-//! Talk with the supervisor: a connection of its own for each request, closed before the hook returns.
+//! Requests to the supervisor: one connection per request, closed before the hook returns.
 //!
-//! A program closes descriptors that it does not know (`closefrom`), changes its root and its user; a connection that
-//! lives no longer than a call survives all of that.
+//! A program may close descriptors that it does not know (`closefrom`), or change its root and its
+//! user; a connection that lives no longer than a call survives all that.
 
 use core::ffi::c_int;
 
@@ -9,8 +9,9 @@ use crate::setup;
 use crate::sys;
 use crate::wire::{Kind, REPLY_LEN, Reason, Reply, Request};
 
-/// The supervisor answers in some 20 us; what only a pump knows, when that has moved what other connections have. One that is
-/// stopped must not stop the program for ever.
+/// Time limit for an answer. The supervisor answers in some 20 us, or, if only a pump knows, after
+/// the pump has moved the bytes of other connections. A stopped supervisor must not block the
+/// program for ever.
 const PATIENCE_MS: i64 = 1000;
 
 const ROOT: u32 = 0;
@@ -28,12 +29,12 @@ fn open() -> Result<Line, c_int> {
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     let line = Line(sys::unix_socket(kind)?);
     sys::connect_unix(line.0, &setup.control)?;
-    // All users see the name, and can take it when the supervisor is gone.
+    // All users can see the name, and take it when the supervisor is gone.
     let listens = sys::user_of_peer(line.0)?;
     if listens == ROOT || listens == setup.owner { Ok(line) } else { Err(libc::EACCES) }
 }
 
-/// Whether there is a supervisor from here; it may be busy.
+/// Whether a supervisor can be reached from this process, even if it is busy.
 pub(crate) fn is_reachable() -> bool {
     matches!(
         open(),
@@ -45,7 +46,7 @@ fn request(kind: Kind, id: u64) -> Result<Request, c_int> {
     Ok(Request::new(setup::get().ok_or(libc::ENOENT)?.token, kind, id))
 }
 
-/// Says something that needs no answer. That nobody hears it is no failure.
+/// Sends a message that needs no answer. It is no failure if nobody receives it.
 pub(crate) fn post(kind: Kind, fill: impl FnOnce(&mut Request)) {
     let say = || -> Result<(), c_int> {
         let mut request = request(kind, 0)?;
@@ -56,7 +57,7 @@ pub(crate) fn post(kind: Kind, fill: impl FnOnce(&mut Request)) {
     let _ = say();
 }
 
-/// Gives a connection away; when this succeeds the supervisor has, or will have, both descriptors.
+/// Hands a connection over. If this succeeds, the supervisor has or will have both descriptors.
 pub(crate) fn hand_over(id: u64, fds: [c_int; 2], fill: impl FnOnce(&mut Request)) -> Result<(), c_int> {
     let mut request = request(Kind::New, id)?;
     fill(&mut request);
@@ -64,7 +65,7 @@ pub(crate) fn hand_over(id: u64, fds: [c_int; 2], fill: impl FnOnce(&mut Request
     sys::send_with_descriptors(line.0, &request.encode(), fds).map(drop)
 }
 
-/// Signals that one answer may be waited for through.
+/// Maximum number of signals during the wait for one answer.
 const SIGNALS_MAX: usize = 64;
 
 fn wait(line: &Line) -> Option<()> {
@@ -77,7 +78,8 @@ fn wait(line: &Line) -> Option<()> {
     None
 }
 
-/// The answer and a descriptor that came with it. `None`: no supervisor, or none that answers.
+/// Sends a request; returns the answer and a descriptor that came with it. `None`: no supervisor,
+/// or none that answers.
 pub(crate) fn ask(kind: Kind, id: u64, fill: impl FnOnce(&mut Request)) -> Option<(Reply, Option<c_int>)> {
     let mut request = request(kind, id).ok()?;
     fill(&mut request);
@@ -89,8 +91,8 @@ pub(crate) fn ask(kind: Kind, id: u64, fill: impl FnOnce(&mut Request)) -> Optio
     Some((Reply::decode(bytes.get(..len)?)?, fd))
 }
 
-/// For people who want to know. What their own rules leave out is told to those only who asked for everything (`-v`): with
-/// programs that talk within their host it happens all the time.
+/// Reports a connection that stays plain. Those excluded by the user's own rules are reported only
+/// with `-v`: programs that talk within their host cause them all the time.
 pub(crate) fn plain(reason: Reason, fill: impl FnOnce(&mut Request)) {
     let by_rule = matches!(reason, Reason::Scope | Reason::Loopback);
     if setup::get().is_some_and(|s| s.verbose || !by_rule) {

@@ -1,16 +1,18 @@
-//! Needs no library but libc, so that the loader of every C library can load this one: musl's ends a program whose preloaded
-//! library needs one that is not there.
+//! Keeps the library free of dependencies other than libc, so that the loader of every C library
+//! can load it: musl's ends a program whose preloaded library needs a missing one.
 //!
-//! What is linked in of the standard library refers to libgcc_s, for unwinding, and to the loader of glibc, for variables of
-//! threads. It runs only when something panics, which ends the program. So unwinding is answered here, by `abort`, and the
-//! loader's function is looked up. These names stay within the library: the linker exports those of `hooks.rs` only.
+//! The linked parts of the standard library refer to libgcc_s, for unwinding, and to glibc's
+//! loader, for thread-local variables. They run only in a panic, which ends the program. So the
+//! unwinding functions are defined here as `abort`, and the loader's function is looked up. These
+//! names stay within the library: the linker exports only the hooks.
 #![allow(unsafe_code, reason = "symbols that linked code refers to; every block says why it is sound")]
 
 use core::ffi::{c_char, c_int, c_void};
 use core::mem::transmute;
 use core::ptr::null_mut;
 
-/// Each ends the program, but that which walks the stack for a message: it says that there is nothing to see.
+/// Defines functions that abort. Only the one that walks the stack for a message, below, returns:
+/// it says that there is nothing to see.
 #[cfg(all(not(test), target_arch = "x86_64"))]
 macro_rules! end {
     ($($name:literal)*) => {
@@ -57,7 +59,7 @@ core::arch::global_asm!(
     "ret"
 );
 
-/// The address of a thread's variable. Other architectures find it without a function.
+/// Address of a thread-local variable. Other architectures find it without a function.
 #[cfg(all(not(test), target_arch = "x86_64"))]
 mod threads {
     use core::sync::atomic::AtomicPtr;
@@ -88,11 +90,11 @@ pub(crate) fn resolve() {
 
 type Handler = extern "C" fn();
 
-/// `pthread_atfork`, which glibc has under another name: what it calls so is linked into every library.
+/// `pthread_atfork`, which in glibc is a static function that calls `__register_atfork`.
 pub(crate) fn at_fork(parent: Handler, child: Handler) {
     let (own, other) = (find(b"__register_atfork\0"), find(b"pthread_atfork\0"));
-    // SAFETY: the functions have these types, and take no handler and no library for none. The handlers are functions of this
-    // library, which is never unloaded.
+    // SAFETY: the functions have these types, and accept null for a missing handler and library.
+    // The handlers are functions of this library, which is never unloaded.
     unsafe {
         if !own.is_null() {
             type Register =

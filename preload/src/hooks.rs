@@ -1,8 +1,9 @@
-//! The symbols that stand before libc's.
+//! Hooks: the symbols that take precedence over libc's.
 //!
-//! Those that may block are `C-unwind`: cancelling a thread unwinds through them, and they own nothing. They panic
-//! nowhere; what could is behind the border of an `extern "C"` function, which aborts. Such a function is never part of the
-//! one that calls it: that would need unwinding code of ours, and there is none (`freestanding.rs`).
+//! Those that may block are `C-unwind`: cancelling a thread unwinds through them, and they own
+//! nothing. They cannot panic; code that could is behind the border of an `extern "C"` function,
+//! which aborts. Such a function must not be inlined into its caller: that would need unwinding
+//! code of ours, and there is none (`freestanding.rs`).
 #![allow(unsafe_code, reason = "deals with pointers of the program; every block says why it is sound")]
 #![allow(unreachable_pub, reason = "programs reach these by name")]
 #![allow(clippy::missing_safety_doc, reason = "as the functions of libc of the same names")]
@@ -22,12 +23,13 @@ use crate::setup;
 use crate::sys::{self, Address, errno, set_errno};
 use crate::wire::{Name, RawAddress, VALUE_MAX};
 
-// SAFETY: the loader calls what is in this section, with arguments that `start` does not take.
+// SAFETY: the loader calls the functions in this section, with arguments that `start` ignores.
 #[cfg_attr(not(test), used, unsafe(link_section = ".init_array"))]
 #[cfg_attr(test, allow(dead_code, reason = "tests are no program under narrows run"))]
 static START: extern "C" fn() = setup::start;
 
-/// A unix socket takes more at a time than it can part with while one byte of it is unread (`swap.rs`).
+/// Maximum of one splice or sendfile. A unix socket accepts more at a time than it can release
+/// while one byte of it is unread (`swap.rs`).
 const SPLICE_MAX: usize = 65_536;
 
 fn fail(number: c_int) -> c_int {
@@ -39,12 +41,12 @@ fn active() -> bool {
     setup::get().is_some()
 }
 
-// --- sockets begin ---
+// --- creation of sockets and connections ---
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn socket(family: c_int, kind: c_int, protocol: c_int) -> c_int {
     let protocol = begin::protocol(family, protocol);
-    // Before: if another thread forks meanwhile, the socket is in two hands.
+    // Read before the call: if another thread forks meanwhile, two processes share the socket.
     let since = marks::generation();
     // SAFETY: no pointers.
     let fd = unsafe { next::socket(family, kind, protocol) };
@@ -78,10 +80,10 @@ pub unsafe extern "C-unwind" fn connect(fd: c_int, address: *const sockaddr, len
 #[inline(never)]
 unsafe extern "C" fn connect_done(fd: c_int, address: *const sockaddr, len: socklen_t, answer: c_int) -> c_int {
     let number = if answer == 0 { 0 } else { errno() };
-    // An interrupted attempt goes on.
+    // An interrupted attempt continues.
     let connecting = number == libc::EINPROGRESS || number == libc::EINTR;
     if (number == 0 || connecting) && marks::is_set(fd) {
-        // SAFETY: the kernel read the address, so it is there.
+        // SAFETY: the kernel has read the address, so it is readable.
         let peer = unsafe { copied(address, len) };
         if begin::raw_address(&peer).is_some() {
             begin::connected(fd, &peer, connecting);
@@ -89,17 +91,18 @@ unsafe extern "C" fn connect_done(fd: c_int, address: *const sockaddr, len: sock
     } else if number == libc::EINVAL
         && let Some(name) = ours(fd)
     {
-        // SAFETY: the kernel read the address.
+        // SAFETY: the kernel has read the address.
         if len >= 2 && c_int::from(unsafe { copied(address, len) }.family) == libc::AF_UNSPEC {
             return begin::take_back(fd, &name).map_or_else(fail, |()| 0);
         }
         return match begin::connect_again(fd, &name) {
             Again::Answer(Ok(())) => 0,
             Again::Answer(Err(number)) => fail(number),
-            // SAFETY: the program's own arguments. There is no further round: the descriptor is a TCP socket again.
+            // SAFETY: the program's own arguments. The recursion ends: the descriptor is a TCP
+            // socket again.
             Again::Retry => unsafe {
                 let mut answer = next::connect(fd, address, len);
-                // The first one only ends the attempt that failed.
+                // The first call only ends the failed attempt.
                 if answer != 0 && errno() == libc::ECONNABORTED {
                     answer = next::connect(fd, address, len);
                 }
@@ -113,8 +116,8 @@ unsafe extern "C" fn connect_done(fd: c_int, address: *const sockaddr, len: sock
     answer
 }
 
-/// Whether that server is reached through a gateway, and where it is. Only where somebody asked for gateways is an address
-/// read that the kernel has not seen.
+/// Whether that server is reached through a gateway, and the gateway's address. Only where gateways
+/// are configured is an address read that the kernel has not checked.
 #[inline(never)]
 unsafe extern "C" fn has_gateway(fd: c_int, address: *const sockaddr, len: socklen_t, gateway: &mut Address) -> bool {
     if address.is_null() || setup::get().is_none_or(|s| s.gateway_port == 0) || !marks::is_set(fd) {
@@ -125,18 +128,18 @@ unsafe extern "C" fn has_gateway(fd: c_int, address: *const sockaddr, len: sockl
     if sys::read_user(address as usize, &mut bytes[..len]) != Ok(len) {
         return false;
     }
-    // SAFETY: `bytes` has as many.
+    // SAFETY: `bytes` has at least `len` bytes.
     let found = begin::gateway_for(fd, &unsafe { copied(bytes.as_ptr().cast(), len as socklen_t) });
     *gateway = found.unwrap_or(Address::EMPTY);
     found.is_some()
 }
 
-/// `None`: connect to the server itself.
+/// The result of connecting to a gateway. `None`: connect to the server itself.
 #[allow(improper_ctypes_definitions, reason = "only called from here; the border is for panics")]
 #[inline(never)]
 unsafe extern "C" fn gateway_done(fd: c_int, address: *const sockaddr, len: socklen_t, answer: c_int) -> Option<c_int> {
     if answer != 0 && errno() != libc::EINPROGRESS && errno() != libc::EINTR {
-        // There is no gateway, which says nothing of the server.
+        // No gateway listens, which says nothing about the server.
         return (errno() != libc::ECONNREFUSED).then_some(answer);
     }
     // SAFETY: as before.
@@ -225,15 +228,15 @@ unsafe fn tell(fd: c_int, raw: &RawAddress, address: *mut sockaddr, len: *mut so
     if sys::read_user(len as usize, &mut room) != Ok(4) {
         return fail(libc::EFAULT);
     }
-    // The name of the unix socket is longer than what is told: so much can be written if the kernel does not complain.
-    // SAFETY: the program's own arguments.
+    // The unix socket's name is longer than the address to return, so if the kernel can write that,
+    // there is room for the address.
     let answer = unsafe { next::getsockname(fd, address, len) };
     if answer != 0 {
         return answer;
     }
     let whole: socklen_t = if u16::from_ne_bytes([raw[0], raw[1]]) == crate::wire::AF_INET { 16 } else { 28 };
     let room = socklen_t::from_ne_bytes(room);
-    // SAFETY: the kernel has written as much at both; `whole` bytes of `raw` exist.
+    // SAFETY: the kernel has written at least as much to both; `raw` has `whole` bytes.
     unsafe {
         core::ptr::copy_nonoverlapping(raw.as_ptr(), address.cast(), whole.min(room) as usize);
         *len = whole;
@@ -266,7 +269,7 @@ pub unsafe extern "C" fn getsockopt(
             };
         }
         if answer == 0 && active() && level == libc::SOL_SOCKET && *len <= 4 {
-            // Who has less room gets the beginning.
+            // A shorter buffer gets the beginning.
             let (mut number, room) = ([0; 4], *len as usize);
             core::ptr::copy_nonoverlapping(value.cast(), number.as_mut_ptr(), room);
             if let Some(translated) = options::translated(fd, option, c_int::from_ne_bytes(number)) {
@@ -334,14 +337,14 @@ pub unsafe extern "C" fn setsockopt(
     answer
 }
 
-/// SIOCOUTQNSD, which libc does not name.
+/// SIOCOUTQNSD, not defined by libc.
 const OUTQ_NOT_SENT: u32 = 0x894b;
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int {
     // SAFETY: the program's own arguments.
     let answer = unsafe { next::ioctl(fd, request, argument) };
-    // As the kernel, which looks at so much of it: musl's prototype has no more.
+    // The kernel uses only these 32 bits, and musl's prototype has no more.
     let request = request as u32;
     if [libc::TIOCOUTQ as u32, OUTQ_NOT_SENT].contains(&request) {
         return queue_told(fd, argument, answer);
@@ -366,7 +369,8 @@ extern "C" fn queue_told(fd: c_int, argument: usize, answer: c_int) -> c_int {
     answer
 }
 
-/// What a unix socket does not know of the host (SIOCGIFADDR: the address of an interface) any TCP socket of the program does.
+/// Makes the request on a TCP socket of the program's own: about the host (SIOCGIFADDR: the address
+/// of an interface) any TCP socket gives the answer that a unix socket does not have.
 #[inline(never)]
 unsafe extern "C" fn ask_stand_in(fd: c_int, request: u32, argument: usize, answer: c_int) -> c_int {
     let before = errno();
@@ -387,7 +391,7 @@ unsafe extern "C" fn ask_stand_in(fd: c_int, request: u32, argument: usize, answ
     }
 }
 
-// --- numbers and registrations of sockets that are not connected yet ---
+// --- duplicates and registrations of sockets that are not connected yet ---
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn epoll_ctl(epoll: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
@@ -440,7 +444,7 @@ fn controlled(fd: c_int, command: c_int, answer: c_int) -> c_int {
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
-    // SAFETY: the program's own arguments. A third one that is not there is not looked at by the command either.
+    // SAFETY: the program's own arguments. Commands without a third argument ignore it.
     controlled(fd, command, unsafe { next::fcntl(fd, command, argument) })
 }
 
@@ -452,7 +456,7 @@ pub unsafe extern "C-unwind" fn fcntl64(fd: c_int, command: c_int, argument: usi
 
 // --- data, only where a unix socket differs ---
 
-/// How much may go at once into what may be a swapped descriptor. errno stays.
+/// Caps a count for what may be a swapped descriptor. Keeps errno.
 #[inline(never)]
 extern "C" fn capped(to: c_int, count: size_t) -> size_t {
     if count > SPLICE_MAX && active() && ours(to).is_some() { SPLICE_MAX } else { count }
@@ -483,7 +487,7 @@ pub unsafe extern "C-unwind" fn splice(
     unsafe { next::splice(from, from_at, to, to_at, capped(to, count), flags) }
 }
 
-/// What TCP takes and a unix socket does not, or takes otherwise.
+/// Flags that TCP accepts and a unix socket does not, or handles differently.
 const UNUSUAL: c_int = libc::MSG_OOB | libc::MSG_ZEROCOPY | libc::MSG_FASTOPEN;
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
@@ -508,7 +512,7 @@ pub unsafe extern "C-unwind" fn sendto(
 ) -> ssize_t {
     // SAFETY: the program's own arguments.
     unsafe {
-        // A connected TCP socket takes no notice of the address, nor does a unix socket without one.
+        // A connected TCP socket ignores the address, and so does `send` here.
         if (flags & UNUSUAL != 0 || !to.is_null()) && is_ours(fd) {
             return ended(fd, send_unusual(fd, bytes, len, flags));
         }
@@ -527,7 +531,7 @@ pub unsafe extern "C-unwind" fn sendmsg(fd: c_int, message: *const msghdr, flags
             shared_by((*message).msg_control as usize, (*message).msg_controllen as _);
             return next::sendmsg(fd, message, flags);
         }
-        // TCP takes no notice of descriptors and credentials either.
+        // TCP also ignores descriptors and credentials.
         let mut plain = *message;
         plain.msg_name = core::ptr::null_mut();
         plain.msg_control = core::ptr::null_mut();
@@ -544,13 +548,13 @@ fn is_unusual(message: &msghdr, flags: c_int) -> bool {
     flags & UNUSUAL != 0 || !message.msg_name.is_null() || message.msg_controllen > 0
 }
 
-/// The kernel takes so many messages at once.
+/// The kernel's limit of messages per call.
 const MESSAGES_MAX: c_uint = 1024;
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C-unwind" fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
     let count = count.min(MESSAGES_MAX);
-    // SAFETY: the program's own arguments: so many messages, which it lends for writing their lengths.
+    // SAFETY: the program's own arguments: `count` messages, whose lengths may be written.
     unsafe {
         let all = || (0..count as usize).map(|n| &raw mut *messages.add(n));
         if messages.is_null() || !all().any(|m| is_unusual(&(*m).msg_hdr, flags)) {
@@ -577,7 +581,7 @@ pub unsafe extern "C-unwind" fn sendmmsg(fd: c_int, messages: *mut mmsghdr, coun
     }
 }
 
-/// Sockets that are not connected yet may go to another process with a message: they stay plain.
+/// Leaves unconnected sockets plain that a message takes to another process.
 #[inline(never)]
 extern "C" fn shared_by(control: usize, len: usize) {
     if len > 0 && active() && marks::were_any() {
@@ -585,8 +589,8 @@ extern "C" fn shared_by(control: usize, len: usize) {
     }
 }
 
-/// The error that ended the connection, where the kernel knows only that the other end of a unix socket is gone. As TCP,
-/// it is told once.
+/// Sets errno to the error that ended the connection; the kernel only knows that the other end of a
+/// unix socket is gone. As with TCP, it is reported once.
 #[inline]
 fn ended(fd: c_int, answer: ssize_t) -> ssize_t {
     if answer < 0 && errno() == libc::ECONNRESET {
@@ -662,7 +666,8 @@ pub unsafe extern "C-unwind" fn recvfrom(
     }
 }
 
-/// What programs call that were built with _FORTIFY_SOURCE. libc ends those that ask for more than they have room for.
+/// Called by programs built with _FORTIFY_SOURCE. libc aborts programs that ask for more than they
+/// have room for.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C-unwind" fn __recv_chk(
     fd: c_int,

@@ -1,4 +1,4 @@
-//! The functions that stand behind ours: those of libc, or of another preloaded library.
+//! The real functions behind the hooks: those of libc, or of another preloaded library.
 //!
 //! They are called for the real work, so that other interposers keep theirs and blocking calls stay cancellation points.
 #![allow(unsafe_code, reason = "calls what dlsym found; every block says why it is sound")]
@@ -12,9 +12,9 @@ use libc::{epoll_event, mmsghdr, msghdr, nfds_t, off_t, pid_t, pollfd, size_t, s
 
 use crate::sys;
 
-/// For calls that come before `resolve`, from constructors of other libraries: the system call itself.
+/// The raw system call, for calls before `resolve` from constructors of other libraries.
 fn raw(number: c_long, args: [usize; 6]) -> isize {
-    // SAFETY: the arguments are those that the program gave to the function of the same meaning.
+    // SAFETY: the arguments are those that the program gave to the function with the same meaning.
     match unsafe { sys::call(number, args) } {
         Ok(answer) => answer as isize,
         Err(number) => {
@@ -55,7 +55,7 @@ macro_rules! originals {
     };
 }
 
-/// Functions that are more than a system call.
+/// Functions that do more than one system call.
 macro_rules! functions {
     ($($place:ident $name:ident ($($arg:ident: $kind:ty),*) -> $answer:ty;)*) => {
         $(
@@ -67,11 +67,12 @@ macro_rules! functions {
             pub(crate) unsafe extern "C-unwind" fn $name($($arg: $kind),*) -> $answer {
                 let mut at = $place.load(Ordering::Relaxed);
                 if at.is_null() {
-                    // A constructor of another library calls it before `resolve`; that is before threads and forks.
+                    // Called by a constructor of another library before `resolve`; that is before
+                    // threads and forks.
                     at = find(concat!(stringify!($name), "\0"));
                 }
-                // SAFETY: this library stands before one that has it, or who calls it would not have been linked. It has
-                // this type; the caller vouches for the arguments.
+                // SAFETY: a later library defines it, or its caller would not have been linked. It
+                // has this type; the caller vouches for the arguments.
                 unsafe {
                     let function: unsafe extern "C-unwind" fn($($kind),*) -> $answer = transmute(at);
                     function($($arg),*)
@@ -106,7 +107,7 @@ use libc::{
     SYS_getsockname, SYS_getsockopt, SYS_ioctl, SYS_listen, SYS_recvfrom, SYS_recvmsg, SYS_sendfile, SYS_sendmmsg,
     SYS_sendmsg, SYS_sendto, SYS_setsockopt, SYS_socket, SYS_splice, SYS_unshare,
 };
-/// It differs when both numbers are the same, which nobody does before `main`.
+/// dup3 differs from dup2 if both numbers are equal, which does not happen before `main`.
 #[cfg(not(target_arch = "x86_64"))]
 const SYS_dup2: c_long = SYS_dup3;
 

@@ -1,4 +1,4 @@
-//! Receiving with flags that a unix socket takes otherwise than TCP.
+//! Receiving with flags that a unix socket handles differently from TCP.
 #![allow(unsafe_code, reason = "deals with buffers of the program; every block says why it is sound")]
 
 use core::ffi::{c_int, c_void};
@@ -9,21 +9,23 @@ use crate::next;
 use crate::sys::{self, set_errno};
 
 pub(crate) const UNUSUAL: c_int = libc::MSG_TRUNC | libc::MSG_ERRQUEUE | libc::MSG_WAITALL;
-/// The same of a message in parts, of which nobody throws bytes away.
+/// The same for messages in parts, for which nobody uses MSG_TRUNC to discard bytes.
 pub(crate) const UNUSUAL_IN_PARTS: c_int = libc::MSG_ERRQUEUE | libc::MSG_WAITALL;
 
-/// Bytes are thrown away in pieces of so many.
+/// Bytes are discarded in pieces of this size.
 const DISCARD: usize = 4096;
 
-/// Bytes that a call gets without a look at what is behind them. The kernel tells of a reset once, and a call that finds
-/// nothing takes that along: who throws away more than there is would leave an end of stream to the next call.
+/// Bytes that a call can read without reaching what follows them. The kernel reports a reset once,
+/// and a call that finds no bytes consumes it: a call that discards more than there is would leave
+/// an end of stream to the next call.
 fn readable(fd: c_int) -> usize {
-    // An urgent byte is counted, but only read as such.
+    // An urgent byte is counted, but can only be read as urgent.
     let urgent = sys::poll(fd, libc::POLLPRI, 0) & libc::POLLPRI != 0;
     sys::unread(fd).unwrap_or(0).saturating_sub(usize::from(urgent))
 }
 
-/// TCP throws bytes away with MSG_TRUNC, into no buffer if need be; and it has no queue of errors to show.
+/// Receives with an unusual flag: with MSG_TRUNC and no buffer TCP discards bytes, and its error
+/// queue is always empty.
 ///
 /// # Safety
 /// As `recv`.
@@ -35,7 +37,7 @@ pub(crate) unsafe fn unusual(fd: c_int, bytes: *mut c_void, len: size_t, flags: 
     let mut rubbish = [0u8; DISCARD];
     let mut gone: size_t = 0;
     if bytes.is_null() && flags & libc::MSG_PEEK != 0 && len > 0 {
-        // SAFETY: `rubbish` has a byte. It waits, and fails, as the program's call would.
+        // SAFETY: `rubbish` has a byte. The call waits and fails as the program's would.
         return match unsafe { next::recv(fd, rubbish.as_mut_ptr().cast(), 1, flags & !libc::MSG_TRUNC) } {
             n if n > 0 => sys::unread(fd).map_or(n, |queued| queued.clamp(1, len) as ssize_t),
             n => n,
@@ -63,7 +65,7 @@ pub(crate) unsafe fn unusual(fd: c_int, bytes: *mut c_void, len: size_t, flags: 
     unsafe { waiting(fd, &[part], flags & !libc::MSG_TRUNC) }
 }
 
-/// As `unusual`, of a message.
+/// As `unusual`, for a message.
 ///
 /// # Safety
 /// As `recvmsg`.
@@ -72,8 +74,8 @@ pub(crate) unsafe fn unusual_in_parts(fd: c_int, message: *mut msghdr, flags: c_
         set_errno(libc::EAGAIN);
         return -1;
     }
-    // SAFETY: the program's own message. It is only looked at where the kernel would do so too: who gives a bad pointer gets EFAULT
-    // from the system calls of `read_user`.
+    // SAFETY: the program's own message. It is dereferenced only after `read_user` could read it: a
+    // bad pointer gives EFAULT there, and goes to the kernel.
     unsafe {
         let mut copy = [0; size_of::<msghdr>()];
         if sys::read_user(message as usize, &mut copy).is_err() {
@@ -98,14 +100,14 @@ pub(crate) unsafe fn unusual_in_parts(fd: c_int, message: *mut msghdr, flags: c_
     }
 }
 
-/// Messages of more parts are left to the kernel; programs that wait for all of something have a few.
+/// Messages with more parts are left to the kernel; programs that wait for all bytes have a few.
 const PARTS_MAX: usize = 64;
 
-/// How long a call may still wait, whatever it got meanwhile.
+/// Deadline of a call, whatever it receives meanwhile; `None`: no limit.
 struct Limit(Option<u64>);
 
 impl Limit {
-    /// SO_RCVTIMEO.
+    /// From SO_RCVTIMEO.
     fn of(fd: c_int) -> Self {
         let mut time = [0u8; size_of::<libc::timeval>()];
         if sys::get_option(fd, libc::SOL_SOCKET, libc::SO_RCVTIMEO, &mut time).is_err() || time.iter().all(|b| *b == 0)
@@ -118,7 +120,7 @@ impl Limit {
         Self(Some(sys::now_ns().saturating_add(time_ns)))
     }
 
-    /// -1 is for ever.
+    /// Time left for poll; -1 is for ever.
     fn left_ms(&self) -> c_int {
         let left = |until: u64| until.saturating_sub(sys::now_ns()).div_ceil(1_000_000).min(c_int::MAX as u64) as c_int;
         self.0.map_or(-1, left)
@@ -142,7 +144,7 @@ unsafe fn waiting(fd: c_int, parts: &[iovec], flags: c_int) -> ssize_t {
         limit = Limit::of(fd);
     }
     let flags = flags & !libc::MSG_WAITALL;
-    // SAFETY: the program's own buffers. The first piece waits, and fails, as the program's call would.
+    // SAFETY: the program's own buffers. The first call waits and fails as the program's would.
     unsafe {
         let first = receive(fd, parts, flags);
         if first <= 0 || !waits || first as size_t >= len_of(parts) {
@@ -170,8 +172,9 @@ unsafe fn receive(fd: c_int, parts: &[iovec], flags: c_int) -> ssize_t {
     }
 }
 
-/// What MSG_WAITALL waits for, without it: the kernel would take an error along when it gives out less than was asked for, and
-/// leave an end of stream to the next call, where TCP keeps the error. `got`: so much is there already.
+/// Receives what MSG_WAITALL would, without that flag: the kernel consumes an error when it returns
+/// less than was asked for, and leaves an end of stream to the next call, where TCP keeps the
+/// error. `got`: bytes received already.
 ///
 /// # Safety
 /// As `recvmsg`, with these parts.
@@ -183,7 +186,8 @@ unsafe fn all(fd: c_int, parts: &[iovec], mut got: size_t, flags: c_int, limit: 
             let piece = readable(fd).min(ends - got);
             if piece == 0 {
                 let mut look = pollfd { fd, events: libc::POLLIN, revents: 0 };
-                // SAFETY: one entry, which libc writes. A signal, the time or an end without more bytes ends the wait.
+                // SAFETY: one entry, which libc writes. A signal, the timeout or an end without
+                // more bytes ends the wait.
                 let woken = unsafe { next::poll(&raw mut look, 1, limit.left_ms()) };
                 if woken <= 0 || readable(fd) == 0 {
                     return got as ssize_t;
@@ -205,12 +209,13 @@ unsafe fn all(fd: c_int, parts: &[iovec], mut got: size_t, flags: c_int, limit: 
     got as ssize_t
 }
 
-/// A unix socket holds less than a TCP socket may. If so much waits and no more comes, it is full.
+/// A unix socket holds less than a TCP socket may. If this many bytes wait and no more come for
+/// this long, it is full.
 const FULL_LEN: usize = 65_536;
 const FULL_AFTER_MS: c_int = 100;
 
-/// Waits until there are more than `seen` bytes to look at, up to `wanted`, or no more will come. Whoever only looks stays
-/// readable; the edge of epoll tells of new ones.
+/// Waits until `wanted` bytes can be peeked at, of which `seen` are there, or no more will come. A
+/// socket that is only peeked at stays readable; edge-triggered epoll reports new bytes.
 fn more_than(fd: c_int, mut seen: usize, wanted: usize, limit: &Limit) {
     let Ok(edge) = sys::epoll_make() else { return };
     let events = (libc::EPOLLIN | libc::EPOLLRDHUP | libc::EPOLLET) as u32;

@@ -1,13 +1,15 @@
-//! Epoll registrations of sockets that are not connected yet: a swap has to renew them.
+//! Epoll registrations of sockets that are not connected yet, which a swap must renew.
 //!
-//! Only then: servers like nginx register first and connect next. Whatever is registered later is the kernel's affair.
+//! Only those made before `connect` are kept: servers like nginx register first and connect next.
+//! Registrations made later are the kernel's business.
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use crate::sys;
 
-/// A socket is here from its registration to its connect, so few are at a time. One that finds no place stays plain.
+/// Places. A socket is here from its registration to its `connect`, so few are at a time. One that
+/// finds no place stays plain.
 const PLACES: usize = 512;
 
 struct Place {
@@ -31,7 +33,7 @@ static PLACE: [Place; PLACES] = [const {
         data: AtomicU64::new(0),
     }
 }; PLACES];
-/// How many may be in use; mostly none is, and then nobody looks.
+/// Places in use. Usually none is, and then none is searched.
 static USED: AtomicUsize = AtomicUsize::new(0);
 
 fn of(fd: c_int) -> impl Iterator<Item = &'static Place> {
@@ -45,7 +47,7 @@ fn free(place: &Place) {
     }
 }
 
-/// False: there is no room to remember it.
+/// Records a registration. False if there is no room.
 pub(crate) fn added(epoll: c_int, fd: c_int, events: u32, data: u64) -> bool {
     for place in &PLACE {
         if place.state.compare_exchange(FREE, BUSY, Ordering::Acquire, Ordering::Relaxed).is_ok() {
@@ -72,14 +74,14 @@ pub(crate) fn removed(epoll: c_int, fd: c_int) {
     of(fd).filter(|p| p.epoll.load(Ordering::Relaxed) == epoll).for_each(free);
 }
 
-/// The number belongs to something else.
+/// Forgets the registrations of a number that is something else from here on.
 pub(crate) fn forget(fd: c_int) {
     of(fd).for_each(free);
 }
 
-/// Puts another socket under the number `fd` by `replace`, with the same registrations.
+/// Runs `replace`, which puts another socket under the number `fd`, and renews the registrations.
 pub(crate) fn across(fd: c_int, replace: impl FnOnce() -> sys::Answer) -> sys::Answer {
-    // A registration that is out of date is not there to be removed, and does not come back.
+    // A registration that cannot be removed is out of date, and is not renewed.
     of(fd).filter(|p| sys::epoll_remove(p.epoll.load(Ordering::Relaxed), fd).is_err()).for_each(free);
     let answer = replace();
     for place in of(fd) {

@@ -1,29 +1,30 @@
-//! Sockets that a ring of io_uring holds: its operations go to what was registered, whatever comes under the number later.
+//! Sockets registered in an io_uring ring: its operations go to the registered socket, whatever is
+//! put under the number later.
 //!
-//! Rings are used by system calls of their own libraries, and through memory, so no hook sees a registration. The kernel
-//! lists what a ring holds in /proc.
+//! Rings are used by their own libraries' system calls and through memory, so no hook sees a
+//! registration. The kernel lists a ring's files in /proc.
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 use crate::sys;
 
-/// Rings of one process that are looked into; one with more of them leaves its connections plain.
+/// Rings checked per process; a process with more leaves its connections plain.
 const RINGS_MAX: usize = 16;
-/// Descriptors of a process are looked through for rings this much more seldom than a look takes: so it costs a fiftieth
-/// of the time at most, however many connections begin and descriptors are open.
+/// The next search for rings waits this many times as long as a search takes. So searching costs at
+/// most a fiftieth of the time, however many connections begin and descriptors are open.
 const SELDOM: u64 = 50;
-/// A ring that is just working does not tell what it holds; it is asked so often.
+/// Tries to read a ring's files: a ring that is busy does not list them.
 const TRIES: usize = 8;
 
 static RINGS: [AtomicI32; RINGS_MAX] = [const { AtomicI32::new(-1) }; RINGS_MAX];
 static NEXT_LOOK_NS: AtomicU64 = AtomicU64::new(0);
-/// There are more than places.
+/// Non-zero if there are more rings than `RINGS_MAX`.
 static MANY: AtomicU64 = AtomicU64::new(0);
 
 const RING: &[u8] = b"anon_inode:[io_uring]";
 
-/// Whether a ring of this process holds the socket, or may.
+/// Whether a ring of this process holds the socket, or might.
 pub(crate) fn hold(fd: c_int) -> bool {
     let now_ns = sys::now_ns();
     if now_ns >= NEXT_LOOK_NS.load(Ordering::Relaxed) {
@@ -43,7 +44,7 @@ pub(crate) fn hold(fd: c_int) -> bool {
     rings().any(|ring| holds(ring, &link[..len]))
 }
 
-/// Finds the rings.
+/// Searches the process's descriptors for rings.
 fn look() {
     let Ok(folder) = sys::open(b"/proc/thread-self/fd\0") else { return };
     let mut found = 0;
@@ -52,7 +53,7 @@ fn look() {
         && len > 0
     {
         let mut rest = entries.get(..len).unwrap_or_default();
-        // Inode and offset, the length of the entry, its kind, its name.
+        // A `linux_dirent64`: inode and offset, length of the entry, type, name.
         while let Some(entry) = rest.get(16..18).and_then(|l| rest.get(..u16::from_ne_bytes([l[0], l[1]]).into())) {
             rest = rest.get(entry.len().max(1)..).unwrap_or_default();
             let name = entry.get(19..).unwrap_or_default().split(|b| *b == 0).next().unwrap_or_default();
@@ -81,7 +82,7 @@ fn number(digits: &[u8]) -> Option<c_int> {
     })
 }
 
-/// `link`: what the kernel calls the socket.
+/// `link`: the target of the socket's /proc link.
 fn holds(ring: c_int, link: &[u8]) -> bool {
     for _ in 0..TRIES {
         let Ok(file) = sys::open_info(ring) else { return false };
@@ -100,12 +101,13 @@ fn holds(ring: c_int, link: &[u8]) -> bool {
     true
 }
 
-/// The lines that tell of files: `UserFiles:`, how many places there are, and a line for each that is taken.
+/// Parser of the lines about files in fdinfo: `UserFiles:` with the number of places, then a line
+/// for each place in use.
 struct List<'a> {
     link: &'a [u8],
     line: [u8; 128],
     len: usize,
-    /// A ring, and it told its files.
+    /// The list of files was found.
     told: bool,
     is_ring: bool,
     found: bool,
@@ -116,7 +118,7 @@ impl<'a> List<'a> {
         Self { link, line: [0; 128], len: 0, told: false, is_ring: false, found: false }
     }
 
-    /// What is no ring any more holds nothing.
+    /// Whether the answer is complete. A descriptor that is no longer a ring holds nothing.
     fn is_whole(&self) -> bool {
         self.told || !self.is_ring
     }
@@ -137,7 +139,7 @@ impl<'a> List<'a> {
         let line = self.line.get(..self.len).unwrap_or_default().trim_ascii();
         self.is_ring |= line.starts_with(b"SqMask:");
         self.told |= line.starts_with(b"UserFiles:");
-        // Before Linux 6.8 a socket is listed by its protocol only.
+        // Before Linux 6.8 sockets are listed by protocol only.
         let of = line.rsplit(|b| *b == b' ').next().unwrap_or_default();
         self.found |= self.told && (of == self.link || of == b"TCP" || of == b"TCPv6");
     }
@@ -149,7 +151,7 @@ mod tests {
 
     fn held(text: &[u8]) -> (bool, bool) {
         let mut list = List::new(b"socket:[42]");
-        // However it is cut.
+        // Split anywhere.
         text.chunks(7).for_each(|part| list.take(part));
         (list.is_whole(), list.found)
     }
@@ -162,7 +164,7 @@ mod tests {
         assert_eq!(held(&files[..files.len() - 35]), (true, false));
         assert_eq!(held(b"SqMask:\t0x7\nUserFiles:\t1\n    0: TCP\n"), (true, true));
         assert_eq!(held(b"SqMask:\t0x7\nUserFiles:\t1\n    0: socket:[421]\n"), (true, false));
-        // One that works does not say.
+        // A busy ring lists nothing.
         assert_eq!(held(b"pos:\t0\nSqMask:\t0x7\n"), (false, false));
         assert_eq!(held(b"pos:\t0\nflags:\t02\n"), (true, false));
         assert_eq!((number(b"12"), number(b".."), number(b"99999999999")), (Some(12), None, None));

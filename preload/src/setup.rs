@@ -1,4 +1,4 @@
-//! What the environment said, read once before the program runs.
+//! Settings from the environment variable, read once before the program runs.
 #![allow(unsafe_code, reason = "a place that is written once; every block says why it is sound")]
 
 use core::cell::UnsafeCell;
@@ -20,13 +20,13 @@ unsafe impl Sync for Place {}
 static PLACE: Place = Place(UnsafeCell::new(MaybeUninit::uninit()));
 static READY: AtomicBool = AtomicBool::new(false);
 
-/// `None`: not under `narrows run`, and then every hook does nothing.
+/// The settings. `None` if not under `narrows run`; then every hook does nothing.
 pub(crate) fn get() -> Option<&'static Setup> {
-    // SAFETY: `READY` is set after the place was filled, for ever.
+    // SAFETY: `READY` is set after the place was filled, and stays set.
     READY.load(Ordering::Acquire).then(|| unsafe { (*PLACE.0.get()).assume_init_ref() })
 }
 
-/// The loader calls it when the library is in place.
+/// Constructor, called by the loader.
 pub(crate) extern "C" fn start() {
     freestanding::resolve();
     next::resolve();
@@ -46,7 +46,7 @@ pub(crate) extern "C" fn start() {
     control::post(Kind::Hello, |_| ());
 }
 
-/// What was made before may now be in two hands.
+/// Fork handler in the parent: sockets created before may be shared from here on.
 pub(crate) extern "C" fn forked() {
     marks::next_generation();
 }

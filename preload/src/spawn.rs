@@ -1,8 +1,8 @@
-//! The symbols that start programs without a fork: no handler of forks hears of that, but sockets that are not connected yet
-//! may be in two hands afterwards all the same.
+//! Hooks of calls that start programs without running fork handlers: unconnected sockets may be
+//! shared by two processes afterwards all the same.
 //!
-//! What the child of `vfork` writes is written in its parent, so `exec` says it there. `execl` and its like are not among
-//! these: what has a variable number of arguments cannot be passed on.
+//! A child of `vfork` writes to its parent's memory, so its `exec` can record it there. `execl` and
+//! its like are not hooked: a variable number of arguments cannot be passed on.
 #![allow(unsafe_code, reason = "passes pointers of the program on; every block says why it is sound")]
 #![allow(unreachable_pub, reason = "programs reach these by name")]
 #![allow(clippy::missing_safety_doc, reason = "as the functions of libc of the same names")]
@@ -15,8 +15,9 @@ use crate::marks;
 use crate::next::{self, Words};
 use crate::setup;
 
-/// Before and after the call: another thread may make sockets meanwhile, and the child has those too. `all`: the child may get
-/// also what exec closes, under another number.
+/// Ends the generation of marks if a started program inherits unconnected sockets. Called before
+/// and after the real call, because another thread may create sockets meanwhile, and the child has
+/// those too. `all`: the child may also get descriptors that exec closes, under another number.
 #[inline(never)]
 extern "C" fn starts(all: bool) {
     if setup::get().is_some() && marks::are_inherited(all) {
@@ -24,7 +25,7 @@ extern "C" fn starts(all: bool) {
     }
 }
 
-/// A fork of which its handlers do not hear.
+/// A fork that runs no fork handlers.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 #[allow(non_snake_case, reason = "its name")]
 pub unsafe extern "C" fn _Fork() -> pid_t {
@@ -36,7 +37,7 @@ pub unsafe extern "C" fn _Fork() -> pid_t {
     answer
 }
 
-/// What begins a thread in the C library passes elsewhere.
+/// The C library starts threads without this symbol.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn clone(
     function: *const c_void,
@@ -59,7 +60,7 @@ pub unsafe extern "C" fn clone(
     answer
 }
 
-/// The descriptors of this thread become its own, as those of a child do.
+/// With CLONE_FILES this thread gets its own copy of the descriptors, like a child.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn unshare(flags: c_int) -> c_int {
     // SAFETY: no pointers.

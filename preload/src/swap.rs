@@ -1,6 +1,6 @@
-//! The swap: a unix socket takes the place of a TCP socket, which goes to the supervisor.
+//! The swap: a unix socket replaces a TCP socket, which goes to the supervisor.
 //!
-//! Whatever fails before the last step leaves the TCP socket where it is, and the connection plain.
+//! Any failure before the last step leaves the TCP socket in place and the connection plain.
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicI32, Ordering};
@@ -11,25 +11,28 @@ use crate::registrations;
 use crate::sys;
 use crate::wire::{BY_GATEWAY, Name, RawAddress};
 
-/// The kernel doubles it. One unread byte may pin all pages that one splice put into a buffer, 70,400 bytes with its head, and
-/// a unix socket is writable only while four times that fits. More would only be more bytes that wait behind a slow link.
+/// The kernel doubles this value. One unread byte may pin all pages that one splice put into a
+/// buffer, 70,400 bytes with overhead, and a unix socket is writable only while four times the used
+/// memory fits. A larger buffer would only hold more bytes that wait behind a slow link.
 const SEND_BUFFER: c_int = 147_456;
-/// More than the calls that fill the buffer; each writes 64 KiB, or a page of a pipe that has no more.
+/// Upper bound of calls needed to fill the buffer; each writes 64 KiB, or one page if the pipe is
+/// that small.
 const FILL_CALLS_MAX: usize = 256;
-/// dup3 may meet an open of the same number in another thread.
+/// dup3 may collide with an open of the same number in another thread.
 const DUP_TRIES: usize = 100;
 
-/// SO_LINGER: on, no time. The kernel resets what it closes so: if the supervisor dies, the peer must not take that for
-/// an end of stream. The supervisor takes it off before it closes in order.
+/// SO_LINGER: on, zero time. The kernel then resets on close: if the supervisor dies, the peer must
+/// not see an end of stream. The supervisor removes it before an orderly close.
 const RESET: [u8; 8] = if cfg!(target_endian = "little") { [1, 0, 0, 0, 0, 0, 0, 0] } else { [0, 0, 0, 1, 0, 0, 0, 0] };
 
-/// A page of the library's file, or the kernel's own page of zeros: whoever has it, it is there once.
+/// A page of the library's file or the kernel's zero page: it exists once, however often it is
+/// referenced.
 #[repr(align(4096))]
 struct Page([u8; 4096]);
 static ZEROS: Page = Page([0; 4096]);
 
-/// Both descriptors of a swap under way. A fork in another thread copies them; the child closes its copies, or the end of
-/// the connection would not be seen before it exits.
+/// Temporary descriptors of swaps under way. A fork in another thread copies them; the child closes
+/// its copies, or the end of the connection would not be seen before it exits.
 static TEMPORARIES: [AtomicI32; 32] = [const { AtomicI32::new(-1) }; 32];
 
 struct Temporary {
@@ -46,7 +49,7 @@ impl Temporary {
 
 impl Drop for Temporary {
     fn drop(&mut self) {
-        // In this order: the number must not be in the list when it belongs to somebody else.
+        // Remove before closing: the number must not be in the list once it can be reused.
         if let Some(place) = self.place {
             place.store(-1, Ordering::Relaxed);
         }
@@ -54,7 +57,7 @@ impl Drop for Temporary {
     }
 }
 
-/// For the child of a fork.
+/// Closes the copies in the child of a fork.
 pub(crate) fn close_temporaries() {
     for place in &TEMPORARIES {
         let fd = place.swap(-1, Ordering::Relaxed);
@@ -64,7 +67,7 @@ pub(crate) fn close_temporaries() {
     }
 }
 
-/// A connection that is complete, or being made.
+/// A connection that is established or being made.
 pub(crate) struct Connection {
     pub(crate) local: RawAddress,
     pub(crate) peer: RawAddress,
@@ -72,13 +75,13 @@ pub(crate) struct Connection {
     pub(crate) accepted: bool,
     /// The TCP socket leads to a gateway, and `peer` is the server behind it.
     pub(crate) by_gateway: bool,
-    /// Of all numbers of the socket, if it may have several.
+    /// The mark that finds all numbers of the socket; 0 if it has only one.
     pub(crate) mark: u64,
 }
 
 /// Puts a unix socket under the number `fd`, and hands what was there to the supervisor.
 pub(crate) fn swap(fd: c_int, connection: &Connection) -> Result<(), c_int> {
-    // A handler that forks or jumps away in between would leave half a swap.
+    // A signal handler that forks or jumps away in between would leave half a swap.
     let signals = sys::block_signals();
     let answer = hand_over(fd, connection);
     sys::unblock_signals(signals);
@@ -120,7 +123,7 @@ fn hand_over(fd: c_int, connection: &Connection) -> Result<(), c_int> {
     Ok(())
 }
 
-/// `new` under the number `fd`, closed by exec if what was there was.
+/// Puts `new` under the number `fd`, with the same close-on-exec flag.
 fn put(new: c_int, fd: c_int) -> Result<(), c_int> {
     let closes = sys::fcntl(fd, libc::F_GETFD, 0)? & libc::FD_CLOEXEC as usize != 0;
     let flags = if closes { libc::O_CLOEXEC } else { 0 };
@@ -137,17 +140,17 @@ fn put(new: c_int, fd: c_int) -> Result<(), c_int> {
     .map(drop)
 }
 
-/// One byte that the supervisor leaves unread: when its end closes, however that comes, the kernel makes it an error and
-/// not an end.
+/// Writes the poison: one byte that the supervisor leaves unread, so that the kernel reports an
+/// error and not an end of stream when its end closes for any reason.
 fn poison(fd: c_int) -> Result<c_int, c_int> {
     sys::send(fd, &ZEROS.0[..1], libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL).map(|n| n as c_int)
 }
 
-/// Nothing more goes in, so that the program waits as it would for a TCP connection under way. A program may try thousands
-/// of servers that do not answer: what fills its end is one page many times over, which costs the kernel no memory where
-/// it can be put there by reference.
+/// Fills the program's end, so that its writes wait as for a TCP connection under way. A program
+/// may try thousands of servers that do not answer, so the fill is one page repeated many times,
+/// which costs the kernel no memory where it can be added by reference.
 fn fill(fd: c_int) -> Result<c_int, c_int> {
-    // Before Linux 6.5 only this says that splicing shall not wait.
+    // Before Linux 6.5 only this makes splicing non-blocking.
     sys::fcntl(fd, libc::F_SETFL, libc::O_NONBLOCK as usize)?;
     let mut filled = 0;
     let by_reference = sys::pipe().and_then(|[from, into]| {
@@ -166,14 +169,14 @@ fn fill(fd: c_int) -> Result<c_int, c_int> {
         })
     });
     if by_reference.is_err() {
-        // A sandbox that knows no pipes.
+        // In a sandbox without pipes.
         fill_by(&mut filled, || sys::send_repeated(fd, &ZEROS.0, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL))?;
     }
     sys::fcntl(fd, libc::F_SETFL, 0)?;
     Ok(filled)
 }
 
-/// Calls it until nothing more goes in.
+/// Calls `put` until nothing more fits.
 fn fill_by(filled: &mut c_int, put: impl Fn() -> sys::Answer) -> Result<(), c_int> {
     for _ in 0..FILL_CALLS_MAX {
         match put() {
@@ -185,7 +188,8 @@ fn fill_by(filled: &mut c_int, put: impl Fn() -> sys::Answer) -> Result<(), c_in
     Err(libc::ENOBUFS)
 }
 
-/// What belongs to the descriptor and not to the connection: how calls block, and who is told.
+/// Copies the properties of the descriptor, as opposed to the connection: how calls block, and who
+/// gets signals.
 fn copy_manners(from: c_int, to: c_int) -> Result<(), c_int> {
     let mut owner = [0; 2];
     if sys::fcntl_owner(from, F_GETOWN_EX, &mut owner).is_ok() && owner[1] != 0 {
@@ -211,11 +215,12 @@ fn copy_manners(from: c_int, to: c_int) -> Result<(), c_int> {
     if inline != 0 {
         sys::set_option(to, libc::SOL_SOCKET, libc::SO_OOBINLINE, &inline.to_ne_bytes())?;
     }
-    // `poll` knows no low-water mark of a unix socket: who has set one is told when so much is there, and waits on.
+    // `poll` ignores the low-water mark of a unix socket: a program that has set one would be woken
+    // before that much is there.
     if sys::get_int(from, libc::SOL_SOCKET, libc::SO_RCVLOWAT)? > 1 {
         return Err(libc::EOPNOTSUPP);
     }
-    // TCP has it since Linux 6.9.
+    // TCP supports it since Linux 6.9.
     if let Ok(offset @ 0..) = sys::get_int(from, libc::SOL_SOCKET, libc::SO_PEEK_OFF) {
         sys::set_option(to, libc::SOL_SOCKET, libc::SO_PEEK_OFF, &offset.to_ne_bytes())?;
     }

@@ -1,4 +1,5 @@
-//! System calls without libc: they neither touch errno nor meet our own hooks, and are safe in signal handlers.
+//! Raw system calls without libc: they neither change errno nor reach our own hooks, and are safe
+//! in signal handlers.
 //!
 //! `unsafe` here: one instruction, and the pointers that are handed to the kernel.
 #![allow(unsafe_code, reason = "raw system calls; every block says why it is sound")]
@@ -7,7 +8,7 @@ use core::ffi::c_int;
 
 use libc::{epoll_event, iovec, pollfd, timespec};
 
-/// Descriptor, length or whatever a call answers; or its errno.
+/// The result of a call, such as a descriptor or a length, or its errno.
 pub(crate) type Answer = Result<usize, c_int>;
 
 #[cfg(target_arch = "x86_64")]
@@ -32,12 +33,13 @@ macro_rules! trap {
 }
 
 /// # Safety
-/// Whatever the call reads or writes by its arguments must be the caller's to lend.
+/// Memory that the call reads or writes through its arguments must belong to the caller.
 pub(crate) unsafe fn call(number: libc::c_long, args: [usize; 6]) -> Answer {
     let [a, b, c, d, e, f] = args;
-    // SAFETY: the convention of Linux on this architecture; the arguments are vouched for by the caller.
+    // SAFETY: the system call convention of Linux on this architecture; the caller vouches for the
+    // arguments.
     let answer = unsafe { trap!(number, a, b, c, d, e, f) };
-    // The kernel keeps the last page of numbers for errors.
+    // The kernel returns errors as -4095 to -1.
     if (-4095..0).contains(&answer) { Err(-answer as c_int) } else { Ok(answer as usize) }
 }
 
@@ -54,7 +56,7 @@ macro_rules! call {
     }};
 }
 
-/// What a call is told about a socket address.
+/// A socket address.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct Address {
@@ -113,7 +115,7 @@ pub(crate) fn connect_unix(fd: c_int, name: &[u8]) -> Answer {
     unsafe { call!(SYS_connect, fd, &raw const address, len) }
 }
 
-/// A TCP socket that is connected, or being so, is as it was when it was made.
+/// Disconnects a TCP socket that is connected or connecting, so that it is unconnected again.
 pub(crate) fn disconnect(fd: c_int) -> Answer {
     let nowhere = Address { family: libc::AF_UNSPEC as u16, ..Address::EMPTY };
     // SAFETY: the kernel reads 16 bytes of `nowhere`, which has 128.
@@ -143,7 +145,7 @@ pub(crate) fn get_option(fd: c_int, level: c_int, option: c_int, value: &mut [u8
     Ok(len as usize)
 }
 
-/// Who listens at the name that a unix socket is connected to, as the kernel noted it at `listen`.
+/// The user who listens at the other end of a unix socket, as the kernel recorded at `listen`.
 pub(crate) fn user_of_peer(fd: c_int) -> Result<u32, c_int> {
     // A `ucred`: process, user, group.
     let mut credentials = [0; 12];
@@ -164,7 +166,7 @@ pub(crate) fn set_option(fd: c_int, level: c_int, option: c_int, value: &[u8]) -
 }
 
 /// # Safety
-/// `argument` is the program's, for this request.
+/// `argument` must be the program's own argument for this request.
 pub(crate) unsafe fn ioctl(fd: c_int, request: u32, argument: usize) -> Answer {
     // SAFETY: the caller's promise.
     unsafe { call!(SYS_ioctl, fd, request, argument) }
@@ -175,7 +177,7 @@ pub(crate) fn fcntl(fd: c_int, command: c_int, argument: usize) -> Answer {
     unsafe { call!(SYS_fcntl, fd, command, argument) }
 }
 
-/// F_GETOWN_EX and F_SETOWN_EX: a kind and a number.
+/// F_GETOWN_EX and F_SETOWN_EX; `owner` is a kind and a number.
 pub(crate) fn fcntl_owner(fd: c_int, command: c_int, owner: &mut [c_int; 2]) -> Answer {
     // SAFETY: both commands read or write a `f_owner_ex`, which is two ints.
     unsafe { call!(SYS_fcntl, fd, command, owner.as_mut_ptr()) }
@@ -197,16 +199,17 @@ pub(crate) fn send_repeated(fd: c_int, bytes: &[u8], flags: c_int) -> Answer {
     unsafe { call!(SYS_sendmsg, fd, &raw const message, flags) }
 }
 
-/// Puts one page up to sixteen times into a pipe, where it is no copy.
+/// Puts one page up to sixteen times into a pipe by reference, without copying.
 pub(crate) fn pipe_repeated(pipe: c_int, page: &'static [u8]) -> Answer {
     let parts = [iovec { iov_base: page.as_ptr() as *mut _, iov_len: page.len() }; 16];
-    // SAFETY: the kernel reads the parts, all of which are `page`, now and as long as somebody has them; nobody writes it.
+    // SAFETY: the kernel reads the parts, all of which are `page`, now and as long as anything
+    // refers to them; nobody writes to it.
     unsafe { call!(SYS_vmsplice, pipe, parts.as_ptr(), parts.len(), libc::SPLICE_F_NONBLOCK) }
 }
 
-/// From a pipe into a socket, without waiting.
+/// Moves bytes from a pipe into a socket, without blocking.
 pub(crate) fn splice(pipe: c_int, to: c_int, len: usize) -> Answer {
-    // SAFETY: no pointers but two that are none.
+    // SAFETY: both pointers are null.
     unsafe { call!(SYS_splice, pipe, 0, to, 0, len, libc::SPLICE_F_NONBLOCK) }
 }
 
@@ -217,7 +220,7 @@ pub(crate) fn pipe() -> Result<[c_int; 2], c_int> {
     Ok(ends)
 }
 
-/// A control message with two descriptors, laid out as the kernel wants it on 64-bit machines.
+/// A control message with descriptors, in the kernel's layout on 64-bit machines.
 #[repr(C, align(8))]
 struct Rights<const N: usize> {
     len: usize,
@@ -239,7 +242,7 @@ pub(crate) fn send_with_descriptors(fd: c_int, bytes: &[u8], fds: [c_int; 2]) ->
     unsafe { call!(SYS_sendmsg, fd, &raw const message, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) }
 }
 
-/// Takes a message with at most one descriptor.
+/// Receives a message with at most one descriptor.
 pub(crate) fn receive(fd: c_int, bytes: &mut [u8]) -> Result<(usize, Option<c_int>), c_int> {
     // Room for two, because of the alignment; the supervisor sends one.
     let mut rights = Rights::<2> { len: 0, level: 0, kind: 0, fds: [-1; 2] };
@@ -257,7 +260,7 @@ pub(crate) fn receive(fd: c_int, bytes: &mut [u8]) -> Result<(usize, Option<c_in
     Ok((len, sent.then_some(rights.fds[0])))
 }
 
-/// Waits for `events` at most so long. What happened, 0 if nothing did.
+/// Waits for `events` for at most `wait_ms`. Returns the events, 0 if there were none.
 pub(crate) fn poll(fd: c_int, events: i16, wait_ms: i64) -> i16 {
     let mut look = pollfd { fd, events, revents: 0 };
     let mut time = timespec { tv_sec: wait_ms / 1000, tv_nsec: wait_ms % 1000 * 1_000_000 };
@@ -266,7 +269,8 @@ pub(crate) fn poll(fd: c_int, events: i16, wait_ms: i64) -> i16 {
     look.revents
 }
 
-/// As `poll`, but a signal's handler ends the wait with EINTR. What happened, 0 if the time ran out.
+/// As `poll`, but a signal handler ends the wait with EINTR. Returns the events, 0 if the time ran
+/// out.
 pub(crate) fn poll_interruptibly(fd: c_int, events: i16, wait_ms: i64) -> Result<i16, c_int> {
     let mut look = pollfd { fd, events, revents: 0 };
     let mut time = timespec { tv_sec: wait_ms / 1000, tv_nsec: wait_ms % 1000 * 1_000_000 };
@@ -275,7 +279,8 @@ pub(crate) fn poll_interruptibly(fd: c_int, events: i16, wait_ms: i64) -> Result
     Ok(look.revents)
 }
 
-/// Copies what the program's pointer leads to, as far as it can be read: EFAULT, as of the kernel, and no crash.
+/// Copies from the program's pointer as far as it is readable: a bad pointer gives EFAULT, as in
+/// the kernel, and no crash.
 pub(crate) fn read_user(from: usize, to: &mut [u8]) -> Answer {
     let (here, there) = ([to.as_mut_ptr() as usize, to.len()], [from, to.len()]);
     if to.is_empty() {
@@ -285,9 +290,9 @@ pub(crate) fn read_user(from: usize, to: &mut [u8]) -> Answer {
     let own = unsafe { call!(SYS_getpid) }?;
     // SAFETY: the kernel reads two `iovec`s and writes at most `to`.
     match unsafe { call!(SYS_process_vm_readv, own, here.as_ptr(), 1, there.as_ptr(), 1, 0) } {
-        // A sandbox forbids it: then as libc would.
+        // A sandbox forbids the call: copies directly, as libc would.
         Err(libc::EPERM | libc::ENOSYS) if from != 0 => {
-            // SAFETY: the program says that so many bytes are there.
+            // SAFETY: the program promises that this many bytes are there.
             unsafe { core::ptr::copy_nonoverlapping(from as *const u8, to.as_mut_ptr(), to.len()) };
             Ok(to.len())
         }
@@ -296,10 +301,10 @@ pub(crate) fn read_user(from: usize, to: &mut [u8]) -> Answer {
     }
 }
 
-/// The other way round. All or EFAULT.
+/// Copies to the program's pointer: all of it, or EFAULT.
 ///
 /// # Safety
-/// The program lends these bytes.
+/// The program must allow writing to these bytes.
 pub(crate) unsafe fn write_user(to: usize, from: &[u8]) -> Result<(), c_int> {
     let (here, there) = ([from.as_ptr() as usize, from.len()], [to, from.len()]);
     if from.is_empty() {
@@ -310,7 +315,7 @@ pub(crate) unsafe fn write_user(to: usize, from: &[u8]) -> Result<(), c_int> {
     // SAFETY: the kernel reads two `iovec`s and `from`; the caller vouches for the rest.
     match unsafe { call!(SYS_process_vm_writev, own, here.as_ptr(), 1, there.as_ptr(), 1, 0) } {
         Err(libc::EPERM | libc::ENOSYS) if to != 0 => {
-            // SAFETY: as the caller says.
+            // SAFETY: the caller's promise.
             unsafe { core::ptr::copy_nonoverlapping(from.as_ptr(), to as *mut u8, from.len()) };
             Ok(())
         }
@@ -319,7 +324,7 @@ pub(crate) unsafe fn write_user(to: usize, from: &[u8]) -> Result<(), c_int> {
     }
 }
 
-/// Bytes that can be read.
+/// The number of bytes that can be read.
 pub(crate) fn unread(fd: c_int) -> Result<usize, c_int> {
     let mut len: c_int = 0;
     // SAFETY: the kernel writes one int.
@@ -342,13 +347,13 @@ pub(crate) fn read(fd: c_int, into: &mut [u8]) -> Answer {
     unsafe { call!(SYS_read, fd, into.as_mut_ptr(), into.len()) }
 }
 
-/// Entries of a folder, as the kernel writes them; none are left if there are none.
+/// Reads directory entries in the kernel's format; 0 bytes mean that none are left.
 pub(crate) fn entries(folder: c_int, into: &mut [u8]) -> Answer {
     // SAFETY: as above.
     unsafe { call!(SYS_getdents64, folder, into.as_mut_ptr(), into.len()) }
 }
 
-/// A path of /proc about a descriptor of this thread.
+/// The path in /proc of a descriptor of this thread, ending with a zero.
 fn about(fd: c_int, folder: &[u8]) -> [u8; 48] {
     let mut path = [0; 48];
     let mut len = 0;
@@ -371,19 +376,19 @@ fn about(fd: c_int, folder: &[u8]) -> [u8; 48] {
     path
 }
 
-/// What the kernel calls that which is under the number.
+/// Reads the /proc link of a descriptor, the kernel's name for what it refers to.
 pub(crate) fn link_of(fd: c_int, into: &mut [u8]) -> Answer {
     let path = about(fd, b"fd/");
     // SAFETY: the kernel reads `path` up to a zero, of which there are many, and writes at most `into`.
     unsafe { call!(SYS_readlinkat, libc::AT_FDCWD, path.as_ptr(), into.as_mut_ptr(), into.len()) }
 }
 
-/// The file in which the kernel tells more of it.
+/// Opens the fdinfo file of a descriptor.
 pub(crate) fn open_info(fd: c_int) -> Result<c_int, c_int> {
     open(&about(fd, b"fdinfo/"))
 }
 
-/// Of a clock that only goes on.
+/// Monotonic time.
 pub(crate) fn now_ns() -> u64 {
     let mut time = timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the kernel writes `time`.
@@ -396,7 +401,7 @@ pub(crate) fn epoll_make() -> Result<c_int, c_int> {
     unsafe { call!(SYS_epoll_create1, libc::EPOLL_CLOEXEC) }.map(|fd| fd as c_int)
 }
 
-/// Waits for one event; -1 is for ever. The events, 0 if the time ran out.
+/// Waits for one event; -1 is for ever. Returns its flags, 0 if the time ran out.
 pub(crate) fn epoll_wait(epoll: c_int, wait_ms: c_int) -> Result<u32, c_int> {
     let mut event = epoll_event { events: 0, u64: 0 };
     // SAFETY: the kernel writes one event; the signal mask is not changed.
@@ -426,7 +431,7 @@ pub(crate) fn random() -> Result<u64, c_int> {
     }
 }
 
-/// All signals of this thread wait, until `unblock`.
+/// Blocks all signals of this thread until `unblock_signals`; returns the old mask.
 pub(crate) fn block_signals() -> u64 {
     let (all, mut before) = (u64::MAX, 0u64);
     // SAFETY: the kernel reads one set of 8 bytes and writes another.

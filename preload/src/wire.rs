@@ -1,29 +1,31 @@
-//! What the library in the program and the supervisor say to each other.
+//! Protocol between the library in the program and the supervisor.
 //!
-//! The supervisor's crate includes this file too. It uses `core` only: no heap, nothing that can fail but decoding.
+//! The supervisor's crate includes this file too. It uses `core` only: no heap, and nothing but
+//! decoding can fail.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Both sides must speak the same version: a program may outlive the file that it was started from.
+/// Both sides must have the same version: a program may outlive the file that it was started from.
 pub(crate) const VERSION: u8 = 1;
-/// The environment variable that says where the supervisor is and what is in scope.
+/// The environment variable with the supervisor's address and the rules for connections.
 pub(crate) const VARIABLE: &str = "NARROWS_RUN";
 
-/// A `sockaddr_in` or `sockaddr_in6` as the kernel has it, the rest zero.
+/// A `sockaddr_in` or `sockaddr_in6` in the kernel's layout, the rest zero.
 pub(crate) type RawAddress = [u8; 28];
 
 // --- the name of the program's end ---
 
-/// How abstract names of swapped descriptors begin. 107 bytes are possible.
+/// Prefix of the abstract names of swapped descriptors. An abstract name has at most 107 bytes.
 const MAGIC: [u8; 8] = *b"\0narrows";
 pub(crate) const NAME_LEN: usize = 8 + 4 + 8 + 28 + 28;
 
-/// What `getsockname` of a swapped descriptor tells: everything about the connection that never changes. It lives in the
-/// kernel, so it survives fork, exec and being sent to other processes.
+/// The name of a swapped descriptor as `getsockname` returns it: everything about the connection
+/// that never changes. It lives in the kernel, so it survives fork, exec and being sent to other
+/// processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Name {
     pub(crate) id: u64,
-    /// The connection was still being made when it was swapped, so that it may not be complete.
+    /// The connection was still being made when it was swapped, so it may not be established.
     pub(crate) was_connecting: bool,
     pub(crate) local: RawAddress,
     pub(crate) peer: RawAddress,
@@ -40,7 +42,7 @@ impl Name {
         out.bytes
     }
 
-    /// `None`: some other socket.
+    /// `None` if it is some other socket's name.
     pub(crate) fn decode(name: &[u8]) -> Option<Self> {
         let mut reader = Reader { bytes: name };
         if name.len() != NAME_LEN || reader.take()? != MAGIC {
@@ -58,23 +60,24 @@ impl Name {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Kind {
-    /// This process lives; no answer.
+    /// This process is alive; no answer.
     Hello = 1,
-    /// Here are the TCP socket and the supervisor's end; no answer.
+    /// Hands over the TCP socket and the supervisor's end; no answer.
     New = 2,
-    /// How is the connection? The value is a `State` byte; status is the error that it failed with.
+    /// Asks for the state of the connection. The answer's value is a `State` byte; its status is
+    /// the error with which the connection failed.
     State = 3,
     /// getsockopt on the TCP socket.
     GetOption = 4,
     /// setsockopt on the TCP socket.
     SetOption = 5,
-    /// How many bytes has the peer's kernel not confirmed?
+    /// Asks how many bytes the peer's kernel has not confirmed.
     OutQueue = 6,
     /// This process listens at `local`; no answer.
     Listen = 7,
-    /// The one byte of the value goes out urgently, behind all that was written.
+    /// Sends the one byte of the value urgently, behind everything written so far.
     Urgent = 8,
-    /// Give the TCP socket of a connection that failed back, to connect again.
+    /// Asks for the TCP socket of a failed connection, to connect it again.
     TakeBack = 9,
     /// A connection was left plain for the reason in `number`; no answer.
     Plain = 10,
@@ -95,14 +98,14 @@ impl Kind {
     ];
 }
 
-/// Of a connection, as a program may ask for it.
+/// State of a connection, as reported to a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum State {
-    /// Not known any more: it ended.
+    /// The connection ended and is no longer known.
     Gone = 0,
     Connecting = 1,
-    /// Complete, and this is the first one to ask.
+    /// Established, and not yet reported to a `connect`.
     JustConnected = 2,
     Connected = 3,
     Failed = 4,
@@ -117,7 +120,8 @@ impl State {
     }
 }
 
-/// Who asks for the state, in `number`: what is told only once is then told to.
+/// Requester of the state, in `number`, because some results are reported only once per kind of
+/// requester.
 pub(crate) const BY_CONNECT: i32 = 0;
 pub(crate) const BY_ERROR: i32 = 1;
 pub(crate) const BY_NAME: i32 = 2;
@@ -125,7 +129,7 @@ pub(crate) const BY_NAME: i32 = 2;
 /// The TCP socket leads to a gateway at `peer`'s host, which is to be asked for `peer`'s port.
 pub(crate) const BY_GATEWAY: i32 = 1;
 
-/// Why a connection stays plain.
+/// Reason why a connection stays plain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub(crate) enum Reason {
@@ -133,9 +137,10 @@ pub(crate) enum Reason {
     Loopback = 2,
     Shared = 3,
     Failed = 4,
-    /// Registered in an epoll, or under two numbers, before it was connected; for the second engine.
+    /// Registered in an epoll or under two numbers before it connected (second engine), or
+    /// registered in an io_uring ring.
     Elsewhere = 5,
-    /// Both ends are this host, where no codec is as fast as memory.
+    /// Both ends are on this host, where no codec is as fast as memory.
     Within = 6,
 }
 
@@ -154,7 +159,7 @@ impl Reason {
     }
 }
 
-/// The longest option that is passed on; TCP_INFO has some 280 bytes.
+/// The longest option value that is passed on; TCP_INFO has some 280 bytes.
 pub(crate) const VALUE_MAX: usize = 512;
 pub(crate) const REQUEST_LEN: usize = 16 + 4 + 4 + 8 + 8 + 8 + 28 + 28 + VALUE_MAX;
 pub(crate) const REPLY_LEN: usize = 8 + VALUE_MAX;
@@ -163,15 +168,17 @@ pub(crate) type Token = [u8; 16];
 
 #[derive(Clone, Copy)]
 pub(crate) struct Request {
-    /// Proves that the sender was started by this supervisor: it is in the environment only.
+    /// Proves that the sender belongs to this supervisor's run: the token is in the environment
+    /// only.
     pub(crate) token: Token,
     pub(crate) kind: Kind,
-    /// Of an accepted connection, for `New`.
+    /// For `New`: the connection was accepted.
     pub(crate) accepted: bool,
     pub(crate) id: u64,
-    /// Bytes that fill the descriptor, for `New`; reason, for `Plain`.
+    /// For `New`: number of fill bytes in the program's end. For `Plain`: the reason. For `State`:
+    /// the requester.
     pub(crate) number: i32,
-    /// SO_LINGER as the program has set it, for `New`: two ints.
+    /// For `New`: SO_LINGER as the program has set it, two ints.
     pub(crate) linger: [u8; 8],
     pub(crate) level: i32,
     /// For `New`: `BY_GATEWAY`, or 0.
@@ -289,15 +296,15 @@ impl Reply {
 
 // --- scope ---
 
-/// More rules than anybody types; they are compared for each connection.
+/// Limit of rules: more than anybody types. All are compared for each connection.
 pub(crate) const RULES_MAX: usize = 64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Rule {
-    /// Such connections, and no others; or all others.
+    /// True: hand over only connections that match such rules. False: all but matching ones.
     pub(crate) only: bool,
     pub(crate) address: Ipv6Addr,
-    /// Of `address`; IPv4 is written as mapped into IPv6.
+    /// Prefix length of `address`; IPv4 is mapped into IPv6.
     pub(crate) prefix: u8,
     pub(crate) ports: (u16, u16),
 }
@@ -311,7 +318,7 @@ impl Rule {
         differs == 0 && (self.ports.0..=self.ports.1).contains(&port)
     }
 
-    /// `+::ffff:10.0.0.0/104=5432-5433`.
+    /// Parses `+::ffff:10.0.0.0/104=5432-5433`.
     fn parse(text: &str) -> Option<Self> {
         let only = text.starts_with('+');
         let (address, rest) = text.get(1..)?.split_once('/')?;
@@ -329,11 +336,12 @@ impl core::fmt::Display for Rule {
     }
 }
 
-/// Which connections are handed over.
+/// Selects the connections that are handed over.
 #[derive(Clone, Copy)]
 pub(crate) struct Scope {
     pub(crate) loopback: bool,
-    /// Connections of this host with itself by other addresses. They are left alone unless somebody asks for more.
+    /// Hand over connections of this host with itself over non-loopback addresses. They are left
+    /// plain unless the user asks for more.
     pub(crate) within: bool,
     rules: [Rule; RULES_MAX],
     count: usize,
@@ -344,7 +352,7 @@ impl Scope {
         Self { loopback, within: loopback, rules: [Rule::NONE; RULES_MAX], count: 0 }
     }
 
-    /// False if there are too many.
+    /// Adds a rule. False if there are too many.
     pub(crate) fn add(&mut self, rule: Rule) -> bool {
         let Some(place) = self.rules.get_mut(self.count) else { return false };
         *place = rule;
@@ -357,13 +365,14 @@ impl Scope {
         &self.rules[..self.count.min(RULES_MAX)]
     }
 
-    /// The same when the address of this end is known too, as it is of a connection that is there.
+    /// As `excludes`, for an established connection, where the local address is known too.
     pub(crate) fn excludes_between(&self, local: IpAddr, host: IpAddr, port: u16) -> Option<Reason> {
         let within = !self.within && local.to_canonical() == host.to_canonical();
         self.excludes(host, port).or(within.then_some(Reason::Within))
     }
 
-    /// `port` is the server's, on whichever side it is.
+    /// Why a connection with `host` is not handed over, if so. `port` is the server's, on whichever
+    /// side it is.
     pub(crate) fn excludes(&self, host: IpAddr, port: u16) -> Option<Reason> {
         let host = host.to_canonical();
         if host.is_loopback() && !self.loopback {
@@ -390,7 +399,7 @@ pub(crate) fn mapped(host: IpAddr) -> Ipv6Addr {
     }
 }
 
-/// Host and port of a raw address; `None` if it is of no internet family.
+/// Host and port of a raw address; `None` if it is not an internet address.
 pub(crate) fn host_and_port(raw: &RawAddress) -> Option<(IpAddr, u16)> {
     let mut reader = Reader { bytes: raw };
     let family = u16::from_ne_bytes(reader.take()?);
@@ -405,31 +414,33 @@ pub(crate) fn host_and_port(raw: &RawAddress) -> Option<(IpAddr, u16)> {
     }
 }
 
-/// Linux has the same numbers on every architecture.
+/// The numbers are the same on every architecture of Linux.
 pub(crate) const AF_INET: u16 = 2;
 pub(crate) const AF_INET6: u16 = 10;
 
 // --- the environment variable ---
 
-/// Where the supervisor is, how to prove oneself, what to hand over.
+/// Contents of the environment variable: the supervisor's address, the token, and what to hand
+/// over.
 #[derive(Clone, Copy)]
 pub(crate) struct Setup {
-    /// Of the control socket: random bits behind a prefix.
+    /// Abstract name of the control socket: a prefix and random bits.
     pub(crate) control: [u8; CONTROL_LEN],
     pub(crate) token: Token,
-    /// The user that the supervisor is. Who else listens at that name has found it free.
+    /// The supervisor's user. Any other listener at that name has taken it after the supervisor was
+    /// gone.
     pub(crate) owner: u32,
-    /// Tell about plain connections too.
+    /// Report plain connections too.
     pub(crate) verbose: bool,
-    /// A socket that is to be MPTCP is; else it is TCP.
+    /// Leave MPTCP sockets as they are; otherwise they become TCP.
     pub(crate) keeps_mptcp: bool,
     pub(crate) scope: Scope,
-    /// The port of gateways, 0 if there are none, and the servers that are reached through them.
+    /// The port of gateways, 0 if there are none; and the servers that are reached through them.
     pub(crate) gateway_port: u16,
     pub(crate) gateways: Scope,
 }
 
-/// A zero, a word that tells people what it is, 128 random bits.
+/// A zero byte, a readable prefix, 128 random bits.
 pub(crate) const CONTROL_LEN: usize = CONTROL_PREFIX.len() + 16;
 const CONTROL_PREFIX: [u8; 13] = *b"\0narrows-run:";
 
@@ -441,7 +452,8 @@ pub(crate) fn control_name(random: [u8; 16]) -> [u8; CONTROL_LEN] {
 }
 
 impl Setup {
-    /// `1:NAME:TOKEN:UID:lwvmg7701:RULE,RULE`, name and token in hexadecimal digits; rules for gateways have another sign.
+    /// Parses `1:NAME:TOKEN:UID:lwvmg7701:RULE,RULE`; name and token are hexadecimal, and rules for
+    /// gateways have another sign.
     pub(crate) fn parse(text: &[u8]) -> Option<Self> {
         let text = core::str::from_utf8(text).ok()?;
         let mut parts = text.splitn(6, ':');
@@ -478,7 +490,7 @@ impl Setup {
     }
 }
 
-/// What rules for gateways begin with, in place of their sign.
+/// Sign of rules for gateways.
 pub(crate) const GATEWAY: char = '@';
 
 fn unhex(text: &str) -> Option<[u8; 16]> {
@@ -546,7 +558,7 @@ mod tests {
         assert_eq!((reply.status, reply.value()), (111, &b"xyz"[..]));
     }
 
-    /// The control socket can be reached by every user of the host: rubbish must be refused.
+    /// Every user of the host can reach the control socket: invalid requests must be refused.
     #[test]
     fn rubbish_is_refused() {
         let good = Request::new([7; 16], Kind::New, 42).encode();

@@ -1,4 +1,4 @@
-//! What became of connections: of those that are there, for who asks, and of all so far.
+//! Connection statistics: live connections for `narrows status`, and totals of all that have ended.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,34 +11,35 @@ use super::incoming::Incoming;
 use super::outgoing::Outgoing;
 use super::wire::RawAddress;
 
-/// Methods that are named of a direction.
+/// Methods listed per direction.
 const NAMED_MAX: usize = 3;
 
-/// One direction of a connection, so far.
+/// Traffic of one direction of a connection so far.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Traffic {
-    /// Bytes of the program.
+    /// Bytes as the program sees them.
     pub(crate) raw_bytes: u64,
-    /// Bytes of the network, plain ones included.
+    /// Bytes on the network, including plain ones.
     pub(crate) wire_bytes: u64,
-    /// It carries frames.
+    /// Whether the direction carries frames.
     pub(crate) framed: bool,
-    /// What was done to the bytes in frames, most of them first: method (or codec, of what came), share in percent.
+    /// Methods of the bytes in frames (for received ones, codecs) with their share in percent,
+    /// largest first.
     pub(crate) methods: Vec<(String, u8)>,
 }
 
-/// What came of finding out whether the other end has Narrows.
+/// Outcome of the negotiation with the other end.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Outcome {
     /// Frames in both directions.
     Framed,
-    /// In one of them; the other has ended, or has not got so far.
+    /// Frames in one direction; the other has ended, or has not switched yet.
     Half,
-    /// None, and why.
+    /// No frames, and why.
     Plain(String),
 }
 
-/// A connection as it is.
+/// Snapshot of a connection.
 #[derive(Debug, Clone)]
 pub(crate) struct LiveConnection {
     pub(crate) id: u64,
@@ -47,14 +48,14 @@ pub(crate) struct LiveConnection {
     pub(crate) age: Duration,
     pub(crate) outcome: Outcome,
     pub(crate) encrypted: bool,
-    /// Both ends are this host, and therefore it is stored.
+    /// Both ends are on this host, so the data is stored and not compressed.
     pub(crate) within_host: bool,
     /// From the program, and to it.
     pub(crate) out: Traffic,
     pub(crate) back: Traffic,
 }
 
-/// Of all connections that are over.
+/// Totals of all connections that are over.
 #[derive(Default)]
 pub(crate) struct Totals {
     pub(crate) connections: AtomicU64,
@@ -89,7 +90,7 @@ impl Totals {
         *self.outcomes.lock().unwrap_or_else(PoisonError::into_inner).entry(outcome).or_default() += 1;
     }
 
-    /// How many ended how.
+    /// The number of connections per outcome.
     pub(crate) fn outcomes(&self) -> BTreeMap<Outcome, u64> {
         self.outcomes.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

@@ -1,8 +1,10 @@
-//! The agent of a host: listens on the service port, and compares what supervisors elsewhere claim with what the programs
-//! of this host accepted, of which their supervisors tell it over lines.
+//! The agent of a host: listens on the service port, and compares the claims of remote supervisors
+//! with the connections that programs of this host accepted, which their supervisors report to it
+//! over lines.
 //!
-//! One thread, no waiting. It is a process of its own (`narrows agent`), or a thread of the first supervisor whose programs
-//! listen; when that ends another supervisor takes over (`registrar.rs`).
+//! One thread that never blocks. It is a process of its own (`narrows agent`), or a thread of the
+//! first supervisor whose programs listen; when that supervisor ends, another one takes over
+//! (`registrar.rs`).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::Result;
@@ -30,37 +32,38 @@ use super::negotiator::until;
 use super::owner;
 use crate::report;
 
-/// Supervisors of one user: each whose programs listen holds a line.
+/// Lines of one user. Each supervisor whose programs listen holds one.
 const LINES_OF_USER_MAX: usize = 64;
-/// Of one supervisor. The second value is for other users than this process's own: what they can make it remember.
+/// Limits for one supervisor. The lower flow limit is for users other than this process's own, and
+/// bounds what they can make the agent remember.
 const PORTS_MAX: usize = 4096;
 const FLOWS_MAX: usize = 262_144;
 const FLOWS_OF_OTHERS_MAX: usize = 16_384;
-/// Records of one line, or channels, before others have their turn.
+/// Records of one line, or new channels, handled before others get their turn.
 const TURN: usize = 256;
-/// How often the service port is tried for that somebody else has, and how long nothing is accepted when descriptors
-/// have run out.
+/// Interval at which a service port that somebody else holds is tried again, and the pause in
+/// accepting when descriptors have run out.
 const TRY_AGAIN_NS: u64 = 2_000_000_000;
 const BACKLOG: i32 = 1024;
 
 #[derive(Clone)]
 pub(crate) struct Settings {
-    /// Where the service port is opened; `[::]` is every address.
+    /// Address of the service port; `[::]` is every address.
     pub(crate) service: SocketAddr,
-    /// Now, and not only while a program listens.
+    /// Keep the service port open always, not only while a program listens.
     pub(crate) always: bool,
-    /// For lines, which get a quarter of them, and channels; as many again for connections of a gateway.
+    /// Descriptors for lines, which get a quarter, and channels; a gateway may use as many again.
     pub(crate) descriptors_max: usize,
-    /// Ports of this host to which it is a gateway.
+    /// Ports of this host for which it is a gateway.
     pub(crate) gateway: BTreeSet<u16>,
-    /// By which the gateway encodes.
+    /// Policy with which the gateway encodes.
     pub(crate) policy: PolicySpec,
-    /// Says on stderr what it does.
+    /// Report on stderr.
     pub(crate) talks: bool,
 }
 
-/// The abstract name at which the agent of a user listens for lines. Agents of different service addresses are different
-/// hosts, which only tests have within one.
+/// The abstract name at which a user's agent listens for lines. Agents with different service
+/// addresses count as different hosts, which only tests have within one machine.
 pub(crate) fn name(user: u32, service: SocketAddr) -> String {
     format!("narrows-agent:{user}:{service}")
 }
@@ -75,7 +78,7 @@ struct Supervisor {
 }
 
 struct Flow {
-    /// Of which supervisor, and its number there.
+    /// The supervisor's line, and the flow's id there.
     line: u64,
     id: u64,
     gate: Gate,
@@ -90,17 +93,17 @@ pub(crate) struct Agent {
     watch: OwnedFd,
     registry: OwnedFd,
     service: Option<OwnedFd>,
-    /// When the service port is tried again, or listening goes on.
+    /// When the service port is tried again, or accepting continues.
     again_ns: u64,
     accepts: bool,
     witness: Witness,
     lines: BTreeMap<u64, Supervisor>,
-    /// With the addresses that they come from.
+    /// With the addresses from which they connected.
     channels: BTreeMap<ChannelId, (Channel, IpAddr)>,
     flows: HashMap<FlowId, Flow>,
-    /// Lines, channels and flows are counted together.
+    /// Next number; lines, channels and flows share one sequence.
     next: u64,
-    /// Lines and channels that have something to send.
+    /// Lines and channels that may have something to send.
     stirred: BTreeSet<u64>,
     gateways: Gateways,
     complained: bool,
@@ -109,7 +112,7 @@ pub(crate) struct Agent {
 
 impl Agent {
     /// # Errors
-    /// `AddrInUse`: this user has an agent on this host.
+    /// `AddrInUse`: this user already has an agent on this host.
     pub(crate) fn open(settings: Settings) -> Result<Self> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let registry = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
@@ -218,7 +221,7 @@ impl Agent {
         }
     }
 
-    /// Descriptors have run out: what comes waits in the kernel.
+    /// Stops accepting because descriptors have run out: new connections wait in the kernel.
     fn pause(&mut self) {
         let _ = epoll::delete(&self.watch, &self.registry);
         if let Some(service) = &self.service {
@@ -233,7 +236,7 @@ impl Agent {
         self.next - 1
     }
 
-    // --- supervisors of this host ---
+    // --- lines: supervisors of this host ---
 
     fn accept_lines(&mut self) {
         for _ in 0..TURN {
@@ -266,7 +269,7 @@ impl Agent {
             match heard {
                 Ok(Some(message)) if supervisor.greeted != (message == ToAgent::Hello) => self.obey(number, message),
                 Ok(None) => break,
-                // It ended, or says hello not at first.
+                // The line ended, or hello was not the first and only greeting.
                 _ => return self.hang_up(number),
             }
         }
@@ -333,7 +336,7 @@ impl Agent {
         gone.ports.into_iter().for_each(|port| self.witness.listening_ended(port));
     }
 
-    // --- supervisors elsewhere ---
+    // --- channels: remote supervisors ---
 
     fn accept_channels(&mut self) {
         for _ in 0..TURN {
@@ -342,7 +345,8 @@ impl Agent {
                 Ok(accepted) => accepted,
                 Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => return self.pause(),
                 Err(Errno::AGAIN) => return,
-                // What went wrong with a connection before it was accepted is told here.
+                // `accept` also reports errors of connections that failed before they were
+                // accepted.
                 Err(_) => continue,
             };
             let Some(from) = from.and_then(|a| SocketAddr::try_from(a).ok()) else { continue };
@@ -351,7 +355,7 @@ impl Agent {
             if channel.watch(&self.watch, number).is_ok() {
                 self.channels.insert(number, (channel, from.ip()));
                 self.witness.opened(number, from.ip(), now_ns);
-                // Who makes room for it gives his descriptor back before the next one comes.
+                // A channel evicted for it frees its descriptor before the next one comes.
                 self.carry_out_all();
             }
         }
@@ -379,12 +383,12 @@ impl Agent {
         }
     }
 
-    // --- what the witness wants done ---
+    // --- outputs of the witness ---
 
     fn settle(&mut self) {
         loop {
             self.carry_out_all();
-            // Whatever is lost here may give the witness more to do.
+            // A loss here may produce more outputs of the witness.
             let Some(number) = self.stirred.pop_first() else { return };
             if let Some((channel, _)) = self.channels.get_mut(&number) {
                 if channel.flush().and_then(|()| channel.watch(&self.watch, number)).is_err() {
@@ -478,7 +482,7 @@ fn listen_at(address: SocketAddr) -> rustix::io::Result<OwnedFd> {
     }
 }
 
-/// Every address of the host, of either kind.
+/// Every IPv4 and IPv6 address of the host.
 pub(crate) const ALL: IpAddr = IpAddr::V6(std::net::Ipv6Addr::UNSPECIFIED);
 
 #[cfg(test)]
@@ -489,7 +493,7 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(30);
 
-    /// What is heard next on a line: an answer, or an error if it was ended.
+    /// The next message on a line, or an error if the line ended.
     fn heard(line: &Line) -> Result<FromAgent> {
         let begun = Instant::now();
         loop {
@@ -506,7 +510,8 @@ mod tests {
         line.say(ToAgent::Hello.encode()) && line.flush().is_ok() && matches!(heard(line), Ok(FromAgent::Hello))
     }
 
-    /// One user's lines, many of which say nothing: the agent has so many and no more, and answers who speaks.
+    /// One user's lines, most of them silent: the agent accepts up to the limit, and answers those
+    /// that speak.
     #[test]
     fn lines_that_say_nothing_have_no_more_than_their_share() {
         let service = SocketAddr::from(([127, 0, 0, 10], std::process::id() as u16));
@@ -524,9 +529,9 @@ mod tests {
         let mut first = Line::connect(&name).unwrap();
         assert!(greets(&mut first));
         let mut silent: Vec<Line> = (1..LINES_OF_USER_MAX).map(|_| Line::connect(&name).unwrap()).collect();
-        // One too many: it is ended without a word.
+        // One too many: it is closed without a message.
         assert!(heard(&Line::connect(&name).unwrap()).is_err());
-        // Who speaks of something before it greets is of no use either, and leaves its place to another one.
+        // A line that sends something else before hello is closed too, and its place is free again.
         let rude = &mut silent[0];
         assert!(rude.say(ToAgent::Listening(80).encode()) && rude.flush().is_ok());
         assert!(heard(rude).is_err());

@@ -1,58 +1,64 @@
-//! How many bytes of its program a switched direction takes in before they have left, and of the network before the
-//! program has read them.
+//! Backpressure: how many bytes a switched direction may take in from its program before they have
+//! left, and from the network before the program has read them.
 //!
-//! A write that returns tells a program that its bytes are on their way, and programs time answers from there. TCP bounds
-//! what waits behind that by its send buffer, which the kernel grows with the congestion window, or the program has set.
-//! A direction in frames holds as much as TCP would, and what the link takes in a short time, so that workers never wait.
-//! No I/O and no clock: times are arguments.
+//! A write that returns tells a program that its bytes are on their way, and programs time answers
+//! from then. TCP limits the bytes that wait behind such a write by its send buffer, which the
+//! kernel grows with the congestion window unless the program has set it. A direction in frames may
+//! hold as much as TCP would, plus what the link takes in a short time, so that workers never run
+//! dry. No I/O and no clock: times are arguments.
 
-/// What frames may add to the age of bytes: under 0.1 s people take an answer for immediate, and the slowest methods
-/// need some tens of milliseconds for a block.
+/// Time that frames may add to the age of bytes. People take answers under 0.1 s for immediate, and
+/// the slowest methods need some tens of milliseconds per block.
 const TIME_NS: f64 = 70e6;
-/// Where the program has bounded what waits: enough for a worker to be woken and to encode a short block.
+/// The same where the program has limited its send buffer: enough to wake a worker and encode a
+/// short block.
 const TIME_BOUNDED_NS: f64 = 20e6;
-/// Held in any case: two blocks, one that leaves and one that is encoded; on a slow link what it takes in a short time.
+/// Minimum that may be held: two blocks, one being sent and one being encoded. On a slow link it is
+/// what the link takes in `LEAST_NS`, at least `LEAST_SLOW`.
 const LEAST: usize = 32 << 10;
 const LEAST_SLOW: usize = 8 << 10;
 const LEAST_NS: f64 = 40e6;
-/// And while the link mostly waits for this end: then no byte is older for it, and workers that seldom have a core have
-/// work when they do.
+/// Minimum while the link mostly waits for this end: then holding more makes no byte older, and
+/// workers that seldom get a core have work when they do.
 const LEAST_DRY: usize = 1 << 20;
 const DRY_SHARE: f64 = 0.5;
 const DRY_GAIN: f64 = 1.0 / 16.0;
-/// TCP tells a program that it may write while a third of the buffer is free. The receiver has nothing of a block before it
-/// has all of it, which makes bytes older by half a block: a quarter of what is held is one.
+/// TCP reports a socket as writable while a third of the buffer is free. The receiver has nothing
+/// of a block before it has all of it, which makes bytes older by half a block, so a block is at
+/// most a quarter of what is held.
 const TCP_SHARE: f64 = 0.55;
 const BLOCK_SHARE: usize = 4;
 const BLOCK_LEAST: usize = 8 << 10;
-/// Bytes that leave as others shrink by more are runs of one byte: the link is not what they wait for.
+/// Cap on the compression ratio. Data that shrinks more is runs of one byte, and then the link is
+/// not the bottleneck.
 const RATIO_MAX: f64 = 16.0;
-/// The ratio follows what left last.
+/// Wire bytes over which the ratio is averaged, so that it follows recent data.
 const RATIO_BYTES: f64 = 262_144.0;
-/// What is received and waits for the program, as far as that takes it in this time, and in any case: the kernel's own
-/// buffer holds more at first.
+/// Received bytes that may wait for the program: what it reads in `READ_NS`, but at least
+/// `READ_LEAST`. The kernel's own buffer holds more at first.
 const READ_NS: f64 = 100e6;
 pub(crate) const READ_LEAST: usize = 128 << 10;
-/// And while it is not known how fast that is.
+/// The limit while the program's reading pace is unknown.
 const READ_FIRST: usize = 1 << 20;
-/// A program that was not waited for in so long reads as fast as bytes come.
+/// Time without waiting after which a program counts as reading as fast as bytes come.
 const READ_FORGET_NS: u64 = 500_000_000;
 
-/// Acknowledgements come in bursts, some a round trip apart: a sample averages several.
+/// Sample length of the pace. Acknowledgements come in bursts, some a round trip apart, and a
+/// sample averages over several.
 const SAMPLE_NS: u64 = 40_000_000;
-/// Three samples replace most of what was known.
+/// Time constant of the average: three samples replace most of it.
 const MEMORY_NS: f64 = 80e6;
 
-/// Bytes per second that pass while others wait.
+/// Pace: bytes per second that pass while more bytes wait.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Pace {
-    /// When bytes began to wait, or a sample began, and how many had passed then.
+    /// When bytes began to wait or the current sample began, and how many had passed by then.
     since: Option<(u64, f64)>,
     bytes_per_s: Option<f64>,
 }
 
 impl Pace {
-    /// So many have passed in all. `waits`: others do, and did since the call before.
+    /// `passed` is the total so far. `waits`: more bytes wait, and did so since the previous call.
     pub(crate) fn look(&mut self, now_ns: u64, passed: f64, waits: bool) {
         let Some((since_ns, before)) = self.since.filter(|_| waits) else {
             self.since = waits.then_some((now_ns, passed));
@@ -68,42 +74,43 @@ impl Pace {
         self.since = Some((now_ns, passed));
     }
 
-    /// What passes in so much time; 0 while nothing is known.
+    /// Bytes that pass in `ns`; 0 while the pace is unknown.
     fn in_time(&self, ns: f64) -> f64 {
         self.bytes_per_s.map_or(0.0, |rate| rate * ns / 1e9)
     }
 }
 
-/// What TCP would hold of this connection.
+/// TCP's send buffer of this connection, which tells how much TCP would hold.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Buffer {
     /// SO_SNDBUF as the kernel counts it.
     pub(crate) len: usize,
     /// The program has set it.
     pub(crate) is_set: bool,
-    /// TCP_NOTSENT_LOWAT of the program, if it has one.
+    /// TCP_NOTSENT_LOWAT, if the program has set it.
     pub(crate) unsent_max: Option<usize>,
 }
 
-/// Of bytes to the network.
+/// Limit for bytes to the network.
 #[derive(Debug, Default)]
 pub(crate) struct Allowance {
     pace: Pace,
-    /// Raw bytes, by estimate, whose frames the peer's kernel has confirmed.
+    /// Estimated raw bytes whose frames the peer's kernel has confirmed.
     left: f64,
     confirmed: u64,
     unconfirmed: u64,
-    /// Of what left last.
+    /// Raw and wire bytes of recent data.
     raw: f64,
     wire: f64,
     totals: (u64, u64),
-    /// How often the kernel has nothing left to send although something is held here.
+    /// Share of looks at which the kernel had nothing left to send although something was held
+    /// here.
     dry: f64,
     buffer: Buffer,
 }
 
 impl Allowance {
-    /// So many raw bytes were encoded to so many of frames, in all.
+    /// Records the totals: raw bytes encoded so far, and the frame bytes they became.
     pub(crate) fn encoded(&mut self, raw: u64, wire: u64) {
         let (raw_before, wire_before) = std::mem::replace(&mut self.totals, (raw, wire));
         self.raw += (raw - raw_before) as f64;
@@ -114,8 +121,9 @@ impl Allowance {
         }
     }
 
-    /// The kernel has taken so many bytes of frames in all, and so many are not confirmed. `waits`: bytes did all the time
-    /// since the call before that had not left this host.
+    /// Records that the kernel has taken `taken` frame bytes in total, of which `unconfirmed` are
+    /// not confirmed. `waits`: since the previous call there were always bytes that had not left
+    /// this host.
     pub(crate) fn sent(&mut self, now_ns: u64, taken: u64, unconfirmed: u64, waits: bool) {
         let confirmed = taken.saturating_sub(unconfirmed).max(self.confirmed);
         self.left += self.ratio() * (confirmed - self.confirmed) as f64;
@@ -123,7 +131,7 @@ impl Allowance {
         self.pace.look(now_ns, self.left, waits);
     }
 
-    /// Something is held here. `unsent`: the kernel has some of it too.
+    /// Records a look while bytes are held here. `unsent`: the kernel had unsent bytes too.
     pub(crate) fn saw(&mut self, unsent: bool) {
         self.dry += DRY_GAIN * (f64::from(u8::from(!unsent)) - self.dry);
     }
@@ -136,7 +144,7 @@ impl Allowance {
         if self.wire > 0.0 { (self.raw / self.wire).clamp(1.0, RATIO_MAX) } else { 1.0 }
     }
 
-    /// Bytes of the program that may wait, wherever they are between its write and the link.
+    /// Bytes from the program that may wait anywhere between its write and the link.
     pub(crate) fn max(&self) -> usize {
         let buffer = self.buffer;
         let mut by_tcp = (TCP_SHARE * buffer.len as f64 - self.unconfirmed as f64).max(0.0);
@@ -153,7 +161,8 @@ impl Allowance {
         ((self.ratio() * by_tcp + self.pace.in_time(time_ns)) as usize).max(least)
     }
 
-    /// How many of them a direction may hold itself when `queued` wait before it.
+    /// How many of them the direction may hold itself when `queued` bytes wait in the program's
+    /// socket.
     pub(crate) fn beside(&self, queued: usize) -> usize {
         self.max().saturating_sub(queued).max(self.least())
     }
@@ -174,7 +183,7 @@ impl Allowance {
     }
 }
 
-/// Of bytes to the program.
+/// Limit for bytes to the program.
 #[derive(Debug, Default)]
 pub(crate) struct Reading {
     pace: Pace,
@@ -182,7 +191,8 @@ pub(crate) struct Reading {
 }
 
 impl Reading {
-    /// The program has taken so many bytes in all. `waits`: more did all the time since the call before.
+    /// `taken` is the total that the program has taken. `waits`: since the previous call more bytes
+    /// waited all the time.
     pub(crate) fn took(&mut self, now_ns: u64, taken: u64, waits: bool) {
         self.pace.look(now_ns, taken as f64, waits);
         if waits {
@@ -192,12 +202,12 @@ impl Reading {
         }
     }
 
-    /// It was not waited for lately.
+    /// Whether the program was not waited for lately.
     pub(crate) fn is_idle(&self) -> bool {
         self.pace.since.is_none() && self.pace.bytes_per_s.is_none()
     }
 
-    /// Bytes that may wait for it; `None`: it was never waited for.
+    /// Bytes that may wait for the program; `None` if it was not waited for lately.
     pub(crate) fn max(&self) -> Option<usize> {
         let first = self.pace.since.map(|_| READ_FIRST);
         self.pace.bytes_per_s.map(|_| (self.pace.in_time(READ_NS) as usize).max(READ_LEAST)).or(first)
@@ -210,14 +220,14 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// A program that writes without end behind a link of this rate: bytes taken in that had not left, at most and in the
-    /// end, and what was carried in ten seconds.
+    /// Simulates a program that writes without end over a link of this rate. Returns the most bytes
+    /// held, the bytes held at the end, and the raw bytes carried in ten seconds.
     fn run(rate: f64, ratio: f64, buffer: Buffer, queue: usize) -> (f64, f64, f64) {
         let mut allowance = Allowance::default();
         allowance.set_buffer(buffer);
         let (mut now_ns, mut taken_in, mut wire, mut confirmed) = (0, 0.0, 0.0, 0.0);
         let (mut most, mut held) = (0.0f64, 0.0);
-        // What the congestion window lets out beyond what was confirmed.
+        // What the congestion window allows beyond the confirmed bytes.
         let window = (rate * 0.05).max(15_000.0);
         while now_ns < 10_000 * MS {
             now_ns += MS;
@@ -243,7 +253,7 @@ mod tests {
                 let (most, in_the_end, carried) = run(rate, ratio, AUTO, 0);
                 let bound = ratio * (AUTO.len as f64 + 0.1 * rate) + LEAST as f64;
                 assert!(most < bound && in_the_end < bound, "{rate}, {ratio}: {most}, {in_the_end} of {bound}");
-                // And the link never waits for it.
+                // And the link never runs dry.
                 assert!(carried > 0.99 * 10.0 * rate * ratio, "{rate}, {ratio}: {carried}");
             }
         }
@@ -298,7 +308,7 @@ mod tests {
             }
         }
         assert!(pace.in_time(1e9) < 3e6, "{pace:?}");
-        // What nobody waits for says nothing of the pace.
+        // Without waiting bytes nothing is learned about the pace.
         pace.look(400 * MS, passed, false);
         let known = pace.in_time(1e9);
         for ms in 400..900u64 {

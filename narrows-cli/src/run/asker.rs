@@ -1,4 +1,4 @@
-//! Who speaks to the supervisor, and what it may ask for.
+//! The process that sends a request to the supervisor, and its rights.
 
 use std::fs;
 use std::io::Result;
@@ -11,7 +11,8 @@ use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabiliti
 
 use super::sys;
 
-/// Harmless to others, and set by servers of root that serve each connection as its user.
+/// Options that any user may set on any connection: they are harmless to others, and servers of
+/// root that serve each connection as its user set them.
 const OF_ANYBODY: [(c_int, c_int); 4] = [
     (libc::IPPROTO_TCP, libc::TCP_NODELAY),
     (libc::SOL_SOCKET, libc::SO_KEEPALIVE),
@@ -19,20 +20,23 @@ const OF_ANYBODY: [(c_int, c_int); 4] = [
     (libc::IPPROTO_IPV6, libc::IPV6_TCLASS),
 ];
 
-/// What the kernel asks CAP_NET_ADMIN for, or CAP_NET_RAW; who has one of root's has the other.
+/// Capability bits: options that need a privilege need CAP_NET_ADMIN or CAP_NET_RAW; a root process
+/// that has one of them has the other.
 const NET_ADMIN: u64 = 1 << 12;
 const NET_RAW: u64 = 1 << 13;
 
-/// A process at the other end of a line, as the kernel knows it since it connected.
+/// The process at the other end of a line, by the credentials that the kernel recorded when it
+/// connected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Asker {
-    /// `None`: it is in a namespace that is not seen from here.
+    /// `None` if the process is in a pid namespace not visible from here.
     pub(crate) pid: Option<Pid>,
     pub(crate) uid: u32,
 }
 
 impl Asker {
-    /// `None`: another user, who is refused whatever he knows. As root, programs may have become anybody.
+    /// `None` for another user, who is refused even with the token. If the supervisor runs as root,
+    /// its programs may have become any user.
     pub(crate) fn of(line: &OwnedFd) -> Option<Self> {
         let mut credentials = [0; 12];
         let len = sys::get_option(line, libc::SOL_SOCKET, libc::SO_PEERCRED, &mut credentials).ok()?;
@@ -43,35 +47,40 @@ impl Asker {
         (len == 12 && (own.is_root() || uid == own.as_raw())).then_some(Self { pid, uid })
     }
 
-    /// The supervisor, for a program whose descriptor it has.
+    /// The supervisor itself, acting for a program whose descriptor it holds.
     pub(crate) fn own() -> Self {
         Self { pid: Some(rustix::process::getpid()), uid: geteuid().as_raw() }
     }
 
-    /// A process whose descriptor the supervisor has, so that the connection is its own; what else it may is looked up.
+    /// A process whose descriptor the supervisor holds, so the connection is its own. Its other
+    /// rights are looked up.
     pub(crate) fn holder(pid: Option<Pid>) -> Self {
         Self { pid, uid: 0 }
     }
 
-    /// Whether it may do with a connection of that user what changes it. The names of all connections are public.
+    /// Whether it may change a connection of user `owner`. The names of all connections are public,
+    /// so a name proves nothing.
     pub(crate) fn owns(&self, owner: u32) -> bool {
         self.uid == owner || self.uid == 0
     }
 
-    /// Whether an option of a connection of that user is its affair. What the kernel lets it set is another question.
+    /// Whether it may ask to set this option on a connection of user `owner`. Whether the kernel
+    /// then lets it is a separate check.
     pub(crate) fn may_set(&self, owner: u32, level: c_int, option: c_int) -> bool {
         self.owns(owner) || OF_ANYBODY.contains(&(level, option))
     }
 
-    /// Makes a call on a connection's socket with the rights that this process has, where the supervisor of root could do
-    /// anything: without capabilities first, and with them if the kernel wants some and the process has them too.
+    /// Makes a call on a connection's socket with the requester's rights, because a root supervisor
+    /// could do anything: first without capabilities, and then with them if the kernel wants a
+    /// privilege that the requester has too.
     pub(crate) fn with_its_rights<T>(&self, mut call: impl FnMut() -> Result<T>) -> Result<T> {
-        // Then the kernel refuses by itself.
+        // Without root the kernel itself refuses what is not allowed.
         if !geteuid().is_root() {
             return call();
         }
         let refused = |number| number == Some(libc::EPERM) || number == Some(libc::EACCES);
-        // To look takes longer than to try. But where a service may not change its rights, to try may kill it.
+        // Looking up rights takes longer than trying. But under a seccomp filter that forbids
+        // changing rights, trying could kill the supervisor.
         if self.uid == 0 && is_filtered() && self.is_privileged() {
             return call();
         }
@@ -81,8 +90,10 @@ impl Asker {
         }
     }
 
-    /// As privileged as this supervisor. A process of another user, or of root in a user namespace of its own, is not; and
-    /// one that runs with the capabilities of a file may have been another one when it connected.
+    /// Whether it is as privileged as this supervisor. A process of another user, or of root in its
+    /// own user namespace, is not. A process that runs with file capabilities may have been a
+    /// different one when it connected, so both its user at that time and its current rights are
+    /// checked.
     fn is_privileged(&self) -> bool {
         let Some(pid) = self.pid.filter(|_| self.uid == 0) else { return false };
         let space = |of: String| fs::read_link(format!("/proc/{of}/ns/user")).ok();
@@ -96,7 +107,7 @@ impl Asker {
     }
 }
 
-/// This process is under a filter of system calls.
+/// Whether this process is under a seccomp filter.
 fn is_filtered() -> bool {
     static FILTERED: OnceLock<bool> = OnceLock::new();
     *FILTERED.get_or_init(|| {
@@ -105,7 +116,7 @@ fn is_filtered() -> bool {
     })
 }
 
-/// They belong to the thread, and it has them again however the call ends.
+/// Drops the thread's capabilities during the call and restores them however it ends.
 fn without_capabilities<T>(call: impl FnOnce() -> Result<T>) -> Result<T> {
     let had = capabilities(None)?;
     set_capabilities(None, CapabilitySets { effective: CapabilitySet::empty(), ..had })?;
@@ -147,7 +158,7 @@ mod tests {
         let own = Asker::own();
         if own.is_privileged() {
             assert_eq!(set(&own, libc::SO_MARK, 1), Ok(()));
-            // And who asked before has taken nothing from this thread.
+            // And the earlier calls have not changed the rights of this thread.
             assert_eq!(set(&nobody, libc::SO_MARK, 1), Err(Some(libc::EPERM)));
             assert_eq!(set(&own, libc::SO_PRIORITY, 7), Ok(()));
         }

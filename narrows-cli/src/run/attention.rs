@@ -1,10 +1,12 @@
-//! How a pump waits for what comes next: asleep, or awake and looking.
+//! Adaptive waiting of a pump: asleep in epoll, or awake and polling.
 //!
-//! Waking a thread takes 5 us on bare metal and 20 to 50 us on a virtual machine whose core went idle: as long as a quick
-//! server takes to answer. So a pump that has learned when the next event will be sleeps until shortly before, and then
-//! looks again and again, as hybrid polling of fast disks does (Linux `io_poll_delay`) and `haltpoll` does for a core. It
-//! never looks where gaps are long or uneven, where nobody waits for an answer because all goes one way, while workers have
-//! jobs, or where something else wants the core. One pump of a supervisor looks at a time, and none on a single core.
+//! Waking a thread takes 5 us on bare metal and 20 to 50 us on a virtual machine whose core went
+//! idle: as long as a quick server takes to answer. So a pump that has learned when to expect the
+//! next event sleeps until shortly before, and then polls in a loop, as hybrid polling of fast
+//! disks (Linux `io_poll_delay`) and `haltpoll` for cores do. It never polls where gaps are long or
+//! uneven, where all traffic goes one way so that nobody waits for an answer, while workers have
+//! jobs, or where something else wants the core. Only one pump of a supervisor polls at a time, and
+//! none on a single core.
 
 use std::os::fd::OwnedFd;
 use std::sync::LazyLock;
@@ -16,66 +18,70 @@ use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, Event};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// Beyond such a gap a wake-up is a small part of it, and looking would be a large part of a core's time.
+/// Longest mean gap that is polled for. Beyond it a wake-up is a small part of the gap, and polling
+/// would take a large part of a core's time.
 const GAP_MAX_NS: f64 = 1_000_000.0;
-/// Looking at a time: more than the wake-up that it saves would be a bad bargain for the machine.
+/// Longest polling at a time. More would cost the machine more than the saved wake-up is worth.
 const LOOK_MAX_NS: f64 = 200_000.0;
-/// A nap shorter than this is not worth its two wake-ups: looking is.
+/// A nap shorter than this is not worth its two wake-ups, so the pump polls instead.
 const NAP_MIN_NS: f64 = 50_000.0;
-/// What a nap may be late by: a timer that wakes an idle core of a virtual machine is.
+/// How late a nap may end: timers that wake an idle core of a virtual machine are this late.
 const NAP_LATE_NS: f64 = 60_000.0;
-/// As for TCP's timer (RFC 6298): the mean follows an eighth, the deviation a quarter of what is new.
+/// As for TCP's timer (RFC 6298): the mean takes an eighth and the deviation a quarter of each new
+/// sample.
 const MEAN_GAIN: f64 = 0.125;
 const DEVIATION_GAIN: f64 = 0.25;
-/// A gap is taken to be at most so much longer than the mean.
+/// A gap is counted as at most this much longer than the mean.
 const SURPRISE_DEVIATIONS: f64 = 3.0;
 const SURPRISE_NS: f64 = 30_000.0;
-/// Deviations around the mean in which the next event is looked for.
+/// Deviations around the mean within which the pump polls for the next event.
 const DEVIATIONS: f64 = 2.0;
-/// A look takes a microsecond; one that took so long was interrupted: the core is wanted.
+/// A look takes a microsecond. One that took this long was interrupted: something else wants the
+/// core.
 const INTERRUPTED_NS: u64 = 50_000;
-/// Then nothing is looked for until so much later: far more than a scheduler's slice.
+/// Pause in polling after an interruption: far more than a scheduler's time slice.
 const REST_NS: u64 = 10_000_000;
-/// A round that moved more is bulk, and what feeds it needs the cores.
+/// A round that moved more bytes is bulk, and the programs and workers that feed it need the cores.
 const SMALL_MAX: u64 = 16 << 10;
 
-/// In so many of the rounds a connection must have passed on something in the other direction than before, lately. In dialogues
-/// that is so in most of them; in bulk in one of hundreds.
+/// Minimum share of recent rounds in which a connection passed on something in the other direction
+/// than before. Dialogues reach it in most rounds; bulk turns in one of hundreds.
 const TURNS_MIN: f64 = 0.2;
 const TURNS_GAIN: f64 = 1.0 / 16.0;
 
-/// Shorter waits are made to the microsecond.
+/// Shorter waits are timed to the microsecond.
 const FINE_MAX: Duration = Duration::from_millis(2);
 
-/// Whether a pump is looking: a core is as much as a supervisor may take for it.
+/// Whether a pump is polling. A supervisor may spend at most one core on it.
 static LOOKING: AtomicBool = AtomicBool::new(false);
-/// Cores that there are, or so much of them as a control group allows.
+/// Available cores, limited by the control group.
 static CORES: LazyLock<usize> = LazyLock::new(stream::cores);
 
-/// What the latest round passed on, and so what comes next: another message, an answer, or either.
+/// Kinds of rounds: those that passed bytes up, down, both ways or neither. The kind predicts what
+/// comes next: another message, an answer, or either.
 const KINDS: usize = 4;
 
 pub(crate) struct Attention {
     gaps: [Gap; KINDS],
-    /// Of the latest round, and when it ended; none if what it did foretells nothing.
+    /// The kind of the latest round, and when it ended; `None` if it predicts nothing.
     kind: Option<usize>,
     since_ns: u64,
-    /// How often a connection passes on something in the other direction.
+    /// Share of rounds in which a connection changed direction.
     turns: f64,
     rests_until_ns: u64,
 }
 
-/// Bytes that were passed on to networks and to programs.
+/// Bytes passed on to networks and to programs.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Moved {
     up: u64,
     down: u64,
-    /// A connection's went the other way than its latest before, or both ways.
+    /// A connection's bytes went the other way than its previous ones, or both ways.
     turned: bool,
 }
 
 impl Moved {
-    /// Of one connection; `upward` is kept with it.
+    /// For one connection; `upward` holds its latest direction and is stored with it.
     pub(crate) fn by_one(up: u64, down: u64, upward: &mut bool) -> Self {
         let turned = match (up > 0, down > 0) {
             (false, false) => false,
@@ -90,7 +96,7 @@ impl Moved {
     }
 }
 
-/// How long it takes until something happens.
+/// Statistics of the time until the next event.
 #[derive(Clone, Copy)]
 struct Gap {
     mean_ns: f64,
@@ -118,7 +124,7 @@ impl Attention {
     /// A round is over.
     pub(crate) fn round(&mut self, began_ns: u64, ended_ns: u64, moved: Moved) {
         if moved.up + moved.down == 0 {
-            // A bell, a timer, an acknowledgement: what was waited for still is.
+            // A bell, a timer or an acknowledgement: the expected event is still to come.
             return;
         }
         if let Some(kind) = self.kind {
@@ -130,7 +136,7 @@ impl Attention {
         self.kind = small.then_some(usize::from(moved.up > 0) + 2 * usize::from(moved.down > 0));
     }
 
-    /// Waits until something happens, for so long at most.
+    /// Waits for events, for at most `wait`.
     pub(crate) fn wait(
         &mut self,
         watch: &OwnedFd,
@@ -160,7 +166,7 @@ impl Attention {
         }
         match end_ns.map(|end_ns| Duration::from_nanos(end_ns.saturating_sub(now_ns))) {
             Some(left) if left < FINE_MAX => {
-                // Without system calls of Linux 5.11 epoll itself knows whole milliseconds only.
+                // Before Linux 5.11 epoll only takes whole milliseconds.
                 if !left.is_zero() {
                     asleep(watch, left.as_nanos() as u64);
                 }
@@ -187,7 +193,7 @@ impl Attention {
             if !events.is_empty() {
                 return;
             }
-            // Whoever else is to run here comes first.
+            // Other threads that want this core run first.
             std::thread::yield_now();
             let looked_ns = clock();
             if !self.looked(std::mem::replace(&mut now_ns, looked_ns), looked_ns) {
@@ -196,7 +202,7 @@ impl Attention {
         }
     }
 
-    /// How to wait now, if not just asleep.
+    /// How to wait now; `None`: just sleep.
     fn plan(&self, now_ns: u64) -> Option<Plan> {
         let gap = &self.gaps[self.kind?];
         if now_ns < self.rests_until_ns || gap.mean_ns > GAP_MAX_NS || self.turns < TURNS_MIN {
@@ -215,7 +221,8 @@ impl Attention {
         (plan.look_until_ns > now_ns).then_some(plan)
     }
 
-    /// A look took from one time to the other. False: something else needs the core, and this was the last for a while.
+    /// Records how long a look took. False if something else needs the core; polling then pauses
+    /// for a while.
     fn looked(&mut self, from_ns: u64, to_ns: u64) -> bool {
         let interrupted = to_ns.saturating_sub(from_ns) > INTERRUPTED_NS;
         if interrupted {
@@ -232,7 +239,7 @@ impl Gap {
             *self = Self { mean_ns: gap_ns, deviation_ns: gap_ns / 2.0 };
             return;
         }
-        // One long pause shall not hide that what follows it is quick again; several do.
+        // One long pause must not hide that the gaps after it are short again; several do.
         let gap_ns = gap_ns.min(self.mean_ns + SURPRISE_DEVIATIONS * self.deviation_ns + SURPRISE_NS);
         let error_ns = gap_ns - self.mean_ns;
         self.mean_ns += MEAN_GAIN * error_ns;
@@ -242,7 +249,7 @@ impl Gap {
 
 const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 
-/// Until there are events, for so long at most.
+/// Sleeps until there are events, for at most `for_ns`.
 fn asleep(watch: &OwnedFd, for_ns: u64) {
     let time = Timespec { tv_sec: (for_ns / 1_000_000_000) as i64, tv_nsec: (for_ns % 1_000_000_000) as i64 };
     let _ = poll(&mut [PollFd::new(watch, PollFlags::IN)], Some(&time));
@@ -264,7 +271,7 @@ mod tests {
         Moved { up: 0, down: bytes, turned: true }
     }
 
-    /// Rounds that each moved `bytes` to the network, and back, with these gaps behind them.
+    /// Rounds that alternately moved `bytes` to the network and back, with these gaps between them.
     fn after(gaps_ns: impl IntoIterator<Item = u64>, bytes: u64) -> (Attention, u64) {
         let (mut attention, mut now_ns) = (Attention::new(), 1_000_000_000);
         attention.round(now_ns, now_ns, up(bytes));
@@ -291,7 +298,7 @@ mod tests {
         let plan = attention.plan(now_ns).unwrap();
         assert!((200_000..300_000).contains(&plan.nap_ns), "{plan:?}");
         assert!((305_000..360_000).contains(&(plan.look_until_ns - now_ns)), "{plan:?}");
-        // What has gone by already is not slept again.
+        // Time that has already passed is not slept again.
         let later = attention.plan(now_ns + 100_000).unwrap();
         assert_eq!((later.nap_ns, later.look_until_ns), (plan.nap_ns - 100_000, plan.look_until_ns));
         assert_eq!(attention.plan(plan.look_until_ns), None);
@@ -315,7 +322,7 @@ mod tests {
             attention.round(now_ns, now_ns, Moved { turned: false, ..up(3_000) });
         }
         assert_eq!(attention.plan(now_ns), None);
-        // Eight dialogues on one pump take turns often enough.
+        // Eight dialogues on one pump change direction often enough.
         for i in 0..200 {
             now_ns += 20_000;
             let moved = if i % 4 < 2 { up(100) } else { down(100) };

@@ -1,7 +1,7 @@
-//! What kind of program a command is: whether the library can be loaded into it.
+//! Kind of program: whether the library can be loaded into a command.
 //!
-//! Found out as the kernel and the shell would run it: by PATH, through `#!` lines, from the ELF headers. Whatever cannot
-//! be read or makes no sense is `Usual`: the kernel will say what is wrong with it.
+//! Follows the kernel and the shell: PATH, `#!` lines, ELF headers. A file that cannot be read or
+//! makes no sense is `Usual`: the kernel will report what is wrong with it.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -17,18 +17,18 @@ use rustix::process::{getegid, geteuid};
 pub(crate) enum Kind {
     /// The library can be loaded.
     Usual,
-    /// It cannot, or would see nothing; why.
+    /// The library cannot be loaded, or would see no calls; why.
     Unhooked(&'static str),
-    /// Neither engine reaches it; why.
+    /// Neither engine works with it; why.
     Unreachable(&'static str),
 }
 
-/// As the kernel, which reads so much of a file's first line and follows so many.
+/// The kernel's limits: bytes read of the first line, and scripts followed.
 const LINE_MAX: usize = 256;
 const SCRIPTS_MAX: usize = 5;
-/// Where programs are looked for without a PATH, as libc does.
+/// Search path without a PATH, as in libc.
 const USUAL_PATH: &str = "/bin:/usr/bin";
-/// Headers of real programs; a file that claims more is not read further.
+/// Limits above those of real programs; a file that claims more is not read further.
 const SEGMENTS_MAX: usize = 256;
 const SECTIONS_MAX: usize = 4096;
 const NAMES_MAX: usize = 1 << 20;
@@ -36,7 +36,7 @@ const NAMES_MAX: usize = 1 << 20;
 pub(crate) fn kind(command: &OsStr) -> Kind {
     let Some(mut path) = find(command) else { return Kind::Usual };
     for _ in 0..SCRIPTS_MAX {
-        // Opening a pipe would wait for its other end.
+        // Opening a named pipe would wait for its other end.
         let opened = path.is_file().then(|| File::open(&path));
         let Some(Ok(file)) = opened else { return Kind::Usual };
         if is_privileged(&path, &file) {
@@ -54,7 +54,7 @@ pub(crate) fn kind(command: &OsStr) -> Kind {
     Kind::Usual
 }
 
-/// The file that would be run.
+/// The file that the command would run.
 pub(crate) fn find(command: &OsStr) -> Option<PathBuf> {
     if command.as_bytes().contains(&b'/') {
         return Some(command.into());
@@ -63,7 +63,7 @@ pub(crate) fn find(command: &OsStr) -> Option<PathBuf> {
     env::split_paths(&places).map(|p| p.join(command)).find(|p| p.is_file() && access(p, Access::EXEC_OK).is_ok())
 }
 
-/// Of a `#!` line. What `env` starts counts, and not `env`.
+/// The interpreter of a `#!` line; for `env`, the program that it starts.
 fn interpreter(head: &[u8]) -> Option<PathBuf> {
     let line = head.strip_prefix(b"#!")?;
     let line = line.split(|b| *b == b'\n').next()?;
@@ -76,13 +76,14 @@ fn interpreter(head: &[u8]) -> Option<PathBuf> {
     Some(program.to_path_buf())
 }
 
-/// The loader does not heed LD_PRELOAD, and the file gives its process more than this one has.
+/// Whether the file gives its process more rights than this one has: then the loader ignores
+/// LD_PRELOAD.
 fn is_privileged(path: &Path, file: &File) -> bool {
     let Ok(meta) = file.metadata() else { return false };
     let (user, group) = (geteuid(), getegid());
     let sets_user = meta.mode() & 0o4000 != 0 && meta.uid() != user.as_raw();
     let sets_group = meta.mode() & 0o2010 == 0o2010 && meta.gid() != group.as_raw();
-    // To root they give nothing.
+    // File capabilities give root nothing.
     let has_capabilities = || rustix::fs::getxattr(path, "security.capability", &mut [0u8; 64][..]).is_ok();
     sets_user || sets_group || !user.is_root() && has_capabilities()
 }
@@ -101,7 +102,7 @@ fn read(file: &File, at: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Numbers of a 64-bit ELF file of this machine's byte order.
+/// Reads an `N`-byte number of a little-endian ELF file.
 fn number<const N: usize>(bytes: &[u8], at: usize) -> Option<u64> {
     let part = bytes.get(at..at.checked_add(N)?)?;
     let mut whole = [0; 8];
@@ -118,7 +119,7 @@ const INTERPRETER: u64 = 3;
 const DYNAMIC: u64 = 6;
 const NEEDED: u64 = 1;
 
-/// `None`: it makes no sense.
+/// `None` if the headers make no sense.
 fn of_elf(file: &File) -> Option<Kind> {
     let head = read(file, 0, 64);
     // Class and byte order: 64 bits, little-endian.
@@ -127,10 +128,10 @@ fn of_elf(file: &File) -> Option<Kind> {
     }
     let Some(interpreter) = loader(file, &head) else { return Some(Kind::Unhooked("it is linked statically")) };
     if interpreter.windows(7).any(|w| w == b"ld-musl") {
-        return Some(Kind::Unhooked("it has another C library"));
+        return Some(Kind::Unhooked("it uses another C library"));
     }
     if needs_to_be_first(file, &head) == Some(true) {
-        return Some(Kind::Unhooked("it is checked by a sanitizer, which lets no library come before its own"));
+        return Some(Kind::Unhooked("it is built with a sanitizer, whose library must be loaded first"));
     }
     if has_section(file, &head, b".go.buildinfo") == Some(true) {
         return Some(Kind::Unhooked("it is written in Go"));
@@ -138,7 +139,8 @@ fn of_elf(file: &File) -> Option<Kind> {
     Some(Kind::Usual)
 }
 
-/// Among the libraries that it names is one that ends the program when another is preloaded.
+/// Whether it needs a sanitizer runtime, which ends the program when another library is preloaded
+/// before it.
 fn needs_to_be_first(file: &File, head: &[u8]) -> Option<bool> {
     let section = |index: usize, table: &[u8]| -> Option<Vec<u8>> {
         let section = table.chunks_exact(64).nth(index)?;
@@ -156,13 +158,13 @@ fn needs_to_be_first(file: &File, head: &[u8]) -> Option<bool> {
     }))
 }
 
-/// The table of sections.
+/// The section table.
 fn sections(file: &File, head: &[u8]) -> Option<Vec<u8>> {
     let (at, size, count) = (number::<8>(head, 40)?, number::<2>(head, 58)? as usize, number::<2>(head, 60)? as usize);
     (size == 64).then(|| read(file, at, size * count.min(SECTIONS_MAX)))
 }
 
-/// Which program loads it, from the segment that says so.
+/// The path of its loader, from the PT_INTERP segment.
 fn loader(file: &File, head: &[u8]) -> Option<Vec<u8>> {
     let (at, size, count) = (number::<8>(head, 32)?, number::<2>(head, 54)? as usize, number::<2>(head, 56)? as usize);
     if size != 56 {
@@ -192,7 +194,7 @@ mod tests {
 
     use super::*;
 
-    /// A small ELF file: perhaps with a loader, perhaps with a section of that name.
+    /// A small ELF file, optionally with a loader and a section of that name.
     fn elf(class: u8, loader: Option<&str>, section: Option<&str>) -> Vec<u8> {
         let mut bytes = vec![0; 64];
         bytes[..6].copy_from_slice(&[0x7f, b'E', b'L', b'F', class, 1]);
@@ -244,14 +246,14 @@ mod tests {
         assert_eq!(kind_of(&elf(2, None, None)), Kind::Unhooked("it is linked statically"));
         assert_eq!(kind_of(&elf(2, Some(GLIBC), Some(".go.buildinfo"))), Kind::Unhooked("it is written in Go"));
         let musl = elf(2, Some("/lib/ld-musl-x86_64.so.1"), None);
-        assert_eq!(kind_of(&musl), Kind::Unhooked("it has another C library"));
+        assert_eq!(kind_of(&musl), Kind::Unhooked("it uses another C library"));
         assert!(matches!(kind_of(&elf(1, Some("/lib/ld-linux.so.2"), None)), Kind::Unreachable(_)));
         let mut foreign = elf(2, Some(GLIBC), None);
         foreign[18] = 40;
         assert!(matches!(kind_of(&foreign), Kind::Unreachable(_)));
     }
 
-    /// As the compiler makes it, if there is one with that sanitizer.
+    /// Uses real binaries, if there is a compiler with that sanitizer.
     #[test]
     fn what_a_sanitizer_checks_is_told() {
         let folder = tempfile::tempdir().unwrap();
@@ -281,12 +283,12 @@ mod tests {
         assert_eq!(kind(OsStr::new(&second)), Kind::Unhooked("it is linked statically"));
         let by_env = put("by_env", format!("#!/usr/bin/env -S A=b {still} x\n").as_bytes());
         assert_eq!(kind(OsStr::new(&by_env)), Kind::Unhooked("it is linked statically"));
-        // A circle ends, and so does a line that says nothing.
+        // A cycle of scripts ends, and so does an empty `#!` line.
         let circle = folder.path().join("circle");
         put("circle", format!("#!{}\n", circle.display()).as_bytes());
         assert_eq!(kind(circle.as_os_str()), Kind::Usual);
         assert_eq!(kind(OsStr::new(&put("empty", b"#!"))), Kind::Usual);
-        // Nor does one wait for a pipe's other end.
+        // A named pipe is not waited for.
         let pipe = folder.path().join("pipe");
         rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o700.into(), 0).unwrap();
         assert_eq!(kind(pipe.as_os_str()), Kind::Usual);
@@ -297,7 +299,7 @@ mod tests {
 
     #[test]
     fn who_gets_more_rights_is_left_alone() {
-        // Of this user: it gets nothing that it has not.
+        // Setuid to the user's own id gives no new rights.
         assert_eq!(kind_of(&elf(2, Some(GLIBC), None), 0o4755), Kind::Usual);
         if geteuid().is_root() {
             let folder = tempfile::tempdir().unwrap();
@@ -311,7 +313,7 @@ mod tests {
         }
     }
 
-    /// A header is what somebody wrote: every byte of it, wrong or missing, must be survived.
+    /// Headers are untrusted input: any wrong or missing byte must be survived.
     #[test]
     fn hostile_headers_are_survived() {
         let folder = tempfile::tempdir().unwrap();

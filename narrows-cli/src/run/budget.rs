@@ -1,45 +1,49 @@
-//! How the supervisor's descriptors are divided. Programs do not wait to hear that a connection was taken, so there has to
-//! be room for every one that can be handed over.
+//! Division of the supervisor's descriptors. Programs do not wait to hear that a connection was
+//! taken, so every connection that can be handed over must find room.
 
 use super::negotiator::HOSTS_MAX;
 use super::seccomp::{UNTAKEN_MAX, WAITS_MAX};
 
-/// For the supervisor itself: standard ones, threads and their clocks, the library's and the agent's sockets.
+/// For the supervisor itself: standard streams, threads and their timers, the library's and the
+/// agent's sockets.
 const OWN: usize = 32;
-/// Processes that are waited for by name; with more, their connections still are.
+/// Processes watched individually; with more, the supervisor still waits for their connections.
 const PROCESSES_MAX: usize = 65_536;
-/// TCP sockets of connections that failed, until their program closes them or tries again.
+/// TCP sockets of failed connections, kept until their program closes them or tries again.
 const FAILED_MAX: usize = 256;
-/// Lines that wait here to be accepted while a burst of connections begins; the kernel may allow less.
+/// Lines waiting to be accepted during a burst of connections; the kernel may allow fewer.
 const BACKLOG_MAX: usize = 4096;
-/// Lines that are accepted but have said nothing yet. A program says it at once.
+/// Accepted lines that have sent nothing yet. A program sends its request at once.
 const SILENT_MAX: usize = 256;
-/// Of the engine that answers the kernel, for the one call that it answers: the process, its socket, a pair, another pair to
-/// ask a pump and what comes with the answer; its own epoll and listener.
+/// For the second engine: per answered call, of which there is one, the process, its socket, a
+/// pair, another pair to ask a pump and a descriptor from the answer; and its own epoll and
+/// listener.
 const CALL: usize = 9;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Budget {
-    /// Two for each.
+    /// Two descriptors for each.
     pub(crate) connections: usize,
-    /// Two for each connection that comes while the last that is allowed is taken: the kernel lets one more wait than this.
+    /// Two descriptors for each connection that arrives while the last allowed one is taken: the
+    /// kernel lets one more wait than this.
     pub(crate) backlog: usize,
-    /// Three for each: the line, and what may come with it.
+    /// Three descriptors for each: the line, and the two that may come with it.
     pub(crate) silent: usize,
     pub(crate) failed: usize,
     pub(crate) negotiating: usize,
     pub(crate) processes: usize,
-    /// Calls that wait for the network, where the kernel asks. Two for each: the socket and the process.
+    /// Calls waiting for the network in the second engine. Two descriptors for each: the socket and
+    /// the process.
     pub(crate) waits: usize,
-    /// Connections that were accepted there and not taken.
+    /// Connections accepted by the second engine that their process has not taken.
     pub(crate) untaken: usize,
 }
 
 impl Budget {
-    /// Of so many descriptors. `asked`: the kernel asks about calls.
+    /// Divides `limit` descriptors. `asked`: whether the second engine runs.
     pub(crate) fn of(limit: usize, asked: bool) -> Self {
         let rest = limit.saturating_sub(OWN);
-        // Where the kernel asks there is no library that would speak.
+        // With the second engine no library sends requests.
         let lines = if asked { 0 } else { rest };
         let mut budget = Self {
             connections: 1,
@@ -55,7 +59,7 @@ impl Budget {
         budget
     }
 
-    /// What is not for connections.
+    /// Descriptors that are not for connections.
     fn others(&self) -> usize {
         let asked = if self.waits > 0 { CALL + 2 * self.waits + self.untaken } else { 0 };
         2 * (self.backlog + 1) + 3 * self.silent + self.failed + self.negotiating + self.processes + asked

@@ -1,4 +1,5 @@
-//! One end of a side channel: a TCP connection to or from a service port, with bytes that wait to be sent.
+//! One end of a side channel: a TCP connection to or from a service port, with a buffer of unsent
+//! bytes.
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
@@ -14,12 +15,12 @@ use rustix::net::{
 
 use super::{owner, sys};
 
-/// Bytes that the other end does not take: all claims that a host may have unsettled fit twice.
+/// Limit of unsent bytes: twice the size of all claims that a host may have unsettled.
 const UNSENT_MAX: usize = 1 << 20;
-/// Read at a time, so that a channel on which much comes leaves the others their turns.
+/// Bytes read at a time, so that a busy channel leaves the others their turns.
 pub(crate) const READ: usize = 16 << 10;
-/// A peer that is gone without a word is noticed after some 30 s: its claims may be unsettled, and what is held for it is
-/// reset after 3 s anyway.
+/// A peer that vanishes silently is noticed after some 30 s: its claims may be unsettled, and bytes
+/// held for it are reset after 3 s anyway.
 const PROBE_AFTER: Duration = Duration::from_secs(15);
 const PROBE_EVERY: Duration = Duration::from_secs(5);
 const PROBES: u32 = 3;
@@ -29,17 +30,18 @@ pub(crate) struct Channel {
     connecting: bool,
     unsent: Vec<u8>,
     sent: usize,
-    /// What epoll was told to look for.
+    /// The events that epoll watches for.
     watched: Option<EventFlags>,
 }
 
 impl Channel {
-    /// Begins to connect. `from`: the address that the connections have that are claimed there, or they would be refused.
+    /// Begins to connect. `from` must be the local address of the connections that are claimed over
+    /// the channel; otherwise the claims would be refused.
     pub(crate) fn dial(from: IpAddr, to: SocketAddr) -> Result<Self, Errno> {
         let family = if to.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP))?;
-        // The port is chosen by connect, which knows better which are free.
+        // Leaves the choice of the port to `connect`, which knows better which ports are free.
         let _ = sys::set_option(&socket, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, &1i32.to_ne_bytes());
         bind(&socket, &SocketAddr::new(from, 0))?;
         match connect(&socket, &to) {
@@ -59,10 +61,10 @@ impl Channel {
         Self { socket, connecting: false, unsent: Vec::new(), sent: 0, watched: None }
     }
 
-    /// Whether it has just been connected.
+    /// True once, when the connection has just been established.
     ///
     /// # Errors
-    /// It never will be.
+    /// Connecting failed.
     pub(crate) fn is_connected(&mut self) -> Result<bool, Errno> {
         if !self.connecting {
             return Ok(false);
@@ -79,7 +81,7 @@ impl Channel {
         self.connecting
     }
 
-    /// False: the other end takes nothing.
+    /// Queues bytes. False if too many are unsent: the other end takes nothing.
     pub(crate) fn say(&mut self, bytes: &[u8]) -> bool {
         self.unsent.extend_from_slice(bytes);
         self.unsent.len() - self.sent <= UNSENT_MAX
@@ -104,7 +106,8 @@ impl Channel {
         self.sent < self.unsent.len()
     }
 
-    /// What came, nothing perhaps; also while something waits to be sent: who asks and never listens is read no more.
+    /// Received bytes, possibly none. Reads nothing while something waits to be sent, so that a
+    /// peer that asks and never listens is not served on.
     ///
     /// # Errors
     /// The channel is lost.
@@ -123,7 +126,7 @@ impl Channel {
         }
     }
 
-    /// Has epoll tell of what the channel can do next, under that number.
+    /// Makes epoll watch for the channel's next event, under `number`.
     pub(crate) fn watch(&mut self, watch: &OwnedFd, number: u64) -> Result<(), Errno> {
         let wanted = if self.connecting || self.wants_room() { EventFlags::OUT } else { EventFlags::IN };
         match self.watched {
@@ -135,14 +138,14 @@ impl Channel {
         Ok(())
     }
 
-    /// The user who has the other end, if that is on this host.
+    /// The user who owns the other end, if it is on this host.
     pub(crate) fn user_there(&self) -> Option<u32> {
         let near = SocketAddr::try_from(getsockname(&self.socket).ok()?).ok()?;
         let far = SocketAddr::try_from(getpeername(&self.socket).ok()??).ok()?;
         owner::of(Tuple::new(near, far))
     }
 
-    /// For what the connection turns into.
+    /// Gives up the channel and returns its socket, for another use of the connection.
     pub(crate) fn into_socket(self, watch: &OwnedFd) -> OwnedFd {
         let _ = epoll::delete(watch, &self.socket);
         self.socket

@@ -1,5 +1,5 @@
-//! What all connections of a supervisor compress with: one policy as the person wrote it, one pool of workers that encode
-//! and one of workers that decode.
+//! Compression shared by all connections of a supervisor: one policy from the command line, one
+//! pool of workers that encode and one of workers that decode.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,45 +15,49 @@ use narrows::stream::{self, ReceiveOptions, SendOptions};
 
 use crate::flow;
 
-/// Jobs of at most so many raw bytes, and of at most so much time, run on the thread that moves the bytes. Waking a worker
-/// and hearing from it takes some 20 us, so short ones would be later for it; a longer one would hold up the other
-/// connections of that thread.
+/// Jobs of at most this many raw bytes and this estimated time run on the thread that moves the
+/// bytes. Waking a worker and hearing back takes some 20 us, which would delay short jobs; longer
+/// ones would hold up the thread's other connections.
 pub(crate) const INLINE_LEN: usize = 16 << 10;
 pub(crate) const INLINE_NS: u64 = 50_000;
-/// A block so short takes less time than it takes to ask how much of it was this thread's.
+/// Blocks this short take less time than reading the thread's CPU clock.
 pub(crate) const MESSAGE_LEN: usize = 4 << 10;
-/// And runs on the pump whatever else is under way, if it takes no longer than to wake a worker.
+/// A short message runs on the pump, whatever else is under way, if it takes no longer than waking
+/// a worker.
 pub(crate) const MESSAGE_NS: u64 = 20_000;
-/// How far back messages refer under `balance`. 4 KiB give 0.85 of what 16 KiB give on messages of telecom protocols, and every
-/// idle direction holds it at both ends: with the rest of a switched connection they stay under 64 KiB.
+/// History of messages under `balance`. 4 KiB give 0.85 of the gain of 16 KiB on messages of
+/// telecom protocols, and every idle direction holds it at both ends: with the rest of its state a
+/// switched connection stays under 64 KiB.
 pub(crate) const MESSAGE_HISTORY: usize = 8 << 10;
 
-/// What all switched directions may hold at once. When they do, each may still hold `MEMORY_MIN`, so that all go on: a read
-/// of bulk.
+/// Memory that all switched directions may hold together. Beyond it each may still hold
+/// `MEMORY_MIN`, one read of bulk, so that all make progress.
 const MEMORY_TOTAL: usize = 512 << 20;
 pub(crate) const MEMORY_MIN: usize = 64 << 10;
-/// Here nothing more is decoded: one block passes whatever its length, of which each direction may have one more.
+/// At this total nothing more is decoded. It is above `MEMORY_TOTAL` because each direction may
+/// exceed its share by one block of any length.
 const MEMORY_MAX: usize = 1 << 30;
-/// A receiver whose program is slow shall leave the bytes with the network: TCP itself would hold some 6 MiB.
+/// Limit of one receiver. If its program is slow, the bytes should stay with the network: TCP
+/// itself would hold some 6 MiB.
 pub(crate) const RECEIVED_MAX: usize = 8 << 20;
 
 pub(crate) struct Compressor {
     spec: PolicySpec,
-    /// Connections that do not leave this host are stored.
+    /// Data that does not leave this host is stored uncompressed.
     pub(crate) stores_within_host: bool,
     calibration: Option<Calibration>,
     encoders: usize,
     decoders: usize,
-    /// Two, so that blocks that came never wait behind those that a slow method encodes.
+    /// Separate pools, so that received blocks never wait behind blocks that a slow method encodes.
     encoding: Pool,
     decoding: Pool,
-    /// What all directions hold now.
+    /// Bytes that all directions hold now.
     held: AtomicUsize,
     /// Jobs with the workers.
     jobs: Arc<AtomicUsize>,
 }
 
-/// A job with the workers, until it is dropped.
+/// Counts a job with the workers until it is dropped.
 pub(crate) struct AtWork(Arc<AtomicUsize>);
 
 impl Drop for AtWork {
@@ -62,28 +66,28 @@ impl Drop for AtWork {
     }
 }
 
-/// What a switched direction holds of the memory of all.
+/// A switched direction's part of the shared memory.
 pub(crate) struct Share {
     compressor: Arc<Compressor>,
     held: usize,
 }
 
 impl Share {
-    /// It holds so much now.
+    /// Records how much it holds now.
     pub(crate) fn count(&mut self, held: usize) {
         let before = std::mem::replace(&mut self.held, held);
         if held != before {
-            // Wraps where it became less, which is what is wanted.
+            // The difference wraps if it became less, which is intended.
             self.compressor.held.fetch_add(held.wrapping_sub(before), Ordering::Relaxed);
         }
     }
 
-    /// What it may hold now.
+    /// The limit for this direction now.
     pub(crate) fn memory_max(&self) -> usize {
         memory_max(self.held, self.compressor.held.load(Ordering::Relaxed))
     }
 
-    /// All together hold so much that nothing more is decoded.
+    /// Whether all directions together hold so much that nothing more is decoded.
     pub(crate) fn is_exhausted(&self) -> bool {
         self.compressor.held.load(Ordering::Relaxed) >= MEMORY_MAX
     }
@@ -104,8 +108,9 @@ impl Drop for Share {
 }
 
 impl Compressor {
-    /// Reads the policy's file, if it has one. Without a policy it is `balance` between hosts and `store` within this one: no
-    /// codec is as fast as its memory, and a reader that is slow there looks like a slow link.
+    /// Reads the policy's file, if it has one. Without a policy it is `balance` between hosts and
+    /// `store` within this host: no codec is as fast as its memory, and a slow reader there looks
+    /// like a slow link.
     pub(crate) fn new(spec: Option<PolicySpec>, calibration: Option<Calibration>) -> Result<Self> {
         let stores_within_host = spec.is_none();
         let spec = flow::with_file(spec.unwrap_or_default())?;
@@ -123,7 +128,7 @@ impl Compressor {
         })
     }
 
-    /// For a job that goes to the workers.
+    /// Counts a job that goes to the workers.
     pub(crate) fn at_work(&self) -> AtWork {
         self.jobs.fetch_add(1, Ordering::Relaxed);
         AtWork(Arc::clone(&self.jobs))
@@ -138,7 +143,8 @@ impl Compressor {
         Share { compressor: Arc::clone(self), held: 0 }
     }
 
-    /// A direction's place among those that encode. `on_panic` is called on a worker when a job fails, which is a bug.
+    /// A direction's queue in the encoding pool. `on_panic` is called on a worker when a job
+    /// panics, which is a bug.
     pub(crate) fn encoding(&self, on_panic: impl Fn() + Send + Sync + 'static) -> Queue {
         self.encoding.flow(on_panic)
     }
@@ -147,7 +153,7 @@ impl Compressor {
         self.decoding.flow(on_panic)
     }
 
-    /// `stores`: it is known not to be worth compressing.
+    /// Creates a sender. `stores`: the data is known not to be worth compressing.
     pub(crate) fn sender(&self, buffers: &BufferPool, stores: bool) -> Sender {
         let options = self.options(if stores { PolicySpec::store() } else { self.spec.clone() });
         let options = match self.spec.name() {
@@ -159,7 +165,7 @@ impl Compressor {
         Sender::new(config, policy, buffers.clone())
     }
 
-    /// For what does not shrink.
+    /// Switches a sender to `store`, for data that does not compress.
     pub(crate) fn give_up_on(&self, sender: &mut Sender) {
         sender.set_policy(self.options(PolicySpec::store()).into_engine().1);
         sender.stop_linking();

@@ -1,11 +1,13 @@
-//! One connection: bytes both ways between the program's unix socket and the TCP socket, plain or in frames.
+//! One connection: moves bytes both ways between the program's unix socket and the TCP socket,
+//! plain or in frames.
 //!
-//! `program` is the supervisor's end of the pair whose other end the program has; `network` is the TCP socket. One byte
-//! that was already passed on, the *poison*, always stays unread in `program`: when that end closes, however it comes
-//! about, the kernel tells the program ECONNRESET. Only an end in order takes the poison out first, and gives it an end
-//! of stream. So a supervisor that dies is never taken for a peer that has finished.
+//! `program` is the supervisor's end of the socket pair whose other end the program has; `network`
+//! is the TCP socket. One byte that was already passed on, the *poison*, always stays unread in
+//! `program`: when that end closes for any reason, the kernel tells the program ECONNRESET. Only an
+//! orderly end takes the poison out first and gives the program an end of stream. So the program
+//! never mistakes a dead supervisor for a peer that has finished.
 //!
-//! `flow` says where plain bytes end and frames begin; `up` and `down` carry either.
+//! `flow` tells where plain bytes end and frames begin; `up` and `down` carry both.
 
 use std::io::IoSliceMut;
 use std::os::fd::OwnedFd;
@@ -32,29 +34,30 @@ mod switching;
 use ends::Leaving;
 use switching::{asked_gateway, negotiate};
 
-/// Most reads of a waiting program's messages get everything at once; more than that is bulk.
+/// Bytes peeked at a time. Most messages fit; anything longer counts as bulk.
 const PEEK: usize = 4096;
-/// Bytes that one connection may move before others have their turn.
+/// Bytes that one connection may move before others get their turn.
 const TURN: u64 = 1 << 20;
-/// What a step counts for towards it at least, by its calls: a peer could send frames without end that hold nothing.
+/// Minimum that one step counts towards `TURN`, to cover its system calls: a peer could send an
+/// endless run of frames without content.
 const STEP: u64 = 4 << 10;
 
-/// What the pump does with a connection next.
+/// Next action of the pump for a connection.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Next {
     /// Nothing until something happens.
     Wait,
-    /// It had its turn and has more to do.
+    /// Its turn is over, but it has more to do.
     Again,
-    /// It is over, with the error that the program is told.
+    /// The connection is over; the error is the one that the program is told.
     Over(Option<Errno>),
 }
 
 pub(crate) struct Connection {
     pub(crate) id: u64,
-    /// What workers know it by: ids are chosen by programs, and may come again.
+    /// Number by which workers refer to it: programs choose ids, and an id may repeat.
     pub(crate) serial: u64,
-    /// The TCP socket, and what is answered of it beside this.
+    /// The TCP socket, and the answers about it that need no pump.
     pub(crate) held: Arc<Held>,
     pub(crate) network: Arc<OwnedFd>,
     pub(crate) program: OwnedFd,
@@ -65,41 +68,43 @@ pub(crate) struct Connection {
     /// Bytes that fill the program's end while the connection is being made.
     fill: usize,
     connecting: bool,
-    /// What the gateway is asked before the connection is made.
+    /// The request to the gateway, while its answer is pending.
     dialing: Option<Dialing>,
     flow: upgrade::Flow,
-    /// Nobody is to hear what the flow says: it is plain, or frames from the beginning by the operator's word.
+    /// The flow's words are dropped: nobody negotiates. The connection is plain, or in frames from
+    /// the start because the operator says so.
     silent: bool,
     up: Outgoing,
     down: Incoming,
-    /// The program has shut or closed its end: RDHUP.
+    /// The program has shut down writing or closed its end (RDHUP).
     program_ended: bool,
-    /// It holds the other end no more, or has shut it both ways.
+    /// The program has closed its end or shut it down both ways.
     program_gone: bool,
-    /// It closed with bytes unread.
+    /// The program closed with bytes unread.
     aborted: bool,
-    /// The TCP connection broke; what is in its queue still goes to the program.
+    /// The TCP connection broke; bytes already in its receive queue still go to the program.
     broken: Option<Errno>,
-    /// What came made no sense: the peer gets a reset.
+    /// The peer sent invalid data and gets a reset; the text says what was wrong.
     refused: Option<String>,
-    /// The connection is broken and the program gets EPIPE for what it writes: when the last of its writes has returned.
+    /// The connection is broken and the program's writes fail with EPIPE: the time by which the
+    /// last pending write has returned.
     writes_end_ns: Option<u64>,
-    /// Nothing more is for the program, but the socket cannot be closed yet.
+    /// The program needs nothing more, but the socket cannot be closed yet.
     leaving: Option<Leaving>,
-    /// The pump is to look at `program` for room.
+    /// The pump is to watch `program` for room to write.
     pub(crate) wants_room: bool,
-    /// It stands in the pump's list of those that have more to do.
+    /// It is in the pump's list of connections with more to do.
     pub(crate) has_turn: bool,
-    /// The TCP socket has said that the peer finished or that it broke.
+    /// The TCP socket reported that the peer finished or that the connection broke.
     network_ended: bool,
-    /// Bytes up and down when it was asked for them last, and which way the latest went.
+    /// Bytes up and down at the last call of `take_moved`.
     moved: (u64, u64),
     upward: bool,
-    /// A byte that goes out urgently when so many went up.
+    /// An urgent byte from the program, and the number of bytes that must go up before it.
     urgent: Option<(u64, u8)>,
-    /// The peer has sent one, which is yet to be found in what came.
+    /// The peer has sent an urgent byte that has not been read yet.
     urgent_coming: bool,
-    /// It was found, and the program's end had no room for it.
+    /// An urgent byte from the peer that found no room in the program's end.
     urgent_held: Option<u8>,
 }
 
@@ -107,12 +112,15 @@ impl Connection {
     pub(crate) fn new(request: &Request, held: Arc<Held>, program: OwnedFd, bench: &mut Bench) -> Self {
         let network = Arc::clone(&held.network);
         let fill = usize::try_from(request.number).unwrap_or(1);
-        // Without O_ASYNC: its own end sends the program signals; this one would when that is closed.
+        // Without O_ASYNC: the program's own end sends it signals; this socket would send one when
+        // that end is closed.
         let _ = rustix::fs::fcntl_setfl(&network, rustix::fs::OFlags::NONBLOCK);
         let _ = rustix::io::ioctl_fionbio(&program, true);
-        // A low-water mark would hold back the last bytes of a message; the program's end keeps its own.
+        // A low-water mark would hold back the last bytes of a message; the program's own end keeps
+        // the mark.
         let _ = sys::set_option(&network, libc::SOL_SOCKET, libc::SO_RCVLOWAT, &1i32.to_ne_bytes());
-        // So an urgent byte is read in its place, whatever the program wants; its own end knows that.
+        // So an urgent byte is read at its position, whatever the program wants; its own end has
+        // its setting.
         let _ = sockopt::set_socket_oobinline(&network, true);
         let (flow, silent, same_host) = negotiate(request, &network, bench);
         let mut connection = Self {
@@ -152,12 +160,12 @@ impl Connection {
         connection
     }
 
-    /// It was there, and not only tried.
+    /// True if the connection was established, not only attempted.
     pub(crate) fn came_up(&self) -> bool {
         !self.connecting
     }
 
-    /// What it passed on since it was asked last.
+    /// Bytes passed on since the previous call.
     pub(crate) fn take_moved(&mut self) -> Moved {
         let (before_up, before_down) = std::mem::replace(&mut self.moved, (self.up.bytes, self.down.bytes));
         Moved::by_one(self.up.bytes - before_up, self.down.bytes - before_down, &mut self.upward)
@@ -166,13 +174,13 @@ impl Connection {
     /// Bytes of the program that the peer's kernel has not confirmed.
     pub(crate) fn out_queue(&self) -> usize {
         let unread = if self.connecting { 0 } else { ioctl_fionread(&self.program).unwrap_or(0).saturating_sub(1) };
-        // A marker is no byte of the program's.
+        // Before the program's first byte the queue can only hold our marker.
         let passed = if self.up.bytes > 0 { self.up.held() + sys::unconfirmed(&self.network) } else { 0 };
         unread as usize + passed
     }
 
-    /// A byte goes out urgently behind everything that the program wrote until now.
-    /// False: an earlier one is still under way.
+    /// Queues an urgent byte behind everything that the program has written so far. False if an
+    /// earlier one is still under way.
     pub(crate) fn send_urgent(&mut self, byte: u8) -> bool {
         let unread = ioctl_fionread(&self.program).unwrap_or(1).saturating_sub(1);
         if self.connecting || self.urgent.is_some() {
@@ -187,7 +195,7 @@ impl Connection {
         if events.intersects(EventFlags::RDHUP | EventFlags::HUP) {
             self.program_ended = true;
         }
-        // Once we have shut it for writing, HUP only says that the program has finished too.
+        // Once we have shut it down for writing, HUP only means that the program has finished too.
         if events.contains(EventFlags::HUP) && !self.down.shut {
             self.program_gone = true;
         }
@@ -205,11 +213,12 @@ impl Connection {
         if self.connecting {
             return;
         }
-        // After its end the queue tells of no error, so it is asked for; before, reading meets it in its turn.
+        // After the end of the stream reads report no error, so it is asked for here; before, a
+        // read finds it in order.
         if self.down.ended && events.intersects(EventFlags::ERR | EventFlags::HUP) && self.broken.is_none() {
             match sockopt::socket_error(&self.network) {
                 Ok(Err(e)) => self.broken = Some(e),
-                // Both halves are closed although the program's is not: the peer is gone.
+                // Both halves are closed although the program's half is not: the peer is gone.
                 _ if !self.up.shut && events.contains(EventFlags::HUP) => self.broken = Some(Errno::PIPE),
                 _ => {}
             }
@@ -233,7 +242,7 @@ impl Connection {
         self.refuse(&narrows::Error::misuse("a worker failed; this is a bug"));
     }
 
-    /// When [`Connection::on_time`] is due.
+    /// The time at which [`Connection::on_time`] is due.
     pub(crate) fn next_wakeup_ns(&self, now_ns: u64) -> Option<u64> {
         let leaving = self.leaving.as_ref().map(|_| now_ns + ends::LOOK_EVERY_NS);
         let flow = self.flow.next_wakeup_ns().filter(|_| self.broken.is_none());
@@ -268,14 +277,15 @@ impl Connection {
 
     // --- bytes ---
 
-    /// Moves what can be moved.
+    /// Moves bytes until nothing moves or the turn is over.
     pub(crate) fn advance(&mut self, scratch: &mut [u8], bench: &mut Bench) -> Next {
         if self.connecting
             && let Some(next) = self.finish_connecting(scratch, bench)
         {
             return next;
         }
-        // Of the network too: what is discarded, or holds nothing, takes its time as well.
+        // Bytes from the network count too: those that are discarded, or hold no content, also take
+        // time.
         let moved_so_far = |c: &Self| c.up.bytes + c.down.bytes + c.down.wire_bytes();
         let begun = moved_so_far(self);
         let mut steps = 0;
@@ -300,7 +310,7 @@ impl Connection {
         }
     }
 
-    /// `None`: it is connected.
+    /// Returns `None` once the connection is established.
     fn finish_connecting(&mut self, scratch: &mut [u8], bench: &mut Bench) -> Option<Next> {
         if self.program_gone || self.program_ended && self.aborted {
             return Some(Next::Over(None));
@@ -329,9 +339,9 @@ impl Connection {
                 }
             },
         };
-        // Before the program can see it, and ask.
+        // Before the program can notice that it is connected and ask for the state.
         self.held.connected();
-        // The last byte that filled it is the poison.
+        // The last fill byte becomes the poison.
         while self.fill > 1 {
             let part = (self.fill - 1).min(scratch.len());
             match read(&self.program, &mut scratch[..part], RecvFlags::empty()) {
@@ -347,7 +357,7 @@ impl Connection {
         None
     }
 
-    /// From the program to the network. True if something changed.
+    /// Moves bytes from the program to the network. True if something changed.
     fn step_up(&mut self, scratch: &mut [u8], bench: &mut Bench) -> bool {
         if self.up.shut || self.broken.is_some() && self.up.ended {
             return false;
@@ -379,8 +389,8 @@ impl Connection {
             }
             self.flow.sending_end();
             self.after_flow(bench);
-            // Nobody else may hold the socket; and if a forked child does, the peer must see the end all the same.
-            // What goes with a reset goes without an end.
+            // Nobody else should hold the socket, but if a forked child does, the peer must see the
+            // end all the same. A connection that will be reset gets no end of stream.
             if !(self.resets() || self.program_gone && self.resets_at_close()) {
                 let _ = shutdown(&self.network, Shutdown::Write);
             }
@@ -390,9 +400,10 @@ impl Connection {
         moved
     }
 
-    /// Reads what the program wrote and passes it on; the last byte of it stays as the poison.
+    /// Reads what the program wrote and passes it on; the last byte stays unread as the poison.
     fn read_program(&mut self, scratch: &mut [u8], bench: &mut Bench) -> Result<bool, Errno> {
-        // A short message goes on before it is taken out: two calls until the network has it.
+        // A short message is peeked and sent on before it is taken out: only two calls until the
+        // network has it.
         let until_urgent = self.urgent.map_or(usize::MAX, |(at, _)| at.saturating_sub(self.up.bytes) as usize);
         let room = until_urgent.min(self.up.room(0)).min(usize::MAX - 1);
         if room == 0 {
@@ -400,9 +411,10 @@ impl Connection {
         }
         let look = PEEK.min(room + 1);
         let (seen, cut) = match peek(&self.program, &mut scratch[..look]) {
-            // TCP takes no notice of descriptors that a program sends along; here they end a look.
+            // TCP ignores descriptors that a program sends along; on a unix socket they end a peek.
             Ok((seen, cut)) => (seen, cut && ioctl_fionread(&self.program)? > seen as u64),
-            // ECONNRESET: the program closed with bytes unread. Its own bytes come first, so there are none.
+            // ECONNRESET: the program closed with bytes unread. The kernel delivers the program's
+            // own bytes before this error, so none are left.
             Err(Errno::AGAIN) => (0, false),
             Err(_) => {
                 (self.up.readable, self.up.ended) = (false, true);
@@ -432,7 +444,7 @@ impl Connection {
             return Ok(len > 0);
         };
         self.up.unsent_max = self.held.unsent_max();
-        // What is queued is as old as it will be wherever it waits.
+        // Queued bytes count as waiting: it makes no difference to their age where they wait.
         let wanted = wanted.min(segment).min(self.up.room(queued));
         if wanted == 0 {
             return Ok(false);
@@ -445,7 +457,8 @@ impl Connection {
         Ok(len > 0)
     }
 
-    /// Fills `into` with what comes next from the program; the last byte of it stays there too.
+    /// Fills `into` with the program's next bytes; a copy of the last one stays in the socket as
+    /// the poison.
     fn take_bulk(&self, into: &mut [u8]) -> Result<usize, Errno> {
         let mut old = [0];
         let rest = into.len() - 1;
@@ -464,10 +477,10 @@ impl Connection {
         self.up.pass(input, &self.network, self.serial, bench)
     }
 
-    /// False: what comes before it is still on its way.
+    /// Returns false while bytes before it are still on their way.
     fn pass_urgent_up(&mut self, byte: u8, bench: &mut Bench) -> bool {
         if self.up.is_framed() {
-            // A frame cannot overtake another: the byte goes in its place.
+            // Frames cannot overtake each other: the byte goes as data at its position.
             self.urgent = None;
             if let Err(e) = self.up.pass(&[byte], &self.network, self.serial, bench) {
                 self.break_off(e);
@@ -486,19 +499,19 @@ impl Connection {
         true
     }
 
-    /// From the network to the program. True if something changed.
+    /// Moves bytes from the network to the program. True if something changed.
     fn step_down(&mut self, scratch: &mut [u8], bench: &mut Bench) -> bool {
         if self.down.shut {
             return false;
         }
-        // Nobody reads it any more; the peer must not wait for it.
+        // The program is gone. The peer must not wait for a reader, so its bytes are discarded.
         self.down.discards |= self.program_gone;
         let flushed = self.down.flush(&self.program);
         self.down.note_pace(bench);
         match flushed {
             Ok(true) => {}
             Ok(false) => return false,
-            // The program shut its end for reading, or is gone.
+            // The program shut down reading, or is gone.
             Err(_) => self.down.discards = true,
         }
         if self.urgent_coming && !self.down.is_framed() && !self.pass_urgent_down(bench) {
@@ -519,7 +532,8 @@ impl Connection {
             };
             moved |= self.after_read(read);
         }
-        // A peer may have finished before it refused what came: EPIPE.
+        // EPIPE: the peer may have finished before it refused our bytes, so this may still be an
+        // orderly end.
         if self.down.ended && !self.down.is_pending() && matches!(self.broken, None | Some(Errno::PIPE)) {
             match self.down.finish() {
                 Ok(()) => {
@@ -554,7 +568,8 @@ impl Connection {
     fn after_read(&mut self, read: narrows::Result<Read>) -> bool {
         match read {
             Ok(Read::Some(_)) => true,
-            // The event that tells of more comes after a short read; an end was told already.
+            // After a short read the kernel sends a new event for more data; an end was already
+            // reported.
             Ok(Read::Last(_)) => {
                 self.down.readable = self.network_ended || self.urgent_coming;
                 true
@@ -585,7 +600,8 @@ impl Connection {
         }
     }
 
-    /// Passes an urgent byte on when what came before it was. Reading stops there by itself. False: there is no room.
+    /// Passes an urgent byte on after the bytes before it; reading stops at it by itself. False if
+    /// the program's end has no room.
     fn pass_urgent_down(&mut self, bench: &mut Bench) -> bool {
         let mut byte = [0];
         if self.urgent_held.is_none()
@@ -594,7 +610,8 @@ impl Connection {
         {
             match self.flow.receive(&byte, bench.now_ns()) {
                 Ok(step) if step.released.is_empty() && step.plain == 1 => self.urgent_held = Some(byte[0]),
-                // It may begin a marker, or ends what did: as data it is right in any case.
+                // It may begin a marker, or complete bytes that looked like one. Passing it on as
+                // data is correct in any case.
                 Ok(step) => {
                     self.pass_down(&step.released);
                     self.pass_down(&byte[..step.plain]);
@@ -605,7 +622,8 @@ impl Connection {
             self.after_flow(bench);
         }
         let Some(byte) = self.urgent_held else { return true };
-        // A kernel without urgent bytes on unix sockets drops it: in the stream it would be taken for data.
+        // A kernel without urgent bytes on unix sockets fails, and the byte is dropped: within the
+        // stream the program would take it for data.
         match send(&self.program, &[byte], SendFlags::OOB | SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
             Err(Errno::AGAIN) => return false,
             _ => (self.urgent_held, self.urgent_coming) = (None, false),

@@ -1,6 +1,6 @@
-//! The client's end of a connection through a gateway, before it is one (format.md section 11.7): the gateway is asked for
-//! a port, and what it answers is what became of the program's `connect`. Where no gateway takes the connection it is made
-//! to the server itself.
+//! The client's request to a gateway (format.md section 11.7): asks for a port, and the gateway's
+//! answer becomes the result of the program's `connect`. If no gateway takes the connection, it is
+//! made to the server itself.
 
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::os::fd::OwnedFd;
@@ -11,18 +11,18 @@ use rustix::net::{RecvFlags, SendFlags, connect, connect_unspec, recv, send, soc
 
 use super::wire::{RawAddress, host_and_port};
 
-/// A gateway tries for ten seconds, twice.
+/// Time limit for the answer. A gateway tries for ten seconds, twice.
 const ANSWER_MAX_NS: u64 = 30_000_000_000;
-/// Linux has none above.
+/// The highest errno of Linux.
 const ERRNO_MAX: u16 = 133;
 
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
-    /// With frames that came behind it.
+    /// With frame bytes that came behind the answer.
     Connected(Vec<u8>),
-    /// What the gateway heard of the server.
+    /// The error that the gateway got from the server.
     Failed(Errno),
-    /// Nobody who is a gateway takes it.
+    /// No gateway takes the connection.
     NoGateway,
 }
 
@@ -39,17 +39,17 @@ impl Dialing {
         Self { request, sent: 0, client, until_ns: now_ns + ANSWER_MAX_NS }
     }
 
-    /// Does what can be done on a connection to the gateway. `None`: there is no answer yet.
+    /// Sends the request and reads the answer as far as possible. `None`: no answer yet.
     pub(crate) fn advance(&mut self, network: &OwnedFd, now_ns: u64) -> Option<Answer> {
         match self.try_advance(network) {
             Ok(None) if now_ns < self.until_ns => None,
             Ok(Some(answer)) => Some(answer),
-            // It says nothing, or has ended the connection.
+            // The gateway says nothing, or has ended the connection.
             Ok(None) | Err(_) => Some(Answer::NoGateway),
         }
     }
 
-    /// When there has to be an answer.
+    /// The time by which an answer is required.
     pub(crate) fn deadline_ns(&self) -> u64 {
         self.until_ns
     }
@@ -66,7 +66,7 @@ impl Dialing {
         let mut buffer = [0; 4096];
         loop {
             let n = match recv(network, &mut buffer[..], RecvFlags::DONTWAIT) {
-                // No gateway, or an older one that has no place.
+                // No gateway, or an older version that has no place.
                 Ok((0, _)) => return Ok(Some(Answer::NoGateway)),
                 Ok((n, _)) => n,
                 Err(Errno::INTR) => continue,
@@ -84,19 +84,19 @@ impl Dialing {
     }
 }
 
-/// Whether a connection that fails so may still be made to the server itself: its host is there.
+/// Whether the server itself may be tried after this error: its host is up.
 pub(crate) fn is_refusal(error: Errno) -> bool {
     matches!(error, Errno::CONNREFUSED | Errno::CONNRESET)
 }
 
-/// Connects the socket to the server itself, from the address that it has already.
+/// Connects the socket to the server itself, from its current local address.
 pub(crate) fn connect_past(network: &OwnedFd, server: &RawAddress) -> Result<(), Errno> {
     connect_unspec(network)?;
-    // That there was a connection is told as an error of the next one.
+    // Clears the error of the old connection, which would count as an error of the new one.
     let _ = sockopt::socket_error(network);
     let (host, port) = host_and_port(server).ok_or(Errno::AFNOSUPPORT)?;
     let address = match host {
-        // The scope stands last in a sockaddr_in6.
+        // The scope id is the last field of a sockaddr_in6.
         IpAddr::V6(host) => {
             let scope = server.last_chunk().map_or(0, |scope| u32::from_ne_bytes(*scope));
             SocketAddrV6::new(host, port, 0, scope).into()
@@ -118,7 +118,7 @@ mod tests {
 
     use super::*;
 
-    /// What the client's end makes of a gateway that answers so.
+    /// The client's result for a gateway that answers like this.
     fn dial(answer: impl FnOnce(&mut TcpStream)) -> Answer {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -153,7 +153,7 @@ mod tests {
         assert!(matches!(connected, Answer::Connected(rest) if b"frames".starts_with(&rest)));
         assert_eq!(dial(|gateway| answer(gateway, 113)), Answer::Failed(Errno::HOSTUNREACH));
         assert_eq!(dial(|gateway| answer(gateway, 4000)), Answer::Failed(Errno::CONNREFUSED));
-        // One that is none, that has no place and does not say so, and one that says it.
+        // Not a gateway; a gateway without a place that closes silently; and one that says so.
         assert_eq!(dial(|gateway| gateway.write_all(b"HTTP/1.1 400").unwrap()), Answer::NoGateway);
         assert_eq!(dial(|_| {}), Answer::NoGateway);
         assert_eq!(dial(|gateway| answer(gateway, NO_PLACE)), Answer::NoGateway);

@@ -1,28 +1,32 @@
-//! What is encrypted does not shrink, and is known by its first bytes: no processor time is spent on it. Some protocols
-//! begin plain and agree on TLS then (STARTTLS, SSLRequest, CONNECT): they are known by a hello with which a write begins.
+//! Detection of encrypted connections by their first bytes: encrypted data does not shrink, so no
+//! processor time is spent on it. Some protocols begin plain and agree on TLS later (STARTTLS,
+//! SSLRequest, CONNECT); they are detected by a TLS hello at the start of a write.
 
-/// So many bytes tell.
+/// Bytes needed to tell.
 const LOOKED_AT: usize = 6;
-/// A hello comes behind a greeting, a list of what the server can do, and perhaps some tries to log in at a proxy. One that
-/// is none costs its connection the compression: so it is not looked for in all of it.
+/// Range in which a hello is looked for: it may follow a greeting, a list of what the server can
+/// do, and perhaps some login attempts at a proxy. A false match costs the connection its
+/// compression, so not all of it is searched.
 const HELLO_WITHIN: usize = 16 << 10;
 
-/// Looks at the first bytes of one direction, in whatever pieces they come, and for a while at the first bytes of its pieces.
+/// Checks the first bytes of one direction, however they are split, and for a while the first bytes
+/// of each piece.
 #[derive(Default)]
 pub(crate) struct FirstBytes {
     bytes: [u8; LOOKED_AT],
-    /// Bytes so far, until they are enough.
+    /// Bytes so far, counted up to about `HELLO_WITHIN`.
     len: usize,
     encrypted: bool,
 }
 
 impl FirstBytes {
-    /// Takes what comes next.
+    /// Takes the next piece.
     pub(crate) fn look(&mut self, input: &[u8]) {
         if self.encrypted || self.len >= HELLO_WITHIN {
             return;
         }
-        // Whoever waited for the other end's consent begins a write with it, which comes in a piece of its own.
+        // A program that waited for the other end's consent begins a write with the hello, which so
+        // comes at the start of a piece.
         self.encrypted = input.first_chunk().is_some_and(|first| is_hello(*first));
         if self.len < LOOKED_AT {
             let taken = input.len().min(LOOKED_AT - self.len);
@@ -38,11 +42,12 @@ impl FirstBytes {
 }
 
 fn is_encrypted(first: [u8; LOOKED_AT]) -> bool {
-    // The version that either end of SSH begins with (RFC 4253, section 4.2).
+    // The version line with which both ends of SSH begin (RFC 4253, section 4.2).
     is_hello(first) || matches!(first, [b'S', b'S', b'H', b'-', b'1'..=b'9', b'.'])
 }
 
-/// A TLS record (RFC 8446, section 5.1): handshake, any version 3.x, a length; in it a client's or a server's hello.
+/// A TLS record (RFC 8446, section 5.1): type handshake, version 3.x, a length; in it a client or
+/// server hello.
 fn is_hello(first: [u8; LOOKED_AT]) -> bool {
     matches!(first, [0x16, 3, 0..=4, _, _, 1 | 2])
 }

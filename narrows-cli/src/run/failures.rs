@@ -1,7 +1,9 @@
-//! Connections that failed while they were made: for programs that ask why, or connect the same socket again.
+//! Connections that failed while they were made, kept for programs that ask for the error or
+//! connect the same socket again.
 //!
-//! The TCP socket is kept for the latter, and with it its port, which is the program's only while it has its end. That end
-//! is a name in the kernel, which is free again when the program has closed it; nothing tells, so it is looked at.
+//! For the latter the TCP socket is kept, and with it its port, as long as the program has its end.
+//! That end has a name in the kernel, which is free once the program has closed it; no event tells,
+//! so it is polled.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -14,11 +16,11 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, 
 
 use super::pump::Ledger;
 
-/// Errors that are remembered; they take no descriptor.
+/// Errors remembered; they take no descriptor.
 const FAILED_MAX: usize = 256;
 const FAILED_FOR: Duration = Duration::from_secs(60);
-/// How soon a program's end is looked at, and how often at last: in between, after a quarter of the time that has gone.
-/// Programs close at once, or try again later.
+/// First and longest interval for polling a program's end; in between, a quarter of the time since
+/// the failure. Programs close at once, or try again later.
 const LOOK_FIRST: Duration = Duration::from_micros(250);
 const LOOK_LAST: Duration = Duration::from_millis(250);
 
@@ -27,9 +29,9 @@ pub(crate) struct Failed {
     /// The user whose connection it was.
     pub(crate) owner: u32,
     pub(crate) error: Errno,
-    /// The program has asked for the error. The kernel tells it once.
+    /// The program has asked for the error, which the kernel tells once.
     pub(crate) told: bool,
-    /// A `connect` has answered with it; the next one begins anew.
+    /// A `connect` has returned the error; the next one starts a new attempt.
     pub(crate) ended_connect: bool,
     /// The TCP socket, and the name of the program's end.
     kept: Option<(Arc<OwnedFd>, SocketAddrUnix)>,
@@ -40,11 +42,11 @@ pub(crate) struct Failed {
 pub(crate) struct Failures {
     ledger: Arc<Ledger>,
     all: VecDeque<Failed>,
-    /// Has no name yet.
+    /// A socket that has no name yet.
     probe: Option<OwnedFd>,
 }
 
-/// What the program's end is called, seen from the supervisor's.
+/// The name of the program's end, read from the supervisor's end.
 pub(crate) fn name_of_peer(program: &OwnedFd) -> Option<SocketAddrUnix> {
     let name = SocketAddrUnix::try_from(getpeername(program).ok()??).ok()?;
     name.abstract_name().is_some_and(|n| !n.is_empty()).then_some(name)
@@ -55,7 +57,7 @@ impl Failures {
         Self { ledger, all: VecDeque::new(), probe: None }
     }
 
-    /// `socket`: with the name of the program's end.
+    /// Remembers a failure. `socket`: the TCP socket and the name of the program's end.
     pub(crate) fn push(&mut self, id: u64, owner: u32, error: Errno, socket: Option<(Arc<OwnedFd>, SocketAddrUnix)>) {
         if self.all.len() == FAILED_MAX {
             self.pop();
@@ -69,7 +71,8 @@ impl Failures {
         self.all.push_back(Failed { id, owner, error, told: false, ended_connect: false, kept, since, look_at });
     }
 
-    /// For one more socket; if need be, the oldest goes. Other pumps may do the same now: a few more do no harm.
+    /// Makes room for one more socket, by closing the oldest if necessary. Other pumps may do the
+    /// same at this moment; a few too many do no harm.
     fn has_room(&mut self) -> bool {
         let full = |ledger: &Ledger| ledger.kept.load(Ordering::Acquire) >= ledger.kept_max;
         if full(&self.ledger)
@@ -90,21 +93,21 @@ impl Failures {
         self.all.iter_mut().find(|f| f.id == id)
     }
 
-    /// The TCP socket, for the program.
+    /// Takes the TCP socket out, to return it to the program.
     pub(crate) fn take_back(&mut self, id: u64) -> Option<Arc<OwnedFd>> {
         let (network, _) = self.find(id)?.kept.take()?;
         self.ledger.kept.fetch_sub(1, Ordering::AcqRel);
         Some(network)
     }
 
-    /// When [`Failures::look`] has something to do.
+    /// The time until [`Failures::look`] has something to do.
     pub(crate) fn patience(&self) -> Option<Duration> {
         let oldest = self.all.front()?.since + FAILED_FOR;
         let look = self.all.iter().filter(|f| f.kept.is_some()).map(|f| f.look_at).min();
         Some(look.map_or(oldest, |at| at.min(oldest)).saturating_duration_since(Instant::now()))
     }
 
-    /// Forgets what is old, and closes sockets whose program has closed its end.
+    /// Forgets old failures, and closes sockets whose program has closed its end.
     pub(crate) fn look(&mut self) {
         if self.all.is_empty() {
             return;
@@ -130,8 +133,8 @@ fn release(ledger: &Ledger, failed: &mut Failed) {
     }
 }
 
-/// Nobody has this name: whoever had it has closed the socket, or is in another network namespace, where it gets a new
-/// socket to connect with.
+/// Whether nobody has this name: its owner has closed the socket, or is in another network
+/// namespace, where it gets a new socket to connect with.
 fn is_free(probe: &mut Option<OwnedFd>, name: &SocketAddrUnix) -> bool {
     if probe.is_none() {
         *probe = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).ok();

@@ -1,13 +1,16 @@
-//! How much a peer may say about one connection. What is beyond is not passed on, so that the words about a connection
-//! that wait in this process are few, whatever comes over a side channel.
+//! Limit on what a peer may say about one connection. Events beyond it are dropped, so few can
+//! queue up in this process, whatever comes over a side channel.
 
 use narrows::upgrade::{Event, Word};
 
-/// Questions that were not answered yet. A peer has one at a time, and one more after the side channel was lost.
+/// Queries not answered yet. A peer has one at a time, and one more after the side channel was
+/// lost.
 const UNANSWERED_MAX: u8 = 4;
-/// Answers without a question: where the marker is, and that again whenever the side channel is back.
+/// Answers without a query: a peer announces where its marker is, and again whenever the side
+/// channel is back.
 const ANNOUNCED: u8 = 4;
-/// Losses of a side channel while a connection is unsettled, which is a round trip at its client.
+/// Losses of the side channel while a connection is unsettled, which for its client lasts one round
+/// trip.
 const RESTORED_MAX: u8 = 64;
 
 pub(crate) struct Gate {

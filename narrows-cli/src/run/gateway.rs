@@ -1,9 +1,10 @@
-//! The gateway of a host: its end of connections to servers that are not under Narrows (format.md section 11.7). A client's
-//! supervisor asks by the service port for a port of this host; behind the answer frames go on, and plain bytes to the
-//! server. Until it has asked, its connection is the agent's (`agent.rs`) and costs a descriptor.
+//! The gateway of a host: carries connections to servers that do not run under Narrows (format.md
+//! section 11.7). A client's supervisor requests a port of this host over the service port; after
+//! the answer, frames run to the client and plain bytes to the server. Until the client has
+//! requested a port, its connection belongs to the agent (`agent.rs`) and costs one descriptor.
 //!
-//! Each connection has threads of its own: gateways are for few, long ones. Whatever goes wrong on either side is a reset
-//! on both, never an end.
+//! Each connection has threads of its own: gateways are for few, long connections. Any failure on
+//! either side is a reset on both, never an end of stream.
 
 use std::collections::BTreeSet;
 use std::io::{self, ErrorKind, Read, Write};
@@ -25,21 +26,22 @@ use crate::run::agent::Settings;
 use crate::run::compressor::MESSAGE_HISTORY;
 use crate::shares::{Share, Shares};
 
-/// Connections at a time, of all hosts: each has seven threads.
+/// Maximum connections at a time, over all hosts. Each has seven threads.
 const CONNECTIONS_MAX: usize = 128;
-/// Of each.
+/// Descriptors per connection.
 const DESCRIPTORS: usize = 5;
-/// What either direction of one holds.
+/// Memory limit of one direction of a connection.
 const MEMORY_MAX: usize = 4 << 20;
-/// For the answer, which fits into every socket that nothing was sent to.
+/// Time limit for sending the answer, which fits into any socket that nothing was sent to.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
-/// A server on this host answers at once; one that is busy may not take a connection for a while.
+/// Time limit for connecting to the server. A server on this host answers at once, but a busy one
+/// may not accept for a while.
 const DIAL_MAX: Duration = Duration::from_secs(10);
-/// Dead ends are noticed after some ten minutes, as programs have it that ask for it.
+/// Dead peers are noticed after some ten minutes, as in programs that enable keepalive.
 const PROBE_AFTER: Duration = Duration::from_secs(300);
 
 pub(crate) struct Gateways {
-    /// Ports of this host that may be asked for.
+    /// Ports of this host that may be requested.
     allowed: BTreeSet<u16>,
     policy: PolicySpec,
     places: Shares,
@@ -51,13 +53,15 @@ impl Gateways {
         Self { allowed: settings.gateway.clone(), policy: settings.policy.clone(), places }
     }
 
-    /// Takes over the connection of a client at that address that asks for a port and waits.
+    /// Takes over the connection of a client at `from`, which requests `port` and waits for the
+    /// answer.
     pub(crate) fn take(&self, socket: OwnedFd, from: IpAddr, port: u16) {
-        // Whatever fails on the way to an answer closes it, and the client connects to the server itself.
+        // Any failure before the answer closes the connection, and the client then connects to the
+        // server itself.
         let client = TcpStream::from(socket);
         let mut place = self.places.of(from);
         if !self.allowed.contains(&port) {
-            // As if nobody listened.
+            // Answered as if nobody listened.
             refuse(&client, Errno::CONNREFUSED.raw_os_error() as u16);
         } else if !place.grow(1) {
             refuse(&client, NO_PLACE);
@@ -88,11 +92,11 @@ fn serve(client: TcpStream, port: u16, policy: PolicySpec, place: Share) {
 
 fn dial(port: u16) -> io::Result<TcpStream> {
     let at = |ip: IpAddr| TcpStream::connect_timeout(&SocketAddr::new(ip, port), DIAL_MAX);
-    // A server may listen on either; what the first one says counts.
+    // A server may listen on either address; the error of the first one counts.
     at(Ipv4Addr::LOCALHOST.into()).or_else(|e| at(Ipv6Addr::LOCALHOST.into()).map_err(|_| e))
 }
 
-/// What one direction needs to fail both.
+/// State shared by both directions, so that either can fail both.
 struct Ends {
     client: TcpStream,
     server: TcpStream,
@@ -101,7 +105,8 @@ struct Ends {
 }
 
 impl Ends {
-    /// Both ends see a reset when the last who has them is gone, which is soon: nobody reads or writes any more.
+    /// Makes both ends see a reset once the last holder of the sockets is gone. That is soon,
+    /// because reads and writes fail from then on.
     fn fail(&self) {
         self.failed.store(true, Ordering::Release);
         self.control.stop();
@@ -112,7 +117,7 @@ impl Ends {
     }
 }
 
-/// What the server sends. An end that was made by `fail` is none.
+/// Reads from the server. An end of stream that `fail` caused is reported as a reset.
 struct FromServer(Arc<Ends>);
 
 impl Read for FromServer {
@@ -146,9 +151,9 @@ fn carry_both(client: TcpStream, server: TcpStream, spec: PolicySpec) -> io::Res
         socket.set_nodelay(true)?;
         sockopt::set_socket_keepalive(socket, true)?;
         sockopt::set_tcp_keepidle(socket, PROBE_AFTER)?;
-        // A client that reads slowly is none that is gone.
+        // A client that reads slowly is not gone.
         sockopt::set_tcp_user_timeout(socket, 0)?;
-        // If this process dies, that must not look like an end.
+        // If this process dies, the peers must see a reset and not an end of stream.
         sockopt::set_socket_linger(socket, Some(Duration::ZERO))?;
     }
     let (write, read) = Link::tcp(client.try_clone()?)?.split();
@@ -178,7 +183,7 @@ fn carry_both(client: TcpStream, server: TcpStream, spec: PolicySpec) -> io::Res
     Ok(())
 }
 
-/// Runs one direction beside the other; its failure is that of both.
+/// Runs one direction on a thread; if it fails, both fail.
 fn direction(
     ends: &Arc<Ends>,
     work: impl FnOnce(&Arc<Ends>) -> narrows::Result<()> + Send + 'static,

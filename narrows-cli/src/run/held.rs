@@ -1,5 +1,5 @@
-//! A TCP socket that was handed over, and what is answered of it at once: the pump that moves its bytes may be at work for
-//! longer than a program waits for an option.
+//! TCP sockets that were handed over. Requests about their options are answered here at once,
+//! because the pump that moves the bytes may be busy for longer than a program waits for an option.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -20,25 +20,25 @@ pub(crate) struct Held {
     pub(crate) network: Arc<OwnedFd>,
     /// The user who handed it over.
     pub(crate) owner: u32,
-    /// The server, also where the socket leads to a gateway.
+    /// The peer; the server, even if the socket leads to a gateway.
     peer: RawAddress,
     said: Mutex<Said>,
 }
 
-/// What the socket itself does not know.
+/// State that the socket itself does not have.
 struct Said {
     connecting: bool,
-    /// The program was told that the connection is made, for `connect`.
+    /// A `connect` was already told that the connection is established.
     told: bool,
-    /// SO_LINGER, as the program has set it. The socket itself resets, in case the supervisor dies, until it is closed in
-    /// order.
+    /// SO_LINGER as the program has set it. The socket itself is set to reset on close, in case the
+    /// supervisor dies, until it is closed in order.
     linger: Option<Duration>,
-    /// Options that frames need otherwise than the program has set them.
+    /// The program's values of options that frames need differently.
     kept: Option<Kept>,
 }
 
-/// What the program has set of the options that frames need otherwise: each is sent at once, and the kernel holds only so
-/// many bytes that have not left the host.
+/// The program's values of the two options that frames set themselves: each write is sent at once,
+/// and the kernel holds only a limited number of unsent bytes.
 #[derive(Clone, Copy)]
 struct Kept {
     no_delay: c_int,
@@ -61,7 +61,7 @@ impl Held {
         Self { network: Arc::new(network), owner, peer: request.peer, said: Mutex::new(said) }
     }
 
-    /// Nothing in there panics half done.
+    /// A poisoned lock is harmless: nothing inside panics half done.
     fn said(&self) -> MutexGuard<'_, Said> {
         self.said.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
@@ -70,22 +70,23 @@ impl Held {
         self.said().linger
     }
 
-    /// The connection is made.
+    /// The connection is established.
     pub(crate) fn connected(&self) {
         self.said().connecting = false;
     }
 
-    /// From here on the two options are the engine's; what the program had set is remembered and answered.
+    /// From here on the engine sets the two options; the program's values are remembered and
+    /// reported to it.
     pub(crate) fn keep_options(&self) {
         let get = |option| int_option(&self.network, option);
         let mut said = self.said();
         said.kept
             .get_or_insert_with(|| Kept { no_delay: get(libc::TCP_NODELAY), unsent_max: get(libc::TCP_NOTSENT_LOWAT) });
-        // The engine puts small writes together itself where that costs nothing.
+        // The engine itself combines small writes where that costs nothing.
         let _ = sys::set_option(&self.network, libc::IPPROTO_TCP, libc::TCP_NODELAY, &1i32.to_ne_bytes());
     }
 
-    /// For a socket that is given back to the program.
+    /// Restores the program's options on a socket that is given back.
     pub(crate) fn give_options_back(&self) {
         if let Some(kept) = self.said().kept {
             let no_delay = kept.no_delay.to_ne_bytes();
@@ -93,13 +94,14 @@ impl Held {
         }
     }
 
-    /// TCP_NOTSENT_LOWAT, as the program has set it. 0 is the system's default, which is above all buffers.
+    /// TCP_NOTSENT_LOWAT as the program has set it. 0 is the system's default, which is above all
+    /// buffers.
     pub(crate) fn unsent_max(&self) -> Option<usize> {
-        // The kernel's numbers have no sign.
+        // The kernel's value is unsigned.
         self.said().kept.map(|kept| kept.unsent_max as u32 as usize).filter(|max| *max > 0)
     }
 
-    /// `None`: only its pump knows.
+    /// Answers a request. `None`: only the pump can answer it.
     fn answer(&self, request: &Request, asker: Asker) -> Option<Reply> {
         let (level, option) = (request.level, request.option);
         let mut value = request.value;
@@ -108,7 +110,7 @@ impl Held {
             Kind::State => return Some(Reply::new(0).with(&[self.state(request.number == BY_CONNECT) as u8])),
             Kind::SetOption if !asker.may_set(self.owner, level, option) => Err(Error::from_raw_os_error(libc::EPERM)),
             Kind::SetOption => asker.with_its_rights(|| self.set_option(level, option, value)).map(|()| 0),
-            // Tables of packet filters are for who may change them.
+            // Tables of packet filters may be read only with the right to change them.
             Kind::GetOption => asker.with_its_rights(|| self.get_option(level, option, value)),
             _ => return None,
         };
@@ -118,7 +120,7 @@ impl Held {
         })
     }
 
-    /// `first`: this answers a `connect`.
+    /// `first`: the state is for a `connect`.
     fn state(&self, first: bool) -> State {
         let mut said = self.said();
         if said.connecting {
@@ -148,7 +150,7 @@ impl Held {
                 }
                 self.peer[..len].to_vec()
             }
-            // It names memory, which would be the supervisor's.
+            // Its value is a memory address, which here would mean the supervisor's memory.
             (libc::IPPROTO_TCP, libc::TCP_ZEROCOPY_RECEIVE) => {
                 return Err(Error::from_raw_os_error(libc::ENOPROTOOPT));
             }
@@ -180,7 +182,7 @@ impl Held {
         if let Some(kept) = said.kept.as_mut().and_then(|kept| kept.get(level, option)) {
             *kept = i32::from_ne_bytes(*value.first_chunk().ok_or_else(invalid)?);
             if option == libc::TCP_NODELAY {
-                // As the kernel: it is on or off.
+                // As in the kernel, it is on or off.
                 *kept = i32::from(*kept != 0);
             }
             return Ok(());
@@ -189,13 +191,13 @@ impl Held {
     }
 }
 
-/// Which libc does not name.
+/// Not defined by libc.
 const SO_PEERNAME: c_int = 28;
-/// Filters: they stand in the program's memory, or are its descriptors.
+/// Filters: their values are the program's memory addresses or descriptors.
 const NAMES_MEMORY: [c_int; 4] =
     [libc::SO_ATTACH_FILTER, libc::SO_ATTACH_BPF, libc::SO_ATTACH_REUSEPORT_CBPF, libc::SO_ATTACH_REUSEPORT_EBPF];
 
-/// SO_LINGER: on, seconds.
+/// Decodes SO_LINGER: two ints, on and seconds.
 pub(crate) fn linger_of(value: &[u8; 8]) -> Option<Duration> {
     let [a, b, c, d, seconds @ ..] = *value;
     let seconds = u64::try_from(i32::from_ne_bytes(seconds)).unwrap_or(0);
@@ -208,13 +210,13 @@ fn int_option(network: &OwnedFd, option: c_int) -> c_int {
     if len.is_ok_and(|n| n == value.len()) { i32::from_ne_bytes(value) } else { 0 }
 }
 
-/// In place of one whose connection is over.
+/// An unconnected socket to answer for one whose connection is over.
 fn closed(level: c_int) -> rustix::io::Result<OwnedFd> {
     let family = if level == libc::IPPROTO_IPV6 { AddressFamily::INET6 } else { AddressFamily::INET };
     socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, Some(ipproto::TCP))
 }
 
-/// All of them, by the id of their connection. From the moment that a socket was handed over until its connection is over.
+/// All held sockets by connection id, from the hand-over until the connection is over.
 #[derive(Default)]
 pub(crate) struct Holdings(Mutex<HashMap<u64, Arc<Held>>>);
 
@@ -223,7 +225,8 @@ impl Holdings {
         self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// `None`: a mistake, or a program that does harm. The older connection has the id, and its program keeps it.
+    /// `None` if the id is taken: a mistake, or a malicious program. The older connection keeps the
+    /// id.
     pub(crate) fn add(&self, request: &Request, owner: u32, network: OwnedFd) -> Option<Arc<Held>> {
         match self.all().entry(request.id) {
             Entry::Occupied(_) => None,
@@ -239,12 +242,13 @@ impl Holdings {
         self.all().get(&id).cloned()
     }
 
-    /// What a program asks about a connection. `None`: its pump knows.
+    /// Answers a program's request about a connection. `None`: its pump must answer.
     pub(crate) fn answer(&self, request: &Request, asker: Asker) -> Option<Reply> {
         match (self.get(request.id), request.kind) {
             (Some(held), _) => held.answer(request, asker),
-            // It is over, so that no option makes a difference. A TCP socket answers when it is closed too, and any that is not
-            // connected answers alike: above all, nothing must be made up of who the peer is.
+            // The connection is over, so no option makes a difference. A closed TCP socket still
+            // answers, and any unconnected one answers alike. Above all, no peer credentials may be
+            // invented.
             (None, Kind::SetOption | Kind::GetOption) => match closed(request.level) {
                 Ok(socket) => Held::new(&Request::new([0; 16], Kind::New, 0), asker.uid, socket).answer(request, asker),
                 Err(_) => Some(Reply::new(libc::ENOBUFS)),
@@ -276,7 +280,7 @@ mod tests {
     const NO_DELAY: (c_int, c_int) = (libc::IPPROTO_TCP, libc::TCP_NODELAY);
     const CREDENTIALS: (c_int, c_int) = (libc::SOL_SOCKET, libc::SO_PEERCRED);
 
-    /// There is no pump at all.
+    /// This test has no pump.
     #[test]
     fn options_are_answered_without_a_pump() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -287,7 +291,8 @@ mod tests {
             assert_eq!(ask(&holdings, Kind::SetOption, NO_DELAY, &i32::to_ne_bytes(value)).status, 0);
             assert_eq!(int(&ask(&holdings, Kind::GetOption, NO_DELAY, &[0; 4])), value);
         }
-        // What the engine sets behind a marker is not seen, and what the program sets then is remembered.
+        // The engine's settings behind a marker stay hidden, and the program's later settings are
+        // remembered.
         ask(&holdings, Kind::SetOption, NO_DELAY, &0i32.to_ne_bytes());
         held.keep_options();
         assert_eq!(int(&ask(&holdings, Kind::GetOption, NO_DELAY, &[0; 4])), 0);
@@ -300,7 +305,7 @@ mod tests {
         assert!(holdings.add(&Request::new([0; 16], Kind::New, 1), 0, listener.into()).is_none());
     }
 
-    /// Zeros would be root.
+    /// All zeros would mean root.
     #[test]
     fn the_peer_is_nobody_before_and_behind_the_end() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -1,4 +1,4 @@
-//! From the network to the program: plain bytes, then what the peer's frames hold.
+//! Direction from the network to the program: plain bytes, then the contents of the peer's frames.
 
 use std::os::fd::OwnedFd;
 
@@ -18,65 +18,70 @@ use super::encrypted::FirstBytes;
 use super::pump::{Bench, Order};
 use super::socket::{self, Waiting};
 
-/// The network is read into buffers that grow from here while reads fill them, so that a quiet connection holds little.
+/// Network reads start with buffers of this size, which grow while reads fill them, so that a quiet
+/// connection holds little memory.
 const READ_LEN_FIRST: usize = 16 << 10;
-/// Frames inside a buffer are not copied; the longer it is, the fewer straddle two.
+/// Longest read. Frames inside a buffer are not copied; the longer the buffer, the fewer frames
+/// straddle two.
 const READ_LEN: usize = 256 << 10;
-/// Short blocks that came together are decoded here until they have taken so long: other connections wait meanwhile.
+/// Time budget for decoding short blocks that came together on this thread, while other connections
+/// wait.
 const HERE_NS: u64 = 200_000;
 
-/// How often it is looked whether there is memory again.
+/// Interval at which exhausted memory is checked again.
 const LOOK_AGAIN_NS: u64 = 20_000_000;
-/// A program that reads nothing for so long while the memory of all is used up keeps everybody else waiting.
+/// A program that reads nothing for this long while the shared memory is used up blocks all others,
+/// so its connection is reset.
 const HOARD_NS: u64 = if cfg!(test) { 1_000_000_000 } else { 10_000_000_000 };
 const TAKEN_EVERY_NS: u64 = HOARD_NS / 10;
 
 #[derive(Default)]
 pub(crate) struct Incoming {
-    /// Plain bytes that the program has not taken.
+    /// Plain bytes that the program has not taken yet.
     waiting: Waiting,
     frames: Option<Box<Frames>>,
     /// The network may have something.
     pub(crate) readable: bool,
-    /// The network has ended and everything of it was read.
+    /// The network side has ended and all its bytes were read.
     pub(crate) ended: bool,
-    /// The program was told so.
+    /// The program was told of the end.
     pub(crate) shut: bool,
-    /// The program takes nothing any more; what comes is thrown away.
+    /// The program takes nothing more; further bytes are discarded.
     pub(crate) discards: bool,
-    /// For the program, so far.
+    /// Bytes for the program so far.
     pub(crate) bytes: u64,
-    /// Of the network before frames, the marker with them.
+    /// Bytes received before the frames, including the marker.
     plain_bytes: u64,
     pub(crate) first: FirstBytes,
 }
 
-/// The direction since its marker.
+/// State of the direction since its marker.
 struct Frames {
     receiver: Receiver,
-    /// What the program has not taken of the latest block.
+    /// The rest of the latest block, which the program has not taken yet.
     raw: Block,
     queue: Queue,
     share: Share,
     /// Jobs with the workers.
     jobs: usize,
     reading: Reading,
-    /// What the program had taken when that was looked at last, and since when it is so much.
+    /// Bytes that the program had taken at the last look, and the time since when that has not
+    /// changed.
     taken: (u64, u64),
-    /// Nothing is decoded, for want of memory.
+    /// Decoding is paused because memory is exhausted.
     gated: bool,
     read_len: usize,
     failed: bool,
-    /// Bytes that came when nobody was left to read them.
+    /// Bytes that came when the program was no longer reading.
     discarded: u64,
 }
 
-/// What reading brought.
+/// Result of a read.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Read {
-    /// So many bytes; there may be more.
+    /// This many bytes; there may be more.
     Some(usize),
-    /// So many bytes, and no more for now.
+    /// This many bytes, and no more for now.
     Last(usize),
     Nothing,
     End,
@@ -97,7 +102,7 @@ impl Incoming {
         self.waiting.len() > 0 || self.frames.as_ref().is_some_and(|f| !f.raw.is_empty())
     }
 
-    /// Whether something that came is still on its way to the program.
+    /// Whether received bytes are still on their way to the program.
     pub(crate) fn is_pending(&self) -> bool {
         let framed = self.frames.as_ref().is_some_and(|f| {
             let working = !f.failed && (f.jobs > 0 || f.receiver.has_unparsed());
@@ -106,25 +111,25 @@ impl Incoming {
         !self.discards && (self.waiting.len() > 0 || framed)
     }
 
-    /// Whether more may be read: what came is decoded first.
+    /// Whether more may be read. Received frames are decoded first.
     pub(crate) fn has_room(&self) -> bool {
         let full = |f: &Frames| f.failed || f.receiver.room() == 0 || f.receiver.has_unparsed();
         self.discards || !self.frames.as_ref().is_some_and(|f| full(f))
     }
 
-    /// Accounts for what it holds, and learns how much that may be.
+    /// Updates the memory accounted to this direction, and its limit.
     pub(crate) fn count(&mut self) {
         if let Some(frames) = &mut self.frames {
             frames.count();
         }
     }
 
-    /// The direction, if anything comes of it still.
+    /// The frame state, if the direction still delivers anything.
     fn live(&self) -> Option<&Frames> {
         self.frames.as_deref().filter(|f| !self.discards && !f.failed && !self.shut)
     }
 
-    /// When it is to be looked at again although nothing happens.
+    /// When to look at it again even if no event comes.
     pub(crate) fn next_wakeup_ns(&self, now_ns: u64) -> Option<u64> {
         let frames = self.live()?;
         let again_ns = now_ns + LOOK_AGAIN_NS;
@@ -132,13 +137,13 @@ impl Incoming {
         if frames.gated { Some(again_ns) } else { hoard_ns }
     }
 
-    /// It holds what others need, and its program reads nothing.
+    /// Whether it holds memory that others need while its program reads nothing.
     pub(crate) fn keeps_others_waiting(&self, now_ns: u64) -> bool {
         let idle = |f: &Frames| f.is_hoard() && f.share.is_exhausted() && now_ns >= f.taken.1 + HOARD_NS;
         self.is_blocked() && self.live().is_some_and(idle)
     }
 
-    /// Gives up what the program has not taken.
+    /// Drops everything that the program has not taken.
     pub(crate) fn give_up(&mut self, bench: &Bench) {
         self.waiting.clear();
         if let Some(frames) = &mut self.frames {
@@ -149,13 +154,13 @@ impl Incoming {
         }
     }
 
-    /// How fast the program reads, after each [`Incoming::flush`].
+    /// Measures how fast the program reads. Call after each [`Incoming::flush`].
     pub(crate) fn note_pace(&mut self, bench: &Bench) {
         let blocked = self.is_blocked();
         if let Some(frames) = &mut self.frames {
             let taken = self.bytes - frames.raw.len() as u64;
             let now_ns = bench.now_ns();
-            // Not at every piece, since it moves a timer.
+            // Not for every piece, because it moves a timer.
             if (taken != frames.taken.0 || !blocked) && now_ns >= frames.taken.1 + TAKEN_EVERY_NS {
                 frames.taken = (taken, now_ns);
             }
@@ -165,7 +170,7 @@ impl Incoming {
         }
     }
 
-    /// Frames from here on, behind a marker of this length.
+    /// Switches to frames, which begin behind a marker of this length.
     pub(crate) fn switch(&mut self, marker_len: usize, serial: u64, bench: &Bench) {
         self.plain_bytes += marker_len as u64;
         let compressor = &bench.ledger.compressor;
@@ -183,12 +188,12 @@ impl Incoming {
             failed: false,
             discarded: 0,
         });
-        // Before the first frame: what many hold that came before bounds it.
+        // Before the first frame, so that what other directions already hold limits this one.
         frames.count();
         self.frames = Some(frames);
     }
 
-    /// Writes what waits. False: the program has no room. `Err`: it takes nothing any more.
+    /// Writes what waits. False if the program has no room. `Err` if it takes nothing more.
     pub(crate) fn flush(&mut self, program: &OwnedFd) -> std::result::Result<bool, Errno> {
         if self.discards {
             self.waiting.clear();
@@ -211,7 +216,7 @@ impl Incoming {
                 Err(e) => return Err(e),
             }
             if frames.raw.is_empty() {
-                // The buffer goes back.
+                // Returns the buffer to the pool.
                 frames.raw = Block::default();
             }
         }
@@ -225,13 +230,13 @@ impl Incoming {
         if self.discards { Ok(()) } else { self.waiting.pass(input, program) }
     }
 
-    /// An urgent byte that was passed on between the plain ones.
+    /// Counts an urgent byte that was passed on between plain ones.
     pub(crate) fn count_urgent(&mut self) {
         self.bytes += 1;
         self.plain_bytes += 1;
     }
 
-    /// Reads frames. There must be room.
+    /// Reads frames. Call only if [`Incoming::has_room`].
     pub(crate) fn read(&mut self, network: &OwnedFd, serial: u64, bench: &mut Bench) -> Result<Read> {
         let Some(frames) = &mut self.frames else { return Ok(Read::Nothing) };
         let len = frames.read_len;
@@ -251,7 +256,7 @@ impl Incoming {
         Ok(if n == len { Read::Some(n) } else { Read::Last(n) })
     }
 
-    /// Takes what came of frames.
+    /// Takes received bytes of frames.
     pub(crate) fn receive(&mut self, wire: Block, serial: u64, bench: &mut Bench) -> Result<()> {
         let Some(frames) = &mut self.frames else { return Ok(()) };
         if self.discards {
@@ -264,7 +269,7 @@ impl Incoming {
         frames.note(received)
     }
 
-    /// Frames that came and found no room may have some now. True: there were such.
+    /// Continues with frames that found no room before. True if there were any.
     pub(crate) fn resume(&mut self, serial: u64, bench: &mut Bench) -> Result<bool> {
         let discards = self.discards;
         let Some(frames) = self.frames.as_mut().filter(|f| !discards && !f.failed) else { return Ok(false) };
@@ -277,7 +282,7 @@ impl Incoming {
         frames.note(resumed).map(|()| true)
     }
 
-    /// A worker has done a job.
+    /// Takes the result of a worker's job.
     pub(crate) fn decoded(&mut self, done: DecodeDone, serial: u64, bench: &mut Bench) -> Result<()> {
         let Some(frames) = &mut self.frames else { return Ok(()) };
         frames.jobs -= 1;
@@ -288,7 +293,7 @@ impl Incoming {
         frames.note(finished)
     }
 
-    /// The network has ended, and nothing is pending: whether that was the end of the frames too.
+    /// Checks, after the network has ended and nothing is pending, that the frame stream ended too.
     pub(crate) fn finish(&mut self) -> Result<()> {
         let discards = self.discards;
         let Some(frames) = self.frames.as_mut().filter(|f| !discards && !f.failed) else { return Ok(()) };
@@ -299,7 +304,7 @@ impl Incoming {
         frames.note(closed)
     }
 
-    /// Nothing more of it is decoded.
+    /// Stops decoding for good.
     pub(crate) fn fail(&mut self) {
         (self.readable, self.ended) = (false, true);
         if let Some(frames) = &mut self.frames {
@@ -311,7 +316,7 @@ impl Incoming {
         self.plain_bytes + self.frames.as_ref().map_or(0, |f| f.wire_bytes())
     }
 
-    /// The peer's marker is through, and what comes with it.
+    /// Whether the peer's marker and the preface behind it have arrived.
     pub(crate) fn has_preface(&self) -> bool {
         self.frames.as_ref().is_some_and(|f| f.wire_bytes() >= PREFACE_LEN as u64)
     }
@@ -322,7 +327,7 @@ impl Incoming {
 }
 
 impl Frames {
-    /// Accounts for what it holds, and learns how much that may be.
+    /// Updates the memory accounted to this direction, and its limit.
     fn count(&mut self) {
         self.share.count(self.receiver.held() + self.raw.len());
         let max = self.reading.max().unwrap_or(RECEIVED_MAX).min(RECEIVED_MAX);
@@ -330,7 +335,7 @@ impl Frames {
         self.receiver.set_memory_max(if self.gated { 0 } else { self.share.memory_max().min(max) });
     }
 
-    /// It holds more than everybody may in any case.
+    /// Whether it holds more than the minimum that every direction may have.
     fn is_hoard(&self) -> bool {
         self.share.held() > MEMORY_MIN
     }
@@ -344,13 +349,15 @@ impl Frames {
         result
     }
 
-    /// Decodes what came: a few short blocks and `store`, of which only the check is compared, here, the rest by the workers.
+    /// Decodes received blocks: a few short ones, and stored ones, of which only the checksum is
+    /// compared, on this thread; the workers do the rest.
     fn work(&mut self, serial: u64, bench: &mut Bench) -> Result<()> {
         let mut here_ns = 0;
         while let Some(job) = self.receiver.poll_job() {
             let short = job.estimate_ns < INLINE_NS && here_ns + job.estimate_ns < HERE_NS && self.jobs == 0;
             if job.is_stored() {
-                // Without its time: a clock of the thread is a system call, and this is a comparison.
+                // Not timed: reading the thread's clock is a system call, and this is only a
+                // comparison.
                 let done = job.run(&mut bench.contexts, &bench.buffers);
                 self.receiver.finish(done)?;
             } else if short && job.raw_len_max() <= MESSAGE_LEN {
@@ -378,7 +385,8 @@ impl Frames {
         });
         self.jobs += 1;
         if let Err(task) = self.queue.submit(task) {
-            // The queue holds more than the engine gives out at a time; should it ever not, the block must not be lost.
+            // The queue holds more than the engine gives out at a time; should that ever fail, the
+            // block must not be lost.
             task(&mut bench.contexts);
         }
     }

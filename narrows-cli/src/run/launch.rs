@@ -1,8 +1,9 @@
 //! Starts the program and its supervisor.
 //!
-//! Detached: the supervisor is forked away and the program takes this process, so that its pid, signals, terminal and
-//! status are its own. Parent: the program is a child, and its status is passed on when everything has drained; that is
-//! for pid 1, whose end would take the supervisor along.
+//! Detached: the supervisor is forked off and the program takes over this process, so its pid,
+//! signals, terminal and status are its own. Parent: the program is a child, and its status is
+//! passed on when everything has drained; that is for pid 1, whose end would take the supervisor
+//! along.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -42,13 +43,13 @@ const LIBRARY: &str = "libnarrows_preload.so";
 pub(crate) struct Launch<'a> {
     pub(crate) command: &'a [OsString],
     pub(crate) scope: Scope,
-    /// Sockets that are to be MPTCP are, and stay plain.
+    /// Leave MPTCP sockets as they are; their connections stay plain.
     pub(crate) keeps_mptcp: bool,
     pub(crate) settings: Settings,
-    /// Servers that are reached through gateways on their hosts, if any are.
+    /// Servers that are reached through gateways on their hosts, if any.
     pub(crate) gateways: Option<Scope>,
     pub(crate) engine: Engine,
-    /// The supervisor is the parent of the program. `None`: if it must be.
+    /// Whether the supervisor is the parent of the program. `None`: only if it must be.
     pub(crate) parent: Option<bool>,
 }
 
@@ -59,17 +60,17 @@ pub(crate) enum Engine {
     Seccomp,
 }
 
-/// How the program's connections come to the supervisor.
+/// How the program's connections reach the supervisor.
 enum Means {
     Library,
     Filter,
-    /// They do not; why.
+    /// They do not reach it; why.
     Nothing(&'static str),
 }
 
 impl Launch<'_> {
     pub(crate) fn run(self) -> Result<ExitCode> {
-        let (program, args) = self.command.split_first().ok_or_else(|| anyhow!("which program?"))?;
+        let (program, args) = self.command.split_first().ok_or_else(|| anyhow!("no program given"))?;
         let mut command = Command::new(program);
         command.args(args);
         sys::keep_pipe_signal(&mut command);
@@ -79,7 +80,7 @@ impl Launch<'_> {
             Means::Filter => true,
             Means::Nothing(why) => return Ok(self.run_plain(command, why)),
         };
-        // Where a service may open no unix sockets its programs run all the same.
+        // A service may be forbidden to open unix sockets; its programs run all the same.
         let way = if filter { seccomp::post(self.keeps_mptcp).map(Some) } else { Ok(None) };
         let (Ok(control), Ok(way)) = (Control::open(), way) else {
             return Ok(self.run_plain(command, "unix sockets cannot be opened here"));
@@ -105,11 +106,13 @@ impl Launch<'_> {
             (Engine::Preload, _) | (Engine::Auto, Kind::Usual) => Means::Library,
             _ if seccomp::is_possible() => Means::Filter,
             (Engine::Auto, Kind::Unhooked(why)) => Means::Nothing(why),
-            _ => bail!("this kernel cannot ask about system calls: use --engine=preload, or no narrows run"),
+            _ => bail!(
+                "this kernel cannot notify about system calls (seccomp): use --engine=preload, or run without narrows"
+            ),
         })
     }
 
-    /// What the library reads.
+    /// The value of the environment variable that the library reads.
     fn variable(&self, control: &Control) -> String {
         let flags = [
             (self.scope.loopback, "l"),
@@ -129,15 +132,17 @@ impl Launch<'_> {
     }
 
     fn run_detached(self, control: Control, mut command: Command, way: Option<Way>) -> Result<ExitCode> {
-        // By descriptor, because the program may end and its number be given away before the supervisor looks.
+        // By descriptor, because the program may end and its pid be reused before the supervisor
+        // looks.
         let pid = getpid();
         let Ok(watched) = pidfd_open(pid, PidfdFlags::empty()) else {
             return Ok(self.run_plain(command, "this kernel cannot watch processes"));
         };
         let program = (pid, watched);
-        // Twice, so that the supervisor is no child of the program, which waits for its own children only.
+        // Forks twice, so that the supervisor is not a child of the program, which waits for its
+        // own children only.
         match sys::fork() {
-            Err(_) => return Ok(self.run_plain(command, "no process can be started")),
+            Err(_) => return Ok(self.run_plain(command, "cannot start a process")),
             Ok(None) => {
                 let _ = setsid();
                 if let Ok(None) = sys::fork() {
@@ -156,7 +161,8 @@ impl Launch<'_> {
         Ok(failed_to_start(&command.exec(), &command))
     }
 
-    /// The detached supervisor. It keeps nothing of its parent's open that somebody may wait to be closed.
+    /// Runs the detached supervisor. It closes everything inherited that somebody may be waiting to
+    /// see closed.
     fn supervise(&self, control: Control, program: (Pid, OwnedFd), to: Option<OwnedFd>) {
         let kept = [Some(&control.listener), Some(&program.1), to.as_ref()];
         sys::close_all_but(&kept.into_iter().flatten().map(AsRawFd::as_raw_fd).collect::<Vec<_>>());
@@ -178,7 +184,7 @@ impl Launch<'_> {
         }
     }
 
-    /// Begins to answer what the kernel asks, if there is a filter.
+    /// Begins to answer the kernel's notifications, if there is a filter.
     fn hear(&self, supervisor: &Supervisor, filter: Option<(OwnedFd, Watchdog)>) -> io::Result<()> {
         let Some((to, watchdog)) = filter else { return Ok(()) };
         let gateways = self.gateways.map(|servers| Gateways { servers, port: self.settings.service.port });
@@ -186,7 +192,7 @@ impl Launch<'_> {
     }
 
     fn run_as_parent(self, control: Control, mut command: Command, way: Option<Way>) -> Result<ExitCode> {
-        // Before there are handlers of signals and threads, of which a fork knows nothing.
+        // The watchdog is forked, so it is started before there are signal handlers and threads.
         let filter = match way {
             Some((post, to)) => {
                 let watchdog = Watchdog::start(&to).context("cannot start the watchdog")?;
@@ -195,7 +201,7 @@ impl Launch<'_> {
             }
             None => None,
         };
-        // Children that the program leaves behind belong to this run too.
+        // Processes that the program orphans belong to this run too.
         let _ = set_child_subreaper(Some(getpid()));
         // Before the program starts: a signal that comes early must not end this process alone.
         let caught = catch_signals()?;
@@ -220,20 +226,22 @@ impl Launch<'_> {
     }
 }
 
-/// Both ends of the way that the listener of a filter goes.
+/// Both ends of the channel over which a filter's listener is sent.
 type Way = (seccomp::Post, OwnedFd);
 
-/// While there are no children; as the first process of a container, this one gets some that it never saw begin.
+/// Interval of waiting again while there are no children: as a container's first process, this one
+/// adopts some that it never started.
 const REAP_AGAIN: Duration = Duration::from_millis(100);
 
-/// Waits for all children as long as this process lives: those that the program left behind would stay zombies. Tells how
-/// the program ended.
+/// Waits for all children as long as this process lives, because those that the program left behind
+/// would stay zombies. Reports how the program ended.
 fn reap(program: Pid) -> io::Result<Receiver<WaitStatus>> {
     let (tell, told) = mpsc::channel();
     vital::start("narrows-reap", move || {
         loop {
             match rustix::process::wait(WaitOptions::UNTRACED) {
-                // So that a shell sees that its job stopped. What continues the job continues both.
+                // Stops this process too, so that a shell sees that its job stopped. Whatever
+                // continues the job continues both.
                 Ok(Some((pid, status))) if pid == program && status.stopped() => {
                     let _ = kill_process(getpid(), Signal::STOP);
                 }
@@ -246,15 +254,16 @@ fn reap(program: Pid) -> io::Result<Receiver<WaitStatus>> {
     Ok(told)
 }
 
-/// All that can be caught but what tells of children and what is a fault of this process. Ignored ones stay so, for the
-/// program too.
+/// Catches all signals but those about children and faults of this process. Ignored ones stay
+/// ignored, for the program too.
 fn catch_signals() -> io::Result<SignalsInfo<WithOrigin>> {
     let own = [SIGCHLD, SIGABRT, SIGBUS, SIGSYS, SIGTRAP];
     let usual = (1..=SIGSYS).filter(|s| !own.contains(s) && !FORBIDDEN.contains(s));
     SignalsInfo::new(usual.chain(libc::SIGRTMIN()..=libc::SIGRTMAX()).filter(|signal| !sys::is_ignored(*signal)))
 }
 
-/// What is sent to this process is meant for the program. The terminal's signals go to both by themselves.
+/// Passes signals on to the program, for which they are meant. The terminal sends its signals to
+/// both.
 fn pass_signals(mut caught: SignalsInfo<WithOrigin>, program: OwnedFd) -> io::Result<()> {
     vital::start("narrows-signals", move || {
         for Origin { signal, cause, .. } in caught.forever() {
@@ -266,25 +275,26 @@ fn pass_signals(mut caught: SignalsInfo<WithOrigin>, program: OwnedFd) -> io::Re
     })
 }
 
-/// As a shell does: 127 if there is no such program, 126 if it cannot be run.
+/// The exit code of shells: 127 if there is no such program, 126 if it cannot be run.
 fn failed_to_start(error: &io::Error, command: &Command) -> ExitCode {
     let name = command.get_program().display().to_string();
     report::note(format_args!("{name}: {}", report::without_os_numbers(&error.to_string())));
     ExitCode::from(if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 })
 }
 
-/// Where the library is: where $NARROWS_PRELOAD says, or with the program.
+/// The path of the library: from $NARROWS_PRELOAD, or next to this program.
 fn library() -> Result<PathBuf> {
     if let Some(path) = env::var_os("NARROWS_PRELOAD") {
         let path = PathBuf::from(path);
         ensure!(path.is_file(), "NARROWS_PRELOAD: there is no file {}", path.display());
         return Ok(path);
     }
-    // Without /proc the kernel does not tell, but the shell did.
+    // Without /proc the kernel does not tell its own path; argv[0] and PATH do.
     let program = env::current_exe().ok().or_else(|| binary::find(&env::args_os().next()?));
     let program = program.ok_or_else(|| anyhow!("cannot find out where this program is: set NARROWS_PRELOAD"))?;
     let folder = program.parent().unwrap_or(Path::new("/"));
-    // As Cargo leaves it for tests, where the one beside the program may be older; beside it; as installed below a prefix.
+    // In order: where Cargo puts it for tests (the one beside the program may be older), beside the
+    // program, as installed below a prefix.
     let places = [folder.join("deps").join(LIBRARY), folder.join(LIBRARY), folder.join("../lib/narrows").join(LIBRARY)];
     let found = places.iter().find(|p| p.is_file()).and_then(|p| p.canonicalize().ok());
     found.ok_or_else(|| {
@@ -295,7 +305,7 @@ fn library() -> Result<PathBuf> {
     })
 }
 
-/// Ours comes behind what is preloaded already.
+/// The value of LD_PRELOAD: our library behind what is preloaded already.
 fn preloads(library: &Path) -> Result<OsString> {
     let path = library.as_os_str().as_bytes();
     let loadable = !path.iter().any(|b| b" :".contains(b));

@@ -1,7 +1,8 @@
-//! What supervisors and the agent of a host say to each other: records over a unix socket, one a message.
+//! Protocol between supervisors and the agent of a host: records over a unix socket, one per
+//! message.
 //!
-//! A supervisor says what its programs listen on and accept, and what its flows say; the agent answers with what flows
-//! are to hear. Whoever finds a record that makes no sense ends the line.
+//! A supervisor reports what its programs listen on and accept, and the words of its flows; the
+//! agent answers with events for the flows. Whoever receives an invalid record closes the line.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Result};
@@ -17,18 +18,19 @@ use rustix::net::{
 use super::sys;
 use super::wire::mapped;
 
-/// Both ends of a line must have the same: they may be of different builds.
+/// Both ends of a line must have the same version, because they may be different builds.
 const VERSION: u8 = 1;
-/// The longest record has 52 bytes; one more would be seen as too long.
+/// Receive buffer. The longest record has 52 bytes, so longer messages are detected.
 const RECORD_MAX: usize = 64;
-/// Records that the other end does not take: three for each of twenty thousand connections. It has stopped, then.
+/// Limit of unsent records: three for each of some twenty thousand connections. An end that takes
+/// none of them has stopped.
 const UNSENT_MAX: usize = 65_536;
 
-/// From a supervisor.
+/// Message from a supervisor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ToAgent {
     Hello,
-    /// A program listens on that port, with one socket more.
+    /// A program listens on that port with one more socket.
     Listening(u16),
     ListeningEnded(u16),
     Accepted {
@@ -45,7 +47,7 @@ pub(crate) enum ToAgent {
     },
 }
 
-/// To a supervisor.
+/// Message to a supervisor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum FromAgent {
     Hello,
@@ -119,7 +121,7 @@ impl ToAgent {
 }
 
 impl FromAgent {
-    /// `None`: an event that no witness has.
+    /// `None` for events that a witness never has.
     pub(crate) fn encode(&self) -> Option<Vec<u8>> {
         let mut out = Vec::with_capacity(RECORD_MAX);
         match self {
@@ -197,7 +199,7 @@ impl Line {
         Self { socket, unsent: VecDeque::new() }
     }
 
-    /// To whoever listens at that abstract name.
+    /// Connects to whoever listens at that abstract name.
     pub(crate) fn connect(name: &str) -> Result<Self> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
@@ -210,7 +212,7 @@ impl Line {
         user_at(&self.socket)
     }
 
-    /// False: the other end has stopped taking records, and what is said further is lost.
+    /// Queues a record. False if the other end has stopped taking records; further ones are lost.
     pub(crate) fn say(&mut self, record: Vec<u8>) -> bool {
         if !self.is_stuck() {
             self.unsent.push_back(record);
@@ -240,10 +242,10 @@ impl Line {
         !self.unsent.is_empty()
     }
 
-    /// The next record; `None`: none is there now.
+    /// The next record; `None` if none is there now.
     ///
     /// # Errors
-    /// The line has ended; `InvalidData`: whoever is there speaks another language.
+    /// The line has ended; `InvalidData`: the other end sends invalid records.
     pub(crate) fn hear<T>(&self, decode: impl Fn(&[u8]) -> Option<T>) -> Result<Option<T>> {
         let mut record = [0; RECORD_MAX];
         loop {
@@ -258,7 +260,7 @@ impl Line {
     }
 }
 
-/// The user who made, or listens at, the other end of a unix socket.
+/// The user who created, or listens at, the other end of a unix socket.
 pub(crate) fn user_at(socket: &OwnedFd) -> Option<u32> {
     let mut credentials = [0; 12];
     let len = sys::get_option(socket, libc::SOL_SOCKET, libc::SO_PEERCRED, &mut credentials).ok()?;

@@ -1,23 +1,24 @@
-//! Which of the ports that programs listened on still have a listener. A program says when it begins to listen; it may
-//! stop in many ways, and holds no descriptor by which that would be seen.
+//! Tracks which addresses that programs listened on still have a listener. A program reports when
+//! it begins to listen; it may stop in many ways, and the supervisor holds no descriptor that would
+//! show it.
 
 use std::collections::{BTreeSet, HashSet};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Result};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// Programs that listen on more are rare, and each is looked for among all listeners.
+/// Listeners remembered. Programs with more are rare, and each is searched among all listeners.
 const LISTENERS_MAX: usize = 4096;
-/// Listeners of a host that are read; beyond them none is said to be gone.
+/// Lines read per table. Listeners beyond it are not seen.
 const LINES_MAX: usize = 65_536;
-/// State of a listening socket, as the kernel writes it.
+/// The state of a listening socket in /proc/net/tcp.
 const LISTENING: &str = "0A";
 
 #[derive(Default)]
 pub(crate) struct Listeners(BTreeSet<SocketAddr>);
 
 impl Listeners {
-    /// False: it was known, or there are too many.
+    /// False if it was known already, or there are too many.
     pub(crate) fn add(&mut self, address: SocketAddr) -> bool {
         self.0.len() < LISTENERS_MAX && self.0.insert(address)
     }
@@ -30,7 +31,7 @@ impl Listeners {
         self.0.iter().map(SocketAddr::port)
     }
 
-    /// Forgets those that no socket listens on any more, and says which they were.
+    /// Forgets and returns those that no socket listens on any more.
     pub(crate) fn take_ended(&mut self) -> Vec<SocketAddr> {
         let Ok(there) = listening() else { return Vec::new() };
         let ended: Vec<_> = self.0.iter().copied().filter(|a| !there.contains(a)).collect();
@@ -61,7 +62,7 @@ fn listening() -> Result<HashSet<SocketAddr>> {
     Ok(all)
 }
 
-/// `0100007F:1F90`: words of the address as they lie in memory, then the port.
+/// Parses `0100007F:1F90`: 32-bit words of the address in memory order, then the port.
 fn parse(text: &str) -> Option<SocketAddr> {
     let (host, port) = text.split_once(':')?;
     let port = u16::from_str_radix(port, 16).ok()?;

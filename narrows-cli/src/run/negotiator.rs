@@ -1,9 +1,11 @@
-//! Finds out for each connection whether the other end has Narrows (format.md section 11): a thread of the supervisor that
-//! carries words and events between flows, which the pumps have, and their peers.
+//! Negotiation (format.md section 11): finds out for each connection whether the other end runs
+//! Narrows. A thread of the supervisor that carries words and events between flows, which belong to
+//! the pumps, and their peers.
 //!
-//! Connections that programs make are claimed at the host that they lead to (`peers.rs`); those that programs accept are
-//! told to the agent of this host, to which claims come (`registrar.rs`, `agent.rs`). Nobody waits for this thread: pumps
-//! leave word, and hear as `Order::Hear`.
+//! Connections that programs make are claimed at the host they lead to (`peers.rs`). Connections
+//! that programs accept are reported to the agent of this host, which receives the claims
+//! (`registrar.rs`, `agent.rs`). Nobody waits for this thread: pumps leave messages, and hear back
+//! as `Order::Hear`.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io::Result;
@@ -25,9 +27,9 @@ use super::gate::Gate;
 use super::peers::Peers;
 use super::registrar::Registrar;
 
-/// The service port where nobody says another: beside that of direct copies.
+/// The default service port, next to that of direct copies.
 pub(crate) const SERVICE_PORT: u16 = 7701;
-/// Hosts to which side channels are kept; beyond them the one used longest ago is let go.
+/// Hosts to which side channels are kept. Beyond this the least recently used one is dropped.
 pub(crate) const HOSTS_MAX: usize = 1024;
 /// Events taken at a time.
 const EVENTS: usize = 64;
@@ -35,11 +37,11 @@ const EVENTS: usize = 64;
 /// How this host and others are reached for negotiations.
 #[derive(Clone, Copy)]
 pub(crate) struct Service {
-    /// Of all hosts.
+    /// The service port, the same on all hosts.
     pub(crate) port: u16,
-    /// Of this host; `[::]` is every one.
+    /// The service address of this host; `[::]` is every address.
     pub(crate) address: IpAddr,
-    /// This supervisor becomes the agent where there is none.
+    /// This supervisor may become the agent where there is none.
     pub(crate) may_serve: bool,
 }
 
@@ -51,18 +53,18 @@ enum Said {
     Listening(SocketAddr),
 }
 
-/// The way to the thread that negotiates. What is left there is little: a word or two about each connection's beginning
-/// and end, and one for each event that was heard (`gate.rs`).
+/// Sends messages to the negotiating thread. Few can queue up: a word or two at each connection's
+/// beginning and end, and one for each event that was heard (`gate.rs`).
 #[derive(Clone)]
 pub(crate) struct Negotiator {
     said: Sender<Said>,
     bell: Arc<OwnedFd>,
-    /// The bell rings already.
+    /// The bell has already been rung.
     rung: Arc<AtomicBool>,
 }
 
 impl Negotiator {
-    /// Its desk has to be started, or what is said here stays unheard.
+    /// The desk must be started, or no message is ever read.
     pub(crate) fn open() -> Result<(Self, Desk)> {
         let (said, inbox) = channel();
         let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
@@ -79,12 +81,12 @@ impl Negotiator {
         }
     }
 
-    /// A program connects. `clock_ms`: the TCP timestamp clock of the socket, as it was when its SYN left.
+    /// A program connects. `clock_ms` is the TCP timestamp clock of the socket when its SYN left.
     pub(crate) fn connecting(&self, id: FlowId, addresses: Tuple, clock_ms: u32) {
         self.leave(Said::Connecting { id, addresses, clock_ms });
     }
 
-    /// A program accepted a connection; its client's clock as its SYN told it.
+    /// A program accepted a connection. `syn_clock_ms` is the client's clock from its SYN.
     pub(crate) fn accepted(&self, id: FlowId, addresses: Tuple, syn_clock_ms: Option<u32>) {
         self.leave(Said::Accepted { id, addresses, syn_clock_ms });
     }
@@ -93,7 +95,7 @@ impl Negotiator {
         self.leave(Said::Word { id, word });
     }
 
-    /// It is over. `connected`: it was there, and not only tried.
+    /// A connection is over. `connected`: it was established, not only attempted.
     pub(crate) fn ended(&self, id: FlowId, connected: bool) {
         self.leave(Said::Ended { id, connected });
     }
@@ -115,10 +117,10 @@ const BELL: u64 = 0;
 const LINE: u64 = 1;
 const PEERS: u64 = 2;
 
-/// Brings an event to the pump that has the flow.
+/// Delivers an event to the pump that has the flow.
 type Tell = Box<dyn Fn(FlowId, Event) + Send>;
 
-/// Which end of its connection a flow is.
+/// The side of the connection that a flow is on.
 enum Side {
     Client,
     Server,
@@ -135,7 +137,7 @@ struct Negotiation {
 }
 
 impl Desk {
-    /// `descriptors_max`: those that negotiating may take.
+    /// `descriptors_max`: descriptors that negotiation may use.
     pub(crate) fn start(
         self,
         service: Service,
@@ -247,7 +249,7 @@ impl Negotiation {
     }
 }
 
-/// The time for epoll to wait; `None`: until something happens.
+/// How long epoll waits; `None`: until an event.
 pub(crate) fn until(at_ns: Option<u64>, now_ns: u64) -> Option<Timespec> {
     let wait_ns = at_ns?.saturating_sub(now_ns);
     Some(Timespec { tv_sec: (wait_ns / 1_000_000_000) as i64, tv_nsec: (wait_ns % 1_000_000_000) as i64 })
@@ -267,7 +269,7 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(30);
 
-    /// A supervisor as its pumps see the negotiation.
+    /// A supervisor's negotiation, as its pumps see it.
     struct Host {
         negotiator: Negotiator,
         heard: Receiver<(FlowId, Event)>,
@@ -322,7 +324,7 @@ mod tests {
         }
     }
 
-    /// The client's, the server's, where the server listens, its service address.
+    /// The client's host, the server's host, the server's listener, and its service address.
     fn two_hosts() -> (Host, Host, TcpListener, SocketAddr) {
         let (service, listener) = (free(), listener());
         let (client, server) = (Host::new(service), Host::new(service));
@@ -419,7 +421,7 @@ mod tests {
         assert!(matches!(server.hear(), (11, Event::Claimed(_))));
     }
 
-    /// Programs that listen no more need no open port.
+    /// Once no program listens, the port is closed.
     #[test]
     fn the_service_port_is_open_only_while_a_program_listens() {
         let (service, listener) = (free(), listener());

@@ -1,4 +1,4 @@
-//! From the program to the network: plain bytes, a marker perhaps, then frames.
+//! Direction from the program to the network: plain bytes, then possibly a marker and frames.
 
 use std::os::fd::OwnedFd;
 
@@ -17,36 +17,39 @@ use super::pump::{Bench, Order};
 use super::socket::Waiting;
 use super::sys;
 
-/// The engine may want to look at the link again at once; other connections come first.
+/// Shortest time between two looks at the link. The engine may ask for less, but other connections
+/// come first.
 const LOOK_AGAIN_MIN_NS: u64 = 20_000;
-/// Bulk is read when there is room for so much, or for this share of all that may be held, not in crumbs.
+/// Bulk is read only when there is room for this many bytes, or for this fraction of what may be
+/// held, so that reads are not tiny.
 const ROOM_MIN: usize = 64 << 10;
 const ROOM_SHARE: usize = 4;
-/// Plain bulk is read in pieces that grow while the network takes them whole.
+/// Plain bulk is read in pieces that grow while the network takes them completely.
 const PLAIN_LEN_MIN: usize = 16 << 10;
 const PLAIN_LEN_MAX: usize = 128 << 10;
-/// How often the kernel is asked how long its buffer is: it grows once in a round trip.
+/// Interval at which the kernel is asked for the size of its send buffer, which grows once per
+/// round trip.
 const BUFFER_EVERY_NS: u64 = 20_000_000;
-/// A job that takes over a late block runs here if it is so short; the engine wants it at once, the other connections
-/// of this thread want their turn.
+/// A job that re-encodes a late block runs on this thread if it is at most this long: the engine
+/// wants it at once, but the other connections of the thread want their turn.
 const RESCUE_INLINE_NS: u64 = 500_000;
 
 #[derive(Default)]
 pub(crate) struct Outgoing {
-    /// Plain bytes that the network has not taken.
+    /// Plain bytes that the network has not taken yet.
     waiting: Waiting,
     frames: Option<Box<Frames>>,
     /// The program may have written something.
     pub(crate) readable: bool,
-    /// The program has ended this direction and everything of it was read.
+    /// The program has ended this direction and all its bytes were read.
     pub(crate) ended: bool,
-    /// The network was told so.
+    /// The network was told of the end.
     pub(crate) shut: bool,
-    /// The network takes nothing any more; what comes is thrown away.
+    /// The network takes nothing more; further bytes are discarded.
     pub(crate) discards: bool,
-    /// Of the program, so far.
+    /// Bytes from the program so far.
     pub(crate) bytes: u64,
-    /// On the network before frames.
+    /// Bytes sent before the frames.
     plain_bytes: u64,
     plain_len: usize,
     pub(crate) first: FirstBytes,
@@ -54,25 +57,25 @@ pub(crate) struct Outgoing {
     pub(crate) unsent_max: Option<usize>,
 }
 
-/// The direction since its marker.
+/// State of the direction since its marker.
 struct Frames {
     sender: Sender,
     allowance: Allowance,
-    /// When the kernel was asked for its buffer last.
+    /// When the kernel was last asked for its buffer size.
     asked_ns: Option<u64>,
-    /// Bytes of frames that it has taken.
+    /// Bytes of frames that the kernel has taken.
     taken: u64,
     outbox: Outbox,
     marker_len: u64,
     meter: Meter,
     queue: Queue,
     share: Share,
-    /// The engine's clock begins with the flow.
+    /// Start of the engine's clock, which begins with the flow.
     begun_ns: u64,
     /// Jobs with the workers.
     jobs: usize,
     closed: bool,
-    /// False: what the program sends is known not to shrink, or does not leave this host.
+    /// False if the data is known not to compress, or does not leave this host.
     compresses: bool,
 }
 
@@ -85,7 +88,7 @@ impl Outgoing {
         self.frames.is_some()
     }
 
-    /// Bytes that the program may be read for now, of `queued` that it wrote.
+    /// Bytes that may be read from the program now, if `queued` of its bytes wait in its socket.
     pub(crate) fn room(&self, queued: usize) -> usize {
         match &self.frames {
             Some(frames) if !self.discards => {
@@ -100,13 +103,14 @@ impl Outgoing {
         }
     }
 
-    /// A good length for a read of plain bulk: what TCP does not take waits here, beyond what it would hold itself.
+    /// Length for the next read of plain bulk. What TCP does not take waits here, in addition to
+    /// TCP's own buffer.
     pub(crate) fn plain_len(&mut self) -> usize {
         let next = (2 * self.plain_len).min(PLAIN_LEN_MAX);
         std::mem::replace(&mut self.plain_len, next)
     }
 
-    /// Accounts for what it holds.
+    /// Updates the memory accounted to this direction.
     pub(crate) fn count(&mut self) {
         let held = self.held();
         if let Some(frames) = &mut self.frames {
@@ -114,12 +118,12 @@ impl Outgoing {
         }
     }
 
-    /// A good length for a read of bulk.
+    /// Length for a read of bulk that will go into frames.
     pub(crate) fn segment_len(&self) -> Option<usize> {
         self.frames.as_ref().filter(|_| !self.discards).map(|f| f.sender.segment_len())
     }
 
-    /// Bytes of the program that the network has not taken.
+    /// Bytes from the program that the network has not taken yet.
     pub(crate) fn held(&self) -> usize {
         let framed = self.frames.as_ref().map_or(0, |f| {
             let raw = self.bytes.saturating_sub(self.plain_bytes).saturating_sub(f.sender.summary().raw_bytes);
@@ -128,12 +132,12 @@ impl Outgoing {
         self.waiting.len() + framed
     }
 
-    /// The network has no room. To be asked after [`Outgoing::flush`].
+    /// Whether the network has no room. Call after [`Outgoing::flush`].
     pub(crate) fn is_stuck(&self) -> bool {
         self.waiting.len() > 0 || self.frames.as_ref().is_some_and(|f| !f.outbox.is_empty())
     }
 
-    /// Frames from here on: the marker, then a stream.
+    /// Switches to frames: the marker, then a frame stream.
     pub(crate) fn switch(&mut self, marker: &[u8], same_host: bool, stores: bool, serial: u64, bench: &Bench) {
         let compressor = &bench.ledger.compressor;
         let inlet = bench.inlet.clone();
@@ -161,7 +165,7 @@ impl Outgoing {
         }
     }
 
-    /// From here on nothing is tried on what does not shrink.
+    /// Stops compressing: the data does not shrink.
     pub(crate) fn give_up_compressing(&mut self, bench: &Bench) {
         if let Some(frames) = self.frames.as_mut().filter(|f| f.compresses) {
             frames.compresses = false;
@@ -169,7 +173,7 @@ impl Outgoing {
         }
     }
 
-    /// Writes what waits. True: the network has taken everything that there is so far.
+    /// Writes what waits. True if the network has taken everything so far.
     pub(crate) fn flush(&mut self, network: &OwnedFd, serial: u64, bench: &mut Bench) -> Result<bool, Errno> {
         if self.discards {
             self.waiting.clear();
@@ -187,7 +191,8 @@ impl Outgoing {
         }
     }
 
-    /// Passes on what the program wrote; what the network does not take waits. Plain bytes must have been counted.
+    /// Passes on what the program wrote; what the network does not take waits. The flow must
+    /// already have counted plain bytes.
     pub(crate) fn pass(
         &mut self,
         input: &[u8],
@@ -216,7 +221,8 @@ impl Outgoing {
         self.flush(network, serial, bench).map(drop)
     }
 
-    /// The same for bulk that lies in a buffer of its own already. There must be frames.
+    /// Like [`Outgoing::pass`], for bulk that is already in a buffer of its own. The direction must
+    /// be in frames.
     pub(crate) fn pass_block(
         &mut self,
         block: Block,
@@ -232,13 +238,14 @@ impl Outgoing {
         self.flush(network, serial, bench).map(drop)
     }
 
-    /// A byte that went out urgently between the plain ones.
+    /// Counts an urgent byte that was sent between plain ones.
     pub(crate) fn count_urgent(&mut self) {
         self.bytes += 1;
         self.plain_bytes += 1;
     }
 
-    /// After the program's end: whether the network has all, the end of the frames included.
+    /// Ends the direction after the program's end. True once the network has everything, including
+    /// the end of the frames.
     pub(crate) fn finish(&mut self, network: &OwnedFd, serial: u64, bench: &mut Bench) -> Result<bool, Errno> {
         if let Some(frames) = self.frames.as_mut().filter(|f| !f.closed && !self.discards) {
             frames.closed = true;
@@ -251,7 +258,7 @@ impl Outgoing {
         Ok(self.discards || all && drained)
     }
 
-    /// A worker has done a job.
+    /// Takes the result of a worker's job.
     pub(crate) fn encoded(&mut self, done: Done, serial: u64, bench: &mut Bench) {
         if let Some(frames) = &mut self.frames {
             frames.jobs -= 1;
@@ -261,7 +268,7 @@ impl Outgoing {
         }
     }
 
-    /// When [`Outgoing::on_time`] is due, on the pump's clock.
+    /// The time at which [`Outgoing::on_time`] is due, on the pump's clock.
     pub(crate) fn next_wakeup_ns(&self, now_ns: u64) -> Option<u64> {
         let frames = self.frames.as_ref().filter(|_| !self.discards && !self.shut)?;
         let at_ns = frames.sender.next_wakeup()?.saturating_add(frames.begun_ns);
@@ -274,7 +281,7 @@ impl Outgoing {
         }
     }
 
-    /// Bytes on the network, and what was done for those in frames.
+    /// Bytes sent to the network, plain and framed.
     pub(crate) fn wire_bytes(&self) -> u64 {
         self.plain_bytes + self.frames.as_ref().map_or(0, |f| f.marker_len + f.sender.summary().wire_bytes)
     }
@@ -296,8 +303,8 @@ impl Frames {
         self.work(bulk, serial, bench);
     }
 
-    /// Cuts as many blocks as the window takes. What is short and alone is encoded here, so that a small message needs no
-    /// other thread; the rest is for the workers.
+    /// Cuts as many blocks as the window allows. A short block that is alone is encoded here, so
+    /// that a small message needs no other thread; the rest goes to the workers.
     fn work(&mut self, bulk: bool, serial: u64, bench: &mut Bench) {
         loop {
             let now_ns = self.now_ns(bench);
@@ -316,7 +323,8 @@ impl Frames {
         let quick = job.method == Method::STORE || job.raw.len() <= MESSAGE_LEN;
         let begun_ns = self.now_ns(bench);
         let mut done = if quick {
-            // The thread's own clock is a system call, two of which take longer than to store a message or to link it.
+            // Reading the thread's CPU clock is a system call, and two of them take longer than
+            // storing or linking a message.
             job.run(&mut bench.contexts, &bench.buffers)
         } else {
             stream::encode(job, &mut bench.contexts, &bench.buffers)
@@ -338,12 +346,13 @@ impl Frames {
         });
         self.jobs += 1;
         if let Err(task) = self.queue.submit(task) {
-            // The queue holds two windows, so this does not happen; if it does, the block must not be lost.
+            // The queue holds two windows, so this does not happen; if it did, the block must not
+            // be lost.
             task(&mut bench.contexts);
         }
     }
 
-    /// Writes frames until there is none or the network is full. True: there is none.
+    /// Writes frames until none are left or the network is full. True if none are left.
     fn write(&mut self, network: &OwnedFd, serial: u64, bench: &mut Bench) -> Result<bool, Errno> {
         loop {
             let rate = self.sender.summary().rate_bytes_per_s;
@@ -378,7 +387,7 @@ impl Frames {
         self.sender.limit_blocks(self.allowance.block_max());
     }
 
-    /// What TCP would hold.
+    /// Asks the kernel how much TCP would hold.
     fn ask_buffer(&mut self, network: &OwnedFd, unsent_max: Option<usize>, bench: &Bench) {
         let now_ns = self.now_ns(bench);
         if self.asked_ns.is_none_or(|at| now_ns >= at + BUFFER_EVERY_NS) {
@@ -388,7 +397,7 @@ impl Frames {
         }
     }
 
-    /// The engine wants to know how the link is, and perhaps to take over what is late.
+    /// Measures the link for the engine, and re-encodes a late block if the engine wants that.
     fn look(&mut self, network: &OwnedFd, serial: u64, bench: &mut Bench) {
         let now_ns = self.now_ns(bench);
         let sample = self.meter.look(network, now_ns);

@@ -1,5 +1,5 @@
-//! Whose a TCP connection is. An agent that serves several users believes none of them about the connections of others:
-//! whoever could register those could have frames sent into them.
+//! Owner of a TCP connection. An agent that serves several users trusts none of them about the
+//! connections of others: whoever could register those could have frames sent into them.
 
 use std::net::SocketAddr;
 
@@ -10,21 +10,22 @@ use rustix::net::{
 
 use super::wire::mapped;
 
-/// Of sock_diag and netlink, which libc does not name.
+/// Constants of sock_diag and netlink, not defined by libc.
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const REQUEST: u16 = 1;
 const LISTEN: u8 = 10;
 const HEADER: usize = 16;
-/// In the kernel's answer, behind the header.
+/// Offsets in the kernel's answer, behind the header.
 const STATE: usize = 1;
 const PORTS: usize = 4;
 const UID: usize = 4 + 48 + 12;
 
-/// The user who has the server's end of that connection on this host. `None`: nobody, or the kernel does not tell.
+/// The user who owns the server's end of that connection on this host. `None` if nobody does, or
+/// the kernel does not tell.
 pub(crate) fn of(addresses: Tuple) -> Option<u32> {
     let flags = SocketFlags::CLOEXEC;
     let socket = socket_with(AddressFamily::NETLINK, SocketType::DGRAM, flags, Some(netlink::SOCK_DIAG)).ok()?;
-    // The kernel answers within the call that asks; this is for one that does not.
+    // The kernel answers within the call that asks; the timeout is for a kernel that does not.
     let patience = Some(std::time::Duration::from_millis(100));
     sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, patience).ok()?;
     send(&socket, &question(addresses.server(), addresses.client()), SendFlags::empty()).ok()?;
@@ -41,7 +42,7 @@ pub(crate) fn of(addresses: Tuple) -> Option<u32> {
         return None;
     }
     let [uid, inode] = [UID, UID + 4].map(|at| answer.get(at..)?.first_chunk().copied().map(u32::from_ne_bytes));
-    // Without an inode no program has it yet.
+    // Without an inode no program has accepted it yet.
     uid.filter(|_| inode.is_some_and(|i| i != 0))
 }
 

@@ -1,7 +1,8 @@
-//! The hosts that programs of this run connect to: a claimant and a side channel for each.
+//! Remote hosts that programs of this run connect to: a claimant and a side channel for each.
 //!
-//! Who has another host's service port is believed about its connections. Where that host is this one the kernel tells who
-//! that is, and then only root, this user, and the server's own user are believed.
+//! Whoever holds another host's service port is trusted about that host's connections. If the host
+//! is this one, the kernel tells who that is, and then only root, this user, and the server's own
+//! user are trusted.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, SocketAddr};
@@ -16,20 +17,20 @@ use rustix::process::geteuid;
 use super::channel::{Channel, READ};
 use super::owner;
 
-/// A way to a host: the address that it is reached from, and its own. A claim is good only if its side channel comes from
-/// the same address as the connection.
+/// A route to a host: the local address and the host's address. A claim is valid only if its side
+/// channel comes from the same address as the connection.
 type Way = (IpAddr, IpAddr);
 
 struct Host {
     claimant: Claimant,
     channel: Option<Channel>,
     way: Way,
-    /// Counts up with every use of any host.
+    /// Sequence number of its latest use; every use of any host increments the counter.
     used: u64,
     wakeup_ns: Option<u64>,
-    /// Something came on the side channel.
+    /// The other end has sent something on the side channel.
     greeted: bool,
-    /// Who has the other end of it, if that is this host and somebody else than root and this user.
+    /// The user at the other end, if that is on this host and is neither root nor this user.
     stranger: Option<u32>,
 }
 
@@ -41,7 +42,8 @@ pub(crate) struct Peers {
     secret: [u8; 32],
     hosts: BTreeMap<u64, Host>,
     by_way: HashMap<Way, u64>,
-    /// Where the connections are claimed that are not settled, or for which nobody answered.
+    /// The host and addresses of each claimed connection that is unsettled, or for which nobody
+    /// answered.
     by_flow: HashMap<FlowId, (u64, Tuple)>,
     uses: u64,
     next: u64,
@@ -49,7 +51,7 @@ pub(crate) struct Peers {
 }
 
 impl Peers {
-    /// `secret`: random. `first`: what epoll numbers begin with.
+    /// `secret`: random bytes. `first`: the first number used in epoll.
     pub(crate) fn new(watch: Arc<OwnedFd>, port: u16, hosts_max: usize, secret: [u8; 32], first: u64) -> Self {
         Self {
             watch,
@@ -65,7 +67,7 @@ impl Peers {
         }
     }
 
-    /// What flows are to hear since this was asked last.
+    /// Events for flows since the previous call.
     pub(crate) fn take_heard(&mut self) -> Vec<(FlowId, Event)> {
         std::mem::take(&mut self.heard)
     }
@@ -102,7 +104,7 @@ impl Peers {
         self.settle(number, now_ns);
     }
 
-    /// It is over before it was connected.
+    /// The connection ended before it was established.
     pub(crate) fn never_connected(&mut self, flow: FlowId, now_ns: u64) {
         let Some((number, _)) = self.by_flow.remove(&flow) else { return };
         if let Some(host) = self.hosts.get_mut(&number) {
@@ -111,7 +113,8 @@ impl Peers {
         self.settle(number, now_ns);
     }
 
-    /// The host's number; a new one takes the place of that which was not used for longest and has nothing to do.
+    /// The host's number. If there are too many hosts, a new one replaces the least recently used
+    /// one that has no claims.
     fn host(&mut self, way: Way) -> Option<u64> {
         self.uses += 1;
         if let Some(number) = self.by_way.get(&way) {
@@ -128,7 +131,7 @@ impl Peers {
         }
         let number = self.next;
         self.next += 1;
-        // Each claimant counts its claims from 0, so each has a secret of its own.
+        // Each claimant numbers its claims from 0, so each needs its own secret.
         let secret = *blake3::keyed_hash(&self.secret, &number.to_le_bytes()).as_bytes();
         let claimant = Claimant::new(ClaimantLimits::default(), secret);
         self.hosts.insert(
@@ -139,7 +142,7 @@ impl Peers {
         Some(number)
     }
 
-    /// epoll says that something happened to a channel, or did.
+    /// Handles an epoll event of a channel, which may be out of date.
     pub(crate) fn happened(&mut self, number: u64, now_ns: u64) {
         let Some(host) = self.hosts.get_mut(&number) else { return };
         if let Err(_lost) = host.take(now_ns) {
@@ -149,10 +152,11 @@ impl Peers {
         self.settle(number, now_ns);
     }
 
-    /// Does what the claimant wants done.
+    /// Carries out the claimant's outputs.
     fn settle(&mut self, number: u64, now_ns: u64) {
         let Some(host) = self.hosts.get_mut(&number) else { return };
-        // Each round that begins again has lost the channel, and a claimant dials once for a channel that lasted a second.
+        // Ends: each further round means that the channel was lost, and a claimant dials again only
+        // for a channel that lasted a second.
         loop {
             while let Some(output) = host.claimant.poll() {
                 match output {
@@ -164,7 +168,8 @@ impl Peers {
                         }
                     }
                     Output::Hangup => {
-                        // What the kernel does not take at once was for somebody who listens no more.
+                        // Bytes that the kernel does not take at once are dropped: the other end no
+                        // longer listens.
                         if let Some(mut channel) = host.channel.take() {
                             let _ = channel.flush();
                         }
@@ -177,7 +182,7 @@ impl Peers {
                         self.heard.push((flow, Event::Plain(WhyPlain::Stranger)));
                     }
                     Output::Flow(flow, event) => {
-                        // Where nobody answered, the claim may come up again.
+                        // If nobody answered, the claim is kept and may be repeated.
                         if matches!(event, Event::Plain(WhyPlain::Refused(_) | WhyPlain::Busy)) {
                             self.by_flow.remove(&flow);
                         }
@@ -239,7 +244,7 @@ impl Host {
     }
 }
 
-/// Whether the server's end of a connection is that user's.
+/// Whether that user owns the server's end of the connection.
 fn is_owner(user: u32, claimed: Option<&(u64, Tuple)>) -> bool {
     claimed.is_some_and(|(_, addresses)| owner::of(*addresses) == Some(user))
 }
@@ -256,7 +261,7 @@ mod tests {
         Peers::new(Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC).unwrap()), port, 2, [1; 32], 7)
     }
 
-    /// Claims a connection to each of some hosts; what is said about them at once.
+    /// Claims a connection to each host, and returns the immediate events.
     fn claim(peers: &mut Peers, hosts: std::ops::Range<u8>) -> Vec<(FlowId, Event)> {
         for host in hosts {
             let server = SocketAddr::new([127, 0, 0, host].into(), 80);
@@ -271,7 +276,7 @@ mod tests {
         let mut peers = peers(closed);
         for host in 2..7 {
             let mut heard = claim(&mut peers, host..host + 1);
-            // Connecting may have failed at once, or when epoll says so.
+            // Connecting may have failed at once, or only with an epoll event.
             let numbers: Vec<u64> = peers.hosts.keys().copied().collect();
             numbers.into_iter().for_each(|number| peers.happened(number, 0));
             heard.extend(peers.take_heard());
@@ -287,7 +292,7 @@ mod tests {
         let mut peers = peers(listener.local_addr().unwrap().port());
         let heard = claim(&mut peers, 2..5);
         assert_eq!(heard, [(4, Event::Plain(WhyPlain::Busy))]);
-        // Their time is up, and so they make room.
+        // Claims that timed out make room.
         assert!(peers.next_wakeup_ns().is_some());
         peers.on_time(u64::MAX / 2);
         assert_eq!(peers.take_heard().len(), 2);

@@ -1,5 +1,5 @@
-//! What the kernel knows of how a connection began, on which claims rest (format.md section 11.3). Any user may ask for it
-//! at a socket that he holds.
+//! Connection proof: what the kernel knows about how a connection began, which claims rest on
+//! (format.md section 11.3). Any user may read it from a socket that he holds.
 
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
@@ -9,12 +9,12 @@ use narrows::upgrade::Tuple;
 use super::sys;
 use super::wire::{RawAddress, Request, host_and_port};
 
-/// Where the round trip time is in TCP_INFO, in microseconds.
+/// Offset in TCP_INFO of the round-trip time in microseconds.
 const INFO_RTT: usize = 68;
-/// Longer than an IPv6 header with extensions and a TCP header; what is longer is no usual SYN.
+/// Room for an IPv6 header with extensions and a TCP header. A longer SYN is not a usual one.
 const SYN_MAX: usize = 512;
 
-/// Both ends of a connection, the client's first.
+/// The addresses of both ends, the client's first.
 pub(crate) fn addresses(request: &Request) -> Option<Tuple> {
     let known = |raw| address(raw).filter(|a| !a.ip().is_unspecified());
     let (local, peer) = (known(&request.local)?, known(&request.peer)?);
@@ -25,9 +25,9 @@ pub(crate) fn address(raw: &RawAddress) -> Option<SocketAddr> {
     host_and_port(raw).map(|(host, port)| SocketAddr::new(host, port))
 }
 
-/// The client's timestamp clock when the SYN left that was, or will be, answered. To be asked as soon as its socket is
-/// there: of a connection that is complete the kernel knows how long its SYN took, of one that is being made the SYN has
-/// only just left.
+/// The client's TCP timestamp clock when the SYN left that was, or will be, answered. Call it as
+/// soon as the socket is there: for an established connection the kernel knows how long the SYN
+/// took, and for one being made the SYN has only just left.
 pub(crate) fn clock_at_syn(network: impl AsFd, connecting: bool) -> Option<u32> {
     let network = network.as_fd();
     let mut clock = [0; 4];
@@ -42,21 +42,22 @@ pub(crate) fn clock_at_syn(network: impl AsFd, connecting: bool) -> Option<u32> 
     Some(clock_ms.wrapping_sub(rtt_us / 1000))
 }
 
-/// The client's timestamp clock as the SYN told it that an accepted socket began with. The kernel tells it once, and only
-/// if TCP_SAVE_SYN was set on the listener.
+/// The client's TCP timestamp clock from the SYN of an accepted socket. The kernel tells it once,
+/// and only if TCP_SAVE_SYN was set on the listener.
 pub(crate) fn clock_in_syn(network: impl AsFd) -> Option<u32> {
     let mut syn = [0; SYN_MAX];
     let len = sys::get_option(network, libc::IPPROTO_TCP, libc::TCP_SAVED_SYN, &mut syn).ok()?;
     timestamp(tcp_header(&syn[..len])?)
 }
 
-/// The TCP header behind that of IPv4 or IPv6.
+/// The TCP header that follows an IPv4 or IPv6 header.
 fn tcp_header(packet: &[u8]) -> Option<&[u8]> {
     match packet.first()? >> 4 {
         4 => packet.get(usize::from(packet[0] & 0x0f) * 4..),
         6 => {
             let (mut next, mut at) = (*packet.get(6)?, 40);
-            // Hop-by-hop options, routing, destination options. Each round passes eight bytes at least.
+            // Hop-by-hop options, routing, destination options. Each round advances by at least
+            // eight bytes.
             while matches!(next, 0 | 43 | 60) {
                 let [follows, len] = *packet.get(at..)?.first_chunk()?;
                 (next, at) = (follows, at + (usize::from(len) + 1) * 8);
@@ -88,7 +89,8 @@ mod tests {
 
     use super::*;
 
-    /// The proof itself: what a client reads at its socket is what its SYN told the server.
+    /// The proof itself: the client reads the same clock from its socket as its SYN told the
+    /// server.
     #[test]
     fn both_ends_of_a_connection_know_the_same_clock() {
         for host in ["127.0.0.1:0", "[::1]:0"] {
@@ -120,7 +122,7 @@ mod tests {
         for bad in [&[][..], &[0x45], &[0x60; 7], &[0x60; 48], &[0x10; 60]] {
             assert_eq!(read(bad), None);
         }
-        // An option that says it has no length ends the search and not the program.
+        // An option of length zero must not loop for ever or panic.
         v4[40] = 3;
         v4[41] = 0;
         assert_eq!(read(&v4), Some(0x0102_0304));

@@ -1,7 +1,7 @@
-//! A pump: one thread that moves the bytes of its connections, and alone touches them.
+//! A pump: one thread that moves the bytes of its connections. No other thread touches them.
 //!
-//! Sockets are watched edge-triggered, because the poison keeps the program's end readable for ever. A connection runs
-//! until nothing moves or its turn is over; then the others have theirs.
+//! Sockets are watched edge-triggered, because the poison keeps the program's end readable for
+//! ever. A connection runs until nothing moves or its turn is over; then the others get theirs.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::io::Result;
@@ -36,44 +36,44 @@ use super::talk::Talk;
 use super::vital;
 use super::wire::{self, Kind, REPLY_LEN, Reply, Request, State};
 
-/// Read at a time: large enough that calls are few, small enough for a second-level cache.
+/// Bytes read at a time: enough for few calls, and little enough for a second-level cache.
 const SCRATCH: usize = 128 << 10;
-/// Events taken at a time.
+/// Events, or orders, taken at a time.
 const EVENTS: usize = 256;
-/// A thread's timers are late by 50 us unless it asks for less: that is what a nap shall save.
+/// Timer slack of the thread. By default timers may be 50 us late, which is about what a nap saves.
 const TIMER_SLACK_NS: u64 = 1_000;
-/// Buffers that nobody used for so long go back.
+/// Unused buffers go back to the system after this time.
 const TIDY_AFTER: Duration = Duration::from_secs(1);
 
-/// What all threads of the supervisor know.
+/// State shared by all threads of the supervisor.
 pub(crate) struct Ledger {
-    /// Connections that pumps have, or will find in their inbox.
+    /// Connections that pumps have or will find in their inboxes.
     pub(crate) live: AtomicUsize,
-    /// TCP sockets of connections that failed, of all pumps, and how many there may be.
+    /// TCP sockets of failed connections that all pumps keep, and their limit.
     pub(crate) kept: AtomicUsize,
     pub(crate) kept_max: usize,
-    /// Counts up when there is none any more.
+    /// Eventfd, signalled when no connection is live any more.
     pub(crate) idle: OwnedFd,
     pub(crate) talk: Talk,
     pub(crate) negotiator: Negotiator,
     pub(crate) compressor: Arc<Compressor>,
-    /// With whom frames begin without negotiation.
+    /// Peers with which frames begin without negotiation.
     pub(crate) direct: Direct,
-    /// The TCP sockets of all pumps.
+    /// The TCP sockets of all connections.
     pub(crate) held: Holdings,
-    /// Of connections that are over.
+    /// Totals of connections that are over.
     pub(crate) totals: Totals,
     pub(crate) begun: Instant,
 }
 
-/// What a pump lends to the connection whose turn it is.
+/// Resources that a pump lends to the connection whose turn it is.
 pub(crate) struct Bench {
     pub(crate) ledger: Arc<Ledger>,
-    /// The way back to the pump, for workers.
+    /// Sends orders to this pump, for workers.
     pub(crate) inlet: Inlet,
     pub(crate) contexts: Contexts,
     pub(crate) buffers: BufferPool,
-    /// Of the latest connection.
+    /// Serial number of the latest connection.
     serial: u64,
 }
 
@@ -95,38 +95,38 @@ pub(crate) enum Order {
         held: Arc<Held>,
         program: OwnedFd,
     },
-    /// Something about a connection; the answer goes to `line`.
+    /// A request about a connection; the answer goes to `line`.
     Ask {
         request: Box<Request>,
         asker: Asker,
         line: OwnedFd,
     },
-    /// What the negotiation says about a connection.
+    /// An event from the negotiation of a connection.
     Hear {
         id: u64,
         event: Event,
     },
-    /// A worker has encoded a block of a connection,
+    /// A worker has encoded a block of a connection.
     Encoded {
         serial: u64,
         done: Box<Done>,
     },
-    /// or decoded one,
+    /// A worker has decoded a block of a connection.
     Decoded {
         serial: u64,
         done: Box<DecodeDone>,
     },
-    /// or panicked over it.
+    /// A worker has panicked over a block of a connection.
     Failed {
         serial: u64,
     },
-    /// How are all connections?
+    /// Asks for a snapshot of all connections.
     Snapshot {
         answer: Sender<Vec<LiveConnection>>,
     },
 }
 
-/// The way to a pump.
+/// Sends orders to a pump.
 #[derive(Clone)]
 pub(crate) struct Inlet {
     orders: Sender<Order>,
@@ -179,7 +179,7 @@ pub(crate) fn start(ledger: Arc<Ledger>) -> Result<Inlet> {
 }
 
 const BELL: u64 = u64::MAX;
-/// What an event is about: the place of a connection, doubled, and which of its sockets.
+/// Event data: the place of a connection, doubled, plus which of its sockets.
 const PROGRAM: u64 = 0;
 const NETWORK: u64 = 1;
 
@@ -187,31 +187,31 @@ struct Pump {
     watch: OwnedFd,
     bell: Arc<OwnedFd>,
     inbox: Receiver<Order>,
-    /// The inbox may hold orders although the bell was answered.
+    /// The inbox may hold orders although the bell was reset.
     unheard: bool,
     bench: Bench,
-    /// When which place wants to be called.
+    /// Timers: when each place wants to be called.
     timers: BTreeSet<(u64, usize)>,
-    /// The same by place.
+    /// The timer of each place.
     due: Vec<Option<u64>>,
-    /// Buffers may be free that were used since they were given back last.
+    /// Buffers were used since the pool was last trimmed.
     untidy: bool,
     places: Vec<Option<Connection>>,
     free: Vec<usize>,
     by_id: HashMap<u64, usize>,
     by_serial: HashMap<u64, usize>,
-    /// Connections whose turn was over before they were done, each once.
+    /// Connections whose turn ended before they were done, each once.
     turns: VecDeque<usize>,
     failed: Failures,
     scratch: Vec<u8>,
     attention: Attention,
-    /// What this round passed on.
+    /// Bytes passed on in this round.
     moved: Moved,
 }
 
 impl Pump {
     fn run(mut self) {
-        // A late nap would be waited for by a program. Where it cannot be set, naps are late.
+        // A program would wait for a nap that ends late. If the slack cannot be set, naps end late.
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(TIMER_SLACK_NS));
         let mut events = Vec::with_capacity(EVENTS);
         loop {
@@ -236,7 +236,8 @@ impl Pump {
                     self.advance(place);
                 }
             }
-            // Last, so that no event of this round is about a connection that came into a place that it knew before.
+            // Orders last, so that no event of this round concerns a new connection in a reused
+            // place.
             if events.iter().any(|e| e.data.u64() == BELL) {
                 let mut count = [0; 8];
                 let _ = rustix::io::read(&*self.bell, &mut count);
@@ -252,7 +253,8 @@ impl Pump {
         }
     }
 
-    /// Some of the orders that wait: workers leave many, and sockets have their turn in between.
+    /// Handles some of the waiting orders: workers leave many, and sockets get their turn in
+    /// between.
     fn hear_orders(&mut self) {
         if !std::mem::take(&mut self.unheard) {
             return;
@@ -264,7 +266,7 @@ impl Pump {
         self.unheard = true;
     }
 
-    /// How long nothing may happen.
+    /// How long to wait for events.
     fn patience(&self) -> Option<Duration> {
         if !self.turns.is_empty() || self.unheard {
             return Some(Duration::ZERO);
@@ -341,7 +343,8 @@ impl Pump {
         ledger.negotiator.ended(connection.id, connection.came_up());
         let _ = epoll::delete(&self.watch, &connection.network);
         let (id, owner) = (connection.id, connection.held.owner);
-        // Before the program sees the end: what it asks then is answered behind this.
+        // Before the program sees the end: its requests after that are answered from the list of
+        // failures.
         ledger.held.remove(id);
         let name = failures::name_of_peer(&connection.program);
         let network = connection.close(error);
@@ -351,7 +354,7 @@ impl Pump {
         self.count_off();
     }
 
-    /// A connection that was handed over is no more.
+    /// Counts off a connection that has ended.
     fn count_off(&self) {
         let ledger = &self.bench.ledger;
         if ledger.live.fetch_sub(1, Ordering::AcqRel) == 1 {
@@ -372,7 +375,7 @@ impl Pump {
             Order::Failed { serial } => self.with_serial(serial, |connection, _| connection.failed()),
             Order::Snapshot { answer } => {
                 let all = self.places.iter().flatten().map(|connection| connection.account(&self.bench)).collect();
-                // Who asked may have gone.
+                // The requester may be gone.
                 let _ = answer.send(all);
             }
             Order::Ask { request, asker, line } => {
@@ -441,7 +444,7 @@ impl Pump {
         (reply, None)
     }
 
-    /// What there is to say of a connection that is no more.
+    /// Answers a request about a connection that has ended.
     fn answer_ended(&mut self, request: &Request, asker: Asker) -> (Reply, Option<Arc<OwnedFd>>) {
         if request.kind == Kind::TakeBack && self.failed.find(request.id).is_some_and(|f| asker.owns(f.owner)) {
             return (Reply::new(0), self.failed.take_back(request.id));
@@ -451,12 +454,13 @@ impl Pump {
                 let error = failed.error.raw_os_error();
                 let status = match request.number {
                     wire::BY_CONNECT if failed.ended_connect => 0,
-                    // As the kernel: the attempt has to be ended by a `connect`, even if its error is known already.
+                    // As in the kernel, a failed attempt must be ended by a `connect`, even if its
+                    // error is known already.
                     wire::BY_CONNECT if failed.told => libc::ECONNABORTED,
                     _ if failed.told => 0,
                     _ => error,
                 };
-                // What is told once is for the program.
+                // What is told only once is for the connection's own program.
                 if asker.owns(failed.owner) {
                     failed.told |= request.number != wire::BY_NAME;
                     failed.ended_connect |= request.number == wire::BY_CONNECT;
@@ -464,7 +468,7 @@ impl Pump {
                 (Reply::new(status).with(&[State::Failed as u8]), None)
             }
             (Kind::State, None) => (Reply::new(0).with(&[State::Gone as u8]), None),
-            // It ended while this order waited.
+            // The connection ended while this order waited.
             (Kind::OutQueue, _) => (Reply::new(0).with(&0i32.to_ne_bytes()), None),
             _ => (Reply::new(libc::ENOTCONN), None),
         }
@@ -475,7 +479,8 @@ fn data(place: usize, which: u64) -> EventData {
     EventData::new_u64((place as u64) << 1 | which)
 }
 
-/// Room is watched only while it is missing: every read of the program would be an event.
+/// Room is watched only while it is missing, because otherwise every read of the program would be
+/// an event.
 fn program_events(room: bool) -> EventFlags {
     let flags = EventFlags::IN | EventFlags::RDHUP | EventFlags::ET;
     if room { flags | EventFlags::OUT } else { flags }

@@ -1,5 +1,5 @@
-//! A supervisor's line to the agent of its host. Without an agent it becomes one itself, if it may; when the agent is
-//! gone it looks for the next one and tells it everything again.
+//! A supervisor's line to the agent of its host. Without an agent it may become one itself; when
+//! the agent is gone it looks for the next one and registers everything again.
 
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Result};
@@ -15,33 +15,37 @@ use super::agent::{self, Agent};
 use super::line::{FromAgent, Line, ToAgent};
 use super::listeners::Listeners;
 
-/// Soon after an agent has ended, and not all supervisors at once: one of them will be the next.
+/// Delay before looking for an agent after one has ended, spread so that supervisors do not all try
+/// at once: one of them will be the next.
 const TAKE_OVER_NS: u64 = 20_000_000;
 const TAKE_OVER_SPREAD_NS: u64 = 200_000_000;
-/// Where there is no agent and this may not be one, or it does not answer as it should.
+/// Retry interval where there is no agent and this may not become one, or it does not answer as it
+/// should.
 const LOOK_AGAIN_NS: u64 = 3_000_000_000;
-/// How often it is looked whether programs still listen. Later claims wait in vain for ten seconds, which hurts nobody.
+/// Interval at which it is checked whether programs still listen. Claims that come too late wait
+/// ten seconds in vain, which hurts nobody.
 const LISTENERS_EVERY_NS: u64 = 2_000_000_000;
-/// Records before something else has its turn.
+/// Records handled before other work gets its turn.
 const TURN: usize = 1024;
 const ROOT: u32 = 0;
 
 pub(crate) struct Registrar {
     watch: Arc<OwnedFd>,
-    /// What epoll calls the line.
+    /// The line's number in epoll.
     number: u64,
     settings: agent::Settings,
-    /// It may become the agent itself.
+    /// This supervisor may become the agent itself.
     may_serve: bool,
     line: Option<Line>,
     greeted: bool,
     watched: EventFlags,
-    /// When an agent is looked for next; only while there is something to tell and no line.
+    /// When to look for an agent next; used only while there is something to tell and no line.
     look_ns: u64,
     look_for_listeners_ns: u64,
     listeners: Listeners,
     accepted: BTreeMap<FlowId, (Tuple, Option<u32>)>,
-    /// A new agent was told of those before this one; the others follow as the line takes them.
+    /// A new agent has been told of the flows below this id; the others follow as the line takes
+    /// them.
     untold: Option<FlowId>,
     heard: Vec<(FlowId, Event)>,
     spread: u64,
@@ -105,12 +109,12 @@ impl Registrar {
         }
     }
 
-    /// Whether the agent knows of that flow, or is to be told now.
+    /// Whether the agent knows that flow, or should be told now.
     fn is_told(&self, flow: FlowId) -> bool {
         self.untold.is_none_or(|first| flow < first)
     }
 
-    /// Tells a new agent of some more of the connections that were accepted before.
+    /// Tells a new agent of more connections that were accepted before.
     fn tell_more(&mut self) {
         let Some(first) = self.untold else { return };
         let some: Vec<_> = self.accepted.range(first..).take(TURN).map(|(id, (t, c))| (*id, *t, *c)).collect();
@@ -122,7 +126,7 @@ impl Registrar {
 
     fn tell(&mut self, message: &ToAgent) -> bool {
         let Some(line) = &mut self.line else { return false };
-        // One that takes nothing any more is found out by `flush`.
+        // A line that takes nothing more is detected by `flush`.
         line.say(message.encode())
     }
 
@@ -146,7 +150,7 @@ impl Registrar {
         self.look(now_ns);
     }
 
-    /// epoll says that something happened to the line.
+    /// Handles an epoll event on the line.
     pub(crate) fn happened(&mut self, now_ns: u64) {
         for _ in 0..TURN {
             let Some(line) = &self.line else { return };
@@ -159,7 +163,8 @@ impl Registrar {
                 }
                 Ok(None) => return,
                 Err(_) => {
-                    // One that has greeted has ended; another one refuses this supervisor, or is of another build.
+                    // An agent that has greeted has ended. One that has not refuses this
+                    // supervisor, or is a different build.
                     return self.lose(now_ns + if self.greeted { TAKE_OVER_NS + self.spread } else { LOOK_AGAIN_NS });
                 }
             }
@@ -205,16 +210,17 @@ impl Registrar {
             Ok(agent) => {
                 super::vital::start("narrows-agent", move || agent.run())?;
             }
-            // Another one was quicker.
+            // Another supervisor was quicker.
             Err(e) if e.kind() == ErrorKind::AddrInUse => {}
             Err(e) => return Err(e),
         }
         connect(own, self.settings.service)
     }
 
-    /// Sends what waits. To be called after everything that tells.
+    /// Sends what waits. Call after every function that tells.
     pub(crate) fn flush(&mut self, now_ns: u64) {
-        // All at once would be more than a line may hold back. Each round tells of some, until the agent takes no more now.
+        // All flows at once would exceed a line's queue, so each round tells of some until the
+        // agent takes no more.
         while self.untold.is_some() && self.line.as_ref().is_some_and(|line| !line.wants_room()) {
             self.tell_more();
             if self.line.as_mut().is_none_or(|line| line.flush().is_err()) {
@@ -235,7 +241,7 @@ impl Registrar {
     }
 }
 
-/// The agent of that user, if it is one: anybody may take a name.
+/// Connects to the agent of that user, and checks the listener's user: anybody may take a name.
 fn connect(user: u32, service: SocketAddr) -> Result<Line> {
     let line = Line::connect(&agent::name(user, service))?;
     if line.user() == Some(user) { Ok(line) } else { Err(ErrorKind::PermissionDenied.into()) }
@@ -250,12 +256,12 @@ mod tests {
 
     use super::*;
 
-    /// More than a line may hold back.
+    /// More than a line's queue holds.
     const MANY: u64 = 70_000;
 
     const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
 
-    /// A registrar, and what listens in the agent's place. `host` is the last number of their address.
+    /// A registrar, and a listener in the agent's place. `host` is the last byte of their address.
     fn registrar(host: u8) -> (Registrar, OwnedFd) {
         let service = SocketAddr::from(([127, 0, 0, host], std::process::id() as u16));
         let own = geteuid().as_raw();
@@ -273,7 +279,7 @@ mod tests {
         Tuple::new("10.0.0.1:40000".parse().unwrap(), "10.0.0.2:5432".parse().unwrap())
     }
 
-    /// Its records are not kept for ever, and the next agent is told all that counts.
+    /// Records for it are not queued for ever, and the next agent is told everything that matters.
     #[test]
     fn an_agent_that_takes_nothing_is_given_up() {
         let (mut registrar, agent) = registrar(8);
@@ -317,7 +323,7 @@ mod tests {
             registrar.flush(0);
             assert!(registrar.line.is_some(), "the line was given up");
             if rounds == 0 {
-                // One that ends and one that comes before their turn.
+                // One flow ends and one is added before their turn.
                 registrar.ended(MANY - 1);
                 registrar.accepted(MANY, tuple, None, 0);
             }

@@ -1,4 +1,5 @@
-//! `--only` and `--except`: which connections are handed over; `--peer`: with whom they begin with frames.
+//! Connection rules: `--only` and `--except` select the connections that are handed over, `--peer`
+//! those that begin in frames, `--via-gateway` those that go through gateways.
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 
@@ -6,24 +7,25 @@ use anyhow::{Result, anyhow, ensure};
 
 use super::wire::{RULES_MAX, Rule, Scope, mapped};
 
-/// `HOST`, `ADDRESS/BITS`, `*`, each perhaps with `:PORT` or `:PORT-PORT`; IPv6 in brackets if a port follows.
+/// Parses `HOST`, `ADDRESS/BITS` or `*`, each optionally with `:PORT` or `:PORT-PORT`; IPv6 is in
+/// brackets if a port follows.
 pub(crate) fn build(only: &[String], except: &[String], loopback: bool) -> Result<Scope> {
     let mut scope = Scope::new(loopback);
     let all = only.iter().map(|text| (text, true)).chain(except.iter().map(|text| (text, false)));
     for (text, only) in all {
         for rule in rules(text, only)? {
-            ensure!(scope.add(rule), "--only and --except: {RULES_MAX} addresses are the most");
+            ensure!(scope.add(rule), "--only and --except: at most {RULES_MAX} addresses are allowed");
         }
     }
     Ok(scope)
 }
 
-/// With whom frames begin without negotiation, because the operator says so.
+/// Peers with which frames begin without negotiation, because the operator says so.
 #[derive(Clone, Copy)]
 pub(crate) struct Direct {
-    /// `None`: with no server.
+    /// Servers; `None`: none.
     peers: Option<Scope>,
-    /// Clients may begin so.
+    /// Accept clients that begin in frames.
     pub(crate) accepts: bool,
 }
 
@@ -32,7 +34,7 @@ impl Direct {
         let mut scope = Scope::new(true);
         for text in peers {
             for rule in rules(text, true)? {
-                ensure!(scope.add(rule), "--peer: {RULES_MAX} addresses are the most");
+                ensure!(scope.add(rule), "--peer: at most {RULES_MAX} addresses are allowed");
             }
         }
         Ok(Self { peers: (!peers.is_empty()).then_some(scope), accepts })
@@ -43,12 +45,12 @@ impl Direct {
     }
 }
 
-/// Servers that are reached through gateways on their hosts.
+/// Parses `--via-gateway`: servers that are reached through gateways on their hosts.
 pub(crate) fn gateways(servers: &[String]) -> Result<Option<Scope>> {
     let mut scope = Scope::new(true);
     for text in servers {
         for rule in rules(text, true)? {
-            ensure!(scope.add(rule), "--via-gateway: {RULES_MAX} addresses are the most");
+            ensure!(scope.add(rule), "--via-gateway: at most {RULES_MAX} addresses are allowed");
         }
     }
     Ok((!servers.is_empty()).then_some(scope))
@@ -90,7 +92,7 @@ fn rules(text: &str, only: bool) -> Result<Vec<Rule>> {
         .collect()
 }
 
-/// Host and ports. A colon of an IPv6 address without brackets is none before a port.
+/// Splits host and ports. Colons in an IPv6 address without brackets do not begin a port.
 fn split(text: &str) -> (&str, Option<&str>) {
     if let Some((host, rest)) = text.strip_prefix('[').and_then(|t| t.split_once(']')) {
         return (host, rest.strip_prefix(':'));

@@ -1,12 +1,14 @@
-//! The second engine: programs into which no library is loaded (static ones, Go, other C libraries).
+//! The second engine, for programs that load no library (static ones, Go, other C libraries).
 //!
-//! The program is put under a filter (`filter`), by which the kernel asks the supervisor about the few calls that begin
-//! connections or tell of them (`notify`). The supervisor makes the call itself, on the program's own socket (`calls`),
-//! and puts a unix socket in the place of the TCP socket, as the library does (`swap`). Bytes are moved by the pumps, and
-//! no call on data is asked about.
+//! The program runs under a seccomp filter (`filter`), so that the kernel asks the supervisor about
+//! the few calls that begin connections or report on them (`notify`). The supervisor makes the call
+//! itself on the program's own socket (`calls`), and puts a unix socket in place of the TCP socket,
+//! as the library does (`swap`). The pumps move the bytes; calls on data are not asked about, but
+//! for a few rare flags.
 //!
-//! When in doubt the kernel is told to go on as if it had not asked: then the connection is plain. A supervisor that dies
-//! must not leave the program with calls that fail, so a second process has the questions too (`watchdog`).
+//! When in doubt the kernel is told to continue the call as if it had not asked, and the connection
+//! is plain. If the supervisor dies, the program's calls must not fail, so a second process holds
+//! the notifications too (`watchdog`).
 
 mod calls;
 mod filter;
@@ -43,36 +45,37 @@ pub(crate) use kept::UNTAKEN_MAX;
 pub(crate) use notify::start;
 pub(crate) use watchdog::{WAITS_MAX, Watchdog};
 
-/// The kernel can do it, and this user may look into the programs that it starts.
+/// Whether the kernel supports seccomp notifications in the expected layout.
 pub(crate) fn is_possible() -> bool {
     sys::notifies()
 }
 
-/// Whether only ancestors may look into a process (Yama). A supervisor beside the program could not then.
+/// Whether only ancestors may access a process (Yama), so that a supervisor beside the program
+/// could not.
 pub(crate) fn wants_parent() -> bool {
     let scope = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
     scope.trim() == "1" && !rustix::process::geteuid().is_root()
 }
 
-/// The way that the listener goes: from the process that becomes the program, where the kernel makes it, to those who
-/// answer.
+/// Sends the seccomp listener from the process that becomes the program, where the kernel creates
+/// it, to those who answer.
 pub(crate) struct Post {
     filter: Vec<libc::sock_filter>,
     from: OwnedFd,
 }
 
-/// Those who answer: the supervisor and its watchdog.
+/// Receivers of the listener: the supervisor and its watchdog.
 const LISTENERS: usize = 2;
 
-/// Both ends of the way.
+/// Both ends of the channel for the listener.
 pub(crate) fn post(keeps_mptcp: bool) -> Result<(Post, OwnedFd)> {
     let (from, to) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     Ok((Post { filter: filter::program(keeps_mptcp), from }, to))
 }
 
 impl Post {
-    /// Puts this process under the filter. If that fails, it stays as it is, and who waits for the listener is told so.
-    /// Called between fork and exec: no heap.
+    /// Puts this process under the filter. If that fails the process stays as it is, and the
+    /// receivers are told so. Called between fork and exec, so it uses no heap.
     pub(crate) fn install(&self) -> Result<()> {
         let installed = sys::install(&self.filter);
         for _ in 0..LISTENERS {
@@ -83,7 +86,8 @@ impl Post {
             if let Some(fds) = &fds {
                 control.push(SendAncillaryMessage::ScmRights(fds));
             }
-            // Without anybody who answers, the kernel lets every call that it would ask about fail: better not to begin.
+            // With nobody to answer, the kernel fails every call that it would ask about, so it is
+            // better not to start the program.
             sendmsg(&self.from, &[IoSlice::new(&byte)], &mut control, SendFlags::NOSIGNAL)?;
         }
         Ok(())
@@ -94,8 +98,8 @@ impl Post {
     }
 }
 
-/// What the kernel's questions come from, and whether a call that was heard of is interrupted only by what kills its
-/// process. Waits for it; `None` if it could not be had.
+/// Waits for the listener that delivers the kernel's questions. The flag says whether a call that
+/// was received can be interrupted only by a fatal signal. `None` if there is no listener.
 fn listener(to: &OwnedFd) -> Option<(OwnedFd, bool)> {
     let mut byte = [0];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -114,7 +118,7 @@ fn listener(to: &OwnedFd) -> Option<(OwnedFd, bool)> {
     listener.map(|l| (l, byte[0] != 0))
 }
 
-/// Where new connections go.
+/// Takes new connections from this engine to the pumps.
 #[derive(Clone)]
 pub(crate) struct Intake {
     pub(crate) pumps: Vec<Inlet>,
@@ -128,19 +132,19 @@ impl Intake {
     }
 
     fn has_room(&self) -> bool {
-        // One of them is this engine itself.
+        // The live count includes this engine itself.
         self.ledger.live.load(Ordering::Acquire) <= self.budget.connections
     }
 
     fn take(&self, request: Request, network: OwnedFd, program: OwnedFd) {
-        // Ids are random; one that is there already would be a wonder.
+        // Ids are random, so a collision practically never happens.
         if let Some(held) = self.ledger.held.add(&request, Asker::own().uid, network) {
             self.ledger.live.fetch_add(1, Ordering::AcqRel);
             self.pump(request.id).send(Order::Take { request: Box::new(request), held, program });
         }
     }
 
-    /// The supervisor stays as long as anybody is under the filter.
+    /// Keeps the supervisor alive as long as any process is under the filter.
     fn begin(&self) {
         self.ledger.live.fetch_add(1, Ordering::AcqRel);
     }

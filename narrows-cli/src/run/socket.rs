@@ -1,4 +1,4 @@
-//! Bytes into and out of sockets, without waiting, and those that a socket has no room for.
+//! Non-blocking reads and writes of sockets, and a buffer for bytes that a socket has no room for.
 
 use std::io::IoSliceMut;
 use std::os::fd::OwnedFd;
@@ -24,8 +24,8 @@ pub(crate) fn read(source: &OwnedFd, buffer: &mut [u8], flags: RecvFlags) -> Res
     }
 }
 
-/// Looks at what comes next. True: it ends where something came along with the bytes, such as descriptors; there may be
-/// more behind it.
+/// Peeks at the next bytes. True if the peek stopped at something sent along with the bytes, such
+/// as descriptors; more bytes may follow.
 pub(crate) fn peek(source: &OwnedFd, buffer: &mut [u8]) -> Result<(usize, bool), Errno> {
     loop {
         let mut parts = [IoSliceMut::new(&mut *buffer)];
@@ -36,7 +36,8 @@ pub(crate) fn peek(source: &OwnedFd, buffer: &mut [u8]) -> Result<(usize, bool),
     }
 }
 
-/// What a sink did not take yet. No more is read for it before it is gone, so it is not longer than a read.
+/// Bytes that a sink has not taken yet. Nothing more is read for the sink before they are gone, so
+/// they are at most as long as one read.
 #[derive(Default)]
 pub(crate) struct Waiting {
     bytes: Vec<u8>,
@@ -56,7 +57,7 @@ impl Waiting {
         *self = Self::default();
     }
 
-    /// True: nothing waits any more.
+    /// Writes what waits. True if nothing is left.
     pub(crate) fn flush(&mut self, sink: &OwnedFd) -> Result<bool, Errno> {
         while self.len() > 0 {
             match write(sink, &self.bytes[self.written..]) {
@@ -65,7 +66,7 @@ impl Waiting {
                 Err(e) => return Err(e),
             }
         }
-        // Memory is given back: most connections are idle most of the time.
+        // Frees the memory: most connections are idle most of the time.
         self.clear();
         Ok(true)
     }

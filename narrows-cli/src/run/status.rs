@@ -1,4 +1,4 @@
-//! What supervisors tell of themselves: `narrows status` finds them by their abstract names and asks.
+//! Status of supervisors: `narrows status` finds them by their abstract names and asks them.
 
 use std::io::{ErrorKind, Read, Result, Write};
 use std::os::fd::OwnedFd;
@@ -18,22 +18,25 @@ use super::proof;
 use super::pump::{Inlet, Ledger, Order};
 
 const PREFIX: &str = "narrows-status:";
-/// A supervisor's answer is there within a turn of its pumps; who asks and does not read is not waited for either.
+/// Timeout. A supervisor answers within a turn of its pumps; a client that asks and does not read
+/// is not waited for either.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Of an answer: some ten thousand connections.
+/// Maximum answer in bytes: some ten thousand connections.
 const ANSWER_MAX: u64 = 16 << 20;
-/// Of all answers of users who need not be trusted: some ten thousand connections too. Parsed it takes up to forty times as much.
+/// Maximum bytes of all answers from untrusted users: some ten thousand connections too. Parsed it
+/// takes up to forty times as much memory.
 const STRANGERS_MAX: u64 = 8 << 20;
-/// For all answers together: more than a few supervisors that do not answer are not waited for one by one.
+/// Time limit for all answers together, so that many supervisors that do not answer are not each
+/// waited for.
 const ALL_PATIENCE: Duration = Duration::from_secs(10);
-/// Supervisors that are asked.
+/// Maximum number of supervisors asked.
 const SUPERVISORS_MAX: usize = 4096;
 
 fn name(user: u32, pid: i32) -> String {
     format!("{PREFIX}{user}:{pid}")
 }
 
-/// Answers whoever asks, if it is the same user or root, with what `answer` says then.
+/// Starts a thread that answers the same user and root with the result of `answer`.
 pub(crate) fn start(answer: impl Fn() -> Value + Send + 'static) -> Result<()> {
     let name = name(geteuid().as_raw(), getpid().as_raw_pid());
     let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(name)?)?;
@@ -41,7 +44,7 @@ pub(crate) fn start(answer: impl Fn() -> Value + Send + 'static) -> Result<()> {
         for socket in listener.incoming() {
             match socket {
                 Ok(socket) => drop(tell(socket, &answer)),
-                // Without descriptors it would fail again at once.
+                // For example without descriptors, where it would fail again at once.
                 Err(_) => std::thread::sleep(PATIENCE),
             }
         }
@@ -50,10 +53,10 @@ pub(crate) fn start(answer: impl Fn() -> Value + Send + 'static) -> Result<()> {
     Ok(())
 }
 
-/// Connections that are listed; what there is beyond is counted.
+/// Connections listed; further ones are only counted.
 const LISTED_MAX: usize = 10_000;
 
-/// What a supervisor tells of itself.
+/// The status of this supervisor, as JSON.
 pub(crate) fn describe(program: &str, ledger: &Ledger, pumps: &[Inlet]) -> Value {
     let (answer, answers) = channel();
     pumps.iter().for_each(|pump| pump.send(Order::Snapshot { answer: answer.clone() }));
@@ -120,17 +123,17 @@ fn tell(socket: UnixStream, answer: &impl Fn() -> Value) -> Result<()> {
     UnixStream::from(socket).write_all(answer().to_string().as_bytes())
 }
 
-/// What supervisors said.
+/// Answers of the supervisors.
 pub(crate) struct Answers {
     pub(crate) supervisors: Vec<Value>,
-    /// Names of supervisors that did not answer, not in time, or with too much.
+    /// Number of supervisors that did not answer, not in time, or with too much.
     pub(crate) left_out: usize,
 }
 
 /// Asks all supervisors of this user; root asks everybody's.
 pub(crate) fn ask_all() -> Result<Answers> {
     let own = geteuid();
-    // Others' names may be of any bytes.
+    // Names of other programs may contain any bytes.
     let table = String::from_utf8_lossy(&std::fs::read("/proc/self/net/unix")?).into_owned();
     let names = table.lines().filter_map(|line| line.split_whitespace().last()?.strip_prefix('@'));
     let found: Vec<(u32, i32)> = names
@@ -144,15 +147,15 @@ pub(crate) fn ask_all() -> Result<Answers> {
 }
 
 fn ask_these(mut found: Vec<(u32, i32)>, own: u32, ask: impl Fn(UnixStream, u64) -> Result<(Value, u64)>) -> Answers {
-    // Who can be trusted first: anybody may take names, and many, and be slow.
+    // Own supervisors first: other users may take names, many of them, and be slow.
     found.sort_unstable_by_key(|(user, pid)| (*user != own, *user, *pid));
-    // Accepted sockets have their listener's name.
+    // Accepted sockets also carry their listener's name.
     found.dedup();
     let begun = Instant::now();
     let mut answers = Answers { supervisors: Vec::new(), left_out: 0 };
     let mut strangers = STRANGERS_MAX;
     for (user, pid) in found {
-        // A name that somebody else has is no supervisor's.
+        // A name that another user holds is not a supervisor's.
         let Ok(socket) = reach(user, &name(user, pid)) else { continue };
         let is_stranger = user != own;
         let max = if is_stranger { strangers } else { ANSWER_MAX };
@@ -168,8 +171,8 @@ fn ask_these(mut found: Vec<(u32, i32)>, own: u32, ask: impl Fn(UnixStream, u64)
     answers
 }
 
-/// Connects to that name if it is that user's. Does not wait: whoever has the name may take no connection, ever, and its
-/// owner is known only then.
+/// Connects to that name if that user holds it. Does not block: the holder may never accept a
+/// connection, and is known only once connected.
 fn reach(user: u32, name: &str) -> Result<UnixStream> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -182,7 +185,7 @@ fn reach(user: u32, name: &str) -> Result<UnixStream> {
     Ok(socket)
 }
 
-/// What it says, at most so many bytes, and how many they were.
+/// Reads its answer of at most `max` bytes, and returns its length too.
 fn ask(socket: UnixStream, max: u64) -> Result<(Value, u64)> {
     let begun = Instant::now();
     let mut socket = socket.take(max);
@@ -219,7 +222,7 @@ mod tests {
             said.borrow_mut().push(max);
             if said.borrow().len() == 2 { Err(ErrorKind::InvalidData.into()) } else { Ok((json!(1), max / 2 + 1)) }
         };
-        // Seen by root they are another user's.
+        // As seen by a different user.
         let answers = ask_these(found(), own + 1, ask);
         assert_eq!((answers.supervisors.len(), answers.left_out), (3, 1));
         let maxima = std::mem::take(&mut *said.borrow_mut());
@@ -239,7 +242,7 @@ mod tests {
         listen(&listener, 0).unwrap();
         let own = geteuid().as_raw();
         assert_eq!(reach(own + 1, &name).unwrap_err().kind(), ErrorKind::PermissionDenied);
-        // That one and these fill what the listener lets wait, which would make a connect wait for ever.
+        // These fill the listener's backlog, so that a blocking connect would wait for ever.
         let reached: Vec<_> = std::iter::from_fn(|| reach(own, &name).ok()).take(100).collect();
         assert!(reached.len() < 100);
         assert_eq!(reach(own, &name).unwrap_err().kind(), ErrorKind::WouldBlock);

@@ -1,4 +1,5 @@
-//! The supervisor: takes requests of the programs, hands them to the pumps, and leaves when nobody needs it any more.
+//! The supervisor: takes requests from programs, hands them to the pumps, and exits when nobody
+//! needs it any more.
 
 use std::collections::HashMap;
 use std::io::Result;
@@ -33,22 +34,27 @@ use super::sys;
 use super::talk::Talk;
 use super::wire::{self, CONTROL_LEN, Kind, REQUEST_LEN, Request, Token};
 
-/// Threads that move bytes, and cores for each: one passes more than a GB/s, programs and workers need cores too, and the more
-/// connections a pump has, the less often it has to be woken for a message.
+/// Maximum number of pump threads, and cores per pump. One pump passes more than 1 GB/s, programs
+/// and workers need cores too, and the more connections a pump has, the less often it must be woken
+/// for a message.
 const PUMPS_MAX: usize = 4;
 const CORES_PER_PUMP: usize = 2;
-/// A program that was stopped between connecting and speaking keeps its connection, plain.
+/// How long a line may stay silent. A program that was stopped between connecting and sending its
+/// request keeps its connection, plain.
 const SILENT_FOR: Duration = Duration::from_secs(1);
-/// Silent lines of one other user. In a run of root programs may be anybody's, and so may who only found the name.
+/// Maximum of silent lines of any one other user. In a run of root, programs may run as any user,
+/// so such a line may also come from somebody who merely found the name.
 const SILENT_OF_OTHERS: usize = 16;
-/// Lines that are taken before processes have their turn.
+/// Lines accepted before process events get their turn.
 const LINES_AT_ONCE: usize = 256;
-/// Descriptors that come with a line. They are kept free, because what finds no room is lost.
+/// Descriptors that may come with a line. This many are kept free, because descriptors that find no
+/// room are lost.
 const SPARE: usize = 2;
-/// How often a supervisor that refuses connections looks whether it may take some again, and after silent lines.
+/// Interval at which a supervisor that refuses connections checks whether it may take some again,
+/// and at which silent lines are checked.
 const LOOK_AGAIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
-/// Where programs reach the supervisor, and what proves that they may.
+/// The address at which programs reach the supervisor, and the token that proves that they may.
 pub(crate) struct Control {
     pub(crate) random: [u8; 16],
     pub(crate) token: Token,
@@ -75,24 +81,24 @@ fn listen_at(name: &[u8; CONTROL_LEN]) -> Result<OwnedFd> {
     Ok(listener)
 }
 
-/// What the person who started it wants of it.
+/// Settings from the command line.
 #[derive(Clone)]
 pub(crate) struct Settings {
     pub(crate) verbose: bool,
     pub(crate) service: Service,
     pub(crate) direct: Direct,
     pub(crate) compressor: Arc<Compressor>,
-    /// What the person calls it.
+    /// The command, as the user typed it.
     pub(crate) program: String,
 }
 
 const LISTENER: u64 = u64::MAX;
 const IDLE: u64 = u64::MAX - 1;
-/// Beside it the descriptor that the event is about.
+/// Combined with the number of the descriptor that the event is about.
 const PROCESS: u64 = 1 << 32;
 const LINE: u64 = 2 << 32;
 
-/// A program that speaks.
+/// A connection from a program that will send a request.
 struct Line {
     fd: OwnedFd,
     asker: Asker,
@@ -102,22 +108,22 @@ struct Line {
 pub(crate) struct Supervisor {
     watch: OwnedFd,
     control: Control,
-    /// None while too many connections are open.
+    /// False while too many connections are open.
     listening: bool,
     pumps: Vec<Inlet>,
     ledger: Arc<Ledger>,
     budget: Budget,
-    /// There was no descriptor left: lines wait until there are some.
+    /// No descriptor was left: lines wait until some are free.
     starved: bool,
     spare: Vec<OwnedFd>,
-    /// Living processes of this run, by their pidfd.
+    /// Living processes of this run, by the number of their pidfd.
     processes: HashMap<i32, (i32, OwnedFd)>,
     known: HashMap<i32, i32>,
     silent: Vec<Line>,
 }
 
 impl Supervisor {
-    /// `asked`: by the kernel, about calls.
+    /// `asked`: whether the kernel asks about system calls (the second engine).
     pub(crate) fn new(control: Control, first: (Pid, OwnedFd), asked: bool, settings: Settings) -> Result<Self> {
         let Settings { verbose, service, direct, compressor, program } = settings;
         let budget = Budget::of(sys::raise_descriptor_limit(), asked);
@@ -147,7 +153,7 @@ impl Supervisor {
             inlets[(id % inlets.len() as u64) as usize].send(Order::Hear { id, event });
         })?;
         let (asked, told) = (pumps.clone(), Arc::clone(&ledger));
-        // Who cannot be asked still works.
+        // Without a status socket the supervisor still works.
         let _ = status::start(move || status::describe(&program, &told, &asked));
         let mut supervisor = Self {
             watch,
@@ -166,7 +172,7 @@ impl Supervisor {
         Ok(supervisor)
     }
 
-    /// Where the second engine brings its connections in.
+    /// The entry for connections of the second engine.
     pub(crate) fn intake(&self) -> Intake {
         let (pumps, ledger) = (self.pumps.clone(), Arc::clone(&self.ledger));
         Intake { pumps, ledger, budget: self.budget }
@@ -179,7 +185,7 @@ impl Supervisor {
             events.clear();
             let wait = (!self.listening || !self.silent.is_empty()).then_some(&LOOK_AGAIN);
             let _ = epoll::wait(&self.watch, spare_capacity(&mut events), wait);
-            // Requests first: the last words of a process that has ended count.
+            // Requests first: the last requests of a process that has ended still count.
             self.hear_silent();
             let drained = self.accept_some();
             for event in &events {
@@ -202,12 +208,12 @@ impl Supervisor {
         if !self.processes.is_empty() || self.ledger.live.load(Ordering::Acquire) > 0 {
             return false;
         }
-        // What they said before they ended may still wait.
+        // Requests that they sent before they ended may still be queued.
         self.hear_silent();
         self.accept_some() && self.processes.is_empty() && self.ledger.live.load(Ordering::Acquire) == 0
     }
 
-    /// A process of this run: the supervisor stays as long as it lives.
+    /// Watches a process of this run: the supervisor stays as long as it lives.
     fn know(&mut self, pid: Pid) {
         let number = pid.as_raw_pid();
         if self.known.contains_key(&number) || self.processes.len() >= self.budget.processes {
@@ -237,7 +243,8 @@ impl Supervisor {
         !self.starved && self.ledger.live.load(Ordering::Acquire) < self.budget.connections
     }
 
-    /// Without room for descriptors a connection that was handed over would be lost; without a listener it stays plain.
+    /// Without room for its descriptors a handed-over connection would be lost; without a listener
+    /// it stays plain.
     fn refuse_without_room(&mut self) {
         if self.listening && !self.has_room() {
             let _ = epoll::delete(&self.watch, &self.control.listener);
@@ -246,12 +253,12 @@ impl Supervisor {
         }
     }
 
-    /// Only when nobody waits at the old listener.
+    /// Opens a new listener. Call only when nobody waits at the old one.
     fn listen_again(&mut self) {
         if self.listening || !self.has_room() {
             return;
         }
-        // The old one has to go first, because of the name.
+        // Replaces the old listener first, because it occupies the name.
         if let Ok(null) = rustix::fs::open("/dev/null", rustix::fs::OFlags::CLOEXEC, rustix::fs::Mode::empty()) {
             self.control.listener = null;
         }
@@ -262,8 +269,8 @@ impl Supervisor {
         }
     }
 
-    /// Also what came before the listener was shut: programs do not wait to hear that their connections were taken.
-    /// True: nobody waits any more.
+    /// Accepts lines, including those queued before the listener was shut: programs do not wait to
+    /// hear that their connections were taken. True if nobody waits any more.
     fn accept_some(&mut self) -> bool {
         for _ in 0..LINES_AT_ONCE {
             if !self.keep_spare() {
@@ -286,7 +293,8 @@ impl Supervisor {
         false
     }
 
-    /// False: there is no room for what a line may bring, so it has to wait.
+    /// Keeps spare descriptors for what a line may bring. False if there is no room, so that the
+    /// line has to wait.
     fn keep_spare(&mut self) -> bool {
         while self.spare.len() < SPARE {
             let Ok(fd) = rustix::io::fcntl_dupfd_cloexec(&self.watch, 0) else { break };
@@ -296,7 +304,8 @@ impl Supervisor {
         !self.starved
     }
 
-    /// Lines whose message comes later than they do. Older ones first: they may hold what newer ones are about.
+    /// Tries lines again whose request had not arrived yet. Older ones first: newer requests may be
+    /// about the connections that they hand over.
     fn hear_silent(&mut self) {
         for line in std::mem::take(&mut self.silent) {
             self.hear(line);
@@ -305,21 +314,22 @@ impl Supervisor {
 
     fn hear(&mut self, line: Line) {
         if !self.keep_spare() {
-            // It had room among the silent ones, or has the one that was accepted last.
+            // There is room in the list: it was in it before, or it is the line accepted last.
             return self.silent.push(line);
         }
         match self.receive(&line.fd) {
             Err(Errno::AGAIN) if self.may_wait(&line) => {
                 let flags = EventFlags::IN | EventFlags::RDHUP | EventFlags::ONESHOT;
                 let data = EventData::new_u64(LINE | line.fd.as_raw_fd() as u64);
-                // Unwatched it is heard with the next one that speaks, or a little later.
+                // If it cannot be watched, it is tried again with the next line or a little later.
                 if epoll::add(&self.watch, &line.fd, data, flags) == Err(Errno::EXIST) {
                     let _ = epoll::modify(&self.watch, &line.fd, data, flags);
                 }
                 self.silent.push(line);
             }
             Err(Errno::AGAIN) => {
-                // What it says from now on fails, and its connection stays plain; what it has said counts.
+                // Requests that it sends from now on fail, so its connection stays plain; what it
+                // has already sent counts.
                 let _ = rustix::net::shutdown(&line.fd, rustix::net::Shutdown::Both);
                 if let Ok((bytes, fds)) = self.receive(&line.fd) {
                     self.heard(line, &bytes, fds);
@@ -381,7 +391,7 @@ impl Supervisor {
                 }
             }
             _ => match self.ledger.held.answer(&request, asker) {
-                // Who asked may have gone.
+                // The requester may be gone.
                 Some(reply) => drop(pump::reply_on(&line, &reply, None)),
                 None => pump.send(Order::Ask { request: Box::new(request), asker, line }),
             },
@@ -391,7 +401,7 @@ impl Supervisor {
 
 /// A message and the descriptors that came with it.
 fn receive(line: &OwnedFd) -> rustix::io::Result<(Vec<u8>, Vec<OwnedFd>)> {
-    // One byte more than any message has, so that longer ones are seen to be.
+    // One byte longer than any message, so that longer ones are detected.
     let mut bytes = vec![0; REQUEST_LEN + 1];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut control = RecvAncillaryBuffer::new(&mut space);

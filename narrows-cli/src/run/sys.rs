@@ -13,14 +13,14 @@ fn check(answer: c_int) -> Result<c_int> {
     if answer < 0 { Err(Error::last_os_error()) } else { Ok(answer) }
 }
 
-/// The process goes on twice; true in the child. To be called while there is only one thread.
+/// Forks. `None` in the child, its pid in the parent. Call while there is only one thread.
 pub(crate) fn fork() -> Result<Option<i32>> {
     // SAFETY: no pointers. With one thread the child's memory is a whole process, locks included.
     let pid = check(unsafe { libc::fork() })?;
     Ok((pid != 0).then_some(pid))
 }
 
-/// Ends the process without running what was registered for its end: that belongs to the other copy.
+/// Exits without running exit handlers: they belong to the other copy of the process.
 pub(crate) fn leave() -> ! {
     // SAFETY: it does not return and needs nothing.
     unsafe { libc::_exit(0) }
@@ -33,7 +33,7 @@ pub(crate) fn ignore(signals: &[c_int]) {
     }
 }
 
-/// Services (systemd) and shells (`trap ''`) start programs with signals ignored.
+/// Whether a signal is ignored. Services (systemd) and shells (`trap ''`) start programs like that.
 pub(crate) fn is_ignored(signal: c_int) -> bool {
     // SAFETY: zeros are a valid `sigaction`; the kernel only writes it.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
@@ -48,14 +48,15 @@ extern "C" fn look_at_pipe_signal() {
     PIPE_SIGNAL_IGNORED.store(is_ignored(libc::SIGPIPE), Ordering::Relaxed);
 }
 
-/// Rust ignores SIGPIPE before `main`, so how it was can only be seen earlier.
+/// Rust ignores SIGPIPE before `main`, so its inherited state must be read earlier.
 // SAFETY: libc calls what is in this section before `main`, with arguments that the function does not take; it makes one
 // system call and writes one byte.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static LOOK_AT_PIPE_SIGNAL: extern "C" fn() = look_at_pipe_signal;
 
-/// `Command` gives SIGPIPE its default back; a program that was to start with it ignored would die of it.
+/// Keeps SIGPIPE ignored in the program if it was inherited so. `Command` restores the default, and
+/// a program that was to start with it ignored would die of it.
 pub(crate) fn keep_pipe_signal(command: &mut Command) {
     if PIPE_SIGNAL_IGNORED.load(Ordering::Relaxed) {
         let ignored = || {
@@ -67,31 +68,33 @@ pub(crate) fn keep_pipe_signal(command: &mut Command) {
     }
 }
 
-/// Signals of any number, and only to the process that is meant.
+/// Sends a signal of any number by pidfd, so that it cannot reach another process.
 pub(crate) fn send_signal(process: impl AsFd, signal: c_int) -> Result<()> {
     let fd = process.as_fd().as_raw_fd();
-    // SAFETY: no pointers but one that is none.
+    // SAFETY: the only pointer is null.
     let sent =
         unsafe { libc::syscall(libc::SYS_pidfd_send_signal, fd, signal, std::ptr::null::<libc::siginfo_t>(), 0) };
     check(sent as c_int).map(drop)
 }
 
-/// Closes what the parent had open, which would stay open as long as the supervisor lives: pipes above all.
+/// Closes all descriptors inherited from the parent but `keep`: they would stay open as long as the
+/// supervisor lives, pipes above all.
 pub(crate) fn close_all_but(keep: &[RawFd]) {
     let mut keep = keep.to_vec();
     keep.sort_unstable();
     let mut from = 3;
     for kept in keep.into_iter().chain([c_int::MAX]) {
         if from < kept {
-            // SAFETY: no pointers. Nothing in this process owns these descriptors: it was forked when it had opened only
-            // those to keep.
+            // SAFETY: no pointers. Nothing in this process owns these descriptors: it was forked
+            // when only those in `keep` had been opened.
             unsafe { libc::syscall(libc::SYS_close_range, from, kept - 1, 0) };
         }
         from = kept.saturating_add(1);
     }
 }
 
-/// Descriptors up to the hard limit: a connection takes two. How many there may be then.
+/// Raises the descriptor limit to the hard limit, since a connection takes two. Returns the new
+/// limit.
 pub(crate) fn raise_descriptor_limit() -> usize {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
@@ -99,7 +102,7 @@ pub(crate) fn raise_descriptor_limit() -> usize {
     getrlimit(Resource::Nofile).current.map_or(usize::MAX, |n| n as usize)
 }
 
-/// How many descriptors there may be when the limit is raised.
+/// The descriptor limit after raising it.
 pub(crate) fn descriptor_limit() -> usize {
     use rustix::process::{Resource, getrlimit};
     getrlimit(Resource::Nofile).maximum.map_or(usize::MAX, |n| n as usize)
@@ -127,17 +130,18 @@ fn ask(fd: BorrowedFd<'_>, request: libc::c_ulong) -> Result<c_int> {
     Ok(answer)
 }
 
-/// Bytes that the peer's kernel has not confirmed.
+/// Bytes sent that the peer's kernel has not confirmed.
 pub(crate) fn unconfirmed(fd: impl AsFd) -> usize {
     ask(fd.as_fd(), libc::TIOCOUTQ).map_or(0, |n| n.max(0) as usize)
 }
 
-/// Addresses of interfaces: SIOCGIFADDR, and of the other end, for all, the mask.
+/// Requests for addresses of interfaces: SIOCGIFADDR, and those for the peer, broadcast and
+/// netmask.
 pub(crate) const INTERFACE_ADDRESSES: [u32; 4] = [0x8915, 0x8917, 0x8919, 0x891b];
 /// A `struct ifreq`.
 pub(crate) type Interface = [u8; 40];
 
-/// What a socket of the internet knows of an interface.
+/// Asks an internet socket for an address of an interface.
 pub(crate) fn interface_address(fd: impl AsFd, request: u32, interface: &mut Interface) -> Result<()> {
     if !INTERFACE_ADDRESSES.contains(&request) {
         return Err(Error::from_raw_os_error(libc::ENOTTY));
@@ -146,11 +150,12 @@ pub(crate) fn interface_address(fd: impl AsFd, request: u32, interface: &mut Int
     check(unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), request.into(), interface.as_mut_ptr()) }).map(drop)
 }
 
-/// Which libc does not name, and which locks there are.
+/// Not defined by libc: the option, and its bit for the send buffer.
 const SO_BUF_LOCK: c_int = 72;
 const SOCK_SNDBUF_LOCK: c_int = 1;
 
-/// How many bytes TCP holds of what is written, and whether the program has said so. Before Linux 5.14 that is not told.
+/// The size of TCP's send buffer, and whether the program has set it, which is unknown before Linux
+/// 5.14.
 pub(crate) fn send_buffer(fd: impl AsFd) -> (usize, bool) {
     let int = |option| {
         let mut value = [0; 4];
@@ -159,7 +164,7 @@ pub(crate) fn send_buffer(fd: impl AsFd) -> (usize, bool) {
     (int(libc::SO_SNDBUF).max(0) as usize, int(SO_BUF_LOCK) & SOCK_SNDBUF_LOCK != 0)
 }
 
-/// Which libc does not name.
+/// Not defined by libc.
 const SIOCATMARK: libc::c_ulong = 0x8905;
 
 /// Whether the next byte comes right after an urgent one.

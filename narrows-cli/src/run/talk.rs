@@ -1,4 +1,4 @@
-//! What is said to the person who asked for it: one line for each connection.
+//! Notes on stderr with `-v`: one line for each connection.
 
 use rustix::io::Errno;
 

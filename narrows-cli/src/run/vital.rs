@@ -1,12 +1,12 @@
-//! Threads without which a supervisor would live on and do nothing.
+//! Vital threads: those without which a supervisor would live on but do nothing.
 
 use std::io::Result;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::abort;
 use std::thread::Builder;
 
-/// Starts one. If it panics the process ends at once: its sockets reset as they close, so that programs and peers hear of
-/// an error, where otherwise they would wait for ever.
+/// Starts one. If it panics the process aborts: its sockets reset as they close, so programs and
+/// peers see an error, where otherwise they would wait for ever.
 pub(crate) fn start(name: &str, work: impl FnOnce() + Send + 'static) -> Result<()> {
     let guarded = move || {
         if catch_unwind(AssertUnwindSafe(work)).is_err() {

@@ -1,5 +1,5 @@
-# A server that answers each line with the same in capitals.
-# HOST, how many connections it serves, "greets" if it speaks first. Says its port.
+# A server that answers each line with the line in capitals.
+# HOST, number of connections to serve, "greets" if it speaks first. Prints its port.
 import socket, sys, threading
 
 host, connections, greets = sys.argv[1], int(sys.argv[2]), sys.argv[3:] == ['greets']

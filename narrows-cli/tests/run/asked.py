@@ -1,5 +1,5 @@
-"""What a program asks of a connection, and sets, while the thread that moves its bytes has something else to do: here it is
-stopped. Under `narrows run --supervisor=parent`. Says "fine", or what was wrong."""
+"""Queries and settings of a connection while the thread that moves its bytes is busy: here it is
+stopped. Run under `narrows run --supervisor=parent`. Prints "fine", or what was wrong."""
 
 import ctypes
 import os
@@ -70,7 +70,7 @@ def main():
             x.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
             assert x.getsockopt(socket.SOL_SOCKET, socket.SO_LINGER, 8) == linger, i
             assert len(x.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)) > 100, i
-        # Its end is full, so that only the supervisor knows whether it was ever connected.
+        # Its socket is full, so only the supervisor knows whether it was ever connected.
         assert c.getpeername() == peer
     took = time.monotonic() - begun
     for tid in stopped:

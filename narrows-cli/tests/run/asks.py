@@ -1,5 +1,5 @@
-# A client of answers.py: HOST PORT CONNECTIONS ROUNDS, "greets" if the server speaks first. Says "begun" after the first
-# round, and "right" if everything was.
+# A client of answers.py: HOST PORT CONNECTIONS ROUNDS, "greets" if the server speaks first. Prints
+# "begun" after the first round, and "right" if all answers were correct.
 import socket, sys, time
 
 host, port, connections, rounds = sys.argv[1], *map(int, sys.argv[2:5])
@@ -10,7 +10,7 @@ for _ in range(connections):
     if greets:
         assert f.read(40000) == b'welcome ' * 5000
     for i in range(rounds):
-        # In it what a marker begins with.
+        # Contains the first byte of a marker.
         line = b'%d words that come again and again ' % i * 60 + b'\xf9NR\xf9NRMK\r\x1a' + bytes([i % 7 + 240]) + b'\n'
         f.write(line)
         f.flush()

@@ -1,5 +1,6 @@
-# Run by root: becomes another user, and tells root's agent that it accepted a connection that is root's, then one of its
-# own. Prints "fine" if only the second one is believed. SERVICE_PORT of 127.0.0.2.
+# Run by root: becomes another user, and tells root's agent that it accepted a connection that is
+# root's, then one of its own. Prints "fine" if only the second is believed. Argument: SERVICE_PORT
+# of 127.0.0.2.
 import ipaddress, os, socket, struct, sys
 
 SERVICE = int(sys.argv[1])

@@ -1,4 +1,4 @@
-"""More connections wait for a supervisor than it has descriptors: each is handed over or plain, and none is lost."""
+"""More connections at once than the supervisor has descriptors: each is handed over or plain, none is lost."""
 
 import os
 import signal
@@ -10,7 +10,7 @@ listener = socket.create_server(("127.0.0.1", 0), backlog=count)
 address = listener.getsockname()
 answers = os.fork()
 if answers == 0:
-    # Its connections are answered one after the other, and need one descriptor.
+    # Its connections are answered one after another, and need one descriptor.
     listener.settimeout(20)
     for _ in range(count):
         s, _ = listener.accept()

@@ -1,4 +1,4 @@
-/* Threads that are cancelled while they wait in calls that the library stands before. Prints "fine". */
+/* Threads that are cancelled while they wait in calls that the library hooks. Prints "fine". */
 #define _GNU_SOURCE
 
 #include <arpa/inet.h>
@@ -53,7 +53,7 @@ int main(void) {
     MUST(getsockname(listener, (void *)&here, &len) == 0);
     MUST((ends[0] = socket(AF_INET, SOCK_STREAM, 0)) >= 0 && connect(ends[0], (void *)&here, sizeof here) == 0);
     MUST((ends[1] = accept(listener, NULL, NULL)) >= 0);
-    /* Whoever connects to this one waits: its queue is full. */
+    /* Connecting to this one waits: its queue is full. */
     MUST((full = socket(AF_INET, SOCK_STREAM, 0)) >= 0);
     MUST(bind(full, (void *)&server, sizeof server) == 0 && listen(full, 0) == 0);
     MUST(getsockname(full, (void *)&here, &len) == 0);

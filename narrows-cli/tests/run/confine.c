@@ -1,4 +1,4 @@
-/* Starts a program that may open no unix sockets, as services are confined. */
+/* Starts a program that must not open unix sockets, as some services are confined. */
 #include <errno.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>

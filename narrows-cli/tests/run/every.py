@@ -1,9 +1,9 @@
-"""Every option of a socket and every request of ioctl, numbers that nobody has given a meaning included: what a connected
-TCP socket answers, one line for each.
+"""Every socket option and every ioctl request, including numbers without a meaning: the answers of a
+connected TCP socket, one line for each.
 
-The test runs it plain and under `narrows run --loopback` and compares the lines. Values that differ from one connection to
-the next are told by their length. Numbers are those of Linux; a later kernel has more meanings and the same answers on
-both sides. With "nobody" it becomes that user first.
+The test runs it plain and under `narrows run --loopback` and compares the lines. Of values that differ
+between connections only the length is printed. Numbers are those of Linux; a later kernel knows more of
+them and gives the same answers on both sides. With "nobody" it becomes that user first.
 """
 
 import ctypes
@@ -17,7 +17,7 @@ libc = ctypes.CDLL(None, use_errno=True)
 CLIENT, SERVER = "127.0.0.2", "127.0.0.1"
 
 LEVELS = [
-    # Level, the beginning of its options' names, its options.
+    # Level, the prefix of its options' names, its options.
     ("SOCKET", 1, range(0, 100)),
     # From 64 on these are tables of packet filters, but for SO_ORIGINAL_DST; asking for some loads modules into the kernel.
     ("IP", 0, [*range(0, 64), 80]),
@@ -32,9 +32,9 @@ LEVELS = [
     ("VSOCK", 287, [1]),
 ]
 
-# Of this connection, or of this moment.
+# Values that differ with the connection or the time.
 VARYING = {
-    ("SOCKET", 8),  # SO_RCVBUF: grows by itself
+    ("SOCKET", 8),  # SO_RCVBUF: grows automatically
     ("SOCKET", 7),  # SO_SNDBUF
     ("SOCKET", 28),  # SO_PEERNAME
     ("SOCKET", 49),  # SO_INCOMING_CPU
@@ -44,10 +44,10 @@ VARYING = {
     ("TCP", 11),  # TCP_INFO
     ("TCP", 24),  # TCP_TIMESTAMP
     ("TCP", 26),  # TCP_CC_INFO
-    ("TCP", 12),  # TCP_QUICKACK: goes off by itself
+    ("TCP", 12),  # TCP_QUICKACK: switches off automatically
     ("TCP", 28),  # TCP_SAVED_SYN
     ("IP", 9),  # IP_PKTOPTIONS
-    ("IP", 52),  # IP_PROTOCOL: of TCP it says the port
+    ("IP", 52),  # IP_PROTOCOL: for TCP it returns the port
     ("IPV6", 6),  # IPV6_2292PKTOPTIONS
 }
 
@@ -102,7 +102,7 @@ def got(s, name, level, option):
     return [told(get(s, level, option, room), varies) for room in (0, 1, 4, 8, 28, 256)]
 
 
-# What is set, in turn; each is asked for again behind it.
+# Values to set, in turn; each is read back.
 VALUES = [b"", b"\1", struct.pack("i", 1), struct.pack("i", 0), struct.pack("i", 2), struct.pack("i", -1), struct.pack("q", 1), bytes(16), b"reno\0", struct.pack("i", 1 << 16)]
 
 
@@ -112,7 +112,7 @@ def set_and_got(s, name, level, option):
 
 
 def close(ends):
-    # Not before both were asked: what one says depends on the other.
+    # Only after both were asked: the answer of one depends on the other.
     for s in ends:
         s.close()
 
@@ -128,7 +128,7 @@ def options(family, address, what):
             close(ends)
 
 
-# Requests that ask, of sockets and of what is none, with the interface `lo` named in the argument.
+# Querying requests, for sockets and other files, with the interface `lo` named in the argument.
 ASKING = {
     "FIONREAD": 0x541B,
     "TIOCOUTQ": 0x5411,
@@ -173,8 +173,8 @@ ASKING = {
     "BLKGETSIZE": 0x1260,
     "FS_IOC_GETFLAGS": 0x80086601,
 }
-# Requests that change something, with an argument of zeros: what they change has no name, or is the descriptor. Without
-# those on routes, where zeros name one.
+# Changing requests, with an argument of zeros: what they would change has no name, or is the
+# descriptor. Without those on routes, where zeros name one.
 CHANGING = {
     "FIONBIO": 0x5421,
     "FIOASYNC": 0x5452,
@@ -208,7 +208,7 @@ def ioctls(family, address, what):
 
 def main():
     if sys.argv[1:] == ["nobody"]:
-        # As a daemon does that root started.
+        # Like a daemon that root started.
         os.setgroups([])
         os.setgid(65534)
         os.setuid(65534)

@@ -1,4 +1,5 @@
-# Another user of a host takes its service port and says READY to every claim: HOST PORT USER. Says "listening".
+# Another user of a host takes its service port and says READY to every claim: HOST PORT USER.
+# Prints "listening".
 import os, socket, struct, sys, threading
 
 host, port, user = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])

@@ -1,4 +1,4 @@
-"""Under each limit of descriptors connections work, handed over or plain; so without a root, user or environment."""
+"""Connections work under each descriptor limit, handed over or plain; also without a root, user or environment."""
 
 import os
 import resource

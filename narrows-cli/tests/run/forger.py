@@ -1,5 +1,5 @@
-# Claims connections that are not under Narrows at its end, as somebody would who wants to do harm (format.md section 11).
-# SERVER_PORT SERVICE_PORT of 127.0.0.2. Prints "fine", or what went wrong.
+# Claims connections that are not under Narrows at its end, as an attacker would (format.md section
+# 11). SERVER_PORT SERVICE_PORT of 127.0.0.2. Prints "fine", or what went wrong.
 import ipaddress, socket, struct, sys
 
 SERVER, SERVICE = ('127.0.0.2', int(sys.argv[1])), ('127.0.0.2', int(sys.argv[2]))
@@ -40,7 +40,7 @@ class Channel:
 
     def expect(self, kind, id, rest=None):
         got = self.next()
-        # It may have asked before it heard that it need not.
+        # It may have asked before it was told that it need not.
         while got[0] == QUERY != kind:
             got = self.next()
         assert got[0] == kind and struct.unpack('<Q', got[1][:8])[0] == id, got
@@ -79,7 +79,8 @@ own.expect(NO, 2, b'\x02')
 check(s, line)
 s.close()
 
-# With the right clock, as the same user can have it: nothing is switched, since the marker never comes.
+# With the right clock, which the same user can read: nothing is switched, since the marker never
+# comes.
 s, clock = connection()
 own.claim(3, s, clock)
 own.expect(READY, 3)
@@ -93,18 +94,18 @@ got = b''
 while len(got) < len(want):
     got += s.recv(100)
 assert got == want, got
-# The same claim by another address, and another claim.
+# The same claim from another address, and another claim.
 other.claim(2, s, clock)
 other.expect(NO, 2, b'\x03')
 own.claim(4, s, clock, b'm' * 16)
 own.expect(NO, 4, b'\x06')
-# Floods of nonsense about it: the connection does not mind.
+# Floods of invalid messages about it: the connection must work on.
 own.s.sendall(message(ANSWER, struct.pack('<QQB', 3, 1 << 40, 0)) * 10000)
 own.s.sendall(message(WITHDRAW, struct.pack('<Q', 3)))
 check(s, b'\xf9NRMK\r\n')
 s.close()
 
-# A port on which nobody listens who is under Narrows.
+# A port on which no program under Narrows listens.
 l = socket.create_server(('127.0.0.2', 0))
 s = socket.create_connection(l.getsockname(), timeout=30)
 own.claim(5, s, 0)

@@ -1,4 +1,4 @@
-"""Both ends of connections that carry frames: `framed.py ROLE ARGUMENTS`. Servers say their port first."""
+"""Both ends of connections that carry frames: `framed.py ROLE ARGUMENTS`. Servers print their port first."""
 
 import hashlib
 import os
@@ -12,7 +12,7 @@ HOST = "127.0.0.1"
 
 
 def data(seed, n):
-    """Text that shrinks, then what does not."""
+    """Text that compresses, then data that does not."""
     mine = random.Random(seed)
     words = [mine.randbytes(mine.randint(2, 9)).hex().encode() for _ in range(500)]
     line = b" ".join(mine.choices(words, k=20000)) + b"\n"
@@ -35,7 +35,7 @@ def read_all(sock):
 
 
 def both_ways(sock, mine, theirs, n):
-    """Sends and receives at once; each direction has an end of its own."""
+    """Sends and receives at once; each direction ends on its own."""
 
     def send():
         sock.sendall(data(mine, n))
@@ -81,7 +81,7 @@ def greeting_client(port):
 
 
 def sink(connections, pause):
-    """Reads one connection after the other, slowly at first; says what came and how it ended."""
+    """Reads one connection after another, slowly at first; prints what came and how it ended."""
     listener = listen()
     for _ in range(int(connections)):
         sock = listener.accept()[0]
@@ -99,7 +99,7 @@ def sink(connections, pause):
 
 
 def drain(port):
-    """Reads from a server for ever; says when it began and how that ends."""
+    """Reads from a server for ever; prints when it began and how that ended."""
     sock, end = socket.create_connection((HOST, int(port))), "end"
     sock.recv(1)
     print("ready", flush=True)
@@ -125,7 +125,7 @@ def killed(port, file):
 
 
 def pour(port):
-    """Sends for ever; says how that ends."""
+    """Sends for ever; prints how that ended."""
     sock = socket.create_connection((HOST, int(port)))
     print("ready", flush=True)
     block = data("pour", 1 << 20)
@@ -137,7 +137,7 @@ def pour(port):
 
 
 def hello(port, first):
-    """Text behind the first bytes, which are given in hex."""
+    """Sends first bytes, given in hex, and then text."""
     sock = socket.create_connection((HOST, int(port)))
     sock.sendall(bytes.fromhex(first))
     sock.sendall(b"all this would shrink, if anybody tried\n" * 50000)
@@ -189,7 +189,7 @@ def ping_client(port, size, rounds):
 
 
 def idle_server(connections):
-    """Holds so many connections, each with some bytes behind it, until stdin ends."""
+    """Holds this many connections, each after some bytes were exchanged, until stdin ends."""
     listener = listen()
     held = []
     for _ in range(int(connections)):

@@ -1,4 +1,5 @@
-// A program for `narrows run` that calls the kernel itself. Servers have the address 127.0.0.1, clients 127.0.0.2.
+// A program for `narrows run` that makes its own system calls. Servers have the address 127.0.0.1,
+// clients 127.0.0.2.
 package main
 
 import (
@@ -38,7 +39,7 @@ func noise(seed int64, n int) []byte {
 	return b
 }
 
-// What is posted comes back, and the address of who posts is right.
+// Posted data comes back, and the client's address is right.
 func web() {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	must("listen", err)
@@ -69,7 +70,7 @@ func web() {
 	all.Wait()
 }
 
-// Half closed, and each end knows the other's name.
+// Half close; and each end knows the other's address.
 func half() {
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
 	must("listen", err)
@@ -102,7 +103,7 @@ func main() {
 	half()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	must("listen", err)
-	// A deadline ends an accept that waits.
+	// A deadline ends a waiting accept.
 	l.(*net.TCPListener).SetDeadline(time.Now().Add(50 * time.Millisecond))
 	_, err = l.Accept()
 	is(errors.Is(err, os.ErrDeadlineExceeded), "deadline", err)

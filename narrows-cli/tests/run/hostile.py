@@ -1,4 +1,4 @@
-"""Talks rubbish to the supervisor of its own run, then checks that connections still pass."""
+"""Sends invalid requests to the supervisor of its own run, then checks that connections still work."""
 
 import os
 import socket
@@ -34,13 +34,14 @@ def request(kind, token=token, number=0, ident=7, length=0):
     return head + bytes(LEN - len(head))
 
 
-# Unknown, or without the token: no answer, and the line is closed.
+# Unknown requests, or without the token: no answer, and the line is closed.
 for bad in (b"", b"x", bytes(LEN), os.urandom(LEN), request(3, bytes(16)), request(3)[:-1], request(3) + b"x", request(99), request(3, length=513)):
     if bad:
         assert answer(bad) == 0, bad[:24]
-# With it: an answer about a connection that does not exist.
+# With the token: an answer about a connection that does not exist.
 assert answer(request(3)) == 520
-# Descriptors that are no pair of TCP and unix sockets, too many, too few: the supervisor, our parent, keeps none of them.
+# Descriptors that are not a pair of TCP and unix sockets, too many, too few: the supervisor, our
+# parent, keeps none of them.
 def kept():
     return len(os.listdir(f"/proc/{os.getppid()}/fd"))
 
@@ -50,9 +51,9 @@ before = kept()
 for _ in range(20):
     for fds in ([tcp[0]], tcp, unix, [unix[0], tcp[0]], [tcp[0], unix[0], unix[1]]):
         assert answer(request(2, number=-1), [s.fileno() for s in fds]) == 0
-# Other work of its own takes a few.
+# The supervisor's own work takes a few.
 assert kept() < before + 20, (before, kept())
-# Many that say nothing.
+# Many silent lines.
 silent = [line() for _ in range(200)]
 with socket.create_server(("127.0.0.1", 0)) as l:
     c = socket.create_connection(l.getsockname())

@@ -1,4 +1,4 @@
-"""Connects and is connected with for some time, while its supervisor may be killed: prints the errors that it met."""
+"""Makes connections with itself for some time, while its supervisor may be killed; prints the errors."""
 
 import errno
 import os

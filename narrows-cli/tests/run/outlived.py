@@ -1,4 +1,4 @@
-"""Environments that outlive their run, as `at` keeps them: what does who then listens at the supervisor's name hear?"""
+"""Environments that outlive their run, as with `at`: what does a later listener at the supervisor's name receive?"""
 
 import os
 import socket
@@ -46,7 +46,7 @@ def heard_by(user, name, env):
         except socket.timeout:
             os._exit(min(heard, 1))
     os.read(listening, 1)
-    # Its own user is trusted, and keeps what it is given.
+    # The run's own user is trusted, and keeps what it is given.
     subprocess.run([sys.executable, "-c", CLIENT], env=env, check=user != 0, stderr=subprocess.DEVNULL)
     _, status = os.waitpid(pid, 0)
     return {0: "nothing", 1: "requests"}[os.waitstatus_to_exitcode(status)]

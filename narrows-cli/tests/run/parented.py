@@ -1,4 +1,4 @@
-"""Leaves orphans to `narrows run --supervisor=parent`, waits until none is left, then names each signal that it gets."""
+"""Leaves orphans to `narrows run --supervisor=parent`, waits until none is left, then prints each signal it gets."""
 
 import os
 import signal
@@ -35,7 +35,7 @@ for _ in range(ORPHANS):
         os._exit(0)
     os.waitpid(pid, 0)
 os.close(w)
-# It ends when the last orphan has; which of them are zombies then is for the parent to say.
+# Ends when the last orphan has ended; the parent reports which of them are zombies then.
 os.read(r, 1)
 end = time.time() + 10
 while zombies() and time.time() < end:

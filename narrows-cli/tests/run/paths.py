@@ -1,4 +1,4 @@
-"""Runs a script whose sockets are MPTCP where they would be TCP, as `mptcpize` does. Says on stderr what it got."""
+"""Runs a script with MPTCP sockets in place of TCP, as `mptcpize` does. Prints on stderr what it got."""
 
 import runpy
 import socket

@@ -1,6 +1,6 @@
-"""Many connections that are being made: KiB of memory that each costs the kernel.
+"""Many connections under way: prints the KiB of kernel memory that each costs.
 
-Others on the machine take and give memory too: the caller tries again."""
+Other processes change memory use too: the caller tries again."""
 
 import socket
 import time
@@ -24,7 +24,7 @@ with socket.socket() as server:
     server.bind(("127.0.0.1", 0))
     server.listen(0)
     address = server.getsockname()
-    # One more than the queue is long: whoever comes next gets no answer.
+    # One more than the queue length: the next connection gets no answer.
     full = [pending(address) for _ in range(2)]
     before = free_kib()
     these = [pending(address) for _ in range(COUNT)]

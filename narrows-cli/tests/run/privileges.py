@@ -1,4 +1,4 @@
-"""What only root may set is refused to a program that is not root any more, and to another user what is not his."""
+"""A program that dropped root cannot set what only root may, and another user cannot set options on foreign connections."""
 
 import os
 import socket
@@ -29,7 +29,7 @@ def connect():
 timeout = (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 30_000)
 roots = connect()
 if os.geteuid() == 0:
-    # In a container root may not do all of it either.
+    # In a container root may not set all of them either.
     with socket.socket() as plain:
         for option in PRIVILEGED:
             assert may(roots[0], *option) == may(plain, *option), option

@@ -1,4 +1,4 @@
-"""Connections that failed hold neither their ports nor what later connections need."""
+"""Failed connections hold neither their ports nor resources that later connections need."""
 
 import errno
 import select
@@ -26,7 +26,7 @@ def refused(port=0):
     return s
 
 
-# The same port again, as soon as the socket is closed.
+# The same port again as soon as the socket is closed.
 first = refused()
 port = first.getsockname()[1]
 for _ in range(3):
@@ -37,7 +37,7 @@ for _ in range(3):
 first.close()
 for _ in range(1500):
     refused().close()
-# Whose sockets stay open, those that fit.
+# Failed connections whose sockets stay open, as many as fit.
 open_ones = [refused() for _ in range(int(sys.argv[1]))]
 with socket.create_server(("127.0.0.1", 0)) as listener:
     pairs = []
@@ -48,7 +48,7 @@ with socket.create_server(("127.0.0.1", 0)) as listener:
         s.settimeout(20)
         c.sendall(b"hello")
         assert s.recv(10) == b"hello"
-# One that was kept connects in the end.
+# One that was kept finally connects.
 with socket.create_server(("127.0.0.1", 0)) as listener:
     last = open_ones[-1]
     assert last.connect_ex(nobody) != 0

@@ -1,6 +1,6 @@
-"""Registrations with epoll that were remembered for sockets that are gone, plain or handed over are forgotten.
+"""Remembered epoll registrations are forgotten once their socket is gone, plain or handed over.
 
-Under `narrows run --except 127.0.0.2`. As many sockets as there are places to remember them, and some."""
+Run under `narrows run --except 127.0.0.2`. Uses more sockets than there are places to remember them."""
 
 import os
 import select
@@ -11,14 +11,14 @@ near, excluded = (socket.create_server((host, 0), backlog=4000) for host in ("12
 
 
 def is_handed_over(s):
-    """It is no TCP socket."""
+    """Whether it is not a TCP socket."""
     inode = os.readlink(f"/proc/self/fd/{s.fileno()}")[len("socket:[") : -1]
     with open("/proc/self/net/tcp") as f:
         return all(line.split()[9] != inode for line in f)
 
 
 def register(count):
-    """Sockets that an epoll set knows before they are connected."""
+    """Sockets registered in an epoll set before they are connected."""
     sockets = [socket.socket() for _ in range(count)]
     for s in sockets:
         watch.register(s, select.EPOLLIN)
@@ -26,7 +26,7 @@ def register(count):
 
 
 def reused():
-    """Of a socket that was closed, by one that has its number: what counts is what was asked for the new one."""
+    """A closed socket's number is reused: the registration of the new socket counts."""
     old = socket.socket()
     number = old.fileno()
     watch.register(old, select.EPOLLIN)
@@ -49,7 +49,7 @@ def connected(sockets, address, handed_over):
 
 
 def within(act):
-    """In a process of its own, whose numbers and places nobody else has."""
+    """Runs `act` in its own process, with its own numbers and places."""
     child = os.fork()
     if child == 0:
         act()
@@ -61,7 +61,7 @@ watch = select.epoll()
 within(reused)
 within(lambda: connected(register(COUNT), excluded.getsockname(), False))
 within(lambda: connected(register(COUNT), near.getsockname(), True))
-# Another process has them too.
+# Another process holds them too.
 shared = register(COUNT)
 within(lambda: connected(shared, near.getsockname(), False))
 print("fine")

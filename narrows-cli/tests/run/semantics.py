@@ -8,7 +8,7 @@ buffers.
 import signal
 import sys
 
-# The folder of the sources stays as it is.
+# Leaves the source folder unchanged.
 sys.dont_write_bytecode = True
 
 import seen.data

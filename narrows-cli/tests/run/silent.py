@@ -1,6 +1,6 @@
-"""Lines to the supervisor that say nothing: some are held for a while, those beyond are ended at once.
+"""Silent lines to the supervisor: some are held for a while, those beyond the limit are closed at once.
 
-How many lines, more than may be held; "other" if they are another user's than the supervisor's."""
+Arguments: number of lines, more than may be held; "other" to use another user than the supervisor's."""
 
 import os
 import select
@@ -28,15 +28,15 @@ def ended(s, patience_s=0.0):
 
 
 def last_ends_first():
-    """None that may be held ends before the one that was there first; asked in this order, pauses do not matter."""
+    """No held line ends before the first one; checked in this order, pauses do not matter."""
     lines = [line() for _ in range(count)]
     at_once = ended(lines[-1], 10) and not ended(lines[0])
-    # Nor is that one held for ever.
+    # The first one is not held for ever either.
     assert all(ended(s, 20) for s in lines)
     return at_once
 
 
-# A busy machine may keep either waiting for longer than a line is held.
+# On a busy machine both may be delayed for longer than a line is held.
 assert any(last_ends_first() for _ in range(10))
 silent = [line() for _ in range(count)]
 with socket.create_server(("127.0.0.1", 0)) as listener:

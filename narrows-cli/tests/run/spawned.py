@@ -1,4 +1,4 @@
-"""Programs that are started between a socket and its connection: the first half get the socket, the others do not."""
+"""Programs started between `socket` and `connect`: the first half inherit the socket, the others do not."""
 
 import os
 import socket

@@ -1,5 +1,5 @@
-/* A program for `narrows run` that is linked statically: no library can be loaded into it. Its argument says what it does;
-   it prints "fine", or what was not. Servers have the address 127.0.0.1, clients 127.0.0.2. */
+/* A statically linked program for `narrows run`: no library can be loaded into it. Its argument says what it does;
+   it prints "fine", or what failed. Servers have the address 127.0.0.1, clients 127.0.0.2. */
 
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -71,7 +71,7 @@ static void are_peers(int a, int b) {
     MUST(xl == sizeof x && yl == sizeof y && memcmp(&x, &y, sizeof x) == 0);
 }
 
-/* Bytes that differ by place and seed, and their sum. */
+/* Sends or receives bytes that depend on position and seed; returns their sum. */
 static uint64_t transfer(int fd, long len, uint32_t seed, int sends) {
     static unsigned char buffer[60000];
     uint64_t sum = seed;
@@ -185,7 +185,7 @@ static void refused(void) {
     struct sockaddr_in peer;
     socklen_t len = sizeof peer;
     MUST(getpeername(c, (void *)&peer, &len) == -1 && errno == ENOTCONN);
-    /* The same socket once more, to who listens. */
+    /* The same socket again, to a listening server. */
     int l = listener();
     int again = joined(c);
     if (again == -1 && errno == ECONNABORTED) again = joined(c);
@@ -217,7 +217,7 @@ static void options(void) {
     }
     MUST(queue == 0);
     MUST(recv(c, &on, 1, MSG_ERRQUEUE | MSG_DONTWAIT) == -1 && errno == EAGAIN);
-    /* The urgent byte arrives and takes nothing along. */
+    /* The urgent byte arrives, and no other byte is lost. */
     char got[8] = {0};
     MUST(setsockopt(s, SOL_SOCKET, SO_OOBINLINE, &on, sizeof on) == 0);
     MUST(send(c, "abC", 3, MSG_OOB) == 3 && send(c, "def", 3, 0) == 3);
@@ -227,7 +227,7 @@ static void options(void) {
         n += more;
     }
     MUST(strcmp(got, "abCdef") == 0);
-    /* A reset is one, and what closes with it. */
+    /* Closing with SO_LINGER and zero time is a reset for the peer. */
     struct linger now = {1, 0};
     MUST(setsockopt(c, SOL_SOCKET, SO_LINGER, &now, sizeof now) == 0);
     close(c);
@@ -237,7 +237,7 @@ static void options(void) {
 static volatile int rings;
 static void ring(int n) { (void)n; rings++; }
 
-/* Handlers run while calls wait; what they interrupt goes on or does not, as they want. */
+/* Handlers run while calls wait; the interrupted calls restart or not, as the handlers want. */
 static void signals(void) {
     struct sigaction action = {.sa_handler = ring};
     struct itimerval soon = {.it_value = {0, 100000}};
@@ -264,7 +264,7 @@ static void signals(void) {
     MUST(accept(l, 0, 0) == -1 && errno == EAGAIN);
 }
 
-/* The end of a child is told to the thread that forked, not to the first one; that goes on to accept. */
+/* The end of a child is signalled to the thread that forked, not to the first one, which continues to accept. */
 static void *forker(void *first) {
     struct sockaddr_in other = server;
     int l = listener();
@@ -289,7 +289,7 @@ static void threads(void) {
     MUST(s >= 0 && read(s, &b, 1) == 1 && pthread_join(thread, 0) == 0);
 }
 
-/* Who has the socket too, unless it is a child of the thread that connects: it writes after that. */
+/* Another holder of the socket that is not a child of the connecting thread: it writes after the connect. */
 static int common, forked[2], written[2];
 
 static void tell(int *way) { MUST(write(way[1], "", 1) == 1); }
@@ -339,14 +339,14 @@ static void shared(void) {
         _exit(0);
     }
     if (fork() == 0) writer();
-    /* The other one connects while this one gives up its own. */
+    /* The other process connects while this one closes its own. */
     tell(forked);
     close(common);
     hears_both(l);
     MUST(wait(0) > 0 && wait(0) > 0);
 }
 
-/* A connection under way: the server's queue is full, so it takes no notice. */
+/* A connection under way: the server's queue is full, so it does not answer. */
 static void slow(void) {
     struct sigaction action = {.sa_handler = ring};
     struct itimerval soon = {.it_value = {0, 100000}};
@@ -372,7 +372,7 @@ static void slow(void) {
     c = client(0);
     MUST(joined(c) == -1 && errno == EINTR && rings == 1);
     MUST(fcntl(c, F_GETFL) == O_RDWR);
-    /* It goes on. */
+    /* The attempt continues. */
     char b[5];
     MUST(joined(c) == 0);
     MUST(recv(c, b, 5, MSG_WAITALL) == 5 && memcmp(b, "hello", 5) == 0);
@@ -398,7 +398,7 @@ static void elsewhere(void) {
     MUST(joined(c) == 0 && write(twin, "abc", 3) == 3);
     s = accept(l, 0, 0);
     MUST(read(s, b, 3) == 3 && strcmp(b, "abc") == 0);
-    /* In two hands since a fork. */
+    /* Shared with another process since a fork. */
     c = client(0);
     pid_t child = fork();
     if (child == 0) {
@@ -412,7 +412,7 @@ static void elsewhere(void) {
     waitpid(child, 0, 0);
 }
 
-/* At the limit of descriptors: what cannot be accepted stays where who polls sees it. */
+/* At the descriptor limit: a connection that cannot be accepted stays in the queue, where polling sees it. */
 static void full(void) {
     int l = listener(), c = client(0), spare = dup(0);
     struct rlimit limit;
@@ -430,7 +430,7 @@ static void full(void) {
     MUST(write(s, "x", 1) == 1 && read(c, &b, 1) == 1);
 }
 
-/* What a program forbids itself nobody does for it. */
+/* The supervisor must not do for a program what the program has forbidden itself. */
 static void restricted(void) {
     struct { uint64_t files, net; } rules = {0, 2};
     int l = listener(), c = client(0);
@@ -442,7 +442,7 @@ static void restricted(void) {
     close(l);
 }
 
-/* Who is killed while it waits lets go of its port. */
+/* A process killed while it waits releases its port. */
 static void killed(void) {
     int l = listener(), status;
     pid_t child = fork();
@@ -463,7 +463,7 @@ static void killed(void) {
     MUST(!"the port is still taken");
 }
 
-/* Says "ready", waits until the supervisor is killed, and shows that calls still work. */
+/* Prints "ready", waits until the supervisor is killed, and checks that calls still work. */
 static void orphaned(void) {
     int l = listener(), c = client(0);
     char b;
@@ -471,7 +471,7 @@ static void orphaned(void) {
     int s = accept(l, 0, 0);
     pid_t child = fork();
     if (child == 0) {
-        /* In a call that the supervisor was asked about when it died. */
+        /* During a call that the supervisor was asked about when it died. */
         close(c);
         close(s);
         int late = accept(l, 0, 0);

@@ -1,5 +1,6 @@
-// A server and a client as Go makes them today: the server listens with MPTCP if the kernel has it, which is the default of
-// modules of Go 1.24 and later; the client asks for it. They speak as answers.py and asks.py do.
+// A server and a client with Go's defaults: the server listens with MPTCP if the kernel supports
+// it, the default of modules since Go 1.24; the client asks for it. They speak the protocol of
+// answers.py and asks.py.
 package main
 
 import (

@@ -457,7 +457,7 @@ mod tests {
             "narrows: to 127.0.0.1:1: compressed; in 5 B; reset, since a worker failed; this is a bug",
             "narrows: to 127.0.0.1:1: plain (the other end sees another address (NAT)); passed 1 B out, 0 B in",
             "narrows: with 127.0.0.1:1: plain (could not be handed over)",
-            "narrows: the kernel took no filter: all connections stay plain",
+            "narrows: the kernel rejected the filter: all connections stay plain",
             "narrows: something new",
             "",
         ] {

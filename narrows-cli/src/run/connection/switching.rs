@@ -1,4 +1,4 @@
-//! From plain bytes to frames: what is found out about the other end, and what follows from it.
+//! Switch from plain bytes to frames: applies the results of the negotiation with the other end.
 
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -16,9 +16,10 @@ use crate::run::pump::Bench;
 use crate::run::wire::{BY_GATEWAY, Request, host_and_port};
 
 impl Connection {
-    /// What the negotiation says.
+    /// Handles an event from the negotiation.
     pub(crate) fn hear(&mut self, event: Event, bench: &mut Bench) {
-        // A peer that has finished may have closed: it would answer a marker with a reset.
+        // A peer that has finished may have closed its socket, and would answer a marker with a
+        // reset.
         if self.network_ended || self.is_encrypted() {
             self.flow.decline();
         }
@@ -42,7 +43,7 @@ impl Connection {
         }
     }
 
-    /// Frames both ways from the first byte on, of which some may have come.
+    /// Starts frames both ways from the first byte on. `frames` are bytes that already came.
     pub(super) fn begin_framed(&mut self, frames: Vec<u8>, bench: &mut Bench) {
         self.held.keep_options();
         self.up.switch(&[], self.same_host, self.stores_within_host(bench), self.serial, bench);
@@ -54,10 +55,10 @@ impl Connection {
         }
     }
 
-    /// No gateway takes it: it goes on as a plain connection to the server itself.
+    /// No gateway takes the connection: it continues as a plain connection to the server itself.
     pub(super) fn connect_past_gateway(&mut self) -> Result<(), Errno> {
         self.dialing = None;
-        // Of a plain event nothing comes.
+        // A plain event releases no bytes.
         let _ = self.flow.hear(Event::Plain(WhyPlain::NoGateway));
         connect_past(&self.network, &self.peer)
     }
@@ -70,7 +71,7 @@ impl Connection {
         self.same_host && bench.ledger.compressor.stores_within_host
     }
 
-    /// Bytes of the network that may be plain, a marker, or frames behind one.
+    /// Takes bytes from the network: plain ones, a marker, or frames behind a marker.
     pub(super) fn came(&mut self, input: &[u8], bench: &mut Bench) -> narrows::Result<()> {
         let step = self.flow.receive(input, bench.now_ns())?;
         self.pass_down(&step.released);
@@ -86,7 +87,7 @@ impl Connection {
         Ok(())
     }
 
-    /// How it is, for a person.
+    /// The state of the connection for `narrows status` and notes.
     pub(crate) fn account(&self, bench: &Bench) -> LiveConnection {
         let outcome = match (self.up.is_framed(), self.down.is_framed()) {
             (true, true) => Outcome::Framed,
@@ -108,7 +109,7 @@ impl Connection {
 
     fn why_plain(&self) -> String {
         match self.flow.why_plain() {
-            // Also where the other end was the one to see it.
+            // Also if the other end detected it.
             _ if self.is_encrypted() => "encrypted already".into(),
             Some(why) => why.to_string(),
             None if self.accepted => "its client did not ask for more".into(),
@@ -116,27 +117,28 @@ impl Connection {
         }
     }
 
-    /// What was wrong with what came, if something was.
+    /// What was invalid about the peer's data, if anything was.
     pub(crate) fn refused(&self) -> Option<&str> {
         self.refused.as_deref()
     }
 }
 
-/// For a connection to a gateway: what it is asked.
+/// The request to the gateway, if the connection leads to one.
 pub(super) fn asked_gateway(request: &Request, bench: &Bench) -> Option<Dialing> {
     let (_, port) = host_and_port(&request.peer).filter(|_| request.option == BY_GATEWAY && !request.accepted)?;
     Some(Dialing::new(port, bench.now_ns()))
 }
 
-/// What can be known of the other end, and who asks it: the flow, whether its words are for nobody, whether the peer is
-/// this host.
+/// Starts the negotiation with the other end. Returns the flow, whether its words are dropped, and
+/// whether the peer is this host.
 pub(super) fn negotiate(request: &Request, network: &OwnedFd, bench: &Bench) -> (upgrade::Flow, bool, bool) {
     let limits = FlowLimits::default();
     let ledger = &bench.ledger;
     let addresses = proof::addresses(request);
     let same_host = addresses.is_some_and(|a| a.client().ip().is_loopback() || a.client().ip() == a.server().ip());
     if request.accepted {
-        // Told once by the kernel, so before anything else is done with the socket.
+        // The kernel tells it only once, so it is read before anything else is done with the
+        // socket.
         let clock = proof::clock_in_syn(network);
         if let Some(addresses) = addresses {
             ledger.negotiator.accepted(request.id, addresses, clock);

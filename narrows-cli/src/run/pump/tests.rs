@@ -1,4 +1,4 @@
-//! Connections of one pump whose program and peer are the test itself.
+//! Tests of one pump; the test plays the program and the peer of its connections.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -18,19 +18,19 @@ use rustix::net::{RecvFlags, sockopt};
 use super::*;
 use crate::run::negotiator::Desk;
 
-/// Who waits longer waits for what never comes.
+/// Time limit: what has not come by then never comes.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Who was not waited for in so long is not.
+/// Time after which something is taken not to happen.
 const SOON: Duration = Duration::from_millis(500);
 
 struct World {
     ledger: Arc<Ledger>,
     pump: Inlet,
-    /// Nobody negotiates.
+    /// Kept, but never started: nobody negotiates.
     _desk: Desk,
 }
 
-/// What the supervisor stands between.
+/// The two ends that the supervisor connects.
 struct Ends {
     program: UnixStream,
     peer: TcpStream,
@@ -61,12 +61,13 @@ impl World {
         self.hand_over(&Request { accepted: true, ..new(id) })
     }
 
-    /// As the library does it.
+    /// Hands a connection over as the library does.
     fn hand_over(&self, request: &Request) -> Ends {
         self.hand_over_bounded(request, None).0
     }
 
-    /// With receive buffers of the network that do not grow, and a send buffer perhaps; and the TCP socket.
+    /// The same with fixed receive buffers of the network and optionally a send buffer size; also
+    /// returns the TCP socket.
     fn hand_over_bounded(&self, request: &Request, send_buffer: Option<usize>) -> (Ends, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         sockopt::set_socket_recv_buffer_size(&listener, 256 << 10).unwrap();
@@ -79,7 +80,7 @@ impl World {
         let kept = network.try_clone().unwrap();
         sockopt::set_socket_linger(&network, Some(Duration::ZERO)).unwrap();
         let (mut program, supervisors) = UnixStream::pair().unwrap();
-        // The least that the kernel allows: some kilobytes are more than the program's end holds.
+        // The kernel's minimum: some kilobytes exceed what the program's end holds.
         sockopt::set_socket_send_buffer_size(&supervisors, 1).unwrap();
         program.write_all(&[0]).unwrap();
         for timeout in [TcpStream::set_read_timeout, TcpStream::set_write_timeout] {
@@ -102,7 +103,7 @@ impl World {
 }
 
 impl Ends {
-    /// Bytes pass both ways.
+    /// Checks that bytes pass both ways.
     fn assert_passes(&mut self) {
         let mut got = [0; 5];
         self.peer.write_all(b"there").unwrap();
@@ -126,7 +127,7 @@ fn wait_until(what: &str, reached: impl Fn() -> bool) {
     }
 }
 
-/// Everything until the end, and what that was: `None` is an end in order.
+/// Reads everything until the end, and the error there; `None` is an orderly end.
 fn rest(from: &mut impl Read) -> (Vec<u8>, Option<ErrorKind>) {
     let mut all = Vec::new();
     let end = from.read_to_end(&mut all);
@@ -137,7 +138,7 @@ fn opening() -> Vec<u8> {
     [&DIRECT_MAGIC[..], &[7; 16]].concat()
 }
 
-/// A stream that holds `raw`, without its end.
+/// A frame stream with the content `raw`, without its end.
 fn frames(raw: &[u8]) -> Vec<u8> {
     let pool = BufferPool::default();
     let mut sender =
@@ -162,7 +163,7 @@ fn frames(raw: &[u8]) -> Vec<u8> {
     wire
 }
 
-/// Writes until nothing more is taken for a while: how many bytes were.
+/// Writes until nothing more is taken for a while; returns the number of bytes taken.
 fn taken_from(writer: &mut impl Write) -> usize {
     let (piece, mut taken) = (vec![7; 64 << 10], 0);
     while let Ok(n) = writer.write(&piece) {
@@ -171,8 +172,9 @@ fn taken_from(writer: &mut impl Write) -> usize {
     taken
 }
 
-/// Backpressure (issue 15, 3): a write that returns says that the bytes are on their way, so no more may wait than TCP would
-/// let wait, and what the program has set bounds that. Frames held 20 MiB.
+/// Backpressure (issue 15, 3): a write that returns tells the program that its bytes are on their
+/// way, so no more may wait than TCP would let wait, and the program's own limits apply. Without
+/// this limit frames held 20 MiB.
 #[test]
 fn a_program_is_read_no_further_than_tcp_would_take_it() {
     let world = World::new();
@@ -182,7 +184,7 @@ fn a_program_is_read_no_further_than_tcp_would_take_it() {
         let mut hello = [0; 5];
         ends.program.read_exact(&mut hello).unwrap();
         ends.program.write_all(b"hello").unwrap();
-        // Now there are frames both ways. The peer reads nothing.
+        // From here there are frames both ways. The peer reads nothing.
         ends.program.set_write_timeout(Some(SOON)).unwrap();
         let taken = taken_from(&mut ends.program);
         let by_tcp = sockopt::socket_send_buffer_size(&network).unwrap();
@@ -190,7 +192,8 @@ fn a_program_is_read_no_further_than_tcp_would_take_it() {
     }
 }
 
-/// The same at the other end: the program reads nothing, and the peer must notice. Frames held 8 MiB beyond TCP's buffer.
+/// The same at the other end: the program reads nothing, and the peer must notice. Without the
+/// limit frames held 8 MiB beyond TCP's buffer.
 #[test]
 fn the_network_is_read_no_further_than_the_program_reads() {
     let world = World::new();
@@ -207,8 +210,7 @@ fn the_network_is_read_no_further_than_the_program_reads() {
     assert!(taken < 4 << 20, "{taken} bytes");
 }
 
-/// The connection of `flood` moves bytes for as long as its peer sends, and they are for nobody.
-/// One block passes whatever its length, of which a stranger may have one in each of many connections.
+/// One block passes whatever its length, and a stranger may have one in each of many connections.
 #[test]
 fn nothing_is_decoded_while_the_memory_of_all_is_used_up() {
     let world = World::new();
@@ -233,13 +235,13 @@ fn who_holds_what_others_wait_for_and_reads_nothing_is_reset() {
     // More than the program's end takes.
     let wire = [opening(), frames(&vec![b'x'; 1 << 20])].concat();
     idle.peer.write_all(&wire).unwrap();
-    // It is decoded, and its program has the beginning.
+    // It is decoded, and the program has the beginning.
     idle.program.read_exact(&mut [0; 10]).unwrap();
     let mut share = world.ledger.compressor.share();
     share.count(1 << 30);
     reads.peer.write_all(&[opening(), frames(b"hello")].concat()).unwrap();
     let reset = Some(ErrorKind::ConnectionReset);
-    // What it reads too late frees memory, but nothing of this connection comes any more.
+    // Reading too late frees memory, but the connection is reset all the same.
     assert_eq!(rest(&mut idle.peer).1, reset);
     assert_eq!(rest(&mut idle.program).1, reset);
     drop(share);
@@ -250,7 +252,7 @@ fn who_holds_what_others_wait_for_and_reads_nothing_is_reset() {
 
 #[test]
 fn others_have_their_turn_beside_frames_without_end_that_hold_nothing() {
-    // More than what the sockets between hold: from then on the pump reads it.
+    // More than the sockets in between hold, so the pump must have read it.
     const SEEN: u64 = 32 << 20;
     let world = World::new();
     let (mut flood, mut small) = (world.accepted(1), world.accepted(2));
@@ -269,7 +271,7 @@ fn others_have_their_turn_beside_frames_without_end_that_hold_nothing() {
     (0..20).for_each(|_| small.assert_passes());
     let before = seen();
     wait_until("its continuation", || seen() > before + SEEN);
-    // It was right, so that the pump had it to move all the time.
+    // The frames were valid, so the pump had to process them all the time.
     flood.program.set_nonblocking(true).unwrap();
     assert_eq!(rest(&mut flood.program).1, Some(ErrorKind::WouldBlock));
     flood.peer.shutdown(Shutdown::Both).unwrap();
@@ -289,11 +291,12 @@ fn an_id_that_is_in_use_is_the_older_connections() {
     drop(first.program);
     assert_eq!(rest(&mut first.peer), (Vec::new(), None));
     wait_until("the end of the first", || world.live() == 0);
-    // Nobody has it now.
+    // The id is free again.
     world.accepted(7).assert_passes();
 }
 
-/// An end for a close in order, a reset for one that is none; what the program wrote arrives before either.
+/// An orderly close is an end of stream, any other a reset; what the program wrote arrives before
+/// either.
 #[test]
 fn a_peer_sees_how_the_program_closed() {
     const LINGER_ZERO: [u8; 8] = [1, 0, 0, 0, 0, 0, 0, 0];
@@ -326,7 +329,8 @@ fn a_peer_sees_how_the_program_closed() {
     }
 }
 
-/// The peer is told at once, although the program has not read what came before; and the program is told behind that.
+/// The peer is reset at once although the program has not read what came before; the program is
+/// reset after that.
 #[test]
 fn rubbish_behind_an_agreement_is_a_reset_for_both() {
     // The program's end holds less.
@@ -355,8 +359,9 @@ fn rubbish_behind_an_agreement_is_a_reset_for_both() {
     }
 }
 
-/// A supervisor that dies leaves a stream that was cut off, and resets what still comes. To TCP the stream is at its end then,
-/// and the reset a refusal of what came behind that (EPIPE): the program must not take it for an end in order.
+/// A dying supervisor leaves a truncated stream, and resets on what still arrives. For TCP the
+/// stream is at its end then, and the reset is the refusal of later bytes (EPIPE): the program must
+/// not see an orderly end.
 #[test]
 fn a_stream_that_was_cut_off_is_a_reset_also_if_the_peer_refused_something_behind_it() {
     // The program's end holds less.

@@ -1,7 +1,7 @@
-//! Calls that begin connections: `connect` and `accept`, made here on the socket that the program has.
+//! Calls that begin connections: `connect` and `accept`, made here on the program's own socket.
 //!
-//! An error before anything was done means that the kernel goes on as if it had not asked. Once the call is made its
-//! result is the program's, swapped or not.
+//! After an error before anything was done, the kernel continues as if it had not asked. Once the
+//! call is made, its result is the program's, swapped or not.
 
 use std::io::{Error, Result};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -21,21 +21,22 @@ use crate::run::pump::Order;
 use crate::run::sys::{get_option, set_option};
 use crate::run::wire::{BY_CONNECT, Kind, Name, REPLY_LEN, RawAddress, Reason, Reply, Request, State, host_and_port};
 
-/// A pump answers in some 20 us, or when it has moved what the other connections have; as the library, a program must not
-/// wait for ever for one that does not.
+/// Time limit for a pump's answer. It answers in some 20 us, or after it has moved the bytes of
+/// other connections; as with the library, a program must not wait for ever for one that does not.
 const PATIENCE: Duration = Duration::from_secs(1);
 pub(super) fn errno(error: &Error) -> i32 {
     error.raw_os_error().unwrap_or(libc::EIO)
 }
 
-/// The kernel takes "any address" for this host.
+/// Replaces "any address" by the loopback address: to the kernel it means this host.
 fn here(host: IpAddr) -> IpAddr {
     if host.is_unspecified() { IpAddr::V4(Ipv4Addr::LOCALHOST) } else { host }
 }
 
 impl Notifier {
-    /// The program's own socket must not block this thread. Its flag is changed for some microseconds, because there is
-    /// no other way to ask for one call; the watchdog knows of it.
+    /// Runs `work` with the program's socket set to non-blocking, because it must not block this
+    /// thread. The flag is changed for some microseconds, because one call cannot be made
+    /// non-blocking otherwise; the watchdog is told.
     pub(super) fn without_blocking<T>(&self, socket: &OwnedFd, blocks: bool, work: impl FnOnce() -> T) -> T {
         if blocks {
             self.watchdog.open.unblocked(true);
@@ -58,7 +59,7 @@ impl Notifier {
         answer.unwrap_or(Answer::GoOn)
     }
 
-    /// A call that waited, and whose socket is ready.
+    /// Continues a call that waited and whose socket is ready.
     pub(super) fn again(&mut self, call: &Call, waiting: Waiting) -> Answer {
         let Waiting { socket, what, until } = waiting;
         match what {
@@ -99,13 +100,13 @@ impl Notifier {
         self.attempt(call, number, socket, peer, false)
     }
 
-    /// `again`: an earlier attempt of this socket failed, which the kernel may tell first.
+    /// `again`: an earlier attempt of this socket failed, and the kernel may report that first.
     fn attempt(&mut self, call: &Call, number: i32, socket: OwnedFd, peer: RawAddress, again: bool) -> Result<Answer> {
         if !is_stream(&socket, &[libc::IPPROTO_TCP]) {
             return Ok(Answer::GoOn);
         }
         let (blocks, state) = (blocks(&socket)?, tcp_state(&socket)?);
-        // A blocking attempt that a signal interrupted goes on.
+        // A blocking attempt that a signal interrupted continues.
         let under_way = state == SYN_SENT && blocks;
         if state != CLOSED && !under_way {
             return Ok(Answer::GoOn);
@@ -136,7 +137,7 @@ impl Notifier {
         }
         Ok(match result {
             Ok(()) => self.connected(call, number, socket, peer, closes_on_exec, false),
-            // Within a host it is complete at once.
+            // Within a host the connection is complete at once.
             Err(e) if errno(&e) == libc::EINPROGRESS && blocks && is_established(&socket) => {
                 self.again(call, Waiting { socket, what, until: None })
             }
@@ -162,14 +163,15 @@ impl Notifier {
         if self.marks.may_pass && call.target.has_passed(number).unwrap_or(true) {
             return Some(Reason::Shared);
         }
-        // AppArmor and SELinux ask who connects, and that would be this process.
+        // AppArmor and SELinux check the connecting process, which would be this one.
         if call.target.domain() != self.domain {
             return Some(Reason::Failed);
         }
         (self.marks.restricted || !self.intake.has_room()).then_some(Reason::Failed)
     }
 
-    /// The call was made. What is left is the swap; if it fails, the connection is plain.
+    /// Handles a `connect` that was made. Only the swap remains; if it fails, the connection is
+    /// plain.
     fn connected(
         &mut self,
         call: &Call,
@@ -180,7 +182,8 @@ impl Notifier {
         connecting: bool,
     ) -> Answer {
         let native = if connecting { Answer::Fail(libc::EINPROGRESS) } else { Answer::Value(0) };
-        // Only the kernel knows what 0.0.0.0 became; but a connection under way has no peer for it yet.
+        // Only the kernel knows what 0.0.0.0 was resolved to, but a connection under way has no
+        // peer name yet.
         let known = if connecting { None } else { sys::name(&socket, true).ok().and_then(|name| internet(&name)) };
         let peer = known.unwrap_or(peer);
         if let Some(reason) = self.excludes(&socket, &peer, host_and_port(&peer).map(|(_, port)| port)) {
@@ -204,7 +207,7 @@ impl Notifier {
         native
     }
 
-    /// Puts another socket in the place of `socket`.
+    /// Puts another socket under the number of `socket`.
     pub(super) fn replace(
         &self,
         call: &Call,
@@ -213,7 +216,7 @@ impl Notifier {
         by: &OwnedFd,
         closes_on_exec: bool,
     ) -> Result<()> {
-        // Another thread may have closed it meanwhile, and opened something else.
+        // Another thread may have closed it meanwhile and reused the number.
         if cookie(&call.target.descriptor(number)?)? != cookie(socket)? {
             return Err(Error::from_raw_os_error(libc::EBADF));
         }
@@ -247,8 +250,8 @@ impl Notifier {
         })
     }
 
-    /// A TCP socket that may connect again: after an attempt that failed the one of before, with all its options; in place
-    /// of a connection that the program dissolves a new one.
+    /// Puts back a TCP socket that can connect again: after a failed attempt the original one with
+    /// all its options, in place of a connection that the program dissolves a new one.
     fn take_back(&mut self, call: &Call, number: i32, socket: &OwnedFd, name: &Name) -> Result<OwnedFd> {
         let returned = self.ask(Kind::TakeBack, name.id, |_| ()).and_then(|(_, fd)| fd);
         let network = match returned {
@@ -267,12 +270,12 @@ impl Notifier {
 
     // --- accept ---
 
-    /// A socket listens, or will in a moment: its connections will be claimed by who made them. The kernel keeps each
-    /// client's SYN, which is the proof of a claim, only if it is told to.
+    /// Registers a socket that listens, or is about to, because its clients will claim their
+    /// connections. The kernel keeps each client's SYN, the proof of a claim, only if told to.
     pub(super) fn listens(&self, socket: &OwnedFd) {
         let local = sys::name(socket, false).ok().and_then(|name| internet(&name));
         let Some((host, port)) = local.as_ref().and_then(host_and_port) else { return };
-        // Nobody else reaches it, and what comes from within the host is plain.
+        // No other host reaches a loopback listener, and connections within the host are plain.
         if port != 0 && (self.scope.loopback || !host.is_loopback()) {
             let _ = set_option(socket, libc::IPPROTO_TCP, libc::TCP_SAVE_SYN, &1i32.to_ne_bytes());
             self.intake.ledger.negotiator.listening(SocketAddr::new(host, port));
@@ -283,7 +286,8 @@ impl Notifier {
         let socket = call.target.descriptor(call.int(0))?;
         let listens = is_stream(&socket, &[libc::IPPROTO_TCP, MPTCP]) && int_option(&socket, libc::SO_ACCEPTCONN)? != 0;
         let usual = accept_flags(call) & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) == 0;
-        // Who registers a listener before it listens has registered none of its connections; options it passes on to them.
+        // A listener that was registered in an epoll before it listened does not affect its
+        // connections, but options (`Failed`) are inherited by them.
         let plain = self.marks.of(&socket) == Some(Reason::Failed);
         if !listens || !usual || plain || !self.intake.has_room() {
             return Ok(Answer::GoOn);
@@ -291,7 +295,7 @@ impl Notifier {
         if call.args[1] != 0 && i32::from_ne_bytes(call.target.read(call.args[2])?) < 0 {
             return Ok(Answer::GoOn);
         }
-        // It may listen since before this program had it.
+        // It may have begun to listen before this program had it.
         let mut saves = [0; 4];
         if get_option(&socket, libc::IPPROTO_TCP, libc::TCP_SAVE_SYN, &mut saves).is_ok() && saves == [0; 4] {
             self.listens(&socket);
@@ -302,7 +306,8 @@ impl Notifier {
 
     fn accept_from(&mut self, call: &Call, listener: OwnedFd, until: Option<Instant>) -> Answer {
         let Ok(blocks) = blocks(&listener) else { return Answer::GoOn };
-        // The kernel refuses before it takes a connection, and who polls sees those only that it has.
+        // As natively: the kernel refuses before it takes a connection from the queue, where
+        // polling sees it.
         if call.target.is_full() {
             return Answer::GoOn;
         }
@@ -321,14 +326,15 @@ impl Notifier {
             Err(e) if errno(&e) == libc::EAGAIN && blocks => {
                 return Answer::Wait(Waiting { socket: listener, what: What::Accept, until });
             }
-            // This process has no descriptor left; that one has.
+            // The supervisor has no descriptor left; the program may have one.
             Err(e) if [libc::EMFILE, libc::ENFILE].contains(&errno(&e)) => return Answer::GoOn,
             Err(e) => return Answer::Fail(errno(&e)),
         };
         if call.args[1] != 0
             && let Err(e) = self.tell(call, &address, call.args[1], call.args[2])
         {
-            // The kernel drops what it cannot tell of; but here a signal may have ended the call.
+            // The kernel drops a connection whose address it cannot write; but here a signal may
+            // have ended the call.
             if !self.is_valid(call) {
                 self.untaken.put(&listener, socket, address);
             }
@@ -348,11 +354,12 @@ impl Notifier {
         }
     }
 
-    /// Gives the program what it accepted, swapped or plain. An error: it has nothing.
+    /// Gives the program the accepted connection, swapped or plain. On an error it has nothing.
     fn give(&self, call: &Call, socket: &OwnedFd, address: &[u8]) -> Result<Given> {
         let closes = accept_flags(call) & libc::SOCK_CLOEXEC != 0;
-        // If this process is killed in the midst of giving and answering in one, the kernel answers 0. In two steps it is
-        // not answered yet; but then a signal must not come between.
+        // If the supervisor is killed while giving and answering in one step, the kernel answers 0.
+        // With two steps the call is not yet answered then; but no signal may come in between,
+        // which only `killable` guarantees.
         let place = if self.killable { Place::Free } else { Place::Answer };
         let add = |fd: &OwnedFd| {
             let number = sys::add(self.listener.as_fd(), call.id, fd.as_fd(), place, closes)?;
@@ -372,7 +379,7 @@ impl Notifier {
         }
     }
 
-    /// Of a connection that is there. `port` is the server's.
+    /// Why an established connection is out of scope, if it is. `port` is the server's.
     fn excludes(&self, socket: &OwnedFd, peer: &RawAddress, port: Option<u16>) -> Option<Reason> {
         let (host, _) = host_and_port(peer)?;
         let (local, _) = host_and_port(&internet(&sys::name(socket, false).ok()?)?)?;
@@ -392,13 +399,13 @@ impl Notifier {
         Some(Connection { peer, connecting: false, accepted: true })
     }
 
-    // --- what both need ---
+    // --- shared ---
 
-    /// Writes a name where a program wants it, as the kernel does.
+    /// Writes a socket address to the program's memory, as the kernel does.
     pub(super) fn tell(&self, call: &Call, name: &[u8], at: u64, len_at: u64) -> Result<()> {
         let room = i32::from_ne_bytes(call.target.read(len_at)?);
         let room = usize::try_from(room).map_err(|_| Error::from_raw_os_error(libc::EINVAL))?;
-        // What is a process now may be another one already, if this one was killed.
+        // If the process was killed, its pid may already belong to another one.
         if !self.is_valid(call) {
             return Err(Error::from_raw_os_error(libc::EINTR));
         }
@@ -406,7 +413,7 @@ impl Notifier {
         call.target.write(len_at, &(name.len() as i32).to_ne_bytes())
     }
 
-    /// Asks a pump about a connection: its answer, and a descriptor that came with it.
+    /// Asks about a connection. Returns the answer, and a descriptor that came with it.
     pub(super) fn ask(&self, kind: Kind, id: u64, fill: impl FnOnce(&mut Request)) -> Option<(Reply, Option<OwnedFd>)> {
         self.ask_for(Asker::own(), kind, id, fill)
     }
@@ -444,10 +451,12 @@ impl Notifier {
     }
 }
 
-/// What a program was given: its number, if that is still to be answered, and what the pump gets.
+/// Result of giving a program its connection: the descriptor's number, if the call is still to be
+/// answered with it, and what the pump gets.
 type Given = (Option<i64>, Option<(Request, OwnedFd)>);
 
-/// Looked at first, so that most often a socket that has nothing is left as it is.
+/// Whether the queue has a connection. Checked first, so that a listener with an empty queue is
+/// usually left alone.
 fn is_ready(listener: &OwnedFd) -> bool {
     let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
     poll(&mut [PollFd::new(listener, PollFlags::IN)], Some(&now)) != Ok(0)
@@ -457,7 +466,7 @@ fn accept_flags(call: &Call) -> c_int {
     if call.number == libc::SYS_accept4 { call.int(3) } else { 0 }
 }
 
-/// Of an address that `internet` made.
+/// The length of an address from `internet`.
 pub(super) fn length(raw: &RawAddress) -> usize {
     if c_int::from(u16::from_ne_bytes([raw[0], raw[1]])) == libc::AF_INET { 16 } else { 28 }
 }

@@ -1,7 +1,8 @@
-//! Which system calls the supervisor is asked about: a program for the kernel, in classic BPF.
+//! The seccomp filter, in classic BPF: selects the system calls that the supervisor is asked about.
 //!
-//! It sees numbers only, so it asks about every descriptor; calls on data never pass here. Another architecture than this
-//! one's (32-bit programs) is let through: its connections stay plain.
+//! A filter sees numbers only, so it asks about every descriptor; ordinary calls on data are never
+//! asked about. Calls of another architecture (32-bit programs) are let through: their connections
+//! stay plain.
 
 use libc::{c_long, sock_filter};
 
@@ -13,21 +14,22 @@ const ARCHITECTURE: u32 = 0xc000_003e;
 #[cfg(target_arch = "aarch64")]
 const ARCHITECTURE: u32 = 0xc000_00b7;
 
-/// SIOCOUTQNSD, which libc does not name.
+/// SIOCOUTQNSD, not defined by libc.
 pub(crate) const OUTQ_NOT_SENT: u32 = 0x894b;
 
-/// When the supervisor is asked about a call.
+/// Condition under which the supervisor is asked about a call.
 enum Ask {
     Always,
     /// The argument has one of these values.
     Equals(u8, &'static [u32]),
     /// The argument has one of these bits.
     Bits(u8, u32),
-    /// The flags in this argument ask for errors, or look until all is there.
+    /// The flags in this argument have MSG_ERRQUEUE, or MSG_PEEK with MSG_WAITALL.
     Received(u8),
-    /// So they do, or throw away what goes into no buffer.
+    /// As `Received`, or MSG_TRUNC without a buffer, which discards bytes.
     ReceivedInto,
-    /// An option that is not the descriptor's own; or one of these, of which a unix socket says something else.
+    /// An option that is not the descriptor's own, or one of these, which a unix socket answers
+    /// differently.
     Option(&'static [i32]),
 }
 
@@ -43,7 +45,7 @@ const CALLS: &[(c_long, Ask)] = &[
     (libc::SYS_getsockopt, Ask::Option(&NAMED_ONLY_IN_GET)),
     (libc::SYS_setsockopt, Ask::Option(&[])),
     (libc::SYS_ioctl, Ask::Equals(1, &[libc::TIOCOUTQ as u32, OUTQ_NOT_SENT, 0x8915, 0x8917, 0x8919, 0x891b])),
-    // What makes a socket one that must not be swapped: another number, or a registration of this one.
+    // Calls after which a socket must not be swapped: a second number, or an epoll registration.
     (libc::SYS_epoll_ctl, Ask::Equals(1, &[libc::EPOLL_CTL_ADD as u32])),
     (libc::SYS_dup, Ask::Always),
     #[cfg(target_arch = "x86_64")]
@@ -52,13 +54,14 @@ const CALLS: &[(c_long, Ask)] = &[
     (libc::SYS_fcntl, Ask::Equals(1, &[libc::F_DUPFD as u32, libc::F_DUPFD_CLOEXEC as u32])),
     (libc::SYS_landlock_restrict_self, Ask::Always),
     (libc::SYS_unshare, Ask::Bits(0, libc::CLONE_FILES as u32)),
-    // What a unix socket takes otherwise than TCP.
+    // Flags that a unix socket handles differently from TCP.
     (libc::SYS_sendto, Ask::Bits(3, libc::MSG_OOB as u32)),
     (libc::SYS_sendmsg, Ask::Bits(2, libc::MSG_OOB as u32)),
     (libc::SYS_sendmmsg, Ask::Bits(3, libc::MSG_OOB as u32)),
     (libc::SYS_recvfrom, Ask::ReceivedInto),
     (libc::SYS_recvmsg, Ask::Received(2)),
-    // What takes sockets to other processes goes over these, and over unix sockets that are made alone.
+    // Sockets are passed to other processes over unix sockets, made by these calls or by `socket`
+    // alone.
     (libc::SYS_socketpair, Ask::Equals(0, &[libc::AF_UNIX as u32])),
 ];
 
@@ -67,10 +70,10 @@ const JUMP_EQUAL: u16 = 0x15;
 const JUMP_BITS: u16 = 0x45;
 const RETURN: u16 = 0x06;
 
-/// Where things are in `seccomp_data`.
+/// Offsets in `seccomp_data`.
 const AT_NUMBER: u32 = 0;
 const AT_ARCHITECTURE: u32 = 4;
-/// The low half of an argument; both architectures are little-endian.
+/// Offset of the low half of an argument; both architectures are little-endian.
 const fn at_argument(n: u8) -> u32 {
     16 + 8 * n as u32
 }
@@ -79,7 +82,7 @@ const fn step(code: u16, k: u32) -> sock_filter {
     sock_filter { code, jt: 0, jf: 0, k }
 }
 
-/// Goes on with the next step if the value fits, else behind the next `skip` steps.
+/// Continues with the next step if the value matches, otherwise skips the next `skip` steps.
 fn unless(code: u16, k: u32, skip: usize) -> sock_filter {
     sock_filter { code, jt: 0, jf: u8::try_from(skip).unwrap_or(u8::MAX), k }
 }
@@ -87,7 +90,7 @@ fn unless(code: u16, k: u32, skip: usize) -> sock_filter {
 const ALLOW: sock_filter = step(RETURN, libc::SECCOMP_RET_ALLOW);
 const NOTIFY: sock_filter = step(RETURN, libc::SECCOMP_RET_USER_NOTIF);
 
-/// Steps that ask if what was loaded is one of `values`, and else go on.
+/// Steps that notify if the loaded value is one of `values`, and otherwise continue.
 fn any_of(values: impl Iterator<Item = u32>) -> Vec<sock_filter> {
     values.flat_map(|value| [unless(JUMP_EQUAL, value, 1), NOTIFY]).collect()
 }
@@ -138,9 +141,9 @@ fn steps(ask: &Ask) -> Vec<sock_filter> {
     }
 }
 
-/// How sockets are made. MPTCP is refused as by a kernel that was built without it, of which every program that asks for it has
-/// heard: of its listeners the kernel keeps no SYN, so that nothing could be proved of what they accept; and who connects
-/// with it is told no clock.
+/// Rules for `socket`. MPTCP is refused as by a kernel built without it, which every program that
+/// asks for it can handle. The kernel keeps no SYN for MPTCP listeners, so nothing could be proved
+/// about accepted connections, and it tells no clock for MPTCP sockets that connect.
 fn made(keeps_mptcp: bool) -> Vec<sock_filter> {
     let (inet, inet6) = (libc::AF_INET as u32, libc::AF_INET6 as u32);
     let refused = libc::SECCOMP_RET_ERRNO | libc::EPROTONOSUPPORT as u32;
@@ -164,7 +167,8 @@ pub(crate) fn program(keeps_mptcp: bool) -> Vec<sock_filter> {
         all.extend(steps);
     }
     all.extend(made(keeps_mptcp));
-    // Its calls would not be seen; libraries that use it do without where it is forbidden.
+    // io_uring is refused because its calls pass no filter; libraries that use it work without it
+    // where it is forbidden.
     let refused = libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32;
     all.extend([unless(JUMP_EQUAL, libc::SYS_io_uring_setup as u32, 1), step(RETURN, refused), ALLOW]);
     all
@@ -174,7 +178,7 @@ pub(crate) fn program(keeps_mptcp: bool) -> Vec<sock_filter> {
 mod tests {
     use super::*;
 
-    /// As the kernel runs it.
+    /// Runs the filter as the kernel does.
     fn verdict(number: c_long, args: [u32; 6]) -> u32 {
         run(ARCHITECTURE, number as u32, args)
     }
@@ -255,7 +259,7 @@ mod tests {
         ] {
             assert_eq!(verdict(number, args), expected, "call {number} with {args:?}");
         }
-        // 32-bit programs, and the numbers of x32.
+        // 32-bit programs, and x32 call numbers.
         assert_eq!(run(0x4000_0003, libc::SYS_connect as u32, [0; 6]), passes);
         assert_eq!(verdict(libc::SYS_connect | 0x4000_0000, [0; 6]), passes);
     }
@@ -278,7 +282,7 @@ mod tests {
         }
     }
 
-    /// A jump goes 255 steps at most, and the kernel takes 4096.
+    /// A jump skips at most 255 steps, and the kernel takes at most 4096.
     #[test]
     fn it_is_short_enough() {
         assert!(CALLS.iter().all(|(_, ask)| steps(ask).len() < 255));

@@ -1,5 +1,5 @@
-//! Connections that go through a gateway (`--via-gateway`): the program's socket is connected there instead, and the answer
-//! to its `connect` is what the gateway says.
+//! Connections through a gateway (`--via-gateway`): the program's socket is connected to the
+//! gateway instead, and its `connect` gets the gateway's answer.
 
 use std::io::Result;
 use std::os::fd::OwnedFd;
@@ -15,7 +15,7 @@ use super::swap::{self, Connection};
 use super::sys;
 use crate::run::wire::{BY_CONNECT, BY_ERROR, BY_GATEWAY, Kind, Name, RawAddress, Scope, host_and_port};
 
-/// Servers that are reached through gateways on their hosts, and the gateways' port.
+/// Servers that are reached through gateways on their hosts, and the port of the gateways.
 #[derive(Clone, Copy)]
 pub(crate) struct Gateways {
     pub(crate) servers: Scope,
@@ -23,7 +23,7 @@ pub(crate) struct Gateways {
 }
 
 impl Gateways {
-    /// Where to connect in place of `peer`.
+    /// The gateway's address for `peer`, if it has one.
     fn address_for(&self, peer: &RawAddress) -> Option<RawAddress> {
         let (host, port) = host_and_port(peer)?;
         let mut gateway = *peer;
@@ -33,7 +33,8 @@ impl Gateways {
 }
 
 impl Notifier {
-    /// Connects `socket` to the gateway of `peer`, if it has one and the wait for its answer has a place.
+    /// Connects `socket` to the gateway of `peer`, if it has one and one more call may wait for the
+    /// answer.
     pub(super) fn by_gateway(
         &mut self,
         call: &Call,
@@ -52,7 +53,7 @@ impl Notifier {
         let connected = self.without_blocking(socket, blocks, || sys::connect(socket, &gateway, length(peer)));
         match connected.map_err(|e| errno(&e)) {
             Ok(_) | Err(libc::EINPROGRESS) => {}
-            // There is no gateway, which says nothing of the server.
+            // No gateway listens, which says nothing about the server.
             Err(libc::ECONNREFUSED) => {
                 self.watchdog.open.elsewhere(false);
                 return None;
@@ -60,7 +61,7 @@ impl Notifier {
             Err(e) => return Some(Answer::Fail(e)),
         }
         let Ok((name, program)) = self.hand_over(call, number, socket, peer, closes_on_exec) else {
-            // What the program would say next is not for the gateway.
+            // The program's next bytes must not reach the gateway.
             let _ = connect_unspec(socket);
             self.watchdog.open.elsewhere(false);
             return None;
@@ -68,7 +69,7 @@ impl Notifier {
         Some(if blocks { self.made(program, name, false, until) } else { Answer::Fail(libc::EINPROGRESS) })
     }
 
-    /// The swap, for a connection that is complete only when the gateway says so.
+    /// Swaps a connection that is complete only when the gateway says so.
     fn hand_over(
         &self,
         call: &Call,
@@ -87,8 +88,8 @@ impl Notifier {
         Ok((name, pair.program))
     }
 
-    /// What a blocking `connect` on a swapped descriptor is answered: `program` is the program's end. `further`: the attempt
-    /// was made by an earlier call.
+    /// The answer to a blocking `connect` on a swapped descriptor. `program` is the program's end.
+    /// `further`: the attempt was started by an earlier call.
     pub(super) fn made(&self, program: OwnedFd, name: Name, further: bool, until: Option<Instant>) -> Answer {
         let mut look = [PollFd::new(&program, PollFlags::OUT)];
         let _ = poll(&mut look, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
@@ -101,7 +102,7 @@ impl Notifier {
         if !events.contains(PollFlags::OUT) {
             return Answer::Wait(Waiting { socket: program, what: What::Made { name, further }, until });
         }
-        // Further calls of connect are told that it is done.
+        // Records that a `connect` was answered, so that further ones fail with EISCONN.
         let _ = self.ask(Kind::State, name.id, |r| r.number = BY_CONNECT);
         Answer::Value(0)
     }

@@ -1,4 +1,5 @@
-//! What is remembered between calls: sockets that must stay plain, connections that nobody took.
+//! State kept between calls: sockets that must stay plain, and accepted connections that nobody
+//! took.
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::OwnedFd;
@@ -9,20 +10,22 @@ use rustix::net::sockopt;
 use super::socket::cookie;
 use crate::run::wire::Reason;
 
-/// Sockets that were marked and never connected are forgotten when there are more.
+/// Marks kept. Beyond this the oldest is forgotten, such as those of sockets that never connected.
 const MARKS_MAX: usize = 4096;
-/// Connections whose process had no descriptor left, or was killed, just when they were accepted.
+/// Maximum of connections whose process had no descriptor left, or was killed, just when they were
+/// accepted.
 pub(crate) const UNTAKEN_MAX: usize = 64;
-/// A process that accepts again does it soon.
+/// How long such a connection is kept. A process that accepts again does it soon.
 const UNTAKEN_FOR: Duration = Duration::from_secs(10);
-/// Sockets that must stay plain, by the kernel's cookie, which is never given twice.
+/// Sockets that must stay plain, by the kernel's socket cookie, which is never reused.
 #[derive(Default)]
 pub(super) struct Marks {
     reasons: HashMap<u64, Reason>,
     order: VecDeque<u64>,
-    /// A process has restricted itself, and calls made here would not be restricted.
+    /// A process has restricted itself (Landlock, own descriptor table), and calls made by the
+    /// supervisor would not be restricted.
     pub(super) restricted: bool,
-    /// Somebody in the run has unix sockets, over which descriptors go to other processes.
+    /// A process of the run has unix sockets, over which descriptors can be passed.
     pub(super) may_pass: bool,
 }
 
@@ -44,7 +47,8 @@ impl Marks {
     }
 }
 
-/// A connection that was accepted, but its process could not take it: for the next `accept` of the same socket.
+/// A connection that was accepted but that its process could not take: for the next `accept` on the
+/// same listener.
 struct Left {
     /// The cookie of the listening socket.
     listener: u64,
@@ -55,7 +59,7 @@ struct Left {
 
 impl Drop for Left {
     fn drop(&mut self) {
-        // Nobody took it, so this is no end in order.
+        // Nobody took it, so the peer gets a reset.
         if let Some(socket) = self.socket.take() {
             let _ = sockopt::set_socket_linger(&socket, Some(Duration::ZERO));
         }
@@ -135,7 +139,7 @@ mod tests {
         marks.put(&a, Reason::Elsewhere);
         marks.put(&a, Reason::Elsewhere);
         assert_eq!((marks.of(&a), marks.of(&b)), (Some(Reason::Elsewhere), None));
-        // As if so many others had come behind it.
+        // As if that many others had been marked after it.
         marks.order.extend(1..MARKS_MAX as u64);
         marks.put(&b, Reason::Shared);
         assert_eq!((marks.of(&a), marks.of(&b)), (None, Some(Reason::Shared)));

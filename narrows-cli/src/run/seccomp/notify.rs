@@ -1,8 +1,8 @@
-//! The thread that answers the kernel's questions.
+//! The thread that answers the kernel's questions about system calls.
 //!
-//! Answers take microseconds and none waits for the network: a call that has to wait for it is put aside, watched by
-//! epoll, and tried again. Calls that wait are looked at now and then: their process may have ended, or may have a signal
-//! to take, of which nobody tells.
+//! Answers take microseconds and none waits for the network: a call that has to wait is put aside,
+//! watched by epoll, and continued later. Waiting calls are also checked periodically, because no
+//! event tells that their process has ended or has a signal to take.
 
 use std::io::Result;
 use std::os::fd::{AsFd, OwnedFd};
@@ -22,15 +22,16 @@ use super::{Gateways, Intake, Watchdog, sys};
 use crate::report;
 use crate::run::wire::{Name, RawAddress, Scope};
 
-/// How long a signal may wait for a call that waits, and a limit of time be overdrawn.
+/// Interval of these checks: how late a signal or a timeout may reach a waiting call.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// Calls that are looked at each time, in turn: a look takes some 20 us.
+/// Waiting calls checked each time, in turn; one check takes some 20 us.
 const LOOKS: usize = 64;
-/// Which the kernel answers to itself when a signal ends a call: it begins the call anew, or makes it EINTR, as the
-/// signal's handler wants. Programs never see it, as long as it is a thread that has the signal.
+/// ERESTARTSYS, the kernel's internal answer when a signal ends a call: it restarts the call or
+/// returns EINTR, as the signal's handler wants. Programs never see it if their thread really has a
+/// signal pending.
 const RESTART: i32 = 512;
 
-/// A call that the kernel asks about.
+/// A system call that the kernel asks about.
 pub(super) struct Call {
     pub(super) id: u64,
     pub(super) number: libc::c_long,
@@ -45,59 +46,60 @@ impl Call {
 }
 
 pub(super) enum Answer {
-    /// The kernel does the call. Only while nothing was done, or the call comes to the same.
+    /// The kernel does the call itself. Only if nothing was done yet, or the result is the same.
     GoOn,
     Value(i64),
     Fail(i32),
-    /// A descriptor was, and with it the answer.
+    /// A descriptor was given, which was also the answer.
     Given,
     Wait(Waiting),
 }
 
-/// What a call waits for.
+/// A waiting call: what it waits for.
 pub(super) struct Waiting {
     pub(super) socket: OwnedFd,
     pub(super) what: What,
-    /// SO_RCVTIMEO and SO_SNDTIMEO.
+    /// Deadline from SO_RCVTIMEO or SO_SNDTIMEO.
     pub(super) until: Option<Instant>,
 }
 
 #[derive(Clone, Copy)]
 pub(super) enum What {
     Accept,
-    /// `further`: the attempt was made by an earlier call.
+    /// `further`: the attempt was started by an earlier call.
     Connect {
         number: i32,
         peer: RawAddress,
         closes_on_exec: bool,
         further: bool,
     },
-    /// Of a connection that is swapped already.
+    /// `connect` on a connection that is already swapped.
     Made {
         name: Name,
         further: bool,
     },
-    /// Bytes to throw away.
+    /// Bytes to discard.
     Discard,
-    /// So many bytes to look at. Until then the socket stays readable, so it is looked at now and then.
+    /// A peek at `wanted` bytes. The socket stays readable meanwhile, so it is checked
+    /// periodically.
     Look {
         wanted: usize,
     },
 }
 
 impl What {
-    /// What a call is answered that there is no place to wait for.
+    /// The answer to a call for which there is no place to wait.
     fn without_place(self) -> Answer {
         match self {
             Self::Accept | Self::Connect { .. } | Self::Look { .. } => Answer::GoOn,
             Self::Made { .. } => Answer::Fail(libc::EINPROGRESS),
-            // A unix socket takes no call without a buffer. Programs try again what a signal ended, whereas one that blocks
-            // takes EAGAIN for the end of its time.
+            // A unix socket refuses a call without a buffer. Programs retry after EINTR, whereas a
+            // blocking one takes EAGAIN for a timeout.
             Self::Discard => Answer::Fail(libc::EINTR),
         }
     }
 
-    /// The kernel cannot do the call, since the socket is a unix socket.
+    /// Whether the kernel cannot do the call, because the socket is already a unix socket.
     fn is_swapped(self) -> bool {
         matches!(self, Self::Made { .. } | Self::Discard)
     }
@@ -106,18 +108,18 @@ impl What {
 struct Wait {
     call: Call,
     waiting: Waiting,
-    /// A signal was there that another thread might have taken.
+    /// At the previous check a signal was pending that another thread might take.
     signalled: bool,
 }
 
 pub(super) struct Notifier {
     pub(super) listener: OwnedFd,
-    /// Signals do not end a call that was heard of.
+    /// Only fatal signals interrupt a call that was received.
     pub(super) killable: bool,
     pub(super) intake: Intake,
     pub(super) scope: Scope,
     pub(super) gateways: Option<Gateways>,
-    /// Of this process.
+    /// Security domain of this process.
     pub(super) domain: Option<String>,
     pub(super) marks: Marks,
     pub(super) untaken: Untaken,
@@ -129,8 +131,8 @@ pub(super) struct Notifier {
     next_look: usize,
 }
 
-/// Answers on a thread of its own until nobody is under the filter, or could be put there. `to` is where the listener
-/// comes.
+/// Starts the answering thread, which runs until no process is or could come under the filter. The
+/// listener arrives on `to`.
 pub(crate) fn start(
     intake: Intake,
     scope: Scope,
@@ -144,7 +146,9 @@ pub(crate) fn start(
     let thread = thread::Builder::new().name("narrows-seccomp".into()).spawn(move || {
         match super::listener(&to) {
             Some(listener) => answer_all(listener, intake.clone(), (scope, gateways), watchdog, watch),
-            None if intake.ledger.talk.verbose => report::note("the kernel took no filter: all connections stay plain"),
+            None if intake.ledger.talk.verbose => {
+                report::note("the kernel rejected the filter: all connections stay plain")
+            }
             None => {}
         }
         intake.end();
@@ -180,14 +184,14 @@ fn answer_all(
         looked: Instant::now(),
         next_look: 0,
     };
-    // The watchdog does not see a thread die, and an unanswered call never ends.
+    // The watchdog does not notice a panic in a thread, and an unanswered call would never return.
     if catch_unwind(AssertUnwindSafe(|| notifier.run())).is_err() {
         watchdog::let_go_on(&notifier.listener, &notifier.watchdog.open);
     }
 }
 
 const LISTENER: u64 = u64::MAX;
-/// What an event is about: the place of a waiting call, doubled, and its socket or its process.
+/// Event data: the place of a waiting call, doubled, plus whether it is its socket or its process.
 const SOCKET: u64 = 0;
 const PROCESS: u64 = 1;
 
@@ -228,7 +232,7 @@ impl Notifier {
         self.watchdog.open.begins(question.id, question.pid, socket, number);
         let Ok(target) = Target::open(question.pid) else { return self.respond(question.id, &Answer::GoOn) };
         let call = Call { id: question.id, number, args: question.data.args, target };
-        // Only now it is certain that the target is who asked.
+        // Only a valid question proves that the opened target is the process that asked.
         let answer = if self.is_valid(&call) { self.answer(&call) } else { Answer::GoOn };
         self.finish(call, answer);
     }
@@ -241,7 +245,7 @@ impl Notifier {
         }
     }
 
-    /// There is a place for one more call.
+    /// Whether one more call may wait.
     pub(super) fn can_wait(&self) -> bool {
         self.waiting < self.intake.budget.waits
     }
@@ -253,12 +257,12 @@ impl Notifier {
             Answer::Given => return self.watchdog.open.ends(),
             Answer::GoOn | Answer::Wait(_) => (0, 0, true),
         };
-        // Who is not there any more needs no answer.
+        // A process that is gone needs no answer.
         let _ = sys::respond(self.listener.as_fd(), id, value, error, go_on);
         self.watchdog.open.ends();
     }
 
-    /// False if it cannot be waited for.
+    /// Lets a call wait. False if it cannot.
     fn put_aside(&mut self, wait: Wait) -> bool {
         let place = self.waits.iter().position(Option::is_none).unwrap_or(self.waits.len());
         if place >= self.intake.budget.waits {
@@ -289,7 +293,7 @@ impl Notifier {
 
     fn take_up(&mut self, place: usize) -> Option<Wait> {
         let wait = self.waits.get_mut(place)?.take()?;
-        // The program has the same socket, so that closing ours would not end the watching.
+        // The program has the same socket, so closing ours would not end the epoll registration.
         let _ = epoll::delete(&self.watch, &wait.waiting.socket);
         let _ = epoll::delete(&self.watch, &wait.call.target.pidfd);
         self.waiting -= 1;
@@ -299,7 +303,8 @@ impl Notifier {
         Some(wait)
     }
 
-    /// The socket of what waits there is ready, or its process has ended; or that of what waited there before.
+    /// The socket of the call at `place` is ready, or its process has ended; or the event is about
+    /// an earlier call at this place.
     fn woken(&mut self, place: usize) {
         let Some(Wait { call, waiting, .. }) = self.take_up(place) else { return };
         if self.is_valid(&call) {
@@ -310,7 +315,7 @@ impl Notifier {
         }
     }
 
-    /// Looks at some of the calls that wait.
+    /// Checks some of the waiting calls.
     fn look(&mut self) {
         for _ in 0..LOOKS.min(self.waits.len()) {
             self.next_look = (self.next_look + 1) % self.waits.len();
@@ -322,7 +327,7 @@ impl Notifier {
         }
     }
 
-    /// What a call that waits is answered although nothing came.
+    /// The answer to a waiting call for which nothing came, if it must be answered.
     fn overdue(&mut self, place: usize) -> Option<Answer> {
         let valid = |call: &Call| sys::is_valid(self.listener.as_fd(), call.id);
         let wait = self.waits.get_mut(place)?.as_mut()?;
@@ -332,7 +337,7 @@ impl Notifier {
         let over = wait.waiting.until.is_some_and(|until| until <= Instant::now());
         if let What::Look { wanted } = wait.waiting.what {
             let seen = readable(&wait.waiting.socket);
-            // A signal ends a call with what it has.
+            // A signal ends the call with the bytes it has.
             let signalled = self.killable && wait.call.target.signals() != Signals::None;
             if seen > 0 && (over || signalled || seen >= wanted.min(LOOKED_MAX)) {
                 return Some(Answer::GoOn);
@@ -350,18 +355,20 @@ impl Notifier {
         }
         match wait.call.target.signals() {
             Signals::None => wait.signalled = false,
-            // With a limit of time the kernel does not begin a call anew.
+            // The kernel does not restart a call that has a timeout.
             Signals::Ours if wait.waiting.until.is_none() => return Some(Answer::Fail(RESTART)),
             Signals::Ours => return Some(Answer::Fail(libc::EINTR)),
             Signals::Somebodys if !wait.signalled => wait.signalled = true,
-            // Nobody else took it, so every thread waits. Whether the kernel gives it to this one only the kernel knows: it
-            // ends the call, or waits on and what comes is plain. `RESTART` would reach a program that has no signal.
+            // No other thread took the signal, so all threads are waiting. Only the kernel knows
+            // whether this thread gets it: it ends the call, or continues to wait and the
+            // connection is plain. `RESTART` could reach a program without a signal.
             Signals::Firsts | Signals::Somebodys
                 if wait.waiting.until.is_none() && !matches!(wait.waiting.what, What::Made { .. }) =>
             {
                 return Some(Answer::GoOn);
             }
-            // It would wait anew for all of the time; and the kernel knows nothing of a swapped socket.
+            // The kernel would wait for the full timeout again, and cannot do the call on a swapped
+            // socket.
             Signals::Firsts | Signals::Somebodys => return Some(Answer::Fail(libc::EINTR)),
         }
         None
@@ -372,7 +379,7 @@ impl Notifier {
 mod tests {
     use super::*;
 
-    /// `connect` and a `recv` without a buffer are an error of another kind on a unix socket.
+    /// `connect` and a `recv` without a buffer fail differently on a unix socket.
     #[test]
     fn the_kernel_is_left_no_call_that_it_cannot_do() {
         let name = Name { id: 1, was_connecting: true, local: [0; 28], peer: [0; 28] };

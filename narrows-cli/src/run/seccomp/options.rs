@@ -1,4 +1,4 @@
-//! Calls that tell of connections, or change them: what a unix socket answers otherwise than TCP.
+//! Calls that query or change connections and that a unix socket answers differently from TCP.
 
 use std::io::Result;
 use std::os::fd::OwnedFd;
@@ -17,27 +17,30 @@ use crate::run::kinds::forces_plain;
 use crate::run::sys::{INTERFACE_ADDRESSES, Interface, interface_address};
 use crate::run::wire::{BY_ERROR, BY_NAME, Kind, Name, Reason, Reply, State, VALUE_MAX};
 
-/// Bytes that one call throws away: more than a socket holds, but of one that is filled meanwhile.
+/// Maximum bytes that one call discards: more than a socket holds, unless it is being refilled
+/// meanwhile.
 const DISCARDED_MAX: usize = 1 << 20;
-/// Of what is sent with an urgent byte, so much goes at once; what is more is for the next call.
+/// Maximum bytes sent along with an urgent byte in one call; the rest is for the next call.
 const SENT_MAX: usize = 65_536;
-/// Bytes that a look waits for at most: the kernel has room for more in a unix socket, but not for many more.
+/// Maximum bytes that a peek waits for. The kernel's buffer of a unix socket is larger, but not by
+/// much.
 pub(super) const LOOKED_MAX: usize = 128 << 10;
-/// As many as the kernel takes.
+/// The kernel's limit.
 const PARTS_MAX: usize = 1024;
 
-/// Bytes that a call gets without a look at what is behind them. The kernel tells of a reset once, and a call that finds
-/// nothing takes that along: who throws away more than there is would leave an end of stream to the next call.
+/// Bytes that a call can read without reaching what follows them. The kernel reports a reset once,
+/// and a call that finds no bytes consumes it: a call that discards more than there is would leave
+/// an end of stream to the next call.
 pub(super) fn readable(socket: &OwnedFd) -> usize {
     let mut look = [PollFd::new(socket, PollFlags::PRI)];
     let _ = poll(&mut look, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
-    // An urgent byte is counted, but only read as such.
+    // An urgent byte is counted, but can only be read as urgent.
     let urgent = look[0].revents().contains(PollFlags::PRI);
     let unread = rustix::io::ioctl_fionread(socket).unwrap_or(0) as usize;
     unread.saturating_sub(usize::from(urgent))
 }
 
-/// No more will come.
+/// Whether no more bytes will come.
 fn ended(socket: &OwnedFd) -> bool {
     let mut look = [PollFd::new(socket, PollFlags::RDHUP)];
     let _ = poll(&mut look, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
@@ -48,7 +51,7 @@ fn done(result: Result<()>) -> Answer {
     result.map_or_else(|e| Answer::Fail(errno(&e)), |()| Answer::Value(0))
 }
 
-/// Who makes the call.
+/// The process that makes the call.
 fn holder(call: &Call) -> Asker {
     Asker::holder(rustix::process::Pid::from_raw(call.target.tid() as i32))
 }
@@ -56,7 +59,8 @@ fn holder(call: &Call) -> Asker {
 impl Notifier {
     pub(super) fn answer_other(&mut self, call: &Call) -> Result<Answer> {
         let number = if call.number == libc::SYS_epoll_ctl { call.int(2) } else { call.int(0) };
-        // What a thread has under a number of its own table is not to be found out.
+        // A restricted process stays plain. The same after `unshare`: descriptors of a thread with
+        // its own table cannot be looked up.
         if [libc::SYS_landlock_restrict_self, libc::SYS_unshare].contains(&call.number) {
             self.marks.restricted = true;
             return Ok(Answer::GoOn);
@@ -78,7 +82,7 @@ impl Notifier {
             }
             (libc::SYS_ioctl, Some(name)) => self.out_queue(call, &name),
             (libc::SYS_sendto, Some(name)) => self.send_urgent(call, &socket, &name)?,
-            // Rarer still, and refused as by a kernel that has no urgent bytes on unix sockets.
+            // Rare, and refused as by a kernel without urgent bytes on unix sockets.
             (libc::SYS_sendmsg | libc::SYS_sendmmsg, Some(_)) => Answer::Fail(libc::EOPNOTSUPP),
             (libc::SYS_recvmsg | libc::SYS_recvfrom, Some(_)) => self.receive(call, socket)?,
             (number, None) => {
@@ -89,7 +93,7 @@ impl Notifier {
         })
     }
 
-    /// What makes a socket one that stays plain.
+    /// Remembers sockets that stay plain from this call on, and listeners.
     fn remember(&mut self, number: libc::c_long, call: &Call, socket: &OwnedFd) {
         match number {
             libc::SYS_epoll_ctl | libc::SYS_dup | libc::SYS_dup3 | libc::SYS_fcntl if is_fresh(socket) => {
@@ -118,7 +122,8 @@ impl Notifier {
         let _ = poll(&mut look, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
         let events = look[0].revents();
         let over = events.intersects(PollFlags::HUP | PollFlags::ERR);
-        // Writable means connected: what fills it was taken out. Otherwise it may be full of data.
+        // Writable means connected: the fill bytes were taken out. If it is not writable it may
+        // also be full of data.
         if !over && (!name.was_connecting || events.contains(PollFlags::OUT)) {
             return true;
         }
@@ -158,7 +163,7 @@ impl Notifier {
     fn ask_option(&self, call: &Call, name: &Name, room: usize) -> Reply {
         let asked = room.min(VALUE_MAX);
         let mut value = [0; VALUE_MAX];
-        // Some options read what is there, such as how much of a structure is wanted.
+        // Some options read the buffer, for example for how much of a structure is wanted.
         let _ = call.target.read_into(call.args[3], &mut value[..asked]);
         let reply = self.ask_for(holder(call), Kind::GetOption, name.id, |r| {
             (r.level, r.option, r.value_len, r.value) = (call.int(1), call.int(2), asked as u16, value);
@@ -166,14 +171,15 @@ impl Notifier {
         reply.map_or(Reply::new(libc::ENOBUFS), |(reply, _)| reply)
     }
 
-    /// What connecting failed with, where the kernel only knows that the other end of a unix socket is gone.
+    /// The error with which connecting failed; the kernel only knows that the other end of a unix
+    /// socket is gone.
     fn error_of(&self, own: i32, name: &Name) -> i32 {
         if own != libc::ECONNRESET {
             return own;
         }
         let reply = self.ask(Kind::State, name.id, |r| r.number = BY_ERROR);
         let Some((reply, _)) = reply else { return own };
-        // It was told already.
+        // With status 0 in state `Failed` the error was already reported.
         let failed = matches!(State::of(reply.value().first().copied().unwrap_or(0)), State::Failed);
         if reply.status != 0 || failed { reply.status } else { own }
     }
@@ -197,7 +203,8 @@ impl Notifier {
         })
     }
 
-    /// The supervisor's TCP socket is in the program's network, and anybody may ask.
+    /// Asks the supervisor's TCP socket, which is in the program's network namespace; anybody may
+    /// ask this.
     fn interface_address(&self, call: &Call, name: &Name) -> Result<Answer> {
         let Some(held) = self.intake.ledger.held.get(name.id) else { return Ok(Answer::GoOn) };
         let mut interface = [0; size_of::<Interface>()];
@@ -211,7 +218,7 @@ impl Notifier {
         Ok(done(told.and_then(|()| call.target.write(call.args[2], &interface))))
     }
 
-    /// Bytes that the peer's kernel has not confirmed.
+    /// Answers with the bytes that the peer's kernel has not confirmed.
     fn out_queue(&self, call: &Call, name: &Name) -> Answer {
         let Some((reply, _)) = self.ask(Kind::OutQueue, name.id, |_| ()) else { return Answer::GoOn };
         if !self.is_valid(call) {
@@ -226,14 +233,15 @@ impl Notifier {
         let flags = call.int(if call.number == libc::SYS_recvmsg { 2 } else { 3 });
         let until = limit(&socket, libc::SO_RCVTIMEO);
         if flags & libc::MSG_ERRQUEUE != 0 {
-            // There is no queue of errors.
+            // The error queue is always empty.
             return Ok(Answer::Fail(libc::EAGAIN));
         }
         let all = libc::MSG_PEEK | libc::MSG_WAITALL;
         if flags & all != all || call.number == libc::SYS_recvfrom && call.args[1] == 0 {
             return Ok(self.discard(call, socket, until));
         }
-        // Of a unix socket the kernel looks at what is there. A call that is not to wait does so in any case.
+        // On a unix socket the kernel peeks at what is there without waiting, which is right for a
+        // call that must not wait.
         if !self.killable || flags & libc::MSG_DONTWAIT != 0 || !blocks(&socket)? {
             return Ok(Answer::GoOn);
         }
@@ -241,7 +249,7 @@ impl Notifier {
         Ok(self.look_at(socket, wanted, until))
     }
 
-    /// Of a message's parts.
+    /// The total length of a message's parts.
     fn room_of(&self, call: &Call) -> Result<usize> {
         let message: [u8; 56] = call.target.read(call.args[1])?;
         let number = |at: usize| u64::from_ne_bytes(message[at..at + 8].try_into().unwrap_or_default());
@@ -251,19 +259,20 @@ impl Notifier {
         Ok(parts.chunks_exact(16).fold(0, |all: usize, part| all.saturating_add(len(part))))
     }
 
-    /// Who looks until all is there waits for it, as on a TCP socket.
+    /// A peek with MSG_WAITALL waits for all bytes, as on a TCP socket.
     pub(super) fn look_at(&self, socket: OwnedFd, wanted: usize, until: Option<Instant>) -> Answer {
-        // A unix socket holds less than a TCP socket may; so much is near to all of it.
+        // A unix socket holds less than a TCP socket may; this much is nearly all of it.
         if readable(&socket) >= wanted.min(LOOKED_MAX) || ended(&socket) {
             return Answer::GoOn;
         }
         Answer::Wait(Waiting { socket, what: What::Look { wanted }, until })
     }
 
-    /// TCP throws bytes away that go into no buffer with MSG_TRUNC, or says how many it would.
+    /// Discards bytes as TCP does for MSG_TRUNC without a buffer; with MSG_PEEK returns how many it
+    /// would discard.
     pub(super) fn discard(&self, call: &Call, socket: OwnedFd, until: Option<Instant>) -> Answer {
         let (len, flags) = ((call.args[2] as usize).min(DISCARDED_MAX), call.int(3));
-        // A signal might end the call when the bytes are gone already.
+        // If signals can interrupt it, the call might end after bytes are gone.
         if !self.killable || len == 0 || !self.is_valid(call) {
             return Answer::GoOn;
         }
@@ -294,7 +303,7 @@ impl Notifier {
         Answer::Value(gone as i64)
     }
 
-    /// The last byte of what is sent is the urgent one.
+    /// Sends with MSG_OOB: the last byte is the urgent one.
     fn send_urgent(&self, call: &Call, socket: &OwnedFd, name: &Name) -> Result<Answer> {
         let len = call.args[2] as usize;
         let mut bytes = vec![0; len.min(SENT_MAX)];

@@ -1,4 +1,4 @@
-//! What a socket of the program is, asked of the socket itself.
+//! Queries about a socket of the program.
 
 use std::io::Result;
 use std::os::fd::OwnedFd;
@@ -9,9 +9,9 @@ use libc::c_int;
 use super::sys;
 use crate::run::sys::get_option;
 
-/// Of a listener that takes MPTCP: from most peers it accepts plain TCP.
+/// IPPROTO_MPTCP. A listener with it accepts plain TCP from most peers.
 pub(super) const MPTCP: i32 = 262;
-/// States of TCP, as TCP_INFO tells them.
+/// TCP states as in TCP_INFO.
 pub(super) const ESTABLISHED: u8 = 1;
 pub(super) const SYN_SENT: u8 = 2;
 pub(super) const CLOSED: u8 = 7;
@@ -28,7 +28,7 @@ pub(super) fn int_option(socket: &OwnedFd, option: c_int) -> Result<c_int> {
     Ok(c_int::from_ne_bytes(bytes))
 }
 
-/// An internet stream of this or that protocol.
+/// Whether it is an internet stream socket of one of these protocols.
 pub(super) fn is_stream(socket: &OwnedFd, protocols: &[c_int]) -> bool {
     let family = int_option(socket, libc::SO_DOMAIN).unwrap_or(0);
     (family == libc::AF_INET || family == libc::AF_INET6)
@@ -41,7 +41,7 @@ pub(super) fn tcp_state(socket: &OwnedFd) -> Result<u8> {
     Ok(first[0])
 }
 
-/// A socket that is TCP and has not been connected yet.
+/// Whether it is a TCP socket that has not been connected yet.
 pub(super) fn is_fresh(socket: &OwnedFd) -> bool {
     is_stream(socket, &[libc::IPPROTO_TCP]) && tcp_state(socket).is_ok_and(|state| state == CLOSED)
 }
@@ -58,7 +58,7 @@ pub(super) fn blocks(socket: &OwnedFd) -> Result<bool> {
     Ok(sys::control(socket, libc::F_GETFL, 0)? & libc::O_NONBLOCK == 0)
 }
 
-/// When a call on the socket has waited long enough.
+/// The deadline of a call on the socket, from SO_RCVTIMEO or SO_SNDTIMEO.
 pub(super) fn limit(socket: &OwnedFd, option: c_int) -> Option<Instant> {
     let mut time = [0; 16];
     get_option(socket, libc::SOL_SOCKET, option, &mut time).ok()?;

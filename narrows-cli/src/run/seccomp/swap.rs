@@ -1,4 +1,5 @@
-//! The pair of unix sockets that comes between a program and a TCP socket, as the library makes it (`preload/src/swap.rs`).
+//! The pair of unix sockets placed between a program and a TCP socket, made as in the library
+//! (`preload/src/swap.rs`).
 
 use std::io::{Error, ErrorKind, Result};
 use std::os::fd::{AsFd, OwnedFd};
@@ -11,32 +12,34 @@ use super::sys;
 use crate::run::sys::{get_option, set_option};
 use crate::run::wire::{Kind, Name, RawAddress, Request};
 
-/// The kernel doubles it: see the library.
+/// The kernel doubles this value; the reason for it is in the library.
 const SEND_BUFFER: usize = 147_456;
-/// More than the calls that fill the buffer, a page at a time at worst.
+/// Upper bound of calls needed to fill the buffer, a page at a time at worst.
 const FILL_CALLS_MAX: usize = 256;
 #[repr(align(4096))]
 struct Page([u8; 4096]);
 static ZEROS: Page = Page([0; 4096]);
-/// SO_LINGER: on, no time. If the supervisor dies the peer must not take that for an end of stream.
+/// SO_LINGER: on, zero time. If the supervisor dies, the peer must see a reset and not an end of
+/// stream.
 const RESET: [c_int; 2] = [1, 0];
 
 pub(super) struct Pair {
-    /// For the program, in place of its socket.
+    /// The program's end, which replaces its socket.
     pub(super) program: OwnedFd,
     pub(super) supervisor: OwnedFd,
     /// For the pump.
     pub(super) request: Request,
 }
 
-/// A connection that is complete, or being made.
+/// A connection that is established or being made.
 pub(super) struct Connection {
     pub(super) peer: RawAddress,
     pub(super) connecting: bool,
     pub(super) accepted: bool,
 }
 
-/// Everything but the last step; if it fails, or is not taken, nothing has changed for the program.
+/// Prepares a swap, all but the last step. If this fails, or the pair is not used, nothing has
+/// changed for the program.
 pub(super) fn pair(network: &OwnedFd, connection: &Connection) -> Result<Pair> {
     let mut id = [0; 8];
     rustix::rand::getrandom(&mut id, rustix::rand::GetRandomFlags::empty())?;
@@ -55,26 +58,27 @@ pub(super) fn pair(network: &OwnedFd, connection: &Connection) -> Result<Pair> {
     get_option(network, libc::SOL_SOCKET, libc::SO_LINGER, &mut request.linger)?;
     (request.accepted, request.number) = (connection.accepted, filled as i32);
     (request.local, request.peer) = (local, connection.peer);
-    // What was accepted only this process has. What is connected the program has until its end is in that place.
+    // Only the supervisor has an accepted socket. A connecting one is also the program's until its
+    // new end is in place.
     if connection.accepted {
         resets(network);
     }
     Ok(Pair { program, supervisor, request })
 }
 
-/// The socket is ours alone now.
+/// Makes the socket reset on close. Call once only the supervisor has it.
 pub(super) fn resets(network: &OwnedFd) {
     let _ = set_option(network, libc::SOL_SOCKET, libc::SO_LINGER, RESET.map(c_int::to_ne_bytes).as_flattened());
 }
 
 impl Pair {
-    /// It was not taken: the TCP socket stays where it is.
+    /// Restores the TCP socket's linger option if the pair was not used.
     pub(super) fn undo(self, network: &OwnedFd) {
         let _ = set_option(network, libc::SOL_SOCKET, libc::SO_LINGER, &self.request.linger);
     }
 }
 
-/// An internet address as it goes over the wire.
+/// An internet address in the form used in `wire`.
 pub(super) fn internet(name: &[u8]) -> Option<RawAddress> {
     let family = c_int::from(u16::from_ne_bytes(*name.first_chunk()?));
     let len = match family {
@@ -87,7 +91,7 @@ pub(super) fn internet(name: &[u8]) -> Option<RawAddress> {
     Some(raw)
 }
 
-/// What a swapped descriptor says of itself.
+/// The name of a swapped descriptor; `None` for any other socket.
 pub(super) fn swapped(socket: impl AsFd) -> Option<Name> {
     let name = sys::name(socket, false).ok()?;
     let (family, name) = name.split_first_chunk()?;
@@ -98,10 +102,10 @@ fn put(fd: &OwnedFd, len: usize) -> Result<usize> {
     Ok(send(fd, &ZEROS.0[..len], SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?)
 }
 
-/// Nothing more goes in, so that the program waits as it would for a TCP connection under way. As in the library by
-/// reference, if this process has descriptors for a pipe.
+/// Fills the program's end, so that its writes wait as for a TCP connection under way. As in the
+/// library, pages are put in by reference if this process has descriptors for a pipe.
 fn fill(fd: &OwnedFd) -> Result<usize> {
-    // Before Linux 6.5 only this says that splicing shall not wait.
+    // Before Linux 6.5 only this makes splicing non-blocking.
     rustix::io::ioctl_fionbio(fd, true)?;
     let mut filled = 0;
     let by_reference = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).map_err(Error::from);
@@ -126,7 +130,7 @@ fn fill(fd: &OwnedFd) -> Result<usize> {
     Ok(filled)
 }
 
-/// Calls it until nothing more goes in.
+/// Calls `put` until nothing more fits.
 fn fill_by(filled: &mut usize, put: impl Fn() -> Result<usize>) -> Result<()> {
     for _ in 0..FILL_CALLS_MAX {
         match put() {
@@ -138,7 +142,8 @@ fn fill_by(filled: &mut usize, put: impl Fn() -> Result<usize>) -> Result<()> {
     Err(Error::from_raw_os_error(libc::ENOBUFS))
 }
 
-/// What belongs to the descriptor and not to the connection: how calls block, and who is told.
+/// Copies the properties of the descriptor, as opposed to the connection: how calls block, and who
+/// gets signals.
 fn copy_manners(from: &OwnedFd, to: &OwnedFd) -> Result<()> {
     let mut owner = [0; 2];
     if sys::control_owner(from, F_GETOWN_EX, &mut owner).is_ok() && owner[1] != 0 {
@@ -162,13 +167,13 @@ fn copy_manners(from: &OwnedFd, to: &OwnedFd) -> Result<()> {
     if sockopt::socket_oobinline(from)? {
         sockopt::set_socket_oobinline(to, true)?;
     }
-    // As the library: `poll` knows no low-water mark of a unix socket.
+    // As in the library: `poll` ignores the low-water mark of a unix socket.
     let mut low_water = [0; 4];
     get_option(from, libc::SOL_SOCKET, libc::SO_RCVLOWAT, &mut low_water)?;
     if c_int::from_ne_bytes(low_water) > 1 {
         return Err(Error::from_raw_os_error(libc::EOPNOTSUPP));
     }
-    // TCP has it since Linux 6.9.
+    // TCP supports it since Linux 6.9.
     let mut offset = [0; 4];
     if get_option(from, libc::SOL_SOCKET, libc::SO_PEEK_OFF, &mut offset).is_ok() && i32::from_ne_bytes(offset) >= 0 {
         set_option(to, libc::SOL_SOCKET, libc::SO_PEEK_OFF, &offset)?;
@@ -211,7 +216,8 @@ mod tests {
         let program = UnixStream::from(pair.program.try_clone().unwrap());
         assert_eq!(program.read_timeout().unwrap(), Some(std::time::Duration::from_secs(7)));
         assert!(sys::control(&pair.program, libc::F_GETFL, 0).unwrap() & libc::O_NONBLOCK != 0);
-        // The program has the TCP socket too, which must not reset if the supervisor dies now.
+        // The program has the TCP socket too, so it must not reset if the supervisor dies at this
+        // point.
         assert_eq!(sockopt::socket_linger(&client).unwrap(), None);
         assert!(swapped(&server).is_none());
         let server = OwnedFd::from(server);

@@ -21,7 +21,7 @@ fn check(answer: c_long) -> Result<c_long> {
 
 // --- the filter ---
 
-/// The kernel notifies, and in the layout that is built in.
+/// Whether the kernel supports notifications, with the structures of the compiled-in layout.
 pub(crate) fn notifies() -> bool {
     let mut sizes = libc::seccomp_notif_sizes { seccomp_notif: 0, seccomp_notif_resp: 0, seccomp_data: 0 };
     // SAFETY: the kernel writes one `seccomp_notif_sizes`.
@@ -31,8 +31,8 @@ pub(crate) fn notifies() -> bool {
         && usize::from(sizes.seccomp_notif_resp) == size_of::<libc::seccomp_notif_resp>()
 }
 
-/// Puts this process, and all that it starts, under `filter`. The descriptor to hear its questions from, and whether a
-/// call that was heard of is interrupted only by what kills its process. Uses no heap.
+/// Puts this process and all its children under `filter`. Returns the listener for its questions,
+/// and whether a received call can be interrupted only by a fatal signal. Uses no heap.
 pub(crate) fn install(filter: &[libc::sock_filter]) -> Result<(OwnedFd, bool)> {
     let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_ptr().cast_mut() };
     let attempt = |flags: c_ulong| {
@@ -43,8 +43,8 @@ pub(crate) fn install(filter: &[libc::sock_filter]) -> Result<(OwnedFd, bool)> {
     let killable = plain | libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV;
     let mut answer = attempt(killable);
     if answer.as_ref().is_err_and(|e| e.raw_os_error() == Some(libc::EACCES)) {
-        // Without privilege: what is setuid gets none any more. Root keeps it.
-        // SAFETY: numbers only.
+        // Without privilege a filter needs no_new_privs: setuid programs get no rights from then
+        // on. Root does without it.
         check(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) }.into())?;
         answer = attempt(killable);
     }
@@ -58,23 +58,24 @@ pub(crate) fn install(filter: &[libc::sock_filter]) -> Result<(OwnedFd, bool)> {
 
 /// Runs `work` in the child between fork and exec.
 pub(crate) fn before_exec(command: &mut Command, work: super::Post) {
-    // SAFETY: there the child may do only what is safe in a signal handler: `Post::install` makes system calls, and
-    // takes neither heap nor lock.
+    // SAFETY: there the child may only do what is safe in a signal handler: `Post::install` makes
+    // system calls, and uses neither heap nor lock.
     unsafe { command.pre_exec(move || work.install()) };
 }
 
 // --- notifications ---
 
-/// The next question. An error if it was taken back meanwhile.
+/// Receives the next question. An error if it was withdrawn meanwhile.
 pub(crate) fn receive(listener: BorrowedFd<'_>) -> Result<libc::seccomp_notif> {
-    // SAFETY: numbers only, all of which may be zero; and so the kernel wants them.
+    // SAFETY: numbers only, all of which may be zero; the kernel requires zeros.
     let mut notification: libc::seccomp_notif = unsafe { std::mem::zeroed() };
     // SAFETY: the kernel writes one notification; `notifies` compared the sizes.
     check(unsafe { libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_RECV, &raw mut notification) }.into())?;
     Ok(notification)
 }
 
-/// `error` is an errno or 0; with `go_on` the kernel does the call as if nobody had asked.
+/// Answers a question. `error` is an errno or 0; with `go_on` the kernel does the call as if nobody
+/// had asked.
 pub(crate) fn respond(listener: BorrowedFd<'_>, id: u64, value: i64, error: i32, go_on: bool) -> Result<()> {
     let flags = if go_on { libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32 } else { 0 };
     let response = libc::seccomp_notif_resp { id, val: value, error: -error, flags };
@@ -83,24 +84,24 @@ pub(crate) fn respond(listener: BorrowedFd<'_>, id: u64, value: i64, error: i32,
         .map(drop)
 }
 
-/// The process still waits for this answer, so its numbers mean what they meant.
+/// Whether the process still waits for this answer, so that its numbers still mean the same.
 pub(crate) fn is_valid(listener: BorrowedFd<'_>, id: u64) -> bool {
     // SAFETY: the kernel reads one number.
     unsafe { libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_ID_VALID, &raw const id) == 0 }
 }
 
-/// Where a descriptor goes.
+/// Where a given descriptor is placed.
 #[derive(Clone, Copy)]
 pub(crate) enum Place {
-    /// Under this number, in the place of what is there.
+    /// Under this number, replacing what is there.
     Number(c_int),
-    /// Under a free one.
+    /// Under a free number.
     Free,
-    /// The same, and that is the answer of the call.
+    /// Under a free number, which is also the answer to the call.
     Answer,
 }
 
-/// Gives the asking process a descriptor. Its number there.
+/// Gives the asking process a descriptor, and returns its number there.
 pub(crate) fn add(
     listener: BorrowedFd<'_>,
     id: u64,
@@ -124,7 +125,8 @@ pub(crate) fn add(
     check(unsafe { libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_ADDFD, &raw const request) }.into())
 }
 
-/// Descriptors can be given as answers, since Linux 5.14: asked with a question that there is not.
+/// Whether descriptors can be given as answers (since Linux 5.14): tries it with a question that
+/// does not exist.
 pub(crate) fn adds(listener: BorrowedFd<'_>) -> bool {
     add(listener, 0, listener, Place::Answer, false).is_err_and(|e| e.raw_os_error() == Some(libc::ENOENT))
 }
@@ -135,11 +137,12 @@ fn far(at: u64, len: usize) -> iovec {
     iovec { iov_base: at as *mut _, iov_len: len }
 }
 
-/// All of `into`, or an error.
+/// Reads all of `into`, or fails.
 pub(crate) fn read_memory(pid: i32, at: u64, into: &mut [u8]) -> Result<()> {
     let far = far(at, into.len());
     let near = iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
-    // SAFETY: the kernel writes into `into` alone; what is far is the other's and checked by it.
+    // SAFETY: the kernel writes into `into` only; the far address is the other process's, and the
+    // kernel checks it.
     let got = unsafe { libc::process_vm_readv(pid, &raw const near, 1, &raw const far, 1, 0) };
     whole(got, into.len())
 }
@@ -159,7 +162,7 @@ fn whole(got: isize, len: usize) -> Result<()> {
     if got as usize == len { Ok(()) } else { Err(Error::from_raw_os_error(libc::EFAULT)) }
 }
 
-/// How many descriptors a process may have.
+/// A process's limit of descriptors.
 pub(crate) fn descriptor_limit(pid: i32) -> Result<u64> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: nothing is set; the kernel writes one limit.
@@ -167,7 +170,7 @@ pub(crate) fn descriptor_limit(pid: i32) -> Result<u64> {
     Ok(limit.rlim_cur)
 }
 
-/// Numbers that this process and one that it forks both see.
+/// Numbers in memory shared with processes forked later.
 pub(crate) fn shared_numbers<const N: usize>() -> Result<&'static [AtomicU64; N]> {
     let (len, how) = (size_of::<[AtomicU64; N]>(), libc::MAP_SHARED | libc::MAP_ANONYMOUS);
     // SAFETY: new memory, filled with zeros, that nobody unmaps.
@@ -181,7 +184,7 @@ pub(crate) fn shared_numbers<const N: usize>() -> Result<&'static [AtomicU64; N]
 
 // --- sockets ---
 
-/// What a socket is bound to, or connected with, as the kernel writes it.
+/// The address that a socket is bound or connected to, as the kernel writes it.
 pub(crate) fn name(fd: impl AsFd, of_peer: bool) -> Result<Vec<u8>> {
     let mut bytes = vec![0u8; 128];
     let mut len = bytes.len() as libc::socklen_t;
@@ -198,7 +201,7 @@ pub(crate) fn name(fd: impl AsFd, of_peer: bool) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// `address` has the family before anything else.
+/// `address` begins with the family.
 pub(crate) fn connect(fd: impl AsFd, address: &RawAddress, len: usize) -> Result<()> {
     let len = len.min(address.len()) as libc::socklen_t;
     // SAFETY: the kernel reads `len` bytes.
@@ -226,7 +229,7 @@ pub(crate) fn control(fd: impl AsFd, command: c_int, argument: c_int) -> Result<
     check(unsafe { libc::fcntl(fd.as_fd().as_raw_fd(), command, argument) }.into()).map(|n| n as c_int)
 }
 
-/// F_GETOWN_EX and F_SETOWN_EX: a kind and a number.
+/// F_GETOWN_EX and F_SETOWN_EX; `owner` is a kind and a number.
 pub(crate) fn control_owner(fd: impl AsFd, command: c_int, owner: &mut [c_int; 2]) -> Result<()> {
     // SAFETY: both commands read or write a `f_owner_ex`, which is two ints.
     check(unsafe { libc::fcntl(fd.as_fd().as_raw_fd(), command, owner.as_mut_ptr()) }.into()).map(drop)
@@ -234,18 +237,19 @@ pub(crate) fn control_owner(fd: impl AsFd, command: c_int, owner: &mut [c_int; 2
 
 // --- pages by reference ---
 
-/// Puts one page up to sixteen times into a pipe, where it is no copy.
+/// Puts one page up to sixteen times into a pipe by reference, without copying.
 pub(super) fn pipe_repeated(pipe: &OwnedFd, page: &'static [u8]) -> Result<usize> {
     let parts = [iovec { iov_base: page.as_ptr().cast_mut().cast(), iov_len: page.len() }; 16];
-    // SAFETY: the kernel reads the parts, all of which are `page`, now and as long as somebody has them; nobody writes it.
+    // SAFETY: the kernel reads the parts, all of which are `page`, now and as long as anything
+    // refers to them; nobody writes to it.
     let put = unsafe { libc::vmsplice(pipe.as_raw_fd(), parts.as_ptr(), parts.len(), libc::SPLICE_F_NONBLOCK) };
     Ok(check(put as c_long)? as usize)
 }
 
-/// From a pipe into a socket, without waiting.
+/// Moves bytes from a pipe into a socket, without blocking.
 pub(super) fn splice(pipe: &OwnedFd, to: &OwnedFd, len: usize) -> Result<usize> {
     let (pipe, to) = (pipe.as_raw_fd(), to.as_raw_fd());
-    // SAFETY: no pointers but two that are none.
+    // SAFETY: both pointers are null.
     let moved = unsafe { libc::splice(pipe, null_mut(), to, null_mut(), len, libc::SPLICE_F_NONBLOCK) };
     Ok(check(moved as c_long)? as usize)
 }

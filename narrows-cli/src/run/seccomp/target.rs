@@ -1,4 +1,4 @@
-//! The process that made a call: its descriptors, its memory, and what the kernel tells of it.
+//! The process that made a call: its descriptors, its memory, and its state in /proc.
 
 use std::fs::{self, File};
 use std::io::{Error, Read, Result};
@@ -12,21 +12,24 @@ use super::sys;
 
 /// PIDFD_THREAD, since Linux 6.9.
 const OF_THREAD: PidfdFlags = PidfdFlags::from_bits_retain(libc::O_EXCL as u32);
-/// Children of a process that are looked at, some 2 us each; one with more of them may share its sockets with some.
+/// Children of a process that are checked, some 2 us each; a process with more is assumed to share
+/// its sockets.
 const CHILDREN_MAX: usize = 256;
-/// Threads that are asked for their children, some 5 us each; one more may have such a child.
+/// Threads whose children are listed, some 5 us each; a process with more is assumed to share its
+/// sockets.
 const THREADS_MAX: usize = 256;
-/// Descriptors of relatives that are looked at where sockets may have been passed on, some 4 us each; who has more of them may
-/// have passed one.
+/// Descriptors of relatives that are checked where sockets may have been passed on, some 4 us each;
+/// with more, one is assumed to have been passed.
 const DESCRIPTORS_MAX: usize = 1024;
 
-/// What is looked for in files of /proc is in the first lines; the longest is `status`, with some 1,500 bytes.
+/// Bytes read of files in /proc. The fields needed are in the first lines; the longest file is
+/// `status`, with some 1,500 bytes.
 const FILE_MAX: usize = 4096;
 
 pub(super) struct Target {
-    /// Of the thread that waits for the answer.
+    /// The thread that waits for the answer.
     tid: i32,
-    /// Of the thread; of its process, if the kernel knows no others.
+    /// Pidfd of the thread, or of its process before Linux 6.9.
     pub(super) pidfd: OwnedFd,
 }
 
@@ -48,7 +51,7 @@ impl Target {
         self.tid as u32
     }
 
-    /// The very socket that the process has under this number.
+    /// A duplicate of the process's descriptor `number`.
     pub(super) fn descriptor(&self, number: i32) -> Result<OwnedFd> {
         Ok(pidfd_getfd(&self.pidfd, number, PidfdGetfdFlags::empty())?)
     }
@@ -75,24 +78,27 @@ impl Target {
         Ok(flags & libc::O_CLOEXEC as u32 != 0)
     }
 
-    /// The domain in which a security module has confined it; `None` if there is no such module.
+    /// The domain of the security module that confines it; `None` if there is none.
     pub(super) fn domain(&self) -> Option<String> {
         domain(self.tid)
     }
 
-    /// It has all the descriptors that it may have. Not known before Linux 6.2, which tells how many there are.
+    /// Whether it has reached its descriptor limit. Unknown (false) before Linux 6.2, which does
+    /// not tell the count.
     pub(super) fn is_full(&self) -> bool {
         let open = fs::metadata(format!("/proc/{}/fd", self.tid)).map_or(0, |fds| fds.size());
         open != 0 && sys::descriptor_limit(self.tid).is_ok_and(|limit| open >= limit)
     }
 
-    /// A relative has the same socket, since a fork: under the same number, because who copies it to another one is
-    /// remembered. Relatives are the parent, its other children, and the children of any thread.
+    /// Whether a relative has the same socket since a fork. Only the same number is checked,
+    /// because copies to another number are remembered. Relatives are the parent, its other
+    /// children, and the children of any thread.
     pub(super) fn shares(&self, number: i32) -> Result<bool> {
         let link = |process: i32| fs::read_link(format!("/proc/{process}/fd/{number}")).ok();
         let own = link(self.tid);
         let (leader, parent) = self.family()?;
-        // First, so that whom it passes it on to, before it closes it, is among the siblings that are listed then.
+        // The parent is checked first: a child to which it passes the socket before closing it is
+        // then among the siblings listed afterwards.
         if parent != leader && !is_supervisor(parent) && link(parent) == own {
             return Ok(true);
         }
@@ -100,8 +106,9 @@ impl Target {
         Ok(relatives.into_iter().any(|relative| link(relative) == own))
     }
 
-    /// A relative has the same socket under any number, or is about to get it, by a message over a unix socket: it is not
-    /// known what a message holds, only that there is one with descriptors which nobody has taken yet.
+    /// Whether a relative has the same socket under any number, or is about to get it in a message
+    /// over a unix socket. What a message holds is unknown, only that one with descriptors is
+    /// waiting to be received.
     pub(super) fn has_passed(&self, number: i32) -> Result<bool> {
         let own = fs::read_link(format!("/proc/{}/fd/{number}", self.tid))?;
         let (leader, parent) = self.family()?;
@@ -110,7 +117,8 @@ impl Target {
         if parent != leader && !is_supervisor(parent) && is_of_this_run(parent) {
             all.push(parent);
         }
-        // Messages of all of them first: what one of them takes in the meantime is then among its descriptors.
+        // All messages first: a descriptor received in the meantime is then among those checked
+        // next.
         let in_a_message = any_socket(&all, |process, descriptor, _| {
             let info = read(process, &format!("fdinfo/{descriptor}"));
             info.is_ok_and(|info| field(&info, "scm_fds:").is_some_and(|count| count > 0))
@@ -118,21 +126,21 @@ impl Target {
         Ok(in_a_message || any_socket(&all, |process, _, link| process != leader && *link == own))
     }
 
-    /// The first thread, and the parent.
+    /// The first thread and the parent process.
     fn family(&self) -> Result<(i32, i32)> {
         let status = read(self.tid, "status")?;
         let number = |name| field(&status, name).unwrap_or(0) as i32;
         Ok((number("Tgid:"), number("PPid:")))
     }
 
-    /// What a call that waits has to do with signals.
+    /// Pending signals that concern a waiting call.
     pub(super) fn signals(&self) -> Signals {
         let Ok(status) = read(self.tid, "status") else { return Signals::None };
         let leader = field(&status, "Tgid:").unwrap_or(0) as i32;
         let stopped = |status: String| status.lines().any(|l| l.starts_with("State:\tT"));
         let stops = || leader != self.tid && read(leader, "status").is_ok_and(stopped);
         match Signals::of(&status) {
-            // The others have stopped, and the process has when this thread does.
+            // The other threads have stopped, and the process stops when this one does.
             Signals::None if stops() => Signals::Ours,
             signals => signals,
         }
@@ -144,11 +152,12 @@ pub(super) fn domain(process: i32) -> Option<String> {
     read(process, "attr/current").ok()
 }
 
-/// One of the sockets of these processes is so: its process, its number, what it links to. Also if there are too many.
+/// Whether `is_so` holds for any socket of these processes; it gets the process, the number and the
+/// link target. Also true if there are too many descriptors.
 fn any_socket(processes: &[i32], is_so: impl Fn(i32, &str, &PathBuf) -> bool) -> bool {
     let mut looks = 0;
     for &process in processes {
-        // One that is not there any more has nothing.
+        // A process that is gone has no descriptors.
         let Ok(descriptors) = fs::read_dir(format!("/proc/{process}/fd")) else { continue };
         for descriptor in descriptors.flatten() {
             looks += 1;
@@ -165,14 +174,14 @@ fn any_socket(processes: &[i32], is_so: impl Fn(i32, &str, &PathBuf) -> bool) ->
     false
 }
 
-/// Children and siblings; `None` if they are too many.
+/// Children and siblings; `None` if there are too many.
 fn relatives(leader: i32, parent: i32) -> Option<Vec<i32>> {
-    // What an outer parent has else has nothing from this run.
+    // Other children of a parent outside the run have nothing from it.
     let siblings = if is_of_this_run(parent) { children(parent)? } else { Vec::new() };
     Some(children(leader)?.into_iter().chain(siblings).filter(|process| *process != leader).collect())
 }
 
-/// The children of all threads; `None` if they are too many.
+/// The children of all threads; `None` if there are too many.
 fn children(process: i32) -> Option<Vec<i32>> {
     let mut all = Vec::new();
     let Ok(threads) = fs::read_dir(format!("/proc/{process}/task")) else { return Some(all) };
@@ -187,27 +196,28 @@ fn children(process: i32) -> Option<Vec<i32>> {
     Some(all)
 }
 
-/// It is the supervisor, or under more filters than that.
+/// Whether the process is the supervisor, or under more filters than the supervisor is.
 fn is_of_this_run(process: i32) -> bool {
     let filters = |process| read(process, "status").ok().and_then(|status| field(&status, "Seccomp_filters:"));
     is_supervisor(process) || filters(process) > filters(std::process::id() as i32)
 }
 
-/// As a parent it has every socket of which it is asked, and is no other hand.
+/// The supervisor as a parent holds every socket it is asked about, which does not count as
+/// sharing.
 fn is_supervisor(process: i32) -> bool {
     process == std::process::id() as i32
 }
 
-/// The kernel writes such a file anew for each opening, and as much as is asked for at once.
+/// The kernel generates such a file on each open, and returns as much as is asked for in one read.
 fn read(tid: i32, file: &str) -> Result<String> {
     let mut bytes = vec![0; FILE_MAX];
     let len = File::open(format!("/proc/{tid}/{file}"))?.read(&mut bytes)?;
     bytes.truncate(len);
-    // The name of a process may be any bytes.
+    // A process name may contain any bytes.
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// A decimal number behind a name.
+/// The decimal number behind a field name.
 fn field(status: &str, name: &str) -> Option<u32> {
     status.lines().find_map(|l| l.strip_prefix(name))?.trim().parse().ok()
 }
@@ -215,11 +225,11 @@ fn field(status: &str, name: &str) -> Option<u32> {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Signals {
     None,
-    /// One waits that this thread will take, as soon as its call ends.
+    /// A signal is pending that this thread will take as soon as its call ends.
     Ours,
-    /// One waits for this thread or another one of the process; probably for this.
+    /// A signal is pending for any thread of the process, probably this one.
     Firsts,
-    /// One waits for this thread or another one of the process.
+    /// A signal is pending for any thread of the process.
     Somebodys,
 }
 
@@ -232,8 +242,8 @@ impl Signals {
         let blocked = set("SigBlk:");
         let (own, shared) = (set("SigPnd:") & !blocked, set("ShdPnd:") & !blocked);
         let alone = field(status, "Threads:") == Some(1);
-        // What is for all the kernel tells the first thread, if that does not block it; but the end of a child it tells
-        // the thread that forked.
+        // The kernel delivers a process-wide signal to the first thread unless that blocks it, but
+        // the end of a child to the thread that forked it.
         let first = field(status, "Tgid:") == field(status, "Pid:");
         if own != 0 || shared != 0 && alone {
             Self::Ours

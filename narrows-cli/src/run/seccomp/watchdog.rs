@@ -1,8 +1,10 @@
-//! What answers when the supervisor is dead: "go on as if you had not asked". Only where the socket is swapped already a
-//! call that the kernel cannot do on it, or would do otherwise, is told of the reset.
+//! The watchdog: answers the kernel's questions once the supervisor is dead, with "continue the
+//! call". Only a call on a socket that is already swapped, which the kernel cannot do on a unix
+//! socket or would do differently, gets ECONNRESET.
 //!
-//! A process of its own, forked from the supervisor before that has threads. It holds the listener, without which every
-//! call that the kernel asks about would fail, and wakes only when the supervisor is gone.
+//! It is a process of its own, forked from the supervisor before that has threads. It holds the
+//! listener, without which every call that the kernel asks about would fail, and wakes only when
+//! the supervisor is gone.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,25 +18,27 @@ use super::target::Target;
 use super::{socket, sys};
 use crate::run::sys as process;
 
-/// Calls that may wait at a time (accept, connect); further ones are not waited for and stay plain. One more is the call
-/// that is being answered, one the last that came.
+/// Calls that may wait at a time (accept, connect); further ones are not waited for and stay plain.
+/// The next two slots hold the call being answered and the latest call.
 pub(crate) const WAITS_MAX: usize = 1024;
 const NOW: usize = WAITS_MAX;
 const LAST: usize = WAITS_MAX + 1;
-/// Of the call that is being answered: its thread, its socket, its number and what was done to the socket.
+/// About the call being answered: its thread, its socket, its number and what was done to the
+/// socket.
 const THREAD: usize = WAITS_MAX + 2;
 const SOCKET: usize = WAITS_MAX + 3;
 const CALL: usize = WAITS_MAX + 4;
 const UNBLOCKED: usize = WAITS_MAX + 5;
 const ELSEWHERE: usize = WAITS_MAX + 6;
-/// For each place whether what waits there does so on a swapped socket.
+/// For each place, whether the call there waits on a swapped socket.
 const SWAPPED: usize = WAITS_MAX + 7;
 const NUMBERS: usize = SWAPPED + WAITS_MAX;
-/// Questions that the supervisor may have taken out before it died and could write them down: it takes one at a time.
+/// Questions that the supervisor may have received before it died without writing them down; it
+/// receives one at a time.
 const UNWRITTEN: u64 = 4;
 
-/// Which questions the supervisor has heard and not answered, in memory that the watchdog sees too: the kernel tells each
-/// of them once.
+/// Questions that the supervisor has received but not answered, in memory shared with the watchdog:
+/// the kernel delivers each question once.
 pub(super) struct Open {
     ids: &'static [AtomicU64; NUMBERS],
 }
@@ -48,7 +52,7 @@ impl Open {
         self.ids[at].load(Ordering::Acquire)
     }
 
-    /// This call is answered now.
+    /// The call is being answered now.
     pub(super) fn begins(&self, id: u64, thread: u32, socket: i32, number: c_long) {
         self.set(THREAD, thread.into());
         self.set(SOCKET, socket as u64);
@@ -58,29 +62,30 @@ impl Open {
         self.set(LAST, self.get(LAST).max(id));
     }
 
-    /// It waits, in that place; `on_swapped` is of its socket.
+    /// The call waits in `place`; `on_swapped`: its socket is swapped.
     pub(super) fn waits(&self, place: usize, id: u64, on_swapped: bool) {
         let place = place.min(WAITS_MAX - 1);
         self.set(SWAPPED + place, on_swapped.into());
         self.set(place, id);
     }
 
-    /// What waited there was answered.
+    /// The call in `place` no longer waits.
     pub(super) fn waits_no_more(&self, place: usize) {
         self.set(place.min(WAITS_MAX - 1), 0);
     }
 
-    /// The call that was being answered is, or waits.
+    /// The call being answered was answered, or waits.
     pub(super) fn ends(&self) {
         self.set(NOW, 0);
     }
 
-    /// The socket of the call was blocking and is not now, or is again.
+    /// The blocking socket of the call was made non-blocking (true), or blocks again (false).
     pub(super) fn unblocked(&self, is: bool) {
         self.set(UNBLOCKED, is.into());
     }
 
-    /// The socket of the call is connected to another address than the program said, or is not any more.
+    /// The socket of the call is connected to another address than the program's (true), or no
+    /// longer is (false).
     pub(super) fn elsewhere(&self, is: bool) {
         self.set(ELSEWHERE, is.into());
     }
@@ -88,18 +93,18 @@ impl Open {
     fn all(&self) -> impl Iterator<Item = u64> {
         let last = self.get(LAST);
         let known = self.ids[..LAST].iter().map(|id| id.load(Ordering::Acquire)).filter(|id| *id != 0);
-        // The kernel counts. What nobody waits for is refused.
+        // The kernel numbers questions in sequence. Answers that no call waits for are refused.
         known.chain((1..=UNWRITTEN).map(move |n| last.wrapping_add(n)))
     }
 
-    /// Those that wait on swapped sockets.
+    /// Questions of calls that wait on swapped sockets.
     fn on_swapped(&self) -> impl Iterator<Item = u64> {
         let places = (0..WAITS_MAX).filter(|place| self.get(SWAPPED + place) != 0);
         places.map(|place| self.get(place)).filter(|id| *id != 0)
     }
 
-    /// What is to be answered to the call in whose midst the supervisor died: value and errno, `None` if the kernel can
-    /// do it anew. Its socket blocks again.
+    /// The answer for the call during which the supervisor died: its id and errno; `None` if the
+    /// kernel can do the call itself. Makes its socket block again.
     fn half_done(&self) -> Option<(u64, i32)> {
         let id = Some(self.get(NOW)).filter(|id| *id != 0)?;
         let target = Target::open(self.get(THREAD) as u32).ok()?;
@@ -108,7 +113,7 @@ impl Open {
             let _ = rustix::io::ioctl_fionbio(&held, false);
         }
         let blocks = socket::blocks(&held).ok()?;
-        // A swapped one will tell of a reset.
+        // A swapped socket will report a reset.
         let (number, name) = (self.get(CALL) as c_long, swapped(&held));
         let is_swapped = name.is_some();
         if self.get(ELSEWHERE) != 0 && !is_swapped {
@@ -118,7 +123,7 @@ impl Open {
         let connected = is_swapped || socket::is_established(&held);
         let begun = connected || socket::is_connecting(&held);
         match number == libc::SYS_connect {
-            // Swapped before it was complete.
+            // The socket was swapped before it was connected.
             true if blocks && name.is_some_and(|name| name.was_connecting) => Some((id, libc::ECONNRESET)),
             true if blocks && connected => Some((id, 0)),
             true if !blocks && begun => Some((id, libc::EINPROGRESS)),
@@ -127,21 +132,22 @@ impl Open {
     }
 }
 
-/// The supervisor's side of it. That this is dropped, by the kernel if need be, is what wakes the watchdog.
+/// The supervisor's side of the watchdog. Dropping it, which the kernel does if the supervisor
+/// dies, wakes the watchdog.
 pub(crate) struct Watchdog {
     _alive: OwnedFd,
     pub(super) open: Open,
 }
 
 impl Watchdog {
-    /// To be called while there is one thread. `to` is where the listener comes.
+    /// Call while there is only one thread. The listener arrives on `to`.
     pub(crate) fn start(to: &OwnedFd) -> std::io::Result<Self> {
         let (watched, alive) = pipe_with(PipeFlags::CLOEXEC)?;
         let open = Open { ids: sys::shared_numbers()? };
         if process::fork()?.is_none() {
             drop(alive);
             process::close_all_but(&[to.as_raw_fd(), watched.as_raw_fd()]);
-            // Who reads the program's output must not wait for this.
+            // A reader of the program's output must not wait for this process.
             if let Ok(null) = rustix::fs::open("/dev/null", rustix::fs::OFlags::RDWR, rustix::fs::Mode::empty()) {
                 let _ = rustix::stdio::dup2_stdin(&null);
                 let _ = rustix::stdio::dup2_stdout(&null);
@@ -157,25 +163,25 @@ impl Watchdog {
 
 fn watch(to: &OwnedFd, alive: &OwnedFd, open: &Open) {
     let Some((listener, _)) = super::listener(to) else { return };
-    // It says nothing; it ends.
+    // Nothing is ever written; the read returns when the supervisor ends.
     while rustix::io::read(alive, &mut [0]) == Err(rustix::io::Errno::INTR) {}
     let_go_on(&listener, open);
 }
 
-/// Calls that are asked about and that the kernel would refuse on a unix socket, or take for others: a second `connect`, and
-/// what is received into no buffer or from a queue of errors.
+/// Calls that are asked about and that the kernel would refuse or misinterpret on a unix socket: a
+/// second `connect`, and receiving without a buffer or from the error queue.
 fn is_foreign(number: c_long) -> bool {
     [libc::SYS_connect, libc::SYS_recvfrom, libc::SYS_recvmsg].contains(&number)
 }
 
-/// Whether this call is one of those, on a swapped socket.
+/// Whether this question is about such a call on a swapped socket.
 fn is_refused(question: &libc::seccomp_notif) -> bool {
     let number: c_long = question.data.nr.into();
     let held = || Target::open(question.pid)?.descriptor(question.data.args[0] as i32);
     is_foreign(number) && held().is_ok_and(|held| swapped(&held).is_some())
 }
 
-/// Answers everything that was and will be asked, until nobody is under the filter any more.
+/// Answers all open and future questions, until no process is under the filter.
 pub(super) fn let_go_on(listener: &OwnedFd, open: &Open) {
     let go_on = |id| drop(sys::respond(listener.as_fd(), id, 0, 0, true));
     let reset = |id| drop(sys::respond(listener.as_fd(), id, 0, libc::ECONNRESET, false));
@@ -183,7 +189,7 @@ pub(super) fn let_go_on(listener: &OwnedFd, open: &Open) {
         let _ = sys::respond(listener.as_fd(), id, 0, error, false);
     }
     open.on_swapped().for_each(reset);
-    // What is answered has no second answer.
+    // A second answer to the same question has no effect.
     open.all().for_each(go_on);
     loop {
         let mut look = [PollFd::new(listener, PollFlags::IN)];
@@ -214,7 +220,7 @@ mod tests {
         open.begins(9, 1, 3, libc::SYS_accept);
         assert_eq!(open.all().collect::<Vec<_>>(), [7, 9, 10, 11, 12, 13]);
         open.ends();
-        // What waited is taken up again.
+        // A waiting call is continued.
         open.begins(7, 1, 3, libc::SYS_accept);
         open.waits_no_more(3);
         assert_eq!(open.all().collect::<Vec<_>>(), [7, 10, 11, 12, 13]);

@@ -1,1 +1,1 @@
-"""The checks of `semantics.py`, by what they are about."""
+"""The checks of `semantics.py`, by subject."""

@@ -1,4 +1,4 @@
-"""How connections are made."""
+"""Making of connections."""
 
 from seen.tools import *
 
@@ -14,14 +14,14 @@ def refused_without_blocking():
     c = client()
     c.setblocking(False)
     first = attempt(c.connect, refused_port())
-    # Whether loopback is refused within the call or after it is the kernel's affair.
+    # Whether loopback is refused within the call or after it depends on the kernel.
     told = first if first != "EINPROGRESS" else (mask(c), name(c.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)))[1]
     return told, name(c.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)), attempt(c.getpeername)
 
 
 @check
 def refusal_told_by_a_further_connect():
-    """As redis-cli asks: what connect has told, SO_ERROR does not tell again."""
+    """As redis-cli does: an error that connect has reported is not reported again by SO_ERROR."""
     c, port = client(), refused_port()
     c.setblocking(False)
     first = attempt(c.connect, port)
@@ -38,7 +38,7 @@ def connect_again_after_refusal():
     mask(c)
     c.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
     with listener() as l:
-        # The kernel ends the failed attempt with the first of these.
+        # The first of these ends the failed attempt in the kernel.
         second = attempt(c.connect, l.getsockname())
         third = attempt(c.connect, l.getsockname())
         s, _ = l.accept()
@@ -154,7 +154,7 @@ def duplicated_before_connect():
 
 
 def stuck():
-    """A connection under way: the server's queue is full, so it takes no notice."""
+    """A connection under way: the server's queue is full, so it does not answer."""
     l = socket.socket()
     l.bind((SERVER, 0))
     l.listen(0)
@@ -223,7 +223,7 @@ def dissolved():
     c, s = pair()
     nothing = struct.pack("=H14x", socket.AF_UNSPEC)
     first = libc.connect(c.fileno(), nothing, 16), attempt(c.getpeername)
-    # Which TCP keeps, and `narrows` does not.
+    # TCP keeps the local address, and `narrows` does not.
     attempt(c.bind, (CLIENT, 0))
     with listener() as l:
         c.connect(l.getsockname())

@@ -1,4 +1,4 @@
-"""Bytes in all the ways in which they can be moved."""
+"""All the ways to send and receive bytes."""
 
 from seen.tools import *
 
@@ -100,7 +100,7 @@ def full_then_drained():
         # A send may be short at any length, so the pattern follows the offset.
         n = attempt(c.send, data[sent % 65536 :])
         if n == "EAGAIN":
-            # Buffers beyond this socket may take more a little later.
+            # Buffers behind this socket may take more a little later.
             if events(c, 200) == "none":
                 break
             continue

@@ -1,4 +1,4 @@
-"""What belongs to the descriptor."""
+"""Properties of the descriptor."""
 
 from seen.tools import *
 
@@ -49,7 +49,7 @@ def receive_timeout():
 @check
 def send_timeout():
     c, s = pair(with_timeout(socket.SO_SNDTIMEO))
-    # Of what compresses, all would fit into what lies between the two ends.
+    # Compressible data would all fit into the buffers between the two ends.
     draw = random.Random(1)
     for _ in range(1000):
         r = attempt(c.send, draw.randbytes(1 << 16))

@@ -1,4 +1,4 @@
-"""How connections end."""
+"""Ends of connections."""
 
 from seen.tools import *
 
@@ -119,7 +119,7 @@ def ends_are_told_apart():
             end = part if isinstance(part, str) or not part else None
             got += len(part) if end is None else 0
         t.join()
-        # A reset may take what was not read along; an end may not.
+        # A reset may discard unread data; an end may not.
         if end != (b"" if i % 2 else "ECONNRESET") or (i % 2 and got != len(data)):
             wrong.append((i, got, end))
     return wrong

@@ -1,10 +1,10 @@
-"""Sockets that more than one hand holds, and calls that wait for more than there is."""
+"""Sockets with more than one holder, and calls that wait for more data than there is."""
 
 from seen.tools import *
 
 
 def exchange(sock, size=50000):
-    """What the holder of one end gets back from `echo`."""
+    """Sends data to `echo` and compares what comes back."""
     data = noise(size)
     sock.settimeout(5)
     try:
@@ -15,7 +15,7 @@ def exchange(sock, size=50000):
 
 
 def echo(listening, count):
-    """Answers so many connections, one after the other."""
+    """Echoes this many connections, one after another."""
 
     def serve():
         for _ in range(count):
@@ -30,7 +30,7 @@ def echo(listening, count):
 
 
 def sent_before_connect(send):
-    """The other hand has it before, or gets it after, the connection is made."""
+    """The other holder has the socket before the connection is made, or gets it after."""
     seen = []
     with listener() as l:
         echo(l, 20)
@@ -91,7 +91,7 @@ class Message(ctypes.Structure):
 
 
 def messages(buffers, control=b"", address=b""):
-    """For sendmmsg and recvmmsg; with what must live as long."""
+    """Messages for sendmmsg and recvmmsg, with the buffers that must live as long."""
     held = [ctypes.create_string_buffer(bytes(b), len(b)) for b in buffers]
     others = [ctypes.create_string_buffer(control, len(control)), ctypes.create_string_buffer(address, len(address))]
     parts = (Part * len(held))(*[Part(ctypes.addressof(b), len(b)) for b in held])
@@ -120,7 +120,7 @@ def sent_by_many_messages_and_connected():
 
 @check
 def sent_and_given_up():
-    """As helpers do that only set an option: the other hand has it no more."""
+    """As with helpers that only set an option: the other holder has already closed it."""
     a, b = socket.socketpair()
     with listener() as l:
         echo(l, 1)
@@ -132,12 +132,13 @@ def sent_and_given_up():
         return exchange(c)
 
 
-# Calls by it keep the interpreter's lock. With another thread the lock would go to that one, which the child does not have.
+# Calls through it keep the interpreter's lock. With another thread the lock would go to that
+# thread, which the child does not have.
 locked = ctypes.PyDLL(None)
 
 
 def in_copy(make_copy):
-    """A process that no handler of forks hears of has the socket too, and the connection is made then."""
+    """A process started without fork handlers has the socket too when the connection is made."""
     with listener() as l:
         echo(l, 1)
         c = client()
@@ -170,7 +171,7 @@ def cloned_without_handlers():
         a, b = socket.socketpair()
         data = noise(1000)
 
-        # The child has a copy of this interpreter, which runs on.
+        # The child has a copy of this interpreter, which continues to run.
         def child(_):
             try:
                 b.recv(1)
@@ -190,12 +191,12 @@ def cloned_without_handlers():
         return said, all_of(c, len(data)) == data
 
 
-# --- what goes with data ---
+# --- control data ---
 
 
 @check
 def descriptors_sent_over_tcp():
-    """TCP takes no notice of them."""
+    """TCP ignores them."""
     c, s = pair()
     s.settimeout(5)
     with open("/dev/null") as f:
@@ -247,11 +248,11 @@ def many_messages_waited_for():
     return received, [m.len for m in got]
 
 
-# --- calls that wait for more ---
+# --- calls that wait for more data ---
 
 
 def later(sock, *pieces):
-    """Each a little after the one before."""
+    """Sends each part a little after the previous one."""
 
     def send():
         for piece in pieces:
@@ -302,7 +303,7 @@ def peeked_until_a_signal():
     threading.Timer(0.2, os.kill, [os.getpid(), signal.SIGUSR1]).start()
     buffer = ctypes.create_string_buffer(20)
     begun = time.time()
-    # Not by Python, which would begin anew.
+    # Not through Python, which would restart the call.
     got = libc.recv(s.fileno(), buffer, 20, socket.MSG_PEEK | socket.MSG_WAITALL)
     waited = 0.1 < time.time() - begun < 5
     signal.signal(signal.SIGUSR1, before)
@@ -340,7 +341,7 @@ def waited_for_all_in_parts_before_a_reset():
 
 @check
 def the_time_to_wait_is_for_all_pieces():
-    """Pieces come until a second after the limit."""
+    """Pieces keep coming until a second after the timeout."""
     seen = []
     for receive in [
         lambda s: len(s.recv(100, socket.MSG_WAITALL)),
@@ -351,9 +352,9 @@ def the_time_to_wait_is_for_all_pieces():
         later(c, *[b"x"] * 13)
         begun = time.time()
         got = receive(s)
-        # With a limit for each piece it would be more than all pieces take.
+        # With a timeout per piece it would take longer than all pieces do.
         seen.append(0.3 < time.time() - begun < 1.2)
-        # Those that come later find somebody.
+        # Later pieces find a reader.
         s.settimeout(5)
         all_of(s, 13 - got)
     return seen
@@ -361,7 +362,7 @@ def the_time_to_wait_is_for_all_pieces():
 
 @check
 def given_up_by_its_peer():
-    """The peer takes nothing for as long as the program has allowed."""
+    """The peer takes nothing for as long as TCP_USER_TIMEOUT allows."""
     c, s = pair(lambda c: c.setsockopt(socket.IPPROTO_TCP, 18, 500))  # TCP_USER_TIMEOUT
     c.setblocking(False)
     draw = random.Random(1)
@@ -375,22 +376,22 @@ def given_up_by_its_peer():
     buffer = ctypes.create_string_buffer(1)
     seen = []
     for _ in range(2):
-        # Python has one name for this error and for a time of its own.
+        # Python has one name for this error and for its own timeout.
         n = libc.recv(c.fileno(), buffer, 1, 0)
         seen.append(n if n >= 0 else name(ctypes.get_errno()))
     return seen, c.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
 
 
 def low_water(look):
-    """How much is there when it is told that something is."""
+    """How much data is there when readiness is reported."""
     seen = []
     c, s = pair(lambda c: c.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 8))
     for n in range(10):
         threading.Timer(0.05 * n, s.sendall, [b"x"]).start()
     look(c)
-    # With less it would not be told; with more it may have come since.
+    # Less would not be reported; more may have come since.
     seen.append(int_ioctl(c, termios.FIONREAD) >= 8)
-    # Nobody is woken for less than the mark, not even who wants less.
+    # Nobody is woken below the mark, not even a reader that wants less.
     wait_for(lambda: int_ioctl(c, termios.FIONREAD), 10)
     all_of(c, 10)
     s.sendall(b"abc")
@@ -461,7 +462,7 @@ def told_to_one_of_two():
         return bool(p.poll(5) or q.poll(5)), attempt(p.modify, c, select.EPOLLIN), c.recv(10)
 
 
-# --- halves, and numbers ---
+# --- half close, and descriptor numbers ---
 
 
 @check
@@ -515,7 +516,7 @@ def another_number_before_and_after():
 
 @check
 def options_of_another_number_count():
-    """What forbids a swap is asked of the socket, whatever its number."""
+    """Options that forbid a swap count for the socket, under whatever number they were set."""
     with listener() as l:
         echo(l, 1)
         c = client()
@@ -543,13 +544,13 @@ def gift_of_pages():
 
 @check
 def options_from_another_network():
-    """Servers part their children from the network, and give them connected sockets."""
+    """As servers that isolate their children from the network and give them connected sockets."""
     c, s = pair()
     r, w = os.pipe()
     pid = os.fork()
     if pid == 0:
         try:
-            # CLONE_NEWNET, and where that needs it CLONE_NEWUSER.
+            # CLONE_NEWNET, with CLONE_NEWUSER where that is needed.
             parted = libc.unshare(0x40000000 | (0x10000000 if os.geteuid() else 0))
             told = attempt(c.setsockopt, socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             os.write(w, repr((parted, told, c.send(b"abc"))).encode())
@@ -562,7 +563,7 @@ def options_from_another_network():
 
 @check
 def writable_again_after_splices():
-    """As relays do it that move bytes from socket to socket: pages of any kind, until there is no room, then an event."""
+    """As relays that splice from socket to socket: pages of any kind until there is no room, then an event."""
     c, s = pair()
     c.setblocking(False)
     from_socket, to_socket = socket.socketpair()
@@ -601,12 +602,12 @@ def writable_again_after_splices():
     return "writable"
 
 
-# --- the last one: by it a program that is looked at from outside says that all the rest is to stay plain ---
+# --- the last one: it makes the second engine leave all later connections of the program plain ---
 
 
 @check
 def threads_with_tables_of_their_own():
-    """The same number is another hand's, once a thread has descriptors of its own."""
+    """The same number means another socket once a thread has its own descriptor table."""
     with listener() as l:
         echo(l, 1)
         c = client()

@@ -1,4 +1,4 @@
-"""What all checks use."""
+"""Tools of all checks."""
 
 import array
 import ctypes
@@ -85,7 +85,7 @@ def events(sock, ms=0):
 
 
 def settled(look, seconds=2.0):
-    """What `look` says when it has said the same for a tenth of a second."""
+    """The result of `look` once it has been stable for a tenth of a second."""
     end, last, since = time.time() + seconds, look(), time.time()
     while time.time() < end and time.time() - since < 0.1:
         now = look()
