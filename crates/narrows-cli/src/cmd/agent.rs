@@ -1,0 +1,51 @@
+//! `narrows agent`: answers for the programs of this host.
+
+use std::io::ErrorKind;
+use std::net::{IpAddr, SocketAddr};
+
+use anyhow::{Context, Result, anyhow};
+use narrows::Error;
+
+use crate::args::agent::AgentArgs;
+use crate::cmd::run::service_port;
+use narrows_run::agent::{ALL, Agent, Settings};
+use narrows_run::raise_descriptor_limit;
+
+/// Descriptors of the agent itself.
+const DESCRIPTORS_KEPT: usize = 32;
+
+pub(crate) fn run(args: &AgentArgs) -> Result<()> {
+    let service = address(args.listen.as_deref())?;
+    let descriptors_max = raise_descriptor_limit().saturating_sub(DESCRIPTORS_KEPT) / 2;
+    let gateway = args.allow.iter().copied().filter(|port| *port != service.port()).collect();
+    let policy = args.policy.clone().unwrap_or_default();
+    if !matches!(policy.name(), "balance" | "fixed") {
+        return Err(Error::misuse("--policy: a gateway has `balance` and `fixed:METHOD`").into());
+    }
+    let settings = Settings { service, always: true, descriptors_max, gateway, policy, talks: !args.quiet };
+    let mut agent = Agent::open(settings).map_err(|e| match e.kind() {
+        ErrorKind::AddrInUse => {
+            anyhow!("this user has an agent for {service} already: another `narrows agent`, or a `narrows run`")
+        }
+        _ => anyhow::Error::from(e).context("cannot start the agent"),
+    })?;
+    agent.open_service().with_context(|| format!("cannot listen on {service}"))?;
+    agent.run();
+    Ok(())
+}
+
+/// `ADDR:PORT`, `ADDR`, `:PORT` or `PORT`.
+fn address(text: Option<&str>) -> Result<SocketAddr> {
+    let port = service_port(None).map_err(|e| Error::misuse(e.to_string()))?;
+    let Some(text) = text else { return Ok(SocketAddr::new(ALL, port)) };
+    if let Ok(address) = text.parse::<SocketAddr>() {
+        return Ok(address);
+    }
+    let bare = text.trim_start_matches('[').trim_end_matches(']');
+    if let Ok(ip) = bare.parse::<IpAddr>() {
+        return Ok(SocketAddr::new(ip, port));
+    }
+    let port = text.trim_start_matches(':').parse().ok().filter(|port| *port != 0);
+    let port = port.context(Error::misuse(format!("--listen: '{text}' is not ADDR:PORT, such as 10.0.0.1:7701")))?;
+    Ok(SocketAddr::new(ALL, port))
+}

@@ -1,0 +1,533 @@
+//! `narrows cp`: files and folders from here to there, or from there to here.
+
+use std::collections::HashSet;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use narrows::policy::PolicySpec;
+use narrows::receiver::RecvSummary;
+use narrows::stream::{self, Control, Notes, ReceiveOptions};
+use narrows::transport::Link;
+use serde_json::json;
+
+use crate::args::CpArgs;
+use crate::bound::{Bound, Part};
+use crate::files::Source;
+use crate::progress::Bar;
+use crate::{files, flow, report};
+use narrows_copy::carrier::{self, Carrier, NoNarrows, Reach};
+use narrows_copy::carriers::{Grower, Seen};
+use narrows_copy::direct::Trust;
+use narrows_copy::direct::keys::Token;
+use narrows_copy::failure::{self, Unreachable};
+use narrows_copy::filter::Filter;
+use narrows_copy::hello::{Delete, GetTask, StoreOptions, Task};
+use narrows_copy::place::Place;
+use narrows_copy::remote_path;
+use narrows_copy::scan::{self, Root, TargetFolder};
+use narrows_copy::serve::{Into, Opened, is_undecided, open_roots, open_target};
+use narrows_copy::source::{EntrySource, Input, SourceOptions};
+use narrows_copy::store::{EntryStore, Listeners, Permitted};
+use narrows_host::calibration::{self, Background};
+use narrows_host::words::shown;
+use narrows_host::{means, signals};
+
+mod fallback;
+mod stdio;
+
+use stdio::Dash;
+
+/// Nothing was copied.
+const NOTHING: u8 = 2;
+/// Some entries could not be copied; they were named.
+const SOME_FAILED: u8 = 3;
+/// Some files changed while they were read; all was copied.
+const CHANGED: u8 = 4;
+/// The other end could not be reached, or it or the link was lost; the same command goes on.
+const LOST: u8 = 5;
+/// Failures that are told one by one; the rest is counted.
+const TOLD_MAX: usize = 100;
+/// Before the name of what is removed, as rsync has it.
+const DELETING: &str = "deleting ";
+
+type Tell = Arc<dyn Fn(&str) + Send + Sync>;
+
+/// What a copy came to, whichever end stored it.
+#[derive(Default)]
+struct Outcome {
+    files: u64,
+    files_same: u64,
+    failed: u64,
+    changed: u64,
+    /// Something was written, whole or not.
+    begun: bool,
+    /// No source could be opened: there was nothing to begin with.
+    unstarted: bool,
+    losses: Option<String>,
+    removed: u64,
+    not_removed: Option<String>,
+    line: String,
+    /// Shares of the methods.
+    mix: String,
+    json: serde_json::Value,
+}
+
+pub(crate) fn run(args: &CpArgs) -> Result<ExitCode> {
+    let begun = Instant::now();
+    means::allow_descriptors();
+    let dash = Dash::of(args)?;
+    match copy(args, dash) {
+        Ok(outcome) => {
+            say(args, dash, &outcome, begun.elapsed())?;
+            Ok(ExitCode::from(match &outcome {
+                o if o.failed > 0 && o.files + o.files_same + o.removed == 0 && !o.begun => NOTHING,
+                o if o.failed > 0 || o.not_removed.is_some() => SOME_FAILED,
+                o if o.changed > 0 => CHANGED,
+                _ => 0,
+            }))
+        }
+        Err(e) if e.is::<Unreachable>() && signals::received().is_none() => {
+            report::note(report::one_line(&e));
+            Ok(ExitCode::from(LOST))
+        }
+        Err(e) if failure::is_link_lost(&e) && signals::received().is_none() => {
+            // Neither stdin nor stdout can go back.
+            let hint = if dash == Dash::Nowhere { "; run the same command again to go on" } else { "" };
+            report::note(format_args!("{}{hint}", report::one_line(&e)));
+            Ok(ExitCode::from(LOST))
+        }
+        // 3 would say that all but what was named is there.
+        Err(e)
+            if e.downcast_ref::<narrows::Error>().is_some_and(|e| e.kind != narrows::ErrorKind::Misuse)
+                && signals::received().is_none()
+                && e.downcast_ref::<crate::files::StdoutClosed>().is_none() =>
+        {
+            report::note(report::one_line(&e));
+            Ok(ExitCode::FAILURE)
+        }
+        Err(e) => Err(e),
+    }
+}
+
+fn copy(args: &CpArgs, dash: Dash) -> Result<Outcome> {
+    let misuse = |text: String| anyhow::Error::from(narrows::Error::misuse(text));
+    let places = args.paths.iter().map(|p| Place::parse(p).map_err(misuse)).collect::<Result<Vec<_>>>()?;
+    match (dash, &places[..]) {
+        (Dash::Source, [_, target]) => {
+            stdio::check_name(target)?;
+            return send(args, Input::Stream(Box::new(files::stdin()?)), true, target, &teller());
+        }
+        (Dash::Target, [source, _]) => return stdio::get(args, source),
+        (Dash::Nowhere, [Place::Local(source), target]) if is_read(args, source) => {
+            stdio::check_name(target)?;
+            let stream = Source::open(Some(source))?;
+            return send(args, Input::Stream(Box::new(stream)), true, target, &teller());
+        }
+        _ => {}
+    }
+    let Some((target, sources)) = places.split_last().filter(|(_, sources)| !sources.is_empty()) else {
+        return Err(misuse("cp needs a source and a target: narrows cp [OPTIONS] SRC... DST".into()));
+    };
+    let tell = teller();
+    let local: Vec<PathBuf> =
+        sources.iter().filter_map(|p| if let Place::Local(path) = p { Some(path.clone()) } else { None }).collect();
+    let copied = match target {
+        target if local.len() == sources.len() => put(args, &local, target, &tell),
+        Place::Local(target) => get(args, sources, target, &tell),
+        _ => Err(misuse("both ends are remote; run narrows cp on one of the hosts, or copy in two steps".into())),
+    };
+    match copied {
+        Err(e) if e.is::<NoNarrows>() && !args.no_fallback => fallback::copy(args, sources, target, e, &tell),
+        copied => copied,
+    }
+}
+
+/// A fifo of which the content is wanted, as of `<(COMMAND)`.
+fn is_read(args: &CpArgs, source: &Path) -> bool {
+    !args.recursive && !args.devices && !args.dry_run && files::is_fifo(source)
+}
+
+fn put(args: &CpArgs, sources: &[PathBuf], target: &Place, tell: &Tell) -> Result<Outcome> {
+    let (roots, unopened) = open_roots(sources, args.recursive);
+    if roots.is_empty() {
+        // One line each, as of sources that fail later.
+        unopened.iter().for_each(|text| tell(text));
+        return Ok(Outcome { failed: unopened.len() as u64, unstarted: true, ..Outcome::default() });
+    }
+    if args.delete {
+        check_delete(sources, target)?;
+    }
+    let single = sources.len() == 1 && !sources[0].is_dir();
+    for source in sources {
+        files::refuse_same(source, [args.flow.trace.as_deref()])?;
+    }
+    let input = Input::Paths { roots, unopened, filter: Filter::new(&patterns(args))? };
+    send(args, input, single, target, tell)
+}
+
+/// Opens a target on this host, and lets both ends know where they may meet.
+fn open_local(args: &CpArgs, target: &Place, single: bool, input: &mut Input) -> Result<Option<Opened>> {
+    let Place::Local(path) = target else { return Ok(None) };
+    let mut opened = open_target(path, single, args.dry_run)?;
+    if let (Into::Tree(folder, None), Input::Paths { roots, .. }) = (&opened.into, input) {
+        let folder = Arc::new(TargetFolder::new(folder, opened.is_new, roots)?);
+        roots.iter_mut().for_each(|root| root.goes_to(&folder));
+        opened.sources = roots.iter().filter_map(Root::place).collect();
+    }
+    Ok(Some(opened))
+}
+
+fn send(args: &CpArgs, mut input: Input, single: bool, target: &Place, tell: &Tell) -> Result<Outcome> {
+    let control = Arc::new(Control::default());
+    signals::stop(&control)?;
+    let opened = open_local(args, target, single, &mut input)?;
+    let task = Task::Put {
+        target: target.path().clone(),
+        single,
+        store: store_options(args, matches!(target, Place::Local(_))),
+    };
+
+    let calibration = calibration::load(args.talk.verbose);
+    let mut flow_args = args.flow.clone();
+    if matches!(target, Place::Local(_)) {
+        // Nothing crosses a link.
+        flow_args.policy = Some(PolicySpec::store());
+    }
+    let options = flow::send_options(&flow_args, calibration.as_ref(), args.timeout)?;
+    let source = SourceOptions {
+        dry_run: args.dry_run,
+        on_failure: telling(tell),
+        on_file: Box::new(names(args, "")),
+        names: names_wanted(args),
+        totals: false,
+        on_removed: if args.delete { Some(Box::new(names(args, DELETING))) } else { None },
+    };
+    let source = EntrySource::start(input, source)?;
+    let options = options.on_note(source.on_note()).control(&control);
+    let progress = source.progress();
+    let (watched, shares) = (Arc::clone(&control), source.progress());
+    let seen = move || {
+        let p = shares();
+        Seen { wire_bytes: watched.send_summary().wire_bytes, bytes: p.bytes, done: p.share_done() }
+    };
+    let (carrier, link, grower) = start(args, target, &task, opened, seen)?;
+    let bar = Bar::copying(&control, source.progress(), !args.talk.quiet);
+    let background = Background::start(calibration.is_none() && !matches!(target, Place::Local(_)));
+    let begun = Instant::now();
+    let sent = stream::send(source.reader(), link, options);
+    let elapsed = begun.elapsed();
+    source.stop();
+    bar.end();
+    background.end();
+    drop(grower);
+    let (sent, failed) = match sent {
+        Ok(sent) => (Some(sent), None),
+        Err(e) => (None, Some(e.into())),
+    };
+    carrier.end(failed)?;
+    let (summary, policy) = sent.context("the copy has no result; this is a bug")?;
+    calibration::refresh(calibration, &policy.learned(), args.talk.verbose);
+    flow::keep(&flow_args, &*policy)?;
+    let p = progress();
+    let within_host = matches!(target, Place::Local(_));
+    let bound = Bound::of_sending(&summary, p.answers_ns, within_host);
+    let mut json = report::send_json(&summary, elapsed);
+    bound.put(&mut json);
+    let parts = [
+        Some(report::amount(summary.raw_bytes, elapsed)),
+        (!within_host).then(|| report::wire(summary.raw_bytes, summary.wire_bytes)),
+        bound.words(elapsed),
+    ];
+    Ok(Outcome {
+        files: p.files_sent,
+        files_same: p.files_same,
+        failed: p.failed,
+        changed: p.changed,
+        losses: p.losses,
+        removed: p.removed,
+        not_removed: p.not_removed,
+        line: report::join(parts),
+        mix: report::mix_words(&summary),
+        json,
+        ..Outcome::default()
+    })
+}
+
+fn get(args: &CpArgs, sources: &[Place], target: &Path, tell: &Tell) -> Result<Outcome> {
+    let control = Arc::new(Control::default());
+    signals::stop(&control)?;
+    let from = &sources[0];
+    if !sources.iter().all(|s| s.is_beside(from)) {
+        let text = "the sources are in more than one place; copy them in two steps";
+        return Err(narrows::Error::misuse(text).into());
+    }
+    let paths: Vec<PathBuf> = sources.iter().map(|s| s.path().clone()).collect();
+    let several = matches!(from, Place::Ssh { .. }) && paths.iter().any(|path| remote_path::has_pattern(path));
+    let single = paths.len() == 1 && !args.recursive && !several;
+    let patterns = patterns(args);
+    let is_filtered = !patterns.is_empty();
+    // Told before anything happens, and in the words of this end.
+    Filter::new(&patterns)?;
+    let may_be_file = paths.len() == 1 && !several && scan::top(&paths[0]).is_some();
+    let undecided = args.recursive && may_be_file && is_undecided(target);
+    let (tree, rename) = match open_target(target, single || undecided, args.dry_run)?.into {
+        Into::Tree(tree, _) if undecided => (tree, None),
+        Into::Tree(tree, rename) => (tree, rename),
+        Into::Special(special) => return stdio::get_into(args, from, &special, target),
+    };
+    let permitted = Permitted::tops(&paths, args.recursive);
+    let what = GetTask {
+        sources: paths,
+        recursive: args.recursive,
+        exclude: patterns,
+        dry_run: args.dry_run,
+        totals: true,
+        stored: is_stored(args),
+    };
+    let task = Task::Get(what);
+    let notes = Notes::default();
+    let options = ReceiveOptions::default().notes(&notes).stall_timeout(flow::seconds(args.timeout)).control(&control);
+    let listeners = Listeners {
+        on_failure: telling(tell),
+        on_file: Box::new(names(args, "")),
+        on_removed: Some(Box::new(names(args, DELETING))),
+    };
+    let mut store = EntryStore::new(tree, rename, permitted, store_options(args, false), notes, listeners)?;
+    if undecided {
+        store = store.undecided(target.to_path_buf());
+    }
+    let (carrier, link, grower) = start(args, from, &task, None, receiving(&control))?;
+    let bar = Bar::storing(&control, store.clone(), !args.talk.quiet);
+    let begun = Instant::now();
+    let end = store.clone();
+    let received = stream::receive_then(store.clone(), link, options, move || end.finish());
+    let elapsed = begun.elapsed();
+    bar.end();
+    let (summary, failed) = match received {
+        Ok(summary) => (Some(summary), None),
+        Err(e) => {
+            store.abandon();
+            (None, Some(e.into()))
+        }
+    };
+    drop(grower);
+    carrier.end(failed)?;
+    let summary = summary.context("the copy has no result; this is a bug")?;
+    let (line, json) = received_words(&summary, elapsed, from, Part::Disk);
+    let s = store.stored();
+    // Without -r, --exclude and wildcards each source is a file, or a failure that is told.
+    let expected = if args.recursive || several || is_filtered { 0 } else { sources.len() as u64 };
+    let unsaid = s.unsaid + expected.saturating_sub(s.announced + s.failed);
+    if unsaid > 0 {
+        tell(&format!("{unsaid} did not come, and the other end did not say why; copy again, or ask there"));
+    }
+    Ok(Outcome {
+        files: s.files,
+        files_same: s.files_same,
+        failed: s.failed + unsaid,
+        changed: s.changed,
+        losses: s.losses,
+        removed: s.removed,
+        not_removed: s.not_removed,
+        line,
+        json,
+        ..Outcome::default()
+    })
+}
+
+/// For a person and for a program.
+fn received_words(s: &RecvSummary, elapsed: Duration, from: &Place, sink: Part) -> (String, serde_json::Value) {
+    let within_host = matches!(from, Place::Local(_));
+    let from = if within_host { Part::Source } else { Part::LinkOrSender };
+    let bound = Bound::of_receiving(s, stream::cores(), elapsed, (from, sink));
+    let mut json = report::receive_json(s, elapsed);
+    bound.put(&mut json);
+    let parts = [
+        Some(report::amount(s.raw_bytes, elapsed)),
+        (!within_host).then(|| report::wire(s.raw_bytes, s.wire_bytes)),
+        bound.words(elapsed),
+    ];
+    (report::join(parts), json)
+}
+
+/// Starts the other end, and what adds carriers while that helps.
+fn start(
+    args: &CpArgs,
+    place: &Place,
+    task: &Task,
+    opened: Option<Opened>,
+    seen: impl Fn() -> Seen + Send + 'static,
+) -> Result<(Carrier, Link, Option<Grower>)> {
+    let trust = trust(args, place)?;
+    let shell = carrier::shell_for(&args.shell, place)?;
+    let reach = Reach { shell: &shell, program: &args.remote_narrows, trust: trust.as_ref() };
+    let (carrier, link, growth) = Carrier::start(place, &reach, task, opened)?;
+    let grower = growth.map(|growth| Grower::start(growth.bond.clone(), args.carriers, seen, move || growth.open()));
+    Ok((carrier, link, grower))
+}
+
+/// How a copy that is received goes.
+fn receiving(control: &Arc<Control>) -> impl Fn() -> Seen + Send + use<> {
+    let control = Arc::clone(control);
+    move || Seen { wire_bytes: control.receive_summary().wire_bytes, ..Seen::default() }
+}
+
+/// What proves both ends of a direct copy.
+fn trust(args: &CpArgs, place: &Place) -> Result<Option<Trust>> {
+    if !matches!(place, Place::Direct { .. }) {
+        return Ok(None);
+    }
+    if args.insecure {
+        return Ok(Some(Trust::Insecure));
+    }
+    let token = match (&args.token_file, std::env::var("NARROWS_TOKEN")) {
+        (Some(path), _) => Token::load(path)?,
+        (None, Ok(text)) => Token::parse(&text).context("NARROWS_TOKEN")?,
+        (None, Err(_)) => bail!(
+            "a narrows:// place needs the token that its server printed: --token-file FILE, or the environment's NARROWS_TOKEN"
+        ),
+    };
+    Ok(Some(Trust::Token(token)))
+}
+
+/// Whether nothing is to be compressed, either way.
+fn is_stored(args: &CpArgs) -> bool {
+    args.flow.policy == Some(PolicySpec::store())
+}
+
+/// `within_host`: the files are this user's own, here as there.
+fn store_options(args: &CpArgs, within_host: bool) -> StoreOptions {
+    StoreOptions {
+        fsync: args.fsync.into(),
+        devices: args.devices,
+        dry_run: args.dry_run,
+        owner: (args.owner || args.no_owner).then_some(args.owner),
+        delete: args.delete.then(|| Delete {
+            exclude: patterns(args),
+            max: args.max_delete,
+            names: names_wanted(args),
+        }),
+        names: names_wanted(args),
+        set_id: args.set_id || within_host,
+    }
+}
+
+/// What --delete would do wrong, as far as it can be seen before it begins.
+fn check_delete(sources: &[PathBuf], target: &Place) -> Result<()> {
+    if !sources.iter().any(|path| scan::top(path).is_none() || path.symlink_metadata().is_ok_and(|s| s.is_dir())) {
+        return Err(narrows::Error::misuse("--delete is for folders, and no source is one").into());
+    }
+    let Place::Local(target) = target else { return Ok(()) };
+    for path in sources {
+        let covered = scan::top(path).map_or_else(|| target.clone(), |top| target.join(OsStr::from_bytes(&top)));
+        let Ok(covered) = covered.canonicalize() else { continue };
+        if let Some(path) = sources.iter().find(|path| is_inside(path, &covered)) {
+            let path = shown(path.as_os_str().as_bytes());
+            return Err(
+                narrows::Error::misuse(format!("{path} is in the target, where --delete would remove it")).into()
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Whether a path is in a folder, under whatever name that was mounted.
+fn is_inside(path: &Path, folder: &Path) -> bool {
+    let place = |path: &Path| path.metadata().ok().map(|data| (data.dev(), data.ino()));
+    let (Ok(path), Some(folder)) = (path.canonicalize(), place(folder)) else { return false };
+    place(&path) != Some(folder) && path.ancestors().skip(1).any(|above| place(above) == Some(folder))
+}
+
+/// What --include takes in again overrules what --exclude leaves out.
+fn patterns(args: &CpArgs) -> Vec<String> {
+    let include = args.include.iter().map(|p| format!("!{p}"));
+    args.exclude.iter().cloned().chain(include).collect()
+}
+
+/// Whether every file is named.
+fn names_wanted(args: &CpArgs) -> bool {
+    (args.talk.verbose || args.dry_run) && !args.talk.json
+}
+
+/// Names every file, where that was asked for; on stdout, since they are what a dry run is for.
+fn names(args: &CpArgs, before: &'static str) -> impl Fn(&str) + Send + Sync + use<> {
+    let wanted = names_wanted(args);
+    move |name| {
+        if wanted {
+            let _ = report::out(format_args!("{before}{name}"));
+        }
+    }
+}
+
+/// Says what failed, one line each and no line twice, and stops when that helps nobody any more.
+fn teller() -> Tell {
+    let told = Mutex::new(HashSet::new());
+    Arc::new(move |text| {
+        let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = told.len();
+        if before <= TOLD_MAX && told.insert(text.to_owned()) {
+            report::note(if before < TOLD_MAX { text } else { "more failures follow; they are counted at the end" });
+        }
+    })
+}
+
+fn telling(tell: &Tell) -> Box<dyn Fn(&str) + Send + Sync> {
+    let tell = Arc::clone(tell);
+    Box::new(move |text| tell(text))
+}
+
+fn say(args: &CpArgs, dash: Dash, o: &Outcome, elapsed: Duration) -> Result<()> {
+    if let Some(why) = &o.not_removed {
+        report::note(why);
+    }
+    if args.talk.json {
+        // Where nothing was begun there are no figures of a transfer, but those of the files.
+        let mut all = o.json.as_object().cloned().unwrap_or_default();
+        let own = json!({
+            "files": o.files,
+            "files_same": o.files_same,
+            "files_failed": o.failed,
+            "files_changed": o.changed,
+            "not_kept": o.losses,
+            "deleted": o.removed,
+            "not_deleted": o.not_removed,
+            "total_seconds": elapsed.as_secs_f64(),
+        });
+        all.extend(own.as_object().cloned().unwrap_or_default());
+        let all = serde_json::Value::from(all);
+        if dash == Dash::Target {
+            // stdout is the file's.
+            report::note_json(&all);
+            return Ok(());
+        }
+        return report::out(all);
+    }
+    if args.talk.quiet || o.unstarted {
+        return Ok(());
+    }
+    let would = if args.dry_run { "would copy " } else { "" };
+    let mut line = format!("{would}{} {}", o.files, if o.files == 1 { "file" } else { "files" });
+    if o.files_same > 0 {
+        line += &format!(", {} already there", o.files_same);
+    }
+    if o.removed > 0 {
+        line += &format!(", {} {}removed", o.removed, if args.dry_run { "to be " } else { "" });
+    }
+    if o.failed > 0 {
+        line += &format!(", {} failed", o.failed);
+    }
+    report::note(format_args!("{line}; {}", o.line));
+    if args.talk.verbose && !o.mix.is_empty() {
+        report::note(format_args!("methods: {}", o.mix));
+    }
+    if let Some(losses) = &o.losses {
+        report::note(format_args!("not kept: {losses}"));
+    }
+    Ok(())
+}

@@ -1,0 +1,89 @@
+//! `narrows cp` when the other host has no narrows: what of it tar can do.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Instant;
+
+use anyhow::{Error, Result};
+use serde_json::json;
+
+use super::{Outcome, Tell, names, patterns};
+use crate::args::CpArgs;
+use crate::progress::Bar;
+use crate::{flow, report};
+use narrows_copy::carrier::shell_for;
+use narrows_copy::fallback::{self, Flow, Order};
+use narrows_copy::filter::Filter;
+use narrows_copy::hello::Fsync;
+use narrows_copy::place::Place;
+
+pub(super) fn copy(args: &CpArgs, sources: &[Place], target: &Place, missing: Error, tell: &Tell) -> Result<Outcome> {
+    let patterns = patterns(args);
+    let (place, host, puts) = match (target, &sources[0]) {
+        (place @ Place::Ssh { host, .. }, _) => (place, host, true),
+        (_, place @ Place::Ssh { host, .. }) => (place, host, false),
+        _ => return Err(missing),
+    };
+    let shell = shell_for(&args.shell, place)?;
+    // Only a narrows there knows what is there and what matches a pattern, and what to do where tar can only give up.
+    let refused = [
+        (args.dry_run, "--dry-run"),
+        (args.delete, "--delete"),
+        (args.owner, "--owner"),
+        (!puts && !patterns.is_empty(), "--exclude of what is there"),
+    ];
+    if let Some((_, option)) = refused.into_iter().find(|(wanted, _)| *wanted) {
+        return Err(missing.context(format!("{option} needs narrows at both ends")));
+    }
+    let flow = Arc::new(Flow::default());
+    let on_file = names(args, "");
+    let order = Order {
+        shell: &shell,
+        host,
+        program: &args.remote_narrows,
+        recursive: args.recursive,
+        devices: args.devices,
+        owner: !args.no_owner,
+        set_id: args.set_id,
+        fsync: Fsync::from(args.fsync) != Fsync::None,
+        timeout: flow::seconds(args.timeout),
+        quiet: args.talk.quiet,
+        flow: Arc::clone(&flow),
+        on_failure: &**tell,
+        on_file: &on_file,
+    };
+    let paths: Vec<PathBuf> = sources.iter().map(|s| s.path().clone()).collect();
+    let bar = Bar::archive(&flow, !args.talk.quiet);
+    let begun = Instant::now();
+    let copied = if puts {
+        fallback::put(&order, &paths, &Filter::new(&patterns)?, target.path())
+    } else {
+        fallback::get(&order, &paths, target.path())
+    };
+    let seconds = begun.elapsed().as_secs_f64();
+    bar.end();
+    let copied = copied?;
+    let (raw, wire) = (flow.raw_bytes(), flow.wire_bytes());
+    let (rate, ratio) = (raw as f64 / seconds.max(1e-9), raw as f64 / wire.max(1) as f64);
+    Ok(Outcome {
+        files: copied.files,
+        failed: copied.failed,
+        changed: copied.changed,
+        losses: copied.losses,
+        line: format!(
+            "{} in {seconds:.2} s: {}/s, ratio {ratio:.2}; by {}",
+            report::bytes(raw as f64),
+            report::bytes(rate),
+            copied.programs
+        ),
+        json: json!({
+            "fallback": copied.programs,
+            "raw_bytes": raw,
+            "wire_bytes": wire,
+            "ratio": ratio,
+            "seconds": seconds,
+            "goodput_bytes_per_s": rate,
+        }),
+        ..Outcome::default()
+    })
+}

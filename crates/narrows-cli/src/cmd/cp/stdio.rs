@@ -1,0 +1,143 @@
+//! `-` as source or target of a copy: one file from stdin, or to stdout.
+
+use std::io::IsTerminal;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use narrows::stream::{self, Control, Notes, ReceiveOptions};
+
+use super::{Outcome, is_stored, received_words, receiving, start, teller, telling};
+use crate::args::CpArgs;
+use crate::bound::Part;
+use crate::files::{self, Target};
+use crate::flow;
+use crate::progress::Bar;
+use narrows_copy::hello::{Fsync, GetTask, Task};
+use narrows_copy::outlet::Outlet;
+use narrows_copy::place::Place;
+use narrows_copy::special::{self, Special};
+use narrows_host::signals;
+use narrows_host::words::shown;
+
+/// Which end of a copy is the program's own input or output. A file of that name is written `./-`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Dash {
+    Nowhere,
+    Source,
+    Target,
+}
+
+impl Dash {
+    /// Only one file comes from stdin or goes to stdout.
+    pub(super) fn of(args: &CpArgs) -> Result<Self> {
+        let misuse = |text: &str| Err(narrows::Error::misuse(text.to_owned()).into());
+        let Some((target, sources)) = args.paths.split_last() else { return Ok(Self::Nowhere) };
+        let dash = match (sources.iter().any(|p| p == "-"), target == "-") {
+            (false, false) => return Ok(Self::Nowhere),
+            (true, true) => return misuse("stdin to stdout is no copy; cat does that"),
+            (true, false) => Self::Source,
+            (false, true) => Self::Target,
+        };
+        let name = if dash == Self::Source { "stdin is" } else { "stdout takes" };
+        if sources.len() > 1 {
+            return misuse(&format!(
+                "{name} one file; copy the others by themselves, and write ./- for a file named -"
+            ));
+        }
+        if args.recursive || !args.exclude.is_empty() || !args.include.is_empty() {
+            return misuse(&format!("{name} one file, so -r, --exclude and --include mean nothing here"));
+        }
+        if args.dry_run {
+            return misuse("--dry-run cannot tell anything of stdin and stdout");
+        }
+        Ok(dash)
+    }
+}
+
+/// A target for stdin, which has no name of its own.
+pub(super) fn check_name(target: &Place) -> Result<()> {
+    let path = target.path();
+    let folder = path.as_os_str().as_bytes().ends_with(b"/") || path.file_name().is_none();
+    if folder || matches!(target, Place::Local(path) if path.is_dir()) {
+        let text = "stdin has no name, and the target is a folder; name the file in it, as in FOLDER/NAME";
+        return Err(narrows::Error::misuse(text).into());
+    }
+    Ok(())
+}
+
+/// Writes the content of one file to stdout.
+pub(super) fn get(args: &CpArgs, source: &Place) -> Result<Outcome> {
+    if let Place::Local(path) = source {
+        files::refuse_same(path, [Some(Path::new("-"))])?;
+    }
+    let target = Target::open(None)?;
+    // Both on one terminal would be a mess.
+    let bar = !args.talk.quiet && !std::io::stdout().is_terminal();
+    receive(args, source, &target, &Output { name: "stdout", part: Part::Stdout, bar })
+}
+
+/// Writes the content of one file into a device or fifo.
+pub(super) fn get_into(args: &CpArgs, source: &Place, special: &Special, path: &Path) -> Result<Outcome> {
+    let cannot = || format!("cannot write {}", path.display());
+    let target = Target::written(special.open(None).with_context(cannot)?, cannot());
+    let name = shown(path.as_os_str().as_bytes());
+    let outcome = receive(args, source, &target, &Output { name: &name, part: Part::Disk, bar: !args.talk.quiet })?;
+    if Fsync::from(args.fsync) != Fsync::None {
+        special::sync(&target.file()?).with_context(cannot)?;
+    }
+    Ok(outcome)
+}
+
+/// Where the content goes, for people.
+struct Output<'a> {
+    name: &'a str,
+    part: Part,
+    bar: bool,
+}
+
+fn receive(args: &CpArgs, source: &Place, target: &Target, to: &Output<'_>) -> Result<Outcome> {
+    let control = Arc::new(Control::default());
+    signals::stop(&control)?;
+    let what = GetTask {
+        sources: vec![source.path().clone()],
+        recursive: false,
+        exclude: Vec::new(),
+        dry_run: false,
+        totals: false,
+        stored: is_stored(args),
+    };
+    let notes = Notes::default();
+    let options = ReceiveOptions::default().notes(&notes).stall_timeout(flow::seconds(args.timeout)).control(&control);
+    let output = target.name();
+    let outlet = Outlet::new(target.sink()?, notes, telling(&teller())).named(to.name);
+    let (carrier, link, grower) = start(args, source, &Task::Get(what), None, receiving(&control))?;
+    let bar = Bar::receiving(&control, to.bar);
+    let begun = Instant::now();
+    let end = outlet.clone();
+    let received = stream::receive_then(outlet.clone(), link, options, move || end.finish());
+    let elapsed = begun.elapsed();
+    bar.end();
+    drop(grower);
+    let (summary, failed) = match received {
+        Ok(summary) => (Some(summary), None),
+        // Nobody needs the other end's view of it, nor waits for it.
+        Err(e) if output.is_to_blame() => return Err(output.blame(e)),
+        Err(e) => (None, Some(e.into())),
+    };
+    carrier.end(failed)?;
+    let summary = summary.context("the copy has no result; this is a bug")?;
+    let (line, json) = received_words(&summary, elapsed, source, to.part);
+    let w = outlet.written();
+    Ok(Outcome {
+        files: u64::from(w.whole),
+        failed: w.failed,
+        changed: u64::from(w.changed),
+        begun: w.bytes > 0,
+        line,
+        json,
+        ..Outcome::default()
+    })
+}

@@ -1,0 +1,100 @@
+//! `narrows pipe`: a filter, as `zstd` is one.
+
+use std::fs::File;
+use std::io::{self, IsTerminal};
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+use anyhow::{Context, Result, anyhow};
+use narrows::ErrorKind;
+use narrows::policy::PolicySpec;
+use narrows::stream::{self, Control, ReceiveOptions};
+use narrows::transport::Link;
+
+use crate::args::PipeArgs;
+use crate::files::{self, Source, Target};
+use crate::flow;
+use crate::report;
+use narrows_host::calibration::{self, Background};
+use narrows_host::signals;
+
+pub(crate) fn run(args: &PipeArgs) -> Result<()> {
+    let control = Arc::new(Control::default());
+    signals::stop(&control)?;
+    let dash = Path::new("-");
+    // With --test nothing is written.
+    let output = if args.test { None } else { Some(args.output.as_deref().unwrap_or(dash)) };
+    files::refuse_same(args.file.as_deref().unwrap_or(dash), [output, args.flow.trace.as_deref()])?;
+    if args.decompress || args.test { decompress(args, &control) } else { compress(args, &control) }
+}
+
+fn compress(args: &PipeArgs, control: &Arc<Control>) -> Result<()> {
+    let source = Source::open(args.file.as_deref())?;
+    let target = Target::open(args.output.as_deref())?;
+    if target.is_stdout() && io::stdout().is_terminal() && !args.force {
+        return Err(anyhow!("compressed bytes are not for a terminal; redirect stdout, use -o FILE, or -f to force"));
+    }
+    let file = target.file()?;
+    let mut flow_args = args.flow.clone();
+    if is_stored(&file)? {
+        flow_args.policy.get_or_insert_with(PolicySpec::storage);
+    }
+    let calibration = calibration::load(args.talk.verbose);
+    let options = flow::send_options(&flow_args, calibration.as_ref(), 0.0)?;
+    let options = options.check(!args.no_check).index(args.index).raw_len(source.len()).control(control);
+    let (input, output) = (source.name(), target.name());
+    let background = Background::start(calibration.is_none());
+    let begun = Instant::now();
+    let sent = stream::send(source, Link::file_writer(file), options);
+    background.end();
+    let (summary, policy) = sent.map_err(|e| if input.is_to_blame() { input.blame(e) } else { output.blame(e) })?;
+    target.commit(false).with_context(|| output.to_string())?;
+    calibration::refresh(calibration, &policy.learned(), args.talk.verbose);
+    flow::keep(&flow_args, &*policy)?;
+    if args.talk.json {
+        report::note_json(&report::send_json(&summary, begun.elapsed()));
+    } else if args.stats || args.talk.verbose {
+        report::note(report::line(&summary, begun.elapsed()));
+    }
+    Ok(())
+}
+
+/// Whether what is written stays where it is: then its rate says nothing of what a byte costs.
+fn is_stored(output: &File) -> Result<bool> {
+    let kind = output.metadata()?.file_type();
+    Ok(kind.is_file() || kind.is_block_device())
+}
+
+fn decompress(args: &PipeArgs, control: &Arc<Control>) -> Result<()> {
+    let source = Source::open(args.file.as_deref())?;
+    let input = source.name();
+    let options = ReceiveOptions::default().threads(flow::threads(args.flow.threads)).control(control);
+    let begun = Instant::now();
+    let link = Link::file_reader(source.into_file());
+    let summary = if args.test {
+        stream::receive(io::sink(), link, options).map_err(|e| input.blame(e))
+    } else {
+        let target = Target::open(args.output.as_deref())?;
+        let output = target.name();
+        stream::receive_then(target.sink()?, link, options, || target.commit(false))
+            .map_err(|e| if output.is_to_blame() { output.blame(e) } else { input.blame(e) })
+    }
+    .map_err(|e| name_input(args, e))?;
+    if args.talk.json {
+        report::note_json(&report::receive_json(&summary, begun.elapsed()));
+    } else if args.stats || args.talk.verbose {
+        report::note(report::receive_line(&summary, begun.elapsed()));
+    }
+    Ok(())
+}
+
+/// A stream that is not what it should be is named.
+fn name_input(args: &PipeArgs, error: anyhow::Error) -> anyhow::Error {
+    let name = args.file.as_ref().map_or("stdin".into(), |f| f.display().to_string());
+    match error.downcast_ref::<narrows::Error>() {
+        Some(e) if e.kind != ErrorKind::Io => error.context(name),
+        _ => error,
+    }
+}

@@ -1,0 +1,79 @@
+//! `narrows recv`: one stream from a `narrows send`.
+
+use std::io::ErrorKind;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use narrows::stream::{self, Control, ReceiveOptions};
+use narrows::transport::Link;
+use rustix::event::PollFlags;
+use serde_json::{Value, json};
+
+use crate::args::RecvArgs;
+use crate::files::Target;
+use crate::flow;
+use crate::progress::Bar;
+use crate::report;
+use narrows_host::signals;
+
+pub(crate) fn run(args: &RecvArgs) -> Result<()> {
+    let control = Arc::new(Control::default());
+    signals::stop(&control)?;
+    // What cannot be written is told before anybody connects.
+    let target = Target::open(args.output.as_deref())?;
+    let to_stdout = target.is_stdout();
+    let say = |json: Value, line: String, wanted: bool| {
+        match (args.talk.json, to_stdout) {
+            (true, false) => report::out(json)?,
+            (true, true) => report::note_json(&json),
+            (false, _) if wanted => report::note(line),
+            (false, _) => {}
+        }
+        anyhow::Ok(())
+    };
+
+    let cannot = || format!("cannot listen on {}", args.listen);
+    let listener = TcpListener::bind(&args.listen).with_context(cannot)?;
+    let address = listener.local_addr().with_context(cannot)?;
+    // Without the port that was found nobody can connect.
+    let wanted = !args.talk.quiet || args.listen.ends_with(":0");
+    say(json!({ "listening": address.to_string() }), format!("listening on {address}"), wanted)?;
+    if !args.talk.quiet && !address.ip().is_loopback() {
+        report::note(super::send::NOT_ENCRYPTED);
+    }
+    let (socket, peer) = accept(&listener)?;
+    drop(listener);
+
+    let output = target.name();
+    let sink = target.sink()?;
+    let bar = Bar::receiving(&control, !args.talk.quiet && !to_stdout);
+    let options =
+        ReceiveOptions::default().threads(flow::threads(args.threads)).stall_timeout(flow::seconds(args.timeout));
+    let begun = Instant::now();
+    let received =
+        stream::receive_then(sink, Link::tcp(socket)?, options.control(&control), || target.commit(args.fsync));
+    let elapsed = begun.elapsed();
+    bar.end();
+    let summary = received.map_err(|e| {
+        if output.is_to_blame() {
+            output.blame(e)
+        } else {
+            anyhow::Error::from(e).context(format!("cannot receive from {peer}"))
+        }
+    })?;
+    say(report::receive_json(&summary, elapsed), report::receive_line(&summary, elapsed), !args.talk.quiet)
+}
+
+fn accept(listener: &TcpListener) -> Result<(TcpStream, SocketAddr)> {
+    const CANNOT: &str = "cannot accept a connection";
+    listener.set_nonblocking(true).context(CANNOT)?;
+    loop {
+        signals::ready(listener, PollFlags::IN, None)?;
+        match listener.accept() {
+            Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::ConnectionAborted) => {}
+            accepted => return accepted.context(CANNOT),
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! `narrows run`: any program, unchanged.
+
+use std::env;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::{Result, anyhow};
+
+use crate::args::run::{EngineName, RunArgs, SupervisorPlace};
+use crate::{flow, report};
+use narrows_host::calibration;
+use narrows_run::compressor::Compressor;
+use narrows_run::launch::{Engine, Launch};
+use narrows_run::negotiator::{SERVICE_PORT, Service};
+use narrows_run::scope::Direct;
+use narrows_run::supervisor::Settings;
+use narrows_run::{agent, scope};
+
+/// What wrappers of programs say when they fail themselves; 126 and 127 are about the program.
+const OWN_FAILURE: u8 = 125;
+
+pub(crate) fn run(args: &RunArgs) -> ExitCode {
+    let parent = match args.supervisor {
+        SupervisorPlace::Parent => Some(true),
+        SupervisorPlace::Detached => Some(false),
+        SupervisorPlace::Auto => None,
+    };
+    let engine = match args.engine {
+        EngineName::Auto => Engine::Auto,
+        EngineName::Preload => Engine::Preload,
+        EngineName::Seccomp => Engine::Seccomp,
+    };
+    let launch = match launch(args, engine, parent) {
+        Ok(launch) => launch,
+        Err(error) => {
+            report::note(report::one_line(&error));
+            return ExitCode::from(2);
+        }
+    };
+    launch.run().unwrap_or_else(|error| {
+        report::note(report::one_line(&error));
+        ExitCode::from(OWN_FAILURE)
+    })
+}
+
+fn launch(args: &RunArgs, engine: Engine, parent: Option<bool>) -> Result<Launch<'_>> {
+    let mut scope = scope::build(&args.only, &args.except, args.loopback)?;
+    // Within this host frames gain nothing, unless somebody knows better.
+    scope.within |= args.policy.is_some() || !args.peer.is_empty() || args.accept_direct;
+    let direct = Direct::new(&args.peer, args.accept_direct)?;
+    let port = service_port(args.service_port)?;
+    let service = Service { port, address: args.service_address.unwrap_or(agent::ALL), may_serve: !args.no_agent };
+    let policy = args.policy.clone().map(flow::with_file).transpose()?;
+    let compressor = Arc::new(Compressor::new(policy, calibration::load(args.verbose)));
+    let program = args.command.first().map(|c| c.display().to_string()).unwrap_or_default();
+    let gateways = scope::gateways(&args.via_gateway)?;
+    let settings = Settings { verbose: args.verbose, service, direct, compressor, program };
+    let keeps_mptcp = args.keep_mptcp;
+    Ok(Launch { command: &args.command, scope, keeps_mptcp, settings, gateways, engine, parent })
+}
+
+/// What a flag, the environment or nobody says.
+pub(super) fn service_port(flag: Option<u16>) -> Result<u16> {
+    let Some(text) = env::var_os("NARROWS_PORT").filter(|_| flag.is_none()) else {
+        return Ok(flag.unwrap_or(SERVICE_PORT));
+    };
+    let port = text.to_str().and_then(|t| t.parse().ok()).filter(|port| *port != 0);
+    port.ok_or_else(|| anyhow!("NARROWS_PORT: '{}' is no port, such as {SERVICE_PORT}", text.display()))
+}

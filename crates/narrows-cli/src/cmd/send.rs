@@ -1,0 +1,123 @@
+//! `narrows send`: one stream to a `narrows recv`.
+
+use std::io;
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail};
+use narrows::stream::{self, Control};
+use narrows::transport::Link;
+use rustix::event::PollFlags;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with, sockopt};
+
+use crate::args::{SendArgs, parse_address};
+use crate::files::{self, Source};
+use crate::flow;
+use crate::progress::Bar;
+use crate::report;
+use narrows_host::calibration::{self, Background};
+use narrows_host::signals;
+
+pub(crate) const NOT_ENCRYPTED: &str = "warning: this connection is neither encrypted nor authenticated; anybody on its \
+                                        way can read and change it";
+
+/// One try to connect takes this long at most; the system's own limit is minutes.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+const RETRY_EVERY: Duration = Duration::from_millis(100);
+
+pub(crate) fn run(args: &SendArgs) -> Result<()> {
+    let address = args.to.strip_prefix("tcp://").filter(|address| parse_address(address).is_ok());
+    let address = address
+        .ok_or_else(|| narrows::Error::misuse(format!("'{}' is not an address; write tcp://HOST:PORT", args.to)))?;
+    let control = Arc::new(Control::default());
+    signals::stop(&control)?;
+    files::refuse_same(&args.file, [args.flow.trace.as_deref()])?;
+    let source = Source::open(Some(&args.file))?;
+    let calibration = calibration::load(args.talk.verbose);
+    let options = flow::send_options(&args.flow, calibration.as_ref(), args.timeout)?;
+    let options = options.check(!args.no_check).raw_len(source.len()).control(&control);
+    let socket = connect(address, Duration::from_secs_f64(args.retry_connect))?;
+    if !args.talk.quiet && socket.peer_addr().is_ok_and(|a| !a.ip().is_loopback()) {
+        report::note(NOT_ENCRYPTED);
+    }
+
+    let input = source.name();
+    let bar = Bar::sending(&control, source.len(), !args.talk.quiet);
+    let background = Background::start(calibration.is_none());
+    let begun = Instant::now();
+    let sent = stream::send(source, Link::tcp(socket)?, options);
+    let elapsed = begun.elapsed();
+    bar.end();
+    background.end();
+    let (summary, policy) = sent.map_err(|e| {
+        if input.is_to_blame() {
+            input.blame(e)
+        } else {
+            anyhow::Error::from(e).context(format!("cannot send to {address}"))
+        }
+    })?;
+    calibration::refresh(calibration, &policy.learned(), args.talk.verbose);
+    flow::keep(&args.flow, &*policy)?;
+    if args.talk.json {
+        report::out(report::send_json(&summary, elapsed))?;
+    } else if !args.talk.quiet {
+        report::note(report::line(&summary, elapsed));
+    }
+    Ok(())
+}
+
+fn connect(address: &str, retry: Duration) -> Result<TcpStream> {
+    let begun = Instant::now();
+    loop {
+        match try_connect(address) {
+            Ok(socket) => return Ok(socket),
+            Err(e) if signals::received().is_some() => return Err(e),
+            Err(e) if begun.elapsed() >= retry => {
+                return Err(e)
+                    .with_context(|| format!("cannot connect to {address}; does `narrows recv` listen there?"));
+            }
+            Err(_) => std::thread::sleep(RETRY_EVERY),
+        }
+    }
+}
+
+fn try_connect(address: &str) -> Result<TcpStream> {
+    let found = match address.parse() {
+        Ok(address) => vec![address],
+        Err(_) => {
+            let name = address.to_owned();
+            signals::interruptible(move || name.to_socket_addrs())??.collect()
+        }
+    };
+    let mut last = anyhow!("the name has no address");
+    for address in found {
+        match connect_to(address) {
+            // A port of this host that nobody listens on may be given to the very socket that tries it.
+            Ok(socket) if socket.local_addr().is_ok_and(|own| own == address) => bail!("nobody listens there"),
+            Ok(socket) => return Ok(socket),
+            Err(e) => last = e,
+        }
+    }
+    Err(last)
+}
+
+fn connect_to(address: SocketAddr) -> Result<TcpStream> {
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(family, SocketType::STREAM, flags, None)?;
+    match rustix::net::connect(&socket, &address) {
+        Ok(()) => {}
+        Err(Errno::INPROGRESS | Errno::INTR) => {
+            if !signals::ready(&socket, PollFlags::OUT, Some(CONNECT_TIMEOUT))? {
+                return Err(io::Error::from(io::ErrorKind::TimedOut).into());
+            }
+            sockopt::socket_error(&socket)?.map_err(io::Error::from)?;
+        }
+        Err(e) => return Err(io::Error::from(e).into()),
+    }
+    let socket = TcpStream::from(socket);
+    socket.set_nonblocking(false)?;
+    Ok(socket)
+}

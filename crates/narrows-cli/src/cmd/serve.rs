@@ -1,0 +1,111 @@
+//! `narrows serve`: the other end of `narrows cp`.
+
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use narrows::stream::Control;
+use narrows::transport::Link;
+use serde_json::json;
+
+use crate::args::ServeArgs;
+use crate::{files, report};
+use narrows_copy::carriers;
+use narrows_copy::direct::keys::{self, Keys};
+use narrows_copy::direct::listener::{Means, Server};
+use narrows_copy::hello::{self, Request};
+use narrows_copy::serve::{self, Manner, Reachable};
+use narrows_copy::served::Served;
+use narrows_host::{means, signals};
+
+/// How soon a signal is acted upon.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+pub(crate) fn run(args: &ServeArgs) -> Result<()> {
+    match &args.listen {
+        Some(address) => listen(args, address),
+        None => stdio(),
+    }
+}
+
+fn stdio() -> Result<()> {
+    let (input, output) = (files::stdin()?, files::stdout()?);
+    let (task, session) = match hello::read(&input)? {
+        Request::Copy(task, session) => (task, session),
+        Request::Join(session) => return carriers::join(session, &input, &output),
+    };
+    means::allow_descriptors();
+    let (link, bond) = Link::pipes(output, input).bonded()?;
+    // Without it the copy has one carrier.
+    let _ = carriers::accept(session, bond);
+    let control = Arc::new(Control::default());
+    serve::run(task, link, Manner::Remote, &Reachable::Everything, &control).map_err(|e| {
+        // The client tells the person what went wrong; stderr is for what it could not be told.
+        if serve::was_told(&e) { report::Told.into() } else { e.context("the copy failed") }
+    })
+}
+
+fn listen(args: &ServeArgs, address: &str) -> Result<()> {
+    let dir = args.dir.as_deref().context("--listen needs --dir, the folder to serve")?;
+    let served = Served::open(dir, args.read_only).with_context(|| format!("cannot serve {}", dir.display()))?;
+    let served = served.with_set_id(args.set_id);
+    let keys = if args.insecure { None } else { Some(load_keys(args)?) };
+    let means = Means { memory: means::memory(), descriptors: means::descriptors() };
+    let server = Server::new(served, keys.as_ref(), means, args.talk.verbose)?;
+
+    let cannot = || format!("cannot listen on {address}");
+    let listener = TcpListener::bind(address).with_context(cannot)?;
+    let bound = listener.local_addr().with_context(cannot)?;
+    ensure!(
+        keys.is_some() || bound.ip().is_loopback(),
+        "--insecure serves this host only; listen on 127.0.0.1 or [::1]"
+    );
+    let mut token = keys.as_ref().map(Keys::token).transpose()?.map(|t| t.to_string());
+    // A client that finds the file finds the server.
+    if let Some((path, text)) = args.token_out.as_ref().zip(token.take_if(|_| args.token_out.is_some())) {
+        keys::write_token(path, &text).with_context(|| format!("the token file {}", path.display()))?;
+    }
+    let control = Arc::new(Control::default());
+    signals::stop(&control)?;
+    if args.talk.json {
+        report::out(json!({ "listening": bound.to_string(), "token": token }))?;
+    } else {
+        // Without the port that was found nobody can connect.
+        if !args.talk.quiet || address.ends_with(":0") {
+            report::note(format_args!("serving {} on {bound}", dir.display()));
+        }
+        if let Some(token) = token.filter(|_| !args.talk.quiet) {
+            report::out(token)?;
+            if keys::is_for_others(std::io::stdout()) {
+                report::note(
+                    "the token went to a file that others may read, which cp refuses; --token-out FILE keeps it secret",
+                );
+            }
+        }
+    }
+    if rustix::process::geteuid().is_root() && !args.read_only {
+        report::note("serving as root: who has the token can write programs that run as root; another user is safer");
+    }
+    let serving = Arc::clone(&server);
+    std::thread::Builder::new().name("narrows-accept".into()).spawn(move || serving.run(&listener))?;
+    loop {
+        if let Some(signal) = signals::received() {
+            server.stop();
+            signals::die_of(signal);
+        }
+        server.look();
+        std::thread::sleep(LOOK_EVERY);
+    }
+}
+
+fn load_keys(args: &ServeArgs) -> Result<Keys> {
+    let path = match &args.key_file {
+        Some(path) => path.clone(),
+        None => {
+            let (state, home) = (std::env::var_os("XDG_STATE_HOME"), std::env::var_os("HOME"));
+            keys::default_path(state.as_deref(), home.as_deref())?
+        }
+    };
+    Keys::load(&path)
+}

@@ -1,0 +1,282 @@
+//! What is read and what is written, and whose fault it was when that failed.
+
+use std::fs::{File, Permissions};
+use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::{Context, Result, anyhow};
+use tempfile::NamedTempFile;
+
+use narrows_host::signals::interruptible;
+
+mod same;
+mod standard;
+
+pub(crate) use narrows_host::whole::{folder_of, write_whole};
+pub(crate) use same::{identity, refuse_same};
+
+/// The reader of our standard output went away.
+#[derive(Debug)]
+pub(crate) struct StdoutClosed;
+
+impl std::fmt::Display for StdoutClosed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("the reader of the output went away")
+    }
+}
+
+impl std::error::Error for StdoutClosed {}
+
+/// The name of an input or output for errors. The driver has the file itself, and its errors don't say which one failed.
+#[derive(Clone)]
+pub(crate) struct Name {
+    /// `cannot read in.bin`
+    text: Arc<str>,
+    failed: Arc<AtomicBool>,
+    is_stdout: bool,
+}
+
+impl std::fmt::Display for Name {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl Name {
+    fn new(text: String) -> Self {
+        Self { text: text.into(), failed: Arc::default(), is_stdout: false }
+    }
+
+    /// Whether reading or writing this failed.
+    pub(crate) fn is_to_blame(&self) -> bool {
+        self.failed.load(Ordering::Relaxed)
+    }
+
+    /// The error of a flow, told as the failure of this input or output.
+    pub(crate) fn blame(&self, error: narrows::Error) -> anyhow::Error {
+        match error.source {
+            Some(e) if self.is_stdout && e.kind() == io::ErrorKind::BrokenPipe => StdoutClosed.into(),
+            Some(e) => anyhow::Error::from(e).context(self.text.to_string()),
+            None => error.into(),
+        }
+    }
+
+    fn note<T>(&self, result: io::Result<T>) -> io::Result<T> {
+        if result.as_ref().is_err_and(|e| e.kind() != io::ErrorKind::Interrupted) {
+            self.failed.store(true, Ordering::Relaxed);
+        }
+        result
+    }
+}
+
+pub(crate) fn is_dash(path: &Path) -> bool {
+    path.as_os_str() == "-"
+}
+
+/// stdin as a file, without the standard library's buffer and lock.
+pub(crate) fn stdin() -> Result<File> {
+    let given = standard::given(libc::STDIN_FILENO);
+    Ok(File::from(given.and_then(|()| io::stdin().as_fd().try_clone_to_owned()).context("cannot read stdin")?))
+}
+
+pub(crate) fn stdout() -> Result<File> {
+    let given = standard::given(libc::STDOUT_FILENO);
+    Ok(File::from(given.and_then(|()| io::stdout().as_fd().try_clone_to_owned()).context("cannot write stdout")?))
+}
+
+pub(crate) fn create(path: &Path) -> Result<File> {
+    File::create(path).with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// The folder of a file that may be named without one.
+/// A file that is read to its end and must not change its length meanwhile.
+pub(crate) struct Source {
+    file: File,
+    name: Name,
+    expected: Option<u64>,
+    read: u64,
+}
+
+impl Source {
+    /// Opens a file, or stdin for no path and `-`.
+    pub(crate) fn open(path: Option<&Path>) -> Result<Self> {
+        let Some(path) = path.filter(|p| !is_dash(p)) else {
+            return Ok(Self { file: stdin()?, name: Name::new("cannot read stdin".into()), expected: None, read: 0 });
+        };
+        let cannot = format!("cannot read {}", path.display());
+        // Opening a named pipe waits for its writer.
+        let file = if path.is_file() {
+            File::open(path)
+        } else {
+            let owned = path.to_owned();
+            interruptible(move || File::open(owned))?
+        };
+        let file = file.with_context(|| cannot.clone())?;
+        let data = file.metadata().with_context(|| cannot.clone())?;
+        if data.is_dir() {
+            return Err(anyhow!("{cannot}: it is a folder; pack it with tar and pipe that in"));
+        }
+        // Pipes, devices and files of /proc have no length to hold them to.
+        let expected = (data.is_file() && data.len() > 0).then_some(data.len());
+        Ok(Self { file, name: Name::new(cannot), expected, read: 0 })
+    }
+
+    pub(crate) fn len(&self) -> Option<u64> {
+        self.expected
+    }
+
+    pub(crate) fn name(&self) -> Name {
+        self.name.clone()
+    }
+
+    pub(crate) fn into_file(self) -> File {
+        self.file
+    }
+
+    fn read_unchanged(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let n = self.file.read(buf)?;
+        self.read += n as u64;
+        match self.expected {
+            Some(len) if self.read > len => {
+                Err(io::Error::other(format!("it grew while it was read (it had {len} bytes)")))
+            }
+            Some(len) if n == 0 && self.read < len && !buf.is_empty() => {
+                Err(io::Error::other(format!("it shrank while it was read ({len} bytes, then {})", self.read)))
+            }
+            _ => Ok(n),
+        }
+    }
+}
+
+impl Read for Source {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let result = self.read_unchanged(buf);
+        self.name.note(result)
+    }
+}
+
+/// Where raw or wire bytes go. A regular file gets its name only when it is whole.
+pub(crate) struct Target {
+    kind: Kind,
+    name: Name,
+}
+
+enum Kind {
+    Stdout,
+    /// A device or a named pipe: written in place.
+    Special(File),
+    Whole {
+        temporary: NamedTempFile,
+        path: PathBuf,
+    },
+}
+
+impl Target {
+    /// Opens a file, or stdout for no path and `-`.
+    pub(crate) fn open(path: Option<&Path>) -> Result<Self> {
+        let Some(path) = path.filter(|p| !is_dash(p)) else {
+            stdout()?;
+            let name = Name { is_stdout: true, ..Name::new("cannot write stdout".into()) };
+            return Ok(Self { kind: Kind::Stdout, name });
+        };
+        let cannot = format!("cannot write {}", path.display());
+        let kind = Self::open_kind(path, &cannot)?;
+        Ok(Self { kind, name: Name::new(cannot) })
+    }
+
+    fn open_kind(path: &Path, cannot: &str) -> Result<Kind> {
+        // The file behind a link is replaced, not the link, and keeps who may read it.
+        let (path, permissions) = match path.metadata() {
+            Ok(data) if data.is_dir() => return Err(anyhow!("{cannot}: it is a folder")),
+            Ok(data) if !data.is_file() => {
+                let owned = path.to_owned();
+                let opened = interruptible(move || File::options().write(true).open(owned))?;
+                return Ok(Kind::Special(opened.with_context(|| cannot.to_owned())?));
+            }
+            Ok(data) => (path.canonicalize().with_context(|| cannot.to_owned())?, Some(data.permissions())),
+            Err(_) => (behind_links(path), None),
+        };
+        let folder = folder_of(&path);
+        let temporary = tempfile::Builder::new()
+            .prefix(".narrows-")
+            .suffix(".part")
+            // What a new file gets; the system takes the umask off.
+            .permissions(Permissions::from_mode(0o666))
+            .tempfile_in(folder)
+            .map_err(narrows_host::words::without_temporary_name)
+            .with_context(|| cannot.to_owned())?;
+        if let Some(permissions) = permissions {
+            temporary.as_file().set_permissions(permissions).with_context(|| cannot.to_owned())?;
+        }
+        Ok(Kind::Whole { temporary, path })
+    }
+
+    /// What is open already, and written in place; `cannot` begins its errors.
+    pub(crate) fn written(file: File, cannot: String) -> Self {
+        Self { kind: Kind::Special(file), name: Name::new(cannot) }
+    }
+
+    pub(crate) fn is_stdout(&self) -> bool {
+        matches!(self.kind, Kind::Stdout)
+    }
+
+    pub(crate) fn name(&self) -> Name {
+        self.name.clone()
+    }
+
+    pub(crate) fn file(&self) -> Result<File> {
+        match &self.kind {
+            Kind::Stdout => stdout(),
+            Kind::Special(file) => Ok(file.try_clone()?),
+            Kind::Whole { temporary, .. } => Ok(temporary.as_file().try_clone()?),
+        }
+    }
+
+    /// For raw bytes; remembers whether writing failed.
+    pub(crate) fn sink(&self) -> Result<Sink> {
+        Ok(Sink { file: self.file()?, name: self.name() })
+    }
+
+    /// Everything was written: the file gets its name.
+    pub(crate) fn commit(self, fsync: bool) -> io::Result<()> {
+        let Kind::Whole { temporary, path } = self.kind else { return Ok(()) };
+        let synced = if fsync { temporary.as_file().sync_all() } else { Ok(()) };
+        self.name.note(synced.and_then(|()| temporary.persist(path).map(drop).map_err(|e| e.error)))
+    }
+}
+
+/// What a new file is called to which links lead, as the shell's redirection follows them.
+fn behind_links(path: &Path) -> PathBuf {
+    let mut path = path.to_owned();
+    // The kernel follows so many.
+    for _ in 0..40 {
+        let Ok(to) = path.read_link() else { break };
+        path = folder_of(&path).join(to);
+    }
+    path
+}
+
+/// A named pipe, or a link to one: it is read once, to its end.
+pub(crate) fn is_fifo(path: &Path) -> bool {
+    path.metadata().is_ok_and(|there| there.file_type().is_fifo())
+}
+
+pub(crate) struct Sink {
+    file: File,
+    name: Name,
+}
+
+impl Write for Sink {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let result = self.file.write(bytes);
+        self.name.note(result)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

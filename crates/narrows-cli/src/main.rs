@@ -1,0 +1,46 @@
+//! The `narrows` program: flags and glue over the library.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use narrows::ErrorKind;
+use narrows_host::signals;
+
+mod args;
+mod bound;
+mod cmd;
+mod dictionary;
+mod files;
+mod flow;
+mod oracle;
+mod ping;
+mod progress;
+mod report;
+mod samples;
+mod shaper;
+
+fn main() -> ExitCode {
+    narrows::stream::return_memory_early();
+    match cmd::run(args::Args::parse()) {
+        Ok(status) => status,
+        Err(error) => fail(&error),
+    }
+}
+
+/// One line on stderr and the exit status that `--help` documents.
+fn fail(error: &anyhow::Error) -> ExitCode {
+    if error.downcast_ref::<files::StdoutClosed>().is_some() {
+        signals::die_of_closed_pipe();
+    }
+    if !error.is::<report::Told>() {
+        report::note(report::one_line(error));
+    }
+    if let Some(signal) = signals::received() {
+        signals::die_of(signal);
+    }
+    ExitCode::from(match error.downcast_ref::<narrows::Error>().map(|e| e.kind) {
+        Some(ErrorKind::Corrupt | ErrorKind::Truncated | ErrorKind::Unsupported | ErrorKind::Limit) => 3,
+        Some(ErrorKind::Misuse) => 2,
+        _ => 1,
+    })
+}

@@ -1,0 +1,151 @@
+//! What was measured, kept so that the same question is answered at once.
+//!
+//! A file is named by the hash of all that its figures depend on: the data, the methods, this program, the CPU. It holds
+//! the energy by method and the table's text, compressed. Absence and rubbish are the same: it is measured anew.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context, Result};
+use narrows::block::Block;
+use narrows::codec::Method;
+use narrows_sim::table::Table;
+
+use super::energy::{self, Watts};
+use crate::files;
+use narrows_host::calibration;
+
+/// 2: watts are of packages only, and none where they do not stand out.
+const MAGIC: &str = "narrows-oracle 2";
+/// The table of 64 MiB takes 1 MiB: some sixty of those.
+const BYTES_MAX: u64 = 64 << 20;
+/// The text of the longest input, 1 GiB, with sixteen methods.
+const TEXT_MAX: u64 = 512 << 20;
+/// Text of numbers shrinks to a third at once; more is not worth waiting for.
+const LEVEL: i32 = 3;
+/// A temporary file this old is of a run that was killed, on a file system without nameless files.
+const STALE: Duration = Duration::from_secs(3600);
+
+pub(crate) struct Cache {
+    folder: PathBuf,
+    name: String,
+}
+
+impl Cache {
+    /// The place for these figures; none without a home folder.
+    pub(crate) fn new(bytes: &[u8], methods: &[Method]) -> Option<Self> {
+        let folder = calibration::path()?.with_file_name("oracle");
+        let mut hash = blake3::Hasher::new();
+        for part in [Method::print_list(methods).as_str(), env!("CARGO_PKG_VERSION"), &cpu_model()] {
+            hash.update(&(part.len() as u64).to_le_bytes()).update(part.as_bytes());
+        }
+        hash.update_rayon(bytes);
+        Some(Self { folder, name: format!("{}.table.zst", hash.finalize().to_hex()) })
+    }
+
+    /// Figures without energy are not enough where it can be measured now: the right to read it may be new.
+    pub(crate) fn load(&self, bytes: &Block, has_energy: bool) -> Option<(Table, Option<Watts>)> {
+        let path = self.folder.join(&self.name);
+        let file = fs::File::open(&path).ok()?;
+        // The oldest go first: what is used is young.
+        let _ = file.set_modified(SystemTime::now());
+        let mut text = String::new();
+        zstd::Decoder::new(file).ok()?.take(TEXT_MAX).read_to_string(&mut text).ok()?;
+        let (energy, table) = text.strip_prefix(MAGIC)?.strip_prefix('\n')?.split_once('\n')?;
+        let watts = Watts::parse(energy).ok()?;
+        if has_energy && watts.is_none() {
+            return None;
+        }
+        Some((Table::from_text(table, bytes.clone()).ok()?, watts))
+    }
+
+    /// The table's text as measured, not cleaned. The file appears whole or not at all.
+    pub(crate) fn store(&self, text: &str, watts: Option<&Watts>) -> Result<()> {
+        let about = || format!("cannot write into {}", self.folder.display());
+        fs::create_dir_all(&self.folder).with_context(about)?;
+        let whole = format!("{MAGIC}\n{}\n{text}", watts.map_or(energy::NONE.into(), Watts::to_text));
+        let mut packed = zstd::Encoder::new(Vec::new(), LEVEL)?;
+        packed.include_checksum(true)?;
+        packed.write_all(whole.as_bytes())?;
+        files::write_whole(&self.folder.join(&self.name), &packed.finish()?)?;
+        self.shrink(BYTES_MAX);
+        Ok(())
+    }
+
+    /// Removes the oldest beyond `bytes_max`, and what killed runs left.
+    fn shrink(&self, bytes_max: u64) {
+        let list = fs::read_dir(&self.folder).into_iter().flatten().flatten();
+        let mut files: Vec<_> = list
+            .filter_map(|e| e.metadata().ok().filter(fs::Metadata::is_file).map(|data| (e.path(), data)))
+            .filter_map(|(path, data)| data.modified().ok().map(|at| (at, path, data.len())))
+            .collect();
+        files.sort_by_key(|f| std::cmp::Reverse(f.0));
+        let mut sum = 0;
+        for (at, path, len) in files {
+            if is_temporary(&path) {
+                if at.elapsed().is_ok_and(|age| age > STALE) {
+                    let _ = fs::remove_file(path);
+                }
+                continue;
+            }
+            sum += len;
+            if sum > bytes_max && !path.ends_with(&self.name) {
+                let _ = fs::remove_file(path);
+            }
+        }
+    }
+}
+
+fn is_temporary(path: &Path) -> bool {
+    path.file_name().is_some_and(|n| n.to_string_lossy().starts_with('.'))
+}
+
+/// As the kernel names it; figures of another are not this host's.
+pub(crate) fn cpu_model() -> String {
+    let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let line = text.lines().find(|l| l.starts_with("model name") || l.starts_with("Model"));
+    line.and_then(|l| l.split_once(':')).map_or("unknown".into(), |(_, name)| name.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_come_back_and_rubbish_does_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let table = narrows_sim::table::example();
+        let cache = Cache { folder: folder.path().to_owned(), name: "x.table.zst".into() };
+        assert!(cache.load(&table.bytes, false).is_none());
+        let watts = Watts::parse("lz4=3.5,zstd=4.25").unwrap().unwrap();
+        cache.store(&table.to_text(), Some(&watts)).unwrap();
+        let (back, energy) = cache.load(&table.bytes, true).unwrap();
+        assert_eq!((back.to_text(), energy), (table.to_text(), Some(watts)));
+        assert!(cache.load(&Block::from_vec(vec![1; 1 << 20]), true).is_none(), "other data");
+        let path = folder.path().join("x.table.zst");
+        let whole = fs::read(&path).unwrap();
+        for end in [0, 3, whole.len() / 2, whole.len() - 1] {
+            fs::write(&path, &whole[..end]).unwrap();
+            assert!(cache.load(&table.bytes, true).is_none(), "{end}");
+        }
+        cache.store(&table.to_text(), None).unwrap();
+        assert!(cache.load(&table.bytes, false).is_some());
+        assert!(cache.load(&table.bytes, true).is_none(), "energy can be measured by now");
+    }
+
+    #[test]
+    fn the_oldest_go_first() {
+        let folder = tempfile::tempdir().unwrap();
+        let now = SystemTime::now();
+        for (name, age_s) in [("old", 30), ("middle", 20), ("new", 10), (".tmp1", 5), (".tmp2", 7200)] {
+            let file = fs::File::create(folder.path().join(name)).unwrap();
+            file.set_len(1000).unwrap();
+            file.set_modified(now - Duration::from_secs(age_s)).unwrap();
+        }
+        Cache { folder: folder.path().to_owned(), name: "new".into() }.shrink(2500);
+        let is_there = |name: &str| folder.path().join(name).exists();
+        assert_eq!(["old", "middle", "new", ".tmp1", ".tmp2"].map(is_there), [false, true, true, true, false]);
+    }
+}

@@ -1,0 +1,229 @@
+//! The end that answers each message with the message itself, encoded anew.
+
+use std::fmt;
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, ensure};
+use rustix::event::PollFlags;
+
+use super::end::End;
+use super::hello::Hello;
+use super::line::{Line, Place, TIMEOUT};
+use super::wire::Wire;
+use crate::report;
+use narrows_host::signals;
+
+/// A client has a connection for each of its methods, some twenty: a dozen clients.
+const CONNECTIONS_MAX: usize = 256;
+/// Between two messages: the client sends some with its other methods, each by a slow link perhaps.
+const IDLE_MAX: Duration = Duration::from_secs(600);
+/// How soon it is seen that the last client has gone.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// After an `accept` that failed for want of descriptors or memory.
+const PAUSE: Duration = Duration::from_millis(100);
+
+enum Listener {
+    Tcp(TcpListener),
+    Unix(UnixListener, PathBuf),
+}
+
+/// A server that listens.
+pub(crate) struct Server {
+    listener: Listener,
+    open: Arc<AtomicUsize>,
+    quiet: bool,
+}
+
+impl Server {
+    pub(crate) fn bind(place: &Place, quiet: bool) -> Result<Self> {
+        let cannot = || format!("cannot listen on {place}");
+        let listener = match place {
+            Place::Tcp(address) => Listener::Tcp(TcpListener::bind(address).with_context(cannot)?),
+            Place::Unix(path) => {
+                // What a server that was killed left behind.
+                if UnixStream::connect(path).is_err_and(|e| e.kind() == ErrorKind::ConnectionRefused) {
+                    let _ = fs::remove_file(path);
+                }
+                Listener::Unix(UnixListener::bind(path).with_context(cannot)?, path.clone())
+            }
+        };
+        match &listener {
+            Listener::Tcp(l) => l.set_nonblocking(true),
+            Listener::Unix(l, _) => l.set_nonblocking(true),
+        }
+        .with_context(cannot)?;
+        Ok(Self { listener, open: Arc::default(), quiet })
+    }
+
+    pub(crate) fn address(&self) -> Option<SocketAddr> {
+        match &self.listener {
+            Listener::Tcp(l) => l.local_addr().ok(),
+            Listener::Unix(..) => None,
+        }
+    }
+
+    /// Serves until a signal comes, or with `once` until the first client and all that came meanwhile have gone.
+    pub(crate) fn run(&self, once: bool) -> Result<()> {
+        let mut served = false;
+        loop {
+            if once && served && self.open.load(Ordering::Acquire) == 0 {
+                return Ok(());
+            }
+            if !signals::ready(self, PollFlags::IN, Some(LOOK_EVERY))? {
+                continue;
+            }
+            match self.accept() {
+                Ok((line, from)) => {
+                    served = true;
+                    self.begin(line, from);
+                }
+                Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::ConnectionAborted) => {}
+                Err(e) => {
+                    report::note(format_args!("cannot accept a connection: {}", report::one_line(&anyhow!(e))));
+                    std::thread::sleep(PAUSE);
+                }
+            }
+        }
+    }
+
+    fn accept(&self) -> io::Result<(Line, String)> {
+        match &self.listener {
+            Listener::Tcp(l) => {
+                let (socket, from) = l.accept()?;
+                Ok((Line::tcp(socket)?, from.to_string()))
+            }
+            Listener::Unix(l, path) => {
+                let (socket, _) = l.accept()?;
+                Ok((Line::unix(socket)?, format!("unix:{}", path.display())))
+            }
+        }
+    }
+
+    fn begin(&self, mut line: Line, from: String) {
+        let place = Counted::new(&self.open);
+        let is_full = self.open.load(Ordering::Acquire) > CONNECTIONS_MAX;
+        let quiet = self.quiet;
+        let serve = move || {
+            let _place = place;
+            let served = if is_full { refuse(&mut line, &anyhow!("too many connections")) } else { connection(line) };
+            if let Err(error) = served
+                && !quiet
+            {
+                report::note(format_args!("{from}: {}", report::one_line(&error)));
+            }
+        };
+        if let Err(e) = std::thread::Builder::new().name("narrows-ping".into()).spawn(serve) {
+            report::note(format_args!("cannot start a thread for a client: {}", report::one_line(&anyhow!(e))));
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Listener::Unix(_, path) = &self.listener {
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+impl AsFd for Server {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match &self.listener {
+            Listener::Tcp(l) => l.as_fd(),
+            Listener::Unix(l, _) => l.as_fd(),
+        }
+    }
+}
+
+impl fmt::Display for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (&self.listener, self.address()) {
+            (Listener::Unix(_, path), _) => write!(f, "unix:{}", path.display()),
+            (_, Some(address)) => address.fmt(f),
+            (_, None) => f.write_str("an unknown address"),
+        }
+    }
+}
+
+/// A connection that is open, however its thread ends.
+struct Counted(Arc<AtomicUsize>);
+
+impl Counted {
+    fn new(open: &Arc<AtomicUsize>) -> Self {
+        open.fetch_add(1, Ordering::AcqRel);
+        Self(Arc::clone(open))
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+fn refuse(line: &mut Line, error: &anyhow::Error) -> Result<()> {
+    Hello::answer(line, Some(&report::one_line(error)))?;
+    // What it still sends is read, so that closing does not reset the connection before it has read why.
+    let begun = Instant::now();
+    while begun.elapsed() < TIMEOUT && line.more(Duration::from_secs(1)).unwrap_or(false) {
+        line.take(usize::MAX);
+    }
+    Ok(())
+}
+
+fn connection(mut line: Line) -> Result<()> {
+    let begun = Hello::hear(&mut line).and_then(|hello| {
+        let Some(hello) = hello else { return Ok(None) };
+        let end = hello.method.map(|method| End::new(&hello, method, true)).transpose()?;
+        line.poll(hello.polls && end.is_some());
+        Ok(Some((hello.wire, end)))
+    });
+    let (wire, end) = match begun {
+        Ok(Some(begun)) => begun,
+        Ok(None) => return Ok(()),
+        Err(error) => {
+            refuse(&mut line, &error)?;
+            return Err(error.context("refused"));
+        }
+    };
+    Hello::answer(&mut line, None)?;
+    match end {
+        Some(end) => echo(line, end, wire),
+        None => {
+            // It stays as long as the client does.
+            ensure!(!line.more(IDLE_MAX)?, "messages on a connection that has none");
+            Ok(())
+        }
+    }
+}
+
+fn echo(mut line: Line, mut end: End, wire: Option<Wire>) -> Result<()> {
+    let (mut message, mut out) = (Vec::new(), Vec::new());
+    loop {
+        let is_between = line.came().is_empty();
+        if !line.more(if is_between { IDLE_MAX } else { TIMEOUT })? {
+            return Ok(());
+        }
+        loop {
+            let (taken, is_whole) = end.decode(line.came(), &mut message)?;
+            line.take(taken);
+            if !is_whole {
+                break;
+            }
+            out.clear();
+            let (ready, _) = end.encode(&message, Instant::now(), &mut out)?;
+            if let Some(wire) = wire {
+                wire.hold(out.len(), ready);
+            }
+            line.write(&out)?;
+        }
+    }
+}

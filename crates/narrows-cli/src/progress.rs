@@ -1,0 +1,145 @@
+//! A progress bar on a terminal, and nothing elsewhere.
+
+use std::io::IsTerminal;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressStyle};
+use narrows::sender::Summary;
+use narrows::stream::Control;
+
+use crate::report;
+use narrows_copy::fallback::Flow;
+use narrows_copy::source::Progress;
+use narrows_copy::store::EntryStore;
+
+const REDRAW_EVERY: Duration = Duration::from_millis(100);
+
+/// What is to be shown at a moment.
+struct Look {
+    done: u64,
+    total: Option<u64>,
+    wire: u64,
+    words: String,
+}
+
+pub(crate) struct Bar {
+    over: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Bar {
+    /// Shows a sending flow of `raw_len` bytes, if somebody is looking.
+    pub(crate) fn sending(control: &Arc<Control>, raw_len: Option<u64>, wanted: bool) -> Self {
+        let control = Arc::clone(control);
+        Self::start(wanted, move || {
+            let s = control.send_summary();
+            Look { done: s.raw_bytes, total: raw_len, wire: s.wire_bytes, words: recent_methods(&s) }
+        })
+    }
+
+    /// Shows a copy that is sent. Its length is known when all is scanned; what is there already does not count.
+    pub(crate) fn copying(
+        control: &Arc<Control>,
+        progress: impl Fn() -> Progress + Send + 'static,
+        wanted: bool,
+    ) -> Self {
+        let control = Arc::clone(control);
+        Self::start(wanted, move || {
+            let (s, p) = (control.send_summary(), progress());
+            let total = (p.scanned && !p.endless).then(|| p.bytes.saturating_sub(p.bytes_same + p.bytes_here));
+            let at_least = if p.scanned { "" } else { ">= " };
+            let files = format!("{}/{at_least}{} files {}", p.files_sent + p.files_same, p.files, recent_methods(&s));
+            Look { done: p.bytes_done, total, wire: s.wire_bytes, words: files }
+        })
+    }
+
+    /// Shows a receiving flow.
+    pub(crate) fn receiving(control: &Arc<Control>, wanted: bool) -> Self {
+        let control = Arc::clone(control);
+        Self::start(wanted, move || {
+            let s = control.receive_summary();
+            Look { done: s.raw_bytes, total: None, wire: s.wire_bytes, words: String::new() }
+        })
+    }
+
+    /// Shows a copy that is received. The sender says how much there is when it has looked at all; what is there already does
+    /// not count.
+    pub(crate) fn storing(control: &Arc<Control>, store: EntryStore, wanted: bool) -> Self {
+        let control = Arc::clone(control);
+        Self::start(wanted, move || {
+            let (s, stored) = (control.receive_summary(), store.stored());
+            let total = stored.total.map(|(_, bytes)| bytes.saturating_sub(stored.bytes_same));
+            let all = stored.total.map_or(String::new(), |(files, _)| format!("/{files}"));
+            let words = format!("{}{all} files", stored.files + stored.files_same);
+            Look { done: stored.bytes_done, total, wire: s.wire_bytes, words }
+        })
+    }
+
+    /// Shows a copy by tar.
+    pub(crate) fn archive(flow: &Arc<Flow>, wanted: bool) -> Self {
+        let flow = Arc::clone(flow);
+        Self::start(wanted, move || Look {
+            done: flow.raw_bytes(),
+            total: flow.total(),
+            wire: flow.wire_bytes(),
+            words: String::new(),
+        })
+    }
+
+    fn start(wanted: bool, look: impl Fn() -> Look + Send + 'static) -> Self {
+        let over = Arc::new(AtomicBool::new(false));
+        if !wanted || !std::io::stderr().is_terminal() {
+            return Self { over, thread: None };
+        }
+        let told = Arc::clone(&over);
+        let work = move || {
+            let bar = ProgressBar::no_length();
+            bar.set_style(style(false));
+            let begun = Instant::now();
+            while !told.load(Ordering::Relaxed) {
+                let Look { done, total, wire, words } = look();
+                if let Some(total) = total
+                    && bar.length() != Some(total)
+                {
+                    bar.set_length(total);
+                    bar.set_style(style(true));
+                }
+                let goodput = done as f64 / begun.elapsed().as_secs_f64().max(1e-3);
+                let ratio = done as f64 / wire.max(1) as f64;
+                bar.set_position(done);
+                bar.set_message(format!("{}/s, ratio {ratio:.2} {words}", report::bytes(goodput)));
+                std::thread::park_timeout(REDRAW_EVERY);
+            }
+            bar.finish_and_clear();
+        };
+        // Without the thread there is no bar.
+        Self { over, thread: std::thread::Builder::new().name("narrows-bar".into()).spawn(work).ok() }
+    }
+
+    pub(crate) fn end(mut self) {
+        self.over.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            let _ = thread.join();
+        }
+    }
+}
+
+/// One line: what does not fit is cut off. indicatif leaves colours out by itself when NO_COLOR is set.
+fn style(length_known: bool) -> ProgressStyle {
+    let template = if length_known {
+        "{bar:10.cyan} {binary_bytes}/{binary_total_bytes} ETA {eta} {wide_msg}"
+    } else {
+        "{spinner} {binary_bytes} {elapsed} {wide_msg}"
+    };
+    ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
+}
+
+/// The method that most is encoded by: for more there is no room on 80 columns.
+fn recent_methods(s: &Summary) -> String {
+    let words = report::mix_words(s);
+    words.split(", ").next().filter(|first| !first.is_empty()).map_or(String::new(), |first| format!("[{first}]"))
+}

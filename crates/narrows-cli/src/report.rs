@@ -1,0 +1,176 @@
+//! Figures and errors in words and as JSON.
+
+use std::fmt::Display;
+use std::io::{self, Write};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use narrows::codec::CodecId;
+use narrows::policy::print_method;
+use narrows::receiver::RecvSummary;
+use narrows::sender::Summary;
+use serde_json::{Value, json};
+
+use crate::bound::Bound;
+use crate::files::StdoutClosed;
+pub(crate) use narrows_host::words::{bytes, note, note_json, one_line, wire};
+
+/// The other end was told of this failure and shows it.
+#[derive(Debug)]
+pub(crate) struct Told;
+
+impl Display for Told {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("the client was told")
+    }
+}
+
+impl std::error::Error for Told {}
+
+/// Prints to stdout. A reader that went away ends the program as it ends other filters.
+pub(crate) fn out(text: impl Display) -> Result<()> {
+    match writeln!(io::stdout(), "{text}") {
+        Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Err(StdoutClosed.into()),
+        result => result.context("cannot write stdout"),
+    }
+}
+
+/// `64.0 MiB in 1.20 s, 53.3 MiB/s; wire 18.7 MiB, ratio 3.42; 78 % zstd:level=1, 22 % lz4; bound by the link 91 %`
+pub(crate) fn line(s: &Summary, elapsed: Duration) -> String {
+    let parts = [
+        Some(amount(s.raw_bytes, elapsed)),
+        Some(wire(s.raw_bytes, s.wire_bytes)),
+        Some(mix_words(s)),
+        Bound::of_sending(s, 0, false).words(elapsed),
+    ];
+    join(parts)
+}
+
+/// What is said in one line, if there is something to say.
+pub(crate) fn join(parts: impl IntoIterator<Item = Option<String>>) -> String {
+    parts.into_iter().flatten().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ")
+}
+
+/// `64.0 MiB in 1.20 s, 53.3 MiB/s`
+pub(crate) fn amount(raw: u64, elapsed: Duration) -> String {
+    let goodput = raw as f64 / elapsed.as_secs_f64().max(1e-9);
+    format!("{} in {}, {}/s", bytes(raw as f64), time(elapsed), bytes(goodput))
+}
+
+/// Three digits, or so.
+fn time(elapsed: Duration) -> String {
+    let seconds = elapsed.as_secs();
+    match seconds {
+        0..10 => format!("{:.2} s", elapsed.as_secs_f64()),
+        10..60 => format!("{:.1} s", elapsed.as_secs_f64()),
+        60..3600 => format!("{} min {:02} s", seconds / 60, seconds % 60),
+        _ => format!("{} h {:02} min", seconds / 3600, seconds / 60 % 60),
+    }
+}
+
+/// Methods by share of the raw bytes, the largest first.
+pub(crate) fn mix_words(s: &Summary) -> String {
+    let mut rows: Vec<_> = s.mix.iter().map(|r| (r.raw_bytes, print_method(r.method, r.linked))).collect();
+    rows.sort_by(|a, b| b.cmp(a));
+    let share = |n: u64| 100.0 * n as f64 / s.raw_bytes.max(1) as f64;
+    let words: Vec<_> =
+        rows.iter().filter(|r| share(r.0) >= 0.5).take(4).map(|r| format!("{:.0} % {}", share(r.0), r.1)).collect();
+    words.join(", ")
+}
+
+fn codec_name(codec: CodecId) -> &'static str {
+    codec.codec().map_or("unknown", |c| c.name())
+}
+
+pub(crate) fn send_json(s: &Summary, elapsed: Duration) -> Value {
+    let seconds = elapsed.as_secs_f64();
+    let mix: Vec<_> = s
+        .mix
+        .iter()
+        .map(|r| {
+            json!({
+                "method": print_method(r.method, r.linked),
+                "codec": codec_name(r.method.codec),
+                "frames": r.frames,
+                "raw_bytes": r.raw_bytes,
+                "wire_bytes": r.wire_bytes,
+            })
+        })
+        .collect();
+    let mut json = json!({
+        "raw_bytes": s.raw_bytes,
+        "wire_bytes": s.wire_bytes,
+        "ratio": s.ratio(),
+        "seconds": seconds,
+        "goodput_bytes_per_s": s.raw_bytes as f64 / seconds.max(1e-9),
+        "frames": s.frames,
+        "mix": mix,
+        "encode_cpu_ns": s.encode_cpu_ns,
+        "decode_cpu_ns": s.decode_cpu_ns,
+        "link_busy_ns": s.link_busy_ns,
+        "link_dry_ns": s.link_dry_ns,
+        "idle_ns": s.idle_ns,
+        "confirm_ns": s.confirm_ns,
+        "receiver_limited_ns": s.receiver_limited_ns,
+        "receiver_blocked_ns": s.receiver_blocked_ns,
+        "rate_bytes_per_s": s.rate_bytes_per_s,
+        "rescued_blocks": s.rescued_blocks,
+        "probed_blocks": s.probed_blocks,
+        "memory_peak_bytes": s.memory_peak,
+    });
+    Bound::of_sending(s, 0, false).put(&mut json);
+    json
+}
+
+pub(crate) fn receive_json(s: &RecvSummary, elapsed: Duration) -> Value {
+    let seconds = elapsed.as_secs_f64();
+    let mix: Vec<_> = s
+        .mix
+        .iter()
+        .map(|r| {
+            let codec = codec_name(r.codec);
+            // Settings are the sender's: of the method its codec is seen here.
+            json!({
+                "method": codec,
+                "codec": codec,
+                "frames": r.frames,
+                "raw_bytes": r.raw_bytes,
+                "wire_bytes": r.wire_bytes,
+            })
+        })
+        .collect();
+    json!({
+        "raw_bytes": s.raw_bytes,
+        "wire_bytes": s.wire_bytes,
+        "ratio": s.raw_bytes as f64 / s.wire_bytes.max(1) as f64,
+        "seconds": seconds,
+        "goodput_bytes_per_s": s.raw_bytes as f64 / seconds.max(1e-9),
+        "frames": s.frames,
+        "mix": mix,
+        "decode_cpu_ns": s.decode_cpu_ns,
+        "sink_ns": s.sink_ns,
+        "commit_ns": s.commit_ns,
+    })
+}
+
+pub(crate) fn receive_line(s: &RecvSummary, elapsed: Duration) -> String {
+    join([Some(amount(s.raw_bytes, elapsed)), Some(wire(s.raw_bytes, s.wire_bytes))])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_as_long_as_they_matter() {
+        let words = |ms| time(Duration::from_millis(ms));
+        assert_eq!([words(0), words(1204), words(12_040)], ["0.00 s", "1.20 s", "12.0 s"]);
+        assert_eq!([words(185_900), words(3_725_000)], ["3 min 05 s", "1 h 02 min"]);
+    }
+
+    #[test]
+    fn a_summary_of_nothing_divides_nothing_by_zero() {
+        assert_eq!(line(&Summary::default(), Duration::ZERO).matches("NaN").count(), 0);
+        assert_eq!(receive_line(&RecvSummary::default(), Duration::ZERO).matches("inf").count(), 0);
+    }
+}

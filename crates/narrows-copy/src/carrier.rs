@@ -1,0 +1,312 @@
+//! What carries a copy: a `narrows serve --stdio` that ssh starts, or one in this process.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use narrows::stream::Control;
+use narrows::transport::Link;
+use narrows::transport::bond::{Bond, GREETING};
+
+use super::direct::{self, Trust};
+use super::failure::Unreachable;
+use super::hello::{self, Request, Session, Task};
+use super::place::Place;
+use super::serve::{self, Manner, Opened, Reachable};
+use super::shown;
+use narrows_host::{signals, words};
+
+/// How long a remote shell may go on after the copy has failed.
+pub(super) const LAST_WORD: Duration = Duration::from_secs(2);
+
+/// How the other end is reached.
+pub struct Reach<'a> {
+    /// The remote shell and its flags, split as a shell splits words.
+    pub shell: &'a OsStr,
+    /// The program's name at the other host.
+    pub program: &'a str,
+    /// How a server without a shell and this end know one another.
+    pub trust: Option<&'a Trust>,
+}
+
+/// The other host was reached and has no such program; nothing was done yet.
+#[derive(Debug)]
+pub struct NoNarrows {
+    host: String,
+}
+
+impl std::fmt::Display for NoNarrows {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let host = &self.host;
+        write!(f, "there is no narrows on {host}; install it there, or say where it is with --remote-narrows")
+    }
+}
+
+impl std::error::Error for NoNarrows {}
+
+pub enum Carrier {
+    Shell {
+        child: Started,
+        host: OsString,
+        /// The program that goes there.
+        shell: String,
+        /// The connection ended before the other end said anything of ours.
+        silent: Arc<AtomicBool>,
+    },
+    Local(JoinHandle<Result<()>>),
+    Direct {
+        /// `host:port`
+        host: String,
+        /// It answered as a server does that everybody has to prove himself to.
+        encrypted: Arc<AtomicBool>,
+    },
+}
+
+/// How further connections of a copy are made.
+pub struct Growth {
+    pub bond: Bond,
+    session: Session,
+    way: Way,
+}
+
+#[derive(Clone)]
+enum Way {
+    Shell { shell: OsString, program: String, host: OsString },
+    Direct { host: String, port: u16, trust: Trust },
+}
+
+/// What keeps a further connection, as long as the copy lasts.
+pub struct Added {
+    _shell: Option<Started>,
+}
+
+impl Growth {
+    /// A further carrier. Nobody is asked for a password, and what goes wrong is not said: the copy does without.
+    pub fn open(&self) -> Result<(Added, Link)> {
+        let request = Request::Join(self.session);
+        match &self.way {
+            Way::Shell { shell, program, host } => {
+                let mut command = shell_command(shell)?;
+                if is_ssh(&command) {
+                    command.args(["-o", "BatchMode=yes"]);
+                }
+                let (child, link) = start_shell(command.stderr(Stdio::null()), host, program, &request)?;
+                Ok((Added { _shell: Some(child) }, link.skip_noise(&GREETING, |_| ())))
+            }
+            Way::Direct { host, port, trust } => {
+                Ok((Added { _shell: None }, direct::connect(host, *port, trust, &request)?))
+            }
+        }
+    }
+}
+
+impl Carrier {
+    /// Starts the other end and tells it its task. `opened`: where a copy within this host is stored.
+    pub fn start(
+        place: &Place,
+        reach: &Reach<'_>,
+        task: &Task,
+        opened: Option<Opened>,
+    ) -> Result<(Self, Link, Option<Growth>)> {
+        let session = Session::random().context("the system gives no random bytes")?;
+        let request = Request::Copy(task.clone(), session);
+        let silent = Arc::new(AtomicBool::new(false));
+        let encrypted = Arc::new(AtomicBool::new(false));
+        let (carrier, link, way) = match place {
+            Place::Local(_) => {
+                let (carrier, link) = Self::start_local(task.clone(), opened)?;
+                return Ok((carrier, link, None));
+            }
+            Place::Ssh { host, .. } => {
+                let (shell, program) = (reach.shell.to_owned(), reach.program.to_owned());
+                let mut command = shell_command(&shell)?;
+                let name = command.get_program().display().to_string();
+                let (child, link) = start_shell(&mut command, host, &program, &request)?;
+                let carrier = Self::Shell { child, host: host.clone(), shell: name, silent: Arc::clone(&silent) };
+                (carrier, link, Way::Shell { shell, program, host: host.clone() })
+            }
+            Place::Direct { host, port, .. } => {
+                let trust = reach.trust.context("no token was given")?.clone();
+                let way = Way::Direct { host: host.clone(), port: *port, trust: trust.clone() };
+                let (at, port) = (host.clone(), *port);
+                let link = signals::interruptible(move || direct::connect(&at, port, &trust, &request))??;
+                (Self::Direct { host: format!("{host}:{port}"), encrypted: Arc::clone(&encrypted) }, link, way)
+            }
+        };
+        let is_insecure = matches!(reach.trust, Some(Trust::Insecure));
+        let heard = move |bytes: &[u8]| {
+            silent.fetch_or(bytes.is_empty(), Ordering::Relaxed);
+            if is_insecure && direct::is_tls(bytes) {
+                encrypted.store(true, Ordering::Relaxed);
+            } else {
+                noise(bytes);
+            }
+        };
+        let (link, bond) = link.skip_noise(&GREETING, heard).bonded()?;
+        Ok((carrier, link, Some(Growth { bond, session, way })))
+    }
+
+    fn start_local(task: Task, opened: Option<Opened>) -> Result<(Self, Link)> {
+        let (near, far) = UnixStream::pair().context("cannot make a pair of sockets")?;
+        let far = Link::unix(far)?;
+        let thread = std::thread::Builder::new().name("narrows-serve".into());
+        let thread = thread.spawn(move || {
+            let control = Arc::new(Control::default());
+            match (task, opened) {
+                (Task::Put { store, .. }, Some(opened)) => {
+                    serve::put(Ok(opened), store, far, Manner::Local, &Reachable::Everything, &control)
+                }
+                (task, _) => serve::run(task, far, Manner::Local, &Reachable::Everything, &control),
+            }
+        })?;
+        Ok((Self::Local(thread), Link::unix(near)?))
+    }
+
+    /// Waits for the other end. `failed` is what this end saw; the other end's own words and status say more.
+    pub fn end(self, failed: Option<anyhow::Error>) -> Result<()> {
+        match self {
+            Self::Local(thread) => {
+                let far = thread.join().unwrap_or_else(|_| bail!("the storing end failed; this is a bug"));
+                let near = failed.map_or(Ok(()), Err);
+                // The storing end knows why it cannot store; of a signal it only sees the stream end.
+                if signals::received().is_some() { near.and(far) } else { far.and(near) }
+            }
+            Self::Direct { host, encrypted } => failed.map_or(Ok(()), |e| {
+                Err(match () {
+                    () if encrypted.load(Ordering::Relaxed) => {
+                        anyhow!("{host} wants a token (TLS): leave out --insecure and give --token-file FILE")
+                    }
+                    () if is_refused(&e) => anyhow!("{host} does not accept the token"),
+                    () => e.context(format!("the copy with {host} failed")),
+                })
+            }),
+            Self::Shell { mut child, host, shell, silent } => {
+                // After a failure there may be nobody who would end it.
+                let status = if failed.is_some() { child.end_soon() } else { child.0.wait() };
+                let status = status.context("cannot wait for the remote shell")?;
+                let Some(failed) = failed else { return Ok(()) };
+                let host = shown(host.as_encoded_bytes());
+                Err(match status.code() {
+                    // What this end saw is a lost link, which it is not.
+                    Some(127) => NoNarrows { host }.into(),
+                    // ssh said why, on stderr.
+                    Some(255) if silent.load(Ordering::Relaxed) => {
+                        Unreachable::new(&format!("{host}; {shell} ended with status 255")).into()
+                    }
+                    Some(255) => failed.context(format!("lost the connection with {host}")),
+                    // A narrows that ends well has answered before.
+                    Some(0) if silent.load(Ordering::Relaxed) => Unreachable::new(&format!(
+                        "narrows on {host}; what was started there ended at once and is no narrows: say where it is with \
+                         --remote-narrows"
+                    ))
+                    .into(),
+                    Some(status) if silent.load(Ordering::Relaxed) => {
+                        Unreachable::new(&format!("narrows on {host}; {shell} ended with status {status}")).into()
+                    }
+                    _ => failed.context(format!("the copy with {host} failed")),
+                })
+            }
+        }
+    }
+}
+
+fn start_shell(command: &mut Command, host: &OsStr, program: &str, request: &Request) -> Result<(Started, Link)> {
+    command.arg(host).arg(format!("{program} serve --stdio"));
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let shell = command.get_program().display().to_string();
+    let mut child = command.spawn().with_context(|| format!("cannot start {shell}; -e names another remote shell"))?;
+    let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
+        bail!("{shell} has no standard input and output");
+    };
+    let mut input = File::from(OwnedFd::from(input));
+    let told = hello::write(request, &mut input).and_then(|()| input.flush());
+    // If that failed, the shell will say why on stderr, and its exit status counts.
+    drop(told);
+    Ok((Started(child), Link::pipes(input, File::from(OwnedFd::from(output)))))
+}
+
+pub(super) fn shell_command(shell: &OsStr) -> Result<Command> {
+    let words =
+        shlex::bytes::split(shell.as_bytes()).context("the remote shell of -e has a quote that does not end")?;
+    let mut words = words.into_iter().map(OsString::from_vec);
+    let program = words.next().context("the remote shell of -e is empty")?;
+    let mut command = Command::new(program);
+    command.args(words);
+    if is_ssh(&command) {
+        // Compressing twice costs time and saves nothing; no terminal and no forwarded agent are needed.
+        command.args(["-o", "Compression=no", "-T", "-a", "-x"]);
+    }
+    Ok(command)
+}
+
+/// The remote shell for a place that names a port. Only of ssh it is known how it takes one.
+pub fn shell_for(shell: &OsStr, place: &Place) -> Result<OsString> {
+    let mut shell = shell.to_owned();
+    if let Place::Ssh { port: Some(port), .. } = place {
+        ensure!(
+            is_ssh(&shell_command(&shell)?),
+            narrows::Error::misuse(
+                "the port of an ssh:// place is for ssh; give it to the program of -e by its own flag"
+            )
+        );
+        shell.push(format!(" -p {port}"));
+    }
+    Ok(shell)
+}
+
+fn is_ssh(command: &Command) -> bool {
+    std::path::Path::new(command.get_program()).file_name() == Some(OsStr::new("ssh"))
+}
+
+/// What a login shell prints before the program starts.
+pub(super) fn noise(bytes: &[u8]) {
+    for line in bytes.split(|b| *b == b'\n').filter(|line| !line.is_empty()) {
+        words::note(format_args!("remote: {}", shown(line)));
+    }
+}
+
+/// A remote shell that does not outlive its copy.
+pub struct Started(pub(super) Child);
+
+impl Started {
+    /// Waits a little, so that it can say what went wrong.
+    pub(super) fn end_soon(&mut self) -> io::Result<ExitStatus> {
+        let begun = Instant::now();
+        while begun.elapsed() < LAST_WORD {
+            if let Some(status) = self.0.try_wait()? {
+                return Ok(status);
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        self.0.kill()?;
+        self.0.wait()
+    }
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        // Nothing happens to one that was waited for.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Whether the other end did not accept this end's key.
+fn is_refused(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| {
+        let source = cause.downcast_ref::<narrows::Error>().and_then(|e| e.source.as_ref());
+        source.is_some_and(|e| {
+            e.kind() == io::ErrorKind::PermissionDenied
+                && e.get_ref().is_some_and(<dyn std::error::Error + Send + Sync>::is::<rustls::Error>)
+        })
+    })
+}

@@ -1,0 +1,303 @@
+//! More connections for a copy that one connection holds back: an ssh channel has a window of 2 MiB and one thread for its
+//! cipher, a TCP flow a share of the link.
+
+use std::fs::File;
+use std::io::{IoSlice, IoSliceMut, Read};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use narrows::transport::Link;
+use narrows::transport::bond::Bond;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+};
+
+use super::carrier::Added;
+use super::hello::Session;
+
+/// Carriers that a copy takes if nobody says otherwise; a server may be asked for no more logins at a time.
+pub const CARRIERS: u8 = 4;
+/// A login costs both ends as much CPU as 50 MB of copying, and most of a second on a long link: a carrier is added when the
+/// copy will last so many logins more.
+const WORTH: u32 = 2;
+/// While the first login takes longer than this, its twelve round trips are of 30 ms or more, and one window of 2 MiB carries
+/// less than 70 MB/s: then a copy of so many bytes gets a second carrier at once.
+const LOGIN_LONG: Duration = Duration::from_millis(350);
+const LARGE: u64 = 64 << 20;
+/// What one more has to gain over the rate before it, or no further one is added.
+const GAIN: f64 = 1.15;
+/// How long a rate is measured, after a carrier has had so long to come into its stride.
+const MEASURED: Duration = Duration::from_millis(100);
+const SETTLED: Duration = Duration::from_millis(100);
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// Below this rate no window of 2 MiB is what holds a copy back, unless the round trip takes half a second.
+const RATE_MIN: f64 = 4e6;
+/// How long the end of a copy waits for the thread that adds carriers: a little more than that looks away.
+const LEFT_ALONE: Duration = Duration::from_millis(100);
+/// A carrier that has not been heard of by then is not coming.
+const HEARD_MAX: Duration = Duration::from_secs(20);
+
+// --- the end that asks ---
+
+/// Adds carriers while they help, until it is dropped.
+pub struct Grower {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What is known of a copy that runs.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Seen {
+    /// Bytes on the wire so far.
+    pub wire_bytes: u64,
+    /// Content that is known to be there.
+    pub bytes: u64,
+    /// Share of the copy that is done, if that is known.
+    pub done: Option<f64>,
+}
+
+impl Grower {
+    pub fn start(
+        bond: Bond,
+        most: u8,
+        seen: impl Fn() -> Seen + Send + 'static,
+        open: impl FnMut() -> Result<(Added, Link)> + Send + 'static,
+    ) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let watch = Watch { stop: Arc::clone(&stop), bond, most: usize::from(most), seen, open, added: Vec::new() };
+        // Without the thread the copy has one carrier.
+        let thread = std::thread::Builder::new().name("narrows-carriers".into()).spawn(move || watch.run()).ok();
+        Self { stop, thread }
+    }
+}
+
+impl Drop for Grower {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        let begun = Instant::now();
+        let Some(thread) = self.thread.take() else { return };
+        thread.thread().unpark();
+        // One that is still connecting is not waited for; what it opens goes with it.
+        while !thread.is_finished() && begun.elapsed() < LEFT_ALONE {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        if thread.is_finished() {
+            let _ = thread.join();
+        }
+    }
+}
+
+struct Watch<S, O> {
+    stop: Arc<AtomicBool>,
+    bond: Bond,
+    most: usize,
+    seen: S,
+    open: O,
+    /// Kept until the copy is over.
+    added: Vec<Added>,
+}
+
+impl<S: Fn() -> Seen, O: FnMut() -> Result<(Added, Link)>> Watch<S, O> {
+    fn run(mut self) {
+        let begun = Instant::now();
+        let mut carriers = 1;
+        // The first is waited for as long as its user likes.
+        while self.bond.heard() == 0 {
+            if carriers == 1 && self.most > 1 && begun.elapsed() > LOGIN_LONG && (self.seen)().bytes >= LARGE {
+                if !self.add() {
+                    return self.wait();
+                }
+                carriers = 2;
+            }
+            if self.pause() {
+                return;
+            }
+        }
+        let mut connect = begun.elapsed();
+        if !self.heard(carriers, HEARD_MAX) {
+            return self.wait();
+        }
+        let Some(mut rate) = self.measure() else { return };
+        while carriers < self.most && rate >= RATE_MIN && self.left(rate, begun) > WORTH * connect {
+            let begun = Instant::now();
+            let more = carriers.min(self.most - carriers);
+            if !(0..more).all(|_| self.add()) {
+                return self.wait();
+            }
+            carriers += more;
+            if !self.heard(carriers, HEARD_MAX) {
+                return self.wait();
+            }
+            connect = begun.elapsed();
+            let Some(now) = self.measure() else { return };
+            if now < GAIN * rate {
+                break;
+            }
+            rate = now;
+        }
+        self.wait();
+    }
+
+    fn add(&mut self) -> bool {
+        let Ok((added, link)) = (self.open)() else { return false };
+        if self.stop.load(Ordering::Relaxed) {
+            return false;
+        }
+        self.added.push(added);
+        self.bond.add(link).is_ok()
+    }
+
+    /// Waits for the end of the copy, which those that were added must not outlive.
+    fn wait(&self) {
+        while !self.pause() {}
+    }
+
+    /// Whether the copy is over.
+    fn pause(&self) -> bool {
+        std::thread::park_timeout(LOOK_EVERY);
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    fn heard(&self, carriers: usize, most: Duration) -> bool {
+        let begun = Instant::now();
+        while self.bond.heard() < carriers {
+            if begun.elapsed() > most || self.pause() {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Bytes per second on the wire; `None` if the copy is over.
+    fn measure(&self) -> Option<f64> {
+        let settled = Instant::now();
+        while settled.elapsed() < SETTLED {
+            if self.pause() {
+                return None;
+            }
+        }
+        let (begun, before) = (Instant::now(), (self.seen)().wire_bytes);
+        while begun.elapsed() < MEASURED {
+            if self.pause() {
+                return None;
+            }
+        }
+        let bytes = (self.seen)().wire_bytes.saturating_sub(before);
+        Some(bytes as f64 / begun.elapsed().as_secs_f64())
+    }
+
+    /// How long the copy will take at this rate; for ever if nobody knows.
+    fn left(&self, rate: f64, begun: Instant) -> Duration {
+        let seen = (self.seen)();
+        match seen.done {
+            Some(done) if done > 0.0 && rate > 0.0 => {
+                let left = seen.wire_bytes as f64 * (1.0 - done) / done / rate;
+                Duration::try_from_secs_f64(left).unwrap_or(Duration::MAX)
+            }
+            Some(_) => begun.elapsed(),
+            None => Duration::MAX,
+        }
+    }
+}
+
+// --- the end that is asked, where a shell starts a process for each carrier ---
+
+/// Lets further processes of the same user hand their standard input and output to the copy of this one.
+pub fn accept(session: Session, bond: Bond) -> Result<()> {
+    let listener = UnixListener::bind_addr(&address(session)?)?;
+    std::thread::Builder::new().name("narrows-join".into()).spawn(move || {
+        // Each is kept open: its process ends when this one does.
+        let mut joined = Vec::new();
+        while let Ok((socket, _)) = listener.accept() {
+            match take_pipes(&socket) {
+                Ok((input, output)) => {
+                    if bond.add(Link::pipes(output, input)).is_err() {
+                        return;
+                    }
+                    joined.push(socket);
+                }
+                // Another user, or nobody any more.
+                Err(_) => drop(socket),
+            }
+        }
+    })?;
+    Ok(())
+}
+
+/// Hands this process's standard input and output to the copy `session` of another process, and waits for its end.
+pub fn join(session: Session, input: &File, output: &File) -> Result<()> {
+    let socket = UnixStream::connect_addr(&address(session)?).context("there is no such copy")?;
+    check_user(&socket)?;
+    let fds = [input.as_fd(), output.as_fd()];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    ensure!(control.push(SendAncillaryMessage::ScmRights(&fds)), "two descriptors do not fit; this is a bug");
+    rustix::net::sendmsg(&socket, &[IoSlice::new(&[1])], &mut control, SendFlags::NOSIGNAL)?;
+    let _ = (&socket).read(&mut [0; 1]);
+    Ok(())
+}
+
+/// A name that no other user can take or guess and that goes with the process.
+fn address(session: Session) -> Result<SocketAddr> {
+    Ok(SocketAddr::from_abstract_name(format!("narrows-{session}"))?)
+}
+
+fn check_user(socket: &UnixStream) -> Result<()> {
+    let peer = rustix::net::sockopt::socket_peercred(socket)?;
+    ensure!(peer.uid == rustix::process::geteuid(), "the copy is another user's");
+    Ok(())
+}
+
+fn take_pipes(socket: &UnixStream) -> Result<(File, File)> {
+    check_user(socket)?;
+    socket.set_read_timeout(Some(Duration::from_secs(1)))?;
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0];
+    rustix::net::recvmsg(socket, &mut [IoSliceMut::new(&mut byte)], &mut control, RecvFlags::CMSG_CLOEXEC)?;
+    let mut fds: Vec<OwnedFd> = Vec::new();
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(received) = message {
+            fds.extend(received);
+        }
+    }
+    match <[OwnedFd; 2]>::try_from(fds) {
+        Ok([input, output]) => Ok((input.into(), output.into())),
+        Err(_) => bail!("it brings no pipes"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    #[test]
+    fn pipes_come_from_one_process_to_another() {
+        let session = Session::random().unwrap();
+        let (first, kept) = UnixStream::pair().unwrap();
+        let (_, bond) = Link::unix(first).unwrap().bonded().unwrap();
+        accept(session, bond.clone()).unwrap();
+        assert!(accept(session, bond).is_err(), "the name is taken");
+        let (mut near, far) = UnixStream::pair().unwrap();
+        let far = File::from(OwnedFd::from(far));
+        let joined = std::thread::spawn(move || join(session, &far.try_clone().unwrap(), &far));
+        near.write_all(b"x").unwrap();
+        // It stays until the copy ends, which here never does.
+        std::thread::sleep(Duration::from_millis(100));
+        assert!(!joined.is_finished());
+        assert!(
+            join(Session::random().unwrap(), &File::open("/dev/null").unwrap(), &File::open("/dev/null").unwrap())
+                .is_err()
+        );
+        drop(kept);
+    }
+}

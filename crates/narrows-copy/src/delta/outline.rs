@@ -1,0 +1,231 @@
+//! The sender's side of one file: which chunks it has, and what of them is needed.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::OwnedFd;
+
+use narrows::entry::{CHUNKS_MAX, Chunk, PIECE_LEN, PieceHash, REGION_LEN_MAX, Region};
+
+use super::cutter::{Cutter, read_at};
+use super::{each, piece_hash};
+use crate::hash;
+
+/// Chunks of a record, 8 MiB of the file: few enough that the pieces of what is needed fit into one record as well.
+const RECORD_CHUNKS: usize = 1024;
+const _: () = assert!(RECORD_CHUNKS <= CHUNKS_MAX);
+
+pub struct Outline {
+    cutter: Cutter,
+    hash: blake3::Hasher,
+    /// Chunks that were cut and not sent.
+    cut: VecDeque<Chunk>,
+    /// Records that were sent and whose content was not, and the number of the first.
+    records: VecDeque<Sent>,
+    first: u64,
+    /// What the next answers are about: a record's chunks, or its pieces.
+    asked: VecDeque<u64>,
+    /// Where the content of the next record begins.
+    end: u64,
+    /// Where the content of the front record begins.
+    settled: u64,
+    whole: bool,
+    /// An answer came that is about nothing.
+    broken: bool,
+}
+
+/// A record of chunks.
+struct Sent {
+    begin: u64,
+    lens: Vec<u32>,
+    state: State,
+}
+
+enum State {
+    Asked,
+    /// Known to be needed, and not compared in pieces yet.
+    Answered(Vec<Needed>),
+    Compared(Vec<Needed>),
+    /// What is to be sent.
+    Settled(Vec<(u64, u64)>),
+}
+
+#[derive(Clone, Copy)]
+struct Needed {
+    offset: u64,
+    len: u64,
+    /// It may be compared in pieces: something beside it is there, and it is not long.
+    region: bool,
+}
+
+impl Needed {
+    fn as_region(&self) -> Option<Region> {
+        self.region.then_some(Region { offset: self.offset, len: self.len as u32 })
+    }
+}
+
+impl Outline {
+    pub fn new(len: u64) -> Self {
+        Self {
+            cutter: Cutter::new(len),
+            hash: blake3::Hasher::new(),
+            cut: VecDeque::new(),
+            records: VecDeque::new(),
+            first: 0,
+            asked: VecDeque::new(),
+            end: 0,
+            settled: 0,
+            whole: false,
+            broken: false,
+        }
+    }
+
+    /// Records whose content was not sent.
+    pub fn ahead(&self) -> usize {
+        self.records.len()
+    }
+
+    /// It is known what of the front record is needed, or that the answers make no sense.
+    pub fn is_answered(&self) -> bool {
+        self.broken || self.records.front().is_some_and(|r| matches!(r.state, State::Settled(_)))
+    }
+
+    /// Everything was cut and sent.
+    pub fn is_whole(&self) -> bool {
+        self.whole
+    }
+
+    /// Up to where it is known what is needed.
+    pub fn settled(&self) -> u64 {
+        self.settled
+    }
+
+    pub fn len(&self) -> u64 {
+        self.end
+    }
+
+    pub fn digest(&self) -> [u8; 32] {
+        self.hash.finalize().into()
+    }
+
+    /// Chunks for the next record; none at the end of the file.
+    pub fn next(&mut self, file: &OwnedFd) -> io::Result<Vec<Chunk>> {
+        if self.cut.is_empty() {
+            for section in self.cutter.next(file)? {
+                hash::update(&mut self.hash, &section.bytes);
+                self.cut.extend(section.chunks);
+            }
+        }
+        let chunks: Vec<_> = self.cut.drain(..self.cut.len().min(RECORD_CHUNKS)).collect();
+        self.whole = chunks.is_empty();
+        if !chunks.is_empty() {
+            let lens: Vec<_> = chunks.iter().map(|c| c.len).collect();
+            let len: u64 = lens.iter().map(|l| u64::from(*l)).sum();
+            self.asked.push_back(self.first + self.records.len() as u64);
+            self.records.push_back(Sent { begin: self.end, lens, state: State::Asked });
+            self.end += len;
+        }
+        Ok(chunks)
+    }
+
+    /// Takes the answer for the next record that has none.
+    pub fn answer(&mut self, runs: &[u32]) {
+        let asked = self.asked.pop_front().and_then(|number| number.checked_sub(self.first));
+        let record = asked.and_then(|i| self.records.get_mut(i as usize));
+        let settled = record.and_then(|record| {
+            record.state = match &record.state {
+                State::Asked => State::Answered(needed(record.begin, &record.lens, &each(runs, record.lens.len())?)),
+                State::Compared(needed) => State::Settled(without(needed, runs)?),
+                State::Answered(_) | State::Settled(_) => return None,
+            };
+            Some(())
+        });
+        self.broken |= settled.is_none();
+    }
+
+    /// Regions of the next record whose pieces shall be compared, with a hash of each; `None` if there is no such record.
+    pub fn compare(&mut self, file: &OwnedFd) -> io::Result<Option<(Vec<Region>, Vec<PieceHash>)>> {
+        for (i, record) in self.records.iter_mut().enumerate() {
+            let State::Answered(needed) = &mut record.state else { continue };
+            let mut room = CHUNKS_MAX;
+            for part in needed.iter_mut() {
+                let pieces = part.as_region().map_or(0, |r| r.pieces());
+                part.region &= pieces <= room;
+                room -= if part.region { pieces } else { 0 };
+            }
+            let regions: Vec<_> = needed.iter().filter_map(Needed::as_region).collect();
+            if regions.is_empty() {
+                record.state = State::Settled(needed.iter().map(|n| (n.offset, n.len)).collect());
+                continue;
+            }
+            let mut hashes = Vec::with_capacity(CHUNKS_MAX - room);
+            for region in &regions {
+                let mut bytes = vec![0; region.len as usize];
+                // Of a file that shrank, zeros: the content shows that it did.
+                read_at(file, &mut bytes, region.offset)?;
+                hashes.extend(bytes.chunks(PIECE_LEN as usize).map(piece_hash));
+            }
+            record.state = State::Compared(std::mem::take(needed));
+            self.asked.push_back(self.first + i as u64);
+            return Ok(Some((regions, hashes)));
+        }
+        Ok(None)
+    }
+
+    /// Offsets and lengths of what is needed of the front record, which is then done. `None` if the answers do not fit.
+    pub fn needed(&mut self) -> Option<Vec<(u64, u64)>> {
+        if self.broken {
+            return None;
+        }
+        let record = self.records.pop_front()?;
+        self.first += 1;
+        self.settled = self.records.front().map_or(self.end, |r| r.begin);
+        match record.state {
+            State::Settled(needed) => Some(needed),
+            _ => None,
+        }
+    }
+}
+
+/// Runs of chunks that are needed.
+fn needed(begin: u64, lens: &[u32], there: &[bool]) -> Vec<Needed> {
+    let (mut all, mut at): (Vec<Needed>, _) = (Vec::new(), begin);
+    for (i, (len, there_now)) in lens.iter().zip(there).enumerate() {
+        let len = u64::from(*len);
+        if !there_now {
+            match all.last_mut().filter(|n| n.offset + n.len == at) {
+                Some(last) => last.len += len,
+                // Of the record before nothing is known here.
+                None => all.push(Needed { offset: at, len, region: i > 0 }),
+            }
+        } else if let Some(last) = all.last_mut().filter(|n| n.offset + n.len == at) {
+            last.region = true;
+        }
+        at += len;
+    }
+    all.iter_mut().for_each(|n| n.region &= n.len <= REGION_LEN_MAX.into());
+    all
+}
+
+/// What is left to send when the answer to the pieces is known.
+fn without(needed: &[Needed], runs: &[u32]) -> Option<Vec<(u64, u64)>> {
+    let there = each(runs, needed.iter().filter_map(Needed::as_region).map(|r| r.pieces()).sum())?;
+    let mut there = there.into_iter();
+    let mut left: Vec<(u64, u64)> = Vec::new();
+    for part in needed {
+        let Some(region) = part.as_region() else {
+            left.push((part.offset, part.len));
+            continue;
+        };
+        let end = part.offset + part.len;
+        let places = (part.offset..end).step_by(PIECE_LEN as usize);
+        for (at, there) in places.zip(there.by_ref().take(region.pieces())) {
+            let len = (end - at).min(PIECE_LEN.into());
+            match left.last_mut().filter(|(offset, before)| offset + before == at) {
+                _ if there => {}
+                Some((_, before)) => *before += len,
+                None => left.push((at, len)),
+            }
+        }
+    }
+    Some(left)
+}

@@ -1,0 +1,130 @@
+//! Copies without a remote shell: `narrows://host:port/path`, by TLS in which both ends prove who they are.
+
+pub mod keys;
+pub mod listener;
+mod proof;
+
+use std::io::{self, Read};
+use std::net::{IpAddr, TcpStream, ToSocketAddrs};
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use narrows::transport::{Link, tls};
+
+use super::failure::Unreachable;
+use super::hello::{self, Request};
+use keys::Token;
+
+/// Where a server listens if nobody says otherwise; not assigned to anything (IANA).
+pub const PORT: u16 = 7700;
+/// Connection, handshake and first words: ten round trips over a satellite take less.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The type of a record and the first byte of its version (RFC 8446, 5.1).
+const TLS_ALERT: [u8; 2] = [21, 3];
+
+/// How the two ends prove who they are.
+#[derive(Debug, Clone)]
+pub enum Trust {
+    Token(Token),
+    /// Not at all: within this host.
+    Insecure,
+}
+
+/// Connects to a server and tells it what is wanted.
+pub fn connect(host: &str, port: u16, trust: &Trust, request: &Request) -> Result<Link> {
+    let deadline = Instant::now() + PATIENCE;
+    let mut words = Vec::new();
+    hello::write(request, &mut words)?;
+    let socket =
+        reach(host, port, trust, deadline).map_err(|e| e.context(Unreachable::new(&format!("{host}:{port}"))))?;
+    match trust {
+        Trust::Insecure => {
+            io::Write::write_all(&mut &socket, &words)?;
+            Ok(Link::tcp(socket)?)
+        }
+        Trust::Token(token) => {
+            let connection = proof::client(token)?;
+            let session = tls::handshake(connection.into(), socket, deadline);
+            let mut session = session.map_err(|e| match e.kind() {
+                io::ErrorKind::PermissionDenied => {
+                    anyhow::anyhow!("{host}:{port} is not the server that the token is of")
+                }
+                _ if is_plain(&e) => anyhow::anyhow!(
+                    "what answers at {host}:{port} is not encrypted; a server that was started with --insecure is reached \
+                     with --insecure, and without a token"
+                ),
+                _ => anyhow::Error::from(e).context(format!("no narrows server answers at {host}:{port}")),
+            })?;
+            session.send(&words, deadline)?;
+            Ok(Link::tls(session)?)
+        }
+    }
+}
+
+/// Whether a peer that was to speak TLS speaks something else.
+fn is_plain(e: &io::Error) -> bool {
+    let error = e.get_ref().and_then(|e| e.downcast_ref::<rustls::Error>());
+    matches!(error, Some(rustls::Error::InvalidMessage(rustls::InvalidMessage::InvalidContentType)))
+}
+
+/// Whether it begins as what a TLS server says to somebody who does not speak TLS.
+pub(super) fn is_tls(bytes: &[u8]) -> bool {
+    bytes.starts_with(&TLS_ALERT)
+}
+
+fn reach(host: &str, port: u16, trust: &Trust, deadline: Instant) -> Result<TcpStream> {
+    let mut failed = None;
+    let addresses: Vec<_> = (host, port).to_socket_addrs()?.collect();
+    for (i, address) in addresses.iter().enumerate() {
+        if matches!(trust, Trust::Insecure) && !is_this_host(address.ip()) {
+            bail!("without a token only this host is reached, and {} is another", address.ip());
+        }
+        // One that swallows everything leaves time for the others.
+        let left = deadline.saturating_duration_since(Instant::now()) / (addresses.len() - i) as u32;
+        match TcpStream::connect_timeout(address, left.max(Duration::from_millis(1))) {
+            Ok(socket) => {
+                watch(&socket)?;
+                return Ok(socket);
+            }
+            Err(e) => failed = Some(e),
+        }
+    }
+    Err(failed.map_or_else(|| anyhow::anyhow!("it has no address"), Into::into))
+}
+
+/// A peer that is gone without a word is noticed after two minutes; one that is idle may be so for ever.
+fn watch(socket: &TcpStream) -> io::Result<()> {
+    use rustix::net::sockopt;
+    sockopt::set_socket_keepalive(socket, true)?;
+    sockopt::set_tcp_keepidle(socket, Duration::from_secs(60))?;
+    sockopt::set_tcp_keepintvl(socket, Duration::from_secs(15))?;
+    sockopt::set_tcp_keepcnt(socket, 4)?;
+    // Also where bytes are under way, for which the system would wait a quarter of an hour.
+    sockopt::set_tcp_user_timeout(socket, 120_000)?;
+    Ok(())
+}
+
+/// Addresses from which nothing leaves the host.
+fn is_this_host(address: IpAddr) -> bool {
+    address.to_canonical().is_loopback()
+}
+
+/// Reads from a socket until a moment, however slowly bytes come.
+struct UntilDeadline<'a> {
+    socket: &'a TcpStream,
+    deadline: Instant,
+}
+
+impl Read for UntilDeadline<'_> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        self.socket.set_read_timeout(Some(left))?;
+        let read = self.socket.read(buf);
+        self.socket.set_read_timeout(None)?;
+        read
+    }
+}

@@ -1,0 +1,235 @@
+//! What a server and its clients know of one another: a file of the server's with its keys, and the token that it shows.
+
+use std::ffi::OsStr;
+use std::fmt;
+use std::fs;
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, anyhow, ensure};
+use data_encoding::BASE64URL_NOPAD;
+
+use super::proof;
+use narrows_host::words::without_temporary_name;
+
+pub(super) const SEED_LEN: usize = 32;
+pub(super) const FINGERPRINT_LEN: usize = 32;
+const FILE_HEAD: &str = "narrows serve key 1";
+const TOKEN_HEAD: &str = "nrw1_";
+/// A file of keys or a token, with room for comments that nobody writes.
+const FILE_LEN_MAX: u64 = 4096;
+
+/// Key pairs of a server and of its clients, by the seeds that they are made from.
+#[derive(Clone)]
+pub struct Keys {
+    pub(super) server: [u8; SEED_LEN],
+    pub(super) client: [u8; SEED_LEN],
+}
+
+impl Keys {
+    /// Those of the file; made, with the file, if there is none.
+    pub fn load(path: &Path) -> Result<Self> {
+        let of_file = || format!("the key file {}", path.display());
+        match read_private(path) {
+            Ok(text) => Self::parse(&text).with_context(of_file),
+            Err(e) if e.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::NotFound) => {
+                let keys = Self { server: proof::random_seed()?, client: proof::random_seed()? };
+                keys.save(path).with_context(of_file)?;
+                // Another server may have been first.
+                Self::parse(&read_private(path)?).with_context(of_file)
+            }
+            Err(e) => Err(e.context(of_file())),
+        }
+    }
+
+    fn parse(text: &str) -> Result<Self> {
+        let mut lines = text.lines();
+        ensure!(lines.next() == Some(FILE_HEAD), "it is no key file of this program's");
+        let seeds = lines.next().and_then(|l| BASE64URL_NOPAD.decode(l.trim().as_bytes()).ok());
+        let (server, client) = seeds.as_deref().and_then(halves).context("it is damaged")?;
+        Ok(Self { server, client })
+    }
+
+    fn save(&self, path: &Path) -> Result<()> {
+        let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+        // Only its owner may read it from the first moment on.
+        let mut file = tempfile::NamedTempFile::new_in(folder).map_err(without_temporary_name)?;
+        let seeds = BASE64URL_NOPAD.encode(&[self.server, self.client].concat());
+        writeln!(file, "{FILE_HEAD}\n{seeds}")?;
+        file.as_file().sync_all()?;
+        match file.persist_noclobber(path) {
+            Err(e) if e.error.kind() != io::ErrorKind::AlreadyExists => Err(e.error.into()),
+            _ => Ok(()),
+        }
+    }
+
+    /// What a client needs to reach this server.
+    pub fn token(&self) -> Result<Token> {
+        Ok(Token { client: self.client, fingerprint: proof::fingerprint_of_seed(&self.server)? })
+    }
+}
+
+/// Where keys are kept if nobody says otherwise.
+pub fn default_path(state: Option<&OsStr>, home: Option<&OsStr>) -> Result<PathBuf> {
+    // What is not absolute is to be ignored (XDG base directory specification).
+    let state = state.map(PathBuf::from).filter(|p| p.is_absolute());
+    let state = state.or_else(|| home.map(|h| Path::new(h).join(".local/state")));
+    let folder = state.context("no home folder to keep the key in; name a file with --key-file")?;
+    Ok(folder.join("narrows").join("serve.key"))
+}
+
+/// The secret of a server's clients, and how they know the server.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Token {
+    pub(super) client: [u8; SEED_LEN],
+    pub(super) fingerprint: [u8; FINGERPRINT_LEN],
+}
+
+impl Token {
+    pub fn parse(text: &str) -> Result<Self> {
+        let bytes = text.trim().strip_prefix(TOKEN_HEAD);
+        let bytes = bytes.and_then(|t| BASE64URL_NOPAD.decode(t.as_bytes()).ok());
+        let (client, fingerprint) = bytes
+            .as_deref()
+            .and_then(halves)
+            .ok_or_else(|| anyhow!("it is no token; `narrows serve --listen` prints one, {TOKEN_HEAD}..."))?;
+        Ok(Self { client, fingerprint })
+    }
+
+    pub fn load(path: &Path) -> Result<Self> {
+        let text = read_private(path).with_context(|| format!("the token file {}", path.display()))?;
+        Self::parse(&text).with_context(|| format!("the token file {}", path.display()))
+    }
+}
+
+impl fmt::Display for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{TOKEN_HEAD}{}", BASE64URL_NOPAD.encode(&[self.client, self.fingerprint].concat()))
+    }
+}
+
+/// Writes a token to a file that is its owner's from the first moment on. One that is there is replaced, so that whoever
+/// has it open sees nothing of the new one.
+pub fn write_token(path: &Path, token: &str) -> Result<()> {
+    match fs::symlink_metadata(path) {
+        Ok(there) => {
+            ensure!(there.is_file(), "it is there, and no file");
+            ensure!(
+                there.uid() == rustix::process::geteuid().as_raw(),
+                "it is another user's; name a file that does not exist"
+            );
+        }
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+        Err(e) => return Err(e.into()),
+    }
+    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut file = tempfile::NamedTempFile::new_in(folder).map_err(without_temporary_name)?;
+    writeln!(file, "{token}")?;
+    file.as_file().sync_all()?;
+    file.persist(path).map_err(|e| e.error)?;
+    Ok(())
+}
+
+/// Whether it is a file that other users may read.
+pub fn is_for_others(output: impl std::os::fd::AsFd) -> bool {
+    use rustix::fs::FileType;
+    rustix::fs::fstat(output)
+        .is_ok_and(|s| FileType::from_raw_mode(s.st_mode) == FileType::RegularFile && s.st_mode & 0o077 != 0)
+}
+
+/// Never shows the secret.
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Token")
+    }
+}
+
+fn halves(bytes: &[u8]) -> Option<([u8; SEED_LEN], [u8; 32])> {
+    let (first, second) = bytes.split_first_chunk()?;
+    Some((*first, second.try_into().ok()?))
+}
+
+/// A short file that nobody else may read, as ssh wants its keys.
+fn read_private(path: &Path) -> Result<String> {
+    let data = fs::metadata(path)?;
+    ensure!(
+        !data.is_file() || data.mode() & 0o077 == 0,
+        "others may read it; make it private: chmod 600 {}",
+        path.display()
+    );
+    let mut text = String::new();
+    io::Read::read_to_string(&mut io::Read::take(fs::File::open(path)?, FILE_LEN_MAX), &mut text)?;
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn keys_are_made_once_and_nobody_else_may_read_them() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("state/narrows/serve.key");
+        let first = Keys::load(&path).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+        assert!(first.token().unwrap() == Keys::load(&path).unwrap().token().unwrap());
+        let other = Keys::load(&dir.path().join("other")).unwrap();
+        assert!(first.token().unwrap() != other.token().unwrap());
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
+        assert!(format!("{:#}", Keys::load(&path).err().unwrap()).contains("chmod 600"));
+        fs::write(dir.path().join("other"), "something else").unwrap();
+        assert!(format!("{:#}", Keys::load(&dir.path().join("other")).err().unwrap()).contains("no key file"));
+    }
+
+    #[test]
+    fn a_token_goes_into_a_file_that_only_its_owner_may_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("token");
+        let token = Token { client: [7; 32], fingerprint: [9; 32] };
+        for there in [false, true] {
+            if there {
+                fs::write(&path, "what was there").unwrap();
+                fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+            }
+            let mut open = there.then(|| fs::File::open(&path).unwrap());
+            write_token(&path, &token.to_string()).unwrap();
+            assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+            assert!(Token::load(&path).unwrap() == token);
+            if let Some(open) = &mut open {
+                let mut text = String::new();
+                io::Read::read_to_string(open, &mut text).unwrap();
+                assert_eq!(text, "what was there", "who has it open sees the token");
+            }
+        }
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        for bad in [&link, dir.path(), &dir.path().join("no/token")] {
+            let said = format!("{:#}", write_token(bad, "x").unwrap_err());
+            assert!(!said.contains(".tmp"), "{}: {said}", bad.display());
+        }
+    }
+
+    #[test]
+    fn tokens_come_back_and_others_are_refused() {
+        let token = Token { client: [7; 32], fingerprint: [9; 32] };
+        assert!(Token::parse(&format!(" {token}\n")).unwrap() == token);
+        assert!(!format!("{token:?}").contains("Bwc"));
+        let text = token.to_string();
+        for bad in ["", "nrw1_", &text[..text.len() - 1], &text[1..], &format!("{text}AAAA")] {
+            assert!(Token::parse(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn keys_lie_where_state_belongs() {
+        let path = |state: Option<&str>, home: Option<&str>| default_path(state.map(OsStr::new), home.map(OsStr::new));
+        assert_eq!(path(Some("/s"), Some("/h")).unwrap(), Path::new("/s/narrows/serve.key"));
+        assert_eq!(path(Some("s"), Some("/h")).unwrap(), Path::new("/h/.local/state/narrows/serve.key"));
+        assert!(path(None, None).is_err());
+    }
+}

@@ -1,0 +1,322 @@
+//! The server of direct copies: accepts, checks who is there, and serves one folder.
+
+use std::collections::{HashMap, VecDeque};
+use std::io::{self, Write};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use narrows::stream::Control;
+use narrows::transport::bond::Bond;
+use narrows::transport::{Link, tls};
+use narrows::upgrade::host_of;
+use rustls::ServerConfig;
+
+use super::keys::Keys;
+use super::{PATIENCE, UntilDeadline, is_this_host, proof, watch};
+use crate::hello::{self, Request, Session};
+use crate::serve::{self, Manner, Reachable};
+use crate::served::Served;
+use narrows_host::shares::{Share, Shares};
+use narrows_host::words;
+
+/// Connections that have not proved who they are. Beyond it the oldest of the host that has most of them has to go, so that
+/// those who only wait keep nobody out; each costs a thread and two descriptors.
+const STRANGERS_MAX: usize = 128;
+/// Copies at a time, of which one host has half at most.
+const COPIES_MAX: usize = 128;
+/// Of one: 20 to 32 MiB of what comes or goes, buffers, answers that are not read, tables of codecs.
+const MEMORY_OF_COPY: u64 = 128 << 20;
+/// Carriers, folders, and a batch of files, which is shorter where there are fewer.
+const DESCRIPTORS_OF_COPY: usize = 64;
+/// The stack of a thread, and a request.
+const MEMORY_OF_STRANGER: u64 = 8 << 20;
+/// However little there is.
+const COPIES_MIN: usize = 2;
+/// Clients at a time that are told so when there are as many copies; others are let go without a word.
+const TOLD_MAX: usize = 16;
+/// A copy of which nothing came, and one in which nothing moves, have to go after so long where another one wants the place.
+/// Disks and people have pauses of seconds; what was stored is not copied again.
+const SILENT_MAX: Duration = Duration::from_secs(2);
+const IDLE_MAX: Duration = Duration::from_secs(60);
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// No descriptor or thread was free; some copy will end.
+const BREATH: Duration = Duration::from_millis(100);
+/// Copies that are stopped bring what is whole to the disk.
+const LAST_WORK: Duration = Duration::from_secs(3);
+
+/// What the process may use for all copies.
+#[derive(Debug, Clone, Copy)]
+pub struct Means {
+    pub memory: u64,
+    pub descriptors: usize,
+}
+
+impl Means {
+    fn copies(self) -> usize {
+        let by_memory = usize::try_from(self.memory / MEMORY_OF_COPY).unwrap_or(usize::MAX);
+        COPIES_MAX.min(by_memory).min(self.descriptors / DESCRIPTORS_OF_COPY).max(COPIES_MIN)
+    }
+
+    fn strangers(self) -> usize {
+        let by_memory = usize::try_from(self.memory / MEMORY_OF_STRANGER).unwrap_or(usize::MAX);
+        STRANGERS_MAX.min(by_memory).min(self.descriptors / 8).max(COPIES_MIN)
+    }
+}
+
+pub struct Server {
+    served: Served,
+    /// `None`: everybody on this host is trusted.
+    tls: Option<Arc<ServerConfig>>,
+    verbose: bool,
+    strangers_max: usize,
+    told_max: usize,
+    places: Shares,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    stopping: bool,
+    connections: u64,
+    strangers: VecDeque<Stranger>,
+    copies: HashMap<u64, Copy>,
+    looked: Option<Instant>,
+}
+
+struct Stranger {
+    id: u64,
+    host: IpAddr,
+    socket: TcpStream,
+}
+
+struct Copy {
+    session: Session,
+    bond: Bond,
+    control: Arc<Control>,
+    host: IpAddr,
+    /// None of those that are only told, nor of one that was ended to make room.
+    place: Option<Share>,
+    /// Bytes that went either way, and since when it has been so many.
+    moved: u64,
+    since: Instant,
+}
+
+impl Copy {
+    fn look(&mut self, now: Instant) {
+        let moved = self.control.receive_summary().wire_bytes + self.control.send_summary().wire_bytes;
+        if moved != self.moved {
+            (self.moved, self.since) = (moved, now);
+        }
+    }
+
+    /// How much longer it has been still than a copy may be where others want its place.
+    fn overdue(&self, now: Instant) -> Option<Duration> {
+        let may = if self.moved == 0 { SILENT_MAX } else { IDLE_MAX };
+        now.duration_since(self.since).checked_sub(may)
+    }
+}
+
+impl State {
+    /// Takes out the stranger that has to go: the oldest of the host that has most of them.
+    fn take_stranger(&mut self) -> Option<Stranger> {
+        let mut of_host: HashMap<IpAddr, usize> = HashMap::new();
+        self.strangers.iter().for_each(|s| *of_host.entry(s.host).or_default() += 1);
+        let most = of_host.values().max().copied()?;
+        let at = self.strangers.iter().position(|s| of_host[&s.host] == most)?;
+        self.strangers.remove(at)
+    }
+
+    /// Ends the copy in which nothing has moved for longest; `of`: among those of this host. Whether there was one.
+    fn end_idle(&mut self, of: Option<IpAddr>, now: Instant) -> bool {
+        self.copies.values_mut().for_each(|copy| copy.look(now));
+        let held = self.copies.values_mut().filter(|c| c.place.is_some() && of.is_none_or(|host| c.host == host));
+        let idle = held.filter_map(|c| Some((c.overdue(now)?, c))).max_by_key(|(overdue, _)| *overdue);
+        let Some((_, copy)) = idle else { return false };
+        copy.place = None;
+        copy.control.stop();
+        true
+    }
+}
+
+impl Server {
+    /// `keys`: none if everybody on this host is trusted.
+    pub fn new(served: Served, keys: Option<&Keys>, means: Means, verbose: bool) -> Result<Arc<Self>> {
+        let tls = keys.map(proof::server).transpose()?;
+        let (strangers_max, copies_max) = (means.strangers(), means.copies());
+        let (told_max, places) = (TOLD_MAX.min(copies_max), Shares::new(copies_max));
+        Ok(Arc::new(Self { served, tls, verbose, strangers_max, told_max, places, state: Mutex::default() }))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Serves until the program ends.
+    pub fn run(self: Arc<Self>, listener: &TcpListener) {
+        loop {
+            match listener.accept() {
+                Ok((socket, peer)) => self.take(socket, peer),
+                Err(_) => std::thread::sleep(BREATH),
+            }
+        }
+    }
+
+    /// Ends the copies in order.
+    pub fn stop(&self) {
+        let begun = Instant::now();
+        let mut state = self.lock();
+        state.stopping = true;
+        state.copies.values().for_each(|c| c.control.stop());
+        drop(state);
+        while begun.elapsed() < LAST_WORK && !self.lock().copies.is_empty() {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// To be called now and then: sees in which copies something moves.
+    pub fn look(&self) {
+        let mut state = self.lock();
+        let now = Instant::now();
+        if state.looked.is_none_or(|at| now.duration_since(at) >= LOOK_EVERY) {
+            state.looked = Some(now);
+            state.copies.values_mut().for_each(|copy| copy.look(now));
+        }
+    }
+
+    /// A place for one more copy from that host; who has been still for long makes room.
+    fn place(&self, state: &mut State, host: IpAddr) -> Option<Share> {
+        let now = Instant::now();
+        let mut place = self.places.of(host);
+        // Who has places already takes none from others.
+        let has_some = state.copies.values().any(|copy| copy.host == host && copy.place.is_some());
+        let got = place.grow(1) || state.end_idle(has_some.then_some(host), now) && place.grow(1);
+        got.then_some(place)
+    }
+
+    fn take(self: &Arc<Self>, socket: TcpStream, peer: SocketAddr) {
+        let Ok(held) = socket.try_clone() else { return };
+        let mut state = self.lock();
+        if state.stopping {
+            return;
+        }
+        let id = state.connections;
+        state.connections += 1;
+        state.strangers.push_back(Stranger { id, host: host_of(peer.ip()), socket: held });
+        let goes = (state.strangers.len() > self.strangers_max).then(|| state.take_stranger()).flatten();
+        drop(state);
+        if let Some(stranger) = goes {
+            let _ = stranger.socket.shutdown(Shutdown::Both);
+        }
+        let server = Arc::clone(self);
+        let work = move || {
+            let place = Place { server: &server, id };
+            if let Err(e) = server.converse(id, socket, peer) {
+                words::note(format_args!("{peer}: {}", words::one_line(&e)));
+            }
+            drop(place);
+        };
+        if std::thread::Builder::new().name("narrows-serve".into()).spawn(work).is_err() {
+            self.known(id);
+            std::thread::sleep(BREATH);
+        }
+    }
+
+    /// Whether another copy has its place, or it never had one.
+    fn was_ended(&self, id: u64) -> bool {
+        self.lock().copies.get(&id).is_some_and(|copy| copy.place.is_none())
+    }
+
+    fn known(&self, id: u64) {
+        self.lock().strangers.retain(|other| other.id != id);
+    }
+
+    fn converse(&self, id: u64, socket: TcpStream, peer: SocketAddr) -> Result<()> {
+        let met = self.meet(socket, peer);
+        self.known(id);
+        let (request, link) = match met {
+            Ok(met) => met,
+            // The internet is full of them.
+            Err(_) if !self.verbose => return Ok(()),
+            Err(e) => return Err(e),
+        };
+        let mut state = self.lock();
+        let (task, session) = match request {
+            Request::Copy(task, session) => (task, session),
+            // One that comes too late is dropped; the copy is over or does without.
+            Request::Join(session) => {
+                let copy = state.copies.values().find(|copy| copy.session == session);
+                return Ok(copy.map_or(Ok(()), |copy| copy.bond.add(link))?);
+            }
+        };
+        let (link, bond) = link.bonded()?;
+        let control = Arc::new(Control::default());
+        let host = host_of(peer.ip());
+        let place = self.place(&mut state, host);
+        let told = state.copies.values().filter(|c| c.place.is_none()).count();
+        if state.stopping || place.is_none() && told >= self.told_max {
+            return Ok(());
+        }
+        let reachable = if place.is_some() { Reachable::Within(&self.served, host) } else { Reachable::Busy };
+        let (moved, since) = (0, Instant::now());
+        let copy = Copy { session, bond, control: Arc::clone(&control), host, place, moved, since };
+        state.copies.insert(id, copy);
+        drop(state);
+        let served = serve::run(task, link, Manner::Remote, &reachable, &control);
+        if served.is_err() && self.was_ended(id) && !self.verbose {
+            return Ok(());
+        }
+        served.context("the copy failed")?;
+        if self.verbose {
+            words::note(format_args!("{peer}: a copy is complete"));
+        }
+        Ok(())
+    }
+
+    /// Checks who is there, and reads what is wanted.
+    fn meet(&self, socket: TcpStream, peer: SocketAddr) -> Result<(Request, Link)> {
+        let deadline = Instant::now() + PATIENCE;
+        watch(&socket)?;
+        let Some(config) = &self.tls else {
+            ensure!(is_this_host(peer.ip()), "it is not on this host");
+            return match hello::read(UntilDeadline { socket: &socket, deadline }) {
+                Ok(request) => Ok((request, Link::tcp(socket)?)),
+                Err(e) => {
+                    let _ = (&socket).write_all(words(&e).as_bytes());
+                    Err(e)
+                }
+            };
+        };
+        let connection = proof::server_connection(config)?;
+        let mut session = tls::handshake(connection.into(), socket, deadline).map_err(|e| match e.kind() {
+            io::ErrorKind::PermissionDenied => anyhow::Error::from(e).context("it has another token"),
+            _ => anyhow::Error::from(e).context("it does not speak TLS as a client of this program does"),
+        })?;
+        match hello::read(session.reader(deadline)) {
+            Ok(request) => Ok((request, Link::tls(session)?)),
+            Err(e) => {
+                let _ = session.send(words(&e).as_bytes(), deadline);
+                Err(e)
+            }
+        }
+    }
+}
+
+/// What a connection has of the server's limits, whatever becomes of its thread.
+struct Place<'a> {
+    server: &'a Server,
+    id: u64,
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.server.known(self.id);
+        self.server.lock().copies.remove(&self.id);
+    }
+}
+
+/// For a client that cannot be told within the protocol: it shows this as what the remote end says.
+fn words(e: &anyhow::Error) -> String {
+    format!("narrows serve: {}\n", words::one_line(e))
+}

@@ -1,0 +1,364 @@
+//! A copy when the other host has no narrows: by `tar`, and `zstd` if it is there, over the same remote shell.
+//!
+//! One connection: a script says what is there, a second one packs or stores. What arrives is unpacked in a folder of its own
+//! at the target, and everything gets its name when all has come: a copy that fails leaves what was there as it was.
+
+use std::collections::hash_map::RandomState;
+use std::ffi::OsStr;
+use std::hash::{BuildHasher, Hasher};
+use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use narrows::stream;
+
+use super::carrier::Started;
+use super::failure;
+use super::filter::Filter;
+use super::remote_path::has_pattern;
+use super::scan;
+use super::serve::{Into, cannot_store, is_undecided, open_target};
+use super::store::Permitted;
+use super::tree::Tree;
+use super::{scan::needs_recursive, shown};
+use narrows_host::words;
+
+mod listing;
+mod stage;
+mod talk;
+mod tools;
+
+use listing::Listing;
+use stage::Stage;
+pub use talk::Flow;
+use talk::{Counted, Heard, Input, Output, Pump};
+use tools::{Kind, LEVEL, LIST_FLAGS, Tools, assignment, flag_safe};
+
+/// More threads of zstd than that are faster than any ssh.
+const ZSTD_THREADS_MAX: usize = 4;
+/// So many bytes that no tar takes for a head end an archive that must not be used: more than attributes of a file, as
+/// which the first of them may be taken.
+const SPOILED: usize = 1 << 20;
+/// Exit statuses of `pack.sh`: files changed, some could not be read.
+const TAR_WARNED: i32 = 11;
+const TAR_FAILED: i32 = 12;
+
+/// How the copy is to be done, whichever way it goes.
+pub struct Order<'a> {
+    pub shell: &'a OsStr,
+    /// `[user@]host`, as ssh takes it.
+    pub host: &'a OsStr,
+    /// The name under which narrows was looked for there.
+    pub program: &'a str,
+    pub recursive: bool,
+    pub devices: bool,
+    /// Owners are kept where root stores.
+    pub owner: bool,
+    pub set_id: bool,
+    /// Everything is brought to the disk before it gets its name.
+    pub fsync: bool,
+    pub timeout: Option<Duration>,
+    pub quiet: bool,
+    pub flow: Arc<Flow>,
+    pub on_failure: &'a dyn Fn(&str),
+    pub on_file: &'a dyn Fn(&str),
+}
+
+#[derive(Debug, Default)]
+pub struct Copied {
+    pub files: u64,
+    pub failed: u64,
+    pub changed: u64,
+    pub losses: Option<String>,
+    /// `tar`, or `tar and zstd`
+    pub programs: &'static str,
+}
+
+impl Order<'_> {
+    /// What is said as soon as it is known how the copy goes.
+    fn notice(&self) -> impl FnOnce(Tools) + Send + use<> {
+        let (host, program) = (shown(self.host.as_bytes()), shown(self.program.as_bytes()));
+        let quiet = self.quiet;
+        move |there| {
+            if !quiet {
+                words::note(format_args!(
+                    "no {program} on {host}: copying by {}{}; with narrows there too, copies are checked and \
+                     resumed, and only what changed is sent",
+                    programs(there),
+                    // Without zstd nothing tells an archive that was cut between two files from a whole one.
+                    if there.zstd { ", all or nothing" } else { "" }
+                ));
+            }
+        }
+    }
+
+    /// Names what could not be copied.
+    fn failed(&self, text: &str, copied: &mut Copied) {
+        copied.failed += 1;
+        (self.on_failure)(text);
+    }
+}
+
+fn programs(there: Tools) -> &'static str {
+    if there.zstd { "tar and zstd" } else { "tar" }
+}
+
+// --- from here to there ---
+
+pub fn put(order: &Order<'_>, sources: &[PathBuf], filter: &Filter, target: &Path) -> Result<Copied> {
+    let here = Tools::here()?;
+    ensure!(here.kind != Kind::Other, "tar on this host can do too little; install GNU tar or bsdtar");
+    let listing = Listing::of(sources, order, filter)?;
+    let mut copied = Copied { files: listing.files, failed: listing.failed, programs: "tar", ..Copied::default() };
+    if listing.groups.is_empty() {
+        return Ok(copied);
+    }
+    ensure!(
+        here.kind == Kind::Gnu || listing.groups.len() == 1,
+        "tar on this host takes files from one folder at a time; copy what is in others by a second command"
+    );
+    order.flow.expect(listing.bytes);
+
+    let script = put_script(order, sources, target);
+    let (recursive, flow, notice) = (order.recursive, Arc::clone(&order.flow), order.notice());
+    let ((heard, packed, there), status) = talk::converse(order, move |mut input, mut output| {
+        let there = talk::ask(&mut input, &mut output)?;
+        notice(there);
+        let script = [there.store_functions(here).as_bytes(), &script].concat();
+        talk::tell(&mut input, &script)?;
+        let mut tar = Command::new("tar");
+        tar.args(["-c", "-f", "-"]).args(here.pack_flags(there)).args(LIST_FLAGS);
+        if !recursive {
+            tar.arg("-h");
+        }
+        for (folder, list) in &listing.groups {
+            tar.arg("-C").arg(folder).arg("-T").arg(list);
+        }
+        let packed = send(&mut tar, input, there.zstd, &flow);
+        flow.crossed();
+        let heard = talk::hear(output);
+        // The other end's words say more than that it reads no more, but not more than what failed here.
+        let packed = match packed {
+            Err(e) if failure::is_link_lost(&e) => return Err(heard.err().unwrap_or(e)),
+            packed => packed?,
+        };
+        let heard = heard?;
+        ensure!(heard.done, io::Error::new(io::ErrorKind::UnexpectedEof, "it ended without a word"));
+        Ok((heard, packed, there))
+    })?;
+    let Heard { failures, failed, lost, .. } = heard;
+    ensure!(status.success(), "the other end failed after it had stored everything ({status})");
+    for text in &failures {
+        (order.on_failure)(text);
+    }
+    copied.failed += failed;
+    warned(order, packed.code(), here, &mut copied);
+    copied.programs = programs(there);
+    let losses = lost.into_iter().chain(here.losses(there).map(str::to_owned));
+    copied.losses = Some(losses.collect::<Vec<_>>().join(", ")).filter(|l| !l.is_empty());
+    Ok(copied)
+}
+
+/// All of `store.sh` but the functions, which depend on the tools there.
+fn put_script(order: &Order<'_>, sources: &[PathBuf], target: &Path) -> Vec<u8> {
+    let bytes = target.as_os_str().as_bytes();
+    let single = sources.len() == 1 && !sources[0].is_dir();
+    let folder = !single || bytes.ends_with(b"/");
+    let parent = target.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let work = format!(".narrows-{:016x}.partial", RandomState::new().build_hasher().finish());
+    let flag = |set: bool| if set { &b"yes"[..] } else { b"" };
+    let mut script = Vec::new();
+    for (name, value) in [
+        ("target", &flag_safe(target.as_os_str())[..]),
+        ("parent", &flag_safe(parent.as_os_str())),
+        ("name", target.file_name().unwrap_or_default().as_bytes()),
+        ("own", sources[0].file_name().unwrap_or_default().as_bytes()),
+        ("work", work.as_bytes()),
+        ("folder", flag(folder || target.file_name().is_none())),
+        ("contents", flag(sources.iter().any(|s| scan::top(s).is_none()))),
+        ("owner", flag(order.owner)),
+        ("devices", flag(order.devices)),
+        ("setid", flag(order.set_id)),
+        ("fsync", flag(order.fsync)),
+    ] {
+        assignment(name, value, &mut script);
+    }
+    script.extend_from_slice(include_bytes!("fallback/store.sh"));
+    script
+}
+
+/// Runs tar and sends what it packs. An archive that is not whole is sent so that the other end sees it.
+fn send(tar: &mut Command, input: Input, zstd: bool, flow: &Arc<Flow>) -> Result<ExitStatus> {
+    tar.env_remove("TAR_OPTIONS").stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut tar = Started(tar.spawn().context("cannot start tar")?);
+    let from = tar.0.stdout.take().context("tar has no standard output")?;
+    let mut to = Counted { inner: input, flow: Arc::clone(flow) };
+    let mut pump = Pump::new(Arc::clone(flow));
+    let whole = |tar: &mut Started, pumped: Result<()>| {
+        pumped?;
+        let status = tar.0.wait().context("cannot wait for tar")?;
+        Ok::<_, anyhow::Error>((status, status.code().is_some_and(|code| code <= 2)))
+    };
+    let cut = || anyhow::anyhow!("tar failed on this host");
+    if zstd {
+        let mut encoder = zstd::stream::write::Encoder::new(to, LEVEL)?;
+        encoder.include_checksum(true)?;
+        encoder.multithread(stream::encoders().min(ZSTD_THREADS_MAX) as u32)?;
+        let pumped = pump.run(from, &mut encoder).map_err(talk::Side::of_sender);
+        let (status, ended) = whole(&mut tar, pumped)?;
+        // Without its end the frame is damaged for the other end.
+        ensure!(ended && pump.is_whole(), cut());
+        encoder.finish().and_then(|mut to| to.flush())?;
+        return Ok(status);
+    }
+    let pumped = pump.run(from, &mut to).map_err(talk::Side::of_sender);
+    let (status, ended) = whole(&mut tar, pumped)?;
+    if !(ended && pump.is_whole()) {
+        to.write_all(&vec![0xff; SPOILED])?;
+        return Err(cut());
+    }
+    Ok(status)
+}
+
+/// What tar's status says of an archive that is whole nevertheless.
+fn warned(order: &Order<'_>, code: Option<i32>, tools: Tools, copied: &mut Copied) {
+    match code {
+        Some(0) => {}
+        // Also of a file that shrank, whose rest tar makes up with zeros.
+        Some(1) if tools.kind == Kind::Gnu => {
+            order.failed("some of it changed while it was read; copy it again", copied)
+        }
+        _ => order.failed("some of it could not be read; tar said what", copied),
+    }
+}
+
+// --- from there to here ---
+
+pub fn get(order: &Order<'_>, sources: &[PathBuf], target: &Path) -> Result<Copied> {
+    let here = Tools::here()?;
+    let contents = sources.iter().any(|s| scan::top(s).is_none());
+    ensure!(sources.len() == 1 || !contents, "tar takes what is in a folder by a command of its own; copy it alone");
+    let mut tops: Vec<_> = sources.iter().filter_map(|source| scan::top(source)).collect();
+    tops.sort_unstable();
+    if let Some([name, _]) = tops.windows(2).find(|w| w[0] == w[1]) {
+        bail!("two sources are named '{}', and tar would put one over the other; copy them one by one", shown(name));
+    }
+    let permitted = Permitted::tops(sources, order.recursive);
+    // Whether it is to be a file or a folder is known when it has come.
+    let undecided = order.recursive && sources.len() == 1 && !contents && is_undecided(target);
+    let single = sources.len() == 1 && !order.recursive || undecided;
+    let Into::Tree(mut tree, mut rename) = open_target(target, single, false)?.into else {
+        bail!(
+            "{} is a device or fifo; to write into it, narrows is needed there too",
+            shown(target.as_os_str().as_bytes())
+        );
+    };
+    let folder = match rename {
+        Some(_) => target.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new(".")),
+        None => target,
+    };
+    let stage = Stage::new(folder, order.owner)?;
+
+    let (look, folders) = look_lines(sources);
+    let (unpack_in, keep_owner) = (stage.path().to_path_buf(), stage.keeps_owner());
+    let (recursive, flow, notice) = (order.recursive, Arc::clone(&order.flow), order.notice());
+    let ((found, there), status) = talk::converse(order, move |mut input, mut output| {
+        let there = talk::ask(&mut input, &mut output)?;
+        ensure!(
+            folders == 1 || there.kind != Kind::Other,
+            "tar there takes files from one folder at a time; copy what is in others by a second command"
+        );
+        notice(there);
+        let mut script = there.pack_functions(here, !recursive).into_bytes();
+        assignment("recursive", if recursive { b"yes" } else { b"" }, &mut script);
+        script.extend_from_slice(include_bytes!("fallback/pack.sh"));
+        script.extend_from_slice(&look);
+        talk::tell(&mut input, &script)?;
+        drop(input);
+        let found = talk::answer(&mut output, "found")?;
+        if found.contains('y') {
+            let mut tar = Command::new("tar");
+            tar.args(["-x", "-p", "-f", "-"]).args(here.unpack_flags(there)).arg("-C").arg(unpack_in);
+            if !keep_owner {
+                tar.arg("-o");
+            }
+            receive(&mut tar, output, there.zstd, &flow)?;
+        }
+        flow.crossed();
+        Ok((found, there))
+    })?;
+    let mut copied = Copied { programs: programs(there), ..Copied::default() };
+    ensure!(found.len() == sources.len(), "the other end says something else than was asked");
+    for (source, is) in sources.iter().zip(found.chars()).filter(|(_, is)| *is != 'y') {
+        let why = match is {
+            'd' => needs_recursive().to_string(),
+            // A file may be named so.
+            _ if has_pattern(source) => "No such file; wildcards need narrows there too".to_owned(),
+            _ => "No such file or directory".to_owned(),
+        };
+        order.failed(&format!("cannot copy {}: {why}", shown(source.as_os_str().as_bytes())), &mut copied);
+    }
+    match status.code() {
+        Some(0) => {}
+        Some(TAR_WARNED) => warned(order, Some(1), there, &mut copied),
+        Some(TAR_FAILED) => warned(order, Some(2), there, &mut copied),
+        _ => bail!("packing failed there ({status}); nothing was stored"),
+    }
+    let mut tops: Vec<&PathBuf> =
+        sources.iter().zip(found.chars()).filter(|(_, is)| *is == 'y').map(|(s, _)| s).collect();
+    // Of a folder that cannot be read nothing comes, not even its mode.
+    tops.retain(|source| match scan::top(source) {
+        Some(top) => stage.holds(&top),
+        None => status.success() || !stage.is_empty(),
+    });
+    if undecided && tops.iter().filter_map(|source| scan::top(source)).any(|top| stage.holds_folder(&top)) {
+        std::fs::create_dir(target).with_context(|| cannot_store(target))?;
+        (tree, rename) = (Tree::open(target)?, None);
+    }
+    let losses = stage.settle(&tops, tree, rename, &permitted, order, &mut copied)?;
+    let losses = losses.into_iter().chain(there.losses(here).map(str::to_owned));
+    copied.losses = Some(losses.collect::<Vec<_>>().join(", ")).filter(|l| !l.is_empty());
+    Ok(copied)
+}
+
+/// What `pack.sh` is told of the sources, and from how many folders they come.
+fn look_lines(sources: &[PathBuf]) -> (Vec<u8>, usize) {
+    let mut lines = Vec::new();
+    let mut folders = Vec::new();
+    for source in sources {
+        let (folder, name) = listing::folder_and_name(source);
+        assignment("path", &flag_safe(source.as_os_str()), &mut lines);
+        assignment("folder", &flag_safe(folder.as_os_str()), &mut lines);
+        assignment("name", &name, &mut lines);
+        lines.extend_from_slice(b"look\n[ $is != y ] || set -- \"$@\" -C \"$folder\" \"$name\"\n");
+        folders.push(folder);
+    }
+    folders.sort_unstable();
+    folders.dedup();
+    lines.extend_from_slice(b"go \"$@\"\n");
+    (lines, folders.len())
+}
+
+/// Unpacks what comes.
+fn receive(tar: &mut Command, output: Output, zstd: bool, flow: &Arc<Flow>) -> Result<()> {
+    tar.env_remove("TAR_OPTIONS").stdin(Stdio::piped()).stdout(Stdio::null());
+    let mut tar = Started(tar.spawn().context("cannot start tar")?);
+    let to = tar.0.stdin.take().context("tar has no standard input")?;
+    let from = Counted { inner: output, flow: Arc::clone(flow) };
+    let mut pump = Pump::new(Arc::clone(flow));
+    let pumped = if zstd {
+        let decoder = zstd::stream::read::Decoder::with_buffer(from)?;
+        pump.run(decoder, to)
+    } else {
+        pump.run(from, to)
+    };
+    pumped.map_err(talk::Side::of_receiver)?;
+    ensure!(pump.is_whole(), io::Error::new(io::ErrorKind::UnexpectedEof, "what arrives stops before its end"));
+    let status = tar.0.wait().context("cannot wait for tar")?;
+    ensure!(status.success(), "tar could not unpack all of it; nothing was stored");
+    Ok(())
+}

@@ -1,0 +1,102 @@
+//! What is copied from here, for tar: the same entries that `cp` would send.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use narrows::entry::EntryKind;
+use tempfile::TempPath;
+
+use super::{Copied, Order};
+use crate::filter::Filter;
+use crate::scan::{self, Found, walk};
+use crate::serve::open_roots;
+use narrows_host::words::shown;
+
+pub(super) struct Listing {
+    /// Folders, and for each the names in it that tar packs, separated by zero bytes.
+    pub(super) groups: Vec<(PathBuf, TempPath)>,
+    pub(super) files: u64,
+    pub(super) bytes: u64,
+    pub(super) failed: u64,
+}
+
+impl Listing {
+    pub(super) fn of(sources: &[PathBuf], order: &Order<'_>, filter: &Filter) -> Result<Self> {
+        let mut copied = Copied::default();
+        let (mut roots, mut folders) = (Vec::new(), Vec::new());
+        for source in sources {
+            let (root, unopened) = open_roots(std::slice::from_ref(source), order.recursive);
+            unopened.iter().for_each(|text| order.failed(text, &mut copied));
+            for root in root {
+                roots.push(root);
+                folders.push(std::path::absolute(folder_and_name(source).0)?);
+            }
+        }
+        let mut names: Vec<(PathBuf, Vec<u8>)> = Vec::new();
+        let (mut bytes, mut tops) = (0, Vec::new());
+        walk(&roots, filter, |found| {
+            let (root, entry) = match found {
+                Found::Entry { root, entry } => (root, entry),
+                Found::Failed(text) => {
+                    order.failed(&text, &mut copied);
+                    return true;
+                }
+                // Of stdin there is no copy by tar.
+                Found::Stream(_) => return true,
+            };
+            let path = shown(&entry.path);
+            let why = match entry.kind {
+                EntryKind::Fifo | EntryKind::CharDevice { .. } | EntryKind::BlockDevice { .. } if !order.devices => {
+                    Some("it is a fifo or device; --devices copies them")
+                }
+                EntryKind::Folder => None,
+                EntryKind::File { len, .. } => {
+                    copied.files += 1;
+                    bytes += len;
+                    (order.on_file)(&path);
+                    None
+                }
+                _ => None,
+            };
+            if let Some(why) = why {
+                order.failed(&format!("cannot store {path}: {why}"), &mut copied);
+                return true;
+            }
+            let folder = &folders[root];
+            let at = names.iter().position(|(known, _)| known == folder).unwrap_or_else(|| {
+                names.push((folder.clone(), Vec::new()));
+                names.len() - 1
+            });
+            if entry.path.is_empty() {
+                tops.push(at);
+            } else {
+                let list = &mut names[at].1;
+                list.extend_from_slice(b"./");
+                list.extend_from_slice(&entry.path);
+                list.push(0);
+            }
+            true
+        });
+        // At the end: bsdtar sets the time of a folder that is there already at once, and what came then would change it.
+        tops.iter().for_each(|at| names[*at].1.extend_from_slice(b".\0"));
+        let groups = names.into_iter().map(|(folder, list)| {
+            let mut file = tempfile::NamedTempFile::new().context("cannot make a temporary file")?;
+            file.write_all(&list).context("cannot write a temporary file")?;
+            Ok((folder, file.into_temp_path()))
+        });
+        let groups = groups.collect::<Result<_>>()?;
+        Ok(Self { groups, files: copied.files, bytes, failed: copied.failed })
+    }
+}
+
+/// What tar changes to for a source, and the name that it packs there.
+pub(super) fn folder_and_name(source: &Path) -> (PathBuf, Vec<u8>) {
+    match scan::top(source) {
+        None => (source.to_path_buf(), b".".to_vec()),
+        Some(name) => {
+            let parent = source.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+            (parent.to_path_buf(), [b"./", &name[..]].concat())
+        }
+    }
+}

@@ -1,0 +1,356 @@
+//! The conversation with a remote shell: scripts there, words and archives back and forth.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::fd::OwnedFd;
+use std::process::{ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use narrows::transport::NOISE_MAX;
+
+use super::Order;
+use super::tools::{ASK, MARK, Tools};
+use crate::carrier::{self, LAST_WORD, Started, shell_command};
+use narrows_host::signals;
+use narrows_host::words::shown;
+
+/// How often a talk looks for signals and whether anything moves.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// What the other end may say about what it stores: a name of 4 KiB for thousands of entries.
+const WORDS_MAX: u64 = 16 << 20;
+/// Failures that are worth to be told; the rest is counted.
+const FAILURES_MAX: usize = 100;
+/// What a pipe holds, twice.
+const PIECE: usize = 128 << 10;
+/// Behind the first script: reads the length of the second one, and that from the same place. Nothing of it is on a command
+/// line, so that login shells of other kinds neither see nor change it.
+const NEXT: &str = "IFS= read -r len && eval \"$(dd bs=1 count=\"$len\" 2>/dev/null)\"\n";
+/// Zero bytes at the end of every archive.
+const END_ZEROS: u64 = 1024;
+
+pub(super) type Input = File;
+pub(super) type Output = BufReader<File>;
+
+/// How the copy goes, for the bar and the summary.
+#[derive(Debug, Default)]
+pub struct Flow {
+    raw: AtomicU64,
+    wire: AtomicU64,
+    /// Content that will cross, about.
+    total: AtomicU64,
+    crossed: AtomicBool,
+    stopped: AtomicBool,
+}
+
+impl Flow {
+    pub fn raw_bytes(&self) -> u64 {
+        self.raw.load(Ordering::Relaxed)
+    }
+
+    pub fn wire_bytes(&self) -> u64 {
+        self.wire.load(Ordering::Relaxed)
+    }
+
+    /// If it is known.
+    pub fn total(&self) -> Option<u64> {
+        Some(self.total.load(Ordering::Relaxed)).filter(|total| *total > 0)
+    }
+
+    pub(super) fn expect(&self, total: u64) {
+        self.total.store(total, Ordering::Relaxed);
+    }
+
+    /// Everything has crossed the link; how long the rest takes depends on disks.
+    pub(super) fn crossed(&self) {
+        self.crossed.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Starts the remote shell and talks with it in a thread of its own, which a signal or a stall ends whatever it waits for.
+pub(super) fn converse<T: Send + 'static>(
+    order: &Order<'_>,
+    talk: impl FnOnce(Input, Output) -> Result<T> + Send + 'static,
+) -> Result<(T, ExitStatus)> {
+    let mut command = shell_command(order.shell)?;
+    let length = ASK.len() + NEXT.len();
+    // Plain words in single quotes mean the same to every login shell.
+    command.arg(order.host).arg(format!("sh -c 'eval \"$(dd bs=1 count={length} 2>/dev/null)\"'"));
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = Started(command.spawn().context("cannot start the remote shell")?);
+    let (Some(input), Some(output)) = (child.0.stdin.take(), child.0.stdout.take()) else {
+        bail!("the remote shell has no standard input and output");
+    };
+    let input = File::from(OwnedFd::from(input));
+    let output = BufReader::with_capacity(PIECE, File::from(OwnedFd::from(output)));
+    let (tell, told) = mpsc::channel();
+    std::thread::Builder::new().name("narrows-tar".into()).spawn(move || tell.send(talk(input, output)))?;
+    let result = attend(order, &mut child, &told);
+    let status = if result.is_ok() { child.0.wait() } else { child.end_soon() };
+    let status = status.context("cannot wait for the remote shell")?;
+    let host = shown(order.host.as_encoded_bytes());
+    match result {
+        Ok(said) => Ok((said, status)),
+        Err(e) if status.code() == Some(255) => Err(e.context(format!("lost the connection with {host}"))),
+        Err(e) => Err(e.context(format!("the copy with {host} failed"))),
+    }
+}
+
+fn attend<T>(order: &Order<'_>, child: &mut Started, told: &mpsc::Receiver<Result<T>>) -> Result<T> {
+    let flow = &order.flow;
+    let mut moved = (0, Instant::now());
+    loop {
+        match told.recv_timeout(LOOK_EVERY) {
+            Ok(result) => return result,
+            Err(RecvTimeoutError::Disconnected) => bail!("a thread failed; this is a bug"),
+            Err(RecvTimeoutError::Timeout) => {}
+        }
+        let now = flow.raw_bytes() + flow.wire_bytes();
+        if now != moved.0 || flow.crossed.load(Ordering::Relaxed) {
+            moved = (now, Instant::now());
+        }
+        let why = match () {
+            () if signals::received().is_some() => anyhow!("interrupted"),
+            () if order.timeout.is_some_and(|limit| moved.1.elapsed() > limit) => {
+                io::Error::new(io::ErrorKind::TimedOut, "nothing has moved for too long").into()
+            }
+            () => continue,
+        };
+        // The talk ends at its next piece, or when the shell's pipes are closed, and clears up.
+        flow.stopped.store(true, Ordering::Relaxed);
+        let _ = child.0.kill();
+        let _ = told.recv_timeout(LAST_WORD);
+        return Err(why);
+    }
+}
+
+/// What tools there are at the other end.
+pub(super) fn ask(input: &mut Input, output: &mut Output) -> Result<Tools> {
+    input.write_all(ASK.as_bytes())?;
+    input.write_all(NEXT.as_bytes())?;
+    let said = answer(output, "has").context("no POSIX shell answers there")?;
+    Tools::parse(&said)?.context("there is neither narrows nor tar there; install one of them")
+}
+
+/// Has the other end run another script.
+pub(super) fn tell(input: &mut Input, script: &[u8]) -> Result<()> {
+    input.write_all(format!("{}\n", script.len()).as_bytes())?;
+    input.write_all(script)?;
+    Ok(())
+}
+
+/// The next words of a script, which begin with `key`; what a login shell printed before them is shown.
+pub(super) fn answer(output: &mut Output, key: &str) -> Result<String> {
+    let mut noise = Vec::new();
+    let mut limited = output.take(NOISE_MAX as u64);
+    loop {
+        let mut line = Vec::new();
+        if limited.read_until(b'\n', &mut line)? == 0 {
+            carrier::noise(&noise);
+            ensure!(limited.limit() > 0, "the remote shell prints too much before it does anything");
+            bail!(io::Error::new(io::ErrorKind::UnexpectedEof, "it ends without a word"));
+        }
+        let words = line.strip_prefix(MARK.as_bytes()).and_then(|rest| rest.strip_prefix(key.as_bytes()));
+        if let Some(words) = words.and_then(|rest| rest.strip_prefix(b" ")) {
+            carrier::noise(&noise);
+            return Ok(String::from_utf8_lossy(words).trim_end().to_owned());
+        }
+        noise.extend_from_slice(&line);
+    }
+}
+
+/// What the other end said while it stored.
+#[derive(Debug, Default)]
+pub(super) struct Heard {
+    /// What could not be stored, in words; the first of them.
+    pub(super) failures: Vec<String>,
+    pub(super) failed: u64,
+    pub(super) lost: Vec<String>,
+    pub(super) done: bool,
+}
+
+/// Listens until the other end has nothing more to say.
+pub(super) fn hear(output: Output) -> Result<Heard> {
+    let mut heard = Heard::default();
+    let mut lines = output.take(WORDS_MAX);
+    loop {
+        let mut line = Vec::new();
+        if lines.read_until(b'\n', &mut line)? == 0 {
+            ensure!(lines.limit() > 0, "the other end says too much");
+            return Ok(heard);
+        }
+        let line = line.strip_suffix(b"\n").unwrap_or(&line);
+        let words = line.strip_prefix(MARK.as_bytes()).map(shown);
+        let words = words.as_deref().map(|w| w.split_once(' ').unwrap_or((w, "")));
+        match words {
+            Some(("fails", why)) => bail!("{why}"),
+            Some(("cannot", _)) if heard.failures.len() >= FAILURES_MAX => heard.failed += 1,
+            Some(("cannot", what)) => {
+                heard.failed += 1;
+                heard.failures.push(format!("cannot {what}"));
+            }
+            Some(("lost", what)) => {
+                heard.lost.truncate(FAILURES_MAX);
+                heard.lost.push(what.to_owned());
+            }
+            Some(("done", _)) => heard.done = true,
+            _ => carrier::noise(line),
+        }
+    }
+}
+
+/// Counts what crosses the link.
+pub(super) struct Counted<T> {
+    pub(super) inner: T,
+    pub(super) flow: Arc<Flow>,
+}
+
+impl<W: Write> Write for Counted<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let n = self.inner.write(bytes)?;
+        self.flow.wire.fetch_add(n as u64, Ordering::Relaxed);
+        Ok(n)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.inner.flush()
+    }
+}
+
+impl<R: BufRead> Read for Counted<R> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let n = self.inner.read(buf)?;
+        self.flow.wire.fetch_add(n as u64, Ordering::Relaxed);
+        Ok(n)
+    }
+}
+
+impl<R: BufRead> BufRead for Counted<R> {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        self.inner.fill_buf()
+    }
+
+    fn consume(&mut self, n: usize) {
+        self.flow.wire.fetch_add(n as u64, Ordering::Relaxed);
+        self.inner.consume(n);
+    }
+}
+
+/// Where a pump failed.
+pub(super) enum Side {
+    Read(io::Error),
+    Write(io::Error),
+}
+
+impl Side {
+    /// Read from tar here, written to the link.
+    pub(super) fn of_sender(self) -> anyhow::Error {
+        match self {
+            Self::Read(e) => anyhow!("cannot read from tar: {e}"),
+            Self::Write(e) => e.into(),
+        }
+    }
+
+    /// Read from the link, written to tar here: that it ends early is no fault of the link.
+    pub(super) fn of_receiver(self) -> anyhow::Error {
+        match self {
+            Self::Read(e) => e.into(),
+            Self::Write(_) => anyhow!("tar could not unpack what came; nothing was stored"),
+        }
+    }
+}
+
+/// Moves an archive and looks whether it has an end.
+pub(super) struct Pump {
+    flow: Arc<Flow>,
+    len: u64,
+    zeros: u64,
+}
+
+impl Pump {
+    pub(super) fn new(flow: Arc<Flow>) -> Self {
+        Self { flow, len: 0, zeros: 0 }
+    }
+
+    pub(super) fn run(&mut self, mut from: impl Read, mut to: impl Write) -> Result<(), Side> {
+        let mut piece = vec![0; PIECE];
+        loop {
+            let n = match from.read(&mut piece) {
+                Ok(0) => return Ok(()),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+                _ if self.flow.stopped.load(Ordering::Relaxed) => {
+                    return Err(Side::Read(io::Error::other("interrupted")));
+                }
+                read => read.map_err(Side::Read)?,
+            };
+            self.see(&piece[..n]);
+            to.write_all(&piece[..n]).map_err(Side::Write)?;
+            self.flow.raw.fetch_add(n as u64, Ordering::Relaxed);
+        }
+    }
+
+    fn see(&mut self, bytes: &[u8]) {
+        self.len += bytes.len() as u64;
+        match bytes.iter().rposition(|b| *b != 0) {
+            Some(at) => self.zeros = (bytes.len() - at - 1) as u64,
+            None => self.zeros += bytes.len() as u64,
+        }
+    }
+
+    /// Whether what came so far is an archive with its end; a tar that fails half-way leaves that out.
+    pub(super) fn is_whole(&self) -> bool {
+        self.zeros >= END_ZEROS && self.len.is_multiple_of(512)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn output(text: &[u8]) -> Output {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(text).unwrap();
+        io::Seek::rewind(&mut file).unwrap();
+        BufReader::new(file)
+    }
+
+    #[test]
+    fn answers_are_found_behind_what_a_login_shell_prints() {
+        let mut said = output(b"Welcome\nto narrows-tar has\n\nnarrows-tar has gnu yes no\nPK");
+        assert_eq!(answer(&mut said, "has").unwrap(), "gnu yes no");
+        let mut rest = Vec::new();
+        said.read_to_end(&mut rest).unwrap();
+        assert_eq!(rest, b"PK", "what follows belongs to the archive");
+        assert!(answer(&mut output(b"narrows-tar hasty\n"), "has").is_err());
+        assert!(answer(&mut output(&[b'x'; NOISE_MAX + 1]), "has").unwrap_err().to_string().contains("too much"));
+    }
+
+    #[test]
+    fn what_the_storing_end_says_is_told_apart() {
+        let heard =
+            hear(output(b"narrows-tar cannot store a\x1b[2J\nnarrows-tar lost owner of all\nnarrows-tar done\n"));
+        let heard = heard.unwrap();
+        assert_eq!(heard.failures, ["cannot store a\\u{1b}[2J"]);
+        assert_eq!((heard.failed, heard.lost, heard.done), (1, vec!["owner of all".to_owned()], true));
+        assert!(!hear(output(b"narrows-tar don")).unwrap().done);
+        let failed = hear(output(b"narrows-tar fails the disk is full\nnarrows-tar done\n"));
+        assert_eq!(failed.unwrap_err().to_string(), "the disk is full");
+    }
+
+    #[test]
+    fn an_archive_is_whole_when_it_has_its_end() {
+        let whole = |pieces: &[&[u8]]| {
+            let mut pump = Pump::new(Arc::default());
+            pieces.iter().for_each(|p| assert!(pump.run(*p, io::sink()).is_ok()));
+            pump.is_whole()
+        };
+        assert!(whole(&[&[1; 512], &[0; 1000], &[0; 24]]));
+        assert!(!whole(&[]));
+        assert!(!whole(&[&[1; 512], &[0; 512]]));
+        assert!(!whole(&[&[0; 1024], &[1; 512]]));
+        assert!(!whole(&[&[1; 512], &[0; 1025]]));
+    }
+}

@@ -1,0 +1,60 @@
+//! Which entries a copy leaves out, by patterns as in `.gitignore` files.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use ignore::gitignore::{Gitignore, GitignoreBuilder};
+
+#[derive(Clone)]
+pub struct Filter(Gitignore);
+
+impl Filter {
+    /// A later pattern overrules an earlier one; one that begins with `!` takes in again.
+    pub fn new(patterns: &[String]) -> Result<Self> {
+        let mut builder = GitignoreBuilder::new("");
+        for pattern in patterns {
+            builder.add_line(None, pattern).with_context(|| format!("cannot understand the pattern '{pattern}'"))?;
+        }
+        Ok(Self(builder.build().context("cannot understand the patterns")?))
+    }
+
+    pub fn leaves_out(&self, path: &[u8], is_folder: bool) -> bool {
+        !path.is_empty() && self.0.matched(Path::new(OsStr::from_bytes(path)), is_folder).is_ignore()
+    }
+
+    /// Whether the folder `path`, or one that it is in, is left out.
+    pub fn leaves_out_folder(&self, path: &[u8]) -> bool {
+        let ends = path.iter().enumerate().filter(|(_, b)| **b == b'/').map(|(at, _)| at);
+        ends.chain([path.len()]).any(|end| self.leaves_out(&path[..end], true))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_are_those_of_gitignore() {
+        let filter = |patterns: &[&str]| Filter::new(&patterns.iter().map(|p| (*p).to_owned()).collect::<Vec<_>>());
+        let f = filter(&["*.o", "/top", "build/", "!keep.o"]).unwrap();
+        for (path, is_folder, out) in [
+            ("a.o", false, true),
+            ("deep/in/a.o", false, true),
+            ("deep/keep.o", false, false),
+            ("top", false, true),
+            ("deep/top", false, false),
+            ("deep/build", true, true),
+            ("deep/build", false, false),
+            ("", true, false),
+        ] {
+            assert_eq!(f.leaves_out(path.as_bytes(), is_folder), out, "{path}");
+        }
+        for (path, out) in [("deep/build/in/it", true), ("top/in/it", true), ("deep/top/in/it", false), ("", false)] {
+            assert_eq!(f.leaves_out_folder(path.as_bytes()), out, "{path}");
+        }
+        assert!(filter(&["a[", "{"]).is_err());
+        assert!(!filter(&[]).unwrap().leaves_out(b"x", false));
+    }
+}

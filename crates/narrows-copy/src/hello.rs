@@ -1,0 +1,389 @@
+//! The first words of a client to a server: what shall be done. Behind them the wire format begins.
+
+use std::ffi::OsString;
+use std::io::{self, Read, Write};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
+use data_encoding::HEXLOWER;
+use serde_json::{Value, json};
+
+/// Not text, damaged by every conversion of line ends, and no beginning of the wire format.
+const MAGIC: [u8; 8] = *b"\x93NRSV\r\n\x1a";
+/// Newest version of the words and of the entry stream that this program speaks; it knows all before it. A request names
+/// the oldest that has all it asks for: who does not know that version must refuse it, not do half of it.
+const VERSION: u64 = 3;
+const VERSION_FIRST: u64 = 1;
+/// Longest words; they hold a few paths of 4,095 bytes, escaped.
+const LEN_MAX: u32 = 1 << 20;
+/// Patterns take time and memory to be compiled: far more than somebody writes.
+const PATTERNS_MAX: usize = 4096;
+const PATTERNS_LEN_MAX: usize = 64 << 10;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Task {
+    /// The client sends, the server stores.
+    Put {
+        target: PathBuf,
+        /// The copy is a single file, so `target` may be its new name.
+        single: bool,
+        store: StoreOptions,
+    },
+    /// The server sends what is there.
+    Get(GetTask),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GetTask {
+    pub sources: Vec<PathBuf>,
+    pub recursive: bool,
+    pub exclude: Vec<String>,
+    /// No content is sent.
+    pub dry_run: bool,
+    /// The server says how much there is in all. One that does not know this says nothing.
+    pub totals: bool,
+    /// Nothing is compressed.
+    pub stored: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoreOptions {
+    pub fsync: Fsync,
+    /// Fifos and devices are made.
+    pub devices: bool,
+    /// Nothing is changed; answers are as if.
+    pub dry_run: bool,
+    /// Whether owners are set; else as the storing end may.
+    pub owner: Option<bool>,
+    /// What the sources do not have is removed.
+    pub delete: Option<Delete>,
+    /// The sender wants to hear which folders and links are made. A server that does not know this does not say it.
+    pub names: bool,
+    /// Files may keep what makes programs run as somebody else.
+    pub set_id: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Delete {
+    /// The patterns of the copy: what they leave out stays.
+    pub exclude: Vec<String>,
+    /// If it would be more, nothing is removed.
+    pub max: Option<u64>,
+    /// The sender wants to hear what is removed, not only how much.
+    pub names: bool,
+}
+
+/// Names a copy, so that more connections can be added to it. It is hard to guess.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Session([u8; 16]);
+
+impl Session {
+    pub fn random() -> io::Result<Self> {
+        let mut id = [0; 16];
+        let mut rest = &mut id[..];
+        while !rest.is_empty() {
+            let n = rustix::rand::getrandom(&mut *rest, rustix::rand::GetRandomFlags::empty())?;
+            rest = &mut rest[n..];
+        }
+        Ok(Self(id))
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let bytes = HEXLOWER.decode(text.as_bytes()).ok()?;
+        bytes.try_into().ok().map(Self)
+    }
+}
+
+impl std::fmt::Display for Session {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&HEXLOWER.encode(&self.0))
+    }
+}
+
+/// What a client asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Request {
+    /// A copy; what follows, both ways, is in the segments of carriers.
+    Copy(Task, Session),
+    /// To be one more carrier of a copy that runs.
+    Join(Session),
+}
+
+/// When data is brought to the disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fsync {
+    /// Each file before it gets its name.
+    Each,
+    /// Many files at once, before they get their names.
+    Batch,
+    /// Left to the system.
+    None,
+}
+
+pub fn write(request: &Request, mut to: impl Write) -> io::Result<()> {
+    let words = match request {
+        Request::Join(session) => json!({ "version": VERSION_FIRST, "task": "join", "session": session.to_string() }),
+        Request::Copy(task, session) => {
+            let mut words = to_json(task);
+            words["session"] = session.to_string().into();
+            words
+        }
+    };
+    let words = words.to_string();
+    let mut bytes = MAGIC.to_vec();
+    bytes.extend_from_slice(&(words.len() as u32).to_le_bytes());
+    bytes.extend_from_slice(words.as_bytes());
+    to.write_all(&bytes)
+}
+
+/// Reads no byte more than the words, so that the wire format can be read from the same place.
+pub fn read(mut from: impl Read) -> Result<Request> {
+    let mut head = [0; 12];
+    from.read_exact(&mut head).context("the client went away before it said what to do")?;
+    ensure!(head[..8] == MAGIC, "this is for `narrows cp`, which starts it by itself; what came is something else");
+    let len = u32::from_le_bytes([head[8], head[9], head[10], head[11]]);
+    ensure!(len <= LEN_MAX, "the client's request is too long");
+    let mut words = vec![0; len as usize];
+    from.read_exact(&mut words).context("the client went away while it said what to do")?;
+    let words: Value = serde_json::from_slice(&words).context("the client's request makes no sense")?;
+    let task = from_json(&words)?;
+    let session = words["session"].as_str().and_then(Session::parse).context("the client's request has no session")?;
+    Ok(task.map_or(Request::Join(session), |task| Request::Copy(task, session)))
+}
+
+/// The oldest version that has everything the task asks for.
+fn version(task: &Task) -> u64 {
+    match task {
+        Task::Get(GetTask { stored: true, .. }) => 3,
+        Task::Put { store, .. } if store.delete.is_some() || store.owner.is_some() => 2,
+        Task::Put { .. } | Task::Get(_) => VERSION_FIRST,
+    }
+}
+
+fn to_json(task: &Task) -> Value {
+    match task {
+        Task::Put { target, single, store } => json!({
+            "version": version(task),
+            "task": "put",
+            "target": escaped(target),
+            "single": single,
+            "fsync": match store.fsync { Fsync::Each => "each", Fsync::Batch => "batch", Fsync::None => "none" },
+            "devices": store.devices,
+            "dry_run": store.dry_run,
+            "owner": store.owner,
+            "names": store.names,
+            "set_id": store.set_id,
+            "delete": store.delete.as_ref().map(|d| json!({ "exclude": d.exclude, "max": d.max, "names": d.names })),
+        }),
+        Task::Get(GetTask { sources, recursive, exclude, dry_run, totals, stored }) => json!({
+            "version": version(task),
+            "task": "get",
+            "sources": sources.iter().map(|p| escaped(p)).collect::<Vec<_>>(),
+            "recursive": recursive,
+            "exclude": exclude,
+            "dry_run": dry_run,
+            "totals": totals,
+            "stored": stored,
+        }),
+    }
+}
+
+/// `None` for a carrier of a copy that runs.
+fn from_json(words: &Value) -> Result<Option<Task>> {
+    let version = words["version"].as_u64().context("the client's request has no version")?;
+    ensure!(
+        (VERSION_FIRST..=VERSION).contains(&version),
+        "the client speaks version {version} and this program {VERSION}; upgrade the older one"
+    );
+    let flag = |name: &str| words[name].as_bool().unwrap_or(false);
+    match words["task"].as_str() {
+        Some("join") => Ok(None),
+        Some("put") => Ok(Some(Task::Put {
+            target: path(&words["target"])?,
+            single: flag("single"),
+            store: StoreOptions {
+                fsync: match words["fsync"].as_str() {
+                    Some("each") => Fsync::Each,
+                    Some("none") => Fsync::None,
+                    _ => Fsync::Batch,
+                },
+                devices: flag("devices"),
+                dry_run: flag("dry_run"),
+                owner: match &words["owner"] {
+                    Value::Null => None,
+                    Value::Bool(owner) => Some(*owner),
+                    _ => bail!("what the client's request says of owners makes no sense"),
+                },
+                delete: delete(&words["delete"])?,
+                names: flag("names"),
+                set_id: flag("set_id"),
+            },
+        })),
+        Some("get") => {
+            let sources = words["sources"].as_array().context("the client names no source")?;
+            Ok(Some(Task::Get(GetTask {
+                sources: sources.iter().map(path).collect::<Result<_>>()?,
+                recursive: flag("recursive"),
+                exclude: patterns(&words["exclude"])?,
+                dry_run: flag("dry_run"),
+                totals: flag("totals"),
+                stored: flag("stored"),
+            })))
+        }
+        _ => bail!("the client wants something that this program does not know; upgrade it"),
+    }
+}
+
+/// Nothing of it may be passed over: less would be asked for than the client wants kept.
+fn delete(words: &Value) -> Result<Option<Delete>> {
+    if words.is_null() {
+        return Ok(None);
+    }
+    let max = match &words["max"] {
+        Value::Null => None,
+        max => Some(max.as_u64().context("the client's limit of what may be removed makes no sense")?),
+    };
+    let names = words["names"].as_bool().context("what the client's request says of removing makes no sense")?;
+    Ok(Some(Delete { exclude: patterns(&words["exclude"])?, max, names }))
+}
+
+fn patterns(words: &Value) -> Result<Vec<String>> {
+    let patterns = words.as_array().context("the client's request has no patterns")?;
+    let len: usize = patterns.iter().filter_map(Value::as_str).map(str::len).sum();
+    ensure!(
+        patterns.len() <= PATTERNS_MAX && len <= PATTERNS_LEN_MAX,
+        "there are more patterns than {PATTERNS_MAX} of {PATTERNS_LEN_MAX} bytes together"
+    );
+    patterns.iter().map(|p| p.as_str().map(str::to_owned).context("a pattern is no text")).collect()
+}
+
+/// Paths are any bytes, JSON is text: `%` and what is not ASCII or not printable becomes `%XX`.
+fn escaped(path: &Path) -> String {
+    let mut text = String::new();
+    for &byte in path.as_os_str().as_bytes() {
+        if byte == b'%' || !(byte.is_ascii_graphic() || byte == b' ') {
+            text += &format!("%{byte:02X}");
+        } else {
+            text.push(char::from(byte));
+        }
+    }
+    text
+}
+
+fn path(value: &Value) -> Result<PathBuf> {
+    let text = value.as_str().context("a path in the client's request makes no sense")?;
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((&byte, after)) = rest.split_first() {
+        rest = after;
+        if byte != b'%' {
+            bytes.push(byte);
+            continue;
+        }
+        let digits = rest.get(..2).and_then(|d| std::str::from_utf8(d).ok());
+        let value = digits.and_then(|d| u8::from_str_radix(d, 16).ok());
+        bytes.push(value.context("a path in the client's request makes no sense")?);
+        rest = &rest[2..];
+    }
+    ensure!(!bytes.is_empty() && !bytes.contains(&0), "a path in the client's request is empty or has a zero byte");
+    Ok(OsString::from_vec(bytes).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_come_back_and_nothing_behind_them_is_read() {
+        let plain = StoreOptions {
+            fsync: Fsync::Each,
+            devices: true,
+            dry_run: false,
+            owner: None,
+            delete: None,
+            names: false,
+            set_id: true,
+        };
+        let delete = |max| Some(Delete { exclude: vec!["*.o".into(), "!a.o".into()], max, names: true });
+        let odd = PathBuf::from(OsString::from_vec(b"a %/\n\xff\xc3\xa9".to_vec()));
+        let session = Session([0xa7; 16]);
+        for task in [
+            Task::Put { target: odd.clone(), single: true, store: plain.clone() },
+            Task::Put {
+                target: odd.clone(),
+                single: false,
+                store: StoreOptions { delete: delete(None), ..plain.clone() },
+            },
+            Task::Put {
+                target: odd.clone(),
+                single: false,
+                store: StoreOptions { owner: Some(false), delete: delete(Some(u64::MAX)), ..plain },
+            },
+            Task::Get(GetTask {
+                sources: vec![odd, "b/".into()],
+                recursive: true,
+                exclude: vec!["*.o".into()],
+                dry_run: true,
+                totals: true,
+                stored: true,
+            }),
+        ] {
+            let request = Request::Copy(task, session);
+            let mut bytes = Vec::new();
+            write(&request, &mut bytes).unwrap();
+            let len = bytes.len();
+            bytes.extend_from_slice(b"behind");
+            let mut rest = &bytes[..];
+            assert_eq!(read(&mut rest).unwrap(), request);
+            assert_eq!(rest, b"behind");
+            for cut in 0..len {
+                assert!(read(&bytes[..cut]).is_err());
+            }
+        }
+        let mut bytes = Vec::new();
+        write(&Request::Join(session), &mut bytes).unwrap();
+        assert_eq!(read(&bytes[..]).unwrap(), Request::Join(session));
+        assert!(Session::random().unwrap() != Session::random().unwrap());
+        assert!(read(&b"GET / HTTP/1.1\r\n\r\n"[..]).is_err());
+        assert!(read(&[&MAGIC[..], &[255; 4]].concat()[..]).unwrap_err().to_string().contains("too long"));
+    }
+
+    #[test]
+    fn what_an_older_program_would_pass_over_it_refuses() {
+        let plain = StoreOptions {
+            fsync: Fsync::Batch,
+            devices: false,
+            dry_run: false,
+            owner: None,
+            delete: None,
+            names: false,
+            set_id: false,
+        };
+        let delete = Some(Delete { exclude: Vec::new(), max: None, names: false });
+        let put = |store| to_json(&Task::Put { target: "t".into(), single: false, store });
+        assert_eq!(put(plain.clone())["version"], 1, "older programs still do what they know");
+        assert_eq!(put(StoreOptions { owner: Some(true), ..plain.clone() })["version"], 2);
+        let words = put(StoreOptions { delete, ..plain });
+        assert_eq!(words["version"], 2);
+        let refused = |name: &str, value: Value| {
+            let mut words = words.clone();
+            words[name] = value;
+            from_json(&words).unwrap_err().to_string()
+        };
+        assert!(refused("version", json!(VERSION + 1)).contains("upgrade the older one"));
+        assert!(refused("version", json!(0)).contains("upgrade the older one"));
+        // Nothing that protects may get lost.
+        for bad in [
+            json!(true),
+            json!({}),
+            json!({ "max": null, "names": true }),
+            json!({ "exclude": [1], "max": null, "names": true }),
+            json!({ "exclude": [], "max": -1, "names": true }),
+            json!({ "exclude": [], "max": "5", "names": true }),
+        ] {
+            refused("delete", bad);
+        }
+        refused("owner", json!("yes"));
+    }
+}

@@ -1,0 +1,26 @@
+//! Copies of files and folders: read at one end, carried as an entry stream, stored at the other.
+
+pub mod carrier;
+pub mod carriers;
+pub mod delta;
+pub mod direct;
+mod earlier;
+pub mod failure;
+pub mod fallback;
+pub mod filter;
+mod hash;
+pub mod hello;
+pub mod meta;
+pub mod outlet;
+mod partial_name;
+pub mod place;
+pub mod remote_path;
+pub mod scan;
+pub mod serve;
+pub mod served;
+pub mod source;
+pub mod special;
+pub mod store;
+pub mod tree;
+
+use narrows_host::words::{e_text, shown};

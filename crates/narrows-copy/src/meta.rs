@@ -1,0 +1,317 @@
+//! What is kept of a file besides its content: read at the source, set at the target, and what could not be set.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::sync::OnceLock;
+
+use narrows::entry::{Entry, EntryKind};
+use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Stat, Timespec, Timestamps, Uid, XattrFlags};
+use rustix::io::Errno;
+
+/// Names of attributes of one file; Linux lists no more.
+const XATTR_NAMES_MAX: usize = 64 << 10;
+/// One value; Linux allows no more.
+const XATTR_VALUE_MAX: usize = 64 << 10;
+const SETID: u32 = 0o6000;
+const CAPABILITY: &[u8] = b"security.capability";
+
+/// What of an entry its target could not take, by what and how often.
+#[derive(Debug, Default)]
+pub struct Losses(BTreeMap<&'static str, u64>);
+
+impl Losses {
+    fn note<T>(&mut self, what: &'static str, result: Result<T, Errno>) {
+        if result.is_err() {
+            self.count(what);
+        }
+    }
+
+    pub fn count(&mut self, what: &'static str) {
+        *self.0.entry(what).or_default() += 1;
+    }
+
+    /// `owner of 3, times of 1`
+    pub fn words(&self) -> Option<String> {
+        let words: Vec<_> = self.0.iter().map(|(what, count)| format!("{what} of {count}")).collect();
+        (!words.is_empty()).then(|| words.join(", "))
+    }
+}
+
+/// Name of what is no attribute of a file: the number of the entry that is the first name of this link, fifo or device
+/// (section 8.2 of `docs/format.md`). Programs that do not know it pass it over.
+const LINK: &[u8] = b"narrows.link";
+
+/// Says that an entry without content has more names; `first` is the number of the first of them.
+pub fn put_link(entry: &mut Entry, first: u64) {
+    entry.xattrs.push((LINK.to_vec(), first.to_string().into_bytes()));
+}
+
+/// Takes it away again.
+pub fn take_link(entry: &mut Entry) -> Option<u64> {
+    let at = entry.xattrs.iter().position(|(name, _)| name == LINK)?;
+    let (_, number) = entry.xattrs.remove(at);
+    std::str::from_utf8(&number).ok()?.parse().ok()
+}
+
+/// Whose files these are to be. What is tried and fails is a loss.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ownership {
+    owner: bool,
+    group: bool,
+}
+
+impl Ownership {
+    /// As asked for; else what this process may do: only root may give files away, others have groups to give them to.
+    pub fn new(asked: Option<bool>) -> Self {
+        let owner = asked.unwrap_or_else(|| rustix::process::geteuid().is_root());
+        Self { owner, group: asked.unwrap_or(true) }
+    }
+
+    /// Whether it is worth a try to give a file that is there this group.
+    fn may_set_group(self, gid: u32) -> bool {
+        self.owner || self.group && is_own_group(gid)
+    }
+}
+
+/// Whether this process may give its files to the group without being root.
+fn is_own_group(gid: u32) -> bool {
+    static GROUPS: OnceLock<Vec<u32>> = OnceLock::new();
+    let groups = GROUPS.get_or_init(|| {
+        let own = std::iter::once(rustix::process::getegid());
+        own.chain(rustix::process::getgroups().unwrap_or_default()).map(Gid::as_raw).collect()
+    });
+    groups.contains(&gid)
+}
+
+/// The entry for what `stat` says, without content. `None` for a socket, which means nothing without its program.
+pub fn entry(parent: &OwnedFd, name: &OsStr, path: Vec<u8>, stat: &Stat) -> io::Result<Option<Entry>> {
+    let kind = match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile => EntryKind::File { len: stat.st_size as u64, linked: false },
+        FileType::Directory => EntryKind::Folder,
+        FileType::Symlink => {
+            EntryKind::Symlink { target: rustix::fs::readlinkat(parent, name, Vec::new())?.into_bytes() }
+        }
+        FileType::Fifo => EntryKind::Fifo,
+        FileType::CharacterDevice => {
+            EntryKind::CharDevice { major: rustix::fs::major(stat.st_rdev), minor: rustix::fs::minor(stat.st_rdev) }
+        }
+        FileType::BlockDevice => {
+            EntryKind::BlockDevice { major: rustix::fs::major(stat.st_rdev), minor: rustix::fs::minor(stat.st_rdev) }
+        }
+        _ => return Ok(None),
+    };
+    Ok(Some(Entry {
+        path,
+        kind,
+        mode: stat.st_mode & 0o7777,
+        uid: stat.st_uid,
+        gid: stat.st_gid,
+        mtime_s: stat.st_mtime,
+        mtime_ns: stat.st_mtime_nsec as u32,
+        xattrs: xattrs(parent, name),
+    }))
+}
+
+/// The attributes of a file that a copy keeps, by name.
+pub fn xattrs(parent: &OwnedFd, name: &OsStr) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let mut found = read_xattrs(parent, name);
+    found.sort_unstable();
+    found
+}
+
+/// A path that reaches a name in an open folder wherever that folder is now; its last component is not followed by the
+/// `l` calls.
+fn by_descriptor(parent: &OwnedFd, name: &OsStr) -> Vec<u8> {
+    let mut path = format!("/proc/self/fd/{}/", parent.as_raw_fd()).into_bytes();
+    path.extend_from_slice(name.as_bytes());
+    path
+}
+
+/// Attributes that a copy keeps: the user's, access control lists, capabilities; as root also the trusted ones. The
+/// labels of security modules belong to the host.
+fn is_kept(name: &[u8]) -> bool {
+    name.starts_with(b"user.")
+        || name.starts_with(b"trusted.")
+        || matches!(name, b"system.posix_acl_access" | b"system.posix_acl_default" | b"security.capability")
+}
+
+/// Names and values.
+type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
+
+fn read_xattrs(parent: &OwnedFd, name: &OsStr) -> Xattrs {
+    let path = by_descriptor(parent, name);
+    let by_path = read_xattrs_by(
+        |names| rustix::fs::llistxattr(&path[..], names),
+        |name, value| rustix::fs::lgetxattr(&path[..], name, value),
+    );
+    match by_path {
+        // Where /proc is not mounted, as in some containers, what can be opened tells the same. Of others only root could
+        // have set any.
+        Err(Errno::NOENT) => open_plain(parent, name)
+            .and_then(|file| {
+                read_xattrs_by(
+                    |names| rustix::fs::flistxattr(&file, names),
+                    |name, value| rustix::fs::fgetxattr(&file, name, value),
+                )
+            })
+            .unwrap_or_default(),
+        found => found.unwrap_or_default(),
+    }
+}
+
+/// A file or folder: opening a device may do something.
+fn open_plain(parent: &OwnedFd, name: &OsStr) -> Result<OwnedFd, Errno> {
+    let stat = rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW)?;
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile | FileType::Directory => {
+            let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+            rustix::fs::openat(parent, name, flags, Mode::empty())
+        }
+        _ => Err(Errno::INVAL),
+    }
+}
+
+fn read_xattrs_by(
+    list: impl Fn(&mut [u8]) -> Result<usize, Errno>,
+    get: impl Fn(&[u8], &mut [u8]) -> Result<usize, Errno>,
+) -> Result<Xattrs, Errno> {
+    // Most files have none: one call with a small buffer tells.
+    let mut names = vec![0; 256];
+    let len = loop {
+        match list(&mut names) {
+            Ok(len) => break len,
+            Err(Errno::RANGE) if names.len() < XATTR_NAMES_MAX => names.resize(XATTR_NAMES_MAX, 0),
+            Err(e) => return Err(e),
+        }
+    };
+    let mut found = Vec::new();
+    for name in names[..len].split(|b| *b == 0).filter(|name| is_kept(name)) {
+        let mut value = vec![0; 1024];
+        loop {
+            match get(name, &mut value) {
+                Ok(len) => {
+                    value.truncate(len);
+                    found.push((name.to_vec(), value));
+                    break;
+                }
+                Err(Errno::RANGE) if value.len() < XATTR_VALUE_MAX => value.resize(XATTR_VALUE_MAX, 0),
+                Err(_) => break,
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// Takes from a file what makes a program run as somebody else than who starts it: whoever may read a folder need not
+/// trust all that its files were on another host.
+pub fn take_privileges(entry: &mut Entry, losses: &mut Losses) {
+    if !matches!(entry.kind, EntryKind::File { .. }) {
+        return;
+    }
+    if entry.mode & SETID != 0 {
+        entry.mode &= !SETID;
+        losses.count("set-id bits (without --set-id)");
+    }
+    let before = entry.xattrs.len();
+    entry.xattrs.retain(|(name, _)| name != CAPABILITY);
+    if entry.xattrs.len() < before {
+        losses.count("capabilities (without --set-id)");
+    }
+}
+
+/// Sets everything on an open file or folder: owner first, since that takes set-id bits and capabilities away; times
+/// last, since everything else changes them.
+pub fn apply(fd: BorrowedFd<'_>, entry: &Entry, ownership: Ownership, losses: &mut Losses) {
+    let now = rustix::fs::fstat(fd);
+    let is = |f: fn(&Stat, &Entry) -> bool| now.as_ref().is_ok_and(|s| f(s, entry));
+    let mut mode = entry.mode;
+    let own = is(|s, e| s.st_uid == e.uid)
+        || ownership.owner && rustix::fs::fchown(fd, Some(Uid::from_raw(entry.uid)), None).is_ok();
+    let group = is(|s, e| s.st_gid == e.gid)
+        || ownership.group && rustix::fs::fchown(fd, None, Some(Gid::from_raw(entry.gid))).is_ok();
+    if !group && ownership.group {
+        losses.note("group", Err::<(), _>(Errno::PERM));
+    }
+    if !own && ownership.owner {
+        losses.note("owner", Err::<(), _>(Errno::PERM));
+    }
+    if (!own || !group) && mode & SETID != 0 {
+        // A program that runs as somebody must not run as somebody else.
+        mode &= !SETID;
+        losses.note("set-id bits", Err::<(), _>(Errno::PERM));
+    }
+    // Always: a new file has the mode that it was made with, and a change of owner takes bits away.
+    losses.note("mode", rustix::fs::fchmod(fd, Mode::from_raw_mode(mode)));
+    remove_others(fd, entry, losses);
+    for (name, value) in entry.xattrs.iter().filter(|(name, _)| is_kept(name)) {
+        losses.note("extended attributes", rustix::fs::fsetxattr(fd, name, value, XattrFlags::empty()));
+    }
+    losses.note("times", rustix::fs::futimens(fd, &times(entry)));
+}
+
+/// Takes away attributes that the source does not have, such as an access control list inherited from the folder.
+fn remove_others(fd: BorrowedFd<'_>, entry: &Entry, losses: &mut Losses) {
+    let mut names = vec![0; 1024];
+    let len = match rustix::fs::flistxattr(fd, &mut names[..]) {
+        Ok(len) => len,
+        Err(Errno::RANGE) => {
+            names.resize(XATTR_NAMES_MAX, 0);
+            rustix::fs::flistxattr(fd, &mut names[..]).unwrap_or(0)
+        }
+        Err(_) => 0,
+    };
+    for name in names[..len].split(|b| *b == 0).filter(|name| is_kept(name)) {
+        if entry.xattrs.iter().all(|(kept, _)| kept != name) {
+            losses.note("attributes that should go", rustix::fs::fremovexattr(fd, name));
+        }
+    }
+}
+
+/// Whether everything that [`apply`] sets is there already, as far as `stat` shows.
+pub fn is_applied(stat: &Stat, entry: &Entry, ownership: Ownership) -> bool {
+    stat.st_mode & 0o7777 == entry.mode
+        && (stat.st_uid == entry.uid || !ownership.owner)
+        && (stat.st_gid == entry.gid || !ownership.may_set_group(entry.gid))
+        && same_time(stat, entry)
+}
+
+pub fn same_time(stat: &Stat, entry: &Entry) -> bool {
+    stat.st_mtime == entry.mtime_s && stat.st_mtime_nsec as u32 == entry.mtime_ns
+}
+
+/// The same for what cannot be opened: links, fifos, devices. `name` was just made in `parent`.
+pub fn apply_by_name(parent: &OwnedFd, name: &OsStr, entry: &Entry, ownership: Ownership, losses: &mut Losses) {
+    // Apart: who may not give it away may still have its group.
+    let set = |uid, gid| rustix::fs::chownat(parent, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW);
+    let now = rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW);
+    if ownership.owner && now.as_ref().is_ok_and(|s| s.st_uid != entry.uid) {
+        losses.note("owner", set(Some(Uid::from_raw(entry.uid)), None));
+    }
+    if ownership.group && now.as_ref().is_ok_and(|s| s.st_gid != entry.gid) {
+        losses.note("group", set(None, Some(Gid::from_raw(entry.gid))));
+    }
+    if !matches!(entry.kind, EntryKind::Symlink { .. }) {
+        // By descriptor, so that a link that took the name's place is not followed.
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let set = rustix::fs::openat(parent, name, flags, Mode::empty()).and_then(|fd| {
+            let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+            rustix::fs::chmod(path, Mode::from_raw_mode(entry.mode))
+        });
+        losses.note("mode", set);
+    }
+    let path = by_descriptor(parent, name);
+    for (name, value) in entry.xattrs.iter().filter(|(name, _)| is_kept(name)) {
+        losses.note("extended attributes", rustix::fs::lsetxattr(&path[..], name, value, XattrFlags::empty()));
+    }
+    losses.note("times", rustix::fs::utimensat(parent.as_fd(), name, &times(entry), AtFlags::SYMLINK_NOFOLLOW));
+}
+
+pub fn times(entry: &Entry) -> Timestamps {
+    Timestamps {
+        last_access: Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT },
+        last_modification: Timespec { tv_sec: entry.mtime_s, tv_nsec: entry.mtime_ns.into() },
+    }
+}

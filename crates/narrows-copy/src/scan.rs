@@ -1,0 +1,342 @@
+//! Walks the sources: every folder before what is in it, names in order, one folder's names in memory at a time per level.
+
+use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
+use std::io::{self, Read};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Component, Path};
+use std::sync::Arc;
+
+use narrows::entry::{Entry, EntryKind, PATH_LEN_MAX, check_path};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::filter::Filter;
+use super::tree::Tree;
+use super::{e_text, meta, shown};
+
+/// One source as it was named: entries are looked for below `tree`.
+pub struct Root {
+    pub tree: Tree,
+    /// Name of the source in `tree`, and of its entry; empty if what is in `tree` is copied without the folder itself.
+    top: Vec<u8>,
+    /// The target of the copy, if it is on this host: a source may contain it.
+    target: Option<Arc<TargetFolder>>,
+}
+
+/// The folder of this host that a copy goes to, known by its inode whatever path leads there. What the copy makes in it is
+/// no part of the sources.
+pub struct TargetFolder {
+    place: (u64, u64),
+    /// Made by this copy.
+    is_new: bool,
+    /// Names that the copy makes in it, and whether they were there before.
+    tops: Vec<(Vec<u8>, bool)>,
+    /// The content of a folder goes into it.
+    takes_contents: bool,
+}
+
+impl TargetFolder {
+    /// What a copy of `roots` makes in `folder`.
+    pub fn new(folder: &Tree, is_new: bool, roots: &[Root]) -> io::Result<Self> {
+        let stat = rustix::fs::fstat(folder.root())?;
+        let is_there =
+            |name: &[u8]| rustix::fs::statat(folder.root(), name, AtFlags::SYMLINK_NOFOLLOW).is_ok() && !is_new;
+        let tops = roots.iter().filter(|root| !root.top.is_empty());
+        Ok(Self {
+            place: (stat.st_dev, stat.st_ino),
+            is_new,
+            tops: tops.map(|root| (root.top.clone(), is_there(&root.top))).collect(),
+            takes_contents: roots.iter().any(|root| root.top.is_empty()),
+        })
+    }
+
+    fn is_at(&self, stat: &Stat) -> bool {
+        (stat.st_dev, stat.st_ino) == self.place
+    }
+}
+
+pub enum Found {
+    Entry {
+        root: usize,
+        entry: Entry,
+    },
+    /// What comes from a reader, of which nobody knows how much that is. It is never found, but given.
+    Stream(Box<dyn Read + Send>),
+    /// What could not be looked at; the rest goes on.
+    Failed(String),
+}
+
+impl Root {
+    /// `path/` and `path/.` mean what is in the folder, `path` the folder or file itself, as rsync has it.
+    pub fn open(path: &Path, recursive: bool) -> io::Result<Self> {
+        let contents = top(path).is_none();
+        // Without -r only files are copied, and a link stands for its file, as with cp and scp.
+        let data = if recursive && !contents { path.symlink_metadata()? } else { path.metadata()? };
+        if data.is_dir() && !recursive {
+            return Err(needs_recursive());
+        }
+        if contents {
+            return Ok(Self::new(Tree::open(path)?, Vec::new()));
+        }
+        let real;
+        let (place, name) = if recursive {
+            (path, path.file_name())
+        } else {
+            real = path.canonicalize()?;
+            (real.as_path(), path.file_name())
+        };
+        let parent = place.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let mut root = Self::new(Tree::open(parent)?, name.unwrap_or_default().as_bytes().to_vec());
+        if let Some(there) = place.file_name().filter(|n| Some(*n) != name) {
+            root.tree.alias(&root.top, there.as_bytes());
+        }
+        Ok(root)
+    }
+
+    pub fn new(tree: Tree, top: Vec<u8>) -> Self {
+        Self { tree, top, target: None }
+    }
+
+    pub fn try_clone(&self) -> io::Result<Self> {
+        Ok(Self { tree: self.tree.try_clone()?, top: self.top.clone(), target: self.target.clone() })
+    }
+
+    /// The copy goes to this folder, which may be in the source.
+    pub fn goes_to(&mut self, target: &Arc<TargetFolder>) {
+        self.target = Some(Arc::clone(target));
+    }
+
+    /// Device and inode of the source, if it is a folder.
+    pub fn place(&self) -> Option<(u64, u64)> {
+        let stat = match &self.top[..] {
+            [] => rustix::fs::fstat(self.tree.root()),
+            name => rustix::fs::statat(self.tree.root(), name, AtFlags::SYMLINK_NOFOLLOW),
+        };
+        let folder = stat.ok().filter(|s| FileType::from_raw_mode(s.st_mode) == FileType::Directory);
+        folder.map(|s| (s.st_dev, s.st_ino))
+    }
+}
+
+pub fn needs_recursive() -> io::Error {
+    io::Error::new(io::ErrorKind::IsADirectory, "it is a folder, and only -r copies folders")
+}
+
+/// The name of the entry that a source begins with; `None` if what is in the folder is copied without itself.
+pub fn top(path: &Path) -> Option<Vec<u8>> {
+    let bytes = path.as_os_str().as_bytes();
+    let contents = bytes.ends_with(b"/") || bytes.ends_with(b"/.");
+    match path.components().next_back() {
+        Some(Component::Normal(name)) if !contents => Some(name.as_bytes().to_vec()),
+        _ => None,
+    }
+}
+
+/// A folder whose names are being gone through.
+struct Level {
+    path: Vec<u8>,
+    names: std::vec::IntoIter<OsString>,
+}
+
+/// Goes through `roots` and hands over what it finds until `on_found` says no.
+pub fn walk(roots: &[Root], filter: &Filter, mut on_found: impl FnMut(Found) -> bool) {
+    let came = (roots.len() > 1).then(HashMap::new);
+    let mut scan = Scan { filter, entries: 0, linked: HashMap::new(), came };
+    for (index, root) in roots.iter().enumerate() {
+        if !scan.root(index, root, &mut on_found) {
+            return;
+        }
+    }
+}
+
+struct Scan<'a> {
+    filter: &'a Filter,
+    /// Entries handed over so far: the number of the next one.
+    entries: u64,
+    /// What has more names, by device and inode: the number of the first.
+    linked: HashMap<(u64, u64), u64>,
+    /// Of several sources: what came, by the hash of its path, and whether it is a folder.
+    came: Option<HashMap<u64, Came>>,
+}
+
+/// Device and inode, and whether it is a folder.
+type Came = ((u64, u64), bool);
+
+/// What is done with an entry whose path came before, of another source.
+enum Again {
+    /// Nothing: it is the same file.
+    Same,
+    /// Folders are merged.
+    Merge,
+    Conflict,
+}
+
+impl Scan<'_> {
+    fn root(&mut self, index: usize, root: &Root, on_found: &mut impl FnMut(Found) -> bool) -> bool {
+        // A walk of its own: the tree that files are read from is in another thread's hands.
+        let mut tree = match root.tree.try_clone() {
+            Ok(tree) => tree,
+            Err(e) => return on_found(Found::Failed(format!("{}: {}", shown(&root.top), e_text(&e)))),
+        };
+        let mut levels: Vec<Level> = Vec::new();
+        let mut next = Some(root.top.clone());
+        loop {
+            let Some(path) = next.take().or_else(|| next_path(&mut levels)) else { return true };
+            if path.len() > PATH_LEN_MAX {
+                if !on_found(Found::Failed(format!("{}: its path is longer than 4095 bytes", shown(&path)))) {
+                    return false;
+                }
+                continue;
+            }
+            match self.look(&mut tree, path) {
+                Ok(None) => {}
+                Ok(Some((entry, _))) if self.filter.leaves_out(&entry.path, entry.kind == EntryKind::Folder) => {}
+                Ok(Some((mut entry, stat))) => {
+                    match self.again(&entry, &stat) {
+                        Some(Again::Same) => continue,
+                        Some(Again::Conflict) => {
+                            let text = format!("left out {}: another one of that name came before", shown(&entry.path));
+                            if !on_found(Found::Failed(text)) {
+                                return false;
+                            }
+                            continue;
+                        }
+                        Some(Again::Merge) | None => {}
+                    }
+                    let folder = (entry.kind == EntryKind::Folder).then(|| entry.path.clone());
+                    // One that is the target itself is copied onto itself, and not into itself.
+                    let target = root.target.as_deref().filter(|t| !entry.path.is_empty() && t.is_at(&stat));
+                    if let Some(target) = target.filter(|t| t.is_new || t.takes_contents) {
+                        let text = format!("left out {}: it is the target of the copy", shown(&entry.path));
+                        if !target.is_new && !on_found(Found::Failed(text)) {
+                            return false;
+                        }
+                        continue;
+                    }
+                    self.find_links(&mut entry, &stat);
+                    self.entries += 1;
+                    if !on_found(Found::Entry { root: index, entry }) {
+                        return false;
+                    }
+                    if let Some(path) = folder {
+                        match names(&mut tree, &path) {
+                            Ok(mut names) => {
+                                for (top, was_there) in target.iter().flat_map(|t| &t.tops) {
+                                    names.retain(|name| name.as_bytes() != top);
+                                    let text = format!("left out {}/{}: the copy goes there", shown(&path), shown(top));
+                                    if *was_there && !on_found(Found::Failed(text)) {
+                                        return false;
+                                    }
+                                }
+                                levels.push(Level { path, names: names.into_iter() });
+                            }
+                            Err(e) => {
+                                let name = if path.is_empty() { ".".into() } else { shown(&path) };
+                                let text = format!("cannot read the folder {name}: {}", e_text(&e));
+                                if !on_found(Found::Failed(text)) {
+                                    return false;
+                                }
+                            }
+                        }
+                    }
+                }
+                Err(text) => {
+                    if !on_found(Found::Failed(text)) {
+                        return false;
+                    }
+                }
+            }
+        }
+    }
+
+    fn look(&mut self, tree: &mut Tree, path: Vec<u8>) -> Result<Option<(Entry, Stat)>, String> {
+        let cannot = |path: &[u8], e: io::Error| match e.kind() {
+            // It was there when its folder was read.
+            io::ErrorKind::NotFound => format!("{} has vanished", shown(path)),
+            _ => format!("cannot look at {}: {}", shown(path), e_text(&e)),
+        };
+        check_path(&path).map_err(|e| e.to_string())?;
+        if path.is_empty() {
+            let stat = rustix::fs::fstat(tree.root()).map_err(|e| cannot(&path, e.into()))?;
+            let entry = meta::entry(tree.root(), OsStr::new("."), path, &stat).map_err(|e| e.to_string())?;
+            return Ok(entry.map(|entry| (entry, stat)));
+        }
+        let found = tree.parent(&path).and_then(|(parent, name)| {
+            let stat = rustix::fs::statat(&parent, &name, AtFlags::SYMLINK_NOFOLLOW)?;
+            Ok((meta::entry(&parent, &name, path.clone(), &stat)?, stat))
+        });
+        let (entry, stat) = found.map_err(|e| cannot(&path, e))?;
+        let Some(entry) = entry else {
+            let told = !self.filter.leaves_out(&path, false);
+            return if told { Err(format!("left out {}: it is a socket", shown(&path))) } else { Ok(None) };
+        };
+        Ok(Some((entry, stat)))
+    }
+
+    fn again(&mut self, entry: &Entry, stat: &Stat) -> Option<Again> {
+        let own = ((stat.st_dev, stat.st_ino), entry.kind == EntryKind::Folder);
+        let before = match self.came.as_mut()?.entry(xxh3_64(&entry.path)) {
+            std::collections::hash_map::Entry::Vacant(vacant) => {
+                vacant.insert(own);
+                return None;
+            }
+            std::collections::hash_map::Entry::Occupied(before) => *before.get(),
+        };
+        Some(match before {
+            before if before == own => Again::Same,
+            (_, true) if own.1 => Again::Merge,
+            _ => Again::Conflict,
+        })
+    }
+
+    /// Of what is announced only, or later names would refer to what nobody knows.
+    fn find_links(&mut self, entry: &mut Entry, stat: &Stat) {
+        if stat.st_nlink < 2 || entry.kind == EntryKind::Folder {
+            return;
+        }
+        let first = *self.linked.entry((stat.st_dev, stat.st_ino)).or_insert(self.entries);
+        if let EntryKind::File { linked, .. } = &mut entry.kind {
+            *linked = true;
+            if first < self.entries {
+                entry.kind = EntryKind::HardLink { of: first };
+            }
+        } else {
+            meta::put_link(entry, first);
+        }
+    }
+}
+
+fn next_path(levels: &mut Vec<Level>) -> Option<Vec<u8>> {
+    loop {
+        let level = levels.last_mut()?;
+        if let Some(name) = level.names.next() {
+            let mut path = level.path.clone();
+            if !path.is_empty() {
+                path.push(b'/');
+            }
+            path.extend_from_slice(name.as_bytes());
+            return Some(path);
+        }
+        levels.pop();
+    }
+}
+
+/// Names in a folder, in order, but for our own temporary files.
+fn names(tree: &mut Tree, path: &[u8]) -> io::Result<Vec<OsString>> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+    let folder = if path.is_empty() {
+        rustix::fs::openat(tree.root(), ".", flags | OFlags::CLOEXEC, Mode::empty())?
+    } else {
+        tree.open_below(path, flags)?
+    };
+    let mut names = Vec::new();
+    for entry in rustix::fs::Dir::read_from(folder)? {
+        let entry = entry?;
+        let name = entry.file_name().to_bytes();
+        if name != b"." && name != b".." && !crate::partial_name::is_partial(name) {
+            names.push(OsString::from_vec(name.to_vec()));
+        }
+    }
+    names.sort_unstable();
+    Ok(names)
+}

@@ -1,0 +1,361 @@
+//! The other end of a copy: does what a client asks.
+
+use std::io;
+use std::net::IpAddr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, bail};
+use narrows::policy::PolicySpec;
+use narrows::stream::{self, Control, Notes, ReceiveOptions, SendOptions};
+use narrows::transport::Link;
+
+use super::failure;
+use super::filter::Filter;
+use super::hello::{Fsync, GetTask, StoreOptions, Task};
+use super::outlet::Outlet;
+use super::remote_path;
+use super::scan::Root;
+use super::served::Served;
+use super::source::{EntrySource, Input, SourceOptions};
+use super::special::{self, Special};
+use super::store::{EntryStore, Listeners, Permitted};
+use super::tree::Tree;
+use super::{e_text, shown};
+use narrows_host::calibration;
+
+/// Longest blocks that `balance` ever wants.
+pub const BLOCK_MAX: usize = 512 << 10;
+
+/// Where the other end is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Manner {
+    /// In this process: nothing crosses a link, so nothing is compressed.
+    Local,
+    /// At the other end of a remote shell.
+    Remote,
+}
+
+/// What of this host a client may reach.
+pub enum Reachable<'a> {
+    /// Whatever its user may.
+    Everything,
+    /// What is served, by a client at that address.
+    Within(&'a Served, IpAddr),
+    /// Nothing: there are too many copies.
+    Busy,
+}
+
+impl Reachable<'_> {
+    /// A copy lasts as long as its client likes: what it reads from may be slow. A server that has no place for another one
+    /// ends those that say nothing (`direct/listener.rs`).
+    fn patience(&self) -> Option<Duration> {
+        matches!(self, Self::Busy).then_some(TOLD_MAX)
+    }
+
+    /// Behind a remote shell a path is what a shell would make of it; elsewhere it is taken as it stands.
+    fn is_shell(&self, manner: Manner) -> bool {
+        matches!(self, Self::Everything) && manner == Manner::Remote
+    }
+
+    fn at_home(&self, path: PathBuf, manner: Manner) -> Result<PathBuf> {
+        let cannot = || cannot_store(&path);
+        if self.is_shell(manner) { remote_path::at_home(&path).with_context(cannot) } else { Ok(path) }
+    }
+
+    /// The sources that these paths name, and what to say of those that name none.
+    fn expand(&self, paths: Vec<PathBuf>, manner: Manner) -> (Vec<PathBuf>, Vec<String>) {
+        if !self.is_shell(manner) {
+            return (paths, Vec::new());
+        }
+        let (mut sources, mut failed) = (Vec::new(), Vec::new());
+        for path in paths {
+            match remote_path::at_home(&path).and_then(|path| remote_path::expand(&path)) {
+                Ok(found) => sources.extend(found),
+                Err(e) => failed.push(format!("cannot copy {}: {}", shown(path.as_os_str().as_bytes()), e_text(&e))),
+            }
+        }
+        (sources, failed)
+    }
+
+    fn target(&self, target: &Path, single: bool, dry_run: bool) -> Result<Opened> {
+        match self {
+            Self::Everything => open_target(target, single, dry_run),
+            Self::Within(served, _) => served.target(target, single, dry_run).map(Opened::from),
+            Self::Busy => bail!(BUSY),
+        }
+    }
+
+    fn roots(&self, sources: &[PathBuf], recursive: bool) -> (Vec<Root>, Vec<String>) {
+        if matches!(self, Self::Within(..)) && sources.len() > SOURCES_MAX {
+            return (
+                Vec::new(),
+                vec![format!("a server takes {SOURCES_MAX} sources at most; copy the folder that they are in")],
+            );
+        }
+        open_each(sources, |path| match self {
+            Self::Everything => Root::open(path, recursive),
+            Self::Within(served, _) => served.root(path, recursive),
+            Self::Busy => Err(io::Error::other(BUSY)),
+        })
+    }
+}
+
+/// Who is told that there are too many copies and says nothing has no place for longer.
+const TOLD_MAX: Duration = Duration::from_secs(10);
+
+/// Sources of one client of a server that many share: each keeps a folder open.
+const SOURCES_MAX: usize = 256;
+const BUSY: &str = "the server has too many copies to do; try again later";
+
+pub fn run(task: Task, link: Link, manner: Manner, reachable: &Reachable<'_>, control: &Arc<Control>) -> Result<()> {
+    match task {
+        Task::Put { target, single, mut store } => {
+            // A client of a folder shall not make devices of this host.
+            store.devices &= !matches!(reachable, Reachable::Within(..));
+            // Nor programs that run as its user, unless that user wants them.
+            store.set_id &= !matches!(reachable, Reachable::Within(served, _) if !served.keeps_set_id());
+            let target = reachable.at_home(target, manner);
+            let opened = if single && store.delete.is_some() {
+                Err(anyhow!("--delete is for folders"))
+            } else {
+                target.and_then(|target| reachable.target(&target, single, store.dry_run))
+            };
+            put(opened, store, link, manner, reachable, control)
+        }
+        Task::Get(mut what) => {
+            let (sources, unopened) = reachable.expand(what.sources, manner);
+            what.sources = sources;
+            get(&what, unopened, link, manner, reachable, control)
+        }
+    }
+}
+
+/// Stores what comes in a place that was opened before.
+pub fn put(
+    opened: Result<Opened>,
+    options: StoreOptions,
+    link: Link,
+    manner: Manner,
+    reachable: &Reachable<'_>,
+    control: &Arc<Control>,
+) -> Result<()> {
+    let notes = Notes::default();
+    let receive = ReceiveOptions::default().notes(&notes).stall_timeout(reachable.patience()).control(control);
+    // The client hears of failures by answers and shows them.
+    let store = match opened {
+        Ok(Opened { into: Into::Special(special), name, .. }) => {
+            let patience = (manner == Manner::Remote).then_some(READER_PATIENCE);
+            let file = special.open(patience).with_context(|| cannot_store(&name));
+            return match file {
+                Ok(file) => write_into(file, &name, &options, link, notes, receive),
+                Err(e) => refuse(e, link, receive),
+            };
+        }
+        Ok(Opened { into: Into::Tree(tree, rename), sources, .. }) => {
+            let store = EntryStore::new(tree, rename, Permitted::Anything, options, notes, Listeners::none());
+            store.map(|store| {
+                store.protect(sources);
+                match reachable {
+                    Reachable::Within(served, client) => store.sharing(served.memory_of(*client)),
+                    Reachable::Everything | Reachable::Busy => store,
+                }
+            })
+        }
+        Err(e) => Err(e),
+    };
+    match store {
+        Ok(store) => {
+            let (end, all) = (store.clone(), store.clone());
+            let received = stream::receive_then(store, link, receive, move || end.finish());
+            received.inspect_err(|_| all.abandon())?;
+            Ok(())
+        }
+        Err(e) => refuse(e, link, receive),
+    }
+}
+
+/// A copy that could not be begun, for a reason that the client shows.
+#[derive(Debug)]
+struct Refused(String);
+
+impl std::fmt::Display for Refused {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Refused {}
+
+/// Whether the client was told of a failure of [`run`]: by the end of the flow, unless the link is lost.
+pub fn was_told(e: &anyhow::Error) -> bool {
+    e.is::<Refused>() || e.is::<narrows::Error>() && !failure::is_link_lost(e)
+}
+
+/// The flow itself carries the reason back.
+fn refuse(e: anyhow::Error, link: Link, receive: ReceiveOptions) -> Result<()> {
+    let text = format!("{e:#}");
+    stream::receive(Refusing(text.clone()), link, receive).ok();
+    Err(Refused(text).into())
+}
+
+/// One file goes into what is there.
+fn write_into(
+    file: std::fs::File,
+    name: &Path,
+    options: &StoreOptions,
+    link: Link,
+    notes: Notes,
+    receive: ReceiveOptions,
+) -> Result<()> {
+    let outlet = Outlet::new(file.try_clone()?, notes, |_| ()).named(&shown(name.as_os_str().as_bytes())).for_sender();
+    let (end, sync) = (outlet.clone(), options.fsync != Fsync::None);
+    let written = move || {
+        end.finish()?;
+        if sync { special::sync(&file) } else { Ok(()) }
+    };
+    stream::receive_then(outlet, link, receive, written)?;
+    Ok(())
+}
+
+/// A fifo at the other end that nobody reads: who typed the command waits as long.
+const READER_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Where a copy goes, opened.
+pub struct Opened {
+    pub into: Into,
+    /// As it was named.
+    name: PathBuf,
+    /// The folder was made for this copy.
+    pub is_new: bool,
+    /// Folders of this host that are copied there, by device and inode.
+    pub sources: Vec<(u64, u64)>,
+}
+
+pub enum Into {
+    /// A folder; the name is that of a single file in it.
+    Tree(Tree, Option<Vec<u8>>),
+    /// A device or fifo that is there.
+    Special(Special),
+}
+
+impl From<(Tree, Option<Vec<u8>>)> for Opened {
+    fn from((tree, rename): (Tree, Option<Vec<u8>>)) -> Self {
+        Self { into: Into::Tree(tree, rename), name: PathBuf::new(), is_new: false, sources: Vec::new() }
+    }
+}
+
+pub fn cannot_store(target: &Path) -> String {
+    format!("cannot store in {}", shown(target.as_os_str().as_bytes()))
+}
+
+/// The folder to store in, and the name for a single file that is no folder's.
+pub fn open_target(target: &Path, single: bool, dry_run: bool) -> Result<Opened> {
+    let cannot = || cannot_store(target);
+    let is_folder = target.is_dir();
+    let wants_folder = !single || target.as_os_str().as_bytes().ends_with(b"/");
+    if is_folder || wants_folder {
+        // A slash at the end asks for a folder, and would hide what is there.
+        let there = target.components().as_path();
+        if !is_folder && there.symlink_metadata().is_ok() {
+            let what = if there.is_file() { "it is a file, and no folder" } else { "it is no folder" };
+            return Err(anyhow!(what)).with_context(cannot);
+        }
+        if !is_folder && !dry_run {
+            // Only the last folder: a misspelt path shall not grow a tree.
+            std::fs::create_dir(target).with_context(cannot)?;
+        }
+        // In a dry run the folder that would be made stands for empty: nothing is found in it.
+        let tree = if is_folder || !dry_run { Tree::open(target) } else { Tree::empty() };
+        return Ok(Opened { is_new: !is_folder, ..Opened::from((tree.with_context(cannot)?, None)) });
+    }
+    let name = target.file_name().ok_or_else(|| anyhow!("it has no name")).with_context(cannot)?;
+    let name = name.as_bytes().to_vec();
+    match Special::at(target).with_context(cannot)? {
+        Some(_) if dry_run => return Ok(Opened::from((Tree::empty()?, Some(name)))),
+        Some(special) => {
+            let into = Into::Special(special);
+            return Ok(Opened { into, name: target.to_path_buf(), is_new: false, sources: Vec::new() });
+        }
+        None => {}
+    }
+    let parent = target.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    Ok(Opened::from((Tree::open(parent).with_context(cannot)?, Some(name))))
+}
+
+/// No folder is there, and the name does not ask for one: what comes says whether it is to be one.
+pub fn is_undecided(target: &Path) -> bool {
+    let takes_file = match target.metadata() {
+        Ok(there) => there.is_file(),
+        Err(e) => e.kind() == std::io::ErrorKind::NotFound,
+    };
+    takes_file && target.file_name().is_some() && !target.as_os_str().as_bytes().ends_with(b"/")
+}
+
+fn get(
+    what: &GetTask,
+    mut unopened: Vec<String>,
+    link: Link,
+    manner: Manner,
+    reachable: &Reachable<'_>,
+    control: &Arc<Control>,
+) -> Result<()> {
+    let (roots, failed) = reachable.roots(&what.sources, what.recursive);
+    unopened.extend(failed);
+    let filter = Filter::new(&what.exclude)?;
+    let quiet = SourceOptions {
+        dry_run: what.dry_run,
+        on_failure: Box::new(|_| ()),
+        on_file: Box::new(|_| ()),
+        names: false,
+        totals: what.totals,
+        on_removed: None,
+    };
+    let source = EntrySource::start(Input::Paths { roots, unopened, filter }, quiet)?;
+    // Whoever wants nothing compressed gets nothing compressed.
+    let manner = if what.stored { Manner::Local } else { manner };
+    let options = send_options(manner).stall_timeout(reachable.patience()).on_note(source.on_note()).control(control);
+    let sent = stream::send(source.reader(), link, options);
+    source.stop();
+    sent?;
+    Ok(())
+}
+
+/// The sources that could be opened, and what to say of the others.
+pub fn open_roots(sources: &[PathBuf], recursive: bool) -> (Vec<Root>, Vec<String>) {
+    open_each(sources, |path| Root::open(path, recursive))
+}
+
+fn open_each(sources: &[PathBuf], open: impl Fn(&Path) -> io::Result<Root>) -> (Vec<Root>, Vec<String>) {
+    let (mut roots, mut unopened) = (Vec::new(), Vec::new());
+    for path in sources {
+        match open(path) {
+            Ok(root) => roots.push(root),
+            Err(e) => unopened.push(format!("cannot copy {}: {}", shown(path.as_os_str().as_bytes()), e_text(&e))),
+        }
+    }
+    (roots, unopened)
+}
+
+fn send_options(manner: Manner) -> SendOptions {
+    let policy = match manner {
+        Manner::Local => PolicySpec::store(),
+        Manner::Remote => PolicySpec::balance(),
+    };
+    SendOptions::new(policy).calibration(calibration::load(false).as_ref()).block_max(BLOCK_MAX)
+}
+
+/// A sink for a copy that cannot be stored: its first byte fails with the reason.
+struct Refusing(String);
+
+impl io::Write for Refusing {
+    fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+        Err(io::Error::other(self.0.clone()))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

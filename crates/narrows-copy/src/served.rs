@@ -1,0 +1,168 @@
+//! The folder that a server lets its clients reach, and nothing beside it: symbolic links are not followed, wherever they
+//! lead.
+
+use std::io;
+use std::net::IpAddr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Component, Path};
+
+use anyhow::{Context, Result, anyhow, bail};
+use rustix::fs::{AtFlags, FileType, Mode};
+use rustix::io::Errno;
+
+use super::scan::{self, Root};
+use super::shown;
+use super::store::shared_memory;
+use super::tree::{Tree, split};
+use narrows_host::shares::{Share, Shares};
+
+pub struct Served {
+    tree: Tree,
+    read_only: bool,
+    /// Clients may store programs that run as its user.
+    set_id: bool,
+    /// For what all copies into it keep.
+    memory: Shares,
+}
+
+impl Served {
+    pub fn open(dir: &Path, read_only: bool) -> io::Result<Self> {
+        Ok(Self { tree: Tree::open(dir)?, read_only, set_id: false, memory: shared_memory() })
+    }
+
+    pub fn with_set_id(self, set_id: bool) -> Self {
+        Self { set_id, ..self }
+    }
+
+    pub fn keeps_set_id(&self) -> bool {
+        self.set_id
+    }
+
+    /// For a copy of a client at that address.
+    pub fn memory_of(&self, client: IpAddr) -> Share {
+        self.memory.of(client)
+    }
+
+    /// The folder to store in, and the name for a single file that is no folder's; as [`super::serve::open_target`].
+    pub fn target(&self, target: &Path, single: bool, dry_run: bool) -> Result<(Tree, Option<Vec<u8>>)> {
+        if self.read_only {
+            bail!("this server only gives; it was started with --read-only");
+        }
+        let cannot = || format!("cannot store in {}", shown(target.as_os_str().as_bytes()));
+        let path = inside(target).with_context(cannot)?;
+        let mut tree = self.tree.try_clone()?;
+        let wants_folder = !single || target.as_os_str().as_bytes().ends_with(b"/");
+        match tree.at(&path) {
+            Ok(folder) => Ok((folder, None)),
+            Err(e) if wants_folder && e.kind() == io::ErrorKind::NotFound => {
+                if dry_run {
+                    return Ok((Tree::empty()?, None));
+                }
+                let (parent, name) = tree.parent(&path).with_context(cannot)?;
+                // As any new folder: what the umask leaves.
+                rustix::fs::mkdirat(&parent, &name, Mode::from_raw_mode(0o777)).with_context(cannot)?;
+                Ok((tree.at(&path).with_context(cannot)?, None))
+            }
+            Err(e) if wants_folder => Err(told(e)).with_context(cannot),
+            Err(_) => {
+                let (folder, name) = split(&path);
+                let folder = tree.at(folder).map_err(told).with_context(cannot)?;
+                let there = rustix::fs::statat(folder.root(), name, AtFlags::SYMLINK_NOFOLLOW);
+                if there.is_ok_and(|s| is_special(FileType::from_raw_mode(s.st_mode))) {
+                    return Err(anyhow!("it is a device, fifo or socket; clients of a folder reach none"))
+                        .with_context(cannot);
+                }
+                Ok((folder, Some(name.to_vec())))
+            }
+        }
+    }
+
+    /// A source, as [`Root::open`].
+    pub fn root(&self, path: &Path, recursive: bool) -> io::Result<Root> {
+        let inner = inside(path).map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, e.to_string()))?;
+        let mut tree = self.tree.try_clone()?;
+        if scan::top(path).is_none() {
+            let tree = tree.at(&inner).map_err(told)?;
+            return if recursive { Ok(Root::new(tree, Vec::new())) } else { Err(scan::needs_recursive()) };
+        }
+        let (folder, name) = split(&inner);
+        let tree = tree.at(folder).map_err(told)?;
+        let stat = rustix::fs::statat(tree.root(), name, AtFlags::SYMLINK_NOFOLLOW)?;
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::Directory if !recursive => Err(scan::needs_recursive()),
+            FileType::Symlink if !recursive => Err(told(Errno::LOOP.into())),
+            _ => Ok(Root::new(tree, name.to_vec())),
+        }
+    }
+}
+
+fn is_special(kind: FileType) -> bool {
+    !matches!(kind, FileType::RegularFile | FileType::Directory | FileType::Symlink)
+}
+
+/// The path below the folder that is served; a slash at its front is that folder.
+fn inside(path: &Path) -> Result<Vec<u8>> {
+    let mut inner = Vec::new();
+    for component in path.components() {
+        match component {
+            Component::Normal(name) => {
+                if !inner.is_empty() {
+                    inner.push(b'/');
+                }
+                inner.extend_from_slice(name.as_bytes());
+            }
+            Component::RootDir | Component::CurDir => {}
+            Component::ParentDir | Component::Prefix(_) => bail!("the path leads out of the folder that is served"),
+        }
+    }
+    narrows::entry::check_path(&inner)?;
+    Ok(inner)
+}
+
+fn told(e: io::Error) -> io::Error {
+    match Errno::from_io_error(&e) {
+        Some(Errno::LOOP) => io::Error::other("it is a symbolic link, or behind one; a server follows none"),
+        _ => e,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+    use std::path::PathBuf;
+
+    use super::*;
+
+    #[test]
+    fn nothing_beside_the_folder_is_reached() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().join("served");
+        fs::create_dir_all(root.join("a")).unwrap();
+        fs::write(root.join("a/file"), "x").unwrap();
+        fs::write(dir.path().join("secret"), "x").unwrap();
+        symlink(dir.path(), root.join("out")).unwrap();
+        symlink("../secret", root.join("link")).unwrap();
+        let served = Served::open(&root, false).unwrap();
+        for good in ["a", "/a", "a/", "/", "", "./a/.", "a/file"] {
+            assert!(served.root(Path::new(good), true).is_ok(), "{good}");
+        }
+        for bad in ["..", "a/../..", "/..", "out/", "out/secret", "out/served", "no", "a\0b"] {
+            assert!(served.root(Path::new(bad), true).is_err(), "{bad}");
+        }
+        assert!(served.root(Path::new("link"), false).is_err(), "a link would stand for its file");
+        assert!(served.root(Path::new("a"), false).is_err() && served.root(Path::new("a/file"), false).is_ok());
+        for bad in ["../x", "out/x", "out", "out/", "no/x"] {
+            assert!(served.target(Path::new(bad), false, false).is_err(), "{bad}");
+        }
+        for bad in ["../x", "out/x", "no/x", "link/x"] {
+            assert!(served.target(Path::new(bad), true, false).is_err(), "{bad}");
+        }
+        let (_, name) = served.target(Path::new("/a/new"), true, false).unwrap();
+        assert_eq!(name.as_deref(), Some(&b"new"[..]));
+        assert!(served.target(Path::new("a/folder/"), true, false).unwrap().1.is_none());
+        assert!(root.join("a/folder").is_dir());
+        let reading = Served::open(&root, true).unwrap();
+        assert!(reading.target(&PathBuf::from("a"), false, false).is_err());
+    }
+}

@@ -1,0 +1,596 @@
+//! The sending end: announces entries, hears which files are wanted and sends them, all at once.
+
+use std::collections::VecDeque;
+use std::io::{self, Read};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use narrows::entry::{Answer, EntryKind, Wanted};
+use narrows::stream::OnNote;
+
+use super::delta::DELTA_MIN;
+use super::filter::Filter;
+use super::scan::{Found, Root, walk};
+
+mod doubts;
+mod producer;
+
+use doubts::{Doubted, Doubts};
+use producer::{CHUNK_ANSWERS_MAX, Producer};
+
+/// Entries that the scan may be ahead: it never waits for the link with so many, and they take less than 1 MiB.
+const SCANNED_MAX: usize = 1024;
+/// A scan that waits goes on when so few are left.
+const SCANNED_RESUME: usize = SCANNED_MAX / 2;
+/// Entries are handed over together, so many or as many as were found in this time: to wake another thread for each one
+/// takes longer than to find it.
+const HANDED_MAX: usize = SCANNED_MAX / 4;
+const HANDED_EVERY: Duration = Duration::from_millis(2);
+
+/// How the copy goes, for the bar and the summary.
+#[derive(Debug, Clone, Default)]
+pub struct Progress {
+    /// Files and bytes are all that there are.
+    pub scanned: bool,
+    /// Bytes come of which nobody knows how many.
+    pub endless: bool,
+    pub files: u64,
+    pub bytes: u64,
+    /// Files that were the same at the other end.
+    pub files_same: u64,
+    pub bytes_same: u64,
+    /// Content of changed files that is there already.
+    pub bytes_here: u64,
+    /// Content that was sent, of files in hand too.
+    pub bytes_done: u64,
+    /// Time in which the engine had nothing to send, since all that was left depended on the receiver's answers.
+    pub answers_ns: u64,
+    pub files_sent: u64,
+    pub failed: u64,
+    /// Files that changed while they were read, and were stored nevertheless.
+    pub changed: u64,
+    /// What the other end could not keep.
+    pub losses: Option<String>,
+    /// Entries that the other end removed, and why it removed nothing.
+    pub removed: u64,
+    pub not_removed: Option<String>,
+}
+
+impl Progress {
+    /// How much of the copy is done, once all is known that there is.
+    pub fn share_done(&self) -> Option<f64> {
+        let left = self.bytes.saturating_sub(self.bytes_same + self.bytes_here + self.bytes_done);
+        let all = self.bytes_done + left;
+        (self.scanned && !self.endless && all > 0).then(|| self.bytes_done as f64 / all as f64)
+    }
+}
+
+type OnWords = Box<dyn Fn(&str) + Send + Sync>;
+
+/// What is sent.
+pub enum Input {
+    /// What is found there. Every source that could not be opened is told to both ends by its text.
+    Paths { roots: Vec<Root>, unopened: Vec<String>, filter: Filter },
+    /// What comes, up to its end, as one file that gets the name of the target.
+    Stream(Box<dyn Read + Send>),
+}
+
+pub struct SourceOptions {
+    /// No content is sent.
+    pub dry_run: bool,
+    /// Told of everything that failed, at either end.
+    pub on_failure: OnWords,
+    /// Told of every file that is sent.
+    pub on_file: OnWords,
+    /// It is also told of folders and links that the other end makes.
+    pub names: bool,
+    /// The other end is told how much there is, when all was looked at.
+    pub totals: bool,
+    /// Told of all that the other end removes; without it that may remove nothing.
+    pub on_removed: Option<OnWords>,
+}
+
+pub struct EntrySource {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+    dry_run: bool,
+    on_failure: OnWords,
+    on_file: OnWords,
+    names: bool,
+    on_removed: Option<OnWords>,
+}
+
+#[derive(Default)]
+struct State {
+    found: VecDeque<Found>,
+    scanned: bool,
+    unanswered: VecDeque<File>,
+    wanted: VecDeque<File>,
+    wanted_bytes: u64,
+    /// Which chunks of a file are needed, by its number.
+    chunk_answers: VecDeque<(u64, Vec<u32>)>,
+    doubts: Doubts,
+    /// Records on their way to the engine; `done` when there will be no more.
+    records: VecDeque<Vec<u8>>,
+    records_len: usize,
+    done: bool,
+    /// The producer waits for answers.
+    asking: bool,
+    /// The reader went away: the flow is over.
+    over: bool,
+    progress: Progress,
+}
+
+/// A file that was announced.
+struct File {
+    id: u64,
+    content: Content,
+    path: Vec<u8>,
+    len: u64,
+    mtime: (i64, u32),
+    /// An earlier state of it may be there.
+    in_chunks: bool,
+    /// The other end can read again what came.
+    may_repeat: bool,
+}
+
+/// Where the content of a file is.
+enum Content {
+    /// Below the root of this number, at the file's path.
+    Below(usize),
+    Stream(Box<dyn Read + Send>),
+}
+
+impl EntrySource {
+    /// Begins to scan, and to send.
+    pub fn start(input: Input, options: SourceOptions) -> io::Result<Self> {
+        let SourceOptions { dry_run, on_failure, on_file, names, totals, on_removed } = options;
+        let state = Mutex::new(State::default());
+        let shared =
+            Arc::new(Shared { state, changed: Condvar::new(), dry_run, on_failure, on_file, names, on_removed });
+        let thread = |name: &str| std::thread::Builder::new().name(name.into());
+        let roots = match input {
+            Input::Paths { roots, unopened, filter } => {
+                shared.lock().found.extend(unopened.into_iter().map(Found::Failed));
+                let copies = roots.iter().map(Root::try_clone).collect::<io::Result<Vec<_>>>()?;
+                let scan = Arc::clone(&shared);
+                thread("narrows-scan").spawn(move || {
+                    let _guard = StopOnPanic(Arc::clone(&scan));
+                    scan.scan(&copies, &filter);
+                })?;
+                roots
+            }
+            Input::Stream(reader) => {
+                let mut state = shared.lock();
+                state.found.push_back(Found::Stream(reader));
+                state.scanned = true;
+                state.progress = Progress { scanned: true, endless: true, files: 1, ..Progress::default() };
+                drop(state);
+                Vec::new()
+            }
+        };
+        let produce = Arc::clone(&shared);
+        let started = thread("narrows-files").spawn(move || {
+            let _guard = StopOnPanic(Arc::clone(&produce));
+            Producer::new(&produce, roots, totals).run();
+        });
+        let source = Self { shared };
+        if let Err(e) = started {
+            // The one that scans would wait for it.
+            source.stop();
+            return Err(e);
+        }
+        Ok(source)
+    }
+
+    /// The records, for the engine.
+    pub fn reader(&self) -> impl Read + Send + use<> {
+        Reader { shared: Arc::clone(&self.shared), current: Vec::new(), at: 0 }
+    }
+
+    /// Hears the answers.
+    pub fn on_note(&self) -> OnNote {
+        let shared = Arc::clone(&self.shared);
+        Box::new(move |note| Answer::parse_all(note, |answer| shared.answer(answer)))
+    }
+
+    /// The flow is over: whoever waits for it stops.
+    pub fn stop(&self) {
+        self.shared.lock().over = true;
+        self.shared.changed.notify_all();
+    }
+
+    pub fn progress(&self) -> impl Fn() -> Progress + Send + Sync + use<> {
+        let shared = Arc::clone(&self.shared);
+        move || shared.lock().progress.clone()
+    }
+}
+
+/// A thread that panics ends the flow with an error instead of leaving the others waiting.
+struct StopOnPanic(Arc<Shared>);
+
+impl Drop for StopOnPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.lock().over = true;
+            self.0.changed.notify_all();
+        }
+    }
+}
+
+impl State {
+    /// What was counted of the file is undone. What of it has come may be left there, as of a copy that was cut off.
+    fn send_again(&mut self, doubted: Doubted) {
+        let Doubted { mut file, done, here, changed } = doubted;
+        self.progress.bytes_done = self.progress.bytes_done.saturating_sub(done);
+        self.progress.bytes_here = self.progress.bytes_here.saturating_sub(here);
+        self.progress.changed = self.progress.changed.saturating_sub(changed.into());
+        file.may_repeat = false;
+        file.in_chunks = file.len >= DELTA_MIN;
+        self.wanted_bytes = self.wanted_bytes.saturating_add(file.len);
+        self.wanted.push_front(file);
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for answers, and lets the reader know that it does.
+    fn wait_for_answers<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        state.asking = true;
+        self.changed.notify_all();
+        let mut state = self.wait(state);
+        state.asking = false;
+        state
+    }
+
+    fn scan(&self, roots: &[Root], filter: &Filter) {
+        let mut in_hand = Vec::with_capacity(HANDED_MAX);
+        let mut handed = Instant::now();
+        walk(roots, filter, |found| {
+            in_hand.push(found);
+            if in_hand.len() < HANDED_MAX && handed.elapsed() < HANDED_EVERY {
+                return true;
+            }
+            let goes_on = self.hand_over(&mut in_hand);
+            handed = Instant::now();
+            goes_on
+        });
+        self.hand_over(&mut in_hand);
+        let mut state = self.lock();
+        state.scanned = true;
+        state.progress.scanned = true;
+        self.changed.notify_all();
+    }
+
+    /// Gives what was found to the producer, when it has room; whether more is wanted.
+    fn hand_over(&self, found: &mut Vec<Found>) -> bool {
+        let mut state = self.lock();
+        if state.found.len() + found.len() > SCANNED_MAX {
+            // Not at every place that becomes free.
+            while state.found.len() > SCANNED_RESUME && !state.over {
+                state = self.wait(state);
+            }
+        }
+        for found in found.drain(..) {
+            if let Found::Entry { entry, .. } = &found
+                && let EntryKind::File { len, .. } = entry.kind
+            {
+                state.progress.files += 1;
+                state.progress.bytes += len;
+            }
+            state.found.push_back(found);
+        }
+        self.changed.notify_all();
+        !state.over
+    }
+
+    fn answer(&self, answer: Answer) -> narrows::Result<()> {
+        let sent = matches!(answer, Answer::NotStored { .. });
+        let mut state = self.lock();
+        match answer {
+            Answer::Files { count, wanted } => {
+                if count > state.unanswered.len() as u64 {
+                    return Err(narrows::Error::corrupt("the receiver answers more files than were announced"));
+                }
+                for mut file in state.unanswered.drain(..count as usize).collect::<Vec<_>>() {
+                    let known = matches!(file.content, Content::Below(_));
+                    if !known && matches!(wanted, Wanted::No | Wanted::Chunks | Wanted::Repeats) {
+                        return Err(narrows::Error::corrupt("the receiver takes for known what nobody has seen"));
+                    }
+                    if matches!(wanted, Wanted::No | Wanted::Refused) {
+                        state.progress.files_same += u64::from(wanted == Wanted::No);
+                        state.progress.bytes_same += file.len;
+                    } else {
+                        file.in_chunks = wanted == Wanted::Chunks;
+                        file.may_repeat = wanted == Wanted::Repeats;
+                        state.wanted_bytes = state.wanted_bytes.saturating_add(file.len);
+                        state.wanted.push_back(file);
+                    }
+                }
+            }
+            Answer::Chunks { id, runs } => {
+                if state.chunk_answers.len() > CHUNK_ANSWERS_MAX {
+                    return Err(narrows::Error::corrupt("the receiver answers more chunks than were sent"));
+                }
+                state.chunk_answers.push_back((id, runs));
+            }
+            Answer::Whole { id } => state.doubts.whole(id),
+            Answer::Repeated { len } => state.doubts.taken(len)?,
+            Answer::Again { id, of } => {
+                if let Some(doubted) = state.doubts.again(id, of)? {
+                    state.progress.files_sent = state.progress.files_sent.saturating_sub(1);
+                    state.send_again(doubted);
+                }
+            }
+            Answer::Made { .. } if !self.names => {
+                return Err(narrows::Error::corrupt("the receiver says what nobody asked for"));
+            }
+            Answer::Made { text } => {
+                drop(state);
+                // Any text of the peer's may come here.
+                (self.on_file)(&super::shown(text.as_bytes()));
+            }
+            Answer::Lost { text } => state.progress.losses = Some(super::shown(text.as_bytes())),
+            Answer::Removed { count, text } => {
+                let Some(on_removed) = &self.on_removed else {
+                    return Err(narrows::Error::corrupt("the receiver removes what nobody asked it to"));
+                };
+                // Any text of the peer's may come here.
+                let text = super::shown(text.as_bytes());
+                state.progress.removed = state.progress.removed.saturating_add(count);
+                if count == 0 {
+                    state.progress.not_removed = Some(text);
+                } else if !text.is_empty() {
+                    drop(state);
+                    on_removed(&text);
+                }
+            }
+            Answer::Failed { id, text } | Answer::NotStored { id, text } => {
+                let in_hand = state.doubts.failed(id);
+                state.progress.failed += 1;
+                if sent && !in_hand {
+                    state.progress.files_sent = state.progress.files_sent.saturating_sub(1);
+                }
+                drop(state);
+                // Any text of the peer's may come here.
+                (self.on_failure)(&super::shown(text.as_bytes()));
+            }
+        }
+        self.changed.notify_all();
+        Ok(())
+    }
+}
+
+struct Reader {
+    shared: Arc<Shared>,
+    current: Vec<u8>,
+    at: usize,
+}
+
+impl Read for Reader {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let mut filled = 0;
+        while filled < buf.len() {
+            if self.at == self.current.len() {
+                let mut state = self.shared.lock();
+                while filled == 0 && state.records.is_empty() && !state.done && !state.over {
+                    let (begun, asking) = (Instant::now(), state.asking);
+                    state = self.shared.wait(state);
+                    if asking {
+                        state.progress.answers_ns += begun.elapsed().as_nanos() as u64;
+                    }
+                }
+                if state.over {
+                    return Err(io::Error::other("the copy is over"));
+                }
+                let Some(next) = state.records.pop_front() else { break };
+                state.records_len -= next.len();
+                self.shared.changed.notify_all();
+                drop(state);
+                (self.current, self.at) = (next, 0);
+            }
+            let n = (buf.len() - filled).min(self.current.len() - self.at);
+            buf[filled..filled + n].copy_from_slice(&self.current[self.at..self.at + n]);
+            filled += n;
+            self.at += n;
+        }
+        Ok(filled)
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        self.shared.lock().over = true;
+        self.shared.changed.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use narrows::entry::{EndState, REPEATED_MAX, Record, RecordParser};
+
+    #[test]
+    fn a_receiver_that_removes_what_nobody_asked_it_to_fails() {
+        let removed = |count, text: &str| {
+            let mut note = Vec::new();
+            Answer::Removed { count, text: text.into() }.put(&mut note);
+            note
+        };
+        let start = |on_removed| {
+            let input = Input::Paths { roots: Vec::new(), unopened: Vec::new(), filter: Filter::new(&[]).unwrap() };
+            let (on_failure, on_file): (OnWords, OnWords) = (Box::new(|_| ()), Box::new(|_| ()));
+            let options =
+                SourceOptions { dry_run: false, on_failure, on_file, names: false, totals: false, on_removed };
+            EntrySource::start(input, options).unwrap()
+        };
+        let mut note = Vec::new();
+        Answer::Made { text: "folder/".into() }.put(&mut note);
+        assert!(start(None).on_note()(&note).unwrap_err().to_string().contains("nobody asked"));
+        let (plain, note) = (start(None), removed(1, "precious"));
+        assert!(plain.on_note()(&note).unwrap_err().to_string().contains("nobody asked"));
+
+        let names = Arc::new(Mutex::new(Vec::new()));
+        let heard = Arc::clone(&names);
+        let asked = start(Some(Box::new(move |name: &str| heard.lock().unwrap().push(name.to_owned()))));
+        let mut hear = asked.on_note();
+        for (count, text) in [(1, "a\x1b[2J"), (u64::MAX, ""), (7, ""), (0, "too\nmany")] {
+            hear(&removed(count, text)).unwrap();
+        }
+        assert_eq!(*names.lock().unwrap(), ["a\\u{1b}[2J"]);
+        let progress = asked.progress()();
+        assert_eq!((progress.removed, progress.not_removed.as_deref()), (u64::MAX, Some("too\\nmany")));
+        [plain, asked].iter().for_each(EntrySource::stop);
+    }
+
+    /// The other end of a source, as far as a test plays it.
+    struct Receiver {
+        reader: Box<dyn Read + Send>,
+        hear: OnNote,
+        parser: RecordParser,
+        announced: usize,
+        /// Bytes that came as data, and as repeats, of each entry.
+        data: [usize; 5],
+        repeats: [usize; 5],
+        /// How files ended, in order.
+        ended: Vec<(usize, EndState)>,
+        current: usize,
+        finished: bool,
+    }
+
+    impl Receiver {
+        /// Of a folder with these files, all of which it wants.
+        fn of(files: &[(&str, &[u8])], folder: &std::path::Path) -> (Self, EntrySource) {
+            files.iter().for_each(|(name, content)| std::fs::write(folder.join(name), content).unwrap());
+            let roots = vec![Root::open(&folder.join(""), true).unwrap()];
+            let input = Input::Paths { roots, unopened: Vec::new(), filter: Filter::new(&[]).unwrap() };
+            let (on_failure, on_file): (OnWords, OnWords) = (Box::new(|_| ()), Box::new(|_| ()));
+            let options =
+                SourceOptions { dry_run: false, on_failure, on_file, names: false, totals: false, on_removed: None };
+            let source = EntrySource::start(input, options).unwrap();
+            let mut receiver = Self {
+                reader: Box::new(source.reader()),
+                hear: source.on_note(),
+                parser: RecordParser::default(),
+                announced: 0,
+                data: [0; 5],
+                repeats: [0; 5],
+                ended: Vec::new(),
+                current: 0,
+                finished: false,
+            };
+            receiver.read_until(|r| r.announced == 1 + files.len());
+            receiver.tell(Answer::Files { count: files.len() as u64, wanted: Wanted::Repeats }).unwrap();
+            (receiver, source)
+        }
+
+        fn tell(&mut self, answer: Answer) -> narrows::Result<()> {
+            let mut note = Vec::new();
+            answer.put(&mut note);
+            (self.hear)(&note)
+        }
+
+        /// Takes what comes next; of chunks all are needed.
+        fn read(&mut self) {
+            let mut buffer = [0; 4096];
+            let n = self.reader.read(&mut buffer).unwrap();
+            let mut asked = Vec::new();
+            let Self { parser, announced, data, repeats, ended, current, finished, .. } = self;
+            let each = |record: Record<'_>| {
+                match record {
+                    Record::Entry(_) => *announced += 1,
+                    Record::Begin { id } => *current = id as usize,
+                    Record::Data(bytes) => data[*current] += bytes.len(),
+                    Record::Repeat { len, .. } => repeats[*current] += len as usize,
+                    Record::End { state, .. } => ended.push((*current, state)),
+                    Record::Chunks { id, chunks } => asked.push((id, chunks.len() as u32)),
+                    Record::Finish { .. } => *finished = true,
+                    _ => {}
+                }
+                Ok(())
+            };
+            parser.push(&buffer[..n], each).unwrap();
+            asked.into_iter().for_each(|(id, n)| self.tell(Answer::Chunks { id, runs: vec![0, n] }).unwrap());
+        }
+
+        fn read_until(&mut self, enough: impl Fn(&Self) -> bool) {
+            while !enough(self) {
+                assert!(!self.finished, "it finished too early");
+                self.read();
+            }
+        }
+    }
+
+    /// Bytes of which no two pieces are alike.
+    fn noise(len: usize) -> Vec<u8> {
+        (0..len as u32 / 4).flat_map(|i| i.wrapping_mul(2_654_435_761).to_le_bytes()).collect()
+    }
+
+    #[test]
+    fn a_file_whose_repeats_are_not_there_is_sent_again_without_them_once() {
+        let home = tempfile::tempdir().unwrap();
+        let content = noise(400_000);
+        let len = content.len();
+        let (mut receiver, source) = Receiver::of(&[("1", &content), ("2", &content), ("3", &content)], home.path());
+        receiver.read_until(|r| r.ended.len() == 3);
+        assert_eq!((receiver.data, receiver.repeats), ([0, len, 0, 0, 0], [0, 0, len, len, 0]));
+        receiver.tell(Answer::Whole { id: 2 }).unwrap();
+        receiver.tell(Answer::Again { id: 3, of: 1 }).unwrap();
+        receiver.read_until(|r| r.finished);
+        assert_eq!((receiver.data, receiver.repeats), ([0, len, 0, len, 0], [0, 0, len, len, 0]));
+        assert_eq!(receiver.ended, [1, 2, 3, 3].map(|id| (id, EndState::Whole)));
+        for id in [1, 2, 3] {
+            assert!(receiver.tell(Answer::Again { id, of: id }).is_err());
+        }
+        receiver.tell(Answer::Repeated { len: 2 * len as u64 }).unwrap();
+        assert!(receiver.tell(Answer::Repeated { len: 1 }).is_err());
+        let progress = source.progress()();
+        assert_eq!((progress.files_sent, progress.bytes_done, progress.bytes_here), (3, 2 * len as u64, len as u64));
+    }
+
+    #[test]
+    fn of_a_file_that_is_given_up_while_it_is_sent_no_answer_is_waited_for() {
+        let home = tempfile::tempdir().unwrap();
+        let long = [noise(400_000), vec![7; 4 << 20]].concat();
+        let files = [("1", &noise(400_000)[..]), ("2", &long[..]), ("3", &long[..])];
+        let (mut receiver, source) = Receiver::of(&files, home.path());
+        receiver.read_until(|r| r.current == 2);
+        receiver.tell(Answer::NotStored { id: 2, text: "no room".into() }).unwrap();
+        receiver.read_until(|r| r.current == 3 && r.repeats[3] > 0);
+        assert_eq!(receiver.ended, [(1, EndState::Whole), (2, EndState::Partial)]);
+        assert!(receiver.data[2] < long.len() / 2);
+        // The file in hand has to come again: the rest of it is left out.
+        receiver.tell(Answer::Again { id: 3, of: 1 }).unwrap();
+        receiver.read_until(|r| r.finished);
+        assert_eq!(receiver.ended[2..], [(3, EndState::Partial), (3, EndState::Whole)]);
+        assert!(receiver.data[3] > long.len() && receiver.data[3] < long.len() * 3 / 2);
+        let progress = source.progress()();
+        assert_eq!((progress.files_sent, progress.failed), (2, 1));
+        assert_eq!(progress.bytes_done, (files[0].1.len() + receiver.data[2] + long.len()) as u64);
+    }
+
+    #[test]
+    fn what_is_named_waits_until_the_other_end_has_taken_enough() {
+        let home = tempfile::tempdir().unwrap();
+        let block = noise(1 << 20);
+        let count = REPEATED_MAX as usize / block.len() + 20;
+        let (mut receiver, _source) = Receiver::of(&[("1", &block.repeat(count))], home.path());
+        receiver.read_until(|r| r.repeats[1] as u64 > REPEATED_MAX - (2 << 20));
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        assert!(receiver.repeats[1] as u64 <= REPEATED_MAX && receiver.ended.is_empty());
+        receiver.tell(Answer::Repeated { len: REPEATED_MAX / 2 }).unwrap();
+        receiver.read_until(|r| r.finished);
+        assert_eq!(receiver.data[1] + receiver.repeats[1], block.len() * count);
+    }
+}

@@ -1,0 +1,476 @@
+//! Makes the records: announces what was found, and reads and sends what is wanted.
+
+use std::collections::VecDeque;
+use std::io::{self, Read};
+use std::os::fd::OwnedFd;
+
+use narrows::entry::{DATA_LEN_MAX, DIGEST_LEN, EndState, Entry, EntryKind, RecordWriter};
+use rustix::fs::{FileType, OFlags, SeekFrom, Stat};
+use rustix::io::Errno;
+
+use super::doubts::{Doubted, Verdict};
+use super::{Content, File, SCANNED_RESUME, Shared};
+use crate::delta::Outline;
+use crate::scan::{Found, Root};
+use crate::{e_text, shown};
+
+mod outlined;
+mod repeats;
+
+use outlined::{Outlined, RECORDS_AHEAD};
+use repeats::Repeats;
+
+/// Files that were announced and not answered. Answers come one round trip later: at 40 ms this is 400,000 files/s.
+const UNANSWERED_MAX: usize = 16 << 10;
+/// While so many files or bytes are known to be wanted, announcing more can wait.
+const WANTED_FILES: usize = 1024;
+const WANTED_BYTES: u64 = 8 << 20;
+/// Records that wait to be encoded: enough for the engine's next blocks.
+const QUEUE_BYTES: usize = 1 << 20;
+/// One read of a file, and one data record.
+const READ_LEN: usize = 256 << 10;
+const _: () = assert!(READ_LEN <= DATA_LEN_MAX);
+/// Small records are put together up to this length before they are handed on.
+const GATHER_LEN: usize = 64 << 10;
+/// Files whose chunks wait for an answer: each keeps a descriptor and a buffer of 1 MiB.
+const OUTLINED_MAX: usize = 16;
+/// More answers than there can be.
+pub(super) const CHUNK_ANSWERS_MAX: usize = 2 * (OUTLINED_MAX + 1) * RECORDS_AHEAD;
+
+/// What a stream is called where files are named.
+const STREAM_NAME: &[u8] = b"stdin";
+
+enum Step {
+    Announce(Found),
+    Send(File),
+    /// Answers to chunks came.
+    Answers(VecDeque<(u64, Vec<u32>)>),
+    /// The first chunks of a file are answered.
+    SendChunks(Box<Outlined>),
+    /// All is known that there is: files and bytes.
+    Total(u64, u64),
+    Finish,
+}
+
+pub(super) struct Producer<'a> {
+    shared: &'a Shared,
+    roots: Vec<Root>,
+    writer: RecordWriter,
+    out: Vec<u8>,
+    /// Files whose first chunks were sent, until it is known which are needed.
+    outlined: VecDeque<Box<Outlined>>,
+    /// The other end is still to be told how much there is.
+    totals: bool,
+    /// What was sent and may come again.
+    repeats: Repeats,
+    /// Of the file in hand: bytes that were sent, and that need not be.
+    done: u64,
+    here: u64,
+}
+
+/// The flow is over; nobody reads what is produced.
+struct Over;
+
+impl<'a> Producer<'a> {
+    pub(super) fn new(shared: &'a Shared, roots: Vec<Root>, totals: bool) -> Self {
+        Self {
+            shared,
+            roots,
+            writer: RecordWriter::default(),
+            out: Vec::new(),
+            outlined: VecDeque::new(),
+            totals,
+            repeats: Repeats::default(),
+            done: 0,
+            here: 0,
+        }
+    }
+
+    pub(super) fn run(mut self) {
+        // That the flow is over is nobody's fault here.
+        let _ = self.produce();
+    }
+
+    fn produce(&mut self) -> Result<(), Over> {
+        loop {
+            match self.next_step()? {
+                Step::Announce(found) => self.announce(found),
+                Step::Send(file) => self.send(file)?,
+                Step::Answers(answers) => self.take_answers(answers),
+                Step::SendChunks(outlined) => self.send_chunks(outlined)?,
+                Step::Total(files, bytes) => self.writer.total(files, bytes, &mut self.out),
+                Step::Finish => {
+                    self.writer.finish(&mut self.out);
+                    self.hand_on()?;
+                    self.shared.lock().done = true;
+                    self.shared.changed.notify_all();
+                    return Ok(());
+                }
+            }
+            if self.out.len() >= GATHER_LEN {
+                self.hand_on()?;
+            }
+        }
+    }
+
+    /// Announcing comes first while little is known to be wanted, so that answers are never waited for.
+    fn next_step(&mut self) -> Result<Step, Over> {
+        loop {
+            let mut state = self.shared.lock();
+            if state.over {
+                return Err(Over);
+            }
+            if !state.chunk_answers.is_empty() {
+                return Ok(Step::Answers(std::mem::take(&mut state.chunk_answers)));
+            }
+            if self.totals && state.scanned {
+                self.totals = false;
+                return Ok(Step::Total(state.progress.files, state.progress.bytes));
+            }
+            let ahead = state.wanted.len() >= WANTED_FILES || state.wanted_bytes >= WANTED_BYTES;
+            if !ahead
+                && state.unanswered.len() < UNANSWERED_MAX
+                && let Some(found) = state.found.pop_front()
+            {
+                if state.found.len() == SCANNED_RESUME {
+                    self.shared.changed.notify_all();
+                }
+                return Ok(Step::Announce(found));
+            }
+            if self.outlined.front().is_some_and(|o| o.is_due())
+                && let Some(outlined) = self.outlined.pop_front()
+            {
+                return Ok(Step::SendChunks(outlined));
+            }
+            let full = self.outlined.len() >= OUTLINED_MAX;
+            if state.wanted.front().is_some_and(|file| !(full && file.in_chunks))
+                && let Some(file) = state.wanted.pop_front()
+            {
+                state.wanted_bytes = state.wanted_bytes.saturating_sub(file.len);
+                return Ok(Step::Send(file));
+            }
+            let asked = !state.unanswered.is_empty() || !self.outlined.is_empty() || state.doubts.len() > 0;
+            if state.scanned && state.found.is_empty() && !asked {
+                return Ok(Step::Finish);
+            }
+            if !self.out.is_empty() {
+                // The answers that are waited for depend on it.
+                drop(state);
+                self.hand_on()?;
+                continue;
+            }
+            let looking = state.found.is_empty() && !state.scanned;
+            drop(if looking { self.shared.wait(state) } else { self.shared.wait_for_answers(state) });
+        }
+    }
+
+    fn announce(&mut self, found: Found) {
+        let (root, mut entry) = match found {
+            Found::Failed(text) => return self.failed(&text),
+            Found::Stream(reader) => return self.announce_stream(reader),
+            Found::Entry { root, entry } => (root, entry),
+        };
+        let id = match self.writer.entry(&entry, &mut self.out) {
+            Ok(id) => id,
+            Err(e) => {
+                self.failed(&format!("{}: {e}", shown(&entry.path)));
+                entry.xattrs.clear();
+                match self.writer.entry(&entry, &mut self.out) {
+                    Ok(id) => id,
+                    Err(e) => return self.failed(&format!("{}: {e}", shown(&entry.path))),
+                }
+            }
+        };
+        if let EntryKind::File { len, .. } = entry.kind {
+            let mtime = (entry.mtime_s, entry.mtime_ns);
+            let file = File {
+                id,
+                content: Content::Below(root),
+                path: entry.path,
+                len,
+                mtime,
+                in_chunks: false,
+                may_repeat: false,
+            };
+            self.shared.lock().unanswered.push_back(file);
+        }
+    }
+
+    fn announce_stream(&mut self, reader: Box<dyn Read + Send>) {
+        let (path, kind) = (Vec::new(), EntryKind::Stream);
+        let entry = Entry { path, kind, mode: 0, uid: 0, gid: 0, mtime_s: 0, mtime_ns: 0, xattrs: Vec::new() };
+        match self.writer.entry(&entry, &mut self.out) {
+            Ok(id) => {
+                let (content, path) = (Content::Stream(reader), STREAM_NAME.to_vec());
+                let file = File { id, content, path, len: 0, mtime: (0, 0), in_chunks: false, may_repeat: false };
+                self.shared.lock().unanswered.push_back(file);
+            }
+            Err(e) => self.failed(&e.to_string()),
+        }
+    }
+
+    /// Tells both ends.
+    fn failed(&mut self, text: &str) {
+        self.shared.lock().progress.failed += 1;
+        (self.shared.on_failure)(text);
+        self.writer.failed(text, &mut self.out);
+    }
+
+    // --- files ---
+
+    fn send(&mut self, mut file: File) -> Result<(), Over> {
+        if self.shared.dry_run {
+            self.sent(&file);
+            return Ok(());
+        }
+        let root = match &mut file.content {
+            Content::Below(root) => *root,
+            Content::Stream(reader) => {
+                let read = self.stream(file.id, reader)?;
+                if read {
+                    self.sent(&file);
+                }
+                return Ok(());
+            }
+        };
+        let (fd, stat) = match self.open(root, &file.path) {
+            Ok(opened) => opened,
+            Err(e) => {
+                let what = match e.kind() {
+                    io::ErrorKind::NotFound => "it has vanished".to_owned(),
+                    _ => e_text(&e),
+                };
+                self.failed(&format!("cannot read {}: {what}", shown(&file.path)));
+                return Ok(());
+            }
+        };
+        // Fewer blocks alone may be the work of a file system that compresses.
+        let sparse = (stat.st_blocks as u64).saturating_mul(512) < file.len && has_hole(&fd, file.len);
+        // Of a sparse file the holes save more.
+        if file.in_chunks && !sparse {
+            let outline = Outline::new(file.len);
+            return self.outline(Box::new(Outlined { file, fd, outline, unreadable: false }));
+        }
+        self.writer.begin(file.id, &mut self.out);
+        let mut hash = blake3::Hasher::new();
+        let mut state = self.shared.lock();
+        let lost = state.doubts.begin(file.id);
+        self.repeats.begin(&lost, state.doubts.len());
+        drop(state);
+        (self.done, self.here) = (0, 0);
+        let read = self.content(&file, &fd, sparse, &mut hash)?;
+        let verdict = self.shared.lock().doubts.verdict();
+        let mut end = EndState::Partial;
+        if verdict == Verdict::Nothing {
+            end = self.ended(&file, &fd, read, &hash.finalize().into());
+        } else {
+            self.writer.end(end, &[0; DIGEST_LEN], &mut self.out);
+        }
+        if end == EndState::Whole {
+            self.repeats.sent(root, &file, stat.st_mode);
+        }
+        let changed = end == EndState::Changed;
+        let doubted = Doubted { file, done: self.done, here: self.here, changed };
+        let mut state = self.shared.lock();
+        if let Some(doubted) = state.doubts.sent(doubted) {
+            // Between the looks something may have come of it.
+            state.progress.files_sent = state.progress.files_sent.saturating_sub((end != EndState::Partial).into());
+            state.send_again(doubted);
+        }
+        Ok(())
+    }
+
+    /// So much more was sent, or need not be.
+    fn count(&mut self, done: u64, here: u64) {
+        self.done += done;
+        self.here += here;
+        let mut state = self.shared.lock();
+        state.progress.bytes_done += done;
+        state.progress.bytes_here += here;
+    }
+
+    fn open(&mut self, root: usize, path: &[u8]) -> io::Result<(OwnedFd, Stat)> {
+        let fd = self.roots[root].tree.open_below(path, OFlags::RDONLY | OFlags::NONBLOCK)?;
+        let stat = rustix::fs::fstat(&fd)?;
+        // A fifo that took the file's place must not be waited for.
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            return Err(io::Error::other("it is no file any more"));
+        }
+        Ok((fd, stat))
+    }
+
+    /// Ends the content of a file, of which everything was read or not, and tells both ends what came of it.
+    fn ended(&mut self, file: &File, fd: &OwnedFd, read: io::Result<bool>, digest: &[u8; DIGEST_LEN]) -> EndState {
+        let still = rustix::fs::fstat(fd)
+            .is_ok_and(|s| s.st_size as u64 == file.len && (s.st_mtime, s.st_mtime_nsec as u32) == file.mtime);
+        // As files of /proc: what they hold is made when they are read.
+        let hides = file.len == 0 && rustix::io::pread(fd, &mut [0], 0).is_ok_and(|n| n > 0);
+        let state = match read {
+            Ok(true) if hides => EndState::Partial,
+            Ok(true) if still => EndState::Whole,
+            Ok(true) => EndState::Changed,
+            _ => EndState::Partial,
+        };
+        self.writer.end(state, digest, &mut self.out);
+        match read {
+            Err(e) => self.failed(&format!("cannot read {}: {}", shown(&file.path), e_text(&e))),
+            Ok(false) => self.failed(&format!("{} shrank while it was read; it was not stored", shown(&file.path))),
+            Ok(true) if hides => {
+                let name = shown(&file.path);
+                self.failed(&format!(
+                    "{name} has content and says that it is empty; pipe it into `narrows cp - TARGET`"
+                ));
+            }
+            Ok(true) => {
+                self.sent(file);
+                if !still {
+                    self.shared.lock().progress.changed += 1;
+                    (self.shared.on_failure)(&format!("{} changed while it was read", shown(&file.path)));
+                }
+            }
+        }
+        state
+    }
+
+    fn sent(&self, file: &File) {
+        let mut state = self.shared.lock();
+        state.progress.files_sent += 1;
+        drop(state);
+        (self.shared.on_file)(&shown(&file.path));
+    }
+
+    // --- content ---
+
+    /// Sends what a reader gives, as it comes, and ends the file; whether all of it was read.
+    fn stream(&mut self, id: u64, reader: &mut Box<dyn Read + Send>) -> Result<bool, Over> {
+        self.writer.begin(id, &mut self.out);
+        let (mut hash, mut buffer) = (blake3::Hasher::new(), vec![0; READ_LEN]);
+        let failure = loop {
+            // More may be long in coming.
+            self.hand_on()?;
+            match reader.read(&mut buffer) {
+                Ok(0) => break None,
+                Ok(n) => {
+                    hash.update(&buffer[..n]);
+                    self.writer.data(&buffer[..n], &mut self.out);
+                    self.shared.lock().progress.bytes_done += n as u64;
+                }
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => break Some(e),
+            }
+        };
+        let state = if failure.is_none() { EndState::Whole } else { EndState::Partial };
+        self.writer.end(state, &hash.finalize().into(), &mut self.out);
+        if let Some(e) = &failure {
+            let what = narrows_host::words::without_os_numbers(&e.to_string());
+            self.failed(&format!("cannot read {}: {what}; nothing was stored", shown(STREAM_NAME)));
+        }
+        Ok(failure.is_none())
+    }
+
+    /// Sends the content of a file; whether it was as long as announced.
+    fn content(
+        &mut self,
+        file: &File,
+        fd: &OwnedFd,
+        sparse: bool,
+        hash: &mut blake3::Hasher,
+    ) -> Result<io::Result<bool>, Over> {
+        let (len, mut at) = (file.len, 0);
+        while at < len {
+            let mut end = len;
+            if sparse {
+                match next_data(fd, at, len) {
+                    Ok((begin, data_end)) => {
+                        if begin > at {
+                            self.writer.hole(begin - at, &mut self.out);
+                            self.count(0, begin - at);
+                            at = begin;
+                        }
+                        end = data_end;
+                    }
+                    Err(e) => return Ok(Err(e)),
+                }
+            }
+            match self.span_or_repeats(file, fd, at, end, hash)? {
+                Ok(true) => at = end,
+                short => return Ok(short),
+            }
+        }
+        Ok(Ok(true))
+    }
+
+    /// Sends the bytes from `at` to `end`; whether there were so many.
+    fn span(
+        &mut self,
+        fd: &OwnedFd,
+        mut at: u64,
+        end: u64,
+        mut hash: Option<&mut blake3::Hasher>,
+    ) -> Result<io::Result<bool>, Over> {
+        while at < end {
+            let mut buffer = vec![0; (end - at).min(READ_LEN as u64) as usize];
+            let n = loop {
+                match rustix::io::pread(fd, &mut buffer[..], at) {
+                    Err(Errno::INTR) => {}
+                    Err(e) => return Ok(Err(e.into())),
+                    Ok(n) => break n,
+                }
+            };
+            if n == 0 {
+                return Ok(Ok(false));
+            }
+            if let Some(hash) = &mut hash {
+                hash.update(&buffer[..n]);
+            }
+            self.writer.data(&buffer[..n], &mut self.out);
+            self.count(n as u64, 0);
+            at += n as u64;
+            if self.out.len() >= GATHER_LEN {
+                self.hand_on()?;
+            }
+        }
+        Ok(Ok(true))
+    }
+
+    /// Hands records to the engine, when it has room.
+    fn hand_on(&mut self) -> Result<(), Over> {
+        if self.out.is_empty() {
+            return Ok(());
+        }
+        let mut state = self.shared.lock();
+        while state.records_len >= QUEUE_BYTES && !state.over {
+            state = self.shared.wait(state);
+        }
+        if state.over {
+            return Err(Over);
+        }
+        state.records_len += self.out.len();
+        state.records.push_back(std::mem::take(&mut self.out));
+        self.shared.changed.notify_all();
+        Ok(())
+    }
+}
+
+/// Whether something of the file takes no room because it was never written.
+fn has_hole(fd: &OwnedFd, len: u64) -> bool {
+    rustix::fs::seek(fd, SeekFrom::Hole(0)).is_ok_and(|at| at < len)
+}
+
+/// The next run of data at or behind `at`: begin and end; `len` twice if there is none.
+fn next_data(fd: &OwnedFd, at: u64, len: u64) -> io::Result<(u64, u64)> {
+    let shrank = || rustix::fs::fstat(fd).is_ok_and(|s| (s.st_size as u64) < len);
+    match rustix::fs::seek(fd, SeekFrom::Data(at)) {
+        Ok(begin) if begin < len => match rustix::fs::seek(fd, SeekFrom::Hole(begin)) {
+            Ok(end) => Ok((begin, end.min(len))),
+            Err(Errno::NXIO) => Ok((at, len)),
+            Err(e) => Err(e.into()),
+        },
+        // What a file lost is no hole: reading finds its end.
+        Ok(_) | Err(Errno::NXIO) if shrank() => Ok((at, len)),
+        Ok(_) | Err(Errno::NXIO) => Ok((len, len)),
+        // File systems that know no holes.
+        Err(Errno::INVAL) => Ok((at, len)),
+        Err(e) => Err(e.into()),
+    }
+}

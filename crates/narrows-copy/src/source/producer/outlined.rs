@@ -1,0 +1,124 @@
+//! Files of which an earlier state may be at the other end: their chunks are sent first, and of their content what is needed.
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use super::{File, Over, Producer};
+use crate::delta::Outline;
+
+/// Records of chunks, of 8 MiB of the file each, that are sent before their content is.
+pub(super) const RECORDS_AHEAD: usize = 8;
+
+pub(super) struct Outlined {
+    pub(super) file: File,
+    pub(super) fd: OwnedFd,
+    pub(super) outline: Outline,
+    /// Reading on failed: nothing more is asked, and so no answer is to be waited for.
+    pub(super) unreadable: bool,
+}
+
+impl Outlined {
+    /// Its content may be sent, or why it cannot be.
+    pub(super) fn is_due(&self) -> bool {
+        self.unreadable || self.outline.is_answered()
+    }
+}
+
+impl Producer<'_> {
+    /// Sends the first chunks of a file; its content follows when they are answered.
+    pub(super) fn outline(&mut self, mut outlined: Box<Outlined>) -> Result<(), Over> {
+        match self.extend(&mut outlined) {
+            Ok(()) if outlined.outline.ahead() > 0 => {
+                self.outlined.push_back(outlined);
+                Ok(())
+            }
+            // It is empty or cannot be read: that is found again, and told, where its content is sent.
+            Ok(()) | Err(_) => self.send_chunks(outlined),
+        }
+    }
+
+    fn extend(&mut self, outlined: &mut Outlined) -> io::Result<()> {
+        let Outlined { file, fd, outline, .. } = outlined;
+        while outline.ahead() < RECORDS_AHEAD && !outline.is_whole() {
+            let chunks = outline.next(fd)?;
+            if !chunks.is_empty() {
+                self.writer.chunks(file.id, &chunks, &mut self.out);
+            }
+        }
+        while let Some((regions, hashes)) = outline.compare(fd)? {
+            self.writer.pieces(file.id, &regions, &hashes, &mut self.out);
+        }
+        Ok(())
+    }
+
+    pub(super) fn take_answers(&mut self, answers: impl IntoIterator<Item = (u64, Vec<u32>)>) {
+        let mut waiting = std::mem::take(&mut self.outlined);
+        for (id, runs) in answers {
+            if let Some(outlined) = waiting.iter_mut().find(|o| o.file.id == id) {
+                outlined.outline.answer(&runs);
+                // Told where its content would be sent.
+                outlined.unreadable |= self.extend(outlined).is_err();
+            }
+        }
+        self.outlined = waiting;
+    }
+
+    /// Sends what is needed of a file, record by record, and further chunks in time.
+    pub(super) fn send_chunks(&mut self, mut outlined: Box<Outlined>) -> Result<(), Over> {
+        self.writer.begin(outlined.file.id, &mut self.out);
+        let read = self.needed_content(&mut outlined)?;
+        let Outlined { file, fd, outline, .. } = &*outlined;
+        let _ = self.ended(file, fd, read.map(|all| all && outline.len() == file.len), &outline.digest());
+        Ok(())
+    }
+
+    fn needed_content(&mut self, outlined: &mut Outlined) -> Result<io::Result<bool>, Over> {
+        loop {
+            if outlined.unreadable {
+                return Ok(Err(io::Error::other("it could not be read while it was compared")));
+            }
+            if let Err(e) = self.extend(outlined) {
+                return Ok(Err(e));
+            }
+            if outlined.outline.ahead() == 0 {
+                return Ok(Ok(true));
+            }
+            while !outlined.outline.is_answered() {
+                self.hand_on()?;
+                self.await_answers(outlined)?;
+                if let Err(e) = self.extend(outlined) {
+                    return Ok(Err(e));
+                }
+            }
+            let before = outlined.outline.settled();
+            let Some(needed) = outlined.outline.needed() else {
+                return Ok(Err(io::Error::other("the receiver's answer does not fit")));
+            };
+            let sent: u64 = needed.iter().map(|(_, len)| len).sum();
+            self.shared.lock().progress.bytes_here += outlined.outline.settled() - before - sent;
+            for (offset, len) in needed {
+                match self.span(&outlined.fd, offset, offset + len, None)? {
+                    Ok(true) => {}
+                    short => return Ok(short),
+                }
+            }
+        }
+    }
+
+    /// Waits for answers; those for the file in hand go to it.
+    fn await_answers(&mut self, outlined: &mut Outlined) -> Result<(), Over> {
+        let mut state = self.shared.lock();
+        while state.chunk_answers.is_empty() {
+            if state.over {
+                return Err(Over);
+            }
+            state = self.shared.wait_for_answers(state);
+        }
+        let answers = std::mem::take(&mut state.chunk_answers);
+        drop(state);
+        let (own, others): (Vec<_>, Vec<_>) = answers.into_iter().partition(|(id, _)| *id == outlined.file.id);
+        own.into_iter().for_each(|(_, runs)| outlined.outline.answer(&runs));
+        self.take_answers(others);
+        Ok(())
+    }
+}

@@ -1,0 +1,219 @@
+//! The content of one file as it comes.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+
+use narrows::entry::{DIGEST_LEN, Entry, EntryKind};
+use rustix::fs::AtFlags;
+use rustix::io::Errno;
+
+use super::partial::Partial;
+use super::plan::Plan;
+use crate::delta::{DELTA_MIN, read_at};
+use crate::tree::split;
+use crate::{hash, meta};
+
+/// What is taken from an earlier state is copied in pieces of this length.
+const COPY_LEN: usize = 1 << 20;
+/// What was written is sent to the disk in pieces of this length, while more comes: the disk has work, and little is left for
+/// the end.
+const WRITEBACK_LEN: u64 = 8 << 20;
+
+pub(super) struct OpenFile {
+    pub(super) id: u64,
+    pub(super) entry: Entry,
+    pub(super) partial: Partial,
+    pub(super) plan: Option<Plan>,
+    /// Something of it came as what other files have.
+    pub(super) repeats_others: bool,
+    /// All of it came, and it is not what was read.
+    pub(super) is_other: bool,
+    hash: blake3::Hasher,
+    pub(super) at: u64,
+    /// How long the file is by what was written: less than `at` behind a hole.
+    written: u64,
+    /// Up to where it is on its way to the disk; `None` if that is left to the system.
+    synced: Option<u64>,
+    /// The first failure: what follows of the file is passed over.
+    failed: Option<io::Error>,
+}
+
+impl OpenFile {
+    /// `sync`: it will be brought to the disk.
+    pub(super) fn new(id: u64, entry: Entry, partial: Partial, plan: Option<Plan>, sync: bool) -> Self {
+        let (hash, synced) = (blake3::Hasher::new(), sync.then_some(0));
+        Self {
+            id,
+            entry,
+            partial,
+            plan,
+            repeats_others: false,
+            is_other: false,
+            hash,
+            at: 0,
+            written: 0,
+            synced,
+            failed: None,
+        }
+    }
+
+    /// Takes content that came.
+    pub(super) fn write(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() && self.failed.is_none() {
+            let len = match self.next_need() {
+                Ok(need) => need.min(bytes.len() as u64) as usize,
+                Err(e) => return self.failed = Some(e),
+            };
+            let (now, rest) = bytes.split_at(len);
+            self.plan.iter_mut().for_each(|plan| plan.came(len as u64));
+            if let Err(e) = self.append(now) {
+                self.failed = Some(e);
+            }
+            bytes = rest;
+        }
+    }
+
+    pub(super) fn hole(&mut self, len: u64) {
+        self.at = self.at.saturating_add(len);
+    }
+
+    /// Takes what another file has there, or this one. An error says that it is not there.
+    pub(super) fn repeat(&mut self, from: Option<&OwnedFd>, offset: u64, len: u64) -> io::Result<()> {
+        let is_file = matches!(self.entry.kind, EntryKind::File { .. });
+        self.repeats_others |= from.is_some() && is_file;
+        if self.failed.is_none() {
+            match self.repeated(from, offset, len) {
+                Ok(bytes) => self.failed = self.append(&bytes).err(),
+                Err(e) if from.is_some() && is_file => return Err(e),
+                Err(e) => self.failed = Some(e),
+            }
+        }
+        Ok(())
+    }
+
+    fn repeated(&self, from: Option<&OwnedFd>, offset: u64, len: u64) -> io::Result<Vec<u8>> {
+        let whole = if let EntryKind::File { len, .. } = self.entry.kind { len } else { 0 };
+        if self.plan.is_some() || self.at.saturating_add(len) > whole {
+            return Err(io::Error::other("more came than was asked for"));
+        }
+        if from.is_none() && offset.saturating_add(len) > self.at {
+            return Err(io::Error::other("it repeats what has not come"));
+        }
+        let mut bytes = vec![0; len as usize];
+        let read = read_at(from.unwrap_or(&self.partial.file), &mut bytes, offset)?;
+        if read < bytes.len() {
+            return Err(io::Error::other("it repeats more than there is"));
+        }
+        Ok(bytes)
+    }
+
+    /// Everything came: the rest is taken from what is here, and all is compared with what the sender read.
+    pub(super) fn complete(&mut self, digest: &[u8; DIGEST_LEN]) -> io::Result<()> {
+        if self.failed.is_none() {
+            self.failed = self.take_here().err();
+        }
+        if let Some(e) = self.failed.take() {
+            return Err(e);
+        }
+        let len = match self.entry.kind {
+            EntryKind::File { len, .. } => len,
+            _ => self.at,
+        };
+        if self.at != len {
+            return Err(io::Error::other("its length is not what was announced"));
+        }
+        if self.hash.finalize().as_bytes() != digest {
+            self.is_other = true;
+            return Err(io::Error::other("its content is not what was read; copy it again"));
+        }
+        if self.entry.kind == EntryKind::Stream {
+            super::stream::stamp(&mut self.entry);
+        }
+        if self.written < len {
+            // A hole at the end.
+            rustix::fs::ftruncate(&self.partial.file, len)?;
+        }
+        Ok(())
+    }
+
+    /// Leaves what came to the next run, if it is worth it and can be compared then.
+    pub(super) fn keep_partial(&mut self) {
+        let resumable = matches!(self.entry.kind, EntryKind::File { .. });
+        if resumable && self.failed.is_none() && self.at >= DELTA_MIN && !self.is_stored() {
+            let name = OsStr::from_bytes(split(&self.entry.path).1);
+            self.partial.keep(name, self.plan.iter().flat_map(Plan::files));
+        }
+    }
+
+    /// Whether another copy stored the file meanwhile.
+    fn is_stored(&self) -> bool {
+        let name = split(&self.entry.path).1;
+        let there = rustix::fs::statat(self.partial.folder(), name, AtFlags::SYMLINK_NOFOLLOW);
+        let len = if let EntryKind::File { len, .. } = self.entry.kind { len } else { 0 };
+        there.is_ok_and(|s| s.st_size as u64 == len && meta::same_time(&s, &self.entry))
+    }
+
+    /// How much of what comes belongs here; what is here before it is taken first.
+    fn next_need(&mut self) -> io::Result<u64> {
+        self.take_here()?;
+        match &self.plan {
+            None => Ok(u64::MAX),
+            Some(plan) => plan.needed().ok_or_else(|| io::Error::other("more came than was asked for")),
+        }
+    }
+
+    fn take_here(&mut self) -> io::Result<()> {
+        let Some(mut plan) = self.plan.take() else { return Ok(()) };
+        let mut result = Ok(());
+        let mut buffer = Vec::new();
+        while result.is_ok()
+            && let Some((file, offset, len)) = plan.take_here()
+        {
+            result = self.copy(plan.file(file), offset, len, &mut buffer);
+        }
+        self.plan = Some(plan);
+        result
+    }
+
+    fn copy(&mut self, from: &OwnedFd, mut offset: u64, mut len: u64, buffer: &mut Vec<u8>) -> io::Result<()> {
+        while len > 0 {
+            let want = len.min(COPY_LEN as u64) as usize;
+            // It only grows: most copies between two changes are short.
+            buffer.resize(buffer.len().max(want), 0);
+            match rustix::io::pread(from, &mut buffer[..want], offset) {
+                Ok(0) => return Err(io::Error::other("what was here changed meanwhile; copy it again")),
+                Ok(n) => {
+                    self.append(&buffer[..n])?;
+                    offset += n as u64;
+                    len -= n as u64;
+                }
+                Err(Errno::INTR) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+        Ok(())
+    }
+
+    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+        hash::update(&mut self.hash, bytes);
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            match rustix::io::pwrite(&self.partial.file, rest, self.at) {
+                Ok(n) => {
+                    self.at += n as u64;
+                    self.written = self.at;
+                    rest = &rest[n..];
+                }
+                Err(Errno::INTR) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+        if let Some(synced) = self.synced.filter(|s| self.at.saturating_sub(*s) >= WRITEBACK_LEN) {
+            narrows::stream::start_writeback(&self.partial.file, synced, self.at - synced);
+            self.synced = Some(self.at);
+        }
+        Ok(())
+    }
+}

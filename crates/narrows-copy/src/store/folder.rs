@@ -1,0 +1,106 @@
+//! Folders that come: made, or those that are there.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+
+use narrows::entry::Entry;
+use rustix::fs::{AtFlags, FileType, Mode, Stat};
+use rustix::io::Errno;
+
+use super::answers::Answers;
+use super::{Target, partial};
+use crate::delta::DELTA_MIN;
+use crate::partial_name::is_partial;
+use narrows_host::words::shown;
+
+/// File systems below the target, beyond which names come to the disk when the system likes.
+const MOUNTS_MAX: usize = 16;
+
+impl Target {
+    pub(super) fn make_folder(&mut self, id: u64, entry: Entry, answers: &mut Answers) -> io::Result<()> {
+        let there = self.folder(&entry.path)?;
+        if there.is_none() {
+            self.made(shown(&entry.path) + "/", answers);
+        }
+        if let Some(stat) = &there
+            && !self.options.dry_run
+        {
+            self.reuse_folder(&entry.path, stat)?;
+        }
+        if let Some(removal) = &mut self.removal {
+            removal.covers(id, &entry.path, there.as_ref());
+        }
+        if !self.options.dry_run {
+            self.folders.push((id, entry));
+        }
+        Ok(())
+    }
+
+    /// Makes a folder, or says what is known of one that is there.
+    fn folder(&mut self, path: &[u8]) -> io::Result<Option<Stat>> {
+        if path.is_empty() {
+            return Ok(Some(rustix::fs::fstat(self.tree.root())?));
+        }
+        let (parent, name) = match self.tree.parent(path) {
+            // It would be made first.
+            Err(e) if self.would_be_made(&e) => return Ok(None),
+            result => result?,
+        };
+        if !self.options.dry_run {
+            // Nobody else may look in before it has its own mode; this program must be able to write.
+            match rustix::fs::mkdirat(&parent, &name, Mode::RWXU) {
+                Ok(()) => return Ok(None),
+                Err(Errno::EXIST) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+        let stat = match rustix::fs::statat(&parent, &name, AtFlags::SYMLINK_NOFOLLOW) {
+            Err(Errno::NOENT) if self.options.dry_run => return Ok(None),
+            result => result?,
+        };
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::Directory => Ok(Some(stat)),
+            kind if self.clear_for_folder(path, kind)? => {
+                if !self.options.dry_run {
+                    rustix::fs::mkdirat(&parent, &name, Mode::RWXU)?;
+                }
+                Ok(None)
+            }
+            FileType::Symlink => {
+                Err(io::Error::other("a symbolic link is in the way; remove it, or copy to where it leads"))
+            }
+            _ => Err(io::Error::other("a file of that name is in the way")),
+        }
+    }
+
+    /// A folder that was there: it may be closed to its owner, and temporary files of killed copies may lie in it.
+    fn reuse_folder(&mut self, path: &[u8], stat: &Stat) -> io::Result<()> {
+        let folder = self.tree.open_own(path, stat)?;
+        self.note_mount(&folder, stat);
+        for entry in rustix::fs::Dir::read_from(&folder)?.flatten() {
+            let name = entry.file_name().to_bytes();
+            if is_partial(name) {
+                self.stale(&folder, OsStr::from_bytes(name));
+            }
+        }
+        Ok(())
+    }
+
+    fn note_mount(&mut self, folder: &OwnedFd, stat: &Stat) {
+        let own = rustix::fs::fstat(self.tree.root()).map(|s| s.st_dev);
+        let known = self.mounted.iter().any(|m| rustix::fs::fstat(m).is_ok_and(|s| s.st_dev == stat.st_dev));
+        if own != Ok(stat.st_dev) && !known && self.mounted.len() < MOUNTS_MAX {
+            self.mounted.extend(folder.try_clone());
+        }
+    }
+
+    /// What a copy left that was cut off: long ones are kept until their file comes, and are used then.
+    fn stale(&self, folder: &OwnedFd, name: &OsStr) {
+        let stat = rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW);
+        if !partial::is_first(name) || stat.is_ok_and(|s| (s.st_size as u64) < DELTA_MIN) {
+            partial::remove_stale(folder, name);
+        }
+    }
+}

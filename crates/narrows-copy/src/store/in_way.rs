@@ -1,0 +1,151 @@
+//! Folders that are in the way of something else of their name: with `--delete` they are removed with the rest that the
+//! sources do not have, and what came takes their place.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+
+use narrows::entry::Entry;
+use rustix::fs::{AtFlags, FileType};
+use rustix::io::Errno;
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::answers::Answers;
+use super::special::words;
+use super::{Target, WholeFile};
+use crate::tree::split;
+use crate::{e_text, shown};
+
+/// What waits for the place of a folder.
+pub(super) struct Waiting {
+    pub(super) id: u64,
+    pub(super) path: Vec<u8>,
+    what: What,
+}
+
+enum What {
+    File(WholeFile),
+    Special(Entry),
+    HardLink {
+        of: u64,
+    },
+    /// A dry run: nothing will take it.
+    Nothing,
+}
+
+/// What waits: a file keeps a descriptor. More is hardly the same tree any more.
+const WAITING_MAX: usize = 128;
+
+impl Target {
+    /// Whether a folder at `path` may make way: it is in a folder that is copied, and no pattern protects it.
+    pub(super) fn makes_way(&self, path: &[u8]) -> bool {
+        self.removal.as_ref().is_some_and(|removal| removal.acts_in(split(path).0) && !removal.protects(path, true))
+    }
+
+    /// Whether a folder is in the place of what is no folder; an error if it cannot make way.
+    pub(super) fn is_in_way(&mut self, path: &[u8]) -> io::Result<bool> {
+        let (folder, name) = match self.tree.parent(path) {
+            Err(e) if self.would_be_made(&e) => return Ok(false),
+            found => found?,
+        };
+        let there = rustix::fs::statat(&folder, &name, AtFlags::SYMLINK_NOFOLLOW);
+        if !there.is_ok_and(|s| FileType::from_raw_mode(s.st_mode) == FileType::Directory) {
+            return Ok(false);
+        }
+        if self.makes_way(path) { Ok(true) } else { Err(in_way()) }
+    }
+
+    /// Whether a dry run finds no folder only because it makes none.
+    pub(super) fn would_be_made(&self, e: &io::Error) -> bool {
+        let other = matches!(Errno::from_io_error(e), Some(Errno::NOTDIR | Errno::LOOP));
+        self.options.dry_run && (e.kind() == io::ErrorKind::NotFound || other && self.removal.is_some())
+    }
+
+    /// A dry run found a folder in the way.
+    pub(super) fn note_in_way(&mut self, id: u64, path: &[u8]) {
+        self.waiting.push(Waiting { id, path: path.to_vec(), what: What::Nothing });
+    }
+
+    pub(super) fn special_waits(&mut self, id: u64, entry: Entry) -> io::Result<()> {
+        if !self.room.take_link(&entry.path) {
+            return Err(in_way());
+        }
+        self.waiting.push(Waiting { id, path: entry.path.clone(), what: What::Special(entry) });
+        Ok(())
+    }
+
+    /// Whether the first name of a link has to wait itself.
+    pub(super) fn linked_waits(&self, of: u64) -> bool {
+        self.in_way.contains(&of)
+    }
+
+    pub(super) fn link_waits(&mut self, id: u64, of: u64, path: Vec<u8>) {
+        self.waiting.push(Waiting { id, path, what: What::HardLink { of } });
+    }
+
+    /// A file is whole and on the disk, but for its name.
+    pub(super) fn file_waits(&mut self, file: WholeFile, answers: &mut Answers) {
+        if self.waiting.len() >= WAITING_MAX {
+            let e = io::Error::other("too many folders are in the way; remove some by hand");
+            return self.cannot_store(&file, &e, answers);
+        }
+        self.waiting.push(Waiting { id: file.id, path: file.path.clone(), what: What::File(file) });
+    }
+
+    /// Gives everything that waits its name, where no folder is any more.
+    pub(super) fn place_waiting(&mut self, answers: &mut Answers) {
+        for Waiting { id, path, what } in std::mem::take(&mut self.waiting) {
+            let result = match what {
+                What::File(file) => {
+                    self.name_file(file, answers);
+                    continue;
+                }
+                What::Special(entry) => self.make_special(&entry, true).map(|_| self.made(words(&entry), answers)),
+                What::HardLink { of } => self.link(of, &path, answers),
+                What::Nothing => continue,
+            };
+            if let Err(e) = result {
+                self.failed(id, format!("cannot store {}: {}", shown(&path), e_text(&e)), answers);
+            }
+        }
+    }
+
+    /// Nothing is removed, so nothing makes way.
+    pub(super) fn refuse_waiting(&mut self, answers: &mut Answers) {
+        for Waiting { id, path, what } in std::mem::take(&mut self.waiting) {
+            let text = format!("cannot store {}: {}", shown(&path), in_way());
+            match what {
+                What::File(_) => self.not_stored(id, text, answers),
+                _ => self.failed(id, text, answers),
+            }
+        }
+    }
+
+    /// What is no folder and in the way of one goes at once, as a file does that is replaced by another.
+    pub(super) fn clear_for_folder(&mut self, path: &[u8], kind: FileType) -> io::Result<bool> {
+        let protected = self.removal.as_ref().is_none_or(|removal| {
+            let top = !path.contains(&b'/');
+            !(top || removal.acts_in(split(path).0)) || removal.protects(path, false)
+        });
+        let is_device = matches!(kind, FileType::CharacterDevice | FileType::BlockDevice);
+        if protected || is_device && !self.options.devices {
+            return Ok(false);
+        }
+        if !self.options.dry_run {
+            let (folder, _) = self.tree.parent(path)?;
+            rustix::fs::unlinkat(&folder, OsStr::from_bytes(split(path).1), AtFlags::empty())?;
+        }
+        Ok(true)
+    }
+}
+
+pub(super) fn in_way() -> io::Error {
+    io::Error::other("a folder of that name is in the way")
+}
+
+impl super::removal::Removal {
+    /// Whether the folder is one that is copied.
+    fn acts_in(&self, folder: &[u8]) -> bool {
+        self.has_come(xxh3_64(folder))
+    }
+}

@@ -1,0 +1,303 @@
+//! Temporary files beside their targets, with names that the next copy finds again or without any.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::sync::Arc;
+
+use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::partial_name::{HASH_LEN, PREFIX, SUFFIX};
+
+/// Other copies to the same name that run at this moment.
+pub(super) const TRIES: u32 = 8;
+
+/// The mode of a temporary file: nobody else may look in before it has its own.
+pub(super) const PRIVATE: Mode = Mode::RUSR.union(Mode::WUSR);
+
+/// A temporary file; removed unless it is renamed or kept.
+pub(super) struct Partial {
+    folder: Arc<OwnedFd>,
+    /// `None`: it has no name yet, and vanishes with its descriptor.
+    name: Option<OsString>,
+    pub(super) file: OwnedFd,
+    kept: bool,
+}
+
+impl Partial {
+    pub(super) fn create(folder: Arc<OwnedFd>, target: &OsStr, mode: Mode) -> io::Result<Self> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        // Names that anybody can foretell may all be taken, by copies or by somebody who wants no copy to succeed.
+        for attempt in (0..TRIES).chain(random_attempt()) {
+            let name = name(target, attempt);
+            let create = || rustix::fs::openat(&folder, &name, flags, mode);
+            let created = match create() {
+                Err(Errno::EXIST) if remove_stale(&*folder, &name) => create(),
+                result => result,
+            };
+            match created {
+                Ok(file) => {
+                    // Tells other copies that it is in use. Where files cannot be locked, two copies to one name may meet.
+                    let _ = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive);
+                    // Another copy may have taken it for left behind before it was locked.
+                    if is_named(&folder, &name, &file) {
+                        return Ok(Self { folder, name: Some(name), file, kept: false });
+                    }
+                }
+                Err(Errno::EXIST) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+        Err(io::Error::other("other copies are writing this file"))
+    }
+
+    /// A file that has no name until it is whole: for what the next copy does not go on with. `None` where that is not
+    /// possible, or fails: then [`Partial::create`] says why.
+    pub(super) fn nameless(folder: &Arc<OwnedFd>) -> Option<Self> {
+        let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(folder, ".", flags, PRIVATE).ok()?;
+        Some(Self { folder: Arc::clone(folder), name: None, file, kept: false })
+    }
+
+    /// Whether files here can get a name later.
+    pub(super) fn can_be_named(&self) -> bool {
+        let own = rustix::fs::fstat(&self.file);
+        let there = rustix::fs::stat(self.by_descriptor());
+        matches!((own, there), (Ok(a), Ok(b)) if (a.st_dev, a.st_ino) == (b.st_dev, b.st_ino))
+    }
+
+    fn by_descriptor(&self) -> String {
+        format!("/proc/self/fd/{}", self.file.as_raw_fd())
+    }
+
+    /// Gives the file its own name.
+    pub(super) fn rename(&mut self, target: &OsStr) -> io::Result<()> {
+        match self.name.is_none().then(|| self.link(target)) {
+            Some(Err(Errno::EXIST)) => self.link_beside(target)?,
+            Some(linked) => {
+                linked?;
+                self.kept = true;
+            }
+            None => {}
+        }
+        if !self.kept {
+            if !is_named(&self.folder, self.name(), &self.file) {
+                return Err(io::Error::other("another copy took its temporary file"));
+            }
+            rename(&self.folder, self.name(), target)?;
+            self.kept = true;
+        }
+        self.remove_earlier(target);
+        Ok(())
+    }
+
+    fn link(&self, name: &OsStr) -> Result<(), Errno> {
+        rustix::fs::linkat(CWD, self.by_descriptor(), &self.folder, name, AtFlags::SYMLINK_FOLLOW)
+    }
+
+    /// Only a file with a name can take another's place. Killed in between, a copy leaves it, whole, to the next one.
+    fn link_beside(&mut self, target: &OsStr) -> io::Result<()> {
+        let _ = rustix::fs::flock(&self.file, FlockOperation::NonBlockingLockExclusive);
+        for attempt in (0..TRIES).chain(random_attempt()) {
+            let name = name(target, attempt);
+            let linked = match self.link(&name) {
+                Err(Errno::EXIST) if remove_stale(&*self.folder, &name) => self.link(&name),
+                linked => linked,
+            };
+            match linked {
+                Ok(()) => {
+                    self.name = Some(name);
+                    return Ok(());
+                }
+                Err(Errno::EXIST) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+        Err(io::Error::other("other copies are writing this file"))
+    }
+
+    /// Removes what an earlier copy left, or one beside this one that has ended since.
+    pub(super) fn remove_earlier(&self, target: &OsStr) {
+        if !self.name.as_deref().is_some_and(is_first) {
+            remove_stale(&*self.folder, &name(target, 0));
+        }
+    }
+
+    /// Empty if it has none.
+    pub(super) fn name(&self) -> &OsStr {
+        self.name.as_deref().unwrap_or_default()
+    }
+
+    pub(super) fn folder(&self) -> &OwnedFd {
+        &self.folder
+    }
+
+    /// Leaves it to the next run, unless that finds more in what an earlier copy left: one of `bases`, which this copy holds.
+    pub(super) fn keep<'a>(&mut self, target: &OsStr, mut bases: impl Iterator<Item = &'a OwnedFd>) {
+        let Some(own) = &self.name else { return };
+        let first = name(target, 0);
+        let len = |file: &OwnedFd| rustix::fs::fstat(file).map_or(0, |s| s.st_size);
+        self.kept = is_first(own)
+            || bases.any(|base| is_named(&self.folder, &first, base) && len(base) < len(&self.file))
+                && rename(&self.folder, own, &first).is_ok();
+    }
+}
+
+impl Drop for Partial {
+    fn drop(&mut self) {
+        let Some(name) = self.name.as_ref().filter(|_| !self.kept) else { return };
+        if is_named(&self.folder, name, &self.file) {
+            let _ = rustix::fs::unlinkat(&self.folder, name, AtFlags::empty());
+        }
+    }
+}
+
+pub(super) fn rename(folder: &OwnedFd, from: &OsStr, to: &OsStr) -> io::Result<()> {
+    match rustix::fs::renameat(folder, from, folder, to) {
+        Err(Errno::ISDIR) => Err(io::Error::other("a folder of that name is in the way")),
+        result => Ok(result?),
+    }
+}
+
+/// A number of an attempt that nobody can foretell.
+fn random_attempt() -> Option<u32> {
+    let mut random = [0; 4];
+    rustix::rand::getrandom(&mut random[..], rustix::rand::GetRandomFlags::empty()).ok()?;
+    Some(u32::from_ne_bytes(random).max(TRIES + 1))
+}
+
+/// Makes what is no file under a temporary name, which it returns; what an earlier copy left there goes.
+pub(super) fn make(
+    folder: &OwnedFd,
+    target: &OsStr,
+    make: impl Fn(&OsStr) -> rustix::io::Result<()>,
+) -> io::Result<OsString> {
+    let first = name(target, TRIES);
+    let _ = rustix::fs::unlinkat(folder, &first, AtFlags::empty());
+    match (make(&first), random_attempt()) {
+        (Err(Errno::EXIST), Some(attempt)) => {
+            let random = name(target, attempt);
+            make(&random)?;
+            Ok(random)
+        }
+        (made, _) => Ok(made.map(|()| first)?),
+    }
+}
+
+/// The same for the same name in every run, so that the next run finds what a killed one left; short, whatever the name is.
+pub(super) fn name(target: &OsStr, attempt: u32) -> OsString {
+    let hash = blake3::hash(target.as_bytes()).to_hex();
+    let mut name = PREFIX.to_vec();
+    name.extend_from_slice(&hash.as_bytes()[..HASH_LEN]);
+    if attempt > 0 {
+        name.extend_from_slice(format!("-{attempt}").as_bytes());
+    }
+    name.extend_from_slice(SUFFIX);
+    OsString::from_vec(name)
+}
+
+/// Whether the next copy to the same name looks for what is left in this one; the others are of copies beside another.
+pub(super) fn is_first(name: &OsStr) -> bool {
+    name.len() == PREFIX.len() + HASH_LEN + SUFFIX.len()
+}
+
+/// Removes a temporary file that no running copy holds; whether it is gone.
+pub(super) fn remove_stale(folder: impl AsFd, name: &OsStr) -> bool {
+    open_stale(&folder, name).is_some_and(|_held| rustix::fs::unlinkat(&folder, name, AtFlags::empty()).is_ok())
+}
+
+/// Holds what an earlier copy of this target left. It keeps its name until there is more, so that a copy that is cut off
+/// again loses nothing.
+pub(super) fn hold_stale(folder: &OwnedFd, target: &OsStr) -> Option<OwnedFd> {
+    open_stale(folder, &name(target, 0))
+}
+
+/// Whether the open file still has this name.
+fn is_named(folder: impl AsFd, name: &OsStr, file: &OwnedFd) -> bool {
+    let there = rustix::fs::statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW);
+    let own = rustix::fs::fstat(file);
+    matches!((there, own), (Ok(a), Ok(b)) if (a.st_dev, a.st_ino) == (b.st_dev, b.st_ino))
+}
+
+fn open_stale(folder: impl AsFd, name: &OsStr) -> Option<OwnedFd> {
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let open = |access| rustix::fs::openat(&folder, name, flags | access, Mode::empty());
+    // Over NFS only who may write may lock.
+    let file = match open(OFlags::RDWR) {
+        // Mostly.
+        Err(Errno::NOENT) => return None,
+        opened => opened.or_else(|_| open(OFlags::RDONLY)).ok()?,
+    };
+    rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).ok()?;
+    is_named(&folder, name, &file).then_some(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::path::Path;
+
+    fn nameless(folder: &Path, content: &str) -> Option<Partial> {
+        let folder = Arc::new(OwnedFd::from(fs::File::open(folder).unwrap()));
+        let partial = Partial::nameless(&folder)?;
+        rustix::io::write(&partial.file, content.as_bytes()).unwrap();
+        partial.can_be_named().then_some(partial)
+    }
+
+    #[test]
+    fn a_file_without_a_name_appears_whole_or_not_at_all() {
+        let folder = tempfile::tempdir().unwrap();
+        let names = || {
+            let entries = fs::read_dir(folder.path()).unwrap();
+            let mut names: Vec<_> = entries.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+            names.sort();
+            names
+        };
+        let Some(dropped) = nameless(folder.path(), "half") else {
+            return narrows_test::skip("this file system has no files without names");
+        };
+        assert!(names().is_empty());
+        drop(dropped);
+        // What killed copies left goes.
+        let stale = name(OsStr::new("a"), 0);
+        fs::write(folder.path().join(&stale), "old").unwrap();
+        nameless(folder.path(), "one").unwrap().rename(OsStr::new("a")).unwrap();
+        assert_eq!((names(), fs::read_to_string(folder.path().join("a")).unwrap()), (vec!["a".into()], "one".into()));
+        // A file takes another's place, also where somebody else took the name in between.
+        fs::write(folder.path().join(&stale), "old").unwrap();
+        let (mut two, mut three) = (nameless(folder.path(), "two").unwrap(), nameless(folder.path(), "three").unwrap());
+        two.rename(OsStr::new("a")).unwrap();
+        three.rename(OsStr::new("a")).unwrap();
+        drop((two, three));
+        assert_eq!((names(), fs::read_to_string(folder.path().join("a")).unwrap()), (vec!["a".into()], "three".into()));
+        fs::create_dir(folder.path().join("b")).unwrap();
+        let error = nameless(folder.path(), "file").unwrap().rename(OsStr::new("b")).unwrap_err();
+        assert_eq!(error.to_string(), "a folder of that name is in the way");
+        assert_eq!(names(), ["a", "b"]);
+    }
+
+    /// Somebody else's files under all names that can be foretold, which a copy may not remove.
+    #[test]
+    fn names_that_are_taken_in_advance_stop_no_copy() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = Arc::new(rustix::fs::open(dir.path(), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).unwrap());
+        let target = OsStr::new("target");
+        let _held: Vec<_> = (0..=TRIES)
+            .map(|attempt| {
+                let path = dir.path().join(name(target, attempt));
+                // A folder is as little to be removed as a file of another user's in a folder with the sticky bit.
+                std::fs::create_dir(path).unwrap();
+            })
+            .collect();
+        let mut partial = Partial::create(Arc::clone(&folder), target, PRIVATE).unwrap();
+        assert!(crate::partial_name::is_partial(partial.name().as_bytes()) && !is_first(partial.name()));
+        partial.rename(target).unwrap();
+        assert!(dir.path().join("target").is_file());
+        let link = make(&folder, target, |name| rustix::fs::symlinkat("x", &folder, name)).unwrap();
+        assert!(crate::partial_name::is_partial(link.as_bytes()) && dir.path().join(&link).is_symlink());
+        assert!(make(&folder, target, |_| Err(Errno::PERM)).is_err());
+    }
+}

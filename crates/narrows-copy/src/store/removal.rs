@@ -1,0 +1,560 @@
+//! Removes at the target what the sources do not have: in the folders that the copy covered and that were there before it,
+//! and only after a copy of which nothing failed.
+//!
+//! Every step is by name in an open folder, which was reached without following a symbolic link and without leaving the
+//! file system: whatever is put in the way meanwhile, nothing outside of those folders is touched.
+
+use std::collections::HashSet;
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+
+use narrows::entry::Answer;
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
+use rustix::io::Errno;
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::answers::Answers;
+use super::{Target, partial};
+use crate::filter::Filter;
+use crate::hello::Delete;
+use crate::partial_name::is_partial;
+use crate::tree::{open_on_same_device, split};
+use crate::{e_text, shown};
+use narrows_host::signals;
+
+/// Folders inside one another of which the outermost is to go. Each keeps a descriptor; real ones have a dozen.
+const DEPTH_MAX: usize = 128;
+
+/// What is kept for it while a copy runs.
+pub(super) struct Removal {
+    filter: Filter,
+    max: Option<u64>,
+    names: bool,
+    /// Hashes of the paths of the folders that came. As with those of the rest, two that are the same keep a file too many.
+    came: HashSet<u64>,
+    covered: Vec<Covered>,
+    /// Sources of the copy on this host, by device and inode.
+    pub(super) protected: HashSet<(u64, u64)>,
+    /// Something did not come whole, whether the sender said so or not.
+    pub(super) incomplete: bool,
+}
+
+/// A folder that came and that was there before.
+struct Covered {
+    id: u64,
+    path: Vec<u8>,
+    place: (u64, u64),
+}
+
+impl Removal {
+    pub(super) fn new(asked: &Delete) -> anyhow::Result<Self> {
+        Ok(Self {
+            filter: Filter::new(&asked.exclude)?,
+            max: asked.max,
+            names: asked.names,
+            came: HashSet::new(),
+            covered: Vec::new(),
+            protected: HashSet::new(),
+            incomplete: false,
+        })
+    }
+
+    pub(super) fn has_come(&self, path: u64) -> bool {
+        self.came.contains(&path)
+    }
+
+    /// Whether a pattern keeps what has this path.
+    pub(super) fn protects(&self, path: &[u8], is_folder: bool) -> bool {
+        self.filter.leaves_out(path, is_folder)
+    }
+
+    /// The folder `path` came; `there` is what it was before. One that the copy made has nothing to be removed.
+    pub(super) fn covers(&mut self, id: u64, path: &[u8], there: Option<&Stat>) {
+        if self.came.insert(xxh3_64(path))
+            && let Some(stat) = there
+        {
+            self.covered.push(Covered { id, path: path.to_vec(), place: (stat.st_dev, stat.st_ino) });
+        }
+    }
+}
+
+/// Why it goes no further.
+#[derive(Debug, PartialEq, Eq)]
+enum Stop {
+    /// More than may be removed.
+    TooMany,
+    /// A signal came, or nobody hears what is said any more.
+    Interrupted,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Doing {
+    Count,
+    /// A dry run.
+    Name,
+    Remove,
+}
+
+impl Target {
+    pub(super) fn remove_others(&mut self, answers: &mut Answers) -> io::Result<()> {
+        let Some(removal) = self.removal.take() else { return Ok(()) };
+        if self.stored.failed > 0 || removal.incomplete || !self.pending.is_empty() {
+            self.remove_nothing("not everything could be copied", answers);
+        } else if removal.came.is_empty() {
+            self.remove_nothing("no folder was copied", answers);
+        } else if self.sweep(&removal, answers) == Err(Stop::Interrupted) {
+            self.refuse_waiting(answers);
+            return Err(io::Error::other("interrupted while what the sources do not have was removed"));
+        }
+        Ok(())
+    }
+
+    fn remove_nothing(&mut self, why: &str, answers: &mut Answers) {
+        self.refuse_waiting(answers);
+        let text = format!("nothing is removed: {why}");
+        if self.listeners.on_removed.is_none() {
+            answers.put(&Answer::Removed { count: 0, text: text.clone() });
+        }
+        self.stored.not_removed = Some(text);
+    }
+
+    fn sweep(&mut self, removal: &Removal, answers: &mut Answers) -> Result<(), Stop> {
+        let too_many = removal.max.map(|max| format!("it would be more than {max}, the limit of --max-delete"));
+        let doing = if self.options.dry_run { Doing::Name } else { Doing::Remove };
+        if doing == Doing::Remove
+            && let Some(why) = &too_many
+            && let Err(stop) = Sweep::new(self, removal, answers, Doing::Count).run()
+        {
+            if stop == Stop::TooMany {
+                self.remove_nothing(why, answers);
+                return Ok(());
+            }
+            return Err(stop);
+        }
+        let mut sweep = Sweep::new(self, removal, answers, doing);
+        let result = sweep.run();
+        let count = sweep.count;
+        self.place_waiting(answers);
+        match (result, too_many) {
+            (Err(Stop::TooMany), _) => {
+                self.failed(0, "more came than --max-delete allows to remove; the rest stays".into(), answers);
+            }
+            // A dry run named everything.
+            (Ok(()), Some(why)) if removal.max.is_some_and(|max| count > max) => self.remove_nothing(&why, answers),
+            (result, _) => result?,
+        }
+        let heard = self.listeners.on_removed.is_some() || answers.settle_all();
+        if heard { Ok(()) } else { Err(Stop::Interrupted) }
+    }
+}
+
+struct Sweep<'a> {
+    target: &'a mut Target,
+    removal: &'a Removal,
+    answers: &'a mut Answers,
+    doing: Doing,
+    /// Entries that were removed, or would be.
+    count: u64,
+}
+
+/// An open folder.
+struct Place<'a> {
+    /// The entry that it belongs to.
+    id: u64,
+    path: &'a [u8],
+    folder: &'a OwnedFd,
+    depth: usize,
+}
+
+impl<'a> Sweep<'a> {
+    fn new(target: &'a mut Target, removal: &'a Removal, answers: &'a mut Answers, doing: Doing) -> Self {
+        Self { target, removal, answers, doing, count: 0 }
+    }
+
+    fn run(&mut self) -> Result<(), Stop> {
+        let removal = self.removal;
+        let root = removal.covered.iter().any(|c| c.path.is_empty());
+        // What makes way for something else of its name.
+        let in_way: Vec<_> = self.target.waiting.iter().map(|w| (w.id, w.path.clone())).collect();
+        for (id, path) in in_way {
+            let (parent, name) = split(&path);
+            match self.open(parent, root) {
+                Ok(folder) => {
+                    let place = Place { id, path: parent, folder: &folder, depth: 0 };
+                    self.entry(&place, OsStr::from_bytes(name))?;
+                }
+                Err(e) => drop(self.cannot_remove(id, &path, &e)?),
+            }
+        }
+        for covered in &removal.covered {
+            // The sender should not have sent it: what is in it is protected.
+            if removal.filter.leaves_out_folder(&covered.path) {
+                continue;
+            }
+            if let Err(e) = self.covered(covered, root)? {
+                let path = if covered.path.is_empty() { ".".into() } else { shown(&covered.path) };
+                self.failed(covered.id, format!("cannot remove anything in {path}: {}", e_text(&e)))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// `root`: the folder at the root is covered, so the file system is that one's; else that of the folder at the top.
+    fn covered(&mut self, covered: &Covered, root: bool) -> Result<io::Result<()>, Stop> {
+        let (folder, elsewhere) = match self.open(&covered.path, root) {
+            Ok(folder) => (Ok(folder), false),
+            Err(e) if e.raw_os_error() == Some(Errno::XDEV.raw_os_error()) => {
+                (self.target.tree.open_below(&covered.path, OFlags::RDONLY | OFlags::DIRECTORY), true)
+            }
+            Err(e) => (Err(e), false),
+        };
+        let looked = folder.and_then(|folder| {
+            let stat = rustix::fs::fstat(&folder)?;
+            if (stat.st_dev, stat.st_ino) != covered.place {
+                return Err(io::Error::other("it was replaced meanwhile"));
+            }
+            let names = names(&folder, |name| !self.is_known(&join(&covered.path, name)))?;
+            Ok((folder, names))
+        });
+        let (folder, names) = match looked {
+            Ok(looked) => looked,
+            Err(e) => return Ok(Err(e)),
+        };
+        if elsewhere && !names.is_empty() {
+            return Ok(Err(io::Error::other("it is on another file system")));
+        }
+        let place = Place { id: covered.id, path: &covered.path, folder: &folder, depth: 0 };
+        for name in names {
+            self.entry(&place, &name)?;
+        }
+        Ok(Ok(()))
+    }
+
+    fn open(&mut self, path: &[u8], root: bool) -> io::Result<OwnedFd> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        let top_len = if root { 0 } else { path.iter().position(|b| *b == b'/').unwrap_or(path.len()) };
+        let (top, rest) = path.split_at(top_len);
+        let rest = rest.strip_prefix(b"/").unwrap_or(rest);
+        let top = match top {
+            [] => self.target.tree.root().try_clone()?,
+            top => self.target.tree.open_below(top, flags)?,
+        };
+        if rest.is_empty() { Ok(top) } else { Ok(open_on_same_device(&top, rest)?) }
+    }
+
+    fn is_known(&self, path: &[u8]) -> bool {
+        let hash = xxh3_64(path);
+        self.target.seen.contains(&hash) || self.removal.came.contains(&hash)
+    }
+
+    /// Removes what the sources do not have; whether it is gone.
+    fn entry(&mut self, place: &Place<'_>, name: &OsStr) -> Result<bool, Stop> {
+        if signals::received().is_some() {
+            return Err(Stop::Interrupted);
+        }
+        let path = join(place.path, name);
+        let (kind, inode) = match rustix::fs::statat(place.folder, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => (FileType::from_raw_mode(stat.st_mode), (stat.st_dev, stat.st_ino)),
+            Err(Errno::NOENT) => return Ok(true),
+            Err(e) => return self.cannot_remove(place.id, &path, &e.into()),
+        };
+        let is_folder = kind == FileType::Directory;
+        if self.removal.filter.leaves_out(&path, is_folder) {
+            return Ok(false);
+        }
+        if kind == FileType::RegularFile && is_partial(name.as_bytes()) {
+            // Another copy may be writing it. What is left of one that was killed is no file of the user's to count.
+            return Ok(self.doing != Doing::Remove || partial::remove_stale(place.folder, name));
+        }
+        if is_folder && self.removal.protected.contains(&inode) {
+            return self.cannot_remove(place.id, &path, &io::Error::other("it is a source of this copy"));
+        }
+        if has_other_names(place.folder, name, inode) {
+            let e = io::Error::other("its file system takes different names for the same; remove it by hand");
+            return self.cannot_remove(place.id, &path, &e);
+        }
+        if is_folder && !self.empty(place, name, &path)? {
+            return Ok(false);
+        }
+        self.take_away(place, &path, is_folder)
+    }
+
+    /// Removes all that is in a folder; whether nothing is left.
+    fn empty(&mut self, place: &Place<'_>, name: &OsStr, path: &[u8]) -> Result<bool, Stop> {
+        if place.depth == DEPTH_MAX {
+            let deep = io::Error::other("too many folders are in one another; remove them by hand");
+            return self.cannot_remove(place.id, path, &deep);
+        }
+        let opened = open_on_same_device(place.folder, name.as_bytes()).map_err(|e| match e {
+            Errno::XDEV => io::Error::other("another file system is mounted there"),
+            e => e.into(),
+        });
+        let looked = opened.and_then(|folder| {
+            let locked = if self.doing == Doing::Remove { unlock(&folder) } else { None };
+            Ok((names(&folder, |_| true)?, folder, locked))
+        });
+        let (names, folder, locked) = match looked {
+            Ok(looked) => looked,
+            Err(e) => return self.cannot_remove(place.id, path, &e),
+        };
+        let inside = Place { id: place.id, path, folder: &folder, depth: place.depth + 1 };
+        let gone = names.iter().try_fold(true, |gone, name| Ok(self.entry(&inside, name)? && gone));
+        if let (Ok(false) | Err(_), Some(mode)) = (&gone, locked) {
+            let _ = rustix::fs::fchmod(&folder, mode);
+        }
+        gone
+    }
+
+    fn take_away(&mut self, place: &Place<'_>, path: &[u8], is_folder: bool) -> Result<bool, Stop> {
+        if self.doing != Doing::Name && self.removal.max.is_some_and(|max| self.count >= max) {
+            return Err(Stop::TooMany);
+        }
+        if self.doing == Doing::Remove {
+            let flags = if is_folder { AtFlags::REMOVEDIR } else { AtFlags::empty() };
+            match rustix::fs::unlinkat(place.folder, OsStr::from_bytes(split(path).1), flags) {
+                Ok(()) => {}
+                Err(Errno::NOENT) => return Ok(true),
+                Err(e) => return self.cannot_remove(place.id, path, &e.into()),
+            }
+        }
+        self.count += 1;
+        if self.doing != Doing::Count {
+            self.tell(path, is_folder)?;
+        }
+        Ok(true)
+    }
+
+    fn tell(&mut self, path: &[u8], is_folder: bool) -> Result<(), Stop> {
+        self.target.stored.removed += 1;
+        let name = if self.removal.names { shown(path) + if is_folder { "/" } else { "" } } else { String::new() };
+        match &self.target.listeners.on_removed {
+            Some(on_removed) => on_removed(&name),
+            None => self.answers.removed(name),
+        }
+        self.settle()
+    }
+
+    fn cannot_remove(&mut self, id: u64, path: &[u8], e: &io::Error) -> Result<bool, Stop> {
+        self.failed(id, format!("cannot remove {}: {}", shown(path), e_text(e)))?;
+        Ok(false)
+    }
+
+    fn failed(&mut self, id: u64, text: String) -> Result<(), Stop> {
+        if self.doing == Doing::Count {
+            return Ok(());
+        }
+        self.target.failed(id, text, self.answers);
+        self.settle()
+    }
+
+    /// A sender that is to hear of it all holds it up: nothing else bounds what is under way.
+    fn settle(&self) -> Result<(), Stop> {
+        let heard = self.target.listeners.on_removed.is_some() || self.answers.settle();
+        if heard { Ok(()) } else { Err(Stop::Interrupted) }
+    }
+}
+
+/// Makes a folder of our own writable; its mode, if that was changed.
+fn unlock(folder: &OwnedFd) -> Option<Mode> {
+    let stat = rustix::fs::fstat(folder).ok()?;
+    if stat.st_mode & 0o300 == 0o300 || stat.st_uid != rustix::process::geteuid().as_raw() {
+        return None;
+    }
+    let mode = Mode::from_raw_mode(stat.st_mode & 0o7777);
+    rustix::fs::fchmod(folder, mode | Mode::RWXU).ok().map(|()| mode)
+}
+
+fn join(folder: &[u8], name: &OsStr) -> Vec<u8> {
+    let mut path = folder.to_vec();
+    if !path.is_empty() {
+        path.push(b'/');
+    }
+    path.extend_from_slice(name.as_bytes());
+    path
+}
+
+/// Names in a folder that are `wanted`, in order. Of the folders on the way down one list each is in memory, as at the
+/// sending end.
+fn names(folder: &OwnedFd, wanted: impl Fn(&OsStr) -> bool) -> io::Result<Vec<OsString>> {
+    let mut names = Vec::new();
+    for entry in rustix::fs::Dir::read_from(folder)? {
+        let entry = entry?;
+        let name = OsStr::from_bytes(entry.file_name().to_bytes());
+        if name != "." && name != ".." && wanted(name) {
+            names.push(OsString::from_vec(name.as_bytes().to_vec()));
+        }
+    }
+    names.sort_unstable();
+    Ok(names)
+}
+
+/// Whether the file system finds the same under another name, without regard to case or to a dot at its end: what is called
+/// so may be what was just stored.
+fn has_other_names(folder: &OwnedFd, name: &OsStr, inode: (u64, u64)) -> bool {
+    let swap = |b: &u8| if b.is_ascii_lowercase() { b.to_ascii_uppercase() } else { b.to_ascii_lowercase() };
+    let swapped: Vec<u8> = name.as_bytes().iter().map(swap).collect();
+    let dotted = [name.as_bytes(), b"."].concat();
+    [swapped, dotted].iter().filter(|other| other[..] != *name.as_bytes()).any(|other| {
+        let found = rustix::fs::statat(folder, &other[..], AtFlags::SYMLINK_NOFOLLOW);
+        found.is_ok_and(|s| (s.st_dev, s.st_ino) == inode)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::io::Write;
+    use std::path::Path;
+    use std::sync::{Arc, Mutex};
+
+    use narrows::entry::{DIGEST_LEN, EndState, Entry, EntryKind, RecordWriter};
+    use narrows::stream::Notes;
+
+    use super::super::{EntryStore, Listeners, Permitted, Stored};
+    use super::*;
+    use crate::hello::{Fsync, StoreOptions};
+    use crate::tree::Tree;
+
+    fn entry(path: &str, kind: EntryKind) -> Entry {
+        Entry { path: path.into(), kind, mode: 0o755, uid: 0, gid: 0, mtime_s: 0, mtime_ns: 0, xattrs: Vec::new() }
+    }
+
+    /// What a peer sends.
+    #[derive(Default)]
+    struct Peer {
+        writer: RecordWriter,
+        out: Vec<u8>,
+    }
+
+    impl Peer {
+        fn sends(mut self, path: &str, kind: EntryKind) -> Self {
+            self.writer.entry(&entry(path, kind), &mut self.out).unwrap();
+            self
+        }
+
+        fn folder(self, path: &str) -> Self {
+            self.sends(path, EntryKind::Folder)
+        }
+
+        fn file(self, path: &str) -> Self {
+            self.sends(path, EntryKind::File { len: 0, linked: false })
+        }
+
+        fn content(mut self, id: u64, state: EndState) -> Self {
+            self.writer.begin(id, &mut self.out);
+            self.writer.end(state, blake3::hash(&[]).as_bytes(), &mut self.out);
+            self
+        }
+
+        fn finish(mut self) -> Vec<u8> {
+            self.writer.finish(&mut self.out);
+            self.out
+        }
+    }
+
+    /// Takes what a peer sends into `root`; before the end something happens to that.
+    fn store(root: &Path, sources: &[&str], bytes: &[u8], happens: impl FnOnce()) -> (Stored, Vec<String>) {
+        let delete = Delete { exclude: vec!["/kept".into()], max: None, names: true };
+        let options = StoreOptions {
+            fsync: Fsync::None,
+            devices: false,
+            dry_run: false,
+            owner: None,
+            delete: Some(delete),
+            names: false,
+            set_id: false,
+        };
+        let sources: Vec<_> = sources.iter().map(Into::into).collect();
+        let permitted = Permitted::tops(&sources, true);
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let heard = Arc::clone(&told);
+        let on_failure = Box::new(move |text: &str| heard.lock().unwrap().push(text.to_owned()));
+        let listeners = Listeners { on_failure, on_file: Box::new(|_| ()), on_removed: Some(Box::new(|_| ())) };
+        let tree = Tree::open(root).unwrap();
+        let mut store = EntryStore::new(tree, None, permitted, options, Notes::default(), listeners).unwrap();
+        store.write_all(bytes).unwrap();
+        happens();
+        // Of a copy that is cut off it is an error.
+        let _ = store.finish();
+        let told = told.lock().unwrap().clone();
+        (store.stored(), told)
+    }
+
+    fn folder_with(paths: &[&str]) -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        for path in paths {
+            let path = dir.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, "precious").unwrap();
+        }
+        dir
+    }
+
+    #[test]
+    fn a_copy_that_is_not_whole_removes_nothing_whatever_the_peer_says() {
+        let whole = || Peer::default().folder("").file("f");
+        let cut = whole().content(1, EndState::Whole).out;
+        let mut failed = whole().content(1, EndState::Whole);
+        failed.writer.failed("gone", &mut failed.out);
+        for (what, bytes, removes) in [
+            ("whole", whole().content(1, EndState::Whole).finish(), true),
+            ("changed while it was read", whole().content(1, EndState::Changed).finish(), true),
+            ("cut off", cut, false),
+            ("a file that was announced and did not come", whole().finish(), false),
+            ("a file that stops without a word", whole().content(1, EndState::Partial).finish(), false),
+            ("a failure", failed.finish(), false),
+            ("no folder", Peer::default().finish(), false),
+        ] {
+            let dir = folder_with(&["old"]);
+            let (stored, _) = store(dir.path(), &["x/"], &bytes, || ());
+            assert_eq!(dir.path().join("old").exists(), !removes, "{what}");
+            assert_eq!(stored.removed, u64::from(removes), "{what}");
+            assert_eq!(stored.not_removed.is_some(), !removes && what != "cut off", "{what}");
+        }
+        let (wrong_digest, dir) = (&[7; DIGEST_LEN], folder_with(&["old"]));
+        let mut peer = whole();
+        peer.writer.begin(1, &mut peer.out);
+        peer.writer.end(EndState::Whole, wrong_digest, &mut peer.out);
+        let (stored, _) = store(dir.path(), &["x/"], &peer.finish(), || ());
+        assert!(dir.path().join("old").exists() && stored.not_removed.is_some());
+    }
+
+    #[test]
+    fn a_peer_cannot_have_removed_what_it_was_not_asked_for() {
+        let dir = folder_with(&["asked/old", "beside/precious", "top"]);
+        let bytes = Peer::default().folder("asked").folder("beside").finish();
+        let (stored, _) = store(dir.path(), &["x/asked"], &bytes, || ());
+        assert!(stored.failed == 1 && dir.path().join("asked/old").exists());
+        let bytes = Peer::default().folder("asked").finish();
+        store(dir.path(), &["x/asked"], &bytes, || ());
+        assert!(!dir.path().join("asked/old").exists());
+        assert!(dir.path().join("beside/precious").exists() && dir.path().join("top").exists());
+        // Excluded folders are not sent; one that does send them gets nothing in them removed.
+        let dir = folder_with(&["kept/precious", "kept/in/precious", "old"]);
+        let bytes = Peer::default().folder("").folder("kept").folder("kept/in").finish();
+        let (stored, _) = store(dir.path(), &["x/"], &bytes, || ());
+        assert!(stored.removed == 1 && !dir.path().join("old").exists());
+        assert!(dir.path().join("kept/precious").exists() && dir.path().join("kept/in/precious").exists());
+    }
+
+    #[test]
+    fn a_folder_that_is_replaced_meanwhile_loses_nothing() {
+        let dir = folder_with(&["t/a/old", "t/b/old", "t/old", "outside/precious", "other/precious"]);
+        let at = |path: &str| dir.path().join(path);
+        let bytes = Peer::default().folder("").folder("a").folder("b").finish();
+        let (stored, told) = store(&at("t"), &["x/"], &bytes, || {
+            fs::rename(at("t/a"), at("was a")).unwrap();
+            std::os::unix::fs::symlink("../outside", at("t/a")).unwrap();
+            fs::rename(at("t/b"), at("was b")).unwrap();
+            fs::rename(at("other"), at("t/b")).unwrap();
+        });
+        for path in ["outside/precious", "t/b/precious", "was a/old", "was b/old"] {
+            assert!(at(path).exists(), "{path}");
+        }
+        assert!(!at("t/old").exists(), "the rest goes on");
+        assert!(stored.failed >= 2 && told.iter().any(|t| t.contains("anything in b: it was replaced")), "{told:?}");
+        assert!(told.iter().any(|t| t.contains("anything in a:")), "{told:?}");
+    }
+}

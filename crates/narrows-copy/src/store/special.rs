@@ -1,0 +1,144 @@
+//! What is no file and no folder: links, fifos, devices. Each is made under a temporary name and renamed, so that what was
+//! there is replaced at once.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+
+use narrows::entry::{Entry, EntryKind};
+use rustix::fs::{AtFlags, FileType, Mode};
+
+use super::answers::Answers;
+use super::{Target, partial};
+use crate::{meta, shown};
+
+impl Target {
+    /// A link, fifo or device, which may be one more name of an earlier one.
+    pub(super) fn special(&mut self, id: u64, mut entry: Entry, wanted: bool, answers: &mut Answers) -> io::Result<()> {
+        let first = meta::take_link(&mut entry);
+        if let Some(first) = first.filter(|first| *first != id && wanted && !self.options.dry_run) {
+            // Without the first name it is one of its own.
+            if self.link(first, &entry.path, answers).is_ok() {
+                return Ok(());
+            }
+        }
+        if wanted && self.is_in_way(&entry.path)? {
+            if self.options.dry_run {
+                self.note_in_way(id, &entry.path);
+                self.made(words(&entry), answers);
+                return Ok(());
+            }
+            return self.special_waits(id, entry);
+        }
+        if self.make_special(&entry, wanted)? {
+            self.made(words(&entry), answers);
+        }
+        if first == Some(id) && !self.options.dry_run && self.room.take_link(&entry.path) {
+            let (folder, name) = self.tree.parent(&entry.path)?;
+            let stat = rustix::fs::statat(&folder, &name, AtFlags::SYMLINK_NOFOLLOW)?;
+            self.linked.insert(id, (entry.path, (stat.st_dev, stat.st_ino)));
+        }
+        Ok(())
+    }
+
+    /// Made under another name and renamed, so that what was there is replaced at once; whether it was not there.
+    pub(super) fn make_special(&mut self, entry: &Entry, wanted: bool) -> io::Result<bool> {
+        if !wanted {
+            return Err(io::Error::other("it is a fifo or device; --devices copies them"));
+        }
+        let (folder, name) = match self.tree.parent(&entry.path) {
+            Err(e) if self.would_be_made(&e) => return Ok(true),
+            found => found?,
+        };
+        if let EntryKind::Symlink { target } = &entry.kind
+            && rustix::fs::readlinkat(&folder, &name, Vec::new()).is_ok_and(|there| there.to_bytes() == target)
+        {
+            if !self.options.dry_run {
+                meta::apply_by_name(&folder, &name, entry, self.ownership, &mut self.losses);
+            }
+            return Ok(false);
+        }
+        let there = rustix::fs::statat(&folder, &name, AtFlags::SYMLINK_NOFOLLOW);
+        let there = there.map(|s| FileType::from_raw_mode(s.st_mode));
+        if matches!(there, Ok(FileType::CharacterDevice | FileType::BlockDevice)) && !self.options.devices {
+            return Err(io::Error::other("a device of that name is in the way; --devices replaces it"));
+        }
+        if self.options.dry_run {
+            return Ok(true);
+        }
+        let node = |partial: &OsStr, kind, device| {
+            rustix::fs::mknodat(&folder, partial, kind, Mode::RUSR | Mode::WUSR, device)
+        };
+        let partial = partial::make(&folder, &name, |partial| match &entry.kind {
+            EntryKind::Symlink { target } => rustix::fs::symlinkat(OsStr::from_bytes(target), &folder, partial),
+            EntryKind::CharDevice { major, minor } => {
+                node(partial, FileType::CharacterDevice, rustix::fs::makedev(*major, *minor))
+            }
+            EntryKind::BlockDevice { major, minor } => {
+                node(partial, FileType::BlockDevice, rustix::fs::makedev(*major, *minor))
+            }
+            EntryKind::Fifo
+            | EntryKind::File { .. }
+            | EntryKind::Stream
+            | EntryKind::Folder
+            | EntryKind::HardLink { .. } => node(partial, FileType::Fifo, 0),
+        })?;
+        meta::apply_by_name(&folder, &partial, entry, self.ownership, &mut self.losses);
+        let renamed = partial::rename(&folder, &partial, &name);
+        if renamed.is_err() {
+            let _ = rustix::fs::unlinkat(&folder, &partial, AtFlags::empty());
+        }
+        renamed.map(|()| true)
+    }
+
+    /// A dry run: whether a link would be made.
+    pub(super) fn would_link(&mut self, id: u64, of: u64, path: &[u8], answers: &mut Answers) -> io::Result<()> {
+        if self.is_in_way(path)? {
+            self.note_in_way(id, path);
+        }
+        let known = self.linked.get(&of).map(|(_, inode)| *inode);
+        let there = match self.tree.parent(path) {
+            Err(e) if self.would_be_made(&e) => None,
+            found => {
+                let (folder, name) = found?;
+                rustix::fs::statat(&folder, &name, AtFlags::SYMLINK_NOFOLLOW).ok()
+            }
+        };
+        if known.is_none() || there.map(|s| (s.st_dev, s.st_ino)) != known {
+            self.made(shown(path), answers);
+        }
+        Ok(())
+    }
+
+    /// Another name for a file that this copy stored, or found the same.
+    pub(super) fn link(&mut self, of: u64, path: &[u8], answers: &mut Answers) -> io::Result<()> {
+        let first = self.linked.get(&of).cloned();
+        let (first, inode) = first.ok_or_else(|| io::Error::other("the file that it belongs to was not stored"))?;
+        let (from, from_name) = self.tree.parent(&first)?;
+        let (to, name) = self.tree.parent(path)?;
+        let there = rustix::fs::statat(&from, &from_name, AtFlags::SYMLINK_NOFOLLOW)?;
+        if (there.st_dev, there.st_ino) != inode {
+            return Err(io::Error::other("the file that it belongs to was replaced"));
+        }
+        if rustix::fs::statat(&to, &name, AtFlags::SYMLINK_NOFOLLOW).is_ok_and(|s| (s.st_dev, s.st_ino) == inode) {
+            return Ok(());
+        }
+        let partial =
+            partial::make(&to, &name, |partial| rustix::fs::linkat(&from, &from_name, &to, partial, AtFlags::empty()))?;
+        let renamed = partial::rename(&to, &partial, &name);
+        if renamed.is_err() {
+            let _ = rustix::fs::unlinkat(&to, &partial, AtFlags::empty());
+        } else {
+            self.made(shown(path), answers);
+        }
+        renamed
+    }
+}
+
+/// As it is named for people.
+pub(super) fn words(entry: &Entry) -> String {
+    match &entry.kind {
+        EntryKind::Symlink { target } => format!("{} -> {}", shown(&entry.path), shown(target)),
+        _ => shown(&entry.path),
+    }
+}

@@ -1,0 +1,202 @@
+//! A folder that paths cannot leave: every access is by descriptor below its root and follows no symbolic link, so that a
+//! link that is planted before or during the copy leads nowhere.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, Stat};
+use rustix::io::Errno;
+
+/// Folders that are kept open: files come folder by folder, so few are needed.
+const OPEN_MAX: usize = 16;
+
+pub struct Tree {
+    root: Arc<OwnedFd>,
+    /// The latest folders, the newest last.
+    open: Vec<(Vec<u8>, Arc<OwnedFd>)>,
+    no_openat2: bool,
+    /// A name at the top that stands for another: a link that the user named.
+    alias: Option<(Vec<u8>, Vec<u8>)>,
+}
+
+impl Tree {
+    /// The root itself may be reached through symbolic links: its path is the user's own.
+    pub fn open(root: &Path) -> io::Result<Self> {
+        let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = match rustix::fs::open(root, flags | OFlags::RDONLY, Mode::empty()) {
+            // It may still be that files can be made in it.
+            Err(Errno::ACCESS) => rustix::fs::open(root, flags | OFlags::PATH, Mode::empty()),
+            opened => opened,
+        }?;
+        Ok(Self { root: Arc::new(root), open: Vec::new(), no_openat2: false, alias: None })
+    }
+
+    /// A folder in which nothing is found: it has no name any more.
+    pub fn empty() -> io::Result<Self> {
+        let folder = tempfile::tempdir()?;
+        let tree = Self::open(folder.path())?;
+        folder.close()?;
+        Ok(tree)
+    }
+
+    /// The same folder for another thread.
+    pub fn try_clone(&self) -> io::Result<Self> {
+        let root = Arc::clone(&self.root);
+        Ok(Self { root, open: Vec::new(), no_openat2: self.no_openat2, alias: self.alias.clone() })
+    }
+
+    /// A folder below this one as a root of its own.
+    pub fn at(&mut self, path: &[u8]) -> io::Result<Self> {
+        if path.is_empty() {
+            return self.try_clone();
+        }
+        let root = self.open_below(path, OFlags::RDONLY | OFlags::DIRECTORY)?;
+        Ok(Self { root: Arc::new(root), open: Vec::new(), no_openat2: self.no_openat2, alias: None })
+    }
+
+    /// Opens the folder `path` to read what is in it. One of this process' own that may not be read or written is made so
+    /// that it may; a copy that covers it gives it its mode at the end.
+    pub fn open_own(&mut self, path: &[u8], stat: &Stat) -> io::Result<OwnedFd> {
+        let is_own = stat.st_uid == rustix::process::geteuid().as_raw();
+        if stat.st_mode & 0o700 != 0o700 && is_own {
+            let flags = OFlags::PATH | OFlags::DIRECTORY;
+            let folder = if path.is_empty() { self.root.try_clone()? } else { self.open_below(path, flags)? };
+            let mode = Mode::from_raw_mode(stat.st_mode & 0o7777 | 0o700);
+            // By what was opened: a path may lead elsewhere meanwhile.
+            match rustix::fs::chmod(format!("/proc/self/fd/{}", folder.as_raw_fd()), mode) {
+                Err(Errno::NOENT) => rustix::fs::chmodat(&folder, ".", mode, AtFlags::empty())?,
+                result => result?,
+            }
+            if path.is_empty() {
+                let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+                self.root = Arc::new(rustix::fs::openat(&folder, ".", flags, Mode::empty())?);
+            }
+        }
+        if path.is_empty() {
+            return self.root.try_clone();
+        }
+        self.open_below(path, OFlags::RDONLY | OFlags::DIRECTORY)
+    }
+
+    /// From now on `name` at the top means `real`.
+    pub fn alias(&mut self, name: &[u8], real: &[u8]) {
+        self.alias = Some((name.to_vec(), real.to_vec()));
+    }
+
+    fn real<'p>(&'p self, path: &'p [u8]) -> &'p [u8] {
+        self.alias.as_ref().filter(|(name, _)| name == path).map_or(path, |(_, real)| real)
+    }
+
+    pub fn root(&self) -> &OwnedFd {
+        &self.root
+    }
+
+    /// The folder `path`, for access to what is in it.
+    pub fn folder(&mut self, path: &[u8]) -> io::Result<Arc<OwnedFd>> {
+        if path.is_empty() {
+            return Ok(Arc::clone(&self.root));
+        }
+        if let Some(at) = self.open.iter().position(|(p, _)| p == path) {
+            let found = self.open.remove(at);
+            let folder = Arc::clone(&found.1);
+            self.open.push(found);
+            return Ok(folder);
+        }
+        let folder = Arc::new(self.open_below(path, OFlags::PATH | OFlags::DIRECTORY)?);
+        if self.open.len() == OPEN_MAX {
+            self.open.remove(0);
+        }
+        self.open.push((path.to_vec(), Arc::clone(&folder)));
+        Ok(folder)
+    }
+
+    /// The folder that `path` is in, and its name there. The root has no name.
+    pub fn parent(&mut self, path: &[u8]) -> io::Result<(Arc<OwnedFd>, OsString)> {
+        let (folder, name) = split(self.real(path));
+        if name.is_empty() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the root of the copy cannot be replaced"));
+        }
+        let (folder, name) = (folder.to_vec(), OsStr::from_bytes(name).to_owned());
+        Ok((self.folder(&folder)?, name))
+    }
+
+    /// Opens `path` without following any symbolic link.
+    pub fn open_below(&mut self, path: &[u8], flags: OFlags) -> io::Result<OwnedFd> {
+        let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let path = &self.real(path).to_vec()[..];
+        if !self.no_openat2 {
+            let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+            match rustix::fs::openat2(&self.root, path, flags, Mode::empty(), resolve) {
+                // Kernels before 5.6, and sandboxes that know no such call.
+                Err(Errno::NOSYS | Errno::PERM) => self.no_openat2 = true,
+                result => return Ok(result?),
+            }
+        }
+        // Component by component, none of them `..`, is as safe and slower.
+        let (folder, name) = split(path);
+        let step = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mut at = Arc::clone(&self.root);
+        for part in folder.split(|b| *b == b'/').filter(|part| !part.is_empty()) {
+            at = Arc::new(rustix::fs::openat(at.as_fd(), part, step, Mode::empty())?);
+        }
+        Ok(rustix::fs::openat(at.as_fd(), name, flags, Mode::empty())?)
+    }
+}
+
+/// The folder `path` below `from`, to be read, if it is on the same file system: [`Errno::XDEV`] if not. No symbolic link
+/// is followed.
+pub fn open_on_same_device(from: &OwnedFd, path: &[u8]) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let resolve =
+        ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_XDEV;
+    let device = rustix::fs::fstat(from)?.st_dev;
+    let same = |fd: OwnedFd| if rustix::fs::fstat(&fd)?.st_dev == device { Ok(fd) } else { Err(Errno::XDEV) };
+    match rustix::fs::openat2(from, path, flags, Mode::empty(), resolve) {
+        Err(Errno::NOSYS | Errno::PERM) => {}
+        // Subvolumes are other devices without being mounted.
+        result => return same(result?),
+    }
+    let mut at = rustix::io::fcntl_dupfd_cloexec(from, 0)?;
+    for part in path.split(|b| *b == b'/').filter(|part| !part.is_empty()) {
+        at = same(rustix::fs::openat(&at, part, flags, Mode::empty())?)?;
+    }
+    Ok(at)
+}
+
+/// Folder and name of a path.
+pub fn split(path: &[u8]) -> (&[u8], &[u8]) {
+    match path.iter().rposition(|b| *b == b'/') {
+        Some(at) => (&path[..at], &path[at + 1..]),
+        None => (&[], path),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn no_link_is_followed_below_the_root() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().join("root");
+        std::fs::create_dir_all(root.join("a/b")).unwrap();
+        std::fs::write(root.join("a/b/file"), "x").unwrap();
+        std::fs::create_dir(dir.path().join("outside")).unwrap();
+        symlink("../outside", root.join("out")).unwrap();
+        symlink("a", root.join("inner")).unwrap();
+        for no_openat2 in [false, true] {
+            let mut tree = Tree { no_openat2, ..Tree::open(&root).unwrap() };
+            assert!(tree.open_below(b"a/b/file", OFlags::RDONLY).is_ok());
+            assert!(tree.folder(b"a/b").is_ok());
+            for bad in [&b"out"[..], b"out/x", b"inner", b"inner/b"] {
+                assert!(tree.folder(bad).is_err(), "{bad:?}");
+                assert!(tree.open_below(bad, OFlags::RDONLY).is_err(), "{bad:?}");
+            }
+        }
+    }
+}

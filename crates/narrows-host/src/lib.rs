@@ -1,0 +1,9 @@
+//! What the programs of Narrows share of their host: its calibration, its memory and descriptors, signals, files that
+//! appear whole, and words for people.
+
+pub mod calibration;
+pub mod means;
+pub mod shares;
+pub mod signals;
+pub mod whole;
+pub mod words;

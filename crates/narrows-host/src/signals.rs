@@ -1,0 +1,100 @@
+//! SIGINT, SIGTERM and their like: end in order, leave no half-written file, then die of the signal as the caller expects.
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, anyhow};
+use narrows::stream::Control;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGPIPE, SIGQUIT, SIGTERM};
+use signal_hook::low_level::emulate_default_handler;
+
+static RECEIVED: AtomicI32 = AtomicI32::new(0);
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+fn thread(name: &str) -> std::thread::Builder {
+    std::thread::Builder::new().name(name.into())
+}
+
+/// Stops the flow at the first signal, so that temporary files go and the peer is told; a second one ends at once.
+pub fn stop(control: &Arc<Control>) -> Result<()> {
+    // What is ignored stays ignored: so does nohup keep a hangup away, and a shell the keyboard from what it put aside.
+    let ends = [SIGHUP, SIGINT, SIGQUIT, SIGTERM].into_iter().filter(|signal| !is_ignored(*signal));
+    let mut signals = signal_hook::iterator::Signals::new(ends)?;
+    // A write beyond the largest length that files may have then says so.
+    signal_hook::flag::register(libc::SIGXFSZ, Arc::default())?;
+    let control = Arc::clone(control);
+    thread("narrows-signals").spawn(move || {
+        for signal in signals.forever() {
+            if RECEIVED.swap(signal, Ordering::Relaxed) != 0 {
+                die_of(signal);
+            }
+            control.stop();
+        }
+    })?;
+    Ok(())
+}
+
+pub fn received() -> Option<i32> {
+    Some(RECEIVED.load(Ordering::Relaxed)).filter(|signal| *signal != 0)
+}
+
+/// Waits for a call that may block for ever (finding a name, opening a named pipe) or for a signal.
+pub fn interruptible<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static) -> Result<T> {
+    let (tell, told) = mpsc::channel();
+    thread("narrows-wait").spawn(move || tell.send(call()))?;
+    loop {
+        if received().is_some() {
+            return Err(anyhow!("interrupted"));
+        }
+        match told.recv_timeout(LOOK_EVERY) {
+            Ok(result) => return Ok(result),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return Err(anyhow!("a thread failed; this is a bug")),
+        }
+    }
+}
+
+/// Waits until a descriptor is ready, for a signal, or as long as `limit`; false after that. Takes no thread: where cores
+/// are busy, each one that is started costs milliseconds.
+pub fn ready(fd: &impl AsFd, events: PollFlags, limit: Option<Duration>) -> Result<bool> {
+    let until = limit.map(|limit| Instant::now() + limit);
+    loop {
+        if received().is_some() {
+            return Err(anyhow!("interrupted"));
+        }
+        let left = until.map_or(LOOK_EVERY, |until| until.saturating_duration_since(Instant::now()).min(LOOK_EVERY));
+        let wait = Timespec { tv_sec: 0, tv_nsec: i64::from(left.subsec_nanos()) };
+        match poll(&mut [PollFd::new(fd, events)], Some(&wait)) {
+            Ok(0) if until.is_some_and(|until| Instant::now() >= until) => return Ok(false),
+            Ok(0) | Err(Errno::INTR) => {}
+            Ok(_) => return Ok(true),
+            Err(e) => return Err(e.into()),
+        }
+    }
+}
+
+/// Ends as if the signal had never been caught, so that a shell or a parent sees what happened.
+pub fn die_of(signal: i32) -> ! {
+    let _ = emulate_default_handler(signal);
+    std::process::exit(128 + signal)
+}
+
+/// Ends as filters do whose reader went away: without a word.
+pub fn die_of_closed_pipe() -> ! {
+    die_of(SIGPIPE)
+}
+
+#[allow(unsafe_code, reason = "a question to the system")]
+/// Whether a signal is ignored. Services (systemd) and shells (`trap ''`) start programs like that.
+pub fn is_ignored(signal: libc::c_int) -> bool {
+    // SAFETY: zeros are a valid `sigaction`; the kernel only writes it.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    // SAFETY: nothing is changed.
+    let asked = unsafe { libc::sigaction(signal, std::ptr::null(), &raw mut action) };
+    asked == 0 && action.sa_sigaction == libc::SIG_IGN
+}

@@ -1,0 +1,124 @@
+//! Words for people: one line on stderr, errors, names and amounts.
+
+use std::fmt::Display;
+use std::io::{self, Write};
+
+use serde_json::Value;
+
+/// Says something on stderr. That nobody can read it is no failure.
+pub fn note(text: impl Display) {
+    whole_line(format!("narrows: {text}\n"));
+}
+
+/// Prints a line of a machine-readable report where a person's remarks would go.
+pub fn note_json(json: &Value) {
+    whole_line(format!("{json}\n"));
+}
+
+/// In one write: others may write to the same place meanwhile, and who is killed leaves no half line.
+fn whole_line(line: String) {
+    let _ = io::stderr().write_all(line.as_bytes());
+}
+
+/// An error on one line, from the outside in. Words of the peer's may be in it.
+pub fn one_line(error: &anyhow::Error) -> String {
+    let mut parts: Vec<String> = Vec::new();
+    for cause in error.chain() {
+        let text = cause.to_string().replace(['\n', '\r'], " ");
+        let text = without_os_numbers(&shown(text.as_bytes()));
+        // An engine error prints its source itself.
+        if parts.last().is_none_or(|last| !last.contains(&text)) {
+            parts.push(text);
+        }
+    }
+    parts.join(": ")
+}
+
+/// The standard library adds ` (os error 28)` to what the system says; the words are enough.
+pub fn without_os_numbers(text: &str) -> String {
+    let mut out = String::new();
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once(" (os error ") {
+        out += before;
+        rest = after.trim_start_matches(|c: char| c.is_ascii_digit()).strip_prefix(')').unwrap_or(after);
+    }
+    out + rest
+}
+
+pub fn bytes(n: f64) -> String {
+    for (unit, size) in [("GiB", 1u64 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)] {
+        if n >= size as f64 {
+            return format!("{:.1} {unit}", n / size as f64);
+        }
+    }
+    format!("{n:.0} B")
+}
+
+/// `wire 18.7 MiB, ratio 3.42`
+pub fn wire(raw: u64, wire: u64) -> String {
+    format!("wire {}, ratio {:.2}", bytes(wire as f64), raw as f64 / wire.max(1) as f64)
+}
+
+/// What the system says, without its number.
+pub fn e_text(e: &std::io::Error) -> String {
+    without_os_numbers(&e.to_string())
+}
+
+/// The name of a temporary file means nothing to somebody who asked for another.
+pub fn without_temporary_name(e: io::Error) -> io::Error {
+    let text = e.to_string();
+    io::Error::new(e.kind(), text.split(" at path ").next().unwrap_or_default())
+}
+
+/// A path for people: what is not printable is escaped, so that a name neither drives the terminal nor looks like another.
+pub fn shown(path: &[u8]) -> String {
+    let mut text = String::new();
+    for chunk in path.utf8_chunks() {
+        for c in chunk.valid().chars() {
+            if c.is_control() || is_invisible(c) { text.extend(c.escape_default()) } else { text.push(c) }
+        }
+        text.extend(chunk.invalid().escape_ascii().map(char::from));
+    }
+    text
+}
+
+/// Characters that show as nothing: they turn the direction of what follows, end a line, or only make names differ.
+/// The selectors U+FE00 to U+FE0F belong to many emoji and stay.
+fn is_invisible(c: char) -> bool {
+    matches!(c,
+        '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
+        | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_is_one_line_without_numbers_and_repetitions() {
+        let io = || io::Error::from_raw_os_error(28);
+        let error = anyhow::Error::from(io()).context("cannot write out");
+        assert_eq!(one_line(&error), "cannot write out: No space left on device");
+        let error = anyhow::Error::from(narrows::Error::from(io())).context("cannot send\nthis");
+        assert_eq!(one_line(&error), "cannot send this: input or output failed: No space left on device");
+        let told = anyhow::anyhow!("the receiver failed: \u{202e}\u{9b}2J");
+        assert_eq!(one_line(&told), "the receiver failed: \\u{202e}\\u{9b}2J");
+    }
+
+    #[test]
+    fn names_are_shown_on_one_line_and_without_controls() {
+        assert_eq!(super::shown("größe a".as_bytes()), "größe a");
+        assert_eq!(super::shown(b"a\nb\x1b[2Jc\xffd"), "a\\nb\\u{1b}[2Jc\\xffd");
+    }
+
+    #[test]
+    fn names_cannot_turn_the_direction_of_the_text_or_hide_a_difference() {
+        for c in
+            ['\u{202e}', '\u{2066}', '\u{2069}', '\u{200b}', '\u{200f}', '\u{2028}', '\u{feff}', '\u{e0041}', '\u{ad}']
+        {
+            let text = super::shown(format!("photo{c}gpj.exe").as_bytes());
+            assert_eq!(text, format!("photo{}gpj.exe", c.escape_unicode()));
+        }
+        assert_eq!(super::shown("שלום ❤️ e\u{301}".as_bytes()), "שלום ❤️ e\u{301}");
+    }
+}

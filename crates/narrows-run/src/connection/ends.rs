@@ -1,0 +1,172 @@
+//! Connection ends: maps every end and failure on one side to what the other side sees.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::io::{Errno, ioctl_fionread};
+use rustix::net::{RecvFlags, Shutdown, connect_unspec, shutdown, sockopt};
+
+use super::{Connection, Next};
+use crate::socket::read;
+use crate::sys;
+
+/// Polling interval for a socket that cannot be closed yet: no event tells that the peer has
+/// confirmed everything.
+pub(super) const LOOK_EVERY_NS: u64 = 10_000_000;
+/// Longest wait for a peer's marker. It comes a round trip behind ours, and only the supervisor
+/// waits for it.
+const MARKER_MAX_NS: u64 = 2_000_000_000;
+/// When a program closes with bytes unread, blocks that are with workers may still be sent for this
+/// long: far more than they need, and nobody waits for it.
+const ABORT_MAX_NS: u64 = 1_000_000_000;
+/// A peer that confirms nothing for this long is given up, as the kernel does for sockets that a
+/// program has closed.
+const UNCONFIRMED_MAX_NS: u64 = 120_000_000_000;
+
+/// The kernel puts a long write into a unix socket in parts of at least this many bytes. A write
+/// that waits for room has at least one part in the queue.
+const WRITE_PART: u64 = 16 << 10;
+/// Time after which a write that was made to fail has returned, unless the machine is badly
+/// overloaded.
+const WRITE_RETURNS_NS: u64 = 50_000_000;
+
+/// State of a connection whose program is gone.
+pub(super) struct Leaving {
+    since_ns: u64,
+    unconfirmed: usize,
+    changed_ns: u64,
+}
+
+impl Connection {
+    /// Marks the sending side as broken. Bytes that already came from the network still go to the
+    /// program.
+    pub(super) fn break_off(&mut self, error: Errno) {
+        self.broken.get_or_insert(error);
+        (self.up.discards, self.up.readable, self.up.ended) = (true, false, true);
+        self.down.readable = true;
+    }
+
+    /// Handles invalid data from the peer: resets the peer at once, and the program after it has
+    /// read what came before.
+    pub(super) fn refuse(&mut self, error: &narrows::Error) {
+        self.refused.get_or_insert_with(|| error.to_string());
+        // Overrides any earlier error: this is not an orderly end.
+        self.broken = Some(Errno::CONNRESET);
+        self.break_off(Errno::CONNRESET);
+        self.down.fail();
+        // Disconnects instead of closing: another process that holds the socket could delay a
+        // close, and some requests are still answered from it.
+        let _ = connect_unspec(&self.network);
+        // The program's writes go nowhere, so they fail instead of waiting for room.
+        let _ = shutdown(&self.program, Shutdown::Read);
+    }
+
+    pub(super) fn over(&mut self, now_ns: u64) -> Option<Next> {
+        if let Some(error) = self.broken {
+            if self.program_gone && self.up.shut {
+                return Some(Next::Over(None));
+            }
+            // EPIPE means that the peer had finished and then refused our bytes. The program then
+            // gets EPIPE, as from TCP.
+            let told = (error != Errno::PIPE).then_some(error);
+            let written = self.has_no_write(now_ns);
+            let over = self.program_gone || self.is_delivered() && written;
+            return over.then_some(Next::Over(told));
+        }
+        // Bytes that the peer's socket has no room for are lost with the reset, as with TCP.
+        if self.aborted {
+            let passed_on = if self.up.is_framed() { self.up.shut } else { !self.up.readable };
+            return (passed_on || self.up.is_stuck() || self.is_late(now_ns)).then_some(Next::Over(None));
+        }
+        let finished = self.up.shut && (self.down.shut || self.program_gone && self.may_leave(now_ns));
+        finished.then_some(Next::Over(None))
+    }
+
+    /// Whether the program has everything that came from the network.
+    fn is_delivered(&self) -> bool {
+        self.down.ended && !self.down.is_pending()
+    }
+
+    /// Whether no write of the program waits for room in a broken connection. If the program's end
+    /// closed during such a write, the write would consume the reset: the kernel reports an error
+    /// to one call only, that call returns the number of bytes written before, and a reader would
+    /// see an end of stream. So a pending write is first made to fail with EPIPE. That way it also
+    /// need not wait until somebody has read.
+    fn has_no_write(&mut self, now_ns: u64) -> bool {
+        if self.writes_end_ns.is_none()
+            && (self.down.is_blocked() || ioctl_fionread(&self.program).is_ok_and(|unread| unread >= WRITE_PART))
+        {
+            let _ = shutdown(&self.program, Shutdown::Read);
+            self.writes_end_ns = Some(now_ns + WRITE_RETURNS_NS);
+        }
+        self.writes_end_ns.is_none_or(|at| now_ns >= at)
+    }
+
+    /// The time at which a broken connection is over if it waits for nothing else.
+    pub(super) fn broken_wakeup_ns(&self) -> Option<u64> {
+        self.writes_end_ns.filter(|_| self.is_delivered())
+    }
+
+    /// Whether workers have had enough time for what the program wrote before it closed with bytes
+    /// unread.
+    fn is_late(&mut self, now_ns: u64) -> bool {
+        let leaving = self.leaving.get_or_insert(Leaving { since_ns: now_ns, unconfirmed: 0, changed_ns: now_ns });
+        now_ns - leaving.since_ns >= ABORT_MAX_NS
+    }
+
+    /// Whether the socket of a program that is gone may be closed; everything was handed to the
+    /// network. A closed socket answers arriving bytes with a reset, which also destroys what the
+    /// peer has not received yet. Where an upgrade was agreed, the peer does send something that no
+    /// program wrote: its marker. So the socket stays open until the peer has confirmed everything
+    /// and its marker has arrived.
+    fn may_leave(&mut self, now_ns: u64) -> bool {
+        let framed = self.up.is_framed() || self.flow.expects_more();
+        if !framed || self.resets_at_close() {
+            return true;
+        }
+        let unconfirmed = sys::unconfirmed(&self.network);
+        let leaving = self.leaving.get_or_insert(Leaving { since_ns: now_ns, unconfirmed, changed_ns: now_ns });
+        if unconfirmed != leaving.unconfirmed {
+            (leaving.unconfirmed, leaving.changed_ns) = (unconfirmed, now_ns);
+        }
+        if unconfirmed > 0 {
+            return now_ns - leaving.changed_ns >= UNCONFIRMED_MAX_NS;
+        }
+        self.down.has_preface() || now_ns - leaving.since_ns >= MARKER_MAX_NS
+    }
+
+    /// Whether the program asked for a reset: SO_LINGER with zero time.
+    pub(super) fn resets_at_close(&self) -> bool {
+        self.held.linger() == Some(Duration::ZERO)
+    }
+
+    /// Whether the peer gets a reset whatever the program asked for.
+    pub(super) fn resets(&self) -> bool {
+        self.aborted || self.refused.is_some()
+    }
+
+    /// Closes both sockets so that program and peer see the right end. The TCP socket is given back
+    /// if nothing was ever connected.
+    pub(crate) fn close(self, error: Option<Errno>) -> Option<Arc<OwnedFd>> {
+        if error.is_none() {
+            // An orderly end: with the poison taken out, the program sees an end of stream and no
+            // error.
+            let mut poison = [0; 2];
+            let _ = read(&self.program, &mut poison, RecvFlags::empty());
+        }
+        let resets = self.resets() || self.resets_at_close();
+        if self.connecting {
+            self.held.give_options_back();
+        }
+        drop(self.program);
+        if self.connecting && self.dialing.is_none() {
+            let _ = sockopt::set_socket_linger(&self.network, self.held.linger());
+            return error.is_some().then_some(self.network);
+        }
+        if !resets {
+            let _ = sockopt::set_socket_linger(&self.network, None);
+        }
+        None
+    }
+}

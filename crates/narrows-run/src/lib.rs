@@ -1,0 +1,48 @@
+//! `narrows run`: the supervisor of an unmodified program.
+//!
+//! The library in `preload/` hands each TCP connection of the program to the supervisor and leaves
+//! a unix socket in its place. This module is what sits between the two sockets: `supervisor` takes
+//! requests, `pump` threads move bytes, `connection` maps every end and failure on one side to what
+//! the other side sees, and `outgoing` and `incoming` are its two directions, plain or in frames.
+//! `binary` finds out what kind of program it is; one that cannot load the library runs under a
+//! seccomp filter (`seccomp`).
+
+mod account;
+pub mod agent;
+mod allowance;
+mod asker;
+mod attention;
+mod binary;
+mod budget;
+mod channel;
+pub mod compressor;
+mod connection;
+mod dialing;
+mod encrypted;
+mod failures;
+mod gate;
+mod gateway;
+mod held;
+mod incoming;
+pub mod launch;
+mod line;
+mod listeners;
+pub mod negotiator;
+mod outgoing;
+mod owner;
+mod peers;
+mod proof;
+mod pump;
+mod registrar;
+pub mod scope;
+mod seccomp;
+mod shared;
+mod socket;
+pub mod status;
+pub mod supervisor;
+mod sys;
+mod talk;
+mod vital;
+
+use narrows_run_wire::{kinds, wire};
+pub use sys::raise_descriptor_limit;

@@ -1,0 +1,414 @@
+//! Direction from the program to the network: plain bytes, then possibly a marker and frames.
+
+use std::os::fd::OwnedFd;
+
+use narrows::block::Block;
+use narrows::codec::{Contexts, Method};
+use narrows::pool::Queue;
+use narrows::sender::{Done, Job, LinkSample, Sender, Summary};
+use narrows::stream;
+use narrows::transport::{Meter, Outbox};
+use rustix::io::Errno;
+
+use super::allowance::{Allowance, Buffer};
+use super::compressor::{INLINE_LEN, INLINE_NS, MESSAGE_LEN, MESSAGE_NS, Share};
+use super::encrypted::FirstBytes;
+use super::shared::{Order, PumpContext};
+use super::socket::Waiting;
+use super::sys;
+
+/// Shortest time between two looks at the link. The engine may ask for less, but other connections
+/// come first.
+const LOOK_AGAIN_MIN_NS: u64 = 20_000;
+/// Bulk is read only when there is room for this many bytes, or for this fraction of what may be
+/// held, so that reads are not tiny.
+const ROOM_MIN: usize = 64 << 10;
+const ROOM_SHARE: usize = 4;
+/// Plain bulk is read in pieces that grow while the network takes them completely.
+const PLAIN_LEN_MIN: usize = 16 << 10;
+const PLAIN_LEN_MAX: usize = 128 << 10;
+/// Interval at which the kernel is asked for the size of its send buffer, which grows once per
+/// round trip.
+const BUFFER_EVERY_NS: u64 = 20_000_000;
+/// A job that re-encodes a late block runs on this thread if it is at most this long: the engine
+/// wants it at once, but the other connections of the thread want their turn.
+const RESCUE_INLINE_NS: u64 = 500_000;
+
+#[derive(Default)]
+pub struct Outgoing {
+    /// Plain bytes that the network has not taken yet.
+    waiting: Waiting,
+    frames: Option<Box<Frames>>,
+    /// The program may have written something.
+    pub readable: bool,
+    /// The program has ended this direction and all its bytes were read.
+    pub ended: bool,
+    /// The network was told of the end.
+    pub shut: bool,
+    /// The network takes nothing more; further bytes are discarded.
+    pub discards: bool,
+    /// Bytes from the program so far.
+    pub bytes: u64,
+    /// Bytes sent before the frames.
+    plain_bytes: u64,
+    plain_len: usize,
+    pub first: FirstBytes,
+    /// TCP_NOTSENT_LOWAT, as the program has set it.
+    pub unsent_max: Option<usize>,
+}
+
+/// State of the direction since its marker.
+struct Frames {
+    sender: Sender,
+    allowance: Allowance,
+    /// When the kernel was last asked for its buffer size.
+    asked_ns: Option<u64>,
+    /// Bytes of frames that the kernel has taken.
+    taken: u64,
+    outbox: Outbox,
+    marker_len: u64,
+    meter: Meter,
+    queue: Queue,
+    share: Share,
+    /// Start of the engine's clock, which begins with the flow.
+    begun_ns: u64,
+    /// Jobs with the workers.
+    jobs: usize,
+    closed: bool,
+    /// False if the data is known not to compress, or does not leave this host.
+    compresses: bool,
+}
+
+impl Outgoing {
+    pub fn new() -> Self {
+        Self { readable: true, plain_len: PLAIN_LEN_MIN, ..Self::default() }
+    }
+
+    pub fn is_framed(&self) -> bool {
+        self.frames.is_some()
+    }
+
+    /// Bytes that may be read from the program now, if `queued` of its bytes wait in its socket.
+    pub fn room(&self, queued: usize) -> usize {
+        match &self.frames {
+            Some(frames) if !self.discards => {
+                let held = self.held();
+                let may_hold = frames.share.memory_max().min(frames.allowance.beside(queued));
+                let room = frames.sender.room().min(may_hold.saturating_sub(held));
+                let crumb = ROOM_MIN.min(frames.sender.segment_len()).min(may_hold / ROOM_SHARE);
+                if room < crumb { 0 } else { room }
+            }
+            None if self.waiting.len() > 0 && !self.discards => 0,
+            _ => usize::MAX,
+        }
+    }
+
+    /// Length for the next read of plain bulk. What TCP does not take waits here, in addition to
+    /// TCP's own buffer.
+    pub fn plain_len(&mut self) -> usize {
+        let next = (2 * self.plain_len).min(PLAIN_LEN_MAX);
+        std::mem::replace(&mut self.plain_len, next)
+    }
+
+    /// Updates the memory accounted to this direction.
+    pub fn count(&mut self) {
+        let held = self.held();
+        if let Some(frames) = &mut self.frames {
+            frames.share.count(held);
+        }
+    }
+
+    /// Length for a read of bulk that will go into frames.
+    pub fn segment_len(&self) -> Option<usize> {
+        self.frames.as_ref().filter(|_| !self.discards).map(|f| f.sender.segment_len())
+    }
+
+    /// Bytes from the program that the network has not taken yet.
+    pub fn held(&self) -> usize {
+        let framed = self.frames.as_ref().map_or(0, |f| {
+            let raw = self.bytes.saturating_sub(self.plain_bytes).saturating_sub(f.sender.summary().raw_bytes);
+            raw as usize + f.outbox.len()
+        });
+        self.waiting.len() + framed
+    }
+
+    /// Whether the network has no room. Call after [`Outgoing::flush`].
+    pub fn is_stuck(&self) -> bool {
+        self.waiting.len() > 0 || self.frames.as_ref().is_some_and(|f| !f.outbox.is_empty())
+    }
+
+    /// Switches to frames: the marker, then a frame stream.
+    pub fn switch(&mut self, marker: &[u8], same_host: bool, stores: bool, serial: u64, context: &PumpContext) {
+        let compressor = &context.shared.compressor;
+        let inlet = context.inlet.clone();
+        self.frames = Some(Box::new(Frames {
+            sender: compressor.sender(&context.buffers, stores),
+            allowance: Allowance::default(),
+            asked_ns: None,
+            taken: 0,
+            outbox: Outbox::behind(marker),
+            marker_len: marker.len() as u64,
+            meter: Meter::new(same_host),
+            queue: compressor.encoding(move || inlet.send(Order::Failed { serial })),
+            share: compressor.share(),
+            begun_ns: context.now_ns(),
+            jobs: 0,
+            closed: false,
+            compresses: !stores,
+        }));
+    }
+
+    fn look(&mut self, input: &[u8], context: &PumpContext) {
+        self.first.look(input);
+        if self.first.are_encrypted() {
+            self.give_up_compressing(context);
+        }
+    }
+
+    /// Stops compressing: the data does not shrink.
+    pub fn give_up_compressing(&mut self, context: &PumpContext) {
+        if let Some(frames) = self.frames.as_mut().filter(|f| f.compresses) {
+            frames.compresses = false;
+            context.shared.compressor.give_up_on(&mut frames.sender);
+        }
+    }
+
+    /// Writes what waits. True if the network has taken everything so far.
+    pub fn flush(&mut self, network: &OwnedFd, serial: u64, context: &mut PumpContext) -> Result<bool, Errno> {
+        if self.discards {
+            self.waiting.clear();
+            return Ok(true);
+        }
+        if !self.waiting.flush(network)? {
+            return Ok(false);
+        }
+        match &mut self.frames {
+            Some(frames) => {
+                frames.ask_buffer(network, self.unsent_max, context);
+                frames.write(network, serial, context)
+            }
+            None => Ok(true),
+        }
+    }
+
+    /// Passes on what the program wrote; what the network does not take waits. The flow must
+    /// already have counted plain bytes.
+    pub fn pass(
+        &mut self,
+        input: &[u8],
+        network: &OwnedFd,
+        serial: u64,
+        context: &mut PumpContext,
+    ) -> Result<(), Errno> {
+        self.bytes += input.len() as u64;
+        self.look(input, context);
+        if self.discards {
+            return Ok(());
+        }
+        let Some(frames) = &mut self.frames else {
+            self.plain_bytes += input.len() as u64;
+            let passed = self.waiting.pass(input, network);
+            if self.waiting.len() > 0 {
+                self.plain_len = PLAIN_LEN_MIN;
+            }
+            return passed;
+        };
+        let mut buffer = context.buffers.get(input.len());
+        buffer.bytes_mut()[..input.len()].copy_from_slice(input);
+        let block = buffer.freeze(input.len());
+        context.buffers.recycle(&block);
+        frames.push(block, serial, context);
+        self.flush(network, serial, context).map(drop)
+    }
+
+    /// Like [`Outgoing::pass`], for bulk that is already in a buffer of its own. The direction must
+    /// be in frames.
+    pub fn pass_block(
+        &mut self,
+        block: Block,
+        network: &OwnedFd,
+        serial: u64,
+        context: &mut PumpContext,
+    ) -> Result<(), Errno> {
+        self.bytes += block.len() as u64;
+        self.look(&block, context);
+        if let Some(frames) = self.frames.as_mut().filter(|_| !self.discards) {
+            frames.push(block, serial, context);
+        }
+        self.flush(network, serial, context).map(drop)
+    }
+
+    /// Counts an urgent byte that was sent between plain ones.
+    pub fn count_urgent(&mut self) {
+        self.bytes += 1;
+        self.plain_bytes += 1;
+    }
+
+    /// Ends the direction after the program's end. True once the network has everything, including
+    /// the end of the frames.
+    pub fn finish(&mut self, network: &OwnedFd, serial: u64, context: &mut PumpContext) -> Result<bool, Errno> {
+        if let Some(frames) = self.frames.as_mut().filter(|f| !f.closed && !self.discards) {
+            frames.closed = true;
+            let now_ns = frames.now_ns(context);
+            frames.sender.close(now_ns);
+            frames.work(true, serial, context);
+        }
+        let all = self.flush(network, serial, context)?;
+        let drained = self.frames.as_ref().is_none_or(|f| f.sender.is_drained() && f.outbox.is_empty());
+        Ok(self.discards || all && drained)
+    }
+
+    /// Takes the result of a worker's job.
+    pub fn encoded(&mut self, done: Done, serial: u64, context: &mut PumpContext) {
+        if let Some(frames) = &mut self.frames {
+            frames.jobs -= 1;
+            let now_ns = frames.now_ns(context);
+            frames.sender.finish(done, now_ns);
+            frames.work(true, serial, context);
+        }
+    }
+
+    /// The time at which [`Outgoing::on_time`] is due, on the pump's clock.
+    pub fn next_wakeup_ns(&self, now_ns: u64) -> Option<u64> {
+        let frames = self.frames.as_ref().filter(|_| !self.discards && !self.shut)?;
+        let at_ns = frames.sender.next_wakeup()?.saturating_add(frames.begun_ns);
+        Some(at_ns.max(now_ns + LOOK_AGAIN_MIN_NS))
+    }
+
+    pub fn on_time(&mut self, network: &OwnedFd, serial: u64, context: &mut PumpContext) {
+        if let Some(frames) = self.frames.as_mut().filter(|_| !self.discards && !self.shut) {
+            frames.look(network, serial, context);
+        }
+    }
+
+    /// Bytes sent to the network, plain and framed.
+    pub fn wire_bytes(&self) -> u64 {
+        self.plain_bytes + self.frames.as_ref().map_or(0, |f| f.marker_len + f.sender.summary().wire_bytes)
+    }
+
+    pub fn summary(&self) -> Option<&Summary> {
+        self.frames.as_ref().map(|f| f.sender.summary())
+    }
+}
+
+impl Frames {
+    fn now_ns(&self, context: &PumpContext) -> u64 {
+        context.now_ns() - self.begun_ns
+    }
+
+    fn push(&mut self, block: Block, serial: u64, context: &mut PumpContext) {
+        let bulk = block.len() > INLINE_LEN;
+        let now_ns = self.now_ns(context);
+        self.sender.push(block, now_ns);
+        self.work(bulk, serial, context);
+    }
+
+    /// Cuts as many blocks as the window allows. A short block that is alone is encoded here, so
+    /// that a small message needs no other thread; the rest goes to the workers.
+    fn work(&mut self, bulk: bool, serial: u64, context: &mut PumpContext) {
+        loop {
+            let now_ns = self.now_ns(context);
+            let Some(job) = self.sender.poll_job(now_ns) else { return };
+            let short = job.raw.len() <= INLINE_LEN && job.estimate_ns < INLINE_NS;
+            let message = job.raw.len() <= MESSAGE_LEN && job.estimate_ns < MESSAGE_NS;
+            if job.method == Method::STORE || message || short && !bulk && self.jobs == 0 {
+                self.run(job, context);
+            } else {
+                self.submit(job, serial, context);
+            }
+        }
+    }
+
+    fn run(&mut self, job: Job, context: &mut PumpContext) {
+        let quick = job.method == Method::STORE || job.raw.len() <= MESSAGE_LEN;
+        let begun_ns = self.now_ns(context);
+        let mut done = if quick {
+            // Reading the thread's CPU clock is a system call, and two of them take longer than
+            // storing or linking a message.
+            job.run(&mut context.contexts, &context.buffers)
+        } else {
+            stream::encode(job, &mut context.contexts, &context.buffers)
+        };
+        let now_ns = self.now_ns(context);
+        if quick {
+            (done.wall_ns, done.cpu_ns) = (now_ns - begun_ns, now_ns - begun_ns);
+        }
+        self.sender.finish(done, now_ns);
+    }
+
+    fn submit(&mut self, job: Job, serial: u64, context: &mut PumpContext) {
+        let (inlet, buffers) = (context.inlet.clone(), context.buffers.clone());
+        let at_work = context.shared.compressor.at_work();
+        let task = Box::new(move |contexts: &mut Contexts| {
+            let _at_work = at_work;
+            let done = Box::new(stream::encode(job, contexts, &buffers));
+            inlet.send(Order::Encoded { serial, done });
+        });
+        self.jobs += 1;
+        if let Err(task) = self.queue.submit(task) {
+            // The queue holds two windows, so this does not happen; if it did, the block must not
+            // be lost.
+            task(&mut context.contexts);
+        }
+    }
+
+    /// Writes frames until none are left or the network is full. True if none are left.
+    fn write(&mut self, network: &OwnedFd, serial: u64, context: &mut PumpContext) -> Result<bool, Errno> {
+        loop {
+            let rate = self.sender.summary().rate_bytes_per_s;
+            let len = Outbox::write_len(rate);
+            self.outbox.fill(&mut self.sender, len);
+            if self.outbox.is_empty() {
+                return Ok(true);
+            }
+            self.meter.set_rate(network, rate);
+            let clock = || context.now_ns() - self.begun_ns;
+            let written = self.meter.write(network, &mut self.outbox, len, clock);
+            let sample = written.map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))?;
+            self.on_link(sample);
+            if sample.accepted == 0 {
+                return Ok(false);
+            }
+            self.work(true, serial, context);
+        }
+    }
+
+    fn on_link(&mut self, sample: LinkSample) {
+        self.sender.on_link(sample);
+        self.taken += sample.accepted;
+        let summary = self.sender.summary();
+        self.allowance.encoded(summary.raw_bytes, summary.wire_bytes);
+        let unconfirmed = sample.unacked.unwrap_or(0);
+        let waits = sample.unsent_after > 0 || self.sender.has_work();
+        self.allowance.sent(sample.end_ns, self.taken, unconfirmed, waits);
+        if self.sender.has_work() {
+            self.allowance.saw(sample.unsent_before > 0);
+        }
+        self.sender.limit_blocks(self.allowance.block_max());
+    }
+
+    /// Asks the kernel how much TCP would hold.
+    fn ask_buffer(&mut self, network: &OwnedFd, unsent_max: Option<usize>, context: &PumpContext) {
+        let now_ns = self.now_ns(context);
+        if self.asked_ns.is_none_or(|at| now_ns >= at + BUFFER_EVERY_NS) {
+            self.asked_ns = Some(now_ns);
+            let (len, is_set) = sys::send_buffer(network);
+            self.allowance.set_buffer(Buffer { len, is_set, unsent_max });
+        }
+    }
+
+    /// Measures the link for the engine, and re-encodes a late block if the engine wants that.
+    fn look(&mut self, network: &OwnedFd, serial: u64, context: &mut PumpContext) {
+        let now_ns = self.now_ns(context);
+        let sample = self.meter.look(network, now_ns);
+        self.on_link(sample);
+        if let Some(job) = self.sender.on_link_dry(now_ns) {
+            if job.method == Method::STORE || job.estimate_ns < RESCUE_INLINE_NS {
+                self.run(job, context);
+            } else {
+                self.submit(job, serial, context);
+            }
+        }
+        self.work(false, serial, context);
+    }
+}

@@ -1,0 +1,197 @@
+//! The blocking driver: moves bytes between an engine, the source or sink, and a link, and runs jobs on a pool.
+//!
+//! One mutex holds the engine; jobs, reads and writes run outside it. Whoever holds the link's half may take frames out
+//! of the engine, so frames stay in order although several threads may write: a lone small message is written by the
+//! thread that read it, without waking another.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use crate::block::BufferPool;
+use crate::codec::Contexts;
+use crate::error::{Error, ErrorKind};
+use crate::receiver::{DecodeDone, DecodeJob, RecvSummary};
+use crate::sender::{Done, Job, Summary};
+use crate::sys;
+
+mod notes;
+mod options;
+mod receive;
+mod send;
+mod source;
+
+pub use notes::Notes;
+pub use options::{OnNote, ReceiveOptions, SendOptions};
+pub use receive::{receive, receive_then};
+pub use send::{send, send_blocks};
+pub use source::BlockSource;
+
+/// Jobs shorter than this run on the thread that got them, if nothing else waits: handing over costs about as much (D2).
+const INLINE_NS: u64 = 50_000;
+/// Frames and raw data up to this length are written by the thread that made them.
+const DIRECT_MAX: usize = 16 << 10;
+/// How often a thread that waits for the outside looks whether it shall stop.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// How a flow is seen and stopped from other threads.
+#[derive(Default)]
+pub struct Control {
+    stop: AtomicBool,
+    flush: OnceLock<Box<dyn Fn() + Send + Sync>>,
+    send: Seen<Summary>,
+    receive: Seen<RecvSummary>,
+}
+
+/// The totals of a flow while it goes, and the last ones: how much came is asked after a failure above all.
+struct Seen<T> {
+    now: OnceLock<Box<dyn Fn() -> Option<T> + Send + Sync>>,
+    last: OnceLock<T>,
+}
+
+impl<T> Default for Seen<T> {
+    fn default() -> Self {
+        Self { now: OnceLock::new(), last: OnceLock::new() }
+    }
+}
+
+impl<T: Clone + Default> Seen<T> {
+    fn get(&self) -> T {
+        // The last ones are there before the flow is gone.
+        self.now.get().and_then(|f| f()).or_else(|| self.last.get().cloned()).unwrap_or_default()
+    }
+}
+
+impl Control {
+    /// Makes the transfer end soon with an error; for SIGINT.
+    pub fn stop(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+
+    /// What a sending flow has taken goes on its way, whatever it waits for ([`PolicySettings::gather_ns`](crate::policy::PolicySettings::gather_ns)).
+    pub fn flush(&self) {
+        self.flush.get().iter().for_each(|flush| flush());
+    }
+
+    /// Totals of a sending flow so far.
+    pub fn send_summary(&self) -> Summary {
+        self.send.get()
+    }
+
+    /// Totals of a receiving flow so far.
+    pub fn receive_summary(&self) -> RecvSummary {
+        self.receive.get()
+    }
+
+    fn check(&self) -> crate::Result<()> {
+        if self.stop.load(Ordering::Relaxed) {
+            return Err(Error::new(ErrorKind::Io, "interrupted"));
+        }
+        Ok(())
+    }
+}
+
+/// Cores that this process may use: affinity and cgroup quota.
+pub fn cores() -> usize {
+    sys::cores()
+}
+
+/// How many workers shall encode where nobody says. From four cores on one is left to reading, checking and writing,
+/// and to the other programs of a transfer: a worker that is interrupted for a scheduler's slice of 3 ms holds up all
+/// blocks behind its own.
+pub fn encoders() -> usize {
+    match cores() {
+        n @ 1..4 => n,
+        n => n - 1,
+    }
+}
+
+/// CPU time of the calling thread, 0 where it is not to be had.
+pub fn thread_cpu_ns() -> u64 {
+    sys::thread_cpu_ns().unwrap_or(0)
+}
+
+/// Runs a job of a sender on this thread, and takes its time.
+pub fn encode(job: Job, contexts: &mut Contexts, buffers: &BufferPool) -> Done {
+    let (wall, cpu) = (sys::monotonic_ns(), sys::thread_cpu_ns());
+    let mut done = job.run(contexts, buffers);
+    done.wall_ns = sys::monotonic_ns() - wall;
+    done.cpu_ns = match (cpu, sys::thread_cpu_ns()) {
+        (Some(begin), Some(end)) => end - begin,
+        _ => done.wall_ns,
+    };
+    done
+}
+
+/// The same for a job of a receiver.
+pub fn decode(job: DecodeJob, contexts: &mut Contexts, buffers: &BufferPool) -> DecodeDone {
+    let begin = sys::thread_cpu_ns();
+    let mut done = job.run(contexts, buffers);
+    done.cpu_ns = begin.zip(sys::thread_cpu_ns()).map_or(0, |(b, e)| e - b);
+    done
+}
+
+/// Makes the calling thread give way to all others.
+pub fn lower_thread_priority() {
+    sys::set_thread_nice(19);
+}
+
+/// Starts to bring what was written of a file to the disk, so that less is left when it has to be there. A hint: it does not
+/// wait, and says nothing of failures, which a following fsync does.
+#[cfg(unix)]
+pub fn start_writeback(file: &impl std::os::fd::AsFd, offset: u64, len: u64) {
+    sys::start_writeback(file.as_fd(), offset, len);
+}
+
+/// For programs whose memory counts: tables of slow codecs go back to the system as soon as a block is done. It changes
+/// the C library's allocator for the whole process, so a library never calls it by itself.
+pub fn return_memory_early() {
+    sys::return_large_blocks();
+}
+
+/// A time limit that every byte of progress pushes on.
+struct Stall {
+    limit: Option<Duration>,
+    last_ns: u64,
+}
+
+impl Stall {
+    fn new(limit: Option<Duration>) -> Self {
+        Self { limit, last_ns: sys::monotonic_ns() }
+    }
+
+    fn progress(&mut self) {
+        self.last_ns = sys::monotonic_ns();
+    }
+
+    fn check(&self, what: &str) -> crate::Result<()> {
+        match self.limit {
+            Some(limit) if sys::monotonic_ns().saturating_sub(self.last_ns) > limit.as_nanos() as u64 => {
+                let text = format!("no progress for {} s: {what}", limit.as_secs_f64());
+                Err(Error { source: Some(io::ErrorKind::TimedOut.into()), ..Error::new(ErrorKind::Io, text) })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Says so when the thread that holds it panics in the caller's source or sink, so that the flow ends.
+struct FailOnPanic<F: Fn()>(F);
+
+impl<F: Fn()> Drop for FailOnPanic<F> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            (self.0)();
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // A thread that panicked is a bug that fails its flow; the others still have to end in order.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn peer_gone(e: &io::Error) -> bool {
+    matches!(e.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset | io::ErrorKind::ConnectionAborted)
+}

@@ -1,0 +1,552 @@
+//! Sending: a thread that reads the source, workers that encode, the caller's thread that writes, and on duplex links
+//! one that reads what comes back.
+
+use std::io::{self, Read, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use super::source::Reading;
+use super::{
+    BlockSource, Control, DIRECT_MAX, FailOnPanic, INLINE_NS, LOOK_EVERY, OnNote, SendOptions, Stall, encode, lock,
+    peer_gone,
+};
+use crate::block::BufferPool;
+use crate::codec::{Contexts, Method};
+use crate::error::{Error, ErrorKind, Result};
+use crate::policy::Policy;
+use crate::pool::{Pool, Queue};
+use crate::sender::{Job, LinkSample, Sender, SenderConfig, Summary};
+use crate::sys;
+use crate::transport::outbox::{BATCH_BYTES, Outbox, WRITE_MIN};
+use crate::transport::{Link, ReadHalf, WriteHalf};
+
+mod back;
+
+/// While the link is full, it is looked at so often.
+const FULL_LOOK: Duration = Duration::from_millis(5);
+/// With nothing to write but what the link holds itself, it is given the chance to pass that on so often.
+const HELD_LOOK: Duration = Duration::from_millis(1);
+
+/// Sends everything that `source` gives. On a duplex link it returns when the receiver has confirmed that all is
+/// stored. Also gives the policy back, with what it learned.
+pub fn send(
+    source: impl Read + Send + 'static,
+    link: Link,
+    options: SendOptions,
+) -> Result<(Summary, Box<dyn Policy>)> {
+    send_blocks(Reading::new(source), link, options)
+}
+
+/// As [`send`], from a source that has its bytes in blocks already.
+pub fn send_blocks(
+    source: impl BlockSource + 'static,
+    link: Link,
+    mut options: SendOptions,
+) -> Result<(Summary, Box<dyn Policy>)> {
+    let Link { write: Some(write), read } = link else {
+        return Err(Error::misuse("this link cannot be written"));
+    };
+    let duplex = read.is_some();
+    let buffers = BufferPool::default();
+    let (on_note, trace) = (options.on_note.take(), options.trace.take());
+    let (stall_timeout, control) = (options.stall_timeout, Arc::clone(&options.control));
+    let (config, policy) = options.into_engine();
+    let threads = config.cores;
+    let config =
+        SenderConfig { notes: on_note.is_some(), relayed: write.relayed, duplex, trace: trace.is_some(), ..config };
+    let gathers = config.gather_ns > 0;
+    let pool = Pool::new(threads);
+    let flow = Arc::new_cyclic(|weak: &Weak<Flow>| {
+        let panicked = weak.clone();
+        let queue = pool.flow(move || {
+            if let Some(flow) = panicked.upgrade() {
+                flow.fail(Error::misuse("a worker failed; this is a bug"));
+            }
+        });
+        Flow {
+            me: weak.clone(),
+            state: Mutex::new(State {
+                sender: Some(Sender::new(config, policy, buffers.clone())),
+                failure: None,
+                reader_waits: false,
+                part_left: false,
+                last: Summary::default(),
+            }),
+            changed: Condvar::new(),
+            room: Condvar::new(),
+            link: Mutex::new(Output { half: write, outbox: Outbox::default(), backlog: 0, trace }),
+            queue,
+            buffers,
+            control: Arc::clone(&control),
+            begun_ns: sys::monotonic_ns(),
+            over: AtomicBool::new(false),
+        }
+    });
+    let seen = Arc::downgrade(&flow);
+    let _ = control.send.now.set(Box::new(move || seen.upgrade().map(|f| f.summary())));
+    if gathers {
+        let held = Arc::downgrade(&flow);
+        let _ = control.flush.set(Box::new(move || held.upgrade().iter().for_each(|f| f.flush())));
+    }
+
+    let result = run(&flow, source, read.map(|half| (half, on_note)), stall_timeout);
+    flow.over.store(true, Ordering::Relaxed);
+    flow.room.notify_all();
+    flow.queue.clear();
+    let summary = flow.summary();
+    let sender = lock(&flow.state).sender.take();
+    lock(&flow.state).last = summary.clone();
+    let _ = control.send.last.set(summary.clone());
+    drop(pool);
+    let policy = sender.map(Sender::into_policy).ok_or_else(|| Error::misuse("the flow is over"))?;
+    result.map(|()| (summary, policy))
+}
+
+fn run(
+    flow: &Arc<Flow>,
+    source: impl BlockSource + 'static,
+    read: Option<(ReadHalf, Option<OnNote>)>,
+    limit: Option<Duration>,
+) -> Result<()> {
+    let spawn = |name: &str, work: Box<dyn FnOnce() + Send>| std::thread::Builder::new().name(name.into()).spawn(work);
+    let reader = Arc::clone(flow);
+    // Never joined: a source such as a terminal may block for ever, and the flow must still end.
+    let guarded = move || {
+        let guard = Arc::clone(&reader);
+        let _guard = FailOnPanic(move || guard.fail(Error::misuse("reading the source failed; this is a bug")));
+        reader.read_source(source);
+    };
+    spawn("narrows-read", Box::new(guarded))?;
+    let duplex = read.is_some();
+    let mut back = None;
+    if let Some((half, on_note)) = read {
+        let flow = Arc::clone(flow);
+        back = Some(spawn("narrows-back", Box::new(move || flow.read_back(half, on_note)))?);
+    }
+    let mut result = flow.write_all(limit, duplex);
+    if result.is_ok() && duplex {
+        result = flow.await_confirmation(limit);
+    }
+    if let Some(back) = &back
+        && result.as_ref().is_err_and(|e| e.source.as_ref().is_some_and(peer_gone))
+    {
+        flow.await_last_word(back);
+    }
+    // The receiver's word says more than the system's "broken pipe".
+    let told = lock(&flow.state).failure.take();
+    flow.over.store(true, Ordering::Relaxed);
+    if let Some(back) = back {
+        let _ = back.join();
+    }
+    match told {
+        Some(failure) => Err(failure),
+        None => result,
+    }
+}
+
+struct Flow {
+    me: Weak<Self>,
+    state: Mutex<State>,
+    /// Something happened that the writing thread may wait for.
+    changed: Condvar,
+    /// The engine may have room for more raw bytes.
+    room: Condvar,
+    /// Locked before `state` where both are needed.
+    link: Mutex<Output>,
+    queue: Queue,
+    buffers: BufferPool,
+    control: Arc<Control>,
+    begun_ns: u64,
+    over: AtomicBool,
+}
+
+struct State {
+    /// `None` once the flow is over.
+    sender: Option<Sender>,
+    /// The first failure on any thread.
+    failure: Option<Error>,
+    /// The reading thread waits for room; it cuts the next blocks when woken.
+    reader_waits: bool,
+    /// Frames that were taken out of the engine wait for the writing thread.
+    part_left: bool,
+    last: Summary,
+}
+
+/// The link's writing half and the frames on their way into it.
+struct Output {
+    half: WriteHalf,
+    outbox: Outbox,
+    backlog: u32,
+    trace: Option<Box<dyn Write + Send>>,
+}
+
+impl Flow {
+    fn now_ns(&self) -> u64 {
+        sys::monotonic_ns() - self.begun_ns
+    }
+
+    fn summary(&self) -> Summary {
+        let state = lock(&self.state);
+        state.sender.as_ref().map_or_else(|| state.last.clone(), |s| s.summary().clone())
+    }
+
+    fn flush(&self) {
+        let mut state = lock(&self.state);
+        state.sender.iter_mut().for_each(Sender::flush);
+        self.work(state, &mut Contexts::default(), true);
+    }
+
+    fn fail(&self, error: Error) {
+        lock(&self.state).failure.get_or_insert(error);
+        self.changed.notify_all();
+        self.room.notify_all();
+    }
+
+    fn is_over(&self) -> bool {
+        self.over.load(Ordering::Relaxed)
+    }
+
+    // --- source ---
+
+    fn read_source(self: Arc<Self>, mut source: impl BlockSource) {
+        let mut contexts = Contexts::default();
+        loop {
+            let Some(len) = self.await_room(&mut contexts) else { return };
+            match source.next(len, &self.buffers) {
+                Ok(block) if block.is_empty() => {
+                    let mut state = lock(&self.state);
+                    if let Some(sender) = &mut state.sender {
+                        sender.close(self.now_ns());
+                    }
+                    // What waited for more does not any longer.
+                    return self.work(state, &mut contexts, true);
+                }
+                Ok(block) => {
+                    let n = block.len();
+                    let mut state = lock(&self.state);
+                    let Some(sender) = &mut state.sender else { return };
+                    sender.push(block, self.now_ns());
+                    self.work(state, &mut contexts, n > DIRECT_MAX);
+                    if n <= DIRECT_MAX {
+                        self.write_directly();
+                    }
+                }
+                Err(e) => {
+                    let text = "cannot read the source";
+                    return self.fail(Error { source: Some(e), ..Error::new(ErrorKind::Io, text) });
+                }
+            }
+        }
+    }
+
+    /// Waits until the engine takes raw bytes and says how many to read. `None` when the flow is over.
+    fn await_room(&self, contexts: &mut Contexts) -> Option<usize> {
+        let mut state = lock(&self.state);
+        loop {
+            if self.is_over() || state.failure.is_some() {
+                return None;
+            }
+            let sender = state.sender.as_mut()?;
+            let (room, segment) = (sender.room(), sender.segment_len());
+            if room >= segment.min(1 << 16) {
+                return Some(room.min(segment));
+            }
+            state.reader_waits = true;
+            let (woken, _) = self.room.wait_timeout(state, LOOK_EVERY).unwrap_or_else(PoisonError::into_inner);
+            state = woken;
+            state.reader_waits = false;
+            self.work(state, contexts, true);
+            state = lock(&self.state);
+        }
+    }
+
+    // --- jobs ---
+
+    /// Cuts as many blocks as the window takes: `store` is done here, so is a short job when nothing else waits; the
+    /// rest goes to the pool.
+    fn work<'a>(&'a self, mut state: MutexGuard<'a, State>, contexts: &mut Contexts, bulk: bool) {
+        let mut waiting = Vec::new();
+        while let Some(job) = state.sender.as_mut().and_then(|s| s.poll_job(self.now_ns())) {
+            let here = job.method == Method::STORE || job.estimate_ns < INLINE_NS && !bulk;
+            if !here {
+                waiting.push(job);
+                continue;
+            }
+            drop(state);
+            if bulk {
+                // The frames so far can go while this thread works on.
+                self.changed.notify_all();
+            }
+            let done = encode(job, contexts, &self.buffers);
+            state = lock(&self.state);
+            if let Some(sender) = &mut state.sender {
+                sender.finish(done, self.now_ns());
+            }
+        }
+        let wake = state.sender.as_ref().is_some_and(|s| s.next_wakeup().is_some());
+        drop(state);
+        for job in waiting {
+            self.submit(job);
+        }
+        if bulk || wake {
+            self.changed.notify_all();
+        }
+    }
+
+    fn submit(&self, job: Job) {
+        let Some(flow) = self.me.upgrade() else { return };
+        let task = Box::new(move |contexts: &mut Contexts| flow.work_on(job, contexts));
+        if let Err(task) = self.queue.submit(task) {
+            // The queue holds two windows, so this does not happen; if it does, the block must not be lost.
+            task(&mut Contexts::default());
+        }
+    }
+
+    /// A worker: one job after another, until there is none for it.
+    fn work_on(self: Arc<Self>, first: Job, contexts: &mut Contexts) {
+        let mut next = Some(first);
+        while let Some(job) = next.take() {
+            let done = encode(job, contexts, &self.buffers);
+            let mut more = Vec::new();
+            let mut state = lock(&self.state);
+            let Some(sender) = &mut state.sender else { return };
+            sender.finish(done, self.now_ns());
+            while let Some(job) = sender.poll_job(self.now_ns()) {
+                more.push(job);
+            }
+            let wake_reader = state.reader_waits;
+            drop(state);
+            self.changed.notify_all();
+            if wake_reader {
+                self.room.notify_all();
+            }
+            let mut more = more.into_iter();
+            next = more.next();
+            more.for_each(|job| self.submit(job));
+        }
+    }
+
+    // --- link ---
+
+    /// Writes frames until the end frame is through.
+    fn write_all(&self, limit: Option<Duration>, duplex: bool) -> Result<()> {
+        let mut stall = Stall::new(limit);
+        let mut contexts = Contexts::default();
+        let mut left_host = 0;
+        loop {
+            self.check()?;
+            let mut link = lock(&self.link);
+            self.save_trace(&mut link)?;
+            self.take_frames(&mut link, BATCH_BYTES);
+            if !link.outbox.is_empty() {
+                self.write_frames(&mut link, &mut stall)?;
+                self.after_write(&mut contexts);
+                continue;
+            }
+            // What the link took and holds may need this thread to go on.
+            let held = link.half.held();
+            if held > 0 {
+                self.write_once(&mut link, 0)?;
+            }
+            let drained = lock(&self.state).sender.as_ref().is_none_or(Sender::is_drained);
+            if drained && link.half.held() == 0 {
+                let limited_ns = link.half.receiver_limited_ns();
+                if let Some(sender) = &mut lock(&self.state).sender {
+                    sender.on_receiver_limited(limited_ns);
+                }
+                link.half.finish().map_err(|e| link_error(e, "cannot end the stream"))?;
+                return Ok(());
+            }
+            let unsent = link.half.unsent();
+            let holds = link.half.held() > 0;
+            // While the window is full nothing is written, and where nothing is read either nobody else would notice.
+            if !duplex {
+                link.half.check().map_err(|e| link_error(e, "the link failed"))?;
+            }
+            drop(link);
+            // With nothing to write the link may still stand, full of frames that it has taken.
+            let left = lock(&self.state).sender.as_ref().map_or(0, Sender::left_host_bytes);
+            if unsent == 0 || left > left_host {
+                left_host = left;
+                stall.progress();
+            } else {
+                stall.check("the link takes no bytes")?;
+            }
+            self.await_frames(&mut contexts, if holds { HELD_LOOK } else { LOOK_EVERY });
+        }
+    }
+
+    /// Waits until a frame is ready, or the engine wants to be asked about a dry link.
+    fn await_frames(&self, contexts: &mut Contexts, most: Duration) {
+        let state = lock(&self.state);
+        let Some(sender) = &state.sender else { return };
+        if sender.has_frame() || state.part_left || state.failure.is_some() {
+            return;
+        }
+        let now_ns = self.now_ns();
+        let wakeup_ns = sender.next_wakeup().unwrap_or(u64::MAX);
+        if wakeup_ns > now_ns {
+            let wait = Duration::from_nanos(wakeup_ns - now_ns).min(most);
+            let (state, timeout) = self.changed.wait_timeout(state, wait).unwrap_or_else(PoisonError::into_inner);
+            if !timeout.timed_out() || wakeup_ns > self.now_ns() {
+                return;
+            }
+            drop(state);
+        } else {
+            drop(state);
+        }
+        self.on_dry(contexts);
+    }
+
+    fn on_dry(&self, contexts: &mut Contexts) {
+        let link = lock(&self.link);
+        let (unsent, unacked, rtt_ns) = (link.half.unsent(), link.half.unacked(), link.half.rtt_ns());
+        drop(link);
+        let mut state = lock(&self.state);
+        let Some(sender) = &mut state.sender else { return };
+        let now_ns = self.now_ns();
+        sender.on_link(LinkSample {
+            begin_ns: now_ns,
+            end_ns: now_ns,
+            unsent_before: unsent,
+            unsent_after: unsent,
+            unacked,
+            rtt_ns,
+            ..LinkSample::default()
+        });
+        if let Some(job) = sender.on_link_dry(now_ns) {
+            drop(state);
+            let done = encode(job, contexts, &self.buffers);
+            state = lock(&self.state);
+            if let Some(sender) = &mut state.sender {
+                sender.finish(done, self.now_ns());
+            }
+        }
+        self.work(state, contexts, true);
+    }
+
+    /// The thread that read a small piece writes its frame, if nobody else is writing.
+    fn write_directly(&self) {
+        if let Ok(mut link) = self.link.try_lock() {
+            self.take_frames(&mut link, DIRECT_MAX);
+            if link.outbox.is_empty() {
+                return;
+            }
+            // What does not fit stays in `frames` for the writing thread.
+            let written = self.write_once(&mut link, WRITE_MIN);
+            let all = link.is_clear();
+            lock(&self.state).part_left = !all;
+            drop(link);
+            match written {
+                Ok(_) if all => return,
+                Err(e) => self.fail(e),
+                Ok(_) => {}
+            }
+        }
+        self.changed.notify_all();
+    }
+
+    fn take_frames(&self, link: &mut Output, bytes_max: usize) {
+        let mut state = lock(&self.state);
+        state.part_left = false;
+        if let Some(sender) = &mut state.sender {
+            link.outbox.fill(sender, bytes_max);
+        }
+    }
+
+    fn write_frames(&self, link: &mut Output, stall: &mut Stall) -> Result<()> {
+        while !link.outbox.is_empty() {
+            let rate = lock(&self.state).sender.as_ref().map_or(0.0, |s| s.summary().rate_bytes_per_s);
+            link.set_backlog(rate);
+            if self.write_once(link, Outbox::write_len(rate))? > 0 {
+                stall.progress();
+                continue;
+            }
+            self.check()?;
+            stall.check("the link takes no bytes")?;
+            link.half.wait_writable(FULL_LOOK).map_err(|e| link_error(e, "cannot wait for the link"))?;
+        }
+        Ok(())
+    }
+
+    /// One write of at most `len` bytes, reported to the engine. 0: the link is full.
+    fn write_once(&self, link: &mut Output, len: usize) -> Result<usize> {
+        let unsent_before = link.half.unsent();
+        let begin_ns = self.now_ns();
+        let result = if link.outbox.is_empty() {
+            link.half.flush_some().and(Err(io::ErrorKind::WouldBlock.into()))
+        } else {
+            link.half.write_some(&link.outbox.slices(len))
+        };
+        let written = match result {
+            Ok(0) => return Err(link_error(io::ErrorKind::WriteZero.into(), "the link takes no bytes")),
+            Ok(n) => n,
+            Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => 0,
+            Err(e) => return Err(link_error(e, "cannot write to the link")),
+        };
+        let end_ns = self.now_ns();
+        link.outbox.consume(written);
+        let (unsent_after, unacked) = (link.half.unsent(), link.half.unacked());
+        let (delivery_bytes_per_s, rtt_ns) = (link.half.delivery_bytes_per_s(), link.half.rtt_ns());
+        if let Some(sender) = &mut lock(&self.state).sender {
+            let accepted = written as u64;
+            sender.on_link(LinkSample {
+                begin_ns,
+                end_ns,
+                unsent_before,
+                unsent_after,
+                accepted,
+                busy_ns: None,
+                unacked,
+                delivery_bytes_per_s,
+                rtt_ns,
+            });
+        }
+        Ok(written)
+    }
+
+    /// The window may have room now: the reading thread cuts, if it waits; else this one.
+    fn after_write(&self, contexts: &mut Contexts) {
+        let state = lock(&self.state);
+        if state.reader_waits {
+            drop(state);
+            self.room.notify_all();
+        } else {
+            self.work(state, contexts, true);
+        }
+    }
+
+    fn save_trace(&self, link: &mut Output) -> Result<()> {
+        let Some(out) = &mut link.trace else { return Ok(()) };
+        let lines = lock(&self.state).sender.as_mut().map(Sender::take_trace).unwrap_or_default();
+        out.write_all(lines.as_bytes()).and_then(|()| out.flush()).map_err(|e| link_error(e, "cannot write the trace"))
+    }
+
+    fn check(&self) -> Result<()> {
+        self.control.check()?;
+        match lock(&self.state).failure.take() {
+            Some(failure) => Err(failure),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Output {
+    /// Nothing is on its way into the system.
+    fn is_clear(&self) -> bool {
+        self.outbox.is_empty() && self.half.held() == 0
+    }
+
+    fn set_backlog(&mut self, rate_bytes_per_s: f64) {
+        if let Some(bytes) = Outbox::backlog(rate_bytes_per_s, self.backlog) {
+            self.backlog = bytes;
+            self.half.set_backlog(bytes);
+        }
+    }
+}
+
+fn link_error(e: io::Error, what: &str) -> Error {
+    let text = if peer_gone(&e) { "the receiver closed the connection" } else { what };
+    Error { source: Some(e), ..Error::new(ErrorKind::Io, text) }
+}

@@ -1,0 +1,135 @@
+//! What carries the wire bytes: TCP, TLS over TCP, unix sockets, pipes and files.
+//!
+//! Writes take what fits and say so, so that the driver can look at the link while it is full and stop at any time.
+//! No descriptor's blocking mode is changed: others may share it.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+
+use crate::sys;
+
+pub mod bond;
+mod meter;
+mod noise;
+pub(crate) mod outbox;
+mod read;
+#[cfg(feature = "tls")]
+pub mod tls;
+mod write;
+
+pub use meter::Meter;
+pub use noise::NOISE_MAX;
+pub use outbox::Outbox;
+pub(crate) use read::ReadHalf;
+use read::Reader;
+pub(crate) use write::WriteHalf;
+use write::Writer;
+
+/// One side of a connection. A duplex link has both halves.
+pub struct Link {
+    pub(crate) write: Option<WriteHalf>,
+    pub(crate) read: Option<ReadHalf>,
+}
+
+impl Link {
+    /// A connected TCP socket, both directions.
+    pub fn tcp(socket: TcpStream) -> io::Result<Self> {
+        socket.set_nodelay(true)?;
+        let read = ReadHalf::new(Reader::Tcp(socket.try_clone()?));
+        let same_host = is_same_host(&socket);
+        let mut write = WriteHalf::new(Writer::Tcp(socket), true);
+        write.same_host = same_host;
+        Ok(Self { write: Some(write), read: Some(read) })
+    }
+
+    /// A session whose handshake is done ([`tls::handshake`]), both directions.
+    #[cfg(feature = "tls")]
+    pub fn tls(session: tls::Session) -> io::Result<Self> {
+        let (read, write) = session.split()?;
+        let same_host = is_same_host(write.socket());
+        let mut write = WriteHalf::new(Writer::Tls(write), true);
+        write.same_host = same_host;
+        Ok(Self { write: Some(write), read: Some(ReadHalf::new(Reader::Tls(read))) })
+    }
+
+    /// A connected unix socket, both directions.
+    pub fn unix(socket: UnixStream) -> io::Result<Self> {
+        let read = ReadHalf::new(Reader::Unix(socket.try_clone()?));
+        Ok(Self { write: Some(WriteHalf::new(Writer::Unix(socket), true)), read: Some(read) })
+    }
+
+    /// The writing end of a pipe, a terminal or a file, one direction.
+    pub fn file_writer(file: File) -> Self {
+        let nowait = sys::pipe_unread(file.as_fd()).is_some() && is_pipe(&file);
+        Self { write: Some(WriteHalf::new(Writer::File(file), nowait)), read: None }
+    }
+
+    /// The reading end of a pipe or a file, one direction.
+    pub fn file_reader(file: File) -> Self {
+        Self { write: None, read: Some(ReadHalf::new(Reader::File(file))) }
+    }
+
+    /// The pipes of another program, both directions.
+    pub fn pipes(write: File, read: File) -> Self {
+        let mut write = Self::file_writer(write).write;
+        write.iter_mut().for_each(|half| half.relayed = true);
+        // What comes is taken as soon as it can be; with the usual 64 KiB the other program stops at every turn.
+        sys::set_pipe_size(read.as_fd(), INCOMING_LEN);
+        Self { write, read: Self::file_reader(read).read }
+    }
+
+    /// Passes over what comes before `magic`, such as what a login shell prints, and hands it to `on_noise`; nothing at all if
+    /// the end came and `magic` did not. More than [`NOISE_MAX`] bytes of it are an error.
+    #[must_use]
+    pub fn skip_noise(mut self, magic: &'static [u8], on_noise: impl FnMut(&[u8]) + Send + 'static) -> Self {
+        if let Some(read) = &mut self.read {
+            read.skip_noise(magic, Box::new(on_noise));
+        }
+        self
+    }
+
+    /// Anything that can be written, one direction.
+    pub fn writer(writer: impl Write + Send + 'static) -> Self {
+        Self { write: Some(WriteHalf::new(Writer::Other(Box::new(writer)), false)), read: None }
+    }
+
+    /// Anything that can be read, one direction.
+    pub fn reader(reader: impl Read + Send + 'static) -> Self {
+        Self { write: None, read: Some(ReadHalf::new(Reader::Other(Box::new(reader)))) }
+    }
+
+    /// Each direction as a link of its own, with a stream of its own and no feedback: the writing one first.
+    #[must_use]
+    pub fn split(self) -> (Self, Self) {
+        (Self { write: self.write, read: None }, Self { write: None, read: self.read })
+    }
+
+    /// Whether bytes can come back.
+    pub fn is_duplex(&self) -> bool {
+        self.write.is_some() && self.read.is_some()
+    }
+}
+
+/// Gives a socket a receive buffer of about so many bytes. On a listening socket it holds for its connections, whose
+/// window is then never larger.
+pub fn set_receive_buffer(socket: &impl AsFd, bytes: usize) -> io::Result<()> {
+    sys::set_receive_buffer(socket.as_fd(), bytes.min(i32::MAX as usize) as i32)
+}
+
+/// A pipe of a program that passes on what comes: the most that is allowed without privileges.
+const INCOMING_LEN: u32 = 1 << 20;
+
+fn is_same_host(socket: &TcpStream) -> bool {
+    match (socket.local_addr(), socket.peer_addr()) {
+        (Ok(own), Ok(peer)) => peer.ip().is_loopback() || peer.ip() == own.ip(),
+        _ => false,
+    }
+}
+
+fn is_pipe(file: &File) -> bool {
+    use std::os::unix::fs::FileTypeExt;
+    file.metadata().is_ok_and(|m| m.file_type().is_fifo())
+}

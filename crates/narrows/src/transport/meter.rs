@@ -1,0 +1,106 @@
+//! What the system tells of a TCP connection that is written, for the link monitor.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use super::Outbox;
+use crate::monitor::LinkSample;
+use crate::sys;
+
+/// Segments of jumbo frames have 9,000 bytes; those of the loopback device 32 KiB and more, unless somebody made it behave
+/// like a network.
+const NETWORK_SEGMENT_MAX: u32 = 9000;
+
+/// One connection's. Who has the socket hands it in.
+#[derive(Debug, Clone, Copy)]
+pub struct Meter {
+    /// The peer is this host.
+    same_host: bool,
+    backlog: u32,
+    /// The latest look found nothing unsent, and only [`Meter::write`] adds to it: that need not be asked again.
+    drained: bool,
+}
+
+impl Meter {
+    pub fn new(same_host: bool) -> Self {
+        Self { same_host, backlog: 0, drained: false }
+    }
+
+    /// Writes what fits of the first `len` bytes that are left, without waiting. The sample says how many of frames that
+    /// was; 0: the socket is full. Nobody else may write to the socket from here on.
+    pub fn write(
+        &mut self,
+        socket: impl AsFd,
+        outbox: &mut Outbox,
+        len: usize,
+        clock: impl Fn() -> u64,
+    ) -> io::Result<LinkSample> {
+        let socket = socket.as_fd();
+        let unsent_before = if self.drained { 0 } else { unsent(socket) };
+        let begin_ns = clock();
+        let accepted = match sys::send_nowait(socket, &outbox.slices(len)) {
+            Ok(n) => n,
+            Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => 0,
+            Err(e) => return Err(e),
+        };
+        let end_ns = clock();
+        let accepted = outbox.consume(accepted);
+        Ok(LinkSample { begin_ns, unsent_before, accepted: accepted as u64, ..self.look(socket, end_ns) })
+    }
+
+    /// A look between writes.
+    pub fn look(&mut self, socket: impl AsFd, now_ns: u64) -> LinkSample {
+        let socket = socket.as_fd();
+        let info = sys::tcp_info(socket);
+        let unsent = info.as_ref().map_or_else(|| unsent(socket), |info| u64::from(info.notsent_bytes));
+        self.drained = info.is_some() && unsent == 0;
+        let (delivery_bytes_per_s, rtt_ns) = self.speed_of(info);
+        LinkSample {
+            begin_ns: now_ns,
+            end_ns: now_ns,
+            unsent_before: unsent,
+            unsent_after: unsent,
+            accepted: 0,
+            busy_ns: None,
+            unacked: unacked(socket),
+            delivery_bytes_per_s,
+            rtt_ns,
+        }
+    }
+
+    /// Within this host the system's latest sample of the delivery rate, if the connection passes no network device (on
+    /// others the rate is estimated over a longer time); to another host the round trip.
+    pub(super) fn speed(&self, socket: BorrowedFd<'_>) -> (Option<u64>, Option<u64>) {
+        self.speed_of(sys::tcp_info(socket))
+    }
+
+    fn speed_of(&self, info: Option<sys::TcpInfo>) -> (Option<u64>, Option<u64>) {
+        match info {
+            None => (None, None),
+            Some(info) if self.same_host => {
+                let delivery = info.delivery_rate_bytes_per_s;
+                ((info.segment_bytes > NETWORK_SEGMENT_MAX).then_some(delivery), None)
+            }
+            Some(info) => (None, Some(1000 * u64::from(info.rtt_us))),
+        }
+    }
+
+    /// Lets the kernel hold what suits a link of this rate.
+    pub fn set_rate(&mut self, socket: impl AsFd, rate_bytes_per_s: f64) {
+        if let Some(bytes) = Outbox::backlog(rate_bytes_per_s, self.backlog) {
+            self.backlog = bytes;
+            // Without the option more lies in the kernel, where it cannot be decided again; nothing breaks.
+            let _ = sys::set_notsent_lowat(socket.as_fd(), bytes);
+        }
+    }
+}
+
+/// Bytes that the kernel holds and that have not left the host.
+pub(super) fn unsent(socket: BorrowedFd<'_>) -> u64 {
+    sys::socket_unsent(socket).unwrap_or(0)
+}
+
+/// Bytes that the far end has not acknowledged.
+pub(super) fn unacked(socket: BorrowedFd<'_>) -> Option<u64> {
+    sys::socket_outstanding(socket)
+}

@@ -1,0 +1,113 @@
+//! Streams of every released format must decode for ever. `crates/narrows/tests/streams/` holds what version 0.1 wrote; files
+//! are only ever added (`UPDATE_STREAMS=1` writes missing ones).
+
+mod world;
+
+use std::io::Cursor;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+
+use narrows::ErrorKind;
+use narrows::block::{Block, BufferPool};
+use narrows::codec::{CODECS, Contexts};
+use narrows::policy::PolicySpec;
+use narrows::receiver::{Receiver, ReceiverConfig};
+use narrows::stream::{SendOptions, send};
+use narrows::transport::Link;
+use world::{random, text};
+
+fn raw() -> Vec<u8> {
+    [text(9_000, 1), vec![0; 3_000], random(2_000, 2), text(3_000, 3)].concat()
+}
+
+fn folder() -> PathBuf {
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/streams"))
+}
+
+fn write(policy: &str) -> Vec<u8> {
+    #[derive(Clone, Default)]
+    struct Sink(Arc<Mutex<Vec<u8>>>);
+    impl std::io::Write for Sink {
+        fn write(&mut self, b: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(b);
+            Ok(b.len())
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    let sink = Sink::default();
+    let spec: PolicySpec = policy.parse().unwrap();
+    let options = SendOptions::new(spec).block_max(4096).history(64 << 10).index(true).threads(1);
+    send(Cursor::new(raw()), Link::writer(sink.clone()), options).unwrap();
+    sink.0.lock().unwrap().clone()
+}
+
+/// Reads a whole stream, in pieces of `cut` bytes.
+fn read(stream: &[u8], cut: usize) -> Result<Vec<u8>, (ErrorKind, Vec<u8>)> {
+    let mut receiver = Receiver::new(ReceiverConfig::default(), BufferPool::default());
+    let (mut contexts, pool, mut out) = (Contexts::default(), BufferPool::default(), Vec::new());
+    let mut go = |out: &mut Vec<u8>| -> Result<(), narrows::Error> {
+        for piece in stream.chunks(cut) {
+            receiver.receive(Block::from_vec(piece.to_vec()))?;
+            while let Some(job) = receiver.poll_job() {
+                let done = job.run(&mut contexts, &pool);
+                receiver.finish(done)?;
+            }
+            while let Some(raw) = receiver.read() {
+                out.extend_from_slice(&raw);
+            }
+        }
+        receiver.close()?;
+        assert!(receiver.is_finished());
+        Ok(())
+    };
+    match go(&mut out) {
+        Ok(()) => Ok(out),
+        Err(e) => Err((e.kind, out)),
+    }
+}
+
+#[test]
+fn stored_streams_decode() {
+    for codec in CODECS {
+        let linked = if codec.can_link() { ":link" } else { "" };
+        let name = format!("v1-{}{}.nrw", codec.name(), linked.replace(':', "-"));
+        let path = folder().join(&name);
+        if std::env::var_os("UPDATE_STREAMS").is_some() && !path.exists() {
+            std::fs::write(&path, write(&format!("fixed:{}{linked}", codec.name()))).unwrap();
+        }
+        let stream = std::fs::read(&path).unwrap_or_else(|e| panic!("{name}: {e}"));
+        for cut in [1, 7, 1000, stream.len()] {
+            assert!(read(&stream, cut).as_ref() == Ok(&raw()), "{name} in pieces of {cut}");
+        }
+    }
+}
+
+#[test]
+fn every_truncation_is_truncated_and_delivers_only_what_is_true() {
+    let stream = write("fixed:zstd:link");
+    for end in 0..stream.len() {
+        let (kind, out) = read(&stream[..end], 64).unwrap_err();
+        assert_eq!(kind, ErrorKind::Truncated, "{end}");
+        assert!(raw().starts_with(&out));
+    }
+}
+
+#[test]
+fn every_flipped_bit_of_a_short_stream_is_found() {
+    // LZ4 does not read some bits of its last token, so the check must cover more than what comes out of a codec.
+    for spec in ["balance", "fixed:lz4"] {
+        let stream = write(spec);
+        for bit in 0..stream.len() * 8 {
+            // All bits of headers and ends, a part of the bodies: they are covered by the same checks.
+            if bit / 8 > 120 && bit / 8 + 120 < stream.len() && bit % 61 != 0 {
+                continue;
+            }
+            let mut damaged = stream.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            let (_, out) = read(&damaged, 512).expect_err("a flipped bit must not be missed");
+            assert!(raw().starts_with(&out), "{spec}, bit {bit}: a wrong byte was delivered");
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! Who may import whom: the rules of `docs/ARCHITECTURE.md`, held by reading the sources.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// A source file without comments and without its tests.
+struct Source {
+    /// Path under the crate's `src`, with `/`.
+    name: String,
+    code: String,
+}
+
+#[test]
+fn policies_and_monitors_only_observe_and_decide() {
+    let forbidden = [
+        "std::fs",
+        "std::io",
+        "std::net",
+        "std::os",
+        "std::process",
+        "std::thread",
+        "Instant",
+        "SystemTime",
+        "crate::frame",
+        "crate::pool",
+        "crate::receiver",
+        "crate::sender",
+        "crate::stream",
+        "crate::sys",
+        "crate::transport",
+        "Encoder",
+        "Decoder",
+        "Contexts",
+        "lz4_sys",
+        "zstd_safe",
+        "flate2",
+        "bzip2::",
+        "liblzma",
+        "snap::",
+    ];
+    check(&engine(|name| in_module(name, "policy") || in_module(name, "monitor")), &forbidden);
+}
+
+#[test]
+fn nothing_below_the_driver_does_io_or_reads_a_clock() {
+    let upper = ["stream", "transport", "pool", "sys", "calibration"];
+    let below = engine(|name| !upper.iter().any(|u| in_module(name, u)));
+    // An error may carry an `io::Error`, and the trace writes to what the driver gives it.
+    let io_types = engine(|name| {
+        !upper.iter().any(|u| in_module(name, u)) && !in_module(name, "error") && !in_module(name, "trace")
+    });
+    check(
+        &below,
+        &["std::fs", "std::net", "std::process", "TcpStream", "UnixStream", "File::", "Instant", "SystemTime"],
+    );
+    check(&io_types, &["io::Read", "io::Write", "io::stdin", "io::stdout", "io::{Read", "io::{Write", "io::prelude"]);
+}
+
+#[test]
+fn threads_are_started_by_the_pool_and_the_driver_only() {
+    let others = engine(|name| !["stream", "transport", "pool"].iter().any(|u| in_module(name, u)));
+    check(&others, &["thread::spawn", "thread::Builder", "thread::scope"]);
+}
+
+#[test]
+fn the_receiver_knows_nothing_of_how_a_choice_was_made() {
+    let of_messages = ["receiver", "header", "control", "history", "contexts"].map(|part| format!("message/{part}.rs"));
+    check(
+        &engine(|name| in_module(name, "receiver") || of_messages.contains(&name.to_owned())),
+        &["policy", "monitor", "crate::sender", "crate::trace", "crate::oracle", "View", "Choice"],
+    );
+}
+
+#[test]
+fn codecs_and_frames_know_nothing_of_flows() {
+    check(
+        &engine(|name| in_module(name, "codec") || in_module(name, "frame")),
+        &["crate::policy", "crate::monitor", "crate::sender", "crate::receiver", "crate::stream", "crate::transport"],
+    );
+}
+
+#[test]
+fn the_negotiation_stands_alone() {
+    let others = ["policy", "monitor", "codec", "frame", "sender", "receiver", "stream", "transport", "pool", "sys"];
+    let forbidden = others.map(|module| format!("crate::{module}"));
+    check(&engine(|name| in_module(name, "upgrade")), &forbidden.each_ref().map(String::as_str));
+}
+
+#[test]
+fn unsafe_code_lives_in_sys_and_codec_wrappers_only() {
+    let wrappers = ["sys.rs", "codec/liblz4.rs", "codec/dictionary.rs", "codec/zstd.rs"];
+    check(&engine(|name| !wrappers.contains(&name)), &["unsafe "]);
+    check(&engine(|name| name != "codec/liblz4.rs"), &["LZ4_"]);
+    let of_library = ["freestanding.rs", "hooks.rs", "next.rs", "receive.rs", "setup.rs", "spawn.rs", "sys.rs"];
+    let places: [(&str, &[&str]); 11] = [
+        ("crates/narrows-cli", &["files/standard.rs"]),
+        ("crates/narrows-copy", &[]),
+        ("crates/narrows-host", &["signals.rs"]),
+        ("crates/narrows-lab", &[]),
+        ("crates/narrows-link", &["sys.rs", "sys/fork.rs", "sys/process.rs"]),
+        ("crates/narrows-plot", &[]),
+        ("crates/narrows-preload", &of_library),
+        ("crates/narrows-run", &["sys.rs", "seccomp/sys.rs"]),
+        ("crates/narrows-run-wire", &[]),
+        ("crates/narrows-sim", &[]),
+        ("bindings/python", &["buffer.rs", "sys.rs"]),
+    ];
+    for (folder, allowed) in places {
+        let mut files = sources(&workspace().join(folder).join("src"));
+        assert!(!files.is_empty(), "the sources of {folder} were not found");
+        files.retain(|s| !allowed.contains(&s.name.as_str()));
+        check(&files, &["unsafe "]);
+    }
+    let mut face = sources(&workspace().join("bindings/c/src"));
+    assert!(face.len() > 10, "the C face's sources were not found");
+    face.retain(|s| !["memory.rs", "sys.rs"].contains(&s.name.as_str()) && !s.name.starts_with("abi/"));
+    check(&face, &["unsafe "]);
+    for folder in ["crates/narrows/src", "bindings/c/src"] {
+        for source in sources(&workspace().join(folder)) {
+            // Each block argues why it is sound, next to where it is.
+            let blocks = source.code.matches("unsafe {").count() + source.code.matches("unsafe impl").count();
+            let text = fs::read_to_string(workspace().join(folder).join(&source.name)).unwrap();
+            let arguments = text.matches("SAFETY:").count();
+            assert!(arguments >= blocks, "{}: {blocks} unsafe blocks, {arguments} SAFETY arguments", source.name);
+        }
+    }
+}
+
+/// It runs inside programs of others: no heap, no thread, no lock, nothing of ours, and no call of libc but those that
+/// find symbols and set it up.
+#[test]
+fn the_preloaded_library_brings_nothing_along() {
+    let mut files = sources(&workspace().join("crates/narrows-preload/src"));
+    files.extend(sources(&workspace().join("crates/narrows-run-wire/src")));
+    assert!(files.len() >= 10, "the library's sources were not found");
+    let forbidden =
+        ["std::", "alloc::", "narrows::", "Vec<", "String", "Box<", "format!", "thread::", "Mutex", "println!"];
+    check(&files, &forbidden);
+    let mut others = files;
+    others.retain(|s| s.name != "sys.rs");
+    check(&others, &["libc::malloc", "libc::free", "libc::open(", "libc::read(", "libc::write(", "libc::close("]);
+}
+
+#[test]
+fn the_documents_stand_and_the_format_names_this_version() {
+    for name in ["ARCHITECTURE.md", "defaults.md", "format.md", "policy.md", "terms.md"] {
+        assert!(workspace().join("docs").join(name).is_file(), "docs/{name}");
+    }
+    let format = fs::read_to_string(workspace().join("docs/format.md")).unwrap();
+    let (_, versions) = format.split_once("Versions").expect("format.md has a table of versions");
+    assert!(versions.contains(&format!("| {} | 0.", narrows::frame::VERSION)));
+}
+
+fn workspace() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap().to_path_buf()
+}
+
+fn engine(pick: impl Fn(&str) -> bool) -> Vec<Source> {
+    let all = sources(&workspace().join("crates/narrows/src"));
+    assert!(all.len() > 15, "the engine's sources were not found");
+    let picked: Vec<_> = all.into_iter().filter(|s| pick(&s.name)).collect();
+    assert!(!picked.is_empty());
+    picked
+}
+
+/// Whether the file is `module.rs` or lies under `module/`.
+fn in_module(name: &str, module: &str) -> bool {
+    name.strip_prefix(module).is_some_and(|rest| rest == ".rs" || rest.starts_with('/'))
+}
+
+fn sources(root: &Path) -> Vec<Source> {
+    let mut found = Vec::new();
+    let mut dirs = vec![root.to_path_buf()];
+    while let Some(dir) = dirs.pop() {
+        for entry in fs::read_dir(&dir).unwrap_or_else(|e| panic!("{}: {e}", dir.display())) {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                dirs.push(path);
+            } else if path.extension().is_some_and(|e| e == "rs") {
+                let name = path.strip_prefix(root).unwrap().to_str().unwrap().replace('\\', "/");
+                found.push(Source { name, code: code_of(&fs::read_to_string(&path).unwrap()) });
+            }
+        }
+    }
+    found
+}
+
+/// The code alone: tests stand at the bottom of a file, behind the last `#[cfg(test)] mod`.
+fn code_of(text: &str) -> String {
+    let code = text.find("#[cfg(test)]\nmod ").map_or(text, |at| &text[..at]);
+    code.lines().map(|line| line.find("//").map_or(line, |at| &line[..at])).collect::<Vec<_>>().join("\n")
+}
+
+fn check(sources: &[Source], forbidden: &[&str]) {
+    let mut found = Vec::new();
+    for source in sources {
+        for (i, line) in source.code.lines().enumerate() {
+            found.extend(
+                forbidden.iter().filter(|f| line.contains(*f)).map(|f| format!("{}:{}: '{f}'", source.name, i + 1)),
+            );
+        }
+    }
+    assert!(found.is_empty(), "forbidden here:\n{}", found.join("\n"));
+}
+
+/// Two modules that import each other are one module in two files. Looked at are a crate's modules and those of one folder.
+#[test]
+fn no_two_modules_import_each_other() {
+    let mut found = Vec::new();
+    for folder in ["crates", "bindings"] {
+        for member in fs::read_dir(workspace().join(folder)).unwrap() {
+            let member = member.unwrap().path();
+            let all = if member.join("src").is_dir() { sources(&member.join("src")) } else { continue };
+            for pair in circles(&all) {
+                found.push(format!("{}: {pair}", member.file_name().unwrap().to_str().unwrap()));
+            }
+        }
+    }
+    found.sort();
+    assert!(found.is_empty(), "import each other:\n{}", found.join("\n"));
+}
+
+/// Pairs of top-level modules of a crate, of which each names the other by its path.
+fn circles(sources: &[Source]) -> Vec<String> {
+    let module = |name: &str| name.split('/').next().unwrap_or(name).trim_end_matches(".rs").to_owned();
+    let mut imports = std::collections::BTreeSet::new();
+    for source in sources {
+        let own = module(&source.name);
+        for (at, _) in source.code.match_indices("crate::") {
+            let rest = &source.code[at + "crate::".len()..];
+            let names = match rest.strip_prefix('{') {
+                Some(list) => list.split('}').next().unwrap_or_default(),
+                None => rest.split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap_or_default(),
+            };
+            for name in names.split(',') {
+                let other = name.trim().split("::").next().unwrap_or_default();
+                if other != own && sources.iter().any(|s| module(&s.name) == other) {
+                    imports.insert((own.clone(), other.to_owned()));
+                }
+            }
+        }
+        // Files directly under `src` reach their neighbours by `super` too.
+        if !source.name.contains('/') {
+            for (at, _) in source.code.match_indices("super::") {
+                let rest = &source.code[at + "super::".len()..];
+                let other = rest.split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap_or_default();
+                if other != own && sources.iter().any(|s| module(&s.name) == other) {
+                    imports.insert((own.clone(), other.to_owned()));
+                }
+            }
+        }
+    }
+    let both = imports.iter().filter(|(a, b)| a < b && imports.contains(&(b.clone(), a.clone())));
+    both.map(|(a, b)| format!("{a} and {b}")).collect()
+}

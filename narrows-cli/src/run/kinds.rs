@@ -1,1 +1,0 @@
-../../../preload/src/kinds.rs
