@@ -1,4 +1,4 @@
-//! What is known of the methods before anything was measured in a flow.
+//! Knowledge of the methods before anything was measured in a flow.
 //!
 //! A prior is a text file that `narrows-lab prior` writes from measured tables, one row a line:
 //!
@@ -51,11 +51,12 @@ impl Prior {
     /// The prior that ships with the program.
     pub fn shipped() -> &'static Self {
         static PRIOR: OnceLock<Prior> = OnceLock::new();
-        // A test reads it; should it ever be damaged, the nominal speeds of the codecs still work.
+        // A test parses it; if it is damaged all the same, the nominal speeds of the codecs still
+        // work.
         PRIOR.get_or_init(|| Self::parse(SHIPPED).unwrap_or_default())
     }
 
-    /// Reads a prior. Whatever is in the text, the result is valid or an error.
+    /// Parses a prior. Any text gives a valid prior or an error.
     pub fn parse(text: &str) -> Result<Self> {
         let bad = |what: &str| Error::misuse(format!("this is not a prior of version 1: {what}"));
         let mut lines = text.lines();
@@ -106,6 +107,7 @@ impl Prior {
         Err(Error::misuse("the rows of the prior do not fit its methods"))
     }
 
+    /// Methods that the prior covers.
     pub fn methods(&self) -> &[Method] {
         &self.methods
     }
@@ -165,7 +167,8 @@ impl Prior {
 }
 
 impl Forms {
-    /// A method that no table has: nominal speeds, and a ratio from entropy and repetition, both held lightly.
+    /// Guesses a method that is not in the prior: nominal speeds, and a ratio from entropy and
+    /// repetition, both with a large variance.
     fn guess(&mut self, m: usize, method: Method) {
         let (encode, decode) = method.info().nominal_ns_per_byte(method.level);
         self.encode[0][m] = (encode.max(1e-3) * 1e-9).ln();

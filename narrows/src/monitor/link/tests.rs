@@ -1,4 +1,4 @@
-//! What is believed of links from what writes and looks show.
+//! Tests of the rate estimates from writes and looks.
 
 use super::*;
 
