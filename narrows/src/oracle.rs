@@ -346,7 +346,7 @@ mod tests {
         Cost { encode_s, wire_len, decode_s }
     }
 
-    /// Numbers from 0 to 1 that look random.
+    /// Pseudo-random numbers from 0 to 1.
     fn draw(state: &mut u64) -> f64 {
         *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (*state >> 33) as f64 / (1u64 << 31) as f64
@@ -377,7 +377,7 @@ mod tests {
     fn a_slow_receiver_bounds_too() {
         let costs = [cost(0.0, 1.0, 8.0), cost(1.0, 1.0, 2.0)];
         assert!((bound(&[(1, &costs)], &Machine::steady(1.0, 1, 1)) - 2.0).abs() < 1e-3);
-        // With four decoders the link is what bounds.
+        // With four decoders the link is the bottleneck.
         assert!((bound(&[(1, &costs)], &Machine::steady(1.0, 1, 4)) - 1.0).abs() < 1e-3);
     }
 

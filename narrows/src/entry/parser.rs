@@ -325,7 +325,7 @@ mod tests {
         out.len()
     }
 
-    /// What comes out, data joined.
+    /// The parsed records, with data joined.
     fn parse(stream: &[u8], piece: usize) -> Result<(Vec<String>, bool)> {
         let mut parser = RecordParser::default();
         let (mut said, mut data) = (Vec::new(), Vec::new());

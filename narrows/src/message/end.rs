@@ -331,7 +331,7 @@ mod tests {
             .into_bytes()
     }
 
-    /// Messages go both ways, each arrives as it was, and who has nothing to say is silent.
+    /// Messages go both ways and arrive unchanged; an end with nothing to say is silent.
     #[test]
     fn both_flows_share_the_link() {
         for borders in [false, true] {
@@ -350,12 +350,12 @@ mod tests {
             assert_eq!(sent, received);
             assert_eq!(sent.messages, 150);
             assert!(sent.ratio() > 2.0, "{}", sent.ratio());
-            // Acknowledgements, where they were not sent with a message.
+            // Acknowledgements that were not sent with a message.
             assert!(words <= 4, "{words}");
         }
     }
 
-    /// What one end drops as damaged it gets again, in order, before what is sent next.
+    /// Messages dropped as damaged are sent again, in order, before the next one.
     #[test]
     fn what_was_damaged_comes_again() {
         for borders in [false, true] {
@@ -386,7 +386,8 @@ mod tests {
         }
     }
 
-    /// A reader that takes less than peers assume says so before it is too late, also if its application says nothing.
+    /// A reader with limits below those that peers assume announces them in time, even if its
+    /// application sends nothing.
     #[test]
     fn small_limits_are_told_unasked() {
         let mut world = World::new(true, |i, c| {
@@ -425,8 +426,8 @@ mod tests {
         assert_eq!(world.receive(1, &unit), [message(3)]);
     }
 
-    /// A message that is encoded, and too long for a reader whose limits came too late: it is lost and told, and the flow
-    /// goes on.
+    /// An encoded message that is too long for a reader whose limits came too late is lost and
+    /// reported, and the flow goes on.
     #[test]
     fn what_is_too_long_for_the_reader_is_not_sent_for_ever() {
         for borders in [false, true] {
@@ -477,8 +478,8 @@ mod tests {
         }
     }
 
-    /// What was sent before the first message that is linked does not keep the seed out of the table, of which only the end is
-    /// looked through otherwise.
+    /// Messages before the first linked one do not keep the seed out of the table, although
+    /// otherwise only the end of the history would be indexed.
     #[test]
     fn a_seed_serves_also_behind_a_greeting() {
         let mut draw = 1u32;
@@ -502,7 +503,7 @@ mod tests {
         assert!(len(true) < 20 && len(false) < 20, "{} {}", len(true), len(false));
     }
 
-    /// The first message over a new connection says all that the peer needs to begin anew.
+    /// The first message over a new connection carries all that the peer needs to begin anew.
     #[test]
     fn a_new_connection_begins_anew() {
         let mut world = World::new(true, |_, _| {});
@@ -517,7 +518,7 @@ mod tests {
         assert_eq!(world.receive(1, &unit), [message(6)]);
     }
 
-    /// Limits and dictionaries are told to the peer of every connection.
+    /// The peer of every connection gets limits and dictionaries.
     #[test]
     fn the_tenth_connection_is_like_the_first() {
         let mut world = World::new(true, |i, c| {

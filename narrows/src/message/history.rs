@@ -143,7 +143,7 @@ fn hash_words<const N: usize>(words: &[u64; N]) -> u64 {
 mod tests {
     use super::*;
 
-    /// As the format says it, with all bytes at hand.
+    /// Reference: the rule of the format, with all bytes at hand.
     fn model(history: &mut Vec<u8>, message: &[u8], window: usize) {
         let fits = history.len() + message.len() <= window;
         history.extend_from_slice(message);

@@ -327,7 +327,8 @@ mod tests {
         assert!(Training::of(&[], 1 << 40).run().is_none());
     }
 
-    /// Each message has much in common with its neighbours, and nothing with what comes a hundred messages later.
+    /// Each message has much in common with its neighbours, and nothing with the message a hundred
+    /// later.
     #[test]
     fn a_dictionary_is_judged_by_messages_that_are_later_than_those_it_was_made_of() {
         let drifting = |i: u64| {

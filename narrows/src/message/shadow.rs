@@ -63,7 +63,8 @@ impl Shadow {
 mod tests {
     use super::*;
 
-    /// Bytes sent for `n` messages of 100 bytes without it, `with(i)` with it.
+    /// Bytes sent for `n` messages that have 100 bytes without the dictionary and `with(i)` with
+    /// it.
     fn sent(shadow: &mut Shadow, n: usize, with: impl Fn(usize) -> usize) -> usize {
         let mut total = 0;
         for i in 0..n {

@@ -354,7 +354,7 @@ mod tests {
         let offers: usize = (0..100_000).map(|n| due(&mut slots, n).len()).sum();
         assert_eq!(offers, TRIES_MAX as usize);
         assert!(slots.current().is_none());
-        // One that always asks for the content gets no more.
+        // A peer that always asks for the content gets no more offers.
         let (mut slots, d) = (SenderSlots::default(), dictionary(1));
         slots.add(Arc::clone(&d), 0, false, SLOTS);
         let mut offers = 0;
@@ -384,7 +384,8 @@ mod tests {
     fn announced_ones_are_used_from_the_second_time_on() {
         let mut slots = SenderSlots::default();
         slots.add(dictionary(1), 0, true, SLOTS);
-        // The slot in use after each announcement of those that pay, and how many were announced.
+        // The slot in use after each announcement of the dictionaries that pay, and how many were
+        // announced.
         let said = |slots: &mut SenderSlots, pays: &[u8]| {
             let mut out = Vec::new();
             slots.put_announcement(&|d| pays.contains(&d.content()[0]), &mut out);

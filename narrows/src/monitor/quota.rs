@@ -57,7 +57,7 @@ impl Quota {
 mod tests {
     use super::*;
 
-    /// Asks for 10 us every 20 us: half a core.
+    /// Requests 10 us every 20 us: half a core.
     fn spent_share(share: f64, ns: u64) -> f64 {
         let (mut quota, mut spent) = (Quota::new(share), 0u64);
         for now in (0..ns).step_by(20_000) {

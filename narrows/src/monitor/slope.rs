@@ -214,7 +214,7 @@ fn class(wire_len: usize) -> usize {
 mod tests {
     use super::*;
 
-    /// Times with up to half as much again of what disturbs, the same each time.
+    /// Times with a disturbance of up to half as much again, the same in each run.
     fn noise(i: u32) -> f32 {
         1.0 + 0.5 * (i.wrapping_mul(2_654_435_761) >> 24) as f32 / 255.0
     }
@@ -240,8 +240,8 @@ mod tests {
         assert!(slope.us_per_byte().unwrap() < 0.01);
     }
 
-    /// Linked messages of which the longer ones take the hosts longer, and stored ones now and then, on a link that takes next to
-    /// nothing.
+    /// Linked messages, the longer of which take the hosts longer, and occasional stored ones, on a
+    /// link that takes next to no time.
     #[test]
     fn what_hosts_take_for_long_messages_is_not_the_links() {
         for (u, most) in [(0.0003f32, 0.002), (0.016, 0.019)] {

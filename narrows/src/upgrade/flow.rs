@@ -401,7 +401,8 @@ mod tests {
         assert!(server.take_marker().is_some());
     }
 
-    /// Another user of the client's host has read its clock, claims its connection, and says what cannot be.
+    /// Another user of the client's host has read its clock, claims its connection, and sends
+    /// contradictory words.
     #[test]
     fn a_forged_word_before_the_clients_marker_makes_a_connection_plain_and_resets_nothing() {
         let key = Key::new(&[1; NONCE_LEN], &[2; NONCE_LEN]);
@@ -415,7 +416,7 @@ mod tests {
             assert_eq!(words(&mut server), [armed(&key), Word::Decline, Word::Decline]);
             assert_eq!(server.receive(b"\xf9", 0).unwrap().plain, 1);
             server.hear(Event::Withdrawn).unwrap();
-            // Who has the connection, as its marker shows, is answered by a reset.
+            // A peer that has the connection, as its marker proves, gets a reset.
             let mut server = Flow::server(FlowLimits::default(), false);
             server.hear(Event::Claimed(key.clone())).unwrap();
             server.receive(&key.marker(Side::Client), 0).unwrap();

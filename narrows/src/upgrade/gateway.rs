@@ -63,7 +63,7 @@ mod tests {
     use super::super::witness::{Output, Witness, WitnessLimits};
     use super::*;
 
-    /// A client's request at the witness, in pieces.
+    /// Passes a client's request to the witness in pieces.
     fn ask(port: u16, cut: usize) -> Vec<Output> {
         let mut witness = Witness::new(WitnessLimits::default(), [1; 32]);
         witness.opened(5, "10.0.0.1".parse().unwrap(), 0);

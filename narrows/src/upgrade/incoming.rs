@@ -430,7 +430,7 @@ mod tests {
         incoming
     }
 
-    /// Feeds in pieces; the plain bytes and those of the frames.
+    /// Feeds the wire in pieces; returns the plain bytes and the bytes of frames.
     fn run(incoming: &mut Incoming, wire: &[u8], cuts: impl Fn(usize) -> usize) -> (Vec<u8>, Vec<u8>) {
         let (mut plain, mut frames, mut at, mut i) = (Vec::new(), Vec::new(), 0, 0);
         while at < wire.len() {
@@ -448,7 +448,7 @@ mod tests {
     #[test]
     fn the_marker_is_found_wherever_it_is_cut() {
         let marker = marker();
-        // Prefixes of every length, one behind the other and with rubbish between, stand before the marker.
+        // The marker follows prefixes of every length, back to back and with other bytes between.
         let mut data = b"plain".to_vec();
         for n in 0..CERTAIN_LEN {
             data.extend_from_slice(&marker[..n]);
@@ -476,7 +476,7 @@ mod tests {
             let mut other = armed();
             other.feed(&[b"ab", &marker[..n]].concat(), 5).unwrap();
             assert_eq!(&*other.end().unwrap(), &marker[..n]);
-            // An old answer changes nothing.
+            // A late answer about other bytes changes nothing.
             assert!(incoming.answered(1, false).unwrap().is_empty());
             if n % 2 == 0 {
                 assert_eq!(&*incoming.answered(2, false).unwrap(), &marker[..n]);
@@ -544,8 +544,8 @@ mod tests {
         incoming
     }
 
-    /// Whoever read addresses and clock can claim a connection that he does not have, and then say of its bytes what he
-    /// likes, or nothing.
+    /// A user who read addresses and clock can claim another user's connection, and then say
+    /// anything about its bytes, or nothing.
     #[test]
     fn words_before_the_marker_end_an_upgrade_and_no_connection() {
         let marker = marker();
@@ -565,7 +565,7 @@ mod tests {
             given.extend_from_slice(&lie(&mut incoming).unwrap());
             assert!(incoming.is_doubtful() && incoming.is_plain() && !incoming.can_arm());
             assert_eq!((incoming.deadline_ns(), incoming.take_question(), incoming.held()), (None, None, 0));
-            // Nothing is held any more, whatever is said.
+            // Nothing is held any more, whatever the peer says.
             for bytes in [&marker[..2], b"more", &marker[..MAGIC.len() - 1]] {
                 let step = incoming.feed(bytes, 0).unwrap();
                 assert!(step.released.is_empty() && step.plain == bytes.len());
@@ -573,10 +573,10 @@ mod tests {
                 assert!(incoming.answered(7, true).unwrap().is_empty());
             }
             assert_eq!(given, [b"ab", &marker[..3], &marker[..2], b"more", &marker[..MAGIC.len() - 1]].concat());
-            // But if the marker comes after all, frames follow, of which no program may see any.
+            // But if the marker arrives after all, frames follow, which no program may see.
             assert!(incoming.feed(&marker[MAGIC.len() - 1..], 0).is_err());
         }
-        // It may have begun with what was given out.
+        // The marker may have begun with bytes that were given out.
         for cut in 1..MAGIC.len() {
             let mut incoming = wary();
             incoming.feed(&marker[..cut], 0).unwrap();
@@ -600,7 +600,7 @@ mod tests {
             assert_eq!((incoming.take_question(), incoming.deadline_ns()), (None, Some(1000)));
             let step = incoming.feed(&[b"data", &marker[..1]].concat(), 5).unwrap();
             assert_eq!((&*step.released, step.plain), (&marker[..5], 5));
-            // The end of the program's bytes is one as well, and so is a withdrawal.
+            // The end of the program's bytes, or a withdrawal, has the same effect.
             for withdrawn in [true, false] {
                 let mut incoming = wary();
                 incoming.answered(0, true).unwrap();
@@ -608,13 +608,13 @@ mod tests {
                 let released = if withdrawn { incoming.disarm() } else { incoming.end() };
                 assert_eq!(&*released.unwrap(), &marker[..5]);
             }
-            // One of another key has the same magic bytes: whoever sent it has the connection.
+            // A marker of another key has the same magic bytes: its sender has the connection.
             let mut incoming = wary();
             incoming.answered(0, true).unwrap();
             incoming.feed(&marker[..1], 0).unwrap();
             let other = Key::new(&[1; 16], &[3; 16]).marker(Side::Client);
             assert!(incoming.feed(&other[1..], 0).is_err());
-            // With the rest it is one.
+            // With the rest of the bytes it is a marker.
             let mut incoming = wary();
             incoming.answered(0, true).unwrap();
             incoming.feed(&marker[..5], 0).unwrap();
@@ -639,7 +639,8 @@ mod tests {
             let wire = [&opening[..5], b"SSH-2.0"].concat();
             assert_eq!(run(&mut incoming, &wire, |_| cut), (wire, vec![]));
         }
-        // One that stops is a plain client's after a while; if it goes on then, nobody may see what follows.
+        // An incomplete opening counts as a plain client's after a while; if it continues then, no
+        // program may see what follows.
         let mut incoming = Incoming::new(1000, false);
         incoming.expect_opening(1000);
         incoming.feed(&opening[..5], 0).unwrap();

@@ -450,7 +450,7 @@ mod tests {
         let mut parser = Parser::default();
         parser.push(&[&hello[..], &hello[8..]].concat());
         assert!(parser.poll().unwrap().is_some() && parser.poll().is_err(), "greeted twice");
-        // Fields that a later version adds.
+        // Fields added by a later version.
         let mut longer = hello;
         longer[9] += 2;
         longer.extend([1, 2]);

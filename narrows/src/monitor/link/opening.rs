@@ -72,7 +72,8 @@ mod tests {
 
     const RTT: u64 = 40_000_000;
 
-    /// A window that doubles from 14 KB up to what the path holds; in how many rounds it is taken for open.
+    /// A window that doubles from 14 KB up to the capacity of the path. Returns the number of rounds
+    /// until the connection counts as open.
     fn rounds_until_open(path: u64, rtt_ns: u64, dry: bool) -> u64 {
         let (mut opening, mut acked, mut window) = (Opening::default(), 0, 14_480u64);
         opening.observe(0, 0, rtt_ns, dry);
@@ -103,7 +104,8 @@ mod tests {
         let (mut at_ns, mut window) = (0, 14_480u64);
         let mut opened_after = None;
         for round in 0..14 {
-            // Always more than the window lets through: half of it leaves at once, the rest waits.
+            // There is always more than the window lets through: half of it leaves at once, the
+            // rest waits.
             for i in 0..20u64 {
                 let accepted = window / 20;
                 let unacked = Some(window + (1 << 17));

@@ -134,14 +134,14 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// A program that takes `buffer` bytes at once and sends them at `rate` over a link of `round_trip_ms`; the far end
-    /// reports every 10 ms. Writes as the estimate allows, for `ms`.
+    /// A program that takes `buffer` bytes at once and sends them at `rate` over a link of
+    /// `round_trip_ms`; the far end reports every 10 ms. Writes as the estimate allows, for `ms`.
     fn run(m: &mut LinkMonitor, rate: f64, buffer: u64, round_trip_ms: u64, from_ms: u64, ms: u64) -> u64 {
         let (mut accepted, mut sent) = (m.accepted_bytes(), m.accepted_bytes() as f64);
         let mut arriving = std::collections::VecDeque::new();
         let mut waiting_most = 0;
         for now in from_ms..from_ms + ms {
-            // As a window of blocks would: 256 KiB beyond what has left.
+            // Like a window of blocks: 256 KiB beyond what has left.
             let room = (m.left_host_bytes() + (256 << 10)).saturating_sub(accepted);
             let write = room.min((sent as u64 + buffer).saturating_sub(accepted));
             accepted += write;
@@ -173,7 +173,8 @@ mod tests {
                 let waiting = run(&mut m, rate, 2 << 20, round_trip_ms, 0, 3000);
                 let found = m.rate_bytes_per_s() / rate;
                 assert!((0.7..1.5).contains(&found), "{rate} {round_trip_ms}: {found}");
-                // Without reports 2 MiB would lie there all the time; of a fast link that is a few milliseconds.
+                // Without reports 2 MiB would wait there all the time; on a fast link that is a few
+                // milliseconds.
                 assert!(rate > 50e6 || waiting < 3 << 19, "{rate} {round_trip_ms}: {waiting}");
             }
         }
@@ -195,7 +196,7 @@ mod tests {
         run(&mut m, 1.25e6, 2 << 20, 10, 0, 1000);
         let busy_ns = m.busy_ns();
         assert!((900 * MS..=1000 * MS).contains(&busy_ns), "{busy_ns}");
-        // Everything has crossed, and nothing is said for a minute.
+        // Everything has crossed, and the link is idle for a minute.
         m.on_report(m.accepted_bytes(), 61_000 * MS);
         m.observe(&LinkSample { begin_ns: 61_001 * MS, end_ns: 61_001 * MS, ..LinkSample::default() });
         assert!(m.busy_ns() < busy_ns + 3000 * MS, "{}", m.busy_ns());

@@ -226,7 +226,7 @@ mod tests {
             let (mut at, mut turn) = (0, 0usize);
             while at < data.len() {
                 let len = lens[turn % lens.len()].min(data.len() - at);
-                // Uneven shares, so that carriers are ahead of one another.
+                // Uneven shares, so that carriers get ahead of one another.
                 wire[(turn * turn / 3) % 3].extend(segment(at, &data[at..at + len]));
                 (at, turn) = (at + len, turn + 1);
             }
