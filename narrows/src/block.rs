@@ -1,8 +1,9 @@
 //! Shared immutable byte ranges and the pool their buffers come from.
 //!
-//! A [`Block`] is a reference-counted range of a buffer: workers, rescue and linked encoding read the same bytes
-//! without copying. A buffer is written before it is shared and never after. The pool keeps a handle to every
-//! buffer it made and hands one out again once all blocks over it are gone, so steady flows allocate nothing.
+//! A [`Block`] is a reference-counted range of a buffer: workers, rescue and linked encoding read
+//! the same bytes without copying. A buffer is written before it is shared and never after. The
+//! pool keeps a handle to every buffer it made and hands one out again once all blocks over it are
+//! gone, so steady flows allocate nothing.
 
 use std::ops::{Deref, Range};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};

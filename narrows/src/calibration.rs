@@ -91,7 +91,8 @@ impl Calibration {
     }
 }
 
-/// Nanoseconds per byte to (encode, decode) the calibration sample with each method. `None` if stopped.
+/// Nanoseconds per byte to (encode, decode) the calibration sample with each method. `None` if
+/// stopped.
 pub fn time_methods(
     methods: &[Method],
     clock: &mut dyn FnMut() -> u64,

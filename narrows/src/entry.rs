@@ -101,9 +101,9 @@ pub enum EntryKind {
         /// Minor device number.
         minor: u32,
     },
-    /// A file whose length is unknown until its content has arrived. Its metadata are those of a new
-    /// file where it is stored, so the other fields of its entry are ignored. With an empty path it
-    /// gets the target's name.
+    /// A file whose length is unknown until its content has arrived. Its metadata are those of a
+    /// new file where it is stored, so the other fields of its entry are ignored. With an empty
+    /// path it gets the target's name.
     Stream,
 }
 
@@ -203,8 +203,8 @@ pub enum Record<'a> {
         /// Number of bytes.
         len: u32,
     },
-    /// The next chunks of an entry of which the receiver has an earlier state; it answers which ones
-    /// it needs. Only their content then stands between `Begin` and `End`.
+    /// The next chunks of an entry of which the receiver has an earlier state; it answers which
+    /// ones it needs. Only their content then stands between `Begin` and `End`.
     Chunks {
         /// Number of the entry.
         id: u64,
@@ -329,7 +329,8 @@ impl RecordWriter {
     /// Appends a `Chunks`.
     ///
     /// # Panics
-    /// If there are more than [`CHUNKS_MAX`] chunks, or one is empty or longer than [`CHUNK_LEN_MAX`].
+    /// If there are more than [`CHUNKS_MAX`] chunks, or one is empty or longer than
+    /// [`CHUNK_LEN_MAX`].
     pub fn chunks(&self, id: u64, chunks: &[Chunk], out: &mut Vec<u8>) {
         assert!(chunks.len() <= CHUNKS_MAX);
         let mut body = Vec::with_capacity(10 + 11 * chunks.len());

@@ -1,4 +1,5 @@
-//! Messages: small units of application data, each sent at once, compressed with what the flow carried before.
+//! Messages: small units of application data, each sent at once, compressed with what the flow
+//! carried before.
 //!
 //! ```text
 //!   message ──> choose ─> encode ─> [control frames] header body ──> carrier

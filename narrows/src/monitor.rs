@@ -1,7 +1,8 @@
 //! The view that a policy gets, and the estimators behind it.
 //!
-//! Estimators are fed numbers; they sample nothing themselves. Times are nanoseconds of the flow's clock, which the
-//! driver owns. No codec implementation, frame, socket, thread or clock is imported here (`tests/layers.rs` holds this).
+//! Estimators are fed numbers; they sample nothing themselves. Times are nanoseconds of the flow's
+//! clock, which the driver owns. No codec implementation, frame, socket, thread or clock is
+//! imported here (`tests/layers.rs` holds this).
 
 use crate::codec::Method;
 
@@ -26,7 +27,8 @@ pub struct View<'a> {
     pub seq: u64,
     /// Raw bytes before this block in the flow.
     pub raw_offset: u64,
-    /// The raw bytes that can be cut now; never empty when a choice is asked, at most `limits.block_max` long.
+    /// The raw bytes that can be cut now; never empty when a choice is asked, at most
+    /// `limits.block_max` long.
     pub upcoming: &'a [u8],
     /// Raw bytes gathered and not yet cut, including `upcoming`; may exceed it.
     pub gathered: usize,

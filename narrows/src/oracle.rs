@@ -162,7 +162,8 @@ impl Dual<'_> {
     }
 }
 
-/// The largest value of a function with one peak: a grid, then golden section around its best point.
+/// The largest value of a function with one peak: a grid, then golden section around its best
+/// point.
 fn best_between(low: f64, high: f64, grid: usize, mut f: impl FnMut(f64) -> f64) -> f64 {
     let step = (high - low) / grid as f64;
     let (mut best_x, mut best) = (low, f64::NEG_INFINITY);
@@ -201,8 +202,8 @@ pub struct Schedule {
     pub choices: Vec<u8>,
 }
 
-/// Plays a schedule: blocks begin in order on the core that is free first, leave in order, are decoded by the decoder
-/// that is free first and delivered in order.
+/// Plays a schedule: blocks begin in order on the core that is free first, leave in order, are
+/// decoded by the decoder that is free first and delivered in order.
 pub fn play(blocks: &[&[Cost]], choices: &[u8], machine: &Machine) -> f64 {
     let mut state = State::new(machine);
     for (costs, choice) in blocks.iter().zip(choices) {

@@ -67,8 +67,8 @@ impl Pool {
         self.threads
     }
 
-    /// A queue for a new flow. `on_panic` is called on a worker if one of its tasks panics, which is a bug: it should
-    /// fail the flow. Other flows and the worker go on.
+    /// A queue for a new flow. `on_panic` is called on a worker if one of its tasks panics, which
+    /// is a bug: it should fail the flow. Other flows and the worker go on.
     pub fn flow(&self, on_panic: impl Fn() + Send + Sync + 'static) -> Queue {
         let mut state = self.shared.lock();
         let id = state.next_id;

@@ -1,5 +1,5 @@
-//! The receiving half of a flow: wire bytes in, raw bytes out in order. No I/O, no thread, no clock.
-//! It never imports policy or monitor: how a choice was made is not on the wire.
+//! The receiving half of a flow: wire bytes in, raw bytes out in order. No I/O, no thread, no
+//! clock. It never imports policy or monitor: how a choice was made is not on the wire.
 
 use std::collections::VecDeque;
 
@@ -58,8 +58,9 @@ pub const MEMORY_MAX_DEFAULT: usize = 32 << 20;
 /// Most frames held at a time, however small.
 const FRAMES_MAX: usize = 1024;
 
-/// Reports come after the first block and then at every eighth of the flow's time, but not closer than 2 ms (a report
-/// costs the sender some microseconds) nor further apart than half a second (a price needs ten reports to move).
+/// Reports come after the first block and then at every eighth of the flow's time, but not closer
+/// than 2 ms (a report costs the sender some microseconds) nor further apart than half a second (a
+/// price needs ten reports to move).
 const REPORT_EVERY_MIN_NS: u64 = 2_000_000;
 const REPORT_EVERY_MAX_NS: u64 = 500_000_000;
 
@@ -303,7 +304,7 @@ impl Receiver {
     pub fn close(&mut self) -> Result<()> {
         self.check_alive()?;
         if self.has_unparsed() {
-            return Err(Error::misuse("frames that came wait for room: decode, read and resume first"));
+            return Err(Error::misuse("received frames wait for room: decode, read and resume first"));
         }
         if self.end_parsed && self.parser.is_between_items() {
             return Ok(());

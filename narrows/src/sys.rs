@@ -56,7 +56,8 @@ pub(crate) fn set_thread_nice(nice: i32) {
 pub(crate) fn return_large_blocks() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     {
-        // SAFETY: two integers, no pointers; a value that the allocator does not take changes nothing.
+        // SAFETY: two integers, no pointers; a value that the allocator does not take changes
+        // nothing.
         unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, 1 << 20) };
         let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
         // SAFETY: the structure is there for the kernel to write.
@@ -129,7 +130,8 @@ mod unix {
             events: if i.read { libc::POLLIN } else { 0 } | if i.write { libc::POLLOUT } else { 0 },
             revents: 0,
         });
-        // SAFETY: the array holds N pollfd and outlives the call; the descriptors are borrowed for its length.
+        // SAFETY: the array holds N pollfd and outlives the call; the descriptors are borrowed for
+        // its length.
         let answer = unsafe { libc::poll(fds.as_mut_ptr(), N as libc::nfds_t, super::poll_timeout_ms(timeout)) };
         match check(answer as isize) {
             Ok(_) => Ok(fds.map(|f| f.revents != 0)),
@@ -138,7 +140,8 @@ mod unix {
         }
     }
 
-    /// Whether a descriptor is in error or hung up: the reader of a pipe, the peer of a socket or the terminal is gone.
+    /// Whether a descriptor is in error or hung up: the reader of a pipe, the peer of a socket or
+    /// the terminal is gone.
     pub(crate) fn is_broken(fd: BorrowedFd<'_>) -> io::Result<bool> {
         // Without events to wait for, poll reports these alone. A regular file has none.
         poll([Interest { fd, read: false, write: false }], Some(Duration::ZERO)).map(|[broken]| broken)
@@ -166,7 +169,8 @@ mod unix {
 
     /// Takes what is in the socket's buffer; `WouldBlock` if nothing is, 0 at the end.
     pub(crate) fn recv_nowait(fd: BorrowedFd<'_>, buf: &mut [u8]) -> io::Result<usize> {
-        // SAFETY: the kernel writes at most `buf.len()` bytes into `buf`, which is ours for the call.
+        // SAFETY: the kernel writes at most `buf.len()` bytes into `buf`, which is ours for the
+        // call.
         check(unsafe { libc::recv(fd.as_raw_fd(), buf.as_mut_ptr().cast(), buf.len(), libc::MSG_DONTWAIT) })
     }
 
@@ -179,7 +183,8 @@ mod unix {
             let at: libc::c_long = -1;
             let count = bufs.len() as libc::c_long;
             let flags = libc::c_long::from(libc::RWF_NOWAIT);
-            // SAFETY: IoSlice has the layout of iovec, the slice holds `count` of them and lives through the call.
+            // SAFETY: IoSlice has the layout of iovec, the slice holds `count` of them and lives
+            // through the call.
             let answer =
                 unsafe { libc::syscall(libc::SYS_pwritev2, fd.as_raw_fd(), bufs.as_ptr(), count, at, at, flags) };
             check(answer as isize).map_err(|e| match e.raw_os_error() {
@@ -216,7 +221,8 @@ mod unix {
         check(answer as isize).map(drop)
     }
 
-    /// Bytes of a socket that the peer has not acknowledged (TCP) or read (unix; counted with the kernel's overhead).
+    /// Bytes of a socket that the peer has not acknowledged (TCP) or read (unix; counted with the
+    /// kernel's overhead).
     pub(crate) fn socket_outstanding(fd: BorrowedFd<'_>) -> Option<u64> {
         ioctl_int(fd, libc::TIOCOUTQ as _)
     }
@@ -304,7 +310,8 @@ mod unix {
             // SAFETY: the struct is integers only, all zeros is a valid value.
             let mut raw: RawTcpInfo = unsafe { std::mem::zeroed() };
             let mut len = size_of::<RawTcpInfo>() as libc::socklen_t;
-            // SAFETY: the kernel writes at most `len` bytes into `raw`. An older kernel writes fewer: the rest stays 0.
+            // SAFETY: the kernel writes at most `len` bytes into `raw`. An older kernel writes
+            // fewer: the rest stays 0.
             let answer = unsafe {
                 libc::getsockopt(fd.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, (&raw mut raw).cast(), &raw mut len)
             };

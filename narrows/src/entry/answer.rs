@@ -47,8 +47,8 @@ pub enum Answer {
         /// Number of the entry.
         id: u64,
     },
-    /// The receiver lacks bytes that an entry repeats. It wants the entry once more, without repeats
-    /// of other files.
+    /// The receiver lacks bytes that an entry repeats. It wants the entry once more, without
+    /// repeats of other files.
     Again {
         /// Number of the entry.
         id: u64,
@@ -65,8 +65,8 @@ pub enum Answer {
         /// Description, for a person.
         text: String,
     },
-    /// More entries were removed that the sender does not have. Only if the sender asked for it, and
-    /// after its end.
+    /// More entries were removed that the sender does not have. Only if the sender asked for it,
+    /// and after its end.
     Removed {
         /// Number of entries since the last such answer; 0: nothing is removed.
         count: u64,

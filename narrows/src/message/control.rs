@@ -421,13 +421,17 @@ impl Fields<'_> {
     fn window(&mut self) -> Result<usize> {
         let window = self.varint()?;
         let sound = window == 0 || (super::HISTORY_MIN as u64..=super::HISTORY_MAX as u64).contains(&window);
-        if sound { Ok(window as usize) } else { Err(Error::limit(format!("a history of {window} bytes"))) }
+        if sound {
+            Ok(window as usize)
+        } else {
+            Err(Error::limit(format!("a history of {window} bytes is out of range")))
+        }
     }
 
     fn dictionary_len(&mut self) -> Result<usize> {
         let len = self.varint()?;
         let sound = (DICTIONARY_MIN as u64..=DICTIONARY_MAX as u64).contains(&len);
-        if sound { Ok(len as usize) } else { Err(Error::limit(format!("a dictionary of {len} bytes"))) }
+        if sound { Ok(len as usize) } else { Err(Error::limit(format!("a dictionary of {len} bytes is out of range"))) }
     }
 
     fn offer(&mut self) -> Result<Control> {
@@ -439,7 +443,7 @@ impl Fields<'_> {
             return Err(malformed());
         }
         if content.as_ref().is_some_and(|c| Dictionary::digest_of(c) != digest) {
-            return Err(Error::corrupt("the content of a dictionary is not the one that its digest says"));
+            return Err(Error::corrupt("the content of a dictionary does not match its digest"));
         }
         Ok(Control::Offer { slot, announced: flags & OFFER_ANNOUNCED != 0, len, digest, content })
     }

@@ -408,7 +408,7 @@ impl MessageSender {
                 return self.hear_lost(*generation, *number, Chain(*chain), *reason);
             }
             Control::Reset { .. } | Control::Digest { .. } | Control::Pin { .. } | Control::Offer { .. } => {
-                return Err(Error::misuse("a frame of the other direction's flow is for its receiver"));
+                return Err(Error::misuse("a frame of the other direction's flow must go to its receiver"));
             }
         }
         Ok(Heard::Nothing)

@@ -64,8 +64,8 @@ struct Worth {
 pub struct TopicWriter {
     sender: MessageSender,
     sampler: Option<Sampler>,
-    /// Time of the last announcement. `raw_since`: raw bytes since it. `silent`: announcements since
-    /// the last message.
+    /// Time of the last announcement. `raw_since`: raw bytes since it. `silent`: announcements
+    /// since the last message.
     announced_ns: Option<u64>,
     raw_since: u64,
     silent: u32,
@@ -140,7 +140,8 @@ impl TopicWriter {
         worth.map(|w| w.share = share).is_some()
     }
 
-    /// Appends the unit that sends `message` to `out`. An error changes nothing: the next message can be sent.
+    /// Appends the unit that sends `message` to `out`. An error changes nothing: the next message
+    /// can be sent.
     pub fn send(&mut self, message: &[u8], now_ns: u64, contexts: &mut Contexts, out: &mut Vec<u8>) -> Result<Sent> {
         let start = out.len();
         let sent = self.sender.encode(message, now_ns, contexts, out)?;

@@ -16,7 +16,8 @@ mod prior;
 use prior::Forms;
 pub use prior::Prior;
 
-/// Most methods a policy can choose from, `store` included; fixed arrays keep a decision under a microsecond.
+/// Most methods a policy can choose from, `store` included; fixed arrays keep a decision under a
+/// microsecond.
 pub const METHODS_MAX: usize = 16;
 
 /// Per-method values; entry 0 is `store`.
@@ -36,7 +37,8 @@ const FORGETTING: f32 = 0.3;
 const SCALE_GAIN: f32 = 0.1;
 const SCALE_MIN: f32 = 0.02;
 const SCALE_MAX: f32 = 4.0;
-/// One block that surprises by more than two standard deviations is an outlier, not evidence of the scale.
+/// One block that surprises by more than two standard deviations is an outlier, not evidence of the
+/// scale.
 const SURPRISE_MAX: f32 = 4.0;
 /// Seconds of work per block for every method: queueing, waking, header, system call.
 pub const FIXED_S: f32 = 4e-6;
@@ -248,7 +250,8 @@ impl CostModel {
         self.receiver_log.exp()
     }
 
-    /// The receiver spent `actual_s` on blocks that would have taken `reference_s` on the prior's machine.
+    /// The receiver spent `actual_s` on blocks that would have taken `reference_s` on the prior's
+    /// machine.
     pub fn observe_decode(&mut self, reference_s: f32, actual_s: f32) {
         if reference_s > 0.0 && actual_s > 0.0 {
             let log = (actual_s / reference_s).ln().clamp(RECEIVER_LOG_MIN, RECEIVER_LOG_MAX);
@@ -300,7 +303,8 @@ impl Filter {
         }
     }
 
-    /// One scalar observation `y` of component `m`, exact but for the variance from block to block and `noise`.
+    /// One scalar observation `y` of component `m`, exact but for the variance from block to block
+    /// and `noise`.
     fn observe(&mut self, m: usize, y: f32, noise: f32, within: &Matrix) {
         let added = FORGETTING * self.scale;
         for (row, within) in self.p.iter_mut().zip(within) {

@@ -108,7 +108,8 @@ impl Features {
     }
 }
 
-/// Whether one byte fills the whole block. It stops at the first difference, so other data costs nothing.
+/// Whether one byte fills the whole block. It stops at the first difference, so other data costs
+/// nothing.
 pub fn is_constant(block: &[u8]) -> bool {
     let Some((&first, rest)) = block.split_first() else { return false };
     if rest.last().is_some_and(|&last| last != first) {
@@ -164,7 +165,8 @@ impl Default for Counter {
 }
 
 impl Counter {
-    /// Adds a run of at most [`RUN_LEN`] bytes, so that sums over it fit a byte and the loops run on vectors.
+    /// Adds a run of at most [`RUN_LEN`] bytes, so that sums over it fit a byte and the loops run
+    /// on vectors.
     #[inline(always)]
     fn add(&mut self, run: &[u8]) {
         self.len += run.len() as u32;
@@ -229,7 +231,8 @@ impl Counter {
     }
 }
 
-/// Binary logarithm of a normal positive number to 3 digits; unlike the library's it works on vectors.
+/// Binary logarithm of a normal positive number to 3 digits; unlike the library's it works on
+/// vectors.
 #[inline(always)]
 fn fast_log2(x: f32) -> f32 {
     let bits = x.to_bits();

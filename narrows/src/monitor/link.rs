@@ -3,11 +3,13 @@
 //!
 //! An idle or application-limited span is no evidence of the rate. Evidence is:
 //! - an exact busy time, where the transport knows it (virtual links do);
-//! - a span that begins and ends with unsent bytes in the kernel: the link pushed back and worked all the time;
-//! - before the link has ever pushed back, the speed at which it takes writes: an upper bound that a fast link nearly
-//!   reaches and that a slow one corrects within its first buffers;
+//! - a span that begins and ends with unsent bytes in the kernel: the link pushed back and worked
+//!   all the time;
+//! - before the link has ever pushed back, the speed at which it takes writes: an upper bound that
+//!   a fast link nearly reaches and that a slow one corrects within its first buffers;
 //! - behind another program, what the far end reports as received while there was more to receive;
-//! - after that, a long span in which it took everything: a lower bound, less what buffers behind the host may hold.
+//! - after that, a long span in which it took everything: a lower bound, less what buffers behind
+//!   the host may hold.
 //!
 //! Update rule and constants: the `balance` design, section 3, step 1.
 
@@ -79,7 +81,8 @@ pub struct LinkMonitor {
     rtt_ns: Option<u64>,
 }
 
-/// Assumed before anything is known: 2 Gbit/s, between a LAN and a fast WAN; a wrong constant costs little (section 2, 6).
+/// Assumed before anything is known: 2 Gbit/s, between a LAN and a fast WAN; a wrong constant costs
+/// little (section 2, 6).
 const RATE_ASSUMED: f64 = 250e6;
 /// Fewer bytes are no sample: two full packets.
 const EVIDENCE_MIN_BYTES: f64 = 3000.0;

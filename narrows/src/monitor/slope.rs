@@ -73,7 +73,8 @@ impl Found {
     /// at 0. The larger the error, the larger it is.
     fn expected(self) -> f32 {
         let Self { us_per_byte, error, .. } = self;
-        // ln(1 + exp(1.7 z)) / 1.7 is within 0.02 of that mean of deviation 1, and does not overflow below 20.
+        // ln(1 + exp(1.7 z)) / 1.7 is within 0.02 of that mean of deviation 1, and does not
+        // overflow below 20.
         let z = 1.7 * us_per_byte / error.max(f32::MIN_POSITIVE);
         if z > 20.0 { us_per_byte } else { error / 1.7 * z.exp().ln_1p() }
     }

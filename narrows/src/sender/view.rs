@@ -53,7 +53,8 @@ impl Sender {
                 let encoder = slot.method.info().encoder_memory(slot.method.level, slot.raw.len());
                 2 * slot.raw.len() + encoder
             }
-            // The body of a stored block is the block itself, in a buffer that its neighbours share.
+            // The body of a stored block is the block itself, in a buffer that its neighbours
+            // share.
             SlotState::Ready(done) if done.sent_as == Method::STORE => slot.raw.len(),
             SlotState::Ready(done) => slot.raw.len() + done.frame.body.buffer_len(),
             SlotState::Handed { wire_len, .. } => *wire_len,

@@ -73,7 +73,8 @@ impl Flow {
         Self::new(Side::Client, limits.hold_max_ns)
     }
 
-    /// The server's end of a connection. `direct`: the operator allows clients to begin with frames.
+    /// The server's end of a connection. `direct`: the operator allows clients to begin with
+    /// frames.
     pub fn server(limits: FlowLimits, direct: bool) -> Self {
         let mut flow = Self::new(Side::Server, limits.doubt_max_ns);
         if direct {

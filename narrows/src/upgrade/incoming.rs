@@ -120,7 +120,7 @@ impl Incoming {
     /// Ends the search: no marker will come, all bytes are plain.
     pub(super) fn disarm(&mut self) -> Result<Released> {
         if self.state == State::Frames || self.certain && !self.is_hearsay(self.held) {
-            return Err(Error::corrupt("a claim is withdrawn after its marker came"));
+            return Err(Error::corrupt("a claim was withdrawn after its marker arrived"));
         }
         if !matches!(self.state, State::Armed(_)) {
             return Ok(Released::default());

@@ -224,7 +224,7 @@ impl Message {
             1 => {
                 let version = fields.u8()?;
                 if version == 0 {
-                    return Err(Error::unsupported("the other end speaks no version of the negotiation"));
+                    return Err(Error::unsupported("the other end offers version 0 of the negotiation"));
                 }
                 let purpose = match fields.u8()? {
                     0 => Purpose::SideChannel,
@@ -282,7 +282,7 @@ impl Fields<'_> {
         match self.u8()? {
             0 => Ok(false),
             1 => Ok(true),
-            _ => Err(Error::corrupt("a message of the side channel makes no sense")),
+            _ => Err(Error::corrupt("a message of the side channel is malformed")),
         }
     }
 

@@ -78,7 +78,7 @@ impl Prior {
                 .take(METHODS_MAX * METHODS_MAX.max(TERMS) + 1)
                 .map(|v| v.parse().ok().filter(|x: &f32| x.is_finite() && x.abs() < 1e6))
                 .collect::<Option<_>>()
-                .ok_or_else(|| bad("a value that is no number"))?;
+                .ok_or_else(|| bad("a value that is not a number"))?;
             *match key {
                 "bs" => &mut prior.size,
                 "bc" => &mut prior.encode,
@@ -112,13 +112,15 @@ impl Prior {
         &self.methods
     }
 
-    /// Log seconds per byte to (encode, decode) the calibration sample on the machine that made the tables.
+    /// Log seconds per byte to (encode, decode) the calibration sample on the machine that made the
+    /// tables.
     pub fn reference(&self, method: Method) -> Option<(f32, f32)> {
         let i = self.methods.iter().position(|m| *m == method)?;
         Some((self.reference_encode[i], self.reference_decode[i]))
     }
 
-    /// The same prior for a host on which each method takes `shift(method)` = (encode, decode) longer, log.
+    /// The same prior for a host on which each method takes `shift(method)` = (encode, decode)
+    /// longer, log.
     #[must_use]
     pub fn shifted(&self, shift: impl Fn(Method) -> (f32, f32)) -> Self {
         let mut prior = self.clone();
@@ -173,7 +175,8 @@ impl Forms {
         let (encode, decode) = method.info().nominal_ns_per_byte(method.level);
         self.encode[0][m] = (encode.max(1e-3) * 1e-9).ln();
         self.decode[0][m] = (decode.max(1e-3) * 1e-9).ln();
-        // Terms 0, 1 and 3: constant, entropy, repeats. Text (0.6, 0.3) gets a ratio of 2.1, noise none.
+        // Terms 0, 1 and 3: constant, entropy, repeats. Text (0.6, 0.3) gets a ratio of 2.1, noise
+        // none.
         (self.size[0][m], self.size[1][m], self.size[3][m]) = (1.0, -1.0, 1.2);
     }
 }

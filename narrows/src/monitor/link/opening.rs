@@ -72,8 +72,8 @@ mod tests {
 
     const RTT: u64 = 40_000_000;
 
-    /// A window that doubles from 14 KB up to the capacity of the path. Returns the number of rounds
-    /// until the connection counts as open.
+    /// A window that doubles from 14 KB up to the capacity of the path. Returns the number of
+    /// rounds until the connection counts as open.
     fn rounds_until_open(path: u64, rtt_ns: u64, dry: bool) -> u64 {
         let (mut opening, mut acked, mut window) = (Opening::default(), 0, 14_480u64);
         opening.observe(0, 0, rtt_ns, dry);
