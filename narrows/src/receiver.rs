@@ -205,6 +205,9 @@ impl Receiver {
     ///
     /// A few bytes may contain frames of many raw megabytes: frames that find no room stay unparsed
     /// until [`Receiver::resume`].
+    ///
+    /// # Errors
+    /// `Corrupt`, `Limit` or `Unsupported`; `Misuse` after an earlier error.
     pub fn receive(&mut self, wire: Block) -> Result<()> {
         self.check_alive()?;
         self.summary.wire_bytes += wire.len() as u64;
@@ -218,6 +221,9 @@ impl Receiver {
     }
 
     /// Parses received frames that found no room before.
+    ///
+    /// # Errors
+    /// As for [`Receiver::receive`].
     pub fn resume(&mut self) -> Result<()> {
         self.check_alive()?;
         while let Some(mut wire) = self.unparsed.pop_front() {
@@ -301,6 +307,9 @@ impl Receiver {
     }
 
     /// The link has ended: `Truncated` unless the end frame was seen.
+    ///
+    /// # Errors
+    /// `Truncated`, or `Misuse` if frames are unparsed or the stream has failed already.
     pub fn close(&mut self) -> Result<()> {
         self.check_alive()?;
         if self.has_unparsed() {
@@ -370,6 +379,9 @@ impl Receiver {
 
     /// Takes a decoded block. An error is final for everything behind it; the blocks before it can
     /// still be decoded and read.
+    ///
+    /// # Errors
+    /// The error of decoding or of a later control frame; `Misuse` if the job is unknown.
     pub fn finish(&mut self, done: DecodeDone) -> Result<()> {
         self.decoding -= 1;
         self.summary.decode_cpu_ns += done.cpu_ns;

@@ -110,6 +110,9 @@ impl MessageEnd {
     }
 
     /// Like [`MessageEnd::send`], for a private message; see [`MessageSender::encode_private`].
+    ///
+    /// # Errors
+    /// As for [`MessageEnd::send`].
     pub fn send_private(
         &mut self,
         message: &[u8],
@@ -170,6 +173,9 @@ impl MessageEnd {
     /// Reads one frame from the front of `input`: on a carrier with borders the rest of a unit,
     /// otherwise all bytes received and not consumed yet. Call again while input is left. An error
     /// leaves the end unchanged, but on a carrier without borders nothing behind it can be read.
+    ///
+    /// # Errors
+    /// `Corrupt`, `Truncated`, `Limit` or `Unsupported`.
     pub fn receive<'a>(&mut self, input: &'a [u8], contexts: &'a mut Contexts) -> Result<Received<'a>> {
         let step = self.receiver.receive(input, contexts)?;
         let consumed = step.consumed;

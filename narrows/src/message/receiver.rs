@@ -116,6 +116,9 @@ impl MessageReceiver {
     /// otherwise all bytes received and not consumed yet. Call again while input is left. An error
     /// leaves the receiver unchanged, but on a carrier without borders nothing behind it can be
     /// read.
+    ///
+    /// # Errors
+    /// `Corrupt`, `Truncated`, `Limit` or `Unsupported`.
     pub fn receive<'a>(&mut self, input: &'a [u8], contexts: &'a mut Contexts) -> Result<Step<'a>> {
         if self.state == State::Failed {
             return Err(self.failed());

@@ -177,6 +177,9 @@ impl MessageSender {
     /// Appends the frames that send `message` to `out`: pending control frames, then its own. On a
     /// carrier with borders these are one unit. An error changes nothing: the next message can be
     /// sent.
+    ///
+    /// # Errors
+    /// `Limit` if it is too long, `Misuse` if lost messages have to be sent again first.
     pub fn encode(&mut self, message: &[u8], now_ns: u64, contexts: &mut Contexts, out: &mut Vec<u8>) -> Result<Sent> {
         self.accept(message)?;
         Ok(self.send(message, false, now_ns, contexts, out))
@@ -185,6 +188,9 @@ impl MessageSender {
     /// Like [`MessageSender::encode`], for a private message: it is stored and kept out of history,
     /// so that no compressed length reveals anything about it. If it is lost, this end cannot send
     /// it again.
+    ///
+    /// # Errors
+    /// As for [`MessageSender::encode`].
     pub fn encode_private(
         &mut self,
         message: &[u8],
@@ -292,6 +298,9 @@ impl MessageSender {
 
     /// Appends preface and dictionaries for the readers of a fan-out carrier. Call it for each new
     /// reader, and every 10 s. A dictionary is used from its second announcement on.
+    ///
+    /// # Errors
+    /// `Misuse` on carriers that are not fan-out.
     pub fn announce(&mut self, out: &mut Vec<u8>) -> Result<()> {
         if self.config.carrier.delivery != Delivery::Fanout {
             return Err(Error::misuse("announcements are for fan-out carriers only"));
@@ -383,6 +392,9 @@ impl MessageSender {
 
     /// Takes a control frame of the peer about this flow, or the peer's preface:
     /// [`Event::Control`](super::Event::Control).
+    ///
+    /// # Errors
+    /// `Corrupt` if the frame contradicts what was sent, `Misuse` if it is for a receiver.
     pub fn hear(&mut self, control: &Control) -> Result<Heard> {
         match control {
             Control::Preface(preface) => self.hear_preface(preface),

@@ -84,6 +84,9 @@ pub struct TopicWriter {
 impl TopicWriter {
     /// A writer of a topic. Carrier, history and seed are those of a topic, whatever `config` says.
     /// The epoch distinguishes this writer from others.
+    ///
+    /// # Errors
+    /// `Misuse` if the configuration is invalid.
     pub fn new(config: MessageConfig, policy: Box<dyn Policy>) -> Result<Self> {
         Ok(Self {
             sender: MessageSender::new(config_of_topic(config), policy)?,
@@ -142,6 +145,9 @@ impl TopicWriter {
 
     /// Appends the unit that sends `message` to `out`. An error changes nothing: the next message
     /// can be sent.
+    ///
+    /// # Errors
+    /// `Limit` if the message is too long.
     pub fn send(&mut self, message: &[u8], now_ns: u64, contexts: &mut Contexts, out: &mut Vec<u8>) -> Result<Sent> {
         let start = out.len();
         let sent = self.sender.encode(message, now_ns, contexts, out)?;
@@ -317,6 +323,9 @@ pub struct TopicReader {
 
 impl TopicReader {
     /// A reader of a topic. Carrier and history are those of a topic, whatever `config` says.
+    ///
+    /// # Errors
+    /// `Misuse` if the configuration is invalid.
     pub fn new(config: MessageConfig) -> Result<Self> {
         let config = config_of_topic(config);
         Ok(Self {
@@ -333,6 +342,9 @@ impl TopicReader {
 
     /// Reads a unit. `deliver` gets all messages that can be decoded with it, in the order of
     /// arrival. After an error the unit is dropped, and the next one can be read.
+    ///
+    /// # Errors
+    /// `Corrupt`, `Truncated`, `Limit` or `Unsupported`.
     pub fn receive(
         &mut self,
         unit: &[u8],

@@ -83,6 +83,9 @@ impl Reverse {
 
 impl Sender {
     /// Takes bytes of the reverse direction: the receiver's preface, feedback, notes, close.
+    ///
+    /// # Errors
+    /// The error in the bytes, or `Io` if the receiver reports that it failed.
     pub fn receive(&mut self, bytes: &[u8], now_ns: u64) -> Result<()> {
         self.tick(now_ns);
         let mut reverse = std::mem::take(&mut self.reverse);

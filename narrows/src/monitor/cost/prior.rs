@@ -57,6 +57,9 @@ impl Prior {
     }
 
     /// Parses a prior. Any text gives a valid prior or an error.
+    ///
+    /// # Errors
+    /// `Misuse` if the text is no prior.
     pub fn parse(text: &str) -> Result<Self> {
         let bad = |what: &str| Error::misuse(format!("this is not a prior of version 1: {what}"));
         let mut lines = text.lines();
