@@ -1,8 +1,9 @@
 //! Shared immutable byte ranges and the pool their buffers come from.
 //!
-//! A [`Block`] is a reference-counted range of a buffer: workers, rescue and linked encoding read the same bytes
-//! without copying. A buffer is written before it is shared and never after. The pool keeps a handle to every
-//! buffer it made and hands one out again once all blocks over it are gone, so steady flows allocate nothing.
+//! A [`Block`] is a reference-counted range of a buffer: workers, rescue and linked encoding read
+//! the same bytes without copying. A buffer is written before it is shared and never after. The
+//! pool keeps a handle to every buffer it made and hands one out again once all blocks over it are
+//! gone, so steady flows allocate nothing.
 
 use std::ops::{Deref, Range};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -16,7 +17,7 @@ pub struct Block {
 }
 
 impl Block {
-    /// Zero bytes, shared by all callers: what the body of a simulated frame is made of.
+    /// A block of `len` zero bytes, shared by all callers: the body of a simulated frame.
     ///
     /// # Panics
     /// If `len` is more than the longest block of the baseline, 2 MiB.
@@ -25,6 +26,7 @@ impl Block {
         ZEROS.get_or_init(|| Self::from_vec(vec![0; 2 << 20])).slice(0..len)
     }
 
+    /// A block over all bytes of `bytes`, without copying.
     pub fn from_vec(bytes: Vec<u8>) -> Self {
         let end = bytes.len();
         Self { buf: Arc::new(bytes), start: 0, end }
@@ -54,7 +56,7 @@ impl Block {
         Self { buf: Arc::clone(&self.buf), start: self.start.saturating_sub(len), end: self.start }
     }
 
-    /// Bytes of the whole buffer that this block keeps alive.
+    /// Length of the whole buffer that this block keeps alive, in bytes.
     pub fn buffer_len(&self) -> usize {
         self.buf.len()
     }
@@ -80,15 +82,20 @@ pub struct BlockMut {
 }
 
 impl BlockMut {
+    /// The whole buffer.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         Arc::get_mut(&mut self.buf).expect("a buffer that is being filled has one owner")
     }
 
+    /// Length of the buffer in bytes.
     pub fn capacity(&self) -> usize {
         self.buf.len()
     }
 
-    /// The first `len` bytes as an immutable block.
+    /// Turns the first `len` bytes into an immutable block.
+    ///
+    /// # Panics
+    /// If `len` exceeds the capacity.
     #[must_use]
     pub fn freeze(self, len: usize) -> Block {
         assert!(len <= self.buf.len());
@@ -102,11 +109,11 @@ pub struct BufferPool {
     shelves: Arc<Mutex<Vec<Arc<Vec<u8>>>>>,
 }
 
-/// Most bytes of buffers that the pool remembers: a full job window of 128 KiB blocks, raw and encoded, rounded up.
-/// More are made when needed but freed, not kept.
+/// Most bytes of buffers that the pool remembers: a full job window of 128 KiB blocks, raw and
+/// encoded, rounded up. Further buffers are made when needed, and freed instead of kept.
 const REMEMBERED_MAX_BYTES: usize = 8 << 20;
 
-/// And most buffers: they are searched one by one, and tiny writes make many.
+/// Most buffers that the pool remembers: they are searched one by one, and tiny writes make many.
 const REMEMBERED_MAX: usize = 256;
 
 impl BufferPool {
@@ -114,7 +121,7 @@ impl BufferPool {
     pub fn get(&self, len: usize) -> BlockMut {
         let len = len.next_power_of_two().max(4096);
         let mut shelves = self.shelves.lock().unwrap_or_else(PoisonError::into_inner);
-        // The remembered handle and the one handed out are two; one means that nobody uses the buffer.
+        // A buffer in use has two handles, the pool's and the user's; one means that it is free.
         if let Some(i) = shelves.iter().position(|b| b.len() == len && Arc::strong_count(b) == 1) {
             return BlockMut { buf: shelves.swap_remove(i) };
         }
@@ -122,19 +129,19 @@ impl BufferPool {
         BlockMut { buf: Arc::new(vec![0; len]) }
     }
 
-    /// Remembers the buffer under `block` so that it is re-used once all blocks over it are dropped.
+    /// Remembers the buffer under `block` for reuse once all blocks over it are dropped.
     pub fn recycle(&self, block: &Block) {
         let mut shelves = self.shelves.lock().unwrap_or_else(PoisonError::into_inner);
         let mut bytes: usize = shelves.iter().map(|b| b.len()).sum::<usize>() + block.buf.len();
         while bytes > REMEMBERED_MAX_BYTES || shelves.len() >= REMEMBERED_MAX {
-            // Sizes change as a flow goes on: a buffer that lies unused makes room.
+            // Sizes change during a flow: an unused buffer makes room.
             let Some(unused) = shelves.iter().position(|b| Arc::strong_count(b) == 1) else { return };
             bytes -= shelves.remove(unused).len();
         }
         shelves.push(Arc::clone(&block.buf));
     }
 
-    /// Frees the buffers that nobody uses now.
+    /// Frees all remembered buffers that are not in use.
     pub fn trim(&self) {
         let mut shelves = self.shelves.lock().unwrap_or_else(PoisonError::into_inner);
         shelves.retain(|b| Arc::strong_count(b) > 1);

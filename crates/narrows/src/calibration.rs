@@ -1,7 +1,8 @@
-//! How fast this host runs each method, against the machine on which the shipped prior was made.
+//! Speed of this host for each method, relative to the machine on which the shipped prior was made.
 //!
-//! Measured once in under two seconds on a generated sample, stored as text by the caller, refreshed by what flows
-//! learn, and never trusted blindly: shifts are clamped, and every flow corrects them by what it sees.
+//! It is measured once in under two seconds on a generated sample, stored as text by the caller,
+//! and refreshed by what flows learn. It is never trusted blindly: shifts are clamped, and every
+//! flow corrects them by its own observations.
 
 use std::fmt::Write;
 
@@ -11,9 +12,9 @@ use crate::monitor::cost::Prior;
 
 const MAGIC: &str = "narrows-calibration 1";
 
-/// A host eight times as fast or as slow as the reference is the most that is believed.
+/// Largest shift that is accepted: a host eight times as fast or as slow as the reference.
 const SHIFT_MAX: f32 = 2.08;
-/// Share of a flow's finding that enters the stored shift.
+/// Weight of a flow's result in the stored shift.
 const BLEND: f32 = 0.3;
 /// Length of the sample; slow methods take a part of it.
 const SAMPLE_LEN: usize = 256 << 10;
@@ -30,8 +31,8 @@ pub struct Calibration {
 }
 
 impl Calibration {
-    /// Measures every method of the prior. `clock` gives nanoseconds, best of the thread's CPU time; `stop` ends early,
-    /// then the result is `None`.
+    /// Measures every method of the prior. `clock` returns nanoseconds, ideally the thread's CPU
+    /// time. If `stop` returns true the measurement ends early with `None`.
     pub fn measure(prior: &Prior, clock: &mut dyn FnMut() -> u64, stop: &dyn Fn() -> bool) -> Option<Self> {
         let mut rows = Vec::new();
         for (method, encode_ns, decode_ns) in time_methods(prior.methods(), clock, stop)? {
@@ -47,11 +48,12 @@ impl Calibration {
         self.rows.iter().find(|r| r.0 == method).map_or((0.0, 0.0), |r| (r.1, r.2))
     }
 
+    /// The measured methods with their log shifts of encode and decode time.
     pub fn rows(&self) -> &[(Method, f32, f32)] {
         &self.rows
     }
 
-    /// Takes in what a flow saw beyond the stored shift, log.
+    /// Merges what a flow observed: log shifts of encode times beyond the stored ones.
     pub fn merge_learned(&mut self, learned: &[(Method, f32)]) {
         for &(method, beyond) in learned.iter().filter(|l| l.1.is_finite()) {
             if let Some(row) = self.rows.iter_mut().find(|r| r.0 == method) {
@@ -60,6 +62,7 @@ impl Calibration {
         }
     }
 
+    /// The calibration as text, for [`Calibration::parse`].
     pub fn to_text(&self) -> String {
         let mut text = format!("{MAGIC}\n");
         for (method, encode, decode) in &self.rows {
@@ -69,7 +72,11 @@ impl Calibration {
         text
     }
 
-    /// Reads what [`Calibration::to_text`] wrote. Half a file or rubbish is an error; the caller goes on without.
+    /// Parses the output of [`Calibration::to_text`].
+    ///
+    /// # Errors
+    /// `Misuse` if the text is incomplete or damaged; the caller then goes on without a
+    /// calibration.
     pub fn parse(text: &str) -> Result<Self> {
         let bad = || Error::misuse("the calibration file is damaged; `narrows calibrate` makes a new one");
         let body = text.strip_prefix(MAGIC).and_then(|t| t.strip_suffix("end\n")).ok_or_else(bad)?;
@@ -84,7 +91,8 @@ impl Calibration {
     }
 }
 
-/// Nanoseconds per byte to (encode, decode) the calibration sample with each method. `None` if stopped.
+/// Nanoseconds per byte to (encode, decode) the calibration sample with each method. `None` if
+/// stopped.
 pub fn time_methods(
     methods: &[Method],
     clock: &mut dyn FnMut() -> u64,

@@ -1,8 +1,9 @@
-//! The entry stream: files and folders as the raw bytes of one flow, and what the receiver answers (`docs/format.md`,
-//! section 8). No I/O: the program above reads and writes files.
+//! The entry stream: files and folders as the raw bytes of one flow, and the receiver's answers
+//! (`docs/format.md`, section 8). No I/O: the program reads and writes the files.
 //!
-//! A sender announces entries in an order in which every folder comes before what is in it. The receiver answers which
-//! files it wants; the sender goes on announcing meanwhile, so a file costs no round trip of its own.
+//! A sender announces entries in an order in which every folder precedes its contents. The receiver
+//! answers which files it wants; the sender goes on announcing meanwhile, so no file costs a round
+//! trip of its own.
 
 use crate::error::{Error, Result};
 use crate::frame::{put_varint, varint};
@@ -13,18 +14,20 @@ mod parser;
 pub use answer::{ANSWERS_LEN_MAX, Answer, Wanted};
 pub use parser::RecordParser;
 
-/// Longest path in bytes, as the kernel's PATH_MAX without its zero.
+/// Longest path in bytes: the kernel's PATH_MAX without its zero.
 pub const PATH_LEN_MAX: usize = 4095;
-/// Longest name of one file: NAME_MAX of every file system here.
+/// Longest name of one file in bytes: NAME_MAX of every supported file system.
 pub const NAME_LEN_MAX: usize = 255;
-/// Longest record that is not data. Linux lists at most 64 KiB of names of attributes and 64 KiB for each value; who
-/// keeps more than fits here is told that it was left out.
+/// Longest record other than data, in bytes. Linux lists at most 64 KiB of attribute names and 64
+/// KiB for each value; if the attributes of a file do not fit here, the user is told that they were
+/// left out.
 pub const RECORD_LEN_MAX: usize = 256 << 10;
-/// Longest run of data in one record. Data is passed on as it comes, so it costs no memory.
+/// Longest run of data in one record, in bytes. Data is passed on as it arrives, so it costs no
+/// memory.
 pub const DATA_LEN_MAX: usize = 1 << 20;
-/// Longest text of a failure.
+/// Longest text of a failure in bytes.
 pub const TEXT_LEN_MAX: usize = 4096;
-/// A BLAKE3 hash.
+/// Length of a BLAKE3 hash in bytes.
 pub const DIGEST_LEN: usize = 32;
 
 pub(crate) const ENTRY: u8 = 1;
@@ -39,161 +42,206 @@ const PIECES: u8 = 9;
 const REPEAT: u8 = 10;
 const TOTAL: u8 = 11;
 
-/// What is known of a file, folder, link or device besides its content.
+/// A file, folder, link or device without its content (format.md section 8.2).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
     /// Relative to the root of the copy, components separated by `/`; empty for the root itself.
     pub path: Vec<u8>,
+    /// Kind, with the fields that depend on it.
     pub kind: EntryKind,
     /// The twelve permission bits.
     pub mode: u32,
+    /// Number of the owner.
     pub uid: u32,
+    /// Number of the group.
     pub gid: u32,
-    /// Seconds since 1970 of the last change, and nanoseconds (0 to 999,999,999).
+    /// Time of the last change in seconds since 1970.
     pub mtime_s: i64,
+    /// Its nanoseconds, 0 to 999,999,999.
     pub mtime_ns: u32,
-    /// Extended attributes, access control lists among them.
+    /// Extended attributes as (name, value), access control lists among them.
     pub xattrs: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
+/// Kind of an entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EntryKind {
-    /// `linked`: a later entry may be a hard link to it.
+    /// A regular file.
     File {
+        /// Length in bytes.
         len: u64,
+        /// Whether a later entry may be a hard link to it.
         linked: bool,
     },
+    /// A folder.
     Folder,
+    /// A symbolic link.
     Symlink {
+        /// The path that it points to.
         target: Vec<u8>,
     },
-    /// Another name of an earlier file, by its number.
+    /// Another name of an earlier file.
     HardLink {
+        /// Number of that file's entry.
         of: u64,
     },
+    /// A named pipe.
     Fifo,
+    /// A character device.
     CharDevice {
+        /// Major device number.
         major: u32,
+        /// Minor device number.
         minor: u32,
     },
+    /// A block device.
     BlockDevice {
+        /// Major device number.
         major: u32,
+        /// Minor device number.
         minor: u32,
     },
-    /// A file whose length is known when its content has come. Nothing else is known of it: it gets what a new file gets
-    /// where it is stored, so the other fields of its entry mean nothing. With an empty path it gets the target's name.
+    /// A file whose length is unknown until its content has arrived. Its metadata are those of a
+    /// new file where it is stored, so the other fields of its entry are ignored. With an empty
+    /// path it gets the target's name.
     Stream,
 }
 
 impl EntryKind {
-    /// Whether content follows, if the receiver answers that it wants it.
+    /// Whether content follows if the receiver wants the entry.
     pub fn has_content(&self) -> bool {
         matches!(self, Self::File { .. } | Self::Stream)
     }
 }
 
-/// A piece of a file, by length and by XXH3 of its bytes (seed 0). Both ends cut where the content says, so that what is
-/// the same is cut the same. A wrong match shows in the digest of the file.
+/// A chunk of a file. Both ends cut by content, so that equal content is cut equally. The digest of
+/// the file reveals a wrong match.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Chunk {
+    /// Length in bytes.
     pub len: u32,
+    /// XXH3 of its bytes, seed 0.
     pub hash: u64,
 }
 
-/// Longest chunk.
+/// Longest chunk in bytes.
 pub const CHUNK_LEN_MAX: u32 = 64 << 10;
-/// Chunks of one record: at the mean of 4 KiB they are 16 MiB of the file, and the answer fits into one note.
+/// Most chunks of one record: at the mean of 4 KiB they are 16 MiB of the file, and the answer fits
+/// into one note.
 pub const CHUNKS_MAX: usize = 4096;
 
-/// A piece of a file in which something may be there although its chunks are not.
+/// A range of a file of which the receiver may have parts, although it lacks the chunks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Region {
+    /// Offset in the file in bytes.
     pub offset: u64,
+    /// Length in bytes.
     pub len: u32,
 }
 
 impl Region {
-    /// How many pieces it has.
+    /// Number of its pieces.
     pub fn pieces(&self) -> usize {
         self.len.div_ceil(PIECE_LEN) as usize
     }
 }
 
-/// Longest region: a longer one is new rather than changed.
+/// Longest region in bytes: a longer one is probably new rather than changed.
 pub const REGION_LEN_MAX: u32 = 256 << 10;
-/// Regions are compared in pieces of this length; the last may be shorter.
+/// Length in bytes of the pieces in which regions are compared; the last may be shorter.
 pub const PIECE_LEN: u32 = 256;
-/// The first bytes of XXH3 (little endian, seed 0). Each is compared with two places only, so fewer bits do.
+/// Hash of a piece: the first bytes of XXH3 (little endian, seed 0). Each is compared with two
+/// places only, so 48 bits suffice.
 pub type PieceHash = [u8; 6];
 
-/// Longest run that one record repeats: the receiver copies it at once, and nothing else meanwhile.
+/// Longest run of one repeat record in bytes: the receiver copies it in one go and does nothing
+/// else meanwhile.
 pub const REPEAT_LEN_MAX: u32 = 1 << 20;
-/// Bytes that are repeated and of which the receiver has not said that it took them. They cost the sender nothing, so without
-/// a limit a receiver could have hours of work before it; this is a second of a slow disk's.
+/// Most repeated bytes that the receiver has not acknowledged. They cost the sender nothing, so
+/// without a limit a receiver could fall behind by hours; this is a second of work for a slow disk.
 pub const REPEATED_MAX: u64 = 256 << 20;
 
-/// How the reading of a file ended.
+/// Outcome of reading a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EndState {
-    /// It could not be read to its announced length: it must not be stored.
+    /// The file could not be read to its announced length and must not be stored.
     Partial,
+    /// The file was read to its announced length.
     Whole,
-    /// It was read to its announced length, and changed meanwhile.
+    /// The file was read to its announced length, and changed meanwhile.
     Changed,
 }
 
-/// One record of the stream. Entries are numbered from 0 in their order.
+/// A record of the stream (format.md section 8.1). Entries are numbered from 0 in order.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Record<'a> {
+    /// An entry.
     Entry(Entry),
-    /// The content of entry `id` follows, up to its `End`.
+    /// The content of an entry follows, up to its `End`.
     Begin {
+        /// Number of the entry.
         id: u64,
     },
+    /// Content of the entry.
     Data(&'a [u8]),
-    /// So many bytes of zeros that take no room on the disk.
+    /// This many zero bytes, which take no space on the disk.
     Hole(u64),
+    /// The content of the entry ends.
     End {
+        /// How the reading of the file ended.
         state: EndState,
         /// BLAKE3 of the data, without holes.
         digest: [u8; DIGEST_LEN],
     },
-    /// The next `len` bytes are those at `offset` of entry `id`: of the file in hand, or of one that was sent before.
-    /// If the receiver has not got them any more, it asks for the file again.
+    /// The next bytes repeat those of the current file, or of one sent before. If the receiver does
+    /// not have them any more, it asks for the file again.
     Repeat {
+        /// Number of the entry that has the bytes.
         id: u64,
+        /// Offset in that file in bytes.
         offset: u64,
+        /// Number of bytes.
         len: u32,
     },
-    /// The next chunks of entry `id`, of which the receiver has something; it answers which it needs. Their content is
-    /// then what comes between `Begin` and `End`.
+    /// The next chunks of an entry of which the receiver has an earlier state; it answers which
+    /// ones it needs. Only their content then stands between `Begin` and `End`.
     Chunks {
+        /// Number of the entry.
         id: u64,
+        /// The chunks, in order.
         chunks: Vec<Chunk>,
     },
-    /// Pieces of regions of entry `id` that are needed by its chunks: those beside chunks that are there may be too. The
-    /// receiver answers as for chunks.
+    /// Pieces of regions whose chunks the receiver needs: parts beside chunks that it has may be
+    /// there too. The receiver answers as for chunks.
     Pieces {
+        /// Number of the entry.
         id: u64,
+        /// The regions, in ascending order.
         regions: Vec<Region>,
+        /// The hashes of the pieces of all regions, in order.
         hashes: Vec<PieceHash>,
     },
     /// Something could not be read; the copy goes on without it.
     Failed {
+        /// The reason, for a person.
         text: String,
     },
-    /// All files that there are, and their lengths; only where the receiver asked for it.
+    /// Totals of everything to be copied; only if the receiver asked for them.
     Total {
+        /// Number of files.
         files: u64,
+        /// Their length in bytes.
         bytes: u64,
     },
-    /// Nothing more comes.
+    /// The end of the stream.
     Finish {
+        /// Number of entries.
         entries: u64,
     },
 }
 
-/// Writes records. Paths are written as what they share with the path before and the rest.
+/// Writes records. Each path is written as the length of the prefix shared with the path before it,
+/// and the rest.
 #[derive(Debug, Default)]
 pub struct RecordWriter {
     path: Vec<u8>,
@@ -203,6 +251,9 @@ pub struct RecordWriter {
 
 impl RecordWriter {
     /// Appends an entry to `out` and returns its number.
+    ///
+    /// # Errors
+    /// `Corrupt` or `Limit` if the path or the attributes are not allowed.
     pub fn entry(&mut self, entry: &Entry, out: &mut Vec<u8>) -> Result<u64> {
         check_path(&entry.path)?;
         self.body.clear();
@@ -228,12 +279,15 @@ impl RecordWriter {
         Ok(self.entries - 1)
     }
 
+    /// Appends a `Begin`: the content of entry `id` follows.
     pub fn begin(&self, id: u64, out: &mut Vec<u8>) {
         let mut body = Vec::with_capacity(10);
         put_varint(&mut body, id);
         put_record(out, BEGIN, &body);
     }
 
+    /// Appends a `Data`: content of the current entry.
+    ///
     /// # Panics
     /// If there are more than [`DATA_LEN_MAX`] bytes.
     pub fn data(&self, bytes: &[u8], out: &mut Vec<u8>) {
@@ -241,12 +295,15 @@ impl RecordWriter {
         put_record(out, DATA, bytes);
     }
 
+    /// Appends a `Hole` of `len` bytes.
     pub fn hole(&self, len: u64, out: &mut Vec<u8>) {
         let mut body = Vec::with_capacity(10);
         put_varint(&mut body, len);
         put_record(out, HOLE, &body);
     }
 
+    /// Appends a `Repeat`.
+    ///
     /// # Panics
     /// If the run is empty or longer than [`REPEAT_LEN_MAX`].
     pub fn repeat(&self, id: u64, offset: u64, len: u32, out: &mut Vec<u8>) {
@@ -258,6 +315,7 @@ impl RecordWriter {
         put_record(out, REPEAT, &body);
     }
 
+    /// Appends an `End`.
     pub fn end(&self, state: EndState, digest: &[u8; DIGEST_LEN], out: &mut Vec<u8>) {
         let mut body = vec![match state {
             EndState::Partial => 0,
@@ -268,8 +326,11 @@ impl RecordWriter {
         put_record(out, END, &body);
     }
 
+    /// Appends a `Chunks`.
+    ///
     /// # Panics
-    /// If there are more than [`CHUNKS_MAX`] of them, or one is longer than [`CHUNK_LEN_MAX`].
+    /// If there are more than [`CHUNKS_MAX`] chunks, or one is empty or longer than
+    /// [`CHUNK_LEN_MAX`].
     pub fn chunks(&self, id: u64, chunks: &[Chunk], out: &mut Vec<u8>) {
         assert!(chunks.len() <= CHUNKS_MAX);
         let mut body = Vec::with_capacity(10 + 11 * chunks.len());
@@ -282,8 +343,11 @@ impl RecordWriter {
         put_record(out, CHUNKS, &body);
     }
 
+    /// Appends a `Pieces`.
+    ///
     /// # Panics
-    /// If the pieces are more than [`CHUNKS_MAX`], a region is longer than [`REGION_LEN_MAX`], or there is not one hash for each.
+    /// If there are more than [`CHUNKS_MAX`] pieces, a region is empty or longer than
+    /// [`REGION_LEN_MAX`], or the number of hashes differs from the number of pieces.
     pub fn pieces(&self, id: u64, regions: &[Region], hashes: &[PieceHash], out: &mut Vec<u8>) {
         assert!(hashes.len() <= CHUNKS_MAX && hashes.len() == regions.iter().map(Region::pieces).sum());
         let mut body = Vec::with_capacity(20 + 13 * regions.len() + 6 * hashes.len());
@@ -298,10 +362,12 @@ impl RecordWriter {
         put_record(out, PIECES, &body);
     }
 
+    /// Appends a `Failed`; the text is truncated to [`TEXT_LEN_MAX`] bytes.
     pub fn failed(&self, text: &str, out: &mut Vec<u8>) {
         put_record(out, FAILED, cut_text(text));
     }
 
+    /// Appends a `Total`.
     pub fn total(&self, files: u64, bytes: u64, out: &mut Vec<u8>) {
         let mut body = Vec::with_capacity(20);
         put_varint(&mut body, files);
@@ -309,6 +375,7 @@ impl RecordWriter {
         put_record(out, TOTAL, &body);
     }
 
+    /// Appends a `Finish` with the number of entries written.
     pub fn finish(&self, out: &mut Vec<u8>) {
         let mut body = Vec::with_capacity(10);
         put_varint(&mut body, self.entries);
@@ -316,7 +383,7 @@ impl RecordWriter {
     }
 }
 
-/// As much of a text as may be sent, cut between characters.
+/// A text truncated to [`TEXT_LEN_MAX`] bytes, between characters.
 fn cut_text(text: &str) -> &[u8] {
     let end = (0..=text.len().min(TEXT_LEN_MAX)).rev().find(|end| text.is_char_boundary(*end));
     &text.as_bytes()[..end.unwrap_or(0)]
@@ -365,8 +432,11 @@ fn unzigzag(v: u64) -> i64 {
     (v >> 1) as i64 ^ -((v & 1) as i64)
 }
 
-/// Whether a path stays inside the root whatever it is joined to: relative, no empty component, no `.` and `..`, no
-/// zero byte, and no longer than the kernel takes.
+/// Checks that a path stays inside the root, whatever it is joined to: relative, no empty
+/// component, no `.` and `..`, no zero byte, and no longer than the kernel accepts.
+///
+/// # Errors
+/// `Corrupt`, or `Limit` if it is too long.
 pub fn check_path(path: &[u8]) -> Result<()> {
     let bad = |what: &str| Err(Error::corrupt(format!("the path '{}' {what}", path.escape_ascii())));
     if path.is_empty() {

@@ -1,20 +1,21 @@
-//! One error for the whole engine; its kind tells the caller what to do.
+//! The error type of the whole engine. Its kind tells the caller what to do.
 
 use std::fmt;
 
+/// Result of the engine's functions.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What the caller can do about it.
+/// Class of an error, by what the caller can do about it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// The bytes are not what a sender wrote: damaged or hostile. Fetch them again.
+    /// The bytes differ from what a sender wrote: damaged or hostile. Fetch them again.
     Corrupt,
-    /// The stream stops before its end frame. Fetch the rest, or again.
+    /// The stream stops before its end frame. Fetch the rest, or all of it again.
     Truncated,
     /// A newer format, or a feature or codec this build does not know. Upgrade the reader.
     Unsupported,
-    /// A length or a demand beyond the limits of this side. Raise the limit, or refuse the peer.
+    /// A length or a demand exceeds the limits of this side. Raise the limit, or refuse the peer.
     Limit,
     /// The call itself is wrong: a bad specification or calls out of order.
     Misuse,
@@ -25,42 +26,50 @@ pub enum ErrorKind {
 /// An error with the place in the stream where it was found.
 #[derive(Debug)]
 pub struct Error {
+    /// The class of the error.
     pub kind: ErrorKind,
-    /// What is wrong, in words for a person; no trailing period.
+    /// Description for a person, without a trailing period.
     pub message: String,
-    /// Offset in the wire stream, in bytes, of the frame that is at fault.
+    /// Offset in the wire stream, in bytes, of the faulty frame.
     pub wire_offset: Option<u64>,
-    /// Number of the frame that is at fault, the first data frame being 0.
+    /// Number of the faulty frame; the first data frame is 0.
     pub frame: Option<u64>,
+    /// The error of the operating system behind it, if any.
     pub source: Option<std::io::Error>,
 }
 
 impl Error {
+    /// An error without a place.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self { kind, message: message.into(), wire_offset: None, frame: None, source: None }
     }
 
+    /// An error of kind [`ErrorKind::Corrupt`].
     pub fn corrupt(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Corrupt, message)
     }
 
+    /// An error of kind [`ErrorKind::Limit`].
     pub fn limit(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Limit, message)
     }
 
+    /// An error of kind [`ErrorKind::Unsupported`].
     pub fn unsupported(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Unsupported, message)
     }
 
+    /// An error of kind [`ErrorKind::Misuse`].
     pub fn misuse(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Misuse, message)
     }
 
+    /// An error of kind [`ErrorKind::Truncated`].
     pub fn truncated(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Truncated, message)
     }
 
-    /// Says where in the stream; an earlier, more exact place is kept.
+    /// Sets the place in the stream; a place that is already set is kept, since it is more exact.
     #[must_use]
     pub fn at(mut self, wire_offset: u64, frame: u64) -> Self {
         self.wire_offset.get_or_insert(wire_offset);

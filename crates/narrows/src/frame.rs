@@ -1,7 +1,8 @@
-//! The wire format: frames and their headers, with the preface and control frames below. Mirrors `docs/format.md`, section by section.
+//! The wire format: frames and their headers, and in submodules the preface and control frames.
+//! Mirrors `docs/format.md`, section by section.
 //!
-//! Parsing never allocates and never trusts: every length is compared with the limits before anybody acts on it.
-//! Incomplete input is `None`, not an error.
+//! Parsing never allocates and never trusts its input: every length is compared with the limits
+//! before it is used. Incomplete input is `None`, not an error.
 
 use std::ops::Deref;
 
@@ -25,7 +26,7 @@ pub use preface::{
 
 /// Longest raw length of a message frame.
 pub const MESSAGE_MAX: usize = 65_535;
-/// kind, codec, two 4-byte lengths, check; rounded up.
+/// Longest header of a data frame: kind, codec, two 4-byte lengths, check; rounded up.
 const HEADER_MAX: usize = 20;
 
 const FLAG_MESSAGE: u8 = 0x80;
@@ -37,11 +38,14 @@ const FLAG_LINKED: u8 = 0x10;
 /// A frame for the link: header and body, written with one vectored write.
 #[derive(Debug, Clone)]
 pub struct Frame {
+    /// The encoded header.
     pub header: HeaderBytes,
+    /// The body; empty for a preface.
     pub body: Block,
 }
 
 impl Frame {
+    /// Length of the frame on the wire in bytes.
     pub fn wire_len(&self) -> usize {
         self.header.len() + self.body.len()
     }
@@ -59,6 +63,7 @@ impl HeaderBytes {
         Self { bytes: [0; PREFACE_LEN], len: 0 }
     }
 
+    /// The encoded preface.
     pub fn preface(preface: &Preface) -> Self {
         Self { bytes: preface.encode(), len: PREFACE_LEN as u8 }
     }
@@ -94,17 +99,20 @@ impl std::fmt::Debug for HeaderBytes {
     }
 }
 
-/// What stands in the header of a data or message frame.
+/// Header of a data frame (format.md section 3.1) or message frame (section 3.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BlockHeader {
+    /// Codec of the body.
     pub codec: CodecId,
+    /// Whether the body was encoded with the history as dictionary.
     pub linked: bool,
-    /// `None` for a message: its raw length is what the body decodes to.
+    /// Raw bytes of the block; `None` for a message, whose raw length is what the body decodes to.
     pub raw_len: Option<usize>,
+    /// Length of the body in bytes.
     pub wire_len: usize,
-    /// The check as it stands on the wire, if the stream has checks.
+    /// The check on the wire, if the stream has checks.
     pub check: Option<u64>,
-    /// Hash of the header bytes before the check; with the raw offset it seeds the check.
+    /// The header bytes before the check; with the raw offset they seed the check.
     head: [u8; 12],
     head_len: u8,
 }
@@ -149,6 +157,7 @@ impl BlockHeader {
         xxh3_64_with_seed(raw, check_seed(&self.head[..usize::from(self.head_len)], raw_offset) ^ body_hash)
     }
 
+    /// The encoded header, with `check` if the stream has checks.
     pub fn encode(&self, check: Option<u64>) -> HeaderBytes {
         let mut h = HeaderBytes::new();
         h.push(&self.head[..usize::from(self.head_len)]);
@@ -169,21 +178,31 @@ const KIND_DATA: u8 = 1;
 /// A header of any kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Header {
+    /// Of a data or message frame.
     Block(BlockHeader),
+    /// Of a control frame.
     Control(ControlHeader),
 }
 
-/// What a reader allows, from the preface it read and its own limits.
+/// Limits of a reader, from the preface that it read and its own limits.
 #[derive(Debug, Clone, Copy)]
 pub struct ReadLimits {
+    /// Longest block in raw bytes.
     pub block_max: usize,
+    /// Most history that a linked frame may refer to, in bytes; 0: no linked frames.
     pub history: usize,
+    /// Bit n: codec n is allowed.
     pub codecs: u64,
+    /// Whether blocks have checks.
     pub check: bool,
+    /// Whether message frames may occur.
     pub messages: bool,
 }
 
 /// Reads one header from the front of `b`; `None` when more bytes are needed.
+///
+/// # Errors
+/// `Corrupt`, `Limit` or `Unsupported` if the header violates the format or the limits.
 pub fn parse_header(b: &[u8], limits: &ReadLimits) -> Result<Option<Header>> {
     let Some(&first) = b.first() else { return Ok(None) };
     if first & FLAG_MESSAGE != 0 {
@@ -255,6 +274,7 @@ pub fn chain_digest(digest: u64, check: u64) -> u64 {
     xxh3_64_with_seed(&check.to_le_bytes(), digest)
 }
 
+/// Appends `value` as LEB128 in the fewest bytes.
 pub fn put_varint(out: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         out.push(value as u8 | 0x80);
@@ -263,7 +283,11 @@ pub fn put_varint(out: &mut Vec<u8>, mut value: u64) {
     out.push(value as u8);
 }
 
-/// A varint of at most `len_max` bytes: its value and length. `None` if the input ends inside it.
+/// Reads a varint of at most `len_max` bytes: its value and length. `None` if the input ends inside
+/// it.
+///
+/// # Errors
+/// `Corrupt` if it is too long or not in the fewest bytes.
 pub fn varint(b: &[u8], len_max: usize) -> Result<Option<(u64, usize)>> {
     let mut value = 0u64;
     for (i, &byte) in b.iter().take(len_max).enumerate() {

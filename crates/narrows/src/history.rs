@@ -1,11 +1,13 @@
-//! The latest raw bytes of a flow, that linked frames refer back to. Both ends keep the same.
+//! The history: the latest raw bytes of a flow, to which linked frames refer. Both ends keep the
+//! same.
 //!
-//! They are copied into one piece: blocks of small messages would each hold a whole buffer, and a block of bulk many
-//! times what is referred to.
+//! The bytes are copied into one buffer: blocks of small messages would each keep a whole buffer
+//! alive, and a bulk block many times the bytes referred to.
 
 use crate::block::{Block, BufferPool};
 
-/// The oldest bytes are dropped when so much of the limit came on top of it, so that each byte is moved a few times.
+/// The oldest bytes are dropped when the history exceeds its limit by this share of it (a quarter),
+/// so that each byte is moved only a few times.
 const SLACK_SHARE: usize = 4;
 
 #[derive(Default)]
@@ -15,12 +17,12 @@ pub(crate) struct History {
 }
 
 impl History {
-    /// Of `len_max` bytes, for which memory is taken when the first come. Nothing is kept where linking is not allowed.
+    /// A history of `len_max` bytes, allocated with the first push. With 0 nothing is kept.
     pub(crate) fn new(len_max: usize) -> Self {
         Self { bytes: Vec::new(), len_max }
     }
 
-    /// From now on so much less is kept.
+    /// Lowers the limit to `len_max` bytes.
     pub(crate) fn shrink_to(&mut self, len_max: usize) {
         self.len_max = self.len_max.min(len_max);
         if self.len_max == 0 {

@@ -1,4 +1,5 @@
-//! Messages: small units of application data, each sent at once, compressed with what the flow carried before.
+//! Messages: small units of application data, each sent at once, compressed with what the flow
+//! carried before.
 //!
 //! ```text
 //!   message ──> choose ─> encode ─> [control frames] header body ──> carrier
@@ -6,9 +7,10 @@
 //!   message <── check <── decode <──────────────────────────────── carrier
 //! ```
 //!
-//! [`MessageSender`] and [`MessageReceiver`] are the two ends of a flow (`docs/format.md`, section 12), and [`MessageEnd`] is
-//! one end of both flows of a link. They do no I/O, start no thread and read no clock. A flow costs its history, a few hundred bytes, and no codec state: the contexts
-//! of codecs are in [`Contexts`], one for each thread, which all flows of the thread share.
+//! [`MessageSender`] and [`MessageReceiver`] are the two ends of a flow (`docs/format.md`, section
+//! 12), and [`MessageEnd`] is one end of both flows of a link. They do no I/O, start no thread and
+//! read no clock. A flow keeps its history and a few hundred bytes, and no codec state: the codecs'
+//! contexts are in [`Contexts`], one per thread, which all flows of that thread share.
 //!
 //! # Example
 //!
@@ -73,54 +75,61 @@ pub use crate::codec::{DICTIONARY_MAX, DICTIONARY_MIN, DICTIONARY_TRAINED_MIN, D
 
 /// Longest message of the format.
 pub const MESSAGE_MAX: usize = 65_535;
-/// Largest and smallest W of the format; 0 is no history.
+/// Largest W of the format, in bytes.
 pub const HISTORY_MAX: usize = 64 << 10;
+/// Smallest W of the format, in bytes; 0 stands for no history.
 pub const HISTORY_MIN: usize = 1 << 10;
-/// The W that every peer takes before it said otherwise.
+/// The W that every peer accepts until it says otherwise.
 const HISTORY_BASELINE: usize = 16 << 10;
-/// Dictionaries that a flow knows at a time.
+/// Most dictionaries that a flow holds at a time.
 pub const SLOTS: usize = 3;
-/// How often the sender says what the history should be, in messages.
+/// Messages between two digest frames, by which the reader verifies its history.
 const DIGEST_EVERY: u64 = 256;
 
-/// What the carrier does with frames. Both ends must be told the same.
+/// Properties of a carrier. Both ends must be given the same ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Carrier {
+    /// Order and completeness of delivery.
     pub delivery: Delivery,
-    /// It delivers units as they were sent, so that frames need no length.
+    /// It delivers units as they were sent, so frames need no length.
     pub borders: bool,
 }
 
+/// Delivery guarantees of a carrier (format.md section 12.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Delivery {
     /// Everything once and in order, to one reader: a TCP connection, a ZeroMQ pair.
     Ordered,
-    /// To one reader, which may miss frames or see them twice or in another order: datagrams.
+    /// To one reader, which may miss frames, or get them twice or out of order: datagrams.
     Unordered,
-    /// To any number of readers that come when they like and answer nothing: a topic.
+    /// To any number of readers that join at any time and answer nothing: a topic.
     Fanout,
 }
 
-/// What an end of a message link allows, and what it says of itself.
+/// Settings of one end of a message link.
 #[derive(Debug, Clone)]
 pub struct MessageConfig {
+    /// The carrier of the link.
     pub carrier: Carrier,
-    /// Whether the other direction has a flow whose frames come to the same end: then what was lost can be asked for.
+    /// Whether there is also a flow in the other direction between the same two ends: then lost
+    /// messages can be requested again.
     pub duplex: bool,
-    /// Longest message, sent or received.
+    /// Longest message sent or received, in bytes.
     pub message_max: usize,
-    /// History of a flow in bytes: of the sender what it wants, of the receiver what it keeps at most.
+    /// History of a flow in bytes: what the sender wants, and what the receiver keeps at most.
     pub history: usize,
-    /// Longest dictionary that the receiver takes from its peer, and how many.
+    /// Longest dictionary that the receiver accepts from its peer, in bytes.
     pub dictionary_max: usize,
+    /// Number of dictionaries that the receiver keeps, at most [`SLOTS`].
     pub slots: usize,
-    /// Tells this end's flow from those of earlier connections and from the other direction: drawn anew each time.
+    /// Distinguishes this end's flow from those of earlier connections and of the other direction:
+    /// draw it anew for each connection.
     pub epoch: u64,
-    /// A check on every frame, for carriers that damage what they carry.
+    /// Whether every frame has a check, for carriers that may damage data.
     pub check_all: bool,
-    /// The sender's history begins with this; the receiver needs it among `known`.
+    /// The initial content of the sender's history; the receiver needs it among `known`.
     pub seed: Option<Arc<Dictionary>>,
-    /// Dictionaries that this end has from elsewhere, so that they need not be sent.
+    /// Dictionaries that this end has from elsewhere, so their content need not be sent.
     pub known: Vec<Arc<Dictionary>>,
 }
 
@@ -145,7 +154,7 @@ impl MessageConfig {
     fn validate(&self) -> Result<()> {
         if self.message_max > MESSAGE_MAX || self.message_max == 0 {
             return Err(Error::misuse(format!(
-                "messages have 1 to {MESSAGE_MAX} bytes at most, not {}",
+                "the longest message must have 1 to {MESSAGE_MAX} bytes, not {}",
                 self.message_max
             )));
         }
@@ -161,7 +170,7 @@ impl MessageConfig {
         Ok(())
     }
 
-    /// The peer assumes no more of this end than is true, before it heard anything.
+    /// Whether this end meets the limits that its peer assumes before it has heard anything.
     fn is_baseline(&self) -> bool {
         self.message_max == MESSAGE_MAX
             && self.history >= HISTORY_BASELINE
@@ -169,22 +178,25 @@ impl MessageConfig {
             && self.slots == SLOTS
     }
 
-    /// Whether this end keeps such a dictionary.
+    /// Whether this end accepts a dictionary of `len` bytes in `slot`.
     fn takes_dictionary(&self, slot: u8, len: usize) -> bool {
         len <= self.dictionary_max && usize::from(slot) <= self.slots
     }
 
-    /// The history that the flow may have at all.
+    /// The configured history, or 0 on carriers that are not ordered.
     fn history_of_carrier(&self) -> usize {
         if self.carrier.delivery == Delivery::Ordered { self.history } else { 0 }
     }
 }
 
-/// How a message is encoded on the wire.
+/// The encoding of a message on the wire (format.md section 12.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Coding {
+    /// The message itself.
     Store,
+    /// An LZ4 block.
     Lz4,
+    /// A zstd block.
     Zstd,
 }
 

@@ -1,15 +1,19 @@
 //! The best schedule in hindsight, and a bound that no schedule can beat.
 //!
-//! Both know everything: what each method costs on each block, the link, the CPUs and the receiver, the future
-//! included. [`bound`] is the linear program of `docs/ARCHITECTURE.md`, section 1, through its dual: one price for
-//! each resource. [`beam`] finds a schedule that keeps order on the link and can be replayed. They judge policies; no
-//! policy uses them.
+//! Both know everything: the cost of each method on each block, the link, the CPUs and the
+//! receiver, including the future. [`bound`] is the linear program of `docs/ARCHITECTURE.md`,
+//! section 1, solved by its dual: one price for each resource. [`beam`] finds a schedule that keeps
+//! order on the link and can be replayed. They judge policies; no policy uses them.
 
-/// What one method does to one block, fixed costs and header included: seconds of one core at speed 1, and bytes.
+/// Cost of one method on one block, including fixed costs and header, in seconds of one core at
+/// speed 1 and in bytes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Cost {
+    /// Seconds to encode the block.
     pub encode_s: f64,
+    /// Bytes of its frame.
     pub wire_len: f64,
+    /// Seconds to decode the block.
     pub decode_s: f64,
 }
 
@@ -20,15 +24,17 @@ pub struct Machine {
     pub cores: usize,
     /// Cores that decode, each at the speed `receiver`.
     pub decoders: usize,
-    /// Bytes of wire per second.
+    /// Rate of the link in wire bytes per second.
     pub link: Speed,
-    /// 1: the core on which the costs were measured.
+    /// Speed of the encoding cores; 1 is the core on which the costs were measured.
     pub cpu: Speed,
+    /// Speed of the decoding cores, in the same unit.
     pub receiver: Speed,
 }
 
 impl Machine {
-    /// Nothing changes over time; both ends are as fast as the machine of the measurements.
+    /// A machine that does not change over time; both ends are as fast as the machine of the
+    /// measurements.
     pub fn steady(rate_bytes_per_s: f64, cores: usize, decoders: usize) -> Self {
         let one = Speed::constant(1.0);
         Self { cores, decoders, link: Speed::constant(rate_bytes_per_s), cpu: one.clone(), receiver: one }
@@ -38,14 +44,15 @@ impl Machine {
 /// A speed that changes in steps.
 #[derive(Debug, Clone)]
 pub struct Speed {
-    /// (from this second on, this speed, work done before).
+    /// (second, speed from then on, work done before).
     steps: Vec<(f64, f64, f64)>,
 }
 
-/// Slower than this counts as this: no time is then infinite.
+/// Lowest speed; lower ones are raised to it, so that no time is infinite.
 const SPEED_MIN: f64 = 1e-9;
 
 impl Speed {
+    /// A speed that never changes.
     pub fn constant(speed: f64) -> Self {
         Self::steps(&[(0.0, speed)])
     }
@@ -66,6 +73,7 @@ impl Speed {
         Self { steps: out }
     }
 
+    /// The speed at this second.
     pub fn at(&self, second: f64) -> f64 {
         self.step_at(second).1
     }
@@ -76,7 +84,7 @@ impl Speed {
         done + speed * (second - at_s)
     }
 
-    /// When `work` is done that begins at `from_s`.
+    /// The second at which `work` begun at `from_s` is done.
     pub fn finish(&self, from_s: f64, work: f64) -> f64 {
         if let [(_, speed, _)] = self.steps[..] {
             return from_s + work / speed;
@@ -101,11 +109,12 @@ impl Speed {
     }
 }
 
-/// Seconds that no schedule of these blocks can beat: the methods may be mixed within a block, order and whole blocks
-/// are ignored. `blocks` are (how often, costs of every method).
+/// Seconds that no schedule of these blocks can beat. Methods may be mixed within a block; order
+/// and whole blocks are ignored. `blocks` are (number of repetitions, costs of every method).
 ///
-/// For any prices the work has at least the value of its cheapest methods, and the machine earns at most its capacity:
-/// the time at which capacity reaches value is a bound. The best prices are searched for; every price is valid.
+/// For any prices the work has at least the value of its cheapest methods, and the machine earns at
+/// most its capacity: the time at which capacity reaches value is a bound. Every price is valid;
+/// the search finds the best.
 pub fn bound(blocks: &[(usize, &[Cost])], machine: &Machine) -> f64 {
     let dual = Dual { blocks, machine, rate: machine.link.typical() };
     let receiver_share = |share: f64| best_between(-12.0, 12.0, 24, |x| dual.time(sigmoid(x), share));
@@ -119,7 +128,8 @@ struct Dual<'a> {
 }
 
 impl Dual<'_> {
-    /// `link` is the link's share of what CPU and link are worth together, `receiver` the receiver's share of all.
+    /// `link`: the link's share of the price of CPU and link together. `receiver`: the receiver's
+    /// share of the total price.
     fn time(&self, link: f64, receiver: f64) -> f64 {
         let m = self.machine;
         let (cores, decoders) = (m.cores.max(1) as f64, m.decoders.max(1) as f64);
@@ -152,7 +162,8 @@ impl Dual<'_> {
     }
 }
 
-/// The largest value of a function with one peak: a grid, then golden section around its best point.
+/// The largest value of a function with one peak: a grid, then golden section around its best
+/// point.
 fn best_between(low: f64, high: f64, grid: usize, mut f: impl FnMut(f64) -> f64) -> f64 {
     let step = (high - low) / grid as f64;
     let (mut best_x, mut best) = (low, f64::NEG_INFINITY);
@@ -182,16 +193,17 @@ fn sigmoid(x: f64) -> f64 {
     1.0 / (1.0 + (-x).exp())
 }
 
-/// A schedule: one method a block, by its place in the block's costs.
+/// A schedule: one method per block, as an index into the block's costs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Schedule {
     /// When the last raw byte is delivered.
     pub seconds: f64,
+    /// The index of the method of each block.
     pub choices: Vec<u8>,
 }
 
-/// Plays a schedule: blocks begin in order on the core that is free first, leave in order, are decoded by the decoder
-/// that is free first and delivered in order.
+/// Plays a schedule: blocks begin in order on the core that is free first, leave in order, are
+/// decoded by the decoder that is free first and delivered in order.
 pub fn play(blocks: &[&[Cost]], choices: &[u8], machine: &Machine) -> f64 {
     let mut state = State::new(machine);
     for (costs, choice) in blocks.iter().zip(choices) {
@@ -200,12 +212,12 @@ pub fn play(blocks: &[&[Cost]], choices: &[u8], machine: &Machine) -> f64 {
     state.delivered_s
 }
 
-/// The best schedule found by a beam of `width` partial schedules. Each is judged by what the rest must take at least:
-/// the dual of the bound, at a fixed set of prices.
+/// The best schedule found by a beam search with `width` partial schedules. Each is judged by the
+/// least time that the remaining blocks need: the dual of the bound, at a fixed set of prices.
 pub fn beam(blocks: &[&[Cost]], machine: &Machine, width: usize) -> Schedule {
     let guide = Guide::new(blocks, machine);
     let mut states = vec![State::new(machine)];
-    // Where each state of each step came from, and by which choice.
+    // Parent and choice of each state of each step.
     let mut history: Vec<Vec<(u32, u8)>> = Vec::with_capacity(blocks.len());
     for (i, costs) in blocks.iter().enumerate() {
         let mut next: Vec<(f64, u32, u8, State)> = Vec::with_capacity(states.len() * costs.len());
@@ -223,7 +235,7 @@ pub fn beam(blocks: &[&[Cost]], machine: &Machine, width: usize) -> Schedule {
             if kept.len() >= width.max(1) {
                 break;
             }
-            // Near copies would crowd out what is really different.
+            // Near-duplicates would crowd out really different states.
             if !kept.iter().rev().take(SIMILAR_WINDOW).any(|k| k.is_like(&state)) {
                 kept.push(state);
                 steps.push((parent, m));
@@ -249,7 +261,7 @@ pub fn beam(blocks: &[&[Cost]], machine: &Machine, width: usize) -> Schedule {
 }
 
 const SIMILAR_WINDOW: usize = 24;
-/// Times that differ by less than this share are the same.
+/// Times that differ by less than this share count as equal.
 const SIMILAR: f64 = 1e-4;
 
 /// A partial schedule.
@@ -300,7 +312,7 @@ fn first_free(free_s: &mut [f64]) -> &mut f64 {
     &mut free_s[first]
 }
 
-/// What the blocks from each one on are worth at a set of prices between CPU and link.
+/// Value of the remaining blocks, from each block on, at a set of prices between CPU and link.
 struct Guide {
     prices: Vec<f64>,
     rest: Vec<Vec<f64>>,
@@ -335,7 +347,7 @@ mod tests {
         Cost { encode_s, wire_len, decode_s }
     }
 
-    /// Numbers from 0 to 1 that look random.
+    /// Pseudo-random numbers from 0 to 1.
     fn draw(state: &mut u64) -> f64 {
         *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (*state >> 33) as f64 / (1u64 << 31) as f64
@@ -366,7 +378,7 @@ mod tests {
     fn a_slow_receiver_bounds_too() {
         let costs = [cost(0.0, 1.0, 8.0), cost(1.0, 1.0, 2.0)];
         assert!((bound(&[(1, &costs)], &Machine::steady(1.0, 1, 1)) - 2.0).abs() < 1e-3);
-        // With four decoders the link is what bounds.
+        // With four decoders the link is the bottleneck.
         assert!((bound(&[(1, &costs)], &Machine::steady(1.0, 1, 4)) - 1.0).abs() < 1e-3);
     }
 

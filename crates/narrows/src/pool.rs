@@ -1,9 +1,9 @@
-//! The CPU pool of a process: plain threads, one short bounded queue per flow served round-robin, codec contexts owned
-//! per worker and used again.
+//! The CPU pool of a process: plain threads, one short bounded queue per flow served round-robin,
+//! and reusable codec contexts owned by each worker.
 //!
-//! Round-robin over flows and not over jobs: a bulk flow with a full window cannot starve thousands of interactive
-//! ones with a job each. Workers start when there is first something for them, so flows whose blocks are all encoded
-//! in place cost no thread.
+//! Round-robin over flows and not over jobs: a bulk flow with a full window cannot starve thousands
+//! of interactive flows with one job each. Workers start when the first task needs them, so flows
+//! whose blocks are all encoded in place cost no thread.
 
 use std::collections::{HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -16,10 +16,11 @@ use crate::policy::WINDOW_MAX;
 /// A piece of work, with the contexts of the worker that runs it.
 pub type Task = Box<dyn FnOnce(&mut Contexts) + Send>;
 
-/// Jobs of one flow that wait at most: a full window, and as many probes.
+/// Most waiting jobs of one flow: a full window, and as many probes.
 const QUEUE_MAX: usize = 2 * WINDOW_MAX;
 
-/// Fixed number of workers. Dropping it drops what still waits, finishes what runs, and joins the workers.
+/// A pool with a fixed maximum of workers. Dropping it drops waiting tasks, finishes running ones,
+/// and joins the workers.
 pub struct Pool {
     shared: Arc<Shared>,
     threads: usize,
@@ -41,7 +42,7 @@ struct Shared {
 #[derive(Default)]
 struct State {
     lanes: HashMap<u64, Lane>,
-    /// Flows that have work waiting, each once, the next to be served first.
+    /// Flows with waiting tasks, each once, the next to be served first.
     ready: VecDeque<u64>,
     next_id: u64,
     idle: usize,
@@ -61,12 +62,13 @@ impl Pool {
         Self { shared: Arc::new(Shared { state: Mutex::default(), work: Condvar::new() }), threads }
     }
 
+    /// Maximum number of workers.
     pub fn threads(&self) -> usize {
         self.threads
     }
 
-    /// A queue for a new flow. `on_panic` is called on a worker if one of its tasks panics, which is a bug: it should
-    /// fail the flow. Other flows and the worker go on.
+    /// A queue for a new flow. `on_panic` is called on a worker if one of its tasks panics, which
+    /// is a bug: it should fail the flow. Other flows and the worker go on.
     pub fn flow(&self, on_panic: impl Fn() + Send + Sync + 'static) -> Queue {
         let mut state = self.shared.lock();
         let id = state.next_id;
@@ -87,15 +89,18 @@ impl Drop for Pool {
         drop(dropped);
         self.shared.work.notify_all();
         for worker in workers {
-            // A worker catches the panics of its tasks; there is nothing to be learned from the result.
+            // A worker catches the panics of its tasks, so the result carries no information.
             let _ = worker.join();
         }
     }
 }
 
 impl Queue {
-    /// Puts a task at the end of this flow's queue. Gives it back when the queue is full: the caller runs it itself or
-    /// lets it be, but nothing piles up.
+    /// Appends a task to this flow's queue. Nothing piles up: if the queue is full the caller gets
+    /// the task back, and runs or drops it.
+    ///
+    /// # Errors
+    /// The task, if the queue is full.
     pub fn submit(&self, task: Task) -> Result<(), Task> {
         let mut guard = self.shared.lock();
         let state = &mut *guard;
@@ -108,7 +113,7 @@ impl Queue {
             let name = format!("narrows-cpu-{}", state.workers.len());
             match std::thread::Builder::new().name(name).spawn(move || shared.serve()) {
                 Ok(worker) => state.workers.push(worker),
-                // Without a single worker the task would wait for ever.
+                // Without any worker the task would wait for ever.
                 Err(_) if state.workers.is_empty() => return Err(task),
                 Err(_) => {}
             }
@@ -123,13 +128,13 @@ impl Queue {
         Ok(())
     }
 
-    /// Whether a task would be taken now, as far as the queue goes. Stays so while only the caller submits to it.
+    /// Whether the queue has room for a task. Stays true while only the caller submits to it.
     pub fn has_room(&self) -> bool {
         let state = self.shared.lock();
         self.threads > 0 && state.lanes.get(&self.id).is_some_and(|l| l.tasks.len() < QUEUE_MAX)
     }
 
-    /// Drops what still waits; what runs is finished.
+    /// Drops waiting tasks; running ones are finished.
     pub fn clear(&self) {
         let mut state = self.shared.lock();
         state.ready.retain(|id| *id != self.id);

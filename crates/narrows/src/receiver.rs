@@ -1,5 +1,5 @@
-//! The receiving half of a flow: wire bytes in, raw bytes out in order. No I/O, no thread, no clock.
-//! It never imports policy or monitor: how a choice was made is not on the wire.
+//! The receiving half of a flow: wire bytes in, raw bytes out in order. No I/O, no thread, no
+//! clock. It never imports policy or monitor: how a choice was made is not on the wire.
 
 use std::collections::VecDeque;
 
@@ -18,19 +18,23 @@ pub use job::{DecodeDone, DecodeJob};
 
 use parser::{Item, Parser};
 
+/// Settings of a [`Receiver`].
 #[derive(Debug, Clone)]
 pub struct ReceiverConfig {
-    /// Limits of this side; a sender that declares more is refused at its preface (or told, on a duplex link).
+    /// Longest block that this side accepts, in bytes. A sender that declares more is refused at
+    /// its preface, or told on a duplex link.
     pub block_max: usize,
+    /// Most history that this side keeps, in bytes; applied like `block_max`.
     pub history_max: usize,
-    /// Wire and raw bytes held at most; `room()` says 0 beyond it.
+    /// Most wire and raw bytes held at a time; [`Receiver::room`] is 0 beyond it.
     pub memory_max: usize,
-    /// Threads that decode, for the reports.
+    /// Number of decoding threads, also for the reports.
     pub cores: usize,
-    /// Send a preface and feedback back.
+    /// Whether to send a preface and feedback in the reverse direction.
     pub duplex: bool,
-    /// On a link of one direction too the stream is over with its end frame. Else the driver reads on to the end of the
-    /// link, since nothing may follow; a link that somebody keeps open has none.
+    /// Whether the stream is over at its end frame on one-way links too. Otherwise the driver reads
+    /// on to the end of the link, since nothing may follow; a link that another process keeps open
+    /// has no end.
     pub ends_at_frame: bool,
 }
 
@@ -47,31 +51,34 @@ impl Default for ReceiverConfig {
     }
 }
 
-/// Eight blocks of 2 MiB with their bodies, or a window of 24 blocks of 512 KiB.
+/// Default of [`ReceiverConfig::memory_max`]: eight blocks of 2 MiB with their bodies, or a window
+/// of 24 blocks of 512 KiB.
 pub const MEMORY_MAX_DEFAULT: usize = 32 << 20;
 
-/// Frames held at most, however small they are.
+/// Most frames held at a time, however small.
 const FRAMES_MAX: usize = 1024;
 
-/// Reports come after the first block and then at every eighth of the flow's time, but not closer than 2 ms (a report
-/// costs the sender some microseconds) nor further apart than half a second (a price needs ten reports to move).
+/// Reports come after the first block and then at every eighth of the flow's time, but not closer
+/// than 2 ms (a report costs the sender some microseconds) nor further apart than half a second (a
+/// price needs ten reports to move).
 const REPORT_EVERY_MIN_NS: u64 = 2_000_000;
 const REPORT_EVERY_MAX_NS: u64 = 500_000_000;
 
-/// What every job takes however short it is: buffers and the check.
+/// Fixed cost of a job: buffers and the check.
 const JOB_NS: u64 = 1_000;
-/// The history of a linked block is copied.
+/// Speed at which the history of a linked block is copied.
 const HISTORY_BYTES_PER_NS: u64 = 16;
 
+/// State machine of the receiving half of a flow.
 pub struct Receiver {
     config: ReceiverConfig,
     pool: BufferPool,
     parser: Parser,
-    /// What came and found no room.
+    /// Received bytes that found no room.
     unparsed: VecDeque<Block>,
     preface: Option<Preface>,
     queue: VecDeque<Slot>,
-    /// Slots at the front of the queue that are decoded, in order.
+    /// Number of decoded slots at the front of the queue.
     ready: usize,
     next_seq: u64,
     /// Raw offset behind the last slot of the ready front.
@@ -85,31 +92,41 @@ pub struct Receiver {
     failed: bool,
     /// The first block that could not be decoded.
     damaged_seq: Option<u64>,
-    /// An error that nobody was told of yet.
+    /// An error that was not reported yet.
     deferred: Option<Error>,
     reports: Reports,
     summary: RecvSummary,
 }
 
+/// Totals of a received flow.
 #[derive(Debug, Clone, Default)]
 pub struct RecvSummary {
+    /// Raw bytes delivered.
     pub raw_bytes: u64,
+    /// Wire bytes received.
     pub wire_bytes: u64,
+    /// Data and message frames decoded.
     pub frames: u64,
+    /// CPU time of decoding, all threads.
     pub decode_cpu_ns: u64,
-    /// Time in which the reader of the raw bytes did not take more, and in which it stored them at the end; counted by the
-    /// driver, when all is over.
+    /// Time in which the reader of the raw bytes accepted none; set by the driver at the end.
     pub sink_ns: u64,
+    /// Time in which the raw bytes were stored at the end; set by the driver.
     pub commit_ns: u64,
-    /// What came how: by codec, in order of first use.
+    /// Frames and bytes by codec, in order of first use.
     pub mix: Vec<RecvMixRow>,
 }
 
+/// Totals of one codec.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecvMixRow {
+    /// The codec.
     pub codec: CodecId,
+    /// Number of frames.
     pub frames: u64,
+    /// Raw bytes.
     pub raw_bytes: u64,
+    /// Wire bytes, headers included.
     pub wire_bytes: u64,
 }
 
@@ -126,7 +143,7 @@ struct Slot {
     seq: u64,
     wire_offset: u64,
     wire_len: usize,
-    /// Bytes counted for it in `Receiver::held`.
+    /// Bytes that it contributes to `Receiver::held`.
     held: usize,
     state: SlotState,
 }
@@ -134,14 +151,15 @@ struct Slot {
 enum SlotState {
     Waiting(BlockHeader, Block),
     Decoding(BlockHeader),
-    /// Decoded, with the check that the digest of the flow takes in.
+    /// Decoded, with the check that enters the digest of the flow.
     Ready(Block, Option<u64>),
     Control(ControlHeader, Block),
-    /// A control frame that was acted upon.
+    /// A control frame that was handled.
     Spent,
 }
 
 impl Receiver {
+    /// A receiver of a new flow.
     pub fn new(config: ReceiverConfig, pool: BufferPool) -> Self {
         Self {
             parser: Parser::new(pool.clone()),
@@ -167,24 +185,29 @@ impl Receiver {
         }
     }
 
-    /// Wire bytes that it takes now. 0: decode or read first.
+    /// Wire bytes that can be received at this time. 0: decode or read first.
     pub fn room(&self) -> usize {
         if self.queue.len() >= FRAMES_MAX { 0 } else { self.config.memory_max.saturating_sub(self.held) }
     }
 
-    /// Wire and raw bytes that it holds.
+    /// Wire and raw bytes held.
     pub fn held(&self) -> usize {
         self.held
     }
 
-    /// Changes how many it may hold from now on. With any limit above 0 one block passes.
+    /// Changes the limit of bytes held. With any limit above 0 one block passes.
     pub fn set_memory_max(&mut self, memory_max: usize) {
         self.config.memory_max = memory_max;
     }
 
-    /// Takes wire bytes. An incomplete frame is not an error; bytes after the end frame are. The first error is final.
+    /// Takes wire bytes. An incomplete frame is not an error; bytes behind the end frame are. The
+    /// first error is final.
     ///
-    /// A few bytes may hold frames of many megabytes: those that find no room stay unparsed until [`Receiver::resume`].
+    /// A few bytes may contain frames of many raw megabytes: frames that find no room stay unparsed
+    /// until [`Receiver::resume`].
+    ///
+    /// # Errors
+    /// `Corrupt`, `Limit` or `Unsupported`; `Misuse` after an earlier error.
     pub fn receive(&mut self, wire: Block) -> Result<()> {
         self.check_alive()?;
         self.summary.wire_bytes += wire.len() as u64;
@@ -192,12 +215,15 @@ impl Receiver {
         self.resume()
     }
 
-    /// Whether frames that came wait for room.
+    /// Whether received frames wait for room.
     pub fn has_unparsed(&self) -> bool {
         !self.unparsed.is_empty()
     }
 
-    /// Parses frames that found no room when they came.
+    /// Parses received frames that found no room before.
+    ///
+    /// # Errors
+    /// As for [`Receiver::receive`].
     pub fn resume(&mut self) -> Result<()> {
         self.check_alive()?;
         while let Some(mut wire) = self.unparsed.pop_front() {
@@ -248,7 +274,8 @@ impl Receiver {
         if preface.role != Role::Sender {
             return Err(Error::corrupt("the other side is a receiver too"));
         }
-        // On a duplex link the sender reads our limits and keeps them from then on; what it declares is no demand.
+        // On a duplex link the sender reads our limits and respects them; its preface demands
+        // nothing.
         let duplex = self.config.duplex && preface.optional & frame::feature::DUPLEX != 0;
         if !duplex && (preface.block_max > self.config.block_max || preface.history > self.config.history_max) {
             return Err(Error::limit(format!(
@@ -269,21 +296,24 @@ impl Receiver {
         Ok(())
     }
 
-    /// The end frame was parsed: nothing more has to come.
+    /// Whether the end frame was parsed, so that nothing more is expected.
     pub fn has_end(&self) -> bool {
         self.end_parsed && !self.has_unparsed()
     }
 
-    /// Whether that is the end, or only that of the link is.
+    /// Whether the stream is over; if false after [`Receiver::has_end`], it ends with the link.
     pub fn is_over(&self) -> bool {
         (self.config.duplex || self.config.ends_at_frame) && self.has_end()
     }
 
-    /// The link is at its end: `Truncated` unless the end frame was seen.
+    /// The link has ended: `Truncated` unless the end frame was seen.
+    ///
+    /// # Errors
+    /// `Truncated`, or `Misuse` if frames are unparsed or the stream has failed already.
     pub fn close(&mut self) -> Result<()> {
         self.check_alive()?;
         if self.has_unparsed() {
-            return Err(Error::misuse("frames that came wait for room: decode, read and resume first"));
+            return Err(Error::misuse("received frames wait for room: decode, read and resume first"));
         }
         if self.end_parsed && self.parser.is_between_items() {
             return Ok(());
@@ -297,9 +327,10 @@ impl Receiver {
         self.fail_on_error(Err(error))
     }
 
-    /// The next block to decode. Linked blocks wait for all before them, others may be decoded side by side.
+    /// The next block to decode. Linked blocks wait for all blocks before them, others may be
+    /// decoded in parallel.
     pub fn poll_job(&mut self) -> Option<DecodeJob> {
-        // A failure here is final and shows at the next call that can say so.
+        // A failure here is final; the next call that returns a result reports it.
         if self.has_unparsed()
             && !self.failed
             && let Err(e) = self.resume()
@@ -309,7 +340,8 @@ impl Receiver {
         if self.decoding >= self.config.cores.max(1) {
             return None;
         }
-        // Raw offsets behind a message that is not decoded are unknown, so its successors wait for it.
+        // Raw offsets behind a message that is not decoded yet are unknown, so its successors wait
+        // for it.
         let mut raw_offset = self.raw_offset;
         let end = self.damaged_seq.unwrap_or(u64::MAX);
         for i in self.ready..self.queue.len() {
@@ -345,7 +377,11 @@ impl Receiver {
         None
     }
 
-    /// Puts a decoded block in its place. An error is final for what comes behind it; blocks before it are decoded and read still.
+    /// Takes a decoded block. An error is final for everything behind it; the blocks before it can
+    /// still be decoded and read.
+    ///
+    /// # Errors
+    /// The error of decoding or of a later control frame; `Misuse` if the job is unknown.
     pub fn finish(&mut self, done: DecodeDone) -> Result<()> {
         self.decoding -= 1;
         self.summary.decode_cpu_ns += done.cpu_ns;
@@ -368,12 +404,13 @@ impl Receiver {
         self.deferred.take().map_or(Ok(()), Err)
     }
 
-    /// Blocks that came before a failure are to be decoded still.
+    /// Whether decoding jobs are outstanding.
     pub fn is_decoding(&self) -> bool {
         self.decoding > 0
     }
 
-    /// Moves the ready front: blocks enter the history, control frames are acted upon, all in order.
+    /// Moves the ready front: blocks enter the history and control frames are handled, all in
+    /// order.
     fn advance(&mut self) -> Result<()> {
         while let Some(slot) = self.queue.get_mut(self.ready) {
             match std::mem::replace(&mut slot.state, SlotState::Spent) {
@@ -420,7 +457,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// Whether `read` would give bytes now.
+    /// Whether [`Receiver::read`] would return bytes.
     pub fn has_raw(&self) -> bool {
         self.queue.iter().take(self.ready).any(|s| matches!(s.state, SlotState::Ready(..)))
     }
@@ -439,13 +476,14 @@ impl Receiver {
         None
     }
 
-    /// The end frame was seen, its totals agree, and all raw bytes were read.
+    /// Whether the end frame was seen, its totals agree, and all raw bytes were read.
     pub fn is_finished(&self) -> bool {
         self.end_verified && self.queue.is_empty() && !self.failed
     }
 
-    /// Bytes for the reverse direction, if any are due: preface at the start, feedback now and then.
-    /// `blocked_ns` is how long the reader of the raw bytes kept us waiting since the start.
+    /// Bytes for the reverse direction, if any are due: the preface at the start, feedback at
+    /// intervals. `blocked_ns` is how long the reader of the raw bytes has accepted none since the
+    /// start.
     pub fn poll_feedback(&mut self, now_ns: u64, blocked_ns: u64) -> Option<Vec<u8>> {
         if !self.config.duplex {
             return None;
@@ -500,15 +538,15 @@ impl Receiver {
         }
     }
 
-    /// Bytes for the reverse direction that carry words to the application of the sender.
+    /// Bytes for the reverse direction that carry a note to the sender's application.
     ///
     /// # Panics
-    /// If there are more than [`frame::CONTROL_BODY_MAX`] of them.
+    /// If the note is longer than [`frame::CONTROL_BODY_MAX`].
     pub fn note(&mut self, words: &[u8]) -> Vec<u8> {
         self.behind_preface(&frame::control_frame(ControlKind::Note, words, 0))
     }
 
-    /// The last bytes for the reverse direction: all is stored (`None`), or why it is not.
+    /// The last bytes for the reverse direction: everything is stored (`None`), or why it is not.
     pub fn close_message(&mut self, failure: Option<&str>) -> Vec<u8> {
         self.behind_preface(&frame::close_frame(failure))
     }
@@ -522,6 +560,7 @@ impl Receiver {
         bytes
     }
 
+    /// Totals so far.
     pub fn summary(&self) -> &RecvSummary {
         &self.summary
     }

@@ -4,8 +4,9 @@
 //! push -> [gathered] -- poll_job: choose, cut --> Job ~~ worker ~~> finish -> [queue, in order] -- poll_transmit -->
 //! ```
 //!
-//! A block's raw bytes stay in the queue until its frame has been handed to the link, so that a late block can be taken
-//! over (`on_link_dry`). All sizes are bounded by `memory_max`; the caller asks `room` before it pushes.
+//! A block's raw bytes stay in the queue until its frame has been handed to the link, so that a
+//! late block can be taken over (`on_link_dry`). `memory_max` bounds all sizes; the caller asks
+//! `room` before it pushes.
 
 use std::collections::VecDeque;
 
@@ -32,22 +33,26 @@ pub use summary::{MixRow, Summary};
 
 use reverse::Reverse;
 
-/// Raw bytes gathered at most: eight blocks, so that a reader and four workers never wait for each other at the largest
-/// block of `balance` (512 KiB; half of the eight are with the workers), and two reads.
+/// Limits of the raw bytes gathered: eight blocks, so that a reader and four workers never wait for
+/// each other at the largest block of `balance` (512 KiB; half of the eight are with the workers),
+/// and two reads.
 const GATHER_MIN: usize = 256 << 10;
 const GATHER_MAX: usize = 2 << 20;
-/// The first buffer that raw bytes are read into, and half of the shortest one later.
+/// Length of the first buffer that raw bytes are read into, and half of the shortest later one.
 const SEGMENT_FIRST: usize = 64 << 10;
-/// A choice is first asked for so many bytes; later for what the policy wanted last.
+/// Bytes wanted for the first choice; later the length that the policy last wanted.
 const WANTED_FIRST: usize = 128 << 10;
-/// Small writes wait for company while the link still has this much to do: waking a thread and encoding 1 KiB takes
-/// less, so the link does not run dry over it.
+/// Small writes wait for more data while the link still has this much to do: waking a thread and
+/// encoding 1 KiB takes less time, so the link does not run dry meanwhile.
 const GATHER_MARGIN_NS: u64 = 300_000;
-/// Under this a line of text is one write of an application; only such small blocks are worth holding back.
+/// Only blocks below this length are worth holding back: it covers a line of text that an
+/// application writes at once.
 const HOLD_MAX: usize = 16 << 10;
-/// Lines of the trace kept for the driver; it takes them after every call, so more means that nobody does.
+/// Most bytes of trace kept for the driver. It takes them after every call; more means that nobody
+/// reads them.
 const TRACE_MAX_BYTES: usize = 1 << 20;
 
+/// State machine of the sending half of a flow.
 pub struct Sender {
     config: SenderConfig,
     policy: Box<dyn Policy>,
@@ -57,7 +62,8 @@ pub struct Sender {
     input: VecDeque<Block>,
     gathered: usize,
     wanted: usize,
-    /// Since when the next block is gathered, and up to where nothing waits for a whole one.
+    /// When gathering of the next block began. Bytes before `flushed_to` do not wait for a whole
+    /// block.
     gathering_since_ns: u64,
     flushed_to: u64,
     raw_offset: u64,
@@ -66,11 +72,11 @@ pub struct Sender {
 
     queue: VecDeque<Slot>,
     next_seq: u64,
-    /// Jobs with the workers: encoding blocks, late ones that were taken over, probes.
+    /// Jobs with the workers: blocks being encoded, late ones that were taken over, probes.
     encoding: usize,
     probing: bool,
     threads_max: usize,
-    /// Slots whose frame was handed to the link.
+    /// Number of slots whose frame was handed to the link.
     handed: usize,
     outbox: VecDeque<Frame>,
     wire_total: u64,
@@ -89,12 +95,13 @@ pub struct Sender {
 
     reverse: Reverse,
     confirmed: bool,
-    /// What the other end's application says, until the driver takes it.
+    /// Notes of the other end's application, until the driver takes them.
     notes: VecDeque<Vec<u8>>,
     notes_heard: u64,
     feedback: Feedback,
     receiver_cores: Option<usize>,
-    /// (frame number, raw bytes) sent and not yet reported as decoded; bounded by `UNREPORTED_MAX`.
+    /// (frame number, raw bytes) of frames sent and not yet reported as decoded; bounded by
+    /// `UNREPORTED_MAX`.
     unreported: VecDeque<(u64, u64)>,
 
     summary: Summary,
@@ -118,7 +125,7 @@ struct Slot {
 enum SlotState {
     Encoding,
     Ready(Box<Done>),
-    /// With the link; the frame ends at this offset of the wire.
+    /// Handed to the link; the frame ends at wire offset `wire_end`.
     Handed {
         wire_end: u64,
         wire_len: usize,
@@ -128,7 +135,7 @@ enum SlotState {
 }
 
 impl Slot {
-    /// Wire bytes still to hand over, as far as they are known.
+    /// Wire bytes still to hand over, as far as known.
     fn wire_len_estimate(&self) -> usize {
         match &self.state {
             SlotState::Ready(done) => done.frame.wire_len(),
@@ -138,6 +145,7 @@ impl Slot {
 }
 
 impl Sender {
+    /// A sender of a new flow.
     pub fn new(config: SenderConfig, policy: Box<dyn Policy>, pool: BufferPool) -> Self {
         let limits = Limits {
             block_max: config.block_max,
@@ -209,7 +217,7 @@ impl Sender {
 
     // --- raw bytes in ---
 
-    /// Raw bytes that may be pushed now; 0 means: wait until frames have left.
+    /// Raw bytes that may be pushed; 0: wait until frames have left.
     pub fn room(&self) -> usize {
         let wanted = self.policy.whole_blocks().map_or(0, |len| len.min(self.limits.block_max)).max(self.wanted);
         let gather = (8 * wanted).clamp(GATHER_MIN, GATHER_MAX).max(2 * wanted);
@@ -217,14 +225,15 @@ impl Sender {
         if self.closed { 0 } else { gather.saturating_sub(self.gathered) }
     }
 
-    /// A good length for the buffers that are pushed: the first bytes do not wait for many others, later whole blocks fit
-    /// without being put together, and what is touched stays small, so that buffers are used again while they are in
-    /// a core's cache.
+    /// A good length for the buffers that are pushed. The first bytes do not wait for many others,
+    /// later whole blocks fit without being joined, and the working set stays small, so that
+    /// buffers are reused while they are in a core's cache.
     pub fn segment_len(&self) -> usize {
         if self.raw_offset == 0 { SEGMENT_FIRST } else { 2 * self.wanted.next_power_of_two().max(SEGMENT_FIRST) }
     }
 
-    /// Takes raw bytes over without copying. They may exceed `room()` once; ask again before the next.
+    /// Takes raw bytes without copying. They may exceed `room()` once; ask again before the next
+    /// push.
     pub fn push(&mut self, raw: Block, now_ns: u64) {
         debug_assert!(!self.closed, "push after close");
         self.tick(now_ns);
@@ -238,7 +247,7 @@ impl Sender {
         self.input.push_back(raw);
     }
 
-    /// Copies raw bytes in, as many as there is room for, and returns how many were taken.
+    /// Copies as many raw bytes as there is room for, and returns how many.
     pub fn write(&mut self, raw: &[u8], now_ns: u64) -> usize {
         let len = raw.len().min(self.room());
         if len > 0 {
@@ -251,12 +260,12 @@ impl Sender {
         len
     }
 
-    /// What has come waits for nothing more. Ask for jobs behind it.
+    /// Lets the bytes pushed so far wait for nothing more. Call [`Sender::poll_job`] afterwards.
     pub fn flush(&mut self) {
         self.flushed_to = self.raw_offset + self.gathered as u64;
     }
 
-    /// No more raw bytes will come.
+    /// Ends the input: no more raw bytes follow.
     pub fn close(&mut self, now_ns: u64) {
         self.tick(now_ns);
         self.hold_until_ns = None;
@@ -265,8 +274,8 @@ impl Sender {
 
     // --- jobs ---
 
-    /// The next job, if the window has room and there is something to do. Call it again until `None`, after every
-    /// other call that changes the sender.
+    /// The next job, if the window has room and there is something to do. Call it until it returns
+    /// `None`, and after every other call that changes the sender.
     pub fn poll_job(&mut self, now_ns: u64) -> Option<Job> {
         self.tick(now_ns);
         self.hold_until_ns = None;
@@ -392,7 +401,7 @@ impl Sender {
         Some(choice)
     }
 
-    /// A shadow probe, when the window is full and a worker idle. One at a time.
+    /// A shadow probe, if the window is full and a worker idle. At most one at a time.
     fn poll_probe(&mut self) -> Option<Job> {
         if self.probing || self.closed && self.gathered < HOLD_MAX {
             return None;
@@ -420,7 +429,7 @@ impl Sender {
         })
     }
 
-    /// Puts short pieces of input together until the block that the policy wanted last can be cut whole.
+    /// Joins short pieces of input until the block that the policy last wanted can be cut whole.
     fn gather_front(&mut self) {
         let Some(front) = self.input.front() else { return };
         let want = self.wanted.min(self.gathered);
@@ -443,7 +452,7 @@ impl Sender {
         self.input.push_front(whole);
     }
 
-    /// Where it does not matter when bytes leave, a whole block is waited for.
+    /// Waits for a whole block where it does not matter when bytes leave.
     fn hold_for_whole_block(&mut self) -> bool {
         let until_ns = self.gathering_since_ns.saturating_add(self.config.gather_ns);
         let whole = self.policy.whole_blocks().map_or(self.wanted, |len| len.min(self.limits.block_max));
@@ -455,7 +464,7 @@ impl Sender {
         true
     }
 
-    /// D4: while the link has enough to do, a small write waits for company; it costs nothing.
+    /// While the link has enough to do, a small write waits for more data; it costs nothing (D4).
     fn hold_for_company(&mut self) -> bool {
         if self.closed || self.gathered >= HOLD_MAX.min(self.wanted) || self.encoding > 0 {
             return false;
@@ -474,28 +483,30 @@ impl Sender {
 
     // --- accounts ---
 
+    /// Totals so far.
     pub fn summary(&self) -> &Summary {
         &self.summary
     }
 
-    /// Chooses by another policy from the next block on. It hears of the blocks under way that it did not choose.
+    /// Replaces the policy from the next block on. The new policy also learns of blocks under way
+    /// that it did not choose.
     pub fn set_policy(&mut self, policy: Box<dyn Policy>) {
         self.policy = policy;
     }
 
-    /// Cuts no longer blocks from here on: who holds few bytes sends them in short blocks, because the receiver has none of a
-    /// block before it has all.
+    /// Limits blocks to `len` raw bytes from here on. A sender with little memory needs short
+    /// blocks, because the receiver can use nothing of a block before it has all of it.
     pub fn limit_blocks(&mut self, len: usize) {
         self.limits.block_max = len.clamp(1, self.config.block_max);
     }
 
-    /// Links no frame from here on, and so keeps no history.
+    /// Links no frames from here on, and drops the history.
     pub fn stop_linking(&mut self) {
         self.limits.history = 0;
         self.history.shrink_to(0);
     }
 
-    /// The policy, with what it learned.
+    /// Returns the policy with what it learned.
     pub fn into_policy(self) -> Box<dyn Policy> {
         self.policy
     }
@@ -505,12 +516,13 @@ impl Sender {
         std::mem::take(&mut self.trace)
     }
 
-    /// Whether it holds something that the link has not taken.
+    /// Whether it holds bytes that the link has not accepted.
     pub fn has_work(&self) -> bool {
         self.gathered > 0 || self.handed < self.queue.len() || self.wire_total > self.link.accepted_bytes()
     }
 
-    /// Moves the flow's clock. Nothing changes between calls, so the state before the call tells what the time was.
+    /// Advances the flow's clock. Nothing changes between calls, so the state before the call
+    /// decides how the elapsed time is accounted.
     fn tick(&mut self, now_ns: u64) {
         let now_ns = now_ns.max(self.now_ns);
         let own_work = self.has_work();

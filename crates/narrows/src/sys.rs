@@ -1,7 +1,7 @@
-//! What the operating system tells and does that the standard library does not offer: queue depths, TCP_INFO, CPU
-//! times, transfers that do not wait. Linux first; elsewhere a question without an answer is `None`.
+//! System calls that the standard library does not offer: queue depths, TCP_INFO, CPU times,
+//! non-blocking transfers. Linux first; elsewhere a query without an answer returns `None`.
 //!
-//! `unsafe` lives here and in the FFI wrappers under `codec/`.
+//! `unsafe` is only here and in the FFI wrappers under `codec/`.
 #![allow(unsafe_code, reason = "system calls without a safe wrapper; every block says why it is sound")]
 
 use std::time::Duration;
@@ -31,13 +31,14 @@ pub(crate) fn thread_cpu_ns() -> Option<u64> {
     None
 }
 
-/// Cores that this process may use at once: affinity and cgroup quota (v1 and v2), at least 1. A quota of 2.7 cores
-/// is 2: what is over is left to the threads that do I/O.
+/// Cores that this process may use at once, by affinity and cgroup quota (v1 and v2), at least 1. A
+/// quota of 2.7 cores gives 2: the rest is left to the I/O threads.
 pub(crate) fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
 }
 
-/// Makes the calling thread yield to others by `nice` steps. Failing is harmless, so it is not reported.
+/// Lowers the priority of the calling thread by `nice` steps. Failure is harmless, so it is not
+/// reported.
 pub(crate) fn set_thread_nice(nice: i32) {
     #[cfg(target_os = "linux")]
     {
@@ -48,13 +49,15 @@ pub(crate) fn set_thread_nice(nice: i32) {
     let _ = nice;
 }
 
-/// Lets the C library's allocator give blocks of 1 MiB and more back to the system when they are freed. By default it
-/// learns to keep them for each thread, and tables of slow codecs that are long gone stay resident. Where the address space
-/// is limited all threads share one arena: each would reserve 64 MiB of it for itself.
+/// Makes the C library's allocator return blocks of 1 MiB and more to the system when they are
+/// freed. By default it learns to keep them per thread, and tables of slow codecs stay resident
+/// long after their use. If the address space is limited, all threads share one arena: otherwise
+/// each would reserve 64 MiB of it.
 pub(crate) fn return_large_blocks() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     {
-        // SAFETY: two integers, no pointers; a value that the allocator does not take changes nothing.
+        // SAFETY: two integers, no pointers; a value that the allocator does not take changes
+        // nothing.
         unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, 1 << 20) };
         let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
         // SAFETY: the structure is there for the kernel to write.
@@ -66,13 +69,14 @@ pub(crate) fn return_large_blocks() {
     }
 }
 
-/// Starts to bring what was written of a file to the disk, and does not wait for it.
+/// Starts writing a range of a file back to the disk, without waiting for it.
 #[cfg(unix)]
 pub(crate) fn start_writeback(fd: std::os::fd::BorrowedFd<'_>, offset: u64, len: u64) {
     #[cfg(target_os = "linux")]
     {
         use std::os::fd::AsRawFd;
-        // SAFETY: no pointers; the descriptor is borrowed for the call. A file system that cannot do it changes nothing.
+        // SAFETY: no pointers; the descriptor is borrowed for the call. It has no effect on a file
+        // system that does not support it.
         unsafe { libc::sync_file_range(fd.as_raw_fd(), offset as i64, len as i64, libc::SYNC_FILE_RANGE_WRITE) };
     }
     #[cfg(not(target_os = "linux"))]
@@ -91,7 +95,7 @@ mod unix {
     use std::os::fd::{AsRawFd, BorrowedFd};
     use std::time::Duration;
 
-    /// What the kernel knows about a TCP connection. Times are spans since the connection began.
+    /// The kernel's statistics of a TCP connection. Times are totals since the connection began.
     #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
     pub(crate) struct TcpInfo {
         pub(crate) delivery_rate_bytes_per_s: u64,
@@ -103,11 +107,11 @@ mod unix {
         pub(crate) notsent_bytes: u32,
         /// Largest segment that is sent.
         pub(crate) segment_bytes: u32,
-        /// Smoothed.
+        /// Smoothed round trip.
         pub(crate) rtt_us: u32,
     }
 
-    /// One descriptor to wait for, and what for.
+    /// A descriptor to wait for, and the events of interest.
     #[derive(Clone, Copy)]
     pub(crate) struct Interest<'a> {
         pub(crate) fd: BorrowedFd<'a>,
@@ -115,8 +119,8 @@ mod unix {
         pub(crate) write: bool,
     }
 
-    /// Waits until a descriptor is ready (or in error, which a following transfer will report).
-    /// Says which are; none after the timeout or a signal.
+    /// Waits until a descriptor is ready, or in error, which the next transfer will report. Returns
+    /// which are ready; none after the timeout or a signal.
     pub(crate) fn poll<const N: usize>(
         interests: [Interest<'_>; N],
         timeout: Option<Duration>,
@@ -126,7 +130,8 @@ mod unix {
             events: if i.read { libc::POLLIN } else { 0 } | if i.write { libc::POLLOUT } else { 0 },
             revents: 0,
         });
-        // SAFETY: the array holds N pollfd and outlives the call; the descriptors are borrowed for its length.
+        // SAFETY: the array holds N pollfd and outlives the call; the descriptors are borrowed for
+        // its length.
         let answer = unsafe { libc::poll(fds.as_mut_ptr(), N as libc::nfds_t, super::poll_timeout_ms(timeout)) };
         match check(answer as isize) {
             Ok(_) => Ok(fds.map(|f| f.revents != 0)),
@@ -135,18 +140,19 @@ mod unix {
         }
     }
 
-    /// Whether a descriptor is in error or hung up: the reader of a pipe, the peer of a socket or the terminal is gone.
+    /// Whether a descriptor is in error or hung up: the reader of a pipe, the peer of a socket or
+    /// the terminal is gone.
     pub(crate) fn is_broken(fd: BorrowedFd<'_>) -> io::Result<bool> {
         // Without events to wait for, poll reports these alone. A regular file has none.
         poll([Interest { fd, read: false, write: false }], Some(Duration::ZERO)).map(|[broken]| broken)
     }
 
-    /// What a write says when nobody can read it any more.
+    /// The error of a write to a link without a reader.
     pub(crate) fn broken_pipe() -> io::Error {
         io::Error::from_raw_os_error(libc::EPIPE)
     }
 
-    /// Sends what fits into the socket's buffer now; `WouldBlock` if nothing does. Raises no SIGPIPE.
+    /// Sends what fits into the socket's buffer; `WouldBlock` if nothing does. Raises no SIGPIPE.
     pub(crate) fn send_nowait(fd: BorrowedFd<'_>, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
         #[cfg(any(target_os = "linux", target_os = "android", target_os = "freebsd"))]
         const FLAGS: i32 = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
@@ -161,22 +167,24 @@ mod unix {
         check(unsafe { libc::sendmsg(fd.as_raw_fd(), &raw const message, FLAGS) })
     }
 
-    /// Takes what lies in the socket's buffer now; `WouldBlock` if nothing does, 0 at the end.
+    /// Takes what is in the socket's buffer; `WouldBlock` if nothing is, 0 at the end.
     pub(crate) fn recv_nowait(fd: BorrowedFd<'_>, buf: &mut [u8]) -> io::Result<usize> {
-        // SAFETY: the kernel writes at most `buf.len()` bytes into `buf`, which is ours for the call.
+        // SAFETY: the kernel writes at most `buf.len()` bytes into `buf`, which is ours for the
+        // call.
         check(unsafe { libc::recv(fd.as_raw_fd(), buf.as_mut_ptr().cast(), buf.len(), libc::MSG_DONTWAIT) })
     }
 
-    /// Writes what fits into a pipe now, leaving its blocking mode alone: others may hold the same open file.
-    /// `WouldBlock` if nothing fits, `Unsupported` before Linux 6.5.
+    /// Writes what fits into a pipe without changing its blocking mode: other processes may share
+    /// the open file. `WouldBlock` if nothing fits, `Unsupported` before Linux 6.5.
     pub(crate) fn pipe_write_nowait(fd: BorrowedFd<'_>, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
         #[cfg(target_os = "linux")]
         {
-            // Position -1, in two halves: the pipe's own.
+            // Position -1, in two halves: the file's own position, as pipes require.
             let at: libc::c_long = -1;
             let count = bufs.len() as libc::c_long;
             let flags = libc::c_long::from(libc::RWF_NOWAIT);
-            // SAFETY: IoSlice has the layout of iovec, the slice holds `count` of them and lives through the call.
+            // SAFETY: IoSlice has the layout of iovec, the slice holds `count` of them and lives
+            // through the call.
             let answer =
                 unsafe { libc::syscall(libc::SYS_pwritev2, fd.as_raw_fd(), bufs.as_ptr(), count, at, at, flags) };
             check(answer as isize).map_err(|e| match e.raw_os_error() {
@@ -191,7 +199,8 @@ mod unix {
         }
     }
 
-    /// Lets a pipe hold about so many bytes. Where that is not allowed, or more lies in it, nothing changes.
+    /// Sets the size of a pipe to about `bytes`. If that is not allowed, or the pipe holds more,
+    /// nothing changes.
     pub(crate) fn set_pipe_size(fd: BorrowedFd<'_>, bytes: u32) {
         #[cfg(target_os = "linux")]
         // SAFETY: no pointers; the descriptor is borrowed for the call.
@@ -202,7 +211,7 @@ mod unix {
         let _ = (fd, bytes);
     }
 
-    /// Asks for a receive buffer of so many bytes (Linux doubles the figure).
+    /// Requests a receive buffer of `bytes` bytes (Linux doubles the figure).
     pub(crate) fn set_receive_buffer(fd: BorrowedFd<'_>, bytes: i32) -> io::Result<()> {
         let len = size_of::<i32>() as libc::socklen_t;
         // SAFETY: the option takes one int, and `bytes` is one that lives through the call.
@@ -212,12 +221,13 @@ mod unix {
         check(answer as isize).map(drop)
     }
 
-    /// Bytes of a socket that the peer has not acknowledged (TCP) or read (unix; counted with the kernel's overhead).
+    /// Bytes of a socket that the peer has not acknowledged (TCP) or read (unix; counted with the
+    /// kernel's overhead).
     pub(crate) fn socket_outstanding(fd: BorrowedFd<'_>) -> Option<u64> {
         ioctl_int(fd, libc::TIOCOUTQ as _)
     }
 
-    /// Bytes of a TCP socket that have not been sent once.
+    /// Bytes of a TCP socket that were never sent.
     pub(crate) fn socket_unsent(fd: BorrowedFd<'_>) -> Option<u64> {
         #[cfg(target_os = "linux")]
         {
@@ -232,7 +242,7 @@ mod unix {
         }
     }
 
-    /// Bytes that lie in a pipe, asked at either end.
+    /// Bytes in a pipe; works at either end.
     pub(crate) fn pipe_unread(fd: BorrowedFd<'_>) -> Option<u64> {
         ioctl_int(fd, libc::FIONREAD as _)
     }
@@ -249,7 +259,8 @@ mod unix {
         (answer == 0).then(|| u64::try_from(value).unwrap_or(0))
     }
 
-    /// Lets the kernel take more bytes for a TCP socket only while fewer than `bytes` are unsent.
+    /// Makes the kernel accept more bytes for a TCP socket only while fewer than `bytes` are
+    /// unsent.
     pub(crate) fn set_notsent_lowat(fd: BorrowedFd<'_>, bytes: u32) -> io::Result<()> {
         #[cfg(target_os = "linux")]
         {
@@ -272,7 +283,8 @@ mod unix {
         }
     }
 
-    /// Begin of linux/tcp.h's `struct tcp_info`, up to what is used. It only ever grows at its end.
+    /// Beginning of linux/tcp.h's `struct tcp_info`, up to the last field used. It only ever grows
+    /// at its end.
     #[cfg(target_os = "linux")]
     #[repr(C)]
     #[derive(Clone, Copy)]
@@ -298,7 +310,8 @@ mod unix {
             // SAFETY: the struct is integers only, all zeros is a valid value.
             let mut raw: RawTcpInfo = unsafe { std::mem::zeroed() };
             let mut len = size_of::<RawTcpInfo>() as libc::socklen_t;
-            // SAFETY: the kernel writes at most `len` bytes into `raw`. An older kernel writes fewer: the rest stays 0.
+            // SAFETY: the kernel writes at most `len` bytes into `raw`. An older kernel writes
+            // fewer: the rest stays 0.
             let answer = unsafe {
                 libc::getsockopt(fd.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, (&raw mut raw).cast(), &raw mut len)
             };

@@ -1,13 +1,14 @@
-//! Every decision with its reason, as JSON lines.
+//! The trace: every decision with its reason, as JSON lines.
 //!
-//! One object a line, keys fixed, numbers and plain ASCII strings only, so no escaping is needed.
+//! One object per line with fixed keys, numbers and plain ASCII strings only, so no escaping is
+//! needed.
 
 use std::fmt::Write;
 
 use crate::monitor::View;
 use crate::policy::{Choice, Outcome, Rescue};
 
-/// A choice: what was seen, what was chosen, and the policy's own figures.
+/// Writes a choice: the view, the choice, and the policy's own figures.
 pub fn choice(out: &mut String, view: &View<'_>, choice: &Choice, why: &[(&'static str, f64)]) {
     let _ = write!(
         out,
@@ -31,13 +32,13 @@ pub fn choice(out: &mut String, view: &View<'_>, choice: &Choice, why: &[(&'stat
         choice.encode_ns,
     );
     for (key, value) in why {
-        // JSON has no infinities; a reader takes null for "no number".
+        // JSON has no infinities; null stands for "no number".
         let _ = if value.is_finite() { write!(out, ",\"{key}\":{value:.6}") } else { write!(out, ",\"{key}\":null") };
     }
     out.push_str("}\n");
 }
 
-/// What was decided about a block that is late while the link is dry.
+/// Writes the decision about a block that is late while the link is dry.
 pub fn rescue(out: &mut String, now_ns: u64, seq: u64, decision: &Rescue) {
     let _ = match decision {
         Rescue::WaitUntil(t) => {
@@ -49,7 +50,8 @@ pub fn rescue(out: &mut String, now_ns: u64, seq: u64, decision: &Rescue) {
     };
 }
 
-/// What came of a choice, whether the block was sent as it came out or taken over meanwhile.
+/// Writes the result of a choice: an encoded block, which was sent or had been taken over
+/// meanwhile. Other outcomes are ignored.
 pub fn outcome(out: &mut String, now_ns: u64, outcome: &Outcome) {
     let Outcome::Encoded { seq, method, raw_len, wire_len, wall_ns, cpu_ns, taken_over } = outcome else { return };
     let _ = writeln!(

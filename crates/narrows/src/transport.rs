@@ -1,7 +1,8 @@
-//! What carries the wire bytes: TCP, TLS over TCP, unix sockets, pipes and files.
+//! Links that carry the wire bytes: TCP, TLS over TCP, unix sockets, pipes and files.
 //!
-//! Writes take what fits and say so, so that the driver can look at the link while it is full and stop at any time.
-//! No descriptor's blocking mode is changed: others may share it.
+//! A write takes what fits and returns how much, so that the driver can look at the link while it
+//! is full and stop at any time. The blocking mode of descriptors is never changed, since other
+//! processes may share them.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -36,6 +37,9 @@ pub struct Link {
 
 impl Link {
     /// A connected TCP socket, both directions.
+    ///
+    /// # Errors
+    /// If a system call on the socket fails.
     pub fn tcp(socket: TcpStream) -> io::Result<Self> {
         socket.set_nodelay(true)?;
         let read = ReadHalf::new(Reader::Tcp(socket.try_clone()?));
@@ -45,7 +49,10 @@ impl Link {
         Ok(Self { write: Some(write), read: Some(read) })
     }
 
-    /// A session whose handshake is done ([`tls::handshake`]), both directions.
+    /// A session after its handshake ([`tls::handshake`]), both directions.
+    ///
+    /// # Errors
+    /// If the socket cannot be duplicated.
     #[cfg(feature = "tls")]
     pub fn tls(session: tls::Session) -> io::Result<Self> {
         let (read, write) = session.split()?;
@@ -56,6 +63,9 @@ impl Link {
     }
 
     /// A connected unix socket, both directions.
+    ///
+    /// # Errors
+    /// If the socket cannot be duplicated.
     pub fn unix(socket: UnixStream) -> io::Result<Self> {
         let read = ReadHalf::new(Reader::Unix(socket.try_clone()?));
         Ok(Self { write: Some(WriteHalf::new(Writer::Unix(socket), true)), read: Some(read) })
@@ -76,13 +86,15 @@ impl Link {
     pub fn pipes(write: File, read: File) -> Self {
         let mut write = Self::file_writer(write).write;
         write.iter_mut().for_each(|half| half.relayed = true);
-        // What comes is taken as soon as it can be; with the usual 64 KiB the other program stops at every turn.
+        // A large pipe lets the other program go on writing; with the usual 64 KiB it stops at
+        // every turn.
         sys::set_pipe_size(read.as_fd(), INCOMING_LEN);
         Self { write, read: Self::file_reader(read).read }
     }
 
-    /// Passes over what comes before `magic`, such as what a login shell prints, and hands it to `on_noise`; nothing at all if
-    /// the end came and `magic` did not. More than [`NOISE_MAX`] bytes of it are an error.
+    /// Skips all input before `magic`, such as the output of a login shell, and hands it to
+    /// `on_noise`. If the input ends without `magic`, `on_noise` also gets an empty slice. More
+    /// than [`NOISE_MAX`] bytes of noise are an error.
     #[must_use]
     pub fn skip_noise(mut self, magic: &'static [u8], on_noise: impl FnMut(&[u8]) + Send + 'static) -> Self {
         if let Some(read) = &mut self.read {
@@ -91,35 +103,39 @@ impl Link {
         self
     }
 
-    /// Anything that can be written, one direction.
+    /// Any writer, one direction.
     pub fn writer(writer: impl Write + Send + 'static) -> Self {
         Self { write: Some(WriteHalf::new(Writer::Other(Box::new(writer)), false)), read: None }
     }
 
-    /// Anything that can be read, one direction.
+    /// Any reader, one direction.
     pub fn reader(reader: impl Read + Send + 'static) -> Self {
         Self { write: None, read: Some(ReadHalf::new(Reader::Other(Box::new(reader)))) }
     }
 
-    /// Each direction as a link of its own, with a stream of its own and no feedback: the writing one first.
+    /// Splits the link into two one-way links, the writing one first. Each carries its own stream,
+    /// without feedback.
     #[must_use]
     pub fn split(self) -> (Self, Self) {
         (Self { write: self.write, read: None }, Self { write: None, read: self.read })
     }
 
-    /// Whether bytes can come back.
+    /// Whether the link has both directions.
     pub fn is_duplex(&self) -> bool {
         self.write.is_some() && self.read.is_some()
     }
 }
 
-/// Gives a socket a receive buffer of about so many bytes. On a listening socket it holds for its connections, whose
-/// window is then never larger.
+/// Sets a socket's receive buffer to about `bytes` bytes. On a listening socket it applies to
+/// accepted connections, whose window then never gets larger.
+///
+/// # Errors
+/// If the system call fails.
 pub fn set_receive_buffer(socket: &impl AsFd, bytes: usize) -> io::Result<()> {
     sys::set_receive_buffer(socket.as_fd(), bytes.min(i32::MAX as usize) as i32)
 }
 
-/// A pipe of a program that passes on what comes: the most that is allowed without privileges.
+/// Size of the pipe from a relaying program: the most that is allowed without privileges.
 const INCOMING_LEN: u32 = 1 << 20;
 
 fn is_same_host(socket: &TcpStream) -> bool {

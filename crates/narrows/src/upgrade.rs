@@ -1,6 +1,6 @@
-//! How two supervisors find out that they hold the two ends of one connection, and switch it to frames: the witnessed
-//! upgrade of `docs/format.md` section 11, and the parts that the direct and the gateway way share with it. No I/O, no
-//! clock, no randomness: bytes, times and secrets are arguments.
+//! The witnessed upgrade (`docs/format.md`, section 11): two supervisors that hold the two ends of
+//! a connection find each other and switch the connection to frames. The direct and the gateway way
+//! share parts of it. No I/O, clock or randomness: bytes, times and secrets are arguments.
 //!
 //! ```text
 //!  client program   supervisor                                supervisor   server program
@@ -13,7 +13,8 @@
 //!        │             │     <──  frames │MARK│ plain bytes, undelayed │         │
 //! ```
 //!
-//! The driver moves events and words between the two machines of its side, and bytes between them and the world:
+//! The driver moves events and words between the two state machines on its side, and bytes between
+//! them and the network:
 //!
 //! ```text
 //! Claimant::poll / Witness::poll  ─ Output::Flow(flow, event) ─>  Flow::hear
@@ -22,16 +23,23 @@
 //!
 //! # For a driver
 //!
-//! - A `Claimant` for each host that its programs connect to, one `Witness` behind the service port of this host. Bytes of
-//!   a side channel go to `receive`, its end to `lost`; the driver reads no more from it while it has bytes to send there.
-//! - At a connect: read the socket's timestamp clock at once, `Flow::client`, `Claimant::claim`. At an accept: read the
-//!   saved SYN, `Flow::server`, `Witness::accepted`. At the end of either: `ended`. At listen: `Witness::listening`.
-//! - Of plain bytes to send: `Flow::sending_plain` before the write, in the order of the writes. Of bytes that came:
-//!   `Flow::receive`, give out what it says, hand the rest to a receiver. Ends: `sending_end`, `receive_end`.
-//! - After every call of a flow: `take_marker`, which goes behind what was counted, and `poll_word` until `None`.
-//! - Timers: the least of all `next_wakeup_ns`; then `on_time` of those that are due.
-//! - An error of a flow: reset on the wire, error at the program. The socket has `SO_LINGER` with time 0 until it is closed
-//!   in order, so that the kernel does the same when this process dies; else its death looks like an end.
+//! - Keep one `Claimant` per host that the programs connect to, and one `Witness` behind this
+//!   host's service port. Pass the bytes of a side channel to `receive`, and its loss to `lost`.
+//!   While a side channel has unsent bytes, the driver does not read from it.
+//! - On connect: read the socket's timestamp clock at once, then call `Flow::client` and
+//!   `Claimant::claim`. On accept: read the saved SYN, then call `Flow::server` and
+//!   `Witness::accepted`. When a connection ends, call `ended`. On listen, call
+//!   `Witness::listening`.
+//! - Call `Flow::sending_plain` before each write of plain bytes, in the order of the writes. Pass
+//!   received bytes to `Flow::receive`, deliver what it releases, and hand the rest to a receiver.
+//!   For the ends of the two directions call `sending_end` and `receive_end`.
+//! - After every call of a flow: `take_marker`, whose bytes are sent behind the plain bytes counted
+//!   so far, and `poll_word` until it returns `None`.
+//! - Timers: sleep until the earliest `next_wakeup_ns`, then call `on_time` of every machine that
+//!   is due.
+//! - On an error of a flow: reset the connection and report an error to the program. Keep
+//!   `SO_LINGER` with time 0 on the socket until it is closed in order, so that the kernel resets
+//!   the connection if this process dies; otherwise its death would look like an end of stream.
 
 pub mod claimant;
 pub mod flow;
@@ -53,70 +61,82 @@ pub use witness::{Witness, WitnessLimits, host_of};
 
 use message::Reason;
 
-/// The driver's own number of a connection that it holds.
+/// The driver's number for a connection that it holds.
 pub type FlowId = u64;
 
-/// What the side channel says about a flow: for [`Flow::hear`].
+/// An event from the side channel, for [`Flow::hear`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// To a server's flow: its peer has proved that it holds the client's end. It answers [`Word::Armed`] or
-    /// [`Word::Decline`].
+    /// To a server's flow: its peer has proved that it holds the client's end. The flow answers
+    /// with [`Word::Armed`] or [`Word::Decline`].
     Claimed(Key),
     /// To a client's flow: the server's end is held by a supervisor that looks for the marker.
     Ready(Key),
-    /// To a client's flow: it stays plain for ever.
+    /// To a client's flow: it stays plain permanently, unless a late `Ready` follows.
     Plain(WhyPlain),
     /// To a server's flow: the client will send no marker.
     Withdrawn,
-    /// The peer holds what may begin a marker at this offset of the bytes that it got.
+    /// The peer holds bytes at this offset that may begin a marker, and asks whether they do.
     Query {
+        /// Plain bytes of the asked direction before the held ones.
         offset: u64,
     },
+    /// The peer's answer to a query, or its announcement of the place of its marker.
     Answer {
+        /// Plain bytes of the peer's direction before the place in question.
         offset: u64,
+        /// Whether the peer's marker is at `offset`.
         marked: bool,
     },
-    /// The side channel was lost and is there again.
+    /// The side channel was lost and has been restored.
     Restored,
 }
 
-/// What a flow says to its peer's: for [`Claimant::say`] and [`Witness::say`].
+/// A message of a flow to its peer, for [`Claimant::say`] and [`Witness::say`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Word {
-    /// From a server's flow: it looks for the marker of the key that has this tag. An agent that took over has another key for
-    /// the same claim, which this does not answer.
+    /// From a server's flow: it looks for the marker of the key with this tag. An agent that took
+    /// over has another key for the same claim; this word does not answer for that key.
     Armed {
+        /// [`Key::tag`] of the key.
         tag: u64,
     },
     /// From a server's flow: too late, or claimed before under another key.
     Decline,
     /// From a client's flow: it will send no marker.
     Withdraw,
+    /// Asks whether the held bytes at this offset begin the peer's marker.
     Query {
+        /// Plain bytes of the peer's direction before the held ones.
         offset: u64,
     },
+    /// Answers a query, or announces the place of the marker.
     Answer {
+        /// Plain bytes of this side's direction before the place in question.
         offset: u64,
+        /// Whether this side's marker is at `offset`.
         marked: bool,
     },
-    /// From a client's flow: nothing is left to ask or to answer.
+    /// From a client's flow: no question or answer is outstanding any more.
     Settled,
 }
 
-/// Why a connection is plain, for the person who asks.
+/// Why a connection stayed plain, for diagnostics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum WhyPlain {
-    /// Nothing, or something else, listens on the peer's service port, now or less than a minute ago.
+    /// Nothing, or another service, listens on the peer's service port, or did so less than a
+    /// minute ago.
     NoService,
-    /// The peer's word.
+    /// The peer refused the claim.
     Refused(Reason),
-    /// No answer came in time.
+    /// The peer did not answer in time.
     TimedOut,
-    /// Too many claims wait already.
+    /// Too many claims are waiting already.
     Busy,
-    /// No gateway took the connection, so it was made to the server itself.
+    /// No gateway took the connection, so it was made to the server directly.
     NoGateway,
-    /// The peer is this host, and whoever has its service port is neither root nor the server's user.
+    /// The peer is this host, and the process that owns its service port belongs neither to root
+    /// nor to the server's user.
     Stranger,
 }
 

@@ -394,7 +394,7 @@ const RESETS: [&str; 4] = [
     "the stream is empty",
     "the stream ends before its end frame",
     "the connection ended in the middle of a marker",
-    "the side channel does not answer whether what came is data",
+    "the side channel did not answer whether received bytes are data",
 ];
 /// Of whoever takes the service port over from a killed one.
 const OF_SERVICE: [&str; 2] = ["the service port is open", "cannot open the service port"];

@@ -1,10 +1,10 @@
-//! What the receiver says of entries: the bodies of note frames.
+//! The receiver's answers about entries: the bodies of note frames (format.md section 8.3).
 
 use super::{CHUNKS_MAX, Fields, cut_text, put_bytes};
 use crate::error::{Error, Result};
 use crate::frame::{CONTROL_BODY_MAX, put_varint};
 
-/// Answers are collected up to this length and then sent: one note frame.
+/// Length up to which answers are collected before they are sent as one note frame, in bytes.
 pub const ANSWERS_LEN_MAX: usize = CONTROL_BODY_MAX;
 
 const FILES: u8 = 1;
@@ -18,47 +18,93 @@ const AGAIN: u8 = 9;
 const REPEATED: u8 = 10;
 const MADE: u8 = 11;
 
-/// Files are answered in the order of their announcement, each once.
+/// An answer. Files are answered in the order of their announcement, each once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
-    /// The next `count` files that were announced and not answered.
-    Files { count: u64, wanted: Wanted },
-    /// Entry `id` is not wanted, since it cannot be stored; the copy goes on.
-    Failed { id: u64, text: String },
-    /// The content of entry `id` came and could not be stored; the copy goes on.
-    NotStored { id: u64, text: String },
-    /// The content of entry `id`, which repeats other files, came whole.
-    Whole { id: u64 },
-    /// What entry `id` repeats of entry `of` is not there (of which one is not known, if it is `id` itself): it is wanted once
-    /// more, and without repeats of others.
-    Again { id: u64, of: u64 },
-    /// So many more bytes of repeats were taken.
-    Repeated { len: u64 },
-    /// What of entries could not be kept, in words; once, at the end.
-    Lost { text: String },
-    /// So many more were removed that the sender does not have, the last of them of this name (empty if nobody asked for
-    /// names); none, if nothing is removed, for this reason. Only where the sender asked for it, and after its end.
-    Removed { count: u64, text: String },
-    /// A folder or link was made, or changed, of this name. Only where the sender asked for it.
-    Made { text: String },
-    /// Which chunks of the next record of chunks of entry `id` are there: so many are, so many are needed, and so on.
-    Chunks { id: u64, runs: Vec<u32> },
+    /// Answers the next files that were announced and not answered.
+    Files {
+        /// Number of files.
+        count: u64,
+        /// Whether they are wanted.
+        wanted: Wanted,
+    },
+    /// The entry is not wanted, since it cannot be stored; the copy goes on.
+    Failed {
+        /// Number of the entry.
+        id: u64,
+        /// The reason, for a person.
+        text: String,
+    },
+    /// The content of the entry arrived and could not be stored; the copy goes on.
+    NotStored {
+        /// Number of the entry.
+        id: u64,
+        /// The reason, for a person.
+        text: String,
+    },
+    /// The content of an entry with repeats of other files arrived completely.
+    Whole {
+        /// Number of the entry.
+        id: u64,
+    },
+    /// The receiver lacks bytes that an entry repeats. It wants the entry once more, without
+    /// repeats of other files.
+    Again {
+        /// Number of the entry.
+        id: u64,
+        /// Number of the entry whose bytes are missing; `id` itself if that is unknown.
+        of: u64,
+    },
+    /// The receiver handled more repeated bytes.
+    Repeated {
+        /// Number of bytes since the last such answer.
+        len: u64,
+    },
+    /// Properties of entries that could not be kept; sent once, at the end.
+    Lost {
+        /// Description, for a person.
+        text: String,
+    },
+    /// More entries were removed that the sender does not have. Only if the sender asked for it,
+    /// and after its end.
+    Removed {
+        /// Number of entries since the last such answer; 0: nothing is removed.
+        count: u64,
+        /// Path of the last of them, empty if the sender did not ask for names. With a count of 0:
+        /// why nothing is removed.
+        text: String,
+    },
+    /// A folder, link, fifo or device was made or changed. Only if the sender asked for it.
+    Made {
+        /// Its path.
+        text: String,
+    },
+    /// The chunks of the next `Chunks` or `Pieces` record of an entry that the receiver has.
+    Chunks {
+        /// Number of the entry.
+        id: u64,
+        /// Lengths of runs of chunks, alternately present and needed, beginning with present.
+        runs: Vec<u32>,
+    },
 }
 
+/// Whether the receiver wants a file, and how.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wanted {
-    /// What is there is the same.
+    /// The receiver has the same file.
     No,
-    /// It cannot be stored; why is said beside.
+    /// The file cannot be stored; an [`Answer::Failed`] gives the reason.
     Refused,
+    /// The whole file is wanted.
     Whole,
-    /// Something is there that may be an earlier state of it: its chunks are asked for, if the sender cares.
+    /// The receiver may have an earlier state of the file: the sender may send its chunks first.
     Chunks,
-    /// Whole, and what comes may repeat what came before, in it and in other files.
+    /// The whole file is wanted, and may repeat earlier content of this and other files.
     Repeats,
 }
 
 impl Answer {
+    /// Appends the encoded answer.
     pub fn put(&self, out: &mut Vec<u8>) {
         match self {
             Self::Files { count, wanted } => {
@@ -104,7 +150,10 @@ impl Answer {
         }
     }
 
-    /// All answers of one note.
+    /// Decodes all answers of one note.
+    ///
+    /// # Errors
+    /// `Corrupt`, `Limit` or `Unsupported` if the note is malformed, and the errors of `on_answer`.
     pub fn parse_all(note: &[u8], mut on_answer: impl FnMut(Self) -> Result<()>) -> Result<()> {
         let mut f = Fields(note);
         while !f.0.is_empty() {

@@ -1,4 +1,4 @@
-//! Records out of bytes that come in pieces of any length.
+//! Parses records from bytes that arrive in pieces of any length.
 
 use super::{
     BEGIN, CHUNK_LEN_MAX, CHUNKS, CHUNKS_MAX, Chunk, DATA, DATA_LEN_MAX, END, ENTRY, EndState, Entry, EntryKind,
@@ -8,12 +8,12 @@ use super::{
 use crate::error::{Error, Result};
 use crate::frame::varint;
 
-/// kind and body length.
+/// Longest header: kind and body length.
 const HEADER_MAX: usize = 1 + 4;
-/// More attributes than fit into a record with one byte each.
+/// Most attributes of an entry: more than fit into a record.
 const XATTRS_MAX: u64 = RECORD_LEN_MAX as u64 / 2;
 
-/// Keeps the record that is not complete, never data.
+/// Parser of the entry stream. It buffers an incomplete record, but never data.
 #[derive(Debug, Default)]
 pub struct RecordParser {
     buffer: Vec<u8>,
@@ -26,7 +26,12 @@ pub struct RecordParser {
 }
 
 impl RecordParser {
-    /// Takes the next bytes and hands every record in them to `on_record`, data as soon as it comes.
+    /// Takes the next bytes and passes every record in them to `on_record`, data as soon as it
+    /// arrives.
+    ///
+    /// # Errors
+    /// `Corrupt`, `Limit` or `Unsupported` if the stream violates the format, and the errors of
+    /// `on_record`.
     pub fn push(&mut self, mut bytes: &[u8], mut on_record: impl FnMut(Record<'_>) -> Result<()>) -> Result<()> {
         while !bytes.is_empty() {
             if self.data_left > 0 {
@@ -49,13 +54,14 @@ impl RecordParser {
         self.finished
     }
 
-    /// Takes one record, or its header if it is data, from the kept bytes and the front of `bytes`; returns the rest.
+    /// Takes one record, or its header if it is data, from the buffer and the front of `bytes`;
+    /// returns the rest.
     fn record<'b>(
         &mut self,
         bytes: &'b [u8],
         on_record: &mut impl FnMut(Record<'_>) -> Result<()>,
     ) -> Result<&'b [u8]> {
-        // The header, byte by byte: it has five of them at most.
+        // The header, byte by byte: it has at most five.
         let mut at = 0;
         let (kind, body_len, header_len) = loop {
             if let Some(header) = parse_header(&self.buffer)? {
@@ -67,7 +73,7 @@ impl RecordParser {
         };
         if kind == DATA {
             if !self.in_file {
-                return Err(Error::corrupt("data came outside of a file"));
+                return Err(Error::corrupt("data outside of a file"));
             }
             self.buffer.clear();
             self.data_left = body_len;
@@ -87,7 +93,7 @@ impl RecordParser {
     }
 
     fn parse(&mut self, kind: u8, mut f: Fields<'_>) -> Result<Record<'static>> {
-        // Chunks of what follows may come at any time.
+        // Chunks and pieces may come at any time.
         if !matches!(kind, CHUNKS | PIECES) && self.in_file != matches!(kind, HOLE | REPEAT | END) {
             return Err(Error::corrupt("the records of a file are out of order"));
         }
@@ -105,7 +111,7 @@ impl RecordParser {
                     0 => EndState::Partial,
                     1 => EndState::Whole,
                     2 => EndState::Changed,
-                    _ => return Err(Error::corrupt("a file ends in an unknown way")),
+                    _ => return Err(Error::corrupt("a file has an unknown end state")),
                 };
                 let digest = f.0.try_into().map_err(|_| Error::corrupt("a digest has a wrong length"))?;
                 f.0 = &[];
@@ -139,7 +145,7 @@ impl RecordParser {
         let shared = f.number()?;
         let rest = f.bytes()?;
         let shared = usize::try_from(shared).ok().filter(|s| *s <= self.path.len());
-        let shared = shared.ok_or_else(|| Error::corrupt("a path refers to more than there is"))?;
+        let shared = shared.ok_or_else(|| Error::corrupt("a path shares more bytes than the path before it has"))?;
         if shared + rest.len() > PATH_LEN_MAX {
             return Err(Error::limit("a path is longer than 4095 bytes"));
         }
@@ -193,7 +199,7 @@ impl RecordParser {
         let id = self.known_id(f.number()?)?;
         let (offset, len) = (f.number()?, f.number32()?);
         if !(1..=REPEAT_LEN_MAX).contains(&len) || offset.checked_add(len.into()).is_none() {
-            return Err(Error::limit("what a file repeats is too long, or out of range"));
+            return Err(Error::limit("a repeat in a file is too long, or out of range"));
         }
         Ok(Record::Repeat { id, offset, len })
     }
@@ -231,7 +237,7 @@ impl RecordParser {
         }
         let (hashes, rest) = f.0.as_chunks();
         if hashes.len() != pieces || !rest.is_empty() {
-            return Err(Error::corrupt("a record has not one hash for each piece"));
+            return Err(Error::corrupt("the number of hashes in a record differs from the number of its pieces"));
         }
         let hashes = hashes.to_vec();
         f.0 = &[];
@@ -239,7 +245,11 @@ impl RecordParser {
     }
 
     fn known_id(&self, id: u64) -> Result<u64> {
-        if id < self.entries { Ok(id) } else { Err(Error::corrupt("a record refers to an entry that did not come")) }
+        if id < self.entries {
+            Ok(id)
+        } else {
+            Err(Error::corrupt("a record refers to an entry that was never announced"))
+        }
     }
 }
 
@@ -315,7 +325,7 @@ mod tests {
         out.len()
     }
 
-    /// What comes out, data joined.
+    /// The parsed records, with data joined.
     fn parse(stream: &[u8], piece: usize) -> Result<(Vec<String>, bool)> {
         let mut parser = RecordParser::default();
         let (mut said, mut data) = (Vec::new(), Vec::new());

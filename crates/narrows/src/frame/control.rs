@@ -6,33 +6,42 @@ use super::{FLAG_OPTIONAL, Frame, HeaderBytes, check_seed, put_varint, u64_at, v
 use crate::block::Block;
 use crate::error::{Error, Result};
 
-/// Longest body of a control frame.
+/// Longest body of a control frame in bytes.
 pub const CONTROL_BODY_MAX: usize = 65_536;
-/// Longest text in a close frame.
+/// Longest text in a close frame in bytes.
 pub const CLOSE_TEXT_MAX: usize = 512;
-/// The end frame is always this long: kind, length, check, four totals.
+/// Length of every end frame in bytes: kind, length, check, four totals.
 pub const END_FRAME_LEN: usize = 1 + 1 + 8 + END_BODY_LEN;
 const END_BODY_LEN: usize = 32;
 
 /// Header of a control frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ControlHeader {
+    /// Kind of the frame.
     pub kind: ControlKind,
+    /// Length of the body in bytes.
     pub body_len: usize,
+    /// Length of the header in bytes, check included.
     pub header_len: usize,
     check: u64,
     head: [u8; 4],
     head_len: u8,
 }
 
+/// Kind of a control frame (format.md section 3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ControlKind {
+    /// Both ends drop the history.
     Reset,
+    /// The end of a stream, with its totals.
     End,
+    /// A report, from receiver to sender.
     Feedback,
+    /// The end of the reverse direction, with the receiver's result.
     Close,
+    /// A part of the index.
     Index,
-    /// Words of the application above, from receiver to sender.
+    /// A note of the application, from receiver to sender.
     Note,
     /// A kind of a later version that may be skipped.
     Unknown(u8),
@@ -53,7 +62,11 @@ impl ControlKind {
 }
 
 impl ControlHeader {
-    /// Whether the body is what was sent.
+    /// Verifies the check. `raw_offset`: raw bytes of the flow before the frame; 0 on the reverse
+    /// direction.
+    ///
+    /// # Errors
+    /// `Corrupt` if the check does not match.
     pub fn verify(&self, body: &[u8], raw_offset: u64) -> Result<()> {
         let seed = check_seed(&self.head[..usize::from(self.head_len)], raw_offset);
         if xxh3_64_with_seed(body, seed) == self.check {
@@ -63,7 +76,7 @@ impl ControlHeader {
     }
 }
 
-/// A whole control frame.
+/// Encodes a control frame.
 ///
 /// # Panics
 /// If the body is longer than [`CONTROL_BODY_MAX`].
@@ -105,13 +118,18 @@ pub(super) fn parse(b: &[u8]) -> Result<Option<ControlHeader>> {
 /// The totals of the end frame (format.md section 3.4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct EndTotals {
+    /// Raw bytes of the flow.
     pub raw_total: u64,
+    /// Wire offset of the end frame.
     pub wire_total: u64,
+    /// Wire offset of the first index frame; 0: no index.
     pub index_offset: u64,
+    /// Chain over the checks of all blocks; see [`chain_digest`](super::chain_digest).
     pub digest: u64,
 }
 
 impl EndTotals {
+    /// Encodes the end frame.
     pub fn frame(&self) -> Frame {
         let mut body = [0; END_BODY_LEN];
         for (i, v) in [self.raw_total, self.wire_total, self.index_offset, self.digest].into_iter().enumerate() {
@@ -120,6 +138,10 @@ impl EndTotals {
         control_frame(ControlKind::End, &body, self.raw_total)
     }
 
+    /// Decodes the body of an end frame.
+    ///
+    /// # Errors
+    /// `Corrupt` if its length is wrong.
     pub fn parse(body: &[u8]) -> Result<Self> {
         if body.len() != END_BODY_LEN {
             return Err(Error::corrupt("the end frame has a wrong length"));
@@ -129,19 +151,28 @@ impl EndTotals {
     }
 }
 
-/// What a receiver reports (format.md section 3.5). Totals since the flow began, but for `cores` and `backlog_bytes`.
+/// A receiver's report (format.md section 3.5). Totals since the flow began, except `cores` and
+/// `backlog_bytes`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Feedback {
+    /// Wire bytes received.
     pub wire_received: u64,
+    /// Raw bytes delivered to the reader.
     pub raw_delivered: u64,
+    /// Data and message frames decoded.
     pub frames_decoded: u64,
+    /// CPU time of decoding.
     pub decode_ns: u64,
+    /// Number of decoding threads.
     pub cores: u64,
+    /// Wire bytes received and not yet decoded.
     pub backlog_bytes: u64,
+    /// Time in which the reader of the raw bytes accepted none.
     pub blocked_ns: u64,
 }
 
 impl Feedback {
+    /// Encodes the feedback frame.
     pub fn frame(&self) -> Frame {
         let mut body = Vec::with_capacity(70);
         for v in [
@@ -158,6 +189,10 @@ impl Feedback {
         control_frame(ControlKind::Feedback, &body, 0)
     }
 
+    /// Decodes the body of a feedback frame. Bytes behind the known fields are ignored.
+    ///
+    /// # Errors
+    /// `Corrupt` if it is too short or malformed.
     pub fn parse(mut body: &[u8]) -> Result<Self> {
         let mut next = || -> Result<u64> {
             let (v, n) = varint(body, 10)?.ok_or_else(|| Error::corrupt("a feedback frame is too short"))?;
@@ -176,7 +211,8 @@ impl Feedback {
     }
 }
 
-/// The close frame: `None` = all is stored, else why not.
+/// Encodes the close frame. `None`: everything is stored; otherwise why not, truncated to
+/// [`CLOSE_TEXT_MAX`] bytes.
 pub fn close_frame(failure: Option<&str>) -> Frame {
     let mut body = vec![u8::from(failure.is_some())];
     let mut text = failure.unwrap_or_default();
@@ -188,7 +224,11 @@ pub fn close_frame(failure: Option<&str>) -> Frame {
     control_frame(ControlKind::Close, &body, 0)
 }
 
-/// `None` if the peer stored everything, else what it says, made safe for a terminal.
+/// Decodes the body of a close frame. `None` if the peer stored everything, otherwise its text,
+/// made safe for a terminal.
+///
+/// # Errors
+/// `Corrupt` if the body is malformed.
 pub fn parse_close(body: &[u8]) -> Result<Option<String>> {
     match body.split_first() {
         Some((0, _)) => Ok(None),
@@ -196,7 +236,7 @@ pub fn parse_close(body: &[u8]) -> Result<Option<String>> {
             let text = String::from_utf8_lossy(text);
             Ok(Some(text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()))
         }
-        _ => Err(Error::corrupt("a close frame that says nothing known")),
+        _ => Err(Error::corrupt("a close frame is malformed")),
     }
 }
 

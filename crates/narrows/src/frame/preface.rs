@@ -4,19 +4,27 @@ use super::{u32_at, u64_at};
 use crate::codec::CODECS;
 use crate::error::{Error, Result};
 
+/// The first bytes of every stream: `NRW` and SUB.
 pub const MAGIC: [u8; 4] = *b"NRW\x1a";
+/// Version of the format.
 pub const VERSION: u8 = 1;
+/// Length of a preface in bytes.
 pub const PREFACE_LEN: usize = 32;
 
-/// Limits that no preface may exceed (format.md section 6).
+/// Largest `block_max` that a preface may state, in bytes (format.md section 6).
 pub const BLOCK_MAX_HARD: usize = 64 << 20;
+/// Largest `history` that a preface may state, in bytes (format.md section 6).
 pub const HISTORY_MAX_HARD: usize = 64 << 20;
 
-/// What every reader of version 1 takes before it has said anything (D12).
+/// Longest block that every reader of version 1 accepts before it states its limits, in bytes
+/// (D12).
 pub const BASELINE_BLOCK_MAX: usize = 2 << 20;
+/// History that every reader of version 1 keeps before it states its limits, in bytes.
 pub const BASELINE_HISTORY: usize = 64 << 10;
+/// Codecs that every reader of version 1 decodes before it states its limits: bit n for codec n.
 pub const BASELINE_CODECS: u64 = 0xff;
 
+/// Feature bits of a preface (format.md section 2).
 pub mod feature {
     /// Critical: message frames may occur.
     pub const MESSAGES: u16 = 1;
@@ -28,25 +36,37 @@ pub mod feature {
 
 const KNOWN_CRITICAL: u16 = feature::MESSAGES;
 
+/// Role of the end that sends a preface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
+    /// Sends the flow.
     Sender,
+    /// Receives the flow; its preface begins the reverse direction.
     Receiver,
 }
 
-/// What one side says of itself before anything else.
+/// The preface: version, features and limits of one side (format.md section 2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Preface {
+    /// Role of the side.
     pub role: Role,
+    /// Critical features: a reader refuses unknown ones.
     pub critical: u16,
+    /// Optional features: a reader ignores unknown ones.
     pub optional: u16,
+    /// Whether every block has a check.
     pub check: bool,
+    /// Sender: longest block of the stream. Receiver: longest block that it accepts. In raw bytes.
     pub block_max: usize,
+    /// Sender: how far back linked frames refer. Receiver: history that it keeps. In bytes; 0: no
+    /// linked frames.
     pub history: usize,
+    /// Bit n: codec n may be used (sender) or can be decoded (receiver).
     pub codecs: u64,
 }
 
 impl Preface {
+    /// Encodes the preface.
     pub fn encode(&self) -> [u8; PREFACE_LEN] {
         let mut b = [0; PREFACE_LEN];
         b[0..4].copy_from_slice(&MAGIC);
@@ -66,7 +86,11 @@ impl Preface {
         b
     }
 
-    /// Reads a preface from the first bytes of a stream. A wrong magic number is told as early as possible.
+    /// Reads a preface from the first bytes of a stream; `None` when more bytes are needed. A wrong
+    /// magic number is reported as early as possible.
+    ///
+    /// # Errors
+    /// `Corrupt`, `Unsupported` or `Limit`.
     pub fn parse(b: &[u8]) -> Result<Option<Self>> {
         let seen = b.len().min(MAGIC.len());
         if b[..seen] != MAGIC[..seen] {
@@ -104,7 +128,7 @@ impl Preface {
     }
 }
 
-/// Codecs of this build, as a preface states them.
+/// Codecs of this build, as the bits of a preface.
 pub fn codecs_of_this_build() -> u64 {
     CODECS.iter().fold(0, |bits, c| bits | 1 << c.id().0)
 }

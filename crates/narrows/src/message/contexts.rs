@@ -1,10 +1,11 @@
-//! What a thread needs to encode and decode messages of any number of flows: tables, contexts of codecs, room.
+//! Per-thread state to encode and decode messages of any number of flows: tables, codec contexts,
+//! buffers.
 
 use super::MESSAGE_MAX;
 use crate::codec::{DictionaryContexts, LinkedTable};
 
-/// Tables over histories. Each has 16 KiB: together they stay in the second-level cache, and more flows than these taking
-/// turns miss the cache with tables of their own anyway.
+/// Number of tables over histories. Each takes 16 KiB: together they stay in the second-level
+/// cache. If more flows take turns, they would miss the cache even with tables of their own.
 const TABLES: usize = 32;
 
 /// Contexts of one thread, shared by all flows that it encodes or decodes.
@@ -12,9 +13,9 @@ pub struct Contexts {
     tables: Vec<Owned>,
     clock: u64,
     pub(super) codecs: DictionaryContexts,
-    /// Room for any body.
+    /// Buffer for any body.
     pub(super) encoded: Vec<u8>,
-    /// Room for any message.
+    /// Buffer for any message.
     pub(super) decoded: Vec<u8>,
 }
 
@@ -38,7 +39,8 @@ impl Default for Contexts {
 }
 
 impl Contexts {
-    /// The flow's table, or the one that was used longest ago, and room for a body. `hint` remembers which it was.
+    /// The flow's table, or else the least recently used one, and a buffer for a body. `hint`
+    /// remembers the index.
     pub(super) fn table(&mut self, flow: u64, hint: &mut u8) -> (&mut LinkedTable, &mut [u8]) {
         self.clock += 1;
         let mine = self.tables.get(usize::from(*hint)).is_some_and(|t| t.flow == flow);
@@ -55,7 +57,7 @@ impl Contexts {
         }
         let owned = &mut self.tables[usize::from(*hint)];
         if owned.flow != flow {
-            // Its bytes may be gone, and others lie in their place.
+            // The bytes it refers to may be gone, and others may be in their place.
             owned.table.forget();
         }
         (owned.flow, owned.used) = (flow, self.clock);

@@ -28,29 +28,103 @@ const OFFER_ANNOUNCED: u8 = 2;
 /// A control frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Control {
+    /// Begins a flow and states the limits of its sender. Forward.
     Preface(Preface),
-    Reset { generation: u64, number: u64, window: usize, gap: bool, seed_digest: u64 },
-    Digest { number: u64, chain: u64 },
-    Pin { slot: u8, len: usize, digest: u64 },
-    Offer { slot: u8, announced: bool, len: usize, digest: u64, content: Option<Vec<u8>> },
-    Acknowledgement { number: u64, chain: u64, decoded: [Decoded; 3] },
-    Lost { generation: u64, number: u64, chain: u64, reason: Lost },
-    Has { slot: u8, digest: u64 },
-    Lacks { slot: u8, digest: u64, reason: Lacks },
+    /// Both ends begin their history anew. Forward.
+    Reset {
+        /// Counts the resets of the flow.
+        generation: u64,
+        /// Messages of the flow before the reset.
+        number: u64,
+        /// W: bytes of history from here on.
+        window: usize,
+        /// Whether messages may be lost.
+        gap: bool,
+        /// Digest of the seed; 0 if none.
+        seed_digest: u64,
+    },
+    /// Lets the reader verify its history. Forward.
+    Digest {
+        /// Messages of the flow so far.
+        number: u64,
+        /// The chain after them.
+        chain: u64,
+    },
+    /// Makes the last bytes of the history a dictionary. Forward.
+    Pin {
+        /// Slot of the dictionary, 1 to 3.
+        slot: u8,
+        /// Length of the dictionary in bytes.
+        len: usize,
+        /// Digest of the dictionary.
+        digest: u64,
+    },
+    /// Offers or announces a dictionary. Forward.
+    Offer {
+        /// Slot of the dictionary, 1 to 3.
+        slot: u8,
+        /// Whether the offer is an announcement, which is not answered.
+        announced: bool,
+        /// Length of the dictionary in bytes.
+        len: usize,
+        /// Digest of the dictionary.
+        digest: u64,
+        /// The dictionary; `None` asks whether the reader has it.
+        content: Option<Vec<u8>>,
+    },
+    /// Reports decoded messages. Reverse.
+    Acknowledgement {
+        /// Messages of the flow that were decoded.
+        number: u64,
+        /// The chain after them.
+        chain: u64,
+        /// Decoding effort since the last report, indexed by [`Coding`](super::Coding).
+        decoded: [Decoded; 3],
+    },
+    /// The reader lost the history. Reverse.
+    Lost {
+        /// Generation of the reader's last reset.
+        generation: u64,
+        /// Messages that the reader has decoded.
+        number: u64,
+        /// The reader's chain after them.
+        chain: u64,
+        /// Why it was lost.
+        reason: Lost,
+    },
+    /// The reader has a dictionary. Reverse.
+    Has {
+        /// Slot of the dictionary, 1 to 3.
+        slot: u8,
+        /// Digest of the dictionary.
+        digest: u64,
+    },
+    /// The reader lacks or refuses a dictionary. Reverse.
+    Lacks {
+        /// Slot of the dictionary, 1 to 3.
+        slot: u8,
+        /// Digest of the dictionary; 0 if the reader does not know it.
+        digest: u64,
+        /// What the reader wants.
+        reason: Lacks,
+    },
 }
 
-/// What the reader spent on messages of one coding since it last said so.
+/// Decoding effort of the reader for messages of one coding since its last report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Decoded {
+    /// Number of messages.
     pub messages: u64,
+    /// Raw bytes.
     pub raw_len: u64,
+    /// Decoding time in ns.
     pub ns: u64,
 }
 
 /// Why a reader lost the history.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lost {
-    /// It knows nothing of the flow.
+    /// It does not know the flow.
     New = 1,
     /// A frame did not decode or check.
     Mismatch = 2,
@@ -58,27 +132,38 @@ pub enum Lost {
     Seed = 3,
     /// It lacks a dictionary.
     Slot = 4,
-    /// The history is longer than it keeps.
+    /// The history is longer than it can keep.
     Window = 5,
 }
 
-/// What a reader wants that lacks a dictionary.
+/// What a reader that lacks a dictionary wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lacks {
+    /// The content.
     Content = 1,
+    /// No such dictionary.
     Refused = 2,
 }
 
-/// What an end says of its flow and of what it takes.
+/// Preface of a message flow: the flow that it begins, and the limits of its sender as a reader of
+/// the other flow (format.md section 12.5).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Preface {
+    /// Carrier of the flow.
     pub carrier: Carrier,
+    /// Whether every frame has a check.
     pub check_all: bool,
+    /// Bit n: this end decodes method n.
     pub methods: u8,
+    /// Number of dictionaries that this end keeps, 0 to 3.
     pub slots: usize,
+    /// Longest message that this end accepts, in bytes.
     pub message_max: usize,
+    /// Largest W that this end keeps, in bytes.
     pub history: usize,
+    /// Longest dictionary that this end accepts, in bytes.
     pub dictionary_max: usize,
+    /// Identifies connection and direction.
     pub epoch: u64,
 }
 
@@ -119,13 +204,13 @@ impl Preface {
         }
         let [version, carrier, critical_low, critical_high, methods, slots] = f.array()?;
         if version != VERSION || critical_low | critical_high != 0 {
-            return Err(Error::unsupported(format!("message flows of version {version} are not known here")));
+            return Err(Error::unsupported(format!("message flows of version {version} are not supported")));
         }
         let delivery = match carrier & 3 {
             0 => Delivery::Ordered,
             1 => Delivery::Unordered,
             2 => Delivery::Fanout,
-            _ => return Err(Error::unsupported("the peer's carrier is of a kind that is not known here")),
+            _ => return Err(Error::unsupported("the kind of the peer's carrier is not supported")),
         };
         let message_max = usize::from(u16::from_le_bytes(f.array()?));
         let history = u32::from_le_bytes(f.array()?) as usize;
@@ -150,12 +235,12 @@ impl Preface {
 }
 
 impl Control {
-    /// Whether it speaks of the flow in the other direction.
+    /// Whether the frame concerns the flow in the other direction.
     pub(super) fn is_reverse(&self) -> bool {
         matches!(self, Self::Acknowledgement { .. } | Self::Lost { .. } | Self::Has { .. } | Self::Lacks { .. })
     }
 
-    /// Whether it makes sense on this carrier.
+    /// Whether the frame is allowed on this kind of carrier.
     pub(super) fn suits(&self, delivery: Delivery) -> bool {
         match self {
             Self::Reset { .. } | Self::Digest { .. } | Self::Pin { .. } | Self::Lost { .. } => {
@@ -166,7 +251,7 @@ impl Control {
         }
     }
 
-    /// Writes the frame.
+    /// Appends the encoded frame.
     pub fn put(&self, out: &mut Vec<u8>) {
         let mut b = Vec::new();
         let kind = match self {
@@ -232,14 +317,16 @@ impl Control {
         out.extend_from_slice(&b);
     }
 
-    /// Reads a frame from the front of `b`, and its length; `None` for a kind that may be skipped. `Ok(None)` when more bytes
-    /// are needed.
+    /// Reads a frame from the front of `b`, and its length. The frame is `None` for a kind that may
+    /// be skipped. `Ok(None)` when more bytes are needed.
     pub(super) fn parse(b: &[u8]) -> Result<Option<(Option<Self>, usize)>> {
         let Some(&first) = b.first() else { return Ok(None) };
         let Some((body_len, len_len)) = varint(&b[1..], LEN_BYTES_MAX)? else { return Ok(None) };
         let body_len = body_len as usize;
         if body_len > CONTROL_BODY_MAX {
-            return Err(Error::limit(format!("a control frame of {body_len} bytes")));
+            return Err(Error::limit(format!(
+                "a control frame of {body_len} bytes exceeds the limit of {CONTROL_BODY_MAX}"
+            )));
         }
         let (head_len, header_len) = (1 + len_len, 1 + len_len + CHECK_LEN);
         let Some(frame) = b.get(..header_len + body_len) else { return Ok(None) };
@@ -276,7 +363,7 @@ impl Control {
             18 => Self::Has { slot: f.slot()?, digest: f.u64()? },
             19 => Self::Lacks { slot: f.slot()?, digest: f.u64()?, reason: f.lacks()? },
             _ if first & FLAG_OPTIONAL != 0 => return Ok(None),
-            kind => return Err(Error::unsupported(format!("control frames of kind {kind} are not known here"))),
+            kind => return Err(Error::unsupported(format!("control frames of kind {kind} are not supported"))),
         };
         if !f.0.is_empty() || first & FLAG_OPTIONAL != 0 {
             return Err(malformed());
@@ -297,7 +384,7 @@ fn put_varints(out: &mut Vec<u8>, values: &[u64]) {
     values.iter().for_each(|v| put_varint(out, *v));
 }
 
-/// What is left of a body.
+/// The unread rest of a body.
 struct Fields<'a>(&'a [u8]);
 
 impl Fields<'_> {
@@ -334,13 +421,17 @@ impl Fields<'_> {
     fn window(&mut self) -> Result<usize> {
         let window = self.varint()?;
         let sound = window == 0 || (super::HISTORY_MIN as u64..=super::HISTORY_MAX as u64).contains(&window);
-        if sound { Ok(window as usize) } else { Err(Error::limit(format!("a history of {window} bytes"))) }
+        if sound {
+            Ok(window as usize)
+        } else {
+            Err(Error::limit(format!("a history of {window} bytes is out of range")))
+        }
     }
 
     fn dictionary_len(&mut self) -> Result<usize> {
         let len = self.varint()?;
         let sound = (DICTIONARY_MIN as u64..=DICTIONARY_MAX as u64).contains(&len);
-        if sound { Ok(len as usize) } else { Err(Error::limit(format!("a dictionary of {len} bytes"))) }
+        if sound { Ok(len as usize) } else { Err(Error::limit(format!("a dictionary of {len} bytes is out of range"))) }
     }
 
     fn offer(&mut self) -> Result<Control> {
@@ -352,7 +443,7 @@ impl Fields<'_> {
             return Err(malformed());
         }
         if content.as_ref().is_some_and(|c| Dictionary::digest_of(c) != digest) {
-            return Err(Error::corrupt("the content of a dictionary is not the one that its digest says"));
+            return Err(Error::corrupt("the content of a dictionary does not match its digest"));
         }
         Ok(Control::Offer { slot, announced: flags & OFFER_ANNOUNCED != 0, len, digest, content })
     }

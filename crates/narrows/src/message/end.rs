@@ -1,4 +1,5 @@
-//! One end of a message link with both its flows: what the peer has to hear about its own goes with what is sent to it.
+//! One end of a message link with both its flows. Acknowledgements of one flow travel with the
+//! frames of the other.
 
 use super::{
     Adoption, Contexts, DICTIONARY_MIN, Delivery, Event, Heard, Lost, MessageConfig, MessageReceiver, MessageSender,
@@ -7,37 +8,44 @@ use super::{
 use crate::error::Result;
 use crate::policy::Policy;
 
-/// What the front of the input brought.
+/// The content at the front of the input.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Came<'a> {
     /// The beginning of a frame: more bytes are needed. Carriers with borders never have this.
     Incomplete,
+    /// A decoded message.
     Message(&'a [u8]),
-    /// A message that cannot be decoded. It was dropped; on an ordered carrier [`MessageEnd::next_unit`] asks for it.
+    /// A message that cannot be decoded was dropped; on an ordered carrier
+    /// [`MessageEnd::next_unit`] requests it again.
     Undecodable(Lost),
-    /// The peer missed messages that were sent from here, and they cannot be sent again.
+    /// The peer lost messages that this end sent and cannot send again.
     Gap,
-    /// Something that is dealt with.
+    /// A control frame that was handled.
     Nothing,
 }
 
-/// How much was read, and what it was.
+/// The result of reading one frame.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Received<'a> {
+    /// Bytes consumed from the front of the input.
     pub consumed: usize,
+    /// Their content.
     pub came: Came<'a>,
 }
 
-/// What went in one direction. `ratio` is raw / wire.
+/// Totals of one direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Traffic {
+    /// Number of messages.
     pub messages: u64,
+    /// Raw bytes.
     pub raw_len: u64,
-    /// Frames of messages and of control.
+    /// Wire bytes: message and control frames.
     pub wire_len: u64,
 }
 
 impl Traffic {
+    /// Raw bytes / wire bytes; 1 if nothing was sent.
     pub fn ratio(&self) -> f64 {
         if self.wire_len == 0 { 1.0 } else { self.raw_len as f64 / self.wire_len as f64 }
     }
@@ -45,22 +53,27 @@ impl Traffic {
 
 /// Both flows of one end of a message link.
 ///
-/// After every [`MessageEnd::receive`], and before a [`MessageEnd::send`], send what [`MessageEnd::next_unit`] gives until it gives
-/// nothing.
+/// After every [`MessageEnd::receive`], and before a [`MessageEnd::send`], call
+/// [`MessageEnd::next_unit`] and send what it appends until it returns false.
 pub struct MessageEnd {
     sender: MessageSender,
     receiver: MessageReceiver,
     sampler: Option<Sampler>,
     delivery: Delivery,
     borders: bool,
-    /// Limits are not those that peers take for granted, and the peer of this connection has not heard of them.
+    /// This end's limits are below those that peers assume, so each new peer must be told.
     is_special: bool,
+    /// A preface is due that tells the peer the limits.
     introduces: bool,
     sent: Traffic,
     received: Traffic,
 }
 
 impl MessageEnd {
+    /// Both flows of a new link.
+    ///
+    /// # Errors
+    /// `Misuse` if the configuration is invalid.
     pub fn new(config: MessageConfig, policy: Box<dyn Policy>) -> Result<Self> {
         Ok(Self {
             delivery: config.carrier.delivery,
@@ -75,14 +88,15 @@ impl MessageEnd {
         })
     }
 
-    /// Samples what is sent from now on, for [`MessageEnd::training`].
+    /// From here on samples sent messages, for [`MessageEnd::training`].
     pub fn sample(&mut self) {
         self.sampler.get_or_insert_default();
     }
 
-    /// Appends the frames that send `message` to `out`, with all that is due before it: on a carrier with borders one unit.
-    /// An error changes nothing: a message that is too long ([`ErrorKind::Limit`](crate::ErrorKind::Limit)), or, on a carrier with
-    /// borders, units that have to be sent before it ([`ErrorKind::Misuse`](crate::ErrorKind::Misuse)).
+    /// Appends the frames that send `message` to `out`, behind all frames that are due before it:
+    /// on a carrier with borders one unit. An error changes nothing: a message that is too long
+    /// ([`ErrorKind::Limit`](crate::ErrorKind::Limit)), or, on a carrier with borders, units that
+    /// have to be sent first ([`ErrorKind::Misuse`](crate::ErrorKind::Misuse)).
     pub fn send(&mut self, message: &[u8], now_ns: u64, contexts: &mut Contexts, out: &mut Vec<u8>) -> Result<Sent> {
         self.accept(message)?;
         let start = out.len();
@@ -95,7 +109,10 @@ impl MessageEnd {
         Ok(sent)
     }
 
-    /// As [`MessageEnd::send`], for what must not show in the length of anything: [`MessageSender::encode_private`].
+    /// Like [`MessageEnd::send`], for a private message; see [`MessageSender::encode_private`].
+    ///
+    /// # Errors
+    /// As for [`MessageEnd::send`].
     pub fn send_private(
         &mut self,
         message: &[u8],
@@ -110,19 +127,19 @@ impl MessageEnd {
         self.count(sent, start, out)
     }
 
-    /// Before anything is taken from what the peer has to hear.
+    /// Checks the message before any pending control frame is consumed.
     fn accept(&self, message: &[u8]) -> Result<()> {
         if self.borders { self.sender.accept(message) } else { self.sender.accept_len(message.len()) }
     }
 
     fn before_message(&mut self, now_ns: u64, contexts: &mut Contexts, out: &mut Vec<u8>) {
         self.words(out);
-        // With borders these are units of their own.
+        // On carriers with borders these are separate units.
         while !self.borders && self.sender.send_again(now_ns, contexts, out).is_some() {}
     }
 
     fn count(&mut self, sent: Result<Sent>, start: usize, out: &[u8]) -> Result<Sent> {
-        // What the peer is told counts also when there is no message behind it.
+        // Control frames count even if no message follows.
         self.sent.wire_len += (out.len() - start) as u64;
         let sent = sent?;
         self.sent.messages += 1;
@@ -130,8 +147,9 @@ impl MessageEnd {
         Ok(sent)
     }
 
-    /// Appends what has to be sent without a message of the application: words to the peer, messages that it lost. On a carrier
-    /// with borders one unit; call again until it returns false.
+    /// Appends frames that are due without a message of the application: control frames, and
+    /// messages that the peer lost. On a carrier with borders one unit. Call again until it returns
+    /// false.
     pub fn next_unit(&mut self, now_ns: u64, contexts: &mut Contexts, out: &mut Vec<u8>) -> bool {
         let start = out.len();
         self.words(out);
@@ -140,7 +158,8 @@ impl MessageEnd {
         out.len() > start
     }
 
-    /// What the peer has to hear. Limits first: what it sends again must keep to them.
+    /// Appends control frames for the peer. Limits come first: messages that the peer sends again
+    /// must respect them.
     fn words(&mut self, out: &mut Vec<u8>) {
         if std::mem::take(&mut self.introduces) {
             self.sender.control(out);
@@ -151,9 +170,12 @@ impl MessageEnd {
         }
     }
 
-    /// Reads one frame from the front of `input`: on a carrier with borders the rest of a unit, else what has come and was
-    /// not consumed. Call again while something is left. An error leaves the end as it was, but on a carrier without borders nothing
-    /// behind it can be read.
+    /// Reads one frame from the front of `input`: on a carrier with borders the rest of a unit,
+    /// otherwise all bytes received and not consumed yet. Call again while input is left. An error
+    /// leaves the end unchanged, but on a carrier without borders nothing behind it can be read.
+    ///
+    /// # Errors
+    /// `Corrupt`, `Truncated`, `Limit` or `Unsupported`.
     pub fn receive<'a>(&mut self, input: &'a [u8], contexts: &'a mut Contexts) -> Result<Received<'a>> {
         let step = self.receiver.receive(input, contexts)?;
         let consumed = step.consumed;
@@ -175,40 +197,41 @@ impl MessageEnd {
         Ok(Received { consumed, came })
     }
 
-    /// The last message sent took so long to encode. Not every message need be timed.
+    /// Reports the encoding time of the last message sent. Not every message need be timed.
     pub fn took_to_encode(&mut self, encode_ns: u64) {
         self.sender.took(encode_ns);
     }
 
-    /// The last message received took so long to decode; the peer is told now and then.
+    /// Reports the decoding time of the last message received; the peer is told at intervals.
     pub fn took_to_decode(&mut self, decode_ns: u64) {
         self.receiver.took(decode_ns);
     }
 
-    /// The peer answered message `seq`: [`MessageSender::answered`].
+    /// The peer answered message `seq`; see [`MessageSender::answered`].
     pub fn answered(&mut self, seq: u64, wire_len: usize, span_ns: u64) {
         self.sender.answered(seq, wire_len, span_ns);
     }
 
-    /// The carrier's connection is a new one: [`MessageSender::reconnect`]. What had to be said about the flow of the old one
-    /// goes with it. `epoch` must be new, and not the peer's.
+    /// The carrier reconnected; see [`MessageSender::reconnect`]. Pending control frames about the
+    /// old flow are dropped. `epoch` must be new, and differ from the peer's.
     pub fn reconnect(&mut self, epoch: u64) {
         self.receiver.reconnect(epoch);
         self.sender.reconnect(epoch);
         self.introduces = self.is_special;
     }
 
-    /// When [`MessageEnd::on_time`] has something to do.
+    /// When [`MessageEnd::on_time`] must be called.
     pub fn next_wakeup_ns(&self) -> Option<u64> {
         self.sender.next_wakeup_ns()
     }
 
-    /// Gives the history back if the flow is idle.
+    /// Frees the history if the flow is idle.
     pub fn on_time(&mut self, now_ns: u64) {
         self.sender.on_time(now_ns);
     }
 
-    /// A training that is due, for a thread of its own; what comes of it is given to [`MessageEnd::trained`].
+    /// A training that is due; run it on a separate thread and pass its result to
+    /// [`MessageEnd::trained`].
     pub fn training(&mut self, now_ns: u64) -> Option<Training> {
         let len_max = self.sender.dictionary_max();
         if len_max < DICTIONARY_MIN {
@@ -217,7 +240,7 @@ impl MessageEnd {
         self.sampler.as_mut()?.training(now_ns).map(|t| t.at_most(len_max))
     }
 
-    /// Offers the dictionary, if it pays, to the peer. Says whether it does.
+    /// Offers the dictionary to the peer if it pays. Returns whether it was offered.
     pub fn trained(&mut self, adoption: Option<Adoption>) -> bool {
         let Some(sampler) = &mut self.sampler else { return false };
         let Some(dictionary) = sampler.trained(adoption) else { return false };
@@ -228,22 +251,27 @@ impl MessageEnd {
         offered
     }
 
+    /// The sending end of the flow to the peer.
     pub fn sender(&self) -> &MessageSender {
         &self.sender
     }
 
+    /// The sending end of the flow to the peer.
     pub fn sender_mut(&mut self) -> &mut MessageSender {
         &mut self.sender
     }
 
+    /// The receiving end of the flow from the peer.
     pub fn receiver(&self) -> &MessageReceiver {
         &self.receiver
     }
 
+    /// Totals of what was sent.
     pub fn sent(&self) -> Traffic {
         self.sent
     }
 
+    /// Totals of what was received.
     pub fn received(&self) -> Traffic {
         self.received
     }
@@ -309,7 +337,7 @@ mod tests {
             .into_bytes()
     }
 
-    /// Messages go both ways, each arrives as it was, and who has nothing to say is silent.
+    /// Messages go both ways and arrive unchanged; an end with nothing to say is silent.
     #[test]
     fn both_flows_share_the_link() {
         for borders in [false, true] {
@@ -328,12 +356,12 @@ mod tests {
             assert_eq!(sent, received);
             assert_eq!(sent.messages, 150);
             assert!(sent.ratio() > 2.0, "{}", sent.ratio());
-            // Acknowledgements, where they were not sent with a message.
+            // Acknowledgements that were not sent with a message.
             assert!(words <= 4, "{words}");
         }
     }
 
-    /// What one end drops as damaged it gets again, in order, before what is sent next.
+    /// Messages dropped as damaged are sent again, in order, before the next one.
     #[test]
     fn what_was_damaged_comes_again() {
         for borders in [false, true] {
@@ -364,7 +392,8 @@ mod tests {
         }
     }
 
-    /// A reader that takes less than peers assume says so before it is too late, also if its application says nothing.
+    /// A reader with limits below those that peers assume announces them in time, even if its
+    /// application sends nothing.
     #[test]
     fn small_limits_are_told_unasked() {
         let mut world = World::new(true, |i, c| {
@@ -403,8 +432,8 @@ mod tests {
         assert_eq!(world.receive(1, &unit), [message(3)]);
     }
 
-    /// A message that is encoded, and too long for a reader whose limits came too late: it is lost and told, and the flow
-    /// goes on.
+    /// An encoded message that is too long for a reader whose limits came too late is lost and
+    /// reported, and the flow goes on.
     #[test]
     fn what_is_too_long_for_the_reader_is_not_sent_for_ever() {
         for borders in [false, true] {
@@ -455,8 +484,8 @@ mod tests {
         }
     }
 
-    /// What was sent before the first message that is linked does not keep the seed out of the table, of which only the end is
-    /// looked through otherwise.
+    /// Messages before the first linked one do not keep the seed out of the table, although
+    /// otherwise only the end of the history would be indexed.
     #[test]
     fn a_seed_serves_also_behind_a_greeting() {
         let mut draw = 1u32;
@@ -480,7 +509,7 @@ mod tests {
         assert!(len(true) < 20 && len(false) < 20, "{} {}", len(true), len(false));
     }
 
-    /// The first message over a new connection says all that the peer needs to begin anew.
+    /// The first message over a new connection carries all that the peer needs to begin anew.
     #[test]
     fn a_new_connection_begins_anew() {
         let mut world = World::new(true, |_, _| {});
@@ -495,7 +524,7 @@ mod tests {
         assert_eq!(world.receive(1, &unit), [message(6)]);
     }
 
-    /// Limits and dictionaries are told to the peer of every connection.
+    /// The peer of every connection gets limits and dictionaries.
     #[test]
     fn the_tenth_connection_is_like_the_first() {
         let mut world = World::new(true, |i, c| {

@@ -10,17 +10,17 @@ const FLAG_CHECK: u8 = 0x02;
 const FLAG_ONE: u8 = 0x01;
 pub(super) const CHECK_LEN: usize = 4;
 
-/// What the header of a message frame says.
+/// A decoded header of a message frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Header {
     pub(super) coding: Coding,
-    /// Encoded with the history; of a stored message: kept out of it.
+    /// Encoded with the history; of a stored message: kept out of the history.
     pub(super) linked: bool,
     /// 0: no dictionary.
     pub(super) slot: u8,
     pub(super) check: Option<u32>,
     pub(super) body_len: usize,
-    /// First byte as it stands on the wire; checks off ordered carriers cover it.
+    /// First byte as on the wire; checks on carriers that are not ordered cover it.
     pub(super) first: u8,
 }
 
@@ -45,7 +45,7 @@ pub(super) fn first_byte(coding: Coding, linked: bool, slot: u8, check: bool, bo
         | FLAG_ONE
 }
 
-/// Writes the header whose first byte is `first`.
+/// Appends the header whose first byte is `first`.
 pub(super) fn put(out: &mut Vec<u8>, first: u8, body_len: usize, check: Option<u32>, borders: bool) {
     out.push(first);
     if !borders {
@@ -57,15 +57,15 @@ pub(super) fn put(out: &mut Vec<u8>, first: u8, body_len: usize, check: Option<u
     }
 }
 
-/// Reads a header from the front of `b`, and its length. `None` when more bytes are needed. With borders `b` is the rest of
-/// the unit.
+/// Reads a header from the front of `b`, and its length. `None` when more bytes are needed. With
+/// borders, `b` must be the rest of the unit.
 pub(super) fn parse(b: &[u8], carrier: Carrier, check_all: bool) -> Result<Option<(Header, usize)>> {
     let Some(&first) = b.first() else { return Ok(None) };
     let coding = match first >> 6 {
         0 => Coding::Store,
         1 => Coding::Lz4,
         2 => Coding::Zstd,
-        _ => return Err(Error::corrupt("a control frame where a message was to come")),
+        _ => return Err(Error::corrupt("a control frame where a message was expected")),
     };
     let (linked, slot) = (first & FLAG_LINKED != 0, first >> 3 & 3);
     let (two_bytes, has_check) = (first & FLAG_TWO_BYTES != 0, first & FLAG_CHECK != 0);

@@ -4,19 +4,20 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::codec::LinkedTable;
 
-/// What is kept when a history of `window` would overflow. Moving it is most of what many flows in turn cost, so a long
-/// one makes more room at a time; a short one has little to give away.
+/// Bytes kept when a history of `window` bytes would overflow. Moving bytes is the main cost when
+/// many flows take turns, so a long history makes more room at a time; a short one has little to
+/// give away.
 fn kept(window: usize) -> usize {
     if window <= 8 << 10 { window * 3 / 4 } else { window / 2 }
 }
 
-/// The history of one flow, which both ends hold alike.
+/// The history of one flow, identical at both ends.
 #[derive(Default)]
 pub(super) struct History {
     /// Allocated at the first message.
     bytes: Box<[u8]>,
     len: usize,
-    /// W of the flow; what is kept never exceeds it.
+    /// W of the flow: the largest length of the history.
     window: usize,
 }
 
@@ -33,12 +34,13 @@ impl History {
         &self.bytes[..self.len]
     }
 
-    /// Drops everything, the memory too.
+    /// Drops the history and its memory.
     pub(super) fn reset(&mut self, window: usize) {
         *self = Self::new(window);
     }
 
-    /// Begins with what a history of `window` keeps of `content`, or with what there is room for. Says how much the former is.
+    /// Begins with the end of `content` that a history of `window` bytes would keep, or with as
+    /// much as fits. Returns the length of the former.
     pub(super) fn seed(&mut self, content: &[u8], window: usize) -> usize {
         let wanted = content.len().min(kept(window));
         let keep = wanted.min(self.window);
@@ -67,8 +69,9 @@ impl History {
         message_len > 0 && message_len <= self.kept()
     }
 
-    /// Puts a message behind the history, which makes room for it as it would afterwards: the buffer up to the message's
-    /// end, and where it begins. The message counts as appended.
+    /// Places a message behind the history, which first makes room as an append would. Returns the
+    /// buffer up to the message's end, and where the message begins. The message counts as
+    /// appended.
     pub(super) fn place(&mut self, message: &[u8], table: &mut LinkedTable) -> (&mut [u8], usize) {
         self.allocate();
         if self.len + message.len() > self.window {
@@ -103,7 +106,7 @@ impl History {
     }
 }
 
-/// Hash over everything since the last reset, and its place.
+/// Hash chain over all messages since the last reset and their position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Chain(pub(super) u64);
 
@@ -117,6 +120,7 @@ impl Chain {
         Self(hash_words(&[self.0, xxh3_64(message)]))
     }
 
+    /// The check of a frame on an ordered carrier.
     pub(super) fn check(self) -> u32 {
         self.0 as u32
     }
@@ -139,7 +143,7 @@ fn hash_words<const N: usize>(words: &[u64; N]) -> u64 {
 mod tests {
     use super::*;
 
-    /// As the format says it, with all bytes at hand.
+    /// Reference: the rule of the format, with all bytes at hand.
     fn model(history: &mut Vec<u8>, message: &[u8], window: usize) {
         let fits = history.len() + message.len() <= window;
         history.extend_from_slice(message);

@@ -1,5 +1,5 @@
-//! The receiving end of a message flow: frame in, message out. No I/O, no thread, no clock; it does not know how a method
-//! was chosen.
+//! The receiving end of a message flow: frame in, message out. No I/O, no thread, no clock. It does
+//! not know how a method was chosen.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -12,29 +12,33 @@ use super::{Coding, Contexts, Delivery, MessageConfig};
 use crate::codec::{Dictionary, DictionaryContexts};
 use crate::error::{Error, Result};
 
-/// What was decoded is reported after so many messages.
+/// Messages between two reports of what was decoded.
 const REPORT_EVERY: u64 = 64;
-/// Words to the peer that wait to be taken; a peer that makes more is not answered.
+/// Most pending control frames for the peer; a peer that causes more is not answered.
 const DUE_MAX: usize = 16;
 
-/// What the front of the input was.
+/// The content at the front of the input.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Event<'a> {
     /// The beginning of a frame: more bytes are needed. Carriers with borders never have this.
     Incomplete,
+    /// A decoded message.
     Message(&'a [u8]),
-    /// A message that cannot be decoded. It was dropped; on an ordered carrier it is asked for again.
+    /// A message that cannot be decoded was dropped; on an ordered carrier it is requested again.
     Undecodable(Lost),
-    /// For the sender of the other direction: [`MessageSender::hear`](super::MessageSender::hear).
+    /// A control frame for the sender of the other direction; pass it to
+    /// [`MessageSender::hear`](super::MessageSender::hear).
     Control(Control),
-    /// A control frame that is dealt with.
+    /// A control frame that was handled.
     Nothing,
 }
 
-/// How much was read, and what it was.
+/// The result of reading one frame.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Step<'a> {
+    /// Bytes consumed from the front of the input.
     pub consumed: usize,
+    /// Their content.
     pub event: Event<'a>,
 }
 
@@ -43,7 +47,7 @@ enum State {
     New,
     Lost,
     InStep,
-    /// The flow is over: nothing can be asked for.
+    /// The flow is over: nothing can be requested again.
     Failed,
 }
 
@@ -54,7 +58,8 @@ pub struct MessageReceiver {
     epoch: Option<u64>,
     check_all: bool,
     history: History,
-    /// W of the last reset, and raw bytes since then: what this end did not keep cannot be referred to.
+    /// W of the last reset. With the raw bytes since then it says whether a frame may refer to
+    /// history that this end did not keep.
     window: usize,
     appended: u64,
     chain: Chain,
@@ -62,7 +67,7 @@ pub struct MessageReceiver {
     number: u64,
     slots: ReceiverSlots,
     due: VecDeque<Control>,
-    /// That the history was lost was said in this generation.
+    /// The peer was told in this generation that the history is lost.
     said: bool,
     decoded: [Decoded; 3],
     unreported: u64,
@@ -71,6 +76,10 @@ pub struct MessageReceiver {
 }
 
 impl MessageReceiver {
+    /// A receiver of a new flow.
+    ///
+    /// # Errors
+    /// `Misuse` if the configuration is invalid.
     pub fn new(config: MessageConfig) -> Result<Self> {
         config.validate()?;
         let ordered = config.carrier.delivery == Delivery::Ordered;
@@ -95,7 +104,7 @@ impl MessageReceiver {
         })
     }
 
-    /// The carrier's connection is a new one: what was to be said about the flow of the old one is of no use. The peer's
+    /// The carrier reconnected: pending control frames about the old flow are dropped. The peer's
     /// preface begins the new one.
     pub fn reconnect(&mut self, epoch: u64) {
         self.config.epoch = epoch;
@@ -103,9 +112,13 @@ impl MessageReceiver {
         (self.unreported, self.decoded) = (0, [Decoded::default(); 3]);
     }
 
-    /// Reads one frame from the front of `input`: on a carrier with borders the rest of a unit, else what has come and was
-    /// not consumed. Call again while something is left. An error leaves the receiver as it was, but on a carrier
-    /// without borders nothing behind it can be read.
+    /// Reads one frame from the front of `input`: on a carrier with borders the rest of a unit,
+    /// otherwise all bytes received and not consumed yet. Call again while input is left. An error
+    /// leaves the receiver unchanged, but on a carrier without borders nothing behind it can be
+    /// read.
+    ///
+    /// # Errors
+    /// `Corrupt`, `Truncated`, `Limit` or `Unsupported`.
     pub fn receive<'a>(&mut self, input: &'a [u8], contexts: &'a mut Contexts) -> Result<Step<'a>> {
         if self.state == State::Failed {
             return Err(self.failed());
@@ -142,11 +155,11 @@ impl MessageReceiver {
     }
 
     fn failed(&self) -> Error {
-        Error::corrupt("the history is out of step and nobody can be asked: the flow has to begin anew")
+        Error::corrupt("the history is out of step and cannot be restored on a one-way link: restart the flow")
             .at(0, self.number)
     }
 
-    /// The last message took so long to decode; the peer is told now and then.
+    /// Reports the decoding time of the last message; the peer is told at intervals.
     pub fn took(&mut self, decode_ns: u64) {
         let decoded = &mut self.decoded[self.last as usize];
         decoded.ns = decoded.ns.saturating_add(decode_ns);
@@ -157,13 +170,13 @@ impl MessageReceiver {
         self.slots.get(slot).map_or(0, |d| d.digest())
     }
 
-    /// Messages that came and could not be decoded.
+    /// Number of messages that could not be decoded.
     pub fn undecodable(&self) -> u64 {
         self.undecodable
     }
 
-    /// Appends what has to be said to the peer, for the front of what goes in the other direction. Says whether there was
-    /// anything.
+    /// Appends the control frames for the peer, to be sent at the front of the next unit in the
+    /// other direction. Returns whether there were any.
     pub fn answer(&mut self, out: &mut Vec<u8>) -> bool {
         let start = out.len();
         while let Some(control) = self.due.pop_front() {
@@ -180,11 +193,11 @@ impl MessageReceiver {
 
     pub(super) fn control(&mut self, control: Control) -> Result<Event<'static>> {
         if !control.suits(self.config.carrier.delivery) {
-            return Err(Error::corrupt("a control frame that this carrier does not have"));
+            return Err(Error::corrupt("a control frame that is not allowed on this carrier"));
         }
         if control.is_reverse() {
             if !self.config.duplex {
-                return Err(Error::corrupt("a frame of the other direction, in which there is no flow"));
+                return Err(Error::corrupt("a frame about a flow in the other direction, where there is none"));
             }
             return Ok(Event::Control(control));
         }
@@ -211,10 +224,10 @@ impl MessageReceiver {
 
     fn preface(&mut self, preface: &Preface) -> Result<()> {
         if preface.carrier != self.config.carrier {
-            return Err(Error::unsupported("the two ends were told different things of their carrier"));
+            return Err(Error::unsupported("the two ends are configured for different carriers"));
         }
         if self.config.duplex && preface.epoch == self.config.epoch {
-            return Err(Error::corrupt("what was sent comes back"));
+            return Err(Error::corrupt("the peer echoes the frames of this end"));
         }
         self.check_all = self.config.check_all || preface.check_all;
         if self.epoch == Some(preface.epoch) {
@@ -243,7 +256,8 @@ impl MessageReceiver {
             return self.lose(Lost::Mismatch);
         }
         if !in_place {
-            // A reset that was no answer: it was on its way when the history was lost. The sender is told once more.
+            // This reset is no answer: it was under way when the history was lost. The sender is
+            // told once more.
             if generation > self.generation {
                 (self.generation, self.said) = (generation, false);
                 self.lose(Lost::Mismatch)?;
@@ -265,7 +279,7 @@ impl MessageReceiver {
         Ok(())
     }
 
-    /// What is known of dictionaries from elsewhere.
+    /// Looks up a dictionary that this end has from elsewhere.
     fn find(&self, digest: u64) -> Option<Arc<Dictionary>> {
         self.config.known.iter().chain(&self.config.seed).find(|d| d.digest() == digest).cloned()
     }
@@ -282,7 +296,8 @@ impl MessageReceiver {
                 self.slots.set(slot, Some(dictionary));
                 Control::Has { slot, digest }
             }
-            // What has malformed tables is no dictionary, and asking for it again would bring the same.
+            // Content with malformed tables is no dictionary, and a new request would bring the
+            // same.
             None if asked_only => Control::Lacks { slot, digest, reason },
             None => Control::Lacks { slot, digest, reason: Lacks::Refused },
         };
@@ -302,7 +317,7 @@ impl MessageReceiver {
         Ok(())
     }
 
-    /// The message of a frame, or why it was dropped.
+    /// Decodes a message frame. The inner error says why the message was dropped.
     fn message<'a>(
         &mut self,
         header: &Header,
@@ -347,9 +362,10 @@ impl MessageReceiver {
                 self.lacks(header.slot)
             };
         }
-        // Behind the check: what another dictionary makes of a body may be of any length.
+        // Tested behind the check: decoding with a wrong dictionary may yield any length.
         if message.len() > self.config.message_max {
-            // Later messages are encoded with it: the history is out of step, and the sender has to hear of it.
+            // Later messages are encoded with this one: the history is out of step, and the sender
+            // must be told.
             if ordered && header.coding != Coding::Store {
                 return self.drop_message(Lost::Mismatch);
             }
@@ -379,7 +395,8 @@ impl MessageReceiver {
         dictionary: Option<&Dictionary>,
         contexts: &'a mut Contexts,
     ) -> Option<&'a [u8]> {
-        // Room for any message tells those that are too long here from malformed ones.
+        // A buffer for any message distinguishes messages above this end's limit from malformed
+        // ones.
         let Contexts { codecs, decoded: out, .. } = contexts;
         let raw_len = match header.coding {
             Coding::Store => return Some(body),
@@ -393,7 +410,7 @@ impl MessageReceiver {
         raw_len.ok().filter(|len| *len > body.len()).map(|len| &out[..len])
     }
 
-    /// The message is lost, and with it the history.
+    /// Drops a message; on an ordered carrier the history is lost with it.
     fn drop_message<'a>(&mut self, reason: Lost) -> Result<std::result::Result<&'a [u8], Lost>> {
         if self.config.carrier.delivery == Delivery::Ordered {
             self.lose(reason)?;
@@ -401,7 +418,7 @@ impl MessageReceiver {
         Ok(Err(reason))
     }
 
-    /// The message needs a dictionary that is not there, or is another one.
+    /// Drops a message whose dictionary is missing or differs.
     fn lacks<'a>(&mut self, slot: u8) -> Result<std::result::Result<&'a [u8], Lost>> {
         if self.config.carrier.delivery == Delivery::Unordered && self.config.duplex && self.slots.missed(slot) {
             self.say(Control::Lacks { slot, digest: 0, reason: Lacks::Content });
@@ -409,7 +426,7 @@ impl MessageReceiver {
         self.drop_message(Lost::Slot)
     }
 
-    /// The history is out of step: everything is dropped until a reset. Said once.
+    /// The history is out of step: everything is dropped until a reset. The peer is told once.
     fn lose(&mut self, reason: Lost) -> Result<()> {
         if !self.config.duplex {
             self.state = State::Failed;
@@ -417,7 +434,7 @@ impl MessageReceiver {
         }
         let (generation, number, chain) = (self.generation, self.number, self.chain.0);
         if !self.said {
-            // Not bounded by others: there is one in each generation.
+            // Exempt from `DUE_MAX`: there is one per generation.
             self.due.push_back(Control::Lost { generation, number, chain, reason });
             self.said = true;
         }

@@ -1,44 +1,48 @@
-//! Samples of a kind of messages, and dictionaries made of them. One sampler for each peer and service and direction: a
-//! dictionary contains pieces of the messages it was made of, and is handed to whoever reads it.
+//! Samples of one kind of messages, and dictionaries trained from them. Use one sampler per peer,
+//! service and direction: a dictionary contains pieces of the messages it was trained from, and is
+//! sent to whoever reads it.
 //!
-//! Training takes 3 to 20 ms: [`Sampler::training`] hands out what a thread needs for it, and what the thread returns is
-//! given back.
+//! Training takes 3 to 20 ms: [`Sampler::training`] hands out a [`Training`] for another thread,
+//! and [`Sampler::trained`] takes its result.
 
 use std::sync::Arc;
 
 use super::Contexts;
 use crate::codec::{DICTIONARY_MAX, DICTIONARY_TRAINED_MIN, Dictionary, train};
 
-/// What is kept to train with, and to judge by. More trains slower and no better.
+/// Bytes kept to train with, and to judge by. More bytes make training slower and no better.
 const TRAIN_BYTES: usize = 256 << 10;
 const TEST_BYTES: usize = 32 << 10;
-/// A longer message is cut: one must not push all others out.
+/// Longer messages are truncated: one must not push all others out.
 const MESSAGE_BYTES: usize = 16 << 10;
-/// All of the first messages, then one of so many; of what is taken every fifth is to judge by.
+/// All of the first messages are sampled, then one in `ONE_OF`; every fifth sample is kept to judge
+/// by.
 const ALL_OF_FIRST: u64 = 64;
 const ONE_OF: u64 = 8;
 const TEST_ONE_OF: u64 = 5;
 /// When the first training is due.
 const FIRST_MESSAGES: u64 = 64;
 const FIRST_BYTES: u64 = 32 << 10;
-/// And each later one, at the earliest.
+/// When a later training is due at the earliest.
 const AGAIN_NS: u64 = 60_000_000_000;
 const AGAIN_BYTES: u64 = 1 << 20;
-/// A dictionary is looked at on one message of so many; it is stale when it leaves so much more than it did after it was
-/// adopted, over so many messages.
+/// A dictionary is evaluated on one message in `LOOK_EVERY`. It is stale when its compressed share
+/// exceeds the one after its adoption by the factor `STALE`, over `STALE_MESSAGES` messages.
 const LOOK_EVERY: u64 = 64;
 const LOOKS_FIRST: u32 = 8;
 const STALE: f32 = 1.1;
 const STALE_MESSAGES: u64 = 1000;
-/// Larger dictionaries are chosen worse from what was sampled, and so are those that are more than this share of it.
+/// Default length of a dictionary, and the sampled bytes must be at least `SHARE` times its length:
+/// larger dictionaries turn out worse.
 const LEN: usize = 16 << 10;
 const SHARE: usize = 4;
-/// A dictionary is adopted if it leaves at most so much of what is left without it...
+/// A dictionary is adopted if its compressed length is at most this share of the length without
+/// it...
 const ADOPT: f64 = 0.95;
-/// ...and saves so many times its own length, if as many messages come as came.
+/// ...and it saves this many times its own length, should as many messages follow as came before.
 const ADOPT_SAVES: f64 = 2.0;
 
-/// Messages drawn by chance, the newer the likelier.
+/// A random sample of messages that favours newer ones.
 #[derive(Debug, Clone, Default)]
 struct Reservoir {
     messages: Vec<Vec<u8>>,
@@ -58,7 +62,7 @@ impl Reservoir {
     }
 }
 
-/// Chance that needs no source: the same messages give the same sample.
+/// Xorshift: deterministic, so the same messages give the same sample.
 fn next(state: &mut u64) -> u64 {
     *state ^= *state << 13;
     *state ^= *state >> 7;
@@ -66,7 +70,7 @@ fn next(state: &mut u64) -> u64 {
     *state
 }
 
-/// Samples one kind of messages, and says when a dictionary should be trained.
+/// Samples one kind of messages, and decides when a dictionary should be trained.
 #[derive(Debug)]
 pub struct Sampler {
     train: Reservoir,
@@ -79,7 +83,8 @@ pub struct Sampler {
     trained_bytes: u64,
     is_training: bool,
     current: Option<Arc<Dictionary>>,
-    /// Share that the current dictionary leaves: averaged, after its adoption, and since when it is above that.
+    /// Compressed share with the current dictionary: moving average; its value after the adoption;
+    /// since which message the average is stale.
     left: f32,
     left_at_first: f32,
     looks: u32,
@@ -109,7 +114,7 @@ impl Default for Sampler {
 }
 
 impl Sampler {
-    /// A message of the kind was sent.
+    /// Takes a message of the kind that was sent.
     pub fn see(&mut self, message: &[u8], contexts: &mut Contexts) {
         self.messages += 1;
         self.bytes += message.len() as u64;
@@ -137,7 +142,7 @@ impl Sampler {
         self.stale_since = stale.then(|| self.stale_since.unwrap_or(self.messages));
     }
 
-    /// What to train with, if it is time to. The caller runs it on a thread of its own and gives back what came of it with
+    /// A training, if one is due. The caller runs it on a separate thread and passes its result to
     /// [`Sampler::trained`].
     pub fn training(&mut self, now_ns: u64) -> Option<Training> {
         let enough = self.messages >= FIRST_MESSAGES && self.bytes >= FIRST_BYTES;
@@ -161,7 +166,7 @@ impl Sampler {
         })
     }
 
-    /// What came of a training. The dictionary that is to be offered, if it pays.
+    /// Takes the result of a training. Returns the dictionary to offer, if it pays.
     pub fn trained(&mut self, adoption: Option<Adoption>) -> Option<Arc<Dictionary>> {
         self.is_training = false;
         let adoption = adoption?;
@@ -169,12 +174,12 @@ impl Sampler {
         Some(adoption.dictionary)
     }
 
-    /// The dictionary is not in use after all.
+    /// Drops the current dictionary: it is not in use after all.
     pub fn forget(&mut self) {
         self.current = None;
     }
 
-    /// What trainings are compared with.
+    /// The dictionary that trainings are compared with.
     pub(super) fn current(&self) -> Option<&Arc<Dictionary>> {
         self.current.as_ref()
     }
@@ -185,33 +190,38 @@ impl Sampler {
     }
 }
 
-/// All that a training needs.
+/// The input of a training: samples and the dictionary in use.
 #[derive(Debug, Clone)]
 pub struct Training {
     train: Vec<Vec<u8>>,
     test: Vec<Vec<u8>>,
     current: Option<Arc<Dictionary>>,
     expected: u64,
-    /// Longest dictionary, if somebody said.
+    /// Longest dictionary in bytes; `None` for the default.
     len: Option<usize>,
 }
 
-/// A dictionary, and what it does: the messages it was judged by, and their bytes as they are, with what was used before, and
-/// with it.
+/// A trained dictionary and its effect on the messages it was judged by.
 #[derive(Debug, Clone)]
 pub struct Adoption {
+    /// The dictionary.
     pub dictionary: Arc<Dictionary>,
+    /// Number of messages it was judged by.
     pub messages: usize,
+    /// Their length in bytes.
     pub raw_len: usize,
-    /// With no dictionary at all.
+    /// Their compressed length without any dictionary.
     pub alone_len: usize,
+    /// Their compressed length with the dictionary used before, if that is shorter.
     pub before_len: usize,
+    /// Their compressed length with this dictionary.
     pub after_len: usize,
 }
 
 impl Training {
-    /// From messages at hand, the oldest first; `expected` are to come. The last fifth is to judge by: what stands between
-    /// those that a dictionary was made of has more in common with them than what comes later.
+    /// A training from given messages, oldest first; `expected` more are to come. The last fifth is
+    /// kept to judge by: messages from between the training messages have more in common with them
+    /// than later ones.
     pub fn of(messages: &[Vec<u8>], expected: u64) -> Self {
         let cut = |m: &Vec<u8>| m[..m.len().min(MESSAGE_BYTES)].to_vec();
         let (train, test) = messages.split_at(messages.len() - messages.len() / TEST_ONE_OF as usize);
@@ -219,24 +229,25 @@ impl Training {
         Self { train, test, current: None, expected, len: None }
     }
 
-    /// Makes dictionaries of at most `len` bytes.
+    /// Sets the maximum length of the dictionary, in bytes.
     #[must_use]
     pub fn with_len(self, len: usize) -> Self {
         Self { len: Some(len), ..self }
     }
 
-    /// Makes none that are longer.
+    /// Lowers the maximum length of the dictionary to `len` bytes.
     #[must_use]
     pub fn at_most(self, len: usize) -> Self {
         Self { len: Some(self.len.unwrap_or(LEN).min(len)), ..self }
     }
 
-    /// Trains, judges by messages that it was not trained with, and returns the dictionary if it pays.
+    /// Trains, judges the dictionary by messages that it was not trained with, and returns it if it
+    /// pays.
     pub fn run(&self) -> Option<Adoption> {
         self.train().filter(|a| self.pays(a))
     }
 
-    /// Whether the dictionary is worth being used and, if it has to be, sent.
+    /// Whether the dictionary is worth using and, if necessary, sending.
     pub fn pays(&self, adoption: &Adoption) -> bool {
         let Adoption { before_len, after_len, messages, dictionary, .. } = adoption;
         let saved_each = before_len.saturating_sub(*after_len) as f64 / (*messages).max(1) as f64;
@@ -244,7 +255,8 @@ impl Training {
             && saved_each * self.expected as f64 > ADOPT_SAVES * dictionary.content().len() as f64
     }
 
-    /// As [`Training::run`], whether or not it pays. `None` if there is too little to train with or nothing in common.
+    /// Like [`Training::run`], whether or not the dictionary pays. `None` if there is too little to
+    /// train with, or the messages have nothing in common.
     pub fn train(&self) -> Option<Adoption> {
         let bytes = self.train.concat();
         let lens: Vec<_> = self.train.iter().map(Vec::len).collect();
@@ -262,7 +274,7 @@ impl Training {
     }
 }
 
-/// As zstd 1, or as it is.
+/// Length with zstd level 1, or the message's own if that is shorter.
 fn encoded_len(dictionary: Option<&Dictionary>, message: &[u8], contexts: &mut Contexts) -> usize {
     let body = contexts.codecs.encode_zstd(dictionary, 1, message);
     body.map_or(message.len(), |b| b.len().min(message.len()))
@@ -315,7 +327,8 @@ mod tests {
         assert!(Training::of(&[], 1 << 40).run().is_none());
     }
 
-    /// Each message has much in common with its neighbours, and nothing with what comes a hundred messages later.
+    /// Each message has much in common with its neighbours, and nothing with the message a hundred
+    /// later.
     #[test]
     fn a_dictionary_is_judged_by_messages_that_are_later_than_those_it_was_made_of() {
         let drifting = |i: u64| {

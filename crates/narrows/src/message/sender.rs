@@ -1,4 +1,5 @@
-//! The sending end of a message flow: message in, frame out, at once. No I/O, no thread, no clock.
+//! The sending end of a message flow: message in, frame out, without delay. No I/O, no thread, no
+//! clock.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -20,43 +21,50 @@ use crate::trace;
 mod body;
 mod recovery;
 
-/// A flow without messages for so long gives its history back.
+/// An idle flow frees its history after this time.
 const IDLE_NS: u64 = 30_000_000_000;
-/// Messages that are remembered to be sent again: more are not under way where they are answered one by one.
+/// Most messages remembered for retransmission: with request and reply, no more are under way.
 const TAIL_MAX: usize = 16;
-/// A flow whose table another one took is looked through for its last 4 KiB, which takes 1 us and finds most; one that
-/// sends many messages just now wholly.
+/// When another flow has taken the table, a new one is filled from the last 4 KiB of the history
+/// only, which takes 1 us and finds most matches. A busy flow fills it from the whole history; busy
+/// is more than `BUSY_MESSAGES` within `BUSY_NS`.
 const RELOAD_COLD: usize = 4 << 10;
 const BUSY_NS: u64 = 10_000_000;
 const BUSY_MESSAGES: u32 = 8;
 
-/// What became of a message.
+/// How a message was sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sent {
     /// Number of the message in its flow, for [`MessageSender::answered`].
     pub seq: u64,
+    /// Length of the message in bytes.
     pub raw_len: usize,
-    /// Bytes of its frame.
+    /// Length of its frame in bytes.
     pub wire_len: usize,
-    /// Bytes of control frames before it.
+    /// Length of the control frames before it in bytes.
     pub control_len: usize,
+    /// The method of its encoding.
     pub method: Method,
+    /// Whether it was encoded with the history as dictionary.
     pub linked: bool,
     /// Slot of the dictionary that it was encoded with; 0 is none.
     pub slot: u8,
 }
 
-/// What an answer of the peer means for the caller.
+/// The consequence of a control frame for the caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Heard {
+    /// Nothing to do.
     Nothing,
-    /// The reader lost the history. So many messages have to be sent again before any other: [`MessageSender::send_again`].
+    /// The reader lost the history. This many messages must be sent again before any other, with
+    /// [`MessageSender::send_again`].
     SendAgain(usize),
-    /// It lost the history, and what it has not got is not known here any more: messages may be lost.
+    /// The reader lost the history, and the messages it lacks are no longer known here: messages
+    /// may be lost.
     Gap,
 }
 
-/// What the peer takes.
+/// The peer's limits.
 struct Peer {
     message_max: usize,
     history: usize,
@@ -82,7 +90,7 @@ pub struct MessageSender {
     config: MessageConfig,
     policy: Box<dyn Policy>,
     peer: Peer,
-    /// Number of the flow in this process, by which tables are told apart.
+    /// Number of the flow in this process; identifies its table in [`Contexts`].
     flow: u64,
     table_hint: u8,
     history: History,
@@ -93,17 +101,17 @@ pub struct MessageSender {
     preface_due: bool,
     /// A reset is due; `true` if messages may be lost.
     reset_due: Option<bool>,
-    /// The history begins with the seed.
+    /// The history begins with the seed at each reset.
     seeded: bool,
-    /// Pins, in the order in which they were asked for.
+    /// Pins to send, in the order of their requests.
     due: VecDeque<Control>,
     slots: SenderSlots,
     shadow: Shadow,
-    /// Something was sent since the history began.
+    /// A message was sent since the history began.
     spoken: bool,
-    /// A table was filled from the history since it began: from its seed, then.
+    /// A table was filled since the history began, so also from its seed.
     filled: bool,
-    /// Number of the last message that the reader lost, and how often in a row it lost that.
+    /// Number of the last message that the reader lost, and how many times in a row.
     lost: (u64, u8),
     tail: VecDeque<Tail>,
     again: VecDeque<Vec<u8>>,
@@ -115,6 +123,10 @@ pub struct MessageSender {
 }
 
 impl MessageSender {
+    /// A sender of a new flow.
+    ///
+    /// # Errors
+    /// `Misuse` if the configuration is invalid.
     pub fn new(config: MessageConfig, policy: Box<dyn Policy>) -> Result<Self> {
         static FLOWS: AtomicU64 = AtomicU64::new(1);
         config.validate()?;
@@ -152,25 +164,33 @@ impl MessageSender {
         Ok(sender)
     }
 
-    /// Records every choice from now on.
+    /// Records every choice from here on, for [`MessageSender::take_trace`].
     pub fn record(&mut self) {
         self.trace = Some(String::new());
     }
 
-    /// The JSON lines that were recorded since it was asked last.
+    /// The JSON lines recorded since the last call.
     pub fn take_trace(&mut self) -> String {
         self.trace.as_mut().map(mem::take).unwrap_or_default()
     }
 
-    /// Appends the frames that send `message` to `out`: control frames that are due, then its own. On a carrier with
-    /// borders these are one unit. An error changes nothing: the next message can be sent.
+    /// Appends the frames that send `message` to `out`: pending control frames, then its own. On a
+    /// carrier with borders these are one unit. An error changes nothing: the next message can be
+    /// sent.
+    ///
+    /// # Errors
+    /// `Limit` if it is too long, `Misuse` if lost messages have to be sent again first.
     pub fn encode(&mut self, message: &[u8], now_ns: u64, contexts: &mut Contexts, out: &mut Vec<u8>) -> Result<Sent> {
         self.accept(message)?;
         Ok(self.send(message, false, now_ns, contexts, out))
     }
 
-    /// As [`MessageSender::encode`], for what must not show in the length of anything: the message goes as it is, and no
-    /// later one is encoded with it. Should it be lost it cannot be sent again from here.
+    /// Like [`MessageSender::encode`], for a private message: it is stored and kept out of history,
+    /// so that no compressed length reveals anything about it. If it is lost, this end cannot send
+    /// it again.
+    ///
+    /// # Errors
+    /// As for [`MessageSender::encode`].
     pub fn encode_private(
         &mut self,
         message: &[u8],
@@ -198,7 +218,7 @@ impl MessageSender {
         Ok(())
     }
 
-    /// Appends the frames of the next message that has to be sent again, if there is one.
+    /// Appends the frames of the next message that has to be sent again, if any.
     pub fn send_again(&mut self, now_ns: u64, contexts: &mut Contexts, out: &mut Vec<u8>) -> Option<Sent> {
         let message = self.again.pop_front()?;
         Some(self.send(&message, false, now_ns, contexts, out))
@@ -230,20 +250,20 @@ impl MessageSender {
         (self.number, self.spoken) = (self.number + 1, true);
         self.raw_offset += raw_len as u64;
         if asks {
-            // What was tried counts, also where the message went as it was.
+            // The method that was tried counts, even if the message was stored.
             let (method, wall_ns, cpu_ns, taken_over) = (choice.method, 0, 0, false);
             self.last = Some(Outcome::Encoded { seq, method, raw_len, wire_len, wall_ns, cpu_ns, taken_over });
         }
         let method = match encoded.coding {
             Coding::Store => Method::STORE,
-            // Of both that were tried.
+            // LZ4 won over the chosen method.
             Coding::Lz4 if choice.method.codec != CodecId::LZ4 => Method::lz4_accel(1),
             _ => choice.method,
         };
         Sent { seq, raw_len, wire_len, control_len, method, linked: encoded.linked && !private, slot: encoded.slot }
     }
 
-    /// The last message took so long to encode. Not every message need be timed.
+    /// Reports the encoding time of the last message. Not every message need be timed.
     pub fn took(&mut self, encode_ns: u64) {
         if let Some(Outcome::Encoded { wall_ns, cpu_ns, .. }) = &mut self.last {
             (*wall_ns, *cpu_ns) = (encode_ns, encode_ns);
@@ -251,8 +271,9 @@ impl MessageSender {
         self.settle();
     }
 
-    /// The peer answered message `seq` so long after its frames were written; `wire_len` bytes crossed the link one
-    /// after the other meanwhile: those of the frames, and of the answer if answers are of several lengths.
+    /// The peer answered message `seq` `span_ns` after its frames were written. `wire_len` is the
+    /// number of bytes that crossed the link in sequence meanwhile: those of the frames, and of the
+    /// answer if answers vary in length.
     pub fn answered(&mut self, seq: u64, wire_len: usize, span_ns: u64) {
         self.settle();
         self.policy.learn(&Outcome::Answered { seq, wire_len, span_ns });
@@ -267,25 +288,29 @@ impl MessageSender {
         }
     }
 
-    /// Appends control frames that are due, for carriers on which they can be sent without a message. Says whether there
-    /// were any.
+    /// Appends pending control frames, for carriers on which they can be sent without a message.
+    /// Returns whether there were any.
     pub fn control(&mut self, out: &mut Vec<u8>) -> bool {
         let start = out.len();
         self.put_control(out);
         out.len() > start
     }
 
-    /// Appends preface and dictionaries, for readers of a fan-out carrier: for each new one, and every 10 s. Dictionaries
-    /// are used from the second time on.
+    /// Appends preface and dictionaries for the readers of a fan-out carrier. Call it for each new
+    /// reader, and every 10 s. A dictionary is used from its second announcement on.
+    ///
+    /// # Errors
+    /// `Misuse` on carriers that are not fan-out.
     pub fn announce(&mut self, out: &mut Vec<u8>) -> Result<()> {
         if self.config.carrier.delivery != Delivery::Fanout {
-            return Err(Error::misuse("only fan-out carriers have readers that are announced to"));
+            return Err(Error::misuse("announcements are for fan-out carriers only"));
         }
         self.put_announcement(&|_| true, out);
         Ok(())
     }
 
-    /// Dictionaries that do not pay are used no more, until they were announced twice again.
+    /// Announces. Dictionaries for which `pays` is false are put aside until they have been
+    /// announced twice again.
     pub(super) fn put_announcement(&mut self, pays: &dyn Fn(&Dictionary) -> bool, out: &mut Vec<u8>) {
         self.preface_due = false;
         Control::Preface(Preface::of(&self.config)).put(out);
@@ -296,21 +321,21 @@ impl MessageSender {
         }
     }
 
-    /// When [`MessageSender::on_time`] has something to do.
+    /// When [`MessageSender::on_time`] must be called.
     pub fn next_wakeup_ns(&self) -> Option<u64> {
         (self.spoken && self.is_ordered()).then(|| self.last_ns.saturating_add(IDLE_NS))
     }
 
-    /// Gives the history back if the flow is idle; a frame that says so to the peer goes with the next message, or with
-    /// [`MessageSender::control`].
+    /// Frees the history if the flow is idle. The reset frame that tells the peer goes with the
+    /// next message, or with [`MessageSender::control`].
     pub fn on_time(&mut self, now_ns: u64) {
         if self.spoken && now_ns.saturating_sub(self.last_ns) >= IDLE_NS {
             self.drop_history();
         }
     }
 
-    /// The carrier's connection is a new one: the peer knows nothing. Messages that were under way may be lost; what
-    /// becomes of them is the caller's affair.
+    /// The carrier reconnected: the peer knows nothing. Messages that were under way may be lost;
+    /// handling them is up to the caller.
     pub fn reconnect(&mut self, epoch: u64) {
         self.settle();
         (self.config.epoch, self.peer, self.preface_due) = (epoch, Peer::default(), true);
@@ -323,7 +348,7 @@ impl MessageSender {
         self.drop_history();
     }
 
-    /// Longest dictionary that the peer takes; 0 if none.
+    /// Longest dictionary that the peer accepts, in bytes; 0 if none.
     pub(super) fn dictionary_max(&self) -> usize {
         if self.peer.slots == 0 { 0 } else { self.peer.dictionary_max }
     }
@@ -334,9 +359,9 @@ impl MessageSender {
         }
     }
 
-    /// Offers a dictionary to the peer; it is used when the peer has it. `ask`: the peer may have it from elsewhere, so its
-    /// content is sent only if it says that it does not. False if the peer takes no such dictionaries, or could never say
-    /// that it has one.
+    /// Offers a dictionary to the peer and uses it once the peer has it. `ask`: the peer may have
+    /// it from elsewhere, so its content is sent only on request. False if the peer accepts no such
+    /// dictionary, or cannot confirm one.
     pub fn offer(&mut self, dictionary: Arc<Dictionary>, ask: bool) -> bool {
         let heard = self.config.duplex || self.config.carrier.delivery == Delivery::Fanout;
         heard
@@ -344,8 +369,8 @@ impl MessageSender {
             && self.slots.add(dictionary, self.number, ask, self.peer.slots).is_some()
     }
 
-    /// Makes a dictionary of the last `len` bytes of the history, or of all there is. False if there is too little, or the
-    /// carrier is not ordered.
+    /// Makes the last `len` bytes of the history, or all of it if shorter, a dictionary. False if
+    /// there is too little history, or the carrier is not ordered.
     pub fn pin(&mut self, len: usize) -> bool {
         let history = self.history.bytes();
         let len = len.min(history.len()).min(self.peer.dictionary_max);
@@ -365,12 +390,17 @@ impl MessageSender {
         self.slots.current().map(|c| c.1)
     }
 
-    /// What came from the peer about this flow, or as its preface: [`Event::Control`](super::Event::Control).
+    /// Takes a control frame of the peer about this flow, or the peer's preface:
+    /// [`Event::Control`](super::Event::Control).
+    ///
+    /// # Errors
+    /// `Corrupt` if the frame contradicts what was sent, `Misuse` if it is for a receiver.
     pub fn hear(&mut self, control: &Control) -> Result<Heard> {
         match control {
             Control::Preface(preface) => self.hear_preface(preface),
             Control::Acknowledgement { number, decoded, .. } => {
-                // Where messages are repeated, the reader may have got more than were sent.
+                // On carriers that repeat messages the reader may have received more than were
+                // sent.
                 if *number > self.number && self.is_ordered() {
                     return Err(Error::corrupt("the peer acknowledges messages that were not sent"));
                 }
@@ -390,7 +420,7 @@ impl MessageSender {
                 return self.hear_lost(*generation, *number, Chain(*chain), *reason);
             }
             Control::Reset { .. } | Control::Digest { .. } | Control::Pin { .. } | Control::Offer { .. } => {
-                return Err(Error::misuse("a frame of the other direction's flow is for its receiver"));
+                return Err(Error::misuse("a frame of the other direction's flow must go to its receiver"));
             }
         }
         Ok(Heard::Nothing)
@@ -414,13 +444,13 @@ impl MessageSender {
         self.config.carrier.delivery == Delivery::Ordered
     }
 
-    /// W: what both ends keep.
+    /// W: the length of the history that both ends keep, in bytes.
     fn window(&self) -> usize {
         let window = self.config.history_of_carrier().min(self.peer.history);
         if window < super::HISTORY_MIN { 0 } else { window }
     }
 
-    /// Begins anew: a reset is due.
+    /// Drops the history and makes a reset due.
     fn drop_history(&mut self) {
         if self.is_ordered() {
             self.reset_due = Some(self.reset_due.unwrap_or(false));
@@ -430,7 +460,8 @@ impl MessageSender {
 
     fn restart_history(&mut self) {
         if !self.due.is_empty() {
-            // Pins that were not said yet are of a history that will not be there: the peer gets their content.
+            // Unsent pins refer to a history that is about to be dropped: the peer gets their
+            // content instead.
             self.due.clear();
             self.slots.offer_again(false, self.number);
         }
@@ -453,7 +484,7 @@ impl MessageSender {
             if let Some(seed) = seed {
                 self.history.seed(seed.content(), window);
             }
-            // Whether the peer has the seed will show; a second reset does without it.
+            // If the peer lacks the seed it says so; a second reset then does without.
             self.chain = Chain::at_reset(self.config.epoch, generation, number, seed_digest);
             Control::Reset { generation, number, window, gap, seed_digest }.put(out);
         }

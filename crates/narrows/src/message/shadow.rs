@@ -1,34 +1,35 @@
-//! Whether a dictionary is worth using: some messages are encoded without it too, and a dictionary that does not pay is
-//! left alone for a while. Data change, and a dictionary of other data is worse than none.
+//! Shadow comparison of a dictionary: some messages are encoded without it too, and a dictionary
+//! that does not pay is put aside for a while. Data change, and a dictionary of other data is worse
+//! than none.
 
-/// So many messages at first are encoded both ways, then every sixteenth: that costs 6 % of the encoder's time, and a
-/// dictionary that turned bad is noticed within 50 messages.
+/// The first messages are encoded both ways, then every sixteenth: that costs 6 % of the encoder's
+/// time, and a dictionary that has gone bad is noticed within 50 messages.
 const FIRST: u32 = 8;
 const EVERY: u32 = 16;
 const GAIN: f32 = 0.5;
-/// Lengths with it over lengths without it: above this it does not pay for its slot.
+/// Ratio of the lengths with and without the dictionary above which it does not pay for its slot.
 const PAYS: f32 = 0.98;
-/// It is tried again after so many messages, doubled each time.
+/// Messages until it is tried again; doubled each time up to the maximum.
 const AWAY_FIRST: u32 = 64;
 const AWAY_MAX: u32 = 4096;
 
-/// What is known of the dictionary that the sender uses now.
+/// Statistics of the dictionary in use.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Shadow {
     seen: u32,
-    /// Share of the length without it, averaged.
+    /// Moving average of the length with the dictionary / the length without it.
     share: f32,
     /// Messages until it is tried again; 0 while it is used.
     away: u32,
     next_away: u32,
 }
 
-/// What to do with the next message.
+/// How to encode the next message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Use {
     With,
     Without,
-    /// Encode both ways, send the shorter, and tell.
+    /// Encode both ways, send the shorter, and report both lengths.
     Both,
 }
 
@@ -62,7 +63,8 @@ impl Shadow {
 mod tests {
     use super::*;
 
-    /// Bytes sent for `n` messages of 100 bytes without it, `with(i)` with it.
+    /// Bytes sent for `n` messages that have 100 bytes without the dictionary and `with(i)` with
+    /// it.
     fn sent(shadow: &mut Shadow, n: usize, with: impl Fn(usize) -> usize) -> usize {
         let mut total = 0;
         for i in 0..n {

@@ -1,5 +1,5 @@
-//! The dictionaries of a flow at its two ends. The sender's go through epochs, so that no frame needs what its reader
-//! lacks: offered, confirmed, in use (format.md section 12.7).
+//! The dictionaries of a flow at its two ends. The sender's pass through states, so that no frame
+//! needs a dictionary that its reader lacks: offered, confirmed, in use (format.md section 12.7).
 
 use std::sync::Arc;
 
@@ -8,23 +8,24 @@ use super::{Delivery, SLOTS};
 use crate::codec::Dictionary;
 use crate::error::{Error, Result};
 
-/// An offer is said again after so many messages, doubled each time.
+/// An offer is repeated after this many messages, doubled each time.
 const AGAIN_FIRST: u64 = 16;
 const TRIES_MAX: u32 = 8;
-/// And in all, for a peer that says that it has the dictionary and then that it lacks it.
+/// Most offers in total, against a peer that alternately confirms the dictionary and asks for it.
 const OFFERS_MAX: u32 = 16;
-/// No peer is so late that more dictionaries were offered meanwhile.
+/// Number of offered dictionaries remembered: no peer answers so late that more were offered
+/// meanwhile.
 const OFFERED: usize = 16;
 
 /// Dictionaries of a sender.
 #[derive(Default)]
 pub(super) struct SenderSlots {
     slots: [Option<Entry>; SLOTS],
-    /// Digests that were offered: answers about them may be late, about others they are forged.
+    /// Digests offered recently: answers about them may be late, answers about others are forged.
     offered: [u64; OFFERED],
-    /// Index of the one in use.
+    /// Index of the dictionary in use.
     current: Option<usize>,
-    /// How many were put in: the slot that was filled longest ago is next.
+    /// Number of dictionaries put in so far; the slot filled longest ago is replaced next.
     filled: u64,
 }
 
@@ -33,23 +34,23 @@ struct Entry {
     state: State,
     /// The reader may have it: ask by digest first.
     ask: bool,
-    /// It is never sent: who lacks it does without.
+    /// Its content is never sent: a reader that lacks it does without.
     is_seed: bool,
     order: u64,
-    /// Offers so far, answered or not: what a peer can make this end send.
+    /// Offers so far, answered or not; limits what a peer can make this end send.
     offers: u32,
-    /// It is a piece of history, which a reader that lost its history lacks.
+    /// It is a piece of the history: a reader that lost its history lacks it.
     pinned: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// Due at this message, after so many tries.
+    /// The next offer is due at message `at`, after `tries` offers.
     Offered {
         at: u64,
         tries: u32,
     },
-    /// Said so many times on a carrier without answers.
+    /// Announced this many times on a carrier without answers.
     Announced(u32),
     Confirmed,
     /// The reader does not want it, or never answered.
@@ -57,7 +58,7 @@ enum State {
 }
 
 impl SenderSlots {
-    /// Takes a dictionary on, to be offered with message `number`. `None` if the peer takes none.
+    /// Adds a dictionary, to be offered with message `number`. `None` if the peer accepts none.
     pub(super) fn add(&mut self, dictionary: Arc<Dictionary>, number: u64, ask: bool, slots: usize) -> Option<u8> {
         let slots = slots.min(SLOTS);
         if let Some(i) = (0..slots).find(|i| self.digest(*i) == Some(dictionary.digest())) {
@@ -74,10 +75,10 @@ impl SenderSlots {
         Some(i as u8 + 1)
     }
 
-    /// Takes what the history begins with on, for messages that are not encoded with that. Both ends have it, or the reader
-    /// will say so.
+    /// Adds the seed of the history as a dictionary, for messages that are not encoded with the
+    /// history. Both ends have it; a reader that lacks it will say so.
     pub(super) fn add_seed(&mut self, dictionary: Arc<Dictionary>, slots: usize) {
-        // One that the application offered too is sent to who lacks it.
+        // If the application offered it too, its content is sent to a reader that lacks it.
         if (0..SLOTS).any(|i| self.digest(i) == Some(dictionary.digest())) {
             return;
         }
@@ -88,7 +89,7 @@ impl SenderSlots {
         }
     }
 
-    /// Takes a piece of history on, which both ends have.
+    /// Adds a piece of the history, which both ends have.
     pub(super) fn add_pinned(&mut self, dictionary: Arc<Dictionary>, slots: usize) -> Option<u8> {
         let i = (0..slots.min(SLOTS)).filter(|i| Some(*i) != self.current).min_by_key(|i| self.order(*i))?;
         self.put(i, dictionary, State::Confirmed, false, true);
@@ -116,7 +117,7 @@ impl SenderSlots {
         self.slots[i].as_ref().map(|e| (i as u8 + 1, &e.dictionary))
     }
 
-    /// Writes the offers that are due with message `number`.
+    /// Appends the offers that are due with message `number`.
     pub(super) fn put_due(&mut self, number: u64, out: &mut Vec<u8>) {
         for (i, entry) in self.slots.iter_mut().enumerate() {
             let Some(entry) = entry else { continue };
@@ -134,8 +135,9 @@ impl SenderSlots {
         }
     }
 
-    /// Writes, of the dictionaries that pay, the one in use and the newest, for readers that answer nothing. One that was
-    /// said twice on end is used; the others are as if they had not been said.
+    /// Announces, among the dictionaries that pay, the one in use and the newest, for readers that
+    /// answer nothing. A dictionary announced twice in a row is used; the others count as not
+    /// announced.
     pub(super) fn put_announcement(&mut self, pays: &dyn Fn(&Dictionary) -> bool, out: &mut Vec<u8>) {
         let mut newest = None;
         let last = self.slots.iter().flatten().filter(|e| pays(&e.dictionary)).map(|e| e.order).max();
@@ -161,7 +163,8 @@ impl SenderSlots {
         self.current = newest.map(|n| n.1);
     }
 
-    /// Whether the slot has, or had, this dictionary: who answers about another one makes it up.
+    /// The slot's index, and whether the slot still holds this dictionary. An error if it was never
+    /// offered: the answer is forged.
     fn known(&self, slot: u8, digest: u64) -> Result<(usize, bool)> {
         let i = usize::from(slot) - 1;
         if self.digest(i) == Some(digest) {
@@ -173,12 +176,13 @@ impl SenderSlots {
         Err(Error::corrupt("the peer answers about a dictionary that was not offered"))
     }
 
-    /// The reader has the dictionary. Says whether another one is in use now.
+    /// The reader has the dictionary. Returns whether the dictionary in use changed.
     pub(super) fn has(&mut self, slot: u8, digest: u64, number: u64, delivery: Delivery) -> Result<bool> {
         let (i, now) = self.known(slot, digest)?;
         let Some(entry) = &mut self.slots[i] else { return Ok(false) };
         if !now {
-            // Where frames are reordered an old offer may have come last and replaced the new one.
+            // Where frames are reordered, an old offer may have arrived last and replaced the new
+            // dictionary.
             if delivery == Delivery::Unordered && entry.state == State::Confirmed {
                 self.again(i, number);
             }
@@ -215,10 +219,10 @@ impl SenderSlots {
         Ok(())
     }
 
-    /// Offers it again, with its content, and uses it no more until it is confirmed.
+    /// Offers the dictionary again with its content, and stops using it until it is confirmed.
     fn again(&mut self, i: usize, number: u64) {
         if let Some(entry) = &mut self.slots[i] {
-            // Who asks again and again gets no more than who never answers.
+            // A reader that keeps asking gets no more offers than one that never answers.
             entry.state = match entry.state {
                 State::Offered { tries, .. } => State::Offered { at: number, tries },
                 State::GivenUp => State::GivenUp,
@@ -229,7 +233,7 @@ impl SenderSlots {
         self.leave(i);
     }
 
-    /// Another confirmed one takes the place of `i`, if it was in use.
+    /// Replaces dictionary `i`, if it is in use, by another confirmed one.
     fn leave(&mut self, i: usize) {
         if self.current != Some(i) {
             return;
@@ -238,7 +242,7 @@ impl SenderSlots {
         self.current = (0..SLOTS).filter(confirmed).max_by_key(|i| self.order(*i));
     }
 
-    /// Another reader, that took nothing and refused nothing yet.
+    /// A new reader: nothing is confirmed or refused yet.
     pub(super) fn begin_again(&mut self) {
         for entry in self.slots.iter_mut().flatten() {
             (entry.offers, entry.pinned) = (0, false);
@@ -247,7 +251,8 @@ impl SenderSlots {
         self.current = None;
     }
 
-    /// The reader may know none of them any more, or, if it only lost the history, those that were pieces of it.
+    /// The reader may have lost all dictionaries (`all`), or with its history those that were
+    /// pieces of it: offers them again.
     pub(super) fn offer_again(&mut self, all: bool, number: u64) {
         for i in 0..SLOTS {
             if let Some(entry) = &mut self.slots[i]
@@ -276,7 +281,8 @@ fn offer(i: usize, entry: &Entry, announced: bool) -> Control {
 #[derive(Default)]
 pub(super) struct ReceiverSlots {
     slots: [Option<Arc<Dictionary>>; SLOTS],
-    /// Messages that could not be decoded for want of the slot's dictionary, since the last offer.
+    /// Per slot, messages since the last offer that could not be decoded because its dictionary was
+    /// missing.
     misses: [u32; SLOTS],
 }
 
@@ -290,8 +296,8 @@ impl ReceiverSlots {
         (self.slots[i], self.misses[i]) = (dictionary, 0);
     }
 
-    /// A message needed what the slot does not hold. Says whether to tell the sender: ever more rarely, since what was
-    /// told may have been lost, or may be on its way.
+    /// A message needed a dictionary that the slot does not hold. Returns whether to tell the
+    /// sender: ever more rarely, since the report or its answer may be lost or under way.
     pub(super) fn missed(&mut self, slot: u8) -> bool {
         let misses = &mut self.misses[usize::from(slot) - 1];
         *misses = misses.saturating_add(1);
@@ -348,7 +354,7 @@ mod tests {
         let offers: usize = (0..100_000).map(|n| due(&mut slots, n).len()).sum();
         assert_eq!(offers, TRIES_MAX as usize);
         assert!(slots.current().is_none());
-        // One that always asks for the content gets no more.
+        // A peer that always asks for the content gets no more offers.
         let (mut slots, d) = (SenderSlots::default(), dictionary(1));
         slots.add(Arc::clone(&d), 0, false, SLOTS);
         let mut offers = 0;
@@ -378,7 +384,8 @@ mod tests {
     fn announced_ones_are_used_from_the_second_time_on() {
         let mut slots = SenderSlots::default();
         slots.add(dictionary(1), 0, true, SLOTS);
-        // The slot in use after each announcement of those that pay, and how many were announced.
+        // The slot in use after each announcement of the dictionaries that pay, and how many were
+        // announced.
         let said = |slots: &mut SenderSlots, pays: &[u8]| {
             let mut out = Vec::new();
             slots.put_announcement(&|d| pays.contains(&d.content()[0]), &mut out);

@@ -1,5 +1,6 @@
-//! Topics: messages from any number of writers to any number of readers, who come when they like and answer nothing
-//! (format.md section 12.7, fan-out carriers). Dictionaries are announced; no unit needs another one but these.
+//! Topics: messages from any number of writers to any number of readers, which join at any time and
+//! answer nothing (format.md section 12.7, fan-out carriers). Dictionaries are announced; a unit
+//! depends on no other unit except announcements.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,29 +15,31 @@ use super::{Carrier, Contexts, Delivery, Dictionary, Lost, MessageConfig, SLOTS}
 use crate::error::{Error, ErrorKind, Result};
 use crate::policy::Policy;
 
-/// An announcement is said again after so long: what a late reader waits at most.
+/// Interval between announcements: the longest wait of a late reader.
 const PERIOD_NS: u64 = 10_000_000_000;
-/// Readers that come one after the other share an announcement, which is some ten KiB long.
+/// Readers that join within this time share an announcement, which is some ten KiB long.
 const NEW_READERS_NS: u64 = 1_000_000_000;
-/// So many announcements follow the last message: one may be lost.
+/// Announcements after the last message: one may be lost.
 const AFTER_LAST: u32 = 2;
-/// A dictionary is announced while it saves so many times what its announcements cost, and again from so many times on.
+/// A dictionary stays announced while it saves at least `KEEPS` times the cost of its
+/// announcements; one put aside is announced again from `RESUMES` times on.
 const KEEPS: f64 = 1.0;
 const RESUMES: f64 = 2.0;
-/// What a dictionary is thought to save of the messages' bytes that was not judged here.
+/// Assumed saving, as a share of the messages' bytes, of a dictionary that was not judged here.
 const WORTH_GIVEN: f64 = 0.5;
 
-/// What waits for an announcement. With fewer than a hundred messages a second nothing is dropped within [`PERIOD_NS`], and memory
-/// is bounded for whoever reads many topics.
+/// Most messages and bytes that wait for an announcement. Below a hundred messages a second nothing
+/// is dropped within [`PERIOD_NS`], and memory stays bounded for a process that reads many topics.
 const WAITING_MAX: usize = 1024;
 const WAITING_BYTES_MAX: usize = 1 << 20;
-/// Two announcements may be lost, and the third one be late.
+/// Longest wait: two announcements may be lost, and the third one be late.
 const WAIT_NS: u64 = 25_000_000_000;
-/// Writers whose dictionaries a reader keeps. More than these that write at a time delay each other for ever. With three of
-/// 64 KiB each, which zstd copies and adds 27 KiB of tables to, they take 15 MiB; with the two of 16 KiB that writers train,
-/// 4 MiB.
+/// Most writers whose dictionaries a reader keeps. If more write at a time, they delay each other
+/// indefinitely. With three dictionaries of 64 KiB each, which zstd copies and adds 27 KiB of
+/// tables to, they take 15 MiB; with the two of 16 KiB that writers train, 4 MiB.
 const WRITERS_MAX: usize = 32;
-/// What the frame of a message has besides it: first byte and check. Encoded ones are shorter than the message.
+/// Most bytes that a frame adds to its message: first byte and check. Encoded bodies are shorter
+/// than the message.
 const HEADER_MAX: usize = 5;
 
 fn config_of_topic(config: MessageConfig) -> MessageConfig {
@@ -44,41 +47,46 @@ fn config_of_topic(config: MessageConfig) -> MessageConfig {
     MessageConfig { carrier, duplex: false, history: 0, seed: None, ..config }
 }
 
-/// What a dictionary saves.
+/// The value of a dictionary.
 struct Worth {
     digest: u64,
     len: usize,
-    /// Share of the messages' bytes.
+    /// Bytes saved as a share of the messages' bytes.
     share: f64,
-    /// That is more than its announcements take, as messages came last.
+    /// It saves more than its announcements cost at the recent message rate.
     pays: bool,
 }
 
 /// The writing end of a topic.
 ///
-/// Before every [`TopicWriter::send`], and at [`TopicWriter::next_wakeup_ns`], send the unit of [`TopicWriter::announcement`], if
-/// there is one.
+/// Before every [`TopicWriter::send`], and at [`TopicWriter::next_wakeup_ns`], call
+/// [`TopicWriter::announcement`] and send the unit that it appends, if any.
 pub struct TopicWriter {
     sender: MessageSender,
     sampler: Option<Sampler>,
-    /// When an announcement was made last, and raw bytes and announcements since.
+    /// Time of the last announcement. `raw_since`: raw bytes since it. `silent`: announcements
+    /// since the last message.
     announced_ns: Option<u64>,
     raw_since: u64,
     silent: u32,
-    /// Raw bytes in [`PERIOD_NS`], averaged.
+    /// Moving average of the raw bytes per [`PERIOD_NS`].
     raw_rate: Option<f64>,
     reader_came: bool,
     /// A dictionary was added.
     is_new: bool,
-    /// Of each dictionary that the sender holds, the oldest first.
+    /// One for each dictionary that the sender holds, oldest first.
     worths: Vec<Worth>,
-    /// What the last training was compared with.
+    /// Digest of the dictionary that the last training was compared with.
     trained_against: Option<u64>,
     sent: Traffic,
 }
 
 impl TopicWriter {
-    /// Carrier, history and seed are those of a topic, whatever `config` says. Its epoch tells this writer from others.
+    /// A writer of a topic. Carrier, history and seed are those of a topic, whatever `config` says.
+    /// The epoch distinguishes this writer from others.
+    ///
+    /// # Errors
+    /// `Misuse` if the configuration is invalid.
     pub fn new(config: MessageConfig, policy: Box<dyn Policy>) -> Result<Self> {
         Ok(Self {
             sender: MessageSender::new(config_of_topic(config), policy)?,
@@ -95,12 +103,13 @@ impl TopicWriter {
         })
     }
 
-    /// Samples what is sent from now on, for [`TopicWriter::training`].
+    /// From here on samples sent messages, for [`TopicWriter::training`].
     pub fn sample(&mut self) {
         self.sampler.get_or_insert_default();
     }
 
-    /// Uses a dictionary from elsewhere, once it was announced twice. It must be of messages that every reader may see.
+    /// Uses a dictionary from elsewhere once it was announced twice. It must consist of messages
+    /// that every reader may see. False if the sender cannot take it.
     pub fn offer(&mut self, dictionary: Arc<Dictionary>) -> bool {
         if let Some(sampler) = &mut self.sampler {
             sampler.begin(Arc::clone(&dictionary));
@@ -118,7 +127,7 @@ impl TopicWriter {
         if self.appraise(digest, share) {
             return true;
         }
-        // As the sender does: the oldest one goes that is not in use.
+        // Like the sender, drop the oldest one that is not in use.
         if self.worths.len() >= SLOTS
             && let Some(at) = self.worths.iter().position(|w| Some(w.digest) != current)
         {
@@ -128,13 +137,17 @@ impl TopicWriter {
         true
     }
 
-    /// Says whether the dictionary is one of those that the sender holds.
+    /// Updates the share of a dictionary. Returns whether the sender holds it.
     fn appraise(&mut self, digest: u64, share: f64) -> bool {
         let worth = self.worths.iter_mut().find(|w| w.digest == digest);
         worth.map(|w| w.share = share).is_some()
     }
 
-    /// Appends the unit that sends `message` to `out`. An error changes nothing: the next message can be sent.
+    /// Appends the unit that sends `message` to `out`. An error changes nothing: the next message
+    /// can be sent.
+    ///
+    /// # Errors
+    /// `Limit` if the message is too long.
     pub fn send(&mut self, message: &[u8], now_ns: u64, contexts: &mut Contexts, out: &mut Vec<u8>) -> Result<Sent> {
         let start = out.len();
         let sent = self.sender.encode(message, now_ns, contexts, out)?;
@@ -148,7 +161,7 @@ impl TopicWriter {
         Ok(sent)
     }
 
-    /// Appends the unit that tells readers what they need, if it is due at this time. Says whether it is.
+    /// Appends an announcement if one is due. Returns whether it was.
     pub fn announcement(&mut self, now_ns: u64, out: &mut Vec<u8>) -> bool {
         if self.due_ns().is_some_and(|due| now_ns < due) {
             return false;
@@ -163,13 +176,14 @@ impl TopicWriter {
         true
     }
 
-    /// `None` is at once.
+    /// When the next announcement is due; `None`: at once.
     fn due_ns(&self) -> Option<u64> {
         let sooner = self.reader_came || self.is_new;
         Some(self.announced_ns? + if sooner { NEW_READERS_NS } else { PERIOD_NS })
     }
 
-    /// Which dictionaries save more than their announcements take, as messages come just now.
+    /// Determines which dictionaries save more than their announcements cost at the current message
+    /// rate.
     fn judge(&mut self, now_ns: u64) {
         let Some(announced_ns) = self.announced_ns else { return };
         let spans = now_ns.saturating_sub(announced_ns).max(NEW_READERS_NS) as f64 / PERIOD_NS as f64;
@@ -182,19 +196,20 @@ impl TopicWriter {
         }
     }
 
-    /// A reader came, or one may have come: it should not wait for the next announcement.
+    /// A reader joined, or may have: it should not wait for the next regular announcement.
     pub fn reader_came(&mut self) {
         self.reader_came = true;
     }
 
-    /// When [`TopicWriter::announcement`] has something to say, if nothing is sent before. Topics on which nothing is sent
-    /// are silent.
+    /// When to call [`TopicWriter::announcement`] if nothing is sent before. Idle topics are
+    /// silent.
     pub fn next_wakeup_ns(&self) -> Option<u64> {
         let speaks = self.silent < AFTER_LAST || self.reader_came || self.is_new;
         speaks.then(|| self.due_ns().unwrap_or(0))
     }
 
-    /// A training that is due, for a thread of its own; what comes of it is given to [`TopicWriter::trained`].
+    /// A training that is due; run it on a separate thread and pass its result to
+    /// [`TopicWriter::trained`].
     pub fn training(&mut self, now_ns: u64) -> Option<Training> {
         let sampler = self.sampler.as_mut()?;
         let training = sampler.training(now_ns)?;
@@ -202,7 +217,7 @@ impl TopicWriter {
         Some(training)
     }
 
-    /// Announces the dictionary, if it pays. Says whether it does.
+    /// Announces the dictionary if it pays. Returns whether it does.
     pub fn trained(&mut self, adoption: Option<Adoption>) -> bool {
         let before = self.trained_against.take();
         let Some(sampler) = &mut self.sampler else { return false };
@@ -211,43 +226,45 @@ impl TopicWriter {
             (share(a.before_len), share(a.after_len))
         });
         let (Some(dictionary), Some((share_before, share))) = (sampler.trained(adoption), shares) else { return false };
-        // Messages are others now than when the one before was judged.
+        // The data have changed since the previous dictionary was judged.
         if let Some(digest) = before {
             self.appraise(digest, share_before);
         }
         self.adopt(dictionary, share)
     }
 
+    /// The sending end of the writer's flow.
     pub fn sender(&self) -> &MessageSender {
         &self.sender
     }
 
+    /// The sending end of the writer's flow.
     pub fn sender_mut(&mut self) -> &mut MessageSender {
         &mut self.sender
     }
 
-    /// Messages and all that was sent for them.
+    /// Totals of what was sent: messages, and the wire bytes with announcements.
     pub fn sent(&self) -> Traffic {
         self.sent
     }
 }
 
-/// What a reader of a topic had to leave out.
+/// What a reader of a topic could not deliver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Missed {
-    /// Messages whose dictionary was not announced in time, or is beyond the limits here, or for which there was no room
-    /// until then.
+    /// Messages whose dictionary was not announced in time, exceeds this reader's limits, or could
+    /// not be awaited for lack of room.
     pub unannounced: u64,
-    /// Units that are none, or whose message does not decode or is longer than the limit here.
+    /// Malformed units, and units whose message does not decode or exceeds this reader's limit.
     pub damaged: u64,
 }
 
-/// One that writes to the topic.
+/// A writer of the topic, as a reader knows it.
 struct Writer {
-    /// Of its preface, if that came.
+    /// Epoch of its preface; `None` before one arrived.
     epoch: Option<u64>,
     receiver: MessageReceiver,
-    /// By slot: its last announcement had a dictionary there that is beyond the limits here.
+    /// Per slot: its last announcement had a dictionary there that exceeds this reader's limits.
     refused: [bool; SLOTS],
 }
 
@@ -256,7 +273,7 @@ impl Writer {
         Ok(Self { epoch: None, receiver: MessageReceiver::new(config.clone())?, refused: [false; SLOTS] })
     }
 
-    /// Says whether that brought a dictionary that was not here.
+    /// Handles a control frame. Returns whether it brought a new dictionary.
     fn hear(&mut self, control: Control, config: &MessageConfig) -> Result<bool> {
         let offered = match control {
             Control::Offer { slot, len, digest, .. } => Some((slot, len, digest)),
@@ -278,7 +295,7 @@ impl Writer {
     }
 }
 
-/// A message whose dictionary is not here, or one behind such.
+/// A message whose dictionary is missing, or one that came behind such a message.
 struct Waiting {
     frame: Vec<u8>,
     since_ns: u64,
@@ -286,25 +303,29 @@ struct Waiting {
 
 /// The reading end of a topic.
 ///
-/// What cannot be decoded for want of an announcement waits, and what comes behind it too, so that messages are delivered as they
-/// came. Who may write to a topic can so make its readers wait, for [`TopicReader::next_wakeup_ns`] at most.
+/// A message that cannot be decoded without a coming announcement waits, and all later messages
+/// wait behind it, so delivery keeps the order of arrival. Anyone who may write to a topic can thus
+/// delay its readers, but only until [`TopicReader::next_wakeup_ns`].
 pub struct TopicReader {
     config: MessageConfig,
-    /// At least one; which one was heard last is last.
+    /// At least one; the most recently heard writer is last.
     writers: Vec<Writer>,
     waiting: VecDeque<Waiting>,
     waiting_bytes: usize,
-    /// Since when something waits for what is announced so far. On a busy topic no single message waits so long: others take
-    /// its room.
+    /// Since when messages have waited for a new announcement. On a busy topic no single message
+    /// waits that long: others take its room.
     waits_since_ns: u64,
-    /// It was waited in vain: until a dictionary is announced that is not here nothing waits.
+    /// Waiting was in vain: until a new dictionary is announced, nothing waits.
     hopeless: bool,
     received: Traffic,
     missed: Missed,
 }
 
 impl TopicReader {
-    /// Carrier and history are those of a topic, whatever `config` says.
+    /// A reader of a topic. Carrier and history are those of a topic, whatever `config` says.
+    ///
+    /// # Errors
+    /// `Misuse` if the configuration is invalid.
     pub fn new(config: MessageConfig) -> Result<Self> {
         let config = config_of_topic(config);
         Ok(Self {
@@ -319,8 +340,11 @@ impl TopicReader {
         })
     }
 
-    /// Reads a unit; `deliver` gets the messages that are complete now, in the order in which they came. After an error the
-    /// unit is dropped, and the next one can be read.
+    /// Reads a unit. `deliver` gets all messages that can be decoded with it, in the order of
+    /// arrival. After an error the unit is dropped, and the next one can be read.
+    ///
+    /// # Errors
+    /// `Corrupt`, `Truncated`, `Limit` or `Unsupported`.
     pub fn receive(
         &mut self,
         unit: &[u8],
@@ -353,7 +377,7 @@ impl TopicReader {
             return Ok(());
         }
         if rest.len() > HEADER_MAX + self.config.message_max {
-            return Err(Error::limit("a unit that is longer than any message may be here"));
+            return Err(Error::limit("a unit exceeds the longest message allowed here"));
         }
         if !self.waiting.is_empty() || !self.decode(rest, contexts, deliver)? {
             if self.waiting.is_empty() && self.never_decodes(rest) {
@@ -370,7 +394,7 @@ impl TopicReader {
         Ok(())
     }
 
-    /// Reads the control frames of a unit; what is behind them is returned.
+    /// Reads the control frames of a unit and returns the rest.
     fn announced<'a>(&mut self, unit: &'a [u8], now_ns: u64) -> Result<&'a [u8]> {
         let mut rest = unit;
         while rest.first().is_some_and(|b| is_control(*b)) {
@@ -393,7 +417,8 @@ impl TopicReader {
         Ok(rest)
     }
 
-    /// Moves the writer of this epoch to the end. What does not say its epoch is taken to be from who was heard last.
+    /// Moves the writer of this epoch to the end, adding it if it is new. Frames without an epoch
+    /// are attributed to the writer heard last.
     fn select(&mut self, epoch: u64) -> Result<()> {
         let known = self.writers.iter().position(|w| w.epoch == Some(epoch));
         let at = match known.or_else(|| self.writers.iter().position(|w| w.epoch.is_none())) {
@@ -408,8 +433,8 @@ impl TopicReader {
         Ok(())
     }
 
-    /// Forgets writers above the limit: those without dictionaries first, since who they are matters to no message, then
-    /// those that were not heard for longest.
+    /// Forgets writers above the limit: those without dictionaries first, since no message depends
+    /// on their identity, then the least recently heard.
     fn evict(&mut self) {
         while self.writers.len() > WRITERS_MAX {
             let plain = self.writers.iter().position(Writer::is_plain);
@@ -417,14 +442,15 @@ impl TopicReader {
         }
     }
 
-    /// Whether to wait for the dictionary of this frame, which is not here, is in vain.
+    /// Whether waiting for this frame's missing dictionary would be in vain.
     fn never_decodes(&self, frame: &[u8]) -> bool {
         let header = header::parse(frame, self.config.carrier, false).ok().flatten();
         let slot = header.map_or(0, |(header, _)| usize::from(header.slot));
         self.hopeless || slot > 0 && self.writers.iter().any(|w| w.refused[slot - 1])
     }
 
-    /// Delivers the message of a frame. False if nobody who is known wrote it, with a dictionary that is here: the check tells.
+    /// Delivers the message of a frame. False if no known writer wrote it with a dictionary that
+    /// this reader has; the check decides.
     fn decode(&mut self, frame: &[u8], contexts: &mut Contexts, deliver: &mut dyn FnMut(&[u8])) -> Result<bool> {
         let (mut lacks, mut error) = (false, None);
         for at in (0..self.writers.len()).rev() {
@@ -438,9 +464,9 @@ impl TopicReader {
                 }
                 Ok(Event::Undecodable(Lost::Slot)) => lacks = true,
                 Ok(_) => error = error.or(Some(Error::corrupt("a message that does not decode"))),
-                // The check agrees: it is this writer's.
+                // The check agrees, so this writer wrote it.
                 Err(e) if e.kind == ErrorKind::Limit => return Err(e),
-                // What one writer always has, another one may leave out.
+                // One writer may omit what another one always includes.
                 Err(e) => error = error.or(Some(e)),
             }
         }
@@ -450,7 +476,8 @@ impl TopicReader {
         }
     }
 
-    /// Delivers what waited for what has come, and drops what waited for too long.
+    /// Delivers waiting messages that can be decoded by this time, and drops those that waited too
+    /// long.
     fn drain(&mut self, now_ns: u64, contexts: &mut Contexts, deliver: &mut dyn FnMut(&[u8])) {
         while let Some(Waiting { frame, since_ns }) = self.waiting.pop_front() {
             let exceeds = self.waiting.len() >= WAITING_MAX || self.waiting_bytes > WAITING_BYTES_MAX;
@@ -478,29 +505,29 @@ impl TopicReader {
         }
     }
 
-    /// When [`TopicReader::on_time`] has something to do.
+    /// When [`TopicReader::on_time`] must be called.
     pub fn next_wakeup_ns(&self) -> Option<u64> {
         self.waiting.front().map(|w| w.since_ns.min(self.waits_since_ns).saturating_add(WAIT_NS))
     }
 
-    /// Waits no more for what is not announced in time, and delivers what came behind it.
+    /// Stops waiting for overdue announcements, and delivers the messages behind.
     pub fn on_time(&mut self, now_ns: u64, contexts: &mut Contexts, mut deliver: impl FnMut(&[u8])) {
         if self.next_wakeup_ns().is_some_and(|at| at <= now_ns) {
             self.drain(now_ns, contexts, &mut deliver);
         }
     }
 
-    /// Messages that wait for an announcement.
+    /// Number of messages that wait for an announcement.
     pub fn waiting(&self) -> usize {
         self.waiting.len()
     }
 
-    /// What was left out so far: the application should hear of it.
+    /// What could not be delivered so far; report it to the application.
     pub fn missed(&self) -> Missed {
         self.missed
     }
 
-    /// Messages that were delivered, and all units that came.
+    /// Totals: messages delivered, and wire bytes of all units received.
     pub fn received(&self) -> Traffic {
         self.received
     }

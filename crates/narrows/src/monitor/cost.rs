@@ -1,9 +1,11 @@
-//! What every method would cost on the coming block: seconds to encode, bytes on the wire, seconds to decode.
+//! Predicts the cost of every method on the next block: seconds to encode, bytes on the wire,
+//! seconds to decode.
 //!
-//! A prior (linear forms in the features of a block, learned offline) gives the first guess. What was seen since then
-//! corrects it: one Kalman filter over the vector of log ratios and one over the log costs, with covariances learned
-//! offline, so that one observation of any method moves all of them. Kinds of data are told apart by their features;
-//! each kind has its own corrections (a *context*).
+//! A prior (linear forms in the features of a block, learned offline) gives the first prediction.
+//! Observations correct it: one Kalman filter over the vector of log ratios and one over the log
+//! costs, with covariances learned offline, so one observation of any method moves all of them.
+//! Kinds of data are distinguished by their features; each kind has its own corrections (a
+//! *context*).
 
 use super::cpu::Slowdown;
 use super::data::{Features, TERMS};
@@ -14,46 +16,50 @@ mod prior;
 use prior::Forms;
 pub use prior::Prior;
 
-/// Most methods a policy can choose from, `store` included; fixed arrays keep a decision under a microsecond.
+/// Most methods a policy can choose from, `store` included; fixed arrays keep a decision under a
+/// microsecond.
 pub const METHODS_MAX: usize = 16;
 
 /// Per-method values; entry 0 is `store`.
 pub type PerMethod = [f32; METHODS_MAX];
 type Matrix = [PerMethod; METHODS_MAX];
 
-/// Kinds of data told apart in one flow. Source code alone makes a dozen; with too few, what was learned of a kind is
-/// thrown away before it comes again.
+/// Most kinds of data distinguished in one flow. Source code alone makes a dozen; with too few
+/// contexts, the knowledge of a kind is discarded before the kind comes again.
 const CONTEXTS_MAX: usize = 16;
-/// Features further apart than this are another kind.
+/// Features at a larger distance belong to another kind.
 const CONTEXT_DISTANCE: f32 = 0.2;
-/// What a new kind inherits of the nearest one's corrections.
+/// Share of the nearest kind's corrections that a new kind inherits.
 const INHERITED: f32 = 0.6;
-/// How much of the variance between blocks is added at every observation: older ones count less and less.
+/// Share of the variance between blocks added at every observation: older ones count less and less.
 const FORGETTING: f32 = 0.3;
-/// How quickly the scale of the variance follows what is seen, and its limits.
+/// Gain by which the scale of the variance follows the observations, and the limits of the scale.
 const SCALE_GAIN: f32 = 0.1;
 const SCALE_MIN: f32 = 0.02;
 const SCALE_MAX: f32 = 4.0;
-/// One block that surprises by more than two standard deviations is an outlier, not evidence of the scale.
+/// One block that surprises by more than two standard deviations is an outlier, not evidence of the
+/// scale.
 const SURPRISE_MAX: f32 = 4.0;
-/// Work per block whatever the method: queueing, waking, header, system call.
+/// Seconds of work per block for every method: queueing, waking, header, system call.
 pub const FIXED_S: f32 = 4e-6;
-/// The part of it that a worker's CPU clock sees.
+/// The part of it that a worker's CPU clock includes.
 const FIXED_SEEN_S: f32 = 1e-6;
-/// Copying and checking raw bytes.
+/// Speed of copying and checking raw bytes.
 pub const STORE_BYTES_PER_S: f32 = 14e9;
 const STORE_S_PER_BYTE: f32 = 1.0 / STORE_BYTES_PER_S;
 /// Header and check of a data frame.
 const HEADER_LEN: f32 = 16.0;
-/// Work per decoded block whatever the method.
+/// Seconds of work per decoded block for every method.
 const DECODE_FIXED_S: f32 = 1e-6;
-/// A receiver 20 times as fast to 150 times as slow as the prior's machine is believed.
+/// Limits of the receiver's log slow-down: 20 times as fast to 150 times as slow as the prior's
+/// machine.
 const RECEIVER_LOG_MIN: f32 = -3.0;
 const RECEIVER_LOG_MAX: f32 = 5.0;
-/// Standard deviations of a ratio by which an unknown method is favoured.
+/// Optimism about an unknown method, in standard deviations of its log ratio.
 const OPTIMISM: f32 = 0.5;
-/// A block that shrank by less is no reason to hope for other methods: each one in a row halves the optimism, or data
-/// that never shrinks would be tried with one method after the other for ever.
+/// A block whose log ratio is below this did not shrink. Each such block in a row halves the
+/// optimism; otherwise data that never shrinks would be tried with one method after the other for
+/// ever.
 const SHRANK_MIN: f32 = 0.02;
 /// e^3.7 is a ratio of 40: a linear form must not promise more.
 const LOG_RATIO_MAX: f32 = 3.7;
@@ -61,11 +67,15 @@ const LOG_RATIO_MAX: f32 = 3.7;
 /// Costs of one block under every method.
 #[derive(Debug, Clone, Copy)]
 pub struct Prediction {
+    /// Seconds to encode the block on one core.
     pub encode_s: PerMethod,
+    /// Wire bytes, header included.
     pub wire_len: PerMethod,
+    /// Seconds to decode the block on one core of the receiver.
     pub decode_s: PerMethod,
 }
 
+/// Model of the costs of a set of methods in one flow.
 pub struct CostModel {
     methods: Vec<Method>,
     forms: Forms,
@@ -81,7 +91,7 @@ struct Context {
     centroid: Features,
     size: Filter,
     cost: Filter,
-    /// Blocks in a row that did not shrink.
+    /// Number of blocks in a row that did not shrink.
     stubborn: u32,
     last_used: u64,
 }
@@ -90,12 +100,14 @@ struct Context {
 struct Filter {
     x: PerMethod,
     p: Matrix,
-    /// How much this kind of data varies from block to block, against the average kind that the prior knows.
+    /// Variance from block to block of this kind of data, relative to the average kind in the
+    /// prior.
     scale: f32,
 }
 
 impl CostModel {
-    /// A model for `methods`, of which the first must be `store`; more than [`METHODS_MAX`] are cut off.
+    /// A model for `methods`, the first of which must be `store`; methods beyond [`METHODS_MAX`]
+    /// are ignored.
     pub fn new(methods: &[Method], prior: &Prior) -> Self {
         let methods: Vec<_> = methods.iter().copied().take(METHODS_MAX).collect();
         let forms = prior.forms(&methods);
@@ -110,19 +122,23 @@ impl CostModel {
         }
     }
 
+    /// The methods, in the order of [`PerMethod`].
     pub fn methods(&self) -> &[Method] {
         &self.methods
     }
 
+    /// Index of a method in [`PerMethod`].
     pub fn index_of(&self, method: Method) -> Option<usize> {
         self.methods.iter().position(|m| *m == method)
     }
 
+    /// Factor by which this host is slower than on a free core.
     pub fn slowdown(&self) -> f32 {
         self.cpu.factor()
     }
 
-    /// The context of data with these features, a new one if they are unlike all known.
+    /// Index of the context of data with these features; opens a new one if they are unlike all
+    /// known.
     pub fn context(&mut self, features: &Features) -> usize {
         self.clock += 1;
         let nearest = (0..self.contexts.len())
@@ -160,6 +176,8 @@ impl CostModel {
         oldest
     }
 
+    /// Predicted costs of a block of `len` raw bytes under every method. `context` is an index from
+    /// [`CostModel::context`].
     pub fn predict(&self, context: usize, features: &Features, len: usize) -> Prediction {
         let terms = features.with_len(len).terms();
         let n = len as f32;
@@ -176,7 +194,7 @@ impl CostModel {
             Prediction { encode_s: [0.0; METHODS_MAX], wire_len: [0.0; METHODS_MAX], decode_s: [0.0; METHODS_MAX] };
         let hope = OPTIMISM * 0.5f32.powi(context.stubborn.min(10) as i32);
         for m in 1..self.methods.len() {
-            // Optimism about what is unknown is the only exploration.
+            // Optimism about unknown ratios is the only exploration.
             let optimism = hope * context.size.p[m][m].max(0.0).sqrt().min(1.0);
             let log_ratio = (size[m].clamp(0.0, LOG_RATIO_MAX) + context.size.x[m] + optimism).max(0.0);
             p.wire_len[m] = n * (-log_ratio).exp() + HEADER_LEN;
@@ -195,13 +213,13 @@ impl CostModel {
         (context.cost.scale * self.forms.cost_within[m][m] + context.cost.p[m][m].max(0.0)).sqrt().min(1.5)
     }
 
-    /// How uncertain the ratio of a method is, against what varies from block to block anyway.
+    /// Uncertainty of a method's log ratio, relative to its variance from block to block.
     pub fn size_uncertainty(&self, context: usize, m: usize) -> f32 {
         let context = &self.contexts[context.min(self.contexts.len() - 1)];
         context.size.p[m][m] / self.forms.size_within[m][m].max(1e-6)
     }
 
-    /// A block was encoded.
+    /// Takes the result of encoding a block with method `m`.
     pub fn observe(&mut self, context: usize, features: &Features, m: usize, seen: Seen) {
         let Seen { raw_len, wire_len, wall_ns, cpu_ns } = seen;
         if m == 0 || m >= self.methods.len() || raw_len == 0 || context >= self.contexts.len() {
@@ -222,17 +240,18 @@ impl CostModel {
         self.cpu.observe(wall_ns, cpu_ns);
     }
 
-    /// A job is late: it runs longer than was predicted.
+    /// A job is late: it runs longer than predicted.
     pub fn observe_late(&mut self, elapsed_ns: u64, predicted_ns: u64) {
         self.cpu.observe_late(elapsed_ns, predicted_ns);
     }
 
-    /// How much slower the receiver is taken to decode than the prior's machine.
+    /// Estimated factor by which the receiver decodes slower than the prior's machine.
     pub fn receiver_slowdown(&self) -> f32 {
         self.receiver_log.exp()
     }
 
-    /// The receiver spent `actual_s` on blocks that would have taken `reference_s` on the prior's machine.
+    /// The receiver spent `actual_s` on blocks that would have taken `reference_s` on the prior's
+    /// machine.
     pub fn observe_decode(&mut self, reference_s: f32, actual_s: f32) {
         if reference_s > 0.0 && actual_s > 0.0 {
             let log = (actual_s / reference_s).ln().clamp(RECEIVER_LOG_MIN, RECEIVER_LOG_MAX);
@@ -243,8 +262,8 @@ impl CostModel {
         }
     }
 
-    /// What this flow saw of every method's encode time against the prior, log, averaged over contexts: for the
-    /// calibration of the host. `None` for methods that were not used enough to say anything.
+    /// Log shift of a method's encode time against the prior, averaged over this flow's contexts:
+    /// for the calibration of the host. `None` if the method was not used enough.
     pub fn learned_encode_shift(&self, m: usize) -> Option<f32> {
         let (mut sum, mut weight) = (0.0, 0.0);
         for c in &self.contexts {
@@ -258,12 +277,16 @@ impl CostModel {
     }
 }
 
-/// What a finished job showed.
+/// Result of a finished job.
 #[derive(Debug, Clone, Copy)]
 pub struct Seen {
+    /// Raw bytes of the block.
     pub raw_len: usize,
+    /// Bytes of the body.
     pub wire_len: usize,
+    /// Elapsed time of encoding.
     pub wall_ns: u64,
+    /// CPU time of encoding; 0 if unknown.
     pub cpu_ns: u64,
 }
 
@@ -280,7 +303,8 @@ impl Filter {
         }
     }
 
-    /// One scalar observation `y` of component `m`, exact but for the variance from block to block and `noise`.
+    /// One scalar observation `y` of component `m`, exact but for the variance from block to block
+    /// and `noise`.
     fn observe(&mut self, m: usize, y: f32, noise: f32, within: &Matrix) {
         let added = FORGETTING * self.scale;
         for (row, within) in self.p.iter_mut().zip(within) {

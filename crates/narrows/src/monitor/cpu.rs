@@ -1,27 +1,30 @@
-//! How much slower than on a free core things run now, from wall time against CPU time of finished jobs.
+//! Slow-down of this host against a free core, from wall time against CPU time of finished jobs.
 
-/// A job that took three times its CPU time was pre-empted for two thirds of it.
+/// Estimator of the slow-down. A job that took three times its CPU time was pre-empted for two
+/// thirds of the time.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Slowdown {
     log: f32,
 }
 
-/// e^3 is twenty: beyond that the core is as good as gone, and one block must not ruin the estimate for ever.
+/// Largest log slow-down. e^3 is twenty: beyond that the core is practically gone, and one block
+/// must not ruin the estimate for ever.
 const LOG_MAX: f32 = 3.0;
 
 impl Slowdown {
-    /// A job finished.
+    /// Takes the times of a finished job.
     pub fn observe(&mut self, wall_ns: u64, cpu_ns: u64) {
         if wall_ns == 0 || cpu_ns == 0 {
             return;
         }
         let log = (wall_ns as f32 / cpu_ns as f32).ln().clamp(0.0, LOG_MAX);
-        // A change is believed after two jobs, not after one that lost its core for a moment; noise is averaged.
+        // A change is accepted after two jobs, not after one that lost its core for a moment; noise
+        // is averaged.
         let gain = if (log - self.log).abs() > 0.4 { 0.4 } else { 0.3 };
         self.log += gain * (log - self.log);
     }
 
-    /// A job runs longer than it was predicted to: it need not finish to be evidence.
+    /// A job runs longer than predicted: it need not finish to be evidence.
     pub fn observe_late(&mut self, elapsed_ns: u64, predicted_ns: u64) {
         if elapsed_ns as f32 > 1.6 * predicted_ns as f32 && predicted_ns > 0 {
             let log = (elapsed_ns as f32 / predicted_ns as f32).ln();
@@ -29,10 +32,12 @@ impl Slowdown {
         }
     }
 
+    /// Natural logarithm of the factor.
     pub fn log(&self) -> f32 {
         self.log
     }
 
+    /// Factor by which this host is slower than on a free core, at least 1.
     pub fn factor(&self) -> f32 {
         self.log.exp()
     }

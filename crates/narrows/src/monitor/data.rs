@@ -1,7 +1,8 @@
-//! Cheap features of a block: what can be known about it in a microsecond.
+//! Cheap features of a block, computed in a microsecond.
 //!
-//! 512 bytes are sampled whatever the block's length, in runs spread over it: mixed blocks are common, and one window
-//! would miss them. String repetition tells what LZ4 will do, entropy what Huffman coding adds; neither tells the other.
+//! 512 bytes are sampled from a block of any length, in runs spread over it: mixed blocks are
+//! common, and one window would miss them. Repeated strings predict what LZ4 achieves, entropy what
+//! Huffman coding adds; neither predicts the other.
 
 /// Runs of 64 bytes: long enough for repeats within a line of text, short enough to be spread.
 const RUN_LEN: usize = 64;
@@ -11,18 +12,22 @@ const SAMPLE_LEN: usize = RUN_LEN * RUNS;
 /// Terms of the linear forms of a prior.
 pub const TERMS: usize = 20;
 
-/// What was seen of a block; every field but `log_len` is a share from 0 to 1.
+/// Features of a block; every field but `log_len` is a share from 0 to 1.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Features {
     /// Byte entropy / 8.
     pub entropy: f32,
-    /// Share of 4-byte groups that were seen before in the sample.
+    /// Share of 4-byte groups that occurred before in the sample.
     pub repeats: f32,
-    /// Share of bytes equal to the one 1, 4, 8 before.
+    /// Share of bytes equal to the byte 1 before.
     pub equal_1: f32,
+    /// Share of bytes equal to the byte 4 before.
     pub equal_4: f32,
+    /// Share of bytes equal to the byte 8 before.
     pub equal_8: f32,
+    /// Share of printable ASCII, tab, line feed and carriage return.
     pub text: f32,
+    /// Share of zero bytes.
     pub zero: f32,
     /// log2(length) / 20.
     pub log_len: f32,
@@ -49,7 +54,7 @@ impl Features {
         Self { log_len: log_len(len), ..self }
     }
 
-    /// Distance between kinds of data, for telling contexts apart.
+    /// Distance between kinds of data, to distinguish contexts.
     pub fn distance(&self, other: &Self) -> f32 {
         1.5 * (self.entropy - other.entropy).abs()
             + (self.repeats - other.repeats).abs()
@@ -103,7 +108,8 @@ impl Features {
     }
 }
 
-/// Whether one byte fills the whole block. It stops at the first difference, so other data costs nothing.
+/// Whether one byte fills the whole block. It stops at the first difference, so other data costs
+/// nothing.
 pub fn is_constant(block: &[u8]) -> bool {
     let Some((&first, rest)) = block.split_first() else { return false };
     if rest.last().is_some_and(|&last| last != first) {
@@ -128,7 +134,7 @@ fn log_len(len: usize) -> f32 {
 /// Slots for 4-byte groups: twice the groups of a sample, so chance hits are rare.
 const SLOTS: usize = 1024;
 
-/// What the sample shows, summed over its runs.
+/// Counts over the runs of a sample.
 struct Counter {
     /// Two tables in turn: a repeated byte need not wait for its own last count.
     bytes: [[u16; 256]; 2],
@@ -159,7 +165,8 @@ impl Default for Counter {
 }
 
 impl Counter {
-    /// Adds a run of at most [`RUN_LEN`] bytes, so that sums over it fit a byte and the loops run on vectors.
+    /// Adds a run of at most [`RUN_LEN`] bytes, so that sums over it fit a byte and the loops run
+    /// on vectors.
     #[inline(always)]
     fn add(&mut self, run: &[u8]) {
         self.len += run.len() as u32;
@@ -224,7 +231,8 @@ impl Counter {
     }
 }
 
-/// Binary logarithm of a normal positive number to 3 digits; unlike the library's it works on vectors.
+/// Binary logarithm of a normal positive number to 3 digits; unlike the library's it works on
+/// vectors.
 #[inline(always)]
 fn fast_log2(x: f32) -> f32 {
     let bits = x.to_bits();

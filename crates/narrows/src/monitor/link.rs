@@ -1,12 +1,15 @@
-//! The rate of the link, from bytes that left the host over time in which the link was busy.
+//! Estimates the rate of the link from the bytes that left the host during the time in which the
+//! link was busy.
 //!
-//! An idle or application-limited span is no evidence of the rate. What counts:
+//! An idle or application-limited span is no evidence of the rate. Evidence is:
 //! - an exact busy time, where the transport knows it (virtual links do);
-//! - a span that begins and ends with unsent bytes in the kernel: the link pushed back and worked all the time;
-//! - before the link has ever pushed back, the speed at which it takes writes: an upper bound that a fast link nearly
-//!   reaches and that a slow one corrects within its first buffers;
+//! - a span that begins and ends with unsent bytes in the kernel: the link pushed back and worked
+//!   all the time;
+//! - before the link has ever pushed back, the speed at which it takes writes: an upper bound that
+//!   a fast link nearly reaches and that a slow one corrects within its first buffers;
 //! - behind another program, what the far end reports as received while there was more to receive;
-//! - after that, a long span in which it took everything: a lower bound, less what buffers behind the host may hold.
+//! - after that, a long span in which it took everything: a lower bound, less what buffers behind
+//!   the host may hold.
 //!
 //! Update rule and constants: the `balance` design, section 3, step 1.
 
@@ -20,27 +23,30 @@ use busy::Busy;
 use opening::Opening;
 use relayed::Relayed;
 
-/// What the driver saw at one write to the link, or at a look between writes (`accepted` 0).
+/// An observation at a write to the link, or between writes (`accepted` 0).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LinkSample {
-    /// When the write began and when it returned, on the flow's clock.
+    /// When the write began, on the flow's clock.
     pub begin_ns: u64,
+    /// When the write returned, on the flow's clock.
     pub end_ns: u64,
-    /// Bytes in the kernel that had not left the host, before and after the write.
+    /// Bytes in the kernel that had not left the host, before the write.
     pub unsent_before: u64,
+    /// The same after the write.
     pub unsent_after: u64,
-    /// Bytes that the write took.
+    /// Bytes that the write accepted.
     pub accepted: u64,
-    /// Total time that the link was busy up to `end_ns`, if the transport knows it exactly.
+    /// Total time in which the link was busy up to `end_ns`, if the transport knows it exactly.
     pub busy_ns: Option<u64>,
-    /// Bytes that were taken so far and that the far end has not acknowledged at `end_ns`, if it acknowledges.
+    /// Bytes accepted so far that the far end has not acknowledged at `end_ns`, if it acknowledges.
     pub unacked: Option<u64>,
     /// The system's own latest sample of the delivery rate, for connections within this host.
     pub delivery_bytes_per_s: Option<u64>,
-    /// The round trip, for connections that open with it.
+    /// The round trip, for connections whose window opens with it.
     pub rtt_ns: Option<u64>,
 }
 
+/// Estimator of the rate and backlog of a link.
 #[derive(Debug, Clone)]
 pub struct LinkMonitor {
     rate_bytes_per_s: f64,
@@ -54,67 +60,74 @@ pub struct LinkMonitor {
     /// Evidence gathered since the last update of the rate.
     evidence_bytes: f64,
     evidence_ns: f64,
-    /// What was seen since the link pushed back first.
+    /// Observations since the link first pushed back.
     seen: Busy,
     /// Whether a rate was measured while the link pushed back.
     pushed_back: bool,
-    /// Bytes acknowledged, for links that tell.
+    /// Bytes acknowledged, for links that report it.
     acked: u64,
     acknowledges: bool,
-    /// Bytes taken since the link pushed back last, and when that was.
+    /// Bytes accepted since the link last pushed back, and when that was.
     absorbed: f64,
     absorbed_since_ns: u64,
     busy_ns: u64,
     exact_busy_ns: u64,
-    /// Another program lies between.
+    /// Set if another program is between this host and the link.
     relayed: Option<Relayed>,
-    /// What this host's kernel held at the last look, of a relayed link.
+    /// Of a relayed link: bytes that this host's kernel held at the last look.
     kernel_unsent: u64,
     opening: Opening,
     /// The shortest round trip.
     rtt_ns: Option<u64>,
 }
 
-/// Assumed before anything is known: 2 Gbit/s, between a LAN and a fast WAN; a wrong constant costs little (section 2, 6).
+/// Assumed before anything is known: 2 Gbit/s, between a LAN and a fast WAN; a wrong constant costs
+/// little (section 2, 6).
 const RATE_ASSUMED: f64 = 250e6;
-/// Less than two full packets is no sample.
+/// Fewer bytes are no sample: two full packets.
 const EVIDENCE_MIN_BYTES: f64 = 3000.0;
-/// A sample of full weight.
+/// Time or bytes of a sample that gets full weight.
 const FULL_WEIGHT_NS: f64 = 20e6;
 const FULL_WEIGHT_BYTES: f64 = 65_536.0;
-/// Bytes leave a real host in bursts, as acknowledgements come: a first estimate needs so long, or so many bytes.
+/// Time or bytes needed for a first estimate: bytes leave a real host in bursts, as
+/// acknowledgements come.
 const KNOWN_NS: f64 = 3e6;
 const KNOWN_BYTES: f64 = 262_144.0;
-/// Four bursts are averaged, and at least 40 ms: acknowledgements behind a queue of 20 ms come about as often. Two
-/// seconds cover four round trips to the other side of the world.
+/// Averaging time: four bursts, and at least 40 ms, since acknowledgements behind a queue of 20 ms
+/// come about that often. At most two seconds, which cover four round trips to the other side of
+/// the world.
 const MEMORY_PERIODS: f64 = 4.0;
 const MEMORY_MIN_NS: f64 = 40e6;
 const MEMORY_MAX_NS: f64 = 2e9;
-/// Silence is not believed before delayed acknowledgements and windows that open in steps had their time.
+/// Silence counts only after this time, so that delayed acknowledgements and windows that open in
+/// steps can pass.
 const SILENCE_NS: f64 = 60e6;
-/// What was assumed before the first measurement counts as a span of this time.
+/// The rate assumed before the first measurement weighs as much as a span of this length.
 const ASSUMED_NS: f64 = 50e3;
-/// What a shaper and a first congestion window let through at once.
+/// Bytes that a shaper and an initial congestion window may let through at once.
 const PROVEN_BYTES: u64 = 128 << 10;
-/// Deliveries within a host that are not shaped have 4 to 26 GB/s, bursts of a shaper at 1 Gbit/s up to 1 GB/s; and what
-/// delivers less for some milliseconds is shaped after all, or its receiver is slow.
+/// Unshaped deliveries within a host have 4 to 26 GB/s, bursts of a shaper at 1 Gbit/s up to 1
+/// GB/s. A link that delivers less than `NOT_IN_MEMORY_BELOW` for some milliseconds is shaped after
+/// all, or its receiver is slow.
 const IN_MEMORY_ABOVE: u64 = 2_500_000_000;
 const NOT_IN_MEMORY_BELOW: f64 = 250e6;
 const NOT_IN_MEMORY_NS: f64 = 5e6;
-/// More than this unacknowledged lies in a queue behind the host. In memory a receiver acknowledges every second packet
-/// of 64 KiB.
+/// More unacknowledged bytes than this are in a queue behind the host. In memory a receiver
+/// acknowledges every second packet of 64 KiB.
 const TRUSTED_BYTES: u64 = 192 << 10;
-/// What socket buffers, congestion windows and queues behind the host may hold: so many bytes, or so much time.
+/// Most that socket buffers, congestion windows and queues behind the host may hold, in bytes or in
+/// time.
 const ABSORB_BYTES: f64 = 524_288.0;
 const ABSORB_S: f64 = 0.05;
-/// Of what was acknowledged nothing is held, but it may be the burst at the end of a silence.
+/// Acknowledged bytes are held nowhere, but they may be the burst at the end of a silence.
 const ABSORB_ACKED_S: f64 = 0.01;
-/// A link that takes 0.8 of the estimate without pushing back is probably faster; the next estimate is so much higher.
+/// A link that takes 0.8 of the estimate without pushing back is probably faster; the next estimate
+/// is higher by this factor.
 const ABSORB_SHARE: f64 = 0.8;
 const ABSORB_GROWTH: f64 = 1.5;
-/// The same for a report of the far end; they come often.
+/// The same factor for a report of the far end; lower, because reports are frequent.
 const REPORT_GROWTH: f64 = 1.25;
-/// After so long without a write the buffers behind the host are empty again.
+/// After this time without a write the buffers behind the host are empty again.
 const ABSORB_FORGET_NS: u64 = 50_000_000;
 /// Rates beyond these are measurement errors: 1 kbit/s and 800 Gbit/s.
 const RATE_MIN: f64 = 125.0;
@@ -149,12 +162,12 @@ impl Default for LinkMonitor {
 }
 
 impl LinkMonitor {
-    /// Of a link behind another program, of which the far end reports what it has received.
+    /// A monitor of a link behind another program, whose far end reports the bytes it has received.
     pub fn relayed() -> Self {
         Self { relayed: Some(Relayed::default()), ..Self::default() }
     }
 
-    /// The far end has received so many bytes in all.
+    /// The far end reports `received` bytes in total.
     pub fn on_report(&mut self, received: u64, now_ns: u64) {
         let Some(relayed) = &mut self.relayed else { return };
         let now_ns = now_ns.max(self.last_ns);
@@ -163,7 +176,7 @@ impl LinkMonitor {
         match evidence {
             Some(e) if e.busy => self.add_evidence(e.bytes, e.ns),
             Some(e) if self.known => {
-                // All of it crossed at once: the link is at least so fast, and probably faster.
+                // All of it crossed at once: the link is at least this fast, and probably faster.
                 let rate = e.bytes / e.ns * 1e9;
                 if rate > ABSORB_SHARE * self.rate_bytes_per_s {
                     self.set_rate(self.rate_bytes_per_s.max(rate * REPORT_GROWTH));
@@ -175,13 +188,14 @@ impl LinkMonitor {
         self.observe_relayed((now_ns, unsent), (now_ns, unsent), 0);
     }
 
-    /// Before and after a write: the time, and what this host's kernel held.
+    /// Observes a write on a relayed link. `before` and `after`: time, and bytes in this host's
+    /// kernel.
     fn observe_relayed(&mut self, before: (u64, u64), after: (u64, u64), accepted: u64) {
         let ((begin_ns, unsent_before), (end_ns, unsent_after)) = (before, after);
         if self.unsent > 0 {
             let rate = self.known.then_some(self.rate_bytes_per_s);
             let waiting = self.relayed.as_ref().map_or(0, |r| r.waiting(self.accepted, rate, begin_ns));
-            // If it ran dry since the last look, then when it should have.
+            // If it ran dry since the last look, assume that it did when predicted.
             let full = waiting > 0 || unsent_before > 0;
             let until_ns = if full { begin_ns } else { self.dry_at_ns().clamp(self.last_ns, begin_ns) };
             self.busy_ns += until_ns - self.last_ns;
@@ -199,6 +213,7 @@ impl LinkMonitor {
         }
     }
 
+    /// Takes an observation.
     pub fn observe(&mut self, s: &LinkSample) {
         let begin_ns = s.begin_ns.max(self.last_ns);
         let end_ns = s.end_ns.max(begin_ns);
@@ -238,7 +253,8 @@ impl LinkMonitor {
         self.last_ns = end_ns;
     }
 
-    /// Nothing but a copy in memory delivers so fast, once there was more than what a shaper lets through at once.
+    /// Detects a link in memory: nothing else delivers this fast, once more was delivered than a
+    /// shaper lets through at once.
     fn observe_delivery(&mut self, s: &LinkSample) {
         let fast = s.delivery_bytes_per_s.is_some_and(|rate| rate > IN_MEMORY_ABOVE);
         self.in_memory |= fast && self.acked >= PROVEN_BYTES;
@@ -248,8 +264,9 @@ impl LinkMonitor {
         }
     }
 
-    /// Bytes that left the host may lie in a queue right behind it, which fills faster than the link is: what the far end
-    /// has acknowledged crossed it. Returns how much that is since the last look.
+    /// Bytes that left the host may be in a queue right behind it, which fills faster than the link
+    /// drains it; acknowledged bytes have crossed the link. Returns the bytes acknowledged since
+    /// the last look.
     fn acknowledge(&mut self, accepted: u64, unacked: u64) -> f64 {
         let acked = (self.accepted + accepted).saturating_sub(unacked).max(self.acked);
         let crossed = acked - self.acked;
@@ -257,8 +274,9 @@ impl LinkMonitor {
         crossed as f64
     }
 
-    /// Between two looks the kernel drained on its own. `crossed`, if known, is what was acknowledged meanwhile; returns
-    /// whether it was evidence of a full link, so that it is none of anything else.
+    /// Observes the time between two looks, in which the kernel drained on its own. `crossed`, if
+    /// known, is the number of bytes acknowledged meanwhile. Returns whether they were used as
+    /// evidence of a full link and must not be counted again.
     fn observe_gap(&mut self, begin_ns: u64, unsent_now: u64, crossed: Option<f64>) -> bool {
         let gap_ns = begin_ns - self.last_ns;
         if self.unsent == 0 {
@@ -273,15 +291,15 @@ impl LinkMonitor {
             self.push_back(crossed.unwrap_or(left), gap_ns as f64, begin_ns);
             return true;
         }
-        // It ran dry somewhere in between. The burst that took the last bytes ends a silence in which the link did not
-        // stand still: peers that open their window in steps, hosts that send large segments and acknowledgements that
-        // come together all look like this.
+        // It ran dry somewhere in between. The burst that took the last bytes may end a silence in
+        // which the link did not stand still: peers that open their window in steps, hosts that
+        // send large segments, and acknowledgements that arrive together all look like this.
         let busy_ns = (left / self.rate_bytes_per_s * 1e9).min(gap_ns as f64);
         self.busy_ns += busy_ns as u64;
         if self.pushed_back && (crossed.is_some() || !self.known) {
             self.add_busy(crossed.unwrap_or(left), busy_ns);
         } else {
-            // When the burst ended is not known.
+            // The end of the burst is unknown.
             self.seen.silence_ns = 0.0;
         }
         false
@@ -296,14 +314,15 @@ impl LinkMonitor {
         self.busy_ns += end_ns - begin_ns;
         let left = (s.unsent_before + s.accepted).saturating_sub(s.unsent_after) as f64;
         if s.unsent_before > 0 && s.unsent_after > 0 {
-            // What was acknowledged during the write is counted already.
+            // Bytes acknowledged during the write are already counted.
             return self.push_back(if crossed.is_some() { 0.0 } else { left }, write_ns, end_ns);
         }
         if crossed.is_none() {
             self.absorbed += left;
         }
         if !self.pushed_back {
-            // What a system call costs is no evidence of the speed of a copy, nor is the copy before it has crossed.
+            // The cost of a system call is no evidence of the copying speed, nor is a copy that has
+            // not crossed yet.
             if left >= EVIDENCE_MIN_BYTES && (crossed.is_none() || self.acked >= PROVEN_BYTES) {
                 self.add_evidence(left, write_ns);
             }
@@ -332,14 +351,14 @@ impl LinkMonitor {
         self.add_busy(left, ns);
     }
 
-    /// What was believed until now was the speed of a copy into a buffer.
+    /// Drops the estimate so far: it was the speed of a copy into a buffer.
     fn distrust(&mut self) {
         (self.pushed_back, self.known) = (true, false);
         self.set_rate(self.rate_bytes_per_s.min(RATE_ASSUMED));
         self.seen = Busy::assumed(self.rate_bytes_per_s);
     }
 
-    /// So many bytes left while the link was busy for so long; they may leave in bursts.
+    /// Adds bytes that left during busy time, possibly in bursts.
     fn add_busy(&mut self, bytes: f64, ns: f64) {
         self.seen.add(bytes, ns);
         self.known |= self.seen.is_enough();
@@ -351,7 +370,7 @@ impl LinkMonitor {
         self.absorbed_since_ns = now_ns;
     }
 
-    /// So many bytes left in so much busy time, smoothly.
+    /// Adds bytes that left smoothly during busy time.
     fn add_evidence(&mut self, bytes: f64, ns: f64) {
         self.evidence_bytes += bytes;
         self.evidence_ns += ns;
@@ -373,7 +392,8 @@ impl LinkMonitor {
             }
             (self.evidence_bytes, self.evidence_ns) = (0.0, 0.0);
         } else {
-            // A drop shows by silence: the rate cannot be higher than what would have brought one more sample.
+            // A drop shows as silence: a higher rate would have brought one more sample by this
+            // time.
             let patience_ns =
                 if self.known { (2.5 * EVIDENCE_MIN_BYTES / self.rate_bytes_per_s * 1e9).max(1e6) } else { 0.0 };
             if ns > patience_ns {
@@ -386,6 +406,7 @@ impl LinkMonitor {
         self.rate_bytes_per_s = rate.clamp(RATE_MIN, RATE_MAX);
     }
 
+    /// The view of the link for a policy. `dry_ns`: time in which the link was dry so far.
     pub fn view(&self, dry_ns: u64) -> LinkView {
         LinkView {
             rate_bytes_per_s: self.rate_bytes_per_s(),
@@ -400,33 +421,37 @@ impl LinkMonitor {
         }
     }
 
-    /// Whether anything was measured yet.
+    /// Whether the rate was measured.
     pub fn is_known(&self) -> bool {
         self.known
     }
 
-    /// What the link will have while what is decided now leaves.
+    /// Expected rate of the link while the blocks chosen at this time leave, in bytes per second.
     pub fn rate_bytes_per_s(&self) -> f64 {
         (self.rate_bytes_per_s * self.opening.factor()).min(RATE_MAX)
     }
 
+    /// Wire bytes that have left the host.
     pub fn left_host_bytes(&self) -> u64 {
         self.accepted.saturating_sub(self.unsent)
     }
 
+    /// Wire bytes that the link has accepted.
     pub fn accepted_bytes(&self) -> u64 {
         self.accepted
     }
 
-    /// Bytes that had not left the host at the last look, and when that was.
+    /// Bytes that had not left the host at the last look.
     pub fn unsent_bytes(&self) -> u64 {
         self.unsent
     }
 
+    /// Time of the last look or write.
     pub fn last_look_ns(&self) -> u64 {
         self.last_ns
     }
 
+    /// Time in which the link was busy.
     pub fn busy_ns(&self) -> u64 {
         self.busy_ns
     }

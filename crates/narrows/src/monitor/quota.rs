@@ -1,13 +1,13 @@
-//! A share of one core that encoding may take, kept in a short and in a long window: bursts are let through, lasting
-//! load is not.
+//! Limits encoding to a share of one core, measured over a short and a long window: bursts pass,
+//! lasting load does not.
 
-/// The short window. Four times the share may go into one of it, so that a burst of messages is encoded.
+/// The short window. It may use four times the share, so that a burst of messages is encoded.
 const SHORT_NS: u64 = 20_000_000;
 const BURST: f64 = 4.0;
-/// The long one: people look at load over seconds.
+/// The long window: people watch load over seconds.
 const LONG_NS: u64 = 10_000_000_000;
 
-/// What is left to spend now.
+/// Budget of CPU time.
 #[derive(Debug, Clone, Copy)]
 pub struct Quota {
     share: f64,
@@ -31,12 +31,12 @@ impl Window {
 }
 
 impl Quota {
-    /// `share` of one core, 0 to 1.
+    /// A budget of `share` of one core, 0 to 1.
     pub fn new(share: f64) -> Self {
         Self { share: share.clamp(0.0, 1.0), short: Window::default(), long: Window::default() }
     }
 
-    /// Whether `cost_ns` more may be spent now.
+    /// Whether `cost_ns` more may be spent at `now_ns`.
     pub fn allows(&mut self, now_ns: u64, cost_ns: u64) -> bool {
         self.short.turn(now_ns, SHORT_NS);
         self.long.turn(now_ns, LONG_NS);
@@ -46,6 +46,7 @@ impl Quota {
         within(self.short, (BURST * self.share).min(1.0), SHORT_NS) && within(self.long, self.share, LONG_NS)
     }
 
+    /// Records `cost_ns` as spent.
     pub fn spend(&mut self, cost_ns: u64) {
         self.short.spent_ns = self.short.spent_ns.saturating_add(cost_ns);
         self.long.spent_ns = self.long.spent_ns.saturating_add(cost_ns);
@@ -56,7 +57,7 @@ impl Quota {
 mod tests {
     use super::*;
 
-    /// Asks for 10 us every 20 us: half a core.
+    /// Requests 10 us every 20 us: half a core.
     fn spent_share(share: f64, ns: u64) -> f64 {
         let (mut quota, mut spent) = (Quota::new(share), 0u64);
         for now in (0..ns).step_by(20_000) {

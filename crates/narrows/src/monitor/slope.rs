@@ -1,51 +1,53 @@
-//! Microseconds per wire byte, from how much later longer messages are answered.
+//! Estimates microseconds per wire byte from how much later longer messages are answered.
 //!
-//! Where messages go to and fro, the link is never busy, so no rate can be measured; but a longer message arrives later. The
-//! lower third of the times of each size class says what the link takes without most of what disturbs: the shortest time of
-//! a few would be found faster, but says as much of how lucky they were.
+//! With request and reply the link is never busy, so no rate can be measured; but a longer message
+//! arrives later. The estimate of each size class is the 0.3 quantile of its times, which excludes
+//! most disturbance; the shortest of a few times would be found faster, but depends on luck.
 //!
-//! Longer messages also take the hosts longer, and of messages that are all encoded one way wire bytes and raw bytes go
-//! together. So both are looked at: `span = base + u * wire_len + v * raw_len`, where v is held near what hosts usually take.
+//! Longer messages also cost the hosts more time, and for messages that are all encoded one way
+//! wire bytes and raw bytes are proportional. So both are fitted:
+//! `span = base + u * wire_len + v * raw_len`, where v is held near the usual cost of hosts.
 
-/// Classes of size by powers of two: 32 bytes and less, ..., 64 KiB.
+/// Size classes by powers of two: 32 bytes and less, ..., 64 KiB.
 const CLASSES: usize = 12;
 const CLASS_FIRST: u32 = 5;
-/// Fewer times of a class say nothing of how disturbed they were.
+/// Fewer times in a class do not show how disturbed they were.
 const SAMPLES_MIN: u16 = 2;
-/// Of so many first times the shortest counts; later ones move the estimate.
+/// Of this many first times the shortest counts; later ones move the estimate.
 const SAMPLES_FIRST: u16 = 4;
-/// Later times weigh as much as if there had been so many: a link that changes slowly is followed within some messages.
+/// Later times weigh as if there had been at most this many: an estimate follows a slowly changing
+/// link within some messages.
 const SAMPLES_MAX: u16 = 32;
-/// The share of times that are below the estimate.
+/// The quantile that is estimated: the share of times below the estimate.
 const QUANTILE: f32 = 0.3;
-/// One time counts as disturbed by at most so many times the usual.
+/// The deviation of a single time is limited to this multiple of the usual one.
 const SPREAD_MAX: f32 = 4.0;
-/// No link is steadier than this share of its time.
+/// Smallest spread of a class, as a share of its time.
 const SPREAD_MIN: f32 = 0.01;
-/// What was seen so many answers ago may have been another link.
+/// Classes not updated for this many answers are ignored: they may belong to another link.
 const STALE: u32 = 4096;
-/// So many times one after the other that differ by this factor from the estimate tell of another link, or another
-/// load: what is known of other classes was another's.
+/// This many times in a row that differ from the estimate by this factor indicate another link or
+/// load: the other classes are then outdated.
 const CHANGE: f32 = 1.5;
 const CHANGE_RUN: i8 = 6;
-/// Microseconds that hosts take for a raw byte, with all that handles it at both ends: as a rule, and by how much that may
-/// be wrong.
+/// Prior of the hosts' cost in microseconds per raw byte, including all processing at both ends:
+/// mean and standard deviation.
 const HOST_US_PER_BYTE: f64 = 0.001;
 const HOST_US_PER_BYTE_ERROR: f64 = 0.003;
-/// Sizes closer than this differ in time by less than what disturbs.
+/// Sizes closer than this differ in time by less than the disturbance.
 const LEN_SPREAD_MIN: f32 = 64.0;
 
-/// What is known of a size class.
+/// Estimate of a size class.
 #[derive(Debug, Clone, Copy, Default)]
 struct Class {
     wire_len: f32,
     raw_len: f32,
     /// The estimate, for a message of these lengths.
     span_us: f32,
-    /// Mean distance of times from it.
+    /// Mean deviation of the times from it.
     spread_us: f32,
     count: u16,
-    /// Times in a row that were far above it, or below if negative.
+    /// Number of times in a row that were far above it; negative: far below.
     far: i8,
     stamp: u32,
 }
@@ -58,7 +60,7 @@ pub struct Slope {
     found: Option<Found>,
 }
 
-/// The slope of the line, which may be negative by what disturbs, and by how much it is usually wrong.
+/// The fitted slope, which disturbance may make negative, and its standard error.
 #[derive(Debug, Clone, Copy)]
 struct Found {
     us_per_byte: f32,
@@ -67,19 +69,20 @@ struct Found {
 }
 
 impl Found {
-    /// What is to be expected, given that no byte takes less than no time: the mean of a normal distribution, cut off at 0. The
-    /// less is known, the more it may be.
+    /// Expected slope, given that it cannot be negative: the mean of a normal distribution cut off
+    /// at 0. The larger the error, the larger it is.
     fn expected(self) -> f32 {
         let Self { us_per_byte, error, .. } = self;
-        // ln(1 + exp(1.7 z)) / 1.7 is within 0.02 of that mean of deviation 1, and does not overflow below 20.
+        // ln(1 + exp(1.7 z)) / 1.7 is within 0.02 of that mean of deviation 1, and does not
+        // overflow below 20.
         let z = 1.7 * us_per_byte / error.max(f32::MIN_POSITIVE);
         if z > 20.0 { us_per_byte } else { error / 1.7 * z.exp().ln_1p() }
     }
 }
 
 impl Slope {
-    /// A message of `raw_len` bytes that took `wire_len` was answered after `span_us`. Says whether the link seems to have
-    /// changed.
+    /// A message of `raw_len` bytes, sent as `wire_len` bytes, was answered after `span_us`.
+    /// Returns whether the link seems to have changed.
     pub fn observe(&mut self, wire_len: usize, raw_len: usize, span_us: f32) -> bool {
         if !span_us.is_finite() || span_us <= 0.0 {
             return false;
@@ -98,27 +101,27 @@ impl Slope {
         changed
     }
 
-    /// Whether anything was ever answered.
+    /// Whether any answer was observed.
     pub fn heard(&self) -> bool {
         self.clock > 0
     }
 
-    /// Microseconds per wire byte; `None` while sizes did not differ enough to tell. Never negative.
+    /// Microseconds per wire byte, never negative; `None` until sizes differed enough.
     pub fn us_per_byte(&self) -> Option<f32> {
         self.found.map(|f| f.us_per_byte.max(0.0))
     }
 
-    /// What is to be expected of it: the more, the less is known.
+    /// Expected microseconds per wire byte: the larger, the less certain it is.
     pub fn expected(&self) -> Option<f32> {
         self.found.map(Found::expected)
     }
 
-    /// Whether a slope shows that disturbance would hardly make.
+    /// Whether the slope is significant: more than twice its error.
     pub fn is_sure(&self) -> bool {
         self.found.is_some_and(|f| f.us_per_byte > 2.0 * f.error)
     }
 
-    /// The plane through the classes, each by how sure it is.
+    /// Fits a plane through the classes, weighted by their certainty.
     fn find(&self) -> Option<Found> {
         let known = |c: &&Class| c.count >= SAMPLES_MIN && self.clock - c.stamp <= STALE;
         let classes = || self.classes.iter().filter(known);
@@ -133,7 +136,7 @@ impl Slope {
         if most - least < LEN_SPREAD_MIN {
             return None;
         }
-        // Least squares around the means, with what is known of hosts beforehand.
+        // Least squares around the means, with the prior of the hosts' cost.
         let certainty = 1.0 / (HOST_US_PER_BYTE_ERROR * HOST_US_PER_BYTE_ERROR);
         let (mut xx, mut xr, mut rr, mut xy, mut ry) = (0.0, 0.0, certainty, 0.0, certainty * HOST_US_PER_BYTE);
         for class in classes() {
@@ -156,7 +159,7 @@ impl Slope {
 }
 
 impl Class {
-    /// `found`: what is known of the link, by which times of other lengths are compared.
+    /// `found`: the current fit, by which times of other lengths are made comparable.
     fn observe(&mut self, [wire_len, raw_len]: [f32; 2], span_us: f32, found: Found, stamp: u32) -> bool {
         self.stamp = stamp;
         let first = Self { wire_len, raw_len, span_us, spread_us: SPREAD_MIN * span_us, count: 1, far: 0, stamp };
@@ -181,8 +184,8 @@ impl Class {
         let step_us = if self.count <= SAMPLES_FIRST {
             off_us.min(0.0)
         } else {
-            // Where the times lie as densely as in an exponential distribution of this spread, this settles as fast as a
-            // count of all times would.
+            // For times with the density of an exponential distribution of this spread, this
+            // converges as fast as a count of all times.
             2.0 * gain * self.spread_us * if off_us > 0.0 { QUANTILE } else { QUANTILE - 1.0 }
         };
         let (wire_step, raw_step) = (gain * (wire_len - self.wire_len), gain * (raw_len - self.raw_len));
@@ -196,7 +199,7 @@ impl Class {
         [self.wire_len, self.raw_len, self.span_us].map(f64::from)
     }
 
-    /// Of the estimate: that of a quantile of so many times.
+    /// Variance of the estimate, a quantile of `count` times.
     fn variance(&self) -> f32 {
         let spread = self.spread_us.max(SPREAD_MIN * self.span_us);
         (spread * spread / f32::from(self.count)).max(f32::MIN_POSITIVE)
@@ -212,7 +215,7 @@ fn class(wire_len: usize) -> usize {
 mod tests {
     use super::*;
 
-    /// Times with up to half as much again of what disturbs, the same each time.
+    /// Times with a disturbance of up to half as much again, the same in each run.
     fn noise(i: u32) -> f32 {
         1.0 + 0.5 * (i.wrapping_mul(2_654_435_761) >> 24) as f32 / 255.0
     }
@@ -238,8 +241,8 @@ mod tests {
         assert!(slope.us_per_byte().unwrap() < 0.01);
     }
 
-    /// Linked messages of which the longer ones take the hosts longer, and stored ones now and then, on a link that takes next to
-    /// nothing.
+    /// Linked messages, the longer of which take the hosts longer, and occasional stored ones, on a
+    /// link that takes next to no time.
     #[test]
     fn what_hosts_take_for_long_messages_is_not_the_links() {
         for (u, most) in [(0.0003f32, 0.002), (0.016, 0.019)] {

@@ -1,13 +1,14 @@
-//! Decoding work that leaves the receiver and comes back.
+//! Decoding jobs, which leave the receiver and return.
 
 use crate::block::{Block, BufferPool};
 use crate::codec::{CodecId, Contexts};
 use crate::error::{Error, Result};
 use crate::frame::{BlockHeader, MESSAGE_MAX};
 
-/// Decoding work for a worker, or for the calling thread when `estimate_ns` is short.
+/// A decoding job for a worker, or for the calling thread if `estimate_ns` is short.
 #[derive(Debug)]
 pub struct DecodeJob {
+    /// Sequence number of the block.
     pub seq: u64,
     /// Predicted (nominal) time of one core.
     pub estimate_ns: u64,
@@ -17,26 +18,29 @@ pub struct DecodeJob {
     pub(super) raw_offset: u64,
 }
 
+/// A finished decoding job.
 #[derive(Debug)]
 pub struct DecodeDone {
+    /// Sequence number of the block.
     pub seq: u64,
-    /// CPU time, for the caller to fill.
+    /// CPU time of decoding, to be set by the caller.
     pub cpu_ns: u64,
+    /// The raw bytes.
     pub result: Result<Block>,
 }
 
 impl DecodeJob {
-    /// Whether there is nothing to decode, only a check to compare.
+    /// Whether there is nothing to decode, only a check to verify.
     pub fn is_stored(&self) -> bool {
         self.header.codec == CodecId::STORE
     }
 
-    /// Raw bytes that come out at most.
+    /// Most raw bytes that the block may decode to.
     pub fn raw_len_max(&self) -> usize {
         self.header.raw_len.unwrap_or(MESSAGE_MAX)
     }
 
-    /// Decodes the body and compares the check.
+    /// Decodes the body and verifies the check.
     pub fn run(self, contexts: &mut Contexts, pool: &BufferPool) -> DecodeDone {
         DecodeDone { seq: self.seq, cpu_ns: 0, result: self.decode(contexts, pool) }
     }

@@ -1,10 +1,11 @@
-//! Cuts a stream of wire bytes into preface, headers and bodies, whatever pieces it comes in.
+//! Splits a stream of wire bytes, which may arrive in pieces of any length, into preface, headers
+//! and bodies.
 
 use crate::block::{Block, BlockMut, BufferPool};
 use crate::error::Result;
 use crate::frame::{self, ControlHeader, Header, PREFACE_LEN, Preface, ReadLimits};
 
-/// One thing read.
+/// A parsed item of the stream.
 #[derive(Debug)]
 pub(super) enum Item {
     Preface(Preface),
@@ -14,11 +15,11 @@ pub(super) enum Item {
 
 pub(super) struct Parser {
     pool: BufferPool,
-    /// The beginning of a preface or header whose rest has not come yet.
+    /// The beginning of a preface or header that is incomplete.
     carry: Vec<u8>,
-    /// A header whose body has not come whole, and the part that has.
+    /// A header whose body is incomplete, the body's buffer, and how much of it is filled.
     body: Option<(Header, BlockMut, usize)>,
-    /// What to read by; `None` until the preface is through.
+    /// Limits of the stream; `None` until the preface was read.
     limits: Option<ReadLimits>,
     /// Bytes of the stream taken up to the end of the last item.
     wire_offset: u64,
@@ -33,7 +34,7 @@ impl Parser {
         self.limits = Some(limits);
     }
 
-    /// Where the next item begins.
+    /// Wire offset of the next item.
     pub(super) fn wire_offset(&self) -> u64 {
         self.wire_offset
     }
@@ -43,7 +44,8 @@ impl Parser {
         self.carry.is_empty() && self.body.is_none()
     }
 
-    /// Takes bytes off the front of `wire` until one item is whole; `None` when `wire` is used up before that.
+    /// Takes bytes off the front of `wire` until one item is complete; `None` if `wire` is used up
+    /// before that.
     pub(super) fn next(&mut self, wire: &mut Block) -> Result<Option<Item>> {
         loop {
             if let Some((header, buffer, filled)) = self.body.take() {
@@ -63,7 +65,7 @@ impl Parser {
                 let body = wire.split_to(body_len);
                 return Ok(Some(self.item(header, body)));
             }
-            // The length was compared with the limits by the header's parser.
+            // The header's parser compared the length with the limits.
             self.body = Some((header, self.pool.get(body_len), 0));
         }
     }
@@ -112,13 +114,13 @@ impl Parser {
         Ok(header)
     }
 
-    /// Copies as much as a preface or header can need behind what was carried. Nothing is taken off `wire` yet.
+    /// Appends as much of `wire` as a preface or header can need. Takes nothing off `wire` yet.
     fn carry_from(&mut self, wire: &Block) {
         let take = wire.len().min(PREFACE_LEN - self.carry.len());
         self.carry.extend_from_slice(&wire[..take]);
     }
 
-    /// Takes off `wire` what was used: an item of `len` bytes, or all that was carried.
+    /// Takes the used bytes off `wire`: an item of `len` bytes, or all that was carried.
     fn after_parse(&mut self, wire: &mut Block, carried: usize, len: Option<usize>) {
         let used = len.unwrap_or(self.carry.len()) - carried;
         let _ = wire.split_to(used);

@@ -1,47 +1,59 @@
-//! Work that leaves the sender and comes back: a block to encode, and what became of it.
+//! Encoding jobs, which leave the sender and return.
 
 use crate::block::{Block, BufferPool};
 use crate::codec::{Contexts, Method};
 use crate::frame::{BlockHeader, Frame};
 
-/// Work for a worker (or for the calling thread when `estimate_ns` is short).
+/// An encoding job for a worker, or for the calling thread if `estimate_ns` is short.
 #[derive(Debug)]
 pub struct Job {
+    /// Sequence number of the block.
     pub seq: u64,
+    /// Purpose of the job.
     pub kind: JobKind,
+    /// The method to encode with.
     pub method: Method,
+    /// The raw bytes of the block.
     pub raw: Block,
+    /// Raw bytes of the flow before the block.
     pub raw_offset: u64,
     /// Raw bytes before the block; empty unless the frame is linked.
     pub history: Block,
+    /// Whether the frame is linked.
     pub linked: bool,
-    /// Put a check on the frame.
+    /// Whether the frame gets a check.
     pub check: bool,
     /// Predicted time of one core.
     pub estimate_ns: u64,
 }
 
+/// Purpose of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum JobKind {
+    /// Encodes a block for the first time.
     Encode,
-    /// Takes a late block over: run it at once on the I/O thread.
+    /// Takes over a late block: run it at once on the I/O thread.
     Rescue,
-    /// Only to learn.
+    /// Shadow probe: only measures the cost of a method.
     Probe,
 }
 
 /// A finished job.
 #[derive(Debug)]
 pub struct Done {
+    /// Sequence number of the block.
     pub seq: u64,
+    /// Purpose of the job.
     pub kind: JobKind,
-    /// The method that was asked for.
+    /// The requested method.
     pub method: Method,
+    /// Raw bytes of the block.
     pub raw_len: usize,
     /// Length of the body; `raw_len` if the block did not shrink.
     pub wire_len: usize,
-    /// Time of the clock, and of the thread's CPU clock: filled in by whoever ran the job.
+    /// Elapsed time, set by whoever ran the job.
     pub wall_ns: u64,
+    /// CPU time of the thread, set by whoever ran the job.
     pub cpu_ns: u64,
     pub(super) sent_as: Method,
     pub(super) linked: bool,
@@ -49,20 +61,22 @@ pub struct Done {
     pub(super) frame: Frame,
 }
 
-/// Longest body for which a block counts as shrunk; a longer one goes as `store` (D10). Less than 1/128 saved is not worth
-/// decoding: a slow method takes longer to decode than the bytes take on most links.
+/// Longest body for which a block counts as shrunk; otherwise it is sent as `store` (D10). Saving
+/// less than 1/128 is not worth decoding: a slow method takes longer to decode than those bytes
+/// take on most links.
 pub fn worthwhile_len(raw_len: usize) -> usize {
     raw_len.saturating_sub(1 + raw_len / 128)
 }
 
 impl Job {
-    /// Encodes the block and builds its frame. `wall_ns` and `cpu_ns` of the result are for the caller to fill.
+    /// Encodes the block and builds its frame. The caller sets `wall_ns` and `cpu_ns` of the
+    /// result.
     pub fn run(self, contexts: &mut Contexts, pool: &BufferPool) -> Done {
         let encoded = if self.method == Method::STORE { None } else { self.encode(contexts, pool) };
         self.done(encoded)
     }
 
-    /// A job that was not run but answered from a table: a body of `wire_len` zero bytes, no check.
+    /// Answers a job from a table instead of running it: a body of `wire_len` zero bytes, no check.
     pub fn simulated(mut self, wire_len: usize, wall_ns: u64, cpu_ns: u64) -> Done {
         self.check = false;
         let encoded = (wire_len <= worthwhile_len(self.raw.len())).then(|| Block::zeros(wire_len));

@@ -6,12 +6,12 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::frame::{self, ControlHeader, ControlKind, Feedback, Header, Preface, ReadLimits, Role};
 use crate::policy::Outcome;
 
-/// What came back.
+/// An item of the reverse direction.
 #[derive(Debug, PartialEq)]
 pub(super) enum Event {
     Preface(Preface),
     Feedback(Feedback),
-    /// Words for the application.
+    /// A note for the application.
     Note(Vec<u8>),
     /// The receiver has stored everything.
     Stored,
@@ -24,12 +24,12 @@ pub(super) struct Reverse {
     preface_seen: bool,
 }
 
-/// Nothing but control frames comes back, so no block limits matter.
+/// The reverse direction has only control frames, so block limits are irrelevant.
 const LIMITS: ReadLimits = ReadLimits { block_max: 0, history: 0, codecs: 0, check: true, messages: false };
 
 impl Reverse {
     pub(super) fn receive(&mut self, bytes: &[u8], mut on_event: impl FnMut(Event)) -> Result<()> {
-        // Chunks keep the buffer at one frame and one chunk whatever the caller hands over.
+        // Chunks limit the buffer to one frame and one chunk, however much the caller passes in.
         for chunk in bytes.chunks(frame::CONTROL_BODY_MAX) {
             self.buffer.extend_from_slice(chunk);
             let mut used = 0;
@@ -74,7 +74,7 @@ impl Reverse {
             ControlKind::Note => on_event(Event::Note(body.to_vec())),
             ControlKind::Unknown(_) | ControlKind::Index => {}
             ControlKind::Reset | ControlKind::End => {
-                return Err(Error::corrupt("a frame came back that only a sender sends"));
+                return Err(Error::corrupt("the receiver sent a frame that only a sender may send"));
             }
         }
         Ok(())
@@ -82,14 +82,17 @@ impl Reverse {
 }
 
 impl Sender {
-    /// Bytes that came back from the receiver: its preface, feedback, close.
+    /// Takes bytes of the reverse direction: the receiver's preface, feedback, notes, close.
+    ///
+    /// # Errors
+    /// The error in the bytes, or `Io` if the receiver reports that it failed.
     pub fn receive(&mut self, bytes: &[u8], now_ns: u64) -> Result<()> {
         self.tick(now_ns);
         let mut reverse = std::mem::take(&mut self.reverse);
         let parsed = reverse.receive(bytes, |event| self.on_event(event));
         self.reverse = reverse;
         if !self.config.notes && !self.notes.is_empty() {
-            return Err(Error::corrupt("the receiver answers what nobody asked"));
+            return Err(Error::corrupt("the receiver sent a note that was not asked for"));
         }
         parsed
     }
@@ -100,7 +103,7 @@ impl Sender {
                 self.limits.block_max = self.limits.block_max.min(p.block_max);
                 self.limits.history = self.limits.history.min(p.history);
                 self.history.shrink_to(self.limits.history);
-                // Store is the floor that every receiver has.
+                // Every receiver has `store`.
                 self.limits.codecs &= p.codecs | 1 << CodecId::STORE.0;
             }
             Event::Feedback(f) => self.on_feedback(f),
@@ -114,7 +117,8 @@ impl Sender {
 
     fn on_feedback(&mut self, f: Feedback) {
         let before = self.feedback;
-        // Totals only grow; a report that goes back is a confused peer's, and only advice anyway.
+        // Totals only grow; a decreasing report comes from a confused peer, and reports are only
+        // advice.
         let decode_ns = f.decode_ns.saturating_sub(before.decode_ns);
         if self.config.relayed {
             self.link.on_report(f.wire_received, self.now_ns);
@@ -147,18 +151,18 @@ impl Sender {
         }
     }
 
-    /// The next words of the application at the other end, in order. Whoever drives the engine takes them all after each
-    /// `receive`.
+    /// The next note of the application at the other end, in order. The driver takes all of them
+    /// after each `receive`.
     pub fn take_note(&mut self) -> Option<Vec<u8>> {
         self.notes.pop_front()
     }
 
-    /// How often the application at the other end has said something: as long as that grows it is at work.
+    /// Number of notes received so far: as long as it grows the other application is at work.
     pub fn notes_heard(&self) -> u64 {
         self.notes_heard
     }
 
-    /// The receiver said that it has everything (duplex only).
+    /// Whether the receiver has confirmed that it stored everything (duplex links only).
     pub fn is_confirmed(&self) -> bool {
         self.confirmed
     }

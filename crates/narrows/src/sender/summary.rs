@@ -2,52 +2,66 @@
 
 use crate::codec::Method;
 
-/// Readable at any time; all counters only grow, but for `rate_bytes_per_s`.
+/// Totals of a sent flow, readable at any time. All counters only grow, except `rate_bytes_per_s`.
 #[derive(Debug, Clone, Default)]
 pub struct Summary {
+    /// Raw bytes whose frames were handed to the link.
     pub raw_bytes: u64,
     /// Wire bytes handed to the link, preface and end frame included.
     pub wire_bytes: u64,
-    /// Those of them that the link took: all, when nothing is on its way into it.
+    /// Wire bytes that the link has accepted; equal to `wire_bytes` when none is pending.
     pub accepted_bytes: u64,
+    /// Data frames.
     pub frames: u64,
-    /// What was sent how, in order of first use.
+    /// Frames and bytes by method, in order of first use.
     pub mix: Vec<MixRow>,
     /// CPU time of encoding, all threads.
     pub encode_cpu_ns: u64,
-    /// Time in which the link was busy with our bytes.
+    /// Time in which the link was busy with this flow's bytes.
     pub link_busy_ns: u64,
     /// Time in which the link was dry although raw bytes were pending: bound by CPU.
     pub link_dry_ns: u64,
     /// Time in which nothing was pending: bound by the source.
     pub idle_ns: u64,
-    /// Time in which everything had left and the receiver had not confirmed it: it was storing the rest.
+    /// Time in which everything had left and the receiver had not confirmed it, because it was
+    /// storing the rest.
     pub confirm_ns: u64,
-    /// From the receiver's reports.
+    /// CPU time of decoding, from the receiver's reports.
     pub decode_cpu_ns: u64,
+    /// Decoding threads of the receiver, from its reports.
     pub decode_threads: u64,
+    /// Time in which the reader of the raw bytes accepted none, from the receiver's reports.
     pub receiver_blocked_ns: u64,
-    /// Time in which the link carried nothing since the receiver's window was closed (TCP tells).
+    /// Time in which the link carried nothing because the receiver's window was closed, as reported
+    /// by TCP.
     pub receiver_limited_ns: u64,
+    /// Late blocks that were taken over.
     pub rescued_blocks: u64,
+    /// Blocks encoded as shadow probes.
     pub probed_blocks: u64,
-    /// Most bytes that the flow held at once: raw, encoded, encoder contexts by estimate.
+    /// Most bytes that the flow held at once: raw, encoded, and an estimate of encoder contexts.
     pub memory_peak: u64,
-    /// Estimated rate of the link, in wire bytes.
+    /// Estimated rate of the link in wire bytes per second.
     pub rate_bytes_per_s: f64,
 }
 
+/// Totals of one method.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MixRow {
-    /// As it was sent: a block that did not shrink counts as `store`.
+    /// The method as sent: a block that did not shrink counts as `store`.
     pub method: Method,
+    /// Whether the frames were linked.
     pub linked: bool,
+    /// Number of frames.
     pub frames: u64,
+    /// Raw bytes.
     pub raw_bytes: u64,
+    /// Wire bytes, headers included.
     pub wire_bytes: u64,
 }
 
 impl Summary {
+    /// Raw bytes / wire bytes.
     pub fn ratio(&self) -> f64 {
         self.raw_bytes as f64 / self.wire_bytes.max(1) as f64
     }

@@ -1,4 +1,5 @@
-//! What leaves a sender: frames in order, what the link did with them, and what is done when it runs dry.
+//! The output side of a sender: frames in order, the link's progress, and the handling of a dry
+//! link.
 
 use super::{Job, JobKind, Sender, SlotState, TRACE_MAX_BYTES};
 use crate::block::Block;
@@ -8,18 +9,20 @@ use crate::monitor::{Ask, LinkSample};
 use crate::policy::{Outcome, Rescue};
 use crate::trace;
 
-/// The link is not looked at more often to see whether frames have left,
+/// Shortest interval between two looks at the link for frames that have left.
 const LOOK_MIN_NS: u64 = 50_000;
-/// nor more seldom while bytes wait in it: the estimate of its rate, and with it of when they will have left, may be far
-/// off after a pause.
+/// Longest interval while bytes wait in the link: the estimate of its rate, and so of when they
+/// will have left, may be far off after a pause.
 pub(super) const LOOK_MAX_NS: u64 = 5_000_000;
-/// A receiver that never reports must not let a list grow: 4,096 frames are 512 MiB of 128 KiB blocks.
+/// Most unreported frames remembered, so that a receiver that never reports cannot make the list
+/// grow: 4,096 frames are 512 MiB of 128 KiB blocks.
 const UNREPORTED_MAX: usize = 4096;
 
 impl Sender {
     // --- frames out ---
 
-    /// The next frame in order, if it is ready. The driver owns it now, writes it whole, and reports with `on_link`.
+    /// The next frame in order, if it is ready. The driver then owns it, writes it completely, and
+    /// reports with `on_link`.
     pub fn poll_transmit(&mut self) -> Option<Frame> {
         if self.outbox.is_empty() {
             self.hand_over_next_block();
@@ -38,7 +41,7 @@ impl Sender {
         Some(frame)
     }
 
-    /// Whether `poll_transmit` would give a frame now.
+    /// Whether `poll_transmit` would return a frame.
     pub fn has_frame(&self) -> bool {
         let ready = self.queue.get(self.handed).is_some_and(|s| matches!(s.state, SlotState::Ready(_)));
         let end_due = self.closed && !self.end_sent && self.gathered == 0 && self.handed == self.queue.len();
@@ -52,7 +55,7 @@ impl Sender {
         }
         let SlotState::Ready(done) = std::mem::replace(&mut slot.state, SlotState::Encoding) else { return };
         let wire_len = done.frame.wire_len();
-        // From here on a rescue is impossible: the raw bytes may go.
+        // From here on no rescue is possible: the raw bytes can be dropped.
         let raw_len = std::mem::take(&mut slot.raw).len();
         let wire_end = self.wire_total + wire_len as u64;
         slot.state = SlotState::Handed { wire_end, wire_len, raw_len, sent_as: done.sent_as };
@@ -92,18 +95,18 @@ impl Sender {
         self.end_sent = true;
     }
 
-    /// Everything including the end frame was handed out.
+    /// Whether all frames including the end frame were handed out.
     pub fn is_drained(&self) -> bool {
         self.end_sent && self.outbox.is_empty()
     }
 
     // --- link ---
 
-    /// Reports a write (or, with `accepted` 0, just a look at the link).
+    /// Reports a write, or with `accepted` 0 a look at the link.
     pub fn on_link(&mut self, sample: LinkSample) {
         self.tick(sample.end_ns);
         if sample.accepted > 0 && sample.unsent_before == 0 && self.link.accepted_bytes() > 0 {
-            // The link was dry from when the last bytes left until this write began.
+            // The link was dry from the time the last bytes left until this write began.
             let dry_from_ns = self.link.dry_at_ns();
             self.dry_ns += sample.begin_ns.saturating_sub(dry_from_ns.max(self.pending_since_ns));
         }
@@ -111,7 +114,7 @@ impl Sender {
         self.release();
     }
 
-    /// Frames that have left make room in the window.
+    /// Removes frames that have left from the window.
     pub(super) fn release(&mut self) {
         let left = self.link.left_host_bytes();
         while let Some(slot) = self.queue.front() {
@@ -130,36 +133,39 @@ impl Sender {
         self.summary.rate_bytes_per_s = self.link.rate_bytes_per_s();
     }
 
-    /// Bytes that have left the host, as far as was looked.
+    /// Bytes that had left the host at the last look.
     pub fn left_host_bytes(&self) -> u64 {
         self.link.left_host_bytes()
     }
 
-    /// What the transport says of time in which the receiver's window stopped the link, since the flow began.
+    /// Takes the transport's total of the time in which the receiver's window stopped the link,
+    /// since the flow began.
     pub fn on_receiver_limited(&mut self, total_ns: u64) {
         self.summary.receiver_limited_ns = self.summary.receiver_limited_ns.max(total_ns);
     }
 
-    /// When to look at the link again, and call `on_link_dry` and then `poll_job`, if nothing else happens before.
+    /// When to look at the link again, and call `on_link_dry` and then `poll_job`, unless another
+    /// event comes first.
     pub fn next_wakeup(&self) -> Option<u64> {
         if let Some(hold) = self.hold_until_ns {
             return Some(hold);
         }
         let dry_at_ns = self.dry_due_ns();
-        // Frames that have left make room in the window. When all that is in it was handed over, only a look shows it,
-        // and encoding what comes next takes time: so one look halfway, and again halfway of what is left.
+        // If all frames in the window were handed over, only a look shows that they left and made
+        // room, and encoding the next block takes time: so look halfway, and again halfway of the
+        // rest.
         let waits_for_room = self.gathered > 0 && self.handed == self.queue.len() && self.handed > 0;
         let waits = waits_for_room || dry_at_ns.is_some_and(|_| self.link.unsent_bytes() > 0);
-        // From the last look on, so that what happens meanwhile does not push it off.
+        // Counted from the last look, so that other events do not postpone it.
         let last_ns = self.link.last_look_ns();
         let half_ns = self.link.dry_at_ns().saturating_sub(last_ns) / 2;
         let look_at_ns = last_ns + half_ns.clamp(LOOK_MIN_NS, LOOK_MAX_NS);
         if waits { Some(dry_at_ns.map_or(look_at_ns, |t| t.min(look_at_ns))) } else { dry_at_ns }
     }
 
-    /// When the link will have run dry although there is something to send.
+    /// When the link will run dry although there is something to send.
     fn dry_due_ns(&self) -> Option<u64> {
-        // While the driver holds frames, the link is not dry.
+        // While the driver holds frames, the link does not count as dry.
         if !self.outbox.is_empty() || self.wire_total > self.link.accepted_bytes() {
             return None;
         }
@@ -172,8 +178,8 @@ impl Sender {
         }
     }
 
-    /// The link has run dry. Returns a job for the I/O thread itself: it takes over the late head of the queue, or the
-    /// next piece when all workers are busy with blocks that were taken over.
+    /// The link has run dry. Returns a job for the I/O thread itself: it takes over the late head
+    /// of the queue, or the next piece if all workers are busy with blocks that were taken over.
     pub fn on_link_dry(&mut self, now_ns: u64) -> Option<Job> {
         self.tick(now_ns);
         if self.dry_due_ns().is_none_or(|t| t > now_ns) || self.hold_until_ns.is_some() {
@@ -198,7 +204,7 @@ impl Sender {
         }
         let method = match decision {
             Rescue::WaitUntil(t) => {
-                // A wait that is over already would make the driver spin.
+                // A wait that is already over would make the driver spin.
                 self.wait_until_ns = t.max(self.now_ns + 1000);
                 return None;
             }
@@ -220,7 +226,7 @@ impl Sender {
     }
 }
 
-/// Where the index frame that begins at `at` ends: at most a full body, and between two pairs.
+/// The end of the index frame that begins at `at`: at most a full body, and between two pairs.
 fn index_cut(index: &[u8], at: usize) -> usize {
     if index.len() - at <= frame::CONTROL_BODY_MAX {
         return index.len();

@@ -1,11 +1,11 @@
-//! What a policy is shown of a sender, and how much memory the flow takes.
+//! The sender's view for its policy, and the memory of the flow.
 
 use super::{Sender, SlotState};
 use crate::codec::Method;
 use crate::monitor::{Ask, CpuView, Pending, PendingState, ReceiverView, View};
 
 impl Sender {
-    /// `upcoming` and `queue` are the caller's, so that the policy can be called while the view lives.
+    /// The caller owns `upcoming` and `queue`, so that it can call the policy while the view lives.
     pub(super) fn view<'a>(&self, upcoming: &'a [u8], queue: &'a [Pending], ask: Ask) -> View<'a> {
         let told =
             self.config.raw_len.and_then(|len| len.checked_sub(self.raw_offset)).filter(|l| *l >= self.gathered as u64);
@@ -46,14 +46,15 @@ impl Sender {
         }));
     }
 
-    /// Bytes that the flow holds: raw, encoded, and encoder contexts by estimate.
+    /// Bytes that the flow holds: raw, encoded, and an estimate of encoder contexts.
     pub(super) fn memory(&self) -> usize {
         let slots = self.queue.iter().map(|slot| match &slot.state {
             SlotState::Encoding => {
                 let encoder = slot.method.info().encoder_memory(slot.method.level, slot.raw.len());
                 2 * slot.raw.len() + encoder
             }
-            // The body of a stored block is the block itself, in a buffer that its neighbours share.
+            // The body of a stored block is the block itself, in a buffer that its neighbours
+            // share.
             SlotState::Ready(done) if done.sent_as == Method::STORE => slot.raw.len(),
             SlotState::Ready(done) => slot.raw.len() + done.frame.body.buffer_len(),
             SlotState::Handed { wire_len, .. } => *wire_len,
@@ -61,7 +62,8 @@ impl Sender {
         self.gathered + self.index.len() + slots.sum::<usize>()
     }
 
-    /// Slow methods take more memory, so fewer of their blocks are in flight; one always may be.
+    /// Whether memory allows one more block. Slow methods take more memory, so fewer of their
+    /// blocks are in flight; one always may be.
     pub(super) fn memory_allows(&self) -> bool {
         self.handed == self.queue.len() || self.memory() + 2 * self.wanted <= self.config.memory_max
     }

@@ -1,8 +1,9 @@
-//! Several connections that carry one stream: a single one may be held down by a window or a cipher that more of them are
-//! not.
+//! Bonds: several connections that carry one stream, for links on which a window or a cipher limits
+//! a single connection.
 //!
-//! Each direction of each carrier begins with [`GREETING`]; behind it come segments, pieces of the stream that say where they
-//! belong (`docs/format.md`, section 9). A segment goes to the carrier that takes it; the reader puts them in order.
+//! Each direction of each carrier begins with [`GREETING`]; segments follow, pieces of the stream
+//! with their offset (`docs/format.md`, section 9). A segment goes to any carrier that accepts it;
+//! the reader puts them in order.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -23,7 +24,8 @@ use outgoing::OutPart;
 pub(super) use outgoing::Outgoing;
 pub use segments::GREETING;
 
-/// Carriers of one link: four fill what the window of one leaves empty on most links, eight on all but the longest.
+/// Most carriers of one link: four fill what the window of one leaves unused on most links, eight
+/// on all but the longest.
 pub const CARRIERS_MAX: usize = 8;
 
 /// Adds carriers to a link while it is in use.
@@ -32,9 +34,9 @@ pub struct Bond(Arc<Shared>);
 
 struct Shared {
     waiting: Mutex<Waiting>,
-    /// There are halves that wait.
+    /// Whether halves wait to be adopted, for writing and for reading.
     any: [AtomicBool; 2],
-    /// Carriers that were added, and those of which the peer has been heard.
+    /// Number of carriers added, and of those on which the peer has greeted.
     added: AtomicUsize,
     heard: AtomicUsize,
 }
@@ -50,6 +52,9 @@ const READ: usize = 1;
 
 impl Link {
     /// Makes a duplex link the first carrier of a bond. The peer does the same.
+    ///
+    /// # Errors
+    /// `Misuse` if the link has only one direction.
     pub fn bonded(self) -> crate::Result<(Self, Bond)> {
         let bond = Bond(Arc::new(Shared {
             waiting: Mutex::default(),
@@ -67,18 +72,21 @@ impl Link {
 }
 
 impl Bond {
+    /// Adds a carrier.
+    ///
     /// # Errors
-    /// If there are [`CARRIERS_MAX`] already, or the link has one direction only.
+    /// `Limit` if there are [`CARRIERS_MAX`] already, `Misuse` if the link has only one direction.
     pub fn add(&self, link: Link) -> crate::Result<()> {
         let Link { write: Some(write), read: Some(read) } = link else {
             return Err(crate::Error::misuse("a carrier needs both directions"));
         };
         let mut waiting = self.0.lock();
         if self.0.added.load(Ordering::Relaxed) == CARRIERS_MAX {
-            return Err(crate::Error::limit("there are as many carriers as there may be"));
+            return Err(crate::Error::limit("the link has the maximum number of carriers"));
         }
         self.0.added.fetch_add(1, Ordering::Relaxed);
-        // Nothing is entrusted to a carrier before its peer was heard, but to the first, or a round trip would be lost.
+        // A carrier gets no segments before its peer has greeted, except the first: waiting would
+        // cost a round trip.
         let heard = Arc::new(AtomicBool::new(false));
         let first = self.0.added.load(Ordering::Relaxed) == 1;
         waiting.write.push(OutPart::new(write, first, Arc::clone(&heard)));
@@ -87,7 +95,7 @@ impl Bond {
         Ok(())
     }
 
-    /// How many carriers the peer has greeted on.
+    /// Number of carriers on which the peer has greeted.
     pub fn heard(&self) -> usize {
         self.0.heard.load(Ordering::Relaxed)
     }
@@ -99,12 +107,12 @@ impl Shared {
     }
 }
 
-/// Whether one of the descriptors is ready before the time is over.
+/// Waits until one of the descriptors is ready. False after the timeout.
 fn wait<'a>(fds: impl Iterator<Item = BorrowedFd<'a>>, read: bool, timeout: Duration) -> io::Result<bool> {
     let mut interests: [Option<Interest<'_>>; CARRIERS_MAX] = [None; CARRIERS_MAX];
     interests.iter_mut().zip(fds).for_each(|(i, fd)| *i = Some(Interest { fd, read, write: !read }));
     let Some(first) = interests[0] else {
-        // Nobody to wait for: a moment, so that nothing turns without end.
+        // No descriptor to wait for: sleep briefly, so that the caller does not spin.
         std::thread::sleep(timeout.min(Duration::from_millis(1)));
         return Ok(false);
     };

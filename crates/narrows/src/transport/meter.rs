@@ -1,4 +1,4 @@
-//! What the system tells of a TCP connection that is written, for the link monitor.
+//! Measures a TCP connection that is written to, for the link monitor.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -7,27 +7,33 @@ use super::Outbox;
 use crate::monitor::LinkSample;
 use crate::sys;
 
-/// Segments of jumbo frames have 9,000 bytes; those of the loopback device 32 KiB and more, unless somebody made it behave
-/// like a network.
+/// Largest segment of a network device: jumbo frames have 9,000 bytes. The loopback device has 32
+/// KiB and more, unless it was configured to behave like a network.
 const NETWORK_SEGMENT_MAX: u32 = 9000;
 
-/// One connection's. Who has the socket hands it in.
+/// Measurements of one connection. The owner of the socket passes it to each call.
 #[derive(Debug, Clone, Copy)]
 pub struct Meter {
     /// The peer is this host.
     same_host: bool,
     backlog: u32,
-    /// The latest look found nothing unsent, and only [`Meter::write`] adds to it: that need not be asked again.
+    /// The last look found nothing unsent. Only [`Meter::write`] adds to that, so the kernel need
+    /// not be asked again.
     drained: bool,
 }
 
 impl Meter {
+    /// A meter for a new connection. `same_host`: the peer is this host.
     pub fn new(same_host: bool) -> Self {
         Self { same_host, backlog: 0, drained: false }
     }
 
-    /// Writes what fits of the first `len` bytes that are left, without waiting. The sample says how many of frames that
-    /// was; 0: the socket is full. Nobody else may write to the socket from here on.
+    /// Writes without waiting as much as fits of the first `len` pending bytes. `accepted` of the
+    /// sample counts bytes of frames; 0: the socket is full. From here on nothing else may write to
+    /// the socket.
+    ///
+    /// # Errors
+    /// If the system call fails for another reason than a full socket or a signal.
     pub fn write(
         &mut self,
         socket: impl AsFd,
@@ -48,7 +54,7 @@ impl Meter {
         Ok(LinkSample { begin_ns, unsent_before, accepted: accepted as u64, ..self.look(socket, end_ns) })
     }
 
-    /// A look between writes.
+    /// Observes the connection between writes.
     pub fn look(&mut self, socket: impl AsFd, now_ns: u64) -> LinkSample {
         let socket = socket.as_fd();
         let info = sys::tcp_info(socket);
@@ -68,8 +74,9 @@ impl Meter {
         }
     }
 
-    /// Within this host the system's latest sample of the delivery rate, if the connection passes no network device (on
-    /// others the rate is estimated over a longer time); to another host the round trip.
+    /// For a peer on this host, the system's latest sample of the delivery rate if the connection
+    /// passes no network device (on others the rate is estimated over a longer time). For another
+    /// host, the round trip in ns.
     pub(super) fn speed(&self, socket: BorrowedFd<'_>) -> (Option<u64>, Option<u64>) {
         self.speed_of(sys::tcp_info(socket))
     }
@@ -85,17 +92,18 @@ impl Meter {
         }
     }
 
-    /// Lets the kernel hold what suits a link of this rate.
+    /// Sets how much the kernel may hold, as suits a link of this rate.
     pub fn set_rate(&mut self, socket: impl AsFd, rate_bytes_per_s: f64) {
         if let Some(bytes) = Outbox::backlog(rate_bytes_per_s, self.backlog) {
             self.backlog = bytes;
-            // Without the option more lies in the kernel, where it cannot be decided again; nothing breaks.
+            // Without the option the kernel holds more bytes, about which no new decision is
+            // possible; nothing breaks.
             let _ = sys::set_notsent_lowat(socket.as_fd(), bytes);
         }
     }
 }
 
-/// Bytes that the kernel holds and that have not left the host.
+/// Bytes in the kernel that have not left the host.
 pub(super) fn unsent(socket: BorrowedFd<'_>) -> u64 {
     sys::socket_unsent(socket).unwrap_or(0)
 }

@@ -1,8 +1,8 @@
-//! What comes before the magic.
+//! Skips input before a magic number, such as the output of a login shell.
 
 use std::io;
 
-/// Longest that a login shell may go on before the program that it starts speaks.
+/// Most bytes that a login shell may print before the program that it starts speaks.
 pub const NOISE_MAX: usize = 64 << 10;
 
 pub(super) type OnNoise = Box<dyn FnMut(&[u8]) + Send>;
@@ -18,7 +18,7 @@ impl Noise {
         Self { magic, seen: Vec::new(), on_noise }
     }
 
-    /// Nothing more comes: the magic never did.
+    /// The input ended without the magic.
     pub(super) fn end(mut self) {
         if !self.seen.is_empty() {
             (self.on_noise)(&self.seen);
@@ -26,7 +26,7 @@ impl Noise {
         (self.on_noise)(&[]);
     }
 
-    /// What begins with the magic, once it has come.
+    /// Takes input. Returns the bytes from the magic on, once it has arrived.
     pub(super) fn pass(&mut self, bytes: &[u8]) -> io::Result<Option<Vec<u8>>> {
         self.seen.extend_from_slice(bytes);
         if let Some(at) = self.seen.windows(self.magic.len()).position(|w| w == self.magic) {
@@ -37,7 +37,7 @@ impl Noise {
         }
         if self.seen.len() > NOISE_MAX {
             (self.on_noise)(&self.seen);
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "what comes is not from a Narrows program"));
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "the input does not come from a Narrows program"));
         }
         Ok(None)
     }
@@ -51,7 +51,7 @@ mod tests {
     use super::*;
     use crate::transport::Link;
 
-    /// What comes through behind the noise, and the noise.
+    /// The bytes that pass behind the noise, and the noise.
     fn pass(pieces: &[&[u8]]) -> (Vec<u8>, Vec<u8>) {
         let noise = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
         let heard = std::sync::Arc::clone(&noise);

@@ -1,4 +1,4 @@
-//! The half of a link that is read.
+//! The reading half of a link.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -16,7 +16,7 @@ use crate::sys::{self, Interest};
 pub(crate) struct ReadHalf {
     kind: Reader,
     noise: Option<Noise>,
-    /// Bytes that came behind noise and have not been read.
+    /// Bytes behind the noise that have not been read.
     stash: Vec<u8>,
 }
 
@@ -43,7 +43,7 @@ impl ReadHalf {
         self.noise = Some(Noise::new(magic, on_noise));
     }
 
-    /// Reads what is there; waits at most `timeout` for it and is `None` if nothing came. 0 is the end.
+    /// Reads available bytes. Waits at most `timeout`; `None` if nothing arrived. 0 is the end.
     pub(crate) fn read(&mut self, buf: &mut [u8], timeout: Duration) -> io::Result<Option<usize>> {
         if self.stash.is_empty() {
             let n = self.read_some(buf, timeout)?;
@@ -72,8 +72,8 @@ impl ReadHalf {
         Ok(Some(n))
     }
 
-    /// Reads what still comes, for nobody, until the end or until the time is over. A socket that is closed with unread bytes in
-    /// it takes back what it sent.
+    /// Reads and discards all input until its end or the deadline: closing a socket with unread
+    /// input would discard what it sent.
     pub(crate) fn discard(&mut self, deadline: Instant, buf: &mut [u8]) {
         if let Reader::Bond(b) = &mut self.kind {
             return b.discard(deadline, buf);
@@ -100,14 +100,14 @@ impl ReadHalf {
             return Ok(None);
         }
         match self.read_nowait(buf) {
-            // A part of a TLS record came.
+            // Only a part of a TLS record has arrived.
             Some(Err(e)) if e.kind() == io::ErrorKind::WouldBlock => Ok(None),
             Some(result) => result.map(Some),
             None => self.read_blocking(buf).map(Some),
         }
     }
 
-    /// `None` where reads cannot help waiting.
+    /// `None` where reads always block.
     fn read_nowait(&mut self, buf: &mut [u8]) -> Option<io::Result<usize>> {
         match &mut self.kind {
             Reader::Tcp(s) => Some(sys::recv_nowait(s.as_fd(), buf)),

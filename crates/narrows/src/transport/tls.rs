@@ -1,6 +1,8 @@
-//! TLS 1.3 (RFC 8446) over TCP. The keys and who may talk are the caller's: he makes the connection.
+//! TLS 1.3 (RFC 8446) over TCP. The caller makes the `Connection`, and so chooses keys and accepted
+//! peers.
 //!
-//! Both halves share the session behind a lock that is held for one record or write; the socket is waited for outside.
+//! Both halves share the session behind a lock that is held for one record or write; waiting for
+//! the socket happens outside the lock.
 
 use std::io::{self, IoSlice, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -12,24 +14,25 @@ use rustls::{AlertDescription, Connection};
 
 use crate::sys::{self, Interest};
 
-/// Taken from the socket at a time, so that many records cost one call.
+/// Most bytes read from the socket at a time, so that many records cost one call.
 const READ_LEN: usize = 128 << 10;
-/// Plaintext that one write takes: as much as the driver hands over.
+/// Most plaintext that one write takes: as much as the driver passes at a time.
 const WRITE_LEN: usize = 256 << 10;
-/// A handshake of raw keys takes less than this in all.
+/// Most bytes read at a time during the handshake; one with raw keys takes less in total.
 const HANDSHAKE_LEN: usize = 16 << 10;
-/// What a peer that failed the handshake may still send while our reason is on its way.
+/// Most bytes, and longest time, for which input of a peer that failed the handshake is read while
+/// our alert is in flight.
 const FAREWELL_BYTES: usize = 1 << 20;
 const FAREWELL: Duration = Duration::from_secs(1);
 
-/// A connection whose handshake is done.
+/// A connection after its handshake.
 pub struct Session {
     socket: TcpStream,
     connection: Connection,
     received: Received,
 }
 
-/// Records as they came, and how much of them TLS has.
+/// Received records, and how many of their bytes were passed to TLS.
 #[derive(Default)]
 struct Received {
     bytes: Vec<u8>,
@@ -41,13 +44,13 @@ impl Received {
         self.taken == self.bytes.len()
     }
 
-    /// Gives the next part to TLS.
+    /// Passes the next part to TLS.
     fn feed(&mut self, connection: &mut Connection) -> io::Result<()> {
         self.taken += connection.read_tls(&mut &self.bytes[self.taken..])?;
         connection.process_new_packets().map(drop).map_err(protocol_error)
     }
 
-    /// Takes what the socket has; 0 at its end.
+    /// Reads what the socket has; 0 at its end.
     fn fill(&mut self, socket: &TcpStream, len: usize) -> io::Result<usize> {
         self.taken = 0;
         self.bytes.resize(len, 0);
@@ -57,11 +60,11 @@ impl Received {
     }
 }
 
-/// Does the handshake, which may take until `deadline`.
+/// Performs the handshake, which may take until `deadline`.
 ///
 /// # Errors
-/// `TimedOut` after the deadline, `PermissionDenied` if one end does not accept the key of the other, else what the system
-/// or the protocol says. The peer is told.
+/// `TimedOut` after the deadline, `PermissionDenied` if one end does not accept the key of the
+/// other, otherwise the error of the system or the protocol. The peer is told by an alert.
 pub fn handshake(mut connection: Connection, socket: TcpStream, deadline: Instant) -> io::Result<Session> {
     socket.set_nodelay(true)?;
     connection.set_buffer_limit(Some(WRITE_LEN));
@@ -75,7 +78,7 @@ pub fn handshake(mut connection: Connection, socket: TcpStream, deadline: Instan
             await_socket(&socket, true, deadline)?;
             match received.fill(&socket, HANDSHAKE_LEN) {
                 Ok(0) => {
-                    let text = "the connection ended within its handshake";
+                    let text = "the connection ended during its handshake";
                     return Err(io::Error::new(io::ErrorKind::UnexpectedEof, text));
                 }
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => continue,
@@ -90,9 +93,12 @@ pub fn handshake(mut connection: Connection, socket: TcpStream, deadline: Instan
 }
 
 impl Session {
-    /// Sends a first message.
+    /// Sends a first message, before the session becomes a link.
+    ///
+    /// # Errors
+    /// If the connection fails, or `TimedOut` after the deadline.
     pub fn send(&mut self, message: &[u8], deadline: Instant) -> io::Result<()> {
-        // TLS takes no more at a time than it may hold.
+        // TLS takes at most the size of its buffer at a time.
         for part in message.chunks(WRITE_LEN / 2) {
             self.connection.writer().write_all(part)?;
             flush(&mut self.connection, &self.socket, deadline)?;
@@ -100,7 +106,8 @@ impl Session {
         Ok(())
     }
 
-    /// Reads a first message, and nothing that comes behind it.
+    /// A reader for a first message. It consumes only the bytes that are asked for; the link gets
+    /// the rest.
     pub fn reader(&mut self, deadline: Instant) -> impl Read {
         FirstMessage { session: self, deadline }
     }
@@ -159,12 +166,13 @@ fn flush(connection: &mut Connection, socket: &TcpStream, deadline: Instant) -> 
 fn await_socket(socket: &TcpStream, read: bool, deadline: Instant) -> io::Result<()> {
     let left = deadline.saturating_duration_since(Instant::now());
     if left.is_zero() {
-        return Err(io::Error::new(io::ErrorKind::TimedOut, "the handshake takes too long"));
+        return Err(io::Error::new(io::ErrorKind::TimedOut, "the handshake took too long"));
     }
     sys::poll([Interest { fd: socket.as_fd(), read, write: !read }], Some(left)).map(drop)
 }
 
-/// Tells the peer why, and lets it read that: a socket that is closed with unread bytes in it takes back what it sent.
+/// Sends the alert and lets the peer read it: closing a socket with unread input would discard what
+/// it sent.
 fn farewell(connection: &mut Connection, socket: &TcpStream) {
     let deadline = Instant::now() + FAREWELL;
     if flush(connection, socket, deadline).is_err() || socket.shutdown(Shutdown::Write).is_err() {
@@ -181,7 +189,7 @@ fn farewell(connection: &mut Connection, socket: &TcpStream) {
     }
 }
 
-/// Keys that are not accepted are told from broken protocols.
+/// Distinguishes rejected keys from protocol errors.
 fn protocol_error(e: rustls::Error) -> io::Error {
     use AlertDescription as A;
     let kind = match &e {
@@ -216,8 +224,8 @@ impl Incoming {
         self.socket.as_fd()
     }
 
-    /// `WouldBlock` if no whole record is there. A connection that ends without TLS's own end counts as ended: what it
-    /// carries has an end of its own.
+    /// `WouldBlock` if no complete record is available. A connection that ends without TLS's own
+    /// end counts as ended: the stream inside has its own end.
     pub(super) fn read_nowait(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         let mut filled = 0;
         loop {
@@ -247,7 +255,7 @@ impl Incoming {
 pub(super) struct Outgoing {
     shared: Arc<Shared>,
     socket: TcpStream,
-    /// Records on their way into the socket.
+    /// Records not yet completely in the socket.
     records: Vec<u8>,
     sent: usize,
 }
@@ -261,7 +269,7 @@ impl Outgoing {
         (self.records.len() - self.sent) as u64
     }
 
-    /// Takes plaintext when all records before it are in the socket.
+    /// Takes plaintext once all earlier records are in the socket.
     pub(super) fn write_some(&mut self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
         self.flush_some()?;
         if self.held() > 0 {
@@ -297,7 +305,7 @@ impl Outgoing {
             connection.write_tls(&mut self.records)?;
         }
         drop(connection);
-        // An end that does not fit any more is not missed.
+        // An end that does not fit any more is not needed.
         let _ = self.flush_some();
         self.socket.shutdown(Shutdown::Write)
     }

@@ -1,4 +1,4 @@
-//! The half of a link that is written.
+//! The writing half of a link.
 
 use std::fs::File;
 use std::io::{self, IoSlice, Write};
@@ -12,16 +12,16 @@ use super::tls;
 use super::{Meter, bond, meter};
 use crate::sys::{self, Interest};
 
-/// What a pipe holds if nobody says otherwise.
+/// Default size of a pipe.
 const PIPE_LEN: u32 = 64 << 10;
 
 pub(crate) struct WriteHalf {
     kind: Writer,
-    /// Transfers that do not wait work here; otherwise a write blocks.
+    /// Whether writes can be non-blocking.
     nowait: bool,
     /// The peer of a TCP connection is this host.
     pub(super) same_host: bool,
-    /// Another program passes on what is written, and holds what it likes.
+    /// Another program relays what is written, and may buffer any amount.
     pub(crate) relayed: bool,
 }
 
@@ -44,7 +44,7 @@ impl WriteHalf {
         Self::new(Writer::Bond(bond), true)
     }
 
-    /// Writes what fits; `WouldBlock` when nothing does (then [`WriteHalf::wait_writable`]).
+    /// Writes what fits; `WouldBlock` if nothing does (then call [`WriteHalf::wait_writable`]).
     pub(crate) fn write_some(&mut self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
         match &mut self.kind {
             Writer::Tcp(s) => sys::send_nowait(s.as_fd(), bufs),
@@ -68,7 +68,8 @@ impl WriteHalf {
         }
     }
 
-    /// Passes on what an earlier write took and holds; `WouldBlock` when nothing of it can be. How much is not said.
+    /// Passes on bytes that an earlier write took and that are still held; `WouldBlock` if some
+    /// have to wait.
     pub(crate) fn flush_some(&mut self) -> io::Result<()> {
         match &mut self.kind {
             #[cfg(feature = "tls")]
@@ -78,7 +79,8 @@ impl WriteHalf {
         }
     }
 
-    /// Bytes that writes took and that have not reached the system: [`WriteHalf::flush_some`] passes them on.
+    /// Bytes that writes took and that have not reached the system; [`WriteHalf::flush_some`]
+    /// passes them on.
     pub(crate) fn held(&self) -> u64 {
         match &self.kind {
             #[cfg(feature = "tls")]
@@ -88,7 +90,7 @@ impl WriteHalf {
         }
     }
 
-    /// Waits until a write may take something, at most so long.
+    /// Waits until a write may take bytes, at most `timeout`.
     pub(crate) fn wait_writable(&self, timeout: Duration) -> io::Result<()> {
         if let Writer::Bond(b) = &self.kind {
             return b.wait_writable(timeout);
@@ -97,7 +99,7 @@ impl WriteHalf {
         sys::poll([Interest { fd, read: false, write: true }], Some(timeout)).map(drop)
     }
 
-    /// Bytes that the kernel holds and that have not left the host.
+    /// Bytes in the kernel that have not left the host.
     pub(crate) fn unsent(&self) -> u64 {
         if let Some(socket) = self.tcp_socket() {
             return self.held() + meter::unsent(socket.as_fd());
@@ -110,7 +112,7 @@ impl WriteHalf {
         }
     }
 
-    /// Bytes that the far end has not acknowledged, where it does (TCP).
+    /// Bytes that the far end has not acknowledged (TCP only).
     pub(crate) fn unacked(&self) -> Option<u64> {
         if let Writer::Bond(b) = &self.kind {
             return b.unacked();
@@ -119,8 +121,8 @@ impl WriteHalf {
         Some(self.held() + outstanding)
     }
 
-    /// The system's latest sample of the delivery rate, for TCP connections within this host that pass no network device:
-    /// on others the rate is estimated over a longer time.
+    /// The system's latest sample of the delivery rate, for TCP connections within this host that
+    /// pass no network device; on others the rate is estimated over a longer time.
     pub(crate) fn delivery_bytes_per_s(&self) -> Option<u64> {
         if let Writer::Bond(b) = &self.kind {
             return b.delivery_bytes_per_s();
@@ -129,7 +131,7 @@ impl WriteHalf {
         Meter::new(true).speed(socket.as_fd()).0
     }
 
-    /// The round trip of a connection to another host.
+    /// Round trip of a connection to another host.
     pub(crate) fn rtt_ns(&self) -> Option<u64> {
         if let Writer::Bond(b) = &self.kind {
             return b.rtt_ns();
@@ -138,7 +140,7 @@ impl WriteHalf {
         Meter::new(false).speed(socket.as_fd()).1
     }
 
-    /// Time since the connection began in which the receiver's window stopped it (TCP only).
+    /// Total time in which the receiver's window stopped the connection (TCP only).
     pub(crate) fn receiver_limited_ns(&self) -> u64 {
         if let Writer::Bond(b) = &self.kind {
             return b.receiver_limited_ns();
@@ -147,7 +149,8 @@ impl WriteHalf {
         info.map_or(0, |i| 1000 * i.rwnd_limited_us)
     }
 
-    /// How many unsent bytes the kernel may hold before it says that it is full (TCP, and pipes from their usual size on).
+    /// Sets how many unsent bytes the kernel may hold before it reports that it is full (TCP, and
+    /// pipes from their default size on).
     pub(crate) fn set_backlog(&self, bytes: u32) {
         if let Writer::Bond(b) = &self.kind {
             b.set_backlog(bytes);
@@ -156,12 +159,13 @@ impl WriteHalf {
                 sys::set_pipe_size(f.as_fd(), bytes.max(PIPE_LEN));
             }
         } else if let Some(s) = self.tcp_socket() {
-            // Without the option more lies in the kernel, where it cannot be decided again; nothing breaks.
+            // Without the option the kernel holds more bytes, about which no new decision is
+            // possible; nothing breaks.
             let _ = sys::set_notsent_lowat(s.as_fd(), bytes);
         }
     }
 
-    /// Says that nothing more will be written.
+    /// Ends the direction: nothing more will be written.
     pub(crate) fn finish(&mut self) -> io::Result<()> {
         match &mut self.kind {
             Writer::Tcp(s) => s.shutdown(Shutdown::Write),
@@ -171,7 +175,7 @@ impl WriteHalf {
             Writer::Unix(s) => s.shutdown(Shutdown::Write),
             Writer::File(f) => {
                 let flushed = f.flush();
-                // The reader of a pipe sees the end when the last descriptor goes.
+                // The reader of a pipe sees the end when the last descriptor is closed.
                 self.kind = Writer::Other(Box::new(io::sink()));
                 flushed
             }
@@ -179,7 +183,8 @@ impl WriteHalf {
         }
     }
 
-    /// What went wrong with the link since it was used last; a broken pipe if nobody can read what is written any more.
+    /// The error that the link has had since its last use; a broken pipe if there is no reader any
+    /// more.
     pub(crate) fn check(&self) -> io::Result<()> {
         let error = match (&self.kind, self.tcp_socket()) {
             (_, Some(s)) => s.take_error()?,
@@ -190,7 +195,7 @@ impl WriteHalf {
             return Err(error);
         }
         let Some(fd) = self.fd() else { return Ok(()) };
-        // A socket whose peer only stopped writing may still be read.
+        // A peer that only stopped writing may still read.
         if sys::is_broken(fd)? { Err(sys::broken_pipe()) } else { Ok(()) }
     }
 

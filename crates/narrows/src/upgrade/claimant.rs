@@ -1,5 +1,6 @@
-//! The client's end of the side channel to one host: dials it when there is something to claim, remembers for a while
-//! that nobody is there, and claims again what was in doubt when it was lost (format.md section 11.5).
+//! The client's end of the side channel to one host. It dials the host when there is something to
+//! claim, remembers for a while that nobody answered there, and repeats the claims that were in
+//! doubt when the channel was lost (format.md section 11.5).
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -8,31 +9,37 @@ use super::message::{Claim, GREETING, Hello, Message, Parser, Purpose, Reason, V
 use super::proof::Tuple;
 use super::{Event, FlowId, WhyPlain, Word};
 
+/// Limits of a [`Claimant`] (format.md sections 11.5 and 11.8).
 #[derive(Debug, Clone, Copy)]
 pub struct ClaimantLimits {
-    /// Claims that are not settled.
+    /// Most unsettled claims.
     pub claims_max: usize,
-    /// For connection and greeting. Nothing waits for them but claims.
+    /// Longest wait for the connection, and again for the greeting. Only claims wait for them.
     pub dial_max_ns: u64,
-    /// For an answer to a claim. Longer than a [`super::WitnessLimits::accept_max_ns`], after which a living peer says no:
-    /// who says nothing is gone.
+    /// Longest wait for the answer to a claim. Longer than [`super::WitnessLimits::accept_max_ns`],
+    /// after which a living peer says no: a peer that stays silent is gone.
     pub answer_max_ns: u64,
-    /// A host without Narrows is left alone for so long, twice as long each time up to the second value. Short at first:
-    /// a server that starts beside its client is there a moment later. Ten failures in a row show that it never is.
+    /// First pause before a host without Narrows is dialled again; it doubles with each failure.
+    /// Short, because a server that starts together with its client is there a moment later. Ten
+    /// failures in a row show that it never will be.
     pub retry_first_ns: u64,
+    /// Longest such pause.
     pub retry_max_ns: u64,
-    /// A lasting side channel was lost: its host is dialled again for so long, with such pauses. Its agent may have
-    /// changed, and the next one is there within a quarter of a second.
+    /// For this long after a lasting side channel was lost, its host is dialled again at short
+    /// intervals: its agent may have changed, and the next one is up within a quarter of a second.
     pub come_back_ns: u64,
+    /// Interval of these attempts.
     pub pause_ns: u64,
-    /// A side channel that was lost earlier than this counts as none, or a peer that fails at every claim would be dialled
-    /// without end.
+    /// A side channel that lived shorter than this counts as none; otherwise a peer that fails at
+    /// every claim would be dialled endlessly.
     pub lasting_ns: u64,
-    /// A claim that was said on an earlier side channel too is said again so long after a no that may be taken back: an
-    /// agent that follows another hears of listeners and connections within a second or two.
+    /// Delay before a claim that was also sent on an earlier side channel is repeated after a
+    /// refusal that may be revoked: a new agent learns of listeners and connections within a second
+    /// or two.
     pub again_ns: u64,
-    /// A claim that was given up is said so often at most. Whoever hears it answers, so that this is for peers that take
-    /// side channels and drop them, and for connections that nobody knows of any more.
+    /// A claim that was given up is sent at most this often. Every peer that gets it answers, so
+    /// this limits peers that accept side channels and drop them, and connections that no peer
+    /// knows any more.
     pub said_max: u32,
 }
 
@@ -54,15 +61,17 @@ impl Default for ClaimantLimits {
     }
 }
 
-/// What the driver is to do.
+/// An action for the driver.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Output {
     /// Connect to the service port, then say [`Claimant::connected`] or [`Claimant::lost`].
     Dial,
+    /// Send these bytes on the side channel.
     Send(Vec<u8>),
-    /// The connection, or the attempt at one, is of no use any more: close it when what was to be sent is sent. Its end
-    /// is not told.
+    /// The connection, or the attempt at one, is of no use any more: close it once its pending
+    /// bytes are sent. The driver does not report its end with [`Claimant::lost`].
     Hangup,
+    /// Pass the event to [`Flow::hear`](super::Flow::hear).
     Flow(FlowId, Event),
 }
 
@@ -78,11 +87,11 @@ enum Channel {
     Up {
         since_ns: u64,
     },
-    /// A lasting one was lost, and dialling failed: it is dialled again then.
+    /// A lasting side channel was lost and dialling failed; the next attempt is at `until_ns`.
     Pausing {
         until_ns: u64,
     },
-    /// Nobody is there, and nobody is asked before this time.
+    /// Nobody answered; no attempt before this time.
     Absent {
         until_ns: u64,
     },
@@ -92,27 +101,29 @@ enum Channel {
 struct Entry {
     flow: FlowId,
     claim: Claim,
-    /// When the answer must be there; `None`: it is there, or was given up.
+    /// Deadline of the answer. `None`: it has arrived, or was given up.
     until_ns: Option<u64>,
     key: Option<Nonce>,
-    /// How often it was said. It may have come to the other end, which looks for a marker then.
+    /// How often it was sent. It may have reached the other end, which then looks for a marker.
     said: u32,
-    /// It was said on an earlier side channel, so that the answer on this one may not be the first.
+    /// It was sent on an earlier side channel, so the answer on this one may not be the first.
     said_earlier: bool,
-    /// When it is said again on this side channel.
+    /// When it is repeated on this side channel.
     again_ns: Option<u64>,
-    /// Its flow withdrew it while nobody could be told.
+    /// Its flow withdrew it while no side channel was up.
     withdrawn: bool,
 }
 
 impl Entry {
-    /// The flow is told that nobody answered, which nobody else knows: the claim is not withdrawn, since the answer may be
-    /// under way. It is said again when somebody is there: to be answered after all, or refused and withdrawn.
+    /// Whether the claim was given up without an answer. Only the flow knows that: the claim is not
+    /// withdrawn, since the answer may be under way. It is repeated on the next side channel, where
+    /// it is either answered after all, or refused and withdrawn.
     fn is_in_doubt(&self) -> bool {
         self.until_ns.is_none() && self.key.is_none()
     }
 }
 
+/// State machine of the client's end for one host; see the module's description.
 #[derive(Debug)]
 pub struct Claimant {
     limits: ClaimantLimits,
@@ -122,17 +133,18 @@ pub struct Claimant {
     entries: BTreeMap<u64, Entry>,
     by_flow: BTreeMap<FlowId, u64>,
     next_id: u64,
-    /// Attempts in a row at which nobody was there.
+    /// Failed attempts in a row.
     failures: u32,
-    /// Until when a lasting side channel that was lost may come back.
+    /// End of the time in which a lost lasting side channel may come back.
     come_back_until_ns: u64,
-    /// Flows for which the host was dialled last, but for those whose own connection did not come up.
+    /// Flows for which the host was last dialled, without those whose own connection did not come
+    /// up.
     asked: BTreeSet<FlowId>,
     outputs: VecDeque<Output>,
 }
 
 impl Claimant {
-    /// `secret`: random, and used for nothing else.
+    /// A claimant without a side channel. `secret` must be random and used for nothing else.
     pub fn new(limits: ClaimantLimits, secret: [u8; 32]) -> Self {
         Self {
             limits,
@@ -149,13 +161,13 @@ impl Claimant {
         }
     }
 
-    /// What is to be done, until `None`.
+    /// The next action; call it until `None`.
     pub fn poll(&mut self) -> Option<Output> {
         self.outputs.pop_front()
     }
 
-    /// Claims a connection. `clock_ms` is the connection's TCP timestamp clock as it was when the SYN left. The answer
-    /// comes as [`Event::Ready`] or [`Event::Plain`], which may be there at once.
+    /// Claims a connection. `clock_ms` is the connection's TCP timestamp clock when the SYN left.
+    /// The answer is [`Event::Ready`] or [`Event::Plain`], possibly at once.
     pub fn claim(&mut self, flow: FlowId, tuple: Tuple, clock_ms: u32, now_ns: u64) {
         let absent = matches!(self.channel, Channel::Absent { until_ns } if now_ns < until_ns);
         if absent || self.entries.len() >= self.limits.claims_max || self.by_flow.contains_key(&flow) {
@@ -171,10 +183,11 @@ impl Claimant {
         match self.channel {
             Channel::None | Channel::Absent { .. } => self.dial(now_ns),
             Channel::Dialing { .. } | Channel::Pausing { .. } => {}
-            // Behind the greeting at once: whoever does not understand it goes away.
+            // Right behind the greeting, without waiting: a peer that does not understand it closes
+            // the connection.
             Channel::Greeting { .. } | Channel::Up { .. } => self.send(&Message::Claim(claim.clone())),
         }
-        // Those that are too many change nothing: one is enough.
+        // Flows above the limit can be left out: one is enough.
         if !matches!(self.channel, Channel::Up { .. }) && self.asked.len() < self.limits.claims_max {
             self.asked.insert(flow);
         }
@@ -185,7 +198,7 @@ impl Claimant {
         self.by_flow.insert(flow, id);
     }
 
-    /// What a flow says.
+    /// Takes a word of a flow.
     pub fn say(&mut self, flow: FlowId, word: Word) {
         let Some(&id) = self.by_flow.get(&flow) else { return };
         match word {
@@ -213,8 +226,8 @@ impl Claimant {
         self.forget(id);
     }
 
-    /// The connection is over and was never there: its host refused it too, or could not be reached. That its service
-    /// port could not be reached either says nothing about the host.
+    /// The connection failed before it was established: its host refused it, or could not be
+    /// reached. That the service port could not be reached either then says nothing about the host.
     pub fn never_connected(&mut self, flow: FlowId) {
         self.ended(flow);
         let asked = self.asked.remove(&flow);
@@ -224,13 +237,13 @@ impl Claimant {
         }
     }
 
-    /// Claims that are not settled and not given up.
+    /// Number of claims that are neither settled nor given up.
     pub fn claims(&self) -> usize {
         self.entries.values().filter(|e| !e.is_in_doubt()).count()
     }
 
-    /// A server that hears this looks for no marker any more. So the claim is forgotten whenever it is said, and a READY that
-    /// is under way meets nothing.
+    /// Withdraws a claim. The server then stops looking for the marker, so the claim is always
+    /// forgotten with it, and a READY that is under way finds no claim.
     fn withdraw(&mut self, id: u64) {
         self.send(&Message::Withdraw { id });
         self.forget(id);
@@ -248,12 +261,13 @@ impl Claimant {
         self.outputs.push_back(Output::Dial);
     }
 
-    /// A side channel is there on which something can be said.
+    /// Whether a side channel is up on which messages can be sent.
     fn is_there(&self) -> bool {
         matches!(self.channel, Channel::Greeting { .. } | Channel::Up { .. })
     }
 
-    /// To a side channel that is there; else it is lost, and what matters is said again.
+    /// Sends on the side channel if there is one. Otherwise the message is dropped; the next side
+    /// channel repeats what matters.
     fn send(&mut self, message: &Message) {
         if self.is_there() {
             let mut bytes = Vec::new();
@@ -262,7 +276,7 @@ impl Claimant {
         }
     }
 
-    /// The service port took the connection.
+    /// The service port accepted the connection.
     pub fn connected(&mut self, now_ns: u64) {
         if !matches!(self.channel, Channel::Dialing { .. }) {
             return;
@@ -286,7 +300,7 @@ impl Claimant {
         self.outputs.push_back(Output::Send(bytes));
     }
 
-    /// The connection failed, or did not come about.
+    /// The connection was lost, or could not be established.
     pub fn lost(&mut self, now_ns: u64) {
         match self.channel {
             Channel::None | Channel::Absent { .. } => {}
@@ -299,7 +313,7 @@ impl Claimant {
                     self.dial(now_ns);
                 }
             }
-            // All connections it was dialled for were in vain themselves.
+            // All connections that it was dialled for failed as well.
             Channel::Dialing { .. } if self.asked.is_empty() => self.channel = Channel::None,
             Channel::Dialing { .. } | Channel::Greeting { .. } if now_ns < self.come_back_until_ns => {
                 self.channel = Channel::Pausing { until_ns: now_ns.saturating_add(self.limits.pause_ns) };
@@ -322,14 +336,15 @@ impl Claimant {
         for id in ids {
             self.give_up(id, WhyPlain::NoService);
         }
-        // Nobody comes any more, so that nobody is asked for those in doubt either.
+        // The peer will not come back, so claims in doubt are dropped too.
         if wait_ns == self.limits.retry_max_ns {
             self.entries.clear();
             self.by_flow.clear();
         }
     }
 
-    /// Nobody answers. Those that are ready have their markers under way; their flows go on without a side channel.
+    /// Gives up waiting for an answer. Claims that are ready have their markers under way; their
+    /// flows go on without a side channel.
     fn give_up(&mut self, id: u64, why: WhyPlain) {
         let Some(entry) = self.entries.get_mut(&id) else { return };
         if entry.until_ns.take().is_some() {
@@ -340,8 +355,8 @@ impl Claimant {
         }
     }
 
-    /// Whether a claim stays in doubt to which somebody says no: the no may be taken back, and the claim was said on an
-    /// earlier side channel too, so that its connection may be armed since an agent before this one.
+    /// Whether a refused claim stays in doubt: the refusal may be revoked, and the claim was also
+    /// sent on an earlier side channel, so an earlier agent may have armed its connection.
     fn keep(&mut self, id: u64, reason: Reason, now_ns: u64) -> bool {
         let may_change = matches!(reason, Reason::NotHere | Reason::NotAccepted | Reason::Busy | Reason::Taken);
         let Some(entry) = self.entries.get_mut(&id) else { return false };
@@ -353,7 +368,7 @@ impl Claimant {
         true
     }
 
-    /// Nobody settles a claim that was said so often.
+    /// Drops the claims that were sent too often to be settled ever.
     fn forget_hopeless(&mut self) {
         let said_max = self.limits.said_max;
         self.entries.retain(|_, e| !e.is_in_doubt() || e.said < said_max);
@@ -372,7 +387,7 @@ impl Claimant {
         }
     }
 
-    /// Takes what came on the side channel.
+    /// Takes bytes received on the side channel.
     pub fn receive(&mut self, bytes: &[u8], now_ns: u64) {
         if !self.is_there() {
             return;
@@ -391,7 +406,7 @@ impl Claimant {
         }
     }
 
-    /// Whether the message makes sense.
+    /// Handles a message. Returns whether it was allowed at this point.
     fn on_message(&mut self, message: Message, now_ns: u64) -> bool {
         match message {
             Message::Hello(_) => {
@@ -400,7 +415,7 @@ impl Claimant {
                 self.asked.clear();
             }
             Message::Ready { id, key } => {
-                // Else it is withdrawn.
+                // Unknown ids belong to withdrawn claims.
                 let Some(entry) = self.entries.get_mut(&id) else { return true };
                 (entry.until_ns, entry.again_ns) = (None, None);
                 let event = match entry.key {
@@ -415,9 +430,10 @@ impl Claimant {
                 if self.keep(id, reason, now_ns) {
                     return true;
                 }
-                // To a claim that was ready before: the peer has forgotten it, nothing more can be asked.
+                // If the claim was ready before, the peer has forgotten it, and nothing more can be
+                // asked.
                 if let Some(Entry { flow, key: None, .. }) = self.forget(id) {
-                    // The flow may be armed since an agent before this one: it must hear that no marker comes.
+                    // An earlier agent may have armed the flow: it must learn that no marker comes.
                     if reason == Reason::Ended {
                         self.withdraw(id);
                     }
@@ -452,6 +468,7 @@ impl Claimant {
         self.entries.values().filter_map(|e| e.until_ns).chain(again).chain(channel).min()
     }
 
+    /// Handles all deadlines up to `now_ns`.
     pub fn on_time(&mut self, now_ns: u64) {
         match self.channel {
             Channel::Dialing { until_ns } | Channel::Greeting { until_ns } if now_ns >= until_ns => {
@@ -473,7 +490,7 @@ impl Claimant {
         for id in &ids {
             self.give_up(*id, WhyPlain::TimedOut);
         }
-        // A greeting has a time of its own.
+        // A greeting has its own deadline.
         if up && !ids.is_empty() {
             self.hang_up(now_ns);
         } else if self.is_there() {

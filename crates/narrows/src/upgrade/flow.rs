@@ -1,6 +1,6 @@
-//! One connection at one of its ends, from its first plain byte to the marker in either direction (format.md section
-//! 11.4). The driver counts out what it sends and asks about what it gets; from the markers on, sender and receiver
-//! have the bytes and this has nothing more to say.
+//! One end of a connection, from its first plain byte to the marker in either direction (format.md
+//! section 11.4). The driver counts what it sends and passes in what it receives. Behind the
+//! markers, sender and receiver take over and the flow is idle.
 
 use std::collections::VecDeque;
 
@@ -9,18 +9,20 @@ use super::marker::{DIRECT_MAGIC, Key, Marker, NONCE_LEN, Nonce, Side};
 use super::{Event, WhyPlain, Word};
 use crate::error::{Error, Result};
 
-/// Times of a flow.
+/// Time limits of a flow.
 #[derive(Debug, Clone, Copy)]
 pub struct FlowLimits {
-    /// How long bytes may be held that nobody can tell from the beginning of a marker: a round trip of the side channel
-    /// when that is well. Then the connection is given up. Long, since it is met only when the side channel is gone.
+    /// Longest time to hold bytes that may begin a marker: normally a round trip of the side
+    /// channel. After it the connection is reset. Long, since it is reached only when the side
+    /// channel is gone.
     pub hold_max_ns: u64,
-    /// The same at a server that has not got its client's marker, and so cannot tell a client that is gone from somebody
-    /// who claims what is not his: the bytes are given out then, and the connection goes on. So long that the rest of a
-    /// marker, of which no program may see a part, cannot still be coming: a connection that brings nothing is given up then.
+    /// The same at a server before its client's marker has arrived. It cannot distinguish a client
+    /// that is gone from an impostor, so it gives the bytes out and the connection goes on. Long
+    /// enough that the rest of a marker, no part of which a program may see, cannot still be under
+    /// way: TCP has given up a connection that delivered nothing for so long.
     pub doubt_max_ns: u64,
-    /// The same for the opening of a direct connection, after which it is a plain client's. Short, since a person may wait
-    /// for the answer to it.
+    /// Longest time to hold the beginning of a direct connection's opening. After it the bytes are
+    /// a plain client's. Short, since a person may be waiting for the answer to them.
     pub opening_max_ns: u64,
 }
 
@@ -33,11 +35,11 @@ impl Default for FlowLimits {
 /// The offset of a marker that is never sent.
 pub const NEVER: u64 = u64::MAX;
 
-/// What leaves.
+/// State of the sending direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Outgoing {
     Plain,
-    /// The marker must be the next that is sent.
+    /// The marker must be sent next.
     Due(Marker),
     Frames {
         marked_at: u64,
@@ -46,13 +48,14 @@ enum Outgoing {
     Ended,
 }
 
+/// State machine of one end of a connection; see the module's description.
 #[derive(Debug)]
 pub struct Flow {
     side: Side,
     key: Option<Key>,
     incoming: Incoming,
     outgoing: Outgoing,
-    /// Plain bytes that were sent.
+    /// Number of plain bytes sent.
     sent: u64,
     incoming_ended: bool,
     words: VecDeque<Word>,
@@ -60,7 +63,7 @@ pub struct Flow {
     why_plain: Option<WhyPlain>,
     /// This end wants no frames.
     declines: bool,
-    /// It was said that what this end was told cannot be right.
+    /// The peer was told that its words are contradictory.
     doubted: bool,
 }
 
@@ -70,7 +73,8 @@ impl Flow {
         Self::new(Side::Client, limits.hold_max_ns)
     }
 
-    /// The server's end of a connection. `direct`: the operator allows clients to begin with frames.
+    /// The server's end of a connection. `direct`: the operator allows clients to begin with
+    /// frames.
     pub fn server(limits: FlowLimits, direct: bool) -> Self {
         let mut flow = Self::new(Side::Server, limits.doubt_max_ns);
         if direct {
@@ -79,8 +83,9 @@ impl Flow {
         flow
     }
 
-    /// The client's end of a connection to a peer of which the operator says that it has Narrows: frames from the first
-    /// byte, no side channel: its words go nowhere. The nonce is random. A plain server is disturbed by this.
+    /// The client's end of a direct connection: the operator says that the peer has Narrows, so
+    /// frames follow from the first byte. There is no side channel, and the flow's words are
+    /// dropped. The nonce must be random. A plain server gets garbage from this.
     pub fn direct(limits: FlowLimits, nonce: &Nonce) -> Self {
         let mut flow = Self::new(Side::Client, limits.hold_max_ns);
         let key = Key::direct(nonce);
@@ -97,7 +102,8 @@ impl Flow {
         Self {
             side,
             key: None,
-            // Before the client's marker came, anybody of its host may be who claims.
+            // Until the client's marker arrives, the claim may come from any user of the client's
+            // host.
             incoming: Incoming::new(hold_max_ns, side == Side::Server),
             outgoing: Outgoing::Plain,
             sent: 0,
@@ -110,7 +116,7 @@ impl Flow {
         }
     }
 
-    /// Takes what the side channel says. Gives out bytes that were held for it.
+    /// Takes an event of the side channel. Returns held bytes that it releases.
     ///
     /// # Errors
     /// The peer contradicts itself: reset the connection.
@@ -120,7 +126,7 @@ impl Flow {
         heard
     }
 
-    /// Whoever claimed is told once that nothing comes of it.
+    /// Tells the claimant, once, that the upgrade is off.
     fn tell_doubt(&mut self) {
         if self.incoming.is_doubtful() && !std::mem::replace(&mut self.doubted, true) {
             self.words.push_back(Word::Decline);
@@ -130,7 +136,8 @@ impl Flow {
     fn take(&mut self, event: Event) -> Result<Released> {
         match event {
             Event::Claimed(key) => {
-                // A direct opening that is coming is a claim of its own; a second key after a restart of the agent is none.
+                // A direct opening in progress is a claim of its own. A second key, after a restart
+                // of the agent, is none.
                 let known = self.key.as_ref().is_some_and(|k| *k == key) && !self.incoming.is_doubtful();
                 let can = !self.declines && !self.incoming_ended && self.incoming.can_arm();
                 if known || self.key.is_none() && can {
@@ -147,7 +154,7 @@ impl Flow {
             }
             Event::Ready(key) => {
                 if self.key.is_some() {
-                    return Err(Error::corrupt("a connection is ready twice"));
+                    return Err(Error::corrupt("a connection became ready twice"));
                 }
                 if self.declines || self.outgoing != Outgoing::Plain {
                     self.words.push_back(Word::Withdraw);
@@ -158,13 +165,13 @@ impl Flow {
                 }
                 self.outgoing = Outgoing::Due(key.marker(self.side));
                 self.key = Some(key);
-                // Said of a claim that was given up, and answered after all.
+                // The reason belonged to a claim that was given up and is answered after all.
                 self.why_plain = None;
             }
             Event::Plain(why) => self.why_plain = Some(why),
             Event::Withdrawn => {
                 let released = self.incoming.disarm()?;
-                // Nothing is agreed any more: should the client claim anew, its marker has to be looked for anew.
+                // Nothing is agreed any more: if the client claims again, the flow must arm again.
                 if self.outgoing == Outgoing::Plain {
                     self.key = None;
                 }
@@ -190,7 +197,7 @@ impl Flow {
         Ok(Released::default())
     }
 
-    /// Whether the marker of this side begins at that offset of what it sent.
+    /// Whether this side's marker begins at `offset` of the bytes that it sent.
     fn is_marker_at(&self, offset: u64) -> Result<bool> {
         let marked_at = match self.outgoing {
             Outgoing::Frames { marked_at } => Some(marked_at),
@@ -202,20 +209,21 @@ impl Flow {
         Ok(marked_at == Some(offset))
     }
 
-    /// Asks for no frames from now on: what the program sends would not shrink. What is agreed already stays so.
+    /// From here on agrees to no upgrade, because the program's data would not shrink. An upgrade
+    /// that is already agreed stays.
     pub fn decline(&mut self) {
         self.declines = true;
     }
 
-    /// What is to be said to the peer's side, until `None`.
+    /// The next word for the peer; call it until `None`.
     pub fn poll_word(&mut self) -> Option<Word> {
         self.words.pop_front()
     }
 
-    /// Takes what came on the connection.
+    /// Takes bytes received on the connection.
     ///
     /// # Errors
-    /// What came makes no sense: reset the connection, the program's end with it.
+    /// The bytes violate the protocol: reset the connection and the program's end.
     pub fn receive(&mut self, input: &[u8], now_ns: u64) -> Result<Step> {
         let was_opening = self.incoming.is_opening();
         let had_frames = self.incoming.has_frames();
@@ -233,7 +241,8 @@ impl Flow {
             self.key = Some(Key::direct(&self.incoming.nonce()));
         }
         match (self.side, &self.key) {
-            // That the client's marker came shows that whoever claimed has the connection: only now may this end mark.
+            // The client's marker proves that the claimant has the connection: only now may this
+            // end send its own.
             (Side::Server, Some(key)) if self.outgoing == Outgoing::Plain => {
                 self.outgoing = Outgoing::Due(key.marker(self.side));
             }
@@ -249,7 +258,8 @@ impl Flow {
         }
     }
 
-    /// Says where the marker is as soon as that is settled: this end may be gone when its peer could ask.
+    /// Announces the place of the marker as soon as it is fixed: this end may be gone when its peer
+    /// could ask.
     fn announce(&mut self) {
         let offset = match self.outgoing {
             Outgoing::Frames { marked_at } => marked_at,
@@ -267,10 +277,11 @@ impl Flow {
         }
     }
 
-    /// The peer sends nothing more. Frames know their own end; before them this is the end of the program's bytes.
+    /// The peer sends nothing more. Frames have their own end; before them this is the end of the
+    /// program's bytes.
     ///
     /// # Errors
-    /// It came in the middle of a marker: reset the program's end.
+    /// The end arrived in the middle of a marker: reset the program's end.
     pub fn receive_end(&mut self) -> Result<Released> {
         self.incoming_ended = true;
         self.incoming.end()
@@ -285,8 +296,8 @@ impl Flow {
         self.sent += len as u64;
     }
 
-    /// The program sends nothing more, and that is passed on behind plain bytes. Frames have an end of their own: ask
-    /// [`Flow::take_marker`] before.
+    /// The program sends nothing more, and the end is passed on behind plain bytes. Frames have
+    /// their own end, so call [`Flow::take_marker`] first.
     pub fn sending_end(&mut self) {
         if self.outgoing == Outgoing::Plain {
             self.outgoing = Outgoing::Ended;
@@ -294,8 +305,8 @@ impl Flow {
         }
     }
 
-    /// The marker, when it is time: it goes behind all that was counted, at once, and frames behind it. Ask after every
-    /// call of [`Flow::hear`] and [`Flow::receive`]; `Some` once.
+    /// The marker, when it is due: send it at once, behind all bytes counted, and frames behind it.
+    /// Call this after every [`Flow::hear`] and [`Flow::receive`]; returns `Some` once.
     pub fn take_marker(&mut self) -> Option<Marker> {
         let Outgoing::Due(marker) = self.outgoing else { return None };
         self.outgoing = Outgoing::Frames { marked_at: self.sent };
@@ -303,25 +314,28 @@ impl Flow {
         Some(marker)
     }
 
-    /// Whether something may come that no program wrote: frames, a marker, or the opening of a direct connection.
+    /// Whether bytes may arrive that no program wrote: frames, a marker, or the opening of a direct
+    /// connection.
     pub fn expects_more(&self) -> bool {
         !self.incoming.is_plain()
     }
 
+    /// Whether the marker has left, so that this end sends frames.
     pub fn sends_frames(&self) -> bool {
         matches!(self.outgoing, Outgoing::Frames { .. })
     }
 
+    /// Whether the peer's marker has arrived, so that the peer sends frames.
     pub fn receives_frames(&self) -> bool {
         self.incoming.has_frames()
     }
 
-    /// Bytes that came and are not given out.
+    /// Number of received bytes that are held back.
     pub fn held(&self) -> usize {
         self.incoming.held()
     }
 
-    /// What was said against an upgrade.
+    /// Why the connection is plain, if a reason is known.
     pub fn why_plain(&self) -> Option<WhyPlain> {
         self.why_plain
     }
@@ -331,8 +345,10 @@ impl Flow {
         self.incoming.deadline_ns()
     }
 
+    /// Handles the deadline if `now_ns` is past it. Returns held bytes that it releases.
+    ///
     /// # Errors
-    /// What is held can be resolved no more: reset both ends.
+    /// The held bytes can no longer be resolved: reset both ends.
     pub fn on_time(&mut self, now_ns: u64) -> Result<Released> {
         let released = self.incoming.on_time(now_ns);
         self.tell_doubt();
@@ -386,7 +402,8 @@ mod tests {
         assert!(server.take_marker().is_some());
     }
 
-    /// Another user of the client's host has read its clock, claims its connection, and says what cannot be.
+    /// Another user of the client's host has read its clock, claims its connection, and sends
+    /// contradictory words.
     #[test]
     fn a_forged_word_before_the_clients_marker_makes_a_connection_plain_and_resets_nothing() {
         let key = Key::new(&[1; NONCE_LEN], &[2; NONCE_LEN]);
@@ -400,7 +417,7 @@ mod tests {
             assert_eq!(words(&mut server), [armed(&key), Word::Decline, Word::Decline]);
             assert_eq!(server.receive(b"\xf9", 0).unwrap().plain, 1);
             server.hear(Event::Withdrawn).unwrap();
-            // Who has the connection, as its marker shows, is answered by a reset.
+            // A peer that has the connection, as its marker proves, gets a reset.
             let mut server = Flow::server(FlowLimits::default(), false);
             server.hear(Event::Claimed(key.clone())).unwrap();
             server.receive(&key.marker(Side::Client), 0).unwrap();

@@ -1,15 +1,17 @@
-//! Connections through a gateway, for servers that cannot be started under Narrows (format.md section 11.7): the client's
-//! supervisor connects to the service port instead, and frames follow in both directions when the server was reached.
+//! Connections through a gateway, for servers that cannot be started under Narrows (format.md
+//! section 11.7). The client's supervisor connects to the service port instead of the server; once
+//! the gateway has reached the server, frames follow in both directions.
 
 use super::message::{GREETING, Hello, Message, Parser, Purpose, VERSION};
 use crate::error::{Error, Result};
 
-/// What a gateway answers that can take no more: the client is to connect to the server itself. No system numbers an error
-/// so; to a client that does not know it, it is a refusal.
+/// Error number of a gateway that has no room for another connection: the client should connect to
+/// the server itself. No system uses this number; a client that does not know it takes it for a
+/// refusal.
 pub const NO_PLACE: u16 = u16::MAX;
 
-/// A gateway's answer to the request that [`super::witness::Output::Gateway`] told of: 0, an error number as Linux has it,
-/// or [`NO_PLACE`]. After 0 frames follow in both directions.
+/// Encodes a gateway's answer to the request that [`super::witness::Output::Gateway`] reported: 0,
+/// an error number of Linux, or [`NO_PLACE`]. After 0, frames follow in both directions.
 pub fn answer(errno: u16) -> Vec<u8> {
     let mut bytes = GREETING.to_vec();
     Message::Hello(Hello { version: VERSION, purpose: Purpose::Gateway }).write(&mut bytes);
@@ -17,14 +19,14 @@ pub fn answer(errno: u16) -> Vec<u8> {
     bytes
 }
 
-/// The client's end.
+/// The client's end of a gateway connection.
 #[derive(Debug, Default)]
 pub struct GatewayClient {
     parser: Parser,
 }
 
 impl GatewayClient {
-    /// What to send first. Nothing may follow it before the answer.
+    /// The first bytes to send. Nothing may follow them before the answer.
     pub fn request(port: u16) -> Vec<u8> {
         let mut bytes = GREETING.to_vec();
         Message::Hello(Hello { version: VERSION, purpose: Purpose::Gateway }).write(&mut bytes);
@@ -32,11 +34,12 @@ impl GatewayClient {
         bytes
     }
 
-    /// Takes what came. The error number, 0 for none, when it is there: only now does the program hear how its connect
-    /// went. Frames that came behind it are in [`GatewayClient::rest`].
+    /// Takes received bytes. Returns the error number, 0 for none, once the answer is complete:
+    /// only then may the program learn the outcome of its connect. Frames that arrived behind the
+    /// answer are in [`GatewayClient::rest`].
     ///
     /// # Errors
-    /// No gateway is there.
+    /// The peer is not a gateway.
     pub fn receive(&mut self, bytes: &[u8]) -> Result<Option<u16>> {
         self.parser.push(bytes);
         loop {
@@ -44,11 +47,12 @@ impl GatewayClient {
                 None => return Ok(None),
                 Some(Message::Hello(_)) => {}
                 Some(Message::Dialed { errno }) => return Ok(Some(errno)),
-                Some(_) => return Err(Error::corrupt("a gateway answers something else")),
+                Some(_) => return Err(Error::corrupt("the gateway sent an unexpected message")),
             }
         }
     }
 
+    /// The bytes behind the answer.
     pub fn rest(&self) -> &[u8] {
         self.parser.rest()
     }
@@ -59,7 +63,7 @@ mod tests {
     use super::super::witness::{Output, Witness, WitnessLimits};
     use super::*;
 
-    /// A client's request at the witness, in pieces.
+    /// Passes a client's request to the witness in pieces.
     fn ask(port: u16, cut: usize) -> Vec<Output> {
         let mut witness = Witness::new(WitnessLimits::default(), [1; 32]);
         witness.opened(5, "10.0.0.1".parse().unwrap(), 0);

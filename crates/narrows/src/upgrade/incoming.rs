@@ -1,10 +1,11 @@
-//! What comes on a connection: plain bytes, perhaps a marker, then frames. Finds the marker however the bytes are cut,
-//! and holds back only what may be a part of it.
+//! The receiving direction of a connection: plain bytes, perhaps a marker, then frames. It finds
+//! the marker however the bytes are split, and holds back only bytes that may be part of it.
 
 use super::marker::{CERTAIN_LEN, DIRECT_MAGIC, MAGIC, MARKER_LEN, Marker, NONCE_LEN, Nonce};
 use crate::error::{Error, ErrorKind, Result};
 
-/// Bytes that were held and are the program's after all: they come before everything that is given out later.
+/// Bytes that were held and turned out to be data. Deliver them before all later bytes.
+/// Dereferences to the bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Released {
     bytes: [u8; MARKER_LEN],
@@ -27,24 +28,28 @@ impl std::ops::Deref for Released {
     }
 }
 
-/// What to do with an input: give the program `released` and then `input[..plain]`; frames begin at `input[frames..]`.
-/// What is neither was taken.
+/// How to split an input: give the program `released`, then `input[..plain]`; frames begin at
+/// `input[frames..]`. All other bytes were consumed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Step {
+    /// Held bytes that precede the input.
     pub released: Released,
+    /// Number of plain bytes at the start of the input.
     pub plain: usize,
+    /// Offset of the first frame byte in the input; `None` before the marker.
     pub frames: Option<usize>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// The first bytes may announce a direct connection.
+    /// The first bytes may be the opening of a direct connection.
     Opening,
     Plain,
     /// The peer may send this marker.
     Armed(Marker),
-    /// What was said of the peer's bytes made no sense, or nothing was said: all are given out at once. Should a marker come
-    /// after all, of which so much has come, that is an error.
+    /// The claims about the peer's bytes were contradictory, or the peer stayed silent: everything
+    /// is given out at once. The number counts the bytes of the marker that have arrived; should
+    /// the magic complete after all, that is an error.
     Watched(Marker, usize),
     Frames,
 }
@@ -52,25 +57,28 @@ enum State {
 #[derive(Debug)]
 pub(super) struct Incoming {
     state: State,
-    /// Bytes that came, those held included.
+    /// Bytes received, including the held ones.
     received: u64,
-    /// So many of the last bytes are the beginning of the marker, or of the direct opening.
+    /// Number of held bytes: the last bytes received, which match the beginning of the marker or of
+    /// the direct opening.
     held: usize,
     opening: [u8; MARKER_LEN],
-    /// Where the peer says that its marker is; [`NEVER`](super::flow::NEVER): nowhere.
+    /// Announced offset of the peer's marker; [`NEVER`](super::flow::NEVER) if there will be none.
     marker_at: Option<u64>,
-    /// The held bytes are the peer's marker, as they show or as its side says: nothing of them is data.
+    /// The held bytes are the peer's marker, by their content or by the peer's word: none of them
+    /// is data.
     certain: bool,
-    /// Who says what of these bytes need not be who sends them, before a marker has come.
+    /// Until a marker has arrived, the author of the words about these bytes may not be their
+    /// sender.
     wary: bool,
-    /// When the held bytes must have been resolved.
+    /// Deadline for resolving the held bytes.
     deadline_ns: Option<u64>,
-    /// The peer is to be asked about the held bytes.
+    /// A question about the held bytes is due.
     ask: bool,
     hold_max_ns: u64,
-    /// The same for the opening of a direct connection.
+    /// Longest time to hold the opening of a direct connection.
     opening_max_ns: u64,
-    /// Direct: the opening was given up after so many bytes of it.
+    /// Direct: the opening was given up after this many of its bytes.
     given_up: Option<usize>,
 }
 
@@ -92,13 +100,13 @@ impl Incoming {
         }
     }
 
-    /// Looks for the opening of a direct connection in what comes first.
+    /// From the first byte on, looks for the opening of a direct connection.
     pub(super) fn expect_opening(&mut self, opening_max_ns: u64) {
         debug_assert!(self.received == 0);
         (self.state, self.opening_max_ns) = (State::Opening, opening_max_ns);
     }
 
-    /// Whether a marker may come behind what came so far.
+    /// Whether the search for a marker can start at the next byte.
     pub(super) fn can_arm(&self) -> bool {
         matches!(self.state, State::Plain | State::Opening) && self.held == 0 && self.given_up.is_none()
     }
@@ -109,10 +117,10 @@ impl Incoming {
         self.state = State::Armed(marker);
     }
 
-    /// No marker comes: all is plain.
+    /// Ends the search: no marker will come, all bytes are plain.
     pub(super) fn disarm(&mut self) -> Result<Released> {
         if self.state == State::Frames || self.certain && !self.is_hearsay(self.held) {
-            return Err(Error::corrupt("a claim is withdrawn after its marker came"));
+            return Err(Error::corrupt("a claim was withdrawn after its marker arrived"));
         }
         if !matches!(self.state, State::Armed(_)) {
             return Ok(Released::default());
@@ -134,14 +142,15 @@ impl Incoming {
         matches!(self.state, State::Watched(..))
     }
 
-    /// Whether that so many bytes begin a marker is known from words only which anybody may have said. The magic bytes are no
-    /// chance: a marker of another key, which an agent gave that is gone, has them too.
+    /// Whether only words, which anybody may have said, suggest that `held` bytes begin a marker.
+    /// The complete magic is evidence: it occurs in no data by chance, and a marker under the key
+    /// of an agent that is gone has it too.
     fn is_hearsay(&self, held: usize) -> bool {
         self.wary && held < MAGIC.len()
     }
 
-    /// What was said, or was not, cannot be right. Where it may be somebody else's word, it ends the upgrade and not the
-    /// connection.
+    /// Handles contradictory or missing words about the held bytes. Where a third party may have
+    /// said them, this ends the upgrade and not the connection.
     pub(super) fn doubt(&mut self, error: Error) -> Result<Released> {
         let State::Armed(marker) = self.state else { return Ok(Released::default()) };
         if !self.is_hearsay(self.held) {
@@ -156,7 +165,7 @@ impl Incoming {
         self.state == State::Frames
     }
 
-    /// The client's half of the key, when the opening of a direct connection was found.
+    /// The client's half of the key, once the opening of a direct connection was found.
     pub(super) fn nonce(&self) -> Nonce {
         let mut nonce = [0; NONCE_LEN];
         nonce.copy_from_slice(&self.opening[DIRECT_MAGIC.len()..]);
@@ -171,7 +180,7 @@ impl Incoming {
         self.deadline_ns
     }
 
-    /// The offset that the peer must be asked about, once for each time it is due.
+    /// The offset to ask the peer about; `Some` once for each time the question is due.
     pub(super) fn take_question(&mut self) -> Option<u64> {
         std::mem::take(&mut self.ask).then(|| self.candidate())
     }
@@ -227,7 +236,7 @@ impl Incoming {
             if matched > 0 && *byte == marker[matched] {
                 matched += 1;
                 if matched == MAGIC.len() {
-                    return Err(Error::corrupt("a marker came that nobody would answer for"));
+                    return Err(Error::corrupt("a marker arrived after its claim was abandoned"));
                 }
                 rest = after;
                 continue;
@@ -268,7 +277,8 @@ impl Incoming {
                 let step = self.watch(*marker, released.len(), input)?;
                 return Ok(Step { released, ..step });
             } else {
-                // The first byte of a marker occurs in it once, so it can begin at this byte at the earliest.
+                // The first byte of a marker occurs in it only once, so the next candidate begins
+                // at this byte at the earliest.
                 (held, certain) = (0, false);
             }
         }
@@ -279,7 +289,7 @@ impl Incoming {
         self.held = held;
         if held == MARKER_LEN {
             if self.marker_at.is_some_and(|at| at != self.candidate()) {
-                return Err(Error::corrupt("a marker came where the other end says that none is"));
+                return Err(Error::corrupt("a marker arrived where the other end says that there is none"));
             }
             self.held = 0;
             self.resolved();
@@ -287,7 +297,7 @@ impl Incoming {
             return Ok(Step { released, plain, frames: Some(at) });
         }
         if held > 0 && self.marker_at.is_some_and(|at| at != self.candidate()) {
-            // It only looks like one.
+            // The bytes only look like a marker.
             let released = if kept_whole { Released::of(&marker[..held_before]) } else { released };
             self.held = 0;
             self.resolved();
@@ -334,19 +344,21 @@ impl Incoming {
         Ok(Step::default())
     }
 
-    /// The rest of an opening that came too late: frames follow, and no program may see them.
+    /// Detects the late rest of an opening that was given up: frames would follow, which no program
+    /// may see.
     fn watch_given_up(&mut self, input: &[u8]) -> Result<()> {
         let Some(seen) = self.given_up else { return Ok(()) };
         let rest = &DIRECT_MAGIC[seen..];
         let n = rest.len().min(input.len());
         self.given_up = (input[..n] == rest[..n] && n < rest.len()).then_some(seen + n);
         if n == rest.len() && input[..n] == *rest {
-            return Err(Error::corrupt("the opening of a direct connection came in pieces"));
+            return Err(Error::corrupt("the opening of a direct connection arrived in pieces"));
         }
         Ok(())
     }
 
-    /// The peer's word on the bytes from `offset` on. That its marker is there may be said at any time.
+    /// Takes the peer's answer about the bytes from `offset` on. The peer may announce its marker
+    /// at any time.
     pub(super) fn answered(&mut self, offset: u64, marked: bool) -> Result<Released> {
         if !matches!(self.state, State::Armed(_)) {
             return Ok(Released::default());
@@ -354,10 +366,10 @@ impl Incoming {
         let begin = self.candidate();
         if marked {
             if offset < begin || *self.marker_at.get_or_insert(offset) != offset {
-                return self.doubt(Error::corrupt("the other end says that a marker came where none was"));
+                return self.doubt(Error::corrupt("the other end announces a marker where there is none"));
             }
             if self.held > 0 && offset == begin {
-                // If that is true, the rest of it is on its way.
+                // If true, the rest of the marker is on its way.
                 let deadline_ns = self.deadline_ns.filter(|_| self.is_hearsay(self.held));
                 self.resolved();
                 (self.certain, self.deadline_ns) = (true, deadline_ns);
@@ -366,13 +378,13 @@ impl Incoming {
             return Ok(self.release());
         }
         if self.held > 0 && self.certain && offset == begin {
-            return self.doubt(Error::corrupt("the other end says of its marker that it is data"));
+            return self.doubt(Error::corrupt("the other end says that its own marker is data"));
         }
-        // Else it is about bytes that were resolved meanwhile.
+        // Otherwise the answer is about bytes that were resolved meanwhile.
         Ok(if offset == begin { self.release() } else { Released::default() })
     }
 
-    /// Nothing more comes. Before the marker that is the end of the program's bytes.
+    /// The peer sends nothing more. Before the marker that is the end of the program's bytes.
     pub(super) fn end(&mut self) -> Result<Released> {
         if self.held > 0 && self.certain && !self.is_hearsay(self.held) {
             return Err(Error::truncated("the connection ended in the middle of a marker"));
@@ -384,21 +396,21 @@ impl Incoming {
         Ok(released)
     }
 
-    /// What is due at this time.
+    /// Handles the deadline if it has passed.
     pub(super) fn on_time(&mut self, now_ns: u64) -> Result<Released> {
         if self.deadline_ns.is_none_or(|at| now_ns < at) {
             return Ok(Released::default());
         }
         if self.state == State::Opening {
-            // Whoever opens directly does it in one piece: this is a plain client.
+            // A direct client sends its opening in one segment, so this is a plain client.
             self.given_up = Some(self.held);
             let released = self.release();
             self.state = State::Plain;
             return Ok(released);
         }
-        // To give them out might be to give out a part of the marker, to keep them might be to keep them for ever.
+        // Giving the bytes out might leak part of a marker; keeping them might keep them for ever.
         self.deadline_ns = None;
-        self.doubt(Error::new(ErrorKind::Io, "the side channel does not answer whether what came is data"))
+        self.doubt(Error::new(ErrorKind::Io, "the side channel did not answer whether received bytes are data"))
     }
 }
 
@@ -418,7 +430,7 @@ mod tests {
         incoming
     }
 
-    /// Feeds in pieces; the plain bytes and those of the frames.
+    /// Feeds the wire in pieces; returns the plain bytes and the bytes of frames.
     fn run(incoming: &mut Incoming, wire: &[u8], cuts: impl Fn(usize) -> usize) -> (Vec<u8>, Vec<u8>) {
         let (mut plain, mut frames, mut at, mut i) = (Vec::new(), Vec::new(), 0, 0);
         while at < wire.len() {
@@ -436,7 +448,7 @@ mod tests {
     #[test]
     fn the_marker_is_found_wherever_it_is_cut() {
         let marker = marker();
-        // Prefixes of every length, one behind the other and with rubbish between, stand before the marker.
+        // The marker follows prefixes of every length, back to back and with other bytes between.
         let mut data = b"plain".to_vec();
         for n in 0..CERTAIN_LEN {
             data.extend_from_slice(&marker[..n]);
@@ -464,7 +476,7 @@ mod tests {
             let mut other = armed();
             other.feed(&[b"ab", &marker[..n]].concat(), 5).unwrap();
             assert_eq!(&*other.end().unwrap(), &marker[..n]);
-            // An old answer changes nothing.
+            // A late answer about other bytes changes nothing.
             assert!(incoming.answered(1, false).unwrap().is_empty());
             if n % 2 == 0 {
                 assert_eq!(&*incoming.answered(2, false).unwrap(), &marker[..n]);
@@ -532,8 +544,8 @@ mod tests {
         incoming
     }
 
-    /// Whoever read addresses and clock can claim a connection that he does not have, and then say of its bytes what he
-    /// likes, or nothing.
+    /// A user who read addresses and clock can claim another user's connection, and then say
+    /// anything about its bytes, or nothing.
     #[test]
     fn words_before_the_marker_end_an_upgrade_and_no_connection() {
         let marker = marker();
@@ -553,7 +565,7 @@ mod tests {
             given.extend_from_slice(&lie(&mut incoming).unwrap());
             assert!(incoming.is_doubtful() && incoming.is_plain() && !incoming.can_arm());
             assert_eq!((incoming.deadline_ns(), incoming.take_question(), incoming.held()), (None, None, 0));
-            // Nothing is held any more, whatever is said.
+            // Nothing is held any more, whatever the peer says.
             for bytes in [&marker[..2], b"more", &marker[..MAGIC.len() - 1]] {
                 let step = incoming.feed(bytes, 0).unwrap();
                 assert!(step.released.is_empty() && step.plain == bytes.len());
@@ -561,10 +573,10 @@ mod tests {
                 assert!(incoming.answered(7, true).unwrap().is_empty());
             }
             assert_eq!(given, [b"ab", &marker[..3], &marker[..2], b"more", &marker[..MAGIC.len() - 1]].concat());
-            // But if the marker comes after all, frames follow, of which no program may see any.
+            // But if the marker arrives after all, frames follow, which no program may see.
             assert!(incoming.feed(&marker[MAGIC.len() - 1..], 0).is_err());
         }
-        // It may have begun with what was given out.
+        // The marker may have begun with bytes that were given out.
         for cut in 1..MAGIC.len() {
             let mut incoming = wary();
             incoming.feed(&marker[..cut], 0).unwrap();
@@ -588,7 +600,7 @@ mod tests {
             assert_eq!((incoming.take_question(), incoming.deadline_ns()), (None, Some(1000)));
             let step = incoming.feed(&[b"data", &marker[..1]].concat(), 5).unwrap();
             assert_eq!((&*step.released, step.plain), (&marker[..5], 5));
-            // The end of the program's bytes is one as well, and so is a withdrawal.
+            // The end of the program's bytes, or a withdrawal, has the same effect.
             for withdrawn in [true, false] {
                 let mut incoming = wary();
                 incoming.answered(0, true).unwrap();
@@ -596,13 +608,13 @@ mod tests {
                 let released = if withdrawn { incoming.disarm() } else { incoming.end() };
                 assert_eq!(&*released.unwrap(), &marker[..5]);
             }
-            // One of another key has the same magic bytes: whoever sent it has the connection.
+            // A marker of another key has the same magic bytes: its sender has the connection.
             let mut incoming = wary();
             incoming.answered(0, true).unwrap();
             incoming.feed(&marker[..1], 0).unwrap();
             let other = Key::new(&[1; 16], &[3; 16]).marker(Side::Client);
             assert!(incoming.feed(&other[1..], 0).is_err());
-            // With the rest it is one.
+            // With the rest of the bytes it is a marker.
             let mut incoming = wary();
             incoming.answered(0, true).unwrap();
             incoming.feed(&marker[..5], 0).unwrap();
@@ -627,7 +639,8 @@ mod tests {
             let wire = [&opening[..5], b"SSH-2.0"].concat();
             assert_eq!(run(&mut incoming, &wire, |_| cut), (wire, vec![]));
         }
-        // One that stops is a plain client's after a while; if it goes on then, nobody may see what follows.
+        // An incomplete opening counts as a plain client's after a while; if it continues then, no
+        // program may see what follows.
         let mut incoming = Incoming::new(1000, false);
         incoming.expect_opening(1000);
         incoming.feed(&opening[..5], 0).unwrap();

@@ -1,31 +1,37 @@
-//! Where plain bytes end and frames begin (format.md section 11.4).
+//! The marker between plain bytes and frames (format.md section 11.4).
 
 use std::fmt;
 
 use xxhash_rust::xxh3::xxh3_64;
 
-/// What every marker begins with. The first byte occurs in no UTF-8 text, and in the rest of no marker, so that a marker
-/// can begin at one place only among the bytes of another.
+/// The first bytes of every marker. The first byte occurs in no UTF-8 text and nowhere else in a
+/// marker, so at most one place among the bytes of a marker can begin another one.
 pub const MAGIC: [u8; 8] = *b"\xf9NRMK\r\n\x1a";
-/// What a direct connection begins with, behind which comes the client's nonce.
+/// The first bytes of a direct connection; the client's nonce follows.
 pub const DIRECT_MAGIC: [u8; 8] = *b"\xfbNRDC\r\n\x1a";
-/// The magic bytes and 16 keyed ones.
+/// Length of a marker in bytes: the magic and 16 keyed bytes.
 pub const MARKER_LEN: usize = MAGIC.len() + NONCE_LEN;
-/// So much of a marker, four of its keyed bytes with it, is there by chance once in 2^32 copies of the magic.
+/// Once this many bytes of a marker have arrived, they are certainly one: the magic and four keyed
+/// bytes. In other data that prefix follows the magic by chance once in 2^32 times.
 pub const CERTAIN_LEN: usize = MAGIC.len() + 4;
+/// Length of a nonce in bytes.
 pub const NONCE_LEN: usize = 16;
 
+/// Random bytes: one half of a [`Key`].
 pub type Nonce = [u8; NONCE_LEN];
+/// The bytes between plain bytes and frames of a direction.
 pub type Marker = [u8; MARKER_LEN];
 
-/// From which both markers of a flow are made: half of it from either side.
+/// The key from which both markers of a flow are derived: each side contributes half of it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Key([u8; 2 * NONCE_LEN]);
 
-/// Whose bytes a marker ends.
+/// The side whose plain bytes a marker ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
+    /// The side that connected.
     Client,
+    /// The side that accepted.
     Server,
 }
 
@@ -39,6 +45,7 @@ impl Side {
 }
 
 impl Key {
+    /// The key of the claim's nonce and the nonce in READY.
     pub fn new(client: &Nonce, server: &Nonce) -> Self {
         let mut key = [0; 2 * NONCE_LEN];
         key[..NONCE_LEN].copy_from_slice(client);
@@ -46,26 +53,27 @@ impl Key {
         Self(key)
     }
 
-    /// Tells keys apart, and hardly anything else of them.
+    /// A 64-bit hash that distinguishes keys and reveals next to nothing about them.
     pub fn tag(&self) -> u64 {
         xxh3_64(&self.0)
     }
 
-    /// Of a direct connection: the server's half is zero.
+    /// The key of a direct connection: the server's half is zero.
     pub fn direct(client: &Nonce) -> Self {
         Self::new(client, &[0; NONCE_LEN])
     }
 
-    /// For another process of this host.
+    /// Serializes the key for another process of this host.
     pub fn to_bytes(&self) -> [u8; 2 * NONCE_LEN] {
         self.0
     }
 
+    /// The key that [`Key::to_bytes`] serialized.
     pub fn from_bytes(bytes: [u8; 2 * NONCE_LEN]) -> Self {
         Self(bytes)
     }
 
-    /// The marker behind the plain bytes of one side.
+    /// The marker that follows the plain bytes of `side`.
     pub fn marker(&self, side: Side) -> Marker {
         let whose: &[u8] = match side {
             Side::Client => b"narrows marker client",
@@ -88,7 +96,7 @@ impl fmt::Debug for Key {
     }
 }
 
-/// Sixteen bytes that nobody without the secret can tell from random ones.
+/// Derives 16 bytes that look random to everyone without the secret.
 pub(super) fn derive(secret: &[u8; 32], parts: &[&[u8]]) -> Nonce {
     let mut hasher = blake3::Hasher::new_keyed(secret);
     for part in parts {

@@ -6,53 +6,102 @@ use super::marker::{NONCE_LEN, Nonce};
 use super::proof::Tuple;
 use crate::error::{Error, Result};
 
-/// What either direction of a service connection begins with: not text, and damaged by every conversion of line ends.
+/// The first bytes of either direction of a service connection. They are not text, and every
+/// conversion of line ends damages them.
 pub const GREETING: [u8; 8] = *b"\x93NRUP\r\n\x1a";
+/// The highest version of the negotiation that this implementation speaks.
 pub const VERSION: u8 = 1;
-/// Kind and length.
+/// Length of a message header in bytes: kind and body length.
 pub const HEADER_LEN: usize = 3;
-/// Longest body. The longest of this version has 64 bytes; what later ones add must fit.
+/// Longest body in bytes. The longest body of this version has 64 bytes; the rest is room for
+/// fields of later versions.
 pub const BODY_MAX: usize = 256;
-/// Kinds with this bit may be passed over by who does not know them.
+/// A reader that does not know a kind with this bit may skip it.
 const OPTIONAL: u8 = 0x80;
 
+/// A message of a service connection (format.md section 11.2).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Message {
+    /// The first message of either direction.
     Hello(Hello),
+    /// Claims a connection; to the server.
     Claim(Claim),
-    Ready { id: u64, key: Nonce },
-    No { id: u64, reason: Reason },
-    Withdraw { id: u64 },
-    Query { id: u64, offset: u64 },
-    Answer { id: u64, offset: u64, marked: bool },
-    Dial { port: u16 },
-    Dialed { errno: u16 },
+    /// The claimed connection is armed; to the client.
+    Ready {
+        /// The claim.
+        id: u64,
+        /// The server's half of the [`Key`](super::Key).
+        key: Nonce,
+    },
+    /// The claim is refused; to the client.
+    No {
+        /// The claim.
+        id: u64,
+        /// Why it is refused.
+        reason: Reason,
+    },
+    /// The client will send no marker; to the server.
+    Withdraw {
+        /// The claim.
+        id: u64,
+    },
+    /// Asks whether the peer's marker is at an offset of what the peer sent.
+    Query {
+        /// The claim.
+        id: u64,
+        /// Plain bytes of the peer's direction before the place in question.
+        offset: u64,
+    },
+    /// Answers a query, or announces the place of the marker.
+    Answer {
+        /// The claim.
+        id: u64,
+        /// Plain bytes of the sender's direction before the place in question.
+        offset: u64,
+        /// Whether the sender's marker is at `offset`.
+        marked: bool,
+    },
+    /// Asks a gateway to connect to a port of its host.
+    Dial {
+        /// TCP port of the server.
+        port: u16,
+    },
+    /// The gateway's answer to a `Dial`.
+    Dialed {
+        /// 0 if connected, an error number of Linux, or [`NO_PLACE`](super::gateway::NO_PLACE).
+        errno: u16,
+    },
 }
 
 /// The first message of either direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hello {
-    /// The highest that its sender speaks; the lower one of both rules.
+    /// The highest version that its sender speaks; the lower one of both ends applies.
     pub version: u8,
+    /// The purpose of the connection.
     pub purpose: Purpose,
 }
 
-/// What a connection to the service port is for, as its client says.
+/// The purpose of a connection to the service port, as its client states it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
+    /// Negotiates connections between two hosts (format.md section 11.5).
     SideChannel,
+    /// Asks for one connection through a gateway (format.md section 11.7).
     Gateway,
 }
 
-/// "The other end of this connection is mine."
+/// A client's supervisor states that it holds the client's end of a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claim {
-    /// Names the claim on this side channel; never used twice on one.
+    /// Identifies the claim on this side channel; never used twice on one.
     pub id: u64,
     /// The connection as the client sees it.
     pub tuple: Tuple,
     /// The client's TCP timestamp clock when the SYN left.
     pub clock_ms: u32,
+    /// The client's half of the [`Key`](super::Key); it also identifies the claim across side
+    /// channels.
     pub nonce: Nonce,
 }
 
@@ -67,12 +116,13 @@ pub enum Reason {
     Address,
     /// No such connection was accepted in time.
     NotAccepted,
+    /// Too many claims are waiting.
     Busy,
-    /// The connection has another claim.
+    /// The connection already has another claim.
     Taken,
     /// The connection is ending.
     Ended,
-    /// Of a later version.
+    /// A reason of a later version, by its byte.
     Other(u8),
 }
 
@@ -105,7 +155,7 @@ impl Reason {
 }
 
 impl Message {
-    /// Appends the message as it goes over the wire.
+    /// Appends the encoded message.
     pub fn write(&self, out: &mut Vec<u8>) {
         let at = out.len();
         out.extend([0; HEADER_LEN]);
@@ -167,19 +217,19 @@ impl Message {
         out[at + 1..at + HEADER_LEN].copy_from_slice(&len.to_le_bytes());
     }
 
-    /// `None`: a kind of a later version that may be passed over.
+    /// Decodes a message. `None` for an unknown kind that may be skipped.
     fn read(kind: u8, body: &[u8]) -> Result<Option<Self>> {
         let mut fields = Fields(body);
         let message = match kind {
             1 => {
                 let version = fields.u8()?;
                 if version == 0 {
-                    return Err(Error::unsupported("the other end speaks no version of the negotiation"));
+                    return Err(Error::unsupported("the other end offers version 0 of the negotiation"));
                 }
                 let purpose = match fields.u8()? {
                     0 => Purpose::SideChannel,
                     1 => Purpose::Gateway,
-                    _ => return Err(Error::unsupported("a service connection of a kind that needs a newer program")),
+                    _ => return Err(Error::unsupported("this kind of service connection needs a newer program")),
                 };
                 Self::Hello(Hello { version, purpose })
             }
@@ -203,7 +253,7 @@ impl Message {
     }
 }
 
-/// Always as IPv6, so that every claim has one length.
+/// Writes an address always as IPv6, so that every claim has the same length.
 fn write_address(address: SocketAddr, out: &mut Vec<u8>) {
     let ip = match address.ip() {
         IpAddr::V4(ip) => ip.to_ipv6_mapped(),
@@ -213,7 +263,7 @@ fn write_address(address: SocketAddr, out: &mut Vec<u8>) {
     out.extend(address.port().to_le_bytes());
 }
 
-/// The fields of a body, in order. What follows those that this version knows is passed over.
+/// The fields of a body, in order. Bytes behind the fields that this version knows are ignored.
 struct Fields<'a>(&'a [u8]);
 
 impl Fields<'_> {
@@ -232,7 +282,7 @@ impl Fields<'_> {
         match self.u8()? {
             0 => Ok(false),
             1 => Ok(true),
-            _ => Err(Error::corrupt("a message of the side channel makes no sense")),
+            _ => Err(Error::corrupt("a message of the side channel is malformed")),
         }
     }
 
@@ -246,7 +296,8 @@ impl Fields<'_> {
     }
 }
 
-/// The bytes of one direction as they come. Holds no more than a part of a message beyond what was given last.
+/// Parser for one direction of a service connection. It buffers at most one incomplete message
+/// beyond the input of the last [`push`](Self::push).
 #[derive(Debug, Default)]
 pub struct Parser {
     bytes: Vec<u8>,
@@ -256,26 +307,29 @@ pub struct Parser {
 }
 
 impl Parser {
+    /// Appends received bytes.
     pub fn push(&mut self, bytes: &[u8]) {
         self.bytes.drain(..self.taken);
         self.taken = 0;
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// Bytes that make no whole message yet, or were not asked for.
+    /// Bytes that form no complete message yet, or that were not asked for.
     pub fn rest(&self) -> &[u8] {
         &self.bytes[self.taken..]
     }
 
-    /// The next message, if it is there whole. The first one is a [`Message::Hello`], and no other is.
+    /// The next message, if it has arrived completely. The first one is a [`Message::Hello`], and
+    /// no other is.
     ///
     /// # Errors
-    /// `Corrupt`, `Limit` or `Unsupported` if the peer speaks another language; then nothing more can be made of it.
+    /// `Corrupt`, `Limit` or `Unsupported` if the peer does not follow the protocol; the parser is
+    /// unusable then.
     pub fn poll(&mut self) -> Result<Option<Message>> {
         if !self.greeted {
             let n = self.rest().len().min(GREETING.len());
             if self.rest()[..n] != GREETING[..n] {
-                return Err(Error::corrupt("no narrows speaks on this connection"));
+                return Err(Error::corrupt("the peer does not speak the Narrows negotiation"));
             }
             if n < GREETING.len() {
                 return Ok(None);
@@ -396,7 +450,7 @@ mod tests {
         let mut parser = Parser::default();
         parser.push(&[&hello[..], &hello[8..]].concat());
         assert!(parser.poll().unwrap().is_some() && parser.poll().is_err(), "greeted twice");
-        // Fields that a later version adds.
+        // Fields added by a later version.
         let mut longer = hello;
         longer[9] += 2;
         longer.extend([1, 2]);

@@ -1,14 +1,16 @@
-//! What shows that a claim is about the connection that a server's supervisor holds (format.md section 11.3).
+//! Verifies that a claim describes the connection that a server's supervisor holds (format.md
+//! section 11.3).
 
 use core::net::{IpAddr, SocketAddr};
 
 use super::message::{Claim, Reason};
 
-/// How far the client's clock, as it says it was when its SYN left, may be from the one in the SYN. Both were within 1 ms
-/// in measurements; a busy machine reads the clock later than it sent the SYN.
+/// Largest difference, in ms, between the client's clock when its SYN left, as claimed, and the
+/// timestamp in the SYN. Both agreed within 1 ms in measurements; a busy machine reads the clock
+/// later than it sent the SYN.
 pub const CLOCK_TOLERANCE_MS: u32 = 500;
 
-/// The addresses of a connection. IPv4 is IPv4 however it is written; scopes do not count.
+/// The addresses of a connection. An IPv4 address equals its mapped IPv6 form; scopes are ignored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Tuple {
     client: SocketAddr,
@@ -16,25 +18,28 @@ pub struct Tuple {
 }
 
 impl Tuple {
+    /// The canonical form of the two addresses.
     pub fn new(client: SocketAddr, server: SocketAddr) -> Self {
         let plain = |a: SocketAddr| SocketAddr::new(a.ip().to_canonical(), a.port());
         Self { client: plain(client), server: plain(server) }
     }
 
+    /// The client's address.
     pub fn client(&self) -> SocketAddr {
         self.client
     }
 
+    /// The server's address.
     pub fn server(&self) -> SocketAddr {
         self.server
     }
 }
 
-/// Compares a claim with a connection: the addresses as its server sees them, the clock in the client's SYN if there was
-/// one, and where the side channel comes from.
+/// Compares a claim with a connection: the addresses that the server sees, the clock in the
+/// client's SYN if there was one, and the address that the side channel comes from.
 ///
 /// # Errors
-/// What does not agree.
+/// The reason to refuse the claim.
 pub(super) fn verify(claim: &Claim, seen: Tuple, syn_clock_ms: Option<u32>, channel: IpAddr) -> Result<(), Reason> {
     if seen.client().ip() != channel.to_canonical() {
         return Err(Reason::Address);

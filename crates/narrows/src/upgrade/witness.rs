@@ -1,5 +1,6 @@
-//! The server's end of all side channels of a host: compares claims with the connections that its programs accepted
-//! (format.md section 11.5). A claim may come before its connection was accepted, or after.
+//! The server's end of all side channels of a host. It compares claims with the connections that
+//! the host's programs accepted (format.md section 11.5). A claim may arrive before or after its
+//! connection is accepted.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -10,25 +11,27 @@ use super::message::{Claim, GREETING, Hello, Message, Parser, Purpose, Reason, V
 use super::proof::{Tuple, verify};
 use super::{Event, FlowId, Word};
 
-/// The driver's own number of a connection to the service port.
+/// The driver's number for a connection to the service port.
 pub type ChannelId = u64;
 
+/// Limits of a [`Witness`] (format.md section 11.8).
 #[derive(Debug, Clone, Copy)]
 pub struct WitnessLimits {
-    /// When there are so many, that one makes room for another that claimed nothing for longest and has no claim.
+    /// Most channels. One beyond it replaces the channel that has no claim and has claimed nothing
+    /// for longest.
     pub channels_max: usize,
-    /// From one host: one is enough for a host, but each supervisor may have its own. A host has an IPv4 address, or the
-    /// 64 bits that begin an IPv6 address: the rest is its own choice.
+    /// Most channels of one host. One is enough for a host, but each supervisor may have its own.
+    /// [`host_of`] says what counts as one host.
     pub channels_per_host_max: usize,
-    /// Claims of one channel that wait for their connection.
+    /// Most claims of one channel that wait for their connection.
     pub waiting_max: usize,
-    /// Of all channels from one host: what a backlog holds on usual systems.
+    /// Most waiting claims of all channels of one host: the size of a backlog on usual systems.
     pub waiting_per_host_max: usize,
-    /// Of all channels: a few MB.
+    /// Most waiting claims of all channels: a few MB.
     pub waiting_in_all_max: usize,
-    /// For the greeting of a channel.
+    /// Longest wait for the greeting of a channel.
     pub greeting_max_ns: u64,
-    /// How long a claim waits for its connection: programs accept late when they are busy.
+    /// Longest wait of a claim for its connection: busy programs accept late.
     pub accept_max_ns: u64,
 }
 
@@ -47,38 +50,47 @@ impl Default for WitnessLimits {
     }
 }
 
-/// What the driver is to do.
+/// An action for the driver.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Output {
+    /// Send these bytes on the channel.
     Send(ChannelId, Vec<u8>),
-    /// Close it when what was to be sent is sent. Its end is not told.
+    /// Close the channel once its pending bytes are sent. The driver does not report its end with
+    /// [`Witness::lost`].
     Hangup(ChannelId),
-    /// The client of a gateway asks for this port of the host, and waits: the connection is the driver's from now on.
+    /// A gateway client asks for a port of this host and waits. The driver owns the connection from
+    /// here on.
     Gateway {
+        /// The connection to the service port.
         channel: ChannelId,
+        /// TCP port of the server.
         port: u16,
     },
+    /// Pass the event to [`Flow::hear`](super::Flow::hear).
     Flow(FlowId, Event),
 }
 
 #[derive(Debug)]
 struct Channel {
-    /// Which of all that were opened: what comes late on one that its client gave up counts less than what it said since.
+    /// Position among all channels ever opened. Late messages on a channel that its client gave up
+    /// count less than messages on a newer one.
     serial: u64,
     address: IpAddr,
     host: IpAddr,
-    /// When it came, or claimed last.
+    /// When it was opened, or last claimed.
     used_ns: u64,
     parser: Parser,
-    /// When the greeting, and the request of a gateway's client, must be there; `None`: it is a side channel.
+    /// Deadline of the greeting, and of the request of a gateway client. `None`: it is a side
+    /// channel.
     until_ns: Option<u64>,
-    /// It greeted as a gateway's client.
+    /// Its greeting was that of a gateway client.
     dials: bool,
     claims: BTreeMap<u64, Standing>,
     waiting: usize,
 }
 
-/// What is counted as one host: an IPv4 address, or the 64 bits that begin an IPv6 address. The rest is its own choice.
+/// The prefix that counts as one host: an IPv4 address, or the first 64 bits of an IPv6 address,
+/// since a host chooses the rest itself.
 pub fn host_of(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         v4 @ IpAddr::V4(_) => v4,
@@ -86,7 +98,7 @@ pub fn host_of(address: IpAddr) -> IpAddr {
     }
 }
 
-/// What became of a claim.
+/// State of a claim.
 #[derive(Debug)]
 enum Standing {
     Waiting { claim: Claim, until_ns: u64 },
@@ -96,12 +108,12 @@ enum Standing {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Proof {
     None,
-    /// The claim is good; the flow is to arm before its peer hears of it.
+    /// The claim is good; the flow must arm before the client is told.
     Arming,
     Ready,
-    /// It was good, and the flow declines; its client has not withdrawn it.
+    /// The claim was good, but the flow declined; the client has not withdrawn it.
     Declined,
-    /// Plain for ever: one guess is all that a forger has.
+    /// Plain permanently: a forger gets one guess.
     Refused,
 }
 
@@ -110,26 +122,27 @@ struct Accepted {
     tuple: Tuple,
     syn_clock_ms: Option<u32>,
     proof: Proof,
-    /// Of the claim that was good.
+    /// Nonce of the claim that was good.
     nonce: Nonce,
     key: Nonce,
     /// Channel and number of the claim, while that channel lasts.
     link: Option<(ChannelId, u64)>,
 }
 
+/// State machine of the server's end; see the module's description.
 #[derive(Debug)]
 pub struct Witness {
     limits: WitnessLimits,
     secret: [u8; 32],
     keys: u64,
     channels: BTreeMap<ChannelId, Channel>,
-    /// How many channels were opened.
+    /// Number of channels opened so far.
     opened: u64,
-    /// Claims that wait, by what they claim.
+    /// Waiting claims, by the addresses they claim.
     waiting: BTreeMap<Tuple, (ChannelId, u64)>,
-    /// How many of them came from each host.
+    /// Number of waiting claims of each host.
     waiting_of_host: BTreeMap<IpAddr, usize>,
-    /// When the greeting of a channel (`None`) or the connection of a claim must be there.
+    /// Deadlines of the greeting of a channel (`None`) or of the connection of a claim.
     deadlines: BTreeSet<(u64, ChannelId, Option<u64>)>,
     flows: BTreeMap<FlowId, Accepted>,
     by_tuple: BTreeMap<Tuple, FlowId>,
@@ -139,7 +152,7 @@ pub struct Witness {
 }
 
 impl Witness {
-    /// `secret`: random, and used for nothing else.
+    /// A witness without channels. `secret` must be random and used for nothing else.
     pub fn new(limits: WitnessLimits, secret: [u8; 32]) -> Self {
         Self {
             limits,
@@ -157,17 +170,18 @@ impl Witness {
         }
     }
 
-    /// What is to be done, until `None`.
+    /// The next action; call it until `None`.
     pub fn poll(&mut self) -> Option<Output> {
         self.outputs.pop_front()
     }
 
-    /// A program under Narrows listens on that port with one more socket.
+    /// A program under Narrows listens on `port` with one more socket.
     pub fn listening(&mut self, port: u16) {
         *self.ports.entry(port).or_default() += 1;
     }
 
-    /// With one socket less. Connections that wait to be accepted are gone with it.
+    /// A program stopped listening on `port` with one socket. Connections in the backlog of that
+    /// socket are gone.
     pub fn listening_ended(&mut self, port: u16) {
         if let Some(sockets) = self.ports.get_mut(&port) {
             *sockets -= 1;
@@ -177,8 +191,9 @@ impl Witness {
         }
     }
 
-    /// A program accepted a connection: its addresses as seen here, and the clock in the client's SYN if there was one.
-    /// If the proof comes, now or later, the flow hears [`Event::Claimed`].
+    /// A program accepted a connection. `tuple` has the addresses as seen here, `syn_clock_ms` the
+    /// clock in the client's SYN if there was one. Once a claim is proved, the flow gets
+    /// [`Event::Claimed`].
     pub fn accepted(&mut self, flow: FlowId, tuple: Tuple, syn_clock_ms: Option<u32>) {
         let accepted = Accepted {
             tuple,
@@ -189,7 +204,7 @@ impl Witness {
             link: None,
         };
         self.flows.insert(flow, accepted);
-        // The addresses are free again, or the kernel would not have given them out: the older flow is ending.
+        // The kernel gave the addresses out again, so the older flow is ending.
         self.by_tuple.insert(tuple, flow);
         if let Some((channel, id)) = self.waiting.get(&tuple).copied()
             && let Some(claim) = self.unwait(channel, id)
@@ -212,11 +227,12 @@ impl Witness {
         }
     }
 
-    /// What a flow says.
+    /// Takes a word of a flow.
     pub fn say(&mut self, flow: FlowId, word: Word) {
         let Some(accepted) = self.flows.get_mut(&flow) else { return };
         if matches!(word, Word::Armed { tag } if tag != Key::new(&accepted.nonce, &accepted.key).tag()) {
-            // It answers an agent before this one, and looks for a marker that no client of this one will send.
+            // It answers an earlier agent, and looks for a marker that no client of this one will
+            // send.
             return;
         }
         match word {
@@ -232,14 +248,14 @@ impl Witness {
             Word::Armed { .. } if ready => self.send(channel, &Message::Ready { id, key }),
             Word::Query { offset } => self.send(channel, &Message::Query { id, offset }),
             Word::Answer { offset, marked } => self.send(channel, &Message::Answer { id, offset, marked }),
-            // The claim stays: a client that never was ready withdraws it then, and a flow that is armed for an earlier
-            // answer to it hears that no marker comes.
+            // The claim stays: a client that was never ready then withdraws it, so a flow that is
+            // armed because of an earlier answer learns that no marker comes.
             Word::Decline => self.send(channel, &Message::No { id, reason: Reason::Ended }),
             Word::Armed { .. } | Word::Withdraw | Word::Settled => {}
         }
     }
 
-    /// Somebody connected to the service port.
+    /// A peer connected to the service port.
     pub fn opened(&mut self, channel: ChannelId, address: IpAddr, now_ns: u64) {
         let address = address.to_canonical();
         let host = host_of(address);
@@ -252,9 +268,10 @@ impl Witness {
         if let Some(among) = full {
             let idle = |c: &Channel| c.claims.is_empty() && among.is_none_or(|host| c.host == host);
             let idle = self.channels.iter().filter(|(_, c)| idle(c));
-            // Those first that have not said what they want: a side channel is of use again.
+            // Channels that have not stated their purpose go first: a side channel may be used
+            // again.
             let idle = idle.min_by_key(|(_, c)| (c.until_ns.is_none(), c.used_ns)).map(|(id, _)| *id);
-            // Nobody can shut others out with channels that do nothing.
+            // Refuse the newcomer: all channels have claims. Idle channels cannot shut others out.
             let Some(idle) = idle else { return self.outputs.push_back(Output::Hangup(channel)) };
             self.hang_up(idle);
         }
@@ -275,7 +292,7 @@ impl Witness {
         self.channels.insert(channel, new);
     }
 
-    /// The connection to the service port is over. What was ready stays so: its client may come back for it.
+    /// The connection to the service port is over. Ready flows stay ready: their client may return.
     pub fn lost(&mut self, channel: ChannelId) {
         let Some(from) = self.channels.get(&channel) else { return };
         let waiting = from.claims.iter().filter(|(_, s)| matches!(s, Standing::Waiting { .. }));
@@ -293,7 +310,7 @@ impl Witness {
         }
     }
 
-    /// Its greeting is not waited for any more.
+    /// Stops waiting for the channel's greeting.
     fn greeted(&mut self, channel: ChannelId) {
         if let Some(until_ns) = self.channels.get_mut(&channel).and_then(|c| c.until_ns.take()) {
             self.deadlines.remove(&(until_ns, channel, None));
@@ -311,8 +328,8 @@ impl Witness {
         self.outputs.push_back(Output::Send(channel, bytes));
     }
 
-    /// Takes what came on a channel. The driver reads no more from it while what it has to send there is not sent, or a
-    /// peer that asks and never listens would fill the memory.
+    /// Takes bytes received on a channel. The driver must not read from a channel while bytes to be
+    /// sent there are pending; otherwise a peer that asks and never reads would fill the memory.
     pub fn receive(&mut self, channel: ChannelId, bytes: &[u8], now_ns: u64) {
         let Some(from) = self.channels.get_mut(&channel) else { return };
         from.parser.push(bytes);
@@ -329,7 +346,7 @@ impl Witness {
         }
     }
 
-    /// Whether the message makes sense.
+    /// Handles a message. Returns whether it was allowed at this point.
     fn on_message(&mut self, channel: ChannelId, message: Message, now_ns: u64) -> bool {
         let Some(from) = self.channels.get_mut(&channel) else { return true };
         if from.dials != matches!(message, Message::Dial { .. }) {
@@ -342,10 +359,10 @@ impl Witness {
                 Message::Hello(Hello { version: VERSION, purpose: Purpose::SideChannel }).write(&mut bytes);
                 self.outputs.push_back(Output::Send(channel, bytes));
             }
-            // Its request has to come within the same time.
+            // Its request is due by the same deadline.
             Message::Hello(Hello { purpose: Purpose::Gateway, .. }) => from.dials = true,
             Message::Dial { port } => {
-                // Who does not wait for the answer speaks something else.
+                // A client that does not wait for the answer does not follow the protocol.
                 if !from.parser.rest().is_empty() {
                     return false;
                 }
@@ -417,7 +434,8 @@ impl Witness {
                 Some((other, id)) if self.is_newer(other, channel) && self.is_same_waiting(other, id, &claim) => {
                     return true;
                 }
-                // Addresses that are used again, or a client that came back: the newest claim is the one that can be true.
+                // The addresses were reused, or the client reconnected: only the newest claim can
+                // be true.
                 Some((older, id)) if older == channel || self.is_same_waiting(older, id, &claim) => {
                     self.unwait(older, id);
                     if older == channel {
@@ -433,7 +451,7 @@ impl Witness {
         true
     }
 
-    /// Whether the one channel was opened after the other.
+    /// Whether channel `one` was opened after channel `other`.
     fn is_newer(&self, one: ChannelId, other: ChannelId) -> bool {
         let serial = |channel| self.channels.get(&channel).map_or(0, |c| c.serial);
         serial(one) > serial(other)
@@ -456,7 +474,7 @@ impl Witness {
         true
     }
 
-    /// Takes a claim from among those that wait.
+    /// Removes a waiting claim.
     fn unwait(&mut self, channel: ChannelId, id: u64) -> Option<Claim> {
         let from = self.channels.get_mut(&channel)?;
         let Some(Standing::Waiting { claim, until_ns }) = from.claims.remove(&id) else { return None };
@@ -478,11 +496,12 @@ impl Witness {
         }
     }
 
-    /// Compares a claim with the connection whose addresses it has.
+    /// Verifies a claim for the connection that has its addresses.
     fn judge(&mut self, flow: FlowId, channel: ChannelId, claim: Claim) {
         let known = self.flows.get(&flow).filter(|f| f.nonce == claim.nonce);
         if known.and_then(|f| f.link).is_some_and(|(linked, _)| self.is_newer(linked, channel)) {
-            // It was stuck on a channel that its client gave up, and has said it by another since.
+            // The claim was delayed on a channel that its client gave up; it has since arrived on a
+            // newer one.
             return;
         }
         let (Some(accepted), Some(from)) = (self.flows.get_mut(&flow), self.channels.get_mut(&channel)) else { return };
@@ -506,7 +525,7 @@ impl Witness {
                 }
             },
             Proof::Arming | Proof::Ready | Proof::Declined if accepted.nonce == claim.nonce => {
-                // Its client came back by another channel, or says it twice.
+                // Its client returned on another channel, or repeats the claim.
                 let older = accepted.link.replace((channel, id)).filter(|link| *link != (channel, id));
                 let (proof, key) = (accepted.proof, accepted.key);
                 from.claims.insert(id, Standing::Accepted(flow));
@@ -534,6 +553,7 @@ impl Witness {
         self.deadlines.first().map(|(at, _, _)| *at)
     }
 
+    /// Handles all deadlines up to `now_ns`.
     pub fn on_time(&mut self, now_ns: u64) {
         while let Some(&(at, channel, claim)) = self.deadlines.first().filter(|(at, _, _)| *at <= now_ns) {
             self.deadlines.remove(&(at, channel, claim));

@@ -1,4 +1,4 @@
-//! The body of a message frame: encoded as was chosen, if that makes it shorter.
+//! The body of a message frame: encoded as chosen, if that makes it shorter.
 
 use std::sync::Arc;
 
@@ -10,28 +10,29 @@ use crate::message::shadow::Use;
 use crate::message::{Coding, Contexts};
 use crate::policy::Choice;
 
-/// How a message was encoded. The body is the message itself, or in the room of the contexts.
+/// The encoding of a message. Its body is the message itself or in the buffer of the contexts.
 pub(super) struct Encoded {
     pub(super) coding: Coding,
-    /// Of a stored message: it is kept out of the history.
+    /// Encoded with the history; of a stored message: kept out of the history.
     pub(super) linked: bool,
     pub(super) slot: u8,
-    /// Of the dictionary in that slot.
+    /// Digest of the dictionary in that slot.
     digest: u64,
     len: usize,
 }
 
 impl MessageSender {
-    /// Of a message that no other is encoded with.
+    /// Body of a private message, which is kept out of the history.
     pub(super) fn private_body(&self, message: &[u8]) -> Encoded {
         Encoded { coding: Coding::Store, linked: self.is_ordered(), slot: 0, digest: 0, len: message.len() }
     }
 
-    /// Encodes, and brings the history up to date. The body is in the room of `contexts`.
+    /// Encodes a message and appends it to the history. The body is in the buffer of `contexts`.
     pub(super) fn encode_body(&mut self, message: &[u8], choice: &Choice, contexts: &mut Contexts) -> Encoded {
         let stored = Encoded { coding: Coding::Store, linked: false, slot: 0, digest: 0, len: message.len() };
         let (is_lz4, is_zstd) = (choice.method.codec == CodecId::LZ4, choice.method.codec == CodecId::ZSTD);
-        // zstd itself does not link: asked for both, it is the better of linked LZ4 and what the dictionary gives.
+        // zstd itself does not link: if both are asked for, use the shorter of linked LZ4 and zstd
+        // with the dictionary.
         let both = is_zstd && self.slots.current().is_some();
         if choice.linked && (is_lz4 || both) && self.history.takes(message.len()) {
             let len = self.encode_linked(message, contexts);
@@ -59,7 +60,7 @@ impl MessageSender {
                 let without = encode(None);
                 let with = encode(Some(&*dictionary));
                 self.shadow.compared(with.min(message.len()), without.min(message.len()));
-                // The room holds the last one.
+                // The buffer holds the last encoding.
                 if without < with { (encode(None), false) } else { (with, true) }
             }
         };
@@ -67,10 +68,11 @@ impl MessageSender {
         if len < message.len() { Encoded { slot, digest, len, ..alone } } else { stored }
     }
 
-    /// The length of the body; the history has the message.
+    /// Encodes with the history and appends the message to it. Returns the length of the body.
     fn encode_linked(&mut self, message: &[u8], contexts: &mut Contexts) -> usize {
         let (table, room) = contexts.table(self.flow, &mut self.table_hint);
-        // A history that no table was filled from yet has its seed, which is never found if it is not now.
+        // If no table was filled from this history yet, index all of it: the seed would otherwise
+        // never be found.
         if !self.filled {
             table.forget();
         }
@@ -81,7 +83,8 @@ impl MessageSender {
         table.encode(buffer, at, reload, 1, room).unwrap_or(usize::MAX)
     }
 
-    /// The message with the dictionary, if that is shorter than `encoded`, which is in the room.
+    /// Encodes with the dictionary. Returns that if it is shorter than `encoded`, whose body is in
+    /// the buffer.
     fn shorter(&self, message: &[u8], level: Level, encoded: Encoded, contexts: &mut Contexts) -> Encoded {
         let Contexts { codecs, encoded: room, .. } = contexts;
         let Some((slot, dictionary)) = self.slots.current() else { return encoded };
@@ -109,7 +112,7 @@ impl MessageSender {
     }
 }
 
-/// Encodes into the room of `contexts`; a length beyond any message if there is no such encoding.
+/// Encodes into the buffer of `contexts`. Returns a length above any message if that fails.
 fn encode_with(
     contexts: &mut Contexts,
     coding: Coding,

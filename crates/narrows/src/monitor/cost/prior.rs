@@ -1,4 +1,4 @@
-//! What is known of the methods before anything was measured in a flow.
+//! Knowledge of the methods before anything was measured in a flow.
 //!
 //! A prior is a text file that `narrows-lab prior` writes from measured tables, one row a line:
 //!
@@ -51,11 +51,15 @@ impl Prior {
     /// The prior that ships with the program.
     pub fn shipped() -> &'static Self {
         static PRIOR: OnceLock<Prior> = OnceLock::new();
-        // A test reads it; should it ever be damaged, the nominal speeds of the codecs still work.
+        // A test parses it; if it is damaged all the same, the nominal speeds of the codecs still
+        // work.
         PRIOR.get_or_init(|| Self::parse(SHIPPED).unwrap_or_default())
     }
 
-    /// Reads a prior. Whatever is in the text, the result is valid or an error.
+    /// Parses a prior. Any text gives a valid prior or an error.
+    ///
+    /// # Errors
+    /// `Misuse` if the text is no prior.
     pub fn parse(text: &str) -> Result<Self> {
         let bad = |what: &str| Error::misuse(format!("this is not a prior of version 1: {what}"));
         let mut lines = text.lines();
@@ -77,7 +81,7 @@ impl Prior {
                 .take(METHODS_MAX * METHODS_MAX.max(TERMS) + 1)
                 .map(|v| v.parse().ok().filter(|x: &f32| x.is_finite() && x.abs() < 1e6))
                 .collect::<Option<_>>()
-                .ok_or_else(|| bad("a value that is no number"))?;
+                .ok_or_else(|| bad("a value that is not a number"))?;
             *match key {
                 "bs" => &mut prior.size,
                 "bc" => &mut prior.encode,
@@ -106,17 +110,20 @@ impl Prior {
         Err(Error::misuse("the rows of the prior do not fit its methods"))
     }
 
+    /// Methods that the prior covers.
     pub fn methods(&self) -> &[Method] {
         &self.methods
     }
 
-    /// Log seconds per byte to (encode, decode) the calibration sample on the machine that made the tables.
+    /// Log seconds per byte to (encode, decode) the calibration sample on the machine that made the
+    /// tables.
     pub fn reference(&self, method: Method) -> Option<(f32, f32)> {
         let i = self.methods.iter().position(|m| *m == method)?;
         Some((self.reference_encode[i], self.reference_decode[i]))
     }
 
-    /// The same prior for a host on which each method takes `shift(method)` = (encode, decode) longer, log.
+    /// The same prior for a host on which each method takes `shift(method)` = (encode, decode)
+    /// longer, log.
     #[must_use]
     pub fn shifted(&self, shift: impl Fn(Method) -> (f32, f32)) -> Self {
         let mut prior = self.clone();
@@ -165,12 +172,14 @@ impl Prior {
 }
 
 impl Forms {
-    /// A method that no table has: nominal speeds, and a ratio from entropy and repetition, both held lightly.
+    /// Guesses a method that is not in the prior: nominal speeds, and a ratio from entropy and
+    /// repetition, both with a large variance.
     fn guess(&mut self, m: usize, method: Method) {
         let (encode, decode) = method.info().nominal_ns_per_byte(method.level);
         self.encode[0][m] = (encode.max(1e-3) * 1e-9).ln();
         self.decode[0][m] = (decode.max(1e-3) * 1e-9).ln();
-        // Terms 0, 1 and 3: constant, entropy, repeats. Text (0.6, 0.3) gets a ratio of 2.1, noise none.
+        // Terms 0, 1 and 3: constant, entropy, repeats. Text (0.6, 0.3) gets a ratio of 2.1, noise
+        // none.
         (self.size[0][m], self.size[1][m], self.size[3][m]) = (1.0, -1.0, 1.2);
     }
 }

@@ -4,26 +4,26 @@ use super::{
     ASSUMED_NS, EVIDENCE_MIN_BYTES, KNOWN_BYTES, KNOWN_NS, MEMORY_MAX_NS, MEMORY_MIN_NS, MEMORY_PERIODS, SILENCE_NS,
 };
 
-/// What was seen of a link that pushed back: older bytes and times count less and less.
+/// Bytes and times of a link that pushed back; older ones count less and less.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Busy {
     bytes: f64,
     ns: f64,
-    /// All that was seen, for the first estimate.
+    /// Undecayed totals, for the first estimate.
     total_bytes: f64,
     pub(super) total_ns: f64,
-    /// Time since bytes left last, and how long that takes at times.
+    /// Time since bytes last left, and the recent maximum of that time.
     pub(super) silence_ns: f64,
     period_ns: f64,
 }
 
 impl Busy {
-    /// An assumption, as if it had been seen for a moment.
+    /// An assumed rate, as if observed for a moment.
     pub(super) fn assumed(rate_bytes_per_s: f64) -> Self {
         Self { bytes: rate_bytes_per_s * ASSUMED_NS / 1e9, ns: ASSUMED_NS, ..Self::default() }
     }
 
-    /// Time in which nothing left counts when something does, or when it is long.
+    /// Time in which nothing left counts as soon as something leaves, or if it is long.
     pub(super) fn add(&mut self, bytes: f64, ns: f64) {
         self.silence_ns += ns;
         if bytes == 0.0 && self.silence_ns < SILENCE_NS && self.is_enough() {
@@ -34,7 +34,8 @@ impl Busy {
             self.period_ns = ns.max(0.9 * self.period_ns);
         }
         let memory_ns = (MEMORY_PERIODS * self.period_ns).clamp(MEMORY_MIN_NS, MEMORY_MAX_NS);
-        // A pause may be the receiver's: it takes half of what was known at a time, however late it was looked at.
+        // A pause may be the receiver's: it removes at most half of the memory at a time, however
+        // late the look.
         let kept = (-ns / memory_ns).exp().max(if bytes == 0.0 { 0.5 } else { 0.0 });
         self.bytes = self.bytes * kept + bytes;
         self.ns = self.ns * kept + ns;

@@ -1,14 +1,19 @@
-//! A connection that is still opening: TCP doubles what it has under way with every round trip until the path is full (RFC 5681,
-//! section 3.1). What was measured then says how far it has come, not how fast the link is.
+//! A connection that is still opening: TCP doubles the bytes in flight with every round trip until
+//! the path is full (RFC 5681, section 3.1). A rate measured meanwhile shows the state of the
+//! window, not the speed of the link.
 
-/// Round trips shorter than this pass while the rate is measured: it follows anyway.
+/// Connections with shorter round trips open during a single measurement of the rate, so they need
+/// no correction.
 const ROUND_MIN_NS: u64 = 2_000_000;
-/// A path is full when three rounds in a row brought no quarter more (as BBR has it, draft-ietf-ccwg-bbr, section 5.3.1.2).
+/// A path is full when three rounds in a row brought no increase by a quarter, as in BBR
+/// (draft-ietf-ccwg-bbr, section 5.3.1.2).
 const GROWTH: f64 = 1.25;
 const FULL_ROUNDS: u8 = 3;
-/// The first window doubled so often is more than any link holds: who never fills it is not slowed by it either.
+/// After this many doublings the initial window exceeds any link: a sender that never fills it is
+/// not slowed by it either.
 const ROUNDS_MAX: u8 = 24;
-/// The rate is that of a round trip ago, and what is decided now leaves one later: it has doubled twice by then.
+/// The measured rate is a round trip old, and blocks chosen at this time leave one round trip
+/// later: by then it has doubled twice.
 const AHEAD: f64 = 4.0;
 
 #[derive(Debug, Clone, Default)]
@@ -26,7 +31,7 @@ pub(super) struct Opening {
 }
 
 impl Opening {
-    /// So many bytes are acknowledged in all, on a connection of this round trip.
+    /// Takes the total of acknowledged bytes of a connection with this round trip.
     pub(super) fn observe(&mut self, now_ns: u64, acked: u64, rtt_ns: u64, dry: bool) {
         if self.over {
             return;
@@ -54,7 +59,7 @@ impl Opening {
         self.over || !self.growing
     }
 
-    /// Times the rate that is measured the link will have.
+    /// Expected rate / measured rate.
     pub(super) fn factor(&self) -> f64 {
         if self.is_open() { 1.0 } else { AHEAD }
     }
@@ -67,7 +72,8 @@ mod tests {
 
     const RTT: u64 = 40_000_000;
 
-    /// A window that doubles from 14 KB up to what the path holds; in how many rounds it is taken for open.
+    /// A window that doubles from 14 KB up to the capacity of the path. Returns the number of
+    /// rounds until the connection counts as open.
     fn rounds_until_open(path: u64, rtt_ns: u64, dry: bool) -> u64 {
         let (mut opening, mut acked, mut window) = (Opening::default(), 0, 14_480u64);
         opening.observe(0, 0, rtt_ns, dry);
@@ -98,7 +104,8 @@ mod tests {
         let (mut at_ns, mut window) = (0, 14_480u64);
         let mut opened_after = None;
         for round in 0..14 {
-            // Always more than the window lets through: half of it leaves at once, the rest waits.
+            // There is always more than the window lets through: half of it leaves at once, the
+            // rest waits.
             for i in 0..20u64 {
                 let accepted = window / 20;
                 let unacked = Some(window + (1 << 17));

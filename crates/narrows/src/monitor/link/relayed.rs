@@ -1,32 +1,34 @@
-//! A link behind another program, such as ssh: that program takes megabytes without sending them, so what this host's
-//! kernel holds tells neither rate nor backlog. What the far end reports as received does.
+//! A link behind another program, such as ssh. That program accepts megabytes without sending them,
+//! so this host's kernel queue shows neither rate nor backlog; the far end's reports of received
+//! bytes do.
 
 use std::collections::VecDeque;
 
-/// Before a rate is known so much may be under way; doubled when a report shows that all of it crossed at once, as in
-/// the slow start of TCP (RFC 5681, section 3.1).
+/// Most bytes in flight before a rate is known; doubled when a report shows that all of them
+/// crossed at once, as in the slow start of TCP (RFC 5681, section 3.1).
 const FIRST_BYTES: u64 = 128 << 10;
 const FIRST_BYTES_MAX: u64 = 64 << 20;
-/// A link that took so much at once without a queue is taken for a fast one until it pushes back.
+/// A link that carried this much at once without a queue counts as fast until it pushes back.
 const FAST_BYTES: u64 = 1 << 20;
-/// Evidence of a shorter time says more of how reports travel than of the link.
+/// Evidence over a shorter time reflects the travel of reports more than the link.
 const EVIDENCE_MIN_NS: u64 = 1_000_000;
-/// Writes whose arrival is waited for, to measure the time of a round trip.
+/// Most writes whose arrival is awaited, to measure the round trip.
 const MARKS_MAX: usize = 128;
 
 #[derive(Debug, Clone)]
 pub(super) struct Relayed {
-    /// What the far end had received at its last report, and when that came.
+    /// Bytes that the far end had received at its last report, and when the report came.
     received: u64,
     reported_ns: Option<u64>,
-    /// From when on the next evidence counts.
+    /// Start of the next span of evidence.
     since: Option<Since>,
-    /// How much had been accepted when.
+    /// Marks: (bytes accepted so far, time).
     marks: VecDeque<(u64, u64)>,
     /// Shortest time from a write to the report that covers it.
     round_trip_ns: Option<u64>,
     allowance: u64,
-    /// At every look since the report this host's kernel held bytes: the program between takes no more.
+    /// At every look since the report this host's kernel held bytes: the relaying program takes no
+    /// more.
     pushed_back: bool,
 }
 
@@ -37,12 +39,12 @@ struct Since {
     accepted: u64,
 }
 
-/// What a report tells of the rate.
+/// Evidence of the rate from a report.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Evidence {
     pub(super) bytes: f64,
     pub(super) ns: f64,
-    /// The link had something to carry all the time; otherwise it is at least so fast.
+    /// The link had something to carry all the time; otherwise the rate is a lower bound.
     pub(super) busy: bool,
 }
 
@@ -61,12 +63,12 @@ impl Default for Relayed {
 }
 
 impl Relayed {
-    /// What this host's kernel held at a look or after a write.
+    /// Takes the bytes that this host's kernel held at a look or after a write.
     pub(super) fn on_look(&mut self, unsent: u64) {
         self.pushed_back &= unsent > 0;
     }
 
-    /// In all `accepted` bytes were handed over.
+    /// In total `accepted` bytes were handed over.
     pub(super) fn on_write(&mut self, accepted: u64, now_ns: u64) {
         if self.marks.len() == MARKS_MAX {
             let mut keep = false;
@@ -78,7 +80,7 @@ impl Relayed {
         self.marks.push_back((accepted, now_ns));
     }
 
-    /// The far end has received so much of the `accepted` bytes.
+    /// The far end has received `received` of the `accepted` bytes.
     pub(super) fn on_report(&mut self, received: u64, accepted: u64, now_ns: u64) -> Option<Evidence> {
         let received = received.clamp(self.received, accepted.max(self.received));
         while let Some(&(_, written_ns)) = self.marks.front().filter(|mark| mark.0 <= received) {
@@ -92,12 +94,12 @@ impl Relayed {
             return None;
         };
         let ns = now_ns.saturating_sub(since.ns);
-        // Reports that come together are one.
+        // Reports that arrive together count as one.
         if ns < EVIDENCE_MIN_NS {
             return None;
         }
         let bytes = (received - since.received) as f64;
-        // What is on its way all the time shows no queue.
+        // Bytes constantly in flight are no sign of a queue.
         let on_its_way = bytes / ns as f64 * self.round_trip_ns.unwrap_or(0) as f64;
         let queued = since.accepted.saturating_sub(since.received) as f64 > bytes + on_its_way;
         let busy = queued || self.pushed_back;
@@ -109,18 +111,18 @@ impl Relayed {
         (bytes > 0.0).then_some(Evidence { bytes, ns: ns as f64, busy })
     }
 
-    /// So much crossed at once that the link is fast, whatever it is.
+    /// Whether so much crossed at once that the link is certainly fast.
     pub(super) fn is_proven_fast(&self) -> bool {
         self.allowance >= FAST_BYTES
     }
 
-    /// Bytes that wait somewhere before the link, as far as can be told. `rate` in bytes per second, if it is known.
+    /// Estimated bytes that wait somewhere before the link. `rate` in bytes per second, if known.
     pub(super) fn waiting(&self, accepted: u64, rate: Option<f64>, now_ns: u64) -> u64 {
         let outstanding = accepted.saturating_sub(self.received);
         let (Some(rate), Some(then)) = (rate, self.reported_ns) else {
             return outstanding.saturating_sub(self.allowance);
         };
-        // Since the report the link went on; and what is on its way does not wait.
+        // The link went on since the report, and bytes in flight do not wait.
         let ns = now_ns.saturating_sub(then) + self.round_trip_ns.unwrap_or(0);
         outstanding.saturating_sub((rate * ns as f64 / 1e9) as u64)
     }
@@ -132,14 +134,14 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// A program that takes `buffer` bytes at once and sends them at `rate` over a link of `round_trip_ms`; the far end
-    /// reports every 10 ms. Writes as the estimate allows, for `ms`.
+    /// A program that takes `buffer` bytes at once and sends them at `rate` over a link of
+    /// `round_trip_ms`; the far end reports every 10 ms. Writes as the estimate allows, for `ms`.
     fn run(m: &mut LinkMonitor, rate: f64, buffer: u64, round_trip_ms: u64, from_ms: u64, ms: u64) -> u64 {
         let (mut accepted, mut sent) = (m.accepted_bytes(), m.accepted_bytes() as f64);
         let mut arriving = std::collections::VecDeque::new();
         let mut waiting_most = 0;
         for now in from_ms..from_ms + ms {
-            // As a window of blocks would: 256 KiB beyond what has left.
+            // Like a window of blocks: 256 KiB beyond what has left.
             let room = (m.left_host_bytes() + (256 << 10)).saturating_sub(accepted);
             let write = room.min((sent as u64 + buffer).saturating_sub(accepted));
             accepted += write;
@@ -171,7 +173,8 @@ mod tests {
                 let waiting = run(&mut m, rate, 2 << 20, round_trip_ms, 0, 3000);
                 let found = m.rate_bytes_per_s() / rate;
                 assert!((0.7..1.5).contains(&found), "{rate} {round_trip_ms}: {found}");
-                // Without reports 2 MiB would lie there all the time; of a fast link that is a few milliseconds.
+                // Without reports 2 MiB would wait there all the time; on a fast link that is a few
+                // milliseconds.
                 assert!(rate > 50e6 || waiting < 3 << 19, "{rate} {round_trip_ms}: {waiting}");
             }
         }
@@ -193,7 +196,7 @@ mod tests {
         run(&mut m, 1.25e6, 2 << 20, 10, 0, 1000);
         let busy_ns = m.busy_ns();
         assert!((900 * MS..=1000 * MS).contains(&busy_ns), "{busy_ns}");
-        // Everything has crossed, and nothing is said for a minute.
+        // Everything has crossed, and the link is idle for a minute.
         m.on_report(m.accepted_bytes(), 61_000 * MS);
         m.observe(&LinkSample { begin_ns: 61_001 * MS, end_ns: 61_001 * MS, ..LinkSample::default() });
         assert!(m.busy_ns() < busy_ns + 3000 * MS, "{}", m.busy_ns());

@@ -1,4 +1,4 @@
-//! What is believed of links from what writes and looks show.
+//! Tests of the rate estimates from writes and looks.
 
 use super::*;
 
@@ -51,8 +51,8 @@ fn a_busy_link_is_rated_and_a_step_is_followed() {
     assert!((m.rate_bytes_per_s() / 1.25e6 - 1.0).abs() < 0.1, "{}", m.rate_bytes_per_s());
 }
 
-/// A link whose far end opens its window in steps of half a buffer, fed as the driver does it. Returns the rate that
-/// is believed after so many seconds.
+/// A link whose far end opens its window in steps of half a buffer, fed as the driver does it.
+/// Returns the rate that is believed after so many seconds.
 fn feed_in_steps(rate: f64, window: f64, seconds: f64) -> f64 {
     let mut m = LinkMonitor::default();
     let (mut unsent, mut room, mut taken) = (0.0f64, window, 0.0f64);
@@ -93,7 +93,8 @@ fn feed_in_steps(rate: f64, window: f64, seconds: f64) -> f64 {
 
 #[test]
 fn a_window_that_opens_in_steps_is_not_taken_for_a_link_that_stands_still() {
-    // A step beyond `SILENCE_NS` cannot be told from a link that stands still; one below 1 ms is beyond this model.
+    // A step beyond `SILENCE_NS` cannot be told from a link that stands still; one below 1 ms is
+    // beyond this model.
     for rate in [1.25e6, 12.5e6, 125e6] {
         for window in [20e3, 100e3, 500e3].into_iter().filter(|w| (0.8e-3..0.06).contains(&(w / 2.0 / rate))) {
             let believed = feed_in_steps(rate, window, 4.0) / rate;
@@ -158,7 +159,8 @@ fn a_buffer_that_fills_is_not_taken_for_the_link() {
     assert!(m.rate_bytes_per_s() > 300e6, "but a link that goes on taking is: {}", m.rate_bytes_per_s());
 }
 
-/// A link of `rate` behind a queue in which everything that is unsent vanishes at once, acknowledged every `every_ms`.
+/// A link of `rate` behind a queue in which everything that is unsent vanishes at once,
+/// acknowledged every `every_ms`.
 fn acknowledged(m: &mut LinkMonitor, rate: f64, every_ms: u64, ms: u64) {
     let (mut accepted, mut acked) = (m.accepted_bytes(), m.acked);
     for i in 1..=ms {

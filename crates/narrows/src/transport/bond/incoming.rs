@@ -1,4 +1,4 @@
-//! The half of a bond that is read.
+//! The reading half of a bond.
 
 use std::io;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use super::segments::{Part, Stream};
 use super::{READ, Shared, wait};
 use crate::transport::ReadHalf;
 
-/// Taken from a carrier at a time.
+/// Most bytes read from a carrier at a time.
 const READ_LEN: usize = 128 << 10;
 
 pub(in crate::transport) struct Incoming {
@@ -54,14 +54,15 @@ impl Incoming {
         }
     }
 
-    /// Reads what is next; waits at most `timeout` for it and is `None` if nothing came. 0 is the end.
+    /// Reads the next bytes of the stream. Waits at most `timeout`; `None` if nothing arrived. 0 is
+    /// the end.
     pub(in crate::transport) fn read(&mut self, buf: &mut [u8], timeout: Duration) -> io::Result<Option<usize>> {
         if let Some(n) = self.stream.take_ahead(buf).map_err(invalid)? {
             return Ok(Some(n));
         }
         let mut waited = false;
         loop {
-            // A carrier that the peer knows already may bring what is next.
+            // A new carrier that the peer already uses may bring the next bytes.
             self.adopt();
             let alone = self.parts.len() == 1;
             let mut any = false;
@@ -74,12 +75,12 @@ impl Incoming {
                     match part.fill(if alone { timeout } else { Duration::ZERO }) {
                         Ok(None) => continue,
                         Ok(Some(1..)) => any = true,
-                        // Nothing was entrusted to it.
+                        // It carried no segment, so nothing is lost.
                         Ok(Some(0)) | Err(_) if !part.first && !part.part.has_carried() => {
                             part.part.end();
                             continue;
                         }
-                        // What it had under way is lost.
+                        // Segments in flight on it are lost.
                         ended => return ended,
                     }
                 }
@@ -100,9 +101,9 @@ impl Incoming {
             if any {
                 continue;
             }
-            // What is next is at the front of some carrier, or still on its way.
+            // The next bytes are at the front of some carrier, or still in flight.
             if !self.parts.iter().any(|p| p.is_open(&self.stream)) {
-                return Err(invalid(crate::Error::corrupt("the carriers leave a part out")));
+                return Err(invalid(crate::Error::corrupt("the carriers leave out a part of the stream")));
             }
             if waited || alone {
                 return Ok(None);
@@ -117,7 +118,7 @@ impl Incoming {
 }
 
 impl Incoming {
-    /// Reads what still comes, for nobody, until every carrier is closed or the time is over.
+    /// Reads and discards all input until every carrier is closed or the deadline has passed.
     pub(in crate::transport) fn discard(&mut self, deadline: Instant, buf: &mut [u8]) {
         self.adopt();
         self.parts.iter_mut().for_each(|part| part.half.discard(deadline, buf));

@@ -1,4 +1,4 @@
-//! The half of a bond that is written: each segment goes to the carrier that takes it.
+//! The writing half of a bond: each segment goes to a carrier that accepts it.
 
 use std::io::{self, IoSlice};
 use std::sync::Arc;
@@ -9,21 +9,22 @@ use super::segments::{GREETING, HEADER_LEN, SEGMENT_MAX};
 use super::{Shared, WRITE, wait};
 use crate::transport::WriteHalf;
 
-/// A carrier that takes no more is not told the end; its peer sees it close.
+/// Longest wait to tell the carriers the end. One that accepts nothing more is not told; its peer
+/// sees it close.
 const LAST_WORD: Duration = Duration::from_millis(500);
 
 pub(in crate::transport) struct Outgoing {
     shared: Arc<Shared>,
     parts: Vec<OutPart>,
-    /// Of the next segment.
+    /// Stream offset of the next segment.
     offset: u64,
-    /// The carrier that is asked first.
+    /// Index of the carrier that is tried first.
     turn: usize,
 }
 
 pub(super) struct OutPart {
     half: WriteHalf,
-    /// The segment on its way.
+    /// The segment being written.
     buffer: Vec<u8>,
     sent: usize,
     first: bool,
@@ -31,7 +32,7 @@ pub(super) struct OutPart {
 }
 
 impl OutPart {
-    /// Nothing is entrusted to it before `heard`, but to the first.
+    /// A new carrier. Except for the first one, it is not used before `heard`.
     pub(super) fn new(half: WriteHalf, first: bool, heard: Arc<AtomicBool>) -> Self {
         Self { half, buffer: GREETING.to_vec(), sent: 0, first, heard }
     }
@@ -44,7 +45,7 @@ impl OutPart {
         (self.buffer.len() - self.sent) as u64 + self.half.held()
     }
 
-    /// Whether all is in the system.
+    /// Passes pending bytes to the system. Returns whether none are left.
     fn flush(&mut self) -> io::Result<bool> {
         while self.sent < self.buffer.len() {
             match self.half.write_some(&[IoSlice::new(&self.buffer[self.sent..])]) {
@@ -74,11 +75,11 @@ impl Outgoing {
         if self.shared.any[WRITE].swap(false, Ordering::Acquire) {
             self.parts.append(&mut self.shared.lock().write);
         }
-        // Those that are not in use yet: their peer shall hear us, and may be lost without harm.
+        // Carriers not in use yet: send them the greeting; they may be lost without harm.
         self.parts.retain_mut(|part| part.is_usable() || part.flush().is_ok());
     }
 
-    /// Takes what the carriers take; `WouldBlock` when none does.
+    /// Takes as much as the carriers accept; `WouldBlock` if none does.
     pub(in crate::transport) fn write_some(&mut self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
         self.adopt();
         let mut rest = Slices { bufs, skip: 0 };
@@ -95,7 +96,7 @@ impl Outgoing {
                 let len = part.buffer.len() - HEADER_LEN;
                 if len == 0 {
                     part.buffer.clear();
-                    // The next write begins with a carrier that had less.
+                    // The next write begins with the carrier behind this one, which had less.
                     self.turn = (index + 1) % self.parts.len();
                     return Ok(taken);
                 }
@@ -128,12 +129,12 @@ impl Outgoing {
         self.parts.iter().map(|p| Some((p.buffer.len() - p.sent) as u64 + p.half.unacked()?)).sum()
     }
 
-    /// As long as there is one, it is known what it carries.
+    /// Known only while there is a single carrier.
     pub(in crate::transport) fn delivery_bytes_per_s(&self) -> Option<u64> {
         if let [part] = &self.parts[..] { part.half.delivery_bytes_per_s() } else { None }
     }
 
-    /// The first one has opened before others are added.
+    /// Of a single carrier only: it has opened before others are added.
     pub(in crate::transport) fn rtt_ns(&self) -> Option<u64> {
         if let [part] = &self.parts[..] { part.half.rtt_ns() } else { None }
     }
@@ -147,13 +148,13 @@ impl Outgoing {
         self.parts.iter().for_each(|p| p.half.set_backlog(each));
     }
 
-    /// Waits until one of those that are full may take something.
+    /// Waits until one of the full carriers may accept bytes.
     pub(in crate::transport) fn wait_writable(&self, timeout: Duration) -> io::Result<()> {
         let full = self.parts.iter().filter(|p| p.is_usable() && p.held() > 0).filter_map(|p| p.half.fd());
         wait(full, false, timeout).map(drop)
     }
 
-    /// Tells every carrier that nothing more comes.
+    /// Sends the end to every carrier.
     pub(in crate::transport) fn finish(&mut self) -> io::Result<()> {
         for part in self.parts.iter_mut().filter(|p| p.is_usable()) {
             part.buffer.extend_from_slice(&self.offset.to_le_bytes());
@@ -171,7 +172,7 @@ impl Outgoing {
     }
 }
 
-/// Bytes of several slices, taken from the front.
+/// Several slices, consumed from the front.
 struct Slices<'a, 'b> {
     bufs: &'a [IoSlice<'b>],
     skip: usize,

@@ -1,36 +1,41 @@
-//! Segments as they come on several carriers, put in order. No I/O, so that it can be fed with anything.
+//! Puts the segments that arrive on several carriers in order. No I/O, so that tests can feed it
+//! anything.
 
 use std::collections::BTreeMap;
 
 use crate::error::{Error, Result};
 
-/// What every direction of every carrier begins with: not text, and damaged by every conversion of line ends.
+/// The first bytes of every direction of every carrier. They are not text, and every conversion of
+/// line ends damages them.
 pub const GREETING: [u8; 8] = *b"\x93NRCB\r\n\x1a";
-/// Longest segment. Small, so that carriers of different speed keep step; large against its header.
+/// Longest segment in bytes. Small, so that carriers of different speed stay in step; large against
+/// its header.
 pub const SEGMENT_MAX: usize = 64 << 10;
-/// Offset (8 bytes), length (4 bytes).
+/// Length of a segment's header: offset (8 bytes), length (4 bytes).
 pub const HEADER_LEN: usize = 12;
-/// How far one carrier may be ahead of the others: 8 MiB is what 1 Gbit/s has under way in 64 ms.
+/// How far one carrier may be ahead of the others, in bytes: 8 MiB is what 1 Gbit/s has in flight
+/// in 64 ms.
 pub const AHEAD_MAX: u64 = 8 << 20;
-/// Pieces that wait for their turn, however short: their lists cost more than they hold.
+/// Most pieces that wait for their turn, however short: bookkeeping costs more than short pieces
+/// hold.
 pub const PIECES_MAX: usize = 4096;
 
-/// The stream that the segments make.
+/// The stream assembled from the segments.
 #[derive(Debug, Default)]
 pub struct Stream {
-    /// Of the next byte to give out.
+    /// Offset of the next byte to deliver.
     offset: u64,
-    /// What came before its turn, by offset.
+    /// Pieces that arrived early, by offset.
     ahead: BTreeMap<u64, Vec<u8>>,
 }
 
 impl Stream {
-    /// Pieces that wait for their turn.
+    /// Number of pieces that wait for their turn.
     pub fn pieces(&self) -> usize {
         self.ahead.len()
     }
 
-    /// Keeps what came before its turn.
+    /// Keeps a piece that arrived early.
     fn keep(&mut self, at: u64, bytes: &[u8]) -> Result<()> {
         let before = self.ahead.range(..=at).next_back().map_or(self.offset, |(begin, b)| begin + b.len() as u64);
         let after = self.ahead.range(at..).next().map_or(u64::MAX, |(begin, _)| *begin);
@@ -41,10 +46,10 @@ impl Stream {
         Ok(())
     }
 
-    /// Gives what came before its turn, if that is now.
+    /// Copies the next bytes of the stream to `buf` if they arrived early. `None` if they did not.
     ///
     /// # Errors
-    /// `Corrupt` if a part of it was given already.
+    /// `Corrupt` if a part of them was delivered already.
     pub fn take_ahead(&mut self, buf: &mut [u8]) -> Result<Option<usize>> {
         let Some(first) = self.ahead.first_entry() else { return Ok(None) };
         if *first.key() > self.offset {
@@ -65,16 +70,16 @@ impl Stream {
     }
 }
 
-/// One carrier: its bytes as they come.
+/// Parser for the incoming direction of one carrier.
 #[derive(Debug)]
 pub struct Part {
     raw: Vec<u8>,
     taken: usize,
-    /// What came is a part of a header at most.
+    /// The bytes at hand are at most a part of a header.
     wants_more: bool,
     heard: bool,
     carried: bool,
-    /// The rest of the segment that is coming: where it belongs, and how long it is.
+    /// The rest of the current segment: its offset and its length.
     segment: (u64, usize),
     ended: bool,
 }
@@ -94,7 +99,7 @@ impl Default for Part {
 }
 
 impl Part {
-    /// Lets `read` put at most `len` bytes behind those that are there and returns what it says.
+    /// Lets `read` append at most `len` bytes, and returns its second value.
     pub fn fill<T>(&mut self, len: usize, read: impl FnOnce(&mut [u8]) -> (usize, T)) -> T {
         self.raw.drain(..self.taken);
         self.taken = 0;
@@ -106,7 +111,7 @@ impl Part {
         said
     }
 
-    /// Nothing can be taken before more comes.
+    /// Whether more input is needed before [`Part::take`].
     pub fn wants_more(&self) -> bool {
         self.wants_more
     }
@@ -116,31 +121,33 @@ impl Part {
         self.heard
     }
 
-    /// Whether a segment came on it.
+    /// Whether it has carried a segment.
     pub fn has_carried(&self) -> bool {
         self.carried
     }
 
-    /// The peer said that nothing more comes.
+    /// Whether the peer has ended the carrier.
     pub fn is_ended(&self) -> bool {
         self.ended
     }
 
-    /// It is given up.
+    /// Gives the carrier up.
     pub fn end(&mut self) {
         self.ended = true;
     }
 
-    /// What it has is too far ahead of the stream, or is ahead and too many pieces wait.
+    /// Whether its next segment is too far ahead of the stream, or ahead while too many pieces
+    /// wait.
     pub fn is_blocked(&self, stream: &Stream) -> bool {
         let ahead = self.segment.0.saturating_sub(stream.offset);
         self.segment.1 > 0 && (ahead >= AHEAD_MAX || ahead > 0 && stream.pieces() >= PIECES_MAX)
     }
 
-    /// Takes apart what came, up to bytes whose turn it is; those go to `buf`, others to `stream`.
+    /// Parses the input up to bytes whose turn it is; those go to `buf`, early ones to `stream`.
+    /// Returns the number of bytes in `buf`.
     ///
     /// # Errors
-    /// `Corrupt` if it makes no sense.
+    /// `Corrupt` if the input violates the format.
     pub fn take(&mut self, stream: &mut Stream, buf: &mut [u8]) -> Result<Option<usize>> {
         while !self.ended && !self.is_blocked(stream) {
             if self.segment.1 == 0 {
@@ -177,12 +184,12 @@ impl Part {
         &self.raw[self.taken..]
     }
 
-    /// Takes the next header, if it is there.
+    /// Parses the next header, if it has arrived.
     fn next_segment(&mut self, offset: u64) -> Result<bool> {
         if !self.heard {
             let Some(greeting) = self.left().first_chunk::<{ GREETING.len() }>() else { return Ok(false) };
             if *greeting != GREETING {
-                return Err(Error::corrupt("what comes is no part of this connection"));
+                return Err(Error::corrupt("the input does not belong to this connection"));
             }
             self.taken += GREETING.len();
             self.heard = true;
@@ -191,9 +198,9 @@ impl Part {
         let (at, len) = header.split_at(8);
         let at = u64::from_le_bytes(at.try_into().unwrap_or_default());
         let len = u32::from_le_bytes(len.try_into().unwrap_or_default()) as usize;
-        // The offsets of a carrier grow.
+        // Offsets on a carrier only grow.
         if len > SEGMENT_MAX || at < offset.max(self.segment.0) || at.checked_add(len as u64).is_none() {
-            return Err(Error::corrupt("a segment of a carrier makes no sense"));
+            return Err(Error::corrupt("a segment of a carrier is malformed"));
         }
         self.taken += HEADER_LEN;
         self.segment = (at, len);
@@ -219,7 +226,7 @@ mod tests {
             let (mut at, mut turn) = (0, 0usize);
             while at < data.len() {
                 let len = lens[turn % lens.len()].min(data.len() - at);
-                // Uneven shares, so that carriers are ahead of one another.
+                // Uneven shares, so that carriers get ahead of one another.
                 wire[(turn * turn / 3) % 3].extend(segment(at, &data[at..at + len]));
                 (at, turn) = (at + len, turn + 1);
             }

@@ -50,7 +50,7 @@ fn a_host_without_narrows_is_left_alone_for_a_second_and_longer_each_time() {
         claimant.claim(1, tuple(), 5, now - 1);
         assert_eq!(outputs(&mut claimant), [plain], "asked again before {wait} s");
     }
-    // Once it was there, it begins anew.
+    // After a success the pauses begin anew.
     claimant.claim(1, tuple(), 5, now);
     claimant.connected(now);
     claimant.receive(&hello(), now);
@@ -61,14 +61,14 @@ fn a_host_without_narrows_is_left_alone_for_a_second_and_longer_each_time() {
     assert_eq!(outputs(&mut claimant), [Output::Dial]);
 }
 
-/// A client that begins before its server, and tries until that is there.
+/// A client that starts before its server, and retries until the server is up.
 #[test]
 fn a_host_that_refused_the_connection_too_is_asked_again_at_once() {
     let mut claimant = claimant();
     for (flow, first) in [(1, true), (2, false), (3, true)] {
         claimant.claim(flow, tuple(), 5, 0);
         assert_eq!(outputs(&mut claimant), [Output::Dial]);
-        // Which of the two fails first is chance.
+        // Either of the two may fail first.
         if first {
             claimant.never_connected(flow);
             claimant.lost(0);
@@ -78,7 +78,7 @@ fn a_host_that_refused_the_connection_too_is_asked_again_at_once() {
         }
         outputs(&mut claimant);
     }
-    // Of two, one came up: there is a host, without Narrows.
+    // One of two connections came up: the host is there, without Narrows.
     claimant.claim(4, tuple(), 5, 0);
     claimant.claim(5, tuple(), 5, 0);
     claimant.lost(0);
@@ -108,7 +108,7 @@ fn a_side_channel_that_lasted_is_waited_for_while_an_agent_follows_another() {
     assert_eq!(claimant.claims(), 0);
 }
 
-/// Its server may look for a marker, for ever.
+/// Otherwise its server might look for a marker for ever.
 #[test]
 fn a_claim_that_was_given_up_is_said_again_when_somebody_is_there() {
     let lost = || {
@@ -128,11 +128,11 @@ fn a_claim_that_was_given_up_is_said_again_when_somebody_is_there() {
     claimant.receive(&[hello(), wire(&Message::No { id: 0, reason: Reason::Ended })].concat(), SECOND);
     let no = Output::Flow(1, Event::Plain(WhyPlain::Refused(Reason::Ended)));
     assert_eq!(outputs(&mut claimant), [Output::Send(wire(&Message::Withdraw { id: 0 })), no]);
-    // Not of a connection that is over.
+    // Not if its connection is over.
     let mut claimant = lost();
     claimant.ended(1);
     assert_eq!(claimant.next_wakeup_ns(), None);
-    // Nor for ever.
+    // Not for ever.
     let mut claimant = lost();
     let mut dials = 0;
     while let Some(at) = claimant.next_wakeup_ns() {
@@ -175,7 +175,7 @@ fn a_claim_without_an_answer_is_kept_and_not_withdrawn() {
     let late = Output::Flow(1, Event::Plain(WhyPlain::TimedOut));
     let out = [late.clone(), Output::Hangup, Output::Dial];
     assert_eq!(outputs(&mut claimant), out, "who says nothing is gone, and perhaps back soon");
-    // A greeting has a time of its own, and its answer counts.
+    // A greeting has its own deadline, and an answer within it counts.
     let mut claimant = self::claimant();
     claimant.claim(1, tuple(), 5, 0);
     claimant.connected(7 * SECOND);
@@ -186,7 +186,7 @@ fn a_claim_without_an_answer_is_kept_and_not_withdrawn() {
     assert!(matches!(outputs(&mut claimant)[..], [Output::Flow(1, Event::Ready(_))]));
 }
 
-/// A server that hears WITHDRAW looks for no marker.
+/// A server that gets WITHDRAW stops looking for the marker.
 #[test]
 fn what_is_withdrawn_is_never_ready() {
     let ready = || wire(&Message::Ready { id: 0, key: [1; 16] });
@@ -196,7 +196,7 @@ fn what_is_withdrawn_is_never_ready() {
     claimant.receive(&ready(), 1);
     assert_eq!(outputs(&mut claimant), [withdraw()]);
     assert_eq!(claimant.claims(), 0);
-    // One that is said again after it was given up is withdrawn too.
+    // A claim repeated after it was given up is withdrawn too.
     let mut claimant = up(0);
     claimant.lost(0);
     claimant.on_time(SECOND);
@@ -205,7 +205,7 @@ fn what_is_withdrawn_is_never_ready() {
     claimant.ended(1);
     claimant.receive(&[hello(), ready()].concat(), SECOND);
     assert_eq!(outputs(&mut claimant), [withdraw()]);
-    // And one whose flow withdraws it while nobody hears it, as soon as somebody does.
+    // A claim that its flow withdraws while no channel is up is withdrawn as soon as one is.
     let mut claimant = up(0);
     claimant.receive(&ready(), 0);
     claimant.lost(SECOND);
@@ -219,7 +219,7 @@ fn what_is_withdrawn_is_never_ready() {
     assert_eq!((outputs(&mut claimant), claimant.next_wakeup_ns()), (vec![], None));
 }
 
-/// Its server may be armed since an agent before the one that says no.
+/// An agent before the refusing one may have armed its server.
 #[test]
 fn a_no_to_a_claim_that_was_said_before_is_asked_about_again_but_not_for_ever() {
     for reason in [Reason::NotHere, Reason::NotAccepted, Reason::Busy, Reason::Taken] {
@@ -242,7 +242,7 @@ fn a_no_to_a_claim_that_was_said_before_is_asked_about_again_but_not_for_ever() 
         assert_eq!(outputs(&mut claimant), [Output::Flow(1, Event::Plain(WhyPlain::Refused(reason)))]);
         assert_eq!((said, claimant.entries.len(), claimant.by_flow.len()), (8, 0, 0));
     }
-    // Nor by side channels that break at each saying.
+    // Not for ever either if each side channel breaks after the claim.
     let mut claimant = up(0);
     claimant.lost(0);
     let (mut now, mut said) = (0, 1);
@@ -272,7 +272,7 @@ fn what_is_not_settled_is_claimed_again_in_the_same_words() {
     claimant.receive(&hello(), 3 * SECOND);
     claimant.receive(&wire(&Message::Ready { id: 0, key: [2; 16] }), 3 * SECOND);
     assert_eq!(outputs(&mut claimant), [Output::Flow(1, Event::Restored)]);
-    // Another key would be another connection's.
+    // Another key would belong to another connection.
     claimant.receive(&wire(&Message::Ready { id: 0, key: [3; 16] }), 3 * SECOND);
     assert_eq!(outputs(&mut claimant)[0], Output::Hangup);
     let mut settled = up(0);

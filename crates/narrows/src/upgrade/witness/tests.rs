@@ -14,7 +14,7 @@ fn claim(id: u64, port: u16, clock_ms: u32) -> Claim {
     Claim { id, tuple: tuple(port), clock_ms, nonce: [id as u8; 16] }
 }
 
-/// With side channels 1 and 2 from the client's host.
+/// A witness with side channels 1 and 2 from the client's host.
 fn witness() -> Witness {
     witness_with([1; 32])
 }
@@ -52,8 +52,8 @@ fn idle_channels_shut_nobody_out_and_addresses_of_one_host_are_counted_together(
     assert_eq!(witness.deadlines.len(), 4);
 }
 
-/// A host that opens connections for a gateway and asks for nothing gets no more of them than others, for no longer than
-/// the greeting's time, and no side channel goes for them.
+/// A host that opens gateway connections and sends no request gets no more of them than others,
+/// keeps them no longer than the greeting's deadline, and displaces no side channel.
 #[test]
 fn who_asks_a_gateway_for_nothing_makes_room_and_has_one_time_for_all() {
     let limits = WitnessLimits { channels_max: 4, channels_per_host_max: 3, ..WitnessLimits::default() };
@@ -72,7 +72,7 @@ fn who_asks_a_gateway_for_nothing_makes_room_and_has_one_time_for_all() {
         witness.opened(channel, IpAddr::from([10, 0, 0, last]), 20);
     }
     assert_eq!(outputs(&mut witness), [5, 6].map(Output::Hangup), "the side channel was there before them");
-    // A byte now and then is no more time.
+    // Sending a byte now and then does not extend the deadline.
     let mut dial = Vec::new();
     Message::Dial { port: 80 }.write(&mut dial);
     witness.receive(10, &hello, SECOND);
@@ -86,7 +86,7 @@ fn who_asks_a_gateway_for_nothing_makes_room_and_has_one_time_for_all() {
     assert_eq!((witness.next_wakeup_ns(), witness.channels.len()), (None, 1));
 }
 
-/// A side channel dials nowhere, and a gateway's client claims nothing and waits for its answer.
+/// A side channel cannot dial; a gateway client cannot claim and must wait for its answer.
 #[test]
 fn a_connection_is_for_one_purpose() {
     let dial = Message::Dial { port: 80 };
@@ -144,14 +144,15 @@ fn is_claimed(outputs: &[Output]) -> bool {
     matches!(outputs, [Output::Flow(7, Event::Claimed(_))])
 }
 
-/// What a flow answers that hears of its claim.
+/// The answer of a flow to its claim.
 fn armed(outputs: &[Output]) -> Word {
     let [Output::Flow(7, Event::Claimed(key))] = outputs else { panic!("{outputs:?}") };
     Word::Armed { tag: key.tag() }
 }
 
-/// A supervisor is slow, and its agent dies between the claim and the answer. The next agent has another key; if it took the answer
-/// for its own, its client would mark with it, and the marker would reach the server's program.
+/// A supervisor is slow, and its agent dies between the claim and the answer. The next agent has
+/// another key; if it accepted the answer as its own, its client would use that key for its marker,
+/// and the marker would reach the server's program.
 #[test]
 fn an_answer_to_the_agent_before_makes_nobody_ready() {
     let claimed = |secret| {
@@ -188,13 +189,13 @@ fn the_flow_arms_before_its_peer_hears_and_a_repeated_claim_gets_the_same_answer
     let Some(Output::Send(1, ready)) = witness.poll() else { panic!("no answer") };
     let again = tell(&mut witness, 1, &Message::Claim(claim(4, 40000, 1000)));
     assert_eq!(again, [Output::Send(1, ready.clone()), Output::Flow(7, Event::Restored)]);
-    // By another channel, which is the flow's from then on.
+    // On another channel, which is the flow's from then on.
     let moved = tell(&mut witness, 2, &Message::Claim(claim(4, 40000, 1000)));
     assert_eq!(moved, [Output::Send(2, ready), Output::Flow(7, Event::Restored)]);
     witness.lost(1);
     witness.say(7, Word::Query { offset: 3 });
     assert!(matches!(&outputs(&mut witness)[..], [Output::Send(2, _)]));
-    // Another one is not the same, whatever it knows.
+    // A claim with another nonce is another claim, whatever it knows.
     let other = Claim { nonce: [9; 16], ..claim(5, 40000, 1000) };
     assert_eq!(tell(&mut witness, 2, &Message::Claim(other)), [no(2, 5, Reason::Taken)]);
     assert_eq!(tell(&mut witness, 2, &Message::Withdraw { id: 4 }), [Output::Flow(7, Event::Withdrawn)]);
@@ -209,7 +210,7 @@ fn a_claim_waits_for_its_connection_but_not_for_ever_and_not_without_a_listener(
     assert_eq!(outputs(&mut witness), [no(1, 0, Reason::NotAccepted)]);
     witness.accepted(7, tuple(40000), Some(0));
     assert_eq!(outputs(&mut witness), []);
-    // Withdrawn, or lost with its channel.
+    // A claim that was withdrawn, or lost with its channel.
     tell(&mut witness, 1, &Message::Claim(claim(1, 40001, 0)));
     tell(&mut witness, 1, &Message::Withdraw { id: 1 });
     tell(&mut witness, 2, &Message::Claim(claim(2, 40002, 0)));
@@ -222,7 +223,7 @@ fn a_claim_waits_for_its_connection_but_not_for_ever_and_not_without_a_listener(
     assert_eq!(late, [no(1, 3, Reason::NotHere)]);
 }
 
-/// The agent changed between the flow's being armed and its client's being told.
+/// The agent changed between the arming of the flow and the answer to its client.
 #[test]
 fn a_flow_that_declines_hears_that_its_client_was_never_ready() {
     let mut witness = witness();
@@ -243,14 +244,14 @@ fn a_flow_that_declined_says_so_to_the_same_claim_by_another_channel() {
     witness.lost(1);
     witness.say(7, Word::Decline);
     assert_eq!(tell(&mut witness, 2, &Message::Claim(claim(4, 40000, 1000))), [no(2, 4, Reason::Ended)]);
-    // What it said to an agent before comes late.
+    // A late answer to an earlier agent.
     witness.say(7, armed(&claimed));
     assert_eq!(outputs(&mut witness), []);
     assert_eq!(tell(&mut witness, 2, &Message::Withdraw { id: 4 }), [Output::Flow(7, Event::Withdrawn)]);
     assert_eq!(tell(&mut witness, 2, &Message::Claim(claim(4, 40000, 1000))), [no(2, 4, Reason::Proof)]);
 }
 
-/// What was stuck on a channel comes when its client has said it by another.
+/// A delayed claim arrives after its client has repeated it on another channel.
 #[test]
 fn an_older_channel_takes_no_claim_from_a_newer_one() {
     let late = |witness: &mut Witness| {
@@ -296,7 +297,7 @@ fn everything_has_a_limit_and_what_makes_no_sense_is_hung_up() {
     assert_eq!(tell(&mut witness, 1, &Message::Claim(claim(2, 50000, 0))), [no(1, 2, Reason::Busy)]);
     witness.opened(3, "::ffff:10.0.0.1".parse().unwrap(), 0);
     greet(&mut witness, 3);
-    // More channels than a host may have: those without claims make room, that first which has none for longest.
+    // More channels than a host may have: the one without claims for longest makes room.
     witness.opened(4, client(), 1);
     assert_eq!(outputs(&mut witness), [Output::Hangup(2)]);
     greet(&mut witness, 4);
@@ -312,7 +313,7 @@ fn everything_has_a_limit_and_what_makes_no_sense_is_hung_up() {
     greet(&mut witness, 2);
     witness.lost(4);
     witness.opened(3, client(), 0);
-    // One that does not greet.
+    // A channel without a greeting.
     witness.on_time(10 * SECOND);
     assert_eq!(outputs(&mut witness).last(), Some(&Output::Hangup(3)));
     let ready = Message::Ready { id: 0, key: [0; 16] };
