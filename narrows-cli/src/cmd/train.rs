@@ -42,7 +42,7 @@ pub(crate) fn run(args: &TrainArgs) -> Result<()> {
     let (without, with) = ratios(&trained);
     if !pays && !args.force {
         bail!(
-            "no dictionary pays: ratio {without:.2} without one, {with:.2} with the best (--force writes it nevertheless)"
+            "no dictionary pays off: ratio {without:.2} without one, {with:.2} with the best (--force writes it anyway)"
         );
     }
     write_whole(&args.output, trained.dictionary.content())?;
@@ -65,7 +65,7 @@ pub(crate) fn run(args: &TrainArgs) -> Result<()> {
     }
     if !args.quiet {
         let (len, held) = (trained.dictionary.content().len(), trained.messages);
-        let doubt = if pays { "" } else { "; it does not pay" };
+        let doubt = if pays { "" } else { "; it does not pay off" };
         report::note(format_args!(
             "{len} bytes of dictionary from {count} messages; the last {held} held back: ratio {with:.2} with it, {without:.2} without{doubt}"
         ));
