@@ -1,4 +1,4 @@
-//! One file a command.
+//! The subcommands, one file each.
 
 use std::process::ExitCode;
 
@@ -24,7 +24,7 @@ mod train;
 
 pub(crate) fn run(args: Args) -> Result<ExitCode> {
     match args.command {
-        // It says more than success and failure.
+        // It has more exit statuses than success and failure.
         Command::Cp(args) => return cp::run(&args),
         Command::Run(args) => return Ok(run::run(&args)),
         Command::Agent(args) => agent::run(&args)?,

@@ -339,11 +339,11 @@ fn a_file_that_a_server_keeps_back_without_a_word_is_no_success() {
         let (target, _) = folders(h);
         let output = get(h, flags, "file", &target, kept_back(how));
         assert_eq!(code(&output), 2, "{flags:?} {how}: {}", stderr(&output));
-        assert!(stderr(&output).contains("1 did not come"), "{flags:?} {how}: {}", stderr(&output));
+        assert!(stderr(&output).contains("1 did not arrive"), "{flags:?} {how}: {}", stderr(&output));
     }
     let (target, _) = folders(h);
     let output = get(h, &[], "file", &target, kept_back("told"));
-    assert!(code(&output) == 2 && !stderr(&output).contains("did not come"), "{}", stderr(&output));
+    assert!(code(&output) == 2 && !stderr(&output).contains("did not arrive"), "{}", stderr(&output));
 }
 
 #[test]

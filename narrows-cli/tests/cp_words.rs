@@ -45,7 +45,7 @@ fn a_host_that_is_not_reached_is_said_once_and_in_words() {
             let said = stderr(&output);
             assert_eq!(code(&output), 5, "{args:?}: {said}");
             assert!(said.contains(words) && said.lines().count() == 2, "{args:?}: {said}");
-            assert!(!said.contains("go on") && !said.contains("confirm"), "{args:?}: {said}");
+            assert!(!said.contains("to resume") && !said.contains("confirm"), "{args:?}: {said}");
         }
     }
     // A server that is not there.

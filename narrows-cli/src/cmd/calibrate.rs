@@ -1,4 +1,4 @@
-//! `narrows calibrate`: measure this host now.
+//! `narrows calibrate`: measures the speed of this host.
 
 use anyhow::{Context, Result};
 use narrows::calibration::Calibration;
