@@ -1,4 +1,4 @@
-//! Copies of files and folders: read at one end, carried as an entry stream, stored at the other.
+//! Copies of files and folders: read at one end, sent as an entry stream, stored at the other.
 
 pub(crate) mod carrier;
 pub(crate) mod carriers;
@@ -21,12 +21,13 @@ pub(crate) mod special;
 pub(crate) mod store;
 pub(crate) mod tree;
 
-/// What the system says, without its number.
+/// The text of a system error, without its number.
 pub(crate) fn e_text(e: &std::io::Error) -> String {
     crate::report::without_os_numbers(&e.to_string())
 }
 
-/// A path for people: what is not printable is escaped, so that a name neither drives the terminal nor looks like another.
+/// A path for display: characters that are not printable are escaped, so that a name neither
+/// controls the terminal nor looks like another name.
 pub(crate) fn shown(path: &[u8]) -> String {
     let mut text = String::new();
     for chunk in path.utf8_chunks() {
@@ -38,8 +39,9 @@ pub(crate) fn shown(path: &[u8]) -> String {
     text
 }
 
-/// Characters that show as nothing: they turn the direction of what follows, end a line, or only make names differ.
-/// The selectors U+FE00 to U+FE0F belong to many emoji and stay.
+/// Whether a character is invisible: it changes the text direction, ends a line, or only makes
+/// names differ. The variation selectors U+FE00 to U+FE0F are part of many emoji and are not
+/// escaped.
 fn is_invisible(c: char) -> bool {
     matches!(c,
         '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}'

@@ -1,4 +1,4 @@
-//! From flags to the options of a flow.
+//! Converts command-line options to the options of a flow.
 
 use std::fs;
 use std::io::Write;
@@ -17,12 +17,14 @@ use narrows::stream::{self, SendOptions};
 use crate::args::FlowArgs;
 use crate::files;
 
-/// The built-in prior of eleven methods has 30 KB; a policy takes 16 at most.
+/// Maximum length of a prior. The built-in one has 30 KB for eleven methods; a policy takes at most
+/// 16 methods.
 const PRIOR_FILE_MAX: u64 = 1 << 20;
-/// A trace has 500 bytes a block: half a million blocks, 64 GB in blocks of 128 KiB.
+/// Maximum length of a file for a policy. A trace has 500 bytes per block, so this is half a
+/// million blocks, or 64 GB in blocks of 128 KiB.
 const POLICY_FILE_MAX: u64 = 256 << 20;
 
-/// Threads that decode.
+/// Number of decoding threads.
 pub(crate) fn threads(asked: Option<u16>) -> usize {
     asked.map_or_else(stream::cores, usize::from)
 }
@@ -51,7 +53,7 @@ pub(crate) fn send_options(args: &FlowArgs, calibration: Option<&Calibration>, t
     })
 }
 
-/// The policy that was asked for, or the usual one.
+/// The requested policy, or `balance`.
 pub(crate) fn spec(args: &FlowArgs) -> PolicySpec {
     args.policy.clone().unwrap_or(PolicySpec::Balance)
 }
@@ -65,7 +67,7 @@ pub(crate) fn policy(args: &FlowArgs, cores: usize, calibration: Option<&Calibra
     Ok(spec.build(&PolicySetup { methods, cores, prior, calibration, file: file.as_ref() }))
 }
 
-/// What is in the file of a policy that has one.
+/// Reads the file of a policy that has one; `None` if it has none, or if it will be created.
 pub(crate) fn read_policy_file(spec: &PolicySpec) -> Result<Option<PolicyData>> {
     let Some(path) = spec.file().map(Path::new) else { return Ok(None) };
     if spec.keeps() && !path.exists() {
@@ -77,7 +79,7 @@ pub(crate) fn read_policy_file(spec: &PolicySpec) -> Result<Option<PolicyData>> 
     Ok(Some(spec.read_file(&fs::read(path).with_context(about)?).with_context(about)?))
 }
 
-/// Stores what the policy wants to have kept.
+/// Stores what the policy learned in its file, if it has one.
 pub(crate) fn keep(args: &FlowArgs, policy: &dyn Policy) -> Result<()> {
     let spec = spec(args);
     let (Some(path), Some(bytes)) = (spec.file().map(Path::new), policy.save()) else { return Ok(()) };
@@ -91,7 +93,7 @@ fn read_prior(path: &Path) -> Result<Prior> {
     Prior::parse(&fs::read_to_string(path).with_context(about)?).with_context(about)
 }
 
-/// 0 = no limit.
+/// A time limit; 0 means none.
 pub(crate) fn seconds(seconds: f64) -> Option<Duration> {
     Duration::try_from_secs_f64(seconds).ok().filter(|d| !d.is_zero())
 }

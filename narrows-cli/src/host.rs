@@ -1,4 +1,4 @@
-//! What is remembered of this host between runs: the calibration, in the user's cache folder.
+//! The calibration of this host, stored between runs in the cache folder of the user.
 
 use std::fs;
 use std::path::PathBuf;
@@ -15,18 +15,19 @@ use narrows::stream;
 
 use crate::{files, report};
 
-/// A calibration is longer than any that is written: a file beyond it is rubbish.
+/// Maximum length of the file, longer than any calibration; a longer file is invalid.
 const FILE_MAX: u64 = 64 << 10;
-/// A flow that is over sooner is not burdened with a measurement.
+/// Delay before measuring, so that shorter flows are not slowed down.
 const MEASURE_AFTER: Duration = Duration::from_secs(1);
 
+/// Path of the stored calibration; `None` if neither XDG_CACHE_HOME nor HOME is set.
 pub(crate) fn path() -> Option<PathBuf> {
     let set = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
     let cache = set("XDG_CACHE_HOME").or_else(|| set("HOME").map(|home| home.join(".cache")))?;
     Some(cache.join("narrows").join("calibration"))
 }
 
-/// The stored calibration. Absence and rubbish are the same: the program works without.
+/// Loads the stored calibration. `None` if it is missing or invalid: the program works without it.
 pub(crate) fn load(verbose: bool) -> Option<Calibration> {
     let path = path()?;
     let file = fs::metadata(&path).ok().filter(fs::Metadata::is_file)?;
@@ -35,14 +36,14 @@ pub(crate) fn load(verbose: bool) -> Option<Calibration> {
         Ok(calibration) => Some(calibration),
         Err(e) => {
             if verbose {
-                report::note(format_args!("{}: {e}; going on without", path.display()));
+                report::note(format_args!("{}: {e}; it is ignored", path.display()));
             }
             None
         }
     }
 }
 
-/// Appears whole, so that no other run reads half of it.
+/// Stores the calibration atomically, so that no other run reads half of it.
 pub(crate) fn store(calibration: &Calibration) -> Result<PathBuf> {
     let path = path().context("there is no home folder to keep the calibration in; set XDG_CACHE_HOME")?;
     let folder = path.parent().context("the cache folder has no name")?;
@@ -51,7 +52,7 @@ pub(crate) fn store(calibration: &Calibration) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Measures on this thread; `None` if told to stop.
+/// Measures on this thread; `None` if `stop` returned true.
 pub(crate) fn measure(stop: &dyn Fn() -> bool) -> Option<Calibration> {
     Calibration::measure(Prior::shipped(), &mut stream::thread_cpu_ns, stop)
 }
@@ -81,7 +82,7 @@ impl Background {
                 }
             })
         });
-        // Without the thread it is left to a later run.
+        // If the thread cannot be started, a later run measures.
         Self { stop, thread: thread.and_then(Result::ok) }
     }
 
@@ -94,19 +95,20 @@ impl Background {
     }
 }
 
-/// Takes what a flow saw into the stored calibration. Failing is no concern of the flow.
+/// Merges what a flow learned into the stored calibration. A failure does not affect the flow.
 pub(crate) fn refresh(stored: Option<Calibration>, learned: &[(Method, f32)], verbose: bool) {
     let Some(mut calibration) = stored.filter(|_| !learned.is_empty()) else { return };
     calibration.merge_learned(learned);
     if let Err(e) = store(&calibration)
         && verbose
     {
-        report::note(format_args!("the calibration was not refreshed: {}", report::one_line(&e)));
+        report::note(format_args!("the calibration was not updated: {}", report::one_line(&e)));
     }
 }
 
-/// Copies keep a descriptor of each file that is whole and not on the disk, and many copies in one process need more still;
-/// the system's usual limit is for programs that wait for them by select(2).
+/// Raises the soft limit on descriptors to the hard limit. A copy keeps a descriptor of each
+/// complete file that is not yet flushed to the disk, and a server runs many copies. The usual soft
+/// limit is low only for the sake of programs that use select(2).
 pub(crate) fn allow_descriptors() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);

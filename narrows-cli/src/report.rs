@@ -1,4 +1,4 @@
-//! Figures and errors in words and as JSON.
+//! Summaries and errors, as text and as JSON.
 
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -15,7 +15,7 @@ use crate::bound::Bound;
 use crate::copy::shown;
 use crate::files::StdoutClosed;
 
-/// The other end was told of this failure and shows it.
+/// Error that the other end was told and reports to the user, so that this end prints nothing.
 #[derive(Debug)]
 pub(crate) struct Told;
 
@@ -27,7 +27,8 @@ impl Display for Told {
 
 impl std::error::Error for Told {}
 
-/// Prints to stdout. A reader that went away ends the program as it ends other filters.
+/// Prints a line to stdout. If the reader has closed it, the error terminates the program by
+/// SIGPIPE, as other filters.
 pub(crate) fn out(text: impl Display) -> Result<()> {
     match writeln!(io::stdout(), "{text}") {
         Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Err(StdoutClosed.into()),
@@ -35,22 +36,24 @@ pub(crate) fn out(text: impl Display) -> Result<()> {
     }
 }
 
-/// Says something on stderr. That nobody can read it is no failure.
+/// Prints a message to stderr. Failures to do so are ignored.
 pub(crate) fn note(text: impl Display) {
     whole_line(format!("narrows: {text}\n"));
 }
 
-/// Prints a line of a machine-readable report where a person's remarks would go.
+/// Prints a line of JSON to stderr, for when stdout carries data.
 pub(crate) fn note_json(json: &Value) {
     whole_line(format!("{json}\n"));
 }
 
-/// In one write: others may write to the same place meanwhile, and who is killed leaves no half line.
+/// Writes a line in one call: other processes may write to stderr at the same time, and a killed
+/// process leaves no partial line.
 fn whole_line(line: String) {
     let _ = io::stderr().write_all(line.as_bytes());
 }
 
-/// An error on one line, from the outside in. Words of the peer's may be in it.
+/// An error and its causes on one line, outermost first. It is escaped, as it may contain text from
+/// the peer.
 pub(crate) fn one_line(error: &anyhow::Error) -> String {
     let mut parts: Vec<String> = Vec::new();
     for cause in error.chain() {
@@ -64,7 +67,7 @@ pub(crate) fn one_line(error: &anyhow::Error) -> String {
     parts.join(": ")
 }
 
-/// The standard library adds ` (os error 28)` to what the system says; the words are enough.
+/// Removes ` (os error 28)`, which the standard library adds to system errors: the text is enough.
 pub(crate) fn without_os_numbers(text: &str) -> String {
     let mut out = String::new();
     let mut rest = text;
@@ -75,6 +78,7 @@ pub(crate) fn without_os_numbers(text: &str) -> String {
     out + rest
 }
 
+/// A number of bytes with a binary unit, such as `18.7 MiB`.
 pub(crate) fn bytes(n: f64) -> String {
     for (unit, size) in [("GiB", 1u64 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)] {
         if n >= size as f64 {
@@ -95,7 +99,7 @@ pub(crate) fn line(s: &Summary, elapsed: Duration) -> String {
     join(parts)
 }
 
-/// What is said in one line, if there is something to say.
+/// Joins the parts that are present and not empty with `; `.
 pub(crate) fn join(parts: impl IntoIterator<Item = Option<String>>) -> String {
     parts.into_iter().flatten().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ")
 }
@@ -111,7 +115,7 @@ pub(crate) fn wire(raw: u64, wire: u64) -> String {
     format!("wire {}, ratio {:.2}", bytes(wire as f64), raw as f64 / wire.max(1) as f64)
 }
 
-/// Three digits, or so.
+/// A duration with about three digits.
 fn time(elapsed: Duration) -> String {
     let seconds = elapsed.as_secs();
     match seconds {
@@ -183,7 +187,7 @@ pub(crate) fn receive_json(s: &RecvSummary, elapsed: Duration) -> Value {
         .iter()
         .map(|r| {
             let codec = codec_name(r.codec);
-            // Settings are the sender's: of the method its codec is seen here.
+            // The stream names only the codec of a method, not its setting.
             json!({
                 "method": codec,
                 "codec": codec,
