@@ -179,7 +179,7 @@ fn who_has_no_token_or_another_one_gets_nowhere() {
     let token = token.trim();
     let target = home.path().join("target");
     // A letter in the secret, then one in the fingerprint.
-    for (at, said) in [(20, "does not accept the token"), (70, "is not the server that the token is of")] {
+    for (at, said) in [(20, "does not accept the token"), (70, "is not the server that the token belongs to")] {
         let other = if &token[at..=at] == "A" { "B" } else { "A" };
         save_token(&server.token, &format!("{}{other}{}", &token[..at], &token[at + 1..]));
         for args in [[&server.place("file"), text_of(&target)], [text_of(&server.token), &server.place("new")]] {
@@ -220,7 +220,7 @@ fn who_has_no_token_or_another_one_gets_nowhere() {
     save_token(&server.token, token);
     fs::set_permissions(&server.token, fs::Permissions::from_mode(0o644)).unwrap();
     assert!(stderr(&server.cp(home.path(), &[&server.place("file"), "x"])).contains("chmod 600"));
-    server.says("it has another token");
+    server.says("the client has another token");
 }
 
 #[test]
@@ -256,7 +256,7 @@ fn what_was_sent_once_is_worth_nothing_again_and_shows_nothing() {
     again.write_all(&heard.0).unwrap();
     again.shutdown(Shutdown::Write).unwrap();
     let _ = again.read_to_end(&mut Vec::new());
-    server.says("does not speak TLS as a client");
+    server.says("it is not a narrows client");
     assert!(fs::read_dir(&served).unwrap().next().is_none());
 }
 

@@ -1,17 +1,20 @@
-//! Files that came whole in this copy, so that later ones may repeat what is in them: both ends forget the oldest first.
+//! Complete files of this copy whose content later files may repeat. Both ends drop the oldest
+//! first.
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::OwnedFd;
 
-/// Descriptors that are kept of them: content that alternates between a few files opens none anew.
+/// Maximum number of descriptors kept open, so that content that alternates between a few files
+/// does not reopen them.
 const OPENED_MAX: usize = 8;
-/// Files that can be repeated; what else is repeated is asked for again.
+/// Maximum number of files that can be referred to; other repeated content is requested again.
 const FILES_MAX: usize = 16 << 10;
-/// Bytes of their paths.
+/// Maximum total length of their paths, in bytes.
 const PATHS_MAX: usize = 4 << 20;
-/// Less is not worth a record and the opening of a file.
+/// Shortest content worth a reference, which costs a record and the opening of a file.
 pub(super) const REPEAT_MIN: usize = 1 << 10;
 
+/// The files by their ids, with the path and a value of the user.
 pub(super) struct Earlier<T> {
     files: HashMap<u64, (Vec<u8>, T)>,
     order: VecDeque<u64>,
@@ -38,7 +41,7 @@ impl<T> Earlier<T> {
         }
     }
 
-    /// It is not there any more. Its place in the order stays.
+    /// Removes a file that no longer exists. Its place in the order stays.
     pub(super) fn remove(&mut self, id: u64) {
         if let Some((path, _)) = self.files.remove(&id) {
             self.paths_len -= path.len();
@@ -50,7 +53,7 @@ impl<T> Earlier<T> {
     }
 }
 
-/// Those that were read last, the newest at the end.
+/// Open files, the most recently read one at the end.
 #[derive(Default)]
 pub(super) struct Opened(Vec<(u64, OwnedFd)>);
 
