@@ -163,7 +163,7 @@ fn a_server_gives_nothing_beside_its_folder_and_takes_nothing_if_told_so() {
     }
     let output = server.cp(home.path(), &[text_of(&home.path().join("secret")), &server.place("new")]);
     assert_ne!(code(&output), 0);
-    assert!(stderr(&output).contains("only gives"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("stores nothing"), "{}", stderr(&output));
     assert!(!served.join("new").exists());
     assert_eq!(code(&server.cp(home.path(), &[&server.place("file"), text_of(&target)])), 0);
 }

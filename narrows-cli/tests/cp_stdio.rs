@@ -265,7 +265,7 @@ fn what_is_no_file_gives_nothing() {
     for (name, words) in [
         ("folder", "it is a folder"),
         ("folder/", "it is a folder"),
-        ("fifo", "it is no file"),
+        ("fifo", "it is not a file"),
         ("nothing", "No such file"),
         ("dangling", "No such file"),
     ] {

@@ -196,7 +196,7 @@ fn the_target_of_a_recursive_copy_is_what_comes() {
     let output = recursive("file", "folder/", &[]);
     assert!(code(&output) == 0 && h.join("folder/file").is_file(), "{}", stderr(&output));
     let output = recursive("tree", "new file", &[]);
-    assert!(code(&output) != 0 && stderr(&output).contains("it is a file, and no folder"), "{}", stderr(&output));
+    assert!(code(&output) != 0 && stderr(&output).contains("it is a file, not a folder"), "{}", stderr(&output));
     assert!(h.join("new file").is_file());
     let output = recursive("tree/.", "contents", &[]);
     assert!(code(&output) == 0 && h.join("contents/sub/inner").is_file(), "{}", stderr(&output));

@@ -1,4 +1,4 @@
-//! The other end of a copy: does what a client asks.
+//! The remote end of a copy: carries out the request of a client.
 
 use std::io;
 use std::net::IpAddr;
@@ -30,36 +30,36 @@ use super::tree::Tree;
 use super::{e_text, shown};
 use crate::host;
 
-/// Longest blocks that `balance` ever wants.
+/// Longest block of `balance`, in bytes.
 pub(crate) const BLOCK_MAX: usize = 512 << 10;
 
-/// Where the other end is.
+/// Where this end runs, seen from the client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Manner {
-    /// In this process: nothing crosses a link, so nothing is compressed.
+    /// In the same process: no data crosses a link, so nothing is compressed.
     Local,
     /// At the other end of a remote shell.
     Remote,
 }
 
-/// What of this host a client may reach.
+/// What a client may access on this host.
 pub(crate) enum Reachable<'a> {
-    /// Whatever its user may.
+    /// Everything that its user may access.
     Everything,
-    /// What is served, by a client at that address.
+    /// The served folder, for a client with this address.
     Within(&'a Served, IpAddr),
-    /// Nothing: there are too many copies.
+    /// Nothing, because there are too many copies.
     Busy,
 }
 
 impl Reachable<'_> {
-    /// A copy lasts as long as its client likes: what it reads from may be slow. A server that has no place for another one
-    /// ends those that say nothing (`direct/listener.rs`).
+    /// Time limit without progress. A copy has none, because the source of the client may be slow;
+    /// a server that needs its place closes it (`direct/listener.rs`).
     fn patience(&self) -> Option<Duration> {
         matches!(self, Self::Busy).then_some(TOLD_MAX)
     }
 
-    /// Behind a remote shell a path is what a shell would make of it; elsewhere it is taken as it stands.
+    /// Whether paths are expanded as by a shell, which is done behind a remote shell only.
     fn is_shell(&self, manner: Manner) -> bool {
         matches!(self, Self::Everything) && manner == Manner::Remote
     }
@@ -69,7 +69,7 @@ impl Reachable<'_> {
         if self.is_shell(manner) { remote_path::at_home(&path).with_context(cannot) } else { Ok(path) }
     }
 
-    /// The sources that these paths name, and what to say of those that name none.
+    /// Expands paths to sources; also returns the errors of paths that name none.
     fn expand(&self, paths: Vec<PathBuf>, manner: Manner) -> (Vec<PathBuf>, Vec<String>) {
         if !self.is_shell(manner) {
             return (paths, Vec::new());
@@ -96,7 +96,7 @@ impl Reachable<'_> {
         if matches!(self, Self::Within(..)) && sources.len() > SOURCES_MAX {
             return (
                 Vec::new(),
-                vec![format!("a server takes {SOURCES_MAX} sources at most; copy the folder that they are in")],
+                vec![format!("a server accepts at most {SOURCES_MAX} sources; copy the folder that contains them")],
             );
         }
         open_each(sources, |path| match self {
@@ -107,12 +107,12 @@ impl Reachable<'_> {
     }
 }
 
-/// Who is told that there are too many copies and says nothing has no place for longer.
+/// Time limit for a client that is told that there are too many copies and does not respond.
 const TOLD_MAX: Duration = Duration::from_secs(10);
 
-/// Sources of one client of a server that many share: each keeps a folder open.
+/// Maximum number of sources of one client of a shared server; each keeps a folder open.
 const SOURCES_MAX: usize = 256;
-const BUSY: &str = "the server has too many copies to do; try again later";
+const BUSY: &str = "the server has too many copies; try again later";
 
 pub(crate) fn run(
     task: Task,
@@ -123,9 +123,10 @@ pub(crate) fn run(
 ) -> Result<()> {
     match task {
         Task::Put { target, single, mut store } => {
-            // A client of a folder shall not make devices of this host.
+            // A client of a served folder must not create devices on this host.
             store.devices &= !matches!(reachable, Reachable::Within(..));
-            // Nor programs that run as its user, unless that user wants them.
+            // Nor programs that run with the rights of the server's user, unless --set-id allows
+            // it.
             store.set_id &= !matches!(reachable, Reachable::Within(served, _) if !served.keeps_set_id());
             let target = reachable.at_home(target, manner);
             let opened = if single && store.delete.is_some() {
@@ -143,7 +144,8 @@ pub(crate) fn run(
     }
 }
 
-/// Stores what comes in a place that was opened before.
+/// Stores the received entries in an opened target, or reports to the client why it could not be
+/// opened.
 pub(crate) fn put(
     opened: Result<Opened>,
     options: StoreOptions,
@@ -154,7 +156,7 @@ pub(crate) fn put(
 ) -> Result<()> {
     let notes = Notes::default();
     let receive = ReceiveOptions { stall_timeout: reachable.patience(), ..receive_options(&notes) };
-    // The client hears of failures by answers and shows them.
+    // Failures are sent to the client as answers, and it shows them.
     let store = match opened {
         Ok(Opened { into: Into::Special(special), name, .. }) => {
             let patience = (manner == Manner::Remote).then_some(READER_PATIENCE);
@@ -187,7 +189,7 @@ pub(crate) fn put(
     }
 }
 
-/// A copy that could not be begun, for a reason that the client shows.
+/// Error: the copy was refused, with a reason that the client shows.
 #[derive(Debug)]
 struct Refused(String);
 
@@ -199,19 +201,20 @@ impl std::fmt::Display for Refused {
 
 impl std::error::Error for Refused {}
 
-/// Whether the client was told of a failure of [`run`]: by the end of the flow, unless the link is lost.
+/// Whether the client was told about a failure of [`run`], which the end of the flow does unless
+/// the link is lost.
 pub(crate) fn was_told(e: &anyhow::Error) -> bool {
     e.is::<Refused>() || e.is::<narrows::Error>() && !carrier::is_link_lost(e)
 }
 
-/// The flow itself carries the reason back.
+/// Refuses the copy; the flow carries the reason back to the client.
 fn refuse(e: anyhow::Error, link: Link, receive: ReceiveOptions, control: &Arc<Control>) -> Result<()> {
     let text = format!("{e:#}");
     stream::receive(Refusing(text.clone()), link, receive, || Ok(()), control).ok();
     Err(Refused(text).into())
 }
 
-/// One file goes into what is there.
+/// Writes one file into an existing device or fifo.
 fn write_into(
     file: std::fs::File,
     name: &Path,
@@ -231,24 +234,25 @@ fn write_into(
     Ok(())
 }
 
-/// A fifo at the other end that nobody reads: who typed the command waits as long.
+/// How long a remote copy into a fifo waits for a reader.
 const READER_PATIENCE: Duration = Duration::from_secs(10);
 
-/// Where a copy goes, opened.
+/// The opened target of a copy.
 pub(crate) struct Opened {
     pub(crate) into: Into,
-    /// As it was named.
+    /// The path as it was given.
     name: PathBuf,
-    /// The folder was made for this copy.
+    /// The folder was created for this copy.
     pub(crate) is_new: bool,
-    /// Folders of this host that are copied there, by device and inode.
+    /// Source folders on this host, by device and inode.
     pub(crate) sources: Vec<(u64, u64)>,
 }
 
+/// Kind of a target.
 pub(crate) enum Into {
-    /// A folder; the name is that of a single file in it.
+    /// A folder, and the name for a single file in it.
     Tree(Tree, Option<Vec<u8>>),
-    /// A device or fifo that is there.
+    /// An existing device or fifo.
     Special(Special),
 }
 
@@ -262,23 +266,24 @@ pub(crate) fn cannot_store(target: &Path) -> String {
     format!("cannot store in {}", shown(target.as_os_str().as_bytes()))
 }
 
-/// The folder to store in, and the name for a single file that is no folder's.
+/// Opens the folder to store in, with the name for a single file if `target` is not a folder.
+/// Creates the folder if needed, unless this is a dry run.
 pub(crate) fn open_target(target: &Path, single: bool, dry_run: bool) -> Result<Opened> {
     let cannot = || cannot_store(target);
     let is_folder = target.is_dir();
     let wants_folder = !single || target.as_os_str().as_bytes().ends_with(b"/");
     if is_folder || wants_folder {
-        // A slash at the end asks for a folder, and would hide what is there.
+        // Without the trailing slash, which would hide a file of that name.
         let there = target.components().as_path();
         if !is_folder && there.symlink_metadata().is_ok() {
-            let what = if there.is_file() { "it is a file, and no folder" } else { "it is no folder" };
+            let what = if there.is_file() { "it is a file, not a folder" } else { "it is not a folder" };
             return Err(anyhow!(what)).with_context(cannot);
         }
         if !is_folder && !dry_run {
-            // Only the last folder: a misspelt path shall not grow a tree.
+            // Only the last folder, so that a misspelt path creates no tree.
             std::fs::create_dir(target).with_context(cannot)?;
         }
-        // In a dry run the folder that would be made stands for empty: nothing is found in it.
+        // In a dry run, a folder that would be created counts as empty.
         let tree = if is_folder || !dry_run { Tree::open(target) } else { Tree::empty() };
         return Ok(Opened { is_new: !is_folder, ..Opened::from((tree.with_context(cannot)?, None)) });
     }
@@ -296,7 +301,8 @@ pub(crate) fn open_target(target: &Path, single: bool, dry_run: bool) -> Result<
     Ok(Opened::from((Tree::open(parent).with_context(cannot)?, Some(name))))
 }
 
-/// No folder is there, and the name does not ask for one: what comes says whether it is to be one.
+/// Whether the source decides if the target becomes a file or a folder: no folder exists there, and
+/// the path does not end in a slash.
 pub(crate) fn is_undecided(target: &Path) -> bool {
     let takes_file = match target.metadata() {
         Ok(there) => there.is_file(),
@@ -325,7 +331,7 @@ fn get(
         on_removed: None,
     };
     let source = EntrySource::start(Input::Paths { roots, unopened, filter }, quiet)?;
-    // Whoever wants nothing compressed gets nothing compressed.
+    // If the client disabled compression, blocks are stored as within a process.
     let manner = if what.stored { Manner::Local } else { manner };
     let mut options = SendOptions { stall_timeout: reachable.patience(), ..send_options(manner) };
     options.on_note = Some(source.on_note());
@@ -335,7 +341,7 @@ fn get(
     Ok(())
 }
 
-/// The sources that could be opened, and what to say of the others.
+/// Opens the sources; also returns the errors of those that could not be opened.
 pub(crate) fn open_roots(sources: &[PathBuf], recursive: bool) -> (Vec<Root>, Vec<String>) {
     open_each(sources, |path| Root::open(path, recursive))
 }

@@ -279,7 +279,7 @@ impl EntryStore {
     pub(crate) fn finish(&self) -> io::Result<()> {
         let store = &mut *self.lock();
         if !store.parser.is_finished() {
-            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the copy stops before its end"));
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the copy ended early"));
         }
         let finished = store.target.finish(&mut store.answers);
         if let Some(text) = store.target.losses.words() {
@@ -409,7 +409,7 @@ impl Target {
         } else if self.removal.is_some() && self.permitted.is_one() && is_top(&entry) {
             Some("--delete is for folders")
         } else if entry.kind != EntryKind::Folder && !self.seen.insert(xxh3_64(&entry.path)) {
-            Some("another one of that name came before")
+            Some("another source has an entry of that name")
         } else if self.entries > ENTRIES_MAX || !self.room.take(&entry) {
             Some("there are too many entries")
         } else {
@@ -451,7 +451,7 @@ impl Target {
             return Ok(());
         }
         if target.exists() {
-            return Err(io::Error::other("it is a file, and no folder"));
+            return Err(io::Error::other("it is a file, not a folder"));
         }
         self.tree = if self.options.dry_run {
             Tree::empty()?

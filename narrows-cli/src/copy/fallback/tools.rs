@@ -105,7 +105,7 @@ impl Tools {
         }
     }
 
-    /// What gets lost on the way to a host with other tools.
+    /// The attributes that are lost on the way to a host with the tools `to`.
     pub(super) fn losses(self, to: Self) -> Option<&'static str> {
         match (self.kind, to.kind) {
             (_, Kind::Other) => {
@@ -117,7 +117,7 @@ impl Tools {
         }
     }
 
-    /// Shell functions for `store.sh` at the host that has these tools.
+    /// Shell functions for `store.sh` on the host that has these tools.
     pub(super) fn store_functions(self, from: Self) -> String {
         let pack_folders = match self.kind {
             Kind::Other => "find . \"$@\" -type d -exec tar -c -f - --no-recursion {} +".to_owned(),
@@ -133,7 +133,7 @@ impl Tools {
         )
     }
 
-    /// Shell functions for `pack.sh` at the host that has these tools.
+    /// Shell functions for `pack.sh` on the host that has these tools.
     pub(super) fn pack_functions(self, to: Self, follow: bool) -> String {
         format!(
             "pack() {{ tar -c -f -{}{} \"$@\"; }}\nsqueeze() {{ {}; }}\n",
@@ -148,7 +148,7 @@ fn quoted_all(flags: &[&str]) -> String {
     flags.iter().map(|flag| format!(" '{flag}'")).collect()
 }
 
-/// `name='value'` for a shell, whatever bytes are in the value.
+/// Appends `name='value'` for a shell, with any bytes in the value.
 pub(super) fn assignment(name: &str, value: &[u8], to: &mut Vec<u8>) {
     to.extend_from_slice(name.as_bytes());
     to.extend_from_slice(b"='");
@@ -161,7 +161,7 @@ pub(super) fn assignment(name: &str, value: &[u8], to: &mut Vec<u8>) {
     to.extend_from_slice(b"'\n");
 }
 
-/// A path that no program takes for a flag.
+/// The path in a form that no program takes for an option.
 pub(super) fn flag_safe(path: &OsStr) -> Vec<u8> {
     let bytes = path.as_bytes();
     let prefix = if bytes.starts_with(b"/") || bytes.starts_with(b"~") { &b""[..] } else { b"./" };
