@@ -286,9 +286,9 @@ fn a_server_stores_only_what_it_was_asked_for() {
     let said = stderr(&output);
     assert_eq!(code(&output), 3, "{said}");
     for words in [
-        "cannot store .bashrc: nobody asked for it",
-        "cannot store it: nobody asked for it",
-        "cannot store other: nobody asked for it",
+        "cannot store .bashrc: it was not requested",
+        "cannot store it: it was not requested",
+        "cannot store other: it was not requested",
         "cannot store wanted/fifo: ",
         "cannot store wanted/link/file: ",
         "\\u{1b}]0;title\\u{7} \\u{202e}txt.exe\\n\\rwith lines\n",

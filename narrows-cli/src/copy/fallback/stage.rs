@@ -129,7 +129,7 @@ impl Stage {
                     let moved = if permitted.allows(&entry) {
                         mover.entry(entry)
                     } else {
-                        Err(io::Error::other("nobody asked for it"))
+                        Err(io::Error::other("it was not requested"))
                     };
                     match moved {
                         Ok(()) if is_file => {
