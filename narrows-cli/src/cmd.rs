@@ -22,6 +22,7 @@ mod serve;
 mod status;
 mod train;
 
+/// Runs the subcommand and returns its exit status.
 pub(crate) fn run(args: Args) -> Result<ExitCode> {
     match args.command {
         // It has more exit statuses than success and failure.

@@ -231,6 +231,7 @@ impl Target {
         Self { kind: Kind::Special(file), name: Name::new(cannot) }
     }
 
+    /// Whether the target is stdout.
     pub(crate) fn is_stdout(&self) -> bool {
         matches!(self.kind, Kind::Stdout)
     }

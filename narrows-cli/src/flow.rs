@@ -29,6 +29,7 @@ pub(crate) fn threads(asked: Option<u16>) -> usize {
     asked.map_or_else(stream::cores, usize::from)
 }
 
+/// The options for sending a flow; `timeout` in seconds, 0 for none.
 pub(crate) fn send_options(args: &FlowArgs, calibration: Option<&Calibration>, timeout: f64) -> Result<SendOptions> {
     let threads = args.threads.map_or_else(stream::encoders, usize::from);
     let spec = spec(args);
@@ -58,6 +59,7 @@ pub(crate) fn spec(args: &FlowArgs) -> PolicySpec {
     args.policy.clone().unwrap_or(PolicySpec::Balance)
 }
 
+/// Builds the policy.
 pub(crate) fn policy(args: &FlowArgs, cores: usize, calibration: Option<&Calibration>) -> Result<Box<dyn Policy>> {
     let methods: &[Method] = args.methods.as_ref().map_or(DEFAULT_METHODS, |l| &l.0);
     let own = args.prior.as_deref().map(read_prior).transpose()?;

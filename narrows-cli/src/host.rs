@@ -64,6 +64,7 @@ pub(crate) struct Background {
 }
 
 impl Background {
+    /// Starts the measurement if it is `needed`.
     pub(crate) fn start(needed: bool) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let told = Arc::clone(&stop);
@@ -86,6 +87,7 @@ impl Background {
         Self { stop, thread: thread.and_then(Result::ok) }
     }
 
+    /// Stops the measurement and waits for its thread.
     pub(crate) fn end(self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread {

@@ -140,6 +140,7 @@ fn codec_name(codec: CodecId) -> &'static str {
     codec.codec().map_or("unknown", |c| c.name())
 }
 
+/// Summary of a sent flow as JSON.
 pub(crate) fn send_json(s: &Summary, elapsed: Duration) -> Value {
     let seconds = elapsed.as_secs_f64();
     let mix: Vec<_> = s
@@ -180,6 +181,7 @@ pub(crate) fn send_json(s: &Summary, elapsed: Duration) -> Value {
     json
 }
 
+/// Summary of a received flow as JSON.
 pub(crate) fn receive_json(s: &RecvSummary, elapsed: Duration) -> Value {
     let seconds = elapsed.as_secs_f64();
     let mix: Vec<_> = s
@@ -211,6 +213,7 @@ pub(crate) fn receive_json(s: &RecvSummary, elapsed: Duration) -> Value {
     })
 }
 
+/// Summary of a received flow as one line.
 pub(crate) fn receive_line(s: &RecvSummary, elapsed: Duration) -> String {
     join([Some(amount(s.raw_bytes, elapsed)), Some(wire(s.raw_bytes, s.wire_bytes))])
 }

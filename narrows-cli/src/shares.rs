@@ -13,6 +13,7 @@ use narrows::upgrade::host_of;
 /// The address to use if there is only one host.
 pub(crate) const ALONE: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 
+/// A limited resource that hosts share.
 #[derive(Clone)]
 pub(crate) struct Shares(Arc<Mutex<State>>);
 
@@ -22,6 +23,7 @@ struct State {
 }
 
 impl Shares {
+    /// A resource of `all` units.
     pub(crate) fn new(all: usize) -> Self {
         Self(Arc::new(Mutex::new(State { free: all, taken: HashMap::new() })))
     }

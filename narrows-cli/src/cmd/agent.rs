@@ -15,6 +15,7 @@ use crate::run::raise_descriptor_limit;
 /// Descriptors reserved for the agent itself.
 const DESCRIPTORS_KEPT: usize = 32;
 
+/// Runs `narrows agent` until it is terminated.
 pub(crate) fn run(args: &AgentArgs) -> Result<()> {
     let service = address(args.listen.as_deref())?;
     let descriptors_max = raise_descriptor_limit().saturating_sub(DESCRIPTORS_KEPT) / 2;

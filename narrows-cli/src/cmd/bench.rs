@@ -18,6 +18,7 @@ const PASSES: usize = 3;
 /// A method with a higher nominal encoding cost is slow.
 const SLOW_NS_PER_BYTE: f32 = 20.0;
 
+/// Runs `narrows bench codecs`.
 pub(crate) fn codecs(args: &BenchCodecsArgs) -> Result<()> {
     let methods: Vec<Method> = args.methods.as_ref().map_or_else(|| DEFAULT_METHODS.to_vec(), |l| l.0.clone());
     let mut pools: Vec<PathBuf> = fs::read_dir(&args.corpus)

@@ -6,6 +6,7 @@ use narrows::calibration::Calibration;
 use crate::args::CalibrateArgs;
 use crate::{host, report};
 
+/// Runs `narrows calibrate`.
 pub(crate) fn run(args: &CalibrateArgs) -> Result<()> {
     if args.show {
         let calibration = host::load(true).context("nothing is stored; run `narrows calibrate`")?;

@@ -80,6 +80,7 @@ struct Outcome {
     json: serde_json::Value,
 }
 
+/// Runs `narrows cp` and returns its exit status.
 pub(crate) fn run(args: &CpArgs) -> Result<ExitCode> {
     let begun = Instant::now();
     host::allow_descriptors();

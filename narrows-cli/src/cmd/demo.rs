@@ -50,6 +50,7 @@ struct Outcome {
     mix: String,
 }
 
+/// Runs `narrows demo`.
 pub(crate) fn run(args: &DemoArgs) -> Result<()> {
     let sample = if args.files.is_empty() { found_files()? } else { named_files(&args.files)? };
     let (amount, cores) = (report::bytes(sample.len() as f64), stream::cores());

@@ -18,6 +18,7 @@ use crate::report;
 /// Read length.
 const PIECE: usize = 256 << 10;
 
+/// Runs `narrows inspect`.
 pub(crate) fn run(args: &InspectArgs) -> Result<()> {
     let file = Source::open(Some(&args.file))?;
     let name = file.name();

@@ -21,6 +21,7 @@ use crate::oracle::show::{self, About};
 use crate::oracle::{input, page};
 use crate::{files, flow, report};
 
+/// Runs `narrows oracle`.
 pub(crate) fn run(args: &OracleArgs) -> Result<()> {
     if args.replay.is_some() && args.link.len() != 1 {
         return Err(Error::misuse("--replay takes one --link: each rate has its own schedule").into());

@@ -27,6 +27,7 @@ const MADE_UP_MAX: usize = 256 << 20;
 /// Default message sizes in bytes.
 const SIZES: [usize; 4] = [500, 700, 1000, 1400];
 
+/// Runs `narrows ping`, as client or server.
 pub(crate) fn run(args: &PingArgs) -> Result<()> {
     if let Some(core) = args.core {
         let mut only = CpuSet::new();

@@ -20,6 +20,7 @@ use crate::flow;
 use crate::host::{self, Background};
 use crate::{report, signals};
 
+/// Runs `narrows pipe`.
 pub(crate) fn run(args: &PipeArgs) -> Result<()> {
     let control = Arc::new(Control::default());
     signals::stop(&control)?;

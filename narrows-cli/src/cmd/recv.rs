@@ -18,6 +18,7 @@ use crate::flow;
 use crate::progress::Bar;
 use crate::{report, signals};
 
+/// Runs `narrows recv`.
 pub(crate) fn run(args: &RecvArgs) -> Result<()> {
     let control = Arc::new(Control::default());
     signals::stop(&control)?;

@@ -19,6 +19,7 @@ use crate::{host, report};
 /// program.
 const OWN_FAILURE: u8 = 125;
 
+/// Runs `narrows run` and returns the exit status of the program.
 pub(crate) fn run(args: &RunArgs) -> ExitCode {
     let parent = match args.supervisor {
         SupervisorPlace::Parent => Some(true),

@@ -19,6 +19,7 @@ use crate::host::{self, Background};
 use crate::progress::Bar;
 use crate::{report, signals};
 
+/// Warning for connections that leave this host.
 pub(crate) const NOT_ENCRYPTED: &str = "warning: this connection is neither encrypted nor authenticated; anybody on its \
                                         way can read and change it";
 
@@ -27,6 +28,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Pause between two attempts to connect.
 const RETRY_EVERY: Duration = Duration::from_millis(100);
 
+/// Runs `narrows send`.
 pub(crate) fn run(args: &SendArgs) -> Result<()> {
     let address = args.to.strip_prefix("tcp://").filter(|address| parse_address(address).is_ok());
     let address = address

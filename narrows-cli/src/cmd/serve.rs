@@ -21,6 +21,7 @@ use crate::{files, host, means, report, signals};
 /// Interval at which signals are checked.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
+/// Runs `narrows serve`.
 pub(crate) fn run(args: &ServeArgs) -> Result<()> {
     match &args.listen {
         Some(address) => listen(args, address),

@@ -10,6 +10,7 @@ use crate::run::status;
 
 const HEAD: [&str; 9] = ["PEER", "STATE", "RAW OUT", "WIRE OUT", "RATIO", "RAW IN", "WIRE IN", "RATIO", "AGE"];
 
+/// Runs `narrows status`.
 pub(crate) fn run(args: &StatusArgs) -> Result<()> {
     let status::Answers { supervisors, left_out } = status::ask_all().context("cannot look for supervisors")?;
     if left_out > 0 {

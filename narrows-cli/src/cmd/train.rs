@@ -16,6 +16,7 @@ const MESSAGES_MIN: usize = 20;
 /// reaches peers in another way than over the link.
 const EXPECTED: u64 = 1 << 40;
 
+/// Runs `narrows train`.
 pub(crate) fn run(args: &TrainArgs) -> Result<()> {
     let samples = Samples::read(&args.files, args.lines)?;
     if samples.has_read(&args.output) {

@@ -231,8 +231,8 @@ impl Carrier {
                     Some(255) => failed.context(format!("lost the connection with {host}")),
                     // A narrows that exits with status 0 has answered before.
                     Some(0) if silent.load(Ordering::Relaxed) => Unreachable(format!(
-                        "narrows on {host}; the program started there ended at once and is no narrows: give its path with \
-                         --remote-narrows"
+                        "narrows on {host}; the program started there ended at once and is no narrows: give its path \
+                         with --remote-narrows"
                     ))
                     .into(),
                     Some(status) if silent.load(Ordering::Relaxed) => {
@@ -260,6 +260,7 @@ fn start_shell(command: &mut Command, host: &OsStr, program: &str, request: &Req
     Ok((Started(child), Link::pipes(input, File::from(OwnedFd::from(output)))))
 }
 
+/// The command of a remote shell, with additional options if it is ssh.
 pub(super) fn shell_command(shell: &OsStr) -> Result<Command> {
     let words =
         shlex::bytes::split(shell.as_bytes()).context("the remote shell of -e has a quote that does not end")?;

@@ -70,6 +70,7 @@ pub(crate) struct Seen {
 }
 
 impl Grower {
+    /// Starts the thread that adds carriers, up to `most` in all.
     pub(crate) fn start(
         bond: Bond,
         most: u8,

@@ -44,6 +44,7 @@ pub(crate) enum Piece {
 }
 
 impl Piece {
+    /// Length in bytes.
     pub(crate) fn len(self) -> u64 {
         match self {
             Self::Have { len, .. } | Self::Need { len } => len,
@@ -79,10 +80,12 @@ impl Basis {
         (len / CHUNK_LENS.0 as u64).min(INDEX_MAX as u64) as usize * 96
     }
 
+    /// The files in order.
     pub(crate) fn files(&self) -> impl Iterator<Item = &OwnedFd> {
         self.files.iter().map(|(file, _)| file)
     }
 
+    /// The file with this number.
     pub(crate) fn file(&self, file: usize) -> &OwnedFd {
         &self.files[file].0
     }
@@ -166,6 +169,7 @@ impl Basis {
     }
 }
 
+/// Hash of a piece: the first 6 bytes of its XXH3 hash, little endian.
 pub(crate) fn piece_hash(piece: &[u8]) -> PieceHash {
     let [a, b, c, d, e, f, ..] = xxh3_64(piece).to_le_bytes();
     [a, b, c, d, e, f]

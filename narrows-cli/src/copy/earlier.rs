@@ -28,6 +28,7 @@ impl<T> Default for Earlier<T> {
 }
 
 impl<T> Earlier<T> {
+    /// Adds a file, and drops the oldest ones beyond the limits.
     pub(super) fn push(&mut self, id: u64, path: Vec<u8>, known: T) {
         self.paths_len += path.len();
         if let Some((path, _)) = self.files.insert(id, (path, known)) {
@@ -48,6 +49,7 @@ impl<T> Earlier<T> {
         }
     }
 
+    /// Path and value of a file, if it is known.
     pub(super) fn get(&self, id: u64) -> Option<&(Vec<u8>, T)> {
         self.files.get(&id)
     }
@@ -58,6 +60,7 @@ impl<T> Earlier<T> {
 pub(super) struct Opened(Vec<(u64, OwnedFd)>);
 
 impl Opened {
+    /// Returns an open file, and opens it if needed.
     pub(super) fn get<E>(&mut self, id: u64, open: impl FnOnce() -> Result<OwnedFd, E>) -> Result<&OwnedFd, E> {
         let file = match self.0.iter().position(|(opened, _)| *opened == id) {
             Some(at) => self.0.remove(at),
@@ -73,6 +76,7 @@ impl Opened {
         Ok(&self.0[self.0.len() - 1].1)
     }
 
+    /// Closes a file.
     pub(super) fn close(&mut self, id: u64) {
         self.0.retain(|(opened, _)| *opened != id);
     }

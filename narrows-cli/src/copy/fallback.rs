@@ -113,6 +113,7 @@ fn programs(there: Tools) -> &'static str {
 
 // --- from here to there ---
 
+/// Copies from this host to the other one.
 pub(crate) fn put(order: &Order<'_>, sources: &[PathBuf], filter: &Filter, target: &Path) -> Result<Copied> {
     let here = Tools::here()?;
     ensure!(here.kind != Kind::Other, "tar on this host can do too little; install GNU tar or bsdtar");
@@ -245,6 +246,7 @@ fn warned(order: &Order<'_>, code: Option<i32>, tools: Tools, copied: &mut Copie
 
 // --- from there to here ---
 
+/// Copies from the other host to this one.
 pub(crate) fn get(order: &Order<'_>, sources: &[PathBuf], target: &Path) -> Result<Copied> {
     let here = Tools::here()?;
     let contents = sources.iter().any(|s| scan::top(s).is_none());

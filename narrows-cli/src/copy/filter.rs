@@ -7,6 +7,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
 
+/// Compiled patterns.
 #[derive(Clone)]
 pub(crate) struct Filter(Gitignore);
 
@@ -21,6 +22,7 @@ impl Filter {
         Ok(Self(builder.build().context("invalid patterns")?))
     }
 
+    /// Whether the patterns leave out this entry.
     pub(crate) fn leaves_out(&self, path: &[u8], is_folder: bool) -> bool {
         !path.is_empty() && self.0.matched(Path::new(OsStr::from_bytes(path)), is_folder).is_ignore()
     }

@@ -5,6 +5,7 @@ use std::sync::OnceLock;
 /// Length in bytes from which several threads hash faster than one.
 const PARALLEL_LEN: usize = 512 << 10;
 
+/// Adds bytes to a hash.
 pub(super) fn update(hash: &mut blake3::Hasher, bytes: &[u8]) {
     if bytes.len() >= PARALLEL_LEN && has_threads() {
         hash.update_rayon(bytes);

@@ -88,6 +88,7 @@ pub(crate) struct Delete {
 pub(crate) struct Session([u8; 16]);
 
 impl Session {
+    /// A new random identifier.
     pub(crate) fn random() -> io::Result<Self> {
         let mut id = [0; 16];
         let mut rest = &mut id[..];
@@ -131,6 +132,7 @@ pub(crate) enum Fsync {
     None,
 }
 
+/// Writes a request.
 pub(crate) fn write(request: &Request, mut to: impl Write) -> io::Result<()> {
     let words = match request {
         Request::Join(session) => json!({ "version": VERSION_FIRST, "task": "join", "session": session.to_string() }),

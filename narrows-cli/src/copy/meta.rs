@@ -30,6 +30,7 @@ impl Losses {
         }
     }
 
+    /// Counts one loss.
     pub(crate) fn count(&mut self, what: &'static str) {
         *self.0.entry(what).or_default() += 1;
     }
@@ -282,6 +283,7 @@ pub(crate) fn is_applied(stat: &Stat, entry: &Entry, ownership: Ownership) -> bo
         && same_time(stat, entry)
 }
 
+/// Whether the modification times are equal.
 pub(crate) fn same_time(stat: &Stat, entry: &Entry) -> bool {
     stat.st_mtime == entry.mtime_s && stat.st_mtime_nsec as u32 == entry.mtime_ns
 }
@@ -314,6 +316,7 @@ pub(crate) fn apply_by_name(parent: &OwnedFd, name: &OsStr, entry: &Entry, owner
     losses.note("times", rustix::fs::utimensat(parent.as_fd(), name, &times(entry), AtFlags::SYMLINK_NOFOLLOW));
 }
 
+/// The modification time of an entry, for system calls that leave the access time unchanged.
 pub(crate) fn times(entry: &Entry) -> Timestamps {
     Timestamps {
         last_access: Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT },

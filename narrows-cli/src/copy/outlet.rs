@@ -107,6 +107,7 @@ impl Outlet {
         Ok(())
     }
 
+    /// The result so far.
     pub(crate) fn written(&self) -> Written {
         self.lock().file.written
     }

@@ -39,6 +39,7 @@ impl Pattern {
         Some(Self { matcher: matcher.compile_matcher(), dot: name.starts_with(b".") || name.starts_with(b"\\.") })
     }
 
+    /// Whether the pattern matches a name.
     pub(crate) fn matches(&self, name: &[u8]) -> bool {
         (self.dot || !name.starts_with(b".")) && self.matcher.is_match(Path::new(std::ffi::OsStr::from_bytes(name)))
     }

@@ -97,10 +97,12 @@ impl Root {
         Ok(root)
     }
 
+    /// A source with the name `top` in `tree`.
     pub(crate) fn new(tree: Tree, top: Vec<u8>) -> Self {
         Self { tree, top, target: None }
     }
 
+    /// The same source for another thread.
     pub(crate) fn try_clone(&self) -> io::Result<Self> {
         Ok(Self { tree: self.tree.try_clone()?, top: self.top.clone(), target: self.target.clone() })
     }
@@ -121,6 +123,7 @@ impl Root {
     }
 }
 
+/// The error for a folder without -r.
 pub(crate) fn needs_recursive() -> io::Error {
     io::Error::new(io::ErrorKind::IsADirectory, "it is a folder, and only -r copies folders")
 }

@@ -114,6 +114,7 @@ const TOLD_MAX: Duration = Duration::from_secs(10);
 const SOURCES_MAX: usize = 256;
 const BUSY: &str = "the server has too many copies; try again later";
 
+/// Carries out a task over a link.
 pub(crate) fn run(
     task: Task,
     link: Link,
@@ -262,6 +263,7 @@ impl From<(Tree, Option<Vec<u8>>)> for Opened {
     }
 }
 
+/// Prefix of the errors of a target.
 pub(crate) fn cannot_store(target: &Path) -> String {
     format!("cannot store in {}", shown(target.as_os_str().as_bytes()))
 }
@@ -357,6 +359,7 @@ fn open_each(sources: &[PathBuf], open: impl Fn(&Path) -> io::Result<Root>) -> (
     (roots, unopened)
 }
 
+/// Options for receiving a copy.
 pub(crate) fn receive_options(notes: &Notes) -> ReceiveOptions {
     ReceiveOptions {
         receiver: ReceiverConfig::default(),

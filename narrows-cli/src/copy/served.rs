@@ -27,14 +27,17 @@ pub(crate) struct Served {
 }
 
 impl Served {
+    /// Opens the folder.
     pub(crate) fn open(dir: &Path, read_only: bool) -> io::Result<Self> {
         Ok(Self { tree: Tree::open(dir)?, read_only, set_id: false, memory: shared_memory() })
     }
 
+    /// Sets whether clients may store files with set-id bits and capabilities.
     pub(crate) fn with_set_id(self, set_id: bool) -> Self {
         Self { set_id, ..self }
     }
 
+    /// Whether clients may store files with set-id bits and capabilities.
     pub(crate) fn keeps_set_id(&self) -> bool {
         self.set_id
     }

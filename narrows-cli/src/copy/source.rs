@@ -216,6 +216,7 @@ impl EntrySource {
         self.shared.changed.notify_all();
     }
 
+    /// A function that returns the current progress.
     pub(crate) fn progress(&self) -> impl Fn() -> Progress + Send + Sync + use<> {
         let shared = Arc::clone(&self.shared);
         move || shared.lock().progress.clone()

@@ -121,6 +121,7 @@ pub(crate) struct Listeners {
 }
 
 impl Listeners {
+    /// Callbacks that do nothing.
     pub(crate) fn none() -> Self {
         Self { on_failure: Box::new(|_| ()), on_file: Box::new(|_| ()), on_removed: None }
     }
@@ -319,6 +320,7 @@ impl EntryStore {
         }
     }
 
+    /// The current progress.
     pub(crate) fn stored(&self) -> Stored {
         let store = self.lock();
         let target = &store.target;

@@ -92,6 +92,7 @@ impl Tree {
         self.alias.as_ref().filter(|(name, _)| name == path).map_or(path, |(_, real)| real)
     }
 
+    /// The root folder.
     pub(crate) fn root(&self) -> &OwnedFd {
         &self.root
     }

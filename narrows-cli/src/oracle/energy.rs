@@ -67,6 +67,7 @@ impl Watts {
         encode_s.iter().map(|(m, s)| of(*m).map(|w| w * s)).sum()
     }
 
+    /// The text form for the cache.
     pub(crate) fn to_text(&self) -> String {
         let mut text = String::new();
         for (method, watts) in &self.0 {

@@ -11,6 +11,7 @@ use crate::files;
 /// Maximum depth of folders, which protects the stack; deeper ones are a mistake or an attack.
 const DEPTH_MAX: usize = 128;
 
+/// The data to analyse.
 pub(crate) struct Input {
     pub(crate) bytes: Vec<u8>,
     /// Whether there was more data than was read.

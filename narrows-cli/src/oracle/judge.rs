@@ -65,6 +65,7 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
+    /// The row of plain.
     pub(crate) fn plain(&self) -> &Row {
         &self.fixed[0]
     }
@@ -75,6 +76,7 @@ impl Answer {
         known?.into_iter().min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, row)| row)
     }
 
+    /// The fixed method with the shortest time.
     pub(crate) fn best_fixed(&self) -> &Row {
         self.winner(|r| Some(r.seconds)).unwrap_or(self.plain())
     }

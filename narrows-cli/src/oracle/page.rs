@@ -21,6 +21,7 @@ pub(crate) fn sweep() -> Vec<Rate> {
     rates.take_while(|r| *r <= SWEEP_MBIT.1).map(|mbit| Rate(mbit * 125_000.0)).collect()
 }
 
+/// The HTML page.
 pub(crate) fn html(about: &About, tables: &str, speeds: &[Speed], answers: &[Answer], sweep: &[Answer]) -> String {
     let mut figures = vec![methods(speeds)];
     figures.extend(answers.iter().map(|a| choices(speeds, a)));
@@ -46,8 +47,8 @@ fn methods(speeds: &[Speed]) -> Figure {
     Figure {
         svg: plot.svg(),
         caption: "Each method alone on this data, in blocks of 128 KiB: further right is faster, higher is smaller on the wire. \
-                          Which of those near the line is best depends on the link and the cores; those far below it are seldom worth \
-                          their time. Single blocks differ from this mean, which a schedule exploits."
+                  Which of those near the line is best depends on the link and the cores; those far below it are seldom worth \
+                  their time. Single blocks differ from this mean, which a schedule exploits."
             .into(),
     }
 }
@@ -68,8 +69,8 @@ fn choices(speeds: &[Speed], answer: &Answer) -> Figure {
     Figure {
         svg: strips.svg(),
         caption: "The method of each part of the data, from the first byte to the last. Above: the best schedule, found by a \
-                          search with full knowledge. Below: the choices of policies, which know only the past. From yellow to violet, \
-                          methods are slower and their output smaller; grey is sent uncompressed."
+                  search with full knowledge. Below: the choices of policies, which know only the past. From yellow to violet, \
+                  methods are slower and their output smaller; grey is sent uncompressed."
             .into(),
     }
 }
@@ -107,8 +108,8 @@ fn goodput(about: &About, sweep: &[Answer]) -> Figure {
     Figure {
         svg: plot.svg(),
         caption: "Data that arrives per second on links from 1 Mbit/s to 25 Gbit/s. On slow links the link is the bottleneck, and \
-                          the smallest output wins; further right the CPU is, and fast methods or none win. The best fixed method is \
-                          chosen for each link separately, in hindsight."
+                  the smallest output wins; further right the CPU is, and fast methods or none win. The best fixed method is \
+                  chosen for each link separately, in hindsight."
             .into(),
     }
 }

@@ -33,6 +33,7 @@ pub(crate) struct Speed {
     pub(crate) decode_mb_per_s: f64,
 }
 
+/// The figures of every method.
 pub(crate) fn speeds(table: &Table) -> Vec<Speed> {
     let (blocks, raw) = (table.blocks(CLASS), table.len() as f64);
     let of = |(m, method): (usize, &narrows::codec::Method)| {
@@ -118,6 +119,7 @@ fn winners(answer: &Answer) -> [(&'static str, Option<&Row>); 4] {
     ]
 }
 
+/// Goodput in Mbit/s.
 pub(crate) fn goodput_mbit(about: &About, row: &Row) -> f64 {
     about.raw_len as f64 / row.seconds.max(1e-12) / 125_000.0
 }
@@ -140,6 +142,7 @@ fn seconds(s: f64) -> String {
     }
 }
 
+/// The JSON document.
 pub(crate) fn json(about: &About, table: &Table, answers: &[Answer]) -> Value {
     let row = |r: &Row| {
         json!({

@@ -40,6 +40,7 @@ pub(crate) struct Encoded {
 }
 
 impl End {
+    /// The end of a connection with these settings.
     pub(crate) fn new(hello: &Hello, method: Method, is_server: bool) -> Result<Self> {
         let (policy, context): (Box<dyn Policy>, _) = match method {
             Method::Plain => return Ok(Self::Plain),

@@ -34,6 +34,7 @@ pub(crate) struct Figures {
 }
 
 impl Trips {
+    /// Computes the figures.
     pub(crate) fn figures(&self) -> Figures {
         let mut all: Vec<u64> = self.ns.concat();
         all.sort_unstable();

@@ -41,6 +41,7 @@ pub(crate) struct Hello {
 }
 
 impl Hello {
+    /// Sends the handshake and waits for the answer of the server.
     pub(crate) fn say(&self, line: &mut Line) -> Result<()> {
         let name = self.method.map(|m| m.to_string()).unwrap_or_default();
         let policy = self.policy.to_string();
@@ -110,6 +111,7 @@ impl Hello {
         Ok(Some(Self { method, policy, history, wire, polls: head[40] == 1, epoch: long(20), dictionary }))
     }
 
+    /// Answers a handshake; `refused` is the reason for a refusal.
     pub(crate) fn answer(line: &mut Line, refused: Option<&str>) -> Result<()> {
         let text = refused.unwrap_or_default();
         let text = &text.as_bytes()[..text.len().min(TEXT_MAX)];

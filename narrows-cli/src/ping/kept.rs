@@ -39,6 +39,7 @@ pub(super) struct Kept<T: Keep>(Option<T>);
 const THERE: &str = "it is there until it is dropped";
 
 impl<T: Keep> Kept<T> {
+    /// Takes a kept context, or creates one.
     pub(super) fn take() -> Self {
         let mut place = T::place().lock().unwrap_or_else(PoisonError::into_inner);
         Self(Some(place.pop().unwrap_or_default()))

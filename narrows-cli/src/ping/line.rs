@@ -35,6 +35,7 @@ pub(crate) enum Place {
 }
 
 impl Place {
+    /// Parses `HOST:PORT`, `tcp://HOST:PORT` or `unix:PATH`.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         if let Some(path) = text.strip_prefix("unix:") {
             if path.is_empty() {
@@ -77,6 +78,7 @@ pub(crate) struct Line {
 }
 
 impl Line {
+    /// Connects to a server.
     pub(crate) fn connect(place: &Place) -> Result<Self> {
         let cannot = || format!("cannot connect to {place}");
         let socket = match place {
@@ -102,10 +104,12 @@ impl Line {
         Self::new(socket).with_context(cannot)
     }
 
+    /// A connection over TCP.
     pub(crate) fn tcp(socket: TcpStream) -> io::Result<Self> {
         Self::new(Socket::Tcp(socket))
     }
 
+    /// A connection over a Unix socket.
     pub(crate) fn unix(socket: UnixStream) -> io::Result<Self> {
         Self::new(Socket::Unix(socket))
     }
@@ -138,6 +142,7 @@ impl Line {
         self.polls = polls;
     }
 
+    /// Sends bytes.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<()> {
         let written = match &mut self.socket {
             Socket::Tcp(s) => s.write_all(bytes),
@@ -155,6 +160,7 @@ impl Line {
         &self.room[self.from..self.to]
     }
 
+    /// Removes `len` bytes from the received data.
     pub(crate) fn take(&mut self, len: usize) {
         self.from = self.from.saturating_add(len).min(self.to);
         if self.from == self.to {

@@ -40,6 +40,7 @@ const ALL: &str = "plain,store,lz4,lz4:dict,lz4:linked,lz4:linked,seeded,zstd-1,
                    lzo,lzf,lzw,lzma,bzip2:level=1,zlib,snappy,messages";
 
 impl Method {
+    /// Whether the method needs a dictionary.
     pub(crate) fn needs_dictionary(self) -> bool {
         matches!(self, Self::Fixed { context: Context::Dictionary | Context::Seeded, .. })
     }

@@ -44,6 +44,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
+    /// Listens on an address.
     pub(crate) fn bind(place: &Place, quiet: bool) -> Result<Self> {
         let cannot = || format!("cannot listen on {place}");
         let listener = match place {
@@ -64,6 +65,7 @@ impl Server {
         Ok(Self { listener, open: Arc::default(), quiet })
     }
 
+    /// The TCP address; `None` for a Unix socket.
     pub(crate) fn address(&self) -> Option<SocketAddr> {
         match &self.listener {
             Listener::Tcp(l) => l.local_addr().ok(),

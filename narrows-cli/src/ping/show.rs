@@ -22,6 +22,7 @@ impl Measured<'_> {
         bytes as f64 / self.set.messages.len().max(1) as f64
     }
 
+    /// The figures as a table.
     pub(crate) fn table(&self, client: &Client) -> String {
         let (count, mean_len) = (self.set.messages.len(), self.mean_len());
         let of = match self.set.size {
@@ -57,6 +58,7 @@ impl Measured<'_> {
         text
     }
 
+    /// The figures as JSON.
     pub(crate) fn json(&self, client: &Client) -> Value {
         let plain = self.trips[0].figures();
         let rows: Vec<Value> = client

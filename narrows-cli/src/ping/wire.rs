@@ -27,13 +27,17 @@ pub(crate) struct Wire {
 impl Wire {
     /// Lowest rate: with slower links the longest message would take too long.
     pub(crate) const BITS_MIN: u64 = 1_000_000;
+    /// Highest rate in bits per second.
     pub(crate) const BITS_MAX: u64 = 1_000_000_000_000;
+    /// Maximum number of hops.
     pub(crate) const HOPS_MAX: u8 = 16;
 
+    /// Whether rate and hops are within their limits.
     pub(crate) fn is_sound(self) -> bool {
         (Self::BITS_MIN..=Self::BITS_MAX).contains(&self.bits_per_s) && self.hops <= Self::HOPS_MAX
     }
 
+    /// Time that `len` bytes take to cross.
     pub(crate) fn time(self, len: usize) -> Duration {
         let bytes = len + PACKET_OVERHEAD * len.div_ceil(PACKET_LEN);
         let bits = bytes as f64 * 8.0 * (1.0 + f64::from(self.hops));

@@ -17,6 +17,8 @@ use crate::copy::place::Place;
 use crate::progress::Bar;
 use crate::{flow, report};
 
+/// Copies with tar. `missing` is the error that narrows was not found, returned if tar cannot do
+/// the copy.
 pub(super) fn copy(args: &CpArgs, sources: &[Place], target: &Place, missing: Error, tell: &Tell) -> Result<Outcome> {
     let patterns = patterns(args);
     let (place, host, puts) = match (target, &sources[0]) {

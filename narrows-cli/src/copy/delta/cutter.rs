@@ -27,6 +27,7 @@ pub(super) struct Section {
     pub(super) chunks: Vec<Chunk>,
 }
 
+/// Cuts one file from its beginning to its end.
 pub(super) struct Cutter {
     at: u64,
     limit: u64,
@@ -39,6 +40,7 @@ impl Cutter {
         Self { at: 0, limit, threads: stream::cores().min(THREADS_MAX) }
     }
 
+    /// Offset of the next section.
     pub(super) fn offset(&self) -> u64 {
         self.at
     }

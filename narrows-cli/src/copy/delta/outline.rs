@@ -68,6 +68,7 @@ impl Needed {
 }
 
 impl Outline {
+    /// Begins a file of `len` bytes.
     pub(crate) fn new(len: u64) -> Self {
         Self {
             cutter: Cutter::new(len),
@@ -103,10 +104,12 @@ impl Outline {
         self.settled
     }
 
+    /// Length of the announced content in bytes.
     pub(crate) fn len(&self) -> u64 {
         self.end
     }
 
+    /// BLAKE3 hash of the content that was cut so far.
     pub(crate) fn digest(&self) -> [u8; 32] {
         self.hash.finalize().into()
     }

@@ -14,7 +14,9 @@ use data_encoding::BASE64URL_NOPAD;
 use super::proof;
 use crate::files::without_temporary_name;
 
+/// Length of a seed of an Ed25519 key in bytes.
 pub(super) const SEED_LEN: usize = 32;
+/// Length of a fingerprint in bytes.
 pub(super) const FINGERPRINT_LEN: usize = 32;
 const FILE_HEAD: &str = "narrows serve key 1";
 const TOKEN_HEAD: &str = "nrw1_";
@@ -89,6 +91,7 @@ pub(crate) struct Token {
 }
 
 impl Token {
+    /// Parses a token.
     pub(crate) fn parse(text: &str) -> Result<Self> {
         let bytes = text.trim().strip_prefix(TOKEN_HEAD);
         let bytes = bytes.and_then(|t| BASE64URL_NOPAD.decode(t.as_bytes()).ok());
@@ -99,6 +102,7 @@ impl Token {
         Ok(Self { client, fingerprint })
     }
 
+    /// Reads a token from a file that other users must not be able to read.
     pub(crate) fn load(path: &Path) -> Result<Self> {
         let text = read_private(path).with_context(|| format!("the token file {}", path.display()))?;
         Self::parse(&text).with_context(|| format!("the token file {}", path.display()))

@@ -24,12 +24,14 @@ const PROTOCOL: &[u8] = b"narrows-cp/1";
 /// Prefix of the seed of an Ed25519 key in PKCS #8 (RFC 8410, section 7).
 const PKCS8_HEAD: [u8; 16] = [0x30, 0x2e, 2, 1, 0, 0x30, 5, 6, 3, 0x2b, 0x65, 0x70, 4, 0x22, 4, 0x20];
 
+/// A new random seed.
 pub(super) fn random_seed() -> Result<[u8; SEED_LEN]> {
     let mut seed = [0; SEED_LEN];
     provider().secure_random.fill(&mut seed).map_err(|_| anyhow!("the system gives no random bytes"))?;
     Ok(seed)
 }
 
+/// The TLS connection of a client with this token.
 pub(super) fn client(token: &Token) -> Result<ClientConnection> {
     let provider = provider();
     let own = Arc::new(certified(&token.client)?);
@@ -62,6 +64,7 @@ pub(super) fn server(keys: &Keys) -> Result<Arc<ServerConfig>> {
     Ok(Arc::new(config))
 }
 
+/// The TLS connection of a server for one client.
 pub(super) fn server_connection(config: &Arc<ServerConfig>) -> Result<ServerConnection> {
     Ok(ServerConnection::new(Arc::clone(config))?)
 }

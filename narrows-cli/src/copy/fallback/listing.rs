@@ -13,6 +13,7 @@ use crate::copy::scan::{self, Found, walk};
 use crate::copy::serve::open_roots;
 use crate::copy::shown;
 
+/// The entries of a copy for tar.
 pub(super) struct Listing {
     /// Folders, each with a file of the names that tar packs, separated by zero bytes.
     pub(super) groups: Vec<(PathBuf, TempPath)>,
@@ -22,6 +23,7 @@ pub(super) struct Listing {
 }
 
 impl Listing {
+    /// Walks the sources.
     pub(super) fn of(sources: &[PathBuf], order: &Order<'_>, filter: &Filter) -> Result<Self> {
         let mut copied = Copied::default();
         let (mut roots, mut folders) = (Vec::new(), Vec::new());

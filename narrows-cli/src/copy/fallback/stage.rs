@@ -27,6 +27,7 @@ use crate::report::without_os_numbers;
 
 const SETID: u32 = 0o6000;
 
+/// A staging folder, removed when it is dropped.
 pub(super) struct Stage {
     folder: TempDir,
     keeps_owner: bool,
@@ -57,10 +58,12 @@ impl Stage {
         Ok(Self { folder, keeps_owner, ownership: Ownership::new(asked), losses })
     }
 
+    /// Path of the folder.
     pub(super) fn path(&self) -> &Path {
         self.folder.path()
     }
 
+    /// Whether tar can set owners in it.
     pub(super) fn keeps_owner(&self) -> bool {
         self.keeps_owner
     }
@@ -70,10 +73,12 @@ impl Stage {
         self.path().join(OsStr::from_bytes(name)).symlink_metadata().is_ok()
     }
 
+    /// Whether a folder of that name was unpacked.
     pub(super) fn holds_folder(&self, name: &[u8]) -> bool {
         self.path().join(OsStr::from_bytes(name)).symlink_metadata().is_ok_and(|there| there.is_dir())
     }
 
+    /// Whether nothing was unpacked.
     pub(super) fn is_empty(&self) -> bool {
         std::fs::read_dir(self.path()).is_ok_and(|mut names| names.next().is_none())
     }

@@ -32,7 +32,9 @@ const NEXT: &str = "IFS= read -r len && eval \"$(dd bs=1 count=\"$len\" 2>/dev/n
 /// Number of zero bytes at the end of every archive.
 const END_ZEROS: u64 = 1024;
 
+/// The stdin of the remote shell.
 pub(super) type Input = File;
+/// The stdout of the remote shell.
 pub(super) type Output = BufReader<File>;
 
 /// Progress of the copy, for the bar and the summary.
@@ -47,10 +49,12 @@ pub(crate) struct Flow {
 }
 
 impl Flow {
+    /// Uncompressed bytes of the archive so far.
     pub(crate) fn raw_bytes(&self) -> u64 {
         self.raw.load(Ordering::Relaxed)
     }
 
+    /// Bytes that crossed the link so far.
     pub(crate) fn wire_bytes(&self) -> u64 {
         self.wire.load(Ordering::Relaxed)
     }
@@ -60,6 +64,7 @@ impl Flow {
         Some(self.total.load(Ordering::Relaxed)).filter(|total| *total > 0)
     }
 
+    /// Sets the approximate length of the content in bytes.
     pub(super) fn expect(&self, total: u64) {
         self.total.store(total, Ordering::Relaxed);
     }
@@ -278,6 +283,7 @@ impl Pump {
         Self { flow, len: 0, zeros: 0 }
     }
 
+    /// Moves the archive from a reader to a writer, up to its end.
     pub(super) fn run(&mut self, mut from: impl Read, mut to: impl Write) -> Result<(), Side> {
         let mut piece = vec![0; PIECE];
         loop {

@@ -25,6 +25,7 @@ pub(super) const LEVEL: i32 = 3;
 /// Options with which tar reads names, separated by zero bytes, from the file that follows.
 pub(super) const LIST_FLAGS: [&str; 2] = ["--no-recursion", "--null"];
 
+/// Kind of a tar program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Gnu,
@@ -34,6 +35,7 @@ pub(super) enum Kind {
     Other,
 }
 
+/// The tools of a host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Tools {
     pub(super) kind: Kind,
@@ -86,6 +88,7 @@ impl Tools {
         flags
     }
 
+    /// Options to unpack an archive from a host with the tools `from`.
     pub(super) fn unpack_flags(self, from: Self) -> Vec<&'static str> {
         let mut flags = match self.kind {
             // With a wrong clock, tar would print a warning for each file.

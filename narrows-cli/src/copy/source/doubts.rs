@@ -49,6 +49,7 @@ pub(super) enum Verdict {
 }
 
 impl Doubts {
+    /// Number of unconfirmed files.
     pub(super) fn len(&self) -> usize {
         self.files.len()
     }
@@ -74,6 +75,7 @@ impl Doubts {
         self.unanswered + len <= REPEATED_MAX
     }
 
+    /// The answer about the current file.
     pub(super) fn verdict(&self) -> Verdict {
         self.in_hand.as_ref().map_or(Verdict::Nothing, |in_hand| in_hand.verdict)
     }

@@ -91,6 +91,7 @@ impl<'a> Producer<'a> {
         }
     }
 
+    /// Produces records until the copy is complete or the flow ends.
     pub(super) fn run(mut self) {
         // The end of the flow is not an error of the producer.
         let _ = self.produce();

@@ -27,6 +27,7 @@ impl Answers {
         Self { notes, bytes: Vec::new(), run: None, unnamed: 0 }
     }
 
+    /// Adds the answer for one file; equal consecutive answers are merged.
     pub(super) fn file(&mut self, wanted: Wanted) {
         match &mut self.run {
             Some((count, same)) if *same == wanted => *count += 1,
@@ -60,6 +61,7 @@ impl Answers {
         self.notes.settle(0)
     }
 
+    /// Adds an answer.
     pub(super) fn put(&mut self, answer: &Answer) {
         self.end_run();
         if self.bytes.len() + ANSWER_MAX > ANSWERS_LEN_MAX {
@@ -74,6 +76,7 @@ impl Answers {
         }
     }
 
+    /// Sends the gathered answers.
     pub(super) fn send(&mut self) {
         self.end_run();
         if self.unnamed > 0 {

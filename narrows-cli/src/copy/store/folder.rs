@@ -19,6 +19,7 @@ use crate::copy::shown;
 const MOUNTS_MAX: usize = 16;
 
 impl Target {
+    /// Stores a folder.
     pub(super) fn make_folder(&mut self, id: u64, entry: Entry, answers: &mut Answers) -> io::Result<()> {
         let there = self.folder(&entry.path)?;
         if there.is_none() {

@@ -71,6 +71,7 @@ impl Target {
         self.waiting.push(Waiting { id, path: path.to_vec(), what: What::Nothing });
     }
 
+    /// Queues a link, fifo or device.
     pub(super) fn special_waits(&mut self, id: u64, entry: Entry) -> io::Result<()> {
         if !self.room.take_link(&entry.path) {
             return Err(in_way());
@@ -84,6 +85,7 @@ impl Target {
         self.in_way.contains(&of)
     }
 
+    /// Queues a hard link.
     pub(super) fn link_waits(&mut self, id: u64, of: u64, path: Vec<u8>) {
         self.waiting.push(Waiting { id, path, what: What::HardLink { of } });
     }
@@ -145,6 +147,7 @@ impl Target {
     }
 }
 
+/// The error for a folder that is in the way.
 pub(super) fn in_way() -> io::Error {
     io::Error::other("a folder of that name is in the way")
 }

@@ -32,6 +32,7 @@ pub(super) struct Partial {
 }
 
 impl Partial {
+    /// Creates a temporary file for `target` and locks it.
     pub(super) fn create(folder: Arc<OwnedFd>, target: &OsStr, mode: Mode) -> io::Result<Self> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         // All predictable names may be taken, by other copies or by somebody who wants copies to
@@ -139,6 +140,7 @@ impl Partial {
         self.name.as_deref().unwrap_or_default()
     }
 
+    /// The folder of the file.
     pub(super) fn folder(&self) -> &OwnedFd {
         &self.folder
     }
@@ -179,6 +181,7 @@ pub(crate) fn is_partial(name: &[u8]) -> bool {
     }
 }
 
+/// Renames an entry within a folder.
 pub(super) fn rename(folder: &OwnedFd, from: &OsStr, to: &OsStr) -> io::Result<()> {
     match rustix::fs::renameat(folder, from, folder, to) {
         Err(Errno::ISDIR) => Err(io::Error::other("a folder of that name is in the way")),

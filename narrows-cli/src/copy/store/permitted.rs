@@ -37,6 +37,7 @@ impl Permitted {
         matches!(self, Self::Tops { names, patterns, root: false, .. } if names.len() == 1 && patterns.is_empty())
     }
 
+    /// Whether this entry may be stored.
     pub(crate) fn allows(&self, entry: &Entry) -> bool {
         let Self::Tops { names, patterns, root, folders } = self else { return true };
         let top = entry.path.split(|b| *b == b'/').next().unwrap_or_default();

@@ -45,10 +45,12 @@ impl Plan {
         Self { _memory: Some(memory), ..self }
     }
 
+    /// The earlier versions.
     pub(super) fn files(&self) -> impl Iterator<Item = &OwnedFd> {
         self.basis.files()
     }
 
+    /// The earlier version with this number.
     pub(super) fn file(&self, file: usize) -> &OwnedFd {
         self.basis.file(file)
     }

@@ -62,6 +62,7 @@ impl Removal {
         })
     }
 
+    /// Whether the folder with this hash of its path arrived.
     pub(super) fn has_come(&self, path: u64) -> bool {
         self.came.contains(&path)
     }
@@ -102,6 +103,7 @@ enum Doing {
 }
 
 impl Target {
+    /// Removes what the sources do not have, if `--delete` was requested and nothing failed.
     pub(super) fn remove_others(&mut self, answers: &mut Answers) -> io::Result<()> {
         let Some(removal) = self.removal.take() else { return Ok(()) };
         if self.stored.failed > 0 || removal.incomplete || !self.pending.is_empty() {

@@ -49,6 +49,7 @@ impl Repeatable {
         }
     }
 
+    /// Begins a piece of the stream.
     pub(super) fn begin_write(&mut self) {
         self.in_write = 0;
     }

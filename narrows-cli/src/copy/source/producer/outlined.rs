@@ -55,6 +55,7 @@ impl Producer<'_> {
         Ok(())
     }
 
+    /// Passes answers about chunks to their files.
     pub(super) fn take_answers(&mut self, answers: impl IntoIterator<Item = (u64, Vec<u32>)>) {
         let mut waiting = std::mem::take(&mut self.outlined);
         for (id, runs) in answers {

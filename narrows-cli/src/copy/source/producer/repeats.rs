@@ -40,6 +40,7 @@ struct Slot {
     offset: u64,
 }
 
+/// Index of the sent content.
 #[derive(Default)]
 pub(super) struct Repeats {
     slots: Vec<Slot>,
