@@ -100,7 +100,7 @@ mod tests {
         let ends: Vec<_> = lines[1..].iter().map(|l| l.chars().count()).collect();
         assert!(ends.windows(2).all(|w| w[0] == w[1]), "{table}");
         assert!(!table.contains('\u{1b}'));
-        // What another version of the program says must not end this one.
+        // Unexpected output of another version must not end this program.
         assert!(super::table(&json!({ "connections": [{}] })).contains("?"));
     }
 }

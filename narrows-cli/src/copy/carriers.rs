@@ -301,7 +301,7 @@ mod tests {
         let far = File::from(OwnedFd::from(far));
         let joined = std::thread::spawn(move || join(session, &far.try_clone().unwrap(), &far));
         near.write_all(b"x").unwrap();
-        // It stays until the copy ends, which here never does.
+        // It stays until the end of the copy, which never comes here.
         std::thread::sleep(Duration::from_millis(100));
         assert!(!joined.is_finished());
         assert!(

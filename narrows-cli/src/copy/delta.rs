@@ -291,7 +291,8 @@ mod tests {
         let moved = [&old[9 << 20..], &old[..9 << 20]].concat();
         let longer = [&old[..], &noise(50_000, 3)].concat();
         let piece = PIECE_LEN as usize;
-        // Where something moved, each section's border and the place itself may cost chunks that lie elsewhere.
+        // If something moved, chunks may differ at each section border and at the place of the
+        // change.
         let borders = 2 * old.len().div_ceil(SECTION_LEN) * CHUNK_LENS.2;
         for (new, needed_max) in [
             (old.clone(), 0),

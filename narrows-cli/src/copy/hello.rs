@@ -388,7 +388,7 @@ mod tests {
         };
         assert!(refused("version", json!(VERSION + 1)).contains("upgrade the older one"));
         assert!(refused("version", json!(0)).contains("upgrade the older one"));
-        // Nothing that protects may get lost.
+        // No field that protects entries may be lost.
         for bad in [
             json!(true),
             json!({}),

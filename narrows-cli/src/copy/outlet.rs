@@ -281,7 +281,8 @@ mod tests {
         }
     }
 
-    /// What comes out, and how it went, of records that say `content` and hole of a file of `len` bytes.
+    /// The output and the result for the records of a file of `len` bytes with `content` and a
+    /// hole.
     fn run(len: u64, digest_of: &[u8], state: EndState, content: &[&[u8]], hole: u64) -> (Vec<u8>, Written) {
         let writer = &mut RecordWriter::default();
         let mut records = Vec::new();

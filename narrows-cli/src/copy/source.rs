@@ -479,14 +479,14 @@ mod tests {
         /// Bytes that came as data, and as repeats, of each entry.
         data: [usize; 5],
         repeats: [usize; 5],
-        /// How files ended, in order.
+        /// End states of the files, in order.
         ended: Vec<(usize, EndState)>,
         current: usize,
         finished: bool,
     }
 
     impl Receiver {
-        /// Of a folder with these files, all of which it wants.
+        /// The receiver of a folder with these files, all of which it wants, and the sending end.
         fn of(files: &[(&str, &[u8])], folder: &std::path::Path) -> (Self, EntrySource) {
             files.iter().for_each(|(name, content)| std::fs::write(folder.join(name), content).unwrap());
             let roots = vec![Root::open(&folder.join(""), true).unwrap()];

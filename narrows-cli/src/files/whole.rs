@@ -108,7 +108,7 @@ mod tests {
         write_whole(&path, b"one").unwrap();
         fs::set_permissions(&path, Permissions::from_mode(0o640)).unwrap();
         symlink("a", folder.path().join("link")).unwrap();
-        // As if a run had been killed between its two names.
+        // As if a run had been killed between linking and renaming.
         fs::write(second_name(&path), "half").unwrap();
         write_whole(&folder.path().join("link"), b"two").unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"two");

@@ -292,7 +292,7 @@ mod tests {
         };
         assert!(names().is_empty());
         drop(dropped);
-        // What killed copies left goes.
+        // Remains of killed copies are removed.
         let stale = name(OsStr::new("a"), 0);
         fs::write(folder.path().join(&stale), "old").unwrap();
         nameless(folder.path(), "one").unwrap().rename(OsStr::new("a")).unwrap();

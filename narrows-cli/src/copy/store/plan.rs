@@ -167,7 +167,7 @@ mod tests {
         let old = OwnedFd::from(old);
         let there = Outline::new(content.len() as u64).next(&old).unwrap()[0];
         let mut plan = Plan::new(vec![old]);
-        // What is there and what is not, by turns: no two pieces can be one.
+        // Present and missing pieces alternate, so that no two can be merged.
         let chunks = [there, Chunk { len: 1, hash: 7 }].repeat(2048);
         for _ in 0..100 {
             plan.chunks(&chunks, u64::MAX);
@@ -191,7 +191,7 @@ mod tests {
         assert!(plan.pieces.len() > 60_000);
         let whole = plan.end;
         let begun = std::time::Instant::now();
-        // What stood here before took a minute for so many.
+        // Guards against quadratic time, with which this many pieces took a minute.
         for i in 0..100_000 {
             let region = Region { offset: 1 + i % whole, len: 1 };
             assert_eq!(plan.pieces(&[region], &[[7; 6]]), [0, 1]);

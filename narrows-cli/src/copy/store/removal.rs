@@ -429,7 +429,7 @@ mod tests {
         Entry { path: path.into(), kind, mode: 0o755, uid: 0, gid: 0, mtime_s: 0, mtime_ns: 0, xattrs: Vec::new() }
     }
 
-    /// What a peer sends.
+    /// A simulated sender.
     #[derive(Default)]
     struct Peer {
         writer: RecordWriter,
@@ -484,7 +484,7 @@ mod tests {
         let mut store = EntryStore::new(tree, None, permitted, options, Notes::default(), listeners).unwrap();
         store.write_all(bytes).unwrap();
         happens();
-        // Of a copy that is cut off it is an error.
+        // After an interrupted copy this is an error.
         let _ = store.finish();
         let told = told.lock().unwrap().clone();
         (store.stored(), told)
