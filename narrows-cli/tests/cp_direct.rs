@@ -189,7 +189,7 @@ fn who_has_no_token_or_another_one_gets_nowhere() {
         }
     }
     save_token(&server.token, "rubbish");
-    assert!(stderr(&server.cp(home.path(), &[&server.place("file"), "x"])).contains("no token"));
+    assert!(stderr(&server.cp(home.path(), &[&server.place("file"), "x"])).contains("not a token"));
     let mut command = narrows(home.path());
     let output = finish(command.env_remove("NARROWS_TOKEN").args(["cp", &server.place("file"), "x"]).spawn().unwrap());
     assert!(stderr(&output).contains("--token-file"), "{}", stderr(&output));
@@ -409,7 +409,7 @@ fn without_token_only_this_host_is_served() {
     assert!(stderr(&output).contains("this host only"), "{}", stderr(&output));
     let mut command = narrows(home.path());
     let output = finish(command.args(["cp", "--insecure", "narrows://192.0.2.1/x", "y"]).spawn().unwrap());
-    assert!(stderr(&output).contains("only this host"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("only to this host"), "{}", stderr(&output));
 }
 
 #[test]

@@ -453,9 +453,9 @@ mod tests {
         };
         let mut note = Vec::new();
         Answer::Made { text: "folder/".into() }.put(&mut note);
-        assert!(start(None).on_note()(&note).unwrap_err().to_string().contains("nobody asked"));
+        assert!(start(None).on_note()(&note).unwrap_err().to_string().contains("not requested"));
         let (plain, note) = (start(None), removed(1, "precious"));
-        assert!(plain.on_note()(&note).unwrap_err().to_string().contains("nobody asked"));
+        assert!(plain.on_note()(&note).unwrap_err().to_string().contains("without being asked"));
 
         let names = Arc::new(Mutex::new(Vec::new()));
         let heard = Arc::clone(&names);
