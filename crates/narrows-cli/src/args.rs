@@ -1,4 +1,4 @@
-//! What can be typed.
+//! Command-line definitions: the subcommands, their options and their help texts.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -18,50 +18,50 @@ pub(crate) mod train;
 
 const HELP: &str = "\
 EXIT STATUS
-  0  success; `send` succeeds only when the receiver has said that everything is stored
+  0  success; `send` succeeds only after the receiver has confirmed that everything is stored
   1  input, output, network or peer failed
   2  wrong usage
-  3  the stream is damaged, cut short, too new, or beyond the limits
+  3  the stream is damaged, truncated, of a newer version, or beyond the limits
 
-After SIGINT or SIGTERM, or when the reader of the output goes away (SIGPIPE), the program dies of that signal, which a \
-shell shows as 130, 143 and 141. A file named with -o appears only when it is complete and checked; until then the bytes \
-are in a temporary file beside it, which every failure removes. Bytes on stdout are passed on as their blocks are \
-verified: rely on the exit status before you use them.
+After SIGINT or SIGTERM, or when the reader of the output closes it (SIGPIPE), the program terminates by that signal, which \
+a shell reports as 130, 143 or 141. A file named with -o appears only when it is complete and verified. Until then the data \
+is in a temporary file in the same folder, which is removed on every failure. Data on stdout is written as soon as each \
+block is verified, before the whole stream is: check the exit status before you use it.
 
 EXAMPLES
   Pack a folder, look at the result, unpack it:
     tar c dir | narrows pipe -o dir.tar.nrw
     narrows inspect dir.tar.nrw
     narrows pipe -d dir.tar.nrw | tar x
-  Adapt to a link that another program carries:
+  Adapt to a link behind another program:
     tar c dir | narrows pipe | ssh host 'narrows pipe -d | tar x'
-  Send a file over TCP (not encrypted: stay on hosts and networks that you trust):
+  Send a file over TCP (not encrypted: use it only on hosts and networks that you trust):
     narrows recv --listen 127.0.0.1:7700 -o copy --fsync
     narrows send file tcp://127.0.0.1:7700 --retry-connect 10
-  See what would be gained, and what each method does on your data:
+  Measure the gain, and each method on your data:
     narrows demo
     narrows bench codecs --corpus DIR
 
 METHODS AND POLICIES
-A method is a codec (store, constant, lz4, zstd, zlib, bzip2, xz, snappy), perhaps with a setting (lz4:accel=1 to 64, \
-lz4:hc=9, zstd:level=-7 to 19, zlib and bzip2:level=1 to 9, xz:level=0 to 9), and perhaps with `link` (lz4 and zstd), to refer back to earlier \
-blocks. --methods takes several, separated by commas. A policy is `balance` or `fixed:METHOD`, such as \
-fixed:zstd:level=3,link.
+A method is a codec (store, constant, lz4, zstd, zlib, bzip2, xz, snappy), optionally with a setting (lz4:accel=1 to 64, \
+lz4:hc=9, zstd:level=-7 to 19, zlib and bzip2:level=1 to 9, xz:level=0 to 9), and optionally with `link` (lz4 and zstd), \
+which lets a block refer back to earlier blocks. --methods takes a list of methods, separated by commas. A policy is \
+`balance` or `fixed:METHOD`, such as fixed:zstd:level=3,link.
 
 FILES
-$XDG_CACHE_HOME/narrows/calibration (or ~/.cache/narrows/calibration): how fast this host runs each method. Made in the \
-background by the first flow that lasts a second, or by `narrows calibrate`; it may be removed at any time.
+$XDG_CACHE_HOME/narrows/calibration (or ~/.cache/narrows/calibration): how fast this host runs each method. It is written in \
+the background by the first flow that lasts a second, or by `narrows calibrate`. It can be removed at any time.
 
 ENVIRONMENT
-NO_COLOR switches colours off. NARROWS_TOKEN is the token for narrows:// places.";
+NO_COLOR disables colours. NARROWS_TOKEN holds the token for narrows:// addresses.";
 
 #[derive(Parser)]
 #[command(
     name = "narrows",
     version,
-    about = "Make data cross a narrow place faster",
-    long_about = "Narrows chooses for every block whether and how to compress it, from the data, the link, the CPUs and \
-                  the receiver as they are at that moment. Leave it on everywhere; there is no level to think about.",
+    about = "Adaptive compression for data that crosses a network",
+    long_about = "Narrows decides for every block whether and how to compress it, from the current state of the data, the \
+                  link, the CPUs and the receiver. It can stay on everywhere; there is no compression level to choose.",
     after_help = "Exit status: 0 success, 1 failure of input, output or peer, 2 wrong usage, 3 bad stream. More: --help",
     after_long_help = HELP
 )]
@@ -74,75 +74,81 @@ pub(crate) struct Args {
 pub(crate) enum Command {
     /// Compress or decompress a stream, adapting to how fast the output drains
     Pipe(PipeArgs),
-    /// Copy files and folders between hosts over ssh or directly, or on this one
+    /// Copy files and folders between hosts (over ssh or directly) or within this host
     Cp(CpArgs),
-    /// The other end of `cp`: started by it, or a server of its own
+    /// Serve copies: the remote end that `cp` starts, or a server that listens
     Serve(ServeArgs),
-    /// Run a program whose connections go through a supervisor
+    /// Run a program and compress its TCP connections, through a supervisor
     Run(run::RunArgs),
-    /// Answer for the programs of this host that run under `run`
+    /// Negotiate compression for the programs of this host that run under `run`
     Agent(agent::AgentArgs),
-    /// Show what runs under `run`, and what became of its connections
+    /// List the programs that run under `run`, and the state of their connections
     Status(status::StatusArgs),
     /// Send a file or stdin to a `narrows recv`
     Send(SendArgs),
     /// Receive one stream from a `narrows send`
     Recv(RecvArgs),
-    /// Show what a stream is made of and check it
+    /// Show the structure of a compressed stream and verify it
     Inspect(InspectArgs),
-    /// Show the gain on links of 10, 100, 1000 Mbit/s and unshaped, inside this process
+    /// Measure the gain on links of 10, 100, 1000 Mbit/s and unshaped, inside this process
     Demo(DemoArgs),
-    /// Show how fast given data could be sent on a link at best, and how near each method and policy comes
+    /// Compute how fast given data could be sent over a link at best, and how near each method and
+    /// policy comes
     Oracle(oracle::OracleArgs),
-    /// Send messages to and fro, by many methods over the same link, and show their times
+    /// Measure round-trip times of messages with many methods over the same link
     Ping(ping::PingArgs),
-    /// Measure parts of the program on real data
+    /// Benchmark parts of the program on real data
     #[command(subcommand)]
     Bench(BenchCommand),
-    /// Make a dictionary out of messages, for those that are sent later
+    /// Train a dictionary on sample messages, for messages that are sent later
     Train(train::TrainArgs),
-    /// Measure how fast this host runs each method, and remember it
+    /// Measure how fast this host runs each method, and store the result
     Calibrate(CalibrateArgs),
 }
 
-/// How blocks are chosen and encoded.
+/// How blocks are cut and encoded.
 #[derive(ClapArgs, Clone)]
 pub(crate) struct FlowArgs {
-    /// Rule that chooses the method of each block: `balance`, or `fixed:METHOD` such as `fixed:zstd:level=3,link`;
-    /// `messages[:latency_us=US][,cpu_percent=PERCENT]` weighs each by time, for short messages to and fro; `storage` is for
-    /// what is kept: zstd 3 in long blocks, nearly as small as what `zstd` makes. For
-    /// experiments: `adoc` (the level of zlib by the FIFO),
-    /// `datacomp[:table=FILE][,mode=train|read]` (averages of what each method did; FILE is kept), `stall[:min=LEVEL][,max=LEVEL]` (as `zstd --adapt`) and `replay:FILE` (a schedule or a trace again)
-    /// [default: `balance`; where `pipe` writes a file, `storage`]
+    /// Rule that chooses the method of each block: `balance`, or `fixed:METHOD` such as
+    /// `fixed:zstd:level=3,link`; `messages[:latency_us=US][,cpu_percent=PERCENT]` minimises the
+    /// latency of short request and reply messages; `storage` is for data that is kept: zstd 3 in
+    /// long blocks, nearly as small as the output of `zstd`. For experiments: `adoc` (sets the zlib
+    /// level by the length of the FIFO), `datacomp[:table=FILE][,mode=train|read]` (uses the
+    /// average results of each method; stores them in FILE), `stall[:min=LEVEL][,max=LEVEL]` (as
+    /// `zstd --adapt`) and `replay:FILE` (repeats a schedule or a trace) [default: `balance`; where
+    /// `pipe` writes a file, `storage`]
     #[arg(long, value_name = "SPEC")]
     pub(crate) policy: Option<PolicySpec>,
-    /// Methods that `balance` may choose from, such as `store,lz4:accel=16,zstd:level=1,xz` [default: eleven of them]
+    /// Methods that `balance` may choose from, such as `store,lz4:accel=16,zstd:level=1,xz`
+    /// [default: eleven methods]
     #[arg(long, value_name = "LIST", value_parser = parse_methods)]
     pub(crate) methods: Option<MethodList>,
-    /// Worker threads [default: the cores that this process may use, less one from four on]
+    /// Worker threads [default: the cores that this process may use; with four or more, one fewer]
     #[arg(long, short = 'T', value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(crate) threads: Option<u16>,
-    /// Longest block, such as 64K or 2M [default: what the policy asks for at most, 128K for `fixed`]
+    /// Maximum block length, such as 64K or 2M [default: the maximum of the policy, 128K for
+    /// `fixed`]
     #[arg(long, value_name = "SIZE", value_parser = parse_block_max)]
     pub(crate) block_max: Option<usize>,
-    /// Raw bytes that linked blocks may refer back to, at most 64K [default: 64K if the policy links]
+    /// Raw bytes that linked blocks may refer back to, at most 64K [default: 64K if the policy
+    /// links blocks]
     #[arg(long, value_name = "SIZE", value_parser = parse_history)]
     pub(crate) history: Option<usize>,
-    /// What `balance` expects of methods before it has seen any, made by `narrows-lab prior` [default: built in]
+    /// Initial cost model of `balance`, written by `narrows-lab prior` [default: built in]
     #[arg(long, value_name = "FILE")]
     pub(crate) prior: Option<PathBuf>,
-    /// Write every decision with its reason to FILE, as JSON lines
+    /// Write every decision and its reason to FILE, as JSON lines
     #[arg(long, value_name = "FILE")]
     pub(crate) trace: Option<PathBuf>,
 }
 
-/// How much is said.
+/// Verbosity and form of the messages.
 #[derive(ClapArgs, Clone, Copy)]
 pub(crate) struct TalkArgs {
-    /// Say only what went wrong
+    /// Print errors only
     #[arg(long, short)]
     pub(crate) quiet: bool,
-    /// Say more
+    /// Print more details
     #[arg(long, short)]
     pub(crate) verbose: bool,
     /// Print the summary as JSON
@@ -174,62 +180,65 @@ impl From<FsyncArg> for narrows_copy::hello::Fsync {
 #[derive(ClapArgs)]
 #[command(after_long_help = CP_HELP, override_usage = "narrows cp [OPTIONS] SRC... DST")]
 pub(crate) struct CpArgs {
-    /// What to copy, and last where to: PATH, [USER@]HOST:PATH, ssh://[USER@]HOST[:PORT]/PATH, narrows://HOST[:PORT]/PATH,
-    /// or - for stdin and stdout
+    /// Sources, then the target: PATH, [USER@]HOST:PATH, ssh://[USER@]HOST[:PORT]/PATH,
+    /// narrows://HOST[:PORT]/PATH, or - for stdin or stdout
     #[arg(value_name = "SRC... DST", required = true, num_args = 1..)]
     pub(crate) paths: Vec<OsString>,
-    /// Copy folders with everything in them
+    /// Copy folders and everything in them
     #[arg(short = 'r', short_alias = 'R', short_alias = 'a', long)]
     pub(crate) recursive: bool,
-    /// Leave out what matches PATTERN, written as in a .gitignore file; may be given many times
+    /// Leave out paths that match PATTERN, with the syntax of .gitignore; may be repeated
     #[arg(long, value_name = "PATTERN")]
     pub(crate) exclude: Vec<String>,
-    /// Copy what matches PATTERN although --exclude leaves it out
+    /// Copy paths that match PATTERN even if --exclude leaves them out; may be repeated
     #[arg(long, value_name = "PATTERN")]
     pub(crate) include: Vec<String>,
-    /// Remove at the target what the sources do not have, in the folders that are copied, once all is copied
+    /// When everything is copied, remove from the copied folders at the target what the sources do
+    /// not have
     #[arg(long, requires = "recursive")]
     pub(crate) delete: bool,
     /// Remove nothing if --delete would remove more than N files and folders
     #[arg(long, value_name = "N", requires = "delete")]
     pub(crate) max_delete: Option<u64>,
-    /// Try to keep owners although this is not root at the storing end, and say where that fails
+    /// Try to preserve owners even if the storing end does not run as root, and report where that
+    /// fails
     #[arg(long, overrides_with = "no_owner")]
     pub(crate) owner: bool,
-    /// Keep no owners and groups although this is root at the storing end
+    /// Preserve neither owners nor groups even if the storing end runs as root
     #[arg(long, overrides_with = "owner")]
     pub(crate) no_owner: bool,
-    /// Keep set-user-ID and set-group-ID bits and capabilities of files of another host, with which programs run as somebody else than who starts them
+    /// Preserve set-user-ID and set-group-ID bits and capabilities of files from another host, with
+    /// which programs run with other rights than those of the user who starts them
     #[arg(long)]
     pub(crate) set_id: bool,
-    /// Change nothing; name the files that would be copied, and removed
+    /// Change nothing; list the files that would be copied and removed
     #[arg(short = 'n', long)]
     pub(crate) dry_run: bool,
-    /// Remote shell, with flags
+    /// Remote shell command, with its options
     #[arg(short = 'e', long = "rsh", value_name = "COMMAND", default_value = "ssh")]
     pub(crate) shell: OsString,
     /// Name or path of this program on the other host
     #[arg(long, value_name = "PROGRAM", default_value = "narrows")]
     pub(crate) remote_narrows: String,
-    /// Fail when the other host has no narrows, instead of copying by tar
+    /// Fail if the other host has no narrows, instead of copying with tar
     #[arg(long)]
     pub(crate) no_fallback: bool,
-    /// File with the token of a narrows:// server [default: the one in $NARROWS_TOKEN]
+    /// File with the token of a narrows:// server [default: the token in $NARROWS_TOKEN]
     #[arg(long, value_name = "FILE")]
     pub(crate) token_file: Option<PathBuf>,
-    /// Reach a narrows:// server on this host without token and encryption
+    /// Connect to a narrows:// server on this host without token and encryption
     #[arg(long, conflicts_with = "token_file")]
     pub(crate) insecure: bool,
-    /// When data is brought to the disk
+    /// When data is flushed to the disk (fsync)
     #[arg(long, value_name = "WHEN", value_enum, default_value = "batch")]
     pub(crate) fsync: FsyncArg,
-    /// Connections that a copy may have: more are opened while they make it faster
+    /// Maximum number of connections of a copy; more are opened while they make it faster
     #[arg(long, value_name = "N", default_value_t = CARRIERS, value_parser = clap::value_parser!(u8).range(1..=8))]
     pub(crate) carriers: u8,
-    /// Copy fifos and devices too
+    /// Also copy fifos and devices
     #[arg(long)]
     pub(crate) devices: bool,
-    /// Give up after so long without progress; 0 = never
+    /// Give up after this time without progress; 0 = never
     #[arg(long, value_name = "SECONDS", default_value = "0", value_parser = parse_seconds)]
     pub(crate) timeout: f64,
     #[command(flatten)]
@@ -240,48 +249,59 @@ pub(crate) struct CpArgs {
 
 const CP_HELP: &str = "\
 PATHS
-  A colon makes a path remote unless a slash comes before it: ./a:b is a file here. SRC/ means what \
-is in the folder, SRC the folder itself. DST is a folder if it exists as one, ends in a slash, or takes more than one \
-file; else it is the new name of a single file. A folder SRC is put into DST, which is made if it is missing: `cp -r SRC DST` makes \
-DST/SRC, as rsync does, where cp and scp would make DST itself out of SRC, as `cp -r SRC/ DST` does here. Of DST only the last folder is made. A file is written into a DST that is \
-a device or fifo; devices in folders stay unless --devices is given. What the copy makes is never a part of its sources.
-  - as SRC is stdin, stored under the name that DST says, with what `cat > DST` would give it; - as DST is stdout, to which \
-one file is written. Bytes on stdout are passed on as their blocks are verified: rely on the exit status before you use \
-them. A file that is named so is ./-.
-  In HOST:PATH ~ is a home folder there, and *, ? and [...] in a source are matched there, unless a file is named just so. \
-ssh://HOST:PORT/PATH begins at the root of the host, ssh://HOST/~/PATH at a home folder; %XX in it is a byte.
-  narrows://HOST[:PORT]/PATH is below the folder that a `narrows serve --listen` there serves (port 7700 if none is named); \
-the path is taken as it stands, without %-escapes.
+  A path with a colon is remote, unless a slash comes before the colon: ./a:b is a local file. SRC/ means the contents of \
+the folder, SRC the folder itself. DST is a folder if it exists as one, if it ends in a slash, or if several files are \
+copied; otherwise it is the new name of a single file. A folder SRC is copied into DST, which is created if it is missing: \
+`cp -r SRC DST` makes DST/SRC, as rsync does. cp and scp would create DST itself from SRC, which is `cp -r SRC/ DST` here. \
+Only the last folder of DST is created; the folders above it must exist. If DST is a device or fifo, a file is written into \
+it; devices in folders are skipped unless --devices is given. Files that the copy itself creates are never copied as sources.
+  - as SRC is stdin. It is stored under the name DST, with the attributes that `cat > DST` would give it. - as DST is stdout, \
+to which one file is written. Data on stdout is written as soon as each block is verified, before the whole file is: check \
+the exit status before you use it. For a file that is named -, write ./-.
+  In HOST:PATH, ~ is a home folder on that host, and *, ? and [...] in a source are expanded there, unless a file has exactly \
+that name. ssh://HOST:PORT/PATH is absolute on the host, ssh://HOST/~/PATH is relative to a home folder; %XX in it is a byte.
+  narrows://HOST[:PORT]/PATH is relative to the folder that `narrows serve --listen` serves on that host (default port: \
+7700). The path is taken literally, without %-escapes.
 
-WHAT IS KEPT
-  Modes, times to the nanosecond, symbolic and hard links, holes, extended attributes, access control lists, names of any \
-bytes. Owner and group by number: the owner if this is root at the storing end or with --owner, the group where that is allowed; neither with --no-owner. What could not be kept is said. Set-id bits and capabilities of files are kept within a host; from another one only with --set-id.
+PRESERVED ATTRIBUTES
+  Modes, times to the nanosecond, symbolic and hard links, holes, extended attributes, access control lists, and names of any \
+bytes. Owners and groups are preserved by number: the owner if the storing end runs as root or with --owner, the group where \
+the system allows it, neither with --no-owner. Attributes that could not be preserved are reported. Set-id bits and \
+capabilities of files are preserved within a host; from another host only with --set-id.
 
-WITHOUT NARROWS THERE
-  When the other host of a copy by ssh has no narrows, files are copied by tar, with zstd if the other host has it, and that is \
-said. Everything is sent anew and gets its name when all has come: a copy that fails leaves what was there as it was, and the \
-next one begins from the start (without zstd there, a lost link may leave a part of the files). GNU tar and bsdtar keep what is named above, others less; what is not kept is said. It needs tar \
-at both ends, knows no wildcards, and can do none of - (stdin, stdout), --dry-run, --delete, --owner, and --exclude of what is there. Set-id bits of \
-files are kept only with --set-id and their owners. --no-fallback forbids it.
+FALLBACK TO TAR
+  If the other host of a copy over ssh has no narrows, files are copied with tar, and with zstd if the other host has it; a \
+message says so. Every file is sent again, and files get their names only after all have arrived: a copy that fails leaves \
+the existing files as they were, and the next copy starts from the beginning (without zstd on the other host, a lost link may \
+leave some of the files). GNU tar and bsdtar preserve the attributes listed above, other versions of tar fewer; lost \
+attributes are reported. The fallback needs tar at both ends. It supports neither wildcards nor - (stdin, stdout), --dry-run, \
+--delete, --owner, or --exclude when copying from the other host. Set-id bits of files are preserved only with --set-id and \
+together with their owners. --no-fallback disables it.
 
-AGAIN
-  A file of the same length and time is not sent again. Every file is stored under a temporary name (.narrows-*.partial) and gets its \
-own when it is whole and checked. After a copy that was cut off, run the same command again.
+REPEATED COPIES
+  A file whose length and time are the same at the target is not sent again. Every file is stored under a temporary name \
+(.narrows-*.partial) and gets its final name when it is complete and verified. After an interrupted copy, run the same \
+command again.
 
-REMOVING
-  --delete acts in the folders that are copied: with SRC/ in DST, with SRC in DST/SRC, never beside them. It begins when everything is stored; if anything failed, is missing or was left out without being excluded, nothing is removed. What --exclude leaves out stays there too, and the folders that it is in. Symbolic links are removed, not followed; what is mounted in the target is left. What is of another kind than the source of its name makes way: a folder with the \
-rest, a file or link at once. -n names what would go.
+DELETION
+  --delete acts only within the copied folders: with SRC/ in DST, with SRC in DST/SRC, never beside them. It starts after \
+everything is stored. If anything failed, is missing or was left out without being excluded, nothing is removed. Paths that \
+--exclude leaves out are not removed, nor are the folders that contain them. Symbolic links are removed, not followed; file \
+systems mounted in the target are left alone. A target of another type than the source of the same name is removed to make \
+room for it: a folder together with the rest, a file or link immediately. -n lists what would be removed.
 
-SECRETS
-  Encryption hides what is copied and not how long it is. Where somebody who sees the link also chooses a part of what is copied, lengths of compressed blocks tell him about the rest, bit by bit. --policy fixed:store compresses nothing, in either direction.
+SECURITY
+  Encryption hides the content of a copy, but not its length. If somebody who observes the link can also choose a part of the \
+copied data, the lengths of compressed blocks reveal the rest to them, bit by bit. --policy fixed:store disables compression \
+in both directions.
 
 EXIT STATUS
   0  everything is copied
-  1  this end, or the other, could not do its part
+  1  this end or the other failed
   2  no file was copied, or wrong usage
-  3  some entries could not be copied, or removed; each was named; or --delete removed nothing, which was said
+  3  some entries could not be copied or removed, and each was reported; or --delete removed nothing, which was reported
   4  some files changed while they were read
-  5  the other end was not reached, or it or the link was lost; the same command goes on (with -, anew)
+  5  the other end could not be reached, or it or the link was lost; the same command resumes the copy (with -, it starts again)
 
 EXAMPLES
   narrows cp -r photos me@host:backup/
@@ -295,28 +315,28 @@ EXAMPLES
 #[derive(ClapArgs)]
 #[command(after_long_help = SERVE_HELP)]
 pub(crate) struct ServeArgs {
-    /// Talk over standard input and output: so `cp` starts it through a remote shell
+    /// Communicate over stdin and stdout; `cp` starts it like this through a remote shell
     #[arg(long, required_unless_present = "listen", conflicts_with_all = ["listen", "dir", "read_only", "key_file", "insecure", "token_out", "set_id"])]
     pub(crate) stdio: bool,
-    /// Serve clients that connect here, such as 0.0.0.0:7700; port 0 takes a free one and prints it
+    /// Address to listen on, such as 0.0.0.0:7700; port 0 selects a free port and prints it
     #[arg(long, value_name = "HOST:PORT", requires = "dir", value_parser = parse_address)]
     pub(crate) listen: Option<String>,
-    /// The folder to serve; nothing beside it is reached
+    /// Folder to serve; clients can reach nothing outside it
     #[arg(long, value_name = "DIR")]
     pub(crate) dir: Option<PathBuf>,
-    /// Give files and take none
+    /// Send files, but store none
     #[arg(long)]
     pub(crate) read_only: bool,
-    /// Where this server's keys are kept; made at its first start [default: see FILES]
+    /// File with the keys of this server; created at the first start [default: see FILES]
     #[arg(long, value_name = "FILE")]
     pub(crate) key_file: Option<PathBuf>,
-    /// Write the token to FILE, which only its owner may read, in place of stdout
+    /// Write the token to FILE, readable only by its owner, instead of stdout
     #[arg(long, value_name = "FILE", conflicts_with_all = ["stdio", "insecure"])]
     pub(crate) token_out: Option<PathBuf>,
-    /// Clients may store files with set-id bits and capabilities, by `cp --set-id`
+    /// Allow clients to store files with set-id bits and capabilities (`cp --set-id`)
     #[arg(long, conflicts_with_all = ["stdio", "read_only"])]
     pub(crate) set_id: bool,
-    /// No encryption and no token, for this host only
+    /// Use neither encryption nor a token; serves this host only
     #[arg(long, conflicts_with = "key_file")]
     pub(crate) insecure: bool,
     #[command(flatten)]
@@ -324,23 +344,25 @@ pub(crate) struct ServeArgs {
 }
 
 const SERVE_HELP: &str = "\
-With --listen one line is printed, the token: whoever has it may read the folder, and write to it and remove from it unless --read-only is given. \
-It holds a secret and the fingerprint of the server's key, so that both ends are proved; all that crosses the link is \
-encrypted (TLS 1.3). Give it to clients by a safe way, in a file (--token-file) or the environment (NARROWS_TOKEN). With --token-out it is written to a file that only \
-its owner may read, as `cp` wants it; a shell's `> token` makes one that all may read. With --quiet it is not \
-printed, so that it gets into no journal. A new token is made by removing the key file.
+With --listen, one line is printed: the token. Whoever has it may read the folder, and unless --read-only is given also write \
+and remove files in it. It contains a secret and the fingerprint of the server's key, so that each end authenticates the \
+other. All traffic is encrypted (TLS 1.3). Pass the token to clients over a secure channel, in a file (--token-file) or in \
+the environment (NARROWS_TOKEN). --token-out writes it to a file that only its owner may read, as `cp` requires; a shell's \
+`> token` creates one that everybody may read. With --quiet the token is not printed, so that it does not end up in a log. To \
+create a new token, remove the key file.
 
-Symbolic links in the folder are copied as links and never followed. Everything is done as the user who runs this. Set-id bits \
-and capabilities of what clients store are dropped without --set-id.
+Symbolic links in the folder are copied as links and never followed. The server acts with the rights of the user who runs it. \
+Without --set-id, the set-id bits and capabilities of files that clients store are dropped.
 
-One host may have half of the copies that there may be, and half of the memory for what they keep; a copy in which nothing has moved for a minute goes when another one wants its place.
+One client host gets at most half of the concurrent copies, and half of the memory for their state. A copy that made no \
+progress for a minute is closed when another copy needs its place.
 
 FILES
-  $XDG_STATE_HOME/narrows/serve.key (or ~/.local/state/narrows/serve.key): the server's keys; only its owner may read it.
+  $XDG_STATE_HOME/narrows/serve.key (or ~/.local/state/narrows/serve.key): the keys of the server, readable only by its owner.
 
 EXAMPLES
-  Here, once:      narrows serve --listen 0.0.0.0:7700 --dir /srv/data --token-out token
-  There:           narrows cp -r --token-file token narrows://here:7700/photos .
+  On the server:   narrows serve --listen 0.0.0.0:7700 --dir /srv/data --token-out token
+  On a client:     narrows cp -r --token-file token narrows://server:7700/photos .
   Within a host:   narrows serve --listen 127.0.0.1:7700 --dir . --insecure";
 
 #[derive(ClapArgs)]
@@ -351,25 +373,25 @@ pub(crate) struct PipeArgs {
     /// Decompress
     #[arg(short = 'd', long, visible_alias = "uncompress")]
     pub(crate) decompress: bool,
-    /// Check a compressed stream and write nothing
+    /// Verify a compressed stream and write nothing
     #[arg(short = 't', long, conflicts_with_all = ["decompress", "output"])]
     pub(crate) test: bool,
-    /// Write compressed bytes even to a terminal
+    /// Write compressed data even to a terminal
     #[arg(short = 'f', long)]
     pub(crate) force: bool,
-    /// Input [default: stdin]
+    /// Input file [default: stdin]
     #[arg(value_name = "FILE")]
     pub(crate) file: Option<PathBuf>,
-    /// Output [default: stdout]; a file appears only when it is complete
+    /// Output file [default: stdout]; it appears only when it is complete
     #[arg(short = 'o', long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
     /// Print a summary to stderr
     #[arg(long)]
     pub(crate) stats: bool,
-    /// Leave the checks of blocks out
+    /// Omit the checks of blocks
     #[arg(long)]
     pub(crate) no_check: bool,
-    /// Append an index, so that the stream serves as a seekable file
+    /// Append an index, which makes the stream seekable as a file
     #[arg(long)]
     pub(crate) index: bool,
     #[command(flatten)]
@@ -383,16 +405,16 @@ pub(crate) struct SendArgs {
     /// File to send, or - for stdin
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
-    /// Where a `narrows recv` listens: tcp://HOST:PORT
+    /// Address of a listening `narrows recv`: tcp://HOST:PORT
     #[arg(value_name = "tcp://HOST:PORT")]
     pub(crate) to: String,
-    /// Try to connect for so long
+    /// Retry to connect for this time
     #[arg(long, value_name = "SECONDS", default_value = "0", value_parser = parse_seconds)]
     pub(crate) retry_connect: f64,
-    /// Give up after so long without progress; 0 = never
+    /// Give up after this time without progress; 0 = never
     #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = parse_seconds)]
     pub(crate) timeout: f64,
-    /// Leave the checks of blocks out
+    /// Omit the checks of blocks
     #[arg(long)]
     pub(crate) no_check: bool,
     #[command(flatten)]
@@ -403,19 +425,19 @@ pub(crate) struct SendArgs {
 
 #[derive(ClapArgs)]
 pub(crate) struct RecvArgs {
-    /// Address to listen on, such as 127.0.0.1:7700; port 0 takes a free one and prints it
+    /// Address to listen on, such as 127.0.0.1:7700; port 0 selects a free port and prints it
     #[arg(long, value_name = "HOST:PORT", value_parser = |text: &str| parse_address(text.strip_prefix("tcp://").unwrap_or(text)))]
     pub(crate) listen: String,
-    /// Output [default: stdout, or -]; a file appears only when it is complete
+    /// Output file, or - for stdout [default: stdout]; a file appears only when it is complete
     #[arg(short = 'o', long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
-    /// Bring the file to the disk before saying that it is stored
+    /// Flush the file to the disk (fsync) before confirming that it is stored
     #[arg(long)]
     pub(crate) fsync: bool,
-    /// Give up after so long without progress, once connected; 0 = never
+    /// Once connected, give up after this time without progress; 0 = never
     #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = parse_seconds)]
     pub(crate) timeout: f64,
-    /// Threads that decode [default: the cores that this process may use]
+    /// Decoding threads [default: the cores that this process may use]
     #[arg(long, short = 'T', value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(crate) threads: Option<u16>,
     #[command(flatten)]
@@ -424,13 +446,13 @@ pub(crate) struct RecvArgs {
 
 #[derive(ClapArgs)]
 pub(crate) struct InspectArgs {
-    /// Stream to look at, or - for stdin
+    /// Stream to inspect, or - for stdin
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
     /// List every frame
     #[arg(long)]
     pub(crate) frames: bool,
-    /// Do not decode: look at the headers only
+    /// Read the headers only; do not decode the blocks
     #[arg(long)]
     pub(crate) no_verify: bool,
     /// Print JSON
@@ -440,26 +462,26 @@ pub(crate) struct InspectArgs {
 
 #[derive(ClapArgs)]
 pub(crate) struct DemoArgs {
-    /// Files to send [default: some that are found on this machine]
+    /// Files to send [default: a sample of files found on this host]
     #[arg(value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
-    /// Seconds that plain takes on each shaped link, about
+    /// Approximate duration of the uncompressed transfer on each shaped link
     #[arg(long, value_name = "SECONDS", default_value = "4", value_parser = parse_seconds)]
     pub(crate) seconds: f64,
 }
 
 #[derive(Subcommand)]
 pub(crate) enum BenchCommand {
-    /// Every method on every folder of a corpus: speed both ways, ratio
+    /// Measure every method on every folder of a corpus: encoding and decoding speed, ratio
     Codecs(BenchCodecsArgs),
 }
 
 #[derive(ClapArgs)]
 pub(crate) struct BenchCodecsArgs {
-    /// Folder with one folder of files for each kind of data
+    /// Folder that contains one folder of files for each kind of data
     #[arg(long, value_name = "DIR")]
     pub(crate) corpus: PathBuf,
     /// Methods to measure [default: those of `balance`]
@@ -468,7 +490,7 @@ pub(crate) struct BenchCodecsArgs {
     /// Block length
     #[arg(long, value_name = "SIZE", default_value = "128K", value_parser = parse_block_max)]
     pub(crate) block: usize,
-    /// Bytes of each kind
+    /// Bytes to measure of each kind of data
     #[arg(long, value_name = "SIZE", default_value = "2M", value_parser = parse_size)]
     pub(crate) sample: usize,
     /// Also write the figures to FILE as JSON
@@ -478,11 +500,12 @@ pub(crate) struct BenchCodecsArgs {
 
 #[derive(ClapArgs)]
 pub(crate) struct CalibrateArgs {
-    /// Print what is stored and measure nothing
+    /// Print the stored result instead of measuring
     #[arg(long)]
     pub(crate) show: bool,
 }
 
+/// Value of `--methods`.
 #[derive(Clone, Debug)]
 pub(crate) struct MethodList(pub(crate) Vec<Method>);
 
@@ -490,7 +513,7 @@ fn parse_methods(text: &str) -> Result<MethodList, narrows::Error> {
     Method::parse_list(text).map(MethodList)
 }
 
-/// `64K`, `2M`, `1G`, plain bytes; powers of 1024, `iB` may follow.
+/// Parses a size in bytes, or with the suffix K, M or G (powers of 1024), optionally with `iB`.
 pub(crate) fn parse_size(text: &str) -> Result<usize, String> {
     let bad = || format!("'{text}' is not a size such as 4096, 64K or 2M");
     let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
@@ -506,13 +529,13 @@ pub(crate) fn parse_size(text: &str) -> Result<usize, String> {
     number.checked_mul(1 << shift).ok_or_else(bad)
 }
 
-/// Not negative, and no longer than anybody waits.
+/// Parses a number of seconds from 0 to 1e8, about three years: longer than anybody waits.
 fn parse_seconds(text: &str) -> Result<f64, String> {
     let seconds = text.parse().ok().filter(|s| (0.0..=1e8).contains(s));
     seconds.ok_or_else(|| format!("'{text}' is not a number of seconds"))
 }
 
-/// `HOST:PORT` as the system looks it up; an address with colons is in brackets.
+/// Checks that `text` is `HOST:PORT` as the system resolves it; an IPv6 address is in brackets.
 pub(crate) fn parse_address(text: &str) -> Result<String, String> {
     let is_host = |host: &str| match host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
         Some(inner) => !inner.is_empty(),
@@ -521,7 +544,7 @@ pub(crate) fn parse_address(text: &str) -> Result<String, String> {
     match text.rsplit_once(':') {
         Some((host, port)) if is_host(host) && port.parse::<u16>().is_ok() => Ok(text.to_owned()),
         _ => Err(format!(
-            "'{text}' is no HOST:PORT such as 127.0.0.1:7700; 0.0.0.0:7700 is every IPv4 address of this host"
+            "'{text}' is not HOST:PORT, such as 127.0.0.1:7700; 0.0.0.0:7700 is every IPv4 address of this host"
         )),
     }
 }
@@ -533,7 +556,7 @@ fn parse_block_max(text: &str) -> Result<usize, String> {
 
 fn parse_history(text: &str) -> Result<usize, String> {
     let most = narrows::frame::BASELINE_HISTORY;
-    parse_size(text).and_then(|n| if n <= most { Ok(n) } else { Err("history is at most 64K".into()) })
+    parse_size(text).and_then(|n| if n <= most { Ok(n) } else { Err("the history is at most 64K".into()) })
 }
 
 #[cfg(test)]

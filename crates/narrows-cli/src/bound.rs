@@ -1,4 +1,4 @@
-//! What held a flow up: the part of it that the others waited for most of the time.
+//! Bottleneck attribution: the stage of a flow that the other stages waited for most of the time.
 
 use std::time::Duration;
 
@@ -6,31 +6,36 @@ use narrows::receiver::RecvSummary;
 use narrows::sender::Summary;
 use serde_json::{Value, json};
 
-/// A part that took less than half of the time is not named alone.
+/// Share of the time from which a part is named alone.
 const NAMED: f64 = 0.5;
-/// Parts that work beside one another are all busy at times. One that was busy for three quarters of a time is what held
-/// the others up in it, one that was busy for less than half is not; between them the blame grows in proportion.
+/// Parts that work in parallel are all busy at times. A part that was busy for less than this share
+/// of a time span did not hold up the others. Between this share and [`TO_BLAME`] the blame grows
+/// linearly.
 const BLAMELESS: f64 = 0.5;
+/// A part that was busy for at least this share of a time span held up the others during all of it.
 const TO_BLAME: f64 = 0.75;
-/// Starting takes most of a shorter flow, which says nothing of a longer one.
+/// Shorter flows get no attribution: most of their time is start-up, which says nothing about
+/// longer flows.
 const TOLD_FROM: Duration = Duration::from_millis(200);
 
+/// A stage of a flow that can be its bottleneck.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Part {
-    /// Encoding, or decoding where this end receives.
+    /// Encoding, or decoding if this end receives.
     Cpu,
+    /// Transfer over the link.
     Link,
-    /// Storing and decoding at the other end.
+    /// Decoding and storing at the other end.
     Receiver,
-    /// Looking for, reading and hashing what is sent.
+    /// Scanning, reading and hashing the files to send.
     Source,
     /// Waiting for answers of a receiver that was not busy.
     RoundTrips,
-    /// Storing here.
+    /// Storing on this host.
     Disk,
-    /// Whoever reads what is written to stdout.
+    /// The program that reads stdout.
     Stdout,
-    /// What is behind the link is not known here.
+    /// The link or the sender behind it: a receiver cannot tell them apart.
     LinkOrSender,
 }
 
@@ -62,16 +67,17 @@ impl Part {
     }
 }
 
-/// Each part's share of the time, the largest first.
+/// Share of each part in the time of a flow, largest first; the shares add up to 1.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Bound(Vec<(Part, f64)>);
 
 impl Bound {
-    /// Of a flow that was sent. `answers_ns` is that part of the idle time in which answers were waited for.
+    /// Attribution for a sender. `answers_ns` is the part of the idle time spent waiting for
+    /// answers.
     pub(crate) fn of_sending(s: &Summary, answers_ns: u64, within_host: bool) -> Self {
         let answers_ns = answers_ns.min(s.idle_ns);
         let decode_ns = s.decode_cpu_ns / s.decode_threads.max(1);
-        // The link is full and answers are late when the receiver takes nothing, too.
+        // A receiver that reads nothing also fills the link and delays answers.
         let blame = blame(s.receiver_blocked_ns.max(decode_ns), s.link_busy_ns + answers_ns);
         let (link, answers) = (s.link_busy_ns as f64, answers_ns as f64);
         let stopped = (blame * link).max(s.receiver_limited_ns.min(s.link_busy_ns) as f64);
@@ -79,7 +85,7 @@ impl Bound {
         let mut receiver = s.confirm_ns as f64 + stopped + blame * answers;
         let (mut link, mut trips) = (link - stopped, (1.0 - blame) * answers);
         if within_host {
-            // Bytes that cross memory are the CPU's work, and no answer is far.
+            // Within a host, moving bytes is CPU work, and answers have no travel time.
             cpu += std::mem::take(&mut link);
             receiver += std::mem::take(&mut trips);
         }
@@ -88,7 +94,8 @@ impl Bound {
         Self::shares(own.into_iter().chain(far).chain([(Part::Receiver, receiver)]))
     }
 
-    /// Of a flow that was received within `elapsed` by `threads`, from one end (`from`) to the other (`sink`).
+    /// Attribution for a receiver that took `elapsed` with `threads` decoding threads. `from` is
+    /// the part that delivers the data, `sink` the part that takes it.
     pub(crate) fn of_receiving(s: &RecvSummary, threads: usize, elapsed: Duration, (from, sink): (Part, Part)) -> Self {
         let flow_ns = (elapsed.as_nanos() as u64).saturating_sub(s.commit_ns);
         let flow = flow_ns as f64;
@@ -106,12 +113,12 @@ impl Bound {
         Self(parts)
     }
 
-    /// The part that took half of the time or more.
+    /// The part with a share of [`NAMED`] or more, if there is one.
     fn named(&self) -> Option<Part> {
         self.0.first().filter(|p| p.1 >= NAMED).map(|p| p.0)
     }
 
-    /// `bound by the link 91 %`; nothing of a flow that was short.
+    /// Text such as `bound by the link 91 %`; `None` for a flow shorter than [`TOLD_FROM`].
     pub(crate) fn words(&self, elapsed: Duration) -> Option<String> {
         if elapsed < TOLD_FROM {
             return None;
@@ -122,7 +129,8 @@ impl Bound {
         (!words.is_empty()).then(|| format!("bound by {}", words.join(", ")))
     }
 
-    /// For programs: the part that is named, or `mixed`; and all shares.
+    /// Adds `bound_by` (the named part, or `mixed`) and `bound_shares` (all shares) to a JSON
+    /// report.
     pub(crate) fn put(&self, json: &mut Value) {
         let shares = self.0.iter().map(|(part, share)| (part.key().to_owned(), json!(share)));
         json["bound_by"] = self.named().map_or("mixed", Part::key).into();
@@ -130,7 +138,7 @@ impl Bound {
     }
 }
 
-/// How far a part that was busy for so long held up a time: 0 to 1.
+/// How far a part that was busy for `busy_ns` held up the span `time_ns`: 0 to 1.
 fn blame(busy_ns: u64, time_ns: u64) -> f64 {
     let busy = busy_ns as f64 / time_ns.max(1) as f64;
     ((busy - BLAMELESS) / (TO_BLAME - BLAMELESS)).clamp(0.0, 1.0)

@@ -1,4 +1,4 @@
-//! One file a command.
+//! The subcommands, one file each.
 
 use std::process::ExitCode;
 
@@ -22,9 +22,10 @@ mod serve;
 mod status;
 mod train;
 
+/// Runs the subcommand and returns its exit status.
 pub(crate) fn run(args: Args) -> Result<ExitCode> {
     match args.command {
-        // It says more than success and failure.
+        // It has more exit statuses than success and failure.
         Command::Cp(args) => return cp::run(&args),
         Command::Run(args) => return Ok(run::run(&args)),
         Command::Agent(args) => agent::run(&args)?,

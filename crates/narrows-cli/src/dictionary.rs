@@ -1,4 +1,4 @@
-//! Dictionaries in files.
+//! Loads dictionaries from files.
 
 use std::fs::File;
 use std::io::Read;
@@ -8,12 +8,17 @@ use std::sync::Arc;
 use anyhow::{Context, Result, bail};
 use narrows::message::{DICTIONARY_MAX, DICTIONARY_MIN, Dictionary};
 
-/// The dictionary that `narrows train` or the zstd program wrote, or any other bytes that messages have in common.
+/// Loads a dictionary that `narrows train` or the zstd program wrote, or any other bytes that
+/// messages have in common.
+///
+/// # Errors
+/// The file cannot be read, is shorter than [`DICTIONARY_MIN`] or longer than [`DICTIONARY_MAX`], or
+/// is a malformed zstd dictionary.
 pub(crate) fn load(path: &Path) -> Result<Arc<Dictionary>> {
     let shown = path.display();
     let cannot = || format!("cannot read the dictionary {shown}");
     let mut content = Vec::new();
-    // One byte more tells that there is more.
+    // One byte beyond the limit shows that the file is longer.
     File::open(path)
         .with_context(cannot)?
         .take(DICTIONARY_MAX as u64 + 1)

@@ -1,4 +1,4 @@
-//! What is read and what is written, and whose fault it was when that failed.
+//! Input and output files, and which of them caused an error.
 
 use std::fs::{File, Permissions};
 use std::io::{self, Read, Write};
@@ -19,7 +19,7 @@ mod standard;
 pub(crate) use narrows_host::whole::{folder_of, write_whole};
 pub(crate) use same::{identity, refuse_same};
 
-/// The reader of our standard output went away.
+/// Error: the reader of our standard output closed it.
 #[derive(Debug)]
 pub(crate) struct StdoutClosed;
 
@@ -31,10 +31,11 @@ impl std::fmt::Display for StdoutClosed {
 
 impl std::error::Error for StdoutClosed {}
 
-/// The name of an input or output for errors. The driver has the file itself, and its errors don't say which one failed.
+/// The name of an input or output for error messages. The driver owns the file, and its errors do
+/// not say which file failed.
 #[derive(Clone)]
 pub(crate) struct Name {
-    /// `cannot read in.bin`
+    /// The message, such as `cannot read in.bin`.
     text: Arc<str>,
     failed: Arc<AtomicBool>,
     is_stdout: bool,
@@ -51,12 +52,12 @@ impl Name {
         Self { text: text.into(), failed: Arc::default(), is_stdout: false }
     }
 
-    /// Whether reading or writing this failed.
+    /// Whether reading or writing this file failed.
     pub(crate) fn is_to_blame(&self) -> bool {
         self.failed.load(Ordering::Relaxed)
     }
 
-    /// The error of a flow, told as the failure of this input or output.
+    /// Turns the error of a flow into the failure of this input or output.
     pub(crate) fn blame(&self, error: narrows::Error) -> anyhow::Error {
         match error.source {
             Some(e) if self.is_stdout && e.kind() == io::ErrorKind::BrokenPipe => StdoutClosed.into(),
@@ -73,27 +74,29 @@ impl Name {
     }
 }
 
+/// Whether a path is `-`, which stands for stdin or stdout.
 pub(crate) fn is_dash(path: &Path) -> bool {
     path.as_os_str() == "-"
 }
 
-/// stdin as a file, without the standard library's buffer and lock.
+/// Returns stdin as a file, without the buffer and lock of the standard library.
 pub(crate) fn stdin() -> Result<File> {
     let given = standard::given(libc::STDIN_FILENO);
     Ok(File::from(given.and_then(|()| io::stdin().as_fd().try_clone_to_owned()).context("cannot read stdin")?))
 }
 
+/// Returns stdout as a file, without the buffer and lock of the standard library.
 pub(crate) fn stdout() -> Result<File> {
     let given = standard::given(libc::STDOUT_FILENO);
     Ok(File::from(given.and_then(|()| io::stdout().as_fd().try_clone_to_owned()).context("cannot write stdout")?))
 }
 
+/// Creates or truncates a file, with an error that names it.
 pub(crate) fn create(path: &Path) -> Result<File> {
     File::create(path).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// The folder of a file that may be named without one.
-/// A file that is read to its end and must not change its length meanwhile.
+/// An input that is read to its end. A regular file must not change its length meanwhile.
 pub(crate) struct Source {
     file: File,
     name: Name,
@@ -120,11 +123,12 @@ impl Source {
         if data.is_dir() {
             return Err(anyhow!("{cannot}: it is a folder; pack it with tar and pipe that in"));
         }
-        // Pipes, devices and files of /proc have no length to hold them to.
+        // Pipes, devices and files of /proc have no length to check against.
         let expected = (data.is_file() && data.len() > 0).then_some(data.len());
         Ok(Self { file, name: Name::new(cannot), expected, read: 0 })
     }
 
+    /// Length in bytes; `None` if unknown.
     pub(crate) fn len(&self) -> Option<u64> {
         self.expected
     }
@@ -133,6 +137,7 @@ impl Source {
         self.name.clone()
     }
 
+    /// The file itself, without the check of its length.
     pub(crate) fn into_file(self) -> File {
         self.file
     }
@@ -159,7 +164,7 @@ impl Read for Source {
     }
 }
 
-/// Where raw or wire bytes go. A regular file gets its name only when it is whole.
+/// An output of raw or wire bytes. A regular file gets its name only when it is complete.
 pub(crate) struct Target {
     kind: Kind,
     name: Name,
@@ -176,7 +181,7 @@ enum Kind {
 }
 
 impl Target {
-    /// Opens a file, or stdout for no path and `-`.
+    /// Opens a file, or stdin for no path and `-`.
     pub(crate) fn open(path: Option<&Path>) -> Result<Self> {
         let Some(path) = path.filter(|p| !is_dash(p)) else {
             stdout()?;
@@ -189,7 +194,7 @@ impl Target {
     }
 
     fn open_kind(path: &Path, cannot: &str) -> Result<Kind> {
-        // The file behind a link is replaced, not the link, and keeps who may read it.
+        // The file behind a link is replaced, not the link, and its permissions are kept.
         let (path, permissions) = match path.metadata() {
             Ok(data) if data.is_dir() => return Err(anyhow!("{cannot}: it is a folder")),
             Ok(data) if !data.is_file() => {
@@ -204,7 +209,7 @@ impl Target {
         let temporary = tempfile::Builder::new()
             .prefix(".narrows-")
             .suffix(".part")
-            // What a new file gets; the system takes the umask off.
+            // The mode of a new file; the system applies the umask.
             .permissions(Permissions::from_mode(0o666))
             .tempfile_in(folder)
             .map_err(narrows_host::words::without_temporary_name)
@@ -215,11 +220,12 @@ impl Target {
         Ok(Kind::Whole { temporary, path })
     }
 
-    /// What is open already, and written in place; `cannot` begins its errors.
+    /// A target that is already open and is written in place; `cannot` is the prefix of its errors.
     pub(crate) fn written(file: File, cannot: String) -> Self {
         Self { kind: Kind::Special(file), name: Name::new(cannot) }
     }
 
+    /// Whether the target is stdout.
     pub(crate) fn is_stdout(&self) -> bool {
         matches!(self.kind, Kind::Stdout)
     }
@@ -228,6 +234,7 @@ impl Target {
         self.name.clone()
     }
 
+    /// Another descriptor of the file that is written.
     pub(crate) fn file(&self) -> Result<File> {
         match &self.kind {
             Kind::Stdout => stdout(),
@@ -236,12 +243,13 @@ impl Target {
         }
     }
 
-    /// For raw bytes; remembers whether writing failed.
+    /// A writer for raw bytes that remembers whether writing failed.
     pub(crate) fn sink(&self) -> Result<Sink> {
         Ok(Sink { file: self.file()?, name: self.name() })
     }
 
-    /// Everything was written: the file gets its name.
+    /// Gives the file its name after everything was written; with `fsync`, flushes it to the disk
+    /// first.
     pub(crate) fn commit(self, fsync: bool) -> io::Result<()> {
         let Kind::Whole { temporary, path } = self.kind else { return Ok(()) };
         let synced = if fsync { temporary.as_file().sync_all() } else { Ok(()) };
@@ -249,10 +257,10 @@ impl Target {
     }
 }
 
-/// What a new file is called to which links lead, as the shell's redirection follows them.
+/// Resolves symbolic links to a file that does not exist yet, as a redirection of the shell does.
 fn behind_links(path: &Path) -> PathBuf {
     let mut path = path.to_owned();
-    // The kernel follows so many.
+    // The kernel follows at most 40 links.
     for _ in 0..40 {
         let Ok(to) = path.read_link() else { break };
         path = folder_of(&path).join(to);
@@ -260,7 +268,7 @@ fn behind_links(path: &Path) -> PathBuf {
     path
 }
 
-/// A named pipe, or a link to one: it is read once, to its end.
+/// Whether a path is a named pipe, or a link to one, which is read once to its end.
 pub(crate) fn is_fifo(path: &Path) -> bool {
     path.metadata().is_ok_and(|there| there.file_type().is_fifo())
 }

@@ -1,4 +1,4 @@
-//! From flags to the options of a flow.
+//! Converts command-line options to the options of a flow.
 
 use std::fs;
 use std::path::Path;
@@ -13,16 +13,19 @@ use narrows::stream::{self, SendOptions};
 use crate::args::FlowArgs;
 use crate::files;
 
-/// The built-in prior of eleven methods has 30 KB; a policy takes 16 at most.
+/// Maximum length of a prior. The built-in one has 30 KB for eleven methods; a policy takes at most
+/// 16 methods.
 const PRIOR_FILE_MAX: u64 = 1 << 20;
-/// A trace has 500 bytes a block: half a million blocks, 64 GB in blocks of 128 KiB.
+/// Maximum length of a file for a policy. A trace has 500 bytes per block, so this is half a
+/// million blocks, or 64 GB in blocks of 128 KiB.
 const POLICY_FILE_MAX: u64 = 256 << 20;
 
-/// Threads that decode.
+/// Number of decoding threads.
 pub(crate) fn threads(asked: Option<u16>) -> usize {
     asked.map_or_else(stream::cores, usize::from)
 }
 
+/// The options for sending a flow; `timeout` in seconds, 0 for none.
 pub(crate) fn send_options(args: &FlowArgs, calibration: Option<&Calibration>, timeout: f64) -> Result<SendOptions> {
     let mut options = SendOptions::new(with_file(spec(args))?).calibration(calibration).stall_timeout(seconds(timeout));
     if let Some(threads) = args.threads {
@@ -46,12 +49,12 @@ pub(crate) fn send_options(args: &FlowArgs, calibration: Option<&Calibration>, t
     Ok(options)
 }
 
-/// The policy that was asked for, or the usual one.
+/// The requested policy, or `balance`.
 pub(crate) fn spec(args: &FlowArgs) -> PolicySpec {
     args.policy.clone().unwrap_or_default()
 }
 
-/// The policy with the contents of its file, if it has one.
+/// The policy with the contents of its file, if it has one; `None` if it has none, or if it will be created.
 pub(crate) fn with_file(spec: PolicySpec) -> Result<PolicySpec> {
     let Some(path) = spec.file().map(Path::new) else { return Ok(spec) };
     if spec.keeps() && !path.exists() {
@@ -63,7 +66,7 @@ pub(crate) fn with_file(spec: PolicySpec) -> Result<PolicySpec> {
     spec.load(&fs::read(path).with_context(about)?).with_context(about)
 }
 
-/// Stores what the policy wants to have kept.
+/// Stores what the policy learned in its file, if it has one.
 pub(crate) fn keep(args: &FlowArgs, policy: &dyn Policy) -> Result<()> {
     let spec = spec(args);
     let (Some(path), Some(bytes)) = (spec.file().map(Path::new), policy.save()) else { return Ok(()) };
@@ -77,7 +80,7 @@ fn read_prior(path: &Path) -> Result<Prior> {
     Prior::parse(&fs::read_to_string(path).with_context(about)?).with_context(about)
 }
 
-/// 0 = no limit.
+/// A time limit; 0 means none.
 pub(crate) fn seconds(seconds: f64) -> Option<Duration> {
     Duration::try_from_secs_f64(seconds).ok().filter(|d| !d.is_zero())
 }

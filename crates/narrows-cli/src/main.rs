@@ -1,4 +1,4 @@
-//! The `narrows` program: flags and glue over the library.
+//! The `narrows` program: command line and glue around the library.
 
 use std::process::ExitCode;
 
@@ -27,7 +27,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// One line on stderr and the exit status that `--help` documents.
+/// Prints the error as one line on stderr and returns the exit status that `--help` documents.
 fn fail(error: &anyhow::Error) -> ExitCode {
     if error.downcast_ref::<files::StdoutClosed>().is_some() {
         signals::die_of_closed_pipe();

@@ -1,4 +1,4 @@
-//! What is possible with given data on a given link: `narrows oracle`.
+//! `narrows oracle`: what is attainable with given data on a given link.
 //!
 //! ```text
 //! input -> bytes -> cache or measuring -> table -> judge (virtual time) -> show (table, JSON), page

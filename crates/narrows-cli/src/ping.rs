@@ -1,4 +1,4 @@
-//! `narrows ping`: messages to and fro, by many methods over the same link.
+//! `narrows ping`: round trips of messages with many methods over the same link.
 //!
 //! ```text
 //!   client                                                        server
@@ -6,7 +6,8 @@
 //!           <─ compare <─ decode <───────────────────────────────────┘
 //! ```
 //!
-//! Each method has a connection of its own, and the methods take turns, so that what disturbs the link or the host disturbs all.
+//! Each method has its own connection. The methods take turns, so that a disturbance of the link or
+//! the host affects all of them.
 
 pub(crate) mod client;
 mod end;

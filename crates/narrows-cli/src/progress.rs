@@ -1,4 +1,4 @@
-//! A progress bar on a terminal, and nothing elsewhere.
+//! Progress bar, shown only on a terminal.
 
 use std::io::IsTerminal;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use narrows_copy::store::EntryStore;
 
 const REDRAW_EVERY: Duration = Duration::from_millis(100);
 
-/// What is to be shown at a moment.
+/// The state to show at one moment.
 struct Look {
     done: u64,
     total: Option<u64>,
@@ -25,13 +25,14 @@ struct Look {
     words: String,
 }
 
+/// A progress bar that a thread of its own redraws.
 pub(crate) struct Bar {
     over: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Bar {
-    /// Shows a sending flow of `raw_len` bytes, if somebody is looking.
+    /// Shows a sending flow of `raw_len` bytes, if `wanted` and stderr is a terminal.
     pub(crate) fn sending(control: &Arc<Control>, raw_len: Option<u64>, wanted: bool) -> Self {
         let control = Arc::clone(control);
         Self::start(wanted, move || {
@@ -40,7 +41,8 @@ impl Bar {
         })
     }
 
-    /// Shows a copy that is sent. Its length is known when all is scanned; what is there already does not count.
+    /// Shows a copy that is sent. Its length is known when everything is scanned; data that exists
+    /// at the target does not count.
     pub(crate) fn copying(
         control: &Arc<Control>,
         progress: impl Fn() -> Progress + Send + 'static,
@@ -65,8 +67,8 @@ impl Bar {
         })
     }
 
-    /// Shows a copy that is received. The sender says how much there is when it has looked at all; what is there already does
-    /// not count.
+    /// Shows a copy that is received. The sender announces the total when it has scanned
+    /// everything; data that exists at the target does not count.
     pub(crate) fn storing(control: &Arc<Control>, store: EntryStore, wanted: bool) -> Self {
         let control = Arc::clone(control);
         Self::start(wanted, move || {
@@ -78,7 +80,7 @@ impl Bar {
         })
     }
 
-    /// Shows a copy by tar.
+    /// Shows a copy with tar.
     pub(crate) fn archive(flow: &Arc<Flow>, wanted: bool) -> Self {
         let flow = Arc::clone(flow);
         Self::start(wanted, move || Look {
@@ -115,10 +117,11 @@ impl Bar {
             }
             bar.finish_and_clear();
         };
-        // Without the thread there is no bar.
+        // If the thread cannot be started, there is no bar.
         Self { over, thread: std::thread::Builder::new().name("narrows-bar".into()).spawn(work).ok() }
     }
 
+    /// Removes the bar.
     pub(crate) fn end(mut self) {
         self.over.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
@@ -128,7 +131,8 @@ impl Bar {
     }
 }
 
-/// One line: what does not fit is cut off. indicatif leaves colours out by itself when NO_COLOR is set.
+/// One line, truncated to the width of the terminal. indicatif itself omits colours if NO_COLOR is
+/// set.
 fn style(length_known: bool) -> ProgressStyle {
     let template = if length_known {
         "{bar:10.cyan} {binary_bytes}/{binary_total_bytes} ETA {eta} {wide_msg}"
@@ -138,7 +142,7 @@ fn style(length_known: bool) -> ProgressStyle {
     ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
 }
 
-/// The method that most is encoded by: for more there is no room on 80 columns.
+/// The method of the largest share; 80 columns have no room for more.
 fn recent_methods(s: &Summary) -> String {
     let words = report::mix_words(s);
     words.split(", ").next().filter(|first| !first.is_empty()).map_or(String::new(), |first| format!("[{first}]"))

@@ -1,4 +1,4 @@
-//! Figures and errors in words and as JSON.
+//! Summaries and errors, as text and as JSON.
 
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -15,7 +15,7 @@ use crate::bound::Bound;
 use crate::files::StdoutClosed;
 pub(crate) use narrows_host::words::{bytes, note, note_json, one_line, wire};
 
-/// The other end was told of this failure and shows it.
+/// Error that the other end was told and reports to the user, so that this end prints nothing.
 #[derive(Debug)]
 pub(crate) struct Told;
 
@@ -27,7 +27,8 @@ impl Display for Told {
 
 impl std::error::Error for Told {}
 
-/// Prints to stdout. A reader that went away ends the program as it ends other filters.
+/// Prints a line to stdout. If the reader has closed it, the error terminates the program by
+/// SIGPIPE, as other filters.
 pub(crate) fn out(text: impl Display) -> Result<()> {
     match writeln!(io::stdout(), "{text}") {
         Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Err(StdoutClosed.into()),
@@ -46,7 +47,7 @@ pub(crate) fn line(s: &Summary, elapsed: Duration) -> String {
     join(parts)
 }
 
-/// What is said in one line, if there is something to say.
+/// Joins the parts that are present and not empty with `; `.
 pub(crate) fn join(parts: impl IntoIterator<Item = Option<String>>) -> String {
     parts.into_iter().flatten().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ")
 }
@@ -57,7 +58,7 @@ pub(crate) fn amount(raw: u64, elapsed: Duration) -> String {
     format!("{} in {}, {}/s", bytes(raw as f64), time(elapsed), bytes(goodput))
 }
 
-/// Three digits, or so.
+/// A duration with about three digits.
 fn time(elapsed: Duration) -> String {
     let seconds = elapsed.as_secs();
     match seconds {
@@ -82,6 +83,7 @@ fn codec_name(codec: CodecId) -> &'static str {
     codec.codec().map_or("unknown", |c| c.name())
 }
 
+/// Summary of a sent flow as JSON.
 pub(crate) fn send_json(s: &Summary, elapsed: Duration) -> Value {
     let seconds = elapsed.as_secs_f64();
     let mix: Vec<_> = s
@@ -122,6 +124,7 @@ pub(crate) fn send_json(s: &Summary, elapsed: Duration) -> Value {
     json
 }
 
+/// Summary of a received flow as JSON.
 pub(crate) fn receive_json(s: &RecvSummary, elapsed: Duration) -> Value {
     let seconds = elapsed.as_secs_f64();
     let mix: Vec<_> = s
@@ -129,7 +132,7 @@ pub(crate) fn receive_json(s: &RecvSummary, elapsed: Duration) -> Value {
         .iter()
         .map(|r| {
             let codec = codec_name(r.codec);
-            // Settings are the sender's: of the method its codec is seen here.
+            // The stream names only the codec of a method, not its setting.
             json!({
                 "method": codec,
                 "codec": codec,
@@ -153,6 +156,7 @@ pub(crate) fn receive_json(s: &RecvSummary, elapsed: Duration) -> Value {
     })
 }
 
+/// Summary of a received flow as one line.
 pub(crate) fn receive_line(s: &RecvSummary, elapsed: Duration) -> String {
     join([Some(amount(s.raw_bytes, elapsed)), Some(wire(s.raw_bytes, s.wire_bytes))])
 }

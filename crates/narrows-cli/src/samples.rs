@@ -1,4 +1,4 @@
-//! Messages in files: what dictionaries are made of.
+//! Messages in files, as training samples for dictionaries.
 
 use std::collections::HashSet;
 use std::fs::{self, File};
@@ -12,29 +12,31 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use crate::files;
 
-/// Ten times as many as a dictionary needs, if each is one message; more are a folder that was not meant.
+/// Maximum number of files: ten times as many as a dictionary needs if each is one message. More
+/// suggest that the wrong folder was named.
 const FILES_MAX: usize = 100_000;
-/// A thousand times the longest dictionary: what comes behind changes it no more. It is all in memory, and trained with in
-/// two seconds.
+/// Maximum length read: a thousand times the longest dictionary; more data does not change the
+/// result. It is held in memory, and training on it takes two seconds.
 const BYTES_MAX: usize = 64 << 20;
-/// Deeper folders are a mistake or an attack; the stack must not be at stake.
+/// Maximum depth of folders, which protects the stack; deeper ones are a mistake or an attack.
 const DEPTH_MAX: usize = 128;
-/// A length before each message of a `.msgs` file.
+/// Bytes of the length in front of each message of a `.msgs` file.
 const LEN_BYTES: usize = 4;
 
-/// How messages stand in a file.
+/// Layout of the messages in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Layout {
     /// The file is one message.
     One,
-    /// A length before each message.
+    /// Each message is preceded by its length.
     Lengths,
     /// Each line is a message: text, JSON lines.
     Lines,
 }
 
 impl Layout {
-    /// By the file's name, unless somebody said that there are lines.
+    /// The layout by the extension of the file; `lines` applies to files whose extension does not
+    /// say.
     pub(crate) fn of(path: &Path, lines: bool) -> Self {
         match path.extension().and_then(|e| e.to_str()) {
             Some("msgs") => Self::Lengths,
@@ -45,25 +47,27 @@ impl Layout {
     }
 }
 
-/// Distinct messages, in the order in which they were found.
+/// Distinct messages, in the order in which they were read.
 #[derive(Default)]
 pub(crate) struct Samples {
+    /// The messages.
     pub(crate) messages: Vec<Vec<u8>>,
-    /// Messages that came before.
+    /// Number of messages skipped because they came before.
     pub(crate) repeated: usize,
-    /// Whether there is more than was read.
+    /// Whether the input exceeded a limit, so that not all was read.
     pub(crate) is_cut: bool,
-    /// Of files whose names do not tell.
+    /// Files whose extension does not say have a message in each line.
     lines: bool,
     seen: HashSet<u128>,
-    /// Those that were read.
+    /// Device and inode of the files that were read.
     read: HashSet<(u64, u64)>,
     files: usize,
     bytes: usize,
 }
 
 impl Samples {
-    /// Of files and folders as `narrows train` takes them; `lines`: each line of a file is a message.
+    /// Reads files and folders as `narrows train` does; with `lines`, each line of a file is a
+    /// message.
     pub(crate) fn read(paths: &[PathBuf], lines: bool) -> Result<Self> {
         let mut samples = Self { lines, ..Self::default() };
         for path in paths {
@@ -73,16 +77,17 @@ impl Samples {
         Ok(samples)
     }
 
-    /// Whether `path` is one of the files, under whatever name.
+    /// Whether `path` is one of the files that were read, under whatever name.
     pub(crate) fn has_read(&self, path: &Path) -> bool {
         files::identity(path.metadata().ok()).is_some_and(|file| self.read.contains(&file))
     }
 
-    /// Files in the order of their names. What cannot be read is not passed over in silence.
+    /// Reads the files of a folder in the order of their names. A file that cannot be read is an
+    /// error.
     fn folder(&mut self, folder: &Path, depth: usize) -> Result<()> {
         let cannot = || format!("cannot read {}", folder.display());
         if depth > DEPTH_MAX {
-            bail!("{}: folders within folders, more than {DEPTH_MAX}", folder.display());
+            bail!("{}: folders are nested more than {DEPTH_MAX} deep", folder.display());
         }
         let list = fs::read_dir(folder).with_context(cannot)?;
         let mut paths: Vec<_> = list.map(|e| Ok(e?.path())).collect::<io::Result<_>>().with_context(cannot)?;
@@ -113,7 +118,7 @@ impl Samples {
         let layout = Layout::of(path, self.lines);
         let room = if layout == Layout::One { MESSAGE_MAX } else { BYTES_MAX - self.bytes };
         let mut bytes = Vec::new();
-        // One byte more tells that there is more.
+        // One byte beyond the limit shows that the file is longer.
         file.take(room as u64 + 1).read_to_end(&mut bytes).with_context(cannot)?;
         self.bytes += bytes.len();
         let is_whole = bytes.len() <= room;
@@ -145,7 +150,7 @@ impl Samples {
         Ok(())
     }
 
-    /// Of a longer one the beginning.
+    /// Adds a message, truncated to [`MESSAGE_MAX`], unless it is empty or came before.
     fn message(&mut self, message: &[u8]) {
         let message = &message[..message.len().min(MESSAGE_MAX)];
         if message.is_empty() {
@@ -159,7 +164,8 @@ impl Samples {
     }
 }
 
-/// The first message of a `.msgs` file's rest, and what is behind it; `number` is for the error.
+/// Splits the rest of a `.msgs` file into its first message and what follows; `number` is for the
+/// error.
 pub(crate) fn split_message(rest: &[u8], number: usize) -> Result<(&[u8], &[u8]), Error> {
     let cut = || Error::truncated(format!("it ends in the middle of message {number}"));
     let (len, behind) = rest.split_first_chunk::<LEN_BYTES>().ok_or_else(cut)?;
@@ -170,7 +176,7 @@ pub(crate) fn split_message(rest: &[u8], number: usize) -> Result<(&[u8], &[u8])
     behind.split_at_checked(len).ok_or_else(cut)
 }
 
-/// The lines of a file, without their ends; empty ones are none.
+/// The lines of a file, without line ends and empty lines.
 pub(crate) fn split_lines(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     bytes.split(|&b| b == b'\n').map(|line| line.strip_suffix(b"\r").unwrap_or(line)).filter(|line| !line.is_empty())
 }

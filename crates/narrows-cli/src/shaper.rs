@@ -1,7 +1,8 @@
-//! A link of a given rate inside the process: a relay between two loopback connections that forwards no faster than
-//! a token bucket lets it.
+//! A link of a given rate inside the process: a relay between two loopback connections whose rate
+//! is limited by a token bucket.
 //!
-//! Its receive buffer is small, so that the sender feels the link and not a buffer in front of it. No privileges needed.
+//! Its receive buffer is small, so that the sender is slowed by the link and not hidden from it by
+//! a buffer. It needs no privileges.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -10,14 +11,16 @@ use std::time::{Duration, Instant};
 
 use narrows::transport;
 
-/// Smallest and largest piece that is forwarded at once; in between, 2 ms of the link.
+/// Smallest and largest piece forwarded at once, in bytes; in between it is [`PIECE_SECONDS`] of
+/// the link.
 const PIECE_MIN: usize = 1500;
 const PIECE_MAX: usize = 64 << 10;
 const PIECE_SECONDS: f64 = 0.002;
-/// A bucket deeper than this would let bursts through that no such link carries.
+/// Depth of the bucket. A deeper one would pass bursts that a real link of this rate does not
+/// carry.
 const BUCKET_SECONDS: f64 = 0.004;
 
-/// A relay for one connection. It ends with it.
+/// A relay for one connection; it ends with the connection.
 pub(crate) struct Shaper {
     pub(crate) address: SocketAddr,
     thread: JoinHandle<io::Result<u64>>,
@@ -28,14 +31,15 @@ impl Shaper {
     pub(crate) fn start(to: SocketAddr, rate_bytes_per_s: f64) -> io::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let piece = ((rate_bytes_per_s * PIECE_SECONDS) as usize).clamp(PIECE_MIN, PIECE_MAX);
-        // Set before a connection comes, since the window it announces is fixed then. The kernel doubles the figure.
+        // Set before a connection is accepted, because that fixes its announced window. The kernel
+        // doubles the value.
         transport::set_receive_buffer(&listener, 4 * piece)?;
         let address = listener.local_addr()?;
         let thread = std::thread::spawn(move || relay(&listener, to, rate_bytes_per_s, piece));
         Ok(Self { address, thread })
     }
 
-    /// Waits for the connection to end; how many bytes went forward.
+    /// Waits for the connection to end; returns the number of bytes forwarded.
     pub(crate) fn join(self) -> io::Result<u64> {
         self.thread.join().map_err(|_| io::Error::other("the shaper failed"))?
     }
@@ -70,10 +74,10 @@ fn relay(listener: &TcpListener, to: SocketAddr, rate: f64, piece: usize) -> io:
     Ok(forwarded)
 }
 
-/// Says how long to wait before so many bytes may go.
+/// Token bucket: computes how long to wait before a number of bytes may be sent.
 struct Bucket {
     rate: f64,
-    /// When the link will have carried everything that was let through.
+    /// When the link will have carried everything passed so far.
     free_at: Option<Instant>,
 }
 
@@ -84,7 +88,8 @@ impl Bucket {
 
     fn take(&mut self, bytes: usize, now: Instant) -> Duration {
         let carry = Duration::from_secs_f64(bytes as f64 / self.rate);
-        // What was not used is lost, but for a few milliseconds in which a sleep may have been too long.
+        // Unused capacity is lost, except for a few milliseconds that compensate for sleeps that
+        // were too long.
         let earliest = now.checked_sub(Duration::from_secs_f64(BUCKET_SECONDS)).unwrap_or(now);
         let begin = self.free_at.unwrap_or(now).max(earliest);
         self.free_at = Some(begin + carry);

@@ -260,12 +260,12 @@ fn two_sources_never_replace_one_another() {
     let (a, b) = (h.join("a/"), h.join("b/"));
     let output = cp(h, &[OsStr::new("-r"), a.as_os_str(), b.as_os_str(), &remote(&h.join("t"))]);
     assert_eq!(code(&output), 3, "{}", stderr(&output));
-    assert!(stderr(&output).contains("another one of that name"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("has an entry of that name"), "{}", stderr(&output));
     assert_eq!(fs::read(h.join("t/same")).unwrap(), b"a");
     let (a, b) = (remote(&h.join("a/same")), remote(&h.join("b/same")));
     let output = cp(h, &[&a, &b, h.join("u/").as_os_str()]);
     assert_eq!(code(&output), 3, "{}", stderr(&output));
-    assert!(stderr(&output).contains("another one of that name"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("has an entry of that name"), "{}", stderr(&output));
     assert_eq!(fs::read(h.join("u/same")).unwrap(), b"a");
 }
 

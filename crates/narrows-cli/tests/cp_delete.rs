@@ -338,7 +338,7 @@ fn folders_in_one_another_without_end_are_left() {
     write(&b, &["old"]);
     let output = delete(home.path(), Way::Local, &[], &a.join(""), &b);
     assert_eq!(code(&output), 3, "{}", stderr(&output));
-    assert!(stderr(&output).contains("remove them by hand"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("remove them manually"), "{}", stderr(&output));
     assert!(b.join("deep").join(&deep).exists() && !b.join("old").exists());
 }
 

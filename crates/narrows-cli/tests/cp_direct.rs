@@ -163,7 +163,7 @@ fn a_server_gives_nothing_beside_its_folder_and_takes_nothing_if_told_so() {
     }
     let output = server.cp(home.path(), &[text_of(&home.path().join("secret")), &server.place("new")]);
     assert_ne!(code(&output), 0);
-    assert!(stderr(&output).contains("only gives"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("stores nothing"), "{}", stderr(&output));
     assert!(!served.join("new").exists());
     assert_eq!(code(&server.cp(home.path(), &[&server.place("file"), text_of(&target)])), 0);
 }
@@ -179,7 +179,7 @@ fn who_has_no_token_or_another_one_gets_nowhere() {
     let token = token.trim();
     let target = home.path().join("target");
     // A letter in the secret, then one in the fingerprint.
-    for (at, said) in [(20, "does not accept the token"), (70, "is not the server that the token is of")] {
+    for (at, said) in [(20, "does not accept the token"), (70, "is not the server that the token belongs to")] {
         let other = if &token[at..=at] == "A" { "B" } else { "A" };
         save_token(&server.token, &format!("{}{other}{}", &token[..at], &token[at + 1..]));
         for args in [[&server.place("file"), text_of(&target)], [text_of(&server.token), &server.place("new")]] {
@@ -189,7 +189,7 @@ fn who_has_no_token_or_another_one_gets_nowhere() {
         }
     }
     save_token(&server.token, "rubbish");
-    assert!(stderr(&server.cp(home.path(), &[&server.place("file"), "x"])).contains("no token"));
+    assert!(stderr(&server.cp(home.path(), &[&server.place("file"), "x"])).contains("not a token"));
     let mut command = narrows(home.path());
     let output = finish(command.env_remove("NARROWS_TOKEN").args(["cp", &server.place("file"), "x"]).spawn().unwrap());
     assert!(stderr(&output).contains("--token-file"), "{}", stderr(&output));
@@ -220,7 +220,7 @@ fn who_has_no_token_or_another_one_gets_nowhere() {
     save_token(&server.token, token);
     fs::set_permissions(&server.token, fs::Permissions::from_mode(0o644)).unwrap();
     assert!(stderr(&server.cp(home.path(), &[&server.place("file"), "x"])).contains("chmod 600"));
-    server.says("it has another token");
+    server.says("the client has another token");
 }
 
 #[test]
@@ -256,7 +256,7 @@ fn what_was_sent_once_is_worth_nothing_again_and_shows_nothing() {
     again.write_all(&heard.0).unwrap();
     again.shutdown(Shutdown::Write).unwrap();
     let _ = again.read_to_end(&mut Vec::new());
-    server.says("does not speak TLS as a client");
+    server.says("it is not a narrows client");
     assert!(fs::read_dir(&served).unwrap().next().is_none());
 }
 
@@ -409,7 +409,7 @@ fn without_token_only_this_host_is_served() {
     assert!(stderr(&output).contains("this host only"), "{}", stderr(&output));
     let mut command = narrows(home.path());
     let output = finish(command.args(["cp", "--insecure", "narrows://192.0.2.1/x", "y"]).spawn().unwrap());
-    assert!(stderr(&output).contains("only this host"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("only to this host"), "{}", stderr(&output));
 }
 
 #[test]

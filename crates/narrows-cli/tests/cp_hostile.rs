@@ -277,9 +277,9 @@ fn a_server_stores_only_what_it_was_asked_for() {
     let said = stderr(&output);
     assert_eq!(code(&output), 3, "{said}");
     for words in [
-        "cannot store .bashrc: nobody asked for it",
-        "cannot store it: nobody asked for it",
-        "cannot store other: nobody asked for it",
+        "cannot store .bashrc: it was not requested",
+        "cannot store it: it was not requested",
+        "cannot store other: it was not requested",
         "cannot store wanted/fifo: ",
         "cannot store wanted/link/file: ",
         "\\u{1b}]0;title\\u{7} \\u{202e}txt.exe\\n\\rwith lines\n",
@@ -330,11 +330,11 @@ fn a_file_that_a_server_keeps_back_without_a_word_is_no_success() {
         let (target, _) = folders(h);
         let output = get(h, flags, "file", &target, kept_back(how));
         assert_eq!(code(&output), 2, "{flags:?} {how}: {}", stderr(&output));
-        assert!(stderr(&output).contains("1 did not come"), "{flags:?} {how}: {}", stderr(&output));
+        assert!(stderr(&output).contains("1 did not arrive"), "{flags:?} {how}: {}", stderr(&output));
     }
     let (target, _) = folders(h);
     let output = get(h, &[], "file", &target, kept_back("told"));
-    assert!(code(&output) == 2 && !stderr(&output).contains("did not come"), "{}", stderr(&output));
+    assert!(code(&output) == 2 && !stderr(&output).contains("did not arrive"), "{}", stderr(&output));
 }
 
 #[test]

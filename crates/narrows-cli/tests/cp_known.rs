@@ -220,7 +220,11 @@ fn several_sources_become_one_folder() {
     for way in ways {
         let output = world.cp(way, &["-r"], &["x/same", "y/same"], &format!("{way:?} conflict"));
         assert_eq!(code(&output), 3, "{way:?}: {}", stderr(&output));
-        assert!(stderr(&output).contains("same/1: another one of that name"), "{way:?}: {}", stderr(&output));
+        assert!(
+            stderr(&output).contains("same/1: another source has an entry of that name"),
+            "{way:?}: {}",
+            stderr(&output)
+        );
         assert_eq!(fs::read(world.path(&format!("{way:?} conflict/same/1"))).unwrap(), b"x/same/1", "{way:?}");
     }
     let output = world.cp(Way::GetTar, &["-r"], &["x/same", "y/same"], "none/");

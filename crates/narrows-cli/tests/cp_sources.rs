@@ -85,8 +85,8 @@ fn what_vanishes_or_becomes_something_else_before_it_is_read_is_named_and_the_re
         for words in [
             "cannot read gone: it has vanished",
             "cannot read gone folder/file: it has vanished",
-            "cannot read now a folder: it is no file any more",
-            "cannot read now a fifo: it is no file any more",
+            "cannot read now a folder: it is not a file any more",
+            "cannot read now a fifo: it is not a file any more",
             "cannot read now a link: ",
             "shorter shrank while it was read",
             "sparse and shorter shrank while it was read",

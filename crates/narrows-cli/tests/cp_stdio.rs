@@ -176,7 +176,7 @@ fn a_lost_link_ends_a_copy_whose_stdin_says_nothing() {
     assert!(Command::new("kill").args(["-KILL", pid.trim()]).status().unwrap().success());
     let output = finish(child);
     assert_eq!(code(&output), 5, "{}", stderr(&output));
-    assert!(!stderr(&output).contains("to go on"), "stdin cannot be read again: {}", stderr(&output));
+    assert!(!stderr(&output).contains("to resume"), "stdin cannot be read again: {}", stderr(&output));
     assert!(!path.exists());
     drop(stdin);
 }
@@ -265,7 +265,7 @@ fn what_is_no_file_gives_nothing() {
     for (name, words) in [
         ("folder", "it is a folder"),
         ("folder/", "it is a folder"),
-        ("fifo", "it is no file"),
+        ("fifo", "it is not a file"),
         ("nothing", "No such file"),
         ("dangling", "No such file"),
     ] {
@@ -299,7 +299,7 @@ fn a_name_is_needed_and_one_file_is_enough() {
         (vec![os("-"), &far.1], "name the file"),
         // Only the other end knows.
         (vec![os("-"), &far.0], "name the file"),
-        (vec![os("-"), os("-")], "no copy"),
+        (vec![os("-"), os("-")], "use cat"),
         (vec![os("-"), file.as_os_str(), &far.0], "one file"),
         (vec![file.as_os_str(), &far.2, os("-")], "one file"),
         (vec![os("-r"), &far.0, os("-")], "one file"),

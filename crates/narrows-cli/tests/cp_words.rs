@@ -45,7 +45,7 @@ fn a_host_that_is_not_reached_is_said_once_and_in_words() {
             let said = stderr(&output);
             assert_eq!(code(&output), 5, "{args:?}: {said}");
             assert!(said.contains(words) && said.lines().count() == 2, "{args:?}: {said}");
-            assert!(!said.contains("go on") && !said.contains("confirm"), "{args:?}: {said}");
+            assert!(!said.contains("to resume") && !said.contains("confirm"), "{args:?}: {said}");
         }
     }
     // A server that is not there.
@@ -69,9 +69,9 @@ fn what_the_other_end_cannot_do_is_said_once() {
     let (a, b, c) = (h.join("a"), h.join("b"), h.join("c"));
     let slash: OsString = format!("{}/", c.display()).into();
     for (args, status, words) in [
-        (vec![a.as_os_str(), b.as_os_str(), &remote(&c)], 1, "it is a file, and no folder"),
-        (vec![a.as_os_str(), &remote(Path::new(&slash))], 1, "it is a file, and no folder"),
-        (vec![a.as_os_str(), b.as_os_str(), c.as_os_str()], 1, "it is a file, and no folder"),
+        (vec![a.as_os_str(), b.as_os_str(), &remote(&c)], 1, "it is a file, not a folder"),
+        (vec![a.as_os_str(), &remote(Path::new(&slash))], 1, "it is a file, not a folder"),
+        (vec![a.as_os_str(), b.as_os_str(), c.as_os_str()], 1, "it is a file, not a folder"),
         (vec![a.as_os_str(), &remote(&h.join("no/such/folder"))], 1, "No such file"),
         (vec![&remote(&h.join("none")), c.as_os_str()], 2, "none: No such file"),
         (vec![h.join("none").as_os_str(), c.as_os_str()], 2, "none: No such file"),

@@ -1,4 +1,5 @@
-//! What carries a copy: a `narrows serve --stdio` that ssh starts, or one in this process.
+//! The carrier of a copy: a `narrows serve --stdio` started through ssh, a connection to a server,
+//! or a thread of this process.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -25,20 +26,20 @@ use super::serve::{self, Manner, Opened, Reachable};
 use super::shown;
 use narrows_host::{signals, words};
 
-/// How long a remote shell may go on after the copy has failed.
+/// Time that a remote shell gets to exit after the copy has failed.
 pub(super) const LAST_WORD: Duration = Duration::from_secs(2);
 
-/// How the other end is reached.
+/// Parameters for reaching the other end.
 pub struct Reach<'a> {
-    /// The remote shell and its flags, split as a shell splits words.
+    /// The remote shell and its options, split into words by shell rules.
     pub shell: &'a OsStr,
-    /// The program's name at the other host.
+    /// Name of the program on the other host.
     pub program: &'a str,
-    /// How a server without a shell and this end know one another.
+    /// How this end and a server without a shell authenticate each other.
     pub trust: Option<&'a Trust>,
 }
 
-/// The other host was reached and has no such program; nothing was done yet.
+/// Error: the other host was reached but has no such program; nothing was done.
 #[derive(Debug)]
 pub struct NoNarrows {
     host: String,
@@ -47,31 +48,34 @@ pub struct NoNarrows {
 impl std::fmt::Display for NoNarrows {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let host = &self.host;
-        write!(f, "there is no narrows on {host}; install it there, or say where it is with --remote-narrows")
+        write!(f, "there is no narrows on {host}; install it there, or give its path with --remote-narrows")
     }
 }
 
 impl std::error::Error for NoNarrows {}
 
 pub enum Carrier {
+    /// A `narrows serve --stdio` on another host.
     Shell {
         child: Started,
         host: OsString,
-        /// The program that goes there.
+        /// Name of the remote shell program.
         shell: String,
-        /// The connection ended before the other end said anything of ours.
+        /// The connection ended before the other end sent anything in our protocol.
         silent: Arc<AtomicBool>,
     },
+    /// A thread of this process.
     Local(JoinHandle<Result<()>>),
+    /// A `narrows serve --listen`.
     Direct {
         /// `host:port`
         host: String,
-        /// It answered as a server does that everybody has to prove himself to.
+        /// The answer was that of a server that requires authentication (TLS).
         encrypted: Arc<AtomicBool>,
     },
 }
 
-/// How further connections of a copy are made.
+/// Opens further connections of a copy.
 pub struct Growth {
     pub bond: Bond,
     session: Session,
@@ -84,13 +88,14 @@ enum Way {
     Direct { host: String, port: u16, trust: Trust },
 }
 
-/// What keeps a further connection, as long as the copy lasts.
+/// Keeps a further connection open as long as the copy lasts.
 pub struct Added {
     _shell: Option<Started>,
 }
 
 impl Growth {
-    /// A further carrier. Nobody is asked for a password, and what goes wrong is not said: the copy does without.
+    /// Opens a further carrier. It never asks for a password, and failures are not reported: the
+    /// copy continues without it.
     pub fn open(&self) -> Result<(Added, Link)> {
         let request = Request::Join(self.session);
         match &self.way {
@@ -110,7 +115,8 @@ impl Growth {
 }
 
 impl Carrier {
-    /// Starts the other end and tells it its task. `opened`: where a copy within this host is stored.
+    /// Starts the other end and sends it its task. `opened` is the target of a copy within this
+    /// host.
     pub fn start(
         place: &Place,
         reach: &Reach<'_>,
@@ -171,13 +177,15 @@ impl Carrier {
         Ok((Self::Local(thread), Link::unix(near)?))
     }
 
-    /// Waits for the other end. `failed` is what this end saw; the other end's own words and status say more.
+    /// Waits for the other end to exit. `failed` is the error that this end saw; the messages and
+    /// the exit status of the other end are more specific.
     pub fn end(self, failed: Option<anyhow::Error>) -> Result<()> {
         match self {
             Self::Local(thread) => {
                 let far = thread.join().unwrap_or_else(|_| bail!("the storing end failed; this is a bug"));
                 let near = failed.map_or(Ok(()), Err);
-                // The storing end knows why it cannot store; of a signal it only sees the stream end.
+                // The storing end knows why it cannot store, but after a signal it sees only the
+                // end of the stream.
                 if signals::received().is_some() { near.and(far) } else { far.and(near) }
             }
             Self::Direct { host, encrypted } => failed.map_or(Ok(()), |e| {
@@ -190,23 +198,23 @@ impl Carrier {
                 })
             }),
             Self::Shell { mut child, host, shell, silent } => {
-                // After a failure there may be nobody who would end it.
+                // After a failure the remote shell may never exit by itself.
                 let status = if failed.is_some() { child.end_soon() } else { child.0.wait() };
                 let status = status.context("cannot wait for the remote shell")?;
                 let Some(failed) = failed else { return Ok(()) };
                 let host = shown(host.as_encoded_bytes());
                 Err(match status.code() {
-                    // What this end saw is a lost link, which it is not.
+                    // The shell did not find the program; this end saw only a lost link.
                     Some(127) => NoNarrows { host }.into(),
-                    // ssh said why, on stderr.
+                    // ssh printed the reason to stderr.
                     Some(255) if silent.load(Ordering::Relaxed) => {
                         Unreachable::new(&format!("{host}; {shell} ended with status 255")).into()
                     }
                     Some(255) => failed.context(format!("lost the connection with {host}")),
-                    // A narrows that ends well has answered before.
+                    // A narrows that exits with status 0 has answered before.
                     Some(0) if silent.load(Ordering::Relaxed) => Unreachable::new(&format!(
-                        "narrows on {host}; what was started there ended at once and is no narrows: say where it is with \
-                         --remote-narrows"
+                        "narrows on {host}; the program started there ended at once and is no narrows: give its path \
+                         with --remote-narrows"
                     ))
                     .into(),
                     Some(status) if silent.load(Ordering::Relaxed) => {
@@ -229,11 +237,12 @@ fn start_shell(command: &mut Command, host: &OsStr, program: &str, request: &Req
     };
     let mut input = File::from(OwnedFd::from(input));
     let told = hello::write(request, &mut input).and_then(|()| input.flush());
-    // If that failed, the shell will say why on stderr, and its exit status counts.
+    // If this failed, the shell prints the reason to stderr, and its exit status is evaluated.
     drop(told);
     Ok((Started(child), Link::pipes(input, File::from(OwnedFd::from(output)))))
 }
 
+/// The command of a remote shell, with additional options if it is ssh.
 pub(super) fn shell_command(shell: &OsStr) -> Result<Command> {
     let words =
         shlex::bytes::split(shell.as_bytes()).context("the remote shell of -e has a quote that does not end")?;
@@ -248,14 +257,14 @@ pub(super) fn shell_command(shell: &OsStr) -> Result<Command> {
     Ok(command)
 }
 
-/// The remote shell for a place that names a port. Only of ssh it is known how it takes one.
+/// Adds the port of a place to the remote shell, which is possible only for ssh.
 pub fn shell_for(shell: &OsStr, place: &Place) -> Result<OsString> {
     let mut shell = shell.to_owned();
     if let Place::Ssh { port: Some(port), .. } = place {
         ensure!(
             is_ssh(&shell_command(&shell)?),
             narrows::Error::misuse(
-                "the port of an ssh:// place is for ssh; give it to the program of -e by its own flag"
+                "the port of an ssh:// address works only with ssh; pass it to the program of -e by its own flag"
             )
         );
         shell.push(format!(" -p {port}"));
@@ -267,18 +276,18 @@ fn is_ssh(command: &Command) -> bool {
     std::path::Path::new(command.get_program()).file_name() == Some(OsStr::new("ssh"))
 }
 
-/// What a login shell prints before the program starts.
+/// Shows what a login shell prints before the program starts.
 pub(super) fn noise(bytes: &[u8]) {
     for line in bytes.split(|b| *b == b'\n').filter(|line| !line.is_empty()) {
         words::note(format_args!("remote: {}", shown(line)));
     }
 }
 
-/// A remote shell that does not outlive its copy.
+/// A remote shell process that is killed with its copy.
 pub struct Started(pub(super) Child);
 
 impl Started {
-    /// Waits a little, so that it can say what went wrong.
+    /// Waits up to [`LAST_WORD`], so that it can report its error, then kills it.
     pub(super) fn end_soon(&mut self) -> io::Result<ExitStatus> {
         let begun = Instant::now();
         while begun.elapsed() < LAST_WORD {
@@ -294,13 +303,13 @@ impl Started {
 
 impl Drop for Started {
     fn drop(&mut self) {
-        // Nothing happens to one that was waited for.
+        // This has no effect on a process that was waited for.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// Whether the other end did not accept this end's key.
+/// Whether the other end rejected the key of this end.
 fn is_refused(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
         let source = cause.downcast_ref::<narrows::Error>().and_then(|e| e.source.as_ref());

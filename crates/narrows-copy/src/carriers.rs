@@ -1,5 +1,5 @@
-//! More connections for a copy that one connection holds back: an ssh channel has a window of 2 MiB and one thread for its
-//! cipher, a TCP flow a share of the link.
+//! Further connections for a copy that is limited by a single connection: an ssh channel has a
+//! window of 2 MiB and one thread for its cipher, and a TCP flow gets a share of the link.
 
 use std::fs::File;
 use std::io::{IoSlice, IoSliceMut, Read};
@@ -22,48 +22,55 @@ use rustix::net::{
 use super::carrier::Added;
 use super::hello::Session;
 
-/// Carriers that a copy takes if nobody says otherwise; a server may be asked for no more logins at a time.
+/// Default maximum number of carriers of a copy; more would mean more logins at a time than a
+/// server may accept.
 pub const CARRIERS: u8 = 4;
-/// A login costs both ends as much CPU as 50 MB of copying, and most of a second on a long link: a carrier is added when the
-/// copy will last so many logins more.
+/// A carrier is added if the copy will last at least this many times as long as a login. A login
+/// costs both ends as much CPU as copying 50 MB, and most of a second on a long link.
 const WORTH: u32 = 2;
-/// While the first login takes longer than this, its twelve round trips are of 30 ms or more, and one window of 2 MiB carries
-/// less than 70 MB/s: then a copy of so many bytes gets a second carrier at once.
+/// If the first login takes longer than this, each of its twelve round trips takes 30 ms or more,
+/// and one window of 2 MiB carries less than 70 MB/s. Then a copy of [`LARGE`] bytes gets a second
+/// carrier at once.
 const LOGIN_LONG: Duration = Duration::from_millis(350);
+/// Length in bytes from which a copy over a long link gets a second carrier at once.
 const LARGE: u64 = 64 << 20;
-/// What one more has to gain over the rate before it, or no further one is added.
+/// Gain in rate that new carriers must bring, or no further ones are added.
 const GAIN: f64 = 1.15;
-/// How long a rate is measured, after a carrier has had so long to come into its stride.
+/// Duration of a rate measurement.
 const MEASURED: Duration = Duration::from_millis(100);
+/// Time that a new carrier gets to reach its full rate before the rate is measured.
 const SETTLED: Duration = Duration::from_millis(100);
+/// Interval of checks for the end of the copy.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// Below this rate no window of 2 MiB is what holds a copy back, unless the round trip takes half a second.
+/// Rate in bytes/s below which a window of 2 MiB does not limit a copy, unless the round trip takes
+/// half a second.
 const RATE_MIN: f64 = 4e6;
-/// How long the end of a copy waits for the thread that adds carriers: a little more than that looks away.
+/// How long the end of a copy waits for the thread that adds carriers: longer than [`LOOK_EVERY`].
 const LEFT_ALONE: Duration = Duration::from_millis(100);
-/// A carrier that has not been heard of by then is not coming.
+/// A carrier over which nothing has arrived after this time has failed.
 const HEARD_MAX: Duration = Duration::from_secs(20);
 
 // --- the end that asks ---
 
-/// Adds carriers while they help, until it is dropped.
+/// Adds carriers while they make the copy faster, until it is dropped.
 pub struct Grower {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// What is known of a copy that runs.
+/// Progress of a running copy.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Seen {
     /// Bytes on the wire so far.
     pub wire_bytes: u64,
-    /// Content that is known to be there.
+    /// Bytes of content known so far.
     pub bytes: u64,
-    /// Share of the copy that is done, if that is known.
+    /// Share of the copy that is done, 0 to 1; `None` if unknown.
     pub done: Option<f64>,
 }
 
 impl Grower {
+    /// Starts the thread that adds carriers, up to `most` in all.
     pub fn start(
         bond: Bond,
         most: u8,
@@ -72,7 +79,7 @@ impl Grower {
     ) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let watch = Watch { stop: Arc::clone(&stop), bond, most: usize::from(most), seen, open, added: Vec::new() };
-        // Without the thread the copy has one carrier.
+        // If the thread cannot be started, the copy has one carrier.
         let thread = std::thread::Builder::new().name("narrows-carriers".into()).spawn(move || watch.run()).ok();
         Self { stop, thread }
     }
@@ -84,7 +91,7 @@ impl Drop for Grower {
         let begun = Instant::now();
         let Some(thread) = self.thread.take() else { return };
         thread.thread().unpark();
-        // One that is still connecting is not waited for; what it opens goes with it.
+        // A connection that is still being made is not waited for; the thread closes it.
         while !thread.is_finished() && begun.elapsed() < LEFT_ALONE {
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -108,7 +115,8 @@ impl<S: Fn() -> Seen, O: FnMut() -> Result<(Added, Link)>> Watch<S, O> {
     fn run(mut self) {
         let begun = Instant::now();
         let mut carriers = 1;
-        // The first is waited for as long as its user likes.
+        // The first carrier is waited for without limit, since the user may have to enter a
+        // password.
         while self.bond.heard() == 0 {
             if carriers == 1 && self.most > 1 && begun.elapsed() > LOGIN_LONG && (self.seen)().bytes >= LARGE {
                 if !self.add() {
@@ -154,12 +162,12 @@ impl<S: Fn() -> Seen, O: FnMut() -> Result<(Added, Link)>> Watch<S, O> {
         self.bond.add(link).is_ok()
     }
 
-    /// Waits for the end of the copy, which those that were added must not outlive.
+    /// Waits for the end of the copy, which the added carriers must not outlive.
     fn wait(&self) {
         while !self.pause() {}
     }
 
-    /// Whether the copy is over.
+    /// Waits for [`LOOK_EVERY`]; returns whether the copy is over.
     fn pause(&self) -> bool {
         std::thread::park_timeout(LOOK_EVERY);
         self.stop.load(Ordering::Relaxed)
@@ -193,7 +201,7 @@ impl<S: Fn() -> Seen, O: FnMut() -> Result<(Added, Link)>> Watch<S, O> {
         Some(bytes as f64 / begun.elapsed().as_secs_f64())
     }
 
-    /// How long the copy will take at this rate; for ever if nobody knows.
+    /// Estimated remaining time at this rate; `Duration::MAX` if unknown.
     fn left(&self, rate: f64, begun: Instant) -> Duration {
         let seen = (self.seen)();
         match seen.done {
@@ -209,11 +217,11 @@ impl<S: Fn() -> Seen, O: FnMut() -> Result<(Added, Link)>> Watch<S, O> {
 
 // --- the end that is asked, where a shell starts a process for each carrier ---
 
-/// Lets further processes of the same user hand their standard input and output to the copy of this one.
+/// Lets further processes of the same user pass their stdin and stdout to the copy of this process.
 pub fn accept(session: Session, bond: Bond) -> Result<()> {
     let listener = UnixListener::bind_addr(&address(session)?)?;
     std::thread::Builder::new().name("narrows-join".into()).spawn(move || {
-        // Each is kept open: its process ends when this one does.
+        // The sockets are kept open: each joined process ends when this one does.
         let mut joined = Vec::new();
         while let Ok((socket, _)) = listener.accept() {
             match take_pipes(&socket) {
@@ -223,7 +231,7 @@ pub fn accept(session: Session, bond: Bond) -> Result<()> {
                     }
                     joined.push(socket);
                 }
-                // Another user, or nobody any more.
+                // Another user, or a process that is gone.
                 Err(_) => drop(socket),
             }
         }
@@ -231,7 +239,8 @@ pub fn accept(session: Session, bond: Bond) -> Result<()> {
     Ok(())
 }
 
-/// Hands this process's standard input and output to the copy `session` of another process, and waits for its end.
+/// Passes stdin and stdout of this process to the copy `session` of another process, and waits for
+/// its end.
 pub fn join(session: Session, input: &File, output: &File) -> Result<()> {
     let socket = UnixStream::connect_addr(&address(session)?).context("there is no such copy")?;
     check_user(&socket)?;
@@ -244,14 +253,15 @@ pub fn join(session: Session, input: &File, output: &File) -> Result<()> {
     Ok(())
 }
 
-/// A name that no other user can take or guess and that goes with the process.
+/// The abstract socket address of a copy. Other users cannot guess it, and it vanishes with the
+/// process.
 fn address(session: Session) -> Result<SocketAddr> {
     Ok(SocketAddr::from_abstract_name(format!("narrows-{session}"))?)
 }
 
 fn check_user(socket: &UnixStream) -> Result<()> {
     let peer = rustix::net::sockopt::socket_peercred(socket)?;
-    ensure!(peer.uid == rustix::process::geteuid(), "the copy is another user's");
+    ensure!(peer.uid == rustix::process::geteuid(), "the copy belongs to another user");
     Ok(())
 }
 
@@ -270,7 +280,7 @@ fn take_pipes(socket: &UnixStream) -> Result<(File, File)> {
     }
     match <[OwnedFd; 2]>::try_from(fds) {
         Ok([input, output]) => Ok((input.into(), output.into())),
-        Err(_) => bail!("it brings no pipes"),
+        Err(_) => bail!("it passed no pipes"),
     }
 }
 
@@ -291,7 +301,7 @@ mod tests {
         let far = File::from(OwnedFd::from(far));
         let joined = std::thread::spawn(move || join(session, &far.try_clone().unwrap(), &far));
         near.write_all(b"x").unwrap();
-        // It stays until the copy ends, which here never does.
+        // It stays until the end of the copy, which never comes here.
         std::thread::sleep(Duration::from_millis(100));
         assert!(!joined.is_finished());
         assert!(

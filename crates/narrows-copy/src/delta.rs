@@ -1,6 +1,8 @@
-//! What of a file is there already: both ends cut at places that the content chooses (FastCDC, Xia et al. 2016), so that
-//! what was inserted or removed moves no other border, and compare the chunks by hash. What is needed beside a chunk that is
-//! there is then compared in short pieces at the places that the chunk suggests.
+//! Delta transfer: finds the parts of a file that the receiver has already. Both ends cut the file
+//! into chunks at content-defined borders (FastCDC, Xia et al. 2016), so that an insertion or
+//! removal moves no other border, and compare the chunks by hash. Missing data next to a known
+//! chunk is then compared in short pieces, at the positions that follow from the position of that
+//! chunk in the old file.
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::OwnedFd;
@@ -17,27 +19,32 @@ pub use outline::Outline;
 
 /// Smaller files are sent whole: a list of chunks and its answer cost more than they save on most links.
 pub const DELTA_MIN: u64 = 256 << 10;
-/// How far behind the place that is asked for the index reaches: what was inserted or removed may be as long.
+/// Bytes that the index reaches beyond the requested position, which is the longest insertion or
+/// removal that is handled.
 const AHEAD: u64 = 64 << 20;
-/// Chunks in the index, about 2 GiB of the file and 24 MiB of memory. Beyond it the oldest are forgotten.
+/// Maximum number of chunks in the index: about 2 GiB of the file, and 24 MiB of memory. Beyond it
+/// the oldest chunks are dropped.
 const INDEX_MAX: usize = 256 << 10;
 
-/// Earlier states of a file, at the receiver.
+/// Earlier versions of a file at the receiver, with an index of their chunks.
 pub struct Basis {
     files: Vec<(OwnedFd, Cutter)>,
-    /// Where a chunk is: file, offset, length.
+    /// Position of a chunk by its hash: file, offset, length.
     index: HashMap<u64, (usize, u64, u32)>,
     order: VecDeque<u64>,
 }
 
-/// Content of the new file, in order.
+/// A piece of the content of the new file; pieces are in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Piece {
+    /// Present in an earlier version.
     Have { file: usize, offset: u64, len: u64 },
+    /// To be sent.
     Need { len: u64 },
 }
 
 impl Piece {
+    /// Length in bytes.
     pub fn len(self) -> u64 {
         match self {
             Self::Have { len, .. } | Self::Need { len } => len,
@@ -45,7 +52,7 @@ impl Piece {
     }
 }
 
-/// Appends a piece, joined with the last one if it goes on.
+/// Appends a piece, merged with the last one if it continues it.
 pub fn push(pieces: &mut Vec<Piece>, piece: Piece) {
     match (pieces.last_mut(), piece) {
         (Some(Piece::Need { len: before }), Piece::Need { len }) => *before += len,
@@ -66,21 +73,25 @@ impl Basis {
         Self { files, index: HashMap::new(), order: VecDeque::new() }
     }
 
-    /// Memory that the index of these files may take: 41 bytes for each chunk, in tables that may just have grown.
+    /// Upper limit of the memory of the index of these files, in bytes: 41 for each chunk, in
+    /// tables that may just have grown.
     pub fn len_max(files: &[OwnedFd]) -> usize {
         let len: u64 = files.iter().map(|f| rustix::fs::fstat(f).map_or(0, |s| s.st_size as u64)).sum();
         (len / CHUNK_LENS.0 as u64).min(INDEX_MAX as u64) as usize * 96
     }
 
+    /// The files in order.
     pub fn files(&self) -> impl Iterator<Item = &OwnedFd> {
         self.files.iter().map(|(file, _)| file)
     }
 
+    /// The file with this number.
     pub fn file(&self, file: usize) -> &OwnedFd {
         &self.files[file].0
     }
 
-    /// Which of the chunks, which begin at `offset` of the new file, are there: pieces, and runs for the answer.
+    /// Looks up the chunks that begin at `offset` of the new file. Returns the pieces, and the runs
+    /// for the answer.
     pub fn find(&mut self, offset: u64, chunks: &[Chunk]) -> (Vec<Piece>, Vec<u32>) {
         let len: u64 = chunks.iter().map(|c| u64::from(c.len)).sum();
         self.cover(offset.saturating_add(len).saturating_add(AHEAD));
@@ -97,7 +108,8 @@ impl Basis {
         (pieces, runs(there.into_iter()))
     }
 
-    /// Takes the files up to `end` into the index. What cannot be read is not there.
+    /// Extends the index up to offset `end` of the files. Data that cannot be read counts as
+    /// missing.
     fn cover(&mut self, end: u64) {
         for (number, (file, cutter)) in self.files.iter_mut().enumerate() {
             while cutter.offset() < end {
@@ -121,8 +133,9 @@ impl Basis {
         }
     }
 
-    /// Which pieces of a region are there, behind what comes before it (`left`) or before what comes behind it (`right`).
-    /// What is there in its place of the old file comes as pieces to have, the rest as needed.
+    /// Looks up the pieces of a region in an old file: following the data that precedes the region
+    /// (`left`), or preceding the data that follows it (`right`). Pieces found there are returned
+    /// as present, the others as needed.
     pub fn find_pieces(
         &self,
         len: u32,
@@ -156,12 +169,13 @@ impl Basis {
     }
 }
 
+/// Hash of a piece: the first 6 bytes of its XXH3 hash, little endian.
 pub fn piece_hash(piece: &[u8]) -> PieceHash {
     let [a, b, c, d, e, f, ..] = xxh3_64(piece).to_le_bytes();
     [a, b, c, d, e, f]
 }
 
-/// Runs that alternate and begin with what is there.
+/// Run lengths that alternate between present and missing, beginning with present.
 pub fn runs(there: impl Iterator<Item = bool>) -> Vec<u32> {
     let mut runs = Vec::new();
     for there in there {
@@ -175,7 +189,8 @@ pub fn runs(there: impl Iterator<Item = bool>) -> Vec<u32> {
     runs
 }
 
-/// Whether each is there, of `count` that the runs of an answer are about; `None` if they are about more or fewer.
+/// Expands the runs of an answer to `count` flags, true for present; `None` if the runs cover
+/// another number.
 fn each(runs: &[u32], count: usize) -> Option<Vec<bool>> {
     let sum: u64 = runs.iter().map(|r| u64::from(*r)).sum();
     (sum == count as u64).then(|| {
@@ -276,7 +291,8 @@ mod tests {
         let moved = [&old[9 << 20..], &old[..9 << 20]].concat();
         let longer = [&old[..], &noise(50_000, 3)].concat();
         let piece = PIECE_LEN as usize;
-        // Where something moved, each section's border and the place itself may cost chunks that lie elsewhere.
+        // If something moved, chunks may differ at each section border and at the place of the
+        // change.
         let borders = 2 * old.len().div_ceil(SECTION_LEN) * CHUNK_LENS.2;
         for (new, needed_max) in [
             (old.clone(), 0),

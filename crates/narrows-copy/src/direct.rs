@@ -1,4 +1,5 @@
-//! Copies without a remote shell: `narrows://host:port/path`, by TLS in which both ends prove who they are.
+//! Copies without a remote shell: `narrows://host:port/path`, over TLS with authentication of both
+//! ends.
 
 pub mod keys;
 pub mod listener;
@@ -15,23 +16,24 @@ use super::failure::Unreachable;
 use super::hello::{self, Request};
 use keys::Token;
 
-/// Where a server listens if nobody says otherwise; not assigned to anything (IANA).
+/// Default port of a server; not assigned by IANA.
 pub const PORT: u16 = 7700;
-/// Connection, handshake and first words: ten round trips over a satellite take less.
+/// Time limit for connection, handshake and request: ten round trips over a satellite take less.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The type of a record and the first byte of its version (RFC 8446, 5.1).
+/// Type of a TLS alert record and the first byte of its version (RFC 8446, section 5.1).
 const TLS_ALERT: [u8; 2] = [21, 3];
 
-/// How the two ends prove who they are.
+/// How the two ends authenticate each other.
 #[derive(Debug, Clone)]
 pub enum Trust {
+    /// By the keys in a token.
     Token(Token),
-    /// Not at all: within this host.
+    /// Not at all; only within this host.
     Insecure,
 }
 
-/// Connects to a server and tells it what is wanted.
+/// Connects to a server and sends the request.
 pub fn connect(host: &str, port: u16, trust: &Trust, request: &Request) -> Result<Link> {
     let deadline = Instant::now() + PATIENCE;
     let mut words = Vec::new();
@@ -48,10 +50,10 @@ pub fn connect(host: &str, port: u16, trust: &Trust, request: &Request) -> Resul
             let session = tls::handshake(connection.into(), socket, deadline);
             let mut session = session.map_err(|e| match e.kind() {
                 io::ErrorKind::PermissionDenied => {
-                    anyhow::anyhow!("{host}:{port} is not the server that the token is of")
+                    anyhow::anyhow!("{host}:{port} is not the server that the token belongs to")
                 }
                 _ if is_plain(&e) => anyhow::anyhow!(
-                    "what answers at {host}:{port} is not encrypted; a server that was started with --insecure is reached \
+                    "the server at {host}:{port} is not encrypted; a server that was started with --insecure is reached \
                      with --insecure, and without a token"
                 ),
                 _ => anyhow::Error::from(e).context(format!("no narrows server answers at {host}:{port}")),
@@ -62,13 +64,13 @@ pub fn connect(host: &str, port: u16, trust: &Trust, request: &Request) -> Resul
     }
 }
 
-/// Whether a peer that was to speak TLS speaks something else.
+/// Whether the error means that the peer does not speak TLS.
 fn is_plain(e: &io::Error) -> bool {
     let error = e.get_ref().and_then(|e| e.downcast_ref::<rustls::Error>());
     matches!(error, Some(rustls::Error::InvalidMessage(rustls::InvalidMessage::InvalidContentType)))
 }
 
-/// Whether it begins as what a TLS server says to somebody who does not speak TLS.
+/// Whether the bytes begin like the answer of a TLS server to a client that does not speak TLS.
 pub(super) fn is_tls(bytes: &[u8]) -> bool {
     bytes.starts_with(&TLS_ALERT)
 }
@@ -78,9 +80,9 @@ fn reach(host: &str, port: u16, trust: &Trust, deadline: Instant) -> Result<TcpS
     let addresses: Vec<_> = (host, port).to_socket_addrs()?.collect();
     for (i, address) in addresses.iter().enumerate() {
         if matches!(trust, Trust::Insecure) && !is_this_host(address.ip()) {
-            bail!("without a token only this host is reached, and {} is another", address.ip());
+            bail!("without a token, cp connects only to this host, and {} is another host", address.ip());
         }
-        // One that swallows everything leaves time for the others.
+        // An address that never answers must leave time for the others.
         let left = deadline.saturating_duration_since(Instant::now()) / (addresses.len() - i) as u32;
         match TcpStream::connect_timeout(address, left.max(Duration::from_millis(1))) {
             Ok(socket) => {
@@ -93,24 +95,25 @@ fn reach(host: &str, port: u16, trust: &Trust, deadline: Instant) -> Result<TcpS
     Err(failed.map_or_else(|| anyhow::anyhow!("it has no address"), Into::into))
 }
 
-/// A peer that is gone without a word is noticed after two minutes; one that is idle may be so for ever.
+/// Sets keep-alive: a peer that vanished is noticed after two minutes; an idle one may stay idle
+/// forever.
 fn watch(socket: &TcpStream) -> io::Result<()> {
     use rustix::net::sockopt;
     sockopt::set_socket_keepalive(socket, true)?;
     sockopt::set_tcp_keepidle(socket, Duration::from_secs(60))?;
     sockopt::set_tcp_keepintvl(socket, Duration::from_secs(15))?;
     sockopt::set_tcp_keepcnt(socket, 4)?;
-    // Also where bytes are under way, for which the system would wait a quarter of an hour.
+    // Also with data in flight, for which the system would wait a quarter of an hour.
     sockopt::set_tcp_user_timeout(socket, 120_000)?;
     Ok(())
 }
 
-/// Addresses from which nothing leaves the host.
+/// Whether data to this address stays within the host.
 fn is_this_host(address: IpAddr) -> bool {
     address.to_canonical().is_loopback()
 }
 
-/// Reads from a socket until a moment, however slowly bytes come.
+/// Reads from a socket up to a deadline, however slowly bytes arrive.
 struct UntilDeadline<'a> {
     socket: &'a TcpStream,
     deadline: Instant,

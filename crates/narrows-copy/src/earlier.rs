@@ -1,17 +1,20 @@
-//! Files that came whole in this copy, so that later ones may repeat what is in them: both ends forget the oldest first.
+//! Complete files of this copy whose content later files may repeat. Both ends drop the oldest
+//! first.
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::OwnedFd;
 
-/// Descriptors that are kept of them: content that alternates between a few files opens none anew.
+/// Maximum number of descriptors kept open, so that content that alternates between a few files
+/// does not reopen them.
 const OPENED_MAX: usize = 8;
-/// Files that can be repeated; what else is repeated is asked for again.
+/// Maximum number of files that can be referred to; other repeated content is requested again.
 const FILES_MAX: usize = 16 << 10;
-/// Bytes of their paths.
+/// Maximum total length of their paths, in bytes.
 const PATHS_MAX: usize = 4 << 20;
-/// Less is not worth a record and the opening of a file.
+/// Shortest content worth a reference, which costs a record and the opening of a file.
 pub(super) const REPEAT_MIN: usize = 1 << 10;
 
+/// The files by their ids, with the path and a value of the user.
 pub(super) struct Earlier<T> {
     files: HashMap<u64, (Vec<u8>, T)>,
     order: VecDeque<u64>,
@@ -25,6 +28,7 @@ impl<T> Default for Earlier<T> {
 }
 
 impl<T> Earlier<T> {
+    /// Adds a file, and drops the oldest ones beyond the limits.
     pub(super) fn push(&mut self, id: u64, path: Vec<u8>, known: T) {
         self.paths_len += path.len();
         if let Some((path, _)) = self.files.insert(id, (path, known)) {
@@ -38,23 +42,25 @@ impl<T> Earlier<T> {
         }
     }
 
-    /// It is not there any more. Its place in the order stays.
+    /// Removes a file that no longer exists. Its place in the order stays.
     pub(super) fn remove(&mut self, id: u64) {
         if let Some((path, _)) = self.files.remove(&id) {
             self.paths_len -= path.len();
         }
     }
 
+    /// Path and value of a file, if it is known.
     pub(super) fn get(&self, id: u64) -> Option<&(Vec<u8>, T)> {
         self.files.get(&id)
     }
 }
 
-/// Those that were read last, the newest at the end.
+/// Open files, the most recently read one at the end.
 #[derive(Default)]
 pub(super) struct Opened(Vec<(u64, OwnedFd)>);
 
 impl Opened {
+    /// Returns an open file, and opens it if needed.
     pub(super) fn get<E>(&mut self, id: u64, open: impl FnOnce() -> Result<OwnedFd, E>) -> Result<&OwnedFd, E> {
         let file = match self.0.iter().position(|(opened, _)| *opened == id) {
             Some(at) => self.0.remove(at),
@@ -70,6 +76,7 @@ impl Opened {
         Ok(&self.0[self.0.len() - 1].1)
     }
 
+    /// Closes a file.
     pub(super) fn close(&mut self, id: u64) {
         self.0.retain(|(opened, _)| *opened != id);
     }

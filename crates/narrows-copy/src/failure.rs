@@ -2,7 +2,7 @@
 
 use std::io;
 
-/// The other end was never heard: nothing was done yet.
+/// Error: the other end never answered; nothing was done.
 #[derive(Debug)]
 pub struct Unreachable(String);
 
@@ -20,7 +20,7 @@ impl std::fmt::Display for Unreachable {
 
 impl std::error::Error for Unreachable {}
 
-/// Whether there is anything of `io` in an error, for exit statuses.
+/// Whether an error means that the link was lost, for the exit status.
 pub fn is_link_lost(error: &anyhow::Error) -> bool {
     let kinds = [
         io::ErrorKind::BrokenPipe,

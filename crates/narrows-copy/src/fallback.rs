@@ -1,7 +1,9 @@
-//! A copy when the other host has no narrows: by `tar`, and `zstd` if it is there, over the same remote shell.
+//! Fallback copy if the other host has no narrows: with `tar`, and `zstd` if available, over the
+//! same remote shell.
 //!
-//! One connection: a script says what is there, a second one packs or stores. What arrives is unpacked in a folder of its own
-//! at the target, and everything gets its name when all has come: a copy that fails leaves what was there as it was.
+//! It uses one connection. A first script reports the available tools, a second one packs or
+//! stores. Files that arrive are unpacked in a separate folder at the target, and get their names
+//! after all have arrived: a copy that fails leaves the existing files as they were.
 
 use std::collections::hash_map::RandomState;
 use std::ffi::OsStr;
@@ -38,28 +40,29 @@ pub use talk::Flow;
 use talk::{Counted, Heard, Input, Output, Pump};
 use tools::{Kind, LEVEL, LIST_FLAGS, Tools, assignment, flag_safe};
 
-/// More threads of zstd than that are faster than any ssh.
+/// Maximum number of zstd threads; this many are already faster than any ssh.
 const ZSTD_THREADS_MAX: usize = 4;
-/// So many bytes that no tar takes for a head end an archive that must not be used: more than attributes of a file, as
-/// which the first of them may be taken.
+/// Length of the invalid data that ends an archive which must not be used. No tar accepts it as a
+/// header, and it is longer than the attributes of a file, as which its beginning may be read.
 const SPOILED: usize = 1 << 20;
-/// Exit statuses of `pack.sh`: files changed, some could not be read.
+/// Exit status of `pack.sh`: some files changed.
 const TAR_WARNED: i32 = 11;
+/// Exit status of `pack.sh`: some files could not be read.
 const TAR_FAILED: i32 = 12;
 
-/// How the copy is to be done, whichever way it goes.
+/// Options of the copy, in either direction.
 pub struct Order<'a> {
     pub shell: &'a OsStr,
     /// `[user@]host`, as ssh takes it.
     pub host: &'a OsStr,
-    /// The name under which narrows was looked for there.
+    /// The name under which narrows was looked for on the other host.
     pub program: &'a str,
     pub recursive: bool,
     pub devices: bool,
-    /// Owners are kept where root stores.
+    /// Preserve owners if root stores.
     pub owner: bool,
     pub set_id: bool,
-    /// Everything is brought to the disk before it gets its name.
+    /// Flush everything to the disk before it gets its name.
     pub fsync: bool,
     pub timeout: Option<Duration>,
     pub quiet: bool,
@@ -68,6 +71,7 @@ pub struct Order<'a> {
     pub on_file: &'a dyn Fn(&str),
 }
 
+/// Result of the copy.
 #[derive(Debug, Default)]
 pub struct Copied {
     pub files: u64,
@@ -79,24 +83,25 @@ pub struct Copied {
 }
 
 impl Order<'_> {
-    /// What is said as soon as it is known how the copy goes.
+    /// The message that is printed as soon as the available tools are known.
     fn notice(&self) -> impl FnOnce(Tools) + Send + use<> {
         let (host, program) = (shown(self.host.as_bytes()), shown(self.program.as_bytes()));
         let quiet = self.quiet;
         move |there| {
             if !quiet {
                 words::note(format_args!(
-                    "no {program} on {host}: copying by {}{}; with narrows there too, copies are checked and \
-                     resumed, and only what changed is sent",
+                    "no {program} on {host}: copying by {}{}; with narrows there too, copies are verified and \
+                     resumed, and only changes are sent",
                     programs(there),
-                    // Without zstd nothing tells an archive that was cut between two files from a whole one.
+                    // Without zstd, an archive that was cut between two files cannot be told from a
+                    // complete one.
                     if there.zstd { ", all or nothing" } else { "" }
                 ));
             }
         }
     }
 
-    /// Names what could not be copied.
+    /// Counts and reports a failure.
     fn failed(&self, text: &str, copied: &mut Copied) {
         copied.failed += 1;
         (self.on_failure)(text);
@@ -109,6 +114,7 @@ fn programs(there: Tools) -> &'static str {
 
 // --- from here to there ---
 
+/// Copies from this host to the other one.
 pub fn put(order: &Order<'_>, sources: &[PathBuf], filter: &Filter, target: &Path) -> Result<Copied> {
     let here = Tools::here()?;
     ensure!(here.kind != Kind::Other, "tar on this host can do too little; install GNU tar or bsdtar");
@@ -119,7 +125,7 @@ pub fn put(order: &Order<'_>, sources: &[PathBuf], filter: &Filter, target: &Pat
     }
     ensure!(
         here.kind == Kind::Gnu || listing.groups.len() == 1,
-        "tar on this host takes files from one folder at a time; copy what is in others by a second command"
+        "tar on this host supports files from one folder only; copy those in other folders with another command"
     );
     order.flow.expect(listing.bytes);
 
@@ -141,13 +147,14 @@ pub fn put(order: &Order<'_>, sources: &[PathBuf], filter: &Filter, target: &Pat
         let packed = send(&mut tar, input, there.zstd, &flow);
         flow.crossed();
         let heard = talk::hear(output);
-        // The other end's words say more than that it reads no more, but not more than what failed here.
+        // The error of the other end is more specific than a broken link, but not than a failure
+        // here.
         let packed = match packed {
             Err(e) if failure::is_link_lost(&e) => return Err(heard.err().unwrap_or(e)),
             packed => packed?,
         };
         let heard = heard?;
-        ensure!(heard.done, io::Error::new(io::ErrorKind::UnexpectedEof, "it ended without a word"));
+        ensure!(heard.done, io::Error::new(io::ErrorKind::UnexpectedEof, "the other end ended without a result"));
         Ok((heard, packed, there))
     })?;
     let Heard { failures, failed, lost, .. } = heard;
@@ -163,7 +170,8 @@ pub fn put(order: &Order<'_>, sources: &[PathBuf], filter: &Filter, target: &Pat
     Ok(copied)
 }
 
-/// All of `store.sh` but the functions, which depend on the tools there.
+/// `store.sh` with its variables, without the functions, which depend on the tools of the other
+/// host.
 fn put_script(order: &Order<'_>, sources: &[PathBuf], target: &Path) -> Vec<u8> {
     let bytes = target.as_os_str().as_bytes();
     let single = sources.len() == 1 && !sources[0].is_dir();
@@ -191,7 +199,8 @@ fn put_script(order: &Order<'_>, sources: &[PathBuf], target: &Path) -> Vec<u8> 
     script
 }
 
-/// Runs tar and sends what it packs. An archive that is not whole is sent so that the other end sees it.
+/// Runs tar and sends its archive. An incomplete archive is spoiled so that the other end rejects
+/// it.
 fn send(tar: &mut Command, input: Input, zstd: bool, flow: &Arc<Flow>) -> Result<ExitStatus> {
     tar.env_remove("TAR_OPTIONS").stdin(Stdio::null()).stdout(Stdio::piped());
     let mut tar = Started(tar.spawn().context("cannot start tar")?);
@@ -210,7 +219,7 @@ fn send(tar: &mut Command, input: Input, zstd: bool, flow: &Arc<Flow>) -> Result
         encoder.multithread(stream::encoders().min(ZSTD_THREADS_MAX) as u32)?;
         let pumped = pump.run(from, &mut encoder).map_err(talk::Side::of_sender);
         let (status, ended) = whole(&mut tar, pumped)?;
-        // Without its end the frame is damaged for the other end.
+        // Without its end, the zstd frame is invalid for the other end.
         ensure!(ended && pump.is_whole(), cut());
         encoder.finish().and_then(|mut to| to.flush())?;
         return Ok(status);
@@ -224,31 +233,38 @@ fn send(tar: &mut Command, input: Input, zstd: bool, flow: &Arc<Flow>) -> Result
     Ok(status)
 }
 
-/// What tar's status says of an archive that is whole nevertheless.
+/// Reports the exit status of a tar whose archive is complete nevertheless.
 fn warned(order: &Order<'_>, code: Option<i32>, tools: Tools, copied: &mut Copied) {
     match code {
         Some(0) => {}
-        // Also of a file that shrank, whose rest tar makes up with zeros.
+        // Also if a file shrank, whose rest tar fills with zeros.
         Some(1) if tools.kind == Kind::Gnu => {
-            order.failed("some of it changed while it was read; copy it again", copied)
+            order.failed("some files changed while they were read; copy them again", copied)
         }
-        _ => order.failed("some of it could not be read; tar said what", copied),
+        _ => order.failed("some files could not be read; see the messages of tar", copied),
     }
 }
 
 // --- from there to here ---
 
+/// Copies from the other host to this one.
 pub fn get(order: &Order<'_>, sources: &[PathBuf], target: &Path) -> Result<Copied> {
     let here = Tools::here()?;
     let contents = sources.iter().any(|s| scan::top(s).is_none());
-    ensure!(sources.len() == 1 || !contents, "tar takes what is in a folder by a command of its own; copy it alone");
+    ensure!(
+        sources.len() == 1 || !contents,
+        "tar copies the contents of a folder only by themselves; use a separate command"
+    );
     let mut tops: Vec<_> = sources.iter().filter_map(|source| scan::top(source)).collect();
     tops.sort_unstable();
     if let Some([name, _]) = tops.windows(2).find(|w| w[0] == w[1]) {
-        bail!("two sources are named '{}', and tar would put one over the other; copy them one by one", shown(name));
+        bail!(
+            "two sources are named '{}', and tar would overwrite one with the other; copy them one by one",
+            shown(name)
+        );
     }
     let permitted = Permitted::tops(sources, order.recursive);
-    // Whether it is to be a file or a folder is known when it has come.
+    // Whether the target becomes a file or a folder is known only when the source has arrived.
     let undecided = order.recursive && sources.len() == 1 && !contents && is_undecided(target);
     let single = sources.len() == 1 && !order.recursive || undecided;
     let Into::Tree(mut tree, mut rename) = open_target(target, single, false)?.into else {
@@ -270,7 +286,7 @@ pub fn get(order: &Order<'_>, sources: &[PathBuf], target: &Path) -> Result<Copi
         let there = talk::ask(&mut input, &mut output)?;
         ensure!(
             folders == 1 || there.kind != Kind::Other,
-            "tar there takes files from one folder at a time; copy what is in others by a second command"
+            "tar on the other host supports files from one folder only; copy those in other folders with another command"
         );
         notice(there);
         let mut script = there.pack_functions(here, !recursive).into_bytes();
@@ -292,11 +308,11 @@ pub fn get(order: &Order<'_>, sources: &[PathBuf], target: &Path) -> Result<Copi
         Ok((found, there))
     })?;
     let mut copied = Copied { programs: programs(there), ..Copied::default() };
-    ensure!(found.len() == sources.len(), "the other end says something else than was asked");
+    ensure!(found.len() == sources.len(), "the other end gave an unexpected answer");
     for (source, is) in sources.iter().zip(found.chars()).filter(|(_, is)| *is != 'y') {
         let why = match is {
             'd' => needs_recursive().to_string(),
-            // A file may be named so.
+            // A file may have such a name.
             _ if has_pattern(source) => "No such file; wildcards need narrows there too".to_owned(),
             _ => "No such file or directory".to_owned(),
         };
@@ -310,7 +326,7 @@ pub fn get(order: &Order<'_>, sources: &[PathBuf], target: &Path) -> Result<Copi
     }
     let mut tops: Vec<&PathBuf> =
         sources.iter().zip(found.chars()).filter(|(_, is)| *is == 'y').map(|(s, _)| s).collect();
-    // Of a folder that cannot be read nothing comes, not even its mode.
+    // Nothing arrives of a folder that cannot be read, not even its mode.
     tops.retain(|source| match scan::top(source) {
         Some(top) => stage.holds(&top),
         None => status.success() || !stage.is_empty(),
@@ -325,7 +341,7 @@ pub fn get(order: &Order<'_>, sources: &[PathBuf], target: &Path) -> Result<Copi
     Ok(copied)
 }
 
-/// What `pack.sh` is told of the sources, and from how many folders they come.
+/// The lines about the sources for `pack.sh`, and the number of folders that they are in.
 fn look_lines(sources: &[PathBuf]) -> (Vec<u8>, usize) {
     let mut lines = Vec::new();
     let mut folders = Vec::new();
@@ -343,7 +359,7 @@ fn look_lines(sources: &[PathBuf]) -> (Vec<u8>, usize) {
     (lines, folders.len())
 }
 
-/// Unpacks what comes.
+/// Unpacks the archive that arrives.
 fn receive(tar: &mut Command, output: Output, zstd: bool, flow: &Arc<Flow>) -> Result<()> {
     tar.env_remove("TAR_OPTIONS").stdin(Stdio::piped()).stdout(Stdio::null());
     let mut tar = Started(tar.spawn().context("cannot start tar")?);
@@ -357,7 +373,7 @@ fn receive(tar: &mut Command, output: Output, zstd: bool, flow: &Arc<Flow>) -> R
         pump.run(from, to)
     };
     pumped.map_err(talk::Side::of_receiver)?;
-    ensure!(pump.is_whole(), io::Error::new(io::ErrorKind::UnexpectedEof, "what arrives stops before its end"));
+    ensure!(pump.is_whole(), io::Error::new(io::ErrorKind::UnexpectedEof, "the archive ends before its end mark"));
     let status = tar.0.wait().context("cannot wait for tar")?;
     ensure!(status.success(), "tar could not unpack all of it; nothing was stored");
     Ok(())

@@ -1,4 +1,4 @@
-//! Which entries a copy leaves out, by patterns as in `.gitignore` files.
+//! Selection of the entries that a copy leaves out, by patterns in the syntax of `.gitignore`.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -7,24 +7,27 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
 
+/// Compiled patterns.
 #[derive(Clone)]
 pub struct Filter(Gitignore);
 
 impl Filter {
-    /// A later pattern overrules an earlier one; one that begins with `!` takes in again.
+    /// Compiles patterns. A later pattern overrules an earlier one; a pattern with a leading `!`
+    /// includes again.
     pub fn new(patterns: &[String]) -> Result<Self> {
         let mut builder = GitignoreBuilder::new("");
         for pattern in patterns {
-            builder.add_line(None, pattern).with_context(|| format!("cannot understand the pattern '{pattern}'"))?;
+            builder.add_line(None, pattern).with_context(|| format!("invalid pattern '{pattern}'"))?;
         }
-        Ok(Self(builder.build().context("cannot understand the patterns")?))
+        Ok(Self(builder.build().context("invalid patterns")?))
     }
 
+    /// Whether the patterns leave out this entry.
     pub fn leaves_out(&self, path: &[u8], is_folder: bool) -> bool {
         !path.is_empty() && self.0.matched(Path::new(OsStr::from_bytes(path)), is_folder).is_ignore()
     }
 
-    /// Whether the folder `path`, or one that it is in, is left out.
+    /// Whether the folder `path`, or a folder that contains it, is left out.
     pub fn leaves_out_folder(&self, path: &[u8]) -> bool {
         let ends = path.iter().enumerate().filter(|(_, b)| **b == b'/').map(|(at, _)| at);
         ends.chain([path.len()]).any(|end| self.leaves_out(&path[..end], true))

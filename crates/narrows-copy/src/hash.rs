@@ -1,10 +1,11 @@
-//! The hash of a file's content, by several threads where there are some to be had.
+//! Hashing of file content, with several threads if available.
 
 use std::sync::OnceLock;
 
-/// From this length on several threads hash faster than one.
+/// Length in bytes from which several threads hash faster than one.
 const PARALLEL_LEN: usize = 512 << 10;
 
+/// Adds bytes to a hash.
 pub(super) fn update(hash: &mut blake3::Hasher, bytes: &[u8]) {
     if bytes.len() >= PARALLEL_LEN && has_threads() {
         hash.update_rayon(bytes);
@@ -13,7 +14,7 @@ pub(super) fn update(hash: &mut blake3::Hasher, bytes: &[u8]) {
     }
 }
 
-/// Where the pool's threads cannot be started, starting it at its first use would panic.
+/// Whether the threads of the pool can be started; if they cannot, its first use would panic.
 fn has_threads() -> bool {
     static STARTED: OnceLock<bool> = OnceLock::new();
     *STARTED.get_or_init(|| rayon_core::ThreadPoolBuilder::new().build_global().is_ok())

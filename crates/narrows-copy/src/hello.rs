@@ -1,4 +1,4 @@
-//! The first words of a client to a server: what shall be done. Behind them the wire format begins.
+//! The request of a client to a server, which precedes the wire format.
 
 use std::ffi::OsString;
 use std::io::{self, Read, Write};
@@ -9,18 +9,22 @@ use anyhow::{Context, Result, bail, ensure};
 use data_encoding::HEXLOWER;
 use serde_json::{Value, json};
 
-/// Not text, damaged by every conversion of line ends, and no beginning of the wire format.
+/// Magic bytes: not text, damaged by any conversion of line ends, and different from the beginning
+/// of the wire format.
 const MAGIC: [u8; 8] = *b"\x93NRSV\r\n\x1a";
-/// Newest version of the words and of the entry stream that this program speaks; it knows all before it. A request names
-/// the oldest that has all it asks for: who does not know that version must refuse it, not do half of it.
+/// Newest version of the request and of the entry stream that this program supports; it supports
+/// all earlier ones too. A request names the oldest version that has everything it asks for, so
+/// that an older server refuses it instead of doing only a part.
 const VERSION: u64 = 3;
+/// Oldest version.
 const VERSION_FIRST: u64 = 1;
-/// Longest words; they hold a few paths of 4,095 bytes, escaped.
+/// Maximum length of a request in bytes; it contains a few paths of 4,095 bytes, escaped.
 const LEN_MAX: u32 = 1 << 20;
-/// Patterns take time and memory to be compiled: far more than somebody writes.
+/// Limits on patterns, which take time and memory to compile; far more than anybody writes.
 const PATTERNS_MAX: usize = 4096;
 const PATTERNS_LEN_MAX: usize = 64 << 10;
 
+/// A copy that a client requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Task {
     /// The client sends, the server stores.
@@ -30,10 +34,11 @@ pub enum Task {
         single: bool,
         store: StoreOptions,
     },
-    /// The server sends what is there.
+    /// The server sends, the client stores.
     Get(GetTask),
 }
 
+/// What the server sends.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GetTask {
     pub sources: Vec<PathBuf>,
@@ -41,44 +46,49 @@ pub struct GetTask {
     pub exclude: Vec<String>,
     /// No content is sent.
     pub dry_run: bool,
-    /// The server says how much there is in all. One that does not know this says nothing.
+    /// The server announces the totals of files and bytes. A server that does not know this field
+    /// sends none.
     pub totals: bool,
     /// Nothing is compressed.
     pub stored: bool,
 }
 
+/// Options of the storing end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoreOptions {
     pub fsync: Fsync,
-    /// Fifos and devices are made.
+    /// Fifos and devices are created.
     pub devices: bool,
-    /// Nothing is changed; answers are as if.
+    /// Nothing is changed; the answers are those of a real copy.
     pub dry_run: bool,
-    /// Whether owners are set; else as the storing end may.
+    /// Whether owners are set; `None`: if the storing end may set them.
     pub owner: Option<bool>,
-    /// What the sources do not have is removed.
+    /// Entries that the sources do not have are removed.
     pub delete: Option<Delete>,
-    /// The sender wants to hear which folders and links are made. A server that does not know this does not say it.
+    /// The sender wants the names of the folders and links that are created. A server that does not
+    /// know this field does not report them.
     pub names: bool,
-    /// Files may keep what makes programs run as somebody else.
+    /// Files may keep set-id bits and capabilities.
     pub set_id: bool,
 }
 
+/// Options of `--delete`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Delete {
-    /// The patterns of the copy: what they leave out stays.
+    /// The patterns of the copy; entries that they leave out are not removed.
     pub exclude: Vec<String>,
-    /// If it would be more, nothing is removed.
+    /// Maximum number of entries; if there are more, nothing is removed.
     pub max: Option<u64>,
-    /// The sender wants to hear what is removed, not only how much.
+    /// The sender wants the names of the removed entries, not only their number.
     pub names: bool,
 }
 
-/// Names a copy, so that more connections can be added to it. It is hard to guess.
+/// Random identifier of a copy, with which further connections are added to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Session([u8; 16]);
 
 impl Session {
+    /// A new random identifier.
     pub fn random() -> io::Result<Self> {
         let mut id = [0; 16];
         let mut rest = &mut id[..];
@@ -101,26 +111,28 @@ impl std::fmt::Display for Session {
     }
 }
 
-/// What a client asks for.
+/// A request of a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Request {
-    /// A copy; what follows, both ways, is in the segments of carriers.
+    /// A new copy. Everything after the request, in both directions, is in the segments of
+    /// carriers.
     Copy(Task, Session),
-    /// To be one more carrier of a copy that runs.
+    /// A further carrier for a running copy.
     Join(Session),
 }
 
-/// When data is brought to the disk.
+/// When data is flushed to the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fsync {
-    /// Each file before it gets its name.
+    /// Flush each file before it gets its name.
     Each,
-    /// Many files at once, before they get their names.
+    /// Flush many files at once, before they get their names.
     Batch,
-    /// Left to the system.
+    /// Leave it to the system.
     None,
 }
 
+/// Writes a request.
 pub fn write(request: &Request, mut to: impl Write) -> io::Result<()> {
     let words = match request {
         Request::Join(session) => json!({ "version": VERSION_FIRST, "task": "join", "session": session.to_string() }),
@@ -137,22 +149,23 @@ pub fn write(request: &Request, mut to: impl Write) -> io::Result<()> {
     to.write_all(&bytes)
 }
 
-/// Reads no byte more than the words, so that the wire format can be read from the same place.
+/// Reads exactly the request and no byte more, so that the wire format can be read from the same
+/// source.
 pub fn read(mut from: impl Read) -> Result<Request> {
     let mut head = [0; 12];
-    from.read_exact(&mut head).context("the client went away before it said what to do")?;
-    ensure!(head[..8] == MAGIC, "this is for `narrows cp`, which starts it by itself; what came is something else");
+    from.read_exact(&mut head).context("the client disconnected before it sent a request")?;
+    ensure!(head[..8] == MAGIC, "the input is not a request of `narrows cp`, which starts this command by itself");
     let len = u32::from_le_bytes([head[8], head[9], head[10], head[11]]);
     ensure!(len <= LEN_MAX, "the client's request is too long");
     let mut words = vec![0; len as usize];
-    from.read_exact(&mut words).context("the client went away while it said what to do")?;
-    let words: Value = serde_json::from_slice(&words).context("the client's request makes no sense")?;
+    from.read_exact(&mut words).context("the client disconnected within its request")?;
+    let words: Value = serde_json::from_slice(&words).context("the client's request is malformed")?;
     let task = from_json(&words)?;
     let session = words["session"].as_str().and_then(Session::parse).context("the client's request has no session")?;
     Ok(task.map_or(Request::Join(session), |task| Request::Copy(task, session)))
 }
 
-/// The oldest version that has everything the task asks for.
+/// The oldest version that supports everything in the task.
 fn version(task: &Task) -> u64 {
     match task {
         Task::Get(GetTask { stored: true, .. }) => 3,
@@ -189,7 +202,7 @@ fn to_json(task: &Task) -> Value {
     }
 }
 
-/// `None` for a carrier of a copy that runs.
+/// Parses a request; `None` for a further carrier of a running copy.
 fn from_json(words: &Value) -> Result<Option<Task>> {
     let version = words["version"].as_u64().context("the client's request has no version")?;
     ensure!(
@@ -213,7 +226,7 @@ fn from_json(words: &Value) -> Result<Option<Task>> {
                 owner: match &words["owner"] {
                     Value::Null => None,
                     Value::Bool(owner) => Some(*owner),
-                    _ => bail!("what the client's request says of owners makes no sense"),
+                    _ => bail!("the field for owners in the client's request is malformed"),
                 },
                 delete: delete(&words["delete"])?,
                 names: flag("names"),
@@ -231,20 +244,21 @@ fn from_json(words: &Value) -> Result<Option<Task>> {
                 stored: flag("stored"),
             })))
         }
-        _ => bail!("the client wants something that this program does not know; upgrade it"),
+        _ => bail!("the client requests a task that this program does not know; upgrade it"),
     }
 }
 
-/// Nothing of it may be passed over: less would be asked for than the client wants kept.
+/// Parses the options of `--delete`. Every field is required, since ignoring one could remove
+/// entries that the client wants to keep.
 fn delete(words: &Value) -> Result<Option<Delete>> {
     if words.is_null() {
         return Ok(None);
     }
     let max = match &words["max"] {
         Value::Null => None,
-        max => Some(max.as_u64().context("the client's limit of what may be removed makes no sense")?),
+        max => Some(max.as_u64().context("the limit of removals in the client's request is malformed")?),
     };
-    let names = words["names"].as_bool().context("what the client's request says of removing makes no sense")?;
+    let names = words["names"].as_bool().context("the options for removals in the client's request are malformed")?;
     Ok(Some(Delete { exclude: patterns(&words["exclude"])?, max, names }))
 }
 
@@ -253,12 +267,13 @@ fn patterns(words: &Value) -> Result<Vec<String>> {
     let len: usize = patterns.iter().filter_map(Value::as_str).map(str::len).sum();
     ensure!(
         patterns.len() <= PATTERNS_MAX && len <= PATTERNS_LEN_MAX,
-        "there are more patterns than {PATTERNS_MAX} of {PATTERNS_LEN_MAX} bytes together"
+        "the patterns exceed the limit of {PATTERNS_MAX} patterns or {PATTERNS_LEN_MAX} bytes in all"
     );
-    patterns.iter().map(|p| p.as_str().map(str::to_owned).context("a pattern is no text")).collect()
+    patterns.iter().map(|p| p.as_str().map(str::to_owned).context("a pattern is not text")).collect()
 }
 
-/// Paths are any bytes, JSON is text: `%` and what is not ASCII or not printable becomes `%XX`.
+/// Escapes a path, which may contain any bytes, for JSON, which is text: `%` and all bytes that are
+/// not printable ASCII become `%XX`.
 fn escaped(path: &Path) -> String {
     let mut text = String::new();
     for &byte in path.as_os_str().as_bytes() {
@@ -272,7 +287,7 @@ fn escaped(path: &Path) -> String {
 }
 
 fn path(value: &Value) -> Result<PathBuf> {
-    let text = value.as_str().context("a path in the client's request makes no sense")?;
+    let text = value.as_str().context("a path in the client's request is malformed")?;
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let Some((&byte, after)) = rest.split_first() {
@@ -283,7 +298,7 @@ fn path(value: &Value) -> Result<PathBuf> {
         }
         let digits = rest.get(..2).and_then(|d| std::str::from_utf8(d).ok());
         let value = digits.and_then(|d| u8::from_str_radix(d, 16).ok());
-        bytes.push(value.context("a path in the client's request makes no sense")?);
+        bytes.push(value.context("a path in the client's request is malformed")?);
         rest = &rest[2..];
     }
     ensure!(!bytes.is_empty() && !bytes.contains(&0), "a path in the client's request is empty or has a zero byte");
@@ -373,7 +388,7 @@ mod tests {
         };
         assert!(refused("version", json!(VERSION + 1)).contains("upgrade the older one"));
         assert!(refused("version", json!(0)).contains("upgrade the older one"));
-        // Nothing that protects may get lost.
+        // No field that protects entries may be lost.
         for bad in [
             json!(true),
             json!({}),

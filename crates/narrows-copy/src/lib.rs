@@ -1,4 +1,4 @@
-//! Copies of files and folders: read at one end, carried as an entry stream, stored at the other.
+//! Copies of files and folders: read at one end, sent as an entry stream, stored at the other.
 
 pub mod carrier;
 pub mod carriers;

@@ -1,4 +1,5 @@
-//! What is kept of a file besides its content: read at the source, set at the target, and what could not be set.
+//! Metadata of files: read at the source and set at the target, with a count of what could not be
+//! set.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -11,14 +12,14 @@ use narrows::entry::{Entry, EntryKind};
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Stat, Timespec, Timestamps, Uid, XattrFlags};
 use rustix::io::Errno;
 
-/// Names of attributes of one file; Linux lists no more.
+/// Maximum length of the list of attribute names of one file, in bytes; the limit of Linux.
 const XATTR_NAMES_MAX: usize = 64 << 10;
-/// One value; Linux allows no more.
+/// Maximum length of one attribute value, in bytes; the limit of Linux.
 const XATTR_VALUE_MAX: usize = 64 << 10;
 const SETID: u32 = 0o6000;
 const CAPABILITY: &[u8] = b"security.capability";
 
-/// What of an entry its target could not take, by what and how often.
+/// Metadata that could not be set at the target: kinds, and how often each.
 #[derive(Debug, Default)]
 pub struct Losses(BTreeMap<&'static str, u64>);
 
@@ -29,34 +30,35 @@ impl Losses {
         }
     }
 
+    /// Counts one loss.
     pub fn count(&mut self, what: &'static str) {
         *self.0.entry(what).or_default() += 1;
     }
 
-    /// `owner of 3, times of 1`
+    /// The losses as text, such as `owner of 3, times of 1`; `None` if there are none.
     pub fn words(&self) -> Option<String> {
         let words: Vec<_> = self.0.iter().map(|(what, count)| format!("{what} of {count}")).collect();
         (!words.is_empty()).then(|| words.join(", "))
     }
 }
 
-/// Name of what is no attribute of a file: the number of the entry that is the first name of this link, fifo or device
-/// (section 8.2 of `docs/format.md`). Programs that do not know it pass it over.
+/// Name of a pseudo-attribute: the number of the entry that is the first name of this link, fifo or
+/// device (section 8.2 of `docs/format.md`). Versions that do not know it ignore it.
 const LINK: &[u8] = b"narrows.link";
 
-/// Says that an entry without content has more names; `first` is the number of the first of them.
+/// Marks an entry without content as having more names; `first` is the number of the first name.
 pub fn put_link(entry: &mut Entry, first: u64) {
     entry.xattrs.push((LINK.to_vec(), first.to_string().into_bytes()));
 }
 
-/// Takes it away again.
+/// Removes the mark of [`put_link`] and returns its number.
 pub fn take_link(entry: &mut Entry) -> Option<u64> {
     let at = entry.xattrs.iter().position(|(name, _)| name == LINK)?;
     let (_, number) = entry.xattrs.remove(at);
     std::str::from_utf8(&number).ok()?.parse().ok()
 }
 
-/// Whose files these are to be. What is tried and fails is a loss.
+/// Which owners and groups are set. A failed attempt to set one is a loss.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ownership {
     owner: bool,
@@ -64,19 +66,20 @@ pub struct Ownership {
 }
 
 impl Ownership {
-    /// As asked for; else what this process may do: only root may give files away, others have groups to give them to.
+    /// As requested, or else by the rights of this process: only root may change owners, but all
+    /// users may use their own groups.
     pub fn new(asked: Option<bool>) -> Self {
         let owner = asked.unwrap_or_else(|| rustix::process::geteuid().is_root());
         Self { owner, group: asked.unwrap_or(true) }
     }
 
-    /// Whether it is worth a try to give a file that is there this group.
+    /// Whether an attempt to set this group on an existing file can succeed.
     fn may_set_group(self, gid: u32) -> bool {
         self.owner || self.group && is_own_group(gid)
     }
 }
 
-/// Whether this process may give its files to the group without being root.
+/// Whether this process may set this group without being root.
 fn is_own_group(gid: u32) -> bool {
     static GROUPS: OnceLock<Vec<u32>> = OnceLock::new();
     let groups = GROUPS.get_or_init(|| {
@@ -86,7 +89,8 @@ fn is_own_group(gid: u32) -> bool {
     groups.contains(&gid)
 }
 
-/// The entry for what `stat` says, without content. `None` for a socket, which means nothing without its program.
+/// The entry for a file by its `stat`, without content. `None` for a socket, which is useless
+/// without its program.
 pub fn entry(parent: &OwnedFd, name: &OsStr, path: Vec<u8>, stat: &Stat) -> io::Result<Option<Entry>> {
     let kind = match FileType::from_raw_mode(stat.st_mode) {
         FileType::RegularFile => EntryKind::File { len: stat.st_size as u64, linked: false },
@@ -115,23 +119,23 @@ pub fn entry(parent: &OwnedFd, name: &OsStr, path: Vec<u8>, stat: &Stat) -> io::
     }))
 }
 
-/// The attributes of a file that a copy keeps, by name.
+/// The attributes of a file that a copy preserves, sorted by name.
 pub fn xattrs(parent: &OwnedFd, name: &OsStr) -> Vec<(Vec<u8>, Vec<u8>)> {
     let mut found = read_xattrs(parent, name);
     found.sort_unstable();
     found
 }
 
-/// A path that reaches a name in an open folder wherever that folder is now; its last component is not followed by the
-/// `l` calls.
+/// A path to a name in an open folder, wherever that folder has moved. The `l` calls do not follow
+/// its last component.
 fn by_descriptor(parent: &OwnedFd, name: &OsStr) -> Vec<u8> {
     let mut path = format!("/proc/self/fd/{}/", parent.as_raw_fd()).into_bytes();
     path.extend_from_slice(name.as_bytes());
     path
 }
 
-/// Attributes that a copy keeps: the user's, access control lists, capabilities; as root also the trusted ones. The
-/// labels of security modules belong to the host.
+/// Whether a copy preserves an attribute: user attributes, access control lists, capabilities, and
+/// as root trusted attributes. Labels of security modules belong to the host and are not preserved.
 fn is_kept(name: &[u8]) -> bool {
     name.starts_with(b"user.")
         || name.starts_with(b"trusted.")
@@ -148,8 +152,8 @@ fn read_xattrs(parent: &OwnedFd, name: &OsStr) -> Xattrs {
         |name, value| rustix::fs::lgetxattr(&path[..], name, value),
     );
     match by_path {
-        // Where /proc is not mounted, as in some containers, what can be opened tells the same. Of others only root could
-        // have set any.
+        // Without /proc, as in some containers, the attributes are read from the opened file. Files
+        // that cannot be opened have attributes only if root set them.
         Err(Errno::NOENT) => open_plain(parent, name)
             .and_then(|file| {
                 read_xattrs_by(
@@ -162,7 +166,7 @@ fn read_xattrs(parent: &OwnedFd, name: &OsStr) -> Xattrs {
     }
 }
 
-/// A file or folder: opening a device may do something.
+/// Opens a regular file or folder; nothing else, because opening a device may have side effects.
 fn open_plain(parent: &OwnedFd, name: &OsStr) -> Result<OwnedFd, Errno> {
     let stat = rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW)?;
     match FileType::from_raw_mode(stat.st_mode) {
@@ -178,7 +182,7 @@ fn read_xattrs_by(
     list: impl Fn(&mut [u8]) -> Result<usize, Errno>,
     get: impl Fn(&[u8], &mut [u8]) -> Result<usize, Errno>,
 ) -> Result<Xattrs, Errno> {
-    // Most files have none: one call with a small buffer tells.
+    // Most files have no attributes, which one call with a small buffer shows.
     let mut names = vec![0; 256];
     let len = loop {
         match list(&mut names) {
@@ -205,8 +209,8 @@ fn read_xattrs_by(
     Ok(found)
 }
 
-/// Takes from a file what makes a program run as somebody else than who starts it: whoever may read a folder need not
-/// trust all that its files were on another host.
+/// Removes set-id bits and capabilities from a file, which let a program run with the rights of
+/// another user: a file from another host is not trusted with them.
 pub fn take_privileges(entry: &mut Entry, losses: &mut Losses) {
     if !matches!(entry.kind, EntryKind::File { .. }) {
         return;
@@ -222,8 +226,8 @@ pub fn take_privileges(entry: &mut Entry, losses: &mut Losses) {
     }
 }
 
-/// Sets everything on an open file or folder: owner first, since that takes set-id bits and capabilities away; times
-/// last, since everything else changes them.
+/// Sets all metadata on an open file or folder: the owner first, since that clears set-id bits and
+/// capabilities, and the times last, since everything else changes them.
 pub fn apply(fd: BorrowedFd<'_>, entry: &Entry, ownership: Ownership, losses: &mut Losses) {
     let now = rustix::fs::fstat(fd);
     let is = |f: fn(&Stat, &Entry) -> bool| now.as_ref().is_ok_and(|s| f(s, entry));
@@ -239,11 +243,11 @@ pub fn apply(fd: BorrowedFd<'_>, entry: &Entry, ownership: Ownership, losses: &m
         losses.note("owner", Err::<(), _>(Errno::PERM));
     }
     if (!own || !group) && mode & SETID != 0 {
-        // A program that runs as somebody must not run as somebody else.
+        // Without its owner or group, a set-id program would run as another user.
         mode &= !SETID;
         losses.note("set-id bits", Err::<(), _>(Errno::PERM));
     }
-    // Always: a new file has the mode that it was made with, and a change of owner takes bits away.
+    // Always: a new file has the mode of its creation, and a change of owner clears bits.
     losses.note("mode", rustix::fs::fchmod(fd, Mode::from_raw_mode(mode)));
     remove_others(fd, entry, losses);
     for (name, value) in entry.xattrs.iter().filter(|(name, _)| is_kept(name)) {
@@ -252,7 +256,8 @@ pub fn apply(fd: BorrowedFd<'_>, entry: &Entry, ownership: Ownership, losses: &m
     losses.note("times", rustix::fs::futimens(fd, &times(entry)));
 }
 
-/// Takes away attributes that the source does not have, such as an access control list inherited from the folder.
+/// Removes attributes that the source does not have, such as an access control list inherited from
+/// the folder.
 fn remove_others(fd: BorrowedFd<'_>, entry: &Entry, losses: &mut Losses) {
     let mut names = vec![0; 1024];
     let len = match rustix::fs::flistxattr(fd, &mut names[..]) {
@@ -265,12 +270,12 @@ fn remove_others(fd: BorrowedFd<'_>, entry: &Entry, losses: &mut Losses) {
     };
     for name in names[..len].split(|b| *b == 0).filter(|name| is_kept(name)) {
         if entry.xattrs.iter().all(|(kept, _)| kept != name) {
-            losses.note("attributes that should go", rustix::fs::fremovexattr(fd, name));
+            losses.note("removal of attributes", rustix::fs::fremovexattr(fd, name));
         }
     }
 }
 
-/// Whether everything that [`apply`] sets is there already, as far as `stat` shows.
+/// Whether everything that [`apply`] sets is already set, as far as `stat` shows.
 pub fn is_applied(stat: &Stat, entry: &Entry, ownership: Ownership) -> bool {
     stat.st_mode & 0o7777 == entry.mode
         && (stat.st_uid == entry.uid || !ownership.owner)
@@ -278,13 +283,15 @@ pub fn is_applied(stat: &Stat, entry: &Entry, ownership: Ownership) -> bool {
         && same_time(stat, entry)
 }
 
+/// Whether the modification times are equal.
 pub fn same_time(stat: &Stat, entry: &Entry) -> bool {
     stat.st_mtime == entry.mtime_s && stat.st_mtime_nsec as u32 == entry.mtime_ns
 }
 
-/// The same for what cannot be opened: links, fifos, devices. `name` was just made in `parent`.
+/// As [`apply`], for entries that are not opened: links, fifos, devices. `name` was just created in
+/// `parent`.
 pub fn apply_by_name(parent: &OwnedFd, name: &OsStr, entry: &Entry, ownership: Ownership, losses: &mut Losses) {
-    // Apart: who may not give it away may still have its group.
+    // Separately: a process that may not set the owner may still set the group.
     let set = |uid, gid| rustix::fs::chownat(parent, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW);
     let now = rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW);
     if ownership.owner && now.as_ref().is_ok_and(|s| s.st_uid != entry.uid) {
@@ -294,7 +301,7 @@ pub fn apply_by_name(parent: &OwnedFd, name: &OsStr, entry: &Entry, ownership: O
         losses.note("group", set(None, Some(Gid::from_raw(entry.gid))));
     }
     if !matches!(entry.kind, EntryKind::Symlink { .. }) {
-        // By descriptor, so that a link that took the name's place is not followed.
+        // By descriptor, so that a link that has replaced the name is not followed.
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let set = rustix::fs::openat(parent, name, flags, Mode::empty()).and_then(|fd| {
             let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
@@ -309,6 +316,7 @@ pub fn apply_by_name(parent: &OwnedFd, name: &OsStr, entry: &Entry, ownership: O
     losses.note("times", rustix::fs::utimensat(parent.as_fd(), name, &times(entry), AtFlags::SYMLINK_NOFOLLOW));
 }
 
+/// The modification time of an entry, for system calls that leave the access time unchanged.
 pub fn times(entry: &Entry) -> Timestamps {
     Timestamps {
         last_access: Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT },

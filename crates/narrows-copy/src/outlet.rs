@@ -1,4 +1,5 @@
-//! The storing end of `cp SRC -`: the content of one file goes to an open output as it comes, in order, every block checked.
+//! The storing end of `cp SRC -`: writes the content of one file to an open output as it arrives,
+//! in order, after every block is verified.
 
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,22 +9,23 @@ use narrows::stream::Notes;
 
 use super::shown;
 
-/// Holes are written as zeros in pieces of this length.
+/// Zeros for the content of holes.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
-/// How it went.
+/// Result of the copy.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Written {
-    /// The file came whole, and is what was read.
+    /// The file is complete, and its content is what the sender read.
     pub whole: bool,
-    /// It changed while it was read.
+    /// The file changed while it was read.
     pub changed: bool,
+    /// Number of failures.
     pub failed: u64,
-    /// What was written of it.
+    /// Bytes written.
     pub bytes: u64,
 }
 
-/// The sink for the engine. A copy of it stays with whoever calls [`Outlet::finish`].
+/// The sink for the engine. A clone of it is kept by the caller of [`Outlet::finish`].
 #[derive(Clone)]
 pub struct Outlet(Arc<Mutex<State>>);
 
@@ -36,15 +38,16 @@ struct File {
     output: Box<dyn Write + Send>,
     notes: Notes,
     on_failure: Box<dyn Fn(&str) + Send>,
-    /// Entries that came.
+    /// Number of entries received.
     entries: u64,
-    /// What it is called.
+    /// Name of the output, for messages.
     name: String,
-    /// The sender asked for it: one of unknown length may come, and it hears what fails.
+    /// The sender requested the copy: a file of unknown length may come, and failures are reported
+    /// to it.
     asked_by_sender: bool,
-    /// The file that was asked for: its number and length, if that is known.
+    /// Number and length of the requested file; the length is `None` if unknown.
     asked: Option<(u64, Option<u64>)>,
-    /// Its content is coming.
+    /// The content of the requested file is being received.
     open: bool,
     hash: blake3::Hasher,
     written: Written,
@@ -67,13 +70,14 @@ impl Outlet {
         Self(Arc::new(Mutex::new(State { parser: RecordParser::default(), file })))
     }
 
-    /// The output is not stdout.
+    /// Sets the name of the output, which is `stdout` by default.
     pub fn named(self, name: &str) -> Self {
         name.clone_into(&mut self.lock().file.name);
         self
     }
 
-    /// The sender chose what comes: its length may be unknown, and it is told of failures.
+    /// Declares that the sender requested the copy: the length may be unknown, and failures are
+    /// reported to it.
     pub fn for_sender(self) -> Self {
         self.lock().file.asked_by_sender = true;
         self
@@ -83,19 +87,23 @@ impl Outlet {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Everything has come.
+    /// Ends the copy after all data was received.
+    ///
+    /// # Errors
+    /// The entry stream is incomplete.
     pub fn finish(&self) -> io::Result<()> {
         let state = &mut *self.lock();
         if !state.parser.is_finished() {
-            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the copy stops before its end"));
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the copy ended early"));
         }
         let written = state.file.written;
         if !written.whole && written.failed == 0 {
-            state.file.failed("the file did not come");
+            state.file.failed("the file did not arrive");
         }
         Ok(())
     }
 
+    /// The result so far.
     pub fn written(&self) -> Written {
         self.lock().file.written
     }
@@ -107,7 +115,7 @@ impl Write for Outlet {
         let mut output = Ok(());
         let parsed = parser.push(bytes, |record| {
             output = file.take(record);
-            // It only ends the parsing; the output's own error counts.
+            // This error only ends the parsing; the error of the output is returned.
             if output.is_err() { Err(narrows::Error::misuse("the output failed")) } else { Ok(()) }
         });
         output?;
@@ -124,15 +132,18 @@ impl File {
     fn take(&mut self, record: Record<'_>) -> io::Result<()> {
         match record {
             Record::Entry(entry) => self.announced(&entry),
-            // What was not asked for is passed over.
+            // Content that was not requested is ignored.
             Record::Begin { id } => self.open = self.asked.is_some_and(|(asked, _)| asked == id),
             Record::Data(bytes) => return self.write(bytes),
             Record::Hole(len) => return self.hole(len),
             Record::Repeat { .. } => {
-                return Err(io::Error::new(io::ErrorKind::InvalidData, "the sender repeats what cannot be read again"));
+                return Err(io::Error::new(
+                    io::ErrorKind::InvalidData,
+                    "the sender refers to content that cannot be read again",
+                ));
             }
             Record::End { state, digest } => self.end(state, &digest),
-            // Any text of the peer's may come here.
+            // The text is from the peer and may contain anything.
             Record::Failed { text } => self.failed(&shown(text.as_bytes())),
             Record::Chunks { .. } | Record::Pieces { .. } | Record::Total { .. } | Record::Finish { .. } => {}
         }
@@ -160,7 +171,7 @@ impl File {
                 if entry.kind.has_content() {
                     self.answer(Wanted::Refused);
                 }
-                let what = if self.asked.is_some() { "one file was asked for" } else { "it is no file" };
+                let what = if self.asked.is_some() { "only one file was requested" } else { "it is not a file" };
                 let text = format!("cannot write {} to {}: {what}", shown(&entry.path), self.name);
                 self.failed(&text);
                 if self.asked_by_sender {
@@ -204,29 +215,30 @@ impl File {
         Ok(())
     }
 
-    /// No more is written than was announced.
+    /// Whether `len` more bytes fit into the announced length; if not, writing stops and the file
+    /// fails.
     fn fits(&mut self, len: u64) -> bool {
         let announced = self.asked.map_or(0, |(_, len)| len.unwrap_or(u64::MAX));
         let fits = len <= announced - self.written.bytes;
         if !fits {
             self.open = false;
-            self.failed("more came of the file than was announced; do not use what was written");
+            self.failed("more data arrived than was announced; do not use the output");
         }
         fits
     }
 
     fn end(&mut self, state: EndState, digest: &[u8; DIGEST_LEN]) {
-        // It comes once.
+        // Only the first end of the requested file counts.
         if !std::mem::take(&mut self.open) || self.written.whole {
             return;
         }
         let (id, len) = self.asked.unwrap_or_default();
         let len = len.unwrap_or(self.written.bytes);
         let wrong = if state == EndState::Partial {
-            // The sender says why.
+            // The sender reports the reason.
             return;
         } else if self.written.bytes != len {
-            "its length is not what was announced"
+            "its length differs from the announced one"
         } else if self.hash.finalize().as_bytes() != digest {
             "its content is not what was read"
         } else {
@@ -237,7 +249,7 @@ impl File {
             }
             return;
         };
-        let text = format!("{wrong}; do not use what was written");
+        let text = format!("{wrong}; do not use the output");
         self.failed(&text);
         self.tell(&Answer::NotStored { id, text });
     }
@@ -265,7 +277,8 @@ mod tests {
         }
     }
 
-    /// What comes out, and how it went, of records that say `content` and hole of a file of `len` bytes.
+    /// The output and the result for the records of a file of `len` bytes with `content` and a
+    /// hole.
     fn run(len: u64, digest_of: &[u8], state: EndState, content: &[&[u8]], hole: u64) -> (Vec<u8>, Written) {
         let writer = &mut RecordWriter::default();
         let mut records = Vec::new();

@@ -2,13 +2,13 @@
 
 pub(crate) const PREFIX: &[u8] = b".narrows-";
 pub(crate) const SUFFIX: &[u8] = b".partial";
-/// Letters of the target's hash.
+/// Number of hexadecimal digits of the hash of the target's name.
 pub(crate) const HASH_LEN: usize = 24;
-/// Letters of the name of a folder for a copy by tar.
+/// Number of letters in the name of a staging folder of a copy with tar.
 const WORK_LEN: usize = 16;
 
-/// Whether it is a name of ours: with a hash, and perhaps a number, or that of a folder for a copy by tar. Others of the
-/// kind are files of the user's.
+/// Whether this is the name of a temporary file of narrows (a hash, and perhaps a number) or of a
+/// staging folder of a copy with tar. Similar names belong to files of the user.
 pub(crate) fn is_partial(name: &[u8]) -> bool {
     let Some(inner) = name.strip_prefix(PREFIX).and_then(|rest| rest.strip_suffix(SUFFIX)) else { return false };
     let is_hash = |hash: &[u8]| hash.iter().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(b));

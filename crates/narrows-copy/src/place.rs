@@ -1,4 +1,5 @@
-//! Where something is: `path`, `[user@]host:path` as scp and rsync know it, or `narrows://host[:port]/path`.
+//! Locations of sources and targets: `path`, `[user@]host:path` as for scp and rsync,
+//! `ssh://[user@]host[:port]/path`, or `narrows://host[:port]/path`.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -9,36 +10,36 @@ use super::direct::PORT;
 const DIRECT: &[u8] = b"narrows://";
 const SSH: &[u8] = b"ssh://";
 
+/// A location of a source or target.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Place {
+    /// On this host.
     Local(PathBuf),
+    /// On a host that is reached through a remote shell.
     Ssh {
         /// `[user@]host`, as ssh takes it.
         host: OsString,
-        /// If the place names one; else ssh's own configuration knows.
+        /// The port if the location names one; otherwise the configuration of ssh applies.
         port: Option<u16>,
         path: PathBuf,
     },
     /// A `narrows serve --listen`; `path` is below the folder that it serves.
-    Direct {
-        host: String,
-        port: u16,
-        path: PathBuf,
-    },
+    Direct { host: String, port: u16, path: PathBuf },
 }
 
 impl Place {
-    /// A colon makes a place remote unless a slash comes before it; `[::1]:path` names an address with colons.
+    /// Parses a location. A colon makes it remote unless a slash comes before it; `[::1]:path`
+    /// names an address with colons.
     pub fn parse(text: &OsStr) -> Result<Self, String> {
         let bytes = text.as_bytes();
         if let Some(rest) = bytes.strip_prefix(DIRECT) {
-            return Self::parse_direct(rest).ok_or_else(|| {
-                format!("'{}' is no place on a server; write narrows://HOST:PORT/PATH", text.display())
-            });
+            return Self::parse_direct(rest)
+                .ok_or_else(|| format!("'{}' is not a valid address; write narrows://HOST:PORT/PATH", text.display()));
         }
         if let Some(rest) = bytes.strip_prefix(SSH) {
-            return Self::parse_ssh(rest)
-                .ok_or_else(|| format!("'{}' is no place; write ssh://[USER@]HOST[:PORT]/PATH", text.display()));
+            return Self::parse_ssh(rest).ok_or_else(|| {
+                format!("'{}' is not a valid address; write ssh://[USER@]HOST[:PORT]/PATH", text.display())
+            });
         }
         Self::check_scheme(text)?;
         let local = || Ok(Self::Local(PathBuf::from(text)));
@@ -67,16 +68,17 @@ impl Place {
     fn ssh(host: Vec<u8>, port: Option<u16>, path: &[u8]) -> Self {
         let mut path = path.to_vec();
         if path.is_empty() {
-            // As with scp, nothing after the colon is the home folder there.
+            // As with scp, an empty path is the home folder on that host.
             path.push(b'.');
         } else if path[0] == b'~' && !path.contains(&b'/') {
-            // A home folder has no name that this end knows: what is in it is meant.
+            // The name of a home folder is unknown here, so its contents are meant.
             path.push(b'/');
         }
         Self::Ssh { host: OsString::from_vec(host), port, path: PathBuf::from(OsString::from_vec(path)) }
     }
 
-    /// What other programs take, and what is nearly right, shall not become the name of a host.
+    /// Refuses schemes of other programs and misspelt ones, so that they are not taken for host
+    /// names.
     fn check_scheme(text: &OsStr) -> Result<(), String> {
         let bytes = text.as_bytes();
         let name_len = bytes.iter().take_while(|b| b.is_ascii_alphanumeric() || b"+-.".contains(b)).count();
@@ -89,7 +91,7 @@ impl Place {
                 Err(format!("'{text}': tcp:// is for send and recv; for cp {write}, or ./ before the name of a file"))
             }
             _ if rest.starts_with(b"://") => {
-                Err(format!("'{text}' is no place for cp; {write}, or ./ before the name of a file"))
+                Err(format!("'{text}' is not an address that cp supports; {write}, or ./ before the name of a file"))
             }
             b"narrows" | b"ssh" if rest.starts_with(b":/") => {
                 let name = String::from_utf8_lossy(name);
@@ -99,7 +101,8 @@ impl Place {
         }
     }
 
-    /// As git and curl read it: a path from the root of the host, or behind `/~` from a home folder; `%XX` is a byte.
+    /// Parses `ssh://` as git and curl do: the path is absolute, or relative to a home folder after
+    /// `/~`; `%XX` is a byte.
     fn parse_ssh(rest: &[u8]) -> Option<Self> {
         let slash = rest.iter().position(|b| *b == b'/').unwrap_or(rest.len());
         let (server, path) = rest.split_at(slash);
@@ -114,7 +117,8 @@ impl Place {
         (!host.starts_with(b"-")).then(|| Self::ssh(host, port, path))
     }
 
-    /// The path is taken as it stands, without the escapes of other addresses: names have any bytes.
+    /// Parses `narrows://`. The path is taken literally, without escapes, since names may contain
+    /// any bytes.
     fn parse_direct(rest: &[u8]) -> Option<Self> {
         let slash = rest.iter().position(|b| *b == b'/').unwrap_or(rest.len());
         let (server, path) = rest.split_at(slash);
@@ -126,14 +130,14 @@ impl Place {
         Some(Self::Direct { host: host.to_owned(), port, path })
     }
 
-    /// The path, wherever it is.
+    /// The path on its host.
     pub fn path(&self) -> &PathBuf {
         match self {
             Self::Local(path) | Self::Ssh { path, .. } | Self::Direct { path, .. } => path,
         }
     }
 
-    /// Whether both are reached by the same connection.
+    /// Whether both locations are reached over the same connection.
     pub fn is_beside(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Local(_), Self::Local(_)) => true,
@@ -144,7 +148,7 @@ impl Place {
     }
 }
 
-/// `host`, `host:port`, `[address]`, `[address]:port`
+/// Splits `host`, `host:port`, `[address]` or `[address]:port`.
 fn host_and_port(server: &str) -> Option<(&str, Option<u16>)> {
     let (host, port) = match server.strip_prefix('[') {
         Some(inner) => {
@@ -160,7 +164,7 @@ fn host_and_port(server: &str) -> Option<(&str, Option<u16>)> {
     (!host.is_empty()).then_some((host, port))
 }
 
-/// Nothing if an escape is none, or is a zero byte.
+/// Decodes `%XX`; `None` if an escape is malformed or a zero byte.
 fn unescaped(text: &[u8]) -> Option<Vec<u8>> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text;
@@ -245,7 +249,7 @@ mod tests {
     fn what_looks_like_another_address_is_no_host() {
         for (text, words) in [
             ("tcp://host:7700/x", "for send and recv"),
-            ("http://host/x", "is no place for cp"),
+            ("http://host/x", "is not an address that cp supports"),
             ("sftp://host/x", "ssh://"),
             ("narrows:/host/x", "lacks a slash"),
             ("ssh:/host/x", "[ssh]:/PATH"),

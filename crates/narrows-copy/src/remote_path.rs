@@ -1,4 +1,5 @@
-//! Paths of remote sources and targets as a login shell reads them: `~`, and wildcards of sources.
+//! Expansion of remote paths as by a login shell: `~` in sources and targets, and wildcards in
+//! sources.
 
 use std::ffi::OsString;
 use std::io;
@@ -8,24 +9,25 @@ use std::process::{Command, Stdio};
 
 use globset::{GlobBuilder, GlobMatcher};
 
-/// Files that one pattern may name; more are a folder's content.
+/// Maximum number of files that one pattern may match; more should be copied as a folder.
 const FOUND_MAX: usize = 100_000;
 
-/// A name with wildcards: `*`, `?` and `[...]`, and `\` before one that stands for itself.
+/// A name with the wildcards `*`, `?` and `[...]`; `\` makes the next character literal.
 #[derive(Debug, Clone)]
 pub struct Pattern {
     matcher: GlobMatcher,
-    /// As in shells, a dot at the beginning is matched by a dot only.
+    /// The pattern begins with a dot: as in shells, only such a pattern matches names with a
+    /// leading dot.
     dot: bool,
 }
 
 impl Pattern {
-    /// `None` if it is a plain name.
+    /// Parses a name; `None` if it has no wildcards.
     pub fn parse(name: &[u8]) -> Option<Self> {
         if !name.iter().any(|b| b"*?[".contains(b)) {
             return None;
         }
-        // Braces are for the shell that expands them; here they are themselves.
+        // Braces are expanded by shells; here they are literal.
         let mut text = String::new();
         for c in std::str::from_utf8(name).ok()?.chars() {
             if matches!(c, '{' | '}') {
@@ -37,17 +39,18 @@ impl Pattern {
         Some(Self { matcher: matcher.compile_matcher(), dot: name.starts_with(b".") || name.starts_with(b"\\.") })
     }
 
+    /// Whether the pattern matches a name.
     pub fn matches(&self, name: &[u8]) -> bool {
         (self.dot || !name.starts_with(b".")) && self.matcher.is_match(Path::new(std::ffi::OsStr::from_bytes(name)))
     }
 }
 
-/// Whether more than one source may come of a path.
+/// Whether a path has wildcards, so that it may name several sources.
 pub fn has_pattern(path: &Path) -> bool {
     path.as_os_str().as_bytes().split(|b| *b == b'/').any(|name| Pattern::parse(name).is_some())
 }
 
-/// The path with the home folder for a `~` at its front.
+/// Replaces a leading `~` or `~user` with the home folder.
 pub fn at_home(path: &Path) -> io::Result<PathBuf> {
     let bytes = path.as_os_str().as_bytes();
     let Some(rest) = bytes.strip_prefix(b"~") else { return Ok(path.to_path_buf()) };
@@ -63,9 +66,9 @@ pub fn at_home(path: &Path) -> io::Result<PathBuf> {
     Ok(OsString::from_vec(whole).into())
 }
 
-/// As the shell knows it, which asks whatever knows the users of the host.
+/// The home folder of a user as found by the shell, which uses the user database of the host.
 fn home_of(user: &[u8]) -> io::Result<Option<OsString>> {
-    // Nothing that means something to the shell.
+    // No characters that are special to the shell.
     if !user.iter().all(|b| b.is_ascii_alphanumeric() || b"_.-".contains(b)) {
         return Ok(None);
     }
@@ -74,7 +77,8 @@ fn home_of(user: &[u8]) -> io::Result<Option<OsString>> {
     Ok(Some(said.stdout).filter(|home| home.starts_with(b"/")).map(OsString::from_vec))
 }
 
-/// What a pattern names, in order; the path itself if it is there as it stands, or if nothing matches.
+/// The paths that match a pattern, in order; the path itself if a file has exactly that name, or if
+/// nothing matches.
 pub fn expand(path: &Path) -> io::Result<Vec<PathBuf>> {
     if !has_pattern(path) || path.symlink_metadata().is_ok() {
         return Ok(vec![path.to_path_buf()]);
@@ -97,7 +101,7 @@ pub fn expand(path: &Path) -> io::Result<Vec<PathBuf>> {
             names.sort_unstable();
             next.extend(names.iter().map(|name| joined(name)));
             if next.len() > FOUND_MAX {
-                return Err(io::Error::other(format!("it names more than {FOUND_MAX} files; copy their folder")));
+                return Err(io::Error::other(format!("it matches more than {FOUND_MAX} files; copy their folder")));
             }
         }
         found = next;
@@ -113,7 +117,7 @@ fn as_path(bytes: &[u8]) -> &Path {
     Path::new(std::ffi::OsStr::from_bytes(bytes))
 }
 
-/// Names in a folder; none in one that cannot be read, as in shells.
+/// The names in a folder; none if it cannot be read, as in shells.
 fn names(folder: &[u8]) -> Vec<Vec<u8>> {
     let folder = if folder.is_empty() { Path::new(".") } else { as_path(folder) };
     let list = folder.read_dir().into_iter().flatten().flatten();

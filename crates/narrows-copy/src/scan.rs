@@ -1,4 +1,5 @@
-//! Walks the sources: every folder before what is in it, names in order, one folder's names in memory at a time per level.
+//! Walks the sources: every folder before its content, names in order. For each level, only the
+//! names of one folder are in memory.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -15,29 +16,31 @@ use super::filter::Filter;
 use super::tree::Tree;
 use super::{e_text, meta, shown};
 
-/// One source as it was named: entries are looked for below `tree`.
+/// One source of a copy.
 pub struct Root {
+    /// The folder below which entries are looked up.
     pub tree: Tree,
-    /// Name of the source in `tree`, and of its entry; empty if what is in `tree` is copied without the folder itself.
+    /// Name of the source in `tree`, and of its entry; empty if the contents of `tree` are copied
+    /// without the folder itself.
     top: Vec<u8>,
     /// The target of the copy, if it is on this host: a source may contain it.
     target: Option<Arc<TargetFolder>>,
 }
 
-/// The folder of this host that a copy goes to, known by its inode whatever path leads there. What the copy makes in it is
-/// no part of the sources.
+/// The target folder of a copy on this host, identified by its inode whatever path leads to it.
+/// Entries that the copy creates in it are not part of the sources.
 pub struct TargetFolder {
     place: (u64, u64),
-    /// Made by this copy.
+    /// The folder was created by this copy.
     is_new: bool,
-    /// Names that the copy makes in it, and whether they were there before.
+    /// Names that the copy creates in it, and whether they existed before.
     tops: Vec<(Vec<u8>, bool)>,
-    /// The content of a folder goes into it.
+    /// The contents of a source folder are copied directly into it.
     takes_contents: bool,
 }
 
 impl TargetFolder {
-    /// What a copy of `roots` makes in `folder`.
+    /// Describes what a copy of `roots` creates in `folder`.
     pub fn new(folder: &Tree, is_new: bool, roots: &[Root]) -> io::Result<Self> {
         let stat = rustix::fs::fstat(folder.root())?;
         let is_there =
@@ -56,22 +59,22 @@ impl TargetFolder {
     }
 }
 
+/// An item that a walk hands over.
 pub enum Found {
-    Entry {
-        root: usize,
-        entry: Entry,
-    },
-    /// What comes from a reader, of which nobody knows how much that is. It is never found, but given.
+    /// An entry of the root with this number.
+    Entry { root: usize, entry: Entry },
+    /// Data of unknown length from a reader. No walk finds it; it is put in by the caller.
     Stream(Box<dyn Read + Send>),
-    /// What could not be looked at; the rest goes on.
+    /// An entry that could not be examined; the walk continues.
     Failed(String),
 }
 
 impl Root {
-    /// `path/` and `path/.` mean what is in the folder, `path` the folder or file itself, as rsync has it.
+    /// Opens a source. `path/` and `path/.` are the contents of the folder, `path` is the folder or
+    /// file itself, as with rsync.
     pub fn open(path: &Path, recursive: bool) -> io::Result<Self> {
         let contents = top(path).is_none();
-        // Without -r only files are copied, and a link stands for its file, as with cp and scp.
+        // Without -r only files are copied, and links are followed, as with cp and scp.
         let data = if recursive && !contents { path.symlink_metadata()? } else { path.metadata()? };
         if data.is_dir() && !recursive {
             return Err(needs_recursive());
@@ -94,15 +97,17 @@ impl Root {
         Ok(root)
     }
 
+    /// A source with the name `top` in `tree`.
     pub fn new(tree: Tree, top: Vec<u8>) -> Self {
         Self { tree, top, target: None }
     }
 
+    /// The same source for another thread.
     pub fn try_clone(&self) -> io::Result<Self> {
         Ok(Self { tree: self.tree.try_clone()?, top: self.top.clone(), target: self.target.clone() })
     }
 
-    /// The copy goes to this folder, which may be in the source.
+    /// Sets the target folder, which may be within the source.
     pub fn goes_to(&mut self, target: &Arc<TargetFolder>) {
         self.target = Some(Arc::clone(target));
     }
@@ -118,11 +123,13 @@ impl Root {
     }
 }
 
+/// The error for a folder without -r.
 pub fn needs_recursive() -> io::Error {
     io::Error::new(io::ErrorKind::IsADirectory, "it is a folder, and only -r copies folders")
 }
 
-/// The name of the entry that a source begins with; `None` if what is in the folder is copied without itself.
+/// The name of the first entry of a source; `None` if the contents of a folder are copied without
+/// the folder itself.
 pub fn top(path: &Path) -> Option<Vec<u8>> {
     let bytes = path.as_os_str().as_bytes();
     let contents = bytes.ends_with(b"/") || bytes.ends_with(b"/.");
@@ -132,13 +139,13 @@ pub fn top(path: &Path) -> Option<Vec<u8>> {
     }
 }
 
-/// A folder whose names are being gone through.
+/// A folder that is being walked, with its remaining names.
 struct Level {
     path: Vec<u8>,
     names: std::vec::IntoIter<OsString>,
 }
 
-/// Goes through `roots` and hands over what it finds until `on_found` says no.
+/// Walks `roots` and passes every item to `on_found`, until that returns false.
 pub fn walk(roots: &[Root], filter: &Filter, mut on_found: impl FnMut(Found) -> bool) {
     let came = (roots.len() > 1).then(HashMap::new);
     let mut scan = Scan { filter, entries: 0, linked: HashMap::new(), came };
@@ -151,29 +158,30 @@ pub fn walk(roots: &[Root], filter: &Filter, mut on_found: impl FnMut(Found) -> 
 
 struct Scan<'a> {
     filter: &'a Filter,
-    /// Entries handed over so far: the number of the next one.
+    /// Number of entries handed over so far, which is the number of the next one.
     entries: u64,
-    /// What has more names, by device and inode: the number of the first.
+    /// Files with several names: the number of the first name by device and inode.
     linked: HashMap<(u64, u64), u64>,
-    /// Of several sources: what came, by the hash of its path, and whether it is a folder.
+    /// With several sources, the entries handed over so far by the hash of their paths.
     came: Option<HashMap<u64, Came>>,
 }
 
 /// Device and inode, and whether it is a folder.
 type Came = ((u64, u64), bool);
 
-/// What is done with an entry whose path came before, of another source.
+/// How to handle an entry whose path occurred before in another source.
 enum Again {
-    /// Nothing: it is the same file.
+    /// It is the same file: skip it.
     Same,
-    /// Folders are merged.
+    /// Both are folders: merge them.
     Merge,
+    /// Report and skip it.
     Conflict,
 }
 
 impl Scan<'_> {
     fn root(&mut self, index: usize, root: &Root, on_found: &mut impl FnMut(Found) -> bool) -> bool {
-        // A walk of its own: the tree that files are read from is in another thread's hands.
+        // A clone, because another thread reads files through the original tree.
         let mut tree = match root.tree.try_clone() {
             Ok(tree) => tree,
             Err(e) => return on_found(Found::Failed(format!("{}: {}", shown(&root.top), e_text(&e)))),
@@ -195,7 +203,8 @@ impl Scan<'_> {
                     match self.again(&entry, &stat) {
                         Some(Again::Same) => continue,
                         Some(Again::Conflict) => {
-                            let text = format!("left out {}: another one of that name came before", shown(&entry.path));
+                            let text =
+                                format!("left out {}: another source has an entry of that name", shown(&entry.path));
                             if !on_found(Found::Failed(text)) {
                                 return false;
                             }
@@ -204,7 +213,8 @@ impl Scan<'_> {
                         Some(Again::Merge) | None => {}
                     }
                     let folder = (entry.kind == EntryKind::Folder).then(|| entry.path.clone());
-                    // One that is the target itself is copied onto itself, and not into itself.
+                    // A source that is the target itself is copied onto itself, but not into
+                    // itself.
                     let target = root.target.as_deref().filter(|t| !entry.path.is_empty() && t.is_at(&stat));
                     if let Some(target) = target.filter(|t| t.is_new || t.takes_contents) {
                         let text = format!("left out {}: it is the target of the copy", shown(&entry.path));
@@ -251,9 +261,9 @@ impl Scan<'_> {
 
     fn look(&mut self, tree: &mut Tree, path: Vec<u8>) -> Result<Option<(Entry, Stat)>, String> {
         let cannot = |path: &[u8], e: io::Error| match e.kind() {
-            // It was there when its folder was read.
+            // It existed when its folder was read.
             io::ErrorKind::NotFound => format!("{} has vanished", shown(path)),
-            _ => format!("cannot look at {}: {}", shown(path), e_text(&e)),
+            _ => format!("cannot examine {}: {}", shown(path), e_text(&e)),
         };
         check_path(&path).map_err(|e| e.to_string())?;
         if path.is_empty() {
@@ -289,7 +299,8 @@ impl Scan<'_> {
         })
     }
 
-    /// Of what is announced only, or later names would refer to what nobody knows.
+    /// Marks further names of a file. Called only for announced entries, as later names must refer
+    /// to an entry that the receiver knows.
     fn find_links(&mut self, entry: &mut Entry, stat: &Stat) {
         if stat.st_nlink < 2 || entry.kind == EntryKind::Folder {
             return;
@@ -321,7 +332,7 @@ fn next_path(levels: &mut Vec<Level>) -> Option<Vec<u8>> {
     }
 }
 
-/// Names in a folder, in order, but for our own temporary files.
+/// The names in a folder, in order, without temporary files of narrows.
 fn names(tree: &mut Tree, path: &[u8]) -> io::Result<Vec<OsString>> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY;
     let folder = if path.is_empty() {

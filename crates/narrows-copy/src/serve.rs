@@ -1,4 +1,4 @@
-//! The other end of a copy: does what a client asks.
+//! The remote end of a copy: carries out the request of a client.
 
 use std::io;
 use std::net::IpAddr;
@@ -26,36 +26,36 @@ use super::tree::Tree;
 use super::{e_text, shown};
 use narrows_host::calibration;
 
-/// Longest blocks that `balance` ever wants.
+/// Longest block of `balance`, in bytes.
 pub const BLOCK_MAX: usize = 512 << 10;
 
-/// Where the other end is.
+/// Where this end runs, seen from the client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Manner {
-    /// In this process: nothing crosses a link, so nothing is compressed.
+    /// In the same process: no data crosses a link, so nothing is compressed.
     Local,
     /// At the other end of a remote shell.
     Remote,
 }
 
-/// What of this host a client may reach.
+/// What a client may access on this host.
 pub enum Reachable<'a> {
-    /// Whatever its user may.
+    /// Everything that its user may access.
     Everything,
-    /// What is served, by a client at that address.
+    /// The served folder, for a client with this address.
     Within(&'a Served, IpAddr),
-    /// Nothing: there are too many copies.
+    /// Nothing, because there are too many copies.
     Busy,
 }
 
 impl Reachable<'_> {
-    /// A copy lasts as long as its client likes: what it reads from may be slow. A server that has no place for another one
-    /// ends those that say nothing (`direct/listener.rs`).
+    /// Time limit without progress. A copy has none, because the source of the client may be slow;
+    /// a server that needs its place closes it (`direct/listener.rs`).
     fn patience(&self) -> Option<Duration> {
         matches!(self, Self::Busy).then_some(TOLD_MAX)
     }
 
-    /// Behind a remote shell a path is what a shell would make of it; elsewhere it is taken as it stands.
+    /// Whether paths are expanded as by a shell, which is done behind a remote shell only.
     fn is_shell(&self, manner: Manner) -> bool {
         matches!(self, Self::Everything) && manner == Manner::Remote
     }
@@ -65,7 +65,7 @@ impl Reachable<'_> {
         if self.is_shell(manner) { remote_path::at_home(&path).with_context(cannot) } else { Ok(path) }
     }
 
-    /// The sources that these paths name, and what to say of those that name none.
+    /// Expands paths to sources; also returns the errors of paths that name none.
     fn expand(&self, paths: Vec<PathBuf>, manner: Manner) -> (Vec<PathBuf>, Vec<String>) {
         if !self.is_shell(manner) {
             return (paths, Vec::new());
@@ -92,7 +92,7 @@ impl Reachable<'_> {
         if matches!(self, Self::Within(..)) && sources.len() > SOURCES_MAX {
             return (
                 Vec::new(),
-                vec![format!("a server takes {SOURCES_MAX} sources at most; copy the folder that they are in")],
+                vec![format!("a server accepts at most {SOURCES_MAX} sources; copy the folder that contains them")],
             );
         }
         open_each(sources, |path| match self {
@@ -103,19 +103,21 @@ impl Reachable<'_> {
     }
 }
 
-/// Who is told that there are too many copies and says nothing has no place for longer.
+/// Time limit for a client that is told that there are too many copies and does not respond.
 const TOLD_MAX: Duration = Duration::from_secs(10);
 
-/// Sources of one client of a server that many share: each keeps a folder open.
+/// Maximum number of sources of one client of a shared server; each keeps a folder open.
 const SOURCES_MAX: usize = 256;
-const BUSY: &str = "the server has too many copies to do; try again later";
+const BUSY: &str = "the server has too many copies; try again later";
 
+/// Carries out a task over a link.
 pub fn run(task: Task, link: Link, manner: Manner, reachable: &Reachable<'_>, control: &Arc<Control>) -> Result<()> {
     match task {
         Task::Put { target, single, mut store } => {
-            // A client of a folder shall not make devices of this host.
+            // A client of a served folder must not create devices on this host.
             store.devices &= !matches!(reachable, Reachable::Within(..));
-            // Nor programs that run as its user, unless that user wants them.
+            // Nor programs that run with the rights of the server's user, unless --set-id allows
+            // it.
             store.set_id &= !matches!(reachable, Reachable::Within(served, _) if !served.keeps_set_id());
             let target = reachable.at_home(target, manner);
             let opened = if single && store.delete.is_some() {
@@ -133,7 +135,8 @@ pub fn run(task: Task, link: Link, manner: Manner, reachable: &Reachable<'_>, co
     }
 }
 
-/// Stores what comes in a place that was opened before.
+/// Stores the received entries in an opened target, or reports to the client why it could not be
+/// opened.
 pub fn put(
     opened: Result<Opened>,
     options: StoreOptions,
@@ -144,7 +147,7 @@ pub fn put(
 ) -> Result<()> {
     let notes = Notes::default();
     let receive = ReceiveOptions::default().notes(&notes).stall_timeout(reachable.patience()).control(control);
-    // The client hears of failures by answers and shows them.
+    // Failures are sent to the client as answers, and it shows them.
     let store = match opened {
         Ok(Opened { into: Into::Special(special), name, .. }) => {
             let patience = (manner == Manner::Remote).then_some(READER_PATIENCE);
@@ -177,7 +180,7 @@ pub fn put(
     }
 }
 
-/// A copy that could not be begun, for a reason that the client shows.
+/// Error: the copy was refused, with a reason that the client shows.
 #[derive(Debug)]
 struct Refused(String);
 
@@ -189,19 +192,20 @@ impl std::fmt::Display for Refused {
 
 impl std::error::Error for Refused {}
 
-/// Whether the client was told of a failure of [`run`]: by the end of the flow, unless the link is lost.
+/// Whether the client was told about a failure of [`run`], which the end of the flow does unless
+/// the link is lost.
 pub fn was_told(e: &anyhow::Error) -> bool {
     e.is::<Refused>() || e.is::<narrows::Error>() && !failure::is_link_lost(e)
 }
 
-/// The flow itself carries the reason back.
+/// Refuses the copy; the flow carries the reason back to the client.
 fn refuse(e: anyhow::Error, link: Link, receive: ReceiveOptions) -> Result<()> {
     let text = format!("{e:#}");
     stream::receive(Refusing(text.clone()), link, receive).ok();
     Err(Refused(text).into())
 }
 
-/// One file goes into what is there.
+/// Writes one file into an existing device or fifo.
 fn write_into(
     file: std::fs::File,
     name: &Path,
@@ -220,24 +224,25 @@ fn write_into(
     Ok(())
 }
 
-/// A fifo at the other end that nobody reads: who typed the command waits as long.
+/// How long a remote copy into a fifo waits for a reader.
 const READER_PATIENCE: Duration = Duration::from_secs(10);
 
-/// Where a copy goes, opened.
+/// The opened target of a copy.
 pub struct Opened {
     pub into: Into,
-    /// As it was named.
+    /// The path as it was given.
     name: PathBuf,
-    /// The folder was made for this copy.
+    /// The folder was created for this copy.
     pub is_new: bool,
-    /// Folders of this host that are copied there, by device and inode.
+    /// Source folders on this host, by device and inode.
     pub sources: Vec<(u64, u64)>,
 }
 
+/// Kind of a target.
 pub enum Into {
-    /// A folder; the name is that of a single file in it.
+    /// A folder, and the name for a single file in it.
     Tree(Tree, Option<Vec<u8>>),
-    /// A device or fifo that is there.
+    /// An existing device or fifo.
     Special(Special),
 }
 
@@ -247,27 +252,29 @@ impl From<(Tree, Option<Vec<u8>>)> for Opened {
     }
 }
 
+/// Prefix of the errors of a target.
 pub fn cannot_store(target: &Path) -> String {
     format!("cannot store in {}", shown(target.as_os_str().as_bytes()))
 }
 
-/// The folder to store in, and the name for a single file that is no folder's.
+/// Opens the folder to store in, with the name for a single file if `target` is not a folder.
+/// Creates the folder if needed, unless this is a dry run.
 pub fn open_target(target: &Path, single: bool, dry_run: bool) -> Result<Opened> {
     let cannot = || cannot_store(target);
     let is_folder = target.is_dir();
     let wants_folder = !single || target.as_os_str().as_bytes().ends_with(b"/");
     if is_folder || wants_folder {
-        // A slash at the end asks for a folder, and would hide what is there.
+        // Without the trailing slash, which would hide a file of that name.
         let there = target.components().as_path();
         if !is_folder && there.symlink_metadata().is_ok() {
-            let what = if there.is_file() { "it is a file, and no folder" } else { "it is no folder" };
+            let what = if there.is_file() { "it is a file, not a folder" } else { "it is not a folder" };
             return Err(anyhow!(what)).with_context(cannot);
         }
         if !is_folder && !dry_run {
-            // Only the last folder: a misspelt path shall not grow a tree.
+            // Only the last folder, so that a misspelt path creates no tree.
             std::fs::create_dir(target).with_context(cannot)?;
         }
-        // In a dry run the folder that would be made stands for empty: nothing is found in it.
+        // In a dry run, a folder that would be created counts as empty.
         let tree = if is_folder || !dry_run { Tree::open(target) } else { Tree::empty() };
         return Ok(Opened { is_new: !is_folder, ..Opened::from((tree.with_context(cannot)?, None)) });
     }
@@ -285,7 +292,8 @@ pub fn open_target(target: &Path, single: bool, dry_run: bool) -> Result<Opened>
     Ok(Opened::from((Tree::open(parent).with_context(cannot)?, Some(name))))
 }
 
-/// No folder is there, and the name does not ask for one: what comes says whether it is to be one.
+/// Whether the source decides if the target becomes a file or a folder: no folder exists there, and
+/// the path does not end in a slash.
 pub fn is_undecided(target: &Path) -> bool {
     let takes_file = match target.metadata() {
         Ok(there) => there.is_file(),
@@ -314,7 +322,7 @@ fn get(
         on_removed: None,
     };
     let source = EntrySource::start(Input::Paths { roots, unopened, filter }, quiet)?;
-    // Whoever wants nothing compressed gets nothing compressed.
+    // If the client disabled compression, blocks are stored as within a process.
     let manner = if what.stored { Manner::Local } else { manner };
     let options = send_options(manner).stall_timeout(reachable.patience()).on_note(source.on_note()).control(control);
     let sent = stream::send(source.reader(), link, options);
@@ -323,7 +331,7 @@ fn get(
     Ok(())
 }
 
-/// The sources that could be opened, and what to say of the others.
+/// Opens the sources; also returns the errors of those that could not be opened.
 pub fn open_roots(sources: &[PathBuf], recursive: bool) -> (Vec<Root>, Vec<String>) {
     open_each(sources, |path| Root::open(path, recursive))
 }

@@ -1,5 +1,5 @@
-//! The folder that a server lets its clients reach, and nothing beside it: symbolic links are not followed, wherever they
-//! lead.
+//! The served folder, outside of which clients can reach nothing: symbolic links are never
+//! followed, wherever they lead.
 
 use std::io;
 use std::net::IpAddr;
@@ -16,37 +16,41 @@ use super::store::shared_memory;
 use super::tree::{Tree, split};
 use narrows_host::shares::{Share, Shares};
 
+/// A served folder.
 pub struct Served {
     tree: Tree,
     read_only: bool,
-    /// Clients may store programs that run as its user.
+    /// Clients may store files with set-id bits and capabilities.
     set_id: bool,
-    /// For what all copies into it keep.
+    /// Memory for the state of all copies into it.
     memory: Shares,
 }
 
 impl Served {
+    /// Opens the folder.
     pub fn open(dir: &Path, read_only: bool) -> io::Result<Self> {
         Ok(Self { tree: Tree::open(dir)?, read_only, set_id: false, memory: shared_memory() })
     }
 
+    /// Sets whether clients may store files with set-id bits and capabilities.
     pub fn with_set_id(self, set_id: bool) -> Self {
         Self { set_id, ..self }
     }
 
+    /// Whether clients may store files with set-id bits and capabilities.
     pub fn keeps_set_id(&self) -> bool {
         self.set_id
     }
 
-    /// For a copy of a client at that address.
+    /// The memory share for a copy of the client with this address.
     pub fn memory_of(&self, client: IpAddr) -> Share {
         self.memory.of(client)
     }
 
-    /// The folder to store in, and the name for a single file that is no folder's; as [`super::serve::open_target`].
+    /// Opens a target, as [`super::serve::open_target`].
     pub fn target(&self, target: &Path, single: bool, dry_run: bool) -> Result<(Tree, Option<Vec<u8>>)> {
         if self.read_only {
-            bail!("this server only gives; it was started with --read-only");
+            bail!("this server stores nothing; it was started with --read-only");
         }
         let cannot = || format!("cannot store in {}", shown(target.as_os_str().as_bytes()));
         let path = inside(target).with_context(cannot)?;
@@ -59,7 +63,7 @@ impl Served {
                     return Ok((Tree::empty()?, None));
                 }
                 let (parent, name) = tree.parent(&path).with_context(cannot)?;
-                // As any new folder: what the umask leaves.
+                // The mode of any new folder, to which the system applies the umask.
                 rustix::fs::mkdirat(&parent, &name, Mode::from_raw_mode(0o777)).with_context(cannot)?;
                 Ok((tree.at(&path).with_context(cannot)?, None))
             }
@@ -69,7 +73,7 @@ impl Served {
                 let folder = tree.at(folder).map_err(told).with_context(cannot)?;
                 let there = rustix::fs::statat(folder.root(), name, AtFlags::SYMLINK_NOFOLLOW);
                 if there.is_ok_and(|s| is_special(FileType::from_raw_mode(s.st_mode))) {
-                    return Err(anyhow!("it is a device, fifo or socket; clients of a folder reach none"))
+                    return Err(anyhow!("it is a device, fifo or socket, which clients of a served folder cannot use"))
                         .with_context(cannot);
                 }
                 Ok((folder, Some(name.to_vec())))
@@ -77,7 +81,7 @@ impl Served {
         }
     }
 
-    /// A source, as [`Root::open`].
+    /// Opens a source, as [`Root::open`].
     pub fn root(&self, path: &Path, recursive: bool) -> io::Result<Root> {
         let inner = inside(path).map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, e.to_string()))?;
         let mut tree = self.tree.try_clone()?;
@@ -100,7 +104,7 @@ fn is_special(kind: FileType) -> bool {
     !matches!(kind, FileType::RegularFile | FileType::Directory | FileType::Symlink)
 }
 
-/// The path below the folder that is served; a slash at its front is that folder.
+/// The path relative to the served folder, which a leading slash denotes.
 fn inside(path: &Path) -> Result<Vec<u8>> {
     let mut inner = Vec::new();
     for component in path.components() {
@@ -112,7 +116,7 @@ fn inside(path: &Path) -> Result<Vec<u8>> {
                 inner.extend_from_slice(name.as_bytes());
             }
             Component::RootDir | Component::CurDir => {}
-            Component::ParentDir | Component::Prefix(_) => bail!("the path leads out of the folder that is served"),
+            Component::ParentDir | Component::Prefix(_) => bail!("the path leads out of the served folder"),
         }
     }
     narrows::entry::check_path(&inner)?;
@@ -121,7 +125,7 @@ fn inside(path: &Path) -> Result<Vec<u8>> {
 
 fn told(e: io::Error) -> io::Error {
     match Errno::from_io_error(&e) {
-        Some(Errno::LOOP) => io::Error::other("it is a symbolic link, or behind one; a server follows none"),
+        Some(Errno::LOOP) => io::Error::other("it is a symbolic link, or behind one, which a server does not follow"),
         _ => e,
     }
 }

@@ -1,4 +1,5 @@
-//! The sending end: announces entries, hears which files are wanted and sends them, all at once.
+//! The sending end: announces entries, receives answers which files are wanted, and sends those
+//! files, all concurrently.
 
 use std::collections::VecDeque;
 use std::io::{self, Read};
@@ -18,46 +19,53 @@ mod producer;
 use doubts::{Doubted, Doubts};
 use producer::{CHUNK_ANSWERS_MAX, Producer};
 
-/// Entries that the scan may be ahead: it never waits for the link with so many, and they take less than 1 MiB.
+/// Maximum number of entries that the scan is ahead: enough that it never waits for the link, in
+/// less than 1 MiB.
 const SCANNED_MAX: usize = 1024;
-/// A scan that waits goes on when so few are left.
+/// A waiting scan continues when this few entries are left.
 const SCANNED_RESUME: usize = SCANNED_MAX / 2;
-/// Entries are handed over together, so many or as many as were found in this time: to wake another thread for each one
-/// takes longer than to find it.
+/// Number of entries that are handed over together. Waking another thread for each entry takes
+/// longer than finding it.
 const HANDED_MAX: usize = SCANNED_MAX / 4;
+/// Time after which fewer entries are handed over.
 const HANDED_EVERY: Duration = Duration::from_millis(2);
 
-/// How the copy goes, for the bar and the summary.
+/// Progress of the copy, for the bar and the summary.
 #[derive(Debug, Clone, Default)]
 pub struct Progress {
-    /// Files and bytes are all that there are.
+    /// The scan is complete, so `files` and `bytes` are totals.
     pub scanned: bool,
-    /// Bytes come of which nobody knows how many.
+    /// The input has an unknown length.
     pub endless: bool,
+    /// Files found.
     pub files: u64,
+    /// Their length in bytes.
     pub bytes: u64,
-    /// Files that were the same at the other end.
+    /// Files that are unchanged at the receiver.
     pub files_same: u64,
+    /// Their length in bytes.
     pub bytes_same: u64,
-    /// Content of changed files that is there already.
+    /// Bytes of changed files that the receiver already has.
     pub bytes_here: u64,
-    /// Content that was sent, of files in hand too.
+    /// Bytes of content sent, including the current file.
     pub bytes_done: u64,
-    /// Time in which the engine had nothing to send, since all that was left depended on the receiver's answers.
+    /// Time in which the engine had nothing to send because everything left depended on answers of
+    /// the receiver, in nanoseconds.
     pub answers_ns: u64,
     pub files_sent: u64,
     pub failed: u64,
     /// Files that changed while they were read, and were stored nevertheless.
     pub changed: u64,
-    /// What the other end could not keep.
+    /// Attributes that the receiver could not preserve.
     pub losses: Option<String>,
-    /// Entries that the other end removed, and why it removed nothing.
+    /// Entries that the receiver removed.
     pub removed: u64,
+    /// Why the receiver removed nothing.
     pub not_removed: Option<String>,
 }
 
 impl Progress {
-    /// How much of the copy is done, once all is known that there is.
+    /// Share of the copy that is done, 0 to 1; `None` until the total is known.
     pub fn share_done(&self) -> Option<f64> {
         let left = self.bytes.saturating_sub(self.bytes_same + self.bytes_here + self.bytes_done);
         let all = self.bytes_done + left;
@@ -67,29 +75,33 @@ impl Progress {
 
 type OnWords = Box<dyn Fn(&str) + Send + Sync>;
 
-/// What is sent.
+/// Input of a copy.
 pub enum Input {
-    /// What is found there. Every source that could not be opened is told to both ends by its text.
+    /// Files and folders. `unopened` has the errors of sources that could not be opened, which are
+    /// reported to both ends.
     Paths { roots: Vec<Root>, unopened: Vec<String>, filter: Filter },
-    /// What comes, up to its end, as one file that gets the name of the target.
+    /// Data up to its end, as one file that gets the name of the target.
     Stream(Box<dyn Read + Send>),
 }
 
+/// Options of the sending end.
 pub struct SourceOptions {
     /// No content is sent.
     pub dry_run: bool,
-    /// Told of everything that failed, at either end.
+    /// Called with every failure at either end.
     pub on_failure: OnWords,
-    /// Told of every file that is sent.
+    /// Called with the name of every file that is sent.
     pub on_file: OnWords,
-    /// It is also told of folders and links that the other end makes.
+    /// `on_file` is also called for folders and links that the receiver creates.
     pub names: bool,
-    /// The other end is told how much there is, when all was looked at.
+    /// Announce the totals to the receiver when the scan is complete.
     pub totals: bool,
-    /// Told of all that the other end removes; without it that may remove nothing.
+    /// Called with every entry that the receiver removes; without it, the receiver may remove
+    /// nothing.
     pub on_removed: Option<OnWords>,
 }
 
+/// The sending end of a copy.
 pub struct EntrySource {
     shared: Arc<Shared>,
 }
@@ -111,42 +123,42 @@ struct State {
     unanswered: VecDeque<File>,
     wanted: VecDeque<File>,
     wanted_bytes: u64,
-    /// Which chunks of a file are needed, by its number.
+    /// Answers about the chunks of files, with the number of the file.
     chunk_answers: VecDeque<(u64, Vec<u32>)>,
     doubts: Doubts,
-    /// Records on their way to the engine; `done` when there will be no more.
+    /// Records for the engine; `done` is set when no more will follow.
     records: VecDeque<Vec<u8>>,
     records_len: usize,
     done: bool,
     /// The producer waits for answers.
     asking: bool,
-    /// The reader went away: the flow is over.
+    /// The flow has ended: the reader is gone.
     over: bool,
     progress: Progress,
 }
 
-/// A file that was announced.
+/// An announced file.
 struct File {
     id: u64,
     content: Content,
     path: Vec<u8>,
     len: u64,
     mtime: (i64, u32),
-    /// An earlier state of it may be there.
+    /// The receiver may have an earlier version, so chunks are sent first.
     in_chunks: bool,
-    /// The other end can read again what came.
+    /// The receiver can read its content again, so that other files can refer to it.
     may_repeat: bool,
 }
 
-/// Where the content of a file is.
+/// Source of the content of a file.
 enum Content {
-    /// Below the root of this number, at the file's path.
+    /// The path of the file below the root with this number.
     Below(usize),
     Stream(Box<dyn Read + Send>),
 }
 
 impl EntrySource {
-    /// Begins to scan, and to send.
+    /// Starts scanning and sending.
     pub fn start(input: Input, options: SourceOptions) -> io::Result<Self> {
         let SourceOptions { dry_run, on_failure, on_file, names, totals, on_removed } = options;
         let state = Mutex::new(State::default());
@@ -180,37 +192,38 @@ impl EntrySource {
         });
         let source = Self { shared };
         if let Err(e) = started {
-            // The one that scans would wait for it.
+            // Otherwise the scanning thread would wait forever.
             source.stop();
             return Err(e);
         }
         Ok(source)
     }
 
-    /// The records, for the engine.
+    /// The stream of records for the engine.
     pub fn reader(&self) -> impl Read + Send + use<> {
         Reader { shared: Arc::clone(&self.shared), current: Vec::new(), at: 0 }
     }
 
-    /// Hears the answers.
+    /// The handler for notes, which contain the answers of the receiver.
     pub fn on_note(&self) -> OnNote {
         let shared = Arc::clone(&self.shared);
         Box::new(move |note| Answer::parse_all(note, |answer| shared.answer(answer)))
     }
 
-    /// The flow is over: whoever waits for it stops.
+    /// Ends the flow: all waiting threads stop.
     pub fn stop(&self) {
         self.shared.lock().over = true;
         self.shared.changed.notify_all();
     }
 
+    /// A function that returns the current progress.
     pub fn progress(&self) -> impl Fn() -> Progress + Send + Sync + use<> {
         let shared = Arc::clone(&self.shared);
         move || shared.lock().progress.clone()
     }
 }
 
-/// A thread that panics ends the flow with an error instead of leaving the others waiting.
+/// Ends the flow with an error if a thread panics, so that the others do not wait forever.
 struct StopOnPanic(Arc<Shared>);
 
 impl Drop for StopOnPanic {
@@ -223,7 +236,8 @@ impl Drop for StopOnPanic {
 }
 
 impl State {
-    /// What was counted of the file is undone. What of it has come may be left there, as of a copy that was cut off.
+    /// Queues a file to be sent again, and undoes its counts. The receiver may have kept a part of
+    /// it, as after an interrupted copy.
     fn send_again(&mut self, doubted: Doubted) {
         let Doubted { mut file, done, here, changed } = doubted;
         self.progress.bytes_done = self.progress.bytes_done.saturating_sub(done);
@@ -245,7 +259,7 @@ impl Shared {
         self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for answers, and lets the reader know that it does.
+    /// Waits for answers, and tells the reader that it does.
     fn wait_for_answers<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         state.asking = true;
         self.changed.notify_all();
@@ -273,11 +287,11 @@ impl Shared {
         self.changed.notify_all();
     }
 
-    /// Gives what was found to the producer, when it has room; whether more is wanted.
+    /// Hands the found entries to the producer when it has room; false if the flow has ended.
     fn hand_over(&self, found: &mut Vec<Found>) -> bool {
         let mut state = self.lock();
         if state.found.len() + found.len() > SCANNED_MAX {
-            // Not at every place that becomes free.
+            // Not at every slot that becomes free, to wake up less often.
             while state.found.len() > SCANNED_RESUME && !state.over {
                 state = self.wait(state);
             }
@@ -301,12 +315,14 @@ impl Shared {
         match answer {
             Answer::Files { count, wanted } => {
                 if count > state.unanswered.len() as u64 {
-                    return Err(narrows::Error::corrupt("the receiver answers more files than were announced"));
+                    return Err(narrows::Error::corrupt("the receiver answers for more files than were announced"));
                 }
                 for mut file in state.unanswered.drain(..count as usize).collect::<Vec<_>>() {
                     let known = matches!(file.content, Content::Below(_));
                     if !known && matches!(wanted, Wanted::No | Wanted::Chunks | Wanted::Repeats) {
-                        return Err(narrows::Error::corrupt("the receiver takes for known what nobody has seen"));
+                        return Err(narrows::Error::corrupt(
+                            "the receiver claims to have part of a stream that was never sent before",
+                        ));
                     }
                     if matches!(wanted, Wanted::No | Wanted::Refused) {
                         state.progress.files_same += u64::from(wanted == Wanted::No);
@@ -321,7 +337,7 @@ impl Shared {
             }
             Answer::Chunks { id, runs } => {
                 if state.chunk_answers.len() > CHUNK_ANSWERS_MAX {
-                    return Err(narrows::Error::corrupt("the receiver answers more chunks than were sent"));
+                    return Err(narrows::Error::corrupt("the receiver answers for more chunks than were sent"));
                 }
                 state.chunk_answers.push_back((id, runs));
             }
@@ -334,7 +350,7 @@ impl Shared {
                 }
             }
             Answer::Made { .. } if !self.names => {
-                return Err(narrows::Error::corrupt("the receiver says what nobody asked for"));
+                return Err(narrows::Error::corrupt("the receiver sends names that were not requested"));
             }
             Answer::Made { text } => {
                 drop(state);
@@ -344,7 +360,7 @@ impl Shared {
             Answer::Lost { text } => state.progress.losses = Some(super::shown(text.as_bytes())),
             Answer::Removed { count, text } => {
                 let Some(on_removed) = &self.on_removed else {
-                    return Err(narrows::Error::corrupt("the receiver removes what nobody asked it to"));
+                    return Err(narrows::Error::corrupt("the receiver removes entries without being asked to"));
                 };
                 // Any text of the peer's may come here.
                 let text = super::shown(text.as_bytes());
@@ -437,9 +453,9 @@ mod tests {
         };
         let mut note = Vec::new();
         Answer::Made { text: "folder/".into() }.put(&mut note);
-        assert!(start(None).on_note()(&note).unwrap_err().to_string().contains("nobody asked"));
+        assert!(start(None).on_note()(&note).unwrap_err().to_string().contains("not requested"));
         let (plain, note) = (start(None), removed(1, "precious"));
-        assert!(plain.on_note()(&note).unwrap_err().to_string().contains("nobody asked"));
+        assert!(plain.on_note()(&note).unwrap_err().to_string().contains("without being asked"));
 
         let names = Arc::new(Mutex::new(Vec::new()));
         let heard = Arc::clone(&names);
@@ -463,14 +479,14 @@ mod tests {
         /// Bytes that came as data, and as repeats, of each entry.
         data: [usize; 5],
         repeats: [usize; 5],
-        /// How files ended, in order.
+        /// End states of the files, in order.
         ended: Vec<(usize, EndState)>,
         current: usize,
         finished: bool,
     }
 
     impl Receiver {
-        /// Of a folder with these files, all of which it wants.
+        /// The receiver of a folder with these files, all of which it wants, and the sending end.
         fn of(files: &[(&str, &[u8])], folder: &std::path::Path) -> (Self, EntrySource) {
             files.iter().for_each(|(name, content)| std::fs::write(folder.join(name), content).unwrap());
             let roots = vec![Root::open(&folder.join(""), true).unwrap()];

@@ -1,5 +1,5 @@
-//! Devices, fifos and open descriptors named as targets: a file is written into them, as `cp` and `scp` do, never put in
-//! their place.
+//! Devices, fifos and open descriptors as targets: a file is written into them, as by `cp` and
+//! `scp`, and never replaces them.
 
 use std::fs::File;
 use std::io;
@@ -12,17 +12,21 @@ use rustix::io::Errno;
 
 use narrows_host::signals;
 
-/// Links that lead to one another; the kernel follows no more.
+/// Maximum number of links followed, as in the kernel.
 const LINKS_MAX: usize = 40;
+/// Interval at which opening a fifo without a reader is retried.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// What a file is written into.
+/// A target that a file is written into.
 pub struct Special {
     path: PathBuf,
 }
 
 impl Special {
-    /// `None` if a file can be stored under that name, or in it.
+    /// Examines a target; `None` if a file can be stored under that name or in a folder there.
+    ///
+    /// # Errors
+    /// It is a socket.
     pub fn at(path: &Path) -> io::Result<Option<Self>> {
         let Ok(data) = path.metadata() else { return Ok(None) };
         let kind = data.file_type();
@@ -34,7 +38,8 @@ impl Special {
         Ok((is_special || kind.is_file() && is_descriptor(path)).then(own))
     }
 
-    /// Opens it, which for a fifo waits until somebody reads: up to a signal, or as long as `patience`.
+    /// Opens the target. A fifo is waited for until it has a reader, at most for `patience`, and
+    /// until a signal.
     pub fn open(&self, patience: Option<Duration>) -> io::Result<File> {
         let until = patience.map(|patience| Instant::now() + patience);
         let flags = OFlags::WRONLY | OFlags::TRUNC | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
@@ -47,7 +52,7 @@ impl Special {
                 }
                 Err(Errno::NXIO) if signals::received().is_some() => return Err(io::Error::other("interrupted")),
                 Err(Errno::NXIO) if until.is_some_and(|until| Instant::now() >= until) => {
-                    return Err(io::Error::other("nobody reads from it"));
+                    return Err(io::Error::other("no process reads from it"));
                 }
                 Err(Errno::NXIO) => std::thread::sleep(LOOK_EVERY),
                 Err(e) => return Err(e.into()),
@@ -56,8 +61,8 @@ impl Special {
     }
 }
 
-/// Whether a path leads through links to something that only /proc knows, such as `/dev/stdout`: the file behind it has
-/// another name or none, and the link must not be replaced.
+/// Whether a path leads through links to a file in /proc, as `/dev/stdout` does. The file behind it
+/// has another name or none, so the link must not be replaced.
 fn is_descriptor(path: &Path) -> bool {
     let mut path = path.to_path_buf();
     for _ in 0..LINKS_MAX {
@@ -71,10 +76,10 @@ fn is_descriptor(path: &Path) -> bool {
     false
 }
 
-/// Brings what was written to the disk behind it, if there is one.
+/// Flushes written data to the disk, if the target is on one.
 pub fn sync(file: &File) -> io::Result<()> {
     match file.sync_all() {
-        // Most devices, pipes and terminals keep nothing.
+        // Most devices, pipes and terminals store nothing.
         Err(e) if matches!(Errno::from_io_error(&e), Some(Errno::INVAL | Errno::ROFS | Errno::NOTSUP)) => Ok(()),
         result => result,
     }

@@ -1,5 +1,5 @@
-//! The storing end: a sink that takes the entry stream, says which files it wants, and gives every file its name only when
-//! it is whole, checked and, if asked, on the disk.
+//! The storing end: a sink that receives the entry stream, answers which files it wants, and gives
+//! every file its name only when it is complete, verified and, if requested, flushed to the disk.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
@@ -25,25 +25,30 @@ use super::tree::{Tree, split};
 use super::{e_text, shown};
 use narrows_host::shares::Share;
 
-/// Files that are brought to the disk together. Each keeps a descriptor open until then, by which it is locked.
-/// With the folders that they are in, 128 stay below the usual limit of 1,024 descriptors. Where more are allowed, one call
-/// for the whole file system every 1,024 files costs a first copy next to nothing.
+/// Number of files that are flushed to the disk together. Each keeps a descriptor open until then,
+/// by which it is locked. With the folders that contain them, 128 stay below the usual limit of
+/// 1,024 descriptors.
 const BATCH_FILES: usize = 128;
+/// The same if more descriptors are allowed: flushing the whole file system once for every 1,024
+/// files costs a first copy almost nothing.
 const BATCH_FILES_MAX: usize = 1024;
-/// A batch takes this share of the descriptors that are allowed: the sources may be read by the same process. With more than
-/// `BATCH_FILES` the batches of all copies in it do.
+/// Divisor of the descriptor limit: a batch uses this share of it, because the same process may
+/// read the sources. Beyond `BATCH_FILES`, the share is for the batches of all copies in the
+/// process.
 const BATCH_SHARE: usize = 8;
-/// A batch is not kept longer: what is in it is lost if the copy is killed.
+/// Maximum age of a batch, whose files are lost if the copy is killed.
 const BATCH_TIME: Duration = Duration::from_secs(2);
-/// Bytes that are brought to the disk together: what a slow disk writes in a few seconds.
+/// Maximum length of a batch in bytes: what a slow disk writes in a few seconds.
 const BATCH_BYTES: u64 = 256 << 20;
-/// Beyond so many files one call for the whole file system costs less than one for each.
+/// Number of files above which one flush of the whole file system costs less than one for each
+/// file.
 const SYNC_EACH_MAX: usize = 8;
-/// Files of which chunks came and no content: each has two descriptors and an index. Our senders have 16.
+/// Maximum number of files whose chunks arrived before their content; each has two descriptors and
+/// an index. Our senders announce 16.
 const DELTAS_MAX: usize = 64;
-/// Files that are wanted and did not come; our senders have a few thousand.
+/// Maximum number of wanted files that have not arrived; our senders have a few thousand.
 const PENDING_MAX: usize = 256 << 10;
-/// Everything that one copy may bring.
+/// Maximum number of entries in a copy.
 const ENTRIES_MAX: u64 = 100_000_000;
 
 mod answers;
@@ -72,49 +77,56 @@ use repeat::Repeatable;
 use room::Room;
 pub use room::shared as shared_memory;
 
-/// How the copy went, at this end.
+/// Progress and result of the copy at the storing end.
 #[derive(Debug, Clone, Default)]
 pub struct Stored {
+    /// Files stored.
     pub files: u64,
+    /// Their length in bytes.
     pub bytes: u64,
+    /// Files that were unchanged.
     pub files_same: u64,
+    /// Their length in bytes.
     pub bytes_same: u64,
-    /// All files of the copy and their bytes, when the sender knows that and said it.
+    /// Totals of files and bytes of the copy, once the sender has announced them.
     pub total: Option<(u64, u64)>,
-    /// Content that came, of files in hand too, or that was here.
+    /// Bytes of content that arrived or were present, including those of incomplete files.
     pub bytes_done: u64,
     pub failed: u64,
-    /// All but folders.
+    /// Entries announced, except folders.
     pub announced: u64,
-    /// Files that were announced and wanted, did not come in the end, and of which the sender said nothing.
+    /// Files that were wanted but did not arrive, without an error from the sender.
     pub unsaid: u64,
     /// Files that changed while they were read, and were stored nevertheless.
     pub changed: u64,
-    /// What could not be kept, in words.
+    /// Attributes that could not be preserved, as text.
     pub losses: Option<String>,
-    /// Entries that the sources do not have, and why none was removed.
+    /// Entries that were removed because the sources do not have them.
     pub removed: u64,
+    /// Why none was removed.
     pub not_removed: Option<String>,
 }
 
 type OnWords = Box<dyn Fn(&str) + Send>;
 
-/// Who is told what happens.
+/// Callbacks for events at the storing end.
 pub struct Listeners {
+    /// Called with every failure.
     pub on_failure: OnWords,
-    /// Told of every file that is stored.
+    /// Called with the name of every file that is stored.
     pub on_file: OnWords,
-    /// Told of all that is removed; without it the sender is.
+    /// Called with every removed entry; without it, the sender is told instead.
     pub on_removed: Option<OnWords>,
 }
 
 impl Listeners {
+    /// Callbacks that do nothing.
     pub fn none() -> Self {
         Self { on_failure: Box::new(|_| ()), on_file: Box::new(|_| ()), on_removed: None }
     }
 }
 
-/// The sink for the engine. A copy of it stays with whoever calls [`EntryStore::finish`].
+/// The sink for the engine. A clone of it is kept by the caller of [`EntryStore::finish`].
 #[derive(Clone)]
 pub struct EntryStore(Arc<Mutex<Store>>);
 
@@ -127,55 +139,59 @@ struct Store {
 struct Target {
     tree: Tree,
     permitted: Permitted,
-    /// Hashes of the paths of everything that came but folders: none may come twice.
+    /// Hashes of the paths of all entries except folders, none of which may come twice.
     seen: HashSet<u64>,
-    /// If what did not come is to be removed.
+    /// Set if entries that the sources do not have are removed.
     removal: Option<Removal>,
-    /// Files, by number, in whose place there is a folder, and what came and waits for such a place.
+    /// Numbers of the files in whose place there is a folder.
     in_way: HashSet<u64>,
+    /// Entries that arrived and wait for such a folder to be removed.
     waiting: Vec<Waiting>,
-    /// The name that the only file gets instead of its own.
+    /// The name for a single file instead of its own.
     rename: Option<Vec<u8>>,
-    /// That file's name, or a folder for all else: what comes first decides.
+    /// The target while it is open whether it becomes a file or a folder: the first entry decides.
     undecided: Option<PathBuf>,
     options: StoreOptions,
     ownership: Ownership,
     losses: Losses,
     entries: u64,
-    /// Files that are wanted and did not come yet.
+    /// Wanted files that have not arrived yet, by number.
     pending: HashMap<u64, Entry>,
-    /// Files of which the sender gave up the content, by number, and how many failures it told.
+    /// Numbers of the files whose content the sender gave up.
     given_up: HashSet<u64>,
+    /// Number of failures that the sender reported.
     told: u64,
-    /// Files of which chunks came before their content.
+    /// Plans of files whose chunks arrived before their content, by number.
     plans: HashMap<u64, Plan>,
     open: Option<OpenFile>,
     batch: Vec<WholeFile>,
     batch_bytes: u64,
     batch_begun: Instant,
     batch_share: usize,
-    /// Whether a file without a name can get one later.
+    /// Whether a nameless file can be given a name later; `None` until it was tried.
     named_later: Option<bool>,
-    /// What later files may repeat.
+    /// Files to which later files may refer.
     repeatable: Repeatable,
-    /// Files to which hard links may come, once they are stored: where, and which inode that is.
+    /// Stored files to which hard links may follow, by number: path, and device and inode.
     linked: HashMap<u64, (Vec<u8>, (u64, u64))>,
-    /// Links are made when every file has its name.
+    /// Hard links, which are created when every file has its name: own number, number of the file,
+    /// path.
     links: Vec<(u64, u64, Vec<u8>)>,
-    /// Folders get their times and modes when nothing more is written into them.
+    /// Folders whose times and modes are set after everything was written into them.
     folders: Vec<(u64, Entry)>,
-    /// For all that is kept.
+    /// Memory limit for everything that is kept.
     room: Room,
     clocks: Clocks,
-    /// A folder of each other file system below the root.
+    /// One folder of each other file system below the root.
     mounted: Vec<OwnedFd>,
     stored: Stored,
     listeners: Listeners,
 }
 
-/// A descriptor of a batch, counted for the whole process.
+/// Counts a descriptor of a batch in [`HELD`].
 struct Held;
 
+/// Number of descriptors in the batches of all copies in this process.
 static HELD: AtomicUsize = AtomicUsize::new(0);
 
 impl Held {
@@ -195,13 +211,14 @@ impl Drop for Held {
     }
 }
 
+/// A complete file that has no name yet.
 struct WholeFile {
     _held: Held,
     id: u64,
     partial: Partial,
     path: Vec<u8>,
     len: u64,
-    /// Hard links to it may come.
+    /// Hard links to it may follow.
     linked: bool,
 }
 
@@ -252,19 +269,20 @@ impl EntryStore {
         Ok(Self(Arc::new(Mutex::new(Store { parser: RecordParser::default(), target, answers }))))
     }
 
-    /// Stores under the name of `target`, where no folder is, what turns out to be a single file, and all else in a new folder of
-    /// that name. The tree is the folder that `target` is in.
+    /// Lets the first entry decide about `target`, where no folder exists: a single file is stored
+    /// under its name, anything else in a new folder of that name. The tree is the parent folder of
+    /// `target`.
     pub fn undecided(self, target: PathBuf) -> Self {
         self.lock().target.undecided = Some(target);
         self
     }
 
-    /// Folders of this host, by device and inode, that must stay whatever the copy removes.
+    /// Folders on this host, by device and inode, that the copy must never remove.
     pub fn protect(&self, folders: Vec<(u64, u64)>) {
         self.lock().target.removal.iter_mut().for_each(|removal| removal.protected.extend(&folders));
     }
 
-    /// What it keeps is of a memory that it shares with other copies.
+    /// Uses a share of memory that other copies use too.
     pub fn sharing(self, memory: Share) -> Self {
         self.lock().target.room = Room::of(memory);
         self
@@ -274,11 +292,15 @@ impl EntryStore {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Everything has come: brings the rest to the disk, links, and sets what is known of folders.
+    /// Ends the copy after all data was received: flushes the rest to the disk, creates hard links,
+    /// and sets the metadata of folders.
+    ///
+    /// # Errors
+    /// The entry stream is incomplete, or removing entries was interrupted.
     pub fn finish(&self) -> io::Result<()> {
         let store = &mut *self.lock();
         if !store.parser.is_finished() {
-            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the copy stops before its end"));
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the copy ended early"));
         }
         let finished = store.target.finish(&mut store.answers);
         if let Some(text) = store.target.losses.words() {
@@ -288,7 +310,7 @@ impl EntryStore {
         finished
     }
 
-    /// The copy ends early: what is whole is stored, and what has begun is kept for the next run.
+    /// Ends the copy early: stores complete files, and keeps the incomplete file for the next run.
     pub fn abandon(&self) {
         let store = &mut *self.lock();
         store.target.store_batch(&mut store.answers);
@@ -297,6 +319,7 @@ impl EntryStore {
         }
     }
 
+    /// The current progress.
     pub fn stored(&self) -> Stored {
         let store = self.lock();
         let target = &store.target;
@@ -320,7 +343,7 @@ impl Write for EntryStore {
         Ok(bytes.len())
     }
 
-    /// Everything that came was taken: the sender shall hear the answers at once.
+    /// All received data was processed: sends the answers at once.
     fn flush(&mut self) -> io::Result<()> {
         self.lock().answers.send();
         Ok(())
@@ -349,7 +372,7 @@ impl Target {
             Record::Repeat { id, offset, len } => self.repeat(id, offset, len.into(), answers),
             Record::Chunks { id, chunks } => {
                 let runs = self.plan(id).map(|(plan, len)| plan.chunks(&chunks, len));
-                // Of a file that failed meanwhile whatever comes is passed over.
+                // Content of a file that failed meanwhile is ignored, so it is answered as needed.
                 answers.put(&Answer::Chunks { id, runs: runs.unwrap_or_else(|| vec![0, chunks.len() as u32]) });
             }
             Record::Pieces { id, regions, hashes } => {
@@ -360,7 +383,7 @@ impl Target {
             Record::Failed { text } => {
                 self.stored.failed += 1;
                 self.told += 1;
-                // Any text of the peer's may come here.
+                // The text is from the peer and may contain anything.
                 (self.listeners.on_failure)(&shown(text.as_bytes()));
             }
             Record::Total { files, bytes } => self.stored.total = Some((files, bytes)),
@@ -402,13 +425,13 @@ impl Target {
             meta::take_privileges(&mut entry, &mut self.losses);
         }
         let wrong = if !allowed {
-            Some("nobody asked for it")
+            Some("it was not requested")
         } else if entry.kind == EntryKind::Stream && entry.path.is_empty() {
             Some("the target is a folder; name the file in it, as in FOLDER/NAME")
         } else if self.removal.is_some() && self.permitted.is_one() && is_top(&entry) {
             Some("--delete is for folders")
         } else if entry.kind != EntryKind::Folder && !self.seen.insert(xxh3_64(&entry.path)) {
-            Some("another one of that name came before")
+            Some("another source has an entry of that name")
         } else if self.entries > ENTRIES_MAX || !self.room.take(&entry) {
             Some("there are too many entries")
         } else {
@@ -443,14 +466,14 @@ impl Target {
         }
     }
 
-    /// Whether the target is to be a file or a folder.
+    /// Decides whether the target becomes a file or a folder.
     fn decide(&mut self, target: &Path, first: &Entry) -> io::Result<()> {
         if is_top(first) {
             self.rename = target.file_name().map(|name| name.as_bytes().to_vec());
             return Ok(());
         }
         if target.exists() {
-            return Err(io::Error::other("it is a file, and no folder"));
+            return Err(io::Error::other("it is a file, not a folder"));
         }
         self.tree = if self.options.dry_run {
             Tree::empty()?
@@ -464,7 +487,7 @@ impl Target {
     fn announced_file(&mut self, id: u64, entry: Entry, answers: &mut Answers) {
         let full = self.pending.len() >= PENDING_MAX;
         let wanted = match self.compare(id, &entry) {
-            // Its folder would be made first.
+            // A dry run: its folder would be created first.
             Err(e) if self.would_be_made(&e) => Wanted::Whole,
             Err(e) => {
                 answers.file(Wanted::Refused);
@@ -477,7 +500,7 @@ impl Target {
             }
             Ok(_) if full || !self.room.take_pending(&entry) => {
                 answers.file(Wanted::Refused);
-                return self.failed(id, "too many files are announced and not sent".into(), answers);
+                return self.failed(id, "too many announced files were not sent".into(), answers);
             }
             Ok(wanted) => wanted,
         };
@@ -491,8 +514,8 @@ impl Target {
         }
     }
 
-    /// What of the file is there already: all, by length and time (then what is known of it is brought up to date), or an
-    /// earlier state of it, or what a copy left that was cut off.
+    /// Compares a file with what exists at the target: the same file by length and time (then its
+    /// metadata is updated), an earlier version, or the remains of an interrupted copy.
     fn compare(&mut self, id: u64, entry: &Entry) -> io::Result<Wanted> {
         let (folder, name) = self.tree.parent(&entry.path)?;
         let (len, linked) = match entry.kind {
@@ -523,7 +546,8 @@ impl Target {
                 let dry_run = self.options.dry_run;
                 let rounded;
                 let entry = if same_len && self.clocks.is_rounded(&folder, &stat, entry, dry_run) {
-                    // What is there has the time that it can have.
+                    // The existing file has the time of the entry as far as its file system can
+                    // store it.
                     let (mtime_s, mtime_ns) = (stat.st_mtime, stat.st_mtime_nsec as u32);
                     rounded = Entry { mtime_s, mtime_ns, ..entry.clone() };
                     &rounded
@@ -533,7 +557,7 @@ impl Target {
                 if same_len && meta::same_time(&stat, entry) {
                     self.bring_up_to_date(entry, &stat, &folder, &name);
                     if large(stat.st_size) && !self.options.dry_run {
-                        // Another copy stored it since.
+                        // Another copy has stored the file since this partial file was left.
                         partial::remove_stale(&folder, &partial::name(&name, 0));
                     }
                     if linked {
@@ -568,9 +592,10 @@ impl Target {
         }
     }
 
-    /// A folder or link was made, or would be.
+    /// Reports a folder or link that was created, or would be.
     fn made(&mut self, text: String, answers: &mut Answers) {
-        // Only the end that receives removes by itself, and is asked by nobody.
+        // Only a receiving client has this listener; a server reports to the sender if that asked
+        // for names.
         if self.listeners.on_removed.is_some() {
             (self.listeners.on_file)(&text);
         } else if self.options.names {
@@ -580,7 +605,7 @@ impl Target {
 
     // --- content ---
 
-    /// The plan for a file, and how long that is.
+    /// The plan for a file, and the length of the file.
     fn plan(&mut self, id: u64) -> Option<(&mut Plan, u64)> {
         let is_open = self.open.as_ref().is_some_and(|open| open.id == id);
         let entry = if is_open { &self.open.as_ref()?.entry } else { self.pending.get(&id)? };
@@ -607,7 +632,7 @@ impl Target {
     }
 
     fn begin(&mut self, id: u64, answers: &mut Answers) {
-        // A file that was not asked for is passed over.
+        // Content of a file that was not requested is ignored.
         let Some(mut entry) = self.pending.remove(&id) else { return };
         self.given_up.remove(&id);
         self.room.give_back_pending(&entry);
@@ -627,7 +652,7 @@ impl Target {
         let (folder, name) = self.tree.parent(&entry.path)?;
         match entry.kind {
             EntryKind::Stream => stream::create(folder, &name, entry),
-            // The next copy does not go on with what is shorter, so it need not find it.
+            // Shorter files are not resumed, so the next copy need not find them by name.
             EntryKind::File { len, .. } if len < DELTA_MIN && self.named_later != Some(false) => {
                 match Partial::nameless(&folder) {
                     Some(partial) if *self.named_later.get_or_insert_with(|| partial.can_be_named()) => Ok(partial),
@@ -641,15 +666,16 @@ impl Target {
     fn end(&mut self, state: EndState, digest: &[u8; DIGEST_LEN], answers: &mut Answers) {
         let Some(mut open) = self.open.take() else { return };
         if state == EndState::Partial {
-            // The sender says why.
+            // The sender reports the reason.
             self.given_up.insert(open.id);
             return self.removal.iter_mut().for_each(|r| r.incomplete = true);
         }
         let in_full = open.plan.is_none();
         let completed = open.complete(digest);
-        // What an earlier copy left is needed no more, and must not spoil the next one.
+        // The remains of an earlier copy are not needed any more, and must not disturb the next
+        // one.
         open.plan = None;
-        // What it repeats may be other than it was.
+        // The content that it refers to may have changed.
         if open.is_other && open.repeats_others {
             return self.want_again(open, None, answers);
         }
@@ -700,7 +726,7 @@ impl Target {
         self.batch.len() >= most
     }
 
-    /// Brings the files of the batch to the disk and gives them their names.
+    /// Flushes the files of the batch to the disk and gives them their names.
     fn store_batch(&mut self, answers: &mut Answers) {
         let batch = std::mem::take(&mut self.batch);
         self.batch_bytes = 0;
@@ -760,11 +786,11 @@ impl Target {
             }
         }
         if self.removal.is_some() {
-            // After a crash it must not be that what was renamed is gone under its old name and not there under its new one.
+            // A crash must not leave a renamed file missing under both its old and its new name.
             self.sync_names(answers);
         }
         let removed = self.remove_others(answers);
-        // The innermost first: what is set on a folder may forbid to reach what is in it.
+        // Innermost first, since the mode of a folder may deny access to what is in it.
         while let Some((id, entry)) = self.folders.pop() {
             let opened = if entry.path.is_empty() {
                 self.tree.root().try_clone()
@@ -780,7 +806,8 @@ impl Target {
         removed
     }
 
-    /// Brings the names of what was stored to the disk, on every file system that folders of the copy are on.
+    /// Flushes the names of stored entries to the disk, on every file system with folders of the
+    /// copy.
     fn sync_names(&mut self, answers: &mut Answers) {
         if self.options.fsync == Fsync::None || self.stored.files == 0 {
             return;
@@ -788,7 +815,7 @@ impl Target {
         let mut synced = Vec::new();
         let mut folders = std::iter::once(self.tree.root()).chain(&self.mounted);
         if let Err(e) = folders.try_for_each(|folder| sync_file_system(folder, &mut synced)) {
-            self.failed(0, format!("cannot bring the names to the disk: {}", e_text(&e.into())), answers);
+            self.failed(0, format!("cannot flush the names to the disk: {}", e_text(&e.into())), answers);
         }
     }
 }
@@ -802,19 +829,19 @@ fn too_many_open(e: &io::Error) -> bool {
     e.raw_os_error().is_some_and(|e| [Errno::MFILE, Errno::NFILE].map(Errno::raw_os_error).contains(&e))
 }
 
-/// Whether it is a source itself, and no folder.
+/// Whether the entry is a source itself and not a folder.
 fn is_top(entry: &Entry) -> bool {
     entry.kind != EntryKind::Folder && !entry.path.contains(&b'/')
 }
 
-/// Once for every file system; `synced` are those of before.
+/// Flushes the file system of `file` unless it is in `synced`, the results so far by device.
 fn sync_file_system(file: &OwnedFd, synced: &mut Vec<(u64, Result<(), Errno>)>) -> Result<(), Errno> {
     let device = rustix::fs::fstat(file)?.st_dev;
     if let Some((_, result)) = synced.iter().find(|(d, _)| *d == device) {
         return *result;
     }
     let result = match rustix::fs::syncfs(file) {
-        // A root that may be written and not read.
+        // The root folder may be writable but not readable.
         Err(Errno::BADF) => {
             rustix::fs::sync();
             Ok(())

@@ -1,5 +1,5 @@
-//! A folder that paths cannot leave: every access is by descriptor below its root and follows no symbolic link, so that a
-//! link that is planted before or during the copy leads nowhere.
+//! A folder that paths cannot leave: every access is relative to the descriptor of its root and
+//! follows no symbolic link, so that a link planted before or during the copy leads nowhere.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -11,31 +11,32 @@ use std::sync::Arc;
 use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 
-/// Folders that are kept open: files come folder by folder, so few are needed.
+/// Number of folders that are kept open; files come folder by folder, so few are needed.
 const OPEN_MAX: usize = 16;
 
+/// A folder as the root of all accesses.
 pub struct Tree {
     root: Arc<OwnedFd>,
-    /// The latest folders, the newest last.
+    /// The folders used last, the most recent one at the end.
     open: Vec<(Vec<u8>, Arc<OwnedFd>)>,
     no_openat2: bool,
-    /// A name at the top that stands for another: a link that the user named.
+    /// A name at the top and the name that it stands for, if the user named a link.
     alias: Option<(Vec<u8>, Vec<u8>)>,
 }
 
 impl Tree {
-    /// The root itself may be reached through symbolic links: its path is the user's own.
+    /// Opens a root. It may be reached through symbolic links, since its path is given by the user.
     pub fn open(root: &Path) -> io::Result<Self> {
         let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = match rustix::fs::open(root, flags | OFlags::RDONLY, Mode::empty()) {
-            // It may still be that files can be made in it.
+            // Files can perhaps still be created in it.
             Err(Errno::ACCESS) => rustix::fs::open(root, flags | OFlags::PATH, Mode::empty()),
             opened => opened,
         }?;
         Ok(Self { root: Arc::new(root), open: Vec::new(), no_openat2: false, alias: None })
     }
 
-    /// A folder in which nothing is found: it has no name any more.
+    /// An empty folder, which is already removed.
     pub fn empty() -> io::Result<Self> {
         let folder = tempfile::tempdir()?;
         let tree = Self::open(folder.path())?;
@@ -49,7 +50,7 @@ impl Tree {
         Ok(Self { root, open: Vec::new(), no_openat2: self.no_openat2, alias: self.alias.clone() })
     }
 
-    /// A folder below this one as a root of its own.
+    /// A folder below this one as a separate root.
     pub fn at(&mut self, path: &[u8]) -> io::Result<Self> {
         if path.is_empty() {
             return self.try_clone();
@@ -58,15 +59,15 @@ impl Tree {
         Ok(Self { root: Arc::new(root), open: Vec::new(), no_openat2: self.no_openat2, alias: None })
     }
 
-    /// Opens the folder `path` to read what is in it. One of this process' own that may not be read or written is made so
-    /// that it may; a copy that covers it gives it its mode at the end.
+    /// Opens the folder `path` for reading. If this user owns it and may not read or write it, its
+    /// mode is extended; a copy that covers it sets its mode at the end.
     pub fn open_own(&mut self, path: &[u8], stat: &Stat) -> io::Result<OwnedFd> {
         let is_own = stat.st_uid == rustix::process::geteuid().as_raw();
         if stat.st_mode & 0o700 != 0o700 && is_own {
             let flags = OFlags::PATH | OFlags::DIRECTORY;
             let folder = if path.is_empty() { self.root.try_clone()? } else { self.open_below(path, flags)? };
             let mode = Mode::from_raw_mode(stat.st_mode & 0o7777 | 0o700);
-            // By what was opened: a path may lead elsewhere meanwhile.
+            // By descriptor, since the path may lead elsewhere meanwhile.
             match rustix::fs::chmod(format!("/proc/self/fd/{}", folder.as_raw_fd()), mode) {
                 Err(Errno::NOENT) => rustix::fs::chmodat(&folder, ".", mode, AtFlags::empty())?,
                 result => result?,
@@ -82,7 +83,7 @@ impl Tree {
         self.open_below(path, OFlags::RDONLY | OFlags::DIRECTORY)
     }
 
-    /// From now on `name` at the top means `real`.
+    /// Makes `name` at the top stand for `real`.
     pub fn alias(&mut self, name: &[u8], real: &[u8]) {
         self.alias = Some((name.to_vec(), real.to_vec()));
     }
@@ -91,11 +92,12 @@ impl Tree {
         self.alias.as_ref().filter(|(name, _)| name == path).map_or(path, |(_, real)| real)
     }
 
+    /// The root folder.
     pub fn root(&self) -> &OwnedFd {
         &self.root
     }
 
-    /// The folder `path`, for access to what is in it.
+    /// Opens the folder `path` for access to what is in it.
     pub fn folder(&mut self, path: &[u8]) -> io::Result<Arc<OwnedFd>> {
         if path.is_empty() {
             return Ok(Arc::clone(&self.root));
@@ -114,7 +116,10 @@ impl Tree {
         Ok(folder)
     }
 
-    /// The folder that `path` is in, and its name there. The root has no name.
+    /// The parent folder of `path`, and its name there.
+    ///
+    /// # Errors
+    /// `path` is the root, which has no name, or the folder cannot be opened.
     pub fn parent(&mut self, path: &[u8]) -> io::Result<(Arc<OwnedFd>, OsString)> {
         let (folder, name) = split(self.real(path));
         if name.is_empty() {
@@ -131,12 +136,12 @@ impl Tree {
         if !self.no_openat2 {
             let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
             match rustix::fs::openat2(&self.root, path, flags, Mode::empty(), resolve) {
-                // Kernels before 5.6, and sandboxes that know no such call.
+                // Kernels before 5.6, and sandboxes that do not know this call.
                 Err(Errno::NOSYS | Errno::PERM) => self.no_openat2 = true,
                 result => return Ok(result?),
             }
         }
-        // Component by component, none of them `..`, is as safe and slower.
+        // Opening component by component, none of which is `..`, is equally safe but slower.
         let (folder, name) = split(path);
         let step = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mut at = Arc::clone(&self.root);
@@ -147,8 +152,10 @@ impl Tree {
     }
 }
 
-/// The folder `path` below `from`, to be read, if it is on the same file system: [`Errno::XDEV`] if not. No symbolic link
-/// is followed.
+/// Opens the folder `path` below `from` for reading, without following symbolic links.
+///
+/// # Errors
+/// [`Errno::XDEV`] if it is on another file system.
 pub fn open_on_same_device(from: &OwnedFd, path: &[u8]) -> Result<OwnedFd, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let resolve =
@@ -157,7 +164,7 @@ pub fn open_on_same_device(from: &OwnedFd, path: &[u8]) -> Result<OwnedFd, Errno
     let same = |fd: OwnedFd| if rustix::fs::fstat(&fd)?.st_dev == device { Ok(fd) } else { Err(Errno::XDEV) };
     match rustix::fs::openat2(from, path, flags, Mode::empty(), resolve) {
         Err(Errno::NOSYS | Errno::PERM) => {}
-        // Subvolumes are other devices without being mounted.
+        // Subvolumes are other devices although they are not mounted.
         result => return same(result?),
     }
     let mut at = rustix::io::fcntl_dupfd_cloexec(from, 0)?;
@@ -167,7 +174,7 @@ pub fn open_on_same_device(from: &OwnedFd, path: &[u8]) -> Result<OwnedFd, Errno
     Ok(at)
 }
 
-/// Folder and name of a path.
+/// Splits a path into folder and name.
 pub fn split(path: &[u8]) -> (&[u8], &[u8]) {
     match path.iter().rposition(|b| *b == b'/') {
         Some(at) => (&path[..at], &path[at + 1..]),

@@ -1,4 +1,4 @@
-//! What is remembered of this host between runs: the calibration, in the user's cache folder.
+//! The calibration of this host, stored between runs in the cache folder of the user.
 
 use std::fs;
 use std::path::PathBuf;
@@ -15,18 +15,19 @@ use narrows::stream;
 
 use crate::{whole, words};
 
-/// A calibration is longer than any that is written: a file beyond it is rubbish.
+/// Maximum length of the file, longer than any calibration; a longer file is invalid.
 const FILE_MAX: u64 = 64 << 10;
-/// A flow that is over sooner is not burdened with a measurement.
+/// Delay before measuring, so that shorter flows are not slowed down.
 const MEASURE_AFTER: Duration = Duration::from_secs(1);
 
+/// Path of the stored calibration; `None` if neither XDG_CACHE_HOME nor HOME is set.
 pub fn path() -> Option<PathBuf> {
     let set = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
     let cache = set("XDG_CACHE_HOME").or_else(|| set("HOME").map(|home| home.join(".cache")))?;
     Some(cache.join("narrows").join("calibration"))
 }
 
-/// The stored calibration. Absence and rubbish are the same: the program works without.
+/// Loads the stored calibration. `None` if it is missing or invalid: the program works without it.
 pub fn load(verbose: bool) -> Option<Calibration> {
     let path = path()?;
     let file = fs::metadata(&path).ok().filter(fs::Metadata::is_file)?;
@@ -35,14 +36,14 @@ pub fn load(verbose: bool) -> Option<Calibration> {
         Ok(calibration) => Some(calibration),
         Err(e) => {
             if verbose {
-                words::note(format_args!("{}: {e}; going on without", path.display()));
+                words::note(format_args!("{}: {e}; it is ignored", path.display()));
             }
             None
         }
     }
 }
 
-/// Appears whole, so that no other run reads half of it.
+/// Stores the calibration atomically, so that no other run reads half of it.
 pub fn store(calibration: &Calibration) -> Result<PathBuf> {
     let path = path().context("there is no home folder to keep the calibration in; set XDG_CACHE_HOME")?;
     let folder = path.parent().context("the cache folder has no name")?;
@@ -51,7 +52,7 @@ pub fn store(calibration: &Calibration) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Measures on this thread; `None` if told to stop.
+/// Measures on this thread; `None` if `stop` returned true.
 pub fn measure(stop: &dyn Fn() -> bool) -> Option<Calibration> {
     Calibration::measure(Prior::shipped(), &mut stream::thread_cpu_ns, stop)
 }
@@ -63,6 +64,7 @@ pub struct Background {
 }
 
 impl Background {
+    /// Starts the measurement if it is `needed`.
     pub fn start(needed: bool) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let told = Arc::clone(&stop);
@@ -81,10 +83,11 @@ impl Background {
                 }
             })
         });
-        // Without the thread it is left to a later run.
+        // If the thread cannot be started, a later run measures.
         Self { stop, thread: thread.and_then(Result::ok) }
     }
 
+    /// Stops the measurement and waits for its thread.
     pub fn end(self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread {
@@ -94,13 +97,13 @@ impl Background {
     }
 }
 
-/// Takes what a flow saw into the stored calibration. Failing is no concern of the flow.
+/// Merges what a flow learned into the stored calibration. A failure does not affect the flow.
 pub fn refresh(stored: Option<Calibration>, learned: &[(Method, f32)], verbose: bool) {
     let Some(mut calibration) = stored.filter(|_| !learned.is_empty()) else { return };
     calibration.merge_learned(learned);
     if let Err(e) = store(&calibration)
         && verbose
     {
-        words::note(format_args!("the calibration was not refreshed: {}", words::one_line(&e)));
+        words::note(format_args!("the calibration was not updated: {}", words::one_line(&e)));
     }
 }

@@ -1,14 +1,16 @@
-//! The means of this process: how much memory and how many descriptors a server may share out among its clients.
+//! Resources of this process: the memory and descriptors that a server can divide among its
+//! clients.
 
 use std::fs;
 use std::path::Path;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Where the system tells nothing of its memory.
+/// Assumed memory in bytes if the system reports none.
 const MEMORY_UNKNOWN: u64 = 1 << 30;
 
-/// Memory that this process may have: that of the machine, or less by `ulimit -v` or a cgroup.
+/// Memory limit of this process in bytes: the memory of the host, or less by `ulimit -v` or a
+/// cgroup.
 pub fn memory() -> u64 {
     let machine = fs::read_to_string("/proc/meminfo").ok().as_deref().and_then(mem_total);
     let address_space = getrlimit(Resource::As).current;
@@ -18,14 +20,15 @@ pub fn memory() -> u64 {
     limits.into_iter().flatten().min().unwrap_or(MEMORY_UNKNOWN)
 }
 
-/// Descriptors that this process may have when its limit is raised as far as it goes.
+/// Descriptor limit of this process, after raising it as far as possible.
 pub fn descriptors() -> usize {
     allow_descriptors();
     getrlimit(Resource::Nofile).current.and_then(|n| usize::try_from(n).ok()).unwrap_or(usize::MAX)
 }
 
-/// Copies keep a descriptor of each file that is whole and not on the disk, and many copies in one process need more still;
-/// the system's usual limit is for programs that wait for them by select(2).
+/// Raises the soft limit on descriptors to the hard limit. A copy keeps a descriptor of each
+/// complete file that is not yet flushed to the disk, and a server runs many copies. The usual soft
+/// limit is low only for the sake of programs that use select(2).
 pub fn allow_descriptors() {
     let limit = getrlimit(Resource::Nofile);
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
@@ -37,7 +40,7 @@ fn mem_total(meminfo: &str) -> Option<u64> {
     kib.checked_mul(1024)
 }
 
-/// The least limit of the process's cgroup (version 2) and of those that it is in.
+/// The lowest limit of the cgroup of the process (version 2) and of the cgroups that contain it.
 fn memory_max(root: &Path, own: &str) -> Option<u64> {
     let path = own.lines().find_map(|line| line.strip_prefix("0::/"))?;
     let folder = root.join(path);

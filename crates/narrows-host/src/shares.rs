@@ -1,7 +1,8 @@
-//! Shares in something scarce that hosts take for as long as they like: places, or bytes of memory.
+//! Fair shares of a limited resource (places, or bytes of memory) that hosts hold for any time.
 //!
-//! A host may take no more than is still free. So one that comes alone gets half of all, and however greedy it is, another
-//! one gets half of the rest. A fixed limit for each host would be too low for one and too high for many.
+//! The share of a host may not exceed what is still free. So a single host gets at most half of the
+//! total, and however greedy it is, the next host gets half of the rest. A fixed limit per host
+//! would be too low for one host and too high for many.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -9,9 +10,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use narrows::upgrade::host_of;
 
-/// Where there is only one host to take anything.
+/// The address to use if there is only one host.
 pub const ALONE: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 
+/// A limited resource that hosts share.
 #[derive(Clone)]
 pub struct Shares(Arc<Mutex<State>>);
 
@@ -21,11 +23,12 @@ struct State {
 }
 
 impl Shares {
+    /// A resource of `all` units.
     pub fn new(all: usize) -> Self {
         Self(Arc::new(Mutex::new(State { free: all, taken: HashMap::new() })))
     }
 
-    /// An empty share for the host of that address.
+    /// An empty share for the host with this address.
     pub fn of(&self, address: IpAddr) -> Share {
         Share { of: self.clone(), host: host_of(address), amount: 0 }
     }
@@ -35,7 +38,7 @@ impl Shares {
     }
 }
 
-/// What was taken; given back when it is dropped.
+/// An amount of the resource, returned when it is dropped.
 pub struct Share {
     of: Shares,
     host: IpAddr,
@@ -43,13 +46,13 @@ pub struct Share {
 }
 
 impl Share {
-    /// A share of its own beside this one.
+    /// A separate share of `amount` for the same host, if it may have it.
     pub fn more(&self, amount: usize) -> Option<Self> {
         let mut share = self.of.of(self.host);
         share.grow(amount).then_some(share)
     }
 
-    /// Takes more; whether there was so much, and the host may have it.
+    /// Adds `amount` to the share; false if the host may not have that much.
     pub fn grow(&mut self, amount: usize) -> bool {
         let State { free, taken } = &mut *self.of.lock();
         let before = taken.get(&self.host).copied().unwrap_or_default();

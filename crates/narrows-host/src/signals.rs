@@ -1,4 +1,5 @@
-//! SIGINT, SIGTERM and their like: end in order, leave no half-written file, then die of the signal as the caller expects.
+//! Handling of SIGINT, SIGTERM and the like: stop in order, leave no partial file, then terminate
+//! by the signal, as the caller expects.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -14,18 +15,22 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGPIPE, SIGQUIT, SIGTERM};
 use signal_hook::low_level::emulate_default_handler;
 
 static RECEIVED: AtomicI32 = AtomicI32::new(0);
+/// Interval at which waiting calls check for a signal.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 fn thread(name: &str) -> std::thread::Builder {
     std::thread::Builder::new().name(name.into())
 }
 
-/// Stops the flow at the first signal, so that temporary files go and the peer is told; a second one ends at once.
+/// Stops the flow at the first signal, so that temporary files are removed and the peer is told. A
+/// second signal terminates the process immediately.
 pub fn stop(control: &Arc<Control>) -> Result<()> {
-    // What is ignored stays ignored: so does nohup keep a hangup away, and a shell the keyboard from what it put aside.
+    // Signals that are ignored stay ignored: nohup ignores SIGHUP like this, and a shell the
+    // signals of the keyboard for background jobs.
     let ends = [SIGHUP, SIGINT, SIGQUIT, SIGTERM].into_iter().filter(|signal| !is_ignored(*signal));
     let mut signals = signal_hook::iterator::Signals::new(ends)?;
-    // A write beyond the largest length that files may have then says so.
+    // With a handler, a write beyond the file size limit fails with EFBIG instead of killing the
+    // process.
     signal_hook::flag::register(libc::SIGXFSZ, Arc::default())?;
     let control = Arc::clone(control);
     thread("narrows-signals").spawn(move || {
@@ -39,11 +44,13 @@ pub fn stop(control: &Arc<Control>) -> Result<()> {
     Ok(())
 }
 
+/// The first signal that was received.
 pub fn received() -> Option<i32> {
     Some(RECEIVED.load(Ordering::Relaxed)).filter(|signal| *signal != 0)
 }
 
-/// Waits for a call that may block for ever (finding a name, opening a named pipe) or for a signal.
+/// Runs a call that may block forever (name resolution, opening a named pipe) in a thread, and
+/// waits for its result or for a signal, which is an error.
 pub fn interruptible<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static) -> Result<T> {
     let (tell, told) = mpsc::channel();
     thread("narrows-wait").spawn(move || tell.send(call()))?;
@@ -59,8 +66,8 @@ pub fn interruptible<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'stati
     }
 }
 
-/// Waits until a descriptor is ready, for a signal, or as long as `limit`; false after that. Takes no thread: where cores
-/// are busy, each one that is started costs milliseconds.
+/// Waits until a descriptor is ready; false after `limit`, an error after a signal. It uses no
+/// thread, because starting one costs milliseconds if all cores are busy.
 pub fn ready(fd: &impl AsFd, events: PollFlags, limit: Option<Duration>) -> Result<bool> {
     let until = limit.map(|limit| Instant::now() + limit);
     loop {
@@ -78,13 +85,14 @@ pub fn ready(fd: &impl AsFd, events: PollFlags, limit: Option<Duration>) -> Resu
     }
 }
 
-/// Ends as if the signal had never been caught, so that a shell or a parent sees what happened.
+/// Terminates as if the signal had never been caught, so that a shell or parent process sees the
+/// cause.
 pub fn die_of(signal: i32) -> ! {
     let _ = emulate_default_handler(signal);
     std::process::exit(128 + signal)
 }
 
-/// Ends as filters do whose reader went away: without a word.
+/// Terminates silently by SIGPIPE, as filters do whose reader has gone.
 pub fn die_of_closed_pipe() -> ! {
     die_of(SIGPIPE)
 }

@@ -1,4 +1,5 @@
-//! Files that appear whole or not at all, and leave nothing behind when the program is killed.
+//! Atomic writing of files: a file appears complete or not at all, and nothing is left behind if
+//! the program is killed.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, Permissions};
@@ -14,15 +15,17 @@ use rustix::io::Errno;
 
 use crate::words::without_temporary_name;
 
-/// What a new file gets; the system takes the umask off.
+/// Mode of a new file; the system applies the umask.
 const MODE: u32 = 0o666;
-/// Somebody who writes the same file at the same time can take the second name away, hardly so often.
+/// Attempts to rename. A process that writes the same file at the same time can remove the second
+/// name, but hardly this often.
 const TRIES: usize = 100;
-/// So much of a name goes into the second one, which must not be longer than the 255 bytes of file systems.
+/// Bytes of the name that go into the second name, which file systems limit to 255 bytes.
 const NAME_MAX: usize = 200;
 
-/// Writes a file that appears whole or not at all; what is no plain file, such as a device, is written as it is. The file
-/// behind a link is replaced, not the link, and keeps who may read it.
+/// Writes a file that appears complete or not at all. Anything but a regular file, such as a
+/// device, is written in place. The file behind a link is replaced, not the link, and its
+/// permissions are kept.
 pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<()> {
     let cannot = || format!("cannot write {}", path.display());
     let (path, permissions) = match path.metadata() {
@@ -34,7 +37,8 @@ pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<()> {
     if write_nameless(folder, &path, bytes, permissions.as_ref()).is_ok() {
         return Ok(());
     }
-    // Not every file system has nameless files; and why it failed, if it is not that, shows again.
+    // Not every file system supports nameless files. If it failed for another reason, this attempt
+    // fails too and reports it.
     let mut file = tempfile::Builder::new()
         .permissions(Permissions::from_mode(MODE))
         .tempfile_in(folder)
@@ -53,7 +57,7 @@ pub fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// By a file that has no name before it is whole.
+/// Writes a nameless file (O_TMPFILE) and links it to `path` when it is complete.
 fn write_nameless(folder: &Path, path: &Path, bytes: &[u8], permissions: Option<&Permissions>) -> io::Result<()> {
     let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
     let mut file = File::from(rustix::fs::open(folder, flags, Mode::from_raw_mode(MODE))?);
@@ -67,8 +71,8 @@ fn write_nameless(folder: &Path, path: &Path, bytes: &[u8], permissions: Option<
         Err(Errno::EXIST) => {}
         done => return Ok(done?),
     }
-    // Only a file with a name can take another's place. Killed in between it leaves one, whole, which the next one to write
-    // this file removes.
+    // Only a file that has a name can replace another. If the program is killed in between, the
+    // second name stays, with the complete content, and the next write of this file removes it.
     let second = second_name(path);
     for _ in 0..TRIES {
         match link(&second) {
@@ -83,7 +87,7 @@ fn write_nameless(folder: &Path, path: &Path, bytes: &[u8], permissions: Option<
     Err(Errno::BUSY.into())
 }
 
-/// The same every time: what a killed program left is found again.
+/// The temporary name. It is the same every time, so that a leftover of a killed program is found.
 fn second_name(path: &Path) -> PathBuf {
     let name = path.file_name().unwrap_or(OsStr::new("")).as_bytes();
     let second = [b".", &name[..name.len().min(NAME_MAX)], b".narrows-part"].concat();
@@ -109,7 +113,7 @@ mod tests {
         write_whole(&path, b"one").unwrap();
         fs::set_permissions(&path, Permissions::from_mode(0o640)).unwrap();
         symlink("a", folder.path().join("link")).unwrap();
-        // As if a run had been killed between its two names.
+        // As if a run had been killed between linking and renaming.
         fs::write(second_name(&path), "half").unwrap();
         write_whole(&folder.path().join("link"), b"two").unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"two");

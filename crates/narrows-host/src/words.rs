@@ -5,22 +5,24 @@ use std::io::{self, Write};
 
 use serde_json::Value;
 
-/// Says something on stderr. That nobody can read it is no failure.
+/// Prints a message to stderr. Failures to do so are ignored.
 pub fn note(text: impl Display) {
     whole_line(format!("narrows: {text}\n"));
 }
 
-/// Prints a line of a machine-readable report where a person's remarks would go.
+/// Prints a line of JSON to stderr, for when stdout carries data.
 pub fn note_json(json: &Value) {
     whole_line(format!("{json}\n"));
 }
 
-/// In one write: others may write to the same place meanwhile, and who is killed leaves no half line.
+/// Writes a line in one call: other processes may write to stderr at the same time, and a killed
+/// process leaves no partial line.
 fn whole_line(line: String) {
     let _ = io::stderr().write_all(line.as_bytes());
 }
 
-/// An error on one line, from the outside in. Words of the peer's may be in it.
+/// An error and its causes on one line, outermost first. It is escaped, as it may contain text from
+/// the peer.
 pub fn one_line(error: &anyhow::Error) -> String {
     let mut parts: Vec<String> = Vec::new();
     for cause in error.chain() {
@@ -34,7 +36,7 @@ pub fn one_line(error: &anyhow::Error) -> String {
     parts.join(": ")
 }
 
-/// The standard library adds ` (os error 28)` to what the system says; the words are enough.
+/// Removes ` (os error 28)`, which the standard library adds to system errors: the text is enough.
 pub fn without_os_numbers(text: &str) -> String {
     let mut out = String::new();
     let mut rest = text;
@@ -59,18 +61,19 @@ pub fn wire(raw: u64, wire: u64) -> String {
     format!("wire {}, ratio {:.2}", bytes(wire as f64), raw as f64 / wire.max(1) as f64)
 }
 
-/// What the system says, without its number.
+/// The text of a system error, without its number.
 pub fn e_text(e: &std::io::Error) -> String {
     without_os_numbers(&e.to_string())
 }
 
-/// The name of a temporary file means nothing to somebody who asked for another.
+/// Removes the name of a temporary file from an error, since the user asked for another file.
 pub fn without_temporary_name(e: io::Error) -> io::Error {
     let text = e.to_string();
     io::Error::new(e.kind(), text.split(" at path ").next().unwrap_or_default())
 }
 
-/// A path for people: what is not printable is escaped, so that a name neither drives the terminal nor looks like another.
+/// A path for display: characters that are not printable are escaped, so that a name neither
+/// controls the terminal nor looks like another name.
 pub fn shown(path: &[u8]) -> String {
     let mut text = String::new();
     for chunk in path.utf8_chunks() {
@@ -82,8 +85,9 @@ pub fn shown(path: &[u8]) -> String {
     text
 }
 
-/// Characters that show as nothing: they turn the direction of what follows, end a line, or only make names differ.
-/// The selectors U+FE00 to U+FE0F belong to many emoji and stay.
+/// Whether a character is invisible: it changes the text direction, ends a line, or only makes
+/// names differ. The variation selectors U+FE00 to U+FE0F are part of many emoji and are not
+/// escaped.
 fn is_invisible(c: char) -> bool {
     matches!(c,
         '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}'

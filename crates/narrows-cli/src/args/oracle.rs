@@ -1,4 +1,4 @@
-//! What can be typed after `oracle`.
+//! Command-line definition of `narrows oracle`.
 
 use std::path::PathBuf;
 
@@ -7,81 +7,85 @@ use narrows::policy::PolicySpec;
 
 use super::{MethodList, parse_methods, parse_size};
 
-/// A core each; more than any host has that sends one flow.
+/// Upper limit of `--cores` and `--receiver-cores`; more than any host has that sends one flow.
 const CORES_MAX: i64 = 256;
-/// Bits per second between which times and bytes are still figures that mean something.
+/// Lowest rate of `--link`, in bits per second: beyond these limits times and bytes mean nothing.
 const RATE_MIN: f64 = 1e3;
+/// Highest rate of `--link`, in bits per second.
 const RATE_MAX: f64 = 1e12;
 
 #[derive(ClapArgs)]
 #[command(after_long_help = HELP)]
 pub(crate) struct OracleArgs {
-    /// The data: a file, a folder (its files one after the other, by name), or - for stdin
+    /// Data: a file, a folder (its files concatenated in the order of their names), or - for stdin
     #[arg(value_name = "PATH")]
     pub(crate) path: PathBuf,
-    /// Rates of the link in bits per second, such as 6mbit, 100M or 2.5gbit; powers of 1000
+    /// Link rates in bits per second, such as 6mbit, 100M or 2.5gbit; units are powers of 1000
     #[arg(long, value_name = "RATE,..", value_delimiter = ',', default_value = "10mbit,100mbit,1gbit", value_parser = parse_rate)]
     pub(crate) link: Vec<Rate>,
-    /// Cores that encode [default: as many as `narrows` would use on this host]
+    /// Encoding cores [default: as many as `narrows` would use on this host]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=CORES_MAX))]
     pub(crate) cores: Option<u16>,
-    /// Cores that decode, as fast as those of this host [default: as many as encode]
+    /// Decoding cores, as fast as those of this host [default: as many as --cores]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=CORES_MAX))]
     pub(crate) receiver_cores: Option<u16>,
-    /// Methods that are measured and may be chosen [default: those of `balance`]
+    /// Methods to measure and choose from [default: those of `balance`]
     #[arg(long, value_name = "LIST", value_parser = parse_methods)]
     pub(crate) methods: Option<MethodList>,
-    /// What to compare with the best: `balance`, or any policy that links nothing; may be given many times
+    /// Policy to compare with the best schedule: `balance`, or any policy that does not link
+    /// blocks; may be repeated
     #[arg(long, value_name = "SPEC", default_value = "balance")]
     pub(crate) policy: Vec<PolicySpec>,
-    /// Bytes that are looked at; of longer data this is the beginning
+    /// Bytes to analyse; of longer data, only the beginning
     #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = parse_max_len)]
     pub(crate) max_len: usize,
-    /// Write the best schedule to FILE, for --policy replay:FILE; takes one rate
+    /// Write the best schedule to FILE, for --policy replay:FILE; needs exactly one --link rate
     #[arg(long, value_name = "FILE")]
     pub(crate) replay: Option<PathBuf>,
-    /// Write a page with pictures to FILE: methods, choices over the data, goodput by rate
+    /// Write an HTML page with charts to FILE: methods, choices along the data, goodput by rate
     #[arg(long, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,
-    /// Measure anew, and remember nothing
+    /// Do not use the cache: measure again and store nothing
     #[arg(long)]
     pub(crate) no_cache: bool,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
-    /// Say only what went wrong
+    /// Print errors only
     #[arg(long, short)]
     pub(crate) quiet: bool,
 }
 
 const HELP: &str = "\
-WHAT IT DOES
-  Every method encodes and decodes every aligned block of 8, 32, 128 and 512 KiB of the data, on all cores of this host; of up to \
-three runs the one with the least CPU time counts. From these costs, in virtual time:
+OPERATION
+  Every method encodes and decodes every aligned block of 8, 32, 128 and 512 KiB of the data, on all cores of this host. Of up \
+to three runs, the one with the least CPU time counts. From these costs the following are computed in virtual time:
   lower bound      no schedule is better, in each column by itself: the linear program for the time, the smallest block for the bytes
-  T*               the best schedule that a beam search found, knowing everything
-  best fixed       the best single method, known in hindsight, in blocks of 128 KiB
-  plain            nothing is compressed
-  balance          what `narrows` would do, which sees only what it has sent so far
-Times are until the receiver has decoded the last byte; CPU is of encoding, over all cores. Nothing is sent.
+  T*               the best schedule that a beam search found, with full knowledge of the data
+  best fixed       the best single method, chosen in hindsight, in blocks of 128 KiB
+  plain            no compression
+  balance          the choices of `narrows`, which knows only what it has sent so far
+Times run until the receiver has decoded the last byte. CPU is the CPU time of encoding, over all cores. Nothing is sent.
 
 ENERGY
-  Joules are watts times seconds. The watts of each method are read from the counters of the CPU's packages (RAPL) while one core \
-encodes the first 512 KiB, beyond what the idle host takes before and after; the seconds are those of all cores in virtual time. So it \
-is what encoding adds, as far as other data and cores take the same power; neither the receiver nor the rest of the host is in it. \
-It is unavailable without such counters, without the right to read /sys/class/powercap (on many hosts root's), and where a method does \
-not stand out from what other programs take meanwhile.
+  Energy in joules is power times time. The power of each method is read from the counters of the CPU packages (RAPL) while one \
+core encodes the first 512 KiB, minus the power of the idle host before and after. The time is that of all cores in virtual \
+time. The result is thus the energy that encoding adds, assuming that other data and other cores take the same power; it \
+includes neither the receiver nor the rest of the host. It is unavailable without such counters, without permission to read \
+/sys/class/powercap (on many hosts only root has it), and if a method cannot be distinguished from the power that other \
+programs take meanwhile.
 
 FILES
-  $XDG_CACHE_HOME/narrows/oracle (or ~/.cache/narrows/oracle): what was measured, energy too, found again by the hash of the data, the methods, \
-the version and the CPU. At most 64 MiB, the oldest go first; it may be removed at any time.
+  $XDG_CACHE_HOME/narrows/oracle (or ~/.cache/narrows/oracle): cache of measurements, including energy, keyed by the hash of \
+the data, the methods, the version and the CPU. It is limited to 64 MiB, the oldest entries are removed first. It can be \
+removed at any time.
 
 EXAMPLES
   narrows oracle --link 6mbit,100mbit --cores 4 backup.tar
   narrows oracle --link 100mbit --replay best.txt --html page.html folder/
   narrows pipe --policy replay:best.txt backup.tar -o backup.nrw";
 
-/// Bytes per second.
+/// A link rate in bytes per second.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Rate(pub(crate) f64);
 
@@ -95,7 +99,7 @@ pub(super) fn parse_rate(text: &str) -> Result<Rate, String> {
     parse_rate_from(text, RATE_MIN)
 }
 
-/// `min`: bits per second, at least a kbit.
+/// Parses a rate of `min` (bits per second, at least 1 kbit/s) or more.
 pub(super) fn parse_rate_from(text: &str, min: f64) -> Result<Rate, String> {
     let bad = || format!("'{text}' is not a rate such as 6mbit, 100M or 2.5gbit");
     let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.').len();
@@ -122,11 +126,12 @@ pub(super) fn parse_rate_from(text: &str, min: f64) -> Result<Rate, String> {
     }
 }
 
-/// Of a folder or stdin it must fit into memory several times over.
+/// Parses `--max-len`. The limit of 1 GiB is there because data from a folder or stdin must fit
+/// into memory several times over.
 fn parse_max_len(text: &str) -> Result<usize, String> {
     parse_size(text).and_then(|n| match n {
         1..=0x4000_0000 => Ok(n),
-        _ => Err("it takes 1 byte to 1G".into()),
+        _ => Err("the length is 1 byte to 1G".into()),
     })
 }
 

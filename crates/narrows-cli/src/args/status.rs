@@ -1,4 +1,4 @@
-//! What can be typed behind `narrows status`.
+//! Command-line definition of `narrows status`.
 
 use clap::Args as ClapArgs;
 
@@ -11,12 +11,12 @@ pub(crate) struct StatusArgs {
 }
 
 const STATUS_HELP: &str = "\
-Lists what runs under `narrows run` on this host: the programs of this user, or of all users for root. For each program its \
-connections, and how many ended compressed or plain and why. RAW is what the program wrote or read, WIRE what crossed the \
-network for it.
+Lists the programs that run under `narrows run` on this host: those of this user, or of all users for root. For each program \
+it lists the connections, and how many have ended compressed or plain and why. RAW is the number of bytes that the program \
+wrote or read, WIRE the number of bytes that crossed the network for them.
 
-A connection is `compressed` in both directions or one way, or `plain`; why is in brackets. Connections \
-that are out of scope are counted for programs that were started with -v.
+A connection is `compressed` in both directions or in one, or `plain`, with the reason in brackets. Connections that are out \
+of scope are counted only for programs that were started with -v.
 
 EXAMPLES
   narrows status

@@ -1,4 +1,4 @@
-//! `narrows agent`: answers for the programs of this host.
+//! `narrows agent`: negotiates compression for the programs of this host.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr};
@@ -11,21 +11,22 @@ use crate::cmd::run::service_port;
 use narrows_run::agent::{ALL, Agent, Settings};
 use narrows_run::raise_descriptor_limit;
 
-/// Descriptors of the agent itself.
+/// Descriptors reserved for the agent itself.
 const DESCRIPTORS_KEPT: usize = 32;
 
+/// Runs `narrows agent` until it is terminated.
 pub(crate) fn run(args: &AgentArgs) -> Result<()> {
     let service = address(args.listen.as_deref())?;
     let descriptors_max = raise_descriptor_limit().saturating_sub(DESCRIPTORS_KEPT) / 2;
     let gateway = args.allow.iter().copied().filter(|port| *port != service.port()).collect();
     let policy = args.policy.clone().unwrap_or_default();
     if !matches!(policy.name(), "balance" | "fixed") {
-        return Err(Error::misuse("--policy: a gateway has `balance` and `fixed:METHOD`").into());
+        return Err(Error::misuse("--policy: a gateway supports only `balance` and `fixed:METHOD`").into());
     }
     let settings = Settings { service, always: true, descriptors_max, gateway, policy, talks: !args.quiet };
     let mut agent = Agent::open(settings).map_err(|e| match e.kind() {
         ErrorKind::AddrInUse => {
-            anyhow!("this user has an agent for {service} already: another `narrows agent`, or a `narrows run`")
+            anyhow!("this user already has an agent for {service}: another `narrows agent`, or a `narrows run`")
         }
         _ => anyhow::Error::from(e).context("cannot start the agent"),
     })?;
@@ -34,7 +35,7 @@ pub(crate) fn run(args: &AgentArgs) -> Result<()> {
     Ok(())
 }
 
-/// `ADDR:PORT`, `ADDR`, `:PORT` or `PORT`.
+/// Parses `ADDR:PORT`, `ADDR`, `:PORT` or `PORT`.
 fn address(text: Option<&str>) -> Result<SocketAddr> {
     let port = service_port(None).map_err(|e| Error::misuse(e.to_string()))?;
     let Some(text) = text else { return Ok(SocketAddr::new(ALL, port)) };

@@ -12,10 +12,13 @@ use serde_json::json;
 use crate::args::BenchCodecsArgs;
 use crate::{files, report};
 
-/// Passes over fast methods, of which the quickest counts; slow ones get one.
+/// Passes over each block with a fast method, of which the fastest counts. Slow methods get one
+/// pass.
 const PASSES: usize = 3;
+/// A method with a higher nominal encoding cost is slow.
 const SLOW_NS_PER_BYTE: f32 = 20.0;
 
+/// Runs `narrows bench codecs`.
 pub(crate) fn codecs(args: &BenchCodecsArgs) -> Result<()> {
     let methods: Vec<Method> = args.methods.as_ref().map_or_else(|| DEFAULT_METHODS.to_vec(), |l| l.0.clone());
     let mut pools: Vec<PathBuf> = fs::read_dir(&args.corpus)
@@ -58,7 +61,8 @@ pub(crate) fn codecs(args: &BenchCodecsArgs) -> Result<()> {
     Ok(())
 }
 
-/// The first bytes of every file below `folder`, in shares of its length, up to `len` in all.
+/// The beginning of every file below `folder`, in proportion to its length, up to `len` bytes in
+/// all.
 fn sample(folder: &Path, len: usize) -> Result<Vec<u8>> {
     let mut files = Vec::new();
     collect(folder, &mut files)?;
@@ -110,7 +114,7 @@ fn measure(contexts: &mut Contexts, method: Method, sample: &[u8], block: usize)
             best_decode = best_decode.min(thread_cpu_ns() - middle);
             ensure!(
                 decoded == Ok(piece.len()) && raw[..piece.len()] == *piece,
-                "{method} does not give its input back"
+                "{method} does not decode to its input"
             );
         }
         encode_ns += best_encode;

@@ -1,4 +1,4 @@
-//! `narrows calibrate`: measure this host now.
+//! `narrows calibrate`: measures the speed of this host.
 
 use anyhow::{Context, Result};
 use narrows::calibration::Calibration;
@@ -7,6 +7,7 @@ use crate::args::CalibrateArgs;
 use crate::report;
 use narrows_host::calibration;
 
+/// Runs `narrows calibrate`.
 pub(crate) fn run(args: &CalibrateArgs) -> Result<()> {
     if args.show {
         let calibration = calibration::load(true).context("nothing is stored; run `narrows calibrate`")?;

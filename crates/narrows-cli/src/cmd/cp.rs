@@ -1,4 +1,5 @@
-//! `narrows cp`: files and folders from here to there, or from there to here.
+//! `narrows cp`: copies files and folders from this host to another, from another to this one, or
+//! within this one.
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -43,31 +44,33 @@ mod stdio;
 
 use stdio::Dash;
 
-/// Nothing was copied.
+/// Exit status: nothing was copied.
 const NOTHING: u8 = 2;
-/// Some entries could not be copied; they were named.
+/// Exit status: some entries could not be copied; they were reported.
 const SOME_FAILED: u8 = 3;
-/// Some files changed while they were read; all was copied.
+/// Exit status: everything was copied, but some files changed while they were read.
 const CHANGED: u8 = 4;
-/// The other end could not be reached, or it or the link was lost; the same command goes on.
+/// Exit status: the other end could not be reached, or it or the link was lost; the same command
+/// resumes the copy.
 const LOST: u8 = 5;
-/// Failures that are told one by one; the rest is counted.
+/// Failures that are reported one by one; further ones are only counted.
 const TOLD_MAX: usize = 100;
-/// Before the name of what is removed, as rsync has it.
+/// Prefix of the names of removed entries, as in the output of rsync.
 const DELETING: &str = "deleting ";
 
+/// Reports a failure to the user.
 type Tell = Arc<dyn Fn(&str) + Send + Sync>;
 
-/// What a copy came to, whichever end stored it.
+/// Result of a copy, whichever end stored it.
 #[derive(Default)]
 struct Outcome {
     files: u64,
     files_same: u64,
     failed: u64,
     changed: u64,
-    /// Something was written, whole or not.
+    /// Something was written, completely or in part.
     begun: bool,
-    /// No source could be opened: there was nothing to begin with.
+    /// No source could be opened, so the copy did not start.
     unstarted: bool,
     losses: Option<String>,
     removed: u64,
@@ -78,6 +81,7 @@ struct Outcome {
     json: serde_json::Value,
 }
 
+/// Runs `narrows cp` and returns its exit status.
 pub(crate) fn run(args: &CpArgs) -> Result<ExitCode> {
     let begun = Instant::now();
     means::allow_descriptors();
@@ -97,12 +101,12 @@ pub(crate) fn run(args: &CpArgs) -> Result<ExitCode> {
             Ok(ExitCode::from(LOST))
         }
         Err(e) if failure::is_link_lost(&e) && signals::received().is_none() => {
-            // Neither stdin nor stdout can go back.
-            let hint = if dash == Dash::Nowhere { "; run the same command again to go on" } else { "" };
+            // stdin and stdout cannot be rewound, so the copy cannot resume.
+            let hint = if dash == Dash::Nowhere { "; run the same command again to resume" } else { "" };
             report::note(format_args!("{}{hint}", report::one_line(&e)));
             Ok(ExitCode::from(LOST))
         }
-        // 3 would say that all but what was named is there.
+        // Exit status 3 would claim that everything but the reported entries was copied.
         Err(e)
             if e.downcast_ref::<narrows::Error>().is_some_and(|e| e.kind != narrows::ErrorKind::Misuse)
                 && signals::received().is_none()
@@ -148,7 +152,7 @@ fn copy(args: &CpArgs, dash: Dash) -> Result<Outcome> {
     }
 }
 
-/// A fifo of which the content is wanted, as of `<(COMMAND)`.
+/// Whether the source is a fifo whose content is to be copied, such as `<(COMMAND)`.
 fn is_read(args: &CpArgs, source: &Path) -> bool {
     !args.recursive && !args.devices && !args.dry_run && files::is_fifo(source)
 }
@@ -156,7 +160,7 @@ fn is_read(args: &CpArgs, source: &Path) -> bool {
 fn put(args: &CpArgs, sources: &[PathBuf], target: &Place, tell: &Tell) -> Result<Outcome> {
     let (roots, unopened) = open_roots(sources, args.recursive);
     if roots.is_empty() {
-        // One line each, as of sources that fail later.
+        // One line each, as for sources that fail later.
         unopened.iter().for_each(|text| tell(text));
         return Ok(Outcome { failed: unopened.len() as u64, unstarted: true, ..Outcome::default() });
     }
@@ -171,7 +175,8 @@ fn put(args: &CpArgs, sources: &[PathBuf], target: &Place, tell: &Tell) -> Resul
     send(args, input, single, target, tell)
 }
 
-/// Opens a target on this host, and lets both ends know where they may meet.
+/// Opens a target on this host. Tells the sources and the target about each other, so that the copy
+/// neither reads what it writes nor overwrites a source.
 fn open_local(args: &CpArgs, target: &Place, single: bool, input: &mut Input) -> Result<Option<Opened>> {
     let Place::Local(path) = target else { return Ok(None) };
     let mut opened = open_target(path, single, args.dry_run)?;
@@ -196,7 +201,7 @@ fn send(args: &CpArgs, mut input: Input, single: bool, target: &Place, tell: &Te
     let calibration = calibration::load(args.talk.verbose);
     let mut flow_args = args.flow.clone();
     if matches!(target, Place::Local(_)) {
-        // Nothing crosses a link.
+        // No data crosses a link.
         flow_args.policy = Some(PolicySpec::store());
     }
     let options = flow::send_options(&flow_args, calibration.as_ref(), args.timeout)?;
@@ -272,7 +277,7 @@ fn get(args: &CpArgs, sources: &[Place], target: &Path, tell: &Tell) -> Result<O
     let single = paths.len() == 1 && !args.recursive && !several;
     let patterns = patterns(args);
     let is_filtered = !patterns.is_empty();
-    // Told before anything happens, and in the words of this end.
+    // Reports a bad pattern before anything is done, with the error text of this end.
     Filter::new(&patterns)?;
     let may_be_file = paths.len() == 1 && !several && scan::top(&paths[0]).is_some();
     let undecided = args.recursive && may_be_file && is_undecided(target);
@@ -321,11 +326,13 @@ fn get(args: &CpArgs, sources: &[Place], target: &Path, tell: &Tell) -> Result<O
     let summary = summary.context("the copy has no result; this is a bug")?;
     let (line, json) = received_words(&summary, elapsed, from, Part::Disk);
     let s = store.stored();
-    // Without -r, --exclude and wildcards each source is a file, or a failure that is told.
+    // Without -r, --exclude and wildcards, each source is a file or a reported failure.
     let expected = if args.recursive || several || is_filtered { 0 } else { sources.len() as u64 };
     let unsaid = s.unsaid + expected.saturating_sub(s.announced + s.failed);
     if unsaid > 0 {
-        tell(&format!("{unsaid} did not come, and the other end did not say why; copy again, or ask there"));
+        tell(&format!(
+            "{unsaid} did not arrive, and the other end gave no reason; copy again, or look for the cause there"
+        ));
     }
     Ok(Outcome {
         files: s.files,
@@ -341,7 +348,7 @@ fn get(args: &CpArgs, sources: &[Place], target: &Path, tell: &Tell) -> Result<O
     })
 }
 
-/// For a person and for a program.
+/// The summary of a received flow, as text and as JSON.
 fn received_words(s: &RecvSummary, elapsed: Duration, from: &Place, sink: Part) -> (String, serde_json::Value) {
     let within_host = matches!(from, Place::Local(_));
     let from = if within_host { Part::Source } else { Part::LinkOrSender };
@@ -356,7 +363,7 @@ fn received_words(s: &RecvSummary, elapsed: Duration, from: &Place, sink: Part) 
     (report::join(parts), json)
 }
 
-/// Starts the other end, and what adds carriers while that helps.
+/// Starts the other end, and the [`Grower`] that adds carriers while they make the copy faster.
 fn start(
     args: &CpArgs,
     place: &Place,
@@ -372,13 +379,13 @@ fn start(
     Ok((carrier, link, grower))
 }
 
-/// How a copy that is received goes.
+/// Progress of a receiving copy, for the [`Grower`].
 fn receiving(control: &Arc<Control>) -> impl Fn() -> Seen + Send + use<> {
     let control = Arc::clone(control);
     move || Seen { wire_bytes: control.receive_summary().wire_bytes, ..Seen::default() }
 }
 
-/// What proves both ends of a direct copy.
+/// How the two ends of a direct copy authenticate each other; `None` for other copies.
 fn trust(args: &CpArgs, place: &Place) -> Result<Option<Trust>> {
     if !matches!(place, Place::Direct { .. }) {
         return Ok(None);
@@ -390,18 +397,18 @@ fn trust(args: &CpArgs, place: &Place) -> Result<Option<Trust>> {
         (Some(path), _) => Token::load(path)?,
         (None, Ok(text)) => Token::parse(&text).context("NARROWS_TOKEN")?,
         (None, Err(_)) => bail!(
-            "a narrows:// place needs the token that its server printed: --token-file FILE, or the environment's NARROWS_TOKEN"
+            "a narrows:// address needs the token that its server printed: give --token-file FILE or set NARROWS_TOKEN"
         ),
     };
     Ok(Some(Trust::Token(token)))
 }
 
-/// Whether nothing is to be compressed, either way.
+/// Whether compression is disabled in both directions.
 fn is_stored(args: &CpArgs) -> bool {
     args.flow.policy == Some(PolicySpec::store())
 }
 
-/// `within_host`: the files are this user's own, here as there.
+/// The options of the storing end. `within_host`: the files stay on this host, under the same user.
 fn store_options(args: &CpArgs, within_host: bool) -> StoreOptions {
     StoreOptions {
         fsync: args.fsync.into(),
@@ -418,10 +425,10 @@ fn store_options(args: &CpArgs, within_host: bool) -> StoreOptions {
     }
 }
 
-/// What --delete would do wrong, as far as it can be seen before it begins.
+/// Refuses uses of --delete that are seen to be wrong before the copy begins.
 fn check_delete(sources: &[PathBuf], target: &Place) -> Result<()> {
     if !sources.iter().any(|path| scan::top(path).is_none() || path.symlink_metadata().is_ok_and(|s| s.is_dir())) {
-        return Err(narrows::Error::misuse("--delete is for folders, and no source is one").into());
+        return Err(narrows::Error::misuse("--delete is for folders, and no source is a folder").into());
     }
     let Place::Local(target) = target else { return Ok(()) };
     for path in sources {
@@ -437,25 +444,27 @@ fn check_delete(sources: &[PathBuf], target: &Place) -> Result<()> {
     Ok(())
 }
 
-/// Whether a path is in a folder, under whatever name that was mounted.
+/// Whether a path is in a folder, under whatever name the folder is mounted.
 fn is_inside(path: &Path, folder: &Path) -> bool {
     let place = |path: &Path| path.metadata().ok().map(|data| (data.dev(), data.ino()));
     let (Ok(path), Some(folder)) = (path.canonicalize(), place(folder)) else { return false };
     place(&path) != Some(folder) && path.ancestors().skip(1).any(|above| place(above) == Some(folder))
 }
 
-/// What --include takes in again overrules what --exclude leaves out.
+/// The patterns of --exclude, then those of --include as negations, which therefore take
+/// precedence.
 fn patterns(args: &CpArgs) -> Vec<String> {
     let include = args.include.iter().map(|p| format!("!{p}"));
     args.exclude.iter().cloned().chain(include).collect()
 }
 
-/// Whether every file is named.
+/// Whether the name of every file is printed.
 fn names_wanted(args: &CpArgs) -> bool {
     (args.talk.verbose || args.dry_run) && !args.talk.json
 }
 
-/// Names every file, where that was asked for; on stdout, since they are what a dry run is for.
+/// Prints the name of every file if requested; to stdout, since the names are the output of a dry
+/// run.
 fn names(args: &CpArgs, before: &'static str) -> impl Fn(&str) + Send + Sync + use<> {
     let wanted = names_wanted(args);
     move |name| {
@@ -465,7 +474,7 @@ fn names(args: &CpArgs, before: &'static str) -> impl Fn(&str) + Send + Sync + u
     }
 }
 
-/// Says what failed, one line each and no line twice, and stops when that helps nobody any more.
+/// Reports failures, one line each and no line twice, and at most [`TOLD_MAX`] of them.
 fn teller() -> Tell {
     let told = Mutex::new(HashSet::new());
     Arc::new(move |text| {
@@ -487,7 +496,8 @@ fn say(args: &CpArgs, dash: Dash, o: &Outcome, elapsed: Duration) -> Result<()> 
         report::note(why);
     }
     if args.talk.json {
-        // Where nothing was begun there are no figures of a transfer, but those of the files.
+        // If nothing was started there are no transfer figures, but the counts of files are still
+        // given.
         let mut all = o.json.as_object().cloned().unwrap_or_default();
         let own = json!({
             "files": o.files,
@@ -502,7 +512,7 @@ fn say(args: &CpArgs, dash: Dash, o: &Outcome, elapsed: Duration) -> Result<()> 
         all.extend(own.as_object().cloned().unwrap_or_default());
         let all = serde_json::Value::from(all);
         if dash == Dash::Target {
-            // stdout is the file's.
+            // stdout carries the file.
             report::note_json(&all);
             return Ok(());
         }

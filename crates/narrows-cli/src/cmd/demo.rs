@@ -1,4 +1,4 @@
-//! `narrows demo`: the gain, side by side, on shaped links inside this process.
+//! `narrows demo`: measures plain, fixed methods and `balance` on shaped links inside this process.
 
 use std::fs;
 use std::io::{self, Cursor, Read, Write};
@@ -20,15 +20,16 @@ use crate::args::DemoArgs;
 use crate::report;
 use crate::shaper::Shaper;
 
-/// Mbit/s; `None` is loopback as it is.
+/// Link rates in Mbit/s; `None` is unshaped loopback.
 const LINKS: [Option<f64>; 4] = [Some(10.0), Some(100.0), Some(1000.0), None];
-/// Memory that the data may take; at 1000 Mbit/s and unshaped this is what is sent.
+/// Maximum length of the data, which is held in memory. At 1000 Mbit/s and unshaped, all of it is
+/// sent.
 const DATA_MAX: usize = 128 << 20;
-/// Data is mixed in pieces of these lengths.
+/// Lengths of the pieces in which kinds of data alternate.
 const PIECES: [usize; 5] = [64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20];
-/// Of one file no more than this is taken, so that one large file does not make the whole sample.
+/// Maximum length taken from one file, so that one large file does not dominate the sample.
 const FILE_MAX: usize = 2 << 20;
-/// Different data that is gathered; repeated when a link needs more.
+/// Maximum length of the gathered sample; it is repeated if a link needs more.
 const SAMPLE_MAX: usize = 32 << 20;
 
 #[derive(Clone, Copy)]
@@ -47,15 +48,16 @@ struct Outcome {
     mix: String,
 }
 
+/// Runs `narrows demo`.
 pub(crate) fn run(args: &DemoArgs) -> Result<()> {
     let sample = if args.files.is_empty() { found_files()? } else { named_files(&args.files)? };
     let (amount, cores) = (report::bytes(sample.len() as f64), stream::cores());
-    report::note(format_args!("{amount} of different data, {cores} cores; every byte that arrives is compared"));
+    report::note(format_args!("{amount} of distinct data, {cores} cores; every byte that arrives is verified"));
     // Shown on a terminal only.
     let progress = ProgressBar::new_spinner();
     let mut rows = Vec::new();
     if !args.json {
-        report::out("goodput in MB/s (raw bytes delivered; in brackets against plain)\n")?;
+        report::out("goodput in MB/s (raw bytes delivered; in brackets: relative to plain)\n")?;
         let head = ["link", "plain", "lz4", "zstd 3", "balance", "ratio", "methods of balance"];
         report::out(format_args!(
             "{:<14} {:>10} {:>16} {:>16} {:>16} {:>7}  {}",
@@ -136,7 +138,7 @@ fn measure(contender: Contender, data: &Arc<Vec<u8>>, rate: Option<f64>) -> Resu
     })
 }
 
-/// The bytes as they are, by a minimal program.
+/// Sends the bytes uncompressed, as a minimal program would.
 fn plain(listener: TcpListener, to: SocketAddr, data: &Arc<Vec<u8>>, mut sink: Compare) -> Result<Duration> {
     let receiver = std::thread::spawn(move || -> io::Result<bool> {
         let (mut socket, _) = listener.accept()?;
@@ -156,7 +158,7 @@ fn plain(listener: TcpListener, to: SocketAddr, data: &Arc<Vec<u8>>, mut sink: C
     socket.shutdown(std::net::Shutdown::Write)?;
     let whole = receiver.join().map_err(|_| anyhow!("the receiver failed"))??;
     let elapsed = begun.elapsed();
-    if whole { Ok(elapsed) } else { Err(anyhow!("plain bytes were lost")) }
+    if whole { Ok(elapsed) } else { Err(anyhow!("the plain transfer lost bytes")) }
 }
 
 fn through(
@@ -192,7 +194,7 @@ impl AsRef<[u8]> for Shared {
     }
 }
 
-/// A sink that compares what comes with what was sent.
+/// A sink that compares the received bytes with the sent ones.
 struct Compare {
     data: Arc<Vec<u8>>,
     at: usize,
@@ -201,7 +203,7 @@ struct Compare {
 impl Write for Compare {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if self.data.get(self.at..self.at + bytes.len()) != Some(bytes) {
-            return Err(io::Error::other("the bytes that arrived are not those that were sent"));
+            return Err(io::Error::other("the received bytes differ from the sent bytes"));
         }
         self.at += bytes.len();
         Ok(bytes.len())
@@ -222,7 +224,7 @@ fn named_files(files: &[PathBuf]) -> Result<Vec<u8>> {
     if out.is_empty() { Err(anyhow!("the files are empty")) } else { Ok(out) }
 }
 
-/// Texts, programs, sources, pictures: whatever of them this machine has, mixed in pieces.
+/// Texts, programs, sources and pictures found on this host, mixed in pieces.
 fn found_files() -> Result<Vec<u8>> {
     let kinds: [&[&str]; 4] = [
         &["/usr/share/doc", "/usr/share/man", "/etc"],

@@ -1,4 +1,4 @@
-//! `narrows inspect`: what a stream is made of, and the first thing that is wrong with it.
+//! `narrows inspect`: shows the structure of a stream and reports the first error in it.
 
 use std::collections::VecDeque;
 use std::io::Read;
@@ -15,9 +15,10 @@ use crate::args::InspectArgs;
 use crate::files::Source;
 use crate::report;
 
-/// Input is read in pieces of this length.
+/// Read length.
 const PIECE: usize = 256 << 10;
 
+/// Runs `narrows inspect`.
 pub(crate) fn run(args: &InspectArgs) -> Result<()> {
     let file = Source::open(Some(&args.file))?;
     let name = file.name();
@@ -60,7 +61,7 @@ struct Inspection {
     ended: bool,
 }
 
-/// One frame.
+/// One frame of the listing.
 struct Row {
     wire_offset: u64,
     kind: String,

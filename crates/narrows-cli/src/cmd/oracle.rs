@@ -1,4 +1,4 @@
-//! `narrows oracle`: how good any choice could be for given data on a given link.
+//! `narrows oracle`: computes the best schedule for given data on a given link.
 
 use std::io::IsTerminal;
 
@@ -21,6 +21,7 @@ use crate::oracle::show::{self, About};
 use crate::oracle::{input, page};
 use crate::{files, flow, report};
 
+/// Runs `narrows oracle`.
 pub(crate) fn run(args: &OracleArgs) -> Result<()> {
     if args.replay.is_some() && args.link.len() != 1 {
         return Err(Error::misuse("--replay takes one --link: each rate has its own schedule").into());
@@ -28,7 +29,7 @@ pub(crate) fn run(args: &OracleArgs) -> Result<()> {
     let policies: Vec<_> = args.policy.iter().cloned().map(flow::with_file).collect::<Result<_>>()?;
     if let Some(spec) = policies.iter().find(|spec| spec.links()) {
         return Err(Error::misuse(format!(
-            "{spec} links blocks, which are measured one by one: leave out 'link' or 'linked' to see it without"
+            "{spec} links blocks, but the oracle measures each block by itself: leave out 'link' or 'linked'"
         ))
         .into());
     }
@@ -36,7 +37,7 @@ pub(crate) fn run(args: &OracleArgs) -> Result<()> {
     let input = input::read(&args.path, args.max_len)?;
     if input.is_cut && !args.quiet {
         report::note(format_args!(
-            "only the first {} are looked at; --max-len takes more",
+            "only the first {} are analysed; raise --max-len to include more",
             report::bytes(input.bytes.len() as f64)
         ));
     }
@@ -83,14 +84,15 @@ pub(crate) fn run(args: &OracleArgs) -> Result<()> {
     report::out(format_args!("{}\n\n{}", show::headline(&about), tables.join("\n").trim_end()))
 }
 
-/// The costs of every method on every block, from the cache or measured now, and whether they are remembered ones.
+/// The costs of every method on every block, and the power if it is known; from the cache or
+/// measured. The flag says whether they come from the cache.
 fn figures(args: &OracleArgs, bytes: &Block, methods: &[Method]) -> Result<(Table, Option<Watts>, bool)> {
     let cache = Cache::new(bytes, methods).filter(|_| !args.no_cache);
     if let Some((table, watts)) = cache.as_ref().and_then(|c| c.load(bytes, energy::is_readable())) {
         return Ok((table, watts, true));
     }
     let bar = bar(bytes.len(), methods.len(), args.quiet);
-    // A signal ends the program here: nothing was written yet.
+    // A signal terminates the program here, since nothing has been written yet.
     let measured = measure("oracle", bytes, methods, stream::cores(), &|n| bar.inc(n as u64), &|| false);
     bar.finish_and_clear();
     let text = measured.context("the measurement was stopped")?.to_text();
@@ -99,9 +101,9 @@ fn figures(args: &OracleArgs, bytes: &Block, methods: &[Method]) -> Result<(Tabl
     if let Some(Err(e)) = cache.map(|c| c.store(&text, watts.as_ref()))
         && !args.quiet
     {
-        report::note(format_args!("measured, but not remembered: {}", report::one_line(&e)));
+        report::note(format_args!("the measurement was not cached: {}", report::one_line(&e)));
     }
-    // Read as from the cache, so that the same figures are shown both times.
+    // Parsed from the text form, as from the cache, so that both runs show the same figures.
     Ok((Table::from_text(&text, bytes.clone())?, watts, false))
 }
 

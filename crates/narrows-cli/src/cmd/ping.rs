@@ -1,4 +1,4 @@
-//! `narrows ping`: messages to and fro.
+//! `narrows ping`: measures round trips of messages.
 
 use std::io::IsTerminal;
 use std::sync::Arc;
@@ -21,12 +21,14 @@ use crate::ping::wire::Wire;
 use crate::{dictionary, files, ping, report};
 use narrows_host::signals;
 
-/// Round trips of a run are kept until its end, 8 bytes each.
+/// Maximum number of round trips of a run; each is kept until the end, in 8 bytes.
 const TRIPS_MAX: usize = 20_000_000;
-/// As long as a file of messages may be.
+/// Maximum total length of generated messages, the same as for a file of messages.
 const MADE_UP_MAX: usize = 256 << 20;
+/// Default message sizes in bytes.
 const SIZES: [usize; 4] = [500, 700, 1000, 1400];
 
+/// Runs `narrows ping`, as client or server.
 pub(crate) fn run(args: &PingArgs) -> Result<()> {
     if let Some(core) = args.core {
         let mut only = CpuSet::new();
@@ -36,7 +38,7 @@ pub(crate) fn run(args: &PingArgs) -> Result<()> {
     match (&args.serve, &args.to) {
         (Some(place), _) => serve(args, place),
         (None, Some(place)) => measure(args, place),
-        (None, None) => Err(Error::misuse("say where the server is").into()),
+        (None, None) => Err(Error::misuse("the address of the server is missing").into()),
     }
 }
 
@@ -46,7 +48,7 @@ fn serve(args: &PingArgs, place: &Place) -> Result<()> {
     if args.json {
         report::out(json!({ "listening": server.to_string() }))?;
     } else if !args.quiet || server.address().is_some_and(|a| !place.to_string().ends_with(&format!(":{}", a.port()))) {
-        // Without the port that was found nobody can connect.
+        // Clients need the port that the system chose, so it is printed even with --quiet.
         report::note(format_args!("listening on {server}"));
     }
     if !args.quiet && server.address().is_some_and(|a| !a.ip().is_loopback()) {
@@ -76,7 +78,7 @@ fn measure(args: &PingArgs, place: &Place) -> Result<()> {
     let trips = count * client.methods.len() * client.rounds;
     if trips > TRIPS_MAX {
         return Err(Error::misuse(format!(
-            "{trips} round trips are more than {TRIPS_MAX}; take fewer by --count, --rounds, --sizes or --methods"
+            "{trips} round trips exceed the limit of {TRIPS_MAX}; reduce --count, --rounds, --sizes or --methods"
         ))
         .into());
     }
@@ -124,7 +126,7 @@ fn sets(args: &PingArgs) -> Result<Vec<Set>> {
         Some(path) => messages::read(path, args.lines)?,
         None => {
             let len = count.saturating_mul(sizes.iter().copied().max().unwrap_or(0)).max(1);
-            ensure!(len <= MADE_UP_MAX, Error::misuse("so many messages of this size are more than 256 MiB"));
+            ensure!(len <= MADE_UP_MAX, Error::misuse("the messages exceed 256 MiB; reduce --count or --sizes"));
             messages::made_up(len)
         }
     };

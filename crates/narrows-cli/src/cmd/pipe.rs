@@ -1,4 +1,4 @@
-//! `narrows pipe`: a filter, as `zstd` is one.
+//! `narrows pipe`: a filter that compresses or decompresses, like `zstd`.
 
 use std::fs::File;
 use std::io::{self, IsTerminal};
@@ -20,6 +20,7 @@ use crate::report;
 use narrows_host::calibration::{self, Background};
 use narrows_host::signals;
 
+/// Runs `narrows pipe`.
 pub(crate) fn run(args: &PipeArgs) -> Result<()> {
     let control = Arc::new(Control::default());
     signals::stop(&control)?;
@@ -34,7 +35,9 @@ fn compress(args: &PipeArgs, control: &Arc<Control>) -> Result<()> {
     let source = Source::open(args.file.as_deref())?;
     let target = Target::open(args.output.as_deref())?;
     if target.is_stdout() && io::stdout().is_terminal() && !args.force {
-        return Err(anyhow!("compressed bytes are not for a terminal; redirect stdout, use -o FILE, or -f to force"));
+        return Err(anyhow!(
+            "compressed data is not written to a terminal; redirect stdout, use -o FILE, or -f to force"
+        ));
     }
     let file = target.file()?;
     let mut flow_args = args.flow.clone();
@@ -61,7 +64,8 @@ fn compress(args: &PipeArgs, control: &Arc<Control>) -> Result<()> {
     Ok(())
 }
 
-/// Whether what is written stays where it is: then its rate says nothing of what a byte costs.
+/// Whether the output is stored on this host: then its write rate says nothing about the cost of a
+/// byte.
 fn is_stored(output: &File) -> Result<bool> {
     let kind = output.metadata()?.file_type();
     Ok(kind.is_file() || kind.is_block_device())
@@ -90,7 +94,7 @@ fn decompress(args: &PipeArgs, control: &Arc<Control>) -> Result<()> {
     Ok(())
 }
 
-/// A stream that is not what it should be is named.
+/// Adds the name of the input to an error in the stream.
 fn name_input(args: &PipeArgs, error: anyhow::Error) -> anyhow::Error {
     let name = args.file.as_ref().map_or("stdin".into(), |f| f.display().to_string());
     match error.downcast_ref::<narrows::Error>() {

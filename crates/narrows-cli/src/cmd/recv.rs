@@ -1,4 +1,4 @@
-//! `narrows recv`: one stream from a `narrows send`.
+//! `narrows recv`: receives one stream from a `narrows send`.
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -18,10 +18,11 @@ use crate::progress::Bar;
 use crate::report;
 use narrows_host::signals;
 
+/// Runs `narrows recv`.
 pub(crate) fn run(args: &RecvArgs) -> Result<()> {
     let control = Arc::new(Control::default());
     signals::stop(&control)?;
-    // What cannot be written is told before anybody connects.
+    // Opened first, so that an output that cannot be written is reported before a sender connects.
     let target = Target::open(args.output.as_deref())?;
     let to_stdout = target.is_stdout();
     let say = |json: Value, line: String, wanted: bool| {
@@ -37,7 +38,7 @@ pub(crate) fn run(args: &RecvArgs) -> Result<()> {
     let cannot = || format!("cannot listen on {}", args.listen);
     let listener = TcpListener::bind(&args.listen).with_context(cannot)?;
     let address = listener.local_addr().with_context(cannot)?;
-    // Without the port that was found nobody can connect.
+    // The sender needs the port that the system chose, so it is printed even with --quiet.
     let wanted = !args.talk.quiet || args.listen.ends_with(":0");
     say(json!({ "listening": address.to_string() }), format!("listening on {address}"), wanted)?;
     if !args.talk.quiet && !address.ip().is_loopback() {

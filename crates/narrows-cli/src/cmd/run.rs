@@ -1,4 +1,4 @@
-//! `narrows run`: any program, unchanged.
+//! `narrows run`: runs an unmodified program whose connections are compressed.
 
 use std::env;
 use std::process::ExitCode;
@@ -16,9 +16,11 @@ use narrows_run::scope::Direct;
 use narrows_run::supervisor::Settings;
 use narrows_run::{agent, scope};
 
-/// What wrappers of programs say when they fail themselves; 126 and 127 are about the program.
+/// Exit status if `narrows run` itself fails, as of other program wrappers; 126 and 127 concern the
+/// program.
 const OWN_FAILURE: u8 = 125;
 
+/// Runs `narrows run` and returns the exit status of the program.
 pub(crate) fn run(args: &RunArgs) -> ExitCode {
     let parent = match args.supervisor {
         SupervisorPlace::Parent => Some(true),
@@ -45,7 +47,7 @@ pub(crate) fn run(args: &RunArgs) -> ExitCode {
 
 fn launch(args: &RunArgs, engine: Engine, parent: Option<bool>) -> Result<Launch<'_>> {
     let mut scope = scope::build(&args.only, &args.except, args.loopback)?;
-    // Within this host frames gain nothing, unless somebody knows better.
+    // Within this host frames gain nothing, unless the options ask for them.
     scope.within |= args.policy.is_some() || !args.peer.is_empty() || args.accept_direct;
     let direct = Direct::new(&args.peer, args.accept_direct)?;
     let port = service_port(args.service_port)?;
@@ -59,11 +61,11 @@ fn launch(args: &RunArgs, engine: Engine, parent: Option<bool>) -> Result<Launch
     Ok(Launch { command: &args.command, scope, keeps_mptcp, settings, gateways, engine, parent })
 }
 
-/// What a flag, the environment or nobody says.
+/// The service port: that of the option, of `NARROWS_PORT`, or the default.
 pub(super) fn service_port(flag: Option<u16>) -> Result<u16> {
     let Some(text) = env::var_os("NARROWS_PORT").filter(|_| flag.is_none()) else {
         return Ok(flag.unwrap_or(SERVICE_PORT));
     };
     let port = text.to_str().and_then(|t| t.parse().ok()).filter(|port| *port != 0);
-    port.ok_or_else(|| anyhow!("NARROWS_PORT: '{}' is no port, such as {SERVICE_PORT}", text.display()))
+    port.ok_or_else(|| anyhow!("NARROWS_PORT: '{}' is not a port, such as {SERVICE_PORT}", text.display()))
 }

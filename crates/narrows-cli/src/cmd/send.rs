@@ -1,4 +1,4 @@
-//! `narrows send`: one stream to a `narrows recv`.
+//! `narrows send`: sends one stream to a `narrows recv`.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
@@ -20,13 +20,16 @@ use crate::report;
 use narrows_host::calibration::{self, Background};
 use narrows_host::signals;
 
+/// Warning for connections that leave this host.
 pub(crate) const NOT_ENCRYPTED: &str = "warning: this connection is neither encrypted nor authenticated; anybody on its \
                                         way can read and change it";
 
-/// One try to connect takes this long at most; the system's own limit is minutes.
+/// Time limit of one attempt to connect; the system's own limit is minutes.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Pause between two attempts to connect.
 const RETRY_EVERY: Duration = Duration::from_millis(100);
 
+/// Runs `narrows send`.
 pub(crate) fn run(args: &SendArgs) -> Result<()> {
     let address = args.to.strip_prefix("tcp://").filter(|address| parse_address(address).is_ok());
     let address = address
@@ -94,7 +97,8 @@ fn try_connect(address: &str) -> Result<TcpStream> {
     let mut last = anyhow!("the name has no address");
     for address in found {
         match connect_to(address) {
-            // A port of this host that nobody listens on may be given to the very socket that tries it.
+            // If nobody listens on a local port, the system may assign it to this socket, which
+            // then connects to itself.
             Ok(socket) if socket.local_addr().is_ok_and(|own| own == address) => bail!("nobody listens there"),
             Ok(socket) => return Ok(socket),
             Err(e) => last = e,

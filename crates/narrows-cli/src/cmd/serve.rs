@@ -1,4 +1,4 @@
-//! `narrows serve`: the other end of `narrows cp`.
+//! `narrows serve`: the remote end of `narrows cp`.
 
 use std::net::TcpListener;
 use std::sync::Arc;
@@ -19,9 +19,10 @@ use narrows_copy::serve::{self, Manner, Reachable};
 use narrows_copy::served::Served;
 use narrows_host::{means, signals};
 
-/// How soon a signal is acted upon.
+/// Interval at which signals are checked.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
+/// Runs `narrows serve`.
 pub(crate) fn run(args: &ServeArgs) -> Result<()> {
     match &args.listen {
         Some(address) => listen(args, address),
@@ -37,11 +38,12 @@ fn stdio() -> Result<()> {
     };
     means::allow_descriptors();
     let (link, bond) = Link::pipes(output, input).bonded()?;
-    // Without it the copy has one carrier.
+    // If this fails, the copy has one carrier.
     let _ = carriers::accept(session, bond);
     let control = Arc::new(Control::default());
     serve::run(task, link, Manner::Remote, &Reachable::Everything, &control).map_err(|e| {
-        // The client tells the person what went wrong; stderr is for what it could not be told.
+        // The client reports the failure to the user; stderr is for failures that it could not be
+        // told.
         if serve::was_told(&e) { report::Told.into() } else { e.context("the copy failed") }
     })
 }
@@ -62,7 +64,7 @@ fn listen(args: &ServeArgs, address: &str) -> Result<()> {
         "--insecure serves this host only; listen on 127.0.0.1 or [::1]"
     );
     let mut token = keys.as_ref().map(Keys::token).transpose()?.map(|t| t.to_string());
-    // A client that finds the file finds the server.
+    // The server listens already: a client that finds the file can connect.
     if let Some((path, text)) = args.token_out.as_ref().zip(token.take_if(|_| args.token_out.is_some())) {
         keys::write_token(path, &text).with_context(|| format!("the token file {}", path.display()))?;
     }
@@ -71,7 +73,7 @@ fn listen(args: &ServeArgs, address: &str) -> Result<()> {
     if args.talk.json {
         report::out(json!({ "listening": bound.to_string(), "token": token }))?;
     } else {
-        // Without the port that was found nobody can connect.
+        // Clients need the port that the system chose, so it is printed even with --quiet.
         if !args.talk.quiet || address.ends_with(":0") {
             report::note(format_args!("serving {} on {bound}", dir.display()));
         }
@@ -79,13 +81,13 @@ fn listen(args: &ServeArgs, address: &str) -> Result<()> {
             report::out(token)?;
             if keys::is_for_others(std::io::stdout()) {
                 report::note(
-                    "the token went to a file that others may read, which cp refuses; --token-out FILE keeps it secret",
+                    "the token was written to a file that other users may read, which cp refuses; use --token-out FILE",
                 );
             }
         }
     }
     if rustix::process::geteuid().is_root() && !args.read_only {
-        report::note("serving as root: who has the token can write programs that run as root; another user is safer");
+        report::note("serving as root: whoever has the token can write programs that run as root; use another user");
     }
     let serving = Arc::clone(&server);
     std::thread::Builder::new().name("narrows-accept".into()).spawn(move || serving.run(&listener))?;

@@ -1,4 +1,4 @@
-//! `narrows status`: what runs under `narrows run`.
+//! `narrows status`: lists the programs under `narrows run` and their connections.
 
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
@@ -10,10 +10,11 @@ use narrows_run::status;
 
 const HEAD: [&str; 9] = ["PEER", "STATE", "RAW OUT", "WIRE OUT", "RATIO", "RAW IN", "WIRE IN", "RATIO", "AGE"];
 
+/// Runs `narrows status`.
 pub(crate) fn run(args: &StatusArgs) -> Result<()> {
     let status::Answers { supervisors, left_out } = status::ask_all().context("cannot look for supervisors")?;
     if left_out > 0 {
-        report::note(format_args!("{left_out} did not answer in time, or said too much, and are left out"));
+        report::note(format_args!("{left_out} supervisors did not answer in time, or sent too much, and are left out"));
     }
     if args.json {
         return report::out(json!({ "supervisors": supervisors, "left_out": left_out }));
@@ -34,7 +35,7 @@ fn table(supervisor: &Value) -> String {
         (0..HEAD.len()).map(|i| rows.iter().map(|r| r[i].chars().count()).max().unwrap_or(0)).collect();
     let mut lines = vec![title(supervisor, connections.len())];
     lines.extend(rows.iter().map(|row| {
-        // Words to the left, figures to the right.
+        // Text is aligned to the left, numbers to the right.
         let cells = row.iter().zip(&widths).enumerate().map(|(i, (cell, width))| match i {
             0 | 1 => format!("{cell:<width$}"),
             _ => format!("{cell:>width$}"),
@@ -70,7 +71,7 @@ fn row(connection: &Value) -> Vec<String> {
     row
 }
 
-/// Another program's words, which shall not steer the terminal.
+/// Text from another program, escaped so that it cannot control the terminal.
 fn text(value: &Value) -> String {
     shown(value.as_str().unwrap_or("?").as_bytes())
 }
@@ -99,7 +100,7 @@ mod tests {
         let ends: Vec<_> = lines[1..].iter().map(|l| l.chars().count()).collect();
         assert!(ends.windows(2).all(|w| w[0] == w[1]), "{table}");
         assert!(!table.contains('\u{1b}'));
-        // What another version of the program says must not end this one.
+        // Unexpected output of another version must not end this program.
         assert!(super::table(&json!({ "connections": [{}] })).contains("?"));
     }
 }

@@ -1,4 +1,5 @@
-//! `narrows train`: a dictionary out of messages, and what it does for messages that it was not made of.
+//! `narrows train`: trains a dictionary on messages, and evaluates it on messages that were held
+//! back.
 
 use anyhow::{Result, bail};
 use narrows::message::{Adoption, Training};
@@ -9,11 +10,13 @@ use crate::files::write_whole;
 use crate::report;
 use crate::samples::Samples;
 
-/// Of fewer messages the last fifth is too little to judge by.
+/// With fewer messages, the last fifth is too little to evaluate the dictionary.
 const MESSAGES_MIN: usize = 20;
-/// It is given to peers otherwise than over the link, so its own length costs nothing there.
+/// Expected number of messages: so many that the length of the dictionary does not count, since it
+/// reaches peers in another way than over the link.
 const EXPECTED: u64 = 1 << 40;
 
+/// Runs `narrows train`.
 pub(crate) fn run(args: &TrainArgs) -> Result<()> {
     let samples = Samples::read(&args.files, args.lines)?;
     if samples.has_read(&args.output) {
@@ -24,12 +27,12 @@ pub(crate) fn run(args: &TrainArgs) -> Result<()> {
     let count = messages.len();
     if count < MESSAGES_MIN {
         bail!(
-            "{count} different messages are too few to make a dictionary of: give {MESSAGES_MIN} or more, better 200{}",
+            "{count} different messages are too few to train a dictionary: give {MESSAGES_MIN} or more, better 200{}",
             if args.lines { "" } else { " (--lines: each line of a file is one)" }
         );
     }
     if *is_cut && !args.quiet {
-        report::note(format_args!("there is more than is read: the first {count} messages are used"));
+        report::note(format_args!("the input exceeds the limit: only the first {count} messages are used"));
     }
     let mut training = Training::of(messages, EXPECTED);
     if let Some(size) = args.size {
@@ -42,7 +45,7 @@ pub(crate) fn run(args: &TrainArgs) -> Result<()> {
     let (without, with) = ratios(&trained);
     if !pays && !args.force {
         bail!(
-            "no dictionary pays: ratio {without:.2} without one, {with:.2} with the best (--force writes it nevertheless)"
+            "no dictionary pays off: ratio {without:.2} without one, {with:.2} with the best (--force writes it anyway)"
         );
     }
     write_whole(&args.output, trained.dictionary.content())?;
@@ -65,7 +68,7 @@ pub(crate) fn run(args: &TrainArgs) -> Result<()> {
     }
     if !args.quiet {
         let (len, held) = (trained.dictionary.content().len(), trained.messages);
-        let doubt = if pays { "" } else { "; it does not pay" };
+        let doubt = if pays { "" } else { "; it does not pay off" };
         report::note(format_args!(
             "{len} bytes of dictionary from {count} messages; the last {held} held back: ratio {with:.2} with it, {without:.2} without{doubt}"
         ));

@@ -1,4 +1,5 @@
-//! Refuses outputs that are inputs too: writing one would destroy what is still to be read, or what nobody asked to lose.
+//! Refuses an output that is also the input: writing it would destroy data that is still to be
+//! read, or data that the user did not ask to lose.
 
 use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt;
@@ -6,8 +7,8 @@ use std::path::Path;
 
 use anyhow::Result;
 
-/// Fails if one of `outputs` is the regular file `input`, under whatever name: a link, stdin, stdout, a redirection of the
-/// shell. `-` is stdin as an input and stdout as an output.
+/// Fails if one of `outputs` is the regular file `input`, under whatever name: a link, or stdin or
+/// stdout redirected by the shell. `-` is stdin as an input and stdout as an output.
 pub(crate) fn refuse_same<'a>(input: &Path, outputs: impl IntoIterator<Item = Option<&'a Path>>) -> Result<()> {
     let Some(read) = identity(data(input, super::stdin)) else { return Ok(()) };
     for output in outputs.into_iter().flatten() {
@@ -19,7 +20,8 @@ pub(crate) fn refuse_same<'a>(input: &Path, outputs: impl IntoIterator<Item = Op
     Ok(())
 }
 
-/// Device and inode of a regular file. Of anything else nothing is lost by reading and writing it at once.
+/// Device and inode of a regular file. Other files lose nothing if they are read and written at
+/// once.
 pub(crate) fn identity(data: Option<Metadata>) -> Option<(u64, u64)> {
     data.filter(Metadata::is_file).map(|data| (data.dev(), data.ino()))
 }

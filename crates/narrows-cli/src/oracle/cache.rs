@@ -1,7 +1,8 @@
-//! What was measured, kept so that the same question is answered at once.
+//! Cache of measurements, so that the same question is answered at once.
 //!
-//! A file is named by the hash of all that its figures depend on: the data, the methods, this program, the CPU. It holds
-//! the energy by method and the table's text, compressed. Absence and rubbish are the same: it is measured anew.
+//! A file is named by the hash of everything that its figures depend on: the data, the methods, the
+//! version of this program, and the CPU. It contains the energy by method and the text of the
+//! table, compressed. If a file is missing or invalid, the measurement is repeated.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -17,24 +18,28 @@ use super::energy::{self, Watts};
 use crate::files;
 use narrows_host::calibration;
 
-/// 2: watts are of packages only, and none where they do not stand out.
+/// First line of a file, with the version. Version 2 has watts of CPU packages only, and none if
+/// they cannot be distinguished from other load.
 const MAGIC: &str = "narrows-oracle 2";
-/// The table of 64 MiB takes 1 MiB: some sixty of those.
+/// Maximum length of the cache: about sixty tables of 64 MiB of data, each of which takes 1 MiB.
 const BYTES_MAX: u64 = 64 << 20;
-/// The text of the longest input, 1 GiB, with sixteen methods.
+/// Maximum length of the text: that of the longest input, 1 GiB, with sixteen methods.
 const TEXT_MAX: u64 = 512 << 20;
-/// Text of numbers shrinks to a third at once; more is not worth waiting for.
+/// zstd level. It reduces the text, mostly numbers, to a third; higher levels are not worth their
+/// time.
 const LEVEL: i32 = 3;
-/// A temporary file this old is of a run that was killed, on a file system without nameless files.
+/// Age from which a temporary file belongs to a killed run, on a file system without nameless
+/// files.
 const STALE: Duration = Duration::from_secs(3600);
 
+/// The cache entry of one question.
 pub(crate) struct Cache {
     folder: PathBuf,
     name: String,
 }
 
 impl Cache {
-    /// The place for these figures; none without a home folder.
+    /// The entry for these figures; `None` without a home folder.
     pub(crate) fn new(bytes: &[u8], methods: &[Method]) -> Option<Self> {
         let folder = calibration::path()?.with_file_name("oracle");
         let mut hash = blake3::Hasher::new();
@@ -45,11 +50,12 @@ impl Cache {
         Some(Self { folder, name: format!("{}.table.zst", hash.finalize().to_hex()) })
     }
 
-    /// Figures without energy are not enough where it can be measured now: the right to read it may be new.
+    /// Loads the figures. Figures without energy are ignored if energy can be measured
+    /// (`has_energy`), as the permission may be new.
     pub(crate) fn load(&self, bytes: &Block, has_energy: bool) -> Option<(Table, Option<Watts>)> {
         let path = self.folder.join(&self.name);
         let file = fs::File::open(&path).ok()?;
-        // The oldest go first: what is used is young.
+        // The oldest files are removed first, so the time of a used file is updated.
         let _ = file.set_modified(SystemTime::now());
         let mut text = String::new();
         zstd::Decoder::new(file).ok()?.take(TEXT_MAX).read_to_string(&mut text).ok()?;
@@ -61,7 +67,7 @@ impl Cache {
         Some((Table::from_text(table, bytes.clone()).ok()?, watts))
     }
 
-    /// The table's text as measured, not cleaned. The file appears whole or not at all.
+    /// Stores the text of the table as measured. The file appears complete or not at all.
     pub(crate) fn store(&self, text: &str, watts: Option<&Watts>) -> Result<()> {
         let about = || format!("cannot write into {}", self.folder.display());
         fs::create_dir_all(&self.folder).with_context(about)?;
@@ -74,7 +80,7 @@ impl Cache {
         Ok(())
     }
 
-    /// Removes the oldest beyond `bytes_max`, and what killed runs left.
+    /// Removes the oldest files beyond `bytes_max`, and temporary files of killed runs.
     fn shrink(&self, bytes_max: u64) {
         let list = fs::read_dir(&self.folder).into_iter().flatten().flatten();
         let mut files: Vec<_> = list
@@ -102,7 +108,7 @@ fn is_temporary(path: &Path) -> bool {
     path.file_name().is_some_and(|n| n.to_string_lossy().starts_with('.'))
 }
 
-/// As the kernel names it; figures of another are not this host's.
+/// The CPU model as reported by the kernel; figures of another model are not used.
 pub(crate) fn cpu_model() -> String {
     let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let line = text.lines().find(|l| l.starts_with("model name") || l.starts_with("Model"));

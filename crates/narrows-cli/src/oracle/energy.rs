@@ -1,4 +1,4 @@
-//! What encoding takes of the CPU's power, where the CPU counts it (RAPL).
+//! Power of encoding, if the CPU has energy counters (RAPL).
 
 use std::fmt::Write;
 use std::fs;
@@ -9,27 +9,29 @@ use anyhow::{Context, Result};
 use narrows::codec::{Contexts, Method};
 
 const FOLDER: &str = "/sys/class/powercap";
-/// Counters move every millisecond: a measurement of so long is right to a per cent.
+/// Duration of a measurement. Counters advance every millisecond, so it is accurate to one per
+/// cent.
 const LISTEN: Duration = Duration::from_millis(100);
-/// The idle host is listened to so often before each method and after it, and each method encodes as long as that. How much
-/// these differ is what other programs of the host do meanwhile.
+/// Number of idle measurements before and after each method; the method encodes for as long as
+/// these take. The spread of the idle measurements shows the load of other programs.
 const TIMES: usize = 3;
-/// What programs with one method encode at once.
+/// Block length, as programs with a fixed method use it.
 const BLOCK: usize = 128 << 10;
-/// Sockets and other counters of a host at most.
+/// Maximum number of CPU packages and other counters of a host.
 const COUNTERS_MAX: usize = 64;
 
-/// Watts beyond idle while one core encodes, by method; none where it does not stand out from what else the host did.
+/// Watts above idle while one core encodes, by method; `None` if it cannot be distinguished from
+/// other load.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Watts(Vec<(Method, Option<f64>)>);
 
-/// Whether there are counters that may be read.
+/// Whether there are counters that this process may read.
 pub(crate) fn is_readable() -> bool {
     Rapl::open(Path::new(FOLDER)).is_some()
 }
 
 impl Watts {
-    /// Measures every method on the first bytes, one after the other; none where there are no counters.
+    /// Measures every method on `bytes`, one after the other; `None` without counters.
     pub(crate) fn measure(methods: &[Method], bytes: &[u8]) -> Option<Self> {
         Self::measure_with(&Rapl::open(Path::new(FOLDER))?, methods, bytes)
     }
@@ -57,14 +59,15 @@ impl Watts {
         Some(Self(rows))
     }
 
-    /// Joules for seconds of encoding by method; none if a method's watts are not known. `constant` copies one byte; it
-    /// counts as `store`.
+    /// Joules for seconds of encoding by method; `None` if the watts of a method are unknown.
+    /// `constant` copies one byte and counts as `store`.
     pub(crate) fn joules(&self, encode_s: &[(Method, f64)]) -> Option<f64> {
         let watts = |m: Method| self.0.iter().find(|w| w.0 == m).and_then(|w| w.1);
         let of = |m: Method| if m == Method::CONSTANT { watts(Method::STORE) } else { watts(m) };
         encode_s.iter().map(|(m, s)| of(*m).map(|w| w * s)).sum()
     }
 
+    /// The text form for the cache.
     pub(crate) fn to_text(&self) -> String {
         let mut text = String::new();
         for (method, watts) in &self.0 {
@@ -74,7 +77,7 @@ impl Watts {
         text
     }
 
-    /// `-` stands for none.
+    /// Parses the text form; `-` is `None`.
     pub(crate) fn parse(text: &str) -> Result<Option<Self>> {
         if text == NONE {
             return Ok(None);
@@ -93,10 +96,10 @@ impl Watts {
     }
 }
 
-/// In texts, for what is not known.
+/// Text form of an unknown value.
 pub(crate) const NONE: &str = "-";
 
-/// What is beyond the mean of the idle host, if that is more than idle measurements differ by themselves.
+/// The power above the mean of the idle host, if it exceeds the spread of the idle measurements.
 fn beyond_idle(busy: f64, before: &[f64], after: &[f64]) -> Option<f64> {
     let idle = || before.iter().chain(after).copied();
     let (least, most) = (idle().fold(f64::INFINITY, f64::min), idle().fold(f64::NEG_INFINITY, f64::max));
@@ -106,14 +109,14 @@ fn beyond_idle(busy: f64, before: &[f64], after: &[f64]) -> Option<f64> {
 
 /// The energy counters of all packages.
 struct Rapl {
-    /// Counter, and where it begins again.
+    /// Counter files, and the values at which the counters wrap around.
     packages: Vec<(PathBuf, u64)>,
 }
 
 impl Rapl {
     fn open(folder: &Path) -> Option<Self> {
-        // intel-rapl:0 is a package, intel-rapl:0:1 a part of it; AMD's have the same names. Beside them may stand `psys`,
-        // which is the whole board with its packages.
+        // intel-rapl:0 is a package, intel-rapl:0:1 a part of it; AMD uses the same names. There
+        // may also be `psys`, the whole board including its packages, which is skipped.
         let counter = |n: usize| folder.join(format!("intel-rapl:{n}"));
         let is_package = |p: &PathBuf| fs::read_to_string(p.join("name")).is_ok_and(|name| name.starts_with("package"));
         let there = (0..COUNTERS_MAX).map(counter).filter(is_package);

@@ -1,4 +1,4 @@
-//! The bytes of a file, a folder or stdin.
+//! Reading the data of a file, a folder or stdin.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -8,16 +8,17 @@ use anyhow::{Context, Result, bail};
 
 use crate::files;
 
-/// Deeper folders are a mistake or an attack; the stack must not be at stake.
+/// Maximum depth of folders, which protects the stack; deeper ones are a mistake or an attack.
 const DEPTH_MAX: usize = 128;
 
+/// The data to analyse.
 pub(crate) struct Input {
     pub(crate) bytes: Vec<u8>,
-    /// Whether there is more than was taken.
+    /// Whether there was more data than was read.
     pub(crate) is_cut: bool,
 }
 
-/// The first `max_len` bytes.
+/// Reads the first `max_len` bytes.
 pub(crate) fn read(path: &Path, max_len: usize) -> Result<Input> {
     let mut bytes = Vec::new();
     if files::is_dash(path) {
@@ -28,10 +29,7 @@ pub(crate) fn read(path: &Path, max_len: usize) -> Result<Input> {
         take_file(path, max_len, &mut bytes)?;
     }
     if bytes.is_empty() {
-        bail!(
-            "{} has no data to look at",
-            if files::is_dash(path) { "stdin".into() } else { path.display().to_string() }
-        );
+        bail!("{} contains no data", if files::is_dash(path) { "stdin".into() } else { path.display().to_string() });
     }
     let is_cut = bytes.len() > max_len;
     bytes.truncate(max_len);
@@ -43,18 +41,18 @@ fn take_file(path: &Path, max_len: usize, bytes: &mut Vec<u8>) -> Result<()> {
     take(File::open(path).with_context(cannot)?, max_len, bytes).with_context(cannot)
 }
 
-/// One byte more than is wanted, to know whether there is more.
+/// Reads one byte more than wanted, to know whether there is more.
 fn take(file: File, max_len: usize, bytes: &mut Vec<u8>) -> std::io::Result<()> {
     let room = (max_len + 1).saturating_sub(bytes.len());
     file.take(room as u64).read_to_end(bytes).map(|_| ())
 }
 
-/// Files in the order of their names, each folder where its own name stands, until there is enough. Links and devices are
-/// left out; what cannot be read is not passed over in silence.
+/// Reads files in the order of their names, each folder at the position of its name, until there is
+/// enough. Links and devices are skipped; a file that cannot be read is an error.
 fn take_folder(folder: &Path, depth: usize, max_len: usize, bytes: &mut Vec<u8>) -> Result<()> {
     let cannot = || format!("cannot read {}", folder.display());
     if depth > DEPTH_MAX {
-        bail!("{}: folders within folders, more than {DEPTH_MAX}", folder.display());
+        bail!("{}: folders are nested more than {DEPTH_MAX} deep", folder.display());
     }
     let list = fs::read_dir(folder).with_context(cannot)?;
     let mut paths: Vec<PathBuf> = list.map(|e| Ok(e?.path())).collect::<std::io::Result<_>>().with_context(cannot)?;

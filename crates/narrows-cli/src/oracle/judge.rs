@@ -1,4 +1,4 @@
-//! Bound, best schedule, fixed methods and policies in virtual time, for one rate of the link.
+//! Lower bound, best schedule, fixed methods and policies in virtual time, for one link rate.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -17,26 +17,28 @@ use narrows_sim::world::{self, Plan, Run};
 use super::energy::Watts;
 use crate::args::oracle::Rate;
 
-/// One of 128 finds 0.6 % more at most, a thousandth mostly (three kinds of data, three rates, 1 and 4 cores).
+/// Width of the beam search. A width of 128 finds at most 0.6 % more, mostly 0.1 % (three kinds of
+/// data, three rates, 1 and 4 cores).
 const BEAM: usize = 32;
-/// What `balance` takes to decide, measured; programs with one method decide nothing.
+/// Measured time of a decision of `balance`, in nanoseconds. Programs with a fixed method decide
+/// nothing.
 const DECISION_NS: f64 = 2000.0;
-/// Any would do; the same question has the same answer.
+/// An arbitrary constant seed, so that the same question has the same answer.
 const SEED: u64 = 1;
 
-/// Everything but the rate.
+/// Everything except the rate.
 pub(crate) struct Question<'a> {
     pub(crate) table: &'a Table,
     pub(crate) limits: Limits,
     pub(crate) watts: Option<&'a Watts>,
-    /// For policies that name none themselves.
+    /// Methods for policies that name none themselves.
     pub(crate) methods: &'a [Method],
     pub(crate) policies: &'a [PolicySpec],
     pub(crate) cores: usize,
     pub(crate) decoders: usize,
 }
 
-/// What one way to send the data takes.
+/// Costs of one way to send the data.
 #[derive(Debug, Clone)]
 pub(crate) struct Row {
     /// `bound`, `schedule`, `fixed`, `plain` or `policy`.
@@ -44,9 +46,9 @@ pub(crate) struct Row {
     pub(crate) name: String,
     pub(crate) seconds: f64,
     pub(crate) wire_bytes: f64,
-    /// Of encoding, all cores.
+    /// CPU time of encoding on all cores, in seconds.
     pub(crate) cpu_s: f64,
-    /// None if it was not to be measured for every method of it, and for the bound.
+    /// Energy of encoding; `None` for the bound, and if it could not be measured for every method.
     pub(crate) joules: Option<f64>,
     /// Raw length and method of every block, in order.
     pub(crate) blocks: Vec<(usize, Method)>,
@@ -57,29 +59,31 @@ pub(crate) struct Answer {
     pub(crate) rate: Rate,
     pub(crate) bound: Row,
     pub(crate) best: Row,
-    /// `store`, which is plain, and every method.
+    /// `store`, which is plain, then every method.
     pub(crate) fixed: Vec<Row>,
     pub(crate) policies: Vec<Row>,
 }
 
 impl Answer {
+    /// The row of plain.
     pub(crate) fn plain(&self) -> &Row {
         &self.fixed[0]
     }
 
-    /// The single method that is best by some figure; none unless the figure is known of all.
+    /// The fixed method with the lowest figure; `None` unless the figure is known for all methods.
     pub(crate) fn winner(&self, figure: impl Fn(&Row) -> Option<f64>) -> Option<&Row> {
         let known: Option<Vec<_>> = self.fixed.iter().map(|r| figure(r).map(|v| (v, r))).collect();
         known?.into_iter().min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, row)| row)
     }
 
+    /// The fixed method with the shortest time.
     pub(crate) fn best_fixed(&self) -> &Row {
         self.winner(|r| Some(r.seconds)).unwrap_or(self.plain())
     }
 }
 
 impl Question<'_> {
-    /// The answers for several rates, computed side by side.
+    /// The answers for several rates, computed in parallel.
     pub(crate) fn answer(&self, rates: &[Rate], threads: usize) -> Vec<Answer> {
         let next = AtomicUsize::new(0);
         let answers: Mutex<Vec<Option<Answer>>> = Mutex::new(rates.iter().map(|_| None).collect());
@@ -134,7 +138,7 @@ impl Question<'_> {
             )
         };
         let policy = |spec: &PolicySpec| {
-            // The bound is of blocks up to the longest that was measured.
+            // The bound holds for blocks up to the longest that was measured.
             let plan = Plan { block_max: spec.block_max().min(CLASSES[CLASSES.len() - 1]), ..plan.clone() };
             let run = world::run(self.table, &plan, spec.build(&setup));
             self.row("policy", spec.to_string(), run)
@@ -165,7 +169,7 @@ impl Question<'_> {
     }
 
     fn row(&self, kind: &'static str, name: String, run: Run) -> Row {
-        // What every block costs beside its codec is work of the same kind as copying.
+        // The fixed cost of a block besides its codec is counted as work like copying.
         let fixed = (Method::STORE, run.jobs as f64 * ENCODE_FIXED_NS * 1e-9);
         let encode_s: Vec<_> = run.encode_ns.iter().map(|(m, ns)| (*m, ns * 1e-9)).chain([fixed]).collect();
         Row {

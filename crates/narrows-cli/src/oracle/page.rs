@@ -1,4 +1,4 @@
-//! The answers as a page with pictures.
+//! The answers as an HTML page with charts.
 
 use narrows::codec::Method;
 use narrows_plot::{Axis, Colour, Figure, Plot, Strips, page};
@@ -8,23 +8,25 @@ use super::judge::{Answer, Row};
 use super::show::{About, Speed, goodput_mbit, headline};
 use crate::args::oracle::Rate;
 
-/// Rates of the sweep: from a radio link to what one core can hardly copy, four in a decade.
+/// Range of rates of the sweep in Mbit/s: from a radio link to more than one core can copy, four
+/// rates per decade.
 const SWEEP_MBIT: (f64, f64) = (1.0, 25_000.0);
 const SWEEP_STEP: f64 = 1.778_279_41;
-/// `store` in the picture of methods.
+/// Rate of `store` in the chart of methods, in MB/s.
 const STORE_MB_PER_S: f64 = 1e3 / STORE_NS_PER_BYTE;
 
-/// The rates that the last picture needs.
+/// The rates of the last chart.
 pub(crate) fn sweep() -> Vec<Rate> {
     let rates = std::iter::successors(Some(SWEEP_MBIT.0), |r| Some(r * SWEEP_STEP));
     rates.take_while(|r| *r <= SWEEP_MBIT.1).map(|mbit| Rate(mbit * 125_000.0)).collect()
 }
 
+/// The HTML page.
 pub(crate) fn html(about: &About, tables: &str, speeds: &[Speed], answers: &[Answer], sweep: &[Answer]) -> String {
     let mut figures = vec![methods(speeds)];
     figures.extend(answers.iter().map(|a| choices(speeds, a)));
     figures.push(goodput(about, sweep));
-    page("What is possible on this link", &headline(about), tables, &figures)
+    page("Attainable goodput on this link", &headline(about), tables, &figures)
 }
 
 fn methods(speeds: &[Speed]) -> Figure {
@@ -46,7 +48,7 @@ fn methods(speeds: &[Speed]) -> Figure {
         svg: plot.svg(),
         caption: "Each method alone on this data, in blocks of 128 KiB: further right is faster, higher is smaller on the wire. \
                   Which of those near the line is best depends on the link and the cores; those far below it are seldom worth \
-                  their time. Single blocks differ, which is what a schedule makes use of."
+                  their time. Single blocks differ from this mean, which a schedule exploits."
             .into(),
     }
 }
@@ -66,9 +68,9 @@ fn choices(speeds: &[Speed], answer: &Answer) -> Figure {
     }
     Figure {
         svg: strips.svg(),
-        caption: "Which method each part of the data was sent with, from the first byte to the last: above, the best schedule \
-                  found by a search that knows everything; below, what was chosen from what could be seen at that moment. From \
-                  yellow to violet methods are slower and smaller; grey is sent as it is."
+        caption: "The method of each part of the data, from the first byte to the last. Above: the best schedule, found by a \
+                  search with full knowledge. Below: the choices of policies, which know only the past. From yellow to violet, \
+                  methods are slower and their output smaller; grey is sent uncompressed."
             .into(),
     }
 }
@@ -105,24 +107,24 @@ fn goodput(about: &About, sweep: &[Answer]) -> Figure {
     }
     Figure {
         svg: plot.svg(),
-        caption: "How much data arrives in a second on links from 1 Mbit/s to 25 Gbit/s. On slow links the wire bounds, and what \
-                  is smallest wins; further right the CPU bounds, and fast methods or none do. The best fixed method is chosen \
-                  anew for each link, in hindsight."
+        caption: "Data that arrives per second on links from 1 Mbit/s to 25 Gbit/s. On slow links the link is the bottleneck, and \
+                  the smallest output wins; further right the CPU is, and fast methods or none win. The best fixed method is \
+                  chosen for each link separately, in hindsight."
             .into(),
     }
 }
 
-/// Fast and large first.
+/// Colour of the i-th method; methods are ordered from fast and large to slow and small.
 fn colour(i: usize, count: usize) -> Colour {
     Colour::Scale(i as f64 / (count.max(2) - 1) as f64)
 }
 
-/// The upper right hull of (speed, ratio) over logarithms, from the left.
+/// The upper right convex hull of (speed, ratio) in logarithms, from the left.
 fn hull(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
     let mut sorted: Vec<_> = points.iter().copied().filter(|p| p.0 > 0.0 && p.1 > 0.0).collect();
     sorted.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1)));
     let top = sorted.iter().map(|p| p.1).fold(0.0, f64::max);
-    // To the left of the smallest there are only methods that are slower and no better.
+    // Methods to the left of the one with the best ratio are slower and not better.
     let begin = sorted.iter().rposition(|p| p.1 == top).unwrap_or(0);
     let mut hull: Vec<(f64, f64)> = Vec::new();
     for p in sorted.into_iter().skip(begin) {

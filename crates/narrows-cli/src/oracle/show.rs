@@ -1,4 +1,4 @@
-//! The answers as tables for people and as JSON for programs.
+//! Output of the answers as tables and as JSON.
 
 use std::fmt::Write;
 
@@ -8,24 +8,24 @@ use serde_json::{Value, json};
 use super::judge::{Answer, Row};
 use crate::report;
 
-/// The class whose figures describe a method: the block length of programs with one method.
+/// Index of the block length whose figures describe a method: that of programs with a fixed method.
 const CLASS: usize = 2;
 
-/// What the figures are of.
+/// Description of the data and the host of the figures.
 pub(crate) struct About {
     pub(crate) path: String,
     pub(crate) raw_len: usize,
-    /// Whether the data goes on behind `raw_len`.
+    /// Whether the data continues after `raw_len`.
     pub(crate) is_cut: bool,
     pub(crate) cores: usize,
     pub(crate) decoders: usize,
     pub(crate) cpu: String,
-    /// Whether the measurements are of an earlier run.
+    /// Whether the measurements come from an earlier run.
     pub(crate) from_cache: bool,
     pub(crate) has_energy: bool,
 }
 
-/// One method over all data, in blocks of 128 KiB, on one core.
+/// Figures of one method on all data, in blocks of 128 KiB, on one core.
 pub(crate) struct Speed {
     pub(crate) method: String,
     pub(crate) ratio: f64,
@@ -33,6 +33,7 @@ pub(crate) struct Speed {
     pub(crate) decode_mb_per_s: f64,
 }
 
+/// The figures of every method.
 pub(crate) fn speeds(table: &Table) -> Vec<Speed> {
     let (blocks, raw) = (table.blocks(CLASS), table.len() as f64);
     let of = |(m, method): (usize, &narrows::codec::Method)| {
@@ -48,7 +49,7 @@ pub(crate) fn speeds(table: &Table) -> Vec<Speed> {
     table.methods.iter().enumerate().map(of).collect()
 }
 
-/// What was looked at, in a line.
+/// One line that describes the data and the cores.
 pub(crate) fn headline(about: &About) -> String {
     let first = if about.is_cut { "the first " } else { "" };
     let cores = |n: usize| if n == 1 { "1 core".into() } else { format!("{n} cores") };
@@ -62,11 +63,11 @@ pub(crate) fn headline(about: &About) -> String {
     )
 }
 
-/// One table for one rate.
+/// The table for one rate.
 pub(crate) fn table(about: &About, answer: &Answer) -> String {
     let best_fixed = answer.best_fixed();
     let mut rows = vec![(answer.bound.name.clone(), &answer.bound), (answer.best.name.clone(), &answer.best)];
-    // Where nothing is better than sending it as it is, plain says all.
+    // If no method is better than plain, the row of plain is enough.
     if best_fixed.kind != "plain" {
         rows.push((format!("best fixed: {}", best_fixed.name), best_fixed));
     }
@@ -118,11 +119,12 @@ fn winners(answer: &Answer) -> [(&'static str, Option<&Row>); 4] {
     ]
 }
 
+/// Goodput in Mbit/s.
 pub(crate) fn goodput_mbit(about: &About, row: &Row) -> f64 {
     about.raw_len as f64 / row.seconds.max(1e-12) / 125_000.0
 }
 
-/// Three digits that count.
+/// A number with three significant digits.
 fn short(value: f64) -> String {
     match value {
         v if v >= 99.95 || v == 0.0 => format!("{v:.0}"),
@@ -140,6 +142,7 @@ fn seconds(s: f64) -> String {
     }
 }
 
+/// The JSON document.
 pub(crate) fn json(about: &About, table: &Table, answers: &[Answer]) -> Value {
     let row = |r: &Row| {
         json!({

@@ -1,4 +1,4 @@
-//! The end that sends, compares what comes back, and keeps the time.
+//! The client of `narrows ping`: sends messages, compares the replies, and measures the times.
 
 use std::fs::File;
 use std::io::Write;
@@ -17,10 +17,11 @@ use super::messages::Set;
 use super::method::Method;
 use super::wire::Wire;
 
-/// Messages of a method before the next one has its turn: so many that the caches are the method's own, so few that all methods
-/// see the same host.
+/// Number of messages in a turn of one method: enough that the caches are warm for the method, few
+/// enough that all methods see the same state of the host.
 const TURN: usize = 32;
 
+/// Settings of a measurement.
 pub(crate) struct Client {
     pub(crate) place: Place,
     pub(crate) methods: Vec<Method>,
@@ -30,7 +31,7 @@ pub(crate) struct Client {
     pub(crate) wire: Option<Wire>,
     pub(crate) polls: bool,
     pub(crate) rounds: usize,
-    /// Where the choices of `messages` are written.
+    /// The file for the choices of `messages`.
     pub(crate) trace: Option<File>,
 }
 
@@ -43,7 +44,7 @@ struct Connection {
 }
 
 impl Client {
-    /// A connection that is open as long as the client is there.
+    /// Opens a connection without messages that stays open as long as the client runs.
     pub(crate) fn announce(&self) -> Result<Line> {
         let mut line = Line::connect(&self.place)?;
         self.hello(None, 0).say(&mut line)?;
@@ -63,8 +64,9 @@ impl Client {
         }
     }
 
-    /// Sends the messages of a set by all methods, in all rounds. Each round has new connections, so that no history knows
-    /// the messages. `progress` is told of messages that came back.
+    /// Sends the messages of a set with all methods, in all rounds. Each round uses new
+    /// connections, so that no history contains the messages. `progress` gets the numbers of
+    /// messages that came back.
     pub(crate) fn measure(&self, set: &Set, progress: &dyn Fn(u64)) -> Result<Vec<Trips>> {
         let mut trips: Vec<Trips> = self.methods.iter().map(|_| Trips::default()).collect();
         for round in 0..self.rounds {
@@ -73,7 +75,7 @@ impl Client {
             trips.iter_mut().for_each(|t| t.ns.push(Vec::with_capacity(set.messages.len())));
             for (turn, messages) in set.messages.chunks(TURN).enumerate() {
                 for i in 0..self.methods.len() {
-                    // Who follows whom changes, too.
+                    // The order of the methods changes from turn to turn.
                     let m = (i + turn + round) % self.methods.len();
                     connections[m].greet().with_context(|| format!("with {}", self.methods[m]))?;
                     for message in messages {
@@ -111,8 +113,8 @@ impl Connection {
         Ok(new)
     }
 
-    /// An empty message that does not count and leaves nothing in a history: at first both ends tell each other in it what they
-    /// take, later it wakes the other end.
+    /// Exchanges an empty message, which does not count and leaves no history. The first time both
+    /// ends announce with it what they support, later it wakes the other end.
     fn greet(&mut self) -> Result<()> {
         self.exchange(&[], &mut Trips::default())
     }
@@ -128,7 +130,7 @@ impl Connection {
         line.write(out)?;
         let mut wire_len = out.len();
         loop {
-            ensure!(line.more(TIMEOUT)?, "the server has gone away");
+            ensure!(line.more(TIMEOUT)?, "the server has disconnected");
             let (taken, is_whole) = end.decode(line.came(), came)?;
             line.take(taken);
             wire_len += taken;
@@ -137,7 +139,7 @@ impl Connection {
             }
         }
         let ns = begun.elapsed().as_nanos() as u64;
-        ensure!(came == message, "what came back is not what was sent");
+        ensure!(came == message, "the reply differs from the message");
         ensure!(line.came().is_empty(), "more came back than was sent");
         if let Some(round) = trips.ns.last_mut() {
             round.push(ns);

@@ -1,4 +1,4 @@
-//! One end of a connection: messages to bytes and back by the connection's method.
+//! One end of a connection: encodes and decodes messages with the method of the connection.
 
 use std::time::Instant;
 
@@ -12,20 +12,22 @@ use super::hello::Hello;
 use super::kept::Kept;
 use super::method::{Context, Method};
 
-/// Length of a message, or of what became of it.
+/// Bytes of the length of a message, encoded or not.
 const LEN: usize = 2;
 
+/// One end of a connection.
 pub(crate) enum End {
     Plain,
     Alone { codec: Codec, contexts: Kept<codec::Contexts>, room: Box<[u8]> },
     Messages(Box<Flows>),
 }
 
+/// The message flows of both directions.
 pub(crate) struct Flows {
     pub(crate) end: MessageEnd,
     contexts: Kept<Contexts>,
     begun: Instant,
-    /// The policy learns from what is measured: the others need no clock.
+    /// The policy learns from measurements; other policies need no clock.
     pub(crate) learns: bool,
     /// The last message sent, its bytes on the wire, and when it was encoded.
     last: Option<(u64, usize, Instant)>,
@@ -38,6 +40,7 @@ pub(crate) struct Encoded {
 }
 
 impl End {
+    /// The end of a connection with these settings.
     pub(crate) fn new(hello: &Hello, method: Method, is_server: bool) -> Result<Self> {
         let (policy, context): (Box<dyn Policy>, _) = match method {
             Method::Plain => return Ok(Self::Plain),
@@ -58,7 +61,7 @@ impl End {
         let dictionary = hello.dictionary.as_ref().filter(|_| matches!(context, Context::Dictionary | Context::Seeded));
         let config = MessageConfig {
             history: if matches!(context, Context::History | Context::Seeded) { hello.history } else { 0 },
-            // Any number that is not the other end's.
+            // Any number that differs from that of the other end.
             epoch: hello.epoch ^ u64::from(is_server),
             seed: dictionary.filter(|_| context == Context::Seeded).cloned(),
             known: dictionary.cloned().into_iter().collect(),
@@ -77,14 +80,14 @@ impl End {
         })))
     }
 
-    /// Records every choice of a policy from now on.
+    /// Starts recording every choice of the policy.
     pub(crate) fn record(&mut self) {
         if let Self::Messages(flows) = self {
             flows.end.sender_mut().record();
         }
     }
 
-    /// What was recorded since, as JSON lines.
+    /// The choices recorded since the last call, as JSON lines.
     pub(crate) fn take_trace(&mut self) -> String {
         match self {
             Self::Messages(flows) => flows.end.sender_mut().take_trace(),
@@ -92,7 +95,8 @@ impl End {
         }
     }
 
-    /// Appends the bytes of `message`; says when they were ready, and how they were made. `now` is when it was begun.
+    /// Appends the encoded `message` to `out`; returns when it was ready, and its encoding. `now`
+    /// is the start time.
     pub(crate) fn encode(&mut self, message: &[u8], now: Instant, out: &mut Vec<u8>) -> Result<(Instant, Encoded)> {
         let stored = Encoded { method: Codec::STORE, linked: false };
         let encoded = match self {
@@ -152,9 +156,9 @@ impl End {
                     0 => message.extend_from_slice(body),
                     1 => match contexts.decoder(codec.info()).decode(&[], body, room) {
                         Ok(raw_len) => message.extend_from_slice(&room[..raw_len]),
-                        Err(_) => bail!("what came is no {codec}"),
+                        Err(_) => bail!("the received data is not valid {codec}"),
                     },
-                    _ => bail!("what came is no message of this method"),
+                    _ => bail!("the received data is not a message of this method"),
                 }
                 return Ok((LEN + 1 + len, true));
             }
@@ -171,7 +175,8 @@ impl End {
                 Came::Message(raw) => {
                     message.clear();
                     message.extend_from_slice(raw);
-                    // An empty one begins a turn, long after the last one ended.
+                    // An empty message begins a turn, long after the last message, so it gives no
+                    // measurement.
                     let last = last.take().filter(|_| !message.is_empty());
                     if let Some(arrived) = arrived {
                         end.took_to_decode(arrived.elapsed().as_nanos() as u64);

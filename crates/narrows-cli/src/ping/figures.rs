@@ -1,36 +1,40 @@
-//! From round trips to what is printed of them, by the equations of the text (Lossless Message
-//! Compression, Malardalen 2013): B = Dc / t (3), Be = D / t (4), Q = tUC / tA (5), BeA = Q B (6).
+//! Figures from round trips, by the equations of the paper (Lossless Message Compression,
+//! Malardalen 2013): B = Dc / t (3), Be = D / t (4), Q = tUC / tA (5), BeA = Q B (6).
 
 use std::collections::BTreeMap;
 
 /// All round trips of one method over one set of messages.
 #[derive(Debug, Default)]
 pub(crate) struct Trips {
-    /// By round and message.
+    /// Round-trip times in nanoseconds, by round and message.
     pub(crate) ns: Vec<Vec<u64>>,
-    /// Of both directions.
+    /// Raw bytes in both directions.
     pub(crate) raw_bytes: u64,
+    /// Wire bytes in both directions.
     pub(crate) wire_bytes: u64,
-    /// Of those the ones that came back.
+    /// Wire bytes of the replies.
     pub(crate) back_bytes: u64,
-    /// Messages by how they were encoded.
+    /// Number of messages by encoding.
     pub(crate) mix: BTreeMap<String, u64>,
 }
 
+/// The printed figures of one method.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Figures {
     pub(crate) p50_us: f64,
     pub(crate) p90_us: f64,
     pub(crate) p99_us: f64,
-    /// Of the median over rounds of each message: one round that was disturbed shows little.
+    /// Mean over the messages of the median of each message over the rounds, on which a disturbed
+    /// round has little influence.
     pub(crate) round_trip_us: f64,
     pub(crate) ratio: f64,
-    /// Raw bytes of one direction over the time of one, half a round trip.
+    /// Raw bytes of one direction divided by the time of one direction, half a round trip.
     pub(crate) goodput_bytes_per_s: f64,
     pub(crate) throughput_bytes_per_s: f64,
 }
 
 impl Trips {
+    /// Computes the figures.
     pub(crate) fn figures(&self) -> Figures {
         let mut all: Vec<u64> = self.ns.concat();
         all.sort_unstable();
@@ -56,7 +60,7 @@ impl Trips {
     }
 }
 
-/// Of sorted times: the least that so many are not above.
+/// The percentile of sorted times in nanoseconds (nearest rank), in microseconds.
 fn percentile(sorted: &[u64], share: f64) -> f64 {
     let at = (share * sorted.len() as f64).ceil() as usize;
     sorted.get(at.saturating_sub(1)).map_or(0.0, |ns| *ns as f64 * 1e-3)

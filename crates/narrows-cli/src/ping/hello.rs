@@ -1,4 +1,4 @@
-//! What the client says once on each connection, and what the server answers. All numbers little endian.
+//! The handshake at the start of each connection. All numbers are little endian.
 //!
 //! ```text
 //!   client: "nrwp" version:1 name_len:1 policy_len:1 hops:1 history:4 bits_per_s:8 epoch:8 dict_len:4 dict_digest:8
@@ -22,25 +22,26 @@ use narrows_host::words::shown;
 const MAGIC: [u8; 4] = *b"nrwp";
 const VERSION: u8 = 1;
 const HEAD_LEN: usize = 41;
-/// A refusal is a line; longer ones are of somebody else.
+/// Maximum length of a refusal, which is one line; a longer one is not from this program.
 const TEXT_MAX: usize = 1000;
 
-/// How messages of a connection go, at both ends.
+/// Settings of a connection for both ends.
 #[derive(Debug, Clone)]
 pub(crate) struct Hello {
-    /// None: a connection without messages, which says that the client is there.
+    /// `None` for a connection without messages, which only shows that the client is running.
     pub(crate) method: Option<Method>,
     pub(crate) policy: PolicySpec,
     pub(crate) history: usize,
     pub(crate) wire: Option<Wire>,
-    /// Both ends look for what comes instead of sleeping.
+    /// Both ends poll for data instead of sleeping.
     pub(crate) polls: bool,
-    /// Of the client's flow; the server's is another.
+    /// Epoch of the client's flow; that of the server differs.
     pub(crate) epoch: u64,
     pub(crate) dictionary: Option<Arc<Dictionary>>,
 }
 
 impl Hello {
+    /// Sends the handshake and waits for the answer of the server.
     pub(crate) fn say(&self, line: &mut Line) -> Result<()> {
         let name = self.method.map(|m| m.to_string()).unwrap_or_default();
         let policy = self.policy.to_string();
@@ -59,34 +60,35 @@ impl Hello {
         out.extend_from_slice(dictionary);
         line.write(&out)?;
         let head = line.exactly(8)?;
-        ensure!(head[..4] == MAGIC, "what answers is no narrows ping --serve");
+        ensure!(head[..4] == MAGIC, "the server is not a narrows ping --serve");
         let text_len = usize::from(u16::from_le_bytes([head[6], head[7]]));
-        ensure!(text_len <= TEXT_MAX, "what answers is no narrows ping --serve");
+        ensure!(text_len <= TEXT_MAX, "the server is not a narrows ping --serve");
         let text = line.exactly(text_len)?;
         ensure!(head[5] == 0, "the server refused: {}", shown(&text));
-        ensure!(head[4] == VERSION, "the server speaks version {} of this, not {VERSION}", head[4]);
+        ensure!(head[4] == VERSION, "the server speaks version {} of this protocol, not {VERSION}", head[4]);
         Ok(())
     }
 
-    /// Reads one from a client that may say anything. None if it went away without a word.
+    /// Reads the handshake of a client, which may send anything; `None` if it disconnected without
+    /// sending.
     pub(crate) fn hear(line: &mut Line) -> Result<Option<Self>> {
         if line.came().is_empty() && !line.more(super::line::TIMEOUT)? {
             return Ok(None);
         }
-        // What is certainly no hello is not waited for.
+        // Wrong data is refused at once, without waiting for the rest of a handshake.
         let begun = line.came().len().min(MAGIC.len());
-        ensure!(line.came()[..begun] == MAGIC[..begun], "this is no narrows ping");
+        ensure!(line.came()[..begun] == MAGIC[..begun], "the client is not narrows ping");
         let head = line.exactly(HEAD_LEN)?;
-        ensure!(head[..4] == MAGIC, "this is no narrows ping");
-        ensure!(head[4] == VERSION, "this server speaks version {VERSION} of this, the client {}", head[4]);
+        ensure!(head[..4] == MAGIC, "the client is not narrows ping");
+        ensure!(head[4] == VERSION, "this server speaks version {VERSION} of this protocol, the client {}", head[4]);
         let long = |at: usize| u64::from_le_bytes(head[at..at + 8].try_into().expect("8 bytes"));
         let word = |at: usize| u32::from_le_bytes(head[at..at + 4].try_into().expect("4 bytes")) as usize;
         let (name_len, policy_len) = (usize::from(head[5]), usize::from(head[6]));
         let (history, dictionary_len, digest) = (word(8), word(28), long(32));
         let wire = Some(Wire { bits_per_s: long(12), hops: head[7] }).filter(|w| w.bits_per_s != 0);
         ensure!(name_len <= NAME_MAX && policy_len <= NAME_MAX, "a name is too long");
-        ensure!(history == 0 || (HISTORY_MIN..=HISTORY_MAX).contains(&history), "a history has 1K to 64K");
-        ensure!(wire.is_none_or(Wire::is_sound), "there is no such wire");
+        ensure!(history == 0 || (HISTORY_MIN..=HISTORY_MAX).contains(&history), "the history is not 1K to 64K");
+        ensure!(wire.is_none_or(Wire::is_sound), "the emulated link is out of range");
         let dictionary_is_sound = dictionary_len == 0 || (DICTIONARY_MIN..=DICTIONARY_MAX).contains(&dictionary_len);
         ensure!(dictionary_is_sound, "a dictionary has {DICTIONARY_MIN} to {DICTIONARY_MAX} bytes");
         let name = String::from_utf8(line.exactly(name_len)?)?;
@@ -96,7 +98,7 @@ impl Hello {
             0 => None,
             len => {
                 let content = line.exactly(len)?;
-                ensure!(Dictionary::digest_of(&content) == digest, "the dictionary is not what its digest says");
+                ensure!(Dictionary::digest_of(&content) == digest, "the dictionary does not match its digest");
                 let dictionary = kept::dictionary(content);
                 ensure!(dictionary.is_some(), "the dictionary is malformed");
                 dictionary
@@ -104,11 +106,12 @@ impl Hello {
         };
         ensure!(
             method.is_none_or(|m| !m.needs_dictionary()) || dictionary.is_some(),
-            "the method needs a dictionary, and there is none"
+            "the method needs a dictionary, and none was sent"
         );
         Ok(Some(Self { method, policy, history, wire, polls: head[40] == 1, epoch: long(20), dictionary }))
     }
 
+    /// Answers a handshake; `refused` is the reason for a refusal.
     pub(crate) fn answer(line: &mut Line, refused: Option<&str>) -> Result<()> {
         let text = refused.unwrap_or_default();
         let text = &text.as_bytes()[..text.len().min(TEXT_MAX)];
@@ -120,7 +123,8 @@ impl Hello {
     }
 }
 
-/// Only those that choose for messages and have no files: the other end's files are no affair of a client.
+/// Parses a policy. Only policies for messages without files are allowed, since a client must not
+/// name files of the server.
 pub(crate) fn policy(text: &str) -> Result<PolicySpec> {
     let spec = text.parse::<PolicySpec>()?;
     if spec.takes_messages() && spec.file().is_none() {

@@ -1,5 +1,5 @@
-//! What a process keeps between connections, as any program does that has more than one: contexts of codecs, and dictionaries with
-//! the tables that were made of them. Making them anew takes as long as ten messages.
+//! State that a process keeps between connections: codec contexts, and dictionaries with their
+//! tables. Creating them again takes as long as ten messages.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use narrows::codec;
 use narrows::message::{Contexts, Dictionary};
 
-/// More than one client's connections need at a time.
+/// Maximum number of kept contexts; more than the connections of one client need.
 const CONTEXTS_MAX: usize = 64;
-/// A client has one; several clients may have their own.
+/// Maximum number of kept dictionaries; each client may have its own.
 const DICTIONARIES_MAX: usize = 4;
 
 static MESSAGES: Mutex<Vec<Contexts>> = Mutex::new(Vec::new());
@@ -33,12 +33,13 @@ impl Keep for codec::Contexts {
     }
 }
 
-/// Used by one connection, and by another one after it.
+/// A context used by one connection, and afterwards by another one.
 pub(super) struct Kept<T: Keep>(Option<T>);
 
 const THERE: &str = "it is there until it is dropped";
 
 impl<T: Keep> Kept<T> {
+    /// Takes a kept context, or creates one.
     pub(super) fn take() -> Self {
         let mut place = T::place().lock().unwrap_or_else(PoisonError::into_inner);
         Self(Some(place.pop().unwrap_or_default()))
@@ -47,7 +48,7 @@ impl<T: Keep> Kept<T> {
 
 impl<T: Keep> Drop for Kept<T> {
     fn drop(&mut self) {
-        // What a panic left behind may be in any state.
+        // After a panic the context may be in any state.
         if std::thread::panicking() {
             return;
         }
@@ -72,7 +73,7 @@ impl<T: Keep> DerefMut for Kept<T> {
     }
 }
 
-/// The one that was seen before with this content, or a new one; `None` if it is malformed.
+/// A kept dictionary with this content, or a new one; `None` if it is malformed.
 pub(super) fn dictionary(content: Vec<u8>) -> Option<Arc<Dictionary>> {
     let mut seen = DICTIONARIES.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(same) = seen.iter().find(|d| d.content() == content) {

@@ -1,4 +1,4 @@
-//! A connection, over TCP or a Unix socket, on which nobody waits without end.
+//! A connection over TCP or a Unix socket, with a time limit on every wait.
 
 use std::fmt;
 use std::io::{self, ErrorKind, Read, Write};
@@ -13,19 +13,21 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 
-/// One try to connect; the system's own limit is minutes.
+/// Time limit of one attempt to connect; the system's own limit is minutes.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// For what the other end has to do at once. The longest message over the slowest emulated wire takes 10 s.
+/// Time limit for what the other end has to do at once. The longest message over the slowest
+/// emulated link takes 10 s.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
-/// What is read at a time: the longest message with all that may come before it.
+/// Length of the read buffer: the longest message with all that may precede it.
 const ROOM: usize = 128 << 10;
-/// So long is looked for what comes, where that is wanted: a round trip of a full packet over 10 Mbit/s takes 2.5 ms.
+/// Maximum time of polling before a read sleeps: a round trip of a full packet over 10 Mbit/s takes
+/// 2.5 ms.
 const POLL: Duration = Duration::from_millis(5);
-/// Counts what came over any connection of this process that is looked at. Whoever looks for longer than the next one's first
-/// bytes takes the core from it.
+/// Counts arrivals on all polled connections of this process. A thread stops polling when another
+/// connection gets data, so as not to take the core from it.
 static ARRIVALS: AtomicU64 = AtomicU64::new(0);
 
-/// Where a server is.
+/// Address of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Place {
     Tcp(String),
@@ -33,10 +35,11 @@ pub(crate) enum Place {
 }
 
 impl Place {
+    /// Parses `HOST:PORT`, `tcp://HOST:PORT` or `unix:PATH`.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         if let Some(path) = text.strip_prefix("unix:") {
             if path.is_empty() {
-                return Err("a path has to follow unix:".into());
+                return Err("unix: must be followed by a path".into());
             }
             return Ok(Self::Unix(path.into()));
         }
@@ -44,7 +47,7 @@ impl Place {
         let port = address.rsplit_once(':').filter(|(host, _)| !host.is_empty()).map(|(_, port)| port.parse::<u16>());
         match port {
             Some(Ok(_)) => Ok(Self::Tcp(address.to_owned())),
-            _ => Err(format!("'{text}' is no HOST:PORT, and does not begin with unix:")),
+            _ => Err(format!("'{text}' is neither HOST:PORT nor unix:PATH")),
         }
     }
 }
@@ -63,11 +66,11 @@ enum Socket {
     Unix(UnixStream),
 }
 
-/// A connection and what came over it.
+/// A connection with its received data.
 pub(crate) struct Line {
     socket: Socket,
     room: Box<[u8]>,
-    /// What is in `room` and was not taken.
+    /// Range of `room` with data that was not taken.
     from: usize,
     to: usize,
     timeout: Option<Duration>,
@@ -75,6 +78,7 @@ pub(crate) struct Line {
 }
 
 impl Line {
+    /// Connects to a server.
     pub(crate) fn connect(place: &Place) -> Result<Self> {
         let cannot = || format!("cannot connect to {place}");
         let socket = match place {
@@ -100,10 +104,12 @@ impl Line {
         Self::new(socket).with_context(cannot)
     }
 
+    /// A connection over TCP.
     pub(crate) fn tcp(socket: TcpStream) -> io::Result<Self> {
         Self::new(Socket::Tcp(socket))
     }
 
+    /// A connection over a Unix socket.
     pub(crate) fn unix(socket: UnixStream) -> io::Result<Self> {
         Self::new(Socket::Unix(socket))
     }
@@ -123,7 +129,7 @@ impl Line {
         Ok(Self { socket, room: vec![0; ROOM].into(), from: 0, to: 0, timeout: None, polls: false })
     }
 
-    /// Whether somebody else can read what goes over it.
+    /// Whether the data leaves this host, so that others may read it.
     pub(crate) fn leaves_host(&self) -> bool {
         match &self.socket {
             Socket::Tcp(s) => s.peer_addr().is_ok_and(|a| !a.ip().is_loopback()),
@@ -131,28 +137,30 @@ impl Line {
         }
     }
 
-    /// Looks for what comes instead of sleeping at once.
+    /// Sets whether reads poll before they sleep.
     pub(crate) fn poll(&mut self, polls: bool) {
         self.polls = polls;
     }
 
+    /// Sends bytes.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<()> {
         let written = match &mut self.socket {
             Socket::Tcp(s) => s.write_all(bytes),
             Socket::Unix(s) => s.write_all(bytes),
         };
         written.map_err(|e| match e.kind() {
-            ErrorKind::WouldBlock | ErrorKind::TimedOut => anyhow!("the other end takes nothing"),
+            ErrorKind::WouldBlock | ErrorKind::TimedOut => anyhow!("the other end reads nothing"),
             ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => anyhow!("the other end has gone away"),
             _ => anyhow::Error::from(e).context("cannot write"),
         })
     }
 
-    /// What came and was not taken.
+    /// Received data that was not taken.
     pub(crate) fn came(&self) -> &[u8] {
         &self.room[self.from..self.to]
     }
 
+    /// Removes `len` bytes from the received data.
     pub(crate) fn take(&mut self, len: usize) {
         self.from = self.from.saturating_add(len).min(self.to);
         if self.from == self.to {
@@ -160,7 +168,7 @@ impl Line {
         }
     }
 
-    /// Waits for more; false when the other end said all it had to say, between two messages.
+    /// Waits for more data; false if the other end has closed the connection between two messages.
     pub(crate) fn more(&mut self, limit: Duration) -> Result<bool> {
         if self.timeout != Some(limit) {
             match &self.socket {
@@ -210,7 +218,7 @@ impl Line {
                 Err(e) => match e.kind() {
                     ErrorKind::Interrupted => {}
                     ErrorKind::WouldBlock | ErrorKind::TimedOut => {
-                        bail!("the other end said nothing for {} s", limit.as_secs())
+                        bail!("the other end sent nothing for {} s", limit.as_secs())
                     }
                     ErrorKind::ConnectionReset => bail!("the other end has gone away"),
                     _ => return Err(anyhow::Error::from(e).context("cannot read")),
@@ -219,7 +227,7 @@ impl Line {
         }
     }
 
-    /// Waits until `len` bytes are there.
+    /// Waits for `len` bytes and takes them.
     pub(crate) fn exactly(&mut self, len: usize) -> Result<Vec<u8>> {
         while self.came().len() < len {
             ensure!(self.more(TIMEOUT)?, "the other end has gone away");

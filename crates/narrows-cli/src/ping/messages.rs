@@ -1,4 +1,4 @@
-//! The messages that are sent: from a file, made up, and cut to sizes.
+//! The messages to send: read from a file or generated, and cut to sizes.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -10,16 +10,17 @@ use narrows::message::MESSAGE_MAX;
 
 use crate::samples::{Layout, split_lines, split_message};
 
-/// Longer files are not of messages that somebody wants to send one by one.
+/// Maximum length of a file of messages, in bytes.
 const FILE_MAX: u64 = 256 << 20;
 
-/// Messages of one kind, all of the same size or as they came.
+/// Messages of one size, or of their original sizes if `size` is `None`.
 pub(crate) struct Set {
     pub(crate) size: Option<usize>,
     pub(crate) messages: Vec<Vec<u8>>,
 }
 
-/// Length (4 bytes, little endian) and content, again and again; or lines, if the name or `lines` says so.
+/// Reads messages, each preceded by its length (4 bytes, little endian), or one in each line if the
+/// name of the file or `lines` says so.
 pub(crate) fn read(path: &Path, lines: bool) -> Result<Vec<Vec<u8>>> {
     let about = || format!("cannot use {}", path.display());
     let len = std::fs::metadata(path).with_context(about)?.len();
@@ -28,10 +29,9 @@ pub(crate) fn read(path: &Path, lines: bool) -> Result<Vec<Vec<u8>>> {
     match Layout::of(path, lines) {
         Layout::Lines => parse_lines(&bytes),
         Layout::Lengths => parse(&bytes),
-        // It may well be text, whose first letters are a length that makes no sense.
-        Layout::One => {
-            parse(&bytes).context("it is read as messages with a length before each (--lines: one in each line)")
-        }
+        // It may be text, whose first letters give an impossible length.
+        Layout::One => parse(&bytes)
+            .context("it is read as messages, each preceded by its length (--lines: one message in each line)"),
     }
     .with_context(about)
 }
@@ -64,7 +64,8 @@ fn parse(bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
     Ok(messages)
 }
 
-/// At most `count` messages, of their own lengths or laid end to end and cut to each of the sizes.
+/// At most `count` messages of their original sizes, or, for each of `sizes`, of the concatenated
+/// messages cut to that size.
 pub(crate) fn sets(source: &[Vec<u8>], sizes: &[usize], count: usize) -> Result<Vec<Set>> {
     if sizes.is_empty() {
         return Ok(vec![Set { size: None, messages: source.iter().take(count).cloned().collect() }]);
@@ -81,7 +82,7 @@ pub(crate) fn sets(source: &[Vec<u8>], sizes: &[usize], count: usize) -> Result<
     sizes.iter().map(cut).collect()
 }
 
-/// Signalling that nobody sent: enough of it for `len` bytes. The same every time.
+/// Generates artificial signalling messages (SIP) of at least `len` bytes in all, always the same.
 pub(crate) fn made_up(len: usize) -> Vec<Vec<u8>> {
     const METHODS: [&str; 4] = ["INVITE", "SUBSCRIBE", "REGISTER", "OPTIONS"];
     const FIELDS: [&str; 6] = [

@@ -1,4 +1,5 @@
-//! How messages are encoded: without anything, by a method of message mode, by a chooser, or by any codec, each message alone.
+//! Methods of `narrows ping`: plain, a method of message mode, a policy, or any codec on each
+//! message alone.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,6 +7,7 @@ use std::str::FromStr;
 use narrows::Error;
 use narrows::codec::{CodecId, Method as Codec};
 
+/// How messages are encoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Method {
     /// A length and the message.
@@ -18,7 +20,7 @@ pub(crate) enum Method {
     Alone(Codec),
 }
 
-/// What a message is encoded with besides itself.
+/// Additional data with which a message is encoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Context {
     None,
@@ -28,21 +30,23 @@ pub(crate) enum Context {
     Seeded,
 }
 
-/// Longer names are none; they are in the hello.
+/// Maximum length of a name of a method or policy in the handshake.
 pub(crate) const NAME_MAX: usize = 64;
 
-/// Those of a run that names none, and those of `all`.
+/// Default methods.
 const DEFAULT: &str = "plain,lz4,lz4:linked,zstd-1,messages";
+/// Methods of `all`.
 const ALL: &str = "plain,store,lz4,lz4:dict,lz4:linked,lz4:linked,seeded,zstd-1,zstd-3,zstd-1:dict,zstd-3:dict,\
                    lzo,lzf,lzw,lzma,bzip2:level=1,zlib,snappy,messages";
 
 impl Method {
+    /// Whether the method needs a dictionary.
     pub(crate) fn needs_dictionary(self) -> bool {
         matches!(self, Self::Fixed { context: Context::Dictionary | Context::Seeded, .. })
     }
 
-    /// Splits at commas; `linked`, `seeded`, `dict` and what has a `=` belong to the method before. `plain`, with which all are
-    /// compared, is always there.
+    /// Parses a list. It is split at commas, but `linked`, `seeded`, `dict` and items with a `=`
+    /// belong to the method before. `plain`, the reference for all others, is always included.
     pub(crate) fn parse_list(text: &str, has_dictionary: bool) -> Result<Vec<Self>, Error> {
         let text = if text.is_empty() { DEFAULT } else { text };
         let mut specs: Vec<String> = Vec::new();
@@ -81,7 +85,7 @@ impl FromStr for Method {
 
     fn from_str(text: &str) -> Result<Self, Error> {
         if text.len() > NAME_MAX {
-            return Err(Error::misuse("no method has so long a name"));
+            return Err(Error::misuse("the name of the method is too long"));
         }
         let (name, settings) = text.split_once(':').unwrap_or((text, ""));
         match (name, settings) {
@@ -89,7 +93,7 @@ impl FromStr for Method {
             ("messages", "") => return Ok(Self::Chosen),
             ("store", "") => return Ok(Self::Fixed { codec: Codec::STORE, context: Context::None }),
             ("lzma", _) => {
-                // The level of the text's experiment.
+                // The level of the experiment in the paper.
                 let level = if settings.is_empty() { "level=3" } else { settings };
                 return format!("xz:{level}").parse().map(Self::Alone);
             }
@@ -110,7 +114,7 @@ impl FromStr for Method {
                     .parse::<Codec>()
                     .map_err(|e| Error::misuse(format!("{}, and plain, zstd-LEVEL, lzma, messages, all", e.message)))?;
                 if context != Context::None {
-                    return Err(Error::misuse(format!("{name} takes no '{settings}'")));
+                    return Err(Error::misuse(format!("{name} does not support '{settings}'")));
                 }
                 return Ok(Self::Alone(codec));
             }

@@ -1,4 +1,4 @@
-//! The end that answers each message with the message itself, encoded anew.
+//! The server of `narrows ping`: answers each message with the same message, encoded again.
 
 use std::fmt;
 use std::fs;
@@ -21,13 +21,15 @@ use super::wire::Wire;
 use crate::report;
 use narrows_host::signals;
 
-/// A client has a connection for each of its methods, some twenty: a dozen clients.
+/// Maximum number of connections, enough for a dozen clients: a client has one for each of its
+/// methods, about twenty.
 const CONNECTIONS_MAX: usize = 256;
-/// Between two messages: the client sends some with its other methods, each by a slow link perhaps.
+/// Time limit between two messages. Meanwhile the client sends with its other methods, perhaps over
+/// a slow link.
 const IDLE_MAX: Duration = Duration::from_secs(600);
-/// How soon it is seen that the last client has gone.
+/// Interval at which the server checks whether the last client has gone.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// After an `accept` that failed for want of descriptors or memory.
+/// Pause after an `accept` that failed for lack of descriptors or memory.
 const PAUSE: Duration = Duration::from_millis(100);
 
 enum Listener {
@@ -35,7 +37,7 @@ enum Listener {
     Unix(UnixListener, PathBuf),
 }
 
-/// A server that listens.
+/// A listening server.
 pub(crate) struct Server {
     listener: Listener,
     open: Arc<AtomicUsize>,
@@ -43,12 +45,13 @@ pub(crate) struct Server {
 }
 
 impl Server {
+    /// Listens on an address.
     pub(crate) fn bind(place: &Place, quiet: bool) -> Result<Self> {
         let cannot = || format!("cannot listen on {place}");
         let listener = match place {
             Place::Tcp(address) => Listener::Tcp(TcpListener::bind(address).with_context(cannot)?),
             Place::Unix(path) => {
-                // What a server that was killed left behind.
+                // Removes the socket of a killed server.
                 if UnixStream::connect(path).is_err_and(|e| e.kind() == ErrorKind::ConnectionRefused) {
                     let _ = fs::remove_file(path);
                 }
@@ -63,6 +66,7 @@ impl Server {
         Ok(Self { listener, open: Arc::default(), quiet })
     }
 
+    /// The TCP address; `None` for a Unix socket.
     pub(crate) fn address(&self) -> Option<SocketAddr> {
         match &self.listener {
             Listener::Tcp(l) => l.local_addr().ok(),
@@ -70,7 +74,8 @@ impl Server {
         }
     }
 
-    /// Serves until a signal comes, or with `once` until the first client and all that came meanwhile have gone.
+    /// Serves until a signal arrives, or with `once` until the first client and all that connected
+    /// meanwhile have gone.
     pub(crate) fn run(&self, once: bool) -> Result<()> {
         let mut served = false;
         loop {
@@ -153,7 +158,7 @@ impl fmt::Display for Server {
     }
 }
 
-/// A connection that is open, however its thread ends.
+/// Counts an open connection until it is dropped, however its thread ends.
 struct Counted(Arc<AtomicUsize>);
 
 impl Counted {
@@ -171,7 +176,8 @@ impl Drop for Counted {
 
 fn refuse(line: &mut Line, error: &anyhow::Error) -> Result<()> {
     Hello::answer(line, Some(&report::one_line(error)))?;
-    // What it still sends is read, so that closing does not reset the connection before it has read why.
+    // Further data is read, because closing with unread data would reset the connection before the
+    // client has read the reason.
     let begun = Instant::now();
     while begun.elapsed() < TIMEOUT && line.more(Duration::from_secs(1)).unwrap_or(false) {
         line.take(usize::MAX);
@@ -198,8 +204,8 @@ fn connection(mut line: Line) -> Result<()> {
     match end {
         Some(end) => echo(line, end, wire),
         None => {
-            // It stays as long as the client does.
-            ensure!(!line.more(IDLE_MAX)?, "messages on a connection that has none");
+            // The connection stays open as long as the client runs.
+            ensure!(!line.more(IDLE_MAX)?, "the client sent messages on a connection without a method");
             Ok(())
         }
     }

@@ -1,4 +1,4 @@
-//! The figures as a table and as JSON.
+//! Output of the figures as a table and as JSON.
 
 use std::fmt::Write;
 
@@ -9,7 +9,8 @@ use super::figures::Trips;
 use super::messages::Set;
 use super::method::Method;
 
-/// What was measured of a set: the trips of each method, in the order of the client's methods, plain first.
+/// Measurements of a set: the round trips of each method in the order of the client's methods,
+/// plain first.
 pub(crate) struct Measured<'a> {
     pub(crate) set: &'a Set,
     pub(crate) trips: Vec<Trips>,
@@ -21,11 +22,12 @@ impl Measured<'_> {
         bytes as f64 / self.set.messages.len().max(1) as f64
     }
 
+    /// The figures as a table.
     pub(crate) fn table(&self, client: &Client) -> String {
         let (count, mean_len) = (self.set.messages.len(), self.mean_len());
         let of = match self.set.size {
             Some(size) => format!("of {size} bytes"),
-            None => format!("of {mean_len:.0} bytes in the mean"),
+            None => format!("of {mean_len:.0} bytes on average"),
         };
         let wire = client.wire.map_or("as it is".to_owned(), |w| w.words());
         let mut text = format!("{count} messages {of}, {} rounds; link {wire}\n", client.rounds);
@@ -56,6 +58,7 @@ impl Measured<'_> {
         text
     }
 
+    /// The figures as JSON.
     pub(crate) fn json(&self, client: &Client) -> Value {
         let plain = self.trips[0].figures();
         let rows: Vec<Value> = client
@@ -90,7 +93,7 @@ impl Measured<'_> {
     }
 }
 
-/// `97 % lz4:link, 3 % store`
+/// The shares of encodings, such as `97 % lz4:link, 3 % store`.
 fn mix(trips: &Trips) -> String {
     let all: u64 = trips.mix.values().sum();
     let mut parts: Vec<_> = trips.mix.iter().map(|(name, n)| (*n, name)).collect();

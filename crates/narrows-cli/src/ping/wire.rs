@@ -1,18 +1,23 @@
-//! A link that is not there: before every write the sender works idly for as long as the bytes would have taken.
+//! An emulated link: before every write the sender waits for as long as the bytes would take to
+//! cross.
 //!
-//! With one message under way at a time this is exact, which a token bucket is not: a bucket that was full lets a lone message
-//! through at once.
+//! With one message in flight at a time this is exact. A token bucket would not be, because a full
+//! bucket passes a single message at once.
 
 use std::time::{Duration, Instant};
 
-/// Bytes of a full packet's payload, and what Ethernet, IP and TCP add to each packet: preamble and gap too.
+/// Payload of a full packet in bytes.
 const PACKET_LEN: usize = 1448;
+/// Bytes that Ethernet, IP and TCP add to each packet, including preamble and gap.
 const PACKET_OVERHEAD: usize = 90;
-/// A longer wait is slept through but for its end: a core that slept is late by a fraction of this.
+/// Longer waits sleep until [`AWAKE`] before their end, since waking up is late by only a fraction
+/// of this.
 const SLEEP_FROM: Duration = Duration::from_millis(20);
+/// Time before the end of a wait from which it spins.
 const AWAKE: Duration = Duration::from_millis(5);
 
-/// The link as both ends play it. Each hop that stores and forwards takes the time of the bytes once more.
+/// The emulated link. Each store-and-forward hop takes the transmission time of the bytes once
+/// more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Wire {
     pub(crate) bits_per_s: u64,
@@ -20,22 +25,26 @@ pub(crate) struct Wire {
 }
 
 impl Wire {
-    /// Slower ones would let the longest message take longer than anybody waits.
+    /// Lowest rate: with slower links the longest message would take too long.
     pub(crate) const BITS_MIN: u64 = 1_000_000;
+    /// Highest rate in bits per second.
     pub(crate) const BITS_MAX: u64 = 1_000_000_000_000;
+    /// Maximum number of hops.
     pub(crate) const HOPS_MAX: u8 = 16;
 
+    /// Whether rate and hops are within their limits.
     pub(crate) fn is_sound(self) -> bool {
         (Self::BITS_MIN..=Self::BITS_MAX).contains(&self.bits_per_s) && self.hops <= Self::HOPS_MAX
     }
 
+    /// Time that `len` bytes take to cross.
     pub(crate) fn time(self, len: usize) -> Duration {
         let bytes = len + PACKET_OVERHEAD * len.div_ceil(PACKET_LEN);
         let bits = bytes as f64 * 8.0 * (1.0 + f64::from(self.hops));
         Duration::from_secs_f64(bits / self.bits_per_s as f64)
     }
 
-    /// Holds the calling thread until `len` bytes that were ready at `since` would have crossed.
+    /// Blocks the calling thread until `len` bytes that were ready at `since` would have crossed.
     pub(crate) fn hold(self, len: usize, since: Instant) {
         let until = since + self.time(len);
         let left = until.saturating_duration_since(Instant::now());
@@ -47,7 +56,7 @@ impl Wire {
         }
     }
 
-    /// `emulated: 100 Mbit/s, 1 hop`
+    /// The link as text, such as `emulated: 100 Mbit/s, 1 hop`.
     pub(crate) fn words(self) -> String {
         let mbit = self.bits_per_s as f64 * 1e-6;
         let hops = match self.hops {

@@ -1,4 +1,5 @@
-//! Cuts a file into chunks, several sections at a time: cutting and hashing take longer than reading.
+//! Cuts a file into chunks, several sections in parallel, since cutting and hashing take longer
+//! than reading.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -10,21 +11,23 @@ use narrows::stream;
 use rustix::io::Errno;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Shortest, mean and longest chunk. A changed byte costs about one chunk before its pieces are compared; the list costs
-/// 10 bytes for each.
+/// Shortest, mean and longest chunk in bytes. A changed byte costs about one chunk before its
+/// pieces are compared, and each chunk costs 10 bytes in the list.
 pub const CHUNK_LENS: (usize, usize, usize) = (2 << 10, 8 << 10, 32 << 10);
 const _: () = assert!(CHUNK_LENS.2 <= CHUNK_LEN_MAX as usize);
-/// A border that the content did not choose costs a chunk where something was inserted before it.
+/// Length of a section in bytes. Its border is not content-defined, so it costs a chunk if
+/// something was inserted before it.
 pub(super) const SECTION_LEN: usize = 4 << 20;
-/// Sections at a time, and so buffers.
+/// Maximum number of sections in parallel, and thus of buffers.
 const THREADS_MAX: usize = 4;
 
-/// A piece of the file that was cut by itself.
+/// A part of the file that is cut independently.
 pub(super) struct Section {
     pub(super) bytes: Vec<u8>,
     pub(super) chunks: Vec<Chunk>,
 }
 
+/// Cuts one file from its beginning to its end.
 pub(super) struct Cutter {
     at: u64,
     limit: u64,
@@ -32,11 +35,12 @@ pub(super) struct Cutter {
 }
 
 impl Cutter {
-    /// Of the first `limit` bytes.
+    /// Cuts the first `limit` bytes.
     pub(super) fn new(limit: u64) -> Self {
         Self { at: 0, limit, threads: stream::cores().min(THREADS_MAX) }
     }
 
+    /// Offset of the next section.
     pub(super) fn offset(&self) -> u64 {
         self.at
     }
@@ -56,7 +60,7 @@ impl Cutter {
                 let failed = || Err(io::Error::other("a thread failed; this is a bug"));
                 let result = |(thread, at, len): (Option<ScopedJoinHandle<'_, _>>, _, _)| match thread {
                     Some(thread) => thread.join().unwrap_or_else(|_| failed()),
-                    // There is no thread for it.
+                    // The thread could not be started.
                     None => cut(file, at, len),
                 };
                 threads.into_iter().map(result).collect::<io::Result<Vec<_>>>()
@@ -95,7 +99,7 @@ fn cut(file: &OwnedFd, at: u64, len: usize) -> io::Result<Section> {
     Ok(Section { bytes, chunks })
 }
 
-/// Reads until the buffer is full or the file ends; how much that was.
+/// Reads until the buffer is full or the file ends; returns the number of bytes read.
 pub fn read_at(file: &OwnedFd, buffer: &mut [u8], at: u64) -> io::Result<usize> {
     let mut filled = 0;
     while filled < buffer.len() {

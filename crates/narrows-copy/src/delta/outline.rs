@@ -1,4 +1,4 @@
-//! The sender's side of one file: which chunks it has, and what of them is needed.
+//! Delta transfer at the sender: the chunks of one file, and which of them the receiver needs.
 
 use std::collections::VecDeque;
 use std::io;
@@ -10,26 +10,28 @@ use super::cutter::{Cutter, read_at};
 use super::{each, piece_hash};
 use crate::hash;
 
-/// Chunks of a record, 8 MiB of the file: few enough that the pieces of what is needed fit into one record as well.
+/// Maximum number of chunks in a record, 8 MiB of the file. The pieces of the missing chunks then
+/// fit into one record too.
 const RECORD_CHUNKS: usize = 1024;
 const _: () = assert!(RECORD_CHUNKS <= CHUNKS_MAX);
 
+/// The delta transfer of one file at the sender.
 pub struct Outline {
     cutter: Cutter,
     hash: blake3::Hasher,
-    /// Chunks that were cut and not sent.
+    /// Chunks that were cut but not yet announced.
     cut: VecDeque<Chunk>,
-    /// Records that were sent and whose content was not, and the number of the first.
+    /// Records that were announced but whose content was not sent, and the number of the first one.
     records: VecDeque<Sent>,
     first: u64,
-    /// What the next answers are about: a record's chunks, or its pieces.
+    /// Numbers of the records to which the next answers belong, for their chunks or their pieces.
     asked: VecDeque<u64>,
-    /// Where the content of the next record begins.
+    /// Offset of the content of the next record.
     end: u64,
-    /// Where the content of the front record begins.
+    /// Offset of the content of the front record.
     settled: u64,
     whole: bool,
-    /// An answer came that is about nothing.
+    /// An answer arrived that belongs to no record.
     broken: bool,
 }
 
@@ -41,11 +43,13 @@ struct Sent {
 }
 
 enum State {
+    /// The chunks were announced.
     Asked,
-    /// Known to be needed, and not compared in pieces yet.
+    /// The needed parts, not yet compared in pieces.
     Answered(Vec<Needed>),
+    /// The hashes of pieces were sent.
     Compared(Vec<Needed>),
-    /// What is to be sent.
+    /// Offsets and lengths to send.
     Settled(Vec<(u64, u64)>),
 }
 
@@ -53,7 +57,7 @@ enum State {
 struct Needed {
     offset: u64,
     len: u64,
-    /// It may be compared in pieces: something beside it is there, and it is not long.
+    /// It can be compared in pieces: adjacent data is present, and it is short enough.
     region: bool,
 }
 
@@ -64,6 +68,7 @@ impl Needed {
 }
 
 impl Outline {
+    /// Begins a file of `len` bytes.
     pub fn new(len: u64) -> Self {
         Self {
             cutter: Cutter::new(len),
@@ -79,35 +84,37 @@ impl Outline {
         }
     }
 
-    /// Records whose content was not sent.
+    /// Number of records whose content was not sent.
     pub fn ahead(&self) -> usize {
         self.records.len()
     }
 
-    /// It is known what of the front record is needed, or that the answers make no sense.
+    /// Whether it is known what the front record needs, or that the answers are invalid.
     pub fn is_answered(&self) -> bool {
         self.broken || self.records.front().is_some_and(|r| matches!(r.state, State::Settled(_)))
     }
 
-    /// Everything was cut and sent.
+    /// Whether all chunks were announced.
     pub fn is_whole(&self) -> bool {
         self.whole
     }
 
-    /// Up to where it is known what is needed.
+    /// Offset up to which the needed parts are known.
     pub fn settled(&self) -> u64 {
         self.settled
     }
 
+    /// Length of the announced content in bytes.
     pub fn len(&self) -> u64 {
         self.end
     }
 
+    /// BLAKE3 hash of the content that was cut so far.
     pub fn digest(&self) -> [u8; 32] {
         self.hash.finalize().into()
     }
 
-    /// Chunks for the next record; none at the end of the file.
+    /// The chunks of the next record; none at the end of the file.
     pub fn next(&mut self, file: &OwnedFd) -> io::Result<Vec<Chunk>> {
         if self.cut.is_empty() {
             for section in self.cutter.next(file)? {
@@ -127,7 +134,7 @@ impl Outline {
         Ok(chunks)
     }
 
-    /// Takes the answer for the next record that has none.
+    /// Processes the answer for the next record that waits for one.
     pub fn answer(&mut self, runs: &[u32]) {
         let asked = self.asked.pop_front().and_then(|number| number.checked_sub(self.first));
         let record = asked.and_then(|i| self.records.get_mut(i as usize));
@@ -142,7 +149,8 @@ impl Outline {
         self.broken |= settled.is_none();
     }
 
-    /// Regions of the next record whose pieces shall be compared, with a hash of each; `None` if there is no such record.
+    /// The regions of the next record to compare in pieces, with a hash of each piece; `None` if
+    /// there is no such record.
     pub fn compare(&mut self, file: &OwnedFd) -> io::Result<Option<(Vec<Region>, Vec<PieceHash>)>> {
         for (i, record) in self.records.iter_mut().enumerate() {
             let State::Answered(needed) = &mut record.state else { continue };
@@ -160,7 +168,8 @@ impl Outline {
             let mut hashes = Vec::with_capacity(CHUNKS_MAX - room);
             for region in &regions {
                 let mut bytes = vec![0; region.len as usize];
-                // Of a file that shrank, zeros: the content shows that it did.
+                // If the file shrank, the rest is zeros; the shrinking is found when the content is
+                // read.
                 read_at(file, &mut bytes, region.offset)?;
                 hashes.extend(bytes.chunks(PIECE_LEN as usize).map(piece_hash));
             }
@@ -171,7 +180,8 @@ impl Outline {
         Ok(None)
     }
 
-    /// Offsets and lengths of what is needed of the front record, which is then done. `None` if the answers do not fit.
+    /// Removes the front record; returns the offsets and lengths of its needed parts, or `None` if
+    /// the answers are invalid.
     pub fn needed(&mut self) -> Option<Vec<(u64, u64)>> {
         if self.broken {
             return None;
@@ -186,7 +196,7 @@ impl Outline {
     }
 }
 
-/// Runs of chunks that are needed.
+/// Merges adjacent missing chunks into needed parts.
 fn needed(begin: u64, lens: &[u32], there: &[bool]) -> Vec<Needed> {
     let (mut all, mut at): (Vec<Needed>, _) = (Vec::new(), begin);
     for (i, (len, there_now)) in lens.iter().zip(there).enumerate() {
@@ -194,7 +204,7 @@ fn needed(begin: u64, lens: &[u32], there: &[bool]) -> Vec<Needed> {
         if !there_now {
             match all.last_mut().filter(|n| n.offset + n.len == at) {
                 Some(last) => last.len += len,
-                // Of the record before nothing is known here.
+                // Whether the end of the previous record is present is unknown here.
                 None => all.push(Needed { offset: at, len, region: i > 0 }),
             }
         } else if let Some(last) = all.last_mut().filter(|n| n.offset + n.len == at) {
@@ -206,7 +216,7 @@ fn needed(begin: u64, lens: &[u32], there: &[bool]) -> Vec<Needed> {
     all
 }
 
-/// What is left to send when the answer to the pieces is known.
+/// The parts that remain to be sent after the answer about the pieces.
 fn without(needed: &[Needed], runs: &[u32]) -> Option<Vec<(u64, u64)>> {
     let there = each(runs, needed.iter().filter_map(Needed::as_region).map(|r| r.pieces()).sum())?;
     let mut there = there.into_iter();

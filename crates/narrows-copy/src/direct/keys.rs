@@ -1,4 +1,5 @@
-//! What a server and its clients know of one another: a file of the server's with its keys, and the token that it shows.
+//! Credentials of a server and its clients: the key file of the server, and the token that it
+//! prints.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -13,14 +14,16 @@ use data_encoding::BASE64URL_NOPAD;
 use super::proof;
 use narrows_host::words::without_temporary_name;
 
+/// Length of a seed of an Ed25519 key in bytes.
 pub(super) const SEED_LEN: usize = 32;
+/// Length of a fingerprint in bytes.
 pub(super) const FINGERPRINT_LEN: usize = 32;
 const FILE_HEAD: &str = "narrows serve key 1";
 const TOKEN_HEAD: &str = "nrw1_";
-/// A file of keys or a token, with room for comments that nobody writes.
+/// Maximum length of a key file or token file, in bytes; both are much shorter.
 const FILE_LEN_MAX: u64 = 4096;
 
-/// Key pairs of a server and of its clients, by the seeds that they are made from.
+/// Key pairs of a server and of its clients, as the seeds from which they are derived.
 #[derive(Clone)]
 pub struct Keys {
     pub(super) server: [u8; SEED_LEN],
@@ -28,7 +31,7 @@ pub struct Keys {
 }
 
 impl Keys {
-    /// Those of the file; made, with the file, if there is none.
+    /// Loads the keys from a file, and creates the file with new keys if it is missing.
     pub fn load(path: &Path) -> Result<Self> {
         let of_file = || format!("the key file {}", path.display());
         match read_private(path) {
@@ -36,7 +39,7 @@ impl Keys {
             Err(e) if e.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::NotFound) => {
                 let keys = Self { server: proof::random_seed()?, client: proof::random_seed()? };
                 keys.save(path).with_context(of_file)?;
-                // Another server may have been first.
+                // Another server may have created the file first.
                 Self::parse(&read_private(path)?).with_context(of_file)
             }
             Err(e) => Err(e.context(of_file())),
@@ -45,7 +48,7 @@ impl Keys {
 
     fn parse(text: &str) -> Result<Self> {
         let mut lines = text.lines();
-        ensure!(lines.next() == Some(FILE_HEAD), "it is no key file of this program's");
+        ensure!(lines.next() == Some(FILE_HEAD), "it is not a key file of narrows");
         let seeds = lines.next().and_then(|l| BASE64URL_NOPAD.decode(l.trim().as_bytes()).ok());
         let (server, client) = seeds.as_deref().and_then(halves).context("it is damaged")?;
         Ok(Self { server, client })
@@ -54,7 +57,7 @@ impl Keys {
     fn save(&self, path: &Path) -> Result<()> {
         let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
         fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-        // Only its owner may read it from the first moment on.
+        // The temporary file is readable only by its owner from the start.
         let mut file = tempfile::NamedTempFile::new_in(folder).map_err(without_temporary_name)?;
         let seeds = BASE64URL_NOPAD.encode(&[self.server, self.client].concat());
         writeln!(file, "{FILE_HEAD}\n{seeds}")?;
@@ -65,22 +68,22 @@ impl Keys {
         }
     }
 
-    /// What a client needs to reach this server.
+    /// The token that a client needs to connect to this server.
     pub fn token(&self) -> Result<Token> {
         Ok(Token { client: self.client, fingerprint: proof::fingerprint_of_seed(&self.server)? })
     }
 }
 
-/// Where keys are kept if nobody says otherwise.
+/// Default path of the key file.
 pub fn default_path(state: Option<&OsStr>, home: Option<&OsStr>) -> Result<PathBuf> {
-    // What is not absolute is to be ignored (XDG base directory specification).
+    // Relative paths must be ignored (XDG base directory specification).
     let state = state.map(PathBuf::from).filter(|p| p.is_absolute());
     let state = state.or_else(|| home.map(|h| Path::new(h).join(".local/state")));
     let folder = state.context("no home folder to keep the key in; name a file with --key-file")?;
     Ok(folder.join("narrows").join("serve.key"))
 }
 
-/// The secret of a server's clients, and how they know the server.
+/// The secret of the clients of a server, and the fingerprint by which they recognise the server.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token {
     pub(super) client: [u8; SEED_LEN],
@@ -88,16 +91,18 @@ pub struct Token {
 }
 
 impl Token {
+    /// Parses a token.
     pub fn parse(text: &str) -> Result<Self> {
         let bytes = text.trim().strip_prefix(TOKEN_HEAD);
         let bytes = bytes.and_then(|t| BASE64URL_NOPAD.decode(t.as_bytes()).ok());
         let (client, fingerprint) = bytes
             .as_deref()
             .and_then(halves)
-            .ok_or_else(|| anyhow!("it is no token; `narrows serve --listen` prints one, {TOKEN_HEAD}..."))?;
+            .ok_or_else(|| anyhow!("it is not a token; `narrows serve --listen` prints one, {TOKEN_HEAD}..."))?;
         Ok(Self { client, fingerprint })
     }
 
+    /// Reads a token from a file that other users must not be able to read.
     pub fn load(path: &Path) -> Result<Self> {
         let text = read_private(path).with_context(|| format!("the token file {}", path.display()))?;
         Self::parse(&text).with_context(|| format!("the token file {}", path.display()))
@@ -110,15 +115,15 @@ impl fmt::Display for Token {
     }
 }
 
-/// Writes a token to a file that is its owner's from the first moment on. One that is there is replaced, so that whoever
-/// has it open sees nothing of the new one.
+/// Writes a token to a file that only its owner may read from the start. An existing file is
+/// replaced, so that a process that has it open cannot read the new token.
 pub fn write_token(path: &Path, token: &str) -> Result<()> {
     match fs::symlink_metadata(path) {
         Ok(there) => {
-            ensure!(there.is_file(), "it is there, and no file");
+            ensure!(there.is_file(), "it exists and is not a regular file");
             ensure!(
                 there.uid() == rustix::process::geteuid().as_raw(),
-                "it is another user's; name a file that does not exist"
+                "it belongs to another user; name a file that does not exist"
             );
         }
         Err(e) if e.kind() == io::ErrorKind::NotFound => {}
@@ -132,7 +137,7 @@ pub fn write_token(path: &Path, token: &str) -> Result<()> {
     Ok(())
 }
 
-/// Whether it is a file that other users may read.
+/// Whether the output is a regular file that other users may read.
 pub fn is_for_others(output: impl std::os::fd::AsFd) -> bool {
     use rustix::fs::FileType;
     rustix::fs::fstat(output)
@@ -151,12 +156,12 @@ fn halves(bytes: &[u8]) -> Option<([u8; SEED_LEN], [u8; 32])> {
     Some((*first, second.try_into().ok()?))
 }
 
-/// A short file that nobody else may read, as ssh wants its keys.
+/// Reads a short file that other users must not be able to read, as ssh requires of its keys.
 fn read_private(path: &Path) -> Result<String> {
     let data = fs::metadata(path)?;
     ensure!(
         !data.is_file() || data.mode() & 0o077 == 0,
-        "others may read it; make it private: chmod 600 {}",
+        "other users may read it; make it private: chmod 600 {}",
         path.display()
     );
     let mut text = String::new();
@@ -182,7 +187,7 @@ mod tests {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
         assert!(format!("{:#}", Keys::load(&path).err().unwrap()).contains("chmod 600"));
         fs::write(dir.path().join("other"), "something else").unwrap();
-        assert!(format!("{:#}", Keys::load(&dir.path().join("other")).err().unwrap()).contains("no key file"));
+        assert!(format!("{:#}", Keys::load(&dir.path().join("other")).err().unwrap()).contains("not a key file"));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The server of direct copies: accepts, checks who is there, and serves one folder.
+//! The server of direct copies: accepts and authenticates clients, and serves one folder.
 
 use std::collections::{HashMap, VecDeque};
 use std::io::{self, Write};
@@ -21,35 +21,44 @@ use crate::served::Served;
 use narrows_host::shares::{Share, Shares};
 use narrows_host::words;
 
-/// Connections that have not proved who they are. Beyond it the oldest of the host that has most of them has to go, so that
-/// those who only wait keep nobody out; each costs a thread and two descriptors.
+/// Maximum number of connections that are not authenticated yet. Beyond it the oldest connection of
+/// the host with the most of them is closed, so that waiting clients do not lock others out. Each
+/// costs a thread and two descriptors.
 const STRANGERS_MAX: usize = 128;
-/// Copies at a time, of which one host has half at most.
+/// Maximum number of concurrent copies, of which one host gets at most half.
 const COPIES_MAX: usize = 128;
-/// Of one: 20 to 32 MiB of what comes or goes, buffers, answers that are not read, tables of codecs.
+/// Memory reserved for one copy, in bytes: 20 to 32 MiB of data in transit, buffers, unread
+/// answers, and tables of codecs.
 const MEMORY_OF_COPY: u64 = 128 << 20;
-/// Carriers, folders, and a batch of files, which is shorter where there are fewer.
+/// Descriptors reserved for one copy: carriers, folders, and a batch of files, which is shorter if
+/// fewer are available.
 const DESCRIPTORS_OF_COPY: usize = 64;
-/// The stack of a thread, and a request.
+/// Memory of a connection that is not authenticated, in bytes: the stack of a thread, and a
+/// request.
 const MEMORY_OF_STRANGER: u64 = 8 << 20;
-/// However little there is.
+/// Minimum number of concurrent copies, however little memory there is.
 const COPIES_MIN: usize = 2;
-/// Clients at a time that are told so when there are as many copies; others are let go without a word.
+/// Maximum number of clients at a time that are told that the server is busy; further ones are
+/// disconnected without a message.
 const TOLD_MAX: usize = 16;
-/// A copy of which nothing came, and one in which nothing moves, have to go after so long where another one wants the place.
-/// Disks and people have pauses of seconds; what was stored is not copied again.
+/// Time after which a copy that has sent nothing at all is closed if another one needs its place.
 const SILENT_MAX: Duration = Duration::from_secs(2);
+/// Time without progress after which a copy is closed if another one needs its place. Disks and
+/// people pause for seconds; files that were stored are not copied again.
 const IDLE_MAX: Duration = Duration::from_secs(60);
+/// Interval at which progress is recorded.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// No descriptor or thread was free; some copy will end.
+/// Pause if no descriptor or thread is free, until some copy ends.
 const BREATH: Duration = Duration::from_millis(100);
-/// Copies that are stopped bring what is whole to the disk.
+/// Time that stopped copies get to flush their complete files to the disk.
 const LAST_WORK: Duration = Duration::from_secs(3);
 
-/// What the process may use for all copies.
+/// Resources of the process for all copies.
 #[derive(Debug, Clone, Copy)]
 pub struct Means {
+    /// Memory in bytes.
     pub memory: u64,
+    /// Number of descriptors.
     pub descriptors: usize,
 }
 
@@ -65,9 +74,10 @@ impl Means {
     }
 }
 
+/// A server of direct copies.
 pub struct Server {
     served: Served,
-    /// `None`: everybody on this host is trusted.
+    /// `None` if all users of this host are trusted.
     tls: Option<Arc<ServerConfig>>,
     verbose: bool,
     strangers_max: usize,
@@ -96,9 +106,10 @@ struct Copy {
     bond: Bond,
     control: Arc<Control>,
     host: IpAddr,
-    /// None of those that are only told, nor of one that was ended to make room.
+    /// `None` if the client is only told that the server is busy, or if the copy was closed to make
+    /// room.
     place: Option<Share>,
-    /// Bytes that went either way, and since when it has been so many.
+    /// Bytes transferred in both directions, and the time of the last change.
     moved: u64,
     since: Instant,
 }
@@ -111,7 +122,7 @@ impl Copy {
         }
     }
 
-    /// How much longer it has been still than a copy may be where others want its place.
+    /// By how much its time without progress exceeds the limit; `None` if it does not.
     fn overdue(&self, now: Instant) -> Option<Duration> {
         let may = if self.moved == 0 { SILENT_MAX } else { IDLE_MAX };
         now.duration_since(self.since).checked_sub(may)
@@ -119,7 +130,7 @@ impl Copy {
 }
 
 impl State {
-    /// Takes out the stranger that has to go: the oldest of the host that has most of them.
+    /// Removes the connection to close: the oldest one of the host with the most strangers.
     fn take_stranger(&mut self) -> Option<Stranger> {
         let mut of_host: HashMap<IpAddr, usize> = HashMap::new();
         self.strangers.iter().for_each(|s| *of_host.entry(s.host).or_default() += 1);
@@ -128,7 +139,8 @@ impl State {
         self.strangers.remove(at)
     }
 
-    /// Ends the copy in which nothing has moved for longest; `of`: among those of this host. Whether there was one.
+    /// Closes the copy that has been without progress for the longest time, among all or those of
+    /// the host `of`. Returns whether there was one over its limit.
     fn end_idle(&mut self, of: Option<IpAddr>, now: Instant) -> bool {
         self.copies.values_mut().for_each(|copy| copy.look(now));
         let held = self.copies.values_mut().filter(|c| c.place.is_some() && of.is_none_or(|host| c.host == host));
@@ -141,7 +153,7 @@ impl State {
 }
 
 impl Server {
-    /// `keys`: none if everybody on this host is trusted.
+    /// Without `keys`, all users of this host are trusted.
     pub fn new(served: Served, keys: Option<&Keys>, means: Means, verbose: bool) -> Result<Arc<Self>> {
         let tls = keys.map(proof::server).transpose()?;
         let (strangers_max, copies_max) = (means.strangers(), means.copies());
@@ -163,7 +175,7 @@ impl Server {
         }
     }
 
-    /// Ends the copies in order.
+    /// Stops all copies and waits up to [`LAST_WORK`] for them to end.
     pub fn stop(&self) {
         let begun = Instant::now();
         let mut state = self.lock();
@@ -175,7 +187,7 @@ impl Server {
         }
     }
 
-    /// To be called now and then: sees in which copies something moves.
+    /// Records the progress of the copies; to be called regularly.
     pub fn look(&self) {
         let mut state = self.lock();
         let now = Instant::now();
@@ -185,11 +197,11 @@ impl Server {
         }
     }
 
-    /// A place for one more copy from that host; who has been still for long makes room.
+    /// A place for one more copy from this host. A copy without progress over its limit makes room.
     fn place(&self, state: &mut State, host: IpAddr) -> Option<Share> {
         let now = Instant::now();
         let mut place = self.places.of(host);
-        // Who has places already takes none from others.
+        // A host that already has places takes none from other hosts.
         let has_some = state.copies.values().any(|copy| copy.host == host && copy.place.is_some());
         let got = place.grow(1) || state.end_idle(has_some.then_some(host), now) && place.grow(1);
         got.then_some(place)
@@ -223,7 +235,7 @@ impl Server {
         }
     }
 
-    /// Whether another copy has its place, or it never had one.
+    /// Whether the copy lost its place to another one, or never had one.
     fn was_ended(&self, id: u64) -> bool {
         self.lock().copies.get(&id).is_some_and(|copy| copy.place.is_none())
     }
@@ -237,14 +249,15 @@ impl Server {
         self.known(id);
         let (request, link) = match met {
             Ok(met) => met,
-            // The internet is full of them.
+            // Port scans are too common on the internet to report each.
             Err(_) if !self.verbose => return Ok(()),
             Err(e) => return Err(e),
         };
         let mut state = self.lock();
         let (task, session) = match request {
             Request::Copy(task, session) => (task, session),
-            // One that comes too late is dropped; the copy is over or does without.
+            // A carrier that arrives too late is dropped: the copy is over, or continues without
+            // it.
             Request::Join(session) => {
                 let copy = state.copies.values().find(|copy| copy.session == session);
                 return Ok(copy.map_or(Ok(()), |copy| copy.bond.add(link))?);
@@ -274,7 +287,7 @@ impl Server {
         Ok(())
     }
 
-    /// Checks who is there, and reads what is wanted.
+    /// Authenticates the client and reads its request.
     fn meet(&self, socket: TcpStream, peer: SocketAddr) -> Result<(Request, Link)> {
         let deadline = Instant::now() + PATIENCE;
         watch(&socket)?;
@@ -290,8 +303,8 @@ impl Server {
         };
         let connection = proof::server_connection(config)?;
         let mut session = tls::handshake(connection.into(), socket, deadline).map_err(|e| match e.kind() {
-            io::ErrorKind::PermissionDenied => anyhow::Error::from(e).context("it has another token"),
-            _ => anyhow::Error::from(e).context("it does not speak TLS as a client of this program does"),
+            io::ErrorKind::PermissionDenied => anyhow::Error::from(e).context("the client has another token"),
+            _ => anyhow::Error::from(e).context("the TLS handshake failed; it is not a narrows client"),
         })?;
         match hello::read(session.reader(deadline)) {
             Ok(request) => Ok((request, Link::tls(session)?)),
@@ -303,7 +316,7 @@ impl Server {
     }
 }
 
-/// What a connection has of the server's limits, whatever becomes of its thread.
+/// Releases what a connection holds of the limits of the server, however its thread ends.
 struct Place<'a> {
     server: &'a Server,
     id: u64,
@@ -316,7 +329,8 @@ impl Drop for Place<'_> {
     }
 }
 
-/// For a client that cannot be told within the protocol: it shows this as what the remote end says.
+/// The error text for a client that cannot be told within the protocol; it shows the text as output
+/// of the remote end.
 fn words(e: &anyhow::Error) -> String {
     format!("narrows serve: {}\n", words::one_line(e))
 }

@@ -1,5 +1,6 @@
-//! TLS 1.3 with raw public keys (RFC 7250): each end shows an Ed25519 key and accepts one key only, so there are no names,
-//! authorities and dates to be wrong about. The client's key is made from the secret in its token.
+//! TLS 1.3 with raw public keys (RFC 7250). Each end presents an Ed25519 key and accepts exactly
+//! one key, so there are no names, authorities or dates to verify. The key of the client is derived
+//! from the secret in its token.
 
 use std::sync::Arc;
 
@@ -18,17 +19,19 @@ use rustls::{
 
 use super::keys::{FINGERPRINT_LEN, Keys, SEED_LEN, Token};
 
-/// What is spoken inside, so that no other service is taken for this one (RFC 7301).
+/// Application protocol (ALPN, RFC 7301), so that no other service is taken for this one.
 const PROTOCOL: &[u8] = b"narrows-cp/1";
-/// What comes before the seed of an Ed25519 key in PKCS #8 (RFC 8410, section 7).
+/// Prefix of the seed of an Ed25519 key in PKCS #8 (RFC 8410, section 7).
 const PKCS8_HEAD: [u8; 16] = [0x30, 0x2e, 2, 1, 0, 0x30, 5, 6, 3, 0x2b, 0x65, 0x70, 4, 0x22, 4, 0x20];
 
+/// A new random seed.
 pub(super) fn random_seed() -> Result<[u8; SEED_LEN]> {
     let mut seed = [0; SEED_LEN];
     provider().secure_random.fill(&mut seed).map_err(|_| anyhow!("the system gives no random bytes"))?;
     Ok(seed)
 }
 
+/// The TLS connection of a client with this token.
 pub(super) fn client(token: &Token) -> Result<ClientConnection> {
     let provider = provider();
     let own = Arc::new(certified(&token.client)?);
@@ -40,13 +43,13 @@ pub(super) fn client(token: &Token) -> Result<ClientConnection> {
         .with_client_cert_resolver(Arc::new(AlwaysResolvesClientRawPublicKeys::new(own)));
     config.alpn_protocols = vec![PROTOCOL.to_vec()];
     config.enable_sni = false;
-    // Every connection proves itself anew.
+    // Every connection authenticates again.
     config.resumption = rustls::client::Resumption::disabled();
     let name = ServerName::try_from("narrows").context("the name is no name")?;
     Ok(ClientConnection::new(Arc::new(config), name)?)
 }
 
-/// For all connections of a server.
+/// The TLS configuration for all connections of a server.
 pub(super) fn server(keys: &Keys) -> Result<Arc<ServerConfig>> {
     let provider = provider();
     let own = Arc::new(certified(&keys.server)?);
@@ -61,6 +64,7 @@ pub(super) fn server(keys: &Keys) -> Result<Arc<ServerConfig>> {
     Ok(Arc::new(config))
 }
 
+/// The TLS connection of a server for one client.
 pub(super) fn server_connection(config: &Arc<ServerConfig>) -> Result<ServerConnection> {
     Ok(ServerConnection::new(Arc::clone(config))?)
 }
@@ -88,7 +92,7 @@ fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }
 
-/// The only key that the other end may have.
+/// Verifier that accepts exactly one key.
 #[derive(Debug)]
 struct Accepted {
     fingerprint: [u8; FINGERPRINT_LEN],

@@ -1,4 +1,4 @@
-# Says which tar this host has, and whether there is zstd; reads nothing of what comes in.
+# Reports which tar this host has, and whether it has zstd; reads nothing from stdin.
 unset TAR_OPTIONS CDPATH
 tar=none xattrs=no zstd=no
 if command -v tar >/dev/null 2>&1; then

@@ -1,4 +1,4 @@
-//! What is copied from here, for tar: the same entries that `cp` would send.
+//! The list of local files for tar: the same entries that `cp` would send.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -13,8 +13,9 @@ use crate::scan::{self, Found, walk};
 use crate::serve::open_roots;
 use narrows_host::words::shown;
 
+/// The entries of a copy for tar.
 pub(super) struct Listing {
-    /// Folders, and for each the names in it that tar packs, separated by zero bytes.
+    /// Folders, each with a file of the names that tar packs, separated by zero bytes.
     pub(super) groups: Vec<(PathBuf, TempPath)>,
     pub(super) files: u64,
     pub(super) bytes: u64,
@@ -22,6 +23,7 @@ pub(super) struct Listing {
 }
 
 impl Listing {
+    /// Walks the sources.
     pub(super) fn of(sources: &[PathBuf], order: &Order<'_>, filter: &Filter) -> Result<Self> {
         let mut copied = Copied::default();
         let (mut roots, mut folders) = (Vec::new(), Vec::new());
@@ -42,7 +44,7 @@ impl Listing {
                     order.failed(&text, &mut copied);
                     return true;
                 }
-                // Of stdin there is no copy by tar.
+                // stdin is never copied with tar.
                 Found::Stream(_) => return true,
             };
             let path = shown(&entry.path);
@@ -78,7 +80,8 @@ impl Listing {
             }
             true
         });
-        // At the end: bsdtar sets the time of a folder that is there already at once, and what came then would change it.
+        // Last: bsdtar sets the time of an existing folder at once, and files that arrive after it
+        // would change it.
         tops.iter().for_each(|at| names[*at].1.extend_from_slice(b".\0"));
         let groups = names.into_iter().map(|(folder, list)| {
             let mut file = tempfile::NamedTempFile::new().context("cannot make a temporary file")?;
@@ -90,7 +93,7 @@ impl Listing {
     }
 }
 
-/// What tar changes to for a source, and the name that it packs there.
+/// The folder that tar changes to for a source, and the name that it packs there.
 pub(super) fn folder_and_name(source: &Path) -> (PathBuf, Vec<u8>) {
     match scan::top(source) {
         None => (source.to_path_buf(), b".".to_vec()),

@@ -1,7 +1,7 @@
-# Packs what was asked for to stdout. Before it stands what the client sets:
-#   pack, squeeze   tar and zstd, with their flags
+# Packs the requested files to stdout. The client prepends definitions of:
+#   pack, squeeze   tar and zstd, with their options
 #   recursive       not empty if folders are copied
-# Behind it stands for each source what it is and `look`, then `go`.
+# and appends for each source its variables and `look`, then `go`.
 set -f
 # macOS would pack files of its own beside those with attributes.
 export COPYFILE_DISABLE=1
@@ -9,7 +9,7 @@ home=$PWD
 found=''
 set --
 
-# A home folder, as a login shell would find it.
+# Expands a home folder as a login shell would.
 at_home() {
   user=${at%%/*}
   case $user in
@@ -17,14 +17,14 @@ at_home() {
   esac
 }
 
-# $path is the source, $folder what tar changes to for it. Sets $is: y found, n not there, d a folder and -r was not given.
+# $path is the source, $folder the folder that tar changes to for it. Sets $is: y found, n missing, d a folder without -r.
 look() {
   is=y
   at=$path && at_home && path=$at
   at=$folder && at_home && folder=$at
   if [ ! -e "$path" ]; then
     is=n
-    # A link is copied wherever it leads, unless it stands for its file.
+    # With -r, a link is copied itself, wherever it leads; without, it is followed.
     [ -z "$recursive" ] || [ ! -L "$path" ] || is=y
   elif [ -z "$recursive" ] && [ -d "$path" ]; then
     is=d
@@ -38,7 +38,7 @@ go() {
   printf '\nnarrows-tar found %s\n' "$found"
   [ $# -gt 0 ] || exit 0
   exec 5>&1
-  # Of both programs the status counts.
+  # The exit status of both programs counts.
   status=$({
     { pack "$@" </dev/null 3>&- 5>&-; echo "t$?" >&3; } | squeeze 3>&- >&5
     echo "z$?" >&3

@@ -1,4 +1,5 @@
-//! The folder beside the target in which what comes is unpacked, and how everything in it gets its place.
+//! The staging folder, in which the archive is unpacked, and the moving of its entries to the
+//! target.
 
 use std::ffi::OsStr;
 use std::fs::Permissions;
@@ -26,22 +27,24 @@ use narrows_host::words::without_os_numbers;
 
 const SETID: u32 = 0o6000;
 
+/// A staging folder, removed when it is dropped.
 pub(super) struct Stage {
     folder: TempDir,
     keeps_owner: bool,
-    /// For folders.
+    /// How owners of folders are set.
     ownership: Ownership,
     losses: Losses,
 }
 
 impl Stage {
-    /// In the target, so that names can be moved, and of a name that no copy takes for its own.
+    /// Creates the folder in the target, so that entries can be renamed, under a name that no copy
+    /// takes for one of its own.
     pub(super) fn new(target: &Path, owner: bool) -> Result<Self> {
         let mut builder = tempfile::Builder::new();
         builder.prefix(".narrows-").suffix(".partial").rand_bytes(16).permissions(Permissions::from_mode(0o700));
         let cannot = || format!("cannot store in {}", shown(target.as_os_str().as_bytes()));
         let folder = builder.tempdir_in(target).with_context(cannot)?;
-        // Where even root cannot give files away, tar would fail at every file.
+        // If even root cannot change owners, tar would fail at every file.
         let wants_owner = owner && rustix::process::geteuid().is_root();
         let keeps_owner = wants_owner && {
             let file = tempfile::tempfile_in(folder.path()).with_context(cannot)?;
@@ -55,23 +58,27 @@ impl Stage {
         Ok(Self { folder, keeps_owner, ownership: Ownership::new(asked), losses })
     }
 
+    /// Path of the folder.
     pub(super) fn path(&self) -> &Path {
         self.folder.path()
     }
 
+    /// Whether tar can set owners in it.
     pub(super) fn keeps_owner(&self) -> bool {
         self.keeps_owner
     }
 
-    /// Whether anything of that name was unpacked.
+    /// Whether an entry of that name was unpacked.
     pub(super) fn holds(&self, name: &[u8]) -> bool {
         self.path().join(OsStr::from_bytes(name)).symlink_metadata().is_ok()
     }
 
+    /// Whether a folder of that name was unpacked.
     pub(super) fn holds_folder(&self, name: &[u8]) -> bool {
         self.path().join(OsStr::from_bytes(name)).symlink_metadata().is_ok_and(|there| there.is_dir())
     }
 
+    /// Whether nothing was unpacked.
     pub(super) fn is_empty(&self) -> bool {
         std::fs::read_dir(self.path()).is_ok_and(|mut names| names.next().is_none())
     }
@@ -83,7 +90,8 @@ impl Stage {
         }
     }
 
-    /// Gives what came of `sources` its names in `tree`; a single file is named `rename`. Says what could not be kept.
+    /// Moves what arrived of `sources` to its names in `tree`; a single file gets the name
+    /// `rename`. Returns the attributes that could not be preserved.
     pub(super) fn settle(
         mut self,
         sources: &[&PathBuf],
@@ -99,7 +107,7 @@ impl Stage {
             Mode::empty(),
         )?);
         let sync = |folder: &OwnedFd| {
-            if order.fsync { rustix::fs::syncfs(folder).context("cannot bring it to the disk") } else { Ok(()) }
+            if order.fsync { rustix::fs::syncfs(folder).context("cannot flush it to the disk") } else { Ok(()) }
         };
         sync(&staged)?;
         let roots = sources.iter().map(|source| match scan::top(source) {
@@ -126,7 +134,7 @@ impl Stage {
                     let moved = if permitted.allows(&entry) {
                         mover.entry(entry)
                     } else {
-                        Err(io::Error::other("nobody asked for it"))
+                        Err(io::Error::other("it was not requested"))
                     };
                     match moved {
                         Ok(()) if is_file => {
@@ -141,7 +149,7 @@ impl Stage {
             }
             true
         });
-        // It changes the time of the folder that it is in.
+        // Removing it changes the time of the folder that contains it.
         self.clear();
         mover.complete_folders(order, copied);
         sync(mover.to.root())?;
@@ -155,7 +163,7 @@ impl Drop for Stage {
     }
 }
 
-/// Folders that may not be written cannot be removed either.
+/// Makes folders writable, as otherwise their contents cannot be removed.
 fn open_up(folder: &Path) {
     let _ = std::fs::set_permissions(folder, Permissions::from_mode(0o700));
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
@@ -172,10 +180,10 @@ struct Mover {
     rename: Option<Vec<u8>>,
     devices: bool,
     ownership: Ownership,
-    /// Of files, which have their owners then.
+    /// Whether set-id bits of files are kept; their owners are preserved then.
     keeps_set_id: bool,
     losses: Losses,
-    /// Folders get their times and modes when nothing more is moved into them.
+    /// Folders whose times and modes are set after everything was moved into them.
     folders: Vec<Entry>,
 }
 
@@ -187,7 +195,7 @@ impl Mover {
                 Err(io::Error::other("it is a fifo or device; --devices copies them"))
             }
             EntryKind::File { .. } if !self.keeps_set_id && entry.mode & SETID != 0 => {
-                // A program that runs as somebody must not run as somebody else.
+                // Without its owner, a set-id program would run as another user.
                 let file = self.from.open_below(&entry.path, OFlags::PATH)?;
                 chmod(&file, Mode::from_raw_mode(entry.mode & !SETID))?;
                 self.losses.count("set-id bits");
@@ -215,7 +223,7 @@ impl Mover {
     }
 
     fn folder(&mut self, entry: Entry) -> io::Result<()> {
-        // Names can be taken out of it only when it may be written.
+        // Entries can be moved out only if the folder is writable.
         let here = if entry.path.is_empty() {
             self.from.root().try_clone()?
         } else {
@@ -230,7 +238,8 @@ impl Mover {
                     match FileType::from_raw_mode(stat.st_mode) {
                         FileType::Directory if stat.st_mode & 0o300 != 0o300 => {
                             let there = self.to.open_below(&entry.path, OFlags::PATH | OFlags::DIRECTORY)?;
-                            // Whoever may not do that fails at what goes into it.
+                            // If this is not permitted, moving entries into it fails and is
+                            // reported.
                             let _ = chmod(&there, Mode::from_raw_mode(stat.st_mode & 0o7777 | 0o700));
                         }
                         FileType::Directory => {}
@@ -249,7 +258,7 @@ impl Mover {
         Ok(())
     }
 
-    /// The innermost first: what is set on a folder may forbid to reach what is in it.
+    /// Innermost first, since the mode of a folder may deny access to what is in it.
     fn complete_folders(&mut self, order: &Order<'_>, copied: &mut Copied) {
         while let Some(entry) = self.folders.pop() {
             let opened = if entry.path.is_empty() {
@@ -268,7 +277,7 @@ impl Mover {
     }
 }
 
-/// By descriptor, also of what may not be read.
+/// Changes a mode by descriptor, which also works for files that may not be read.
 fn chmod(file: &OwnedFd, mode: Mode) -> io::Result<()> {
     use std::os::fd::AsRawFd;
     Ok(rustix::fs::chmod(format!("/proc/self/fd/{}", file.as_raw_fd()), mode)?)

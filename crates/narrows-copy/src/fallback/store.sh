@@ -1,16 +1,17 @@
-# Unpacks what comes in beside the target, and gives everything its name when all has come. Before it stands what the
-# client sets:
-#   target          where to; $parent and $name are its two parts
-#   folder          not empty if the target is a folder whatever is there
-#   own             the name that a single file comes with
+# Unpacks the archive from stdin in a folder at the target, and gives everything its name when all has arrived. The client
+# prepends definitions of:
+#   target          the target; $parent and $name are its two parts
+#   folder          not empty if the target is a folder whether it exists or not
+#   own             the name of a single file in the archive
 #   work            name of a folder for this copy
-#   contents        not empty if the target itself gets mode and times of a folder that is copied
-#   owner           not empty if owners are kept where this is root
+#   contents        not empty if the target itself gets mode and times of a copied folder
+#   owner           not empty if owners are preserved when this runs as root
 #   devices         not empty if devices may be replaced
-#   setid           not empty if files may run as somebody else
-#   fsync           not empty if everything is brought to the disk
-#   unpack, unsqueeze, pack_folders    tar and zstd, with their flags
-# What it says begins with narrows-tar: `cannot` and `lost` are shown and the copy goes on, `fails` and `done` end it.
+#   setid           not empty if files may keep set-id bits
+#   fsync           not empty if everything is flushed to the disk
+#   unpack, unsqueeze, pack_folders    tar and zstd, with their options
+# Its messages begin with narrows-tar: after `cannot` and `lost`, which are shown, the copy continues; `fails` and `done`
+# end it.
 say() { printf 'narrows-tar %s\n' "$1"; }
 fail() {
   say "fails $1"
@@ -18,7 +19,7 @@ fail() {
 }
 one_line() { printf %s "$1" | tr '[:cntrl:]' '?'; }
 
-# A home folder, as a login shell would find it.
+# Expands a home folder as a login shell would.
 at_home() {
   user=${at%%/*}
   case $user in
@@ -55,14 +56,14 @@ trap clean EXIT
 trap 'exit 1' HUP INT PIPE TERM
 mkdir "$work/new" || exit 1
 
-# Where even root cannot give files away, tar would fail at every file.
+# If even root cannot change owners, tar would fail at every file.
 keep=-o
 if [ -n "$owner" ] && [ "$(id -u)" = 0 ]; then
   : >"$work/owned"
   if chown 1:1 "$work/owned" 2>/dev/null; then keep=''; else say 'lost owner of all'; fi
 fi
 
-# Of both programs the status counts. What tar leaves unread behind the archive is taken away, or zstd would fail.
+# The exit status of both programs counts. Data that tar leaves unread after the archive is discarded, or zstd would fail.
 status=$({
   { unsqueeze 3>&-; echo "z$?" >&3; } | {
     unpack $keep -C "$work/new" 3>&- >&2
@@ -74,18 +75,18 @@ status=$({
 case $status in *t0*) ;; *) fail 'tar failed there, and nothing was stored' ;; esac
 case $status in *z0*) ;; *) fail 'what arrived is damaged or cut short, and nothing was stored' ;; esac
 
-# A program that runs as somebody must not run as somebody else.
+# Without its owner, a set-id program would run as another user.
 if [ -n "$keep" ] || [ -z "$setid" ]; then
   bits=$(find "$work/new" -type f \( -perm -4000 -o -perm -2000 \) -exec chmod ug-s {} \; -print)
   [ -z "$bits" ] || say 'lost set-id bits'
 fi
 
-# What is in the way of something is told, and that stays out; the rest is stored.
+# Reports an entry whose place is blocked, and leaves it out; the rest is stored.
 clash() {
   say "cannot store $(one_line "${2#"$into"/}"): $3"
   [ -w "${1%/*}" ] || chmod u+rwx "${1%/*}"
   find "$1" -type d ! -perm -700 -exec chmod u+rwx {} \;
-  # The folder that it came in shall keep its time.
+  # Its folder keeps its time.
   touch -r "${1%/*}" "$work/time"
   rm -rf "$1"
   touch -r "$work/time" "${1%/*}"
@@ -115,7 +116,7 @@ merge() {
     there=$2/${one##*/}
     if [ -d "$one" ] && [ ! -L "$one" ] && [ -d "$there" ] && [ ! -L "$there" ]; then merge "$one" "$there"; fi
   done
-  # Many names at once. What could not be moved is told by mv, and its folder is not empty afterwards.
+  # Many names at once. mv reports what could not be moved, and its folder is not empty afterwards.
   find "$1/." ! -name . -prune -exec sh -c 'exec mv -f "$@" "$0"' "$2/" {} +
   rmdir "$1" || moved=
 }
@@ -123,7 +124,7 @@ sync_all() { [ -z "$fsync" ] || sync -f "$1" 2>/dev/null || sync; }
 
 [ -z "$rename" ] || [ "$rename" = "$own" ] || mv -f "$work/new/$own" "$work/new/$rename" || fail 'nothing was stored'
 check "$work/new" "$into"
-# Moving changes modes and times of folders; they are packed and, at the end, unpacked over what is there.
+# Moving changes modes and times of folders; they are packed here and, at the end, unpacked over the existing folders.
 if [ -n "$contents" ]; then set --; else set -- ! -name .; fi
 folders=yes
 (cd "$work/new" && pack_folders "$@") >"$work/folders" || folders=
@@ -134,7 +135,7 @@ moved=yes
 merge "$work/new" "$into"
 if [ -z "$moved" ]; then
   say 'cannot move all that arrived to its place'
-  # Unpacked over what is in the way they would take its place.
+  # Unpacking them would replace what is in the way.
   folders=
 fi
 made=

@@ -1,4 +1,4 @@
-//! The conversation with a remote shell: scripts there, words and archives back and forth.
+//! The conversation with a remote shell: sends scripts, and exchanges messages and archives.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -18,59 +18,65 @@ use crate::carrier::{self, LAST_WORD, Started, shell_command};
 use narrows_host::signals;
 use narrows_host::words::shown;
 
-/// How often a talk looks for signals and whether anything moves.
+/// Interval at which a conversation checks for signals and for progress.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// What the other end may say about what it stores: a name of 4 KiB for thousands of entries.
+/// Maximum length of the messages of the storing end: a name of 4 KiB for thousands of entries.
 const WORDS_MAX: u64 = 16 << 20;
-/// Failures that are worth to be told; the rest is counted.
+/// Maximum number of failures that are reported; further ones are only counted.
 const FAILURES_MAX: usize = 100;
-/// What a pipe holds, twice.
+/// Length of a read in bytes: twice the capacity of a pipe.
 const PIECE: usize = 128 << 10;
-/// Behind the first script: reads the length of the second one, and that from the same place. Nothing of it is on a command
-/// line, so that login shells of other kinds neither see nor change it.
+/// End of the first script: reads the length of the second script, and then that script, from
+/// stdin. Neither is on a command line, so that no other kind of login shell sees or changes them.
 const NEXT: &str = "IFS= read -r len && eval \"$(dd bs=1 count=\"$len\" 2>/dev/null)\"\n";
-/// Zero bytes at the end of every archive.
+/// Number of zero bytes at the end of every archive.
 const END_ZEROS: u64 = 1024;
 
+/// The stdin of the remote shell.
 pub(super) type Input = File;
+/// The stdout of the remote shell.
 pub(super) type Output = BufReader<File>;
 
-/// How the copy goes, for the bar and the summary.
+/// Progress of the copy, for the bar and the summary.
 #[derive(Debug, Default)]
 pub struct Flow {
     raw: AtomicU64,
     wire: AtomicU64,
-    /// Content that will cross, about.
+    /// Approximate length of the content.
     total: AtomicU64,
     crossed: AtomicBool,
     stopped: AtomicBool,
 }
 
 impl Flow {
+    /// Uncompressed bytes of the archive so far.
     pub fn raw_bytes(&self) -> u64 {
         self.raw.load(Ordering::Relaxed)
     }
 
+    /// Bytes that crossed the link so far.
     pub fn wire_bytes(&self) -> u64 {
         self.wire.load(Ordering::Relaxed)
     }
 
-    /// If it is known.
+    /// Approximate length of the content; `None` if unknown.
     pub fn total(&self) -> Option<u64> {
         Some(self.total.load(Ordering::Relaxed)).filter(|total| *total > 0)
     }
 
+    /// Sets the approximate length of the content in bytes.
     pub(super) fn expect(&self, total: u64) {
         self.total.store(total, Ordering::Relaxed);
     }
 
-    /// Everything has crossed the link; how long the rest takes depends on disks.
+    /// Notes that everything has crossed the link; the remaining time depends on disks.
     pub(super) fn crossed(&self) {
         self.crossed.store(true, Ordering::Relaxed);
     }
 }
 
-/// Starts the remote shell and talks with it in a thread of its own, which a signal or a stall ends whatever it waits for.
+/// Starts the remote shell and runs `talk` in a separate thread, so that a signal or a stall can
+/// end it whatever it waits for.
 pub(super) fn converse<T: Send + 'static>(
     order: &Order<'_>,
     talk: impl FnOnce(Input, Output) -> Result<T> + Send + 'static,
@@ -115,11 +121,12 @@ fn attend<T>(order: &Order<'_>, child: &mut Started, told: &mpsc::Receiver<Resul
         let why = match () {
             () if signals::received().is_some() => anyhow!("interrupted"),
             () if order.timeout.is_some_and(|limit| moved.1.elapsed() > limit) => {
-                io::Error::new(io::ErrorKind::TimedOut, "nothing has moved for too long").into()
+                io::Error::new(io::ErrorKind::TimedOut, "no progress for too long").into()
             }
             () => continue,
         };
-        // The talk ends at its next piece, or when the shell's pipes are closed, and clears up.
+        // The conversation ends at its next piece, or when the pipes of the shell are closed, and
+        // cleans up.
         flow.stopped.store(true, Ordering::Relaxed);
         let _ = child.0.kill();
         let _ = told.recv_timeout(LAST_WORD);
@@ -127,7 +134,7 @@ fn attend<T>(order: &Order<'_>, child: &mut Started, told: &mpsc::Receiver<Resul
     }
 }
 
-/// What tools there are at the other end.
+/// Asks the other end which tools it has.
 pub(super) fn ask(input: &mut Input, output: &mut Output) -> Result<Tools> {
     input.write_all(ASK.as_bytes())?;
     input.write_all(NEXT.as_bytes())?;
@@ -135,14 +142,14 @@ pub(super) fn ask(input: &mut Input, output: &mut Output) -> Result<Tools> {
     Tools::parse(&said)?.context("there is neither narrows nor tar there; install one of them")
 }
 
-/// Has the other end run another script.
+/// Makes the other end run another script.
 pub(super) fn tell(input: &mut Input, script: &[u8]) -> Result<()> {
     input.write_all(format!("{}\n", script.len()).as_bytes())?;
     input.write_all(script)?;
     Ok(())
 }
 
-/// The next words of a script, which begin with `key`; what a login shell printed before them is shown.
+/// The next message of a script that begins with `key`. Output of a login shell before it is shown.
 pub(super) fn answer(output: &mut Output, key: &str) -> Result<String> {
     let mut noise = Vec::new();
     let mut limited = output.take(NOISE_MAX as u64);
@@ -151,7 +158,7 @@ pub(super) fn answer(output: &mut Output, key: &str) -> Result<String> {
         if limited.read_until(b'\n', &mut line)? == 0 {
             carrier::noise(&noise);
             ensure!(limited.limit() > 0, "the remote shell prints too much before it does anything");
-            bail!(io::Error::new(io::ErrorKind::UnexpectedEof, "it ends without a word"));
+            bail!(io::Error::new(io::ErrorKind::UnexpectedEof, "it ended without an answer"));
         }
         let words = line.strip_prefix(MARK.as_bytes()).and_then(|rest| rest.strip_prefix(key.as_bytes()));
         if let Some(words) = words.and_then(|rest| rest.strip_prefix(b" ")) {
@@ -162,17 +169,17 @@ pub(super) fn answer(output: &mut Output, key: &str) -> Result<String> {
     }
 }
 
-/// What the other end said while it stored.
+/// Messages of the other end while it stored.
 #[derive(Debug, Default)]
 pub(super) struct Heard {
-    /// What could not be stored, in words; the first of them.
+    /// Texts of the first failures.
     pub(super) failures: Vec<String>,
     pub(super) failed: u64,
     pub(super) lost: Vec<String>,
     pub(super) done: bool,
 }
 
-/// Listens until the other end has nothing more to say.
+/// Reads the messages of the other end until it closes its output.
 pub(super) fn hear(output: Output) -> Result<Heard> {
     let mut heard = Heard::default();
     let mut lines = output.take(WORDS_MAX);
@@ -202,7 +209,7 @@ pub(super) fn hear(output: Output) -> Result<Heard> {
     }
 }
 
-/// Counts what crosses the link.
+/// Counts the bytes that cross the link.
 pub(super) struct Counted<T> {
     pub(super) inner: T,
     pub(super) flow: Arc<Flow>,
@@ -239,14 +246,14 @@ impl<R: BufRead> BufRead for Counted<R> {
     }
 }
 
-/// Where a pump failed.
+/// Side on which a pump failed.
 pub(super) enum Side {
     Read(io::Error),
     Write(io::Error),
 }
 
 impl Side {
-    /// Read from tar here, written to the link.
+    /// The error of a sender, which reads from tar and writes to the link.
     pub(super) fn of_sender(self) -> anyhow::Error {
         match self {
             Self::Read(e) => anyhow!("cannot read from tar: {e}"),
@@ -254,16 +261,17 @@ impl Side {
         }
     }
 
-    /// Read from the link, written to tar here: that it ends early is no fault of the link.
+    /// The error of a receiver, which reads from the link and writes to tar. That tar ends early is
+    /// no failure of the link.
     pub(super) fn of_receiver(self) -> anyhow::Error {
         match self {
             Self::Read(e) => e.into(),
-            Self::Write(_) => anyhow!("tar could not unpack what came; nothing was stored"),
+            Self::Write(_) => anyhow!("tar could not unpack the archive; nothing was stored"),
         }
     }
 }
 
-/// Moves an archive and looks whether it has an end.
+/// Moves an archive, and checks whether it has an end mark.
 pub(super) struct Pump {
     flow: Arc<Flow>,
     len: u64,
@@ -275,6 +283,7 @@ impl Pump {
         Self { flow, len: 0, zeros: 0 }
     }
 
+    /// Moves the archive from a reader to a writer, up to its end.
     pub(super) fn run(&mut self, mut from: impl Read, mut to: impl Write) -> Result<(), Side> {
         let mut piece = vec![0; PIECE];
         loop {
@@ -300,7 +309,8 @@ impl Pump {
         }
     }
 
-    /// Whether what came so far is an archive with its end; a tar that fails half-way leaves that out.
+    /// Whether the data so far is an archive with its end mark, which a tar that fails half-way
+    /// omits.
     pub(super) fn is_whole(&self) -> bool {
         self.zeros >= END_ZEROS && self.len.is_multiple_of(512)
     }

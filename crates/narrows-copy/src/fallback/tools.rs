@@ -1,4 +1,4 @@
-//! Which tar and which zstd the ends have, and with what flags they understand one another.
+//! The tar and zstd of both ends, and the options with which they are compatible.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -6,11 +6,12 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
-/// Asks a host for its tools, in the words of a POSIX shell.
+/// Script for a POSIX shell that reports the tools of a host.
 pub(super) const ASK: &str = include_str!("ask.sh");
-/// What a script says to this program begins with it.
+/// Prefix of the messages of a script to this program.
 pub(super) const MARK: &str = "narrows-tar ";
-/// Attributes that `cp` keeps too; without these flags GNU tar sets only those of users.
+/// Options to preserve the attributes that `cp` preserves; without them GNU tar sets only user
+/// attributes.
 const GNU_XATTRS: [&str; 5] = [
     "--acls",
     "--xattrs",
@@ -18,21 +19,23 @@ const GNU_XATTRS: [&str; 5] = [
     "--xattrs-include=trusted.*",
     "--xattrs-include=security.capability",
 ];
-/// The level costs about as much as ssh's encryption.
+/// zstd level, which costs about as much as the encryption of ssh.
 pub(super) const LEVEL: i32 = 3;
 
-/// By them tar reads names, separated by zero bytes, from the file that follows.
+/// Options with which tar reads names, separated by zero bytes, from the file that follows.
 pub(super) const LIST_FLAGS: [&str; 2] = ["--no-recursion", "--null"];
 
+/// Kind of a tar program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Gnu,
     /// bsdtar of libarchive, as on macOS and FreeBSD.
     Bsd,
-    /// Such as that of busybox: it knows old formats and few flags.
+    /// Another one, such as that of busybox, with old formats and few options.
     Other,
 }
 
+/// The tools of a host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Tools {
     pub(super) kind: Kind,
@@ -41,7 +44,7 @@ pub(super) struct Tools {
 }
 
 impl Tools {
-    /// What this host has.
+    /// The tools of this host.
     pub(super) fn here() -> Result<Self> {
         let mut sh = Command::new("sh");
         sh.arg("-c").arg(ASK).stdin(Stdio::null()).stderr(Stdio::null());
@@ -52,10 +55,10 @@ impl Tools {
         found.context("there is no tar on this host; install it")
     }
 
-    /// `gnu yes yes`; nothing if there is no tar.
+    /// Parses an answer such as `gnu yes yes`; `None` if there is no tar.
     pub(super) fn parse(said: &str) -> Result<Option<Self>> {
         let words: Vec<_> = said.split_ascii_whitespace().collect();
-        let [tar, xattrs, zstd] = words[..] else { bail!("the remote shell says something else than was asked") };
+        let [tar, xattrs, zstd] = words[..] else { bail!("the remote shell gave an unexpected answer") };
         let kind = match tar {
             "gnu" => Kind::Gnu,
             "bsd" => Kind::Bsd,
@@ -65,11 +68,11 @@ impl Tools {
         Ok(Some(Self { kind, xattrs: xattrs == "yes", zstd: zstd == "yes" }))
     }
 
-    /// Flags that pack all that both ends know.
+    /// Options to pack everything that both ends support.
     pub(super) fn pack_flags(self, to: Self) -> Vec<&'static str> {
         let newer = to.kind != Kind::Other;
         let mut flags = match (self.kind, newer) {
-            // The times of access and change, which nobody can set, would take a third of the room.
+            // Access and change times would take a third of the space, and cannot be restored.
             (Kind::Gnu, true) => vec!["--format=posix", "--pax-option=delete=atime,delete=ctime", "--sparse"],
             (Kind::Gnu, false) => vec!["--format=gnu"],
             (Kind::Bsd, true) => vec!["--format=pax"],
@@ -78,16 +81,17 @@ impl Tools {
         };
         flags.push("--numeric-owner");
         if self.kind == Kind::Gnu {
-            // It would take a backslash in a name for the beginning of an escape.
+            // Otherwise tar takes a backslash in a name for an escape.
             flags.push("--no-unquote");
         }
         flags.extend(self.xattr_flags(to));
         flags
     }
 
+    /// Options to unpack an archive from a host with the tools `from`.
     pub(super) fn unpack_flags(self, from: Self) -> Vec<&'static str> {
         let mut flags = match self.kind {
-            // A clock that goes wrong would give a line for each file.
+            // With a wrong clock, tar would print a warning for each file.
             Kind::Gnu => vec!["--numeric-owner", "--no-unquote", "--delay-directory-restore", "--warning=no-timestamp"],
             Kind::Bsd => vec!["--numeric-owner"],
             Kind::Other => Vec::new(),
@@ -104,7 +108,7 @@ impl Tools {
         }
     }
 
-    /// What gets lost on the way to a host with other tools.
+    /// The attributes that are lost on the way to a host with the tools `to`.
     pub(super) fn losses(self, to: Self) -> Option<&'static str> {
         match (self.kind, to.kind) {
             (_, Kind::Other) => {
@@ -116,7 +120,7 @@ impl Tools {
         }
     }
 
-    /// Shell functions for `store.sh` at the host that has these tools.
+    /// Shell functions for `store.sh` on the host that has these tools.
     pub(super) fn store_functions(self, from: Self) -> String {
         let pack_folders = match self.kind {
             Kind::Other => "find . \"$@\" -type d -exec tar -c -f - --no-recursion {} +".to_owned(),
@@ -132,7 +136,7 @@ impl Tools {
         )
     }
 
-    /// Shell functions for `pack.sh` at the host that has these tools.
+    /// Shell functions for `pack.sh` on the host that has these tools.
     pub(super) fn pack_functions(self, to: Self, follow: bool) -> String {
         format!(
             "pack() {{ tar -c -f -{}{} \"$@\"; }}\nsqueeze() {{ {}; }}\n",
@@ -147,7 +151,7 @@ fn quoted_all(flags: &[&str]) -> String {
     flags.iter().map(|flag| format!(" '{flag}'")).collect()
 }
 
-/// `name='value'` for a shell, whatever bytes are in the value.
+/// Appends `name='value'` for a shell, with any bytes in the value.
 pub(super) fn assignment(name: &str, value: &[u8], to: &mut Vec<u8>) {
     to.extend_from_slice(name.as_bytes());
     to.extend_from_slice(b"='");
@@ -160,7 +164,7 @@ pub(super) fn assignment(name: &str, value: &[u8], to: &mut Vec<u8>) {
     to.extend_from_slice(b"'\n");
 }
 
-/// A path that no program takes for a flag.
+/// The path in a form that no program takes for an option.
 pub(super) fn flag_safe(path: &OsStr) -> Vec<u8> {
     let bytes = path.as_bytes();
     let prefix = if bytes.starts_with(b"/") || bytes.starts_with(b"~") { &b""[..] } else { b"./" };

@@ -1,4 +1,4 @@
-//! Files that repeat others, until the other end says that it has them whole.
+//! Files sent as references, kept until the receiver confirms them.
 
 use std::collections::HashMap;
 
@@ -7,10 +7,11 @@ use narrows::{Error, Result};
 
 use super::File;
 
-/// Numbers that the producer has not taken notice of: what is beyond is found out again.
+/// Maximum number of lost files that the producer has not processed yet; further ones are detected
+/// again.
 const LOST_MAX: usize = 64 << 10;
 
-/// A file that was sent and may have to be sent again, and what was counted of it.
+/// A file that was sent but may have to be sent again, with what was counted for it.
 pub(super) struct Doubted {
     pub(super) file: File,
     pub(super) done: u64,
@@ -18,13 +19,14 @@ pub(super) struct Doubted {
     pub(super) changed: bool,
 }
 
+/// The unconfirmed files, and the state of the current file.
 #[derive(Default)]
 pub(super) struct Doubts {
     files: HashMap<u64, Doubted>,
     in_hand: Option<InHand>,
-    /// Files of which the other end has not got what was sent.
+    /// Files whose content the receiver no longer has, so that nothing can refer to it.
     lost: Vec<u64>,
-    /// Bytes that were only named, and not taken yet.
+    /// Bytes that were sent as references and not confirmed yet.
     unanswered: u64,
 }
 
@@ -35,28 +37,32 @@ struct InHand {
     verdict: Verdict,
 }
 
-/// What the other end says of the file in hand.
+/// Answer of the receiver about the file that is being sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
+    /// None yet.
     Nothing,
+    /// It must be sent again.
     Again,
-    /// It cannot be stored, as was told.
+    /// It cannot be stored, which was reported.
     Failed,
 }
 
 impl Doubts {
+    /// Number of unconfirmed files.
     pub(super) fn len(&self) -> usize {
         self.files.len()
     }
 
     // --- the producer ---
 
-    /// Takes a file in hand; gives the files that are lost.
+    /// Starts a file; returns the files that are lost.
     pub(super) fn begin(&mut self, id: u64) -> Vec<u64> {
         self.in_hand = Some(InHand { id, repeats_others: false, verdict: Verdict::Nothing });
         std::mem::take(&mut self.lost)
     }
 
+    /// Counts `len` bytes that were sent as a reference, to another file if `of_others`.
     pub(super) fn named(&mut self, len: u64, of_others: bool) {
         self.unanswered += len;
         if let Some(in_hand) = &mut self.in_hand {
@@ -64,16 +70,17 @@ impl Doubts {
         }
     }
 
-    /// Whether so much more may be named before something is answered.
+    /// Whether `len` more bytes may be sent as references before an answer is needed.
     pub(super) fn has_room(&self, len: u64) -> bool {
         self.unanswered + len <= REPEATED_MAX
     }
 
+    /// The answer about the current file.
     pub(super) fn verdict(&self) -> Verdict {
         self.in_hand.as_ref().map_or(Verdict::Nothing, |in_hand| in_hand.verdict)
     }
 
-    /// All of the file in hand was sent. If it has to be sent again it is given back.
+    /// Ends the current file, which was sent completely; returns it if it has to be sent again.
     pub(super) fn sent(&mut self, doubted: Doubted) -> Option<Doubted> {
         let in_hand = self.in_hand.take()?;
         match in_hand.verdict {
@@ -86,11 +93,12 @@ impl Doubts {
 
     // --- the other end ---
 
+    /// The receiver has confirmed a file.
     pub(super) fn whole(&mut self, id: u64) {
         self.files.remove(&id);
     }
 
-    /// Whether it is the file in hand that cannot be stored.
+    /// A file cannot be stored; returns whether it is the current file.
     pub(super) fn failed(&mut self, id: u64) -> bool {
         self.files.remove(&id);
         self.lose(id);
@@ -98,7 +106,8 @@ impl Doubts {
         in_hand.map(|in_hand| in_hand.verdict = Verdict::Failed).is_some()
     }
 
-    /// Gives the file that is to be sent again, if it is not in hand.
+    /// The receiver wants a file again, because it lost file `of`. Returns the file unless it is
+    /// the current one.
     pub(super) fn again(&mut self, id: u64, of: u64) -> Result<Option<Doubted>> {
         self.lose(of);
         if let Some(in_hand) = self.in_hand.as_mut().filter(|h| h.id == id && h.repeats_others) {
@@ -106,12 +115,15 @@ impl Doubts {
             return Ok(None);
         }
         let doubted = self.files.remove(&id);
-        doubted.map(Some).ok_or_else(|| Error::corrupt("the receiver wants a file again that repeats none"))
+        doubted
+            .map(Some)
+            .ok_or_else(|| Error::corrupt("the receiver requests a file again that was not sent as a reference"))
     }
 
+    /// The receiver has processed references to `len` bytes.
     pub(super) fn taken(&mut self, len: u64) -> Result<()> {
         let left = self.unanswered.checked_sub(len);
-        self.unanswered = left.ok_or_else(|| Error::corrupt("the receiver took more than was repeated"))?;
+        self.unanswered = left.ok_or_else(|| Error::corrupt("the receiver confirms more references than were sent"))?;
         Ok(())
     }
 

@@ -1,4 +1,4 @@
-//! Makes the records: announces what was found, and reads and sends what is wanted.
+//! Produces the records: announces the found entries, and reads and sends the wanted files.
 
 use std::collections::VecDeque;
 use std::io::{self, Read};
@@ -20,55 +20,60 @@ mod repeats;
 use outlined::{Outlined, RECORDS_AHEAD};
 use repeats::Repeats;
 
-/// Files that were announced and not answered. Answers come one round trip later: at 40 ms this is 400,000 files/s.
+/// Maximum number of files announced but not answered. Answers come one round trip later: at 40 ms
+/// this allows 400,000 files/s.
 const UNANSWERED_MAX: usize = 16 << 10;
-/// While so many files or bytes are known to be wanted, announcing more can wait.
+/// While this many files are known to be wanted, announcing more can wait.
 const WANTED_FILES: usize = 1024;
+/// While this many bytes are known to be wanted, announcing more can wait.
 const WANTED_BYTES: u64 = 8 << 20;
-/// Records that wait to be encoded: enough for the engine's next blocks.
+/// Maximum length of queued records in bytes: enough for the next blocks of the engine.
 const QUEUE_BYTES: usize = 1 << 20;
-/// One read of a file, and one data record.
+/// Length of a read of a file, and of a data record, in bytes.
 const READ_LEN: usize = 256 << 10;
 const _: () = assert!(READ_LEN <= DATA_LEN_MAX);
-/// Small records are put together up to this length before they are handed on.
+/// Small records are gathered up to this length in bytes before they are queued.
 const GATHER_LEN: usize = 64 << 10;
-/// Files whose chunks wait for an answer: each keeps a descriptor and a buffer of 1 MiB.
+/// Maximum number of files whose chunks wait for an answer; each keeps a descriptor and a buffer of
+/// 1 MiB.
 const OUTLINED_MAX: usize = 16;
-/// More answers than there can be.
+/// Maximum number of queued answers about chunks; more than a correct receiver sends.
 pub(super) const CHUNK_ANSWERS_MAX: usize = 2 * (OUTLINED_MAX + 1) * RECORDS_AHEAD;
 
-/// What a stream is called where files are named.
+/// Name of a stream in messages.
 const STREAM_NAME: &[u8] = b"stdin";
 
+/// The next action of the producer.
 enum Step {
     Announce(Found),
     Send(File),
-    /// Answers to chunks came.
+    /// Process answers about chunks.
     Answers(VecDeque<(u64, Vec<u32>)>),
-    /// The first chunks of a file are answered.
+    /// Send the content of a file whose first chunks were answered.
     SendChunks(Box<Outlined>),
-    /// All is known that there is: files and bytes.
+    /// Announce the totals of files and bytes.
     Total(u64, u64),
     Finish,
 }
 
+/// The thread that produces the records.
 pub(super) struct Producer<'a> {
     shared: &'a Shared,
     roots: Vec<Root>,
     writer: RecordWriter,
     out: Vec<u8>,
-    /// Files whose first chunks were sent, until it is known which are needed.
+    /// Files whose first chunks were announced and are not answered yet.
     outlined: VecDeque<Box<Outlined>>,
-    /// The other end is still to be told how much there is.
+    /// The totals still have to be announced.
     totals: bool,
-    /// What was sent and may come again.
+    /// Sent content to which later files can refer.
     repeats: Repeats,
-    /// Of the file in hand: bytes that were sent, and that need not be.
+    /// Bytes of the current file that were sent (`done`), and that need not be sent (`here`).
     done: u64,
     here: u64,
 }
 
-/// The flow is over; nobody reads what is produced.
+/// The flow has ended, so nothing more is read.
 struct Over;
 
 impl<'a> Producer<'a> {
@@ -86,8 +91,9 @@ impl<'a> Producer<'a> {
         }
     }
 
+    /// Produces records until the copy is complete or the flow ends.
     pub(super) fn run(mut self) {
-        // That the flow is over is nobody's fault here.
+        // The end of the flow is not an error of the producer.
         let _ = self.produce();
     }
 
@@ -113,7 +119,8 @@ impl<'a> Producer<'a> {
         }
     }
 
-    /// Announcing comes first while little is known to be wanted, so that answers are never waited for.
+    /// Chooses the next action. Announcing comes first while few files are known to be wanted, so
+    /// that sending never waits for answers.
     fn next_step(&mut self) -> Result<Step, Over> {
         loop {
             let mut state = self.shared.lock();
@@ -154,7 +161,7 @@ impl<'a> Producer<'a> {
                 return Ok(Step::Finish);
             }
             if !self.out.is_empty() {
-                // The answers that are waited for depend on it.
+                // The awaited answers depend on these records.
                 drop(state);
                 self.hand_on()?;
                 continue;
@@ -209,7 +216,7 @@ impl<'a> Producer<'a> {
         }
     }
 
-    /// Tells both ends.
+    /// Reports a failure to both ends.
     fn failed(&mut self, text: &str) {
         self.shared.lock().progress.failed += 1;
         (self.shared.on_failure)(text);
@@ -244,9 +251,9 @@ impl<'a> Producer<'a> {
                 return Ok(());
             }
         };
-        // Fewer blocks alone may be the work of a file system that compresses.
+        // Fewer blocks alone may be due to a file system that compresses.
         let sparse = (stat.st_blocks as u64).saturating_mul(512) < file.len && has_hole(&fd, file.len);
-        // Of a sparse file the holes save more.
+        // For a sparse file, sending holes saves more.
         if file.in_chunks && !sparse {
             let outline = Outline::new(file.len);
             return self.outline(Box::new(Outlined { file, fd, outline, unreadable: false }));
@@ -273,14 +280,14 @@ impl<'a> Producer<'a> {
         let doubted = Doubted { file, done: self.done, here: self.here, changed };
         let mut state = self.shared.lock();
         if let Some(doubted) = state.doubts.sent(doubted) {
-            // Between the looks something may have come of it.
+            // The answer may have arrived since the verdict was read.
             state.progress.files_sent = state.progress.files_sent.saturating_sub((end != EndState::Partial).into());
             state.send_again(doubted);
         }
         Ok(())
     }
 
-    /// So much more was sent, or need not be.
+    /// Counts bytes of the current file that were sent, and that need not be sent.
     fn count(&mut self, done: u64, here: u64) {
         self.done += done;
         self.here += here;
@@ -292,18 +299,19 @@ impl<'a> Producer<'a> {
     fn open(&mut self, root: usize, path: &[u8]) -> io::Result<(OwnedFd, Stat)> {
         let fd = self.roots[root].tree.open_below(path, OFlags::RDONLY | OFlags::NONBLOCK)?;
         let stat = rustix::fs::fstat(&fd)?;
-        // A fifo that took the file's place must not be waited for.
+        // Reading must not block on a fifo that has replaced the file.
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-            return Err(io::Error::other("it is no file any more"));
+            return Err(io::Error::other("it is not a file any more"));
         }
         Ok((fd, stat))
     }
 
-    /// Ends the content of a file, of which everything was read or not, and tells both ends what came of it.
+    /// Ends the content of a file, completely read or not, and reports the result to both ends.
     fn ended(&mut self, file: &File, fd: &OwnedFd, read: io::Result<bool>, digest: &[u8; DIGEST_LEN]) -> EndState {
         let still = rustix::fs::fstat(fd)
             .is_ok_and(|s| s.st_size as u64 == file.len && (s.st_mtime, s.st_mtime_nsec as u32) == file.mtime);
-        // As files of /proc: what they hold is made when they are read.
+        // Files such as those of /proc have length 0, and their content is generated when they are
+        // read.
         let hides = file.len == 0 && rustix::io::pread(fd, &mut [0], 0).is_ok_and(|n| n > 0);
         let state = match read {
             Ok(true) if hides => EndState::Partial,
@@ -318,7 +326,7 @@ impl<'a> Producer<'a> {
             Ok(true) if hides => {
                 let name = shown(&file.path);
                 self.failed(&format!(
-                    "{name} has content and says that it is empty; pipe it into `narrows cp - TARGET`"
+                    "{name} has content although its length is 0; pipe it into `narrows cp - TARGET`"
                 ));
             }
             Ok(true) => {
@@ -341,12 +349,13 @@ impl<'a> Producer<'a> {
 
     // --- content ---
 
-    /// Sends what a reader gives, as it comes, and ends the file; whether all of it was read.
+    /// Sends the data of a reader as it arrives, and ends the file; returns whether all of it was
+    /// read.
     fn stream(&mut self, id: u64, reader: &mut Box<dyn Read + Send>) -> Result<bool, Over> {
         self.writer.begin(id, &mut self.out);
         let (mut hash, mut buffer) = (blake3::Hasher::new(), vec![0; READ_LEN]);
         let failure = loop {
-            // More may be long in coming.
+            // The next data may take long to arrive.
             self.hand_on()?;
             match reader.read(&mut buffer) {
                 Ok(0) => break None,
@@ -368,7 +377,7 @@ impl<'a> Producer<'a> {
         Ok(failure.is_none())
     }
 
-    /// Sends the content of a file; whether it was as long as announced.
+    /// Sends the content of a file; returns whether it was as long as announced.
     fn content(
         &mut self,
         file: &File,
@@ -400,7 +409,7 @@ impl<'a> Producer<'a> {
         Ok(Ok(true))
     }
 
-    /// Sends the bytes from `at` to `end`; whether there were so many.
+    /// Sends the bytes from `at` to `end`; returns whether the file had that many.
     fn span(
         &mut self,
         fd: &OwnedFd,
@@ -433,7 +442,7 @@ impl<'a> Producer<'a> {
         Ok(Ok(true))
     }
 
-    /// Hands records to the engine, when it has room.
+    /// Queues the gathered records for the engine when there is room.
     fn hand_on(&mut self) -> Result<(), Over> {
         if self.out.is_empty() {
             return Ok(());
@@ -452,12 +461,12 @@ impl<'a> Producer<'a> {
     }
 }
 
-/// Whether something of the file takes no room because it was never written.
+/// Whether the file has a hole, which was never written and takes no space.
 fn has_hole(fd: &OwnedFd, len: u64) -> bool {
     rustix::fs::seek(fd, SeekFrom::Hole(0)).is_ok_and(|at| at < len)
 }
 
-/// The next run of data at or behind `at`: begin and end; `len` twice if there is none.
+/// Begin and end of the next range of data at or after `at`; `len` twice if there is none.
 fn next_data(fd: &OwnedFd, at: u64, len: u64) -> io::Result<(u64, u64)> {
     let shrank = || rustix::fs::fstat(fd).is_ok_and(|s| (s.st_size as u64) < len);
     match rustix::fs::seek(fd, SeekFrom::Data(at)) {
@@ -466,10 +475,10 @@ fn next_data(fd: &OwnedFd, at: u64, len: u64) -> io::Result<(u64, u64)> {
             Err(Errno::NXIO) => Ok((at, len)),
             Err(e) => Err(e.into()),
         },
-        // What a file lost is no hole: reading finds its end.
+        // A file that shrank has no hole there: reading finds its end.
         Ok(_) | Err(Errno::NXIO) if shrank() => Ok((at, len)),
         Ok(_) | Err(Errno::NXIO) => Ok((len, len)),
-        // File systems that know no holes.
+        // File systems without support for holes.
         Err(Errno::INVAL) => Ok((at, len)),
         Err(e) => Err(e.into()),
     }

@@ -1,5 +1,5 @@
-//! Targets that keep times more coarsely than the source has them, as FAT (2 s) and old ext4 (1 s) do: what was copied there
-//! before has the rounded time.
+//! Target file systems with coarser times than the source, such as FAT (2 s) and old ext4 (1 s),
+//! where files of an earlier copy have rounded times.
 
 use std::os::fd::OwnedFd;
 
@@ -9,19 +9,21 @@ use rustix::fs::{AtFlags, Mode, OFlags, Stat};
 use super::partial;
 use crate::meta;
 
-/// The coarsest that is known.
+/// Coarsest known resolution of times, in seconds.
 const COARSEST_S: i64 = 2;
-/// No file system rounds to less than this and keeps more than whole seconds.
+/// Finest rounding of times, in nanoseconds: file systems that round to less than a second round to
+/// multiples of this.
 const FINEST_NS: u32 = 100;
-/// A temporary file of this number is none of a file's.
+/// Attempt number of the temporary file used here, which no file of a copy uses.
 const ATTEMPT: u32 = partial::TRIES + 1;
 
-/// For each file system that was asked, a file without a name to set times on.
+/// For each examined file system, a nameless file on which times are set.
 #[derive(Default)]
 pub(super) struct Clocks(Vec<(u64, Option<OwnedFd>)>);
 
 impl Clocks {
-    /// Whether the time of a file in `folder` is what its file system makes of the entry's. A dry run makes no file to try.
+    /// Whether the time of a file in `folder` is the time of the entry as its file system rounds
+    /// it. A dry run creates no file to test this.
     pub(super) fn is_rounded(&mut self, folder: &OwnedFd, stat: &Stat, entry: &Entry, dry_run: bool) -> bool {
         if !may_be_rounded((stat.st_mtime, stat.st_mtime_nsec as u32), (entry.mtime_s, entry.mtime_ns)) {
             return false;
@@ -40,12 +42,12 @@ impl Clocks {
     }
 }
 
-/// Whether it is worth asking: almost no file that is other than its source is.
+/// Whether a test is worth it, which it is for almost no file that differs from its source.
 fn may_be_rounded(there: (i64, u32), wanted: (i64, u32)) -> bool {
     there.1.is_multiple_of(FINEST_NS) && there < wanted && wanted.0.saturating_sub(there.0) < COARSEST_S
 }
 
-/// A file of the folder's file system that goes when it is closed.
+/// A temporary file on the file system of the folder that vanishes when it is closed.
 fn nameless(folder: &OwnedFd) -> Option<OwnedFd> {
     let flags = OFlags::RDWR | OFlags::CLOEXEC;
     let mode = Mode::RUSR | Mode::WUSR;

@@ -1,4 +1,4 @@
-//! The content of one file as it comes.
+//! Receiving the content of one file.
 
 use std::ffi::OsStr;
 use std::io;
@@ -15,33 +15,34 @@ use crate::delta::{DELTA_MIN, read_at};
 use crate::tree::split;
 use crate::{hash, meta};
 
-/// What is taken from an earlier state is copied in pieces of this length.
+/// Length of the pieces in which content of an earlier version is copied, in bytes.
 const COPY_LEN: usize = 1 << 20;
-/// What was written is sent to the disk in pieces of this length, while more comes: the disk has work, and little is left for
-/// the end.
+/// Length of the pieces in which written data is sent to the disk while more arrives, in bytes.
+/// This keeps the disk busy and leaves little for the end.
 const WRITEBACK_LEN: u64 = 8 << 20;
 
+/// A file whose content is being received.
 pub(super) struct OpenFile {
     pub(super) id: u64,
     pub(super) entry: Entry,
     pub(super) partial: Partial,
     pub(super) plan: Option<Plan>,
-    /// Something of it came as what other files have.
+    /// Some of its content was a reference to another file.
     pub(super) repeats_others: bool,
-    /// All of it came, and it is not what was read.
+    /// The content is complete but differs from what the sender read.
     pub(super) is_other: bool,
     hash: blake3::Hasher,
     pub(super) at: u64,
-    /// How long the file is by what was written: less than `at` behind a hole.
+    /// End of the written data, which is less than `at` after a hole.
     written: u64,
-    /// Up to where it is on its way to the disk; `None` if that is left to the system.
+    /// Offset up to which data was sent to the disk; `None` if that is left to the system.
     synced: Option<u64>,
-    /// The first failure: what follows of the file is passed over.
+    /// The first failure; further content of the file is ignored.
     failed: Option<io::Error>,
 }
 
 impl OpenFile {
-    /// `sync`: it will be brought to the disk.
+    /// Begins a file; `sync` if it will be flushed to the disk.
     pub(super) fn new(id: u64, entry: Entry, partial: Partial, plan: Option<Plan>, sync: bool) -> Self {
         let (hash, synced) = (blake3::Hasher::new(), sync.then_some(0));
         Self {
@@ -59,7 +60,7 @@ impl OpenFile {
         }
     }
 
-    /// Takes content that came.
+    /// Adds received content.
     pub(super) fn write(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() && self.failed.is_none() {
             let len = match self.next_need() {
@@ -75,11 +76,15 @@ impl OpenFile {
         }
     }
 
+    /// Adds a hole.
     pub(super) fn hole(&mut self, len: u64) {
         self.at = self.at.saturating_add(len);
     }
 
-    /// Takes what another file has there, or this one. An error says that it is not there.
+    /// Adds content of another file, or of this one if `from` is `None`.
+    ///
+    /// # Errors
+    /// The other file does not have that content.
     pub(super) fn repeat(&mut self, from: Option<&OwnedFd>, offset: u64, len: u64) -> io::Result<()> {
         let is_file = matches!(self.entry.kind, EntryKind::File { .. });
         self.repeats_others |= from.is_some() && is_file;
@@ -96,20 +101,21 @@ impl OpenFile {
     fn repeated(&self, from: Option<&OwnedFd>, offset: u64, len: u64) -> io::Result<Vec<u8>> {
         let whole = if let EntryKind::File { len, .. } = self.entry.kind { len } else { 0 };
         if self.plan.is_some() || self.at.saturating_add(len) > whole {
-            return Err(io::Error::other("more came than was asked for"));
+            return Err(io::Error::other("more data arrived than was requested"));
         }
         if from.is_none() && offset.saturating_add(len) > self.at {
-            return Err(io::Error::other("it repeats what has not come"));
+            return Err(io::Error::other("it refers to content that has not arrived"));
         }
         let mut bytes = vec![0; len as usize];
         let read = read_at(from.unwrap_or(&self.partial.file), &mut bytes, offset)?;
         if read < bytes.len() {
-            return Err(io::Error::other("it repeats more than there is"));
+            return Err(io::Error::other("it refers to content beyond the end of the file"));
         }
         Ok(bytes)
     }
 
-    /// Everything came: the rest is taken from what is here, and all is compared with what the sender read.
+    /// Completes the file: adds the rest from earlier versions, and verifies it against the hash of
+    /// the sender.
     pub(super) fn complete(&mut self, digest: &[u8; DIGEST_LEN]) -> io::Result<()> {
         if self.failed.is_none() {
             self.failed = self.take_here().err();
@@ -122,7 +128,7 @@ impl OpenFile {
             _ => self.at,
         };
         if self.at != len {
-            return Err(io::Error::other("its length is not what was announced"));
+            return Err(io::Error::other("its length differs from the announced one"));
         }
         if self.hash.finalize().as_bytes() != digest {
             self.is_other = true;
@@ -132,13 +138,13 @@ impl OpenFile {
             super::stream::stamp(&mut self.entry);
         }
         if self.written < len {
-            // A hole at the end.
+            // The file ends in a hole.
             rustix::fs::ftruncate(&self.partial.file, len)?;
         }
         Ok(())
     }
 
-    /// Leaves what came to the next run, if it is worth it and can be compared then.
+    /// Keeps the incomplete file for the next run if it is long enough and can be compared then.
     pub(super) fn keep_partial(&mut self) {
         let resumable = matches!(self.entry.kind, EntryKind::File { .. });
         if resumable && self.failed.is_none() && self.at >= DELTA_MIN && !self.is_stored() {
@@ -155,12 +161,12 @@ impl OpenFile {
         there.is_ok_and(|s| s.st_size as u64 == len && meta::same_time(&s, &self.entry))
     }
 
-    /// How much of what comes belongs here; what is here before it is taken first.
+    /// How many received bytes belong at this position, after adding the present content before it.
     fn next_need(&mut self) -> io::Result<u64> {
         self.take_here()?;
         match &self.plan {
             None => Ok(u64::MAX),
-            Some(plan) => plan.needed().ok_or_else(|| io::Error::other("more came than was asked for")),
+            Some(plan) => plan.needed().ok_or_else(|| io::Error::other("more data arrived than was requested")),
         }
     }
 
@@ -180,10 +186,10 @@ impl OpenFile {
     fn copy(&mut self, from: &OwnedFd, mut offset: u64, mut len: u64, buffer: &mut Vec<u8>) -> io::Result<()> {
         while len > 0 {
             let want = len.min(COPY_LEN as u64) as usize;
-            // It only grows: most copies between two changes are short.
+            // The buffer only grows, since most copied ranges between two changes are short.
             buffer.resize(buffer.len().max(want), 0);
             match rustix::io::pread(from, &mut buffer[..want], offset) {
-                Ok(0) => return Err(io::Error::other("what was here changed meanwhile; copy it again")),
+                Ok(0) => return Err(io::Error::other("the earlier version changed meanwhile; copy it again")),
                 Ok(n) => {
                     self.append(&buffer[..n])?;
                     offset += n as u64;

@@ -1,4 +1,4 @@
-//! Folders that come: made, or those that are there.
+//! Storing folders: creating them, or reusing existing ones.
 
 use std::ffi::OsStr;
 use std::io;
@@ -15,10 +15,12 @@ use crate::delta::DELTA_MIN;
 use crate::partial_name::is_partial;
 use narrows_host::words::shown;
 
-/// File systems below the target, beyond which names come to the disk when the system likes.
+/// Maximum number of file systems below the target that are flushed; on further ones, flushing
+/// names is left to the system.
 const MOUNTS_MAX: usize = 16;
 
 impl Target {
+    /// Stores a folder.
     pub(super) fn make_folder(&mut self, id: u64, entry: Entry, answers: &mut Answers) -> io::Result<()> {
         let there = self.folder(&entry.path)?;
         if there.is_none() {
@@ -38,18 +40,18 @@ impl Target {
         Ok(())
     }
 
-    /// Makes a folder, or says what is known of one that is there.
+    /// Creates a folder; returns the `stat` of one that exists.
     fn folder(&mut self, path: &[u8]) -> io::Result<Option<Stat>> {
         if path.is_empty() {
             return Ok(Some(rustix::fs::fstat(self.tree.root())?));
         }
         let (parent, name) = match self.tree.parent(path) {
-            // It would be made first.
+            // A dry run: the parent would be created first.
             Err(e) if self.would_be_made(&e) => return Ok(None),
             result => result?,
         };
         if !self.options.dry_run {
-            // Nobody else may look in before it has its own mode; this program must be able to write.
+            // Private until it gets its own mode, and writable for this program.
             match rustix::fs::mkdirat(&parent, &name, Mode::RWXU) {
                 Ok(()) => return Ok(None),
                 Err(Errno::EXIST) => {}
@@ -75,7 +77,8 @@ impl Target {
         }
     }
 
-    /// A folder that was there: it may be closed to its owner, and temporary files of killed copies may lie in it.
+    /// Prepares an existing folder, which may be inaccessible to its owner and contain temporary
+    /// files of killed copies.
     fn reuse_folder(&mut self, path: &[u8], stat: &Stat) -> io::Result<()> {
         let folder = self.tree.open_own(path, stat)?;
         self.note_mount(&folder, stat);
@@ -96,7 +99,8 @@ impl Target {
         }
     }
 
-    /// What a copy left that was cut off: long ones are kept until their file comes, and are used then.
+    /// Removes a temporary file of an interrupted copy. Long ones are kept until their file
+    /// arrives, and are used then.
     fn stale(&self, folder: &OwnedFd, name: &OsStr) {
         let stat = rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW);
         if !partial::is_first(name) || stat.is_ok_and(|s| (s.st_size as u64) < DELTA_MIN) {

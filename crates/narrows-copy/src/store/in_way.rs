@@ -1,5 +1,5 @@
-//! Folders that are in the way of something else of their name: with `--delete` they are removed with the rest that the
-//! sources do not have, and what came takes their place.
+//! Folders in the way of another kind of entry with the same name. With `--delete` they are removed
+//! with the other entries that the sources do not have, and the new entries take their places.
 
 use std::ffi::OsStr;
 use std::io;
@@ -16,7 +16,7 @@ use super::{Target, WholeFile};
 use crate::tree::split;
 use crate::{e_text, shown};
 
-/// What waits for the place of a folder.
+/// An entry that waits for a folder to be removed.
 pub(super) struct Waiting {
     pub(super) id: u64,
     pub(super) path: Vec<u8>,
@@ -29,20 +29,25 @@ enum What {
     HardLink {
         of: u64,
     },
-    /// A dry run: nothing will take it.
+    /// Nothing, in a dry run.
     Nothing,
 }
 
-/// What waits: a file keeps a descriptor. More is hardly the same tree any more.
+/// Maximum number of waiting files, each of which keeps a descriptor. With more, the trees have
+/// little in common.
 const WAITING_MAX: usize = 128;
 
 impl Target {
-    /// Whether a folder at `path` may make way: it is in a folder that is copied, and no pattern protects it.
+    /// Whether a folder at `path` may be removed to make room: it is within a copied folder, and no
+    /// pattern protects it.
     pub(super) fn makes_way(&self, path: &[u8]) -> bool {
         self.removal.as_ref().is_some_and(|removal| removal.acts_in(split(path).0) && !removal.protects(path, true))
     }
 
-    /// Whether a folder is in the place of what is no folder; an error if it cannot make way.
+    /// Whether a folder is in the way of an entry that is not a folder.
+    ///
+    /// # Errors
+    /// The folder may not be removed.
     pub(super) fn is_in_way(&mut self, path: &[u8]) -> io::Result<bool> {
         let (folder, name) = match self.tree.parent(path) {
             Err(e) if self.would_be_made(&e) => return Ok(false),
@@ -55,17 +60,18 @@ impl Target {
         if self.makes_way(path) { Ok(true) } else { Err(in_way()) }
     }
 
-    /// Whether a dry run finds no folder only because it makes none.
+    /// Whether a folder is missing only because a dry run creates none.
     pub(super) fn would_be_made(&self, e: &io::Error) -> bool {
         let other = matches!(Errno::from_io_error(e), Some(Errno::NOTDIR | Errno::LOOP));
         self.options.dry_run && (e.kind() == io::ErrorKind::NotFound || other && self.removal.is_some())
     }
 
-    /// A dry run found a folder in the way.
+    /// Notes a folder in the way in a dry run.
     pub(super) fn note_in_way(&mut self, id: u64, path: &[u8]) {
         self.waiting.push(Waiting { id, path: path.to_vec(), what: What::Nothing });
     }
 
+    /// Queues a link, fifo or device.
     pub(super) fn special_waits(&mut self, id: u64, entry: Entry) -> io::Result<()> {
         if !self.room.take_link(&entry.path) {
             return Err(in_way());
@@ -74,25 +80,26 @@ impl Target {
         Ok(())
     }
 
-    /// Whether the first name of a link has to wait itself.
+    /// Whether the first name of a hard link has to wait itself.
     pub(super) fn linked_waits(&self, of: u64) -> bool {
         self.in_way.contains(&of)
     }
 
+    /// Queues a hard link.
     pub(super) fn link_waits(&mut self, id: u64, of: u64, path: Vec<u8>) {
         self.waiting.push(Waiting { id, path, what: What::HardLink { of } });
     }
 
-    /// A file is whole and on the disk, but for its name.
+    /// Queues a file that is complete and flushed, but has no name yet.
     pub(super) fn file_waits(&mut self, file: WholeFile, answers: &mut Answers) {
         if self.waiting.len() >= WAITING_MAX {
-            let e = io::Error::other("too many folders are in the way; remove some by hand");
+            let e = io::Error::other("too many folders are in the way; remove some of them manually");
             return self.cannot_store(&file, &e, answers);
         }
         self.waiting.push(Waiting { id: file.id, path: file.path.clone(), what: What::File(file) });
     }
 
-    /// Gives everything that waits its name, where no folder is any more.
+    /// Gives all waiting entries their names, after the folders were removed.
     pub(super) fn place_waiting(&mut self, answers: &mut Answers) {
         for Waiting { id, path, what } in std::mem::take(&mut self.waiting) {
             let result = match what {
@@ -110,7 +117,7 @@ impl Target {
         }
     }
 
-    /// Nothing is removed, so nothing makes way.
+    /// Reports all waiting entries as failed, because nothing is removed.
     pub(super) fn refuse_waiting(&mut self, answers: &mut Answers) {
         for Waiting { id, path, what } in std::mem::take(&mut self.waiting) {
             let text = format!("cannot store {}: {}", shown(&path), in_way());
@@ -121,7 +128,8 @@ impl Target {
         }
     }
 
-    /// What is no folder and in the way of one goes at once, as a file does that is replaced by another.
+    /// Removes an entry that is in the way of a folder, at once, just as a file is replaced by
+    /// another. Returns false if it must stay.
     pub(super) fn clear_for_folder(&mut self, path: &[u8], kind: FileType) -> io::Result<bool> {
         let protected = self.removal.as_ref().is_none_or(|removal| {
             let top = !path.contains(&b'/');
@@ -139,12 +147,13 @@ impl Target {
     }
 }
 
+/// The error for a folder that is in the way.
 pub(super) fn in_way() -> io::Error {
     io::Error::other("a folder of that name is in the way")
 }
 
 impl super::removal::Removal {
-    /// Whether the folder is one that is copied.
+    /// Whether the folder is one of the copied folders.
     fn acts_in(&self, folder: &[u8]) -> bool {
         self.has_come(xxh3_64(folder))
     }

@@ -1,4 +1,5 @@
-//! Temporary files beside their targets, with names that the next copy finds again or without any.
+//! Temporary files in the folders of their targets: nameless, or with names that the next copy
+//! finds again.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -11,25 +12,27 @@ use rustix::io::Errno;
 
 use crate::partial_name::{HASH_LEN, PREFIX, SUFFIX};
 
-/// Other copies to the same name that run at this moment.
+/// Maximum number of concurrent copies to the same name that are provided for.
 pub(super) const TRIES: u32 = 8;
 
-/// The mode of a temporary file: nobody else may look in before it has its own.
+/// Mode of a temporary file, which is private until it gets its own mode.
 pub(super) const PRIVATE: Mode = Mode::RUSR.union(Mode::WUSR);
 
 /// A temporary file; removed unless it is renamed or kept.
 pub(super) struct Partial {
     folder: Arc<OwnedFd>,
-    /// `None`: it has no name yet, and vanishes with its descriptor.
+    /// `None` if it has no name yet and vanishes with its descriptor.
     name: Option<OsString>,
     pub(super) file: OwnedFd,
     kept: bool,
 }
 
 impl Partial {
+    /// Creates a temporary file for `target` and locks it.
     pub(super) fn create(folder: Arc<OwnedFd>, target: &OsStr, mode: Mode) -> io::Result<Self> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        // Names that anybody can foretell may all be taken, by copies or by somebody who wants no copy to succeed.
+        // All predictable names may be taken, by other copies or by somebody who wants copies to
+        // fail.
         for attempt in (0..TRIES).chain(random_attempt()) {
             let name = name(target, attempt);
             let create = || rustix::fs::openat(&folder, &name, flags, mode);
@@ -39,9 +42,10 @@ impl Partial {
             };
             match created {
                 Ok(file) => {
-                    // Tells other copies that it is in use. Where files cannot be locked, two copies to one name may meet.
+                    // The lock tells other copies that it is in use. Without locks, two copies to
+                    // one name may collide.
                     let _ = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive);
-                    // Another copy may have taken it for left behind before it was locked.
+                    // Another copy may have removed it as stale before it was locked.
                     if is_named(&folder, &name, &file) {
                         return Ok(Self { folder, name: Some(name), file, kept: false });
                     }
@@ -53,15 +57,16 @@ impl Partial {
         Err(io::Error::other("other copies are writing this file"))
     }
 
-    /// A file that has no name until it is whole: for what the next copy does not go on with. `None` where that is not
-    /// possible, or fails: then [`Partial::create`] says why.
+    /// Creates a file that has no name until it is complete, for files that the next copy does not
+    /// resume. `None` if that is not possible or fails; [`Partial::create`] then reports the
+    /// reason.
     pub(super) fn nameless(folder: &Arc<OwnedFd>) -> Option<Self> {
         let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
         let file = rustix::fs::openat(folder, ".", flags, PRIVATE).ok()?;
         Some(Self { folder: Arc::clone(folder), name: None, file, kept: false })
     }
 
-    /// Whether files here can get a name later.
+    /// Whether nameless files in this folder can be given a name later.
     pub(super) fn can_be_named(&self) -> bool {
         let own = rustix::fs::fstat(&self.file);
         let there = rustix::fs::stat(self.by_descriptor());
@@ -72,7 +77,7 @@ impl Partial {
         format!("/proc/self/fd/{}", self.file.as_raw_fd())
     }
 
-    /// Gives the file its own name.
+    /// Gives the file its final name.
     pub(super) fn rename(&mut self, target: &OsStr) -> io::Result<()> {
         match self.name.is_none().then(|| self.link(target)) {
             Some(Err(Errno::EXIST)) => self.link_beside(target)?,
@@ -84,7 +89,7 @@ impl Partial {
         }
         if !self.kept {
             if !is_named(&self.folder, self.name(), &self.file) {
-                return Err(io::Error::other("another copy took its temporary file"));
+                return Err(io::Error::other("another copy removed its temporary file"));
             }
             rename(&self.folder, self.name(), target)?;
             self.kept = true;
@@ -97,7 +102,8 @@ impl Partial {
         rustix::fs::linkat(CWD, self.by_descriptor(), &self.folder, name, AtFlags::SYMLINK_FOLLOW)
     }
 
-    /// Only a file with a name can take another's place. Killed in between, a copy leaves it, whole, to the next one.
+    /// Gives a nameless file a temporary name, since only a file with a name can replace another. A
+    /// copy that is killed in between leaves the complete file to the next one.
     fn link_beside(&mut self, target: &OsStr) -> io::Result<()> {
         let _ = rustix::fs::flock(&self.file, FlockOperation::NonBlockingLockExclusive);
         for attempt in (0..TRIES).chain(random_attempt()) {
@@ -118,23 +124,25 @@ impl Partial {
         Err(io::Error::other("other copies are writing this file"))
     }
 
-    /// Removes what an earlier copy left, or one beside this one that has ended since.
+    /// Removes the remains of an earlier copy, or of a concurrent one that has ended since.
     pub(super) fn remove_earlier(&self, target: &OsStr) {
         if !self.name.as_deref().is_some_and(is_first) {
             remove_stale(&*self.folder, &name(target, 0));
         }
     }
 
-    /// Empty if it has none.
+    /// The current name; empty if it has none.
     pub(super) fn name(&self) -> &OsStr {
         self.name.as_deref().unwrap_or_default()
     }
 
+    /// The folder of the file.
     pub(super) fn folder(&self) -> &OwnedFd {
         &self.folder
     }
 
-    /// Leaves it to the next run, unless that finds more in what an earlier copy left: one of `bases`, which this copy holds.
+    /// Keeps the file for the next run, unless the remains of an earlier copy, one of `bases`, are
+    /// longer.
     pub(super) fn keep<'a>(&mut self, target: &OsStr, mut bases: impl Iterator<Item = &'a OwnedFd>) {
         let Some(own) = &self.name else { return };
         let first = name(target, 0);
@@ -161,14 +169,15 @@ pub(super) fn rename(folder: &OwnedFd, from: &OsStr, to: &OsStr) -> io::Result<(
     }
 }
 
-/// A number of an attempt that nobody can foretell.
+/// An unpredictable attempt number.
 fn random_attempt() -> Option<u32> {
     let mut random = [0; 4];
     rustix::rand::getrandom(&mut random[..], rustix::rand::GetRandomFlags::empty()).ok()?;
     Some(u32::from_ne_bytes(random).max(TRIES + 1))
 }
 
-/// Makes what is no file under a temporary name, which it returns; what an earlier copy left there goes.
+/// Creates a link, fifo or device under a temporary name, which it returns. Remains of an earlier
+/// copy under that name are removed.
 pub(super) fn make(
     folder: &OwnedFd,
     target: &OsStr,
@@ -186,7 +195,7 @@ pub(super) fn make(
     }
 }
 
-/// The same for the same name in every run, so that the next run finds what a killed one left; short, whatever the name is.
+/// The current name; empty if it has none.
 pub(super) fn name(target: &OsStr, attempt: u32) -> OsString {
     let hash = blake3::hash(target.as_bytes()).to_hex();
     let mut name = PREFIX.to_vec();
@@ -198,18 +207,19 @@ pub(super) fn name(target: &OsStr, attempt: u32) -> OsString {
     OsString::from_vec(name)
 }
 
-/// Whether the next copy to the same name looks for what is left in this one; the others are of copies beside another.
+/// Whether this is the name of the first attempt, where the next copy to the same target looks for
+/// remains. Other names are of concurrent copies.
 pub(super) fn is_first(name: &OsStr) -> bool {
     name.len() == PREFIX.len() + HASH_LEN + SUFFIX.len()
 }
 
-/// Removes a temporary file that no running copy holds; whether it is gone.
+/// Removes a temporary file that no running copy holds; returns whether it was removed.
 pub(super) fn remove_stale(folder: impl AsFd, name: &OsStr) -> bool {
     open_stale(&folder, name).is_some_and(|_held| rustix::fs::unlinkat(&folder, name, AtFlags::empty()).is_ok())
 }
 
-/// Holds what an earlier copy of this target left. It keeps its name until there is more, so that a copy that is cut off
-/// again loses nothing.
+/// Opens and locks the remains of an earlier copy to this target. They keep their name until there
+/// is more, so that another interruption loses nothing.
 pub(super) fn hold_stale(folder: &OwnedFd, target: &OsStr) -> Option<OwnedFd> {
     open_stale(folder, &name(target, 0))
 }
@@ -224,9 +234,9 @@ fn is_named(folder: impl AsFd, name: &OsStr, file: &OwnedFd) -> bool {
 fn open_stale(folder: impl AsFd, name: &OsStr) -> Option<OwnedFd> {
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let open = |access| rustix::fs::openat(&folder, name, flags | access, Mode::empty());
-    // Over NFS only who may write may lock.
+    // Over NFS, only a file that is open for writing can be locked exclusively.
     let file = match open(OFlags::RDWR) {
-        // Mostly.
+        // The usual case.
         Err(Errno::NOENT) => return None,
         opened => opened.or_else(|_| open(OFlags::RDONLY)).ok()?,
     };
@@ -261,7 +271,7 @@ mod tests {
         };
         assert!(names().is_empty());
         drop(dropped);
-        // What killed copies left goes.
+        // Remains of killed copies are removed.
         let stale = name(OsStr::new("a"), 0);
         fs::write(folder.path().join(&stale), "old").unwrap();
         nameless(folder.path(), "one").unwrap().rename(OsStr::new("a")).unwrap();

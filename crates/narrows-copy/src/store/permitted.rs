@@ -1,4 +1,4 @@
-//! What a peer may store here.
+//! The entries that a peer may store on this host.
 
 use std::path::PathBuf;
 
@@ -7,16 +7,17 @@ use narrows::entry::{Entry, EntryKind};
 use crate::remote_path::Pattern;
 use crate::scan;
 
-/// Which entries may come: a peer must not store what was not asked for.
+/// The entries that may arrive: a peer must not store anything that was not requested.
 pub enum Permitted {
-    /// The client says itself what it sends.
+    /// Any entry: the client itself chooses what it sends.
     Anything,
-    /// What was named, by its first component; `root` if what is in a folder was.
+    /// Requested names and patterns for the first component of a path; `root` if the contents of a
+    /// folder were requested.
     Tops { names: Vec<Vec<u8>>, patterns: Vec<Pattern>, root: bool, folders: bool },
 }
 
 impl Permitted {
-    /// What these sources may bring.
+    /// The entries that these sources may contain.
     pub fn tops(sources: &[PathBuf], recursive: bool) -> Self {
         let (mut names, mut patterns, mut root) = (Vec::new(), Vec::new(), false);
         for path in sources {
@@ -31,15 +32,16 @@ impl Permitted {
         Self::Tops { names, patterns, root, folders: recursive }
     }
 
-    /// Whether it is known that a single entry was asked for, with what is in it.
+    /// Whether exactly one entry was requested, together with what is in it.
     pub(super) fn is_one(&self) -> bool {
         matches!(self, Self::Tops { names, patterns, root: false, .. } if names.len() == 1 && patterns.is_empty())
     }
 
+    /// Whether this entry may be stored.
     pub fn allows(&self, entry: &Entry) -> bool {
         let Self::Tops { names, patterns, root, folders } = self else { return true };
         let top = entry.path.split(|b| *b == b'/').next().unwrap_or_default();
-        // Two names that were asked for may be of one file.
+        // Two requested names may be hard links of one file.
         let file = matches!(entry.kind, EntryKind::File { .. } | EntryKind::HardLink { .. });
         let file = file && !entry.path.contains(&b'/');
         let named = names.iter().any(|n| n == top) || patterns.iter().any(|p| p.matches(top));

@@ -1,4 +1,4 @@
-//! What of a file comes, and what is here.
+//! The plan of a file in delta transfer: which content is sent, and which is present.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -8,51 +8,55 @@ use narrows::entry::{Chunk, PieceHash, Region};
 use crate::delta::{self, Basis, Piece};
 use narrows_host::shares::Share;
 
-/// Pieces that are planned for and did not come; what is beyond is needed as one. Our senders announce 16,384 chunks ahead
-/// of the content, and as many pieces of them.
+/// Maximum number of planned pieces that have not arrived; content beyond them is requested as a
+/// whole. Our senders announce 16,384 chunks ahead of the content, and as many pieces of them.
 const PIECES_MAX: usize = 64 << 10;
-/// And their tree, two thirds full.
+/// Memory of their tree, two thirds full, in bytes.
 const PIECES_LEN_MAX: usize = PIECES_MAX * size_of::<(u64, Piece)>() * 3 / 2;
 
-/// The content of a file of which something is here, in order.
+/// The content of a file of which some is present, in order.
 pub(crate) struct Plan {
     basis: Basis,
-    /// By where each begins, without gaps: a record of pieces costs what it names, however many there are.
+    /// Pieces by their offsets, without gaps. In a tree, a record of pieces costs only what it
+    /// names, however many pieces there are.
     pieces: BTreeMap<u64, Piece>,
-    /// Where the first of them begins, and where the next chunks do.
+    /// Offset of the first piece.
     begin: u64,
+    /// Offset of the next chunks.
     end: u64,
-    /// Where what was taken last from here ends.
+    /// File and end of the present content that was used last.
     taken: Option<(usize, u64)>,
     _memory: Option<Share>,
 }
 
 impl Plan {
-    /// By these earlier states of the file.
+    /// A plan based on these earlier versions of the file.
     pub(crate) fn new(files: Vec<OwnedFd>) -> Self {
         Self { basis: Basis::new(files), pieces: BTreeMap::new(), begin: 0, end: 0, taken: None, _memory: None }
     }
 
-    /// Memory that one by these files may take.
+    /// Upper limit of the memory of a plan based on these files, in bytes.
     pub(super) fn len_max(files: &[OwnedFd]) -> usize {
         Basis::len_max(files) + PIECES_LEN_MAX
     }
 
-    /// Holds that memory as long as it lasts.
+    /// Holds a share of memory as long as the plan exists.
     pub(super) fn taking(self, memory: Share) -> Self {
         Self { _memory: Some(memory), ..self }
     }
 
+    /// The earlier versions.
     pub(super) fn files(&self) -> impl Iterator<Item = &OwnedFd> {
         self.basis.files()
     }
 
+    /// The earlier version with this number.
     pub(super) fn file(&self, file: usize) -> &OwnedFd {
         self.basis.file(file)
     }
 
-    /// Plans for the next chunks, and says which are here.
-    /// More than the file has is not planned for: what comes of it fails.
+    /// Plans the next chunks; returns the runs that say which are present. Chunks beyond the length
+    /// of the file are not planned, so their content fails.
     pub(crate) fn chunks(&mut self, chunks: &[Chunk], file_len: u64) -> Vec<u32> {
         if self.end > file_len {
             return vec![0, chunks.len() as u32];
@@ -79,7 +83,8 @@ impl Plan {
         }
     }
 
-    /// Says which pieces of regions are here, and plans with them. Regions that are not what is needed are answered as needed.
+    /// Plans the pieces of regions; returns the runs that say which are present. Regions that do
+    /// not match the plan are answered as needed.
     pub(crate) fn pieces(&mut self, regions: &[Region], hashes: &[PieceHash]) -> Vec<u32> {
         if self.pieces.len() >= PIECES_MAX {
             return vec![0, hashes.len() as u32];
@@ -101,7 +106,7 @@ impl Plan {
         delta::runs(there.into_iter())
     }
 
-    /// The pieces of a region in its own lengths; none if it is not what is needed.
+    /// Looks up the pieces of a region; returns none if the region does not match a needed piece.
     fn look_for(&self, region: Region, hashes: &[PieceHash]) -> Vec<Piece> {
         match self.pieces.get(&region.offset) {
             Some(Piece::Need { len }) if *len == u64::from(region.len) => {}
@@ -119,7 +124,7 @@ impl Plan {
         self.basis.find_pieces(region.len, hashes, before, after)
     }
 
-    /// What comes next, if it is here: it is then done.
+    /// Removes and returns the next piece if it is present: file, offset, length.
     pub(crate) fn take_here(&mut self) -> Option<(usize, u64, u64)> {
         let Some((_, &Piece::Have { file, offset, len })) = self.pieces.first_key_value() else { return None };
         self.pieces.pop_first();
@@ -128,7 +133,7 @@ impl Plan {
         Some((file, offset, len))
     }
 
-    /// How much of what the sender sends comes next.
+    /// Length of the next piece if the sender has to send it.
     pub(crate) fn needed(&self) -> Option<u64> {
         match self.pieces.first_key_value() {
             Some((_, Piece::Need { len })) => Some(*len),
@@ -136,7 +141,7 @@ impl Plan {
         }
     }
 
-    /// So much of it came.
+    /// Counts `len` bytes of the next piece as received.
     pub(crate) fn came(&mut self, len: u64) {
         let Some(left) = self.needed().and_then(|needed| needed.checked_sub(len)) else { return };
         self.pieces.pop_first();
@@ -162,7 +167,7 @@ mod tests {
         let old = OwnedFd::from(old);
         let there = Outline::new(content.len() as u64).next(&old).unwrap()[0];
         let mut plan = Plan::new(vec![old]);
-        // What is there and what is not, by turns: no two pieces can be one.
+        // Present and missing pieces alternate, so that no two can be merged.
         let chunks = [there, Chunk { len: 1, hash: 7 }].repeat(2048);
         for _ in 0..100 {
             plan.chunks(&chunks, u64::MAX);
@@ -186,7 +191,7 @@ mod tests {
         assert!(plan.pieces.len() > 60_000);
         let whole = plan.end;
         let begun = std::time::Instant::now();
-        // What stood here before took a minute for so many.
+        // Guards against quadratic time, with which this many pieces took a minute.
         for i in 0..100_000 {
             let region = Region { offset: 1 + i % whole, len: 1 };
             assert_eq!(plan.pieces(&[region], &[[7; 6]]), [0, 1]);

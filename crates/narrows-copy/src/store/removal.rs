@@ -1,8 +1,9 @@
-//! Removes at the target what the sources do not have: in the folders that the copy covered and that were there before it,
-//! and only after a copy of which nothing failed.
+//! `--delete`: removes entries at the target that the sources do not have. It acts only in folders
+//! that the copy covered and that existed before, and only after a copy without failures.
 //!
-//! Every step is by name in an open folder, which was reached without following a symbolic link and without leaving the
-//! file system: whatever is put in the way meanwhile, nothing outside of those folders is touched.
+//! Every step is by name in an open folder that was reached without following a symbolic link and
+//! without leaving the file system. So nothing outside of those folders is touched, whatever is
+//! changed meanwhile.
 
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
@@ -24,24 +25,25 @@ use crate::tree::{open_on_same_device, split};
 use crate::{e_text, shown};
 use narrows_host::signals;
 
-/// Folders inside one another of which the outermost is to go. Each keeps a descriptor; real ones have a dozen.
+/// Maximum depth of a folder to be removed. Each level keeps a descriptor; real trees have a dozen.
 const DEPTH_MAX: usize = 128;
 
-/// What is kept for it while a copy runs.
+/// State for the removal that is collected while the copy runs.
 pub(super) struct Removal {
     filter: Filter,
     max: Option<u64>,
     names: bool,
-    /// Hashes of the paths of the folders that came. As with those of the rest, two that are the same keep a file too many.
+    /// Hashes of the paths of the folders that arrived. As for other entries, a collision only
+    /// keeps a file that could be removed.
     came: HashSet<u64>,
     covered: Vec<Covered>,
     /// Sources of the copy on this host, by device and inode.
     pub(super) protected: HashSet<(u64, u64)>,
-    /// Something did not come whole, whether the sender said so or not.
+    /// Something did not arrive completely, whether the sender reported it or not.
     pub(super) incomplete: bool,
 }
 
-/// A folder that came and that was there before.
+/// A folder that arrived and existed before.
 struct Covered {
     id: u64,
     path: Vec<u8>,
@@ -61,16 +63,18 @@ impl Removal {
         })
     }
 
+    /// Whether the folder with this hash of its path arrived.
     pub(super) fn has_come(&self, path: u64) -> bool {
         self.came.contains(&path)
     }
 
-    /// Whether a pattern keeps what has this path.
+    /// Whether a pattern protects this path.
     pub(super) fn protects(&self, path: &[u8], is_folder: bool) -> bool {
         self.filter.leaves_out(path, is_folder)
     }
 
-    /// The folder `path` came; `there` is what it was before. One that the copy made has nothing to be removed.
+    /// Notes that the folder `path` arrived; `there` is its `stat` if it existed before. A folder
+    /// that the copy created contains nothing to remove.
     pub(super) fn covers(&mut self, id: u64, path: &[u8], there: Option<&Stat>) {
         if self.came.insert(xxh3_64(path))
             && let Some(stat) = there
@@ -80,24 +84,27 @@ impl Removal {
     }
 }
 
-/// Why it goes no further.
+/// Why a removal stops early.
 #[derive(Debug, PartialEq, Eq)]
 enum Stop {
-    /// More than may be removed.
+    /// The limit of `--max-delete` would be exceeded.
     TooMany,
-    /// A signal came, or nobody hears what is said any more.
+    /// A signal arrived, or the sender is gone.
     Interrupted,
 }
 
+/// Mode of a sweep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Doing {
+    /// Only count, to check the limit.
     Count,
-    /// A dry run.
+    /// Only report, in a dry run.
     Name,
     Remove,
 }
 
 impl Target {
+    /// Removes what the sources do not have, if `--delete` was requested and nothing failed.
     pub(super) fn remove_others(&mut self, answers: &mut Answers) -> io::Result<()> {
         let Some(removal) = self.removal.take() else { return Ok(()) };
         if self.stored.failed > 0 || removal.incomplete || !self.pending.is_empty() {
@@ -106,7 +113,7 @@ impl Target {
             self.remove_nothing("no folder was copied", answers);
         } else if self.sweep(&removal, answers) == Err(Stop::Interrupted) {
             self.refuse_waiting(answers);
-            return Err(io::Error::other("interrupted while what the sources do not have was removed"));
+            return Err(io::Error::other("interrupted while removing what the sources do not have"));
         }
         Ok(())
     }
@@ -139,9 +146,9 @@ impl Target {
         self.place_waiting(answers);
         match (result, too_many) {
             (Err(Stop::TooMany), _) => {
-                self.failed(0, "more came than --max-delete allows to remove; the rest stays".into(), answers);
+                self.failed(0, "there is more to remove than --max-delete allows; the rest was kept".into(), answers);
             }
-            // A dry run named everything.
+            // A dry run has reported everything.
             (Ok(()), Some(why)) if removal.max.is_some_and(|max| count > max) => self.remove_nothing(&why, answers),
             (result, _) => result?,
         }
@@ -155,7 +162,7 @@ struct Sweep<'a> {
     removal: &'a Removal,
     answers: &'a mut Answers,
     doing: Doing,
-    /// Entries that were removed, or would be.
+    /// Number of entries that were removed, or would be.
     count: u64,
 }
 
@@ -176,7 +183,7 @@ impl<'a> Sweep<'a> {
     fn run(&mut self) -> Result<(), Stop> {
         let removal = self.removal;
         let root = removal.covered.iter().any(|c| c.path.is_empty());
-        // What makes way for something else of its name.
+        // Folders that make room for another kind of entry.
         let in_way: Vec<_> = self.target.waiting.iter().map(|w| (w.id, w.path.clone())).collect();
         for (id, path) in in_way {
             let (parent, name) = split(&path);
@@ -189,7 +196,7 @@ impl<'a> Sweep<'a> {
             }
         }
         for covered in &removal.covered {
-            // The sender should not have sent it: what is in it is protected.
+            // The sender should not have sent this folder, as its content is protected.
             if removal.filter.leaves_out_folder(&covered.path) {
                 continue;
             }
@@ -201,7 +208,8 @@ impl<'a> Sweep<'a> {
         Ok(())
     }
 
-    /// `root`: the folder at the root is covered, so the file system is that one's; else that of the folder at the top.
+    /// Removes entries in a covered folder. `root`: the root folder is covered, and its file system
+    /// must not be left; otherwise that of the topmost folder.
     fn covered(&mut self, covered: &Covered, root: bool) -> Result<io::Result<()>, Stop> {
         let (folder, elsewhere) = match self.open(&covered.path, root) {
             Ok(folder) => (Ok(folder), false),
@@ -249,7 +257,7 @@ impl<'a> Sweep<'a> {
         self.target.seen.contains(&hash) || self.removal.came.contains(&hash)
     }
 
-    /// Removes what the sources do not have; whether it is gone.
+    /// Removes an entry that the sources do not have; returns whether it is gone.
     fn entry(&mut self, place: &Place<'_>, name: &OsStr) -> Result<bool, Stop> {
         if signals::received().is_some() {
             return Err(Stop::Interrupted);
@@ -265,14 +273,15 @@ impl<'a> Sweep<'a> {
             return Ok(false);
         }
         if kind == FileType::RegularFile && is_partial(name.as_bytes()) {
-            // Another copy may be writing it. What is left of one that was killed is no file of the user's to count.
+            // Another copy may be writing it. A leftover of a killed copy is not counted, as it is
+            // no file of the user.
             return Ok(self.doing != Doing::Remove || partial::remove_stale(place.folder, name));
         }
         if is_folder && self.removal.protected.contains(&inode) {
             return self.cannot_remove(place.id, &path, &io::Error::other("it is a source of this copy"));
         }
         if has_other_names(place.folder, name, inode) {
-            let e = io::Error::other("its file system takes different names for the same; remove it by hand");
+            let e = io::Error::other("its file system treats different names as the same; remove it manually");
             return self.cannot_remove(place.id, &path, &e);
         }
         if is_folder && !self.empty(place, name, &path)? {
@@ -281,10 +290,10 @@ impl<'a> Sweep<'a> {
         self.take_away(place, &path, is_folder)
     }
 
-    /// Removes all that is in a folder; whether nothing is left.
+    /// Removes everything in a folder; returns whether it is empty then.
     fn empty(&mut self, place: &Place<'_>, name: &OsStr, path: &[u8]) -> Result<bool, Stop> {
         if place.depth == DEPTH_MAX {
-            let deep = io::Error::other("too many folders are in one another; remove them by hand");
+            let deep = io::Error::other("its folders are nested too deeply; remove them manually");
             return self.cannot_remove(place.id, path, &deep);
         }
         let opened = open_on_same_device(place.folder, name.as_bytes()).map_err(|e| match e {
@@ -349,14 +358,14 @@ impl<'a> Sweep<'a> {
         self.settle()
     }
 
-    /// A sender that is to hear of it all holds it up: nothing else bounds what is under way.
+    /// Waits until the sender has taken most of the answers, which limits their memory.
     fn settle(&self) -> Result<(), Stop> {
         let heard = self.target.listeners.on_removed.is_some() || self.answers.settle();
         if heard { Ok(()) } else { Err(Stop::Interrupted) }
     }
 }
 
-/// Makes a folder of our own writable; its mode, if that was changed.
+/// Makes a folder of this user writable; returns its mode if it was changed.
 fn unlock(folder: &OwnedFd) -> Option<Mode> {
     let stat = rustix::fs::fstat(folder).ok()?;
     if stat.st_mode & 0o300 == 0o300 || stat.st_uid != rustix::process::geteuid().as_raw() {
@@ -375,7 +384,7 @@ fn join(folder: &[u8], name: &OsStr) -> Vec<u8> {
     path
 }
 
-/// Names in a folder that are `wanted`, in order. Of the folders on the way down one list each is in memory, as at the
+/// The `wanted` names in a folder, in order. One list for each level is in memory, as at the
 /// sending end.
 fn names(folder: &OwnedFd, wanted: impl Fn(&OsStr) -> bool) -> io::Result<Vec<OsString>> {
     let mut names = Vec::new();
@@ -390,8 +399,8 @@ fn names(folder: &OwnedFd, wanted: impl Fn(&OsStr) -> bool) -> io::Result<Vec<Os
     Ok(names)
 }
 
-/// Whether the file system finds the same under another name, without regard to case or to a dot at its end: what is called
-/// so may be what was just stored.
+/// Whether the file system finds the same file under a name with other case or with a trailing dot.
+/// Such a file may be one that was just stored.
 fn has_other_names(folder: &OwnedFd, name: &OsStr, inode: (u64, u64)) -> bool {
     let swap = |b: &u8| if b.is_ascii_lowercase() { b.to_ascii_uppercase() } else { b.to_ascii_lowercase() };
     let swapped: Vec<u8> = name.as_bytes().iter().map(swap).collect();
@@ -421,7 +430,7 @@ mod tests {
         Entry { path: path.into(), kind, mode: 0o755, uid: 0, gid: 0, mtime_s: 0, mtime_ns: 0, xattrs: Vec::new() }
     }
 
-    /// What a peer sends.
+    /// A simulated sender.
     #[derive(Default)]
     struct Peer {
         writer: RecordWriter,
@@ -476,7 +485,7 @@ mod tests {
         let mut store = EntryStore::new(tree, None, permitted, options, Notes::default(), listeners).unwrap();
         store.write_all(bytes).unwrap();
         happens();
-        // Of a copy that is cut off it is an error.
+        // After an interrupted copy this is an error.
         let _ = store.finish();
         let told = told.lock().unwrap().clone();
         (store.stored(), told)

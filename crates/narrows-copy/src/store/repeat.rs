@@ -1,4 +1,4 @@
-//! What of earlier files of this copy later ones repeat.
+//! References of files to content of earlier files of this copy.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -12,16 +12,19 @@ use super::content::OpenFile;
 use super::{Target, WholeFile};
 use crate::earlier::{Earlier, Opened, REPEAT_MIN};
 
-/// What was taken is told so often at least: a sender that has to wait gets most of its room back at once.
+/// Bytes of references after which they are confirmed, so that a waiting sender can continue soon
+/// with most of its window.
 const TOLD_LEN: u64 = 16 << 20;
 
+/// The files to which later files may refer.
 #[derive(Default)]
 pub(super) struct Repeatable {
-    /// Where they are, and what they were like when they had come.
+    /// Their paths, and their states when they were complete.
     files: Earlier<State>,
     opened: Opened,
-    /// Bytes that were taken and not told, and those of this piece of the stream.
+    /// Bytes of references that are not confirmed yet.
     untold: u64,
+    /// Bytes of references in this piece of the stream.
     in_write: u64,
 }
 
@@ -34,7 +37,8 @@ fn state(s: &Stat) -> State {
 }
 
 impl Repeatable {
-    /// A file came whole, and did not change while it was read; it need not have its name yet. Senders remember the same.
+    /// Remembers a file that is complete and did not change while it was read, even if it has no
+    /// name yet. Senders remember the same files.
     pub(super) fn came(&mut self, open: &OpenFile) {
         let EntryKind::File { len, .. } = open.entry.kind else { return };
         if len >= REPEAT_MIN as u64
@@ -45,18 +49,25 @@ impl Repeatable {
         }
     }
 
+    /// Begins a piece of the stream.
     pub(super) fn begin_write(&mut self) {
         self.in_write = 0;
     }
 
-    /// Answers leave between two pieces of the stream, so one piece cannot have more than may be unanswered.
+    /// Checks the references in one piece of the stream. Answers are sent between two pieces, so
+    /// one piece cannot have more references than may be unconfirmed.
     pub(super) fn check(&self) -> Result<()> {
-        if self.in_write > REPEATED_MAX { Err(Error::limit("too much is repeated at once")) } else { Ok(()) }
+        if self.in_write > REPEATED_MAX {
+            Err(Error::limit("too many bytes of references without an answer"))
+        } else {
+            Ok(())
+        }
     }
 }
 
 impl Target {
-    /// The file in hand goes on with what is there.
+    /// Adds referenced content to the current file, or requests the file again if that content is
+    /// gone.
     pub(super) fn repeat(&mut self, id: u64, offset: u64, len: u64, answers: &mut Answers) {
         self.repeatable.in_write += len;
         self.repeatable.untold += len;
@@ -75,29 +86,30 @@ impl Target {
         match repeated {
             Ok(()) => self.open = Some(open),
             Err(_) => {
-                // What has come is worth as much as of a copy that is cut off.
+                // The content so far is kept, as after an interrupted copy.
                 open.keep_partial();
                 self.want_again(open, Some(id), answers);
             }
         }
     }
 
-    /// The file in hand has to come again; what comes of it until then is passed over.
+    /// Requests the current file again, because file `of` is gone; its further content is ignored.
     pub(super) fn want_again(&mut self, open: OpenFile, of: Option<u64>, answers: &mut Answers) {
         answers.put(&Answer::Again { id: open.id, of: of.unwrap_or(open.id) });
-        // It had room before; what it takes now is given back when it has come.
+        // There was room for it before; the room is given back when the file arrives.
         let _ = self.room.take_pending(&open.entry);
         self.pending.insert(open.id, open.entry);
     }
 
-    /// A file that has its name.
+    /// Opens a file that has its final name, if it is unchanged.
     fn stored(&mut self, id: u64) -> io::Result<&OwnedFd> {
         let Repeatable { files, opened, .. } = &mut self.repeatable;
-        let (path, known) = files.get(id).ok_or_else(|| io::Error::other("it is not known any more"))?;
+        let (path, known) = files.get(id).ok_or_else(|| io::Error::other("it is no longer known"))?;
         let file = opened.get(id, || self.tree.open_below(path, OFlags::RDONLY | OFlags::NONBLOCK))?;
-        // Another program may have changed it, or put another file there that not everybody may read.
+        // Another program may have changed it, or replaced it with a file that not everybody may
+        // read.
         if state(&rustix::fs::fstat(file)?) != *known {
-            return Err(io::Error::other("another file has its place"));
+            return Err(io::Error::other("it was changed or replaced"));
         }
         Ok(file)
     }

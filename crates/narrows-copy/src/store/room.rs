@@ -1,74 +1,76 @@
-//! Memory for what a copy keeps until its end, or until a file has come: a peer must not fill it, neither by one copy nor
-//! by many.
+//! Memory limits for the state that a copy keeps until its end or until a file arrives, so that a
+//! peer cannot exhaust the memory with one copy or with many.
 
 use narrows::entry::{Entry, EntryKind};
 
 use narrows_host::means;
 use narrows_host::shares::{ALONE, Share, Shares};
 
-/// For one copy: 89 million files, or a few million folders and hard links with usual names.
+/// Limit for a single copy in bytes: 89 million files, or a few million folders and hard links with
+/// usual names.
 const ALONE_MAX: u64 = 2 << 30;
-/// For all copies of a server, whose clients need not trust one another.
+/// Limit for all copies of a server in bytes; its clients need not trust one another.
 const SHARED_MAX: u64 = 2 << 30;
-/// What is taken from the share at a time: its lock is not asked for each entry.
+/// Bytes taken from the share at a time, so that its lock is not taken for each entry.
 const STEP: usize = 256 << 10;
-/// An entry that is remembered by its hash only, in a table that is half empty when it has grown.
+/// Bytes of an entry that is remembered only by its hash, in a table that is half empty after
+/// growing.
 const HASH_LEN: usize = 24;
-/// What an allocation takes beside its bytes.
+/// Overhead of an allocation in bytes.
 const ALLOCATION: usize = 16;
 
-/// What all copies of a server may keep together. A host may have half of what is free.
+/// The memory for the state of all copies of a server. A host may get half of what is free.
 pub fn shared() -> Shares {
     Shares::new(SHARED_MAX.min(means::memory() / 4) as usize)
 }
 
-/// What is left of it.
+/// The memory that a copy may still use.
 pub(super) struct Room {
     share: Share,
     left: usize,
 }
 
 impl Room {
-    /// Of a copy that shares it with others.
+    /// The memory of a copy that shares it with others.
     pub(super) fn of(share: Share) -> Self {
         Self { share, left: 0 }
     }
 
-    /// Of the only copy.
+    /// The memory of the only copy.
     pub(super) fn alone() -> Self {
-        // One may have half of it.
+        // A host gets at most half of the total, so the total is doubled.
         Self::of(Shares::new(2 * ALONE_MAX.min(means::memory() / 2) as usize).of(ALONE))
     }
 
-    /// Takes what is kept of an entry until the end; whether there was so much.
+    /// Reserves memory for what is kept of an entry until the end; false if there is not enough.
     pub(super) fn take(&mut self, entry: &Entry) -> bool {
         let path = entry.path.len() + ALLOCATION;
         self.take_len(match entry.kind {
-            // Twice: as what it is, and as what may have to be removed in it.
+            // Twice: as an entry, and as a folder in which entries may have to be removed.
             EntryKind::Folder => 2 * (size_of::<(u64, Entry)>() + path) + attributes_len(entry),
             EntryKind::HardLink { .. } => HASH_LEN + 2 * size_of::<(u64, u64, Vec<u8>)>() + path,
-            // Hard links to it may come.
+            // Hard links to it may follow.
             EntryKind::File { linked: true, .. } => return self.take_len(HASH_LEN) && self.take_link(&entry.path),
             _ => HASH_LEN,
         })
     }
 
-    /// Takes what is kept of a path to which hard links may come.
+    /// Reserves memory for a path to which hard links may follow.
     pub(super) fn take_link(&mut self, path: &[u8]) -> bool {
         self.take_len(2 * size_of::<(u64, Vec<u8>, (u64, u64))>() + path.len() + ALLOCATION)
     }
 
-    /// Takes what is kept of a file that is to come.
+    /// Reserves memory for a wanted file that has not arrived.
     pub(super) fn take_pending(&mut self, entry: &Entry) -> bool {
         self.take_len(pending_len(entry))
     }
 
-    /// It has come.
+    /// Releases the memory of a wanted file that has arrived.
     pub(super) fn give_back_pending(&mut self, entry: &Entry) {
         self.left += pending_len(entry);
     }
 
-    /// So much that is given back when the share is dropped.
+    /// Reserves `len` bytes that are released when the share is dropped.
     pub(super) fn reserve(&self, len: usize) -> Option<Share> {
         self.share.more(len)
     }
@@ -90,7 +92,7 @@ fn pending_len(entry: &Entry) -> usize {
     2 * size_of::<(u64, Entry)>() + entry.path.len() + ALLOCATION + attributes_len(entry)
 }
 
-/// Memory that the attributes of an entry take.
+/// Memory of the attributes of an entry, in bytes.
 fn attributes_len(entry: &Entry) -> usize {
     let len = |(name, value): &(Vec<u8>, Vec<u8>)| {
         size_of::<(Vec<u8>, Vec<u8>)>() + name.len() + value.len() + 2 * ALLOCATION

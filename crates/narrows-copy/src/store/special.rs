@@ -1,5 +1,5 @@
-//! What is no file and no folder: links, fifos, devices. Each is made under a temporary name and renamed, so that what was
-//! there is replaced at once.
+//! Storing links, fifos and devices. Each is created under a temporary name and renamed, so that an
+//! existing entry is replaced atomically.
 
 use std::ffi::OsStr;
 use std::io;
@@ -13,11 +13,11 @@ use super::{Target, partial};
 use crate::{meta, shown};
 
 impl Target {
-    /// A link, fifo or device, which may be one more name of an earlier one.
+    /// Stores a symbolic link, fifo or device, which may be a hard link to an earlier one.
     pub(super) fn special(&mut self, id: u64, mut entry: Entry, wanted: bool, answers: &mut Answers) -> io::Result<()> {
         let first = meta::take_link(&mut entry);
         if let Some(first) = first.filter(|first| *first != id && wanted && !self.options.dry_run) {
-            // Without the first name it is one of its own.
+            // If the first name is missing, it is created separately.
             if self.link(first, &entry.path, answers).is_ok() {
                 return Ok(());
             }
@@ -41,7 +41,8 @@ impl Target {
         Ok(())
     }
 
-    /// Made under another name and renamed, so that what was there is replaced at once; whether it was not there.
+    /// Creates the entry under a temporary name and renames it, so that an existing one is replaced
+    /// atomically; false if the same symbolic link existed.
     pub(super) fn make_special(&mut self, entry: &Entry, wanted: bool) -> io::Result<bool> {
         if !wanted {
             return Err(io::Error::other("it is a fifo or device; --devices copies them"));
@@ -91,7 +92,7 @@ impl Target {
         renamed.map(|()| true)
     }
 
-    /// A dry run: whether a link would be made.
+    /// Reports in a dry run whether a hard link would be created.
     pub(super) fn would_link(&mut self, id: u64, of: u64, path: &[u8], answers: &mut Answers) -> io::Result<()> {
         if self.is_in_way(path)? {
             self.note_in_way(id, path);
@@ -110,7 +111,7 @@ impl Target {
         Ok(())
     }
 
-    /// Another name for a file that this copy stored, or found the same.
+    /// Creates a hard link to a file that this copy stored or found unchanged.
     pub(super) fn link(&mut self, of: u64, path: &[u8], answers: &mut Answers) -> io::Result<()> {
         let first = self.linked.get(&of).cloned();
         let (first, inode) = first.ok_or_else(|| io::Error::other("the file that it belongs to was not stored"))?;
@@ -135,7 +136,7 @@ impl Target {
     }
 }
 
-/// As it is named for people.
+/// The text that names the entry for the user.
 pub(super) fn words(entry: &Entry) -> String {
     match &entry.kind {
         EntryKind::Symlink { target } => format!("{} -> {}", shown(&entry.path), shown(target)),

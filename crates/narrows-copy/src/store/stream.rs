@@ -1,4 +1,4 @@
-//! A file of unknown length: what is stored of it besides its content.
+//! Metadata of a file of unknown length.
 
 use std::ffi::OsStr;
 use std::io;
@@ -12,14 +12,16 @@ use rustix::fs::{AtFlags, FileType, Mode};
 use super::partial::{PRIVATE, Partial};
 use crate::meta;
 
-/// What a new file gets; the system takes the umask off, or what the folder says.
+/// Mode of a new file; the system applies the umask, or the default access control list of the
+/// folder.
 const NEW: Mode = Mode::from_raw_mode(0o666);
-/// Set-id bits and capabilities belong to the program that was there, not to what replaces it.
+/// Bits of the mode that are taken over: set-id bits and capabilities belong to the replaced
+/// program, not to the file that replaces it.
 const KEPT_BITS: u32 = 0o777;
 const CAPABILITY: &[u8] = b"security.capability";
 
-/// Makes the temporary file, and completes the entry as `cat > name` would have it: with mode, owner and attributes of the
-/// file that is replaced, else with those of a new one.
+/// Creates the temporary file, and completes the entry with the metadata that `cat > name` would
+/// give it: mode, owner and attributes of the replaced file, or those of a new one.
 pub(super) fn create(folder: Arc<OwnedFd>, name: &OsStr, entry: &mut Entry) -> io::Result<Partial> {
     let there = rustix::fs::statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW).ok();
     let replaced = there.filter(|s| FileType::from_raw_mode(s.st_mode) == FileType::RegularFile);
@@ -28,7 +30,7 @@ pub(super) fn create(folder: Arc<OwnedFd>, name: &OsStr, entry: &mut Entry) -> i
         Some(stat) => meta::entry(&folder, name, Vec::new(), stat)?,
         None => meta::entry(&folder, partial.name(), Vec::new(), &rustix::fs::fstat(&partial.file)?)?,
     };
-    // Until it is whole nobody else reads it.
+    // Private until it is complete.
     rustix::fs::fchmod(&partial.file, PRIVATE)?;
     if let Some(Entry { mode, uid, gid, mut xattrs, .. }) = known {
         xattrs.retain(|(name, _)| name != CAPABILITY);
@@ -39,7 +41,7 @@ pub(super) fn create(folder: Arc<OwnedFd>, name: &OsStr, entry: &mut Entry) -> i
     Ok(partial)
 }
 
-/// It is complete now.
+/// Sets the time of the entry when it is complete.
 pub(super) fn stamp(entry: &mut Entry) {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     (entry.mtime_s, entry.mtime_ns) = (since.as_secs() as i64, since.subsec_nanos());

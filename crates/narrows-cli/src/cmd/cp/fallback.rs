@@ -1,4 +1,4 @@
-//! `narrows cp` when the other host has no narrows: what of it tar can do.
+//! `narrows cp` with tar, if the other host has no narrows.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -17,6 +17,8 @@ use narrows_copy::filter::Filter;
 use narrows_copy::hello::Fsync;
 use narrows_copy::place::Place;
 
+/// Copies with tar. `missing` is the error that narrows was not found, returned if tar cannot do
+/// the copy.
 pub(super) fn copy(args: &CpArgs, sources: &[Place], target: &Place, missing: Error, tell: &Tell) -> Result<Outcome> {
     let patterns = patterns(args);
     let (place, host, puts) = match (target, &sources[0]) {
@@ -25,12 +27,13 @@ pub(super) fn copy(args: &CpArgs, sources: &[Place], target: &Place, missing: Er
         _ => return Err(missing),
     };
     let shell = shell_for(&args.shell, place)?;
-    // Only a narrows there knows what is there and what matches a pattern, and what to do where tar can only give up.
+    // These options need narrows at the other end: to know which files exist there and which match
+    // a pattern, and to continue after failures at which tar gives up.
     let refused = [
         (args.dry_run, "--dry-run"),
         (args.delete, "--delete"),
         (args.owner, "--owner"),
-        (!puts && !patterns.is_empty(), "--exclude of what is there"),
+        (!puts && !patterns.is_empty(), "--exclude when copying from the other host"),
     ];
     if let Some((_, option)) = refused.into_iter().find(|(wanted, _)| *wanted) {
         return Err(missing.context(format!("{option} needs narrows at both ends")));

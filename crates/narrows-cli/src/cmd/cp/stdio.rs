@@ -1,4 +1,4 @@
-//! `-` as source or target of a copy: one file from stdin, or to stdout.
+//! `-` as source or target of a copy: one file from stdin or to stdout.
 
 use std::io::IsTerminal;
 use std::os::unix::ffi::OsStrExt;
@@ -22,7 +22,7 @@ use narrows_copy::special::{self, Special};
 use narrows_host::signals;
 use narrows_host::words::shown;
 
-/// Which end of a copy is the program's own input or output. A file of that name is written `./-`.
+/// Which end of a copy is stdin or stdout. A file that is named `-` is written `./-`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Dash {
     Nowhere,
@@ -37,27 +37,25 @@ impl Dash {
         let Some((target, sources)) = args.paths.split_last() else { return Ok(Self::Nowhere) };
         let dash = match (sources.iter().any(|p| p == "-"), target == "-") {
             (false, false) => return Ok(Self::Nowhere),
-            (true, true) => return misuse("stdin to stdout is no copy; cat does that"),
+            (true, true) => return misuse("cp does not copy stdin to stdout; use cat"),
             (true, false) => Self::Source,
             (false, true) => Self::Target,
         };
         let name = if dash == Self::Source { "stdin is" } else { "stdout takes" };
         if sources.len() > 1 {
-            return misuse(&format!(
-                "{name} one file; copy the others by themselves, and write ./- for a file named -"
-            ));
+            return misuse(&format!("{name} one file; copy the others separately, and write ./- for a file named -"));
         }
         if args.recursive || !args.exclude.is_empty() || !args.include.is_empty() {
-            return misuse(&format!("{name} one file, so -r, --exclude and --include mean nothing here"));
+            return misuse(&format!("{name} one file, so -r, --exclude and --include do not apply"));
         }
         if args.dry_run {
-            return misuse("--dry-run cannot tell anything of stdin and stdout");
+            return misuse("--dry-run does not support stdin and stdout");
         }
         Ok(dash)
     }
 }
 
-/// A target for stdin, which has no name of its own.
+/// Checks that the target names a file, since stdin has no name of its own.
 pub(super) fn check_name(target: &Place) -> Result<()> {
     let path = target.path();
     let folder = path.as_os_str().as_bytes().ends_with(b"/") || path.file_name().is_none();
@@ -74,7 +72,7 @@ pub(super) fn get(args: &CpArgs, source: &Place) -> Result<Outcome> {
         files::refuse_same(path, [Some(Path::new("-"))])?;
     }
     let target = Target::open(None)?;
-    // Both on one terminal would be a mess.
+    // A progress bar would garble the output if both are on one terminal.
     let bar = !args.talk.quiet && !std::io::stdout().is_terminal();
     receive(args, source, &target, &Output { name: "stdout", part: Part::Stdout, bar })
 }
@@ -91,7 +89,7 @@ pub(super) fn get_into(args: &CpArgs, source: &Place, special: &Special, path: &
     Ok(outcome)
 }
 
-/// Where the content goes, for people.
+/// How the output is reported to the user.
 struct Output<'a> {
     name: &'a str,
     part: Part,
@@ -123,7 +121,7 @@ fn receive(args: &CpArgs, source: &Place, target: &Target, to: &Output<'_>) -> R
     drop(grower);
     let (summary, failed) = match received {
         Ok(summary) => (Some(summary), None),
-        // Nobody needs the other end's view of it, nor waits for it.
+        // The output failed here: the error of the other end adds nothing, so it is not waited for.
         Err(e) if output.is_to_blame() => return Err(output.blame(e)),
         Err(e) => (None, Some(e.into())),
     };

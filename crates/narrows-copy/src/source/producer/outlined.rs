@@ -1,4 +1,5 @@
-//! Files of which an earlier state may be at the other end: their chunks are sent first, and of their content what is needed.
+//! Files of which the receiver may have an earlier version: their chunks are announced first, then
+//! only the needed content is sent.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -6,33 +7,36 @@ use std::os::fd::OwnedFd;
 use super::{File, Over, Producer};
 use crate::delta::Outline;
 
-/// Records of chunks, of 8 MiB of the file each, that are sent before their content is.
+/// Maximum number of records of chunks, each for 8 MiB of the file, that are announced ahead of the
+/// content.
 pub(super) const RECORDS_AHEAD: usize = 8;
 
+/// A file whose chunks were announced.
 pub(super) struct Outlined {
     pub(super) file: File,
     pub(super) fd: OwnedFd,
     pub(super) outline: Outline,
-    /// Reading on failed: nothing more is asked, and so no answer is to be waited for.
+    /// Further reading failed: nothing more is announced, so no answer is expected.
     pub(super) unreadable: bool,
 }
 
 impl Outlined {
-    /// Its content may be sent, or why it cannot be.
+    /// Whether its content can be sent, or its failure be reported.
     pub(super) fn is_due(&self) -> bool {
         self.unreadable || self.outline.is_answered()
     }
 }
 
 impl Producer<'_> {
-    /// Sends the first chunks of a file; its content follows when they are answered.
+    /// Announces the first chunks of a file; its content follows after the answer.
     pub(super) fn outline(&mut self, mut outlined: Box<Outlined>) -> Result<(), Over> {
         match self.extend(&mut outlined) {
             Ok(()) if outlined.outline.ahead() > 0 => {
                 self.outlined.push_back(outlined);
                 Ok(())
             }
-            // It is empty or cannot be read: that is found again, and told, where its content is sent.
+            // The file is empty or cannot be read, which is found again and reported when its
+            // content is sent.
             Ok(()) | Err(_) => self.send_chunks(outlined),
         }
     }
@@ -51,19 +55,20 @@ impl Producer<'_> {
         Ok(())
     }
 
+    /// Passes answers about chunks to their files.
     pub(super) fn take_answers(&mut self, answers: impl IntoIterator<Item = (u64, Vec<u32>)>) {
         let mut waiting = std::mem::take(&mut self.outlined);
         for (id, runs) in answers {
             if let Some(outlined) = waiting.iter_mut().find(|o| o.file.id == id) {
                 outlined.outline.answer(&runs);
-                // Told where its content would be sent.
+                // The failure is reported when its content would be sent.
                 outlined.unreadable |= self.extend(outlined).is_err();
             }
         }
         self.outlined = waiting;
     }
 
-    /// Sends what is needed of a file, record by record, and further chunks in time.
+    /// Sends the needed content of a file record by record, and announces further chunks in time.
     pub(super) fn send_chunks(&mut self, mut outlined: Box<Outlined>) -> Result<(), Over> {
         self.writer.begin(outlined.file.id, &mut self.out);
         let read = self.needed_content(&mut outlined)?;
@@ -75,7 +80,7 @@ impl Producer<'_> {
     fn needed_content(&mut self, outlined: &mut Outlined) -> Result<io::Result<bool>, Over> {
         loop {
             if outlined.unreadable {
-                return Ok(Err(io::Error::other("it could not be read while it was compared")));
+                return Ok(Err(io::Error::other("reading failed while it was compared")));
             }
             if let Err(e) = self.extend(outlined) {
                 return Ok(Err(e));
@@ -92,7 +97,7 @@ impl Producer<'_> {
             }
             let before = outlined.outline.settled();
             let Some(needed) = outlined.outline.needed() else {
-                return Ok(Err(io::Error::other("the receiver's answer does not fit")));
+                return Ok(Err(io::Error::other("the receiver's answer is invalid")));
             };
             let sent: u64 = needed.iter().map(|(_, len)| len).sum();
             self.shared.lock().progress.bytes_here += outlined.outline.settled() - before - sent;
@@ -105,7 +110,7 @@ impl Producer<'_> {
         }
     }
 
-    /// Waits for answers; those for the file in hand go to it.
+    /// Waits for answers and passes them on; those for the current file go to `outlined`.
     fn await_answers(&mut self, outlined: &mut Outlined) -> Result<(), Over> {
         let mut state = self.shared.lock();
         while state.chunk_answers.is_empty() {

@@ -1,5 +1,6 @@
-//! Content that came before in this copy, in the same file or in another one: it is cut where it says itself, looked up, compared
-//! byte for byte, and then only named.
+//! References to content that was sent before in this copy, in the same or another file. Content is
+//! cut at content-defined borders, looked up by hash, compared byte for byte, and then sent as a
+//! reference.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -13,18 +14,23 @@ use super::{File, GATHER_LEN, Over, Producer, READ_LEN, Verdict};
 use crate::delta::{CHUNK_LENS, read_at};
 use crate::earlier::{Earlier, Opened, REPEAT_MIN};
 
-/// Chunks that are remembered: 1 GiB of content in 4 MiB of memory. A new one takes the place of an old one of its slot.
+/// Number of remembered chunks: 1 GiB of content in 4 MiB of memory. A new chunk replaces the old
+/// one in its slot.
 const SLOTS: usize = 128 << 10;
-/// Looking takes about a nanosecond a byte, so below this rate a quarter of a core. Where content is taken faster than that, links
-/// are so fast that finding repeats seldom pays.
+/// Rate of content below which repeats are looked for. The search takes about a nanosecond per
+/// byte, so at most a quarter of a core. At higher rates the link is so fast that references seldom
+/// pay off.
 const LOOK_BELOW_BYTES_PER_S: f64 = 250e6;
-/// Files of which it is not known whether the other end had what they repeat: they are under way. Their paths are 16 MiB at most.
+/// Maximum number of unconfirmed files sent as references. Their paths take at most 16 MiB.
 const DOUBTED_MAX: usize = 4 << 10;
-/// Where the other end loses more files than this, something there is against it, and each may cost a file twice.
+/// After the receiver has lost this many files, no references to other files are sent: something at
+/// the receiver prevents them, and each loss may cost sending a file twice.
 const LOST_MAX: usize = 64;
-/// Named bytes that may wait for the rest of a gathering of records: the other end copies them meanwhile.
+/// Maximum number of referenced bytes that wait in gathered records, because the receiver could
+/// already be copying them.
 const WAITING_MAX: u64 = 4 << 20;
-/// The rate is looked at anew after so many bytes; by the first ones the link has not been seen.
+/// The rate is measured again after this many bytes. The first bytes go into buffers and say
+/// nothing about the link.
 const PACE_LEN: u64 = 8 << 20;
 
 #[derive(Clone, Copy, Default)]
@@ -34,13 +40,14 @@ struct Slot {
     offset: u64,
 }
 
+/// Index of the sent content.
 #[derive(Default)]
 pub(super) struct Repeats {
     slots: Vec<Slot>,
     earlier: Earlier<Sent>,
-    /// Files that were compared last.
+    /// Open files that were compared last.
     opened: Opened,
-    /// Bytes that were named since records were handed on.
+    /// Bytes sent as references since records were queued last.
     waiting: u64,
     of_others: bool,
     others_allowed: bool,
@@ -48,21 +55,21 @@ pub(super) struct Repeats {
     pace: Option<Pace>,
 }
 
-/// Where a file is, and what it was like when it was read.
+/// The root, length and time of a file when it was read.
 struct Sent {
     root: usize,
     len: u64,
     mtime: (i64, u32),
 }
 
-/// How fast content is taken.
+/// Measurement of the rate at which content is sent.
 struct Pace {
     since: Instant,
     bytes: u64,
     looking: bool,
 }
 
-/// The same run of bytes in an earlier place.
+/// A range of earlier content with the same bytes.
 #[derive(Clone, Copy)]
 struct Run {
     id: u64,
@@ -71,7 +78,8 @@ struct Run {
 }
 
 impl Repeats {
-    /// A file begins. The other end has lost some, and of so many it is not known whether it had what they repeat.
+    /// Starts a file. `lost` are files that the receiver has lost, `doubted` is the number of
+    /// unconfirmed files.
     pub(super) fn begin(&mut self, lost: &[u64], doubted: usize) {
         for id in lost {
             self.earlier.remove(*id);
@@ -81,9 +89,10 @@ impl Repeats {
         self.others_allowed = doubted < DOUBTED_MAX && self.lost < LOST_MAX;
     }
 
-    /// A file was sent and did not change meanwhile.
+    /// Remembers a file that was sent and did not change meanwhile.
     pub(super) fn sent(&mut self, root: usize, file: &File, mode: u32) {
-        // What its owner may not read the other end would have to ask for again.
+        // The receiver cannot read a file again that its owner may not read, and would have to
+        // request it.
         if file.may_repeat && file.len >= REPEAT_MIN as u64 && mode & 0o400 != 0 {
             self.earlier.push(file.id, file.path.clone(), Sent { root, len: file.len, mtime: file.mtime });
         }
@@ -93,7 +102,7 @@ impl Repeats {
         self.pace.as_ref().is_none_or(|pace| pace.looking)
     }
 
-    /// So many bytes were sent. What was only named is not counted: it says nothing of the link.
+    /// Counts bytes that were sent. References are not counted, as they say nothing about the link.
     fn sent_bytes(&mut self, len: u64) {
         let pace = self.pace.get_or_insert_with(|| Pace { since: Instant::now(), bytes: 0, looking: true });
         pace.bytes += len;
@@ -105,7 +114,8 @@ impl Repeats {
 }
 
 impl Producer<'_> {
-    /// Sends the bytes from `at` to `end`, or the names of earlier ones; whether there were so many.
+    /// Sends the bytes from `at` to `end`, or references to earlier ones; returns whether the file
+    /// had that many.
     pub(super) fn span_or_repeats(
         &mut self,
         file: &File,
@@ -146,7 +156,8 @@ impl Producer<'_> {
         Ok(Ok(true))
     }
 
-    /// Waits until the other end has taken enough of what was named; what it says of the file in hand.
+    /// Waits until the receiver has processed enough references; returns its verdict on the current
+    /// file.
     fn await_room(&mut self) -> Result<Verdict, Over> {
         let mut state = self.shared.lock();
         while !state.doubts.has_room(READ_LEN as u64) {
@@ -164,7 +175,8 @@ impl Producer<'_> {
         Ok(state.doubts.verdict())
     }
 
-    /// Sends the chunks of `bytes`, which are at `at` of the file, but the last one if it may be longer; how much that was.
+    /// Sends the chunks of `bytes`, which begin at offset `at` of the file, except a last chunk
+    /// that may be longer; returns the number of bytes sent.
     fn send_or_name(&mut self, id: u64, fd: &OwnedFd, at: u64, bytes: &[u8], is_last: bool) -> usize {
         let (mut new_from, mut done, mut named) = (0, 0, 0);
         let mut run: Option<Run> = None;
@@ -220,9 +232,9 @@ impl Producer<'_> {
         }
     }
 
-    /// Where the same bytes were sent before; these are remembered if nowhere.
+    /// Finds earlier content with the same bytes; remembers these bytes if there is none.
     fn find(&mut self, id: u64, fd: &OwnedFd, at: u64, bytes: &[u8]) -> Option<Run> {
-        // One byte many times takes next to nothing as data, and is next to nothing to write.
+        // A run of one byte compresses to almost nothing, so a reference saves nothing.
         if bytes.len() < REPEAT_MIN || bytes[1..] == bytes[..bytes.len() - 1] {
             return None;
         }
@@ -240,7 +252,7 @@ impl Producer<'_> {
         None
     }
 
-    /// Whether the bytes are there, in a file that is as it was when it was sent.
+    /// Whether the slot's file has these bytes and has not changed since it was sent.
     fn is_same(&mut self, slot: Slot, id: u64, fd: &OwnedFd, bytes: &[u8]) -> bool {
         let Self { repeats, roots, .. } = self;
         let mut there = [0; CHUNK_LENS.2];
