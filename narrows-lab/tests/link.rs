@@ -69,7 +69,7 @@ fn wrong_usage_is_one_line_and_status_2() {
         (&["link", "--plan", "/dev/zero", "--", "true"], "longer than"),
         (&["link", "--profile", "trace=/dev/zero", "--", "true"], "longer than"),
         (&["link", "--profile", "rate=1mbit;repeat=1ns", "--", "true"], "by 1 ms at least"),
-        (&["link", "--backend", "wire", "--", "true"], "no backend"),
+        (&["link", "--backend", "wire", "--", "true"], "not a backend"),
     ] {
         let output = run(args);
         assert_eq!(output.status.code(), Some(2), "{args:?}: {}", stderr(&output));
