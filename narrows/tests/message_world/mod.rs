@@ -1,4 +1,4 @@
-//! Two ends of a message link and what lies between them, without sockets: units are handed over by the tests.
+//! Two ends of a message link without sockets: the tests pass the units.
 #![allow(dead_code, unreachable_pub, reason = "each test program uses a part")]
 
 use std::sync::Arc;
@@ -20,7 +20,7 @@ pub fn fixed(method: &str) -> Box<dyn Policy> {
     Box::new(Fixed::new(method, linked))
 }
 
-/// Takes turns, so that every way to encode meets every other.
+/// A policy that cycles through all ways to encode, so that each meets every other.
 #[derive(Default)]
 pub struct Turns(usize);
 
@@ -29,7 +29,7 @@ impl Policy for Turns {
         self.0 += 1;
         let methods = [Method::lz4_accel(1), Method::STORE, Method::lz4_accel(1), Method::zstd(1), Method::zstd(3)];
         let linked = self.0.is_multiple_of(5) || self.0.is_multiple_of(7);
-        // Linked zstd is both ways.
+        // Linked zstd encodes both ways: with history and with a dictionary.
         let both = self.0.is_multiple_of(7).then(|| Method::zstd(1));
         let method = if linked { both.unwrap_or(Method::lz4_accel(1)) } else { methods[self.0 % 5] };
         let method = if view.limits.allows(method) { method } else { Method::STORE };
@@ -37,14 +37,14 @@ impl Policy for Turns {
     }
 }
 
-/// One end.
+/// One end of a link.
 pub struct End {
     pub sender: MessageSender,
     pub receiver: MessageReceiver,
     pub contexts: Contexts,
     pub got: Vec<Vec<u8>>,
     pub undecodable: usize,
-    /// Messages that the peer wants again, and whether some may be lost.
+    /// Messages that the peer requested again, and the number of gaps, where messages may be lost.
     pub again: usize,
     pub gaps: usize,
     pub now_ns: u64,
@@ -64,7 +64,7 @@ impl End {
         }
     }
 
-    /// What this end writes to send a message: answers to the peer, then its own frames.
+    /// The bytes by which this end sends a message: answers to the peer, then its own frames.
     pub fn unit(&mut self, message: &[u8]) -> Vec<u8> {
         self.sent(message).1
     }
@@ -77,7 +77,8 @@ impl End {
         (sent, out)
     }
 
-    /// What this end writes without a message, and again what the peer lost, each a unit.
+    /// All pending units of this end other than new messages, including messages that the peer
+    /// lost.
     pub fn rest(&mut self) -> Vec<Vec<u8>> {
         let mut units = Vec::new();
         let mut out = Vec::new();
@@ -93,7 +94,7 @@ impl End {
         units
     }
 
-    /// As [`End::receive`], but bytes that are left over do not matter: the damage may be in a length.
+    /// As [`End::receive`], but ignores bytes left over, as the damage may be in a length.
     pub fn receive_all(&mut self, unit: &[u8]) -> Result<(), Error> {
         let mut rest = unit;
         while !rest.is_empty() {
@@ -138,7 +139,7 @@ pub fn ends(config: &MessageConfig, policy: impl Fn() -> Box<dyn Policy>) -> (En
     (end(1), end(2))
 }
 
-/// Lets both ends say what they have to say until they are silent.
+/// Exchanges units until both ends have nothing to send.
 pub fn settle(a: &mut End, b: &mut End) {
     for _ in 0..10 {
         let (to_b, to_a) = (a.rest(), b.rest());
@@ -163,7 +164,7 @@ impl Random {
         (self.0 >> 33) as usize % n.max(1)
     }
 
-    /// A text like what programs say to each other.
+    /// A text like messages between programs.
     pub fn message(&mut self) -> Vec<u8> {
         let mut text = format!("REGISTER sip:{}@example.net SIP/2.0\r\nCSeq: {}\r\n", self.draw(50), self.draw(9999));
         for _ in 0..self.draw(12) {
