@@ -482,7 +482,7 @@ mod tests {
             ("loss=2", "share of '2' is impossible"),
             ("loss=-1%", "impossible"),
             ("loss=50%,loss-burst=0.5", "not a mean burst length"),
-            ("loss=95%,loss-burst=2", "too few are left"),
+            ("loss=95%,loss-burst=2", "too few packets are left"),
             ("gilbert=1%/2%", "is not ENTER/LEAVE"),
             ("jitter=5ms", "needs a delay"),
             ("reorder=maybe", "neither yes nor no"),

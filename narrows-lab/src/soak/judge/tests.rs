@@ -68,7 +68,7 @@ fn every_other_end_is_a_fault_then() {
         (End::Wrong, "a wrong byte"),
         (End::TooMuch, "more bytes than"),
         (End::Hang, "a hang"),
-        (End::Foreign, "bytes of no client"),
+        (End::Foreign, "bytes that no client sends"),
         (End::Whole, "and it is not"),
     ] {
         let found = faults(&cut(end, up() - 1), &[]);
