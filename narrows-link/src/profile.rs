@@ -488,7 +488,7 @@ mod tests {
             ("reorder=maybe", "neither yes nor no"),
             ("queue=100b", "cannot hold a packet"),
             ("rate=100gbit,queue=50s", "longer than"),
-            ("mtu=100", "no MTU"),
+            ("mtu=100", "not an MTU"),
             ("up.mtu=1500", "applies to both directions"),
             ("congestion=../x", "not a congestion control"),
             ("trace=no-such-file", "cannot read the trace"),
