@@ -92,7 +92,7 @@ LINKS
     rate=100mbit;5s:rate=10mbit;10s:rate=100mbit;repeat=15s
 
 KEYS
-  A key applies to both directions, with the prefix up. or down. to one (not those of the last line):
+  Keys apply to both directions; all but those of the last line also to one, with up. or down.:
     rate        such as 512kbit, 100mbit or 1gbit; unlimited
     trace       instead of a rate: a FILE of mahimahi, lte-down or lte-up
     burst       bytes that pass at once after the link was idle

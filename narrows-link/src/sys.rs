@@ -285,7 +285,7 @@ pub(crate) fn packet_drops(socket: BorrowedFd<'_>) -> u64 {
     let mut counts = [0u32; 2];
     let mut len = size_of::<[u32; 2]>() as libc::socklen_t;
     let (level, option) = (libc::SOL_PACKET, libc::PACKET_STATISTICS);
-    // SAFETY: the answer is two u32, and the length says so.
+    // SAFETY: the answer is two u32, and the length passed is theirs.
     let answer =
         unsafe { libc::getsockopt(socket.as_raw_fd(), level, option, counts.as_mut_ptr().cast(), &raw mut len) };
     if answer == 0 { u64::from(counts[1]) } else { 0 }
@@ -302,7 +302,7 @@ pub(crate) fn make_pair(name: &str, peer_name: &str, peer: BorrowedFd<'_>) -> Re
     check(unsafe { libc::send(socket.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), 0) } as c_int)?;
     // The answer is a header and an error number, then our message again.
     let mut answer = [0u8; 512];
-    // SAFETY: the buffer is as long as the call is told.
+    // SAFETY: the length passed is that of the buffer.
     let got = check(unsafe { libc::recv(socket.as_raw_fd(), answer.as_mut_ptr().cast(), answer.len(), 0) } as c_int)?;
     let error = answer[16..20].try_into().map_or(0, i32::from_ne_bytes);
     match error {
@@ -315,7 +315,7 @@ pub(crate) fn make_pair(name: &str, peer_name: &str, peer: BorrowedFd<'_>) -> Re
 // --- bytes, waiting, time ---
 
 pub(crate) fn read(fd: BorrowedFd<'_>, buf: &mut [u8]) -> Result<usize> {
-    // SAFETY: the buffer is as long as the call is told.
+    // SAFETY: the length passed is that of the buffer.
     let got = unsafe { libc::read(fd.as_raw_fd(), buf.as_mut_ptr().cast(), buf.len()) };
     usize::try_from(got).map_err(|_| Error::last_os_error())
 }

@@ -352,7 +352,7 @@ impl Running {
         if !over && since.elapsed() < LEAVES {
             return false;
         }
-        // The watchdog of the seccomp engine ends with the supervisor, so look for leftovers.
+        // The watchdog of the seccomp engine must end with the supervisor: wait for that.
         let left = if over && !self.how.seccomp {
             Vec::new()
         } else {

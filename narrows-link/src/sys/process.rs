@@ -74,7 +74,7 @@ pub(crate) fn end_inhabitants(namespaces: &[(u64, u64)]) -> bool {
 pub(super) fn numbers_in(folder: BorrowedFd<'_>, mut each: impl FnMut(i32, &CStr)) -> Result<()> {
     let mut entries = [0u64; 1024];
     loop {
-        // SAFETY: the buffer is as long as the call is told, and aligned for its records.
+        // SAFETY: the length passed is that of the buffer, which is aligned for the records.
         let got = unsafe {
             libc::syscall(libc::SYS_getdents64, folder.as_raw_fd(), entries.as_mut_ptr(), size_of_val(&entries))
         };
@@ -138,7 +138,7 @@ pub(crate) fn identity(fd: BorrowedFd<'_>) -> Result<(u64, u64)> {
 }
 
 fn read_link(path: &CStr, buf: &mut [u8]) -> usize {
-    // SAFETY: the buffer is as long as the call is told.
+    // SAFETY: the length passed is that of the buffer.
     usize::try_from(unsafe { libc::readlink(path.as_ptr(), buf.as_mut_ptr().cast(), buf.len()) }).unwrap_or(0)
 }
 
