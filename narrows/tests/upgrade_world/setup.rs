@@ -65,8 +65,8 @@ pub(crate) struct Setup {
 pub(crate) struct Slow {
     /// Delay of connecting.
     pub(crate) dial_ns: u64,
-    /// Time from which messages are delayed, by `up_ns` to the server and by `down_ns` to the
-    /// client.
+    /// Time after dialling from which messages are delayed, by `up_ns` to the server and by `down_ns`
+    /// to the client.
     pub(crate) from_ns: u64,
     pub(crate) up_ns: u64,
     pub(crate) down_ns: u64,
