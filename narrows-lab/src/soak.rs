@@ -164,8 +164,8 @@ fn soak(args: &Args, world: &World, report: &mut Report) -> Result<()> {
 }
 
 fn judged(log: &Log, folder: &Path, complete: bool) -> Result<Verdict> {
-    // Read the records before the kills, so that every kill that explains a recorded end is in the log
-    // (or the end is not final and is judged again later).
+    // Read the records before the kills, so that every kill that explains a recorded end is known,
+    // or the connection is judged again later.
     let (mut places, lives) = (Vec::new(), log.lives());
     for Life { pair, side, life, .. } in &lives {
         let entries = record::read(&record::path(folder, *pair, *side, *life))?;

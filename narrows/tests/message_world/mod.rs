@@ -10,11 +10,16 @@ use narrows::message::{
 use narrows::policy::{Choice, Fixed, Policy};
 use narrows::{Error, monitor::View};
 
+/// A byte stream: ordered, without borders.
 pub const STREAM: Carrier = Carrier { delivery: Delivery::Ordered, borders: false };
+/// An ordered carrier that keeps borders.
 pub const UNITS: Carrier = Carrier { delivery: Delivery::Ordered, borders: true };
+/// A carrier that keeps borders, and may lose and reorder.
 pub const DATAGRAMS: Carrier = Carrier { delivery: Delivery::Unordered, borders: true };
+/// A fan-out carrier.
 pub const TOPIC: Carrier = Carrier { delivery: Delivery::Fanout, borders: true };
 
+/// A policy with one method, such as `lz4:link`.
 pub fn fixed(method: &str) -> Box<dyn Policy> {
     let (method, linked) = narrows::policy::parse_method(method).unwrap();
     Box::new(Fixed::new(method, linked))
@@ -39,18 +44,29 @@ impl Policy for Turns {
 
 /// One end of a link.
 pub struct End {
+    /// Sends messages to the peer.
     pub sender: MessageSender,
+    /// Receives messages of the peer.
     pub receiver: MessageReceiver,
+    /// Codec contexts of this end.
     pub contexts: Contexts,
+    /// Messages received, in order of arrival.
     pub got: Vec<Vec<u8>>,
+    /// Number of messages that could not be decoded.
     pub undecodable: usize,
-    /// Messages that the peer requested again, and the number of gaps, where messages may be lost.
+    /// Number of messages sent again on request of the peer.
     pub again: usize,
+    /// Number of gaps reported by the peer, where messages may be lost.
     pub gaps: usize,
+    /// Virtual time.
     pub now_ns: u64,
 }
 
 impl End {
+    /// An end that has sent and received nothing.
+    ///
+    /// # Panics
+    /// If the configuration is invalid.
     pub fn new(config: MessageConfig, policy: Box<dyn Policy>) -> Self {
         Self {
             sender: MessageSender::new(config.clone(), policy).unwrap(),
@@ -69,6 +85,7 @@ impl End {
         self.sent(message).1
     }
 
+    /// As [`End::unit`], with the result of the encoder.
     pub fn sent(&mut self, message: &[u8]) -> (Sent, Vec<u8>) {
         self.now_ns += 1_000_000;
         let mut out = Vec::new();
@@ -110,6 +127,10 @@ impl End {
         Ok(())
     }
 
+    /// Receives a whole unit.
+    ///
+    /// # Errors
+    /// The first error of receiver or sender.
     pub fn receive(&mut self, unit: &[u8]) -> Result<(), Error> {
         let mut rest = unit;
         while !rest.is_empty() {
@@ -130,10 +151,12 @@ impl End {
     }
 }
 
+/// The default configuration for a carrier.
 pub fn config(carrier: Carrier) -> MessageConfig {
     MessageConfig { carrier, ..MessageConfig::default() }
 }
 
+/// Two ends with the same configuration, but different epochs.
 pub fn ends(config: &MessageConfig, policy: impl Fn() -> Box<dyn Policy>) -> (End, End) {
     let end = |epoch| End::new(MessageConfig { epoch, ..config.clone() }, policy());
     (end(1), end(2))
@@ -152,13 +175,16 @@ pub fn settle(a: &mut End, b: &mut End) {
     panic!("they talk for ever");
 }
 
+/// A dictionary with this content.
 pub fn dictionary(content: Vec<u8>) -> Arc<Dictionary> {
     Arc::new(Dictionary::new(content).unwrap())
 }
 
+/// A generator of random test data; the field is its state.
 pub struct Random(pub u64);
 
 impl Random {
+    /// A number in [0, n).
     pub fn draw(&mut self, n: usize) -> usize {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) as usize % n.max(1)
@@ -174,6 +200,7 @@ impl Random {
         text.into_bytes()
     }
 
+    /// Random bytes.
     pub fn bytes(&mut self, len: usize) -> Vec<u8> {
         (0..len).map(|_| self.draw(256) as u8).collect()
     }

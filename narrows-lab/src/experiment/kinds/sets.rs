@@ -377,7 +377,7 @@ fn draw(key: &Key, folders: &HashMap<&str, Vec<Vec<u8>>>) -> Result<Vec<u8>> {
     }
     let mut bytes = Vec::with_capacity(SET_LEN + PIECE_MAX);
     while bytes.len() < SET_LEN {
-        // Take the same number of bytes of each chosen folder, chosen with the probability of its share.
+        // Choose a folder with the probability of its share; take as many bytes of it each time.
         let mut left = rng.unit();
         let passed = |r: &&(&str, f64)| {
             left -= r.1;
