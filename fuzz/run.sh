@@ -1,6 +1,6 @@
 #!/bin/sh
-# fuzz/run.sh SECONDS [TARGET ...]   each target (all by default) for so many seconds; stops at the first finding
-# fuzz/run.sh --list
+# fuzz/run.sh SECONDS [TARGET ...]   run each target (all by default), stop at the first finding
+# fuzz/run.sh --list                 list the targets
 # Works on stable Rust without cargo-fuzz: the coverage instrumentation is a code generation flag.
 set -eu
 cd "$(dirname "$0")"
@@ -9,7 +9,7 @@ if [ "${1:-}" = --list ]; then echo "$all"; exit; fi
 seconds=${1:-10}
 [ $# -gt 0 ] && shift
 host=$(rustc -vV | sed -n 's/^host: //p')
-# --target keeps the flags away from build scripts.
+# With --target the flags do not apply to build scripts.
 RUSTFLAGS="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares --cfg fuzzing -Ccodegen-units=1" \
     cargo build --release --quiet --target "$host"
 for target in ${*:-$all}; do

@@ -1,4 +1,5 @@
-//! Arbitrary bytes on several carriers of one stream: whatever comes, it errs or goes on, and holds no more than it may.
+//! Arbitrary bytes on several carriers of one stream: the receiver returns an error or continues,
+//! and stays within its memory limit.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -11,7 +12,7 @@ fuzz_target!(|data: &[u8]| {
     let mut taken = 0u64;
     for (i, piece) in rest.chunks(1 + usize::from(mode >> 2)).enumerate() {
         let part = &mut parts[i % 3];
-        // Headers that make sense are rare among arbitrary bytes.
+        // Valid headers are rare among arbitrary bytes, so insert some.
         let mut bytes = Vec::new();
         if mode & 1 == 1 && i < 3 {
             bytes.extend(GREETING);

@@ -1,4 +1,5 @@
-//! Arbitrary bytes into every decoder: an error or a length, never a panic, never a write outside.
+//! Arbitrary bytes into every decoder: it returns an error or a length, never panics, and never
+//! writes out of bounds.
 #![no_main]
 
 use std::cell::RefCell;
@@ -15,7 +16,7 @@ fuzz_target!(|data: &[u8]| {
     let (history, wire) = rest.split_at(history_len);
     let history = if codec.can_link() { history } else { &[] };
     let len = usize::from(*out) * 257;
-    // A guard behind the room shows a write that goes too far.
+    // Guard bytes after the buffer detect out-of-bounds writes.
     let mut buffer = vec![0xa5; len + 64];
     let result = CONTEXTS.with_borrow_mut(|c| c.decoder(codec).decode(history, wire, &mut buffer[..len]));
     assert!(result.is_err() || result.is_ok_and(|n| n <= len));

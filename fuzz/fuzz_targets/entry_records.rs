@@ -1,5 +1,5 @@
-//! Arbitrary bytes as records and as answers, in pieces of any length: the same outcome however they are cut, every path
-//! stays inside, and what was read writes back to the same entry.
+//! Arbitrary bytes as records and as answers, in pieces of any length: the result does not depend
+//! on the pieces, no path leaves the folder, and a parsed entry serializes to the same entry.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -31,7 +31,7 @@ fn parse(bytes: &[u8], piece: usize) -> (Vec<String>, u64, bool) {
 }
 
 fn again(entry: &Entry) {
-    // A hard link alone refers to an entry that is not there.
+    // A single hard link refers to an entry that does not exist.
     if matches!(entry.kind, narrows::entry::EntryKind::HardLink { .. }) {
         return;
     }
@@ -46,7 +46,8 @@ fn again(entry: &Entry) {
         .expect("what was written reads");
 }
 
-/// Of a text that is no UTF-8 what stands for the wrong bytes may be cut.
+/// The answer without its text: if that is not UTF-8, the characters that replace wrong bytes may
+/// be cut off.
 fn without_text(answer: &Answer) -> Answer {
     let mut answer = answer.clone();
     match &mut answer {

@@ -1,4 +1,5 @@
-//! Control frames of message flows with any body, at both ends: their checks are made right, since chance makes no right ones.
+//! Control frames of message flows with arbitrary bodies, at both ends. Their checksums are
+//! computed, since random ones would never match.
 #![no_main]
 
 use std::cell::RefCell;
@@ -22,7 +23,7 @@ fuzz_target!(|data: &[u8]| {
     CONTEXTS.with_borrow_mut(|contexts| talk(&config, data, contexts));
 });
 
-/// As format.md section 12.4 says.
+/// A control frame (format.md section 12.4).
 fn framed(kind: u8, body: &[u8]) -> Vec<u8> {
     let mut out = vec![0xc0 | kind & 0x3f];
     let mut len = body.len();
@@ -48,7 +49,7 @@ fn talk(config: &MessageConfig, mut data: &[u8], contexts: &mut Contexts) {
         let (body, behind) = rest.split_at(usize::from(*len).min(rest.len()));
         data = behind;
         wire.clear();
-        // Now and then a sound message of the peer, so that there is a flow to disturb.
+        // Sometimes insert a valid message of the peer, so that there is a flow to disturb.
         if kind & 0xc0 == 0 {
             let _ = other.encode(body, 0, contexts, &mut wire);
         }
@@ -75,7 +76,7 @@ fn talk(config: &MessageConfig, mut data: &[u8], contexts: &mut Contexts) {
     }
 }
 
-/// What was understood can be said again and is understood the same.
+/// A parsed control serializes to bytes that parse to the same control.
 fn again(control: &Control, contexts: &mut Contexts, config: &MessageConfig) {
     let mut wire = Vec::new();
     control.put(&mut wire);

@@ -1,5 +1,6 @@
-//! Two ends of a message link whose units are damaged, lost and repeated on the way, each frame checked. What an end delivers is
-//! what the other one sent, in order and once; without a gap that was told, nothing is left out before what came.
+//! Two ends of a message link whose units are damaged, lost and repeated in transit; each frame has
+//! a check. An end delivers only messages that the other one sent, in order and once. Without a
+//! reported gap, it skips none.
 #![no_main]
 
 use std::cell::RefCell;
@@ -14,13 +15,13 @@ thread_local! {
     static CONTEXTS: RefCell<Contexts> = RefCell::new(Contexts::default());
 }
 
-/// More are not under way at a time.
+/// Limit on units in transit.
 const WAITING_MAX: usize = 8;
 
 struct Side {
     end: MessageEnd,
     sent: Vec<Vec<u8>>,
-    /// How many of the other side's messages came, where it told of no gap.
+    /// Position in the other side's messages after the last one delivered here.
     came: usize,
     gap: bool,
     inbox: VecDeque<Vec<u8>>,
@@ -72,7 +73,7 @@ fn talk(mut sides: [Side; 2], mut data: &[u8], contexts: &mut Contexts) {
             _ => deliver(&mut sides, at, now_ns, contexts),
         }
     }
-    // Left alone they come to rest, and what is sent then arrives.
+    // Without further disturbance both ends become quiet.
     for turn in 0..40 {
         let quiet = sides.iter().all(|s| s.inbox.is_empty());
         if quiet {
@@ -93,7 +94,7 @@ fn put(side: &mut Side, unit: Vec<u8>) {
     }
 }
 
-/// All that `at` has to say besides messages.
+/// Sends all pending units of side `at` other than messages.
 fn units(sides: &mut [Side; 2], at: usize, now_ns: u64, contexts: &mut Contexts) {
     for turn in 0.. {
         let mut unit = Vec::new();

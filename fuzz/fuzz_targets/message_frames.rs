@@ -1,5 +1,6 @@
-//! A message flow whose frames were tampered with, on every kind of carrier. Whatever comes, the receiver errs, drops or goes
-//! on; a linked message is one that was sent, and what the receiver says brings the sender to no panic and no endless talk.
+//! A message flow with tampered frames, on every kind of carrier. The receiver returns an error,
+//! drops or continues. It delivers a linked message only if that was sent, and its answers cause
+//! neither a panic nor an endless loop in the sender.
 #![no_main]
 
 use std::cell::RefCell;
@@ -26,7 +27,7 @@ fuzz_target!(|data: &[u8]| {
     CONTEXTS.with_borrow_mut(|contexts| flow(&config, method, linked, data, contexts));
 });
 
-/// Bytes of the input in turn say a message and what happens to its unit.
+/// Runs a flow. The input's bytes define each message and what happens to its unit.
 fn flow(config: &MessageConfig, method: Method, linked: bool, mut data: &[u8], contexts: &mut Contexts) {
     let Ok(mut sender) = MessageSender::new(config.clone(), Box::new(Fixed::new(method, linked))) else { return };
     let Ok(mut receiver) = MessageReceiver::new(MessageConfig { epoch: 2, ..config.clone() }) else { return };
@@ -46,7 +47,7 @@ fn flow(config: &MessageConfig, method: Method, linked: bool, mut data: &[u8], c
         match encoded {
             Ok(_) => sent.push(message),
             Err(_) => {
-                // Something has to be sent again first; one such message in a turn, each is a unit.
+                // Messages must be sent again first: one per turn, as each is a unit.
                 sender.send_again(0, contexts, &mut unit);
             }
         }
@@ -78,7 +79,7 @@ fn flow(config: &MessageConfig, method: Method, linked: bool, mut data: &[u8], c
                 assert!(m.len() <= config.message_max && (touched || sent.iter().any(|s| s == m)));
             });
         }
-        // What the receiver says goes to the sender, as its peer would hand it over.
+        // Pass the receiver's answers to the sender, as its peer would.
         said.clear();
         receiver.answer(&mut said);
         let mut rest = &said[..];

@@ -1,5 +1,6 @@
-//! Two writers of one topic whose units are damaged, lost, repeated and forged on the way, each frame checked, and a clock that
-//! jumps. What the reader delivers was sent; what waits is bounded; when all is over nothing waits for ever.
+//! Two writers of one topic whose units are damaged, lost, repeated and forged in transit, and a
+//! clock that jumps; each frame has a check. The reader delivers only messages that were sent;
+//! waiting messages are bounded, and none waits for ever.
 #![no_main]
 
 use std::cell::RefCell;
@@ -28,7 +29,7 @@ fuzz_target!(|data: &[u8]| {
     CONTEXTS.with_borrow_mut(|contexts| topic(&mut writers, &mut reader, data, contexts));
 });
 
-/// Bytes of the input in turn say what is written and what happens to it.
+/// Runs a topic. The input's bytes define what is written and what happens to it.
 fn topic(writers: &mut [TopicWriter; 2], reader: &mut TopicReader, mut data: &[u8], contexts: &mut Contexts) {
     let (mut now_ns, mut sent, mut forged) = (0, Vec::<Vec<u8>>::new(), false);
     while let [what, len, rest @ ..] = data {
@@ -59,7 +60,7 @@ fn topic(writers: &mut [TopicWriter; 2], reader: &mut TopicReader, mut data: &[u
             1 => 0,
             2 => 2,
             3 => {
-                // The check finds it, but for one in 2^32 times.
+                // The check detects this except once in 2^32 cases.
                 unit.iter_mut().zip(words).for_each(|(byte, change)| *byte ^= change);
                 1
             }
@@ -81,7 +82,7 @@ fn topic(writers: &mut [TopicWriter; 2], reader: &mut TopicReader, mut data: &[u
     }
     if let Some(at) = reader.next_wakeup_ns() {
         assert!(reader.waiting() > 0);
-        // Each waits for its own time.
+        // Each message has its own time limit.
         reader.on_time(at.max(now_ns) + 25_000_000_000, contexts, |m| assert!(forged || sent.iter().any(|s| s == m)));
     }
     assert!(reader.waiting() == 0 && reader.next_wakeup_ns().is_none());

@@ -1,5 +1,5 @@
-//! Arbitrary bytes from a receiver into a sender, behind a valid preface or not: reports, closes and notes, on a plain link and on
-//! one behind another program.
+//! Arbitrary bytes from a receiver into a sender, with or without a valid preface: reports, closes
+//! and notes, on a plain link and on one behind another program.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

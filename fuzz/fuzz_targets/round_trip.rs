@@ -1,4 +1,4 @@
-//! What a codec encodes, it decodes to the same bytes, at every level and with every history.
+//! A codec decodes its own output to the same bytes, at every level and with any history.
 #![no_main]
 
 use std::cell::RefCell;

@@ -1,4 +1,5 @@
-//! Arbitrary sequences of calls on a sender, its frames into a receiver: what went in comes out.
+//! Arbitrary sequences of calls on a sender, whose frames go into a receiver: the same bytes come
+//! out.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -9,7 +10,7 @@ use narrows::policy::{Choice, Outcome, Policy, Rescue};
 use narrows::receiver::{Receiver, ReceiverConfig};
 use narrows::sender::{Job, LinkSample, Sender, SenderConfig};
 
-/// Chooses as the input says.
+/// A policy whose choices come from the input.
 struct Dice(Vec<u8>, usize);
 
 impl Dice {

@@ -1,5 +1,5 @@
-//! Arbitrary bytes on a side channel, at either end and at a gateway, and on a connection that is being switched: whatever
-//! comes, it errs or goes on, and holds no more than it may.
+//! Arbitrary bytes on a side channel, at either end and at a gateway, and on a connection that is
+//! being switched: the code returns an error or continues, and stays within its memory limit.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -22,7 +22,7 @@ fuzz_target!(|data: &[u8]| {
     }
 });
 
-/// A greeting in front: it is rare among arbitrary bytes.
+/// A prefix with a valid greeting, which is rare among arbitrary bytes.
 fn greeted(purpose: Purpose) -> Vec<u8> {
     let mut wire = GREETING.to_vec();
     Message::Hello(Hello { version: 1, purpose }).write(&mut wire);
@@ -44,7 +44,7 @@ fn parse(data: &[u8], cut: usize) {
         whole = parser.rest().is_empty();
         assert!(parser.rest().len() < HEADER_LEN + BODY_MAX);
     }
-    // Uncut it is the same, and what was understood can be said again.
+    // In one piece the result is the same, and parsed messages serialize again.
     let (mut parser, mut again) = (Parser::default(), GREETING.to_vec());
     parser.push(&wire);
     for message in &messages {
@@ -115,7 +115,7 @@ fn gateway(data: &[u8], cut: usize) {
     }
 }
 
-/// Each byte says what comes next of what matters: parts of the marker, other bytes, answers, an end.
+/// Each byte selects the next relevant event: parts of the marker, other bytes, answers, an end.
 fn connection(data: &[u8], cut: usize) {
     let key = Key::new(&[1; 16], &[2; 16]);
     let marker = key.marker(Side::Server);

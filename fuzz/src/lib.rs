@@ -1,10 +1,11 @@
-//! What the targets share.
+//! Code shared by the fuzz targets.
 
 use narrows::block::{Block, BufferPool};
 use narrows::codec::Contexts;
 use narrows::receiver::{Receiver, ReceiverConfig};
 
-/// Feeds a receiver as a driver would. Whatever comes, it errs or goes on, and holds no more than it may.
+/// Feeds a receiver as a driver would. It must return an error or continue, and stay within its
+/// memory limit.
 pub fn receive(stream: &[u8], cut: usize) {
     let config = ReceiverConfig { memory_max: 1 << 20, ..ReceiverConfig::default() };
     let mut receiver = Receiver::new(config, BufferPool::default());

@@ -1,6 +1,6 @@
 # needs: c++ file:/usr/include/asio.hpp
 # scenarios: echo stream refused
-# Asio: an acceptor that two threads share, many connections of one thread, a stream with limits of time.
+# Asio: an acceptor shared by two threads, many connections in one thread, a stream with timeouts.
 case $role in
 server)
     if [ ! -e "$KEEP/asio.done" ]; then

@@ -1,18 +1,20 @@
-# What every script of this folder begins with.
+# Common beginning of every script in this folder.
 #
-# A script is run twice for a cell: as `server SCENARIO` at one host and as `client SCENARIO` at the other, both in $DIR. $RUN stands
-# before each program whose connections count: nothing, or `narrows run ...`. What the client prints must be the same in both cases.
-#   $ADDR $PORT $PORT2 $PORT3   where servers listen
-#   $DATA                       files `small`, `big` (of $BIG_LEN bytes), `many/1` to `many/64`, and `sparse`, longer than all buffers
-#   $KEEP                       a folder that all cells of a run share, for what is dear to make
+# A script is run twice for a cell: as `server SCENARIO` on one host and as `client SCENARIO` on the
+# other, both in $DIR. Each program whose connections are tested is prefixed with $RUN: nothing, or
+# `narrows run ...`. The client must print the same in both cases.
+#   $ADDR $PORT $PORT2 $PORT3   address and ports of servers
+#   $DATA                       files `small`, `big` (of $BIG_LEN bytes), `many/1` to `many/64`, and
+#                               `sparse`, longer than all buffers
+#   $KEEP                       a folder shared by all cells of a run, for results that take long
 set -u
 role=$1
 scenario=$2
 export LC_ALL=C
-# The runner ends the whole group. Who began something waits for its end, so that nothing is left for others to reap.
+# The runner ends the whole group. Each script waits for its children, so that no zombies are left.
 trap 'wait; exit 143' TERM
 
-# What is said here goes to the transcript, wherever the output of a program goes.
+# Descriptor 3 is the transcript, wherever the output of a program goes.
 exec 3>&1
 
 fail() {
@@ -48,12 +50,12 @@ now() {
     date +%s.%N
 }
 
-# BEGUN: the time that counts, where it is not the client's from start to end.
+# BEGUN: reports the measured time, if it is not the client's from start to end.
 elapsed() {
     awk -v begun="$1" -v now="$(now)" 'BEGIN { printf "figure seconds %.4f\n", now - begun }'
 }
 
-# PORT...: until something listens there.
+# PORT...: waits until something listens there.
 await() {
     for port; do
         hex=$(printf '%04X' "$port")
@@ -66,7 +68,7 @@ await() {
     done
 }
 
-# FILE: until it is there.
+# FILE: waits until it exists.
 await_file() {
     turns=0
     until [ -e "$1" ]; do
@@ -76,14 +78,14 @@ await_file() {
     done
 }
 
-# PORT...: the server is up; from then on the client runs. The runner ends both.
+# PORT...: waits for the server, then lets the client start. The runner ends both.
 up() {
     await "$@"
     : >ready
     wait
 }
 
-# Whoever runs programs that refuse root; data must be theirs.
+# Runs a program that refuses root as another user, who must own its data.
 as_other() {
     if [ "$(id -u)" = 0 ]; then
         setpriv --reuid=nobody --regid=nogroup --clear-groups "$@"
@@ -92,7 +94,7 @@ as_other() {
     fi
 }
 
-# In the background: no shell stays between.
+# As as_other, but in the background and without a shell in between.
 serve_as_other() {
     if [ "$(id -u)" = 0 ]; then
         exec setpriv --reuid=nobody --regid=nogroup --clear-groups "$@"
@@ -105,7 +107,7 @@ theirs() {
     if [ "$(id -u)" = 0 ]; then chown -R nobody:nogroup "$@"; fi
 }
 
-# --- what every web server has to do; the client is curl ---
+# --- scenarios of every web server; the client is curl ---
 
 web() {
     at=http://$ADDR:$PORT
@@ -128,7 +130,7 @@ web() {
         echo "64 files twice: right"
         ;;
     upload)
-        # The server answers with the hash of what it got.
+        # The server answers with the hash of the received data.
         exits 0 $RUN curl -sS -H Expect: -H Content-Type:application/octet-stream --data-binary "@$DATA/big" -o got "$at/upload"
         same "$(sha256sum <"$DATA/big" | cut -c1-64)" "$(cat got)" "big"
         ;;
@@ -136,7 +138,7 @@ web() {
         exits 7 $RUN curl -sS "http://$ADDR:$PORT2/small"
         ;;
     killed)
-        # A client that is killed within a transfer leaves the server well.
+        # A client that is killed during a transfer does not harm the server.
         $RUN curl -sS --limit-rate 1M -o got "$at/sparse" &
         turns=0
         until [ -s got ]; do
@@ -151,7 +153,8 @@ web() {
         same_file got "$DATA/small"
         ;;
     server-killed)
-        # Paused within the transfer while the server dies: what was under way arrives, then the end comes too early.
+        # Paused during the transfer while the server dies: data in flight arrives, then an early
+        # end.
         $RUN curl -sS --limit-rate 4M -m 30 -o got "$at/sparse" &
         turns=0
         until [ -s got ]; do
@@ -160,7 +163,7 @@ web() {
             sleep 0.02
         done
         kill -9 "$(cat server.pid)"
-        # 18: less came than was announced; 56: reset. Which one depends on what is unread at the server.
+        # 18: fewer bytes than announced; 56: reset. Which one depends on unread data at the server.
         wait $!
         case $? in 18 | 56) echo "cut off: right" ;; *) fail "status $?" ;; esac
         ;;
@@ -168,9 +171,9 @@ web() {
     esac
 }
 
-# --- servers that more than one script has ---
+# --- servers used by several scripts ---
 
-# MODULE: Apache with that way of sharing work, over the files of $DATA.
+# MODULE: Apache with this multi-processing module, serving the files of $DATA.
 serve_apache() {
     modules=/usr/lib/apache2/modules
     cat >httpd.conf <<CONF
@@ -193,7 +196,7 @@ CONF
     up "$PORT"
 }
 
-# WORKERS PORT...: nginx; what it serves stands on stdin, in the words of its `http`.
+# WORKERS PORT...: nginx; stdin has its configuration within `http`.
 serve_nginx() {
     workers=$1
     shift
@@ -222,12 +225,12 @@ CONF
     up "$@"
 }
 
-# What clients of PostgreSQL go by.
+# Environment of PostgreSQL clients.
 for_postgresql() {
     export PGUSER=lab PGDATABASE=postgres PGHOST=$ADDR PGPORT=$PORT PGCONNECT_TIMEOUT=20 PGSSLMODE=disable
 }
 
-# MAX-WAL-SIZE: PostgreSQL, until it answers. Its data are made once and copied.
+# MAX-WAL-SIZE: starts PostgreSQL and waits until it answers. Its data are created once and copied.
 serve_postgresql() {
     if [ ! -e "$KEEP/postgres.done" ]; then
         rm -rf "$KEEP/postgres"

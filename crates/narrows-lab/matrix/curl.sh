@@ -7,7 +7,7 @@ server)
     echo $! >"$DIR/server.pid"
     cd "$DIR"
     if [ $scenario = blackholed ]; then
-        # A listener whose queue is full answers nobody.
+        # A listener with a full queue, which answers no connection.
         python3 -c 'import os, socket, sys, time
 at = os.environ["ADDR"], int(os.environ["PORT2"])
 full = socket.create_server(at, backlog=0), socket.create_connection(at)
@@ -20,7 +20,8 @@ time.sleep(60)' &
 client)
     case $scenario in
     unreachable)
-        # TEST-NET-1, which nobody has: what is said of it is the host's affair, but it is the same.
+        # TEST-NET-1, an unused network: the error depends on the host, but must be the same in both
+        # runs.
         $RUN curl -sS --connect-timeout 1 -o got http://192.0.2.1:9/
         echo "status $?"
         ;;

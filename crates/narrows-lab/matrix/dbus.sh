@@ -1,12 +1,13 @@
 # needs: dbus-daemon dbus-send dbus-monitor python3
 # scenarios: call signal stranger
-# D-Bus over TCP. It lets in whom the kernel vouches for, which it does of unix sockets only.
+# D-Bus over TCP. EXTERNAL authentication needs credentials from the kernel, which only unix sockets
+# have.
 bus() {
     printf '%s' "tcp:host=$ADDR,port=$PORT,family=ipv4"
 }
 case $role in
 server)
-    # A stranger has nothing to show but what the kernel says.
+    # In the scenario `stranger` only credentials from the kernel are accepted.
     auth=ANONYMOUS
     [ $scenario = stranger ] && auth=EXTERNAL
     cat >bus.conf <<CONF
@@ -35,7 +36,7 @@ client)
         $RUN dbus-monitor --address "$(bus)" type=signal,interface=lab.lab >heard &
         monitor=$!
         turns=0
-        # Signals before it listens are nobody's.
+        # Signals sent before the monitor listens are lost, so repeat them.
         until grep -q 'member=Said' heard; do
             turns=$((turns + 1))
             [ $turns -lt 100 ] || fail "nothing is heard"

@@ -1,6 +1,6 @@
 # needs: etcd etcdctl
 # scenarios: put watch lease refused
-# gRPC in Go: one connection for many streams, which stay open.
+# gRPC in Go: one connection with many streams that stay open.
 export ETCDCTL_API=3 ETCDCTL_ENDPOINTS=http://$ADDR:$PORT
 case $role in
 server)
@@ -33,7 +33,7 @@ client)
         $RUN etcdctl watch k --prefix >heard &
         watching=$!
         turns=0
-        # What is put before it watches is not told.
+        # A put before the watch begins is not reported, so repeat it.
         until [ -s heard ]; do
             turns=$((turns + 1))
             [ $turns -lt 100 ] || fail "nothing is heard"

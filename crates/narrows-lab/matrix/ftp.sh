@@ -1,6 +1,7 @@
 # needs: vsftpd curl
 # scenarios: get active put list
-# A connection for words and one for each file, which either end may make. The server forks and restricts itself.
+# A control connection and one per file, which either end may open. The server forks and sandboxes
+# itself.
 case $role in
 server)
     mkdir -p empty home/up

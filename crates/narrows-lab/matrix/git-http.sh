@@ -1,6 +1,6 @@
 # needs: git curl python3 file:/usr/lib/git-core/git-http-backend
 # scenarios: dumb smart push refused
-# git by HTTP: files as they lie there, and its own program behind a server that hands the socket to it.
+# git over HTTP: static files, and git-http-backend behind a server that passes the socket to it.
 export GIT_CONFIG_NOSYSTEM=1 GIT_AUTHOR_NAME=lab GIT_AUTHOR_EMAIL=lab@lab GIT_COMMITTER_NAME=lab GIT_COMMITTER_EMAIL=lab@lab
 export GIT_AUTHOR_DATE='2020-01-01T00:00:00Z' GIT_COMMITTER_DATE='2020-01-01T00:00:00Z'
 case $role in
@@ -21,7 +21,7 @@ exec /usr/lib/git-core/git-http-backend
 CGI
     chmod 755 cgi-bin cgi-bin/git .
     if [ "$(id -u)" = 0 ]; then
-        # The server's programs are nobody's.
+        # The server's programs run as nobody.
         theirs bare.git
         export HOME=$DIR
         git config --global --add safe.directory '*'

@@ -1,6 +1,7 @@
 # needs: go
 # scenarios: get post stream parallel hijack options late
-# net/http with a module that is of today, so that its listeners take MPTCP. Its programs make their system calls themselves.
+# net/http with a recent module, so that its listeners use MPTCP. Go programs make system calls
+# without libc.
 case $role in
 server)
     if [ ! -e "$KEEP/go-http.done" ]; then

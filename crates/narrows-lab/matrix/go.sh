@@ -1,6 +1,6 @@
 # needs: go
 # scenarios: get post half-close reset refused
-# Its programs make their system calls themselves.
+# Go programs make system calls without libc.
 case $role in
 server)
     if [ ! -e "$KEEP/go.done" ]; then

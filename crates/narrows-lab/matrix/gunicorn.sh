@@ -1,6 +1,6 @@
 # needs: gunicorn curl
 # scenarios: small big many upload refused
-# Three workers that were forked before, on one listener.
+# Three pre-forked workers on one listener.
 case $role in
 server)
     cat >app.py <<'PY'

@@ -1,7 +1,7 @@
 # needs: cc file:/usr/include/liburing.h
 # scenarios: data connect registered
-# libc makes the connection and a ring carries its bytes; or a ring makes the connection, or holds the socket before it is
-# connected, which then stays plain.
+# libc connects and a ring carries the bytes; or a ring connects, or the socket is registered with a
+# ring before it is connected: then the connection stays plain.
 case $role in
 server)
     cat >ring.c <<'C'

@@ -9,7 +9,7 @@ client)
     way=
     [ $scenario = down ] && way=-R
     exits 0 $RUN iperf3 -c "$ADDR" -p "$PORT" -P 2 -n 50M $way -J >got
-    # Not what it says of each second: a slower run has more of them.
+    # Not the reports of each second: a slower run has more of them.
     grep -c -e '"sum_sent"' -e '"sum_received"' got
     ;;
 esac

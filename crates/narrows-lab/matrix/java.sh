@@ -10,7 +10,7 @@ import java.nio.*;
 import java.nio.channels.*;
 import java.util.*;
 
-/** An echo by one selector. */
+/** An echo server with one selector. */
 public class Server {
     public static void main(String[] a) throws Exception {
         Selector selector = Selector.open();

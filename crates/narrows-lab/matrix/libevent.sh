@@ -1,6 +1,6 @@
 # needs: cc file:/usr/include/event2/http.h
 # scenarios: get post refused
-# evhttp at both ends: files by sendfile, bodies from memory, thirty connections of one thread.
+# evhttp at both ends: files by sendfile, bodies from memory, thirty connections in one thread.
 case $role in
 server)
     if [ ! -e "$KEEP/libevent.done" ]; then

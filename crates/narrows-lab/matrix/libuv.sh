@@ -1,6 +1,6 @@
 # needs: cc file:/usr/include/uv.h
 # scenarios: echo refused
-# libuv without Node at both ends: forty connections of one loop, half closes.
+# libuv without Node at both ends: forty connections in one loop, half closes.
 case $role in
 server)
     if [ ! -e "$KEEP/libuv.done" ]; then

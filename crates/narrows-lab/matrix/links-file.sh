@@ -1,6 +1,6 @@
 # needs: nc
 # scenarios: up down
-# One file, one way, as in the text of 2023: blocking calls of two prepared programs.
+# One file in one direction, as in the text of 2023: two prepared programs with blocking calls.
 case $role in
 server)
     if [ $scenario = up ]; then

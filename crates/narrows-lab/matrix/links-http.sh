@@ -1,6 +1,6 @@
 # needs: nginx curl
 # scenarios: get
-# Answers of 200 KB, one after the other on one connection; the server compresses nothing itself.
+# Responses of 200 KB, one after the other on one connection, without HTTP compression.
 case $role in
 server)
     mkdir parts

@@ -17,7 +17,8 @@ client)
         same "$(cat count)" "$(redis-cli -h "$ADDR" -p "$PORT" dbsize)" keys
         ;;
     benchmark-*)
-        # Values of 1 KB, which this program fills with noise; requests for about ten seconds on a link of 10 ms.
+        # Values of 1 KB, which redis-benchmark fills with noise; about ten seconds of requests on a
+        # link of 10 ms.
         clients=${scenario#benchmark-}
         exits 0 $RUN redis-benchmark -h "$ADDR" -p "$PORT" -n $((clients * 250)) -c "$clients" -d 1000 -r 1000 -t get,set --csv >got
         awk -F'"' '$2 == "SET" || $2 == "GET" { print "figure " tolower($2) "_per_s", $4; print "figure " tolower($2) "_p50_ms", $10 }' got

@@ -1,6 +1,6 @@
 # needs: memcached python3
 # scenarios: small large many
-# libevent, four threads.
+# A server with libevent and four threads.
 case $role in
 server)
     $RUN memcached -l "$ADDR" -p "$PORT" -U 0 -t 4 -m 256 -I 8m -u nobody &

@@ -1,6 +1,6 @@
 # needs: mosquitto mosquitto_pub mosquitto_sub python3
 # scenarios: qos0 qos1 qos2 will
-# MQTT: many small messages to who stays connected, and the last words of one that is killed.
+# MQTT: many small messages to a connected subscriber, and the will of a client that is killed.
 case $role in
 server)
     printf 'listener %s %s\nallow_anonymous true\nmax_queued_messages 0\npersistence false\n' "$PORT" "$ADDR" >mosquitto.conf
@@ -8,7 +8,7 @@ server)
     up "$PORT"
     ;;
 client)
-    # TOPIC WORDS...: in the background, until it has heard what was published before.
+    # TOPIC ARGS...: subscribes in the background, and waits for the retained message.
     subscribe() {
         topic=$1
         mosquitto_pub -h "$ADDR" -p "$PORT" -r -t "$topic" -m begin

@@ -1,6 +1,7 @@
 # needs: python3
 # scenarios: queues values stranger
-# Objects of a manager over TCP: pickles as messages, a thread for each connection, processes that were forked.
+# Objects of a manager over TCP: pickles as messages, a thread for each connection, forked
+# processes.
 case $role in
 server)
     cat >"$DIR/lab.py" <<'PY'

@@ -29,13 +29,13 @@ client)
         same_file got "$DATA/big"
         ;;
     broker)
-        # What one says the other hears.
+        # The broker passes on to one client what the other one sends.
         mkfifo says
         $RUN ncat "$ADDR" "$PORT" <says >first &
         exec 9>says
         echo one >&9
         turns=0
-        # Who comes later does not hear what was said before.
+        # A client that connects later misses earlier messages, so repeat them.
         until [ -s second ]; do
             turns=$((turns + 1))
             [ $turns -lt 100 ] || fail "nothing is heard"

@@ -2,7 +2,7 @@
 # scenarios: small big half-close refused
 case $role in
 server)
-    # As a server it closes the connection when its client has ended, whatever it still has to say.
+    # As a server nc closes the connection when its client has ended, even with unsent data.
     if [ $scenario = half-close ]; then
         $RUN socat -t 30 "TCP-LISTEN:$PORT,bind=$ADDR,reuseaddr" EXEC:sha256sum &
     else
@@ -12,7 +12,7 @@ server)
     await "$PORT"
     : >ready
     wait $server
-    # There only when it is whole: the client waits for the name.
+    # Renamed when complete, because the client waits for the name.
     echo $? >status.new
     mv status.new status
     ;;

@@ -1,10 +1,10 @@
 # needs: ssh scp sshd ssh-keygen
 # scenarios: small big status names refused forward
-# The server is executed anew for each connection, which it inherits.
+# The server re-executes itself for each connection, which the new process inherits.
 options="-F none -i key -o UserKnownHostsFile=hosts -o StrictHostKeyChecking=no -o LogLevel=ERROR -o BatchMode=yes -o IdentityAgent=none"
 case $role in
 server)
-    # It does without a folder of the system's only if it is not root.
+    # As root, sshd needs this system folder.
     if [ "$(id -u)" = 0 ]; then mkdir -p /run/sshd; fi
     ssh-keygen -q -t ed25519 -N '' -f host
     ssh-keygen -q -t ed25519 -N '' -f key
@@ -35,7 +35,7 @@ client)
     names) $shell 'echo "$SSH_CONNECTION"' | awk '{ print $1, $3 }' ;;
     refused) exits 255 $RUN ssh $options -p "$PORT2" "$ADDR" true ;;
     forward)
-        # Through the connection to a port at the other end.
+        # Forwards a port through the connection.
         $RUN ssh $options -p "$PORT" -N -L "127.0.0.1:$PORT3:$ADDR:$PORT" "$ADDR" &
         await "$PORT3"
         exits 0 $RUN ssh $options -p "$PORT3" -o HostKeyAlias=other 127.0.0.1 echo through

@@ -15,7 +15,7 @@ client)
     case $scenario in
     get)
         printf 'GET /big HTTP/1.0\r\n\r\n' | $RUN openssl s_client -connect "$ADDR:$PORT" -quiet -ign_eof >answer
-        # Behind the head.
+        # The body follows the head of the response.
         tail -c "$BIG_LEN" answer >got
         same_file got "$DATA/big"
         ;;

@@ -10,7 +10,7 @@ if ($_SERVER['REQUEST_METHOD'] === 'POST') {
     readfile(getenv('DATA') . $_SERVER['REQUEST_URI']);
 }
 PHP
-    # Bodies are kept in memory, for which the default is too small.
+    # Bodies are kept in memory; the default limit is too small.
     PHP_CLI_SERVER_WORKERS=4 $RUN php -q -d memory_limit=1G -d post_max_size=0 -S "$ADDR:$PORT" route.php >/dev/null &
     up "$PORT"
     ;;
@@ -28,7 +28,7 @@ case 'upload':
     $right = file_get_contents("$at/", false, $context) === hash_file('sha256', "$data/big");
     break;
 case 'select':
-    // Eight connections that are begun and not waited for, and one select for all of them.
+    // Eight non-blocking connects, and one select for all of them.
     $open = $got = [];
     for ($i = 1; $i <= 8; $i++) {
         $s = stream_socket_client('tcp://' . getenv('ADDR') . ":$port", $no, $why, 5, STREAM_CLIENT_CONNECT | STREAM_CLIENT_ASYNC_CONNECT);

@@ -43,7 +43,7 @@ client)
         $sql -c 'create database other'
         exits 0 $sql -d other -f dumped
         exits 0 $RUN pg_dump -d other -f again
-        # Newer ones write a random word that only its own restore knows.
+        # Newer versions write a random token into each dump.
         for file in dumped again; do grep -v -e '^.restrict' -e '^.unrestrict' $file >$file.text; done
         same_file again.text dumped.text
         ;;
@@ -55,7 +55,7 @@ client)
         exits 2 $sql -c 'select 1'
         ;;
     killed)
-        # The backend of a client that died ends.
+        # The backend of a killed client must end.
         $sql -c 'select pg_sleep(1), count(*) from generate_series(1, 100000000)' &
         turns=0
         busy="select count(*) from pg_stat_activity where query like 'select pg_sleep%'"

@@ -1,6 +1,6 @@
 # needs: puma ruby
 # scenarios: get post stream parallel refused
-# A cluster of two processes, with threads, behind one listener.
+# A cluster of two processes with threads on one listener.
 case $role in
 server)
     cat >config.ru <<'RU'

@@ -14,7 +14,7 @@ client)
         $ask get key
         ;;
     big)
-        # As hexadecimal, because the client ends a value with a new line of its own.
+        # As hexadecimal, because the client appends a newline to a value.
         od -An -v -tx1 "$DATA/big" | tr -d ' \n' >hex
         $ask -x set big <hex
         $ask strlen big
@@ -22,7 +22,7 @@ client)
         same_file got hex
         ;;
     load)
-        # As many commands as fit into the file, without waiting for answers.
+        # Pipelined commands, without waiting for replies.
         awk 'BEGIN { for (i = 0; i < 100000; i++) printf "SET key:%d value-of-%d-%d\r\n", i, i, i * 7919 }' >commands
         $ask --pipe <commands | tail -1
         $ask dbsize
@@ -34,7 +34,7 @@ client)
         grep -o '^[SG]ET: ' got | sort | uniq -c
         ;;
     names)
-        # The server's view of the peer, without the port that is another one every time.
+        # The server's view of the peer, without the port, which differs each time.
         $ask client list | tr ' ' '\n' | grep -E '^(addr|laddr)=' | sed -e 's/\(addr=.*\):[0-9]*$/\1/'
         ;;
     subscribe)
@@ -58,7 +58,7 @@ client)
         exits 1 $RUN redis-cli -h "$ADDR" -p "$PORT2" ping
         ;;
     killed)
-        # A blocked client dies; the server sees it leave.
+        # A blocked client is killed; the server must notice that.
         $ask blpop never 0 &
         turns=0
         until [ "$($ask info clients | grep -c blocked_clients:1)" = 1 ]; do

@@ -36,7 +36,7 @@ client)
         diff -r store/many "$DATA/many" && echo "many: right"
         ;;
     again)
-        # An older copy is there: both ends talk in turn.
+        # With an older copy present, both ends exchange data in turn.
         mkdir got
         { head -c 100000 "$DATA/big"; echo changed; tail -c +100500 "$DATA/big"; } >got/big
         exits 0 $RUN rsync -a --ignore-times "$at/data/" got/

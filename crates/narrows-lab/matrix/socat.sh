@@ -32,7 +32,7 @@ client)
         done
         ;;
     half-close)
-        # The answer comes behind the end of what was asked.
+        # The answer comes after the end of the request.
         exits 0 $RUN socat -t 30 "FILE:$DATA/big!!CREATE:got" "TCP:$ADDR:$PORT"
         same "$(sha256sum <"$DATA/big")" "$(cat got)" answer
         ;;

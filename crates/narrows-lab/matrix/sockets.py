@@ -1,9 +1,9 @@
 # needs: python3
 # scenarios: killed-after-write reset aborted half-close server-ends-first epoll-before-connect fork exec rights closed-all chroot slow-accept server-first urgent many descriptors-run-out refused blackholed threads supervisor-killed
-"""Calls of sockets, as programs make them that are written in C: what is rare elsewhere."""
+"""Socket calls that are rare outside programs in C."""
 
 import array
-import encodings.idna  # noqa: in a chroot it cannot be found when an address is looked up
+import encodings.idna  # noqa: address lookup needs it, and cannot import it in a chroot
 import errno
 import glob
 import hashlib
@@ -62,7 +62,7 @@ def allow_descriptors(count):
 
 
 def become_nobody():
-    """As daemons do; who is not root keeps what it is."""
+    """Drops privileges, as daemons do; does nothing if not root."""
     if os.geteuid() == 0:
         os.chroot(".")
         os.setgroups([])
@@ -71,7 +71,7 @@ def become_nobody():
 
 
 def kill_supervisors():
-    """Those of this host; says how many there were."""
+    """Kills the supervisors on this host; returns their number."""
     killed = 0
     for folder in glob.glob("/proc/[0-9]*"):
         try:
@@ -82,7 +82,7 @@ def kill_supervisors():
             if ours and os.readlink(folder + "/ns/net") == os.readlink("/proc/self/ns/net"):
                 process = os.pidfd_open(int(folder[6:]))
                 os.kill(int(folder[6:]), signal.SIGKILL)
-                # What is handed over to one that is dying dies with it.
+                # Wait for its end: a socket handed over to a dying supervisor would be lost.
                 select.select([process], [], [], 10)
                 os.close(process)
                 killed += 1
@@ -91,7 +91,7 @@ def kill_supervisors():
     return killed
 
 
-# --- server: the first line says what is wanted ---
+# --- server: the first line selects the service ---
 
 
 def answer(s, peer):
@@ -162,7 +162,7 @@ def accept_from(listener):
         except OSError as e:
             if e.errno != errno.EMFILE:
                 raise
-            # As servers do: who comes waits until others have gone.
+            # As servers do: new connections wait until others have closed.
             time.sleep(0.05)
             continue
         if scenario == "server-first":
@@ -175,7 +175,7 @@ def serve():
     global hole
     listener = socket.create_server((ADDR, PORT), backlog=4096)
     if scenario == "blackholed":
-        # A full queue answers nobody who asks for more.
+        # A full accept queue answers no further connection.
         hole = socket.create_server((ADDR, PORT2), backlog=0)
         fills = socket.create_connection((ADDR, PORT2))
         fills.sendall(b"echo\n")
@@ -216,7 +216,7 @@ def tell(what, fine):
 
 
 def killed_after_write():
-    """A child writes everything and is killed at once; the server gets it all."""
+    """A child writes everything and is killed at once; the server receives all of it."""
     for i in range(3):
         pid = os.fork()
         if pid == 0:
@@ -231,7 +231,7 @@ def killed_after_write():
 
 
 def resets():
-    """Every end is the one that the server made: reset or orderly, after each number of bytes."""
+    """The client sees each end as the server made it: reset or orderly, after any number of bytes."""
     mine, ends = random.Random(1), {}
     for i in range(ROUNDS):
         word, n = ("reset", "close")[i % 2], mine.randrange(100_000)
@@ -247,7 +247,7 @@ def resets():
 
 
 def aborted():
-    """The server sees what the client did: a reset, by its wish or as it has not read everything, or an end."""
+    """The server sees what the client did: a reset, forced or due to unread data, or an end."""
     mine, ends = random.Random(2), {}
     for i in range(ROUNDS):
         word = ("reset", "unread", "closed")[i % 3]
@@ -273,7 +273,7 @@ def half_close():
 
 
 def server_ends_first():
-    """What the client says after the server's end arrives too."""
+    """Data that the client sends after the server's end also arrives."""
     with connect() as s:
         s.sendall(b"first\n")
         tell("what the server said", s.makefile("rb").read() == b"taken\n")
@@ -321,7 +321,7 @@ def forked():
 
 
 def executed():
-    """The connection crosses an exec; names too."""
+    """The connection survives an exec, and so do its addresses."""
     with connect() as s:
         s.sendall(b"echo\n")
         os.set_inheritable(s.fileno(), True)
@@ -333,7 +333,7 @@ def executed():
 
 
 def rights():
-    """A descriptor goes to another process by SCM_RIGHTS."""
+    """A descriptor is passed to another process by SCM_RIGHTS."""
     ours, theirs = socket.socketpair()
     pid = os.fork()
     if pid == 0:
@@ -347,7 +347,7 @@ def rights():
 
 
 def closed_all():
-    """After a daemon's close of everything connections work as before."""
+    """Connections work after a daemon has closed all descriptors."""
     os.closerange(3, 1000)
     with connect() as s:
         s.sendall(b"peer\n")
@@ -355,7 +355,7 @@ def closed_all():
 
 
 def chroot():
-    """What has a connection gives up its rights and its files; so does the server before it accepts."""
+    """A program with a connection drops its privileges and enters a chroot; so does the server before it accepts."""
     s = connect()
     become_nobody()
     for s in (s, connect()):
@@ -392,7 +392,7 @@ def urgent():
 
 
 def many():
-    """1,000 connections at once, each its own bytes."""
+    """1,000 connections at once, each with different bytes."""
     allow_descriptors(2000)
     opened = []
     for i in range(1000):
@@ -425,7 +425,7 @@ def refused():
 
 
 def descriptors_run_out():
-    """At either end: the client gets as many as natively, and who the server has no number for waits."""
+    """At both ends: the client gets as many as natively; connections wait while the server has no free descriptor."""
     allow_descriptors(64)
     opened = []
     try:
@@ -443,7 +443,7 @@ def descriptors_run_out():
 
 
 def blackholed():
-    """Nobody answers: the client's patience, the kernel's patience, a close; and one who is answered late."""
+    """No answer: the client's timeout, the kernel's timeout, a close; and a connection that is answered late."""
     try:
         socket.create_connection((ADDR, PORT2), timeout=0.3)
     except OSError as e:
@@ -476,7 +476,7 @@ def blackholed():
 
 
 def supervisor_killed():
-    """An error where one had a hand in it, never an end; and new connections work."""
+    """A killed supervisor causes an error on its connections, never an end; new connections work."""
     with connect() as s, connect() as other:
         s.sendall(b"echo\nbefore")
         tell("before", s.recv(6) == b"before")
@@ -494,7 +494,7 @@ def supervisor_killed():
 
 
 def threads():
-    """One thread reads while another one writes."""
+    """One thread reads while another writes."""
     data = random.Random(3).randbytes(5 << 20)
     with connect() as s:
         s.sendall(b"echo\n")

@@ -1,6 +1,6 @@
 # needs: cc
 # scenarios: echo other-user refused
-# Linked statically, so that no library can be loaded into it; the server forks for each connection.
+# Statically linked, so no library can be preloaded; the server forks for each connection.
 case $role in
 server)
     cat >static.c <<'C'

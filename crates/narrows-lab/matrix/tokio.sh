@@ -1,6 +1,7 @@
 # needs: cargo rustc file:/usr/share/cargo/registry/tokio-1.24.2/Cargo.toml
 # scenarios: echo refused late
-# tokio at both ends, from the packages of the distribution: forty connections of several threads, half closes, a limit of time.
+# tokio at both ends, from the distribution's packages: forty connections in several threads, half
+# closes, a timeout.
 case $role in
 server)
     if [ ! -e "$KEEP/tokio.done" ]; then
@@ -78,7 +79,7 @@ async fn main() -> std::io::Result<()> {
     Ok(())
 }
 RS
-        # A compiler may be installed for the person who runs this; HOME is another one here.
+        # The compiler may be installed in the user's home, but HOME differs here.
         theirs=$(getent passwd "$(id -u)" | cut -d: -f6)
         export RUSTUP_HOME="${RUSTUP_HOME:-$theirs/.rustup}" CARGO_HOME="$KEEP/tokio/home"
         (cd "$KEEP/tokio" && cargo build -q --offline) >log 2>&1 || fail "cargo: $(tail -3 log)"

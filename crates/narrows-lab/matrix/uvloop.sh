@@ -1,6 +1,6 @@
 # needs: file:/usr/bin/python3 file:/usr/lib/python3/dist-packages/uvloop/__init__.py
 # scenarios: get sum abort raw refused late
-# libuv below asyncio, at both ends.
+# asyncio on libuv, at both ends.
 case $role in
 server)
     cat >lab.py <<'PY'

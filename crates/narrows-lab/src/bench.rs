@@ -1,4 +1,5 @@
-//! Real time: real codecs over real sockets, interleaved with the peers people use. Figures, never verdicts in CI.
+//! Benchmarks in real time: real codecs over real sockets, interleaved with the tools that people
+//! use. Only figures, never pass or fail in CI.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -20,12 +21,16 @@ mod run;
 
 /// Compare Narrows with plain, fixed methods and other programs in real time
 ///
-/// Parts: `store` (2 GiB over loopback against nc), `pipe` (against zstd -3), `file` (`pipe` as it is into a file against zstd -3,
-/// every kind of data, not by default), `links` (every pool over shaped links, in a
-/// network namespace of its own, `send` and `recv` against nc and fixed methods), `latency` (a lone 100-byte write), `memory`,
-/// and, not by default, `cp` (against scp, rsync and tar with zstd through an OpenSSH server of its own; needs root) and `run`
-/// (what `narrows run` costs a connection over loopback, and that it loses nothing; its parts alone are `run-latency`, `run-bulk`,
-/// `run-connect`, `run-memory`, `run-many`, `run-kill`, and `run-age`, how old bytes are that arrive over emulated links).
+/// Parts run by default: `store` (2 GiB over loopback against nc), `pipe` (against zstd -3),
+/// `links` (`send` and `recv` with every pool over shaped links in a separate network namespace,
+/// against nc and fixed methods), `latency` (a single 100-byte write), `memory`.
+///
+/// Other parts: `file` (`pipe` with default settings into a file against zstd -3, for every kind of
+/// data), `cp` (against scp, rsync and tar with zstd through its own OpenSSH server; needs root)
+/// and `run` (the cost of `narrows run` for a connection over loopback, and a check that nothing is
+/// lost). `run` consists of `run-latency`, `run-bulk`, `run-connect`, `run-memory`, `run-many`,
+/// `run-kill`, and `run-age`, the age of bytes that arrive over emulated links.
+///
 /// All runs are interleaved, every byte is compared, and every sample is kept in the result.
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -41,30 +46,31 @@ pub(crate) struct Args {
     /// Mbit/s of the shaped links; 0 is unshaped
     #[arg(long, value_delimiter = ',', default_value = "10,100,1000,0")]
     links: Vec<u32>,
-    /// Only these pools; of `cp` only these copies: file, small, file-again, small-again
+    /// Only these pools; for `cp` only these copies: file, small, file-again, small-again
     #[arg(long, value_delimiter = ',')]
     pools: Vec<String>,
-    /// Where the result goes, every sample in it
+    /// Write the result with every sample to this file
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Directory with a prior for each pool, made without it: NAME.prior; the shipped one is used where there is none
+    /// Directory with a prior for each pool, trained without it: NAME.prior; the default is the
+    /// shipped prior
     #[arg(long, value_name = "DIR")]
     priors: Option<PathBuf>,
-    /// Of `run`: flags of `narrows run`, separated by spaces
+    /// For `run`: flags of `narrows run`, separated by spaces
     #[arg(long, value_name = "FLAGS", default_value = "", allow_hyphen_values = true)]
     run_flags: String,
-    /// Of `run`: programs that are killed right after they wrote
+    /// For `run`: number of programs that are killed right after their last write
     #[arg(long, value_name = "N", default_value_t = 10_000)]
     kills: usize,
-    /// For the command itself: what this process does as one end of `run`
+    /// Internal: the role of this process as one end of `run`
     #[arg(long, hide = true, num_args = 1..)]
     end: Vec<String>,
-    /// For the command itself: this process is in the shaped namespace
+    /// Internal: this process is in the shaped namespace
     #[arg(long, hide = true)]
     inside: Option<u32>,
 }
 
-/// A program that was told to listen does so by then.
+/// Time that a program is given to begin to listen.
 const LISTENS_AFTER: Duration = Duration::from_millis(100);
 const STORE_BYTES: u64 = 2 << 30;
 const LATENCY_WRITES: usize = 400;
@@ -233,7 +239,7 @@ fn timed_filter(program: &str, args: &[&str], input: &Path) -> Result<(f64, usiz
 
 // --- latency ---
 
-/// Median time of a lone 100-byte write through two programs, against the same through two plain ones.
+/// Median time of a single 100-byte write through two programs, compared with two plain ones.
 fn latency(rounds: usize) -> Result<Value> {
     let ours = program();
     let mut rows = Vec::new();
@@ -318,7 +324,7 @@ fn memory() -> Result<Value> {
 
 // --- common ---
 
-/// The program that stands beside this one.
+/// The `narrows` program in the folder of this one.
 fn program() -> String {
     let beside = std::env::current_exe().map(|p| p.with_file_name("narrows")).unwrap_or_default();
     beside.to_string_lossy().into_owned()
@@ -358,7 +364,7 @@ fn temporary_with(name: &str, data: &[u8]) -> Result<Temporary> {
     Ok(Temporary(path))
 }
 
-/// Data for the filter: a share of every pool, or generated where there is no corpus.
+/// Data for the filter: an equal share of every pool, or generated data if there is no corpus.
 fn mixed(args: &Args, len: usize) -> Result<Vec<u8>> {
     let Some(corpus) = &args.corpus else { return Ok(fs::read(&temporary("mixed", len as u64)?.0)?) };
     let mut out = Vec::new();

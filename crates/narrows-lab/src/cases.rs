@@ -1,7 +1,9 @@
-//! Cases: a program and what it is to do with its connections, as scripts of `crates/narrows-lab/matrix`.
+//! Cases of the compatibility matrix: a program with a scenario of connections, as scripts in
+//! `crates/narrows-lab/matrix`.
 //!
-//! The first lines of a script name the programs that it needs (`# needs: curl python3`, or `file:/usr/include/x.h`) and its
-//! scenarios. It is run as `server SCENARIO` and as `client SCENARIO`; `common.sh` says what both find.
+//! The first lines of a script name the programs that it needs (`# needs: curl python3`, or
+//! `file:/usr/include/x.h`) and its scenarios. It is run as `server SCENARIO` and as `client
+//! SCENARIO`; `common.sh` describes their environment.
 
 use std::env;
 use std::ffi::OsString;
@@ -11,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 pub(crate) mod stage;
 
-/// Stands before every script of the shell.
+/// Prepended to every shell script.
 const COMMON: &str = include_str!("../matrix/common.sh");
 
 macro_rules! scripts {
@@ -36,7 +38,7 @@ pub(crate) struct Case {
 }
 
 impl Case {
-    /// `PROGRAM/SCENARIO`.
+    /// Parses `PROGRAM/SCENARIO`.
     pub(crate) fn parse(name: &str) -> Result<Self, String> {
         let (program, scenario) = name.split_once('/').ok_or("it is not PROGRAM/SCENARIO, such as curl/big")?;
         let found = SCRIPTS.iter().find(|s| stem(s.0) == program);
@@ -64,7 +66,7 @@ impl Case {
         format!("{}/{}", self.program, self.scenario)
     }
 
-    /// What it needs and this machine does not have.
+    /// The requirements that this machine does not meet.
     pub(crate) fn missing(&self) -> Vec<&'static str> {
         let there = |word: &str| match word.strip_prefix("file:") {
             Some(path) => Path::new(path).exists(),
@@ -77,7 +79,7 @@ impl Case {
         self.file.ends_with(".py")
     }
 
-    /// As it is run.
+    /// The complete script.
     fn script(&self) -> String {
         if self.is_python() { self.text.to_owned() } else { format!("{COMMON}\n{}", self.text) }
     }
@@ -87,7 +89,7 @@ fn stem(file: &'static str) -> &'static str {
     file.rsplit_once('.').map_or(file, |f| f.0)
 }
 
-/// Of the line `# KEY: WORDS`.
+/// The words of the line `# KEY: WORDS`.
 fn words(text: &'static str, key: &str) -> Vec<&'static str> {
     let line = text.lines().find_map(|l| l.strip_prefix("# ")?.strip_prefix(key)?.strip_prefix(':'));
     line.unwrap_or_default().split_whitespace().collect()
@@ -98,14 +100,14 @@ fn find(program: &str) -> Option<PathBuf> {
     env::split_paths(&search_path()).map(|folder| folder.join(program)).find(is_program)
 }
 
-/// PATH, and where systems keep servers that nobody types.
+/// PATH, plus the folders in which systems keep servers.
 fn search_path() -> OsString {
     let path = env::var_os("PATH").unwrap_or_default();
     let mut folders: Vec<PathBuf> = env::split_paths(&path).filter(|p| !p.as_os_str().is_empty()).collect();
     let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
     let mut versions: Vec<PathBuf> = versions.map(|v| v.path().join("bin")).collect();
     versions.sort();
-    // Before PATH: programs and data of one version.
+    // Before PATH, so that all programs of PostgreSQL and its data are of one version.
     folders.splice(0..0, versions.pop());
     folders.extend(["/usr/sbin", "/usr/local/sbin", "/sbin"].map(PathBuf::from));
     env::join_paths(folders).unwrap_or(path)

@@ -1,4 +1,5 @@
-//! One cell of the grid: a pool, a length, a link, cores, and what changes on the way.
+//! Cells of the grid: a pool, a length, a link, cores, and a scenario of changes during the
+//! transfer.
 
 use std::str::FromStr;
 
@@ -10,7 +11,7 @@ use narrows_sim::world::Plan;
 
 /// Decoding cores, unless the scenario says otherwise.
 const DECODERS: usize = 4;
-/// Steps of a speed that changes; enough for a transfer that takes many times as long as it should.
+/// Steps of a changing speed: enough for a transfer that takes many times longer than expected.
 const STEPS: usize = 400;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -25,7 +26,7 @@ pub(crate) enum Scenario {
     Slowrx3,
 }
 
-/// Names as on the command line, and what they mean.
+/// Scenarios with their names on the command line.
 pub(crate) const SCENARIOS: &[(&str, Scenario)] = &[
     ("flat", Scenario::Flat),
     ("up10", Scenario::Up10),
@@ -41,7 +42,7 @@ impl FromStr for Scenario {
     type Err = String;
     fn from_str(s: &str) -> Result<Self, String> {
         let known = || SCENARIOS.iter().map(|n| n.0).collect::<Vec<_>>().join(", ");
-        SCENARIOS.iter().find(|n| n.0 == s).map(|n| n.1).ok_or_else(|| format!("there are {}", known()))
+        SCENARIOS.iter().find(|n| n.0 == s).map(|n| n.1).ok_or_else(|| format!("expected one of {}", known()))
     }
 }
 
@@ -67,7 +68,8 @@ impl Cell {
         self.rate_mbit * 125_000.0
     }
 
-    /// The world of this cell. Changes happen at fixed shares of the time that the average link would need.
+    /// The simulation plan of this cell. Changes happen at fixed shares of the time that the
+    /// average link would need.
     pub(crate) fn plan(&self, table: &Table, decision_ns: f64, block_max: usize) -> Plan {
         let rate = self.rate();
         let one = Speed::constant(1.0);

@@ -1,4 +1,5 @@
-//! `experiment`: runs plans, one figure or table each, and makes a page of what they gave.
+//! The command `experiment`: runs plans, one figure or table each, and joins their results on a
+//! page.
 //!
 //! ```text
 //! plan.toml -> cells x rounds, shuffled -> samples.jsonl -> summary.json, summary.md, *.svg, section.html -> index.html
@@ -31,43 +32,45 @@ mod tables;
 use crate::stats::shuffled;
 use narrows_host::whole::write_whole;
 
-/// Run plans: each is one figure or table, written to a folder of its own, and joined by a page
+/// Run plans: each gives one figure or table in its own folder; one page joins them
 ///
-/// PLAN is a file, a name in the folder of plans (`*` stands for anything), or `all`. Each plan leaves samples.jsonl (the
-/// first line says machine, kernel, cores, commit, command and date; then one sample a line), summary.json, summary.md and
-/// pictures; index.html in DIR joins the plans that are there. The format of plans is described in docs/experiments/plans.md.
+/// PLAN is a file, a name in the folder of plans (`*` matches anything), or `all`. Each plan writes
+/// samples.jsonl (the first line has machine, kernel, cores, commit, command and date; then one
+/// sample per line), summary.json, summary.md and pictures; index.html in DIR joins the results of
+/// all plans. The format of plans is described in docs/experiments/plans.md.
 ///
-/// Run again, it keeps the samples of the same plan on the same machine and runs what is missing or failed. Ctrl-C ends it
-/// soon, with what there is.
+/// A second run keeps the samples of the same plan on the same machine and runs only missing or
+/// failed cells. Ctrl-C ends the run soon and keeps the samples so far.
 ///
-/// Exit status: 0, 1 if a cell failed or it was interrupted, 2 for wrong usage.
+/// Exit status: 0, 1 if a cell failed or the run was interrupted, 2 for wrong usage.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Plans to run
     #[arg(value_name = "PLAN", default_value = "all")]
     plans: Vec<String>,
-    /// Fewer and smaller cells, as each plan says: minutes instead of the best part of an hour
+    /// Fewer and smaller cells, as each plan defines: minutes instead of most of an hour
     #[arg(long)]
     quick: bool,
-    /// Rounds of every cell, instead of what the plan says
+    /// Rounds of every cell, instead of those of the plan
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: Option<u32>,
-    /// Only plans whose name matches; `*` stands for anything
+    /// Only plans whose name matches; `*` matches anything
     #[arg(long, value_name = "GLOB")]
     only: Option<String>,
-    /// Where results go
+    /// Folder for the results
     #[arg(long, short, value_name = "DIR", default_value = "experiments")]
     output: PathBuf,
     /// Folder with one folder for each kind of data
     #[arg(long, value_name = "DIR")]
     corpus: Option<PathBuf>,
-    /// Folder with the plans [default: crates/narrows-lab/plans, here or where this program was built]
+    /// Folder with the plans [default: crates/narrows-lab/plans, in the current folder or where this
+    /// program was built]
     #[arg(long, value_name = "DIR")]
     plans_dir: Option<PathBuf>,
-    /// Name the plans and end
+    /// List the plans and exit
     #[arg(long)]
     list: bool,
-    /// Name the cells and the time they may take, and end
+    /// List the cells with the time that they may take, and exit
     #[arg(long)]
     dry_run: bool,
 }
@@ -85,7 +88,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     fs::create_dir_all(&args.output).with_context(|| format!("cannot make {}", args.output.display()))?;
     if let Some(corpus) = &args.corpus {
-        ensure!(corpus.is_dir(), "{} is no folder", corpus.display());
+        ensure!(corpus.is_dir(), "{} is not a folder", corpus.display());
     }
     let stop = crate::stop::on_signals()?;
     let surroundings =
@@ -113,7 +116,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let page = page::join(&args.output)?;
     println!("{}", page.display());
     if stop.load(Ordering::Relaxed) {
-        bail!("interrupted after {ran} of {} plans; the same command goes on where it ended", plans.len());
+        bail!("interrupted after {ran} of {} plans; the same command resumes", plans.len());
     }
     ensure!(wrong.is_empty(), "cells failed in {}; the same command runs them again", wrong.join(", "));
     Ok(())
@@ -181,7 +184,7 @@ impl std::fmt::Display for Outcome {
     }
 }
 
-/// Runs what is missing of a plan, and writes what there is.
+/// Runs the missing cells of a plan, and writes its results.
 fn one(plan: &Plan, output: &Path, surroundings: &Surroundings) -> Result<Outcome> {
     let folder = output.join(&plan.name);
     fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
@@ -224,7 +227,7 @@ fn run_cells(
         while !stop.load(Ordering::Relaxed) {
             let Some((round, cell)) = left.get(next.fetch_add(1, Ordering::Relaxed)) else { return };
             let ran = catch_unwind(AssertUnwindSafe(|| lab.run(cell, *round)));
-            // What was cut short by the person is neither a result nor a failure.
+            // A cell that the user interrupted is neither a result nor a failure.
             if stop.load(Ordering::Relaxed) && !matches!(ran, Ok(Ok(_))) {
                 return;
             }
@@ -239,7 +242,7 @@ fn run_cells(
             let mut shared = shared.lock().unwrap_or_else(PoisonError::into_inner);
             let added = shared.0.add(Sample { cell: (*cell).clone(), round: *round, outcome });
             if added.is_err() {
-                // A full disk: the other threads need not try.
+                // The disk may be full: the other threads need not try.
                 next.store(left.len(), Ordering::Relaxed);
                 shared.1 = added;
                 return;
@@ -288,7 +291,7 @@ mod tests {
     #[test]
     fn a_cell_that_fails_leaves_the_others() {
         let folder = tempfile::tempdir().unwrap();
-        // No speeds of bzip2 are published.
+        // Speeds of bzip2 are not published.
         let text = plan::tests::SMALL.replace("\"zstd\"", "\"bzip2\"");
         let plan = Plan::parse("small", &text, false).unwrap();
         let surroundings = Surroundings { corpus: None, tables: folder.path().join("t"), stop: Arc::default() };

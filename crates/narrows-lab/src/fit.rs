@@ -1,8 +1,10 @@
-//! `prior`: what can be known of ratios and speeds before anything was measured in a flow.
+//! The command `prior`: fits the prior, which predicts ratios and speeds before anything was
+//! measured in a flow.
 //!
-//! For every method log(raw/wire), log(encode s/byte) and log(decode s/byte) are linear forms in the features of a
-//! block, fitted by ridge regression over all blocks of all pools. Every pool weighs the same, whatever its size. What
-//! the forms leave unexplained gives two covariances over methods: between pools, and between the blocks of one.
+//! For every method log(raw/wire), log(encode s/byte) and log(decode s/byte) are linear forms in
+//! the features of a block, fitted by ridge regression over all blocks of all pools. Every pool has
+//! the same weight, whatever its size. The residuals give two covariances over methods: between
+//! pools, and between the blocks of one pool.
 
 use std::fmt::Write;
 use std::fs;
@@ -18,14 +20,15 @@ use crate::measure::REFERENCE_FILE;
 use narrows_sim::measure::measurable;
 use narrows_sim::table::{self, CLASSES, Table};
 
-/// Weight of one block by its class: small blocks are many, and 128 KiB is what matters most.
+/// Weight of one block by its class: small blocks are numerous, and 128 KiB matters most.
 const CLASS_WEIGHTS: [f64; CLASSES.len()] = [0.06, 0.25, 1.0, 0.5];
-/// The class whose residuals make the covariances.
+/// The class whose residuals give the covariances.
 const RESIDUAL_CLASS: usize = 2;
-/// Ridge per pool; the constant term is hardly held.
+/// Ridge per pool; the constant term is hardly penalized.
 const RIDGE: f64 = 0.001;
 const RIDGE_CONSTANT: f64 = 1e-6;
-/// A dozen pools know the spread between streams badly, so it is widened, and by a part of the spread within.
+/// A dozen pools give a poor estimate of the spread between streams, so it is widened by this
+/// factor and by a part of the spread within pools.
 const BETWEEN_WIDENED: f64 = 1.3;
 const BETWEEN_FROM_WITHIN: f64 = 0.3;
 /// Keeps covariances of methods that never vary invertible.
@@ -33,15 +36,15 @@ const VARIANCE_MIN: f64 = 1e-4;
 
 /// Fit the prior that ships with the program from measured tables.
 ///
-/// All pools of DIR but the mixed streams are used. The result goes to FILE in the format that is described in
-/// crates/narrows/src/monitor/cost/prior.rs. A figure of `balance` may only be quoted with a prior that was made without the pool
-/// it was measured on: --leave-out.
+/// Uses all pools of DIR except the mixed streams. Writes FILE in the format described in
+/// crates/narrows/src/monitor/cost/prior.rs. Quote figures of `balance` only with a prior that was fitted
+/// without the pool they were measured on: --leave-out.
 #[derive(ClapArgs)]
 pub(crate) struct Args {
-    /// Directory that `tables` made.
+    /// Directory written by `tables`.
     #[arg(long, value_name = "DIR")]
     tables: PathBuf,
-    /// The prior, for instance crates/narrows/src/policy/prior.txt.
+    /// File for the prior, for instance crates/narrows/src/policy/prior.txt.
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
     /// Fit without this pool.
@@ -77,13 +80,14 @@ pub(crate) fn read_reference(directory: &Path) -> Result<Reference> {
     let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
     let row = |line: &str| -> Result<(Method, f64, f64)> {
         let mut words = line.split(' ');
-        let mut next = || words.next().with_context(|| format!("'{line}' is no row of {}", path.display()));
+        let mut next = || words.next().with_context(|| format!("'{line}' is not a valid row of {}", path.display()));
         Ok((next()?.parse().map_err(|e| anyhow::anyhow!("{e}"))?, next()?.parse()?, next()?.parse()?))
     };
     text.lines().map(row).collect()
 }
 
-/// The tables with no more methods than a prior can have: of more, those that `balance` has by default.
+/// The tables with at most as many methods as a prior can have: if there are more, only those that
+/// `balance` has by default.
 pub(crate) fn fitting(tables: &[Table]) -> Result<Vec<Table>> {
     let all = tables.first().map_or(&[][..], |t| &t.methods);
     let default = measurable(DEFAULT_METHODS);
@@ -99,7 +103,8 @@ pub(crate) fn fitting(tables: &[Table]) -> Result<Vec<Table>> {
     Ok(tables.iter().map(|t| t.only(&methods)).collect())
 }
 
-/// The text of a prior over all training pools but `leave_out`, of tables that are [`fitting`].
+/// The text of a prior fitted on all training pools except `leave_out`. The tables must come from
+/// [`fitting`].
 pub(crate) fn fit(tables: &[Table], leave_out: Option<&str>, reference: &Reference) -> Result<String> {
     let samples: Vec<Sample> =
         tables.iter().filter(|t| is_training(&t.pool) && Some(t.pool.as_str()) != leave_out).map(Sample::of).collect();
@@ -132,7 +137,7 @@ pub(crate) fn fit(tables: &[Table], leave_out: Option<&str>, reference: &Referen
 fn row(text: &mut String, key: &str, values: impl Iterator<Item = f64>) {
     text.push_str(key);
     for v in values {
-        // Five digits are far below what the fit knows.
+        // Five digits are far more precise than the fit.
         let _ = write!(text, " {}", format!("{v:.5}").trim_end_matches('0').trim_end_matches('.'));
     }
     text.push('\n');
@@ -143,7 +148,7 @@ const RATIO: usize = 0;
 const ENCODE: usize = 1;
 const DECODE: usize = 2;
 
-/// One pool as the regression sees it.
+/// The data of one pool for the regression.
 struct Sample {
     terms: Vec<[f64; TERMS]>,
     /// By target (ratio, encode, decode), then block, then method; natural logarithms.
@@ -179,12 +184,12 @@ impl Sample {
 
 type Square = [[f64; TERMS]; TERMS];
 
-/// Whether a block says something about a method: one that did not shrink is never decoded with it.
+/// Whether a block is data for a target of a method: a block that did not shrink is never decoded.
 fn counts(sample: &Sample, target: usize, block: usize, m: usize) -> bool {
     target != DECODE || sample.targets[RATIO][block][m] > 0.0
 }
 
-/// The linear form of one method. The ridge pulls towards the mean, not towards zero.
+/// Fits the linear form of one method. The ridge shrinks towards the mean, not towards zero.
 fn solve_form(samples: &[Sample], target: usize, m: usize) -> Result<[f64; TERMS]> {
     let rows = || {
         samples
@@ -213,7 +218,7 @@ fn solve_form(samples: &[Sample], target: usize, m: usize) -> Result<[f64; TERMS
     Ok(form)
 }
 
-/// Covariances over methods of what the forms leave: (between pools, within pools).
+/// Covariances of the residuals over methods: (between pools, within pools).
 fn covariances(
     samples: &[Sample],
     forms: &[[f64; TERMS]],

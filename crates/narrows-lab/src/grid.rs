@@ -1,4 +1,4 @@
-//! `grid`: every policy on every cell, in virtual time.
+//! The command `grid`: every policy on every cell, in virtual time.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,37 +20,40 @@ use crate::fit;
 use crate::report::{self, About, Row};
 use crate::units::{parse_len, print_len};
 
-/// Fixed methods use the block length of the tables that matters most, as programs with one method do.
+/// Block length of fixed methods, which is the most important one of the tables: programs with one
+/// method use one length.
 const FIXED_BLOCK: usize = 128 << 10;
-/// The engine's own limit for receivers that have said nothing yet.
+/// The engine's own limit until the receiver has announced one.
 const BLOCK_MAX: usize = 2 << 20;
 
 /// Run policies in virtual time on every combination of pool, rate, cores and length.
 ///
-/// The engine's real sender decides on the pool's real bytes (repeated up to the length); what a codec would take and give is
-/// answered from the tables, the link is a fluid in order, encoding times vary by 5 %, and every decision is charged. Each
-/// policy is compared with the bound, which nothing beats, the relaxed schedule (linear program over blocks of one length),
-/// the oracle (beam search, up to 8M), plain (`fixed:store`, not charged) and the best fixed method, chosen in hindsight for
-/// each cell.
+/// The engine's real sender decides on the pool's real bytes (repeated up to the length). Times and
+/// lengths of codecs come from the tables, the link is an in-order fluid, encoding times vary by 5
+/// %, and every decision is charged. Each policy is compared with the bound, which nothing beats,
+/// the relaxed schedule (linear program over blocks of one length), the oracle (beam search, up to
+/// 8M), plain (`fixed:store`, not charged) and the best fixed method, chosen in hindsight for each
+/// cell.
 ///
-/// A policy that keeps a file (`datacomp:table=FILE`) goes through the cells one by one and learns from each; the file is
-/// written at the end. Policies that name their own methods (`adoc`, `datacomp`, `stall`, `replay`) need tables of these.
+/// A policy that keeps a file (`datacomp:table=FILE`) runs the cells one by one and learns from
+/// each; the file is written at the end. Policies that name their own methods (`adoc`, `datacomp`,
+/// `stall`, `replay`) need tables of these methods.
 ///
-/// Scenarios: flat; up10 (rate x10 up at 80 % of the time), down10 (x10 down at 15 %), square (up and down, 4 half periods),
-/// jitter (rate noise, sigma 0.3), cpu3 (CPU at 1/3 in every second 30 %), slowrx and slowrx3 (receiver with one core at a
-/// tenth, at 0.3 of the speed).
+/// Scenarios: flat; up10 (rate x10 at 80 % of the time), down10 (rate /10 at 15 %), square (up and
+/// down, 4 half periods), jitter (rate noise, sigma 0.3), cpu3 (CPU at 1/3 in every second 30 % of
+/// the time), slowrx and slowrx3 (receiver with one core, at 0.1 and 0.3 of the speed).
 ///
-/// A summary goes to the standard output, all cells to FILE: see docs/experiments/formats.md.
+/// Writes a summary to the standard output, and all cells to FILE: see docs/experiments/formats.md.
 #[derive(ClapArgs)]
 pub(crate) struct Args {
-    /// Directory that `tables` made.
+    /// Directory written by `tables`.
     #[arg(long, value_name = "DIR")]
     tables: PathBuf,
     /// `shipped`, a file, or a directory with POOL.txt and all.txt.
     #[arg(long, value_name = "PRIOR", default_value = "shipped")]
     prior: String,
-    /// Fit a prior from the tables for each pool, without that pool; what may be quoted. Of more than 16 methods it has the
-    /// default ones.
+    /// Fit a prior for each pool from the tables of the others; only such results may be quoted. If
+    /// the tables have more than 16 methods, the prior has only the default ones.
     #[arg(long, conflicts_with = "prior")]
     leave_one_out: bool,
     /// Policies to run.
@@ -65,16 +68,16 @@ pub(crate) struct Args {
     /// Cores that encode.
     #[arg(long, value_name = "N,..", value_delimiter = ',', default_value = "1,4,8")]
     cores: Vec<usize>,
-    /// Lengths of the flow; a shorter pool is not repeated up to 4M, and longer than 8M there is no oracle.
+    /// Lengths of the flow. Up to 4M a shorter pool is not repeated; above 8M there is no oracle.
     #[arg(long, value_name = "LEN,..", value_delimiter = ',', default_value = "1M,3M", value_parser = parse_len)]
     lens: Vec<usize>,
-    /// What changes on the way.
+    /// Scenarios: changes during the transfer.
     #[arg(long, value_name = "NAME", default_value = "flat")]
     scenario: Vec<Scenario>,
-    /// Width of the oracle's beam; 0 compares with the relaxed schedule.
+    /// Width of the oracle's beam search; 0 compares with the relaxed schedule instead.
     #[arg(long, value_name = "WIDTH", default_value_t = 32)]
     beam: usize,
-    /// Longest block of oracle and relaxed schedule: 128K, or 512K for a stricter judge.
+    /// Longest block of oracle and relaxed schedule: 128K, or 512K for a stricter comparison.
     #[arg(long, value_name = "LEN", default_value = "128K", value_parser = parse_len)]
     oracle_block: usize,
     /// Microseconds that each decision is charged.
@@ -83,19 +86,20 @@ pub(crate) struct Args {
     /// Also list every fixed method in FILE.
     #[arg(long)]
     every_fixed: bool,
-    /// Cells at a time; the cores of this machine by default.
+    /// Cells that run at a time; by default one per core of this machine.
     #[arg(long, value_name = "N")]
     jobs: Option<usize>,
-    /// Name the N worst cells of each policy.
+    /// List the N worst cells of each policy.
     #[arg(long, value_name = "N", default_value_t = 10)]
     worst: usize,
-    /// Every cell, as CSV or, with --json, JSON.
+    /// Write every cell to FILE, as CSV or, with --json, as JSON.
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// FILE and the standard output are JSON.
+    /// Write FILE and the standard output as JSON.
     #[arg(long)]
     json: bool,
-    /// The decisions of the policies (not of fixed methods), JSON lines; meant for one cell.
+    /// Write the decisions of the policies (not of fixed methods) as JSON lines; meant for one
+    /// cell.
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
 }
@@ -105,7 +109,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let all = table::load_all(&args.tables, &[])?;
     let priors = priors(args, &all)?;
     let cells = cells(args, &all)?;
-    let class_max = CLASSES.iter().rposition(|c| *c <= args.oracle_block).context("no block is so short")?;
+    let class_max = CLASSES.iter().rposition(|c| *c <= args.oracle_block).context("--oracle-block is too short")?;
     let next = AtomicUsize::new(0);
     let results: Mutex<Vec<Option<CellResult>>> = Mutex::new(vec![None; cells.len()]);
     let policies = load_policies(args, &all)?;
@@ -153,7 +157,8 @@ fn lock(policy: &Loaded) -> MutexGuard<'_, PolicySpec> {
     policy.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The policies with their files; every method that they may choose must be in the tables.
+/// Reads the policies with their files; and checks that the tables have every method that they may
+/// choose.
 fn load_policies(args: &Args, tables: &[Table]) -> Result<Vec<Loaded>> {
     let load = |spec: &PolicySpec| -> Result<Loaded> {
         let path = spec.file().map(Path::new).filter(|p| !spec.keeps() || p.exists());
@@ -170,7 +175,7 @@ fn load_policies(args: &Args, tables: &[Table]) -> Result<Vec<Loaded>> {
             bail!("the tables have no {method}; for {spec} make them with: narrows-lab tables --methods '{methods}'");
         }
         if spec.links() {
-            bail!("{spec} links blocks, and costs are measured of blocks by themselves: leave out 'link' or 'linked'");
+            bail!("{spec} links blocks, but costs are measured for separate blocks: leave out 'link' or 'linked'");
         }
         Ok(Mutex::new(spec))
     };
@@ -224,13 +229,13 @@ fn cells(args: &Args, tables: &[Table]) -> Result<Vec<Cell>> {
         if !args.pools.is_empty() && !args.pools.contains(&table.pool) {
             continue;
         }
-        // A cold cell shall not see the same data twice.
+        // A short flow, which tests the start, must not see the same data twice.
         let mut lens: Vec<_> =
             args.lens.iter().map(|len| if *len <= 4 << 20 { *len.min(&table.len()) } else { *len }).collect();
         lens.dedup();
         for len in lens {
             if len % CLASSES[CLASSES.len() - 1] != 0 {
-                bail!("a flow of {} is not cut into whole blocks of 512K", print_len(len));
+                bail!("a flow of {} is not a multiple of 512K", print_len(len));
             }
             for &cores in &args.cores {
                 for &rate_mbit in &args.rates {
@@ -284,7 +289,8 @@ fn run_cell(
             _ => Plan { trace: args.trace.is_some(), ..plan.clone() },
         };
         let run = world::run(table, &plan, spec.build(&setup));
-        // What one without a file learned in a cell is not for the next: their order is that of the threads.
+        // Only policies with a file pass on what they learned: otherwise the order of cells depends
+        // on the threads.
         if spec.keeps()
             && let Some(bytes) = &run.saved
             && let Ok(learned) = spec.load(bytes)
@@ -308,7 +314,8 @@ mod tests {
     use narrows::block::Block;
     use narrows_sim::rng::Rng;
 
-    /// Policies that learn make a run depend on what came before: the threads must not show.
+    /// With policies that learn, a run depends on earlier ones; the result must still not depend on
+    /// the threads.
     #[test]
     fn the_same_grid_has_the_same_result_bit_for_bit_on_any_number_of_threads() {
         let directory = tempfile::tempdir().unwrap();

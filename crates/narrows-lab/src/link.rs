@@ -1,4 +1,4 @@
-//! `narrows-lab link`: a command between two emulated hosts, and the link's check of itself.
+//! The command `link`: runs a command between two emulated hosts, and checks the emulation.
 
 use std::io::Read;
 use std::os::unix::process::CommandExt;
@@ -18,10 +18,12 @@ use serde_json::{Value, json};
 
 /// Run a command across an emulated link
 ///
-/// Makes two hosts, each a network namespace of its own, joined by a link that this program carries: rate, delay, jitter,
-/// loss and queue for each direction, changes over time, recorded traces. CMD runs at the client's side and finds the
-/// other side's address in NARROWS_LINK_SERVER (and NARROWS_LINK_CLIENT, NARROWS_LINK_PROFILE); the exit status is CMD's.
-/// Works as root, and without where user namespaces are allowed. Whatever ends it, nothing is left behind.
+/// Creates two hosts, each in its own network namespace, connected by a link that this program
+/// emulates: rate, delay, jitter, loss and queue for each direction, changes over time, recorded
+/// traces. CMD runs on the client's side and finds the other side's address in NARROWS_LINK_SERVER
+/// (and NARROWS_LINK_CLIENT, NARROWS_LINK_PROFILE); the exit status is that of CMD. Works as root,
+/// and without root where user namespaces are allowed. However it ends, it leaves no processes or
+/// devices behind.
 #[derive(clap::Args)]
 #[command(args_conflicts_with_subcommands = true, after_long_help = LINKS)]
 pub(crate) struct Args {
@@ -30,25 +32,26 @@ pub(crate) struct Args {
     /// The link: a name or KEY=VALUE,...
     #[arg(long, short, value_name = "LINK", default_value = "none")]
     profile: String,
-    /// File with changes over time: a line such as "5s rate=10mbit" for each
+    /// File with changes over time, one per line, such as "5s rate=10mbit"
     #[arg(long, value_name = "FILE")]
     plan: Option<PathBuf>,
-    /// Command of a shell to run at the server's side, started first and ended after CMD
+    /// Shell command to run on the server's side, started first and ended after CMD
     #[arg(long, value_name = "CMD")]
     server: Option<String>,
     /// Time that the server gets before CMD starts
     #[arg(long, value_name = "MS", default_value_t = 100)]
     server_delay: u64,
-    /// What carries packets: auto, tun, packet, kernel (tbf and netem, where the kernel has them)
+    /// Mechanism that carries packets: auto, tun, packet, kernel (tbf and netem, where the kernel
+    /// has them)
     #[arg(long, default_value = "auto")]
     backend: Backend,
-    /// Congestion control of both hosts, such as cubic or bbr; the kernel's default without
+    /// Congestion control of both hosts, such as cubic or bbr; the kernel's default if not given
     #[arg(long, value_name = "NAME")]
     congestion: Option<String>,
-    /// Print at the end what was delivered and dropped
+    /// Print counts of delivered and dropped packets at the end
     #[arg(long, short)]
     verbose: bool,
-    /// The command, which runs at the client's side
+    /// The command, which runs on the client's side
     #[arg(last = true, value_name = "CMD")]
     command: Vec<String>,
 }
@@ -57,17 +60,18 @@ pub(crate) struct Args {
 enum Action {
     /// Print the named links
     Profiles,
-    /// Measure whether links have the rate, delay and loss that they were told
+    /// Measure whether links have the configured rate, delay and loss
     ///
-    /// By probes of its own, and by iperf3 where that is installed. Each figure is the median of some rounds; the status
-    /// is 1 if one misses its bounds. Rounds in which a device of this machine dropped packets are void and do not count. A
-    /// gigabit needs two free cores: what was free is said with each figure.
+    /// Uses its own probes, and iperf3 if that is installed. Each figure is the median over the
+    /// rounds; the exit status is 1 if one misses its bounds. Rounds in which a device of this
+    /// machine dropped packets are void and do not count. A gigabit needs two free cores: each
+    /// figure is reported with the number of free cores.
     Check(CheckArgs),
 }
 
 #[derive(clap::Args)]
 struct CheckArgs {
-    /// What carries packets: auto, tun, packet
+    /// Mechanism that carries packets: auto, tun, packet
     #[arg(long, default_value = "auto")]
     backend: Backend,
     /// Rounds of every measurement
@@ -80,7 +84,7 @@ struct CheckArgs {
 
 const LINKS: &str = "\
 LINKS
-  A link is a name, or KEY=VALUE,..., or a name and what differs from it, and may change over time:
+  A link is a name, or KEY=VALUE,..., or a name with overrides, and may change over time:
     wifi
     wifi,loss=0%
     rate=100mbit,delay=20ms
@@ -88,24 +92,24 @@ LINKS
     rate=100mbit;5s:rate=10mbit;10s:rate=100mbit;repeat=15s
 
 KEYS
-  Those of the last line are for both directions, all others with up. or down. for one:
+  Keys apply to both directions; all but those of the last line also to one, with up. or down.:
     rate        such as 512kbit, 100mbit or 1gbit; unlimited
     trace       instead of a rate: a FILE of mahimahi, lte-down or lte-up
     burst       bytes that pass at once after the link was idle
-    delay       one way
-    jitter      each packet's delay is evenly spread over delay - jitter to delay + jitter
+    delay       one-way delay
+    jitter      each packet's delay is uniform between delay - jitter and delay + jitter
     reorder     yes lets jitter change the order of packets, no does not
     loss        share of packets such as 1%
     loss-burst  mean number of packets that are lost together
-    gilbert     losses in two states: ENTER/LEAVE/LOSS-IN-BAD/LOSS-IN-GOOD
+    gilbert     loss with two states: ENTER/LEAVE/LOSS-IN-BAD/LOSS-IN-GOOD
     queue       bytes or time; by default a round trip, at least 20 ms and 96 packets
     mtu, congestion";
 
-/// A plan of as many steps as there may be, with room for comments.
+/// Longest plan file: room for the most steps allowed, with comments.
 const PLAN_FILE_MAX: u64 = 4 << 20;
-/// What a server gets to end by itself.
+/// Time for a server to end by itself after SIGTERM.
 const SERVER_PATIENCE: Duration = Duration::from_secs(2);
-/// How soon the end of CMD and of a server is seen.
+/// Polling interval for the end of CMD and of a server.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 
 pub(crate) fn run(args: &Args) -> Result<()> {
@@ -139,9 +143,7 @@ fn profile(args: &Args) -> Result<Profile> {
 fn between(args: &Args) -> Result<()> {
     let profile = profile(args)?;
     let Some((program, rest)) = args.command.split_first() else {
-        return Err(
-            Usage("no command: give one behind --, as in 'narrows-lab link --profile wifi -- sh'".into()).into()
-        );
+        return Err(Usage("no command: give one after --, as in 'narrows-lab link --profile wifi -- sh'".into()).into());
     };
     let link = Emulation::start_with(&profile, args.backend)?;
     let mut server = args.server.as_ref().map(|line| server(&link, line)).transpose()?;
@@ -161,7 +163,7 @@ fn between(args: &Args) -> Result<()> {
         }
         if !link.is_alive() {
             let _ = child.kill();
-            break Err(anyhow!("the link broke down: a process of it was killed from outside"));
+            break Err(anyhow!("the link broke down: one of its processes was killed from outside"));
         }
         std::thread::sleep(LOOK_EVERY);
     };
@@ -197,7 +199,7 @@ fn check(args: &CheckArgs) -> Result<()> {
         return Err(Usage(format!("--rounds {} is impossible: from 1 to 100", args.rounds)).into());
     }
     if args.backend == Backend::Kernel {
-        return Err(Usage("only this program's own links are checked: auto, tun or packet".into()).into());
+        return Err(Usage("only links emulated by this program can be checked: auto, tun or packet".into()).into());
     }
     let probe = Emulation::start_with(&"none".parse()?, args.backend)?;
     let (backend, rootless) = (probe.backend(), probe.is_rootless());
@@ -219,7 +221,7 @@ fn check(args: &CheckArgs) -> Result<()> {
             tell(&findings[findings.len() - 1]);
         }
     } else {
-        eprintln!("iperf3 is not installed: own probes only");
+        eprintln!("iperf3 is not installed: using only the built-in probes");
     }
     let missed = findings.iter().filter(|f| !f.passes()).count();
     if args.json {
@@ -240,9 +242,10 @@ fn row(f: &Finding) -> Value {
     })
 }
 
-/// The rate that iperf3 sees by UDP, headers added: more is offered than the link carries.
+/// The rate that iperf3 measures by UDP with headers added. The load is higher than the link's
+/// rate.
 fn iperf(backend: Backend, rounds: usize, mbit: u32) -> Result<Finding> {
-    /// A second of what it takes to begin and to end.
+    /// Timeout of iperf3, which normally needs a second to start and end.
     const PATIENCE: Duration = Duration::from_secs(30);
     let rate = f64::from(mbit);
     let mut finding = Finding::new(format!("iperf3 by UDP at {mbit} Mbit/s"), "Mbit/s", rate * 0.98, rate * 1.02);
@@ -284,7 +287,8 @@ fn device_dropped(link: &Emulation) -> u64 {
     counters.up.device_dropped + counters.down.device_dropped
 }
 
-/// Mbit/s of the server's whole intervals: the first and the last hold the beginning and the end.
+/// Mbit/s of a whole interval of the server: the first and the last one contain the start and the
+/// end.
 fn received(report: &Value) -> Option<f64> {
     let intervals = report["intervals"].as_array()?;
     let rates: Vec<f64> = intervals.iter().filter_map(|i| i["sum"]["bits_per_second"].as_f64()).collect();

@@ -1,4 +1,4 @@
-//! The CPU thief: threads that keep cores busy, as other programs on the same machine do.
+//! The command `load`: threads that keep cores busy, like other programs on the same machine.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -14,9 +14,10 @@ use narrows::codec::{CodecId, Contexts, Method};
 
 /// Keep CPU cores busy
 ///
-/// Runs until it is ended, or for --seconds, or as long as CMD behind -- does, whose exit status it then has: 128 and the
-/// signal's number if it was killed. Without --io threads only compute; with it each one reads random numbers from the
-/// kernel, compresses them by bzip2 and writes them to /dev/null, so that the kernel is busy, too.
+/// Runs until it is killed, or for --seconds, or as long as the CMD after --. In the last case its
+/// exit status is that of CMD, or 128 plus the signal's number if CMD was killed. Without --io
+/// threads only compute; with it each one reads random numbers from the kernel, compresses them by
+/// bzip2 and writes them to /dev/null, so that the kernel is busy, too.
 #[derive(clap::Args, Clone)]
 pub(crate) struct Args {
     /// Busy threads; one for each core by default
@@ -31,10 +32,10 @@ pub(crate) struct Args {
     /// Percent of the time in which each thread is busy
     #[arg(long, value_name = "PERCENT", default_value_t = 100)]
     duty: u32,
-    /// Length of a turn of busy and idle time
+    /// Period of busy and idle time
     #[arg(long, value_name = "MS", default_value_t = 100)]
     period: u64,
-    /// End after so many seconds; a CMD says itself when it ends
+    /// End after this time; not with a CMD, which ends the load itself
     #[arg(long, conflicts_with = "command")]
     seconds: Option<f64>,
     /// Command during which the load lasts
@@ -42,11 +43,12 @@ pub(crate) struct Args {
     command: Vec<String>,
 }
 
-/// As many as the largest machines have cores.
+/// Limit on threads: the cores of the largest machines.
 const THREADS_MAX: usize = 1024;
-/// How often a thread looks whether its turn is over: some 100 us of computing.
+/// Steps between checks whether the busy time is over: some 100 us of computing.
 const STEPS: u32 = 100_000;
-/// A block of bzip2 is 900 kB at most; this is a tenth of a second at most, and of a turn.
+/// Bytes compressed at a time. A block of bzip2 has at most 900 kB; this takes at most a tenth of a
+/// second, and of a period.
 const IO_BYTES: usize = 64 << 10;
 
 pub(crate) fn run(args: &Args) -> Result<()> {
@@ -66,7 +68,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Busy threads until it is dropped.
+/// Busy threads, which end when this value is dropped.
 pub(crate) struct Load {
     stop: Arc<AtomicBool>,
     work: Arc<AtomicU64>,
@@ -99,7 +101,7 @@ impl Load {
             };
             load.threads.push(std::thread::Builder::new().name(format!("load-{i}")).spawn(busy)?);
         }
-        // Of a thread that broke down nothing comes.
+        // Dropped, so that `recv` fails instead of waiting for a thread that panicked.
         drop(told);
         for _ in 0..threads {
             answers.recv()??;
@@ -121,7 +123,7 @@ impl Drop for Load {
     }
 }
 
-/// What a thread needs before it begins, in that thread.
+/// Prepares a thread; must be called in that thread.
 fn ready(args: &Args) -> Result<Option<Churn>> {
     if args.nice != 0 {
         let set = rustix::process::setpriority_process(Some(rustix::thread::gettid()), args.nice);
@@ -147,19 +149,20 @@ fn turns(args: &Args, mut churn: Option<Churn>, stop: &AtomicBool, work: &Atomic
                     }
                 }
             }
-            // The sum is nobody's business, but without it the compiler would see that nothing is done.
+            // Use the sum, as otherwise the compiler would remove the computation.
             work.fetch_add(seed | 1, Ordering::Relaxed);
         }
-        // A turn that ended late shortens the pause, not the share of busy time.
+        // The pause follows from the actual busy time, so a late end does not change the share of
+        // busy time.
         let idle = begun.elapsed().mul_f64(f64::from(100 - args.duty) / f64::from(args.duty));
         std::thread::sleep(idle.min(period));
     }
 }
 
-/// Never used up, and never small.
+/// Source of input that never ends and does not compress.
 const RANDOM: &str = "/dev/urandom";
 
-/// Random numbers in, bzip2, nothing out.
+/// Reads random numbers, compresses them by bzip2, and discards the result.
 struct Churn {
     random: File,
     nothing: File,
@@ -170,7 +173,7 @@ struct Churn {
 
 impl Churn {
     fn new(random: &str) -> Result<Self> {
-        let needed = |path: &str| format!("--io needs {path}: leave it out where that is not");
+        let needed = |path: &str| format!("--io needs {path}, which is not available: leave --io out");
         let random = File::open(random).with_context(|| needed(random))?;
         let nothing = File::options().write(true).open("/dev/null").with_context(|| needed("/dev/null"))?;
         Ok(Self {
@@ -188,7 +191,7 @@ impl Churn {
             return;
         }
         let encoder = self.contexts.encoder(method.info());
-        // Random numbers never shrink, but the work of trying is done.
+        // Random numbers never shrink, but the CPU time is spent.
         let len = encoder.encode(method.level, &[], &self.raw, &mut self.packed);
         let _ = self.nothing.write_all(len.map_or(&self.raw[..], |len| &self.packed[..len]));
     }

@@ -1,5 +1,5 @@
-//! The laboratory of Narrows: cost tables, the prior, the virtual-time grid that judges policies, and emulated links and
-//! stolen CPU for judging in real time. Never published.
+//! The laboratory of Narrows: cost tables, the prior, the virtual-time grid that compares policies,
+//! and emulated links and CPU load for measurements in real time. Not published as a crate.
 //!
 //! ```text
 //! corpus -- tables --> pools and cost tables -- prior --> prior.txt
@@ -44,7 +44,7 @@ enum Command {
     Soak(soak::Args),
 }
 
-/// Wrong usage that clap does not see, such as a plan with an unknown key.
+/// Wrong usage that clap does not detect, such as a plan with an unknown key.
 #[derive(Debug)]
 pub(crate) struct Usage(pub(crate) String);
 

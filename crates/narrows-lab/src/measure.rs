@@ -1,4 +1,4 @@
-//! `tables`: measures every method on every block of every pool.
+//! The command `tables`: measures every method on every block of every pool.
 
 use std::fmt::Write;
 use std::fs;
@@ -16,33 +16,34 @@ use crate::pools::{self, Pool};
 use crate::units::parse_len;
 use narrows_sim::table::{CLASSES, Cost, Table};
 
-/// Runs of the calibration sample, of which the quickest counts.
+/// Runs of the calibration sample; the quickest counts.
 const RUNS: usize = 3;
 /// The speeds of this machine on the calibration sample, in the directory of the tables.
 pub(crate) const REFERENCE_FILE: &str = "reference.txt";
 
 /// Make the pools of a corpus and measure every method on every block.
 ///
-/// A pool is made of each directory of the corpus: up to 700 KB of each file in a fixed shuffled order, LEN bytes in
-/// all. Beside these there are `random`, and `mixfine` and `mixwide`, which change kind every 4-64 KiB and every
-/// 4 KiB-1 MiB. Every aligned block of 8, 32, 128 and 512 KiB is encoded and decoded by every default method, with
-/// contexts that are used again as the engine does; the quickest of up to three runs counts.
+/// Makes a pool of each directory of the corpus: up to 700 KB of each file in a fixed shuffled
+/// order, LEN bytes in total. Further pools are `random`, and `mixfine` and `mixwide`, which change
+/// kind every 4-64 KiB and every 4 KiB-1 MiB. Every aligned block of 8, 32, 128 and 512 KiB is
+/// encoded and decoded by every default method, with contexts that are reused as in the engine; the
+/// quickest of up to three runs counts.
 ///
-/// DIR gets POOL.pool (the bytes), POOL.table (text, format in docs/experiments/formats.md) and reference.txt (speeds on
-/// the calibration sample). Run it on an idle machine: times of runs that were disturbed are capped when the table is read,
-/// but only roughly.
+/// Writes POOL.pool (the bytes), POOL.table (text, format in docs/experiments/formats.md) and
+/// reference.txt (speeds on the calibration sample) into DIR. Run it on an idle machine: times of
+/// disturbed runs are capped when the table is read, but only roughly.
 #[derive(ClapArgs)]
 pub(crate) struct Args {
     /// Directory with one directory for each kind of data.
     #[arg(long, value_name = "DIR")]
     corpus: PathBuf,
-    /// Where the pools and tables go; made if absent.
+    /// Directory for the pools and tables; created if absent.
     #[arg(short, long, value_name = "DIR")]
     output: PathBuf,
-    /// Measure only this pool (may be given again).
+    /// Measure only this pool (may be repeated).
     #[arg(long, value_name = "POOL")]
     pool: Vec<String>,
-    /// Bytes of a pool; a multiple of 512K counts.
+    /// Bytes of a pool, rounded down to a multiple of 512K.
     #[arg(long, value_name = "LEN", default_value = "3M", value_parser = parse_len)]
     len: usize,
     /// Methods to measure; `store` and `constant` need no table.
@@ -72,7 +73,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Tables of these pools (all if none is named) in `folder`; those that are there stay. Whoever stops it may go on later.
+/// Measures the missing tables of these pools (all if none is named) in `folder`. After an
+/// interruption the next call resumes.
 pub(crate) fn complete(
     corpus: &Path,
     folder: &Path,
@@ -135,7 +137,7 @@ fn measure(pool: Pool, methods: &[Method]) -> Table {
     table
 }
 
-/// Ratio and speeds of every method at 128 KiB.
+/// Ratio and speeds of every method for blocks of 128 KiB.
 fn summary(table: &Table) -> String {
     let blocks = table.blocks(2);
     let raw_len = (blocks.len() * CLASSES[2]) as f64;

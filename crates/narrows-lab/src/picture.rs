@@ -1,4 +1,4 @@
-//! The picture of the README, from the result of `bench`.
+//! The command that draws the picture of the README from results of `bench`.
 
 use std::fs;
 use std::path::PathBuf;
@@ -12,15 +12,15 @@ use crate::stats::median;
 /// Draw goodput against plain from results of `bench`, as SVG
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Results of `narrows-lab bench --parts links`; of a link that is in several the last one counts
+    /// Results of `narrows-lab bench --parts links`; if several contain a link, the last one counts
     #[arg(required = true, value_name = "RESULT")]
     results: Vec<PathBuf>,
     #[arg(long, short, value_name = "FILE")]
     output: PathBuf,
 }
 
-/// Shown of the fixed methods, from fast to small: greys from light to dark, `balance` in colour.
-/// A method that was not tried on a link has no bar there.
+/// Policies shown: fixed methods from fast to small in greys from light to dark, `balance` in
+/// colour. A method that was not measured on a link has no bar there.
 const SHOWN: [(&str, &str, Colour); 6] = [
     ("fixed:lz4", "LZ4", Colour::Grey(0.0)),
     ("fixed:zstd:level=1", "zstd 1", Colour::Grey(0.25)),
@@ -40,7 +40,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         cells.extend(new.iter().cloned());
     }
     let mut links: Vec<u64> = cells.iter().filter_map(|c| c["mbit_per_s"].as_u64()).collect();
-    // Unshaped is the fastest.
+    // 0 is unshaped, which is the fastest.
     links.sort_by_key(|link| link.checked_sub(1).unwrap_or(u64::MAX));
     links.dedup();
     ensure!(!links.is_empty(), "the results have no links");
@@ -59,7 +59,8 @@ fn draw(cells: &[Value], links: &[u64]) -> String {
     plot.svg()
 }
 
-/// Geometric mean over pools of plain time / time, each the median of its rounds; NaN if it was not tried.
+/// Geometric mean over pools of plain time / time, each the median of its rounds; NaN if it was not
+/// measured.
 fn gain(cells: &[Value], link: u64, policy: &str) -> f64 {
     let logs: Vec<f64> = cells
         .iter()

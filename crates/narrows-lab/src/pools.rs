@@ -1,4 +1,5 @@
-//! Pools: a few megabytes of one kind of data each, made from the files of a corpus, and streams that mix the kinds.
+//! Pools: a few megabytes of one kind of data, made from the files of a corpus, and streams that
+//! mix the kinds.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,22 +10,23 @@ use xxhash_rust::xxh3::xxh3_64;
 use narrows_sim::rng::Rng;
 use narrows_sim::table::CLASSES;
 
-/// Raised when the same corpus gives other bytes than before, so that no table and no sample of the old ones is used.
+/// Raised when the same corpus gives different bytes, so that old tables and samples are not used.
 const RECIPE: u32 = 1;
-/// At most so much of each file: one large file must not be the whole pool.
+/// Bytes taken of a file at most, so that one large file is not the whole pool.
 const FILE_MAX: usize = 700_000;
-/// Noise compresses no better for being longer.
+/// Length of the pool of noise; longer noise does not compress better.
 const RANDOM_LEN: usize = 1 << 20;
 /// Files that describe the corpus and are not part of it.
 const SKIPPED: &[&str] = &["readme", "license", "manifest", "sha", "sources"];
 
-/// Bytes of one kind.
+/// A pool: bytes of one kind.
 pub(crate) struct Pool {
     pub(crate) name: String,
     pub(crate) bytes: Vec<u8>,
 }
 
-/// How bytes are drawn, for the names of what is kept of them. The first recipe has none: what was kept is of it.
+/// Identifies how the bytes are sampled, for names of stored results. Empty for the first recipe,
+/// as results were stored before there was a second one.
 pub(crate) fn recipe() -> String {
     if RECIPE == 1 { String::new() } else { format!(" pools {RECIPE}") }
 }
@@ -51,7 +53,7 @@ pub(crate) fn make(corpus: &Path, len: usize) -> Result<Vec<Pool>> {
     whole.push(Pool { name: "mixwide".into(), bytes: wide });
     for pool in &mut whole {
         let max = if pool.name == "random" { RANDOM_LEN.min(len) } else { len };
-        // Whole blocks of every class, so that a repeated pool is cut the same way every time.
+        // Whole blocks of every class, so that every repetition of a pool is cut the same way.
         let grain = CLASSES[CLASSES.len() - 1];
         let keep = pool.bytes.len().min(max) / grain * grain;
         if keep == 0 {
@@ -62,19 +64,20 @@ pub(crate) fn make(corpus: &Path, len: usize) -> Result<Vec<Pool>> {
     Ok(whole)
 }
 
-/// `len` bytes of the files of one kind, lengthened if there are fewer.
+/// `len` bytes of the files of one kind, extended if there are fewer.
 pub(crate) fn folder_bytes(directory: &Path, len: usize) -> Result<Vec<u8>> {
     Ok(lengthen(&concatenate(directory, len)?, len))
 }
 
-/// Repeats, each time with other bytes for the same ones: what repeats nearby and how often bytes occur stays, but a
-/// method with a window longer than a pool finds nothing again that real data of that length would not have.
+/// Extends data by repetitions, each XORed with a different value. This keeps local repeats and the
+/// distribution of byte frequencies, but a method with a window longer than the pool does not find
+/// the whole pool again, as it would not in real data.
 fn lengthen(bytes: &[u8], len: usize) -> Vec<u8> {
     let times = len.div_ceil(bytes.len().max(1));
     (0..times).flat_map(|time| bytes.iter().map(move |b| b ^ time as u8)).take(len).collect()
 }
 
-/// The files of a folder in a fixed shuffled order; longer ones in several pieces.
+/// The files of a folder in a fixed shuffled order; longer files are cut into pieces.
 pub(crate) fn pieces(directory: &Path, piece_max: usize) -> Result<Vec<Vec<u8>>> {
     let mut pieces = Vec::new();
     for path in shuffled(directory)? {
@@ -101,7 +104,7 @@ pub(crate) fn named_bytes(corpus: &Path, name: &str, len: usize) -> Result<Vec<u
     }
 }
 
-/// The beginnings of all files in a fixed shuffled order; whole files if that is not enough.
+/// The beginnings of all files in a fixed shuffled order; whole files if those are not enough.
 fn concatenate(directory: &Path, len: usize) -> Result<Vec<u8>> {
     let files = shuffled(directory)?;
     let join = |part_max: usize| -> Result<Vec<u8>> {
@@ -116,7 +119,7 @@ fn concatenate(directory: &Path, len: usize) -> Result<Vec<u8>> {
     if bytes.len() < len { join(usize::MAX) } else { Ok(bytes) }
 }
 
-/// All files of a folder in an order that has nothing to do with what they are.
+/// All files of a folder, in an order that is independent of their content.
 fn shuffled(directory: &Path) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     collect(directory, &mut files)?;
@@ -142,13 +145,14 @@ fn entries(directory: &Path) -> Result<Vec<PathBuf>> {
     list.map(|e| Ok(e?.path())).collect()
 }
 
-/// Pieces of random kinds and places; lengths are spread evenly over the logarithm from 4 KiB to `piece_max`.
+/// Concatenates pieces of random kinds and positions. Lengths are log-uniform from 4 KiB to
+/// `piece_max`.
 fn mix(pools: &[Pool], len: usize, piece_max: usize, rng: &mut Rng) -> Vec<u8> {
     let zeros = vec![0; piece_max];
     let mut bytes = Vec::with_capacity(len + piece_max);
     while bytes.len() < len {
         let piece = (4096.0 * (piece_max as f64 / 4096.0).powf(rng.unit())) as usize;
-        // The last kind is runs of zeros, as sparse files and fresh memory have them.
+        // The last kind is runs of zeros, as in sparse files and fresh memory.
         let source = rng.below(pools.len() + 1);
         let source = pools.get(source).map_or(&zeros, |p| &p.bytes);
         let at = rng.below(source.len().saturating_sub(piece).max(1));

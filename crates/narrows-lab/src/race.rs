@@ -1,4 +1,5 @@
-//! `race`: Narrows against other programs on the same link, interleaved, every byte compared.
+//! The command `race`: Narrows against other programs on the same link, interleaved, with every
+//! byte compared.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -26,24 +27,28 @@ pub(crate) mod track;
 
 /// Race Narrows against other programs over a link
 ///
-/// FILE is sent as it is; of a folder (one kind of data) LEN bytes are. Tools: narrows and narrows:POLICY (`send` and `recv`), narrows-cp
-/// (through ssh) and narrows-cp-tls, nc, socat, scp, scp-C, rsync, rsync-z, rsync-zstd, tar-zstd, and zstd-1, zstd-3, zstd-adapt, lz4
-/// and gzip each piped through nc; also gzip-1-then-nc and gzip-9-then-nc, which do one thing after the other. Those that are not
-/// installed are skipped and named. scp and its like go through an OpenSSH server of the race's own, which needs root.
+/// Sends FILE completely, or LEN bytes of a folder (one kind of data). Tools: narrows and
+/// narrows:POLICY (`send` and `recv`), narrows-cp (through ssh) and narrows-cp-tls, nc, socat, scp,
+/// scp-C, rsync, rsync-z, rsync-zstd, tar-zstd, and zstd-1, zstd-3, zstd-adapt, lz4 and gzip each
+/// piped through nc; also gzip-1-then-nc and gzip-9-then-nc, which compress the whole file before
+/// they send it. Tools that are not installed are skipped and listed. scp and similar tools use the
+/// race's own OpenSSH server, which needs root.
 ///
-/// All tools run once a round in a shuffled order. Time is from the start of the sender until both ends have ended; then what
-/// arrived is compared with what was sent. A ratio is the other's time over ours, the median over rounds: above 1 we are faster.
+/// All tools run once per round in a shuffled order. The time is from the start of the sender until
+/// both ends have ended; then the received bytes are compared with those sent. A ratio is the other
+/// tool's time over ours, the median over rounds: above 1 we are faster.
 ///
-/// Exit status: 0, 1 if a tool failed, bytes changed or it was interrupted, 2 for wrong usage.
+/// Exit status: 0, 1 if a tool failed, bytes changed or the race was interrupted, 2 for wrong
+/// usage.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// What is sent: files, or folders with one kind of data each
+    /// Data to send: files, or folders with one kind of data each
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// Links: profiles of `narrows-lab link`, or `none` for this host's loopback (may be given again)
+    /// Links: profiles of `narrows-lab link`, or `none` for this host's loopback (may be repeated)
     #[arg(long, value_name = "PROFILE", default_value = "none", value_parser = parse_link)]
     link: Vec<String>,
-    /// Tools of Narrows; the first one is judged
+    /// Tools of Narrows; the others are compared with the first one
     #[arg(long, value_name = "TOOL,..", value_delimiter = ',', default_value = "narrows", value_parser = Tool::parse)]
     ours: Vec<Tool>,
     /// Tools to race against
@@ -54,13 +59,13 @@ pub(crate) struct Args {
     /// Bytes of a folder's data
     #[arg(long, value_name = "LEN", default_value = "32M", value_parser = parse_len)]
     bytes: usize,
-    /// Data flows from the server to the client of the link
+    /// Send from the server to the client of the link
     #[arg(long)]
     down: bool,
-    /// A run that takes longer has failed
+    /// Limit on the time of a run; a longer one fails
     #[arg(long, value_name = "SECONDS", default_value_t = 120, value_parser = clap::value_parser!(u64).range(1..=3600))]
     timeout: u64,
-    /// Every sample
+    /// Write every sample to this file
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
@@ -120,16 +125,16 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     print!("{}", worst(&cells, &args.ours[0].name));
     if stop.load(Ordering::Relaxed) {
-        bail!("interrupted; what was measured until then stands above");
+        bail!("interrupted; the results so far are above");
     }
     let failed = cells.iter().map(|c| c.failed.len()).sum::<usize>();
-    ensure!(failed == 0, "{failed} times a tool failed");
+    ensure!(failed == 0, "{failed} runs of tools failed");
     Ok(())
 }
 
-/// So that its folder has a name.
+/// The absolute path, so that its folder has a name.
 fn absolute(path: &Path) -> Result<PathBuf> {
-    std::path::absolute(path).with_context(|| format!("{} is no path", path.display()))
+    std::path::absolute(path).with_context(|| format!("{} is not a valid path", path.display()))
 }
 
 fn race(args: &Args, track: &Track, tools: &[Tool], link: &str, file: &Path, folder: &Path) -> Result<Cell> {
@@ -142,7 +147,7 @@ fn race(args: &Args, track: &Track, tools: &[Tool], link: &str, file: &Path, fol
     let load = Load::new(folder, "load", &bytes)?;
     let mut cell =
         Cell { link: link.to_owned(), file: name, len: load.len, seconds: BTreeMap::new(), failed: BTreeMap::new() };
-    // Rows by round; one that failed is not a number.
+    // Seconds by tool and round; NaN for a failed run.
     let mut seconds = vec![vec![f64::NAN; args.rounds as usize]; tools.len()];
     for (round, i) in shuffled(tools.len(), args.rounds, 1) {
         if track.stopped() {
@@ -167,13 +172,13 @@ fn race(args: &Args, track: &Track, tools: &[Tool], link: &str, file: &Path, fol
 }
 
 impl Cell {
-    /// Of the time of `tool` over ours, round by round.
+    /// Statistics of the time of `tool` over ours, paired by round.
     fn against(&self, tool: &str, ours: &str) -> Option<Summary> {
         let pairs = self.seconds.get(tool)?.iter().zip(self.seconds.get(ours)?);
         Summary::of(&pairs.map(|(other, own)| other / own).collect::<Vec<_>>())
     }
 
-    /// The quickest tool that is not ours, and how its time compares.
+    /// The quickest tool that is not ours, and its time over ours.
     fn best_other(&self, ours: &str) -> Option<(&str, Summary)> {
         let others = self.seconds.keys().filter(|t| !t.starts_with("narrows"));
         let all = others.filter_map(|t| Some((t.as_str(), Summary::of(&self.seconds[t])?.median)));
@@ -210,7 +215,7 @@ fn table(cell: &Cell, tools: &[Tool], ours: &str) -> String {
     text
 }
 
-/// By name, the least first: no mean without its worst cell.
+/// Geometric means over cells, each with the worst cells by name.
 fn worst(cells: &[Cell], ours: &str) -> String {
     let mut text = String::new();
     let list = |what: &str, of: &dyn Fn(&Cell) -> Option<(String, f64)>| {

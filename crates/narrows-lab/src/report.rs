@@ -1,4 +1,4 @@
-//! Results of the grid: every cell as CSV or JSON, and the summary that a person reads.
+//! Results of the grid: every cell as CSV or JSON, and a summary for people.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::cells::Cell;
 use crate::units::print_len;
 
-/// Promises that are counted: near the oracle, and never slower than plain.
+/// Thresholds below which cells are counted: share of the oracle, and share of plain (`FLOOR`).
 const NEAR: f64 = 0.85;
 const FLOOR: f64 = 0.98;
 
@@ -77,7 +77,7 @@ impl Row {
     }
 }
 
-/// On what, and of what, a result is.
+/// Description of a result: machine, commit, command.
 pub(crate) struct About(Vec<(&'static str, String)>);
 
 impl About {
@@ -87,7 +87,7 @@ impl About {
         let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
         let git = Command::new("git").args(["describe", "--always", "--dirty", "--abbrev=12"]).output();
         let commit = git.ok().filter(|o| o.status.success()).map(|o| String::from_utf8_lossy(&o.stdout).into_owned());
-        // Directories say nothing about the experiment and much about the machine.
+        // Strip directories: they describe the machine, not the experiment.
         let word = |arg: String| match arg.rsplit_once('/') {
             Some((_, last)) if arg.starts_with('/') => last.to_owned(),
             _ => arg,
@@ -95,7 +95,7 @@ impl About {
         Self(vec![
             ("machine", model.map_or("unknown", |m| m.1.trim()).to_owned()),
             ("cores", std::thread::available_parallelism().map_or(0, usize::from).to_string()),
-            // What follows the version is the builder's.
+            // Only the version; the rest is added by distributions.
             ("kernel", kernel.trim().split('-').next().unwrap_or_default().to_owned()),
             ("commit", commit.unwrap_or_default().trim().to_owned()),
             ("command", std::env::args().map(word).collect::<Vec<_>>().join(" ")),
@@ -103,7 +103,7 @@ impl About {
         ])
     }
 
-    /// For results in real time.
+    /// The fields for results in real time, without `plan`.
     pub(crate) fn json(&self) -> serde_json::Value {
         let fields = self.0.iter().filter(|f| f.0 != "plan").map(|f| (f.0.to_owned(), f.1.clone().into()));
         serde_json::Value::Object(fields.collect())

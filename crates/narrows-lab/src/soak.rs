@@ -1,5 +1,6 @@
-//! `soak`: for an hour, or as long as one likes, programs under `narrows run` at both ends that exchange bytes while programs
-//! and supervisors are killed; and programs that are killed right after they wrote, ten thousand times.
+//! The command `soak`: programs under `narrows run` at both ends exchange bytes while programs and
+//! supervisors are killed, for an hour or any other time; or many programs are killed right after
+//! their last write.
 
 use std::collections::HashSet;
 use std::fs;
@@ -27,28 +28,32 @@ mod record;
 mod report;
 mod talk;
 
-/// Kill programs and supervisors of `narrows run` at random, and look what becomes of their bytes
+/// Kill programs and supervisors of `narrows run` at random, and check that no bytes are lost or
+/// wrong
 ///
-/// Pairs of a client and a server, each under `narrows run`, exchange streams of random lengths in random pieces over loopback:
-/// several connections at a time, both ways at once or one after the other, some blocking and some polled, words and noise, with
-/// half of the pairs negotiating and half beginning with frames, with policies and engines drawn for each program. At random
-/// moments a program, a supervisor, or several are killed (SIGKILL) and replaced. Every byte is known by its place. No connection
-/// may end before its end unless the program that wrote it was killed, and then with all that its calls of write had
-/// returned for; whoever loses a supervisor gets ECONNRESET; nothing may hang.
+/// Pairs of a client and a server, each under `narrows run`, exchange streams of random lengths in
+/// random pieces over loopback: several connections at a time, both directions at once or one after
+/// the other, some with blocking calls and some polled, text and noise. Half of the pairs
+/// negotiate, half begin with frames; policy and engine are random for each program. At random
+/// moments a program, a supervisor, or several are killed (SIGKILL) and replaced. Every byte is
+/// checked by its position. A stream may end early only if the program that wrote it was killed,
+/// and then after all bytes for which its write calls had returned. A program whose supervisor is
+/// killed gets ECONNRESET. Nothing may hang.
 ///
-/// With --kills instead: so many programs that are killed right after their last write, each under `narrows run` as the server is;
-/// all that they wrote must arrive, and then an end.
+/// With --kills instead: N programs under `narrows run` are killed right after their last write to
+/// a server under `narrows run`; all that they wrote must arrive, followed by a regular end of
+/// stream.
 ///
-/// Exit status: 0, 1 if something went wrong or it was interrupted, 2 for wrong usage.
+/// Exit status: 0, 1 if a check failed or the run was interrupted, 2 for wrong usage.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// How long to go on
+    /// Duration in minutes
     #[arg(long, value_name = "M", default_value_t = 60.0)]
     minutes: f64,
-    /// Instead: how many programs are killed after their last write
+    /// Instead: number of programs that are killed after their last write
     #[arg(long, value_name = "N", conflicts_with = "minutes", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     kills: Option<u64>,
-    /// What is drawn; when programs get their turn is up to the machine
+    /// Seed of all random choices; the timing of programs still depends on the machine
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
     /// Clients, each with a server; with --kills servers, each with one client at a time
@@ -57,21 +62,22 @@ pub(crate) struct Args {
     /// Mean time between two kills in a pair
     #[arg(long, value_name = "SECONDS", default_value_t = 4.0)]
     kill_every: f64,
-    /// Where the result goes: FILE.json, and FILE.md as a page
+    /// Write the result to FILE.json, and as a page to FILE.md
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Keep what each end put on record of its connections, and the kills, in this folder
+    /// Keep the records of each end about its connections, and the log of kills, in this folder
     #[arg(long, value_name = "DIR")]
     records: Option<PathBuf>,
-    /// Kill nobody: judge again what --records has kept in this folder
+    /// Start and kill nothing: judge the records of an earlier run with --records in this folder
+    /// again
     #[arg(long, value_name = "DIR", conflicts_with_all = ["minutes", "kills", "records"])]
     judge: Option<PathBuf>,
-    /// For the command itself: what this process does as one of the programs
+    /// Internal: the role of this process as one of the programs
     #[arg(long, hide = true, num_args = 1..)]
     end: Vec<String>,
 }
 
-/// Beside the records.
+/// File of the log, beside the records.
 const LOG: &str = "kills";
 const RESULT: &str = "result.json";
 const LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -89,12 +95,13 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     if let Some(folder) = &args.judge {
         let path = folder.join(RESULT);
         let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
-        let mut report = Report::again(args, &text).with_context(|| format!("{} is no result", path.display()))?;
+        let mut report =
+            Report::again(args, &text).with_context(|| format!("{} is not a valid result", path.display()))?;
         let log = Log::read(&folder.join(LOG))?;
         report.soaked(&log.kills(), &log.lives(), judged(&log, folder, true)?);
         return tell(args, &report);
     }
-    // Before there is a thread that takes the ends of children.
+    // Must precede the thread that reaps children, because it runs programs itself.
     let mut report = Report::new(args);
     let world = World::new(crate::stop::on_signals()?, args.records.as_deref())?;
     let begun = Instant::now();
@@ -117,7 +124,7 @@ fn tell(args: &Args, report: &Report) -> Result<()> {
             fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
         }
     }
-    ensure!(report.faults() == 0, "{} things went wrong", report.faults());
+    ensure!(report.faults() == 0, "{} faults", report.faults());
     Ok(())
 }
 
@@ -157,7 +164,8 @@ fn soak(args: &Args, world: &World, report: &mut Report) -> Result<()> {
 }
 
 fn judged(log: &Log, folder: &Path, complete: bool) -> Result<Verdict> {
-    // In this order: what is on record happened before these kills were read, or is looked at again.
+    // Read the records before the kills, so that every kill that explains a recorded end is known,
+    // or the connection is judged again later.
     let (mut places, lives) = (Vec::new(), log.lives());
     for Life { pair, side, life, .. } in &lives {
         let entries = record::read(&record::path(folder, *pair, *side, *life))?;

@@ -1,16 +1,18 @@
-//! Medians, and BCa bootstrap intervals of the mean: the same samples give the same interval on every machine.
+//! Medians, and BCa bootstrap intervals of the mean. The same samples give the same interval on
+//! every machine.
 
 use serde_json::{Value, json};
 
 use narrows_sim::rng::Rng;
 
-/// Resamples of one interval. The ends of a 95 % interval then wander by a few per cent of its width.
+/// Resamples for one interval. With this number the ends of a 95 % interval vary by a few per cent
+/// of its width.
 const RESAMPLES: usize = 2000;
 const LEVEL: f64 = 0.95;
-/// With fewer samples an interval says nothing that the least and the greatest do not.
+/// With fewer samples an interval says no more than the least and the greatest value.
 const LEAST_FOR_INTERVAL: usize = 3;
 
-/// What is said of one value in one cell.
+/// Statistics of one value in one cell.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Summary {
     pub(crate) n: usize,
@@ -18,13 +20,14 @@ pub(crate) struct Summary {
     pub(crate) min: f64,
     pub(crate) max: f64,
     pub(crate) mean: f64,
-    /// 95 % BCa interval of the mean; the least and the greatest where there are fewer than three samples.
+    /// Lower end of the 95 % BCa interval of the mean; with fewer than three samples `low` and
+    /// `high` are the least and the greatest.
     pub(crate) low: f64,
     pub(crate) high: f64,
 }
 
 impl Summary {
-    /// Of at least one sample.
+    /// Statistics of the finite samples; `None` if there are none.
     pub(crate) fn of(samples: &[f64]) -> Option<Self> {
         let samples: Vec<f64> = samples.iter().copied().filter(|x| x.is_finite()).collect();
         if samples.is_empty() {
@@ -47,7 +50,7 @@ pub(crate) fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }
 
-/// The middle one, or the mean of the two in the middle; NaN of nothing.
+/// The middle value, or the mean of the two in the middle; NaN if there are none.
 pub(crate) fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -76,7 +79,7 @@ pub(crate) fn bca(
         })
         .collect();
     replicates.sort_by(f64::total_cmp);
-    // Ties count half: discrete samples would else look biased.
+    // Ties count half, as otherwise discrete samples would look biased.
     let below = replicates.iter().filter(|r| **r < seen).count() as f64;
     let equal = replicates.iter().filter(|r| **r == seen).count() as f64;
     let share = ((below + equal / 2.0) / resamples as f64).clamp(0.5 / resamples as f64, 1.0 - 0.5 / resamples as f64);
@@ -90,7 +93,7 @@ pub(crate) fn bca(
     (end((1.0 - level) / 2.0), end((1.0 + level) / 2.0))
 }
 
-/// From the jackknife: how fast the standard error changes with the value.
+/// Acceleration by the jackknife: how fast the standard error changes with the value.
 fn acceleration(samples: &[f64], statistic: &impl Fn(&[f64]) -> f64) -> f64 {
     let left_out: Vec<f64> = (0..samples.len())
         .map(|i| {
@@ -104,14 +107,14 @@ fn acceleration(samples: &[f64], statistic: &impl Fn(&[f64]) -> f64) -> f64 {
     if squares == 0.0 { 0.0 } else { cubes / (6.0 * squares.powf(1.5)) }
 }
 
-/// Of sorted values, between two by their distance.
+/// Quantile of sorted values, interpolated linearly.
 fn quantile(sorted: &[f64], p: f64) -> f64 {
     let at = p.clamp(0.0, 1.0) * (sorted.len() - 1) as f64;
     let (i, part) = (at.floor() as usize, at.fract());
     sorted[i] + part * (sorted[(i + 1).min(sorted.len() - 1)] - sorted[i])
 }
 
-/// Abramowitz and Stegun 7.1.26 in the form for the normal distribution; wrong by less than 1e-7.
+/// Normal distribution by Abramowitz and Stegun 7.1.26; the error is less than 1e-7.
 fn normal_cdf(x: f64) -> f64 {
     let t = 1.0 / (1.0 + 0.231_641_9 * x.abs());
     let poly =
@@ -120,7 +123,7 @@ fn normal_cdf(x: f64) -> f64 {
     if x >= 0.0 { 1.0 - tail } else { tail }
 }
 
-/// The inverse by halving: this is called a handful of times.
+/// Inverse of the normal distribution by bisection, which is fast enough for a handful of calls.
 fn normal_quantile(p: f64) -> f64 {
     let (mut low, mut high) = (-9.0, 9.0);
     for _ in 0..60 {
@@ -167,7 +170,7 @@ mod tests {
     fn a_published_interval_comes_out() {
         assert!((variance(&SPATIAL) - 171.5).abs() < 0.1);
         assert!((acceleration(&SPATIAL, &variance) - 0.061).abs() < 0.001);
-        // The book has 115.8 and 259.6 from 2000 resamples.
+        // The book prints 115.8 and 259.6, from 2000 resamples.
         let (low, high) = bca(&SPATIAL, variance, 0.9, 20_000, 7);
         assert!((low - 115.8).abs() < 4.0 && (high - 259.6).abs() < 6.0, "{low} {high}");
     }

@@ -1,4 +1,5 @@
-//! Ctrl-C and kill: whoever runs long looks at a flag, and says how a command ended as a shell does.
+//! Signals and exit statuses: a flag that long commands poll, and a command's exit status as in a
+//! shell.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
@@ -8,7 +9,7 @@ use std::sync::atomic::AtomicBool;
 use anyhow::{Context, Result};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-/// True from the first signal on.
+/// A flag that the first signal sets.
 pub(crate) fn on_signals() -> Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
@@ -17,7 +18,7 @@ pub(crate) fn on_signals() -> Result<Arc<AtomicBool>> {
     Ok(stop)
 }
 
-/// The status of a command, 128 and the signal of one that was killed.
+/// The exit status of a command, or 128 plus the signal that killed it.
 pub(crate) fn exit_code(status: ExitStatus) -> i32 {
     status.code().or_else(|| status.signal().map(|s| 128 + s)).unwrap_or(1)
 }

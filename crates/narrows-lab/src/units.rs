@@ -1,6 +1,6 @@
-//! Lengths as people write them.
+//! Parsing and printing of lengths.
 
-/// Parses `64M`, `128K`, `5000`: powers of 1024.
+/// Parses a length such as `64M`, `128K`, `5000`; units are powers of 1024.
 pub(crate) fn parse_len(text: &str) -> Result<usize, String> {
     let (digits, unit) = match text.trim_end_matches(['B', 'b']).char_indices().last() {
         Some((i, 'K' | 'k')) => (&text[..i], 1 << 10),
@@ -8,11 +8,11 @@ pub(crate) fn parse_len(text: &str) -> Result<usize, String> {
         Some((i, 'G' | 'g')) => (&text[..i], 1 << 30),
         _ => (text, 1),
     };
-    let number: usize = digits.parse().map_err(|_| format!("'{text}' is no length such as 3M or 512K"))?;
+    let number: usize = digits.parse().map_err(|_| format!("'{text}' is not a length such as 3M or 512K"))?;
     number.checked_mul(unit).filter(|n| *n > 0).ok_or_else(|| format!("'{text}' is out of range"))
 }
 
-/// `3M` for 3145728.
+/// Prints a length such as `3M` for 3145728.
 pub(crate) fn print_len(len: usize) -> String {
     match len {
         n if n > 0 && n.is_multiple_of(1 << 20) => format!("{}M", n >> 20),

@@ -31,7 +31,7 @@ fn links_are_possible() -> bool {
     output.status.success()
 }
 
-/// Waits until it is so.
+/// Waits until `done` returns true.
 fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !done() {
@@ -40,8 +40,8 @@ fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// Processes other than dead ones whose command line has `word`, and the link's keepers whose environment does: both
-/// are told by /proc.
+/// Live processes whose command line contains `word`, and the link's keepers whose environment
+/// does, both found in /proc.
 fn alive_with(word: &str) -> Vec<String> {
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc").unwrap().flatten() {
@@ -69,7 +69,7 @@ fn wrong_usage_is_one_line_and_status_2() {
         (&["link", "--plan", "/dev/zero", "--", "true"], "longer than"),
         (&["link", "--profile", "trace=/dev/zero", "--", "true"], "longer than"),
         (&["link", "--profile", "rate=1mbit;repeat=1ns", "--", "true"], "by 1 ms at least"),
-        (&["link", "--backend", "wire", "--", "true"], "no backend"),
+        (&["link", "--backend", "wire", "--", "true"], "not a backend"),
     ] {
         let output = run(args);
         assert_eq!(output.status.code(), Some(2), "{args:?}: {}", stderr(&output));
@@ -100,7 +100,7 @@ fn nothing_is_left_of_a_link_that_was_killed() {
         return;
     }
     for signal in ["-KILL", "-TERM"] {
-        // The word is in the environment of everything that the link starts, its keeper included.
+        // Everything that the link starts, including its keeper, has the word in its environment.
         let word = format!("NARROWS_TEST_WORD={}{signal}", std::process::id());
         let (name, value) = word.split_once('=').unwrap();
         let script = "setsid sleep 6002 & echo up; sleep 6003";
@@ -108,7 +108,7 @@ fn nothing_is_left_of_a_link_that_was_killed() {
         let mut child = link.env(name, value).stdout(Stdio::piped()).spawn().unwrap();
         let mut up = [0; 3];
         std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut up).unwrap();
-        // The program, its keeper, and at least a shell and three times sleep.
+        // The program, its keeper, and at least a shell and three `sleep` processes.
         assert!(alive_with(&word).len() >= 6, "{:?}", alive_with(&word));
         assert!(Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap().success());
         child.wait().unwrap();

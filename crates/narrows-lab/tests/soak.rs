@@ -1,4 +1,4 @@
-//! `narrows-lab soak`, some seconds of it.
+//! `narrows-lab soak` for some seconds.
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -10,7 +10,7 @@ fn soak(words: &[&str]) -> Output {
     command.arg("soak").args(words).stdin(Stdio::null()).output().unwrap()
 }
 
-/// Built with the workspace, but not with this package alone.
+/// Whether `narrows` was built: it is with the workspace, but not with this package alone.
 fn has_narrows() -> bool {
     let found = Path::new(env!("CARGO_BIN_EXE_narrows-lab")).with_file_name("narrows").is_file();
     if !found {
@@ -45,7 +45,7 @@ fn some_seconds_of_kills_break_nothing_else() {
     assert_eq!(std::fs::read_to_string(result.with_extension("md")).unwrap(), String::from_utf8_lossy(&output.stdout));
     let again = soak(&["--judge", records_word]);
     assert_eq!(again.stdout, output.stdout, "{}", said(&again));
-    // Kills explain what became of connections: without them there is much to complain of.
+    // Without the kills that explain how connections ended, the judge must find faults.
     let log = std::fs::read_to_string(records.join("kills")).unwrap();
     let lives: String = log.lines().filter(|l| l.starts_with("life ")).map(|l| format!("{l}\n")).collect();
     std::fs::write(records.join("kills"), lives).unwrap();

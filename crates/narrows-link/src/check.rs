@@ -1,4 +1,4 @@
-//! The link's check of itself: does it have the rate, delay and loss that it was told?
+//! Self-check of the emulation: measures whether a link has the configured rate, delay and loss.
 //!
 //! Probes are UDP packets between two sockets of this process, so both ends read one clock.
 
@@ -12,47 +12,55 @@ use crate::{Backend, Emulation, Error, Profile, Result, Side, sys};
 /// A full packet is 1500 bytes with the headers of IP and UDP.
 const PAYLOAD: usize = 1472;
 const PACKET_BITS: f64 = 12_000.0;
-/// What is offered to a link whose rate is measured, as a multiple of that rate.
+/// Offered load when the rate is measured, as a multiple of that rate.
 const OFFERED: f64 = 1.15;
-/// A sender that was held up makes good what it would have sent in this time, and so many packets at least: half of
-/// what the queues of the measured links hold.
+/// A delayed sender catches up on the packets of at most this time, or of `CATCH_UP_PACKETS` if
+/// that is more: half of what the queues of the measured links hold.
 const CATCH_UP: Duration = Duration::from_millis(50);
 const CATCH_UP_PACKETS: u64 = 64;
-/// So few that they never meet, at 2 ms and a bit, so that they fall everywhere between the ticks of timers.
+/// Rate of delay probes: low enough that probes never queue behind each other. The interval is not
+/// a whole number of ms, so that probes fall at all phases of the timer ticks.
 const PROBES_PER_S: f64 = 1e9 / 2_137_000.0;
 const SENDER_TURN: Duration = Duration::from_micros(200);
-/// Silence after which nothing more is expected.
+/// Silence after which no further packet is expected.
 const SILENCE: Duration = Duration::from_millis(400);
 const RATE_TOLERANCE: f64 = 0.02;
 const DELAY_TOLERANCE_MS: f64 = 0.5;
 const CORES_MAX: f64 = 1.5;
 const IN_FLIGHT: u64 = 10_000;
-/// Of a link with a rate, packets that are sent at once: enough that some wait while others travel.
+/// Packets per burst on a link with a rate: enough that some queue while others travel.
 const TOGETHER: u64 = 4;
-/// Two-sided 99 % of a normal distribution.
+/// Standard deviations of the two-sided 99 % interval of a normal distribution.
 const SIGMAS: f64 = 2.576;
 
-/// One figure, measured several times.
+/// One quantity, measured several times.
 #[derive(Clone, Debug)]
 pub struct Finding {
+    /// Description of the quantity.
     pub what: String,
+    /// Unit of `low`, `high` and `samples`.
     pub unit: &'static str,
-    /// The median of the samples must lie between these.
+    /// Lower bound for the median of the samples.
     pub low: f64,
+    /// Upper bound for the median of the samples.
     pub high: f64,
+    /// Measured values, void ones included.
     pub samples: Vec<f64>,
-    /// Cores of this machine that nobody used directly before each sample.
+    /// Idle cores of this machine directly before each sample.
     pub free_cores: Vec<f64>,
-    /// Packets that devices dropped during each sample, which is void then: they are no fault of the link.
+    /// Packets that devices dropped during each sample. Any drop voids the sample, as it is not the
+    /// link's fault.
     pub device_dropped: Vec<u64>,
 }
 
 impl Finding {
+    /// A finding without samples.
     pub fn new(what: impl Into<String>, unit: &'static str, low: f64, high: f64) -> Self {
         let (samples, free_cores, device_dropped) = (Vec::new(), Vec::new(), Vec::new());
         Self { what: what.into(), unit, low, high, samples, free_cores, device_dropped }
     }
 
+    /// Adds a sample and the state of the machine while it was taken.
     pub fn add(&mut self, sample: f64, free_cores: f64, device_dropped: u64) {
         self.samples.push(sample);
         self.free_cores.push(free_cores);
@@ -63,16 +71,17 @@ impl Finding {
         self.samples.iter().zip(&self.device_dropped).filter(|(_, dropped)| **dropped == 0).map(|(s, _)| *s).collect()
     }
 
-    /// Of the samples that are not void; no number if all are.
+    /// Median of the valid samples; NaN if all are void.
     pub fn median(&self) -> f64 {
         median(&self.valid())
     }
 
-    /// Whether too many samples are void for a verdict: half of them.
+    /// Whether at least half of the samples are void, which is too many for a verdict.
     pub fn is_void(&self) -> bool {
         2 * self.valid().len() <= self.samples.len()
     }
 
+    /// Whether the finding is not void and its median lies within the bounds.
     pub fn passes(&self) -> bool {
         !self.is_void() && (self.low..=self.high).contains(&self.median())
     }
@@ -89,7 +98,7 @@ fn median(values: &[f64]) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// All figures by own probes; each is told as soon as it is there.
+/// Measures all quantities. Passes each finding to `tell` as soon as it is complete.
 pub fn run(backend: Backend, rounds: usize, mut tell: impl FnMut(&Finding)) -> Result<Vec<Finding>> {
     let mut findings = Vec::new();
     for delay_ms in [0.1, 10.0, 100.0] {
@@ -112,7 +121,7 @@ pub fn run(backend: Backend, rounds: usize, mut tell: impl FnMut(&Finding)) -> R
     Ok(findings)
 }
 
-/// One way, without anything else on the link.
+/// One-way delay of an otherwise idle link.
 fn delay(backend: Backend, rounds: usize, delay_ms: f64) -> Result<Finding> {
     const PROBES: u64 = 150;
     let link = link(&format!("delay={delay_ms}ms"), backend)?;
@@ -127,12 +136,13 @@ fn delay(backend: Backend, rounds: usize, delay_ms: f64) -> Result<Finding> {
     Ok(finding)
 }
 
-/// One way with a rate: those of a burst that wait for the rate must not hold up later ones that find it free.
+/// One-way delay of a link with a rate: the packets of a burst that queue must not delay later
+/// packets that find the link free.
 fn delay_of_bursts(backend: Backend, rounds: usize) -> Result<Finding> {
     const DELAY_MS: f64 = 50.0;
     const MBIT: u32 = 10;
-    /// Twice as long as the delay. Once packets arrive all the time, any pump looks at its device often enough, so what
-    /// counts is how it begins: several times.
+    /// Together twice as long as the delay. In a steady stream any pump polls its device often
+    /// enough, so only the beginnings test anything; therefore there are several.
     const BURSTS: u64 = 12;
     const BEGINNINGS: usize = 4;
     let link = link(&format!("rate={MBIT}mbit,delay={DELAY_MS}ms"), backend)?;
@@ -153,7 +163,7 @@ fn delay_of_bursts(backend: Backend, rounds: usize) -> Result<Finding> {
     Ok(finding)
 }
 
-/// Both directions one after the other, and the CPU of carrying the fastest.
+/// Rate of both directions, one after the other, and the CPU time that the pumps need for it.
 fn rate(backend: Backend, rounds: usize, mbit: u32, delay_ms: u32) -> Result<Vec<Finding>> {
     let link = link(&format!("rate={mbit}mbit,delay={delay_ms}ms,queue=100ms"), backend)?;
     let bits = f64::from(mbit) * 1e6;
@@ -182,7 +192,7 @@ fn rate(backend: Backend, rounds: usize, mbit: u32, delay_ms: u32) -> Result<Vec
     Ok(if mbit == 1000 { vec![rate, cores] } else { vec![rate] })
 }
 
-/// 0 of what is too little to have a rate.
+/// Mean rate of the arrivals; 0 if there are too few to have a rate.
 fn mbit_per_s(arrivals: &[(u64, Instant)]) -> f64 {
     match arrivals {
         [first, .., last] if last.1 > first.1 => {
@@ -192,16 +202,17 @@ fn mbit_per_s(arrivals: &[(u64, Instant)]) -> f64 {
     }
 }
 
-/// Which is the farthest from what was ordered.
+/// The value farthest from `ordered`.
 fn worst(seen: &[f64], ordered: f64) -> f64 {
     seen.iter().copied().max_by(|a, b| (a - ordered).abs().total_cmp(&(b - ordered).abs())).unwrap_or(0.0)
 }
 
-/// The link's random numbers are the same in each run, so a failure stays one.
+/// Share of lost packets. The link's random numbers are the same in each run, so failures
+/// reproduce.
 fn loss(backend: Backend, rounds: usize, spec: &str, share: f64, burst: f64) -> Result<Finding> {
     const PACKETS: u64 = 20_000;
     let (leave, enter) = (1.0 / burst, share / burst / (1.0 - share));
-    // Neighbours that share their fate tell less: the variance grows with their correlation.
+    // Losses of neighbouring packets are correlated in bursts, which raises the variance.
     let correlation = if burst > 1.0 { 1.0 - leave - enter } else { 0.0 };
     let variance = share * (1.0 - share) * (1.0 + correlation) / (1.0 - correlation);
     let half = SIGMAS * (variance / PACKETS as f64).sqrt() * 100.0;
@@ -216,7 +227,7 @@ fn loss(backend: Backend, rounds: usize, spec: &str, share: f64, burst: f64) -> 
     Ok(finding)
 }
 
-/// All of them leave before the first one arrives.
+/// Packets in flight: all of them leave before the first one arrives.
 fn in_flight(backend: Backend, rounds: usize) -> Result<Finding> {
     let what = "packets in flight at once, all of which arrive";
     let mut finding = Finding::new(what, "packets", IN_FLIGHT as f64, IN_FLIGHT as f64);
@@ -237,21 +248,22 @@ fn link(spec: &str, backend: Backend) -> Result<Emulation> {
 
 struct Sent {
     departures: Vec<Instant>,
-    /// Number and time of those that arrived, in their order.
+    /// Number and time of each packet that arrived, in order of arrival.
     arrivals: Vec<(u64, Instant)>,
-    /// By devices, whichever way.
+    /// Packets dropped by devices, in both directions.
     device_dropped: u64,
 }
 
 impl Sent {
-    /// Number of each packet that arrived, and how long it took.
+    /// Number and delay of each packet that arrived.
     fn delays_ms(&self) -> impl Iterator<Item = (u64, f64)> + '_ {
         let took = |number: u64, at: Instant| at.saturating_duration_since(self.departures[number as usize]);
         self.arrivals.iter().map(move |(number, at)| (*number, took(*number, *at).as_secs_f64() * 1e3))
     }
 }
 
-/// Sends so many packets from `side` at so many per second, `together` at once, and notes what arrives at the other side.
+/// Sends `count` packets from `side` at `per_s` packets per second, in bursts of `together`, and
+/// records what arrives at the other side.
 fn flood(link: &Emulation, side: Side, payload: usize, per_s: f64, together: u64, count: u64) -> Result<Sent> {
     let system = |e| Error::System(format!("cannot send probes: {e}"));
     let other = if side == Side::Client { Side::Server } else { Side::Client };
@@ -276,7 +288,7 @@ fn flood(link: &Emulation, side: Side, payload: usize, per_s: f64, together: u64
             for number in sent..owed.min(sent + catch_up).min(count) {
                 packet[..8].copy_from_slice(&number.to_be_bytes());
                 departures.push(Instant::now());
-                // A full device loses it, as a network does.
+                // If the device's queue is full the packet is lost, as in a real network.
                 let _ = from.send_to(&packet, address);
             }
             let next = Duration::from_secs_f64(departures.len() as f64 / per_s);
@@ -285,7 +297,7 @@ fn flood(link: &Emulation, side: Side, payload: usize, per_s: f64, together: u64
         }
         done.store(true, Ordering::Release);
         let arrivals = receiver.join().map_err(|_| Error::System("the receiver of probes broke down".into()))?;
-        // The receiver has heard nothing for longer than counters are old.
+        // The receiver's silence lasted longer than the counters take to update.
         Ok(Sent { departures, arrivals, device_dropped: device_dropped(link) - dropped_before })
     })
 }
@@ -311,9 +323,10 @@ fn arrivals(to: &UdpSocket, done: &AtomicBool) -> Vec<(u64, Instant)> {
     }
 }
 
-/// Waits a while for the two free cores that a measurement of `mbit` needs, and says how many there are.
+/// Waits a while for the two free cores that a measurement of `mbit` needs, and returns how many
+/// are free.
 pub fn free_cores_for(mbit: u32) -> f64 {
-    /// Others' compilations end, their simulations do not.
+    /// Long enough for another process's compilation to end; a simulation may run for hours.
     const TRIES: usize = 60;
     let mut free = free_cores();
     for _ in 0..TRIES {
@@ -325,13 +338,13 @@ pub fn free_cores_for(mbit: u32) -> f64 {
     free
 }
 
-/// Cores that nobody uses, over a fifth of a second.
+/// Idle cores of this machine, averaged over 200 ms.
 fn free_cores() -> f64 {
     let idle = || {
         let text = std::fs::read_to_string("/proc/stat").unwrap_or_default();
         let fields: Vec<u64> =
             text.lines().next().unwrap_or("").split_whitespace().filter_map(|f| f.parse().ok()).collect();
-        // The guests' times are within others; idle and waiting for disks are the fourth and fifth.
+        // Guest times are included in other fields. Fields 4 and 5 are idle and iowait.
         (fields.iter().take(8).sum::<u64>(), fields.iter().skip(3).take(2).sum::<u64>())
     };
     let before = idle();
@@ -340,7 +353,7 @@ fn free_cores() -> f64 {
     cores * idle_share(before, idle())
 }
 
-/// Of all time the idle one. The kernel's count of waiting for disks may fall.
+/// Idle share of all CPU time. The subtraction saturates because the kernel's iowait may decrease.
 fn idle_share(before: (u64, u64), after: (u64, u64)) -> f64 {
     after.1.saturating_sub(before.1) as f64 / after.0.saturating_sub(before.0).max(1) as f64
 }

@@ -1,4 +1,4 @@
-//! A running link.
+//! A running emulated link: two namespaces, the devices, and the threads that carry packets.
 
 use std::ffi::OsStr;
 use std::net::{IpAddr, UdpSocket};
@@ -18,18 +18,21 @@ use crate::{Error, kernel, sys};
 /// One of the two hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
+    /// The host whose packets go up.
     Client,
+    /// The host whose packets go down.
     Server,
 }
 
-/// What carries the packets.
+/// The mechanism that carries the packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backend {
     /// TUN devices where they can be opened, packet sockets elsewhere.
     Auto,
-    /// TUN devices and this program.
+    /// TUN devices; this program shapes.
     Tun,
-    /// Packet sockets on veth devices and this program: needs no device file, so it works without root.
+    /// Packet sockets on veth devices; this program shapes. Needs no device file, so it works
+    /// without root.
     Packet,
     /// The kernel's own tbf and netem between two veth devices, set by `tc`.
     Kernel,
@@ -44,7 +47,7 @@ impl FromStr for Backend {
             "tun" => Ok(Self::Tun),
             "packet" => Ok(Self::Packet),
             "kernel" => Ok(Self::Kernel),
-            _ => Err(format!("'{text}' is no backend: auto, tun, packet, kernel")),
+            _ => Err(format!("'{text}' is not a backend: auto, tun, packet, kernel")),
         }
     }
 }
@@ -60,16 +63,19 @@ impl std::fmt::Display for Backend {
     }
 }
 
-/// What was counted in both directions, and the CPU time of the threads that carried it.
+/// Packet counters of both directions, and the CPU time of the threads that carry the packets.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LinkCounters {
+    /// Client to server.
     pub up: Counters,
+    /// Server to client.
     pub down: Counters,
+    /// CPU time of both pump threads; 0 with the kernel's backend, which has none.
     pub cpu: Duration,
 }
 
-/// Two hosts of this machine, each in a network namespace of its own, and the link between them. Dropping it ends every
-/// process in them and leaves nothing.
+/// Two hosts on this machine, each in its own network namespace, and the link between them.
+/// Dropping it kills every process in the namespaces and removes the namespaces and devices.
 pub struct Emulation {
     profile: String,
     backend: Backend,
@@ -82,14 +88,23 @@ pub struct Emulation {
     keeper: Keeper,
 }
 
-/// The seeds of losses and jitter: the same link loses the same packets.
+/// Seeds of losses and jitter, fixed so that the same link loses the same packets in every run.
 const SEEDS: [u64; 2] = [0x7570, 0x646f_776e];
 
 impl Emulation {
+    /// Starts a link with the default backend.
+    ///
+    /// # Errors
+    /// As [`Self::start_with`].
     pub fn start(profile: &Profile) -> Result<Self, Error> {
         Self::start_with(profile, Backend::Auto)
     }
 
+    /// Starts a link with the given backend.
+    ///
+    /// # Errors
+    /// [`Error::Missing`] if the system lacks or refuses something, [`Error::System`] if a system
+    /// call fails unexpectedly.
     pub fn start_with(profile: &Profile, backend: Backend) -> Result<Self, Error> {
         if backend == Backend::Auto {
             return match Self::start_with(profile, Backend::Tun) {
@@ -129,15 +144,17 @@ impl Emulation {
         Ok(emulation)
     }
 
+    /// The backend in use, never [`Backend::Auto`].
     pub fn backend(&self) -> Backend {
         self.backend
     }
 
-    /// Whether it runs in a user namespace of its own.
+    /// Whether the link runs in its own user namespace, because the caller is not root.
     pub fn is_rootless(&self) -> bool {
         self.user.is_some()
     }
 
+    /// The IP address of a side.
     pub fn address(&self, side: Side) -> IpAddr {
         match side {
             Side::Client => CLIENT.into(),
@@ -145,7 +162,7 @@ impl Emulation {
         }
     }
 
-    /// A command that will run at that side, and knows both addresses from its environment.
+    /// A command that will run at `side`. Its environment holds both addresses.
     pub fn command(&self, side: Side, program: impl AsRef<OsStr>) -> Command {
         self.command_with(side, program, false)
     }
@@ -159,18 +176,21 @@ impl Emulation {
         command
     }
 
-    /// A UDP socket of that side, bound to some port, for probes from within this process. All copies are one socket.
+    /// A UDP socket at `side`, bound to some port, for probes from within this process. Every call
+    /// returns a duplicate of the same socket.
     pub fn probe_socket(&self, side: Side) -> std::io::Result<UdpSocket> {
         self.probes[side as usize].try_clone()
     }
 
-    /// Up to 100 ms old while the link is idle, less while it is not.
+    /// The current counters. They are up to 100 ms old while the link is idle, less while it is
+    /// busy.
     pub fn counters(&self) -> LinkCounters {
         let [up, down] = &self.shared;
         LinkCounters { up: up.counters(), down: down.counters(), cpu: up.cpu() + down.cpu() }
     }
 
-    /// Another link from now on; packets that are under way keep their time of arrival. MTU and congestion control stay.
+    /// Changes the link to another profile. Packets in flight keep their time of arrival; MTU and
+    /// congestion control stay as they are.
     pub fn set(&self, profile: &Profile) -> Result<(), Error> {
         if self.backend == Backend::Kernel {
             return kernel::shape(self, profile);
@@ -180,7 +200,7 @@ impl Emulation {
         Ok(())
     }
 
-    /// False after somebody killed the process that keeps the namespaces, or a pump ended.
+    /// False once the keeper process was killed or a pump thread ended.
     pub fn is_alive(&self) -> bool {
         self.keeper.is_alive() && !self.pumps.iter().any(JoinHandle::is_finished)
     }
@@ -209,10 +229,10 @@ mod tests {
 
     use super::*;
 
-    /// Whatever does not come within this time never comes.
+    /// Timeout for every event that a test waits for.
     const PATIENCE: Duration = Duration::from_secs(20);
 
-    /// `None`, and a word why, where links are not possible.
+    /// `None`, with the reason recorded, where links are not possible.
     #[track_caller]
     fn start() -> Option<Emulation> {
         match Emulation::start(&"none".parse().unwrap()) {
@@ -233,7 +253,7 @@ mod tests {
         }
     }
 
-    /// What its descriptors lead to, in the order of their names. `None` for who may not know.
+    /// The targets of a process's descriptors, sorted. `None` if we may not read them.
     fn descriptors(pid: i32) -> Option<Vec<String>> {
         let folder = std::fs::read_dir(format!("/proc/{pid}/fd")).ok()?;
         let mut found: Vec<_> = folder.flatten().filter_map(|e| std::fs::read_link(e.path()).ok()).collect();
@@ -241,7 +261,8 @@ mod tests {
         Some(found.iter().map(|path| path.display().to_string()).collect())
     }
 
-    /// The namespaces, so that nobody else gets their numbers, and neither a device nor what our other threads have open.
+    /// The keeper holds the namespaces, so that their inode numbers are not reused, but neither a
+    /// device nor the descriptors of our other threads.
     fn holds_namespaces_and_a_socket_only(link: &Emulation) {
         let mut namespaces = link.networks.each_ref().map(|n| format!("net:[{}]", sys::identity(n.as_fd()).unwrap().1));
         namespaces.sort();
@@ -274,7 +295,7 @@ mod tests {
         if start().is_none() {
             return;
         }
-        // The filter is of this thread and of what it starts.
+        // The filter applies to this thread and its descendants.
         let thread = std::thread::spawn(move || match seccompiler::apply_filter(&filter) {
             Ok(()) => holds_namespaces_and_a_socket_only(&start().unwrap()),
             Err(e) => narrows_test::skip(format!("system calls cannot be filtered here: {e}")),
@@ -292,7 +313,8 @@ mod tests {
         sys::kill(link.keeper.pid(), libc::SIGKILL).unwrap();
         wait_until("its end is seen", || !link.is_alive());
         drop(link);
-        // It is reaped below if it was ended, and ended if it was not: nothing is left of a failure.
+        // The child is reaped below if it was killed, and killed if it was not: a failure leaves no
+        // process behind.
         let begun = Instant::now();
         while child.try_wait().unwrap().is_none() && begun.elapsed() < PATIENCE {
             std::thread::sleep(Duration::from_millis(2));

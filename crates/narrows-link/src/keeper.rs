@@ -1,8 +1,10 @@
-//! The keeper: a small process that makes the namespaces, hands their descriptors over, and does nothing until whoever
-//! started it is gone, killed or not. Then it ends every process that is left in the namespaces. Devices and namespaces go with
-//! the last descriptor and process. If the keeper is killed first, its owner does its work.
+//! The keeper: a small process that creates the namespaces, hands over their descriptors, and then
+//! waits until its owner is gone, killed or not. It then kills every process left in the
+//! namespaces. The kernel removes devices and namespaces with the last descriptor and process. If
+//! the keeper is killed first, its owner does this cleanup.
 //!
-//! A process can enter a new user namespace only while it has one thread, which a library cannot ask of its caller.
+//! It must be a process: only a single-threaded process can enter a new user namespace, and a
+//! library cannot require that of its caller.
 
 use std::io::{self, Write};
 use std::net::{Ipv4Addr, UdpSocket};
@@ -15,29 +17,31 @@ use crate::{Backend, Error};
 
 pub(crate) const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 pub(crate) const SERVER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
-/// Both addresses and the mask, as `ip` writes them.
+/// Network of both addresses, in the notation of `ip`.
 pub(crate) const NETWORK: &str = "10.77.0.0/30";
 const MASK: Ipv4Addr = Ipv4Addr::new(255, 255, 255, 252);
-/// The device at either side.
+/// Name of the device at either side.
 pub(crate) const DEVICE: &str = "link0";
-/// Packets that wait for a pump that the scheduler holds up: 10 ms at 10 Gbit/s.
+/// Packets that queue while the scheduler delays the pump: 10 ms at 10 Gbit/s.
 const DEVICE_QUEUE: u32 = 10_000;
-/// Both ends of a pair have the same address, so that frames need no ARP and are meant for whoever gets them.
+/// MAC address of both ends of a pair: the same, so that frames need no ARP and every receiver
+/// accepts them.
 const HARDWARE: [u8; 6] = [0x02, 0, 0, 0, 0x77, 0x01];
-/// A process that forks faster than it is found goes on until it fails to fork.
+/// Limit on sweeps: a process that forks faster than we find it escapes until its fork fails.
 const SWEEPS_MAX: usize = 1000;
-/// Setting up takes some ms; a loaded machine may take long.
+/// Setup takes some ms, but far longer on a loaded machine.
 const SETUP_PATIENCE: Duration = Duration::from_secs(20);
-/// Ending takes a few sweeps. Then the keeper is killed, and after as long again not waited for.
+/// Shutdown takes a few sweeps. After this time the keeper is killed; after the same time again we
+/// stop waiting for it.
 const END_PATIENCE: Duration = Duration::from_secs(10);
 
-/// What the keeper is to make. It is prepared before the fork.
+/// Instructions for the keeper, prepared before the fork.
 pub(crate) struct Order {
     pub(crate) backend: Backend,
     pub(crate) mtu: u32,
 }
 
-/// What failed, as one byte on the wire.
+/// The step that failed, as one byte on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 enum Stage {
@@ -69,15 +73,15 @@ const STAGES: [Stage; 10] = [
 pub(crate) struct Keeper {
     socket: Option<OwnedFd>,
     pid: i32,
-    /// Both, as long as somebody may be in them.
+    /// Both network namespaces, as long as processes may be in them.
     networks: Option<[Arc<OwnedFd>; 2]>,
 }
 
-/// What the keeper made.
+/// Descriptors received from the keeper.
 pub(crate) struct Made {
     pub(crate) user: Option<OwnedFd>,
     pub(crate) networks: [Arc<OwnedFd>; 2],
-    /// One at each side; the kernel's own link needs none.
+    /// One device at each side; the kernel's backend needs none.
     pub(crate) devices: Option<[OwnedFd; 2]>,
     pub(crate) probes: [UdpSocket; 2],
 }
@@ -133,7 +137,7 @@ impl Keeper {
 }
 
 impl Drop for Keeper {
-    /// Waits until every process in the namespaces has been ended.
+    /// Waits until every process in the namespaces has been killed.
     fn drop(&mut self) {
         drop(self.socket.take());
         let begun = Instant::now();
@@ -152,8 +156,8 @@ impl Drop for Keeper {
     }
 }
 
-/// Ends every process in the namespaces, which stay open meanwhile: once they were closed, their numbers could be given to
-/// others, and strangers would be ended.
+/// Kills every process in the namespaces. They must stay open meanwhile: the kernel could reuse the
+/// inode numbers of closed namespaces, and unrelated processes would be killed.
 fn sweep(networks: [BorrowedFd<'_>; 2]) {
     let [Ok(client), Ok(server)] = networks.map(sys::identity) else { return };
     for _ in 0..SWEEPS_MAX {
@@ -168,7 +172,7 @@ fn explain(stage: Stage, e: &io::Error, rootless: bool) -> Error {
     let who = if rootless { "in a user namespace of its own" } else { "as root" };
     Error::Missing(match stage {
         Stage::Descriptors => format!(
-            "cannot close what a new process inherits: {e}; it takes /proc, or Linux 5.9 and no filter that refuses close_range"
+            "cannot close inherited descriptors: {e}; needs /proc, or Linux 5.9 and no filter that refuses close_range"
         ),
         Stage::UserNamespace => format!(
             "cannot make a network namespace: that needs root (CAP_SYS_ADMIN), or user namespaces, which this system refuses ({e}): \
@@ -212,9 +216,10 @@ fn keep(order: &Order, socket: BorrowedFd<'_>) {
     if sys::send_with(socket, &[0, u8::from(rootless), 0, 0, 0, 0, 0, 0], &fds[..count]).is_err() {
         return;
     }
-    // A device lives as long as its descriptor, which is not the keeper's any more. The namespaces stay open for `sweep`.
+    // A device lives as long as its descriptor, and the owner has that. The namespaces stay open
+    // for `sweep`.
     drop((user, devices, probes));
-    // Nobody sends anything: this is the end of the other process, or of the link.
+    // The owner sends nothing: a return means that the owner or the link has ended.
     while sys::read(socket, &mut [0; 8]).is_err_and(|e| e.kind() == io::ErrorKind::Interrupted) {}
     sweep(networks.each_ref().map(AsFd::as_fd));
 }
@@ -262,7 +267,7 @@ fn make(order: &Order, rootless: &mut bool) -> Staged<Inside> {
             None
         }
         Backend::Auto | Backend::Packet => {
-            // The other ends are in a third namespace, which nobody enters.
+            // The other ends are in a third namespace, which no process enters.
             sys::unshare(Namespace::Network).at(Stage::NetworkNamespace)?;
             Some([end(order, "client", client.as_fd())?, end(order, "server", server.as_fd())?])
         }
@@ -273,7 +278,7 @@ fn make(order: &Order, rootless: &mut bool) -> Staged<Inside> {
     Ok(Inside { user, networks: [client, server], devices, probes: [client_probe, server_probe] })
 }
 
-/// A device in `side` whose frames come out of the socket.
+/// Creates a device in `side` and returns the packet socket that carries its frames.
 fn end(order: &Order, name: &str, side: BorrowedFd<'_>) -> Staged<OwnedFd> {
     sys::make_pair(name, DEVICE, side).at(Stage::Pair)?;
     let device = Interface::named(name).at(Stage::Configure)?;
@@ -282,7 +287,7 @@ fn end(order: &Order, name: &str, side: BorrowedFd<'_>) -> Staged<OwnedFd> {
     device.packets().at(Stage::PacketSocket)
 }
 
-/// Everything within one side. Returns a socket for probes and, if it is one, the TUN device.
+/// Configures one side. Returns a socket for probes and, with that backend, the TUN device.
 fn configure(order: &Order, side: BorrowedFd<'_>, address: Ipv4Addr) -> Staged<(OwnedFd, Option<OwnedFd>)> {
     sys::enter(side, Namespace::Network).at(Stage::Configure)?;
     Interface::named("lo").and_then(|lo| lo.up(true)).at(Stage::Configure)?;
@@ -293,7 +298,7 @@ fn configure(order: &Order, side: BorrowedFd<'_>, address: Ipv4Addr) -> Staged<(
         device.offloads_off().at(Stage::Configure)?;
     }
     device.set_mtu(order.mtu).at(Stage::Configure)?;
-    // Older kernels leave this to the system's root; then there is room for 500 packets.
+    // Older kernels allow this only to the system's root; without it the queue holds 500 packets.
     let _ = device.set_queue_len(DEVICE_QUEUE);
     device.up(false).at(Stage::Configure)?;
     device.set_address(address, MASK).at(Stage::Configure)?;
@@ -301,7 +306,7 @@ fn configure(order: &Order, side: BorrowedFd<'_>, address: Ipv4Addr) -> Staged<(
     Ok((probe.into(), tun))
 }
 
-/// The user stays who it is: programs that ask whether they are root get the answer that they would get outside.
+/// Maps the user to itself: programs that ask whether they are root get the same answer as outside.
 fn map(uid: u32, gid: u32) -> io::Result<()> {
     sys::write_file(c"/proc/self/setgroups", b"deny")?;
     for (path, id) in [(c"/proc/self/uid_map", uid), (c"/proc/self/gid_map", gid)] {

@@ -1,5 +1,5 @@
-//! What the kernel does, set by `ip` and `tc`: congestion control, and the same links by its own means, where it has
-//! them: tbf for the rate, netem for everything else.
+//! Kernel settings, made by `ip` and `tc`: congestion control, and the links of the kernel's
+//! backend: tbf for the rate, netem for everything else.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -8,14 +8,14 @@ use crate::keeper::{DEVICE, NETWORK};
 use crate::profile::{Direction, Profile};
 use crate::{Emulation, Error, Side};
 
-/// What tbf may send at once; less than two full packets would stop it at small MTUs' timers.
+/// Burst of tbf; with less than two full packets it would stall on its timer at small MTUs.
 const BURST_BYTES: u64 = 5000;
 
 pub(crate) fn shape(emulation: &Emulation, profile: &Profile) -> Result<(), Error> {
     possible(profile)?;
     let round_trip = profile.up.delay + profile.down.delay;
     for (side, direction) in [(Side::Client, &profile.up), (Side::Server, &profile.down)] {
-        // A change: what was there goes; there may be nothing.
+        // Remove the previous discipline; there may be none.
         let _ = tc(emulation, side, &["qdisc", "del", "dev", DEVICE, "root"]);
         let queue = direction.queue_bytes(round_trip, profile.mtu);
         let netem = netem(direction, queue / u64::from(profile.mtu) + 1);
@@ -45,7 +45,7 @@ fn possible(profile: &Profile) -> Result<(), Error> {
         if direction.trace.is_some() {
             return cannot("traces");
         }
-        // netem sends each packet when its own time has come.
+        // netem sends each packet at its own time, so packets overtake each other.
         if !direction.jitter.is_zero() && !direction.reorder {
             return cannot("jitter that keeps the order of packets (with reorder=yes it can)");
         }
@@ -71,7 +71,7 @@ fn netem(direction: &Direction, packets: u64) -> Vec<String> {
         args.extend(["loss".into(), format!("{}%", loss.in_good * 100.0)]);
     }
     if !args.is_empty() {
-        // What travels needs room besides what waits.
+        // netem's limit includes packets in flight, not only the queue.
         let travelling = direction.mean_bits_per_s().map_or(1e5, |r| r / 8.0 * direction.delay.as_secs_f64() / 500.0);
         args.extend(["limit".into(), (packets + travelling as u64 + 1000).to_string()]);
     }
@@ -88,8 +88,8 @@ fn add_netem(emulation: &Emulation, side: Side, netem: &[String]) -> Result<(), 
     })
 }
 
-/// The congestion control of all connections across the link. A namespace of its own may not choose its default, but
-/// may have one for a route.
+/// Sets the congestion control of all connections across the link. A namespace may not set its own
+/// default, but may set one for a route.
 pub(crate) fn set_congestion(emulation: &Emulation, name: &str) -> Result<(), Error> {
     for side in [Side::Client, Side::Server] {
         let address = emulation.address(side).to_string();

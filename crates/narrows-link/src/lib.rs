@@ -6,8 +6,8 @@
 //!                             <== pump thread: [Shaper] <==
 //! ```
 //!
-//! [`Profile`] says what the link is like, [`Emulation`] runs it. The shaping (`shaper.rs`, `loss.rs`, `trace.rs`) knows
-//! neither I/O nor clock.
+//! [`Profile`] describes a link, [`Emulation`] runs it. The shaping (`shaper.rs`, `loss.rs`,
+//! `trace.rs`) uses neither I/O nor a clock.
 
 pub mod check;
 mod emulation;
@@ -31,16 +31,17 @@ pub use profile::{Direction, Profile, Queue, Step, read_text};
 pub use shaper::Counters;
 pub use trace::Trace;
 
+/// Result with this crate's [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// One line each, which says what to do.
+/// An error, with a message of one line that says what to do.
 #[derive(Debug)]
 pub enum Error {
     /// The description of a link is wrong.
     Description(String),
     /// The system lacks something, or refuses it.
     Missing(String),
-    /// A system call failed that should not.
+    /// A system call failed unexpectedly.
     System(String),
 }
 

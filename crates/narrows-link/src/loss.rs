@@ -1,9 +1,10 @@
-//! Which packets a link loses: each by itself, or in bursts by the model of Gilbert and Elliott.
+//! Packet loss: independent, or in bursts by the Gilbert-Elliott model.
 
 use crate::rng::Rng;
 
-/// A link is good or bad. Before each packet it may change from one to the other; a packet is lost with the
-/// probability of the state. Independent loss is the case without a bad state.
+/// A two-state loss model. A link is good or bad. Before each packet the state may change; the
+/// packet is lost with the probability of the state. Independent loss is the case without a bad
+/// state.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Loss {
     /// Probability of a change from good to bad, and back.
@@ -14,8 +15,10 @@ pub struct Loss {
 }
 
 impl Loss {
+    /// No loss.
     pub const NONE: Self = Self::independent(0.0);
 
+    /// Each packet is lost with probability `share` (0 to 1), independently of the others.
     pub const fn independent(share: f64) -> Self {
         Self { enter: 0.0, leave: 1.0, in_good: share, in_bad: share }
     }
@@ -41,7 +44,7 @@ impl Loss {
     }
 }
 
-/// The state of one direction.
+/// Loss state of one direction.
 #[derive(Clone, Debug)]
 pub(crate) struct Losses {
     rng: Rng,
@@ -90,7 +93,7 @@ mod tests {
     fn independent_losses_have_their_share_and_no_memory() {
         for p in [0.001, 0.01, 0.3] {
             let lost = draw(Loss::independent(p));
-            // Four standard deviations of a binomial: the seed is fixed, so this never flickers.
+            // Four standard deviations of a binomial. The seed is fixed, so the test is not flaky.
             let tolerance = 4.0 * (p * (1.0 - p) / PACKETS as f64).sqrt();
             assert!((share(&lost) - p).abs() < tolerance, "{p}: {}", share(&lost));
             assert!((mean_run(&lost) - 1.0 / (1.0 - p)).abs() < 0.05, "{p}: {}", mean_run(&lost));

@@ -1,17 +1,19 @@
-//! The one message to the kernel's rtnetlink that this crate sends. Nothing here allocates: it is made in the keeper.
+//! The one rtnetlink message that this crate sends. Nothing here allocates, because the keeper
+//! builds it between fork and exit.
 
 use std::os::fd::RawFd;
 
 use libc::c_int;
 
-/// A message of rtnetlink: attributes within attributes, each with its length before it.
+/// An rtnetlink message: nested attributes, each prefixed with its length.
 pub(crate) struct Message {
     bytes: [u8; 256],
     len: usize,
 }
 
 impl Message {
-    /// Asks for a pair of veth devices: `name` here, `peer_name` in the namespace of the descriptor `peer`.
+    /// A request for a pair of veth devices: `name` here, `peer_name` in the namespace of the
+    /// descriptor `peer`.
     pub(crate) fn new_pair(name: &str, peer_name: &str, peer: RawFd) -> Self {
         const VETH_INFO_PEER: u16 = 1;
         let mut message = Self::new();
@@ -60,7 +62,7 @@ impl Message {
         self.bytes[start..start + 4].copy_from_slice(&len.to_ne_bytes());
     }
 
-    /// An `ifinfomsg` that asks for nothing.
+    /// An all-zero `ifinfomsg`, which requests nothing.
     fn interface_info(&mut self) {
         self.put(&[0; 16]);
     }

@@ -1,21 +1,21 @@
-//! Processes that run at a side.
+//! Signals to the processes that run at a side.
 
 use std::process::Child;
 use std::time::{Duration, Instant};
 
 use crate::sys;
 
-/// How soon it is seen that the last one has ended.
+/// Polling interval for the end of a process group.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 
-/// Ends a child that leads a process group of its own, and the group: politely, then after `patience` for good. All of the
-/// group have that time, however soon the child ends.
+/// Ends a child that leads its own process group, and the group: SIGTERM, then SIGKILL after
+/// `patience`. The whole group has that time, however soon the child ends.
 pub fn end_group(child: &mut Child, patience: Duration) {
     let group = -(child.id() as i32);
     let _ = sys::kill(group, libc::SIGTERM);
     let begun = Instant::now();
     loop {
-        // It is one of the group until it is reaped.
+        // An ended child belongs to the group until it is reaped.
         let _ = child.try_wait();
         if sys::kill(group, 0).is_err_and(|e| e.raw_os_error() == Some(libc::ESRCH)) {
             break;
@@ -31,7 +31,8 @@ pub fn end_group(child: &mut Child, patience: Duration) {
     let _ = child.wait();
 }
 
-/// From now on Ctrl-C and Ctrl-\ are for the command that was started before, as in a shell.
+/// Ignores Ctrl-C and Ctrl-\ in this process, so that only the command that was started before gets
+/// them, as in a shell.
 pub fn leave_terminal_signals_to_children() {
     sys::leave_terminal_signals_to_children();
 }
@@ -44,7 +45,7 @@ mod tests {
 
     use super::*;
 
-    /// The leader ends at SIGTERM at once, another one of its group does `at_term` first.
+    /// The leader ends at SIGTERM at once; another process of its group runs `at_term` first.
     fn group(at_term: &str) -> (Child, ChildStdout) {
         let script = format!("(trap '{at_term}' TERM; echo up; while :; do sleep 0.01; done) & wait");
         let mut sh = Command::new("sh");
@@ -68,7 +69,7 @@ mod tests {
     fn who_does_not_end_is_ended() {
         let (mut child, mut stdout) = group("");
         end_group(&mut child, Duration::from_millis(50));
-        // Its end of the pipe was the last one.
+        // End of file: the killed process held the last write end of the pipe.
         assert_eq!(stdout.read_to_end(&mut Vec::new()).unwrap(), 0);
     }
 }

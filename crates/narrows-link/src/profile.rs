@@ -1,4 +1,4 @@
-//! What a link is like: named links, and links described by keys and values.
+//! Link profiles: named links, and links described by keys and values.
 
 use std::fmt;
 use std::fs::File;
@@ -14,20 +14,22 @@ use crate::shaper::{Plan, Shape};
 use crate::trace::Trace;
 use crate::units;
 
-/// Without `queue=` a direction queues what it carries in the larger of a round trip and this time. Routers at home
-/// hold more, switches less; with less, the start of a TCP connection alone loses hundreds of packets.
+/// Without `queue=` a direction's queue holds what the link carries in this time or in a round
+/// trip, whichever is longer. Home routers hold more, switches less; with less, the start of a TCP
+/// connection alone loses hundreds of packets.
 const QUEUE_TIME: Duration = Duration::from_millis(20);
-/// And so many full packets at least: the two bursts of 64 KB in which a TCP stack hands packets over, and room.
+/// Minimum length of the default queue in full packets: the two bursts of 64 KB in which a TCP
+/// stack hands packets over, and some room.
 const QUEUE_PACKETS: u64 = 96;
-/// More would be a fault of the description: a second at 2 Gbit/s.
+/// A longer queue is taken for a mistake in the description: a second at 2 Gbit/s.
 const QUEUE_MAX: u64 = 256 << 20;
 const MTU_MIN: u32 = 576;
-/// Jumbo frames of Ethernet, and what common devices take.
+/// Ethernet jumbo frames, which common devices support.
 pub(crate) const MTU_MAX: u32 = 9000;
-/// A schedule is written by hand or by a small program.
+/// Limit on steps: enough for a schedule that is written by hand or by a small program.
 const STEPS_MAX: usize = 10_000;
-/// Between changes, and between the last one and the repetition: after a pause the shaper makes good every change that it
-/// missed, and no link that was ever recorded is told by the microsecond.
+/// Minimum time between changes, and between the last one and the repetition. After a pause the
+/// shaper replays every change that it missed, and no recorded link has microsecond resolution.
 const STEP_MIN: Duration = Duration::from_millis(1);
 /// A trace file of this length holds ten million opportunities.
 const TRACE_FILE_MAX: u64 = 128 << 20;
@@ -39,24 +41,27 @@ pub struct Direction {
     pub rate_bits_per_s: Option<u64>,
     /// Delivery opportunities instead of a rate.
     pub trace: Option<Arc<Trace>>,
-    /// Bytes that pass at once after the link was idle. 0 is a wire: every packet takes its time.
+    /// Bytes that pass at once after the link was idle. At 0 every packet takes its transmission
+    /// time, as on a wire.
     pub burst_bytes: u64,
-    /// One way.
+    /// One-way delay.
     pub delay: Duration,
-    /// Each packet's delay is evenly spread over delay - jitter to delay + jitter.
+    /// Each packet's delay is uniform between delay - jitter and delay + jitter.
     pub jitter: Duration,
     /// Whether jitter may let packets overtake each other.
     pub reorder: bool,
-    /// Lost packets take their time on the link first, as on a radio link.
+    /// Loss model. Lost packets occupy the link first, as on a radio link.
     pub loss: Loss,
-    /// `None` is the default of [`Profile`].
+    /// Length of the queue; `None` is the default of [`Profile`].
     pub queue: Option<Queue>,
 }
 
+/// Length of a direction's queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Queue {
+    /// Bytes of IP packets.
     Bytes(u64),
-    /// What the link carries in this time.
+    /// As many bytes as the link carries in this time.
     Time(Duration),
 }
 
@@ -77,33 +82,42 @@ impl Default for Direction {
 
 /// A link between two hosts: client to server is up, server to client is down.
 ///
-/// As text it is a name (`wifi`), or keys and values (`rate=100mbit,delay=20ms`), or a name and what differs from it
-/// (`wifi,loss=0%`). `up.` and `down.` before a key mean one direction. Changes follow behind semicolons, each with the
-/// time at which it happens (`rate=100mbit;5s:rate=10mbit;10s:rate=100mbit`); `repeat=15s` begins them again.
+/// As text it is a name (`wifi`), or keys and values (`rate=100mbit,delay=20ms`), or a name with
+/// overrides (`wifi,loss=0%`). A key with the prefix `up.` or `down.` applies to one direction.
+/// Changes follow, separated by semicolons, each with its time
+/// (`rate=100mbit;5s:rate=10mbit;10s:rate=100mbit`); `repeat=15s` restarts the schedule.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Profile {
     text: String,
+    /// Client to server.
     pub up: Direction,
+    /// Server to client.
     pub down: Direction,
+    /// Longest IP packet in bytes, for both directions.
     pub mtu: u32,
     /// The congestion control of both hosts; `None` keeps the kernel's.
     pub congestion: Option<String>,
+    /// Changes while the link runs, by rising time.
     pub steps: Vec<Step>,
+    /// Period after which the schedule restarts; `None` keeps the last step.
     pub repeat: Option<Duration>,
 }
 
-/// A change of a link while it runs: both directions as they are from then on.
+/// A change of a running link: both directions from `at` on.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Step {
+    /// Time since the link was started.
     pub at: Duration,
+    /// Client to server.
     pub up: Direction,
+    /// Server to client.
     pub down: Direction,
 }
 
-/// Name, description, where it comes from.
+/// Name, description and origin of each named link.
 ///
-/// The delays of the 2023 text are one way and its loss is that of each direction. The other two give no delay: theirs
-/// is that of a cable with two hosts' network stacks.
+/// The delays of the 2023 text are one way, its loss is per direction. The other two texts give no
+/// delay: 0.1 ms is that of a cable with two hosts' network stacks.
 const NAMED: [(&str, &str, &str); 13] = [
     ("ethernet-1g", "rate=1gbit,delay=0.1ms", "edge links, 2023, table 5.3"),
     ("wifi", "rate=40mbit,delay=10ms,loss=1%", "edge links, 2023, table 5.3"),
@@ -121,6 +135,7 @@ const NAMED: [(&str, &str, &str); 13] = [
 ];
 
 impl Profile {
+    /// Names of all named links.
     pub fn names() -> impl Iterator<Item = &'static str> {
         NAMED.iter().map(|n| n.0)
     }
@@ -130,7 +145,7 @@ impl Profile {
         &NAMED
     }
 
-    /// Direction and its limit of queued bytes, as they are from the start and after every step.
+    /// The shapes of one direction, from the start and after every step.
     pub(crate) fn plan(&self, side: impl Fn(&Direction, &Direction) -> Direction) -> Plan {
         let shape = |up: &Direction, down: &Direction| {
             let round_trip = up.delay + down.delay;
@@ -149,7 +164,7 @@ impl Profile {
         self.plan(|_, down| down.clone())
     }
 
-    /// Applies `KEY=VALUE`; what must be known for both halves of `loss` is kept in `pending`.
+    /// Applies `KEY=VALUE`. `bursts` collects `loss-burst` per direction, as it may precede `loss`.
     fn apply(&mut self, item: &str, bursts: &mut [Option<f64>; 2], in_step: bool) -> Result<(), String> {
         let (key, value) = item.split_once('=').ok_or_else(|| {
             let names: Vec<_> = Self::names().collect();
@@ -158,13 +173,17 @@ impl Profile {
         let (key, value) = (key.trim(), value.trim());
         if !in_step && key == "mtu" {
             let mtu = value.parse().ok().filter(|m| (MTU_MIN..=MTU_MAX).contains(m));
-            self.mtu = mtu.ok_or_else(|| format!("'{value}' is no MTU from {MTU_MIN} to {MTU_MAX}"))?;
+            self.mtu = mtu.ok_or_else(|| format!("'{value}' is not an MTU from {MTU_MIN} to {MTU_MAX}"))?;
             return Ok(());
         }
         if !in_step && key == "congestion" {
             let word = !value.is_empty() && value.len() < 16 && value.bytes().all(|b| b.is_ascii_alphanumeric());
             self.congestion = Some(value.to_owned()).filter(|_| word);
-            return if word { Ok(()) } else { Err(format!("'{value}' is no congestion control such as cubic or bbr")) };
+            return if word {
+                Ok(())
+            } else {
+                Err(format!("'{value}' is not a congestion control such as cubic or bbr"))
+            };
         }
         let (sides, key) = match key.split_once('.') {
             None => (0..2, key),
@@ -179,7 +198,7 @@ impl Profile {
         Ok(())
     }
 
-    /// Applies `KEY=VALUE,KEY=VALUE` and checks what came out.
+    /// Applies `KEY=VALUE,KEY=VALUE` and checks the result.
     fn apply_all(&mut self, items: &str, in_step: bool) -> Result<(), String> {
         let mut bursts = [None, None];
         for item in items.split(',').filter(|i| !i.trim().is_empty()) {
@@ -190,7 +209,7 @@ impl Profile {
                 let share = direction.loss.share();
                 direction.loss = Loss::bursts(share, len).ok_or_else(|| {
                     format!(
-                        "a loss of {:.0}% in bursts of {len} packets is impossible: too few are left between",
+                        "a loss of {:.0}% in bursts of {len} packets is impossible: too few packets are left between bursts",
                         share * 100.0
                     )
                 })?;
@@ -220,7 +239,7 @@ fn parse(text: &str) -> Result<Profile, String> {
         repeat: None,
     };
     let mut parts = text.split([';', '\n']).map(str::trim).filter(|p| !p.is_empty() && !p.starts_with('#'));
-    let base = parts.next().ok_or("nothing is said of it: give a name or KEY=VALUE")?;
+    let base = parts.next().ok_or("the description is empty: give a name or KEY=VALUE")?;
     let (first, rest) = base.split_once(',').unwrap_or((base, ""));
     match NAMED.iter().find(|n| n.0 == first.trim()) {
         Some((_, keys, _)) => {
@@ -236,11 +255,11 @@ fn parse(text: &str) -> Result<Profile, String> {
             continue;
         }
         let (at, changes) =
-            part.split_once([':', ' ']).ok_or_else(|| format!("'{part}' is no step such as 5s:rate=10mbit"))?;
+            part.split_once([':', ' ']).ok_or_else(|| format!("'{part}' is not a step such as 5s:rate=10mbit"))?;
         let at = units::time(at.trim())?;
         let before = profile.steps.last().map_or(Duration::ZERO, |last| last.at);
         if at < before + STEP_MIN {
-            return Err(format!("the step '{part}' does not come after what is before it, by 1 ms at least"));
+            return Err(format!("the step '{part}' must come after the previous one by 1 ms at least"));
         }
         if profile.steps.len() == STEPS_MAX {
             return Err(format!("more than {STEPS_MAX} steps"));
@@ -280,8 +299,7 @@ impl Direction {
             "loss" => self.loss = Loss::independent(units::share(value)?),
             "loss-burst" => {
                 let len = value.parse().ok().filter(|len| (1.0..=1e6).contains(len));
-                *burst =
-                    Some(len.ok_or_else(|| format!("'{value}' is no mean length of a burst: packets, at least 1"))?);
+                *burst = Some(len.ok_or_else(|| format!("'{value}' is not a mean burst length: packets, at least 1"))?);
             }
             "gilbert" => {
                 let shares = value.split('/').map(units::share).collect::<Result<Vec<_>, _>>()?;
@@ -293,7 +311,7 @@ impl Direction {
                 self.loss = Loss::gilbert_elliott(enter, leave, bad, good);
             }
             "queue" => self.queue = Some(queue(value)?),
-            "mtu" | "congestion" => return Err(format!("'{key}' is one for both directions and does not change")),
+            "mtu" | "congestion" => return Err(format!("'{key}' applies to both directions and cannot change")),
             _ => {
                 return Err(format!(
                     "there is no key '{key}': rate, trace, burst, delay, jitter, reorder, loss, loss-burst, gilbert, queue, mtu, \
@@ -306,11 +324,11 @@ impl Direction {
 
     fn check(&self, mtu: u32) -> Result<(), String> {
         if self.jitter > self.delay {
-            return Err(format!("a jitter of {:?} needs a delay of as much at least", self.jitter));
+            return Err(format!("a jitter of {:?} needs a delay of at least as much", self.jitter));
         }
         let queue = self.queue_bytes(Duration::ZERO, mtu);
         if queue < u64::from(mtu) {
-            return Err(format!("a queue of {queue} bytes holds no packet of {mtu}"));
+            return Err(format!("a queue of {queue} bytes cannot hold a packet of {mtu} bytes"));
         }
         if queue > QUEUE_MAX {
             return Err(format!("a queue of {queue} bytes is longer than {QUEUE_MAX}"));
@@ -318,7 +336,7 @@ impl Direction {
         Ok(())
     }
 
-    /// What the link carries in a second, if that is limited.
+    /// Mean rate of the direction in bits per second; `None` if it is unlimited.
     pub fn mean_bits_per_s(&self) -> Option<f64> {
         self.trace.as_ref().map(|t| t.mean_bits_per_s()).or(self.rate_bits_per_s.map(|r| r as f64))
     }
@@ -327,7 +345,7 @@ impl Direction {
         let carried = |time: Duration| self.mean_bits_per_s().map(|rate| (rate / 8.0 * time.as_secs_f64()) as u64);
         match self.queue {
             Some(Queue::Bytes(bytes)) => bytes,
-            // Nothing ever waits for a link without a rate.
+            // On a link without a rate no packet ever queues.
             Some(Queue::Time(time)) => carried(time).unwrap_or(QUEUE_MAX),
             None => {
                 let least = QUEUE_PACKETS * u64::from(mtu);
@@ -366,17 +384,21 @@ fn trace(name: &str) -> Result<Arc<Trace>, String> {
     Trace::parse(&text).map(Arc::new).map_err(|why| format!("the trace '{name}': {why}"))
 }
 
-/// The text of a file, if it is no longer than so many bytes. A length is not asked for: devices and pipes tell none.
+/// Reads a text file of at most `len_max` bytes. Does not rely on the file's metadata: devices and
+/// pipes have no length there.
+///
+/// # Errors
+/// If the file cannot be read, is longer, or is not UTF-8.
 pub fn read_text(path: &Path, len_max: u64) -> io::Result<String> {
     let mut bytes = Vec::new();
     File::open(path)?.take(len_max + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > len_max {
         return Err(io::Error::other(format!("it is longer than {len_max} bytes")));
     }
-    String::from_utf8(bytes).map_err(|_| io::Error::other("it is no text"))
+    String::from_utf8(bytes).map_err(|_| io::Error::other("it is not text in UTF-8"))
 }
 
-/// Times are at most a minute each.
+/// Cannot overflow: times are at most a minute each.
 fn nanoseconds(time: Duration) -> u64 {
     time.as_nanos() as u64
 }
@@ -450,7 +472,7 @@ mod tests {
     #[test]
     fn bad_descriptions_say_what_is_wrong() {
         for (text, why) in [
-            ("", "nothing is said"),
+            ("", "the description is empty"),
             ("wlan", "'wlan' is neither a profile (ethernet-1g, wifi,"),
             ("wifi,fast", "'fast' is neither a profile"),
             ("speed=1mbit", "no key 'speed'"),
@@ -459,21 +481,21 @@ mod tests {
             ("rate=10", "has no unit"),
             ("loss=2", "share of '2' is impossible"),
             ("loss=-1%", "impossible"),
-            ("loss=50%,loss-burst=0.5", "no mean length"),
-            ("loss=95%,loss-burst=2", "too few are left"),
+            ("loss=50%,loss-burst=0.5", "not a mean burst length"),
+            ("loss=95%,loss-burst=2", "too few packets are left"),
             ("gilbert=1%/2%", "is not ENTER/LEAVE"),
             ("jitter=5ms", "needs a delay"),
             ("reorder=maybe", "neither yes nor no"),
-            ("queue=100b", "holds no packet"),
+            ("queue=100b", "cannot hold a packet"),
             ("rate=100gbit,queue=50s", "longer than"),
-            ("mtu=100", "no MTU"),
-            ("up.mtu=1500", "one for both directions"),
-            ("congestion=../x", "no congestion control"),
+            ("mtu=100", "not an MTU"),
+            ("up.mtu=1500", "applies to both directions"),
+            ("congestion=../x", "not a congestion control"),
             ("trace=no-such-file", "cannot read the trace"),
-            ("rate=1mbit;rate=2mbit", "no step such as"),
-            ("rate=1mbit;5s:rate=2mbit;5s:rate=3mbit", "does not come after"),
-            ("rate=1mbit;0s:rate=2mbit", "does not come after"),
-            ("rate=1mbit;5s:mtu=1400", "does not change"),
+            ("rate=1mbit;rate=2mbit", "not a step such as"),
+            ("rate=1mbit;5s:rate=2mbit;5s:rate=3mbit", "must come after"),
+            ("rate=1mbit;0s:rate=2mbit", "must come after"),
+            ("rate=1mbit;5s:mtu=1400", "cannot change"),
             ("rate=1mbit;5s:rate=2mbit;repeat=5s", "after the last step"),
             ("rate=1mbit;5s:rate=2mbit;5.0009s:rate=3mbit", "by 1 ms at least"),
             ("rate=1mbit;0.9ms:rate=2mbit", "by 1 ms at least"),

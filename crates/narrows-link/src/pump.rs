@@ -1,4 +1,4 @@
-//! The thread that carries one direction: packets from one device through the shaper to the other device.
+//! The thread that carries one direction: from one device through the shaper to the other device.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -9,21 +9,21 @@ use std::time::{Duration, Instant};
 use crate::shaper::{Counters, Plan, Shaper};
 use crate::sys;
 
-/// Packets that are read before those that are due are written.
+/// Packets read in one turn before due packets are written.
 const BATCH: usize = 64;
-/// While packets wait for the rate, the pump looks after the device so often only: at 1 Gbit/s that is five packets at
-/// once instead of a wake-up for each.
+/// Polling interval of the device while packets queue for the rate: at 1 Gbit/s that is five
+/// packets at once instead of a wake-up for each.
 const BUSY_PAUSE: Duration = Duration::from_micros(60);
-/// Waits that are shorter than a sleep takes are spun.
+/// Shorter waits spin, because a sleep takes longer than that.
 const SPIN: Duration = Duration::from_micros(5);
-/// Counters and CPU time are told so often at least.
+/// Longest wait, so that counters and CPU time are published at least this often.
 const IDLE_WAIT: Duration = Duration::from_millis(100);
-/// Buffers that are kept for later packets: as many come as go, but not in each turn.
+/// Free buffers kept for later packets: as many arrive as leave, but not in each turn.
 const SPARE_MAX: usize = 16 * BATCH;
-/// Of a frame from a packet socket.
+/// Length of the header of a frame from a packet socket.
 const ETHERNET_HEADER: usize = 14;
 
-/// What the pump and the link's owner share.
+/// State shared by the pump and the link's owner.
 pub(crate) struct Shared {
     stop: AtomicBool,
     plan: Mutex<Option<Plan>>,
@@ -62,7 +62,7 @@ impl Shared {
     }
 
     fn wake(&self) {
-        // It is readable already if this fails.
+        // The write fails only if the event is readable already.
         let _ = sys::write(self.event.as_fd(), &1u64.to_ne_bytes());
     }
 }
@@ -89,7 +89,7 @@ impl Pump {
         let start = Instant::now();
         let now = || start.elapsed().as_nanos() as u64;
         let packet_max = header + self.mtu as usize;
-        // Of what is longer (a command may have changed the MTU) one byte more is seen.
+        // One byte more shows that a packet is too long (a command may have changed the MTU).
         let buffer_bytes = packet_max + 1;
         let mut shaper = Shaper::new(plan, seed, buffer_bytes);
         let mut spare: Vec<Box<[u8]>> = Vec::new();
@@ -105,7 +105,7 @@ impl Pump {
                 match sys::read(self.from.as_fd(), &mut buf) {
                     Ok(len) => {
                         read += 1;
-                        // What is no IPv4 (neighbour discovery, say) has no place on this link.
+                        // This link carries IPv4 only (no neighbour discovery, say).
                         let ours = buf.get(header).is_some_and(|first| first >> 4 == 4) && len > header;
                         let fits = len <= packet_max;
                         not_taken += u64::from(ours && !fits);
@@ -119,7 +119,7 @@ impl Pump {
                         spare.push(buf);
                         break;
                     }
-                    // The device is gone, and the namespace with it.
+                    // The device is gone, and so is the namespace.
                     Err(_) => return,
                 }
             }
@@ -159,14 +159,15 @@ impl Pump {
             sys::wait_readable(&[self.from.as_fd() as BorrowedFd<'_>, event], open);
         }
         if until_next.is_none_or(|t| t > SPIN) {
-            // Emptied, so that the next wait waits.
+            // Reset the event, so that the next wait blocks.
             let _ = sys::read(event, &mut [0; 8]);
         }
     }
 }
 
-/// How long packets are left to wait in the device, and how long after that the next one is waited for: those that the
-/// shaper has may be far away, but one that comes is stamped when it is read.
+/// Two waits: first with the device unread, so that packets collect there, then until the device is
+/// readable. The first is short however far away the shaper's next packet is, because an arriving
+/// packet gets its time stamp when it is read.
 fn waits(until_next: Option<Duration>, busy: bool) -> [Duration; 2] {
     let time = until_next.unwrap_or(IDLE_WAIT).min(IDLE_WAIT);
     let closed = if busy { BUSY_PAUSE } else { Duration::ZERO };
@@ -181,7 +182,8 @@ mod tests {
 
     const LEN: usize = 1500;
 
-    /// When packets that come at these times leave, if the pump is as fast as its waits permit.
+    /// Departure times of packets that arrive at `coming`, if the pump is as fast as its waits
+    /// permit.
     fn carried(profile: &Profile, coming: &[u64]) -> Vec<u64> {
         let mut shaper = Shaper::new(profile.plan_up(), 1, LEN);
         let (mut now, mut read, mut leaving) = (0, 0, Vec::new());
@@ -196,13 +198,13 @@ mod tests {
             let until_next = shaper.next_ns().map(|next| Duration::from_nanos(next.saturating_sub(now)));
             let [closed, open] = waits(until_next, shaper.is_busy()).map(|wait| wait.as_nanos() as u64);
             let next_read = coming.get(read).map_or(u64::MAX, |at| (*at).max(now + closed));
-            // A turn without any wait takes its time, too.
+            // A turn without any wait takes time, too.
             now = (now + closed + open).min(next_read).max(now + 100);
         }
         leaving
     }
 
-    /// The same by a shaper that is asked at the right times.
+    /// The same for a shaper that is polled at the right times.
     fn due(profile: &Profile, coming: &[u64]) -> Vec<u64> {
         let mut shaper = Shaper::new(profile.plan_up(), 1, LEN);
         let mut leaving = Vec::new();
@@ -220,14 +222,14 @@ mod tests {
     #[test]
     fn no_wait_makes_a_packet_late() {
         let mut rng = Rng(3);
-        // Some at once, then a pause that may be shorter or longer than they take.
+        // Bursts, each followed by a pause that may be shorter or longer than the burst takes.
         let mut at = 0;
         let bursts = (0..200).flat_map(|_| {
             at += (rng.unit() * 2e7) as u64;
             std::iter::repeat_n(at, 1 + (rng.unit() * 6.0) as usize)
         });
         let coming: Vec<u64> = bursts.collect();
-        // One pause before it is read and one before it is let go.
+        // One pause before a packet is read and one before it is written.
         let late_max = (2 * (BUSY_PAUSE + SPIN)).as_nanos() as u64;
         for text in
             ["delay=50ms", "rate=10mbit", "rate=10mbit,delay=50ms", "rate=100mbit,delay=300ms", "rate=10mbit,delay=1ms"]

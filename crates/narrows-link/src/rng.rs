@@ -1,4 +1,5 @@
-//! Random numbers that are the same on every machine: those of `narrows-sim`, from which this crate would get the engine.
+//! Random numbers that are the same on every machine: a copy of those of `narrows-sim`, since
+//! depending on that crate would pull in the engine.
 
 /// splitmix64.
 #[derive(Clone, Debug)]
@@ -13,7 +14,7 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    /// From 0 to 1, never 1.
+    /// Uniform in [0, 1).
     pub(crate) fn unit(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1u64 << 53) as f64
     }

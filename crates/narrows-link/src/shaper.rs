@@ -1,8 +1,8 @@
-//! One direction of a link, without I/O or clock: a queue, a server with a rate or a trace, losses, a delay line. Time is
-//! an argument, in nanoseconds, and never runs backwards.
+//! One direction of a link, without I/O or clock: a queue, a server with a rate or a trace, losses,
+//! a delay line. Time is an argument, in nanoseconds, and never runs backwards.
 //!
-//! When a packet leaves depends on when it came and on the plan alone, never on when somebody asks: a caller that asks
-//! late gets packets late, but the next ones are on time again.
+//! A packet's departure depends only on its arrival and the plan, never on when the caller polls: a
+//! caller that polls late gets packets late, but the next ones are on time again.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -11,14 +11,14 @@ use crate::loss::{Loss, Losses};
 use crate::rng::Rng;
 use crate::trace::{OPPORTUNITY_BYTES, Trace};
 
-/// Queue and delay line of a direction together take no more memory, whatever rate and delay are: with full packets a
-/// second at 2 Gbit/s.
+/// Memory limit for the queue and delay line of a direction together, whatever rate and delay are:
+/// with full packets a second at 2 Gbit/s.
 const MEMORY_MAX: usize = 256 << 20;
-/// Times of service are kept in picoseconds: one packet at 1 Gbit/s takes 12,000 ns, and thousands of roundings must
-/// not add up.
+/// Picoseconds per nanosecond. Service times are kept in picoseconds: one packet at 1 Gbit/s takes
+/// 12,000 ns, and thousands of rounding errors must not add up.
 const PS: u128 = 1000;
 
-/// What a direction is like for a while.
+/// Properties of a direction during one stretch of a plan.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Shape {
     pub(crate) rate_bits_per_s: Option<u64>,
@@ -31,7 +31,7 @@ pub(crate) struct Shape {
     pub(crate) queue_bytes: u64,
 }
 
-/// Shapes and the times from which they hold, the first one at 0; after `period` they begin again.
+/// Shapes with their start times, the first one at 0; they restart after `period_ns`.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     changes: Vec<(u64, Shape)>,
@@ -39,13 +39,14 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// `changes` begin at 0 and rise; a period is longer than the last of them.
+    /// Requires that `changes` begin at 0 and rise, and that the period is longer than the last
+    /// one.
     pub(crate) fn new(changes: Vec<(u64, Shape)>, period_ns: Option<u64>) -> Self {
         debug_assert!(changes.first().is_some_and(|c| c.0 == 0) && changes.is_sorted_by(|a, b| a.0 < b.0));
         Self { changes, period_ns }
     }
 
-    /// When change number `index` happens, counted over all repetitions.
+    /// Time of change number `index`, counted over all repetitions.
     fn time(&self, index: u64) -> Option<u64> {
         let n = self.changes.len() as u64;
         let cycle = index / n;
@@ -58,17 +59,19 @@ impl Plan {
     }
 }
 
-/// What became of the packets of one direction.
+/// Packet counters of one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Delivered.
+    /// Packets delivered.
     pub packets: u64,
+    /// Bytes delivered, IP headers included.
     pub bytes: u64,
-    /// Dropped because the queue was full.
+    /// Packets dropped because the queue was full.
     pub queue_dropped: u64,
-    /// Lost as the link loses packets.
+    /// Packets lost by the link's loss model.
     pub lost: u64,
-    /// Dropped because the device at the other end took no more. Other than 0 it voids a measurement.
+    /// Packets dropped because the device at the other end was full. Any such drop voids a
+    /// measurement.
     pub device_dropped: u64,
 }
 
@@ -86,27 +89,28 @@ struct Travelling<T> {
 
 pub(crate) struct Shaper<T> {
     plan: Plan,
-    /// The plan's time 0.
+    /// Time at which the plan began.
     origin_ns: u64,
     /// Number of the plan's next change.
     next_change: u64,
     shape: Shape,
     queue: VecDeque<Waiting<T>>,
     queued_bytes: u64,
-    /// When the first packet of the queue has been served.
+    /// Time at which the service of the first packet of the queue ends.
     head_ps: Option<u128>,
-    /// Until then the rate is used up.
+    /// Time until which the rate is used up.
     served_ps: u128,
-    /// The trace's next unused opportunity, and what the last used one has left, until when.
+    /// The trace's next unused opportunity, the bytes left of the last used one, and until when
+    /// those can be used.
     opportunity: u64,
     left_bytes: u64,
     left_ns: u64,
     line: VecDeque<Travelling<T>>,
-    /// Packets that queue and line together may hold.
+    /// Most packets that queue and line may hold together.
     held_max: usize,
     losses: Losses,
     rng: Rng,
-    /// Items of packets that were lost, for who wants their memory back.
+    /// Items of lost packets, for callers that reuse their memory.
     lost: Vec<T>,
     counters: Counters,
 }
@@ -135,7 +139,7 @@ impl<T> Shaper<T> {
         }
     }
 
-    /// A packet comes. Gives the item back if the queue is full.
+    /// Adds an arriving packet. Returns the item as error if the queue is full.
     pub(crate) fn push(&mut self, now_ns: u64, len: usize, item: T) -> Result<(), T> {
         self.advance(now_ns);
         let len = len as u64;
@@ -148,13 +152,13 @@ impl<T> Shaper<T> {
         self.queue.push_back(Waiting { item, len, arrived_ps: u128::from(now_ns) * PS });
         if self.head_ps.is_none() {
             self.serve_head();
-            // Without a rate it is served in the instant in which it came.
+            // Without a rate service takes no time.
             self.serve_until(u128::from(now_ns) * PS);
         }
         Ok(())
     }
 
-    /// A packet that has arrived at the other end by now, and its length.
+    /// The next packet that has arrived at the other end by now, and its length.
     pub(crate) fn pop(&mut self, now_ns: u64) -> Option<(T, u64)> {
         self.advance(now_ns);
         if self.line.front()?.due_ns > now_ns {
@@ -166,7 +170,7 @@ impl<T> Shaper<T> {
         Some((packet.item, packet.len))
     }
 
-    /// When `pop` should be asked next; packets may come out later than that, never earlier.
+    /// Time of the next poll by `pop`; packets may come out later than that, never earlier.
     pub(crate) fn next_ns(&self) -> Option<u64> {
         let travelling = self.line.front().map(|p| p.due_ns);
         let waiting = self.head_ps.map(|head| {
@@ -176,7 +180,7 @@ impl<T> Shaper<T> {
         travelling.into_iter().chain(waiting).min()
     }
 
-    /// Whether packets wait for the rate: then it does not matter when exactly the next one is seen.
+    /// Whether packets queue for the rate: then the exact time of the next arrival does not matter.
     pub(crate) fn is_busy(&self) -> bool {
         self.queue.len() > 1
     }
@@ -195,7 +199,7 @@ impl<T> Shaper<T> {
         self.lost.drain(..)
     }
 
-    /// Another plan, whose time 0 is now. What is under way stays so.
+    /// Replaces the plan; its time 0 is now. Packets in flight are not affected.
     pub(crate) fn set_plan(&mut self, now_ns: u64, plan: Plan) {
         self.advance(now_ns);
         self.origin_ns = now_ns;
@@ -220,7 +224,7 @@ impl<T> Shaper<T> {
         self.serve_until(u128::from(now_ns) * PS);
     }
 
-    /// The packet that is being served keeps what it was served already.
+    /// Changes the shape. The packet in service keeps the part that was served already.
     fn change(&mut self, at_ps: u128, shape: Shape) {
         let before = std::mem::replace(&mut self.shape, shape);
         if before.rate_bits_per_s == self.shape.rate_bits_per_s && before.trace == self.shape.trace {
@@ -236,7 +240,8 @@ impl<T> Shaper<T> {
         };
         let whole = self.queue.front().map_or(0, |p| p.len);
         let left_ps = head_ps.saturating_sub(at_ps);
-        // Bits * 10^12 / rate is the time, so this is what of the packet is left, in units of 1/10^12 bit.
+        // Bits * 10^12 / rate is the time, so this is the rest of the packet in units of 1/10^12
+        // bit.
         let left =
             before.rate_bits_per_s.map_or(u128::from(whole) * 8 * 1_000_000_000_000, |r| left_ps * u128::from(r));
         match self.shape.rate_bits_per_s {
@@ -254,7 +259,7 @@ impl<T> Shaper<T> {
         }
     }
 
-    /// Finds when the first packet of the queue will have been served.
+    /// Computes when the service of the first packet of the queue ends.
     fn serve_head(&mut self) {
         let Some(head) = self.queue.front() else {
             self.head_ps = None;

@@ -1,4 +1,4 @@
-//! In virtual time.
+//! Tests of the shaper in virtual time.
 
 use super::*;
 
@@ -23,7 +23,7 @@ fn shaper(shape: Shape) -> Shaper<u64> {
     Shaper::new(Plan::new(vec![(0, shape)], None), 1, LEN)
 }
 
-/// Everything that comes out until `end`, with the time at which it does.
+/// All items that come out until `end`, each with its time.
 fn drain(shaper: &mut Shaper<u64>, end: u64) -> Vec<(u64, u64)> {
     let mut out = Vec::new();
     while let Some(at) = shaper.next_ns().filter(|at| *at <= end) {
@@ -34,7 +34,7 @@ fn drain(shaper: &mut Shaper<u64>, end: u64) -> Vec<(u64, u64)> {
     out
 }
 
-/// Packets 0, 1, 2 ... at a constant distance, and what comes out until `end`.
+/// Sends packets 0, 1, 2 ... at a constant interval and returns what comes out until `end`.
 fn stream(shaper: &mut Shaper<u64>, every_ns: u64, end: u64) -> Vec<(u64, u64)> {
     let mut out = Vec::new();
     for (i, at) in (0..end).step_by(every_ns as usize).enumerate() {
@@ -64,7 +64,7 @@ fn a_link_without_rate_and_delay_delivers_at_once() {
 
 #[test]
 fn the_rate_is_exact_over_a_million_packets() {
-    // 7 Mbit/s: a packet takes no whole number of nanoseconds.
+    // At 7 Mbit/s a packet does not take a whole number of nanoseconds.
     for mbit in [7, 1000] {
         let mut link = shaper(wire(mbit));
         let (mut last, mut count) = (0, 0u64);
@@ -85,7 +85,7 @@ fn who_asks_late_gets_the_same_rate() {
     for i in 0..500 {
         link.push(0, LEN, i).unwrap();
     }
-    // Asked once in 7 ms: 120 us a packet, so 58 or 59 of them each time.
+    // Polled every 7 ms at 120 us a packet: 58 or 59 packets each time.
     let counts: Vec<_> = (1..8).map(|i| std::iter::from_fn(|| link.pop(i * 7 * MS)).count()).collect();
     assert_eq!(counts, [58, 58, 59, 58, 58, 59, 58]);
 }
@@ -97,7 +97,7 @@ fn a_burst_passes_after_idleness_and_no_more() {
         link.push(S, LEN, i).unwrap();
     }
     let out = drain(&mut link, 2 * S);
-    // 12 Mbit/s: a packet each ms. Ten are paid for already.
+    // 12 Mbit/s: a packet each ms. The burst covers the first ten.
     assert_eq!(out.iter().filter(|o| o.0 == S).count(), 10);
     assert_eq!(out.last(), Some(&(S + 10 * MS, 19)));
 }
@@ -119,7 +119,7 @@ fn the_queue_holds_its_bytes_and_drops_the_rest() {
 fn jitter_keeps_the_order_unless_it_may_not() {
     let shape = Shape { delay_ns: 20 * MS, jitter_ns: 10 * MS, ..wire(0) };
     let kept = stream(&mut shaper(shape.clone()), MS, 10 * S);
-    // All but those that came in the last 30 ms.
+    // All but those of the last 30 ms.
     assert!((9_970..10_000).contains(&kept.len()), "{}", kept.len());
     assert!(kept.is_sorted_by(|a, b| a.1 < b.1));
     let mixed = stream(&mut shaper(Shape { reorder: true, ..shape }), MS, 10 * S);
@@ -138,9 +138,9 @@ fn losses_have_their_share_take_their_time_and_come_back() {
     let lost = link.lost_items().count();
     assert_eq!(out.len() + lost, 20_000);
     assert_eq!(link.counters().lost, lost as u64);
-    // Four standard deviations of 2000.
+    // 2000 expected, with four standard deviations.
     assert!((1830..2170).contains(&lost), "{lost}");
-    // Packets behind a lost one come no earlier.
+    // Packets behind a lost one do not arrive earlier.
     assert!(out.iter().all(|(at, i)| *at == (i + 1) * MS));
 }
 
@@ -153,7 +153,8 @@ fn a_trace_delivers_at_its_opportunities_and_wastes_those_nobody_uses() {
     }
     let at: Vec<_> = drain(&mut link, S).iter().map(|o| o.0 / MS).collect();
     assert_eq!(at, [3, 3, 6, 11, 13]);
-    // At 12.5 ms one of the second repetition at 12 is used, the other one is wasted; 15, 20 and 22 follow.
+    // At 12.5 ms the opportunities at 12 of the second repetition are past: one was used, the other
+    // wasted. 15, 20 and 22 follow.
     link.push(125 * MS / 10, LEN, 5).unwrap();
     link.push(151 * MS / 10, LEN, 6).unwrap();
     link.push(201 * MS / 10, LEN, 7).unwrap();
@@ -186,7 +187,7 @@ fn the_schedule_changes_the_rate_within_a_packet_and_repeats() {
     // Half of the eleventh took 0.5 ms, the other half takes 5.
     assert_eq!(at[10], 15 * MS + MS / 2);
     assert_eq!(at[11], 25 * MS + MS / 2);
-    // The one that began at 95.5 has 5.5 ms left at 100 that take 0.55 ms.
+    // The packet that began at 95.5 has 5.5 ms of service left at 100, which then take 0.55 ms.
     assert_eq!(at[18], 95 * MS + MS / 2);
     assert_eq!(at[19], 100 * MS + MS / 2 + MS / 20);
     assert_eq!(at[20], 101 * MS + MS / 2 + MS / 20);
@@ -203,7 +204,7 @@ fn a_new_plan_frees_what_waited_for_the_old_one() {
     let out = drain(&mut link, S);
     assert_eq!(out.len(), 99);
     assert_eq!(out.last().map(|o| o.0), Some(12 * MS + 99 * 12_000));
-    // To a trace, and away from it.
+    // Change to a trace and back.
     for i in 0..3 {
         link.push(S, LEN, i).unwrap();
     }
@@ -227,7 +228,8 @@ fn ten_thousand_packets_are_in_flight() {
 
 #[test]
 fn memory_is_limited_whatever_the_delay() {
-    // Short packets take whole buffers, and each one a few words in the queue or the line.
+    // Short packets take whole buffers; each packet also takes a few words in the queue or the
+    // line.
     for (buffer, len) in [(9000, 9000), (9000, 28), (1500, 28)] {
         let shape = Shape { delay_ns: 60 * S, queue_bytes: u64::MAX, ..wire(0) };
         let mut link: Shaper<u64> = Shaper::new(Plan::new(vec![(0, shape)], None), 1, buffer);

@@ -1,7 +1,8 @@
 //! System calls that the standard library does not offer: namespaces, devices, packets, processes. Linux only.
 //!
-//! `unsafe` lives here and in the two modules below. What the keeper calls neither allocates nor takes a lock, because it
-//! runs between fork and exit in a copy of a process that may have had other threads.
+//! `unsafe` is confined to this module and its two submodules. Functions that the keeper calls
+//! neither allocate nor take a lock: it runs between fork and exit in a copy of a process that may
+//! have had other threads.
 #![allow(unsafe_code, reason = "system calls without a safe wrapper; every block says why it is sound")]
 
 use std::ffi::CStr;
@@ -91,7 +92,8 @@ pub(crate) fn ids() -> (u32, u32) {
     unsafe { (libc::geteuid(), libc::getegid()) }
 }
 
-/// Makes `command` run in these namespaces. With `network_rights` it may change its network although it is not root.
+/// Makes `command` run in these namespaces. With `network_rights` it may configure its network
+/// without being root.
 pub(crate) fn run_inside(
     command: &mut Command,
     user: Option<Arc<OwnedFd>>,
@@ -109,7 +111,7 @@ pub(crate) fn run_inside(
     unsafe { command.pre_exec(inside) };
 }
 
-/// Hands CAP_NET_ADMIN on through exec to a user who is not root.
+/// Keeps CAP_NET_ADMIN across exec for a user other than root.
 fn keep_network_rights() -> Result<()> {
     #[repr(C)]
     struct Header(u32, c_int);
@@ -127,7 +129,7 @@ fn keep_network_rights() -> Result<()> {
 
 // --- devices ---
 
-/// An interface of the namespace in which this was made.
+/// An interface of the network namespace that the thread was in when this was created.
 pub(crate) struct Interface {
     socket: OwnedFd,
     name: [u8; libc::IFNAMSIZ],
@@ -205,7 +207,8 @@ impl Interface {
         self.ioctl(libc::SIOCSIFHWADDR, &mut request)
     }
 
-    /// Lets the kernel make checksums and cut segments before packets come here, as before any simple network card.
+    /// Turns offloads off: the kernel computes checksums and segments packets itself, as for any
+    /// simple network card.
     pub(crate) fn offloads_off(&self) -> Result<()> {
         const TX_CHECKSUMS: u32 = 0x17;
         const TSO: u32 = 0x1f;
@@ -226,7 +229,7 @@ impl Interface {
         Ok(unsafe { request.ifr_ifru.ifru_ifindex })
     }
 
-    /// A TUN device of this name: whole IP packets without any header before them, and never longer than the MTU.
+    /// Opens a TUN device of this name: bare IP packets, never longer than the MTU.
     pub(crate) fn tun(&self) -> Result<OwnedFd> {
         const TUNSETIFF: libc::Ioctl = 0x4004_54ca;
         let device = open(c"/dev/net/tun", libc::O_RDWR | libc::O_NONBLOCK)?;
@@ -237,13 +240,13 @@ impl Interface {
         Ok(device)
     }
 
-    /// Raw frames of IPv4 to and from this device, past its queueing discipline.
+    /// A packet socket for IPv4 frames to and from this device, bypassing its queueing discipline.
     pub(crate) fn packets(&self) -> Result<OwnedFd> {
         let protocol = (libc::ETH_P_IP as u16).to_be();
         let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-        // SAFETY: integers only. Without a protocol it hears nothing before it is bound.
+        // SAFETY: integers only. Without a protocol the socket receives nothing before it is bound.
         let socket = owned(unsafe { libc::socket(libc::AF_PACKET, kind, 0) })?;
-        // Both are as large as permitted: a burst must wait for the pump here.
+        // Buffers as large as permitted: a burst queues here until the pump reads it.
         for (option, forced) in [(libc::SO_RCVBUF, libc::SO_RCVBUFFORCE), (libc::SO_SNDBUF, libc::SO_SNDBUFFORCE)] {
             let bytes = DEVICE_BUFFER_BYTES;
             if set_option(socket.as_fd(), libc::SOL_SOCKET, forced, bytes).is_err() {
@@ -263,7 +266,7 @@ impl Interface {
     }
 }
 
-/// A burst of 10,000 packets waits here for the pump.
+/// Size of socket buffers: room for a burst of 10,000 packets that waits for the pump.
 const DEVICE_BUFFER_BYTES: c_int = 32 << 20;
 
 fn set_option(socket: BorrowedFd<'_>, level: c_int, option: c_int, value: c_int) -> Result<()> {
@@ -277,18 +280,18 @@ pub(crate) fn set_receive_buffer(socket: BorrowedFd<'_>) -> Result<()> {
         .or_else(|_| set_option(socket, libc::SOL_SOCKET, libc::SO_RCVBUF, DEVICE_BUFFER_BYTES))
 }
 
-/// Frames that the kernel dropped before this socket took them, since the last question.
+/// Frames that the kernel dropped on this socket since the last call.
 pub(crate) fn packet_drops(socket: BorrowedFd<'_>) -> u64 {
     let mut counts = [0u32; 2];
     let mut len = size_of::<[u32; 2]>() as libc::socklen_t;
     let (level, option) = (libc::SOL_PACKET, libc::PACKET_STATISTICS);
-    // SAFETY: the answer is two u32, and the length says so.
+    // SAFETY: the answer is two u32, and the length passed is theirs.
     let answer =
         unsafe { libc::getsockopt(socket.as_raw_fd(), level, option, counts.as_mut_ptr().cast(), &raw mut len) };
     if answer == 0 { u64::from(counts[1]) } else { 0 }
 }
 
-/// A pair of devices, `name` here and `peer_name` in the namespace `peer`.
+/// Creates a pair of veth devices: `name` here, `peer_name` in the namespace `peer`.
 pub(crate) fn make_pair(name: &str, peer_name: &str, peer: BorrowedFd<'_>) -> Result<()> {
     let message = Message::new_pair(name, peer_name, peer.as_raw_fd());
     // SAFETY: integers only.
@@ -299,7 +302,7 @@ pub(crate) fn make_pair(name: &str, peer_name: &str, peer: BorrowedFd<'_>) -> Re
     check(unsafe { libc::send(socket.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), 0) } as c_int)?;
     // The answer is a header and an error number, then our message again.
     let mut answer = [0u8; 512];
-    // SAFETY: the buffer is as long as the call is told.
+    // SAFETY: the length passed is that of the buffer.
     let got = check(unsafe { libc::recv(socket.as_raw_fd(), answer.as_mut_ptr().cast(), answer.len(), 0) } as c_int)?;
     let error = answer[16..20].try_into().map_or(0, i32::from_ne_bytes);
     match error {
@@ -312,7 +315,7 @@ pub(crate) fn make_pair(name: &str, peer_name: &str, peer: BorrowedFd<'_>) -> Re
 // --- bytes, waiting, time ---
 
 pub(crate) fn read(fd: BorrowedFd<'_>, buf: &mut [u8]) -> Result<usize> {
-    // SAFETY: the buffer is as long as the call is told.
+    // SAFETY: the length passed is that of the buffer.
     let got = unsafe { libc::read(fd.as_raw_fd(), buf.as_mut_ptr().cast(), buf.len()) };
     usize::try_from(got).map_err(|_| Error::last_os_error())
 }
@@ -323,13 +326,13 @@ pub(crate) fn write(fd: BorrowedFd<'_>, bytes: &[u8]) -> Result<usize> {
     usize::try_from(put).map_err(|_| Error::last_os_error())
 }
 
-/// An event counter: written to, it is readable.
+/// An eventfd: readable after a write.
 pub(crate) fn event() -> Result<OwnedFd> {
     // SAFETY: integers only.
     owned(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })
 }
 
-/// Waits until one can be read or the time is over.
+/// Waits until a descriptor is readable or the timeout passes.
 pub(crate) fn wait_readable(fds: &[BorrowedFd<'_>], timeout: Duration) {
     // The pump waits for its device and its event.
     let mut polled = [libc::pollfd { fd: -1, events: libc::POLLIN, revents: 0 }; 2];
@@ -338,20 +341,23 @@ pub(crate) fn wait_readable(fds: &[BorrowedFd<'_>], timeout: Duration) {
     }
     let time = libc::timespec { tv_sec: timeout.as_secs() as _, tv_nsec: timeout.subsec_nanos() as _ };
     let count = fds.len().min(polled.len()) as libc::nfds_t;
-    // SAFETY: `polled` has `count` entries at least; the mask may be null. Being interrupted is the same as being woken.
+    // SAFETY: `polled` has `count` entries at least; the mask may be null. An interruption counts
+    // as a wake-up.
     unsafe { libc::ppoll(polled.as_mut_ptr(), count, &raw const time, std::ptr::null()) };
 }
 
-/// Lets waits of the calling thread end when they should and not 50 us later. Failing is harmless.
+/// Lowers the calling thread's timer slack from 50 us to 1 ns, so that its waits end on time.
+/// Failure is harmless.
 pub(crate) fn wake_exactly() {
     // SAFETY: integers only.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1) };
 }
 
-/// Puts the calling thread before others where that is permitted: a real link does not slow down because a host is
-/// busy. Failing is harmless.
+/// Raises the calling thread's priority where that is permitted: a real link does not slow down
+/// because a host is busy. Failure is harmless.
 pub(crate) fn go_first() {
-    // As far as kernel threads that carry packets may be put, and short of real time, which could stop everything else.
+    // As high as kernel threads that carry packets may be set, but not real-time, which could
+    // starve everything else.
     const NICE: c_int = -15;
     // SAFETY: integers only. On Linux "process 0" of setpriority is the calling thread alone.
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, NICE) };
@@ -365,7 +371,7 @@ pub(crate) fn thread_cpu_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Sleeps without a runtime behind it.
+/// Sleeps by a bare system call.
 pub(crate) fn pause(time: Duration) {
     let time = libc::timespec { tv_sec: time.as_secs() as _, tv_nsec: time.subsec_nanos() as _ };
     // SAFETY: `time` lives through the call; nothing is asked for on interruption.

@@ -1,24 +1,28 @@
-//! Recorded links: the times at which a link could deliver a packet, in the text format of mahimahi.
+//! Link traces: the times at which a link could deliver a packet, in mahimahi's text format.
 
 use std::sync::{Arc, OnceLock};
 
 use crate::rng::Rng;
 
-/// Bytes that one opportunity delivers: a full packet of an Ethernet. What it does not need is left to the packets
-/// that wait behind it, and lost when none does.
+/// Bytes that one opportunity delivers: a full Ethernet packet. Bytes that a packet leaves unused
+/// go to the packets queued behind it, or are wasted if there are none.
 pub(crate) const OPPORTUNITY_BYTES: u64 = 1500;
-/// A day at 1 Gbit/s is longer; an hour at 30 Mbit/s is not.
+/// Limit on opportunities: enough for an hour at 30 Mbit/s, not for a day at 1 Gbit/s.
 const OPPORTUNITIES_MAX: usize = 10_000_000;
 
-/// One line for each opportunity: milliseconds since the start, never falling. The last one is also the length of
-/// the trace, which repeats for ever.
+/// A link trace. As text it has one line for each opportunity: milliseconds since the start, never
+/// falling. The last one is also the length of the trace, which repeats for ever.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trace {
     times_ms: Vec<u32>,
 }
 
 impl Trace {
-    /// Lines that are empty or begin with `#` are passed over.
+    /// Parses a trace; skips lines that are empty or begin with `#`.
+    ///
+    /// # Errors
+    /// A message that names the line, if times fall or are not whole ms, if there are too many, or
+    /// if the trace has no length.
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut times_ms: Vec<u32> = Vec::new();
         for (i, line) in text.lines().enumerate() {
@@ -26,7 +30,7 @@ impl Trace {
             if line.is_empty() || line.starts_with('#') {
                 continue;
             }
-            let time = line.parse().map_err(|_| format!("line {}: '{line:.20}' is no time in whole ms", i + 1))?;
+            let time = line.parse().map_err(|_| format!("line {}: '{line:.20}' is not a time in whole ms", i + 1))?;
             if times_ms.last().is_some_and(|last| *last > time) {
                 return Err(format!("line {}: {time} ms comes after a later time", i + 1));
             }
@@ -42,9 +46,10 @@ impl Trace {
         }
     }
 
-    /// A cellular link as mobile phones have it, made here and recorded nowhere: packets come as a Poisson process
-    /// whose rate wanders around `mean_per_s` (a mean-reverting walk of its logarithm, steps of 20 ms, half-life of
-    /// about 2 s, standard deviation of about 0.5), and stops now and then (once in 15 s, for 0.4 s on average).
+    /// A synthetic cellular link, not a recording. Packets are a Poisson process whose rate wanders
+    /// around `mean_per_s` (a mean-reverting walk of its logarithm, steps of 20 ms, half-life of
+    /// about 2 s, standard deviation of about 0.5) and has outages (once in 15 s, for 0.4 s on
+    /// average).
     pub fn synthetic_cellular(mean_per_s: f64, seed: u64) -> Self {
         const LENGTH_MS: u32 = 60_000;
         const STEP_MS: u32 = 20;
@@ -72,36 +77,39 @@ impl Trace {
                 product *= rng.unit();
             }
         }
-        // The length is the same whatever the last packets were.
+        // The trace has the same length whatever the last packets were.
         times_ms.push(LENGTH_MS);
         Self { times_ms }
     }
 
-    /// The downward half of the profile `lte-trace`: about 12 Mbit/s.
+    /// Downlink trace of the profile `lte-trace`: about 12 Mbit/s.
     pub fn lte_down() -> Arc<Self> {
         static TRACE: OnceLock<Arc<Trace>> = OnceLock::new();
         TRACE.get_or_init(|| Arc::new(Self::synthetic_cellular(1000.0, 12))).clone()
     }
 
-    /// The upward half: about 5 Mbit/s.
+    /// Uplink trace of the profile `lte-trace`: about 5 Mbit/s.
     pub fn lte_up() -> Arc<Self> {
         static TRACE: OnceLock<Arc<Trace>> = OnceLock::new();
         TRACE.get_or_init(|| Arc::new(Self::synthetic_cellular(420.0, 5))).clone()
     }
 
+    /// Mean rate in bits per second.
     pub fn mean_bits_per_s(&self) -> f64 {
         self.times_ms.len() as f64 * OPPORTUNITY_BYTES as f64 * 8.0 / (self.period_ns() as f64 / 1e9)
     }
 
+    /// The trace in the format that [`Self::parse`] reads.
     pub fn to_text(&self) -> String {
         self.times_ms.iter().map(|t| format!("{t}\n")).collect()
     }
 
+    /// Length of the trace in nanoseconds.
     pub fn period_ns(&self) -> u64 {
         self.times_ms.last().map_or(1, |t| u64::from(*t) * 1_000_000)
     }
 
-    /// When opportunity `index` is, counted over all repetitions.
+    /// Time of opportunity `index`, counted over all repetitions.
     pub(crate) fn time_ns(&self, index: u64) -> u64 {
         let n = self.times_ms.len() as u64;
         index / n * self.period_ns() + u64::from(self.times_ms[(index % n) as usize]) * 1_000_000
@@ -141,10 +149,10 @@ mod tests {
             ("# nothing\n", "no opportunity"),
             ("0\n0\n", "no length"),
             ("5\n4\n", "line 2: 4 ms comes after"),
-            ("1\nx\n", "line 2: 'x' is no time"),
-            ("-1\n", "line 1: '-1' is no time"),
-            ("1.5\n", "is no time"),
-            ("4294967296\n", "is no time"),
+            ("1\nx\n", "line 2: 'x' is not a time"),
+            ("-1\n", "line 1: '-1' is not a time"),
+            ("1.5\n", "is not a time"),
+            ("4294967296\n", "is not a time"),
         ] {
             let error = Trace::parse(text).unwrap_err();
             assert!(error.contains(why), "{text:?}: {error}");
@@ -158,7 +166,7 @@ mod tests {
         assert_eq!(Trace::parse(&trace.to_text()).unwrap(), *trace);
         let mbit = trace.mean_bits_per_s() / 1e6;
         assert!((8.0..18.0).contains(&mbit), "{mbit}");
-        // Seconds differ by more than a constant link with Poisson arrivals would.
+        // Seconds differ by more than those of a constant link with Poisson arrivals.
         let mut seconds = [0u32; 60];
         for i in 0..trace.times_ms.len() as u64 - 1 {
             seconds[(trace.time_ns(i) / 1_000_000_000) as usize] += 1;

@@ -1,12 +1,12 @@
-//! Figures with units, as people write them.
+//! Parsing of quantities with units: rates, times, lengths, shares.
 
 use std::time::Duration;
 
 /// 100 Gbit/s: far above what a link in user space carries.
 const RATE_MAX: f64 = 1e11;
-/// A minute: no link within this solar system's inner planets needs more, and a mistyped unit shows.
+/// A minute: no link on Earth needs more, so a mistyped unit is caught.
 const TIME_MAX_S: f64 = 60.0;
-/// What a packet of 100 bits/s takes two minutes for.
+/// At 100 bits/s a full packet takes two minutes.
 const RATE_MIN: f64 = 100.0;
 
 fn split(text: &str) -> Option<(f64, &str)> {
@@ -16,7 +16,7 @@ fn split(text: &str) -> Option<(f64, &str)> {
 
 /// Bits per second: `100mbit`.
 pub(crate) fn rate(text: &str) -> Result<u64, String> {
-    let no_rate = || format!("'{text}' is no rate such as 512kbit, 100mbit or 1gbit");
+    let no_rate = || format!("'{text}' is not a rate such as 512kbit, 100mbit or 1gbit");
     let (number, unit) = split(text).ok_or_else(no_rate)?;
     let factor = match unit.to_ascii_lowercase().trim_end_matches("/s") {
         "bit" => 1.0,
@@ -39,7 +39,7 @@ pub(crate) fn rate(text: &str) -> Result<u64, String> {
 }
 
 pub(crate) fn time(text: &str) -> Result<Duration, String> {
-    let no_time = || format!("'{text}' is no time such as 500us, 20ms or 1.5s");
+    let no_time = || format!("'{text}' is not a time such as 500us, 20ms or 1.5s");
     let (number, unit) = split(text).ok_or_else(no_time)?;
     let seconds = match unit.to_ascii_lowercase().as_str() {
         "ns" => 1e-9,
@@ -58,7 +58,7 @@ pub(crate) fn time(text: &str) -> Result<Duration, String> {
 
 /// Bytes: `64kib`, `100kb`, `1500b`.
 pub(crate) fn bytes(text: &str) -> Result<u64, String> {
-    let no_length = || format!("'{text}' is no length such as 1500b, 100kb or 64kib");
+    let no_length = || format!("'{text}' is not a length such as 1500b, 100kb or 64kib");
     let (number, unit) = split(text).ok_or_else(no_length)?;
     let factor = match unit.to_ascii_lowercase().as_str() {
         "b" => 1.0,
@@ -78,7 +78,7 @@ pub(crate) fn bytes(text: &str) -> Result<u64, String> {
 
 /// A share from 0 to 1: `1%` or `0.01`.
 pub(crate) fn share(text: &str) -> Result<f64, String> {
-    let no_share = || format!("'{text}' is no share such as 1% or 0.01");
+    let no_share = || format!("'{text}' is not a share such as 1% or 0.01");
     let (number, unit) = split(text).ok_or_else(no_share)?;
     let share = match unit {
         "%" => number / 100.0,
@@ -112,23 +112,23 @@ mod tests {
     #[test]
     fn figures_that_are_wrong_say_what_is_right() {
         let cases: [(Result<(), String>, &str); 17] = [
-            (rate("").map(drop), "no rate such as"),
+            (rate("").map(drop), "not a rate such as"),
             (rate("0mbit").map(drop), "impossible"),
             (rate("-5mbit").map(drop), "impossible"),
             (rate("1000gbit").map(drop), "impossible"),
             (rate("100").map(drop), "has no unit"),
             (rate("100mbps").map(drop), "bits to some"),
-            (rate("100furlong").map(drop), "no rate such as"),
-            (rate("1.2.3mbit").map(drop), "no rate such as"),
+            (rate("100furlong").map(drop), "not a rate such as"),
+            (rate("1.2.3mbit").map(drop), "not a rate such as"),
             (time("20").map(drop), "has no unit"),
             (time("-1ms").map(drop), "impossible"),
             (time("61s").map(drop), "impossible"),
-            (time("5h").map(drop), "no time such as"),
+            (time("5h").map(drop), "not a time such as"),
             (bytes("64").map(drop), "has no unit"),
             (bytes("-1b").map(drop), "impossible"),
             (share("2").map(drop), "impossible"),
             (share("101%").map(drop), "impossible"),
-            (share("1permille").map(drop), "no share such as"),
+            (share("1permille").map(drop), "not a share such as"),
         ];
         for (i, (result, why)) in cases.into_iter().enumerate() {
             let error = result.unwrap_err();

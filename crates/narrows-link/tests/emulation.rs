@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use narrows_link::{Backend, Emulation, Error, LinkCounters, Profile, Side};
 use narrows_test::{lacks, skip};
 
-/// Whatever does not come within this time never comes.
+/// Timeout for every event that a test waits for.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 #[track_caller]
@@ -70,7 +70,7 @@ fn a_link_that_loses_everything_delivers_nothing_until_it_is_changed() {
     counters_when(&link, |c| c.up.lost == 10);
     link.set(&"none".parse().unwrap()).unwrap();
     let mut buf = [0; 10];
-    // The pump takes the change before the packet or after it: the second one is safe.
+    // The pump may apply the change after the first packet; later packets arrive in any case.
     let begun = Instant::now();
     server.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
     loop {
@@ -86,7 +86,7 @@ fn a_link_that_loses_everything_delivers_nothing_until_it_is_changed() {
 #[test]
 fn commands_run_at_their_sides_and_reach_each_other() {
     let Some(link) = start("rate=200mbit,delay=1ms,loss=0.1%", Backend::Auto) else { return };
-    // The device's address and the environment, told by programs that every Linux has.
+    // Device address and environment, printed by programs that every Linux has.
     let inside = |side| {
         let mut command = link.command(side, "sh");
         command.args(["-c", "cat /proc/net/fib_trie; echo $NARROWS_LINK_SERVER $NARROWS_LINK_PROFILE"]);
@@ -97,7 +97,7 @@ fn commands_run_at_their_sides_and_reach_each_other() {
     assert!(server.contains(&link.address(Side::Server).to_string()), "{server}");
     assert!(client.contains("127.0.0.1"), "{client}");
     assert!(client.contains("10.77.0.2 rate=200mbit,delay=1ms,loss=0.1%"), "{client}");
-    // A test that runs itself would need arguments of its own; bash has sockets.
+    // Bash can open sockets; a test binary that runs itself would need its own arguments.
     if !std::process::Command::new("bash").args(["-c", "true"]).status().is_ok_and(|s| s.success()) {
         return lacks("bash");
     }

@@ -1,8 +1,9 @@
 //! An axis: its name with the unit, its scale, its ticks.
 
-/// Ticks at most, so that their numbers do not touch.
+/// Limit on ticks, so that their numbers do not touch.
 const TICKS_MAX: usize = 12;
 
+/// An axis of a plot: name, scale and optional range.
 #[derive(Debug, Clone)]
 pub struct Axis {
     pub(crate) name: String,
@@ -18,23 +19,24 @@ enum Kind {
 }
 
 impl Axis {
-    /// `name` says the unit: `Link rate, Mbit/s`.
+    /// A linear axis. `name` includes the unit: `Link rate, Mbit/s`.
     pub fn linear(name: &str) -> Self {
         Self { name: name.into(), kind: Kind::Linear, range: None }
     }
 
-    /// Values that are not positive are not shown.
+    /// A logarithmic axis. Values that are not positive are not shown.
     pub fn log(name: &str) -> Self {
         Self { name: name.into(), kind: Kind::Log, range: None }
     }
 
-    /// Things that are no numbers: the first name stands at 0, the next one at 1. Other places are not shown.
+    /// A categorical axis: the first name is at 0, the next one at 1. Other positions are not
+    /// shown.
     pub fn names<N: AsRef<str>>(name: &str, names: &[N]) -> Self {
         let names = names.iter().map(|n| n.as_ref().to_owned()).collect();
         Self { name: name.into(), kind: Kind::Names(names), range: None }
     }
 
-    /// Shows at least these values, whatever the data.
+    /// Extends the axis to include these two values, whatever the data.
     #[must_use]
     pub fn with(mut self, low: f64, high: f64) -> Self {
         self.range = Some((low, high));
@@ -53,7 +55,7 @@ impl Axis {
         }
     }
 
-    /// The scale for data, which may be none.
+    /// The scale that fits the data, which may be empty.
     pub(crate) fn fit(&self, data: impl Iterator<Item = f64>) -> Scale {
         if let Kind::Names(names) = &self.kind {
             let high = names.len().max(1) as f64 - 0.5;
@@ -68,7 +70,7 @@ impl Axis {
         if high - low < 1e-9 * high.abs().max(1e-9) {
             (low, high) = (low - 0.5, high + 0.5);
         }
-        // A little air, but not below a zero that the data do not pass.
+        // Add a margin, but not below zero if the data do not go below it.
         let air = 0.03 * (high - low);
         let floor = if !self.is_log() && low >= 0.0 { 0.0 } else { f64::NEG_INFINITY };
         if self.range.is_none_or(|r| self.place(r.0) > low) {
@@ -85,7 +87,7 @@ impl Axis {
     }
 }
 
-/// An axis that knows its ends.
+/// An axis with fixed ends.
 pub(crate) struct Scale {
     is_log: bool,
     low: f64,
@@ -94,20 +96,20 @@ pub(crate) struct Scale {
 }
 
 impl Scale {
-    /// From 0 to 1 within the axis.
+    /// Position of a value: 0 to 1 within the axis.
     pub(crate) fn at(&self, value: f64) -> f64 {
         let value = if self.is_log { value.log10() } else { value };
         (value - self.low) / (self.high - self.low)
     }
 
-    /// The same, with what lies beyond an end at that end.
+    /// Position of a value, clamped to the ends of the axis.
     pub(crate) fn held(&self, value: f64) -> f64 {
         let at = self.at(value);
-        // What has no logarithm lies below every axis that has one.
+        // A value without a logarithm is below every logarithmic axis.
         if at.is_nan() { 0.0 } else { at.clamp(0.0, 1.0) }
     }
 
-    /// Values with their numbers, or their names.
+    /// Values of the ticks with their labels.
     pub(crate) fn ticks(&self) -> Vec<(f64, String)> {
         if let Some(names) = &self.names {
             return names.iter().enumerate().map(|(i, n)| (i as f64, n.clone())).collect();
@@ -124,7 +126,7 @@ impl Scale {
             if (3..=TICKS_MAX).contains(&ticks.len()) {
                 return ticks;
             }
-            // Less than a factor of two: the marks of a linear axis are the ones that help.
+            // Over less than a factor of two the ticks of a linear axis are more helpful.
             if ticks.len() < 3 && steps.len() == 9 {
                 return self.linear_ticks(10f64.powf(self.low), 10f64.powf(self.high));
             }
@@ -144,7 +146,7 @@ impl Scale {
     }
 }
 
-/// As short as it can be read: `0.05`, `10`, `25 000`.
+/// A number in its shortest readable form: `0.05`, `10`, `25 000`.
 fn number(value: f64) -> String {
     if value != 0.0 && !(1e-4..1e12).contains(&value.abs()) {
         return format!("{value:e}");
@@ -166,7 +168,7 @@ fn number(value: f64) -> String {
     part.map_or(out.clone(), |p| format!("{out}.{p}"))
 }
 
-/// About three digits, for what is read beside others of its kind: `0.97`, `12.9`, `1403`.
+/// A number with about three digits, for comparison with others: `0.97`, `12.9`, `1403`.
 pub(crate) fn brief(value: f64) -> String {
     match value.abs() {
         0.0 => "0".into(),
@@ -174,7 +176,7 @@ pub(crate) fn brief(value: f64) -> String {
             let steps = 10f64.powf(1.0 - size.log10().floor());
             number((value * steps).round() / steps)
         }
-        // What rounds up to 10 has one digit less.
+        // The limits are those of rounding: 9.995 becomes 10.0.
         size if size < 9.995 => format!("{value:.2}"),
         size if size < 99.95 => format!("{value:.1}"),
         _ => number(value.round()),

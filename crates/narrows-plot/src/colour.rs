@@ -1,34 +1,37 @@
-//! Colours that can be told apart on white and on black, also by people who see fewer of them.
+//! Colours that can be told apart on white and on black, also by colour-blind readers.
 
-/// What a colour is for.
+/// A colour by its role in the picture.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Colour {
-    /// What the picture is about.
+    /// The subject of the picture.
     Main,
-    /// What it is compared with.
+    /// The baseline that it is compared with.
     Muted,
-    /// A place from 0 to 1 in an order of things that it is compared with.
+    /// One of an ordered set of baselines, from 0 to 1.
     Grey(f64),
-    /// The limit that nothing passes; its lines are dashed.
+    /// A theoretical limit; its lines are dashed.
     Limit,
-    /// The n-th of things that have no order.
+    /// The n-th of an unordered set.
     Other(usize),
-    /// A place from 0 to 1 in an order.
+    /// One of an ordered set, from 0 to 1.
     Scale(f64),
 }
 
-/// From the palette of Okabe and Ito: safe for the colour-blind, of middle lightness. Behind them what is left of such
-/// colours, for pictures of many things; green is `Main`.
+/// The palette of Okabe and Ito, which is safe for the colour-blind and of medium lightness,
+/// without its green, which is `Main`. Then further colours of that kind, for pictures with many
+/// series.
 const OTHERS: [&str; 10] =
     ["#d55e00", "#0072b2", "#cc79a7", "#e69f00", "#56b4e9", "#8c6d31", "#7f7fbf", "#b04040", "#7a9a2e", "#c9a58a"];
-/// Both ends can be seen on white and on black.
+/// Ends of the grey scale; both are visible on white and on black.
 const GREYS: [[f64; 3]; 2] = [[203.0, 207.0, 212.0], [88.0, 94.0, 101.0]];
-/// Below and above the middle of a heat map: they differ in more than the share of red that some people do not see.
+/// Colour below the middle of a heat map. It and `ABOVE` differ in more than the amount of red,
+/// which some people do not see.
 const BELOW: &str = "#2b6cb8";
 const ABOVE: &str = "#d73027";
-/// Of the strongest, so that ink can be read on it.
+/// Opacity of the strongest heat colour, low enough that text on it is readable.
 const OPACITY_MAX: f64 = 0.62;
-/// Light to dark and yellow to violet, so that the order shows in grey too; the middle of viridis, which is even.
+/// Light to dark and yellow to violet, so that the order is also visible in grey: the middle of
+/// viridis, which is perceptually uniform.
 const SCALE: [[f64; 3]; 6] = [
     [222.0, 220.0, 90.0],
     [122.0, 200.0, 90.0],
@@ -62,7 +65,8 @@ fn between(colours: &[[f64; 3]], at: f64) -> String {
     format!("#{:02x}{:02x}{:02x}", part(0), part(1), part(2))
 }
 
-/// Of a heat map, from -1 over 0 (nothing) to 1: a colour that lets the ground through, so that it serves light and dark.
+/// Colour of a heat map's cell, from -1 over 0 (transparent) to 1. It is translucent, so that it
+/// works on light and dark backgrounds.
 pub(crate) fn heat(share: f64) -> String {
     let share = if share.is_finite() { share.clamp(-1.0, 1.0) } else { 0.0 };
     format!("fill=\"{}\" fill-opacity=\"{:.3}\"", if share < 0.0 { BELOW } else { ABOVE }, share.abs() * OPACITY_MAX)

@@ -1,4 +1,4 @@
-//! What stands around data: grid, ticks, and the names of both axes.
+//! The frame around the data: grid, ticks, and the names of both axes.
 
 use std::fmt::Write;
 
@@ -9,19 +9,19 @@ use crate::svg::{self, WIDTH};
 
 pub(crate) const HEIGHT: f64 = 420.0;
 const RIGHT: f64 = 20.0;
-/// Of the y axis' name and the gaps beside its ticks.
+/// Width of the y axis' name and the gaps beside its ticks.
 const LEFT: f64 = 38.0;
-/// Pictures with short ticks begin at the same place.
+/// Minimum left margin, so that pictures with short ticks are aligned.
 const LEFT_MIN: f64 = 72.0;
-/// Ticks at the left take no more: the data need the rest.
+/// Maximum width of the ticks at the left, as the data need the rest.
 const TICKS_MAX: f64 = 180.0;
 const BOTTOM: f64 = 54.0;
-/// Where the x axis has no name.
+/// Bottom margin if the x axis has no name.
 const BOTTOM_BARE: f64 = 30.0;
 const NAME_ROW: f64 = 13.0;
-/// Between two names of a row.
+/// Gap between two names of a row.
 const GAP: f64 = 3.0;
-/// Letters of a name below which it says nothing.
+/// Shortest cut name, in letters, that still means something.
 const LETTERS_MIN: usize = 4;
 
 pub(crate) struct Frame<'a> {
@@ -33,12 +33,12 @@ pub(crate) struct Frame<'a> {
     pub(crate) top: f64,
     pub(crate) right: f64,
     pub(crate) bottom: f64,
-    /// How names below the x axis stand.
+    /// Layout of the names below the x axis.
     names: Names,
 }
 
 impl<'a> Frame<'a> {
-    /// Below what ends at `top`.
+    /// A frame that begins at the height `top`.
     pub(crate) fn new(x: (&'a Axis, Scale), y: (&'a Axis, Scale), top: f64) -> Self {
         let wide = |name: &String| if y.1.names.is_some() { svg::small_width(name) } else { svg::width(name) };
         let ticks = y.1.ticks().iter().map(|t| wide(&t.1)).fold(0.0, f64::max);
@@ -58,12 +58,12 @@ impl<'a> Frame<'a> {
         (self.x_at(self.x.at(point.0)), self.y_at(self.y.at(point.1)))
     }
 
-    /// Where a value stands, at the edge if it lies beyond.
+    /// y of a value, clamped to the edges.
     pub(crate) fn held_y(&self, value: f64) -> f64 {
         self.y_at(self.y.held(value))
     }
 
-    /// The width that belongs to one name; of an axis of numbers that of one in `count`.
+    /// Width per name; on an axis of numbers, width divided by `count`.
     pub(crate) fn slot(&self, count: usize) -> f64 {
         let count = self.x.names.as_ref().map_or(count, Vec::len);
         (self.right - self.left) / count.max(1) as f64
@@ -114,8 +114,8 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// Names side by side: small where they need it, in two rows where one is too narrow, cut where two are, and the more left
-/// out the narrower it gets.
+/// Layout of names side by side. With decreasing width they become small, then stand in two rows,
+/// then are cut, then are left out.
 struct Names {
     is_small: bool,
     rows: usize,
@@ -149,14 +149,14 @@ impl Names {
             return svg::text(out, (x, y), "middle", "np-soft", name);
         }
         let name = cut(name, self.width_max);
-        // A name at the edge stays inside.
+        // Keep names at the edges inside the picture.
         let half = svg::small_width(&name) / 2.0;
         let x = x.min(WIDTH - 2.0 - half).max(2.0 + half);
         svg::text(out, (x, y + NAME_ROW * (i % self.rows) as f64), "middle", "np-soft np-small", &name);
     }
 }
 
-/// As much of a name as has room.
+/// The name, cut to the width.
 fn cut(name: &str, width: f64) -> String {
     if svg::small_width(name) <= width {
         return name.to_owned();

@@ -1,4 +1,4 @@
-//! A value for each pair of things, as colours.
+//! Heat maps.
 
 use std::fmt::Write;
 
@@ -6,16 +6,16 @@ use crate::axis::brief;
 use crate::frame::{Frame, HEIGHT};
 use crate::{Axis, colour, svg};
 
-/// Where the key of colours begins, below the title.
+/// Top of the colour key, below the title.
 const KEY: f64 = 36.0;
 const KEY_CELL: f64 = 20.0;
 /// Cells of the key on each side of the middle.
 const KEY_CELLS: usize = 4;
-/// Of a cell, to hold a number.
+/// Height that a cell needs to hold a number.
 const ROOM: f64 = 14.0;
 
-/// A heat map: columns from the left, rows from the bottom, blue below the middle and red above it. Cells say their values
-/// where there is room.
+/// A heat map: columns from the left, rows from the bottom, blue below the middle and red above it.
+/// Cells show their values where there is room.
 #[derive(Debug, Clone)]
 pub struct Heat {
     title: String,
@@ -27,13 +27,14 @@ pub struct Heat {
 }
 
 impl Heat {
+    /// A heat map without rows.
     pub fn new<N: AsRef<str>>(title: &str, x_name: &str, columns: &[N], y_name: &str) -> Self {
         let x = Axis::names(x_name, columns);
         let (title, y_name) = (title.into(), y_name.into());
         Self { title, x, y_name, columns: columns.len(), rows: Vec::new(), middle: None }
     }
 
-    /// A value for each column.
+    /// Adds a row with a value for each column; `None` leaves a cell empty.
     #[must_use]
     pub fn row(mut self, name: &str, values: &[Option<f64>]) -> Self {
         let values = values.iter().take(self.columns).map(|v| v.filter(|v| v.is_finite())).collect();
@@ -41,13 +42,15 @@ impl Heat {
         self
     }
 
-    /// The value without a colour; otherwise that between the least and the greatest.
+    /// Sets the value that has no colour; the default is halfway between the least and the
+    /// greatest.
     #[must_use]
     pub fn middle(mut self, value: f64) -> Self {
         self.middle = Some(value);
         self
     }
 
+    /// The picture as SVG.
     pub fn svg(&self) -> String {
         let values = self.rows.iter().flat_map(|r| r.1.iter().flatten());
         let (low, high) = values.fold((f64::INFINITY, f64::NEG_INFINITY), |(l, h), v| (l.min(*v), h.max(*v)));
@@ -69,7 +72,7 @@ impl Heat {
             for (c, value) in values.iter().enumerate() {
                 let Some(value) = *value else { continue };
                 let (c, r) = (c as f64, r as f64);
-                // Whole numbers: where two cells touch there is neither a gap nor a seam.
+                // Whole numbers, so that there is neither a gap nor a seam between cells.
                 let (left, bottom) = frame.place((c - 0.5, r - 0.5));
                 let (right, top) = frame.place((c + 0.5, r + 0.5));
                 let [left, bottom, right, top] = [left, bottom, right, top].map(f64::round);
@@ -91,7 +94,8 @@ impl Heat {
     }
 }
 
-/// What the colours mean: least, middle and greatest, as far as there are values on both sides.
+/// Draws the colour key: least, middle and greatest value, as far as there are values on both
+/// sides.
 fn key(out: &mut String, low: f64, middle: f64, high: f64) {
     let steps = (1..=KEY_CELLS).map(|i| i as f64 / KEY_CELLS as f64);
     let below: Vec<f64> = if low < middle { steps.clone().map(|s| -s).rev().collect() } else { Vec::new() };

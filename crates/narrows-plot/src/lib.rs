@@ -1,4 +1,4 @@
-//! Plots as SVG that need nothing else: no scripts, no fonts of their own, readable in light and dark.
+//! Plots as self-contained SVG: no scripts, no embedded fonts, readable in light and dark.
 //!
 //! ```
 //! use narrows_plot::{Axis, Colour, Plot};
@@ -20,9 +20,10 @@
 //! assert!(svg.contains("3.90"));
 //! ```
 //!
-//! [`Plot`] has axes that are linear, logarithmic or of names, lines, points, bars, intervals, named marks and a legend;
-//! [`Heat`] has a value for each pair of things; [`Strips`] shows what holds from where to where, one strip above the other.
-//! [`page`] puts several under one heading, as a page of its own; other pages begin with [`PAGE_STYLE`] and [`escape`].
+//! [`Plot`] has linear, logarithmic or categorical axes, lines, points, bars, intervals, named
+//! marks and a legend; [`Heat`] is a heat map; [`Strips`] is a timeline with one strip above the
+//! other. [`page`] puts several pictures into one HTML page; other pages can use [`PAGE_STYLE`] and
+//! [`escape`].
 
 mod axis;
 mod colour;

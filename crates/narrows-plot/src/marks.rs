@@ -1,14 +1,14 @@
-//! Points with their names beside them.
+//! Points with names beside them.
 
 use std::fmt::Write;
 
 use crate::Colour;
 use crate::svg::{self, FONT};
 
-/// Left, top, right, bottom.
+/// Edges of the data area: left, top, right, bottom.
 pub(crate) type Edges = (f64, f64, f64, f64);
 
-/// Every name stands where it covers least of points and of other names.
+/// Draws the marks, each name where it covers the least of points and other names.
 pub(crate) fn draw(out: &mut String, marks: &[(&str, Colour, (f64, f64))], edges: Edges) {
     let mut taken: Vec<Rect> = marks.iter().map(|m| Rect::around(m.2)).collect();
     for (name, colour, at) in marks {
@@ -49,7 +49,8 @@ impl Rect {
     }
 }
 
-/// Where a name beside a mark covers least: its box, its anchor, and how it stands there.
+/// The place beside a mark where a name covers the least: its box, its position and its text
+/// anchor.
 fn free_place(at: (f64, f64), width: f64, taken: &[Rect], edges: Edges) -> (Rect, (f64, f64), &'static str) {
     let beside = [(8.0, 4.0, "start"), (-8.0, 4.0, "end"), (0.0, -9.0, "middle"), (0.0, 18.0, "middle")];
     let apart = [(9.0, -8.0, "start"), (9.0, 16.0, "start"), (-9.0, -8.0, "end"), (-9.0, 16.0, "end")];

@@ -1,23 +1,25 @@
-//! Pictures and words as one page that needs nothing from elsewhere.
+//! Pictures and text as one self-contained HTML page.
 
 use std::fmt::Write;
 
 use crate::svg::escape;
 
-/// A picture with the words below it.
+/// A picture with a caption.
 #[derive(Debug, Clone)]
 pub struct Figure {
+    /// The picture as SVG.
     pub svg: String,
+    /// Plain text below the picture.
     pub caption: String,
 }
 
-/// How pages look, in light and dark, without what only some of them have.
+/// CSS that all pages share, for light and dark.
 pub const PAGE_STYLE: &str = "body{font:16px/1.5 sans-serif;max-width:800px;margin:2em auto;padding:0 1em;background:#fff;color:#222}\
                      h1{font-size:1.5em}figure{margin:2em 0}svg{width:100%;height:auto}figcaption{color:#5d6269}\
                      pre{overflow-x:auto;font-size:13px;line-height:1.4}@media (prefers-color-scheme:dark){\
                      body{background:#16191d;color:#e8eaed}figcaption{color:#a9afb7}}";
 
-/// A page: its heading, a sentence or two, text as it stands (tables), pictures.
+/// An HTML page with a heading, a sentence or two, preformatted text (tables) and pictures.
 pub fn page(heading: &str, words: &str, text: &str, figures: &[Figure]) -> String {
     let (heading, words, text) = (escape(heading), escape(words), escape_text(text));
     let mut out = format!(
@@ -32,7 +34,7 @@ pub fn page(heading: &str, words: &str, text: &str, figures: &[Figure]) -> Strin
     out + "</body>\n</html>\n"
 }
 
-/// Lines stay lines.
+/// Escapes text and keeps its line breaks.
 fn escape_text(text: &str) -> String {
     text.lines().map(escape).collect::<Vec<_>>().join("\n")
 }

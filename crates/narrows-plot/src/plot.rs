@@ -6,11 +6,11 @@ use crate::axis::brief;
 use crate::frame::Frame;
 use crate::{Axis, Colour, marks, svg};
 
-/// Where the legend begins, below the title.
+/// Top of the legend, below the title.
 const LEGEND: f64 = 36.0;
-/// Of the width that belongs to a name, the share that its bars take.
+/// Share of the width per name that its bars take.
 const GROUP: f64 = 0.88;
-/// Half of the stroke that ends a whisker; less where bars are narrow.
+/// Half of the stroke at a whisker's end; less where bars are narrow.
 const CAP: f64 = 3.0;
 
 /// A picture with an x and a y axis.
@@ -29,7 +29,7 @@ struct Series {
     name: String,
     colour: Colour,
     points: Vec<(f64, f64)>,
-    /// Low and high of each point that has them.
+    /// Low and high end of each point that has a whisker.
     ends: Vec<Option<(f64, f64)>>,
     form: Form,
 }
@@ -42,30 +42,32 @@ enum Form {
 }
 
 impl Plot {
+    /// A plot without data.
     pub fn new(title: &str, x: Axis, y: Axis) -> Self {
         Self { title: title.into(), x, y, series: Vec::new(), marks: Vec::new(), level: None }
     }
 
-    /// A line through points in this order. Without a name it has no place in the legend.
+    /// Adds a line through points in this order. With an empty name it is left out of the legend.
     #[must_use]
     pub fn line(self, name: &str, colour: Colour, points: &[(f64, f64)]) -> Self {
         self.add(name, colour, points, Form::Line)
     }
 
-    /// Points that are not joined.
+    /// Adds points that are not joined.
     #[must_use]
     pub fn points(self, name: &str, colour: Colour, points: &[(f64, f64)]) -> Self {
         self.add(name, colour, points, Form::Points)
     }
 
-    /// A bar for each point, beside those of other calls, on an axis of [names](Axis::names). Bars begin at 0; on a
-    /// logarithmic axis at the level, or at the end of the axis. They say their values where there is room.
+    /// Adds a bar for each point, beside those of other calls, on an axis of [names](Axis::names).
+    /// Bars begin at 0; on a logarithmic axis at the level, or at the end of the axis. They show
+    /// their values where there is room.
     #[must_use]
     pub fn bars(self, name: &str, colour: Colour, points: &[(f64, f64)]) -> Self {
         self.add(name, colour, points, Form::Bars)
     }
 
-    /// Intervals of what was added last: low and high, point by point.
+    /// Sets intervals (low, high) for the points of the series that was added last.
     #[must_use]
     pub fn whiskers(mut self, ends: &[Option<(f64, f64)>]) -> Self {
         if let Some(last) = self.series.last_mut() {
@@ -74,14 +76,14 @@ impl Plot {
         self
     }
 
-    /// A dashed line across, such as 1 for "as fast as".
+    /// Sets a dashed horizontal line, such as 1 for "as fast as".
     #[must_use]
     pub fn level(mut self, y: f64) -> Self {
         self.level = Some(y);
         self
     }
 
-    /// A point with its name beside it.
+    /// Adds a point with its name beside it.
     #[must_use]
     pub fn mark(mut self, name: &str, colour: Colour, at: (f64, f64)) -> Self {
         self.marks.push((name.into(), colour, at));
@@ -94,7 +96,7 @@ impl Plot {
         self
     }
 
-    /// The picture. What an axis cannot show is left out.
+    /// The picture as SVG. Values that an axis cannot show are left out.
     pub fn svg(&self) -> String {
         let marks = self.marks.iter().map(|m| m.2);
         let all: Vec<_> =
@@ -127,12 +129,12 @@ impl Plot {
         self.x.can_show(point.0) && self.y.can_show(point.1)
     }
 
-    /// Where bars begin on a logarithmic axis, unless it is at its end.
+    /// Value at which bars begin on a logarithmic axis; `None` is the end of the axis.
     fn log_base(&self) -> Option<f64> {
         self.level.filter(|l| self.y.is_log() && self.y.can_show(*l))
     }
 
-    /// What the axis has to reach so that every bar has a height.
+    /// Value that the axis must include so that every bar has a height.
     fn foot(&self) -> Option<f64> {
         let bars = self.series.iter().filter(|s| s.form == Form::Bars);
         let heights = bars.flat_map(|s| &s.points).map(|p| p.1).filter(|v| self.y.can_show(*v));
@@ -167,7 +169,7 @@ impl Plot {
         let most = all.iter().map(|s| s.points.len()).max().unwrap_or(0);
         let group = GROUP * frame.slot(most);
         let pitch = group / all.len().max(1) as f64;
-        // 0 lies below every logarithmic axis, and is held at its end.
+        // 0 is below every logarithmic axis, and is clamped to its end.
         let base = frame.held_y(self.log_base().unwrap_or(0.0));
         let values = all.iter().flat_map(|s| &s.points).filter(|p| self.shows(**p));
         let has_room = values.map(|p| svg::small_width(&brief(p.1))).fold(0.0, f64::max) <= pitch;
@@ -201,7 +203,7 @@ impl Plot {
     }
 }
 
-/// An interval, upright, with a stroke at both ends; none where it is too short to be seen.
+/// Draws a vertical interval with a stroke at both ends; nothing if it is too short to be visible.
 fn whisker(out: &mut String, x: f64, (low, high): (f64, f64), cap: f64, stroke: &str) {
     if (low - high).abs() < 0.5 {
         return;

@@ -1,4 +1,4 @@
-//! What holds from where to where: strips, one above the other.
+//! Timelines: strips of coloured pieces, one above the other.
 
 use std::fmt::Write;
 
@@ -10,7 +10,7 @@ const ROW: f64 = 46.0;
 const BAR: f64 = 34.0;
 const LEGEND: f64 = 36.0;
 
-/// One strip for each thing that is compared; every kind has its colour.
+/// A picture with one strip for each compared item; every kind of piece has its colour.
 #[derive(Debug, Clone)]
 pub struct Strips {
     title: String,
@@ -19,28 +19,31 @@ pub struct Strips {
     rows: Vec<(String, Vec<Piece>)>,
 }
 
-/// From, to, and the kind by its place.
+/// From, to, and the index of the kind.
 type Piece = (f64, f64, usize);
 
 impl Strips {
+    /// A picture without kinds and strips.
     pub fn new(title: &str, x: Axis) -> Self {
         Self { title: title.into(), x, kinds: Vec::new(), rows: Vec::new() }
     }
 
-    /// The next kind that a piece can be of.
+    /// Adds a kind of piece.
     #[must_use]
     pub fn kind(mut self, name: &str, colour: Colour) -> Self {
         self.kinds.push((name.into(), colour));
         self
     }
 
-    /// A strip of pieces (from, to, kind by its place among the kinds). Pieces of a kind that is not there are left out.
+    /// Adds a strip of pieces (from, to, index of the kind). Pieces of an unknown kind are left
+    /// out.
     #[must_use]
     pub fn strip(mut self, name: &str, pieces: &[Piece]) -> Self {
         self.rows.push((name.into(), pieces.to_vec()));
         self
     }
 
+    /// The picture as SVG.
     pub fn svg(&self) -> String {
         let pieces = || self.rows.iter().flat_map(|r| &r.1);
         let ends = pieces().flat_map(|p| [p.0, p.1]).collect::<Vec<_>>();
@@ -57,7 +60,7 @@ impl Strips {
         for (i, (name, pieces)) in self.rows.iter().enumerate() {
             let y = top + ROW * i as f64;
             svg::text(&mut body, (left - 10.0, y + BAR / 2.0 + 4.0), "end", "np-ink", name);
-            // One path a kind: thousands of pieces stay a small file.
+            // One path per kind keeps the file small with thousands of pieces.
             for (kind, (_, colour)) in &used {
                 let mut path = String::new();
                 for (from, to) in join(pieces, *kind) {
@@ -79,7 +82,7 @@ impl Strips {
     }
 }
 
-/// The pieces of a kind, those that touch as one.
+/// The pieces of a kind, with adjacent ones merged.
 fn join(pieces: &[Piece], kind: usize) -> Vec<(f64, f64)> {
     let mut out: Vec<(f64, f64)> = Vec::new();
     for (from, to, _) in pieces.iter().filter(|p| p.2 == kind && p.0.is_finite() && p.1.is_finite()) {

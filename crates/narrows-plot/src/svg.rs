@@ -5,13 +5,14 @@ use std::fmt::Write;
 use crate::Colour;
 
 pub(crate) const WIDTH: f64 = 760.0;
-/// Of a letter, as a share of the size of its font; sans-serif fonts are a little narrower.
+/// Width of a letter relative to the font size; sans-serif fonts are a little narrower.
 const LETTER: f64 = 0.56;
 pub(crate) const FONT: f64 = 13.0;
-/// Of names below an axis, and of numbers beside data.
+/// Font size of names below an axis, and of numbers beside data.
 const SMALL: f64 = 11.0;
 const LEGEND_ROW: f64 = 19.0;
-/// Rules are by class, so that one media query serves the dark; the names are the same in every picture of a page.
+/// Rules by class, so that one media query is enough for dark mode. Class names are the same in
+/// every picture of a page.
 const STYLE: &str = "<style>.np-back{fill:#fff}.np-ink{fill:#222}.np-soft{fill:#5d6269}.np-grid{stroke:#e3e5e8}\
                      .np-axis{stroke:#8a8f96}.np-line{stroke:#222}.np-small{font-size:11px}.np-halo{stroke:#fff}\
                      .np-name{stroke:#fff;stroke-width:3px;paint-order:stroke}\
@@ -19,7 +20,7 @@ const STYLE: &str = "<style>.np-back{fill:#fff}.np-ink{fill:#222}.np-soft{fill:#
                      .np-grid{stroke:#30353b}.np-axis{stroke:#8a8f96}.np-line{stroke:#e8eaed}\
                      .np-halo,.np-name{stroke:#16191d}}</style>";
 
-/// The head of a picture, with its title.
+/// The opening of a picture, with its title.
 pub(crate) fn open(title: &str, height: f64) -> String {
     let title = escape(title);
     format!(
@@ -39,18 +40,18 @@ pub(crate) fn text(out: &mut String, at: (f64, f64), anchor: &str, class: &str, 
     );
 }
 
-/// Width of words at the size of the font, about.
+/// Approximate width of text at the normal font size.
 pub(crate) fn width(words: &str) -> f64 {
     words.chars().count() as f64 * LETTER * FONT
 }
 
-/// The same at the small size; a point takes half a letter, which matters in numbers.
+/// Approximate width at the small size. A point counts as half a letter, which matters in numbers.
 pub(crate) fn small_width(words: &str) -> f64 {
     let letters: f64 = words.chars().map(|c| if c == '.' { 0.5 } else { 1.0 }).sum();
     letters * LETTER * SMALL
 }
 
-/// Names with their colours, in as many rows as they need below `top`; gives the height of them.
+/// Draws names with their colours in as many rows as they need below `top`; returns their height.
 pub(crate) fn legend(out: &mut String, names: &[(&str, Colour, bool)], top: f64) -> f64 {
     let (mut x, mut row) = (14.0, 0.0);
     for (name, colour, is_line) in names {
@@ -72,7 +73,8 @@ pub(crate) fn legend(out: &mut String, names: &[(&str, Colour, bool)], top: f64)
     if names.is_empty() { 0.0 } else { (row + 1.0) * LEGEND_ROW + 6.0 }
 }
 
-/// Words as SVG and HTML take them, in text and between quotation marks. What is no character there becomes a space.
+/// Escapes text for SVG and HTML, in elements and in quoted attributes. Control characters, which
+/// XML does not allow, become spaces.
 pub fn escape(words: &str) -> String {
     let mut out = String::with_capacity(words.len());
     for c in words.chars() {
@@ -81,7 +83,7 @@ pub fn escape(words: &str) -> String {
             '<' => out.push_str("&lt;"),
             '>' => out.push_str("&gt;"),
             '"' => out.push_str("&quot;"),
-            // Not allowed in XML at all.
+            // Not allowed in XML.
             c if c.is_control() => out.push(' '),
             c => out.push(c),
         }

@@ -1,4 +1,4 @@
-//! Tables and plans that are drawn, for tests.
+//! Random tables and plans for tests.
 
 use narrows::block::Block;
 use narrows::codec::{CodecId, Method};
@@ -8,8 +8,9 @@ use crate::rng::Rng;
 use crate::table::{CLASSES, Cost, Table};
 use crate::world::Plan;
 
-/// Up to 3 MB whose kind changes on the way, now and then constant, with runs of zeros anywhere and a tail; the longer a
-/// block the smaller its share, the slower a method the smaller its blocks, mostly.
+/// A table of up to 3 MB of data that changes in kind, with constant stretches, runs of zeros
+/// anywhere and a short last block. Mostly, longer blocks compress better, and so do slower
+/// methods.
 pub(crate) fn drawn_table(rng: &mut Rng) -> Table {
     let len = 1 + rng.below(3 << 20);
     let grain = 16 << 10;
@@ -42,7 +43,8 @@ pub(crate) fn drawn_table(rng: &mut Rng) -> Table {
     table
 }
 
-/// Any link from 1 Mbit/s to 25 Gbit/s, one core to eight, a receiver that may be slow.
+/// A plan with a link of 1 Mbit/s to 25 Gbit/s, one to eight cores, and a receiver that may be
+/// slow.
 pub(crate) fn drawn_plan(rng: &mut Rng, len: usize) -> Plan {
     let speed = |rng: &mut Rng| Speed::constant(if rng.below(4) == 0 { 0.05 + 0.3 * rng.unit() } else { 1.0 });
     Plan {

@@ -1,4 +1,4 @@
-//! What is possible for any flow over a table: the bound, the linear program and the best schedule found.
+//! Limits for any flow over a table: the bound, the linear program and the best schedule found.
 
 use narrows::codec::Method;
 use narrows::oracle::{self, Machine};
@@ -8,23 +8,27 @@ use crate::overhead::of_block;
 use crate::table::{CLASSES, Table};
 use crate::world::Plan;
 
-/// Longer flows are judged by the relaxed schedule: a beam over thousands of blocks takes long and ends near it anyway.
+/// Longer flows are judged by the relaxed schedule: a beam search over thousands of blocks takes
+/// long and ends near it anyway.
 const BEAM_MAX_LEN: usize = 8 << 20;
 
-/// What can be reached with a plan, seconds.
+/// Times that a plan can reach, in seconds.
 #[derive(Debug, Clone, Copy)]
 pub struct Possible {
-    /// Nothing is faster, whatever its cuts.
+    /// Lower bound over all cuts.
     pub bound: f64,
-    /// Of the linear program over blocks of one length, the best of the lengths: methods are mixed within a block, order is
-    /// ignored. What cuts blocks of several lengths may be faster, by a tenth where long blocks shrink much better.
+    /// Time of the linear program over blocks of one length, for the best length: methods are mixed
+    /// within a block, order is ignored. Cuts with several block lengths may be faster, by a tenth
+    /// where long blocks shrink much better.
     pub relaxed: f64,
-    /// Of the beam search; `relaxed` where it was not run.
+    /// Time of the schedule found by the beam search; `relaxed` if it was not run.
     pub oracle: f64,
+    /// Whether the beam search was run.
     pub has_oracle: bool,
 }
 
-/// Over the methods of the table; `relaxed` and `oracle` over blocks up to `CLASSES[class_max]`.
+/// Computes the limits over the table's methods; `relaxed` and `oracle` use blocks up to
+/// `CLASSES[class_max]`.
 pub fn possible(table: &Table, plan: &Plan, class_max: usize, beam_width: usize) -> Possible {
     let machine = plan.machine();
     let bound = Limits::of(table, plan.len, plan.block_max).seconds(&machine);
@@ -38,7 +42,7 @@ pub fn possible(table: &Table, plan: &Plan, class_max: usize, beam_width: usize)
     Possible { bound, relaxed, oracle, has_oracle }
 }
 
-/// Every method that a fixed policy can stand for: `store`, and those of the table.
+/// Every method that a fixed policy can use: `store`, and those of the table.
 pub fn fixed_methods(table: &Table) -> Vec<Method> {
     std::iter::once(Method::STORE).chain(table.methods.iter().copied()).collect()
 }
@@ -49,7 +53,8 @@ fn costs(table: &Table, class: usize, index: usize) -> Vec<oracle::Cost> {
     of_block(CLASSES[class], &blocks[index % blocks.len()])
 }
 
-/// The linear program over blocks of one class, a multiple of which the flow is long.
+/// Seconds of the linear program over blocks of one class. The flow's length must be a multiple of
+/// the block length.
 pub fn relaxed(table: &Table, len: usize, machine: &Machine, class: usize) -> f64 {
     let count = table.blocks(class).len();
     let blocks = len / CLASSES[class];
@@ -59,13 +64,13 @@ pub fn relaxed(table: &Table, len: usize, machine: &Machine, class: usize) -> f6
     oracle::bound(&weighted, machine)
 }
 
-/// Class of the block at an offset.
+/// A way to cut a flow: maps an offset to the class of the block that begins there.
 pub(crate) type Cut = Box<dyn Fn(usize) -> usize>;
 
-/// Ways to cut: all blocks alike, or growing from the smallest.
+/// Ways to cut: blocks of one class, or classes growing from the smallest.
 pub(crate) fn cuts(class_max: usize) -> Vec<Cut> {
     let mut cuts: Vec<Cut> = vec![Box::new(|_| 2), Box::new(|_| 1)];
-    // A block of a class begins where the class below has filled it once.
+    // A class is used from the offset at which one block of it would end.
     cuts.push(Box::new(move |at| (1..=class_max).rev().find(|c| at >= CLASSES[*c]).unwrap_or(0)));
     if class_max > 2 {
         cuts.push(Box::new(|_| 3));
@@ -97,7 +102,8 @@ mod tests {
     use narrows::oracle::Speed;
     use narrows::policy::{PolicySetup, PolicySpec};
 
-    /// Zeros would be sent as `constant`, which leaves nothing to judge.
+    /// The example table with random bytes: zeros would be sent as `constant`, which leaves nothing
+    /// to judge.
     fn noisy() -> Table {
         let mut table = example();
         let mut rng = Rng(1);
@@ -129,7 +135,7 @@ mod tests {
         }
     }
 
-    /// Of a part of a table, of the whole and of its repetition, under speeds that change.
+    /// Flows of a part of a table, of the whole and of its repetition, under changing speeds.
     #[test]
     fn no_schedule_and_no_run_of_any_length_beats_the_bound() {
         let mut rng = Rng(21);

@@ -1,5 +1,5 @@
-//! The engine in virtual time: what a policy would do with given data on a given link, cores and receiver, and how good
-//! any choice could have been.
+//! The engine in virtual time: simulates a policy on given data, link, cores and receiver, and
+//! computes how good any choice could have been.
 //!
 //! ```text
 //! every method on every block --> table --> world: the real sender, the table's costs, a link and receiver as models

@@ -1,5 +1,5 @@
-//! What no schedule can beat, whatever its cuts: every piece of the data at the price of the best measured block that it
-//! lies in.
+//! Lower bounds that no schedule can beat, whatever its cuts: every piece of the data at the cost
+//! of the best measured block that contains it.
 
 use narrows::monitor::data::constant_prefix;
 use narrows::oracle::{self, Cost, Machine};
@@ -9,33 +9,35 @@ use crate::table::{CLASSES, STORE_NS_PER_BYTE, Table};
 
 const PIECE: usize = CLASSES[0];
 const LONGEST: usize = CLASSES[CLASSES.len() - 1];
-/// Lengths on the wire are whole bytes: a block may have half a byte less than its table says.
+/// Wire lengths are rounded to whole bytes: a block may be half a byte shorter than its table says.
 const ROUNDED: f64 = 0.5;
-/// A shorter run of one byte is no smaller as a block of its own, which is nine bytes with its header, than sent raw.
+/// Shortest run of one byte that gains as a separate `constant` block, which is nine bytes with its
+/// header.
 const RUN_MIN: usize = 9;
 
-/// The least of each kind that a flow needs, cut in any way into blocks.
+/// The least time, bytes and CPU that a flow needs, however it is cut into blocks.
 ///
-/// A cut costs at least the sum over its pieces of the cheapest measured block around each, for any prices: a cut of the
-/// table is put together from parts of those blocks. So the linear program over pieces bounds every run over the table.
+/// For any prices, a cut costs at least the sum over its pieces of the cheapest measured block
+/// around each, because the table computes a cut's cost from parts of those blocks. So the linear
+/// program over pieces bounds every run over the table.
 pub struct Limits {
-    /// By piece: how often it is sent, and what it may cost, without what is beaten in everything.
+    /// By piece: how often it is sent, and its possible costs without dominated ones.
     pieces: Vec<(usize, Vec<Cost>)>,
 }
 
 impl Limits {
-    /// Of the table's bytes, once.
+    /// The limits for the table's bytes, sent once.
     pub fn new(table: &Table) -> Self {
         Self::of(table, table.len(), LONGEST)
     }
 
-    /// Of a flow of `len` bytes of the repeated table in blocks up to `block_max`. A piece that is cut off at the end of
-    /// the flow counts nothing.
+    /// The limits for a flow of `len` bytes of the repeated table in blocks up to `block_max`. A
+    /// piece that the end of the flow cuts off costs nothing.
     pub fn of(table: &Table, len: usize, block_max: usize) -> Self {
         if table.is_empty() {
             return Self { pieces: Vec::new() };
         }
-        // No block is longer, so that no byte has a smaller share of what every block costs.
+        // The longest possible block, in which a byte has the smallest share of the cost per block.
         let longest = block_max.max(LONGEST).min(len.max(1));
         let runs = runs(&table.bytes, longest, len > table.len());
         let (times, rest) = (len / table.len(), len % table.len());
@@ -44,18 +46,18 @@ impl Limits {
         Self { pieces: pieces.map(|i| (sent(i), front(&costs(table, i, longest, runs[i])))).collect() }
     }
 
-    /// Seconds until the last byte is delivered, at least.
+    /// Lower bound of the seconds until the last byte is delivered.
     pub fn seconds(&self, machine: &Machine) -> f64 {
         let weighted: Vec<_> = self.pieces.iter().map(|(times, costs)| (*times, costs.as_slice())).collect();
         oracle::bound(&weighted, machine)
     }
 
-    /// Bytes on the wire, at least.
+    /// Lower bound of the bytes on the wire.
     pub fn wire_len(&self) -> f64 {
         self.least(|c| c.wire_len)
     }
 
-    /// Seconds of encoding, at least.
+    /// Lower bound of the CPU seconds of encoding.
     pub fn encode_s(&self) -> f64 {
         self.least(|c| c.encode_s)
     }
@@ -66,16 +68,17 @@ impl Limits {
     }
 }
 
-/// What of a piece may be sent as `constant`.
+/// The part of a piece that may be sent as `constant`.
 #[derive(Clone, Copy, Default)]
 struct Runs {
     /// Bytes of the piece that lie in runs of one byte.
     len: usize,
-    /// The longest of these runs, as far as one block reaches; the shorter ones count as if they were as long.
+    /// Length of the longest of these runs, limited to one block; the shorter ones count as if they
+    /// were as long.
     longest: usize,
 }
 
-/// By piece. In a table that is repeated, a run at an end may go on at the other.
+/// The runs of each piece. If the table repeats, a run at its end may continue at its beginning.
 fn runs(bytes: &[u8], block_max: usize, repeats: bool) -> Vec<Runs> {
     let mut pieces = vec![Runs::default(); bytes.len().div_ceil(PIECE)];
     let mut begin = 0;
@@ -94,7 +97,7 @@ fn runs(bytes: &[u8], block_max: usize, repeats: bool) -> Vec<Runs> {
     pieces
 }
 
-/// Every cost that a piece can have as a part of blocks.
+/// Every cost that a piece can have as a part of larger blocks.
 fn costs(table: &Table, index: usize, longest: usize, runs: Runs) -> Vec<Cost> {
     let n = table.block(0, index).len() as f64;
     let share = n / longest as f64;
@@ -108,8 +111,8 @@ fn costs(table: &Table, index: usize, longest: usize, runs: Runs) -> Vec<Cost> {
         all.extend(parts.map(|c| cost(c.encode_ns, c.wire_len, c.decode_ns)));
     }
     if runs.len > 0 {
-        // Its runs by themselves, and what lies between them by each method: all the runs or none of them, for prices
-        // under which one is worth it are the same for all.
+        // The runs as `constant`, and the bytes between them by each method. All runs or none:
+        // prices for which one run pays are the same for all.
         let (others, blocks) = (1.0 - runs.len as f64 / n, runs.len as f64 / runs.longest as f64);
         let runs_ns = runs.len as f64 * STORE_NS_PER_BYTE;
         let constant = with_share(runs_ns, blocks * (1.0 - ROUNDED), runs_ns, blocks);
@@ -124,7 +127,8 @@ fn costs(table: &Table, index: usize, longest: usize, runs: Runs) -> Vec<Cost> {
     all
 }
 
-/// What nothing else is at least as good as in everything: for no prices is another one the cheapest.
+/// The Pareto front: drops costs that another one equals or beats in all respects, since no prices
+/// make them the cheapest.
 fn front(costs: &[Cost]) -> Vec<Cost> {
     let mut kept: Vec<Cost> = Vec::new();
     let beats = |a: &Cost, b: &Cost| a.encode_s <= b.encode_s && a.wire_len <= b.wire_len && a.decode_s <= b.decode_s;
@@ -191,7 +195,8 @@ mod tests {
         assert!(tightest < 1.05, "a bound that nothing comes near says nothing: {tightest}");
     }
 
-    /// Where encoding is what bounds, the I/O thread's own jobs must not be a core more than the plan has.
+    /// Where encoding is the bottleneck, jobs of the I/O thread must not add a core to those of the
+    /// plan.
     #[test]
     fn one_core_is_one_core_on_fast_links() {
         let mut rng = Rng(13);

@@ -1,4 +1,4 @@
-//! What every method costs on every block of some bytes, measured here and now.
+//! Measures the cost of every method on every block of given bytes on this machine.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -9,18 +9,18 @@ use narrows::stream::thread_cpu_ns;
 
 use crate::table::{CLASSES, Cost, Table};
 
-/// Runs of one method on one block, of which the quickest counts.
+/// Runs of one method on one block; the quickest counts.
 const RUNS: usize = 3;
-/// No further run is begun after so much time.
+/// Time after which no further run of a block is begun.
 const RUN_BUDGET_NS: u64 = 2_500_000;
 const LONGEST: usize = CLASSES[CLASSES.len() - 1];
 
-/// Methods without `store` and `constant`, which need no measuring.
+/// The methods without `store` and `constant`, whose costs are known.
 pub fn measurable(methods: &[Method]) -> Vec<Method> {
     methods.iter().copied().filter(|m| *m != Method::STORE && *m != Method::CONSTANT).collect()
 }
 
-/// Encodes and decodes, with contexts that are used again as the engine does.
+/// Measures encoding and decoding. Contexts are reused, as in the engine.
 pub struct Bench<C> {
     contexts: Contexts,
     wire: Vec<u8>,
@@ -29,13 +29,16 @@ pub struct Bench<C> {
 }
 
 impl<C: FnMut() -> u64> Bench<C> {
-    /// `clock` gives nanoseconds.
+    /// A bench with a clock that returns nanoseconds.
     pub fn new(clock: C) -> Self {
         Self { contexts: Contexts::default(), wire: vec![0; LONGEST], back: vec![0; LONGEST], clock }
     }
 
-    /// The quickest of up to three runs, on a block of the longest class at most. A block that did not shrink has its
-    /// own length and no decoding.
+    /// The quickest of up to three runs on a block, which must not be longer than the longest
+    /// class. A block that did not shrink costs its own length and no decoding.
+    ///
+    /// # Panics
+    /// If a decoded block differs from the original.
     pub fn cost(&mut self, method: Method, block: &[u8]) -> Cost {
         let encoder = self.contexts.encoder(method.info());
         let room = &mut self.wire[..block.len().saturating_sub(1)];
@@ -72,9 +75,9 @@ fn quickest<T>(clock: &mut impl FnMut() -> u64, mut run: impl FnMut() -> T) -> (
 /// Costs of the blocks of one class within a piece, by block, then method.
 type ClassRows = Vec<Vec<Cost>>;
 
-/// Measures every method on every block of every class, by the CPU time of `threads` threads side by side: each takes
-/// the longest block that is left, with all the shorter ones in it. `tick` is told of bytes that are done; `None` if
-/// `stop` says so.
+/// Measures every method on every block of every class by CPU time. `threads` threads run side by
+/// side; each takes the next block of the longest class and all shorter blocks within it. `tick` is
+/// called with the number of bytes done. Returns `None` if `stop` became true.
 pub fn measure(
     name: &str,
     bytes: &Block,
@@ -118,7 +121,7 @@ fn measure_piece<C: FnMut() -> u64>(
     let mut classes: [ClassRows; CLASSES.len()] = Default::default();
     for (class, class_len) in CLASSES.into_iter().enumerate() {
         for (i, block) in piece.chunks(class_len).enumerate() {
-            // What is left at the end may be a block of the class below as well.
+            // The last block may be the same as one of the class below, which is measured already.
             let below = class.checked_sub(1).filter(|_| block.len() <= class_len / 4);
             let known = below.and_then(|c| classes[c].get(i * 4).cloned());
             let measured = |m: &Method| if stop() { None } else { Some(bench.cost(*m, block)) };

@@ -1,11 +1,11 @@
 //! Random numbers that are the same on every machine.
 
-/// splitmix64.
+/// The generator splitmix64; the field is its state.
 #[derive(Debug, Clone)]
 pub struct Rng(pub u64);
 
 impl Rng {
-    /// Any 64 bits.
+    /// 64 random bits.
     pub fn next_u64(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -14,12 +14,15 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    /// Below `n`, which must not be 0.
+    /// A number in [0, n).
+    ///
+    /// # Panics
+    /// If `n` is 0.
     pub fn below(&mut self, n: usize) -> usize {
         (self.next_u64() % n as u64) as usize
     }
 
-    /// From 0 to 1, never 1.
+    /// Uniform in [0, 1).
     pub fn unit(&mut self) -> f64 {
         (self.next_u64() >> 11) as f64 / (1u64 << 53) as f64
     }

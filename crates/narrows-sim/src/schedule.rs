@@ -8,14 +8,16 @@ use crate::judge::{Cut, cuts};
 use crate::overhead::{of_block, of_constant};
 use crate::table::{CLASSES, Table};
 
-/// Blocks with their methods, and what they take.
+/// Blocks with their methods, and their cost.
 #[derive(Debug, Clone)]
 pub struct Schedule {
-    /// When the last byte is delivered.
+    /// Time until the last byte is delivered.
     pub seconds: f64,
+    /// Bytes on the wire.
     pub wire_len: f64,
-    /// Of all cores.
+    /// CPU seconds of encoding, over all cores.
     pub encode_s: f64,
+    /// CPU seconds of decoding, over all cores.
     pub decode_s: f64,
     /// Raw length and method of every block.
     pub blocks: Vec<(usize, Method)>,
@@ -24,7 +26,8 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// The quickest of what a beam of this width finds over several ways to cut, and of each method alone.
+    /// The quickest of the schedules that a beam search of this width finds for several ways to
+    /// cut, and of each method alone.
     pub fn best(table: &Table, machine: &Machine, width: usize) -> Self {
         let found = cuts(CLASSES.len() - 1).into_iter().flat_map(|cut| {
             let blocks = Blocks::of(table, &cut);
@@ -41,10 +44,10 @@ impl Schedule {
     }
 }
 
-/// The whole of a table in one way to cut it.
+/// A whole table, cut in one way.
 struct Blocks {
     lens: Vec<usize>,
-    /// By block: `store`, every method of the table, and `constant` where it can be.
+    /// By block: costs of `store`, of every method of the table, and of `constant` where possible.
     costs: Vec<Vec<Cost>>,
 }
 

@@ -1,6 +1,7 @@
-//! What every method cost on every block of a pool: the file, the cleaning, and answers for any cut.
+//! Tables of measured costs, of every method on every block of a pool: file format, cleaning, and
+//! the cost of any cut.
 //!
-//! One text file a pool, `NAME.table`, beside the bytes in `NAME.pool`:
+//! Each pool has one text file, `NAME.table`, beside its bytes in `NAME.pool`:
 //!
 //! ```text
 //! narrows-table 1
@@ -24,43 +25,48 @@ use narrows::monitor::data::is_constant;
 use narrows::sender::worthwhile_len;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Block lengths that are measured.
+/// Block lengths that are measured, in bytes.
 pub const CLASSES: [usize; 4] = [8 << 10, 32 << 10, 128 << 10, 512 << 10];
-/// Copying and checking raw bytes, as `balance` assumes it.
+/// Time to copy and check raw bytes, as `balance` assumes it.
 pub const STORE_NS_PER_BYTE: f64 = 1e9 / STORE_BYTES_PER_S as f64;
 
 const MAGIC: &str = "narrows-table 1";
-/// A time beyond so many times what the row's other methods imply was a pre-empted run.
+/// A time this many times longer than the row's other methods imply comes from a pre-empted run.
 const CAP: f64 = 3.0;
 
-/// Nanoseconds and bytes of one method on one block.
+/// Cost of one method on one block.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Cost {
+    /// CPU time of encoding.
     pub encode_ns: f64,
+    /// CPU time of decoding.
     pub decode_ns: f64,
+    /// Bytes on the wire, without the frame's header.
     pub wire_len: f64,
 }
 
 /// The measured costs of one pool, and its bytes.
 pub struct Table {
+    /// Name of the pool.
     pub pool: String,
-    /// Those that were measured; `store` and `constant` need no measuring.
+    /// The measured methods; `store` and `constant` need no measuring.
     pub methods: Vec<Method>,
+    /// The pool's bytes.
     pub bytes: Block,
     /// By class, then block, then method.
     rows: [Vec<Vec<Cost>>; CLASSES.len()],
-    /// Made of the rows when a cut is first asked for that was not measured.
+    /// Computed from the rows at the first request for a cut that was not measured.
     parts: OnceLock<Parts>,
 }
 
-/// The costs of the measured blocks, shared out among the pieces of the shortest class in them.
+/// Costs of the measured blocks, divided among the pieces of the shortest class in them.
 struct Parts {
-    /// By class, then method, then piece: what the pieces before it have together.
+    /// Prefix sums by class, then method, then piece: the cost of all pieces before it.
     before: [Vec<Vec<Cost>>; CLASSES.len()],
 }
 
 impl Cost {
-    /// `share` says of how much of each.
+    /// Adds `share` times `other`.
     fn add(self, other: Self, share: f64) -> Self {
         Self {
             encode_ns: self.encode_ns + share * other.encode_ns,
@@ -71,12 +77,12 @@ impl Cost {
 }
 
 impl Table {
-    /// A table without rows: [`Table::push`] them, every block of every class.
+    /// A table without rows. The caller adds every block of every class by [`Table::push`].
     pub fn new(pool: &str, bytes: Block, methods: Vec<Method>) -> Self {
         Self { pool: pool.to_owned(), methods, bytes, rows: Default::default(), parts: OnceLock::new() }
     }
 
-    /// The same with some of its methods only; those that it has not are left out.
+    /// The table restricted to some of its methods; ignores methods that it does not have.
     pub fn only(&self, methods: &[Method]) -> Self {
         let places: Vec<usize> = (0..self.methods.len()).filter(|i| methods.contains(&self.methods[*i])).collect();
         let mut small = Self::new(&self.pool, self.bytes.clone(), places.iter().map(|i| self.methods[*i]).collect());
@@ -91,10 +97,12 @@ impl Table {
         self.rows[class].push(costs);
     }
 
+    /// Length of the pool in bytes.
     pub fn len(&self) -> usize {
         self.bytes.len()
     }
 
+    /// Whether the pool has no bytes.
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
@@ -104,13 +112,13 @@ impl Table {
         &self.rows[class]
     }
 
-    /// The bytes of a block of a class; the last one may be shorter than the class says.
+    /// The bytes of a block of a class; the last one may be shorter than the class.
     pub fn block(&self, class: usize, index: usize) -> &[u8] {
         let begin = index * CLASSES[class];
         &self.bytes[begin..(begin + CLASSES[class]).min(self.len())]
     }
 
-    /// What a file of a table holds.
+    /// The content of the table's file.
     pub fn to_text(&self) -> String {
         let mut text = format!("{MAGIC}\npool {}\nlen {}\n", self.pool, self.len());
         let methods: Vec<_> = self.methods.iter().map(Method::to_string).collect();
@@ -128,6 +136,9 @@ impl Table {
     }
 
     /// Writes `POOL.pool` and `POOL.table` into a directory.
+    ///
+    /// # Errors
+    /// If a file cannot be written.
     pub fn save(&self, directory: &Path) -> Result<()> {
         fs::write(directory.join(format!("{}.pool", self.pool)), &*self.bytes)?;
         fs::write(directory.join(format!("{}.table", self.pool)), self.to_text())?;
@@ -135,19 +146,25 @@ impl Table {
     }
 
     /// Reads a table and its pool, and cleans the times.
+    ///
+    /// # Errors
+    /// If a file cannot be read, is malformed, or the pool is not the measured one.
     pub fn load(path: &Path) -> Result<Self> {
         let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
         let bytes_path = path.with_extension("pool");
         let bytes = fs::read(&bytes_path).with_context(|| format!("cannot read {}", bytes_path.display()))?;
         let table = Self::from_text(&text, Block::from_vec(bytes));
-        let table = table.with_context(|| format!("{} is no table", path.display()))?;
+        let table = table.with_context(|| format!("{} is not a valid table", path.display()))?;
         if !table.len().is_multiple_of(CLASSES[CLASSES.len() - 1]) {
             bail!("{} is not of whole blocks of every length", path.display());
         }
         Ok(table)
     }
 
-    /// Understands the text of a table of these bytes, and cleans the times.
+    /// Parses the text of a table of these bytes, and cleans the times.
+    ///
+    /// # Errors
+    /// If the text is malformed or was measured on other bytes.
     pub fn from_text(text: &str, bytes: Block) -> Result<Self> {
         let mut table = Self::parse(text, bytes)?;
         let len = table.len();
@@ -155,7 +172,7 @@ impl Table {
             clean(rows);
             for (i, row) in rows.iter_mut().enumerate() {
                 let raw_len = class_len.min(len - i * class_len);
-                // As the engine does it: what hardly shrinks goes raw.
+                // As in the engine: a block that hardly shrinks is sent raw.
                 for cost in row.iter_mut().filter(|c| c.wire_len > worthwhile_len(raw_len) as f64) {
                     (cost.wire_len, cost.decode_ns) = (raw_len as f64, 0.0);
                 }
@@ -177,9 +194,9 @@ impl Table {
         let len: usize = field("len")?.parse()?;
         let hash = u64::from_str_radix(field("xxh3")?, 16)?;
         if len == 0 || len != bytes.len() || hash != xxh3_64(&bytes) {
-            bail!("the pool's bytes are not those that were measured");
+            bail!("the table was measured on other bytes than the pool has");
         }
-        // `store` and `constant` alone need no measuring.
+        // An empty list is valid: `store` and `constant` need no measuring.
         let list = field("methods")?;
         let methods = if list.is_empty() { Vec::new() } else { Method::parse_list(list)? };
         let mut table = Self::new(&pool, bytes, methods);
@@ -190,7 +207,7 @@ impl Table {
             let class = CLASSES.iter().position(|c| *c == class_len).context("an unknown block length")?;
             let costs: Vec<Cost> = words.map(parse_cost).collect::<Result<_>>()?;
             if costs.len() != table.methods.len() || at != table.rows[class].len() * class_len {
-                bail!("the row of offset {at} is not in its place");
+                bail!("the row of offset {at} is out of order or has a wrong number of costs");
             }
             table.push(class, costs);
         }
@@ -204,9 +221,9 @@ impl Table {
 
     /// The cost of the block of `len` bytes at `offset` of the repeated pool.
     ///
-    /// On a measured cut it is the measurement. Any other cut is put together from the pieces in it, each with its part of
-    /// the measured block around it, in the two classes next to its length, and interpolated between the classes over the
-    /// logarithm.
+    /// For a measured cut this is the measurement. Any other cut is the sum of its pieces, each
+    /// with its part of the measured block around it. The sums of the two classes next to the cut's
+    /// length are interpolated over the logarithm of the length.
     pub fn cost(&self, offset: u64, len: usize, method: Method) -> Cost {
         let n = len as f64;
         let store = Cost { encode_ns: n * STORE_NS_PER_BYTE, decode_ns: n * STORE_NS_PER_BYTE, wire_len: n };
@@ -230,7 +247,7 @@ impl Table {
         let low = self.span(above - 1, offset, len, m);
         let (low_len, high_len) = (CLASSES[above - 1] as f64, CLASSES[above] as f64);
         let share = (n / low_len).ln() / (high_len / low_len).ln();
-        // An arithmetic mean, so that what bounds both classes bounds what lies between them.
+        // An arithmetic mean, so that a bound for both classes also bounds lengths between them.
         Cost::default().add(low, 1.0 - share).add(high, share)
     }
 
@@ -243,13 +260,14 @@ impl Table {
             && (rest.is_empty() || rest[0] == self.bytes[begin] && is_constant(rest))
     }
 
-    /// What the piece of the shortest class at `index` has of the cost of the block of a class that it lies in.
+    /// The part of a block's cost that falls to the piece at `index`; the block is the one of
+    /// `class` that contains the piece.
     pub fn part(&self, class: usize, index: usize, m: usize) -> Cost {
         let before = &self.parts().before[class][m];
         before[index + 1].add(before[index], -1.0)
     }
 
-    /// The parts of all pieces in a cut, which may go round the end.
+    /// Sum of the parts of all pieces in a cut, which may wrap around the end of the pool.
     fn span(&self, class: usize, offset: usize, len: usize, m: usize) -> Cost {
         let before = &self.parts().before[class][m];
         let until = |at: usize| {
@@ -268,8 +286,8 @@ impl Table {
         sum
     }
 
-    /// A block's cost is shared out as its pieces cost when each is a block of its own: a piece that does not shrink has
-    /// the larger part of the bytes.
+    /// Divides each block's cost among its pieces in proportion to their costs as separate blocks:
+    /// a piece that does not shrink gets the larger part of the bytes.
     fn parts(&self) -> &Parts {
         self.parts.get_or_init(|| {
             let mut parts = Parts { before: Default::default() };
@@ -298,7 +316,10 @@ impl Table {
     }
 }
 
-/// Every table of a directory, or the named ones, by name.
+/// Loads all tables of a directory, or those named in `only`, sorted by name.
+///
+/// # Errors
+/// If there are none, one is missing or invalid, or they differ in methods.
 pub fn load_all(directory: &Path, only: &[String]) -> Result<Vec<Table>> {
     let list = fs::read_dir(directory).with_context(|| format!("cannot read {}", directory.display()))?;
     let mut paths: Vec<PathBuf> = list.map(|e| Ok(e?.path())).collect::<Result<_>>()?;
@@ -313,18 +334,19 @@ pub fn load_all(directory: &Path, only: &[String]) -> Result<Vec<Table>> {
         bail!("{} has no tables; `narrows-lab tables` makes them", directory.display());
     }
     if tables.iter().any(|t| t.methods != tables[0].methods) {
-        bail!("the tables of {} are not of the same methods", directory.display());
+        bail!("the tables of {} have different methods", directory.display());
     }
     Ok(tables)
 }
 
 fn parse_cost(word: &str) -> Result<Cost> {
     let mut parts = word.split(',').map(|p| p.parse::<f64>().ok().filter(|x| x.is_finite() && *x >= 0.0));
-    let mut next = || parts.next().flatten().with_context(|| format!("'{word}' is no triple of numbers"));
+    let mut next = || parts.next().flatten().with_context(|| format!("'{word}' is not a triple of numbers"));
     Ok(Cost { encode_ns: next()?, decode_ns: next()?, wire_len: next()? })
 }
 
-/// Caps the times of pre-empted runs. A row's level is the median over methods of (its time / the method's median).
+/// Caps the times of pre-empted runs. A row's level is the median over methods of (time in this row
+/// / median of the method).
 fn clean(rows: &mut [Vec<Cost>]) {
     let times: [fn(&mut Cost) -> &mut f64; 2] = [|c| &mut c.encode_ns, |c| &mut c.decode_ns];
     let Some(count) = rows.first().map(Vec::len) else { return };
@@ -392,10 +414,12 @@ mod tests {
         assert_eq!(table.cost((1 << 20) + (32 << 10), 32 << 10, lz4), table.rows[1][1][0], "the pool repeats");
         let half = table.cost(0, 4096, lz4);
         assert_eq!(half.wire_len, 2048.0, "under the smallest class it is in proportion");
-        // 16 KiB from 24 KiB: one block of 8 KiB of each kind, and parts of both blocks of 32 KiB.
+        // 16 KiB from 24 KiB on: one block of 8 KiB of each kind, and parts of both blocks of 32
+        // KiB.
         let cut = table.cost(24 << 10, 16 << 10, lz4);
         assert!((cut.encode_ns / 32_768.0 - 1.0).abs() < 1e-9);
-        // Alone the pieces have 0.3 and 0.5 of their bytes; of the blocks of 32 KiB each is a part in proportion: 0.375.
+        // As separate blocks the pieces shrink to 0.3 and 0.5 of their bytes; their proportional
+        // parts of the blocks of 32 KiB give 0.375.
         assert!((cut.wire_len / 16_384.0 - 0.3875).abs() < 1e-9);
         let next = table.cost((1 << 20) - 4096, 8192, lz4);
         assert!((next.encode_ns / 16_384.0 - 1.0).abs() < 1e-9, "a cut may go round the end of the pool");
@@ -457,7 +481,7 @@ mod tests {
         let cost = |encode_ns| Cost { encode_ns, decode_ns: 10_000.0, wire_len: 5.0 };
         let mut rows = vec![vec![cost(10_000.0), cost(20_000.0), cost(40_000.0)]; 9];
         rows[4][1].encode_ns = 900_000.0;
-        // A block that is hard for all methods stays as it is.
+        // A block that is slow for all methods is not changed.
         rows[5] = vec![cost(80_000.0), cost(170_000.0), cost(330_000.0)];
         let hard = rows[5].clone();
         clean(&mut rows);

@@ -4,8 +4,8 @@
 //! pool's bytes -> Sender -> K cores (table) -> Sender -> kernel buffer -> link -> D decoders (table) -> reports
 //! ```
 //!
-//! The clock jumps from event to event. What the I/O thread encodes itself (a rescue, a bypass) shares the K cores with the
-//! workers: K cores never do more than the bound assumes.
+//! The clock jumps from event to event. Blocks that the I/O thread encodes itself (a rescue, a
+//! bypass) share the K cores with the workers: K cores never do more work than the bound assumes.
 
 use std::collections::VecDeque;
 
@@ -28,11 +28,11 @@ use cores::Cores;
 use link::{InFlight, Link};
 use receiver::Receiver;
 
-/// Encoding times vary upwards by so much (half-normal).
+/// Relative half-normal noise that lengthens encoding times.
 const NOISE: f64 = 0.05;
-/// A report takes so long to come back: the world has no distance.
+/// Delay of a report to the sender: short, because the simulated link has no propagation delay.
 const REPORT_DELAY_NS: u64 = 5_000;
-/// More events than any cell needs: an engine that spins is a failure, not a hang.
+/// More events than any cell needs: an engine that loops without progress fails instead of hanging.
 const STEPS_MAX: u64 = 50_000_000;
 
 /// Everything about one run but the policy.
@@ -48,19 +48,20 @@ pub struct Plan {
     pub link: Speed,
     /// Speed of the encoding cores; 1 is the machine of the table.
     pub cpu: Speed,
+    /// Speed of the decoding cores; 1 is the machine of the table.
     pub receiver: Speed,
-    /// Longest block.
+    /// Longest block in bytes.
     pub block_max: usize,
-    /// What the decision for one block costs the worker.
+    /// CPU time of the decision for one block, charged to the worker.
     pub decision_ns: f64,
-    /// Of the noise on encoding times.
+    /// Seed of the noise on encoding times.
     pub seed: u64,
-    /// Whether decisions are written down.
+    /// Whether decisions are recorded.
     pub trace: bool,
 }
 
 impl Plan {
-    /// What the bound and the schedules know of it.
+    /// The part of the plan that the bound and the schedules use.
     pub fn machine(&self) -> Machine {
         Machine {
             cores: self.cores,
@@ -72,35 +73,40 @@ impl Plan {
     }
 }
 
-/// What came of a run.
+/// Result of a run.
 #[derive(Debug, Clone)]
 pub struct Run {
-    /// When the last raw byte was delivered.
+    /// Time at which the last raw byte was delivered.
     pub seconds: f64,
-    /// Of encoding, all cores.
+    /// CPU seconds of encoding, over all cores.
     pub cpu_s: f64,
+    /// The sender's summary.
     pub summary: Summary,
+    /// One line for each decision; empty unless the plan asks for it.
     pub trace: String,
-    /// Encodings that were begun, those of probes and of blocks that were taken over later among them.
+    /// Encodings that were begun, including probes and blocks that a rescue took over later.
     pub jobs: u64,
     /// Raw length and method of every block, as sent.
     pub sent: Vec<(usize, Method)>,
-    /// Nanoseconds of encoding by method, in the order in which they were first used.
+    /// Nanoseconds of encoding by method, in order of first use.
     pub encode_ns: Vec<(Method, f64)>,
     /// CPU seconds that decoding took at speed 1.
     pub decode_s: f64,
-    /// What the policy wants to have kept.
+    /// State that the policy asks to keep for later flows.
     pub saved: Option<Vec<u8>>,
 }
 
 impl Run {
-    /// Seconds of all cores for encoding, with what every block costs beside its codec.
+    /// CPU seconds of encoding over all cores, with the fixed overhead of every block.
     pub fn work_s(&self) -> f64 {
         self.cpu_s + self.jobs as f64 * ENCODE_FIXED_NS * 1e-9
     }
 }
 
-/// Sends `plan.len` bytes of the table's pool, repeated, by a policy.
+/// Sends `plan.len` bytes of the table's repeated pool by a policy.
+///
+/// # Panics
+/// If the flow makes no progress.
 pub fn run(table: &Table, plan: &Plan, policy: Box<dyn Policy>) -> Run {
     let mut world = World::new(table, plan, policy);
     while !world.is_over() {
@@ -129,7 +135,8 @@ struct World<'a> {
     pushed: usize,
     closed: bool,
     cores: Cores,
-    /// Raw bytes whose frame was handed to the link, and (frames, raw bytes) of each row of the sender's mix by then.
+    /// Raw bytes whose frames were handed to the link, and (frames, raw bytes) of each row of the
+    /// sender's mix at that time.
     sent_raw: usize,
     counted: Vec<(u64, u64)>,
     link: Link,
@@ -215,7 +222,8 @@ impl<'a> World<'a> {
                 && self.sender.next_wakeup().is_some_and(|t| t <= self.now_ns)
                 && let Some(job) = self.sender.on_link_dry(self.now_ns)
             {
-                // A rescue was decided on when the block was chosen; what the I/O thread cuts itself is a new decision.
+                // A rescue needs no new decision, as its block's method was chosen before; a block
+                // that the I/O thread cuts itself does.
                 let charge_ns = if job.kind == JobKind::Encode { self.plan.decision_ns } else { 0.0 };
                 self.start(job, charge_ns, true);
                 progress = true;
@@ -230,7 +238,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Gives the sender as much of the repeated pool as it takes.
+    /// Pushes as much of the repeated pool as the sender accepts.
     fn feed(&mut self) {
         while self.pushed < self.plan.len && self.sender.room() > 0 {
             let at = self.pushed % self.table.len();
@@ -253,12 +261,12 @@ impl<'a> World<'a> {
             Some(sum) => sum.1 += work_ns,
             None => self.encode_ns.push((job.method, work_ns)),
         }
-        // What would not shrink is sent raw (D10).
+        // A block that would not shrink is sent raw (D10).
         let wire_len = (cost.wire_len.round() as usize).clamp(1, job.raw.len());
         self.cores.take(self.now_ns, job.simulated(wire_len, 0, 0), charge_ns, work_ns, on_io);
     }
 
-    /// Moves frames into the kernel while it takes them.
+    /// Moves frames into the kernel's buffer while it accepts bytes.
     fn transmit(&mut self) -> bool {
         let mut progress = false;
         loop {
@@ -290,7 +298,8 @@ impl<'a> World<'a> {
         }
     }
 
-    /// The data frame that was handed over last, if it is not known yet: the summary counts frames by method.
+    /// The data frame that was handed over last, if it is not counted yet. Found by the summary,
+    /// which counts frames by method.
     fn newly_sent(&mut self) -> Option<(Method, usize)> {
         let mix = &self.sender.summary().mix;
         self.counted.resize(mix.len(), (0, 0));
@@ -304,7 +313,7 @@ impl<'a> World<'a> {
         None
     }
 
-    /// Looks at the link, as a driver does before it asks for work.
+    /// Samples the link, as a driver does before it asks for work.
     fn look(&mut self) {
         let unsent = self.link.unsent();
         self.sample(unsent, 0);

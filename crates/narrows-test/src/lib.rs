@@ -1,8 +1,9 @@
-//! The record of what could not be tested.
+//! The record of skipped tests.
 //!
-//! A test that cannot run passes: it says so by `skip`, or by `lacks` if a program could be installed. `make test` names a
-//! file in `NARROWS_SKIPPED` and prints at its end what tests wrote into it. Continuous integration installs the programs of
-//! `.ci/packages` and sets `CI=true`: what a test lacks then is a failure. `bindings/python/tests/conftest.py` does the same.
+//! A test that cannot run passes, but records that by `skip`, or by `lacks` if a program could be
+//! installed. `make test` names a file in `NARROWS_SKIPPED` and prints at its end what tests wrote
+//! into it. Continuous integration installs the programs of `.ci/packages` and sets `CI=true`: a
+//! missing program is then a failure. `bindings/python/tests/conftest.py` does the same.
 
 use std::env;
 use std::fmt::Display;
@@ -11,13 +12,17 @@ use std::io::Write;
 use std::panic::Location;
 use std::path::{Path, PathBuf};
 
-/// Says that this machine cannot have what the test needs: root, a feature of its kernel, another kind of processor.
+/// Records that this machine cannot provide what the test needs: root, a feature of its kernel,
+/// another kind of processor.
 #[track_caller]
 pub fn skip(reason: impl Display) {
     record(&line(&reason), env::var_os("NARROWS_SKIPPED").as_deref().map(Path::new));
 }
 
-/// Says that the machine lacks a program that could be installed. With `CI=true` it panics instead.
+/// Records that the machine lacks a program that could be installed.
+///
+/// # Panics
+/// With `CI=true`.
 #[track_caller]
 pub fn lacks(program: impl Display) {
     let reason = format!("there is no {program}");
@@ -25,7 +30,7 @@ pub fn lacks(program: impl Display) {
     skip(reason);
 }
 
-/// Whether `program` is in PATH; says that it is lacking if it is not.
+/// Whether `program` is in PATH; if not, records it by [`lacks`].
 #[track_caller]
 pub fn has(program: &str) -> bool {
     let found = which(program).is_some();
@@ -35,7 +40,7 @@ pub fn has(program: &str) -> bool {
     found
 }
 
-/// The place of `program` in PATH.
+/// The path of `program`, searched in PATH.
 pub fn which(program: &str) -> Option<PathBuf> {
     env::split_paths(&env::var_os("PATH")?).map(|folder| folder.join(program)).find(|path| path.is_file())
 }
@@ -54,7 +59,7 @@ fn line(reason: &dyn Display) -> String {
 fn record(line: &str, list: Option<&Path>) {
     eprintln!("skipped: {line}");
     if let Some(list) = list {
-        // One write of one line: test programs that run beside each other do not mix them.
+        // One write per line, so that lines of concurrent test programs do not mix.
         let opened = OpenOptions::new().append(true).create(true).open(list);
         let written = opened.and_then(|mut file| file.write_all(format!("{line}\n").as_bytes()));
         written.unwrap_or_else(|e| panic!("cannot write to {}, which NARROWS_SKIPPED names: {e}", list.display()));

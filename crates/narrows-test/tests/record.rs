@@ -1,4 +1,5 @@
-//! What is skipped gets into the list, and in continuous integration a lacking program is a failure. No test skips otherwise.
+//! Skipped tests are listed; in continuous integration a missing program is a failure. No test
+//! skips in another way.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,10 +7,10 @@ use std::process::Command;
 
 use narrows_test::{has, skip};
 
-/// The name of the part that a child process plays.
+/// Environment variable with the role of a child process.
 const PART: &str = "NARROWS_TEST_PART";
 
-/// In a process of its own, whose environment is its own: skips, and nothing in the run of the others.
+/// Skips if run as a child process, which has its own environment; does nothing in a normal run.
 #[test]
 fn part() {
     match std::env::var(PART).as_deref() {
@@ -44,7 +45,7 @@ fn what_is_lacking_is_listed_and_fails_in_ci_only() {
     assert_eq!(fs::read_to_string(&list).unwrap(), [&*lacks, &lacks, &skips, &skips].concat());
 }
 
-/// Words in captured output are seen by nobody.
+/// Nobody sees captured output.
 #[test]
 fn no_test_skips_by_printing() {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();

@@ -1,7 +1,8 @@
-//! What a decision of `balance` costs, part by part, for blocks of 64 KiB: the budget is 2 us with the features.
+//! Cost of a decision of `balance` and of its parts, for blocks of 64 KiB. The budget is 2 us,
+//! including the features.
 //!
-//! `cargo run --release --example decision_cost [FILE]`; without a file the data is made up. Each figure is the quickest of
-//! several rounds, so a busy machine does not show.
+//! `cargo run --release --example decision_cost [FILE]`; without a file the data is generated. Each
+//! figure is the quickest of several rounds, so that a busy machine has little influence.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -112,7 +113,7 @@ fn time<T>(mut call: impl FnMut() -> T) -> f64 {
     best
 }
 
-/// Text-like and record-like stretches of 256 KiB in turn, so that there is more than one kind.
+/// Alternating stretches of 256 KiB of text-like and record-like data, so that there are two kinds.
 fn made_up(len: usize) -> Vec<u8> {
     let mut state = 1u64;
     let mut draw = || {

@@ -1,9 +1,10 @@
-//! What linked messages cost and leave: microseconds to encode and decode one of 700 to 1000 bytes, in a hot flow and with
-//! 2,000 flows taking turns, and the memory of 5,000 flows.
+//! Cost of linked messages: ratio and microseconds to encode and decode one of 700 to 1000 bytes,
+//! in a hot flow and with 2,000 flows in turn, and the memory of 5,000 flows.
 //!
-//! `cargo run --release -p narrows --example message_cost -- [--corpus DIR]`; DIR has `telecom/msgs/*.msgs`, files of messages that
-//! each begin with their length (4 bytes, little endian). Without it the messages are made up. Each figure is the tenth
-//! percentile of its rounds, so a busy machine shows little.
+//! `cargo run --release -p narrows --example message_cost -- [--corpus DIR]`; DIR has
+//! `telecom/msgs/*.msgs`, files of messages, each prefixed with its length (4 bytes, little
+//! endian). Without it the messages are generated. Each figure is the tenth percentile of its
+//! rounds, so that a busy machine has little influence.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -60,7 +61,7 @@ fn main() {
             .iter()
             .for_each(|name| starts(name, &read(&folder.join(format!("{name}.msgs"))))),
     }
-    // In processes of their own: what was freed would not be counted.
+    // In separate processes: memory freed before would be reused and not counted.
     for window in ["4096", "16384"] {
         let mut again = Command::new(std::env::current_exe().expect("this program"));
         let status = again.args(["--memory", window]).args(&arguments).status();
@@ -84,7 +85,7 @@ fn pair(window: usize, policy: Box<dyn Policy>) -> (MessageSender, MessageReceiv
     (sender, receiver)
 }
 
-/// Lets the sender know what the peer takes, as it does when the peer sent anything.
+/// Tells the sender the peer's limits, as any unit from the peer does.
 fn introduce(sender: &mut MessageSender, config: &MessageConfig) {
     let mut peer =
         MessageSender::new(MessageConfig { epoch: 2, ..config.clone() }, linked()).expect("a sound configuration");
@@ -146,7 +147,7 @@ fn hot(what: &str, messages: &[Vec<u8>], window: usize) {
     print(&format!("{what}one flow, W = {window}"), raw, wire_total, encode, decode);
 }
 
-/// As one flow, but the method of each message is chosen, and learned from.
+/// One flow as in [`hot`], but the policy chooses the method of each message and learns.
 fn chosen(messages: &[Vec<u8>]) {
     let mut contexts = Contexts::default();
     let (mut encode, mut raw, mut wire_total) = (Vec::new(), 0, 0);
@@ -166,9 +167,10 @@ fn chosen(messages: &[Vec<u8>]) {
     print("one flow, chosen at 100 Mbit/s", raw, wire_total, encode, vec![0.0]);
 }
 
-/// The first messages of flows, counted in two ways: as they were captured (what the captures saw twice is as good as known), and
-/// each but once. The dictionary is of every other twenty messages, the flows begin in twenty places of the rest. What is
-/// before a message, such as preface and offers, is not counted.
+/// Ratio of the first messages of flows, in two ways: with the messages as captured (where
+/// duplicates compress to almost nothing), and with each message once. The dictionary is trained on
+/// every other group of twenty messages; the flows begin at twenty places of the rest. Bytes before
+/// a message, such as preface and offers, are not counted.
 fn starts(name: &str, captured: &[Vec<u8>]) {
     let mut seen = HashSet::new();
     let distinct: Vec<_> = captured.iter().filter(|m| seen.insert(*m)).cloned().collect();
@@ -202,7 +204,7 @@ fn starts(name: &str, captured: &[Vec<u8>]) {
 
 const PIECES: usize = 20;
 
-/// Bytes of the first message, the first ten, the first hundred, and the tenth: as they are and as they went.
+/// (raw, wire) bytes of the first message, the first ten, the first hundred, and the tenth.
 struct Start {
     name: &'static str,
     bytes: [(usize, usize); 4],
@@ -236,7 +238,7 @@ fn linked_lens(flow: &[&Vec<u8>], seed: Option<&Arc<Dictionary>>) -> Vec<usize> 
 }
 
 fn dictionary_lens(flow: &[&Vec<u8>], dictionary: &Dictionary) -> Vec<usize> {
-    // Of a frame without borders: first byte, one byte of length, check.
+    // Header of a frame on a carrier without borders: first byte, one byte of length, check.
     const HEADER_LEN: usize = 6;
     let mut codecs = DictionaryContexts::default();
     let encode = |m: &&Vec<u8>| {
@@ -245,7 +247,8 @@ fn dictionary_lens(flow: &[&Vec<u8>], dictionary: &Dictionary) -> Vec<usize> {
     flow.iter().map(encode).collect()
 }
 
-/// Of a ping-pong by the rule for messages; the link takes a time that is computed, the codecs take theirs.
+/// Wire lengths of a ping-pong with the policy for messages. The link's time is computed, the
+/// codecs' time is measured.
 fn chosen_lens(flow: &[&Vec<u8>], seed: &Arc<Dictionary>, us_per_byte: f64) -> Vec<usize> {
     let mut ends = [1, 2].map(|epoch| {
         let config = MessageConfig { seed: Some(Arc::clone(seed)), epoch, ..MessageConfig::default() };
@@ -298,7 +301,7 @@ fn many(messages: &[Vec<u8>], window: usize) {
         decode.push(start.elapsed().as_secs_f64() * 1e6 / FLOWS as f64);
         wire_total += wires.iter().map(Vec::len).sum::<usize>();
     }
-    // The first rounds allocate.
+    // Skip the first rounds, which allocate.
     let (encode, decode) = (encode.split_off(ROUNDS / 4), decode.split_off(ROUNDS / 4));
     print(&format!("{FLOWS} flows in turn, W = {window}"), raw, wire_total, encode, decode);
 }

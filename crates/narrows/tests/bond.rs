@@ -1,5 +1,5 @@
-//! A stream over several carriers: it arrives whole and in order whatever each carrier does, and a carrier that dies ends the
-//! flow instead of leaving it waiting.
+//! A stream over several carriers: it arrives complete and in order whatever each carrier does, and
+//! a carrier that dies ends the flow instead of letting it hang.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -22,13 +22,13 @@ fn random(len: usize, mut seed: u64) -> Vec<u8> {
     bytes
 }
 
-/// Both ends of a carrier that passes `bytes_per_ms`, in pieces of odd lengths; the flow from the first end to the second
-/// breaks after `most` bytes.
+/// Both ends of a carrier that passes `bytes_per_ms` in pieces of odd lengths. The direction from
+/// the first end to the second breaks after `most` bytes.
 fn carrier(bytes_per_ms: usize, most: usize) -> (Link, Link) {
     counted_carrier(bytes_per_ms, most, Arc::default())
 }
 
-/// Counts what went from the first end to the second.
+/// As [`carrier`], and counts the bytes from the first end to the second.
 fn counted_carrier(bytes_per_ms: usize, most: usize, passed: Arc<AtomicUsize>) -> (Link, Link) {
     let (a, near) = UnixStream::pair().unwrap();
     let (b, far) = UnixStream::pair().unwrap();
@@ -69,8 +69,8 @@ impl Write for Sink {
     }
 }
 
-/// Sends `data` over a first carrier, while `grow` may add others to both ends. What arrived and whether both ends are
-/// content.
+/// Sends `data` over a first carrier, while `grow` may add others to both ends. Returns what
+/// arrived and whether both ends succeeded.
 fn transfer(data: &[u8], first: (Link, Link), grow: impl FnOnce(&Bond, &Bond)) -> (Vec<u8>, bool) {
     let (near, near_bond) = first.0.bonded().unwrap();
     let (far, far_bond) = first.1.bonded().unwrap();
@@ -122,7 +122,7 @@ fn carriers_that_come_later_and_have_other_speeds_share_the_work() {
         }
     });
     assert!(content && got == data);
-    // On a busy machine all are as fast as their threads are woken.
+    // On a busy machine the speed of a carrier depends on when its threads are woken.
     let carried = [0, 1, 2, 3, 4].map(carried);
     assert!(carried[1..].iter().sum::<usize>() > data.len() / 4, "{carried:?}: the others carry little");
 }
@@ -131,7 +131,7 @@ fn carriers_that_come_later_and_have_other_speeds_share_the_work() {
 fn a_carrier_whose_peer_is_never_heard_harms_nobody() {
     let data = random(2_000_000, 3);
     let (got, content) = transfer(&data, carrier(10_000, usize::MAX), |near, far| {
-        // One has no other end, here or there, and one stays silent.
+        // A carrier without another end at each side, and one that stays silent.
         let (other, gone) = UnixStream::pair().unwrap();
         drop(gone);
         far.add(Link::unix(other).unwrap()).unwrap();
@@ -169,7 +169,7 @@ fn there_is_a_limit_of_carriers() {
     assert!(bond.add(Link::unix(UnixStream::pair().unwrap().0).unwrap()).is_err());
 }
 
-/// What a receiver makes of these bytes on one carrier each.
+/// Result of a receiver that gets these bytes, each on its own carrier.
 fn receive_raw(carriers: &[Vec<u8>]) -> Result<(), String> {
     let mut ends = Vec::new();
     let mut bond: Option<(Link, Bond)> = None;
@@ -183,7 +183,7 @@ fn receive_raw(carriers: &[Vec<u8>]) -> Result<(), String> {
         let bytes = bytes.clone();
         ends.push(std::thread::spawn(move || {
             let _ = b.write_all(&bytes);
-            // Until the receiver has had enough.
+            // Keep the carrier open until the receiver closes it.
             let _ = b.set_read_timeout(Some(Duration::from_millis(300)));
             while matches!(b.read(&mut [0; 4096]), Ok(1..)) {}
         }));
@@ -207,14 +207,14 @@ fn hostile_segments_are_errors_and_cost_little() {
         let error = receive_raw(&[bad]).unwrap_err();
         assert!(error.contains(said), "{error}");
     }
-    // The same on two carriers.
+    // Overlapping segments on two carriers.
     let twice = [greeted(&[segment(100, 3, b"abc")]), greeted(&[segment(102, 3, b"abc")])];
     assert!(receive_raw(&twice).is_err());
-    // A piece that lies within another shows when its turn comes.
+    // A piece within another one is detected when its turn comes.
     let magic = b"\x93NRW";
     let lies = receive_raw(&[greeted(&[segment(4, 4, b"xxxx"), segment(5, 1, b"y"), segment(0, 4, magic)])]);
     assert!(lies.is_err());
-    // Far ahead, and in many pieces: it is left where it is until the carriers end.
+    // Segments far ahead, and in many pieces: they stay on their carrier until the carriers end.
     let far = receive_raw(&[greeted(&[segment(1 << 40, 3, b"abc")])]);
     assert!(far.is_err());
     let many: Vec<_> = (0..100_000u64).map(|i| segment(1000 + 2 * i, 1, b"z")).collect();

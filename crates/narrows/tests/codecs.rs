@@ -1,4 +1,5 @@
-//! What every codec of the registry inherits: round trip, truncation, hostile input, linking, a table of sizes.
+//! Tests of every codec in the registry: round trip, truncation, hostile input, linking, a table of
+//! sizes.
 
 mod world;
 
@@ -29,7 +30,7 @@ fn encode(contexts: &mut Contexts, codec: &dyn Codec, level: Level, history: &[u
     Some(wire)
 }
 
-/// Decodes into a room of `len` bytes with a guard behind it.
+/// Decodes into a buffer of `len` bytes, followed by guard bytes.
 fn decode(contexts: &mut Contexts, codec: &dyn Codec, history: &[u8], wire: &[u8], len: usize) -> Option<Vec<u8>> {
     let mut out = vec![0xa5; len + 32];
     let decoded = contexts.decoder(codec).decode(history, wire, &mut out[..len]);
@@ -98,7 +99,7 @@ fn no_truncation_decodes_to_the_block() {
         let Some(wire) = encode(&mut contexts, *codec, codec.default_level(), &[], &raw) else { continue };
         for end in 0..wire.len() {
             let back = decode(&mut contexts, *codec, &[], &wire[..end], raw.len());
-            // bzip2's and deflate's last bytes may hold nothing but padding or a checksum of their own.
+            // The last bytes of bzip2 and deflate may hold only padding or a checksum.
             assert!(back.as_ref() != Some(&raw) || end + 10 > wire.len(), "{} cut at {end}", codec.name());
         }
     }
@@ -138,7 +139,8 @@ fn data_that_does_not_shrink_is_refused_by_the_encoder() {
     }
 }
 
-/// Encoders are used again for block after block. What is left of many that were given up must not add up.
+/// Encoders are reused for many blocks. State left by blocks that were given up must not
+/// accumulate.
 #[test]
 fn an_encoder_that_gave_many_blocks_up_goes_on() {
     let mut contexts = Contexts::default();
@@ -158,8 +160,9 @@ fn an_encoder_that_gave_many_blocks_up_goes_on() {
     }
 }
 
-/// Sizes as a reviewed table: a change of a library or a setting shows up as a change of this file.
-/// `UPDATE_SIZES=1 cargo test -p narrows --features seeds --test codecs` writes it anew.
+/// Compares sizes with a reviewed table, so that a change of a library or a setting shows as a
+/// change of that file. `UPDATE_SIZES=1 cargo test -p narrows --features seeds --test codecs`
+/// rewrites it.
 #[test]
 fn sizes_are_as_reviewed() {
     let mut contexts = Contexts::default();
@@ -182,7 +185,7 @@ fn sizes_are_as_reviewed() {
         std::fs::write(path, &table).unwrap();
     }
     let reviewed = std::fs::read_to_string(path).unwrap();
-    // A build without the codecs of the feature `seeds` compares the rest.
+    // A build without the codecs of the feature `seeds` compares only the other ones.
     let of_this_build = |line: &&str| {
         let name = line.split(' ').next().unwrap_or_default();
         name == "codec" || CODECS.iter().any(|c| c.name() == name)

@@ -1,5 +1,6 @@
-//! Streams of every released format must decode for ever. `crates/narrows/tests/streams/` holds what version 0.1 wrote; files
-//! are only ever added (`UPDATE_STREAMS=1` writes missing ones).
+//! Streams of every released format must decode for ever. `crates/narrows/tests/streams/` holds streams
+//! written by version 0.1; files are only added, never changed (`UPDATE_STREAMS=1` writes missing
+//! ones).
 
 mod world;
 
@@ -96,11 +97,12 @@ fn every_truncation_is_truncated_and_delivers_only_what_is_true() {
 
 #[test]
 fn every_flipped_bit_of_a_short_stream_is_found() {
-    // LZ4 does not read some bits of its last token, so the check must cover more than what comes out of a codec.
+    // LZ4 ignores some bits of its last token, so the check must cover more than the decoded bytes.
     for spec in ["balance", "fixed:lz4"] {
         let stream = write(spec);
         for bit in 0..stream.len() * 8 {
-            // All bits of headers and ends, a part of the bodies: they are covered by the same checks.
+            // All bits of headers and ends, but only some of the bodies: the same checks cover
+            // them.
             if bit / 8 > 120 && bit / 8 + 120 < stream.len() && bit % 61 != 0 {
                 continue;
             }

@@ -1,4 +1,4 @@
-//! The blocking driver over real sockets, pipes and files: bytes, faults, and that nothing hangs.
+//! The blocking driver over real sockets, pipes and files: correct bytes, faults, and no hangs.
 
 mod world;
 
@@ -19,12 +19,12 @@ use narrows::stream::{Control, Notes, ReceiveOptions, SendOptions, receive, rece
 use narrows::transport::Link;
 use world::{random, text};
 
-/// Of flows that are to arrive. On a loaded machine a thread may wait for seconds.
+/// Stall timeout of flows that should succeed. On a loaded machine a thread may wait for seconds.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Of flows whose peer stands still.
+/// Stall timeout of flows whose peer stalls.
 const STALL: Duration = Duration::from_millis(1500);
 
-/// A hang is a failure with a name, not a test run that never ends.
+/// Runs `what` with a timeout, so that a hang is a failed test and not a test run that never ends.
 fn watched<T: Send + 'static>(what: impl FnOnce() -> T + Send + 'static) -> T {
     let (out, result) = mpsc::channel();
     std::thread::spawn(move || out.send(what()));
@@ -149,7 +149,7 @@ fn a_source_that_fails_fails_both_ends() {
 
 #[test]
 fn totals_are_told_after_a_failure_too() {
-    /// Fails when some of what was before has arrived.
+    /// Fails once some earlier bytes have arrived.
     struct Broken(Arc<Control>);
     impl Read for Broken {
         fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
@@ -247,15 +247,15 @@ fn a_peer_that_goes_away_or_stands_still_is_an_error() {
     }
 }
 
-/// Without a reverse direction nobody reads, and with a full window nobody writes.
+/// On a one-way link the sender reads nothing, and with a full window it writes nothing.
 #[test]
 fn a_peer_that_goes_away_is_noticed_on_a_link_of_one_direction() {
     let error = watched(|| {
         let (near, far) = tcp_pair();
         let gone = std::thread::spawn(move || {
-            // Until all that may be under way has been written.
+            // Wait until the window is full.
             std::thread::sleep(Duration::from_millis(600));
-            // With bytes in it that were not read: the connection is cut.
+            // Dropped with unread bytes, which resets the connection.
             drop(far);
         });
         let options = send_options("balance").stall_timeout(None);
@@ -284,7 +284,7 @@ fn the_end_of_the_source_is_not_waited_for() {
     }
 }
 
-/// With the window full nothing is written, so that no write says that the reader is gone.
+/// With a full window nothing is written, so no write can fail because the reader is gone.
 #[test]
 fn a_reader_that_goes_away_while_the_window_is_full_is_noticed() {
     type Pair = (Link, OwnedFd);
@@ -300,14 +300,14 @@ fn a_reader_that_goes_away_while_the_window_is_full_is_noticed() {
         let (near, far) = pair();
         let control = Arc::new(Control::default());
         let sending = Arc::clone(&control);
-        // A window of blocks of 1000 bytes fits into what every link takes.
+        // A window of blocks of 1000 bytes fits into the buffers of every link.
         let options = send_options("fixed:store").block_max(1000).stall_timeout(None).control(&sending);
         let sender = std::thread::spawn(move || send(io::repeat(7), near, options));
         let reader = std::thread::spawn(move || {
             let mut first = [0; 10];
             File::from(far.try_clone().unwrap()).read_exact(&mut first).unwrap();
             let mut sent = 0;
-            // No more is taken once the window is full.
+            // Wait until the window is full, when the sender accepts no more.
             let begun = Instant::now();
             while begun.elapsed() < Duration::from_secs(5) {
                 let now = control.send_summary().accepted_bytes;
@@ -347,7 +347,7 @@ fn nobody_waits_for_the_last_word_of_a_peer_that_is_gone() {
         let (nothing, silent) = pipe().unwrap();
         let options = send_options("fixed:store");
         let sender = std::thread::spawn(|| send(nothing, near, options).map(|result| result.0));
-        // Long enough that it waits for its source.
+        // Long enough for the flow to wait for its source.
         std::thread::sleep(Duration::from_millis(50));
         let begun = Instant::now();
         drop(far);
@@ -355,7 +355,8 @@ fn nobody_waits_for_the_last_word_of_a_peer_that_is_gone() {
         drop(silent);
         begun.elapsed()
     };
-    // Either would wait for half a second, each time; a loaded machine is not that slow every time.
+    // A flow that waits would take half a second each time; a loaded machine is not that slow every
+    // time.
     for once in [&receiving as &dyn Fn() -> Duration, &sending] {
         let fastest = (0..20).map(|_| once()).find(|took| *took < Duration::from_millis(450));
         assert!(fastest.is_some(), "it waits");
@@ -367,7 +368,8 @@ fn a_peer_that_stands_still_is_noticed_when_all_frames_fit_into_the_kernel() {
     let (near, far) = tcp_pair();
     narrows::transport::set_receive_buffer(&far, 4096).unwrap();
     let near = Link::tcp(near).unwrap();
-    // Blocks of zeros take some 20 bytes each: the window is full long before the kernel's send buffer is.
+    // Blocks of zeros take some 20 bytes each, so the window fills long before the kernel's send
+    // buffer.
     let source = io::repeat(0);
     let options = send_options("fixed:zstd:level=1").stall_timeout(Some(STALL));
     let sent = watched(move || send(source, near, options).map(|r| r.0));
@@ -401,7 +403,7 @@ fn a_source_or_sink_that_panics_ends_the_flow() {
     let source = Cursor::new(text(3 << 20, 1));
     let sent = watched(move || send(source, near, send_options("balance")).map(|r| r.0));
     assert!(sent.is_err());
-    // Small pieces are written by the caller's own thread, which then panics itself.
+    // Small pieces are written in the caller's thread, which then panics itself.
     if let Ok(received) = watched(|| receiver.join()) {
         assert_eq!(received.unwrap_err().kind, ErrorKind::Misuse);
     }
@@ -435,7 +437,7 @@ fn a_sender_that_goes_away_or_stands_still_is_truncated_or_stalled() {
 
 #[test]
 fn a_sender_that_reads_no_answers_fails_the_flow_before_they_fill_the_memory() {
-    /// Answers every write with 4 MiB, and counts how often that was.
+    /// Answers every write with 4 MiB, and counts the writes.
     struct Talkative(Notes, Arc<AtomicUsize>);
     impl Write for Talkative {
         fn write(&mut self, b: &[u8]) -> io::Result<usize> {
@@ -516,7 +518,7 @@ fn what_is_said_before_the_confirmation_arrives_however_slowly_it_is_heard() {
             *counted.lock().unwrap() += note.len();
             Ok(())
         });
-        // In all longer than the patience with a receiver that says nothing, and than that for its last word.
+        // In total longer than the timeouts for a silent receiver and for its confirmation.
         let options = send_options("balance").stall_timeout(Some(2 * STALL)).on_note(on_note);
         let source = Cursor::new(text(1000, 1));
         let sender = std::thread::spawn(move || send(source, Link::unix(near).unwrap(), options));

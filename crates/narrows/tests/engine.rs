@@ -1,4 +1,5 @@
-//! The engine in virtual time with simple policies: bytes, order, memory, rescue, idle flows. Counts, never seconds.
+//! The engine in virtual time with simple policies: bytes, order, memory, rescue, idle flows. Tests
+//! check counts, never seconds.
 
 mod world;
 
@@ -13,7 +14,7 @@ use narrows::sender::{JobKind, LinkSample, Sender, SenderConfig};
 use narrows::stream::encode;
 use world::{Conditions, MS, Rng, SECOND, World, random, text};
 
-/// Chooses as the closure says; rescues with `store` at once if told to.
+/// A policy that chooses by a closure. If `rescue` is set, it rescues at once with `store`.
 struct Scripted<F> {
     choose: F,
     rescue: bool,
@@ -79,17 +80,17 @@ fn where_nobody_waits_whole_blocks_are_gathered() {
         assert_eq!(method, Method::zstd(3));
         Some(len)
     };
-    // Until a second has passed since the first of them.
+    // Bytes are gathered until a second has passed since the first of them.
     write(&mut sender, 100, MS);
     write(&mut sender, 200, 2 * MS);
     assert_eq!((cut(&mut sender, 3 * MS), sender.next_wakeup()), (None, Some(SECOND + MS)));
     assert_eq!(cut(&mut sender, SECOND + MS), Some(300));
-    // Until somebody waits.
+    // Or until a flush.
     write(&mut sender, 50, 2 * SECOND);
     assert_eq!(cut(&mut sender, 2 * SECOND), None);
     sender.flush();
     assert_eq!((cut(&mut sender, 2 * SECOND), cut(&mut sender, 2 * SECOND)), (Some(50), None));
-    // Or the block is whole, and at the end.
+    // Or until the block is complete, or the flow ends.
     for _ in 0..20 {
         write(&mut sender, 150_000, 3 * SECOND);
     }
@@ -212,7 +213,7 @@ fn a_slow_reader_stops_the_link_and_nothing_is_lost() {
     assert!(w.received == data);
 }
 
-/// With two blocks in the window.
+/// A policy with a window of two blocks.
 struct Narrow;
 
 impl Policy for Narrow {
@@ -252,7 +253,7 @@ fn a_full_window_is_looked_at_before_the_link_is_dry() {
     while let Some(frame) = sender.poll_transmit() {
         wire += frame.wire_len() as u64;
     }
-    // 10 ms for all of it.
+    // The link needs 10 ms for all of it.
     sender.on_link(sample(10, [0, wire], wire));
     sender.on_link(sample(5 * MS, [wire / 3, wire / 3], 0));
     assert!(sender.poll_job(5 * MS).is_some(), "the first block has left, so there is room for a block");
@@ -297,7 +298,7 @@ fn a_look_comes_soon_however_low_the_rate_is_believed_to_be() {
         sender.on_link(look(ns, 20_000, 0));
         let next_ns = sender.next_wakeup().expect("bytes wait in the link");
         assert!(next_ns <= ns + 5 * MS, "{ns}: {next_ns}");
-        // Being asked in between does not push it off.
+        // Polling in between does not postpone it.
         assert!(sender.poll_job(ns + MS).is_none());
         assert!(sender.next_wakeup() <= Some(ns + 5 * MS));
         ns += 37 * MS;
@@ -357,7 +358,8 @@ fn history_is_the_flow_and_not_what_else_lies_in_a_buffer() {
     let mut sender = Sender::new(SenderConfig::default(), fixed(Method::zstd(3), 4000, true), pool.clone());
     let mut receiver = Receiver::new(ReceiverConfig::default(), pool.clone());
     let data = text(8000, 3);
-    // The second block lies behind bytes that are not of the flow, as a stripped header would.
+    // Before the second block its buffer has bytes that do not belong to the flow, such as a
+    // stripped header.
     let mut foreign = vec![7; 5000];
     foreign.extend_from_slice(&data[4000..]);
     let mut second = Block::from_vec(foreign);

@@ -1,4 +1,4 @@
-//! Who may import whom: the rules of `docs/ARCHITECTURE.md`, held by reading the sources.
+//! Import rules between modules (`docs/ARCHITECTURE.md`), checked by reading the sources.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -45,7 +45,8 @@ fn policies_and_monitors_only_observe_and_decide() {
 fn nothing_below_the_driver_does_io_or_reads_a_clock() {
     let upper = ["stream", "transport", "pool", "sys", "calibration"];
     let below = engine(|name| !upper.iter().any(|u| in_module(name, u)));
-    // An error may carry an `io::Error`, and the trace writes to what the driver gives it.
+    // Allowed: an error may contain an `io::Error`, and the trace writes to a writer from the
+    // driver.
     let io_types = engine(|name| {
         !upper.iter().any(|u| in_module(name, u)) && !in_module(name, "error") && !in_module(name, "trace")
     });
@@ -117,7 +118,7 @@ fn unsafe_code_lives_in_sys_and_codec_wrappers_only() {
     check(&face, &["unsafe "]);
     for folder in ["crates/narrows/src", "bindings/c/src"] {
         for source in sources(&workspace().join(folder)) {
-            // Each block argues why it is sound, next to where it is.
+            // Each unsafe block has an argument for its soundness beside it.
             let blocks = source.code.matches("unsafe {").count() + source.code.matches("unsafe impl").count();
             let text = fs::read_to_string(workspace().join(folder).join(&source.name)).unwrap();
             let arguments = text.matches("SAFETY:").count();
@@ -126,8 +127,8 @@ fn unsafe_code_lives_in_sys_and_codec_wrappers_only() {
     }
 }
 
-/// It runs inside programs of others: no heap, no thread, no lock, nothing of ours, and no call of libc but those that
-/// find symbols and set it up.
+/// The library runs inside other programs: it must use no heap, thread, lock or other crate of
+/// ours, and no libc function except those for finding symbols and setup.
 #[test]
 fn the_preloaded_library_brings_nothing_along() {
     let mut files = sources(&workspace().join("crates/narrows-preload/src"));
@@ -185,7 +186,8 @@ fn sources(root: &Path) -> Vec<Source> {
     found
 }
 
-/// The code alone: tests stand at the bottom of a file, behind the last `#[cfg(test)] mod`.
+/// The code without comments and tests. Tests are at the end of a file, after the last
+/// `#[cfg(test)] mod`.
 fn code_of(text: &str) -> String {
     let code = text.find("#[cfg(test)]\nmod ").map_or(text, |at| &text[..at]);
     code.lines().map(|line| line.find("//").map_or(line, |at| &line[..at])).collect::<Vec<_>>().join("\n")

@@ -1,4 +1,5 @@
-//! Message flows between two sound ends: what goes in comes out, however it was encoded, over every kind of carrier.
+//! Message flows between two correct ends: messages arrive unchanged, however encoded, over every
+//! kind of carrier.
 
 mod message_world;
 
@@ -88,7 +89,7 @@ fn the_longest_message_passes_and_one_above_is_refused_and_the_flow_goes_on() {
             b.receive(&unit).unwrap();
             assert_eq!(b.got.pop().unwrap().len(), len);
         }
-        // What one end does not take the other learns from its preface.
+        // An end learns the other's limits from its preface.
         let unit = b.unit(b"");
         end.receive(&unit).unwrap();
         let mut out = Vec::new();
@@ -97,10 +98,10 @@ fn the_longest_message_passes_and_one_above_is_refused_and_the_flow_goes_on() {
         let unit = end.unit(b"after it");
         b.receive(&unit).unwrap();
         assert_eq!(b.got.pop().unwrap(), b"after it");
-        // The second one is a new connection for `b`.
+        // The second message uses a new connection for `b`.
         b = End::new(MessageConfig { epoch: 2, ..limited.clone() }, fixed("lz4:link"));
     }
-    // One that was sent before that is dropped, and told, by however little it is too long.
+    // A too long message sent before that is dropped and reported, however little too long it is.
     for (method, len) in [("lz4:link", 1001), ("lz4:link", 5000), ("zstd:level=1", 1001), ("zstd:level=1", 5000)] {
         let (mut a, _) = ends(&config(STREAM), || fixed(method));
         let (_, mut b) = ends(&limited, || fixed(method));
@@ -192,12 +193,12 @@ fn a_dictionary_that_both_have_is_not_sent_and_may_seed_the_history() {
     let (mut c, _) = ends(&config(UNITS), || fixed("lz4:link"));
     let (unseeded, _) = c.sent(&message);
     assert!(seeded.wire_len * 3 < unseeded.wire_len * 2, "{} {}", seeded.wire_len, unseeded.wire_len);
-    // It serves messages that stand alone as well, as soon as the peer has said that it has it.
+    // It is also used for standalone messages once the peer has confirmed it.
     settle(&mut a, &mut b);
     assert_eq!(a.sender.dictionary().map(|d| d.digest()), Some(shared.digest()));
     let (sent, _) = a.sent(&random.message());
     assert_eq!(sent.control_len, 0);
-    // Without history it is asked for by its digest.
+    // Without history it is requested by its digest.
     let with = MessageConfig { known: vec![Arc::clone(&shared)], ..config(UNITS) };
     let (mut a, mut b) = ends(&with, || fixed("lz4"));
     let unit = a.unit(&random.message());
@@ -292,7 +293,8 @@ fn every_reader_of_a_topic_decodes_what_came_after_an_announcement() {
         }
     }
     assert!(with > 35, "{with} of 40");
-    // A late one understands what needs no dictionary, drops the rest, and understands all after the next announcement.
+    // A late reader decodes messages without dictionary, drops the rest, and decodes all after the
+    // next announcement.
     let mut late = MessageReceiver::new(one_way).unwrap();
     let (_, unit) = publisher.sent(&random.message());
     assert_eq!(read(&mut late, &unit, &mut contexts), (None, 1));
@@ -381,7 +383,7 @@ fn a_reader_that_keeps_less_is_understood_and_a_deaf_one_is_not_waited_for() {
         let unit = a.unit(&message);
         b.receive(&unit).unwrap();
         sent.push(message);
-        // At first it says nothing; then everything it has to.
+        // At first the reader answers nothing, then everything.
         if i > 20 {
             settle(&mut a, &mut b);
         }

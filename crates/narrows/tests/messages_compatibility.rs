@@ -1,5 +1,6 @@
-//! Message flows of every released format must decode for ever. `crates/narrows/tests/streams/messages-*.nrm` hold what version 0.1
-//! wrote, units that each begin with their length (4 bytes); files are only ever added (`UPDATE_STREAMS=1` writes missing ones).
+//! Message flows of every released format must decode for ever.
+//! `crates/narrows/tests/streams/messages-*.nrm` hold units written by version 0.1, each prefixed with its
+//! length (4 bytes); files are only added, never changed (`UPDATE_STREAMS=1` writes missing ones).
 
 mod message_world;
 
@@ -36,7 +37,7 @@ fn messages() -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// With history, seed, resets, pins and offers of each kind.
+/// Writes a flow with history, seed, resets, pins and offers of each kind.
 fn write(carrier: Carrier) -> Vec<u8> {
     let (mut a, mut b) = ends(&config_of(carrier), || Box::new(Turns::default()));
     let mut file = Vec::new();

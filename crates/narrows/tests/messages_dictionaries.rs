@@ -1,5 +1,6 @@
-//! Dictionaries from the first sample to their use, in virtual time: where there is no history, because the carrier loses frames or
-//! nobody wants one. And what a dictionary of other data costs.
+//! Dictionaries from the first sample to their use, in virtual time, on flows without history:
+//! because the carrier loses frames, or by configuration. Also the cost of a dictionary of other
+//! data.
 
 mod message_world;
 
@@ -16,14 +17,14 @@ use narrows::policy::{PolicySetup, PolicySpec};
 const MS: u64 = 1_000_000;
 const SECOND: u64 = 1000 * MS;
 
-/// Two ends of a link with the rule for messages, and what was counted at the first one.
+/// Two ends of a link with the policy for messages, and counters of the first end.
 struct Link {
     ends: [MessageEnd; 2],
     contexts: Contexts,
     now_ns: u64,
     carrier: Carrier,
     random: Random,
-    /// Of 100 units of a carrier that loses, so many are lost.
+    /// Percentage of units that a lossy carrier loses.
     loss: usize,
     with_dictionary: usize,
     wire_len: usize,
@@ -61,7 +62,7 @@ impl Link {
         self.carrier.delivery == Delivery::Ordered || self.random.draw(100) >= self.loss
     }
 
-    /// What came at an end. A message that came is the one that was sent.
+    /// Delivers a unit to an end, unless it is lost, and checks that the message is the one sent.
     fn deliver(&mut self, at: usize, unit: &[u8], message: &[u8]) {
         if !self.arrives() {
             return;
@@ -77,7 +78,8 @@ impl Link {
         }
     }
 
-    /// One message to the other end of a link of 10 Mbit/s, and a short answer, which takes words about dictionaries along.
+    /// Sends a message over a link of 10 Mbit/s, and a short answer back, which also carries
+    /// control frames about dictionaries.
     fn ping(&mut self, message: &[u8]) {
         let mut unit = Vec::new();
         let sent = self.ends[0].send(message, self.now_ns, &mut self.contexts, &mut unit).unwrap();
@@ -93,7 +95,7 @@ impl Link {
         self.ends[0].answered(sent.seq, unit.len(), span_ns);
     }
 
-    /// As the driver does it, but the thread is this one.
+    /// Trains as the driver does, but in this thread.
     fn train(&mut self) -> bool {
         let training = self.ends[0].training(self.now_ns);
         training.is_some_and(|t| self.ends[0].trained(t.run()))
@@ -149,7 +151,7 @@ fn a_dictionary_is_sampled_trained_offered_confirmed_and_used() {
             assert!(used * 10 > (3000 - adopted) * 8, "{carrier:?}, loss {loss}: {used} after {adopted}");
             let mut plain = Link::new(carrier, history, None);
             (0..3000).for_each(|i| plain.ping(&json(i)));
-            // The offer counted.
+            // The bytes of the offer are included.
             assert!(
                 link.wire_len * 10 < plain.wire_len * 8,
                 "{carrier:?}, loss {loss}: {} {}",
@@ -187,7 +189,7 @@ fn a_dictionary_that_became_stale_is_replaced_and_the_new_one_used() {
     }
 }
 
-/// Bytes of a thousand messages with what `link` has, and of the same ones in a flow that never had a dictionary.
+/// Bytes of a thousand messages on `link`, relative to those on a flow that never had a dictionary.
 fn cost(mut link: Link, history: usize, messages: &[Vec<u8>]) -> f64 {
     let mut plain = Link::new(link.carrier, history, None);
     let before = link.wire_len;
@@ -221,7 +223,7 @@ fn a_wrong_dictionary_costs_at_most_two_per_cent_over_a_thousand_messages() {
             assert!(cost <= 1.02, "{carrier:?} {history} {name}: {cost}");
         }
     }
-    // One of the same kind gains, or the test says nothing.
+    // A dictionary of the same kind gains; otherwise the test would prove nothing.
     for (carrier, history) in WITHOUT_HISTORY {
         assert!(cost(Link::new(carrier, history, Some(&of_json)), history, &jsons) < 0.75);
         assert!(cost(Link::new(carrier, history, Some(&of_sip)), history, &sips) < 0.75);
@@ -240,7 +242,7 @@ fn a_stale_dictionary_costs_at_most_two_per_cent_over_a_thousand_messages() {
                 link.train();
             }
             assert!(link.with_dictionary > 500);
-            // From now on the flow carries something else, and nobody trains.
+            // The flow changes to another kind of messages without training.
             let messages: Vec<_> = (0..1000).map(|_| sip(&mut random)).collect();
             let cost = cost(link, history, &messages);
             assert!(cost <= 1.02, "{carrier:?} {history}: {cost}");
@@ -248,8 +250,8 @@ fn a_stale_dictionary_costs_at_most_two_per_cent_over_a_thousand_messages() {
     }
 }
 
-/// Once the peer has said that it has the seed, each of the first messages is as short as the shorter of what its history
-/// gives and what the seed gives as a dictionary.
+/// Once the peer has confirmed the seed, each of the first messages is as short as the shorter of
+/// two encodings: with history, and with the seed as a dictionary.
 #[test]
 fn a_seeded_flow_begins_with_the_better_of_history_and_dictionary() {
     let mut random = Random(8);
@@ -269,7 +271,7 @@ fn a_seeded_flow_begins_with_the_better_of_history_and_dictionary() {
     let mut codecs = DictionaryContexts::default();
     let (mut by_history, mut by_dictionary) = (0, 0);
     for i in 0..10 {
-        // Every third one was said before.
+        // Every third message repeats an earlier one.
         let message = if i % 3 == 2 { b"again: ".repeat(20) } else { sip(&mut random) };
         let mut unit = Vec::new();
         let of_history = linked.encode(&message, link.now_ns, &mut link.contexts, &mut unit).unwrap().wire_len;

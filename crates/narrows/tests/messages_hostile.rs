@@ -1,5 +1,5 @@
-//! Message flows over carriers that damage, lose, repeat and reorder, and peers that lie: no byte is delivered that was not
-//! sent, nothing panics, nothing is held without limit.
+//! Message flows over carriers that damage, lose, repeat and reorder, and with peers that lie: no
+//! byte is delivered that was not sent, nothing panics, and memory is bounded.
 
 mod message_world;
 
@@ -9,7 +9,7 @@ use message_world::{DATAGRAMS, End, Random, STREAM, TOPIC, Turns, UNITS, config,
 use narrows::ErrorKind;
 use narrows::message::{Contexts, Control, Event, Heard, Lacks, Lost, MessageConfig, MessageReceiver, Training};
 
-/// Units of a flow with everything in it: history, dictionaries, pins, resets. And the messages.
+/// (units, messages) of a flow with all features: history, dictionaries, pins, resets.
 fn flow(carrier: narrows::message::Carrier, count: usize) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
     let (mut a, mut b) = ends(&config(carrier), || Box::new(Turns::default()));
     let mut random = Random(31);
@@ -37,7 +37,7 @@ fn flow(carrier: narrows::message::Carrier, count: usize) -> (Vec<Vec<u8>>, Vec<
     (units, messages)
 }
 
-/// A receiver that hears what is given, until it errs.
+/// Feeds units to a receiver until it returns an error.
 fn hear(carrier: narrows::message::Carrier, units: impl IntoIterator<Item = Vec<u8>>) -> (End, Option<ErrorKind>) {
     let mut b = End::new(MessageConfig { epoch: 2, ..config(carrier) }, fixed("store"));
     for unit in units {
@@ -48,7 +48,7 @@ fn hear(carrier: narrows::message::Carrier, units: impl IntoIterator<Item = Vec<
     (b, None)
 }
 
-/// Each of `got` was sent, and on an ordered carrier in that order.
+/// Whether all messages of `got` are in `sent`, in the same order.
 fn is_part(got: &[Vec<u8>], sent: &[Vec<u8>]) -> bool {
     let mut rest = sent.iter();
     got.iter().all(|m| rest.any(|s| s == m))
@@ -61,7 +61,7 @@ fn every_truncation_of_a_stream_delivers_a_beginning_and_no_error() {
     for cut in 0..wire.len() {
         let mut receiver = MessageReceiver::new(MessageConfig { epoch: 2, ..config(STREAM) }).unwrap();
         let (mut contexts, mut rest, mut got) = (Contexts::default(), &wire[..cut], Vec::new());
-        // Contexts are made for each: only every third place is cut, to be quick.
+        // Cut only at every third place, as each run creates contexts, which is slow.
         if cut % 3 != 0 {
             continue;
         }
@@ -89,7 +89,8 @@ fn a_unit_that_was_cut_is_an_error_or_dropped_and_never_another_message() {
                 let heard = units[..i].iter().cloned().chain([cut_unit]);
                 let (b, error) = hear(carrier, heard);
                 assert!(error.is_none_or(|e| e == ErrorKind::Truncated || e == ErrorKind::Corrupt), "{error:?}");
-                // What has no check and is cut is a shorter message: a carrier that keeps borders does not cut.
+                // A cut message without check is a valid shorter one; a carrier that keeps borders
+                // does not cut.
                 let whole = b.got.len() == i || b.got.len() == i + 1 && messages[i].starts_with(&b.got[i]);
                 assert!(whole && b.got[..i] == messages[..i], "unit {i} cut at {cut}");
             }
@@ -132,15 +133,16 @@ fn linked_messages_are_never_wrong_whatever_was_changed_before_them() {
             let mut bad = units.clone();
             bad[i][bit / 8] ^= 1 << (bit % 8);
             let (b, _) = hear(UNITS, bad);
-            // What was changed itself may have become a message without a check; nothing after it that is linked passes. Or
-            // it was a bit without meaning, and all is right.
+            // The changed unit itself may have become a message without a check; no linked message
+            // after it passes. Or the bit has no meaning, and all messages are right.
             let wrong = b.got.iter().filter(|m| !messages.contains(m)).count();
             assert!(b.got == messages || wrong <= 1 && b.got.len() <= i + 1, "unit {i}, bit {bit}");
         }
     }
 }
 
-/// What a carrier must not do, and a peer may notice: every loss, repetition and exchange of a unit.
+/// Faults that an ordered carrier must not have, but a peer may detect: loss, repetition and
+/// exchange of units.
 #[test]
 fn a_history_out_of_step_is_detected_and_mended_and_no_message_is_wrong() {
     for trouble in ["lose", "repeat", "exchange"] {
@@ -171,7 +173,8 @@ fn a_history_out_of_step_is_detected_and_mended_and_no_message_is_wrong() {
         let wrong = b.got.iter().filter(|m| !sent.contains(m)).count();
         assert_eq!(wrong, 0, "{trouble}");
         assert!(b.undecodable > 0, "{trouble} was not noticed");
-        // All but what the carrier itself lost or left for the next message came, once and in order.
+        // All messages arrive once and in order, except those that the carrier lost or left for the
+        // next message.
         assert!(is_part(&b.got, &sent), "{trouble}: twice or out of order");
         assert!(b.got.len() >= 195, "{trouble}: {} came, {} gaps", b.got.len(), a.gaps);
         assert_eq!(b.got.last(), sent.last());
@@ -184,7 +187,7 @@ fn messages_under_way_when_the_history_is_lost_are_sent_again() {
     let mut random = Random(15);
     let messages: Vec<_> = (0..30).map(|_| random.message()).collect();
     let mut units: Vec<_> = messages[..20].iter().map(|m| a.unit(m)).collect();
-    // Damaged on the way; six more are under way before anybody notices.
+    // Damaged in transit; six more units are in transit before an end notices.
     let last = units[13].len() - 1;
     units[13][last] ^= 1;
     for unit in &units {
@@ -194,9 +197,9 @@ fn messages_under_way_when_the_history_is_lost_are_sent_again() {
     let mut answer = Vec::new();
     assert!(b.receiver.answer(&mut answer));
     a.receive(&answer).unwrap();
-    // Said twice it is no other matter.
+    // Repeating the answer changes nothing.
     a.receive(&answer).unwrap();
-    // Nothing new may overtake them.
+    // A new message may not overtake them.
     let error = a.sender.encode(b"new", 0, &mut a.contexts, &mut Vec::new()).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Misuse);
     settle(&mut a, &mut b);
@@ -241,7 +244,7 @@ fn a_dictionary_that_the_reader_lacks_is_asked_for_and_no_message_is_lost() {
     b.receive(&first).unwrap();
     assert!(a.sender.offer(Arc::clone(&d), false));
     let (sent, unit) = a.sent(&random.message());
-    // The offer is lost, and yet somebody says that it came.
+    // The offer is lost, but a forged control confirms it.
     b.receive(&unit[sent.control_len..]).unwrap();
     a.sender.hear(&Control::Has { slot: 1, digest: d.digest() }).unwrap();
     let message = random.message();
@@ -340,7 +343,7 @@ fn a_peer_that_never_acknowledges_makes_nothing_grow() {
         assert_eq!(b.got.pop(), Some(message));
     }
     assert!(offers <= 8, "{offers}");
-    // And one that is never asked holds few words.
+    // A receiver that is never polled for answers keeps only few of them.
     let mut words = Vec::new();
     b.receiver.answer(&mut words);
     assert!(words.len() < 1000, "{}", words.len());
@@ -359,7 +362,8 @@ fn words_about_what_was_not_sent_are_corrupt() {
     assert!(corrupt(&mut a, Control::Lacks { slot: 3, digest: 5, reason: Lacks::Refused }));
     assert!(corrupt(&mut a, Control::Lost { generation: 2, number: 0, chain: 0, reason: Lost::Mismatch }));
     assert!(corrupt(&mut a, Control::Lost { generation: 1, number: 6, chain: 0, reason: Lost::Mismatch }));
-    // A digest that does not agree cannot be answered with messages: what is missing is not known.
+    // A digest that does not match cannot be answered with messages, as it is unknown which are
+    // missing.
     let forged = Control::Lost { generation: 1, number: 3, chain: 99, reason: Lost::Mismatch };
     assert_eq!(a.sender.hear(&forged).unwrap(), Heard::Gap);
     assert_eq!(a.sender.hear(&Control::Digest { number: 0, chain: 0 }).unwrap_err().kind, ErrorKind::Misuse);
@@ -375,7 +379,8 @@ fn forged_digests_bring_no_other_dictionary() {
     let mut wire = Vec::new();
     Control::Offer { slot: 1, announced: false, len: 200, digest: digest ^ 1, content: Some(content) }.put(&mut wire);
     assert_eq!(b.receive(&wire).unwrap_err().kind, ErrorKind::Corrupt);
-    // A pin of what is not the history, and a digest of another one: out of step, and mended.
+    // A pin that is not part of the history, and a digest of another history: detected and
+    // repaired.
     for control in [
         Control::Pin { slot: 1, len: 64, digest: 5 },
         Control::Pin { slot: 1, len: 60_000, digest: 5 },
@@ -412,7 +417,7 @@ fn what_comes_back_from_a_mirror_or_in_the_wrong_direction_is_refused() {
         control.put(&mut wire);
         assert_eq!(topic.receive(&wire, &mut contexts).unwrap_err().kind, ErrorKind::Corrupt);
     }
-    // A peer that was told another kind of carrier.
+    // A peer that is configured for another kind of carrier.
     let (mut c, _) = ends(&config(DATAGRAMS), || fixed("store"));
     let unit = c.unit(b"x");
     assert_eq!(b.receive(&unit).unwrap_err().kind, ErrorKind::Unsupported);
@@ -435,7 +440,7 @@ fn a_wrong_or_stale_dictionary_costs_two_per_cent_at_most() {
                     let other = format!("{{\"id\": {}, \"temperature\": {}.{}, \"unit\": \"C\", \"battery\": {}, \"site\": \"roof-{}\"}}", random.draw(100_000), random.draw(40), random.draw(10), random.draw(100), random.draw(9)).repeat(2);
                     let message = if i < stale_after { random.message() } else { other.into_bytes() };
                     let (sent, unit) = a.sent(&message);
-                    // The first ones, in which it is handed over, are not of interest.
+                    // Ignore the first messages, with which the dictionary is transferred.
                     wire += if i < 5 { 0 } else { sent.wire_len };
                     b.receive(&unit).unwrap();
                     assert_eq!(b.got.pop(), Some(message));

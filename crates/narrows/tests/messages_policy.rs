@@ -1,5 +1,6 @@
-//! The rule for messages in virtual time: a ping-pong over links of every rate, whose sender learns from nothing but what
-//! its messages took. Costs and lengths are those of real encoders on made-up messages, times are computed.
+//! The policy for messages in virtual time: a ping-pong over links of every rate, whose sender
+//! learns only from the times of its messages. Costs and lengths are those of real encoders on
+//! generated messages, times are computed.
 
 mod message_world;
 
@@ -19,15 +20,15 @@ fn policy(spec: &str) -> Box<dyn Policy> {
     spec.parse::<PolicySpec>().unwrap().build(&PolicySetup::new(1, Prior::shipped()))
 }
 
-/// Microseconds of one direction: what the hosts take, what the codec takes at both ends, what the link takes.
+/// Model of one direction's time in microseconds: hosts, codecs at both ends, link.
 struct Wire {
     us_per_byte: f64,
     base_us: f64,
-    /// What disturbs, up to so much.
+    /// Maximum of the noise.
     noise_us: f64,
-    /// How much slower than usual the cores are.
+    /// Factor by which the cores are slower than usual.
     slow: f64,
-    /// As on a host with other work: most times are disturbed a little and some much, by this on average.
+    /// Mean of the noise of a host with other work: most times have little of it, some have much.
     busy_us: f64,
 }
 
@@ -62,7 +63,7 @@ impl Run {
     }
 }
 
-/// Tells whether the last choice was to encode both ways.
+/// Records whether the last choice was to encode both ways.
 struct Watched {
     policy: Box<dyn Policy>,
     both: Arc<AtomicBool>,
@@ -147,7 +148,7 @@ fn messages(count: usize) -> Vec<Vec<u8>> {
 
 #[test]
 fn with_a_dictionary_the_rule_is_close_to_the_best_fixed_method_too() {
-    // Messages that take turns between what was just said and what is typical, longer ones and shorter ones.
+    // Messages that alternately repeat recent ones and are typical, with various lengths.
     let mut random = Random(5);
     let seed = Training::of(&(0..400).map(|_| random.message()).collect::<Vec<_>>(), 1 << 40).run().unwrap().dictionary;
     let mut said: Vec<Vec<u8>> = Vec::new();
@@ -164,7 +165,8 @@ fn with_a_dictionary_the_rule_is_close_to_the_best_fixed_method_too() {
             let ours = run(policy("messages"));
             let all = ["store", "lz4:link", "lz4", "zstd:level=1", "zstd:level=1,link"].map(|m| run(fixed(m)));
             let best = all.iter().copied().fold(f64::MAX, f64::min);
-            // At first nothing is known of the link; where it takes no time, what is tried does.
+            // At first nothing is known about the link; on a fast link the trials take relatively
+            // long.
             let least = if messages.len() > 100 {
                 0.97
             } else if mbit <= 1000.0 {
@@ -245,7 +247,7 @@ fn a_link_that_changes_is_followed() {
 
 #[test]
 fn costs_are_learned_in_the_place() {
-    // Ten times slower cores than anybody expects: what pays at 100 Mbit/s pays no more at 400.
+    // Cores ten times slower than the prior expects: methods that pay at 100 Mbit/s do not at 400.
     let messages = messages(2000);
     let wire = |_| Wire { slow: 10.0, ..Wire::mbit(400.0) };
     let run = ping_pong(policy("messages"), &messages, wire, true);
@@ -259,8 +261,8 @@ fn without_answers_bytes_are_worth_something() {
     assert!(run.share(50, |_, linked| linked) > 0.9);
 }
 
-/// Kinds of messages follow one another, all of one length. A dictionary that is tried on an easier kind looks better than history
-/// did on the kind before, and must not stay.
+/// Kinds of messages follow one another, all of one length. A dictionary that is tried on an easier
+/// kind looks better than history did on the kind before, but must not stay in use.
 #[test]
 fn what_was_best_of_other_messages_is_tried_on_these() {
     let mut random = Random(5);
@@ -270,7 +272,7 @@ fn what_was_best_of_other_messages_is_tried_on_these() {
         .map(|i| {
             let kind = i / 500 % 8;
             let mut message = templates[kind].clone();
-            // Some kinds have more that is new, which shows in the message after it too.
+            // Some kinds have more new content, which also affects the message after it.
             for k in 0..4 + 20 * (7 - kind) / 2 {
                 message[k * 7] = (i / 4 + k) as u8;
             }
@@ -299,7 +301,7 @@ fn a_fast_link_that_becomes_slow_is_noticed_by_messages_of_one_length() {
             message
         })
         .collect();
-    // Cold caches: linking costs more than any probe would spend on a link that seems free.
+    // Cold caches: linking costs more than the budget of a probe on a link that seems free.
     let wire = |i| Wire { slow: 6.0, ..if i < 2000 { Wire::mbit(20_000.0) } else { Wire::mbit(5.0) } };
     let run = ping_pong(policy("messages"), &messages, wire, true);
     assert!(run.share(4000, |_, linked| linked) > 0.9);
@@ -321,12 +323,12 @@ fn latency_and_cpu_are_kept_to() {
     assert!(free.share(100, |m, _| m != Method::STORE) > 0.9, "on so slow a link everything pays");
     let bound = ping_pong(policy("messages:latency_us=10"), &messages, slow, true);
     assert!(bound.share(100, |m, _| m == Method::STORE) > 0.9);
-    // A fast link, busy with one message after the other: one per cent of a core is 10 ms a second.
+    // A fast link without pauses between messages: one per cent of a core is 10 ms per second.
     let wire = |_| Wire { slow: 10.0, ..Wire::mbit(200.0) };
     let run = ping_pong(policy("messages:cpu_percent=1"), &messages, wire, true);
     let encoding: f64 =
         run.methods.iter().zip(&messages).map(|((m, l), raw)| wire(0).codec_us(*m, *l, false, raw.len()).0).sum();
-    // The short window lets four per cent through.
+    // The short window allows four per cent.
     assert!(encoding < 0.045 * run.us + 1000.0, "{encoding:.0} of {:.0} us", run.us);
     assert!(run.share(0, |m, _| m != Method::STORE) > 0.005);
 }

@@ -1,4 +1,4 @@
-//! The policies of older systems against traces worked by hand from their texts.
+//! Policies of older systems, compared with traces worked out by hand from their publications.
 
 mod world;
 
@@ -14,7 +14,7 @@ fn build(spec: &str, cores: usize) -> Box<dyn Policy> {
     spec.parse::<PolicySpec>().unwrap().build(&PolicySetup::new(cores, Prior::shipped()))
 }
 
-/// The beginning of a flow with 2 MiB at hand.
+/// The beginning of a flow with 2 MiB of pending data.
 fn begin() -> Scene {
     let mut scene = Scene::new(text(2 << 20, 1), 100.0);
     (scene.now_ns, scene.seq, scene.raw_offset) = (0, 0, 0);
@@ -28,8 +28,9 @@ fn encoded(seq: u64, method: Method, raw_len: usize, wire_len: usize, wall_ns: u
     Outcome::Encoded { seq, method, raw_len, wire_len, wall_ns, cpu_ns: wall_ns, taken_over: false }
 }
 
-/// Blocks of 512 KiB that shrink to half (262,144 bytes), one core, a look each 200 ms; in all but the seventh span one is
-/// done. `flushed` and `dry` are what happened since the look before.
+/// Blocks of 512 KiB that shrink to half (262,144 bytes), one core, a look every 200 ms. One block
+/// is done between looks, except before the seventh. `flushed` and `dry` refer to the time since
+/// the previous look.
 ///
 /// | look | begun, done before | flushed | dry | input waits | what the rule says | level |
 /// | --- | --- | --- | --- | --- | --- | --- |
@@ -47,7 +48,7 @@ fn stall_goes_by_what_waited_as_worked_by_hand() {
     let mut scene = begin();
     scene.cpu.busy = 0;
     let (more, one_block) = (text(2 << 20, 1), text(BLOCK, 1));
-    // Done, flushed, dry, input waits; the level after the look.
+    // (block done, bytes flushed, dry, input waits, level after the look).
     let looks = [
         (false, 0, 0, true, 3),
         (true, 100_000, 0, true, 3),
@@ -70,7 +71,7 @@ fn stall_goes_by_what_waited_as_worked_by_hand() {
         scene.raw_offset = scene.seq * BLOCK as u64;
         assert_eq!((choice.method, choice.block_len), (Method::zstd(level), BLOCK), "look {}", i + 1);
     }
-    // Less than a sixth of a second later nothing is looked at.
+    // There is no look less than a sixth of a second after the last one.
     policy.learn(&encoded(scene.seq - 1, Method::zstd(5), BLOCK, BLOCK / 2, MS));
     scene.now_ns += 160 * MS;
     assert_eq!(scene.ask(&mut *policy, 1).method, Method::zstd(5));
@@ -84,7 +85,7 @@ fn stall_skips_level_0_and_stays_in_its_range() {
         let mut seen = Vec::new();
         for _ in 0..40 {
             scene.now_ns += 200 * MS;
-            // The link takes nothing: slower and slower.
+            // The link accepts nothing, so the levels become slower and slower.
             let choice = scene.ask(&mut *policy, 1);
             seen.push(choice.method.level);
             policy.learn(&encoded(scene.seq - 1, choice.method, 512 << 10, 256 << 10, MS));
@@ -92,7 +93,8 @@ fn stall_skips_level_0_and_stays_in_its_range() {
         seen.dedup();
         assert_eq!(seen, levels, "{spec}");
     }
-    // The link waits all the time and takes all: faster and faster, past 0.
+    // The link is always dry and accepts everything, so the levels become faster and faster, past
+    // 0.
     let mut policy = build("stall:min=-2,max=2", 1);
     let mut scene = begin();
     let mut seen = Vec::new();
@@ -109,7 +111,7 @@ fn stall_skips_level_0_and_stays_in_its_range() {
     assert_eq!(seen, [2, 1, -1, -2]);
 }
 
-/// A queue of encoded blocks, each so many bytes on the wire, all with the host.
+/// A queue of encoded blocks with these wire lengths, all still on the host.
 fn ready(wire_lens: &[usize]) -> Vec<Pending> {
     let block = |(seq, len): (usize, &usize)| Pending {
         seq: seq as u64,
@@ -121,7 +123,8 @@ fn ready(wire_lens: &[usize]) -> Vec<Pending> {
     wire_lens.iter().enumerate().map(block).collect()
 }
 
-/// Figure 3 by hand: packets in the FIFO at the end of a step, D against the step before, the line that applies, the level.
+/// Figure 3 worked out by hand: packets in the FIFO at the end of a step, the resulting level, and
+/// as comments the rule that applies and the difference D to the previous step.
 #[test]
 fn adoc_follows_its_fifo_as_worked_by_hand() {
     let mut policy = build("adoc", 4);
@@ -156,7 +159,7 @@ fn adoc_follows_its_fifo_as_worked_by_hand() {
         (10, 0), // D = -1: -1 is below 0
     ];
     for (i, (packets, level)) in steps.into_iter().enumerate() {
-        // A packet is 8,192 bytes and our header.
+        // A packet has 8,192 bytes plus our header.
         scene.queue = ready(&vec![8192 + 16; packets]);
         let choice = scene.ask(&mut *policy, 1);
         let expected = match level {
@@ -188,7 +191,7 @@ fn adoc_counts_packets_that_the_kernel_has_not_taken() {
     assert_eq!(fifo(&[0], 0), 0.0);
 }
 
-/// Text in one place of the table: 33 or fewer byte values are frequent.
+/// Text with one place in the policy's table: at most 33 byte values are frequent.
 fn plain_text() -> Vec<u8> {
     b"the same few letters and a line\n".iter().copied().cycle().take(1 << 20).collect()
 }
@@ -202,13 +205,14 @@ fn datacomp_tries_every_method_twice_and_then_takes_the_best() {
         let choice = scene.ask(&mut *policy, 1);
         let (seq, raw_len) = (scene.seq - 1, choice.block_len);
         scene.raw_offset += raw_len as u64;
-        // zlib 6 in 128 KiB shrinks to a twentieth, all others to a fifth; at 750,000 bytes/s the link bounds them all.
+        // zlib 6 with 128 KiB shrinks to a twentieth, all others to a fifth; at 750,000 bytes/s the
+        // link is the bottleneck for all.
         let best = choice.method == Method::new(CodecId::ZLIB, 6) && raw_len == 128 << 10;
         let wire_len = if choice.method == Method::STORE { raw_len } else { raw_len / if best { 20 } else { 5 } };
         policy.learn(&encoded(seq, choice.method, raw_len, wire_len, 1000));
         chosen.push((choice.method, raw_len));
     };
-    // Null and, where the build has LZO, four families of three strengths, in five sizes.
+    // Null plus three families (four with LZO) of three strengths, in five sizes.
     let families = if CodecId::LZO.codec().is_some() { 4 } else { 3 };
     for _ in 0..2 * 5 * (1 + 3 * families) {
         step(&mut chosen);
@@ -221,7 +225,7 @@ fn datacomp_tries_every_method_twice_and_then_takes_the_best() {
     for _ in 0..100 {
         step(&mut later);
     }
-    // A boost of 10 % does not bring back what is four times worse.
+    // A boost of 10 % does not bring back methods that are four times worse.
     assert!(later.iter().all(|c| *c == (Method::new(CodecId::ZLIB, 6), 128 << 10)), "{later:?}");
 }
 
@@ -244,7 +248,7 @@ fn datacomp_keeps_what_it_learned_and_only_reads_it_if_told_so() {
         let choice = scene.ask(&mut *policy, 1);
         assert_eq!(choice.method, Method::new(CodecId::BZIP2, 5));
         assert_eq!(*first.get_or_insert(choice), choice);
-        // Whatever comes of it.
+        // The outcome must not be learned.
         policy.learn(&encoded(scene.seq - 1, choice.method, choice.block_len, choice.block_len, 1_000_000_000));
     }
     assert!(policy.save().is_none() && !read.keeps() && spec.keeps());
@@ -260,7 +264,7 @@ fn datacomp_stores_256_kib_at_once_of_what_does_not_look_compressible_and_less_t
     let mut scene = Scene::new(noise, 6.0);
     let first = scene.ask(&mut *policy, 1);
     assert_eq!((first.method, first.block_len), (Method::STORE, 256 << 10));
-    // The next 256 KiB are not looked at, whatever they are.
+    // The next 256 KiB are not examined, whatever they are.
     let begun = scene.raw_offset - 1000;
     scene.raw_offset = begun + (100 << 10);
     scene.data = plain_text();
@@ -275,7 +279,8 @@ fn datacomp_stores_256_kib_at_once_of_what_does_not_look_compressible_and_less_t
     assert_eq!((short.method, short.block_len), (Method::STORE, 1023));
 }
 
-/// Published: between 10 and 30 most of the time, 18.44 in the mean. The link is a WAN, the CPU one of the time.
+/// Published: between 10 and 30 most of the time, mean 18.44. The link is a WAN, the CPU one of
+/// that time.
 #[test]
 fn adoc_holds_its_fifo_between_10_and_30_where_the_cpu_and_the_link_are_of_its_time() {
     let slow = |_: u64| 20.0;

@@ -1,5 +1,5 @@
-//! What every policy inherits that stands in `POLICIES`: it carries any bytes over any link, does the same twice, and its
-//! trace replays to the same choices.
+//! Tests of every policy in `POLICIES`: it transfers any bytes over any link, is deterministic, and
+//! its trace replays to the same choices.
 
 mod world;
 
@@ -99,7 +99,7 @@ fn a_recorded_trace_replays_to_the_same_choices_on_any_link() {
         let schedule = Schedule::parse(&first.trace).unwrap();
         let planned: Vec<_> = schedule.blocks().iter().map(|b| (b.method, b.raw_len)).collect();
         assert_eq!(planned, choices(&first), "{spec}");
-        // As a file of its own it says the same.
+        // The schedule printed as a file is the same.
         let printed = replay.load(schedule.to_string().as_bytes()).unwrap();
         for (replay, mbit, cores) in [(&read, 60.0, 2), (&printed, 3.0, 1), (&printed, 5000.0, 4)] {
             let mut again = World::new(build(replay, cores), config(replay, cores), Conditions::steady(mbit));

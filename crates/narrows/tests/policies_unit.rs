@@ -1,4 +1,4 @@
-//! What policies answer to views made by hand: one question at a time, without an engine around them.
+//! Choices of policies for hand-made views, one at a time, without an engine.
 
 mod world;
 
@@ -113,7 +113,7 @@ fn a_rescue_waits_no_longer_than_the_ledger_affords() {
     scene.now_ns = until_ns;
     assert!(matches!(policy.rescue(&scene.view()), Rescue::TakeOver(_)), "it waits once");
 
-    // The same, but the link was dry for half of the time already.
+    // The same, but the link has already been dry for half of the time.
     let mut policy = balance();
     scene.now_ns = 1000 * MS;
     scene.ask(&mut *policy, 30);
@@ -295,7 +295,7 @@ fn any_scene() -> impl Strategy<Value = Scene> {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(200) })]
 
-    /// Whatever a view says, and whatever came of earlier choices, the answer is one that the flow can use.
+    /// For any view, and any outcome of earlier choices, the choice is valid for the flow.
     #[test]
     fn any_view_gets_a_valid_choice(
         scenes in prop::collection::vec((any_scene(), any_time(), any_time(), 0usize..1 << 20), 1..30),

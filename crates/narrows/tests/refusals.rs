@@ -1,5 +1,5 @@
-//! Where the limits of each reader are: the most that it takes, and the first that it refuses, in streams whose checks are
-//! right. What a damaged stream does is held by `frame`, `fuzz` and the scenarios.
+//! Limits of each reader: the largest value that it accepts and the first one that it refuses, in
+//! streams with correct checks. Damaged streams are tested by `frame`, `fuzz` and the scenarios.
 
 mod world;
 
@@ -33,7 +33,7 @@ fn preface() -> Preface {
 const LIMITS: ReadLimits =
     ReadLimits { block_max: 1 << 20, history: 64 << 10, codecs: 0xff, check: true, messages: true };
 
-/// A stored block, at `raw_offset` of the flow: its check and its bytes on the wire.
+/// (check, wire bytes) of a stored block at `raw_offset` of the flow.
 fn stored(raw: &[u8], raw_offset: u64) -> (u64, Vec<u8>) {
     let header = BlockHeader::data(CodecId::STORE, false, raw.len(), raw.len());
     let check = header.check_of(raw, raw, raw_offset);
@@ -61,7 +61,8 @@ fn receiver(config: ReceiverConfig) -> Receiver {
     Receiver::new(config, BufferPool::default())
 }
 
-/// Gives all of it to a receiver, and reads.
+/// Passes all bytes to a receiver, and reads. Returns the raw bytes and whether the stream is
+/// complete.
 fn read(wire: &[u8]) -> narrows::Result<(Vec<u8>, bool)> {
     let (mut receiver, mut contexts, pool) =
         (receiver(ReceiverConfig::default()), Contexts::default(), BufferPool::default());
@@ -103,7 +104,7 @@ fn a_stream_is_the_same_whatever_pieces_it_comes_in() {
         let summary = receiver.summary();
         let counts = (summary.raw_bytes, summary.wire_bytes, summary.frames);
         assert_eq!(counts, (totals.raw_total, wire.len() as u64, 3));
-        // What the headers and the bodies of blocks took, without preface and control frames.
+        // Bytes of block headers and bodies, without preface and control frames.
         let of_blocks: u64 = blocks.iter().map(|b| stored(b, 0).1.len() as u64).sum();
         let row = &summary.mix[0];
         assert_eq!((summary.mix.len(), row.codec, row.frames), (1, CodecId::STORE, 3));
@@ -132,7 +133,7 @@ fn every_total_of_the_end_frame_is_compared() {
     let (wire, totals) = stream(&[b"first", b"second"]);
     let ended = |totals: &EndTotals| read(&[&wire[..], &bytes(&totals.frame())].concat());
     assert_eq!(ended(&totals).unwrap(), (b"firstsecond".to_vec(), true));
-    // The check of the frame is right each time: it is made for these totals.
+    // The frame's check is correct each time, as it is computed for these totals.
     let wrong_totals = EndTotals { wire_total: totals.wire_total + 1, ..totals };
     let wrong_digest = EndTotals { digest: totals.digest ^ 1, ..totals };
     for wrong in [wrong_totals, wrong_digest] {
@@ -142,7 +143,7 @@ fn every_total_of_the_end_frame_is_compared() {
     }
     let wrong_raw = EndTotals { raw_total: totals.raw_total + 1, ..totals };
     assert_eq!(ended(&wrong_raw).unwrap_err().kind, ErrorKind::Corrupt);
-    // And the digest knows the order, which the sums of lengths do not.
+    // The digest depends on the order, which the sums of lengths do not.
     let (other, other_totals) = stream(&[b"second", b"first"]);
     assert_eq!(other.len(), wire.len());
     assert_ne!(other_totals.digest, totals.digest);
@@ -152,7 +153,7 @@ fn every_total_of_the_end_frame_is_compared() {
 fn nothing_may_follow_the_end() {
     let (wire, totals) = stream(&[b"all"]);
     let whole = [&wire[..], &bytes(&totals.frame())].concat();
-    // Whatever it is: nothing, a byte, the beginning of a stream, another end.
+    // After the end a further byte, the beginning of a stream, or another end is refused.
     let (again, end) = (preface().encode().to_vec(), bytes(&totals.frame()));
     assert_eq!(read(&whole).unwrap(), (b"all".to_vec(), true));
     for more in [&[0][..], &again, &end] {
@@ -207,7 +208,7 @@ fn a_receiver_says_what_it_holds_and_takes_one_block_however_little_it_may_hold(
     assert_eq!((receiver.room(), receiver.held()), (1, 0));
     receiver.receive(Block::from_vec([wire, bytes(&totals.frame())].concat())).unwrap();
     for raw in [&b"first"[..], b"second"] {
-        // As it came and as it will be.
+        // Counted twice: the encoded bytes and the raw bytes to come.
         assert_eq!((receiver.room(), receiver.held()), (0, 2 * raw.len()));
         assert!(!receiver.has_end() && !receiver.has_raw());
         let job = receiver.poll_job().unwrap();
@@ -250,7 +251,7 @@ fn reports_come_after_the_first_block_and_then_in_their_time() {
     assert_eq!(receiver.next_report_ns(), Some(9500 * MS), "half a second at most");
 }
 
-/// zstd, with everything before it.
+/// A policy that always chooses linked zstd.
 struct Linked;
 
 impl Policy for Linked {
@@ -288,7 +289,7 @@ fn a_linked_block_waits_for_all_before_it_and_no_other_does() {
     assert!(raw == data);
     receiver.close().unwrap();
 
-    // Blocks that are not linked are decoded side by side, and may end in any order.
+    // Blocks that are not linked are decoded concurrently, and may finish in any order.
     let (wire, totals) = stream(&[b"one", b"two", b"three"]);
     let mut receiver = self::receiver(ReceiverConfig { cores: 2, ..ReceiverConfig::default() });
     receiver.receive(Block::from_vec([wire, bytes(&totals.frame())].concat())).unwrap();
@@ -336,7 +337,7 @@ fn what_a_preface_has_beyond_this_version_is_refused() {
             assert_eq!(error.kind, ErrorKind::Unsupported, "byte {at} is {value}: {error}");
         }
     }
-    // What is optional is nobody's business who does not know it.
+    // Unknown optional features are ignored.
     let optional = Preface { optional: 0xffff, ..preface() };
     assert_eq!(Preface::parse(&optional.encode()).unwrap(), Some(optional));
 }
@@ -350,7 +351,7 @@ fn a_stream_has_only_what_its_preface_says() {
     };
     let block = stored(b"raw", 0).1;
     assert_eq!(refused(preface(), &block), None);
-    // It declares other codecs, and one that this program does not have.
+    // The preface declares other codecs, or one that this program does not have.
     assert_eq!(refused(Preface { codecs: 0xfe, ..preface() }, &block), Some(ErrorKind::Unsupported));
     let unknown = BlockHeader::data(CodecId(60), false, 9, 5).encode(Some(0));
     let declared = Preface { codecs: u64::MAX, ..preface() };
@@ -359,9 +360,9 @@ fn a_stream_has_only_what_its_preface_says() {
     let message = [&BlockHeader::message(CodecId::STORE, false, 3).encode(Some(0))[..], b"raw"].concat();
     assert_eq!(refused(preface(), &message), Some(ErrorKind::Corrupt));
     assert_eq!(refused(Preface { critical: 1, ..preface() }, &message), None);
-    // A sender hears, a receiver speaks: no stream comes from one.
+    // A receiver's preface is refused: a stream comes from a sender.
     assert_eq!(refused(Preface { role: Role::Receiver, ..preface() }, &[]), Some(ErrorKind::Corrupt));
-    // Blocks are no longer than it says, nor than this side allows.
+    // Blocks must not be longer than the preface says, nor than this side allows.
     let long = BlockHeader::data(CodecId::ZSTD, false, 1001, 5).encode(Some(0));
     assert_eq!(refused(Preface { block_max: 1001, ..preface() }, &long), None);
     assert_eq!(refused(Preface { block_max: 1000, ..preface() }, &long), Some(ErrorKind::Limit));
@@ -392,7 +393,7 @@ fn every_control_frame_is_read_as_its_kind() {
     for kind in [Reset, End, Feedback, Close, Index, Note, Unknown(0x4f)] {
         assert_eq!(read(kind), kind);
     }
-    // Whether they may be skipped is said by a bit of its own.
+    // A separate bit says whether a control frame may be skipped.
     assert_eq!((read(Unknown(4)), read(Unknown(6))), (Feedback, Index));
 }
 
@@ -425,7 +426,7 @@ fn entry() -> Entry {
     Entry { path: b"f".to_vec(), kind, mode: 0o644, uid: 0, gid: 0, mtime_s: 0, mtime_ns: 0, xattrs: Vec::new() }
 }
 
-/// One entry, and what `more` writes behind it.
+/// Parses one entry, followed by what `more` writes.
 fn parse(entry: &Entry, more: impl FnOnce(&RecordWriter, &mut Vec<u8>)) -> Result<usize, ErrorKind> {
     let (mut writer, mut out) = (RecordWriter::default(), Vec::new());
     writer.entry(entry, &mut out).unwrap();
@@ -476,7 +477,7 @@ fn paths_share_as_much_as_they_like_up_to_the_longest() {
         })
     };
     assert_eq!(second(&[&folder[..], b"/", &[b'c'; 250]].concat()), Ok(2));
-    // 4095 bytes: names of 200 with their slashes, and the rest.
+    // 4095 bytes: names of 200 bytes with slashes, and the rest.
     let longest: Vec<u8> = (0..4095).map(|i| if i % 201 == 200 { b'/' } else { b'd' }).collect();
     assert_eq!(second(&longest), Ok(2));
     assert_eq!(second(&[b'n'; 255]), Ok(2));
@@ -501,7 +502,7 @@ fn what_is_repeated_ends_within_64_bits() {
 fn pieces_of_one_record_have_a_limit() {
     let region = |offset, pieces: usize| Region { offset, len: pieces as u32 * PIECE_LEN };
     let most = REGION_LEN_MAX / PIECE_LEN;
-    // The writer keeps the limit: this is what it does not write.
+    // Written by hand, as the writer itself keeps the limit.
     let parse_regions = |regions: &[Region]| {
         parse(&entry(), |_, out| {
             let mut body = vec![0, regions.len() as u8];
@@ -525,7 +526,7 @@ fn pieces_of_one_record_have_a_limit() {
 
 // --- carriers ---
 
-/// A carrier that has greeted, and got these segments of one byte each.
+/// A carrier after its greeting, with received segments of one byte at these offsets.
 fn part(offsets: impl Iterator<Item = u64>) -> Part {
     let mut wire = GREETING.to_vec();
     for offset in offsets {
@@ -543,12 +544,12 @@ fn part(offsets: impl Iterator<Item = u64>) -> Part {
 #[test]
 fn a_carrier_that_is_ahead_waits_behind_so_many_pieces_or_bytes() {
     let (mut stream, mut buf) = (Stream::default(), [0; 100]);
-    // Every second byte: none of these makes one piece with another.
+    // Every second byte, so that no two pieces merge.
     let mut fast = part((1..).step_by(2).take(PIECES_MAX + 10));
     assert_eq!(fast.take(&mut stream, &mut buf).unwrap(), None);
     assert_eq!(stream.pieces(), PIECES_MAX);
     assert!(fast.is_blocked(&stream));
-    // Whose turn it is goes on, however many wait.
+    // The carrier with the next byte continues, however many pieces wait.
     let mut slow = part(std::iter::once(0));
     assert_eq!(slow.take(&mut stream, &mut buf).unwrap(), Some(1));
     assert_eq!(stream.take_ahead(&mut buf).unwrap(), Some(1));

@@ -1,4 +1,5 @@
-//! `balance` in virtual time: what it decides under steady and changing conditions. Counts and decisions, never seconds.
+//! `balance` in virtual time: its decisions under steady and changing conditions. Tests check
+//! counts and decisions, never seconds.
 
 mod world;
 

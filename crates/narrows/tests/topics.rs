@@ -1,5 +1,5 @@
-//! Topics in virtual time: writers that announce, readers that come when they like, a carrier that loses, and others who
-//! write what they should not.
+//! Topics in virtual time: writers that announce, readers that join at any time, a lossy carrier,
+//! and forgers.
 
 mod message_world;
 
@@ -28,7 +28,7 @@ fn writer(epoch: u64) -> TopicWriter {
     TopicWriter::new(config(epoch), messages_policy()).unwrap()
 }
 
-/// Of one kind, about 150 bytes, and all different.
+/// Message number `i`: all are of one kind, about 150 bytes long, and different.
 fn message(i: u64) -> Vec<u8> {
     let key = i.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     format!(
@@ -42,7 +42,7 @@ fn message(i: u64) -> Vec<u8> {
     .into_bytes()
 }
 
-/// What `Training` makes of such messages.
+/// A dictionary trained on such messages.
 fn trained() -> Arc<Dictionary> {
     Training::of(&(0..400).map(message).collect::<Vec<_>>(), 1 << 40).run().unwrap().dictionary
 }
@@ -79,7 +79,7 @@ struct Topic {
     contexts: Contexts,
     now_ns: u64,
     next: u64,
-    /// Units with announcements of dictionaries, and messages that were sent with one.
+    /// Numbers of units that announce dictionaries, and of messages sent with a dictionary.
     announcements: usize,
     with_dictionary: usize,
 }
@@ -147,7 +147,7 @@ fn a_topic_trains_announces_and_uses_a_dictionary_from_the_second_time_on() {
     assert!(topic.writer.sent().ratio() > 1.7, "announcements counted: {}", topic.writer.sent().ratio());
 }
 
-/// Announced and in use.
+/// A topic whose dictionary is announced and in use.
 fn settled(epoch: u64) -> Topic {
     let mut topic = Topic::new(writer(epoch));
     assert!(topic.writer.offer(trained()));
@@ -177,7 +177,7 @@ fn a_reader_of_which_the_writer_hears_waits_a_second_at_most_and_many_share_it()
     let (from, before, start_ns) = (topic.next, topic.announcements, topic.now_ns);
     let mut caught_up_ns = None;
     for _ in 0..300 {
-        // A reader comes every 10 ms, for three seconds.
+        // A reader joins every 10 ms for three seconds.
         topic.writer.reader_came();
         for (unit, _) in topic.step() {
             reader.receive(&unit, topic.now_ns);
@@ -208,7 +208,8 @@ fn announcements_that_are_lost_delay_and_drop_nothing_until_it_is_too_long() {
         assert_eq!((missed.damaged, reader.reader.waiting()), (0, 0));
         let mut all = sent(from, topic.next).into_iter();
         assert!(reader.got.iter().all(|m| all.any(|s| s == *m)), "in order");
-        // There is room for ten seconds of messages; with three lost announcements nobody waits any more.
+        // Readers have room for ten seconds of messages; after three lost announcements they stop
+        // waiting.
         assert_eq!(missed.unannounced == 0, lost == 0, "{lost}: {missed:?}");
     }
 }
@@ -220,7 +221,7 @@ fn a_slow_topic_may_lose_two_announcements_and_no_message() {
     let (mut seen, mut got) = (0, Vec::new());
     topic.run(3000, |unit, is_announcement, now_ns| {
         seen += usize::from(is_announcement);
-        // One message of four is for this reader.
+        // This reader gets one message of four.
         let number = now_ns / (10 * MS);
         if if is_announcement { seen > 2 } else { number.is_multiple_of(4) } {
             reader.receive(unit, now_ns);
@@ -272,7 +273,7 @@ fn a_dictionary_that_does_not_pay_for_its_announcements_is_put_away() {
     assert!(topic.writer.sender().dictionary().is_none());
     let raw_len: usize = sent(from, topic.next).iter().map(Vec::len).sum();
     assert!(wire_len < raw_len + 30_000, "{wire_len} for {raw_len}: some announcements, then none");
-    // And back again.
+    // And back to a hundred messages a second.
     topic.run(4000, |unit, _, now_ns| assert!(reader.receive(unit, now_ns)));
     assert!(topic.writer.sender().dictionary().is_some());
     assert!(reader.got == sent(from, topic.next));
@@ -306,7 +307,7 @@ fn forged_offers_change_no_message() {
     let mut reader = Reader::new();
     topic.run(1100, |unit, _, now_ns| assert!(reader.receive(unit, now_ns)));
     let from = topic.next - reader.got.len() as u64;
-    // As the writer itself, and as nobody who is known: another dictionary for the same slots.
+    // Forged as the writer itself, and as an unknown writer: another dictionary for the same slots.
     let mut random = Random(9);
     for epoch in [1, 1, 1, 77] {
         let mut forger = MessageSender::new(
@@ -323,7 +324,7 @@ fn forged_offers_change_no_message() {
             let mut unit = Vec::new();
             forger.announce(&mut unit).unwrap();
             assert!(reader.receive(&unit, topic.now_ns));
-            // Damaged on the way, and words that no reader of a topic should hear.
+            // A unit damaged in transit, and controls that no reader of a topic should get.
             let at = unit.len() / 2;
             unit[at] ^= 1;
             assert!(!reader.receive(&unit, topic.now_ns));
@@ -333,7 +334,7 @@ fn forged_offers_change_no_message() {
     topic.run(1100, |unit, _, now_ns| assert!(reader.receive(unit, now_ns)));
     assert!(reader.got == sent(from, topic.next), "late, and none wrong");
     assert_eq!(reader.reader.missed(), Missed { unannounced: 0, damaged: 12 });
-    // Writers that nobody ever hears of again take no room from one that is heard.
+    // Writers that send only once take no room from an active one.
     for epoch in 100..400 {
         let mut unit = Vec::new();
         assert!(writer(epoch).announcement(topic.now_ns, &mut unit));
@@ -348,7 +349,7 @@ fn floods_of_units_that_cannot_be_decoded_take_bounded_room_and_time() {
     let mut topic = settled(1);
     let mut reader = Reader::new();
     let mut flood = Vec::new();
-    // Those with a dictionary: bits 3 and 4 name a slot.
+    // Only messages with a dictionary: bits 3 and 4 name a slot.
     topic.run(900, |unit, _, _| flood.extend((unit[0] & 0xc0 < 0xc0 && unit[0] & 0x18 > 0).then(|| unit.to_vec())));
     let start_ns = topic.now_ns;
     for i in 0..20_000 {
@@ -356,12 +357,13 @@ fn floods_of_units_that_cannot_be_decoded_take_bounded_room_and_time() {
         assert!(reader.reader.waiting() <= 1024);
     }
     assert_eq!(reader.reader.missed().unannounced, 20_000 - 1024);
-    // Long ones are bounded by their bytes. The first byte says: zstd, slot 1, checked.
+    // Long units are bounded by their bytes. The first byte says: zstd, slot 1, checked.
     let long = [&flood[0][..1], &vec![0x55; 60_000]].concat();
     (0..100).for_each(|_| assert!(reader.receive(&long, start_ns)));
     assert!(reader.reader.waiting() <= (1 << 20) / 60_000, "{}", reader.reader.waiting());
     assert!(!reader.receive(&vec![flood[0][0]; 70_000], start_ns), "longer than any message");
-    // What is not announced is given up in time, and what is behind it delivered.
+    // Messages whose dictionary is not announced are given up in time, and those behind them
+    // delivered.
     let mut unit = Vec::new();
     let mut plain = TopicWriter::new(config(5), fixed("store")).unwrap();
     plain.announcement(0, &mut unit);
@@ -374,7 +376,7 @@ fn floods_of_units_that_cannot_be_decoded_take_bounded_room_and_time() {
     assert!(reader.got.is_empty());
     reader.on_time(wakeup_ns);
     assert!(reader.got == [b"as it is"] && reader.reader.waiting() == 0 && reader.reader.next_wakeup_ns().is_none());
-    // From now on nothing waits, until something is announced.
+    // After that, nothing waits until the next announcement.
     assert!(reader.receive(&flood[1], wakeup_ns) && reader.reader.waiting() == 0);
     topic.run(1100, |unit, _, now_ns| assert!(reader.receive(unit, now_ns)));
     assert!(reader.got.last() == Some(&message(topic.next - 1)));
@@ -382,7 +384,7 @@ fn floods_of_units_that_cannot_be_decoded_take_bounded_room_and_time() {
 
 #[test]
 fn damage_is_told_and_never_another_message() {
-    // Without check_all, messages that go as they are have no check.
+    // Without check_all, stored messages have no check.
     let config = MessageConfig { check_all: true, ..config(1) };
     let mut topic = Topic::new(TopicWriter::new(config.clone(), messages_policy()).unwrap());
     assert!(topic.writer.offer(trained()));
@@ -398,7 +400,7 @@ fn damage_is_told_and_never_another_message() {
         harmless += usize::from(!is_announcement && reader.receive(&damaged, now_ns));
         reader.receive(unit, now_ns);
     });
-    // What is taken for one of a dictionary that is not there waits, and is given up.
+    // A damaged unit that seems to need a missing dictionary waits, and is given up.
     let later = topic.now_ns + 30 * SECOND;
     reader.on_time(later);
     let all = sent(0, topic.next);
@@ -440,7 +442,7 @@ fn messages_of_all_lengths_pass_and_longer_ones_are_refused() {
     assert!(TopicReader::new(MessageConfig { message_max: 0, ..MessageConfig::default() }).is_err());
 }
 
-/// A writer without a dictionary; its messages go as they are.
+/// A topic with a writer that stores messages and has no dictionary.
 fn plain(epoch: u64) -> Topic {
     Topic::new(TopicWriter::new(config(epoch), fixed("store")).unwrap())
 }
@@ -465,7 +467,7 @@ fn a_dictionary_beyond_the_readers_limits_delays_nobody() {
             other.run(1, |unit, _, now_ns| assert!(reader.receive(unit, now_ns)));
             late.extend((reader.reader.waiting() > 0).then_some(step));
         }
-        // It came in the middle: until the first announcement it may hope.
+        // The reader joined in the middle: until the first announcement it may wait.
         assert!(late.last().is_none_or(|last| *last < heard_at.unwrap()), "{:?}, heard at {heard_at:?}", late.last());
         assert_eq!(reader.reader.missed(), Missed { unannounced: refused, damaged: 0 });
         assert!(refused > 5000);
@@ -477,7 +479,7 @@ fn a_dictionary_beyond_the_readers_limits_delays_nobody() {
 fn what_nobody_announces_is_waited_for_once() {
     let (mut unheard, mut topic, mut reader) = (settled(1), settled(2), Reader::new());
     topic.run(1100, |unit, _, now_ns| assert!(reader.receive(unit, now_ns)));
-    // Its dictionary is another one, in the same slot.
+    // Its dictionary is different, but in the same slot.
     let other = (0..300).flat_map(|i| message(i * 77)).collect::<Vec<_>>();
     assert!(unheard.writer.offer(dictionary(other[..6000].to_vec())));
     unheard.run(2500, |_, _, _| {});
@@ -494,7 +496,7 @@ fn what_nobody_announces_is_waited_for_once() {
         });
     }
     assert!((2000..=2500).contains(&waited), "{waited} of 20,000: 25 s and no more");
-    // A dictionary that is new may be the one.
+    // A new announcement may be of the missing dictionary.
     unheard.writer.reader_came();
     unheard.run(1000, |unit, _, _| assert!(reader.receive(unit, topic.now_ns)));
     assert!(reader.got.last() == Some(&message(unheard.next - 1)));
@@ -584,10 +586,10 @@ fn a_longer_dictionary_that_does_not_pay_leaves_the_older_one_in_use() {
     let longer = trained();
     assert!(topic.writer.offer(Arc::clone(&longer)));
     assert_eq!(run(&mut topic, 300, 200), 1200);
-    // It comes into use when it pays, and goes when it does not any more.
+    // The longer one comes into use when it pays, and goes out of use when it does not.
     assert_eq!(run(&mut topic, 4000, 10), longer.content().len());
     assert_eq!(run(&mut topic, 300, 200), 1200);
-    // More that do not pay push it out no sooner.
+    // Further dictionaries that do not pay do not replace it sooner.
     for _ in 0..8 {
         let (from, len) = (topic.next as usize % 1000, 12_000);
         let other = (0..300).flat_map(|i| message(i * 77)).collect::<Vec<_>>();
@@ -596,7 +598,8 @@ fn a_longer_dictionary_that_does_not_pay_leaves_the_older_one_in_use() {
     }
 }
 
-/// What the older one saves is known anew when a newer one is judged: it must not stay for what it once was.
+/// The savings of the older dictionary are measured again when a newer one is judged, so that it
+/// does not stay for its former savings.
 #[test]
 fn an_older_dictionary_that_went_stale_goes_even_if_the_newer_does_not_pay() {
     let mut topic = Topic::new(writer(1));

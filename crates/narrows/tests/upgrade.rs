@@ -1,5 +1,6 @@
-//! The negotiation in virtual time: whatever happens to connection, side channel and supervisors, each program gets the
-//! bytes that the other wrote, or an error, and nothing is held longer than a round trip of the side channel.
+//! The negotiation in virtual time: whatever happens to connection, side channel and supervisors,
+//! each program gets the bytes that the other wrote, or an error, and no byte is held longer than a
+//! round trip of the side channel.
 
 mod upgrade_world;
 
@@ -8,12 +9,14 @@ use narrows::upgrade::message::Reason;
 use narrows::upgrade::{FlowLimits, WhyPlain};
 use upgrade_world::{Act, End, MS, Outcome, Setup, Slow, Who, run};
 
-/// Everything arrives, and the connection ends as the programs ended it.
+/// Runs a setup and checks that everything arrives, and that the connection ends as the programs
+/// ended it.
 fn well(setup: &Setup) -> Outcome {
     let outcome = run(setup);
     assert_eq!((outcome.client.end, outcome.server.end), (End::Eof, End::Eof), "{setup:?}");
     let held_max = outcome.client.held_max_ns.max(outcome.server.held_max_ns);
-    // A direct connection has nobody to ask: the peer's marker, which comes at once, or its next byte must do.
+    // A direct connection has no side channel to ask: the peer's marker, which comes at once, or
+    // its next byte decides.
     let bound = if setup.direct { FlowLimits::default().hold_max_ns } else { 2 * (setup.side_ns + setup.jitter_ns) };
     assert!(held_max <= bound, "held for {held_max} ns: {setup:?}");
     outcome
@@ -67,7 +70,7 @@ fn who_is_not_proved_stays_plain_and_hears_why() {
         (Setup { clock_off_ms: 501, ..good() }, no(Reason::Proof)),
         (Setup { clock_off_ms: -501, ..good() }, no(Reason::Proof)),
         (Setup { syn_clock: false, ..good() }, no(Reason::Proof)),
-        // The connection is over before the claim is.
+        // The connection ends before the claim is settled.
         (Setup { accept_ns: 11_000 * MS, ..good() }, no(Reason::NotAccepted)),
     ] {
         assert_eq!(plain(&setup), why, "{setup:?}");
@@ -90,13 +93,13 @@ fn a_claim_may_come_long_before_its_connection_is_accepted_or_long_after() {
 #[test]
 fn forged_claims_switch_nothing() {
     for when in [0, 5 * MS, 10 * MS, 12 * MS, 40 * MS, 200 * MS] {
-        // From elsewhere they do not count at all.
+        // Claims from another host do not count at all.
         let other_host = Setup { forged: vec![(when, false, 0)], ..Setup::default() };
         assert!(well(&other_host).server.switched_at.is_some());
         for off_ms in [0, 3, 100_000, i32::MIN] {
             let forged = vec![(when, true, off_ms), (when + 1, true, off_ms), (when + MS, true, 0)];
             well(&Setup { forged: forged.clone(), ..Setup::default() });
-            // Of a client that knows nothing of all this, even when its clock is known.
+            // Forged claims for a client without narrows, even with the right clock.
             plain(&Setup { forged, client: false, ..Setup::default() });
         }
     }
@@ -114,7 +117,8 @@ fn either_supervisor_may_die_at_any_step() {
         let steps = run(&base).steps;
         for step in 1..=steps {
             for who in [Who::Client, Who::Server] {
-                // The world compares the bytes, and that no end of the stream is seen where there was none.
+                // The world compares the bytes, and checks that no end of stream is seen where
+                // there was none.
                 run(&Setup { kill: Some((who, step)), ..base.clone() });
             }
         }
@@ -136,7 +140,8 @@ fn the_side_channel_may_break_at_any_step_and_come_back_or_not() {
             }
         }
     }
-    // Only bytes that look like a marker and can be asked about no more end a connection.
+    // A connection fails only if bytes look like a marker and the side channel cannot be asked
+    // about them.
     assert!(errors * 20 < runs, "{errors} of {runs} connections failed");
 }
 
@@ -153,7 +158,7 @@ fn what_is_in_doubt_for_good_is_data_after_a_while_and_a_side_channel_that_comes
         let at = |step| run(&Setup { break_at: Some((step, heals_ns)), ..base.clone() });
         (1..=steps).map(at).collect::<Vec<_>>()
     };
-    // READY is lost, and nobody can say any more whether it was.
+    // READY is lost, and neither end can find out whether it was.
     let lost = broken(u64::MAX);
     assert!(lost.iter().all(|o| o.server.end == End::Eof));
     assert!(lost.iter().any(|o| o.server.held_max_ns == FlowLimits::default().doubt_max_ns));
@@ -162,8 +167,8 @@ fn what_is_in_doubt_for_good_is_data_after_a_while_and_a_side_channel_that_comes
     assert!(healed.iter().any(|o| o.dials == 2 && o.client.switched_at.is_some()), "the same claim again");
 }
 
-/// The client gave up while nobody could be reached, and its server may be armed: what looks like a marker there, long after,
-/// is neither held for long nor reset.
+/// The client gave up while no side channel was available, and the server may be armed. Bytes there
+/// that look like a marker, long after, are neither held for long nor reset.
 #[test]
 fn a_claim_that_was_given_up_is_settled_as_soon_as_there_is_a_side_channel_again() {
     for accept_ns in [0, 100 * MS] {
@@ -181,7 +186,8 @@ fn a_claim_that_was_given_up_is_settled_as_soon_as_there_is_a_side_channel_again
     }
 }
 
-/// Long after its beginning the client's program writes what may begin a marker.
+/// A connection on which, long after its beginning, the client's program writes bytes that may
+/// begin a marker.
 fn long() -> Setup {
     let acts = vec![
         (60_000 * MS, Who::Client, Act::Write(vec![1, 2, MAGIC[0]])),
@@ -191,7 +197,8 @@ fn long() -> Setup {
     Setup { acts, ..Setup::default() }
 }
 
-/// Whoever gave a claim up and has not withdrawn it may mark, and who has withdrawn it may not.
+/// A client that gave a claim up without withdrawing it may still send the marker; one that has
+/// withdrawn it may not.
 #[test]
 fn an_answer_that_comes_when_it_was_given_up_finds_a_server_that_still_looks_for_the_marker() {
     for dial_s in 5..10 {
@@ -200,7 +207,7 @@ fn an_answer_that_comes_when_it_was_given_up_finds_a_server_that_still_looks_for
             well(&Setup { warm: false, slow, ..long() });
         }
     }
-    // While greeting, longer than a claim waits.
+    // The greeting takes longer than a claim waits.
     let slow = vec![Slow { dial_ns: 7000 * MS, down_ns: 9000 * MS, ..Slow::default() }];
     assert!(well(&Setup { warm: false, slow, ..long() }).client.switched_at.is_some());
 }
@@ -208,7 +215,7 @@ fn an_answer_that_comes_when_it_was_given_up_finds_a_server_that_still_looks_for
 #[test]
 fn what_was_stuck_on_a_side_channel_that_was_given_up_changes_nothing() {
     for up_ms in (15_000..40_000).step_by(500) {
-        // Stuck is all, or what its client said first came in time.
+        // Either everything is stuck, or the client's first messages arrived in time.
         for from_ms in [0, 5000] {
             for data_ms in [10, 8000, 14_000] {
                 let slow = vec![Slow { from_ns: from_ms * MS, up_ns: up_ms * MS, ..Slow::default() }];
@@ -219,7 +226,7 @@ fn what_was_stuck_on_a_side_channel_that_was_given_up_changes_nothing() {
     }
 }
 
-/// The server may be armed since the agent before.
+/// The server may have been armed by the previous agent.
 #[test]
 fn an_agent_that_knows_of_nothing_yet_does_not_leave_a_server_armed_in_vain() {
     for when_ms in 0..45 {
@@ -227,7 +234,7 @@ fn an_agent_that_knows_of_nothing_yet_does_not_leave_a_server_armed_in_vain() {
             for unknown_ms in [0, 500, 1500, 6000] {
                 let restart = Some((when_ms * MS, gone_ms * MS, unknown_ms * MS));
                 well(&Setup { restart, ..long() });
-                // Nothing of what the next one says arrives.
+                // Nothing that the next agent sends arrives.
                 let slow = vec![Slow::default(), Slow { down_ns: 30_000 * MS, ..Slow::default() }];
                 well(&Setup { restart, slow, ..long() });
             }
@@ -247,9 +254,9 @@ fn no_order_and_no_delay_on_side_channels_brings_a_program_what_none_wrote() {
         late += u64::from(outcome.server.switched_at.is_some_and(|at| at > 0) && outcome.dials > 1);
         errors += u64::from(outcome.client.end == End::Error || outcome.server.end == End::Error);
     }
-    // Otherwise this test shows nothing.
+    // Otherwise this test proves nothing.
     assert!(switched > RUNS / 3 && late > RUNS / 20, "switched {switched}, {late} of them late");
-    // Where nobody can be asked for 3 s while bytes are held.
+    // Errors occur where no side channel can be asked for 3 s while bytes are held.
     assert!(errors < RUNS / 20, "{errors} connections failed");
 }
 
@@ -262,7 +269,7 @@ fn bytes_are_right_and_in_time_whatever_the_programs_say_and_however_it_is_cut()
         switched += u32::from(outcome.server.switched_at.is_some()) + u32::from(outcome.client.switched_at.is_some());
         held += u32::from(outcome.client.held_max_ns + outcome.server.held_max_ns > 0);
     }
-    // Otherwise this test shows nothing.
+    // Otherwise this test proves nothing.
     assert!(switched > 2000 && held > 200, "switched {switched}, held {held}");
 }
 
@@ -280,12 +287,12 @@ fn a_direct_connection_is_frames_from_the_first_byte_and_a_plain_client_is_let_t
             *who == Who::Client && matches!(act, Act::Write(bytes) if bytes.starts_with(&DIRECT_MAGIC))
         };
         if !random.client && random.acts.iter().any(begins) {
-            // Who says these bytes first is a direct client.
+            // A client that begins with these bytes is a direct client.
             continue;
         }
         let accept_ns = random.accept_ns.min(20 * MS);
         let outcome = well(&Setup { direct: true, server: true, forged: vec![], accept_ns, ..random });
-        // A server that has ended before the client's bytes came has nothing left to switch.
+        // A server that ended before the client's bytes arrived has nothing to switch.
         assert!(outcome.server.switched_at.is_some() || outcome.client.switched_at.is_none());
     }
     for n in 0..=DIRECT_MAGIC.len() - 1 {
@@ -295,7 +302,7 @@ fn a_direct_connection_is_frames_from_the_first_byte_and_a_plain_client_is_let_t
     }
 }
 
-/// Some courses of a connection, to be disturbed.
+/// Setups of connections that tests then disturb.
 fn schedules() -> Vec<Setup> {
     let good = Setup::default;
     let mut all = vec![
@@ -305,7 +312,7 @@ fn schedules() -> Vec<Setup> {
         Setup { accept_ns: 100 * MS, ..good() },
         Setup { direct: true, ..good() },
     ];
-    // Such that switch: those that stay plain have nothing to disturb.
+    // Only setups that switch: in those that stay plain there is nothing to disturb.
     let switching = |s: &Setup| s.client && s.server && s.service && !s.nat && s.clock_off_ms == 0 && s.syn_clock;
     all.extend((0..400).map(random_setup).filter(switching).take(40));
     all
@@ -393,7 +400,8 @@ fn slow_setup(seed: u64) -> Setup {
     setup
 }
 
-/// What programs write: often what looks like the beginning of a marker, most of all at the end of a write.
+/// Data that programs write: often it looks like the beginning of a marker, especially at the end
+/// of a write.
 fn data(random: &mut impl FnMut(u64) -> u64) -> Vec<u8> {
     let mut bytes: Vec<u8> = (0..random(60)).map(|_| random(256) as u8).collect();
     if random(2) == 0 {

@@ -1,4 +1,4 @@
-//! `narrows cp` against scp, rsync and tar with zstd, through a real OpenSSH server of the bench's own.
+//! `narrows cp` against scp, rsync and tar with zstd, through the bench's own OpenSSH server.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,19 +15,19 @@ use narrows_sim::rng::Rng;
 use crate::race::net::Net;
 use crate::race::servers::{Server, Sshd};
 
-/// Raw bytes of one copy: some seconds of the slowest tool.
+/// (Mbit/s, raw bytes of one copy): some seconds for the slowest tool.
 const FILE_BYTES: [(u32, usize); 4] = [(10, 13 << 20), (100, 200 << 20), (1000, 200 << 20), (0, 200 << 20)];
 const SMALL_FILES: [(u32, usize); 4] = [(10, 1000), (100, 10_000), (1000, 10_000), (0, 10_000)];
 const RTTS_MS: [u64; 2] = [0, 40];
-/// A copy that takes longer is not waited for.
+/// Timeout of a copy in seconds.
 const PATIENCE_S: &str = "300";
 
-/// What is copied, and what lies at the target before.
+/// The copied data, and the state of the target before.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Work {
     File,
     SmallFiles,
-    /// The same again with 1 % changed.
+    /// Copy again after 1 % of the data has changed.
     FileAgain,
     SmallFilesAgain,
 }
@@ -97,10 +97,10 @@ fn cell(
     let mut cpu = vec![Vec::new(); TOOLS.len()];
     for round in 0..args.rounds {
         for (i, (name, line)) in TOOLS.iter().enumerate() {
-            // Five round trips for each file: half an hour.
+            // scp needs five round trips per file, which would take half an hour.
             let small = matches!(work, Work::SmallFiles | Work::SmallFilesAgain);
             let endless = name.starts_with("scp") && rtt_ms > 0 && small;
-            // For what their CPU costs, which no link changes.
+            // These are measured only for their CPU cost, which does not depend on the link.
             let slow = matches!(*name, "scp-C" | "rsync-z") && (work, mbit) != (Work::File, 0);
             if endless || slow {
                 seconds[i].push(f64::INFINITY);
@@ -110,7 +110,7 @@ fn cell(
             }
             let target = source.target(work)?;
             let _ = relays.each_ref().map(Relay::take_bytes);
-            // Without shape the relay would only cost time.
+            // Without shaping, bypass the relay, which would only cost time.
             let port = |own, relay: &Relay| if mbit == 0 { own } else { relay.port };
             let (ssh_port, port) = (port(sshd.port, &relays[0]), port(server.port, &relays[1]));
             let level = if mbit >= 100 || mbit == 0 { "1" } else { "3" };
@@ -131,7 +131,7 @@ fn cell(
             bytes[i].push(relays.iter().map(Relay::take_bytes).sum());
             let said = String::from_utf8_lossy(&ran.stderr);
             ensure!(ran.status.success(), "{name} failed: {said}");
-            // User and system time of this end: the tool, its shell and what it started.
+            // User and system time at this end: the tool, its shell and their children.
             cpu[i].push(said.lines().last().unwrap_or_default().split(' ').filter_map(|s| s.parse::<f64>().ok()).sum());
             if round == 0 {
                 let same = Command::new("diff").args(["-r", "-q"]).arg(source.of(work)).arg(&target).status()?;
@@ -230,7 +230,7 @@ impl Sources {
         Ok(String::from_utf8_lossy(&du.stdout).split('\t').next().unwrap_or_default().parse()?)
     }
 
-    /// A folder to copy to: empty, or with the state before.
+    /// A folder to copy to: empty, or in the state before the copy.
     fn target(&self, work: Work) -> Result<PathBuf> {
         let target = self.folder.join("target");
         if work.again() {
@@ -240,7 +240,7 @@ impl Sources {
         } else {
             fs::create_dir(&target)?;
         }
-        // What was written before must not be brought to the disk on somebody's time.
+        // Flush earlier writes, so that they do not slow down the measured copy.
         ensure!(Command::new("sync").arg("-f").arg(&target).status()?.success(), "sync failed");
         Ok(target)
     }

@@ -1,4 +1,5 @@
-//! Every kind of data over shaped links: the programs `send` and `recv` against nc, `balance` against fixed methods.
+//! Every kind of data over shaped links: `send` and `recv` against nc, and `balance` against fixed
+//! methods.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,10 +12,10 @@ use serde_json::{Value, json};
 
 use super::{Args, listening, median, program, temporary_with, timed_pair};
 
-/// Those that may be the best one at so many Mbit/s: the others are slower on four cores than the link, or compress
-/// less than one that is fast enough.
+/// Methods that can be the best fixed one at this rate: the others are slower on four cores than
+/// the link, or compress less than one that is fast enough.
 fn fixed(mbit: u32) -> Vec<Method> {
-    // No pool is one repeated byte.
+    // No pool consists of one repeated byte.
     let all: Vec<_> = DEFAULT_METHODS.iter().copied().filter(|m| *m != Method::CONSTANT).collect();
     match mbit {
         0 => all[..6].to_vec(),
@@ -26,16 +27,18 @@ fn fixed(mbit: u32) -> Vec<Method> {
 
 /// Bytes per run: a few seconds of plain on slow links, 32 MB from 1000 Mbit/s up.
 const LINK_BYTES: [(u32, usize); 4] = [(10, 8 << 20), (100, 16 << 20), (1000, 32 << 20), (0, 32 << 20)];
-/// The shaper queues 20 ms, and so many bytes at least: with less, slow start alone loses hundreds of packets.
+/// Minimum queue of the shaper in bytes, which otherwise holds 20 ms: with less, slow start alone
+/// loses hundreds of packets.
 const QUEUE_MIN: u32 = 128 << 10;
 const ADDRESS: &str = "127.0.0.1:7715";
 
-/// One process per link, in a network namespace of its own whose loopback is shaped.
+/// Runs one process per link, in its own network namespace with a shaped loopback.
 pub(super) fn run(args: &Args) -> Result<Value> {
     let corpus = args.corpus.as_ref().context("--corpus is needed for the links")?;
     let mut cells = Vec::new();
     for mbit in &args.links {
-        // What runs learn of this host is theirs, and every link begins with the same.
+        // A separate cache, so that runs do not change this host's, and every link begins with the
+        // same state.
         let cache = tempfile::tempdir()?;
         let calibrated = Command::new(program()).arg("calibrate").env("XDG_CACHE_HOME", cache.path()).output()?;
         ensure!(calibrated.status.success(), "narrows calibrate failed");
@@ -90,7 +93,7 @@ fn print(cells: &[Value]) {
     }
 }
 
-/// The cells of one link, one JSON line each. This process is in its namespace.
+/// Prints the cells of one link, one JSON line each. This process is in the link's namespace.
 pub(super) fn inside(args: &Args, mbit: u32) -> Result<()> {
     let sh = |line: &str| -> Result<()> {
         ensure!(Command::new("sh").args(["-c", line]).status()?.success(), "{line} failed");
@@ -98,7 +101,7 @@ pub(super) fn inside(args: &Args, mbit: u32) -> Result<()> {
     };
     sh("ip link set lo up")?;
     if mbit > 0 {
-        // Frames of an Ethernet, so that the shaper sees what it would see on one.
+        // The MTU of Ethernet, so that the shaper sees the same packets as on a real link.
         sh("ip link set lo mtu 1500")?;
         sh(&format!("tc qdisc add dev lo root tbf rate {mbit}mbit burst 64k limit {}", (mbit * 2500).max(QUEUE_MIN)))?;
     }
@@ -150,7 +153,7 @@ impl Cell<'_> {
         let best = (1..specs.len())
             .min_by(|a, b| median(&seconds[*a]).total_cmp(&median(&seconds[*b])))
             .context("a method")?;
-        // nc is a fixed method too: the one that people use.
+        // nc counts as a fixed method too: the one that people use.
         let best_is_plain = median(&plain_s) < median(&seconds[best]);
         let best_s = if best_is_plain { &plain_s } else { &seconds[best] };
         Ok(json!({
@@ -177,7 +180,7 @@ impl Cell<'_> {
         send
     }
 
-    /// One run that is not timed: what arrives is compared. Returns the ratio.
+    /// One run without timing, which compares the received bytes. Returns the ratio.
     fn compare(&self, spec: &str) -> Result<f64> {
         let out = self.file.with_extension("received");
         let out_name = out.to_string_lossy();

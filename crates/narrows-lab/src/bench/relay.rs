@@ -1,5 +1,5 @@
-//! A narrow and long link on the loopback device: connections are passed on at a rate and after a delay, each way. TCP's
-//! own handshake is not delayed, and nothing is lost.
+//! Emulates a slow link with a delay on the loopback device: relays connections at a rate and after
+//! a delay, in both directions. TCP's own handshake is not delayed, and nothing is lost.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
@@ -8,9 +8,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What the link takes at a time: a few segments, so that a slow one stays smooth.
+/// Bytes relayed at a time: a few segments, so that a slow link stays smooth.
 const PIECE: usize = 8 << 10;
-/// A queue before the link, beyond what is under way: 20 ms, and what TCP needs to start.
+/// Length of the queue before the link, in addition to bytes in flight: 20 ms, but at least
+/// `QUEUE_MIN`, which TCP needs to start.
 const QUEUE_S: f64 = 0.02;
 const QUEUE_MIN: usize = 128 << 10;
 
@@ -21,19 +22,19 @@ pub(super) struct Relay {
 
 #[derive(Clone, Copy)]
 pub(super) struct Shape {
-    /// 0 is no limit.
+    /// Rate; 0 is unlimited.
     pub(super) mbit: u32,
     pub(super) rtt: Duration,
 }
 
 impl Relay {
-    /// Passes connections on to `port` as long as this process lives.
+    /// Relays connections to `port` as long as this process lives.
     pub(super) fn start(port: u16, shape: Shape) -> io::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let own = listener.local_addr()?.port();
         let bytes = Arc::new(AtomicU64::new(0));
         let counted = Arc::clone(&bytes);
-        // One link each way, shared by all connections.
+        // One link per direction, shared by all connections.
         let ways = [(); 2].map(|()| Arc::new(Mutex::new(Instant::now())));
         std::thread::spawn(move || {
             for near in listener.incoming().flatten() {
@@ -47,7 +48,7 @@ impl Relay {
         Ok(Self { port: own, bytes })
     }
 
-    /// Bytes that crossed since the last call, both ways.
+    /// Bytes relayed since the last call, in both directions.
     pub(super) fn take_bytes(&self) -> u64 {
         self.bytes.swap(0, Ordering::Relaxed)
     }
@@ -55,7 +56,7 @@ impl Relay {
 
 #[derive(Default)]
 struct Pipe {
-    /// Pieces and when they arrive; an empty one is the end.
+    /// Pieces with their arrival times; an empty one is the end.
     pieces: VecDeque<(Instant, Vec<u8>)>,
     len: usize,
 }
@@ -132,7 +133,7 @@ mod tests {
         let mut back = Vec::new();
         socket.read_to_end(&mut back).unwrap();
         assert!(back == data && relay.take_bytes() == 1_000_000);
-        // Twice 40 ms of link time and one round trip; how much longer is the machine's affair.
+        // Twice 40 ms of link time and one round trip; a busy machine takes longer.
         assert!(begun.elapsed() >= Duration::from_millis(118), "{:?}", begun.elapsed());
     }
 }

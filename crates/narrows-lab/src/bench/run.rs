@@ -1,5 +1,6 @@
-//! `run`: what `narrows run` costs a connection on the loopback device, and that it loses nothing. Programs are this one itself
-//! (`ends.rs`), with neither end, the client, the server or both under `narrows run`.
+//! The part `run`: the cost of `narrows run` for a connection on the loopback device, and a check
+//! that nothing is lost. Client and server are this program itself (`ends.rs`), with neither end,
+//! the client, the server or both under `narrows run`.
 
 use std::io::{self, BufRead, BufReader, Read};
 use std::net::{TcpListener, TcpStream};
@@ -19,7 +20,7 @@ use crate::cases::stage::policy_beside;
 mod age;
 pub(super) mod ends;
 
-/// Round trips of a slice, and those before them that count for nothing.
+/// Measured round trips of a slice, and warm-up round trips before them.
 pub(super) const PINGS: usize = 1000;
 pub(super) const WARM_UP: usize = 300;
 const PING_SIZES: [usize; 2] = [1, 1024];
@@ -27,11 +28,11 @@ const BULK_BYTES: u64 = 2 << 30;
 const CONNECTS: usize = 300;
 const CONNECTIONS: usize = 2000;
 const IDLE: usize = 1000;
-/// Up to so much is written before the program is killed.
+/// Most bytes that a program writes before it is killed.
 const KILL_BYTES: usize = 2 << 20;
-/// Beside each other: most of the time is that of starting programs.
+/// Programs killed concurrently, because most of the time is spent starting programs.
 const KILL_THREADS: usize = 4;
-/// What a lost connection would wait for, instead of for ever.
+/// Timeout of reads, so that a lost connection does not block for ever.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,7 +66,7 @@ impl Variant {
 
 type Part = fn(&Args) -> Result<Value>;
 
-/// `which`: all of it, or one thing.
+/// Runs all parts, or the one named by `which`.
 pub(super) fn run(args: &Args, which: Option<&str>) -> Result<Value> {
     let all: [(&str, Part); 7] = [
         ("latency", latency),
@@ -125,7 +126,7 @@ fn latency(args: &Args) -> Result<Value> {
     Ok(json!({ "added_per_end_us": added, "rows": rows }))
 }
 
-/// One connection is one pump's.
+/// Throughput of one connection, which one pump serves.
 fn bulk(args: &Args) -> Result<Value> {
     let mut samples = vec![Vec::new(); VARIANTS.len()];
     for _ in 0..args.rounds {
@@ -155,7 +156,7 @@ fn connect(args: &Args) -> Result<Value> {
     Ok(Value::Object(result))
 }
 
-/// Of a supervisor with many connections that nobody uses.
+/// Memory of a supervisor with many idle connections.
 fn memory(args: &Args) -> Result<Value> {
     let server = Server::start(args, Variant::Native)?;
     let mut measured = Vec::new();
@@ -166,13 +167,13 @@ fn memory(args: &Args) -> Result<Value> {
         let mut line = String::new();
         BufReader::new(child.0.stdout.take().context("a pipe")?).read_line(&mut line)?;
         ensure!(line.trim() == "ready", "the connections were not made: {line}");
-        // What was given back is given back by then.
+        // Time for the supervisor to return memory to the kernel.
         std::thread::sleep(Duration::from_millis(300));
         let status = std::fs::read_to_string(format!("/proc/{}/status", child.0.id()))?;
         let resident = status
             .lines()
             .find_map(|l| l.strip_prefix("VmRSS:")?.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
-        measured.push(resident.context("no memory is told")? as f64 * 1024.0);
+        measured.push(resident.context("the process status has no resident memory")? as f64 * 1024.0);
         drop(child.0.stdin.take());
         ensure!(child.0.wait()?.success(), "the program failed");
     }
@@ -184,7 +185,7 @@ fn memory(args: &Args) -> Result<Value> {
     Ok(json!({ "connections": IDLE, "fresh_bytes": fresh, "used_bytes": used, "resident_bytes": measured }))
 }
 
-/// Many connections at once, each with bytes of its own.
+/// Many connections at once, each with different bytes.
 fn many(args: &Args) -> Result<Value> {
     let mut samples = Vec::new();
     for round in 0..args.rounds {
@@ -192,20 +193,20 @@ fn many(args: &Args) -> Result<Value> {
             let server = Server::start(args, variant)?;
             let words = ["many", &server.port, &CONNECTIONS.to_string(), &round.to_string()];
             let output = numbers(&client(args, variant, &words)?)?;
-            let [right, bytes, ns] = output[..] else { bail!("other words than expected") };
+            let [right, bytes, ns] = output[..] else { bail!("the client did not print three numbers") };
             println!(
                 "run      {right} of {CONNECTIONS} connections right, {}: {bytes} bytes in {:.2} s",
                 variant.name(),
                 ns as f64 * 1e-9
             );
-            ensure!(right as usize == CONNECTIONS, "connections have other bytes");
+            ensure!(right as usize == CONNECTIONS, "connections have wrong bytes");
             samples.push(json!({ "under": variant.name(), "right": right, "bytes": bytes, "ns": ns }));
         }
     }
     Ok(json!({ "connections": CONNECTIONS, "samples": samples }))
 }
 
-/// Programs that are killed right after their last write: all of it arrives, and a clean end.
+/// Programs that are killed right after their last write: all of it must arrive, then a clean end.
 fn kill(args: &Args) -> Result<Value> {
     let (next, wrong) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     let one = |number: usize, listener: &TcpListener| -> Result<()> {
@@ -227,14 +228,14 @@ fn kill(args: &Args) -> Result<Value> {
                     got += n;
                 }
             }
-            // Slow at first: much is still on its way when the program is gone.
+            // Read slowly at first, so that much is still in flight when the program is gone.
             if slow && turn < 5 {
                 std::thread::sleep(Duration::from_millis(2));
             }
         }
         child.0.wait()?;
         ensure!(got == len, "{got} of {len} bytes arrived");
-        ensure!(hash.digest() == xxh3_64(&ends::noise(len, number as u64)), "other bytes arrived");
+        ensure!(hash.digest() == xxh3_64(&ends::noise(len, number as u64)), "wrong bytes arrived");
         Ok(())
     };
     let mut listeners = Vec::new();
@@ -283,7 +284,7 @@ fn accept(listener: &TcpListener) -> Result<TcpStream> {
 
 // --- common ---
 
-/// `narrows run ... --`, or nothing.
+/// A command prefix: `narrows run ... --`, or `env`, which changes nothing.
 fn under(args: &Args, swapped: bool, more: &[&str]) -> Command {
     if !swapped {
         return Command::new("env");
@@ -294,7 +295,7 @@ fn under(args: &Args, swapped: bool, more: &[&str]) -> Command {
     command
 }
 
-/// This program, as one end.
+/// The command line of this program in the role of one end.
 fn own(words: &[&str]) -> Result<Vec<String>> {
     let exe = std::env::current_exe()?.to_string_lossy().into_owned();
     let words = words.iter().map(|w| (*w).to_owned());
@@ -324,7 +325,7 @@ impl Server {
         let mut stdout = BufReader::new(child.0.stdout.take().context("a pipe")?);
         let mut port = String::new();
         stdout.read_line(&mut port)?;
-        ensure!(port.trim().parse::<u16>().is_ok(), "the server says no port");
+        ensure!(port.trim().parse::<u16>().is_ok(), "the server does not print its port");
         Ok(Self { port: port.trim().to_owned(), _child: child, _stdout: stdout })
     }
 }
@@ -337,7 +338,7 @@ fn client(args: &Args, variant: Variant, words: &[&str]) -> Result<String> {
 }
 
 fn numbers(text: &str) -> Result<Vec<u64>> {
-    text.split_whitespace().map(|w| w.parse().with_context(|| format!("'{w:.20}' is no number"))).collect()
+    text.split_whitespace().map(|w| w.parse().with_context(|| format!("'{w:.20}' is not a number"))).collect()
 }
 
 fn rows(what: &str, unit: &str, samples: &[Vec<f64>]) -> Value {

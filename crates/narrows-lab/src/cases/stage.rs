@@ -1,4 +1,5 @@
-//! Where cases are played: two hosts or one, data, ports, a folder, and the end of everything that a case started.
+//! The stage on which cases run: one or two hosts, data, ports, a folder, and the cleanup of
+//! everything that a case started.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, Permissions};
@@ -21,19 +22,19 @@ use super::{Case, search_path};
 use crate::race::net::{End, Net};
 use crate::race::scratch;
 
-/// Servers have so long to end by themselves, then they are ended.
+/// Time for servers to end by themselves before they are killed.
 const SERVER_ENDS: Duration = Duration::from_secs(5);
-/// Supervisors drain what is under way, which takes a moment; who is there after so long never leaves.
+/// Timeout for the end of all processes: supervisors drain data in flight, which takes a moment.
 const ALL_END: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_millis(2);
-/// More than any script prints.
+/// Limit on the output of a script, more than any prints.
 const OUTPUT_MAX: u64 = 64 << 10;
-/// Longer than what sockets, pipes and programs hold between two ends.
+/// Length of the sparse file: more than sockets, pipes and programs buffer between two ends.
 const SPARSE_LEN: u64 = 300 << 20;
 const FILES: u64 = 64;
-/// In the environment of everything that a case starts.
+/// Environment variable that marks every process that a case starts.
 pub(crate) const MARK: &str = "NARROWS_LAB_CASE";
-/// Plays of all stages: processes of one are not to be taken for those of another.
+/// Number of runs on all stages, which makes the marks of different runs distinct.
 static PLAYED: AtomicU64 = AtomicU64::new(0);
 
 /// Which ends are under `narrows run`.
@@ -52,7 +53,7 @@ impl Under {
             "client" => Ok(Self::Client),
             "server" => Ok(Self::Server),
             "both" => Ok(Self::Both),
-            _ => Err("there are client, server, both, neither".into()),
+            _ => Err("expected client, server, both or neither".into()),
         }
     }
 
@@ -66,20 +67,20 @@ impl Under {
     }
 }
 
-/// What a case did.
+/// Result of one run of a case.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Played {
-    /// What the client printed, without its figures.
+    /// Output of the client, without its figures.
     pub(crate) transcript: String,
-    /// From the start of the client to its end.
+    /// Time from the start of the client to its end.
     pub(crate) seconds: f64,
-    /// Of lines `figure NAME VALUE`.
+    /// Values of the lines `figure NAME VALUE`.
     pub(crate) figures: BTreeMap<String, f64>,
-    /// Connections that the supervisors at the client and at the server had.
+    /// Connections held by the supervisors at the client and at the server.
     pub(crate) handed: [u64; 2],
-    /// Those of them in which frames went.
+    /// Those of them that carried frames.
     pub(crate) framed: [u64; 2],
-    /// That the link delivered, both ways.
+    /// Bytes that the link delivered in both directions.
     pub(crate) wire_bytes: Option<u64>,
 }
 
@@ -92,10 +93,10 @@ pub(crate) struct Stage {
 }
 
 impl Stage {
-    /// `big` is the file of that name.
+    /// Sets up a stage. `big` is the content of the file of that name.
     pub(crate) fn new(link: &str, big: &[u8], stop: Arc<AtomicBool>) -> Result<Self> {
         let folder = scratch::folder()?;
-        // Servers that refuse to be root pass through it.
+        // Servers that refuse to run as root must be able to traverse the folder.
         fs::set_permissions(folder.path(), Permissions::from_mode(0o755))?;
         for name in ["data", "data/many", "keep"] {
             fs::create_dir(folder.path().join(name))?;
@@ -105,7 +106,8 @@ impl Stage {
         fs::write(data.join("small"), mixed(1000, 2))?;
         let mut rng = Rng(3);
         for i in 1..=FILES {
-            // The first ones are none, one byte and some; the others may be longer than a socket's buffer.
+            // The first files have 0, 1 and few bytes; the others may be longer than a socket's
+            // buffer.
             let len = if i <= 8 { (i - 1) * (i - 1) } else { rng.next_u64() % 300_000 };
             fs::write(data.join(format!("many/{i}")), mixed(len as usize, i))?;
         }
@@ -118,7 +120,8 @@ impl Stage {
         Ok(Self { net, folder, narrows, big_len: big.len() as u64, stop })
     }
 
-    /// Plays a case once. `flags` are those of `narrows run`, with `{server}` and `{client}` for addresses and `{port}`.
+    /// Runs a case once. `flags` are those of `narrows run`, with `{server}` and `{client}` for
+    /// addresses and `{port}`.
     pub(crate) fn play(&self, case: &Case, under: Under, flags: &str, limit: Duration) -> Result<Played> {
         let number = PLAYED.fetch_add(1, Ordering::Relaxed);
         let cell = Cell {
@@ -153,7 +156,7 @@ impl Stage {
         while !cell.folder.join("ready").exists() {
             let ended = server.0.try_wait()?.is_some();
             if ended || Instant::now() > until {
-                let how = if ended { "ended" } else { "is not ready in time" };
+                let how = if ended { "ended early" } else { "is not ready in time" };
                 bail!("the server {how}: {}", cell.words(End::Receiver));
             }
             self.pause()?;
@@ -165,7 +168,7 @@ impl Stage {
                 break status;
             }
             if Instant::now() > until {
-                bail!("it takes longer than {} s: {}", limit.as_secs(), cell.words(End::Sender));
+                bail!("the case takes longer than {} s: {}", limit.as_secs(), cell.words(End::Sender));
             }
             self.pause()?;
         };
@@ -205,7 +208,8 @@ impl Stage {
         } else {
             String::new()
         };
-        // A script of Python is itself the program that counts; one of the shell says which programs do.
+        // A Python script itself runs under narrows; a shell script decides which of its programs
+        // do.
         let mut words: Vec<&str> = if case.is_python() { run.split_whitespace().collect() } else { Vec::new() };
         words.extend([program, script, if end == End::Receiver { "server" } else { "client" }, case.scenario]);
         let mut command = self.net.command(end, words[0]);
@@ -229,12 +233,13 @@ impl Stage {
     }
 }
 
-/// Without a policy nothing is compressed within a host, and nothing would be tested there.
+/// The default policy: without one nothing is compressed within a host, and nothing would be
+/// tested.
 pub(crate) fn policy_beside(flags: &str) -> &'static str {
     if flags.contains("--policy") { "" } else { "--policy balance" }
 }
 
-/// One play.
+/// Files and ports of one run.
 struct Cell {
     mark: String,
     folder: PathBuf,
@@ -250,7 +255,7 @@ impl Cell {
         self.folder.join(if end == End::Sender { ".client.err" } else { ".server.err" })
     }
 
-    /// The last words of an end, as one line.
+    /// The last lines of an end's output, joined into one.
     fn words(&self, end: End) -> String {
         let all = read(&self.output(end)) + &read(&self.said(end));
         let lines: Vec<&str> = all.lines().filter(|l| !l.starts_with("narrows: ") && !l.trim().is_empty()).collect();
@@ -259,7 +264,7 @@ impl Cell {
     }
 }
 
-/// A process group that ends with it.
+/// A process group that is killed when this value is dropped.
 struct Ended(Child);
 
 impl Drop for Ended {
@@ -276,12 +281,14 @@ fn read(path: &Path) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Connections that a supervisor had to the end, as it said: those that were not handed over are told otherwise.
+/// Lines about connections that a supervisor held to the end. Connections that were not handed over
+/// have other lines.
 fn handed(said: &str) -> impl Iterator<Item = &str> {
     said.lines().filter(|l| l.starts_with("narrows: to ") || l.starts_with("narrows: from "))
 }
 
-/// Waits for the end of every process with the mark, and ends those that are left. Says which.
+/// Waits for the end of every process with the mark, then kills those that are left and returns
+/// them.
 pub(crate) fn end_marked(mark: &str, patience: Duration) -> Vec<String> {
     let begun = Instant::now();
     let mut left = marked(mark);
@@ -310,7 +317,7 @@ pub(crate) fn marked(mark: &str) -> Vec<(Pid, String)> {
     found
 }
 
-/// Half noise and half what compresses, in pieces of 32 KiB.
+/// Half noise and half compressible text, in pieces of 32 KiB.
 pub(crate) fn mixed(len: usize, seed: u64) -> Vec<u8> {
     let mut rng = Rng(seed);
     let words = ["GET /item/", " 200 OK\n", "value=", "some words of ", "{\"id\": ", "\n"];
@@ -336,7 +343,7 @@ mod tests {
         let mark = format!("test-{}", std::process::id());
         assert!(end_marked(&mark, Duration::ZERO).is_empty());
         let mut child = std::process::Command::new("sleep").arg("600").env(MARK, &mark).spawn().unwrap();
-        // It has its environment only once it is executed.
+        // The child has the environment only after exec.
         let begun = Instant::now();
         let mut left = Vec::new();
         while left.is_empty() && begun.elapsed() < Duration::from_secs(20) {

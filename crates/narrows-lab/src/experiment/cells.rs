@@ -13,7 +13,8 @@ impl Cell {
         self.0.iter().find(|a| a.0 == axis).map_or("", |a| &a.1)
     }
 
-    /// The axes were checked when the plan was read.
+    /// The value of an axis as a number. It is valid, because the axes were checked when the plan
+    /// was read.
     pub(crate) fn number(&self, axis: &str) -> f64 {
         self.get(axis).parse().unwrap_or(f64::NAN)
     }
@@ -28,7 +29,7 @@ impl Cell {
         only.iter().all(|(axis, values)| values.iter().any(|v| v == self.get(axis)))
     }
 
-    /// In words, without the axes that have one value only.
+    /// The cell's name, without the axes that have only one value.
     pub(crate) fn name(&self, plan: &Plan) -> String {
         let said = self.0.iter().filter(|(axis, _)| plan.axis(axis).len() > 1);
         let words: Vec<_> = said.map(|(axis, value)| format!("{axis} {value}")).collect();
@@ -36,7 +37,7 @@ impl Cell {
     }
 }
 
-/// The product of the axes; the last axis changes first.
+/// All cells: the product of the axes, with the last axis varying fastest.
 pub(crate) fn cells(plan: &Plan) -> Vec<Cell> {
     let mut cells = vec![Cell(Vec::new())];
     for axis in plan.kind.kind().axes() {

@@ -1,4 +1,4 @@
-//! What a cell can be: each kind knows its axes and settings, and how to run one cell.
+//! Kinds of experiments: each kind defines its axes and settings, and how to run one cell.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -25,14 +25,14 @@ mod virtual_time;
 
 pub(crate) use checks::Check;
 
-/// An axis of a kind, and the only value of plans that do not name it.
+/// An axis of a kind, with the single value that it has in plans that do not name it.
 pub(crate) struct Axis {
     pub(crate) name: &'static str,
     pub(crate) default: &'static str,
     pub(crate) check: Check,
 }
 
-/// One for the whole plan.
+/// A setting: one value for the whole plan.
 pub(crate) type Setting = Axis;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -78,19 +78,19 @@ pub(crate) trait Kind: Sync {
 
     fn settings(&self) -> &'static [Setting];
 
-    /// What values depend on beside axes and settings: how data is drawn, how the world is modelled. Older samples of another
-    /// recipe are not used.
+    /// Identifies everything besides axes and settings that values depend on, such as the sampling
+    /// of data and the model of the world. Samples of another recipe are not reused.
     fn recipe(&self) -> String {
         pools::recipe()
     }
 
-    /// Makes ready what all cells share.
+    /// Prepares the state that all cells share.
     fn open<'a>(&self, plan: &'a Plan, surroundings: &'a Surroundings) -> Result<Box<dyn Lab + 'a>>;
 
-    /// Seconds that one run of a cell takes, roughly, on one of the machine's cores.
+    /// Approximate seconds that one run of a cell takes on one core.
     fn estimate_s(&self, plan: &Plan, cell: &Cell) -> f64;
 
-    /// Whether cells may run beside each other: only where no clock is read.
+    /// Whether cells may run concurrently: only if they read no clock.
     fn beside(&self) -> bool {
         false
     }
@@ -100,7 +100,7 @@ pub(crate) trait Lab: Sync {
     fn run(&self, cell: &Cell, round: u32) -> Result<Values>;
 }
 
-/// What plans do not say: where things lie, and whether to go on.
+/// Environment of a run that plans do not define: folders, and the flag to stop.
 pub(crate) struct Surroundings {
     pub(crate) corpus: Option<PathBuf>,
     /// Cost tables, measured once for all plans with the same methods and lengths.

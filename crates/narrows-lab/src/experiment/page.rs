@@ -1,4 +1,4 @@
-//! `index.html`: everything in a folder of results on one page that needs nothing else.
+//! `index.html`: all results of a folder on one self-contained page.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -11,16 +11,18 @@ use super::pictures::{self, Drawn};
 use super::plan::Plan;
 use super::summary::{Figures, short};
 
-/// Tables and verdicts; the colours are of middle lightness, so that they serve light and dark.
+/// CSS of tables and verdicts. The colours have medium lightness, so that they work in light and
+/// dark.
 const STYLE: &str = "body{max-width:60rem}figure{margin:1.5rem 0}table{border-collapse:collapse;margin:1rem 0}\
 th,td{border:1px solid #8a8f9666;padding:.2rem .6rem;text-align:left;vertical-align:top}th{background:#8a8f9622}\
 .agrees{color:#0a8f5d}.differs{color:#d0453b}.about{color:#7b828a;font-size:.85rem}details{overflow-x:auto}\
 details table{font-size:.85rem}h2{margin-top:3rem;border-top:1px solid #8a8f9666;padding-top:1rem}a{color:#2f86c9}";
 
-/// A row of more cells than this is for machines: `summary.json` has them.
+/// Limit on rows of a table on the page; `summary.json` has all of them.
 const ROWS_SHOWN: usize = 400;
 
-/// The part of one plan, kept beside its results so that the page of all can be made without them.
+/// The section of one plan, kept beside its results, so that the joint page can be made from
+/// sections alone.
 pub(crate) fn section(plan: &Plan, figures: &Figures, about: &Value, drawn: &[Drawn]) -> String {
     let mut html = format!(
         "<section id=\"{}\">\n<h2>{}</h2>\n<p><b>{}</b> ({}). {}</p>\n",

@@ -9,7 +9,7 @@ use super::summary::{Figures, short};
 use crate::units::parse_len;
 
 pub(crate) struct Drawn {
-    /// Of the file.
+    /// Name of the file.
     pub(crate) name: String,
     pub(crate) svg: String,
     pub(crate) caption: String,
@@ -51,7 +51,7 @@ fn shown(plan: &Plan, picture: &Picture, axis: &str) -> Vec<String> {
     plan.axis(axis).into_iter().filter(|v| only.get(axis).is_none_or(|list| list.contains(v))).collect()
 }
 
-/// The plan's words, and what was averaged to make one point.
+/// The plan's caption, and how points were averaged.
 fn caption(plan: &Plan, picture: &Picture, figures: &Figures, only: &BTreeMap<String, Vec<String>>) -> String {
     let used: Vec<&String> = picture.series.iter().chain(&picture.panel).chain([&picture.x]).collect();
     let axes = plan.kind.kind().axes().iter().map(|a| a.name);
@@ -121,28 +121,28 @@ fn of_cells(
         .collect();
     let x = match (picture.form, numbers.is_some()) {
         (Shape::Lines, true) => number_axis(x_label(picture), picture.log_x),
-        // A file is known without its folder.
+        // Show files without their folder.
         _ => Axis::names(x_label(picture), &columns.iter().map(|c| file(c)).collect::<Vec<_>>()),
     };
     plot(picture, title, x, &series)
 }
 
-/// One line or one bar of each group, without a name if it is the only one; `ends` are those of the intervals of y, where
-/// there are some.
+/// A line, or one bar of each group. The name is empty if it is the only one. `ends` are the ends
+/// of the intervals of y, if any.
 struct Series {
     name: String,
     points: Vec<(f64, f64)>,
     ends: Vec<Option<(f64, f64)>>,
 }
 
-/// More points than this are a line only.
+/// A series with more points is drawn only as a line.
 const POINTS_MAX: usize = 40;
 
 fn plot(picture: &Picture, title: &str, x: Axis, series: &[Series]) -> Option<String> {
     if series.is_empty() {
         return None;
     }
-    // What is measured from 0 is shown from 0.
+    // Linear axes start at 0.
     let y = if picture.log_y { Axis::log(&picture.y_label) } else { Axis::linear(&picture.y_label).with(0.0, 0.0) };
     let mut plot = Plot::new(title, x, y);
     if let Some(level) = picture.level {
@@ -151,7 +151,7 @@ fn plot(picture: &Picture, title: &str, x: Axis, series: &[Series]) -> Option<St
     let mut others = 0;
     for s in series {
         let colour = match s.name.as_str() {
-            // The only one, which the y axis names.
+            // The empty name is a single series, which the y axis names.
             "" | "balance" | "narrows" => Colour::Main,
             "plain" | "nc" => Colour::Muted,
             _ => Colour::Other(others),
@@ -181,7 +181,7 @@ fn file(name: &str) -> &str {
     name.rsplit('/').next().unwrap_or(name)
 }
 
-/// Series within runs, one line for each cell; of a single cell the caption says what it is.
+/// Draws series within runs, one line for each cell; a single cell is described by the caption.
 fn time(
     plan: &Plan,
     picture: &Picture,
@@ -209,12 +209,12 @@ fn time(
     plot(picture, title, number_axis(x_label(picture), picture.log_x), &series)
 }
 
-/// Numbers, and lengths such as `64K`.
+/// Parses a number or a length such as `64K`.
 fn number(text: &str) -> Option<f64> {
     text.parse().ok().or_else(|| parse_len(text).ok().map(|n| n as f64))
 }
 
-/// Columns of the side-by-side table.
+/// Our value in the table beside published ones.
 pub(crate) fn ours(value: Option<f64>) -> String {
     value.map_or("-".into(), short)
 }
@@ -258,7 +258,7 @@ mod tests {
             }
         }
         assert_eq!(drawn[0].svg.matches("fill=\"none\" stroke=").count(), 2, "lines");
-        // Ground, legend, bars.
+        // Background, legend, bars.
         assert_eq!(drawn[1].svg.matches("<rect").count(), 1 + 2 + 4);
         assert!(drawn[2].svg.contains(">48.0<"));
     }

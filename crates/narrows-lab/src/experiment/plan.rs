@@ -11,21 +11,21 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::kinds::{Axis, KindName};
 use super::tables::Table;
 
-/// More is a mistake of the plan: nobody waits for it.
+/// Limit on cells: more would take too long and must be a mistake in the plan.
 const CELLS_MAX: usize = 100_000;
 const ROUNDS_MAX: u32 = 1000;
 
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Plan {
-    /// The name of the file without its ending.
+    /// Name of the file without its ending.
     #[serde(skip)]
     pub(crate) name: String,
     pub(crate) title: String,
-    /// The text that the figure is of, or `ours`.
+    /// The publication that the figure is from, or `ours`.
     pub(crate) seed: String,
     pub(crate) figure: String,
-    /// What a reader should look for.
+    /// What the figure should show the reader.
     pub(crate) shows: String,
     pub(crate) kind: KindName,
     #[serde(default = "one")]
@@ -60,7 +60,7 @@ fn one_long() -> u64 {
     1
 }
 
-/// What is different with `--quick`.
+/// Overrides of `--quick`.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Quick {
@@ -71,7 +71,8 @@ struct Quick {
     settings: BTreeMap<String, Scalar>,
 }
 
-/// A new value of each cell: a value against the same value of the cell that differs in one axis only, paired by round.
+/// Defines a new value of each cell: compares a value with the same value of the cell that differs
+/// in only one axis, paired by round.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Compare {
@@ -91,7 +92,7 @@ impl Compare {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Form {
-    /// The other over this one: of times, how many times as fast this one is.
+    /// other / this: for times, the speedup of this cell.
     OtherOverThis,
     ThisOverOther,
     /// this / other - 1.
@@ -103,16 +104,16 @@ pub(crate) enum Form {
 pub(crate) struct Picture {
     pub(crate) form: Shape,
     pub(crate) x: String,
-    /// A value; of a `heat` the colour.
+    /// A value; in a `heat` it is the colour.
     pub(crate) value: String,
-    /// An axis: one line or group of bars for each of its values; of a `heat` the rows.
+    /// An axis: one line or group of bars for each of its values; in a `heat` the rows.
     pub(crate) series: Option<String>,
     /// An axis: one picture for each of its values.
     pub(crate) panel: Option<String>,
     /// Only these cells.
     #[serde(default, rename = "where")]
     only: BTreeMap<String, Axes>,
-    /// How cells that differ in other axes become one.
+    /// How cells that differ in other axes are combined.
     #[serde(default)]
     pub(crate) take: Take,
     #[serde(default)]
@@ -122,7 +123,7 @@ pub(crate) struct Picture {
     pub(crate) x_label: Option<String>,
     pub(crate) y_label: String,
     pub(crate) caption: String,
-    /// A line across, such as 1 for "as fast as".
+    /// A horizontal line, such as 1 for "as fast as".
     pub(crate) level: Option<f64>,
 }
 
@@ -138,7 +139,7 @@ pub(crate) enum Shape {
     Lines,
     Bars,
     Heat,
-    /// Values over time within one run: `value` and `x` name series of the samples.
+    /// Series over time within one run: `value` and `x` name series of the samples.
     Time,
 }
 
@@ -177,7 +178,7 @@ impl Take {
     }
 }
 
-/// Names the cells in which a value is least (or greatest).
+/// A list of the cells in which a value is least (or greatest).
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Worst {
@@ -200,11 +201,11 @@ fn ten() -> usize {
     10
 }
 
-/// A number that the text prints, or a claim that it makes.
+/// A number that the publication prints, or a claim that it makes.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Published {
-    /// In the words of a reader: what the number is of.
+    /// Description of the number for a reader.
     pub(crate) what: String,
     pub(crate) value: String,
     #[serde(default)]
@@ -214,10 +215,10 @@ pub(crate) struct Published {
     pub(crate) says: Option<f64>,
     pub(crate) at_least: Option<f64>,
     pub(crate) at_most: Option<f64>,
-    /// How far off `says` still agrees, as a share.
+    /// Relative deviation from `says` that still agrees.
     #[serde(default = "tenth")]
     pub(crate) tolerance: f64,
-    /// How far off it still agrees in the value's own unit, instead of `tolerance`: for what may be 0.
+    /// Absolute deviation that still agrees, instead of `tolerance`: for values that may be 0.
     pub(crate) within: Option<f64>,
     /// Why ours differs, if it does.
     #[serde(default)]
@@ -274,7 +275,7 @@ impl Plan {
     pub(crate) fn read(path: &Path, quick: bool) -> Result<Self> {
         let text = fs::read_to_string(path).with_context(|| format!("cannot read the plan {}", path.display()))?;
         let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        Self::parse(&name, &text, quick).with_context(|| format!("{} is no plan", path.display()))
+        Self::parse(&name, &text, quick).with_context(|| format!("{} is not a valid plan", path.display()))
     }
 
     pub(crate) fn parse(name: &str, text: &str, quick: bool) -> Result<Self> {
@@ -401,7 +402,8 @@ impl Plan {
         self.order_seed
     }
 
-    /// Names what the samples depend on: words, pictures and rounds may change without losing them.
+    /// Hash of everything that samples depend on. Texts, pictures and rounds may change without
+    /// losing samples.
     pub(crate) fn hash(&self) -> String {
         self.hash_by(&self.kind.kind().recipe())
     }
@@ -414,7 +416,7 @@ impl Plan {
     }
 }
 
-/// The plans that a person means: `all`, a file, or names (with `*`) in the folder of plans.
+/// Finds the wanted plans: `all`, a file, or names (with `*`) in the folder of plans.
 pub(crate) fn find(wanted: &[String], folder: Option<&Path>) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for word in wanted {
@@ -425,9 +427,8 @@ pub(crate) fn find(wanted: &[String], folder: Option<&Path>) -> Result<Vec<PathB
         }
         let folder = match folder {
             Some(folder) => folder.to_owned(),
-            None => {
-                default_folder().context("there is no folder crates/narrows-lab/plans here; name it with --plans")?
-            }
+            None => default_folder()
+                .context("there is no folder crates/narrows-lab/plans here; name it with --plans-dir")?,
         };
         let pattern = if word == "all" { "*" } else { word };
         let list = fs::read_dir(&folder).with_context(|| format!("cannot read {}", folder.display()))?;
@@ -442,7 +443,7 @@ pub(crate) fn find(wanted: &[String], folder: Option<&Path>) -> Result<Vec<PathB
     Ok(found)
 }
 
-/// Here, or where this program was built.
+/// The folder of plans, below the current folder or where this program was built.
 fn default_folder() -> Option<PathBuf> {
     let relative = Path::new("crates/narrows-lab/plans");
     let built = std::env::current_exe().ok();
@@ -450,7 +451,7 @@ fn default_folder() -> Option<PathBuf> {
     std::iter::once(PathBuf::new()).chain(above).map(|d| d.join(relative)).find(|d| d.is_dir())
 }
 
-/// `*` stands for anything.
+/// Whether a name matches a pattern, in which `*` matches anything.
 pub(crate) fn matches(pattern: &str, name: &str) -> bool {
     match pattern.split_once('*') {
         None => pattern == name,
@@ -464,7 +465,7 @@ pub(crate) fn matches(pattern: &str, name: &str) -> bool {
 pub(crate) mod tests {
     use super::*;
 
-    /// A plan that needs nothing but arithmetic.
+    /// A plan that needs only arithmetic.
     pub(crate) const SMALL: &str = r#"
         title = "Small"
         seed = "ours"
@@ -527,7 +528,8 @@ pub(crate) mod tests {
         assert!(refused(&bad).contains("needs says"));
     }
 
-    /// A plan that was broken by a change of the format would only be seen when somebody has an hour.
+    /// Otherwise a plan that a change of the format breaks would only be noticed in the next long
+    /// run.
     #[test]
     fn every_plan_of_this_folder_is_one() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("plans");

@@ -1,4 +1,5 @@
-//! `samples.jsonl`: the first line says on what and of what, then one sample a line. It survives being cut anywhere.
+//! `samples.jsonl`: the first line describes machine and plan, then one sample per line. The file
+//! stays usable if it is cut off anywhere.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs::{self, File};
@@ -12,13 +13,13 @@ use super::cells::Cell;
 use super::plan::Plan;
 use crate::report::About;
 
-/// What one run of one cell gave.
+/// Results of one run of one cell.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Values {
     pub(crate) numbers: BTreeMap<String, f64>,
-    /// Within the run, such as the length of a queue over time.
+    /// Series within the run, such as the length of a queue over time.
     pub(crate) series: BTreeMap<String, Vec<f64>>,
-    /// Such as the mix of methods.
+    /// Texts, such as the mix of methods.
     pub(crate) words: BTreeMap<String, String>,
 }
 
@@ -32,7 +33,7 @@ impl Values {
 pub(crate) struct Sample {
     pub(crate) cell: Cell,
     pub(crate) round: u32,
-    /// Or why there is none.
+    /// The values, or the error of the run.
     pub(crate) outcome: Result<Values, String>,
 }
 
@@ -81,21 +82,22 @@ pub(crate) struct Samples {
     file: File,
     pub(crate) path: PathBuf,
     pub(crate) all: Vec<Sample>,
-    /// How many were there before.
+    /// Number of samples kept from earlier runs.
     pub(crate) kept: usize,
-    /// On what, as the first line says.
+    /// Machine and plan, from the first line.
     pub(crate) about: Value,
 }
 
 impl Samples {
-    /// Keeps what a run of the same plan on the same machine left. Failed cells, and a line that was cut, are run again.
+    /// Opens the file and keeps samples of the same plan on the same machine. Failed cells, and one
+    /// whose line was cut off, are run again.
     pub(crate) fn open(folder: &Path, plan: &Plan, cells: &[Cell]) -> Result<Self> {
         let path = folder.join("samples.jsonl");
         let about = about(plan);
         let known: HashSet<&Cell> = cells.iter().collect();
         let (mut all, mut first) = (Vec::new(), about.clone());
         let before = fs::read_to_string(&path).unwrap_or_default();
-        // What follows the last line end was cut.
+        // A line without line end was cut off.
         let whole = &before[..before.rfind('\n').map_or(0, |end| end + 1)];
         let mut lines = whole.lines().filter_map(|l| serde_json::from_str::<Value>(l).ok());
         let mut heads = Vec::new();
@@ -146,7 +148,7 @@ fn about(plan: &Plan) -> Value {
     about
 }
 
-/// Today, as other tools write it.
+/// Current date and time in UTC.
 fn date() -> String {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_secs());
     // Days to a date (Howard Hinnant's algorithm, years from March on).
@@ -162,7 +164,7 @@ fn date() -> String {
     format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z", clock / 3600, clock / 60 % 60, clock % 60)
 }
 
-/// A reader sees the old file or the new one.
+/// Writes a file atomically: a reader sees the old content or the new one.
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,4 +1,5 @@
-//! From samples to figures: every value of every cell, comparisons paired by round, worst cells, and the published points.
+//! Computes figures from samples: every value of every cell, comparisons paired by round, worst
+//! cells, and the published points.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Write;
@@ -13,14 +14,14 @@ use crate::stats::Summary;
 /// The figures of one plan.
 pub(crate) struct Figures {
     pub(crate) cells: Vec<(Cell, BTreeMap<String, Summary>)>,
-    /// The newest values of each cell that hold more than numbers.
+    /// The newest values of each cell with series or texts.
     pub(crate) runs: Vec<(Cell, Values)>,
     pub(crate) failed: Vec<(Cell, u32, String)>,
     pub(crate) missing: usize,
     pub(crate) samples: usize,
 }
 
-/// How a published point compares.
+/// A published point compared with our value.
 pub(crate) struct Point<'a> {
     pub(crate) published: &'a Published,
     pub(crate) ours: Option<f64>,
@@ -46,7 +47,7 @@ impl Point<'_> {
 
 impl Figures {
     pub(crate) fn of(plan: &Plan, cells: &[Cell], samples: &[Sample]) -> Self {
-        // One outcome for each cell and round: the newest.
+        // Of each cell and round only the newest outcome counts.
         let mut numbers: HashMap<(&Cell, u32), &BTreeMap<String, f64>> = HashMap::new();
         let mut newest: HashMap<&Cell, &Values> = HashMap::new();
         let mut failed = BTreeMap::new();
@@ -99,7 +100,7 @@ impl Figures {
         }
     }
 
-    /// The medians of a value in these cells, made one.
+    /// Combines the medians of a value in these cells into one number.
     pub(crate) fn take(&self, value: &str, only: &BTreeMap<String, Vec<String>>, take: Take) -> Option<f64> {
         let of = self.cells.iter().filter(|(c, _)| c.lies_in(only));
         take.of(&of.filter_map(|(_, v)| v.get(value)).map(|s| s.median).collect::<Vec<_>>())
@@ -243,13 +244,13 @@ impl Figures {
 }
 
 impl Point<'_> {
-    /// A reason is given where there is something to explain.
+    /// The reason of a difference; empty if the values agree.
     pub(crate) fn why(&self) -> &str {
         if self.agrees == Some(true) { "" } else { &self.published.why }
     }
 }
 
-/// Four digits, or whole thousands.
+/// A number with four digits, or in whole thousands.
 pub(crate) fn short(x: f64) -> String {
     let size = x.abs();
     match size {
@@ -305,7 +306,7 @@ mod tests {
         let plan = Plan::parse("p", &format!("{SMALL}{more}"), false).unwrap();
         let cells = cells(&plan);
         let mut samples = Vec::new();
-        // The machine is three times slower in the second round: pairs do not see it.
+        // The machine is three times slower in the second round, which paired comparisons cancel.
         for (round, slow) in [(0, 1.0), (1, 3.0)] {
             for cell in &cells {
                 let seconds = if cell.get("cores") == "24" { slow } else { 2.0 * slow };

@@ -1,4 +1,4 @@
-//! Tables of a plan: two axes, and in each field what the cells there say.
+//! Tables of a plan: two axes, with the value or text of the cells in each field.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,14 +12,14 @@ use super::summary::{Figures, short};
 pub(crate) struct Table {
     pub(crate) rows: String,
     pub(crate) columns: String,
-    /// A number, or a word of the samples.
+    /// Name of a number or a text of the samples.
     value: String,
     #[serde(default, rename = "where")]
     only: BTreeMap<String, Axes>,
     pub(crate) caption: String,
 }
 
-/// What a cell says that has no such value because it failed.
+/// Shown for a cell without the value because it failed.
 const FAILED: &str = "**failed**";
 
 impl Table {
@@ -27,7 +27,8 @@ impl Table {
         [&self.rows, &self.columns].into_iter().chain(self.only.keys())
     }
 
-    /// The names of the columns, the rows with their names, and in words how often each word is there.
+    /// The names of the columns, the rows with their names, and the number of occurrences of each
+    /// text.
     pub(crate) fn fill(&self, plan: &Plan, figures: &Figures) -> Filled {
         let columns = plan.axis(&self.columns);
         let mut counts: BTreeMap<String, usize> = BTreeMap::new();
@@ -41,7 +42,7 @@ impl Table {
                 only.insert(self.columns.clone(), vec![column.clone()]);
                 let said = self.said(figures, &only);
                 for word in &said {
-                    // What is behind a colon is about this cell alone.
+                    // Text after a colon concerns only this cell, so it is not part of the key.
                     let kind = word.split(':').next().unwrap_or_default().replace("**", "");
                     if kind.parse::<f64>().is_err() {
                         *counts.entry(kind).or_default() += 1;

@@ -1,4 +1,5 @@
-//! Where programs race: this host's loopback device, or two hosts with an emulated link between them.
+//! The network of a race: this host's loopback device, or two hosts with an emulated link between
+//! them.
 
 use std::net::TcpListener;
 use std::process::{Command, Stdio};
@@ -15,9 +16,10 @@ pub(crate) enum End {
     Receiver,
 }
 
-/// Plain loopback in the words of `--link`; as a profile it would be two hosts and a link without limits.
+/// Value of `--link` for plain loopback; as a profile it would mean two hosts and a link without
+/// limits.
 pub(crate) const LOOPBACK: &str = "none";
-/// Ports of an emulated host, which nobody else uses: below those that the kernel gives away.
+/// Ports of an emulated host: below the kernel's ephemeral ports, so that nothing else uses them.
 const PORTS: std::ops::Range<u16> = 20_000..30_000;
 
 pub(crate) enum Net {
@@ -26,7 +28,7 @@ pub(crate) enum Net {
 }
 
 impl Net {
-    /// The sender is the client, unless data goes `down`.
+    /// Starts the network. The sender is the client, unless data goes `down`.
     pub(crate) fn start(profile: &str, down: bool) -> Result<Self> {
         if profile == LOOPBACK {
             return Ok(Self::Local);
@@ -40,7 +42,7 @@ impl Net {
         profile.parse::<Profile>().map(|_| ()).map_err(|e| e.to_string())
     }
 
-    /// What plain could carry in a second, where that is limited.
+    /// Bytes that plain could transfer per second; `None` if the link is unlimited.
     pub(crate) fn bytes_per_s(profile: &str, down: bool) -> Option<f64> {
         let profile: Profile = profile.parse().ok()?;
         let way = if down { profile.down } else { profile.up };
@@ -51,7 +53,7 @@ impl Net {
         if (end == End::Sender) == down { Side::Server } else { Side::Client }
     }
 
-    /// Of the receiver.
+    /// Address of the receiver.
     pub(crate) fn address(&self) -> String {
         self.address_of(End::Receiver)
     }
@@ -70,7 +72,7 @@ impl Net {
         }
     }
 
-    /// Nobody listens there yet. A new one every time: the last one may still wait for stray packets.
+    /// A port on which nothing listens. A new one every time, as the last one may be in TIME_WAIT.
     pub(crate) fn free_port(&self) -> Result<u16> {
         match self {
             Self::Local => {
@@ -105,7 +107,7 @@ impl Net {
         }
     }
 
-    /// Packets that the emulator itself could not pass on: a measurement in which there are any is void.
+    /// Packets that the emulator itself failed to pass on. Any such packet voids a measurement.
     pub(crate) fn spoilt(&self) -> u64 {
         match self {
             Self::Local => 0,
@@ -117,7 +119,8 @@ impl Net {
     }
 }
 
-/// Ends with the thread that starts it, as a process in an emulated host does, where `setpriv` can see to that.
+/// A command on this host. If `setpriv` supports it, the process dies with the thread that starts
+/// it, as in an emulated host.
 fn local(program: &str) -> Command {
     static CAN: OnceLock<bool> = OnceLock::new();
     let with = |program: &str| {

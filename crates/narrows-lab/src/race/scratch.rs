@@ -1,4 +1,4 @@
-//! Folders for data and keys of a run, and what remains of runs that were killed.
+//! Temporary folders for data and keys of a run, and cleanup after killed runs.
 
 use std::path::Path;
 
@@ -7,7 +7,8 @@ use tempfile::TempDir;
 
 const PREFIX: &str = "narrows-lab-";
 
-/// A folder that is gone when it is dropped. A process that was killed outright cannot do that: the next one does.
+/// Creates a folder that is removed on drop. Folders of processes that were killed are removed by
+/// the next call.
 pub(crate) fn folder() -> Result<TempDir> {
     let all = std::env::temp_dir();
     sweep(&all);
@@ -15,14 +16,14 @@ pub(crate) fn folder() -> Result<TempDir> {
     tempfile::Builder::new().prefix(&prefix).tempdir_in(&all).context("cannot make a temporary folder")
 }
 
-/// Removes the folders of processes that are no more.
+/// Removes the folders of processes that have ended.
 fn sweep(all: &Path) {
     for entry in std::fs::read_dir(all).into_iter().flatten().flatten() {
         let name = entry.file_name();
         let pid = name.to_str().and_then(|n| n.strip_prefix(PREFIX)).and_then(|n| n.split_once('-'));
         let pid = pid.and_then(|(pid, _)| pid.parse::<u32>().ok());
         if pid.is_some_and(|pid| Path::new("/proc/self").exists() && !Path::new(&format!("/proc/{pid}")).exists()) {
-            // Of another person it may stay.
+            // Fails for a folder of another user, which may stay.
             let _ = std::fs::remove_dir_all(entry.path());
         }
     }
@@ -35,7 +36,7 @@ mod tests {
     #[test]
     fn only_what_nobody_uses_is_removed() {
         let all = tempfile::tempdir().unwrap();
-        // No process has a number beyond 2^22.
+        // Pids are at most 2^22.
         for name in ["narrows-lab-4999999-x", "narrows-lab-notes", "other-4999999-x"] {
             std::fs::create_dir(all.path().join(name)).unwrap();
         }

@@ -1,4 +1,4 @@
-//! Servers of our own for the tools that need one: OpenSSH, and `narrows serve` by TLS.
+//! The race's own servers for the tools that need one: OpenSSH, and `narrows serve` with TLS.
 
 use std::fs;
 use std::io::Read;
@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::net::{End, Net};
 use super::tools;
 
-/// A `narrows serve --listen` at the receiver, for all of the file system.
+/// A `narrows serve --listen` at the receiver, for the whole file system.
 pub(crate) struct Server {
     child: Child,
     pub(crate) port: u16,
@@ -33,7 +33,7 @@ impl Server {
         let n = child.stdout.as_mut().context("a pipe")?.read(&mut said)?;
         let mut server = Self { child, port: 0, token };
         let said: Value = serde_json::from_slice(&said[..n]).context("narrows serve does not start")?;
-        let text = |name: &str| said[name].as_str().context("the server says something else");
+        let text = |name: &str| said[name].as_str().context("narrows serve printed something unexpected");
         server.port = text("listening")?.rsplit(':').next().unwrap_or_default().parse()?;
         fs::write(&server.token, text("token")?)?;
         fs::set_permissions(&server.token, std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
@@ -48,7 +48,7 @@ impl Drop for Server {
     }
 }
 
-/// An OpenSSH server of our own at the receiver.
+/// An OpenSSH server at the receiver, started for this run.
 pub(crate) struct Sshd {
     child: Child,
     pub(crate) port: u16,
@@ -62,7 +62,7 @@ impl Sshd {
             make.args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(folder.join(key));
             ensure!(make.status().context("cannot run ssh-keygen")?.success(), "ssh-keygen failed");
         }
-        // Where sshd wants to be caged; without root it does not cage itself.
+        // sshd's directory for privilege separation, which it uses only as root.
         let _ = fs::create_dir("/run/sshd");
         let port = net.free_port()?;
         let sshd = tools::find("sshd").context("sshd is missing; install an OpenSSH server")?;

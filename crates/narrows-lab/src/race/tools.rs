@@ -1,7 +1,8 @@
-//! The programs that race, each as a line of shell for either end.
+//! The tools of a race, each with a line of shell for either end.
 //!
-//! `$FILE` is sent and stored as `$OUT`; the receiver is `$ADDR`, and listens at `$PORT` if it has a line of its own. `$SSH` and
-//! `$SCP` reach an OpenSSH server, `$TLS` and `$TOKEN` a `narrows serve` of the race's own.
+//! `$FILE` is sent and stored as `$OUT`; the receiver's address is `$ADDR`, and it listens at
+//! `$PORT` if it has its own line. `$SSH` and `$SCP` reach the race's OpenSSH server, `$TLS` and
+//! `$TOKEN` its `narrows serve`.
 
 use std::path::{Path, PathBuf};
 
@@ -9,10 +10,10 @@ use narrows::policy::PolicySpec;
 
 use crate::units::parse_len;
 
-/// Who must run beside a tool.
+/// The server that a tool needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Server {
-    /// It brings its own receiver.
+    /// None: the tool has its own receiver.
     None,
     Ssh,
     Narrows,
@@ -27,7 +28,7 @@ pub(crate) struct Tool {
     pub(crate) send: String,
 }
 
-/// Name, programs, receiver, sender: over TCP of their own.
+/// Tools with their own TCP connection: name, required programs, receiver, sender.
 const STREAMS: &[(&str, &[&str], &str, &str)] = &[
     ("nc", &["nc"], "nc -l $ADDR $PORT >$OUT", "nc -N $ADDR $PORT <$FILE"),
     ("socat", &["socat"], "socat -u TCP-LISTEN:$PORT,bind=$ADDR - >$OUT", "socat -u FILE:$FILE TCP:$ADDR:$PORT"),
@@ -41,14 +42,14 @@ const STREAMS: &[(&str, &[&str], &str, &str)] = &[
         "nc -l $ADDR $PORT | zstd -dcq >$OUT",
         "zstd --adapt -cq -T0 <$FILE | nc -N $ADDR $PORT",
     ),
-    // Both ends under `narrows run`; on one host only that takes loopback in.
+    // Both ends under `narrows run`; --loopback includes connections within a host.
     (
         "run",
         &["nc"],
         "$NARROWS run --loopback -- nc -l $ADDR $PORT >$OUT",
         "$NARROWS run --loopback -- nc -N $ADDR $PORT <$FILE",
     ),
-    // First all of one thing, then all of the next, as a person would type it.
+    // One step after the other, as a user would type it.
     (
         "gzip-1-then-nc",
         &["nc", "gzip"],
@@ -63,7 +64,7 @@ const STREAMS: &[(&str, &[&str], &str, &str)] = &[
     ),
 ];
 
-/// Name, programs, sender: through ssh.
+/// Tools that use ssh: name, required programs, sender.
 const COPIES: &[(&str, &[&str], &str)] = &[
     ("scp", &["scp"], "scp -q -F none $SCP $FILE $ADDR:$OUT"),
     ("scp-C", &["scp"], "scp -C -q -F none $SCP $FILE $ADDR:$OUT"),
@@ -78,13 +79,13 @@ const COPIES: &[(&str, &[&str], &str)] = &[
     ("narrows-cp", &[], "$NARROWS cp -q --fsync none -e \"$SSH\" --remote-narrows $NARROWS $FILE $ADDR:$OUT"),
 ];
 
-/// Those that `race` runs when nobody says which.
+/// Default of `--against`.
 pub(crate) const PEERS: &str =
     "nc,socat,scp,scp-C,rsync,rsync-z,rsync-zstd,tar-zstd,zstd-1,zstd-3,zstd-adapt,lz4,gzip,narrows-cp,narrows-cp-tls";
 
 const RECEIVE: &str = "$NARROWS recv --listen $ADDR:$PORT -o $OUT -q";
-/// The library of Transparent flows (2023) in our terms: one thread, zlib at its default level, blocks of 204,800 bytes, or as
-/// long as the name says.
+/// The equivalent of the library of Transparent flows (2023): one thread, zlib at its default
+/// level, blocks of 204,800 bytes, or of the length in the name.
 const LIBRARY: &str = "library";
 
 impl Tool {
@@ -123,7 +124,7 @@ impl Tool {
             }
         };
         let spec: PolicySpec = policy.parse().map_err(|e| format!("{e}"))?;
-        // A policy is written with what a shell leaves alone, but a file name need not be.
+        // Escape quotes: a policy has no characters special to a shell, but a file name in it may.
         let spec = spec.to_string().replace('\'', "'\\''");
         Ok(tool(
             &[],
@@ -133,13 +134,13 @@ impl Tool {
         ))
     }
 
-    /// The programs that it needs and PATH does not have.
+    /// The required programs that are not installed.
     pub(crate) fn missing(&self) -> Vec<&'static str> {
         self.needs.iter().copied().filter(|program| find(program).is_none()).collect()
     }
 }
 
-/// In PATH; servers also where they lie.
+/// Path of a program, searched in PATH and in the folders of servers.
 pub(crate) fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = std::env::split_paths(&path).filter(|p| !p.as_os_str().is_empty());

@@ -1,4 +1,5 @@
-//! One link with what runs on it: starts a tool at both ends, takes the time, and compares what arrived.
+//! A track, which is one link for races: starts a tool at both ends, measures the time, and
+//! compares the received bytes.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,17 +18,17 @@ use super::scratch;
 use super::servers::{Server, Sshd};
 use super::tools::{self, Tool};
 
-/// A receiver that does not listen by then never will.
+/// Timeout for a receiver to listen.
 const LISTENS_WITHIN: Duration = Duration::from_secs(5);
-/// How often the signals are looked at while a tool runs.
+/// Interval for checking the flag to stop while a tool runs.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// After its limit a tool is asked to end, and made to after so long.
+/// Seconds between SIGTERM and SIGKILL for a tool that exceeds its limit.
 const GRACE_S: u64 = 2;
-/// Beside what arrives: the CPU time of each end.
+/// Suffix of the file with the sender's CPU time, beside the received file.
 const SENDER_CPU: &str = ".sender.cpu";
 const RECEIVER_CPU: &str = ".receiver.cpu";
 
-/// What is sent.
+/// Data to send.
 pub(crate) struct Load {
     pub(crate) path: PathBuf,
     pub(crate) len: u64,
@@ -53,15 +54,17 @@ pub(crate) struct Track {
 
 pub(crate) struct Lap {
     pub(crate) seconds: f64,
-    /// What the link delivered, headers of packets and all; up to 100 ms of it may be missing.
+    /// Bytes that the link delivered, including packet headers; those of the last 100 ms may be
+    /// missing.
     pub(crate) wire_bytes: Option<u64>,
-    /// CPU time of each end's programs; a copy through ssh has no receiver of its own.
+    /// CPU time of each end's programs; a copy through ssh has no separate receiver.
     pub(crate) sender_cpu_s: Option<f64>,
     pub(crate) receiver_cpu_s: Option<f64>,
 }
 
 impl Track {
-    /// Every track begins with a cache of its own: what runs learn of this host is theirs.
+    /// Starts a track. Each has its own cache, so that runs do not use or change what was learned
+    /// about this host.
     pub(crate) fn new(profile: &str, down: bool, stop: Arc<AtomicBool>) -> Result<Self> {
         for program in ["sh", "timeout"] {
             ensure!(tools::find(program).is_some(), "PATH has no '{program}'; programs cannot be run without it");
@@ -76,7 +79,7 @@ impl Track {
         Ok(Self { net: Net::start(profile, down)?, folder, narrows, ssh: None, tls: None, stop })
     }
 
-    /// Whether the tool can run here; starts the server that it needs.
+    /// Checks that the tool can run here, and starts the server that it needs.
     pub(crate) fn prepare(&mut self, tool: &Tool) -> Result<()> {
         let missing = tool.missing();
         ensure!(missing.is_empty(), "{} is not installed", missing.join(", "));
@@ -94,7 +97,8 @@ impl Track {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// From the start of the sender until both ends have ended. What arrived is compared afterwards.
+    /// Runs a tool once: the time is from the start of the sender until both ends have ended. Then
+    /// compares the received bytes.
     pub(crate) fn lap(&self, tool: &Tool, load: &Load, limit: Duration) -> Result<Lap> {
         let out = self.folder.path().join("out");
         let clean = || {
@@ -114,7 +118,7 @@ impl Track {
             Lap { seconds, wire_bytes: delivered, sender_cpu_s: cpu_s(SENDER_CPU), receiver_cpu_s: cpu_s(RECEIVER_CPU) }
         });
         let lap = lap.and_then(|lap| {
-            let bytes = fs::read(&out).with_context(|| format!("{} stored nothing", tool.name))?;
+            let bytes = fs::read(&out).with_context(|| format!("{} stored no file", tool.name))?;
             ensure!(
                 bytes.len() as u64 == load.len && xxh3_64(&bytes) == load.hash,
                 "other bytes arrived than were sent by {}: {} of {}",
@@ -143,7 +147,7 @@ impl Track {
         running.watch(End::Sender, child, &sender);
         let mut last = begun;
         let mut left = running.pids.len();
-        // The tools have their limit; this one is for a tool that does not die of it.
+        // `timeout` enforces the limit; this is for a tool that survives it.
         let never = begun + limit + Duration::from_secs(2 * GRACE_S + 2);
         while left > 0 {
             match finished.recv_timeout(LOOK_EVERY) {
@@ -152,7 +156,8 @@ impl Track {
                     running.pids.retain(|(e, _)| *e != end);
                     let status: ExitStatus = status?;
                     if !status.success() {
-                        // The end that failed first says why; the other one only misses it.
+                        // The end that failed first has the reason; the other one only lost its
+                        // peer.
                         drop(running);
                         bail!("{}", self.why(tool, end, status, limit));
                     }
@@ -189,7 +194,7 @@ impl Track {
     }
 
     fn why(&self, tool: &Tool, end: End, status: ExitStatus, limit: Duration) -> String {
-        // What `timeout` says in its exit status.
+        // Exit statuses of `timeout` after its limit.
         if matches!(status.code(), Some(124 | 137)) {
             return format!("{} took longer than {} s", tool.name, limit.as_secs());
         }
@@ -199,7 +204,8 @@ impl Track {
     }
 }
 
-/// From what `times` of a shell prints: a line for itself, and one for its children, user and system time as `1m2.5s`.
+/// CPU time of the children, from the output of the shell's `times`: a line for itself and one for
+/// its children, each with user and system time as `1m2.5s`.
 fn cpu_s_of_children(text: &str) -> Option<f64> {
     let part = |word: &str| -> Option<f64> {
         let (minutes, seconds) = word.strip_suffix('s')?.split_once('m')?;
@@ -208,7 +214,7 @@ fn cpu_s_of_children(text: &str) -> Option<f64> {
     text.lines().nth(1)?.split_whitespace().map(part).sum()
 }
 
-/// Ends what still runs when it is dropped.
+/// Running tools, which are ended on drop.
 struct Running {
     pids: Vec<(End, u32)>,
 }
@@ -233,13 +239,15 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         for (_, pid) in &self.pids {
-            // `timeout` passes it on to all that it started. Its thread has not waited for it, so the number is still its own.
+            // `timeout` passes the signal on to all that it started. Its thread has not reaped it,
+            // so the pid is still valid.
             let _ = Command::new("sh").args(["-c", &format!("kill -TERM {pid}")]).stderr(Stdio::null()).status();
         }
     }
 }
 
-/// Until a socket listens at the port in the network that the process sees, which is not necessarily ours.
+/// Waits until a socket listens at the port in the network namespace of the process, which may not
+/// be ours.
 fn wait_for_listener(pid: u32, port: u16, stop: &AtomicBool) {
     let until = Instant::now() + LISTENS_WITHIN;
     let wanted = format!(":{port:04X}");
@@ -247,7 +255,7 @@ fn wait_for_listener(pid: u32, port: u16, stop: &AtomicBool) {
         for table in ["tcp", "tcp6"] {
             let text = fs::read_to_string(format!("/proc/{pid}/net/{table}")).unwrap_or_default();
             let mut rows = text.lines().skip(1).map(|l| l.split_whitespace().collect::<Vec<_>>());
-            // The second column is the own address, the fourth the state: 0A listens.
+            // The second column is the local address, the fourth the state: 0A is LISTEN.
             if rows.any(|r| r.len() > 3 && r[1].ends_with(&wanted) && r[3] == "0A") {
                 return;
             }
@@ -263,7 +271,7 @@ fn wait_for_listener(pid: u32, port: u16, stop: &AtomicBool) {
 mod tests {
     use super::*;
 
-    /// A track without `narrows`, which tests of this crate cannot count on.
+    /// A track without `narrows`, which tests of this crate cannot rely on.
     fn track(stop: Arc<AtomicBool>) -> Track {
         let folder = tempfile::tempdir().unwrap();
         Track { net: Net::start("none", false).unwrap(), folder, narrows: String::new(), ssh: None, tls: None, stop }

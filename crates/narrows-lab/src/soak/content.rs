@@ -1,20 +1,23 @@
-//! What connections carry: streams of which every byte is known by its place, and how fast each end writes and reads.
+//! Content of the connections: streams whose every byte follows from its position, and the pace at
+//! which each end writes and reads.
 
 use std::time::Duration;
 
 use narrows_sim::rng::Rng;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
-/// Short enough that most connections have blocks of several sorts.
+/// Length of a block of one sort of content: short enough that most connections have several sorts.
 const BLOCK: usize = 16 << 10;
-/// Reads or writes of one direction: small ones are for short streams, else a connection would take all day.
+/// Limit on reads or writes of one direction: long streams need long calls, or a connection would
+/// take too long.
 const CALLS_MAX: u64 = 300;
-/// All pauses of one direction at one end. Hangs are told from pauses by lasting much longer.
+/// Limit on all pauses of one direction at one end: far shorter than `PATIENCE`, which detects
+/// hangs.
 const PAUSES_MAX: Duration = Duration::from_secs(3);
 const MAGIC: u64 = 0x6b61_6f73_7377_6e01;
 pub(super) const HEAD_LEN: usize = 48;
 
-/// Bytes that follow from a seed: words, noise and repeats in turn.
+/// Bytes that follow from a seed: blocks of words, noise and repeats.
 pub(super) struct Content {
     seed: u64,
     number: Option<u64>,
@@ -26,7 +29,7 @@ impl Content {
         Self { seed, number: None, block: Vec::new() }
     }
 
-    /// What comes from `position` on, as far as its block goes.
+    /// The bytes from `position` to the end of its block.
     pub(super) fn at(&mut self, position: u64) -> &[u8] {
         let number = position / BLOCK as u64;
         if self.number != Some(number) {
@@ -69,7 +72,7 @@ fn noise(out: &mut Vec<u8>, len: usize, rng: &mut Rng) {
     out.truncate(len);
 }
 
-/// Which connection it is; the first bytes of its client say so.
+/// Identity of a connection. The client sends it in its first bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Key {
     pub(super) pair: u64,
@@ -95,12 +98,12 @@ impl Key {
     }
 }
 
-/// How long the calls of an end are, and where it pauses.
+/// Lengths of an end's calls, and its pauses.
 #[derive(Debug, Clone)]
 pub(super) struct Pace {
     rng: Rng,
     call_max: usize,
-    /// Every so many calls; 0 is never.
+    /// Calls between pauses; 0 is never.
     pause_every: usize,
     pause_max_ms: usize,
     left: Duration,
@@ -143,15 +146,16 @@ impl Way {
     }
 }
 
-/// What a connection does, as both ends know it from its seed.
+/// Behaviour of a connection, which both ends derive from its seed.
 #[derive(Debug, Clone)]
 pub(super) struct Plan {
-    /// From the client, behind its head.
+    /// From the client, after its head.
     pub(super) up: Way,
+    /// From the server.
     pub(super) down: Way,
-    /// The server sends when it has got all, and not from the beginning.
+    /// The server begins to send when it has received everything, not at once.
     pub(super) replies: bool,
-    /// The client closes when it has written, and does not wait for the server's end.
+    /// The client closes after its last write, without waiting for the end of the server's stream.
     pub(super) careless: bool,
 }
 
@@ -164,14 +168,15 @@ impl Plan {
         Self { up, down, replies: rng.below(3) == 0, careless }
     }
 
-    /// Whose server says nothing and reads at once: most of the test is how it ends.
+    /// The plan with a server that sends nothing and reads without pauses, to test mostly how the
+    /// connection ends.
     pub(super) fn one_way(mut self) -> Self {
         self.down.len = 0;
         self
     }
 }
 
-/// Nothing, a message, a page, much.
+/// Random length of a stream: empty, a message, a page, or long.
 fn length(rng: &mut Rng) -> u64 {
     let most = match rng.below(20) {
         0..6 => return 0,

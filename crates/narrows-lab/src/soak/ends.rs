@@ -1,4 +1,4 @@
-//! The programs of the test. They use the calls of the C library, as most programs do.
+//! The programs of the test. They use the functions of the C library, as most programs do.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -17,10 +17,10 @@ use super::content::Key;
 use super::record::{End, Field, Slot, now_ns};
 use super::talk::{PATIENCE, Source, Talk, polled};
 
-/// While there is no server, and between connections.
+/// Pause while there is no server, and between connections.
 const PAUSE: Duration = Duration::from_millis(20);
 const PAUSE_MAX_MS: usize = 120;
-/// Servers that were told to end wait so long for their last connections.
+/// Time that a server waits for its last connections after it was told to end.
 const LAST: Duration = Duration::from_secs(90);
 
 pub(super) fn run(words: &[String]) -> Result<()> {
@@ -43,7 +43,7 @@ pub(super) fn run(words: &[String]) -> Result<()> {
             port.parse()?,
             Key { pair: pair.parse()?, life: life.parse()?, number: 0, seed: seed.parse()? },
         ),
-        _ => bail!("no end is called so"),
+        _ => bail!("unknown role"),
     }
 }
 
@@ -51,7 +51,7 @@ fn create(record: &str) -> Result<Arc<File>> {
     Ok(Arc::new(File::create(record).with_context(|| format!("cannot make {record}"))?))
 }
 
-/// Whoever started this program wants it to end when stdin does.
+/// Sets the flag when stdin ends, by which the parent tells this program to end.
 fn watch_stdin() -> Arc<AtomicBool> {
     let stop = Arc::new(AtomicBool::new(false));
     let told = Arc::clone(&stop);
@@ -98,7 +98,7 @@ fn serve(record: &Path, port: u16, polls: bool, one_way: bool) -> Result<()> {
         thread::sleep(PAUSE);
     }
     let told = Instant::now();
-    // Some may still be in the queue.
+    // Connections may still be in the queue.
     thread::sleep(5 * PAUSE);
     while open.load(Ordering::Relaxed) > 0 && told.elapsed() < LAST {
         thread::sleep(PAUSE);
@@ -135,7 +135,7 @@ impl Source for Accepting {
 
 struct Client {
     file: Arc<File>,
-    /// Says where the server is now.
+    /// File with the server's current port.
     port_file: PathBuf,
     pair: u64,
     life: u64,
@@ -221,7 +221,7 @@ impl Source for Connecting {
     }
 }
 
-/// Writes when it is told to, and is gone.
+/// Writes when stdin ends, then kills itself.
 fn kill(record: &str, port: u16, key: Key) -> Result<()> {
     let slot = Slot::new(&create(record)?, 0);
     say_ready()?;
@@ -232,5 +232,5 @@ fn kill(record: &str, port: u16, key: Key) -> Result<()> {
     slot.set(Field::Open, now_ns());
     Talk::client(socket, slot, key, true).write_all()?;
     kill_process(getpid(), Signal::KILL)?;
-    bail!("it was not killed")
+    bail!("SIGKILL did not end this process")
 }

@@ -1,4 +1,4 @@
-//! Programs under `narrows run`, each with its supervisor: how they are started, killed, and seen to end.
+//! Programs under `narrows run`, each with its supervisor: starting, killing and reaping them.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -23,17 +23,19 @@ use super::record::{self, now_ns};
 use crate::cases::stage::{MARK, end_marked, marked};
 use crate::race::scratch;
 
-/// What compresses, what decides, and what does neither.
+/// Policies that always compress, that decide, and that never compress.
 const POLICIES: [&str; 4] = ["fixed:lz4", "fixed:zstd:level=1", "balance", "fixed:store"];
-/// Programs start in some 20 ms.
+/// Timeout for the start of a program, which normally takes some 20 ms.
 const STARTS: Duration = Duration::from_secs(30);
-/// A supervisor leaves when what its program wrote has arrived, which pauses of the reader delay by seconds.
+/// Timeout for the exit of a supervisor. It exits when everything that its program wrote has
+/// arrived, which pauses of the reader delay by seconds.
 pub(super) const LEAVES: Duration = Duration::from_secs(100);
-/// Of servers: below those that the kernel gives to connections, so that nobody gets one while its server is down.
+/// Ports of servers: below the kernel's ephemeral ports, so that no connection takes one while its
+/// server is down.
 const PORTS: Range<u32> = 10_000..32_000;
-/// By which hosts negotiate: apart from those, as nobody has it while no server is there.
+/// Ports for negotiation: not among `PORTS`, as the service port is free while no server runs.
 const SERVICE_PORTS: Range<u32> = 8000..10_000;
-/// More would be of no use to a reader.
+/// Limit on recorded faults: more would not help a reader.
 const FAULTS_MAX: usize = 200;
 const REAP_EVERY: Duration = Duration::from_millis(20);
 
@@ -54,13 +56,13 @@ impl Side {
     }
 }
 
-/// What all share.
+/// State that all pairs share.
 pub(super) struct World {
     narrows: String,
     own: String,
     folder: PathBuf,
     _temporary: Option<TempDir>,
-    /// By which hosts negotiate; all of this test are one.
+    /// Port for negotiation; all programs of this test are on one host and share it.
     service_port: u16,
     next_port: AtomicU32,
     pub(super) stop: Arc<AtomicBool>,
@@ -68,7 +70,7 @@ pub(super) struct World {
     accounts: Mutex<Accounts>,
 }
 
-/// What supervisors said, and how long they took to leave.
+/// Outcomes that supervisors printed, and how long they took to exit.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Accounts {
     pub(super) outcomes: BTreeMap<String, u64>,
@@ -77,12 +79,12 @@ pub(super) struct Accounts {
 }
 
 impl World {
-    /// `records` is where what the ends put on record stays.
+    /// Sets up the test. `records` is the folder in which to keep the ends' records.
     pub(super) fn new(stop: Arc<AtomicBool>, records: Option<&Path>) -> Result<Self> {
         let own = std::env::current_exe()?;
         let narrows = own.with_file_name("narrows");
         ensure!(narrows.is_file(), "{} is missing; build all with cargo build --release", narrows.display());
-        // Programs whose supervisor was killed come to this process.
+        // Makes this process the parent of programs whose supervisor was killed.
         set_child_subreaper(Some(rustix::process::getpid())).context("cannot take over orphans")?;
         thread::spawn(|| {
             loop {
@@ -94,7 +96,7 @@ impl World {
         let temporary = if records.is_none() { Some(scratch::folder()?) } else { None };
         let folder = records.or(temporary.as_ref().map(TempDir::path)).context("a folder")?.to_owned();
         fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
-        // Others may do the same at the same time: neighbours begin far from each other.
+        // Several soaks may run at the same time: spread their starting points by process id.
         let start = std::process::id().wrapping_mul(4099);
         let service_port = free_port(&SERVICE_PORTS, start)?;
         Ok(Self {
@@ -110,7 +112,7 @@ impl World {
         })
     }
 
-    /// One that nobody had lately.
+    /// A free port that was not used recently.
     pub(super) fn free_port(&self) -> Result<u16> {
         free_port(&PORTS, self.next_port.fetch_add(1, Ordering::Relaxed))
     }
@@ -155,11 +157,12 @@ fn free_port(ports: &Range<u32>, start: u32) -> Result<u16> {
     free.next().context("no port is free")
 }
 
-/// How a program is run.
+/// Settings with which a program is run.
 #[derive(Debug, Clone)]
 pub(super) struct How {
     pub(super) policy: &'static str,
-    /// Frames from the first byte, by the operator's word; else the supervisors negotiate.
+    /// Frames from the first byte, as the operator says that the peer has narrows; otherwise the
+    /// supervisors negotiate.
     pub(super) direct: bool,
     pub(super) seccomp: bool,
     /// The supervisor is the parent of the program.
@@ -174,7 +177,8 @@ impl How {
             policy: POLICIES[rng.below(POLICIES.len())],
             direct,
             seccomp,
-            // The watchdog of the other engine would be taken for the supervisor.
+            // With seccomp and a detached supervisor, the watchdog would be taken for the
+            // supervisor.
             parent: seccomp || rng.below(2) == 0,
             polls: rng.below(2) == 0,
         }
@@ -196,7 +200,7 @@ impl std::fmt::Display for How {
     }
 }
 
-/// A process, by descriptor: numbers are given away again.
+/// A process, held by a pidfd, because pids are reused.
 pub(super) struct Process(OwnedFd);
 
 impl Process {
@@ -204,7 +208,7 @@ impl Process {
         Ok(Self(pidfd_open(pid, PidfdFlags::empty()).context("a process ended before its time")?))
     }
 
-    /// From when to when it was killed.
+    /// Kills the process. Returns the times before and after the call.
     pub(super) fn kill(&self) -> (u64, u64) {
         let before = now_ns();
         let _ = pidfd_send_signal(&self.0, Signal::KILL);
@@ -220,7 +224,7 @@ impl Process {
     }
 }
 
-/// Readable, or at its end.
+/// Waits until a descriptor is readable or at its end; false if that takes longer than `patience`.
 fn becomes(fd: &impl AsFd, patience: Duration) -> bool {
     let until = Instant::now() + patience;
     loop {
@@ -240,22 +244,24 @@ pub(super) struct Running {
     pub(super) program: Process,
     pub(super) supervisor: Process,
     pub(super) how: How,
-    /// Of a server.
+    /// Port, if it is a server.
     pub(super) port: u16,
     name: String,
     mark: String,
     said: PathBuf,
     stdin: Option<ChildStdin>,
     _stdout: ChildStdout,
-    /// Since when the supervisor is to leave.
+    /// Time since which the supervisor is expected to exit.
     leaves: Option<Instant>,
 }
 
 impl Running {
-    /// `words` are those of an end, `{port}` among them is one that is free.
+    /// Starts a program. `words` are the arguments of its role; `{port}` is replaced by a free
+    /// port.
     pub(super) fn start(world: &World, name: &str, side: Side, how: &How, words: &[&str]) -> Result<Self> {
         let mut last = None;
-        // A port that somebody else took, a machine that is out of processes for a moment.
+        // Retry: another process may have taken the port, or the machine may be out of processes
+        // for a moment.
         for _ in 0..3 {
             match Self::try_start(world, name, side, how, words) {
                 Ok(running) => return Ok(running),
@@ -263,7 +269,7 @@ impl Running {
             }
             thread::sleep(Duration::from_millis(500));
         }
-        Err(last.unwrap_or_else(|| anyhow::anyhow!("it was not tried")))
+        Err(last.unwrap_or_else(|| anyhow::anyhow!("no attempt was made")))
     }
 
     fn try_start(world: &World, name: &str, side: Side, how: &How, words: &[&str]) -> Result<Self> {
@@ -302,7 +308,7 @@ impl Running {
                 return Err(e.context(format!("{name} ({how}): {}", words.trim().replace('\n', " | "))));
             }
         };
-        ensure!((program != pid) == how.parent, "{name}: the supervisor is not where it should be");
+        ensure!((program != pid) == how.parent, "{name}: the supervisor has the wrong place in the process tree");
         let (program, supervisor) = if how.parent {
             (Process::open(program)?, first)
         } else {
@@ -323,7 +329,7 @@ impl Running {
         })
     }
 
-    /// Asks it to finish what it does.
+    /// Asks the program to finish its work and end.
     pub(super) fn finish(&mut self) {
         self.stdin = None;
     }
@@ -338,14 +344,15 @@ impl Running {
         self.supervisor.kill()
     }
 
-    /// The program is gone. True if the supervisor is too, and no process is left.
+    /// Called after the program has ended. True once the supervisor and every other process are
+    /// gone.
     pub(super) fn has_left(&mut self, world: &World) -> bool {
         let since = *self.leaves.get_or_insert_with(Instant::now);
         let over = self.program.is_over() && self.supervisor.is_over();
         if !over && since.elapsed() < LEAVES {
             return false;
         }
-        // The watchdog of the other engine goes with the supervisor.
+        // The watchdog of the seccomp engine must end with the supervisor: wait for that.
         let left = if over && !self.how.seccomp {
             Vec::new()
         } else {
@@ -374,8 +381,9 @@ impl Running {
     }
 }
 
-/// What becomes of connections here: those that are plain had no time, or a kill took one that was needed for more. That a
-/// proof fails, a limit is reached or a socket cannot be handed over is a fault on this host.
+/// Expected outcomes of connections. A connection stays plain if there was no time, or if a kill
+/// took a process that was needed to upgrade it. On this host it is a fault if a proof fails, a
+/// limit is reached or a socket cannot be handed over.
 const OUTCOMES: [&str; 10] = [
     "compressed",
     "compressed one way",
@@ -388,18 +396,20 @@ const OUTCOMES: [&str; 10] = [
     "plain (the other program did not accept it in time, or it is not the one reached)",
     "plain (encrypted already)",
 ];
-/// Why a supervisor resets when the other end was killed: what came stops, or who could tell what it is is gone. All else
-/// would be bytes that no sender wrote, or a bug.
+/// Expected reasons for a reset after the other end was killed: the stream stops, or the process
+/// that could say what the bytes are is gone. Any other reason means bytes that no sender wrote, or
+/// a bug.
 const RESETS: [&str; 4] = [
     "the stream is empty",
     "the stream ends before its end frame",
     "the connection ended in the middle of a marker",
     "the side channel did not answer whether received bytes are data",
 ];
-/// Of whoever takes the service port over from a killed one.
+/// Expected notes of a supervisor that takes over the service port from a killed one.
 const OF_SERVICE: [&str; 2] = ["the service port is open", "cannot open the service port"];
 
-/// `narrows: to 127.0.0.1:10000: compressed; out ...`; `None` if nothing that is done here explains the line.
+/// Outcome in a line such as `narrows: to 127.0.0.1:10000: compressed; out ...`; `None` if nothing
+/// in this test explains the line.
 fn outcome(line: &str) -> Option<String> {
     let said = line.strip_prefix("narrows: ")?;
     if let Some(about) = OF_SERVICE.into_iter().find(|about| said.starts_with(about)) {
@@ -408,13 +418,14 @@ fn outcome(line: &str) -> Option<String> {
     let rest = ["to ", "from "].into_iter().find_map(|way| said.strip_prefix(way))?;
     let (_, rest) = rest.split_once(": ")?;
     let word = rest.split(';').next().filter(|word| OUTCOMES.contains(word))?;
-    // Why a connection was reset is the rest of the line; where in the stream is different each time.
+    // The rest of the line is the reason of the reset. The position in the stream differs each
+    // time, so cut it off.
     let Some((_, why)) = rest.split_once("; reset, since ") else { return Some(word.to_owned()) };
     let why = why.split(" (frame ").next().filter(|why| RESETS.contains(why))?;
     Some(format!("{word}; reset, since {why}"))
 }
 
-/// The pid of the program, which it says first.
+/// Reads the program's pid, which it prints first.
 fn ready(stdout: &ChildStdout) -> Result<Pid> {
     let (mut line, begun) = (Vec::new(), Instant::now());
     while !line.ends_with(b"\n") {
@@ -435,9 +446,9 @@ fn supervisor_of(mark: &str, program: Pid) -> Result<Pid> {
         let others: Vec<Pid> = marked(mark).into_iter().map(|(pid, _)| pid).filter(|pid| *pid != program).collect();
         match others[..] {
             [supervisor] => return Ok(supervisor),
-            // The one between them is yet to be gone.
+            // The intermediate process of the double fork has not ended yet.
             _ if begun.elapsed() < STARTS => thread::sleep(Duration::from_millis(2)),
-            _ => bail!("{} supervisors are there", others.len()),
+            _ => bail!("{} processes could be the supervisor", others.len()),
         }
     }
 }

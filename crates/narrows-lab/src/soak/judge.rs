@@ -1,8 +1,10 @@
-//! What may become of a connection, given who was killed when.
+//! Decides which outcomes of a connection are allowed, given which processes were killed when.
 //!
-//! Nothing but a kill may break one. Where a program was killed, what it had written arrives, then an end; unless it had not
-//! read all that came to it: then TCP resets, which may take bytes along. Where a supervisor was killed there is an error, and
-//! never an end before the end. A socket tells an error once, TCP's too: whoever gets it for a write reads an end.
+//! Only a kill may break a connection. If a program was killed, the bytes that it had written
+//! arrive, then an end of stream; unless it had unread input: then TCP resets, which may discard
+//! bytes. If a supervisor was killed there is an error, and never an early end of stream. A socket
+//! reports an error only once, as in plain TCP: a program that gets it from a write then reads an
+//! end of stream.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -10,29 +12,34 @@ use super::content::{HEAD_LEN, Key, Plan};
 use super::host::Side;
 use super::record::{End, Entry, Field};
 
-/// A killed process takes a while to go, the longer the busier the machine is; until then it has its listener.
+/// Time that a killed process takes to end, longer on a busy machine; until then its listener is
+/// open.
 const DYING_NS: u64 = 300_000_000;
-/// With --peer a client sends frames without asking, also to a server whose supervisor was killed; until that server is gone.
+/// With --peer a client sends frames without negotiating, also to a server whose supervisor was
+/// killed, until that server is gone.
 const DIRECT_NS: u64 = 10_000_000_000;
 
-/// Two threads of one end note what their calls were told, each after it: one may be kept from its core in between.
+/// Tolerance between the records of two threads of one end: each records the result of a call after
+/// the call, and may be descheduled in between.
 const NOTED_NS: u64 = 50_000_000;
-/// A connection that was made waits so long at most in the queue of a busy server, and goes with it when it is killed.
+/// Longest time that a connection waits in the accept queue of a busy server. If the server is
+/// killed, the connection is lost with it.
 const QUEUED_NS: u64 = 5_000_000_000;
 
-/// A server is there again so much after it was killed: three attempts of half a minute. Only where none was seen after it.
+/// Time until a killed server is replaced: three attempts of half a minute. Used only if no later
+/// server was seen.
 const STARTS_NS: u64 = 90_000_000_000;
-/// From when a client reads where its server is until it connects.
+/// Longest time between a client's reading the server's port and its connecting.
 const PORT_NS: u64 = 1_000_000_000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Victim {
     Program,
-    /// Its supervisor follows, while it passes on what the program had written.
+    /// A program whose supervisor is killed next, while it passes on what the program had written.
     ProgramFirst,
     SupervisorThen,
     Supervisor,
-    /// A program whose supervisor had been killed: as without narrows.
+    /// A program whose supervisor had been killed before: it runs as without narrows.
     Orphan,
 }
 
@@ -67,7 +74,7 @@ impl Kill {
     }
 }
 
-/// One end of a connection; of a program's life.
+/// One end of a connection, within one life of a program.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Place {
     pub(super) side: Side,
@@ -80,21 +87,22 @@ pub(super) struct Place {
 pub(super) struct Connection {
     client: Option<Place>,
     server: Option<Place>,
-    /// Further ends that say to be of this connection, which has one at each side.
+    /// Further ends that claim this connection, which must have only one at each side.
     more: Vec<Place>,
 }
 
-/// Of a run.
+/// The judge of a run.
 pub(super) struct Judge<'a> {
-    /// By pair and side, in time.
+    /// By pair and side, in order of time.
     kills: HashMap<(u64, Side), Vec<&'a Kill>>,
     direct: &'a dyn Fn(u64) -> bool,
     plan: fn(u64) -> Plan,
-    /// Nothing runs any more, so nothing may be unfinished.
+    /// Whether the run is over, so that nothing may be unfinished.
     complete: bool,
 }
 
-/// How connections ended, of those that a kind of kill met, or `None` for those that nothing met.
+/// Counts of outcomes by the kind of kill that hit the connection; `None` for connections without a
+/// kill.
 pub(super) type Outcomes = BTreeMap<Option<String>, BTreeMap<&'static str, u64>>;
 
 #[derive(Debug, Default)]
@@ -105,11 +113,12 @@ pub(super) struct Verdict {
     pub(super) bytes: u64,
     /// Connections to servers that were being restarted.
     pub(super) refused: u64,
-    /// That programs made after their supervisor had been killed, both ways whole.
+    /// Connections that programs made after their supervisor had been killed, complete in both
+    /// directions.
     pub(super) plain_after_kill: u64,
 }
 
-/// Puts the ends together.
+/// Matches the ends of each connection.
 pub(super) fn pair_up(places: Vec<Place>) -> Vec<Connection> {
     let mut by_key: HashMap<Key, Connection> = HashMap::new();
     let mut all = Vec::new();
@@ -169,7 +178,7 @@ impl<'a> Judge<'a> {
             verdict.faults.push(format!("{key:?}: the {side} has it a second time, in life {}", again.life));
         }
         let Some(client) = client else {
-            // The client may be known a moment later.
+            // The client's record may appear a moment later.
             if self.complete {
                 verdict.faults.push(format!("{key:?}: the server has a connection that no client made"));
             }
@@ -180,12 +189,13 @@ impl<'a> Judge<'a> {
         if client.entry.get(Field::Open) == 0 {
             let end = client.entry.read_end();
             match end {
-                // Killed within the call.
+                // The client was killed within `connect`.
                 None if !meeting.is_empty() || !self.complete => {}
                 Some(End::Errno(libc::ECONNREFUSED)) if self.is_replaced(client, seen) => verdict.refused += 1,
                 // EPIPE: an end came and a reset behind it before the call looked, as from TCP.
                 Some(End::Errno(libc::ECONNRESET | libc::EPIPE)) if !meeting.is_empty() => verdict.refused += 1,
-                // A server without supervisor took it and was killed: the frames that it got by --peer break the connection.
+                // A server without supervisor accepted and was killed: the frames that it got by
+                // --peer break the connection.
                 Some(End::Errno(0)) if (self.direct)(client.pair) && !meeting.is_empty() => verdict.refused += 1,
                 _ => verdict.faults.push(format!("{key:?}: not connected: {}", word(end))),
             }
@@ -247,7 +257,7 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// What became of the bytes from one end to the other; `None` if it is not over.
+    /// Outcome of the direction from one end to the other; `None` if it is not over.
     fn way(
         &self,
         from: Option<&Place>,
@@ -263,18 +273,18 @@ impl<'a> Judge<'a> {
         let before = |k: &&Kill, at: u64| k.before_ns < at;
         let written_end = from.map_or(u64::MAX, |p| p.entry.get(Field::WriteEndAt));
         let broken_before = |at: u64| meeting.iter().any(|k| before(k, at));
-        // What the writing end was told.
+        // The error that the writing end got.
         match from.and_then(|p| p.entry.write_end()) {
             Some(End::Hang) => return Err("writing hung".into()),
             Some(End::Errno(libc::ECONNRESET | libc::EPIPE)) if broken_before(written_end) => {}
-            Some(End::Errno(e)) => return Err(format!("writing was told {}", End::Errno(e))),
+            Some(End::Errno(e)) => return Err(format!("writing failed with {}", End::Errno(e))),
             _ => {}
         }
         let meeting: Vec<&Kill> = meeting.iter().copied().filter(|k| before(k, read_end)).collect();
         let (broken, read) = (!meeting.is_empty(), to.entry.get(Field::Read));
         let killed = |place: &Place| meeting.iter().any(|k| k.side == place.side && k.takes_program());
         let sender_killed = meeting.iter().any(|k| k.side != to.side && k.takes_program());
-        // From then on the connection was a supervisor's: its death is a reset.
+        // Time from which a supervisor held the connection, so that its death is a reset.
         let held_since = |side: Side| match [Some(to), from].into_iter().flatten().find(|p| p.side == side) {
             Some(place) => place.entry.get(if side == Side::Client { Field::Open } else { Field::Begun }),
             None => u64::MAX,
@@ -287,37 +297,38 @@ impl<'a> Judge<'a> {
         };
         let told =
             to.entry.write_end().filter(|_| to.entry.get(Field::WriteEndAt) <= read_end.saturating_add(NOTED_NS));
-        // A long write that waits takes the error of a supervisor that dies, and only the next one tells (decision 9).
+        // A blocked long write consumes the error of a killed supervisor; only the next write
+        // reports it (decision 9).
         let own = meeting.iter().any(|k| k.side == to.side && !k.takes_program());
         match to.entry.read_end() {
             None if killed(to) => Ok(Some("reader killed")),
             None if to.entry.is_closed() || self.complete => Err("its reader has no end".into()),
             None => Ok(None),
             Some(End::Whole) if read == len => Ok(Some("all")),
-            Some(End::Whole) => Err("whole, says its reader, and it is not".into()),
+            Some(End::Whole) => Err("its reader reports the whole stream, and it is not".into()),
             Some(End::Short) if broken && told == Some(End::Errno(libc::ECONNRESET)) => {
                 Ok(Some("ECONNRESET for a write, then an end"))
             }
             Some(End::Short) if own && told == Some(End::Errno(libc::EPIPE)) => {
                 Ok(Some("EPIPE for a write, then an end"))
             }
-            Some(End::Short) if !sender_killed => Err("an end before the end, though its writer was not killed".into()),
+            Some(End::Short) if !sender_killed => Err("an early end, though its writer was not killed".into()),
             Some(End::Short) if read < written => {
-                Err(format!("an end, {} bytes of what was written are lost", written - read))
+                Err(format!("an early end, {} bytes of what was written are lost", written - read))
             }
             Some(End::Short) if supervisor_first() => {
-                Err("an end, though a supervisor was killed before its writer".into())
+                Err("an early end, though a supervisor was killed before its writer".into())
             }
             Some(End::Short) => Ok(Some("all that was written, an end")),
             Some(End::Errno(libc::ECONNRESET)) if !broken => Err("reset, though nobody was killed".into()),
             Some(End::Errno(libc::ECONNRESET)) => {
                 let supervisors = meeting.iter().any(|k| !k.takes_program());
-                // A killed program that has read all that was ever sent to it goes with an end.
+                // A killed program without unread input closes with a regular end, not a reset.
                 let quiet = from.is_some_and(|f| {
                     sender_killed && !killed(to) && to.entry.get(Field::Attempted) == f.entry.get(Field::Read)
                 });
                 if quiet && !supervisors {
-                    return Err("reset, though all that was killed is its writer, which had read all".into());
+                    return Err("reset, though only its writer was killed, which had read all".into());
                 }
                 Ok(Some("ECONNRESET"))
             }
@@ -326,7 +337,7 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// A server's connection that ended before it was told which one it is.
+    /// Judges a server's connection that ended before the client's key arrived.
     fn nameless(&self, server: &Place, verdict: &mut Verdict) {
         let entry = &server.entry;
         let (begun, ended) = (entry.get(Field::Begun), entry.get(Field::ReadEndAt));
@@ -337,7 +348,7 @@ impl<'a> Judge<'a> {
         let theirs: Vec<_> = clients.filter(|k| near(k)).collect();
         let excused = match entry.read_end() {
             None => !own.is_empty() || !self.complete,
-            // It may have waited in the queue since.
+            // The connection may have waited in the accept queue since the kill.
             Some(End::Short) => {
                 let mut clients = self.kills.get(&(server.pair, Side::Client)).into_iter().flatten();
                 clients.any(|k| k.takes_program() && k.after_ns + QUEUED_NS > begun && k.before_ns < ended)
@@ -355,7 +366,8 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// Whether the server's program was killed and another one is not known to have been there before this client.
+    /// Whether the server's program was killed and no replacement is known to have run before this
+    /// client.
     fn is_replaced(&self, client: &Place, seen: &Seen) -> bool {
         let (begun, ended) = (client.entry.get(Field::Begun), client.entry.get(Field::ReadEndAt));
         let kills = self.kills.get(&(client.pair, Side::Server)).into_iter().flatten();
@@ -368,18 +380,18 @@ impl<'a> Judge<'a> {
         kills.filter(|k| k.life == place.life).copied().collect()
     }
 
-    /// The kills of its programs and supervisors while it was there.
+    /// The kills of a connection's programs and supervisors during its lifetime.
     fn meeting(&self, client: &Place, server: Option<&Place>) -> Vec<&'a Kill> {
         let begun = client.entry.get(Field::Begun);
         let mut meeting = Vec::new();
         let ended = [Some(client), server].into_iter().flatten().map(|p| p.entry.get(Field::Closed));
-        // Whoever was killed did not close it.
+        // A killed program did not record a close.
         let ended = ended.map(|at| if at == 0 { u64::MAX } else { at }).max().unwrap_or(u64::MAX);
         let within = |k: &&Kill, from: u64| k.after_ns + DYING_NS > from && k.before_ns < ended;
         meeting.extend(self.of(client).into_iter().filter(|k| within(k, begun)));
         match server {
             Some(server) => meeting.extend(self.of(server).into_iter().filter(|k| within(k, begun))),
-            // Whichever it was that did not hear of it.
+            // The server's life is unknown, so kills of any life count.
             None => {
                 let from = if (self.direct)(client.pair) { begun.saturating_sub(DIRECT_NS) } else { begun };
                 let kills = self.kills.get(&(client.pair, Side::Server)).into_iter().flatten();
@@ -390,7 +402,7 @@ impl<'a> Judge<'a> {
     }
 }
 
-/// When servers had their first connections, by pair and life.
+/// Times of servers' first connections, by pair and life.
 struct Seen(BTreeMap<(u64, u64), u64>);
 
 impl Seen {
@@ -404,7 +416,7 @@ impl Seen {
         Self(first)
     }
 
-    /// The latest time at which the next server after that kill came to be there.
+    /// Upper bound of the time at which the next server after that kill began to listen.
     fn next_server(&self, pair: u64, kill: &Kill) -> u64 {
         let later = self.0.range((pair, kill.life + 1)..=(pair, u64::MAX)).map(|(_, at)| *at);
         later.min().unwrap_or(u64::MAX).min(kill.after_ns.saturating_add(STARTS_NS))
@@ -412,7 +424,8 @@ impl Seen {
 }
 
 impl Verdict {
-    /// Of a whole run: one in which nothing happened shows nothing.
+    /// Adds a fault for everything that did not occur in a complete run: a run without events
+    /// proves nothing.
     pub(super) fn wants_something(&mut self) {
         let whole = self.outcomes.get(&None).and_then(|ends| ends.get("all")).copied().unwrap_or(0);
         for (what, count) in [

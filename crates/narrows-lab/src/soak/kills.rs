@@ -1,4 +1,5 @@
-//! Programs that are killed right after their last write: all of it arrives, and then an end.
+//! Programs that are killed right after their last write: all of it must arrive, then an end of
+//! stream.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -14,10 +15,11 @@ use super::host::{How, LEAVES, Running, Side, World};
 use super::record::{End, Field, read};
 use super::report::Report;
 
-/// What is written arrives after the pauses of its reader.
+/// Timeout for the arrival of everything written, including the pauses of the reader.
 const ARRIVES: Duration = Duration::from_secs(90);
 const LOOK_EVERY: Duration = Duration::from_millis(3);
-/// A server has so many clients before another one with other words takes its place: its record is read for each of them.
+/// Clients per server before it is replaced by one with other settings. Limited because the
+/// server's whole record is read for each client.
 const LIFE: u64 = 100;
 
 #[derive(Default)]
@@ -105,7 +107,7 @@ fn one_server(
     Ok(())
 }
 
-/// Waits for the server's word about a run. How much it was.
+/// Waits for the server's record of a run. Returns the bytes that arrived.
 fn arrived(record: &std::path::Path, client: &Running, number: usize, run: u64, seed: u64) -> Result<u64> {
     let len = HEAD_LEN as u64 + Plan::of(seed).up.len;
     let begun = Instant::now();
@@ -113,7 +115,7 @@ fn arrived(record: &std::path::Path, client: &Running, number: usize, run: u64, 
         let entry = read(record)?.get(number).copied().unwrap_or_default();
         if let Some(end) = entry.read_end() {
             let read = entry.get(Field::Read);
-            ensure!(entry.key().is_some_and(|k| k.life == run), "{read} bytes of {len}, {end}; it has no name");
+            ensure!(entry.key().is_some_and(|k| k.life == run), "{read} bytes of {len}, {end}; it has no key");
             ensure!(end == End::Whole && read == len, "{read} bytes of {len}, {end}");
             ensure!(client.program.ends_within(LEAVES), "the program was not killed");
             return Ok(read);

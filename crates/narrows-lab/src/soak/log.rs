@@ -1,4 +1,5 @@
-//! Who lived and who was killed: with what the ends put on record, all that is to be known of a soak.
+//! Log of all started programs and all kills. Together with the ends' records it suffices to judge
+//! a soak.
 
 use std::fs;
 use std::path::Path;
@@ -9,7 +10,7 @@ use anyhow::{Context, Result};
 use super::host::Side;
 use super::judge::{Kill, Victim};
 
-/// A program under its supervisor, until either was killed.
+/// One life: a program under its supervisor, until either was killed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Life {
     pub(super) pair: u64,
@@ -19,7 +20,7 @@ pub(super) struct Life {
     pub(super) how: String,
 }
 
-/// Those of all pairs.
+/// Lives and kills of all pairs.
 #[derive(Default)]
 pub(super) struct Log {
     kills: Mutex<Vec<Kill>>,
@@ -43,12 +44,12 @@ impl Log {
         self.lives.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// As [`Log`] is printed.
+    /// Reads a file in the format in which [`Log`] is displayed.
     pub(super) fn read(path: &Path) -> Result<Self> {
         let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
         let log = Self::default();
         for line in text.lines() {
-            log.line(line).with_context(|| format!("{}: '{line}' is no line of it", path.display()))?;
+            log.line(line).with_context(|| format!("{}: '{line}' is not a line of a log", path.display()))?;
         }
         Ok(log)
     }

@@ -1,4 +1,4 @@
-//! One client and one server under `narrows run`, and who kills them.
+//! A pair of one client and one server under `narrows run`, and the thread that kills them.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use super::log::{Life, Log};
 
 /// Connections of a client at a time.
 const CONNECTIONS: usize = 3;
-/// A program goes on so long without its supervisor.
+/// Longest time that a program runs without its supervisor before it is replaced.
 const ALONE_MAX_MS: usize = 1500;
 const TICK: Duration = Duration::from_millis(20);
 
@@ -23,11 +23,11 @@ pub(super) struct Pair<'a> {
     rng: Rng,
     direct: bool,
     lives: [u64; 2],
-    /// Programs that are gone, and supervisors that have yet to pass on what they wrote.
+    /// Ended programs whose supervisors may still have to pass on what they wrote.
     leaving: Vec<Running>,
 }
 
-/// What one roll of the dice does, and how often of a hundred.
+/// A kind of kill.
 #[derive(Debug, Clone, Copy)]
 enum Blow {
     Program,
@@ -37,6 +37,7 @@ enum Blow {
     BothSupervisors,
 }
 
+/// Kinds of kills with their shares in percent.
 const BLOWS: [(Blow, usize); 5] = [
     (Blow::Program, 40),
     (Blow::ProgramThenSupervisor, 10),
@@ -62,12 +63,12 @@ impl<'a> Pair<'a> {
         Self { world, log, number, rng, direct: number.is_multiple_of(2), lives: [0; 2], leaving: Vec::new() }
     }
 
-    /// Kills until then, each some time after the last one, then sees all end in order.
+    /// Kills at random intervals until `until`, then checks that all programs end regularly.
     pub(super) fn run(mut self, until: Instant, kill_every: Duration) -> Result<()> {
         let mut server = self.start(Side::Server)?;
         let mut client = self.start(Side::Client)?;
         loop {
-            // As often soon as late: exponential, but no longer than four times the mean.
+            // Exponential interval, limited to four times the mean.
             let wait = kill_every.mul_f64((-(1.0 - self.rng.unit()).ln()).min(4.0));
             if !self.wait(wait.min(until.saturating_duration_since(Instant::now()))) || Instant::now() >= until {
                 break;
@@ -90,9 +91,11 @@ impl<'a> Pair<'a> {
                     }
                 }
             }
-            // What is left alone goes on without; then it is replaced.
+            // A program whose supervisor was killed runs on without it for a while, then is
+            // replaced.
             if matches!(blow, Blow::Supervisor | Blow::BothSupervisors) {
-                // With --peer clients would go on to send it frames, which it does not understand.
+                // With --peer clients would keep sending frames to the server, which it cannot
+                // decode alone.
                 let most = if self.direct && struck.contains(&Side::Server) { 100 } else { ALONE_MAX_MS };
                 let alone = Duration::from_millis(self.rng.below(most) as u64);
                 let goes_on = self.wait(alone);
@@ -170,7 +173,7 @@ impl<'a> Pair<'a> {
         self.log.kill(Kill { pair: self.number, side, life, victim, before_ns, after_ns });
     }
 
-    /// False: it is to end.
+    /// Waits; false if the run is to end.
     fn wait(&mut self, time: Duration) -> bool {
         let begun = Instant::now();
         while begun.elapsed() < time {

@@ -1,4 +1,4 @@
-//! What the ends of connections put on record, in files that outlive them however they end.
+//! Records of the ends of connections, in files that survive however a program ends.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -11,49 +11,49 @@ use rustix::time::{ClockId, clock_gettime};
 use super::content::Key;
 use super::host::Side;
 
-/// One slot for each connection of a program.
+/// Numbers in a slot. Each connection of a program has one slot.
 const FIELDS: usize = 16;
 const SLOT_LEN: usize = 8 * FIELDS;
 
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Field {
-    /// A time: this end knows of the connection, or is about to make it.
+    /// Time at which this end accepted the connection or began to connect.
     Begun,
-    /// A time: it is made.
+    /// Time at which the connection was established.
     Open,
-    /// One more, so that 0 says that it is not known.
+    /// Number of the pair plus 1, so that 0 means unknown.
     Pair,
     Life,
     Number,
     Seed,
-    /// Bytes in calls of `write` that were begun.
+    /// Bytes in all `write` calls that were begun.
     Attempted,
-    /// Bytes of which `write` has said that they are written.
+    /// Bytes that `write` has returned as written.
     Written,
-    /// Bytes read, all of them right.
+    /// Bytes read, all of them correct.
     Read,
     WriteEnd,
     WriteEndAt,
     ReadEnd,
     ReadEndAt,
-    /// A time: this end has closed it.
+    /// Time at which this end closed the connection.
     Closed,
 }
 
-/// How a direction ended, for one end.
+/// How a direction ended, as seen by one end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum End {
     /// All was written, or all was read up to the end of the stream.
     Whole,
-    /// An end of stream before all was read.
+    /// An end of stream before everything was read.
     Short,
-    /// A byte that nobody wrote there.
+    /// A byte other than the one written at that position.
     Wrong,
-    /// More than there was to come.
+    /// More bytes than the plan has.
     TooMuch,
-    /// The client's first bytes are not those of a client.
+    /// The first bytes are not the head of a client.
     Foreign,
-    /// Nothing moved for a minute.
+    /// No progress for a minute.
     Hang,
     Errno(i32),
 }
@@ -89,10 +89,10 @@ impl std::fmt::Display for End {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Whole => f.write_str("whole"),
-            Self::Short => f.write_str("an end before all was there"),
+            Self::Short => f.write_str("an end of stream before all bytes"),
             Self::Wrong => f.write_str("a wrong byte"),
             Self::TooMuch => f.write_str("more bytes than were written"),
-            Self::Foreign => f.write_str("bytes of no client"),
+            Self::Foreign => f.write_str("bytes that no client sends"),
             Self::Hang => f.write_str("a hang"),
             Self::Errno(libc::ECONNRESET) => f.write_str("ECONNRESET"),
             Self::Errno(libc::EPIPE) => f.write_str("EPIPE"),
@@ -108,7 +108,7 @@ impl From<&std::io::Error> for End {
     }
 }
 
-/// Since the machine started: all processes agree about it, and nobody sets it.
+/// Time since boot, which is the same for all processes and is never set.
 pub(super) fn now_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
@@ -125,10 +125,10 @@ impl Slot {
         Self { file: Arc::clone(file), number }
     }
 
-    /// By a call of its own each time: what the kernel has survives the program.
+    /// Writes a field by a separate system call, because data in the kernel survives the program.
     pub(super) fn set(&self, field: Field, value: u64) {
         let at = self.number * SLOT_LEN as u64 + 8 * field as u64;
-        // A full disk shows as an end that is missing.
+        // Errors are ignored: on a full disk the judge sees that an end is missing.
         let _ = self.file.write_all_at(&value.to_le_bytes(), at);
     }
 
@@ -149,7 +149,7 @@ impl Slot {
     }
 }
 
-/// A slot, as it was left.
+/// The content of a slot.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Entry([u64; FIELDS]);
 
@@ -193,12 +193,13 @@ impl Entry {
     }
 }
 
-/// Of a program's life.
+/// Path of the record of one life of a program.
 pub(super) fn path(folder: &Path, pair: u64, side: Side, life: u64) -> PathBuf {
     folder.join(format!("{pair}-{}-{life}.record", side.name()))
 }
 
-/// All slots of a file that were begun. The program may be writing it: an end is believed only with all that came before it.
+/// Reads all used slots of a file. The program may be writing it, so the file is read twice: an end
+/// counts only if the first read had it, so that all fields before it are in the second.
 pub(super) fn read(path: &Path) -> Result<Vec<Entry>> {
     let (ends, mut entries) = (read_once(path)?, read_once(path)?);
     for (number, entry) in entries.iter_mut().enumerate() {
@@ -213,7 +214,7 @@ pub(super) fn read(path: &Path) -> Result<Vec<Entry>> {
 fn read_once(path: &Path) -> Result<Vec<Entry>> {
     let bytes = match std::fs::read(path) {
         Ok(bytes) => bytes,
-        // The program was killed before it made it.
+        // The program was killed before it created the file.
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(e) => return Err(e).with_context(|| format!("cannot read {}", path.display())),
     };

@@ -1,4 +1,4 @@
-//! The result, for people and for programs.
+//! The result of a soak, as Markdown and as JSON.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -23,12 +23,12 @@ pub(super) struct Report {
     kills: BTreeMap<String, u64>,
     outcomes: Outcomes,
     lives: BTreeMap<String, u64>,
-    /// In the order in which they are told.
+    /// In the order in which they are printed.
     counts: Vec<(&'static str, u64)>,
     accounts: Accounts,
-    /// What connections had to complain of.
+    /// Faults of connections.
     faults: Vec<String>,
-    /// What the driver has seen itself: who did not end, or said what nobody expected.
+    /// Faults that the driver observed: processes that did not end, or unexpected output.
     seen: Vec<String>,
 }
 
@@ -50,7 +50,7 @@ impl Report {
         }
     }
 
-    /// All that judging does not find out again, from what [`Report::json`] gave.
+    /// Restores from the output of [`Report::json`] what judging again does not compute.
     pub(super) fn again(args: &Args, text: &str) -> Result<Self> {
         let json: Value = serde_json::from_str(text)?;
         let number = |key: &str| json[key].as_u64().with_context(|| format!("there is no {key}"));

@@ -1,4 +1,5 @@
-//! One connection at one end: both directions, each checked byte by byte, in threads that block or in one that polls.
+//! One end of a connection: both directions, each checked byte by byte, with two blocking threads
+//! or one polling thread.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -11,9 +12,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::content::{Content, HEAD_LEN, Key, Pace, Plan};
 use super::record::{End, Field, Slot, now_ns};
 
-/// Whoever waits longer waits for ever: all pauses of a direction at both ends together are a tenth of it.
+/// Time without progress that counts as a hang: ten times all pauses of a direction at both ends.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
-/// Calls of one connection before the others have their turn.
+/// Calls of one connection before the others get a turn.
 const TURN: usize = 8;
 const TICK: Duration = Duration::from_millis(50);
 
@@ -34,7 +35,7 @@ struct Sending {
 }
 
 struct Receiving {
-    /// Of the client's first bytes.
+    /// The part of the client's head received so far.
     head: Vec<u8>,
     content: Option<Content>,
     len: u64,
@@ -62,7 +63,7 @@ impl Sending {
     fn step(&mut self, mut socket: &TcpStream, slot: &Slot) -> Step {
         let total = self.head.len() as u64 + self.len;
         if self.at == total {
-            // It fails if the connection is broken, which reading tells.
+            // This fails if the connection is broken, which reading reports.
             let _ = socket.shutdown(Shutdown::Write);
             slot.end_writing(End::Whole);
             return Step::Ended;
@@ -100,7 +101,7 @@ impl Receiving {
     }
 
     fn step(&mut self, mut socket: &TcpStream, slot: &Slot) -> Step {
-        // What is behind the head waits for the content that it names.
+        // Read no further than the head, which names the content that follows.
         let most = if self.content.is_none() { HEAD_LEN - self.head.len() } else { usize::MAX };
         let wanted = self.pace.len().min(most);
         self.buffer.resize(wanted, 0);
@@ -127,7 +128,7 @@ impl Receiving {
         Step::Ended
     }
 
-    /// What is wrong with the first `n` bytes of the buffer.
+    /// Checks the first `n` bytes of the buffer; returns the fault, if any.
     fn check(&mut self, n: usize) -> Option<End> {
         let mut input = &self.buffer[..n];
         let Some(content) = &mut self.content else {
@@ -151,7 +152,7 @@ impl Receiving {
 }
 
 impl Talk {
-    /// The client's end. `slot` knows already when it was begun.
+    /// The client's end. The slot already has the time of `Begun`.
     pub(super) fn client(socket: TcpStream, slot: Slot, key: Key, one_way: bool) -> Self {
         let plan = if one_way { Plan::of(key.seed).one_way() } else { Plan::of(key.seed) };
         let (up, down) = (plan.up.clone(), plan.down.clone());
@@ -163,7 +164,7 @@ impl Talk {
         Self { socket, slot, server: false, plan: Some(plan), one_way, sending, receiving }
     }
 
-    /// The server's end, which is told by the client's first bytes what there is to do.
+    /// The server's end, which learns its plan from the client's head.
     pub(super) fn server(socket: TcpStream, slot: Slot, one_way: bool) -> Self {
         let receiving = Receiving::new(None, 0, Plan::of(0).up.reads);
         Self { socket, slot, server: true, plan: None, one_way, sending: None, receiving }
@@ -195,12 +196,12 @@ impl Talk {
         self.plan = Some(plan);
     }
 
-    /// A server that replies sends when all has come, and only then.
+    /// Whether this is a server that sends only after it has received everything.
     fn replies(&self) -> bool {
         self.server && self.plan.as_ref().is_some_and(|p| p.replies)
     }
 
-    /// Nobody is there to get a reply.
+    /// Drops a pending reply if the connection broke before it could be sent.
     fn give_up_reply(&mut self) {
         let broken = self.receiving.end.is_some_and(|e| e != End::Whole);
         if broken && self.replies() {
@@ -213,7 +214,7 @@ impl Talk {
         self.slot.set(Field::Closed, now_ns());
     }
 
-    /// Everything but the end of the stream.
+    /// Writes everything but does not end the stream.
     pub(super) fn write_all(mut self) -> anyhow::Result<()> {
         let Some(mut sending) = self.sending.take() else { return Ok(()) };
         while sending.at < HEAD_LEN as u64 + sending.len {
@@ -223,7 +224,7 @@ impl Talk {
                 Step::Blocked | Step::Ended => anyhow::bail!("writing failed after {} bytes", sending.at),
             }
         }
-        // Not closed: the kernel does that, with the program.
+        // Leave the socket open: the kernel closes it when the program is killed.
         std::mem::forget(self.socket);
         Ok(())
     }
@@ -269,21 +270,21 @@ impl Talk {
     }
 }
 
-/// Where a thread that polls gets its connections from.
+/// The source of connections of a polling thread.
 pub(super) trait Source {
     fn listener(&self) -> Option<&TcpListener>;
 
-    /// Another one, if there is one now. So many are open.
+    /// The next connection, if one is available. `open` is the number of open ones.
     fn next(&mut self, open: usize) -> Option<Talk>;
 
-    /// There will be no more.
+    /// Whether there will be no more connections.
     fn is_over(&self) -> bool;
 }
 
 struct Polled {
     talk: Talk,
     moved: Instant,
-    /// When reading and when writing go on.
+    /// Times at which reading and writing resume.
     due: [Instant; 2],
 }
 
@@ -349,7 +350,7 @@ impl Polled {
     }
 }
 
-/// All connections of a program in this thread, until there are none and will be none.
+/// Runs all connections of a program in this thread until the source is over and none is open.
 pub(super) fn polled(source: &mut dyn Source, stop: &AtomicBool) {
     let mut open: Vec<Polled> = Vec::new();
     loop {

@@ -1,4 +1,4 @@
-//! A copy of this process that runs one function, and what it and its owner say to each other.
+//! Fork of this process that runs one function, and the messages between it and its owner.
 
 use std::io::Result;
 use std::mem::{size_of, size_of_val, zeroed};
@@ -9,10 +9,10 @@ use libc::c_int;
 use super::process::numbers_in;
 use super::{check, open, owned};
 
-/// The copy's descriptor of its socket: the first one behind stdin, stdout and stderr.
+/// The copy's descriptor of its socket: the first one after stdin, stdout and stderr.
 const SOCKET: RawFd = 3;
 
-/// A pair of connected sockets that keep messages apart.
+/// A pair of connected sockets that preserve message boundaries.
 pub(crate) fn socket_pair() -> Result<(OwnedFd, OwnedFd)> {
     let mut fds = [-1; 2];
     // SAFETY: two descriptors fit into `fds`.
@@ -20,21 +20,22 @@ pub(crate) fn socket_pair() -> Result<(OwnedFd, OwnedFd)> {
     Ok((owned(fds[0])?, owned(fds[1])?))
 }
 
-/// What the copy needs to begin.
+/// Arguments of the copy's entry point.
 struct Start<'a, T> {
     socket: OwnedFd,
     data: &'a T,
     child: fn(&T, BorrowedFd<'_>),
 }
 
-/// Runs `child` in a copy of this process and never returns from it. The copy has one thread, a session of its own, no
-/// stdin, stdout or stderr of ours, and takes no signal but SIGKILL. `child` must neither allocate nor lock, and closes
-/// what else was open here by `close_others`.
+/// Runs `child` in a copy of this process, in which this function never returns. The copy has one
+/// thread, its own session, none of our stdin, stdout and stderr, and blocks every signal but
+/// SIGKILL. `child` must neither allocate nor lock; it closes all other inherited descriptors by
+/// `close_others`.
 pub(crate) fn fork_with<T>(socket: OwnedFd, data: &T, child: fn(&T, BorrowedFd<'_>)) -> Result<i32> {
     let start = Start { socket, data, child };
-    // SAFETY: the sets are valid when they are zeroed and live through their calls. Signals are blocked before the copy is
-    // made, so none of our handlers ever runs in it. The copy does what `begin` does and nothing else; in this process the
-    // thread's signals are as they were.
+    // SAFETY: the sets are valid when they are zeroed and live through their calls. Signals are
+    // blocked before the fork, so none of our handlers ever runs in the copy. The copy runs `begin`
+    // and nothing else; in this process the thread's signal mask is restored.
     unsafe {
         let (mut all, mut before): (libc::sigset_t, libc::sigset_t) = (zeroed(), zeroed());
         libc::sigfillset(&raw mut all);
@@ -49,7 +50,8 @@ pub(crate) fn fork_with<T>(socket: OwnedFd, data: &T, child: fn(&T, BorrowedFd<'
     }
 }
 
-/// A panic does not cross `extern "C"`: it ends the copy instead of running the caller's code in it.
+/// Entry point of the copy. A panic does not cross `extern "C"`: it aborts the copy instead of
+/// unwinding into the caller's code.
 extern "C" fn begin<T>(start: &Start<'_, T>) -> ! {
     // SAFETY: no pointers but to a literal. `SOCKET` is made valid before it is borrowed, and nothing in the copy closes it.
     // Nothing is dropped or unwound after this.
@@ -61,10 +63,10 @@ extern "C" fn begin<T>(start: &Start<'_, T>) -> ! {
         } else if libc::dup3(start.socket.as_raw_fd(), SOCKET, libc::O_CLOEXEC) < 0 {
             libc::_exit(1);
         }
-        // After the socket has its place, which could be where this is opened.
+        // Only after the socket is at `SOCKET`, since this open could return that number.
         let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR);
         for standard in 0..SOCKET {
-            // Without /dev/null it is better to have none than ours, whose other ends wait for its end.
+            // Without /dev/null close them: readers at the other ends of ours wait for end of file.
             if libc::dup2(null, standard) < 0 {
                 libc::close(standard);
             }
@@ -74,14 +76,14 @@ extern "C" fn begin<T>(start: &Start<'_, T>) -> ! {
     }
 }
 
-/// In the copy: closes every descriptor but the socket, stdin, stdout and stderr. While it has a copy of its owner's end of
-/// the socket it would never see its owner's end.
+/// In the copy: closes every descriptor but the socket, stdin, stdout and stderr. If it kept a
+/// duplicate of the owner's socket, it would never notice that the owner ended.
 pub(crate) fn close_others() -> Result<()> {
-    // SAFETY: the copy owns no descriptor by anything that would close it again.
+    // SAFETY: no value in the copy owns a descriptor and would close it again.
     if unsafe { libc::syscall(libc::SYS_close_range, SOCKET + 1, u32::MAX, 0) } == 0 {
         return Ok(());
     }
-    // Linux before 5.9, or a filter of system calls that does not know it.
+    // Linux before 5.9, or a seccomp filter that does not know the call.
     let folder = open(c"/proc/self/fd", libc::O_RDONLY | libc::O_DIRECTORY)?;
     let own = folder.as_raw_fd();
     numbers_in(folder.as_fd(), |fd, _| {
@@ -92,7 +94,8 @@ pub(crate) fn close_others() -> Result<()> {
     })
 }
 
-/// As many as the keeper hands over: a user namespace, two of networks, two devices, two sockets.
+/// Room for what the keeper hands over: a user namespace, two network namespaces, two devices, two
+/// sockets.
 pub(crate) const FDS_MAX: usize = 8;
 
 /// Sends bytes and descriptors in one message.
@@ -119,12 +122,13 @@ pub(crate) fn send_with(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[RawFd]) -> 
     }
 }
 
-/// Receives a message of `send_with` without waiting for it; 0 bytes are the end.
+/// Receives a message of `send_with` without blocking; 0 bytes mean that the other end is closed.
 pub(crate) fn receive_with(socket: BorrowedFd<'_>, buf: &mut [u8]) -> Result<(usize, Vec<OwnedFd>)> {
     let mut control = [0u64; 8];
     let mut iov = libc::iovec { iov_base: buf.as_mut_ptr().cast(), iov_len: buf.len() };
     let mut fds = Vec::new();
-    // SAFETY: as in `send_with`; the kernel says by cmsg_len how many descriptors it wrote, and each is ours alone.
+    // SAFETY: as in `send_with`; cmsg_len says how many descriptors the kernel wrote, and we alone
+    // own each.
     unsafe {
         let mut message: libc::msghdr = zeroed();
         message.msg_iov = &raw mut iov;
@@ -152,7 +156,7 @@ mod tests {
     use super::*;
     use crate::sys::{kill, read, reap};
 
-    /// Whether it ended well.
+    /// Waits for the end of a process; true if it exited with status 0.
     fn end_of(pid: i32) -> bool {
         let begun = Instant::now();
         loop {

@@ -1,4 +1,4 @@
-//! Processes: whether they are there, how they ended, and the end of all that are in given namespaces.
+//! Processes: whether they exist, how they ended, and killing all in given namespaces.
 
 use std::ffi::CStr;
 use std::io::{Error, Result};
@@ -9,9 +9,10 @@ use libc::c_int;
 
 use super::{check, open, owned};
 
-/// Sends a signal to a process or, negative, to a group. 0 asks whether it is there.
+/// Sends a signal to a process or, if `id` is negative, to a group. Signal 0 tests whether it
+/// exists.
 pub(crate) fn kill(id: i32, signal: c_int) -> Result<()> {
-    // 0 and -1 would mean our own group and everybody.
+    // 0 and -1 would mean our own group and every process.
     if matches!(id, 0 | -1) {
         return Err(Error::from_raw_os_error(libc::ESRCH));
     }
@@ -19,7 +20,7 @@ pub(crate) fn kill(id: i32, signal: c_int) -> Result<()> {
     check(unsafe { libc::kill(id, signal) }).map(drop)
 }
 
-/// Whether the child has ended; it is not reaped. One that is not ours has ended, too.
+/// Whether the child has ended; does not reap it. True also for a process that is not our child.
 pub(crate) fn has_ended(pid: i32) -> bool {
     let how = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
     // SAFETY: all zeroes is a valid siginfo_t, which lives through the call; its pid is 0 or was filled in.
@@ -29,8 +30,8 @@ pub(crate) fn has_ended(pid: i32) -> bool {
     }
 }
 
-/// Reaps the child once it has ended, and says whether it left by itself with status 0. Of one that is not ours nobody
-/// knows: false.
+/// Reaps the child if it has ended, and returns whether it exited with status 0; false for a
+/// process that is not our child. `None` while it runs.
 pub(crate) fn reap(pid: i32) -> Option<bool> {
     let mut status = -1;
     // SAFETY: the status lives through the call.
@@ -40,7 +41,7 @@ pub(crate) fn reap(pid: i32) -> Option<bool> {
     }
 }
 
-/// Ctrl-C and Ctrl-\ are for the command that runs, as in a shell.
+/// Ignores Ctrl-C and Ctrl-\, which are for the command that runs, as in a shell.
 pub(crate) fn leave_terminal_signals_to_children() {
     for signal in [libc::SIGINT, libc::SIGQUIT] {
         // SAFETY: ignoring a signal installs no code.
@@ -48,19 +49,19 @@ pub(crate) fn leave_terminal_signals_to_children() {
     }
 }
 
-/// Ends every process in a network namespace that is one of `namespaces`, but the caller. False if none was found.
-/// The caller holds the namespaces open, so their numbers mean no others; the pid is held by a descriptor before its
-/// namespace is read, so no other process is ever meant.
+/// Kills every process in the given network namespaces except the caller. False if none was found.
+/// The caller holds the namespaces open, so their inode numbers are not reused. Each process is
+/// held by a pidfd before its namespace is read, so a reused pid cannot be hit.
 pub(crate) fn end_inhabitants(namespaces: &[(u64, u64)]) -> bool {
     let Ok(proc) = open(c"/proc", libc::O_RDONLY | libc::O_DIRECTORY) else { return false };
     // SAFETY: cannot fail.
     let own = unsafe { libc::getpid() };
-    // A /proc of other processes' numbers would lead to innocent ones.
+    // A /proc of another pid namespace would lead to unrelated processes.
     if first_number(&mut [0; 16], |buf| read_link(c"/proc/self", buf)) != Some(own) {
         return false;
     }
     let mut found = false;
-    // What could not be listed is found by the next sweep, or nobody may list it.
+    // An entry that could not be listed is found by the next sweep, or cannot be listed at all.
     let _ = numbers_in(proc.as_fd(), |pid, name| {
         if pid != own {
             found |= end_if_inside(pid, name, namespaces);
@@ -69,11 +70,11 @@ pub(crate) fn end_inhabitants(namespaces: &[(u64, u64)]) -> bool {
     found
 }
 
-/// Tells `each` the entries of a folder whose names are numbers.
+/// Calls `each` for the entries of a folder whose names are numbers.
 pub(super) fn numbers_in(folder: BorrowedFd<'_>, mut each: impl FnMut(i32, &CStr)) -> Result<()> {
     let mut entries = [0u64; 1024];
     loop {
-        // SAFETY: the buffer is as long as the call is told, and aligned for its records.
+        // SAFETY: the length passed is that of the buffer, which is aligned for the records.
         let got = unsafe {
             libc::syscall(libc::SYS_getdents64, folder.as_raw_fd(), entries.as_mut_ptr(), size_of_val(&entries))
         };
@@ -118,7 +119,7 @@ fn end_if_inside(pid: i32, name: &CStr, namespaces: &[(u64, u64)]) -> bool {
     unsafe { libc::syscall(libc::SYS_pidfd_send_signal, process.as_raw_fd(), libc::SIGKILL, no_info, 0) == 0 }
 }
 
-/// Device and inode: what makes a namespace the same one as long as it is open.
+/// Device and inode, which identify a namespace as long as it is open.
 fn identity_at(path: &CStr) -> Option<(u64, u64)> {
     // SAFETY: all zeroes is a valid stat; the path ends with a zero and both live through the call.
     unsafe {
@@ -137,7 +138,7 @@ pub(crate) fn identity(fd: BorrowedFd<'_>) -> Result<(u64, u64)> {
 }
 
 fn read_link(path: &CStr, buf: &mut [u8]) -> usize {
-    // SAFETY: the buffer is as long as the call is told.
+    // SAFETY: the length passed is that of the buffer.
     usize::try_from(unsafe { libc::readlink(path.as_ptr(), buf.as_mut_ptr().cast(), buf.len()) }).unwrap_or(0)
 }
 

@@ -1,4 +1,4 @@
-//! The cores that encode, shared evenly by the workers and the I/O thread, as a kernel does it.
+//! The encoding cores, shared evenly by the workers and the I/O thread, as by a kernel's scheduler.
 
 use narrows::oracle::Speed;
 use narrows::sender::Done;
@@ -6,16 +6,18 @@ use narrows::sender::Done;
 use super::Plan;
 use crate::overhead::ENCODE_FIXED_NS;
 
-/// The part of the fixed work that the worker's CPU clock sees.
+/// Part of the fixed work that the worker's CPU clock measures.
 const SEEN_FIXED_NS: f64 = 1000.0;
-/// Sums are rounded: a thousandth of a nanosecond of work is nothing.
+/// Remaining work below this counts as done, because sums are rounded: a thousandth of a
+/// nanosecond.
 const NOTHING_S: f64 = 1e-12;
 
 pub(super) struct Cores {
     count: usize,
     speed: Speed,
-    /// In the order in which they were taken; up to this moment.
+    /// Jobs in the order in which they were taken.
     jobs: Vec<Job>,
+    /// Time up to which the jobs have been worked on.
     at_s: f64,
 }
 
@@ -23,9 +25,9 @@ struct Job {
     done: Done,
     on_io: bool,
     begin_s: f64,
-    /// Work that is left, in seconds of a core at speed 1.
+    /// Remaining work, in seconds of a core at speed 1.
     left_s: f64,
-    /// Of its whole work, what its clock sees.
+    /// Share of its whole work that its CPU clock measures.
     seen_share: f64,
 }
 
@@ -43,7 +45,7 @@ impl Cores {
         self.jobs.push(Job { done, on_io, begin_s, left_s, seen_share: work_ns / whole_ns });
     }
 
-    /// A job that has ended by now.
+    /// Removes and returns a job that has ended by `now_ns`.
     pub(super) fn finish(&mut self, now_ns: u64) -> Option<Done> {
         if self.next_ns() > now_ns {
             return None;
@@ -55,19 +57,19 @@ impl Cores {
         Some(done)
     }
 
-    /// When the next job ends.
+    /// Time at which the next job ends.
     pub(super) fn next_ns(&self) -> u64 {
         let Some(left_s) = self.jobs.iter().map(|job| job.left_s).reduce(f64::min) else { return u64::MAX };
         let end_s = if left_s > NOTHING_S { self.speed.finish(self.at_s, left_s / self.share()) } else { self.at_s };
         (end_s * 1e9 - NOTHING_S * 1e9).ceil() as u64
     }
 
-    /// Whether the I/O thread encodes: until it has ended it looks at nothing else.
+    /// Whether the I/O thread encodes; until it has finished it does nothing else.
     pub(super) fn io_is_busy(&self) -> bool {
         self.jobs.iter().any(|job| job.on_io)
     }
 
-    /// Of a core, for each job.
+    /// Share of a core that each job gets.
     fn share(&self) -> f64 {
         (self.count as f64 / self.jobs.len() as f64).min(1.0)
     }
@@ -106,7 +108,8 @@ mod tests {
         Cores { count, speed: Speed::constant(speed), jobs: Vec::new(), at_s: 0.0 }
     }
 
-    /// Microseconds, since the last nanosecond is rounded: (when, which job, its time on the clock) until nothing is left.
+    /// Runs all jobs: (end, number of the job, its time by the CPU clock). In microseconds, since
+    /// the last nanosecond is rounded.
     fn ends(cores: &mut Cores) -> Vec<(f64, u64, f64)> {
         let micros = |ns: u64| (ns as f64 / 10.0).round() / 100.0;
         let mut all = Vec::new();
@@ -126,8 +129,9 @@ mod tests {
         two.take(1000, job(2), 0.0, 10_000.0, false);
         two.take(4000, job(3), 500.0, 2000.0, true);
         assert!(two.io_is_busy());
-        // 1500 ns of fixed work each; from 4000 ns on three jobs have two thirds of a core each, until the third has its 4000.
-        // The clocks see all but the fixed work and the decision, and 1000 ns of the fixed work.
+        // Each job has 1500 ns of fixed work. From 4000 ns on three jobs have two thirds of a core
+        // each, until the third has done its 4000. The clocks measure the encoding and 1000 ns of
+        // the fixed work, but not the decision.
         assert_eq!(ends(&mut two), [(10.0, 3, 4.0), (13.5, 1, 12.74), (14.5, 2, 12.74)]);
         assert!(!two.io_is_busy());
     }
@@ -140,7 +144,7 @@ mod tests {
         assert_eq!(ends(&mut one), [(9.9, 1, 4.96), (10.0, 2, 4.96)]);
     }
 
-    /// What the bound rests on.
+    /// The bound relies on this.
     #[test]
     fn cores_are_never_idle_while_work_waits_and_never_more_than_there_are() {
         for count in [1, 2, 3] {

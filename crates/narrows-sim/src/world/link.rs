@@ -1,16 +1,17 @@
-//! The kernel's buffer and the link behind it: a fluid in order, whose rate changes in steps.
+//! Model of the kernel's buffer and the link behind it: an in-order fluid whose rate changes in
+//! steps.
 
 use std::collections::VecDeque;
 
 use narrows::oracle::Speed;
 
-/// The kernel's unsent bytes are kept to 2 ms of link, and to what two full writes need at least.
+/// Limit of the kernel's unsent bytes: 2 ms of link, but at least room for two full writes.
 const KERNEL_S: f64 = 0.002;
 const KERNEL_MIN: f64 = 16_384.0;
 
 /// A data frame between the sender and the receiver.
 pub(super) struct InFlight {
-    /// Where it ends on the wire.
+    /// Offset of its end on the wire.
     pub(super) wire_end: u64,
     pub(super) wire_len: u64,
     pub(super) raw_len: usize,
@@ -20,9 +21,9 @@ pub(super) struct InFlight {
 /// The kernel's buffer and the link behind it.
 pub(super) struct Link {
     speed: Speed,
-    /// Bytes of the frame in the driver's hand that the kernel has not taken.
+    /// Bytes of the driver's current frame that the kernel has not accepted yet.
     pub(super) in_hand: u64,
-    /// Whether the kernel takes bytes now. Once full, it waits until half of its bytes have left.
+    /// Whether the kernel accepts bytes. Once full, it waits until half of its bytes have left.
     pub(super) wanted: bool,
     pub(super) accepted: u64,
     departed: f64,
@@ -55,7 +56,7 @@ impl Link {
         take
     }
 
-    /// When the next frame has arrived or the kernel takes bytes again.
+    /// Time at which the next frame has arrived or the kernel accepts bytes again.
     pub(super) fn next_ns(&self, now_ns: u64) -> u64 {
         let unsent = self.accepted as f64 - self.departed;
         let frame =
@@ -65,7 +66,7 @@ impl Link {
         (self.speed.finish(now_ns as f64 * 1e-9, bytes) * 1e9).ceil() as u64
     }
 
-    /// Lets the link run, and gives the frames that have arrived whole.
+    /// Advances the link, and returns the frames that have arrived completely.
     pub(super) fn flow(&mut self, from_ns: u64, to_ns: u64) -> Vec<InFlight> {
         let unsent = self.accepted as f64 - self.departed;
         if unsent <= 0.0 {
@@ -81,7 +82,7 @@ impl Link {
             self.busy_ns += (dry_ns - from_ns as f64).clamp(0.0, (to_ns - from_ns) as f64);
             self.departed = self.accepted as f64;
         }
-        // Times are whole nanoseconds and sums are rounded: a thousandth of a byte is nothing.
+        // Times are whole nanoseconds and sums are rounded, so a thousandth of a byte is tolerated.
         let arrived = self.frames.iter().take_while(|f| f.wire_end as f64 <= self.departed + 1e-3).count();
         self.frames.drain(..arrived).collect()
     }

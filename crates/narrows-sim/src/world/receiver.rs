@@ -1,4 +1,5 @@
-//! A model of the receiver: it decodes whole frames on the decoder that is free first, delivers in order, and reports.
+//! Model of the receiver: it decodes whole frames on the first free decoder, delivers in order, and
+//! reports.
 
 use std::collections::VecDeque;
 
@@ -9,7 +10,7 @@ use super::Plan;
 use super::link::InFlight;
 use crate::overhead::DECODE_FIXED_NS;
 
-/// As the receiver of the engine reports: every 1/8 of the time so far, within these.
+/// Bounds of the report interval, as in the engine: 1/8 of the time so far within these bounds.
 const REPORT_EVERY_MIN_NS: u64 = 2_000_000;
 const REPORT_EVERY_MAX_NS: u64 = 500_000_000;
 /// Raw bytes that the receiver holds before it stops reading.
@@ -18,7 +19,8 @@ const RECEIVER_HOLDS: usize = 8 << 20;
 pub(super) struct Receiver {
     speed: Speed,
     free_s: Vec<f64>,
-    /// Frames that arrived and are not delivered: (when, raw, wire, decode ns).
+    /// Frames that arrived and are not delivered: (end of decoding in s, raw bytes, wire bytes,
+    /// decode ns).
     decoding: VecDeque<(f64, usize, u64, f64)>,
     held_raw: usize,
     pub(super) delivered_s: f64,
@@ -45,7 +47,7 @@ impl Receiver {
         }
     }
 
-    /// Whether it takes bytes from the link.
+    /// Whether it accepts bytes from the link.
     pub(super) fn reads(&self) -> bool {
         self.held_raw < RECEIVER_HOLDS
     }
@@ -56,7 +58,7 @@ impl Receiver {
         let end_s = self.speed.finish(begin_s, (frame.decode_ns + DECODE_FIXED_NS) * 1e-9);
         self.free_s[first] = end_s;
         let before_s = self.decoding.back().map_or(self.delivered_s, |d| d.0);
-        // On a slow machine the CPU clock runs as long as the decoding does.
+        // On a slow machine the CPU clock also measures the longer time of decoding.
         self.decoding.push_back((end_s.max(before_s), frame.raw_len, frame.wire_len, (end_s - begin_s) * 1e9));
         self.held_raw += frame.raw_len;
         self.feedback.wire_received = frame.wire_end;
@@ -66,7 +68,7 @@ impl Receiver {
         self.decoding.front().map_or(u64::MAX, |d| (d.0 * 1e9).ceil() as u64)
     }
 
-    /// Delivers what is decoded, and reports if it is time to.
+    /// Delivers decoded frames, and returns a report if one is due.
     pub(super) fn deliver(&mut self, now_ns: u64) -> Option<Feedback> {
         while self.next_ns() <= now_ns {
             let Some((end_s, raw_len, _, decode_ns)) = self.decoding.pop_front() else { break };

@@ -1,4 +1,4 @@
-//! Two ends of a message link and what lies between them, without sockets: units are handed over by the tests.
+//! Two ends of a message link without sockets: the tests pass the units.
 #![allow(dead_code, unreachable_pub, reason = "each test program uses a part")]
 
 use std::sync::Arc;
@@ -10,17 +10,22 @@ use narrows::message::{
 use narrows::policy::{Choice, Fixed, Policy};
 use narrows::{Error, monitor::View};
 
+/// A byte stream: ordered, without borders.
 pub const STREAM: Carrier = Carrier { delivery: Delivery::Ordered, borders: false };
+/// An ordered carrier that keeps borders.
 pub const UNITS: Carrier = Carrier { delivery: Delivery::Ordered, borders: true };
+/// A carrier that keeps borders, and may lose and reorder.
 pub const DATAGRAMS: Carrier = Carrier { delivery: Delivery::Unordered, borders: true };
+/// A fan-out carrier.
 pub const TOPIC: Carrier = Carrier { delivery: Delivery::Fanout, borders: true };
 
+/// A policy with one method, such as `lz4:link`.
 pub fn fixed(method: &str) -> Box<dyn Policy> {
     let (method, linked) = narrows::policy::parse_method(method).unwrap();
     Box::new(Fixed::new(method, linked))
 }
 
-/// Takes turns, so that every way to encode meets every other.
+/// A policy that cycles through all ways to encode, so that each meets every other.
 #[derive(Default)]
 pub struct Turns(usize);
 
@@ -29,7 +34,7 @@ impl Policy for Turns {
         self.0 += 1;
         let methods = [Method::lz4_accel(1), Method::STORE, Method::lz4_accel(1), Method::zstd(1), Method::zstd(3)];
         let linked = self.0.is_multiple_of(5) || self.0.is_multiple_of(7);
-        // Linked zstd is both ways.
+        // Linked zstd encodes both ways: with history and with a dictionary.
         let both = self.0.is_multiple_of(7).then(|| Method::zstd(1));
         let method = if linked { both.unwrap_or(Method::lz4_accel(1)) } else { methods[self.0 % 5] };
         let method = if view.limits.allows(method) { method } else { Method::STORE };
@@ -37,20 +42,31 @@ impl Policy for Turns {
     }
 }
 
-/// One end.
+/// One end of a link.
 pub struct End {
+    /// Sends messages to the peer.
     pub sender: MessageSender,
+    /// Receives messages of the peer.
     pub receiver: MessageReceiver,
+    /// Codec contexts of this end.
     pub contexts: Contexts,
+    /// Messages received, in order of arrival.
     pub got: Vec<Vec<u8>>,
+    /// Number of messages that could not be decoded.
     pub undecodable: usize,
-    /// Messages that the peer wants again, and whether some may be lost.
+    /// Number of messages sent again on request of the peer.
     pub again: usize,
+    /// Number of gaps reported by the peer, where messages may be lost.
     pub gaps: usize,
+    /// Virtual time.
     pub now_ns: u64,
 }
 
 impl End {
+    /// An end that has sent and received nothing.
+    ///
+    /// # Panics
+    /// If the configuration is invalid.
     pub fn new(config: MessageConfig, policy: Box<dyn Policy>) -> Self {
         Self {
             sender: MessageSender::new(config.clone(), policy).unwrap(),
@@ -64,11 +80,12 @@ impl End {
         }
     }
 
-    /// What this end writes to send a message: answers to the peer, then its own frames.
+    /// The bytes by which this end sends a message: answers to the peer, then its own frames.
     pub fn unit(&mut self, message: &[u8]) -> Vec<u8> {
         self.sent(message).1
     }
 
+    /// As [`End::unit`], with the result of the encoder.
     pub fn sent(&mut self, message: &[u8]) -> (Sent, Vec<u8>) {
         self.now_ns += 1_000_000;
         let mut out = Vec::new();
@@ -77,7 +94,8 @@ impl End {
         (sent, out)
     }
 
-    /// What this end writes without a message, and again what the peer lost, each a unit.
+    /// All pending units of this end other than new messages, including messages that the peer
+    /// lost.
     pub fn rest(&mut self) -> Vec<Vec<u8>> {
         let mut units = Vec::new();
         let mut out = Vec::new();
@@ -93,7 +111,7 @@ impl End {
         units
     }
 
-    /// As [`End::receive`], but bytes that are left over do not matter: the damage may be in a length.
+    /// As [`End::receive`], but ignores bytes left over, as the damage may be in a length.
     pub fn receive_all(&mut self, unit: &[u8]) -> Result<(), Error> {
         let mut rest = unit;
         while !rest.is_empty() {
@@ -109,6 +127,10 @@ impl End {
         Ok(())
     }
 
+    /// Receives a whole unit.
+    ///
+    /// # Errors
+    /// The first error of receiver or sender.
     pub fn receive(&mut self, unit: &[u8]) -> Result<(), Error> {
         let mut rest = unit;
         while !rest.is_empty() {
@@ -129,16 +151,18 @@ impl End {
     }
 }
 
+/// The default configuration for a carrier.
 pub fn config(carrier: Carrier) -> MessageConfig {
     MessageConfig { carrier, ..MessageConfig::default() }
 }
 
+/// Two ends with the same configuration, but different epochs.
 pub fn ends(config: &MessageConfig, policy: impl Fn() -> Box<dyn Policy>) -> (End, End) {
     let end = |epoch| End::new(MessageConfig { epoch, ..config.clone() }, policy());
     (end(1), end(2))
 }
 
-/// Lets both ends say what they have to say until they are silent.
+/// Exchanges units until both ends have nothing to send.
 pub fn settle(a: &mut End, b: &mut End) {
     for _ in 0..10 {
         let (to_b, to_a) = (a.rest(), b.rest());
@@ -151,19 +175,22 @@ pub fn settle(a: &mut End, b: &mut End) {
     panic!("they talk for ever");
 }
 
+/// A dictionary with this content.
 pub fn dictionary(content: Vec<u8>) -> Arc<Dictionary> {
     Arc::new(Dictionary::new(content).unwrap())
 }
 
+/// A generator of random test data; the field is its state.
 pub struct Random(pub u64);
 
 impl Random {
+    /// A number in [0, n).
     pub fn draw(&mut self, n: usize) -> usize {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) as usize % n.max(1)
     }
 
-    /// A text like what programs say to each other.
+    /// A text like messages between programs.
     pub fn message(&mut self) -> Vec<u8> {
         let mut text = format!("REGISTER sip:{}@example.net SIP/2.0\r\nCSeq: {}\r\n", self.draw(50), self.draw(9999));
         for _ in 0..self.draw(12) {
@@ -173,6 +200,7 @@ impl Random {
         text.into_bytes()
     }
 
+    /// Random bytes.
     pub fn bytes(&mut self, len: usize) -> Vec<u8> {
         (0..len).map(|_| self.draw(256) as u8).collect()
     }

@@ -1,5 +1,6 @@
-//! Two programs, a connection, a supervisor at either end and a side channel, in virtual time. Every byte that reaches a
-//! program is compared with what the other one wrote, every time at which it could have had it with the time it got it.
+//! Two programs, a connection, a supervisor at either end and a side channel, in virtual time.
+//! Every byte that reaches a program is compared with what the other one wrote, and its delivery
+//! time with the earliest possible one.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
@@ -15,7 +16,7 @@ use narrows::upgrade::{Event, Tuple, Word};
 pub(crate) use setup::{Act, End, Outcome, Seen, Setup, Slow, Who};
 
 pub(crate) const MS: u64 = 1_000_000;
-/// Of the only connection, at either end.
+/// Number of the only connection, at both ends.
 const FLOW: u64 = 7;
 const PORT: u16 = 5432;
 
@@ -35,11 +36,11 @@ enum Ev {
     Say(Word),
     Hear(Event),
     Restart,
-    /// The agent hears of listeners and connections that were there before it.
+    /// The agent is told about listeners and connections that existed before it.
     Register,
 }
 
-/// One program and what is between it and the wire.
+/// One program, with everything between it and the wire.
 struct Host {
     flow: Option<Flow>,
     alive: bool,
@@ -47,7 +48,7 @@ struct Host {
     got: usize,
     end: End,
     ended: bool,
-    /// When each plain byte came that the program has not got.
+    /// Arrival times of the plain bytes that the program has not received.
     arrivals: VecDeque<u64>,
     frames: Vec<u8>,
     frames_end: bool,
@@ -83,18 +84,18 @@ pub(crate) struct World {
     random: u64,
     hosts: [Host; 2],
     accepted: bool,
-    /// What came before the server accepted.
+    /// Events that came before the server accepted.
     early: Vec<Ev>,
     claimant: Claimant,
     witness: Witness,
     channel: ChannelId,
-    /// Until when the side channel is broken; what is under way is lost.
+    /// Time until which the side channel is broken; messages in transit are lost.
     broken_until: u64,
     broken: Option<ChannelId>,
     dials: usize,
-    /// The side channels that were dialled, in order, and when.
+    /// The dialled side channels in order, each with its time.
     dialled: Vec<(ChannelId, u64)>,
-    /// The agent was told of listeners and connections.
+    /// Whether the agent was told about listeners and connections.
     registered: bool,
 }
 
@@ -157,7 +158,8 @@ impl World {
     }
 
     fn run(mut self) -> Outcome {
-        // The connection begins when a side channel that is there before it has been there for a while.
+        // If the side channel exists before the connection, it has existed for a while when that
+        // begins.
         let begin = if self.setup.warm && self.setup.client && !self.setup.direct { 5000 * MS } else { 0 };
         if begin > 0 {
             let tuple = Tuple::new("10.0.0.1:1".parse().unwrap(), "10.0.0.2:1".parse().unwrap());
@@ -168,7 +170,7 @@ impl World {
         self.at(begin, Ev::Claim);
         self.at(begin + data + accept, Ev::Accept);
         for (when, who, act) in self.setup.acts.clone() {
-            // No program writes before it has the connection.
+            // A program cannot write before it has the connection.
             let ready = if who == Who::Client { 2 * data } else { data + accept };
             self.at(begin + when.max(ready), Ev::Act(who, act));
         }
@@ -356,7 +358,7 @@ impl World {
         }
     }
 
-    /// Cuts and sends. A write begins a segment.
+    /// Cuts bytes into segments and sends them. Each write begins a segment.
     fn transmit(&mut self, who: Who, bytes: &[u8]) {
         let mut rest = bytes;
         while !rest.is_empty() {
@@ -421,13 +423,13 @@ impl World {
             let raw: Vec<u8> = rest[..len].iter().map(|b| !b).collect();
             host.frames.drain(..=len);
             host.arrivals.pop_front();
-            // Decoding waits for whole frames; only plain bytes are never to wait.
+            // Decoding waits for complete frames; only plain bytes must never wait.
             host.arrivals.iter_mut().take(len).for_each(|at| *at = u64::MAX);
             self.give(who, &raw);
         }
     }
 
-    /// Hands bytes to the program.
+    /// Delivers bytes to the program.
     fn give(&mut self, who: Who, bytes: &[u8]) {
         let (now, setup) = (self.now, &self.setup);
         let [a, b] = &mut self.hosts;
@@ -467,7 +469,7 @@ impl World {
         }
     }
 
-    /// A supervisor gives a connection up: reset on the wire, error at the program.
+    /// A supervisor gives a connection up: reset on the wire, error for the program.
     fn fail(&mut self, who: Who) {
         let at = self.host(who).wire_free_ns.max(self.now + self.setup.data_ns);
         self.at(at, Ev::Reset(who.other()));
@@ -482,7 +484,7 @@ impl World {
         self.over();
     }
 
-    /// Tells the machines when the connection is over at their end.
+    /// Tells the state machines when the connection is over at their end.
     fn over(&mut self) {
         for who in [Who::Client, Who::Server] {
             let host = self.host(who);
@@ -501,7 +503,7 @@ impl World {
             return;
         }
         host.alive = false;
-        // What is under way may be overtaken by the reset.
+        // The reset may overtake data in transit.
         if self.random(2) == 0 {
             let gone = |e: &Ev| matches!(e, Ev::Segment(to, _) | Ev::Fin(to) if *to == who.other());
             self.events.retain(|_, e| !gone(e));
@@ -517,7 +519,8 @@ impl World {
             host.end = End::Error;
         }
         if who == Who::Server && !self.accepted {
-            // The listening socket is gone with its program's supervisor; what waits there is reset.
+            // The listening socket is gone with its program's supervisor; waiting connections are
+            // reset.
             self.early.clear();
         }
     }

@@ -1,4 +1,4 @@
-//! What is played, and what came of it.
+//! Setup and outcome of a simulated connection.
 
 use narrows::upgrade::WhyPlain;
 
@@ -16,7 +16,7 @@ impl Who {
     }
 }
 
-/// What a program does.
+/// An action of a program.
 #[derive(Clone, Debug)]
 pub(crate) enum Act {
     Write(Vec<u8>),
@@ -31,40 +31,42 @@ pub(crate) struct Setup {
     pub(crate) server: bool,
     pub(crate) service: bool,
     pub(crate) direct: bool,
-    /// One way.
+    /// One-way delay of the connection.
     pub(crate) data_ns: u64,
     pub(crate) side_ns: u64,
-    /// Added at random, for each segment.
+    /// Maximum of a random delay added to each segment.
     pub(crate) jitter_ns: u64,
-    /// Segments are often short, and far apart.
+    /// Whether segments are often short and far apart.
     pub(crate) cut: bool,
-    /// The side channel is there before the connection.
+    /// Whether the side channel exists before the connection.
     pub(crate) warm: bool,
     pub(crate) accept_ns: u64,
     pub(crate) nat: bool,
     pub(crate) clock_off_ms: i32,
     pub(crate) syn_clock: bool,
     pub(crate) acts: Vec<(u64, Who, Act)>,
-    /// A supervisor dies at this step.
+    /// A supervisor is killed at this step.
     pub(crate) kill: Option<(Who, usize)>,
-    /// The side channel breaks at this step, and works again after so long.
+    /// The side channel breaks at this step, and works again after this time in ns.
     pub(crate) break_at: Option<(usize, u64)>,
-    /// The first side channels, one after the other; those behind them are well.
+    /// Delays of the first side channels, in order; later ones have none.
     pub(crate) slow: Vec<Slow>,
-    /// The server's agent dies: when, how long nobody is there, and how long the next one knows of nothing.
+    /// The server's agent dies: (when, time without agent, time for which the next one knows of
+    /// nothing).
     pub(crate) restart: Option<(u64, u64, u64)>,
-    /// Between the server's supervisor and its agent, either way.
+    /// One-way delay between the server's supervisor and its agent.
     pub(crate) line_ns: u64,
-    /// Claims of somebody else: when, from the client's address, with its clock off by so much.
+    /// Forged claims: (when, whether from the client's address, clock offset in ms).
     pub(crate) forged: Vec<(u64, bool, i32)>,
 }
 
-/// A side channel on which everything takes longer, its end included.
+/// Additional delays of a side channel, which also apply to its end.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Slow {
-    /// To connect.
+    /// Delay of connecting.
     pub(crate) dial_ns: u64,
-    /// What is said from then on, to the server and to the client.
+    /// Time after dialling from which messages are delayed, by `up_ns` to the server and by `down_ns`
+    /// to the client.
     pub(crate) from_ns: u64,
     pub(crate) up_ns: u64,
     pub(crate) down_ns: u64,
@@ -114,11 +116,11 @@ pub(crate) enum End {
     Error,
 }
 
-/// What each program saw.
+/// Observations of one program.
 #[derive(Debug)]
 pub(crate) struct Seen {
     pub(crate) end: End,
-    /// Plain bytes before the marker that its peer sent, if one did.
+    /// Number of plain bytes before the peer's marker, if the peer sent one.
     pub(crate) switched_at: Option<usize>,
     pub(crate) held_max_ns: u64,
     pub(crate) why_plain: Option<WhyPlain>,

@@ -1,4 +1,4 @@
-//! What the flows and the machines have to say, the side channel that carries it, and who abuses it.
+//! Outputs of the flows and state machines, the side channel that carries them, and a forger.
 
 use narrows::upgrade::witness::{ChannelId, Witness, WitnessLimits};
 use narrows::upgrade::{Event, Word, claimant, witness};
@@ -18,7 +18,8 @@ impl World {
             let Some(flow) = &mut host.flow else { return };
             if let Some(marker) = flow.take_marker() {
                 if host.ended {
-                    // It was shut down before; the machine must not have a marker due then.
+                    // The direction was shut down; the state machine must not send a marker after
+                    // that.
                     panic!("a marker behind the end: {:?}", self.setup);
                 }
                 self.transmit(who, &marker);
@@ -109,14 +110,14 @@ impl World {
         }
     }
 
-    /// How slow a side channel is, and when it was dialled.
+    /// Delays of a side channel, and the time at which it was dialled.
     fn slow(&self, channel: ChannelId) -> (Slow, u64) {
         let nth = self.dialled.iter().position(|(c, _)| *c == channel);
         let slow = nth.and_then(|n| self.setup.slow.get(n)).copied().unwrap_or_default();
         (slow, nth.map_or(0, |n| self.dialled[n].1))
     }
 
-    /// When what is said now on a side channel is heard. Nothing overtakes anything there.
+    /// Arrival time of a message sent now on a side channel, which keeps the order of messages.
     fn side_at(&mut self, who: Who, channel: ChannelId) -> u64 {
         let (slow, since_ns) = self.slow(channel);
         let later_ns = if who == Who::Client { slow.up_ns } else { slow.down_ns };
@@ -127,7 +128,7 @@ impl World {
         *free
     }
 
-    /// Another agent takes the place of the server's, which knows of nothing yet.
+    /// Replaces the server's agent by a new one, which knows of nothing yet.
     pub(super) fn restart(&mut self) {
         let Some((_, gone_ns, unknown_ns)) = self.setup.restart else { return };
         self.broken_until = self.now + gone_ns;
@@ -159,7 +160,7 @@ impl World {
         self.events.retain(|_, e| !matches!(e, Ev::Side(..) | Ev::Connected(_)));
         let channel = self.channel;
         self.broken = Some(channel);
-        // Either may notice late; the server not at all.
+        // Either end may notice late; the server may not notice at all.
         let noticed = self.now + self.random(40 * MS);
         self.at(noticed, Ev::SideLost(Who::Client, channel));
         if self.random(2) == 0 {
@@ -168,7 +169,7 @@ impl World {
         }
     }
 
-    /// Somebody else says that the connection is his.
+    /// A forger claims the connection.
     pub(super) fn forge(&mut self, same_host: bool, off_ms: i32) {
         use narrows::upgrade::message::{Claim, GREETING, Hello, Message, Purpose};
         if !self.hosts[1].alive {
@@ -182,7 +183,7 @@ impl World {
         Message::Hello(Hello { version: 1, purpose: Purpose::SideChannel }).write(&mut bytes);
         let (tuple, clock_ms) = (self.tuple(Who::Server), self.clock(off_ms));
         let claim = Message::Claim(Claim { id: 0, tuple, clock_ms, nonce: [0x66; 16] });
-        // Said twice, and then it lies about what it got and sent.
+        // The forger sends the claim twice, then a wrong answer about received and sent bytes.
         claim.write(&mut bytes);
         claim.write(&mut bytes);
         Message::Answer { id: 0, offset: 1 << 40, marked: false }.write(&mut bytes);

@@ -1,7 +1,8 @@
-//! Two engines, a clock, a link and workers in virtual time: no threads, no sleeping, the same result every run.
+//! Two engines, a clock, a link and workers in virtual time: no threads, no sleeping, the same
+//! result in every run.
 //!
-//! Codecs are real (bytes really arrive); what they cost is a model: nominal nanoseconds per byte times a slow-down
-//! that the test sets.
+//! Codecs are real (bytes really arrive); their cost is a model: nominal nanoseconds per byte times
+//! a slow-down set by the test.
 #![allow(dead_code, reason = "every test file uses its own part")]
 
 pub(crate) mod scene;
@@ -17,14 +18,14 @@ use narrows::sender::{Done, Job, JobKind, LinkSample, Sender, SenderConfig};
 pub(crate) const MS: u64 = 1_000_000;
 pub(crate) const SECOND: u64 = 1_000_000_000;
 
-/// What the world does, as functions of the time in ns.
+/// Conditions of the simulated world, as functions of the time in ns.
 pub(crate) struct Conditions {
     pub(crate) rate_bytes_per_s: Box<dyn Fn(u64) -> f64>,
     /// Factor on the time of encoding.
     pub(crate) cpu_slowdown: Box<dyn Fn(u64) -> f64>,
     /// Factor on the time of decoding.
     pub(crate) receiver_slowdown: f64,
-    /// Bytes that the kernel takes before it blocks.
+    /// Bytes that the kernel accepts before it blocks.
     pub(crate) kernel_buffer: u64,
     /// Raw and wire bytes that the receiver holds before the link stops.
     pub(crate) receiver_buffer: u64,
@@ -43,7 +44,7 @@ impl Conditions {
     }
 }
 
-/// One block as it was chosen.
+/// A choice for one block.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Chosen {
     pub(crate) at_ns: u64,
@@ -72,14 +73,14 @@ pub(crate) struct World {
     decode_cpu_ns: u64,
     held_by_receiver: VecDeque<(u64, Block)>,
     reports_in_flight: VecDeque<(u64, Vec<u8>)>,
-    /// When the first byte of raw data left the sender's host.
+    /// Time at which the first byte of raw data left the sender's host.
     pub(crate) first_byte_ns: Option<u64>,
-    /// What the sender wrote, if its trace is on.
+    /// The sender's trace, if enabled.
     pub(crate) trace: String,
     steps: u64,
 }
 
-/// More steps than any test needs: a loop that does not end is a failure, not a hang.
+/// More steps than any test needs, so that an endless loop fails instead of hanging.
 const STEPS_MAX: u64 = 20_000_000;
 
 impl World {
@@ -112,7 +113,7 @@ impl World {
         }
     }
 
-    /// Sends `data` as fast as the sender takes it, to the end.
+    /// Sends `data` as fast as the sender accepts it, and ends the flow.
     pub(crate) fn send_all(&mut self, data: &[u8]) {
         let mut at = 0;
         while at < data.len() {
@@ -146,7 +147,8 @@ impl World {
         }
     }
 
-    /// Does what can be done now, then moves the clock to the next event, `until_ns` at the latest.
+    /// Does everything possible at this time, then moves the clock to the next event, at most to
+    /// `until_ns`.
     fn step(&mut self, until_ns: u64) {
         self.steps += 1;
         assert!(self.steps < STEPS_MAX, "no end in sight at {} ns", self.now_ns);
@@ -166,7 +168,7 @@ impl World {
         }
         if !self.in_kernel.is_empty() && self.link_flows() {
             let rate = (self.conditions.rate_bytes_per_s)(self.now_ns);
-            // Enough for a packet or for what there is; rate changes are felt within a packet.
+            // At most one packet, so that rate changes take effect within a packet.
             let bytes = self.in_kernel.len().min(1500) as f64 - self.drained_fraction;
             next = next.min(self.now_ns + (bytes / rate * 1e9).ceil().max(1.0) as u64);
         }
@@ -209,7 +211,7 @@ impl World {
         let job_is_short = wall_ns < 2_000;
         let mut done = job.run(&mut self.contexts, &self.pool);
         (done.wall_ns, done.cpu_ns) = (wall_ns, cpu_ns);
-        // As the drivers do it: what is short runs in place and takes no time that matters here.
+        // As in the drivers, short jobs run in place; their time is neglected.
         let until_ns = if job_is_short { self.now_ns } else { self.now_ns + wall_ns };
         self.workers.push((until_ns, done));
     }

@@ -1,4 +1,4 @@
-//! One view made by hand: what a policy is shown, without an engine around it.
+//! A hand-made view, as input of a policy without an engine.
 
 use narrows::codec::Method;
 use narrows::monitor::{Ask, CpuView, Limits, LinkView, Pending, PendingState, ReceiverView, View};
@@ -74,7 +74,7 @@ impl Scene {
         }
     }
 
-    /// The same question often enough for the price to settle; the answer to the last.
+    /// Asks the same question `times` times, so that the price settles; returns the last answer.
     pub(crate) fn ask(&mut self, policy: &mut dyn Policy, times: usize) -> Choice {
         let mut choice = policy.choose(&self.view());
         for _ in 1..times {

@@ -1,4 +1,5 @@
-//! How old bytes are when they arrive over a link that its program fills: what waits between a write and a read.
+//! Age of bytes on arrival over a link that its program saturates: the queueing between a write and
+//! a read.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
@@ -19,7 +20,8 @@ const PORT: u16 = 7820;
 const RECORD: usize = 4096;
 const DATA: usize = 8 << 20;
 
-/// Age of noise and of text, natively and with both ends under `narrows run`, in ms; and the goodput.
+/// Measures age in ms and goodput of noise and of text, natively and with both ends under `narrows
+/// run`.
 pub(super) fn age(args: &Args) -> Result<Value> {
     let mut rows = Vec::new();
     for link in LINKS {
@@ -78,7 +80,8 @@ fn address() -> Result<SocketAddr> {
     Ok(SocketAddr::new(host, PORT))
 }
 
-/// Prints to its client: the median age in us, all bytes, and the time from the first record to the last.
+/// Receives records. Sends back the median age in us, all bytes, and the time from the first record
+/// to the last.
 pub(super) fn serve() -> Result<()> {
     let (mut socket, _) = TcpListener::bind(address()?)?.accept()?;
     let (mut record, mut ages, mut begun) = (vec![0; RECORD], Vec::new(), None);
@@ -92,14 +95,14 @@ pub(super) fn serve() -> Result<()> {
     Ok(socket.write_all(words.as_bytes())?)
 }
 
-/// Writes whenever the socket says that there is room, as programs around an event loop do.
+/// Writes whenever the socket is writable, as programs with an event loop do.
 pub(super) fn client(kind: &str) -> Result<()> {
     let mut socket = TcpStream::connect(address()?)?;
     let data = if kind == "text" { text() } else { ends::noise(DATA, 7) };
     let end = Instant::now() + Duration::from_secs(SECONDS);
     let mut records = data.chunks_exact(RECORD).cycle();
     while Instant::now() < end {
-        // A poll that fails is followed by a write that says why.
+        // If poll fails, the following write reports the error.
         let _ = poll(&mut [PollFd::new(&socket, PollFlags::OUT)], None);
         let mut record = records.next().context("data")?.to_vec();
         record[..8].copy_from_slice(&now_us().to_le_bytes());

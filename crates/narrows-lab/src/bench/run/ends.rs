@@ -1,4 +1,4 @@
-//! What the programs of the part `run` do. They use the calls of the C library, as most programs do.
+//! The programs of the part `run`. They use the functions of the C library, as most programs do.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -12,13 +12,13 @@ use rustix::process::{Resource, Signal, getpid, getrlimit, kill_process, setrlim
 
 use super::{PINGS, WARM_UP, age};
 
-/// Of threads that do little: there are thousands.
+/// Stack size of threads: small, as there are thousands and they do little.
 const STACK: usize = 128 << 10;
-/// The kernel's usual limit, and more than all connections of a part.
+/// Accept queue: the kernel's usual limit, and more than all connections of a part.
 const BACKLOG: i32 = 4096;
 const WRITE: usize = 64 << 10;
 const CONNECT_PATIENCE: Duration = Duration::from_secs(20);
-/// What each connection says before it is idle.
+/// Bytes that each connection exchanges before it is idle.
 const USED_BYTES: usize = 100_000;
 
 pub(in crate::bench) fn run(words: &[String]) -> Result<()> {
@@ -34,7 +34,7 @@ pub(in crate::bench) fn run(words: &[String]) -> Result<()> {
         ["many", port, count, seed] => many(address(port)?, count.parse()?, seed.parse()?),
         ["idle", port, count, used] => idle(address(port)?, count.parse()?, used == "yes"),
         ["kill", port, len, seed] => kill(address(port)?, len.parse()?, seed.parse()?),
-        _ => bail!("no end is called so"),
+        _ => bail!("unknown role"),
     }
 }
 
@@ -42,7 +42,7 @@ fn address(port: &str) -> Result<SocketAddr> {
     Ok(SocketAddr::from(([127, 0, 0, 1], port.parse()?)))
 }
 
-/// Nothing on loopback takes so long; who waits longer waits for what was lost.
+/// Timeout of reads: nothing on loopback takes so long, so something was lost.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn open(at: SocketAddr) -> io::Result<TcpStream> {
@@ -60,7 +60,7 @@ fn raise_descriptor_limit() {
 
 // --- server ---
 
-/// Says its port, and answers whatever comes: the first byte says what is wanted.
+/// Prints its port, and answers connections. The first byte of a connection selects the service.
 fn serve() -> Result<()> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     // When this queue is full, Linux 6.18 has been seen to lose the first byte of connections, whoever accepts them.
@@ -68,7 +68,7 @@ fn serve() -> Result<()> {
     println!("{}", listener.local_addr()?.port());
     for socket in listener.incoming() {
         let socket = socket?;
-        // Who goes away is no matter of the server.
+        // Errors of a connection, such as a client that closes, do not concern the server.
         thread::Builder::new().stack_size(STACK).spawn(move || drop(answer(socket)))?;
     }
     Ok(())
@@ -81,7 +81,7 @@ fn answer(mut socket: TcpStream) -> io::Result<()> {
     }
     socket.set_nodelay(true)?;
     match head[0] {
-        // Echo of messages of this length.
+        // Echo messages of the given length.
         b'e' => {
             socket.read_exact(&mut head[1..])?;
             let [_, len @ ..] = head;
@@ -91,7 +91,7 @@ fn answer(mut socket: TcpStream) -> io::Result<()> {
                 socket.write_all(&message)?;
             }
         }
-        // All of it, then its length.
+        // Read until the end, then send the length.
         b's' => {
             let (mut part, mut len) = (vec![0; 256 << 10], 0u64);
             loop {
@@ -101,7 +101,7 @@ fn answer(mut socket: TcpStream) -> io::Result<()> {
                 }
             }
         }
-        // Back as it comes.
+        // Echo bytes as they come.
         _ => {
             let mut part = vec![0; 32 << 10];
             loop {
@@ -116,7 +116,7 @@ fn answer(mut socket: TcpStream) -> io::Result<()> {
 
 // --- clients: they print numbers ---
 
-/// Each round trip in ns.
+/// Prints each round trip in ns.
 fn ping(at: SocketAddr, size: usize) -> Result<()> {
     let mut socket = open(at)?;
     socket.set_nodelay(true)?;
@@ -139,7 +139,7 @@ fn ping(at: SocketAddr, size: usize) -> Result<()> {
     Ok(())
 }
 
-/// ns until the server has all.
+/// Prints the ns until the server has received everything.
 fn bulk(at: SocketAddr, bytes: u64) -> Result<()> {
     let mut socket = open(at)?;
     let data = noise(WRITE, 1);
@@ -160,7 +160,8 @@ fn bulk(at: SocketAddr, bytes: u64) -> Result<()> {
     Ok(())
 }
 
-/// Each socket and connect in ns. Without blocking it is: connect, wait until it can be written to, ask for the error.
+/// Prints the ns of each socket and connect. If not blocking: connect, wait until the socket is
+/// writable, get the error.
 fn connect(at: SocketAddr, blocking: bool, count: usize) -> Result<()> {
     let mut times = Vec::with_capacity(count);
     for _ in 0..count {
@@ -174,7 +175,8 @@ fn connect(at: SocketAddr, blocking: bool, count: usize) -> Result<()> {
     Ok(())
 }
 
-/// All are opened before any of them speaks. Prints how many were right, their bytes, and ns.
+/// Opens all connections before any of them sends. Prints how many were correct, their bytes, and
+/// ns.
 fn many(at: SocketAddr, count: usize, seed: u64) -> Result<()> {
     let (barrier, begun) = (Arc::new(Barrier::new(count)), Instant::now());
     let talk = |number: usize, barrier: &Barrier| -> io::Result<(bool, usize)> {
@@ -191,7 +193,8 @@ fn many(at: SocketAddr, count: usize, seed: u64) -> Result<()> {
         let mut back = vec![0; len];
         let mut done = 0;
         while done < len {
-            // No more than both ends' sockets hold: the server answers each piece before the next one comes.
+            // Pieces that fit into both ends' sockets: the server echoes each one before the next
+            // is sent.
             let n = (1 + rng.below(60_000)).min(len - done);
             socket.write_all(&data[done..done + n])?;
             socket.read_exact(&mut back[done..done + n])?;
@@ -239,15 +242,15 @@ fn idle(at: SocketAddr, count: usize, used: bool) -> Result<()> {
     Ok(())
 }
 
-/// Writes and is gone.
+/// Writes, then kills itself.
 fn kill(at: SocketAddr, len: usize, seed: u64) -> Result<()> {
     let mut socket = open(at)?;
     socket.write_all(&noise(len, seed))?;
     kill_process(getpid(), Signal::KILL)?;
-    bail!("it was not killed")
+    bail!("SIGKILL did not end this process")
 }
 
-/// Bytes of a seed.
+/// Random bytes from a seed.
 pub(super) fn noise(len: usize, seed: u64) -> Vec<u8> {
     let mut rng = Rng(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     let mut out = Vec::with_capacity(len + 8);

@@ -1,4 +1,4 @@
-//! Checks of the values of axes and settings, and work that takes the CPU away.
+//! Checks of the values of axes and settings, and threads that load the CPU.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,7 +9,7 @@ use narrows::policy::PolicySpec;
 use crate::cells::Scenario;
 use crate::units::parse_len;
 
-/// Says what is wrong with a value.
+/// Checks a value; the error says what is wrong with it.
 pub(crate) type Check = fn(&str) -> Result<(), String>;
 
 pub(super) fn name(text: &str) -> Result<(), String> {
@@ -17,7 +17,7 @@ pub(super) fn name(text: &str) -> Result<(), String> {
     if !text.is_empty() && text.chars().all(fine) && !text.starts_with('.') { Ok(()) } else { Err("no name".into()) }
 }
 
-/// A folder of the corpus, or a file of one: FOLDER/FILE.
+/// A folder of the corpus, or a file in one: FOLDER/FILE.
 pub(super) fn name_or_file(text: &str) -> Result<(), String> {
     text.split_once('/').map_or_else(|| name(text), |(folder, file)| name(folder).and_then(|()| name(file)))
 }
@@ -36,7 +36,7 @@ pub(super) fn not_negative(text: &str) -> Result<(), String> {
     }
 }
 
-/// Or `-`, for what is said elsewhere.
+/// A positive number, or `-` if the value is given elsewhere.
 pub(super) fn positive_or_not(text: &str) -> Result<(), String> {
     if text == "-" { Ok(()) } else { positive(text) }
 }
@@ -45,11 +45,11 @@ pub(super) fn not_negative_or_not(text: &str) -> Result<(), String> {
     if text == "-" { Ok(()) } else { not_negative(text) }
 }
 
-/// Of `narrows run`, as words without quotes; `-` is none.
+/// Flags of `narrows run`, as words without quotes; `-` is none.
 pub(super) fn flags(text: &str) -> Result<(), String> {
     let plain = |word: &str| word.chars().all(|c| c.is_ascii_alphanumeric() || "-_.:,/=*[]{}".contains(c));
     match text.split(' ').find(|w| !plain(w)) {
-        Some(word) => Err(format!("'{word}' is no flag, or has what a shell would take for its own")),
+        Some(word) => Err(format!("'{word}' has characters that are not allowed in a flag")),
         None => Ok(()),
     }
 }
@@ -61,7 +61,7 @@ pub(super) fn count(text: &str) -> Result<(), String> {
     }
 }
 
-/// Processes that do nothing but work.
+/// Number of processes that only use CPU.
 pub(super) fn hogs(text: &str) -> Result<(), String> {
     match text.parse::<u32>() {
         Ok(0..=64) => Ok(()),
@@ -92,7 +92,7 @@ pub(super) fn scenario(text: &str) -> Result<(), String> {
     text.parse::<Scenario>().map(|_| ())
 }
 
-/// Threads that take CPU until they are dropped.
+/// Threads that use CPU until this value is dropped.
 pub(crate) struct Hogs {
     stop: Arc<AtomicBool>,
     threads: Vec<std::thread::JoinHandle<()>>,
@@ -106,7 +106,7 @@ impl Hogs {
             std::thread::spawn(move || {
                 let mut x = 1u64;
                 while !stop.load(Ordering::Relaxed) {
-                    // Enough between two looks that the look costs nothing.
+                    // Enough work between checks of the flag that the check costs nothing.
                     for _ in 0..10_000 {
                         x = std::hint::black_box(x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1));
                     }

@@ -1,4 +1,4 @@
-//! `codec`: ratio and times of a method on a pool that is cut into buffers of one length.
+//! The kind `codec`: ratio and times of a method on a pool that is cut into buffers of one length.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -25,7 +25,7 @@ const AXES: &[Axis] = &[
     Axis { name: "load", default: "0", check: checks::hogs },
 ];
 const SETTINGS: &[Setting] = &[
-    // A few hundred milliseconds of a slow method.
+    // Takes a slow method a few hundred milliseconds.
     Setting { name: "bytes", default: "2M", check: checks::len },
 ];
 
@@ -55,7 +55,7 @@ impl Kind for Codec {
     }
 }
 
-/// Bytes of pools, read once.
+/// Cache of pools, each read once.
 pub(super) struct Data {
     corpus: std::path::PathBuf,
     len: usize,
@@ -67,7 +67,7 @@ impl Data {
         Self { corpus: corpus.to_owned(), len, known: Mutex::default() }
     }
 
-    /// The first bytes of the pool; repeated where the pool is shorter.
+    /// The first `len` bytes of the pool, which is repeated if it is shorter.
     pub(super) fn pool(&self, name: &str) -> Result<Arc<Vec<u8>>> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(bytes) = known.get(name) {
@@ -112,20 +112,21 @@ impl Lab for CodecLab {
     }
 }
 
-/// The value below which such a share of them lies, in ascending order.
+/// The quantile of values in ascending order.
 fn quantile(ascending: &[f64], share: f64) -> f64 {
     ascending[((ascending.len() - 1) as f64 * share).round() as usize]
 }
 
 pub(super) struct Speeds {
-    /// Of each buffer, ascending.
+    /// Ratio of each buffer, ascending.
     pub(super) ratios: Vec<f64>,
     pub(super) wire_len: usize,
     pub(super) encode_s: f64,
     pub(super) decode_s: f64,
 }
 
-/// Every buffer alone, as frames are; what does not shrink goes as it is and costs its decoder a copy.
+/// Encodes every buffer separately, like frames. A buffer that does not shrink is sent raw and
+/// costs the decoder a copy.
 pub(super) fn measure(method: Method, bytes: &[u8], buffer: usize) -> Result<Speeds> {
     let mut contexts = Contexts::default();
     let mut wire = vec![0; buffer];
@@ -154,7 +155,7 @@ pub(super) fn measure(method: Method, bytes: &[u8], buffer: usize) -> Result<Spe
         ensure!(back == block, "{method} does not give back what it was given");
     }
     speeds.ratios.sort_by(f64::total_cmp);
-    // A clock that stands still must not give infinite speeds.
+    // If the clock does not advance, the speed must not be infinite.
     speeds.decode_s = speeds.decode_s.max(1e-9);
-    Some(speeds).filter(|s| s.encode_s > 0.0).context("the clock stands still")
+    Some(speeds).filter(|s| s.encode_s > 0.0).context("the clock does not advance")
 }

@@ -1,4 +1,4 @@
-//! `link`: real programs over a real or emulated link, as `narrows-lab race` runs them.
+//! The kind `link`: real programs over a real or emulated link, as `narrows-lab race` runs them.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -24,7 +24,7 @@ pub(crate) struct Link;
 const AXES: &[Axis] = &[
     Axis { name: "pool", default: "text", check: checks::name_or_file },
     Axis { name: "link", default: "none", check: link },
-    // Instead of what the link says of both directions, as numbers for sweeps.
+    // Override the link's values for both directions; numbers, for sweeps.
     Axis { name: "rate_mbit", default: "-", check: checks::positive_or_not },
     Axis { name: "delay_ms", default: "-", check: checks::not_negative_or_not },
     Axis { name: "loss_percent", default: "-", check: checks::not_negative_or_not },
@@ -33,19 +33,19 @@ const AXES: &[Axis] = &[
 ];
 const SETTINGS: &[Setting] = &[
     Setting { name: "bytes", default: "8M", check: checks::len },
-    // Cuts the bytes to what plain carries in so many seconds.
+    // Limits the bytes to those that plain transfers in this time.
     Setting { name: "plain_s", default: "4", check: checks::positive },
     Setting { name: "timeout_s", default: "120", check: checks::positive },
     Setting { name: "way", default: "up", check: way },
 ];
-/// Less shows the start of a program and nothing else.
+/// Minimum length of a transfer: a shorter one measures only the start of programs.
 const LEAST_BYTES: usize = 64 << 10;
 
 fn link(text: &str) -> Result<(), String> {
     Net::check(text)
 }
 
-/// The cell's link in the words of the emulator.
+/// The cell's link as a profile of the emulator.
 pub(super) fn link_of(cell: &Cell) -> String {
     let keys = [("rate_mbit", "rate", "mbit"), ("delay_ms", "delay", "ms"), ("loss_percent", "loss", "%")];
     let said =
@@ -63,7 +63,7 @@ fn tool(text: &str) -> Result<(), String> {
 }
 
 fn way(text: &str) -> Result<(), String> {
-    if matches!(text, "up" | "down") { Ok(()) } else { Err("there are up, down".into()) }
+    if matches!(text, "up" | "down") { Ok(()) } else { Err("must be up or down".into()) }
 }
 
 impl Kind for Link {
@@ -71,7 +71,7 @@ impl Kind for Link {
         "link"
     }
 
-    /// 2: data that is longer than its pool does not repeat.
+    /// `longer 2`: data that is longer than its pool does not repeat.
     fn recipe(&self) -> String {
         format!("{} longer 2", pools::recipe())
     }
@@ -94,12 +94,13 @@ impl Kind for Link {
     fn estimate_s(&self, plan: &Plan, cell: &Cell) -> f64 {
         let link = link_of(cell);
         let rate = Net::bytes_per_s(&link, plan.setting("way") == "down").unwrap_or(1e9);
-        // A program starts or ssh logs in, and most tools send less than plain does.
+        // The constant is for starting a program or an ssh login; the factor, as most tools send
+        // less than plain.
         0.3 + 0.6 * bytes(plan, &link) as f64 / rate
     }
 }
 
-/// How much is sent over a link.
+/// Number of bytes to send over a link.
 fn bytes(plan: &Plan, link: &str) -> usize {
     let bytes = parse_len(&plan.setting("bytes")).unwrap_or(0);
     let seconds: f64 = plan.setting("plain_s").parse().unwrap_or(1.0);
@@ -114,7 +115,7 @@ struct LinkLab<'a> {
     surroundings: &'a Surroundings,
     folder: TempDir,
     cores: f64,
-    /// By link: it stays up as long as the plan runs.
+    /// By link. Each stays up as long as the plan runs.
     tracks: Mutex<HashMap<String, Track>>,
     /// By pool and link.
     loads: Mutex<HashMap<(String, String), Load>>,
@@ -147,7 +148,7 @@ impl Lab for LinkLab<'_> {
         let raw = load.len as f64;
         let mut values =
             vec![("seconds", lap.seconds), ("goodput_mbit_per_s", raw * 8e-6 / lap.seconds), ("bytes", raw)];
-        // Of a machine with so many cores, as the text of 2023 counts.
+        // Percent of all cores of the machine, as in the text of 2023.
         let percent = |cpu_s: f64| 100.0 * cpu_s / lap.seconds / self.cores;
         values.extend(lap.sender_cpu_s.map(|s| ("sender_cpu_percent", percent(s))));
         values.extend(lap.receiver_cpu_s.map(|s| ("receiver_cpu_percent", percent(s))));

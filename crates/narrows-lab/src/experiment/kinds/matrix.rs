@@ -1,5 +1,5 @@
-//! `matrix`: programs with one or both ends under `narrows run`, against the same without it: what they print, their statuses and
-//! what they transfer must be the same.
+//! The kind `matrix`: programs with one or both ends under `narrows run`, compared with native
+//! runs: their output, exit statuses and transferred data must be the same.
 
 use std::collections::HashMap;
 use std::sync::atomic::AtomicBool;
@@ -26,11 +26,11 @@ const AXES: &[Axis] = &[
 ];
 const SETTINGS: &[Setting] = &[
     Setting { name: "link", default: "none", check: link },
-    // Of the file that cases called `big` transfer.
+    // Length of the file that the cases `big` transfer.
     Setting { name: "bytes", default: "50M", check: checks::len },
     Setting { name: "timeout_s", default: "60", check: checks::positive },
 ];
-/// Raised with every change of what a cell means.
+/// Raised with every change of the meaning of a cell.
 const RECIPE: u32 = 1;
 
 fn case(text: &str) -> Result<(), String> {
@@ -76,7 +76,7 @@ impl Kind for Matrix {
     }
 
     fn estimate_s(&self, _plan: &Plan, _cell: &Cell) -> f64 {
-        // Starting and ending servers is most of it.
+        // Mostly for starting and ending servers.
         1.5
     }
 }
@@ -86,15 +86,15 @@ struct MatrixLab<'a> {
     link: String,
     big: Vec<u8>,
     stop: Arc<AtomicBool>,
-    /// Those on which nothing is played now. Each has hosts of its own.
+    /// Idle stages. Each has its own hosts.
     stages: Mutex<Vec<Stage>>,
-    /// Held while something is played on this host's loopback, where all would share one agent.
+    /// Held while a case runs on this host's loopback, where all cases would share one agent.
     alone: Mutex<()>,
     /// By case and round.
     native: Mutex<HashMap<(String, u32), Native>>,
 }
 
-/// What the native run did, once it was.
+/// Result of the native run, once it has run.
 type Native = Arc<Mutex<Option<Played>>>;
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -144,7 +144,8 @@ impl MatrixLab<'_> {
             ("server_connections", played.handed[1] as f64),
             ("framed_connections", played.framed[0].max(played.framed[1]) as f64),
         ]);
-        // Refused or unreachable there is nothing to hand over, which the supervisor may tell or not.
+        // A refused or unreachable connection cannot be handed over; the supervisor may or may not
+        // report it.
         let result = match played.framed {
             _ if plain => "right, plain",
             [0, 0] => "right",
@@ -155,7 +156,7 @@ impl MatrixLab<'_> {
     }
 }
 
-/// The first line that differs.
+/// Describes the first line that differs.
 fn difference(native: &str, played: &str) -> String {
     let (mut one, mut other) = (native.lines(), played.lines());
     for number in 1.. {
@@ -175,7 +176,7 @@ fn difference(native: &str, played: &str) -> String {
 mod tests {
     use super::*;
 
-    /// A script that is in no plan would never be run.
+    /// A script that no plan names would never be run.
     #[test]
     fn the_plan_of_the_matrix_has_every_case() {
         let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("plans/run-matrix.toml");

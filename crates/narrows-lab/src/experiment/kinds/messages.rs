@@ -1,4 +1,5 @@
-//! `messages`: single messages to and fro by `narrows ping`, over the wire that its two ends play, each on a core of its own.
+//! The kind `messages`: round trips of single messages by `narrows ping`, over a link that its two
+//! ends emulate, each on its own core.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File};
@@ -26,31 +27,33 @@ pub(crate) struct Messages;
 
 const AXES: &[Axis] = &[
     Axis { name: "link_mbit", default: "100", check: link },
-    // `natural`: single messages of 450 to 1450 bytes as they came.
+    // `natural`: single messages of 450 to 1450 bytes as captured.
     Axis { name: "size", default: "natural", check: size },
     Axis { name: "method", default: "plain", check: method },
 ];
 const SETTINGS: &[Setting] = &[
     Setting { name: "hops", default: "0", check: hops },
-    // Of each size and protocol.
+    // Messages of each size and protocol.
     Setting { name: "count", default: "150", check: checks::count },
     Setting { name: "history", default: "64K", check: checks::len },
-    // What messages of a size are cut from, each on a flow of its own.
+    // Protocols that messages of a size are cut from, each on a separate flow.
     Setting { name: "protocols", default: "sip,diameter,sbi-http", check: protocols },
 ];
-/// Raised with every change of what a cell means.
+/// Raised with every change of the meaning of a cell.
 const RECIPE: u32 = 1;
-/// These take longer than a fast link: they are run once where the others are repeated, beside a plain of their own.
+/// Methods slower than a fast link. They run once where the others are repeated, with a separate
+/// run of plain.
 const SLOW: [&str; 4] = ["lzw", "xz", "bzip2", "zlib"];
 const PLAIN: &str = "plain";
 const CHOSEN: &str = "messages";
-/// Wakes and other disturbances are as long as a message on fast links: there more rounds make a median.
+/// (Mbit/s up to which it applies, rounds). On fast links wake-ups and other disturbances take as
+/// long as a message, so the median needs more rounds.
 const ROUNDS: [(f64, u32); 3] = [(20.0, 1), (200.0, 3), (f64::INFINITY, 9)];
 const RUN_MAX: Duration = Duration::from_secs(600);
 const START_MAX: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
-/// Mbit/s; `-` is the loopback device as it is.
+/// Rate in Mbit/s; `-` is the unshaped loopback device.
 fn link(text: &str) -> Result<(), String> {
     if text == "-" {
         return Ok(());
@@ -71,7 +74,7 @@ fn size(text: &str) -> Result<(), String> {
 
 fn method(text: &str) -> Result<(), String> {
     let fine = |c: char| c.is_ascii_alphanumeric() || "-:=,".contains(c);
-    if !text.is_empty() && text.chars().all(fine) { Ok(()) } else { Err("no name of a method".into()) }
+    if !text.is_empty() && text.chars().all(fine) { Ok(()) } else { Err("not a name of a method".into()) }
 }
 
 fn hops(text: &str) -> Result<(), String> {
@@ -120,7 +123,7 @@ impl Kind for Messages {
         Ok(Box::new(MessagesLab { plan, surroundings, folder, narrows, cores: cores(), done: Mutex::default() }))
     }
 
-    /// A cell's share of the run of all methods.
+    /// A cell's share of the time of the run of all methods.
     fn estimate_s(&self, plan: &Plan, cell: &Cell) -> f64 {
         let count: f64 = plan.setting("count").parse().unwrap_or(100.0);
         let (messages, len) = match cell.get("size").parse::<f64>() {
@@ -146,14 +149,14 @@ fn rounds(mbit: f64) -> u32 {
     ROUNDS.iter().find(|(most, _)| mbit <= *most).map_or(ROUNDS[ROUNDS.len() - 1].1, |r| r.1)
 }
 
-/// Two cores that this process may use, the last ones: the first serves interrupts on many hosts.
+/// The last two cores that this process may use: on many hosts the first one serves interrupts.
 fn cores() -> Option<[usize; 2]> {
     let may = sched_getaffinity(None).ok()?;
     let mut cores = (0..1024).filter(|c| may.is_set(*c)).collect::<Vec<_>>().into_iter().rev();
     Some([cores.next()?, cores.next()?])
 }
 
-/// The figures of all methods over one link and size, or why there are none.
+/// The values of all methods for one link and size, or an error.
 type Rows = Result<BTreeMap<String, Values>, String>;
 
 struct MessagesLab<'a> {
@@ -167,25 +170,28 @@ struct MessagesLab<'a> {
 }
 
 impl Lab for MessagesLab<'_> {
-    /// The first cell of a link and size runs all methods, which take turns; the others have their share of it.
+    /// The first cell of a link and size runs all methods in turn; the other cells take their
+    /// values from that run.
     fn run(&self, cell: &Cell, round: u32) -> Result<Values> {
         let (link, size) = (cell.get("link_mbit").to_owned(), cell.get("size").to_owned());
         let mut done = self.done.lock().unwrap_or_else(PoisonError::into_inner);
         let key = (round, link.clone(), size.clone());
         if !done.contains_key(&key) {
             let rows = self.all_methods(&link, &size).map_err(|e| format!("{e:#}"));
-            // What a person cut short is no result.
+            // A run that the user interrupted is not a result.
             ensure!(!self.surroundings.stopped(), "interrupted");
             done.insert(key.clone(), rows);
         }
         match &done[&key] {
-            Ok(rows) => rows.get(cell.get("method")).cloned().context("`narrows ping` said nothing of this method"),
+            Ok(rows) => {
+                rows.get(cell.get("method")).cloned().context("`narrows ping` printed nothing about this method")
+            }
             Err(error) => bail!("{error}"),
         }
     }
 }
 
-/// A method over all sets of a cell.
+/// Sums of a method over all sets of a cell.
 #[derive(Default)]
 struct Sum {
     sets: f64,
@@ -193,7 +199,7 @@ struct Sum {
     wire_bytes: f64,
     means: BTreeMap<&'static str, f64>,
     ln_quotient: f64,
-    /// Of each set, where there are several.
+    /// Quotient of each set, if there are several.
     quotients: Vec<(String, f64)>,
     mean_len: f64,
     mix: String,
@@ -214,7 +220,8 @@ impl MessagesLab<'_> {
                 let rows = self.ping(name, link, size, methods, rounds)?;
                 for row in rows["rows"].as_array().into_iter().flatten() {
                     let method = row["method"].as_str().unwrap_or_default();
-                    // That of the others was repeated more often.
+                    // Ignore the plain of the slow methods: that of the others was repeated more
+                    // often.
                     if method == PLAIN && !methods.iter().any(|m| *m == PLAIN) {
                         continue;
                     }
@@ -256,7 +263,7 @@ impl MessagesLab<'_> {
             client.args(["--link-rate", &format!("{link}mbit"), "--hops", &self.plan.setting("hops")]);
         }
         if size == "natural" {
-            // All that there are.
+            // Send all messages.
             client.args(["--count", "1000000"]);
         } else {
             client.args(["--sizes", size, "--count", &self.plan.setting("count")]);
@@ -272,7 +279,7 @@ impl MessagesLab<'_> {
         Ok(all["sets"][0].clone())
     }
 
-    /// Whether it succeeded.
+    /// Waits for the end of a process; true if it succeeded.
     fn wait(&self, child: &mut Ended, limit: Duration) -> Result<bool> {
         let begun = Instant::now();
         loop {
@@ -286,7 +293,7 @@ impl MessagesLab<'_> {
     }
 }
 
-/// A process that does not outlive this.
+/// A process that is killed when this value is dropped.
 struct Ended(Child);
 
 impl Drop for Ended {
@@ -332,7 +339,7 @@ impl Sum {
             ("p90_us", mean("p90_us")),
             ("p99_us", mean("p99_us")),
             ("ratio", self.raw_bytes / self.wire_bytes),
-            // Bits of one direction over half a round trip, in us: Mbit/s.
+            // Bits of one direction / half a round trip in us = Mbit/s.
             ("goodput_mbit_per_s", 16.0 * self.mean_len / self.sets / mean("round_trip_us")),
             ("quotient", quotient),
             ("of_best_fixed", quotient / best),
@@ -347,7 +354,7 @@ impl Sum {
     }
 }
 
-/// Where what a plan needs was put.
+/// Path of a prepared file.
 fn file(folder: &Path, name: &str, ending: &str) -> PathBuf {
     folder.join(format!("{name}.{ending}"))
 }

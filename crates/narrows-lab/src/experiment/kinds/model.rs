@@ -1,8 +1,10 @@
-//! `model`: when compression pays, from the speeds of methods (Kuhn, Kunkel and Ludwig 2016, equations 2 and 3).
+//! The kind `model`: when compression pays, from the speeds of methods (Kuhn, Kunkel and Ludwig
+//! 2016, equations 2 and 3).
 //!
-//! `speeds = published` puts the numbers of their Table 2 in, `measured` those of this machine: the mean over all pools, as
-//! theirs is over files. The mean of the ratio is that of wire / raw, turned over: all but one of the ratios in their table
-//! are what hundredths turned over give (1 / 0.38, 1 / 0.43, 1 / 0.52), so theirs must be, and it is what counts on a link.
+//! `speeds = published` uses the numbers of their Table 2, `measured` those of this machine: the
+//! mean over all pools, as theirs is over files. The mean ratio is the inverse of the mean of wire
+//! / raw. This is the mean that counts on a link, and it must be theirs: all but one of the ratios
+//! in their table are inverses of hundredths (1 / 0.38, 1 / 0.43, 1 / 0.52).
 
 use std::collections::HashMap;
 use std::fs;
@@ -24,7 +26,7 @@ const AXES: &[Axis] = &[
     Axis { name: "speeds", default: "measured", check: speeds },
     Axis { name: "method", default: "lz4", check: method },
     Axis { name: "cores", default: "1", check: checks::count },
-    // Wire over raw; `own` is what the method reaches.
+    // Wire / raw; `own` is that of the method.
     Axis { name: "inverse_ratio", default: "own", check: inverse_ratio },
     Axis { name: "way", default: "both", check: way },
     Axis { name: "link_mb_per_s", default: "6817", check: checks::positive },
@@ -47,7 +49,7 @@ const PUBLISHED: [(&str, f64, f64, f64); 7] = [
 ];
 
 fn speeds(text: &str) -> Result<(), String> {
-    if matches!(text, "measured" | "published") { Ok(()) } else { Err("there are measured, published".into()) }
+    if matches!(text, "measured" | "published") { Ok(()) } else { Err("must be measured or published".into()) }
 }
 
 fn method(text: &str) -> Result<(), String> {
@@ -64,19 +66,19 @@ fn inverse_ratio(text: &str) -> Result<(), String> {
 
 fn way(text: &str) -> Result<(), String> {
     let fine = matches!(text, "both" | "compress" | "decompress");
-    if fine { Ok(()) } else { Err("there are both, compress, decompress".into()) }
+    if fine { Ok(()) } else { Err("must be both, compress or decompress".into()) }
 }
 
 fn formula(text: &str) -> Result<(), String> {
-    if matches!(text, "threshold" | "multiplier") { Ok(()) } else { Err("there are threshold, multiplier".into()) }
+    if matches!(text, "threshold" | "multiplier") { Ok(()) } else { Err("must be threshold or multiplier".into()) }
 }
 
-/// The engine's method that stands for a name of Table 2.
+/// The engine's method that corresponds to a name of Table 2.
 fn stands_for(name: &str) -> &str {
     match name {
-        // Their acceleration is not printed; this one is about as fast beside their lz4.
+        // Their acceleration is not printed; this one has about the same speed relative to lz4.
         "lz4fast" => "lz4:accel=16",
-        // Their level is not printed; this is what the library takes when none is said.
+        // Their level is not printed; this is the library's default.
         "lz4hc" => "lz4:hc=9",
         other => other,
     }
@@ -100,7 +102,7 @@ impl Kind for Model {
     }
 
     fn estimate_s(&self, plan: &Plan, cell: &Cell) -> f64 {
-        // A method is measured once a round, for whichever of its cells comes first.
+        // A method is measured once per round, for the first of its cells.
         let others = plan.axis("cores").len() * plan.axis("inverse_ratio").len() * plan.axis("way").len();
         let bytes = 14.0 * parse_len(&plan.setting("bytes")).unwrap_or(0) as f64;
         if cell.get("speeds") == "published" { 0.0 } else { bytes / 60e6 / others as f64 }
@@ -230,7 +232,7 @@ mod tests {
             let surroundings = Surroundings { corpus, tables: "".into(), stop: std::sync::Arc::default() };
             Model.open(&plan, &surroundings).unwrap().run(&cells(&plan)[0], 0).unwrap().numbers["ratio"]
         };
-        // Half of the bytes vanish, whatever the ratio of that half.
+        // One half of the bytes compresses to almost nothing, the other not at all.
         assert!((ratio(corpus.path()) - 2.0).abs() < 0.05);
     }
 }

@@ -1,4 +1,5 @@
-//! `run`: what programs do in how much time over a link, plain and with both ends under `narrows run`.
+//! The kind `run`: time that programs take over a link, plain and with both ends under `narrows
+//! run`.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -23,7 +24,7 @@ const AXES: &[Axis] = &[
     Axis { name: "case", default: "links-file/up", check: |text| Case::parse(text).map(|_| ()) },
     Axis { name: "pool", default: "text", check: checks::name_or_file },
     Axis { name: "link", default: "none", check: Net::check },
-    // Instead of what the link says of both directions, as numbers for sweeps.
+    // Override the link's values for both directions; numbers, for sweeps.
     Axis { name: "rate_mbit", default: "-", check: checks::positive_or_not },
     Axis { name: "delay_ms", default: "-", check: checks::not_negative_or_not },
     Axis { name: "loss_percent", default: "-", check: checks::not_negative_or_not },
@@ -32,17 +33,17 @@ const AXES: &[Axis] = &[
 ];
 const SETTINGS: &[Setting] = &[
     Setting { name: "bytes", default: "8M", check: checks::len },
-    // Cuts the bytes to what plain carries in so many seconds.
+    // Limits the bytes to those that plain transfers in this time.
     Setting { name: "plain_s", default: "4", check: checks::positive },
     Setting { name: "timeout_s", default: "120", check: checks::positive },
 ];
-/// Less shows the start of a program and nothing else.
+/// Minimum length of a transfer: a shorter one measures only the start of programs.
 const LEAST_BYTES: usize = 256 << 10;
-/// Raised with every change of what a cell means.
+/// Raised with every change of the meaning of a cell.
 const RECIPE: u32 = 1;
 
 fn way(text: &str) -> Result<(), String> {
-    if matches!(text, "plain" | "run") { Ok(()) } else { Err("there are plain, run".into()) }
+    if matches!(text, "plain" | "run") { Ok(()) } else { Err("must be plain or run".into()) }
 }
 
 impl Kind for Run {
@@ -73,7 +74,7 @@ impl Kind for Run {
     }
 }
 
-/// Of the slower direction: cases send one way or the other.
+/// Rate of the slower direction, as cases send in either.
 fn rate(link: &str) -> Option<f64> {
     let ways = [false, true].map(|down| Net::bytes_per_s(link, down));
     ways.into_iter().flatten().reduce(f64::min)
@@ -88,7 +89,7 @@ fn bytes(plan: &Plan, link: &str) -> usize {
 struct RunLab<'a> {
     plan: &'a Plan,
     surroundings: &'a Surroundings,
-    /// By link and pool: a link stays up as long as the plan runs.
+    /// By link and pool. A link stays up as long as the plan runs.
     stages: Mutex<HashMap<(String, String), Stage>>,
 }
 

@@ -1,5 +1,6 @@
-//! `sets`: the experiment of Datacomp (2016). Every round sends another set of files drawn from a pool, by strategies that
-//! differ in how the next method is chosen; virtual time, as `virtual`.
+//! The kind `sets`: the experiment of Datacomp (2016). Every round sends another random set of
+//! files of a pool, by strategies that differ in how they choose the next method. In virtual time,
+//! like `virtual`.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -28,8 +29,9 @@ use crate::pools;
 
 pub(crate) struct Sets;
 
-/// The nine pools of the text and what stands for them: folders of the corpus with their shares of the bytes. Four fifths of
-/// the mail are media as attachments in base64: with so much of it zlib and LZO reach the ratios that the text gives for mail.
+/// The nine pools of the text and their substitutes: folders of the corpus with their shares of the
+/// bytes. Four fifths of the mail are media as attachments in base64: with this share zlib and LZO
+/// reach the ratios that the text gives for mail.
 const POOLS: &[(&str, &[(&str, f64)])] = &[
     ("zero", &[]),
     ("random", &[]),
@@ -41,34 +43,36 @@ const POOLS: &[(&str, &[(&str, f64)])] = &[
     ("user-web", &[("web", 0.45), ("json", 0.1), ("media", 0.45)]),
     ("user-files", &[("media", 0.85), ("text", 0.05), ("binaries", 0.05), ("database", 0.05)]),
 ];
-/// Raised when the same pools are drawn otherwise. 2: folders by bytes and not by files.
+/// Raised when the sampling of the pools changes. 2: folders are weighted by bytes, not by files.
 const DRAWN: u32 = 2;
 const STRATEGIES: &[&str] = &["comptool", "datacomp", "lzo", "zlib", "oracle", "balance", "plain"];
-/// As in the text.
+/// Bytes of a set, as in the text.
 const SET_LEN: usize = 1 << 20;
-/// Longer files are several pieces: a set has eight of them at least.
+/// Longer files are cut into several pieces, so that a set has at least eight.
 const PIECE_MAX: usize = 128 << 10;
 /// Cores of the text's machines.
 const CORES: usize = 4;
 /// Static strategies have one thread and blocks of 512 KiB.
 const STATIC_BLOCK: usize = 512 << 10;
-/// Training sends so much of each pool in each environment: 130 variants twice, in blocks of 198 KiB on average.
+/// Bytes that training sends of each pool in each environment: 130 variants twice, in blocks of 198
+/// KiB on average.
 const TRAIN_LEN: usize = 64 << 20;
-/// A receiver that throws away what it gets decodes in no time.
+/// Decoding speed of a receiver that discards its input: practically infinite.
 const NO_DECODING: f64 = 1e6;
-/// Counting the bytes of a block at 1.5 GB/s, which is what `datacomp` does before it chooses: 170 us in 256 KiB.
+/// Time that `datacomp` needs before it chooses, to count the bytes of a block at 1.5 GB/s: 170 us
+/// for 256 KiB.
 const COUNT_NS: f64 = 170e3;
 const DECISION_NS: f64 = 2e3;
 
 const AXES: &[Axis] = &[
     Axis { name: "pool", default: "wikipedia", check: pool },
     Axis { name: "link_mbit", default: "100", check: checks::positive },
-    // Busy processes beside the four cores' own work.
+    // Busy processes that compete for the four cores.
     Axis { name: "load", default: "0", check: checks::hogs },
     Axis { name: "strategy", default: "datacomp", check: strategy },
 ];
 const SETTINGS: &[Setting] = &[
-    // Sets of a pool that `datacomp` learns from; it is tested on others.
+    // Sets of a pool that `datacomp` learns from. It is tested on others.
     Setting { name: "train_sets", default: "4", check: checks::count },
     Setting { name: "beam", default: "8", check: checks::positive },
 ];
@@ -85,7 +89,7 @@ fn one_of<'a>(text: &str, known: impl Iterator<Item = &'a str> + Clone) -> Resul
     if known.clone().any(|k| k == text) {
         Ok(())
     } else {
-        Err(format!("there are {}", known.collect::<Vec<_>>().join(", ")))
+        Err(format!("must be one of {}", known.collect::<Vec<_>>().join(", ")))
     }
 }
 
@@ -120,13 +124,13 @@ impl Kind for Sets {
 }
 
 struct SetsLab {
-    /// The costs of each set that is tested, by pool and number.
+    /// The costs of each test set, by pool and number.
     tests: HashMap<(String, u32), Table>,
     sets: u32,
     beam: usize,
     datacomp: PolicySpec,
     learned: Option<PolicySpec>,
-    /// Seconds of plain, by everything but the strategy.
+    /// Seconds of plain, by cell without its strategy and by round.
     plain: Mutex<HashMap<(Cell, u32), Once>>,
 }
 
@@ -180,7 +184,7 @@ impl Lab for SetsLab {
         let plain = Arc::clone(self.plain.lock().unwrap_or_else(PoisonError::into_inner).entry(key).or_default());
         let plain_s = *plain.get_or_init(|| fixed(Method::STORE).seconds);
         let (seconds, run) = match cell.get("strategy") {
-            // One thread and the methods of the text only, as its oracle had.
+            // Only one thread and the methods of the text, like its oracle.
             "comptool" => (self.possible(&table.only(&self.datacomp.methods()), &world(1)), None),
             "oracle" => (self.possible(table, &world(CORES)), None),
             "lzo" => with_seconds(fixed("lzo".parse()?)),
@@ -222,7 +226,8 @@ fn with_seconds(run: Run) -> (f64, Option<Run>) {
     (run.seconds, Some(run))
 }
 
-/// What all strategies with so many workers find. Workers and busy processes share the cores evenly.
+/// The environment of a strategy with this number of workers. Workers and busy processes share the
+/// cores evenly.
 fn environment(link_mbit: f64, load: f64, workers: usize) -> world::Plan {
     world::Plan {
         len: SET_LEN,
@@ -242,7 +247,7 @@ fn datacomp_plan(plan: world::Plan, spec: &PolicySpec) -> world::Plan {
     world::Plan { block_max: spec.block_max(), decision_ns: COUNT_NS, ..plan }
 }
 
-/// One table of events for all environments and pools, as it was learned before the test.
+/// Trains `datacomp`: one table of events for all environments and pools, learned before the test.
 fn train(
     plan: &Plan,
     datacomp: &PolicySpec,
@@ -285,12 +290,12 @@ impl Key {
     }
 }
 
-/// All that the bytes of the sets depend on beside the corpus.
+/// Everything besides the corpus that the bytes of the sets depend on.
 fn drawn() -> String {
     format!(" {POOLS:?} drawn {DRAWN} {SET_LEN} {PIECE_MAX}{}", pools::recipe())
 }
 
-/// Tables of these sets in order; what was measured before is read from the folder of tables.
+/// Tables of these sets, in order. Those measured before are read from the folder of tables.
 fn tables(keys: &[Key], surroundings: &Surroundings) -> Result<Vec<Table>> {
     let mut methods = measurable(DEFAULT_METHODS);
     let datacomp = "datacomp".parse::<PolicySpec>()?.methods();
@@ -339,7 +344,7 @@ fn measure_all(keys: &[&Key], methods: &[Method], folder: &Path, surroundings: &
     })
 }
 
-/// As mail carries it: 76 characters a line.
+/// Base64 as in mail: 76 characters a line.
 fn base64_lines(bytes: &[u8]) -> Vec<u8> {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut coded = Vec::with_capacity(bytes.len() * 3 / 2);
@@ -358,7 +363,8 @@ fn recipe(pool: &str) -> &'static [(&'static str, f64)] {
     POOLS.iter().find(|p| p.0 == pool).map_or(&[], |p| p.1)
 }
 
-/// Files drawn at random from the half of the pool that is for training or for tests: every second piece.
+/// Draws random files from the half of the pool that is for training or for tests: every second
+/// piece.
 fn draw(key: &Key, folders: &HashMap<&str, Vec<Vec<u8>>>) -> Result<Vec<u8>> {
     let mut rng = Rng(xxh3_64(key.name().as_bytes()) | 1);
     let recipe = recipe(&key.pool);
@@ -368,7 +374,7 @@ fn draw(key: &Key, folders: &HashMap<&str, Vec<Vec<u8>>>) -> Result<Vec<u8>> {
     }
     let mut bytes = Vec::with_capacity(SET_LEN + PIECE_MAX);
     while bytes.len() < SET_LEN {
-        // As many bytes of files from one folder, which is as likely as its share.
+        // Choose a folder with the probability of its share; take as many bytes of it each time.
         let mut left = rng.unit();
         let passed = |r: &&(&str, f64)| {
             left -= r.1;
@@ -397,7 +403,7 @@ mod tests {
 
     #[test]
     fn sets_are_drawn_alike_every_time_and_what_is_learned_from_is_not_tested() {
-        // Pieces of one byte value each: which piece a byte came from is its value.
+        // Each piece repeats one byte value, so a byte shows which piece it came from.
         let pieces = |from: u8| (from..from + 20).map(|v| vec![v; 60_000]).collect::<Vec<_>>();
         let folders = HashMap::from([("web", pieces(0)), ("media", pieces(100)), ("binaries", pieces(0))]);
         let facebook = draw(&key("facebook", false, 0), &folders).unwrap();

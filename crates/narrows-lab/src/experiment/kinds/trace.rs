@@ -1,4 +1,5 @@
-//! `trace`: one run of a policy in virtual time, and what it saw and chose on the way.
+//! The kind `trace`: one run of a policy in virtual time, with its observations and choices over
+//! time.
 
 use anyhow::{Result, ensure};
 use narrows::codec::Method;
@@ -14,7 +15,7 @@ use crate::units::parse_len;
 
 pub(crate) struct Trace;
 
-/// A picture has no more columns.
+/// Limit on points of a series: a picture has no more columns.
 const POINTS_MAX: usize = 600;
 
 impl Kind for Trace {
@@ -54,7 +55,7 @@ impl Lab for TraceLab<'_> {
         let (mut values, trace) = self.0.run(cell, true)?;
         let rows = choices(&trace);
         ensure!(!rows.is_empty(), "this policy leaves no trace");
-        // Time for which each choice was the newest.
+        // Time for which each choice was the latest one.
         let end_s = values.numbers["seconds"];
         let held = |i: usize| rows.get(i + 1).map_or(end_s, |r: &Row| r.second) - rows[i].second;
         let total: f64 = (0..rows.len()).map(held).sum::<f64>().max(1e-9);
@@ -75,7 +76,7 @@ impl Lab for TraceLab<'_> {
 
 struct Row {
     second: f64,
-    /// The policy's own FIFO where it says so, else frames in the sender's queue.
+    /// The policy's own FIFO if it reports one, otherwise frames in the sender's queue.
     queue: f64,
     level: f64,
     rate: f64,

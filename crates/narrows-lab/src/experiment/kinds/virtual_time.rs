@@ -1,4 +1,5 @@
-//! `virtual`: a policy in virtual time, through the engine's real sender, over costs that were measured here.
+//! The kind `virtual`: a policy in virtual time, through the engine's real sender, with costs
+//! measured on this machine.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -23,8 +24,9 @@ use narrows_sim::world::{self, Run};
 
 pub(crate) struct Virtual;
 
-/// The model of the world, raised when the same cell takes another time or is judged by something else. 2: the I/O thread's
-/// jobs share the cores, all work is slower on a slower one; `of_bound` is of the bound over all cuts.
+/// Version of the model, raised when the time or the judgement of a cell changes. 2: the I/O
+/// thread's jobs share the cores, and all work is slower on a slower core; `of_bound` refers to the
+/// bound over all cuts.
 pub(super) const WORLD: &str = " world 2";
 /// As in `grid`.
 const FIXED_BLOCK: usize = 128 << 10;
@@ -36,7 +38,7 @@ pub(super) const AXES: &[Axis] = &[
     Axis { name: "pool", default: "text", check: checks::name },
     Axis { name: "link_mbit", default: "100", check: checks::positive },
     Axis { name: "cores", default: "4", check: checks::count },
-    // Busy processes: `n` of them leave each of `c` encoding cores a share of c / (c + n).
+    // Busy processes: `n` of them leave `c` encoding cores a share of c / (c + n) each.
     Axis { name: "load", default: "0", check: checks::hogs },
     Axis { name: "scenario", default: "flat", check: checks::scenario },
     Axis { name: "len", default: "3M", check: checks::len },
@@ -56,7 +58,7 @@ fn methods(text: &str) -> Result<(), String> {
 }
 
 fn prior(text: &str) -> Result<(), String> {
-    if matches!(text, "shipped" | "leave-one-out") { Ok(()) } else { Err("there are shipped, leave-one-out".into()) }
+    if matches!(text, "shipped" | "leave-one-out") { Ok(()) } else { Err("must be shipped or leave-one-out".into()) }
 }
 
 impl Kind for Virtual {
@@ -82,7 +84,7 @@ impl Kind for Virtual {
 
     fn estimate_s(&self, plan: &Plan, cell: &Cell) -> f64 {
         let mb = parse_len(cell.get("len")).unwrap_or(0) as f64 / 1e6;
-        // Beside the run itself, one run of each policy pays for plain and the oracle of all.
+        // The cost of plain and the oracle is shared by all policies of a cell.
         let shared = 0.02 * mb * plan.setting("beam").parse::<f64>().unwrap_or(0.0);
         let fixed = if cell.get("policy") == "best-fixed" { 10.0 } else { 1.0 };
         0.005 * mb * fixed + shared / plan.axis("policy").len() as f64
@@ -101,7 +103,7 @@ impl Lab for VirtualLab<'_> {
     }
 }
 
-/// What all policies of a cell share.
+/// Results that all policies of a cell share.
 struct Shared {
     possible: Possible,
     plain_s: f64,
@@ -132,7 +134,7 @@ impl<'a> Worlds<'a> {
         }
         for policy in plan.axis("policy") {
             if let Ok(spec) = policy.parse::<PolicySpec>() {
-                ensure!(!spec.links(), "{spec} may link blocks, and costs are measured of blocks by themselves");
+                ensure!(!spec.links(), "{spec} may link blocks, but costs are measured for separate blocks");
                 add(spec.methods());
             }
         }
@@ -159,7 +161,7 @@ impl<'a> Worlds<'a> {
         Ok(Self { plan, tables, shared: Mutex::default() })
     }
 
-    /// The values of a run, and its trace if it is wanted.
+    /// The values of a run, and its trace if requested.
     pub(super) fn run(&self, cell: &Cell, trace: bool) -> Result<(Values, String)> {
         let pool = cell.get("pool");
         let (table, prior) = self.tables.get(pool).with_context(|| format!("there is no pool '{pool}'"))?;
@@ -170,12 +172,12 @@ impl<'a> Worlds<'a> {
             len: parse_len(cell.get("len")).map_err(anyhow::Error::msg)?,
             scenario: cell.get("scenario").parse().map_err(anyhow::Error::msg)?,
         };
-        ensure!(grid_cell.len.is_multiple_of(CLASSES[CLASSES.len() - 1]), "a flow must be a multiple of 512K long");
+        ensure!(grid_cell.len.is_multiple_of(CLASSES[CLASSES.len() - 1]), "len must be a multiple of 512K");
         let decision_ns = 1e3 * self.plan.setting("decision_us").parse::<f64>()?;
         let mut plan = grid_cell.plan(table, decision_ns, BLOCK_MAX);
         let load = cell.number("load");
         if load > 0.0 {
-            ensure!(cell.get("scenario") != "cpu3", "load and cpu3 cannot be together");
+            ensure!(cell.get("scenario") != "cpu3", "load and cpu3 cannot be combined");
             plan.cpu = Speed::constant(plan.cores as f64 / (plan.cores as f64 + load));
         }
         let setup = PolicySetup { methods: DEFAULT_METHODS, ..PolicySetup::new(grid_cell.cores, prior) };

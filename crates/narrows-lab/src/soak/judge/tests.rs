@@ -1,6 +1,6 @@
 use super::*;
 
-/// Of a plan with something to send each way and no carelessness.
+/// Seed of a plan that sends in both directions and is not careless.
 fn seed() -> u64 {
     let fine = |p: &Plan| p.up.len > 1000 && p.down.len > 1000;
     (0..).find(|s| fine(&Plan::of(*s))).unwrap()
@@ -16,7 +16,8 @@ fn up() -> u64 {
 
 const SECOND: u64 = 1_000_000_000;
 
-/// The client began at second 10; both read everything and closed at second 20.
+/// Both ends of a complete connection: the client began at second 10; both read everything and
+/// closed at second 20.
 fn whole() -> [Place; 2] {
     let down = Plan::of(seed()).down.len;
     let place = |side, entry| Place { side, pair: 3, life: 1, entry };
@@ -28,7 +29,7 @@ fn whole() -> [Place; 2] {
     [place(Side::Client, open(up(), down)), place(Side::Server, open(down, up()))]
 }
 
-/// The server's reading ended otherwise, at second 15.
+/// The same connection, except that the server's reading ended with `end` at second 15.
 fn cut(end: End, read: u64) -> [Place; 2] {
     let [mut client, mut server] = whole();
     client.entry = client.entry.with(Field::ReadEnd, 0).with(Field::ReadEndAt, 0).with(Field::Closed, 0);
@@ -53,7 +54,7 @@ fn connections_that_nobody_met_are_whole() {
     let verdict = judged(&whole(), &[]);
     assert_eq!((verdict.faults.len(), verdict.connections), (0, 1));
     assert_eq!(verdict.outcomes[&None]["all"], 2);
-    // A kill of another life, or afterwards, met nobody.
+    // A kill of another life, or after the end, does not affect the connection.
     let other = Kill { life: 2, ..kill(Side::Client, Victim::Program, 15) };
     assert_eq!(judged(&whole(), &[other, kill(Side::Server, Victim::Program, 30)]).outcomes[&None]["all"], 2);
 }
@@ -67,7 +68,7 @@ fn every_other_end_is_a_fault_then() {
         (End::Wrong, "a wrong byte"),
         (End::TooMuch, "more bytes than"),
         (End::Hang, "a hang"),
-        (End::Foreign, "bytes of no client"),
+        (End::Foreign, "bytes that no client sends"),
         (End::Whole, "and it is not"),
     ] {
         let found = faults(&cut(end, up() - 1), &[]);
@@ -83,7 +84,7 @@ fn what_a_killed_program_wrote_must_be_there() {
     assert_eq!(faults(&[client, server], &program), "");
     client.entry = client.entry.with(Field::Written, 1001);
     assert!(faults(&[client, server], &program).contains("1 bytes of what was written are lost"));
-    // Killed only after the end was seen, or the reader was.
+    // The kill came after the end was seen, or it was the reader that was killed.
     assert!(faults(&cut(End::Short, up() - 1), &[kill(Side::Client, Victim::Program, 16)]).contains("was not killed"));
     assert!(faults(&cut(End::Short, up() - 1), &[kill(Side::Server, Victim::Program, 14)]).contains("was not killed"));
 }
@@ -124,12 +125,13 @@ fn an_error_is_told_once() {
         assert_eq!(!faults(&[client, server], &kills).contains("was not killed"), fine, "{errno} at {at}");
     }
     assert!(faults(&[client, server], &[]).contains("was not killed"));
-    // Noted by a thread that had to wait for a core.
+    // Recorded late by a thread that had to wait for a core.
     server.entry = server.entry.with(Field::WriteEnd, 1000 + libc::ECONNRESET as u64);
     server.entry = server.entry.with(Field::WriteEndAt, 15 * SECOND + NOTED_NS);
     assert!(!faults(&[client, server], &kills).contains("was not killed"));
     server.entry = server.entry.with(Field::WriteEnd, 1000 + libc::EPIPE as u64).with(Field::WriteEndAt, 14 * SECOND);
-    // But where it is the reader's own supervisor that was killed, and the kernel has not told who wrote.
+    // Allowed if the reader's own supervisor was killed and the kernel did not report it to the
+    // writer.
     let own = [kill(Side::Server, Victim::Supervisor, 13)];
     assert!(!faults(&[client, server], &own).contains("was not killed"));
 }
@@ -138,7 +140,7 @@ fn an_error_is_told_once() {
 fn who_writes_is_told_of_kills_only() {
     let [mut client, server] = whole();
     client.entry = client.entry.with(Field::WriteEnd, 1000 + libc::EPIPE as u64).with(Field::WriteEndAt, 15 * SECOND);
-    assert!(faults(&[client, server], &[]).contains("writing was told EPIPE"));
+    assert!(faults(&[client, server], &[]).contains("writing failed with EPIPE"));
     assert_eq!(faults(&[client, server], &[kill(Side::Server, Victim::Program, 14)]), "");
 }
 
@@ -147,7 +149,7 @@ fn a_connection_that_is_not_heard_of_is_a_fault() {
     let [client, server] = whole();
     assert!(faults(&[client], &[]).contains("never heard of it"));
     assert_eq!(faults(&[client], &[kill(Side::Server, Victim::Program, 10)]), "");
-    // It waited until the server was killed, or its client had been.
+    // The connection waited until the server was killed.
     assert_eq!(faults(&[client], &[kill(Side::Server, Victim::Program, 24)]), "");
     assert!(faults(&[client], &[kill(Side::Server, Victim::Program, 26)]).contains("never heard of it"));
     assert!(faults(&[server], &[]).contains("no client made"));
@@ -178,7 +180,7 @@ fn a_server_refuses_only_while_it_is_replaced() {
     assert_eq!((faults(&[connection(9), next, whole()[0]], &killed), refused(9, &killed).refused), (String::new(), 1));
     assert!(faults(&[connection(9)], &[]).contains("not connected: ECONNREFUSED"));
     assert!(faults(&[connection(9)], &others).contains("not connected: ECONNREFUSED"));
-    // Before the kill, and when the next server had a connection already.
+    // Refused before the kill, and when the next server had a connection already.
     assert!(faults(&[connection(7)], &killed).contains("ECONNREFUSED"));
     assert_eq!(refused(12, &killed).refused, 0);
     assert_eq!(judged(&[connection(12)], &killed).refused, 1);

@@ -1,7 +1,9 @@
-//! What is sent, and what dictionaries are made of, from a corpus: never the same messages.
+//! Sets of messages from a corpus: those to send, and, disjoint from them, those to train
+//! dictionaries on.
 //!
-//! Of each protocol the first half of the messages is for development: dictionaries are trained on it. The second half is held out: it
-//! is what is sent. Messages that come again, byte for byte, are left out, since captures see packets twice.
+//! For each protocol, the first half of the messages is for development: dictionaries are trained
+//! on it. The second half is held out and sent. Exact duplicates are left out, since captures see
+//! packets twice.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -12,14 +14,15 @@ use narrows::message::Training;
 
 use super::file;
 
-/// Where a corpus has files of messages: each with its length before it, 4 bytes, little endian.
+/// Folder of the corpus with files of messages, each prefixed with its length: 4 bytes, little
+/// endian.
 const FOLDER: &str = "telecom/msgs";
-/// Single messages of 450 to 1450 bytes, of all protocols.
+/// File with single messages of 450 to 1450 bytes of all protocols.
 const NATURAL: &str = "natural-450-1450";
-/// Of the measurements that this repeats.
+/// Dictionary length in the measurements that this reproduces.
 const DICTIONARY_LEN: usize = 32 << 10;
 
-/// Puts NAME.msgs and NAME.dict into `folder`.
+/// Writes NAME.msgs and NAME.dict into `folder`.
 pub(super) fn prepare(corpus: &Path, name: &str, folder: &Path) -> Result<()> {
     let files = corpus.join(FOLDER);
     let (development, held_out) = if name == "natural" {
@@ -30,14 +33,14 @@ pub(super) fn prepare(corpus: &Path, name: &str, folder: &Path) -> Result<()> {
     ensure!(!held_out.is_empty(), "there are too few");
     let framed = |m: &Vec<u8>| [&(m.len() as u32).to_le_bytes()[..], m].concat();
     fs::write(file(folder, name, "msgs"), held_out.iter().flat_map(framed).collect::<Vec<u8>>())?;
-    // Nothing is sent of it but its digest: it pays if it saves anything.
+    // Only its digest is sent, so the dictionary pays if it saves anything.
     let trained = Training::of(&development, u64::MAX >> 1).with_len(DICTIONARY_LEN).train();
     let trained = trained.context("no dictionary can be made of the messages")?;
     fs::write(file(folder, name, "dict"), trained.dictionary.content())?;
     Ok(())
 }
 
-/// Different messages, in their order.
+/// Reads the distinct messages of a file, in order.
 fn read(path: &Path) -> Result<Vec<Vec<u8>>> {
     let bytes = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
     parse(&bytes).with_context(|| format!("{} is cut", path.display()))
@@ -61,7 +64,7 @@ fn halves(mut messages: Vec<Vec<u8>>) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
     (messages, held_out)
 }
 
-/// Which file of a single protocol a message is in.
+/// Maps each message to the protocol whose file contains it.
 fn protocols(files: &Path) -> Result<HashMap<Vec<u8>, String>> {
     let mut of = HashMap::new();
     let list = fs::read_dir(files).with_context(|| format!("cannot read {}", files.display()))?;
@@ -78,7 +81,7 @@ fn protocols(files: &Path) -> Result<HashMap<Vec<u8>, String>> {
     Ok(of)
 }
 
-/// The halves of each protocol, in the order in which protocols and messages came.
+/// The halves of each protocol, in the order of protocols and messages in the capture.
 fn by_protocol(messages: Vec<Vec<u8>>, of: &HashMap<Vec<u8>, String>) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
     let mut groups: Vec<(Option<&String>, Vec<Vec<u8>>)> = Vec::new();
     for message in messages {
@@ -106,7 +109,7 @@ mod tests {
         let corpus = tempfile::tempdir().unwrap();
         let files = corpus.path().join(FOLDER);
         fs::create_dir_all(&files).unwrap();
-        // Each has its number in digits that no other message has.
+        // Each message has a number with digits that no other message has.
         let number = |i: usize| format!("{:016x}", (i as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let message = |protocol: &str, i: usize| {
             format!("{protocol} message of a kind that is often sent, number {} with a tail", number(i)).into_bytes()
