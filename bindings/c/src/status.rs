@@ -1,4 +1,4 @@
-//! Errors as numbers, and their words.
+//! Status codes, and the last error of each thread.
 
 use std::cell::RefCell;
 use std::ffi::{CStr, CString};
@@ -6,22 +6,26 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use narrows::ErrorKind;
 
-/// What became of a call. Failures are negative, so that functions that return a count return them too; what was wrong in
-/// words is told by narrows_last_error().
+/// Result of a call. Failures are negative, so that functions that return a count can return them
+/// too; narrows_last_error() describes the failure.
 #[allow(non_camel_case_types, reason = "the names that C sees")]
 #[repr(i32)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum narrows_status {
+    /// The call succeeded.
     NARROWS_OK = 0,
     /// The bytes are not what a sender wrote: damaged or hostile. Fetch them again.
     NARROWS_ERROR_CORRUPT = -1,
-    /// The stream stops before its end. Fetch the rest, or again.
+    /// The stream stops before its end, or a reader was closed before it. Fetch the rest, or all of
+    /// it again.
     NARROWS_ERROR_TRUNCATED = -2,
-    /// A newer format, or a feature or codec that this library does not know. Upgrade the reader.
+    /// A newer format, or a feature, codec or option that this library does not know. Upgrade the
+    /// library.
     NARROWS_ERROR_UNSUPPORTED = -3,
-    /// A length or a demand beyond the limits of this side. Raise the limit, or refuse the peer.
+    /// A length or request exceeds the limits of this side. Raise the limit, or refuse the peer.
     NARROWS_ERROR_LIMIT = -4,
-    /// The call itself is wrong: a null pointer, a bad specification, calls out of order, a handle that never was.
+    /// The call itself is wrong: a null pointer, a bad specification, calls out of order, an
+    /// invalid handle.
     NARROWS_ERROR_MISUSE = -5,
     /// The operating system or the peer's connection failed.
     NARROWS_ERROR_IO = -6,
