@@ -1,4 +1,4 @@
-//! From what C says of a stream to what the engine is told.
+//! Options of a stream, from C to the engine.
 
 use std::fs;
 use std::time::Duration;
@@ -12,9 +12,9 @@ use narrows::stream::{self, ReceiveOptions, SendOptions};
 
 use crate::status::{Failure, Result, Status};
 
-/// A trace has 500 bytes a block: half a million blocks, 64 GB in blocks of 128 KiB.
+/// A trace has 500 bytes a block: this is half a million blocks, 64 GB in blocks of 128 KiB.
 const POLICY_FILE_MAX: u64 = 256 << 20;
-/// More threads than any host has cores are a mistake.
+/// More threads than any host has cores: a mistake of the caller.
 const THREADS_MAX: u32 = 1024;
 
 pub(crate) const ONE_WAY: u32 = 1;
@@ -33,7 +33,7 @@ pub(crate) struct StreamOptions {
 }
 
 impl StreamOptions {
-    /// Refuses what does not apply to `what`.
+    /// Refuses options that do not apply to `what`.
     pub(crate) fn check(&self, what: &str, flags: u32, encodes: bool) -> Result<()> {
         if self.flags & !flags != 0 {
             return Err(Failure::misuse(format!("a {what} has no flags such as {:#x}", self.flags & !flags)));
@@ -51,14 +51,14 @@ impl StreamOptions {
         self.flags & flag != 0
     }
 
-    /// For threads of the library.
+    /// Options for encoding on threads of the library.
     pub(crate) fn send(&self) -> Result<SendOptions> {
         let threads = if self.threads > 0 { self.threads as usize } else { stream::encoders() };
         let (sender, policy) = self.sender(threads)?;
         Ok(SendOptions { sender, policy, threads, stall_timeout: self.stall_timeout(), trace: None, on_note: None })
     }
 
-    /// For the caller's thread.
+    /// Configuration and policy for encoding on the caller's thread.
     pub(crate) fn sender(&self, threads: usize) -> Result<(SenderConfig, Box<dyn Policy>)> {
         let chosen = policy(self.policy.as_deref().unwrap_or("balance"), threads)?;
         let config = SenderConfig {
@@ -72,7 +72,8 @@ impl StreamOptions {
         Ok((config, chosen.policy))
     }
 
-    /// `has_end`: what is read has an end of its own, as a file has. A pipe has none while the program keeps its other end open.
+    /// `has_end`: the source has an end of its own, as a file does. A pipe has none while a program
+    /// keeps its other end open.
     pub(crate) fn receive(&self, has_end: bool) -> ReceiveOptions {
         let threads = if self.threads > 0 { self.threads as usize } else { stream::cores() };
         ReceiveOptions {
@@ -93,7 +94,7 @@ pub(crate) struct Chosen {
     pub(crate) policy: Box<dyn Policy>,
 }
 
-/// A policy as a person writes it.
+/// Parses and builds a policy.
 pub(crate) fn policy(text: &str, cores: usize) -> Result<Chosen> {
     let spec: PolicySpec = text.parse()?;
     if spec.keeps() {

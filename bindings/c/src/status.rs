@@ -117,12 +117,12 @@ thread_local! {
     static LAST: RefCell<(Status, CString)> = RefCell::new((Status::NARROWS_OK, CString::default()));
 }
 
-/// What this thread's last failure was.
+/// Status of this thread's last failure.
 pub(crate) fn last_status() -> Status {
     LAST.try_with(|last| last.borrow().0).unwrap_or(Status::NARROWS_ERROR_INTERNAL)
 }
 
-/// Its words; the pointer is good until the thread's next failure.
+/// Its description. The pointer is valid until the thread's next failure.
 pub(crate) fn last_text() -> *const std::ffi::c_char {
     LAST.try_with(|last| last.borrow().1.as_ptr()).unwrap_or(c"".as_ptr())
 }
@@ -131,11 +131,11 @@ fn remember(failure: Failure) {
     let mut text = failure.text.into_bytes();
     text.retain(|b| *b != 0);
     let text = CString::new(text).unwrap_or_default();
-    // Gone only while the thread ends, when other libraries' last calls may come.
+    // Gone only while the thread ends, when destructors of other libraries may still call.
     let _ = LAST.try_with(|last| *last.borrow_mut() = (failure.status, text));
 }
 
-/// Runs a call from C: a failure is remembered for this thread, and a panic becomes one.
+/// Runs a call from C. Records a failure for this thread, and turns a panic into one.
 pub(crate) fn enter<R>(call: impl FnOnce() -> Result<R>, failed: impl FnOnce(Status) -> R) -> R {
     let failure = match catch_unwind(AssertUnwindSafe(call)) {
         Ok(Ok(result)) => return result,
