@@ -245,9 +245,7 @@ impl Decoder {
     pub(crate) fn end(&mut self) -> Result<()> {
         self.alive()?;
         if self.receiver.has_unparsed() || self.receiver.has_raw() || !self.raw.is_empty() {
-            return Err(Failure::misuse(
-                "there is more to decode: call narrows_decode until it takes and gives nothing",
-            ));
+            return Err(Failure::misuse("output is pending: call narrows_decode until it consumes and writes nothing"));
         }
         self.receiver.close().map_err(|e| self.failure.insert(e.into()).clone())
     }

@@ -168,7 +168,7 @@ impl<T: Held> Table<T> {
     }
 
     fn find(&self, handle: u64) -> Result<(&Slot<T>, u32, usize)> {
-        let foreign = || Failure::misuse(format!("this is no {}: {handle:#x} was never given out as one", T::NAME));
+        let foreign = || Failure::misuse(format!("invalid {} handle: {handle:#x} was never returned as one", T::NAME));
         if handle == 0 {
             return Err(Failure::misuse(format!("the {} is a null pointer", T::NAME)));
         }
@@ -261,7 +261,7 @@ mod tests {
         );
         assert_eq!(status(table.with(third, |t| Ok(t.0))), Status::NARROWS_ERROR_INTERNAL, "it stays broken");
         let closed = table.close(third, |_| Err(Failure::misuse("broken ones are not finished")));
-        assert_eq!(status(closed), Status::NARROWS_ERROR_INTERNAL, "what became of it nobody knows");
+        assert_eq!(status(closed), Status::NARROWS_ERROR_INTERNAL, "its outcome is unknown");
         assert_eq!(status(table.with(third, |_| Ok(()))), Status::NARROWS_ERROR_CLOSED);
     }
     #[test]

@@ -31,7 +31,7 @@ fn check_range(data: *const u8, len: usize, what: &str) -> Result<()> {
         return Err(Failure::misuse(format!("{what} is a null pointer with a length of {len}")));
     }
     if len > isize::MAX as usize || data.addr().checked_add(len).is_none() {
-        return Err(Failure::misuse(format!("{what} has a length of {len}, which no object has")));
+        return Err(Failure::misuse(format!("{what} has an impossible length of {len} bytes")));
     }
     Ok(())
 }
@@ -108,12 +108,12 @@ pub(crate) unsafe fn options<T: Plain>(from: *const T, what: &str) -> Result<Opt
         return Ok(None);
     }
     if !from.is_aligned() {
-        return Err(Failure::misuse(format!("{what} is no pointer to such a structure")));
+        return Err(Failure::misuse(format!("{what} is a misaligned pointer")));
     }
     // SAFETY: aligned, not null, and the caller answers for the first member.
     let size = unsafe { from.cast::<usize>().read() };
     if size < size_of::<usize>() || size > 64 * size_of::<T>() {
-        return Err(Failure::misuse(format!("{what} says that it has {size} bytes: set struct_size to sizeof it")));
+        return Err(Failure::misuse(format!("{what}.struct_size is {size}: set it to the size of the structure")));
     }
     // SAFETY: the caller answers for `size` bytes.
     let given = unsafe { bytes(from.cast(), size, what)? };
@@ -141,7 +141,7 @@ pub(crate) unsafe fn array<'a, T: Plain>(from: *const T, count: usize, what: &st
         return Ok(&[]);
     }
     if !from.is_aligned() {
-        return Err(Failure::misuse(format!("{what} is no pointer to such structures")));
+        return Err(Failure::misuse(format!("{what} is a misaligned pointer")));
     }
     // SAFETY: not null, aligned, not longer than an object may be, and the caller answers for the rest.
     Ok(unsafe { std::slice::from_raw_parts(from, count) })
@@ -180,5 +180,5 @@ pub(crate) fn fits<T: Plain>(to: *const T, what: &str) -> Result<()> {
     if to.is_null() || to.is_aligned() {
         return Ok(());
     }
-    Err(Failure::misuse(format!("{what} is no pointer to such a place")))
+    Err(Failure::misuse(format!("{what} is a misaligned pointer")))
 }

@@ -215,14 +215,14 @@ pub(crate) fn dictionary(content: &[u8]) -> Result<Arc<Dictionary>> {
         return Err(Failure::new(Status::NARROWS_ERROR_LIMIT, text));
     }
     let text =
-        format!("this is no dictionary: it needs {DICTIONARY_MIN} bytes at least, and whole tables if it has any");
+        format!("invalid dictionary: it must have at least {DICTIONARY_MIN} bytes, and complete tables if it has any");
     Dictionary::new(content.to_vec()).map(Arc::new).ok_or_else(|| Failure::misuse(text))
 }
 
 /// A dictionary of at most `len_max` bytes.
 pub(crate) fn train(samples: &[u8], lens: &[usize], len_max: usize) -> Result<Vec<u8>> {
     if len_max < DICTIONARY_MIN {
-        return Err(Failure::misuse(format!("a dictionary needs room for {DICTIONARY_MIN} bytes at least")));
+        return Err(Failure::misuse(format!("a dictionary needs room for at least {DICTIONARY_MIN} bytes")));
     }
     let text = "the samples are too few for a dictionary, or have nothing in common";
     codec::train(samples, lens, len_max.min(DICTIONARY_MAX)).ok_or_else(|| Failure::misuse(text))

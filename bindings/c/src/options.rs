@@ -36,13 +36,16 @@ impl StreamOptions {
     /// Refuses options that do not apply to `what`.
     pub(crate) fn check(&self, what: &str, flags: u32, encodes: bool) -> Result<()> {
         if self.flags & !flags != 0 {
-            return Err(Failure::misuse(format!("a {what} has no flags such as {:#x}", self.flags & !flags)));
+            return Err(Failure::misuse(format!("flags {:#x} do not apply to {what}s", self.flags & !flags)));
         }
         if !encodes && (self.policy.is_some() || self.raw_len != 0) {
-            return Err(Failure::misuse(format!("a {what} chooses nothing: it has no policy and no raw_len")));
+            return Err(Failure::misuse(format!("policy and raw_len do not apply to {what}s")));
         }
         if self.threads > THREADS_MAX {
-            return Err(Failure::misuse(format!("{} threads are more than {THREADS_MAX}", self.threads)));
+            return Err(Failure::misuse(format!(
+                "{} threads are more than the maximum of {THREADS_MAX}",
+                self.threads
+            )));
         }
         Ok(())
     }
@@ -98,7 +101,7 @@ pub(crate) struct Chosen {
 pub(crate) fn policy(text: &str, cores: usize) -> Result<Chosen> {
     let spec: PolicySpec = text.parse()?;
     if spec.keeps() {
-        return Err(Failure::misuse(format!("the library keeps no tables: write {spec},mode=read")));
+        return Err(Failure::misuse(format!("the library does not write tables: use {spec},mode=read")));
     }
     let file = match spec.file() {
         None => None,
@@ -107,7 +110,7 @@ pub(crate) fn policy(text: &str, cores: usize) -> Result<Chosen> {
             let io = |e: std::io::Error| Failure::new(Status::NARROWS_ERROR_IO, about(&e));
             let len = fs::metadata(path).map_err(io)?.len();
             if len > POLICY_FILE_MAX {
-                return Err(Failure::new(Status::NARROWS_ERROR_LIMIT, about(&"it is too long")));
+                return Err(Failure::new(Status::NARROWS_ERROR_LIMIT, about(&"the file is too large")));
             }
             Some(spec.read_file(&fs::read(path).map_err(io)?)?)
         }

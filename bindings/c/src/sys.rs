@@ -30,11 +30,11 @@ pub(crate) fn link(fd: i32, direction: Direction, one_way: bool) -> Result<Link>
     // SAFETY: reads the flags of an open descriptor; no pointer is involved.
     let flags = unsafe { libc::fcntl(own.as_raw_fd(), libc::F_GETFL) };
     let (refused, way) = match direction {
-        Direction::Write => (libc::O_RDONLY, "written"),
-        Direction::Read => (libc::O_WRONLY, "read"),
+        Direction::Write => (libc::O_RDONLY, "writing"),
+        Direction::Read => (libc::O_WRONLY, "reading"),
     };
     if flags & libc::O_ACCMODE == refused {
-        return Err(Failure::misuse(format!("descriptor {fd} is not open to be {way}")));
+        return Err(Failure::misuse(format!("descriptor {fd} is not open for {way}")));
     }
     let file = File::from(own);
     Ok(match direction {
@@ -45,7 +45,7 @@ pub(crate) fn link(fd: i32, direction: Direction, one_way: bool) -> Result<Link>
 
 fn socket_link(own: OwnedFd, direction: Direction, one_way: bool) -> Result<Link> {
     if option(&own, libc::SO_TYPE)? != libc::SOCK_STREAM {
-        return Err(Failure::misuse("a socket of datagrams carries no stream"));
+        return Err(Failure::misuse("a datagram socket cannot carry a stream"));
     }
     let is_internet = [libc::AF_INET, libc::AF_INET6].contains(&option(&own, libc::SO_DOMAIN)?);
     let link = if is_internet {
@@ -77,7 +77,7 @@ pub(crate) fn take_over(fd: i32) -> OwnedFd {
 
 fn duplicate(fd: i32) -> Result<OwnedFd> {
     if fd < 0 {
-        return Err(Failure::misuse(format!("{fd} is no descriptor")));
+        return Err(Failure::misuse(format!("{fd} is not a descriptor")));
     }
     // SAFETY: not -1. If it is not open, duplicating it fails, and nothing else uses it.
     let borrowed = unsafe { BorrowedFd::borrow_raw(fd) };

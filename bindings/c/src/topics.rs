@@ -106,9 +106,7 @@ impl Reader {
     pub(crate) fn receive(&mut self, unit: &[u8]) -> Result<()> {
         // The engine bounds what one unit releases; many units would not be bounded.
         if !self.messages.is_empty() {
-            return Err(Failure::misuse(
-                "there are messages to take first: call narrows_topic_next until it returns 0",
-            ));
+            return Err(Failure::misuse("messages are pending: call narrows_topic_next until it returns 0"));
         }
         let now_ns = self.now_ns();
         let (end, messages) = (&mut self.end, &mut self.messages);

@@ -72,7 +72,7 @@ unsafe fn buffers<'a>(input: *mut narrows_input, output: *mut narrows_output) ->
     // SAFETY: the caller answers for both, and neither reference outlives its line.
     let (from, to) = unsafe { (*memory::place(input, "input")?, *memory::place(output, "output")?) };
     if from.pos > from.size || to.pos > to.size {
-        return Err(Failure::misuse("a position lies behind the end of its buffer"));
+        return Err(Failure::misuse("a position is beyond the end of its buffer"));
     }
     // SAFETY: the caller answers for `size` bytes each.
     let (bytes, room) = unsafe {
@@ -82,7 +82,7 @@ unsafe fn buffers<'a>(input: *mut narrows_input, output: *mut narrows_output) ->
         (&bytes[from.pos..], room)
     };
     if room.overlaps(bytes) {
-        return Err(Failure::misuse("input and output lie in the same memory"));
+        return Err(Failure::misuse("input and output overlap"));
     }
     Ok((bytes, room))
 }
@@ -141,7 +141,7 @@ pub unsafe extern "C" fn narrows_encode(
                 m if m == narrows_mode::NARROWS_CONTINUE as i32 => Mode::Continue,
                 m if m == narrows_mode::NARROWS_FLUSH as i32 => Mode::Flush,
                 m if m == narrows_mode::NARROWS_END as i32 => Mode::End,
-                m => return Err(Failure::misuse(format!("{m} is no mode"))),
+                m => return Err(Failure::misuse(format!("{m} is not a narrows_mode"))),
             };
             // SAFETY: the caller answers for both.
             let (bytes, mut room) = unsafe { buffers(input, output)? };

@@ -102,7 +102,7 @@ pub unsafe extern "C" fn narrows_dictionary_train(
             // SAFETY: the caller answers for `count` lengths.
             let lens = unsafe { memory::array(lens, count, "lens")? };
             let total = lens.iter().try_fold(0_usize, |sum, len| sum.checked_add(*len));
-            let total = total.ok_or_else(|| Failure::misuse("lens are longer than any memory"))?;
+            let total = total.ok_or_else(|| Failure::misuse("the sum of lens is too large"))?;
             // SAFETY: the caller answers for the bytes of all samples, and for the room.
             let (samples, mut to) =
                 unsafe { (memory::bytes(samples, total, "samples")?, Room::new(dictionary, room, "dictionary")?) };

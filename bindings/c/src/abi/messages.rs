@@ -111,7 +111,7 @@ pub(super) unsafe fn config(from: *const narrows_message_options) -> Result<(Mes
         return Ok((MessageConfig::default(), None, false));
     };
     if given.flags & !FLAGS != 0 || given.reserved != 0 {
-        return Err(Failure::misuse("options has flags that there are not, or reserved is not 0"));
+        return Err(Failure::misuse("options has unknown flags, or reserved is not 0"));
     }
     let has = |flag| given.flags & flag != 0;
     let delivery = if has(NARROWS_MESSAGES_UNORDERED) { Delivery::Unordered } else { Delivery::Ordered };
@@ -191,7 +191,7 @@ pub unsafe extern "C" fn narrows_message_send(
             // SAFETY: the caller answers for the bytes.
             let message = unsafe { memory::bytes(message, len, "message")? };
             if flags & !NARROWS_MESSAGE_PRIVATE != 0 || unit.is_null() {
-                return Err(Failure::misuse("unit is a null pointer, or there are flags that there are not"));
+                return Err(Failure::misuse("unit is a null pointer, or flags are unknown"));
             }
             Messages::table().with(number(messages), |m| {
                 let (what, bytes) = m.send(message, flags & NARROWS_MESSAGE_PRIVATE != 0)?;

@@ -218,7 +218,7 @@ pub unsafe extern "C" fn narrows_read(reader: *mut narrows_reader, data: *mut c_
             // SAFETY: the caller answers for the room.
             let mut room = unsafe { Room::new(data, len, "data")? };
             if len == 0 {
-                return Err(Failure::misuse("there is no room to read into: 0 would say that the stream is over"));
+                return Err(Failure::misuse("there is no room to read into: len must not be 0"));
             }
             Reader::table().with(number(reader), |r| r.read(&mut room)).map(|n| n as isize)
         },
