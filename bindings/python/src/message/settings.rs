@@ -1,4 +1,4 @@
-//! From Python's arguments to the configuration of an end.
+//! Configuration of message ends from Python arguments.
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
@@ -12,7 +12,7 @@ use pyo3::prelude::*;
 
 use super::Dictionary;
 
-/// What all classes of messages take alike.
+/// Arguments common to all message classes.
 pub(crate) struct Settings<'py> {
     pub(crate) delivery: &'py str,
     pub(crate) borders: bool,
@@ -39,7 +39,7 @@ impl Settings<'_> {
         };
         let mut known: Vec<_> = self.known.iter().map(|d| Arc::clone(&d.0)).collect();
         let seed = self.seed.map(|d| Arc::clone(&d.0));
-        // Who begins with it has it.
+        // An end that starts with the seed also knows it.
         known.extend(seed.clone());
         Ok(MessageConfig {
             carrier: Carrier { delivery, borders: self.borders },
@@ -56,7 +56,7 @@ impl Settings<'_> {
     }
 }
 
-/// A number that no other connection and not the other end has: 64 bits of the system's chance.
+/// A random number of 64 bits, which no other connection and not the other end has.
 pub(crate) fn new_epoch() -> u64 {
     RandomState::new().build_hasher().finish()
 }
