@@ -24,7 +24,7 @@ impl<'a, 'py> Bytes<'a, 'py> {
         }
         let buffer = PyUntypedBuffer::get(object)?;
         if !buffer.is_c_contiguous() {
-            return Err(PyBufferError::new_err("the buffer is not contiguous; bytes(it) makes one that is"));
+            return Err(PyBufferError::new_err("the buffer is not contiguous; bytes(it) makes a contiguous copy"));
         }
         Ok(Self::Buffer(buffer))
     }

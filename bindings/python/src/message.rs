@@ -72,7 +72,7 @@ impl Input {
     ) -> narrows::Result<Vec<Py<PyBytes>>> {
         if let Some(error) = self.error.take() {
             // Errors are final: the start of the next frame is unknown.
-            self.error = Some(narrows::Error::misuse("the flow has failed; begin it anew on a new connection"));
+            self.error = Some(narrows::Error::misuse("the flow has failed; start a new one on a new connection"));
             return Err(error);
         }
         let mut messages = Vec::new();

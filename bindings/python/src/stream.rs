@@ -38,7 +38,7 @@ const THREADS_MAX: usize = 64;
 fn sending(policy: &str, threads: usize) -> Result<(SenderConfig, Box<dyn Policy>)> {
     let spec: PolicySpec = policy.parse()?;
     if let Some(file) = spec.file() {
-        return Err(Error::misuse(format!("policies with a file such as {file} are for the program `narrows` only")));
+        return Err(Error::misuse(format!("only the program `narrows` supports policies with a file such as {file}")));
     }
     let history = if spec.links(None) { BASELINE_HISTORY } else { 0 };
     let config = SenderConfig { block_max: spec.block_max(), history, cores: threads, ..SenderConfig::default() };
@@ -50,7 +50,7 @@ fn threads(asked: Option<usize>, default: fn() -> usize) -> Result<usize> {
     match asked {
         None => Ok(default().min(THREADS_MAX)),
         Some(n @ 1..=THREADS_MAX) => Ok(n),
-        Some(n) => Err(Error::misuse(format!("threads are 1 to {THREADS_MAX}, not {n}"))),
+        Some(n) => Err(Error::misuse(format!("threads must be 1 to {THREADS_MAX}, not {n}"))),
     }
 }
 
@@ -105,10 +105,10 @@ fn clock() -> impl Fn() -> u64 {
 
 /// A timeout in seconds from Python as a duration; `None` is no limit.
 fn limit(seconds: Option<f64>) -> PyResult<Option<std::time::Duration>> {
-    let wrong = |_| crate::error::raised(Error::misuse("a timeout is a number of seconds, 0 or more, or None"));
+    let wrong = |_| crate::error::raised(Error::misuse("a timeout must be a number of seconds, 0 or more, or None"));
     seconds.map(|s| std::time::Duration::try_from_secs_f64(s).map_err(wrong)).transpose()
 }
 
 fn other_process() -> Error {
-    Error::misuse("the stream was opened in another process: its threads are there")
+    Error::misuse("the stream was opened in another process, which has its threads")
 }

@@ -13,7 +13,7 @@ use narrows::{Error, Result};
 #[allow(unsafe_code, reason = "a number becomes a descriptor that is owned")]
 pub(crate) fn link(descriptor: i32, kind: &str) -> Result<Link> {
     if descriptor < 0 {
-        return Err(Error::misuse("a descriptor is a number from 0 on"));
+        return Err(Error::misuse("a descriptor must be 0 or more"));
     }
     // SAFETY: only the module's own Python code calls this, with a result of `os.dup` that nobody
     // else uses. So the descriptor is open, and the link may close it.
@@ -22,6 +22,6 @@ pub(crate) fn link(descriptor: i32, kind: &str) -> Result<Link> {
         "file" => Link::file_writer(File::from(owned)),
         "tcp" => Link::tcp(TcpStream::from(owned))?,
         "unix" => Link::unix(UnixStream::from(owned))?,
-        _ => return Err(Error::misuse(format!("'{kind}' is no kind of link"))),
+        _ => return Err(Error::misuse(format!("unknown kind of link '{kind}'"))),
     })
 }

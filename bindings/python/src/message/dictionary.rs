@@ -43,7 +43,7 @@ impl Dictionary {
         let made = message::Dictionary::new(content);
         made.map(|d| Self(Arc::new(d))).ok_or_else(|| {
             let lens = format!("{DICTIONARY_MIN} to {DICTIONARY_MAX} bytes");
-            PyValueError::new_err(format!("a dictionary has {lens}, and if it was trained it is whole"))
+            PyValueError::new_err(format!("a dictionary must have {lens}, and a trained one must be complete"))
         })
     }
 

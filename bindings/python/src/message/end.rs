@@ -352,5 +352,5 @@ fn decode(
 }
 
 fn bad_span() -> PyErr {
-    raised(narrows::Error::misuse("seconds is a time span, 0 or more"))
+    raised(narrows::Error::misuse("seconds must be 0 or more"))
 }

@@ -34,7 +34,9 @@ impl Settings<'_> {
             "unordered" => Delivery::Unordered,
             "fanout" => Delivery::Fanout,
             other => {
-                return Err(Error::misuse(format!("delivery is 'ordered', 'unordered' or 'fanout', not '{other}'")));
+                return Err(Error::misuse(format!(
+                    "delivery must be 'ordered', 'unordered' or 'fanout', not '{other}'"
+                )));
             }
         };
         let mut known: Vec<_> = self.known.iter().map(|d| Arc::clone(&d.0)).collect();
@@ -64,7 +66,7 @@ pub(crate) fn new_epoch() -> u64 {
 pub(crate) fn policy(spec: &str) -> Result<Box<dyn Policy>> {
     let spec: PolicySpec = spec.parse()?;
     if let Some(file) = spec.file() {
-        return Err(Error::misuse(format!("a flow of messages cannot be chosen for from the file {file}")));
+        return Err(Error::misuse(format!("policies with a file such as {file} do not apply to messages")));
     }
     Ok(spec.build(&PolicySetup::new(1, Prior::shipped())))
 }

@@ -217,7 +217,7 @@ impl Writer {
     /// Aborts the flow: unwritten bytes are lost, and the stream has no end.
     fn abandon(&mut self, py: Python<'_>) {
         self.closed = true;
-        self.failed.get_or_insert_with(|| Kept::new(&Error::misuse("the stream was given up")));
+        self.failed.get_or_insert_with(|| Kept::new(&Error::misuse("the stream was abandoned")));
         self.control.stop();
         self.exchange.abandon();
         if process::id() == self.process {
@@ -352,7 +352,7 @@ impl Writer {
             Passed::Some => patience.progress(),
             // The third argument becomes `characters_written`.
             Passed::Refused => {
-                return Err(PyBlockingIOError::new_err((EAGAIN, "the object takes no bytes now", taken)));
+                return Err(PyBlockingIOError::new_err((EAGAIN, "the object accepts no bytes now", taken)));
             }
         }
         Ok(())
@@ -431,7 +431,7 @@ impl Patience {
     fn check(&self) -> PyResult<()> {
         match self.limit {
             Some(limit) if self.since.elapsed() > limit => {
-                let text = format!("nothing was taken for {} s", limit.as_secs_f64());
+                let text = format!("no progress for {} s", limit.as_secs_f64());
                 let source = Some(std::io::ErrorKind::TimedOut.into());
                 Err(raised(Error { source, ..Error::new(ErrorKind::Io, text) }))
             }

@@ -27,6 +27,6 @@ class Settings:
 
     def __post_init__(self) -> None:
         if self.peers not in ("any", "narrows"):
-            raise ValueError("peers is 'any' or 'narrows'")
+            raise ValueError("peers must be 'any' or 'narrows'")
         if self.peers_max < 1:
-            raise ValueError("peers_max is 1 or more")
+            raise ValueError("peers_max must be 1 or more")
