@@ -1,4 +1,4 @@
-"""``Poller`` and ``select``: as pyzmq's, and they know of messages that wait inside a socket of this module."""
+"""``Poller`` and ``select`` as in pyzmq, but they also see messages that wait inside a socket."""
 
 import math
 import time
@@ -11,7 +11,7 @@ from .socket import Socket
 
 
 def poll_events(sockets: Sequence[tuple[Any, int]], timeout_ms: int) -> list[tuple[Any, int]]:
-    """As ``zmq.zmq_poll``; a negative timeout is none."""
+    """As ``zmq.zmq_poll``; a negative timeout is no limit."""
     readable = [s for s, flags in sockets if flags & zmq.POLLIN and isinstance(s, Socket)]
     end = time.monotonic() + timeout_ms / 1000 if timeout_ms >= 0 else math.inf
     while True:
@@ -31,6 +31,8 @@ def poll_events(sockets: Sequence[tuple[Any, int]], timeout_ms: int) -> list[tup
 
 
 class Poller(zmq.Poller):
+    """As ``zmq.Poller``, but also sees messages that wait inside a socket of this module."""
+
     def poll(self, timeout: int | float | None = None) -> list[tuple[Any, int]]:
         return poll_events(self.sockets, -1 if timeout is None or timeout < 0 else int(timeout))
 
@@ -38,6 +40,7 @@ class Poller(zmq.Poller):
 def select(
     rlist: list[Any], wlist: list[Any], xlist: list[Any], timeout: float | None = None
 ) -> tuple[list[Any], list[Any], list[Any]]:
+    """As ``zmq.select``, but also sees messages that wait inside a socket of this module."""
     flags: dict[Any, int] = {}
     for sockets, flag in ((rlist, zmq.POLLIN), (wlist, zmq.POLLOUT), (xlist, zmq.POLLERR)):
         for s in sockets:
