@@ -87,8 +87,6 @@ def _io_error(message: str, errno: int | None) -> IoError:
 
 def timed_out(message: str) -> IoError:
     """An ``IoError`` that is also a ``TimeoutError``."""
-    """An ``IoError`` that is also a ``TimeoutError``."""
-    """An ``IoError`` that is also a ``TimeoutError``."""
     return _io_error(message, _errno.ETIMEDOUT)
 
 

@@ -59,8 +59,7 @@ class Trial:
             self.plain_left -= 1
 
     def answered(self, framed: bool) -> None:
-        """Records the reply. Counts the round trip only if the reply has the form of the request.
-        """
+        """Records the reply. A reply of another form than the request does not count."""
         span = perf_counter_ns() - self.begin
         self.begin = 0
         if framed == self.framed and self.rest < 0 and self.framed_left < EACH:
