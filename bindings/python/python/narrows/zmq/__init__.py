@@ -28,6 +28,7 @@ from typing import Any
 
 import zmq as _zmq
 
+from . import kinds as _kinds  # Registers the socket types.
 from .polling import Poller, select
 from .proxying import device, guard, monitored_queue, proxy, proxy_steerable
 from .settings import Settings

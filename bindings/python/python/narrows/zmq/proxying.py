@@ -17,8 +17,7 @@ import zmq.backend
 import zmq.devices
 
 from .link import Part
-from .polling import poll_events
-from .socket import NOBLOCK, Socket, bare_get
+from .socket import NOBLOCK, Socket, bare_get, poll_events
 
 # Messages of one direction before it is the other's turn, as in libzmq's proxy.
 BURST = 1000

@@ -1,6 +1,7 @@
 """``Context``, and ``Socket``, the common base of all socket types."""
 
 import math
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import fields
@@ -77,8 +78,6 @@ class Socket(zmq.Socket[bytes]):
     getsockopt = get
 
     def poll(self, timeout: int | None = None, flags: int = zmq.POLLIN) -> int:
-        from .polling import poll_events
-
         events = poll_events([(self, int(flags))], -1 if timeout is None or timeout < 0 else int(timeout))
         return events[0][1] if events else 0
 
@@ -243,19 +242,30 @@ def given(part: Part, copy: bool) -> Any:
     return part if copy else zmq.Frame(part)
 
 
-def class_of(kind: int) -> type[Socket]:
-    from .broadcast import Publisher, Puller, Pusher, Subscriber
-    from .client import Dealer, Requester
-    from .server import Replier, Router
+def poll_events(sockets: Sequence[tuple[Any, int]], timeout_ms: int) -> list[tuple[Any, int]]:
+    """As ``zmq.zmq_poll``; a negative timeout is no limit."""
+    readable = [s for s, flags in sockets if flags & zmq.POLLIN and isinstance(s, Socket)]
+    end = time.monotonic() + timeout_ms / 1000 if timeout_ms >= 0 else math.inf
+    while True:
+        for s in readable:
+            s._on_time()
+        waiting = [s for s in readable if s._waiting()]
+        until = min((end, *(s._due() for s in readable)))
+        left_ms = 0 if waiting else -1 if until == math.inf else max(0, int((until - time.monotonic()) * 1000) + 1)
+        events: list[tuple[Any, int]] = zmq.zmq_poll(list(sockets), 0 if timeout_ms == 0 else left_ms)
+        if waiting:
+            found = dict(events)
+            for s in waiting:
+                found[s] = found.get(s, 0) | int(zmq.POLLIN)
+            return list(found.items())
+        if events or time.monotonic() >= end:
+            return events
 
-    classes: dict[int, type[Socket]] = {
-        zmq.REQ: Requester,
-        zmq.DEALER: Dealer,
-        zmq.REP: Replier,
-        zmq.ROUTER: Router,
-        zmq.PUSH: Pusher,
-        zmq.PULL: Puller,
-        zmq.PUB: Publisher,
-        zmq.SUB: Subscriber,
-    }
-    return classes.get(int(kind), Socket)
+
+# The class of each socket type. `kinds` fills it in, since the modules of the classes import this
+# one.
+CLASSES: dict[int, type[Socket]] = {}
+
+
+def class_of(kind: int) -> type[Socket]:
+    return CLASSES.get(int(kind), Socket)
