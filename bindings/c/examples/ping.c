@@ -57,7 +57,7 @@ static long get(narrows_messages *end, int fd, struct input *input, char *text, 
         if (front == NARROWS_FRONT_MESSAGE)
             return (long)message.len;
         if (front == NARROWS_FRONT_INCOMPLETE) {
-            /* There is room: the buffer is longer than any frame, since a message has at most 65,535 bytes. */
+            /* There is room: no frame is longer, since a message has at most 65,535 bytes. */
             ssize_t n = read(fd, input->bytes + input->filled, sizeof input->bytes - input->filled);
             if (n <= 0)
                 return -1;

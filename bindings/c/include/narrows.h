@@ -7,6 +7,8 @@
  * one at a time: a second one is refused (NARROWS_ERROR_BUSY), since the order of the two calls
  * would be undefined. Different objects may be used concurrently. Nothing here may be called from a
  * signal handler, or between fork and exec.
+ *
+ * NULL is always safe to pass: where it is not allowed, the call fails with NARROWS_ERROR_MISUSE.
  */
 
 

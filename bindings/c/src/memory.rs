@@ -143,7 +143,8 @@ pub(crate) unsafe fn array<'a, T: Plain>(from: *const T, count: usize, what: &st
     if !from.is_aligned() {
         return Err(Failure::misuse(format!("{what} is a misaligned pointer")));
     }
-    // SAFETY: not null, aligned, not longer than an object may be, and the caller answers for the rest.
+    // SAFETY: not null, aligned, not longer than an object may be, and the caller answers for the
+    // rest.
     Ok(unsafe { std::slice::from_raw_parts(from, count) })
 }
 

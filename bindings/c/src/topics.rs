@@ -111,7 +111,7 @@ impl Reader {
         let now_ns = self.now_ns();
         let (end, messages) = (&mut self.end, &mut self.messages);
         let result = with_contexts(|contexts| end.receive(unit, now_ns, contexts, |m| messages.push_back(m.to_vec())))?;
-        // Messages that waited for the good part of a bad unit must be taken; `missed` counts the unit.
+        // Messages released by the good part of a bad unit must be taken; `missed` counts the unit.
         if messages.is_empty() { Ok(result?) } else { Ok(()) }
     }
 

@@ -1,5 +1,5 @@
-//! Messages: dictionaries, one direction ([`MessageEncoder`], [`MessageDecoder`]), both directions of one end
-//! ([`MessageEnd`]), topics ([`TopicWriter`], [`TopicReader`]).
+//! Messages: dictionaries, one direction ([`MessageEncoder`], [`MessageDecoder`]), both directions
+//! of one end ([`MessageEnd`]), topics ([`TopicWriter`], [`TopicReader`]).
 //!
 //! A call takes about a microsecond, so it keeps the interpreter's lock: releasing and reacquiring
 //! it costs as much if no other thread runs, and 5 ms if another thread computes. Since the lock is

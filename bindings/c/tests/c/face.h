@@ -17,7 +17,7 @@
         }                                                                                                              \
     } while (0)
 
-/* The call fails with this status, narrows_last_status() returns it, and the error contains the words. */
+/* The call fails with this status, which is also the last one; its error contains the words. */
 #define FAILS(call, status, words)                                                                                     \
     do {                                                                                                               \
         CHECK((long)(call) == (long)(status));                                                                         \

@@ -202,7 +202,7 @@ static int ends(int fd)
     return n == 0;
 }
 
-/* Descriptors run out at each step of opening: a failed open leaks none, so that the peer sees the end. */
+/* Descriptors run out at each step of opening: a failed open leaks none, so the peer sees the end. */
 void test_out_of_descriptors(void)
 {
     narrows_stream_options options = {.struct_size = sizeof options, .flags = NARROWS_CLOSE_FD};
@@ -318,7 +318,7 @@ void test_totals_at_the_end(void)
     close(fds[1]);
 }
 
-/* A stream ends with its last frame, even if the program keeps the other end of the pipe or socket open. */
+/* A stream ends with its last frame, even if the other end of the pipe or socket stays open. */
 void test_end_of_an_open_pipe(void)
 {
     for (int kind = 0; kind < 2; kind++) {

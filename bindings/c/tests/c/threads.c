@@ -80,7 +80,8 @@ void test_two_threads(void)
     close(fds[1]);
 }
 
-/* A child has the handles but none of the threads: its calls are refused at once, and the parent's streams continue. */
+/* A forked child's calls are refused at once, since it has none of the threads; the parent's streams
+ * continue. */
 void test_forked(void)
 {
     int fds[2], status;

@@ -54,7 +54,8 @@ static void *copy(narrows_bytes bytes)
     return to;
 }
 
-/* A unit releases a waiting message and is bad after that: the message is returned, and the topic continues. */
+/* A unit releases a waiting message and is bad after that: the message is returned, and the topic
+ * continues. */
 void test_topic_unit_half_bad(void)
 {
     enum { RUBBISH = 70000 };
