@@ -1,8 +1,9 @@
-# The commands of this project. `make demo` and `make test` need nothing but the tools that `check-tools` names; tests of
-# programs that are not installed are skipped, and `make test` ends with a list of them.
+# Commands of this project. `make demo` and `make test` need only the tools that `check-tools`
+# checks. Tests that need other programs are skipped if these are not installed; `make test` ends
+# with a list of skipped tests.
 
 CARGO ?= cargo
-# Seconds for each fuzz target: a smoke run within `make test`, more by `make fuzz SECONDS=600`.
+# Seconds per fuzz target in the smoke run of `make test`. For longer runs: `make fuzz SECONDS=600`.
 SMOKE_SECONDS = 3
 # Rounds of every comparison of `make bench`.
 ROUNDS = 3
@@ -17,7 +18,8 @@ demo: check-tools
 	$(CARGO) build --release -p narrows-cli
 	./target/release/narrows demo
 
-# Ends with what this machine could not test and why, or with CI=true fails for want of a program (.ci/packages).
+# Ends with a list of what this machine could not test, and why. With CI=true it fails if a program
+# is missing (.ci/packages).
 test: export NARROWS_SKIPPED = $(CURDIR)/target/skipped
 test: check-tools check-rust-components
 	@mkdir -p target
@@ -32,25 +34,29 @@ tests:
 	CARGO=$(CARGO) bindings/python/test.sh
 	@if [ -x fuzz/run.sh ]; then fuzz/run.sh $(SMOKE_SECONDS); fi
 
-# Adds what takes too long for every change: the tests marked `ignored`, in release, and a minute of each fuzz target.
+# Adds tests that take too long for every change: those marked `ignored`, in release mode, and one
+# minute per fuzz target.
 test-full: test
 	$(CARGO) test --workspace --release -- --include-ignored
 	@if [ -x fuzz/run.sh ]; then fuzz/run.sh 60; fi
 
-# The Python module: its tests in an environment of their own under target/; the wheel for every CPython from 3.11 on.
+# The Python module: tests in a virtual environment under target/; a wheel for CPython 3.11 and
+# later.
 python-test: check-tools
 	CARGO=$(CARGO) bindings/python/test.sh
 
 python-wheel: check-tools
 	CARGO=$(CARGO) bindings/python/test.sh wheel
 
-# Needs nc and zstd to race against, and for the shaped links unshare, ip, tc and CORPUS=DIR (a folder of data for each kind).
+# Needs nc and zstd to compare with; for the shaped links also unshare, ip, tc and CORPUS=DIR (with
+# one folder for each kind of data).
 bench: check-tools
 	$(CARGO) build --release
 	./target/release/narrows-lab bench $(if $(CORPUS),--corpus $(CORPUS),--parts store,pipe,latency,memory) \
 		--rounds $(ROUNDS) --output docs/experiments/bench.json
 
-# Against scp, rsync and tar with zstd, through an OpenSSH server of its own: needs root, sshd, rsync, zstd and CORPUS=DIR.
+# Compares with scp, rsync and tar with zstd, over its own OpenSSH server. Needs root, sshd, rsync,
+# zstd and CORPUS=DIR.
 bench-cp: check-tools
 	$(CARGO) build --release
 	./target/release/narrows-lab bench --parts cp --corpus $(CORPUS) --rounds $(ROUNDS) --output docs/experiments/bench-cp.json

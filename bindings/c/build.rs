@@ -1,4 +1,4 @@
-//! The name by which programs find the shared library when they start.
+//! Sets the soname, by which the dynamic linker finds the shared library.
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");

@@ -1,6 +1,7 @@
 #!/bin/sh
-# Builds the module and runs its tests in an environment of their own under target/, which is made anew when
-# requirements.txt changes. `test.sh wheel` builds the wheel for release instead. Other arguments go to pytest.
+# Builds the module and runs its tests in a virtual environment under target/, which is recreated
+# when requirements.txt changes. `test.sh wheel` builds the release wheel instead. Other arguments
+# are passed to pytest.
 set -e
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
@@ -17,13 +18,14 @@ if ! cmp -s "$here/requirements.txt" "$venv/requirements.txt"; then
 	rm -rf "$venv"
 	"$python" -m venv "$venv"
 	"$venv/bin/pip" install -q --disable-pip-version-check -r "$here/requirements.txt" || {
-		echo "cannot install what bindings/python/requirements.txt names: is a package index within reach?" >&2
+		echo "cannot install the packages of bindings/python/requirements.txt: is a package index reachable?" >&2
 		exit 1
 	}
 	cp "$here/requirements.txt" "$venv/requirements.txt"
 fi
 
-# Every program of the project runs with the oldest Python that is promised, if it is here, else with this one.
+# Compiles every Python file of the project with the oldest supported Python if it is installed,
+# else with this one.
 oldest=$venv/bin/python
 if python3.11 -c '' 2>/dev/null; then oldest=python3.11; fi
 (cd "$root" && git ls-files -z '*.py' | "$oldest" -c '
@@ -37,8 +39,8 @@ if [ "$1" = wheel ]; then
 	exec "$venv/bin/maturin" build --release --out "$target/wheels"
 fi
 
-# The module as an installed wheel would have it, but without building one: maturin and cargo by turns would build
-# everything anew for each other.
+# Lays out the module as an installed wheel, without building one: alternating maturin and cargo
+# builds would each rebuild everything.
 (cd "$root" && "$cargo" build -q -p narrows-python -p narrows-cli)
 site=$target/python-site
 rm -rf "$site"
@@ -47,7 +49,7 @@ cp -R "$here/python/narrows" "$site/narrows"
 cp "$target/debug/lib_narrows.so" "$site/narrows/_narrows.abi3.so"
 
 export PYTHONPATH="$site" PYTHONDONTWRITEBYTECODE=1 NARROWS_PROGRAM="$target/debug/narrows"
-# There it leaves its caches.
+# mypy leaves its caches in the working directory.
 cd "$target"
 "$venv/bin/mypy" --config-file "$here/pyproject.toml" --no-error-summary -p narrows
 "$venv/bin/python" -m mypy.stubtest --mypy-config-file "$here/pyproject.toml" --concise narrows._narrows

@@ -27,13 +27,13 @@ static void put(int fd, narrows_bytes unit)
     }
 }
 
-/* What came from the peer and was not consumed. */
+/* Bytes received from the peer and not yet consumed. */
 struct input {
     size_t filled;
     char bytes[1 << 18];
 };
 
-/* The next message, copied to `text`: how long it is, or -1 when the peer has hung up. */
+/* Copies the next message to `text`. Returns its length, or -1 when the peer has hung up. */
 static long get(narrows_messages *end, int fd, struct input *input, char *text, size_t size)
 {
     for (;;) {
@@ -48,7 +48,7 @@ static long get(narrows_messages *end, int fd, struct input *input, char *text, 
                 fprintf(stderr, "ping: a message of %zu bytes, and room for %zu\n", message.len, size);
                 exit(1);
             }
-            memcpy(text, message.data, message.len); /* it is the end's until the next call */
+            memcpy(text, message.data, message.len); /* the end owns it, until the next call */
         }
         while ((more = narrows_message_next(end, &unit)) > 0)
             put(fd, unit);
@@ -57,7 +57,7 @@ static long get(narrows_messages *end, int fd, struct input *input, char *text, 
         if (front == NARROWS_FRONT_MESSAGE)
             return (long)message.len;
         if (front == NARROWS_FRONT_INCOMPLETE) {
-            /* There is room: a frame with its message of 65,535 bytes at most is not longer. */
+            /* There is room: no frame is longer, since a message has at most 65,535 bytes. */
             ssize_t n = read(fd, input->bytes + input->filled, sizeof input->bytes - input->filled);
             if (n <= 0)
                 return -1;
@@ -76,7 +76,7 @@ int main(int argc, char **argv)
         perror("socketpair");
         return 1;
     }
-    pid_t child = fork(); /* before anything of the library was used */
+    pid_t child = fork(); /* before any use of the library */
     narrows_messages *end = narrows_messages_new(NULL);
     if (child < 0 || end == NULL)
         fail("begin");
@@ -100,7 +100,7 @@ int main(int argc, char **argv)
             fail("send");
         put(fd, unit);
         if (get(end, fd, &input, answer, sizeof answer) != len || memcmp(answer, text, (size_t)len) != 0) {
-            fprintf(stderr, "ping: this is not what was sent\n");
+            fprintf(stderr, "ping: the answer differs from the message\n");
             return 1;
         }
         clock_gettime(CLOCK_MONOTONIC, &now);

@@ -9,7 +9,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* One connection to a port of this host; 0 is any, and its number is printed. */
+/* Accepts one connection on a port, which is printed; 0 is any free port. */
 static int await(int port)
 {
     struct sockaddr_in name;
@@ -53,7 +53,7 @@ int main(int argc, char **argv)
     while ((n = narrows_read(reader, buffer, sizeof buffer)) > 0)
         if (fwrite(buffer, 1, (size_t)n, file) != (size_t)n)
             break;
-    /* What was stored is confirmed by closing, and not before. */
+    /* Closing confirms that the data is stored, so store it first. */
     if (fflush(file) != 0 || fsync(fileno(file)) != 0) {
         perror(argv[2]);
         narrows_reader_cancel(reader);

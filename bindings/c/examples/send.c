@@ -9,7 +9,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* A connection, or -1 when that was told. */
+/* Connects; returns -1 after printing an error. */
 static int dial(const char *host, const char *port)
 {
     struct addrinfo hints, *found;
@@ -67,7 +67,7 @@ int main(int argc, char **argv)
             return fail("write");
     if (ferror(file)) {
         perror(argv[3]);
-        narrows_writer_cancel(writer); /* or the other end would take a part for the whole */
+        narrows_writer_cancel(writer); /* or the receiver would take the part for the whole file */
     }
     if (narrows_writer_close(writer) != NARROWS_OK)
         return fail("close");

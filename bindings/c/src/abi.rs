@@ -1,4 +1,4 @@
-//! What C sees. The names, layouts and comments of these modules are `include/narrows.h`.
+//! The C ABI. `include/narrows.h` is generated from the names, layouts and comments of these modules.
 
 // In the order of the header.
 mod general;
@@ -19,7 +19,7 @@ pub use topics::*;
 
 use crate::status::Status;
 
-/// A handle travels as a pointer, for its type; it is a number, and no memory is behind it.
+/// A handle as a C pointer, which gives it a type. It is a number; no memory is behind it.
 fn handle<T>(number: u64) -> *mut T {
     std::ptr::without_provenance_mut(number as usize)
 }
@@ -32,7 +32,7 @@ fn no_handle<T>(_: Status) -> *mut T {
     std::ptr::null_mut()
 }
 
-/// What functions return that give a count or a failure.
+/// The return value of a failed function that returns a count.
 fn count(status: Status) -> isize {
     status as isize
 }

@@ -1,4 +1,5 @@
-//! The bytes between the application's thread and those of a stream: bounded, and every wait ends with the stream.
+//! Bounded queue of bytes between the application's thread and the threads of a stream. Every wait
+//! ends with the stream.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
@@ -7,7 +8,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use crate::memory::Room;
 use crate::status::{Failure, Result, Status};
 
-/// Bytes that wait at most: two reads of the engine, so that neither side waits for the other at every turn.
+/// Capacity in bytes: two reads of the engine, so that the two sides do not wait for each other at
+/// every read.
 const LEN_MAX: usize = 512 << 10;
 
 #[derive(Default)]
@@ -21,9 +23,9 @@ struct State {
     bytes: VecDeque<u8>,
     /// Nothing more will be put in.
     ended: bool,
-    /// What the application says about the whole, after its end.
+    /// The application's verdict on the whole stream, after its end.
     verdict: Option<Verdict>,
-    /// The stream is over: how.
+    /// How the stream ended, once it is over.
     outcome: Option<Result<()>>,
     stopped: bool,
 }
@@ -45,7 +47,7 @@ impl Channel {
 
     // --- the application of a writer ---
 
-    /// Puts all bytes in; waits for room.
+    /// Puts all bytes in; waits for room. Fails once the stream is over.
     pub(crate) fn put_all(&self, mut bytes: &[u8]) -> Result<()> {
         let mut state = self.lock();
         loop {
@@ -72,7 +74,7 @@ impl Channel {
 
     // --- the application of a reader ---
 
-    /// Takes what is there, and waits until something is. 0 at the end.
+    /// Takes the bytes that are there, and waits if there are none. 0 at the end of the stream.
     pub(crate) fn take(&self, room: &mut Room) -> Result<usize> {
         let mut state = self.lock();
         if room.len() == 0 {
@@ -94,8 +96,8 @@ impl Channel {
         }
     }
 
-    /// Says that the application has everything, or that it gives up if it has not. `false` if that ends a stream that
-    /// was going on.
+    /// Sets the verdict: stored if the application has taken everything, given up if not. `false`
+    /// if that aborts a stream in progress.
     pub(crate) fn conclude(&self) -> bool {
         let mut state = self.lock();
         let all = state.ended && state.bytes.is_empty() && !state.stopped;
@@ -118,7 +120,7 @@ impl Channel {
         self.changed.notify_all();
     }
 
-    /// How it ended; waits for that.
+    /// Waits for the end of the stream; returns how it ended.
     pub(crate) fn outcome(&self) -> Result<()> {
         let mut state = self.lock();
         loop {
@@ -141,7 +143,7 @@ impl State {
     }
 }
 
-/// What a sending stream reads.
+/// The reading side of the channel, for a sending stream.
 pub(crate) struct Source(pub(crate) Arc<Channel>);
 
 impl Read for Source {
@@ -165,7 +167,7 @@ impl Read for Source {
     }
 }
 
-/// What a receiving stream writes.
+/// The writing side of the channel, for a receiving stream.
 pub(crate) struct Sink(pub(crate) Arc<Channel>);
 
 impl Sink {
@@ -197,7 +199,7 @@ impl Write for Sink {
     }
 }
 
-/// The end of a receiving stream: waits for what the application says.
+/// Ends the channel of a receiving stream and waits for the application's verdict.
 pub(crate) fn await_verdict(channel: &Channel) -> io::Result<()> {
     let mut state = channel.lock();
     state.ended = true;

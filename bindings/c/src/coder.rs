@@ -1,4 +1,4 @@
-//! Streams without I/O: bytes in, bytes out, on the caller's thread and in its buffers.
+//! Encoding and decoding of streams without I/O, on the caller's thread and in its buffers.
 
 use std::time::Instant;
 
@@ -14,10 +14,10 @@ use crate::memory::Room;
 use crate::options::{INDEX, NO_CHECK, StreamOptions};
 use crate::status::{Failure, Result};
 
-/// Input that a decoder copies at a time: frames inside one piece are not copied again.
+/// Bytes of input that a decoder copies at a time: frames inside one piece are not copied again.
 const PIECE_LEN: usize = 256 << 10;
 
-/// What a call of the encoder shall do besides taking its input.
+/// How far a call of the encoder goes once it has consumed its input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mode {
     Continue,
@@ -29,15 +29,17 @@ pub(crate) struct Encoder {
     sender: Sender,
     contexts: Contexts,
     pool: BufferPool,
-    /// The frame that is given now, and how much of it was.
+    /// The frame being written to the output, and how many of its bytes already were.
     frame: Option<Frame>,
     given: usize,
     begun: Instant,
-    /// The flow's clock is ahead of the caller's by the time that the caller said the link took.
+    /// Nanoseconds by which the flow's clock is ahead of the real one: the link times that the
+    /// caller reported.
     ahead_ns: u64,
-    /// Raw bytes taken in and not yet cut into blocks.
+    /// Raw bytes consumed and not yet cut into blocks.
     gathered: usize,
-    /// Bytes of the last call that the caller is passing on, since when, and how long that took if it said so.
+    /// Output bytes of the last call, which the caller is passing on; since when; and how long the
+    /// link took, if the caller reported it.
     passing: usize,
     since_ns: u64,
     told_ns: Option<u64>,
@@ -71,12 +73,13 @@ impl Encoder {
         self.begun.elapsed().as_nanos() as u64 + self.ahead_ns
     }
 
-    /// How long the link took for what the last call gave, where that is not the time until the next call.
+    /// Reports how long the link took for the output of the last call, if not the time until the
+    /// next call.
     pub(crate) fn link_took(&mut self, ns: u64) {
         self.told_ns = Some(ns);
     }
 
-    /// What the last call gave has left by now.
+    /// Reports the output of the last call to the policy as sent.
     fn account(&mut self) {
         let accepted = std::mem::take(&mut self.passing) as u64;
         let told_ns = self.told_ns.take();
@@ -89,8 +92,8 @@ impl Encoder {
         self.sender.on_link(LinkSample { begin_ns: self.since_ns, end_ns, accepted, ..LinkSample::default() });
     }
 
-    /// Takes what it can of `input` and gives what it has; returns how many bytes of the input it took, and how many it knows
-    /// to wait: 0 if everything that `mode` asks for is done.
+    /// Consumes what it can of `input` and writes what it has. Returns the bytes consumed and a
+    /// lower bound of the bytes still pending: 0 if everything that `mode` asks for is done.
     pub(crate) fn encode(&mut self, input: &[u8], room: &mut Room, mode: Mode) -> Result<(usize, usize)> {
         if self.over || self.ending && (!input.is_empty() || mode != Mode::End) {
             return Err(Failure::misuse("the stream was ended"));
@@ -129,7 +132,7 @@ impl Encoder {
         Ok((taken, waiting))
     }
 
-    /// Gives frames until there is no more, or no room for the rest of one.
+    /// Writes frames until there are no more, or no room for the rest of one.
     fn give(&mut self, room: &mut Room) {
         loop {
             let Some(frame) = self.frame.take().or_else(|| self.sender.poll_transmit()) else { return };
@@ -148,7 +151,7 @@ impl Encoder {
         }
     }
 
-    /// Encodes a block. `false` if there is none to be had before what was given has left.
+    /// Encodes a block. `false` if the sender has none before its output has left.
     fn work(&mut self) -> bool {
         let now_ns = self.now_ns();
         let Some(job) = self.sender.poll_job(now_ns) else { return false };
@@ -180,7 +183,7 @@ pub(crate) struct Decoder {
     receiver: Receiver,
     contexts: Contexts,
     pool: BufferPool,
-    /// Raw bytes that found no room yet.
+    /// Decoded bytes for which the output had no room yet.
     raw: Block,
     failure: Option<Failure>,
 }
@@ -193,8 +196,8 @@ impl Decoder {
         Ok(Self { receiver, contexts: Contexts::default(), pool, raw: Block::default(), failure: None })
     }
 
-    /// Takes what it can of `input` and gives what it has, which may be something before a failure too; returns how many
-    /// bytes of the input it took, and whether the stream is complete.
+    /// Consumes what it can of `input` and writes what it has, even before a failure. Returns the
+    /// bytes consumed, and whether the stream is complete.
     pub(crate) fn decode(&mut self, input: &[u8], room: &mut Room) -> (usize, Result<bool>) {
         let mut taken = 0;
         let result = self.alive().and_then(|()| self.advance(input, &mut taken, room));
@@ -238,13 +241,11 @@ impl Decoder {
         }
     }
 
-    /// No more input will come: an error if some is missing.
+    /// States that no more input will come. An error if the stream is incomplete.
     pub(crate) fn end(&mut self) -> Result<()> {
         self.alive()?;
         if self.receiver.has_unparsed() || self.receiver.has_raw() || !self.raw.is_empty() {
-            return Err(Failure::misuse(
-                "there is more to decode: call narrows_decode until it takes and gives nothing",
-            ));
+            return Err(Failure::misuse("output is pending: call narrows_decode until it consumes and writes nothing"));
         }
         self.receiver.close().map_err(|e| self.failure.insert(e.into()).clone())
     }

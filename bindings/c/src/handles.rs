@@ -1,12 +1,13 @@
-//! Handles: numbers instead of addresses, so that one that was closed, or never was one, is found and not followed.
+//! Handles: numbers instead of addresses, so that a closed or invalid one is detected and never
+//! dereferenced.
 //!
 //! ```text
 //!   63     56 55    52 51            20 19         0
 //!   [ 0x4e  ][ kind  ][  generation    ][  place   ]
 //! ```
 //!
-//! The top byte makes it an address that no program has, should anybody follow it. A place is used again with the next
-//! generation, the one that was free for longest first.
+//! The top byte makes the handle an address that no program has, should anybody dereference it.
+//! Places are reused with the next generation; the place free for longest comes first.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -18,24 +19,25 @@ use crate::status::{Failure, Result, Status};
 const MARK: u64 = 0x4e << 56;
 const KIND_SHIFT: u32 = 52;
 const GENERATION_SHIFT: u32 = 20;
-/// A process has about a million descriptors at most, and message ends are not more than connections.
+/// 2^20: a process has about a million descriptors at most, and no more message ends than
+/// connections.
 const PLACES_MAX: usize = 1 << GENERATION_SHIFT;
-/// Places are made so many at a time, and stay.
+/// Places allocated at a time. They are never freed.
 const CHUNK: usize = 1024;
 const CHUNKS: usize = PLACES_MAX / CHUNK;
 
-/// What a handle stands for.
+/// An object behind a handle.
 pub(crate) trait Held: Sized + Send + 'static {
     /// 1 to 15, one for each type.
     const KIND: u8;
-    /// For messages to a person: "writer".
+    /// For error messages: "writer".
     const NAME: &'static str;
     fn table() -> &'static Table<Self>;
-    /// Whether this process may use it.
+    /// An error if this process may not use the object.
     fn check(&self) -> Result<()> {
         Ok(())
     }
-    /// What ends its waits from another thread.
+    /// Ends the object's waits from another thread.
     fn stopper(&self) -> Option<Arc<dyn Stop>> {
         None
     }
@@ -58,7 +60,7 @@ struct Places {
 }
 
 struct Slot<T> {
-    /// Of the handle that is valid now, 0 before the first; looked at before the lock is tried.
+    /// Generation of the valid handle, 0 before the first. Checked before the lock is tried.
     generation: AtomicU32,
     object: Mutex<Place<T>>,
     stopper: Mutex<(u32, Option<Arc<dyn Stop>>)>,
@@ -66,7 +68,7 @@ struct Slot<T> {
 
 struct Place<T> {
     object: Option<Box<T>>,
-    /// A call with it panicked.
+    /// A call with the object panicked.
     broken: bool,
 }
 
@@ -88,7 +90,7 @@ impl<T: Held> Table<T> {
         }
     }
 
-    /// The handle of a new object, which is made when there is a place for it.
+    /// Reserves a place, then makes the object; returns its handle.
     pub(crate) fn open(&self, make: impl FnOnce() -> Result<T>) -> Result<u64> {
         let place = self.reserve()?;
         let object = catch_unwind(AssertUnwindSafe(make)).unwrap_or_else(|_| Err(Failure::internal()));
@@ -117,7 +119,7 @@ impl<T: Held> Table<T> {
         }
     }
 
-    /// Calls with the object of a handle.
+    /// Runs `call` with the object of a handle.
     pub(crate) fn with<R>(&self, handle: u64, call: impl FnOnce(&mut T) -> Result<R>) -> Result<R> {
         let (slot, generation, _) = self.find(handle)?;
         let mut held = Self::enter(slot, generation)?;
@@ -133,7 +135,8 @@ impl<T: Held> Table<T> {
         })
     }
 
-    /// Makes the handle invalid when `finish` is done with the object. Until then other threads find it busy, and may stop it.
+    /// Runs `finish` with the object, then invalidates the handle. Until then the object is busy
+    /// for other threads, which may stop it.
     pub(crate) fn close(&self, handle: u64, finish: impl FnOnce(T) -> Result<()>) -> Result<()> {
         let (slot, generation, place) = self.find(handle)?;
         let mut held = Self::enter(slot, generation)?;
@@ -154,7 +157,7 @@ impl<T: Held> Table<T> {
         result.unwrap_or_else(|_| Err(Failure::internal()))
     }
 
-    /// Ends the waits of the object, also while another thread is in a call with it.
+    /// Ends the waits of the object, even while another thread is in a call with it.
     pub(crate) fn stop(&self, handle: u64) -> Result<()> {
         let (slot, generation, _) = self.find(handle)?;
         let stopper = lock(&slot.stopper);
@@ -165,7 +168,7 @@ impl<T: Held> Table<T> {
     }
 
     fn find(&self, handle: u64) -> Result<(&Slot<T>, u32, usize)> {
-        let foreign = || Failure::misuse(format!("this is no {}: {handle:#x} was never given out as one", T::NAME));
+        let foreign = || Failure::misuse(format!("invalid {} handle: {handle:#x} was never returned as one", T::NAME));
         if handle == 0 {
             return Err(Failure::misuse(format!("the {} is a null pointer", T::NAME)));
         }
@@ -194,7 +197,7 @@ impl<T: Held> Table<T> {
                 return Err(Failure::new(Status::NARROWS_ERROR_BUSY, text));
             }
         };
-        // It may have been closed between the look and the lock.
+        // It may have been closed between the check and the lock.
         if slot.generation.load(Ordering::Acquire) == generation { Ok(held) } else { Err(closed::<T>()) }
     }
 }
@@ -246,7 +249,7 @@ mod tests {
         assert_eq!(status(table.with(first, |_| Ok(()))), Status::NARROWS_ERROR_CLOSED);
         assert_eq!(status(table.close(first, |_| Ok(()))), Status::NARROWS_ERROR_CLOSED);
         assert_eq!(status(table.stop(first)), Status::NARROWS_ERROR_CLOSED);
-        // Its place is used again, its number is not.
+        // Its place is reused, its number is not.
         let third = table.open(|| Ok(Thing(3))).unwrap();
         assert_eq!(third, first + (1 << GENERATION_SHIFT));
         assert_eq!(status(table.with(first, |_| Ok(()))), Status::NARROWS_ERROR_CLOSED);
@@ -258,7 +261,7 @@ mod tests {
         );
         assert_eq!(status(table.with(third, |t| Ok(t.0))), Status::NARROWS_ERROR_INTERNAL, "it stays broken");
         let closed = table.close(third, |_| Err(Failure::misuse("broken ones are not finished")));
-        assert_eq!(status(closed), Status::NARROWS_ERROR_INTERNAL, "what became of it nobody knows");
+        assert_eq!(status(closed), Status::NARROWS_ERROR_INTERNAL, "its outcome is unknown");
         assert_eq!(status(table.with(third, |_| Ok(()))), Status::NARROWS_ERROR_CLOSED);
     }
     #[test]

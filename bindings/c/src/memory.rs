@@ -1,4 +1,4 @@
-//! Memory of the caller: every pointer that comes from C is looked at here.
+//! Memory of the caller: every pointer from C is checked here.
 #![allow(unsafe_code, reason = "follows pointers that C passes")]
 
 use std::ffi::{CStr, c_char, c_void};
@@ -7,13 +7,13 @@ use std::ops::Range;
 
 use crate::status::{Failure, Result, Status};
 
-/// A structure that C fills in: whatever bytes it has, zeros among them, are a value.
+/// A structure that C fills in, for which every bit pattern is a valid value.
 ///
 /// # Safety
-/// It consists of integers, floats, pointers and such structures only.
+/// The type consists only of integers, floats, pointers and other such structures.
 pub(crate) unsafe trait Plain: Copy {}
 
-/// The bytes that C passes to be read.
+/// The `len` bytes at `data`, to be read.
 ///
 /// # Safety
 /// `data` is null or has `len` bytes that nobody writes during `'a`.
@@ -31,12 +31,12 @@ fn check_range(data: *const u8, len: usize, what: &str) -> Result<()> {
         return Err(Failure::misuse(format!("{what} is a null pointer with a length of {len}")));
     }
     if len > isize::MAX as usize || data.addr().checked_add(len).is_none() {
-        return Err(Failure::misuse(format!("{what} has a length of {len}, which no object has")));
+        return Err(Failure::misuse(format!("{what} has an impossible length of {len} bytes")));
     }
     Ok(())
 }
 
-/// A buffer of the caller that is written and never read.
+/// A write-only buffer of the caller.
 pub(crate) struct Room {
     data: *mut u8,
     len: usize,
@@ -54,20 +54,21 @@ impl Room {
         self.len
     }
 
-    /// Leaves the first bytes as they are.
+    /// Skips the first `len` bytes, which stay as they are.
     pub(crate) fn skip(&mut self, len: usize) {
         let len = len.min(self.len);
-        // Not followed beyond `self.len`, which becomes as much less.
+        // Stays within the buffer: `self.len` shrinks by the same amount.
         self.data = self.data.wrapping_add(len);
         self.len -= len;
     }
 
-    /// Writes as many bytes as fit, and goes on behind them. How many that were.
+    /// Writes as many bytes as fit and advances. Returns their number.
     pub(crate) fn put(&mut self, from: &[u8]) -> usize {
         let len = from.len().min(self.len);
         if len > 0 {
-            // SAFETY: `data` has `self.len` bytes of the caller's, at least `len`, which nobody else uses; a slice of ours
-            // or one that was compared (`overlaps`) does not lie in them.
+            // SAFETY: `data` has `self.len` bytes of the caller's, at least `len`, which nobody
+            // else uses. `from` does not overlap them: it is our own slice, or `overlaps` was
+            // checked.
             unsafe {
                 std::ptr::copy_nonoverlapping(from.as_ptr(), self.data, len);
                 self.data = self.data.add(len);
@@ -97,31 +98,32 @@ pub(crate) unsafe fn text<'a>(text: *const c_char, what: &str) -> Result<Option<
     bytes.to_str().map(Some).map_err(|_| Failure::misuse(format!("{what} is not UTF-8")))
 }
 
-/// A structure whose first member is its size: of a caller with an older header it is shorter, and what is missing is zero.
+/// Copies a structure whose first member is its size. A caller with an older header has a shorter
+/// one; missing members are zero.
 ///
 /// # Safety
-/// `from` is null or points to a size and as many bytes as it says, that one included.
+/// `from` is null or points to a size and that many bytes, the size included.
 pub(crate) unsafe fn options<T: Plain>(from: *const T, what: &str) -> Result<Option<T>> {
     if from.is_null() {
         return Ok(None);
     }
     if !from.is_aligned() {
-        return Err(Failure::misuse(format!("{what} is no pointer to such a structure")));
+        return Err(Failure::misuse(format!("{what} is a misaligned pointer")));
     }
     // SAFETY: aligned, not null, and the caller answers for the first member.
     let size = unsafe { from.cast::<usize>().read() };
     if size < size_of::<usize>() || size > 64 * size_of::<T>() {
-        return Err(Failure::misuse(format!("{what} says that it has {size} bytes: set struct_size to sizeof it")));
+        return Err(Failure::misuse(format!("{what}.struct_size is {size}: set it to the size of the structure")));
     }
-    // SAFETY: as many bytes as the caller says that there are.
+    // SAFETY: the caller answers for `size` bytes.
     let given = unsafe { bytes(from.cast(), size, what)? };
     if given.iter().skip(size_of::<T>()).any(|b| *b != 0) {
         let text = format!("{what} uses members that this version of the library does not have");
         return Err(Failure::new(Status::NARROWS_ERROR_UNSUPPORTED, text));
     }
     let mut own = MaybeUninit::<T>::zeroed();
-    // SAFETY: no more than the structure has, from memory of the caller to one of ours; zeros and what C put there are a
-    // value of a `Plain`.
+    // SAFETY: copies at most the size of the structure, from the caller's memory to our own. Any
+    // bytes are a value of a `Plain`.
     unsafe {
         std::ptr::copy_nonoverlapping(given.as_ptr(), own.as_mut_ptr().cast(), size.min(size_of::<T>()));
         Ok(Some(own.assume_init()))
@@ -131,7 +133,7 @@ pub(crate) unsafe fn options<T: Plain>(from: *const T, what: &str) -> Result<Opt
 /// The array of `count` structures.
 ///
 /// # Safety
-/// `from` is null or has `count` of them that nobody writes during `'a`.
+/// `from` is null or has `count` structures that nobody writes during `'a`.
 pub(crate) unsafe fn array<'a, T: Plain>(from: *const T, count: usize, what: &str) -> Result<&'a [T]> {
     let len = count.saturating_mul(size_of::<T>());
     check_range(from.cast(), len, what)?;
@@ -139,16 +141,17 @@ pub(crate) unsafe fn array<'a, T: Plain>(from: *const T, count: usize, what: &st
         return Ok(&[]);
     }
     if !from.is_aligned() {
-        return Err(Failure::misuse(format!("{what} is no pointer to such structures")));
+        return Err(Failure::misuse(format!("{what} is a misaligned pointer")));
     }
-    // SAFETY: not null, aligned, not longer than an object may be, and the caller answers for the rest.
+    // SAFETY: not null, aligned, not longer than an object may be, and the caller answers for the
+    // rest.
     Ok(unsafe { std::slice::from_raw_parts(from, count) })
 }
 
 // SAFETY: an integer.
 unsafe impl Plain for usize {}
 
-/// A place of the caller for a result.
+/// The caller's initialised place for a result.
 ///
 /// # Safety
 /// `to` is null or a place for a `T` that nobody else uses during `'a`, with a value in it.
@@ -160,7 +163,7 @@ pub(crate) unsafe fn place<'a, T: Plain>(to: *mut T, what: &str) -> Result<&'a m
     Ok(unsafe { &mut *to })
 }
 
-/// The same, for places that may hold nothing yet, or be left out.
+/// Stores a result in a place that may be uninitialised, or null.
 ///
 /// # Safety
 /// `to` is null or a place for a `T` that nobody else uses.
@@ -173,10 +176,10 @@ pub(crate) unsafe fn store<T: Plain>(to: *mut T, value: T, what: &str) -> Result
     Ok(())
 }
 
-/// Whether this may be a place for a structure, or null.
+/// An error if `to` is neither null nor aligned for a `T`.
 pub(crate) fn fits<T: Plain>(to: *const T, what: &str) -> Result<()> {
     if to.is_null() || to.is_aligned() {
         return Ok(());
     }
-    Err(Failure::misuse(format!("{what} is no pointer to such a place")))
+    Err(Failure::misuse(format!("{what} is a misaligned pointer")))
 }

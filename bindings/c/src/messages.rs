@@ -1,4 +1,4 @@
-//! One end of a message link.
+//! Message links: one end, dictionary training.
 
 use std::cell::RefCell;
 use std::hash::{BuildHasher, RandomState};
@@ -13,25 +13,26 @@ use crate::options::messages_policy;
 use crate::status::{Failure, Result, Status};
 
 thread_local! {
-    /// What encoding and decoding need, shared by all ends that a thread calls.
+    /// Codec contexts, shared by all ends that a thread calls.
     static CONTEXTS: RefCell<Contexts> = RefCell::new(Contexts::default());
 }
 
-/// A unit above this is not kept as room for the next: most messages are shorter, and thousands of ends are idle.
+/// Buffers above this many bytes are not kept for the next message: most messages are shorter, and
+/// thousands of ends may be idle.
 pub(crate) const ROOM_KEPT: usize = 4 << 10;
 
 pub(crate) struct Messages {
     end: MessageEnd,
     begun: Instant,
-    /// What the last call gave, until the next.
+    /// The unit that the last call returned, until the next call.
     unit: Vec<u8>,
-    /// The unit was given, and what comes next begins anew.
+    /// The unit was returned, so the next call starts a new one.
     given: bool,
     message: Vec<u8>,
     trainer: Trainer,
 }
 
-/// What the front of the input was.
+/// Kind of the frame at the front of the input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Front {
     Nothing,
@@ -56,7 +57,8 @@ impl Messages {
         self.begun.elapsed().as_nanos() as u64
     }
 
-    /// Makes room for a unit. What was not given stays in front: words that were taken before a call failed.
+    /// Starts a new unit. Bytes that were not returned stay in front: control frames taken before a
+    /// call failed.
     fn begin_unit(&mut self) {
         if std::mem::take(&mut self.given) {
             if self.unit.capacity() > ROOM_KEPT {
@@ -66,7 +68,7 @@ impl Messages {
         }
     }
 
-    /// The unit that sends a message.
+    /// Returns the unit that sends `message`.
     pub(crate) fn send(&mut self, message: &[u8], private: bool) -> Result<(Sent, &[u8])> {
         self.begin_unit();
         if let Some(adoption) = self.trainer.take() {
@@ -92,7 +94,7 @@ impl Messages {
         Ok((sent, &self.unit))
     }
 
-    /// The next unit that is to be sent without a message of the application.
+    /// Returns the next unit to send that carries no new message.
     pub(crate) fn next_unit(&mut self) -> Result<Option<&[u8]>> {
         self.begin_unit();
         let now_ns = self.now_ns();
@@ -103,7 +105,8 @@ impl Messages {
         Ok(self.given.then_some(&*self.unit))
     }
 
-    /// Reads the front of the input: how much, what it was, and the message if it was one.
+    /// Reads one frame from the front of the input. Returns its length, its kind, and the message,
+    /// if it is one.
     pub(crate) fn receive(&mut self, input: &[u8]) -> Result<(usize, Front, &[u8])> {
         let begun = Instant::now();
         let (end, message) = (&mut self.end, &mut self.message);
@@ -141,7 +144,7 @@ impl Messages {
         self.end.reconnect(epoch(0));
     }
 
-    /// `false` if the peer takes no such dictionary.
+    /// `false` if the peer accepts no such dictionary, or cannot confirm that it has it.
     pub(crate) fn offer(&mut self, content: &[u8]) -> Result<bool> {
         Ok(self.end.sender_mut().offer(dictionary(content)?, false))
     }
@@ -151,7 +154,7 @@ impl Messages {
     }
 }
 
-/// Dictionaries of what is sent, trained on a thread in the background. One at a time.
+/// Trains dictionaries from sent messages on a background thread, one at a time.
 #[derive(Default)]
 pub(crate) struct Trainer(Option<mpsc::Receiver<Option<Adoption>>>);
 
@@ -167,11 +170,11 @@ impl Trainer {
             crate::sys::block_signals();
             let _ = tell.send(training.run());
         });
-        // Without a thread there is no dictionary, and the flow goes on.
+        // Without a thread there is no dictionary, and the flow continues without one.
         self.0 = started.is_ok().then_some(hear);
     }
 
-    /// What came of it, once it is done.
+    /// The result of the training, once it is done.
     pub(crate) fn take(&mut self) -> Option<Option<Adoption>> {
         let adoption = match self.0.as_ref()?.try_recv() {
             Ok(adoption) => adoption,
@@ -197,7 +200,7 @@ pub(crate) fn with_contexts<R>(call: impl FnOnce(&mut Contexts) -> R) -> Result<
     CONTEXTS.try_with(|contexts| call(&mut contexts.borrow_mut())).map_err(|_| Failure::internal())
 }
 
-/// A number that earlier connections and the other end do not have.
+/// `given`, or if 0 a number that differs from those of earlier connections and of the other end.
 pub(crate) fn epoch(given: u64) -> u64 {
     if given != 0 {
         return given;
@@ -212,14 +215,14 @@ pub(crate) fn dictionary(content: &[u8]) -> Result<Arc<Dictionary>> {
         return Err(Failure::new(Status::NARROWS_ERROR_LIMIT, text));
     }
     let text =
-        format!("this is no dictionary: it needs {DICTIONARY_MIN} bytes at least, and whole tables if it has any");
+        format!("invalid dictionary: it must have at least {DICTIONARY_MIN} bytes, and complete tables if it has any");
     Dictionary::new(content.to_vec()).map(Arc::new).ok_or_else(|| Failure::misuse(text))
 }
 
 /// A dictionary of at most `len_max` bytes.
 pub(crate) fn train(samples: &[u8], lens: &[usize], len_max: usize) -> Result<Vec<u8>> {
     if len_max < DICTIONARY_MIN {
-        return Err(Failure::misuse(format!("a dictionary needs room for {DICTIONARY_MIN} bytes at least")));
+        return Err(Failure::misuse(format!("a dictionary needs room for at least {DICTIONARY_MIN} bytes")));
     }
     let text = "the samples are too few for a dictionary, or have nothing in common";
     codec::train(samples, lens, len_max.min(DICTIONARY_MAX)).ok_or_else(|| Failure::misuse(text))

@@ -1,4 +1,4 @@
-//! From what C says of a stream to what the engine is told.
+//! Options of a stream, from C to the engine.
 
 use std::fs;
 use std::time::Duration;
@@ -10,9 +10,9 @@ use narrows::stream::{self, ReceiveOptions, SendOptions};
 
 use crate::status::{Failure, Result, Status};
 
-/// A trace has 500 bytes a block: half a million blocks, 64 GB in blocks of 128 KiB.
+/// A trace has 500 bytes a block: this is half a million blocks, 64 GB in blocks of 128 KiB.
 const POLICY_FILE_MAX: u64 = 256 << 20;
-/// More threads than any host has cores are a mistake.
+/// More threads than any host has cores: a mistake of the caller.
 const THREADS_MAX: u32 = 1024;
 
 pub(crate) const ONE_WAY: u32 = 1;
@@ -31,16 +31,19 @@ pub(crate) struct StreamOptions {
 }
 
 impl StreamOptions {
-    /// Refuses what does not apply to `what`.
+    /// Refuses options that do not apply to `what`.
     pub(crate) fn check(&self, what: &str, flags: u32, encodes: bool) -> Result<()> {
         if self.flags & !flags != 0 {
-            return Err(Failure::misuse(format!("a {what} has no flags such as {:#x}", self.flags & !flags)));
+            return Err(Failure::misuse(format!("flags {:#x} do not apply to {what}s", self.flags & !flags)));
         }
         if !encodes && (self.policy.is_some() || self.raw_len != 0) {
-            return Err(Failure::misuse(format!("a {what} chooses nothing: it has no policy and no raw_len")));
+            return Err(Failure::misuse(format!("policy and raw_len do not apply to {what}s")));
         }
         if self.threads > THREADS_MAX {
-            return Err(Failure::misuse(format!("{} threads are more than {THREADS_MAX}", self.threads)));
+            return Err(Failure::misuse(format!(
+                "{} threads are more than the maximum of {THREADS_MAX}",
+                self.threads
+            )));
         }
         Ok(())
     }
@@ -49,13 +52,13 @@ impl StreamOptions {
         self.flags & flag != 0
     }
 
-    /// For threads of the library.
+    /// Options for encoding on threads of the library.
     pub(crate) fn send(&self) -> Result<SendOptions> {
         let threads = if self.threads > 0 { self.threads as usize } else { stream::encoders() };
         Ok(self.options()?.threads(threads).stall_timeout(self.stall_timeout()))
     }
 
-    /// For the caller's thread.
+    /// Configuration and policy for encoding on the caller's thread.
     pub(crate) fn sender(&self, threads: usize) -> Result<(SenderConfig, Box<dyn Policy>)> {
         Ok(self.options()?.threads(threads).into_engine())
     }
@@ -67,7 +70,8 @@ impl StreamOptions {
         Ok(options.gather_ns(0).check(!self.has(NO_CHECK)).index(self.has(INDEX)).raw_len(raw_len))
     }
 
-    /// `has_end`: what is read has an end of its own, as a file has. A pipe has none while the program keeps its other end open.
+    /// `has_end`: the source has an end of its own, as a file does. A pipe has none while a program
+    /// keeps its other end open.
     pub(crate) fn receive(&self, has_end: bool) -> ReceiveOptions {
         let threads = if self.threads > 0 { self.threads as usize } else { stream::cores() };
         ReceiveOptions::default().ends_at_frame(!has_end).threads(threads).stall_timeout(self.stall_timeout())
@@ -83,11 +87,11 @@ pub(crate) fn messages_policy(text: Option<&str>) -> Result<Box<dyn Policy>> {
     Ok(policy(text.unwrap_or("messages"))?.build(&PolicySetup::new(1, Prior::shipped())))
 }
 
-/// A policy as a person writes it, with the contents of its file.
+/// Parses and builds a person writes it, with the contents of its file.
 pub(crate) fn policy(text: &str) -> Result<PolicySpec> {
     let spec: PolicySpec = text.parse()?;
     if spec.keeps() {
-        return Err(Failure::misuse(format!("the library keeps no tables: write {spec},mode=read")));
+        return Err(Failure::misuse(format!("the library does not write tables: use {spec},mode=read")));
     }
     match spec.file() {
         None => Ok(spec),
@@ -96,7 +100,7 @@ pub(crate) fn policy(text: &str) -> Result<PolicySpec> {
             let io = |e: std::io::Error| Failure::new(Status::NARROWS_ERROR_IO, about(&e));
             let len = fs::metadata(path).map_err(io)?.len();
             if len > POLICY_FILE_MAX {
-                return Err(Failure::new(Status::NARROWS_ERROR_LIMIT, about(&"it is too long")));
+                return Err(Failure::new(Status::NARROWS_ERROR_LIMIT, about(&"the file is too large")));
             }
             Ok(spec.load(&fs::read(path).map_err(io)?)?)
         }

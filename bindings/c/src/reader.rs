@@ -31,12 +31,12 @@ impl Reader {
         let driver = start("narrows-receive", &shared.channel, move || {
             stream::receive_then(sink, link, receive.control(&control), || await_verdict(&ended)).map(drop)
         })?;
-        // Last, for what fails leaves the descriptor open.
+        // Last, since a failure leaves the descriptor open.
         let owned = options.has(CLOSE_FD).then(|| sys::take_over(fd));
         Ok(Self { shared, driver: Some(driver), owned })
     }
 
-    /// Waits for at least one byte. 0 at the end of the stream, when all of it was found whole.
+    /// Waits for at least one byte. 0 at the end of a stream that was received completely.
     pub(crate) fn read(&self, room: &mut Room) -> Result<usize> {
         self.shared.channel.take(room)
     }
@@ -46,8 +46,8 @@ impl Reader {
         (summary.raw_bytes, summary.wire_bytes)
     }
 
-    /// Tells the sender that all is stored if the end was read; else that it is not.
-    /// Fills in the last totals, also of a stream that failed.
+    /// Tells the sender whether everything is stored: yes if the end was read. Sets the final
+    /// totals, also of a stream that failed.
     pub(crate) fn close(mut self, totals: &mut Option<(u64, u64)>) -> Result<()> {
         let heard = self.shared.channel.conclude();
         if !heard {
@@ -60,7 +60,7 @@ impl Reader {
         *totals = Some(self.totals());
         drop(self.owned.take());
         match outcome {
-            // Ended from here: what the driver says of that tells nothing.
+            // This side aborted the stream, so the driver's error says nothing.
             Err(e) if !heard && e.status == Status::NARROWS_ERROR_IO => Err(Failure::new(
                 Status::NARROWS_ERROR_TRUNCATED,
                 "the reader was closed before the end of the stream was read; the sender was told",
@@ -72,7 +72,7 @@ impl Reader {
 
 impl Drop for Reader {
     fn drop(&mut self) {
-        // Not closed in order: its threads shall not wait for anybody.
+        // Dropped without close: its threads must not wait for anybody.
         if self.driver.is_some() {
             let _ = self.shared.stop();
         }

@@ -1,4 +1,4 @@
-//! Errors as numbers, and their words.
+//! Status codes, and the last error of each thread.
 
 use std::cell::RefCell;
 use std::ffi::{CStr, CString};
@@ -6,22 +6,26 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use narrows::ErrorKind;
 
-/// What became of a call. Failures are negative, so that functions that return a count return them too; what was wrong in
-/// words is told by narrows_last_error().
+/// Result of a call. Failures are negative, so that functions that return a count can return them
+/// too; narrows_last_error() describes the failure.
 #[allow(non_camel_case_types, reason = "the names that C sees")]
 #[repr(i32)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum narrows_status {
+    /// The call succeeded.
     NARROWS_OK = 0,
     /// The bytes are not what a sender wrote: damaged or hostile. Fetch them again.
     NARROWS_ERROR_CORRUPT = -1,
-    /// The stream stops before its end. Fetch the rest, or again.
+    /// The stream stops before its end, or a reader was closed before it. Fetch the rest, or all of
+    /// it again.
     NARROWS_ERROR_TRUNCATED = -2,
-    /// A newer format, or a feature or codec that this library does not know. Upgrade the reader.
+    /// A newer format, or a feature, codec or option that this library does not know. Upgrade the
+    /// library.
     NARROWS_ERROR_UNSUPPORTED = -3,
-    /// A length or a demand beyond the limits of this side. Raise the limit, or refuse the peer.
+    /// A length or request exceeds the limits of this side. Raise the limit, or refuse the peer.
     NARROWS_ERROR_LIMIT = -4,
-    /// The call itself is wrong: a null pointer, a bad specification, calls out of order, a handle that never was.
+    /// The call itself is wrong: a null pointer, a bad specification, calls out of order, an
+    /// invalid handle.
     NARROWS_ERROR_MISUSE = -5,
     /// The operating system or the peer's connection failed.
     NARROWS_ERROR_IO = -6,
@@ -113,12 +117,12 @@ thread_local! {
     static LAST: RefCell<(Status, CString)> = RefCell::new((Status::NARROWS_OK, CString::default()));
 }
 
-/// What this thread's last failure was.
+/// Status of this thread's last failure.
 pub(crate) fn last_status() -> Status {
     LAST.try_with(|last| last.borrow().0).unwrap_or(Status::NARROWS_ERROR_INTERNAL)
 }
 
-/// Its words; the pointer is good until the thread's next failure.
+/// Its description. The pointer is valid until the thread's next failure.
 pub(crate) fn last_text() -> *const std::ffi::c_char {
     LAST.try_with(|last| last.borrow().1.as_ptr()).unwrap_or(c"".as_ptr())
 }
@@ -127,11 +131,11 @@ fn remember(failure: Failure) {
     let mut text = failure.text.into_bytes();
     text.retain(|b| *b != 0);
     let text = CString::new(text).unwrap_or_default();
-    // Gone only while the thread ends, when other libraries' last calls may come.
+    // Gone only while the thread ends, when destructors of other libraries may still call.
     let _ = LAST.try_with(|last| *last.borrow_mut() = (failure.status, text));
 }
 
-/// Runs a call from C: a failure is remembered for this thread, and a panic becomes one.
+/// Runs a call from C. Records a failure for this thread, and turns a panic into one.
 pub(crate) fn enter<R>(call: impl FnOnce() -> Result<R>, failed: impl FnOnce(Status) -> R) -> R {
     let failure = match catch_unwind(AssertUnwindSafe(call)) {
         Ok(Ok(result)) => return result,

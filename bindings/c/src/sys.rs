@@ -20,21 +20,21 @@ pub(crate) enum Direction {
     Read,
 }
 
-/// A link over a descriptor of its own that shares what is open with the caller's.
+/// A link over a duplicate of the caller's descriptor.
 pub(crate) fn link(fd: i32, direction: Direction, one_way: bool) -> Result<Link> {
     let own = duplicate(fd)?;
     let kind = std::os::unix::fs::FileTypeExt::is_socket(&file_type(&own)?);
     if kind {
         return socket_link(own, direction, one_way);
     }
-    // SAFETY: asks for the flags of a descriptor that is open; no pointer is involved.
+    // SAFETY: reads the flags of an open descriptor; no pointer is involved.
     let flags = unsafe { libc::fcntl(own.as_raw_fd(), libc::F_GETFL) };
     let (refused, way) = match direction {
-        Direction::Write => (libc::O_RDONLY, "written"),
-        Direction::Read => (libc::O_WRONLY, "read"),
+        Direction::Write => (libc::O_RDONLY, "writing"),
+        Direction::Read => (libc::O_WRONLY, "reading"),
     };
     if flags & libc::O_ACCMODE == refused {
-        return Err(Failure::misuse(format!("descriptor {fd} is not open to be {way}")));
+        return Err(Failure::misuse(format!("descriptor {fd} is not open for {way}")));
     }
     let file = File::from(own);
     Ok(match direction {
@@ -45,7 +45,7 @@ pub(crate) fn link(fd: i32, direction: Direction, one_way: bool) -> Result<Link>
 
 fn socket_link(own: OwnedFd, direction: Direction, one_way: bool) -> Result<Link> {
     if option(&own, libc::SO_TYPE)? != libc::SOCK_STREAM {
-        return Err(Failure::misuse("a socket of datagrams carries no stream"));
+        return Err(Failure::misuse("a datagram socket cannot carry a stream"));
     }
     let is_internet = [libc::AF_INET, libc::AF_INET6].contains(&option(&own, libc::SO_DOMAIN)?);
     let link = if is_internet {
@@ -62,22 +62,24 @@ fn socket_link(own: OwnedFd, direction: Direction, one_way: bool) -> Result<Link
     Ok(if direction == Direction::Write { write } else { read })
 }
 
-/// Whether what the descriptor leads to is a file on a disk.
+/// Whether the descriptor refers to a regular file.
 pub(crate) fn is_file(fd: i32) -> Result<bool> {
     Ok(file_type(&duplicate(fd)?)?.is_file())
 }
 
-/// What the caller gave away, of which there is a [`link`]: closed when it is dropped.
+/// Takes ownership of the caller's descriptor, which is closed on drop. There must be a [`link`]
+/// over it.
 pub(crate) fn take_over(fd: i32) -> OwnedFd {
-    // SAFETY: it is open, or there were no link, and the caller gave up its own use of it by the flag that leads here.
+    // SAFETY: it is open, since there is a link over it, and the caller gave it away by
+    // NARROWS_CLOSE_FD.
     unsafe { OwnedFd::from_raw_fd(fd) }
 }
 
 fn duplicate(fd: i32) -> Result<OwnedFd> {
     if fd < 0 {
-        return Err(Failure::misuse(format!("{fd} is no descriptor")));
+        return Err(Failure::misuse(format!("{fd} is not a descriptor")));
     }
-    // SAFETY: not -1. Should it not be open, the system says so, and nothing else is done with it.
+    // SAFETY: not -1. If it is not open, duplicating it fails, and nothing else uses it.
     let borrowed = unsafe { BorrowedFd::borrow_raw(fd) };
     borrowed.try_clone_to_owned().map_err(|e| match e.raw_os_error() {
         Some(libc::EBADF) => Failure::misuse(format!("descriptor {fd} is not open")),
@@ -93,15 +95,15 @@ fn option(fd: &OwnedFd, name: i32) -> io::Result<i32> {
     let mut value: i32 = 0;
     let mut len = size_of::<i32>() as libc::socklen_t;
     let to = (&raw mut value).cast();
-    // SAFETY: `to` has room for the `len` bytes that are told, and both live through the call.
+    // SAFETY: `to` has room for `len` bytes, and both outlive the call.
     match unsafe { libc::getsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, name, to, &raw mut len) } {
         0 => Ok(value),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-/// Keeps the calling thread, and those that it starts, from running the program's signal handlers, and from being killed by
-/// SIGPIPE: a pipe without a reader is told as an error.
+/// Blocks all signals for the calling thread and those that it starts: they run no signal handlers
+/// of the program, and a pipe without a reader is an error instead of SIGPIPE.
 pub(crate) fn block_signals() {
     let mut all = MaybeUninit::uninit();
     // SAFETY: `sigfillset` initialises the set that it is given, and `pthread_sigmask` only reads it.
@@ -111,21 +113,21 @@ pub(crate) fn block_signals() {
     }
 }
 
-/// How many forks led from the process that loaded the library to this one, since [`count_forks`].
+/// Number of forks between the process that first called [`count_forks`] and this one.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
 pub(crate) fn forks() -> u32 {
     FORKS.load(Ordering::Relaxed)
 }
 
-/// From now on. Counted because to ask for the process's number costs as much as a small write.
+/// Starts to count forks. Counted because getpid costs as much as a small write.
 pub(crate) fn count_forks() -> Result<()> {
     extern "C" fn in_child() {
         FORKS.fetch_add(1, Ordering::Relaxed);
     }
     static ERROR: OnceLock<i32> = OnceLock::new();
-    // SAFETY: the function is there as long as the library, with which the system forgets it; it adds to an atomic, which
-    // a child with one thread may do.
+    // SAFETY: the function lives as long as the library, and unloading the library unregisters it.
+    // It only adds to an atomic, which a child with one thread may do.
     match ERROR.get_or_init(|| unsafe { libc::pthread_atfork(None, None, Some(in_child)) }) {
         0 => Ok(()),
         error => Err(io::Error::from_raw_os_error(*error).into()),

@@ -1,4 +1,4 @@
-//! The two ends of a topic: any number of writers and of readers, who answer nothing.
+//! The two ends of a topic: any number of writers and of readers, without a back channel.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -13,7 +13,7 @@ use crate::status::{Failure, Result};
 pub(crate) struct Writer {
     end: TopicWriter,
     begun: Instant,
-    /// What the last call gave, until the next.
+    /// The unit that the last call returned, until the next call.
     unit: Vec<u8>,
     trainer: Trainer,
 }
@@ -39,7 +39,7 @@ impl Writer {
         self.unit.clear();
     }
 
-    /// The unit that sends a message.
+    /// Returns the unit that publishes `message`.
     pub(crate) fn send(&mut self, message: &[u8]) -> Result<&[u8]> {
         self.begin_unit();
         if let Some(adoption) = self.trainer.take() {
@@ -58,7 +58,7 @@ impl Writer {
         Ok(&self.unit)
     }
 
-    /// The unit that readers need, if one is due.
+    /// Returns the announcement that readers need, if one is due.
     pub(crate) fn announcement(&mut self) -> Option<&[u8]> {
         self.begin_unit();
         let now_ns = self.now_ns();
@@ -69,7 +69,7 @@ impl Writer {
         self.end.reader_came();
     }
 
-    /// `false` if there are as many dictionaries as there may be.
+    /// `false` if the number of dictionaries is at its limit.
     pub(crate) fn offer(&mut self, content: &[u8]) -> Result<bool> {
         Ok(self.end.offer(dictionary(content)?))
     }
@@ -89,7 +89,7 @@ pub(crate) struct Reader {
     begun: Instant,
     /// Messages that the application has not taken.
     messages: VecDeque<Vec<u8>>,
-    /// The one that it took last.
+    /// The message that it took last.
     taken: Vec<u8>,
 }
 
@@ -104,16 +104,14 @@ impl Reader {
     }
 
     pub(crate) fn receive(&mut self, unit: &[u8]) -> Result<()> {
-        // What one unit sets free is bounded by the engine; what many did would not be.
+        // The engine bounds what one unit releases; many units would not be bounded.
         if !self.messages.is_empty() {
-            return Err(Failure::misuse(
-                "there are messages to take first: call narrows_topic_next until it returns 0",
-            ));
+            return Err(Failure::misuse("messages are pending: call narrows_topic_next until it returns 0"));
         }
         let now_ns = self.now_ns();
         let (end, messages) = (&mut self.end, &mut self.messages);
         let result = with_contexts(|contexts| end.receive(unit, now_ns, contexts, |m| messages.push_back(m.to_vec())))?;
-        // Messages that waited for the good part of a bad unit must be taken; `missed` counts the unit.
+        // Messages released by the good part of a bad unit must be taken; `missed` counts the unit.
         if messages.is_empty() { Ok(result?) } else { Ok(()) }
     }
 

@@ -1,4 +1,5 @@
-//! A stream that is written to a descriptor: the application's thread hands bytes over, threads of the library do the rest.
+//! A stream that is written to a descriptor: the application's thread hands bytes to threads of the
+//! library, which encode and send them.
 
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,7 +16,7 @@ use crate::sys::{self, Direction};
 
 pub(crate) struct Writer {
     shared: Arc<Shared>,
-    /// `None` once it was joined.
+    /// `None` once joined.
     driver: Option<JoinHandle<()>>,
     owned: Option<OwnedFd>,
 }
@@ -23,7 +24,7 @@ pub(crate) struct Writer {
 pub(crate) struct Shared {
     pub(crate) channel: Arc<Channel>,
     pub(crate) control: Arc<Control>,
-    /// Where its threads are: [`sys::forks`].
+    /// The process that has the threads, as [`sys::forks`].
     process: u32,
 }
 
@@ -33,8 +34,8 @@ impl Shared {
         Ok(Arc::new(Self { channel: Arc::default(), control: Arc::default(), process: sys::forks() }))
     }
 
-    /// A child of `fork` has none of the threads, and may have inherited a lock that one of them held: nothing of the stream
-    /// can be touched there.
+    /// An error in a child of `fork`. It has none of the threads, and may have inherited a lock
+    /// that one of them held, so it must not touch the stream.
     pub(crate) fn check(&self) -> Result<()> {
         if self.process == sys::forks() {
             return Ok(());
@@ -52,7 +53,7 @@ impl Stop for Shared {
     }
 }
 
-/// Starts the thread of a stream. However it ends, who waits for it is told.
+/// Starts the thread of a stream. Whoever waits for it is told how it ended, even if it panics.
 pub(crate) fn start(
     name: &str,
     channel: &Arc<Channel>,
@@ -79,7 +80,7 @@ impl Writer {
         let (source, control) = (Source(Arc::clone(&shared.channel)), Arc::clone(&shared.control));
         let send = send.control(&control);
         let driver = start("narrows-send", &shared.channel, move || stream::send(source, link, send).map(drop))?;
-        // Last, for what fails leaves the descriptor open.
+        // Last, since a failure leaves the descriptor open.
         let owned = options.has(CLOSE_FD).then(|| sys::take_over(fd));
         Ok(Self { shared, driver: Some(driver), owned })
     }
@@ -93,8 +94,8 @@ impl Writer {
         (summary.raw_bytes, summary.wire_bytes)
     }
 
-    /// Waits until everything is with the reader, or on its way where nothing comes back. Fills in the last totals, also of a
-    /// stream that failed.
+    /// Waits until the reader has everything, or until it is sent if nothing comes back. Sets the
+    /// final totals, also of a stream that failed.
     pub(crate) fn close(mut self, totals: &mut Option<(u64, u64)>) -> Result<()> {
         self.shared.channel.end();
         let outcome = self.shared.channel.outcome();
@@ -109,7 +110,7 @@ impl Writer {
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        // Not closed in order: its threads shall not wait for anybody.
+        // Dropped without close: its threads must not wait for anybody.
         if self.driver.is_some() {
             let _ = self.shared.stop();
         }

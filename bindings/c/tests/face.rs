@@ -1,5 +1,5 @@
-//! Programs in C over what `make install` puts down: compiled with warnings as errors, with the shared and with the static
-//! library, and run, under valgrind too where there is one.
+//! C programs against what `make install` installs: compiled with warnings as errors, linked to the
+//! shared and to the static library, and run, also under valgrind if it is there.
 
 use std::io::{self, Cursor, Read};
 use std::os::fd::OwnedFd;
@@ -20,7 +20,7 @@ fn here() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Where the installed tree is; it lasts as long as the tests.
+/// The installed tree, which lasts as long as the tests.
 fn installed() -> &'static Path {
     static TREE: OnceLock<tempfile::TempDir> = OnceLock::new();
     TREE.get_or_init(|| {
@@ -71,18 +71,18 @@ fn succeeded(what: &str, output: &Output) {
 enum Linked {
     Shared,
     Static,
-    /// The program needs no library at run time at all.
+    /// Fully static: the program needs no library at run time.
     Whole,
 }
 
-/// What narrows.pc says that the static library needs.
+/// Libs.private of narrows.pc: what the static library needs.
 fn needed() -> Vec<String> {
     let text = fs::read_to_string(lib().join("pkgconfig/narrows.pc")).unwrap();
     let line = text.lines().find_map(|l| l.strip_prefix("Libs.private:"));
     line.expect("narrows.pc has Libs.private").split_whitespace().map(str::to_owned).collect()
 }
 
-/// What a program consists of: of one of `tests/c` all that is there.
+/// Source files of a program: for one in `tests/c`, all of that folder.
 fn sources(source: &str) -> Vec<PathBuf> {
     let main = here().join(source);
     if !source.starts_with("tests/") {
@@ -151,7 +151,7 @@ fn what_is_installed_is_found_by_its_names() {
     }
 }
 
-/// Nothing but the functions of the header is seen from outside: an application may have a zstd of its own.
+/// The library exports only the functions of the header: an application may have its own zstd.
 #[test]
 fn the_shared_library_shows_its_own_names_only() {
     if !has("nm") {
@@ -247,7 +247,7 @@ fn received(link: Link) -> Vec<u8> {
     sink.0.lock().unwrap().clone()
 }
 
-/// What C writes the engine reads, and the other way round.
+/// The engine reads what C writes, and vice versa.
 #[test]
 fn streams_of_c_and_of_the_engine_are_the_same() {
     let face = program("tests/c/face.c", Linked::Shared);

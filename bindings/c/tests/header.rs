@@ -1,4 +1,4 @@
-//! `include/narrows.h` is what the sources say.
+//! `include/narrows.h` is generated from the sources and current.
 
 use std::path::Path;
 use std::{env, fs};
@@ -10,14 +10,14 @@ fn the_committed_header_is_current() {
     let bindings = cbindgen::Builder::new().with_crate(here).with_config(config).generate().unwrap();
     let mut made = Vec::new();
     bindings.write(&mut made);
-    // C has no such chapters.
+    // Comments in C have no Safety sections.
     let made = String::from_utf8(made).unwrap().replace(" *\n * # Safety\n", "");
     let path = here.join("include/narrows.h");
     if env::var_os("NARROWS_WRITE_HEADER").is_some() {
         fs::write(&path, &made).unwrap();
     }
     let committed = fs::read_to_string(&path).unwrap_or_default();
-    assert!(made == committed, "include/narrows.h is not what the sources say: make -C bindings/c header");
+    assert!(made == committed, "include/narrows.h is out of date: make -C bindings/c header");
     for function in ["narrows_writer_open", "narrows_encode", "narrows_message_send", "narrows_dictionary_train"] {
         assert!(made.contains(&format!("{function}(")), "{function} is missing");
     }

@@ -1,11 +1,13 @@
-"""The writer of Python against the engine alone: goodput of 64 KiB writes as a share of what the engine's driver reaches over the same bytes.
+"""The Python writer against the engine alone: goodput of 64 KiB writes, as a share of the goodput of
+the engine's driver over the same bytes.
 
     make python-wheel && target/python-venv/bin/pip install --force-reinstall --no-deps target/wheels/narrows-*.whl
     target/python-venv/bin/python bindings/python/bench/stream_writer.py [--megabytes N] [--rounds N] [--file FILE] [--json]
 
-Both write into the same kind of sink: a pipe or a pair of sockets whose other end another process reads and forgets, or /dev/null. Each
-round runs both, the order changing from round to round; what is printed are medians, and the share is the median of the rounds' shares.
-``best`` is the share of the quickest rounds of each, ``cpu`` that of the CPU times: on a machine with other work they say more.
+Both write to the same kind of sink: a pipe or a socket pair whose other end another process reads
+and discards, or /dev/null. Each round runs both, in alternating order. The results are medians; the
+share is the median of the rounds' shares. ``best`` is the share of the fastest rounds of each,
+``cpu`` that of the CPU times: on a machine with other load they say more.
 """
 
 import argparse
@@ -29,7 +31,7 @@ READER = "import os\nwhile os.read(0, 1 << 20): pass"
 
 
 def sample(length: int) -> bytes:
-    """Lines of a log with a tenth of bytes that do not compress."""
+    """Lines of a log, with a tenth of incompressible bytes."""
     chance = random.Random(1)
     pieces = []
     for i in range(4000):
@@ -46,7 +48,7 @@ def sample(length: int) -> bytes:
 
 
 class Sink:
-    """Takes bytes as fast as they can be read."""
+    """Discards bytes as fast as they can be read."""
 
     def __init__(self, kind: str) -> None:
         self.child = None
@@ -61,7 +63,7 @@ class Sink:
             read, self.descriptor, self.link = there.detach(), here.detach(), "unix"
         self.child = subprocess.Popen([sys.executable, "-S", "-c", READER], stdin=read)
         os.close(read)
-        time.sleep(0.05)  # For the reader to be there.
+        time.sleep(0.05)  # Lets the reader start.
 
     def close(self) -> None:
         os.close(self.descriptor)

@@ -1,17 +1,22 @@
 #!/usr/bin/env python3
-"""Round trips of ZeroMQ REQ/REP: plain pyzmq, narrows.zmq, and what people make at home of python-lz4 and zstandard.
+"""Round trips of ZeroMQ REQ/REP: plain pyzmq, narrows.zmq, and simple wrappers around python-lz4 and
+zstandard.
 
     zmq_reqrep.py MESSAGES.msgs [--rates 10,100,0] [--messages 200] [--rounds 5] [--starts 3] [--train FILE.msgs] [--json]
-    zmq_reqrep.py MESSAGES.msgs --connect HOST:PORT            over a link of its own kind, such as an emulated one
-    zmq_reqrep.py MESSAGES.msgs --serve HOST:PORT              the other end of it: ports from PORT on, one for each contender
+    zmq_reqrep.py MESSAGES.msgs --connect HOST:PORT            over a real or emulated link
+    zmq_reqrep.py MESSAGES.msgs --serve HOST:PORT              its other end: ports from PORT on, one for each contender
 
-A .msgs file has messages with 4 bytes of length, little-endian, before each. The server answers with the message itself. Contenders have
-servers of their own and take turns, --block messages each; all begin anew --starts times. A rate in Mbit/s is a link whose sender waits (bytes + ZeroMQ's framing + 90 per
-packet) * 8 / rate before each send, in both directions and for all contenders alike; 0 is the loopback as it is. With --connect the link
-itself is slow, and nobody waits. Dictionaries are trained on --train, or else on the first half of the messages, and then the second half is sent.
+A .msgs file has messages, each after its length in 4 bytes, little-endian. The server answers with
+the message itself. Contenders have their own servers and take turns of --block messages each;
+everything is restarted --starts times. A rate in Mbit/s is a link whose sender waits (bytes +
+ZeroMQ's framing + 90 per packet) * 8 / rate before each send, in both directions and for all
+contenders alike; 0 is the loopback without waits. With --connect the link itself is slow, and there
+are no waits. Dictionaries are trained on --train, or else on the first half of the messages, and
+then the second half is sent.
 
-Needs python-lz4 and zstandard. p50: median of the round trips in microseconds; Q: mean over the messages of what plain took, divided by the
-mean of what the contender took (median over the rounds for each message), which is the quotient of their goodputs.
+Needs python-lz4 and zstandard. p50: median of the round trips in microseconds. Q: mean over the
+messages of the time of plain pyzmq, divided by that of the contender (median over the rounds for
+each message), which is the quotient of their goodputs.
 """
 
 import argparse
@@ -42,7 +47,9 @@ def read_messages(path: str) -> list[bytes]:
 
 
 class Wire:
-    """Waits as long as a link of the rate takes to send; all senders of a process take it in turn."""
+    """Waits as long as a link of this rate takes to send. The senders of a process share it in
+    turn.
+    """
 
     def __init__(self, rate: float) -> None:
         self.ns_per_byte = 8000 / rate if rate else 0.0
@@ -56,7 +63,7 @@ class Wire:
 
 
 def maker(name: str, wire: Wire, dictionary: bytes):
-    """Gives a socket and two calls: send a message, receive one."""
+    """Returns a socket and two functions: send a message, receive one."""
     if name == "narrows":
         import narrows.zmq
         from narrows.zmq import client, exchange, server, socket
@@ -133,7 +140,9 @@ def serve(name: str, host: str, port: int, rate: float, dictionary: bytes, paren
 
 
 def play(times, messages, rate, args, host, port, dictionary, local, after) -> None:
-    """All rounds with processes and connections of their own, which the scheduler places well or badly."""
+    """Runs all rounds with their own processes and connections, whose scheduling may be good or
+    bad.
+    """
     servers = []
     if local:
         for i, name in enumerate(CONTENDERS):

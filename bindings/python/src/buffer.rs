@@ -1,4 +1,4 @@
-//! Bytes of Python's objects without copying them.
+//! Access to the bytes of Python objects without copying them.
 
 use std::ptr::{self, NonNull};
 use std::slice;
@@ -9,10 +9,10 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-/// The bytes of an object with the buffer protocol, contiguous and of any item type. While it lives the object cannot
-/// be resized.
+/// The contiguous bytes of an object with the buffer protocol, of any item type. The object cannot
+/// be resized while this lives.
 pub(crate) enum Bytes<'a, 'py> {
-    /// The usual case, without the calls of the protocol.
+    /// A `bytes` object, the usual case: needs no calls of the buffer protocol.
     Bytes(&'a Bound<'py, PyBytes>),
     Buffer(PyUntypedBuffer),
 }
@@ -24,7 +24,7 @@ impl<'a, 'py> Bytes<'a, 'py> {
         }
         let buffer = PyUntypedBuffer::get(object)?;
         if !buffer.is_c_contiguous() {
-            return Err(PyBufferError::new_err("the buffer is not contiguous; bytes(it) makes one that is"));
+            return Err(PyBufferError::new_err("the buffer is not contiguous; bytes(it) makes a contiguous copy"));
         }
         Ok(Self::Buffer(buffer))
     }
@@ -36,30 +36,31 @@ impl<'a, 'py> Bytes<'a, 'py> {
         }
     }
 
-    /// The bytes, for as long as no Python code can run: `f` must not call any.
+    /// Calls `f` with the bytes. `f` must not run Python code.
     #[allow(unsafe_code, reason = "the buffer protocol gives a pointer")]
     pub(crate) fn with<R>(&self, _py: Python<'py>, f: impl FnOnce(&[u8]) -> R) -> R {
         match self {
             Self::Bytes(bytes) => f(bytes.as_bytes()),
             Self::Buffer(buffer) if buffer.len_bytes() == 0 => f(&[]),
             Self::Buffer(buffer) => {
-                // SAFETY: the exporter keeps `len_bytes` contiguous bytes there until the buffer is released, which
-                // is not before `self` goes. They do not change meanwhile: whoever writes them from Python needs the
-                // interpreter's lock, which the caller holds (`_py`) and `f` does not give up.
+                // SAFETY: the exporter keeps `len_bytes` contiguous bytes there until the buffer is
+                // released, which happens when `self` is dropped. They do not change during the
+                // call: writing them from Python needs the interpreter's lock, which the caller
+                // holds (`_py`) and `f` does not release.
                 f(unsafe { slice::from_raw_parts(buffer.buf_ptr().cast(), buffer.len_bytes()) })
             }
         }
     }
 
-    /// The bytes to be written, for as long as no Python code can run: `f` must not call any. Refused if they are
-    /// read-only.
+    /// Calls `f` with the bytes, to be written. `f` must not run Python code. An error if the
+    /// buffer is read-only.
     #[allow(unsafe_code, reason = "the buffer protocol gives a pointer")]
     pub(crate) fn with_mut<R>(&self, _py: Python<'py>, f: impl FnOnce(&mut [u8]) -> R) -> PyResult<R> {
         match self {
             Self::Buffer(buffer) if !buffer.readonly() && buffer.len_bytes() == 0 => Ok(f(&mut [])),
             Self::Buffer(buffer) if !buffer.readonly() => {
-                // SAFETY: as above, and the exporter says that they may be written. Nobody else has a reference: the
-                // interpreter's lock keeps other threads out, and `f` has this one only.
+                // SAFETY: as above, and the exporter permits writing. There is no other reference:
+                // the interpreter's lock keeps other threads out, and `f` has only this one.
                 Ok(f(unsafe { slice::from_raw_parts_mut(buffer.buf_ptr().cast(), buffer.len_bytes()) }))
             }
             _ => Err(PyBufferError::new_err("the buffer is read-only")),
@@ -67,7 +68,8 @@ impl<'a, 'py> Bytes<'a, 'py> {
     }
 }
 
-/// A `bytes` object that is being filled, also by a thread without the interpreter's lock: nobody else has it yet.
+/// A new `bytes` object that is being filled. A thread without the interpreter's lock may fill it
+/// too, since nobody else has the object yet.
 pub(crate) struct Filling {
     object: Py<PyBytes>,
     start: NonNull<u8>,
@@ -75,7 +77,8 @@ pub(crate) struct Filling {
     filled: usize,
 }
 
-// SAFETY: the pointer leads to bytes of `object`, which it keeps alive and of which there is no other reference.
+// SAFETY: the pointer refers to the bytes of `object`, which lives as long as this and has no other
+// reference.
 #[allow(unsafe_code, reason = "a pointer into an object that has one owner")]
 unsafe impl Send for Filling {}
 
@@ -84,8 +87,9 @@ impl Filling {
     pub(crate) fn new(py: Python<'_>, len: usize) -> PyResult<Self> {
         let too_long = |_| PyErr::new::<pyo3::exceptions::PyMemoryError, _>(());
         let signed = ffi::Py_ssize_t::try_from(len).map_err(too_long)?;
-        // SAFETY: the call makes a `bytes` object or sets an exception, which `from_owned_ptr_or_err` tells apart; the
-        // object is new, so the reference is owned. `PyBytes_AsString` of it is its first byte, never null.
+        // SAFETY: the call returns a `bytes` object or sets an exception; `from_owned_ptr_or_err`
+        // handles both. The object is new, so the reference is owned. `PyBytes_AsString` returns
+        // its first byte, never null.
         unsafe {
             let made = Bound::from_owned_ptr_or_err(py, ffi::PyBytes_FromStringAndSize(ptr::null(), signed))?;
             let start = NonNull::new_unchecked(ffi::PyBytes_AsString(made.as_ptr())).cast();
@@ -93,14 +97,14 @@ impl Filling {
         }
     }
 
-    /// Adds bytes behind those that are there; `false`, and nothing is added, if there is no room for them.
+    /// Appends bytes. Returns `false` and appends nothing if there is no room for them.
     #[allow(unsafe_code, reason = "bytes are written where there were none")]
     pub(crate) fn put(&mut self, bytes: &[u8]) -> bool {
         if bytes.len() > self.len - self.filled {
             return false;
         }
-        // SAFETY: `filled + bytes.len() <= len`, and the object has `len` bytes from `start` on. Nobody else reads or
-        // writes them: the object was given to nobody.
+        // SAFETY: `filled + bytes.len() <= len`, and the object has `len` bytes at `start`. Nobody
+        // else reads or writes them, since nobody else has the object.
         unsafe {
             ptr::copy_nonoverlapping(bytes.as_ptr(), self.start.as_ptr().add(self.filled), bytes.len());
         }
@@ -108,7 +112,7 @@ impl Filling {
         true
     }
 
-    /// The object, if all of it was filled.
+    /// The object, if it is completely filled.
     pub(crate) fn done(self, py: Python<'_>) -> Option<Bound<'_, PyBytes>> {
         (self.filled == self.len).then(|| self.object.into_bound(py))
     }

@@ -1,4 +1,5 @@
-//! Errors of the engine as exceptions: one class for each kind, made by `narrows/_errors.py`.
+//! Errors of the engine as Python exceptions: one class for each kind, defined in
+//! `narrows/_errors.py`.
 
 use std::io;
 
@@ -11,8 +12,8 @@ pub(crate) fn raised(error: Error) -> PyErr {
     Kept::new(&error).raised()
 }
 
-/// What an exception is made of. An exception that is kept would keep the frames that it passed through, and with them
-/// whoever keeps it.
+/// The data of an exception. A stored exception would keep the Python frames that it passed through
+/// alive, and with them the object that stores it.
 pub(crate) struct Kept {
     kind: &'static str,
     text: String,
@@ -32,18 +33,18 @@ impl Kept {
         }
     }
 
-    /// Of what a Python object raised, in words.
+    /// From an exception that a Python object raised.
     pub(crate) fn of(py: Python<'_>, exception: &PyErr) -> Self {
         let errno = exception.value(py).getattr("errno").and_then(|e| e.extract()).ok();
         Self { kind: "io", text: exception.to_string(), errno, wire_offset: None, frame: None }
     }
 
-    /// A new exception each time.
+    /// A new exception.
     pub(crate) fn raised(&self) -> PyErr {
         self.told(&self.text)
     }
 
-    /// For who was told before.
+    /// A new exception for a caller that already got this error.
     pub(crate) fn again(&self) -> PyErr {
         self.told(&format!("the stream has failed already: {}", self.text))
     }
@@ -67,12 +68,13 @@ fn kind(kind: ErrorKind) -> &'static str {
         ErrorKind::Unsupported => "unsupported",
         ErrorKind::Limit => "limit",
         ErrorKind::Misuse => "misuse",
-        // Kinds that a later engine may add are told in words.
+        // Kinds that a later engine may add; the text describes them.
         _ => "io",
     }
 }
 
-/// The number by which Python finds its own class for what failed. Errors that the engine raised itself have none.
+/// The errno, by which Python chooses its own class for the error. Errors raised by the engine
+/// itself have none.
 fn errno(error: &Error) -> Option<i32> {
     let source = error.source.as_ref()?;
     source.raw_os_error().or(match source.kind() {
@@ -83,7 +85,7 @@ fn errno(error: &Error) -> Option<i32> {
     })
 }
 
-/// Of Linux, on all its processors that Narrows is built for.
+/// Values of Linux, the same on all architectures that Narrows is built for.
 const EPIPE: i32 = 32;
 const ECONNRESET: i32 = 104;
 const ETIMEDOUT: i32 = 110;

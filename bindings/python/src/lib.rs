@@ -1,4 +1,4 @@
-//! The Python module's compiled part, `narrows._narrows`. What people import is `python/narrows/__init__.py`.
+//! The compiled module `narrows._narrows`. Applications import `python/narrows/__init__.py`.
 
 use pyo3::prelude::*;
 

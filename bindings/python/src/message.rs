@@ -1,9 +1,9 @@
-//! Messages: dictionaries, one direction ([`MessageEncoder`], [`MessageDecoder`]), both directions of one end
-//! ([`MessageEnd`]), topics ([`TopicWriter`], [`TopicReader`]).
+//! Messages: dictionaries, one direction ([`MessageEncoder`], [`MessageDecoder`]), both directions
+//! of one end ([`MessageEnd`]), topics ([`TopicWriter`], [`TopicReader`]).
 //!
-//! A call takes about a microsecond, so the interpreter's lock is kept: giving it up and getting it back costs as
-//! much with nobody else there, and 5 ms if another thread computes. Since the lock is held, all flows share one set
-//! of contexts.
+//! A call takes about a microsecond, so it keeps the interpreter's lock: releasing and reacquiring
+//! it costs as much if no other thread runs, and 5 ms if another thread computes. Since the lock is
+//! held, all flows share one set of contexts.
 
 use std::mem;
 use std::sync::{Mutex, OnceLock, TryLockError};
@@ -26,13 +26,13 @@ pub(crate) use self::one_way::{MessageDecoder, MessageEncoder};
 pub(crate) use self::stats::Stats;
 pub(crate) use self::topic::{TopicReader, TopicWriter};
 
-/// Codec contexts of the process. Python code runs where an object is made that is collected as garbage, and might
-/// come here again: it then gets contexts of its own for the moment.
+/// Calls `f` with the codec contexts of the process. Making an object can trigger garbage
+/// collection, whose Python code may call this again: that call gets temporary contexts.
 fn with_contexts<R>(f: impl FnOnce(&mut Contexts) -> R) -> R {
     static CONTEXTS: OnceLock<Mutex<Contexts>> = OnceLock::new();
     match CONTEXTS.get_or_init(Mutex::default).try_lock() {
         Ok(mut contexts) => f(&mut contexts),
-        // A panic left them in the middle of something.
+        // A panic may have left them inconsistent.
         Err(TryLockError::Poisoned(e)) => {
             let mut contexts = e.into_inner();
             *contexts = Contexts::default();
@@ -48,14 +48,14 @@ fn now_ns() -> u64 {
     BEGAN.get_or_init(Instant::now).elapsed().as_nanos() as u64
 }
 
-/// Input that came and was not read, on a carrier without borders, and an error that was found behind messages.
+/// Unread input of a carrier without borders, and an error that was found after messages.
 #[derive(Default)]
 struct Input {
     left: Vec<u8>,
     error: Option<narrows::Error>,
 }
 
-/// What one frame was.
+/// Result of reading one frame; the numbers are the bytes consumed.
 enum Step {
     Incomplete,
     Message(Py<PyBytes>, usize),
@@ -63,15 +63,16 @@ enum Step {
 }
 
 impl Input {
-    /// Reads all frames that are there. What was read before an error is given, and the error with the next call.
+    /// Reads all complete frames. Messages before an error are returned first; the next call
+    /// returns the error.
     fn read(
         &mut self,
         bytes: &[u8],
         mut step: impl FnMut(&[u8]) -> narrows::Result<Step>,
     ) -> narrows::Result<Vec<Py<PyBytes>>> {
         if let Some(error) = self.error.take() {
-            // It is final: there is no telling where the next frame begins.
-            self.error = Some(narrows::Error::misuse("the flow has failed; begin it anew on a new connection"));
+            // Errors are final: the start of the next frame is unknown.
+            self.error = Some(narrows::Error::misuse("the flow has failed; start a new one on a new connection"));
             return Err(error);
         }
         let mut messages = Vec::new();

@@ -1,9 +1,9 @@
-//! What is used by one thread at a time.
+//! Values used by one thread at a time.
 
 use std::sync::{Mutex, PoisonError};
 
-/// Makes shareable what is not, such as a policy or a codec: Python hands out an object to one caller at a time, and
-/// only through `&mut` it is reached.
+/// Makes a value `Sync` that is not, such as a policy or a codec. Python lends an object to one
+/// caller at a time, and the value is only reached through `&mut`.
 pub(crate) struct Own<T>(Mutex<T>);
 
 impl<T> Own<T> {
@@ -11,7 +11,7 @@ impl<T> Own<T> {
         Self(Mutex::new(value))
     }
 
-    /// Nothing is locked.
+    /// The value. Takes no lock.
     pub(crate) fn get(&mut self) -> &mut T {
         self.0.get_mut().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,9 +1,9 @@
-//! Streams: a writer that the engine's driver empties on threads of its own, a reader that decodes when it is asked,
-//! and both at once in memory.
+//! Streams: a writer that the engine's driver drains on its own threads, a reader that decodes on
+//! demand, and encoding and decoding of whole streams in memory.
 //!
-//! No thread of the engine ever needs the interpreter's lock: what it makes for a Python object waits until a call
-//! from Python passes it on. So nothing can hang at the end of the interpreter, and exceptions of the object reach
-//! its caller.
+//! No thread of the engine ever needs the interpreter's lock: its output for a Python object waits
+//! until a call from Python passes it on. So nothing can hang at interpreter shutdown, and
+//! exceptions of the object reach the caller.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -26,30 +26,31 @@ pub(crate) use self::reader::Reader;
 pub(crate) use self::totals::{ReceivedTotals, SentTotals};
 pub(crate) use self::writer::{Writer, drive};
 
-/// Jobs that together take less run on the thread that has them: starting others takes about 50 us each.
+/// Jobs that take less than this in total run on the calling thread: starting another thread takes
+/// about 50 us.
 const ALONE_NS: u64 = 500_000;
-/// A machine with more cores gains nothing: what is read at a time has a dozen blocks at most.
+/// More threads gain nothing: what is read at a time has a dozen blocks at most.
 const THREADS_MAX: usize = 64;
 
-/// How a flow is sent, as the program's `pipe` does it.
+/// Configuration and policy of a sender, as those of `narrows pipe`.
 fn sending(policy: &str, threads: usize) -> Result<SendOptions> {
     let spec: PolicySpec = policy.parse()?;
     if let Some(file) = spec.file() {
-        return Err(Error::misuse(format!("policies with a file such as {file} are for the program `narrows` only")));
+        return Err(Error::misuse(format!("only the program `narrows` supports policies with a file such as {file}")));
     }
     Ok(SendOptions::new(spec).threads(threads))
 }
 
-/// Threads that encode, or that decode.
+/// Number of threads that encode or decode: `asked`, else the default, at most [`THREADS_MAX`].
 fn threads(asked: Option<usize>, default: fn() -> usize) -> Result<usize> {
     match asked {
         None => Ok(default().min(THREADS_MAX)),
         Some(n @ 1..=THREADS_MAX) => Ok(n),
-        Some(n) => Err(Error::misuse(format!("threads are 1 to {THREADS_MAX}, not {n}"))),
+        Some(n) => Err(Error::misuse(format!("threads must be 1 to {THREADS_MAX}, not {n}"))),
     }
 }
 
-/// Runs the jobs, on several threads if that is worth starting them, and gives what each came to.
+/// Runs the jobs, on several threads if that is worth starting them. Returns their results.
 fn run<J: Send, D: Send>(
     jobs: Vec<J>,
     threads: usize,
@@ -80,7 +81,7 @@ fn run<J: Send, D: Send>(
     })
 }
 
-/// Decodes what is there to be decoded. Says whether there was anything.
+/// Decodes all available blocks. Returns whether there were any.
 fn decode(receiver: &mut Receiver, contexts: &mut Vec<Contexts>, buffers: &BufferPool) -> Result<bool> {
     let jobs: Vec<DecodeJob> = std::iter::from_fn(|| receiver.poll_job()).collect();
     let (any, threads) = (!jobs.is_empty(), jobs.len());
@@ -98,12 +99,12 @@ fn clock() -> impl Fn() -> u64 {
     move || begun.elapsed().as_nanos() as u64
 }
 
-/// Seconds of Python as a limit; `None` is none.
+/// A timeout in seconds from Python as a duration; `None` is no limit.
 fn limit(seconds: Option<f64>) -> PyResult<Option<std::time::Duration>> {
-    let wrong = |_| crate::error::raised(Error::misuse("a timeout is a number of seconds, 0 or more, or None"));
+    let wrong = |_| crate::error::raised(Error::misuse("a timeout must be a number of seconds, 0 or more, or None"));
     seconds.map(|s| std::time::Duration::try_from_secs_f64(s).map_err(wrong)).transpose()
 }
 
 fn other_process() -> Error {
-    Error::misuse("the stream was opened in another process: its threads are there")
+    Error::misuse("the stream was opened in another process, which has its threads")
 }

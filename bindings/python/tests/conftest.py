@@ -1,4 +1,4 @@
-"""What several tests use."""
+"""Shared fixtures of the tests."""
 
 import os
 import random
@@ -10,7 +10,7 @@ from zmq_peers import Sockets
 
 
 def _record(report: pytest.TestReport | pytest.CollectReport) -> None:
-    """Into the list of what could not be tested, as `narrows-test` does for Rust."""
+    """Appends skipped tests to the list of NARROWS_SKIPPED, as `narrows-test` does for Rust."""
     if report.skipped and not hasattr(report, "wasxfail") and (path := os.environ.get("NARROWS_SKIPPED")):
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
         reason = " ".join(str(reason).removeprefix("Skipped: ").split())
@@ -23,13 +23,13 @@ pytest_runtest_logreport = pytest_collectreport = _record
 
 @pytest.fixture
 def chance() -> random.Random:
-    """The same numbers every time."""
+    """A random generator with a fixed seed."""
     return random.Random(7)
 
 
 @pytest.fixture(scope="session")
 def program() -> str:
-    """Path of the program `narrows`, for what both must read of each other."""
+    """Path of the program `narrows`, for tests that exchange data with it."""
     path = os.environ.get("NARROWS_PROGRAM", "")
     if not os.access(path, os.X_OK):
         reason = "there is no narrows: NARROWS_PROGRAM names no program"
@@ -38,7 +38,7 @@ def program() -> str:
 
 
 def text(chance: random.Random, length: int) -> bytes:
-    """Lines of a log: what compresses."""
+    """Compressible data: lines of a log."""
     lines = bytearray()
     while len(lines) < length:
         level = chance.choice([b"INFO", b"WARN", b"DEBUG"])

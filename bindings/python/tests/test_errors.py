@@ -14,7 +14,7 @@ WIRE = narrows.compress(bytes(range(256)) * 8, "fixed:zstd")
 
 
 def truncated(cut: int) -> bytes:
-    """For another process."""
+    """Raises an error, in a worker process."""
     return narrows.decompress(WIRE[:cut])
 
 

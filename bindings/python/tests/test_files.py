@@ -1,4 +1,4 @@
-"""Files: they behave as those of gzip, and what they hold is what the program `narrows` writes and reads."""
+"""Files: they behave as those of gzip, and exchange data with the program `narrows`."""
 
 import copy
 import errno
@@ -22,7 +22,7 @@ import narrows
 
 
 def outcome(call) -> object:
-    """What a call gives, or the kind of its error."""
+    """The result of a call, or the kind of its error."""
     try:
         return call()
     except (ValueError, OSError, EOFError, TypeError) as error:
@@ -30,7 +30,7 @@ def outcome(call) -> object:
 
 
 def test_files_are_small_by_default(tmp_path) -> None:
-    """However fast the disk is: a file has no link whose rate says what a byte costs."""
+    """Whatever the speed of the disk: a file has no link whose rate tells the cost of a byte."""
     data = text(random.Random(1), 3_000_000)
     buffer = io.BytesIO()
     for target in (tmp_path / "n", buffer):
@@ -40,7 +40,8 @@ def test_files_are_small_by_default(tmp_path) -> None:
     with narrows.open(tmp_path / "fixed", "wb", policy="fixed:zstd") as f:
         f.write(data)
     for size in ((tmp_path / "n").stat().st_size, len(buffer.getvalue())):
-        # These lines repeat nothing far apart, so that short blocks, for which zstd takes other tables, are 4 % smaller.
+        # These lines have no distant repetitions, so short blocks, for which zstd uses other
+        # tables, are 4 % smaller.
         assert size <= 1.05 * (tmp_path / "fixed").stat().st_size < len(data) / 2
     assert narrows.open(tmp_path / "n").read() == data
 
@@ -74,7 +75,7 @@ def test_reads_as_gzip_does(seed: int, tmp_path) -> None:
         if operation in (0, 1):
             assert ours.read(size) == theirs.read(size)
         elif operation == 2:
-            # How much comes at once is each file's affair.
+            # How much one call returns is up to each file.
             got = ours.read1(size)
             assert theirs.read(len(got)) == got and (got or size == 0 or not theirs.read(1))
         elif operation == 3:
@@ -335,7 +336,7 @@ def test_a_raw_file_that_does_not_block_loses_nothing() -> None:
                 steps.pop(0)
             except BlockingIOError:
                 refused += 1
-                # What was taken is taken.
+                # Bytes taken before the error are not taken again.
                 at = max(at, file.tell())
                 got += reader.read() or b""
         got += reader.read() or b""

@@ -1,4 +1,4 @@
-"""Whole streams in memory: what comes back is what went in, and everything else is an error of the right kind."""
+"""Whole streams in memory: round trips, and errors of the right class for everything else."""
 
 import array
 import signal
@@ -73,7 +73,8 @@ def test_rubbish_and_lengths_that_lie(chance) -> None:
     with pytest.raises(narrows.CorruptError):
         narrows.decompress(b"\x1f\x8b" + bytes(100))
     wire = narrows.compress(text(chance, 400), "fixed:zstd")
-    # Behind the preface stands the header of the first block: whatever its lengths claim, no memory is taken for it.
+    # The header of the first block follows the preface: no memory is allocated for the lengths that
+    # it claims.
     for at in range(32, 44):
         for word in (0xFFFF_FFFF, 0x7FFF_FFFF, 0x8080_8080):
             lying = bytearray(wire)
@@ -122,7 +123,8 @@ def test_other_threads_go_on_meanwhile(chance) -> None:
     thread = threading.Thread(target=work)
     turns = 0
     thread.start()
-    # Each turn needs the interpreter's lock; a call that kept it would let none in before it is done.
+    # Each iteration needs the interpreter's lock; a call that kept it would allow none until it is
+    # done.
     while not done.is_set():
         turns += 1
         time.sleep(0.001)
@@ -131,7 +133,9 @@ def test_other_threads_go_on_meanwhile(chance) -> None:
 
 
 def test_an_end_that_lies_about_the_length(chance) -> None:
-    """The result is made as long as the end frame says: less, more, and far too much are found, and nothing is given."""
+    """The result is allocated with the length in the end frame. If that is too small, too large, or
+    far too large, the error is found and nothing is returned.
+    """
     data = text(chance, 200_000)
     wire = narrows.compress(data, "fixed:zstd")
     at = len(wire) - 32
@@ -145,7 +149,7 @@ def test_an_end_that_lies_about_the_length(chance) -> None:
 
 
 def test_many_threads_and_calls_within_calls(chance) -> None:
-    """What a thread keeps between calls is used by one call at a time."""
+    """Contexts that a thread keeps between calls are used by one call at a time."""
     datas = [text(chance, n) for n in (10, 3000, 40_000, 2_500_000)]
     wires = [narrows.compress(d, p) for d in datas for p in ("fixed:zstd", "fixed:lz4", "fixed:zstd:level=1,link")]
     failed: list[int] = []

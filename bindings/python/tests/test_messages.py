@@ -1,4 +1,4 @@
-"""Messages: what is sent arrives as it was, whatever the carrier does, and bad input is told."""
+"""Messages: they arrive unchanged whatever the carrier does, and bad input is an error."""
 
 import array
 import copy
@@ -16,7 +16,7 @@ def message(i: int) -> bytes:
 
 
 def deliver(source: narrows.MessageEnd, target: narrows.MessageEnd, unit: bytes) -> list[bytes]:
-    """One unit and all that is said because of it; the messages that came at the target."""
+    """Passes a unit and all that is sent because of it; returns the messages at the target."""
     got = target.receive(unit)
     for _ in range(20):
         answers = [u for u in iter(target.pending, None)]
@@ -200,7 +200,7 @@ def test_a_dictionary_that_the_peer_lacks_is_asked_for(chance) -> None:
     for sample in samples[:10]:
         assert deliver(here, there, here.send(sample)) == [sample]
     assert here.dictionary == dictionary
-    # One who has it need not be sent it.
+    # An end that has the dictionary need not be sent it.
     here, there = narrows.MessageEnd("fixed:zstd:level=1", borders=True), narrows.MessageEnd(borders=True, known=[dictionary])
     assert here.offer(dictionary, ask=True)
     for sample in samples[:10]:
@@ -233,7 +233,7 @@ def test_seed_and_training(chance) -> None:
     here, there = (narrows.MessageEnd("fixed:zstd:level=1", borders=True) for _ in range(2))
     here.sample()
     training = None
-    # All alike but for a number, so that a dictionary pays after a hundred.
+    # The samples differ only in a number, so that a dictionary pays after a hundred.
     form = bytes(chance.randrange(32, 127) for _ in range(600))
     samples = [form[:300] + b"%d" % i + form[300:] for i in range(200)]
     for sample in samples:

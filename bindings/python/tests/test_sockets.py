@@ -1,4 +1,4 @@
-"""Sockets: a stream in each direction, bounded waits, and the program at the other end."""
+"""Sockets: streams in both directions, bounded waits, and the program `narrows` as the peer."""
 
 import gc
 import os
@@ -19,7 +19,7 @@ import narrows
 
 @pytest.fixture(params=["tcp", "unix"])
 def pair(request):
-    """Two ends of a connection, wrapped."""
+    """The two ends of a connection, wrapped."""
     if request.param == "unix":
         here, there = socket.socketpair()
     else:
@@ -88,7 +88,7 @@ def test_waits_are_bounded(pair) -> None:
     with pytest.raises(TimeoutError):
         for _ in range(1000):
             here.sendall(os.urandom(1 << 18))
-    # For closing, which waits until the system has told that the other end is gone.
+    # For close, which waits until the system has reported that the other end is gone.
     here.settimeout(20)
 
 
@@ -133,7 +133,7 @@ def test_wrong_use_is_told(pair) -> None:
 
 def test_a_socket_that_changes_its_bytes_is_asked_to_send_them(chance) -> None:
     class Inverted(socket.socket):
-        """Stands for TLS."""
+        """A stand-in for a TLS socket."""
 
         def sendall(self, data, flags=0):
             super().sendall(bytes(b ^ 0xFF for b in data), flags)
@@ -198,7 +198,7 @@ def test_a_sender_hears_of_the_end_when_it_is_stored(fails: bool) -> None:
     try:
         with narrows.wrap_socket(there, mode="r", timeout=20) as receiver:
             assert receiver.makefile("rb").read() == b"precious"
-            # Whether it comes too early cannot be waited for but by time.
+            # That it does not come too early can only be checked by waiting.
             thread.join(0.2)
             assert not told
             if fails:
@@ -229,18 +229,18 @@ def test_an_exception_in_the_body_is_no_end_of_the_stream(mode) -> None:
             with narrows.wrap_socket(here, mode=mode, timeout=20) as sender:
                 sender.sendall(b"half of it")
                 sender.flush()
-                # Until what the other side begins with is there.
+                # Waits for the preface of the other side.
                 if mode == "rw":
                     select.select([sender], [], [], 20)
                 assert 1 / 0
         assert receive(receiver, 10) == b"half of it"
-        # Where a report of the receiver was not read, the system tells it in its own way.
+        # If a report of the receiver was not read, the system resets the connection.
         with pytest.raises((narrows.TruncatedError, ConnectionResetError) if mode == "w" else narrows.TruncatedError):
             receiver.recv(1)
 
 
 class Mine(socket.socket):
-    """Of the kind that does something to its bytes, such as TLS."""
+    """A stand-in for a socket that transforms its data, such as TLS."""
 
 
 def mine(sock: socket.socket) -> Mine:
@@ -252,7 +252,7 @@ def test_what_is_sent_by_an_object_of_python_leaves_with_the_call() -> None:
         sent = 0
 
         def sendall(self, data, flags=0) -> None:
-            # Meanwhile the engine makes more.
+            # Meanwhile the engine produces more.
             time.sleep(0.001)
             self.sent += len(data)
 
@@ -317,7 +317,7 @@ def test_what_was_sent_leaves_with_a_socket_that_nobody_closed() -> None:
 def test_what_was_sent_arrives_though_nothing_was_received() -> None:
     data = os.urandom(1 << 20)
     with socket.create_server(("127.0.0.1", 0)) as server:
-        # So that most of it stands on the sender's side when that closes.
+        # So that most of the data is still at the sender when that closes.
         server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
         here = socket.create_connection(server.getsockname())
         there, _ = server.accept()
@@ -425,7 +425,7 @@ def test_the_program_sends_and_receives(program: str, chance, tmp_path) -> None:
 
 
 def connect(port: int) -> socket.socket:
-    """Once the program listens."""
+    """Connects once the program listens."""
     for _ in range(200):
         try:
             return socket.create_connection(("127.0.0.1", port))

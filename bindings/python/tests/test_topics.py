@@ -1,4 +1,4 @@
-"""Topics: readers that come when they like, and what they are told."""
+"""Topics: readers that join at any time, and the announcements that they get."""
 
 import pytest
 
@@ -60,7 +60,7 @@ def test_what_needs_a_dictionary_waits_for_it_and_what_comes_behind_it_too() -> 
     assert reader.waiting == 20 and reader.wakeup_in is not None and reader.wakeup_in <= 25
     assert reader.receive(announcement) == [message(i) for i in range(20)]
     assert reader.receive(writer.encode(message(20))) == [message(20)]
-    # What waited comes also with a unit of which the rest is bad.
+    # Waiting messages are returned even if the rest of the unit that released them is bad.
     reader = narrows.TopicReader()
     for unit in units:
         reader.receive(unit)

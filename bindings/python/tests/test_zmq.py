@@ -1,4 +1,4 @@
-"""ZeroMQ sockets: each pattern with peers that understand and peers that do not, in both roles."""
+"""ZeroMQ sockets: each pattern with peers with and without this module, in both roles."""
 
 import copy
 import random
@@ -25,7 +25,7 @@ from zmq_peers import (
     until,
 )
 
-# Who talks to whom.
+# Kinds of peers, by role.
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
@@ -130,7 +130,7 @@ def test_topics_are_plain_unless_told(sockets: Sockets, transport: str, sender: 
 
 @pytest.mark.parametrize("given", [True, False])
 def test_topics_that_were_told(sockets: Sockets, given: bool) -> None:
-    """With a dictionary from elsewhere, and with one that is made of the first messages."""
+    """With a given dictionary, and with one trained from the first messages."""
     dictionary = narrows.Dictionary(b"".join(message(i) for i in range(60))) if given else None
     pub, sub = sockets(zmq.PUB, peers="narrows", dictionary=dictionary), sockets(zmq.SUB)
     sub.subscribe(b"a")
@@ -151,7 +151,8 @@ def test_topics_that_were_told(sockets: Sockets, given: bool) -> None:
         if i % 100 == 0:
             time.sleep(0.03)
     assert sub._reader.damaged == sub._reader.unannounced == 0
-    # The late one hears all from some message on, in order, and waits for no more than the next announcement.
+    # The late reader gets all messages from some point on, in order, and waits at most until the
+    # next announcement.
     assert late is not None
     came, end = [], time.monotonic() + TIMEOUT_MS / 1000
     while not came and time.monotonic() < end:
@@ -259,7 +260,7 @@ def test_private_messages_are_in_no_history(sockets: Sockets) -> None:
 
 
 def test_operations_are_those_of_pyzmq(sockets: Sockets, chance: random.Random) -> None:
-    """The same calls on both give the same bytes and the same errors."""
+    """The same calls on both kinds of sockets give the same bytes and the same errors."""
 
     def play(who: str, chance: random.Random) -> list[object]:
         log: list[object] = []
@@ -274,7 +275,7 @@ def test_operations_are_those_of_pyzmq(sockets: Sockets, chance: random.Random) 
         def tried(call: Callable[..., Any], *args: Any) -> None:
             try:
                 result = call(*args)
-                # The routing id is drawn.
+                # The routing id is random.
                 log.append([p for p in result if p != peer] if isinstance(result, list) else result)
             except zmq.ZMQError as e:
                 log.append(e.errno)
@@ -349,7 +350,9 @@ def test_the_context_makes_these_sockets() -> None:
 
 @pytest.mark.parametrize("alone", [0, 10])
 def test_replies_of_two_servers_do_not_mix(sockets: Sockets, alone: int) -> None:
-    """Each answers by frames of its own flow, and the client, which cannot choose between them any more, sends none."""
+    """Each server answers by frames of its own flow. The client, which can no longer choose between
+    them, sends none.
+    """
     reps = [sockets(zmq.REP, policy=LINKED), sockets(zmq.REP, policy=LINKED)]
     req = sockets(zmq.REQ, policy=LINKED)
     req.connect(sockets.bind(reps[0]))
@@ -368,7 +371,9 @@ def test_replies_of_two_servers_do_not_mix(sockets: Sockets, alone: int) -> None
 
 
 def test_a_replier_looks_at_few_plain_requests_and_misses_no_frame(sockets: Sockets) -> None:
-    """Among many plain requests a client gets leave to send frames, and keeps it however long it is silent."""
+    """Among many plain requests a client gets permission to send frames, and keeps it however long
+    it is silent.
+    """
     rep, plain = sockets(zmq.REP, policy=LINKED), sockets(zmq.REQ, "plain")
     address = sockets.bind(rep)
     plain.connect(address)
@@ -391,7 +396,7 @@ def test_a_replier_looks_at_few_plain_requests_and_misses_no_frame(sockets: Sock
     assert rep._calm.left == 0
     rep._calm.grant(next(iter(rep._links.values())), False)
     round_trips(plain, rep, range(100))
-    # It may look at one just now.
+    # It may be inspecting a request just now.
     assert rep._calm.left > 0 or round_trips(plain, rep, range(1)) or rep._calm.left > 0
     late.connect(address)
     for i in range(400):

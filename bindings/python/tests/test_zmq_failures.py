@@ -1,4 +1,4 @@
-"""ZeroMQ sockets whose connections do not last, and whose peers mean harm: no byte is wrong, nothing hangs."""
+"""ZeroMQ sockets with lost connections and hostile peers: no byte is wrong, nothing hangs."""
 
 import random
 import threading
@@ -25,7 +25,9 @@ from zmq_peers import (
 
 @pytest.mark.parametrize("then", ["narrows", "plain"])
 def test_a_server_comes_back(sockets: Sockets, then: str) -> None:
-    """On the same port, with or without this module: no reply is wrong and none is missing."""
+    """A server restarts on the same port, with or without this module: no reply is wrong or
+    missing.
+    """
     rep, req = sockets(zmq.REP, policy=LINKED), sockets(zmq.REQ, policy=LINKED)
     req.reconnect_ivl = 10
     address = sockets.bind(rep)
@@ -50,7 +52,9 @@ def bound(s: Any, address: str) -> bool:
 
 
 def test_what_was_queued_for_a_server_that_is_gone_reaches_the_next(sockets: Sockets) -> None:
-    """Frames that wait in the queue over a reconnection need what the new server has not got: it asks, and gets them in order."""
+    """Frames queued over a reconnection need state that the new server lacks: it requests them, and
+    gets them in order.
+    """
     router, dealer = sockets(zmq.ROUTER, policy=LINKED), sockets(zmq.DEALER, policy=LINKED)
     dealer.reconnect_ivl = 20
     address = sockets.bind(router)
@@ -63,7 +67,7 @@ def test_what_was_queued_for_a_server_that_is_gone_reaches_the_next(sockets: Soc
     assert link.proven
     router.close(0)
     time.sleep(0.1)
-    # As if the loss were not noticed yet.
+    # As if the loss had not been noticed yet.
     dealer._alive[0] = time.perf_counter_ns() + 10**12
     for i in range(10, 20):
         dealer.send(message(i))
@@ -82,7 +86,7 @@ def test_what_was_queued_for_a_server_that_is_gone_reaches_the_next(sockets: Soc
 
     thread = threading.Thread(target=serve)
     thread.start()
-    # The application waits for an answer, and this side sends again meanwhile.
+    # The application waits for an answer; meanwhile this side sends again.
     dealer.rcvtimeo = 700
     with pytest.raises(zmq.Again):
         dealer.recv()
@@ -91,7 +95,7 @@ def test_what_was_queued_for_a_server_that_is_gone_reaches_the_next(sockets: Soc
 
 
 def test_a_frame_that_waited_proves_nothing(sockets: Sockets) -> None:
-    """It came from the server before the one that is there now, which does not understand frames."""
+    """A frame of the previous server, while the current one does not understand frames."""
     router, dealer = sockets(zmq.ROUTER, policy=LINKED), sockets(zmq.DEALER, policy=LINKED)
     dealer.reconnect_ivl = 10
     address = sockets.bind(router)
@@ -121,7 +125,7 @@ def test_what_could_be_decoded_behind_what_could_not_comes_once_and_in_order(soc
         router.send_multipart(router.recv_multipart())
         assert dealer.recv() == message(0)
     next(iter(router._links.values())).decoder = None
-    # The second is a frame that needs nothing, the third is plain.
+    # The second is an independent frame, the third is plain.
     messages = [message(1), bytes(70_000), b"plain"]
     dealer.send(messages[0])
     dealer.send(messages[1])
@@ -137,7 +141,9 @@ def test_what_could_be_decoded_behind_what_could_not_comes_once_and_in_order(soc
 
 
 def test_what_was_encoded_and_not_sent_is_not_needed(sockets: Sockets) -> None:
-    """The queue is full behind a frame: the application is told, tries again, and everything arrives once."""
+    """The queue is full after a frame: the application gets an error, tries again, and everything
+    arrives once.
+    """
     router, dealer = sockets(zmq.ROUTER, policy=LINKED), sockets(zmq.DEALER, policy=LINKED)
     router.rcvhwm = dealer.sndhwm = 1
     router.rcvbuf = dealer.sndbuf = 4096
@@ -148,7 +154,7 @@ def test_what_was_encoded_and_not_sent_is_not_needed(sockets: Sockets) -> None:
         assert dealer.recv() == message(0)
     chance, refused, sent, came = random.Random(3), 0, [], []
     while len(sent) < 60:
-        # Incompressible, so that the queue fills while few messages are under way.
+        # Incompressible, so that the queue fills with few messages in flight.
         m = chance.randbytes(20_000) + message(len(sent))
         try:
             dealer.send(m, zmq.NOBLOCK)
@@ -168,7 +174,9 @@ def test_what_was_encoded_and_not_sent_is_not_needed(sockets: Sockets) -> None:
 
 
 def test_who_is_not_answered_delivers_what_it_has(sockets: Sockets) -> None:
-    """A client that never asks what came cannot send again; what it sent later comes all the same, a little later."""
+    """A client that never receives cannot send again; its later messages still arrive, a little
+    later.
+    """
     router, dealer = sockets(zmq.ROUTER, policy=LINKED), sockets(zmq.DEALER, policy=LINKED)
     dealer.connect(sockets.bind(router))
     for _ in range(2):
@@ -184,7 +192,9 @@ def test_who_is_not_answered_delivers_what_it_has(sockets: Sockets) -> None:
 
 
 def test_connections_break_between_equal_peers(sockets: Sockets) -> None:
-    """A relay drops connections in the middle; a client that gives up and asks again gets the right answers."""
+    """A relay drops connections at any point; a client that gives up and asks again gets the right
+    answers.
+    """
     rep = sockets(zmq.REP, policy=LINKED)
     proxy = Proxy(sockets.bind(rep))
     stop = threading.Event()
@@ -227,7 +237,7 @@ def test_a_reply_that_was_lost_on_the_way_is_asked_for(sockets: Sockets) -> None
     round_trips(req, rep, range(10))
     server = threading.Thread(target=lambda: (rep.send(rep.recv() + b"!"), rep.send(rep.recv() + b"!")))
     req.send(message(11))
-    # The client forgot everything, as after a frame that was damaged.
+    # The client has lost its state, as after a damaged frame.
     req._link.decoder = None
     server.start()
     assert req.recv() == message(11) + b"!"
@@ -252,7 +262,9 @@ def test_a_request_that_cannot_be_decoded_is_asked_for(sockets: Sockets) -> None
 
 
 def test_a_dealer_needs_no_leave(sockets: Sockets) -> None:
-    """Its frames may be under way while it is answered plain, so a REP that serves it looks at every request."""
+    """Frames of a DEALER may be in flight while it is answered plain, so a REP that serves one
+    inspects every request.
+    """
     rep, dealer, plain = sockets(zmq.REP, policy=LINKED), sockets(zmq.DEALER, policy=LINKED), sockets(zmq.REQ, "plain")
     address = sockets.bind(rep)
     dealer.connect(address)
@@ -273,7 +285,7 @@ def test_a_dealer_needs_no_leave(sockets: Sockets) -> None:
 
 
 def test_who_does_not_wait_for_the_reply_sends_no_frame(sockets: Sockets) -> None:
-    """The reply may have said that frames are not looked for any more."""
+    """The reply may have said that frames are not expected any more."""
     rep, req = sockets(zmq.REP, policy=LINKED), sockets(zmq.REQ, policy=LINKED)
     req.req_relaxed = True
     req.connect(sockets.bind(rep))
@@ -336,7 +348,7 @@ def test_dictionaries_begin_the_history_if_both_have_them(sockets: Sockets) -> N
         assert sent_bytes(req)[0] > 0
 
 
-# Peers that mean harm.
+# Hostile peers.
 
 
 def hostile(sockets: Sockets, address: str, routing_id: bytes) -> Any:
@@ -347,7 +359,9 @@ def hostile(sockets: Sockets, address: str, routing_id: bytes) -> Any:
 
 
 def test_forged_frames_do_no_harm(sockets: Sockets, chance: random.Random) -> None:
-    """With a routing id that says narrows: nothing crashes, what is delivered is what was sent, others are served."""
+    """Peers with a routing id of narrows: nothing crashes, messages are delivered as they were
+    sent, and others are served.
+    """
     for kind in (zmq.ROUTER, zmq.REP):
         server = sockets(kind, policy=LINKED)
         server.rcvtimeo = 100
@@ -420,7 +434,7 @@ def test_forged_replies_do_not_hang_a_client(sockets: Sockets) -> None:
         for i in range(20):
             req.send(message(i))
             with pytest.raises(zmq.Again):
-                # A stored message without its flow is none.
+                # A stored message outside its flow is invalid.
                 req.recv()
     finally:
         stop.set()

@@ -1,4 +1,6 @@
-"""Sockets of narrows.zmq in proxies, devices and pollers: no frame reaches who cannot read it."""
+"""Sockets of narrows.zmq in proxies, devices and pollers: no frame reaches a peer that cannot read
+it.
+"""
 
 import threading
 import time
@@ -17,7 +19,7 @@ from narrows.zmq.broadcast import ANNOUNCEMENTS, MAGIC, packed
 from narrows.zmq.link import PREFIX
 from zmq_peers import CLASSES, LINKED, PEERS, TIMEOUT_MS, Sockets, message, round_trips, sent_bytes, until
 
-# Each way to start one, as an application finds it.
+# All ways for an application to start a proxy.
 PROXIES: dict[str, Callable[..., Any]] = {
     "narrows": narrows.zmq.proxy,
     "pyzmq": lambda *sockets: zmq.proxy(*sockets),
@@ -31,7 +33,9 @@ PROXIES: dict[str, Callable[..., Any]] = {
 def running(
     function: Callable[..., Any], *kinds: int | None, who: str = "narrows", connect: str = "", control: str = "", **kwargs: Any
 ) -> Iterator[list[Any]]:
-    """A proxy in a thread: its sockets, of which the second connects to ``connect`` if that is said, the others bind."""
+    """A proxy in a thread. Yields its sockets, of which the second connects to ``connect`` if
+    given; the others bind.
+    """
     context = zmq.Context()
     made = [None if k is None else CLASSES[who](context, k, **(kwargs if who == "narrows" else {})) for k in kinds]
     for i, s in enumerate(made):
@@ -73,7 +77,9 @@ def endpoint(s: Any) -> str:
 @pytest.mark.parametrize(("client", "worker"), [*PEERS, ("plain", "plain")])
 @pytest.mark.parametrize("binds", [True, False])
 def test_requests_through_a_proxy(sockets: Sockets, name: str, client: str, worker: str, binds: bool) -> None:
-    """The client and the worker get what they would without; each hop between two that understand is compressed."""
+    """Client and worker get the same messages as without a proxy; each hop between two narrows
+    sockets is compressed.
+    """
     rep, req = sockets(zmq.REP, worker, policy=LINKED), sockets(zmq.REQ, client, policy=LINKED)
     address = "" if binds else sockets.bind(rep)
     told = None if name == "device" else zmq.PUB
@@ -92,7 +98,7 @@ def test_requests_through_a_proxy(sockets: Sockets, name: str, client: str, work
 
 @pytest.mark.parametrize("client", ["narrows", "plain"])
 def test_a_broker_that_took_the_proxy_before_this_module_stays_plain(sockets: Sockets, client: str) -> None:
-    """Its DEALER binds, so it does not say that it understands."""
+    """The DEALER of the proxy binds, so it does not announce support."""
     rep, req = sockets(zmq.REP, policy=LINKED), sockets(zmq.REQ, client, policy=LINKED)
     with running(proxying._plain_proxy, zmq.ROUTER, zmq.DEALER, None) as (front, back, _):
         rep.connect(endpoint(back))
@@ -160,7 +166,7 @@ def test_pipelines_and_topics_reach_plain_readers(sockets: Sockets) -> None:
             assert sub.recv_multipart() == [b"a", body(i)]
         return bool(pub._writer.sent.ratio > 1.5)
 
-    # The dictionary is used when it was announced twice.
+    # The dictionary is used after its second announcement.
     until(is_compressed, 10)
     context.term()
     thread.join(10)
@@ -194,7 +200,7 @@ def test_a_steerable_proxy_obeys(sockets: Sockets) -> None:
 
 
 def test_a_proxy_waits_for_a_target_that_takes_nothing(sockets: Sockets) -> None:
-    """Without taking more from the source, and without turning in a loop."""
+    """The proxy neither takes more from the source nor loops without waiting."""
     push, pull = sockets(zmq.PUSH, "plain"), sockets(zmq.PULL, "plain")
     with running(zmq.proxy, zmq.PULL, zmq.PUSH) as (front, back):
         push.connect(endpoint(front))
@@ -216,7 +222,7 @@ def test_routers_on_both_sides_of_a_monitored_queue(sockets: Sockets) -> None:
         seen.connect(endpoint(told))
         one.connect(endpoint(front))
         other.connect(endpoint(back))
-        # It is there once it was heard, and so is who looks.
+        # Repeats until the peer and the capturing socket are connected.
         until(lambda: seen.poll(20) or other.send_multipart([b"one", b"hello"]))
         assert one.recv_multipart() == [b"other", b"hello"]
         assert seen.recv_multipart() == [b"out", b"one", b"other", b"hello"]
@@ -227,11 +233,11 @@ def test_routers_on_both_sides_of_a_monitored_queue(sockets: Sockets) -> None:
         assert parts == [b"in", b"other", b"one", b"answer"]
 
 
-# Who says what before the first message.
+# Announcements before the first message.
 
 
 def body(i: int) -> bytes:
-    """Long enough that a dictionary pays also where encoding is slow."""
+    """A message long enough that a dictionary pays even where encoding is slow."""
     return b"".join(message(10 * i + k) for k in range(10))
 
 
@@ -259,8 +265,10 @@ def test_a_plain_publisher_sees_no_subscription_but_the_applications(sockets: So
 
 @pytest.mark.parametrize("peers", ["any", "narrows"])
 def test_a_late_reader_subscribes_to_announcements_when_it_needs_them(sockets: Sockets, peers: Any) -> None:
-    """Well before the next announcement in turn, which is after ten seconds, and nothing it was sent is lost: at 200 messages
-    a second, since 1,024 may wait for the second that new readers share an announcement in."""
+    """A new reader starts well before the next regular announcement, which is after ten seconds,
+    and loses nothing: at 200 messages a second, since 1,024 may wait during the second in which new
+    readers share an announcement.
+    """
     dictionary = narrows.Dictionary(b"".join(message(i) for i in range(60)))
     pub, first = sockets(zmq.PUB, peers="narrows", dictionary=dictionary), sockets(zmq.SUB)
     first.subscribe(b"")
@@ -270,7 +278,7 @@ def test_a_late_reader_subscribes_to_announcements_when_it_needs_them(sockets: S
     end = time.monotonic() + 2.5
     sent = 0
     while time.monotonic() < end:
-        # Until what a new reader sets off is over.
+        # Until the announcements for the new reader are over.
         pub.send_multipart([b"a", body(sent), b"%d" % sent])
         sent += 1
         time.sleep(0.01)
@@ -289,7 +297,7 @@ def test_a_late_reader_subscribes_to_announcements_when_it_needs_them(sockets: S
             try:
                 parts = s.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
-                # What cannot be decoded yet stays inside.
+                # Undecodable messages stay inside the socket.
                 continue
             assert parts == [b"a", body(int(parts[2])), parts[2]]
             came.append(int(parts[2]))
@@ -300,7 +308,7 @@ def test_a_late_reader_subscribes_to_announcements_when_it_needs_them(sockets: S
 
 
 def test_plain_messages_do_not_overtake_units_that_wait(sockets: Sockets) -> None:
-    """A publisher sends plain what gets no shorter."""
+    """A publisher sends plain what would not get shorter."""
     dictionary = narrows.Dictionary(b"".join(message(i) for i in range(60)))
     writer = narrows.MessageEncoder("fixed:zstd:level=1", delivery="fanout", borders=True)
     writer.offer(dictionary)
@@ -318,7 +326,7 @@ def test_plain_messages_do_not_overtake_units_that_wait(sockets: Sockets) -> Non
     with pytest.raises(zmq.Again):
         sub.rcvtimeo = 200
         sub.recv_multipart()
-    # It asks for announcements now that it needs them.
+    # It subscribes to announcements now that it needs them.
     assert xpub.recv() == b"\1" + ANNOUNCEMENTS
     xpub.send_multipart([ANNOUNCEMENTS, MAGIC + announcement])
     sub.rcvtimeo = TIMEOUT_MS
@@ -328,7 +336,7 @@ def test_plain_messages_do_not_overtake_units_that_wait(sockets: Sockets) -> Non
     assert not sub._behind.entries and sub._behind.held == sub._behind.held_len == sub._behind.units == 0
 
 
-# Pollers, and the other ways to send and to receive.
+# Pollers, and other ways to send and receive.
 
 
 def test_pollers_know_what_waits_inside(sockets: Sockets) -> None:
@@ -344,7 +352,7 @@ def test_pollers_know_what_waits_inside(sockets: Sockets) -> None:
     assert poller.poll(0) == []
     rep.send_multipart([message(3), message(4)])
     assert poller.poll(5000) == [(dealer, zmq.POLLIN)]
-    # The first of three parts: the others are inside.
+    # The first of three parts; the others are inside the socket.
     assert dealer.recv() == b""
     assert poller.poll(0) == [(dealer, zmq.POLLIN)] and dealer.poll(0) == zmq.POLLIN
     assert narrows.zmq.select([rep, dealer], [dealer], [], 0)[:2] == ([dealer], [dealer])

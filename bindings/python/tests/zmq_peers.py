@@ -17,7 +17,7 @@ PEERS = [("narrows", "narrows"), ("narrows", "plain"), ("plain", "narrows")]
 
 
 class Sockets:
-    """Makes sockets that wait for a bounded time, and closes them."""
+    """Makes sockets with bounded waits, and closes them."""
 
     def __init__(self, tmp_path: Any) -> None:
         self.context = zmq.Context()
@@ -63,7 +63,7 @@ def round_trips(client: Any, server: Any, numbers: range) -> None:
 
 
 def sent_bytes(s: Any) -> tuple[int, int]:
-    """Raw and wire bytes of what was framed."""
+    """Raw and wire bytes of framed messages."""
     links = [s._link] if hasattr(s, "_link") else list(s._links.values())
     stats = [link.encoder.sent for link in links if link.encoder is not None]
     return sum(x.raw_bytes for x in stats), sum(x.wire_bytes for x in stats)

@@ -1,4 +1,5 @@
-//! The program as a person runs it: round trips, damage, exit codes, faults. No test passes over a partial file.
+//! The program from the command line: round trips, damage, exit codes, faults. Every test fails if
+//! a partial file is left.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -58,11 +59,11 @@ fn a_file_is_as_small_as_that_of_zstd() {
     let most = zstd::encode_all(&raw[..], 3).unwrap().len() as f64 * 1.03;
     let (named, redirected) = (folder.path().join("named"), folder.path().join("redirected"));
     let path = |path: &Path| path.to_str().unwrap().to_owned();
-    // On two threads blocks are as long as they may be.
+    // With two threads, blocks have their maximum length.
     assert_eq!(code(&filter(home.path(), &["pipe", "-T2", &path(&input), "-o", &path(&named)], &[])), 0);
     let to = fs::File::create(&redirected).unwrap();
     let mut child = narrows(home.path()).args(["pipe", "-T2"]).stdin(Stdio::piped()).stdout(to).spawn().unwrap();
-    // In pieces, as of a program that writes lines.
+    // In pieces, like the output of a program that writes lines.
     let mut stdin = child.stdin.take().unwrap();
     raw.chunks(3000).for_each(|piece| stdin.write_all(piece).unwrap());
     drop(stdin);
@@ -107,7 +108,7 @@ fn send_and_recv_carry_a_file() {
         assert!(fs::read(&target).unwrap() == data);
         let json: serde_json::Value = serde_json::from_slice(&sent.stdout).unwrap();
         assert_eq!(json["raw_bytes"].as_u64(), Some(4_000_000));
-        // What `balance` does on loopback depends on the host; a fixed method does not.
+        // The methods of `balance` on loopback depend on the host; those of a fixed policy do not.
         assert!(policy == "balance" || json["ratio"].as_f64().unwrap() > 1.5);
     }
     assert_eq!(entries(folder.path()).len(), 2, "no temporary is left");
@@ -128,7 +129,7 @@ fn a_side_that_is_killed_fails_the_other_and_leaves_nothing() {
     let home = home();
     let folder = tempfile::tempdir().unwrap();
     let target = folder.path().join("target");
-    // Killed sender: it reads from a stdin that stays open.
+    // Killed sender, whose stdin stays open.
     let (recv, address) = listen(home.path(), &["-o", target.to_str().unwrap()]);
     let mut send = narrows(home.path()).args(["send", "-", &address]).stdin(Stdio::piped()).spawn().unwrap();
     send.stdin.as_mut().unwrap().write_all(&random(2_000_000)).unwrap();
@@ -195,7 +196,7 @@ fn a_source_that_shrinks_or_grows_is_told() {
     let source = folder.path().join("source");
     for grows in [false, true] {
         fs::write(&source, random(20_000_000)).unwrap();
-        // A reader that does not read holds the program back until the file has changed.
+        // Without a reader the program blocks until the file has changed.
         let mut child = narrows(home.path()).args(["pipe", source.to_str().unwrap()]).spawn().unwrap();
         let mut first = [0; 100];
         child.stdout.as_mut().unwrap().read_exact(&mut first).unwrap();
@@ -331,7 +332,7 @@ fn a_trace_is_replayed_with_the_same_methods_at_the_same_places() {
     };
     let chosen = run("balance", &first);
     let replayed = run(&format!("replay:{}", first.display()), &again);
-    // Where bytes came later than the first time, a block is cut in two.
+    // If bytes arrive later than in the recorded run, a block is cut in two.
     assert!(chosen.iter().all(|c| replayed.contains(c)), "{chosen:?}, then {replayed:?}");
     let missing = filter(home.path(), &["pipe", "--policy", "replay:/no/such/file"], b"x");
     assert_one_line_error(&missing, 1);
@@ -383,18 +384,18 @@ fn an_output_that_is_an_input_too_is_refused_under_whatever_name() {
         refused(&format!("narrows oracle --link 10mbit a --html {name}"));
         assert!(fs::read(at("a")).unwrap() == content && fs::read(at(name)).unwrap() == content, "{name}");
     }
-    // What the shell emptied is lost, but no stream of nothing takes its place without a word.
+    // A file that the shell has truncated is lost, but is not silently replaced by an empty stream.
     fs::write(at("b"), &content).unwrap();
     fs::remove_file(at("soft")).unwrap();
     refused("narrows pipe b > b");
-    // Devices are read and written at once, and --test writes nothing.
+    // Devices may be input and output at once, and --test writes nothing.
     for line in ["narrows pipe /dev/null -o /dev/null", "narrows pipe < /dev/null > /dev/null"] {
         let output = narrows_shell(home.path(), &line.replace("narrows", env!("CARGO_BIN_EXE_narrows")), folder.path());
         assert_eq!(code(&output), 0, "{line}: {}", stderr(&output));
     }
 }
 
-/// Runs a line of the shell in a folder.
+/// Runs a shell command line in a folder.
 fn narrows_shell(home: &std::path::Path, line: &str, folder: &std::path::Path) -> std::process::Output {
     let mut shell = Command::new("sh");
     shell.args(["-c", line]).current_dir(folder).env("XDG_CACHE_HOME", home).stdin(Stdio::null());

@@ -1,5 +1,5 @@
-//! `narrows cp` through a remote shell and on one host: content and metadata at the other end, what is said, and what is
-//! left behind when something fails.
+//! `narrows cp` through a remote shell and on one host: content and metadata of the copy, messages,
+//! and what is left behind after a failure.
 
 use std::ffi::OsStr;
 use std::fs::{self};
@@ -241,7 +241,7 @@ fn a_hard_link_never_gets_the_content_of_another_file() {
     fs::create_dir(&a).unwrap();
     fs::write(a.join("x"), "one file of two names").unwrap();
     fs::hard_link(a.join("x"), a.join("y")).unwrap();
-    // What the first name cannot be stored under is in the way.
+    // A folder is in the way of the first name.
     fs::create_dir_all(b.join("x")).unwrap();
     let output = cp(home.path(), &[OsStr::new("-r"), a.join("").as_os_str(), &remote(&b)]);
     assert_eq!(code(&output), 2, "{}", stderr(&output));
@@ -290,8 +290,6 @@ fn many_folders_need_few_descriptors() {
     assert_eq!(code(&output), 0, "{}", stderr(&output));
     assert_eq!(snapshot(&b).len(), 1 + 2 * 700);
 }
-
-/// A peer that is not ours, or wrong in its words.
 
 #[test]
 fn a_tree_goes_through_ssh_and_back() {

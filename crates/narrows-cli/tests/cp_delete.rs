@@ -1,5 +1,5 @@
-//! `narrows cp --delete`: that at the target everything goes that the sources do not have, nothing else goes, and nothing at
-//! all if the copy is not complete. And `--owner`.
+//! `narrows cp --delete`: removes everything at the target that the sources do not have, nothing
+//! else, and nothing at all if the copy is incomplete. Also `--owner`.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -16,7 +16,7 @@ use common::copies::*;
 use common::*;
 use narrows_test::{has, skip};
 
-/// Where the two ends are.
+/// Location of the two ends.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Way {
     Put,
@@ -42,7 +42,7 @@ fn write(root: &Path, paths: &[&str]) {
     }
 }
 
-/// Everything below a folder but itself.
+/// All paths below a folder, without the folder itself.
 fn names(root: &Path) -> Vec<String> {
     let names = snapshot(root).into_keys().filter(|p| !p.as_os_str().is_empty());
     names.map(|p| p.to_string_lossy().into_owned()).collect()
@@ -141,7 +141,7 @@ fn a_dry_run_names_what_would_be_removed_and_removes_nothing() {
         let told = json(&delete(home.path(), way, &["-n", "--json"], &a.join(""), &b));
         assert_eq!((&told["deleted"], &told["not_deleted"]), (&3.into(), &serde_json::Value::Null));
         assert_eq!(snapshot(&b), before, "{way:?}");
-        // Into a folder that is not there.
+        // Into a folder that does not exist.
         let output = delete(home.path(), way, &["-n"], &a, &home.path().join("none"));
         assert_eq!(code(&output), 0, "{}", stderr(&output));
         assert!(!stdout(&output).contains("deleting"), "{}", stdout(&output));
@@ -178,18 +178,18 @@ fn when_anything_fails_nothing_is_removed() {
             assert!(said.contains(words) && said.contains("nothing is removed: not everything"), "{way:?}: {said}");
             assert!(b.join("old").exists() && b.join("sub/old").exists(), "{way:?}: {said}");
         };
-        // What the sender cannot send.
+        // Sources that the sender cannot send.
         let socket = UnixListener::bind(a.join("socket")).unwrap();
         refused(&[], "it is a socket");
         refused(&["-n"], "it is a socket");
         drop(socket);
         fs::remove_file(a.join("socket")).unwrap();
-        // What cannot be stored.
+        // Sources that cannot be stored.
         rustix::fs::mkfifoat(rustix::fs::CWD, a.join("fifo"), rustix::fs::Mode::RUSR).unwrap();
         refused(&[], "--devices");
         refused(&["-n"], "--devices");
         fs::remove_file(a.join("fifo")).unwrap();
-        // A folder that holds what is excluded does not make room for a file, nor does a file that is.
+        // A folder with excluded files is not replaced by a file, nor is an excluded file.
         write(&b, &["f2/precious"]);
         write(&a, &["f2"]);
         refused(&["--exclude", "f2/"], "a folder of that name is in the way");
@@ -200,14 +200,14 @@ fn when_anything_fails_nothing_is_removed() {
         refused(&flags, "a file of that name is in the way");
         refused(&[&flags[..], &["-n"]].concat(), "a file of that name is in the way");
         fs::remove_dir_all(a.join("old")).unwrap();
-        // What is left out cannot fail.
+        // Excluded sources cannot fail.
         let socket = UnixListener::bind(a.join("socket")).unwrap();
         let output = delete(home.path(), way, &["--exclude", "socket"], &a.join(""), &b);
         assert_eq!(code(&output), 0, "{}", stderr(&output));
         drop(socket);
         assert_eq!(names(&b), ["f", "sub", "sub/f"], "{way:?}");
     }
-    // A source that is not there.
+    // A missing source.
     let h = home.path();
     write(h, &["a/f", "t/old"]);
     let sources = [h.join("a/"), h.join("none/")];
@@ -279,7 +279,8 @@ fn what_killed_copies_left_goes_and_what_others_are_writing_stays() {
         let partial = |n: u32| format!(".narrows-{n:024}.partial");
         write(&a, &["f"]);
         write(&b, &[&partial(1), &partial(2), &format!("old/{}", partial(3)), &format!("older/{}", partial(4))]);
-        // Long ones are kept for their file, until it is known that it does not come.
+        // Long ones are kept for their file until it is known that the file is not among the
+        // sources.
         fs::write(b.join(partial(1)), random(300_000)).unwrap();
         let held = [b.join(partial(2)), b.join("old").join(partial(3))].map(|path| fs::File::open(path).unwrap());
         for file in &held {
@@ -310,7 +311,7 @@ fn much_is_removed_and_told_to_whoever_reads_slowly() {
     let mut child = command.args(["-rv", "--delete"]).args([a.join("").into(), remote(&b)]).spawn().unwrap();
     let mut told = child.stdout.take().unwrap();
     let reader = std::thread::spawn(move || {
-        // What pipes hold at the end takes longer than a last word is waited for.
+        // Reads slowly, so that emptying the pipes takes longer than the wait for a last word.
         let mut text = Vec::new();
         while (&mut told).take(64 << 10).read_to_end(&mut text).unwrap() > 0 {
             std::thread::sleep(Duration::from_millis(200));
@@ -350,7 +351,8 @@ fn what_is_mounted_in_the_target_is_left() {
     let home = home();
     let h = home.path();
     write(h, &["a/f", "a/came/f", "b/gone/old", "b/gone/m/x", "b/came/x", "other/precious"]);
-    // Of the same file system and of another; both in a folder that goes, and one as a folder that came.
+    // Mounts of the same file system and of another, both in a folder to be removed, and one on a
+    // folder that was copied.
     let script = "set -e; mkdir b/gone/tmp; mount -t tmpfs none b/gone/tmp; echo precious > b/gone/tmp/precious
         mount --bind other b/gone/m; mount -t tmpfs none b/came; echo precious > b/came/precious; set +e
         \"$0\" cp -r --delete a/ b; echo status $?; cat b/gone/tmp/precious b/came/precious";
@@ -428,7 +430,7 @@ fn owners_are_kept_as_far_as_asked_for_and_possible() {
             fs::remove_dir_all(h.join("b")).unwrap();
         }
     }
-    // Somebody who is not root, but in another group.
+    // A user who is not root, but a member of another group.
     let as_user = |flags: &[&str], to: &str| {
         let mut command = Command::new("setpriv");
         command.args(["--reuid", &USER.to_string(), "--regid", &USER.to_string(), "--groups", &(USER + 1).to_string()]);
@@ -445,7 +447,7 @@ fn owners_are_kept_as_far_as_asked_for_and_possible() {
     if !as_user(&["--version"], "").is_ok_and(|o| o.status.success()) {
         return skip("this cannot be run as another user");
     }
-    // Its own group is tried in any case; the owner only if asked for.
+    // The group is always tried; the owner only with --owner.
     for (flags, to, lost) in [
         (&["cp", "-r"][..], "plain", Some("not kept: group of 2")),
         (&["cp", "-r", "--owner"], "all", Some("not kept: group of 2, owner of 2")),

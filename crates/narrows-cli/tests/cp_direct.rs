@@ -1,5 +1,5 @@
-//! Copies through `narrows serve --listen`: what arrives, who is let in, and that nobody who only waits or sends rubbish keeps
-//! others out.
+//! Copies through `narrows serve --listen`: content, authentication, and that clients that idle or
+//! send garbage cannot lock others out.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -57,7 +57,7 @@ impl Server {
         command
     }
 
-    /// Waits until the server has said so.
+    /// Waits until the server has printed `words`.
     fn says(&self, words: &str) {
         let begun = Instant::now();
         while !self.log.lock().unwrap().contains(words) {
@@ -84,7 +84,8 @@ fn text_of(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-/// Passes connections on to `to`, each by `each`, which gets the client's and the server's socket.
+/// Forwards connections to `to`. `each` handles one connection; it gets the client's and the
+/// server's socket.
 fn relay(to: &str, each: impl Fn(TcpStream, TcpStream) + Clone + Send + 'static) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -99,7 +100,7 @@ fn relay(to: &str, each: impl Fn(TcpStream, TcpStream) + Clone + Send + 'static)
     address
 }
 
-/// Copies bytes until the end, at most `most`, in pieces of at most `piece`.
+/// Copies bytes until the end, at most `most`, in pieces of at most `piece` bytes.
 fn pump(mut from: &TcpStream, mut to: &TcpStream, most: usize, piece: usize, mut seen: impl FnMut(&[u8])) {
     let mut buffer = vec![0; piece];
     let mut left = most;
@@ -133,7 +134,7 @@ fn everything_of_a_tree_arrives_both_ways() {
     let output = server.cp(home.path(), &["-r", &server.place("source/"), text_of(&back)]);
     assert_eq!(code(&output), 0, "{}", stderr(&output));
     assert_eq!(snapshot(&back), before);
-    // The environment's token does as well, and a single file gets a new name.
+    // A token in the environment works too, and a single file gets a new name.
     let token = fs::read_to_string(&server.token).unwrap();
     let mut command = narrows(home.path());
     command.env("NARROWS_TOKEN", token).arg("cp").arg(source.join("a/text")).arg(server.place("source/new name"));
@@ -178,7 +179,7 @@ fn who_has_no_token_or_another_one_gets_nowhere() {
     let token = fs::read_to_string(&server.token).unwrap();
     let token = token.trim();
     let target = home.path().join("target");
-    // A letter in the secret, then one in the fingerprint.
+    // Changes a letter in the secret, then one in the fingerprint.
     for (at, said) in [(20, "does not accept the token"), (70, "is not the server that the token belongs to")] {
         let other = if &token[at..=at] == "A" { "B" } else { "A" };
         save_token(&server.token, &format!("{}{other}{}", &token[..at], &token[at + 1..]));
@@ -216,7 +217,7 @@ fn who_has_no_token_or_another_one_gets_nowhere() {
         assert!(stderr(&output).contains("is not encrypted"), "{}", stderr(&output));
     }
     assert!(!target.exists() && !served.join("new").exists());
-    // A token that others can read is none.
+    // A token file that others can read is refused.
     save_token(&server.token, token);
     fs::set_permissions(&server.token, fs::Permissions::from_mode(0o644)).unwrap();
     assert!(stderr(&server.cp(home.path(), &[&server.place("file"), "x"])).contains("chmod 600"));
@@ -270,13 +271,13 @@ fn strangers_who_wait_dribble_or_talk_plainly_keep_nobody_out() {
     let mut plain = TcpStream::connect(&server.address).unwrap();
     plain.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
     plain.set_read_timeout(Some(PATIENCE)).unwrap();
-    // It is told off and let go, and learns nothing but an alert.
+    // A client without TLS is disconnected and gets nothing but an alert.
     let mut answer = Vec::new();
     let _ = plain.read_to_end(&mut answer);
     assert!(answer.len() < 16, "{answer:?}");
     let mut idle = Vec::new();
     for _ in 0..1000 {
-        // The test's own limit of descriptors may be lower.
+        // The test's own descriptor limit may be lower.
         match TcpStream::connect(&server.address) {
             Ok(socket) => idle.push(socket),
             Err(_) => break,
@@ -291,11 +292,11 @@ fn strangers_who_wait_dribble_or_talk_plainly_keep_nobody_out() {
     let output = server.cp(home.path(), &[&server.place("file"), text_of(&target)]);
     assert_eq!(code(&output), 0, "{}", stderr(&output));
     assert!(begun.elapsed() < Duration::from_secs(5), "it waits for the idle ones");
-    // The oldest have been let go.
+    // The oldest connections have been closed.
     let mut oldest = idle.swap_remove(0);
     oldest.set_read_timeout(Some(PATIENCE)).unwrap();
     assert!(!matches!(oldest.read(&mut [0; 16]), Err(e) if e.kind() == std::io::ErrorKind::WouldBlock));
-    // One that sends a byte now and then is let go after the same time as one that sends none.
+    // A client that sends a byte now and then is disconnected after the same time as a silent one.
     drop(idle);
     let mut slow = TcpStream::connect(&server.address).unwrap();
     slow.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
@@ -319,7 +320,7 @@ fn a_copy_through_a_connection_that_dribbles_or_breaks_ends_well_or_goes_on() {
     let source = home.path().join("source");
     fs::write(&source, random(3_000_000)).unwrap();
     let server = Server::start(home.path(), &served, &[]);
-    // Records come in pieces that fit nowhere.
+    // TLS records arrive in pieces of 3 bytes.
     let dribble = relay(&server.address, |client, to| {
         let (a, b) = (client.try_clone().unwrap(), to.try_clone().unwrap());
         let back = std::thread::spawn(move || pump(&b, &a, usize::MAX, 3, |_| ()));
@@ -329,7 +330,8 @@ fn a_copy_through_a_connection_that_dribbles_or_breaks_ends_well_or_goes_on() {
     let output = server.cp(home.path(), &[text_of(&source), &format!("narrows://{dribble}/one")]);
     assert_eq!(code(&output), 0, "{}", stderr(&output));
     assert!(fs::read(served.join("one")).unwrap() == fs::read(&source).unwrap());
-    // The connection breaks at some byte, in one direction or the other, until all has come.
+    // The connection breaks after a number of bytes, in one direction or the other, until
+    // everything has arrived.
     for most in [0, 1, 100, 700, 2_000, 100_000, 2_000_000] {
         for broken in [false, true] {
             let cut = relay(&server.address, move |client, to| {
@@ -352,7 +354,7 @@ fn a_copy_through_a_connection_that_dribbles_or_breaks_ends_well_or_goes_on() {
     assert_eq!(code(&output), 0, "{}", stderr(&output));
     let begun = Instant::now();
     while !partials(&served).is_empty() {
-        // Servers of broken connections may still be on their way out.
+        // Servers of broken connections may still be shutting down.
         assert!(begun.elapsed() < PATIENCE, "{:?}", partials(&served));
         std::thread::sleep(Duration::from_millis(50));
     }
@@ -369,7 +371,7 @@ fn a_copy_that_one_connection_holds_back_gets_more_of_them() {
     let copy = |carriers: &str| {
         let made = Arc::new(AtomicUsize::new(0));
         let making = Arc::clone(&made);
-        // Each passes some 10 MB/s.
+        // Each connection passes some 10 MB/s.
         let slow = relay(&server.address, move |client, to| {
             making.fetch_add(1, Ordering::Relaxed);
             let (a, b) = (client.try_clone().unwrap(), to.try_clone().unwrap());
@@ -385,7 +387,8 @@ fn a_copy_that_one_connection_holds_back_gets_more_of_them() {
         made.load(Ordering::Relaxed)
     };
     assert_eq!(copy("1"), 1);
-    // On a loaded machine a login may take so long that no second one is worth it: one of some copies has it.
+    // On a loaded machine a login may take too long for a second connection to pay: at least one of
+    // several copies must have one.
     let made = (0..8).map(|_| copy("4")).inspect(|made| assert!(*made <= 4, "{made}")).find(|made| *made > 1);
     assert!(made.is_some(), "no copy had more than one connection");
 }
@@ -449,7 +452,7 @@ fn a_server_that_is_stopped_leaves_what_came_for_the_next_run() {
     assert!(partials(&served).is_empty());
 }
 
-/// What a client says first that is to send a folder.
+/// The first message of a client that will send a folder.
 fn hello(session: usize) -> Vec<u8> {
     let words = serde_json::json!({
         "version": 1, "task": "put", "target": ".", "single": false, "fsync": "none", "devices": false,
@@ -459,7 +462,8 @@ fn hello(session: usize) -> Vec<u8> {
     [&b"\x93NRSV\r\n\x1a"[..], &(words.len() as u32).to_le_bytes(), words.as_bytes()].concat()
 }
 
-/// One host takes all places that it can get and says nothing; another client, even of that host, gets one of them soon.
+/// One host takes all the slots it can get and sends nothing; another client, even of the same
+/// host, soon gets one of them.
 #[test]
 fn copies_that_say_nothing_leave_their_places_to_others() {
     let home = home();
@@ -487,7 +491,7 @@ fn copies_that_say_nothing_leave_their_places_to_others() {
     assert_eq!(fs::read(served.join("file")).unwrap(), b"x");
 }
 
-/// Programs that run as somebody else come to another host only if both ends want them.
+/// Set-id programs are copied as such to another host only if both ends ask for it.
 #[test]
 fn set_id_bits_are_kept_only_where_both_ends_ask_for_them() {
     let home = home();
@@ -512,7 +516,7 @@ fn set_id_bits_are_kept_only_where_both_ends_ask_for_them() {
         assert_eq!(code(&output), 0, "{}", stderr(&output));
         assert_eq!(mode(&served.join("program")), if kept { 0o6755 } else { 0o755 });
         assert_eq!(stderr(&output).contains(unasked), !kept, "{}", stderr(&output));
-        // The other way only who stores it is asked.
+        // In the other direction only the storing end has to ask for it.
         fs::set_permissions(served.join("program"), fs::Permissions::from_mode(0o6755)).unwrap();
         let got = home.path().join("got");
         let get = args(&server.place("program"), text_of(&got));
@@ -551,7 +555,7 @@ fn a_token_goes_where_only_its_owner_reads_it() {
     assert_eq!((code(&output), &output.stdout[..]), (0, &b"y"[..]), "{}", stderr(&output));
     server.kill().unwrap();
     assert!(server.wait_with_output().unwrap().stdout.is_empty(), "it is printed too");
-    // What a shell makes with `>` is for all to read, which is said.
+    // A file made by a shell with `>` is readable for all; the server warns about it.
     let printed = fs::File::create(home.path().join("printed")).unwrap();
     fs::set_permissions(home.path().join("printed"), fs::Permissions::from_mode(0o644)).unwrap();
     let mut server = serve(&[]).stdout(printed).spawn().unwrap();

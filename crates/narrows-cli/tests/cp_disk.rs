@@ -1,5 +1,6 @@
-//! `narrows cp` onto disks that are full, read-only or broken, from disks that are broken, and into folders that somebody
-//! else changes meanwhile: what is said, what is stored, and that nothing leaves the target.
+//! `narrows cp` to disks that are full, read-only or failing, from failing disks, and into folders
+//! that somebody else changes meanwhile: messages, what is stored, and that nothing is written
+//! outside the target.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -19,7 +20,7 @@ use common::mount::Mount;
 use common::*;
 use narrows_test::skip;
 
-/// All that is in `a` to `b`: to another host, from one, and on this one.
+/// Copies everything in `a` to `b`: to another host, from one, and locally.
 fn ways(a: &Path, b: &Path) -> [[OsString; 2]; 3] {
     let (a, b) = (a.join(""), b.join(""));
     [[a.clone().into(), remote(&b)], [remote(&a), b.clone().into()], [a.into(), b.into()]]
@@ -50,7 +51,7 @@ fn what_finds_no_room_is_named_and_leaves_its_room_to_what_does() {
     for (i, way) in ways(&a, &mount.path().join("b")).iter().enumerate() {
         let b = mount.path().join("b");
         fs::create_dir(&b).unwrap();
-        // Of this file an earlier state is there, for which the new one has no room beside it.
+        // An earlier state of this file exists, and the new one does not fit beside it.
         fs::write(b.join("d changed"), random(1 << 20)).unwrap();
         let output = copy(home.path(), way);
         let said = stderr(&output);
@@ -63,7 +64,7 @@ fn what_finds_no_room_is_named_and_leaves_its_room_to_what_does() {
         assert!(fs::read(b.join("d changed")).unwrap() == random(1 << 20), "the earlier state stays");
         assert!(fs::read(b.join("f small")).unwrap() == small);
 
-        // With more room the same command brings what is missing.
+        // With more room the same command copies what is missing.
         fs::remove_file(b.join("d changed")).unwrap();
         ["b large", "e large"].iter().for_each(|n| fs::write(a.join(n), "now it fits").unwrap());
         let output = copy(home.path(), way);
@@ -77,7 +78,7 @@ fn what_finds_no_room_is_named_and_leaves_its_room_to_what_does() {
 #[test]
 fn a_disk_without_room_for_names_is_told() {
     let home = home();
-    // For the root, three folders and four files.
+    // Inodes for the root, three folders and four files.
     let Some(mount) = Mount::tmpfs(home.path(), "nr_inodes=8") else { return };
     let a = home.path().join("a");
     for i in 0..4 {
@@ -117,7 +118,7 @@ fn a_read_only_disk_is_told_and_what_is_there_is_the_same() {
         assert!(said.contains("1 already there"), "{i}: {said}");
         assert_eq!(fs::read(b.join("differs")).unwrap(), b"before");
     }
-    // A target that would have to be made first.
+    // A target that has to be created.
     for (i, way) in ways(&a, &b.join("new")).iter().enumerate() {
         let output = copy(home.path(), way);
         assert_eq!(code(&output), 1, "{i}: {}", stderr(&output));
@@ -129,7 +130,7 @@ fn a_read_only_disk_is_told_and_what_is_there_is_the_same() {
 fn a_folder_that_may_not_be_written_is_told() {
     let home = home();
     if !rustix::process::geteuid().is_root() {
-        // Its own folders the program would make writable for as long as it needs.
+        // The program would make its own folders temporarily writable.
         return skip("only root can make folders of somebody else");
     }
     let other = 65_534;
@@ -235,7 +236,7 @@ fn what_the_disk_does_not_take_gets_no_name() {
             fs::remove_dir_all(&b).unwrap();
         }
     }
-    // Few files are brought to the disk one by one, and their names at the end.
+    // A few files are synced one by one, and their names at the end.
     let one = |call| {
         let args = [a.join("small 1").into_os_string(), remote(&b)];
         with_failing(&[Failing::All(call)], libc::EIO, || cp(home.path(), &args.each_ref().map(|p| &**p)))
@@ -250,16 +251,16 @@ fn what_the_disk_does_not_take_gets_no_name() {
     assert_eq!(fs::read(&b).unwrap(), text(1000));
 }
 
-/// Runs `copy` for a while, and meanwhile two names change places all the time.
+/// Runs `copy` for a while, while two names are constantly swapped.
 fn while_swapping(one: &Path, other: &Path, mut copy: impl FnMut()) {
     let begun = Instant::now();
     let swap = || rustix::fs::renameat_with(CWD, one, CWD, other, RenameFlags::EXCHANGE).unwrap();
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            // An even number of times, so that all is as before in the end.
+            // An even number of swaps, so that the names end as they began.
             for round in (0..).take_while(|round| round % 2 == 1 || begun.elapsed() < RACE) {
                 swap();
-                // Sometimes many files come between, sometimes none.
+                // Varies how many files are copied between two swaps.
                 std::thread::sleep(Duration::from_micros(50 * (round % 23)));
             }
         });
@@ -269,7 +270,7 @@ fn while_swapping(one: &Path, other: &Path, mut copy: impl FnMut()) {
     });
 }
 
-/// A folder whose files have the same names as those of every other that is made so.
+/// Makes a folder of files; the names are the same in every such folder.
 fn make_folder(folder: &Path, content: &str) {
     fs::create_dir_all(folder.join("sub")).unwrap();
     for i in 0..30 {
@@ -281,7 +282,7 @@ fn make_folder(folder: &Path, content: &str) {
     symlink(content, folder.join("link")).unwrap();
 }
 
-/// How long links are swapped, for each way.
+/// How long links are swapped per way.
 const RACE: Duration = Duration::from_millis(700);
 
 #[test]
@@ -300,7 +301,7 @@ fn a_link_that_takes_the_place_of_a_target_folder_leads_nothing_out() {
         while_swapping(&b.join("d"), &aside, || {
             round += 1;
             make_other(&a.join("d"), round);
-            // What the source does not have is looked for in folders that may be elsewhere by then.
+            // Deleting searches folders that may have been moved by then.
             fs::create_dir_all(b.join("d/gone/sub")).ok();
             let flags = [OsStr::new("-r"), OsStr::new("--delete")];
             let output = cp(home.path(), &[&flags[..=round as usize % 2], &[&way[0], &way[1]]].concat());
@@ -308,14 +309,15 @@ fn a_link_that_takes_the_place_of_a_target_folder_leads_nothing_out() {
         });
         assert_eq!(snapshot(&outside), before, "{i}");
         if !aside.is_symlink() {
-            // With --delete a link in the way of a folder goes (decision 16), and nothing of where it leads.
+            // With --delete a link in the way of a folder is removed (decision 16), but nothing in
+            // its target.
             let _ = fs::remove_dir_all(&aside);
             symlink(&outside, &aside).unwrap();
         }
     }
 }
 
-/// Gives the files of a folder another time, so that they are copied again.
+/// Changes the modification times of a folder's files, so that they are copied again.
 fn make_other(folder: &Path, round: i64) {
     for path in entries(folder).into_iter().chain(entries(&folder.join("sub"))).filter(|p| p.is_file()) {
         set_mtime(&path, 1_000_000_000 + round, 0);

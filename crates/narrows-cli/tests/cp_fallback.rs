@@ -1,4 +1,5 @@
-//! `narrows cp` when the other host has no narrows: the same copy by tar, or nothing and a clear word.
+//! `narrows cp` to or from a host without narrows: the same copy through tar, or nothing and a
+//! clear error.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -15,11 +16,11 @@ use common::sshd::Sshd;
 use common::*;
 use narrows_test::{has, lacks, skip, which};
 
-/// All that is used of the other host, but tar and zstd.
+/// Programs used on the other host, besides tar and zstd.
 const TOOLS: [&str; 15] =
     ["sh", "dd", "cat", "chmod", "chown", "find", "id", "mkdir", "mv", "rm", "rmdir", "sleep", "sync", "touch", "tr"];
 
-/// Another host, which has the named tools and no narrows.
+/// Another host, which has only the named tools and no narrows.
 struct Host {
     home: tempfile::TempDir,
     shell: PathBuf,
@@ -42,7 +43,7 @@ impl Host {
         Self { home, shell }
     }
 
-    /// As it is usual.
+    /// A host with tar, and with zstd if this machine has it.
     fn usual() -> Self {
         Self::with(if has("zstd") { &["tar", "zstd"] } else { &["tar"] })
     }
@@ -51,7 +52,8 @@ impl Host {
         self.home.path().join(name)
     }
 
-    /// A program (of the other host in `bin`) that does something else than it should; `$real` is the right one.
+    /// Replaces a program in `folder` (`bin` is that of the other host) by a script; `$real` is the
+    /// original.
     fn replace(&self, folder: &str, tool: &str, text: &str) {
         let path = self.path(folder).join(tool);
         let _ = fs::remove_file(&path);
@@ -68,7 +70,7 @@ impl Host {
         finish(self.command().args(args).spawn().unwrap())
     }
 
-    /// Copies, and what was to be copied is copied.
+    /// Copies, and asserts success.
     fn copies(&self, args: &[&OsStr]) -> String {
         let output = self.cp(args);
         assert_eq!(code(&output), 0, "{args:?}: {}", stderr(&output));
@@ -89,7 +91,7 @@ fn nothing_is_left(folder: &Path) {
     assert_eq!(partials(folder), Vec::<PathBuf>::new());
 }
 
-/// What `tar` does here decides what can be asked of it.
+/// Whether tar is GNU tar, which decides what can be tested.
 fn is_gnu() -> bool {
     let said = Command::new("tar").arg("--version").output().unwrap();
     String::from_utf8_lossy(&said.stdout).contains("GNU tar")
@@ -104,7 +106,7 @@ fn a_tree_arrives_as_it_is_both_ways_with_zstd_and_without() {
         let (source, there, back) = (host.path("source"), host.path("there"), host.path("back"));
         make_tree(&source);
         let before = snapshot(&source);
-        // What is there already is replaced.
+        // Existing files are replaced.
         for again in [false, true] {
             if again && !host.path("bin/zstd").exists() {
                 continue;
@@ -217,7 +219,7 @@ fn names_of_any_bytes_are_sources_and_targets() {
             assert_eq!(fs::read(folder.join(OsStr::from_bytes(name))).unwrap(), name);
         }
     };
-    // Relative paths begin with the name.
+    // Relative paths begin with the odd name.
     let here = odd.map(|name| OsString::from_vec([b"./", name].concat()));
     run(&from, &[&here[..], &[remote(&to.join("put"))]].concat());
     run(&from, &[&odd.map(place)[..], &[to.join("got").into()]].concat());
@@ -247,7 +249,7 @@ fn a_file_goes_into_a_folder_or_gets_a_new_name() {
         ("file", "folder", "folder/file"),
         ("file", "folder/", "folder/file"),
         ("file", "new", "new"),
-        // Without -r a link stands for its file.
+        // Without -r a link is followed.
         ("link", "folder", "folder/link"),
     ] {
         let (from, to, lands) = (host.path(from), host.path(to), host.path(lands));
@@ -258,14 +260,14 @@ fn a_file_goes_into_a_folder_or_gets_a_new_name() {
             fs::remove_file(&lands).unwrap();
         }
     }
-    // Several need a folder, of which the last component is made.
+    // Several sources need a folder, of which the last component is created.
     let (file, link, new) = (host.path("file"), host.path("link"), host.path("made"));
     host.copies(&[file.as_os_str(), link.as_os_str(), &remote(&new)]);
     host.copies(&[&remote(&new.join("file")), &remote(&link), host.path("made too").as_os_str()]);
     for made in [new, host.path("made too")] {
         assert_eq!(entries(&made).len(), 2);
     }
-    // What comes decides, where that is known only then.
+    // The kind of the source decides, which may be known only when it arrives.
     host.copies(&[os("-r"), &remote(&file), host.path("new file").as_os_str()]);
     host.copies(&[os("-r"), &remote(&host.path("folder")), host.path("new folder").as_os_str()]);
     assert!(host.path("new file").is_file() && host.path("new folder/folder").is_dir());
@@ -349,14 +351,16 @@ fn a_host_without_tar_is_told() {
     assert!(stderr(&output).contains("there is no narrows on host; install it"), "{}", stderr(&output));
 }
 
-/// An archive of the other host, or of this one, that ends early, whatever its tar says of it.
+/// An archive of the other host, or of this one, that ends early, whatever exit status its tar has.
 #[test]
 fn what_fails_half_way_leaves_everything_as_it_was() {
-    // A file takes 23 blocks with its heads: so many end where the next would begin, which no tar takes for a fault.
+    // A file takes 23 blocks with its headers: 299 blocks end where the next file would begin,
+    // which no tar treats as an error.
     const CUT: &str = "$real \"$@\" | dd bs=512 count=299 iflag=fullblock 2>/dev/null";
     const DIES: &str = "$real \"$@\"; kill -9 $$";
     const STOPS: &str = "dd bs=1000 count=3 2>/dev/null; exit 1";
-    // Whether files are put, whether there is zstd, whose program it is, which, and what it does.
+    // Whether files are sent, whether there is zstd, which host's program is replaced, the program,
+    // and the script.
     let cases = [
         (true, true, "here", "tar", CUT),
         (true, false, "here", "tar", CUT),
@@ -393,7 +397,7 @@ fn what_fails_half_way_leaves_everything_as_it_was() {
         assert!(matches!(code(&output), 1 | 2 | 5), "{case}");
         assert!(!stderr(&output).contains("files; "), "{case}");
         let mut after = snapshot(&b);
-        // The folder's own time tells that something was in it meanwhile.
+        // The folder's own time changes, since temporary files were in it.
         after.insert(PathBuf::new(), before[Path::new("")].clone());
         assert_eq!(after, before, "{case}");
     }
@@ -402,7 +406,7 @@ fn what_fails_half_way_leaves_everything_as_it_was() {
 #[test]
 fn a_signal_leaves_nothing_behind() {
     let host = Host::usual();
-    // It takes so long that the signal comes first, and not for ever, whoever still listens.
+    // Slow enough that the signal comes first, but it ends by itself.
     let slow = "case $* in *--version*) exec $real \"$@\" ;; esac; for i in 1 2 3 4 5 6 7 8 9; do echo; sleep 1; done";
     host.replace("bin", "tar", slow);
     let (a, b) = (host.path("a"), host.path("b"));
@@ -432,7 +436,7 @@ fn a_link_on_which_nothing_moves_is_given_up() {
     let mut child = command.spawn().unwrap();
     child.wait().unwrap();
     assert!(begun.elapsed() < Duration::from_secs(9), "the copy waited for the other end");
-    // Its programs keep stderr open until they have slept.
+    // The host's programs keep stderr open while they sleep.
     let output = finish(child);
     assert_eq!(code(&output), 5, "{}", stderr(&output));
     assert!(stderr(&output).contains("no progress for too long"), "{}", stderr(&output));
@@ -461,7 +465,7 @@ fn what_tar_cannot_do_is_refused_and_the_rest_is_done() {
         assert_eq!(code(&output), 1, "{args:?}: {}", stderr(&output));
         assert!(stderr(&output).contains("needs narrows at both ends"), "{args:?}: {}", stderr(&output));
     }
-    // Of what is here it is known what is left out.
+    // For local sources it is known what is excluded.
     let flags = ["-r", "--json", "--exclude", "*.o", "--exclude", "build/", "--include", "keep.o"].map(os);
     let output = host.cp(&[&flags[..], &[&*here, &*remote(&b)]].concat());
     assert_eq!(code(&output), 3, "{}", stderr(&output));
@@ -473,7 +477,7 @@ fn what_tar_cannot_do_is_refused_and_the_rest_is_done() {
         said["fallback"].as_str().unwrap().starts_with("tar") && said["wire_bytes"].as_u64().unwrap() > 0,
         "{said}"
     );
-    // The fifo comes only when it is wanted.
+    // The fifo is copied only if it is asked for.
     let output = host.cp(&[os("-rv"), &there, host.path("c").as_os_str()]);
     assert_eq!(code(&output), 3, "{}", stderr(&output));
     assert_eq!(String::from_utf8_lossy(&output.stdout), "build/x\ndrop.o\nkeep.c\nkeep.o\n");
@@ -507,7 +511,7 @@ fn sources_that_are_not_there_fail_alone() {
     assert_eq!(stderr(&output).matches("No such file").count(), 1, "told twice: {}", stderr(&output));
 }
 
-/// The other host decides what is in its archive, but not what is stored of it.
+/// The other host decides what is in its archive, but not what this host stores.
 #[test]
 fn nothing_is_stored_that_nobody_asked_for() {
     let host = Host::usual();
@@ -519,7 +523,7 @@ fn nothing_is_stored_that_nobody_asked_for() {
     let file = remote(&host.path("evil/file"));
     host.copies(&[&file, host.path("").as_os_str()]);
     assert!(host.path("file").exists() && !host.path(".bashrc").exists());
-    // A folder that has the name of a file.
+    // A folder with the name of a requested file.
     fs::create_dir_all(host.path("trap/file/in it")).unwrap();
     let trap = host.path("trap");
     host.replace(

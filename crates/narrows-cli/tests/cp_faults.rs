@@ -1,5 +1,5 @@
-//! `narrows cp` when something is in the way, ends early or sends rubbish: what is said, what is left behind, and how the same
-//! command goes on.
+//! `narrows cp` when something is in the way, ends early or sends garbage: messages, what is left
+//! behind, and how the same command resumes.
 
 use std::ffi::OsStr;
 use std::fs::{self};
@@ -90,7 +90,7 @@ fn what_several_cut_off_copies_left_goes() {
     fs::write(a.join("in/long"), random(400_000)).unwrap();
     let (from, to) = (a.join(""), remote(&b));
     let args = [OsStr::new("-r"), from.as_os_str(), &to];
-    // The name that the program gives to the file's temporary file.
+    // The name of the file's temporary file.
     let hash = &blake3::hash(b"long").to_hex()[..24];
     for stored_before in [false, true] {
         for attempt in ["", "-1", "-7"] {
@@ -108,7 +108,7 @@ fn a_copy_that_ends_behind_another_of_the_same_file_leaves_nothing() {
     fs::create_dir(&b).unwrap();
     fs::write(&a, random(12 << 20)).unwrap();
     let to = remote(&b.join("a"));
-    // A slow method, so that there is a middle to be met.
+    // A slow method, so that the copy can be hit in the middle.
     let slow = ["--policy", "fixed:xz", "-T", "1"];
     let mut first = cp_command(home.path(), &shell(home.path())).args(slow).arg(&a).arg(&to).spawn().unwrap();
     let begun = Instant::now();
@@ -138,7 +138,7 @@ fn a_long_file_goes_on_where_a_killed_copy_stopped() {
     let shell = shell(home.path());
     let mut kept = 0;
     for pause in (100..).step_by(50) {
-        // A slow method, so that there is a middle to be met.
+        // A slow method, so that the copy can be hit in the middle.
         let slow = ["--policy", "fixed:xz"];
         let mut child = cp_command(home.path(), &shell).args(slow).arg(&a).arg(remote(&b)).spawn().unwrap();
         std::thread::sleep(Duration::from_millis(pause));
@@ -147,7 +147,7 @@ fn a_long_file_goes_on_where_a_killed_copy_stopped() {
         }
         let _ = child.kill();
         child.wait().unwrap();
-        // The server at the other end notices and leaves what came.
+        // The server notices and keeps what arrived.
         let begun = Instant::now();
         while begun.elapsed() < Duration::from_millis(500) {
             std::thread::sleep(Duration::from_millis(10));
@@ -216,7 +216,7 @@ fn a_few_descriptors_are_enough_for_many_files() {
         let output = command.output().unwrap();
         assert_eq!(code(&output), 0, "{round}: {}", stderr(&output));
         assert_eq!(snapshot(&a), snapshot(&b), "{round}");
-        // Each takes the place of a file.
+        // Each replaces a file.
         for i in 0..200 {
             fs::write(a.join(i.to_string()), format!("another file {i}")).unwrap();
         }

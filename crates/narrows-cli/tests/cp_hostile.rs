@@ -1,5 +1,5 @@
-//! `narrows cp` and `serve` with a peer that keeps no rule: nothing leaves the target, nothing is stored that nobody asked
-//! for, and the person's terminal shows no byte of the peer's as it came.
+//! `narrows cp` and `serve` with a hostile peer: nothing is written outside the target, nothing is
+//! stored that was not asked for, and the terminal never shows unescaped bytes of the peer.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -21,7 +21,7 @@ mod common;
 use common::copies::*;
 use common::*;
 
-/// An entry stream that no honest sender would make.
+/// An entry stream of a hostile sender.
 #[derive(Default)]
 struct Stream {
     writer: RecordWriter,
@@ -39,7 +39,7 @@ impl Stream {
         self.entry(path, EntryKind::File { len, linked: true })
     }
 
-    /// A file that is what it says.
+    /// Adds a valid file.
     fn honest(&mut self, path: &str, content: &[u8]) -> u64 {
         let id = self.file(path, content.len() as u64);
         self.content(id, content);
@@ -56,7 +56,7 @@ impl Stream {
         self.writer.end(EndState::Whole, blake3::hash(content).as_bytes(), &mut self.out);
     }
 
-    /// A folder whose path is written as it is.
+    /// Adds a folder whose path is written unchanged.
     fn raw_folder(&mut self, path: &[u8]) {
         let mut body = vec![0];
         put_varint(&mut body, path.len());
@@ -81,7 +81,7 @@ fn put_varint(out: &mut Vec<u8>, mut value: usize) {
     out.push(value as u8);
 }
 
-/// Sends records as the program does, and gives what was answered.
+/// Sends records as the program does; returns the answers.
 fn send(records: Vec<u8>, write: File, read: File) -> (narrows::Result<()>, Vec<Answer>) {
     let answers = Arc::new(Mutex::new(Vec::new()));
     let heard = Arc::clone(&answers);
@@ -119,7 +119,7 @@ fn put(home: &Path, target: &Path, records: Vec<u8>) -> (narrows::Result<()>, Ve
     (sent, answers, finish(server))
 }
 
-/// Has the program copy `source` from a server that sends these records whatever it is asked for.
+/// Copies `source` from a server that sends these records whatever it is asked for.
 fn get(home: &Path, flags: &[&str], source: &str, target: &Path, records: Vec<u8>) -> Output {
     for name in ["up", "down"] {
         let _ = fs::remove_file(home.join(name));
@@ -144,7 +144,7 @@ fn get(home: &Path, flags: &[&str], source: &str, target: &Path, records: Vec<u8
     output
 }
 
-/// A target, and beside it something that must stay as it is.
+/// A target, and beside it a folder that must not change.
 fn folders(home: &Path) -> (PathBuf, PathBuf) {
     let (target, outside) = (home.join("t/target"), home.join("t/outside"));
     fs::create_dir_all(&target).unwrap();
@@ -165,7 +165,7 @@ fn paths_that_lead_out_end_the_copy() {
         let mut bad = Stream::default();
         bad.raw_folder(path);
         let (sent, _, output) = put(home.path(), &target, bad.out.clone());
-        // The client was told, and shows it.
+        // The client was told, and prints it.
         assert_eq!((code(&output), stderr(&output).as_str()), (1, ""), "{path:?}");
         assert!(sent.is_err(), "{path:?}");
         let output = get(home.path(), &["-r"], "/there/.", &target, bad.out);
@@ -186,7 +186,7 @@ fn what_is_no_file_of_its_own_fails_alone() {
 
     let mut s = Stream::default();
     let mut failing = Vec::new();
-    // Links that lead out, and what shall be stored behind them.
+    // Links that lead out of the target, and files below them.
     let link = s.entry("link", EntryKind::Symlink { target: b"../outside".to_vec() });
     for path in ["link/file", "planted/file", "link/new", "planted/new"] {
         failing.push(s.honest(path, b"hostile"));
@@ -195,17 +195,17 @@ fn what_is_no_file_of_its_own_fails_alone() {
         failing.push(s.entry(path, EntryKind::Folder));
     }
     failing.push(s.entry("planted/link", EntryKind::Symlink { target: b"x".to_vec() }));
-    // One name twice.
+    // The same name twice.
     failing.push(s.honest("link", b"through the link"));
-    // Other names of what is no file of this copy's.
+    // Hard links to entries that are not files of this copy.
     for (path, of) in [("hard 1", link), ("hard 2", failing[0]), ("planted/hard", link)] {
         failing.push(s.entry(path, EntryKind::HardLink { of }));
     }
-    // What takes the place of a folder, and what nobody allowed.
+    // Files in place of a folder, and kinds that were not allowed.
     failing.push(s.honest("folder", b"a file"));
     failing.push(s.entry("fifo", EntryKind::Fifo));
     failing.push(s.entry("device", EntryKind::CharDevice { major: 1, minor: 5 }));
-    // Lengths that are not what comes.
+    // Lengths that differ from the content.
     for (path, len, content) in [("longer", 5, &b"longer"[..]), ("shorter", 5, b"no"), ("huge", u64::MAX, b"x")] {
         let id = s.file(path, len);
         s.content(id, content);
@@ -217,13 +217,13 @@ fn what_is_no_file_of_its_own_fails_alone() {
     s.writer.data(b"behind the end of every file", &mut s.out);
     s.end(b"behind the end of every file");
     failing.push(id);
-    // Content that is not what was read.
+    // Content with a wrong digest.
     let id = s.file("wrong digest", 1);
     s.writer.begin(id, &mut s.out);
     s.writer.data(b"x", &mut s.out);
     s.writer.end(EndState::Whole, &[7; DIGEST_LEN], &mut s.out);
     failing.push(id);
-    // Pieces of an earlier state, and other content than they stand for.
+    // Chunks of an earlier state, with other content than they stand for.
     let id = s.file("old", 2 << 20);
     for _ in 0..3 {
         let chunks = vec![Chunk { len: CHUNK_LEN_MAX, hash: 7 }; CHUNKS_MAX];
@@ -231,7 +231,7 @@ fn what_is_no_file_of_its_own_fails_alone() {
     }
     s.content(id, b"other");
     failing.push(id);
-    // Pieces of what is no file, and content that comes twice or of nothing.
+    // Chunks of an entry that is not a file, and content that is sent twice or for no entry.
     s.writer.chunks(link, &[Chunk { len: 1, hash: 1 }], &mut s.out);
     s.content(link, b"of a link");
     let good = s.honest("good", b"good");
@@ -291,7 +291,7 @@ fn a_server_stores_only_what_it_was_asked_for() {
     assert_eq!(entries(&target).len(), 1);
     assert_eq!(fs::read(target.join("wanted/good")).unwrap(), b"good");
 
-    // Of a single file nothing but a file is stored, under the name that was given.
+    // For a single file, only a file is stored, under the given name.
     let mut s = Stream::default();
     s.entry("wanted", EntryKind::Folder);
     s.entry("wanted", EntryKind::Symlink { target: b"x".to_vec() });
@@ -304,7 +304,7 @@ fn a_server_stores_only_what_it_was_asked_for() {
     assert_eq!(entries(&target).len(), 2);
 }
 
-/// Of an honest one each file comes, or a reason.
+/// An honest server sends each file, or a reason why not.
 #[test]
 fn a_file_that_a_server_keeps_back_without_a_word_is_no_success() {
     let home = home();
@@ -367,12 +367,12 @@ fn names_of_any_bytes_and_lengths_arrive() {
         let output = cp(home.path(), &[&flags[..], &[&*from, &*to]].concat());
         assert_eq!(code(&output), 0, "{}", stderr(&output));
         let said = String::from_utf8(output.stdout).unwrap();
-        // And the folder that they are in.
+        // One line more for the folder that they are in.
         assert_eq!(said.lines().count(), names.len() + 1, "{said}");
         assert!(!said.contains(['\u{1b}', '\u{202e}']), "{said}");
     }
     assert_eq!(snapshot(&a), snapshot(&home.path().join("c")));
-    // Names that look like flags or places, from the command line.
+    // Names on the command line that look like flags or places.
     let inner = a.join(&longest);
     for name in ["-rf", "--delete", "host:file"] {
         let mut command = cp_command(&inner, &shell(home.path()));
@@ -398,7 +398,7 @@ fn what_repeats_more_than_there_is_is_asked_for_again_or_not_stored() {
         bad.end(b"own345");
         own
     };
-    // Short files are not remembered, so it is found where it waits for its name.
+    // Short files are not remembered, so the repeated one is found in its temporary file.
     let good = repeating("good", 6, Some(first), &[(3, 3)]);
     let beyond = repeating("beyond", 6, Some(first), &[(8, 3)]);
     let wrong = repeating("wrong", 6, Some(first), &[(4, 3)]);

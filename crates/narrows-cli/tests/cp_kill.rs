@@ -1,5 +1,5 @@
-//! `narrows cp` whose ends are killed or interrupted at any moment: nothing half appears, and the same command completes the
-//! copy.
+//! `narrows cp` whose ends are killed or interrupted at any moment: no partial file appears under
+//! its name, and the same command completes the copy.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -20,12 +20,12 @@ use common::copies::*;
 use common::relay::{Hold, Relay, await_that};
 use common::*;
 
-/// Of each direction.
+/// Rounds per direction.
 const ROUNDS: u32 = 100;
-/// Longer than what is sent in chunks when an earlier state is there.
+/// Length in bytes of the large file: long enough to be sent in chunks if an earlier state exists.
 const LARGE: usize = 3 << 20;
 
-/// A remote shell that says which process the server is.
+/// A remote shell that reports the server's process id.
 fn told_shell(folder: &Path) -> PathBuf {
     let path = folder.join("shell");
     let line = format!("echo $$ > '{0}.new'; mv '{0}.new' '{0}'", folder.join("server").display());
@@ -34,7 +34,7 @@ fn told_shell(folder: &Path) -> PathBuf {
     path
 }
 
-/// The files that are written anew between copies: small ones in several folders, and a long one.
+/// The files that are rewritten between copies: small ones in several folders, and a large one.
 fn changing(a: &Path) -> Vec<PathBuf> {
     let small = (0..40).map(|i| a.join(["", "a", "a/b"][i % 3]).join(format!("small {i}")));
     small.chain([a.join("a/large")]).collect()
@@ -53,13 +53,13 @@ fn change_source(a: &Path, version: u64) {
         let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
         file.write_all_at(&version.to_le_bytes(), 100).unwrap();
         if path.ends_with("large") {
-            // A quarter of it, so that what goes over takes its time.
+            // Changes a quarter of it, so that the transfer takes time.
             file.write_all_at(&random(LARGE / 4)[version as usize..], version % 3 * (LARGE as u64 / 4)).unwrap();
         }
     }
 }
 
-/// Every state of every changing file that ever was at the source.
+/// Every state that each changing file ever had at the source.
 #[derive(Default)]
 struct States(HashMap<PathBuf, Vec<u64>>);
 
@@ -71,7 +71,7 @@ impl States {
         }
     }
 
-    /// Whether all that has its name is whole.
+    /// Asserts that every file under its final name is complete.
     fn check(&self, b: &Path) {
         for (path, states) in &self.0 {
             if let Ok(content) = fs::read(b.join(path)) {
@@ -91,7 +91,7 @@ fn kill_in_rounds(pull: bool) {
     let (a, b) = (home.path().join("a"), home.path().join("b"));
     make_source(&a);
     let shell = told_shell(home.path());
-    // The name that the program gives to the large file's temporary file.
+    // The name of the large file's temporary file.
     let partial = b.join(format!("a/.narrows-{}.partial", &blake3::hash(b"large").to_hex()[..24]));
     let mut states = States::default();
     states.add(&a);
@@ -99,7 +99,8 @@ fn kill_in_rounds(pull: bool) {
         if pull { [remote(&a.join("")), b.clone().into()] } else { [a.join("").into(), remote(&b)] };
     let (mut completed, mut resumed, mut x) = (0, 0, 88_172_645_463_325_252u64);
     let mut whole = Duration::from_millis(100);
-    // Where the moments fall depends on what else the machine does: more of them until both kinds were there.
+    // When the kills hit depends on the load of the machine: adds rounds until both outcomes have
+    // occurred.
     for round in 0..8 * ROUNDS {
         if round >= ROUNDS && completed > 0 && resumed > 0 {
             break;
@@ -199,8 +200,8 @@ fn a_pull_that_is_interrupted_keeps_what_came() {
     interrupt(true);
 }
 
-/// Cuts off a copy that goes on with what an earlier one left, behind so many bytes on the link: what is there then, and
-/// what of it the next one spares.
+/// Cuts off a copy that resumes an earlier one, after `behind` bytes on the link. Returns the bytes
+/// kept at the target, and those that the next copy need not send.
 fn cut_off_again(pull: bool, behind: u64, cut: impl FnOnce(&Child, Option<Pid>)) -> (u64, u64) {
     let home = home();
     let (a, b) = (home.path().join("a"), home.path().join("b"));
@@ -218,7 +219,7 @@ fn cut_off_again(pull: bool, behind: u64, cut: impl FnOnce(&Child, Option<Pid>))
     copy.args(&args);
     let stands = |_: &Child| {
         relay.await_held();
-        // What went through is taken.
+        // Waits until the receiver has taken what passed.
         std::thread::sleep(Duration::from_millis(300));
     };
     relay.run(copy, stands, |client| cut(client, relay.server()));
@@ -238,10 +239,10 @@ fn a_copy_that_is_cut_off_again_loses_nothing_of_what_was_there() {
         server.map(|server| kill_process(server, Signal::KILL));
     };
     for pull in [false, true] {
-        // When the chunks have come and no content yet.
+        // After the chunks arrived, but no content.
         let (kept, spared) = cut_off_again(pull, 160 << 10, kill);
         assert!(kept >= 20 << 20 && spared > 19 << 20, "{pull}: {kept} kept, {spared} spared");
-        // When there is more than before.
+        // When more than before has arrived.
         let (kept, spared) = cut_off_again(pull, 8 << 20, kill);
         assert!(kept >= 20 << 20 && spared > 19 << 20, "{pull}: {kept} kept, {spared} spared");
         let (kept, spared) = cut_off_again(pull, 8 << 20, |client, _| signal(client, "-INT"));
@@ -273,7 +274,7 @@ fn a_second_signal_ends_a_copy_that_is_stuck() {
     let silent = home.path().join("silent");
     fs::write(&silent, "#!/bin/sh\nexec sleep 20\n").unwrap();
     fs::set_permissions(&silent, fs::Permissions::from_mode(0o755)).unwrap();
-    // Nobody reads what the program says, so it can not even say that it was interrupted.
+    // Nobody reads the program's messages, so it cannot even report the interruption.
     let (unread, full) = std::io::pipe().unwrap();
     rustix::fs::fcntl_setfl(&full, OFlags::NONBLOCK).unwrap();
     while (&full).write(&[0]).is_ok() {}

@@ -1,5 +1,5 @@
-//! `narrows cp` as people know copying from cp, scp and rsync: what paths mean, what several sources become, what is
-//! kept. Where rsync and cp are installed they do the same beside it, and the trees are compared.
+//! `narrows cp` compared with cp, scp and rsync: the meaning of paths, several sources, preserved
+//! metadata. If rsync and cp are installed, they make the same copy, and the trees are compared.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -15,7 +15,7 @@ use common::copies::*;
 use common::*;
 use narrows_test::{has, skip};
 
-/// Where the two ends are.
+/// Location of the two ends.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Way {
     Local,
@@ -30,10 +30,10 @@ enum Way {
 }
 
 const ALL: [Way; 7] = [Way::Local, Way::Put, Way::Get, Way::PutDirect, Way::GetDirect, Way::PutTar, Way::GetTar];
-/// Those with narrows at both ends.
+/// Ways with narrows at both ends.
 const BOTH: [Way; 5] = [Way::Local, Way::Put, Way::Get, Way::PutDirect, Way::GetDirect];
 
-/// A folder that is served, and a remote shell whose home it is.
+/// A served folder, which is also the home of a remote shell.
 struct World {
     home: tempfile::TempDir,
     server: Child,
@@ -64,7 +64,7 @@ impl World {
         self.home.path().join(name)
     }
 
-    /// Makes files with their paths as content, in the folder `below`.
+    /// Makes files in the folder `below`, with their paths as content.
     fn write(&self, below: &str, paths: &[&str]) {
         for path in paths {
             let path = self.path(below).join(path);
@@ -73,7 +73,7 @@ impl World {
         }
     }
 
-    /// Copies by words as they are typed in this folder; both places are named as the way wants it.
+    /// Runs a copy with these arguments in this folder; the places are written as the way requires.
     fn cp(&self, way: Way, flags: &[&str], sources: &[&str], target: &str) -> Output {
         let place = |remote: bool, path: &str| match way {
             _ if !remote => path.to_owned(),
@@ -99,7 +99,7 @@ impl World {
         assert_eq!(code(&output), 0, "{way:?} {flags:?} {sources:?} {target}: {}", stderr(&output));
     }
 
-    /// The same by another program, if it is installed.
+    /// Runs the same copy with another program, if it is installed.
     fn by(&self, words: &str) -> bool {
         let mut words = words.split(' ');
         let program = words.next().unwrap();
@@ -129,14 +129,15 @@ impl Drop for World {
 fn a_dot_behind_a_folder_means_what_is_in_it() {
     let world = World::new();
     world.write("a", &["f", "sub/g", ".hidden"]);
-    // rsync compares whole seconds, and leaves a folder that it made within the second of its source as it is.
+    // rsync compares whole seconds, and does not set the time of a folder that it made within the
+    // second of its source.
     for folder in ["a/sub", "a"] {
         let past = SystemTime::now() - Duration::from_secs(100);
         File::open(world.path(folder)).unwrap().set_modified(past).unwrap();
     }
     for way in ALL {
         for (number, source) in ["a/.", "a/", "a/sub/.."].iter().enumerate() {
-            // A server's paths lead nowhere but down.
+            // Paths of a server cannot leave its root.
             if source.ends_with("..") && matches!(way, Way::GetDirect) {
                 continue;
             }
@@ -197,12 +198,12 @@ fn several_sources_become_one_folder() {
     world.write("x/same", &["1", "sub/1"]);
     world.write("y/same", &["2", "sub/2"]);
     let expected = ["same", "same/1", "same/2", "same/sub", "same/sub/1", "same/sub/2"];
-    // What tar unpacks over one another it does not tell apart.
+    // tar overwrites such files without noticing.
     let ways = ALL.into_iter().filter(|way| *way != Way::GetTar);
     for way in ways.clone() {
         world.copies(way, &["-r"], &["x/same", "y/same"], &format!("{way:?}"));
         assert_eq!(world.names(&format!("{way:?}")), expected, "{way:?}");
-        // The same file twice is the same file.
+        // The same file may be given twice.
         world.copies(way, &["-r"], &["x/same", "x/same"], &format!("{way:?} twice"));
         assert_eq!(world.names(&format!("{way:?} twice")).len(), 4, "{way:?}");
     }
@@ -215,7 +216,7 @@ fn several_sources_become_one_folder() {
         assert_eq!(world.names("by-rsync"), expected);
         assert_eq!(world.names("mixed-by-rsync"), world.names("mixed"));
     }
-    // One of two files of a name would be lost: the first comes, and that is said.
+    // Of two files with the same name the first is copied, and the conflict is reported.
     world.write("y/same", &["1"]);
     for way in ways {
         let output = world.cp(way, &["-r"], &["x/same", "y/same"], &format!("{way:?} conflict"));
@@ -242,7 +243,7 @@ fn files_that_are_named_nearly_as_ours_are_the_users() {
         let target = format!("{way:?}");
         world.write(&target, &[".narrows-theirs.partial"]);
         world.copies(way, &["-r"], &["a/"], &target);
-        // Nothing of theirs is taken for what a killed copy left.
+        // Their files are not mistaken for leftovers of a killed copy.
         world.copies(way, &["-r"], &["a/"], &target);
         let mut found = world.names(&target);
         found.retain(|name| name != ".narrows-theirs.partial");
@@ -274,7 +275,8 @@ fn links_that_are_one_file_stay_one() {
     }
 }
 
-/// Runs as somebody who is not root, if the test is; `groups` are the user's besides the own one.
+/// Runs a command as another user if the test is root; `groups` are the user's supplementary
+/// groups.
 fn as_nobody(command: &mut Command, groups: &str) -> Command {
     let mut other = Command::new("setpriv");
     other.args(["--reuid=65534", "--regid=65534", "--groups", groups]).arg(command.get_program());
@@ -382,7 +384,8 @@ fn attributes_are_kept_without_proc() {
     assert_eq!(attribute(&h.join("b")), Some(b"kept".to_vec()));
 }
 
-/// A file system whose times are whole seconds, on a loop device of a namespace that ends with its holder.
+/// A file system with times in whole seconds, on a loop device in a namespace that ends with its
+/// holder.
 #[test]
 fn times_that_the_target_cannot_keep_are_no_reason_to_copy_again() {
     let world = World::new();
@@ -457,7 +460,7 @@ fn with_delete_whatever_is_in_the_way_is_replaced_as_by_rsync() {
         }
         fs::hard_link(world.path(below).join("file for file"), world.path(below).join("another name")).unwrap();
     };
-    // rsync takes times of one second for the same.
+    // rsync treats times within one second as equal.
     let without_times = |below: &str| {
         let words = |words: String| words.split(' ').filter(|word| !word.contains('.')).collect::<Vec<_>>().join(" ");
         let all = snapshot(&world.path(below)).into_iter();
@@ -475,7 +478,7 @@ fn with_delete_whatever_is_in_the_way_is_replaced_as_by_rsync() {
         let before = snapshot(&world.path(&target));
         world.copies(way, &["-rn", "--delete"], &["source/"], &target);
         assert_eq!(snapshot(&world.path(&target)), before, "{way:?}");
-        // Without --delete nothing with content goes.
+        // Without --delete no folder with content is removed.
         let output = world.cp(way, &["-r"], &["source/"], &target);
         assert_eq!(code(&output), 3, "{way:?}: {}", stderr(&output));
         assert!(world.path(&target).join("file for folder/sub/in it").exists(), "{way:?}");
@@ -510,7 +513,7 @@ fn a_folder_in_the_way_stays_if_anything_fails_or_the_limit_or_a_pattern_says_so
             assert!(partials(&world.path(&target)).is_empty(), "{way:?} {flags:?}");
         }
     }
-    // Something fails: what is in a folder stays.
+    // If something fails, the content of folders stays.
     for way in BOTH {
         let target = format!("{way:?} failing");
         world.write(&target, &["b/old", "old"]);
@@ -527,7 +530,7 @@ fn a_folder_in_the_way_stays_if_anything_fails_or_the_limit_or_a_pattern_says_so
 fn an_address_of_ssh_may_name_a_port() {
     let world = World::new();
     world.write("", &["f"]);
-    // What ssh would be called with.
+    // The arguments with which ssh is called.
     let bin = world.path("bin");
     fs::create_dir(&bin).unwrap();
     let lines = format!(

@@ -1,4 +1,4 @@
-//! `narrows cp` of content that comes more than once: it crosses the link once, and what is stored is what was read.
+//! `narrows cp` of repeated content: it crosses the link once, and the copies are correct.
 
 use std::fs;
 use std::io::Write;
@@ -20,11 +20,12 @@ fn what_comes_again_in_the_same_file_or_in_another_crosses_the_link_once() {
         fs::write(a.join("folder/2 same"), &once).unwrap();
         fs::write(a.join("folder/deep/3 moved"), [b"begin", &once[..], b"end"].concat()).unwrap();
         fs::write(a.join("folder/deep/4 twice"), twice).unwrap();
-        // Small ones, of which later ones repeat much earlier ones that have their names by then.
+        // Small files, of which later ones repeat much earlier ones that already have their final
+        // names.
         for i in 0..400usize {
             fs::write(a.join(format!("folder/s{i:03}")), &random(600_000)[i % 200 * 2000..][..2000]).unwrap();
         }
-        // Holes stand between what is repeated.
+        // Holes between repeated content.
         let sparse = fs::File::create(a.join("folder/sparse")).unwrap();
         sparse.set_len(3 << 20).unwrap();
         (&sparse).write_all(&once[..100_000]).unwrap();

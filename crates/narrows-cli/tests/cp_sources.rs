@@ -1,4 +1,5 @@
-//! `narrows cp` of sources that change, shrink, vanish or cannot be read while they are copied: what is stored, what is said.
+//! `narrows cp` of sources that change, shrink, vanish or become unreadable during the copy: what
+//! is stored, and the messages.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, OpenOptions};
@@ -15,7 +16,7 @@ use common::relay::{Hold, Relay};
 use common::*;
 use narrows_test::skip;
 
-/// Long enough that its end is not read while the link stands still behind the first [`BEGUN`].
+/// Length in bytes of a file whose end is not yet read when the link stalls after [`BEGUN`] bytes.
 const LONG: usize = 40 << 20;
 const BEGUN: u64 = 1 << 20;
 
@@ -24,7 +25,7 @@ fn places(a: &Path, b: &Path, pull: bool) -> [OsString; 2] {
     if pull { [remote(a), b.into()] } else { [a.into(), remote(b)] }
 }
 
-/// Copies all of `a`; `meanwhile` runs when it was gone through and nothing of it was read.
+/// Copies all of `a`; `meanwhile` runs when it has been scanned and nothing of it has been read.
 fn copy_scanned(home: &Path, a: &Path, b: &Path, pull: bool, meanwhile: impl FnOnce()) -> Output {
     let relay = Relay::new(home, Hold::Down(0));
     let [from, to] = places(&a.join(""), b, pull);
@@ -33,7 +34,7 @@ fn copy_scanned(home: &Path, a: &Path, b: &Path, pull: bool, meanwhile: impl FnO
     relay.run(copy, |client| relay.await_scanned(client, pull), |_| meanwhile())
 }
 
-/// Copies one long file; `meanwhile` runs when its first part went over.
+/// Copies one long file; `meanwhile` runs when its first part has been sent.
 fn copy_begun(home: &Path, a: &Path, b: &Path, pull: bool, meanwhile: impl FnOnce()) -> Output {
     let relay = Relay::new(home, if pull { Hold::Down(BEGUN) } else { Hold::Up(BEGUN) });
     let mut copy = cp_command(home, &relay.shell());
@@ -123,7 +124,7 @@ fn files_that_are_written_before_they_are_read_are_stored_as_read_and_told() {
         assert_eq!(fs::read(b.join("grows")).unwrap(), text(100_000), "to the length that was announced");
         assert_eq!(fs::read(b.join("changes")).unwrap(), fs::read(a.join("changes")).unwrap());
 
-        // The same command brings what changed, and nothing else.
+        // The same command copies what changed, and nothing else.
         let [from, to] = places(&a.join(""), &b, pull);
         let json = json(&cp(home.path(), &[OsStr::new("-r"), OsStr::new("--json"), &from, &to]));
         assert_eq!((&json["files"], &json["files_same"]), (&2.into(), &1.into()), "{json}");
@@ -194,7 +195,7 @@ fn a_file_that_changes_behind_its_chunks_never_replaces_the_earlier_state() {
 #[test]
 fn what_may_not_be_read_is_named_and_the_rest_arrives() {
     let home = home();
-    // Root may read everything, so the program runs as somebody else then.
+    // Root can read everything, so the program then runs as another user.
     let other = rustix::process::geteuid().is_root().then_some(65_534);
     fs::set_permissions(home.path(), fs::Permissions::from_mode(0o777)).unwrap();
     let run = |shell: &Path, args: &[&OsStr]| {
@@ -226,7 +227,7 @@ fn what_may_not_be_read_is_named_and_the_rest_arrives() {
         assert!(said.contains("cannot read the folder closed folder: Permission denied\n"), "{said}");
         assert_eq!(fs::read(b.join("open")).unwrap(), b"open");
         assert!(!b.join("closed").exists());
-        // Everything that is asked for, and nothing of it can be read.
+        // A copy whose only source cannot be read.
         let [from, to] = places(&a.join("closed"), &b.join("x"), pull);
         let output = run(&shell, &[&from, &to]).unwrap();
         assert_eq!(code(&output), 2, "{}", stderr(&output));
@@ -240,7 +241,7 @@ fn times_in_the_future_and_the_far_past_are_kept_and_found_the_same() {
     let home = home();
     let a = home.path().join("a");
     fs::create_dir(&a).unwrap();
-    // What every file system here can hold: ext4 begins in 1901 and ends in 2446.
+    // Times that every common file system can store: ext4 covers 1901 to 2446.
     for (name, s) in
         [("future", 7_000_000_000), ("2038", 1 << 31), ("1970", 0), ("before", -1), ("1902", -2_145_916_800)]
     {

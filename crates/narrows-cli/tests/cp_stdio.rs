@@ -1,4 +1,5 @@
-//! `narrows cp` from stdin and to stdout: content, what the file gets, what is refused, and what is left when it ends early.
+//! `narrows cp` from stdin and to stdout: content, metadata of the file, refused copies, and what
+//! is left when it ends early.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -34,7 +35,7 @@ fn store(home: &Path, target: &OsStr, input: &[u8]) -> Output {
     output
 }
 
-/// Reads what the program has to say while it runs, so that no pipe fills.
+/// Copies `source` to stdout. Reads all output while the program runs, so that no pipe fills.
 fn show(home: &Path, source: &OsStr) -> Output {
     let child = dash(home, &[source, OsStr::new("-")]).spawn().unwrap();
     child.wait_with_output().unwrap()
@@ -48,7 +49,7 @@ fn await_that(what: &str, mut is: impl FnMut() -> bool) {
     }
 }
 
-/// A target, near and far.
+/// A target on this host and on another one.
 fn places(path: &Path) -> [OsString; 2] {
     [path.into(), remote(path)]
 }
@@ -92,7 +93,7 @@ fn a_new_file_gets_what_the_umask_leaves_and_an_old_one_keeps_its_mode() {
         let age = data.modified().unwrap().duration_since(begun - Duration::from_secs(2));
         assert!(age.is_ok(), "it is as new as it is");
 
-        // A secret stays one, and a program that runs as somebody is not replaced by one that does.
+        // A secret file stays secret, and overwriting a set-id program clears its set-id bit.
         for (mode, kept) in [(0o600, 0o600), (0o4751, 0o751), (0o444, 0o444)] {
             fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
             let _ = rustix::fs::setxattr(&path, "user.narrows", b"stays", rustix::fs::XattrFlags::empty());
@@ -114,7 +115,7 @@ fn a_file_appears_when_stdin_has_ended_and_not_before() {
         let mut child = dash(home.path(), &[OsStr::new("-"), &target]).stdin(Stdio::piped()).spawn().unwrap();
         let mut stdin = child.stdin.take().unwrap();
         stdin.write_all(b"first ").unwrap();
-        // What came is on its way although more may come.
+        // Bytes are sent at once although more may follow.
         let first = |p: &PathBuf| p.to_string_lossy().ends_with(".partial") && p.metadata().is_ok_and(|m| m.len() == 6);
         await_that("the first bytes never arrived", || entries(home.path()).iter().any(first));
         stdin.write_all(b"last").unwrap();
@@ -144,7 +145,7 @@ fn what_ends_early_is_not_stored() {
         let output = finish(child);
         assert_eq!(output.status.signal(), Some(SIGTERM), "{}", stderr(&output));
         assert!(signalled.elapsed() < Duration::from_secs(10));
-        // The server at the other end takes its time to notice.
+        // The server takes some time to notice.
         await_that("the temporary file stays", || !entries(home.path()).iter().any(begun));
         assert_eq!(fs::read(&path).unwrap(), b"old");
 
@@ -162,7 +163,7 @@ fn what_ends_early_is_not_stored() {
 fn a_lost_link_ends_a_copy_whose_stdin_says_nothing() {
     let home = home();
     let path = home.path().join("file");
-    // A remote shell that says who it is, so that it can be ended.
+    // A remote shell that writes its process id, so that it can be killed.
     let mortal = home.path().join("mortal");
     let script = "#!/bin/sh\nshift\necho $$ > \"$(dirname \"$0\")/pid\"\nexec $*\n";
     fs::write(&mortal, script).unwrap();
@@ -194,7 +195,7 @@ fn a_reader_that_goes_away_ends_the_program_as_any_filter() {
         let gone = Instant::now();
         let output = finish(child);
         assert_eq!(output.status.signal(), Some(SIGPIPE), "{}", stderr(&output));
-        // A shell's greeting may come.
+        // The shell's greeting may be printed.
         assert!(!stderr(&output).contains("narrows: cannot") && gone.elapsed() < Duration::from_secs(10));
     }
 }
@@ -230,7 +231,7 @@ fn holes_come_as_zeros() {
 fn a_file_that_changes_or_shrinks_while_it_is_written_to_stdout_is_told() {
     let home = home();
     let path = home.path().join("file");
-    // More than both ends and all pipes hold, so that the sending end is still at it.
+    // More than both ends and all pipes hold, so that the sending end is still reading.
     let content = text(100 << 20);
     type Change = fn(&File);
     let changed: Change = |file| file.set_modified(std::time::SystemTime::UNIX_EPOCH).unwrap();
@@ -275,7 +276,7 @@ fn what_is_no_file_gives_nothing() {
             assert!(stderr(&output).contains(words) && output.stdout.is_empty(), "{name}: {}", stderr(&output));
         }
     }
-    // A link that the user names stands for its file.
+    // A link given by the user is followed.
     fs::write(h.join("file"), "content").unwrap();
     symlink("file", h.join("link")).unwrap();
     for source in places(&h.join("link")) {
@@ -297,7 +298,7 @@ fn a_name_is_needed_and_one_file_is_enough() {
         (vec![os("-"), slash.as_os_str()], "name the file"),
         (vec![os("-"), os("host:")], "name the file"),
         (vec![os("-"), &far.1], "name the file"),
-        // Only the other end knows.
+        // Cases that only the other end can detect.
         (vec![os("-"), &far.0], "name the file"),
         (vec![os("-"), os("-")], "use cat"),
         (vec![os("-"), file.as_os_str(), &far.0], "one file"),
@@ -308,7 +309,7 @@ fn a_name_is_needed_and_one_file_is_enough() {
         (vec![os("-n"), os("-"), &far.2], "--dry-run"),
         (vec![os("-n"), &far.2, os("-")], "--dry-run"),
     ] {
-        // A stdin that never ends: none of it is waited for.
+        // A stdin that never ends: refused without waiting for it.
         let mut child = dash(h, &args).stdin(Stdio::piped()).spawn().unwrap();
         let stdin = child.stdin.take();
         let output = finish(child);
@@ -341,7 +342,7 @@ fn in_folder(home: &Path, args: &[&str]) -> Child {
 fn what_the_copy_waited_for_is_named() {
     let home = home();
     let path = home.path().join("file");
-    // A source that is slow.
+    // A slow source.
     let mut child =
         dash(home.path(), &["--json", "-"].map(OsStr::new)).arg(&path).stdin(Stdio::piped()).spawn().unwrap();
     let mut stdin = child.stdin.take().unwrap();
@@ -352,14 +353,14 @@ fn what_the_copy_waited_for_is_named() {
     drop(stdin);
     let source = json(&finish(child));
     assert_eq!(source["bound_by"], "source", "{source}");
-    // A method that is.
+    // A slow method.
     fs::write(&path, text(5 << 20)).unwrap();
     let flags = ["--json", "--policy", "fixed:xz:level=9", "-T", "1"].map(OsStr::new);
     let mut slow = dash(home.path(), &flags);
     slow.args([&path.clone().into(), &remote(&home.path().join("copy"))]);
     let cpu = json(&finish(slow.spawn().unwrap()));
     assert_eq!(cpu["bound_by"], "cpu", "{cpu}");
-    // A reader of stdout.
+    // A slow reader of stdout.
     fs::write(&path, random(6 << 20)).unwrap();
     let mut child = dash(home.path(), &["--json"].map(OsStr::new)).arg(remote(&path)).arg("-").spawn().unwrap();
     let mut stdout = child.stdout.take().unwrap();

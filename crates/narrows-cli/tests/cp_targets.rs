@@ -1,5 +1,5 @@
-//! `narrows cp` to targets that are no plain place: devices, fifos, open descriptors, and folders that are part of what is
-//! copied.
+//! `narrows cp` to special targets: devices, fifos, open descriptors, and folders that are part of
+//! the sources.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -18,7 +18,7 @@ fn mkfifo(path: &Path) {
     rustix::fs::mkfifoat(rustix::fs::CWD, path, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR).unwrap();
 }
 
-/// Whether this process may make devices, as root outside of a container may.
+/// Makes a null device. False if this process may not, as root outside a container may.
 fn mknod_null(path: &Path) -> bool {
     let made = rustix::fs::mknodat(
         rustix::fs::CWD,
@@ -92,7 +92,7 @@ fn a_device_named_as_target_is_written_and_one_in_the_way_stays() {
         let output = cp(h, &[OsStr::new("--devices"), h.join("tree/null").as_os_str(), h.as_os_str()]);
         assert!(code(&output) == 0 && !is_device(&null), "{}", stderr(&output));
     }
-    // Whoever runs the tests: in /dev even root must lose nothing.
+    // Even root must not lose anything in /dev.
     let output = cp(h, &[h.join("file").as_os_str(), OsStr::new("/dev/full")]);
     assert!(code(&output) != 0 && stderr(&output).contains("No space left"), "{}", stderr(&output));
     let listener = UnixListener::bind(h.join("socket")).unwrap();
@@ -101,7 +101,7 @@ fn a_device_named_as_target_is_written_and_one_in_the_way_stays() {
     drop(listener);
 }
 
-/// The folder that a place is in.
+/// The parent folder of a place.
 fn to_parent(place: &OsStr) -> OsString {
     let text = place.to_str().unwrap();
     text.rsplit_once('/').unwrap().0.into()
@@ -125,7 +125,7 @@ fn dev_stdout_is_written_whatever_it_is() {
     let output = run("narrows cp file /dev/fd/3 3> third");
     assert!(code(&output) == 0 && fs::read(h.join("third")).unwrap() == text(100_000), "{}", stderr(&output));
     assert!(fs::symlink_metadata("/dev/stdout").unwrap().is_symlink());
-    // What is read and written at once.
+    // Files that are input and output at once.
     let output = run("narrows cp file - >> file");
     assert!(code(&output) == 2 && stderr(&output).contains("is input and output"), "{}", stderr(&output));
     let output = run("narrows cp file copy --trace file");
@@ -151,7 +151,7 @@ fn the_content_of_a_fifo_is_copied_where_it_is_named_alone() {
     }
 }
 
-/// The kernel makes up what is in it when it is read.
+/// Files such as those of /proc, whose content the kernel generates when they are read.
 #[test]
 fn a_file_with_content_that_says_it_is_empty_is_not_stored_as_empty() {
     let home = home();
@@ -165,7 +165,7 @@ fn a_file_with_content_that_says_it_is_empty_is_not_stored_as_empty() {
     assert!(code(&output) == 0 && h.join("copy").metadata().unwrap().len() == 0, "{}", stderr(&output));
 }
 
-/// As `scp -r` does: what is there is not known before it comes.
+/// As with `scp -r`: the kind of the source is not known before it arrives.
 #[test]
 fn the_target_of_a_recursive_copy_is_what_comes() {
     let home = home();
@@ -181,7 +181,7 @@ fn the_target_of_a_recursive_copy_is_what_comes() {
     for (from, to) in [("file", "new file"), ("link", "new link"), ("tree", "new tree")] {
         let output = recursive(from, to, &["-n"]);
         assert!(code(&output) == 0 && h.join(to).symlink_metadata().is_err(), "{to}: {}", stderr(&output));
-        // Again it is there, and stays what it is.
+        // The second time the target exists, and keeps its kind.
         for flags in [&[][..], &[]] {
             let output = recursive(from, to, flags);
             assert_eq!(code(&output), 0, "{to}: {}", stderr(&output));
@@ -192,7 +192,7 @@ fn the_target_of_a_recursive_copy_is_what_comes() {
     assert!(h.join("new tree/tree/sub/inner").is_file());
     let output = recursive("missing", "new", &[]);
     assert!(code(&output) != 0 && h.join("new").symlink_metadata().is_err(), "{}", stderr(&output));
-    // A slash asks for a folder.
+    // A trailing slash requires a folder.
     let output = recursive("file", "folder/", &[]);
     assert!(code(&output) == 0 && h.join("folder/file").is_file(), "{}", stderr(&output));
     let output = recursive("tree", "new file", &[]);
@@ -219,7 +219,7 @@ fn names(root: &Path) -> Vec<String> {
     names.map(|p| p.to_string_lossy().into_owned()).collect()
 }
 
-/// Runs `cp -r` in `folder` with these words.
+/// Runs `cp -r` in `folder` with these arguments.
 fn cp_in(folder: &Path, words: &str) -> Output {
     let mut command = narrows(folder.parent().unwrap());
     finish(command.current_dir(folder).args(["cp", "-r"]).args(words.split(' ')).spawn().unwrap())
@@ -229,7 +229,7 @@ fn cp_in(folder: &Path, words: &str) -> Output {
 fn removing_never_takes_a_file_of_a_source() {
     let home = home();
     for (number, words) in [
-        // The target in the source, under many names.
+        // The target is in the source, under various names.
         "--delete d/ d/s",
         "--delete d/. d/s",
         "--delete d/ d/s/",
@@ -238,13 +238,13 @@ fn removing_never_takes_a_file_of_a_source() {
         "--delete link-to-d/ d/s",
         "--delete d d/s",
         "--delete d/ d/s/deeper",
-        // The source in the target.
+        // The source is in the target.
         "--delete d/s/ d",
         "--delete d/s/deeper/ d",
         "--delete link/ d",
         "--delete d/s/ link-to-d",
         "--delete d/s/deeper/../ d/",
-        // The same folder.
+        // Both are the same folder.
         "--delete d/ d",
         "--delete d .",
         "--delete d/ link-to-d",
@@ -263,7 +263,7 @@ fn removing_never_takes_a_file_of_a_source() {
         let after = names(&h.join("d"));
         assert!(before.iter().all(|name| after.contains(name)), "{words}: {after:?}: {}", stderr(&output));
         assert!(code(&output) != 0 || after.len() == before.len() || words.ends_with("d d/s"), "{words}: {after:?}");
-        // What is in the folder that is left out is not copied into itself.
+        // The target folder is left out, so it is not copied into itself.
         assert!(!h.join("d/s/s/s").exists() && !h.join("d/s/d/s/d").exists(), "{words}: {after:?}");
     }
 }
@@ -273,7 +273,7 @@ fn a_folder_copied_into_itself_does_not_copy_its_copy() {
     let home = home();
     let h = home.path().join("h");
     write(&h, &["d/f", "d/sub/g", "e/f"]);
-    // A new folder, then again: nothing grows.
+    // Into a new folder, then again: the copy does not grow.
     for run in 0..3 {
         let output = cp_in(&h, "d d/new");
         assert_eq!(code(&output), if run == 0 { 0 } else { 3 }, "{}", stderr(&output));
@@ -287,7 +287,7 @@ fn a_folder_copied_into_itself_does_not_copy_its_copy() {
     let output = cp_in(&h, "e/ e/copy");
     assert_eq!((code(&output), names(&h.join("e"))), (3, ["copy", "copy/f", "f"].map(String::from).to_vec()));
     assert!(stderr(&output).contains("left out copy: it is the target"), "{}", stderr(&output));
-    // What is excluded is not missed, so removing goes on beside it.
+    // An excluded target does not make the copy incomplete, so other files are removed.
     fs::write(h.join("e/copy/old"), "").unwrap();
     let output = cp_in(&h, "--delete --exclude /copy e/ e/copy");
     assert_eq!((code(&output), names(&h.join("e"))), (0, ["copy", "copy/f", "f"].map(String::from).to_vec()));

@@ -1,4 +1,4 @@
-//! What `narrows cp` says, how often, and with which exit status.
+//! Messages of `narrows cp`, how often they appear, and exit statuses.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -12,7 +12,7 @@ mod common;
 use common::copies::*;
 use common::*;
 
-/// A remote shell of these lines.
+/// A remote shell with this script.
 fn shell_of(home: &Path, lines: &str) -> PathBuf {
     let path = home.join("its shell");
     fs::write(&path, format!("#!/bin/sh\n{lines}\n")).unwrap();
@@ -48,7 +48,7 @@ fn a_host_that_is_not_reached_is_said_once_and_in_words() {
             assert!(!said.contains("to resume") && !said.contains("confirm"), "{args:?}: {said}");
         }
     }
-    // A server that is not there.
+    // A server that is not running.
     let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let place = format!("narrows://{address}/x");
     let output = cp(h, &[OsStr::new("--insecure"), &near, place.as_ref()]);
@@ -64,7 +64,7 @@ fn what_the_other_end_cannot_do_is_said_once() {
     for name in ["a", "b", "c"] {
         fs::write(h.join(name), name).unwrap();
     }
-    // Without the greeting of a login shell, which is said too.
+    // Without a login shell's greeting, which would be printed too.
     let shell = shell_of(h, "shift\nexec sh -c \"$*\"");
     let (a, b, c) = (h.join("a"), h.join("b"), h.join("c"));
     let slash: OsString = format!("{}/", c.display()).into();
@@ -156,7 +156,7 @@ fn the_summary_fits_a_terminal_and_the_usage_says_what_goes_where() {
     let said = stderr(&output);
     let methods = said.lines().find(|line| line.starts_with("narrows: methods: ")).unwrap_or_default();
     assert!((20..=80).contains(&methods.len()), "{said}");
-    // Options may stand anywhere.
+    // Options may be anywhere on the command line.
     let output = finish(narrows(h).arg("cp").arg(h.join("file")).args(["-q"]).arg(h.join("other")).spawn().unwrap());
     assert_eq!((code(&output), stderr(&output).as_str()), (0, ""));
     let output = finish(narrows(h).arg("cp").arg(h.join("file")).spawn().unwrap());

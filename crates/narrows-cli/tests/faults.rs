@@ -1,4 +1,5 @@
-//! Damage, hostile streams, signals, silent and vanished peers: one line, a status that is not 0, no partial file.
+//! Damage, hostile streams, signals, silent and vanished peers: an error of one line, a nonzero
+//! status, no partial file.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -22,7 +23,7 @@ const SIGQUIT: i32 = 3;
 const SIGPIPE: i32 = 13;
 const SIGTERM: i32 = 15;
 
-/// Runs `check` for each number below `n`, on a few threads: it starts a program each time.
+/// Runs `check` for each number below `n`, on a few threads, since each check starts a program.
 fn each(n: usize, check: impl Fn(usize) + Sync) {
     const THREADS: usize = 4;
     std::thread::scope(|scope| {
@@ -46,7 +47,7 @@ fn a_stream_cut_at_any_byte_is_told() {
     });
 }
 
-/// What was checked is passed on, whether the damage was there from the beginning or came later.
+/// Checked data is passed on, whether the damage was there from the start or appeared later.
 #[test]
 fn what_came_before_the_damage_is_delivered() {
     let home = home();
@@ -65,7 +66,7 @@ fn what_came_before_the_damage_is_delivered() {
     });
 }
 
-/// The standard library puts /dev/null in their place.
+/// Rust's standard library opens /dev/null in place of closed standard descriptors.
 #[test]
 fn descriptors_that_are_closed_are_no_empty_input_and_no_output() {
     let home = home();
@@ -149,17 +150,17 @@ fn headers_that_lie_and_bombs_are_refused() {
     let data = |codec, raw_len, wire_len| BlockHeader::data(codec, false, raw_len, wire_len);
     let body = [0; 64];
     let hostile = [
-        // Blocks beyond what the preface says, and beyond what the check allows.
+        // Blocks longer than the preface declares, and than the check allows.
         stream(&preface, &data(CodecId::CONSTANT, 200 << 20, 1), &body),
         stream(&preface, &data(CodecId::CONSTANT, 128 << 10, 1), &body[..1]),
         stream(&preface, &data(CodecId::ZSTD, 128 << 10, 64), &body),
         stream(&preface, &data(CodecId::XZ, 128 << 10, 64), &body),
-        // Lengths that contradict each other, an unknown codec, a link to history that is not there.
+        // Contradicting lengths, an unknown codec, a link to missing history.
         stream(&preface, &data(CodecId::STORE, 64, 63), &body[..63]),
         stream(&preface, &data(CodecId::LZ4, 64, 64), &body),
         stream(&preface, &data(CodecId(31), 64, 32), &body[..32]),
         stream(&preface, &BlockHeader::data(CodecId::LZ4, true, 64, 32), &body[..32]),
-        // Limits that this reader does not have.
+        // Values beyond the limits of this reader.
         stream(&Preface { block_max: 64 << 20, ..preface }, &data(CodecId::CONSTANT, 64 << 20, 1), &body[..1]),
         stream(&Preface { history: 64 << 20, ..preface }, &data(CodecId::CONSTANT, 64, 1), &body[..1]),
         stream(&Preface { critical: 0x8000, ..preface }, &data(CodecId::CONSTANT, 64, 1), &body[..1]),
@@ -193,7 +194,7 @@ fn a_reader_that_goes_away_ends_every_filter_quietly() {
     }
 }
 
-/// The window is full and nothing is written: no write tells that the reader is gone.
+/// The window is full and nothing is written, so no write reveals that the reader is gone.
 #[test]
 fn a_reader_that_goes_away_while_nothing_is_written_ends_every_filter() {
     let home = home();
@@ -218,7 +219,7 @@ fn a_reader_that_goes_away_while_nothing_is_written_ends_every_filter() {
     assert!(stderr(&output).contains("fifo: Broken pipe"), "{}", stderr(&output));
 }
 
-/// Takes the first bytes, and waits until what lies in the pipe does not change any more.
+/// Reads the first bytes, then waits until the amount of data in the pipe is stable.
 fn read_until_it_stands(pipe: &mut File) {
     pipe.read_exact(&mut [0; 10]).unwrap();
     let (begun, mut last) = (Instant::now(), 0);
@@ -237,7 +238,7 @@ fn a_signal_ends_what_only_waits() {
     let home = home();
     let folder = tempfile::tempdir().unwrap();
     let target = folder.path().join("target");
-    // Nobody connects.
+    // A receiver to which nobody connects.
     let (recv, _) = listen(home.path(), &["-o", target.to_str().unwrap()]);
     signal(&recv, "-TERM");
     assert_eq!(finish(recv).status.signal(), Some(SIGTERM));
@@ -254,7 +255,7 @@ fn a_signal_ends_what_only_waits() {
         assert!(entries(folder.path()).is_empty(), "{name}");
         drop(silent);
     }
-    // Nobody listens, and it tries on; nobody reads the named pipe; the input stays silent.
+    // Nobody listens and the program retries; nobody reads the fifo; the input is silent.
     let fifo = folder.path().join("fifo");
     assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
     for args in [
@@ -264,7 +265,7 @@ fn a_signal_ends_what_only_waits() {
         &["pipe", "-d"],
     ] {
         let mut child = narrows(home.path()).args(args).stdin(Stdio::piped()).spawn().unwrap();
-        // Signals are caught before anything is waited for, but not before the program has begun.
+        // The program catches signals before it waits for anything, but not from its very start.
         wait_until_signals_are_caught(&child);
         let silent = child.stdin.take();
         signal(&child, "-INT");
@@ -298,7 +299,8 @@ fn a_source_that_changes_under_send_is_told() {
     let folder = tempfile::tempdir().unwrap();
     let source = folder.path().join("source");
     for grows in [false, true] {
-        // Longer than all buffers between the two, so that the reading has not ended when the first byte arrives.
+        // Longer than all buffers in between, so that reading has not ended when the first byte
+        // arrives.
         let file = fs::File::create(&source).unwrap();
         file.set_len(256 << 20).unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();

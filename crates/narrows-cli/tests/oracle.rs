@@ -1,4 +1,4 @@
-//! `narrows oracle` from outside: tables, JSON, schedule, page, cache, bad input, signals.
+//! `narrows oracle` from the command line: tables, JSON, schedule, page, cache, bad input, signals.
 
 mod common;
 
@@ -11,7 +11,7 @@ use common::calls::with_fatal;
 use narrows_test::skip;
 use serde_json::Value;
 
-/// Text, then numbers, then what looks random, and a tail that fills no block: 700 KB.
+/// 700 KB of test data: text, numbers, random-looking bytes, and a tail shorter than a block.
 fn data() -> Vec<u8> {
     let mut state = 1u64;
     let mut draw = || {
@@ -45,7 +45,7 @@ impl Place {
         self.folder.path().join(name)
     }
 
-    /// With a cache of its own, few methods and few cores.
+    /// The oracle with a private cache, few methods and few cores.
     fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_narrows"));
         command.arg("oracle").args(args).env("XDG_CACHE_HOME", self.at("cache")).current_dir(self.folder.path());
@@ -99,7 +99,7 @@ fn nothing_is_better_than_the_bound_and_the_second_time_is_remembered() {
         let best = row(link, "schedule")["seconds"].as_f64().unwrap();
         for other in link["rows"].as_array().unwrap() {
             for figure in ["seconds", "wire_bytes", "cpu_s"] {
-                // Bytes are rounded to whole ones.
+                // Byte counts are rounded to integers.
                 let slack = if figure == "wire_bytes" { 1.0 } else { 1e-9 };
                 let (a, b) = (other[figure].as_f64().unwrap(), bound[figure].as_f64().unwrap());
                 assert!(a >= b - slack, "{figure}: {other} against {bound}");
@@ -115,7 +115,7 @@ fn nothing_is_better_than_the_bound_and_the_second_time_is_remembered() {
     assert_eq!(first, second, "the same question has the same answer, to the last digit");
     assert_eq!(place.cached().len(), 1);
 
-    // Rubbish in the cache is measured anew, other methods have their own file.
+    // Garbage in the cache is measured again; other methods have their own cache file.
     fs::write(&place.cached()[0], "rubbish").unwrap();
     assert_eq!(place.json(&args)["from_cache"], false);
     place.good(&["--link", "1mbit", "--policy", "stall:min=2,max=2", "data"]);
@@ -174,7 +174,7 @@ fn a_schedule_that_was_written_is_replayed() {
     let (best, replayed) = (row(link, "schedule"), row(link, "policy"));
     let share = best["wire_bytes"].as_f64().unwrap() / replayed["wire_bytes"].as_f64().unwrap();
     assert!((0.98..1.02).contains(&share), "{best} against {replayed}");
-    // The same file drives a real flow.
+    // The schedule also controls a real flow.
     let pipe = |args: &[&str]| {
         let narrows = Command::new(env!("CARGO_BIN_EXE_narrows"))
             .arg("pipe")
@@ -206,7 +206,7 @@ fn the_page_is_whole_and_needs_nothing_from_elsewhere() {
     }
 }
 
-/// Every tag is closed, in order.
+/// Asserts that every tag is closed, in order.
 fn assert_well_formed(xml: &str) {
     let mut open: Vec<&str> = Vec::new();
     for tag in xml.split('<').skip(1) {
@@ -283,7 +283,7 @@ fn one_byte_and_zeros_are_answered() {
 #[test]
 fn a_run_that_is_killed_leaves_nothing() {
     let place = Place::new();
-    // Long enough to be still measuring: xz over 24 MB takes many seconds.
+    // Long enough that it is still measuring: xz of 24 MB takes many seconds.
     let noise: Vec<u8> = data().iter().cycle().take(24 << 20).copied().collect();
     fs::write(place.at("long"), noise).unwrap();
     for signal in ["-TERM", "-KILL"] {
@@ -298,7 +298,7 @@ fn a_run_that_is_killed_leaves_nothing() {
     }
 }
 
-/// Where nothing but a name is missing: the moment that no clock of a test would hit.
+/// Killed just before the rename, a moment that a timed test would not hit.
 #[test]
 fn a_run_that_is_killed_while_it_writes_leaves_nothing_or_what_the_next_one_removes() {
     let place = Place::new();
@@ -318,7 +318,7 @@ fn a_run_that_is_killed_while_it_writes_leaves_nothing_or_what_the_next_one_remo
     }
     assert_eq!(run(&["--no-cache"]), None);
     let first = fs::read(place.at("r.txt")).unwrap();
-    // A file that is there is replaced, which takes a second name for a moment.
+    // An existing file is replaced, which briefly needs a second name.
     let renames = [libc::SYS_renameat, libc::SYS_renameat2];
     #[cfg(target_arch = "x86_64")]
     let renames = [&renames[..], &[libc::SYS_rename]].concat();

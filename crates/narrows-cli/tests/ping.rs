@@ -1,5 +1,5 @@
-//! `narrows ping`: every method over TCP and Unix sockets, what is printed, and clients, servers and files that are not as they
-//! should be. No test asks how long anything took.
+//! `narrows ping`: every method over TCP and Unix sockets, its output, and faulty clients, servers
+//! and files. No test checks durations.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -13,7 +13,7 @@ mod common;
 
 use common::*;
 
-/// A server, ended with the test.
+/// A server, killed at the end of the test.
 struct Server {
     child: Child,
     place: String,
@@ -56,8 +56,8 @@ fn file_of(folder: &Path, name: &str, messages: &[Vec<u8>]) -> PathBuf {
     path
 }
 
-/// Each method gives back every message, at both ends, over both kinds of sockets; those with a past leave less than those
-/// without.
+/// Each method returns every message, at both ends, over both kinds of sockets. Methods with
+/// history send fewer bytes than those without.
 #[test]
 fn every_method_brings_all_messages_back() {
     let home = home();
@@ -78,7 +78,7 @@ fn every_method_brings_all_messages_back() {
         let ratio = |method: &str| {
             let row = rows(0).iter().find(|r| r["method"] == method).unwrap();
             assert_eq!(row["raw_bytes"], 2 * 40 * 700);
-            // What the server encodes is what the client encoded.
+            // The server encodes the same messages as the client.
             let (both, back) = (row["wire_bytes"].as_u64().unwrap(), row["wire_bytes_back"].as_u64().unwrap());
             assert!(method == "messages" || both.abs_diff(2 * back) < 100, "{method} {both} {back}");
             row["ratio"].as_f64().unwrap()
@@ -140,7 +140,8 @@ fn what_is_printed_says_what_was_measured_and_over_which_link() {
         assert!(seen["sets"][1]["rows"][2][key].as_f64().unwrap() > 0.0, "{key}");
     }
     assert_eq!(seen["sets"][0]["rows"][0]["quotient"], 1.0);
-    // 590 bytes at 100 Mbit/s through one switch, both ways: no machine is faster than the link.
+    // 590 bytes at 100 Mbit/s through one switch, in both directions: no machine is faster than the
+    // link.
     assert!(seen["sets"][0]["rows"][0]["p50_us"].as_f64().unwrap() >= 2.0 * 592.0 * 0.16);
 }
 
@@ -152,7 +153,7 @@ fn once_it_ends_with_its_first_client_and_leaves_no_socket() {
         let mut server = Server::start(home.path(), &format!("unix:{}", path.display()), &["--once"]);
         assert_eq!(code(&ping(home.path(), &server.place, &["--count", "2", "--sizes", "50"])), 0);
         assert!(server.child.wait().unwrap().success() && !path.exists());
-        // What a server that was killed leaves is no obstacle.
+        // The socket of a killed server is no obstacle.
         drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
         assert!(path.exists());
     }
@@ -163,7 +164,7 @@ fn once_it_ends_with_its_first_client_and_leaves_no_socket() {
     assert!(!server.child.wait().unwrap().success() && !path.exists(), "Ctrl-C, too");
 }
 
-/// A server answers what no client says with a line or not at all, and goes on.
+/// A server answers invalid hellos with one line or not at all, and keeps serving.
 #[test]
 fn a_server_refuses_hellos_that_are_none() {
     let home = home();
@@ -205,7 +206,7 @@ fn a_server_refuses_hellos_that_are_none() {
     assert!(with(|b| b[28..32].fill(0xff), b"").contains("dictionary has"));
     assert!(with(|b| b[28] = 100, &[b'm'; 99]).contains("went away"), "less than it announces");
     assert!(with(|b| b[28] = 100, &[b'm'; 100]).contains("digest"));
-    // Cut short, and bytes of other programs.
+    // Truncated hellos, and bytes of other programs.
     for bytes in [&b""[..], b"n", b"nrwp\x01", b"GET / HTTP/1.1\r\n\r\n"] {
         let mut socket = TcpStream::connect(&server.place).unwrap();
         socket.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -216,7 +217,8 @@ fn a_server_refuses_hellos_that_are_none() {
     assert_eq!(code(&ping(home.path(), &server.place, &["--count", "2", "--sizes", "50"])), 0, "it goes on");
 }
 
-/// Whatever follows a sound hello, the server neither fails nor answers with a message that was not sent.
+/// Whatever follows a valid hello, the server neither fails nor answers with a message that was not
+/// sent.
 #[test]
 fn a_server_ends_connections_that_carry_no_messages() {
     let home = home();
@@ -244,12 +246,12 @@ fn a_server_ends_connections_that_carry_no_messages() {
 #[test]
 fn a_client_tells_of_a_server_that_fails() {
     let home = home();
-    // Nobody there.
+    // No server.
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     let nobody = ping(home.path(), &free, &[]);
     assert_one_line_error(&nobody, 1);
     assert!(stderr(&nobody).contains("cannot connect"));
-    // Somebody else, and servers that say what they should not.
+    // Another program, and servers with invalid answers.
     for answer in
         [&b"HTTP/1.1 400 Bad Request\r\n\r\n"[..], b"nrwp\x01\x01\x05\0no...", b"nrwp\x01\x01\xff\xff", b"nr", b""]
     {
@@ -270,7 +272,7 @@ fn a_client_whose_server_is_killed_ends_with_a_line() {
     let flags = ["ping", &server.place, "--count", "100000", "--sizes", "300", "--rounds", "30", "--trace"];
     let trace = home.path().join("trace");
     let client = narrows(home.path()).args(flags).arg(&trace).spawn().unwrap();
-    // The trace is made before the first message; the server is gone at any moment after that.
+    // The trace is created before the first message; the server is killed some time after that.
     while !trace.exists() {
         std::thread::sleep(std::time::Duration::from_millis(5));
     }

@@ -1,4 +1,4 @@
-//! `narrows train` from outside: what it writes, says, and refuses.
+//! `narrows train` from the command line: its output, messages, and errors.
 
 use std::fs;
 use std::path::PathBuf;
@@ -33,7 +33,7 @@ impl Place {
     }
 }
 
-/// Of one kind: the same fields, other values.
+/// Messages of one kind: the same fields, different values.
 fn message(i: u64) -> Vec<u8> {
     let key = i.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     format!("{{\"temperature\": {}.{}, \"unit\": \"celsius\", \"sensor\": \"{:08x}\"}}", i % 40, key % 10, key >> 32)
@@ -98,7 +98,7 @@ fn the_same_is_said_in_words_unless_nobody_wants_to_know() {
 #[test]
 fn lines_are_messages_and_the_last_ones_judge() {
     let place = Place::new();
-    // What is typical changes with time: a dictionary of old messages is worth less for later ones.
+    // Typical content changes over time: a dictionary of old messages is worth less for later ones.
     let era = |i: u64| (0..4).flat_map(|k| noise(i / 40 * 8 + k)).map(|b| format!("{b:02x}")).collect::<String>();
     let lines: String = (0..400).map(|i| format!("{{\"i\": {i}, \"era\": \"{}\"}}\r\n\n", era(i))).collect();
     fs::write(place.at("a.jsonl"), &lines).unwrap();

@@ -1,4 +1,4 @@
-//! Streams without I/O.
+//! Encoding and decoding of streams in memory, without I/O.
 #![allow(unsafe_code, reason = "functions that C calls")]
 #![allow(non_camel_case_types, reason = "the names that C sees")]
 
@@ -11,21 +11,29 @@ use crate::handles::Held;
 use crate::memory::{self, Plain, Room};
 use crate::status::{Failure, Result, Status, enter, narrows_status};
 
-/// Bytes to take, of which `pos` were taken.
+/// Input of narrows_encode or narrows_decode. The call reads from `data + pos` and advances `pos`
+/// by what it consumed.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct narrows_input {
+    /// The bytes to read.
     pub data: *const c_void,
+    /// Length of `data` in bytes.
     pub size: usize,
+    /// Number of bytes consumed so far.
     pub pos: usize,
 }
 
-/// Room to fill, of which `pos` bytes were filled.
+/// Output of narrows_encode or narrows_decode. The call writes from `data + pos` and advances `pos`
+/// by what it wrote.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct narrows_output {
+    /// The buffer to write to.
     pub data: *mut c_void,
+    /// Length of `data` in bytes.
     pub size: usize,
+    /// Number of bytes written so far.
     pub pos: usize,
 }
 
@@ -34,37 +42,37 @@ unsafe impl Plain for narrows_input {}
 // SAFETY: integers and pointers.
 unsafe impl Plain for narrows_output {}
 
-/// What narrows_encode shall do besides taking its input.
+/// How far a call of narrows_encode goes once it has consumed its input.
 #[repr(i32)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum narrows_mode {
-    /// Gather until blocks are worth encoding.
+    /// Buffer input until a block is worth encoding.
     NARROWS_CONTINUE = 0,
-    /// Give everything that was taken so far.
+    /// Emit everything consumed so far.
     NARROWS_FLUSH = 1,
-    /// Give everything, and the end of the stream.
+    /// Emit everything and end the stream.
     NARROWS_END = 2,
 }
 
-/// Makes a stream of bytes, on the thread that calls. Not a pointer to memory.
+/// Encodes bytes into a stream on the calling thread. A handle, not a pointer to memory.
 pub struct narrows_encoder {
     _opaque: [u8; 0],
 }
 
-/// Makes bytes of a stream, on the thread that calls. Not a pointer to memory.
+/// Decodes a stream into bytes on the calling thread. A handle, not a pointer to memory.
 pub struct narrows_decoder {
     _opaque: [u8; 0],
 }
 
-/// What lies between the positions and the ends of the two.
+/// The unread part of `input` and the free part of `output`.
 ///
 /// # Safety
-/// Both are null or structures, whose memory is as they say.
+/// Both are null or point to structures whose `data` has `size` bytes.
 unsafe fn buffers<'a>(input: *mut narrows_input, output: *mut narrows_output) -> Result<(&'a [u8], Room)> {
     // SAFETY: the caller answers for both, and neither reference outlives its line.
     let (from, to) = unsafe { (*memory::place(input, "input")?, *memory::place(output, "output")?) };
     if from.pos > from.size || to.pos > to.size {
-        return Err(Failure::misuse("a position lies behind the end of its buffer"));
+        return Err(Failure::misuse("a position is beyond the end of its buffer"));
     }
     // SAFETY: the caller answers for `size` bytes each.
     let (bytes, room) = unsafe {
@@ -74,11 +82,13 @@ unsafe fn buffers<'a>(input: *mut narrows_input, output: *mut narrows_output) ->
         (&bytes[from.pos..], room)
     };
     if room.overlaps(bytes) {
-        return Err(Failure::misuse("input and output lie in the same memory"));
+        return Err(Failure::misuse("input and output overlap"));
     }
     Ok((bytes, room))
 }
 
+/// Advances both positions.
+///
 /// # Safety
 /// Both were accepted by [`buffers`], and nobody else uses them.
 unsafe fn advance(input: *mut narrows_input, taken: usize, output: *mut narrows_output, filled: usize) -> Result<()> {
@@ -90,12 +100,14 @@ unsafe fn advance(input: *mut narrows_input, taken: usize, output: *mut narrows_
     Ok(())
 }
 
-/// A new encoder; NULL is a failure. Its stream is one without confirmation: of `options` policy, raw_len and the flags
-/// NARROWS_NO_CHECK and NARROWS_INDEX apply. The policy takes the time between calls for that in which the link carried what the call
-/// before gave, unless narrows_encoder_link_took says otherwise; for bytes that are only stored, name a method: "fixed:zstd".
+/// Creates an encoder; returns NULL on failure. Its stream has no back channel, so nothing is
+/// confirmed. Of `options` only policy, raw_len and the flags NARROWS_NO_CHECK and NARROWS_INDEX
+/// apply. The policy assumes that the link carried the output of a call in the time until the next
+/// call, unless narrows_encoder_link_took says otherwise. For bytes that are only stored, name a
+/// method: "fixed:zstd".
 ///
 /// # Safety
-/// `options` is null or a structure as its struct_size says.
+/// `options` must be NULL or point to a structure of struct_size bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn narrows_encoder_new(options: *const narrows_stream_options) -> *mut narrows_encoder {
     enter(
@@ -108,12 +120,14 @@ pub unsafe extern "C" fn narrows_encoder_new(options: *const narrows_stream_opti
     )
 }
 
-/// Takes what it can of `input` and fills `output`, and moves their positions. `mode` is a narrows_mode. Returns 0 when everything
-/// that was asked for is done; a number above 0 when more waits, at least so many bytes: pass on what was given and call
-/// again with the same mode; or a negative narrows_status.
+/// Consumes what it can of `input`, writes to `output`, and advances their positions. `mode` is a
+/// narrows_mode. Returns 0 when everything that `mode` asks for is done; a number above 0 if output
+/// is pending, at least that many bytes: pass on what was written and call again with the same
+/// mode; or a negative narrows_status.
 ///
 /// # Safety
-/// `input` and `output` are as they say, and not in the same memory.
+/// `input` and `output` must be NULL or point to structures whose `data` has `size` bytes. Their
+/// buffers must not overlap.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn narrows_encode(
     encoder: *mut narrows_encoder,
@@ -127,7 +141,7 @@ pub unsafe extern "C" fn narrows_encode(
                 m if m == narrows_mode::NARROWS_CONTINUE as i32 => Mode::Continue,
                 m if m == narrows_mode::NARROWS_FLUSH as i32 => Mode::Flush,
                 m if m == narrows_mode::NARROWS_END as i32 => Mode::End,
-                m => return Err(Failure::misuse(format!("{m} is no mode"))),
+                m => return Err(Failure::misuse(format!("{m} is not a narrows_mode"))),
             };
             // SAFETY: the caller answers for both.
             let (bytes, mut room) = unsafe { buffers(input, output)? };
@@ -141,7 +155,7 @@ pub unsafe extern "C" fn narrows_encode(
     )
 }
 
-/// Says that the link took `ns` nanoseconds for what the last call gave.
+/// Tells the policy that the link took `ns` nanoseconds to carry the output of the last call.
 #[unsafe(no_mangle)]
 pub extern "C" fn narrows_encoder_link_took(encoder: *mut narrows_encoder, ns: u64) -> narrows_status {
     let call = |e: &mut Encoder| {
@@ -151,10 +165,10 @@ pub extern "C" fn narrows_encoder_link_took(encoder: *mut narrows_encoder, ns: u
     enter(|| Encoder::table().with(number(encoder), call), |s| s)
 }
 
-/// What was encoded so far.
+/// Stores the bytes encoded so far.
 ///
 /// # Safety
-/// `totals` is null or a place for the structure.
+/// `totals` must be NULL or point to a writable narrows_totals.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn narrows_encoder_totals(
     encoder: *mut narrows_encoder,
@@ -171,7 +185,7 @@ pub unsafe extern "C" fn narrows_encoder_totals(
     )
 }
 
-/// Frees it, at any time.
+/// Frees the encoder, also before its stream has ended.
 #[unsafe(no_mangle)]
 pub extern "C" fn narrows_encoder_free(encoder: *mut narrows_encoder) -> narrows_status {
     let drop_it = |e: Encoder| {
@@ -181,10 +195,11 @@ pub extern "C" fn narrows_encoder_free(encoder: *mut narrows_encoder) -> narrows
     enter(|| Encoder::table().close(number(encoder), drop_it).map(|()| Status::NARROWS_OK), |s| s)
 }
 
-/// A new decoder, of streams that no back channel is needed for; NULL is a failure. `options` may be NULL, or all zeros.
+/// Creates a decoder for streams that need no back channel; returns NULL on failure. `options` may
+/// be NULL or all zeros.
 ///
 /// # Safety
-/// `options` is null or a structure as its struct_size says.
+/// `options` must be NULL or point to a structure of struct_size bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn narrows_decoder_new(options: *const narrows_stream_options) -> *mut narrows_decoder {
     enter(
@@ -197,12 +212,15 @@ pub unsafe extern "C" fn narrows_decoder_new(options: *const narrows_stream_opti
     )
 }
 
-/// Takes what it can of `input` and fills `output`, and moves their positions. Returns 0 when the stream is complete and all of
-/// it was given; 1 when it is not: if `output` is full give more room, else more input; or a negative narrows_status, when
-/// `output` may have got what came whole before. The first failure is final. Bytes behind the end of the stream are a failure.
+/// Consumes what it can of `input`, writes to `output`, and advances their positions. Returns 0
+/// when the stream is complete and all of it was written; 1 if not: pass more room if `output` is
+/// full, else more input; or a negative narrows_status, in which case `output` may hold bytes that
+/// were decoded before the error. The first failure is final. Bytes after the end of the stream are
+/// a failure.
 ///
 /// # Safety
-/// `input` and `output` are as they say, and not in the same memory.
+/// `input` and `output` must be NULL or point to structures whose `data` has `size` bytes. Their
+/// buffers must not overlap.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn narrows_decode(
     decoder: *mut narrows_decoder,
@@ -223,16 +241,17 @@ pub unsafe extern "C" fn narrows_decode(
     )
 }
 
-/// Says that no more input will come: NARROWS_ERROR_TRUNCATED if some is missing.
+/// States that no more input will come. Returns NARROWS_ERROR_TRUNCATED if the stream is
+/// incomplete, and NARROWS_ERROR_MISUSE if narrows_decode still has output pending.
 #[unsafe(no_mangle)]
 pub extern "C" fn narrows_decoder_end(decoder: *mut narrows_decoder) -> narrows_status {
     enter(|| Decoder::table().with(number(decoder), Decoder::end).map(|()| Status::NARROWS_OK), |s| s)
 }
 
-/// What was decoded so far.
+/// Stores the bytes decoded so far.
 ///
 /// # Safety
-/// `totals` is null or a place for the structure.
+/// `totals` must be NULL or point to a writable narrows_totals.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn narrows_decoder_totals(
     decoder: *mut narrows_decoder,
@@ -249,7 +268,7 @@ pub unsafe extern "C" fn narrows_decoder_totals(
     )
 }
 
-/// Frees it, at any time.
+/// Frees the decoder, also before its stream has ended.
 #[unsafe(no_mangle)]
 pub extern "C" fn narrows_decoder_free(decoder: *mut narrows_decoder) -> narrows_status {
     let drop_it = |d: Decoder| {

@@ -8,36 +8,37 @@ use crate::memory::{self, Plain, Room};
 use crate::status::{Failure, Status, enter, last_status, last_text, narrows_status};
 use crate::{messages, options};
 
-/// The version of the library, such as "0.1.0".
+/// The version of the library, such as "0.1.0". A static string.
 #[unsafe(no_mangle)]
 pub extern "C" fn narrows_version() -> *const c_char {
     concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
 }
 
-/// A word for a status, such as "corrupt"; "unknown" for a number that is none.
+/// The name of a status, such as "corrupt"; "unknown" for any other number. A static string.
 #[unsafe(no_mangle)]
 pub extern "C" fn narrows_status_name(status: i32) -> *const c_char {
     let known = Status::ALL.iter().find(|s| **s as i32 == status);
     known.map_or(c"unknown".as_ptr(), |s| s.name().as_ptr())
 }
 
-/// The status of the calling thread's last call that failed. Calls that succeed do not change it.
+/// The status of the last failed call of this thread. Successful calls do not change it.
 #[unsafe(no_mangle)]
 pub extern "C" fn narrows_last_status() -> narrows_status {
     last_status()
 }
 
-/// What was wrong then, in words for a person, of one line. Good until the thread's next call that fails, and never NULL.
+/// A one-line description of that failure for a person, never NULL. The string is valid until the
+/// next failed call of this thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn narrows_last_error() -> *const c_char {
     last_text()
 }
 
-/// Whether a policy can be used: "balance", "fixed:zstd:level=3", "messages:latency_us=20". The words of a failure name what is
-/// wrong, and the policies that there are.
+/// Checks whether a policy can be used: "balance", "fixed:zstd:level=3", "messages:latency_us=20".
+/// On failure narrows_last_error() names what is wrong and lists the policies.
 ///
 /// # Safety
-/// `policy` is null or a string.
+/// `policy` must be NULL or a NUL-terminated string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn narrows_policy_check(policy: *const c_char) -> narrows_status {
     enter(
@@ -51,36 +52,42 @@ pub unsafe extern "C" fn narrows_policy_check(policy: *const c_char) -> narrows_
     )
 }
 
-/// Bytes of somebody else.
+/// Bytes that somebody else owns: the caller if they are passed in, the library if a function
+/// returns them.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct narrows_bytes {
+    /// The first byte.
     pub data: *const c_void,
+    /// Length in bytes.
     pub len: usize,
 }
 
 // SAFETY: a pointer and an integer.
 unsafe impl Plain for narrows_bytes {}
 
-/// What went over a link so far.
+/// Bytes of a stream or link so far.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct narrows_totals {
-    /// Bytes of the application.
+    /// Bytes of the application, before encoding.
     pub raw_bytes: u64,
-    /// Bytes of the link.
+    /// Bytes on the link, after encoding.
     pub wire_bytes: u64,
 }
 
 // SAFETY: integers.
 unsafe impl Plain for narrows_totals {}
 
-/// Trains a dictionary for messages with `count` samples, which lie one behind the other at `samples` and have the lengths
-/// `lens`. It has at most `room` bytes; some 100 samples for each KiB make a good one, and 8 KiB are enough for most kinds of
-/// messages. Its length is stored at `len`.
+/// Trains a dictionary for messages from `count` samples. The samples are concatenated at `samples`
+/// and have the lengths `lens`, in bytes. The dictionary is written to `dictionary`, at most `room`
+/// bytes, and its length in bytes to `len`. About 100 samples per KiB of dictionary give a good
+/// one; 8 KiB are enough for most kinds of messages. Samples that are too few or have nothing in
+/// common are NARROWS_ERROR_MISUSE.
 ///
 /// # Safety
-/// `lens` has `count` lengths, `samples` as many bytes as all of them, and `dictionary` room for `room`.
+/// `lens` must have `count` elements, `samples` the sum of them in bytes, and `dictionary` `room`
+/// bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn narrows_dictionary_train(
     samples: *const c_void,
@@ -95,7 +102,7 @@ pub unsafe extern "C" fn narrows_dictionary_train(
             // SAFETY: the caller answers for `count` lengths.
             let lens = unsafe { memory::array(lens, count, "lens")? };
             let total = lens.iter().try_fold(0_usize, |sum, len| sum.checked_add(*len));
-            let total = total.ok_or_else(|| Failure::misuse("lens are longer than any memory"))?;
+            let total = total.ok_or_else(|| Failure::misuse("the sum of lens is too large"))?;
             // SAFETY: the caller answers for the bytes of all samples, and for the room.
             let (samples, mut to) =
                 unsafe { (memory::bytes(samples, total, "samples")?, Room::new(dictionary, room, "dictionary")?) };

@@ -1,4 +1,4 @@
-//! Messages.
+//! Message links.
 #![allow(unsafe_code, reason = "functions that C calls")]
 #![allow(non_camel_case_types, reason = "the names that C sees")]
 
@@ -12,95 +12,106 @@ use crate::memory::{self, Plain};
 use crate::messages::{Front, Messages, dictionary};
 use crate::status::{Failure, Result, Status, enter, narrows_status};
 
-/// Flag: the carrier delivers units as they were sent (ZeroMQ, datagrams, a queue), so that frames need no length.
+/// Flag: the carrier preserves the borders of units (ZeroMQ, datagrams, a queue), so frames need no
+/// length.
 pub const NARROWS_MESSAGES_BORDERS: u32 = 1;
-/// Flag: the carrier loses, repeats or reorders units. Needs NARROWS_MESSAGES_BORDERS.
+/// Flag: the carrier may lose, repeat or reorder units. Needs NARROWS_MESSAGES_BORDERS.
 pub const NARROWS_MESSAGES_UNORDERED: u32 = 2;
-/// Flag: nothing comes back from the peer, so that what is lost cannot be asked for.
+/// Flag: nothing comes back from the peer, so lost messages cannot be requested again.
 pub const NARROWS_MESSAGES_ONE_WAY: u32 = 4;
-/// Flag: a check on every frame, for carriers that damage what they carry.
+/// Flag: put a checksum on every frame, for carriers that may damage data.
 pub const NARROWS_MESSAGES_CHECK_ALL: u32 = 8;
-/// Flag: keep no history of what was sent.
+/// Flag: keep no history of sent messages; each is encoded on its own.
 pub const NARROWS_MESSAGES_NO_HISTORY: u32 = 16;
-/// Flag: train dictionaries with what is sent, on a thread in the background, and use those that pay.
+/// Flag: train dictionaries from sent messages on a background thread, and use those that pay.
 pub const NARROWS_MESSAGES_LEARN: u32 = 32;
 
 const FLAGS: u32 = 63;
 
-/// Flag of narrows_message_send: the message shows in the length of nothing, as secrets must where others can choose what is sent
-/// beside them.
+/// Flag of narrows_message_send: the message is stored as it is and kept out of the history, so
+/// that no compressed length reveals anything about it. It cannot be sent again if lost. Use it for
+/// secrets where others can choose what is sent beside them.
 pub const NARROWS_MESSAGE_PRIVATE: u32 = 1;
 
-/// How one end of a message link shall be. Set struct_size to sizeof(narrows_message_options); all zeros are the defaults. The flags
-/// must be those of the peer, but for NARROWS_MESSAGES_LEARN and NARROWS_MESSAGES_NO_HISTORY.
+/// Options of one end of a message link. Set struct_size to sizeof(narrows_message_options); all
+/// other members may be 0 for the defaults. Both ends must set the same flags, except
+/// NARROWS_MESSAGES_LEARN and NARROWS_MESSAGES_NO_HISTORY.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct narrows_message_options {
+    /// sizeof(narrows_message_options).
     pub struct_size: usize,
-    /// Who chooses the methods; NULL is "messages".
+    /// Policy that chooses the compression methods; NULL is "messages".
     pub policy: *const c_char,
-    /// NARROWS_MESSAGES_BORDERS and so on.
+    /// Flags: NARROWS_MESSAGES_BORDERS and so on.
     pub flags: u32,
-    /// Longest message in bytes, sent or received; 0 is 65,535, the most that there is.
+    /// Maximum length of a message in bytes, sent or received; 0 is 65,535, the largest possible.
     pub message_max: u32,
-    /// Bytes of history that the sender wants and the receiver keeps, 1 KiB to 64 KiB; 0 is 16 KiB. The published figures have
-    /// 64 KiB, which leaves some per cent less of most messages.
+    /// Bytes of history that the sender asks for and the receiver keeps, 1 KiB to 64 KiB; 0 is 16
+    /// KiB. The published figures use 64 KiB, which makes most messages a few per cent smaller.
     pub history: u32,
+    /// Must be 0.
     pub reserved: u32,
-    /// A dictionary that the history begins with; the peer needs it among its `known`, or as its own seed. Empty is none.
+    /// Dictionary that the history begins with. The peer needs it among its `known` or as its own
+    /// seed. Length 0 is none.
     pub seed: narrows_bytes,
-    /// Dictionaries that this end has from elsewhere, so that they need not be sent.
+    /// Dictionaries that this end already has, so that they need not be sent to it.
     pub known: *const narrows_bytes,
+    /// Number of elements of `known`.
     pub known_count: usize,
 }
 
 // SAFETY: integers, pointers, and structures of such.
 unsafe impl Plain for narrows_message_options {}
 
-/// One end of a message link: what is sent there and what comes. Not a pointer to memory.
+/// One end of a message link, for both directions. A handle, not a pointer to memory.
 pub struct narrows_messages {
     _opaque: [u8; 0],
 }
 
-/// What became of a message that was sent.
+/// Result of sending a message.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct narrows_sent {
-    /// Its number, for narrows_message_answered.
+    /// Number of the message, for narrows_message_answered.
     pub seq: u64,
-    /// Bytes of its frame.
+    /// Length of its frame in bytes.
     pub wire_len: usize,
-    /// Bytes for the peer in front of it.
+    /// Length in bytes of the control frames in front of it.
     pub control_len: usize,
 }
 
 // SAFETY: integers.
 unsafe impl Plain for narrows_sent {}
 
-/// What the front of the input was.
+/// Kind of the frame at the front of the input.
 #[repr(i32)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum narrows_front {
-    /// Something that is dealt with.
+    /// A frame without a message for the application; it has been processed.
     NARROWS_FRONT_NOTHING = 0,
+    /// A message.
     NARROWS_FRONT_MESSAGE = 1,
-    /// The beginning of a frame: call again with more behind it.
+    /// The beginning of a frame: call again with more bytes after it.
     NARROWS_FRONT_INCOMPLETE = 2,
-    /// A message that cannot be decoded. On an ordered carrier narrows_message_next asks for it.
+    /// A message that cannot be decoded. On an ordered carrier narrows_message_next requests it
+    /// again.
     NARROWS_FRONT_UNDECODABLE = 3,
-    /// The peer missed messages that were sent from here, and they cannot be sent again.
+    /// The peer missed messages from this end that can no longer be sent again.
     NARROWS_FRONT_GAP = 4,
 }
 
+/// The configuration, the policy, and whether to train dictionaries.
+///
 /// # Safety
-/// As of [`memory::options`], and what the structure points to is as it says.
+/// As for [`memory::options`]; the pointers of the structure must be null or valid.
 pub(super) unsafe fn config(from: *const narrows_message_options) -> Result<(MessageConfig, Option<String>, bool)> {
     // SAFETY: as the caller of this function answers for, here and below.
     let Some(given) = (unsafe { memory::options(from, "options")? }) else {
         return Ok((MessageConfig::default(), None, false));
     };
     if given.flags & !FLAGS != 0 || given.reserved != 0 {
-        return Err(Failure::misuse("options has flags that there are not, or reserved is not 0"));
+        return Err(Failure::misuse("options has unknown flags, or reserved is not 0"));
     }
     let has = |flag| given.flags & flag != 0;
     let delivery = if has(NARROWS_MESSAGES_UNORDERED) { Delivery::Unordered } else { Delivery::Ordered };
@@ -131,10 +142,11 @@ pub(super) unsafe fn config(from: *const narrows_message_options) -> Result<(Mes
     Ok((config, policy.map(str::to_owned), has(NARROWS_MESSAGES_LEARN)))
 }
 
-/// A new end; NULL is a failure.
+/// Creates one end of a message link; returns NULL on failure.
 ///
 /// # Safety
-/// `options` is null or a structure as its struct_size says, and what it points to is there.
+/// `options` must be NULL or point to a structure of struct_size bytes, whose pointers are NULL or
+/// valid.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn narrows_messages_new(options: *const narrows_message_options) -> *mut narrows_messages {
     enter(
@@ -147,21 +159,24 @@ pub unsafe extern "C" fn narrows_messages_new(options: *const narrows_message_op
     )
 }
 
+/// Stores where `bytes` lie.
+///
 /// # Safety
-/// `unit` is null or a place for the structure.
+/// `unit` is null or points to a writable structure.
 pub(super) unsafe fn give(unit: *mut narrows_bytes, bytes: &[u8]) -> Result<()> {
     let bytes = narrows_bytes { data: bytes.as_ptr().cast(), len: bytes.len() };
     // SAFETY: the caller answers for the place.
     unsafe { memory::store(unit, bytes, "the place for the bytes") }
 }
 
-/// Encodes a message: `unit` is what has to be sent for it, all of it and in the order of the calls; on a carrier with borders as
-/// one unit. The bytes belong to the end and are good until the next call with it. `sent` may be NULL. A message that is too
-/// long (NARROWS_ERROR_LIMIT) leaves everything as it was. On a carrier with borders NARROWS_ERROR_MISUSE may say that
-/// what narrows_message_next gives has to go first.
+/// Encodes a message. `unit` is set to the bytes to send for it: send all of them, in the order of
+/// the calls, and on a carrier with borders as one unit. The end owns the bytes; they are valid
+/// until the next call with it. `sent` may be NULL. A message that is too long
+/// (NARROWS_ERROR_LIMIT) changes nothing. On a carrier with borders, NARROWS_ERROR_MISUSE may mean
+/// that the units of narrows_message_next have to be sent first.
 ///
 /// # Safety
-/// `message` has `len` bytes; `unit` and `sent` are null or places for such structures.
+/// `message` must have `len` bytes; `unit` and `sent` must be NULL or point to writable structures.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn narrows_message_send(
     messages: *mut narrows_messages,
@@ -176,7 +191,7 @@ pub unsafe extern "C" fn narrows_message_send(
             // SAFETY: the caller answers for the bytes.
             let message = unsafe { memory::bytes(message, len, "message")? };
             if flags & !NARROWS_MESSAGE_PRIVATE != 0 || unit.is_null() {
-                return Err(Failure::misuse("unit is a null pointer, or there are flags that there are not"));
+                return Err(Failure::misuse("unit is a null pointer, or flags are unknown"));
             }
             Messages::table().with(number(messages), |m| {
                 let (what, bytes) = m.send(message, flags & NARROWS_MESSAGE_PRIVATE != 0)?;
@@ -193,13 +208,14 @@ pub unsafe extern "C" fn narrows_message_send(
     )
 }
 
-/// The next unit that has to be sent without a message of the application: words to the peer, messages that it lost. Returns 1
-/// if there is one, 0 if there is none, or a negative narrows_status. Call it until it returns 0 after every
-/// narrows_message_receive, and on a carrier with borders before every narrows_message_send. With it an end that is idle for
-/// long gives its memory back.
+/// Sets `unit` to the next unit to send that carries no new message: control frames for the peer,
+/// and messages that it lost. Returns 1 if there is one, 0 if there is none, or a negative
+/// narrows_status. Call it until it returns 0 after every narrows_message_receive, and on a carrier
+/// with borders before every narrows_message_send. It also lets an end that has long been idle free
+/// its history. The end owns the bytes; they are valid until the next call with it.
 ///
 /// # Safety
-/// `unit` is null or a place for the structure.
+/// `unit` must be NULL or point to a writable structure.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn narrows_message_next(messages: *mut narrows_messages, unit: *mut narrows_bytes) -> i32 {
     enter(
@@ -218,13 +234,14 @@ pub unsafe extern "C" fn narrows_message_next(messages: *mut narrows_messages, u
     )
 }
 
-/// Reads one frame from the front of what came: on a carrier with borders of a unit, else of all that came and was not consumed.
-/// `consumed` says how long it was: go on behind it while anything is left. Returns a narrows_front or a negative
-/// narrows_status; for NARROWS_FRONT_MESSAGE `message` is the message, which belongs to the end and is good until the next call
-/// with it. After a failure on a carrier without borders nothing behind it can be read.
+/// Reads one frame from the front of `input`. On a carrier with borders, `input` is one unit; else
+/// everything received and not yet consumed. `consumed` is set to the length of the frame in bytes:
+/// continue after it while bytes remain. Returns a narrows_front or a negative narrows_status. For
+/// NARROWS_FRONT_MESSAGE `message` is set to the message; the end owns it, and it is valid until
+/// the next call with the end. On a carrier without borders nothing after a failure can be read.
 ///
 /// # Safety
-/// `input` has `len` bytes; `consumed` and `message` are null or places for such values.
+/// `input` must have `len` bytes; `consumed` and `message` must be NULL or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn narrows_message_receive(
     messages: *mut narrows_messages,
@@ -260,9 +277,10 @@ pub unsafe extern "C" fn narrows_message_receive(
     )
 }
 
-/// Tells the policy that the peer answered message `seq` `span_ns` nanoseconds after it was sent, in which `wire_len` bytes
-/// crossed the link one after the other: those of the message, and of the answer if answers are of several lengths. From this it
-/// learns what a byte costs; without it a link of 100 Mbit/s is assumed.
+/// Tells the policy that the peer answered message `seq` `span_ns` nanoseconds after it was sent.
+/// `wire_len` is the number of bytes that crossed the link one after the other in that time: those
+/// of the message, plus those of the answer if answers vary in length. The policy learns from it
+/// how long a byte takes; without it, it assumes a link of 100 Mbit/s.
 #[unsafe(no_mangle)]
 pub extern "C" fn narrows_message_answered(
     messages: *mut narrows_messages,
@@ -277,7 +295,8 @@ pub extern "C" fn narrows_message_answered(
     enter(|| Messages::table().with(number(messages), call), |s| s)
 }
 
-/// Says that the carrier's connection is a new one: the peer knows nothing. What was under way may be lost.
+/// States that the carrier has a new connection, so the peer knows nothing of the old one. Messages
+/// in flight may be lost.
 #[unsafe(no_mangle)]
 pub extern "C" fn narrows_message_reconnect(messages: *mut narrows_messages) -> narrows_status {
     let call = |m: &mut Messages| {
@@ -287,11 +306,11 @@ pub extern "C" fn narrows_message_reconnect(messages: *mut narrows_messages) -> 
     enter(|| Messages::table().with(number(messages), call), |s| s)
 }
 
-/// Offers a dictionary to the peer. Returns 1, 0 if the peer takes no such dictionary or could not say that it has it, or a negative
-/// narrows_status.
+/// Offers a dictionary to the peer. Returns 1; 0 if the peer accepts no such dictionary or cannot
+/// confirm that it has it; or a negative narrows_status.
 ///
 /// # Safety
-/// `dictionary` has `len` bytes.
+/// `dictionary` must have `len` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn narrows_message_offer(
     messages: *mut narrows_messages,
@@ -308,10 +327,10 @@ pub unsafe extern "C" fn narrows_message_offer(
     )
 }
 
-/// What was sent and received so far. Either may be NULL.
+/// Stores the bytes sent and received so far. Either may be NULL.
 ///
 /// # Safety
-/// Both are null or places for such structures.
+/// Both must be NULL or point to writable structures.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn narrows_message_totals(
     messages: *mut narrows_messages,
@@ -334,7 +353,7 @@ pub unsafe extern "C" fn narrows_message_totals(
     )
 }
 
-/// Frees it, at any time.
+/// Frees the end of the link at any time.
 #[unsafe(no_mangle)]
 pub extern "C" fn narrows_messages_free(messages: *mut narrows_messages) -> narrows_status {
     let drop_it = |m: Messages| {

@@ -1,4 +1,4 @@
-//! Topics.
+//! Topics: any number of writers and readers, without a back channel.
 #![allow(unsafe_code, reason = "functions that C calls")]
 #![allow(non_camel_case_types, reason = "the names that C sees")]
 
@@ -11,33 +11,36 @@ use crate::memory::{self, Plain};
 use crate::status::{Failure, Status, enter, narrows_status};
 use crate::topics::{Reader, Writer};
 
-/// Writes messages to any number of readers, which come when they like and answer nothing. Not a pointer to memory.
+/// Writes messages to any number of readers, which may join at any time and send nothing back. A
+/// handle, not a pointer to memory.
 pub struct narrows_topic_writer {
     _opaque: [u8; 0],
 }
 
-/// Reads what any number of writers wrote to a topic. Not a pointer to memory.
+/// Reads what any number of writers publish to a topic. A handle, not a pointer to memory.
 pub struct narrows_topic_reader {
     _opaque: [u8; 0],
 }
 
-/// What a reader of a topic had to leave out.
+/// Number of messages and units that a reader of a topic dropped.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct narrows_missed {
     /// Messages whose dictionary was not announced in time.
     pub unannounced: u64,
-    /// Units that are none, or whose message does not decode.
+    /// Units that are invalid or whose message cannot be decoded.
     pub damaged: u64,
 }
 
 // SAFETY: integers.
 unsafe impl Plain for narrows_missed {}
 
-/// A new writer; NULL is a failure. Of the options policy, message_max and NARROWS_MESSAGES_LEARN apply.
+/// Creates a writer; returns NULL on failure. Of the options only policy, message_max and
+/// NARROWS_MESSAGES_LEARN apply.
 ///
 /// # Safety
-/// `options` is null or a structure as its struct_size says, and what it points to is there.
+/// `options` must be NULL or point to a structure of struct_size bytes, whose pointers are NULL or
+/// valid.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn narrows_topic_writer_new(
     options: *const narrows_message_options,
@@ -52,11 +55,11 @@ pub unsafe extern "C" fn narrows_topic_writer_new(
     )
 }
 
-/// Encodes a message: `unit` is what has to be published for it. The bytes belong to the writer and are good until the next call
-/// with it. Publish what narrows_topic_announcement gives before.
+/// Encodes a message. `unit` is set to the bytes to publish for it. The writer owns them; they are
+/// valid until the next call with it. Publish the unit of narrows_topic_announcement first.
 ///
 /// # Safety
-/// `message` has `len` bytes; `unit` is null or a place for the structure.
+/// `message` must have `len` bytes; `unit` must be NULL or point to a writable structure.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn narrows_topic_send(
     writer: *mut narrows_topic_writer,
@@ -81,11 +84,13 @@ pub unsafe extern "C" fn narrows_topic_send(
     )
 }
 
-/// The unit that tells readers what they need, if one is due. Returns 1 if there is one, 0 if there is none, or a negative
-/// narrows_status. Call it before every narrows_topic_send, and every second while nothing is sent.
+/// Sets `unit` to the announcement that readers need, if one is due. Returns 1 if there is one, 0
+/// if there is none, or a negative narrows_status. Call it before every narrows_topic_send, and
+/// every second while nothing is sent. The writer owns the bytes; they are valid until the next
+/// call with it.
 ///
 /// # Safety
-/// `unit` is null or a place for the structure.
+/// `unit` must be NULL or point to a writable structure.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn narrows_topic_announcement(
     writer: *mut narrows_topic_writer,
@@ -107,7 +112,7 @@ pub unsafe extern "C" fn narrows_topic_announcement(
     )
 }
 
-/// Says that a reader came, or may have come: the next announcement is due sooner.
+/// States that a reader joined, or may have joined: the next announcement is due sooner.
 #[unsafe(no_mangle)]
 pub extern "C" fn narrows_topic_reader_came(writer: *mut narrows_topic_writer) -> narrows_status {
     let call = |w: &mut Writer| {
@@ -117,11 +122,11 @@ pub extern "C" fn narrows_topic_reader_came(writer: *mut narrows_topic_writer) -
     enter(|| Writer::table().with(number(writer), call), |s| s)
 }
 
-/// Uses a dictionary from elsewhere, once it was announced. Every reader sees it. Returns 1, 0 if it is not taken, or a negative
-/// narrows_status.
+/// Uses a dictionary of the caller once it has been announced. Every reader sees its content.
+/// Returns 1, 0 if it is not accepted, or a negative narrows_status.
 ///
 /// # Safety
-/// `dictionary` has `len` bytes.
+/// `dictionary` must have `len` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn narrows_topic_offer(
     writer: *mut narrows_topic_writer,
@@ -138,7 +143,7 @@ pub unsafe extern "C" fn narrows_topic_offer(
     )
 }
 
-/// Frees it, at any time.
+/// Frees the writer at any time.
 #[unsafe(no_mangle)]
 pub extern "C" fn narrows_topic_writer_free(writer: *mut narrows_topic_writer) -> narrows_status {
     let drop_it = |w: Writer| {
@@ -148,10 +153,11 @@ pub extern "C" fn narrows_topic_writer_free(writer: *mut narrows_topic_writer) -
     enter(|| Writer::table().close(number(writer), drop_it).map(|()| Status::NARROWS_OK), |s| s)
 }
 
-/// A new reader; NULL is a failure. Of the options message_max and known apply.
+/// Creates a reader; returns NULL on failure. Of the options only message_max and known apply.
 ///
 /// # Safety
-/// `options` is null or a structure as its struct_size says, and what it points to is there.
+/// `options` must be NULL or point to a structure of struct_size bytes, whose pointers are NULL or
+/// valid.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn narrows_topic_reader_new(
     options: *const narrows_message_options,
@@ -166,11 +172,12 @@ pub unsafe extern "C" fn narrows_topic_reader_new(
     )
 }
 
-/// Takes a unit in; narrows_topic_next gives the messages that are complete then. A unit that is a failure is dropped, and the
-/// next one can be taken. One that set messages free before it turned out bad is none: narrows_topic_missed counts it.
+/// Reads a unit; narrows_topic_next then returns the messages that it completes. A unit that fails
+/// is dropped, and the next one can be read. If a unit is found to be bad only after it released
+/// waiting messages, the call succeeds, and narrows_topic_missed counts the unit.
 ///
 /// # Safety
-/// `unit` has `len` bytes.
+/// `unit` must have `len` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn narrows_topic_receive(
     reader: *mut narrows_topic_reader,
@@ -187,11 +194,13 @@ pub unsafe extern "C" fn narrows_topic_receive(
     )
 }
 
-/// The next message: none, one or several after every narrows_topic_receive, in the order in which they came. Returns 1 if there is
-/// one, 0 if there is none, or a negative narrows_status. It belongs to the reader and is good until the next call with it.
+/// Sets `message` to the next message: there are none, one or several after every
+/// narrows_topic_receive, in the order of their arrival. Returns 1 if there is one, 0 if there is
+/// none, or a negative narrows_status. The reader owns the message; it is valid until the next call
+/// with it.
 ///
 /// # Safety
-/// `message` is null or a place for the structure.
+/// `message` must be NULL or point to a writable structure.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn narrows_topic_next(reader: *mut narrows_topic_reader, message: *mut narrows_bytes) -> i32 {
     enter(
@@ -210,10 +219,10 @@ pub unsafe extern "C" fn narrows_topic_next(reader: *mut narrows_topic_reader, m
     )
 }
 
-/// What was left out so far: the application should hear of it.
+/// Stores what was dropped so far: the application should be told.
 ///
 /// # Safety
-/// `missed` is null or a place for the structure.
+/// `missed` must be NULL or point to a writable structure.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn narrows_topic_missed(
     reader: *mut narrows_topic_reader,
@@ -231,7 +240,7 @@ pub unsafe extern "C" fn narrows_topic_missed(
     )
 }
 
-/// Frees it, at any time.
+/// Frees the reader at any time.
 #[unsafe(no_mangle)]
 pub extern "C" fn narrows_topic_reader_free(reader: *mut narrows_topic_reader) -> narrows_status {
     let drop_it = |r: Reader| {

@@ -1,4 +1,4 @@
-/* Streams without I/O. */
+/* Encoding and decoding without I/O. */
 #include "face.h"
 
 static void code(const char *policy, size_t in_step, size_t out_step, int flush)
@@ -24,7 +24,7 @@ static void code(const char *policy, size_t in_step, size_t out_step, int flush)
         CHECK(in.pos == in.size);
         if (mode == NARROWS_CONTINUE)
             continue;
-        /* All that was taken is there. */
+        /* Everything consumed so far can be decoded. */
         narrows_input from = {wire, wire_len, decoded};
         ptrdiff_t more;
         size_t before;
@@ -54,7 +54,7 @@ static void code(const char *policy, size_t in_step, size_t out_step, int flush)
     FAILS(narrows_decode(decoder, &in, &out), NARROWS_ERROR_CLOSED, "closed");
 }
 
-/* What the policy makes of a link that takes so many nanoseconds for a byte. */
+/* Wire length under "balance" on a link with this time per byte. */
 static uint64_t wire_len_at(uint64_t ns_per_byte)
 {
     static unsigned char wire[2 * LEN];
@@ -74,7 +74,7 @@ static uint64_t wire_len_at(uint64_t ns_per_byte)
 
 void test_coder(void)
 {
-    /* 2 Mbit/s against memory. */
+    /* 2 Mbit/s against an instant link. */
     CHECK(wire_len_at(4000) < wire_len_at(0));
     code(NULL, 65536, 65536, 0);
     code("fixed:zstd", LEN, 2 * LEN, 0);
@@ -95,7 +95,7 @@ void test_coder_misuse(void)
     narrows_output out = {buffer, sizeof buffer, 0};
     FAILS(narrows_encode(encoder, NULL, &out, 0), NARROWS_ERROR_MISUSE, "null");
     FAILS(narrows_encode(encoder, &in, NULL, 0), NARROWS_ERROR_MISUSE, "null");
-    FAILS(narrows_encode(encoder, &in, &out, 3), NARROWS_ERROR_MISUSE, "no mode");
+    FAILS(narrows_encode(encoder, &in, &out, 3), NARROWS_ERROR_MISUSE, "not a narrows_mode");
     in.pos = 11;
     FAILS(narrows_encode(encoder, &in, &out, 0), NARROWS_ERROR_MISUSE, "position");
     in.pos = 0;
@@ -105,11 +105,11 @@ void test_coder_misuse(void)
     in.data = NULL;
     FAILS(narrows_encode(encoder, &in, &out, 0), NARROWS_ERROR_MISUSE, "null");
     in.data = buffer;
-    FAILS(narrows_encode(encoder, &in, &out, 0), NARROWS_ERROR_MISUSE, "same memory");
+    FAILS(narrows_encode(encoder, &in, &out, 0), NARROWS_ERROR_MISUSE, "overlap");
     in.data = data;
     out.data = NULL;
     FAILS(narrows_encode(encoder, &in, &out, 0), NARROWS_ERROR_MISUSE, "null");
-    /* Nothing was taken, and nothing of either size is fine. */
+    /* Nothing was consumed; empty buffers are allowed. */
     CHECK(in.pos == 0 && out.pos == 0);
     in.size = out.size = 0;
     CHECK(narrows_encode(encoder, &in, &out, NARROWS_FLUSH) > 0);
@@ -155,7 +155,7 @@ void test_damaged_bytes(void)
     CHECK(narrows_decoder_free(decoder) == NARROWS_OK);
     free(wire);
 
-    /* What came whole in the call that fails is given. */
+    /* The failing call still returns the bytes decoded before the error. */
     static unsigned char most[LEN];
     wire = encoded(LEN, "fixed:store", &len);
     wire[len - 1000] ^= 1;

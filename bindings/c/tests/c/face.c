@@ -1,4 +1,4 @@
-/* What narrows.h promises, seen from C. `face` runs every test, `face NAME` one; see the table at the end. */
+/* Tests of narrows.h from C. `face` runs every test, `face NAME` one; see the table at the end. */
 #include "face.h"
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -107,7 +107,7 @@ unsigned char *encoded(size_t len, const char *policy, size_t *wire_len)
     return wire;
 }
 
-/* --- for the tests in Rust: one end of a stream is ours --- */
+/* --- one end of a stream, for the tests in Rust --- */
 
 static int be_writer(const char *policy)
 {
@@ -125,7 +125,7 @@ static int be_reader(void)
     return 0;
 }
 
-/* To stdout, as they are or encoded. */
+/* Writes the data to stdout, raw or encoded. */
 static int be_file(int raw)
 {
     size_t len = LEN;
@@ -171,7 +171,7 @@ int main(int argc, char **argv)
         TEST(threads),
     };
     int ran = 0;
-    /* Ten times what it takes under valgrind: what hangs is ended. */
+    /* Ends a hanging test. Ten times the duration under valgrind. */
     alarm(300);
     fill_data();
     if (argc == 3 && strcmp(argv[1], "--writer") == 0)

@@ -1,4 +1,4 @@
-/* What the tests of the C face share. */
+/* Shared by the tests of the C bindings. */
 #ifndef FACE_H
 #define FACE_H
 #define _POSIX_C_SOURCE 200809L
@@ -17,7 +17,7 @@
         }                                                                                                              \
     } while (0)
 
-/* The call fails with this status, which is also remembered, and with words that have these in them. */
+/* The call fails with this status, which is also the last one; its error contains the words. */
 #define FAILS(call, status, words)                                                                                     \
     do {                                                                                                               \
         CHECK((long)(call) == (long)(status));                                                                         \
@@ -34,7 +34,7 @@
 
 #define LEN ((size_t)1200007)
 
-/* A third repeats, a third is text of few letters, a third is noise. */
+/* One third repeats, one third is text of few letters, one third is noise. */
 extern unsigned char data[LEN];
 
 struct job {
@@ -46,7 +46,7 @@ struct job {
 };
 
 void pause_ms(long ms);
-/* Writes `len` bytes of the data in pieces of several lengths, and closes. */
+/* Writes job->len bytes of the data in pieces of several lengths, and closes the writer. */
 void *write_all(void *argument);
 struct job start_writer(int fd, size_t len, uint32_t flags, const char *policy);
 /* Reads a stream that must be the first `len` bytes of the data. */
@@ -57,9 +57,9 @@ void tcp_pair(int fds[2]);
 unsigned char *encoded(size_t len, const char *policy, size_t *wire_len);
 
 size_t make_message(char *to, size_t size, int i);
-/* Takes a unit in; the last message is copied to `got`. Returns how many there were. */
+/* Receives a unit and copies its last message to `got`. Returns the number of messages. */
 int take(narrows_messages *end, narrows_bytes unit, char *got, size_t *got_len);
-/* What `from` has to say without a message goes to `to`. */
+/* Passes all pending units of `from` to `to`. Returns the number of messages. */
 int settle(narrows_messages *from, narrows_messages *to, char *got, size_t *got_len);
 
 /* The tests, by file. */

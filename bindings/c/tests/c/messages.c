@@ -1,4 +1,4 @@
-/* Messages. */
+/* Message links. */
 #include "face.h"
 
 size_t make_message(char *to, size_t size, int i)
@@ -42,7 +42,7 @@ int settle(narrows_messages *from, narrows_messages *to, char *got, size_t *got_
 static char got[70000];
 static size_t got_len;
 
-/* Sends a message, and sees that it comes. Returns the length of its frame. */
+/* Sends a message and checks that it arrives. Returns the length of its frame. */
 static size_t pass(narrows_messages *from, narrows_messages *to, const char *message, size_t len, uint32_t flags)
 {
     narrows_bytes unit;
@@ -129,7 +129,7 @@ void test_message_misuse(void)
     FAILS(narrows_messages_free(end), NARROWS_ERROR_CLOSED, "closed");
 }
 
-/* Bytes that come one by one; a frame that was damaged, and what was lost with it; a new connection. */
+/* Bytes that arrive one by one; a damaged frame and its recovery; a new connection. */
 void test_message_trouble(void)
 {
     char text[200];
@@ -153,7 +153,7 @@ void test_message_trouble(void)
         free(copy);
         pass(b, a, text, len, 0);
     }
-    /* The last byte of a frame flips: the message is dropped, asked for, and comes again before the next. */
+    /* A damaged last byte: the message is dropped, requested, and sent again before the next. */
     size_t len = make_message(text, sizeof text, 21);
     CHECK(narrows_message_send(a, text, len, 0, &unit, NULL) == NARROWS_OK);
     char *copy = malloc(unit.len);
@@ -162,18 +162,18 @@ void test_message_trouble(void)
     CHECK(narrows_message_receive(b, copy, unit.len, &consumed, &message) == NARROWS_FRONT_UNDECODABLE);
     CHECK(consumed == unit.len && message.len == 0);
     free(copy);
-    /* A message that is refused takes nothing with it of what the peer has to hear. */
+    /* A refused message does not discard pending control frames. */
     FAILS(narrows_message_send(b, data, 65536, 0, &unit, NULL), NARROWS_ERROR_LIMIT, "65536");
     settle(b, a, got, &got_len);
     CHECK(settle(a, b, got, &got_len) == 1 && got_len == len && memcmp(got, text, len) == 0);
     len = make_message(text, sizeof text, 22);
     pass(a, b, text, len, 0);
-    /* A reader of rubbish says so. */
+    /* Garbage is an error. */
     narrows_messages *c = narrows_messages_new(NULL);
     CHECK(narrows_message_receive(c, "\xc1\x03rubbish of all", 16, &consumed, &message) < 0);
     CHECK(narrows_last_error()[0] != 0);
     CHECK(narrows_messages_free(c) == NARROWS_OK);
-    /* The other end is another one. */
+    /* The peer is replaced by a new one. */
     c = narrows_messages_new(&options);
     CHECK(narrows_message_reconnect(a) == NARROWS_OK);
     pass(a, c, text, len, 0);
@@ -181,7 +181,7 @@ void test_message_trouble(void)
     CHECK(narrows_messages_free(a) == NARROWS_OK && narrows_messages_free(b) == NARROWS_OK && narrows_messages_free(c) == NARROWS_OK);
 }
 
-/* Messages become less than half as long in time, by what the ends do with dictionaries. */
+/* Sends messages until a dictionary makes them less than half as long as `alone`. */
 static void shortens(narrows_messages *a, narrows_messages *b, uint64_t alone)
 {
     char text[200];
@@ -189,7 +189,7 @@ static void shortens(narrows_messages *a, narrows_messages *b, uint64_t alone)
         if (pass(a, b, text, make_message(text, sizeof text, i), 0) * 2 < alone)
             return;
         CHECK(i < 60000);
-        /* A thread trains meanwhile. */
+        /* Leaves time for the training thread. */
         if (i > 3000)
             pause_ms(1);
     }
@@ -212,7 +212,7 @@ void test_dictionaries(void)
     FAILS(narrows_dictionary_train(samples, NULL, COUNT, dictionary, 4096, &len), NARROWS_ERROR_MISUSE, "null");
     FAILS(narrows_dictionary_train(samples, lens, COUNT, dictionary, 4096, NULL), NARROWS_ERROR_MISUSE, "null");
 
-    /* What a message costs without any, and without messages before it. */
+    /* Frame length without a dictionary and without history. */
     narrows_message_options options = {.struct_size = sizeof options, .flags = NARROWS_MESSAGES_NO_HISTORY};
     narrows_messages *a = narrows_messages_new(&options), *b = narrows_messages_new(&options);
     char text[200];
@@ -221,7 +221,7 @@ void test_dictionaries(void)
         alone = pass(a, b, text, make_message(text, sizeof text, 1000), 0);
     CHECK(narrows_messages_free(a) == NARROWS_OK && narrows_messages_free(b) == NARROWS_OK);
 
-    /* The first message is short when both ends begin with it, whether or not it is named twice. */
+    /* A common seed makes the first message short, whether or not it is also among the known ones. */
     narrows_bytes known = {dictionary, len}, unit;
     for (size_t named = 0; named < 2; named++) {
         options = (narrows_message_options){.struct_size = sizeof options, .seed = known, .known = &known, .known_count = named};
@@ -244,7 +244,7 @@ void test_dictionaries(void)
     CHECK(narrows_message_offer(a, dictionary, len) == 1);
     shortens(a, b, alone);
     CHECK(narrows_messages_free(a) == NARROWS_OK && narrows_messages_free(b) == NARROWS_OK);
-    /* Learned in the background: nothing is lost meanwhile. */
+    /* Trained in the background: no message is lost. */
     options.flags |= NARROWS_MESSAGES_LEARN;
     a = narrows_messages_new(&options);
     b = narrows_messages_new(&options);

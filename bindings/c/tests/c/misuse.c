@@ -1,4 +1,4 @@
-/* Calls that are wrong: told, and without harm. */
+/* Wrong calls are reported and do no harm. */
 #include "face.h"
 #include <fcntl.h>
 #include <sys/socket.h>
@@ -19,15 +19,15 @@ void test_misuse(void)
     FAILS(narrows_decode(NULL, NULL, NULL), NARROWS_ERROR_MISUSE, "null");
     FAILS(narrows_message_next(NULL, NULL), NARROWS_ERROR_MISUSE, "null");
     FAILS(narrows_messages_free(NULL), NARROWS_ERROR_MISUSE, "null");
-    FAILS(narrows_write((narrows_writer *)&local, &byte, 1), NARROWS_ERROR_MISUSE, "never given out");
-    FAILS(narrows_encoder_free((narrows_encoder *)&local), NARROWS_ERROR_MISUSE, "never given out");
+    FAILS(narrows_write((narrows_writer *)&local, &byte, 1), NARROWS_ERROR_MISUSE, "never returned");
+    FAILS(narrows_encoder_free((narrows_encoder *)&local), NARROWS_ERROR_MISUSE, "never returned");
 
     NO_OBJECT(narrows_writer_open(-1, NULL), NARROWS_ERROR_MISUSE, "-1");
     NO_OBJECT(narrows_reader_open(-7, NULL), NARROWS_ERROR_MISUSE, "-7");
     NO_OBJECT(narrows_writer_open(7654, NULL), NARROWS_ERROR_MISUSE, "not open");
     CHECK(pipe(fds) == 0);
-    NO_OBJECT(narrows_writer_open(fds[0], NULL), NARROWS_ERROR_MISUSE, "not open to be written");
-    NO_OBJECT(narrows_reader_open(fds[1], NULL), NARROWS_ERROR_MISUSE, "not open to be read");
+    NO_OBJECT(narrows_writer_open(fds[0], NULL), NARROWS_ERROR_MISUSE, "not open for writing");
+    NO_OBJECT(narrows_reader_open(fds[1], NULL), NARROWS_ERROR_MISUSE, "not open for reading");
 
     narrows_stream_options options;
     memset(&options, 0, sizeof options);
@@ -61,7 +61,7 @@ void test_misuse(void)
     FAILS(narrows_policy_check(NULL), NARROWS_ERROR_MISUSE, "null");
     FAILS(narrows_policy_check("stall:min=9,max=1"), NARROWS_ERROR_MISUSE, "stall");
     CHECK(narrows_policy_check("messages:latency_us=20") == NARROWS_OK);
-    /* A caller with a newer header: fine as long as what is new is not used. */
+    /* A caller with a newer header: accepted while new members are 0. */
     struct {
         narrows_stream_options old;
         uint64_t added;
@@ -72,7 +72,7 @@ void test_misuse(void)
     NO_OBJECT(narrows_encoder_new(&newer.old), NARROWS_ERROR_UNSUPPORTED, "version");
     newer.added = 0;
     CHECK(narrows_encoder_free(narrows_encoder_new(&newer.old)) == NARROWS_OK);
-    /* One with an older header. */
+    /* A caller with an older header. */
     newer.old.struct_size = offsetof(narrows_stream_options, flags);
     newer.old.flags = 1u << 30;
     CHECK(narrows_encoder_free(narrows_encoder_new(&newer.old)) == NARROWS_OK);
@@ -80,7 +80,7 @@ void test_misuse(void)
     close(fds[1]);
 
     int datagrams = socket(AF_INET, SOCK_DGRAM, 0), lone = socket(AF_INET, SOCK_STREAM, 0);
-    NO_OBJECT(narrows_writer_open(datagrams, NULL), NARROWS_ERROR_MISUSE, "datagrams");
+    NO_OBJECT(narrows_writer_open(datagrams, NULL), NARROWS_ERROR_MISUSE, "datagram socket");
     NO_OBJECT(narrows_reader_open(lone, NULL), NARROWS_ERROR_IO, "connected");
     close(datagrams);
     close(lone);
@@ -94,8 +94,8 @@ void test_misuse(void)
     FAILS(narrows_write(writer, &byte, SIZE_MAX), NARROWS_ERROR_MISUSE, "length");
     FAILS(narrows_read(reader, &byte, 0), NARROWS_ERROR_MISUSE, "room");
     FAILS(narrows_read(reader, NULL, 1), NARROWS_ERROR_MISUSE, "null");
-    FAILS(narrows_read((narrows_reader *)writer, &byte, 1), NARROWS_ERROR_MISUSE, "no reader");
-    /* None of this hurt them. */
+    FAILS(narrows_read((narrows_reader *)writer, &byte, 1), NARROWS_ERROR_MISUSE, "invalid reader handle");
+    /* The streams still work. */
     CHECK(narrows_write(writer, "x", 1) == 1 && narrows_read(reader, &byte, 1) == 1 && byte == 'x');
     narrows_writer_cancel(writer);
     CHECK(narrows_writer_close(writer) == NARROWS_ERROR_IO);

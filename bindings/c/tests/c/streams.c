@@ -19,7 +19,7 @@ void test_sockets(void)
         CHECK(narrows_reader_totals(reader, NULL) == NARROWS_OK);
         CHECK(narrows_reader_close(reader) == NARROWS_OK);
         CHECK(pthread_join(job.thread, NULL) == 0 && job.status == NARROWS_OK);
-        /* Both descriptors are the program's still. */
+        /* Both descriptors are still open. */
         CHECK(fcntl(fds[0], F_GETFD) != -1 && fcntl(fds[1], F_GETFD) != -1);
         close(fds[0]);
         close(fds[1]);
@@ -52,7 +52,7 @@ void test_pipes_and_files(void)
     read_all(reader, LEN);
     CHECK(narrows_reader_close(reader) == NARROWS_OK);
 
-    /* An empty stream is one. */
+    /* An empty stream is valid. */
     CHECK(ftruncate(fileno(file), 0) == 0 && lseek(fileno(file), 0, SEEK_SET) == 0);
     job = start_writer(fileno(file), 0, 0, NULL);
     write_all(&job);
@@ -95,14 +95,14 @@ void test_small_writes(void)
         CHECK(narrows_write(writer, &i, 1) == 1);
         CHECK(narrows_read(reader, got, sizeof got) == 1 && got[0] == i);
     }
-    /* Who gives up is told, and tells the other. */
+    /* Closing a reader early is an error there and at the writer. */
     FAILS(narrows_reader_close(reader), NARROWS_ERROR_TRUNCATED, "before the end");
     FAILS(narrows_writer_close(writer), NARROWS_ERROR_IO, "the receiver failed");
     close(fds[0]);
     close(fds[1]);
 }
 
-/* A reader gives up in the middle of a stream that goes on. */
+/* A reader gives up in the middle of a stream. */
 void test_given_up(void)
 {
     int fds[2];
@@ -118,7 +118,7 @@ void test_given_up(void)
     close(fds[1]);
 }
 
-/* The reader had everything, and says that it could not store it. */
+/* The reader has everything, but reports that it could not store it. */
 void test_not_stored(void)
 {
     int fds[2];
@@ -134,7 +134,7 @@ void test_not_stored(void)
     close(fds[1]);
 }
 
-/* The peer goes: an error, and no signal. */
+/* A peer that is gone is an error, not a signal. */
 void test_peer_gone(void)
 {
     int fds[2];
@@ -161,7 +161,7 @@ void test_peer_gone(void)
     close(fds[1]);
 }
 
-/* Damage of a stream from a pipe: what came whole is given, then the failure, and it stays. */
+/* A damaged stream from a pipe: the intact bytes are returned, then the failure, which is final. */
 void test_damaged_streams(void)
 {
     size_t len;
@@ -191,7 +191,7 @@ void test_damaged_streams(void)
     free(wire);
 }
 
-/* Whether the peer's end comes within ten seconds. */
+/* Whether the stream ends within ten seconds. */
 static int ends(int fd)
 {
     struct pollfd peer = {.fd = fd, .events = POLLIN};
@@ -202,7 +202,7 @@ static int ends(int fd)
     return n == 0;
 }
 
-/* Descriptors run out, at each step of opening: what is refused leaves nothing behind, so that the peer sees the end. */
+/* Descriptors run out at each step of opening: a failed open leaks none, so the peer sees the end. */
 void test_out_of_descriptors(void)
 {
     narrows_stream_options options = {.struct_size = sizeof options, .flags = NARROWS_CLOSE_FD};
@@ -213,7 +213,7 @@ void test_out_of_descriptors(void)
         for (;; refused++) {
             int fds[2];
             pair(fds);
-            /* All below the second one are in use, and so many above it are left. */
+            /* All up to the second one are in use; `refused` more are free. */
             struct rlimit few = {(rlim_t)(fds[1] + 1 + refused), usual.rlim_max};
             CHECK(setrlimit(RLIMIT_NOFILE, &few) == 0);
             narrows_writer *writer = writes ? narrows_writer_open(fds[0], &options) : NULL;
@@ -237,7 +237,7 @@ void test_out_of_descriptors(void)
     }
 }
 
-/* How much came and went is told when the stream has failed, too. */
+/* A failed stream also has totals. */
 void test_totals_of_failures(void)
 {
     static unsigned char got[1000];
@@ -274,7 +274,7 @@ void test_totals_of_failures(void)
     close(fds[1]);
 }
 
-/* The totals of a whole stream come with its end, of both ends; a stream that failed has some too. */
+/* Finishing stores the final totals at both ends, also of a failed stream. */
 void test_totals_at_the_end(void)
 {
     static unsigned char got[100000];
@@ -293,7 +293,7 @@ void test_totals_at_the_end(void)
     CHECK(n == 0 && all == 50000);
     CHECK(narrows_reader_finish(reader, &received) == NARROWS_OK);
     CHECK(received.raw_bytes == sent.raw_bytes && received.wire_bytes == sent.wire_bytes);
-    /* They are gone, and nothing is stored. */
+    /* Both are closed: nothing is stored. */
     FAILS(narrows_writer_finish(writer, &none), NARROWS_ERROR_CLOSED, "writer");
     FAILS(narrows_reader_finish(reader, &none), NARROWS_ERROR_CLOSED, "reader");
     FAILS(narrows_writer_finish(NULL, &none), NARROWS_ERROR_MISUSE, "null");
@@ -318,7 +318,7 @@ void test_totals_at_the_end(void)
     close(fds[1]);
 }
 
-/* The program keeps the other end of the pipe, or of the socket, open: a stream ends where it ends. */
+/* A stream ends with its last frame, even if the other end of the pipe or socket stays open. */
 void test_end_of_an_open_pipe(void)
 {
     for (int kind = 0; kind < 2; kind++) {
@@ -329,7 +329,7 @@ void test_end_of_an_open_pipe(void)
         else
             CHECK(pipe(fds) == 0);
         struct job job = start_writer(fds[1], LEN, options.flags, "fixed:lz4");
-        /* Another hand on what is written, which nobody closes. */
+        /* A duplicate of the write end, which stays open. */
         int other = dup(fds[1]);
         CHECK(other >= 0 && pthread_create(&job.thread, NULL, write_all, &job) == 0);
         narrows_reader *reader = narrows_reader_open(fds[0], &options);
@@ -340,7 +340,7 @@ void test_end_of_an_open_pipe(void)
         close(fds[0]);
         close(fds[1]);
     }
-    /* In a file nothing may follow. */
+    /* In a file nothing may follow the stream. */
     size_t len;
     char byte;
     unsigned char *wire = encoded(1, "fixed:store", &len);

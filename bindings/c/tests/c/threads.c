@@ -1,4 +1,4 @@
-/* Several threads. */
+/* Threads and fork. */
 #include "face.h"
 #include <signal.h>
 #include <sys/wait.h>
@@ -29,7 +29,7 @@ static void *closes_it(void *writer)
     return (void *)(long)narrows_writer_close(writer);
 }
 
-/* The second thread on an object is refused, and may stop the first. */
+/* A second thread on an object is refused, but may cancel the call of the first. */
 void test_two_threads(void)
 {
     int fds[2];
@@ -49,7 +49,7 @@ void test_two_threads(void)
     close(fds[0]);
     close(fds[1]);
 
-    /* A writer that waits for a confirmation, which does not come: nobody reads. */
+    /* A writer that waits for a confirmation that never comes, since nobody reads. */
     pair(fds);
     pthread_t thread;
     narrows_writer *closes = narrows_writer_open(fds[0], NULL);
@@ -80,7 +80,8 @@ void test_two_threads(void)
     close(fds[1]);
 }
 
-/* A child has the handles and none of the threads: it is refused, at once, and the parent's streams go on. */
+/* A forked child's calls are refused at once, since it has none of the threads; the parent's streams
+ * continue. */
 void test_forked(void)
 {
     int fds[2], status;
@@ -102,7 +103,7 @@ void test_forked(void)
             FAILS(narrows_reader_cancel(reader), NARROWS_ERROR_MISUSE, "fork");
             FAILS(narrows_reader_close(reader), NARROWS_ERROR_MISUSE, "fork");
         }
-        /* No exit: for valgrind all is leaked that only the threads have. */
+        /* No exit: valgrind would report everything that only the threads refer to as leaked. */
         raise(SIGKILL);
     }
     CHECK(waitpid(child, &status, 0) == child && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
@@ -140,7 +141,7 @@ static void *own_objects(void *argument)
             CHECK(settle(b, a, own, &own_len) == 0);
         }
         CHECK(narrows_messages_free(a) == NARROWS_OK && narrows_messages_free(b) == NARROWS_OK);
-        /* The words of a failure are this thread's. */
+        /* The last error belongs to this thread. */
         snprintf(text, sizeof text, "policy-%ld", seed);
         CHECK(narrows_policy_check(text) == NARROWS_ERROR_MISUSE);
         CHECK(strstr(narrows_last_error(), text) != NULL);
@@ -148,7 +149,7 @@ static void *own_objects(void *argument)
     return NULL;
 }
 
-/* Threads that use, free and replace the same handle: every call is whole, or says why not. */
+/* Threads use, free and replace the same handle: every call completes or is refused. */
 static narrows_encoder *volatile contended;
 static pthread_mutex_t handle_lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -209,7 +210,7 @@ void test_threads(void)
     for (int i = 0; i < 8; i++)
         CHECK(pthread_join(all[i], NULL) == 0);
     CHECK(narrows_encoder_free(contended) == NARROWS_OK);
-    /* One object in many hands: each call is whole or refused. */
+    /* Several threads share one object: each call completes or is refused. */
     shared = narrows_messages_new(NULL);
     long done = 0;
     for (int i = 0; i < 8; i++)

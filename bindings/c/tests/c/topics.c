@@ -1,7 +1,7 @@
 /* Topics. */
 #include "face.h"
 
-/* Writers and readers that answer nothing; one reader comes late, one unit is damaged. */
+/* Two writers and two readers; one reader joins late, one unit is damaged. */
 void test_topics(void)
 {
     narrows_topic_writer *writers[2] = {narrows_topic_writer_new(NULL), narrows_topic_writer_new(NULL)};
@@ -38,7 +38,7 @@ void test_topics(void)
     FAILS(narrows_topic_announcement(writers[0], NULL), NARROWS_ERROR_MISUSE, "null");
     FAILS(narrows_topic_receive(readers[0], NULL, 1), NARROWS_ERROR_MISUSE, "null");
     FAILS(narrows_topic_next(readers[0], NULL), NARROWS_ERROR_MISUSE, "null");
-    FAILS(narrows_topic_next((narrows_topic_reader *)writers[0], &message), NARROWS_ERROR_MISUSE, "no topic reader");
+    FAILS(narrows_topic_next((narrows_topic_reader *)writers[0], &message), NARROWS_ERROR_MISUSE, "invalid topic reader handle");
     for (int i = 0; i < 2; i++) {
         CHECK(narrows_topic_writer_free(writers[i]) == NARROWS_OK && narrows_topic_reader_free(readers[i]) == NARROWS_OK);
         FAILS(narrows_topic_send(writers[i], "x", 1, &unit), NARROWS_ERROR_CLOSED, "closed");
@@ -54,7 +54,8 @@ static void *copy(narrows_bytes bytes)
     return to;
 }
 
-/* A unit sets a message free that waited for it, and is bad behind that: the message is given, and the topic goes on. */
+/* A unit releases a waiting message and is bad after that: the message is returned, and the topic
+ * continues. */
 void test_topic_unit_half_bad(void)
 {
     enum { RUBBISH = 70000 };
@@ -68,7 +69,7 @@ void test_topic_unit_half_bad(void)
     for (int i = 0; i < 40; i++)
         len += make_message(dictionary + len, 200, i);
     CHECK(narrows_topic_offer(writer, dictionary, len) == 1);
-    /* Until a message needs what was announced. */
+    /* Until a message needs the announced dictionary. */
     for (int i = 0; waiting == NULL; i++) {
         CHECK(i < 30000);
         CHECK(narrows_topic_reader_came(writer) == NARROWS_OK);
@@ -96,7 +97,7 @@ void test_topic_unit_half_bad(void)
     CHECK(narrows_topic_next(late, &message) == 1 && message.len == len && memcmp(message.data, text, len) == 0);
     CHECK(narrows_topic_next(late, &message) == 0);
     CHECK(narrows_topic_missed(late, &missed) == NARROWS_OK && missed.damaged == 1);
-    /* One that sets nothing free is a failure, and no harm. */
+    /* A bad unit that releases nothing is an error, and does no harm. */
     CHECK(narrows_topic_receive(late, announcement + announcement_len, 1 + RUBBISH) < 0);
     CHECK(narrows_topic_receive(late, waiting, waiting_len) == NARROWS_OK);
     CHECK(narrows_topic_next(late, &message) == 1 && message.len == len && memcmp(message.data, text, len) == 0);

@@ -1,10 +1,11 @@
-"""Data that crosses a narrow place, compressed as much as pays there.
+"""Adaptive compression for data that crosses a network.
 
-Streams: ``open`` and ``NarrowsFile`` are used as ``gzip.open`` and ``gzip.GzipFile``, ``compress`` and ``decompress``
-are whole streams in memory, ``wrap_socket`` makes a stream of each direction of a connection. Messages:
-``MessageEnd`` is one end of a link with both its directions, ``MessageEncoder`` and ``MessageDecoder`` are the ends
-of one direction; ``TopicWriter`` and ``TopicReader`` those of a topic with many readers; ``train`` makes a
-``Dictionary``. Errors are ``NarrowsError``, one class for each kind.
+Streams: ``open`` and ``NarrowsFile`` work as ``gzip.open`` and ``gzip.GzipFile``; ``compress`` and
+``decompress`` process whole streams in memory; ``wrap_socket`` makes each direction of a connection
+a stream. Messages: ``MessageEnd`` is one end of a link with both directions; ``MessageEncoder`` and
+``MessageDecoder`` are the two ends of one direction; ``TopicWriter`` and ``TopicReader`` are those
+of a topic with many readers; ``train`` makes a ``Dictionary``. All errors are ``NarrowsError``,
+with one class for each kind.
 """
 
 from ._errors import (

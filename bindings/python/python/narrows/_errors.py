@@ -1,4 +1,4 @@
-"""What goes wrong, one class for each kind; all are a ``NarrowsError``."""
+"""Exceptions: one class for each kind of error, all derived from ``NarrowsError``."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import errno as _errno
 class NarrowsError(Exception):
     """Base of all errors of this module.
 
-    ``wire_offset`` is the offset in bytes in the encoded stream of the frame that is at fault, ``frame`` its number,
-    the first being 0; both are ``None`` where there is no such frame.
+    ``wire_offset``: offset in bytes of the faulty frame in the encoded stream. ``frame``: number of
+    that frame, from 0. Both are ``None`` if there is no such frame.
     """
 
     wire_offset: int | None = None
@@ -19,20 +19,23 @@ class NarrowsError(Exception):
 class CorruptError(NarrowsError, OSError):
     """The bytes are not what a sender wrote: damaged or hostile. Fetch them again.
 
-    An ``OSError`` as ``gzip.BadGzipFile`` is one, so that what reads files and catches ``OSError`` catches this.
+    An ``OSError``, as ``gzip.BadGzipFile`` is, so that code that reads files and catches
+    ``OSError`` catches this too.
     """
 
 
 class TruncatedError(NarrowsError, EOFError):
-    """The stream stops before its end. An ``EOFError``, as ``gzip`` raises it. Fetch the rest, or again."""
+    """The stream stops before its end. An ``EOFError``, as ``gzip`` raises. Fetch the rest, or all
+    of it again.
+    """
 
 
 class UnsupportedError(NarrowsError, OSError):
-    """A newer format, or a feature or codec that this build does not know. Upgrade the reader."""
+    """A newer format, or a feature or codec that this build lacks. Upgrade the reader."""
 
 
 class LimitError(NarrowsError, ValueError):
-    """A length or a demand beyond the limits of this side. Raise the limit, or refuse the peer."""
+    """A length or request exceeds the limits of this side. Raise the limit, or refuse the peer."""
 
 
 class MisuseError(NarrowsError, ValueError):
@@ -40,10 +43,10 @@ class MisuseError(NarrowsError, ValueError):
 
 
 class IoError(NarrowsError, OSError):
-    """The operating system or the peer's connection failed; ``errno`` says how.
+    """The operating system or the peer's connection failed; ``errno`` has the cause.
 
-    Where Python has a class of its own for what failed (``TimeoutError``, ``BrokenPipeError``), the error is of that
-    class as well.
+    If Python has a class of its own for the error (``TimeoutError``, ``BrokenPipeError``), the
+    error is an instance of that class too.
     """
 
 
@@ -54,7 +57,7 @@ _KINDS: dict[str, type[NarrowsError]] = {
     "limit": LimitError,
     "misuse": MisuseError,
 }
-# Each a class of this module by its own name, so that errors can be pickled, as between processes.
+# Each class is an attribute of this module, so that errors can be pickled, for other processes.
 _io_classes: dict[type[OSError], type[IoError]] = {OSError: IoError}
 for _kind in (
     BlockingIOError,
@@ -83,11 +86,12 @@ def _io_error(message: str, errno: int | None) -> IoError:
 
 
 def timed_out(message: str) -> IoError:
+    """An ``IoError`` that is also a ``TimeoutError``."""
     return _io_error(message, _errno.ETIMEDOUT)
 
 
 def make(kind: str, message: str, errno: int | None, wire_offset: int | None, frame: int | None) -> NarrowsError:
-    """The exception for an error of the engine."""
+    """The exception for an error of the engine of this ``kind``: a key of ``_KINDS``, or ``io``."""
     error = _io_error(message, errno) if kind == "io" else _KINDS[kind](message)
     error.wire_offset, error.frame = wire_offset, frame
     return error

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 _Path = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 
-# What is kept decoded for small reads.
+# Decoded bytes buffered for small reads.
 _BUFFER_SIZE = 128 * 1024
-# How much is decoded at a time where all is wanted, and to pass over what is not.
+# Bytes decoded at a time to read everything, or to skip.
 _READ_SIZE = 4 * 1024 * 1024
 
 
@@ -33,7 +33,7 @@ class _Writable(Protocol):
 
 
 def _is_stored(file: Any) -> bool:
-    """Whether what is written stays where it is: then how fast it is taken says nothing of what a byte costs."""
+    """Whether the file is storage. Its write rate then says nothing about the cost of a byte."""
     if isinstance(file, io.BytesIO):
         return True
     try:
@@ -44,12 +44,14 @@ def _is_stored(file: Any) -> bool:
 
 
 def _write_raw(write: Callable[[bytes], int | None], data: bytes, /) -> int:
-    """Of a raw file that does not block ``None`` means that it took nothing; other objects return it for all."""
+    """Writes to a raw file. A non-blocking one returns ``None`` if it took nothing; other objects
+    return it if they took everything.
+    """
     return write(data) or 0
 
 
 class _Raw(io.RawIOBase):
-    """The decoded bytes, for ``io.BufferedReader``."""
+    """The decoded bytes as a raw file, for ``io.BufferedReader``."""
 
     def __init__(self, source: Callable[[int], Any], file: Any, threads: int | None) -> None:
         self._source = source
@@ -79,9 +81,9 @@ class _Raw(io.RawIOBase):
         return self._reader.delivered
 
     def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        """Forward by decoding, backward by decoding from the start."""
+        """Seeks forward by decoding, backward by decoding from the start."""
         if not self._seekable:
-            raise io.UnsupportedOperation("the file underneath cannot seek")
+            raise io.UnsupportedOperation("the underlying file cannot seek")
         if whence == io.SEEK_CUR:
             offset += self._reader.delivered
         elif whence == io.SEEK_END:
@@ -100,31 +102,38 @@ class _Raw(io.RawIOBase):
 
 
 class NarrowsFile(io.BufferedIOBase):
-    """A file that holds one stream, as ``gzip.GzipFile`` is one; what it holds is what ``narrows pipe`` writes and
-    reads.
+    """A file that holds one stream, used as ``gzip.GzipFile``. ``narrows pipe`` reads and writes
+    the same format.
 
-    ``filename`` is a path, or ``fileobj`` an object with ``read`` or ``write``, which is not closed. ``mode`` is
-    ``"rb"``, ``"wb"`` or ``"xb"`` (the file must not exist). ``policy``: by which rule the methods of blocks are
-    chosen: ``storage`` for what is kept (zstd 3 in long blocks), ``balance`` (as fast as possible over what is written
-    to), ``fixed:METHOD`` such as ``fixed:zstd:level=9``; by default ``storage`` for files and ``io.BytesIO``, else
-    ``balance``. ``threads``: threads that encode or decode, by default as many as
-    there are cores for it. ``index``: append an index of the blocks. ``check``: a check on every block. ``timeout``:
-    seconds that a call that writes may wait without progress before it raises ``TimeoutError``; by default there is
-    no limit, as with other files.
+    - ``filename``: a path; or ``fileobj``: an object with ``read`` or ``write``, which is not
+      closed.
+    - ``mode``: ``"rb"``, ``"wb"`` or ``"xb"`` (the file must not exist).
+    - ``policy``: chooses the compression methods: ``storage`` for stored data (zstd 3 in long
+      blocks), ``balance`` (as fast as possible over the underlying link), ``fixed:METHOD`` such as
+      ``fixed:zstd:level=9``. By default ``storage`` for files and ``io.BytesIO``, else ``balance``.
+    - ``threads``: number of threads that encode or decode, by default according to the number of
+      cores.
+    - ``index``: append an index of the blocks.
+    - ``check``: put a checksum on every block.
+    - ``timeout``: seconds that a call that writes may wait without progress before it raises
+      ``TimeoutError``; by default there is no limit, as with other files.
 
-    Small writes gather up to 64 KiB; ``flush`` waits until all is in the hands of the file. Blocks are encoded by
-    threads of their own, never with the interpreter's lock. After an error of what is written to nothing more is
-    written, and every call but ``close`` raises it again. Where ``write`` of ``fileobj`` takes nothing (returns 0, or
-    ``None`` if it is an ``io.RawIOBase``), ``write``, ``flush`` and ``close`` raise ``BlockingIOError`` once there is
-    no more room here; nothing is lost, and ``flush`` and ``close`` can be called again. A ``write`` that raises may
-    have taken a part, also if it was late or interrupted: ``tell`` says up to where, the rest can be written again.
+    Small writes are gathered up to 64 KiB; ``flush`` waits until the file has everything. Blocks
+    are encoded on separate threads, without the interpreter's lock. After an error of the
+    underlying file nothing more is written, and every call but ``close`` raises the error again. If
+    ``write`` of ``fileobj`` takes nothing (returns 0, or ``None`` if it is an ``io.RawIOBase``),
+    ``write``, ``flush`` and ``close`` raise ``BlockingIOError`` once the buffers are full; nothing
+    is lost, and ``flush`` and ``close`` can be called again. A ``write`` that raises may have taken
+    a part, also after a timeout or interruption: ``tell`` returns up to where, and the rest can be
+    written again.
 
-    Reading decodes on the calling thread without that lock. A stream that ends too early raises ``TruncatedError`` (an
-    ``EOFError``), a damaged one ``CorruptError`` (an ``OSError``); ``read1`` and ``readinto1`` give the bytes before
-    first, ``read`` and the others lose those that they had gathered, as those of ``gzip`` do.
+    Reading decodes on the calling thread without the interpreter's lock. A stream that ends too
+    early raises ``TruncatedError`` (an ``EOFError``), a damaged one ``CorruptError`` (an
+    ``OSError``). ``read1`` and ``readinto1`` return the bytes decoded before the error first;
+    ``read`` and the others lose the bytes that they had gathered, as those of ``gzip`` do.
 
-    Several threads may use one object: calls come one after the other. An object is of use only in the process that
-    opened it.
+    Several threads may use one object: their calls run one after the other. An object can only be
+    used in the process that opened it.
     """
 
     def __init__(
@@ -139,14 +148,15 @@ class NarrowsFile(io.BufferedIOBase):
         check: bool = True,
         timeout: float | None = None,
     ) -> None:
-        # One thread at a time; calls out of the file object underneath come through and are refused by what is beneath.
+        # Admits one thread at a time. Reentrant calls from the underlying file object pass, and the
+        # reader or writer refuses them.
         self._turn = threading.RLock()
         self._own: io.FileIO | None = None
         self._fileobj: Any = None
         self._writer: Writer | None = None
         self._buffer: io.BufferedReader | None = None
         self._raw: _Raw | None = None
-        # What is left of them behind the end.
+        # The totals that remain after close.
         self._totals: SentTotals | ReceivedTotals | None = None
         if mode in ("a", "ab"):
             raise ValueError("a stream ends with its totals, so nothing can be appended: write a new file")
@@ -155,7 +165,7 @@ class NarrowsFile(io.BufferedIOBase):
         if (filename is None) == (fileobj is None):
             raise TypeError("either a path or a file object is needed")
         self.mode = mode[0] + "b"
-        # Before a file is emptied.
+        # Checked before a file is truncated.
         Writer.validate(policy or "balance", threads, timeout)
         if fileobj is None:
             assert filename is not None
@@ -179,7 +189,7 @@ class NarrowsFile(io.BufferedIOBase):
                 kind="file",
                 duplex=False,
                 sink=sink,
-                # What cannot be converted must not be left to a call that has a descriptor to lose.
+                # Converted here, since a failure inside the call would leak the descriptor.
                 index=bool(index),
                 check=bool(check),
                 timeout=timeout,
@@ -193,7 +203,7 @@ class NarrowsFile(io.BufferedIOBase):
     @property
     def closed(self) -> bool:
         """Whether ``close`` was called."""
-        # Asked also when the object was never made.
+        # Also called if __init__ failed.
         return getattr(self, "_fileobj", None) is None
 
     def _reading(self) -> io.BufferedReader:
@@ -224,7 +234,7 @@ class NarrowsFile(io.BufferedIOBase):
             raise ValueError("I/O operation on closed file.")
 
     def write(self, data: Buffer, /) -> int:
-        """Takes all bytes of an object with the buffer protocol; returns how many."""
+        """Writes all bytes of an object with the buffer protocol; returns their number."""
         with self._turn:
             writer = self._writer
             if writer is None:
@@ -232,7 +242,9 @@ class NarrowsFile(io.BufferedIOBase):
             return writer.write(data, True)
 
     def flush(self) -> None:
-        """Waits until all that was written is in the hands of the file underneath, so that a reader can have it."""
+        """Waits until the underlying file has everything that was written, so that a reader can
+        read it.
+        """
         with self._turn:
             self._check_open()
             if self._writer is not None:
@@ -242,8 +254,10 @@ class NarrowsFile(io.BufferedIOBase):
                     flush()
 
     def close(self) -> None:
-        """Ends the stream and waits until it is written. A file object that was given stays open. After
-        ``BlockingIOError`` this one is open too: close it again when the object takes bytes."""
+        """Ends the stream and waits until it is written. A given file object stays open. After
+        ``BlockingIOError`` this object is still open: close it again when the file object accepts
+        bytes.
+        """
         if self.closed:
             return
         with self._turn:
@@ -270,12 +284,14 @@ class NarrowsFile(io.BufferedIOBase):
             own.close()
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """At most ``size`` bytes, fewer only at the end; all of them if it is negative or ``None``."""
+        """Reads ``size`` bytes, fewer only at the end; all of them if ``size`` is negative or
+        ``None``.
+        """
         with self._turn:
             return self._reading().read(size)
 
     def read1(self, size: int = -1, /) -> bytes:
-        """At most ``size`` bytes, with at most one wait for more."""
+        """Reads at most ``size`` bytes, and waits for more at most once."""
         with self._turn:
             return self._reading().read1(_BUFFER_SIZE if size < 0 else size)
 
@@ -292,12 +308,14 @@ class NarrowsFile(io.BufferedIOBase):
             return self._reading().readline(size)
 
     def peek(self, size: int = 0, /) -> bytes:
-        """Bytes that come next, without moving on: at least one, but at the end."""
+        """Returns the next bytes without advancing: at least one, except at the end."""
         with self._turn:
             return self._reading().peek(size)
 
     def seekable(self) -> bool:
-        """Whether ``seek`` works: forward always when writing, any way when reading what can seek itself."""
+        """Whether ``seek`` works: forward when writing; in both directions when reading a seekable
+        file.
+        """
         self._check_open()
         return self._buffer is None or self._buffer.seekable()
 
@@ -307,7 +325,9 @@ class NarrowsFile(io.BufferedIOBase):
             return self._writing().position if self._buffer is None else self._buffer.tell()
 
     def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        """Moves by decoding what lies between, backward from the start; a writer can only fill up with zeros."""
+        """Seeks. A reader decodes up to the position, backward from the start; a writer can only
+        fill up with zeros.
+        """
         with self._turn:
             if self._buffer is not None:
                 return self._buffer.seek(offset, whence)
@@ -316,21 +336,23 @@ class NarrowsFile(io.BufferedIOBase):
                 raise ValueError("the end of a stream that is being written is not known")
             left = offset - writer.position if whence == io.SEEK_SET else offset
             if left < 0:
-                raise OSError("a stream that is being written cannot go back")
+                raise OSError("a stream that is being written cannot seek backward")
             while left > 0:
                 piece = bytes(min(left, _BUFFER_SIZE))
                 left -= writer.write(piece, True)
             return writer.position
 
     def fileno(self) -> int:
-        """Descriptor of the file underneath."""
+        """Descriptor of the underlying file."""
         self._check_open()
         number: int = self._fileobj.fileno()
         return number
 
     def stats(self) -> dict[str, Any]:
-        """``raw_bytes`` and ``wire_bytes`` so far, and after ``close`` those of the whole. Of a writer also ``blocks``,
-        ``ratio`` (raw / wire), ``encode_cpu_seconds`` and ``methods`` (raw bytes by method)."""
+        """``raw_bytes`` and ``wire_bytes`` so far, after ``close`` the final ones. For a writer
+        also ``blocks``, ``ratio`` (raw / wire), ``encode_cpu_seconds`` and ``methods`` (raw bytes
+        by method).
+        """
         with self._turn:
             totals = self._current_totals()
             if totals is None:
@@ -418,11 +440,13 @@ def open(
     check: bool = True,
     timeout: float | None = None,
 ) -> NarrowsFile | io.TextIOWrapper:
-    """Opens a stream in a file, as ``gzip.open`` does: ``file`` is a path or an object with ``read`` or ``write``.
+    """Opens a stream in a file, as ``gzip.open`` does. ``file`` is a path or an object with
+    ``read`` or ``write``.
 
-    ``mode`` is ``r``, ``w`` or ``x`` with ``b`` (the default) or ``t`` for text, to which ``encoding``, ``errors``
-    and ``newline`` belong. The other arguments are those of ``NarrowsFile``. Raises what ``open`` of Python raises,
-    ``ValueError`` for a wrong mode (there is no appending), ``MisuseError`` for a wrong policy.
+    ``mode`` is ``r``, ``w`` or ``x`` with ``b`` (the default) or ``t`` for text, to which
+    ``encoding``, ``errors`` and ``newline`` apply. The other arguments are those of
+    ``NarrowsFile``. Raises what Python's ``open`` raises, ``ValueError`` for a wrong mode
+    (appending is not supported), and ``MisuseError`` for a wrong policy.
     """
     text = "t" in mode
     if text and "b" in mode:

@@ -1,4 +1,4 @@
-# The compiled part; docstrings are there (`help(narrows.MessageEnd)`).
+# Types of the compiled module, which has the docstrings (`help(narrows.MessageEnd)`).
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, final
 

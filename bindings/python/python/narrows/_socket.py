@@ -1,4 +1,4 @@
-"""A stream in each direction over one socket: ``wrap_socket``."""
+"""Streams in both directions over one socket: ``wrap_socket``."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer, Self
 
-# Whoever says nothing else waits for the peer no longer than people do.
+# Default timeout in seconds: about as long as a person would wait.
 _TIMEOUT = 60.0
-# An object that nobody closed waits no longer for a peer that takes nothing: it goes in the middle of something else.
+# Maximum wait in seconds of an unclosed object that is collected, since that interrupts other code.
 _LAST_WAIT = 5.0
-# With it every stream begins.
+# Length in bytes of the preface, with which every stream begins.
 _PREFACE_LEN = 32
-# The peer closed the connection, or somebody cut it.
+# Errors that mean that the peer closed the connection, or that it was cut.
 _GONE = (errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN)
 
 
@@ -37,14 +37,15 @@ def _send_all(sock: socket.socket, data: bytes, /) -> int:
 
 
 class NarrowsSocket:
-    """A connected stream socket over which each direction is a stream. ``wrap_socket`` makes it.
+    """A connected stream socket of which each direction is a stream. Made by ``wrap_socket``.
 
-    Close it, best by ``with``: only that ends the stream. If the body of ``with`` raises, the peer is not told of an
-    end that was none: it gets a ``TruncatedError`` instead, or where it confirms, the sender an error. An object that
-    nobody closed gives away what was sent, without an end, and a ``ResourceWarning``.
+    Close it, preferably by ``with``: only that ends the stream. If the body of ``with`` raises, the
+    stream gets no end: the peer gets a ``TruncatedError``, or, where this end confirms, the sender
+    an error. An object that is collected without being closed sends what was written, without an
+    end, and issues a ``ResourceWarning``.
 
-    Several threads may use it: those that send come one after the other, so do those that receive, and one of each
-    goes on at once.
+    Several threads may use it: sending calls run one after the other, and so do receiving calls,
+    but sending and receiving run concurrently.
     """
 
     def __init__(
@@ -61,11 +62,11 @@ class NarrowsSocket:
             raise ValueError(f"invalid mode: {mode!r}; a socket is 'rw', 'r' or 'w'")
         kind = {socket.AF_INET: "tcp", socket.AF_INET6: "tcp", socket.AF_UNIX: "unix"}.get(sock.family)
         if sock.type != socket.SOCK_STREAM or kind is None:
-            raise MisuseError("only connected stream sockets (TCP, unix) carry a stream")
-        # One that does something to its bytes, such as TLS, has to do it.
+            raise MisuseError("only connected stream sockets (TCP, unix) can carry a stream")
+        # A subclass that transforms its data, such as TLS, must do so itself.
         self._plain = type(sock) is socket.socket
         if mode == "w" and not self._plain:
-            raise MisuseError("mode 'w' needs a socket of the system, not one that changes what is sent")
+            raise MisuseError("mode 'w' needs a plain socket, not one that transforms its data (TLS)")
         self._sock = sock
         self._sending, self._receiving = threading.RLock(), threading.RLock()
         self._reader: Reader | None = None
@@ -74,7 +75,7 @@ class NarrowsSocket:
         self._sent: SentTotals | None = None
         self._ended = False
         self._process = os.getpid()
-        # Before there is a descriptor to lose.
+        # Checked before there is a descriptor to leak.
         Writer.validate(policy, threads, timeout)
         sock.settimeout(timeout)
         if "r" in mode:
@@ -88,7 +89,7 @@ class NarrowsSocket:
                 descriptor=os.dup(sock.fileno()) if self._plain else None,
                 kind=kind,
                 duplex=mode == "w",
-                # Of the socket alone: one that leads back here would keep this object alive.
+                # Refers to the socket only: a reference to this object would keep it alive.
                 sink=None if self._plain else functools.partial(_send_all, sock),
                 index=False,
                 check=True,
@@ -110,38 +111,40 @@ class NarrowsSocket:
         return self._writer
 
     def sendall(self, data: Buffer, /) -> None:
-        """Sends all bytes on their way; waits only while too many are on it: ``flush`` or ``close`` wait until the
-        system has them. Raises ``TimeoutError`` if the peer takes none for so long; a part may be on its way then, so
-        the stream cannot go on with the same bytes."""
+        """Sends all bytes. Waits only while too many are in flight: ``flush`` and ``close`` wait
+        until the system has them. Raises ``TimeoutError`` if the peer accepts none for the timeout;
+        a part may already be in flight, so the same bytes cannot be sent again on this stream.
+        """
         with self._sending:
             writer = self._output()
             writer.write(data, False)
-            # Wire bytes for an object of Python are passed on in calls only.
+            # Wire bytes for a Python object are only passed on during calls.
             if not self._plain:
                 writer.flush()
 
     def send(self, data: Buffer, /) -> int:
-        """As ``sendall``, and returns how many bytes there were: it always takes all."""
+        """As ``sendall``; returns the number of bytes, which is always all of them."""
         self.sendall(data)
         return memoryview(data).nbytes
 
     def flush(self) -> None:
-        """Waits until the system has all that was sent."""
+        """Waits until the system has everything that was sent."""
         with self._sending:
             self._output().flush()
 
     def recv(self, bufsize: int, /) -> bytes:
-        """At least one byte and at most so many, as soon as there are some; ``b""`` when the peer has ended its
+        """Receives at least one byte and at most ``bufsize``; ``b""`` when the peer has ended its
         stream.
 
-        Raises ``TimeoutError`` if nothing comes for so long, after which it may be called again; ``TruncatedError``
-        (an ``EOFError``) if the connection ends before the stream; ``CorruptError`` for what is no stream.
+        Raises ``TimeoutError`` if nothing arrives for the timeout, after which it may be called
+        again; ``TruncatedError`` (an ``EOFError``) if the connection ends before the stream;
+        ``CorruptError`` for data that is not a stream.
         """
         with self._receiving:
             return self._input().read_some(bufsize)
 
     def recv_into(self, buffer: Buffer, nbytes: int = 0, /) -> int:
-        """As ``recv``, into a buffer that can be written; returns how many bytes."""
+        """As ``recv``, into a writable buffer; returns the number of bytes."""
         with self._receiving:
             view = memoryview(buffer).cast("B")
             return self._input().readinto(view[:nbytes] if nbytes else view)
@@ -161,8 +164,9 @@ class NarrowsSocket:
         errors: str | None = None,
         newline: str | None = None,
     ) -> Any:
-        """A file object over the connection, as ``socket.makefile`` makes it. The socket is closed by itself, not
-        with it."""
+        """Returns a file object over the connection, as ``socket.makefile`` does. Closing it does
+        not close the socket.
+        """
         if not set(mode) <= set("rwb"):
             raise ValueError(f"invalid mode {mode!r} (only r, w, b allowed)")
         reading, writing = "r" in mode or "w" not in mode, "w" in mode
@@ -184,7 +188,7 @@ class NarrowsSocket:
         return io.TextIOWrapper(buffer, encoding or io.text_encoding(None), errors, newline, buffering == 1)
 
     def settimeout(self, timeout: float | None, /) -> None:
-        """Seconds that a call may wait without progress; ``None`` for ever."""
+        """Sets the seconds that a call may wait without progress; ``None`` is no limit."""
         self._check()
         self._sock.settimeout(timeout)
         if self._writer is not None:
@@ -196,12 +200,12 @@ class NarrowsSocket:
         return self._sock.gettimeout()
 
     def fileno(self) -> int:
-        """Descriptor of the socket; that it can be read does not say that ``recv`` has something."""
+        """Descriptor of the socket. If it is readable, ``recv`` may still have nothing to return."""
         return self._sock.fileno()
 
     def shutdown(self, how: int, /) -> None:
-        """``SHUT_WR``, ``SHUT_RDWR``: ends the stream that is sent and waits until the system has it; the peer then
-        reads ``b""``."""
+        """With ``SHUT_WR`` or ``SHUT_RDWR``, ends the sent stream and waits until the system has
+        it; the peer then reads ``b""``."""
         self._check()
         if how in (socket.SHUT_WR, socket.SHUT_RDWR):
             self._end()
@@ -229,30 +233,32 @@ class NarrowsSocket:
             self._writer.abandon()
 
     def _confirm(self, failure: str | None) -> None:
-        """In mode ``r`` the sender waits for a word."""
-        # In a forked process the connection is still that of the other one.
+        """In mode ``r``, confirms the stream to the sender, or reports the failure."""
+        # In a forked process the connection belongs to the parent.
         if self._reader is None or os.getpid() != self._process:
             return
-        # Who still receives has not seen the end; the sender hears that the connection is gone.
+        # A thread that still receives has not seen the end; the sender will see the connection
+        # close.
         if not self._receiving.acquire(blocking=False):
             return
         try:
             self._reader.close(failure)
         except OSError as error:
-            # It does not wait any more.
+            # The sender is gone: it no longer waits.
             if failure is None and error.errno not in _GONE:
                 raise
         finally:
             self._receiving.release()
 
     def close(self) -> None:
-        """Ends the stream that is sent and closes the socket. That the peer is gone already is no error here, but one
-        of ``shutdown``.
+        """Ends the sent stream and closes the socket. A peer that is already gone is an error of
+        ``shutdown``, but not of ``close``.
 
-        What the peer's application sent and nobody received makes the system cut the connection, and what is still under way to the
-        peer is lost with it: after ``shutdown(SHUT_WR)`` receive until ``b""`` first if that matters. In mode ``w``
-        it returns when the peer has confirmed that all is stored. In mode ``r`` it is this confirmation, if ``recv``
-        has returned ``b""``: store everything first. Else the sender hears that it failed.
+        If data of the peer was not received, the system resets the connection, and data in flight
+        to the peer is lost: if that matters, first call ``shutdown(SHUT_WR)`` and receive until
+        ``b""``. In mode ``w`` it returns when the peer has confirmed that everything is stored. In
+        mode ``r`` it sends this confirmation if ``recv`` has returned ``b""``, so store everything
+        first; else the sender is told that the transfer failed.
         """
         if self._closed:
             return
@@ -260,7 +266,7 @@ class NarrowsSocket:
             self._end()
             self._confirm(None)
         except OSError as error:
-            # Without confirmation there is none that could be missing.
+            # Only mode w waits for a confirmation that can be missing.
             if error.errno not in _GONE or self._reader is None:
                 raise
         finally:
@@ -271,15 +277,18 @@ class NarrowsSocket:
         self._reader = self._writer = None
         received = self._received
         if self._plain and received and not received.stats()["wire_bytes"] and os.getpid() == self._process:
-            # A peer that has sent nothing yet has sent this, and what is under way to it shall not be lost for that.
+            # Even a peer that has sent nothing has sent the preface. Unread, it would reset the
+            # connection and lose data in flight.
             with contextlib.suppress(OSError):
                 self._sock.settimeout(0)
                 self._sock.recv(_PREFACE_LEN)
         self._sock.close()
 
     def stats(self) -> dict[str, Any]:
-        """``sent`` as ``NarrowsFile.stats``, ``received`` with ``raw_bytes`` and ``wire_bytes``; ``None`` where there
-        is no such direction. At any time, also while other threads send and receive, and afterwards."""
+        """``sent`` as ``NarrowsFile.stats``, and ``received`` with ``raw_bytes`` and
+        ``wire_bytes``; ``None`` for a direction that does not exist. May be called at any time:
+        while other threads send and receive, and after ``close``.
+        """
         sent, received = self._sent, self._received
         return {"sent": sent and sent.stats(), "received": received and received.stats()}
 
@@ -293,7 +302,7 @@ class NarrowsSocket:
         if kind is None:
             self.close()
         elif not self._closed:
-            # Half of what was to be sent is no whole stream, and what was not stored is not confirmed.
+            # A partial stream gets no end, and data that was not stored is not confirmed.
             try:
                 self._abandon()
                 self._confirm(f"the receiver failed: {kind.__name__}")
@@ -309,13 +318,13 @@ class NarrowsSocket:
                 timeout = self._sock.gettimeout()
                 writer.set_timeout(_LAST_WAIT if timeout is None else min(timeout, _LAST_WAIT))
                 writer.flush()
-        # Nobody is there who could be told.
+        # There is no caller to report it to.
         except Exception:
             pass
         finally:
             self._abandon()
             self._let_go()
-            # Last, since filters may make it an error.
+            # Last, since warning filters may raise it as an error.
             _warn(f"unclosed {self!r}", ResourceWarning, source=self)
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
@@ -350,12 +359,17 @@ def wrap_socket(
     threads: int | None = None,
     timeout: float | None = _TIMEOUT,
 ) -> NarrowsSocket:
-    """Takes over a connected stream socket: what is sent and received goes as streams, compressed as it pays there.
+    """Takes over a connected stream socket: data is sent and received as streams, compressed where
+    it pays.
 
-    ``mode``: ``rw`` is a stream in each direction, for a peer that does the same; ``w`` and ``r`` are one stream in
-    one direction with the reports of its receiver in the other, as ``narrows recv`` and ``narrows send`` speak over
-    TCP. ``policy``, ``threads``: as of ``NarrowsFile``. ``timeout``: seconds that a call may wait without progress
-    before it raises ``TimeoutError``, by default 60; ``None`` is no limit. A TLS socket is written in calls only,
-    which then wait for it. Raises ``MisuseError`` for other kinds of sockets.
+    - ``mode``: ``rw`` is a stream in each direction, for a peer that does the same. ``w`` and ``r``
+      are one stream in one direction, with the receiver's reports in the other, as ``narrows recv``
+      and ``narrows send`` use over TCP.
+    - ``policy``, ``threads``: as for ``NarrowsFile``.
+    - ``timeout``: seconds that a call may wait without progress before it raises ``TimeoutError``,
+      by default 60; ``None`` is no limit.
+
+    A TLS socket is only written during calls, which then wait for it. Raises ``MisuseError`` for
+    other kinds of sockets.
     """
     return NarrowsSocket(sock, policy=policy, mode=mode, threads=threads, timeout=timeout)

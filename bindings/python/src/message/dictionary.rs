@@ -1,4 +1,4 @@
-//! Dictionaries, and how they are made.
+//! Dictionaries and their training.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -9,11 +9,13 @@ use pyo3::types::PyBytes;
 
 use crate::buffer::Bytes;
 
-/// Content that messages are encoded with: what they have in common. Shared by all flows that use it.
+/// Content that messages have in common, used to encode them. All flows that use a dictionary share
+/// it.
 ///
-/// ``Dictionary(content)`` takes 64 bytes to 64 KiB: what ``train`` made, or typical messages one after the other,
-/// the most typical last. Raises ``ValueError`` for other lengths and for a damaged trained one. A dictionary
-/// contains pieces of the messages it was made of: whoever gets it can read them.
+/// ``Dictionary(content)`` takes 64 bytes to 64 KiB: a dictionary made by ``train``, or typical
+/// messages one after the other, the most typical last. Raises ``ValueError`` for other lengths and
+/// for a damaged trained dictionary. A dictionary contains pieces of the messages it was made of:
+/// whoever gets it can read them.
 #[pyclass(frozen, eq, hash, module = "narrows")]
 pub(crate) struct Dictionary(pub(crate) Arc<message::Dictionary>);
 
@@ -35,23 +37,23 @@ impl Dictionary {
     #[pyo3(signature = (content, /))]
     fn new(py: Python<'_>, content: &Bound<'_, PyAny>) -> PyResult<Self> {
         let bytes = Bytes::of(content)?;
-        // Before it is copied.
+        // Checked before the copy.
         let fits = (DICTIONARY_MIN..=DICTIONARY_MAX).contains(&bytes.len());
         let content = bytes.with(py, |b| if fits { b.to_vec() } else { Vec::new() });
         let made = message::Dictionary::new(content);
         made.map(|d| Self(Arc::new(d))).ok_or_else(|| {
             let lens = format!("{DICTIONARY_MIN} to {DICTIONARY_MAX} bytes");
-            PyValueError::new_err(format!("a dictionary has {lens}, and if it was trained it is whole"))
+            PyValueError::new_err(format!("a dictionary must have {lens}, and a trained one must be complete"))
         })
     }
 
-    /// The content, for a file or for ``Dictionary`` elsewhere.
+    /// The content in bytes, to be stored or passed to ``Dictionary`` elsewhere.
     #[getter]
     fn content<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
         PyBytes::new(py, self.0.content())
     }
 
-    /// By which both ends know it: a number of 64 bits, of the content.
+    /// The 64-bit digest of the content, by which both ends identify the dictionary.
     #[getter]
     fn digest(&self) -> u64 {
         self.0.digest()
@@ -66,19 +68,21 @@ impl Dictionary {
     }
 }
 
-/// A training that is due: ``MessageEnd.training()`` gives it, ``run`` belongs on a thread of its own.
+/// A training that is due, returned by ``training()`` of ``MessageEnd`` and ``TopicWriter``. Call
+/// ``run`` on a separate thread.
 #[pyclass(frozen, module = "narrows")]
 pub(crate) struct Training(pub(crate) message::Training);
 
 #[pymethods]
 impl Training {
-    /// Trains and judges, in 3 to 20 ms and without the interpreter's lock. The result is for ``MessageEnd.trained``.
+    /// Trains and evaluates a dictionary in 3 to 20 ms, without the interpreter's lock. Pass the
+    /// result to ``trained``.
     fn run(&self, py: Python<'_>) -> Adoption {
         Adoption(Mutex::new(py.detach(|| self.0.run())))
     }
 }
 
-/// What came of a training; true if there is a dictionary that pays.
+/// Result of a training. True if it made a dictionary that pays.
 #[pyclass(frozen, module = "narrows")]
 pub(crate) struct Adoption(Mutex<Option<message::Adoption>>);
 
@@ -102,16 +106,19 @@ impl Adoption {
     }
 }
 
-/// All samples together at most: more trains slower and no better.
+/// Maximum of all samples together: with more, training is slower and no better.
 const SAMPLES_BYTES_MAX: usize = 1 << 20;
 
-/// Makes a dictionary of typical messages, or ``None`` if none would pay.
+/// Trains a dictionary from typical messages; returns ``None`` if none would pay.
 ///
-/// ``samples``: at least some dozens of messages, each an object with the buffer protocol; what is beyond 1 MiB is
-/// not looked at. The oldest first: the last fifth judges, and the dictionary, which is made without it, has to leave at
-/// most 95 % of what is left without one.
-/// ``expected``: how many messages of the kind will be sent, since the dictionary has to be sent as well; by default
-/// very many. Takes some milliseconds, without the interpreter's lock.
+/// - ``samples``: at least some dozens of messages, each an object with the buffer protocol, the
+///   oldest first. Samples beyond 1 MiB in total are ignored. The last fifth is used for evaluation
+///   only: the dictionary, trained without it, must make it at least 5 % shorter than without a
+///   dictionary.
+/// - ``expected``: number of messages of this kind that will be sent, since the dictionary has to
+///   be sent as well; by default very many.
+///
+/// Takes some milliseconds, without the interpreter's lock.
 #[pyfunction]
 #[pyo3(signature = (samples, *, expected = None))]
 pub(crate) fn train(py: Python<'_>, samples: &Bound<'_, PyAny>, expected: Option<u64>) -> PyResult<Option<Dictionary>> {

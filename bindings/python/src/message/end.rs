@@ -1,4 +1,4 @@
-//! Both directions of one end.
+//! Message ends: both directions of a link.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,31 +14,39 @@ use crate::buffer::Bytes;
 use crate::error::raised;
 use crate::own::Own;
 
-/// Both directions of one end of a message link, without I/O: give what it makes to the connection, and what came to
-/// it.
+/// One end of a message link with both directions, without I/O: send the bytes that it returns, and
+/// pass it the bytes that arrive.
 ///
-/// On a carrier with borders (``borders=True``: it delivers what was sent as units, as ZeroMQ and WebSockets do) each
-/// bytes object that ``send`` and ``pending`` give is one unit, and each unit that came goes to ``receive_unit`` (or
-/// ``receive``). Without borders (TCP) bytes are bytes, cut as one likes. After each reception, and before ``send``,
-/// send what ``pending`` gives until it gives ``None``: answers, acknowledgements, messages that the peer lost.
+/// On a carrier with borders (``borders=True``: it delivers units as they were sent, as ZeroMQ and
+/// WebSockets do), each bytes object that ``send`` and ``pending`` return is one unit; pass each
+/// unit that arrives to ``receive_unit`` or ``receive``. Without borders (TCP) the bytes may be
+/// split anywhere. After each reception, and before ``send``, send what ``pending`` returns until
+/// it returns ``None``: answers, acknowledgements, and messages that the peer lost.
 ///
-/// ``policy``: by which rule methods are chosen, ``messages[:latency_us=US][,cpu_percent=PERCENT]`` or
-/// ``fixed:METHOD``. ``delivery``: ``ordered`` (everything once and in order), ``unordered`` (may lose, repeat,
-/// reorder) or ``fanout`` (many readers that answer nothing); the peer must be told the same of the carrier.
-/// ``duplex``: the peer's flow comes back here. ``message_max``: longest message in bytes, 65,535 at most.
-/// ``history``: bytes of history, 1,024 to 65,536 or 0. ``dictionary_max``, ``slots``: longest dictionary taken from
-/// the peer in bytes, and how many. ``epoch``: number of this connection, by default drawn. ``check_all``: a check on
-/// every frame. ``seed``: a dictionary with which the history begins. ``known``: dictionaries that need not be sent
-/// here.
+/// - ``policy``: chooses the compression methods,
+///   ``messages[:latency_us=US][,cpu_percent=PERCENT]`` or ``fixed:METHOD``.
+/// - ``delivery``: ``ordered`` (everything once and in order), ``unordered`` (may lose, repeat,
+///   reorder) or ``fanout`` (many readers without a back channel). Both ends must use the same
+///   value.
+/// - ``duplex``: the peer's flow is received by this end.
+/// - ``message_max``: maximum length of a message in bytes, at most 65,535.
+/// - ``history``: bytes of history, 1,024 to 65,536, or 0.
+/// - ``dictionary_max``, ``slots``: maximum length in bytes, and number, of dictionaries accepted
+///   from the peer.
+/// - ``epoch``: number of this connection, by default random.
+/// - ``check_all``: put a checksum on every frame.
+/// - ``seed``: a dictionary that the history begins with.
+/// - ``known``: dictionaries that need not be sent to this end.
 ///
-/// Calls take about a microsecond and keep the interpreter's lock, so calls of several threads come one after the
-/// other; who sends from several threads has to write the units in the order in which they were made.
+/// Calls take about a microsecond and keep the interpreter's lock, so calls of several threads are
+/// serialized. If several threads send, the units must be written in the order in which they were
+/// made.
 #[pyclass(module = "narrows")]
 pub(crate) struct MessageEnd {
     end: Own<message::MessageEnd>,
     borders: bool,
     input: Input,
-    /// What is made is put together here: no call but the first ones allocates.
+    /// Output buffer, kept so that only the first calls allocate.
     out: Vec<u8>,
     methods: Methods,
     last: Option<(Sent, u64)>,
@@ -95,23 +103,26 @@ impl MessageEnd {
         })
     }
 
-    /// The bytes that send a message of 0 to ``message_max`` bytes, any object with the buffer protocol.
+    /// Encodes a message of 0 to ``message_max`` bytes, any object with the buffer protocol.
+    /// Returns the bytes to send.
     ///
-    /// Raises ``LimitError`` if it is longer than this end or the peer takes, and, on a carrier with borders,
-    /// ``MisuseError`` if what ``pending`` gives has to be sent first. Nothing has changed then.
+    /// Raises ``LimitError`` if it is longer than this end or the peer accepts, and, on a carrier
+    /// with borders, ``MisuseError`` if the units of ``pending`` have to be sent first. An error
+    /// changes nothing.
     #[pyo3(signature = (message, /))]
     fn send<'py>(&mut self, py: Python<'py>, message: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyBytes>> {
         self.encode(py, message, false)
     }
 
-    /// As ``send``, for secrets: the message goes as it is and no later one is encoded with it, so that no length tells
-    /// about it.
+    /// As ``send``, for secrets: the message is sent uncompressed and kept out of the history, so
+    /// that no compressed length reveals anything about it.
     #[pyo3(signature = (message, /))]
     fn send_private<'py>(&mut self, py: Python<'py>, message: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyBytes>> {
         self.encode(py, message, true)
     }
 
-    /// The bytes of what has to be sent without a message, or ``None``: one unit. Call it until it gives ``None``.
+    /// Returns the next unit to send that carries no new message, or ``None``. Call it until it
+    /// returns ``None``.
     fn pending<'py>(&mut self, py: Python<'py>) -> Option<Bound<'py, PyBytes>> {
         self.out.clear();
         let (end, out) = (self.end.get(), &mut self.out);
@@ -119,12 +130,14 @@ impl MessageEnd {
         any.then(|| PyBytes::new(py, out))
     }
 
-    /// The messages in bytes that came, in order; without borders a part of one waits for the rest.
+    /// Decodes received bytes; returns the messages in order. Without borders, an incomplete
+    /// message waits for the rest.
     ///
-    /// Raises ``CorruptError``, ``TruncatedError``, ``LimitError`` or ``UnsupportedError``; messages before the fault
-    /// are given first, then the next call raises. On a carrier with borders the end goes on afterwards, without
-    /// borders the connection is of no more use. What cannot be decoded is dropped, counted in ``undecodable`` and,
-    /// where that is possible, asked for with ``pending``.
+    /// Raises ``CorruptError``, ``TruncatedError``, ``LimitError`` or ``UnsupportedError``.
+    /// Messages before the error are returned first; the next call raises. On a carrier with
+    /// borders the end can be used afterwards; without borders the connection cannot. Messages that
+    /// cannot be decoded are dropped, counted in ``undecodable`` and, if possible, requested again
+    /// by ``pending``.
     #[pyo3(signature = (data, /))]
     fn receive<'py>(&mut self, py: Python<'py>, data: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyList>> {
         let bytes = Bytes::of(data)?;
@@ -137,8 +150,8 @@ impl MessageEnd {
         PyList::new(py, messages.map_err(raised)?)
     }
 
-    /// The message in a unit that came, or ``None`` if there was none for the application. Only on a carrier with
-    /// borders; raises as ``receive``.
+    /// Decodes a received unit; returns its message, or ``None`` if it has none for the
+    /// application. Only on a carrier with borders. Raises as ``receive`` does.
     #[pyo3(signature = (unit, /))]
     fn receive_unit(&mut self, py: Python<'_>, unit: &Bound<'_, PyAny>) -> PyResult<Option<Py<PyBytes>>> {
         if !self.borders {
@@ -148,9 +161,9 @@ impl MessageEnd {
         bytes.with(py, |unit| self.unit(py, unit)).map_err(raised)
     }
 
-    /// Tells the policy that the peer answered: ``seconds`` after the message was written, in which ``wire_len``
-    /// bytes crossed the link one after the other. By default the message sent last, its length, and the time since
-    /// it was sent.
+    /// Tells the policy that the peer answered message ``seq``, ``seconds`` after it was written;
+    /// ``wire_len`` bytes crossed the link one after the other in that time. Defaults: the last
+    /// message sent, its length, and the time since it was sent.
     #[pyo3(signature = (seq = None, wire_len = None, seconds = None))]
     fn answered(&mut self, seq: Option<u64>, wire_len: Option<usize>, seconds: Option<f64>) -> PyResult<()> {
         let span_ns = match seconds {
@@ -166,91 +179,97 @@ impl MessageEnd {
         Ok(())
     }
 
-    /// The connection is a new one and the peer knows nothing. Messages that were under way may be lost; what becomes
-    /// of them is the caller's affair. For the sending direction; the peer's reconnection shows by itself.
+    /// Starts a new connection, whose peer knows nothing of the old one. Messages in flight may be
+    /// lost; resending them is up to the caller. Needed for the sending direction only: a
+    /// reconnection of the peer is detected.
     #[pyo3(signature = (epoch = None))]
     fn reconnect(&mut self, epoch: Option<u64>) {
         self.input = Input::default();
         self.end.get().reconnect(epoch.unwrap_or_else(new_epoch));
     }
 
-    /// Offers a dictionary to the peer; it is used once the peer has it. ``ask``: the peer may have it from
-    /// elsewhere, so it is sent only if the peer asks for it. False if the peer takes no such dictionaries.
+    /// Offers a dictionary to the peer; it is used once the peer has it. ``ask``: the peer may
+    /// already have it, so its content is sent only on request. Returns false if the peer accepts
+    /// no such dictionaries.
     #[pyo3(signature = (dictionary, *, ask = false))]
     fn offer(&mut self, dictionary: &Dictionary, ask: bool) -> bool {
         self.end.get().sender_mut().offer(Arc::clone(&dictionary.0), ask)
     }
 
-    /// Makes a dictionary of the last ``len`` bytes of the history. False if there is too little.
+    /// Makes a dictionary of the last ``len`` bytes of the history. Returns false if the history is
+    /// shorter.
     fn pin(&mut self, len: usize) -> bool {
         self.end.get().sender_mut().pin(len)
     }
 
-    /// Samples what is sent from now on, for ``training``.
+    /// Starts to sample sent messages for ``training``.
     fn sample(&mut self) {
         self.end.get().sample();
     }
 
-    /// A training if one is due; run it on a thread of its own and give the result to ``trained``.
+    /// Returns a training if one is due, else ``None``. Run it on a separate thread and pass the
+    /// result to ``trained``.
     fn training(&mut self) -> Option<Training> {
         self.end.get().training(now_ns()).map(Training)
     }
 
-    /// Offers what came of a training to the peer, if it pays; whether it does.
+    /// Offers the dictionary of a training to the peer if it pays. Returns whether it does.
     fn trained(&mut self, adoption: &Adoption) -> bool {
         self.end.get().trained(adoption.take())
     }
 
-    /// Bytes that announce dictionaries to the readers of a fan-out carrier: for each new one, and every 10 seconds.
+    /// Returns bytes that announce dictionaries to the readers of a fan-out carrier. Send them
+    /// after each new dictionary, and every 10 seconds.
     fn announce<'py>(&mut self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         self.out.clear();
         self.end.get().sender_mut().announce(&mut self.out).map_err(raised)?;
         Ok(PyBytes::new(py, &self.out))
     }
 
-    /// The dictionary in use for what is sent, or ``None``.
+    /// The dictionary in use for sending, or ``None``.
     #[getter]
     fn dictionary(&mut self) -> Option<Dictionary> {
         self.end.get().sender().dictionary().map(|d| Dictionary(Arc::clone(d)))
     }
 
-    /// Number of the message sent last, for ``answered``; ``None`` before the first.
+    /// Number of the last message sent, for ``answered``; ``None`` before the first.
     #[getter]
     fn last_seq(&self) -> Option<u64> {
         self.last.map(|(sent, _)| sent.seq)
     }
 
-    /// Bytes that ``send`` gave last, as far as they are of the message and its control frames.
+    /// Length in bytes of the last message sent with its control frames; ``None`` before the first.
     #[getter]
     fn last_wire_len(&self) -> Option<usize> {
         self.last.map(|(sent, _)| sent.wire_len + sent.control_len)
     }
 
-    /// How the message sent last was encoded, such as ``lz4:accel=1,link``; ``None`` before the first.
+    /// Method of the last message sent, such as ``lz4:accel=1,link``; ``None`` before the first.
     #[getter]
     fn last_method(&self) -> Option<String> {
         self.last.map(|(sent, _)| narrows::policy::print_method(sent.method, sent.linked))
     }
 
-    /// What was sent, as ``Stats``.
+    /// ``Stats`` of what was sent.
     #[getter]
     fn sent(&mut self, py: Python<'_>) -> PyResult<Stats> {
         Stats::new(py, self.end.get().sent(), &self.methods)
     }
 
-    /// What was received, as ``Stats``.
+    /// ``Stats`` of what was received.
     #[getter]
     fn received(&mut self, py: Python<'_>) -> PyResult<Stats> {
         Stats::new(py, self.end.get().received(), &Methods::default())
     }
 
-    /// Messages that came and could not be decoded; on an ordered carrier they are asked for again.
+    /// Number of received messages that could not be decoded; on an ordered carrier they are
+    /// requested again.
     #[getter]
     fn undecodable(&self) -> u64 {
         self.undecodable
     }
 
-    /// How often the peer missed messages that cannot be sent again: some are lost.
+    /// How often the peer missed messages that can no longer be sent again: they are lost.
     #[getter]
     fn gaps(&self) -> u64 {
         self.gaps
@@ -258,7 +277,7 @@ impl MessageEnd {
 }
 
 impl MessageEnd {
-    /// The clock is read twice for a message: its time and what encoding took.
+    /// Reads the clock twice for a message: for its time, and for the duration of encoding.
     fn encode<'py>(
         &mut self,
         py: Python<'py>,
@@ -289,7 +308,7 @@ impl MessageEnd {
         let (mut rest, mut message) = (unit, None);
         while !rest.is_empty() {
             match decode(py, self.end.get(), rest, &mut self.undecodable, &mut self.gaps)? {
-                // A frame takes what is left of its unit, so there is at most one.
+                // A message frame extends to the end of its unit, so there is at most one.
                 Step::Message(came, consumed) => (message, rest) = (Some(came), &rest[consumed..]),
                 Step::Other(consumed) => rest = &rest[consumed..],
                 Step::Incomplete => break,
@@ -299,7 +318,8 @@ impl MessageEnd {
     }
 }
 
-/// Reads one frame, and times it if it was a message. To make a bytes object runs no Python code.
+/// Reads one frame, and measures the decoding time if it is a message. Making a bytes object runs
+/// no Python code.
 fn decode(
     py: Python<'_>,
     end: &mut message::MessageEnd,
@@ -332,5 +352,5 @@ fn decode(
 }
 
 fn bad_span() -> PyErr {
-    raised(narrows::Error::misuse("seconds is a time span, 0 or more"))
+    raised(narrows::Error::misuse("seconds must be 0 or more"))
 }

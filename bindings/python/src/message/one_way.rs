@@ -1,4 +1,4 @@
-//! One direction: an encoder that hears nothing, and its decoder.
+//! One-way message flows: an encoder without a back channel, and its decoder.
 
 use std::sync::Arc;
 
@@ -13,11 +13,12 @@ use crate::buffer::Bytes;
 use crate::error::raised;
 use crate::own::Own;
 
-/// The sending end of messages that nobody answers: a log, a topic with many readers, a file.
+/// The sending end of messages that are never answered: a log, a topic with many readers, a file.
 ///
-/// ``delivery`` is ``ordered`` (history is used; one decoder reads all from the beginning), ``unordered`` (each frame
-/// stands alone) or ``fanout`` (dictionaries are announced). The other arguments are those of ``MessageEnd``;
-/// ``MessageDecoder`` must be told the same carrier.
+/// ``delivery`` is ``ordered`` (uses history; one decoder reads everything from the beginning),
+/// ``unordered`` (each frame is decodable on its own) or ``fanout`` (dictionaries are announced).
+/// The other arguments are those of ``MessageEnd``. ``MessageDecoder`` must be given the same
+/// carrier.
 #[pyclass(module = "narrows")]
 pub(crate) struct MessageEncoder {
     sender: Own<MessageSender>,
@@ -62,8 +63,9 @@ impl MessageEncoder {
         Ok(Self { sender: Own::new(made.map_err(raised)?), out: Vec::new(), methods, traffic })
     }
 
-    /// The bytes that send a message of 0 to ``message_max`` bytes, any object with the buffer protocol: with
-    /// ``borders`` one unit. Raises ``LimitError`` if it is longer; nothing has changed then.
+    /// Encodes a message of 0 to ``message_max`` bytes, any object with the buffer protocol.
+    /// Returns the bytes to send, with ``borders`` one unit. Raises ``LimitError`` if it is longer;
+    /// an error changes nothing.
     #[pyo3(signature = (message, /))]
     fn encode<'py>(&mut self, py: Python<'py>, message: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyBytes>> {
         let bytes = Bytes::of(message)?;
@@ -80,13 +82,15 @@ impl MessageEncoder {
         Ok(PyBytes::new(py, &self.out))
     }
 
-    /// Uses a dictionary from its second announcement on. Only for ``fanout``; else false.
+    /// Uses a dictionary, from its second announcement on. Returns false unless ``delivery`` is
+    /// ``fanout``.
     #[pyo3(signature = (dictionary))]
     fn offer(&mut self, dictionary: &Dictionary) -> bool {
         self.sender.get().offer(Arc::clone(&dictionary.0), false)
     }
 
-    /// Bytes that announce dictionaries to readers (``fanout`` only): for each new one, and every 10 seconds.
+    /// Returns bytes that announce dictionaries to readers (``fanout`` only). Send them after each
+    /// new dictionary, and every 10 seconds.
     fn announce<'py>(&mut self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         self.out.clear();
         self.sender.get().announce(&mut self.out).map_err(raised)?;
@@ -94,20 +98,20 @@ impl MessageEncoder {
         Ok(PyBytes::new(py, &self.out))
     }
 
-    /// Begins anew, for another decoder.
+    /// Starts a new flow for another decoder.
     #[pyo3(signature = (epoch = None))]
     fn restart(&mut self, epoch: Option<u64>) {
         self.sender.get().reconnect(epoch.unwrap_or_else(new_epoch));
     }
 
-    /// What was encoded, as ``Stats``.
+    /// ``Stats`` of what was encoded.
     #[getter]
     fn sent(&self, py: Python<'_>) -> PyResult<Stats> {
         Stats::new(py, self.traffic, &self.methods)
     }
 }
 
-/// The receiving end for a ``MessageEncoder``.
+/// Decodes the output of a ``MessageEncoder``. The arguments are those of ``MessageEnd``.
 #[pyclass(module = "narrows")]
 pub(crate) struct MessageDecoder {
     receiver: MessageReceiver,
@@ -151,13 +155,13 @@ impl MessageDecoder {
         Ok(Self { receiver, borders, input: Input::default(), traffic: Traffic::default() })
     }
 
-    /// The messages in bytes that came, in order; without borders a part of one waits for the rest, with borders give
-    /// one unit.
+    /// Decodes received bytes; returns the messages in order. Without borders, an incomplete
+    /// message waits for the rest; with borders, pass one unit.
     ///
-    /// Raises ``CorruptError`` (also if the history is out of step: nobody can be asked, the encoder has to
-    /// ``restart``), ``TruncatedError``, ``LimitError`` or ``UnsupportedError``; messages before the fault are given
-    /// first, then the next call raises. A message whose dictionary is unknown is dropped and counted in
-    /// ``undecodable``.
+    /// Raises ``CorruptError`` (also if the history differs from the encoder's, since there is no
+    /// way to request it: the encoder has to ``restart``), ``TruncatedError``, ``LimitError`` or
+    /// ``UnsupportedError``. Messages before the error are returned first; the next call raises. A
+    /// message whose dictionary is unknown is dropped and counted in ``undecodable``.
     #[pyo3(signature = (data, /))]
     fn decode<'py>(&mut self, py: Python<'py>, data: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyList>> {
         let bytes = Bytes::of(data)?;
@@ -168,7 +172,7 @@ impl MessageDecoder {
             }
             let read = input.read(b, |rest| decode(py, receiver, rest, traffic));
             if *borders {
-                // The next unit stands for itself.
+                // The next unit is independent of this one.
                 if let Some(error) = std::mem::take(input).error
                     && read.is_ok()
                 {
@@ -180,13 +184,13 @@ impl MessageDecoder {
         PyList::new(py, messages.map_err(raised)?)
     }
 
-    /// Messages that came and could not be decoded.
+    /// Number of received messages that could not be decoded.
     #[getter]
     fn undecodable(&self) -> u64 {
         self.receiver.undecodable()
     }
 
-    /// What was decoded, as ``Stats``.
+    /// ``Stats`` of what was decoded.
     #[getter]
     fn received(&self, py: Python<'_>) -> PyResult<Stats> {
         Stats::new(py, self.traffic, &Methods::default())

@@ -1,4 +1,4 @@
-//! From Python's arguments to the configuration of an end.
+//! Configuration of message ends from Python arguments.
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
@@ -12,7 +12,7 @@ use pyo3::prelude::*;
 
 use super::Dictionary;
 
-/// What all classes of messages take alike.
+/// Arguments common to all message classes.
 pub(crate) struct Settings<'py> {
     pub(crate) delivery: &'py str,
     pub(crate) borders: bool,
@@ -34,12 +34,14 @@ impl Settings<'_> {
             "unordered" => Delivery::Unordered,
             "fanout" => Delivery::Fanout,
             other => {
-                return Err(Error::misuse(format!("delivery is 'ordered', 'unordered' or 'fanout', not '{other}'")));
+                return Err(Error::misuse(format!(
+                    "delivery must be 'ordered', 'unordered' or 'fanout', not '{other}'"
+                )));
             }
         };
         let mut known: Vec<_> = self.known.iter().map(|d| Arc::clone(&d.0)).collect();
         let seed = self.seed.map(|d| Arc::clone(&d.0));
-        // Who begins with it has it.
+        // An end that starts with the seed also knows it.
         known.extend(seed.clone());
         Ok(MessageConfig {
             carrier: Carrier { delivery, borders: self.borders },
@@ -56,7 +58,7 @@ impl Settings<'_> {
     }
 }
 
-/// A number that no other connection and not the other end has: 64 bits of the system's chance.
+/// A random number of 64 bits, which no other connection and not the other end has.
 pub(crate) fn new_epoch() -> u64 {
     RandomState::new().build_hasher().finish()
 }
@@ -64,7 +66,7 @@ pub(crate) fn new_epoch() -> u64 {
 pub(crate) fn policy(spec: &str) -> Result<Box<dyn Policy>> {
     let spec: PolicySpec = spec.parse()?;
     if let Some(file) = spec.file() {
-        return Err(Error::misuse(format!("a flow of messages cannot be chosen for from the file {file}")));
+        return Err(Error::misuse(format!("policies with a file such as {file} do not apply to messages")));
     }
     Ok(spec.build(&PolicySetup::new(1, Prior::shipped())))
 }

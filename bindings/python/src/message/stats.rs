@@ -1,4 +1,4 @@
-//! What went through a flow.
+//! Statistics of message flows.
 
 use narrows::codec::Method;
 use narrows::message::{Sent, Traffic};
@@ -6,11 +6,13 @@ use narrows::policy::print_method;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-/// Totals of one direction of a flow of messages, as they were when it was asked for.
+/// Totals of one direction of a message flow: a snapshot.
 ///
-/// ``messages``: messages; ``raw_bytes``: their bytes; ``wire_bytes``: bytes of all frames, those of control
-/// included; ``ratio``: raw / wire, 1.0 while nothing went; ``methods``: of what was sent, how many messages were
-/// encoded by each method.
+/// - ``messages``: number of messages.
+/// - ``raw_bytes``: bytes of the messages.
+/// - ``wire_bytes``: bytes of all frames, control frames included.
+/// - ``ratio``: raw / wire, 1.0 while there is nothing.
+/// - ``methods``: for sent messages, the number of messages by method.
 #[pyclass(frozen, get_all, module = "narrows")]
 pub(crate) struct Stats {
     messages: u64,
@@ -40,7 +42,8 @@ impl Stats {
     }
 }
 
-/// Messages by method, whether linked, and whether with a dictionary. A policy uses a handful, so a list is quickest.
+/// Number of messages by method, whether linked, and whether with a dictionary. A policy uses few
+/// methods, so a list is fastest.
 #[derive(Default)]
 pub(crate) struct Methods(Vec<((Method, bool, bool), u64)>);
 

@@ -13,7 +13,7 @@ use crate::buffer::Bytes;
 use crate::error::raised;
 use crate::own::Own;
 
-/// Carrier and history are those of a topic.
+/// Settings with the carrier and history of a topic.
 fn settings<'py>(
     message_max: usize,
     dictionary_max: usize,
@@ -40,16 +40,20 @@ fn seconds_until(at_ns: Option<u64>) -> Option<f64> {
     at_ns.map(|at| at.saturating_sub(now_ns()) as f64 * 1e-9)
 }
 
-/// The writing end of a topic: any number of readers, which come when they like and answer nothing, as with PUB and SUB of ZeroMQ. No I/O:
-/// each bytes object that it gives is one unit of a carrier that keeps borders.
+/// The writing end of a topic: any number of readers, which may join at any time and send nothing
+/// back, as with PUB and SUB of ZeroMQ. Without I/O: each bytes object that it returns is one unit
+/// of a carrier that preserves borders.
 ///
-/// Before every ``send``, and again in ``wakeup_in`` seconds, send what ``announcement`` gives. Dictionaries are announced so, and used from the
-/// second time on; one that saves less than its announcements cost is put away until it pays again. Several writers may share a
-/// topic.
+/// Before every ``send``, and again after ``wakeup_in`` seconds, send the unit of ``announcement``.
+/// It announces dictionaries, which are used from their second announcement on; a dictionary that
+/// saves less than its announcements cost is set aside until it pays again. Several writers may
+/// share a topic.
 ///
-/// ``policy``: by which rule methods are chosen, ``messages[:latency_us=US][,cpu_percent=PERCENT]`` or ``fixed:METHOD``. ``message_max``:
-/// longest message in bytes, 65,535 at most. ``epoch``: tells this writer from others, by default drawn. ``check_all``: a check on
-/// every unit, for carriers that damage what they carry.
+/// - ``policy``: chooses the compression methods,
+///   ``messages[:latency_us=US][,cpu_percent=PERCENT]`` or ``fixed:METHOD``.
+/// - ``message_max``: maximum length of a message in bytes, at most 65,535.
+/// - ``epoch``: distinguishes this writer from others, by default random.
+/// - ``check_all``: put a checksum on every unit, for carriers that may damage data.
 #[pyclass(module = "narrows")]
 pub(crate) struct TopicWriter {
     writer: Own<message::TopicWriter>,
@@ -67,8 +71,8 @@ impl TopicWriter {
         Ok(Self { writer: Own::new(made.map_err(raised)?), out: Vec::new(), methods: Methods::default() })
     }
 
-    /// The unit that sends a message of 0 to ``message_max`` bytes, any object with the buffer protocol. Raises ``LimitError`` if it is
-    /// longer; nothing has changed then.
+    /// Encodes a message of 0 to ``message_max`` bytes, any object with the buffer protocol.
+    /// Returns the unit to send. Raises ``LimitError`` if it is longer; an error changes nothing.
     #[pyo3(signature = (message, /))]
     fn send<'py>(&mut self, py: Python<'py>, message: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyBytes>> {
         let bytes = Bytes::of(message)?;
@@ -82,40 +86,43 @@ impl TopicWriter {
         Ok(PyBytes::new(py, &self.out))
     }
 
-    /// The unit that tells readers what they need to decode, if it is due, else ``None``.
+    /// Returns the announcement that readers need for decoding, if it is due, else ``None``.
     fn announcement<'py>(&mut self, py: Python<'py>) -> Option<Bound<'py, PyBytes>> {
         self.out.clear();
         let is_due = self.writer.get().announcement(now_ns(), &mut self.out);
         is_due.then(|| PyBytes::new(py, &self.out))
     }
 
-    /// A reader came, or one may have come: the next announcement is due at once, or a second after the last one.
+    /// States that a reader joined, or may have joined: the next announcement is due at once, or a
+    /// second after the last one.
     fn reader_came(&mut self) {
         self.writer.get().reader_came();
     }
 
-    /// Seconds until ``announcement`` gives something although nothing is sent, or ``None``.
+    /// Seconds until an ``announcement`` is due even if nothing is sent, or ``None``.
     #[getter]
     fn wakeup_in(&mut self) -> Option<f64> {
         seconds_until(self.writer.get().next_wakeup_ns())
     }
 
-    /// Uses a dictionary from elsewhere, once it was announced twice: of messages that every reader may see.
+    /// Uses a dictionary of the caller, from its second announcement on. Every reader gets its
+    /// content. Returns whether it is accepted.
     fn offer(&mut self, dictionary: &Dictionary) -> bool {
         self.writer.get().offer(Arc::clone(&dictionary.0))
     }
 
-    /// Samples what is sent from now on, for ``training``.
+    /// Starts to sample sent messages for ``training``.
     fn sample(&mut self) {
         self.writer.get().sample();
     }
 
-    /// A training if one is due; run it on a thread of its own and give the result to ``trained``.
+    /// Returns a training if one is due, else ``None``. Run it on a separate thread and pass the
+    /// result to ``trained``.
     fn training(&mut self) -> Option<Training> {
         self.writer.get().training(now_ns()).map(Training)
     }
 
-    /// Announces what came of a training, if it pays; whether it does.
+    /// Announces the dictionary of a training if it pays. Returns whether it does.
     fn trained(&mut self, adoption: &Adoption) -> bool {
         self.writer.get().trained(adoption.take())
     }
@@ -126,21 +133,24 @@ impl TopicWriter {
         self.writer.get().sender().dictionary().map(|d| Dictionary(Arc::clone(d)))
     }
 
-    /// What was sent, announcements included, as ``Stats``.
+    /// ``Stats`` of what was sent, announcements included.
     #[getter]
     fn sent(&mut self, py: Python<'_>) -> PyResult<Stats> {
         Stats::new(py, self.writer.get().sent(), &self.methods)
     }
 }
 
-/// The reading end of a topic, without I/O: give it the units that came.
+/// The reading end of a topic, without I/O: pass it the units that arrive.
 ///
-/// What cannot be decoded before something is announced waits, and what came behind it too, so that messages are given in the order in which
-/// they came: 1,024 messages, 1 MiB and 25 seconds at most; what is dropped then is counted in ``unannounced``. Who may write to a topic can so
-/// make its readers wait.
+/// Messages that need an announcement wait for it, and so do the messages behind them, so that
+/// messages are returned in the order of their arrival. At most 1,024 messages, 1 MiB and 25
+/// seconds; messages dropped after that are counted in ``unannounced``. So whoever may write to a
+/// topic can delay its readers.
 ///
-/// ``message_max``: longest message in bytes. ``dictionary_max``: longest dictionary taken from a writer. ``check_all``: units without a check are
-/// errors. ``known``: dictionaries that are here already.
+/// - ``message_max``: maximum length of a message in bytes.
+/// - ``dictionary_max``: maximum length in bytes of a dictionary accepted from a writer.
+/// - ``check_all``: units without a checksum are errors.
+/// - ``known``: dictionaries that this reader already has.
 #[pyclass(module = "narrows")]
 pub(crate) struct TopicReader {
     reader: Own<message::TopicReader>,
@@ -163,23 +173,25 @@ impl TopicReader {
         Ok(Self { reader: Own::new(made.map_err(raised)?) })
     }
 
-    /// The messages that are complete with a unit that came: none, one, or all that waited. Raises ``CorruptError``, ``TruncatedError``,
-    /// ``LimitError`` or ``UnsupportedError`` if it is no unit or was damaged; the next one can be read.
+    /// Reads a unit; returns the messages that it completes: none, one, or all that waited. Raises
+    /// ``CorruptError``, ``TruncatedError``, ``LimitError`` or ``UnsupportedError`` if the unit is
+    /// invalid or damaged; the next one can be read.
     #[pyo3(signature = (unit, /))]
     fn receive<'py>(&mut self, py: Python<'py>, unit: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyList>> {
         let bytes = Bytes::of(unit)?;
         let (reader, mut messages) = (self.reader.get(), Vec::new());
-        // To make a bytes object runs no Python code.
+        // Making a bytes object runs no Python code.
         let deliver = |m: &[u8]| messages.push(PyBytes::new(py, m));
         let result = bytes.with(py, |unit| with_contexts(|contexts| reader.receive(unit, now_ns(), contexts, deliver)));
         match result {
-            // Only what waited can come with an error; it must not be lost.
+            // Messages that come with an error had waited for the unit; they must not be lost.
             Err(error) if messages.is_empty() => Err(raised(error)),
             _ => PyList::new(py, messages),
         }
     }
 
-    /// Waits no more for what was not announced in time: the messages that came behind it.
+    /// Drops messages that were not announced in time; returns the messages that waited behind
+    /// them.
     fn on_time<'py>(&mut self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let (reader, mut messages) = (self.reader.get(), Vec::new());
         with_contexts(|contexts| reader.on_time(now_ns(), contexts, |m| messages.push(PyBytes::new(py, m))));
@@ -192,25 +204,25 @@ impl TopicReader {
         seconds_until(self.reader.get().next_wakeup_ns())
     }
 
-    /// Messages that wait for an announcement.
+    /// Number of messages that wait for an announcement.
     #[getter]
     fn waiting(&mut self) -> usize {
         self.reader.get().waiting()
     }
 
-    /// Messages that were dropped because their dictionary was not announced in time.
+    /// Number of messages dropped because their dictionary was not announced in time.
     #[getter]
     fn unannounced(&mut self) -> u64 {
         self.reader.get().missed().unannounced
     }
 
-    /// Units that were none, or damaged.
+    /// Number of units that were invalid or damaged.
     #[getter]
     fn damaged(&mut self) -> u64 {
         self.reader.get().missed().damaged
     }
 
-    /// What was received, as ``Stats``.
+    /// ``Stats`` of what was received.
     #[getter]
     fn received(&mut self, py: Python<'_>) -> PyResult<Stats> {
         Stats::new(py, self.reader.get().received(), &Methods::default())

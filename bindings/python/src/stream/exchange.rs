@@ -1,5 +1,5 @@
-//! What a thread of Python and those of the engine hand over to each other: raw bytes to the engine and, where a
-//! Python object is written, wire bytes back.
+//! Queue between a Python thread and the threads of the engine: raw bytes to the engine and, if the
+//! stream goes to a Python object, wire bytes back.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, Write};
@@ -14,16 +14,16 @@ use narrows::stream::BlockSource;
 
 use super::totals::Sent;
 
-/// Raw bytes that wait at most: as many again as the engine gathers itself, so that it has something to do while Python's
-/// thread waits for a core.
+/// Maximum of waiting raw bytes: as many as the engine itself gathers, so that it has work while
+/// Python's thread waits for a core.
 const RAW_MAX: usize = 2 << 20;
-/// Wire bytes that wait at most for a call from Python.
+/// Maximum of wire bytes that wait for a call from Python.
 const WIRE_MAX: usize = 1 << 20;
-/// Blocks are filled up to what the engine asked for last, at first to this and never to more than that: then it need
-/// not put short ones together.
+/// Blocks are filled up to the length that the engine requested last, so that it need not join
+/// short ones. This is the length of the first block, and the maximum is [`BLOCK_MAX`].
 const BLOCK_FIRST: usize = 64 << 10;
 const BLOCK_MAX: usize = 512 << 10;
-/// Waits end so often, to see whether anything changed that nobody told of.
+/// Interval at which waits check for changes without a notification.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 #[derive(Default)]
@@ -33,22 +33,22 @@ pub(super) struct Exchange {
     python: Condvar,
     /// Threads of the engine wait here: for raw bytes, for room.
     engine: Condvar,
-    /// Nobody cares any more. Outside of the lock, since who says so must not wait.
+    /// The stream was abandoned. Outside the lock, since the caller of `abandon` must not wait.
     abandoned: AtomicBool,
     buffers: BufferPool,
 }
 
 #[derive(Default)]
 struct State {
-    /// Blocks that are full, and the one that is being filled up to `filled`.
+    /// Full blocks, and the one being filled, up to `filled`.
     raw: VecDeque<Block>,
     filling: BlockMut,
     filled: usize,
     /// Bytes in all of them.
     raw_len: usize,
-    /// How long blocks shall be.
+    /// Block length that the engine requested last.
     asked: usize,
-    /// The engine has nothing to do.
+    /// The engine waits for raw bytes.
     hungry: bool,
     /// No more raw bytes will come.
     ended: bool,
@@ -64,7 +64,7 @@ impl Exchange {
 
     // --- for Python ---
 
-    /// Copies bytes in as far as there is room, and says how many. Never waits.
+    /// Copies in as many bytes as there is room for; returns their number. Never waits.
     pub(super) fn push(&self, bytes: &[u8]) -> usize {
         let mut state = self.lock();
         let len = bytes.len().min(RAW_MAX.saturating_sub(state.raw_len));
@@ -90,14 +90,14 @@ impl Exchange {
         len - rest.len()
     }
 
-    /// The block that is being filled, as it is.
+    /// Takes the block that is being filled.
     fn full(&self, state: &mut State) -> Block {
         let block = mem::take(&mut state.filling).freeze(mem::take(&mut state.filled));
         self.buffers.recycle(&block);
         block
     }
 
-    /// Waits a little until there is room, wire bytes wait, or the flow is over.
+    /// Waits until there is room, wire bytes wait, or the flow is over, but no longer than `most`.
     pub(super) fn wait_room(&self, most: Duration) {
         let state = self.lock();
         if state.raw_len >= RAW_MAX && state.wire.is_empty() && !state.over {
@@ -111,7 +111,8 @@ impl Exchange {
         self.engine.notify_all();
     }
 
-    /// Makes the threads of the engine end. Never waits: in a forked process nobody may ever unlock.
+    /// Makes the threads of the engine end. Never waits: in a forked process the lock may never be
+    /// released.
     pub(super) fn abandon(&self) {
         self.abandoned.store(true, Ordering::Relaxed);
         if let Ok(mut state) = self.state.try_lock() {
@@ -120,7 +121,7 @@ impl Exchange {
         self.engine.notify_all();
     }
 
-    /// The wire bytes that wait.
+    /// Takes the waiting wire bytes.
     pub(super) fn take_wire(&self) -> Vec<u8> {
         let wire = mem::take(&mut self.lock().wire);
         if !wire.is_empty() {
@@ -129,7 +130,8 @@ impl Exchange {
         wire
     }
 
-    /// Waits until the flow is over, wire bytes wait, or the time is over. Says whether it is over.
+    /// Waits until the flow is over or wire bytes wait, but no longer than `most`. Returns whether
+    /// the flow is over.
     pub(super) fn wait(&self, most: Duration) -> bool {
         let mut state = self.lock();
         if !state.over && state.wire.is_empty() {
@@ -142,7 +144,7 @@ impl Exchange {
         self.lock().over
     }
 
-    /// How the flow ended, once.
+    /// Takes the result of the flow, once it has ended.
     pub(super) fn take_result(&self) -> Option<Result<()>> {
         self.lock().result.take()
     }
@@ -157,7 +159,7 @@ impl Exchange {
         self.engine.notify_all();
     }
 
-    /// Raw bytes as the engine takes them.
+    /// The source of raw bytes for the engine.
     pub(super) fn source(self: &Arc<Self>, totals: Arc<Sent>) -> Source {
         Source { exchange: Arc::clone(self), totals }
     }
@@ -166,7 +168,7 @@ impl Exchange {
         self.abandoned.load(Ordering::Relaxed)
     }
 
-    /// Where the engine writes wire bytes that a Python object gets.
+    /// The sink of the engine's wire bytes for a Python object.
     pub(super) fn outlet(self: &Arc<Self>) -> Outlet {
         Outlet(Arc::clone(self))
     }
@@ -179,7 +181,7 @@ pub(super) struct Source {
 
 impl Drop for Source {
     fn drop(&mut self) {
-        // The last chance of a flow that fails: soon nothing can be asked of it.
+        // Saves the totals of a flow that fails, since it cannot be asked later.
         self.totals.look();
     }
 }
@@ -197,14 +199,14 @@ impl BlockSource for Source {
             state = exchange.engine.wait_timeout(state, LOOK_EVERY).unwrap_or_else(PoisonError::into_inner).0;
             state.hungry = false;
         }
-        // What came so far goes at once where nothing else is there to do.
+        // With no full block, an unfinished one is sent at once.
         let block = match state.raw.pop_front() {
             Some(block) => block,
             None if state.filled > 0 => exchange.full(&mut state),
             None => return Ok(Block::default()),
         };
         state.raw_len -= block.len();
-        // Not for every block: waking costs as much as copying one.
+        // Wakes Python only when the queue is half empty: waking costs as much as copying a block.
         let wake = state.raw_len <= RAW_MAX / 2;
         drop(state);
         if wake {

@@ -1,4 +1,4 @@
-//! Whole streams in memory.
+//! Encoding and decoding of whole streams in memory.
 
 use std::cell::Cell;
 
@@ -16,26 +16,31 @@ use super::{clock, run, sending, threads};
 use crate::buffer::{Bytes, Filling};
 use crate::error::raised;
 
-/// Bytes that are given to the engine at a time; Python may handle a signal in between.
+/// Bytes passed to the engine at a time; Python may handle a signal in between.
 const PIECE: usize = 1 << 20;
-/// Work on less is done before another thread could have the interpreter's lock: zstd takes some 20 us for it.
+/// Up to this length in bytes the interpreter's lock is kept: zstd takes some 20 us, less than
+/// another thread needs to take the lock.
 const BRIEF: usize = 8 << 10;
-/// Less is worth no second thread.
+/// Up to this length in bytes a second thread is not worth starting.
 const ALONE_LEN: usize = 256 << 10;
-/// Blocks under way for each of several threads: of short ones several are worth starting a thread for.
+/// Blocks in flight per thread, if there are several threads: a thread is worth starting for
+/// several short blocks.
 const BLOCKS_PER_THREAD: usize = 4;
-/// A result is made as long as the end of the stream says at once, if that is at most so long, or so many times the
-/// input: longer ones grow with what is decoded.
+/// A result is allocated at once with the length in the stream's end frame if that is at most this
+/// many bytes, or [`BELIEVED_RATIO`] times the input. Longer results grow as they are decoded.
 const BELIEVED_MAX: usize = 64 << 20;
 const BELIEVED_RATIO: usize = 1024;
 
-/// Encodes the bytes of any object with the buffer protocol as one stream, which ``decompress``, ``open`` and the
-/// program ``narrows pipe -d`` read.
+/// Encodes the bytes of any object with the buffer protocol as one stream, which ``decompress``,
+/// ``open`` and ``narrows pipe -d`` read.
 ///
-/// ``policy``: by which rule methods are chosen. There is no link here whose speed could say what compressing is
-/// worth, so it is a fixed method, ``fixed:zstd``; others are ``fixed:lz4``, ``fixed:xz:level=6`` and so on.
-/// ``threads``: threads that encode, by default one for each core but one. The interpreter's lock is released for
-/// all but short data. Raises ``MisuseError`` for a wrong policy.
+/// - ``policy``: chooses the compression method. There is no link whose speed could be measured, so
+///   it is a fixed method, by default ``fixed:zstd``; others are ``fixed:lz4``,
+///   ``fixed:xz:level=6`` and so on.
+/// - ``threads``: number of threads that encode, by default one per core but one.
+///
+/// Releases the interpreter's lock unless the data is short. Raises ``MisuseError`` for a wrong
+/// policy.
 #[pyfunction]
 #[pyo3(signature = (data, policy = "fixed:zstd", *, threads = None))]
 pub(crate) fn compress<'py>(
@@ -87,7 +92,7 @@ impl Encoding {
         self.sender.write(raw, (self.clock)())
     }
 
-    /// Encodes all that was taken.
+    /// Encodes everything taken so far.
     fn work(&mut self) {
         let Self { sender, kept, threads, clock, wire } = self;
         let Kept { contexts, buffers } = kept;
@@ -114,10 +119,13 @@ impl Encoding {
 
 /// Decodes one whole stream.
 ///
-/// ``max_length``: longest result in bytes, by default 1 GiB, since a few bytes may stand for very many; ``None`` is
-/// no limit. ``threads``: threads that decode, by default one for each core. The interpreter's lock is released for
-/// all but short data. Raises ``CorruptError``, ``TruncatedError`` (an ``EOFError``), ``UnsupportedError``, and
-/// ``LimitError`` for a longer result.
+/// - ``max_length``: maximum length of the result in bytes, by default 1 GiB, since a few bytes may
+///   expand to very many; ``None`` is no limit.
+/// - ``threads``: number of threads that decode, by default one per core.
+///
+/// Releases the interpreter's lock unless the data is short. Raises ``CorruptError``,
+/// ``TruncatedError`` (an ``EOFError``), ``UnsupportedError``, and ``LimitError`` for a longer
+/// result.
 #[pyfunction]
 #[pyo3(signature = (data, max_length = Some(1 << 30), *, threads = None), text_signature = "(data, max_length=1073741824, *, threads=None)")]
 pub(crate) fn decompress<'py>(
@@ -132,7 +140,7 @@ pub(crate) fn decompress<'py>(
     let threads = threads_for(told.unwrap_or(bytes.len()), threads, stream::cores)?;
     let believed = told.filter(|&told| told <= BELIEVED_MAX.max(bytes.len().saturating_mul(BELIEVED_RATIO)));
     let kept = Kept::take();
-    // One thread alone hands each block on while it is in the cache.
+    // A single thread takes each block while it is still in the cache.
     let under_way = if threads == 1 { 1 } else { threads * BLOCKS_PER_THREAD };
     let config = ReceiverConfig { cores: under_way, ..ReceiverConfig::default() };
     let mut decoding = Decoding {
@@ -165,7 +173,7 @@ pub(crate) fn decompress<'py>(
     Ok(result)
 }
 
-/// How long the stream is decoded, by its end frame. Only a receiver can tell whether that is true.
+/// Decoded length according to the end frame of the stream. Only decoding shows whether it is true.
 fn told_len(wire: &[u8]) -> Option<usize> {
     let no_blocks = ReadLimits { block_max: 0, history: 0, codecs: 0, check: true, messages: false };
     let end = &wire[wire.len().checked_sub(END_FRAME_LEN)?..];
@@ -183,7 +191,7 @@ struct Decoding {
     receiver: Receiver,
     kept: Kept,
     threads: usize,
-    /// Where decoded bytes go, or blocks where it is not known how many there will be.
+    /// Destination of decoded bytes; `None` if the length is unknown, then they go to `blocks`.
     result: Option<Filling>,
     blocks: Vec<Block>,
     len: usize,
@@ -191,7 +199,7 @@ struct Decoding {
 }
 
 impl Decoding {
-    /// A piece of the input.
+    /// Copies a piece of the input to a block.
     fn block(&self, wire: &[u8]) -> Block {
         let mut buffer = self.kept.buffers.get(wire.len());
         buffer.bytes_mut()[..wire.len()].copy_from_slice(wire);
@@ -207,7 +215,7 @@ impl Decoding {
             let Kept { contexts, buffers } = kept;
             let jobs: Vec<_> = std::iter::from_fn(|| receiver.poll_job()).collect();
             let any = !jobs.is_empty();
-            // Nobody wants to know how long it took, which would take long itself.
+            // Runs without timing, which would itself take long.
             for done in run(jobs, *threads, contexts, |job| job.estimate_ns, |job, c| job.run(c, buffers)) {
                 receiver.finish(done)?;
             }
@@ -220,7 +228,7 @@ impl Decoding {
         }
     }
 
-    /// Takes what is decoded; whether there was any.
+    /// Takes all decoded blocks. Returns whether there were any.
     fn read(&mut self) -> Result<bool> {
         let mut any = false;
         while let Some(raw) = self.receiver.read() {
@@ -242,19 +250,20 @@ impl Decoding {
     }
 }
 
-/// Threads for so many bytes. One or two blocks are done before the system has said how many cores there are.
+/// Number of threads for `len` bytes. One or two blocks are done faster than the system reports the
+/// number of cores.
 fn threads_for(len: usize, asked: Option<usize>, default: fn() -> usize) -> PyResult<usize> {
     let alone = || 1;
     threads(asked, if len <= ALONE_LEN { alone } else { default }).map_err(raised)
 }
 
-/// Does work without the interpreter's lock, unless it is brief.
+/// Runs `work` without the interpreter's lock, unless it is brief.
 fn aside<R: Send>(py: Python<'_>, is_brief: bool, work: impl FnOnce() -> R + Send) -> R {
     if is_brief { work() } else { py.detach(work) }
 }
 
-/// Contexts of codecs and buffers, which a thread keeps from one call to the next: to make them takes longer than to
-/// decode a short stream.
+/// Codec contexts and buffers that a thread keeps between calls: making them takes longer than
+/// decoding a short stream.
 #[derive(Default)]
 struct Kept {
     contexts: Vec<Contexts>,
@@ -266,7 +275,8 @@ thread_local! {
 }
 
 impl Kept {
-    /// Python code that runs within a call, in a handler of a signal, finds none and gets its own.
+    /// Takes those of the thread. A nested call, from a signal handler, finds none and makes its
+    /// own.
     fn take() -> Self {
         KEPT.try_with(Cell::take).ok().flatten().unwrap_or_default()
     }
@@ -276,7 +286,7 @@ impl Kept {
         if !is_brief {
             self.buffers.trim();
         }
-        // Not in a thread that ends.
+        // Fails only while the thread ends.
         let _ = KEPT.try_with(|kept| kept.set(Some(self)));
     }
 }

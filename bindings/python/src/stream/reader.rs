@@ -1,5 +1,5 @@
-//! The reading end of a stream: decodes when it is asked, on the caller's thread and, for methods that take long, on
-//! others meanwhile.
+//! The reading end of a stream. Decodes on demand, on the caller's thread and, for slow methods, on
+//! others at the same time.
 
 use std::mem;
 use std::sync::Arc;
@@ -20,26 +20,26 @@ use crate::buffer::Bytes;
 use crate::error::{Kept, raised};
 use crate::own::Own;
 
-/// Wire bytes asked for at a time: some blocks, so that several threads have something to do.
+/// Wire bytes read at a time: some blocks, so that several threads have work.
 const READ_LEN: usize = 512 << 10;
 
-/// Private: ``NarrowsFile`` and ``NarrowsSocket`` are in front of it, and let one call in at a time.
+/// Private: used by ``NarrowsFile`` and ``NarrowsSocket``, which admit one call at a time.
 #[pyclass(module = "narrows._narrows")]
 pub(crate) struct Reader {
     receiver: Receiver,
     contexts: Own<Vec<Contexts>>,
     buffers: BufferPool,
     clock: Box<dyn Fn() -> u64 + Send + Sync>,
-    /// Called with a number of bytes, gives at most so many; none are the end.
+    /// Called with a number of bytes, returns at most that many; none at the end.
     source: Py<PyAny>,
-    /// Called with what the sender hears; none where it hears nothing.
+    /// Called with bytes for the sender; `None` if there is no back channel.
     back: Option<Py<PyAny>>,
-    /// Raw bytes that were decoded and not read.
+    /// Decoded bytes that have not been read.
     raw: Block,
     ended: bool,
     /// The caller was told of the end.
     told_end: bool,
-    /// Found behind bytes that are read first.
+    /// Error found after bytes that are still to be read.
     error: Option<Kept>,
     delivered: u64,
     totals: Arc<Received>,
@@ -69,7 +69,7 @@ impl Reader {
         })
     }
 
-    /// Fills a part of the buffer and says how much: 0 is the end.
+    /// Fills a part of the buffer; returns the number of bytes, 0 at the end.
     fn readinto(&mut self, py: Python<'_>, buffer: &Bound<'_, PyAny>) -> PyResult<usize> {
         let target = Bytes::of(buffer)?;
         if target.len() == 0 || !self.fill(py)? {
@@ -81,7 +81,7 @@ impl Reader {
         Ok(n)
     }
 
-    /// What is decoded already, or else the next block, but at most so many bytes. Empty at the end.
+    /// Returns decoded bytes, or else those of the next block, at most `most`. Empty at the end.
     fn read_some<'py>(&mut self, py: Python<'py>, most: usize) -> PyResult<Bound<'py, PyBytes>> {
         if most == 0 || !self.fill(py)? {
             return Ok(PyBytes::new(py, b""));
@@ -92,7 +92,7 @@ impl Reader {
         Ok(bytes)
     }
 
-    /// Raw bytes that were read.
+    /// Number of raw bytes read.
     #[getter]
     fn delivered(&self) -> u64 {
         self.delivered
@@ -103,15 +103,14 @@ impl Reader {
         ReceivedTotals(Arc::clone(&self.totals))
     }
 
-    /// Tells a sender that waits for it what became of the stream: that the application has all of it, or why it has
-    /// not.
+    /// Tells a sender that waits for it whether the application has the whole stream, or why not.
     #[pyo3(signature = (failure = None, /))]
     fn close(&mut self, py: Python<'_>, failure: Option<&str>) -> PyResult<()> {
         let early = (!self.told_end).then_some("the receiver went away before the end of the stream");
         self.say_goodbye(py, failure.or(early))
     }
 
-    /// An object that leads to this one again shall not keep it alive.
+    /// For garbage collection of reference cycles.
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         visit.call(&self.source)?;
         self.back.as_ref().map_or(Ok(()), |back| visit.call(back))
@@ -125,7 +124,7 @@ impl Reader {
         self.totals.raw_bytes.store(self.delivered, Ordering::Relaxed);
     }
 
-    /// Sees to it that there are raw bytes. False at the end.
+    /// Makes sure that there are raw bytes. False at the end.
     fn fill(&mut self, py: Python<'_>) -> PyResult<bool> {
         while self.raw.is_empty() {
             if let Some(raw) = self.receiver.read() {
@@ -140,7 +139,7 @@ impl Reader {
                 return Ok(false);
             }
             if let Err(error) = self.step(py) {
-                // An interrupted or late read may be tried again, what is wrong with the stream stays.
+                // An interrupted or late read may be retried; an error of the stream is final.
                 if self.error.is_none() {
                     return Err(error);
                 }
@@ -149,7 +148,7 @@ impl Reader {
         Ok(true)
     }
 
-    /// Decodes what came, or else gets more.
+    /// Decodes received bytes, or else reads more.
     fn step(&mut self, py: Python<'_>) -> PyResult<()> {
         let Self { receiver, contexts, buffers, .. } = self;
         let any = py.detach(|| {
@@ -162,8 +161,8 @@ impl Reader {
         if any || self.receiver.has_raw() {
             return Ok(());
         }
-        // Where the sender waits for a word the end is seen by its frame, else by the end of the carrier: nothing may
-        // follow.
+        // If the sender waits for a confirmation, the stream ends with its end frame; else with the
+        // end of the carrier, since nothing may follow it.
         let over = self.back.is_some() && self.receiver.has_end();
         if !over {
             let data = self.source.bind(py).call1((READ_LEN,))?;
@@ -180,7 +179,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Reports to the sender, if it listens, also that something is wrong.
+    /// Sends reports to the sender if there is a back channel, errors too.
     fn tell<T>(&mut self, py: Python<'_>, result: narrows::Result<T>) -> PyResult<T> {
         self.totals.wire_bytes.store(self.receiver.summary().wire_bytes, Ordering::Relaxed);
         match result {
@@ -190,7 +189,8 @@ impl Reader {
                     && let Some(report) = self.receiver.poll_feedback(now_ns, blocked_ns)
                 {
                     match back.bind(py).call1((PyBytes::new(py, &report),)) {
-                        // A sender that is gone needs no reports, and what it sent is here still.
+                        // A sender that is gone needs no reports, and what it sent can still be
+                        // read.
                         Err(e) if e.is_instance_of::<PyConnectionError>(py) => self.back = None,
                         reported => drop(reported?),
                     }
@@ -198,7 +198,7 @@ impl Reader {
                 Ok(value)
             }
             Err(error) => {
-                // That the word does not arrive matters less than what it says.
+                // The error itself matters more than a failure to report it.
                 let _ = self.say_goodbye(py, Some(&error.to_string()));
                 Err(self.error.insert(Kept::new(&error)).raised())
             }

@@ -1,4 +1,4 @@
-//! Totals of streams, for threads that look while another one is in a call.
+//! Totals of streams, readable while another thread is in a call.
 
 use std::process;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,10 +12,10 @@ use pyo3::types::PyDict;
 use super::other_process;
 use crate::error::raised;
 
-/// What a writer has sent.
+/// Totals of a writer.
 pub(super) struct Sent {
     control: Arc<Control>,
-    /// As seen last: nothing can be asked of a flow that is over.
+    /// The last summary seen: a flow that is over cannot be asked.
     last: Mutex<Summary>,
     process: u32,
 }
@@ -25,7 +25,7 @@ impl Sent {
         Self { control, last: Mutex::default(), process: process::id() }
     }
 
-    /// So far, or as it was at the end.
+    /// The totals so far, or the final ones.
     pub(super) fn look(&self) -> Summary {
         self.keep(self.control.send_summary())
     }
@@ -45,9 +45,9 @@ pub(crate) struct SentTotals(pub(super) Arc<Sent>);
 
 #[pymethods]
 impl SentTotals {
-    /// So far, and after the end.
+    /// The totals so far, or the final ones.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        // Whoever held a lock when the process was forked never gives it back in the new one.
+        // A lock that was held during fork is never released in the child.
         if process::id() != self.0.process {
             return Err(raised(other_process()));
         }
@@ -67,7 +67,7 @@ impl SentTotals {
     }
 }
 
-/// What a reader has received.
+/// Totals of a reader.
 #[derive(Default)]
 pub(super) struct Received {
     pub(super) raw_bytes: AtomicU64,
@@ -80,7 +80,7 @@ pub(crate) struct ReceivedTotals(pub(super) Arc<Received>);
 
 #[pymethods]
 impl ReceivedTotals {
-    /// Raw bytes that were read, and wire bytes that came.
+    /// Raw bytes read, and wire bytes received.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let stats = PyDict::new(py);
         stats.set_item("raw_bytes", self.0.raw_bytes.load(Ordering::Relaxed))?;

@@ -20,45 +20,46 @@ use crate::buffer::Bytes;
 use crate::error::{Kept, raised};
 use crate::sys;
 
-/// Smaller writes gather until there are so many bytes, or `flush`.
+/// Smaller writes are gathered until there are this many bytes, or until `flush`.
 const GATHER: usize = 64 << 10;
-/// Longer ones are copied piece by piece, so that the engine begins before all is copied.
+/// Longer writes are copied in pieces of this many bytes, so that the engine starts before all is
+/// copied.
 const PIECE_MAX: usize = 256 << 10;
-/// Waits give Python the chance to handle a signal so often.
+/// Interval at which waits let Python handle signals.
 const SIGNALS_EVERY: Duration = Duration::from_millis(50);
-/// `flush` looks first after so long, then after twice as long, and so on up to the second.
+/// First interval at which `flush` polls; it doubles up to [`FLUSH_LOOK_MAX`].
 const FLUSH_LOOK: Duration = Duration::from_micros(50);
 const FLUSH_LOOK_MAX: Duration = Duration::from_millis(5);
-/// A flow that was told to stop looks every 50 ms; what it writes to may keep it a little longer.
+/// A stopped flow notices within 50 ms; a blocking write may keep it a little longer.
 const STOP_WAIT: Duration = Duration::from_secs(1);
-/// Of Linux: what an object that does not block has no room for is written again later.
+/// EAGAIN of Linux: a non-blocking object has no room now.
 const EAGAIN: i32 = 11;
 
-/// Private: ``NarrowsFile`` and ``NarrowsSocket`` are in front of it, and let one call in at a time.
+/// Private: used by ``NarrowsFile`` and ``NarrowsSocket``, which admit one call at a time.
 #[pyclass(module = "narrows._narrows")]
 pub(crate) struct Writer {
     exchange: Arc<Exchange>,
     control: Arc<Control>,
     totals: Arc<Sent>,
-    /// Bytes that gather.
+    /// Gathered bytes.
     pending: Vec<u8>,
     /// Raw bytes handed over.
     pushed: u64,
-    /// Called with wire bytes; none if the engine writes a descriptor.
+    /// Called with wire bytes; `None` if the engine writes to a descriptor.
     sink: Option<Py<PyAny>>,
-    /// Wire bytes for it, and how many of them it took.
+    /// Wire bytes for the sink, and how many of them it took.
     unsent: Vec<u8>,
     sent: usize,
     timeout: Option<Duration>,
     process: u32,
-    /// `close` was called, though it may have to be called again.
+    /// `close` was called; it may have to be called again.
     ending: bool,
     closed: bool,
-    /// After which nothing more is written.
+    /// The failure after which nothing more is written.
     failed: Option<Kept>,
 }
 
-/// What became of wire bytes for a Python object.
+/// Result of passing wire bytes to a Python object.
 enum Passed {
     Nothing,
     Some,
@@ -68,7 +69,7 @@ enum Passed {
 
 #[pymethods]
 impl Writer {
-    /// To a descriptor, which it owns from now on, or to the callable `sink`.
+    /// Writes to a descriptor, which it takes over, or to the callable `sink`.
     #[new]
     #[pyo3(signature = (policy, *, threads, descriptor, kind, duplex, sink, index, check, timeout))]
     #[expect(clippy::too_many_arguments, reason = "keywords of Python")]
@@ -121,7 +122,7 @@ impl Writer {
         })
     }
 
-    /// Raises what `Writer` would of these arguments: for before a file is emptied.
+    /// Raises the errors that `Writer` would raise for these arguments, before a file is truncated.
     #[staticmethod]
     fn validate(policy: &str, threads: Option<usize>, timeout: Option<f64>) -> PyResult<()> {
         limit(timeout)?;
@@ -129,8 +130,9 @@ impl Writer {
         sending(policy, threads).map(drop).map_err(raised)
     }
 
-    /// Takes all bytes and says how many; most are on their way when it returns, not written. `gather`: few bytes may
-    /// wait for others. Should it raise, `position` tells how many it took.
+    /// Takes all bytes and returns their number. They need not be written when it returns.
+    /// `gather`: a few bytes may wait for more. If it raises, `position` tells how many bytes it
+    /// took.
     #[pyo3(signature = (data, gather, /))]
     fn write(&mut self, py: Python<'_>, data: &Bound<'_, PyAny>, gather: bool) -> PyResult<usize> {
         self.check()?;
@@ -143,20 +145,20 @@ impl Writer {
             self.push(py, &bytes)?;
         }
         if self.sink.is_some() {
-            // What the object has no room for waits, as long as there is room for it here.
+            // Bytes that the object has no room for wait here.
             self.drain(py)?;
         }
         Ok(len)
     }
 
-    /// Waits until all that was written is in the hands of the file, the socket or the object.
+    /// Waits until the file, the socket or the object has everything that was written.
     fn flush(&mut self, py: Python<'_>) -> PyResult<()> {
         self.check()?;
         self.push_pending(py)?;
         let mut patience = Patience::new(self.timeout);
         let mut look = FLUSH_LOOK;
         loop {
-            // First, so that what it tells of is there to be passed on.
+            // Before `pass_on`, so that the bytes in this summary are there to be passed on.
             self.control.flush();
             let now = self.control.send_summary();
             self.pass_on(py, 0, &mut patience)?;
@@ -173,8 +175,8 @@ impl Writer {
         }
     }
 
-    /// Ends the stream and waits until all is written and, where the peer confirms, confirmed. Once; then it does
-    /// nothing. After `BlockingIOError` it can be called again.
+    /// Ends the stream and waits until everything is written and, if the peer confirms, confirmed.
+    /// A second call does nothing. After `BlockingIOError` it can be called again.
     fn close(&mut self, py: Python<'_>) -> PyResult<()> {
         if self.closed {
             return Ok(());
@@ -202,15 +204,15 @@ impl Writer {
         self.closed = true;
         match self.exchange.take_result() {
             Some(Err(error)) if self.failed.is_none() => Err(self.failed.insert(Kept::new(&error)).raised()),
-            // Otherwise it was raised before.
+            // Any other failure was raised before.
             _ => Ok(()),
         }
     }
 
-    /// Ends the flow where it stands: what was not written is lost, and the stream has no end.
+    /// Aborts the flow: unwritten bytes are lost, and the stream has no end.
     fn abandon(&mut self, py: Python<'_>) {
         self.closed = true;
-        self.failed.get_or_insert_with(|| Kept::new(&Error::misuse("the stream was given up")));
+        self.failed.get_or_insert_with(|| Kept::new(&Error::misuse("the stream was abandoned")));
         self.control.stop();
         self.exchange.abandon();
         if process::id() == self.process {
@@ -224,13 +226,13 @@ impl Writer {
         }
     }
 
-    /// Seconds that a call may wait without progress; `None` for ever.
+    /// Seconds that a call may wait without progress; `None` is no limit.
     fn set_timeout(&mut self, seconds: Option<f64>) -> PyResult<()> {
         self.timeout = limit(seconds)?;
         Ok(())
     }
 
-    /// Raw bytes that were taken.
+    /// Number of raw bytes taken.
     #[getter]
     fn position(&self) -> u64 {
         self.pushed + self.pending.len() as u64
@@ -241,14 +243,14 @@ impl Writer {
         SentTotals(Arc::clone(&self.totals))
     }
 
-    /// An object that leads to this one again shall not keep it alive.
+    /// For garbage collection of reference cycles.
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         self.sink.as_ref().map_or(Ok(()), |sink| visit.call(sink))
     }
 }
 
-/// Private: the engine's own driver over all of `data` at once, without the interpreter's lock, for comparisons.
-/// Seconds that it took.
+/// Private: runs the engine's own driver over all of `data` at once, without the interpreter's
+/// lock, for comparisons. Returns the seconds that it took.
 #[pyfunction]
 pub(crate) fn drive(
     py: Python<'_>,
@@ -285,7 +287,7 @@ impl Writer {
         if self.exchange.is_over() { Err(self.fail()) } else { Ok(()) }
     }
 
-    /// Why the flow is over, though nobody ended it.
+    /// The error of a flow that is over although nobody ended it.
     fn fail(&mut self) -> PyErr {
         match (&self.failed, self.exchange.take_result()) {
             (Some(failed), _) => failed.again(),
@@ -294,7 +296,7 @@ impl Writer {
         }
     }
 
-    /// Hands over what has gathered. Should it raise, what was not handed over is kept.
+    /// Hands over the gathered bytes. If it raises, the rest is kept.
     fn push_pending(&mut self, py: Python<'_>) -> PyResult<()> {
         let mut patience = Patience::new(self.timeout);
         while !self.pending.is_empty() {
@@ -305,8 +307,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Hands over bytes that Python holds. They are copied while no other thread can change them, and waited for
-    /// without the lock.
+    /// Hands over bytes of a Python object. Copies them with the interpreter's lock held, so that
+    /// no other thread can change them, and waits without it.
     fn push(&mut self, py: Python<'_>, bytes: &Bytes<'_, '_>) -> PyResult<()> {
         let mut patience = Patience::new(self.timeout);
         let mut at = 0;
@@ -318,7 +320,8 @@ impl Writer {
         Ok(())
     }
 
-    /// So many bytes were handed over, `taken` in this call; if there were none, waits a little for room.
+    /// Records that `n` bytes were handed over, `taken` in this call in total. If `n` is 0, waits a
+    /// little for room.
     fn pushed(&mut self, py: Python<'_>, n: usize, taken: usize, patience: &mut Patience) -> PyResult<()> {
         self.pushed += n as u64;
         if n > 0 {
@@ -335,24 +338,25 @@ impl Writer {
         self.pause(py, patience)
     }
 
-    /// Passes wire bytes on to the Python object, which must have room for some; `taken` of this call were taken.
+    /// Passes wire bytes on to the Python object. Raises `BlockingIOError` if it has no room;
+    /// `taken` bytes of this call were taken.
     fn pass_on(&mut self, py: Python<'_>, taken: usize, patience: &mut Patience) -> PyResult<()> {
         match self.drain(py)? {
             Passed::Nothing => {}
             Passed::Some => patience.progress(),
-            // The third becomes `characters_written`.
+            // The third argument becomes `characters_written`.
             Passed::Refused => {
-                return Err(PyBlockingIOError::new_err((EAGAIN, "the object takes no bytes now", taken)));
+                return Err(PyBlockingIOError::new_err((EAGAIN, "the object accepts no bytes now", taken)));
             }
         }
         Ok(())
     }
 
-    /// Passes on what the Python object takes. The rest comes first the next time.
+    /// Passes on as many wire bytes as the Python object takes. The rest comes first the next time.
     fn drain(&mut self, py: Python<'_>) -> PyResult<Passed> {
         let Some(sink) = &self.sink else { return Ok(Passed::Nothing) };
         let mut passed = Passed::Nothing;
-        // Once it has failed, what follows would stand behind a hole.
+        // After a failure, later bytes would follow a gap.
         while self.failed.is_none() {
             if self.sent == self.unsent.len() {
                 (self.unsent, self.sent) = (self.exchange.take_wire(), 0);
@@ -366,7 +370,7 @@ impl Writer {
                 Ok(0) => break,
                 Ok(n) => self.sent += n,
                 Err(e) => {
-                    // What it did not take is lost, so the stream is.
+                    // The bytes that it did not take are lost, and with them the stream.
                     self.failed = Some(Kept::of(py, &e));
                     self.totals.look();
                     self.control.stop();
@@ -394,7 +398,7 @@ impl Drop for Writer {
     }
 }
 
-/// A time limit that all progress pushes on.
+/// A timeout that restarts at every progress.
 struct Patience {
     limit: Option<Duration>,
     since: Instant,
@@ -410,7 +414,7 @@ impl Patience {
         self.since = Instant::now();
     }
 
-    /// So much is through.
+    /// Records that this many bytes are through.
     fn at(&mut self, bytes: u64) {
         if bytes != self.at {
             self.at = bytes;
@@ -421,7 +425,7 @@ impl Patience {
     fn check(&self) -> PyResult<()> {
         match self.limit {
             Some(limit) if self.since.elapsed() > limit => {
-                let text = format!("nothing was taken for {} s", limit.as_secs_f64());
+                let text = format!("no progress for {} s", limit.as_secs_f64());
                 let source = Some(std::io::ErrorKind::TimedOut.into());
                 Err(raised(Error { source, ..Error::new(ErrorKind::Io, text) }))
             }
@@ -430,7 +434,8 @@ impl Patience {
     }
 }
 
-/// How many of `len` bytes an object says that it took: all, if it does not say.
+/// How many of `len` bytes an object took, by the result of its `write`: all, if that is not a
+/// number.
 fn taken(written: &Bound<'_, PyAny>, len: usize) -> PyResult<usize> {
     match written.extract::<i64>() {
         Ok(n) => Ok(usize::try_from(n).map_err(|_| PyOSError::new_err(format!("write() returned {n}")))?.min(len)),

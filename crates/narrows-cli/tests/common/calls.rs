@@ -1,4 +1,5 @@
-//! System calls that fail or kill as a test wants: a filter on the thread that starts the program, which the program inherits.
+//! Makes chosen system calls fail, or kill the program: a seccomp filter on the thread that starts
+//! the program, which inherits it.
 
 use std::collections::BTreeMap;
 
@@ -6,22 +7,23 @@ use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule, TargetArch,
 };
 
-/// Which call fails.
+/// The calls that fail.
 #[derive(Clone, Copy)]
 pub(crate) enum Failing {
-    /// Every one of this number.
+    /// All calls with this number.
     All(i64),
-    /// Reading or writing at this offset and behind it: `pread64`, `pwrite64`.
+    /// Calls of `pread64` or `pwrite64` at this offset in bytes or after it.
     From(i64, u64),
 }
 
-/// Runs `run` on a thread whose programs get `errno` from these calls. `None`, and a word why, where that cannot be had.
+/// Runs `run` on a thread whose programs get `errno` from these calls. If that is not possible,
+/// records why and returns `None`.
 #[track_caller]
 pub(crate) fn with_failing<T: Send>(calls: &[Failing], errno: i32, run: impl FnOnce() -> T + Send) -> Option<T> {
     with(calls, SeccompAction::Errno(errno as u32), run)
 }
 
-/// Runs `run` on a thread whose programs are killed by these calls, before they do anything.
+/// Runs `run` on a thread whose programs are killed by these calls before the calls take effect.
 #[track_caller]
 pub(crate) fn with_fatal<T: Send>(calls: &[i64], run: impl FnOnce() -> T + Send) -> Option<T> {
     let calls: Vec<_> = calls.iter().map(|number| Failing::All(*number)).collect();

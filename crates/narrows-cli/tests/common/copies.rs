@@ -1,4 +1,4 @@
-//! Copies, and what is compared after them.
+//! Runs copies and compares trees.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime};
 
 use super::*;
 
-/// A remote shell that runs its command here, after a greeting as login shells have it.
+/// A remote shell that runs its command locally, after printing a greeting as login shells do.
 pub(crate) fn shell(folder: &Path) -> PathBuf {
     let path = folder.join("shell");
     fs::write(&path, "#!/bin/sh\nshift\nprintf 'Welcome\\nto this host\\n'\nexec sh -c \"$*\"\n").unwrap();
@@ -35,13 +35,13 @@ pub(crate) fn remote(path: &Path) -> std::ffi::OsString {
     place
 }
 
-/// All that a copy keeps: by path, in words.
+/// Everything that a copy preserves, as text by path.
 pub(crate) fn snapshot(root: &Path) -> BTreeMap<PathBuf, String> {
     let mut all = BTreeMap::new();
     let mut names = BTreeMap::new();
     let mut left = vec![root.to_path_buf()];
     while let Some(path) = left.pop() {
-        // Temporary files of servers that are on their way out may go meanwhile.
+        // Servers that are shutting down may remove their temporary files meanwhile.
         let Ok(data) = path.symlink_metadata() else { continue };
         let own = path.strip_prefix(root).unwrap().to_path_buf();
         let mut words = format!("mode {:o} mtime {}.{:09}", data.mode(), data.mtime(), data.mtime_nsec());
@@ -83,7 +83,7 @@ pub(crate) fn set_mtime(path: &Path, s: i64, ns: u32) {
     File::open(path).unwrap().set_modified(at).unwrap();
 }
 
-/// The tree that most tools lose something of.
+/// A tree with metadata that most tools do not fully preserve.
 pub(crate) fn make_tree(root: &Path) {
     fs::create_dir_all(root.join("a/b/c")).unwrap();
     fs::create_dir(root.join("empty")).unwrap();
@@ -112,7 +112,7 @@ pub(crate) fn make_tree(root: &Path) {
     set_mtime(root, 1_100_000_000, 999_999_999);
 }
 
-/// So that the test's folder can be removed by anybody.
+/// Makes the test's folder removable for any user.
 pub(crate) fn unlock(root: &Path) {
     let _ = fs::set_permissions(root.join("read-only"), fs::Permissions::from_mode(0o755));
 }

@@ -1,4 +1,4 @@
-//! What the tests of the program share.
+//! Shared by the tests of the program.
 #![allow(dead_code, reason = "no test file uses all of it")]
 
 pub(crate) mod calls;
@@ -15,12 +15,12 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
-/// A program that hangs is ended here and fails its test.
+/// Time limit for a program: a hanging one is killed and fails its test.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) fn narrows(home: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_narrows"));
-    // Tests neither read nor write the calibration of whoever runs them.
+    // Keeps tests from reading or writing the user's calibration.
     command.env("XDG_CACHE_HOME", home).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
@@ -37,7 +37,7 @@ pub(crate) fn finish(mut child: Child) -> Output {
     child.wait_with_output().unwrap()
 }
 
-/// As `finish`, for programs that say more than a pipe holds.
+/// As `finish`, for programs that print more than a pipe holds.
 pub(crate) fn finish_reading(mut child: Child) -> Output {
     let mut stdout = child.stdout.take().unwrap();
     let reader = std::thread::spawn(move || {
@@ -49,8 +49,8 @@ pub(crate) fn finish_reading(mut child: Child) -> Output {
     output
 }
 
-/// Whether --engine=seccomp has to work. Some containers forbid to look into one's own children; there every connection stays
-/// plain.
+/// Whether --engine=seccomp has to work. Some containers forbid a process to inspect its own
+/// children; every connection stays plain there.
 #[track_caller]
 pub(crate) fn asks_kernel() -> bool {
     let actions = fs::read_to_string("/proc/sys/kernel/seccomp/actions_avail").unwrap_or_default();
@@ -117,14 +117,14 @@ pub(crate) fn home() -> tempfile::TempDir {
     tempfile::tempdir().unwrap()
 }
 
-/// Starts a `recv` on a free port and says which.
+/// Starts a `recv` on a free port; returns it and its address.
 pub(crate) fn listen(home: &Path, args: &[&str]) -> (Child, String) {
     let mut child = narrows(home).args(["recv", "--listen", "127.0.0.1:0"]).args(args).spawn().unwrap();
     let mut line = String::new();
     let mut stderr = BufReader::new(child.stderr.take().unwrap());
     stderr.read_line(&mut line).unwrap();
     let address = line.trim().rsplit(' ').next().unwrap().to_string();
-    // What follows is passed on, so that the pipe never fills.
+    // Passes on the rest of the output, so that the pipe never fills.
     let (reader, writer) = std::io::pipe().unwrap();
     std::thread::spawn(move || {
         let mut rest = Vec::new();
@@ -144,7 +144,7 @@ pub(crate) fn signal(child: &Child, name: &str) {
     assert!(Command::new("kill").args([name, &child.id().to_string()]).status().unwrap().success());
 }
 
-/// The system says which signals a process catches.
+/// Waits until the process catches signals, according to /proc.
 pub(crate) fn wait_until_signals_are_caught(child: &Child) {
     let begun = Instant::now();
     while begun.elapsed() < PATIENCE {

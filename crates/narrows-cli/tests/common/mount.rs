@@ -1,5 +1,5 @@
-//! Small file systems of a test's own, in a namespace that ends with it: nobody else sees them, and no root is needed where
-//! users may make namespaces.
+//! Small file systems in a mount namespace that ends with the test. Nobody else sees them, and root
+//! is not needed if users may create namespaces.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -13,7 +13,7 @@ pub(crate) struct Mount {
 }
 
 impl Mount {
-    /// An empty file system in memory with these options; `None`, and a word why, where none can be made.
+    /// An empty tmpfs with these options. If it cannot be mounted, records why and returns `None`.
     #[track_caller]
     pub(crate) fn tmpfs(home: &Path, options: &str) -> Option<Self> {
         if !narrows_test::has("unshare") {
@@ -32,7 +32,7 @@ impl Mount {
             .spawn();
         let mounted = holder.ok().and_then(|mut holder| {
             let said = BufReader::new(holder.stdout.take()?);
-            // Seen from outside through the process that lives in the namespace.
+            // Reached from outside through /proc of the process that holds the namespace.
             let path = PathBuf::from(format!("/proc/{}/root", holder.id())).join(folder.strip_prefix("/").ok()?);
             let mut mount = Self { holder, said, path };
             mount.is_mounted().then_some(mount)
@@ -52,7 +52,7 @@ impl Mount {
         &self.path
     }
 
-    /// From now on nothing can be written.
+    /// Remounts the file system read-only.
     pub(crate) fn make_read_only(&mut self) {
         self.holder.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
         assert!(self.is_mounted());

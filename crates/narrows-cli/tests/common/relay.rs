@@ -1,4 +1,4 @@
-//! A remote shell whose link stands still at a chosen place until the test lets it go on.
+//! A remote shell whose link stalls at a chosen offset until the test releases it.
 
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::PermissionsExt;
@@ -10,16 +10,16 @@ use rustix::process::Pid;
 
 use super::{PATIENCE, finish};
 
-/// Runs the command of its arguments here, and holds what one end says behind so many bytes.
+/// Runs the command in its arguments locally, and holds the bytes of one end after an offset.
 pub(crate) struct Relay {
     folder: PathBuf,
 }
 
 #[derive(Clone, Copy)]
 pub(crate) enum Hold {
-    /// What the client says.
+    /// Holds the client's output after this many bytes.
     Up(u64),
-    /// What the server says.
+    /// Holds the server's output after this many bytes.
     Down(u64),
 }
 
@@ -31,7 +31,7 @@ impl Relay {
             let _ = fs::remove_file(folder.join(name));
         }
         assert!(Command::new("mkfifo").arg(folder.join("gate")).status().unwrap().success());
-        // `head` would keep small pieces back.
+        // `head` would buffer small pieces.
         let pass = |len: u64| format!("dd bs=64k count={len} iflag=count_bytes status=none");
         let held = |len: u64| format!("{{ {}; : > held; cat gate > /dev/null; exec cat; }}", pass(len));
         let (up, down) = match hold {
@@ -53,9 +53,10 @@ impl Relay {
         self.folder.join("shell")
     }
 
-    /// Runs a copy of this shell's; `meanwhile` runs when the link stands still and `ready` says so.
+    /// Runs a copy over this shell. `meanwhile` runs when the link has stalled and `ready` has
+    /// returned.
     pub(crate) fn run(&self, mut copy: Command, ready: impl FnOnce(&Child), meanwhile: impl FnOnce(&Child)) -> Output {
-        // A second carrier would go another way.
+        // A second carrier would bypass the relay.
         let mut copy = Guard(Some(copy.args(["--carriers", "1"]).spawn().unwrap()));
         if let Some(client) = &copy.0 {
             ready(client);
@@ -69,12 +70,13 @@ impl Relay {
         Pid::from_raw(fs::read_to_string(self.folder.join("server")).ok()?.trim().parse().ok()?)
     }
 
-    /// Waits until so many bytes went through.
+    /// Waits until the link has stalled.
     pub(crate) fn await_held(&self) {
         await_that("the link to stand still", || self.folder.join("held").exists());
     }
 
-    /// Waits until the sending end has gone through its sources: the thread that does it is no more, and all others wait.
+    /// Waits until the sending end has scanned its sources: the scanning thread has ended, and all
+    /// others wait.
     pub(crate) fn await_scanned(&self, client: &Child, pull: bool) {
         let mut seen = 0;
         await_that("the scan to end", || {
@@ -89,7 +91,7 @@ impl Relay {
                 })
                 .collect();
             let runs = |name: &str| threads.iter().any(|(comm, _)| comm.trim() == name);
-            // A thread that never ran yet has no name of its own, and is not asleep.
+            // A thread that has not run yet still has its parent's name, and is not asleep.
             let all_wait = threads.iter().all(|(_, stat)| stat.contains(") S "));
             let scanned = runs("narrows-files") && !runs("narrows-scan") && all_wait;
             seen = if scanned { seen + 1 } else { 0 };
@@ -97,17 +99,18 @@ impl Relay {
         });
     }
 
-    /// The link goes on.
+    /// Releases the link.
     fn release(&self) {
-        // Opened both ways, which never waits; who reads is woken, and sees the end when it is closed again.
+        // Opening a fifo for both directions never blocks. It wakes the reader, which sees the end
+        // when it is closed.
         let _gate = OpenOptions::new().read(true).write(true).open(self.folder.join("gate"));
-        // Who comes later finds an empty file.
+        // A later reader finds an empty file.
         let _ = fs::write(self.folder.join("open"), "");
         let _ = fs::rename(self.folder.join("open"), self.folder.join("gate"));
     }
 }
 
-/// Ends a program whose test fails before.
+/// Kills the program if its test fails early.
 struct Guard(Option<Child>);
 
 impl Drop for Guard {

@@ -6,7 +6,7 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-/// An OpenSSH server of the test's own on a free port of the loopback device, if one is installed.
+/// A private OpenSSH server on a free port of the loopback device.
 pub(crate) struct Sshd {
     child: Child,
     port: u16,
@@ -14,7 +14,8 @@ pub(crate) struct Sshd {
 }
 
 impl Sshd {
-    /// `None` where none is installed, or where it cannot be started: the test is skipped then.
+    /// Returns `None` if sshd is not installed or cannot be started; the test is then recorded as
+    /// skipped.
     #[track_caller]
     pub(crate) fn start(folder: &Path) -> Option<Self> {
         let Some(sshd) = ["/usr/sbin/sshd", "/usr/bin/sshd"].into_iter().find(|p| Path::new(p).exists()) else {
@@ -37,7 +38,7 @@ impl Sshd {
             make.args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(folder.join(key));
             assert!(make.status().ok()?.success());
         }
-        // Where it runs as root it wants this folder; it is made by its start script elsewhere.
+        // sshd needs this folder when it runs as root; normally its start script makes it.
         let _ = fs::create_dir("/run/sshd");
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let option = |text: String| ["-o".to_owned(), text];

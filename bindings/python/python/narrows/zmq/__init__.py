@@ -1,7 +1,8 @@
-"""ZeroMQ sockets that compress what they send, where it pays and the peer understands it.
+"""ZeroMQ sockets that compress what they send, where it pays and the peer supports it.
 
-``import narrows.zmq as zmq`` in place of ``import zmq``: ``Context`` and ``Socket`` are subclasses of pyzmq's, all other names are
-pyzmq's own. A peer that has not got this module sees plain ZeroMQ, and nothing has to be configured::
+Use ``import narrows.zmq as zmq`` instead of ``import zmq``: ``Context`` and ``Socket`` are
+subclasses of pyzmq's, all other names are pyzmq's own. A peer without this module sees plain
+ZeroMQ, and nothing has to be configured::
 
     import narrows.zmq as zmq
 
@@ -10,21 +11,24 @@ pyzmq's own. A peer that has not got this module sees plain ZeroMQ, and nothing 
     socket.send(b"...")
     answer = socket.recv()
 
-REQ and DEALER with one ``connect`` and no ``bind``, and REP and ROUTER at the other end, link each message to what was sent before. PUSH and PUB
-cannot know who reads: they compress if told ``peers="narrows"``. Everything else, and every ``inproc`` connection, is plain. Not for
-``zmq.asyncio``.
+REQ and DEALER with one ``connect`` and no ``bind``, and REP and ROUTER at the other end, encode
+each message with the help of those before it. PUSH and PUB cannot know who reads: they compress
+only with ``peers="narrows"``. Everything else, and every ``inproc`` connection, is plain.
+``zmq.asyncio`` is not supported.
 
-``proxy``, ``proxy_steerable``, ``monitored_queue`` and ``device`` move messages of these sockets through the wrapper, and so do pyzmq's
-own, and its devices, once this module is imported. ``Poller`` and ``select`` know of messages that wait inside a socket.
+``proxy``, ``proxy_steerable``, ``monitored_queue`` and ``device`` move messages of these sockets
+through the wrapper. So do pyzmq's own functions and devices once this module is imported.
+``Poller`` and ``select`` take messages that wait inside a socket into account.
 
-Who can see lengths on the way can guess at contents that were encoded together: ``send(..., private=True)`` and
-``socket(..., history=0)`` are for secrets (``docs/format.md``, 12.9).
+An observer of message lengths can infer contents that were encoded together: use ``send(...,
+private=True)`` or ``socket(..., history=0)`` for secrets (``docs/format.md``, 12.9).
 """
 
 from typing import Any
 
 import zmq as _zmq
 
+from . import kinds as _kinds  # Registers the socket types.
 from .polling import Poller, select
 from .proxying import device, guard, monitored_queue, proxy, proxy_steerable
 from .settings import Settings

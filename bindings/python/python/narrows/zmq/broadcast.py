@@ -1,4 +1,6 @@
-"""PUSH and PULL, PUB and SUB: who sends hears nothing of who reads, so it has to be told that all readers understand."""
+"""PUSH and PULL, PUB and SUB. The sender has no back channel, so it has to be told that all readers
+understand units.
+"""
 
 import hashlib
 import math
@@ -33,18 +35,21 @@ from .socket import (
     given,
 )
 
-# Parts that are units begin so. No routing id is known here that could make it another one for each connection.
+# First bytes of parts that are units. The same for all connections, since there is no routing id
+# here to derive it from.
 MAGIC = hashlib.sha256(b"narrows zmq units 1").digest()[:8]
-# Subscribed to by SUB sockets of this module, besides what the application wants, once they need it.
+# Topic of announcements. SUB sockets of this module subscribe to it once they need it.
 ANNOUNCEMENTS = b"\0narrows"
-# How often a PUB socket looks for new connections and trainings: many times within the second that a new reader waits.
+# Interval in seconds at which a PUB socket checks for new connections and trainings: much less than
+# the second that a new reader may wait.
 LOOK_S = 0.05
-# A reader subscribes so long after its connection was made, or is told with the next announcement.
+# Seconds after the connection in which a reader should subscribe. A later one gets the next regular
+# announcement.
 SUBSCRIBED_S = 0.3
 
 
 class Pusher(Socket):
-    """PUSH: each part alone, since nobody knows who gets it."""
+    """PUSH: encodes each part independently, since nobody knows which peer gets it."""
 
     _encoder: MessageEncoder | None = None
 
@@ -53,7 +58,7 @@ class Pusher(Socket):
         s = self._settings
         if s.peers == "narrows" and s.policy != "off":
             self._encoder = MessageEncoder(s.policy, delivery="fanout", borders=True, history=0)
-            # What opens the flow is of use to nobody who comes later.
+            # Drops the opening of the flow, which readers that join later would not get.
             self._encoder.announce()
 
     def send(
@@ -78,7 +83,7 @@ class Pusher(Socket):
 
 
 class Puller(Socket):
-    """PULL: takes parts that are units for what they say."""
+    """PULL: decodes parts that are units."""
 
     _decoder: MessageDecoder
 
@@ -93,13 +98,13 @@ class Puller(Socket):
         try:
             (message,) = self._decoder.decode(bytes(part)[len(MAGIC) :])
         except (NarrowsError, ValueError):
-            # No sender of this module made it.
+            # Not made by a sender of this module.
             return part
         return given(message, copy)
 
 
 class Publisher(Socket):
-    """PUB: the first part stays, for subscriptions; the others are one message of a topic."""
+    """PUB: the first part stays plain, for subscriptions; the others are one message of a topic."""
 
     _writer: TopicWriter | None = None
     _state: "Publishing"
@@ -121,7 +126,7 @@ class Publisher(Socket):
             watch.connect(address)
 
     def monitor(self, addr: Any, events: int = zmq.EVENT_ALL) -> None:
-        # Readers then wait for the next announcement in turn.
+        # Without the monitor, new readers wait for the next regular announcement.
         self._end_watch()
         super().monitor(addr, events)
 
@@ -151,7 +156,7 @@ class Publisher(Socket):
         state, writer = self._state, self._writer
         if writer is None or isinstance(data, str) or not (flags & SNDMORE or state.parts):
             return bare_send(self, data, flags, copy, track)
-        # PUB never waits, so parts may be put together.
+        # PUB never blocks, so its parts can be gathered.
         state.parts.append(data if type(data) is bytes else bytes(memoryview(data)))
         state.private = state.private or private
         if flags & SNDMORE:
@@ -180,7 +185,7 @@ class Publisher(Socket):
 
 
 class Publishing:
-    """The message that is put together, and what else happens beside sending."""
+    """State of a PUB socket: the message being gathered, new readers, and training."""
 
     __slots__ = ("came_at", "look_at", "parts", "private", "trained", "training", "watch")
 
@@ -219,10 +224,10 @@ class Publishing:
 
 
 class Subscriber(Socket):
-    """SUB: what cannot be decoded before something was announced waits for it, and what came behind it too.
+    """SUB: messages that need an announcement wait for it, and so do the messages behind them.
 
-    It subscribes to announcements when the first unit comes, since a publisher without this module, if it is an XPUB,
-    sees what its readers subscribe to. ``peers="narrows"`` subscribes at once.
+    It subscribes to announcements only when the first unit arrives, since an XPUB publisher without
+    this module would see that subscription. ``peers="narrows"`` subscribes at once.
     """
 
     _reader: TopicReader
@@ -301,7 +306,7 @@ class Subscriber(Socket):
         try:
             bodies = reader.receive(unit)
         except NarrowsError:
-            # Damaged, or not made by this module: counted by the reader.
+            # Damaged, or not made by this module; the reader counts it.
             return
         waiting = reader.waiting
         if waiting or self._behind.entries:
@@ -330,20 +335,23 @@ class Subscriber(Socket):
 
 
 class Behind:
-    """Plain messages that came behind units that wait: a publisher promises order. They do not wait for long, since a forged
-    unit waits for what never comes."""
+    """Plain messages behind units that wait, since a publisher promises order. Their wait is short,
+    since a forged unit waits for an announcement that never comes.
+    """
 
     __slots__ = ("entries", "held", "held_len", "units", "until")
 
     def __init__(self) -> None:
-        # Numbers of units one behind the other, and messages.
+        # In order of arrival: numbers of consecutive units, and plain messages.
         self.entries: deque[int | list[Part]] = deque()
         self.units = self.held = self.held_len = 0
-        # Of the first unit that waits.
+        # Deadline of the first waiting unit.
         self.until = math.inf
 
     def hold(self, parts: list[Part]) -> bool:
-        """False if nothing waits before it, or has for long, or too much does behind that."""
+        """Holds a message. Returns false if no unit waits before it, or only overdue ones, or too
+        much is held.
+        """
         if self.units == 0 or self.held >= HELD_MAX or self.held_len >= HELD_LEN or time.monotonic() >= self.until:
             return False
         self.entries.append(parts)
@@ -362,7 +370,7 @@ class Behind:
         return self.until if self.held else math.inf
 
     def overdue(self) -> list[list[Part]]:
-        """Messages that have waited long enough."""
+        """Returns the messages that have waited long enough."""
         if not self.held or time.monotonic() < self.until:
             return []
         out = [entry for entry in self.entries if not isinstance(entry, int)]
@@ -371,7 +379,9 @@ class Behind:
         return out
 
     def in_order(self, bodies: Sequence[bytes], waiting: int) -> list[list[Part]]:
-        """What can be delivered now that these units were decoded and so many still wait; others were dropped."""
+        """Returns the messages that can be delivered now that ``bodies`` were decoded and
+        ``waiting`` units still wait; other units were dropped.
+        """
         messages = deque(parts for body in bodies if (parts := unpacked(body)) is not None)
         out: list[list[Part]] = []
         while self.entries:
@@ -392,13 +402,14 @@ class Behind:
 
 
 class Listening:
-    """How a SUB comes to announcements."""
+    """Subscription of a SUB socket to announcements."""
 
     __slots__ = ("knock", "subscribed")
 
     def __init__(self) -> None:
         self.subscribed = False
-        # A second connection, which makes a publisher announce soon what it announced before this socket subscribed.
+        # A second connection, which makes the publisher soon repeat what it announced before this
+        # socket subscribed.
         self.knock: Any = None
 
     def subscribe(self, socket: Subscriber) -> None:
@@ -418,7 +429,8 @@ class Listening:
                 for addr in socket._endpoints:
                     self.knock.connect(addr)
             except zmq.ZMQError:
-                # No more sockets in this context: what waits does so until the next announcement.
+                # No more sockets in this context: waiting messages wait for the next regular
+                # announcement.
                 self.hang_up()
 
     def hang_up(self) -> None:
@@ -428,7 +440,9 @@ class Listening:
 
 
 def packed(parts: Sequence[bytes]) -> bytes:
-    """All parts in one: the length of each but the last as 4 bytes, little-endian, before it; first the number of parts, 2 bytes."""
+    """Joins all parts: their number as 2 bytes, then each part, all but the last with its length
+    before it as 4 bytes. Little-endian.
+    """
     pieces = [struct.pack("<H", len(parts))]
     for part in parts[:-1]:
         pieces += (struct.pack("<I", len(part)), part)
@@ -436,7 +450,7 @@ def packed(parts: Sequence[bytes]) -> bytes:
 
 
 def unpacked(body: bytes) -> list[Part] | None:
-    """The parts, or ``None`` if these are not some."""
+    """Splits joined parts; ``None`` if ``body`` is malformed."""
     if len(body) < 2:
         return None
     (count,), at = struct.unpack_from("<H", body), 2

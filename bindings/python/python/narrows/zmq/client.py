@@ -1,4 +1,4 @@
-"""REQ and DEALER: one peer, of which it is known only from its answers that it understands frames."""
+"""REQ and DEALER: one peer, which shows only by its answers that it understands frames."""
 
 import struct
 from time import perf_counter_ns
@@ -20,26 +20,29 @@ from .socket import (
 )
 from .trial import Trial
 
-# Whose answer is older than this may have lost the connection meanwhile. In a ping-pong the next message follows within some microseconds.
+# If the last answer is older than this, the connection may have been lost since. In a ping-pong the
+# next message follows within microseconds.
 FRESH_NS = 100_000
-# So many plain messages until the monitor is looked at, though nothing depends on it.
+# Plain messages between reads of the monitor while the peer is unproven, so that its events do not
+# pile up.
 UNPROVEN = 4096
-# So many until the next look whether the server may be sent frames; its frame ends that earlier.
+# Plain messages until the next check whether the server may be sent frames; a frame of the server
+# ends the wait earlier.
 WAIT = 64
-# A reply that cannot be decoded is asked for again so often.
+# How often a reply that cannot be decoded is requested again.
 TRIES = 4
 
 
 class Client(Socket):
-    """What REQ and DEALER have in common."""
+    """Common base of REQ and DEALER."""
 
     _link: Link
     _routing_id: bytes
-    # Endpoints: with more than one, nobody knows who gets a message.
+    # Number of endpoints: with more than one, it is unknown which peer gets a message.
     _endpoints: int
     _mine: bool
     _watch: Any = None
-    # When the last frame came.
+    # Time of the last received frame, in ns.
     _alive: list[int]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -50,7 +53,7 @@ class Client(Socket):
 
     def set(self, option: int, optval: Any) -> None:
         if option == zmq.ROUTING_ID:
-            # The peer is told the application's name and nothing else.
+            # The peer gets only the application's routing id.
             self._mine = False
             self._be_plain()
         Bare.set(self, option, optval)
@@ -60,7 +63,8 @@ class Client(Socket):
     def connect(self, addr: str) -> Any:
         self._another(addr)
         if self._endpoints == 1 and self._mine and self._watch is None:
-            # Not before: a socket that binds, as those of proxies do, would say that it understands and be sent frames.
+            # Not earlier: a socket that binds, as proxies do, would announce support and be sent
+            # frames.
             Bare.set(self, zmq.ROUTING_ID, self._routing_id)
             self._begin_watch()
         return super().connect(addr)
@@ -76,13 +80,13 @@ class Client(Socket):
         self._be_plain()
 
     def _another(self, addr: str) -> None:
-        # Within a process there is nothing to gain.
+        # Compression gains nothing within a process.
         self._endpoints += 2 if addr.startswith("inproc:") else 1
         if self._endpoints > 1:
             self._be_plain()
 
     def monitor(self, addr: Any, events: int = zmq.EVENT_ALL) -> None:
-        # A socket has one monitor. Without it a connection may be another one unnoticed.
+        # A socket has only one monitor. Without it a new connection would go unnoticed.
         self._mine = False
         self._be_plain()
         self._end_watch()
@@ -98,12 +102,14 @@ class Client(Socket):
         self._link.renew()
 
     def _proved(self) -> None:
-        """A frame came: this peer understands frames, as long as the connection lasts."""
+        """Called for each received frame: the peer understands frames as long as the connection
+        lasts.
+        """
         link = self._link
         self._alive[0] = perf_counter_ns()
         if link.proven or self._watch is None or not self._mine or self._endpoints != 1:
             return
-        # What came may have waited here since before the connection was lost.
+        # The frame may have been queued here since before the connection was lost.
         if not self._lost_connection():
             link.proven = True
             link.skip = 0 if self._settings.policy != "off" else FOREVER
@@ -114,17 +120,17 @@ class Client(Socket):
         try:
             Bare.monitor(self, address, zmq.EVENT_DISCONNECTED)
             watch = zmq.Socket(self.context, zmq.PAIR)
-            # With a limit the thread of libzmq would wait for this one.
+            # With a limit, the thread of libzmq would wait for this socket.
             watch.linger = watch.rcvhwm = 0
             watch.connect(address)
             self._watch = watch
         except zmq.ZMQError:
-            # No more sockets in this context: plain.
+            # No more sockets in this context: stay plain.
             if watch is not None:
                 watch.close(0)
 
     def _lost_connection(self) -> bool:
-        """Whether the monitor told so since it was asked last."""
+        """Whether the monitor reported a lost connection since the last call."""
         lost = False
         watch = self._watch
         while watch is not None and bare_get(watch, zmq.EVENTS) & zmq.POLLIN:
@@ -143,7 +149,7 @@ class Client(Socket):
         link = self._link
         out.link = link
         if not link.proven and link.skip <= 0:
-            # So that what the monitor tells does not pile up.
+            # Reads the events of the monitor, so that they do not pile up.
             self._lost_connection()
             link.skip = UNPROVEN
         if link.skip > 0 or private:
@@ -151,7 +157,7 @@ class Client(Socket):
         now = perf_counter_ns()
         if now - self._alive[0] > FRESH_NS:
             if self._lost_connection():
-                # Whoever is there now has to show that it understands.
+                # The new peer has to prove that it understands frames.
                 self._be_plain()
                 return
             self._alive[0] = now
@@ -159,7 +165,7 @@ class Client(Socket):
 
 
 class Requester(Client):
-    """REQ: one request, one reply. Repeats happen within ``recv``."""
+    """REQ: one request, one reply. Repetitions happen within ``recv``."""
 
     _trial: Trial
 
@@ -187,15 +193,16 @@ class Requester(Client):
         return self._send_part(data, flags, copy, track, private)
 
     def _begin(self, out: Outgoing, part: Part, private: bool) -> None:
-        # There is no second request before the reply.
+        # A new request means that the last one is done: its copies are not needed.
         link, trial = self._link, self._trial
         if link.unacked:
             link.unacked.clear()
             link.unacked_len = 0
         trial.begin = 0
-        # The leave is for one request: who does not wait for the reply does not know what it was.
+        # The permission is for one request: a client that does not wait for the reply does not know
+        # whether it was a frame.
         granted, link.granted = link.granted, False
-        # Also what cannot be encoded is framed, so that the reply is.
+        # Parts that cannot be encoded are framed too, so that the reply is framed.
         super()._begin(out, part, False)
         if not out.frames:
             return
@@ -208,7 +215,7 @@ class Requester(Client):
                 return
             framed = trial.wants_frame()
         if framed and not granted:
-            # The next reply that is a frame ends the wait.
+            # The next framed reply ends the wait.
             out.frames = False
             trial.waits = True
             link.skip = WAIT
@@ -230,8 +237,9 @@ class Requester(Client):
         return self._recv_framed(part, self._rest(), flags, copy, track)
 
     def _recv_expected(self, flags: int, copy: bool, track: bool) -> Any:
-        """The reply to a frame, which is one of one part mostly. To ask whether there are more parts takes longer than to receive one, but
-        not of a `zmq.Frame`."""
+        """Receives the reply to a frame, which mostly has one part. Querying for more parts takes
+        longer than receiving one, except on a `zmq.Frame`.
+        """
         link, trial = self._link, self._trial
         frame = bare_recv(self, flags, False, track)
         part = frame.bytes
@@ -242,7 +250,7 @@ class Requester(Client):
         if message is None:
             return self._recv_framed(part, self._rest(), flags, copy, track)
         link.granted = True
-        # The slope of a few shows as well as that of all.
+        # Timing a few round trips shows the slope as well as timing all.
         if trial.rest < 0 or not link.seq & 3:
             link.wire_len += len(part)
             link.answered()
@@ -283,12 +291,12 @@ class Requester(Client):
             if head_of(part) != link.tag_in:
                 return part
             rest = self._rest()
-        # The reply is lost, as if the connection had broken.
+        # The reply is lost, as after a broken connection.
         raise zmq.Again()
 
 
 class Dealer(Exchange, Client):
-    """DEALER: messages in both directions, each whenever one likes."""
+    """DEALER: messages in both directions, at any time."""
 
     def _link_of(self, parts: list[Part]) -> tuple[Link | None, int]:
         return self._link, 0

@@ -1,4 +1,4 @@
-"""What DEALER and ROUTER have in common: any number of messages under way, each of any number of parts."""
+"""Common base of DEALER and ROUTER: any number of messages in flight, of any number of parts."""
 
 import math
 import time
@@ -14,9 +14,10 @@ from .socket import NOBLOCK, SNDMORE, Outgoing, Socket, bare_get, bare_recv, giv
 
 class Exchange(Socket):
     _ready: deque[list[Part]]
-    # Links that wait for something lost.
+    # Links that wait for a lost message.
     _asking: list[Link]
-    # All parts of the message are known: those before an empty one are the envelope.
+    # Number of parts left before the body if all parts of the message are known, else ``None``. The
+    # parts up to the first empty one are the envelope.
     _body: list[int | None]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -24,7 +25,9 @@ class Exchange(Socket):
         super().__init__(*args, **kwargs)
 
     def _link_of(self, parts: list[Part]) -> tuple[Link | None, int]:
-        """Whose message this is, and how many parts are not the peer's."""
+        """The link of this message (``None`` if plain), and how many first parts are not the
+        peer's.
+        """
         raise NotImplementedError
 
     def _came_framed(self, link: Link) -> None: ...
@@ -74,7 +77,9 @@ class Exchange(Socket):
             self._body[0] = None
 
     def _suits(self, out: Outgoing, part: Part, more: bool) -> bool:
-        """Empty parts stay: they part envelope and body. The envelope stays, since a REP socket gives it back unread."""
+        """Whether to frame this part. Empty parts stay: they separate envelope and body. The
+        envelope stays, since a REP socket returns it unread.
+        """
         if not len(part) or self._addressed and not out.more:
             return False
         at = self._body[0]
@@ -164,7 +169,7 @@ class Exchange(Socket):
             self._asking.remove(link)
 
     def _wait(self, flags: int, end: float | None) -> float | None:
-        """While something was asked for, what waits for it is delivered in time."""
+        """Waits for the next message, but delivers in time what waits for a requested one."""
         now = time.monotonic()
         if end is None and not flags & NOBLOCK:
             timeout = int(bare_get(self, zmq.RCVTIMEO))
@@ -181,7 +186,7 @@ class Exchange(Socket):
 
 
 def body_at(parts: Sequence[Part], first: int) -> int:
-    """Where the body begins: behind the first empty part, if there is one."""
+    """Index where the body begins: after the first empty part, if there is one."""
     for i in range(first, len(parts)):
         if not len(parts[i]):
             return i + 1

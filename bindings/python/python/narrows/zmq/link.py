@@ -1,4 +1,6 @@
-"""What is between a socket and one peer: both flows, and the copies of what the peer may ask for."""
+"""The flows between a socket and one peer, and copies of the messages that the peer may request
+again.
+"""
 
 import hashlib
 import secrets
@@ -9,26 +11,29 @@ from typing import Any
 from .. import MESSAGE_MAX, MessageDecoder, MessageEnd, NarrowsError
 from .settings import Settings
 
-# Routing ids of sockets that understand frames begin so; the digit is the version of docs/format.md, section 13.
+# Prefix of the routing ids of sockets that understand frames; the digit is the version of
+# docs/format.md, section 13.
 PREFIX = b"nrw1"
 TAG_LEN = 4
-# Behind the first tag of a message: its number and the last number that came from the peer.
+# The head of a message: its tag, its number, and the last number received from the peer.
 HEAD_LEN = TAG_LEN + 2
-# First bytes behind the head that no frame of a message flow begins with.
+# Kinds: the first byte after the head, with values that no frame of a message flow begins with.
 AS_IS, AGAIN, AGAIN_LAST, LACKS, GONE = 0x00, 0x02, 0x04, 0x06, 0x08
 KINDS = frozenset((AS_IS, AGAIN, AGAIN_LAST, LACKS, GONE))
 BYTES = [bytes((i,)) for i in range(256)]
-# Numbers of messages are 1 to 255: half of that may be under way, half of that again is kept.
+# Messages of which copies are kept. Their numbers are 1 to 255: half of them may be in flight, and
+# half of that is kept.
 WINDOW = 64
-# Copies for one peer in bytes: a few times what a TCP connection holds on a slow link.
+# Maximum of the copies for one peer in bytes: a few times what a TCP connection holds on a slow
+# link.
 WINDOW_LEN = 64 << 10
-# After so many messages that were stored the link does not need any of this: so many then go plain.
+# After STORED_MAX messages that did not get shorter, the next REST messages go plain.
 STORED_MAX, REST = 16, 112
-# A peer that lost a message is spared at first so many messages, twice as many each time, and at most so many.
+# After a loss, SPARE messages to the peer go plain; twice as many each time, up to SPARE_MAX.
 SPARE, SPARE_MAX = 16, 1024
-# More than any socket sends.
+# More messages than any socket sends.
 FOREVER = 1 << 62
-# What was asked for again comes within a round trip or not at all.
+# Seconds to wait for a requested message, which arrives within a round trip or not at all.
 PATIENCE_S = 2.0
 HELD_MAX, HELD_LEN = 1000, 1 << 20
 
@@ -44,7 +49,7 @@ def head_of(part: Part) -> bytes:
 
 
 class Link:
-    """Both flows with the peer between which and this socket one routing id was said."""
+    """Both flows with one peer, identified by the routing id that the client announced."""
 
     __slots__ = (
         "acked_parts", "asks", "decoder", "due", "encoder", "granted", "heard", "held", "held_len", "held_until", "lacks", "mirrors",
@@ -59,40 +64,43 @@ class Link:
         self.settings = settings
         self.encoder: MessageEnd | None = None
         self.decoder: MessageDecoder | None = None
-        # A client does not know its peer at first; a server read the client's routing id.
+        # Whether the peer is known to understand frames. A client does not know at first; a server
+        # has read the client's routing id.
         self.proven = not client
-        # So many messages go plain.
+        # Number of messages that still go plain.
         self.skip = FOREVER if client or settings.policy == "off" else 0
         self.seq = 0
         self.heard = 0
         self.unacked: deque[tuple[int, list[Part], int]] = deque()
         self.unacked_len = 0
         self.stored = 0
-        # Whether frames pay is found out otherwise.
+        # Whether a trial decides if frames pay.
         self.tried = False
         self.spare = SPARE
         self.with_seed = settings.dictionary is not None
-        # Bytes of the message that is being sent, for the policy.
+        # Bytes of the message being sent, for the policy.
         self.wire_len = 0
-        # The peer lost a message and was asked for it; what comes meanwhile waits.
+        # A message of the peer could not be decoded and was requested again; messages that arrive
+        # meanwhile wait.
         self.asks = False
         self.held: list[list[Part]] = []
         self.held_len = 0
         self.held_until = 0.0
-        # How many messages came plain since the last frame, and at which count the peer is to hear a frame again.
+        # Plain messages received since the last frame, and the count at which the peer is answered
+        # by a frame again.
         self.plain_run = 0
         self.due = FOREVER if settings.policy == "off" else 1
         self.mirrors = False
-        # Of REQ and REP: the last reply was a frame, so the next request may be one.
+        # REQ and REP: the last reply was a frame, so the next request may be one.
         self.granted = False
 
-    # What is sent.
+    # Sending.
 
     def window_open(self) -> bool:
         return len(self.unacked) < WINDOW and self.unacked_len < WINDOW_LEN
 
     def encode(self, part: Part, first: bool, private: bool = False) -> bytes:
-        """One part as it goes over the wire. The message has the next number."""
+        """Encodes one part for the wire. The message gets the next number."""
         if first:
             self.wire_len = 0
             head = self.tag_out + BYTES[self.seq % 255 + 1] + BYTES[self.heard]
@@ -114,7 +122,7 @@ class Link:
         return wire
 
     def sent(self, parts: list[Part], raw_len: int) -> None:
-        """A message, parts of which were encoded, was given to the socket."""
+        """Records a message that was given to the socket and had encoded parts."""
         self.seq = self.seq % 255 + 1
         self.unacked.append((self.seq, parts, raw_len))
         self.unacked_len += raw_len
@@ -123,7 +131,7 @@ class Link:
             self.skip = REST
 
     def renew(self) -> None:
-        """What is sent next needs nothing that was sent before."""
+        """Makes the next frame independent of everything sent before."""
         if self.encoder is not None:
             self.encoder.reconnect()
 
@@ -135,7 +143,9 @@ class Link:
         return self.encoder
 
     def answered(self) -> None:
-        """The peer answered the message sent last. It was written when it was encoded, but for microseconds."""
+        """Tells the policy that the peer answered the last message. Messages are written within
+        microseconds of being encoded.
+        """
         if self.encoder is not None:
             self.encoder.answered(None, self.wire_len)
 
@@ -152,7 +162,9 @@ class Link:
                     break
 
     def lacked(self, seq: int) -> list[tuple[int, list[Part], bool]]:
-        """The peer could not decode message ``seq`` nor any after it: what has to be sent again, whether it is the last."""
+        """The peer could not decode message ``seq`` nor any after it. Returns the messages to send
+        again, each with its number and whether it is the last.
+        """
         if all(s != seq for s, _, _ in self.unacked):
             return []
         while self.unacked[0][0] != seq:
@@ -160,7 +172,7 @@ class Link:
         again = [(s, parts) for s, parts, _ in self.unacked]
         self.unacked.clear()
         self.unacked_len = 0
-        # It may be that the peer has not got the dictionary, or forgets quickly.
+        # The peer may lack the dictionary, or have forgotten the link.
         self.with_seed = False
         self.encoder = None
         if self.skip < FOREVER:
@@ -176,19 +188,21 @@ class Link:
     def control(self, kind: int, seq: int) -> bytes:
         return self.tag_out + bytes((seq, self.heard, kind))
 
-    # What came.
+    # Receiving.
 
     def framed(self, part: Part) -> bool:
         return head_of(part) == self.tag_in
 
     def decode_one(self, wire: bytes) -> bytes | None:
-        """The message of one framed part, if it is nothing but a message; else nothing has changed."""
+        """The message of one framed part if it is only a message, else ``None``; then nothing has
+        changed.
+        """
         if len(wire) <= HEAD_LEN or wire[HEAD_LEN] in KINDS or self.decoder is None or self.asks:
             return None
         try:
             (message,) = self.decoder.decode(wire[HEAD_LEN:])
         except (NarrowsError, ValueError):
-            # It is not decoded twice: that fails for good.
+            # Makes the next attempt fail too, instead of decoding the part twice.
             self.decoder = None
             return None
         acked = wire[TAG_LEN + 1]
@@ -198,7 +212,7 @@ class Link:
         return message
 
     def decode(self, parts: list[Part]) -> "Came":
-        """What a message is of which a part is framed."""
+        """Decodes a message that has a framed part."""
         first = next(i for i, part in enumerate(parts) if self.framed(part))
         head = bytes(parts[first])
         if len(head) <= HEAD_LEN:
@@ -209,7 +223,7 @@ class Link:
         if kind in (LACKS, GONE):
             return Came(kind, seq, None, first)
         if self.asks and kind not in (AGAIN, AGAIN_LAST):
-            # It comes again, behind what was lost.
+            # It will be sent again, after the lost message.
             return Came(AS_IS, seq, None, first)
         out = parts[:first]
         try:
@@ -220,7 +234,7 @@ class Link:
                     continue
                 out.append(self._decode_part(bytes(part), HEAD_LEN if i == first else TAG_LEN, i == first))
         except NarrowsError:
-            # It goes on at the next message that needs nothing before it.
+            # Decoding resumes at the next message that is independent of earlier ones.
             self.decoder = None
             return Came(AS_IS, seq, None, first)
         self.heard = seq
@@ -239,14 +253,16 @@ class Link:
             raise NarrowsError("a part without a message")
         return message
 
-    # What waits while something is asked for.
+    # Messages that wait for a requested one.
 
     def ask(self) -> None:
         self.asks = True
         self.held_until = time.monotonic() + PATIENCE_S
 
     def hold(self, parts: list[Part]) -> bool:
-        """Keeps what came plain behind what was lost. False if that is not to be."""
+        """Keeps a plain message that arrived after a lost one. Returns false if no message was
+        requested, or if too many are held.
+        """
         if not self.asks or len(self.held) >= HELD_MAX or self.held_len >= HELD_LEN:
             return False
         self.held.append(parts)
@@ -257,15 +273,17 @@ class Link:
         held, self.held, self.held_len, self.asks = self.held, [], 0, False
         return held
 
-    # Whether a server's answer is a frame.
+    # Whether a server answers by a frame.
 
     def came_plain(self) -> None:
-        """A client that sends plain has no use for frames, or does not know that they are understood."""
+        """Records a plain message. Its client has no use for frames, or does not know that they are
+        understood.
+        """
         self.plain_run += 1
         self.mirrors = self.plain_run >= self.due
 
     def welcomes(self) -> None:
-        """The answer to a plain message is a frame."""
+        """Records that the answer to a plain message is a frame."""
         self.mirrors = False
         self.due = min(2 * self.due, self.due + 128)
 
@@ -275,7 +293,9 @@ class Link:
 
 
 class Came:
-    """A framed message: its kind and number, its parts if they could be decoded, and where the frames begin."""
+    """A received framed message: its kind and number, its parts if they could be decoded, and the
+    index of the first frame.
+    """
 
     __slots__ = ("first", "kind", "parts", "seq")
 

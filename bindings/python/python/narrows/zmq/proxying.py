@@ -1,8 +1,10 @@
-"""``proxy``, ``proxy_steerable``, ``monitored_queue``, ``device``: as pyzmq's, also between sockets of this module.
+"""``proxy``, ``proxy_steerable``, ``monitored_queue``, ``device`` as in pyzmq, also between sockets
+of this module.
 
-libzmq moves parts in C and never asks the wrapper, so it would pass on frames that only the wrapper can read. Where a
-socket of this module takes part, messages move through its ``recv_multipart`` and ``send_multipart`` instead: each
-hop is compressed on its own. Between plain sockets it is pyzmq's function that runs.
+libzmq moves parts in C, bypassing the wrapper, so it would pass on frames that only the wrapper can
+read. If a socket of this module takes part, messages move through its ``recv_multipart`` and
+``send_multipart`` instead: each hop is compressed on its own. Between plain sockets pyzmq's
+function runs.
 """
 
 import struct
@@ -15,13 +17,12 @@ import zmq.backend
 import zmq.devices
 
 from .link import Part
-from .polling import poll_events
-from .socket import NOBLOCK, Socket, bare_get
+from .socket import NOBLOCK, Socket, bare_get, poll_events
 
-# As libzmq's proxy: so many messages of one direction before the other one has its turn.
+# Messages of one direction before it is the other's turn, as in libzmq's proxy.
 BURST = 1000
 
-# What runs between plain sockets, and what this module puts in their places.
+# pyzmq's functions, which run between plain sockets and which `guard` replaces.
 _plain_proxy: Callable[..., Any] = zmq.backend.proxy
 _plain_proxy_steerable: Callable[..., Any] = zmq.backend.proxy_steerable
 _plain_monitored_queue: Callable[..., Any] = zmq.devices.monitored_queue
@@ -30,7 +31,7 @@ _plain_monitored_queue: Callable[..., Any] = zmq.devices.monitored_queue
 def proxy(frontend: Any, backend: Any, capture: Any = None) -> Any:
     """Moves messages between two sockets, in both directions, until the context ends.
 
-    ``capture``: a socket that is sent all of them.
+    ``capture``: a socket that gets a copy of every message.
     """
     if not any_wrapped(frontend, backend, capture):
         return _plain_proxy(frontend, backend, capture)
@@ -47,7 +48,9 @@ def proxy_steerable(frontend: Any, backend: Any, capture: Any = None, control: A
 def monitored_queue(
     in_socket: Any, out_socket: Any, mon_socket: Any, in_prefix: bytes = b"in", out_prefix: bytes = b"out"
 ) -> Any:
-    """As ``proxy``; ``mon_socket`` is sent all messages with a prefix that says where they came from."""
+    """As ``proxy``; ``mon_socket`` gets a copy of every message, with a prefix that tells its
+    direction.
+    """
     if not any_wrapped(in_socket, out_socket, mon_socket):
         return _plain_monitored_queue(in_socket, out_socket, mon_socket, in_prefix, out_prefix)
     prefixes = ([in_prefix], [out_prefix])
@@ -70,7 +73,7 @@ class Way:
 
     def __init__(self, source: Any, target: Any, prefix: list[Part]) -> None:
         self.source, self.target, self.prefix = source, target, prefix
-        # The target takes nothing now: it is waited for, not the source.
+        # The target accepts nothing now, so wait for it instead of the source.
         self.blocked = False
         self.from_messages = self.from_bytes = self.to_messages = self.to_bytes = 0
 
@@ -92,7 +95,7 @@ class Mover:
         self.ways = [Way(frontend, backend, prefixes[0])]
         if frontend is not backend:
             self.ways.append(Way(backend, frontend, prefixes[1]))
-        # Between two ROUTERs the second part of a message says whom it is for.
+        # Between two ROUTERs the second part of a message is the routing id of the target.
         self.swaps = swaps and frontend.type == backend.type == zmq.ROUTER
         self.paused = self.ended = False
 
@@ -152,7 +155,9 @@ class Mover:
             control.send(b"")
 
     def statistics(self) -> list[int]:
-        """As libzmq tells them: messages and bytes from and to the frontend, then from and to the backend."""
+        """Statistics as libzmq reports them: messages and bytes from and to the frontend, then from
+        and to the backend.
+        """
         there, back = self.ways[0], self.ways[-1]
         numbers = []
         for comes, goes in ((there, back), (back, there)):
@@ -161,9 +166,10 @@ class Mover:
 
 
 def guard() -> None:
-    """Has pyzmq's own functions, and its devices, move the messages of wrapped sockets as above.
+    """Replaces pyzmq's own functions, which its devices use too, so that they can move messages of
+    wrapped sockets.
 
-    What an application took out of ``zmq`` by name before it imported this module stays libzmq's.
+    Names that an application imported from ``zmq`` before this module stay libzmq's.
     """
     ours = {"proxy": proxy, "proxy_steerable": proxy_steerable, "monitored_queue": monitored_queue}
     plain = (_plain_proxy, _plain_proxy_steerable, _plain_monitored_queue)

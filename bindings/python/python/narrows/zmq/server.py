@@ -1,4 +1,6 @@
-"""REP and ROUTER: any number of peers, each of which said in its routing id whether it understands frames."""
+"""REP and ROUTER: any number of peers, each of which announces in its routing id whether it
+understands frames.
+"""
 
 import time
 from collections import OrderedDict
@@ -11,17 +13,17 @@ from .exchange import Exchange
 from .link import AGAIN_LAST, AS_IS, FOREVER, GONE, LACKS, PREFIX, Link, Part
 from .socket import Outgoing, Socket, bare_recv, bare_send, given
 
-# After so many plain requests a REP looks at few of them: one of 16 at first, one of 64 later.
+# After CALM_AFTER plain requests a REP inspects few of them: one in 16 at first, one in 64 later.
 CALM_AFTER, CALM_FIRST, CALM_MOST = 64, 16, 64
 PREFIX_STR = PREFIX.decode()
 
 
 class Server(Socket):
-    """What REP and ROUTER have in common."""
+    """Common base of REP and ROUTER."""
 
-    # In the order in which they were heard last.
+    # In the order of the last message received from them.
     _links: OrderedDict[Any, Link]
-    # Who sent what came last, and its routing id.
+    # Link and routing id of the sender of the last message.
     _peer: list[Any]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -41,14 +43,15 @@ class Server(Socket):
         return link
 
     def _forget(self, link: Link) -> None:
-        """It is not known any more. If its peer sends a frame it is told."""
+        """Called for a link that is dropped. If its peer sends a frame later, it is told."""
 
     def _answer(self, out: Outgoing, link: Link | None, private: bool) -> None:
         out.link = link
         if link is None or private or not link.mirrors:
             return
         if link.plain_run:
-            # The client may have another connection than before, or more than one, so this frame needs nothing.
+            # The client may have a new connection, or more than one, so this frame must be
+            # independent.
             link.renew()
             link.welcomes()
             out.frames = True
@@ -57,18 +60,20 @@ class Server(Socket):
 
 
 class Calm:
-    """When a REP need not look who sent a request: to read the routing id of a message takes as long as to receive it.
+    """Decides when a REP need not inspect who sent a request: reading the routing id of a message
+    takes as long as receiving it.
 
-    A REQ sends a frame only if the last reply to it was one, so while no such reply is the last one to anybody all requests are plain. One of
-    some is looked at all the same, and answered by a frame if it may be, so that who has found that frames pay can begin.
+    A REQ sends a frame only if the last reply to it was one. So while no peer's last reply was a
+    frame, all requests are plain. Still, some requests are inspected and answered by a frame if
+    allowed, so that a client that has found that frames pay can begin.
     """
 
     __slots__ = ("granted", "left", "never", "plain_run", "sampled", "span")
 
     def __init__(self) -> None:
-        # Peers that may send a frame; requests that are left until one is looked at.
+        # Number of peers that may send a frame; requests until the next one is inspected.
         self.granted = self.left = 0
-        # Somebody may send a frame at any time.
+        # Some peer may send a frame at any time.
         self.never = False
         self.plain_run = 0
         self.span = CALM_FIRST
@@ -77,24 +82,26 @@ class Calm:
     def may_begin(self) -> bool:
         if self.plain_run < CALM_AFTER or self.granted or self.never or self.sampled:
             return False
-        # Drawn, so that clients that come by turns are all met.
+        # Random, so that of clients that take turns each one is inspected at some time.
         self.left, self.sampled = randrange(self.span // 2, self.span + self.span // 2), True
         self.span = min(2 * self.span, CALM_MOST)
         return True
 
     def disturb(self) -> None:
-        """A frame came."""
+        """Records that a frame arrived."""
         self.plain_run, self.span, self.sampled = 0, CALM_FIRST, False
 
     def grant(self, link: Link, framed: bool) -> None:
-        """The reply to this peer is a frame, or is not."""
+        """Records whether the reply to this peer is a frame."""
         if framed != link.granted:
             link.granted = framed
             self.granted += 1 if framed else -1
 
 
 class Replier(Server):
-    """REP: a reply for each request, to the peer that sent it. Who asks again is answered within ``recv``."""
+    """REP: one reply to each request, to the peer that sent it. Requests to repeat are answered
+    within ``recv``.
+    """
 
     _calm: Calm
 
@@ -122,13 +129,13 @@ class Replier(Server):
         return self._send_part(data, flags, copy, track, private)
 
     def _begin(self, out: Outgoing, part: Part, private: bool) -> None:
-        # Also what cannot be encoded is framed, so that the next request may be.
+        # Parts that cannot be encoded are framed too, so that the next request may be framed.
         link: Link = self._peer[0]
         self._answer(out, link, False)
         self._calm.grant(link, out.frames)
 
     def _forget(self, link: Link) -> None:
-        # It may be sent a frame at any time.
+        # The forgotten peer may send a frame at any time.
         self._calm.never = self._calm.never or link.granted
 
     def recv(self, flags: int = 0, copy: bool = True, track: bool = False) -> Any:
@@ -158,7 +165,7 @@ class Replier(Server):
                     return frame.bytes if copy else frame
                 peer[0] = link = self._link_to(routing_id)
                 if frame.get("Socket-Type") != "REQ":
-                    # Its frames may be under way although the last reply was plain.
+                    # Its frames may be in flight although the last reply was plain.
                     calm.never = True
             part = frame.bytes
             if part[:4] != link.tag_in:
@@ -185,7 +192,7 @@ class Replier(Server):
                 link.came_framed()
                 return self._give(came.parts, copy)
             calm.grant(link, True)
-            # It has to be answered before the next one can be received.
+            # The request must be answered before the next one can be received.
             answer: list[Part] = [link.control(GONE, came.seq)]
             if came.kind == AS_IS:
                 if not link.asks:
@@ -198,7 +205,7 @@ class Replier(Server):
 
 
 class Router(Exchange, Server):
-    """ROUTER: each message to the peer whose routing id is its first part."""
+    """ROUTER: sends each message to the peer whose routing id is its first part."""
 
     _addressed = True
 
@@ -217,6 +224,6 @@ class Router(Exchange, Server):
         self._release(link)
 
     def _begin(self, out: Outgoing, part: Part, private: bool) -> None:
-        # The first part is the routing id, and what comes is for this peer.
+        # The first part is the routing id; the following parts are for this peer.
         link = self._links.get(part if type(part) is bytes else bytes(memoryview(part)))
         self._answer(out, link, private)

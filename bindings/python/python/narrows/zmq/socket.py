@@ -1,6 +1,7 @@
-"""``Context`` and ``Socket``: what all types of sockets have in common."""
+"""``Context``, and ``Socket``, the common base of all socket types."""
 
 import math
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import fields
@@ -13,7 +14,7 @@ from .link import Link, Part, head_of
 from .settings import Settings
 
 SETTINGS = frozenset(f.name for f in fields(Settings))
-# pyzmq's sockets without its Python layer, which costs as much as sending does.
+# pyzmq's sockets without its Python layer, which costs as much time as sending.
 Bare: Any = zmq.backend.Socket
 bare_send: Callable[..., Any] = Bare.send
 bare_recv: Callable[..., Any] = Bare.recv
@@ -22,7 +23,7 @@ SNDMORE, NOBLOCK = int(zmq.SNDMORE), int(zmq.NOBLOCK)
 
 
 class Outgoing:
-    """The message that is being sent."""
+    """The message being sent."""
 
     __slots__ = ("delimited", "framed", "frames", "link", "more", "parts", "raw_len")
 
@@ -31,23 +32,23 @@ class Outgoing:
 
     def clear(self) -> None:
         self.link: Link | None = None
-        # Its parts may be framed; one was.
+        # Its parts may be framed; at least one was.
         self.frames = self.framed = False
-        # Some parts were sent and some are to come; an empty one was among them.
+        # More parts will follow those sent; one of those sent was empty.
         self.more = self.delimited = False
         self.parts: list[Part] = []
         self.raw_len = 0
 
 
 class Socket(zmq.Socket[bytes]):
-    """A ZeroMQ socket. Keywords: those of ``Settings``; everything else is as in pyzmq."""
+    """A ZeroMQ socket. Takes the keywords of ``Settings``; everything else is as in pyzmq."""
 
     _settings: Settings
     _out: Outgoing
-    # Parts of a message that came as a whole, and messages that came earlier than they are delivered.
+    # The remaining parts of a message that was received as a whole.
     _inbox: deque[Part]
 
-    # The first part of a message is for this socket, not for the peer.
+    # Whether the first part of a message is for this socket, not for the peer.
     _addressed = False
 
     def __new__(cls, *args: Any, **kwargs: Any) -> "Socket":
@@ -64,10 +65,10 @@ class Socket(zmq.Socket[bytes]):
 
     @classmethod
     def shadow(cls, address: Any) -> Any:
-        """A plain pyzmq socket: what is sent and received beside this one are frames as they are."""
+        """A plain pyzmq socket, which sends and receives frames as they are."""
         return zmq.Socket.shadow(address)
 
-    # Parts of a message that came whole are given one by one.
+    # Parts of a message that was received as a whole are returned one by one.
 
     def get(self, option: int) -> Any:
         if option == zmq.RCVMORE and self._inbox:
@@ -77,21 +78,21 @@ class Socket(zmq.Socket[bytes]):
     getsockopt = get
 
     def poll(self, timeout: int | None = None, flags: int = zmq.POLLIN) -> int:
-        from .polling import poll_events
-
         events = poll_events([(self, int(flags))], -1 if timeout is None or timeout < 0 else int(timeout))
         return events[0][1] if events else 0
 
     def _waiting(self) -> bool:
-        """Whether ``recv`` has something without the system."""
+        """Whether ``recv`` can return something without the underlying socket."""
         return bool(self._inbox)
 
     def _due(self) -> float:
-        """When something that is held back is to be delivered though nothing comes, by ``time.monotonic``."""
+        """Time at which held-back messages are delivered even if nothing arrives, by
+        ``time.monotonic``.
+        """
         return math.inf
 
     def _on_time(self) -> None:
-        """Delivers what was held back until now."""
+        """Delivers held-back messages that are due."""
 
     def recv_into(self, buffer: Any, /, *, nbytes: int = 0, flags: int = 0) -> int:
         part = self.recv(flags)
@@ -103,12 +104,12 @@ class Socket(zmq.Socket[bytes]):
         return len(part)
 
     def _give(self, parts: list[Part], copy: bool) -> Any:
-        """The first part, and the others to the next calls."""
+        """Returns the first part, and keeps the others for the next calls."""
         self._inbox.extend(parts[1:])
         return given(parts[0], copy)
 
     def _rest(self, flags: int = 0) -> list[bytes]:
-        """The parts behind the one that came: they are there."""
+        """Receives the remaining parts of a message, which are already there."""
         parts = []
         while bare_get(self, zmq.RCVMORE):
             parts.append(bare_recv(self, 0, True, False))
@@ -144,7 +145,7 @@ class Socket(zmq.Socket[bytes]):
         return self.send(msg_parts[-1], flags, copy, track, private=True)
 
     def _begin(self, out: Outgoing, part: Part, private: bool) -> None:
-        """The first part of a message: decides whether it is framed."""
+        """Called for the first part of a message: decides whether the message is framed."""
 
     def _suits(self, out: Outgoing, part: Part, more: bool) -> bool:
         """Whether this part of a framed message is framed."""
@@ -167,7 +168,7 @@ class Socket(zmq.Socket[bytes]):
                 part = part if type(part) is bytes else bytes(memoryview(part))
                 encoded = True
             elif (out.more or not self._addressed) and head_of(part) == link.tag_out:
-                # What begins like a frame must not be taken for one.
+                # A plain part that begins like a frame must not be mistaken for one.
                 encoded = private = True
             if encoded:
                 wire = link.encode(part, not out.framed, private)
@@ -175,7 +176,7 @@ class Socket(zmq.Socket[bytes]):
             result = bare_send(self, wire, flags, copy, track)
         except BaseException:
             if encoded and link is not None:
-                # The history has what was not sent.
+                # The history contains a part that was not sent.
                 link.renew()
             raise
         if link is not None:
@@ -195,7 +196,7 @@ class Socket(zmq.Socket[bytes]):
         return result
 
     def _send_one(self, link: Any, part: bytes, flags: int, copy: bool, track: bool) -> Any:
-        """A message of one part, which is framed."""
+        """Sends a message of one part, framed."""
         wire = link.encode(part, True)
         try:
             result = bare_send(self, wire, flags, copy, track)
@@ -206,9 +207,11 @@ class Socket(zmq.Socket[bytes]):
         return result
 
     def _send_again(self, message: list[Part]) -> None:
-        """Sends parts that are as they go over the wire, and does not wait for long: this is within a reception."""
+        """Sends parts that are already in wire form. Does not wait for long, since it runs within a
+        reception.
+        """
         if self._out.more:
-            # Within a message of the application nothing else can be sent.
+            # Nothing can be sent in the middle of a message of the application.
             return
         for i, part in enumerate(message):
             last = i == len(message) - 1
@@ -221,16 +224,17 @@ class Socket(zmq.Socket[bytes]):
 
 
 class Context(zmq.Context[Socket]):
-    """A context whose sockets are those of this module."""
+    """A context that makes sockets of this module."""
 
     _socket_class = Socket
-    # Not the one that `zmq.Context.instance()` made.
+    # Separate from the instance of `zmq.Context.instance()`.
     _instance = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         if not self._shadow:
-            # REQ, DEALER and PUB use two more each, which an application that counts its own does not expect.
+            # REQ, DEALER and PUB use two more sockets each, which an application that counts its
+            # own does not expect.
             self.set(zmq.MAX_SOCKETS, 3 * int(self.get(zmq.MAX_SOCKETS)))
 
 
@@ -238,19 +242,30 @@ def given(part: Part, copy: bool) -> Any:
     return part if copy else zmq.Frame(part)
 
 
-def class_of(kind: int) -> type[Socket]:
-    from .broadcast import Publisher, Puller, Pusher, Subscriber
-    from .client import Dealer, Requester
-    from .server import Replier, Router
+def poll_events(sockets: Sequence[tuple[Any, int]], timeout_ms: int) -> list[tuple[Any, int]]:
+    """As ``zmq.zmq_poll``; a negative timeout is no limit."""
+    readable = [s for s, flags in sockets if flags & zmq.POLLIN and isinstance(s, Socket)]
+    end = time.monotonic() + timeout_ms / 1000 if timeout_ms >= 0 else math.inf
+    while True:
+        for s in readable:
+            s._on_time()
+        waiting = [s for s in readable if s._waiting()]
+        until = min((end, *(s._due() for s in readable)))
+        left_ms = 0 if waiting else -1 if until == math.inf else max(0, int((until - time.monotonic()) * 1000) + 1)
+        events: list[tuple[Any, int]] = zmq.zmq_poll(list(sockets), 0 if timeout_ms == 0 else left_ms)
+        if waiting:
+            found = dict(events)
+            for s in waiting:
+                found[s] = found.get(s, 0) | int(zmq.POLLIN)
+            return list(found.items())
+        if events or time.monotonic() >= end:
+            return events
 
-    classes: dict[int, type[Socket]] = {
-        zmq.REQ: Requester,
-        zmq.DEALER: Dealer,
-        zmq.REP: Replier,
-        zmq.ROUTER: Router,
-        zmq.PUSH: Pusher,
-        zmq.PULL: Puller,
-        zmq.PUB: Publisher,
-        zmq.SUB: Subscriber,
-    }
-    return classes.get(int(kind), Socket)
+
+# The class of each socket type. `kinds` fills it in, since the modules of the classes import this
+# one.
+CLASSES: dict[int, type[Socket]] = {}
+
+
+def class_of(kind: int) -> type[Socket]:
+    return CLASSES.get(int(kind), Socket)

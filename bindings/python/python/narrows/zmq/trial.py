@@ -1,40 +1,42 @@
-"""Whether frames pay between REQ and REP: some round trips are made with them and some without.
+"""Decides by trial whether frames pay between REQ and REP: some round trips use frames, some not.
 
-What a frame costs here is the interpreter's time more than the codec's, and differs from machine to machine by as much as links do, so
-it is not estimated but tried. A server answers as it was asked, so a round trip shows both directions.
+The cost of a frame here is more the interpreter's time than the codec's. It differs between
+machines as much as links differ, so it is measured, not estimated. A server answers in the form of
+the request, so a round trip measures both directions.
 """
 
 from statistics import fmean
 from time import perf_counter_ns
 
-# Round trips of each kind: enough that those of messages of mixed lengths can be compared. After so many plain ones the server
-# answers by a frame again (`link.py`), so frames can go on at once.
+# Round trips of each kind: enough to compare those of messages of mixed lengths. After this many
+# plain ones the server answers by a frame again (`link.py`), so frames can resume at once.
 EACH = 16
-# The first frames find neither history nor warm tables.
+# Frames at the start that are not counted, since they have neither history nor warm tables.
 COLD = 4
-# Frames take more of the processor, so a gain within what disturbs is none.
+# Frames take more CPU time, so a gain within the noise does not count.
 GAIN = 0.97
-# Messages until the next trial, twice as many whenever it says the same: 3 per cent of messages are trials then.
+# Messages until the next trial; doubled up to MOST while the verdict stays the same. Then 3 per
+# cent of messages are trials.
 FIRST, MOST = 256, 1024
 
 
 class Trial:
-    """What was measured, and what follows."""
+    """Measurements of a trial, and the resulting decision."""
 
     __slots__ = ("begin", "every", "framed", "framed_left", "frames", "plain_left", "rest", "times", "waits")
 
     def __init__(self) -> None:
-        # When the request was sent that is timed, or 0; whether it was framed.
+        # Start time of the request being timed, or 0; and whether it was framed.
         self.begin = 0
         self.framed = False
-        # Frames are wanted, and the server has to send one first.
+        # Frames are wanted, but the server has to send one first.
         self.waits = False
         self.every = FIRST
         self.frames = True
         self.restart()
 
     def restart(self) -> None:
-        # Round trips of the trial that are left, and messages until the next one.
+        # Remaining round trips of the trial, and messages until the next trial.
         self.framed_left, self.plain_left, self.rest = EACH + COLD, EACH, -1
         self.times: tuple[list[int], list[int]] = ([], [])
 
@@ -43,7 +45,7 @@ class Trial:
         return self.framed_left > 0 or (self.plain_left == 0 and self.frames)
 
     def asked(self, framed: bool) -> None:
-        """A request is sent now."""
+        """Records that a request is being sent."""
         self.waits = False
         self.framed = framed
         self.begin = perf_counter_ns()
@@ -57,7 +59,7 @@ class Trial:
             self.plain_left -= 1
 
     def answered(self, framed: bool) -> None:
-        """The reply is there. Where it is not as the request the round trip says nothing."""
+        """Records the reply. A reply of another form than the request does not count."""
         span = perf_counter_ns() - self.begin
         self.begin = 0
         if framed == self.framed and self.rest < 0 and self.framed_left < EACH:
@@ -67,7 +69,7 @@ class Trial:
         return self.rest < 0 and self.framed_left == 0 and self.plain_left == 0
 
     def verdict(self) -> bool:
-        """Whether frames are faster. Without round trips of both kinds they are thought to be."""
+        """Whether frames are faster. Assumed without round trips of both kinds."""
         plain, framed = self.times
         frames = not plain or not framed or typical(framed) < GAIN * typical(plain)
         self.every = min(2 * self.every, MOST) if frames == self.frames else FIRST
@@ -77,5 +79,5 @@ class Trial:
 
 
 def typical(times: list[int]) -> float:
-    """The mean of the faster half: the slower one is what other processes disturbed."""
+    """The mean of the faster half: the slower half may be disturbed by other processes."""
     return fmean(sorted(times)[: (len(times) + 1) // 2])
