@@ -282,7 +282,7 @@ fn loopback_stays_plain_unless_asked() {
     assert_eq!(stderr(&output), "");
 }
 
-/// Issue 15, 18: what does not leave the host is left alone, whichever of its addresses it goes to, unless somebody asks
+/// What does not leave the host is left alone, whichever of its addresses it goes to, unless somebody asks
 /// for more: no codec is as fast as memory.
 #[test]
 fn connections_of_a_host_with_itself_stay_plain_unless_asked() {
@@ -323,7 +323,7 @@ c.sendall(b'x'); assert s.recv(1) == b'x'; t.sendall(b'y'); n.setblocking(True);
     }
 }
 
-/// Issue 15, 6: what fills the end of a program that waits for a connection was 0.4 MiB of the kernel's memory for each.
+/// What fills the end of a program that waits for a connection was 0.4 MiB of the kernel's memory for each.
 #[test]
 fn connections_that_are_being_made_take_little_memory() {
     if !has("python3") {

@@ -46,7 +46,7 @@ pub enum Ask {
     /// A worker is free or soon will be.
     Next,
     /// The link is dry, nothing is dispatched and all workers are busy: the I/O thread itself takes the next
-    /// piece, which should be short and fast (the *bypass* of the policy document).
+    /// piece, which should be short and fast (docs/policy.md, "Bypass").
     Bypass,
 }
 

@@ -1,7 +1,7 @@
 //! The best schedule in hindsight, and a bound that no schedule can beat.
 //!
 //! Both know everything: what each method costs on each block, the link, the CPUs and the receiver, the future
-//! included. [`bound`] is the linear program of `docs/ARCHITECTURE.md`, section 1, through its dual: one price for
+//! included. [`bound`] is the linear program of `docs/design.md` ("The problem"), through its dual: one price for
 //! each resource. [`beam`] finds a schedule that keeps order on the link and can be replayed. They judge policies; no
 //! policy uses them.
 

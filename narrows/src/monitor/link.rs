@@ -8,7 +8,7 @@
 //! - behind another program, what the far end reports as received while there was more to receive;
 //! - after that, a long span in which it took everything: a lower bound, less what buffers behind the host may hold.
 //!
-//! Update rule and constants: the `balance` design, section 3, step 1.
+//! Update rule and constants: `docs/policy.md`, "Update of the rate".
 
 use super::LinkView;
 
@@ -75,7 +75,7 @@ pub struct LinkMonitor {
     rtt_ns: Option<u64>,
 }
 
-/// Assumed before anything is known: 2 Gbit/s, between a LAN and a fast WAN; a wrong constant costs little (section 2, 6).
+/// Assumed before anything is known: 2 Gbit/s, between a LAN and a fast WAN; a wrong constant costs little (docs/design.md).
 const RATE_ASSUMED: f64 = 250e6;
 /// Less than two full packets is no sample.
 const EVIDENCE_MIN_BYTES: f64 = 3000.0;

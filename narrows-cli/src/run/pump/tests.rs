@@ -171,7 +171,7 @@ fn taken_from(writer: &mut impl Write) -> usize {
     taken
 }
 
-/// Backpressure (issue 15, 3): a write that returns says that the bytes are on their way, so no more may wait than TCP would
+/// Backpressure: a write that returns says that the bytes are on their way, so no more may wait than TCP would
 /// let wait, and what the program has set bounds that. Frames held 20 MiB.
 #[test]
 fn a_program_is_read_no_further_than_tcp_would_take_it() {
