@@ -54,7 +54,7 @@ pub enum Ask {
     /// A worker is free, or soon will be.
     Next,
     /// The link is dry, nothing is dispatched and all workers are busy: the I/O thread itself takes
-    /// the next piece, which should be short and fast (*bypass*).
+    /// the next piece, which should be short and fast (docs/policy.md, "Bypass").
     Bypass,
 }
 

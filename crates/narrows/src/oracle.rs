@@ -1,8 +1,8 @@
 //! The best schedule in hindsight, and a bound that no schedule can beat.
 //!
 //! Both know everything: the cost of each method on each block, the link, the CPUs and the
-//! receiver, including the future. [`bound`] is the linear program of `docs/ARCHITECTURE.md`,
-//! section 1, solved by its dual: one price for each resource. [`beam`] finds a schedule that keeps
+//! receiver, including the future. [`bound`] is the linear program of `docs/design.md`,
+//! ("The problem"), solved by its dual: one price for each resource. [`beam`] finds a schedule that keeps
 //! order on the link and can be replayed. They judge policies; no policy uses them.
 
 /// Cost of one method on one block, including fixed costs and header, in seconds of one core at

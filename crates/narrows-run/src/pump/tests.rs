@@ -181,7 +181,7 @@ fn taken_from(writer: &mut impl Write) -> usize {
     taken
 }
 
-/// Backpressure (issue 15, 3): a write that returns tells the program that its bytes are on their
+/// Backpressure: a write that returns tells the program that its bytes are on their
 /// way, so no more may wait than TCP would let wait, and the program's own limits apply. Without
 /// this limit frames held 20 MiB.
 #[test]

@@ -77,7 +77,7 @@ impl Features {
         step(&mut self.zero, other.zero);
     }
 
-    /// The terms of the `balance` design, section 3.
+    /// The terms of the prior's linear forms (docs/policy.md, "Terms of the prediction").
     pub fn terms(&self) -> [f32; TERMS] {
         let Self { entropy: h, repeats: r, equal_1, equal_4, equal_8, text: a, zero, log_len } = *self;
         let high = 10.0 * (h - 0.9).max(0.0);

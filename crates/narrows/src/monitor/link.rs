@@ -11,7 +11,7 @@
 //! - after that, a long span in which it took everything: a lower bound, less what buffers behind
 //!   the host may hold.
 //!
-//! Update rule and constants: the `balance` design, section 3, step 1.
+//! Update rule and constants: `docs/policy.md`, "Update of the rate".
 
 use super::LinkView;
 
@@ -82,7 +82,7 @@ pub struct LinkMonitor {
 }
 
 /// Assumed before anything is known: 2 Gbit/s, between a LAN and a fast WAN; a wrong constant costs
-/// little (section 2, 6).
+/// little (docs/design.md).
 const RATE_ASSUMED: f64 = 250e6;
 /// Fewer bytes are no sample: two full packets.
 const EVIDENCE_MIN_BYTES: f64 = 3000.0;
