@@ -14,11 +14,11 @@ mod cutter;
 mod outline;
 
 use cutter::Cutter;
-pub use cutter::{CHUNK_LENS, read_at};
-pub use outline::Outline;
+pub(crate) use cutter::{CHUNK_LENS, read_at};
+pub(crate) use outline::Outline;
 
 /// Smaller files are sent whole: a list of chunks and its answer cost more than they save on most links.
-pub const DELTA_MIN: u64 = 256 << 10;
+pub(crate) const DELTA_MIN: u64 = 256 << 10;
 /// Bytes that the index reaches beyond the requested position, which is the longest insertion or
 /// removal that is handled.
 const AHEAD: u64 = 64 << 20;
@@ -27,7 +27,7 @@ const AHEAD: u64 = 64 << 20;
 const INDEX_MAX: usize = 256 << 10;
 
 /// Earlier versions of a file at the receiver, with an index of their chunks.
-pub struct Basis {
+pub(crate) struct Basis {
     files: Vec<(OwnedFd, Cutter)>,
     /// Position of a chunk by its hash: file, offset, length.
     index: HashMap<u64, (usize, u64, u32)>,
@@ -36,7 +36,7 @@ pub struct Basis {
 
 /// A piece of the content of the new file; pieces are in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Piece {
+pub(crate) enum Piece {
     /// Present in an earlier version.
     Have { file: usize, offset: u64, len: u64 },
     /// To be sent.
@@ -45,7 +45,7 @@ pub enum Piece {
 
 impl Piece {
     /// Length in bytes.
-    pub fn len(self) -> u64 {
+    pub(crate) fn len(self) -> u64 {
         match self {
             Self::Have { len, .. } | Self::Need { len } => len,
         }
@@ -53,7 +53,7 @@ impl Piece {
 }
 
 /// Appends a piece, merged with the last one if it continues it.
-pub fn push(pieces: &mut Vec<Piece>, piece: Piece) {
+pub(crate) fn push(pieces: &mut Vec<Piece>, piece: Piece) {
     match (pieces.last_mut(), piece) {
         (Some(Piece::Need { len: before }), Piece::Need { len }) => *before += len,
         (Some(Piece::Have { file: last, offset, len: before }), Piece::Have { file, offset: at, len })
@@ -66,7 +66,7 @@ pub fn push(pieces: &mut Vec<Piece>, piece: Piece) {
 }
 
 impl Basis {
-    pub fn new(files: Vec<OwnedFd>) -> Self {
+    pub(crate) fn new(files: Vec<OwnedFd>) -> Self {
         let len = |file: &OwnedFd| rustix::fs::fstat(file).map_or(0, |s| s.st_size as u64);
         let files = files.into_iter().map(|file| (len(&file), file)).map(|(len, file)| (file, Cutter::new(len)));
         let files = files.collect();
@@ -75,24 +75,24 @@ impl Basis {
 
     /// Upper limit of the memory of the index of these files, in bytes: 41 for each chunk, in
     /// tables that may just have grown.
-    pub fn len_max(files: &[OwnedFd]) -> usize {
+    pub(crate) fn len_max(files: &[OwnedFd]) -> usize {
         let len: u64 = files.iter().map(|f| rustix::fs::fstat(f).map_or(0, |s| s.st_size as u64)).sum();
         (len / CHUNK_LENS.0 as u64).min(INDEX_MAX as u64) as usize * 96
     }
 
     /// The files in order.
-    pub fn files(&self) -> impl Iterator<Item = &OwnedFd> {
+    pub(crate) fn files(&self) -> impl Iterator<Item = &OwnedFd> {
         self.files.iter().map(|(file, _)| file)
     }
 
     /// The file with this number.
-    pub fn file(&self, file: usize) -> &OwnedFd {
+    pub(crate) fn file(&self, file: usize) -> &OwnedFd {
         &self.files[file].0
     }
 
     /// Looks up the chunks that begin at `offset` of the new file. Returns the pieces, and the runs
     /// for the answer.
-    pub fn find(&mut self, offset: u64, chunks: &[Chunk]) -> (Vec<Piece>, Vec<u32>) {
+    pub(crate) fn find(&mut self, offset: u64, chunks: &[Chunk]) -> (Vec<Piece>, Vec<u32>) {
         let len: u64 = chunks.iter().map(|c| u64::from(c.len)).sum();
         self.cover(offset.saturating_add(len).saturating_add(AHEAD));
         let (mut pieces, mut there) = (Vec::new(), Vec::with_capacity(chunks.len()));
@@ -136,7 +136,7 @@ impl Basis {
     /// Looks up the pieces of a region in an old file: following the data that precedes the region
     /// (`left`), or preceding the data that follows it (`right`). Pieces found there are returned
     /// as present, the others as needed.
-    pub fn find_pieces(
+    pub(crate) fn find_pieces(
         &self,
         len: u32,
         hashes: &[PieceHash],
@@ -170,13 +170,13 @@ impl Basis {
 }
 
 /// Hash of a piece: the first 6 bytes of its XXH3 hash, little endian.
-pub fn piece_hash(piece: &[u8]) -> PieceHash {
+pub(crate) fn piece_hash(piece: &[u8]) -> PieceHash {
     let [a, b, c, d, e, f, ..] = xxh3_64(piece).to_le_bytes();
     [a, b, c, d, e, f]
 }
 
 /// Run lengths that alternate between present and missing, beginning with present.
-pub fn runs(there: impl Iterator<Item = bool>) -> Vec<u32> {
+pub(crate) fn runs(there: impl Iterator<Item = bool>) -> Vec<u32> {
     let mut runs = Vec::new();
     for there in there {
         while runs.is_empty() || there == runs.len().is_multiple_of(2) {

@@ -2,7 +2,7 @@
 
 pub mod carrier;
 pub mod carriers;
-pub mod delta;
+mod delta;
 pub mod direct;
 mod earlier;
 pub mod failure;
@@ -10,7 +10,7 @@ pub mod fallback;
 pub mod filter;
 mod hash;
 pub mod hello;
-pub mod meta;
+mod meta;
 pub mod outlet;
 mod partial_name;
 pub mod place;
@@ -21,6 +21,6 @@ pub mod served;
 pub mod source;
 pub mod special;
 pub mod store;
-pub mod tree;
+mod tree;
 
 use narrows_host::words::{e_text, shown};

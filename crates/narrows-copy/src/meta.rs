@@ -21,7 +21,7 @@ const CAPABILITY: &[u8] = b"security.capability";
 
 /// Metadata that could not be set at the target: kinds, and how often each.
 #[derive(Debug, Default)]
-pub struct Losses(BTreeMap<&'static str, u64>);
+pub(crate) struct Losses(BTreeMap<&'static str, u64>);
 
 impl Losses {
     fn note<T>(&mut self, what: &'static str, result: Result<T, Errno>) {
@@ -31,12 +31,12 @@ impl Losses {
     }
 
     /// Counts one loss.
-    pub fn count(&mut self, what: &'static str) {
+    pub(crate) fn count(&mut self, what: &'static str) {
         *self.0.entry(what).or_default() += 1;
     }
 
     /// The losses as text, such as `owner of 3, times of 1`; `None` if there are none.
-    pub fn words(&self) -> Option<String> {
+    pub(crate) fn words(&self) -> Option<String> {
         let words: Vec<_> = self.0.iter().map(|(what, count)| format!("{what} of {count}")).collect();
         (!words.is_empty()).then(|| words.join(", "))
     }
@@ -47,12 +47,12 @@ impl Losses {
 const LINK: &[u8] = b"narrows.link";
 
 /// Marks an entry without content as having more names; `first` is the number of the first name.
-pub fn put_link(entry: &mut Entry, first: u64) {
+pub(crate) fn put_link(entry: &mut Entry, first: u64) {
     entry.xattrs.push((LINK.to_vec(), first.to_string().into_bytes()));
 }
 
 /// Removes the mark of [`put_link`] and returns its number.
-pub fn take_link(entry: &mut Entry) -> Option<u64> {
+pub(crate) fn take_link(entry: &mut Entry) -> Option<u64> {
     let at = entry.xattrs.iter().position(|(name, _)| name == LINK)?;
     let (_, number) = entry.xattrs.remove(at);
     std::str::from_utf8(&number).ok()?.parse().ok()
@@ -60,7 +60,7 @@ pub fn take_link(entry: &mut Entry) -> Option<u64> {
 
 /// Which owners and groups are set. A failed attempt to set one is a loss.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Ownership {
+pub(crate) struct Ownership {
     owner: bool,
     group: bool,
 }
@@ -68,7 +68,7 @@ pub struct Ownership {
 impl Ownership {
     /// As requested, or else by the rights of this process: only root may change owners, but all
     /// users may use their own groups.
-    pub fn new(asked: Option<bool>) -> Self {
+    pub(crate) fn new(asked: Option<bool>) -> Self {
         let owner = asked.unwrap_or_else(|| rustix::process::geteuid().is_root());
         Self { owner, group: asked.unwrap_or(true) }
     }
@@ -91,7 +91,7 @@ fn is_own_group(gid: u32) -> bool {
 
 /// The entry for a file by its `stat`, without content. `None` for a socket, which is useless
 /// without its program.
-pub fn entry(parent: &OwnedFd, name: &OsStr, path: Vec<u8>, stat: &Stat) -> io::Result<Option<Entry>> {
+pub(crate) fn entry(parent: &OwnedFd, name: &OsStr, path: Vec<u8>, stat: &Stat) -> io::Result<Option<Entry>> {
     let kind = match FileType::from_raw_mode(stat.st_mode) {
         FileType::RegularFile => EntryKind::File { len: stat.st_size as u64, linked: false },
         FileType::Directory => EntryKind::Folder,
@@ -120,7 +120,7 @@ pub fn entry(parent: &OwnedFd, name: &OsStr, path: Vec<u8>, stat: &Stat) -> io::
 }
 
 /// The attributes of a file that a copy preserves, sorted by name.
-pub fn xattrs(parent: &OwnedFd, name: &OsStr) -> Vec<(Vec<u8>, Vec<u8>)> {
+pub(crate) fn xattrs(parent: &OwnedFd, name: &OsStr) -> Vec<(Vec<u8>, Vec<u8>)> {
     let mut found = read_xattrs(parent, name);
     found.sort_unstable();
     found
@@ -211,7 +211,7 @@ fn read_xattrs_by(
 
 /// Removes set-id bits and capabilities from a file, which let a program run with the rights of
 /// another user: a file from another host is not trusted with them.
-pub fn take_privileges(entry: &mut Entry, losses: &mut Losses) {
+pub(crate) fn take_privileges(entry: &mut Entry, losses: &mut Losses) {
     if !matches!(entry.kind, EntryKind::File { .. }) {
         return;
     }
@@ -228,7 +228,7 @@ pub fn take_privileges(entry: &mut Entry, losses: &mut Losses) {
 
 /// Sets all metadata on an open file or folder: the owner first, since that clears set-id bits and
 /// capabilities, and the times last, since everything else changes them.
-pub fn apply(fd: BorrowedFd<'_>, entry: &Entry, ownership: Ownership, losses: &mut Losses) {
+pub(crate) fn apply(fd: BorrowedFd<'_>, entry: &Entry, ownership: Ownership, losses: &mut Losses) {
     let now = rustix::fs::fstat(fd);
     let is = |f: fn(&Stat, &Entry) -> bool| now.as_ref().is_ok_and(|s| f(s, entry));
     let mut mode = entry.mode;
@@ -276,7 +276,7 @@ fn remove_others(fd: BorrowedFd<'_>, entry: &Entry, losses: &mut Losses) {
 }
 
 /// Whether everything that [`apply`] sets is already set, as far as `stat` shows.
-pub fn is_applied(stat: &Stat, entry: &Entry, ownership: Ownership) -> bool {
+pub(crate) fn is_applied(stat: &Stat, entry: &Entry, ownership: Ownership) -> bool {
     stat.st_mode & 0o7777 == entry.mode
         && (stat.st_uid == entry.uid || !ownership.owner)
         && (stat.st_gid == entry.gid || !ownership.may_set_group(entry.gid))
@@ -284,13 +284,13 @@ pub fn is_applied(stat: &Stat, entry: &Entry, ownership: Ownership) -> bool {
 }
 
 /// Whether the modification times are equal.
-pub fn same_time(stat: &Stat, entry: &Entry) -> bool {
+pub(crate) fn same_time(stat: &Stat, entry: &Entry) -> bool {
     stat.st_mtime == entry.mtime_s && stat.st_mtime_nsec as u32 == entry.mtime_ns
 }
 
 /// As [`apply`], for entries that are not opened: links, fifos, devices. `name` was just created in
 /// `parent`.
-pub fn apply_by_name(parent: &OwnedFd, name: &OsStr, entry: &Entry, ownership: Ownership, losses: &mut Losses) {
+pub(crate) fn apply_by_name(parent: &OwnedFd, name: &OsStr, entry: &Entry, ownership: Ownership, losses: &mut Losses) {
     // Separately: a process that may not set the owner may still set the group.
     let set = |uid, gid| rustix::fs::chownat(parent, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW);
     let now = rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW);
@@ -317,7 +317,7 @@ pub fn apply_by_name(parent: &OwnedFd, name: &OsStr, entry: &Entry, ownership: O
 }
 
 /// The modification time of an entry, for system calls that leave the access time unchanged.
-pub fn times(entry: &Entry) -> Timestamps {
+pub(crate) fn times(entry: &Entry) -> Timestamps {
     Timestamps {
         last_access: Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT },
         last_modification: Timespec { tv_sec: entry.mtime_s, tv_nsec: entry.mtime_ns.into() },

@@ -156,7 +156,7 @@ impl Tree {
 ///
 /// # Errors
 /// [`Errno::XDEV`] if it is on another file system.
-pub fn open_on_same_device(from: &OwnedFd, path: &[u8]) -> Result<OwnedFd, Errno> {
+pub(crate) fn open_on_same_device(from: &OwnedFd, path: &[u8]) -> Result<OwnedFd, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let resolve =
         ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_XDEV;
@@ -175,7 +175,7 @@ pub fn open_on_same_device(from: &OwnedFd, path: &[u8]) -> Result<OwnedFd, Errno
 }
 
 /// Splits a path into folder and name.
-pub fn split(path: &[u8]) -> (&[u8], &[u8]) {
+pub(crate) fn split(path: &[u8]) -> (&[u8], &[u8]) {
     match path.iter().rposition(|b| *b == b'/') {
         Some(at) => (&path[..at], &path[at + 1..]),
         None => (&[], path),

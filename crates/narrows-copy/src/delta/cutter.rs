@@ -13,7 +13,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 /// Shortest, mean and longest chunk in bytes. A changed byte costs about one chunk before its
 /// pieces are compared, and each chunk costs 10 bytes in the list.
-pub const CHUNK_LENS: (usize, usize, usize) = (2 << 10, 8 << 10, 32 << 10);
+pub(crate) const CHUNK_LENS: (usize, usize, usize) = (2 << 10, 8 << 10, 32 << 10);
 const _: () = assert!(CHUNK_LENS.2 <= CHUNK_LEN_MAX as usize);
 /// Length of a section in bytes. Its border is not content-defined, so it costs a chunk if
 /// something was inserted before it.
@@ -100,7 +100,7 @@ fn cut(file: &OwnedFd, at: u64, len: usize) -> io::Result<Section> {
 }
 
 /// Reads until the buffer is full or the file ends; returns the number of bytes read.
-pub fn read_at(file: &OwnedFd, buffer: &mut [u8], at: u64) -> io::Result<usize> {
+pub(crate) fn read_at(file: &OwnedFd, buffer: &mut [u8], at: u64) -> io::Result<usize> {
     let mut filled = 0;
     while filled < buffer.len() {
         match rustix::io::pread(file, &mut buffer[filled..], at + filled as u64) {

@@ -16,7 +16,7 @@ const RECORD_CHUNKS: usize = 1024;
 const _: () = assert!(RECORD_CHUNKS <= CHUNKS_MAX);
 
 /// The delta transfer of one file at the sender.
-pub struct Outline {
+pub(crate) struct Outline {
     cutter: Cutter,
     hash: blake3::Hasher,
     /// Chunks that were cut but not yet announced.
@@ -69,7 +69,7 @@ impl Needed {
 
 impl Outline {
     /// Begins a file of `len` bytes.
-    pub fn new(len: u64) -> Self {
+    pub(crate) fn new(len: u64) -> Self {
         Self {
             cutter: Cutter::new(len),
             hash: blake3::Hasher::new(),
@@ -85,37 +85,37 @@ impl Outline {
     }
 
     /// Number of records whose content was not sent.
-    pub fn ahead(&self) -> usize {
+    pub(crate) fn ahead(&self) -> usize {
         self.records.len()
     }
 
     /// Whether it is known what the front record needs, or that the answers are invalid.
-    pub fn is_answered(&self) -> bool {
+    pub(crate) fn is_answered(&self) -> bool {
         self.broken || self.records.front().is_some_and(|r| matches!(r.state, State::Settled(_)))
     }
 
     /// Whether all chunks were announced.
-    pub fn is_whole(&self) -> bool {
+    pub(crate) fn is_whole(&self) -> bool {
         self.whole
     }
 
     /// Offset up to which the needed parts are known.
-    pub fn settled(&self) -> u64 {
+    pub(crate) fn settled(&self) -> u64 {
         self.settled
     }
 
     /// Length of the announced content in bytes.
-    pub fn len(&self) -> u64 {
+    pub(crate) fn len(&self) -> u64 {
         self.end
     }
 
     /// BLAKE3 hash of the content that was cut so far.
-    pub fn digest(&self) -> [u8; 32] {
+    pub(crate) fn digest(&self) -> [u8; 32] {
         self.hash.finalize().into()
     }
 
     /// The chunks of the next record; none at the end of the file.
-    pub fn next(&mut self, file: &OwnedFd) -> io::Result<Vec<Chunk>> {
+    pub(crate) fn next(&mut self, file: &OwnedFd) -> io::Result<Vec<Chunk>> {
         if self.cut.is_empty() {
             for section in self.cutter.next(file)? {
                 hash::update(&mut self.hash, &section.bytes);
@@ -135,7 +135,7 @@ impl Outline {
     }
 
     /// Processes the answer for the next record that waits for one.
-    pub fn answer(&mut self, runs: &[u32]) {
+    pub(crate) fn answer(&mut self, runs: &[u32]) {
         let asked = self.asked.pop_front().and_then(|number| number.checked_sub(self.first));
         let record = asked.and_then(|i| self.records.get_mut(i as usize));
         let settled = record.and_then(|record| {
@@ -151,7 +151,7 @@ impl Outline {
 
     /// The regions of the next record to compare in pieces, with a hash of each piece; `None` if
     /// there is no such record.
-    pub fn compare(&mut self, file: &OwnedFd) -> io::Result<Option<(Vec<Region>, Vec<PieceHash>)>> {
+    pub(crate) fn compare(&mut self, file: &OwnedFd) -> io::Result<Option<(Vec<Region>, Vec<PieceHash>)>> {
         for (i, record) in self.records.iter_mut().enumerate() {
             let State::Answered(needed) = &mut record.state else { continue };
             let mut room = CHUNKS_MAX;
@@ -182,7 +182,7 @@ impl Outline {
 
     /// Removes the front record; returns the offsets and lengths of its needed parts, or `None` if
     /// the answers are invalid.
-    pub fn needed(&mut self) -> Option<Vec<(u64, u64)>> {
+    pub(crate) fn needed(&mut self) -> Option<Vec<(u64, u64)>> {
         if self.broken {
             return None;
         }
