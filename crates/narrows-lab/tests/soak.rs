@@ -51,7 +51,8 @@ fn some_seconds_of_kills_break_nothing_else() {
     std::fs::write(records.join("kills"), lives).unwrap();
     let again = soak(&["--judge", records_word]);
     assert_eq!(again.status.code(), Some(1), "{}", said(&again));
-    assert!(said(&again).contains("though nobody was killed"), "{}", said(&again));
+    let unexplained = ["though nobody was killed", "though its writer was not killed"];
+    assert!(unexplained.iter().any(|words| said(&again).contains(words)), "{}", said(&again));
 }
 
 #[test]

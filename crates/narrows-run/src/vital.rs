@@ -32,7 +32,7 @@ mod tests {
             return;
         }
         let status = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "run::vital::tests::a_panic_in_a_vital_thread_ends_the_process"])
+            .args(["--exact", "vital::tests::a_panic_in_a_vital_thread_ends_the_process"])
             .env(INSIDE, "1")
             .stdout(Stdio::null())
             .stderr(Stdio::null())
