@@ -4,8 +4,8 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
-use narrows::codec::Method;
-use narrows::policy::PolicySpec;
+use narrows::codec::{CODECS, Method};
+use narrows::policy::{POLICIES, PolicySpec};
 
 use narrows_copy::carriers::CARRIERS;
 
@@ -43,17 +43,36 @@ EXAMPLES
     narrows bench codecs --corpus DIR
 
 METHODS AND POLICIES
-A method is a codec (store, constant, lz4, zstd, zlib, bzip2, xz, snappy), optionally with a setting (lz4:accel=1 to 64, \
-lz4:hc=9, zstd:level=-7 to 19, zlib and bzip2:level=1 to 9, xz:level=0 to 9), and optionally with `link` (lz4 and zstd), \
-which lets a block refer back to earlier blocks. --methods takes a list of methods, separated by commas. A policy is \
-`balance` or `fixed:METHOD`, such as fixed:zstd:level=3,link.
-
+@METHODS@
 FILES
 $XDG_CACHE_HOME/narrows/calibration (or ~/.cache/narrows/calibration): how fast this host runs each method. It is written in \
 the background by the first flow that lasts a second, or by `narrows calibrate`. It can be removed at any time.
 
 ENVIRONMENT
 NO_COLOR disables colours. NARROWS_TOKEN holds the token for narrows:// addresses.";
+
+/// The long help, with the lists of codecs and policies that this build has.
+fn help() -> String {
+    HELP.replace("@METHODS@", &methods_and_policies())
+}
+
+fn methods_and_policies() -> String {
+    let mut text = String::from(
+        "A method is a codec, optionally with a setting, and optionally with `link`, which lets a block refer back to earlier \
+         blocks. --methods takes a list of methods, separated by commas. Codecs and their settings:\n",
+    );
+    for codec in CODECS {
+        let link = if codec.can_link() { "link" } else { "" };
+        let settings = [codec.settings(), link.to_owned()].into_iter().filter(|s| !s.is_empty()).collect::<Vec<_>>();
+        text += format!("  {:<10}{}", codec.name(), settings.join("; ")).trim_end();
+        text.push('\n');
+    }
+    text += "\nA policy is the rule that chooses:\n";
+    for policy in POLICIES {
+        text += &format!("  {}\n      {}\n", policy.usage, policy.about);
+    }
+    text
+}
 
 #[derive(Parser)]
 #[command(
@@ -63,7 +82,7 @@ NO_COLOR disables colours. NARROWS_TOKEN holds the token for narrows:// addresse
     long_about = "Narrows decides for every block whether and how to compress it, from the current state of the data, the \
                   link, the CPUs and the receiver. It can stay on everywhere; there is no compression level to choose.",
     after_help = "Exit status: 0 success, 1 failure of input, output or peer, 2 wrong usage, 3 bad stream. More: --help",
-    after_long_help = HELP
+    after_long_help = help()
 )]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -109,14 +128,8 @@ pub(crate) enum Command {
 /// How blocks are cut and encoded.
 #[derive(ClapArgs, Clone)]
 pub(crate) struct FlowArgs {
-    /// Rule that chooses the method of each block: `balance`, or `fixed:METHOD` such as
-    /// `fixed:zstd:level=3,link`; `messages[:latency_us=US][,cpu_percent=PERCENT]` minimises the
-    /// latency of short request and reply messages; `storage` is for data that is kept: zstd 3 in
-    /// long blocks, nearly as small as the output of `zstd`. For experiments: `adoc` (sets the zlib
-    /// level by the length of the FIFO), `datacomp[:table=FILE][,mode=train|read]` (uses the
-    /// average results of each method; stores them in FILE), `stall[:min=LEVEL][,max=LEVEL]` (as
-    /// `zstd --adapt`) and `replay:FILE` (repeats a schedule or a trace) [default: `balance`; where
-    /// `pipe` writes a file, `storage`]
+    /// Rule that chooses the method of each block: `balance`, `fixed:METHOD`, ...; `narrows --help`
+    /// lists all [default: `balance`; where `pipe` writes a file, `storage`]
     #[arg(long, value_name = "SPEC")]
     pub(crate) policy: Option<PolicySpec>,
     /// Methods that `balance` may choose from, such as `store,lz4:accel=16,zstd:level=1,xz`

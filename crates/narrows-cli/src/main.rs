@@ -18,6 +18,7 @@ mod progress;
 mod report;
 mod samples;
 mod shaper;
+mod transfer;
 
 fn main() -> ExitCode {
     narrows::stream::return_memory_early();

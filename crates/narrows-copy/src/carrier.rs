@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use narrows::stream::Control;
-use narrows::transport::Link;
+use narrows::transport::{Heard, Link};
 use narrows::transport::bond::{Bond, GREETING};
 
 use super::direct::{self, Trust};
@@ -125,7 +125,7 @@ impl Carrier {
     ) -> Result<(Self, Link, Option<Growth>)> {
         let session = Session::random().context("the system gives no random bytes")?;
         let request = Request::Copy(task.clone(), session);
-        let silent = Arc::new(AtomicBool::new(false));
+        let silent = Arc::new(AtomicBool::new(true));
         let encrypted = Arc::new(AtomicBool::new(false));
         let (carrier, link, way) = match place {
             Place::Local(_) => {
@@ -149,13 +149,11 @@ impl Carrier {
             }
         };
         let is_insecure = matches!(reach.trust, Some(Trust::Insecure));
-        let heard = move |bytes: &[u8]| {
-            silent.fetch_or(bytes.is_empty(), Ordering::Relaxed);
-            if is_insecure && direct::is_tls(bytes) {
-                encrypted.store(true, Ordering::Relaxed);
-            } else {
-                noise(bytes);
-            }
+        let heard = move |what: Heard<'_>| match what {
+            Heard::Magic => silent.store(false, Ordering::Relaxed),
+            Heard::Noise(bytes) if is_insecure && direct::is_tls(bytes) => encrypted.store(true, Ordering::Relaxed),
+            Heard::Noise(bytes) => noise(bytes),
+            Heard::End => {}
         };
         let (link, bond) = link.skip_noise(&GREETING, heard).bonded()?;
         Ok((carrier, link, Some(Growth { bond, session, way })))

@@ -22,6 +22,7 @@ pub mod tls;
 mod write;
 
 pub use meter::Meter;
+pub use noise::Heard;
 pub use noise::NOISE_MAX;
 pub use outbox::Outbox;
 pub(crate) use read::ReadHalf;
@@ -92,11 +93,10 @@ impl Link {
         Self { write, read: Self::file_reader(read).read }
     }
 
-    /// Skips all input before `magic`, such as the output of a login shell, and hands it to
-    /// `on_noise`. If the input ends without `magic`, `on_noise` also gets an empty slice. More
-    /// than [`NOISE_MAX`] bytes of noise are an error.
+    /// Skips all input before `magic`, such as the output of a login shell. `on_noise` hears it, and
+    /// whether `magic` arrived. More than [`NOISE_MAX`] bytes of noise are an error.
     #[must_use]
-    pub fn skip_noise(mut self, magic: &'static [u8], on_noise: impl FnMut(&[u8]) + Send + 'static) -> Self {
+    pub fn skip_noise(mut self, magic: &'static [u8], on_noise: impl FnMut(Heard<'_>) + Send + 'static) -> Self {
         if let Some(read) = &mut self.read {
             read.skip_noise(magic, Box::new(on_noise));
         }

@@ -198,11 +198,11 @@ fn hostile_segments_are_errors_and_cost_little() {
     let segment = |at: u64, len: u32, body: &[u8]| [&at.to_le_bytes()[..], &len.to_le_bytes(), body].concat();
     let greeted = |segments: &[Vec<u8>]| [&GREETING[..], &segments.concat()].concat();
     for (bad, said) in [
-        (b"SSH-2.0-OpenSSH_9.2\r\n".to_vec(), "no part"),
-        (greeted(&[segment(0, 65_537, b"")]), "no sense"),
-        (greeted(&[segment(u64::MAX, 2, b"")]), "no sense"),
-        (greeted(&[segment(100, 3, b"abc"), segment(100, 3, b"abc")]), "no sense"),
-        (greeted(&[segment(100, 3, b"abc"), segment(101, 3, b"abc")]), "no sense"),
+        (b"SSH-2.0-OpenSSH_9.2\r\n".to_vec(), "does not belong"),
+        (greeted(&[segment(0, 65_537, b"")]), "malformed"),
+        (greeted(&[segment(u64::MAX, 2, b"")]), "malformed"),
+        (greeted(&[segment(100, 3, b"abc"), segment(100, 3, b"abc")]), "overlap"),
+        (greeted(&[segment(100, 3, b"abc"), segment(101, 3, b"abc")]), "overlap"),
     ] {
         let error = receive_raw(&[bad]).unwrap_err();
         assert!(error.contains(said), "{error}");

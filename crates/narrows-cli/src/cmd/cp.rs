@@ -17,6 +17,7 @@ use narrows::stream::{self, Control, Notes, ReceiveOptions};
 use narrows::transport::Link;
 use serde_json::json;
 
+use crate::transfer::{Received, Sent, Transfer};
 use crate::args::CpArgs;
 use crate::bound::{Bound, Part};
 use crate::files::Source;
@@ -189,8 +190,8 @@ fn open_local(args: &CpArgs, target: &Place, single: bool, input: &mut Input) ->
 }
 
 fn send(args: &CpArgs, mut input: Input, single: bool, target: &Place, tell: &Tell) -> Result<Outcome> {
-    let control = Arc::new(Control::default());
-    signals::stop(&control)?;
+    let transfer = Transfer::begin()?;
+    let control = &transfer.control;
     let opened = open_local(args, target, single, &mut input)?;
     let task = Task::Put {
         target: target.path().clone(),
@@ -198,13 +199,13 @@ fn send(args: &CpArgs, mut input: Input, single: bool, target: &Place, tell: &Te
         store: store_options(args, matches!(target, Place::Local(_))),
     };
 
-    let calibration = calibration::load(args.talk.verbose);
     let mut flow_args = args.flow.clone();
     if matches!(target, Place::Local(_)) {
         // No data crosses a link.
         flow_args.policy = Some(PolicySpec::store());
     }
-    let options = flow::send_options(&flow_args, calibration.as_ref(), args.timeout)?;
+    let sending = transfer.sending(flow_args, args.talk.verbose, !matches!(target, Place::Local(_)));
+    let options = sending.options(args.timeout)?;
     let source = SourceOptions {
         dry_run: args.dry_run,
         on_failure: telling(tell),
@@ -214,31 +215,26 @@ fn send(args: &CpArgs, mut input: Input, single: bool, target: &Place, tell: &Te
         on_removed: if args.delete { Some(Box::new(names(args, DELETING))) } else { None },
     };
     let source = EntrySource::start(input, source)?;
-    let options = options.on_note(source.on_note()).control(&control);
+    let options = options.on_note(source.on_note());
     let progress = source.progress();
-    let (watched, shares) = (Arc::clone(&control), source.progress());
+    let (watched, shares) = (Arc::clone(control), source.progress());
     let seen = move || {
         let p = shares();
         Seen { wire_bytes: watched.send_summary().wire_bytes, bytes: p.bytes, done: p.share_done() }
     };
     let (carrier, link, grower) = start(args, target, &task, opened, seen)?;
-    let bar = Bar::copying(&control, source.progress(), !args.talk.quiet);
-    let background = Background::start(calibration.is_none() && !matches!(target, Place::Local(_)));
-    let begun = Instant::now();
-    let sent = stream::send(source.reader(), link, options);
-    let elapsed = begun.elapsed();
+    let bar = Bar::copying(control, source.progress(), !args.talk.quiet);
+    let sent = sending.send(source.reader(), link, options, bar);
     source.stop();
-    bar.end();
-    background.end();
     drop(grower);
     let (sent, failed) = match sent {
         Ok(sent) => (Some(sent), None),
         Err(e) => (None, Some(e.into())),
     };
     carrier.end(failed)?;
-    let (summary, policy) = sent.context("the copy has no result; this is a bug")?;
-    calibration::refresh(calibration, &policy.learned(), args.talk.verbose);
-    flow::keep(&flow_args, &*policy)?;
+    let sent = sent.context("the copy has no result; this is a bug")?;
+    sending.finish(&sent)?;
+    let Sent { summary, elapsed, .. } = sent;
     let p = progress();
     let within_host = matches!(target, Place::Local(_));
     let bound = Bound::of_sending(&summary, p.answers_ns, within_host);
@@ -265,8 +261,7 @@ fn send(args: &CpArgs, mut input: Input, single: bool, target: &Place, tell: &Te
 }
 
 fn get(args: &CpArgs, sources: &[Place], target: &Path, tell: &Tell) -> Result<Outcome> {
-    let control = Arc::new(Control::default());
-    signals::stop(&control)?;
+    let transfer = Transfer::begin()?;
     let from = &sources[0];
     if !sources.iter().all(|s| s.is_beside(from)) {
         let text = "the sources are in more than one place; copy them in two steps";
@@ -297,7 +292,7 @@ fn get(args: &CpArgs, sources: &[Place], target: &Path, tell: &Tell) -> Result<O
     };
     let task = Task::Get(what);
     let notes = Notes::default();
-    let options = ReceiveOptions::default().notes(&notes).stall_timeout(flow::seconds(args.timeout)).control(&control);
+    let options = ReceiveOptions::default().notes(&notes).stall_timeout(flow::seconds(args.timeout));
     let listeners = Listeners {
         on_failure: telling(tell),
         on_file: Box::new(names(args, "")),
@@ -307,15 +302,12 @@ fn get(args: &CpArgs, sources: &[Place], target: &Path, tell: &Tell) -> Result<O
     if undecided {
         store = store.undecided(target.to_path_buf());
     }
-    let (carrier, link, grower) = start(args, from, &task, None, receiving(&control))?;
-    let bar = Bar::storing(&control, store.clone(), !args.talk.quiet);
-    let begun = Instant::now();
+    let (carrier, link, grower) = start(args, from, &task, None, receiving(&transfer.control))?;
+    let bar = Bar::storing(&transfer.control, store.clone(), !args.talk.quiet);
     let end = store.clone();
-    let received = stream::receive_then(store.clone(), link, options, move || end.finish());
-    let elapsed = begun.elapsed();
-    bar.end();
-    let (summary, failed) = match received {
-        Ok(summary) => (Some(summary), None),
+    let received = transfer.receive(store.clone(), link, options, move || end.finish(), bar);
+    let (received, failed) = match received {
+        Ok(received) => (Some(received), None),
         Err(e) => {
             store.abandon();
             (None, Some(e.into()))
@@ -323,7 +315,7 @@ fn get(args: &CpArgs, sources: &[Place], target: &Path, tell: &Tell) -> Result<O
     };
     drop(grower);
     carrier.end(failed)?;
-    let summary = summary.context("the copy has no result; this is a bug")?;
+    let Received { summary, elapsed } = received.context("the copy has no result; this is a bug")?;
     let (line, json) = received_words(&summary, elapsed, from, Part::Disk);
     let s = store.stored();
     // Without -r, --exclude and wildcards, each source is a file or a reported failure.

@@ -13,6 +13,8 @@ use narrows::policy::PolicySpec;
 use narrows::stream::{self, Control, ReceiveOptions};
 use narrows::transport::Link;
 
+use crate::progress::Bar;
+use crate::transfer::Transfer;
 use crate::args::PipeArgs;
 use crate::files::{self, Source, Target};
 use crate::flow;
@@ -22,16 +24,15 @@ use narrows_host::signals;
 
 /// Runs `narrows pipe`.
 pub(crate) fn run(args: &PipeArgs) -> Result<()> {
-    let control = Arc::new(Control::default());
-    signals::stop(&control)?;
+    let transfer = Transfer::begin()?;
     let dash = Path::new("-");
     // With --test nothing is written.
     let output = if args.test { None } else { Some(args.output.as_deref().unwrap_or(dash)) };
     files::refuse_same(args.file.as_deref().unwrap_or(dash), [output, args.flow.trace.as_deref()])?;
-    if args.decompress || args.test { decompress(args, &control) } else { compress(args, &control) }
+    if args.decompress || args.test { decompress(args, &transfer) } else { compress(args, &transfer) }
 }
 
-fn compress(args: &PipeArgs, control: &Arc<Control>) -> Result<()> {
+fn compress(args: &PipeArgs, transfer: &Transfer) -> Result<()> {
     let source = Source::open(args.file.as_deref())?;
     let target = Target::open(args.output.as_deref())?;
     if target.is_stdout() && io::stdout().is_terminal() && !args.force {
@@ -44,22 +45,17 @@ fn compress(args: &PipeArgs, control: &Arc<Control>) -> Result<()> {
     if is_stored(&file)? {
         flow_args.policy.get_or_insert_with(PolicySpec::storage);
     }
-    let calibration = calibration::load(args.talk.verbose);
-    let options = flow::send_options(&flow_args, calibration.as_ref(), 0.0)?;
-    let options = options.check(!args.no_check).index(args.index).raw_len(source.len()).control(control);
+    let sending = transfer.sending(flow_args, args.talk.verbose, true);
+    let options = sending.options(0.0)?.check(!args.no_check).index(args.index).raw_len(source.len());
     let (input, output) = (source.name(), target.name());
-    let background = Background::start(calibration.is_none());
-    let begun = Instant::now();
-    let sent = stream::send(source, Link::file_writer(file), options);
-    background.end();
-    let (summary, policy) = sent.map_err(|e| if input.is_to_blame() { input.blame(e) } else { output.blame(e) })?;
+    let sent = sending.send(source, Link::file_writer(file), options, Bar::none());
+    let sent = sent.map_err(|e| if input.is_to_blame() { input.blame(e) } else { output.blame(e) })?;
     target.commit(false).with_context(|| output.to_string())?;
-    calibration::refresh(calibration, &policy.learned(), args.talk.verbose);
-    flow::keep(&flow_args, &*policy)?;
+    sending.finish(&sent)?;
     if args.talk.json {
-        report::note_json(&report::send_json(&summary, begun.elapsed()));
+        report::note_json(&report::send_json(&sent.summary, sent.elapsed));
     } else if args.stats || args.talk.verbose {
-        report::note(report::line(&summary, begun.elapsed()));
+        report::note(report::line(&sent.summary, sent.elapsed));
     }
     Ok(())
 }
@@ -71,25 +67,26 @@ fn is_stored(output: &File) -> Result<bool> {
     Ok(kind.is_file() || kind.is_block_device())
 }
 
-fn decompress(args: &PipeArgs, control: &Arc<Control>) -> Result<()> {
+fn decompress(args: &PipeArgs, transfer: &Transfer) -> Result<()> {
     let source = Source::open(args.file.as_deref())?;
     let input = source.name();
-    let options = ReceiveOptions::default().threads(flow::threads(args.flow.threads)).control(control);
-    let begun = Instant::now();
+    let options = ReceiveOptions::default().threads(flow::threads(args.flow.threads));
     let link = Link::file_reader(source.into_file());
-    let summary = if args.test {
-        stream::receive(io::sink(), link, options).map_err(|e| input.blame(e))
+    let received = if args.test {
+        transfer.receive(io::sink(), link, options, || Ok(()), Bar::none()).map_err(|e| input.blame(e))
     } else {
         let target = Target::open(args.output.as_deref())?;
         let output = target.name();
-        stream::receive_then(target.sink()?, link, options, || target.commit(false))
+        let sink = target.sink()?;
+        transfer
+            .receive(sink, link, options, || target.commit(false), Bar::none())
             .map_err(|e| if output.is_to_blame() { output.blame(e) } else { input.blame(e) })
     }
     .map_err(|e| name_input(args, e))?;
     if args.talk.json {
-        report::note_json(&report::receive_json(&summary, begun.elapsed()));
+        report::note_json(&report::receive_json(&received.summary, received.elapsed));
     } else if args.stats || args.talk.verbose {
-        report::note(report::receive_line(&summary, begun.elapsed()));
+        report::note(report::receive_line(&received.summary, received.elapsed));
     }
     Ok(())
 }

@@ -11,6 +11,7 @@ use narrows::transport::Link;
 use rustix::event::PollFlags;
 use serde_json::{Value, json};
 
+use crate::transfer::{Received, Transfer};
 use crate::args::RecvArgs;
 use crate::files::Target;
 use crate::flow;
@@ -20,8 +21,7 @@ use narrows_host::signals;
 
 /// Runs `narrows recv`.
 pub(crate) fn run(args: &RecvArgs) -> Result<()> {
-    let control = Arc::new(Control::default());
-    signals::stop(&control)?;
+    let transfer = Transfer::begin()?;
     // Opened first, so that an output that cannot be written is reported before a sender connects.
     let target = Target::open(args.output.as_deref())?;
     let to_stdout = target.is_stdout();
@@ -49,15 +49,11 @@ pub(crate) fn run(args: &RecvArgs) -> Result<()> {
 
     let output = target.name();
     let sink = target.sink()?;
-    let bar = Bar::receiving(&control, !args.talk.quiet && !to_stdout);
+    let bar = Bar::receiving(&transfer.control, !args.talk.quiet && !to_stdout);
     let options =
         ReceiveOptions::default().threads(flow::threads(args.threads)).stall_timeout(flow::seconds(args.timeout));
-    let begun = Instant::now();
-    let received =
-        stream::receive_then(sink, Link::tcp(socket)?, options.control(&control), || target.commit(args.fsync));
-    let elapsed = begun.elapsed();
-    bar.end();
-    let summary = received.map_err(|e| {
+    let received = transfer.receive(sink, Link::tcp(socket)?, options, || target.commit(args.fsync), bar);
+    let Received { summary, elapsed } = received.map_err(|e| {
         if output.is_to_blame() {
             output.blame(e)
         } else {

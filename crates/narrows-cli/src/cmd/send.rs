@@ -12,6 +12,7 @@ use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with, sockopt};
 
+use crate::transfer::Transfer;
 use crate::args::{SendArgs, parse_address};
 use crate::files::{self, Source};
 use crate::flow;
@@ -34,39 +35,30 @@ pub(crate) fn run(args: &SendArgs) -> Result<()> {
     let address = args.to.strip_prefix("tcp://").filter(|address| parse_address(address).is_ok());
     let address = address
         .ok_or_else(|| narrows::Error::misuse(format!("'{}' is not an address; write tcp://HOST:PORT", args.to)))?;
-    let control = Arc::new(Control::default());
-    signals::stop(&control)?;
+    let transfer = Transfer::begin()?;
     files::refuse_same(&args.file, [args.flow.trace.as_deref()])?;
     let source = Source::open(Some(&args.file))?;
-    let calibration = calibration::load(args.talk.verbose);
-    let options = flow::send_options(&args.flow, calibration.as_ref(), args.timeout)?;
-    let options = options.check(!args.no_check).raw_len(source.len()).control(&control);
+    let sending = transfer.sending(args.flow.clone(), args.talk.verbose, true);
+    let options = sending.options(args.timeout)?.check(!args.no_check).raw_len(source.len());
     let socket = connect(address, Duration::from_secs_f64(args.retry_connect))?;
     if !args.talk.quiet && socket.peer_addr().is_ok_and(|a| !a.ip().is_loopback()) {
         report::note(NOT_ENCRYPTED);
     }
 
     let input = source.name();
-    let bar = Bar::sending(&control, source.len(), !args.talk.quiet);
-    let background = Background::start(calibration.is_none());
-    let begun = Instant::now();
-    let sent = stream::send(source, Link::tcp(socket)?, options);
-    let elapsed = begun.elapsed();
-    bar.end();
-    background.end();
-    let (summary, policy) = sent.map_err(|e| {
+    let bar = Bar::sending(&transfer.control, source.len(), !args.talk.quiet);
+    let sent = sending.send(source, Link::tcp(socket)?, options, bar).map_err(|e| {
         if input.is_to_blame() {
             input.blame(e)
         } else {
             anyhow::Error::from(e).context(format!("cannot send to {address}"))
         }
     })?;
-    calibration::refresh(calibration, &policy.learned(), args.talk.verbose);
-    flow::keep(&args.flow, &*policy)?;
+    sending.finish(&sent)?;
     if args.talk.json {
-        report::out(report::send_json(&summary, elapsed))?;
+        report::out(report::send_json(&sent.summary, sent.elapsed))?;
     } else if !args.talk.quiet {
-        report::note(report::line(&summary, elapsed));
+        report::note(report::line(&sent.summary, sent.elapsed));
     }
     Ok(())
 }

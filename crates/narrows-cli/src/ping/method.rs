@@ -5,7 +5,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use narrows::Error;
-use narrows::codec::{CodecId, Method as Codec};
+use narrows::codec::{CODECS, CodecId, Method as Codec};
 
 /// How messages are encoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,9 +35,21 @@ pub(crate) const NAME_MAX: usize = 64;
 
 /// Default methods.
 const DEFAULT: &str = "plain,lz4,lz4:linked,zstd-1,messages";
+/// Methods of message mode in `all`. Codecs that it does not have follow, each message alone.
+const OWN: &str = "plain,store,lz4,lz4:dict,lz4:linked,lz4:linked,seeded,zstd-1,zstd-3,zstd-1:dict,zstd-3:dict";
+/// Codecs of message mode, and the one that needs a block of one repeated byte.
+const NOT_ALONE: [CodecId; 4] = [CodecId::STORE, CodecId::CONSTANT, CodecId::LZ4, CodecId::ZSTD];
+
 /// Methods of `all`.
-const ALL: &str = "plain,store,lz4,lz4:dict,lz4:linked,lz4:linked,seeded,zstd-1,zstd-3,zstd-1:dict,zstd-3:dict,\
-                   lzo,lzf,lzw,lzma,bzip2:level=1,zlib,snappy,messages";
+fn all() -> String {
+    let alone = CODECS.iter().filter(|c| !NOT_ALONE.contains(&c.id())).map(|c| match c.id() {
+        CodecId::XZ => "lzma",
+        // The levels of the 2013 experiment.
+        CodecId::BZIP2 => "bzip2:level=1",
+        _ => c.name(),
+    });
+    [OWN].into_iter().chain(alone).chain(["messages"]).collect::<Vec<_>>().join(",")
+}
 
 impl Method {
     /// Whether the method needs a dictionary.
@@ -63,7 +75,7 @@ impl Method {
         let mut methods = vec![Self::Plain];
         for spec in &specs {
             let more = if spec == "all" {
-                Self::parse_list(ALL, true)?.into_iter().filter(|m| has_dictionary || !m.needs_dictionary()).collect()
+                Self::parse_list(&all(), true)?.into_iter().filter(|m| has_dictionary || !m.needs_dictionary()).collect()
             } else {
                 vec![spec.parse::<Self>()?]
             };

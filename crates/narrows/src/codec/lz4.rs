@@ -61,6 +61,10 @@ impl Codec for Lz4 {
         if level < 0 { format!("accel={}", -level) } else { format!("hc={level}") }
     }
 
+    fn settings(&self) -> String {
+        format!("accel=1 to {ACCEL_MAX}, hc=1 to {HC_MAX}")
+    }
+
     fn can_link(&self) -> bool {
         true
     }

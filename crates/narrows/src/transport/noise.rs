@@ -5,7 +5,18 @@ use std::io;
 /// Most bytes that a login shell may print before the program that it starts speaks.
 pub const NOISE_MAX: usize = 64 << 10;
 
-pub(super) type OnNoise = Box<dyn FnMut(&[u8]) + Send>;
+/// What arrives before the data ([`Link::skip_noise`](super::Link::skip_noise)).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Heard<'a> {
+    /// Bytes before the magic number.
+    Noise(&'a [u8]),
+    /// The magic number.
+    Magic,
+    /// The end of the input, without the magic number.
+    End,
+}
+
+pub(super) type OnNoise = Box<dyn FnMut(Heard<'_>) + Send>;
 
 pub(super) struct Noise {
     magic: &'static [u8],
@@ -21,9 +32,9 @@ impl Noise {
     /// The input ended without the magic.
     pub(super) fn end(mut self) {
         if !self.seen.is_empty() {
-            (self.on_noise)(&self.seen);
+            (self.on_noise)(Heard::Noise(&self.seen));
         }
-        (self.on_noise)(&[]);
+        (self.on_noise)(Heard::End);
     }
 
     /// Takes input. Returns the bytes from the magic on, once it has arrived.
@@ -31,12 +42,13 @@ impl Noise {
         self.seen.extend_from_slice(bytes);
         if let Some(at) = self.seen.windows(self.magic.len()).position(|w| w == self.magic) {
             if at > 0 {
-                (self.on_noise)(&self.seen[..at]);
+                (self.on_noise)(Heard::Noise(&self.seen[..at]));
             }
+            (self.on_noise)(Heard::Magic);
             return Ok(Some(self.seen.split_off(at)));
         }
         if self.seen.len() > NOISE_MAX {
-            (self.on_noise)(&self.seen);
+            (self.on_noise)(Heard::Noise(&self.seen));
             return Err(io::Error::new(io::ErrorKind::InvalidData, "the input does not come from a Narrows program"));
         }
         Ok(None)
@@ -67,7 +79,11 @@ mod tests {
             }
         }
         let reader = Pieces(pieces.iter().map(|p| p.to_vec()).collect());
-        let link = Link::reader(reader).skip_noise(b"MAGIC", move |n| heard.lock().unwrap().extend_from_slice(n));
+        let link = Link::reader(reader).skip_noise(b"MAGIC", move |what| {
+            if let Heard::Noise(n) = what {
+                heard.lock().unwrap().extend_from_slice(n);
+            }
+        });
         let (mut half, mut all, mut buf) = (link.read.unwrap(), Vec::new(), [0; 64]);
         loop {
             match half.read(&mut buf, Duration::ZERO).unwrap() {

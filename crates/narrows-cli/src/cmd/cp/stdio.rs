@@ -10,6 +10,7 @@ use anyhow::{Context, Result};
 use narrows::stream::{self, Control, Notes, ReceiveOptions};
 
 use super::{Outcome, is_stored, received_words, receiving, start, teller, telling};
+use crate::transfer::{Received, Transfer};
 use crate::args::CpArgs;
 use crate::bound::Part;
 use crate::files::{self, Target};
@@ -97,8 +98,7 @@ struct Output<'a> {
 }
 
 fn receive(args: &CpArgs, source: &Place, target: &Target, to: &Output<'_>) -> Result<Outcome> {
-    let control = Arc::new(Control::default());
-    signals::stop(&control)?;
+    let transfer = Transfer::begin()?;
     let what = GetTask {
         sources: vec![source.path().clone()],
         recursive: false,
@@ -108,25 +108,22 @@ fn receive(args: &CpArgs, source: &Place, target: &Target, to: &Output<'_>) -> R
         stored: is_stored(args),
     };
     let notes = Notes::default();
-    let options = ReceiveOptions::default().notes(&notes).stall_timeout(flow::seconds(args.timeout)).control(&control);
+    let options = ReceiveOptions::default().notes(&notes).stall_timeout(flow::seconds(args.timeout));
     let output = target.name();
     let outlet = Outlet::new(target.sink()?, notes, telling(&teller())).named(to.name);
-    let (carrier, link, grower) = start(args, source, &Task::Get(what), None, receiving(&control))?;
-    let bar = Bar::receiving(&control, to.bar);
-    let begun = Instant::now();
+    let (carrier, link, grower) = start(args, source, &Task::Get(what), None, receiving(&transfer.control))?;
+    let bar = Bar::receiving(&transfer.control, to.bar);
     let end = outlet.clone();
-    let received = stream::receive_then(outlet.clone(), link, options, move || end.finish());
-    let elapsed = begun.elapsed();
-    bar.end();
+    let received = transfer.receive(outlet.clone(), link, options, move || end.finish(), bar);
     drop(grower);
-    let (summary, failed) = match received {
-        Ok(summary) => (Some(summary), None),
+    let (received, failed) = match received {
+        Ok(received) => (Some(received), None),
         // The output failed here: the error of the other end adds nothing, so it is not waited for.
         Err(e) if output.is_to_blame() => return Err(output.blame(e)),
         Err(e) => (None, Some(e.into())),
     };
     carrier.end(failed)?;
-    let summary = summary.context("the copy has no result; this is a bug")?;
+    let Received { summary, elapsed } = received.context("the copy has no result; this is a bug")?;
     let (line, json) = received_words(&summary, elapsed, source, to.part);
     let w = outlet.written();
     Ok(Outcome {

@@ -1,0 +1,109 @@
+//! The life of a transfer: signals, calibration, progress bar, background measurement, time, and
+//! what is kept afterwards. `send`, `recv`, `pipe` and `cp` have one.
+
+use std::io::{self, Read, Write};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use narrows::calibration::Calibration;
+use narrows::policy::Policy;
+use narrows::receiver::RecvSummary;
+use narrows::sender::Summary;
+use narrows::stream::{self, Control, ReceiveOptions, SendOptions};
+use narrows::transport::Link;
+use narrows_host::calibration::{self, Background};
+use narrows_host::signals;
+
+use crate::args::FlowArgs;
+use crate::flow;
+use crate::progress::Bar;
+
+/// A transfer that a signal stops.
+pub(crate) struct Transfer {
+    pub(crate) control: Arc<Control>,
+}
+
+/// A transfer that sends.
+pub(crate) struct Sending {
+    control: Arc<Control>,
+    flow: FlowArgs,
+    verbose: bool,
+    calibration: Option<Calibration>,
+    /// Measure this host meanwhile, if that was never done.
+    measures: bool,
+}
+
+/// A flow that was sent.
+pub(crate) struct Sent {
+    pub(crate) summary: Summary,
+    pub(crate) elapsed: Duration,
+    policy: Box<dyn Policy>,
+}
+
+/// A flow that was received.
+pub(crate) struct Received {
+    pub(crate) summary: RecvSummary,
+    pub(crate) elapsed: Duration,
+}
+
+impl Transfer {
+    /// From here on signals stop it.
+    pub(crate) fn begin() -> Result<Self> {
+        let control = Arc::new(Control::default());
+        signals::stop(&control)?;
+        Ok(Self { control })
+    }
+
+    /// Loads the calibration. `measures`: a link is crossed, so it is worth knowing this host.
+    pub(crate) fn sending(&self, flow: FlowArgs, verbose: bool, measures: bool) -> Sending {
+        let calibration = calibration::load(verbose);
+        Sending { control: Arc::clone(&self.control), flow, verbose, calibration, measures }
+    }
+
+    /// Receives one flow; `bar` ends with it.
+    pub(crate) fn receive(
+        &self,
+        sink: impl Write + Send + 'static,
+        link: Link,
+        options: ReceiveOptions,
+        commit: impl FnOnce() -> io::Result<()>,
+        bar: Bar,
+    ) -> narrows::Result<Received> {
+        let begun = Instant::now();
+        let received = stream::receive_then(sink, link, options.control(&self.control), commit);
+        let elapsed = begun.elapsed();
+        bar.end();
+        received.map(|summary| Received { summary, elapsed })
+    }
+}
+
+impl Sending {
+    /// The options of the command line, with a stall timeout in seconds (0: none).
+    pub(crate) fn options(&self, timeout_s: f64) -> Result<SendOptions> {
+        flow::send_options(&self.flow, self.calibration.as_ref(), timeout_s)
+    }
+
+    /// Sends one flow; `bar` ends with it.
+    pub(crate) fn send(
+        &self,
+        source: impl Read + Send + 'static,
+        link: Link,
+        options: SendOptions,
+        bar: Bar,
+    ) -> narrows::Result<Sent> {
+        let background = Background::start(self.measures && self.calibration.is_none());
+        let begun = Instant::now();
+        let sent = stream::send(source, link, options.control(&self.control));
+        let elapsed = begun.elapsed();
+        bar.end();
+        background.end();
+        sent.map(|(summary, policy)| Sent { summary, elapsed, policy })
+    }
+
+    /// Keeps what the policy learned: in the calibration, and in its file.
+    pub(crate) fn finish(self, sent: &Sent) -> Result<()> {
+        calibration::refresh(self.calibration, &sent.policy.learned(), self.verbose);
+        flow::keep(&self.flow, &*sent.policy)
+    }
+}
