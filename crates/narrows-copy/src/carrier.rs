@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use narrows::stream::Control;
-use narrows::transport::{Heard, Link};
 use narrows::transport::bond::{Bond, GREETING};
+use narrows::transport::{Heard, Link};
 
 use super::direct::{self, Trust};
 use super::failure::Unreachable;

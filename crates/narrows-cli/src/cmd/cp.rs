@@ -17,11 +17,11 @@ use narrows::stream::{self, Control, Notes, ReceiveOptions};
 use narrows::transport::Link;
 use serde_json::json;
 
-use crate::transfer::{Received, Sent, Transfer};
 use crate::args::CpArgs;
 use crate::bound::{Bound, Part};
 use crate::files::Source;
 use crate::progress::Bar;
+use crate::transfer::{Received, Sent, Transfer};
 use crate::{files, flow, report};
 use narrows_copy::carrier::{self, Carrier, NoNarrows, Reach};
 use narrows_copy::carriers::{Grower, Seen};
@@ -36,7 +36,6 @@ use narrows_copy::scan::{self, Root, TargetFolder};
 use narrows_copy::serve::{Into, Opened, is_undecided, open_roots, open_target};
 use narrows_copy::source::{EntrySource, Input, SourceOptions};
 use narrows_copy::store::{EntryStore, Listeners, Permitted};
-use narrows_host::calibration::{self, Background};
 use narrows_host::words::shown;
 use narrows_host::{means, signals};
 

@@ -4,23 +4,19 @@ use std::fs::File;
 use std::io::{self, IsTerminal};
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
-use std::sync::Arc;
-use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow};
 use narrows::ErrorKind;
 use narrows::policy::PolicySpec;
-use narrows::stream::{self, Control, ReceiveOptions};
+use narrows::stream::ReceiveOptions;
 use narrows::transport::Link;
 
-use crate::progress::Bar;
-use crate::transfer::Transfer;
 use crate::args::PipeArgs;
 use crate::files::{self, Source, Target};
 use crate::flow;
+use crate::progress::Bar;
 use crate::report;
-use narrows_host::calibration::{self, Background};
-use narrows_host::signals;
+use crate::transfer::Transfer;
 
 /// Runs `narrows pipe`.
 pub(crate) fn run(args: &PipeArgs) -> Result<()> {

@@ -2,21 +2,19 @@
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
-use std::time::Instant;
 
 use anyhow::{Context, Result};
-use narrows::stream::{self, Control, ReceiveOptions};
+use narrows::stream::ReceiveOptions;
 use narrows::transport::Link;
 use rustix::event::PollFlags;
 use serde_json::{Value, json};
 
-use crate::transfer::{Received, Transfer};
 use crate::args::RecvArgs;
 use crate::files::Target;
 use crate::flow;
 use crate::progress::Bar;
 use crate::report;
+use crate::transfer::{Received, Transfer};
 use narrows_host::signals;
 
 /// Runs `narrows recv`.

@@ -2,23 +2,19 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
-use narrows::stream::{self, Control};
 use narrows::transport::Link;
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with, sockopt};
 
-use crate::transfer::Transfer;
 use crate::args::{SendArgs, parse_address};
 use crate::files::{self, Source};
-use crate::flow;
 use crate::progress::Bar;
 use crate::report;
-use narrows_host::calibration::{self, Background};
+use crate::transfer::Transfer;
 use narrows_host::signals;
 
 /// Warning for connections that leave this host.

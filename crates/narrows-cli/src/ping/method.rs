@@ -75,7 +75,10 @@ impl Method {
         let mut methods = vec![Self::Plain];
         for spec in &specs {
             let more = if spec == "all" {
-                Self::parse_list(&all(), true)?.into_iter().filter(|m| has_dictionary || !m.needs_dictionary()).collect()
+                Self::parse_list(&all(), true)?
+                    .into_iter()
+                    .filter(|m| has_dictionary || !m.needs_dictionary())
+                    .collect()
             } else {
                 vec![spec.parse::<Self>()?]
             };

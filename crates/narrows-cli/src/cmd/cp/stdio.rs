@@ -3,24 +3,21 @@
 use std::io::IsTerminal;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::Arc;
-use std::time::Instant;
 
 use anyhow::{Context, Result};
-use narrows::stream::{self, Control, Notes, ReceiveOptions};
+use narrows::stream::{Notes, ReceiveOptions};
 
 use super::{Outcome, is_stored, received_words, receiving, start, teller, telling};
-use crate::transfer::{Received, Transfer};
 use crate::args::CpArgs;
 use crate::bound::Part;
 use crate::files::{self, Target};
 use crate::flow;
 use crate::progress::Bar;
+use crate::transfer::{Received, Transfer};
 use narrows_copy::hello::{Fsync, GetTask, Task};
 use narrows_copy::outlet::Outlet;
 use narrows_copy::place::Place;
 use narrows_copy::special::{self, Special};
-use narrows_host::signals;
 use narrows_host::words::shown;
 
 /// Which end of a copy is stdin or stdout. A file that is named `-` is written `./-`.
