@@ -1,6 +1,6 @@
 //! Socket options: classifies them as belonging to the TCP connection or to the descriptor.
 //!
-//! The supervisor's crate includes this file too.
+//! Both the preloaded library and the supervisor use it.
 
 use core::ffi::c_int;
 

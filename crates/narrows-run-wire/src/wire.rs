@@ -1,7 +1,6 @@
 //! Protocol between the library in the program and the supervisor.
 //!
-//! The supervisor's crate includes this file too. It uses `core` only: no heap, and nothing but
-//! decoding can fail.
+//! It uses `core` only: no heap, and nothing but decoding can fail.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

@@ -1,11 +1,11 @@
 //! `narrows run`: the supervisor of an unmodified program.
 //!
-//! The library in `preload/` hands each TCP connection of the program to the supervisor and leaves
-//! a unix socket in its place. This module is what sits between the two sockets: `supervisor` takes
-//! requests, `pump` threads move bytes, `connection` maps every end and failure on one side to what
-//! the other side sees, and `outgoing` and `incoming` are its two directions, plain or in frames.
-//! `binary` finds out what kind of program it is; one that cannot load the library runs under a
-//! seccomp filter (`seccomp`).
+//! The preloaded library (`crates/narrows-preload`) hands each TCP connection of the program to the
+//! supervisor and leaves a unix socket in its place. This crate is what sits between the two
+//! sockets: `supervisor` takes requests, `pump` threads move bytes, `connection` maps every end and
+//! failure on one side to what the other side sees, and `outgoing` and `incoming` are its two
+//! directions, plain or in frames. `binary` finds out what kind of program it is; one that cannot
+//! load the library runs under a seccomp filter (`seccomp`).
 
 mod account;
 pub mod agent;
