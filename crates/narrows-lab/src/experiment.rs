@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
 
 use cells::Cell;
 use kinds::{Lab, Surroundings};
@@ -67,6 +68,9 @@ pub(crate) struct Args {
     /// program was built]
     #[arg(long, value_name = "DIR")]
     plans_dir: Option<PathBuf>,
+    /// Run nothing; write summaries, pictures and index.html anew from the samples in DIR
+    #[arg(long, conflicts_with_all = ["quick", "rounds", "corpus"])]
+    redraw: bool,
     /// List the plans and exit
     #[arg(long)]
     list: bool,
@@ -85,6 +89,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     if args.dry_run {
         return dry_run(&plans);
+    }
+    if args.redraw {
+        return redraw(&plans, &args.output);
     }
     fs::create_dir_all(&args.output).with_context(|| format!("cannot make {}", args.output.display()))?;
     if let Some(corpus) = &args.corpus {
@@ -119,6 +126,18 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         bail!("interrupted after {ran} of {} plans; the same command resumes", plans.len());
     }
     ensure!(wrong.is_empty(), "cells failed in {}; the same command runs them again", wrong.join(", "));
+    Ok(())
+}
+
+/// Writes the results of stored samples, whatever machine they are of.
+fn redraw(plans: &[Plan], output: &Path) -> Result<()> {
+    for plan in plans {
+        let folder = output.join(&plan.name);
+        if let Some((all, about)) = samples::read(&folder, &cells::cells(plan))? {
+            write(plan, &folder, &all, &about)?;
+        }
+    }
+    println!("{}", page::join(output)?.display());
     Ok(())
 }
 
@@ -198,9 +217,15 @@ fn one(plan: &Plan, output: &Path, surroundings: &Surroundings) -> Result<Outcom
         let lab = plan.kind.kind().open(plan, surroundings)?;
         run_cells(plan, &*lab, &left, &mut samples, &surroundings.stop)?;
     }
-    let figures = Figures::of(plan, &cells, &samples.all);
+    let figures = write(plan, &folder, &samples.all, &samples.about)?;
+    Ok(Outcome { samples: figures.samples, kept: samples.kept, failed: figures.failed.len(), missing: figures.missing })
+}
+
+/// Writes summaries, pictures and the plan's section of the page.
+fn write(plan: &Plan, folder: &Path, all: &[Sample], about: &Value) -> Result<Figures> {
+    let figures = Figures::of(plan, &cells::cells(plan), all);
     let drawn = pictures::draw(plan, &figures);
-    for old in fs::read_dir(&folder)?.filter_map(|e| e.ok().map(|e| e.path())) {
+    for old in fs::read_dir(folder)?.filter_map(|e| e.ok().map(|e| e.path())) {
         if old.extension().is_some_and(|e| e == "svg") {
             fs::remove_file(old)?;
         }
@@ -208,10 +233,10 @@ fn one(plan: &Plan, output: &Path, surroundings: &Surroundings) -> Result<Outcom
     for picture in &drawn {
         write_whole(&folder.join(&picture.name), picture.svg.as_bytes())?;
     }
-    write_whole(&folder.join("summary.json"), figures.json(plan, &samples.about).as_bytes())?;
-    write_whole(&folder.join("summary.md"), figures.markdown(plan, &samples.about).as_bytes())?;
-    write_whole(&folder.join("section.html"), page::section(plan, &figures, &samples.about, &drawn).as_bytes())?;
-    Ok(Outcome { samples: figures.samples, kept: samples.kept, failed: figures.failed.len(), missing: figures.missing })
+    write_whole(&folder.join("summary.json"), figures.json(plan, about).as_bytes())?;
+    write_whole(&folder.join("summary.md"), figures.markdown(plan, about).as_bytes())?;
+    write_whole(&folder.join("section.html"), page::section(plan, &figures, about, &drawn).as_bytes())?;
+    Ok(figures)
 }
 
 fn run_cells(
@@ -274,6 +299,13 @@ mod tests {
         }
         let html = fs::read_to_string(page::join(folder.path()).unwrap()).unwrap();
         assert!(html.contains("Thresholds.") && html.contains("<svg"));
+        // From the samples alone.
+        let small = folder.path().join("small");
+        let made = ["summary.json", "summary.md", "section.html", "1.svg"].map(|file| small.join(file));
+        let before = made.each_ref().map(|file| fs::read(file).unwrap());
+        made.iter().for_each(|file| fs::remove_file(file).unwrap());
+        redraw(&[plan], folder.path()).unwrap();
+        assert!(made.map(|file| fs::read(file).unwrap()) == before);
     }
 
     #[test]

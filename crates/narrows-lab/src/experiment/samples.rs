@@ -78,6 +78,19 @@ impl Sample {
     }
 }
 
+/// The samples of a folder and the line about their machine. `None`: there are none.
+pub(crate) fn read(folder: &Path, cells: &[Cell]) -> Result<Option<(Vec<Sample>, Value)>> {
+    let path = folder.join("samples.jsonl");
+    if !path.exists() {
+        return Ok(None);
+    }
+    let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    let known: HashSet<&Cell> = cells.iter().collect();
+    let mut lines = text.lines().filter_map(|l| serde_json::from_str::<Value>(l).ok());
+    let Some(about) = lines.next() else { return Ok(None) };
+    Ok(Some((lines.filter_map(|line| Sample::parse(&line, &known)).collect(), about)))
+}
+
 pub(crate) struct Samples {
     file: File,
     pub(crate) path: PathBuf,
