@@ -1,5 +1,5 @@
-//! Makes data cross a narrow place faster: for every block it chooses whether and how to compress, from the data, the
-//! link, the CPUs and the receiver as they are at that moment.
+//! Makes data cross a narrow place faster: for every block it chooses whether and how to compress,
+//! from the data, the link, the CPUs and the receiver as they are at that moment.
 //!
 //! ```text
 //!    write ──> cut ─> choose ─> [job: encode] ─> order ─> frame ──> link
@@ -7,9 +7,9 @@
 //!    read  <── order <─ [job: decode] <─ parse <──────────────────── link
 //! ```
 //!
-//! [`Sender`](sender::Sender) and [`Receiver`](receiver::Receiver) do no I/O, start no thread and read no clock: time is
-//! an argument, bytes and jobs are handed in and out. [`stream`] drives them over sockets, pipes and files with threads;
-//! the tests drive the same code in virtual time.
+//! [`Sender`](sender::Sender) and [`Receiver`](receiver::Receiver) do no I/O, start no thread and
+//! read no clock: time is an argument, bytes and jobs are handed in and out. [`stream`] drives them
+//! over sockets, pipes and files with threads; the tests drive the same code in virtual time.
 //!
 //! # Example
 //!
@@ -49,8 +49,9 @@
 //!
 //! # What is not here
 //!
-//! No encryption and no authentication: the checks find damage, not malice, so carry a flow over ssh or TLS where others can reach it.
-//! No access to file systems: [`entry`] is only the records of files, the program reads and writes them. No lossy methods.
+//! No encryption and no authentication: the checks find damage, not malice, so carry a flow over
+//! ssh or TLS where others can reach it. No access to file systems: [`entry`] is only the records
+//! of files, the program reads and writes them. No lossy methods.
 
 pub mod block;
 pub mod calibration;

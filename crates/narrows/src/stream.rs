@@ -1,8 +1,9 @@
-//! The blocking driver: moves bytes between an engine, the source or sink, and a link, and runs jobs on a pool.
+//! The blocking driver: moves bytes between an engine, the source or sink, and a link, and runs
+//! jobs on a pool.
 //!
-//! One mutex holds the engine; jobs, reads and writes run outside it. Whoever holds the link's half may take frames out
-//! of the engine, so frames stay in order although several threads may write: a lone small message is written by the
-//! thread that read it, without waking another.
+//! One mutex holds the engine; jobs, reads and writes run outside it. Whoever holds the link's half
+//! may take frames out of the engine, so frames stay in order although several threads may write: a
+//! lone small message is written by the thread that read it, without waking another.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,7 +29,8 @@ pub use receive::{receive, receive_then};
 pub use send::{send, send_blocks};
 pub use source::BlockSource;
 
-/// Jobs shorter than this run on the thread that got them, if nothing else waits: handing over costs about as much (D2).
+/// Jobs shorter than this run on the thread that got them, if nothing else waits: handing over
+/// costs about as much (D2).
 const INLINE_NS: u64 = 50_000;
 /// Frames and raw data up to this length are written by the thread that made them.
 const DIRECT_MAX: usize = 16 << 10;
@@ -44,7 +46,8 @@ pub struct Control {
     receive: Seen<RecvSummary>,
 }
 
-/// The totals of a flow while it goes, and the last ones: how much came is asked after a failure above all.
+/// The totals of a flow while it goes, and the last ones: how much came is asked after a failure
+/// above all.
 struct Seen<T> {
     now: OnceLock<Box<dyn Fn() -> Option<T> + Send + Sync>>,
     last: OnceLock<T>,
@@ -69,7 +72,8 @@ impl Control {
         self.stop.store(true, Ordering::Relaxed);
     }
 
-    /// What a sending flow has taken goes on its way, whatever it waits for ([`PolicySettings::gather_ns`](crate::policy::PolicySettings::gather_ns)).
+    /// What a sending flow has taken goes on its way, whatever it waits for
+    /// ([`PolicySettings::gather_ns`](crate::policy::PolicySettings::gather_ns)).
     pub fn flush(&self) {
         self.flush.get().iter().for_each(|flush| flush());
     }
@@ -97,9 +101,9 @@ pub fn cores() -> usize {
     sys::cores()
 }
 
-/// How many workers shall encode where nobody says. From four cores on one is left to reading, checking and writing,
-/// and to the other programs of a transfer: a worker that is interrupted for a scheduler's slice of 3 ms holds up all
-/// blocks behind its own.
+/// How many workers shall encode where nobody says. From four cores on one is left to reading,
+/// checking and writing, and to the other programs of a transfer: a worker that is interrupted for
+/// a scheduler's slice of 3 ms holds up all blocks behind its own.
 pub fn encoders() -> usize {
     match cores() {
         n @ 1..4 => n,
@@ -137,15 +141,16 @@ pub fn lower_thread_priority() {
     sys::set_thread_nice(19);
 }
 
-/// Starts to bring what was written of a file to the disk, so that less is left when it has to be there. A hint: it does not
-/// wait, and says nothing of failures, which a following fsync does.
+/// Starts to bring what was written of a file to the disk, so that less is left when it has to be
+/// there. A hint: it does not wait, and says nothing of failures, which a following fsync does.
 #[cfg(unix)]
 pub fn start_writeback(file: &impl std::os::fd::AsFd, offset: u64, len: u64) {
     sys::start_writeback(file.as_fd(), offset, len);
 }
 
-/// For programs whose memory counts: tables of slow codecs go back to the system as soon as a block is done. It changes
-/// the C library's allocator for the whole process, so a library never calls it by itself.
+/// For programs whose memory counts: tables of slow codecs go back to the system as soon as a block
+/// is done. It changes the C library's allocator for the whole process, so a library never calls it
+/// by itself.
 pub fn return_memory_early() {
     sys::return_large_blocks();
 }
@@ -176,7 +181,8 @@ impl Stall {
     }
 }
 
-/// Says so when the thread that holds it panics in the caller's source or sink, so that the flow ends.
+/// Says so when the thread that holds it panics in the caller's source or sink, so that the flow
+/// ends.
 struct FailOnPanic<F: Fn()>(F);
 
 impl<F: Fn()> Drop for FailOnPanic<F> {

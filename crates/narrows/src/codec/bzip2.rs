@@ -50,9 +50,11 @@ impl Codec for Bzip2 {
     }
 }
 
-/// The lowest level at which `raw_len` bytes are sorted as one. More would only cost memory, at both ends.
+/// The lowest level at which `raw_len` bytes are sorted as one. More would only cost memory, at
+/// both ends.
 fn sufficient_level(raw_len: usize) -> Level {
-    // The first of its passes can make data longer; the margin is enough for all but contrived runs of four.
+    // The first of its passes can make data longer; the margin is enough for all but contrived runs
+    // of four.
     let sorted_len = raw_len + raw_len / 16;
     sorted_len.div_ceil(SORTED_LEN).clamp(1, LEVEL_MAX as usize) as Level
 }
@@ -71,8 +73,8 @@ impl Encoder for Context {
 
 impl Decoder for Context {
     fn decode(&mut self, _history: &[u8], wire: &[u8], out: &mut [u8]) -> Result<usize, DecodeError> {
-        // The level in the header decides how much memory the decoder takes, so it must be one that our encoder
-        // chooses for this length.
+        // The level in the header decides how much memory the decoder takes, so it must be one that
+        // our encoder chooses for this length.
         let level_max = b'0' + sufficient_level(out.len()) as u8;
         if !matches!(wire, [b'B', b'Z', b'h', b'1'..=b'9', ..]) || wire[3] > level_max {
             return Err(DecodeError);

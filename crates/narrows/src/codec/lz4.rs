@@ -1,5 +1,5 @@
-//! LZ4 blocks, without the frame format. Level `-a` is the fast encoder with acceleration `a`, level `h > 0` the slow
-//! one (HC) with effort `h`; one decoder reads both.
+//! LZ4 blocks, without the frame format. Level `-a` is the fast encoder with acceleration `a`,
+//! level `h > 0` the slow one (HC) with effort `h`; one decoder reads both.
 
 use super::liblz4::{self, FastState, LinkedTable, SlowState, WINDOW_LEN, window};
 use super::{Codec, CodecId, DecodeError, Decoder, Encoder, Level, interpolate};
@@ -91,15 +91,17 @@ struct Lz4Encoder {
     fast: FastState,
     /// Only made when a method asks for it.
     slow: Option<SlowState>,
-    /// Only made for linked messages, of which a thread may have several flows at a time. The one used latest is last.
+    /// Only made for linked messages, of which a thread may have several flows at a time. The one
+    /// used latest is last.
     hot: Vec<Hot>,
 }
 
-/// A table that still knows what the latest linked message referred to, and that message: loading it anew takes longer
-/// than to encode the next one.
+/// A table that still knows what the latest linked message referred to, and that message: loading
+/// it anew takes longer than to encode the next one.
 struct Hot {
     table: LinkedTable,
-    /// History and messages one behind the other; the table refers to the bytes from `begin` to `end`.
+    /// History and messages one behind the other; the table refers to the bytes from `begin` to
+    /// `end`.
     bytes: Box<[u8]>,
     begin: usize,
     end: usize,
@@ -108,7 +110,8 @@ struct Hot {
     wire: Box<[u8]>,
 }
 
-/// Tables that an encoder keeps, of 16 KiB and their bytes each. Dialogues take turns with few others on a thread.
+/// Tables that an encoder keeps, of 16 KiB and their bytes each. Dialogues take turns with few
+/// others on a thread.
 const HOT_TABLES: usize = 4;
 /// Longer blocks would leave little of what was there before them, and take long anyway.
 const HOT_MAX: usize = 8 << 10;
@@ -157,7 +160,8 @@ impl Hot {
         Self { table: LinkedTable::default(), bytes, begin: 0, end: 0, accel: 0, wire }
     }
 
-    /// Whether the latest message was of this flow, which its history shows, and there is room for one more.
+    /// Whether the latest message was of this flow, which its history shows, and there is room for
+    /// one more.
     fn goes_on(&self, window: &[u8], raw_len: usize, accel: Level) -> bool {
         let known = &self.bytes[self.begin..self.end];
         self.accel == accel && self.end + raw_len <= self.bytes.len() && known.ends_with(window)
@@ -193,8 +197,9 @@ mod tests {
         fields.collect::<String>().into_bytes()
     }
 
-    /// Flows that share an encoder, as those of a thread do: each has its own history, and whatever was encoded in between, also
-    /// what failed, leaves every message to be decoded with that history alone.
+    /// Flows that share an encoder, as those of a thread do: each has its own history, and whatever
+    /// was encoded in between, also what failed, leaves every message to be decoded with that
+    /// history alone.
     #[test]
     fn messages_of_many_flows_are_decoded_with_the_history_of_their_own() {
         let (mut encoder, mut decoder) = (Lz4.encoder(), Lz4.decoder());
@@ -236,7 +241,8 @@ mod tests {
             let raw = message(1, n);
             let mut out = vec![0; 2 * raw.len()];
             let went_on = hot.hot.iter().filter(|h| h.goes_on(&history, raw.len(), 1)).count();
-            // But where the bytes of the table are at their end, once in some hundred messages, and for the first two.
+            // But where the bytes of the table are at their end, once in some hundred messages, and
+            // for the first two.
             cold += usize::from(went_on == 0);
             hot_bytes += hot.encode(-1, &history, &raw, &mut out).unwrap();
             fresh_bytes += Lz4.encoder().encode(-1, &history, &raw, &mut out).unwrap();

@@ -1,5 +1,5 @@
-//! LZF, for comparisons with older systems: a byte-wise LZ with a window of 8 KiB. The stream is described in
-//! docs/format.md, 5.1.
+//! LZF, for comparisons with older systems: a byte-wise LZ with a window of 8 KiB. The stream is
+//! described in docs/format.md, 5.1.
 
 use super::{Codec, CodecId, DecodeError, Decoder, Encoder, Level, Room};
 

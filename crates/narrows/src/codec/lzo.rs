@@ -1,11 +1,13 @@
-//! LZO1X, for comparisons with older systems: decoded by `lzokay`, encoded by a fast greedy encoder of our own in the
-//! manner of LZO1X-1, which the libraries under free licences lack. The stream is described in docs/format.md, 5.1.
+//! LZO1X, for comparisons with older systems: decoded by `lzokay`, encoded by a fast greedy encoder
+//! of our own in the manner of LZO1X-1, which the libraries under free licences lack. The stream is
+//! described in docs/format.md, 5.1.
 
 use lzokay::decompress::decompress;
 
 use super::{Codec, CodecId, DecodeError, Decoder, Encoder, Level, Room};
 
-/// Levels 1, 2 and 3 have hash tables of 2^11, 2^14 and 2^15 entries, as LZO1X-1(11), LZO1X-1 and LZO1X-1(15).
+/// Levels 1, 2 and 3 have hash tables of 2^11, 2^14 and 2^15 entries, as LZO1X-1(11), LZO1X-1 and
+/// LZO1X-1(15).
 const HASH_BITS: [u32; 3] = [11, 14, 15];
 /// Matches are found by four bytes.
 const MATCH_MIN: usize = 4;
@@ -15,7 +17,8 @@ const MIDDLE: usize = 16_384;
 const FAR: usize = 49_151;
 /// The longest match that fits the form of two bytes.
 const SHORT_MATCH: usize = 8;
-/// After so many bytes without a match every second one is looked at, after twice as many every third.
+/// After so many bytes without a match every second one is looked at, after twice as many every
+/// third.
 const SKIP_SHIFT: usize = 5;
 
 #[derive(Debug)]
@@ -174,7 +177,8 @@ mod tests {
     fn streams_are_as_described() {
         // Seven literals, then the end.
         assert_eq!(encode(b"narrows"), [&[17 + 7][..], b"narrows", &[0x11, 0, 0]].concat());
-        // Four literals; eight bytes from distance 4: (8 - 1) << 5 | (4 - 1) << 2, two literals counted in it; the end.
+        // Four literals; eight bytes from distance 4: (8 - 1) << 5 | (4 - 1) << 2, two literals
+        // counted in it; the end.
         assert_eq!(encode(b"abcdabcdabcdxy"), [&[21][..], b"abcd", &[0xec | 2, 0], b"xy", &[0x11, 0, 0]].concat());
         // One literal; 299 from distance 1: the long form, 299 - 33 = 266 = a zero and 11.
         assert_eq!(encode(&[7; 300]), [18, 7, 32, 0, 11, 0, 0, 0x11, 0, 0]);

@@ -88,8 +88,8 @@ const FULL: usize = (1 << WIDTH_MAX) - (END + 1) + 1;
 
 /// Whether the codes clear, define and end where they must (docs/format.md, section 5.1).
 ///
-/// The library goes by what lies in its buffer of eight bytes: it lets some of what follows the end pass, and clears, which
-/// costs it 256 writes, as often as it is told to.
+/// The library goes by what lies in its buffer of eight bytes: it lets some of what follows the end
+/// pass, and clears, which costs it 256 writes, as often as it is told to.
 fn is_in_order(wire: &[u8]) -> bool {
     let (mut bit, end_bit) = (0, 8 * wire.len());
     // A code, and what stands behind it in the four bytes that it begins in.
@@ -158,8 +158,9 @@ pub(super) const ENTRY: &dyn Codec = &Lzw;
 mod tests {
     use super::*;
 
-    /// Worked by hand from the description in docs/format.md: codes of nine bits, low bits first. 256 clears, then `a` and
-    /// 258 (`aa`, which this code defines), then 257 ends: 256 + 97 << 9 + 258 << 18 + 257 << 27.
+    /// Worked by hand from the description in docs/format.md: codes of nine bits, low bits first.
+    /// 256 clears, then `a` and 258 (`aa`, which this code defines), then 257 ends: 256 + 97 << 9 +
+    /// 258 << 18 + 257 << 27.
     #[test]
     fn a_stream_is_as_described() {
         let mut out = [0; 64];
@@ -196,7 +197,8 @@ mod tests {
     #[test]
     fn codes_are_where_they_must_be() {
         assert_eq!(decode(&wire(&[CLEAR, 97, 258, END]), 3).unwrap(), b"aaa");
-        // What the library takes or not by where the bytes happen to lie in its buffer, at every place in it.
+        // What the library takes or not by where the bytes happen to lie in its buffer, at every
+        // place in it.
         for len in 0..40 {
             let text = vec![98; len];
             let with = |more: &[usize]| wire(&[&[CLEAR], &text[..], more].concat());
@@ -226,8 +228,8 @@ mod tests {
         assert!(decode(&wire(&[&full[..], &[CLEAR, 97, END]].concat()), 9000).is_ok());
         assert!(decode(&wire(&[&full[..], &[97, END]].concat()), 9000).is_err());
         assert!(decode(&wire(&[&full[..], &[CLEAR, END]].concat()), 9000).is_err());
-        // What the encoder writes around the places where codes become wider and the dictionary is full: noise, of which
-        // almost every byte is a code of its own.
+        // What the encoder writes around the places where codes become wider and the dictionary is
+        // full: noise, of which almost every byte is a code of its own.
         let mut state = 1u64;
         let mut draw = || {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

@@ -1,4 +1,5 @@
-//! Snappy, raw format: about as fast as LZ4 to encode, slower to decode; kept for comparison and for odd data.
+//! Snappy, raw format: about as fast as LZ4 to encode, slower to decode; kept for comparison and
+//! for odd data.
 
 use snap::raw;
 

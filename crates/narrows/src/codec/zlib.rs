@@ -1,4 +1,5 @@
-//! Deflate as zlib has it, but raw: without zlib's header and checksum, since our frames carry their own check.
+//! Deflate as zlib has it, but raw: without zlib's header and checksum, since our frames carry
+//! their own check.
 
 use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, Status};
 
@@ -64,7 +65,8 @@ impl Encoder for ZlibEncoder {
         }
         let status = self.inner.compress(raw, out, FlushCompress::Finish).ok()?;
         if status != Status::StreamEnd {
-            // A reset does not forget everything of a stream that was given up: zlib-rs 0.6 panics over it later.
+            // A reset does not forget everything of a stream that was given up: zlib-rs 0.6 panics
+            // over it later.
             self.inner = Compress::new(compression(level), false);
             return None;
         }

@@ -1,8 +1,9 @@
-//! `adoc`: the level of zlib follows the FIFO between compression and link (AdOC of 2002, its figures 2 and 3).
+//! `adoc`: the level of zlib follows the FIFO between compression and link (AdOC of 2002, its
+//! figures 2 and 3).
 //!
-//! It starts without compression, in packets of 8,192 bytes. What the FIFO does while a packet or chunk is made moves the
-//! level; at a level from 1 on, chunks of 204,800 bytes are compressed one at a time. What the text leaves open is listed
-//! in `docs/experiments/seed-policies.md`.
+//! It starts without compression, in packets of 8,192 bytes. What the FIFO does while a packet or
+//! chunk is made moves the level; at a level from 1 on, chunks of 204,800 bytes are compressed one
+//! at a time. What the text leaves open is listed in `docs/experiments/seed-policies.md`.
 
 use super::{Choice, NoSettings, Policy, Registered};
 use crate::codec::{CodecId, Level, Method};
@@ -15,9 +16,11 @@ const PACKET_LEN: usize = 8192;
 const LEVEL_MAX: Level = 9;
 /// Headers of our frames are not bytes of a packet (docs/format.md, 3.1).
 const HEADER_MAX: usize = 19;
-/// The FIFO of the text has no bound; here the flow's memory is one. It holds 51 chunks, or 4 MiB of packets.
+/// The FIFO of the text has no bound; here the flow's memory is one. It holds 51 chunks, or 4 MiB
+/// of packets.
 const WINDOW: usize = 512;
 
+/// The policy: AdOC's control loop over the levels of zlib.
 #[derive(Default)]
 pub struct Adoc {
     level: Level,

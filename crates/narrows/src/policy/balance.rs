@@ -1,9 +1,10 @@
 //! `balance`, the default: one price between CPU and link, solved on predicted blocks.
 //!
-//! For a known set of blocks the best mix minimises `(1-l) c/K + l s/R + g d/D` block by block, with one price `l` for
-//! all, such that CPU and link finish together. The price is solved on the predictions for the last blocks; what a late
-//! block would cost the link in idle time is part of the score; blocks grow with the time that has passed. A ledger
-//! of bytes saved against dry link time keeps the floor of 98 % of plain. `docs/policy.md` explains it whole.
+//! For a known set of blocks the best mix minimises `(1-l) c/K + l s/R + g d/D` block by block,
+//! with one price `l` for all, such that CPU and link finish together. The price is solved on the
+//! predictions for the last blocks; what a late block would cost the link in idle time is part of
+//! the score; blocks grow with the time that has passed. A ledger of bytes saved against dry link
+//! time keeps the floor of 98 % of plain. `docs/policy.md` explains it whole.
 
 use super::{Choice, NoSettings, Outcome, Policy, PolicySetup, Registered, Rescue};
 use crate::codec::{CodecId, Method};
@@ -22,12 +23,13 @@ const CLASSES: [usize; 4] = [8 << 10, 32 << 10, 128 << 10, 512 << 10];
 const CLASS_SHARE: f32 = 0.8;
 /// Above 5 Gbit/s a block of 32 KiB still covers its fixed cost, and ends are ragged by less.
 const SMALL_BLOCKS_ABOVE: f32 = 600e6;
-/// After so many raw blocks in a row the next ones will most likely be raw as well, and one long block costs less than
-/// four short ones.
+/// After so many raw blocks in a row the next ones will most likely be raw as well, and one long
+/// block costs less than four short ones.
 const RAW_RUN: u64 = 8;
 /// Below 300 Mbit/s larger blocks save 5 to 9 % of the bytes at about the same speed.
 const LARGE_BLOCKS_BELOW: f32 = 37.5e6;
-/// A block may take this share of the time so far: doubling bounds the regret without knowing the rate.
+/// A block may take this share of the time so far: doubling bounds the regret without knowing the
+/// rate.
 const RAMP_SHARE: f32 = 0.5;
 const RAMP_MIN_S: f32 = 4e-6;
 /// A block may take this share of the time that the backlog covers.
@@ -38,16 +40,18 @@ const FIXED_COVER_S: f32 = 12e-6;
 const END_IN_VIEW: u64 = 2 << 20;
 /// Blocks whose predictions the price is solved on.
 const RING: usize = 8;
-/// Blocks in flight: a few at first, when every one is a guess; then what covers one slow block in four.
+/// Blocks in flight: a few at first, when every one is a guess; then what covers one slow block in
+/// four.
 const WINDOW_FIRST: usize = 3;
 const WINDOW_FIRST_BLOCKS: u64 = 20;
 const WINDOW: usize = 24;
-/// While the link is busy and its rate not known, every block that is made for an assumed rate may be far from the best
-/// one; a slow link gives the time to wait and see.
+/// While the link is busy and its rate not known, every block that is made for an assumed rate may
+/// be far from the best one; a slow link gives the time to wait and see.
 const WINDOW_UNKNOWN: usize = 3;
 /// Raw blocks on their way through memory: few, so that they stay in the caches.
 const WINDOW_IN_MEMORY: usize = 6;
-/// Ledger: dry link time allowed is this share of the time so far and a credit, beyond what was saved.
+/// Ledger: dry link time allowed is this share of the time so far and a credit, beyond what was
+/// saved.
 const LEDGER_SHARE: f32 = 0.015;
 const LEDGER_CREDIT: f32 = 16_384.0;
 /// A rescue method may take this share of the time that the raw block would need on the link.
@@ -60,11 +64,13 @@ const RESCUE_GAIN: f32 = 0.9;
 const SAVING_MIN: f32 = 0.997;
 /// Smoothing of the time per byte of chosen methods.
 const PACE_GAIN: f32 = 0.3;
-/// xz beyond this block length takes more memory than a flow may (11 bytes of tables per byte of dictionary).
+/// xz beyond this block length takes more memory than a flow may (11 bytes of tables per byte of
+/// dictionary).
 const XZ_BLOCK_MAX: usize = 512 << 10;
 /// Blocks whose choice is remembered until their outcome comes; more than two windows.
 const REMEMBERED: usize = 64;
 
+/// The policy: minimises the predicted arrival time of the flow, block by block.
 pub struct Balance {
     cores: f32,
     costs: CostModel,
@@ -124,8 +130,10 @@ struct Why {
 }
 
 impl Balance {
+    /// A policy for one flow, with the methods, cores, prior and calibration of the setup.
     pub fn new(setup: &PolicySetup<'_>) -> Self {
-        // `store` is always there and always first; constant blocks are found by looking, not by price.
+        // `store` is always included and always first; constant blocks are detected directly, not
+        // chosen by price.
         let others = setup.methods.iter().copied().filter(|m| *m != Method::STORE && *m != Method::CONSTANT);
         let methods: Vec<_> = std::iter::once(Method::STORE).chain(others).collect();
         let costs = match setup.calibration {
@@ -180,8 +188,9 @@ impl Balance {
         end_s
     }
 
-    /// Blocks that run longer than predicted show a slow CPU before they finish. One alone may have been unlucky: the
-    /// system took its core for a moment. So the second latest counts, where there are two.
+    /// Blocks that run longer than predicted show a slow CPU before they finish. One alone may have
+    /// been unlucky: the system took its core for a moment. So the second latest counts, where
+    /// there are two.
     fn notice_late_blocks(&mut self, view: &View<'_>) {
         let slowdown = self.costs.slowdown();
         let running = view.queue.iter().filter(|b| b.state == PendingState::Encoding && b.method != Method::STORE);
@@ -251,8 +260,8 @@ impl Balance {
             if !self.allowed(view, m, len) || m == 0 && raw_banned {
                 continue;
             }
-            // Whatever the prices: a block that takes longer to decode than the raw one to arrive can only lose, and
-            // next to nothing saved is not worth a core.
+            // Whatever the prices: a block that takes longer to decode than the raw one to arrive
+            // can only lose, and next to nothing saved is not worth a core.
             let raw_s = p.wire_len[0] / now.rate;
             if m > 0 && (p.decode_s[m] / now.decoders > raw_s || p.wire_len[m] > SAVING_MIN * p.wire_len[0]) {
                 continue;
@@ -288,7 +297,8 @@ impl Balance {
         view.limits.allows(method) && (method.codec != CodecId::XZ || len <= XZ_BLOCK_MAX)
     }
 
-    /// The method that would bring the block across soonest, of those quick enough for the I/O thread.
+    /// The method that would bring the block across soonest, of those quick enough for the I/O
+    /// thread.
     fn rescue_method(&self, view: &View<'_>, p: &Prediction, len: usize, rate: f32) -> usize {
         let share = if view.link.known { RESCUE_CPU_SHARE } else { RESCUE_CPU_SHARE_UNKNOWN };
         let quick = |m: &usize| p.encode_s[*m] < share * len as f32 / rate && self.allowed(view, *m, len);
@@ -404,7 +414,8 @@ impl Policy for Balance {
         let first = self.chosen == 0 && !view.link.known;
         self.in_memory = view.link.in_memory;
         self.pushed_back_unknown = !view.link.known && view.link.unsent_bytes > 0;
-        // A slow link takes seconds for what is made in the first millisecond for an assumed rate: little is.
+        // A slow link takes seconds for what is made in the first millisecond for an assumed rate:
+        // little is.
         if first || view.link.unanswered {
             wanted = CLASSES[0];
         }
@@ -440,7 +451,8 @@ impl Policy for Balance {
             Ask::Bypass if p.wire_len[rescue] < RESCUE_GAIN * p.wire_len[0] => rescue,
             Ask::Bypass => 0,
         };
-        // The length was cut for the methods so far; a slower one must not be later than the ramp allows.
+        // The length was cut for the methods so far; a slower one must not be later than the ramp
+        // allows.
         let in_time_s = backlog_s.max(RAMP_SHARE * view.busy_ns as f32 * 1e-9);
         while view.ask == Ask::Next && !first && m > 0 && self.late_s(context, &p, m) > in_time_s {
             let Some(shorter) = CLASSES.iter().rev().find(|n| **n < len) else { break };
@@ -493,7 +505,8 @@ impl Policy for Balance {
             Some((seq, until_ns)) if seq == info.seq && view.now_ns >= until_ns => take_over,
             Some((seq, until_ns)) if seq == info.seq => Rescue::WaitUntil(until_ns),
             _ => {
-                // Waiting longer than the worker's result would save can only lose against taking over now.
+                // Waiting longer than the worker's result would save can only lose against taking
+                // over now.
                 let wait_s = match view.link.opening {
                     true => 0.0,
                     false => (across_s - info.wire_len / rate).min(ledger_s - cpu_s).max(0.0),
@@ -543,8 +556,8 @@ impl Policy for Balance {
                 self.costs.observe(context, &features, m, Seen { raw_len, wire_len, wall_ns, cpu_ns });
             }
             Outcome::Received { first_seq, last_seq, decode_ns, .. } => {
-                // Blocks too old to be remembered count as much as the remembered ones do. Reports come late: what
-                // was thought of the receiver in between must not count twice.
+                // Blocks too old to be remembered count as much as the remembered ones do. Reports
+                // come late: what was thought of the receiver in between must not count twice.
                 let oldest = last_seq.saturating_sub(REMEMBERED as u64 - 1).max(first_seq);
                 let known = (oldest..=last_seq).filter_map(|seq| self.info(seq));
                 let (sum, count) =

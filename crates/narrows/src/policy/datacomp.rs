@@ -1,8 +1,9 @@
 //! `datacomp`: a table of what each method achieved in each kind of situation (Datacomp of 2016).
 //!
-//! A situation, an *opportunity*, is CPU load, CPU frequency, bandwidth and compressibility, each in a few levels. For each
-//! one every method is tried twice; then the one with the best average goes. Bytes that do not look compressible are sent raw,
-//! 256 KiB at a time. What the text leaves open is listed in `docs/experiments/seed-policies.md`.
+//! A situation, an *opportunity*, is CPU load, CPU frequency, bandwidth and compressibility, each
+//! in a few levels. For each one every method is tried twice; then the one with the best average
+//! goes. Bytes that do not look compressible are sent raw, 256 KiB at a time. What the text leaves
+//! open is listed in `docs/experiments/seed-policies.md`.
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,7 +20,8 @@ use table::{Record, RecordIndex, SIZES, STRENGTHS, variants};
 
 /// Nothing shorter is compressed.
 const LEN_MIN: usize = 1024;
-/// A count of bytes holds for so many bytes at most, and as many are stored when it is above `STORE_ABOVE`.
+/// A count of bytes holds for so many bytes at most, and as many are stored when it is above
+/// `STORE_ABOVE`.
 const COUNTED_MAX: usize = 256 << 10;
 const STORE_ABOVE: usize = 100;
 /// Every method is used so often before averages are compared.
@@ -31,6 +33,7 @@ const REMEMBERED: usize = 64;
 /// Share of the latest job in the load of the CPU.
 const LOAD_GAIN: f32 = 0.125;
 
+/// The policy: the method with the best recorded output rate in the present opportunity.
 pub struct Datacomp {
     table: EventTable,
     learns: bool,
@@ -66,6 +69,8 @@ struct Why {
 impl Datacomp {
     pub(super) const BLOCK_MAX: usize = SIZES[SIZES.len() - 1];
 
+    /// A policy for one flow. If `learns`, it tries methods and updates the table; else it only
+    /// reads it.
     pub fn new(table: EventTable, learns: bool, cores: usize) -> Self {
         Self {
             in_flight: vec![0; table.len()],

@@ -1,12 +1,14 @@
-//! `messages`: for each message the method with the least time, its own and that of the bytes it leaves on the wire.
+//! `messages`: for each message the method with the least time, its own and that of the bytes it
+//! leaves on the wire.
 //!
 //! ```text
 //!   choose m = argmin  c_m(n) + r_m * n * u
 //! ```
 //!
-//! n is the length, c the microseconds of encoding and decoding, r the wire bytes per raw byte, u the microseconds per wire
-//! byte. All are learned in the place: caches that other work fills make a codec two to five times slower than any
-//! calibration says, and a link that is never busy has no rate, only a slope (`monitor/slope.rs`).
+//! n is the length, c the microseconds of encoding and decoding, r the wire bytes per raw byte, u
+//! the microseconds per wire byte. All are learned in the place: caches that other work fills make
+//! a codec two to five times slower than any calibration says, and a link that is never busy has no
+//! rate, only a slope (`monitor/slope.rs`).
 
 use std::fmt;
 use std::sync::Arc;
@@ -44,8 +46,9 @@ impl MessagesSpec {
 
 }
 
-/// What it chooses from, with what they take at first (us: fixed and per byte, of encoder and decoder) and leave. The
-/// figures were measured with caches that other work had filled; hopeful about what they leave, so that each is tried.
+/// What it chooses from, with what they take at first (us: fixed and per byte, of encoder and
+/// decoder) and leave. The figures were measured with caches that other work had filled; hopeful
+/// about what they leave, so that each is tried.
 struct Arm {
     method: Method,
     linked: bool,
@@ -67,21 +70,22 @@ const LINKED: usize = 1;
 const BOTH: usize = 4;
 /// What that leaves of the shorter of them as long as nothing was seen: messages differ.
 const BOTH_LEFT: f32 = 0.85;
-/// So many messages at the beginning are encoded both ways if there is a dictionary: history overtakes it at the third to
-/// tenth message, link and costs are not known yet, and it takes 50 us once.
+/// So many messages at the beginning are encoded both ways if there is a dictionary: history
+/// overtakes it at the third to tenth message, link and costs are not known yet, and it takes 50 us
+/// once.
 const BOTH_FIRST: u64 = 10;
 /// What the dictionary saves of them, some 150 bytes, is worth its time from this price on.
 const BOTH_PAYS: f32 = 0.05;
-/// After so many answers one message is stored: how long it takes is a bound of what bytes can take, known at once. Not among
-/// the first messages, which are often all there is.
+/// After so many answers one message is stored: how long it takes is a bound of what bytes can
+/// take, known at once. Not among the first messages, which are often all there is.
 const SOUNDING_AFTER: u8 = BOTH_FIRST as u8;
-/// So many messages follow one that was stored for want of a slope without being thought about: that would take as long
-/// as all else that is done for them.
+/// So many messages follow one that was stored for want of a slope without being thought about:
+/// that would take as long as all else that is done for them.
 const RESTS: u8 = 7;
 /// What bytes can take at most is let rise again by this with each message.
 const DEAREST_RISE: f32 = 1.02;
-/// The arms of messages that stand alone, as they are expected with a dictionary: LZ4 is as quick, and the tables that zstd
-/// would make are there.
+/// The arms of messages that stand alone, as they are expected with a dictionary: LZ4 is as quick,
+/// and the tables that zstd would make are there.
 const WITH_DICTIONARY: [Arm; 2] =
     [Arm { left: 0.45, ..ARMS[2] }, Arm { encode: [2.0, 0.004], decode: [0.7, 0.002], left: 0.35, ..ARMS[3] }];
 const ALONE: std::ops::Range<usize> = 2..4;
@@ -90,23 +94,27 @@ const ALONE: std::ops::Range<usize> = 2..4;
 const CLASSES: usize = 17;
 /// What a message costs besides its bytes on the wire, in bytes.
 const HEADER_LEN: f32 = 3.0;
-/// Where nothing is ever answered and no rate is known: a link of 100 Mbit/s. Bytes are worth something even then.
+/// Where nothing is ever answered and no rate is known: a link of 100 Mbit/s. Bytes are worth
+/// something even then.
 const BLIND_US_PER_BYTE: f32 = 0.08;
 /// A link of 800 bit/s: what is slower is broken.
 const US_PER_BYTE_MAX: f32 = 1e4;
-/// Below this a difference of a message's length cannot be told from what disturbs: nothing is gained then.
+/// Below this a difference of a message's length cannot be told from what disturbs: nothing is
+/// gained then.
 const SLOPE_MIN: f32 = 0.003;
 
-/// The price follows the slope within some messages: what disturbs now and then makes a slope of its own.
+/// The price follows the slope within some messages: what disturbs now and then makes a slope of
+/// its own.
 const GAIN_PRICE: f32 = 0.3;
 
-/// A cost that was seen moves the estimate by this: slowly up, since a message may have lost its core, fast down.
+/// A cost that was seen moves the estimate by this: slowly up, since a message may have lost its
+/// core, fast down.
 const GAIN_UP: f32 = 0.05;
 const GAIN_DOWN: f32 = 0.3;
 /// And never by more than this share of itself, whatever was seen.
 const SURPRISE_MAX: f32 = 2.0;
-/// Lengths are learned the same way: a message of another kind comes now and then, and what is thought too long is tried
-/// seldom.
+/// Lengths are learned the same way: a message of another kind comes now and then, and what is
+/// thought too long is tried seldom.
 const GAIN_LONGER: f32 = 0.15;
 const GAIN_SHORTER: f32 = 0.5;
 /// A message that does not shrink goes as it is.
@@ -116,7 +124,8 @@ const HISTORY_FIRST: usize = 2 << 10;
 /// Where the fixed part of a cost and the part per byte learn alike.
 const LEN_TYPICAL: f32 = 512.0;
 
-/// Every so many messages something else than the best is tried; at first more often, and less often where it is clear.
+/// Every so many messages something else than the best is tried; at first more often, and less
+/// often where it is clear.
 const PROBE_FIRST: u32 = 4;
 const PROBE_EVERY: u32 = 64;
 const PROBE_CLEAR: u32 = 256;
@@ -124,10 +133,11 @@ const PROBE_CLEAR: u32 = 256;
 const CLEAR: f32 = 2.0;
 /// What takes more than this times the best is not tried again.
 const PROBE_REACH: f32 = 4.0;
-/// What was the best until now is tried again after 4, 8, 16 ... messages up to the usual distance: messages of another kind
-/// may have come, of which it was never tried.
+/// What was the best until now is tried again after 4, 8, 16 ... messages up to the usual distance:
+/// messages of another kind may have come, of which it was never tried.
 const RIVAL_FIRST: u8 = 4;
-/// Trying an arm may take this share of the time that messages take; a rival more, for the short while.
+/// Trying an arm may take this share of the time that messages take; a rival more, for the short
+/// while.
 const PROBE_SHARE: f32 = 0.0025;
 const RIVAL_SHARE: f32 = 0.05;
 /// The first answers come from hosts that do all for the first time.
@@ -150,7 +160,8 @@ struct Learned {
     /// As long as nothing was seen.
     left_hoped: f32,
     tried: bool,
-    /// How often its cost was seen, up to some; the first few count more than what was thought before.
+    /// How often its cost was seen, up to some; the first few count more than what was thought
+    /// before.
     times: u8,
     /// What it took when it was tried last, with tables and caches cold, and at which message.
     cold_us: f32,
@@ -181,12 +192,13 @@ struct Last {
     early: bool,
     arm: usize,
     n: f32,
-    /// What is tried now and then finds tables and caches cold, at both ends: its time says nothing of the link.
+    /// What is tried now and then finds tables and caches cold, at both ends: its time says nothing
+    /// of the link.
     cold: bool,
 }
 
-/// The best of a size class, and the best until the last change, with the messages until it is tried, and then until it is tried
-/// again; 0: it is not.
+/// The best of a size class, and the best until the last change, with the messages until it is
+/// tried, and then until it is tried again; 0: it is not.
 #[derive(Debug, Clone, Copy, Default)]
 struct Rivals {
     best: u8,
@@ -224,8 +236,10 @@ pub struct Messages {
 }
 
 impl Messages {
+    /// Maximum length of a block, in raw bytes.
     pub const BLOCK_LEN: usize = 64 << 10;
 
+    /// A policy for one flow under these limits.
     pub fn new(spec: MessagesSpec) -> Self {
         let mut arms = ARMS.each_ref().map(Learned::of);
         arms[STORE].tried = true;
@@ -258,9 +272,11 @@ impl Messages {
 
     /// Microseconds per wire byte, as far as they are known.
     fn price(&self, view: &View<'_>) -> f32 {
-        // While there is no slope, because all messages had one length or the link has just changed, it is what it was.
+        // While there is no slope, because all messages had one length or the link has just
+        // changed, it is what it was.
         if self.slope.heard() {
-            // What is not known may be more than what was seen, but not more than what is thought of an unknown link.
+            // What is not known may be more than what was seen, but not more than what is thought
+            // of an unknown link.
             let likely = |seen: f32| self.slope.expected().unwrap_or(seen).min(seen.max(BLIND_US_PER_BYTE));
             let seen = self.slope.us_per_byte().map_or(self.us_per_byte, likely);
             return (self.us_per_byte + GAIN_PRICE * (seen - self.us_per_byte)).min(self.dearest);
@@ -354,7 +370,8 @@ impl Messages {
         for _ in 0..ARMS.len() {
             self.next_probe = (self.next_probe + 1) % ARMS.len();
             let m = self.next_probe;
-            // Storing is always tried, if it is not what is done: the slope needs messages of other lengths.
+            // Storing is always tried, if it is not what is done: the slope needs messages of other
+            // lengths.
             let blind = m == LINKED && self.slope.us_per_byte().is_none();
             let in_reach =
                 m == STORE || blind || !self.arms[m].tried || scores[m] < PROBE_REACH * scores[best].max(1.0);
@@ -391,7 +408,8 @@ impl Messages {
         self.affordable(m, best, scores, RIVAL_SHARE).then(|| self.tried(m))
     }
 
-    /// Whether what trying `m` takes more than `best` is at most `share` of the time since it was tried last.
+    /// Whether what trying `m` takes more than `best` is at most `share` of the time since it was
+    /// tried last.
     fn affordable(&self, m: usize, best: usize, scores: &[f32; ARMS.len()], share: f32) -> bool {
         let arm = &self.arms[m];
         // What is cold here is cold at the peer too.
@@ -477,7 +495,8 @@ impl Policy for Messages {
                 } else if !early || seen < *left {
                     *left += gain * (seen - *left);
                 }
-                // The first of two tries finds tables and caches as they are for nobody who goes on.
+                // The first of two tries finds tables and caches as they are for nobody who goes
+                // on.
                 if self.again.is_none() {
                     self.arms[m].tried = true;
                     if wall_ns > 0 {
@@ -546,8 +565,8 @@ fn class(n: usize) -> usize {
     ((n.max(1)).ilog2() as usize).min(CLASSES - 1)
 }
 
-/// Moves a cost of two numbers towards what was seen at length `n`: the fixed one by what short messages show, the one
-/// per byte by what long ones do.
+/// Moves a cost of two numbers towards what was seen at length `n`: the fixed one by what short
+/// messages show, the one per byte by what long ones do.
 fn approach(cost: &mut [f32; 2], n: f32, seen_us: f32, gain_up: f32) {
     let expected = cost[0] + cost[1] * n;
     if !seen_us.is_finite() || expected <= 0.0 {

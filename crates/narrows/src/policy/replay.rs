@@ -1,7 +1,8 @@
-//! `replay`: the choices of a schedule or of a recorded trace again, whatever the link and the CPU do.
+//! `replay`: the choices of a schedule or of a recorded trace again, whatever the link and the CPU
+//! do.
 //!
-//! A schedule is text, one line a block: raw length, method, and `linked` if it is. Empty lines and what follows a `#`
-//! do not count:
+//! A schedule is text, one line a block: raw length, method, and `linked` if it is. Empty lines and
+//! what follows a `#` do not count:
 //!
 //! ```text
 //! # narrows-replay 1
@@ -10,7 +11,8 @@
 //! 131072 lz4:accel=16 linked
 //! ```
 //!
-//! The JSON lines of `--trace` are read as well: a block is as long as the offset of the next one says.
+//! The JSON lines of `--trace` are read as well: a block is as long as the offset of the next one
+//! says.
 
 use std::fmt;
 use std::sync::Arc;
@@ -30,8 +32,11 @@ const BLOCKS_MAX: usize = 4 << 20;
 /// One block of a schedule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Planned {
+    /// Raw bytes.
     pub raw_len: usize,
+    /// The method to encode with.
     pub method: Method,
+    /// Encode with the flow's history as dictionary.
     pub linked: bool,
 }
 
@@ -40,15 +45,21 @@ pub struct Planned {
 pub struct Schedule(Vec<Planned>);
 
 impl Schedule {
+    /// A schedule of these blocks, in their order.
     pub fn new(blocks: Vec<Planned>) -> Self {
         Self(blocks)
     }
 
+    /// The blocks in their order.
     pub fn blocks(&self) -> &[Planned] {
         &self.0
     }
 
-    /// Reads a schedule, or the trace of one flow.
+    /// Parses a schedule, or the trace of one flow.
+    ///
+    /// # Errors
+    /// A line is malformed, a block's length or method is invalid, the trace has more than one flow
+    /// or lacks its beginning, or there are no blocks or too many.
     pub fn parse(text: &str) -> Result<Self> {
         let is_trace = text.trim_start().starts_with('{');
         let blocks = if is_trace { parse_trace(text)? } else { parse_schedule(text)? };
@@ -148,7 +159,8 @@ fn parse_trace(text: &str) -> Result<Vec<Planned>> {
     Ok(blocks)
 }
 
-/// The value of a key of one flat object; the trace writes no escapes and no commas in values but those of methods.
+/// The value of a key of one flat object; the trace writes no escapes and no commas in values but
+/// those of methods.
 fn field<'a>(line: &'a str, key: &str) -> Option<&'a str> {
     let at = line.find(&format!("\"{key}\":"))? + key.len() + 3;
     let value = &line[at..];
@@ -174,6 +186,7 @@ fn push(blocks: &mut Vec<Planned>, line: usize, raw_len: u64, method: &str, link
     Ok(())
 }
 
+/// The policy: repeats the choices of a schedule.
 pub struct Replay {
     blocks: Vec<Planned>,
     len_max: usize,
@@ -196,15 +209,17 @@ impl Replay {
 }
 
 impl Policy for Replay {
-    /// By the place of the next byte, not by count: where fewer bytes have come than the schedule cuts, the rest of its
-    /// block follows with the same method, and the cuts after it are in their places again.
+    /// By the place of the next byte, not by count: where fewer bytes have come than the schedule
+    /// cuts, the rest of its block follows with the same method, and the cuts after it are in their
+    /// places again.
     fn choose(&mut self, view: &View<'_>) -> Choice {
         while view.raw_offset >= self.end && self.at + 1 < self.blocks.len() {
             self.at += 1;
             self.end += self.blocks[self.at].raw_len as u64;
         }
         let block = self.blocks[self.at];
-        // After the end of the schedule the last method goes on, in the longest blocks: the last one may be a remainder.
+        // After the end of the schedule the last method goes on, in the longest blocks: the last
+        // one may be a remainder.
         let len = self.end.checked_sub(view.raw_offset).filter(|l| *l > 0).map_or(self.len_max, |l| l as usize);
         let block_len = len.min(view.limits.block_max);
         let method = if view.limits.allows(block.method) { block.method } else { Method::STORE };
@@ -305,7 +320,8 @@ mod tests {
         }
     }
 
-    /// Offsets 0, 8192 and 40960: blocks of 8192 and 32768, and a last one of which `encoded` tells the length.
+    /// Offsets 0, 8192 and 40960: blocks of 8192 and 32768, and a last one of which `encoded` tells
+    /// the length.
     #[test]
     fn a_trace_tells_lengths_by_offsets() {
         let line = |seq: u64, offset: u64, method: &str| {

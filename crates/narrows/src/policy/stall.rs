@@ -1,8 +1,10 @@
-//! `stall`: the rule of `zstd --adapt`, one zstd level up or down by what stalls, whatever the data.
+//! `stall`: the rule of `zstd --adapt`, one zstd level up or down by what stalls, whatever the
+//! data.
 //!
-//! Six times a second it is looked at whether compression or the link waited for the other; a level is changed by one, and
-//! only after another block was finished. What a *job* of zstd is, is a block here; decisions that the sources leave open
-//! are listed in `docs/experiments/seed-policies.md`.
+//! Six times a second it is looked at whether compression or the link waited for the other; a level
+//! is changed by one, and only after another block was finished. What a *job* of zstd is, is a
+//! block here; decisions that the sources leave open are listed in
+//! `docs/experiments/seed-policies.md`.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,6 +17,7 @@ use crate::monitor::View;
 /// How often it is looked.
 const REFRESH_NS: u64 = 1_000_000_000 / 6;
 
+/// The policy: the control loop of `zstd --adapt`.
 pub struct Stall {
     min: Level,
     max: Level,
@@ -30,7 +33,8 @@ pub struct Stall {
     /// Blocks done and progress at the last correction.
     corrected_at_block: u64,
     at_correction: Progress,
-    /// How often input was offered since the last correction, and how often there was no room for it.
+    /// How often input was offered since the last correction, and how often there was no room for
+    /// it.
     presented: u64,
     blocked: u64,
     change: Change,
@@ -54,14 +58,16 @@ enum Change {
 }
 
 impl Stall {
-    /// The levels of our zstd; the program's own go from -50 to 22.
+    /// Lowest level of our zstd; that of the program is -50.
     pub const LEVEL_MIN: Level = -7;
+    /// Highest level of our zstd; that of the program is 22.
     pub const LEVEL_MAX: Level = 19;
-    /// The shortest job that zstd's own threads take.
+    /// Block length in raw bytes: the shortest job of zstd's own multithreading.
     pub const BLOCK_LEN: usize = 512 << 10;
     /// Where `zstd --adapt` begins.
     const LEVEL_FIRST: Level = 3;
 
+    /// A policy for one flow that stays within the levels `min..=max`.
     pub fn new(min: Level, max: Level, cores: usize) -> Self {
         Self {
             min,
@@ -172,7 +178,8 @@ impl Policy for Stall {
         Choice::new(method, block_len)
     }
 
-    /// Never tries anything, but is asked when the window is full: all encoded, and the link has not taken it.
+    /// Never tries anything, but is asked when the window is full: all encoded, and the link has
+    /// not taken it.
     fn probe(&mut self, view: &View<'_>) -> Option<Choice> {
         self.look(view, view.gathered);
         None

@@ -5,7 +5,8 @@ use crate::frame;
 /// What the sender is told when it starts.
 #[derive(Debug, Clone)]
 pub struct SenderConfig {
-    /// Longest block, in raw bytes. Above the baseline of 2 MiB only for receivers known to take it.
+    /// Longest block, in raw bytes. Above the baseline of 2 MiB only for receivers known to take
+    /// it.
     pub block_max: usize,
     /// Bytes of history for linked frames; 0 forbids linking.
     pub history: usize,
@@ -17,9 +18,11 @@ pub struct SenderConfig {
     pub memory_max: usize,
     /// A receiver's preface and feedback will come back on this link.
     pub duplex: bool,
-    /// The link is behind another program, which takes more than it has sent: rate and backlog come from feedback.
+    /// The link is behind another program, which takes more than it has sent: rate and backlog come
+    /// from feedback.
     pub relayed: bool,
-    /// The receiver's application will say something ([`Sender::take_note`](super::Sender::take_note)).
+    /// The receiver's application will say something
+    /// ([`Sender::take_note`](super::Sender::take_note)).
     pub notes: bool,
     /// How long raw bytes may wait until there is a whole block of them; 0: they go at once.
     pub gather_ns: u64,

@@ -13,8 +13,9 @@ pub(super) trait Back: Send + Sync {
 pub struct Notes(Arc<OnceLock<Box<dyn Back>>>);
 
 impl Notes {
-    /// Sends words on their way at once, without waiting: what the link does not take follows with the next report. The
-    /// flow fails when a sender leaves 8 MiB of them unread. Without a running flow, or on a link of one direction, nobody hears.
+    /// Sends words on their way at once, without waiting: what the link does not take follows with
+    /// the next report. The flow fails when a sender leaves 8 MiB of them unread. Without a running
+    /// flow, or on a link of one direction, nobody hears.
     ///
     /// # Panics
     /// If there are more than [`CONTROL_BODY_MAX`](crate::frame::CONTROL_BODY_MAX) bytes.
@@ -24,8 +25,8 @@ impl Notes {
         }
     }
 
-    /// Waits until the link has taken all that was said but `waiting_max` bytes: for an application that says much where
-    /// nothing bounds it. `false` if nobody hears any more.
+    /// Waits until the link has taken all that was said but `waiting_max` bytes: for an application
+    /// that says much where nothing bounds it. `false` if nobody hears any more.
     pub fn settle(&self, waiting_max: u64) -> bool {
         self.0.get().is_some_and(|back| back.settle(waiting_max))
     }

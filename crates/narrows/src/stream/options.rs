@@ -59,7 +59,8 @@ impl SendOptions {
         Self::with(Chooser::Spec(policy))
     }
 
-    /// With a policy of the caller's own. It sees blocks of up to 2 MiB, and history of 64 KiB to link with.
+    /// With a policy of the caller's own. It sees blocks of up to 2 MiB, and history of 64 KiB to
+    /// link with.
     pub fn with_policy(policy: Box<dyn Policy>) -> Self {
         Self::with(Chooser::Own(policy))
     }
@@ -83,7 +84,8 @@ impl SendOptions {
         }
     }
 
-    /// Worker threads that encode, at least 1, besides those that read and write. Default: [`encoders`].
+    /// Worker threads that encode, at least 1, besides those that read and write. Default:
+    /// [`encoders`].
     pub fn threads(self, threads: usize) -> Self {
         Self { threads: threads.max(1), ..self }
     }
@@ -103,7 +105,8 @@ impl SendOptions {
         Self { calibration: calibration.cloned(), ..self }
     }
 
-    /// Longest block, in raw bytes. Default: what the policy wants. Above 2 MiB only for receivers known to take it.
+    /// Longest block, in raw bytes. Default: what the policy wants. Above 2 MiB only for receivers
+    /// known to take it.
     pub fn block_max(self, raw_len: usize) -> Self {
         Self { block_max: Some(raw_len), ..self }
     }
@@ -113,7 +116,8 @@ impl SendOptions {
         Self { history: Some(len), ..self }
     }
 
-    /// How long raw bytes may wait for a whole block. Default: what the policy wants, which is 0 on links.
+    /// How long raw bytes may wait for a whole block. Default: what the policy wants, which is 0 on
+    /// links.
     pub fn gather_ns(self, ns: u64) -> Self {
         Self { gather_ns: Some(ns), ..self }
     }
@@ -138,7 +142,8 @@ impl SendOptions {
         Self { raw_len: len.into(), ..self }
     }
 
-    /// Gives up when the link takes nothing, or a duplex peer confirms nothing, for this long. Default: never.
+    /// Gives up when the link takes nothing, or a duplex peer confirms nothing, for this long.
+    /// Default: never.
     pub fn stall_timeout(self, limit: Option<Duration>) -> Self {
         Self { stall_timeout: limit, ..self }
     }
@@ -220,8 +225,9 @@ impl ReceiveOptions {
         Self { rest: ReceiverConfig { memory_max: len, ..self.rest }, ..self }
     }
 
-    /// Whether the stream is over with its end frame on a link of one direction too, as on a pipe that somebody keeps open.
-    /// Default: false; the link is read to its end, since nothing may follow.
+    /// Whether the stream is over with its end frame on a link of one direction too, as on a pipe
+    /// that somebody keeps open. Default: false; the link is read to its end, since nothing may
+    /// follow.
     pub fn ends_at_frame(self, ends: bool) -> Self {
         Self { rest: ReceiverConfig { ends_at_frame: ends, ..self.rest }, ..self }
     }

@@ -17,31 +17,34 @@ use crate::receiver::{DecodeJob, Receiver, ReceiverConfig, RecvSummary};
 use crate::sys;
 use crate::transport::{Link, ReadHalf, WriteHalf};
 
-/// Buffers that the link is read into. Frames inside one are not copied; the longer, the fewer straddle two.
+/// Buffers that the link is read into. Frames inside one are not copied; the longer, the fewer
+/// straddle two.
 const READ_LEN: usize = 256 << 10;
 /// Buffers grow from here while reads fill them, so that a quiet connection holds little.
 const READ_LEN_FIRST: usize = 16 << 10;
 /// A report that is due waits so long at most for the end of a read.
 const REPORT_MIN: Duration = Duration::from_millis(1);
-/// That all is stored has to reach the sender, or it would be copied again; this is more than TCP takes to send it twice.
+/// That all is stored has to reach the sender, or it would be copied again; this is more than TCP
+/// takes to send it twice.
 const CONFIRMED: Duration = Duration::from_secs(5);
 /// A failing receiver tells why; a sender that does not read gets so long.
 const LAST_WORD: Duration = Duration::from_millis(500);
-/// What may wait for the sender to read it. The most that one with reason leaves unread are the answers to the 16,384 files
-/// that it may have unanswered, should all of them fail with a text of 512 bytes. A server has so much for each copy.
+/// What may wait for the sender to read it. The most that one with reason leaves unread are the
+/// answers to the 16,384 files that it may have unanswered, should all of them fail with a text of
+/// 512 bytes. A server has so much for each copy.
 const BACK_MAX: usize = 8 << 20;
 
 /// Receives one stream into `sink`.
 ///
 /// # Errors
-/// The link or the sink fails, the bytes are not a stream, or the flow is stopped or stalls. What `sink` has by then is a
-/// part of the stream.
+/// The link or the sink fails, the bytes are not a stream, or the flow is stopped or stalls. What
+/// `sink` has by then is a part of the stream.
 pub fn receive(sink: impl Write + Send + 'static, link: Link, options: ReceiveOptions) -> Result<RecvSummary> {
     receive_then(sink, link, options, || Ok(()))
 }
 
-/// As [`receive`], and `commit` is called after the last byte was written and before the sender is told
-/// that all is stored: the place for fsync and rename. Its error is sent to the peer.
+/// As [`receive`], and `commit` is called after the last byte was written and before the sender is
+/// told that all is stored: the place for fsync and rename. Its error is sent to the peer.
 pub fn receive_then(
     sink: impl Write + Send + 'static,
     link: Link,
@@ -240,8 +243,9 @@ impl Flow {
         }
     }
 
-    /// Whether the end came on a link that the sender keeps open until it hears that all is stored, or that is not read
-    /// to its own end for another reason. (On a link of one direction nothing may follow the end of the stream.)
+    /// Whether the end came on a link that the sender keeps open until it hears that all is stored,
+    /// or that is not read to its own end for another reason. (On a link of one direction nothing
+    /// may follow the end of the stream.)
     fn is_over(&self) -> Result<bool> {
         let duplex = lock(&self.back).is_some();
         let mut state = lock(&self.state);
@@ -321,7 +325,8 @@ impl Flow {
     }
 
     fn say_goodbye(&self, failure: Option<&Error>, mut read: ReadHalf) {
-        // Taken, since a sink that blocks for ever may keep the flow alive, and the sender shall see the end.
+        // Taken, since a sink that blocks for ever may keep the flow alive, and the sender shall
+        // see the end.
         let Some(mut back) = lock(&self.back).take() else { return };
         let text = failure.map(ToString::to_string);
         let bytes = lock(&self.state).receiver.close_message(text.as_deref());
@@ -334,7 +339,8 @@ impl Flow {
 
     // --- jobs ---
 
-    /// Decodes what came: `store` (a comparison of its check) and a lone short job here, the rest on the pool.
+    /// Decodes what came: `store` (a comparison of its check) and a lone short job here, the rest
+    /// on the pool.
     fn decode<'a>(&'a self, mut state: MutexGuard<'a, State>, contexts: &mut Contexts) -> Result<()> {
         let mut waiting: Vec<DecodeJob> = Vec::new();
         loop {
@@ -370,7 +376,8 @@ impl Flow {
         let Some(flow) = self.me.upgrade() else { return };
         let task = Box::new(move |contexts: &mut Contexts| flow.work_on(job, contexts));
         if let Err(task) = self.queue.submit(task) {
-            // The queue holds more than the engine gives out at a time; should it ever not, the block must not be lost.
+            // The queue holds more than the engine gives out at a time; should it ever not, the
+            // block must not be lost.
             task(&mut Contexts::default());
         }
     }
@@ -385,7 +392,8 @@ impl Flow {
                 return;
             }
             if let Err(e) = state.receiver.finish(done) {
-                // Noted before the lock is given up: the next caller of the engine only hears that it has failed already.
+                // Noted before the lock is given up: the next caller of the engine only hears that
+                // it has failed already.
                 state.failure.get_or_insert(e);
             }
             let mut more: Vec<_> = std::iter::from_fn(|| state.receiver.poll_job()).collect();
@@ -421,7 +429,8 @@ impl Flow {
         }
     }
 
-    /// Writes a small piece on the thread that received it, unless the sink is in use. Whether all was written.
+    /// Writes a small piece on the thread that received it, unless the sink is in use. Whether all
+    /// was written.
     fn write_directly(&self) -> Result<bool> {
         let Ok(mut sink) = self.sink.try_lock() else { return Ok(false) };
         self.write_ready(&mut sink)?;
@@ -512,8 +521,8 @@ struct Back {
 }
 
 impl Back {
-    /// Writes what fits; whether the rest may fit later. Reports are advice: that a sender does not read them, or is gone,
-    /// shows elsewhere.
+    /// Writes what fits; whether the rest may fit later. Reports are advice: that a sender does not
+    /// read them, or is gone, shows elsewhere.
     fn push(&mut self) -> bool {
         match self.write_pending() {
             Ok(()) => false,

@@ -1,5 +1,5 @@
-//! Sending: a thread that reads the source, workers that encode, the caller's thread that writes, and on duplex links
-//! one that reads what comes back.
+//! Sending: a thread that reads the source, workers that encode, the caller's thread that writes,
+//! and on duplex links one that reads what comes back.
 
 use std::io::{self, Read, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,11 +25,12 @@ mod back;
 
 /// While the link is full, it is looked at so often.
 const FULL_LOOK: Duration = Duration::from_millis(5);
-/// With nothing to write but what the link holds itself, it is given the chance to pass that on so often.
+/// With nothing to write but what the link holds itself, it is given the chance to pass that on so
+/// often.
 const HELD_LOOK: Duration = Duration::from_millis(1);
 
-/// Sends everything that `source` gives. On a duplex link it returns when the receiver has confirmed that all is
-/// stored. Also gives the policy back, with what it learned.
+/// Sends everything that `source` gives. On a duplex link it returns when the receiver has
+/// confirmed that all is stored. Also gives the policy back, with what it learned.
 pub fn send(
     source: impl Read + Send + 'static,
     link: Link,
@@ -240,7 +241,8 @@ impl Flow {
         }
     }
 
-    /// Waits until the engine takes raw bytes and says how many to read. `None` when the flow is over.
+    /// Waits until the engine takes raw bytes and says how many to read. `None` when the flow is
+    /// over.
     fn await_room(&self, contexts: &mut Contexts) -> Option<usize> {
         let mut state = lock(&self.state);
         loop {
@@ -263,8 +265,8 @@ impl Flow {
 
     // --- jobs ---
 
-    /// Cuts as many blocks as the window takes: `store` is done here, so is a short job when nothing else waits; the
-    /// rest goes to the pool.
+    /// Cuts as many blocks as the window takes: `store` is done here, so is a short job when
+    /// nothing else waits; the rest goes to the pool.
     fn work<'a>(&'a self, mut state: MutexGuard<'a, State>, contexts: &mut Contexts, bulk: bool) {
         let mut waiting = Vec::new();
         while let Some(job) = state.sender.as_mut().and_then(|s| s.poll_job(self.now_ns())) {
@@ -298,7 +300,8 @@ impl Flow {
         let Some(flow) = self.me.upgrade() else { return };
         let task = Box::new(move |contexts: &mut Contexts| flow.work_on(job, contexts));
         if let Err(task) = self.queue.submit(task) {
-            // The queue holds two windows, so this does not happen; if it does, the block must not be lost.
+            // The queue holds two windows, so this does not happen; if it does, the block must not
+            // be lost.
             task(&mut Contexts::default());
         }
     }
@@ -360,7 +363,8 @@ impl Flow {
             }
             let unsent = link.half.unsent();
             let holds = link.half.held() > 0;
-            // While the window is full nothing is written, and where nothing is read either nobody else would notice.
+            // While the window is full nothing is written, and where nothing is read either nobody
+            // else would notice.
             if !duplex {
                 link.half.check().map_err(|e| link_error(e, "the link failed"))?;
             }

@@ -6,8 +6,8 @@ use crate::block::{Block, BufferPool};
 
 /// Gives raw bytes in buffers that the flow shares, where a reader would have to copy them.
 pub trait BlockSource: Send {
-    /// The next bytes, as soon as there are some: about `len` of them at most, in a buffer of the pool or another one. None are
-    /// the end. Called by one thread, which may wait here.
+    /// The next bytes, as soon as there are some: about `len` of them at most, in a buffer of the
+    /// pool or another one. None are the end. Called by one thread, which may wait here.
     fn next(&mut self, len: usize, buffers: &BufferPool) -> io::Result<Block>;
 }
 
@@ -17,7 +17,8 @@ const READ_MIN: usize = 64 << 10;
 /// Anything that can be read.
 pub(super) struct Reading<R> {
     source: R,
-    /// What the last read gave: a pipe gives little at a time, and the rest of a long buffer would lie idle.
+    /// What the last read gave: a pipe gives little at a time, and the rest of a long buffer would
+    /// lie idle.
     last: usize,
 }
 

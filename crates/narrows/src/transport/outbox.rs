@@ -7,14 +7,15 @@ use crate::sender::Sender;
 
 /// Frames taken out of the engine at a time: enough for one large vectored write.
 pub(crate) const BATCH_BYTES: usize = 256 << 10;
-/// One write hands over what the link carries in 10 ms, so that samples of the rate stay fresh; bounds for slow and fast.
+/// One write hands over what the link carries in 10 ms, so that samples of the rate stay fresh;
+/// bounds for slow and fast.
 const WRITE_NS: f64 = 10e6;
 pub(crate) const WRITE_MIN: usize = 16 << 10;
 const WRITE_MAX: usize = 256 << 10;
 /// Slices of one vectored write; the system's own limit is 1024.
 const SLICES_MAX: usize = 64;
-/// The kernel may hold what the link carries in 4 ms: more hides the backlog, less lets the link run dry (D11). Under
-/// 32 KiB it is what a slow link carries in 40 ms, and a few packets.
+/// The kernel may hold what the link carries in 4 ms: more hides the backlog, less lets the link
+/// run dry (D11). Under 32 KiB it is what a slow link carries in 40 ms, and a few packets.
 const BACKLOG_NS: f64 = 4e6;
 const BACKLOG_SLOW_NS: f64 = 40e6;
 const BACKLOG_MIN: f64 = 32_768.0;
@@ -32,11 +33,13 @@ pub struct Outbox {
 }
 
 impl Outbox {
-    /// Of a stream that does not begin the connection: `lead` goes before its first frame, with the same write.
+    /// Of a stream that does not begin the connection: `lead` goes before its first frame, with the
+    /// same write.
     pub fn behind(lead: &[u8]) -> Self {
         Self { lead: lead.to_vec(), ..Self::default() }
     }
 
+    /// Whether the link has taken everything.
     pub fn is_empty(&self) -> bool {
         self.frames.is_empty() && self.lead.is_empty()
     }
@@ -61,7 +64,8 @@ impl Outbox {
         ((rate_bytes_per_s * WRITE_NS / 1e9) as usize).clamp(WRITE_MIN, WRITE_MAX)
     }
 
-    /// How many unsent bytes the kernel shall hold for a link of this rate, if that is worth a system call.
+    /// How many unsent bytes the kernel shall hold for a link of this rate, if that is worth a
+    /// system call.
     pub(crate) fn backlog(rate_bytes_per_s: f64, now: u32) -> Option<u32> {
         let least = (rate_bytes_per_s * BACKLOG_SLOW_NS / 1e9).clamp(BACKLOG_LEAST, BACKLOG_MIN);
         let bytes = (rate_bytes_per_s * BACKLOG_NS / 1e9).clamp(least, BACKLOG_MAX) as u32;

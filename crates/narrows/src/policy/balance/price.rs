@@ -1,4 +1,5 @@
-//! The price between CPU, link and receiver: solved on predictions, moved by the backlog and by what the receiver reports.
+//! The price between CPU, link and receiver: solved on predictions, moved by the backlog and by
+//! what the receiver reports.
 
 use super::{Balance, CLASSES, END_IN_VIEW, WINDOW};
 use crate::monitor::View;

@@ -1,8 +1,9 @@
 //! Small messages: LZ4 with the latest bytes of the flow as its dictionary, or as they are.
 //!
-//! A message is small against the round trip that it is part of, so what it costs and gains is little; but there are many.
-//! Alone it hardly shrinks, behind others of its kind to a fifth. It is encoded where that pays on the link as far as its
-//! rate is known, or costs so little of the round trip that the floor under `balance` holds should it gain nothing.
+//! A message is small against the round trip that it is part of, so what it costs and gains is
+//! little; but there are many. Alone it hardly shrinks, behind others of its kind to a fifth. It is
+//! encoded where that pays on the link as far as its rate is known, or costs so little of the round
+//! trip that the floor under `balance` holds should it gain nothing.
 
 use crate::codec::{CodecId, Method};
 use crate::monitor::data::is_constant;
@@ -12,28 +13,34 @@ use crate::monitor::{PendingState, View};
 pub(super) const SMALL_MAX: usize = 4 << 10;
 /// Below it nothing is found that is longer than what says where it is.
 const SMALL_MIN: usize = 24;
-/// Encoding and decoding so small a share of the round trip is worth while for any byte saved: on a slow link of which nothing
-/// else is known it saves much, and two messages to a round trip lose a quarter of what `balance` may lose.
+/// Encoding and decoding so small a share of the round trip is worth while for any byte saved: on a
+/// slow link of which nothing else is known it saves much, and two messages to a round trip lose a
+/// quarter of what `balance` may lose.
 const RTT_SHARE: f32 = 0.0025;
-/// Small messages leave a link idle, so its rate is mostly not known. Round trips of a tenth of a millisecond and more are those
-/// of networks of 1 Gbit/s, or of long ways, where it does not matter; shorter ones those of 10 Gbit/s and more.
+/// Small messages leave a link idle, so its rate is mostly not known. Round trips of a tenth of a
+/// millisecond and more are those of networks of 1 Gbit/s, or of long ways, where it does not
+/// matter; shorter ones those of 10 Gbit/s and more.
 const RATE_UNKNOWN: f32 = 125e6;
 const RATE_UNKNOWN_NEAR: f32 = 1.25e9;
 const NEAR_NS: u64 = 100_000;
-/// Whatever the rate is taken for, it may be higher now: then a message costs so much and gains nothing.
+/// Whatever the rate is taken for, it may be higher now: then a message costs so much and gains
+/// nothing.
 const RTT_SHARE_MAX: f32 = 0.015;
-/// Seconds to encode, as measured with a table that is hot, and with the latest 8 KiB as history. Learned from then on.
+/// Seconds to encode, as measured with a table that is hot, and with the latest 8 KiB as history.
+/// Learned from then on.
 const FIXED_S: f32 = 1e-6;
 const PER_BYTE_S: f32 = 0.4e-9;
 /// With an empty table, into which the history has to be entered first.
 const FIXED_COLD_S: f32 = 4e-6;
-/// Decoding takes no table. With the copies of the history at both ends it takes so much of the time to encode.
+/// Decoding takes no table. With the copies of the history at both ends it takes so much of the
+/// time to encode.
 const DECODE_SHARE: f32 = 0.4;
 /// A longer history takes longer to copy than a small message to encode.
 const HISTORY_MAX: usize = 16 << 10;
 /// What shrinks by less is not worth the time of two hosts.
 const WORTHWHILE: f32 = 0.95;
-/// Where it does not pay, two messages in so many show whether it would now: the first loads what the second finds hot.
+/// Where it does not pay, two messages in so many show whether it would now: the first loads what
+/// the second finds hot.
 const PROBE_EVERY: u32 = 64;
 const PROBE_RUN: u32 = 2;
 const GAIN: f32 = 0.1;
@@ -43,7 +50,8 @@ const SURPRISE_MAX: f32 = 3.0;
 const CONSTANT_MIN: usize = 64;
 /// Classes of lengths, by powers of two up to `SMALL_MAX`.
 const CLASSES: usize = 13;
-/// Messages under way whose outcome is waited for. They are encoded at once, so more than a few never are.
+/// Messages under way whose outcome is waited for. They are encoded at once, so more than a few
+/// never are.
 const REMEMBERED: usize = 8;
 
 const METHOD: Method = Method { codec: CodecId::LZ4, level: -1 };
@@ -198,7 +206,8 @@ mod tests {
         }
     }
 
-    /// How many of 1000 messages are linked that shrink by this factor, with an encoder so much slower than expected.
+    /// How many of 1000 messages are linked that shrink by this factor, with an encoder so much
+    /// slower than expected.
     fn linked_of_1000(len: usize, link: LinkView, ratio: usize, slowdown: f32) -> usize {
         let (mut small, message) = (Small::new(&[METHOD]), (0..len).map(|i| i as u8).collect::<Vec<_>>());
         let mut linked = 0;
@@ -230,7 +239,8 @@ mod tests {
     #[test]
     fn what_does_not_shrink_or_pay_is_tried_now_and_then() {
         let tried = 1..=60;
-        // Noise; a few bytes on a LAN; a link as fast as a memory copy or close by; an encoder that is far too slow.
+        // Noise; a few bytes on a LAN; a link as fast as a memory copy or close by; an encoder that
+        // is far too slow.
         assert!(tried.contains(&linked_of_1000(1000, LAN, 1, 1.0)));
         assert!(tried.contains(&linked_of_1000(40, LAN, 2, 3.0)));
         let fast = LinkView { rate_bytes_per_s: 10e9, known: true, rtt_ns: Some(50_000), ..LAN };

@@ -1,4 +1,5 @@
-//! What Datacomp remembers: a record for each method in each opportunity, of fixed size, so that a file is an array.
+//! Datacomp's table: one record for each method in each opportunity. Records have a fixed size, so
+//! the file is an array.
 
 use std::ops::{Index, IndexMut};
 
@@ -11,7 +12,7 @@ pub(super) const SIZES: [usize; 5] = [32 << 10, 64 << 10, 128 << 10, 256 << 10, 
 const FAMILIES: [CodecId; 5] = [CodecId::STORE, CodecId::LZO, CodecId::ZLIB, CodecId::BZIP2, CodecId::XZ];
 pub(super) const STRENGTHS: [&[Level]; 5] = [&[0], &[1, 2, 3], &[1, 6, 9], &[1, 5, 9], &[1, 6, 9]];
 const STRENGTHS_MAX: usize = 3;
-/// One, and all.
+/// Numbers of threads: one, and all.
 const THREADS: usize = 2;
 
 /// Levels of Table I.
@@ -22,7 +23,7 @@ const BYTECOUNTS: usize = 4;
 const OPPORTUNITIES: usize = LOADS * FREQUENCIES * BANDWIDTHS * BYTECOUNTS;
 const VARIANTS: usize = FAMILIES.len() * STRENGTHS_MAX * SIZES.len() * THREADS;
 
-/// Events that an average is made of.
+/// Maximum number of events in an average.
 const EVENTS_MAX: u32 = 20;
 
 const MAGIC: &[u8; 16] = b"narrows-datacomp";
@@ -30,17 +31,23 @@ const VERSION: u32 = 1;
 const HEADER_LEN: usize = 24;
 const RECORD_LEN: usize = 12;
 
-/// What is monitored, in levels.
+/// The monitored situation, each measure as a level of the paper's Table I.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Opportunity {
+    /// CPU load, 0 (idle) to 3 (full).
     pub load: usize,
+    /// CPU frequency, 0 (lowest) to 4 (highest).
     pub frequency: usize,
+    /// Bandwidth of the link, 0 (up to 768 kbit/s) to 4 (above 200 Mbit/s).
     pub bandwidth: usize,
+    /// Compressibility by the count of frequent byte values, 0 (100 values and more) to 3 (under
+    /// 34).
     pub bytecount: usize,
 }
 
 impl Opportunity {
-    /// `load` is a share from 0 to 1. The frequency is taken to be the highest always.
+    /// `load` is a share from 0 to 1, `bytecount` a number of byte values up to 256. The CPU
+    /// frequency is always assumed to be the highest.
     pub fn new(load: f32, abw_bytes_per_s: f64, bytecount: usize) -> Self {
         let percent = (100.0 * load).round();
         let load = [33.0, 66.0, 99.0].iter().filter(|most| percent > **most).count();
@@ -145,8 +152,8 @@ impl EventTable {
         self.0.len()
     }
 
-    /// The file: magic, version and count of records, then for each average, count and sum; all numbers 32 bits, low byte
-    /// first.
+    /// The file: magic, version and count of records, then for each average, count and sum; all
+    /// numbers 32 bits, low byte first.
     pub fn bytes(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(HEADER_LEN + RECORD_LEN * self.0.len());
         out.extend_from_slice(MAGIC);
@@ -160,6 +167,10 @@ impl EventTable {
         out
     }
 
+    /// Reads a file that [`EventTable::bytes`] wrote.
+    ///
+    /// # Errors
+    /// The bytes are no table of this version, or an average counts more events than allowed.
     pub fn parse(bytes: &[u8]) -> Result<Self> {
         let number = |at: usize| bytes[at..at + 4].try_into().map_or(0, u32::from_le_bytes);
         let is_table = bytes.len() >= HEADER_LEN && bytes.starts_with(MAGIC) && number(16) == VERSION;
@@ -228,9 +239,9 @@ mod tests {
         assert_eq!(count, 400 * (1 + 4 * 3) * 5 * 2);
     }
 
-    /// Units of 100 bytes/s: events of 1000, 3000 and 8000 make averages of 1000, 2000 and 4000; a boost makes 4400 of it
-    /// and leaves the sum of 12000; the next event of 4000 makes (12000 + 4000) / 4. When twenty are counted, each event
-    /// takes the place of an average one.
+    /// Units of 100 bytes/s: events of 1000, 3000 and 8000 make averages of 1000, 2000 and 4000; a
+    /// boost makes 4400 of it and leaves the sum of 12000; the next event of 4000 makes (12000 +
+    /// 4000) / 4. When twenty are counted, each event takes the place of an average one.
     #[test]
     fn averages_are_as_worked_by_hand() {
         let mut record = Record::default();

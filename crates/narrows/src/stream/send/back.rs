@@ -1,4 +1,5 @@
-//! What comes back while a flow is sent: reports, the application's words, the receiver's last word.
+//! What comes back while a flow is sent: reports, the application's words, the receiver's last
+//! word.
 
 use std::io;
 use std::sync::PoisonError;
