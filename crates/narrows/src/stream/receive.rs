@@ -24,7 +24,7 @@ const READ_LEN: usize = 256 << 10;
 /// Initial buffer length. It doubles while reads fill the buffer, so that a quiet connection holds
 /// little memory.
 const READ_LEN_FIRST: usize = 16 << 10;
-/// A report that is due waits so long at most for the end of a read.
+/// A due report waits at most this long for the current read.
 const REPORT_MIN: Duration = Duration::from_millis(1);
 /// How long the final confirmation may take to reach the sender, which would otherwise send
 /// everything again. Longer than TCP takes to send it twice.
