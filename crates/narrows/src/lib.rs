@@ -35,17 +35,17 @@
 //! | module | what it is |
 //! | --- | --- |
 //! | [`sender`], [`receiver`] | the two ends of a flow |
-//! | [`policy`] | who chooses: `balance`, `messages`, `fixed:METHOD`, or your own [`Policy`](policy::Policy) |
-//! | [`monitor`] | what a policy sees: data, link, CPU, costs, receiver |
-//! | [`codec`] | methods by which a block is encoded, and their registry |
-//! | [`frame`] | the wire format, as `docs/format.md` says |
-//! | [`message`] | the two ends of a flow of messages whose borders the application sets |
+//! | [`policy`] | rules that choose: `balance`, `messages`, `fixed:METHOD`, or your own [`Policy`](policy::Policy) |
+//! | [`monitor`] | measurements for policies: data, link, CPU, costs, receiver |
+//! | [`codec`] | codecs of blocks, and their registry |
+//! | [`frame`] | the wire format of `docs/format.md` |
+//! | [`message`] | the two ends of a message flow, in which the application sets the borders |
 //! | [`entry`] | files and folders as the raw bytes of a flow |
 //! | [`stream`], [`transport`], [`pool`] | the driver with threads, the links, the workers |
 //! | [`upgrade`] | how two supervisors agree to switch a program's connection to frames |
-//! | [`calibration`] | what is remembered of a host between runs |
-//! | [`oracle`] | how good any choice could have been |
-//! | [`trace`] | every decision with its reason |
+//! | [`calibration`] | measured costs of methods on a host, kept between runs |
+//! | [`oracle`] | the best result that any choice could have had |
+//! | [`trace`] | records of every decision with its reason |
 //!
 //! # What is not here
 //!

@@ -626,7 +626,7 @@ const SETTINGS: NoSettings = NoSettings {
 pub(super) const ENTRY: Registered = Registered {
     name: "balance",
     usage: "balance",
-    about: "for each block the method with which it arrives soonest",
+    about: "the method by which each block arrives soonest",
     examples: &["balance"],
     parse: |rest| SETTINGS.parse(rest),
 };

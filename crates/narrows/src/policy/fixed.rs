@@ -1,4 +1,4 @@
-//! One method for all blocks: what people use today, and the baseline of every comparison.
+//! `fixed`: one method for all blocks, as in common use; the baseline of every comparison.
 
 use std::fmt;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ impl Fixed {
 }
 
 impl Policy for Fixed {
-    /// The longest block that the flow allows: who fixes the method fixes the block length with
+    /// Asks for the longest block that the flow allows, so the user sets the block length with
     /// `block_max`.
     fn choose(&mut self, view: &View<'_>) -> Choice {
         let len = view.upcoming.len().min(view.limits.block_max);
@@ -51,7 +51,7 @@ impl PolicySettings for Settings {
         Box::new(Fixed::new(self.method, self.linked))
     }
 
-    /// Suits most methods.
+    /// 128 KiB suits most methods.
     fn block_max(&self) -> usize {
         128 << 10
     }

@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 
 /// Lengths of blocks.
 pub(super) const SIZES: [usize; 5] = [32 << 10, 64 << 10, 128 << 10, 256 << 10, 512 << 10];
-/// Families with their three strengths; null has one.
+/// Families of methods with three strengths each; null (`store`) has one.
 const FAMILIES: [CodecId; 5] = [CodecId::STORE, CodecId::LZO, CodecId::ZLIB, CodecId::BZIP2, CodecId::XZ];
 pub(super) const STRENGTHS: [&[Level]; 5] = [&[0], &[1, 2, 3], &[1, 6, 9], &[1, 5, 9], &[1, 6, 9]];
 const STRENGTHS_MAX: usize = 3;
@@ -76,7 +76,7 @@ pub(super) struct Record {
 }
 
 impl Record {
-    /// A kilobit is more than one unit, and the sum of twenty events at 20 GB/s fits 32 bits.
+    /// One kilobit/s is more than one unit, and the sum of twenty events at 20 GB/s fits 32 bits.
     pub(super) const UNIT_BYTES_PER_S: f64 = 100.0;
     const EVENT_MAX: f64 = (u32::MAX / (EVENTS_MAX + 1)) as f64;
 
@@ -96,7 +96,7 @@ impl Record {
     }
 }
 
-/// A record's place; size and threads are indices.
+/// The coordinates of a record in the table, all of them indices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct RecordIndex {
     pub(super) opportunity: usize,
@@ -122,12 +122,12 @@ pub(super) fn method(family: usize, level: Level) -> Method {
     Method::new(FAMILIES[family], level)
 }
 
-/// The smallest size that holds so many bytes, or the largest.
+/// Index of the smallest size that holds `len` bytes, or of the largest size.
 pub(super) fn size_of(len: usize) -> usize {
     SIZES.iter().position(|s| len <= *s).unwrap_or(SIZES.len() - 1)
 }
 
-/// Everything that can be done in an opportunity, lightest family first.
+/// The records of all variants in an opportunity, lightest family first.
 pub(super) fn variants(opportunity: usize) -> impl Iterator<Item = RecordIndex> {
     (0..VARIANTS).filter_map(move |v| {
         let (threads, v) = (v % THREADS, v / THREADS);
@@ -137,7 +137,7 @@ pub(super) fn variants(opportunity: usize) -> impl Iterator<Item = RecordIndex> 
     })
 }
 
-/// The whole table.
+/// The table: a record for each variant in each opportunity.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EventTable(Vec<Record>);
 
@@ -152,8 +152,8 @@ impl EventTable {
         self.0.len()
     }
 
-    /// The file: magic, version and count of records, then for each average, count and sum; all
-    /// numbers 32 bits, low byte first.
+    /// The contents of the table's file: magic, version and number of records, then average, count
+    /// and sum of each record. All numbers are 32 bits, little-endian.
     pub fn bytes(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(HEADER_LEN + RECORD_LEN * self.0.len());
         out.extend_from_slice(MAGIC);
