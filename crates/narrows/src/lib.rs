@@ -35,7 +35,7 @@
 //! | module | what it is |
 //! | --- | --- |
 //! | [`sender`], [`receiver`] | the two ends of a flow |
-//! | [`policy`] | rules that choose: `balance`, `messages`, `fixed:METHOD`, or your own [`Policy`](policy::Policy) |
+//! | [`policy`] | rules: `balance`, `messages`, `fixed`, or your own [`Policy`](policy::Policy) |
 //! | [`monitor`] | measurements for policies: data, link, CPU, costs, receiver |
 //! | [`codec`] | codecs of blocks, and their registry |
 //! | [`frame`] | the wire format of `docs/format.md` |

@@ -1,4 +1,4 @@
-//! A block of one repeated byte, as that byte.
+//! `constant`: encodes a block of one repeated byte as that byte.
 
 use super::{Codec, CodecId, DecodeError, Decoder, Encoder, Level};
 

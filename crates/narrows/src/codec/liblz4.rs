@@ -1,20 +1,20 @@
 //! liblz4 behind safe types: the only place that declares its functions and calls them.
 //!
-//! All keep the promise that the library asks for: a state refers to bytes outside itself only
-//! while these are there, and what a failed call left behind is never gone on with.
+//! All calls meet the library's two requirements: a state refers to bytes outside itself only while
+//! these exist, and a state is not used further after a failed call.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::Arc;
 
 use super::DecodeError;
 
-/// How far back the offsets of the format reach.
+/// Reach of the format's offsets in bytes.
 pub(super) const WINDOW_LEN: usize = 64 << 10;
 
-/// The effort that all others are relative to.
+/// Acceleration 1, to which all others are relative.
 pub(super) const ACCEL_FIRST: c_int = 1;
 
-/// Longest encoding of `raw_len` bytes (LZ4_COMPRESSBOUND in lz4.h): with so much room no call
+/// Longest encoding of `raw_len` bytes (LZ4_COMPRESSBOUND in lz4.h): with this much room no call
 /// fails.
 pub(super) const fn bound(raw_len: usize) -> usize {
     raw_len + raw_len / 255 + 16
@@ -25,10 +25,9 @@ pub(super) fn window(history: &[u8]) -> &[u8] {
     &history[history.len().saturating_sub(WINDOW_LEN)..]
 }
 
-/// A state of the fast encoder, used for one block after the other that have nothing to do with
-/// each other.
+/// A state of the fast encoder, reused for independent blocks.
 ///
-/// Memory of zeros is an initialised state, and eight bytes are alignment enough.
+/// Zeroed memory is an initialised state, and an alignment of eight bytes suffices.
 pub(super) struct FastState(Box<[u64]>);
 
 impl Default for FastState {
@@ -62,7 +61,7 @@ impl FastState {
         })
     }
 
-    /// Encodes `raw` with a dictionary whose table was filled before. `None` as above, or if `out`
+    /// Encodes `raw` with a dictionary whose table is already filled. `None` as above, or if `out`
     /// has less than [`bound`].
     #[allow(unsafe_code, reason = "calls into liblz4")]
     pub(super) fn encode_attached(&mut self, dictionary: &Filled, raw: &[u8], out: &mut [u8]) -> Option<usize> {
@@ -85,11 +84,11 @@ impl FastState {
     }
 }
 
-/// A dictionary and a table over it, filled once and then shared.
+/// A dictionary with its table, which is filled once and then shared.
 pub(super) struct Filled {
-    /// Never changed; the library keeps the content's address in it.
+    /// Never changed after it is filled; it contains the content's address.
     state: Box<[u64]>,
-    /// What the state refers to.
+    /// The content, kept alive because the state refers to it.
     _content: Arc<[u8]>,
 }
 
@@ -106,18 +105,18 @@ impl Filled {
     }
 }
 
-/// A table over the end of a buffer that holds a flow's latest bytes, which lives on from one
-/// message of the flow to the next: half the time of an encoding alone, since what comes again is
-/// found at once. It is a cache and not a state of the flow: lost, it is filled again.
+/// A table over the end of a buffer that holds a flow's latest bytes, kept from one message of the
+/// flow to the next. With it, encoding takes half the time of an encoding alone, since repetitions
+/// are found at once. It is a cache and not a state of the flow: if it is lost, it is filled again.
 ///
-/// The library keeps the address of the bytes that its table speaks of. `end` and `reach` say the
-/// same here, and a table is only used on a buffer that has these very bytes. What lies in them may
-/// have changed: the library compares the bytes themselves before it refers to them.
+/// The library keeps the address of the bytes that the table covers. `end` and `reach` are our copy
+/// of that range, and a table is used only on a buffer that contains it. The content of the range
+/// may have changed: the library compares the bytes before it refers to them.
 pub struct LinkedTable {
     state: Box<[u64]>,
-    /// Address behind the last byte that the table knows; 0 if it knows none.
+    /// Address after the last byte that the table covers; 0 if it covers none.
     end: usize,
-    /// How many bytes before `end` the library may look at.
+    /// Number of bytes before `end` that the library may read.
     reach: usize,
 }
 
@@ -133,20 +132,20 @@ impl LinkedTable {
         bound(raw_len)
     }
 
-    /// Has the next message begin with a table filled anew.
+    /// Clears the table, so that it is filled again for the next message.
     pub fn forget(&mut self) {
         (self.end, self.reach) = (0, 0);
     }
 
-    /// Whether the table speaks of bytes directly before `buffer[history_len..]`.
+    /// Whether the table covers the bytes directly before `buffer[history_len..]`.
     fn ends_at(&self, buffer: &[u8], history_len: usize) -> bool {
         self.reach > 0 && buffer[history_len..].as_ptr() as usize == self.end
     }
 
-    /// Encodes `buffer[history_len..]` with what lies before it as dictionary. If the table is of
-    /// other bytes, it is filled from the last `reload` bytes of the history first; if it knows
-    /// more than the history, it forgets that. `None` if there is nothing to encode, if it is too
-    /// much, or if `out` has less than [`LinkedTable::bound`].
+    /// Encodes `buffer[history_len..]` with the bytes before it as dictionary. If the table covers
+    /// other bytes, it is first filled from the last `reload` bytes of the history; if it covers
+    /// more than the history, it is cut to it. `None` if the message is empty or too long, or if
+    /// `out` has less than [`LinkedTable::bound`].
     #[allow(unsafe_code, reason = "calls into liblz4")]
     pub fn encode(
         &mut self,
@@ -190,8 +189,8 @@ impl LinkedTable {
         self.end = if self.reach == 0 { 0 } else { history.as_ptr_range().end as usize };
     }
 
-    /// Moves the last `keep` of the first `len` bytes of `buffer` to its front. A table that speaks
-    /// of them goes along.
+    /// Moves the last `keep` of the first `len` bytes of `buffer` to its front. A table that covers
+    /// them is moved with them.
     pub fn slide(&mut self, buffer: &mut [u8], len: usize, keep: usize) {
         assert!(keep <= len && len <= buffer.len());
         if self.reach > len || !self.ends_at(buffer, len) {
@@ -203,8 +202,8 @@ impl LinkedTable {
         self.keep(buffer, len, known, keep);
     }
 
-    /// Moves the last `known` of the first `len` bytes of `buffer`, of which the table speaks, so
-    /// that they end at `to`, and has it speak of them alone.
+    /// Moves the last `known` of the first `len` bytes of `buffer`, which the table covers, so that
+    /// they end at `to`, and makes the table cover only them.
     #[allow(unsafe_code, reason = "calls into liblz4")]
     fn keep(&mut self, buffer: &mut [u8], len: usize, known: usize, to: usize) {
         assert!(self.ends_at(buffer, len) && known <= self.reach.min(len).min(to));
@@ -222,7 +221,7 @@ impl LinkedTable {
     }
 }
 
-/// A state of the slow encoder: sixteen times as large as the fast one's.
+/// A state of the slow encoder (HC), sixteen times as large as that of the fast one.
 pub(super) struct SlowState(Box<[u64]>);
 
 impl Default for SlowState {
@@ -232,7 +231,7 @@ impl Default for SlowState {
 }
 
 impl SlowState {
-    /// As [`FastState::encode`].
+    /// Like [`FastState::encode`].
     #[allow(unsafe_code, reason = "calls into liblz4")]
     pub(super) fn encode(&mut self, history: &[u8], raw: &[u8], out: &mut [u8], level: c_int) -> Option<usize> {
         let (raw_len, out_len) = lens(raw, out)?;
@@ -253,7 +252,7 @@ impl SlowState {
     }
 }
 
-/// Decodes a block that has at most `out.len()` bytes raw; `history` is what its offsets reach.
+/// Decodes a block of at most `out.len()` raw bytes; its offsets may reach into `history`.
 #[allow(unsafe_code, reason = "calls into liblz4")]
 pub(super) fn decode(history: &[u8], wire: &[u8], out: &mut [u8]) -> Result<usize, DecodeError> {
     let wire_len = c_int::try_from(wire.len()).map_err(|_| DecodeError)?;
@@ -270,14 +269,14 @@ pub(super) fn decode(history: &[u8], wire: &[u8], out: &mut [u8]) -> Result<usiz
     usize::try_from(raw_len).map_err(|_| DecodeError)
 }
 
-/// The lengths as the library takes them; `None` if there is nothing to encode, or too much.
+/// The lengths in the library's type; `None` if `raw` is empty or too long.
 fn lens(raw: &[u8], out: &[u8]) -> Option<(c_int, c_int)> {
     let raw_len = c_int::try_from(raw.len()).ok().filter(|len| *len > 0)?;
     let out_len = c_int::try_from(out.len()).unwrap_or(c_int::MAX);
     (out_len > 0).then_some((raw_len, out_len))
 }
 
-/// What an encoder returned: 0 or less is a failure.
+/// Converts the result of an encoder, of which 0 or less is a failure.
 fn length(returned: c_int) -> Option<usize> {
     usize::try_from(returned).ok().filter(|len| *len > 0)
 }

@@ -1,5 +1,5 @@
 //! zstd: one frame per block, without magic number, content size, dictionary number and checksum,
-//! since our own frame header says all that.
+//! since our own frame header has all of these.
 
 use zstd_safe::zstd_sys::{ZSTD_estimateCCtxSize_usingCParams, ZSTD_getCParams};
 use zstd_safe::{CCtx, CParameter, DCtx, DParameter, FrameFormat, ResetDirective};
@@ -89,13 +89,14 @@ fn encoder_context() -> CCtx<'static> {
     context
 }
 
-/// A context beyond this is not kept: only levels from 15 up on long blocks need it, and they take
-/// so long that making it anew does not show, while every worker would hold it for ever.
+/// Maximum size of a context that is kept. Only levels from 15 on with long blocks need more; they
+/// take so long that making a new context does not matter, while every worker would hold it
+/// forever.
 const KEPT_MAX: usize = 8 << 20;
 
 struct ZstdEncoder {
     context: CCtx<'static>,
-    /// The level that the context is set to.
+    /// Current level of the context.
     level: Option<Level>,
 }
 
@@ -161,8 +162,8 @@ impl Decoder for ZstdDecoder {
         let raw_len = if history.is_empty() {
             self.0.decompress(out, wire)
         } else if history.starts_with(&DICTIONARY_MAGIC) {
-            // By chance the history looks like a trained dictionary, and only this way of handing
-            // it over, which makes a copy of tables, says that it is not one.
+            // The history happens to begin like a trained dictionary. Only this call, which copies
+            // tables, can state that it is not one.
             let mut context = decoder_context();
             context.ref_prefix(history).and_then(|_| context.decompress(out, wire))
         } else {

@@ -63,7 +63,7 @@ impl Schedule {
         let is_trace = text.trim_start().starts_with('{');
         let blocks = if is_trace { parse_trace(text)? } else { parse_schedule(text)? };
         if blocks.is_empty() {
-            return Err(Error::misuse("there is no block in it to replay"));
+            return Err(Error::misuse("the file has no block to replay"));
         }
         Ok(Self(blocks))
     }
@@ -124,7 +124,7 @@ fn parse_trace(text: &str) -> Result<Vec<Planned>> {
     let mut begun: Option<Begun<'_>> = None;
     let mut last_encoded = None;
     for (i, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
-        let bad = || Error::misuse(format!("line {} is no line of a trace", i + 1));
+        let bad = || Error::misuse(format!("line {} is not a line of a trace", i + 1));
         let number = |key: &str| field(line, key).and_then(|v| v.parse::<u64>().ok()).ok_or_else(bad);
         match field(line, "event").ok_or_else(bad)? {
             "encoded" => last_encoded = Some((number("seq")?, number("raw_len")?)).max(last_encoded),
@@ -137,7 +137,7 @@ fn parse_trace(text: &str) -> Result<Vec<Planned>> {
                     })?;
                     push(&mut blocks, b.line, raw_len, b.method, b.linked)?;
                 } else if raw_offset > 0 {
-                    return Err(Error::misuse("the trace does not begin with the beginning of a flow"));
+                    return Err(Error::misuse("the trace lacks the beginning of its flow"));
                 }
                 begun = Some(Begun {
                     line: i,

@@ -227,7 +227,7 @@ impl Settings {
             }
         }
         if min > max {
-            return Err(Error::misuse(format!("the lowest level of stall is {min} and the highest {max}")));
+            return Err(Error::misuse(format!("stall: min={min} is above max={max}")));
         }
         Ok(Self { min, max })
     }

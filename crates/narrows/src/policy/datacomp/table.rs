@@ -176,7 +176,7 @@ impl EventTable {
         let is_table = bytes.len() >= HEADER_LEN && bytes.starts_with(MAGIC) && number(16) == VERSION;
         let records = OPPORTUNITIES * VARIANTS;
         if !is_table || number(20) as usize != records || bytes.len() != HEADER_LEN + RECORD_LEN * records {
-            return Err(Error::misuse("it is no table of datacomp of this version; name a new file to begin one"));
+            return Err(Error::misuse("not a datacomp table of this version; name a new file to create one"));
         }
         let record = |i: usize| {
             let at = HEADER_LEN + RECORD_LEN * i;
@@ -185,7 +185,7 @@ impl EventTable {
         let table = Self((0..records).map(record).collect());
         if table.0.iter().any(|r| r.count > EVENTS_MAX) {
             return Err(Error::misuse(format!(
-                "it is a broken table of datacomp: an average of more than {EVENTS_MAX} events; name a new file to begin one"
+                "broken datacomp table: an average of more than {EVENTS_MAX} events; name a new file to create one"
             )));
         }
         Ok(table)
