@@ -47,11 +47,11 @@
 //! | [`oracle`] | the best result that any choice could have had |
 //! | [`trace`] | records of every decision with its reason |
 //!
-//! # What is not here
+//! # Limits
 //!
-//! No encryption and no authentication: the checks find damage, not malice, so carry a flow over
-//! ssh or TLS where others can reach it. No access to file systems: [`entry`] is only the records
-//! of files, the program reads and writes them. No lossy methods.
+//! No encryption and no authentication: the checks detect damage, not malice, so carry a flow over
+//! ssh or TLS where others can reach it. No access to file systems: [`entry`] only defines the
+//! records of files, which the program reads and writes. No lossy methods.
 
 pub mod block;
 pub mod calibration;

@@ -359,8 +359,8 @@ mod tests {
         format!("INVITE sip:{:x}@example.net SIP/2.0 branch={i} tag={:x}", i % 3, i.wrapping_mul(77_777)).into_bytes()
     }
 
-    /// Two flows take turns at one table or have one each, with slides now and then: what comes out
-    /// decodes with the bytes that lie before it, whatever the table knew.
+    /// Two flows share one table or have one each, with occasional slides: the output can be
+    /// decoded with the bytes before it, whatever the table covered.
     #[test]
     fn a_table_that_is_lost_changes_only_the_length() {
         for shared in [false, true] {

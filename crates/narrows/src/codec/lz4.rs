@@ -197,9 +197,8 @@ mod tests {
         fields.collect::<String>().into_bytes()
     }
 
-    /// Flows that share an encoder, as those of a thread do: each has its own history, and whatever
-    /// was encoded in between, also what failed, leaves every message to be decoded with that
-    /// history alone.
+    /// Flows share the encoder of a thread, each with its own history. Whatever was encoded in
+    /// between, even without success, every message can be decoded with its flow's history alone.
     #[test]
     fn messages_of_many_flows_are_decoded_with_the_history_of_their_own() {
         let (mut encoder, mut decoder) = (Lz4.encoder(), Lz4.decoder());

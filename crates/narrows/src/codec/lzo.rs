@@ -17,8 +17,8 @@ const MIDDLE: usize = 16_384;
 const FAR: usize = 49_151;
 /// The longest match that fits the form of two bytes.
 const SHORT_MATCH: usize = 8;
-/// After this many bytes without a match only every second position is tried, after twice as many
-/// every third.
+/// After 2^5 bytes without a match only every second position is tried, after twice as many every
+/// third.
 const SKIP_SHIFT: usize = 5;
 
 #[derive(Debug)]

@@ -198,8 +198,8 @@ mod tests {
     #[test]
     fn codes_are_where_they_must_be() {
         assert_eq!(decode(&wire(&[CLEAR, 97, 258, END]), 3).unwrap(), b"aaa");
-        // What the library takes or not by where the bytes happen to lie in its buffer, at every
-        // place in it.
+        // Cases in which the library's verdict depends on the position of the bytes in its buffer,
+        // at every position.
         for len in 0..40 {
             let text = vec![98; len];
             let with = |more: &[usize]| wire(&[&[CLEAR], &text[..], more].concat());
@@ -229,8 +229,8 @@ mod tests {
         assert!(decode(&wire(&[&full[..], &[CLEAR, 97, END]].concat()), 9000).is_ok());
         assert!(decode(&wire(&[&full[..], &[97, END]].concat()), 9000).is_err());
         assert!(decode(&wire(&[&full[..], &[CLEAR, END]].concat()), 9000).is_err());
-        // What the encoder writes around the places where codes become wider and the dictionary is
-        // full: noise, of which almost every byte is a code of its own.
+        // The encoder's output around the points where codes become wider and where the dictionary
+        // is full. The input is noise, of which almost every byte is a code of its own.
         let mut state = 1u64;
         let mut draw = || {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

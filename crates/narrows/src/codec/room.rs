@@ -1,6 +1,6 @@
 //! Bounded output of an encoder.
 
-/// Appends bytes while there is room; after that every call returns `None`.
+/// Appends bytes while there is room; a call without enough room returns `None`.
 pub(super) struct Room<'a> {
     out: &'a mut [u8],
     len: usize,

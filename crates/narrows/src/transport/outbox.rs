@@ -132,7 +132,7 @@ mod tests {
     use crate::sender::SenderConfig;
     use crate::stream::encode;
 
-    /// Whatever pieces a link takes, what it gets is what the engine made.
+    /// A link receives the engine's bytes unchanged, whatever the lengths of the pieces it takes.
     #[test]
     fn pieces_of_any_length_make_the_same_stream() {
         let stream = |lead: &[u8], piece: usize| {

@@ -208,8 +208,8 @@ mod tests {
         }
     }
 
-    /// How many of 1000 messages are linked that shrink by this factor, with an encoder so much
-    /// slower than expected.
+    /// How many of 1000 messages are linked if each shrinks by `ratio` and the encoder is slower
+    /// than expected by `slowdown`.
     fn linked_of_1000(len: usize, link: LinkView, ratio: usize, slowdown: f32) -> usize {
         let (mut small, message) = (Small::new(&[METHOD]), (0..len).map(|i| i as u8).collect::<Vec<_>>());
         let mut linked = 0;
