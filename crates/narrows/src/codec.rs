@@ -1,8 +1,9 @@
 //! Codecs behind one object-safe trait, and the registry of all of them.
 //!
-//! A codec turns one block into fewer bytes and back. It knows nothing of frames, links or policies. Its contexts are
-//! owned by a worker and used again for every block. One file each under `codec/`, all of the same shape; a codec
-//! that stands in [`CODECS`] inherits the tests of `tests/codecs.rs` and the fuzz targets.
+//! A codec turns one block into fewer bytes and back. It knows nothing of frames, links or
+//! policies. Its contexts are owned by a worker and reused for every block. Each codec has one file
+//! under `codec/`, all of the same shape. The tests of `tests/codecs.rs` and the fuzz targets run
+//! for every codec in [`CODECS`].
 
 use std::fmt;
 use std::str::FromStr;
@@ -19,12 +20,13 @@ macro_rules! codecs {
     ($($(#[$attribute:meta])* $name:ident),* $(,)?) => {
         $($(#[$attribute])* mod $name;)*
 
-        /// Every codec of this build. The last ones are of older systems, for experiments: feature `seeds`.
+        /// The registry: every codec of this build. Feature `seeds` adds codecs of older systems
+        /// for experiments, which come last.
         pub const CODECS: &[&dyn Codec] = &[$($(#[$attribute])* $name::ENTRY),*];
     };
 }
 
-// One line for each codec, in the order in which help texts name them.
+// One line for each codec, in the order of the help texts.
 codecs! {
     store,
     constant,
@@ -50,32 +52,44 @@ pub use self::liblz4::LinkedTable;
 #[cfg(feature = "seeds")]
 use self::room::Room;
 
-/// Number of a codec on the wire, 0 to 63 (docs/format.md, section 5). Never re-used: a retired codec keeps its number. One
-/// that only its own file needs has its number there.
+/// Number of a codec on the wire, 0 to 63 (docs/format.md, section 5). Numbers are never reused: a
+/// retired codec keeps its own. If only the codec's own file needs the number, its constant is
+/// there and not here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CodecId(pub u8);
 
 impl CodecId {
+    /// Raw bytes, not encoded.
     pub const STORE: Self = Self(0);
+    /// A block of one repeated byte.
     pub const CONSTANT: Self = Self(1);
+    /// LZ4 block format.
     pub const LZ4: Self = Self(2);
+    /// Zstandard.
     pub const ZSTD: Self = Self(3);
+    /// Deflate without zlib's header and checksum.
     pub const ZLIB: Self = Self(4);
+    /// bzip2.
     pub const BZIP2: Self = Self(5);
+    /// Raw LZMA2, without the .xz container.
     pub const XZ: Self = Self(6);
+    /// Snappy, raw format.
     pub const SNAPPY: Self = Self(7);
+    /// LZO1X (feature `seeds`).
     pub const LZO: Self = Self(8);
+    /// LZF (feature `seeds`).
     pub const LZF: Self = Self(9);
+    /// LZW (feature `seeds`).
     pub const LZW: Self = Self(10);
 
-    /// The codec of this number, if this build has it.
+    /// The codec with this number, if this build has it.
     pub fn codec(self) -> Option<&'static dyn Codec> {
         CODECS.iter().copied().find(|c| c.id() == self)
     }
 }
 
-/// The methods that a policy chooses from unless it is told otherwise, lightest first (D18): each was measured to be
-/// the best one somewhere between 1 Mbit/s and 25 Gbit/s.
+/// The default methods of `balance`, lightest first (D18). By measurement, each of them is the best
+/// one at some link rate between 1 Mbit/s and 25 Gbit/s.
 pub const DEFAULT_METHODS: &[Method] = &[
     Method::STORE,
     Method::CONSTANT,
@@ -91,39 +105,42 @@ pub const DEFAULT_METHODS: &[Method] = &[
     Method::new(CodecId::XZ, 6),
 ];
 
-/// The effort of a codec, in its own scale: see [`Codec::levels`].
+/// The effort of a codec, on the codec's own scale: see [`Codec::levels`].
 pub type Level = i32;
 
-/// One codec: what it is called, what it can do, and how to make its contexts.
+/// One codec: its name, its capabilities, and constructors of its contexts.
 pub trait Codec: Sync + fmt::Debug {
+    /// The codec's number on the wire.
     fn id(&self) -> CodecId;
 
     /// The name in specification strings: `zstd`.
     fn name(&self) -> &'static str;
 
-    /// The levels that tables and tests go through, lightest first.
+    /// The levels that cost tables and tests cover, lightest first.
     fn levels(&self) -> &'static [Level];
 
-    /// Whether there is such a level; [`Encoder::encode`] takes the nearest one for any other number.
+    /// Whether the level exists. [`Encoder::encode`] uses the nearest one for any other number.
     fn has_level(&self, level: Level) -> bool {
         self.levels().contains(&level)
     }
 
-    /// The level meant when a specification names none.
+    /// The level of a specification that names none.
     fn default_level(&self) -> Level;
 
-    /// Parses one `key=value` of a specification into a level (`level=3`; LZ4 also knows `accel=16` and `hc=9`).
+    /// Parses one `key=value` of a specification into a level (`level=3`; LZ4 also knows `accel=16`
+    /// and `hc=9`).
     fn parse_level(&self, key: &str, value: &str) -> Option<Level> {
         let level = value.parse().ok()?;
         (key == "level" && self.has_level(level)).then_some(level)
     }
 
-    /// The `key=value` that [`Codec::parse_level`] reads back.
+    /// Prints a level as the `key=value` that [`Codec::parse_level`] reads back.
     fn print_level(&self, level: Level) -> String {
         format!("level={level}")
     }
 
-    /// The settings of a specification, for help texts: `level=1 to 9`. Empty: none.
+    /// The possible settings of a specification, for help texts: `level=1 to 9`. Empty if there are
+    /// none.
     fn settings(&self) -> String {
         match (self.levels().first(), self.levels().last()) {
             (Some(first), Some(last)) if first < last => format!("level={first} to {last}"),
@@ -136,58 +153,74 @@ pub trait Codec: Sync + fmt::Debug {
         false
     }
 
-    /// Bytes of memory an encoder takes at this level for blocks of `raw_len` bytes, an estimate from above.
+    /// Upper estimate of an encoder's memory in bytes, at this level and for blocks of `raw_len`
+    /// bytes.
     fn encoder_memory(&self, level: Level, raw_len: usize) -> usize;
 
-    /// Nominal speeds on one core of an ordinary server, before anything was measured:
+    /// Nominal times on one core of an ordinary server, used until there are measurements:
     /// nanoseconds per raw byte to (encode, decode).
     fn nominal_ns_per_byte(&self, level: Level) -> (f32, f32);
 
+    /// Makes an encoder.
     fn encoder(&self) -> Box<dyn Encoder>;
 
+    /// Makes a decoder.
     fn decoder(&self) -> Box<dyn Decoder>;
 }
 
-/// A context for encoding, owned by one worker and used for block after block.
+/// An encoding context, owned by one worker and reused for every block.
 pub trait Encoder: Send {
-    /// Encodes `raw` into `out` and returns how many bytes it took, or `None` if the result does not fit.
-    /// `out` is shorter than `raw`, so data that does not shrink is `None` (and is then sent as `store`).
-    /// `history` are raw bytes that lie before the block in the flow; empty when the frame is not linked. In memory it
-    /// may lie anywhere, best directly before `raw`, but a part of it that overlaps `raw` is not used.
+    /// Encodes `raw` into `out` and returns the encoded length, or `None` if the result does not
+    /// fit. `out` is shorter than `raw`, so data that does not shrink gives `None` (and is then
+    /// sent as `store`). `history` holds the raw bytes before the block in the flow; it is empty if
+    /// the frame is not linked. It may lie anywhere in memory, best directly before `raw`; any part
+    /// of it that overlaps `raw` is not used.
     fn encode(&mut self, level: Level, history: &[u8], raw: &[u8], out: &mut [u8]) -> Option<usize>;
 }
 
-/// A context for decoding, owned by one worker and used for block after block.
+/// A decoding context, owned by one worker and reused for every block.
 pub trait Decoder: Send {
-    /// Decodes `wire` into `out` and returns how many bytes it wrote. Any bytes may come in: the result is an error,
-    /// never a panic, never a write beyond `out`, never memory beyond what `out` and `history` imply. Bytes after the
-    /// end of the encoding are an error. `out` has the block's raw length: a decoder may bound itself by it.
+    /// Decodes `wire` into `out` and returns the number of bytes written. `wire` is untrusted:
+    /// malformed bytes cause an error, never a panic, a write beyond `out`, or more memory than
+    /// `out` and `history` imply. `out` has the block's raw length, by which a decoder may limit
+    /// itself.
+    ///
+    /// # Errors
+    /// `wire` is malformed, decodes to more than `out` holds, or has bytes after the end of the
+    /// encoding.
     fn decode(&mut self, history: &[u8], wire: &[u8], out: &mut [u8]) -> std::result::Result<usize, DecodeError>;
 }
 
-/// The bytes are not an encoding of a block of at most the length of the output.
+/// Decoding failed: the bytes do not encode a block that fits the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DecodeError;
 
 /// A codec at a level.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Method {
+    /// The codec.
     pub codec: CodecId,
+    /// Its level.
     pub level: Level,
 }
 
 impl Method {
+    /// No compression.
     pub const STORE: Self = Self { codec: CodecId::STORE, level: 0 };
+    /// One repeated byte; any other block does not shrink.
     pub const CONSTANT: Self = Self { codec: CodecId::CONSTANT, level: 0 };
 
+    /// A method of any codec.
     pub const fn new(codec: CodecId, level: Level) -> Self {
         Self { codec, level }
     }
 
+    /// The fast encoder of LZ4; a higher `accel` is faster and shrinks less.
     pub const fn lz4_accel(accel: i32) -> Self {
         Self::new(CodecId::LZ4, -accel)
     }
 
+    /// Zstandard at this level.
     pub const fn zstd(level: Level) -> Self {
         Self::new(CodecId::ZSTD, level)
     }
@@ -195,13 +228,17 @@ impl Method {
     /// The codec's entry in the registry.
     ///
     /// # Panics
-    /// If the method names a codec that this build lacks; parsed methods never do.
+    /// If this build lacks the method's codec. Parsed methods never panic here.
     pub fn info(self) -> &'static dyn Codec {
         self.codec.codec().expect("a method names a codec of the registry")
     }
 
-    /// Parses a list such as `store,lz4:accel=16,zstd:level=3`. A comma starts a new method if the name of a codec
-    /// follows it; what else follows is one more setting of the method before. A semicolon always starts a new one.
+    /// Parses a list such as `store,lz4:accel=16,zstd:level=3`. After a comma, the name of a codec
+    /// starts a new method; a `key=value` is one more setting of the method before. A semicolon
+    /// always starts a new method.
+    ///
+    /// # Errors
+    /// The list is empty, or a method or setting is unknown.
     pub fn parse_list(s: &str) -> Result<Vec<Self>> {
         let mut specs: Vec<String> = Vec::new();
         for part in s.split(';').filter(|p| !p.trim().is_empty()) {
@@ -224,7 +261,7 @@ impl Method {
         specs.iter().map(|spec| spec.parse()).collect()
     }
 
-    /// The list that [`Method::parse_list`] reads back.
+    /// Prints a list that [`Method::parse_list`] reads back.
     pub fn print_list(methods: &[Self]) -> String {
         methods.iter().map(Self::to_string).collect::<Vec<_>>().join(",")
     }
@@ -269,7 +306,7 @@ impl FromStr for Method {
     }
 }
 
-/// The contexts of one worker, made when first needed.
+/// The encoders and decoders of one worker, each made at its first use.
 #[derive(Default)]
 pub struct Contexts {
     encoders: Vec<(CodecId, Box<dyn Encoder>)>,
@@ -277,7 +314,7 @@ pub struct Contexts {
 }
 
 impl Contexts {
-    /// The encoder of a codec of the registry.
+    /// The encoder of a registered codec.
     pub fn encoder(&mut self, codec: &dyn Codec) -> &mut dyn Encoder {
         let i = self.encoders.iter().position(|(id, _)| *id == codec.id()).unwrap_or_else(|| {
             self.encoders.push((codec.id(), codec.encoder()));
@@ -286,7 +323,7 @@ impl Contexts {
         &mut *self.encoders[i].1
     }
 
-    /// The decoder of a codec of the registry.
+    /// The decoder of a registered codec.
     pub fn decoder(&mut self, codec: &dyn Codec) -> &mut dyn Decoder {
         let i = self.decoders.iter().position(|(id, _)| *id == codec.id()).unwrap_or_else(|| {
             self.decoders.push((codec.id(), codec.decoder()));
@@ -296,8 +333,8 @@ impl Contexts {
     }
 }
 
-/// Nominal speeds of a level from those of its neighbours in `anchors` (level, encode ns, decode ns per byte; levels
-/// rise): geometric between two anchors, the nearest one beyond the ends.
+/// Nominal times of a level, interpolated from `anchors` (level, encode and decode ns per byte;
+/// sorted by level): geometric between two anchors, the nearest anchor beyond the ends.
 fn interpolate(anchors: &[(Level, f32, f32)], level: Level) -> (f32, f32) {
     let above = anchors.partition_point(|a| a.0 < level).min(anchors.len() - 1);
     let (a, b) = (anchors[above.saturating_sub(1)], anchors[above]);

@@ -1,5 +1,5 @@
-//! Makes data cross a narrow place faster: for every block it chooses whether and how to compress, from the data, the
-//! link, the CPUs and the receiver as they are at that moment.
+//! Makes data cross a narrow place faster: for every block it chooses whether and how to compress,
+//! from the data, the link, the CPUs and the receiver as they are at that moment.
 //!
 //! ```text
 //!    write ──> cut ─> choose ─> [job: encode] ─> order ─> frame ──> link
@@ -7,9 +7,9 @@
 //!    read  <── order <─ [job: decode] <─ parse <──────────────────── link
 //! ```
 //!
-//! [`Sender`](sender::Sender) and [`Receiver`](receiver::Receiver) do no I/O, start no thread and read no clock: time is
-//! an argument, bytes and jobs are handed in and out. [`stream`] drives them over sockets, pipes and files with threads;
-//! the tests drive the same code in virtual time.
+//! [`Sender`](sender::Sender) and [`Receiver`](receiver::Receiver) do no I/O, start no thread and
+//! read no clock: time is an argument, bytes and jobs are handed in and out. [`stream`] drives them
+//! over sockets, pipes and files with threads; the tests drive the same code in virtual time.
 //!
 //! # Example
 //!
@@ -35,22 +35,23 @@
 //! | module | what it is |
 //! | --- | --- |
 //! | [`sender`], [`receiver`] | the two ends of a flow |
-//! | [`policy`] | who chooses: `balance`, `messages`, `fixed:METHOD`, or your own [`Policy`](policy::Policy) |
-//! | [`monitor`] | what a policy sees: data, link, CPU, costs, receiver |
-//! | [`codec`] | methods by which a block is encoded, and their registry |
-//! | [`frame`] | the wire format, as `docs/format.md` says |
-//! | [`message`] | the two ends of a flow of messages whose borders the application sets |
+//! | [`policy`] | rules: `balance`, `messages`, `fixed`, or your own [`Policy`](policy::Policy) |
+//! | [`monitor`] | measurements for policies: data, link, CPU, costs, receiver |
+//! | [`codec`] | codecs of blocks, and their registry |
+//! | [`frame`] | the wire format of `docs/format.md` |
+//! | [`message`] | the two ends of a message flow, in which the application sets the borders |
 //! | [`entry`] | files and folders as the raw bytes of a flow |
 //! | [`stream`], [`transport`], [`pool`] | the driver with threads, the links, the workers |
 //! | [`upgrade`] | how two supervisors agree to switch a program's connection to frames |
-//! | [`calibration`] | what is remembered of a host between runs |
-//! | [`oracle`] | how good any choice could have been |
-//! | [`trace`] | every decision with its reason |
+//! | [`calibration`] | measured costs of methods on a host, kept between runs |
+//! | [`oracle`] | the best result that any choice could have had |
+//! | [`trace`] | records of every decision with its reason |
 //!
-//! # What is not here
+//! # Limits
 //!
-//! No encryption and no authentication: the checks find damage, not malice, so carry a flow over ssh or TLS where others can reach it.
-//! No access to file systems: [`entry`] is only the records of files, the program reads and writes them. No lossy methods.
+//! No encryption and no authentication: the checks detect damage, not malice, so carry a flow over
+//! ssh or TLS where others can reach it. No access to file systems: [`entry`] only defines the
+//! records of files, which the program reads and writes. No lossy methods.
 
 pub mod block;
 pub mod calibration;

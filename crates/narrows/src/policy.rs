@@ -1,7 +1,8 @@
-//! The rule that chooses a method per block.
+//! Policies: the rules that choose a method for each block.
 //!
-//! A policy observes and decides. It cannot fail, does no I/O and reads no clock; nothing about how it chose is on the
-//! wire. Files it needs (a prior, a table, a recorded sequence) are loaded and saved by the caller.
+//! A policy observes and decides. It cannot fail, does no I/O and reads no clock; nothing about how
+//! it chose is on the wire. The caller loads and saves the files that it needs (a prior, a table, a
+//! recorded sequence).
 
 use std::fmt;
 
@@ -16,13 +17,13 @@ macro_rules! policies {
     ($($name:ident),* $(,)?) => {
         $(mod $name;)*
 
-        /// Every policy. One that stands here can be named wherever a policy can be, and inherits the tests of
-        /// `tests/policies_unit.rs` and `tests/policies_shared.rs`.
+        /// The registry of policies. Each entry can be named in any policy specification, and the
+        /// tests of `tests/policies_unit.rs` and `tests/policies_shared.rs` run for it.
         pub const POLICIES: &[&Registered] = &[$(&$name::ENTRY),*];
     };
 }
 
-// One line for each policy, in the order in which help texts name them.
+// One line for each policy, in the order of the help texts.
 policies! {
     balance,
     fixed,
@@ -44,109 +45,200 @@ pub use spec::{NoSettings, PolicySettings, PolicySetup, PolicySpec, Registered};
 pub use stall::Stall;
 pub use storage::Storage;
 
-/// What to do with the next block.
+/// A policy's decision about the next block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Choice {
+    /// The method to encode the block with.
     pub method: Method,
-    /// Raw bytes to take; the sender takes less when less has gathered.
+    /// Raw bytes to take; the sender takes fewer if fewer have gathered.
     pub block_len: usize,
     /// Encode with the flow's history as dictionary.
     pub linked: bool,
-    /// Most workers that should encode at once, if the policy wants fewer than there are.
+    /// Maximum number of workers that encode at once; `None`: all of them.
     pub threads_max: Option<u8>,
     /// Predicted time of one core to encode the block; the driver encodes short ones in place (D2).
     pub encode_ns: u64,
 }
 
 impl Choice {
+    /// An unlinked block on any number of workers, with the nominal encode time of the method.
     pub fn new(method: Method, block_len: usize) -> Self {
         Self { method, block_len, linked: false, threads_max: None, encode_ns: method.nominal_encode_ns(block_len) }
     }
 }
 
-/// What to do about a block that is late while the link is dry.
+/// A policy's decision about a late block: the link is dry and the block is still being encoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rescue {
-    /// Leave the link dry until this time at most, then ask again.
+    /// Wait for the worker until this time at most, in nanoseconds of the engine's clock, then ask
+    /// again.
     WaitUntil(u64),
-    /// Send the block with this method now (encoded by the I/O thread; `store` needs no encoding).
+    /// Send the block with this method at once (encoded by the I/O thread; `store` needs no
+    /// encoding).
     TakeOver(Method),
 }
 
-/// What came of a choice.
+/// An observed result of a choice, from which a policy learns.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub enum Outcome {
-    /// A worker finished a block. `wire_len` is the encoded length, or `raw_len` if it did not shrink.
-    /// `taken_over` says that the block was rescued before, so this only teaches.
-    Encoded { seq: u64, method: Method, raw_len: usize, wire_len: usize, wall_ns: u64, cpu_ns: u64, taken_over: bool },
-    /// The sender took a late block over and sent it with `method`.
-    Rescued { seq: u64, method: Method, raw_len: usize, wire_len: usize },
-    /// The last byte of the block's frame went to the link.
-    Sent { seq: u64, method: Method, raw_len: usize, wire_len: usize, now_ns: u64 },
-    /// A shadow probe: other methods tried on an idle core. `seq` is the block that the bytes will come out in, about.
-    Probed { method: Method, raw_len: usize, wire_len: usize, wall_ns: u64, cpu_ns: u64 },
-    /// The receiver decoded the blocks `first_seq..=last_seq`, `decode_ns` of CPU time in all, on `cores` threads.
-    Received { first_seq: u64, last_seq: u64, raw_len: u64, decode_ns: u64, cores: usize, backlog_bytes: u64 },
-    /// In a message flow: something came that the peer sent because it had got the message. In `span_ns` `wire_len`
-    /// bytes crossed the link one after the other, those of the answer included if their number varies too.
-    Answered { seq: u64, wire_len: usize, span_ns: u64 },
-    /// The reader of a message flow spent `ns` on `messages` messages of this codec, `raw_len` bytes in all.
-    Decoded { codec: CodecId, messages: u64, raw_len: u64, ns: u64 },
+    /// A worker finished a block.
+    Encoded {
+        /// Sequence number of the block.
+        seq: u64,
+        /// The method that was chosen.
+        method: Method,
+        /// Raw bytes.
+        raw_len: usize,
+        /// Encoded bytes, or `raw_len` if the block did not shrink.
+        wire_len: usize,
+        /// Elapsed time of the encoding.
+        wall_ns: u64,
+        /// CPU time of the encoding.
+        cpu_ns: u64,
+        /// The block was sent by a rescue before, so this result was not sent and only serves
+        /// learning.
+        taken_over: bool,
+    },
+    /// The sender took over a late block and sent it with `method`.
+    Rescued {
+        /// Sequence number of the block.
+        seq: u64,
+        /// The method that the block was sent with.
+        method: Method,
+        /// Raw bytes.
+        raw_len: usize,
+        /// Encoded bytes.
+        wire_len: usize,
+    },
+    /// The link has taken the last byte of the block's frame.
+    Sent {
+        /// Sequence number of the block.
+        seq: u64,
+        /// The method that the block was sent with.
+        method: Method,
+        /// Raw bytes.
+        raw_len: usize,
+        /// Bytes on the wire.
+        wire_len: usize,
+        /// Time of the engine's clock.
+        now_ns: u64,
+    },
+    /// Result of a shadow probe ([`Policy::probe`]): another method, tried on an idle core. Nothing
+    /// of it is sent.
+    Probed {
+        /// The method that was tried.
+        method: Method,
+        /// Raw bytes.
+        raw_len: usize,
+        /// Encoded bytes.
+        wire_len: usize,
+        /// Elapsed time of the encoding.
+        wall_ns: u64,
+        /// CPU time of the encoding.
+        cpu_ns: u64,
+    },
+    /// The receiver reported that it has decoded the blocks `first_seq..=last_seq`.
+    Received {
+        /// The first block of the report.
+        first_seq: u64,
+        /// The last block of the report.
+        last_seq: u64,
+        /// Raw bytes of these blocks.
+        raw_len: u64,
+        /// CPU time of decoding them, summed over all threads.
+        decode_ns: u64,
+        /// Threads of the receiver that decode.
+        cores: usize,
+        /// Wire bytes that the receiver has received and not yet decoded.
+        backlog_bytes: u64,
+    },
+    /// In a message flow: an answer came, which the peer sent because it had received the message.
+    Answered {
+        /// Sequence number of the message.
+        seq: u64,
+        /// Bytes that crossed the link one after the other in `span_ns`, including those of the
+        /// answer if their number varies too.
+        wire_len: usize,
+        /// Time from the end of the write of the message to its answer.
+        span_ns: u64,
+    },
+    /// In a message flow: the reader at this end has decoded messages of one codec.
+    Decoded {
+        /// The codec of the messages.
+        codec: CodecId,
+        /// Number of messages.
+        messages: u64,
+        /// Raw bytes of all of them.
+        raw_len: u64,
+        /// Time spent on decoding all of them.
+        ns: u64,
+    },
 }
 
+/// A rule that chooses a method for each block of one flow.
 pub trait Policy: Send {
-    /// The method for the next block. Called with at least one byte to send.
+    /// The method for the next block. Called only when there is at least one byte to send.
     fn choose(&mut self, view: &View<'_>) -> Choice;
 
-    /// The link is dry and the head of the queue is still being encoded.
+    /// Called when the link is dry and the first block of the queue is still being encoded.
+    /// Default: wait for it.
     fn rescue(&mut self, view: &View<'_>) -> Rescue {
         let _ = view;
         Rescue::WaitUntil(u64::MAX)
     }
 
-    /// The job window is full and a worker idle: a method to try on the coming bytes, only to learn.
+    /// Called when the job window is full and a worker is idle: a method to try on the coming
+    /// bytes, only to learn ([`Outcome::Probed`]). Default: none.
     fn probe(&mut self, view: &View<'_>) -> Option<Choice> {
         let _ = view;
         None
     }
 
+    /// Called with every observed result. Default: ignored.
     fn learn(&mut self, outcome: &Outcome) {
         let _ = outcome;
     }
 
-    /// Most blocks that may be chosen and not yet have left the host.
+    /// Window: maximum number of blocks that are chosen but have not left the host.
     fn window(&self, cores: usize) -> usize {
         let _ = cores;
         WINDOW_MAX
     }
 
-    /// Longest block that it asks for, if blocks shall be as long as it asks whenever so much has gathered. Without it a
-    /// block ends where the bytes that lie in one piece end, which saves a copy.
+    /// The longest block it asks for, if every block must have the chosen length whenever that much
+    /// has gathered. `None`: a block ends where the contiguous bytes end, which saves a copy.
     fn whole_blocks(&self) -> Option<usize> {
         None
     }
 
-    /// What shall be kept for the next flow, in the form that [`PolicySpec::load`] reads; the caller stores it.
+    /// State for the next flow, in the format of [`PolicySpec::load`]; the caller stores it.
+    /// `None`: nothing to keep.
     fn save(&self) -> Option<Vec<u8>> {
         None
     }
 
-    /// Log of how much longer each method took than was expected of this host, for the calibration.
+    /// For the calibration: each method with the natural logarithm of its encode time relative to
+    /// the expectation.
     fn learned(&self) -> Vec<(Method, f32)> {
         Vec::new()
     }
 
-    /// Why the last choice was made, for the trace: `key=value` pairs, numbers only.
+    /// Reasons of the last choice, for the trace: names and numbers.
     fn explain(&self) -> Vec<(&'static str, f64)> {
         Vec::new()
     }
 }
 
-/// Blocks in flight at most: with 128 KiB blocks 3 MiB, which keeps 8 workers busy through one slow block in four.
+/// Maximum number of blocks in flight. With 128 KiB blocks these are 3 MiB, which keeps 8 workers
+/// busy through one slow block in four.
 pub const WINDOW_MAX: usize = 24;
 
-/// A method with the mark of linking: `zstd:level=3,link`, `lz4:link`.
+/// Parses a method with an optional suffix for linking: `zstd:level=3,link`, `lz4:link`. Returns
+/// whether it is linked.
+///
+/// # Errors
+/// The method or its settings are unknown, or its frames cannot be linked.
 pub fn parse_method(s: &str) -> Result<(Method, bool)> {
     let (method, linked) = match s.strip_suffix(",link").or_else(|| s.strip_suffix(":link")) {
         Some(method) => (method, true),
@@ -159,7 +251,7 @@ pub fn parse_method(s: &str) -> Result<(Method, bool)> {
     Ok((method, linked))
 }
 
-/// What [`parse_method`] reads back.
+/// Prints a method so that [`parse_method`] reads it back.
 pub fn print_method(method: Method, linked: bool) -> String {
     let text = method.to_string();
     match (linked, text.contains(':')) {

@@ -1,8 +1,10 @@
-//! The blocking driver: moves bytes between an engine, the source or sink, and a link, and runs jobs on a pool.
+//! The blocking driver: moves bytes between an engine, the source or sink, and a link, and runs
+//! jobs on a pool.
 //!
-//! One mutex holds the engine; jobs, reads and writes run outside it. Whoever holds the link's half may take frames out
-//! of the engine, so frames stay in order although several threads may write: a lone small message is written by the
-//! thread that read it, without waking another.
+//! One mutex holds the engine; jobs, reads and writes run outside it. Only the thread that has
+//! locked the link's write half takes frames out of the engine. Frames thus stay in order although
+//! several threads may write: a single small message is written by the thread that read it, without
+//! waking another.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,14 +30,15 @@ pub use receive::{receive, receive_then};
 pub use send::{send, send_blocks};
 pub use source::BlockSource;
 
-/// Jobs shorter than this run on the thread that got them, if nothing else waits: handing over costs about as much (D2).
+/// Shorter jobs run on the thread that got them if nothing else waits: handing a job over takes
+/// about this long (D2).
 const INLINE_NS: u64 = 50_000;
 /// Frames and raw data up to this length are written by the thread that made them.
 const DIRECT_MAX: usize = 16 << 10;
-/// How often a thread that waits for the outside looks whether it shall stop.
+/// Interval at which a thread that waits for I/O checks whether it must stop.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// How a flow is seen and stopped from other threads.
+/// A handle by which other threads observe and stop a flow.
 #[derive(Default)]
 pub struct Control {
     stop: AtomicBool,
@@ -44,7 +47,7 @@ pub struct Control {
     receive: Seen<RecvSummary>,
 }
 
-/// The totals of a flow while it goes, and the last ones: how much came is asked after a failure above all.
+/// Totals of a running flow, and the final ones, which are needed after a failure above all.
 struct Seen<T> {
     now: OnceLock<Box<dyn Fn() -> Option<T> + Send + Sync>>,
     last: OnceLock<T>,
@@ -58,18 +61,19 @@ impl<T> Default for Seen<T> {
 
 impl<T: Clone + Default> Seen<T> {
     fn get(&self) -> T {
-        // The last ones are there before the flow is gone.
+        // The final totals are set before the flow is dropped.
         self.now.get().and_then(|f| f()).or_else(|| self.last.get().cloned()).unwrap_or_default()
     }
 }
 
 impl Control {
-    /// Makes the transfer end soon with an error; for SIGINT.
+    /// Ends the flow soon, with an error. For SIGINT.
     pub fn stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
     }
 
-    /// What a sending flow has taken goes on its way, whatever it waits for ([`PolicySettings::gather_ns`](crate::policy::PolicySettings::gather_ns)).
+    /// Sends the bytes that a sending flow has gathered without waiting for a whole block
+    /// ([`PolicySettings::gather_ns`](crate::policy::PolicySettings::gather_ns)).
     pub fn flush(&self) {
         self.flush.get().iter().for_each(|flush| flush());
     }
@@ -92,14 +96,14 @@ impl Control {
     }
 }
 
-/// Cores that this process may use: affinity and cgroup quota.
+/// Number of cores that this process may use, by affinity and cgroup quota.
 pub fn cores() -> usize {
     sys::cores()
 }
 
-/// How many workers shall encode where nobody says. From four cores on one is left to reading, checking and writing,
-/// and to the other programs of a transfer: a worker that is interrupted for a scheduler's slice of 3 ms holds up all
-/// blocks behind its own.
+/// Default number of encoding workers. With four cores or more, one core is left for reading,
+/// checking and writing, and for the other programs of a transfer: a worker that is interrupted for
+/// a scheduler slice of 3 ms delays all blocks behind its own.
 pub fn encoders() -> usize {
     match cores() {
         n @ 1..4 => n,
@@ -107,12 +111,12 @@ pub fn encoders() -> usize {
     }
 }
 
-/// CPU time of the calling thread, 0 where it is not to be had.
+/// CPU time of the calling thread in ns; 0 if unavailable.
 pub fn thread_cpu_ns() -> u64 {
     sys::thread_cpu_ns().unwrap_or(0)
 }
 
-/// Runs a job of a sender on this thread, and takes its time.
+/// Runs a sender's job on this thread and measures its time.
 pub fn encode(job: Job, contexts: &mut Contexts, buffers: &BufferPool) -> Done {
     let (wall, cpu) = (sys::monotonic_ns(), sys::thread_cpu_ns());
     let mut done = job.run(contexts, buffers);
@@ -124,7 +128,7 @@ pub fn encode(job: Job, contexts: &mut Contexts, buffers: &BufferPool) -> Done {
     done
 }
 
-/// The same for a job of a receiver.
+/// Runs a receiver's job on this thread and measures its CPU time.
 pub fn decode(job: DecodeJob, contexts: &mut Contexts, buffers: &BufferPool) -> DecodeDone {
     let begin = sys::thread_cpu_ns();
     let mut done = job.run(contexts, buffers);
@@ -132,25 +136,26 @@ pub fn decode(job: DecodeJob, contexts: &mut Contexts, buffers: &BufferPool) -> 
     done
 }
 
-/// Makes the calling thread give way to all others.
+/// Gives the calling thread the lowest scheduling priority.
 pub fn lower_thread_priority() {
     sys::set_thread_nice(19);
 }
 
-/// Starts to bring what was written of a file to the disk, so that less is left when it has to be there. A hint: it does not
-/// wait, and says nothing of failures, which a following fsync does.
+/// Starts to write a range of a file to the disk, so that a later fsync has less to do. A hint: it
+/// does not wait, and reports no failures; the fsync does.
 #[cfg(unix)]
 pub fn start_writeback(file: &impl std::os::fd::AsFd, offset: u64, len: u64) {
     sys::start_writeback(file.as_fd(), offset, len);
 }
 
-/// For programs whose memory counts: tables of slow codecs go back to the system as soon as a block is done. It changes
-/// the C library's allocator for the whole process, so a library never calls it by itself.
+/// Returns the tables of slow codecs to the system as soon as a block is done, for programs that
+/// must use little memory. It changes the C library's allocator for the whole process, so a library
+/// must never call it by itself.
 pub fn return_memory_early() {
     sys::return_large_blocks();
 }
 
-/// A time limit that every byte of progress pushes on.
+/// A time limit that restarts at every progress.
 struct Stall {
     limit: Option<Duration>,
     last_ns: u64,
@@ -176,7 +181,7 @@ impl Stall {
     }
 }
 
-/// Says so when the thread that holds it panics in the caller's source or sink, so that the flow ends.
+/// Calls the function if the thread panics in the caller's source or sink, so that the flow ends.
 struct FailOnPanic<F: Fn()>(F);
 
 impl<F: Fn()> Drop for FailOnPanic<F> {
@@ -188,7 +193,7 @@ impl<F: Fn()> Drop for FailOnPanic<F> {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // A thread that panicked is a bug that fails its flow; the others still have to end in order.
+    // A panic is a bug and fails its flow; the other threads must still end in order.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -1,4 +1,5 @@
-//! bzip2: block sorting. Slow both ways, and the best there is for text and logs on slow links.
+//! bzip2: block sorting. Slow in both directions, and the best codec for text and logs on slow
+//! links.
 
 use ::bzip2::{Action, Compress, Compression, Decompress, Status};
 
@@ -9,7 +10,7 @@ const SPEEDS: &[(Level, f32, f32)] = &[(1, 84.0, 25.0), (9, 84.5, 25.0)];
 
 const LEVEL_MAX: Level = 9;
 
-/// Bytes that one sorted block holds per level.
+/// Bytes of one sorted block, per level.
 const SORTED_LEN: usize = 100_000;
 
 #[derive(Debug)]
@@ -50,14 +51,16 @@ impl Codec for Bzip2 {
     }
 }
 
-/// The lowest level at which `raw_len` bytes are sorted as one. More would only cost memory, at both ends.
+/// The lowest level at which `raw_len` bytes are sorted as one block. A higher one would only cost
+/// memory, at both ends.
 fn sufficient_level(raw_len: usize) -> Level {
-    // The first of its passes can make data longer; the margin is enough for all but contrived runs of four.
+    // The first of its passes can make data longer; the margin is enough for all but contrived runs
+    // of four.
     let sorted_len = raw_len + raw_len / 16;
     sorted_len.div_ceil(SORTED_LEN).clamp(1, LEVEL_MAX as usize) as Level
 }
 
-/// The library has no way to use its state again, so there is nothing to keep.
+/// Holds no state: the library cannot reuse it.
 struct Context;
 
 impl Encoder for Context {
@@ -71,8 +74,8 @@ impl Encoder for Context {
 
 impl Decoder for Context {
     fn decode(&mut self, _history: &[u8], wire: &[u8], out: &mut [u8]) -> Result<usize, DecodeError> {
-        // The level in the header decides how much memory the decoder takes, so it must be one that our encoder
-        // chooses for this length.
+        // The level in the header decides how much memory the decoder takes, so it must be one that
+        // our encoder chooses for this length.
         let level_max = b'0' + sufficient_level(out.len()) as u8;
         if !matches!(wire, [b'B', b'Z', b'h', b'1'..=b'9', ..]) || wire[3] > level_max {
             return Err(DecodeError);

@@ -1,4 +1,4 @@
-//! A block of one repeated byte, as that byte.
+//! `constant`: encodes a block of one repeated byte as that byte.
 
 use super::{Codec, CodecId, DecodeError, Decoder, Encoder, Level};
 
@@ -44,8 +44,8 @@ struct Context;
 impl Encoder for Context {
     fn encode(&mut self, _level: Level, _history: &[u8], raw: &[u8], out: &mut [u8]) -> Option<usize> {
         let (&first, rest) = raw.split_first()?;
-        // All bytes are equal if each is equal to the one before it: one comparison of memory, which ends at the
-        // first difference.
+        // All bytes are equal if each is equal to the one before it: one comparison of memory,
+        // which ends at the first difference.
         let is_constant = raw[..rest.len()] == *rest;
         *out.first_mut().filter(|_| is_constant)? = first;
         Some(1)

@@ -1,5 +1,5 @@
-//! Dictionaries for messages: their content, and what LZ4 and zstd make of it once for all flows that use them. Also the
-//! encodings of a message alone, which are the same calls without one.
+//! Dictionaries for messages: their content, and the tables that LZ4 and zstd build from it once
+//! for all flows. Also encodes single messages without a dictionary, by the same calls.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -10,16 +10,19 @@ use zstd_safe::{CCtx, CDict, CParameter, DCtx, DDict, DParameter, FrameFormat, R
 use super::DecodeError;
 use super::liblz4::{self, ACCEL_FIRST, FastState, Filled};
 
-/// Shorter ones hold nothing, longer ones LZ4 does not reach.
+/// Minimum length of a dictionary in bytes: a shorter one holds nothing useful.
 pub const DICTIONARY_MIN: usize = 64;
+/// Maximum length of a dictionary in bytes: the reach of LZ4's offsets.
 pub const DICTIONARY_MAX: usize = 64 << 10;
-/// zstd's trainer makes no shorter ones: its tables take most of that.
+/// Minimum length of a trained dictionary in bytes: zstd's trainer makes no shorter ones, since its
+/// tables take most of that.
 pub const DICTIONARY_TRAINED_MIN: usize = 256;
 
-/// zstd's first bytes of a dictionary with tables. Without them any bytes are a dictionary.
+/// Magic number of a zstd dictionary with tables. Without it, any bytes are a dictionary of raw
+/// content.
 const TRAINED_MAGIC: [u8; 4] = [0x37, 0xa4, 0x30, 0xec];
 
-/// What stands before the block in every zstd frame that a message becomes: no optional field, a window of 128 KiB.
+/// Frame header of every zstd-encoded message, not sent: no optional field, a window of 128 KiB.
 const ZSTD_FRAME_HEADER: [u8; 2] = [0, 0x38];
 const ZSTD_PREFIX_LEN: usize = 5;
 
@@ -28,13 +31,14 @@ pub struct Dictionary {
     content: Arc<[u8]>,
     digest: u64,
     lz4: OnceLock<Filled>,
-    /// For levels 1 and 3: the tables of each are its own.
+    /// For levels 1 and 3, which need separate tables.
     zstd: [OnceLock<Option<CDict<'static>>>; 2],
     zstd_decoder: OnceLock<Option<DDict<'static>>>,
 }
 
 impl Dictionary {
-    /// `None` if it is too long or too short, or if it says that it has tables and they are malformed.
+    /// `None` if the content is too short or too long, or begins like a dictionary with tables and
+    /// these are malformed.
     pub fn new(content: Vec<u8>) -> Option<Self> {
         if !(DICTIONARY_MIN..=DICTIONARY_MAX).contains(&content.len()) {
             return None;
@@ -51,17 +55,19 @@ impl Dictionary {
         sound.then_some(new)
     }
 
-    /// The first 8 bytes of BLAKE3, and never 0.
+    /// The first 8 bytes of the content's BLAKE3 hash, little-endian; 1 instead of 0.
     pub fn digest_of(content: &[u8]) -> u64 {
         let hash = blake3::hash(content);
         let first = *hash.as_bytes().first_chunk().expect("32 bytes");
         u64::from_le_bytes(first).max(1)
     }
 
+    /// The bytes of the dictionary.
     pub fn content(&self) -> &[u8] {
         &self.content
     }
 
+    /// The digest of the content ([`Dictionary::digest_of`]).
     pub fn digest(&self) -> u64 {
         self.digest
     }
@@ -86,13 +92,14 @@ impl fmt::Debug for Dictionary {
     }
 }
 
-/// Contexts with which one thread encodes and decodes messages alone or with a dictionary.
+/// Contexts of one thread that encode and decode single messages, with or without a dictionary.
 pub struct DictionaryContexts {
     lz4: FastState,
     zstd: CCtx<'static>,
     zstd_level: Option<i32>,
     decoder: DCtx<'static>,
-    /// Input of the decoder, and output of zstd's encoder: a body with what stands before it.
+    /// Input of zstd's decoder and output of its encoder: a body behind its frame and block
+    /// headers.
     framed: Vec<u8>,
 }
 
@@ -125,7 +132,8 @@ impl DictionaryContexts {
         }
     }
 
-    /// Encodes `raw` as the content of one compressed zstd block, or `None` if there is no such.
+    /// Encodes `raw` as the content of one compressed zstd block; `None` if zstd does not make
+    /// exactly one.
     pub fn encode_zstd(&mut self, dictionary: Option<&Dictionary>, level: i32, raw: &[u8]) -> Option<&[u8]> {
         if raw.is_empty() || raw.len() > DICTIONARY_MAX {
             return None;
@@ -144,17 +152,24 @@ impl DictionaryContexts {
         }
         let len = compress_with(&mut self.zstd, cdict, &mut self.framed, raw)?;
         let (prefix, body) = self.framed[..len].split_first_chunk::<ZSTD_PREFIX_LEN>()?;
-        // Raw and repeated bytes come as blocks of other types: the message is then as well stored.
+        // zstd makes raw and RLE blocks of some inputs; such a message is sent with `store`
+        // instead.
         let is_one_block = prefix[0] == 0 && prefix[2..] == block_header(body.len());
         is_one_block.then_some(body)
     }
 
-    /// Decodes an LZ4 block that has at most `out.len()` bytes raw; `history` is what its offsets reach.
+    /// Decodes an LZ4 block of at most `out.len()` raw bytes; its offsets may reach into `history`.
+    ///
+    /// # Errors
+    /// The block is malformed or longer than `out`.
     pub fn decode_lz4(history: &[u8], body: &[u8], out: &mut [u8]) -> Result<usize, DecodeError> {
         liblz4::decode(history, body, out)
     }
 
-    /// Decodes what [`DictionaryContexts::encode_zstd`] made, at most `out.len()` bytes raw.
+    /// Decodes the result of [`DictionaryContexts::encode_zstd`], at most `out.len()` raw bytes.
+    ///
+    /// # Errors
+    /// The body is malformed or longer than `out`, or the dictionary's tables are malformed.
     pub fn decode_zstd(
         &mut self,
         dictionary: Option<&Dictionary>,
@@ -178,7 +193,7 @@ impl DictionaryContexts {
     }
 }
 
-/// Of the last block of a frame, compressed, of this length.
+/// Header of a compressed block of this length that is the last one of its frame.
 fn block_header(len: usize) -> [u8; 3] {
     let bits = (len as u32) << 3 | 2 << 1 | 1;
     let [a, b, c, _] = bits.to_le_bytes();
@@ -194,9 +209,9 @@ fn compress_with(
     raw: &[u8],
 ) -> Option<usize> {
     let Some(dictionary) = dictionary else { return context.compress2(out, raw).ok() };
-    // SAFETY: `lent` leaves this function only inside `context`, and is taken out of it before it returns, whatever
-    // compress2 said: resetting the session leaves parameters, of which the dictionary is none that it keeps referring
-    // to once it was told to have none.
+    // SAFETY: `lent` leaves this function only inside `context`, and is taken out of it before it
+    // returns, whatever compress2 said: resetting the session leaves parameters, of which the
+    // dictionary is none that it keeps referring to once it was told to have none.
     let lent: &'static CDict<'static> = unsafe { &*std::ptr::from_ref(dictionary) };
     let result = context.ref_cdict(lent).and_then(|_| context.compress2(out, raw));
     let clean = context.reset(ResetDirective::SessionOnly).and_then(|_| context.disable_dictionary());
@@ -208,8 +223,8 @@ fn compress_with(
     result.ok()
 }
 
-/// Makes a dictionary of at most `len_max` bytes out of samples by one pass of zstd's fastCover. `samples` are the bytes
-/// of all of them, one behind the other. `None` if they are too few or have nothing in common.
+/// Trains a dictionary of at most `len_max` bytes by one pass of zstd's fastCover. `samples` holds
+/// all samples concatenated. `None` if they are too few or have nothing in common.
 ///
 /// Takes 3 to 20 ms for 256 KiB, within 9 % of what the slow search finds.
 #[allow(unsafe_code, reason = "calls into libzstd")]
@@ -223,8 +238,8 @@ pub fn train(samples: &[u8], lens: &[usize], len_max: usize) -> Option<Vec<u8>> 
     // Segments of 200 bytes by runs of 8, counted in 2^18 places; every position looked at.
     (parameters.k, parameters.d, parameters.f, parameters.accel) = (200, 8, 18, 1);
     parameters.zParams.compressionLevel = 3;
-    // SAFETY: `out` has `len_max` bytes; `samples` has as many as all of `lens`, as was just counted, and `lens` as many
-    // numbers as are told. The function keeps no pointer.
+    // SAFETY: `out` has `len_max` bytes; `samples` has as many as all of `lens`, as was just
+    // counted, and `lens` as many numbers as are told. The function keeps no pointer.
     let len = unsafe {
         let count = u32::try_from(lens.len()).ok()?;
         let (to, from) = (out.as_mut_ptr().cast(), samples.as_ptr().cast());

@@ -1,20 +1,21 @@
 //! liblz4 behind safe types: the only place that declares its functions and calls them.
 //!
-//! All keep the promise that the library asks for: a state refers to bytes outside itself only while these are
-//! there, and what a failed call left behind is never gone on with.
+//! All calls meet the library's two requirements: a state refers to bytes outside itself only while
+//! these exist, and a state is not used further after a failed call.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::Arc;
 
 use super::DecodeError;
 
-/// How far back the offsets of the format reach.
+/// Reach of the format's offsets in bytes.
 pub(super) const WINDOW_LEN: usize = 64 << 10;
 
-/// The effort that all others are relative to.
+/// Acceleration 1, to which all others are relative.
 pub(super) const ACCEL_FIRST: c_int = 1;
 
-/// Longest encoding of `raw_len` bytes (LZ4_COMPRESSBOUND in lz4.h): with so much room no call fails.
+/// Longest encoding of `raw_len` bytes (LZ4_COMPRESSBOUND in lz4.h): with this much room no call
+/// fails.
 pub(super) const fn bound(raw_len: usize) -> usize {
     raw_len + raw_len / 255 + 16
 }
@@ -24,9 +25,9 @@ pub(super) fn window(history: &[u8]) -> &[u8] {
     &history[history.len().saturating_sub(WINDOW_LEN)..]
 }
 
-/// A state of the fast encoder, used for one block after the other that have nothing to do with each other.
+/// A state of the fast encoder, reused for independent blocks.
 ///
-/// Memory of zeros is an initialised state, and eight bytes are alignment enough.
+/// Zeroed memory is an initialised state, and an alignment of eight bytes suffices.
 pub(super) struct FastState(Box<[u64]>);
 
 impl Default for FastState {
@@ -36,17 +37,20 @@ impl Default for FastState {
 }
 
 impl FastState {
-    /// Encodes `raw` with `history` as dictionary. `None` if there is nothing to encode or it does not fit.
+    /// Encodes `raw` with `history` as dictionary. `None` if there is nothing to encode or it does
+    /// not fit.
     #[allow(unsafe_code, reason = "calls into liblz4")]
     pub(super) fn encode(&mut self, history: &[u8], raw: &[u8], out: &mut [u8], accel: c_int) -> Option<usize> {
         let (raw_len, out_len) = lens(raw, out)?;
         let window = window(history);
         let (state, src, dst) = (self.0.as_mut_ptr().cast(), raw.as_ptr().cast(), out.as_mut_ptr().cast());
-        // SAFETY: the state has LZ4_sizeofState() bytes, is aligned to 8 and was zero or left by a call of this file, all
-        // of which leave it fit for the next. Both ways in begin by forgetting what the state referred to before (loadDict
-        // resets it, the other call drops its dictionary), so no pointer of an earlier block is followed. `src` and `dst`
-        // are valid for the lengths given, do not overlap (one is borrowed mutably), and with a capacity below the bound
-        // the library checks every write. `window` fits an int: it has at most 64 KiB.
+        // SAFETY: the state has LZ4_sizeofState() bytes, is aligned to 8 and was zero or left by a
+        // call of this file, all of which leave it fit for the next. Both ways in begin by
+        // forgetting what the state referred to before (loadDict resets it, the other call drops
+        // its dictionary), so no pointer of an earlier block is followed. `src` and `dst` are valid
+        // for the lengths given, do not overlap (one is borrowed mutably), and with a capacity
+        // below the bound the library checks every write. `window` fits an int: it has at most 64
+        // KiB.
         length(unsafe {
             if window.is_empty() {
                 LZ4_compress_fast_extState_fastReset(state, src, dst, raw_len, out_len, accel)
@@ -57,8 +61,8 @@ impl FastState {
         })
     }
 
-    /// Encodes `raw` with a dictionary whose table was filled before. `None` as above, or if `out` has less than
-    /// [`bound`].
+    /// Encodes `raw` with a dictionary whose table is already filled. `None` as above, or if `out`
+    /// has less than [`bound`].
     #[allow(unsafe_code, reason = "calls into liblz4")]
     pub(super) fn encode_attached(&mut self, dictionary: &Filled, raw: &[u8], out: &mut [u8]) -> Option<usize> {
         let (raw_len, out_len) = lens(raw, out)?;
@@ -66,9 +70,10 @@ impl FastState {
             return None;
         }
         let (state, src, dst) = (self.0.as_mut_ptr().cast(), raw.as_ptr().cast(), out.as_mut_ptr().cast());
-        // SAFETY: the state is as above. The reset forgets what it referred to before; what it is made to refer to now is
-        // the dictionary's state, which the library only reads, and which `dictionary` keeps alive through the call; the
-        // second reset forgets it again. `src` and `dst` are valid for their lengths.
+        // SAFETY: the state is as above. The reset forgets what it referred to before; what it is
+        // made to refer to now is the dictionary's state, which the library only reads, and which
+        // `dictionary` keeps alive through the call; the second reset forgets it again. `src` and
+        // `dst` are valid for their lengths.
         length(unsafe {
             LZ4_resetStream_fast(state);
             LZ4_attach_dictionary(state, dictionary.state.as_ptr().cast());
@@ -79,11 +84,11 @@ impl FastState {
     }
 }
 
-/// A dictionary and a table over it, filled once and then shared.
+/// A dictionary with its table, which is filled once and then shared.
 pub(super) struct Filled {
-    /// Never changed; the library keeps the content's address in it.
+    /// Never changed after it is filled; it contains the content's address.
     state: Box<[u64]>,
-    /// What the state refers to.
+    /// The content, kept alive because the state refers to it.
     _content: Arc<[u8]>,
 }
 
@@ -92,25 +97,26 @@ impl Filled {
     pub(super) fn new(content: &Arc<[u8]>) -> Self {
         let reached = window(content);
         let mut state = vec![0u64; fast_state_len().div_ceil(8)].into_boxed_slice();
-        // SAFETY: `state` has as many bytes as asked for, aligned to 8, and is initialised in full. The content's length
-        // fits an int; it never changes, and lives where it is as long as the state that keeps its address.
+        // SAFETY: `state` has as many bytes as asked for, aligned to 8, and is initialised in full.
+        // The content's length fits an int; it never changes, and lives where it is as long as the
+        // state that keeps its address.
         unsafe { LZ4_loadDictSlow(state.as_mut_ptr().cast(), reached.as_ptr().cast(), reached.len() as c_int) };
         Self { state, _content: Arc::clone(content) }
     }
 }
 
-/// A table over the end of a buffer that holds a flow's latest bytes, which lives on from one message of the flow to the
-/// next: half the time of an encoding alone, since what comes again is found at once. It is a cache and not a state of
-/// the flow: lost, it is filled again.
+/// A table over the end of a buffer that holds a flow's latest bytes, kept from one message of the
+/// flow to the next. With it, encoding takes half the time of an encoding alone, since repetitions
+/// are found at once. It is a cache and not a state of the flow: if it is lost, it is filled again.
 ///
-/// The library keeps the address of the bytes that its table speaks of. `end` and `reach` say the same here, and a table
-/// is only used on a buffer that has these very bytes. What lies in them may have changed: the library compares the
-/// bytes themselves before it refers to them.
+/// The library keeps the address of the bytes that the table covers. `end` and `reach` are our copy
+/// of that range, and a table is used only on a buffer that contains it. The content of the range
+/// may have changed: the library compares the bytes before it refers to them.
 pub struct LinkedTable {
     state: Box<[u64]>,
-    /// Address behind the last byte that the table knows; 0 if it knows none.
+    /// Address after the last byte that the table covers; 0 if it covers none.
     end: usize,
-    /// How many bytes before `end` the library may look at.
+    /// Number of bytes before `end` that the library may read.
     reach: usize,
 }
 
@@ -126,19 +132,20 @@ impl LinkedTable {
         bound(raw_len)
     }
 
-    /// Has the next message begin with a table filled anew.
+    /// Clears the table, so that it is filled again for the next message.
     pub fn forget(&mut self) {
         (self.end, self.reach) = (0, 0);
     }
 
-    /// Whether the table speaks of bytes directly before `buffer[history_len..]`.
+    /// Whether the table covers the bytes directly before `buffer[history_len..]`.
     fn ends_at(&self, buffer: &[u8], history_len: usize) -> bool {
         self.reach > 0 && buffer[history_len..].as_ptr() as usize == self.end
     }
 
-    /// Encodes `buffer[history_len..]` with what lies before it as dictionary. If the table is of other bytes, it is
-    /// filled from the last `reload` bytes of the history first; if it knows more than the history, it forgets that. `None`
-    /// if there is nothing to encode, if it is too much, or if `out` has less than [`LinkedTable::bound`].
+    /// Encodes `buffer[history_len..]` with the bytes before it as dictionary. If the table covers
+    /// other bytes, it is first filled from the last `reload` bytes of the history; if it covers
+    /// more than the history, it is cut to it. `None` if the message is empty or too long, or if
+    /// `out` has less than [`LinkedTable::bound`].
     #[allow(unsafe_code, reason = "calls into liblz4")]
     pub fn encode(
         &mut self,
@@ -159,10 +166,11 @@ impl LinkedTable {
         }
         let raw = &buffer[history_len..];
         let (state, src, dst) = (self.state.as_mut_ptr().cast(), raw.as_ptr().cast(), out.as_mut_ptr().cast());
-        // SAFETY: the state was just loaded or cut, or the `reach` bytes before `raw` are what the library's dictionary
-        // pointer and length name (`reach` follows the library's own figure: what loadDict and saveDict returned, and the
-        // length of each block since). These bytes lie in `buffer`, which is borrowed here. `src` and `dst` are valid for
-        // the lengths given and do not overlap. The capacity is at least the bound, so the call cannot fail and leaves a
+        // SAFETY: the state was just loaded or cut, or the `reach` bytes before `raw` are what the
+        // library's dictionary pointer and length name (`reach` follows the library's own figure:
+        // what loadDict and saveDict returned, and the length of each block since). These bytes lie
+        // in `buffer`, which is borrowed here. `src` and `dst` are valid for the lengths given and
+        // do not overlap. The capacity is at least the bound, so the call cannot fail and leaves a
         // state fit for the next one.
         let wire_len = unsafe { LZ4_compress_fast_continue(state, src, dst, raw_len, out_len, accel) };
         self.reach = if self.end == raw.as_ptr() as usize { self.reach } else { 0 } + raw.len();
@@ -173,15 +181,16 @@ impl LinkedTable {
     #[allow(unsafe_code, reason = "calls into liblz4")]
     fn load(&mut self, history: &[u8]) {
         let history = window(history);
-        // SAFETY: the state has LZ4_sizeofState() bytes and is aligned to 8; loadDict initialises it in full and reads
-        // only `history`, whose length fits.
+        // SAFETY: the state has LZ4_sizeofState() bytes and is aligned to 8; loadDict initialises
+        // it in full and reads only `history`, whose length fits.
         let loaded =
             unsafe { LZ4_loadDict(self.state.as_mut_ptr().cast(), history.as_ptr().cast(), history.len() as c_int) };
         self.reach = usize::try_from(loaded).unwrap_or(0);
         self.end = if self.reach == 0 { 0 } else { history.as_ptr_range().end as usize };
     }
 
-    /// Moves the last `keep` of the first `len` bytes of `buffer` to its front. A table that speaks of them goes along.
+    /// Moves the last `keep` of the first `len` bytes of `buffer` to its front. A table that covers
+    /// them is moved with them.
     pub fn slide(&mut self, buffer: &mut [u8], len: usize, keep: usize) {
         assert!(keep <= len && len <= buffer.len());
         if self.reach > len || !self.ends_at(buffer, len) {
@@ -193,15 +202,16 @@ impl LinkedTable {
         self.keep(buffer, len, known, keep);
     }
 
-    /// Moves the last `known` of the first `len` bytes of `buffer`, of which the table speaks, so that they end at `to`, and
-    /// has it speak of them alone.
+    /// Moves the last `known` of the first `len` bytes of `buffer`, which the table covers, so that
+    /// they end at `to`, and makes the table cover only them.
     #[allow(unsafe_code, reason = "calls into liblz4")]
     fn keep(&mut self, buffer: &mut [u8], len: usize, known: usize, to: usize) {
         assert!(self.ends_at(buffer, len) && known <= self.reach.min(len).min(to));
         let known_len = c_int::try_from(known).unwrap_or(0);
-        // SAFETY: the library moves `known` bytes from before `end`, which is where `buffer[..len]` ends with at least so
-        // many bytes before it, to `to - known`, from where the buffer has at least `known` more. Both ranges lie in
-        // `buffer`, which is borrowed mutably, and the library allows them to overlap.
+        // SAFETY: the library moves `known` bytes from before `end`, which is where `buffer[..len]`
+        // ends with at least so many bytes before it, to `to - known`, from where the buffer has at
+        // least `known` more. Both ranges lie in `buffer`, which is borrowed mutably, and the
+        // library allows them to overlap.
         let moved = unsafe {
             let target = buffer[to - known..to].as_mut_ptr().cast();
             LZ4_saveDict(self.state.as_mut_ptr().cast(), target, known_len)
@@ -211,7 +221,7 @@ impl LinkedTable {
     }
 }
 
-/// A state of the slow encoder: sixteen times as large as the fast one's.
+/// A state of the slow encoder (HC), sixteen times as large as that of the fast one.
 pub(super) struct SlowState(Box<[u64]>);
 
 impl Default for SlowState {
@@ -221,14 +231,15 @@ impl Default for SlowState {
 }
 
 impl SlowState {
-    /// As [`FastState::encode`].
+    /// Like [`FastState::encode`].
     #[allow(unsafe_code, reason = "calls into liblz4")]
     pub(super) fn encode(&mut self, history: &[u8], raw: &[u8], out: &mut [u8], level: c_int) -> Option<usize> {
         let (raw_len, out_len) = lens(raw, out)?;
         let window = window(history);
         let (state, src, dst) = (self.0.as_mut_ptr().cast(), raw.as_ptr().cast(), out.as_mut_ptr().cast());
-        // SAFETY: as for `FastState::encode`, with LZ4_sizeofStateHC() bytes. A state that an encoding left in error is
-        // marked so inside and initialised in full by the next reset; loadDictHC always initialises in full.
+        // SAFETY: as for `FastState::encode`, with LZ4_sizeofStateHC() bytes. A state that an
+        // encoding left in error is marked so inside and initialised in full by the next reset;
+        // loadDictHC always initialises in full.
         length(unsafe {
             if window.is_empty() {
                 LZ4_compress_HC_extStateHC_fastReset(state, src, dst, raw_len, out_len, level)
@@ -241,30 +252,31 @@ impl SlowState {
     }
 }
 
-/// Decodes a block that has at most `out.len()` bytes raw; `history` is what its offsets reach.
+/// Decodes a block of at most `out.len()` raw bytes; its offsets may reach into `history`.
 #[allow(unsafe_code, reason = "calls into liblz4")]
 pub(super) fn decode(history: &[u8], wire: &[u8], out: &mut [u8]) -> Result<usize, DecodeError> {
     let wire_len = c_int::try_from(wire.len()).map_err(|_| DecodeError)?;
     let out_len = c_int::try_from(out.len()).map_err(|_| DecodeError)?;
     let window = window(history);
     let (src, dst) = (wire.as_ptr().cast(), out.as_mut_ptr().cast());
-    // SAFETY: all three ranges are valid for the lengths given and `dst` overlaps neither of the others. The function
-    // is made for hostile input: it checks every read against `wire_len`, every write against `out_len` and every
-    // offset against the dictionary, and it accepts only input that it consumes whole.
+    // SAFETY: all three ranges are valid for the lengths given and `dst` overlaps neither of the
+    // others. The function is made for hostile input: it checks every read against `wire_len`,
+    // every write against `out_len` and every offset against the dictionary, and it accepts only
+    // input that it consumes whole.
     let raw_len = unsafe {
         LZ4_decompress_safe_usingDict(src, dst, wire_len, out_len, window.as_ptr().cast(), window.len() as c_int)
     };
     usize::try_from(raw_len).map_err(|_| DecodeError)
 }
 
-/// The lengths as the library takes them; `None` if there is nothing to encode, or too much.
+/// The lengths in the library's type; `None` if `raw` is empty or too long.
 fn lens(raw: &[u8], out: &[u8]) -> Option<(c_int, c_int)> {
     let raw_len = c_int::try_from(raw.len()).ok().filter(|len| *len > 0)?;
     let out_len = c_int::try_from(out.len()).unwrap_or(c_int::MAX);
     (out_len > 0).then_some((raw_len, out_len))
 }
 
-/// What an encoder returned: 0 or less is a failure.
+/// Converts the result of an encoder, of which 0 or less is a failure.
 fn length(returned: c_int) -> Option<usize> {
     usize::try_from(returned).ok().filter(|len| *len > 0)
 }
@@ -347,8 +359,8 @@ mod tests {
         format!("INVITE sip:{:x}@example.net SIP/2.0 branch={i} tag={:x}", i % 3, i.wrapping_mul(77_777)).into_bytes()
     }
 
-    /// Two flows take turns at one table or have one each, with slides now and then: what comes out decodes with the
-    /// bytes that lie before it, whatever the table knew.
+    /// Two flows share one table or have one each, with occasional slides: the output can be
+    /// decoded with the bytes before it, whatever the table covered.
     #[test]
     fn a_table_that_is_lost_changes_only_the_length() {
         for shared in [false, true] {

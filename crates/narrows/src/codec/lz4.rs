@@ -1,10 +1,10 @@
-//! LZ4 blocks, without the frame format. Level `-a` is the fast encoder with acceleration `a`, level `h > 0` the slow
-//! one (HC) with effort `h`; one decoder reads both.
+//! LZ4 blocks, without the frame format. Level `-a` is the fast encoder with acceleration `a`,
+//! level `h > 0` the slow one (HC) with effort `h`; one decoder reads both.
 
 use super::liblz4::{self, FastState, LinkedTable, SlowState, WINDOW_LEN, window};
 use super::{Codec, CodecId, DecodeError, Decoder, Encoder, Level, interpolate};
 
-/// Beyond this acceleration nothing more is gained: almost no match is found.
+/// Maximum acceleration: beyond it almost no match is found, and nothing more is gained.
 const ACCEL_MAX: Level = 64;
 const HC_MAX: Level = 12;
 
@@ -89,30 +89,33 @@ impl Codec for Lz4 {
 #[derive(Default)]
 struct Lz4Encoder {
     fast: FastState,
-    /// Only made when a method asks for it.
+    /// Made at its first use.
     slow: Option<SlowState>,
-    /// Only made for linked messages, of which a thread may have several flows at a time. The one used latest is last.
+    /// Made only for linked messages; one for each of the flows that a thread has at a time. The
+    /// latest used is last.
     hot: Vec<Hot>,
 }
 
-/// A table that still knows what the latest linked message referred to, and that message: loading it anew takes longer
-/// than to encode the next one.
+/// A table kept from the latest linked message of a flow, with that message and its history:
+/// loading it again would take longer than encoding the next message.
 struct Hot {
     table: LinkedTable,
-    /// History and messages one behind the other; the table refers to the bytes from `begin` to `end`.
+    /// History and messages in a row; the table refers to the bytes from `begin` to `end`.
     bytes: Box<[u8]>,
     begin: usize,
     end: usize,
     accel: Level,
-    /// Where messages are encoded to, with room for whatever comes.
+    /// Output of the encoder, with room for the longest encoding.
     wire: Box<[u8]>,
 }
 
-/// Tables that an encoder keeps, of 16 KiB and their bytes each. Dialogues take turns with few others on a thread.
+/// Maximum number of tables that an encoder keeps, each of 16 KiB and its bytes. Few dialogues
+/// alternate on one thread.
 const HOT_TABLES: usize = 4;
-/// Longer blocks would leave little of what was there before them, and take long anyway.
+/// Maximum length of a block that uses a kept table. A longer one would push most of the history
+/// out, and takes long anyway.
 const HOT_MAX: usize = 8 << 10;
-/// The library forgets dictionaries of under 8 bytes.
+/// Minimum history: the library ignores dictionaries of less than 8 bytes.
 const HOT_WINDOW_MIN: usize = 64;
 
 impl Encoder for Lz4Encoder {
@@ -129,7 +132,7 @@ impl Encoder for Lz4Encoder {
 }
 
 impl Lz4Encoder {
-    /// The table that knows this history, or one that may be lost.
+    /// The table that holds this history, else one that may be replaced.
     fn hot_for(&mut self, window: &[u8], raw_len: usize, accel: Level) -> &mut Hot {
         let at = self.hot.iter().rposition(|h| h.goes_on(window, raw_len, accel));
         let hot = match at {
@@ -157,7 +160,8 @@ impl Hot {
         Self { table: LinkedTable::default(), bytes, begin: 0, end: 0, accel: 0, wire }
     }
 
-    /// Whether the latest message was of this flow, which its history shows, and there is room for one more.
+    /// Whether the latest message belonged to this flow, which its history shows, and there is room
+    /// for one more.
     fn goes_on(&self, window: &[u8], raw_len: usize, accel: Level) -> bool {
         let known = &self.bytes[self.begin..self.end];
         self.accel == accel && self.end + raw_len <= self.bytes.len() && known.ends_with(window)
@@ -193,8 +197,8 @@ mod tests {
         fields.collect::<String>().into_bytes()
     }
 
-    /// Flows that share an encoder, as those of a thread do: each has its own history, and whatever was encoded in between, also
-    /// what failed, leaves every message to be decoded with that history alone.
+    /// Flows share the encoder of a thread, each with its own history. Whatever was encoded in
+    /// between, even without success, every message can be decoded with its flow's history alone.
     #[test]
     fn messages_of_many_flows_are_decoded_with_the_history_of_their_own() {
         let (mut encoder, mut decoder) = (Lz4.encoder(), Lz4.decoder());
@@ -236,7 +240,8 @@ mod tests {
             let raw = message(1, n);
             let mut out = vec![0; 2 * raw.len()];
             let went_on = hot.hot.iter().filter(|h| h.goes_on(&history, raw.len(), 1)).count();
-            // But where the bytes of the table are at their end, once in some hundred messages, and for the first two.
+            // But where the bytes of the table are at their end, once in some hundred messages, and
+            // for the first two.
             cold += usize::from(went_on == 0);
             hot_bytes += hot.encode(-1, &history, &raw, &mut out).unwrap();
             fresh_bytes += Lz4.encoder().encode(-1, &history, &raw, &mut out).unwrap();

@@ -1,9 +1,9 @@
-//! LZF, for comparisons with older systems: a byte-wise LZ with a window of 8 KiB. The stream is described in
-//! docs/format.md, 5.1.
+//! LZF, for comparisons with older systems: a byte-wise LZ with a window of 8 KiB. The stream is
+//! described in docs/format.md, 5.1.
 
 use super::{Codec, CodecId, DecodeError, Decoder, Encoder, Level, Room};
 
-/// As large as LZF's own default.
+/// The default of LZF itself.
 const HASH_BITS: u32 = 16;
 const MATCH_MIN: usize = 3;
 const MATCH_MAX: usize = 264;
@@ -48,7 +48,7 @@ impl Codec for Lzf {
 }
 
 struct LzfEncoder {
-    /// Where three bytes of this hash were last, plus one.
+    /// By hash of three bytes: their latest position plus one; 0: none.
     table: Vec<u32>,
 }
 
@@ -137,7 +137,7 @@ impl Decoder for LzfDecoder {
             if distance >= len {
                 out.copy_within(from..from + len, end);
             } else {
-                // What is copied may be what this match has just written.
+                // The copy may overlap bytes that this match has just written.
                 for i in 0..len {
                     out[end + i] = out[from + i];
                 }

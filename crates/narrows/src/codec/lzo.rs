@@ -1,21 +1,24 @@
-//! LZO1X, for comparisons with older systems: decoded by `lzokay`, encoded by a fast greedy encoder of our own in the
-//! manner of LZO1X-1, which the libraries under free licences lack. The stream is described in docs/format.md, 5.1.
+//! LZO1X, for comparisons with older systems: decoded by `lzokay`, encoded by a fast greedy encoder
+//! of our own in the manner of LZO1X-1, which the libraries under free licences lack. The stream is
+//! described in docs/format.md, 5.1.
 
 use lzokay::decompress::decompress;
 
 use super::{Codec, CodecId, DecodeError, Decoder, Encoder, Level, Room};
 
-/// Levels 1, 2 and 3 have hash tables of 2^11, 2^14 and 2^15 entries, as LZO1X-1(11), LZO1X-1 and LZO1X-1(15).
+/// Levels 1, 2 and 3 have hash tables of 2^11, 2^14 and 2^15 entries, as LZO1X-1(11), LZO1X-1 and
+/// LZO1X-1(15).
 const HASH_BITS: [u32; 3] = [11, 14, 15];
-/// Matches are found by four bytes.
+/// Length in bytes of the strings that are hashed to find matches.
 const MATCH_MIN: usize = 4;
-/// Reaches of the three forms of a match that are written here.
+/// Maximum distances of the three match forms that this encoder writes.
 const NEAR: usize = 2048;
 const MIDDLE: usize = 16_384;
 const FAR: usize = 49_151;
 /// The longest match that fits the form of two bytes.
 const SHORT_MATCH: usize = 8;
-/// After so many bytes without a match every second one is looked at, after twice as many every third.
+/// After 2^5 bytes without a match only every second position is tried, after twice as many every
+/// third.
 const SKIP_SHIFT: usize = 5;
 
 #[derive(Debug)]
@@ -56,7 +59,7 @@ impl Codec for Lzo {
 }
 
 struct LzoEncoder {
-    /// Where four bytes of this hash were last, plus one.
+    /// By hash of four bytes: their latest position plus one; 0: none.
     table: Vec<u32>,
 }
 
@@ -85,7 +88,7 @@ impl Encoder for LzoEncoder {
             literals_from = at;
         }
         put_literals(&mut room, &raw[literals_from..])?;
-        // The end: a far match of distance 16,384.
+        // End mark: a far match of distance 16,384.
         room.put(0x11)?;
         room.put(0)?;
         room.put(0)?;
@@ -108,7 +111,7 @@ fn put_literals(room: &mut Room<'_>, literals: &[u8]) -> Option<()> {
         0 => {}
         // Only the first instruction of a stream may be this one.
         len @ 1..=238 if room.len() == 0 => room.put(17 + len as u8)?,
-        // Up to three are counted in the match before: its last byte but one has room for them.
+        // Up to three literals are counted in the second-last byte of the match before them.
         len @ 1..=3 => room.or_before_last(len as u8)?,
         len @ 4..=18 => room.put(len as u8 - 3)?,
         len => {
@@ -139,7 +142,7 @@ fn put_match(room: &mut Room<'_>, distance: usize, len: usize) -> Option<()> {
     room.put((d >> 6) as u8)
 }
 
-/// What a length has beyond its field: a zero for each 255, then the rest, which is not zero.
+/// Writes the part of a length beyond its field: a zero byte for each 255, then the nonzero rest.
 fn put_rest(room: &mut Room<'_>, mut rest: usize) -> Option<()> {
     while rest > 255 {
         room.put(0)?;
@@ -174,7 +177,8 @@ mod tests {
     fn streams_are_as_described() {
         // Seven literals, then the end.
         assert_eq!(encode(b"narrows"), [&[17 + 7][..], b"narrows", &[0x11, 0, 0]].concat());
-        // Four literals; eight bytes from distance 4: (8 - 1) << 5 | (4 - 1) << 2, two literals counted in it; the end.
+        // Four literals; eight bytes from distance 4: (8 - 1) << 5 | (4 - 1) << 2, two literals
+        // counted in it; the end.
         assert_eq!(encode(b"abcdabcdabcdxy"), [&[21][..], b"abcd", &[0xec | 2, 0], b"xy", &[0x11, 0, 0]].concat());
         // One literal; 299 from distance 1: the long form, 299 - 33 = 266 = a zero and 11.
         assert_eq!(encode(&[7; 300]), [18, 7, 32, 0, 11, 0, 0, 0x11, 0, 0]);

@@ -1,11 +1,12 @@
-//! LZW, for comparisons with older systems: codes of 9 to 12 bits, low bits first, as GIF has them.
+//! LZW, for comparisons with older systems: codes of 9 to 12 bits, low bits first, as in GIF.
 
 use weezl::{BitOrder, LzwStatus};
 
 use super::{Codec, CodecId, DecodeError, Decoder, Encoder, Level};
 
 const SYMBOL_BITS: u8 = 8;
-/// A code of twelve bits for every byte, the clear and end codes, and what the library keeps free.
+/// Worst case: a code of twelve bits for every byte, the clear and end codes, and the library's own
+/// margin.
 const EXPANSION: usize = 2;
 const EXTRA: usize = 64;
 
@@ -50,7 +51,7 @@ impl Codec for Lzw {
 
 struct LzwEncoder {
     inner: weezl::encode::Encoder,
-    /// With less room than its worst case the library goes on for ever without progress.
+    /// With less room than for its worst case the library loops forever without progress.
     scratch: Vec<u8>,
 }
 
@@ -83,16 +84,16 @@ const CLEAR: usize = 256;
 const END: usize = 257;
 const WIDTH_MIN: u32 = 9;
 const WIDTH_MAX: u32 = 12;
-/// Codes after a clearing until the dictionary is full: the first one defines nothing.
+/// Number of codes from a clear code until the dictionary is full; the first one defines no entry.
 const FULL: usize = (1 << WIDTH_MAX) - (END + 1) + 1;
 
 /// Whether the codes clear, define and end where they must (docs/format.md, section 5.1).
 ///
-/// The library goes by what lies in its buffer of eight bytes: it lets some of what follows the end pass, and clears, which
-/// costs it 256 writes, as often as it is told to.
+/// The library itself checks less, depending on its buffer of eight bytes: it accepts some bytes
+/// after the end code, and any number of clear codes, each of which costs it 256 writes.
 fn is_in_order(wire: &[u8]) -> bool {
     let (mut bit, end_bit) = (0, 8 * wire.len());
-    // A code, and what stands behind it in the four bytes that it begins in.
+    // A code, and the bits after it in the four bytes that it begins in.
     let mut next = |width: u32| {
         let bytes = wire.get(bit / 8..)?;
         let mut word = [0; 4];
@@ -107,7 +108,7 @@ fn is_in_order(wire: &[u8]) -> bool {
     if next(WIDTH_MIN).is_none_or(|(code, ..)| code != CLEAR) {
         return false;
     }
-    // Since the clearing.
+    // Codes since the last clear code.
     let mut codes = 0;
     while let Some((code, behind, bits_left)) = next(width(codes)) {
         match code {
@@ -121,7 +122,7 @@ fn is_in_order(wire: &[u8]) -> bool {
     false
 }
 
-/// Of the code after so many others: wide enough for what will be defined with it.
+/// Width in bits of the code after this many others: enough for the entry that it defines.
 fn width(codes: usize) -> u32 {
     (END + codes).ilog2().clamp(WIDTH_MIN - 1, WIDTH_MAX - 1) + 1
 }
@@ -133,7 +134,7 @@ impl Decoder for LzwDecoder {
         }
         self.0.reset();
         let (mut consumed, mut end) = (0, 0);
-        // The end code may stand behind a full output: then there must be nothing before it.
+        // The end code may follow a full output; then there must be nothing before it.
         let mut beyond = [0];
         loop {
             let is_full = end == out.len();
@@ -158,8 +159,9 @@ pub(super) const ENTRY: &dyn Codec = &Lzw;
 mod tests {
     use super::*;
 
-    /// Worked by hand from the description in docs/format.md: codes of nine bits, low bits first. 256 clears, then `a` and
-    /// 258 (`aa`, which this code defines), then 257 ends: 256 + 97 << 9 + 258 << 18 + 257 << 27.
+    /// Worked by hand from the description in docs/format.md: codes of nine bits, low bits first.
+    /// 256 clears, then `a` and 258 (`aa`, which this code defines), then 257 ends: 256 + 97 << 9 +
+    /// 258 << 18 + 257 << 27.
     #[test]
     fn a_stream_is_as_described() {
         let mut out = [0; 64];
@@ -196,7 +198,8 @@ mod tests {
     #[test]
     fn codes_are_where_they_must_be() {
         assert_eq!(decode(&wire(&[CLEAR, 97, 258, END]), 3).unwrap(), b"aaa");
-        // What the library takes or not by where the bytes happen to lie in its buffer, at every place in it.
+        // Cases in which the library's verdict depends on the position of the bytes in its buffer,
+        // at every position.
         for len in 0..40 {
             let text = vec![98; len];
             let with = |more: &[usize]| wire(&[&[CLEAR], &text[..], more].concat());
@@ -226,8 +229,8 @@ mod tests {
         assert!(decode(&wire(&[&full[..], &[CLEAR, 97, END]].concat()), 9000).is_ok());
         assert!(decode(&wire(&[&full[..], &[97, END]].concat()), 9000).is_err());
         assert!(decode(&wire(&[&full[..], &[CLEAR, END]].concat()), 9000).is_err());
-        // What the encoder writes around the places where codes become wider and the dictionary is full: noise, of which
-        // almost every byte is a code of its own.
+        // The encoder's output around the points where codes become wider and where the dictionary
+        // is full. The input is noise, of which almost every byte is a code of its own.
         let mut state = 1u64;
         let mut draw = || {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

@@ -1,6 +1,6 @@
-//! The output of an encoder, as far as it has room.
+//! Bounded output of an encoder.
 
-/// Bytes are appended until there is no more room; then everything returns `None`.
+/// Appends bytes while there is room; a call without enough room returns `None`.
 pub(super) struct Room<'a> {
     out: &'a mut [u8],
     len: usize,
@@ -27,7 +27,7 @@ impl<'a> Room<'a> {
         Some(())
     }
 
-    /// Sets bits of the last byte but one.
+    /// Sets bits of the second-last byte.
     pub(super) fn or_before_last(&mut self, bits: u8) -> Option<()> {
         *self.out.get_mut(self.len.checked_sub(2)?)? |= bits;
         Some(())

@@ -1,4 +1,5 @@
-//! Snappy, raw format: about as fast as LZ4 to encode, slower to decode; kept for comparison and for odd data.
+//! Snappy, raw format: about as fast as LZ4 to encode, slower to decode; kept for comparison and
+//! for unusual data.
 
 use snap::raw;
 
@@ -44,7 +45,7 @@ impl Codec for Snappy {
 
 struct SnappyEncoder {
     inner: raw::Encoder,
-    /// The encoder insists on room for its worst case, which `out` does not have.
+    /// The encoder requires room for its worst case, which `out` does not have.
     scratch: Vec<u8>,
 }
 

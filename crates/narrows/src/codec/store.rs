@@ -1,4 +1,4 @@
-//! Raw bytes as they are.
+//! `store`: raw bytes, not encoded.
 
 use super::{Codec, CodecId, DecodeError, Decoder, Encoder, Level};
 

@@ -1,4 +1,5 @@
-//! LZMA2, raw: a stream of one filter without the container of .xz files, since our frames carry length and check.
+//! xz: raw LZMA2, a stream of one filter without the container of .xz files, since our frames carry
+//! length and check.
 
 use liblzma::stream::{Action, Filters, LzmaOptions, Status, Stream};
 
@@ -9,7 +10,7 @@ const SPEEDS: &[(Level, f32, f32)] = &[(0, 39.4, 9.3), (3, 52.0, 8.7), (6, 260.0
 
 const LEVEL_MAX: Level = 9;
 
-/// The smallest dictionary that the library takes.
+/// The smallest dictionary that the library accepts.
 const DICTIONARY_MIN: usize = 4096;
 
 #[derive(Debug)]
@@ -32,8 +33,8 @@ impl Codec for Xz {
         6
     }
 
-    /// As the library counts: dictionary and match chains by the dictionary's length, its hash table by the next power
-    /// of two, and a fixed part for lookahead, prices and output.
+    /// As the library computes it: dictionary and match chains by the dictionary's length, the hash
+    /// table by the next power of two, and a fixed part for lookahead, prices and output.
     fn encoder_memory(&self, level: Level, raw_len: usize) -> usize {
         let dictionary = dictionary_len(level, raw_len);
         let hash = 4 * dictionary.next_power_of_two().max(64 << 10);
@@ -54,7 +55,8 @@ impl Codec for Xz {
     }
 }
 
-/// Length of the dictionary for a block: the block's own, rounded up to pages, or the preset's if that is less.
+/// Length of the dictionary for a block: the block's own, rounded up to pages, or the preset's if
+/// that is less.
 fn dictionary_len(level: Level, raw_len: usize) -> usize {
     let preset_len = match level {
         ..=0 => 256 << 10,
@@ -78,7 +80,7 @@ fn filters(level: Level, raw_len: usize) -> Option<Filters> {
     Some(filters)
 }
 
-/// The library's wrapper has no way to use its state again, so there is nothing to keep.
+/// Holds no state: the library's wrapper cannot reuse it.
 struct Context;
 
 impl Encoder for Context {
@@ -90,7 +92,8 @@ impl Encoder for Context {
 }
 
 impl Decoder for Context {
-    /// The dictionary that bounds the decoder's memory is ours, by the length of `out`: the stream states none.
+    /// The stream states no dictionary length. We set it from the length of `out`, which bounds the
+    /// decoder's memory.
     fn decode(&mut self, _history: &[u8], wire: &[u8], out: &mut [u8]) -> Result<usize, DecodeError> {
         let filters = filters(LEVEL_MAX, out.len()).ok_or(DecodeError)?;
         let mut stream = Stream::new_raw_decoder(&filters).map_err(|_| DecodeError)?;

@@ -1,4 +1,4 @@
-//! Deflate as zlib has it, but raw: without zlib's header and checksum, since our frames carry their own check.
+//! zlib's Deflate, raw: without zlib's header and checksum, since our frames carry their own check.
 
 use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, Status};
 
@@ -64,7 +64,8 @@ impl Encoder for ZlibEncoder {
         }
         let status = self.inner.compress(raw, out, FlushCompress::Finish).ok()?;
         if status != Status::StreamEnd {
-            // A reset does not forget everything of a stream that was given up: zlib-rs 0.6 panics over it later.
+            // A reset does not clear all state of an abandoned stream, over which zlib-rs 0.6
+            // panics later.
             self.inner = Compress::new(compression(level), false);
             return None;
         }

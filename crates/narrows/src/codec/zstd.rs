@@ -1,5 +1,5 @@
-//! zstd: one frame per block, without magic number, content size, dictionary number and checksum, since our own frame
-//! header says all that.
+//! zstd: one frame per block, without magic number, content size, dictionary number and checksum,
+//! since our own frame header has all of these.
 
 use zstd_safe::zstd_sys::{ZSTD_estimateCCtxSize_usingCParams, ZSTD_getCParams};
 use zstd_safe::{CCtx, CParameter, DCtx, DParameter, FrameFormat, ResetDirective};
@@ -49,12 +49,14 @@ impl Codec for Zstd {
         true
     }
 
-    /// The library's own estimate, for a block without history and with 64 KiB of it: it picks other tables for each.
+    /// The library's own estimate, for a block without history and with 64 KiB of it: it picks
+    /// other tables for each.
     #[allow(unsafe_code, reason = "calls into libzstd")]
     fn encoder_memory(&self, level: Level, raw_len: usize) -> usize {
         [0, 64 << 10]
             .map(|history_len| {
-                // SAFETY: two functions of plain numbers, without state; a length of 0 would mean "unknown".
+                // SAFETY: two functions of plain numbers, without state; a length of 0 would mean
+                // "unknown".
                 unsafe {
                     let parameters = ZSTD_getCParams(level, raw_len.max(1) as u64, history_len);
                     ZSTD_estimateCCtxSize_usingCParams(parameters)
@@ -87,13 +89,14 @@ fn encoder_context() -> CCtx<'static> {
     context
 }
 
-/// A context beyond this is not kept: only levels from 15 up on long blocks need it, and they take so long that making
-/// it anew does not show, while every worker would hold it for ever.
+/// Maximum size of a context that is kept. Only levels from 15 on with long blocks need more; they
+/// take so long that making a new context does not matter, while every worker would hold it
+/// forever.
 const KEPT_MAX: usize = 8 << 20;
 
 struct ZstdEncoder {
     context: CCtx<'static>,
-    /// The level that the context is set to.
+    /// Current level of the context.
     level: Option<Level>,
 }
 
@@ -107,8 +110,8 @@ impl Encoder for ZstdEncoder {
             self.context.set_parameter(CParameter::CompressionLevel(nearest)).ok()?;
             self.level = Some(level);
         }
-        // The library learns the length of block and history from these calls and chooses a window and tables no
-        // larger than they need.
+        // The library learns the length of block and history from these calls and chooses a window
+        // and tables no larger than they need.
         let wire_len = if history.is_empty() {
             self.context.compress2(out, raw)
         } else {
@@ -130,9 +133,10 @@ fn compress_with_prefix(
     out: &mut [u8],
     raw: &[u8],
 ) -> Result<usize, zstd_safe::ErrorCode> {
-    // SAFETY: `lent` leaves this function only inside `context`. A prefix serves one frame: compress2 takes it out of
-    // the parameters when it begins, whether it succeeds or not, and is the only call that reads it. The reset after
-    // it ends the session also when it failed, so that the next frame starts without a dictionary.
+    // SAFETY: `lent` leaves this function only inside `context`. A prefix serves one frame:
+    // compress2 takes it out of the parameters when it begins, whether it succeeds or not, and is
+    // the only call that reads it. The reset after it ends the session also when it failed, so that
+    // the next frame starts without a dictionary.
     let lent: &'static [u8] = unsafe { std::slice::from_raw_parts(prefix.as_ptr(), prefix.len()) };
     context.ref_prefix(lent)?;
     let result = context.compress2(out, raw);
@@ -149,7 +153,8 @@ fn decoder_context<'a>() -> DCtx<'a> {
 }
 
 impl Decoder for ZstdDecoder {
-    /// Decodes in one shot: `out` itself is the window, so memory does not depend on what the frame declares.
+    /// Decodes in one shot: `out` itself is the window, so memory does not depend on what the frame
+    /// declares.
     fn decode(&mut self, history: &[u8], wire: &[u8], out: &mut [u8]) -> Result<usize, DecodeError> {
         if !is_one_frame(wire) {
             return Err(DecodeError);
@@ -157,8 +162,8 @@ impl Decoder for ZstdDecoder {
         let raw_len = if history.is_empty() {
             self.0.decompress(out, wire)
         } else if history.starts_with(&DICTIONARY_MAGIC) {
-            // By chance the history looks like a trained dictionary, and only this way of handing it over, which makes
-            // a copy of tables, says that it is not one.
+            // The history happens to begin like a trained dictionary. Only this call, which copies
+            // tables, can state that it is not one.
             let mut context = decoder_context();
             context.ref_prefix(history).and_then(|_| context.decompress(out, wire))
         } else {
@@ -170,9 +175,9 @@ impl Decoder for ZstdDecoder {
 
 const DICTIONARY_MAGIC: [u8; 4] = [0x37, 0xa4, 0x30, 0xec];
 
-/// Whether `wire` is exactly one frame by its block headers, with the only frame header that our encoder writes: a
-/// descriptor of 0 (no content size, checksum or dictionary number) and a window. The library would decode several
-/// frames in a row, and any optional field.
+/// Whether `wire` is exactly one frame by its block headers, with the only frame header that our
+/// encoder writes: a descriptor of 0 (no content size, checksum or dictionary number) and a window.
+/// The library would decode several frames in a row, and any optional field.
 fn is_one_frame(wire: &[u8]) -> bool {
     let Some((&[0, _window], mut rest)) = wire.split_first_chunk() else { return false };
     while let Some((&[a, b, c], body)) = rest.split_first_chunk() {

@@ -1,27 +1,31 @@
-//! `adoc`: the level of zlib follows the FIFO between compression and link (AdOC of 2002, its figures 2 and 3).
+//! `adoc`: the level of zlib follows the length of the FIFO between compression and link (AdOC,
+//! 2002, figures 2 and 3).
 //!
-//! It starts without compression, in packets of 8,192 bytes. What the FIFO does while a packet or chunk is made moves the
-//! level; at a level from 1 on, chunks of 204,800 bytes are compressed one at a time. What the text leaves open is listed
-//! in `docs/experiments/seed-policies.md`.
+//! It starts without compression, in packets of 8,192 bytes. The change of the FIFO while a packet
+//! or chunk is made moves the level. From level 1 on, chunks of 204,800 bytes are compressed one at
+//! a time. `docs/experiments/seed-policies.md` lists the decisions that the paper leaves open.
 
 use super::{Choice, NoSettings, Policy, Registered};
 use crate::codec::{CodecId, Level, Method};
 use crate::monitor::{PendingState, View};
 
-/// The text's section 3.5: within 5 % of the best ratio, and 0.1 s at 500 MHz.
+/// Section 3.5 of the paper: within 5 % of the best ratio, and 0.1 s at 500 MHz.
 const CHUNK_LEN: usize = 204_800;
-/// `BUFSIZ` of its system.
+/// `BUFSIZ` of the paper's system.
 const PACKET_LEN: usize = 8192;
 const LEVEL_MAX: Level = 9;
-/// Headers of our frames are not bytes of a packet (docs/format.md, 3.1).
+/// Maximum length of our frame headers, which do not count as bytes of a packet (docs/format.md,
+/// 3.1).
 const HEADER_MAX: usize = 19;
-/// The FIFO of the text has no bound; here the flow's memory is one. It holds 51 chunks, or 4 MiB of packets.
+/// The FIFO of the paper is unbounded; here the flow's memory bounds it to 51 chunks, or 4 MiB of
+/// packets.
 const WINDOW: usize = 512;
 
+/// The policy: AdOC's control loop over the levels of zlib.
 #[derive(Default)]
 pub struct Adoc {
     level: Level,
-    /// Packets in the FIFO when the step began that ends now, and how many came to it meanwhile.
+    /// Packets in the FIFO at the last choice, and their change since the choice before it.
     fifo: Option<usize>,
     variation: i64,
 }
@@ -34,7 +38,7 @@ impl Adoc {
     }
 }
 
-/// Figure 3.
+/// The paper's figure 3: the level after a step.
 fn update_level(level: Level, fifo: usize, variation: i64) -> Level {
     let level = match (fifo, variation.signum()) {
         (0..10, 1) => level,
@@ -47,7 +51,8 @@ fn update_level(level: Level, fifo: usize, variation: i64) -> Level {
     level.clamp(0, LEVEL_MAX)
 }
 
-/// Packets that wait for the link. What the kernel has taken has left the FIFO, the oldest first.
+/// Number of packets that wait for the link. Bytes that the kernel has taken, the oldest first,
+/// have left the FIFO.
 fn packets(view: &View<'_>) -> usize {
     let mut in_kernel = usize::try_from(view.link.unsent_bytes).unwrap_or(usize::MAX);
     let mut packets = 0usize;
@@ -64,7 +69,7 @@ fn packets(view: &View<'_>) -> usize {
 }
 
 impl Policy for Adoc {
-    /// The end of one step of Figure 2, lines 13 and 14, and the beginning of the next.
+    /// Ends one step of the paper's figure 2 (lines 13 and 14) and begins the next.
     fn choose(&mut self, view: &View<'_>) -> Choice {
         let fifo = packets(view);
         if let Some(before) = self.fifo.replace(fifo) {
@@ -77,7 +82,7 @@ impl Policy for Adoc {
         } else {
             Choice::new(method, CHUNK_LEN.min(view.limits.block_max))
         };
-        // One compression thread.
+        // The paper has one compression thread.
         Choice { threads_max: Some(1), ..choice }
     }
 

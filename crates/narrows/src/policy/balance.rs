@@ -1,9 +1,11 @@
 //! `balance`, the default: one price between CPU and link, solved on predicted blocks.
 //!
-//! For a known set of blocks the best mix minimises `(1-l) c/K + l s/R + g d/D` block by block, with one price `l` for
-//! all, such that CPU and link finish together. The price is solved on the predictions for the last blocks; what a late
-//! block would cost the link in idle time is part of the score; blocks grow with the time that has passed. A ledger
-//! of bytes saved against dry link time keeps the floor of 98 % of plain. `docs/policy.md` explains it whole.
+//! For a known set of blocks the best mix minimises `(1-l) c/K + l s/R + g d/D` for each block,
+//! with one price `l` for all blocks, chosen such that CPU and link finish together. The price is
+//! solved on the predictions for the last blocks. The score includes the idle time that a late
+//! block would cause on the link. Blocks grow with the elapsed time. A ledger of bytes saved
+//! against dry link time keeps the throughput at 98 % of plain or more. `docs/policy.md` has the
+//! full explanation.
 
 use super::{Choice, NoSettings, Outcome, Policy, PolicySetup, Registered, Rescue};
 use crate::codec::{CodecId, Method};
@@ -16,55 +18,63 @@ mod small;
 
 use small::Small;
 
-/// Lengths of blocks. Ends of classes matter little; neighbours differ by 2 to 10 % in ratio.
+/// Classes of block lengths. Their exact bounds matter little: neighbours differ by 2 to 10 % in
+/// ratio.
 const CLASSES: [usize; 4] = [8 << 10, 32 << 10, 128 << 10, 512 << 10];
-/// A class is taken when so much of it fits under the cap.
+/// A class is chosen if the cap allows at least this share of its length.
 const CLASS_SHARE: f32 = 0.8;
-/// Above 5 Gbit/s a block of 32 KiB still covers its fixed cost, and ends are ragged by less.
+/// In bytes/s: above 5 Gbit/s a block of 32 KiB still covers its fixed cost, and the ends are less
+/// ragged.
 const SMALL_BLOCKS_ABOVE: f32 = 600e6;
-/// After so many raw blocks in a row the next ones will most likely be raw as well, and one long block costs less than
-/// four short ones.
+/// After this many raw blocks in a row the next ones are most likely raw too, and one long block
+/// costs less than four short ones.
 const RAW_RUN: u64 = 8;
-/// Below 300 Mbit/s larger blocks save 5 to 9 % of the bytes at about the same speed.
+/// In bytes/s: below 300 Mbit/s larger blocks save 5 to 9 % of the bytes at about the same speed.
 const LARGE_BLOCKS_BELOW: f32 = 37.5e6;
-/// A block may take this share of the time so far: doubling bounds the regret without knowing the rate.
+/// A block may take this share of the elapsed time: such doubling bounds the regret although the
+/// rate is unknown.
 const RAMP_SHARE: f32 = 0.5;
 const RAMP_MIN_S: f32 = 4e-6;
-/// A block may take this share of the time that the backlog covers.
+/// A block may take this share of the time that the link needs for the backlog.
 const BACKLOG_SHARE: f32 = 1.0 / 1.5;
-/// A block shall take three times its fixed cost at least.
+/// A block takes at least three times its fixed cost.
 const FIXED_COVER_S: f32 = 12e-6;
-/// The end is in view when so much is left.
+/// The end is in view when fewer raw bytes than this are left.
 const END_IN_VIEW: u64 = 2 << 20;
-/// Blocks whose predictions the price is solved on.
+/// Number of latest blocks on whose predictions the price is solved.
 const RING: usize = 8;
-/// Blocks in flight: a few at first, when every one is a guess; then what covers one slow block in four.
+/// Maximum blocks in flight: few for the first 20 blocks, whose methods are guesses; then enough to
+/// cover one slow block in four.
 const WINDOW_FIRST: usize = 3;
 const WINDOW_FIRST_BLOCKS: u64 = 20;
 const WINDOW: usize = 24;
-/// While the link is busy and its rate not known, every block that is made for an assumed rate may be far from the best
-/// one; a slow link gives the time to wait and see.
+/// Window while the link is busy and its rate unknown: a block made for an assumed rate may be far
+/// from the best one, and a slow link leaves time to wait for a measurement.
 const WINDOW_UNKNOWN: usize = 3;
-/// Raw blocks on their way through memory: few, so that they stay in the caches.
+/// Window on a link within memory: few raw blocks, so that they stay in the caches.
 const WINDOW_IN_MEMORY: usize = 6;
-/// Ledger: dry link time allowed is this share of the time so far and a credit, beyond what was saved.
+/// Ledger: the allowed dry link time is the time of the saved bytes, plus this share of the elapsed
+/// time, plus the time of the credit in bytes.
 const LEDGER_SHARE: f32 = 0.015;
 const LEDGER_CREDIT: f32 = 16_384.0;
-/// A rescue method may take this share of the time that the raw block would need on the link.
+/// A rescue method may take at most this share of the link time of the raw block.
 const RESCUE_CPU_SHARE: f32 = 0.12;
-/// And while that time is a guess, since raw may turn out to be far worse.
+/// The same while the rate is unknown: more, since raw may turn out to be far worse.
 const RESCUE_CPU_SHARE_UNKNOWN: f32 = 0.5;
-/// A rescue by compression must beat raw by so much.
+/// A rescue by compression must take less than this share of the time of raw.
 const RESCUE_GAIN: f32 = 0.9;
-/// A method must bring a block down to this share of its raw length.
+/// A method must reduce a block to this share of its raw length or less.
 const SAVING_MIN: f32 = 0.997;
 /// Smoothing of the time per byte of chosen methods.
 const PACE_GAIN: f32 = 0.3;
-/// xz beyond this block length takes more memory than a flow may (11 bytes of tables per byte of dictionary).
+/// Maximum block length for xz: its tables take 11 bytes per byte of dictionary, and longer blocks
+/// would exceed the memory of a flow.
 const XZ_BLOCK_MAX: usize = 512 << 10;
-/// Blocks whose choice is remembered until their outcome comes; more than two windows.
+/// Number of latest blocks whose choice is remembered until the outcome comes; more than two
+/// windows.
 const REMEMBERED: usize = 64;
 
+/// The policy: minimises the predicted arrival time of the flow, block by block.
 pub struct Balance {
     cores: f32,
     costs: CostModel,
@@ -74,26 +84,27 @@ pub struct Balance {
     /// Logit of the price.
     price: f32,
     receiver_price: f32,
-    /// Smoothed loads of what was chosen: CPU, link, receiver, seconds per block.
+    /// Smoothed loads by the chosen methods, in seconds per block: CPU, link, receiver.
     loads: [f32; 3],
-    /// Smoothed seconds per byte of the chosen methods; in `pace` a raw block counts its link time.
+    /// Smoothed seconds per byte of the chosen methods. In `pace` a raw block counts with its link
+    /// time.
     pace: f32,
     cpu_pace: f32,
     saved: f32,
     chosen: u64,
     infos: Box<[Info; REMEMBERED]>,
     waiting: Option<(u64, u64)>,
-    /// Blocks in a row that were chosen raw.
+    /// Number of raw blocks in a row up to the last choice.
     raw_run: u64,
     probe: Option<(usize, Features)>,
     in_memory: bool,
-    /// The link has pushed back, and how fast it is is not known yet.
+    /// The link has unsent bytes, and its rate is not known yet.
     pushed_back_unknown: bool,
     small: Small,
     why: Why,
 }
 
-/// What was thought of a block when it was chosen.
+/// Predictions for a block at the time of its choice.
 #[derive(Clone, Copy)]
 struct Info {
     seq: u64,
@@ -103,10 +114,10 @@ struct Info {
     wire_len: f32,
     decode_s: f32,
     raw_wire_len: f32,
-    /// How slow the cores of both ends were taken to be.
+    /// The assumed slowdown of the cores of this end, and of the receiver's.
     slowdown: f32,
     receiver_slowdown: f32,
-    /// The best method for taking the block over, its size and time.
+    /// The best method for a rescue of the block, its encoded length and encode time.
     rescue: usize,
     rescue_len: f32,
     rescue_s: f32,
@@ -124,8 +135,10 @@ struct Why {
 }
 
 impl Balance {
+    /// A policy for one flow, with the methods, cores, prior and calibration of the setup.
     pub fn new(setup: &PolicySetup<'_>) -> Self {
-        // `store` is always there and always first; constant blocks are found by looking, not by price.
+        // `store` is always included and always first; constant blocks are detected directly, not
+        // chosen by price.
         let others = setup.methods.iter().copied().filter(|m| *m != Method::STORE && *m != Method::CONSTANT);
         let methods: Vec<_> = std::iter::once(Method::STORE).chain(others).collect();
         let costs = match setup.calibration {
@@ -162,7 +175,7 @@ impl Balance {
         Some(&self.infos[seq as usize % REMEMBERED]).filter(|i| i.seq == seq)
     }
 
-    /// Seconds until the link will have sent everything that was chosen so far, as predicted.
+    /// Predicted seconds until the link has sent all blocks chosen so far.
     fn backlog_s(&self, view: &View<'_>, rate: f32) -> f32 {
         let mut end_s = 0.0f32;
         for block in view.queue {
@@ -180,8 +193,9 @@ impl Balance {
         end_s
     }
 
-    /// Blocks that run longer than predicted show a slow CPU before they finish. One alone may have been unlucky: the
-    /// system took its core for a moment. So the second latest counts, where there are two.
+    /// Detects a slow CPU by blocks that run longer than predicted, before they finish. The system
+    /// may have taken the core of a single block for a moment, so the second latest block counts if
+    /// there are two.
     fn notice_late_blocks(&mut self, view: &View<'_>) {
         let slowdown = self.costs.slowdown();
         let running = view.queue.iter().filter(|b| b.state == PendingState::Encoding && b.method != Method::STORE);
@@ -205,7 +219,7 @@ impl Balance {
         }
     }
 
-    /// Step 3: how long the next block shall be.
+    /// Step 3: the length of the next block.
     fn block_len(&self, view: &View<'_>, rate: f32, backlog_s: f32) -> usize {
         let elapsed_s = view.busy_ns as f32 * 1e-9;
         let mut cap = (RAMP_SHARE * elapsed_s).max(RAMP_MIN_S) / self.pace;
@@ -219,7 +233,7 @@ impl Balance {
         let classes = match view.link.known {
             _ if large => &CLASSES[..],
             true => &CLASSES[..3],
-            // Every mistake is smaller.
+            // Shorter blocks make mistakes smaller.
             false => &CLASSES[..2],
         };
         let mut class = classes.iter().rposition(|n| cap >= CLASS_SHARE * *n as f32).unwrap_or(0);
@@ -229,7 +243,7 @@ impl Balance {
         {
             class += 1;
         }
-        // A raw block shall take the link as long as the decision takes the CPU.
+        // A raw block should occupy the link at least as long as the decision occupies the CPU.
         while view.link.known && class < 2 && self.chosen < 8 && (CLASSES[class] as f32) < FIXED_S * rate {
             class += 1;
         }
@@ -239,20 +253,20 @@ impl Balance {
         CLASSES[class]
     }
 
-    /// Step 8: the method with the lowest score, the idle time of the link included.
+    /// Step 8: the method with the lowest score, which includes the idle time of the link.
     fn cheapest_with_idle(&self, view: &View<'_>, context: usize, p: &Prediction, now: &Now, len: usize) -> usize {
-        // Nothing but the rest of the flow overlaps the decoding of this block.
+        // Only the rest of the flow can overlap the decoding of this block.
         let rest = view.left.map_or(f32::INFINITY, |left| left.saturating_sub(len as u64) as f32);
         let lightest = 1.min(self.costs.methods().len() - 1);
         let raw_banned = !view.link.known && lightest > 0 && p.wire_len[lightest] < 0.85 * p.wire_len[0];
         let (mut best, mut best_cost) = (0, f32::INFINITY);
         for m in 0..self.costs.methods().len() {
-            // While the rate is unknown, raw is the one mistake without a bound.
+            // While the rate is unknown, raw is the only choice whose loss is unbounded.
             if !self.allowed(view, m, len) || m == 0 && raw_banned {
                 continue;
             }
-            // Whatever the prices: a block that takes longer to decode than the raw one to arrive can only lose, and
-            // next to nothing saved is not worth a core.
+            // At any price: a block that takes longer to decode than the raw one takes to arrive
+            // only loses, and a negligible saving is not worth a core.
             let raw_s = p.wire_len[0] / now.rate;
             if m > 0 && (p.decode_s[m] / now.decoders > raw_s || p.wire_len[m] > SAVING_MIN * p.wire_len[0]) {
                 continue;
@@ -278,7 +292,7 @@ impl Balance {
         best
     }
 
-    /// Encode time of a method, one standard deviation on the late side.
+    /// Encode time of a method plus one standard deviation.
     fn late_s(&self, context: usize, p: &Prediction, m: usize) -> f32 {
         if m == 0 { p.encode_s[0] } else { p.encode_s[m] * (1.0 + self.costs.encode_sigma(context, m)) }
     }
@@ -288,7 +302,8 @@ impl Balance {
         view.limits.allows(method) && (method.codec != CodecId::XZ || len <= XZ_BLOCK_MAX)
     }
 
-    /// The method that would bring the block across soonest, of those quick enough for the I/O thread.
+    /// The method by which the block would arrive soonest, of those quick enough for the I/O
+    /// thread.
     fn rescue_method(&self, view: &View<'_>, p: &Prediction, len: usize, rate: f32) -> usize {
         let share = if view.link.known { RESCUE_CPU_SHARE } else { RESCUE_CPU_SHARE_UNKNOWN };
         let quick = |m: &usize| p.encode_s[*m] < share * len as f32 / rate && self.allowed(view, *m, len);
@@ -296,7 +311,7 @@ impl Balance {
         (1..self.costs.methods().len()).filter(quick).min_by(|a, b| across_s(*a).total_cmp(&across_s(*b))).unwrap_or(0)
     }
 
-    /// Seconds of dry link that the ledger can still afford.
+    /// Seconds of dry link that the ledger still allows.
     fn ledger_s(&self, view: &View<'_>, rate: f32) -> f32 {
         (self.saved + LEDGER_CREDIT) / rate + (LEDGER_SHARE * view.busy_ns as f32 - view.link.dry_ns as f32) * 1e-9
     }
@@ -322,7 +337,7 @@ impl Balance {
         Choice { method, block_len: len, linked: false, threads_max: None, encode_ns: (encode_s * 1e9) as u64 }
     }
 
-    /// A block that is sent as it is, whatever is in it.
+    /// Chooses to send a block raw, without a look at its content.
     fn raw(&mut self, view: &View<'_>, len: usize) -> Choice {
         let encode_s = Method::STORE.nominal_encode_ns(len) as f32 * 1e-9;
         let wire_len = len as f32;
@@ -330,7 +345,7 @@ impl Balance {
         self.choice(0, len, encode_s)
     }
 
-    /// A run of one byte, the longest that can be cut.
+    /// A constant block over the longest run of the first byte, if the coming bytes are constant.
     fn constant(&mut self, view: &View<'_>, len: usize) -> Option<Choice> {
         let constant = view.limits.allows(Method::CONSTANT) && len >= 64 && is_constant(&view.upcoming[..len]);
         if !constant {
@@ -350,7 +365,7 @@ impl Balance {
     }
 }
 
-/// What the moment is like, as the score needs it.
+/// The present state, as the score needs it.
 struct Now {
     rate: f32,
     decoders: f32,
@@ -387,7 +402,7 @@ impl Info {
 impl Policy for Balance {
     fn choose(&mut self, view: &View<'_>) -> Choice {
         if let Some(small) = self.small.choose(view) {
-            // Of what comes next more may be taken.
+            // `block_len` is a maximum; the sender may gather more before it cuts.
             let encode_ns = (small.encode_s * 1e9) as u64;
             let linked = small.method != Method::STORE;
             let block_len = CLASSES[0].min(view.limits.block_max);
@@ -404,7 +419,8 @@ impl Policy for Balance {
         let first = self.chosen == 0 && !view.link.known;
         self.in_memory = view.link.in_memory;
         self.pushed_back_unknown = !view.link.known && view.link.unsent_bytes > 0;
-        // A slow link takes seconds for what is made in the first millisecond for an assumed rate: little is.
+        // A slow link would take seconds for the blocks made in the first millisecond for an
+        // assumed rate, so these are short.
         if first || view.link.unanswered {
             wanted = CLASSES[0];
         }
@@ -434,13 +450,15 @@ impl Policy for Balance {
 
         let rescue = self.rescue_method(view, &p, len, rate);
         let mut m = match view.ask {
-            // The first piece goes raw: nothing is known, and nothing is sooner on the link.
+            // The first block is raw: nothing is known yet, and no other method reaches the link
+            // sooner.
             _ if first => 0,
             Ask::Next => self.cheapest_with_idle(view, context, &p, &now, len),
             Ask::Bypass if p.wire_len[rescue] < RESCUE_GAIN * p.wire_len[0] => rescue,
             Ask::Bypass => 0,
         };
-        // The length was cut for the methods so far; a slower one must not be later than the ramp allows.
+        // The length suits the methods chosen so far. If the chosen one is slower than the ramp
+        // allows, the block is shortened.
         let in_time_s = backlog_s.max(RAMP_SHARE * view.busy_ns as f32 * 1e-9);
         while view.ask == Ask::Next && !first && m > 0 && self.late_s(context, &p, m) > in_time_s {
             let Some(shorter) = CLASSES.iter().rev().find(|n| **n < len) else { break };
@@ -479,7 +497,7 @@ impl Policy for Balance {
         let head = view.queue.iter().find(|b| b.state == PendingState::Encoding);
         let Some(info) = head.and_then(|b| self.info(b.seq)).copied() else { return Rescue::TakeOver(Method::STORE) };
         let rate = sane_rate(view);
-        // While the rate is unknown, how long the link stood dry is as well.
+        // While the rate is unknown, so is the dry time of the link.
         let ledger_s = if view.link.known { self.ledger_s(view, rate) } else { f32::INFINITY };
         let pays = info.rescue_len + info.rescue_s * rate < RESCUE_GAIN * info.raw_wire_len && info.rescue_s < ledger_s;
         let (m, across_s, cpu_s) = if pays && info.rescue > 0 {
@@ -493,7 +511,8 @@ impl Policy for Balance {
             Some((seq, until_ns)) if seq == info.seq && view.now_ns >= until_ns => take_over,
             Some((seq, until_ns)) if seq == info.seq => Rescue::WaitUntil(until_ns),
             _ => {
-                // Waiting longer than the worker's result would save can only lose against taking over now.
+                // Waiting longer than the worker's result would save is always slower than a rescue
+                // now.
                 let wait_s = match view.link.opening {
                     true => 0.0,
                     false => (across_s - info.wire_len / rate).min(ledger_s - cpu_s).max(0.0),
@@ -543,8 +562,9 @@ impl Policy for Balance {
                 self.costs.observe(context, &features, m, Seen { raw_len, wire_len, wall_ns, cpu_ns });
             }
             Outcome::Received { first_seq, last_seq, decode_ns, .. } => {
-                // Blocks too old to be remembered count as much as the remembered ones do. Reports come late: what
-                // was thought of the receiver in between must not count twice.
+                // Blocks that are too old to be remembered count as the mean of the remembered
+                // ones. Reports come late, so each prediction is divided by the slowdown assumed at
+                // its time, which would otherwise count twice.
                 let oldest = last_seq.saturating_sub(REMEMBERED as u64 - 1).max(first_seq);
                 let known = (oldest..=last_seq).filter_map(|seq| self.info(seq));
                 let (sum, count) =
@@ -589,7 +609,7 @@ fn blend_log(old: f32, new: f32) -> f32 {
     old * (PACE_GAIN * (new / old).ln()).exp()
 }
 
-/// The rate of the link, whatever a view says: 1 kbit/s to 800 Gbit/s.
+/// The rate of the link in bytes/s, clamped to 1 kbit/s to 800 Gbit/s.
 fn sane_rate(view: &View<'_>) -> f32 {
     let rate = view.link.rate_bytes_per_s as f32;
     if rate.is_finite() { rate.clamp(125.0, 100e9) } else { 250e6 }
@@ -606,7 +626,7 @@ const SETTINGS: NoSettings = NoSettings {
 pub(super) const ENTRY: Registered = Registered {
     name: "balance",
     usage: "balance",
-    about: "for each block the method with which it arrives soonest",
+    about: "the method by which each block arrives soonest",
     examples: &["balance"],
     parse: |rest| SETTINGS.parse(rest),
 };

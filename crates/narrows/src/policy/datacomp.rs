@@ -1,8 +1,10 @@
-//! `datacomp`: a table of what each method achieved in each kind of situation (Datacomp of 2016).
+//! `datacomp`: a table of the output rate of each method in each kind of situation (Datacomp,
+//! 2016).
 //!
-//! A situation, an *opportunity*, is CPU load, CPU frequency, bandwidth and compressibility, each in a few levels. For each
-//! one every method is tried twice; then the one with the best average goes. Bytes that do not look compressible are sent raw,
-//! 256 KiB at a time. What the text leaves open is listed in `docs/experiments/seed-policies.md`.
+//! A situation, called an *opportunity*, consists of CPU load, CPU frequency, bandwidth and
+//! compressibility, each in a few levels. In each opportunity every method is tried twice; then the
+//! one with the best average is used. Bytes that do not look compressible are sent raw, 256 KiB at
+//! a time. `docs/experiments/seed-policies.md` lists the decisions that the paper leaves open.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,28 +19,31 @@ mod table;
 pub use table::{EventTable, Opportunity};
 use table::{Record, RecordIndex, SIZES, STRENGTHS, variants};
 
-/// Nothing shorter is compressed.
+/// Minimum length to compress.
 const LEN_MIN: usize = 1024;
-/// A count of bytes holds for so many bytes at most, and as many are stored when it is above `STORE_ABOVE`.
+/// Maximum bytes for which one bytecount is valid; if it is above `STORE_ABOVE`, this many are
+/// stored.
 const COUNTED_MAX: usize = 256 << 10;
 const STORE_ABOVE: usize = 100;
-/// Every method is used so often before averages are compared.
+/// Number of times that every method is used before averages are compared.
 const TRIES: u32 = 2;
-/// One choice in so many is preceded by a boost: as often as an average is renewed.
+/// One choice in this many is preceded by a boost: as often as an average is renewed.
 const BOOST_EVERY: u64 = 20;
-/// Blocks whose choice is remembered until their outcome comes; more than two windows.
+/// Number of latest blocks whose choice is remembered until the outcome comes; more than two
+/// windows.
 const REMEMBERED: usize = 64;
-/// Share of the latest job in the load of the CPU.
+/// Gain of the CPU load estimate for each job.
 const LOAD_GAIN: f32 = 0.125;
 
+/// The policy: the method with the best recorded output rate in the present opportunity.
 pub struct Datacomp {
     table: EventTable,
     learns: bool,
     cores: usize,
-    /// How often each record was chosen without an outcome yet.
+    /// By record: number of choices whose outcome has not come.
     in_flight: Vec<u8>,
     pending: Box<[Option<Event>; REMEMBERED]>,
-    /// Share of the time that others had the cores of our workers.
+    /// Share of the time in which other processes had the cores of our workers.
     load: f32,
     bytecount: usize,
     counted_until: u64,
@@ -66,6 +71,8 @@ struct Why {
 impl Datacomp {
     pub(super) const BLOCK_MAX: usize = SIZES[SIZES.len() - 1];
 
+    /// A policy for one flow. If `learns`, it tries methods and updates the table; else it only
+    /// reads it.
     pub fn new(table: EventTable, learns: bool, cores: usize) -> Self {
         Self {
             in_flight: vec![0; table.len()],
@@ -83,7 +90,7 @@ impl Datacomp {
         }
     }
 
-    /// All that this build can decode.
+    /// All methods of the table that this build has.
     pub(super) fn methods() -> Vec<Method> {
         let mut methods = Vec::new();
         for (family, strengths) in STRENGTHS.iter().enumerate() {
@@ -93,7 +100,7 @@ impl Datacomp {
         methods
     }
 
-    /// Counts the coming bytes, unless that was done already.
+    /// Determines the bytecount of the coming bytes, unless it is still valid.
     fn count(&mut self, view: &View<'_>) {
         if view.raw_offset < self.counted_until {
             return;
@@ -132,7 +139,7 @@ impl Datacomp {
         used.reduce(|best, r| if self.table[r].average > self.table[best].average { r } else { best })
     }
 
-    /// Gives any method the chance to be tried again.
+    /// Raises the average of a random candidate, so that it may be tried again.
     fn boost(&mut self, view: &View<'_>, opportunity: usize) {
         let count = self.candidates(view, opportunity).count();
         self.rng = self.rng.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -162,7 +169,7 @@ impl Datacomp {
         if !self.learns || raw_len == 0 {
             return;
         }
-        // An odd length counts as the next size.
+        // A length between two sizes counts as the larger one.
         let record = RecordIndex { size: table::size_of(raw_len), ..event.record };
         let threads = if event.record.threads > 0 { self.cores } else { 1 };
         let (raw, wire) = (raw_len as f64, wire_len.max(1) as f64);
@@ -171,7 +178,8 @@ impl Datacomp {
     }
 }
 
-/// How many byte values appear at least as often as each would if all were equally frequent.
+/// Bytecount: the number of byte values that appear at least as often as if all values were equally
+/// frequent.
 fn bytecount(bytes: &[u8]) -> usize {
     let mut counts = [0u32; 256];
     bytes.iter().for_each(|b| counts[usize::from(*b)] += 1);
@@ -232,7 +240,7 @@ impl Policy for Datacomp {
 #[derive(Debug)]
 struct Settings {
     file: Option<String>,
-    /// Trained and adapted as it goes; else the table is only read.
+    /// Whether the table is trained and adapted; else it is only read.
     learns: bool,
     /// Contents of the file.
     table: Option<EventTable>,
@@ -241,7 +249,7 @@ struct Settings {
 impl Settings {
     fn parse(rest: &str) -> Result<Self> {
         let rest = rest.strip_prefix(':').unwrap_or_default();
-        // A mode stands at the end, since the name of a file may have commas.
+        // The mode is parsed from the end, since the name of a file may have commas.
         let (rest, learns) = match rest.rsplit_once("mode=") {
             Some((rest, "train")) => (rest.trim_end_matches(','), true),
             Some((rest, "read")) => (rest.trim_end_matches(','), false),
@@ -306,7 +314,7 @@ impl PolicySettings for Settings {
 pub(super) const ENTRY: Registered = Registered {
     name: "datacomp",
     usage: "datacomp[:table=FILE][,mode=train|read]",
-    about: "Datacomp (2016): a learned table of what events brought",
+    about: "Datacomp (2016): the method with the best recorded rate in the situation",
     examples: &["datacomp", "datacomp:table=FILE", "datacomp:table=FILE,mode=read"],
     parse: |rest| Ok(Arc::new(Settings::parse(rest)?)),
 };

@@ -1,4 +1,4 @@
-//! One method for all blocks: what people use today, and the baseline of every comparison.
+//! `fixed`: one method for all blocks, as in common use; the baseline of every comparison.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,19 +7,22 @@ use super::{Choice, Policy, PolicySettings, PolicySetup, Registered, parse_metho
 use crate::codec::Method;
 use crate::monitor::View;
 
+/// The policy: one method for all blocks.
 pub struct Fixed {
     method: Method,
     linked: bool,
 }
 
 impl Fixed {
+    /// A policy that uses `method` for every block, linked if `linked`.
     pub fn new(method: Method, linked: bool) -> Self {
         Self { method, linked }
     }
 }
 
 impl Policy for Fixed {
-    /// The longest block that the flow allows: who fixes the method fixes the block length with `block_max`.
+    /// Asks for the longest block that the flow allows, so the user sets the block length with
+    /// `block_max`.
     fn choose(&mut self, view: &View<'_>) -> Choice {
         let len = view.upcoming.len().min(view.limits.block_max);
         let block_len = view.limits.block_max;
@@ -48,7 +51,7 @@ impl PolicySettings for Settings {
         Box::new(Fixed::new(self.method, self.linked))
     }
 
-    /// Suits most methods.
+    /// 128 KiB suits most methods.
     fn block_max(&self) -> usize {
         128 << 10
     }

@@ -1,12 +1,14 @@
-//! `messages`: for each message the method with the least time, its own and that of the bytes it leaves on the wire.
+//! `messages`: for each message the method with the least total time: encoding, decoding, and the
+//! wire bytes it leaves.
 //!
 //! ```text
 //!   choose m = argmin  c_m(n) + r_m * n * u
 //! ```
 //!
-//! n is the length, c the microseconds of encoding and decoding, r the wire bytes per raw byte, u the microseconds per wire
-//! byte. All are learned in the place: caches that other work fills make a codec two to five times slower than any
-//! calibration says, and a link that is never busy has no rate, only a slope (`monitor/slope.rs`).
+//! n is the length, c the microseconds of encoding and decoding, r the wire bytes per raw byte, u
+//! the microseconds per wire byte. All but n are learned on the running flow: a codec is two to
+//! five times slower than any calibration says when other work fills the caches, and a link that is
+//! never busy has no rate, only a slope (`monitor/slope.rs`).
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,17 +20,17 @@ use crate::monitor::View;
 use crate::monitor::quota::Quota;
 use crate::monitor::slope::Slope;
 
-/// What a person may ask of it.
+/// Settings of the policy: its limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct MessagesSpec {
-    /// Microseconds that encoding and decoding a message may take at most.
+    /// Maximum time of encoding and decoding a message, in microseconds.
     pub latency_us: Option<u32>,
-    /// Share of one core that encoding may take, in per cent.
+    /// Maximum share of one core that encoding takes, in per cent.
     pub cpu_percent: Option<u8>,
 }
 
 impl MessagesSpec {
-    /// From `latency_us=20,cpu_percent=5`.
+    /// Parses settings such as `latency_us=20,cpu_percent=5`.
     fn parse(s: &str) -> Result<Self> {
         let mut spec = Self::default();
         for item in s.split(',').filter(|i| !i.is_empty()) {
@@ -44,8 +46,9 @@ impl MessagesSpec {
 
 }
 
-/// What it chooses from, with what they take at first (us: fixed and per byte, of encoder and decoder) and leave. The
-/// figures were measured with caches that other work had filled; hopeful about what they leave, so that each is tried.
+/// A method to choose, with the initial estimates of its times (us: fixed and per byte, for encoder
+/// and decoder) and of `left`, the wire bytes per raw byte. The times were measured with caches
+/// that other work had filled; `left` is optimistic, so that each arm is tried.
 struct Arm {
     method: Method,
     linked: bool,
@@ -63,96 +66,103 @@ const ARMS: [Arm; 5] = [
 ];
 const STORE: usize = 0;
 const LINKED: usize = 1;
-/// Both linked and with the dictionary, whichever is shorter.
+/// The message is encoded both linked and with the dictionary; the shorter result is sent.
 const BOTH: usize = 4;
-/// What that leaves of the shorter of them as long as nothing was seen: messages differ.
+/// Initial estimate of `left` for both, relative to the shorter of the two: messages differ.
 const BOTH_LEFT: f32 = 0.85;
-/// So many messages at the beginning are encoded both ways if there is a dictionary: history overtakes it at the third to
-/// tenth message, link and costs are not known yet, and it takes 50 us once.
+/// Number of initial messages that are encoded both ways if there is a dictionary. History
+/// overtakes the dictionary at the third to tenth message, link and costs are not known yet, and it
+/// costs 50 us once.
 const BOTH_FIRST: u64 = 10;
-/// What the dictionary saves of them, some 150 bytes, is worth its time from this price on.
+/// Price from which this is worth its time: the dictionary saves some 150 bytes of these messages.
 const BOTH_PAYS: f32 = 0.05;
-/// After so many answers one message is stored: how long it takes is a bound of what bytes can take, known at once. Not among
-/// the first messages, which are often all there is.
+/// After this many answers one message is stored: its round trip immediately bounds u. Not among
+/// the first messages, which are often the only ones.
 const SOUNDING_AFTER: u8 = BOTH_FIRST as u8;
-/// So many messages follow one that was stored for want of a slope without being thought about: that would take as long
-/// as all else that is done for them.
+/// If a message is stored because bytes take no measurable time, this many more are stored without
+/// a decision: deciding would take as long as all other work on them.
 const RESTS: u8 = 7;
-/// What bytes can take at most is let rise again by this with each message.
+/// The upper bound of u rises by this factor with each answer, so that it can follow the link.
 const DEAREST_RISE: f32 = 1.02;
-/// The arms of messages that stand alone, as they are expected with a dictionary: LZ4 is as quick, and the tables that zstd
-/// would make are there.
+/// The unlinked arms with a dictionary: LZ4 is as quick as without one, and zstd finds its tables
+/// ready.
 const WITH_DICTIONARY: [Arm; 2] =
     [Arm { left: 0.45, ..ARMS[2] }, Arm { encode: [2.0, 0.004], decode: [0.7, 0.002], left: 0.35, ..ARMS[3] }];
 const ALONE: std::ops::Range<usize> = 2..4;
 
 /// Size classes of messages, by powers of two up to 64 KiB.
 const CLASSES: usize = 17;
-/// What a message costs besides its bytes on the wire, in bytes.
+/// Overhead of a message on the wire, in bytes.
 const HEADER_LEN: f32 = 3.0;
-/// Where nothing is ever answered and no rate is known: a link of 100 Mbit/s. Bytes are worth something even then.
+/// Price without any answer or rate: that of a 100 Mbit/s link. Even then bytes have a cost.
 const BLIND_US_PER_BYTE: f32 = 0.08;
-/// A link of 800 bit/s: what is slower is broken.
+/// Maximum price, that of an 800 bit/s link: a slower one is broken.
 const US_PER_BYTE_MAX: f32 = 1e4;
-/// Below this a difference of a message's length cannot be told from what disturbs: nothing is gained then.
+/// A price below this counts as 0: the effect of a message's length cannot be told from noise, and
+/// nothing is gained.
 const SLOPE_MIN: f32 = 0.003;
 
-/// The price follows the slope within some messages: what disturbs now and then makes a slope of its own.
+/// The price follows the slope within some messages: occasional disturbances cause slopes of their
+/// own.
 const GAIN_PRICE: f32 = 0.3;
 
-/// A cost that was seen moves the estimate by this: slowly up, since a message may have lost its core, fast down.
+/// Gains of cost estimates: slow upwards, since a message may have lost its core, fast downwards.
 const GAIN_UP: f32 = 0.05;
 const GAIN_DOWN: f32 = 0.3;
-/// And never by more than this share of itself, whatever was seen.
+/// Maximum rise considered for one observation, relative to the estimate.
 const SURPRISE_MAX: f32 = 2.0;
-/// Lengths are learned the same way: a message of another kind comes now and then, and what is thought too long is tried
-/// seldom.
+/// Gains of `left`, slower upwards too: messages of another kind come now and then, and an arm with
+/// too high an estimate is rarely tried.
 const GAIN_LONGER: f32 = 0.15;
 const GAIN_SHORTER: f32 = 0.5;
-/// A message that does not shrink goes as it is.
+/// Maximum of an observed `left`: a message that does not shrink is sent raw.
 const LEFT_MAX: f32 = 1.2;
-/// What linked messages leave shows when so much history is there, or half of what there may be.
+/// History in bytes from which `left` of linked messages is representative; less if half of the
+/// maximum history is less.
 const HISTORY_FIRST: usize = 2 << 10;
-/// Where the fixed part of a cost and the part per byte learn alike.
+/// Length at which the fixed part of a cost and the part per byte learn equally.
 const LEN_TYPICAL: f32 = 512.0;
 
-/// Every so many messages something else than the best is tried; at first more often, and less often where it is clear.
+/// Messages between trials of another arm than the best: few at first, more later, most where the
+/// best is clear.
 const PROBE_FIRST: u32 = 4;
 const PROBE_EVERY: u32 = 64;
 const PROBE_CLEAR: u32 = 256;
-/// Clear: storing would take more than this times the time.
+/// The best arm is clear if storing takes more than this many times its time.
 const CLEAR: f32 = 2.0;
-/// What takes more than this times the best is not tried again.
+/// An arm that takes more than this many times the best one's time is not tried again.
 const PROBE_REACH: f32 = 4.0;
-/// What was the best until now is tried again after 4, 8, 16 ... messages up to the usual distance: messages of another kind
-/// may have come, of which it was never tried.
+/// A former best arm (the rival) is tried again after 4, 8, 16 ... messages, up to [`PROBE_EVERY`]:
+/// the change may be due to messages of another kind, on which it was never tried.
 const RIVAL_FIRST: u8 = 4;
-/// Trying an arm may take this share of the time that messages take; a rival more, for the short while.
+/// Maximum share of the messages' time that trials of an arm take; more for a rival, which is tried
+/// only for a short while.
 const PROBE_SHARE: f32 = 0.0025;
 const RIVAL_SHARE: f32 = 0.05;
-/// The first answers come from hosts that do all for the first time.
+/// Number of first answers that are not used for the slope: both hosts still run with cold caches.
 const ANSWERS_COLD: u8 = 8;
-/// An encoder that was not used lately takes so many times its fixed cost.
+/// Initial estimate of a cold encoder's cost, as a multiple of its fixed cost.
 const COLD_TIMES: f32 = 6.0;
-/// What is left of a cost that forbids a try, every [`PROBE_CLEAR`] messages.
+/// Factor by which a cost over the latency limit decays, every [`PROBE_CLEAR`] messages.
 const FORGET: f32 = 0.7;
-/// Weight of a time that messages took in their average.
+/// Gain of the mean time from a message to its answer.
 const GAIN_SPAN: f32 = 0.05;
-/// A probe waits so long for a message that is not longer than most, since it may cost its length.
+/// Number of messages that a trial waits for one of at most mean length, since a trial may cost
+/// that length.
 const PROBE_PATIENCE: u32 = 8;
 
 #[derive(Debug, Clone, Copy)]
 struct Learned {
     encode: [f32; 2],
     decode: [f32; 2],
-    /// Wire bytes per raw byte of each size class; NaN until seen.
+    /// Wire bytes per raw byte, by size class; NaN until observed.
     left: [f32; CLASSES],
-    /// As long as nothing was seen.
+    /// Estimate of `left` until something is observed.
     left_hoped: f32,
     tried: bool,
-    /// How often its cost was seen, up to some; the first few count more than what was thought before.
+    /// Number of cost observations, saturating; the first few count more than the initial estimate.
     times: u8,
-    /// What it took when it was tried last, with tables and caches cold, and at which message.
+    /// Encode time of the last trial, with cold tables and caches; and the number of that message.
     cold_us: f32,
     tried_at: u32,
 }
@@ -173,20 +183,21 @@ impl Learned {
     }
 }
 
-/// The last message: its number, the arm it was given, its length.
+/// The last message: its sequence number, arm and length.
 #[derive(Debug, Clone, Copy)]
 struct Last {
     seq: u64,
-    /// There was little to refer to yet.
+    /// There was little history to refer to.
     early: bool,
     arm: usize,
     n: f32,
-    /// What is tried now and then finds tables and caches cold, at both ends: its time says nothing of the link.
+    /// The message was a trial, with cold tables and caches at both ends, so its time says nothing
+    /// about the link.
     cold: bool,
 }
 
-/// The best of a size class, and the best until the last change, with the messages until it is tried, and then until it is tried
-/// again; 0: it is not.
+/// The best arm of a size class and its rival, the best until the last change. `wait` counts the
+/// messages until the rival is tried, `every` is the current interval; 0: it is not tried.
 #[derive(Debug, Clone, Copy, Default)]
 struct Rivals {
     best: u8,
@@ -195,7 +206,7 @@ struct Rivals {
     every: u8,
 }
 
-/// The policy.
+/// The policy: learns times and lengths of each arm and the price of a wire byte.
 pub struct Messages {
     spec: MessagesSpec,
     quota: Option<Quota>,
@@ -206,26 +217,28 @@ pub struct Messages {
     since_probe: u32,
     probe_every: u32,
     next_probe: usize,
-    /// The second of two tries: the first finds tables cold.
+    /// The arm to try a second time: the first trial finds cold tables.
     again: Option<usize>,
-    /// Of each size class: what is best of short messages need not be of long ones.
+    /// By size class: the best arm for short messages may not be the best for long ones.
     rivals: [Rivals; CLASSES],
     mean_len: f32,
     us_per_byte: f32,
     messages: u32,
     answers: u8,
-    /// Microseconds per wire byte at most, and whether a long message was sent to learn that.
+    /// Upper bound of the microseconds per wire byte, and whether a message was stored to learn it.
     dearest: f32,
     sounded: bool,
-    /// Messages that are stored without being thought about.
+    /// Number of messages still to be stored without a decision.
     rest: u8,
-    /// From a message to its answer, on average.
+    /// Mean time from a message to its answer; 0 before the first.
     span_us: f32,
 }
 
 impl Messages {
+    /// Maximum length of a block, in raw bytes.
     pub const BLOCK_LEN: usize = 64 << 10;
 
+    /// A policy for one flow under these limits.
     pub fn new(spec: MessagesSpec) -> Self {
         let mut arms = ARMS.each_ref().map(Learned::of);
         arms[STORE].tried = true;
@@ -256,11 +269,12 @@ impl Messages {
         vec![Method::STORE, Method::lz4_accel(1), Method::zstd(1)]
     }
 
-    /// Microseconds per wire byte, as far as they are known.
+    /// Estimated microseconds per wire byte.
     fn price(&self, view: &View<'_>) -> f32 {
-        // While there is no slope, because all messages had one length or the link has just changed, it is what it was.
+        // Without a slope, because all messages had one length or the link has just changed, the
+        // price stays as it is.
         if self.slope.heard() {
-            // What is not known may be more than what was seen, but not more than what is thought of an unknown link.
+            // The expected price may exceed the observed one, but not the price of an unknown link.
             let likely = |seen: f32| self.slope.expected().unwrap_or(seen).min(seen.max(BLIND_US_PER_BYTE));
             let seen = self.slope.us_per_byte().map_or(self.us_per_byte, likely);
             return (self.us_per_byte + GAIN_PRICE * (seen - self.us_per_byte)).min(self.dearest);
@@ -276,14 +290,15 @@ impl Messages {
         encode[0] + encode[1] * n + decode[0] + decode[1] * n
     }
 
-    /// Of the size class itself, else of the nearest that is known.
+    /// Estimated wire bytes per raw byte: those of the size class, else of the nearest class that
+    /// was observed.
     fn left(&self, m: usize, class: usize) -> f32 {
         let left = &self.arms[m].left;
         let nearest = (0..CLASSES).filter(|c| !left[*c].is_nan()).min_by_key(|c| c.abs_diff(class));
         let both_seen = || self.arms[BOTH].left.iter().any(|left| !left.is_nan());
         match nearest {
             Some(c) => left[c],
-            // As long as both were tried together only, the history may have given what they gave.
+            // While only both together were tried, the history may be what made the message short.
             None if m == LINKED && both_seen() => self.left(BOTH, class) / BOTH_LEFT,
             None if m == BOTH => BOTH_LEFT * self.left(LINKED, class).min(self.left(ALONE.end - 1, class)),
             None => self.arms[m].left_hoped,
@@ -295,7 +310,8 @@ impl Messages {
         self.cost_us(m, n) + (n * left + HEADER_LEN) * u
     }
 
-    /// What takes longer than it may is never tried, so it is thought better of with time.
+    /// Methods over the latency limit are never tried, so their cost estimates decay until they
+    /// qualify again.
     fn forget_costs(&mut self, n: f32) {
         let most = self.spec.latency_us.unwrap_or(u32::MAX) as f32;
         for m in 0..ARMS.len() {
@@ -306,7 +322,8 @@ impl Messages {
         }
     }
 
-    /// With another dictionary what was learned of messages that stand alone is of no use.
+    /// Adopts a change of dictionary: resets what was learned about the unlinked arms, which
+    /// depends on it.
     fn follow(&mut self, dictionary: Option<u64>) {
         if self.dictionary == dictionary {
             return;
@@ -335,7 +352,7 @@ impl Messages {
             && self.quota.as_mut().is_none_or(|q| q.allows(view.now_ns, encode_ns))
     }
 
-    /// What to try instead of `best`, if it is time to.
+    /// The arm to try instead of `best`, if a trial is due.
     fn probe(&mut self, best: usize, scores: &[f32; ARMS.len()], n: f32) -> Option<usize> {
         if let Some(m) = self.again.take().filter(|m| scores[*m].is_finite()) {
             return Some(m);
@@ -354,11 +371,12 @@ impl Messages {
         for _ in 0..ARMS.len() {
             self.next_probe = (self.next_probe + 1) % ARMS.len();
             let m = self.next_probe;
-            // Storing is always tried, if it is not what is done: the slope needs messages of other lengths.
+            // Storing is always tried unless it is the best: the slope needs messages of other
+            // lengths.
             let blind = m == LINKED && self.slope.us_per_byte().is_none();
             let in_reach =
                 m == STORE || blind || !self.arms[m].tried || scores[m] < PROBE_REACH * scores[best].max(1.0);
-            // As long as it is not sure that bytes take time at all, it is worth more to know.
+            // Until it is certain that bytes take time at all, that knowledge is worth more.
             let share = if m == STORE && !self.slope.is_sure() { RIVAL_SHARE } else { PROBE_SHARE };
             if m != best && in_reach && self.affordable(m, best, scores, share) {
                 return Some(self.tried(m));
@@ -367,11 +385,11 @@ impl Messages {
         None
     }
 
-    /// The rival, if it is time to try it.
+    /// The rival, if its trial is due.
     fn try_rival(&mut self, best: usize, class: usize, scores: &[f32; ARMS.len()]) -> Option<usize> {
         let rivals = &mut self.rivals[class];
         if best != usize::from(rivals.best) {
-            // Storing leaves the same of every kind.
+            // Storing leaves the same length of every kind of message, so it needs no trial.
             let every = if usize::from(rivals.best) == STORE { 0 } else { RIVAL_FIRST };
             *rivals = Rivals { best: best as u8, rival: rivals.best, wait: every, every };
         }
@@ -391,10 +409,11 @@ impl Messages {
         self.affordable(m, best, scores, RIVAL_SHARE).then(|| self.tried(m))
     }
 
-    /// Whether what trying `m` takes more than `best` is at most `share` of the time since it was tried last.
+    /// Whether the extra time of trying `m` instead of `best` is at most `share` of the time since
+    /// its last trial.
     fn affordable(&self, m: usize, best: usize, scores: &[f32; ARMS.len()], share: f32) -> bool {
         let arm = &self.arms[m];
-        // What is cold here is cold at the peer too.
+        // Doubled: a codec that is cold here is cold at the peer too.
         let more_us = (scores[m] - scores[best]).max(2.0 * arm.cold_us);
         let since = self.messages.wrapping_sub(arm.tried_at) as f32;
         scores[m].is_finite() && (self.span_us == 0.0 || more_us <= share * since * self.span_us)
@@ -477,7 +496,8 @@ impl Policy for Messages {
                 } else if !early || seen < *left {
                     *left += gain * (seen - *left);
                 }
-                // The first of two tries finds tables and caches as they are for nobody who goes on.
+                // The first of two trials is not learned from: cold tables and caches are not
+                // representative.
                 if self.again.is_none() {
                     self.arms[m].tried = true;
                     if wall_ns > 0 {
@@ -501,7 +521,7 @@ impl Policy for Messages {
                 }
             }
             Outcome::Answered { seq, wire_len, span_ns } => {
-                // What the peer spends on decoding is no time of the link.
+                // The peer's decode time is subtracted below, as it is not time of the link.
                 let (m, n) = if self.last.seq == seq { (self.last.arm, self.last.n) } else { (STORE, 0.0) };
                 let span_us = span_ns as f32 * 1e-3;
                 let gain = if self.span_us == 0.0 { 1.0 } else { GAIN_SPAN };
@@ -510,14 +530,14 @@ impl Policy for Messages {
                 // No byte takes longer than all did together.
                 let most = span_us / wire_len.max(1) as f32;
                 self.dearest = if most < self.dearest { most } else { self.dearest * DEAREST_RISE };
-                // The last of those that are not thought about tells of the link for all.
+                // Of the messages stored without a decision, only the last is used for the slope.
                 if self.answers <= ANSWERS_COLD || self.rest > 0 {
                     return;
                 }
                 if self.last.seq == seq && self.last.cold {
                     return;
                 }
-                // Of messages before the last the length is not known any more: as if stored.
+                // The length of messages before the last is not kept: they count as stored.
                 let raw_len = if self.last.seq == seq { n as usize } else { wire_len };
                 let [fixed, each] = self.arms[m].decode;
                 if self.slope.observe(wire_len, raw_len, span_us - fixed - each * n) {
@@ -546,8 +566,8 @@ fn class(n: usize) -> usize {
     ((n.max(1)).ilog2() as usize).min(CLASSES - 1)
 }
 
-/// Moves a cost of two numbers towards what was seen at length `n`: the fixed one by what short messages show, the one
-/// per byte by what long ones do.
+/// Moves a cost (fixed part, part per byte) towards the time observed at length `n`: short messages
+/// move mostly the fixed part, long ones the part per byte.
 fn approach(cost: &mut [f32; 2], n: f32, seen_us: f32, gain_up: f32) {
     let expected = cost[0] + cost[1] * n;
     if !seen_us.is_finite() || expected <= 0.0 {
@@ -595,7 +615,7 @@ impl PolicySettings for MessagesSpec {
 pub(super) const ENTRY: Registered = Registered {
     name: "messages",
     usage: "messages[:latency_us=US][,cpu_percent=PERCENT]",
-    about: "for each message the method with the least time, for message flows",
+    about: "for message flows: the method with the least total time for each message",
     examples: &["messages", "messages:latency_us=20,cpu_percent=5"],
     parse: |rest| Ok(Arc::new(MessagesSpec::parse(rest.strip_prefix(':').unwrap_or(rest))?)),
 };

@@ -1,7 +1,8 @@
-//! `replay`: the choices of a schedule or of a recorded trace again, whatever the link and the CPU do.
+//! `replay`: repeats the choices of a schedule or of a recorded trace, whatever the link and the
+//! CPU do.
 //!
-//! A schedule is text, one line a block: raw length, method, and `linked` if it is. Empty lines and what follows a `#`
-//! do not count:
+//! A schedule is text with one line per block: raw length, method, and `linked` if the block is
+//! linked. Empty lines and text after a `#` are ignored:
 //!
 //! ```text
 //! # narrows-replay 1
@@ -10,7 +11,7 @@
 //! 131072 lz4:accel=16 linked
 //! ```
 //!
-//! The JSON lines of `--trace` are read as well: a block is as long as the offset of the next one says.
+//! It also reads the JSON lines of `--trace`. The offset of the next block gives a block's length.
 
 use std::fmt;
 use std::sync::Arc;
@@ -20,40 +21,49 @@ use crate::codec::Method;
 use crate::error::{Error, Result};
 use crate::monitor::View;
 
-/// Every receiver takes blocks of this length (docs/format.md, section 6).
+/// Maximum length that every receiver accepts (docs/format.md, section 6).
 const BASELINE_BLOCK_MAX: usize = 2 << 20;
-/// Blocks are never longer on the wire (docs/format.md, section 6).
+/// Maximum length of any block on the wire (docs/format.md, section 6).
 const BLOCK_HARD_MAX: u64 = 64 << 20;
-/// Four million blocks of 128 KiB are half a terabyte, and take 64 MiB here.
+/// Four million blocks of 128 KiB are half a terabyte; their schedule takes 64 MiB of memory.
 const BLOCKS_MAX: usize = 4 << 20;
 
 /// One block of a schedule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Planned {
+    /// Raw bytes.
     pub raw_len: usize,
+    /// The method to encode with.
     pub method: Method,
+    /// Encode with the flow's history as dictionary.
     pub linked: bool,
 }
 
-/// Methods and cuts of a whole flow, decided beforehand.
+/// The blocks of a whole flow with their lengths and methods, decided in advance.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Schedule(Vec<Planned>);
 
 impl Schedule {
+    /// A schedule of these blocks, in their order.
     pub fn new(blocks: Vec<Planned>) -> Self {
         Self(blocks)
     }
 
+    /// The blocks in their order.
     pub fn blocks(&self) -> &[Planned] {
         &self.0
     }
 
-    /// Reads a schedule, or the trace of one flow.
+    /// Parses a schedule, or the trace of one flow.
+    ///
+    /// # Errors
+    /// A line is malformed, a block's length or method is invalid, the trace has more than one flow
+    /// or lacks its beginning, or there are no blocks or too many.
     pub fn parse(text: &str) -> Result<Self> {
         let is_trace = text.trim_start().starts_with('{');
         let blocks = if is_trace { parse_trace(text)? } else { parse_schedule(text)? };
         if blocks.is_empty() {
-            return Err(Error::misuse("there is no block in it to replay"));
+            return Err(Error::misuse("the file has no block to replay"));
         }
         Ok(Self(blocks))
     }
@@ -99,7 +109,7 @@ fn parse_schedule(text: &str) -> Result<Vec<Planned>> {
     Ok(blocks)
 }
 
-/// A block that was chosen, of which the next one's offset tells the length.
+/// A block of a trace whose length is not known until the next one's offset.
 struct Begun<'a> {
     line: usize,
     raw_offset: u64,
@@ -114,7 +124,7 @@ fn parse_trace(text: &str) -> Result<Vec<Planned>> {
     let mut begun: Option<Begun<'_>> = None;
     let mut last_encoded = None;
     for (i, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
-        let bad = || Error::misuse(format!("line {} is no line of a trace", i + 1));
+        let bad = || Error::misuse(format!("line {} is not a line of a trace", i + 1));
         let number = |key: &str| field(line, key).and_then(|v| v.parse::<u64>().ok()).ok_or_else(bad);
         match field(line, "event").ok_or_else(bad)? {
             "encoded" => last_encoded = Some((number("seq")?, number("raw_len")?)).max(last_encoded),
@@ -127,7 +137,7 @@ fn parse_trace(text: &str) -> Result<Vec<Planned>> {
                     })?;
                     push(&mut blocks, b.line, raw_len, b.method, b.linked)?;
                 } else if raw_offset > 0 {
-                    return Err(Error::misuse("the trace does not begin with the beginning of a flow"));
+                    return Err(Error::misuse("the trace lacks the beginning of its flow"));
                 }
                 begun = Some(Begun {
                     line: i,
@@ -148,7 +158,8 @@ fn parse_trace(text: &str) -> Result<Vec<Planned>> {
     Ok(blocks)
 }
 
-/// The value of a key of one flat object; the trace writes no escapes and no commas in values but those of methods.
+/// The value of a key in one flat JSON object. Traces have no escapes, and commas only in the
+/// values of methods.
 fn field<'a>(line: &'a str, key: &str) -> Option<&'a str> {
     let at = line.find(&format!("\"{key}\":"))? + key.len() + 3;
     let value = &line[at..];
@@ -174,10 +185,11 @@ fn push(blocks: &mut Vec<Planned>, line: usize, raw_len: u64, method: &str, link
     Ok(())
 }
 
+/// The policy: repeats the choices of a schedule.
 pub struct Replay {
     blocks: Vec<Planned>,
     len_max: usize,
-    /// The block in which the next raw byte lies, and the offset of its end.
+    /// The block that contains the next raw byte, and the raw offset of its end.
     at: usize,
     end: u64,
 }
@@ -196,15 +208,17 @@ impl Replay {
 }
 
 impl Policy for Replay {
-    /// By the place of the next byte, not by count: where fewer bytes have come than the schedule cuts, the rest of its
-    /// block follows with the same method, and the cuts after it are in their places again.
+    /// Goes by the offset of the next byte, not by the number of blocks. If fewer bytes have
+    /// gathered than the schedule's block has, the rest follows with the same method, and later
+    /// cuts are again at their scheduled offsets.
     fn choose(&mut self, view: &View<'_>) -> Choice {
         while view.raw_offset >= self.end && self.at + 1 < self.blocks.len() {
             self.at += 1;
             self.end += self.blocks[self.at].raw_len as u64;
         }
         let block = self.blocks[self.at];
-        // After the end of the schedule the last method goes on, in the longest blocks: the last one may be a remainder.
+        // After the end of the schedule the last method continues in blocks of the longest
+        // scheduled length, since the last block may be a remainder.
         let len = self.end.checked_sub(view.raw_offset).filter(|l| *l > 0).map_or(self.len_max, |l| l as usize);
         let block_len = len.min(view.limits.block_max);
         let method = if view.limits.allows(block.method) { block.method } else { Method::STORE };
@@ -242,7 +256,7 @@ impl PolicySettings for Settings {
         self.schedule.as_ref().map_or_else(|| vec![Method::STORE], Schedule::methods)
     }
 
-    /// A schedule that was not loaded may.
+    /// A schedule that is not loaded yet may have linked blocks.
     fn links(&self) -> bool {
         self.schedule.as_ref().is_none_or(|s| s.blocks().iter().any(|b| b.linked))
     }
@@ -260,7 +274,7 @@ impl PolicySettings for Settings {
 pub(super) const ENTRY: Registered = Registered {
     name: "replay",
     usage: "replay:FILE",
-    about: "the choices of a schedule or of a trace again",
+    about: "repeats the choices of a schedule or of a trace",
     examples: &["replay:FILE"],
     parse: |rest| match rest.strip_prefix(':').filter(|file| !file.is_empty()) {
         Some(file) => Ok(Arc::new(Settings { file: file.to_owned(), schedule: None })),
@@ -305,7 +319,8 @@ mod tests {
         }
     }
 
-    /// Offsets 0, 8192 and 40960: blocks of 8192 and 32768, and a last one of which `encoded` tells the length.
+    /// Offsets 0, 8192 and 40960: blocks of 8192 and 32768, and a last one of which `encoded` tells
+    /// the length.
     #[test]
     fn a_trace_tells_lengths_by_offsets() {
         let line = |seq: u64, offset: u64, method: &str| {

@@ -1,4 +1,4 @@
-//! Policies by name: how a person writes them, their settings, and the entry that registers one.
+//! Policy specifications: their syntax, the settings of a policy, and the entry that registers one.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,7 +10,7 @@ use crate::codec::{DEFAULT_METHODS, Method};
 use crate::error::{Error, Result};
 use crate::monitor::cost::Prior;
 
-/// The entry of a policy in [`POLICIES`]. Its file ends with it.
+/// The entry of a policy in [`POLICIES`], at the end of the policy's file.
 pub struct Registered {
     /// The name in specification strings: `balance`.
     pub name: &'static str,
@@ -18,21 +18,22 @@ pub struct Registered {
     pub usage: &'static str,
     /// One line for help texts.
     pub about: &'static str,
-    /// Specifications that print as they parse; the shared tests run the policy of each.
+    /// Specifications in canonical form (they print as they were parsed); the shared tests run the
+    /// policy of each.
     pub examples: &'static [&'static str],
-    /// Reads what follows the name: nothing, or a colon and more.
+    /// Parses the rest of a specification after the name: empty, or a colon and the settings.
     pub parse: fn(&str) -> Result<Arc<dyn PolicySettings>>,
 }
 
 /// The settings of one policy. [`fmt::Display`] prints the specification that parses back to them.
 pub trait PolicySettings: fmt::Debug + fmt::Display + Send + Sync {
-    /// A policy for one flow.
+    /// Makes the policy of one flow.
     fn build(&self, setup: &PolicySetup<'_>) -> Box<dyn Policy>;
 
-    /// Longest blocks that it ever wants, in raw bytes.
+    /// The longest block it ever asks for, in raw bytes.
     fn block_max(&self) -> usize;
 
-    /// The methods that it chooses from; none if it takes those of the setup.
+    /// The methods it chooses from; empty if it uses those of the setup.
     fn methods(&self) -> Vec<Method> {
         Vec::new()
     }
@@ -42,85 +43,88 @@ pub trait PolicySettings: fmt::Debug + fmt::Display + Send + Sync {
         false
     }
 
-    /// Whether it can choose for messages, which are never cut.
+    /// Whether it can choose methods for messages, which are never split.
     fn takes_messages(&self) -> bool {
         false
     }
 
-    /// How long raw bytes may wait for a whole block: more than 0 where nobody waits for them.
+    /// How long raw bytes may wait until a whole block has gathered. Above 0 only where no reader
+    /// waits for the bytes.
     fn gather_ns(&self) -> u64 {
         0
     }
 
-    /// Path of the file that it is built from.
+    /// Path of the file that the policy is built from.
     fn file(&self) -> Option<&str> {
         None
     }
 
-    /// Whether it writes its file at the end of a flow ([`Policy::save`]), so that at first there need be none.
+    /// Whether the file is written at the end of a flow ([`Policy::save`]); it then need not exist
+    /// before the first one.
     fn keeps(&self) -> bool {
         false
     }
 
-    /// The same settings with the contents of their file.
+    /// Returns the same settings with the contents of their file.
     ///
     /// # Errors
-    /// The bytes are not such a file, or these settings have none.
+    /// The bytes are not a valid file of this policy, or the settings name no file.
     fn load(&self, bytes: &[u8]) -> Result<Arc<dyn PolicySettings>> {
         let _ = bytes;
         Err(Error::misuse(format!("{self} has no file")))
     }
 
-    /// Contents of the file that were loaded, for a policy that keeps one.
+    /// The loaded contents of the file, for a policy that also writes it.
     fn contents(&self) -> Option<Vec<u8>> {
         None
     }
 }
 
-/// A policy as a person writes it: `balance`, `fixed:zstd:level=3,link`. Two are equal if they print the same.
+/// A policy with its settings, parsed from text such as `balance` or `fixed:zstd:level=3,link`. Two
+/// specifications are equal if they print the same.
 #[derive(Clone)]
 pub struct PolicySpec {
     entry: &'static Registered,
     settings: Arc<dyn PolicySettings>,
 }
 
-/// What a policy is built from.
+/// Inputs from which a policy is built.
 #[derive(Clone, Copy)]
 pub struct PolicySetup<'a> {
-    /// Methods that `balance` may choose from; the others name their own.
+    /// Methods that `balance` may choose from; the other policies have their own.
     pub methods: &'a [Method],
-    /// Cores that encode.
+    /// Number of cores that encode.
     pub cores: usize,
-    /// Measured costs of methods on other hosts.
+    /// Costs of methods as measured on other hosts.
     pub prior: &'a Prior,
-    /// How much longer methods take on this host.
+    /// How much longer methods take on this host than the prior says.
     pub calibration: Option<&'a Calibration>,
 }
 
 impl<'a> PolicySetup<'a> {
-    /// With the default methods, and without a calibration.
+    /// A setup with the default methods and without a calibration.
     pub fn new(cores: usize, prior: &'a Prior) -> Self {
         Self { methods: DEFAULT_METHODS, cores, prior, calibration: None }
     }
 }
 
 impl PolicySpec {
-    /// The usual policy: whatever is fastest at the moment.
+    /// The default policy: the method by which each block arrives soonest.
     pub fn balance() -> Self {
         Self::named("balance")
     }
 
-    /// For bytes that are stored: no link is waited for.
+    /// The policy for files and other storage, where the speed of a link does not count.
     pub fn storage() -> Self {
         Self::named("storage")
     }
 
-    /// For message flows, without limits.
+    /// The policy for message flows, without limits on latency or CPU.
     pub fn messages() -> Self {
         Self::named("messages")
     }
 
-    /// One method for all blocks.
+    /// One method for all blocks, linked if `linked`.
     pub fn fixed(method: Method, linked: bool) -> Self {
         Self { settings: Arc::new(super::fixed::Settings { method, linked }), ..Self::named("fixed:store") }
     }
@@ -134,7 +138,7 @@ impl PolicySpec {
         text.parse().expect("a registered policy")
     }
 
-    /// The policy's name: `fixed`, whatever its settings.
+    /// The policy's name without its settings, such as `fixed`.
     pub fn name(&self) -> &'static str {
         self.entry.name
     }
@@ -169,7 +173,8 @@ impl PolicySpec {
         self.settings.gather_ns()
     }
 
-    /// Path of the file that the policy is built from: the caller reads it and hands it to [`PolicySpec::load`].
+    /// Path of the file that the policy is built from. The caller reads it and passes the bytes to
+    /// [`PolicySpec::load`].
     pub fn file(&self) -> Option<&str> {
         self.settings.file()
     }
@@ -179,10 +184,10 @@ impl PolicySpec {
         self.settings.keeps()
     }
 
-    /// The policy with the contents of its file.
+    /// Returns the policy with the contents of its file.
     ///
     /// # Errors
-    /// The bytes are not such a file, or the policy has none.
+    /// The bytes are not a valid file of this policy, or the policy names no file.
     pub fn load(&self, bytes: &[u8]) -> Result<Self> {
         Ok(Self { entry: self.entry, settings: self.settings.load(bytes)? })
     }
@@ -233,10 +238,10 @@ impl FromStr for PolicySpec {
     }
 }
 
-/// The settings of a policy that has none.
+/// [`PolicySettings`] of a policy that has nothing to set.
 #[derive(Debug, Clone, Copy)]
 pub struct NoSettings {
-    /// The policy's name, its whole specification.
+    /// The policy's name, which is its whole specification.
     pub name: &'static str,
     /// See [`PolicySettings::block_max`].
     pub block_max: usize,
@@ -249,10 +254,10 @@ pub struct NoSettings {
 }
 
 impl NoSettings {
-    /// For [`Registered::parse`].
+    /// Implements [`Registered::parse`].
     ///
     /// # Errors
-    /// Something follows the name.
+    /// Text follows the name.
     pub fn parse(self, rest: &str) -> Result<Arc<dyn PolicySettings>> {
         if rest.is_empty() {
             return Ok(Arc::new(self));

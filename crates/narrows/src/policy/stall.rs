@@ -1,8 +1,10 @@
-//! `stall`: the rule of `zstd --adapt`, one zstd level up or down by what stalls, whatever the data.
+//! `stall`: the rule of `zstd --adapt`. Moves the zstd level up or down by which part stalls,
+//! whatever the data.
 //!
-//! Six times a second it is looked at whether compression or the link waited for the other; a level is changed by one, and
-//! only after another block was finished. What a *job* of zstd is, is a block here; decisions that the sources leave open
-//! are listed in `docs/experiments/seed-policies.md`.
+//! Six times a second it checks whether compression or the link waited for the other. It changes
+//! the level by one, and only after another block has finished. A *job* of zstd corresponds to a
+//! block here. `docs/experiments/seed-policies.md` lists the decisions that zstd's sources leave
+//! open.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,9 +14,10 @@ use crate::codec::{Level, Method};
 use crate::error::{Error, Result};
 use crate::monitor::View;
 
-/// How often it is looked.
+/// Interval between checks.
 const REFRESH_NS: u64 = 1_000_000_000 / 6;
 
+/// The policy: the control loop of `zstd --adapt`.
 pub struct Stall {
     min: Level,
     max: Level,
@@ -22,7 +25,7 @@ pub struct Stall {
     cores: u64,
     blocks_begun: u64,
     blocks_done: u64,
-    /// Raw bytes encoded and wire bytes that came of them, so far.
+    /// Raw bytes encoded so far, and their wire bytes.
     consumed: u64,
     produced: u64,
     looked_ns: u64,
@@ -30,7 +33,8 @@ pub struct Stall {
     /// Blocks done and progress at the last correction.
     corrected_at_block: u64,
     at_correction: Progress,
-    /// How often input was offered since the last correction, and how often there was no room for it.
+    /// How often input was offered since the last correction, and how often there was no room for
+    /// it.
     presented: u64,
     blocked: u64,
     change: Change,
@@ -48,20 +52,22 @@ struct Progress {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Change {
     None,
-    /// The link is what bounds: take more time.
+    /// The link is the bottleneck: a higher level.
     Slower,
     Faster,
 }
 
 impl Stall {
-    /// The levels of our zstd; the program's own go from -50 to 22.
+    /// Lowest level of our zstd; that of the program is -50.
     pub const LEVEL_MIN: Level = -7;
+    /// Highest level of our zstd; that of the program is 22.
     pub const LEVEL_MAX: Level = 19;
-    /// The shortest job that zstd's own threads take.
+    /// Block length in raw bytes: the shortest job of zstd's own multithreading.
     pub const BLOCK_LEN: usize = 512 << 10;
-    /// Where `zstd --adapt` begins.
+    /// Initial level of `zstd --adapt`.
     const LEVEL_FIRST: Level = 3;
 
+    /// A policy for one flow that stays within the levels `min..=max`.
     pub fn new(min: Level, max: Level, cores: usize) -> Self {
         Self {
             min,
@@ -96,7 +102,8 @@ impl Stall {
         }
     }
 
-    /// `spare` raw bytes stay behind whatever is cut now.
+    /// Checks for stalls. `spare` is the number of gathered raw bytes that remain after the next
+    /// cut.
     fn look(&mut self, view: &View<'_>, spare: usize) {
         self.presented += 1;
         self.blocked += u64::from(spare >= Self::BLOCK_LEN.min(view.limits.block_max));
@@ -121,7 +128,7 @@ impl Stall {
 
     fn correct(&mut self, now: &Progress) {
         self.corrected_at_block = self.blocks_done;
-        // Before that the workers are only being filled.
+        // Until then the workers are only being filled.
         if self.blocks_done > self.cores + 1 {
             if self.blocked == 0 {
                 self.change = Change::Slower;
@@ -172,7 +179,8 @@ impl Policy for Stall {
         Choice::new(method, block_len)
     }
 
-    /// Never tries anything, but is asked when the window is full: all encoded, and the link has not taken it.
+    /// Tries nothing. The call is only a chance to check while the window is full, when the link
+    /// does not take the encoded blocks.
     fn probe(&mut self, view: &View<'_>) -> Option<Choice> {
         self.look(view, view.gathered);
         None
@@ -219,7 +227,7 @@ impl Settings {
             }
         }
         if min > max {
-            return Err(Error::misuse(format!("the lowest level of stall is {min} and the highest {max}")));
+            return Err(Error::misuse(format!("stall: min={min} is above max={max}")));
         }
         Ok(Self { min, max })
     }
@@ -251,7 +259,7 @@ impl PolicySettings for Settings {
 pub(super) const ENTRY: Registered = Registered {
     name: "stall",
     usage: "stall[:min=LEVEL][,max=LEVEL]",
-    about: "the rule of zstd --adapt: whoever waits sets the level",
+    about: "the rule of zstd --adapt: stalls of CPU or link change the level",
     examples: &["stall", "stall:min=1,max=9"],
     parse: |rest| Ok(Arc::new(Settings::parse(rest)?)),
 };

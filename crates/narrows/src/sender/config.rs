@@ -1,33 +1,38 @@
-//! What a sender is told when it starts.
+//! Configuration of a sender.
 
 use crate::frame;
 
-/// What the sender is told when it starts.
+/// Configuration of a sender, fixed at its start.
 #[derive(Debug, Clone)]
 pub struct SenderConfig {
-    /// Longest block, in raw bytes. Above the baseline of 2 MiB only for receivers known to take it.
+    /// Maximum length of a block, in raw bytes. Set more than the baseline of 2 MiB only for
+    /// receivers that are known to accept it.
     pub block_max: usize,
     /// Bytes of history for linked frames; 0 forbids linking.
     pub history: usize,
     /// Put a 64-bit check on every block.
     pub check: bool,
-    /// Workers that encode.
+    /// Number of workers that encode.
     pub cores: usize,
-    /// Raw and encoded bytes of this flow in flight at most, encoder contexts included (D15).
+    /// Maximum memory of the flow in bytes: raw and encoded data in flight and encoder contexts
+    /// (D15).
     pub memory_max: usize,
     /// A receiver's preface and feedback will come back on this link.
     pub duplex: bool,
-    /// The link is behind another program, which takes more than it has sent: rate and backlog come from feedback.
+    /// Another program is before the link and buffers bytes that it has not sent: rate and backlog
+    /// are taken from feedback.
     pub relayed: bool,
-    /// The receiver's application will say something ([`Sender::take_note`](super::Sender::take_note)).
+    /// The receiver's application will send notes
+    /// ([`Sender::take_note`](super::Sender::take_note)).
     pub notes: bool,
-    /// How long raw bytes may wait until there is a whole block of them; 0: they go at once.
+    /// How long raw bytes may wait until a whole block has gathered, in ns; 0: they are sent at
+    /// once.
     pub gather_ns: u64,
     /// Raw length of the whole flow, when it is known beforehand.
     pub raw_len: Option<u64>,
     /// Append an index, so that the stream serves as a seekable file.
     pub index: bool,
-    /// Keep a line for every decision; the driver takes them with `take_trace`.
+    /// Record a trace line for every decision; the driver fetches them with `take_trace`.
     pub trace: bool,
 }
 
@@ -50,5 +55,6 @@ impl Default for SenderConfig {
     }
 }
 
-/// A bulk flow stays under 64 MiB of the process; code, stacks and codec tables need the rest.
+/// Default of [`SenderConfig::memory_max`]: with it, the process of a bulk flow stays under 64 MiB;
+/// code, stacks and codec tables need the rest.
 pub const MEMORY_MAX_DEFAULT: usize = 20 << 20;

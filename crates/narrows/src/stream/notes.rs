@@ -1,4 +1,4 @@
-//! Words of the receiving application to the sending one, beside the reports.
+//! Notes: messages from the receiving application to the sending one, carried beside the reports.
 
 use std::sync::{Arc, OnceLock};
 
@@ -8,24 +8,27 @@ pub(super) trait Back: Send + Sync {
     fn settle(&self, waiting_max: u64) -> bool;
 }
 
-/// Made before the flow and given to it and to the sink, which then speaks through it.
+/// A channel for notes. It is made before the flow and given to the flow and to the sink, which
+/// then sends through it.
 #[derive(Clone, Default)]
 pub struct Notes(Arc<OnceLock<Box<dyn Back>>>);
 
 impl Notes {
-    /// Sends words on their way at once, without waiting: what the link does not take follows with the next report. The
-    /// flow fails when a sender leaves 8 MiB of them unread. Without a running flow, or on a link of one direction, nobody hears.
+    /// Sends one note without waiting; bytes that the link does not take follow with the next
+    /// report. The flow fails if the sender leaves 8 MiB of notes unread. Without a running flow,
+    /// or on a one-way link, the note is dropped.
     ///
     /// # Panics
-    /// If there are more than [`CONTROL_BODY_MAX`](crate::frame::CONTROL_BODY_MAX) bytes.
+    /// If the note has more than [`CONTROL_BODY_MAX`](crate::frame::CONTROL_BODY_MAX) bytes.
     pub fn send(&self, words: &[u8]) {
         if let Some(back) = self.0.get() {
             back.say(words);
         }
     }
 
-    /// Waits until the link has taken all that was said but `waiting_max` bytes: for an application that says much where
-    /// nothing bounds it. `false` if nobody hears any more.
+    /// Waits until at most `waiting_max` bytes of notes are left that the link has not taken, for
+    /// an application that sends many notes and has no other bound. `false` if the sender does not
+    /// read them any more.
     pub fn settle(&self, waiting_max: u64) -> bool {
         self.0.get().is_some_and(|back| back.settle(waiting_max))
     }

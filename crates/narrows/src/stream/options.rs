@@ -1,4 +1,4 @@
-//! What the user chooses of a flow. The driver fills in the rest: link, workers, clock.
+//! Options of a flow, as the user chooses them. The driver adds the rest: link, workers, clock.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -13,7 +13,8 @@ use crate::policy::{Policy, PolicySetup, PolicySpec};
 use crate::receiver::ReceiverConfig;
 use crate::sender::SenderConfig;
 
-/// Hears what the receiver's application says; it must not wait for the flow.
+/// Callback for the notes of the receiver's application ([`Notes`]). It must not wait for the flow;
+/// an error that it returns ends the flow.
 pub type OnNote = Box<dyn FnMut(&[u8]) -> crate::Result<()> + Send>;
 
 /// Options of a flow that is sent. The defaults are those of `narrows send`.
@@ -54,12 +55,14 @@ impl Default for SendOptions {
 }
 
 impl SendOptions {
-    /// With this policy. One that has a file must be loaded ([`PolicySpec::load`]).
+    /// Options with this policy. If the policy has a file, it must be loaded
+    /// ([`PolicySpec::load`]).
     pub fn new(policy: PolicySpec) -> Self {
         Self::with(Chooser::Spec(policy))
     }
 
-    /// With a policy of the caller's own. It sees blocks of up to 2 MiB, and history of 64 KiB to link with.
+    /// Options with a policy of the caller's own. Its blocks have up to 2 MiB, and it can link to
+    /// 64 KiB of history.
     pub fn with_policy(policy: Box<dyn Policy>) -> Self {
         Self::with(Chooser::Own(policy))
     }
@@ -83,7 +86,8 @@ impl SendOptions {
         }
     }
 
-    /// Worker threads that encode, at least 1, besides those that read and write. Default: [`encoders`].
+    /// Number of worker threads that encode, at least 1; other threads read and write. Default:
+    /// [`encoders`].
     pub fn threads(self, threads: usize) -> Self {
         Self { threads: threads.max(1), ..self }
     }
@@ -93,17 +97,18 @@ impl SendOptions {
         Self { methods: Some(methods.to_vec()), ..self }
     }
 
-    /// What methods cost before anything was measured. Default: [`Prior::shipped`].
+    /// Costs of methods before anything is measured. Default: [`Prior::shipped`].
     pub fn prior(self, prior: Prior) -> Self {
         Self { prior: Some(prior), ..self }
     }
 
-    /// What is remembered of this host.
+    /// Calibration of this host. Default: none.
     pub fn calibration(self, calibration: Option<&Calibration>) -> Self {
         Self { calibration: calibration.cloned(), ..self }
     }
 
-    /// Longest block, in raw bytes. Default: what the policy wants. Above 2 MiB only for receivers known to take it.
+    /// Maximum length of a block, in raw bytes. Default: that of the policy. Set more than 2 MiB
+    /// only for receivers that are known to accept it.
     pub fn block_max(self, raw_len: usize) -> Self {
         Self { block_max: Some(raw_len), ..self }
     }
@@ -113,12 +118,14 @@ impl SendOptions {
         Self { history: Some(len), ..self }
     }
 
-    /// How long raw bytes may wait for a whole block. Default: what the policy wants, which is 0 on links.
+    /// How long raw bytes may wait until a whole block has gathered, in ns. Default: that of the
+    /// policy, which is 0 on links.
     pub fn gather_ns(self, ns: u64) -> Self {
         Self { gather_ns: Some(ns), ..self }
     }
 
-    /// Raw and encoded bytes in flight at most, encoder contexts included. Default: 20 MiB.
+    /// Maximum memory of the flow in bytes: raw and encoded data in flight and encoder contexts.
+    /// Default: 20 MiB.
     pub fn memory_max(self, len: usize) -> Self {
         Self { rest: SenderConfig { memory_max: len, ..self.rest }, ..self }
     }
@@ -133,22 +140,23 @@ impl SendOptions {
         Self { rest: SenderConfig { index, ..self.rest }, ..self }
     }
 
-    /// Raw length of the whole flow, if it is known.
+    /// Raw length of the whole flow in bytes, if it is known. Default: unknown.
     pub fn raw_len(self, len: impl Into<Option<u64>>) -> Self {
         Self { raw_len: len.into(), ..self }
     }
 
-    /// Gives up when the link takes nothing, or a duplex peer confirms nothing, for this long. Default: never.
+    /// The flow fails when the link takes no bytes, or a duplex peer confirms nothing, for this
+    /// long. Default: never.
     pub fn stall_timeout(self, limit: Option<Duration>) -> Self {
         Self { stall_timeout: limit, ..self }
     }
 
-    /// Writes every decision as a JSON line.
+    /// Writes a JSON line for every decision. Default: no trace.
     pub fn trace(self, to: Box<dyn Write + Send>) -> Self {
         Self { trace: Some(to), ..self }
     }
 
-    /// Hears what the receiver's application says ([`Notes`]).
+    /// Calls `hear` for each note of the receiver's application ([`Notes`]).
     pub fn on_note(self, hear: OnNote) -> Self {
         Self { on_note: Some(hear), ..self }
     }
@@ -158,7 +166,8 @@ impl SendOptions {
         Self { control: Arc::clone(control), ..self }
     }
 
-    /// The engine's part, for drivers: no link, no trace, no notes yet.
+    /// Splits off the parts that an engine needs, for drivers. Link, trace and notes are not set in
+    /// the result.
     pub fn into_engine(self) -> (SenderConfig, Box<dyn Policy>) {
         let (block_max, history, gather_ns) = match &self.chooser {
             Chooser::Spec(spec) => {
@@ -215,23 +224,24 @@ impl ReceiveOptions {
         Self { threads: threads.max(1), ..self }
     }
 
-    /// Wire and raw bytes held at most. Default: 32 MiB.
+    /// Maximum number of wire and raw bytes held. Default: 32 MiB.
     pub fn memory_max(self, len: usize) -> Self {
         Self { rest: ReceiverConfig { memory_max: len, ..self.rest }, ..self }
     }
 
-    /// Whether the stream is over with its end frame on a link of one direction too, as on a pipe that somebody keeps open.
-    /// Default: false; the link is read to its end, since nothing may follow.
+    /// Whether the end frame ends the stream on a one-way link too, for example on a pipe that
+    /// another process keeps open. Default: false: the link is read to its end, since nothing may
+    /// follow the end frame.
     pub fn ends_at_frame(self, ends: bool) -> Self {
         Self { rest: ReceiverConfig { ends_at_frame: ends, ..self.rest }, ..self }
     }
 
-    /// Gives up when nothing comes for this long. Default: never.
+    /// The flow fails when nothing arrives for this long. Default: never.
     pub fn stall_timeout(self, limit: Option<Duration>) -> Self {
         Self { stall_timeout: limit, ..self }
     }
 
-    /// By which the sink speaks to the sender's application.
+    /// Channel by which the sink sends notes to the sender's application.
     pub fn notes(self, notes: &Notes) -> Self {
         Self { notes: Some(notes.clone()), ..self }
     }
@@ -241,7 +251,7 @@ impl ReceiveOptions {
         Self { control: Arc::clone(control), ..self }
     }
 
-    /// The engine's part, for drivers.
+    /// The engine's configuration, for drivers.
     pub fn into_engine(self) -> ReceiverConfig {
         ReceiverConfig { cores: self.threads, ..self.rest }
     }

@@ -1,4 +1,5 @@
-//! Receiving: the caller's thread reads the link, workers decode, and one thread writes the sink.
+//! Receiving: the caller's thread reads the link, workers decode, and one more thread writes the
+//! sink.
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
@@ -17,31 +18,38 @@ use crate::receiver::{DecodeJob, Receiver, ReceiverConfig, RecvSummary};
 use crate::sys;
 use crate::transport::{Link, ReadHalf, WriteHalf};
 
-/// Buffers that the link is read into. Frames inside one are not copied; the longer, the fewer straddle two.
+/// Maximum length of the buffers that the link is read into. A frame is copied only if it straddles
+/// two buffers, which is rarer the longer they are.
 const READ_LEN: usize = 256 << 10;
-/// Buffers grow from here while reads fill them, so that a quiet connection holds little.
+/// Initial buffer length. It doubles while reads fill the buffer, so that a quiet connection holds
+/// little memory.
 const READ_LEN_FIRST: usize = 16 << 10;
-/// A report that is due waits so long at most for the end of a read.
+/// A due report waits at most this long for the current read.
 const REPORT_MIN: Duration = Duration::from_millis(1);
-/// That all is stored has to reach the sender, or it would be copied again; this is more than TCP takes to send it twice.
+/// How long the final confirmation may take to reach the sender, which would otherwise send
+/// everything again. Longer than TCP takes to send it twice.
 const CONFIRMED: Duration = Duration::from_secs(5);
-/// A failing receiver tells why; a sender that does not read gets so long.
+/// How long a failing receiver waits for the sender to read the reason.
 const LAST_WORD: Duration = Duration::from_millis(500);
-/// What may wait for the sender to read it. The most that one with reason leaves unread are the answers to the 16,384 files
-/// that it may have unanswered, should all of them fail with a text of 512 bytes. A server has so much for each copy.
+/// Maximum bytes that wait for the sender to read them. The largest legitimate backlog is 16,384
+/// answers, one for each file that may be unanswered, all of them failures with a text of 512
+/// bytes. A server can hold this much for each copy.
 const BACK_MAX: usize = 8 << 20;
 
 /// Receives one stream into `sink`.
 ///
 /// # Errors
-/// The link or the sink fails, the bytes are not a stream, or the flow is stopped or stalls. What `sink` has by then is a
-/// part of the stream.
+/// The link or the sink fails, the bytes are not a valid stream, or the flow is stopped or stalls.
+/// `sink` then has received only the beginning of the stream.
 pub fn receive(sink: impl Write + Send + 'static, link: Link, options: ReceiveOptions) -> Result<RecvSummary> {
     receive_then(sink, link, options, || Ok(()))
 }
 
-/// As [`receive`], and `commit` is called after the last byte was written and before the sender is told
-/// that all is stored: the place for fsync and rename. Its error is sent to the peer.
+/// Like [`receive`], but calls `commit` after the last byte is written and before the sender is
+/// told that everything is stored: the place for fsync and rename.
+///
+/// # Errors
+/// Those of [`receive`], and that of `commit`. The error is also sent to the peer.
 pub fn receive_then(
     sink: impl Write + Send + 'static,
     link: Link,
@@ -107,7 +115,7 @@ pub fn receive_then(
 struct Flow {
     me: Weak<Self>,
     state: Mutex<State>,
-    /// Raw data is ready, room was made, or the flow failed.
+    /// Signals that raw data is ready, that there is room, or that the flow has failed.
     changed: Condvar,
     /// Locked before `state` where both are needed.
     sink: Mutex<Box<dyn Write + Send>>,
@@ -117,7 +125,7 @@ struct Flow {
     buffers: BufferPool,
     control: Arc<Control>,
     begun_ns: u64,
-    /// Time spent writing the sink; written by whoever writes it, read for the reports.
+    /// Time spent writing the sink, for the reports.
     blocked_ns: AtomicU64,
 }
 
@@ -153,7 +161,7 @@ impl Flow {
         }
         self.end();
         if result.is_ok() {
-            // Only joined when it has nothing left to do: a sink may block for ever.
+            // Joined only when it has nothing left to do: a sink may block forever.
             let _ = sink.join();
             result = self.check();
         }
@@ -240,8 +248,9 @@ impl Flow {
         }
     }
 
-    /// Whether the end came on a link that the sender keeps open until it hears that all is stored, or that is not read
-    /// to its own end for another reason. (On a link of one direction nothing may follow the end of the stream.)
+    /// Whether the stream has ended on a link that is not read to its own end: a duplex link, which
+    /// the sender keeps open until it hears that everything is stored, or for another reason. (On a
+    /// one-way link nothing may follow the end of the stream.)
     fn is_over(&self) -> Result<bool> {
         let duplex = lock(&self.back).is_some();
         let mut state = lock(&self.state);
@@ -252,7 +261,7 @@ impl Flow {
         Ok(over)
     }
 
-    /// Parses what came earlier and found no room; whether there was any.
+    /// Parses bytes that arrived earlier and found no room. Returns whether there were any.
     fn resume(&self, contexts: &mut Contexts) -> Result<bool> {
         let mut state = lock(&self.state);
         if !state.receiver.has_unparsed() {
@@ -264,7 +273,7 @@ impl Flow {
         Ok(true)
     }
 
-    /// Waits a little for room. `false` if there is still none.
+    /// Waits at most [`LOOK_EVERY`] for room. Returns whether there is any.
     fn await_room(&self) -> bool {
         let state = lock(&self.state);
         if state.receiver.room() > 0 {
@@ -274,7 +283,8 @@ impl Flow {
         state.receiver.room() > 0
     }
 
-    /// How long to wait for more from the link: a sender that waits for a report sends nothing.
+    /// How long a read may wait: until the next report is due, since a sender that waits for the
+    /// report sends nothing.
     fn until_report(&self) -> Duration {
         let due_ns = lock(&self.state).receiver.next_report_ns();
         let left_ns = due_ns.map(|t| t.saturating_sub(self.now_ns()));
@@ -321,20 +331,23 @@ impl Flow {
     }
 
     fn say_goodbye(&self, failure: Option<&Error>, mut read: ReadHalf) {
-        // Taken, since a sink that blocks for ever may keep the flow alive, and the sender shall see the end.
+        // Taken out of the flow: a sink that blocks forever may keep the flow alive, and the sender
+        // must see the end.
         let Some(mut back) = lock(&self.back).take() else { return };
         let text = failure.map(ToString::to_string);
         let bytes = lock(&self.state).receiver.close_message(text.as_deref());
         back.pending.extend(bytes);
         let patience = if failure.is_some() { LAST_WORD } else { CONFIRMED };
         back.finish(patience);
-        // The sender's end of the connection: behind a failure it may still send.
+        // After a failure the sender may still be sending: reads and discards that until it closes
+        // the connection.
         read.discard(Instant::now() + patience, &mut [0; READ_LEN_FIRST]);
     }
 
     // --- jobs ---
 
-    /// Decodes what came: `store` (a comparison of its check) and a lone short job here, the rest on the pool.
+    /// Decodes the parsed blocks: `store` (only its check is compared) and a single short job on
+    /// this thread, the others on the pool.
     fn decode<'a>(&'a self, mut state: MutexGuard<'a, State>, contexts: &mut Contexts) -> Result<()> {
         let mut waiting: Vec<DecodeJob> = Vec::new();
         loop {
@@ -370,12 +383,13 @@ impl Flow {
         let Some(flow) = self.me.upgrade() else { return };
         let task = Box::new(move |contexts: &mut Contexts| flow.work_on(job, contexts));
         if let Err(task) = self.queue.submit(task) {
-            // The queue holds more than the engine gives out at a time; should it ever not, the block must not be lost.
+            // The queue has more room than the engine hands out jobs at a time; should it ever be
+            // full, the block must not be lost.
             task(&mut Contexts::default());
         }
     }
 
-    /// A worker: one job after another, until there is none for it.
+    /// Runs jobs on a worker until the engine has none left.
     fn work_on(self: Arc<Self>, first: DecodeJob, contexts: &mut Contexts) {
         let mut next = Some(first);
         while let Some(job) = next.take() {
@@ -385,7 +399,8 @@ impl Flow {
                 return;
             }
             if let Err(e) = state.receiver.finish(done) {
-                // Noted before the lock is given up: the next caller of the engine only hears that it has failed already.
+                // Stored before the lock is released: a later call of the engine reports only that
+                // it has failed already.
                 state.failure.get_or_insert(e);
             }
             let mut more: Vec<_> = std::iter::from_fn(|| state.receiver.poll_job()).collect();
@@ -408,7 +423,7 @@ impl Flow {
             }
             drop(sink);
             self.report();
-            // Who waits for the end looks whether the sink is free.
+            // Wakes the thread that waits for the sink to be free at the end of the stream.
             self.changed.notify_all();
             let mut state = lock(&self.state);
             if state.closed || state.failed {
@@ -421,14 +436,15 @@ impl Flow {
         }
     }
 
-    /// Writes a small piece on the thread that received it, unless the sink is in use. Whether all was written.
+    /// Writes a small piece on the thread that received it, unless the sink is in use. Returns
+    /// whether it was written.
     fn write_directly(&self) -> Result<bool> {
         let Ok(mut sink) = self.sink.try_lock() else { return Ok(false) };
         self.write_ready(&mut sink)?;
         Ok(true)
     }
 
-    /// Writes all raw data that is ready in order; whether there was any.
+    /// Writes all raw data that is ready, in order. Returns whether there was any.
     fn write_ready(&self, sink: &mut Box<dyn Write + Send>) -> Result<bool> {
         let mut any = false;
         loop {
@@ -438,7 +454,7 @@ impl Flow {
             sink.write_all(&raw).map_err(|e| sink_error(e, "cannot write the output"))?;
             self.blocked_ns.fetch_add(sys::monotonic_ns() - begin, Ordering::Relaxed);
             drop(raw);
-            // Room was made.
+            // There is room again.
             self.changed.notify_all();
         }
         if any {
@@ -447,7 +463,7 @@ impl Flow {
         Ok(any)
     }
 
-    /// What came before the damage was checked: it is written before the failure is told.
+    /// Writes the verified data from before the damage, before the failure is reported.
     fn drain(&self) {
         while self.control.check().is_ok() {
             let free = self.sink.try_lock().is_ok();
@@ -468,12 +484,13 @@ impl Flow {
         }
     }
 
-    /// Waits until everything that came is decoded and written.
+    /// Waits until everything received is decoded and written.
     fn await_sink(&self) -> Result<()> {
         loop {
             self.check()?;
             self.report();
-            // Whoever writes holds the sink: when it is free and nothing is left, all is written.
+            // A writing thread holds the sink's lock: if it is free and nothing is left, everything
+            // is written.
             let free = self.sink.try_lock().is_ok();
             let state = lock(&self.state);
             if free && state.receiver.is_finished() {
@@ -484,7 +501,7 @@ impl Flow {
     }
 }
 
-/// The fault is in what came, and not on this side of it.
+/// Whether the received bytes are at fault, and not this host.
 fn is_of_stream(error: &Error) -> bool {
     use ErrorKind::{Corrupt, Limit, Truncated, Unsupported};
     matches!(error.kind, Corrupt | Truncated | Unsupported | Limit)
@@ -505,21 +522,21 @@ impl notes::Back for Weak<Flow> {
 /// The reverse direction of a duplex link.
 struct Back {
     half: WriteHalf,
-    /// At most [`BACK_MAX`] bytes.
+    /// Bytes to be written, at most [`BACK_MAX`].
     pending: VecDeque<u8>,
-    /// Nobody reads it any more.
+    /// The sender does not read this direction any more.
     gone: bool,
 }
 
 impl Back {
-    /// Writes what fits; whether the rest may fit later. Reports are advice: that a sender does not read them, or is gone,
-    /// shows elsewhere.
+    /// Writes as much as fits. Returns whether the rest may fit later. Failures are ignored:
+    /// reports are advisory, and other places detect a sender that does not read them or is gone.
     fn push(&mut self) -> bool {
         match self.write_pending() {
             Ok(()) => false,
             Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => true,
             Err(_) => {
-                // Nobody will read it.
+                // The sender will never read the rest.
                 self.gone = true;
                 self.pending.clear();
                 false
@@ -536,12 +553,13 @@ impl Back {
         self.half.flush_some()
     }
 
-    /// Bytes that the link has not taken.
+    /// Number of bytes that the link has not passed on.
     fn waiting(&self) -> u64 {
         self.pending.len() as u64 + self.half.held()
     }
 
-    /// Writes what is left, if the sender reads it, and ends this direction.
+    /// Writes the rest for `patience` at most, as far as the sender reads it, and closes this
+    /// direction.
     fn finish(&mut self, patience: Duration) {
         let begun_ns = sys::monotonic_ns();
         while self.push() && sys::monotonic_ns() - begun_ns <= patience.as_nanos() as u64 {

@@ -1,5 +1,5 @@
-//! Sending: a thread that reads the source, workers that encode, the caller's thread that writes, and on duplex links
-//! one that reads what comes back.
+//! Sending: one thread reads the source, workers encode, the caller's thread writes the link, and
+//! on duplex links one more thread reads the reverse direction.
 
 use std::io::{self, Read, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,13 +23,17 @@ use crate::transport::{Link, ReadHalf, WriteHalf};
 
 mod back;
 
-/// While the link is full, it is looked at so often.
+/// Interval between checks of a full link.
 const FULL_LOOK: Duration = Duration::from_millis(5);
-/// With nothing to write but what the link holds itself, it is given the chance to pass that on so often.
+/// Interval between flush attempts while only the link itself holds unsent bytes.
 const HELD_LOOK: Duration = Duration::from_millis(1);
 
-/// Sends everything that `source` gives. On a duplex link it returns when the receiver has confirmed that all is
-/// stored. Also gives the policy back, with what it learned.
+/// Sends everything that `source` gives. On a duplex link it returns after the receiver has
+/// confirmed that everything is stored. Returns the totals and the policy with what it has learned.
+///
+/// # Errors
+/// The link cannot be written, the source or the link fails, the receiver reports a failure, or the
+/// flow is stopped or stalled.
 pub fn send(
     source: impl Read + Send + 'static,
     link: Link,
@@ -38,7 +42,10 @@ pub fn send(
     send_blocks(Reading::new(source), link, options)
 }
 
-/// As [`send`], from a source that has its bytes in blocks already.
+/// Like [`send`], for a source that has its bytes in blocks already.
+///
+/// # Errors
+/// Those of [`send`].
 pub fn send_blocks(
     source: impl BlockSource + 'static,
     link: Link,
@@ -111,7 +118,7 @@ fn run(
 ) -> Result<()> {
     let spawn = |name: &str, work: Box<dyn FnOnce() + Send>| std::thread::Builder::new().name(name.into()).spawn(work);
     let reader = Arc::clone(flow);
-    // Never joined: a source such as a terminal may block for ever, and the flow must still end.
+    // Never joined: a source such as a terminal may block forever, and the flow must still end.
     let guarded = move || {
         let guard = Arc::clone(&reader);
         let _guard = FailOnPanic(move || guard.fail(Error::misuse("reading the source failed; this is a bug")));
@@ -133,7 +140,7 @@ fn run(
     {
         flow.await_last_word(back);
     }
-    // The receiver's word says more than the system's "broken pipe".
+    // The receiver's own error says more than the system's "broken pipe".
     let told = lock(&flow.state).failure.take();
     flow.over.store(true, Ordering::Relaxed);
     if let Some(back) = back {
@@ -148,9 +155,9 @@ fn run(
 struct Flow {
     me: Weak<Self>,
     state: Mutex<State>,
-    /// Something happened that the writing thread may wait for.
+    /// Wakes the writing thread: a frame is ready, or another event that it may wait for.
     changed: Condvar,
-    /// The engine may have room for more raw bytes.
+    /// Wakes the reading thread: the engine may have room for more raw bytes.
     room: Condvar,
     /// Locked before `state` where both are needed.
     link: Mutex<Output>,
@@ -168,12 +175,12 @@ struct State {
     failure: Option<Error>,
     /// The reading thread waits for room; it cuts the next blocks when woken.
     reader_waits: bool,
-    /// Frames that were taken out of the engine wait for the writing thread.
+    /// Frames taken out of the engine are left for the writing thread.
     part_left: bool,
     last: Summary,
 }
 
-/// The link's writing half and the frames on their way into it.
+/// The link's write half and the frames to be written to it.
 struct Output {
     half: WriteHalf,
     outbox: Outbox,
@@ -219,7 +226,7 @@ impl Flow {
                     if let Some(sender) = &mut state.sender {
                         sender.close(self.now_ns());
                     }
-                    // What waited for more does not any longer.
+                    // Bytes that waited for a whole block are sent now.
                     return self.work(state, &mut contexts, true);
                 }
                 Ok(block) => {
@@ -240,7 +247,8 @@ impl Flow {
         }
     }
 
-    /// Waits until the engine takes raw bytes and says how many to read. `None` when the flow is over.
+    /// Waits until the engine accepts raw bytes and returns how many to read. `None` if the flow is
+    /// over.
     fn await_room(&self, contexts: &mut Contexts) -> Option<usize> {
         let mut state = lock(&self.state);
         loop {
@@ -263,8 +271,8 @@ impl Flow {
 
     // --- jobs ---
 
-    /// Cuts as many blocks as the window takes: `store` is done here, so is a short job when nothing else waits; the
-    /// rest goes to the pool.
+    /// Cuts as many blocks as the window allows. This thread runs `store`, and short jobs unless
+    /// `bulk`; the pool runs the others.
     fn work<'a>(&'a self, mut state: MutexGuard<'a, State>, contexts: &mut Contexts, bulk: bool) {
         let mut waiting = Vec::new();
         while let Some(job) = state.sender.as_mut().and_then(|s| s.poll_job(self.now_ns())) {
@@ -275,7 +283,7 @@ impl Flow {
             }
             drop(state);
             if bulk {
-                // The frames so far can go while this thread works on.
+                // The writing thread can send the frames made so far while this thread goes on.
                 self.changed.notify_all();
             }
             let done = encode(job, contexts, &self.buffers);
@@ -298,12 +306,13 @@ impl Flow {
         let Some(flow) = self.me.upgrade() else { return };
         let task = Box::new(move |contexts: &mut Contexts| flow.work_on(job, contexts));
         if let Err(task) = self.queue.submit(task) {
-            // The queue holds two windows, so this does not happen; if it does, the block must not be lost.
+            // The queue has room for two windows, so this should not happen; if it does, the block
+            // must not be lost.
             task(&mut Contexts::default());
         }
     }
 
-    /// A worker: one job after another, until there is none for it.
+    /// Runs jobs on a worker until the engine has none left.
     fn work_on(self: Arc<Self>, first: Job, contexts: &mut Contexts) {
         let mut next = Some(first);
         while let Some(job) = next.take() {
@@ -329,7 +338,7 @@ impl Flow {
 
     // --- link ---
 
-    /// Writes frames until the end frame is through.
+    /// Writes frames until the link has taken the end frame.
     fn write_all(&self, limit: Option<Duration>, duplex: bool) -> Result<()> {
         let mut stall = Stall::new(limit);
         let mut contexts = Contexts::default();
@@ -344,7 +353,7 @@ impl Flow {
                 self.after_write(&mut contexts);
                 continue;
             }
-            // What the link took and holds may need this thread to go on.
+            // A link that holds bytes itself may need this thread to pass them on.
             let held = link.half.held();
             if held > 0 {
                 self.write_once(&mut link, 0)?;
@@ -360,12 +369,13 @@ impl Flow {
             }
             let unsent = link.half.unsent();
             let holds = link.half.held() > 0;
-            // While the window is full nothing is written, and where nothing is read either nobody else would notice.
+            // While the window is full nothing is written. A one-way link is not read either, so
+            // its failure would go unnoticed.
             if !duplex {
                 link.half.check().map_err(|e| link_error(e, "the link failed"))?;
             }
             drop(link);
-            // With nothing to write the link may still stand, full of frames that it has taken.
+            // With nothing to write, the link may still be stalled with frames that it has taken.
             let left = lock(&self.state).sender.as_ref().map_or(0, Sender::left_host_bytes);
             if unsent == 0 || left > left_host {
                 left_host = left;
@@ -377,7 +387,7 @@ impl Flow {
         }
     }
 
-    /// Waits until a frame is ready, or the engine wants to be asked about a dry link.
+    /// Waits until a frame is ready. At the engine's wakeup time, tells it that the link is dry.
     fn await_frames(&self, contexts: &mut Contexts, most: Duration) {
         let state = lock(&self.state);
         let Some(sender) = &state.sender else { return };
@@ -426,14 +436,15 @@ impl Flow {
         self.work(state, contexts, true);
     }
 
-    /// The thread that read a small piece writes its frame, if nobody else is writing.
+    /// Writes the frame of a small piece on the thread that read it, unless another thread is
+    /// writing.
     fn write_directly(&self) {
         if let Ok(mut link) = self.link.try_lock() {
             self.take_frames(&mut link, DIRECT_MAX);
             if link.outbox.is_empty() {
                 return;
             }
-            // What does not fit stays in `frames` for the writing thread.
+            // Bytes that do not fit stay in the outbox for the writing thread.
             let written = self.write_once(&mut link, WRITE_MIN);
             let all = link.is_clear();
             lock(&self.state).part_left = !all;
@@ -470,7 +481,8 @@ impl Flow {
         Ok(())
     }
 
-    /// One write of at most `len` bytes, reported to the engine. 0: the link is full.
+    /// Writes at most `len` bytes once and reports the write to the engine. Returns the number of
+    /// bytes; 0 if the link is full.
     fn write_once(&self, link: &mut Output, len: usize) -> Result<usize> {
         let unsent_before = link.half.unsent();
         let begin_ns = self.now_ns();
@@ -506,7 +518,8 @@ impl Flow {
         Ok(written)
     }
 
-    /// The window may have room now: the reading thread cuts, if it waits; else this one.
+    /// After a write the window may have room: the reading thread cuts blocks if it waits, else
+    /// this one does.
     fn after_write(&self, contexts: &mut Contexts) {
         let state = lock(&self.state);
         if state.reader_waits {
@@ -533,7 +546,7 @@ impl Flow {
 }
 
 impl Output {
-    /// Nothing is on its way into the system.
+    /// Whether the system has taken all bytes.
     fn is_clear(&self) -> bool {
         self.outbox.is_empty() && self.half.held() == 0
     }

@@ -1,23 +1,28 @@
-//! Where the raw bytes of a sending flow come from.
+//! Sources: suppliers of the raw bytes of a sending flow.
 
 use std::io::{self, Read};
 
 use crate::block::{Block, BufferPool};
 
-/// Gives raw bytes in buffers that the flow shares, where a reader would have to copy them.
+/// A source that supplies raw bytes in buffers that the flow shares; those of a reader would have
+/// to be copied.
 pub trait BlockSource: Send {
-    /// The next bytes, as soon as there are some: about `len` of them at most, in a buffer of the pool or another one. None are
-    /// the end. Called by one thread, which may wait here.
+    /// Returns the next bytes as soon as there are some: about `len` at most, in a buffer of the
+    /// pool or another one. An empty block is the end. Called by a single thread, which may block.
+    ///
+    /// # Errors
+    /// The source fails; the flow then fails too.
     fn next(&mut self, len: usize, buffers: &BufferPool) -> io::Result<Block>;
 }
 
-/// What is read at a time at least, if so much is asked for.
+/// Minimum length of a read, if that much is asked for.
 const READ_MIN: usize = 64 << 10;
 
-/// Anything that can be read.
+/// A [`BlockSource`] over any reader.
 pub(super) struct Reading<R> {
     source: R,
-    /// What the last read gave: a pipe gives little at a time, and the rest of a long buffer would lie idle.
+    /// Length of the last read, which bounds the next buffer: a pipe gives little at a time, and
+    /// the rest of a long buffer would be wasted.
     last: usize,
 }
 

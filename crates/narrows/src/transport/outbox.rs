@@ -1,20 +1,22 @@
-//! Frames on their way into a link, and how much of them it is given at a time.
+//! The outbox: frames to be written to a link, and the lengths of single writes.
 
 use std::io::IoSlice;
 
 use crate::frame::Frame;
 use crate::sender::Sender;
 
-/// Frames taken out of the engine at a time: enough for one large vectored write.
+/// Bytes of frames taken out of the engine at a time: enough for one large vectored write.
 pub(crate) const BATCH_BYTES: usize = 256 << 10;
-/// One write hands over what the link carries in 10 ms, so that samples of the rate stay fresh; bounds for slow and fast.
+/// One write has the bytes that the link carries in 10 ms, so that samples of the rate stay fresh;
+/// with bounds for slow and fast links.
 const WRITE_NS: f64 = 10e6;
 pub(crate) const WRITE_MIN: usize = 16 << 10;
 const WRITE_MAX: usize = 256 << 10;
 /// Slices of one vectored write; the system's own limit is 1024.
 const SLICES_MAX: usize = 64;
-/// The kernel may hold what the link carries in 4 ms: more hides the backlog, less lets the link run dry (D11). Under
-/// 32 KiB it is what a slow link carries in 40 ms, and a few packets.
+/// The kernel may hold the bytes that the link carries in 4 ms: more hides the backlog, less lets
+/// the link run dry (D11). If these are under 32 KiB, it may hold the bytes of 40 ms, up to 32 KiB
+/// and at least a few packets.
 const BACKLOG_NS: f64 = 4e6;
 const BACKLOG_SLOW_NS: f64 = 40e6;
 const BACKLOG_MIN: f64 = 32_768.0;
@@ -27,26 +29,29 @@ pub struct Outbox {
     frames: Vec<Frame>,
     /// Bytes of `frames` that the link has taken.
     written: usize,
-    /// Bytes that are no frames and go before them.
+    /// Bytes before the first frame that belong to no frame.
     lead: Vec<u8>,
 }
 
 impl Outbox {
-    /// Of a stream that does not begin the connection: `lead` goes before its first frame, with the same write.
+    /// An outbox for a stream that does not begin the connection: `lead` is sent before its first
+    /// frame, in the same write.
     pub fn behind(lead: &[u8]) -> Self {
         Self { lead: lead.to_vec(), ..Self::default() }
     }
 
+    /// Whether the link has taken everything.
     pub fn is_empty(&self) -> bool {
         self.frames.is_empty() && self.lead.is_empty()
     }
 
-    /// Bytes that the link has not taken.
+    /// Number of bytes that the link has not taken.
     pub fn len(&self) -> usize {
         self.lead.len() + self.frames.iter().map(Frame::wire_len).sum::<usize>() - self.written
     }
 
-    /// Takes frames out of the engine until there is enough for a write of so many bytes.
+    /// Takes frames out of the engine until they have at least `bytes_max` bytes or there are no
+    /// more.
     pub fn fill(&mut self, sender: &mut Sender, bytes_max: usize) {
         let mut bytes: usize = self.frames.iter().map(Frame::wire_len).sum();
         while bytes < bytes_max {
@@ -56,19 +61,20 @@ impl Outbox {
         }
     }
 
-    /// How much to write at a time into a link of this rate.
+    /// Length of one write to a link of this rate, in bytes.
     pub fn write_len(rate_bytes_per_s: f64) -> usize {
         ((rate_bytes_per_s * WRITE_NS / 1e9) as usize).clamp(WRITE_MIN, WRITE_MAX)
     }
 
-    /// How many unsent bytes the kernel shall hold for a link of this rate, if that is worth a system call.
+    /// How many unsent bytes the kernel should hold for a link of this rate; `None` if the change
+    /// from `now` is not worth a system call.
     pub(crate) fn backlog(rate_bytes_per_s: f64, now: u32) -> Option<u32> {
         let least = (rate_bytes_per_s * BACKLOG_SLOW_NS / 1e9).clamp(BACKLOG_LEAST, BACKLOG_MIN);
         let bytes = (rate_bytes_per_s * BACKLOG_NS / 1e9).clamp(least, BACKLOG_MAX) as u32;
         (bytes.abs_diff(now) > now / 4).then_some(bytes)
     }
 
-    /// The next `left` bytes.
+    /// The next bytes to write, `left` at most.
     pub(crate) fn slices(&self, mut left: usize) -> Vec<IoSlice<'_>> {
         let mut skip = self.written;
         let mut slices = Vec::with_capacity(2 * self.frames.len().min(SLICES_MAX));
@@ -96,7 +102,7 @@ impl Outbox {
         slices
     }
 
-    /// The link has taken so many bytes. How many of them were of frames.
+    /// Removes `len` bytes that the link has taken. Returns how many of them belonged to frames.
     pub(crate) fn consume(&mut self, mut len: usize) -> usize {
         if !self.lead.is_empty() {
             let lead = len.min(self.lead.len());
@@ -110,7 +116,7 @@ impl Outbox {
             whole += 1;
         }
         self.frames.drain(..whole);
-        // Quiet connections are many; what a burst needed is given back.
+        // There may be many quiet connections, so the memory of a burst is released.
         if self.frames.is_empty() && self.frames.capacity() > SLICES_MAX {
             self.frames = Vec::new();
         }
@@ -126,7 +132,7 @@ mod tests {
     use crate::sender::SenderConfig;
     use crate::stream::encode;
 
-    /// Whatever pieces a link takes, what it gets is what the engine made.
+    /// A link receives the engine's bytes unchanged, whatever the lengths of the pieces it takes.
     #[test]
     fn pieces_of_any_length_make_the_same_stream() {
         let stream = |lead: &[u8], piece: usize| {

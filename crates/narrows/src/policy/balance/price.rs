@@ -1,16 +1,17 @@
-//! The price between CPU, link and receiver: solved on predictions, moved by the backlog and by what the receiver reports.
+//! The price between CPU, link and receiver: solved on predictions, moved by the backlog and by
+//! what the receiver reports.
 
 use super::{Balance, CLASSES, END_IN_VIEW, WINDOW};
 use crate::monitor::View;
 use crate::monitor::cost::Prediction;
 
-/// The first blocks solve the price anew, later ones every fourth.
+/// The price is solved anew for each of the first blocks, then refined at every fourth one.
 const COLD_BLOCKS: u64 = 12;
 /// Logit range of the price.
 const PRICE_MAX: f32 = 9.0;
-/// How strongly a backlog off its target moves the price.
+/// Gain by which a backlog off its target moves the price.
 const BACKLOG_GAIN: f32 = 0.5;
-/// Price of the receiver: start, ceiling, speed of rising.
+/// Price of the receiver: initial value, maximum, gain of its rise.
 const RECEIVER_START: f32 = 0.02;
 const RECEIVER_MAX: f32 = 20.0;
 const RECEIVER_GAIN: f32 = 0.25;
@@ -68,7 +69,7 @@ impl Balance {
         sigmoid(self.price + BACKLOG_GAIN * off)
     }
 
-    /// Step 9: the receiver's price rises while it is the most loaded.
+    /// Step 9: the receiver's price rises while the receiver is the most loaded of the three.
     pub(super) fn price_receiver(&mut self, cpu_s: f32, link_s: f32, decode_s: f32) {
         for (load, now) in self.loads.iter_mut().zip([cpu_s, link_s, decode_s]) {
             *load += 0.15 * (now - *load);

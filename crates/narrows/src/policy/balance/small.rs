@@ -1,61 +1,69 @@
-//! Small messages: LZ4 with the latest bytes of the flow as its dictionary, or as they are.
+//! Small messages: linked LZ4, with the latest bytes of the flow as its dictionary, or stored.
 //!
-//! A message is small against the round trip that it is part of, so what it costs and gains is little; but there are many.
-//! Alone it hardly shrinks, behind others of its kind to a fifth. It is encoded where that pays on the link as far as its
-//! rate is known, or costs so little of the round trip that the floor under `balance` holds should it gain nothing.
+//! A message is small against its round trip, so each one costs and gains little; but there are
+//! many. A message alone hardly shrinks; with similar ones before it, it shrinks to a fifth. It is
+//! encoded if that pays at the link's rate, as far as that is known, or if the cost is such a small
+//! share of the round trip that the floor of `balance` holds even without a gain.
 
 use crate::codec::{CodecId, Method};
 use crate::monitor::data::is_constant;
 use crate::monitor::{PendingState, View};
 
-/// Above it a block has enough of itself to refer to, and the price between CPU and link is for it.
+/// A longer block finds enough matches in itself, and is chosen by the price between CPU and link.
 pub(super) const SMALL_MAX: usize = 4 << 10;
-/// Below it nothing is found that is longer than what says where it is.
+/// In a shorter message no match is longer than its reference.
 const SMALL_MIN: usize = 24;
-/// Encoding and decoding so small a share of the round trip is worth while for any byte saved: on a slow link of which nothing
-/// else is known it saves much, and two messages to a round trip lose a quarter of what `balance` may lose.
+/// Encoding and decoding that take no more than this share of the round trip are worth it for any
+/// byte saved: on a slow link of unknown rate they save much, and two messages per round trip lose
+/// only a quarter of what `balance` may lose.
 const RTT_SHARE: f32 = 0.0025;
-/// Small messages leave a link idle, so its rate is mostly not known. Round trips of a tenth of a millisecond and more are those
-/// of networks of 1 Gbit/s, or of long ways, where it does not matter; shorter ones those of 10 Gbit/s and more.
+/// Assumed rates in bytes/s: small messages leave a link idle, so its rate is mostly unknown. Round
+/// trips of 0.1 ms or more are typical of 1 Gbit/s, or of long distances, where the rate does not
+/// matter; shorter ones of 10 Gbit/s or more.
 const RATE_UNKNOWN: f32 = 125e6;
 const RATE_UNKNOWN_NEAR: f32 = 1.25e9;
 const NEAR_NS: u64 = 100_000;
-/// Whatever the rate is taken for, it may be higher now: then a message costs so much and gains nothing.
+/// Maximum share of the round trip, at any assumed rate: the real rate may be higher, and a message
+/// would then cost this much and gain nothing.
 const RTT_SHARE_MAX: f32 = 0.015;
-/// Seconds to encode, as measured with a table that is hot, and with the latest 8 KiB as history. Learned from then on.
+/// Initial encode time in seconds, measured with a hot table and the latest 8 KiB as history.
+/// Corrected by learning.
 const FIXED_S: f32 = 1e-6;
 const PER_BYTE_S: f32 = 0.4e-9;
-/// With an empty table, into which the history has to be entered first.
+/// The fixed part with an empty table, into which the history must be entered first.
 const FIXED_COLD_S: f32 = 4e-6;
-/// Decoding takes no table. With the copies of the history at both ends it takes so much of the time to encode.
+/// Time of decoding, as a share of the encode time: it needs no table. Includes the copies of the
+/// history at both ends.
 const DECODE_SHARE: f32 = 0.4;
 /// A longer history takes longer to copy than a small message to encode.
 const HISTORY_MAX: usize = 16 << 10;
-/// What shrinks by less is not worth the time of two hosts.
+/// A message must shrink to this share to be worth the time of two hosts.
 const WORTHWHILE: f32 = 0.95;
-/// Where it does not pay, two messages in so many show whether it would now: the first loads what the second finds hot.
+/// While encoding does not pay, two messages in this many are encoded to see whether it would: the
+/// first loads the table that the second finds hot.
 const PROBE_EVERY: u32 = 64;
 const PROBE_RUN: u32 = 2;
 const GAIN: f32 = 0.1;
-/// One message counts as at most so much slower than those before.
+/// Maximum factor by which one message counts as slower than those before.
 const SURPRISE_MAX: f32 = 3.0;
-/// A run of one byte is one byte on the wire, which `balance` sees to.
+/// Runs of one byte from this length on are left to `balance`, which sends them as one byte.
 const CONSTANT_MIN: usize = 64;
 /// Classes of lengths, by powers of two up to `SMALL_MAX`.
 const CLASSES: usize = 13;
-/// Messages under way whose outcome is waited for. They are encoded at once, so more than a few never are.
+/// Maximum number of messages whose outcome is awaited. They are encoded at once, so there are
+/// never more than a few.
 const REMEMBERED: usize = 8;
 
 const METHOD: Method = Method { codec: CodecId::LZ4, level: -1 };
 
 pub(super) struct Small {
     possible: bool,
-    /// Wire bytes for each raw byte, by length.
+    /// Wire bytes per raw byte, by class of length.
     wire_share: [f32; CLASSES],
-    /// How much longer encoding takes than expected, with a cold table and with a hot one.
+    /// Factor by which encoding takes longer than expected: with a cold table, with a hot one.
     slowdown: [f32; 2],
     since_probe: u32,
-    /// The message before was encoded too, so the table is probably hot.
+    /// The previous message was encoded, so the table is probably hot.
     hot: bool,
     under_way: [UnderWay; REMEMBERED],
     next: usize,
@@ -74,11 +82,11 @@ pub(super) struct Choice {
 }
 
 impl Small {
-    /// Of a policy that may choose among these.
+    /// For a policy that may choose from these methods.
     pub(super) fn new(methods: &[Method]) -> Self {
         Self {
             possible: methods.contains(&METHOD),
-            // As if it had been good: the first message of a kind shows whether it is.
+            // Optimistic: the first message of each class shows the real share.
             wire_share: [0.5; CLASSES],
             slowdown: [1.0; 2],
             since_probe: 0,
@@ -88,14 +96,16 @@ impl Small {
         }
     }
 
-    /// For everything that has gathered, if it is a small message and messages may be linked.
+    /// The choice for all gathered bytes, if they are a small message and messages may be linked;
+    /// else `None`.
     pub(super) fn choose(&mut self, view: &View<'_>) -> Option<Choice> {
         let len = view.gathered;
         let linkable = (1..=HISTORY_MAX).contains(&view.limits.history) && view.limits.allows(METHOD);
         if !self.possible || !linkable || view.link.in_memory || len > SMALL_MAX || len != view.upcoming.len() {
             return None;
         }
-        // Linked it would wait at the receiver for what is before it, and that for its workers.
+        // A linked message would wait at the receiver for the blocks before it, and these for its
+        // workers.
         let alone = view.queue.iter().all(|b| b.state != PendingState::Encoding);
         if !alone || len >= CONSTANT_MIN && is_constant(view.upcoming) {
             return None;
@@ -124,7 +134,7 @@ impl Small {
         self.since_probe < PROBE_RUN
     }
 
-    /// True: the block was one of these.
+    /// Returns whether the block was one of these messages.
     pub(super) fn learn(&mut self, seq: u64, raw_len: usize, wire_len: usize, wall_ns: u64) -> bool {
         let Some(message) = self.under_way.iter_mut().find(|m| m.seq == seq) else { return false };
         let hot = message.hot;
@@ -132,7 +142,7 @@ impl Small {
         let share = &mut self.wire_share[class(raw_len)];
         *share += GAIN * ((wire_len as f32 / raw_len.max(1) as f32).min(1.0) - *share);
         let slowdown = &mut self.slowdown[usize::from(hot)];
-        // Once interrupted by the system it takes a thousand times as long.
+        // Clamped: an encoding that the system interrupts takes a thousand times as long.
         let ratio = (wall_ns as f32 * 1e-9 / expected_s(hot, raw_len)).clamp(0.1, SURPRISE_MAX * *slowdown).min(20.0);
         *slowdown += GAIN * (ratio - *slowdown);
         true
@@ -147,7 +157,7 @@ fn class(len: usize) -> usize {
     (len.max(1).ilog2() as usize).min(CLASSES - 1)
 }
 
-/// What may be spent to save so many bytes of wire.
+/// Seconds that may be spent to save this many wire bytes.
 fn worth_s(view: &View<'_>, saved: f32) -> f32 {
     let near = view.link.rtt_ns.is_none_or(|rtt_ns| rtt_ns < NEAR_NS);
     let rate = match view.link.known {
@@ -198,7 +208,8 @@ mod tests {
         }
     }
 
-    /// How many of 1000 messages are linked that shrink by this factor, with an encoder so much slower than expected.
+    /// How many of 1000 messages are linked if each shrinks by `ratio` and the encoder is slower
+    /// than expected by `slowdown`.
     fn linked_of_1000(len: usize, link: LinkView, ratio: usize, slowdown: f32) -> usize {
         let (mut small, message) = (Small::new(&[METHOD]), (0..len).map(|i| i as u8).collect::<Vec<_>>());
         let mut linked = 0;
@@ -230,7 +241,8 @@ mod tests {
     #[test]
     fn what_does_not_shrink_or_pay_is_tried_now_and_then() {
         let tried = 1..=60;
-        // Noise; a few bytes on a LAN; a link as fast as a memory copy or close by; an encoder that is far too slow.
+        // Noise; a few bytes on a LAN; a link as fast as a memory copy or close by; an encoder that
+        // is far too slow.
         assert!(tried.contains(&linked_of_1000(1000, LAN, 1, 1.0)));
         assert!(tried.contains(&linked_of_1000(40, LAN, 2, 3.0)));
         let fast = LinkView { rate_bytes_per_s: 10e9, known: true, rtt_ns: Some(50_000), ..LAN };

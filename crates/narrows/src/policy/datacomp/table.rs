@@ -1,4 +1,5 @@
-//! What Datacomp remembers: a record for each method in each opportunity, of fixed size, so that a file is an array.
+//! Datacomp's table: one record for each method in each opportunity. Records have a fixed size, so
+//! the file is an array.
 
 use std::ops::{Index, IndexMut};
 
@@ -7,11 +8,11 @@ use crate::error::{Error, Result};
 
 /// Lengths of blocks.
 pub(super) const SIZES: [usize; 5] = [32 << 10, 64 << 10, 128 << 10, 256 << 10, 512 << 10];
-/// Families with their three strengths; null has one.
+/// Families of methods with three strengths each; null (`store`) has one.
 const FAMILIES: [CodecId; 5] = [CodecId::STORE, CodecId::LZO, CodecId::ZLIB, CodecId::BZIP2, CodecId::XZ];
 pub(super) const STRENGTHS: [&[Level]; 5] = [&[0], &[1, 2, 3], &[1, 6, 9], &[1, 5, 9], &[1, 6, 9]];
 const STRENGTHS_MAX: usize = 3;
-/// One, and all.
+/// Numbers of threads: one, and all.
 const THREADS: usize = 2;
 
 /// Levels of Table I.
@@ -22,7 +23,7 @@ const BYTECOUNTS: usize = 4;
 const OPPORTUNITIES: usize = LOADS * FREQUENCIES * BANDWIDTHS * BYTECOUNTS;
 const VARIANTS: usize = FAMILIES.len() * STRENGTHS_MAX * SIZES.len() * THREADS;
 
-/// Events that an average is made of.
+/// Maximum number of events in an average.
 const EVENTS_MAX: u32 = 20;
 
 const MAGIC: &[u8; 16] = b"narrows-datacomp";
@@ -30,17 +31,23 @@ const VERSION: u32 = 1;
 const HEADER_LEN: usize = 24;
 const RECORD_LEN: usize = 12;
 
-/// What is monitored, in levels.
+/// The monitored situation, each measure as a level of the paper's Table I.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Opportunity {
+    /// CPU load, 0 (idle) to 3 (full).
     pub load: usize,
+    /// CPU frequency, 0 (lowest) to 4 (highest).
     pub frequency: usize,
+    /// Bandwidth of the link, 0 (up to 768 kbit/s) to 4 (above 200 Mbit/s).
     pub bandwidth: usize,
+    /// Compressibility by the count of frequent byte values, 0 (100 values and more) to 3 (under
+    /// 34).
     pub bytecount: usize,
 }
 
 impl Opportunity {
-    /// `load` is a share from 0 to 1. The frequency is taken to be the highest always.
+    /// `load` is a share from 0 to 1, `bytecount` a number of byte values up to 256. The CPU
+    /// frequency is always assumed to be the highest.
     pub fn new(load: f32, abw_bytes_per_s: f64, bytecount: usize) -> Self {
         let percent = (100.0 * load).round();
         let load = [33.0, 66.0, 99.0].iter().filter(|most| percent > **most).count();
@@ -69,7 +76,7 @@ pub(super) struct Record {
 }
 
 impl Record {
-    /// A kilobit is more than one unit, and the sum of twenty events at 20 GB/s fits 32 bits.
+    /// One kilobit/s is more than one unit, and the sum of twenty events at 20 GB/s fits 32 bits.
     pub(super) const UNIT_BYTES_PER_S: f64 = 100.0;
     const EVENT_MAX: f64 = (u32::MAX / (EVENTS_MAX + 1)) as f64;
 
@@ -89,7 +96,7 @@ impl Record {
     }
 }
 
-/// A record's place; size and threads are indices.
+/// The coordinates of a record in the table, all of them indices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct RecordIndex {
     pub(super) opportunity: usize,
@@ -115,12 +122,12 @@ pub(super) fn method(family: usize, level: Level) -> Method {
     Method::new(FAMILIES[family], level)
 }
 
-/// The smallest size that holds so many bytes, or the largest.
+/// Index of the smallest size that holds `len` bytes, or of the largest size.
 pub(super) fn size_of(len: usize) -> usize {
     SIZES.iter().position(|s| len <= *s).unwrap_or(SIZES.len() - 1)
 }
 
-/// Everything that can be done in an opportunity, lightest family first.
+/// The records of all variants in an opportunity, lightest family first.
 pub(super) fn variants(opportunity: usize) -> impl Iterator<Item = RecordIndex> {
     (0..VARIANTS).filter_map(move |v| {
         let (threads, v) = (v % THREADS, v / THREADS);
@@ -130,7 +137,7 @@ pub(super) fn variants(opportunity: usize) -> impl Iterator<Item = RecordIndex> 
     })
 }
 
-/// The whole table.
+/// The table: a record for each variant in each opportunity.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EventTable(Vec<Record>);
 
@@ -145,8 +152,8 @@ impl EventTable {
         self.0.len()
     }
 
-    /// The file: magic, version and count of records, then for each average, count and sum; all numbers 32 bits, low byte
-    /// first.
+    /// The contents of the table's file: magic, version and number of records, then average, count
+    /// and sum of each record. All numbers are 32 bits, little-endian.
     pub fn bytes(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(HEADER_LEN + RECORD_LEN * self.0.len());
         out.extend_from_slice(MAGIC);
@@ -160,12 +167,16 @@ impl EventTable {
         out
     }
 
+    /// Reads a file that [`EventTable::bytes`] wrote.
+    ///
+    /// # Errors
+    /// The bytes are no table of this version, or an average counts more events than allowed.
     pub fn parse(bytes: &[u8]) -> Result<Self> {
         let number = |at: usize| bytes[at..at + 4].try_into().map_or(0, u32::from_le_bytes);
         let is_table = bytes.len() >= HEADER_LEN && bytes.starts_with(MAGIC) && number(16) == VERSION;
         let records = OPPORTUNITIES * VARIANTS;
         if !is_table || number(20) as usize != records || bytes.len() != HEADER_LEN + RECORD_LEN * records {
-            return Err(Error::misuse("it is no table of datacomp of this version; name a new file to begin one"));
+            return Err(Error::misuse("not a datacomp table of this version; name a new file to create one"));
         }
         let record = |i: usize| {
             let at = HEADER_LEN + RECORD_LEN * i;
@@ -174,7 +185,7 @@ impl EventTable {
         let table = Self((0..records).map(record).collect());
         if table.0.iter().any(|r| r.count > EVENTS_MAX) {
             return Err(Error::misuse(format!(
-                "it is a broken table of datacomp: an average of more than {EVENTS_MAX} events; name a new file to begin one"
+                "broken datacomp table: an average of more than {EVENTS_MAX} events; name a new file to create one"
             )));
         }
         Ok(table)
@@ -228,9 +239,9 @@ mod tests {
         assert_eq!(count, 400 * (1 + 4 * 3) * 5 * 2);
     }
 
-    /// Units of 100 bytes/s: events of 1000, 3000 and 8000 make averages of 1000, 2000 and 4000; a boost makes 4400 of it
-    /// and leaves the sum of 12000; the next event of 4000 makes (12000 + 4000) / 4. When twenty are counted, each event
-    /// takes the place of an average one.
+    /// Units of 100 bytes/s: events of 1000, 3000 and 8000 make averages of 1000, 2000 and 4000; a
+    /// boost makes 4400 of it and leaves the sum of 12000; the next event of 4000 makes (12000 +
+    /// 4000) / 4. When twenty are counted, each event takes the place of an average one.
     #[test]
     fn averages_are_as_worked_by_hand() {
         let mut record = Record::default();

@@ -1,4 +1,5 @@
-//! What comes back while a flow is sent: reports, the application's words, the receiver's last word.
+//! The reverse direction of a sending flow: reports, notes of the application, and the receiver's
+//! final message.
 
 use std::io;
 use std::sync::PoisonError;
@@ -11,7 +12,7 @@ use crate::stream::{LOOK_EVERY, OnNote, Stall, lock};
 use crate::sys;
 use crate::transport::ReadHalf;
 
-/// A receiver that fails says why before it hangs up; its word is waited for so long.
+/// How long to wait for the reason that a failing receiver sends before it closes the connection.
 const LAST_WORD: Duration = Duration::from_millis(500);
 
 impl Flow {
@@ -76,7 +77,7 @@ impl Flow {
         }
     }
 
-    /// `back` is the thread that would hear it.
+    /// Waits for the receiver's failure message. `back` is the thread that reads it.
     pub(super) fn await_last_word(&self, back: &JoinHandle<()>) {
         let begun_ns = sys::monotonic_ns();
         let mut state = lock(&self.state);
