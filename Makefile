@@ -9,7 +9,10 @@ SMOKE_SECONDS = 3
 ROUNDS = 3
 SECONDS = 60
 
-.PHONY: all demo test tests test-full python-test python-wheel bench bench-cp fuzz check-tools check-rust-components
+# Files that cargo fmt does not find, because a macro declares their modules.
+DECLARED_BY_MACROS = crates/narrows/src/policy/*.rs crates/narrows/src/codec/*.rs
+
+.PHONY: all demo test tests test-full python-test python-wheel bench bench-cp fuzz fmt check-tools check-rust-components
 
 all: check-tools
 	$(CARGO) build --release
@@ -29,6 +32,7 @@ test: check-tools check-rust-components
 tests:
 	.ci/deny
 	$(CARGO) fmt --all --check
+	rustfmt --edition 2024 --check $(DECLARED_BY_MACROS)
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	$(CARGO) test --workspace
 	CARGO=$(CARGO) bindings/python/test.sh
@@ -63,6 +67,11 @@ bench-cp: check-tools
 
 fuzz: check-tools
 	fuzz/run.sh $(SECONDS)
+
+# Formats everything.
+fmt:
+	$(CARGO) fmt --all
+	rustfmt --edition 2024 $(DECLARED_BY_MACROS)
 
 check-tools:
 	@missing=; \

@@ -53,6 +53,8 @@
 //! ssh or TLS where others can reach it. No access to file systems: [`entry`] only defines the
 //! records of files, which the program reads and writes. No lossy methods.
 
+#![warn(missing_docs)]
+
 pub mod block;
 pub mod calibration;
 pub mod codec;

@@ -43,7 +43,6 @@ impl MessagesSpec {
         }
         Ok(spec)
     }
-
 }
 
 /// A method to choose, with the initial estimates of its times (us: fixed and per byte, for encoder
