@@ -34,8 +34,13 @@ tests:
 	$(CARGO) fmt --all --check
 	rustfmt --edition 2024 --check $(DECLARED_BY_MACROS)
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
-	$(CARGO) test --workspace
-	CARGO=$(CARGO) bindings/python/test.sh
+	$(CARGO) build -p narrows-python -p narrows-cli
+	$(CARGO) test --workspace --no-run
+	@# Most tests wait more than they work, so those in Python run beside the others.
+	@NARROWS_BUILT=1 bindings/python/test.sh >target/python-tests.log 2>&1 & python=$$!; status=0; \
+	$(CARGO) test --workspace || status=$$?; \
+	wait $$python || status=$$?; \
+	cat target/python-tests.log; exit $$status
 	@if [ -x fuzz/run.sh ]; then fuzz/run.sh $(SMOKE_SECONDS); fi
 
 # Adds tests that take too long for every change: those marked `ignored`, in release mode, and one

@@ -41,7 +41,8 @@ fi
 
 # Lays out the module as an installed wheel, without building one: alternating maturin and cargo
 # builds would each rebuild everything.
-(cd "$root" && "$cargo" build -q -p narrows-python -p narrows-cli)
+# `make test` has built them (NARROWS_BUILT), since two builds cannot run at a time.
+[ -n "$NARROWS_BUILT" ] || (cd "$root" && "$cargo" build -q -p narrows-python -p narrows-cli)
 site=$target/python-site
 rm -rf "$site"
 mkdir -p "$site"
