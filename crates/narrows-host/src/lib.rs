@@ -1,5 +1,5 @@
-//! What the programs of Narrows share of their host: its calibration, its memory and descriptors, signals, files that
-//! appear whole, and words for people.
+//! State of the host that the programs of Narrows share: calibration, memory and descriptors,
+//! signals, files that appear whole, and words for people.
 
 pub mod calibration;
 pub mod means;
