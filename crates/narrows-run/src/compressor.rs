@@ -105,9 +105,8 @@ impl Drop for Share {
 }
 
 impl Compressor {
-    /// Without a policy it is `balance` between hosts and
-    /// `store` within this host: no codec is as fast as its memory, and a slow reader there looks
-    /// like a slow link.
+    /// Without a policy it is `balance` between hosts and `store` within this host: no codec is as
+    /// fast as its memory, and a slow reader there looks like a slow link.
     pub fn new(spec: Option<PolicySpec>, calibration: Option<Calibration>) -> Self {
         let stores_within_host = spec.is_none();
         let spec = spec.unwrap_or_default();
@@ -168,8 +167,9 @@ impl Compressor {
         sender.stop_linking();
     }
 
+    /// A program waits for an answer to what it wrote: no policy may hold it back for a whole block.
     fn options(&self, policy: PolicySpec) -> SendOptions {
-        SendOptions::new(policy).threads(self.encoders).calibration(self.calibration.as_ref())
+        SendOptions::new(policy).threads(self.encoders).gather_ns(0).calibration(self.calibration.as_ref())
     }
 
     pub fn receiver(&self, buffers: &BufferPool) -> Receiver {
@@ -197,5 +197,15 @@ mod tests {
         assert_eq!(other.memory_max(), MEMORY_TOTAL / 2);
         drop((one, other));
         assert_eq!(compressor.held.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn no_policy_holds_back_what_a_program_wrote() {
+        for policy in narrows::policy::POLICIES.iter().filter(|p| p.name != "replay") {
+            let compressor = Compressor::new(Some(policy.name.parse().unwrap_or_else(|_| PolicySpec::store())), None);
+            let mut sender = compressor.sender(&BufferPool::default(), false);
+            sender.write(b"hello", 0);
+            assert!(sender.poll_job(0).is_some(), "{}", policy.name);
+        }
     }
 }

@@ -31,7 +31,9 @@ pub struct SendOptions {
     methods: Option<Vec<Method>>,
     prior: Option<Prior>,
     calibration: Option<Calibration>,
-    threads: usize,
+    /// The system is asked only if nobody says: that reads files, and `run` makes options for every
+    /// connection.
+    threads: Option<usize>,
     block_max: Option<usize>,
     history: Option<usize>,
     gather_ns: Option<u64>,
@@ -73,7 +75,7 @@ impl SendOptions {
             methods: None,
             prior: None,
             calibration: None,
-            threads: encoders(),
+            threads: None,
             block_max: None,
             history: None,
             gather_ns: None,
@@ -89,7 +91,7 @@ impl SendOptions {
     /// Number of worker threads that encode, at least 1; other threads read and write. Default:
     /// [`encoders`].
     pub fn threads(self, threads: usize) -> Self {
-        Self { threads: threads.max(1), ..self }
+        Self { threads: Some(threads.max(1)), ..self }
     }
 
     /// The methods that `balance` chooses from. Default: [`DEFAULT_METHODS`].
@@ -175,11 +177,12 @@ impl SendOptions {
             }
             Chooser::Own(_) => (self.rest.block_max, BASELINE_HISTORY, 0),
         };
+        let threads = self.threads.unwrap_or_else(encoders);
         let config = SenderConfig {
             block_max: self.block_max.unwrap_or(block_max),
             history: self.history.unwrap_or(history),
             gather_ns: self.gather_ns.unwrap_or(gather_ns),
-            cores: self.threads,
+            cores: threads,
             raw_len: self.raw_len,
             ..self.rest
         };
@@ -187,7 +190,7 @@ impl SendOptions {
             Chooser::Own(policy) => policy,
             Chooser::Spec(spec) => spec.build(&PolicySetup {
                 methods: self.methods.as_deref().unwrap_or(DEFAULT_METHODS),
-                cores: self.threads,
+                cores: threads,
                 prior: self.prior.as_ref().unwrap_or(Prior::shipped()),
                 calibration: self.calibration.as_ref(),
             }),
@@ -197,31 +200,20 @@ impl SendOptions {
 }
 
 /// Options of a flow that is received. The defaults are those of `narrows recv`.
+#[derive(Default)]
 #[must_use]
 pub struct ReceiveOptions {
-    threads: usize,
+    threads: Option<usize>,
     rest: ReceiverConfig,
     pub(super) stall_timeout: Option<Duration>,
     pub(super) notes: Option<Notes>,
     pub(super) control: Arc<Control>,
 }
 
-impl Default for ReceiveOptions {
-    fn default() -> Self {
-        Self {
-            threads: cores(),
-            rest: ReceiverConfig::default(),
-            stall_timeout: None,
-            notes: None,
-            control: Arc::default(),
-        }
-    }
-}
-
 impl ReceiveOptions {
     /// Worker threads that decode, at least 1. Default: [`cores`].
     pub fn threads(self, threads: usize) -> Self {
-        Self { threads: threads.max(1), ..self }
+        Self { threads: Some(threads.max(1)), ..self }
     }
 
     /// Maximum number of wire and raw bytes held. Default: 32 MiB.
@@ -253,6 +245,6 @@ impl ReceiveOptions {
 
     /// The engine's configuration, for drivers.
     pub fn into_engine(self) -> ReceiverConfig {
-        ReceiverConfig { cores: self.threads, ..self.rest }
+        ReceiverConfig { cores: self.threads.unwrap_or_else(cores), ..self.rest }
     }
 }
