@@ -1,6 +1,8 @@
 //! The direction from receiver to sender: its preface, feedback, close.
 
-use super::Sender;
+use std::collections::VecDeque;
+
+use super::{Phase, Sender};
 use crate::codec::CodecId;
 use crate::error::{Error, ErrorKind, Result};
 use crate::frame::{self, ControlHeader, ControlKind, Feedback, Header, Preface, ReadLimits, Role};
@@ -8,7 +10,7 @@ use crate::policy::Outcome;
 
 /// An item of the reverse direction.
 #[derive(Debug, PartialEq)]
-pub(super) enum Event {
+enum Event {
     Preface(Preface),
     Feedback(Feedback),
     /// A note for the application.
@@ -19,7 +21,7 @@ pub(super) enum Event {
 
 /// Parser of the reverse direction. It holds at most one control frame.
 #[derive(Debug, Default)]
-pub(super) struct Reverse {
+struct Reverse {
     buffer: Vec<u8>,
     preface_seen: bool,
 }
@@ -28,7 +30,7 @@ pub(super) struct Reverse {
 const LIMITS: ReadLimits = ReadLimits { block_max: 0, history: 0, codecs: 0, check: true, messages: false };
 
 impl Reverse {
-    pub(super) fn receive(&mut self, bytes: &[u8], mut on_event: impl FnMut(Event)) -> Result<()> {
+    fn receive(&mut self, bytes: &[u8], mut on_event: impl FnMut(Event)) -> Result<()> {
         // Chunks limit the buffer to one frame and one chunk, however much the caller passes in.
         for chunk in bytes.chunks(frame::CONTROL_BODY_MAX) {
             self.buffer.extend_from_slice(chunk);
@@ -81,6 +83,21 @@ impl Reverse {
     }
 }
 
+/// The receiver, as far as it has reported.
+#[derive(Debug, Default)]
+pub(super) struct Peer {
+    parser: Reverse,
+    /// Notes of its application, until the driver takes them.
+    notes: VecDeque<Vec<u8>>,
+    notes_heard: u64,
+    pub(super) feedback: Feedback,
+    /// Its decoding cores; `None` until its first report.
+    pub(super) cores: Option<usize>,
+    /// (frame number, raw bytes) of frames sent and not yet reported as decoded; bounded by
+    /// `UNREPORTED_MAX`.
+    pub(super) unreported: VecDeque<(u64, u64)>,
+}
+
 impl Sender {
     /// Takes bytes of the reverse direction: the receiver's preface, feedback, notes, close.
     ///
@@ -88,10 +105,10 @@ impl Sender {
     /// The error in the bytes, or `Io` if the receiver reports that it failed.
     pub fn receive(&mut self, bytes: &[u8], now_ns: u64) -> Result<()> {
         self.tick(now_ns);
-        let mut reverse = std::mem::take(&mut self.reverse);
+        let mut reverse = std::mem::take(&mut self.peer.parser);
         let parsed = reverse.receive(bytes, |event| self.on_event(event));
-        self.reverse = reverse;
-        if !self.config.notes && !self.notes.is_empty() {
+        self.peer.parser = reverse;
+        if !self.config.notes && !self.peer.notes.is_empty() {
             return Err(Error::corrupt("the receiver sent a note that was not asked for"));
         }
         parsed
@@ -108,38 +125,40 @@ impl Sender {
             }
             Event::Feedback(f) => self.on_feedback(f),
             Event::Note(words) => {
-                self.notes.push_back(words);
-                self.notes_heard += 1;
+                self.peer.notes.push_back(words);
+                self.peer.notes_heard += 1;
             }
-            Event::Stored => self.confirmed = self.end_sent,
+            Event::Stored if self.phase >= Phase::Ended => self.phase = Phase::Confirmed,
+            // A confirmation of bytes that were not sent yet confirms nothing.
+            Event::Stored => {}
         }
     }
 
     fn on_feedback(&mut self, f: Feedback) {
-        let before = self.feedback;
+        let before = self.peer.feedback;
         // Totals only grow; a decreasing report comes from a confused peer, and reports are only
         // advice.
         let decode_ns = f.decode_ns.saturating_sub(before.decode_ns);
         if self.config.relayed {
-            self.link.on_report(f.wire_received, self.now_ns);
+            self.link.on_report(f.wire_received, self.times.now_ns);
             self.release();
         }
-        self.receiver_cores = Some((f.cores as usize).clamp(1, 1024));
-        self.feedback = f;
+        self.peer.cores = Some((f.cores as usize).clamp(1, 1024));
+        self.peer.feedback = f;
         self.summary.decode_cpu_ns = f.decode_ns;
         self.summary.decode_threads = f.cores;
         self.summary.receiver_blocked_ns = f.blocked_ns;
         let mut decoded: Option<(u64, u64, u64)> = None;
-        while let Some(&(seq, raw_len)) = self.unreported.front() {
+        while let Some(&(seq, raw_len)) = self.peer.unreported.front() {
             if seq >= f.frames_decoded {
                 break;
             }
-            self.unreported.pop_front();
+            self.peer.unreported.pop_front();
             let (first, _, sum) = decoded.unwrap_or((seq, seq, 0));
             decoded = Some((first, seq, sum + raw_len));
         }
         if let Some((first_seq, last_seq, raw_len)) = decoded {
-            let cores = self.receiver_cores.unwrap_or(1);
+            let cores = self.peer.cores.unwrap_or(1);
             self.policy.learn(&Outcome::Received {
                 first_seq,
                 last_seq,
@@ -154,16 +173,16 @@ impl Sender {
     /// The next note of the application at the other end, in order. The driver takes all of them
     /// after each `receive`.
     pub fn take_note(&mut self) -> Option<Vec<u8>> {
-        self.notes.pop_front()
+        self.peer.notes.pop_front()
     }
 
     /// Number of notes received so far: as long as it grows the other application is at work.
     pub fn notes_heard(&self) -> u64 {
-        self.notes_heard
+        self.peer.notes_heard
     }
 
     /// Whether the receiver has confirmed that it stored everything (duplex links only).
     pub fn is_confirmed(&self) -> bool {
-        self.confirmed
+        self.phase == Phase::Confirmed
     }
 }

@@ -1,7 +1,10 @@
 //! The output side of a sender: frames in order, the link's progress, and the handling of a dry
 //! link.
 
-use super::{Job, JobKind, Sender, SlotState, TRACE_MAX_BYTES};
+use std::collections::VecDeque;
+
+use super::window::SlotState;
+use super::{Job, JobKind, Phase, Sender, TRACE_MAX_BYTES};
 use crate::block::Block;
 use crate::codec::Method;
 use crate::frame::{self, ControlKind, EndTotals, Frame, chain_digest, control_frame};
@@ -18,38 +21,52 @@ pub(super) const LOOK_MAX_NS: u64 = 5_000_000;
 /// grow: 4,096 frames are 512 MiB of 128 KiB blocks.
 const UNREPORTED_MAX: usize = 4096;
 
+/// Frames made and not yet handed to the driver, with the totals of the stream.
+#[derive(Debug)]
+pub(super) struct Output {
+    pub(super) frames: VecDeque<Frame>,
+    /// Wire bytes handed to the driver.
+    pub(super) wire_total: u64,
+    digest: u64,
+    pub(super) index: Vec<u8>,
+}
+
+impl Output {
+    pub(super) fn new(preface: Frame) -> Self {
+        Self { frames: VecDeque::from([preface]), wire_total: 0, digest: 0, index: Vec::new() }
+    }
+}
+
 impl Sender {
     // --- frames out ---
 
     /// The next frame in order, if it is ready. The driver then owns it, writes it completely, and
     /// reports with `on_link`.
     pub fn poll_transmit(&mut self) -> Option<Frame> {
-        if self.outbox.is_empty() {
+        if self.output.frames.is_empty() {
             self.hand_over_next_block();
         }
-        if self.outbox.is_empty()
-            && self.closed
-            && !self.end_sent
-            && self.gathered == 0
-            && self.handed == self.queue.len()
-        {
+        if self.output.frames.is_empty() && self.end_is_due() {
             self.end();
         }
-        let frame = self.outbox.pop_front()?;
-        self.wire_total += frame.wire_len() as u64;
-        self.summary.wire_bytes = self.wire_total;
+        let frame = self.output.frames.pop_front()?;
+        self.output.wire_total += frame.wire_len() as u64;
+        self.summary.wire_bytes = self.output.wire_total;
         Some(frame)
     }
 
     /// Whether `poll_transmit` would return a frame.
     pub fn has_frame(&self) -> bool {
-        let ready = self.queue.get(self.handed).is_some_and(|s| matches!(s.state, SlotState::Ready(_)));
-        let end_due = self.closed && !self.end_sent && self.gathered == 0 && self.handed == self.queue.len();
-        !self.outbox.is_empty() || ready || end_due
+        let ready = self.window.head().is_some_and(|s| matches!(s.state, SlotState::Ready(_)));
+        !self.output.frames.is_empty() || ready || self.end_is_due()
+    }
+
+    fn end_is_due(&self) -> bool {
+        self.phase == Phase::Closed && self.input.len == 0 && self.window.is_handed()
     }
 
     fn hand_over_next_block(&mut self) {
-        let Some(slot) = self.queue.get_mut(self.handed) else { return };
+        let Some(slot) = self.window.slots.get_mut(self.window.handed) else { return };
         if !matches!(slot.state, SlotState::Ready(_)) {
             return;
         }
@@ -57,47 +74,47 @@ impl Sender {
         let wire_len = done.frame.wire_len();
         // From here on no rescue is possible: the raw bytes can be dropped.
         let raw_len = std::mem::take(&mut slot.raw).len();
-        let wire_end = self.wire_total + wire_len as u64;
+        let wire_end = self.output.wire_total + wire_len as u64;
         slot.state = SlotState::Handed { wire_end, wire_len, raw_len, sent_as: done.sent_as };
         slot.history = Block::default();
         if let Some(check) = done.check {
-            self.digest = chain_digest(self.digest, check);
+            self.output.digest = chain_digest(self.output.digest, check);
         }
         if self.config.index {
-            frame::put_varint(&mut self.index, raw_len as u64);
-            frame::put_varint(&mut self.index, wire_len as u64);
+            frame::put_varint(&mut self.output.index, raw_len as u64);
+            frame::put_varint(&mut self.output.index, wire_len as u64);
         }
         if self.config.duplex {
-            self.unreported.push_back((slot.seq, raw_len as u64));
-            if self.unreported.len() > UNREPORTED_MAX {
-                self.unreported.pop_front();
+            self.peer.unreported.push_back((slot.seq, raw_len as u64));
+            if self.peer.unreported.len() > UNREPORTED_MAX {
+                self.peer.unreported.pop_front();
             }
         }
-        self.handed += 1;
-        self.wait_until_ns = 0;
+        self.window.handed += 1;
+        self.window.wait_until_ns = 0;
         self.summary.count_frame(done.sent_as, done.linked, raw_len, wire_len);
-        self.outbox.push_back(done.frame);
+        self.output.frames.push_back(done.frame);
     }
 
     fn end(&mut self) {
-        let index_offset = if self.index.is_empty() { 0 } else { self.wire_total };
-        let mut wire_total = self.wire_total;
+        let index_offset = if self.output.index.is_empty() { 0 } else { self.output.wire_total };
+        let mut wire_total = self.output.wire_total;
         let mut at = 0;
-        while at < self.index.len() {
-            let end = index_cut(&self.index, at);
-            let frame = control_frame(ControlKind::Index, &self.index[at..end], self.raw_offset);
+        while at < self.output.index.len() {
+            let end = index_cut(&self.output.index, at);
+            let frame = control_frame(ControlKind::Index, &self.output.index[at..end], self.raw_offset);
             wire_total += frame.wire_len() as u64;
-            self.outbox.push_back(frame);
+            self.output.frames.push_back(frame);
             at = end;
         }
-        let totals = EndTotals { raw_total: self.raw_offset, wire_total, index_offset, digest: self.digest };
-        self.outbox.push_back(totals.frame());
-        self.end_sent = true;
+        let totals = EndTotals { raw_total: self.raw_offset, wire_total, index_offset, digest: self.output.digest };
+        self.output.frames.push_back(totals.frame());
+        self.phase = Phase::Ended;
     }
 
     /// Whether all frames including the end frame were handed out.
     pub fn is_drained(&self) -> bool {
-        self.end_sent && self.outbox.is_empty()
+        self.phase >= Phase::Ended && self.output.frames.is_empty()
     }
 
     // --- link ---
@@ -108,7 +125,7 @@ impl Sender {
         if sample.accepted > 0 && sample.unsent_before == 0 && self.link.accepted_bytes() > 0 {
             // The link was dry from the time the last bytes left until this write began.
             let dry_from_ns = self.link.dry_at_ns();
-            self.dry_ns += sample.begin_ns.saturating_sub(dry_from_ns.max(self.pending_since_ns));
+            self.times.dry_ns += sample.begin_ns.saturating_sub(dry_from_ns.max(self.times.pending_since_ns));
         }
         self.link.observe(&sample);
         self.release();
@@ -117,19 +134,19 @@ impl Sender {
     /// Removes frames that have left from the window.
     pub(super) fn release(&mut self) {
         let left = self.link.left_host_bytes();
-        while let Some(slot) = self.queue.front() {
+        while let Some(slot) = self.window.slots.front() {
             let SlotState::Handed { wire_end, wire_len, raw_len, sent_as } = slot.state else { break };
             if wire_end > left {
                 break;
             }
-            let sent = Outcome::Sent { seq: slot.seq, method: sent_as, raw_len, wire_len, now_ns: self.now_ns };
-            self.queue.pop_front();
-            self.handed -= 1;
+            let sent = Outcome::Sent { seq: slot.seq, method: sent_as, raw_len, wire_len, now_ns: self.times.now_ns };
+            self.window.slots.pop_front();
+            self.window.handed -= 1;
             self.policy.learn(&sent);
         }
         self.summary.accepted_bytes = self.link.accepted_bytes();
         self.summary.link_busy_ns = self.link.busy_ns();
-        self.summary.link_dry_ns = self.dry_ns;
+        self.summary.link_dry_ns = self.times.dry_ns;
         self.summary.rate_bytes_per_s = self.link.rate_bytes_per_s();
     }
 
@@ -147,14 +164,14 @@ impl Sender {
     /// When to look at the link again, and call `on_link_dry` and then `poll_job`, unless another
     /// event comes first.
     pub fn next_wakeup(&self) -> Option<u64> {
-        if let Some(hold) = self.hold_until_ns {
+        if let Some(hold) = self.input.hold_until_ns {
             return Some(hold);
         }
         let dry_at_ns = self.dry_due_ns();
         // If all frames in the window were handed over, only a look shows that they left and made
         // room, and encoding the next block takes time: so look halfway, and again halfway of the
         // rest.
-        let waits_for_room = self.gathered > 0 && self.handed == self.queue.len() && self.handed > 0;
+        let waits_for_room = self.input.len > 0 && self.window.is_handed() && self.window.handed > 0;
         let waits = waits_for_room || dry_at_ns.is_some_and(|_| self.link.unsent_bytes() > 0);
         // Counted from the last look, so that other events do not postpone it.
         let last_ns = self.link.last_look_ns();
@@ -166,14 +183,14 @@ impl Sender {
     /// When the link will run dry although there is something to send.
     fn dry_due_ns(&self) -> Option<u64> {
         // While the driver holds frames, the link does not count as dry.
-        if !self.outbox.is_empty() || self.wire_total > self.link.accepted_bytes() {
+        if !self.output.frames.is_empty() || self.output.wire_total > self.link.accepted_bytes() {
             return None;
         }
-        match self.queue.get(self.handed) {
+        match self.window.head() {
             Some(slot) if matches!(slot.state, SlotState::Encoding) && !slot.rescuing => {
-                Some(self.link.dry_at_ns().max(self.wait_until_ns)).filter(|t| *t < u64::MAX)
+                Some(self.link.dry_at_ns().max(self.window.wait_until_ns)).filter(|t| *t < u64::MAX)
             }
-            None if self.gathered > 0 => Some(self.link.dry_at_ns().max(self.wait_until_ns)),
+            None if self.input.len > 0 => Some(self.link.dry_at_ns().max(self.window.wait_until_ns)),
             _ => None,
         }
     }
@@ -182,10 +199,10 @@ impl Sender {
     /// of the queue, or the next piece if all workers are busy with blocks that were taken over.
     pub fn on_link_dry(&mut self, now_ns: u64) -> Option<Job> {
         self.tick(now_ns);
-        if self.dry_due_ns().is_none_or(|t| t > now_ns) || self.hold_until_ns.is_some() {
+        if self.dry_due_ns().is_none_or(|t| t > now_ns) || self.input.hold_until_ns.is_some() {
             return None;
         }
-        if self.handed < self.queue.len() {
+        if !self.window.is_handed() {
             return self.rescue_head();
         }
         self.cut(Ask::Bypass)
@@ -194,18 +211,18 @@ impl Sender {
     fn rescue_head(&mut self) -> Option<Job> {
         let mut queue = std::mem::take(&mut self.scratch);
         self.pending_into(&mut queue);
-        let raw = self.queue[self.handed].raw.clone();
+        let raw = self.window.slots[self.window.handed].raw.clone();
         let view = self.view(&raw, &queue, Ask::Next);
         let decision = self.policy.rescue(&view);
         self.scratch = queue;
-        let slot = &mut self.queue[self.handed];
+        let slot = &mut self.window.slots[self.window.handed];
         if self.config.trace && self.trace.len() < TRACE_MAX_BYTES {
-            trace::rescue(&mut self.trace, self.now_ns, slot.seq, &decision);
+            trace::rescue(&mut self.trace, self.times.now_ns, slot.seq, &decision);
         }
         let method = match decision {
             Rescue::WaitUntil(t) => {
                 // A wait that is already over would make the driver spin.
-                self.wait_until_ns = t.max(self.now_ns + 1000);
+                self.window.wait_until_ns = t.max(self.times.now_ns + 1000);
                 return None;
             }
             Rescue::TakeOver(method) if self.limits.allows(method) => method,

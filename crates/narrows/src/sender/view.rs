@@ -1,28 +1,32 @@
 //! The sender's view for its policy, and the memory of the flow.
 
-use super::{Sender, SlotState};
+use super::window::SlotState;
+use super::{Phase, Sender};
 use crate::codec::Method;
 use crate::monitor::{Ask, CpuView, Pending, PendingState, ReceiverView, View};
 
 impl Sender {
     /// The caller owns `upcoming` and `queue`, so that it can call the policy while the view lives.
     pub(super) fn view<'a>(&self, upcoming: &'a [u8], queue: &'a [Pending], ask: Ask) -> View<'a> {
-        let told =
-            self.config.raw_len.and_then(|len| len.checked_sub(self.raw_offset)).filter(|l| *l >= self.gathered as u64);
+        let told = self
+            .config
+            .raw_len
+            .and_then(|len| len.checked_sub(self.raw_offset))
+            .filter(|l| *l >= self.input.len as u64);
         View {
-            now_ns: self.now_ns,
-            busy_ns: self.busy_ns,
-            seq: self.next_seq,
+            now_ns: self.times.now_ns,
+            busy_ns: self.times.busy_ns,
+            seq: self.window.next_seq,
             raw_offset: self.raw_offset,
             upcoming,
-            gathered: self.gathered,
-            left: if self.closed { Some(self.gathered as u64) } else { told },
-            link: self.link.view(self.dry_ns),
-            cpu: CpuView { cores: self.config.cores.max(1), busy: self.encoding },
+            gathered: self.input.len,
+            left: if self.phase > Phase::Open { Some(self.input.len as u64) } else { told },
+            link: self.link.view(self.times.dry_ns),
+            cpu: CpuView { cores: self.config.cores.max(1), busy: self.workers.busy },
             receiver: ReceiverView {
-                reports: self.receiver_cores.is_some(),
-                cores: self.receiver_cores.unwrap_or(1),
-                backlog_bytes: self.feedback.backlog_bytes,
+                reports: self.peer.cores.is_some(),
+                cores: self.peer.cores.unwrap_or(1),
+                backlog_bytes: self.peer.feedback.backlog_bytes,
             },
             queue,
             limits: self.limits,
@@ -33,7 +37,7 @@ impl Sender {
     pub(super) fn pending_into(&self, out: &mut Vec<Pending>) {
         let left = self.link.left_host_bytes();
         out.clear();
-        out.extend(self.queue.iter().map(|slot| {
+        out.extend(self.window.slots.iter().map(|slot| {
             let (raw_len, state) = match &slot.state {
                 SlotState::Encoding => (slot.raw.len(), PendingState::Encoding),
                 SlotState::Ready(done) => (slot.raw.len(), PendingState::Ready { unsent_len: done.frame.wire_len() }),
@@ -48,7 +52,7 @@ impl Sender {
 
     /// Bytes that the flow holds: raw, encoded, and an estimate of encoder contexts.
     pub(super) fn memory(&self) -> usize {
-        let slots = self.queue.iter().map(|slot| match &slot.state {
+        let slots = self.window.slots.iter().map(|slot| match &slot.state {
             SlotState::Encoding => {
                 let encoder = slot.method.info().encoder_memory(slot.method.level, slot.raw.len());
                 2 * slot.raw.len() + encoder
@@ -59,12 +63,12 @@ impl Sender {
             SlotState::Ready(done) => slot.raw.len() + done.frame.body.buffer_len(),
             SlotState::Handed { wire_len, .. } => *wire_len,
         });
-        self.gathered + self.index.len() + slots.sum::<usize>()
+        self.input.len + self.output.index.len() + slots.sum::<usize>()
     }
 
     /// Whether memory allows one more block. Slow methods take more memory, so fewer of their
     /// blocks are in flight; one always may be.
     pub(super) fn memory_allows(&self) -> bool {
-        self.handed == self.queue.len() || self.memory() + 2 * self.wanted <= self.config.memory_max
+        self.window.is_handed() || self.memory() + 2 * self.input.wanted <= self.config.memory_max
     }
 }
