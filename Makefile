@@ -34,8 +34,9 @@ tests:
 	$(CARGO) fmt --all --check
 	rustfmt --edition 2024 --check $(DECLARED_BY_MACROS)
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
-	$(CARGO) build -p narrows-python -p narrows-cli
-	$(CARGO) test --workspace --no-run
+	@# One build for the tests in Rust and in Python: another selection of crates has other features
+	@# and compiles half of them again.
+	$(CARGO) build --workspace --lib --bins --tests --examples
 	@# Most tests wait more than they work, so those in Python run beside the others.
 	@NARROWS_BUILT=1 bindings/python/test.sh >target/python-tests.log 2>&1 & python=$$!; status=0; \
 	$(CARGO) test --workspace || status=$$?; \
