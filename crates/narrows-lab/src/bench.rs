@@ -13,7 +13,9 @@ use serde_json::{Value, json};
 
 use crate::report::About;
 use crate::stats::median;
+use crate::units::parse_len;
 
+mod cold;
 mod copy;
 mod links;
 mod relay;
@@ -25,7 +27,8 @@ mod run;
 /// `links` (`send` and `recv` with every pool over shaped links in a separate network namespace,
 /// against nc and fixed methods), `latency` (a single 100-byte write), `memory`.
 ///
-/// Other parts: `file` (`pipe` with default settings into a file against zstd -3, for every kind of
+/// Other parts: `cold` (short transfers over shaped links, each program from its start to its end,
+/// beside the prediction of virtual time), `file` (`pipe` with default settings into a file against zstd -3, for every kind of
 /// data), `cp` (against scp, rsync and tar with zstd through its own OpenSSH server; needs root)
 /// and `run` (the cost of `narrows run` for a connection over loopback, and a check that nothing is
 /// lost). `run` consists of `run-latency`, `run-bulk`, `run-connect`, `run-memory`, `run-many`,
@@ -46,6 +49,18 @@ pub(crate) struct Args {
     /// Mbit/s of the shaped links; 0 is unshaped
     #[arg(long, value_delimiter = ',', default_value = "10,100,1000,0")]
     links: Vec<u32>,
+    /// For `cold`: raw bytes of each transfer
+    #[arg(long, value_delimiter = ',', default_value = "100000,375000,1M,4M,16M", value_parser = parse_len)]
+    sizes: Vec<usize>,
+    /// For `cold`: round trips in milliseconds; below 1 the kernel alone shapes the link
+    #[arg(long, value_name = "MS", value_delimiter = ',', default_value = "0.1,10,40")]
+    delays: Vec<f64>,
+    /// For `cold`: the files of each kind that constants may be tuned on, or those that are quoted
+    #[arg(long, value_enum, default_value_t = crate::pools::Half::Both)]
+    half: crate::pools::Half,
+    /// For `cold`: tools as in `narrows-lab race`
+    #[arg(long, value_name = "TOOL,..", value_delimiter = ',')]
+    tools: Vec<String>,
     /// Only these pools; for `cp` only these copies: file, small, file-again, small-again
     #[arg(long, value_delimiter = ',')]
     pools: Vec<String>,
@@ -92,6 +107,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             "latency" => latency(args.rounds)?,
             "memory" => memory()?,
             "links" => links::run(args)?,
+            "cold" => cold::run(args)?,
             "cp" => copy::run(args)?,
             "run" => run::run(args, None)?,
             one if one.starts_with("run-") => run::run(args, one.strip_prefix("run-"))?,

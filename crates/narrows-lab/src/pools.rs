@@ -64,6 +64,32 @@ pub(crate) fn make(corpus: &Path, len: usize) -> Result<Vec<Pool>> {
     Ok(whole)
 }
 
+/// The files of each kind: constants are tuned on one half and figures quoted from the other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Half {
+    Tuning,
+    Quoted,
+    Both,
+}
+
+/// As [`folder_bytes`], from one half of the files. The only file of a kind is cut in two.
+pub(crate) fn half_bytes(directory: &Path, len: usize, half: Half) -> Result<Vec<u8>> {
+    let odd = match half {
+        Half::Both => return folder_bytes(directory, len),
+        Half::Tuning => 0,
+        Half::Quoted => 1,
+    };
+    let files = shuffled(directory)?;
+    let bytes = if let [only] = &files[..] {
+        let file = fs::read(only).with_context(|| format!("cannot read {}", only.display()))?;
+        let middle = file.len() / 2;
+        if odd == 0 { file[..middle].to_vec() } else { file[middle..].to_vec() }
+    } else {
+        join(&files.into_iter().skip(odd).step_by(2).collect::<Vec<_>>(), len)?
+    };
+    Ok(lengthen(&bytes, len))
+}
+
 /// `len` bytes of the files of one kind, extended if there are fewer.
 pub(crate) fn folder_bytes(directory: &Path, len: usize) -> Result<Vec<u8>> {
     Ok(lengthen(&concatenate(directory, len)?, len))
@@ -106,10 +132,13 @@ pub(crate) fn named_bytes(corpus: &Path, name: &str, len: usize) -> Result<Vec<u
 
 /// The beginnings of all files in a fixed shuffled order; whole files if those are not enough.
 fn concatenate(directory: &Path, len: usize) -> Result<Vec<u8>> {
-    let files = shuffled(directory)?;
+    join(&shuffled(directory)?, len)
+}
+
+fn join(files: &[PathBuf], len: usize) -> Result<Vec<u8>> {
     let join = |part_max: usize| -> Result<Vec<u8>> {
         let mut bytes = Vec::new();
-        for path in &files {
+        for path in files {
             let file = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
             bytes.extend_from_slice(&file[..file.len().min(part_max)]);
         }

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use narrows_link::end_group;
+use narrows_link::{Backend, end_group};
 use narrows_sim::rng::Rng;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
@@ -116,7 +116,7 @@ impl Stage {
         ensure!(narrows.is_file(), "{} is missing; build all with cargo build --release", narrows.display());
         let narrows = narrows.to_string_lossy().into_owned();
         ensure!(!narrows.contains(char::is_whitespace), "scripts cannot run {narrows}: its path has a space");
-        let net = Net::start(link, false)?;
+        let net = Net::start(link, Backend::Auto, false)?;
         Ok(Self { net, folder, narrows, big_len: big.len() as u64, stop })
     }
 

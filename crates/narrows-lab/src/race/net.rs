@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU16, Ordering};
 
 use anyhow::{Context, Result};
-use narrows_link::{Emulation, Profile, Side};
+use narrows_link::{Backend, Emulation, Profile, Side};
 
 /// The two ends of a transfer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,12 +29,12 @@ pub(crate) enum Net {
 
 impl Net {
     /// Starts the network. The sender is the client, unless data goes `down`.
-    pub(crate) fn start(profile: &str, down: bool) -> Result<Self> {
+    pub(crate) fn start(profile: &str, backend: Backend, down: bool) -> Result<Self> {
         if profile == LOOPBACK {
             return Ok(Self::Local);
         }
         let profile: Profile = profile.parse().map_err(anyhow::Error::msg)?;
-        let link = Box::new(Emulation::start(&profile).map_err(|e| anyhow::anyhow!("{e}"))?);
+        let link = Box::new(Emulation::start_with(&profile, backend).map_err(|e| anyhow::anyhow!("{e}"))?);
         Ok(Self::Emulated { link, down, next_port: AtomicU16::new(PORTS.start) })
     }
 

@@ -36,6 +36,15 @@ const STREAMS: &[(&str, &[&str], &str, &str)] = &[
     ("lz4", &["nc", "lz4"], "nc -l $ADDR $PORT | lz4 -dcq >$OUT", "lz4 -cq <$FILE | nc -N $ADDR $PORT"),
     ("zstd-1", &["nc", "zstd"], "nc -l $ADDR $PORT | zstd -dcq >$OUT", "zstd -1 -cq -T0 <$FILE | nc -N $ADDR $PORT"),
     ("zstd-3", &["nc", "zstd"], "nc -l $ADDR $PORT | zstd -dcq >$OUT", "zstd -3 -cq -T0 <$FILE | nc -N $ADDR $PORT"),
+    ("zstd-9", &["nc", "zstd"], "nc -l $ADDR $PORT | zstd -dcq >$OUT", "zstd -9 -cq -T0 <$FILE | nc -N $ADDR $PORT"),
+    (
+        "zstd-long",
+        &["nc", "zstd"],
+        "nc -l $ADDR $PORT | zstd -dcq --long=27 >$OUT",
+        "zstd -3 -cq -T0 --long=27 <$FILE | nc -N $ADDR $PORT",
+    ),
+    ("cat", &["nc"], "nc -l $ADDR $PORT | cat >$OUT", "cat $FILE | nc -N $ADDR $PORT"),
+    ("pipe", &["nc"], "nc -l $ADDR $PORT | $NARROWS pipe -d >$OUT", "$NARROWS pipe <$FILE | nc -N $ADDR $PORT"),
     (
         "zstd-adapt",
         &["nc", "zstd"],
@@ -119,7 +128,7 @@ impl Tool {
             _ => {
                 return Err(format!(
                     "there is no tool '{name}'; there are narrows, narrows:POLICY, run, library, library-LEN, {PEERS}, \
-                     gzip-1-then-nc, gzip-9-then-nc"
+                     gzip-1-then-nc, gzip-9-then-nc, zstd-9, zstd-long, cat, pipe"
                 ));
             }
         };

@@ -10,6 +10,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use narrows_link::Backend;
 use tempfile::TempDir;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -66,6 +67,11 @@ impl Track {
     /// Starts a track. Each has its own cache, so that runs do not use or change what was learned
     /// about this host.
     pub(crate) fn new(profile: &str, down: bool, stop: Arc<AtomicBool>) -> Result<Self> {
+        Self::start(profile, Backend::Auto, down, stop)
+    }
+
+    /// As [`Self::new`], with packets carried by `backend`.
+    pub(crate) fn start(profile: &str, backend: Backend, down: bool, stop: Arc<AtomicBool>) -> Result<Self> {
         for program in ["sh", "timeout"] {
             ensure!(tools::find(program).is_some(), "PATH has no '{program}'; programs cannot be run without it");
         }
@@ -76,7 +82,7 @@ impl Track {
         let mut calibrate = Command::new(&narrows);
         calibrate.arg("calibrate").env("XDG_CACHE_HOME", folder.path()).stdin(Stdio::null());
         ensure!(calibrate.output().context("cannot run narrows")?.status.success(), "narrows calibrate failed");
-        Ok(Self { net: Net::start(profile, down)?, folder, narrows, ssh: None, tls: None, stop })
+        Ok(Self { net: Net::start(profile, backend, down)?, folder, narrows, ssh: None, tls: None, stop })
     }
 
     /// Checks that the tool can run here, and starts the server that it needs.
@@ -274,7 +280,14 @@ mod tests {
     /// A track without `narrows`, which tests of this crate cannot rely on.
     fn track(stop: Arc<AtomicBool>) -> Track {
         let folder = tempfile::tempdir().unwrap();
-        Track { net: Net::start("none", false).unwrap(), folder, narrows: String::new(), ssh: None, tls: None, stop }
+        Track {
+            net: Net::start("none", Backend::Auto, false).unwrap(),
+            folder,
+            narrows: String::new(),
+            ssh: None,
+            tls: None,
+            stop,
+        }
     }
 
     fn present(name: &str) -> Option<Tool> {
