@@ -12,10 +12,13 @@ use crate::frame::{
 use crate::history::History;
 
 mod job;
+mod observer;
 mod parser;
 
 pub use job::{DecodeDone, DecodeJob};
+pub use observer::{Depth, Observed, ObservedKind};
 
+use observer::Observer;
 use parser::{Item, Parser};
 
 /// Settings of a [`Receiver`].
@@ -96,6 +99,7 @@ pub struct Receiver {
     deferred: Option<Error>,
     reports: Reports,
     summary: RecvSummary,
+    observer: Option<Observer>,
 }
 
 /// Totals of a received flow.
@@ -151,8 +155,7 @@ struct Slot {
 enum SlotState {
     Waiting(BlockHeader, Block),
     Decoding(BlockHeader),
-    /// Decoded, with the check that enters the digest of the flow.
-    Ready(Block, Option<u64>),
+    Ready(BlockHeader, Block),
     Control(ControlHeader, Block),
     /// A control frame that was handled.
     Spent,
@@ -182,12 +185,33 @@ impl Receiver {
             damaged_seq: None,
             reports: Reports::default(),
             summary: RecvSummary::default(),
+            observer: None,
         }
+    }
+
+    /// Keeps a record of every frame for [`Receiver::poll_observed`]. To be called before the first
+    /// bytes are received.
+    pub fn observe(&mut self, depth: Depth) {
+        self.observer = Some(Observer::new(depth));
+    }
+
+    /// The next frame that an observed receiver has seen, in the order of the stream. The frame at
+    /// which a stream fails is not among them: the error says its place. While 1,024 frames wait to
+    /// be taken, the receiver has no room.
+    pub fn poll_observed(&mut self) -> Option<Observed> {
+        self.observer.as_mut().and_then(Observer::take)
+    }
+
+    /// The preface of the sender, once it was parsed; also one that this side refuses.
+    pub fn preface(&self) -> Option<&Preface> {
+        self.preface.as_ref()
     }
 
     /// Wire bytes that can be received at this time. 0: decode or read first.
     pub fn room(&self) -> usize {
-        if self.queue.len() >= FRAMES_MAX { 0 } else { self.config.memory_max.saturating_sub(self.held) }
+        let observed = self.observer.as_ref().is_some_and(Observer::is_full);
+        let full = self.queue.len() >= FRAMES_MAX || observed;
+        if full { 0 } else { self.config.memory_max.saturating_sub(self.held) }
     }
 
     /// Wire and raw bytes held.
@@ -240,7 +264,7 @@ impl Receiver {
     fn take_items(&mut self, wire: &mut Block) -> Result<()> {
         loop {
             if self.room() == 0 {
-                return self.advance();
+                return Ok(());
             }
             if self.end_parsed && !wire.is_empty() {
                 return Err(Error::corrupt("there are bytes after the end of the stream")
@@ -249,8 +273,12 @@ impl Receiver {
             let (at, seq) = (self.parser.wire_offset(), self.next_seq);
             let item = self.parser.next(wire).map_err(|e| e.at(at, seq))?;
             match item {
-                None => return self.advance(),
+                None => return Ok(()),
                 Some(Item::Preface(preface)) => self.on_preface(preface).map_err(|e| e.at(at, seq))?,
+                Some(Item::Block(header, _)) if self.observer.as_ref().is_some_and(Observer::is_shallow) => {
+                    self.next_seq += 1;
+                    self.pass(&header, header.raw_len.unwrap_or(0), at);
+                }
                 Some(Item::Block(header, body)) => {
                     let wire_len = header.header_len() + body.len();
                     let held = body.len() + header.raw_len.unwrap_or(frame::MESSAGE_MAX);
@@ -260,6 +288,7 @@ impl Receiver {
                 Some(Item::Control(header, body)) => {
                     self.end_parsed |= header.kind == ControlKind::End;
                     self.push_slot(at, 0, body.len(), SlotState::Control(header, body));
+                    self.advance()?;
                 }
             }
         }
@@ -271,6 +300,7 @@ impl Receiver {
     }
 
     fn on_preface(&mut self, preface: Preface) -> Result<()> {
+        self.preface = Some(preface);
         if preface.role != Role::Sender {
             return Err(Error::corrupt("the other side is a receiver too"));
         }
@@ -292,7 +322,6 @@ impl Receiver {
             check: preface.check,
             messages: preface.critical & frame::feature::MESSAGES != 0,
         });
-        self.preface = Some(preface);
         Ok(())
     }
 
@@ -354,7 +383,7 @@ impl Receiver {
                     raw_offset += header.raw_len? as u64;
                     continue;
                 }
-                SlotState::Ready(raw, _) => {
+                SlotState::Ready(_, raw) => {
                     raw_offset += raw.len() as u64;
                     continue;
                 }
@@ -397,7 +426,7 @@ impl Receiver {
         };
         if let SlotState::Decoding(header) = slot.state {
             self.summary.count(header.codec, raw.len(), slot.wire_len);
-            slot.state = SlotState::Ready(raw, header.check);
+            slot.state = SlotState::Ready(header, raw);
         }
         let advanced = self.advance();
         self.fail_on_error(advanced)?;
@@ -414,12 +443,10 @@ impl Receiver {
     fn advance(&mut self) -> Result<()> {
         while let Some(slot) = self.queue.get_mut(self.ready) {
             match std::mem::replace(&mut slot.state, SlotState::Spent) {
-                SlotState::Ready(raw, check) => {
-                    slot.state = SlotState::Ready(raw.clone(), check);
-                    if let Some(check) = check {
-                        self.digest = chain_digest(self.digest, check);
-                    }
-                    self.raw_offset += raw.len() as u64;
+                SlotState::Ready(header, raw) => {
+                    let at = slot.wire_offset;
+                    slot.state = SlotState::Ready(header, raw.clone());
+                    self.pass(&header, raw.len(), at);
                     self.history.push(&raw);
                 }
                 SlotState::Control(header, body) => {
@@ -434,6 +461,17 @@ impl Receiver {
             self.ready += 1;
         }
         Ok(())
+    }
+
+    /// Takes a block of `raw_len` bytes into the totals of the flow.
+    fn pass(&mut self, header: &BlockHeader, raw_len: usize, wire_offset: u64) {
+        if let Some(check) = header.check {
+            self.digest = chain_digest(self.digest, check);
+        }
+        self.raw_offset += raw_len as u64;
+        if let Some(observer) = &mut self.observer {
+            observer.block(header, raw_len, wire_offset);
+        }
     }
 
     fn control(&mut self, header: &ControlHeader, body: &[u8], wire_offset: u64) -> Result<()> {
@@ -454,6 +492,9 @@ impl Receiver {
                 return Err(Error::corrupt("a frame that only a receiver sends"));
             }
         }
+        if let Some(observer) = &mut self.observer {
+            observer.control(header, wire_offset);
+        }
         Ok(())
     }
 
@@ -468,7 +509,7 @@ impl Receiver {
             let slot = self.queue.pop_front()?;
             self.ready -= 1;
             self.held -= slot.held;
-            if let SlotState::Ready(raw, _) = slot.state {
+            if let SlotState::Ready(_, raw) = slot.state {
                 self.summary.raw_bytes += raw.len() as u64;
                 return Some(raw);
             }
