@@ -43,7 +43,7 @@ pub(crate) struct Hello {
 impl Hello {
     /// Sends the handshake and waits for the answer of the server.
     pub(crate) fn say(&self, line: &mut Line) -> Result<()> {
-        let name = self.method.map(|m| m.to_string()).unwrap_or_default();
+        let name = self.method.map(Method::wire_name).unwrap_or_default();
         let policy = self.policy.to_string();
         let dictionary = self.dictionary.as_deref().map_or(&[][..], Dictionary::content);
         let mut out = Vec::with_capacity(HEAD_LEN + name.len() + policy.len() + dictionary.len());
@@ -92,7 +92,7 @@ impl Hello {
         let dictionary_is_sound = dictionary_len == 0 || (DICTIONARY_MIN..=DICTIONARY_MAX).contains(&dictionary_len);
         ensure!(dictionary_is_sound, "a dictionary has {DICTIONARY_MIN} to {DICTIONARY_MAX} bytes");
         let name = String::from_utf8(line.exactly(name_len)?)?;
-        let method = if name.is_empty() { None } else { Some(name.parse::<Method>()?) };
+        let method = if name.is_empty() { None } else { Some(Method::from_wire_name(&name)?) };
         let policy = policy(&String::from_utf8(line.exactly(policy_len)?)?)?;
         let dictionary = match dictionary_len {
             0 => None,
