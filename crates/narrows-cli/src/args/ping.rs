@@ -8,7 +8,7 @@ use narrows::policy::PolicySpec;
 
 use super::oracle::parse_rate_from;
 use super::parse_size;
-use crate::ping::line::Place;
+use crate::ping::socket::Place;
 use crate::ping::wire::Wire;
 
 #[derive(ClapArgs)]
