@@ -157,7 +157,7 @@ pub(crate) struct FlowArgs {
 
 /// Verbosity and form of the messages.
 #[derive(ClapArgs, Clone, Copy)]
-pub(crate) struct TalkArgs {
+pub(crate) struct VerbosityArgs {
     /// Print errors only
     #[arg(long, short)]
     pub(crate) quiet: bool,
@@ -257,7 +257,7 @@ pub(crate) struct CpArgs {
     #[command(flatten)]
     pub(crate) flow: FlowArgs,
     #[command(flatten)]
-    pub(crate) talk: TalkArgs,
+    pub(crate) verbosity: VerbosityArgs,
 }
 
 const CP_HELP: &str = "\
@@ -353,7 +353,7 @@ pub(crate) struct ServeArgs {
     #[arg(long, conflicts_with = "key_file")]
     pub(crate) insecure: bool,
     #[command(flatten)]
-    pub(crate) talk: TalkArgs,
+    pub(crate) verbosity: VerbosityArgs,
 }
 
 const SERVE_HELP: &str = "\
@@ -410,7 +410,7 @@ pub(crate) struct PipeArgs {
     #[command(flatten)]
     pub(crate) flow: FlowArgs,
     #[command(flatten)]
-    pub(crate) talk: TalkArgs,
+    pub(crate) verbosity: VerbosityArgs,
 }
 
 #[derive(ClapArgs)]
@@ -433,7 +433,7 @@ pub(crate) struct SendArgs {
     #[command(flatten)]
     pub(crate) flow: FlowArgs,
     #[command(flatten)]
-    pub(crate) talk: TalkArgs,
+    pub(crate) verbosity: VerbosityArgs,
 }
 
 #[derive(ClapArgs)]
@@ -454,7 +454,7 @@ pub(crate) struct RecvArgs {
     #[arg(long, short = 'T', value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(crate) threads: Option<u16>,
     #[command(flatten)]
-    pub(crate) talk: TalkArgs,
+    pub(crate) verbosity: VerbosityArgs,
 }
 
 #[derive(ClapArgs)]

@@ -7,7 +7,7 @@ use narrows::ErrorKind;
 use narrows_host::signals;
 
 mod args;
-mod bound;
+mod bottleneck;
 mod cmd;
 mod dictionary;
 mod files;

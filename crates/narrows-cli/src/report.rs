@@ -11,7 +11,7 @@ use narrows::receiver::RecvSummary;
 use narrows::sender::Summary;
 use serde_json::{Value, json};
 
-use crate::bound::Bound;
+use crate::bottleneck::Bottleneck;
 use crate::files::StdoutClosed;
 pub(crate) use narrows_host::words::{bytes, note, note_json, one_line, wire};
 
@@ -42,7 +42,7 @@ pub(crate) fn line(s: &Summary, elapsed: Duration) -> String {
         Some(amount(s.raw_bytes, elapsed)),
         Some(wire(s.raw_bytes, s.wire_bytes)),
         Some(mix_words(s)),
-        Bound::of_sending(s, 0, false).words(elapsed),
+        Bottleneck::of_sending(s, 0, false).words(elapsed),
     ];
     join(parts)
 }
@@ -120,7 +120,7 @@ pub(crate) fn send_json(s: &Summary, elapsed: Duration) -> Value {
         "probed_blocks": s.probed_blocks,
         "memory_peak_bytes": s.memory_peak,
     });
-    Bound::of_sending(s, 0, false).put(&mut json);
+    Bottleneck::of_sending(s, 0, false).put(&mut json);
     json
 }
 

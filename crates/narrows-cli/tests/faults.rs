@@ -110,7 +110,6 @@ fn any_flipped_bit_is_told_and_nothing_false_is_delivered() {
         assert_one_line_error(&output, 3);
         assert!(raw.starts_with(&output.stdout), "bit {bit}");
     });
-    // Inspection reads frames with code of its own.
     each(packed.len() * 8, |bit| {
         let mut damaged = packed.clone();
         damaged[bit / 8] ^= 1 << (bit % 8);

@@ -7,7 +7,7 @@ use narrows::oracle::Speed;
 use narrows_sim::judge;
 use narrows_sim::rng::Rng;
 use narrows_sim::table::Table;
-use narrows_sim::world::Plan;
+use narrows_sim::world::Conditions;
 
 /// Decoding cores, unless the scenario says otherwise.
 const DECODERS: usize = 4;
@@ -68,12 +68,12 @@ impl Cell {
         self.rate_mbit * 125_000.0
     }
 
-    /// The simulation plan of this cell. Changes happen at fixed shares of the time that the
-    /// average link would need.
-    pub(crate) fn plan(&self, table: &Table, decision_ns: f64, block_max: usize) -> Plan {
+    /// The conditions of this cell in virtual time. Changes happen at fixed shares of the time that
+    /// the average link would need.
+    pub(crate) fn conditions(&self, table: &Table, decision_ns: f64, block_max: usize) -> Conditions {
         let rate = self.rate();
         let one = Speed::constant(1.0);
-        let mut plan = Plan {
+        let mut conditions = Conditions {
             len: self.len,
             cores: self.cores,
             decoders: DECODERS,
@@ -87,18 +87,18 @@ impl Cell {
         };
         let half = 10f64.sqrt();
         let (low, high) = (rate / half, rate * half);
-        let whole_s = || judge::relaxed(table, self.len, &plan.machine(), 2);
+        let whole_s = || judge::relaxed(table, self.len, &conditions.machine(), 2);
         match self.scenario {
             Scenario::Flat => {}
-            Scenario::Up10 => plan.link = Speed::steps(&[(0.0, low), (0.8 * whole_s(), high)]),
-            Scenario::Down10 => plan.link = Speed::steps(&[(0.0, high), (0.15 * whole_s(), low)]),
-            Scenario::Square => plan.link = alternate(0.25 * whole_s(), high, low),
-            Scenario::Cpu3 => plan.cpu = alternate(0.3 * whole_s(), 1.0, 0.33),
-            Scenario::Jitter => plan.link = jitter((whole_s() / 200.0).max(0.002), rate),
-            Scenario::Slowrx => (plan.receiver, plan.decoders) = (Speed::constant(0.1), 1),
-            Scenario::Slowrx3 => (plan.receiver, plan.decoders) = (Speed::constant(0.3), 1),
+            Scenario::Up10 => conditions.link = Speed::steps(&[(0.0, low), (0.8 * whole_s(), high)]),
+            Scenario::Down10 => conditions.link = Speed::steps(&[(0.0, high), (0.15 * whole_s(), low)]),
+            Scenario::Square => conditions.link = alternate(0.25 * whole_s(), high, low),
+            Scenario::Cpu3 => conditions.cpu = alternate(0.3 * whole_s(), 1.0, 0.33),
+            Scenario::Jitter => conditions.link = jitter((whole_s() / 200.0).max(0.002), rate),
+            Scenario::Slowrx => (conditions.receiver, conditions.decoders) = (Speed::constant(0.1), 1),
+            Scenario::Slowrx3 => (conditions.receiver, conditions.decoders) = (Speed::constant(0.3), 1),
         }
-        plan
+        conditions
     }
 }
 

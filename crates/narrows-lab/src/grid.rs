@@ -13,7 +13,7 @@ use narrows::policy::{PolicySetup, PolicySpec};
 use narrows_sim::judge::{self, fixed_methods};
 use narrows_sim::measure::measurable;
 use narrows_sim::table::{self, CLASSES, Table};
-use narrows_sim::world::{self, Plan, Run};
+use narrows_sim::world::{self, Conditions, Run};
 
 use crate::cells::{Cell, Scenario};
 use crate::fit;
@@ -259,8 +259,8 @@ fn run_cell(
     class_max: usize,
     policies: &[Loaded],
 ) -> CellResult {
-    let plan = cell.plan(table, args.decision_us * 1e3, BLOCK_MAX);
-    let possible = judge::possible(table, &plan, class_max, args.beam);
+    let conditions = cell.conditions(table, args.decision_us * 1e3, BLOCK_MAX);
+    let possible = judge::possible(table, &conditions, class_max, args.beam);
     let methods: Vec<Method> = if DEFAULT_METHODS.iter().all(|m| known(table, *m)) {
         DEFAULT_METHODS.to_vec()
     } else {
@@ -268,8 +268,8 @@ fn run_cell(
     };
     let setup = PolicySetup { methods: &methods, ..PolicySetup::new(cell.cores, prior) };
     let run_fixed = |method: Method| -> Run {
-        let plan = Plan { block_max: FIXED_BLOCK, decision_ns: 0.0, ..plan.clone() };
-        world::run(table, &plan, PolicySpec::fixed(method, false).build(&setup))
+        let conditions = Conditions { block_max: FIXED_BLOCK, decision_ns: 0.0, ..conditions.clone() };
+        world::run(table, &conditions, PolicySpec::fixed(method, false).build(&setup))
     };
     let fixed: Vec<(Method, Run)> = fixed_methods(table).into_iter().map(|m| (m, run_fixed(m))).collect();
     let plain_s = fixed[0].1.seconds;
@@ -284,11 +284,11 @@ fn run_cell(
     let mut trace = String::new();
     for policy in policies {
         let spec = lock(policy).clone();
-        let plan = match spec.name() {
-            "fixed" => Plan { block_max: FIXED_BLOCK, ..plan.clone() },
-            _ => Plan { trace: args.trace.is_some(), ..plan.clone() },
+        let conditions = match spec.name() {
+            "fixed" => Conditions { block_max: FIXED_BLOCK, ..conditions.clone() },
+            _ => Conditions { trace: args.trace.is_some(), ..conditions.clone() },
         };
-        let run = world::run(table, &plan, spec.build(&setup));
+        let run = world::run(table, &conditions, spec.build(&setup));
         // Only policies with a file pass on what they learned: otherwise the order of cells depends
         // on the threads.
         if spec.keeps()

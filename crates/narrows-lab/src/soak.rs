@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
-use content::Plan;
+use content::Behaviour;
 use host::World;
 use judge::{Judge, Place, Verdict, pair_up};
 use log::{Life, Log};
@@ -174,7 +174,7 @@ fn judged(log: &Log, folder: &Path, complete: bool) -> Result<Verdict> {
     let kills = log.kills();
     let direct: HashSet<u64> = lives.iter().filter(|l| l.direct).map(|l| l.pair).collect();
     let direct = |pair| direct.contains(&pair);
-    let mut verdict = Judge::new(&kills, &direct, Plan::of, complete).all(&pair_up(places));
+    let mut verdict = Judge::new(&kills, &direct, Behaviour::of, complete).all(&pair_up(places));
     if complete {
         verdict.wants_something();
     }

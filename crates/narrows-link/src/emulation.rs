@@ -133,12 +133,12 @@ impl Emulation {
             return Ok(emulation);
         };
         let [client, server] = devices.map(Arc::new);
-        let plans = [profile.plan_up(), profile.plan_down()];
+        let timetables = [profile.timetable_up(), profile.timetable_down()];
         let ways = [(client.clone(), server.clone(), "link-up"), (server, client, "link-down")];
-        for (i, ((from, to, name), plan)) in ways.into_iter().zip(plans).enumerate() {
+        for (i, ((from, to, name), timetable)) in ways.into_iter().zip(timetables).enumerate() {
             let (frames, mtu) = (backend == Backend::Packet, profile.mtu);
             let pump = Pump { from, to, frames, mtu, shared: emulation.shared[i].clone() };
-            let thread = std::thread::Builder::new().name(name.into()).spawn(move || pump.run(plan, SEEDS[i]));
+            let thread = std::thread::Builder::new().name(name.into()).spawn(move || pump.run(timetable, SEEDS[i]));
             emulation.pumps.push(thread.map_err(system)?);
         }
         Ok(emulation)
@@ -195,8 +195,8 @@ impl Emulation {
         if self.backend == Backend::Kernel {
             return kernel::shape(self, profile);
         }
-        self.shared[0].set_plan(profile.plan_up());
-        self.shared[1].set_plan(profile.plan_down());
+        self.shared[0].set_timetable(profile.timetable_up());
+        self.shared[1].set_timetable(profile.timetable_down());
         Ok(())
     }
 

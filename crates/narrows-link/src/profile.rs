@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::Error;
 use crate::loss::Loss;
-use crate::shaper::{Plan, Shape};
+use crate::shaper::{Shape, Timetable};
 use crate::trace::Trace;
 use crate::units;
 
@@ -146,22 +146,22 @@ impl Profile {
     }
 
     /// The shapes of one direction, from the start and after every step.
-    pub(crate) fn plan(&self, side: impl Fn(&Direction, &Direction) -> Direction) -> Plan {
+    pub(crate) fn timetable(&self, side: impl Fn(&Direction, &Direction) -> Direction) -> Timetable {
         let shape = |up: &Direction, down: &Direction| {
             let round_trip = up.delay + down.delay;
             side(up, down).shape(round_trip, self.mtu)
         };
         let mut changes = vec![(0, shape(&self.up, &self.down))];
         changes.extend(self.steps.iter().map(|s| (nanoseconds(s.at), shape(&s.up, &s.down))));
-        Plan::new(changes, self.repeat.map(nanoseconds))
+        Timetable::new(changes, self.repeat.map(nanoseconds))
     }
 
-    pub(crate) fn plan_up(&self) -> Plan {
-        self.plan(|up, _| up.clone())
+    pub(crate) fn timetable_up(&self) -> Timetable {
+        self.timetable(|up, _| up.clone())
     }
 
-    pub(crate) fn plan_down(&self) -> Plan {
-        self.plan(|_, down| down.clone())
+    pub(crate) fn timetable_down(&self) -> Timetable {
+        self.timetable(|_, down| down.clone())
     }
 
     /// Applies `KEY=VALUE`. `bursts` collects `loss-burst` per direction, as it may precede `loss`.

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::shaper::{Counters, Plan, Shaper};
+use crate::shaper::{Counters, Shaper, Timetable};
 use crate::sys;
 
 /// Packets read in one turn before due packets are written.
@@ -26,7 +26,7 @@ const ETHERNET_HEADER: usize = 14;
 /// State shared by the pump and the link's owner.
 pub(crate) struct Shared {
     stop: AtomicBool,
-    plan: Mutex<Option<Plan>>,
+    timetable: Mutex<Option<Timetable>>,
     counters: Mutex<Counters>,
     cpu_ns: AtomicU64,
     event: OwnedFd,
@@ -36,7 +36,7 @@ impl Shared {
     pub(crate) fn new() -> io::Result<Arc<Self>> {
         Ok(Arc::new(Self {
             stop: AtomicBool::new(false),
-            plan: Mutex::new(None),
+            timetable: Mutex::new(None),
             counters: Mutex::new(Counters::default()),
             cpu_ns: AtomicU64::new(0),
             event: sys::event()?,
@@ -48,8 +48,8 @@ impl Shared {
         self.wake();
     }
 
-    pub(crate) fn set_plan(&self, plan: Plan) {
-        *self.plan.lock().unwrap_or_else(PoisonError::into_inner) = Some(plan);
+    pub(crate) fn set_timetable(&self, timetable: Timetable) {
+        *self.timetable.lock().unwrap_or_else(PoisonError::into_inner) = Some(timetable);
         self.wake();
     }
 
@@ -82,7 +82,7 @@ struct Packet {
 }
 
 impl Pump {
-    pub(crate) fn run(self, plan: Plan, seed: u64) {
+    pub(crate) fn run(self, timetable: Timetable, seed: u64) {
         sys::wake_exactly();
         sys::go_first();
         let header = if self.frames { ETHERNET_HEADER } else { 0 };
@@ -91,13 +91,13 @@ impl Pump {
         let packet_max = header + self.mtu as usize;
         // One byte more shows that a packet is too long (a command may have changed the MTU).
         let buffer_bytes = packet_max + 1;
-        let mut shaper = Shaper::new(plan, seed, buffer_bytes);
+        let mut shaper = Shaper::new(timetable, seed, buffer_bytes);
         let mut spare: Vec<Box<[u8]>> = Vec::new();
         let mut told = Instant::now();
         let mut not_taken = 0;
         while !self.shared.stop.load(Ordering::Acquire) {
-            if let Some(plan) = self.shared.plan.lock().unwrap_or_else(PoisonError::into_inner).take() {
-                shaper.set_plan(now(), plan);
+            if let Some(timetable) = self.shared.timetable.lock().unwrap_or_else(PoisonError::into_inner).take() {
+                shaper.set_timetable(now(), timetable);
             }
             let mut read = 0;
             while read < BATCH {
@@ -185,7 +185,7 @@ mod tests {
     /// Departure times of packets that arrive at `coming`, if the pump is as fast as its waits
     /// permit.
     fn carried(profile: &Profile, coming: &[u64]) -> Vec<u64> {
-        let mut shaper = Shaper::new(profile.plan_up(), 1, LEN);
+        let mut shaper = Shaper::new(profile.timetable_up(), 1, LEN);
         let (mut now, mut read, mut leaving) = (0, 0, Vec::new());
         while leaving.len() < coming.len() {
             while coming.get(read).is_some_and(|at| *at <= now) {
@@ -206,7 +206,7 @@ mod tests {
 
     /// The same for a shaper that is polled at the right times.
     fn due(profile: &Profile, coming: &[u64]) -> Vec<u64> {
-        let mut shaper = Shaper::new(profile.plan_up(), 1, LEN);
+        let mut shaper = Shaper::new(profile.timetable_up(), 1, LEN);
         let mut leaving = Vec::new();
         for at in coming.iter().chain([&u64::MAX]) {
             while let Some(next) = shaper.next_ns().filter(|next| next < at) {

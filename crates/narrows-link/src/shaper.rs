@@ -1,8 +1,8 @@
 //! One direction of a link, without I/O or clock: a queue, a server with a rate or a trace, losses,
 //! a delay line. Time is an argument, in nanoseconds, and never runs backwards.
 //!
-//! A packet's departure depends only on its arrival and the plan, never on when the caller polls: a
-//! caller that polls late gets packets late, but the next ones are on time again.
+//! A packet's departure depends only on its arrival and the timetable, never on when the caller
+//! polls: a caller that polls late gets packets late, but the next ones are on time again.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ const MEMORY_MAX: usize = 256 << 20;
 /// 12,000 ns, and thousands of rounding errors must not add up.
 const PS: u128 = 1000;
 
-/// Properties of a direction during one stretch of a plan.
+/// Properties of a direction during one stretch of a timetable.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Shape {
     pub(crate) rate_bits_per_s: Option<u64>,
@@ -33,12 +33,12 @@ pub(crate) struct Shape {
 
 /// Shapes with their start times, the first one at 0; they restart after `period_ns`.
 #[derive(Clone, Debug)]
-pub(crate) struct Plan {
+pub(crate) struct Timetable {
     changes: Vec<(u64, Shape)>,
     period_ns: Option<u64>,
 }
 
-impl Plan {
+impl Timetable {
     /// Requires that `changes` begin at 0 and rise, and that the period is longer than the last
     /// one.
     pub(crate) fn new(changes: Vec<(u64, Shape)>, period_ns: Option<u64>) -> Self {
@@ -88,10 +88,10 @@ struct Travelling<T> {
 }
 
 pub(crate) struct Shaper<T> {
-    plan: Plan,
-    /// Time at which the plan began.
+    timetable: Timetable,
+    /// Time at which the timetable began.
     origin_ns: u64,
-    /// Number of the plan's next change.
+    /// Number of the timetable's next change.
     next_change: u64,
     shape: Shape,
     queue: VecDeque<Waiting<T>>,
@@ -117,10 +117,10 @@ pub(crate) struct Shaper<T> {
 
 impl<T> Shaper<T> {
     /// `buffer_bytes` is the memory that each item takes, however short its packet is.
-    pub(crate) fn new(plan: Plan, seed: u64, buffer_bytes: usize) -> Self {
+    pub(crate) fn new(timetable: Timetable, seed: u64, buffer_bytes: usize) -> Self {
         Self {
-            shape: plan.shape(0).clone(),
-            plan,
+            shape: timetable.shape(0).clone(),
+            timetable,
             origin_ns: 0,
             next_change: 1,
             queue: VecDeque::new(),
@@ -199,25 +199,25 @@ impl<T> Shaper<T> {
         self.lost.drain(..)
     }
 
-    /// Replaces the plan; its time 0 is now. Packets in flight are not affected.
-    pub(crate) fn set_plan(&mut self, now_ns: u64, plan: Plan) {
+    /// Replaces the timetable; its time 0 is now. Packets in flight are not affected.
+    pub(crate) fn set_timetable(&mut self, now_ns: u64, timetable: Timetable) {
         self.advance(now_ns);
         self.origin_ns = now_ns;
-        let shape = plan.shape(0).clone();
-        self.plan = plan;
+        let shape = timetable.shape(0).clone();
+        self.timetable = timetable;
         self.next_change = 1;
         self.change(u128::from(now_ns) * PS, shape);
     }
 
     fn change_ns(&self) -> Option<u64> {
-        self.plan.time(self.next_change).map(|t| t.saturating_add(self.origin_ns))
+        self.timetable.time(self.next_change).map(|t| t.saturating_add(self.origin_ns))
     }
 
     fn advance(&mut self, now_ns: u64) {
         while let Some(at_ns) = self.change_ns().filter(|at| *at <= now_ns) {
             let at_ps = u128::from(at_ns) * PS;
             self.serve_until(at_ps);
-            let shape = self.plan.shape(self.next_change).clone();
+            let shape = self.timetable.shape(self.next_change).clone();
             self.next_change += 1;
             self.change(at_ps, shape);
         }

@@ -20,7 +20,7 @@ fn wire(mbit: u64) -> Shape {
 }
 
 fn shaper(shape: Shape) -> Shaper<u64> {
-    Shaper::new(Plan::new(vec![(0, shape)], None), 1, LEN)
+    Shaper::new(Timetable::new(vec![(0, shape)], None), 1, LEN)
 }
 
 /// All items that come out until `end`, each with its time.
@@ -177,8 +177,8 @@ fn small_packets_share_an_opportunity_and_long_ones_take_several() {
 fn the_schedule_changes_the_rate_within_a_packet_and_repeats() {
     // 12 Mbit/s: 1 ms a packet; 1.2 Mbit/s: 10 ms.
     let slow = Shape { rate_bits_per_s: Some(1_200_000), ..wire(0) };
-    let plan = Plan::new(vec![(0, wire(12)), (10 * MS + MS / 2, slow)], Some(100 * MS));
-    let mut link: Shaper<u64> = Shaper::new(plan, 1, LEN);
+    let timetable = Timetable::new(vec![(0, wire(12)), (10 * MS + MS / 2, slow)], Some(100 * MS));
+    let mut link: Shaper<u64> = Shaper::new(timetable, 1, LEN);
     for i in 0..30 {
         link.push(0, LEN, i).unwrap();
     }
@@ -200,7 +200,7 @@ fn a_new_plan_frees_what_waited_for_the_old_one() {
         link.push(0, LEN, i).unwrap();
     }
     assert_eq!(drain(&mut link, 12 * MS).len(), 1);
-    link.set_plan(12 * MS, Plan::new(vec![(0, wire(1000))], None));
+    link.set_timetable(12 * MS, Timetable::new(vec![(0, wire(1000))], None));
     let out = drain(&mut link, S);
     assert_eq!(out.len(), 99);
     assert_eq!(out.last().map(|o| o.0), Some(12 * MS + 99 * 12_000));
@@ -209,11 +209,11 @@ fn a_new_plan_frees_what_waited_for_the_old_one() {
         link.push(S, LEN, i).unwrap();
     }
     let trace = Some(Arc::new(Trace::parse("7\n").unwrap()));
-    link.set_plan(S, Plan::new(vec![(0, Shape { trace, ..wire(0) })], None));
+    link.set_timetable(S, Timetable::new(vec![(0, Shape { trace, ..wire(0) })], None));
     let at = link.next_ns().unwrap();
     assert!(at > S && at.is_multiple_of(7 * MS), "{at}");
     assert_eq!(drain(&mut link, at).len(), 1);
-    link.set_plan(at, Plan::new(vec![(0, wire(0))], None));
+    link.set_timetable(at, Timetable::new(vec![(0, wire(0))], None));
     assert_eq!(drain(&mut link, at).len(), 2);
 }
 
@@ -232,7 +232,7 @@ fn memory_is_limited_whatever_the_delay() {
     // line.
     for (buffer, len) in [(9000, 9000), (9000, 28), (1500, 28)] {
         let shape = Shape { delay_ns: 60 * S, queue_bytes: u64::MAX, ..wire(0) };
-        let mut link: Shaper<u64> = Shaper::new(Plan::new(vec![(0, shape)], None), 1, buffer);
+        let mut link: Shaper<u64> = Shaper::new(Timetable::new(vec![(0, shape)], None), 1, buffer);
         let held = (0..1_000_000).take_while(|i| link.push(0, len, *i).is_ok()).count();
         assert!(held * buffer < MEMORY_MAX && (held + 1) * (buffer + 100) > MEMORY_MAX, "{buffer} {len}: {held}");
     }

@@ -1,4 +1,4 @@
-//! Random tables and plans for tests.
+//! Random tables and conditions for tests.
 
 use narrows::block::Block;
 use narrows::codec::{CodecId, Method};
@@ -6,7 +6,7 @@ use narrows::oracle::Speed;
 
 use crate::rng::Rng;
 use crate::table::{CLASSES, Cost, Table};
-use crate::world::Plan;
+use crate::world::Conditions;
 
 /// A table of up to 3 MB of data that changes in kind, with constant stretches, runs of zeros
 /// anywhere and a short last block. Mostly, longer blocks compress better, and so do slower
@@ -43,11 +43,11 @@ pub(crate) fn drawn_table(rng: &mut Rng) -> Table {
     table
 }
 
-/// A plan with a link of 1 Mbit/s to 25 Gbit/s, one to eight cores, and a receiver that may be
+/// Conditions with a link of 1 Mbit/s to 25 Gbit/s, one to eight cores, and a receiver that may be
 /// slow.
-pub(crate) fn drawn_plan(rng: &mut Rng, len: usize) -> Plan {
+pub(crate) fn drawn_conditions(rng: &mut Rng, len: usize) -> Conditions {
     let speed = |rng: &mut Rng| Speed::constant(if rng.below(4) == 0 { 0.05 + 0.3 * rng.unit() } else { 1.0 });
-    Plan {
+    Conditions {
         len,
         cores: 1 + rng.below(8),
         decoders: 1 + rng.below(4),

@@ -6,13 +6,13 @@ use narrows::oracle::{self, Machine};
 use crate::limits::Limits;
 use crate::overhead::of_block;
 use crate::table::{CLASSES, Table};
-use crate::world::Plan;
+use crate::world::Conditions;
 
 /// Longer flows are judged by the relaxed schedule: a beam search over thousands of blocks takes
 /// long and ends near it anyway.
 const BEAM_MAX_LEN: usize = 8 << 20;
 
-/// Times that a plan can reach, in seconds.
+/// Times that can be reached under some conditions, in seconds.
 #[derive(Debug, Clone, Copy)]
 pub struct Possible {
     /// Lower bound over all cuts.
@@ -29,15 +29,15 @@ pub struct Possible {
 
 /// Computes the limits over the table's methods; `relaxed` and `oracle` use blocks up to
 /// `CLASSES[class_max]`.
-pub fn possible(table: &Table, plan: &Plan, class_max: usize, beam_width: usize) -> Possible {
-    let machine = plan.machine();
-    let bound = Limits::of(table, plan.len, plan.block_max).seconds(&machine);
-    let relaxed = (1..=class_max).map(|c| relaxed(table, plan.len, &machine, c)).fold(f64::INFINITY, f64::min);
-    let has_oracle = beam_width > 0 && plan.len <= BEAM_MAX_LEN;
+pub fn possible(table: &Table, conditions: &Conditions, class_max: usize, beam_width: usize) -> Possible {
+    let machine = conditions.machine();
+    let bound = Limits::of(table, conditions.len, conditions.block_max).seconds(&machine);
+    let relaxed = (1..=class_max).map(|c| relaxed(table, conditions.len, &machine, c)).fold(f64::INFINITY, f64::min);
+    let has_oracle = beam_width > 0 && conditions.len <= BEAM_MAX_LEN;
     if !has_oracle {
         return Possible { bound, relaxed, oracle: relaxed, has_oracle };
     }
-    let schedule = |cut: Cut| oracle_seconds(table, plan.len, &machine, &cut, beam_width);
+    let schedule = |cut: Cut| oracle_seconds(table, conditions.len, &machine, &cut, beam_width);
     let oracle = cuts(class_max).into_iter().map(schedule).fold(f64::INFINITY, f64::min);
     Possible { bound, relaxed, oracle, has_oracle }
 }
@@ -93,7 +93,7 @@ fn oracle_seconds(table: &Table, len: usize, machine: &Machine, cut: &Cut, width
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::examples::drawn_plan;
+    use crate::examples::drawn_conditions;
     use crate::rng::Rng;
     use crate::table::example;
     use crate::world;
@@ -116,7 +116,7 @@ mod tests {
         let table = noisy();
         let one = Speed::constant(1.0);
         for (rate_mbit, cores) in [(10.0, 1), (1000.0, 4), (10_000.0, 1)] {
-            let plan = Plan {
+            let conditions = Conditions {
                 len: 1 << 20,
                 cores,
                 decoders: 4,
@@ -128,9 +128,9 @@ mod tests {
                 seed: 1,
                 trace: false,
             };
-            let now = possible(&table, &plan, 2, 16);
+            let now = possible(&table, &conditions, 2, 16);
             assert!(now.bound <= now.oracle && now.bound <= now.relaxed && now.oracle < 1.6 * now.bound, "{now:?}");
-            let larger = possible(&table, &plan, 3, 16);
+            let larger = possible(&table, &conditions, 3, 16);
             assert!(larger.bound == now.bound && larger.relaxed <= now.relaxed && larger.oracle <= now.oracle);
         }
     }
@@ -142,18 +142,22 @@ mod tests {
         let methods = [Method::STORE, Method::CONSTANT, Method::lz4_accel(1), Method::zstd(3)];
         for seed in 0..12 {
             let table = if seed % 4 == 0 { example() } else { noisy() };
-            let plan = drawn_plan(&mut rng, table.len());
+            let conditions = drawn_conditions(&mut rng, table.len());
             let len = CLASSES[3] << rng.below(4);
-            let half_s = 0.5 * relaxed(&table, len, &plan.machine(), 2);
-            let link = Speed::steps(&[(0.0, plan.link.at(0.0)), (half_s, 3.0 * plan.link.at(0.0))]);
-            let plan = Plan { len, link, ..plan };
-            let now = possible(&table, &plan, 3, 8);
+            let half_s = 0.5 * relaxed(&table, len, &conditions.machine(), 2);
+            let link = Speed::steps(&[(0.0, conditions.link.at(0.0)), (half_s, 3.0 * conditions.link.at(0.0))]);
+            let conditions = Conditions { len, link, ..conditions };
+            let now = possible(&table, &conditions, 3, 8);
             assert!(now.bound <= now.oracle * (1.0 + 1e-9), "seed {seed}: {now:?}");
-            let setup = PolicySetup { methods: &methods, ..PolicySetup::new(plan.cores, Prior::shipped()) };
+            let setup = PolicySetup { methods: &methods, ..PolicySetup::new(conditions.cores, Prior::shipped()) };
             for spec in ["fixed:store", "fixed:lz4", "fixed:zstd", "fixed:constant", "balance"] {
-                let run = world::run(&table, &plan, spec.parse::<PolicySpec>().unwrap().build(&setup));
+                let run = world::run(&table, &conditions, spec.parse::<PolicySpec>().unwrap().build(&setup));
                 let bound_s = now.bound * (1.0 - 1e-9) - 1e-9;
-                assert!(run.seconds >= bound_s, "seed {seed}, {spec}: {} against {bound_s}, {plan:?}", run.seconds);
+                assert!(
+                    run.seconds >= bound_s,
+                    "seed {seed}, {spec}: {} against {bound_s}, {conditions:?}",
+                    run.seconds
+                );
             }
         }
     }

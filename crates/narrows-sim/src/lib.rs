@@ -6,7 +6,7 @@
 //!                                      \--> judge: the bound, and the best schedule found
 //! ```
 //!
-//! The same table, plan and policy give the same result bit for bit, on every machine.
+//! The same table, conditions and policy give the same result bit for bit, on every machine.
 
 #[cfg(test)]
 mod examples;

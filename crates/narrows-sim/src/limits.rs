@@ -144,10 +144,10 @@ fn front(costs: &[Cost]) -> Vec<Cost> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::examples::{drawn_plan, drawn_table};
+    use crate::examples::{drawn_conditions, drawn_table};
     use crate::rng::Rng;
     use crate::schedule::Schedule;
-    use crate::world::{self, Plan};
+    use crate::world::{self, Conditions};
     use narrows::block::Block;
     use narrows::codec::Method;
     use narrows::monitor::cost::Prior;
@@ -170,21 +170,25 @@ mod tests {
         let mut tightest = f64::INFINITY;
         for seed in 0..60 {
             let table = drawn_table(&mut rng);
-            let plan = drawn_plan(&mut rng, table.len());
+            let conditions = drawn_conditions(&mut rng, table.len());
             let limits = Limits::new(&table);
             // The clock counts whole nanoseconds.
-            let bound_s = limits.seconds(&plan.machine()) * (1.0 - 1e-9) - 1e-9;
-            let best = Schedule::best(&table, &plan.machine(), 16);
-            assert!(best.seconds >= bound_s, "seed {seed}: {} against {bound_s}, {plan:?}", best.seconds);
+            let bound_s = limits.seconds(&conditions.machine()) * (1.0 - 1e-9) - 1e-9;
+            let best = Schedule::best(&table, &conditions.machine(), 16);
+            assert!(best.seconds >= bound_s, "seed {seed}: {} against {bound_s}, {conditions:?}", best.seconds);
             assert!(best.wire_len >= limits.wire_len() - 1e-6 && best.encode_s >= limits.encode_s() - 1e-12);
             tightest = tightest.min(best.seconds / bound_s);
             let methods: Vec<_> = [Method::STORE, Method::CONSTANT].into_iter().chain(table.methods.clone()).collect();
-            let setup = PolicySetup { methods: &methods, ..PolicySetup::new(plan.cores, Prior::shipped()) };
+            let setup = PolicySetup { methods: &methods, ..PolicySetup::new(conditions.cores, Prior::shipped()) };
             let fixed = methods.iter().filter(|m| **m != Method::CONSTANT);
             let specs = fixed.map(|m| PolicySpec::fixed(*m, false)).chain([PolicySpec::balance()]);
             for spec in specs {
-                let run = world::run(&table, &plan, spec.build(&setup));
-                assert!(run.seconds >= bound_s, "seed {seed}, {spec}: {} against {bound_s}, {plan:?}", run.seconds);
+                let run = world::run(&table, &conditions, spec.build(&setup));
+                assert!(
+                    run.seconds >= bound_s,
+                    "seed {seed}, {spec}: {} against {bound_s}, {conditions:?}",
+                    run.seconds
+                );
                 assert!(
                     run.summary.wire_bytes as f64 >= limits.wire_len()
                         && run.work_s() >= limits.encode_s() * (1.0 - 1e-9)
@@ -196,7 +200,7 @@ mod tests {
     }
 
     /// Where encoding is the bottleneck, jobs of the I/O thread must not add a core to those of the
-    /// plan.
+    /// conditions.
     #[test]
     fn one_core_is_one_core_on_fast_links() {
         let mut rng = Rng(13);
@@ -204,20 +208,24 @@ mod tests {
         for seed in 0..150 {
             let table = drawn_table(&mut rng);
             let speed = if rng.below(3) == 0 { 0.1 } else { 1.0 };
-            let plan = Plan {
+            let conditions = Conditions {
                 cores: 1,
                 decoders: 8,
                 link: Speed::constant(1e9 * 10f64.powf(1.5 * rng.unit())),
                 cpu: Speed::constant(speed),
                 receiver: Speed::constant(1.0),
-                ..drawn_plan(&mut rng, table.len())
+                ..drawn_conditions(&mut rng, table.len())
             };
-            let bound_s = Limits::new(&table).seconds(&plan.machine()) * (1.0 - 1e-9) - 1e-9;
+            let bound_s = Limits::new(&table).seconds(&conditions.machine()) * (1.0 - 1e-9) - 1e-9;
             let methods: Vec<_> = [Method::STORE, Method::CONSTANT].into_iter().chain(table.methods.clone()).collect();
             let setup = PolicySetup { methods: &methods, ..PolicySetup::new(1, Prior::shipped()) };
             for spec in [PolicySpec::balance(), PolicySpec::store()] {
-                let run = world::run(&table, &plan, spec.build(&setup));
-                assert!(run.seconds >= bound_s, "seed {seed}, {spec}: {} against {bound_s}, {plan:?}", run.seconds);
+                let run = world::run(&table, &conditions, spec.build(&setup));
+                assert!(
+                    run.seconds >= bound_s,
+                    "seed {seed}, {spec}: {} against {bound_s}, {conditions:?}",
+                    run.seconds
+                );
                 rescued += run.summary.rescued_blocks;
                 tightest = tightest.min(run.seconds / bound_s);
             }
@@ -241,14 +249,14 @@ mod tests {
         for (class, class_len) in CLASSES.into_iter().enumerate() {
             (0..LONGEST / class_len).for_each(|_| table.push(class, Vec::new()));
         }
-        let plan = Plan { link: Speed::constant(1e6), cores: 1, ..drawn_plan(&mut rng, LONGEST) };
+        let conditions = Conditions { link: Speed::constant(1e6), cores: 1, ..drawn_conditions(&mut rng, LONGEST) };
         let schedule = narrows::policy::Schedule::new(blocks).to_string();
         let replay: PolicySpec = "replay:x".parse().unwrap();
         let replay = replay.load(schedule.as_bytes()).unwrap();
         let setup = PolicySetup::new(1, Prior::shipped());
-        let run = world::run(&table, &plan, replay.build(&setup));
+        let run = world::run(&table, &conditions, replay.build(&setup));
         let limits = Limits::new(&table);
-        let bound_s = limits.seconds(&plan.machine());
+        let bound_s = limits.seconds(&conditions.machine());
         assert!((1.0..1.05).contains(&(run.seconds / bound_s)), "{} against {bound_s}", run.seconds);
         assert!((1.0..1.05).contains(&(run.summary.wire_bytes as f64 / limits.wire_len())));
     }
@@ -270,12 +278,12 @@ mod tests {
         let once = || {
             let mut rng = Rng(11);
             let table = drawn_table(&mut rng);
-            let plan = drawn_plan(&mut rng, table.len());
+            let conditions = drawn_conditions(&mut rng, table.len());
             let methods: Vec<_> = [Method::STORE, Method::CONSTANT].into_iter().chain(table.methods.clone()).collect();
-            let setup = PolicySetup { methods: &methods, ..PolicySetup::new(plan.cores, Prior::shipped()) };
-            let run = world::run(&table, &plan, PolicySpec::balance().build(&setup));
-            let best = Schedule::best(&table, &plan.machine(), 16);
-            let bound_s = Limits::new(&table).seconds(&plan.machine());
+            let setup = PolicySetup { methods: &methods, ..PolicySetup::new(conditions.cores, Prior::shipped()) };
+            let run = world::run(&table, &conditions, PolicySpec::balance().build(&setup));
+            let best = Schedule::best(&table, &conditions.machine(), 16);
+            let bound_s = Limits::new(&table).seconds(&conditions.machine());
             (
                 run.seconds.to_bits(),
                 run.cpu_s.to_bits(),

@@ -89,7 +89,7 @@ impl Blocks {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::examples::{drawn_plan, drawn_table};
+    use crate::examples::{drawn_conditions, drawn_table};
     use crate::rng::Rng;
 
     #[test]
@@ -97,7 +97,7 @@ mod tests {
         let mut rng = Rng(3);
         for _ in 0..20 {
             let table = drawn_table(&mut rng);
-            let machine = drawn_plan(&mut rng, table.len()).machine();
+            let machine = drawn_conditions(&mut rng, table.len()).machine();
             let best = Schedule::best(&table, &machine, 8);
             assert_eq!(best.blocks.iter().map(|b| b.0).sum::<usize>(), table.len());
             assert!(best.encode_each_s.len() == best.blocks.len());

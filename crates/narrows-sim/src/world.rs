@@ -37,7 +37,7 @@ const STEPS_MAX: u64 = 50_000_000;
 
 /// Everything about one run but the policy.
 #[derive(Debug, Clone)]
-pub struct Plan {
+pub struct Conditions {
     /// Raw bytes to send.
     pub len: usize,
     /// Cores that encode, each at the speed `cpu`.
@@ -60,8 +60,8 @@ pub struct Plan {
     pub trace: bool,
 }
 
-impl Plan {
-    /// The part of the plan that the bound and the schedules use.
+impl Conditions {
+    /// The part of the conditions that the bound and the schedules use.
     pub fn machine(&self) -> Machine {
         Machine {
             cores: self.cores,
@@ -82,7 +82,7 @@ pub struct Run {
     pub cpu_s: f64,
     /// The sender's summary.
     pub summary: Summary,
-    /// One line for each decision; empty unless the plan asks for it.
+    /// One line for each decision; empty unless the conditions ask for it.
     pub trace: String,
     /// Encodings that were begun, including probes and blocks that a rescue took over later.
     pub jobs: u64,
@@ -103,12 +103,12 @@ impl Run {
     }
 }
 
-/// Sends `plan.len` bytes of the table's repeated pool by a policy.
+/// Sends `conditions.len` bytes of the table's repeated pool by a policy.
 ///
 /// # Panics
 /// If the flow makes no progress.
-pub fn run(table: &Table, plan: &Plan, policy: Box<dyn Policy>) -> Run {
-    let mut world = World::new(table, plan, policy);
+pub fn run(table: &Table, conditions: &Conditions, policy: Box<dyn Policy>) -> Run {
+    let mut world = World::new(table, conditions, policy);
     while !world.is_over() {
         world.settle();
         world.advance();
@@ -128,7 +128,7 @@ pub fn run(table: &Table, plan: &Plan, policy: Box<dyn Policy>) -> Run {
 
 struct World<'a> {
     table: &'a Table,
-    plan: &'a Plan,
+    conditions: &'a Conditions,
     sender: Sender,
     rng: Rng,
     now_ns: u64,
@@ -152,13 +152,13 @@ struct World<'a> {
 }
 
 impl<'a> World<'a> {
-    fn new(table: &'a Table, plan: &'a Plan, policy: Box<dyn Policy>) -> Self {
+    fn new(table: &'a Table, conditions: &'a Conditions, policy: Box<dyn Policy>) -> Self {
         let config = SenderConfig {
-            block_max: plan.block_max,
-            cores: plan.cores,
+            block_max: conditions.block_max,
+            cores: conditions.cores,
             duplex: true,
-            raw_len: Some(plan.len as u64),
-            trace: plan.trace,
+            raw_len: Some(conditions.len as u64),
+            trace: conditions.trace,
             ..SenderConfig::default()
         };
         let preface = Preface {
@@ -166,23 +166,23 @@ impl<'a> World<'a> {
             critical: 0,
             optional: 0,
             check: true,
-            block_max: plan.block_max,
+            block_max: conditions.block_max,
             history: config.history,
             codecs: codecs_of_this_build(),
         };
         Self {
             table,
-            plan,
+            conditions,
             sender: Sender::new(config, policy, BufferPool::default()),
-            rng: Rng(plan.seed),
+            rng: Rng(conditions.seed),
             now_ns: 0,
             pushed: 0,
             closed: false,
-            cores: Cores::new(plan),
+            cores: Cores::new(conditions),
             sent_raw: 0,
             counted: Vec::new(),
-            link: Link::new(plan.link.clone()),
-            receiver: Receiver::new(plan),
+            link: Link::new(conditions.link.clone()),
+            receiver: Receiver::new(conditions),
             reports: VecDeque::from([(REPORT_DELAY_NS, preface.encode().to_vec())]),
             cpu_ns: 0.0,
             job_count: 0,
@@ -195,7 +195,7 @@ impl<'a> World<'a> {
     }
 
     fn is_over(&self) -> bool {
-        self.receiver.raw_len == self.plan.len
+        self.receiver.raw_len == self.conditions.len
     }
 
     /// Does everything that can be done at this moment.
@@ -215,7 +215,7 @@ impl<'a> World<'a> {
             progress |= self.transmit();
             self.look();
             while let Some(job) = self.sender.poll_job(self.now_ns) {
-                self.start(job, self.plan.decision_ns, false);
+                self.start(job, self.conditions.decision_ns, false);
                 progress = true;
             }
             if !self.cores.io_is_busy()
@@ -224,11 +224,11 @@ impl<'a> World<'a> {
             {
                 // A rescue needs no new decision, as its block's method was chosen before; a block
                 // that the I/O thread cuts itself does.
-                let charge_ns = if job.kind == JobKind::Encode { self.plan.decision_ns } else { 0.0 };
+                let charge_ns = if job.kind == JobKind::Encode { self.conditions.decision_ns } else { 0.0 };
                 self.start(job, charge_ns, true);
                 progress = true;
             }
-            if self.plan.trace {
+            if self.conditions.trace {
                 let lines = self.sender.take_trace();
                 self.trace.push_str(&lines);
             }
@@ -240,13 +240,13 @@ impl<'a> World<'a> {
 
     /// Pushes as much of the repeated pool as the sender accepts.
     fn feed(&mut self) {
-        while self.pushed < self.plan.len && self.sender.room() > 0 {
+        while self.pushed < self.conditions.len && self.sender.room() > 0 {
             let at = self.pushed % self.table.len();
-            let len = self.sender.room().min(self.table.len() - at).min(self.plan.len - self.pushed);
+            let len = self.sender.room().min(self.table.len() - at).min(self.conditions.len - self.pushed);
             self.sender.push(self.table.bytes.slice(at..at + len), self.now_ns);
             self.pushed += len;
         }
-        if self.pushed == self.plan.len && !self.closed {
+        if self.pushed == self.conditions.len && !self.closed {
             self.sender.close(self.now_ns);
             self.closed = true;
         }
@@ -374,9 +374,9 @@ mod tests {
     use narrows::policy::PolicySetup;
     use narrows::policy::PolicySpec;
 
-    fn plan(mbit: f64) -> Plan {
+    fn conditions(mbit: f64) -> Conditions {
         let one = Speed::constant(1.0);
-        Plan {
+        Conditions {
             len: 1 << 20,
             cores: 2,
             decoders: 4,
@@ -398,7 +398,7 @@ mod tests {
 
     #[test]
     fn plain_takes_as_long_as_its_bytes() {
-        let run = run(&example(), &plan(100.0), policy("fixed:store"));
+        let run = run(&example(), &conditions(100.0), policy("fixed:store"));
         let wire_s = (f64::from(1 << 20) + 32.0 + 8.0 * HEADER_LEN) / 12.5e6;
         assert!((run.seconds / wire_s - 1.0).abs() < 0.01, "{} against {wire_s}", run.seconds);
         assert_eq!(run.summary.raw_bytes, 1 << 20);
@@ -406,11 +406,11 @@ mod tests {
 
     #[test]
     fn a_fixed_method_takes_its_cpu_or_its_bytes() {
-        let slow = run(&example(), &plan(8.0), policy("fixed:lz4"));
+        let slow = run(&example(), &conditions(8.0), policy("fixed:lz4"));
         let wire_s = 0.4 * f64::from(1 << 20) / 1e6;
         assert!((slow.seconds / wire_s - 1.0).abs() < 0.03, "{} against {wire_s}", slow.seconds);
         // 4 ns a byte on two cores.
-        let fast = run(&example(), &plan(100_000.0), policy("fixed:zstd:level=3"));
+        let fast = run(&example(), &conditions(100_000.0), policy("fixed:zstd:level=3"));
         let cpu_s = 2e-9 * f64::from(1 << 20);
         assert!((1.0..1.15).contains(&(fast.seconds / cpu_s)), "{} against {cpu_s}", fast.seconds);
     }
@@ -418,8 +418,8 @@ mod tests {
     #[test]
     fn the_same_run_gives_the_same_result() {
         for mbit in [10.0, 1000.0, 25_000.0] {
-            let once = run(&example(), &plan(mbit), policy("balance"));
-            let again = run(&example(), &plan(mbit), policy("balance"));
+            let once = run(&example(), &conditions(mbit), policy("balance"));
+            let again = run(&example(), &conditions(mbit), policy("balance"));
             assert_eq!(once.seconds, again.seconds);
             assert_eq!(once.summary.raw_bytes, 1 << 20);
         }
@@ -427,8 +427,9 @@ mod tests {
 
     #[test]
     fn a_slow_receiver_is_what_bounds() {
-        let plan = Plan { receiver: Speed::constant(0.01), decoders: 1, len: 24 << 20, ..plan(10_000.0) };
-        let run = run(&example(), &plan, policy("fixed:lz4"));
+        let conditions =
+            Conditions { receiver: Speed::constant(0.01), decoders: 1, len: 24 << 20, ..conditions(10_000.0) };
+        let run = run(&example(), &conditions, policy("fixed:lz4"));
         // 1 ns a byte, a hundred times slower.
         let decode_s = 100e-9 * (24 << 20) as f64;
         assert!((run.seconds / decode_s - 1.0).abs() < 0.02, "{} against {decode_s}", run.seconds);

@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 
 mod dictionary;
 mod liblz4;
-#[cfg(feature = "seeds")]
+#[cfg(feature = "older-codecs")]
 mod room;
 
 /// Declares the file of each codec and lists their entries.
@@ -20,7 +20,7 @@ macro_rules! codecs {
     ($($(#[$attribute:meta])* $name:ident),* $(,)?) => {
         $($(#[$attribute])* mod $name;)*
 
-        /// The registry: every codec of this build. Feature `seeds` adds codecs of older systems
+        /// The registry: every codec of this build. Feature `older-codecs` adds codecs of older systems
         /// for experiments, which come last.
         pub const CODECS: &[&dyn Codec] = &[$($(#[$attribute])* $name::ENTRY),*];
     };
@@ -36,11 +36,11 @@ codecs! {
     bzip2,
     xz,
     snappy,
-    #[cfg(feature = "seeds")]
+    #[cfg(feature = "older-codecs")]
     lzo,
-    #[cfg(feature = "seeds")]
+    #[cfg(feature = "older-codecs")]
     lzf,
-    #[cfg(feature = "seeds")]
+    #[cfg(feature = "older-codecs")]
     lzw,
 }
 
@@ -49,7 +49,7 @@ pub use self::dictionary::{
 };
 pub use self::liblz4::LinkedTable;
 
-#[cfg(feature = "seeds")]
+#[cfg(feature = "older-codecs")]
 use self::room::Room;
 
 /// Number of a codec on the wire, 0 to 63 (docs/format.md, section 5). Numbers are never reused: a
@@ -75,11 +75,11 @@ impl CodecId {
     pub const XZ: Self = Self(6);
     /// Snappy, raw format.
     pub const SNAPPY: Self = Self(7);
-    /// LZO1X (feature `seeds`).
+    /// LZO1X (feature `older-codecs`).
     pub const LZO: Self = Self(8);
-    /// LZF (feature `seeds`).
+    /// LZF (feature `older-codecs`).
     pub const LZF: Self = Self(9);
-    /// LZW (feature `seeds`).
+    /// LZW (feature `older-codecs`).
     pub const LZW: Self = Self(10);
 
     /// The codec with this number, if this build has it.

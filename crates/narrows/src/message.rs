@@ -52,6 +52,7 @@ use std::sync::Arc;
 
 use crate::error::{Error, Result};
 
+mod comparison;
 mod contexts;
 mod control;
 mod end;
@@ -60,7 +61,6 @@ mod history;
 mod receiver;
 mod sample;
 mod sender;
-mod shadow;
 mod slots;
 mod topic;
 

@@ -6,17 +6,20 @@ use std::collections::VecDeque;
 use crate::block::{Block, BufferPool};
 use crate::codec::CodecId;
 use crate::error::{Error, Result};
-use crate::frame::{
-    self, BlockHeader, ControlHeader, ControlKind, EndTotals, Feedback, Frame, Preface, ReadLimits, Role, chain_digest,
-};
+use crate::frame::{self, BlockHeader, ControlHeader, ControlKind, EndTotals, Preface, ReadLimits, Role, chain_digest};
 use crate::history::History;
 
 mod job;
+mod observer;
 mod parser;
+mod reverse;
 
 pub use job::{DecodeDone, DecodeJob};
+pub use observer::{Depth, Observed, ObservedKind};
 
+use observer::Observer;
 use parser::{Item, Parser};
+use reverse::Reports;
 
 /// Settings of a [`Receiver`].
 #[derive(Debug, Clone)]
@@ -58,12 +61,6 @@ pub const MEMORY_MAX_DEFAULT: usize = 32 << 20;
 /// Most frames held at a time, however small.
 const FRAMES_MAX: usize = 1024;
 
-/// Reports come after the first block and then at every eighth of the flow's time, but not closer
-/// than 2 ms (a report costs the sender some microseconds) nor further apart than half a second (a
-/// price needs ten reports to move).
-const REPORT_EVERY_MIN_NS: u64 = 2_000_000;
-const REPORT_EVERY_MAX_NS: u64 = 500_000_000;
-
 /// Fixed cost of a job: buffers and the check.
 const JOB_NS: u64 = 1_000;
 /// Speed at which the history of a linked block is copied.
@@ -96,6 +93,7 @@ pub struct Receiver {
     deferred: Option<Error>,
     reports: Reports,
     summary: RecvSummary,
+    observer: Option<Observer>,
 }
 
 /// Totals of a received flow.
@@ -130,15 +128,6 @@ pub struct RecvMixRow {
     pub wire_bytes: u64,
 }
 
-#[derive(Default)]
-struct Reports {
-    preface_sent: bool,
-    begun_ns: Option<u64>,
-    last_ns: u64,
-    every_ns: u64,
-    frames_reported: u64,
-}
-
 struct Slot {
     seq: u64,
     wire_offset: u64,
@@ -151,8 +140,7 @@ struct Slot {
 enum SlotState {
     Waiting(BlockHeader, Block),
     Decoding(BlockHeader),
-    /// Decoded, with the check that enters the digest of the flow.
-    Ready(Block, Option<u64>),
+    Ready(BlockHeader, Block),
     Control(ControlHeader, Block),
     /// A control frame that was handled.
     Spent,
@@ -182,12 +170,33 @@ impl Receiver {
             damaged_seq: None,
             reports: Reports::default(),
             summary: RecvSummary::default(),
+            observer: None,
         }
+    }
+
+    /// Keeps a record of every frame for [`Receiver::poll_observed`]. To be called before the first
+    /// bytes are received.
+    pub fn observe(&mut self, depth: Depth) {
+        self.observer = Some(Observer::new(depth));
+    }
+
+    /// The next frame that an observed receiver has seen, in the order of the stream. The frame at
+    /// which a stream fails is not among them: the error says its place. While 1,024 frames wait to
+    /// be taken, the receiver has no room.
+    pub fn poll_observed(&mut self) -> Option<Observed> {
+        self.observer.as_mut().and_then(Observer::take)
+    }
+
+    /// The preface of the sender, once it was parsed; also one that this side refuses.
+    pub fn preface(&self) -> Option<&Preface> {
+        self.preface.as_ref()
     }
 
     /// Wire bytes that can be received at this time. 0: decode or read first.
     pub fn room(&self) -> usize {
-        if self.queue.len() >= FRAMES_MAX { 0 } else { self.config.memory_max.saturating_sub(self.held) }
+        let observed = self.observer.as_ref().is_some_and(Observer::is_full);
+        let full = self.queue.len() >= FRAMES_MAX || observed;
+        if full { 0 } else { self.config.memory_max.saturating_sub(self.held) }
     }
 
     /// Wire and raw bytes held.
@@ -240,7 +249,7 @@ impl Receiver {
     fn take_items(&mut self, wire: &mut Block) -> Result<()> {
         loop {
             if self.room() == 0 {
-                return self.advance();
+                return Ok(());
             }
             if self.end_parsed && !wire.is_empty() {
                 return Err(Error::corrupt("there are bytes after the end of the stream")
@@ -249,8 +258,12 @@ impl Receiver {
             let (at, seq) = (self.parser.wire_offset(), self.next_seq);
             let item = self.parser.next(wire).map_err(|e| e.at(at, seq))?;
             match item {
-                None => return self.advance(),
+                None => return Ok(()),
                 Some(Item::Preface(preface)) => self.on_preface(preface).map_err(|e| e.at(at, seq))?,
+                Some(Item::Block(header, _)) if self.observer.as_ref().is_some_and(Observer::is_shallow) => {
+                    self.next_seq += 1;
+                    self.pass(&header, header.raw_len.unwrap_or(0), at);
+                }
                 Some(Item::Block(header, body)) => {
                     let wire_len = header.header_len() + body.len();
                     let held = body.len() + header.raw_len.unwrap_or(frame::MESSAGE_MAX);
@@ -260,6 +273,7 @@ impl Receiver {
                 Some(Item::Control(header, body)) => {
                     self.end_parsed |= header.kind == ControlKind::End;
                     self.push_slot(at, 0, body.len(), SlotState::Control(header, body));
+                    self.advance()?;
                 }
             }
         }
@@ -271,6 +285,7 @@ impl Receiver {
     }
 
     fn on_preface(&mut self, preface: Preface) -> Result<()> {
+        self.preface = Some(preface);
         if preface.role != Role::Sender {
             return Err(Error::corrupt("the other side is a receiver too"));
         }
@@ -292,7 +307,6 @@ impl Receiver {
             check: preface.check,
             messages: preface.critical & frame::feature::MESSAGES != 0,
         });
-        self.preface = Some(preface);
         Ok(())
     }
 
@@ -354,7 +368,7 @@ impl Receiver {
                     raw_offset += header.raw_len? as u64;
                     continue;
                 }
-                SlotState::Ready(raw, _) => {
+                SlotState::Ready(_, raw) => {
                     raw_offset += raw.len() as u64;
                     continue;
                 }
@@ -397,7 +411,7 @@ impl Receiver {
         };
         if let SlotState::Decoding(header) = slot.state {
             self.summary.count(header.codec, raw.len(), slot.wire_len);
-            slot.state = SlotState::Ready(raw, header.check);
+            slot.state = SlotState::Ready(header, raw);
         }
         let advanced = self.advance();
         self.fail_on_error(advanced)?;
@@ -414,12 +428,10 @@ impl Receiver {
     fn advance(&mut self) -> Result<()> {
         while let Some(slot) = self.queue.get_mut(self.ready) {
             match std::mem::replace(&mut slot.state, SlotState::Spent) {
-                SlotState::Ready(raw, check) => {
-                    slot.state = SlotState::Ready(raw.clone(), check);
-                    if let Some(check) = check {
-                        self.digest = chain_digest(self.digest, check);
-                    }
-                    self.raw_offset += raw.len() as u64;
+                SlotState::Ready(header, raw) => {
+                    let at = slot.wire_offset;
+                    slot.state = SlotState::Ready(header, raw.clone());
+                    self.pass(&header, raw.len(), at);
                     self.history.push(&raw);
                 }
                 SlotState::Control(header, body) => {
@@ -434,6 +446,17 @@ impl Receiver {
             self.ready += 1;
         }
         Ok(())
+    }
+
+    /// Takes a block of `raw_len` bytes into the totals of the flow.
+    fn pass(&mut self, header: &BlockHeader, raw_len: usize, wire_offset: u64) {
+        if let Some(check) = header.check {
+            self.digest = chain_digest(self.digest, check);
+        }
+        self.raw_offset += raw_len as u64;
+        if let Some(observer) = &mut self.observer {
+            observer.block(header, raw_len, wire_offset);
+        }
     }
 
     fn control(&mut self, header: &ControlHeader, body: &[u8], wire_offset: u64) -> Result<()> {
@@ -454,6 +477,9 @@ impl Receiver {
                 return Err(Error::corrupt("a frame that only a receiver sends"));
             }
         }
+        if let Some(observer) = &mut self.observer {
+            observer.control(header, wire_offset);
+        }
         Ok(())
     }
 
@@ -468,7 +494,7 @@ impl Receiver {
             let slot = self.queue.pop_front()?;
             self.ready -= 1;
             self.held -= slot.held;
-            if let SlotState::Ready(raw, _) = slot.state {
+            if let SlotState::Ready(_, raw) = slot.state {
                 self.summary.raw_bytes += raw.len() as u64;
                 return Some(raw);
             }
@@ -479,85 +505,6 @@ impl Receiver {
     /// Whether the end frame was seen, its totals agree, and all raw bytes were read.
     pub fn is_finished(&self) -> bool {
         self.end_verified && self.queue.is_empty() && !self.failed
-    }
-
-    /// Bytes for the reverse direction, if any are due: the preface at the start, feedback at
-    /// intervals. `blocked_ns` is how long the reader of the raw bytes has accepted none since the
-    /// start.
-    pub fn poll_feedback(&mut self, now_ns: u64, blocked_ns: u64) -> Option<Vec<u8>> {
-        if !self.config.duplex {
-            return None;
-        }
-        if !self.reports.preface_sent {
-            self.reports.preface_sent = true;
-            return Some(self.own_preface().encode().to_vec());
-        }
-        let frames = self.summary.frames;
-        if frames == self.reports.frames_reported {
-            return None;
-        }
-        let begun_ns = *self.reports.begun_ns.get_or_insert(now_ns);
-        let every_ns = ((now_ns - begun_ns.min(now_ns)) / 8).clamp(REPORT_EVERY_MIN_NS, REPORT_EVERY_MAX_NS);
-        self.reports.every_ns = every_ns;
-        if self.reports.frames_reported > 0 && now_ns < self.reports.last_ns + every_ns {
-            return None;
-        }
-        self.reports.last_ns = now_ns;
-        self.reports.frames_reported = frames;
-        Some(bytes_of(&self.feedback(blocked_ns).frame()))
-    }
-
-    /// When the next report is due, if there is something to report.
-    pub fn next_report_ns(&self) -> Option<u64> {
-        let due = self.config.duplex && self.summary.frames != self.reports.frames_reported;
-        due.then(|| self.reports.last_ns + self.reports.every_ns)
-    }
-
-    fn own_preface(&self) -> Preface {
-        Preface {
-            role: Role::Receiver,
-            critical: 0,
-            optional: 0,
-            check: true,
-            block_max: self.config.block_max,
-            history: self.config.history_max,
-            codecs: frame::codecs_of_this_build(),
-        }
-    }
-
-    fn feedback(&self, blocked_ns: u64) -> Feedback {
-        let backlog = self.queue.iter().skip(self.ready).map(|s| s.wire_len as u64).sum();
-        Feedback {
-            wire_received: self.summary.wire_bytes,
-            raw_delivered: self.summary.raw_bytes,
-            frames_decoded: self.summary.frames,
-            decode_ns: self.summary.decode_cpu_ns,
-            cores: self.config.cores as u64,
-            backlog_bytes: backlog,
-            blocked_ns,
-        }
-    }
-
-    /// Bytes for the reverse direction that carry a note to the sender's application.
-    ///
-    /// # Panics
-    /// If the note is longer than [`frame::CONTROL_BODY_MAX`].
-    pub fn note(&mut self, words: &[u8]) -> Vec<u8> {
-        self.behind_preface(&frame::control_frame(ControlKind::Note, words, 0))
-    }
-
-    /// The last bytes for the reverse direction: everything is stored (`None`), or why it is not.
-    pub fn close_message(&mut self, failure: Option<&str>) -> Vec<u8> {
-        self.behind_preface(&frame::close_frame(failure))
-    }
-
-    fn behind_preface(&mut self, frame: &Frame) -> Vec<u8> {
-        let mut bytes = Vec::new();
-        if !std::mem::replace(&mut self.reports.preface_sent, true) {
-            bytes.extend_from_slice(&self.own_preface().encode());
-        }
-        bytes.extend(bytes_of(frame));
-        bytes
     }
 
     /// Totals so far.
@@ -590,8 +537,4 @@ impl RecvSummary {
         row.raw_bytes += raw_len as u64;
         row.wire_bytes += wire_len as u64;
     }
-}
-
-fn bytes_of(frame: &Frame) -> Vec<u8> {
-    [&*frame.header, &*frame.body].concat()
 }

@@ -161,7 +161,7 @@ fn an_encoder_that_gave_many_blocks_up_goes_on() {
 }
 
 /// Compares sizes with a reviewed table, so that a change of a library or a setting shows as a
-/// change of that file. `UPDATE_SIZES=1 cargo test -p narrows --features seeds --test codecs`
+/// change of that file. `UPDATE_SIZES=1 cargo test -p narrows --features older-codecs --test codecs`
 /// rewrites it.
 #[test]
 fn sizes_are_as_reviewed() {

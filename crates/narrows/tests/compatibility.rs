@@ -11,8 +11,9 @@ use std::sync::{Arc, Mutex};
 use narrows::ErrorKind;
 use narrows::block::{Block, BufferPool};
 use narrows::codec::{CODECS, Contexts};
+use narrows::frame::{ControlKind, PREFACE_LEN};
 use narrows::policy::PolicySpec;
-use narrows::receiver::{Receiver, ReceiverConfig};
+use narrows::receiver::{Depth, Observed, ObservedKind, Receiver, ReceiverConfig};
 use narrows::stream::{SendOptions, send};
 use narrows::transport::Link;
 use world::{random, text};
@@ -83,6 +84,86 @@ fn stored_streams_decode() {
             assert!(read(&stream, cut).as_ref() == Ok(&raw()), "{name} in pieces of {cut}");
         }
     }
+}
+
+/// The frames of a stream that comes in pieces of `cut` bytes; no more than `held` bytes are held.
+fn observe(stream: &[u8], cut: usize, depth: Depth, held: usize) -> (Vec<Observed>, Option<narrows::Error>) {
+    let config = ReceiverConfig { memory_max: held, ..ReceiverConfig::default() };
+    let mut receiver = Receiver::new(config, BufferPool::default());
+    receiver.observe(depth);
+    let (mut contexts, pool, mut seen) = (Contexts::default(), BufferPool::default(), Vec::new());
+    for piece in stream.chunks(cut) {
+        let mut taken = receiver.receive(Block::from_vec(piece.to_vec()));
+        loop {
+            while let Some(job) = receiver.poll_job() {
+                taken = taken.and(receiver.finish(job.run(&mut contexts, &pool)));
+            }
+            while receiver.read().is_some() {}
+            seen.extend(std::iter::from_fn(|| receiver.poll_observed()));
+            if let Err(e) = taken {
+                return (seen, Some(e));
+            }
+            if !receiver.has_unparsed() {
+                break;
+            }
+            taken = receiver.resume();
+        }
+    }
+    (seen, receiver.close().err())
+}
+
+#[test]
+fn an_observer_sees_every_frame_of_a_stored_stream_in_its_place() {
+    let blocks = |seen: &[Observed]| {
+        let raw_len = |o: &Observed| match o.kind {
+            ObservedKind::Block { raw_len, .. } => raw_len,
+            ObservedKind::Control(_) => 0,
+        };
+        seen.iter().map(raw_len).sum::<usize>()
+    };
+    for codec in CODECS {
+        let name = format!("v1-{}{}.nrw", codec.name(), if codec.can_link() { "-link" } else { "" });
+        let stream = std::fs::read(folder().join(&name)).unwrap();
+        let (whole, error) = observe(&stream, stream.len(), Depth::Blocks, 32 << 20);
+        assert!(error.is_none(), "{name}: {error:?}");
+        let end = whole.iter().fold(PREFACE_LEN as u64, |at, o| {
+            assert_eq!(o.wire_offset, at, "{name}");
+            at + o.wire_len as u64
+        });
+        assert_eq!((end, blocks(&whole)), (stream.len() as u64, raw().len()), "{name}");
+        assert_eq!(whole.last().unwrap().kind, ObservedKind::Control(ControlKind::End));
+        for (cut, depth, held) in
+            [(1, Depth::Blocks, 1), (7, Depth::Headers, 32 << 20), (stream.len(), Depth::Headers, 1)]
+        {
+            let (seen, error) = observe(&stream, cut, depth, held);
+            assert!(seen == whole && error.is_none(), "{name} in pieces of {cut}, {depth:?}: {error:?}");
+        }
+    }
+}
+
+#[test]
+fn an_observer_sees_what_precedes_damage_and_a_receiver_that_nobody_asks_stops() {
+    let stream = write("fixed:lz4");
+    let (whole, _) = observe(&stream, stream.len(), Depth::Blocks, 1);
+    let third = whole[2];
+    let mut damaged = stream.clone();
+    damaged[third.wire_offset as usize + third.wire_len - 1] ^= 1;
+    let (seen, error) = observe(&damaged, damaged.len(), Depth::Blocks, 1);
+    assert_eq!((seen.as_slice(), error.unwrap().wire_offset), (&whole[..2], Some(third.wire_offset)));
+    // Nothing is decoded, and a block's body is damaged: its headers and the end are as they were.
+    let (seen, error) = observe(&damaged, damaged.len(), Depth::Headers, 1);
+    assert!(seen == whole && error.is_none(), "{error:?}");
+
+    let policy = "fixed:store".parse::<PolicySpec>().unwrap();
+    let many = SendOptions::new(policy).block_max(16).threads(1);
+    let sink = tempfile::NamedTempFile::new().unwrap();
+    send(Cursor::new(raw()), Link::writer(sink.reopen().unwrap()), many).unwrap();
+    let mut receiver = Receiver::new(ReceiverConfig::default(), BufferPool::default());
+    receiver.observe(Depth::Headers);
+    receiver.receive(Block::from_vec(std::fs::read(sink.path()).unwrap())).unwrap();
+    assert_eq!((receiver.room(), receiver.has_unparsed()), (0, true));
+    assert_eq!(std::iter::from_fn(|| receiver.poll_observed()).count(), 1024);
+    assert!(receiver.room() > 0);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use narrows::policy::PolicySpec;
 
 use super::oracle::parse_rate_from;
 use super::parse_size;
-use crate::ping::line::Place;
+use crate::ping::socket::Place;
 use crate::ping::wire::Wire;
 
 #[derive(ClapArgs)]
@@ -39,7 +39,7 @@ pub(crate) struct PingArgs {
     /// lines)
     #[arg(long, requires = "messages")]
     pub(crate) lines: bool,
-    /// Methods to compare, see METHODS [default: plain,lz4,lz4:linked,zstd-1,messages]
+    /// Methods to compare, see METHODS [default: plain,lz4,lz4:link,zstd:level=1,messages]
     #[arg(long, value_name = "LIST", default_value = "", hide_default_value = true)]
     pub(crate) methods: String,
     /// Dictionary for the methods that use one; it is sent to the server
@@ -92,11 +92,11 @@ does not count: in the first turn both ends announce with it what they support, 
 METHODS
   plain              a length of 2 bytes and the message; the reference for the others, always measured
   store              message mode without compression
-  lz4, zstd-LEVEL    each message by itself
-  lz4:dict, zstd-1:dict, zstd-3:dict
+  lz4, zstd:level=N  each message by itself
+  lz4:dict, zstd:level=N,dict
                      with the dictionary of --dict
-  lz4:linked         with the last W bytes of the connection (--history) as dictionary
-  lz4:linked,seeded  the same, with a history that begins with the dictionary
+  lz4:link           with the last W bytes of the connection (--history) as dictionary
+  lz4:link,seeded    the same, with a history that begins with the dictionary
   messages           a policy chooses among these for each message (seeded if there is a dictionary)
   lzo, lzf, lzw, lzma, bzip2, zlib, snappy
                      each message by itself, after 2 bytes of length and 1 byte that says whether it is encoded; settings as \

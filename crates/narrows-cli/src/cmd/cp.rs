@@ -18,7 +18,7 @@ use narrows::transport::Link;
 use serde_json::json;
 
 use crate::args::CpArgs;
-use crate::bound::{Bound, Part};
+use crate::bottleneck::{Bottleneck, Part};
 use crate::files::Source;
 use crate::progress::Bar;
 use crate::transfer::{Received, Sent, Transfer};
@@ -203,7 +203,7 @@ fn send(args: &CpArgs, mut input: Input, single: bool, target: &Place, tell: &Te
         // No data crosses a link.
         flow_args.policy = Some(PolicySpec::store());
     }
-    let sending = transfer.sending(flow_args, args.talk.verbose, !matches!(target, Place::Local(_)));
+    let sending = transfer.sending(flow_args, args.verbosity.verbose, !matches!(target, Place::Local(_)));
     let options = sending.options(args.timeout)?;
     let source = SourceOptions {
         dry_run: args.dry_run,
@@ -222,7 +222,7 @@ fn send(args: &CpArgs, mut input: Input, single: bool, target: &Place, tell: &Te
         Seen { wire_bytes: watched.send_summary().wire_bytes, bytes: p.bytes, done: p.share_done() }
     };
     let (carrier, link, grower) = start(args, target, &task, opened, seen)?;
-    let bar = Bar::copying(control, source.progress(), !args.talk.quiet);
+    let bar = Bar::copying(control, source.progress(), !args.verbosity.quiet);
     let sent = sending.send(source.reader(), link, options, bar);
     source.stop();
     drop(grower);
@@ -236,13 +236,13 @@ fn send(args: &CpArgs, mut input: Input, single: bool, target: &Place, tell: &Te
     let Sent { summary, elapsed, .. } = sent;
     let p = progress();
     let within_host = matches!(target, Place::Local(_));
-    let bound = Bound::of_sending(&summary, p.answers_ns, within_host);
+    let bottleneck = Bottleneck::of_sending(&summary, p.answers_ns, within_host);
     let mut json = report::send_json(&summary, elapsed);
-    bound.put(&mut json);
+    bottleneck.put(&mut json);
     let parts = [
         Some(report::amount(summary.raw_bytes, elapsed)),
         (!within_host).then(|| report::wire(summary.raw_bytes, summary.wire_bytes)),
-        bound.words(elapsed),
+        bottleneck.words(elapsed),
     ];
     Ok(Outcome {
         files: p.files_sent,
@@ -302,7 +302,7 @@ fn get(args: &CpArgs, sources: &[Place], target: &Path, tell: &Tell) -> Result<O
         store = store.undecided(target.to_path_buf());
     }
     let (carrier, link, grower) = start(args, from, &task, None, receiving(&transfer.control))?;
-    let bar = Bar::storing(&transfer.control, store.clone(), !args.talk.quiet);
+    let bar = Bar::storing(&transfer.control, store.clone(), !args.verbosity.quiet);
     let end = store.clone();
     let received = transfer.receive(store.clone(), link, options, move || end.finish(), bar);
     let (received, failed) = match received {
@@ -343,13 +343,13 @@ fn get(args: &CpArgs, sources: &[Place], target: &Path, tell: &Tell) -> Result<O
 fn received_words(s: &RecvSummary, elapsed: Duration, from: &Place, sink: Part) -> (String, serde_json::Value) {
     let within_host = matches!(from, Place::Local(_));
     let from = if within_host { Part::Source } else { Part::LinkOrSender };
-    let bound = Bound::of_receiving(s, stream::cores(), elapsed, (from, sink));
+    let bottleneck = Bottleneck::of_receiving(s, stream::cores(), elapsed, (from, sink));
     let mut json = report::receive_json(s, elapsed);
-    bound.put(&mut json);
+    bottleneck.put(&mut json);
     let parts = [
         Some(report::amount(s.raw_bytes, elapsed)),
         (!within_host).then(|| report::wire(s.raw_bytes, s.wire_bytes)),
-        bound.words(elapsed),
+        bottleneck.words(elapsed),
     ];
     (report::join(parts), json)
 }
@@ -451,7 +451,7 @@ fn patterns(args: &CpArgs) -> Vec<String> {
 
 /// Whether the name of every file is printed.
 fn names_wanted(args: &CpArgs) -> bool {
-    (args.talk.verbose || args.dry_run) && !args.talk.json
+    (args.verbosity.verbose || args.dry_run) && !args.verbosity.json
 }
 
 /// Prints the name of every file if requested; to stdout, since the names are the output of a dry
@@ -486,7 +486,7 @@ fn say(args: &CpArgs, dash: Dash, o: &Outcome, elapsed: Duration) -> Result<()> 
     if let Some(why) = &o.not_removed {
         report::note(why);
     }
-    if args.talk.json {
+    if args.verbosity.json {
         // If nothing was started there are no transfer figures, but the counts of files are still
         // given.
         let mut all = o.json.as_object().cloned().unwrap_or_default();
@@ -509,7 +509,7 @@ fn say(args: &CpArgs, dash: Dash, o: &Outcome, elapsed: Duration) -> Result<()> 
         }
         return report::out(all);
     }
-    if args.talk.quiet || o.unstarted {
+    if args.verbosity.quiet || o.unstarted {
         return Ok(());
     }
     let would = if args.dry_run { "would copy " } else { "" };
@@ -524,7 +524,7 @@ fn say(args: &CpArgs, dash: Dash, o: &Outcome, elapsed: Duration) -> Result<()> 
         line += &format!(", {} failed", o.failed);
     }
     report::note(format_args!("{line}; {}", o.line));
-    if args.talk.verbose && !o.mix.is_empty() {
+    if args.verbosity.verbose && !o.mix.is_empty() {
         report::note(format_args!("methods: {}", o.mix));
     }
     if let Some(losses) = &o.losses {

@@ -1,13 +1,12 @@
 //! `narrows inspect`: shows the structure of a stream and reports the first error in it.
 
-use std::collections::VecDeque;
 use std::io::Read;
 
 use anyhow::Result;
+use narrows::block::{Block, BufferPool};
 use narrows::codec::Contexts;
-use narrows::frame::{
-    self, BlockHeader, ControlHeader, ControlKind, EndTotals, Header, PREFACE_LEN, Preface, ReadLimits, chain_digest,
-};
+use narrows::frame::{self, ControlKind, PREFACE_LEN};
+use narrows::receiver::{Depth, ObservedKind, Receiver, ReceiverConfig};
 use narrows::{Error, ErrorKind};
 use serde_json::{Value, json};
 
@@ -17,6 +16,10 @@ use crate::report;
 
 /// Read length.
 const PIECE: usize = 256 << 10;
+
+/// Limit of the bytes held by the receiver, of which any lets one block pass: the next frame is not
+/// parsed before the one before it is decoded, so that errors come in the order of the stream.
+const ONE_FRAME: usize = 1;
 
 /// Runs `narrows inspect`.
 pub(crate) fn run(args: &InspectArgs) -> Result<()> {
@@ -44,19 +47,17 @@ pub(crate) fn run(args: &InspectArgs) -> Result<()> {
     })
 }
 
+/// A file on its way through a receiver that is observed.
 struct Inspection {
     file: Source,
+    pool: BufferPool,
+    receiver: Receiver,
+    contexts: Contexts,
     verify: bool,
-    buffer: Vec<u8>,
-    at: usize,
+    /// Bytes of the stream up to the end of the last good frame.
     wire_offset: u64,
     raw_offset: u64,
     frames: u64,
-    digest: u64,
-    history: VecDeque<u8>,
-    history_len: usize,
-    contexts: Contexts,
-    preface: Option<Preface>,
     mix: Vec<(String, u64, u64, u64)>,
     ended: bool,
 }
@@ -86,165 +87,115 @@ impl Row {
 
 impl Inspection {
     fn new(file: Source, verify: bool) -> Self {
+        let pool = BufferPool::default();
+        let config = ReceiverConfig {
+            block_max: frame::BLOCK_MAX_HARD,
+            history_max: frame::HISTORY_MAX_HARD,
+            memory_max: ONE_FRAME,
+            ..ReceiverConfig::default()
+        };
+        let mut receiver = Receiver::new(config, pool.clone());
+        receiver.observe(if verify { Depth::Blocks } else { Depth::Headers });
         Self {
             file,
+            pool,
+            receiver,
+            contexts: Contexts::default(),
             verify,
-            buffer: Vec::new(),
-            at: 0,
             wire_offset: 0,
             raw_offset: 0,
             frames: 0,
-            digest: 0,
-            history: VecDeque::new(),
-            history_len: 0,
-            contexts: Contexts::default(),
-            preface: None,
             mix: Vec::new(),
             ended: false,
         }
     }
 
     fn read_all(&mut self, mut show: impl FnMut(&Row)) -> Result<(), Error> {
-        let preface = loop {
-            if let Some(preface) = Preface::parse(&self.buffer[self.at..])? {
-                break preface;
+        loop {
+            let piece = self.piece()?;
+            if piece.is_empty() {
+                return self.receiver.close();
             }
-            self.more()?;
-        };
-        self.advance(PREFACE_LEN);
-        self.preface = Some(preface);
-        self.history_len = preface.history;
-        let limits = ReadLimits {
-            block_max: preface.block_max,
-            history: preface.history,
-            codecs: preface.codecs & frame::codecs_of_this_build(),
-            check: preface.check,
-            messages: preface.critical & frame::feature::MESSAGES != 0,
-        };
-        while !self.ended {
-            let (wire_offset, frames) = (self.wire_offset, self.frames);
-            let row = self.read_frame(&limits).map_err(|e| e.at(wire_offset, frames))?;
-            show(&row);
+            let mut taken = self.receiver.receive(piece);
+            loop {
+                let passed = taken.and_then(|()| self.decode());
+                self.take_rows(&mut show);
+                passed.map_err(|e| self.with_place(e))?;
+                if !self.receiver.has_unparsed() {
+                    break;
+                }
+                taken = self.receiver.resume();
+            }
         }
-        if self.at < self.buffer.len() || self.fill()? > 0 {
-            return Err(Error::corrupt("there are bytes after the end of the stream").at(self.wire_offset, self.frames));
+    }
+
+    /// The next bytes of the file, none at its end.
+    fn piece(&mut self) -> Result<Block, Error> {
+        let mut buffer = self.pool.get(PIECE);
+        let read = self.file.read(&mut buffer.bytes_mut()[..PIECE]).map_err(|e| {
+            let error = Error { source: Some(e), ..Error::new(ErrorKind::Io, "cannot read") };
+            let inside = self.receiver.preface().is_some() && !self.ended;
+            if inside { error.at(self.wire_offset, self.frames) } else { error }
+        })?;
+        let piece = buffer.freeze(read);
+        self.pool.recycle(&piece);
+        Ok(piece)
+    }
+
+    /// Decodes what was received. The raw bytes are dropped: their check was all.
+    fn decode(&mut self) -> Result<(), Error> {
+        while let Some(job) = self.receiver.poll_job() {
+            self.receiver.finish(job.run(&mut self.contexts, &self.pool))?;
         }
+        while self.receiver.read().is_some() {}
         Ok(())
     }
 
-    fn read_frame(&mut self, limits: &ReadLimits) -> Result<Row, Error> {
-        let header = loop {
-            if let Some(header) = frame::parse_header(&self.buffer[self.at..], limits)? {
-                break header;
-            }
-            self.more()?;
-        };
-        match header {
-            Header::Block(h) => self.block(&h),
-            Header::Control(h) => self.control(&h),
+    fn take_rows(&mut self, show: &mut impl FnMut(&Row)) {
+        if self.receiver.preface().is_some() {
+            self.wire_offset = self.wire_offset.max(PREFACE_LEN as u64);
         }
-    }
-
-    fn block(&mut self, h: &BlockHeader) -> Result<Row, Error> {
-        let wire_len = h.header_len() + h.wire_len;
-        while self.buffer.len() - self.at < wire_len {
-            self.more()?;
-        }
-        let codec = h.codec.codec().ok_or_else(|| Error::unsupported(format!("codec {}", h.codec.0)))?;
-        let row_kind = codec.name().to_string();
-        let mut raw_len = h.raw_len.unwrap_or(0);
-        if self.verify {
-            let body = &self.buffer[self.at + h.header_len()..self.at + wire_len];
-            let mut raw = vec![0; h.raw_len.unwrap_or(frame::MESSAGE_MAX)];
-            let history: &[u8] = if h.linked { self.history.make_contiguous() } else { &[] };
-            let decoded = self.contexts.decoder(codec).decode(history, body, &mut raw);
-            match decoded {
-                Ok(n) if h.raw_len.is_none_or(|len| len == n) => raw.truncate(n),
-                _ => return Err(Error::corrupt(format!("a block of codec {} does not decode", codec.name()))),
-            }
-            if h.check.is_some_and(|check| check != h.check_of(&raw, body, self.raw_offset)) {
-                return Err(Error::corrupt("a block does not match its check"));
-            }
-            raw_len = raw.len();
-            let keep = raw.len().saturating_sub(self.history_len);
-            self.history.extend(&raw[keep..]);
-            let excess = self.history.len().saturating_sub(self.history_len);
-            self.history.drain(..excess);
-        }
-        if let Some(check) = h.check {
-            self.digest = chain_digest(self.digest, check);
-        }
-        let row = Row { wire_offset: self.wire_offset, kind: row_kind, linked: h.linked, raw_len, wire_len };
-        self.frames += 1;
-        self.raw_offset += raw_len as u64;
-        self.advance(wire_len);
-        let name = if h.linked { format!("{},link", row.kind) } else { row.kind.clone() };
-        match self.mix.iter_mut().find(|m| m.0 == name) {
-            Some(m) => (m.1, m.2, m.3) = (m.1 + 1, m.2 + raw_len as u64, m.3 + wire_len as u64),
-            None => self.mix.push((name, 1, raw_len as u64, wire_len as u64)),
-        }
-        Ok(row)
-    }
-
-    fn control(&mut self, h: &ControlHeader) -> Result<Row, Error> {
-        let wire_len = h.header_len + h.body_len;
-        while self.buffer.len() - self.at < wire_len {
-            self.more()?;
-        }
-        let body = &self.buffer[self.at + h.header_len..self.at + wire_len];
-        h.verify(body, self.raw_offset)?;
-        match h.kind {
-            ControlKind::Reset => self.history.clear(),
-            ControlKind::End => {
-                let totals = EndTotals::parse(body)?;
-                if (totals.raw_total, totals.wire_total, totals.digest)
-                    != (self.raw_offset, self.wire_offset, self.digest)
-                {
-                    return Err(Error::corrupt("the totals of the end frame do not match the stream"));
+        while let Some(seen) = self.receiver.poll_observed() {
+            let (wire_offset, wire_len) = (seen.wire_offset, seen.wire_len);
+            let row = match seen.kind {
+                ObservedKind::Block { codec, linked, raw_len } => {
+                    let kind = codec.codec().map_or("unknown", |c| c.name()).to_string();
+                    let row = Row { wire_offset, kind, linked, raw_len, wire_len };
+                    self.count(&row);
+                    row
                 }
-                self.ended = true;
-            }
-            ControlKind::Index | ControlKind::Unknown(_) => {}
-            ControlKind::Feedback | ControlKind::Close | ControlKind::Note => {
-                return Err(Error::corrupt("a frame that only a receiver sends"));
-            }
+                ObservedKind::Control(kind) => {
+                    self.ended |= kind == ControlKind::End;
+                    let kind = format!("{kind:?}").to_lowercase();
+                    Row { wire_offset, kind, linked: false, raw_len: 0, wire_len }
+                }
+            };
+            self.wire_offset = wire_offset + wire_len as u64;
+            show(&row);
         }
-        let kind = format!("{:?}", h.kind).to_lowercase();
-        let row = Row { wire_offset: self.wire_offset, kind, linked: false, raw_len: 0, wire_len };
-        self.advance(wire_len);
-        Ok(row)
     }
 
-    fn advance(&mut self, len: usize) {
-        self.at += len;
-        self.wire_offset += len as u64;
-    }
-
-    fn more(&mut self) -> Result<(), Error> {
-        if self.fill()? > 0 {
-            return Ok(());
+    fn count(&mut self, block: &Row) {
+        let (raw_len, wire_len) = (block.raw_len as u64, block.wire_len as u64);
+        self.frames += 1;
+        self.raw_offset += raw_len;
+        let name = if block.linked { format!("{},link", block.kind) } else { block.kind.clone() };
+        match self.mix.iter_mut().find(|m| m.0 == name) {
+            Some(m) => (m.1, m.2, m.3) = (m.1 + 1, m.2 + raw_len, m.3 + wire_len),
+            None => self.mix.push((name, 1, raw_len, wire_len)),
         }
-        let nothing = self.wire_offset == 0 && self.buffer.is_empty();
-        let text = if nothing { "the stream is empty" } else { "the stream ends before its end frame" };
-        Err(Error::truncated(text).at(self.wire_offset, self.frames))
     }
 
-    fn fill(&mut self) -> Result<usize, Error> {
-        self.buffer.drain(..self.at);
-        self.at = 0;
-        let len = self.buffer.len();
-        self.buffer.resize(len + PIECE, 0);
-        let read = self
-            .file
-            .read(&mut self.buffer[len..])
-            .map_err(|e| Error { source: Some(e), ..Error::new(ErrorKind::Io, "cannot read") });
-        let n = *read.as_ref().unwrap_or(&0);
-        self.buffer.truncate(len + n);
-        read
+    /// A file that is no stream has no place to name.
+    fn with_place(&self, error: Error) -> Error {
+        match self.receiver.preface() {
+            Some(_) => error,
+            None => Error { wire_offset: None, frame: None, ..error },
+        }
     }
 
     fn print(&self, whole: bool) -> Result<()> {
-        let Some(p) = &self.preface else { return Ok(()) };
+        let Some(p) = self.receiver.preface() else { return Ok(()) };
         let check = if p.check { "checks on" } else { "no checks" };
         let (version, block_max, history) = (frame::VERSION, p.block_max, p.history);
         report::out(format_args!(

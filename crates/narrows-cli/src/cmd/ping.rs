@@ -12,11 +12,11 @@ use serde_json::json;
 
 use crate::args::ping::PingArgs;
 use crate::ping::client::Client;
-use crate::ping::line::Place;
 use crate::ping::messages::{self, Set};
 use crate::ping::method::Method;
 use crate::ping::server::Server;
 use crate::ping::show::Measured;
+use crate::ping::socket::Place;
 use crate::ping::wire::Wire;
 use crate::{dictionary, files, ping, report};
 use narrows_host::signals;

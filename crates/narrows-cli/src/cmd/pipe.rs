@@ -41,16 +41,16 @@ fn compress(args: &PipeArgs, transfer: &Transfer) -> Result<()> {
     if is_stored(&file)? {
         flow_args.policy.get_or_insert_with(PolicySpec::storage);
     }
-    let sending = transfer.sending(flow_args, args.talk.verbose, true);
+    let sending = transfer.sending(flow_args, args.verbosity.verbose, true);
     let options = sending.options(0.0)?.check(!args.no_check).index(args.index).raw_len(source.len());
     let (input, output) = (source.name(), target.name());
     let sent = sending.send(source, Link::file_writer(file), options, Bar::none());
     let sent = sent.map_err(|e| if input.is_to_blame() { input.blame(e) } else { output.blame(e) })?;
     target.commit(false).with_context(|| output.to_string())?;
     sending.finish(&sent)?;
-    if args.talk.json {
+    if args.verbosity.json {
         report::note_json(&report::send_json(&sent.summary, sent.elapsed));
-    } else if args.stats || args.talk.verbose {
+    } else if args.stats || args.verbosity.verbose {
         report::note(report::line(&sent.summary, sent.elapsed));
     }
     Ok(())
@@ -79,9 +79,9 @@ fn decompress(args: &PipeArgs, transfer: &Transfer) -> Result<()> {
             .map_err(|e| if output.is_to_blame() { output.blame(e) } else { input.blame(e) })
     }
     .map_err(|e| name_input(args, e))?;
-    if args.talk.json {
+    if args.verbosity.json {
         report::note_json(&report::receive_json(&received.summary, received.elapsed));
-    } else if args.stats || args.talk.verbose {
+    } else if args.stats || args.verbosity.verbose {
         report::note(report::receive_line(&received.summary, received.elapsed));
     }
     Ok(())

@@ -24,7 +24,7 @@ pub(crate) fn run(args: &RecvArgs) -> Result<()> {
     let target = Target::open(args.output.as_deref())?;
     let to_stdout = target.is_stdout();
     let say = |json: Value, line: String, wanted: bool| {
-        match (args.talk.json, to_stdout) {
+        match (args.verbosity.json, to_stdout) {
             (true, false) => report::out(json)?,
             (true, true) => report::note_json(&json),
             (false, _) if wanted => report::note(line),
@@ -37,9 +37,9 @@ pub(crate) fn run(args: &RecvArgs) -> Result<()> {
     let listener = TcpListener::bind(&args.listen).with_context(cannot)?;
     let address = listener.local_addr().with_context(cannot)?;
     // The sender needs the port that the system chose, so it is printed even with --quiet.
-    let wanted = !args.talk.quiet || args.listen.ends_with(":0");
+    let wanted = !args.verbosity.quiet || args.listen.ends_with(":0");
     say(json!({ "listening": address.to_string() }), format!("listening on {address}"), wanted)?;
-    if !args.talk.quiet && !address.ip().is_loopback() {
+    if !args.verbosity.quiet && !address.ip().is_loopback() {
         report::note(super::send::NOT_ENCRYPTED);
     }
     let (socket, peer) = accept(&listener)?;
@@ -47,7 +47,7 @@ pub(crate) fn run(args: &RecvArgs) -> Result<()> {
 
     let output = target.name();
     let sink = target.sink()?;
-    let bar = Bar::receiving(&transfer.control, !args.talk.quiet && !to_stdout);
+    let bar = Bar::receiving(&transfer.control, !args.verbosity.quiet && !to_stdout);
     let options =
         ReceiveOptions::default().threads(flow::threads(args.threads)).stall_timeout(flow::seconds(args.timeout));
     let received = transfer.receive(sink, Link::tcp(socket)?, options, || target.commit(args.fsync), bar);
@@ -58,7 +58,7 @@ pub(crate) fn run(args: &RecvArgs) -> Result<()> {
             anyhow::Error::from(e).context(format!("cannot receive from {peer}"))
         }
     })?;
-    say(report::receive_json(&summary, elapsed), report::receive_line(&summary, elapsed), !args.talk.quiet)
+    say(report::receive_json(&summary, elapsed), report::receive_line(&summary, elapsed), !args.verbosity.quiet)
 }
 
 fn accept(listener: &TcpListener) -> Result<(TcpStream, SocketAddr)> {

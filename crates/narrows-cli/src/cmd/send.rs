@@ -34,15 +34,15 @@ pub(crate) fn run(args: &SendArgs) -> Result<()> {
     let transfer = Transfer::begin()?;
     files::refuse_same(&args.file, [args.flow.trace.as_deref()])?;
     let source = Source::open(Some(&args.file))?;
-    let sending = transfer.sending(args.flow.clone(), args.talk.verbose, true);
+    let sending = transfer.sending(args.flow.clone(), args.verbosity.verbose, true);
     let options = sending.options(args.timeout)?.check(!args.no_check).raw_len(source.len());
     let socket = connect(address, Duration::from_secs_f64(args.retry_connect))?;
-    if !args.talk.quiet && socket.peer_addr().is_ok_and(|a| !a.ip().is_loopback()) {
+    if !args.verbosity.quiet && socket.peer_addr().is_ok_and(|a| !a.ip().is_loopback()) {
         report::note(NOT_ENCRYPTED);
     }
 
     let input = source.name();
-    let bar = Bar::sending(&transfer.control, source.len(), !args.talk.quiet);
+    let bar = Bar::sending(&transfer.control, source.len(), !args.verbosity.quiet);
     let sent = sending.send(source, Link::tcp(socket)?, options, bar).map_err(|e| {
         if input.is_to_blame() {
             input.blame(e)
@@ -51,9 +51,9 @@ pub(crate) fn run(args: &SendArgs) -> Result<()> {
         }
     })?;
     sending.finish(&sent)?;
-    if args.talk.json {
+    if args.verbosity.json {
         report::out(report::send_json(&sent.summary, sent.elapsed))?;
-    } else if !args.talk.quiet {
+    } else if !args.verbosity.quiet {
         report::note(report::line(&sent.summary, sent.elapsed));
     }
     Ok(())

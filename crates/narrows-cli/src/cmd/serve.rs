@@ -54,7 +54,7 @@ fn listen(args: &ServeArgs, address: &str) -> Result<()> {
     let served = served.with_set_id(args.set_id);
     let keys = if args.insecure { None } else { Some(load_keys(args)?) };
     let means = Means { memory: means::memory(), descriptors: means::descriptors() };
-    let server = Server::new(served, keys.as_ref(), means, args.talk.verbose)?;
+    let server = Server::new(served, keys.as_ref(), means, args.verbosity.verbose)?;
 
     let cannot = || format!("cannot listen on {address}");
     let listener = TcpListener::bind(address).with_context(cannot)?;
@@ -70,14 +70,14 @@ fn listen(args: &ServeArgs, address: &str) -> Result<()> {
     }
     let control = Arc::new(Control::default());
     signals::stop(&control)?;
-    if args.talk.json {
+    if args.verbosity.json {
         report::out(json!({ "listening": bound.to_string(), "token": token }))?;
     } else {
         // Clients need the port that the system chose, so it is printed even with --quiet.
-        if !args.talk.quiet || address.ends_with(":0") {
+        if !args.verbosity.quiet || address.ends_with(":0") {
             report::note(format_args!("serving {} on {bound}", dir.display()));
         }
-        if let Some(token) = token.filter(|_| !args.talk.quiet) {
+        if let Some(token) = token.filter(|_| !args.verbosity.quiet) {
             report::out(token)?;
             if keys::is_for_others(std::io::stdout()) {
                 report::note(

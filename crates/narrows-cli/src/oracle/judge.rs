@@ -12,7 +12,7 @@ use narrows_sim::limits::Limits;
 use narrows_sim::overhead::ENCODE_FIXED_NS;
 use narrows_sim::schedule::Schedule;
 use narrows_sim::table::{CLASSES, Table};
-use narrows_sim::world::{self, Plan, Run};
+use narrows_sim::world::{self, Conditions, Run};
 
 use super::energy::Watts;
 use crate::args::oracle::Rate;
@@ -103,8 +103,8 @@ impl Question<'_> {
     }
 
     fn answer_one(&self, rate: Rate) -> Answer {
-        let plan = self.plan(rate);
-        let machine = plan.machine();
+        let conditions = self.conditions(rate);
+        let machine = conditions.machine();
         let bound = Row {
             kind: "bound",
             name: "lower bound".into(),
@@ -128,8 +128,8 @@ impl Question<'_> {
         let setup = PolicySetup { methods: self.methods, ..PolicySetup::new(self.cores, Prior::shipped()) };
         let fixed = |method: Method| {
             let spec = PolicySpec::fixed(method, false);
-            let plan = Plan { block_max: spec.block_max(), decision_ns: 0.0, ..plan.clone() };
-            let run = world::run(self.table, &plan, spec.build(&setup));
+            let conditions = Conditions { block_max: spec.block_max(), decision_ns: 0.0, ..conditions.clone() };
+            let run = world::run(self.table, &conditions, spec.build(&setup));
             let is_plain = method == Method::STORE;
             self.row(
                 if is_plain { "plain" } else { "fixed" },
@@ -139,8 +139,9 @@ impl Question<'_> {
         };
         let policy = |spec: &PolicySpec| {
             // The bound holds for blocks up to the longest that was measured.
-            let plan = Plan { block_max: spec.block_max().min(CLASSES[CLASSES.len() - 1]), ..plan.clone() };
-            let run = world::run(self.table, &plan, spec.build(&setup));
+            let conditions =
+                Conditions { block_max: spec.block_max().min(CLASSES[CLASSES.len() - 1]), ..conditions.clone() };
+            let run = world::run(self.table, &conditions, spec.build(&setup));
             self.row("policy", spec.to_string(), run)
         };
         Answer {
@@ -152,9 +153,9 @@ impl Question<'_> {
         }
     }
 
-    fn plan(&self, rate: Rate) -> Plan {
+    fn conditions(&self, rate: Rate) -> Conditions {
         let one = Speed::constant(1.0);
-        Plan {
+        Conditions {
             len: self.table.len(),
             cores: self.cores,
             decoders: self.decoders,

@@ -12,9 +12,9 @@ use narrows::policy::{PolicySpec, print_method};
 use super::end::End;
 use super::figures::Trips;
 use super::hello::Hello;
-use super::line::{Line, Place, TIMEOUT};
 use super::messages::Set;
 use super::method::Method;
+use super::socket::{BufferedSocket, Place, TIMEOUT};
 use super::wire::Wire;
 
 /// Number of messages in a turn of one method: enough that the caches are warm for the method, few
@@ -36,7 +36,7 @@ pub(crate) struct Client {
 }
 
 struct Connection {
-    line: Line,
+    socket: BufferedSocket,
     end: End,
     wire: Option<Wire>,
     out: Vec<u8>,
@@ -45,10 +45,10 @@ struct Connection {
 
 impl Client {
     /// Opens a connection without messages that stays open as long as the client runs.
-    pub(crate) fn announce(&self) -> Result<Line> {
-        let mut line = Line::connect(&self.place)?;
-        self.hello(None, 0).say(&mut line)?;
-        Ok(line)
+    pub(crate) fn announce(&self) -> Result<BufferedSocket> {
+        let mut socket = BufferedSocket::connect(&self.place)?;
+        self.hello(None, 0).say(&mut socket)?;
+        Ok(socket)
     }
 
     fn hello(&self, method: Option<Method>, epoch: u64) -> Hello {
@@ -101,14 +101,14 @@ impl Connection {
         let mut epoch = [0; 8];
         rustix::rand::getrandom(&mut epoch, rustix::rand::GetRandomFlags::empty())?;
         let hello = client.hello(Some(method), u64::from_le_bytes(epoch));
-        let mut line = Line::connect(&client.place)?;
-        hello.say(&mut line)?;
-        line.poll(client.polls);
+        let mut socket = BufferedSocket::connect(&client.place)?;
+        hello.say(&mut socket)?;
+        socket.poll(client.polls);
         let mut end = End::new(&hello, method, false)?;
         if client.trace.is_some() && method == Method::Chosen {
             end.record();
         }
-        let mut new = Self { line, end, wire: client.wire, out: Vec::new(), came: Vec::new() };
+        let mut new = Self { socket, end, wire: client.wire, out: Vec::new(), came: Vec::new() };
         new.greet()?;
         Ok(new)
     }
@@ -120,19 +120,19 @@ impl Connection {
     }
 
     fn exchange(&mut self, message: &[u8], trips: &mut Trips) -> Result<()> {
-        let Self { line, end, wire, out, came } = self;
+        let Self { socket, end, wire, out, came } = self;
         out.clear();
         let begun = Instant::now();
         let (ready, encoded) = end.encode(message, begun, out)?;
         if let Some(wire) = wire {
             wire.hold(out.len(), ready);
         }
-        line.write(out)?;
+        socket.write(out)?;
         let mut wire_len = out.len();
         loop {
-            ensure!(line.more(TIMEOUT)?, "the server has disconnected");
-            let (taken, is_whole) = end.decode(line.came(), came)?;
-            line.take(taken);
+            ensure!(socket.more(TIMEOUT)?, "the server has disconnected");
+            let (taken, is_whole) = end.decode(socket.came(), came)?;
+            socket.take(taken);
             wire_len += taken;
             if is_whole {
                 break;
@@ -140,7 +140,7 @@ impl Connection {
         }
         let ns = begun.elapsed().as_nanos() as u64;
         ensure!(came == message, "the reply differs from the message");
-        ensure!(line.came().is_empty(), "more came back than was sent");
+        ensure!(socket.came().is_empty(), "more came back than was sent");
         if let Some(round) = trips.ns.last_mut() {
             round.push(ns);
         }

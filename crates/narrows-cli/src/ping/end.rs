@@ -19,11 +19,11 @@ const LEN: usize = 2;
 pub(crate) enum End {
     Plain,
     Alone { codec: Codec, contexts: Kept<codec::Contexts>, room: Box<[u8]> },
-    Messages(Box<Flows>),
+    Messages(Box<MessageFlows>),
 }
 
 /// The message flows of both directions.
-pub(crate) struct Flows {
+pub(crate) struct MessageFlows {
     pub(crate) end: MessageEnd,
     contexts: Kept<Contexts>,
     begun: Instant,
@@ -71,7 +71,7 @@ impl End {
         if let (Context::Dictionary, Some(dictionary)) = (context, dictionary) {
             ensure!(end.sender_mut().offer(dictionary.clone(), true), "the dictionary cannot be offered");
         }
-        Ok(Self::Messages(Box::new(Flows {
+        Ok(Self::Messages(Box::new(MessageFlows {
             end,
             contexts: Kept::take(),
             begun: Instant::now(),
@@ -117,7 +117,7 @@ impl End {
                 Encoded { method: if is_encoded == 1 { *codec } else { Codec::STORE }, linked: false }
             }
             Self::Messages(flows) => {
-                let Flows { end, contexts, begun, learns, last } = &mut **flows;
+                let MessageFlows { end, contexts, begun, learns, last } = &mut **flows;
                 let at = out.len();
                 let sent = end.send(message, now.duration_since(*begun).as_nanos() as u64, contexts, out)?;
                 let ready = Instant::now();
@@ -163,7 +163,7 @@ impl End {
                 return Ok((LEN + 1 + len, true));
             }
         };
-        let Flows { end, contexts, learns, last, .. } = &mut **flows;
+        let MessageFlows { end, contexts, learns, last, .. } = &mut **flows;
         let arrived = learns.then(Instant::now);
         let mut taken = 0;
         while taken < input.len() {

@@ -14,8 +14,8 @@ use narrows::message::{DICTIONARY_MAX, DICTIONARY_MIN, Dictionary, HISTORY_MAX, 
 use narrows::policy::PolicySpec;
 
 use super::kept;
-use super::line::Line;
 use super::method::{Method, NAME_MAX};
+use super::socket::BufferedSocket;
 use super::wire::Wire;
 use narrows_host::words::shown;
 
@@ -42,8 +42,8 @@ pub(crate) struct Hello {
 
 impl Hello {
     /// Sends the handshake and waits for the answer of the server.
-    pub(crate) fn say(&self, line: &mut Line) -> Result<()> {
-        let name = self.method.map(|m| m.to_string()).unwrap_or_default();
+    pub(crate) fn say(&self, socket: &mut BufferedSocket) -> Result<()> {
+        let name = self.method.map(Method::wire_name).unwrap_or_default();
         let policy = self.policy.to_string();
         let dictionary = self.dictionary.as_deref().map_or(&[][..], Dictionary::content);
         let mut out = Vec::with_capacity(HEAD_LEN + name.len() + policy.len() + dictionary.len());
@@ -58,12 +58,12 @@ impl Hello {
         out.extend_from_slice(name.as_bytes());
         out.extend_from_slice(policy.as_bytes());
         out.extend_from_slice(dictionary);
-        line.write(&out)?;
-        let head = line.exactly(8)?;
+        socket.write(&out)?;
+        let head = socket.exactly(8)?;
         ensure!(head[..4] == MAGIC, "the server is not a narrows ping --serve");
         let text_len = usize::from(u16::from_le_bytes([head[6], head[7]]));
         ensure!(text_len <= TEXT_MAX, "the server is not a narrows ping --serve");
-        let text = line.exactly(text_len)?;
+        let text = socket.exactly(text_len)?;
         ensure!(head[5] == 0, "the server refused: {}", shown(&text));
         ensure!(head[4] == VERSION, "the server speaks version {} of this protocol, not {VERSION}", head[4]);
         Ok(())
@@ -71,14 +71,14 @@ impl Hello {
 
     /// Reads the handshake of a client, which may send anything; `None` if it disconnected without
     /// sending.
-    pub(crate) fn hear(line: &mut Line) -> Result<Option<Self>> {
-        if line.came().is_empty() && !line.more(super::line::TIMEOUT)? {
+    pub(crate) fn hear(socket: &mut BufferedSocket) -> Result<Option<Self>> {
+        if socket.came().is_empty() && !socket.more(super::socket::TIMEOUT)? {
             return Ok(None);
         }
         // Wrong data is refused at once, without waiting for the rest of a handshake.
-        let begun = line.came().len().min(MAGIC.len());
-        ensure!(line.came()[..begun] == MAGIC[..begun], "the client is not narrows ping");
-        let head = line.exactly(HEAD_LEN)?;
+        let begun = socket.came().len().min(MAGIC.len());
+        ensure!(socket.came()[..begun] == MAGIC[..begun], "the client is not narrows ping");
+        let head = socket.exactly(HEAD_LEN)?;
         ensure!(head[..4] == MAGIC, "the client is not narrows ping");
         ensure!(head[4] == VERSION, "this server speaks version {VERSION} of this protocol, the client {}", head[4]);
         let long = |at: usize| u64::from_le_bytes(head[at..at + 8].try_into().expect("8 bytes"));
@@ -91,13 +91,13 @@ impl Hello {
         ensure!(wire.is_none_or(Wire::is_sound), "the emulated link is out of range");
         let dictionary_is_sound = dictionary_len == 0 || (DICTIONARY_MIN..=DICTIONARY_MAX).contains(&dictionary_len);
         ensure!(dictionary_is_sound, "a dictionary has {DICTIONARY_MIN} to {DICTIONARY_MAX} bytes");
-        let name = String::from_utf8(line.exactly(name_len)?)?;
-        let method = if name.is_empty() { None } else { Some(name.parse::<Method>()?) };
-        let policy = policy(&String::from_utf8(line.exactly(policy_len)?)?)?;
+        let name = String::from_utf8(socket.exactly(name_len)?)?;
+        let method = if name.is_empty() { None } else { Some(Method::from_wire_name(&name)?) };
+        let policy = policy(&String::from_utf8(socket.exactly(policy_len)?)?)?;
         let dictionary = match dictionary_len {
             0 => None,
             len => {
-                let content = line.exactly(len)?;
+                let content = socket.exactly(len)?;
                 ensure!(Dictionary::digest_of(&content) == digest, "the dictionary does not match its digest");
                 let dictionary = kept::dictionary(content);
                 ensure!(dictionary.is_some(), "the dictionary is malformed");
@@ -112,14 +112,14 @@ impl Hello {
     }
 
     /// Answers a handshake; `refused` is the reason for a refusal.
-    pub(crate) fn answer(line: &mut Line, refused: Option<&str>) -> Result<()> {
+    pub(crate) fn answer(socket: &mut BufferedSocket, refused: Option<&str>) -> Result<()> {
         let text = refused.unwrap_or_default();
         let text = &text.as_bytes()[..text.len().min(TEXT_MAX)];
         let mut out = MAGIC.to_vec();
         out.extend([VERSION, u8::from(refused.is_some())]);
         out.extend((text.len() as u16).to_le_bytes());
         out.extend_from_slice(text);
-        line.write(&out)
+        socket.write(&out)
     }
 }
 

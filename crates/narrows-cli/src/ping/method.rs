@@ -1,11 +1,16 @@
 //! Methods of `narrows ping`: plain, a method of message mode, a policy, or any codec on each
 //! message alone.
+//!
+//! A method is spelled as everywhere, with words for the context behind its settings:
+//! `zstd:level=1,dict`, `lz4:link,seeded`. The handshake keeps the older spelling, `zstd-1:dict` and
+//! `lz4:linked,seeded`, which the command line accepts too.
 
 use std::fmt;
 use std::str::FromStr;
 
 use narrows::Error;
 use narrows::codec::{CODECS, CodecId, Method as Codec};
+use narrows::policy::print_method;
 
 /// How messages are encoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,9 +39,10 @@ pub(crate) enum Context {
 pub(crate) const NAME_MAX: usize = 64;
 
 /// Default methods.
-const DEFAULT: &str = "plain,lz4,lz4:linked,zstd-1,messages";
+const DEFAULT: &str = "plain,lz4,lz4:link,zstd:level=1,messages";
 /// Methods of message mode in `all`. Codecs that it does not have follow, each message alone.
-const OWN: &str = "plain,store,lz4,lz4:dict,lz4:linked,lz4:linked,seeded,zstd-1,zstd-3,zstd-1:dict,zstd-3:dict";
+const OWN: &str =
+    "plain,store,lz4,lz4:dict,lz4:link,lz4:link,seeded,zstd:level=1,zstd:level=3,zstd:level=1,dict,zstd:level=3,dict";
 /// Codecs of message mode, and the one that needs a block of one repeated byte.
 const NOT_ALONE: [CodecId; 4] = [CodecId::STORE, CodecId::CONSTANT, CodecId::LZ4, CodecId::ZSTD];
 
@@ -57,13 +63,13 @@ impl Method {
         matches!(self, Self::Fixed { context: Context::Dictionary | Context::Seeded, .. })
     }
 
-    /// Parses a list. It is split at commas, but `linked`, `seeded`, `dict` and items with a `=`
+    /// Parses a list. It is split at commas, but `link`, `seeded`, `dict` and items with a `=`
     /// belong to the method before. `plain`, the reference for all others, is always included.
     pub(crate) fn parse_list(text: &str, has_dictionary: bool) -> Result<Vec<Self>, Error> {
         let text = if text.is_empty() { DEFAULT } else { text };
         let mut specs: Vec<String> = Vec::new();
         for item in text.split(',').map(str::trim).filter(|item| !item.is_empty()) {
-            let is_setting = matches!(item, "linked" | "seeded" | "dict") || item.contains('=') && !item.contains(':');
+            let is_setting = Context::is_word(item) || item.contains('=') && !item.contains(':');
             match specs.last_mut() {
                 Some(spec) if is_setting => {
                     spec.push(if spec.contains(':') { ',' } else { ':' });
@@ -95,6 +101,49 @@ impl Method {
     }
 }
 
+impl Method {
+    /// The name in the handshake, which servers of all versions read.
+    pub(crate) fn wire_name(self) -> String {
+        let Self::Fixed { codec, context } = self else { return self.to_string() };
+        let name = match codec.codec {
+            CodecId::ZSTD => format!("zstd-{}", codec.level),
+            _ => codec.to_string(),
+        };
+        let words = match context {
+            Context::None => "",
+            Context::Dictionary => ":dict",
+            Context::History => ":linked",
+            Context::Seeded => ":linked,seeded",
+        };
+        name + words
+    }
+
+    /// Reads the name in a handshake. There, `zstd` without a level in its name is not of message
+    /// mode.
+    pub(crate) fn from_wire_name(name: &str) -> Result<Self, Error> {
+        match name.split(':').next() {
+            Some("zstd") => name.parse().map(Self::Alone),
+            _ => name.parse(),
+        }
+    }
+}
+
+impl Context {
+    fn is_word(item: &str) -> bool {
+        matches!(item, "dict" | "link" | "linked" | "seeded")
+    }
+
+    fn of(words: &[&str]) -> Option<Self> {
+        match words {
+            [] => Some(Self::None),
+            ["dict"] => Some(Self::Dictionary),
+            ["link" | "linked"] => Some(Self::History),
+            ["link" | "linked", "seeded"] | ["seeded"] => Some(Self::Seeded),
+            _ => None,
+        }
+    }
+}
+
 impl FromStr for Method {
     type Err = Error;
 
@@ -114,30 +163,25 @@ impl FromStr for Method {
             }
             _ => {}
         }
-        let context = match settings {
-            "" => Context::None,
-            "dict" => Context::Dictionary,
-            "linked" => Context::History,
-            "linked,seeded" | "seeded" => Context::Seeded,
-            _ => return Ok(Self::Alone(text.parse()?)),
+        let items = settings.split(',').filter(|item| !item.is_empty());
+        let (words, levels): (Vec<&str>, Vec<&str>) = items.partition(|item| Context::is_word(item));
+        let spec = match name.strip_prefix("zstd-") {
+            Some(level) if levels.is_empty() => format!("zstd:level={level}"),
+            _ => format!("{name}:{}", levels.join(",")),
         };
-        let codec = match name.strip_prefix("zstd-") {
-            Some(level) => format!("zstd:level={level}").parse()?,
-            None if name == "lz4" => Codec::lz4_accel(1),
-            None => {
-                let codec = name
-                    .parse::<Codec>()
-                    .map_err(|e| Error::misuse(format!("{}, and plain, zstd-LEVEL, lzma, messages, all", e.message)))?;
-                if context != Context::None {
-                    return Err(Error::misuse(format!("{name} does not support '{settings}'")));
-                }
-                return Ok(Self::Alone(codec));
+        let codec = spec.parse::<Codec>().map_err(|e| match e.message.starts_with("no method") {
+            true => Error::misuse(format!("{}, and plain, lzma, messages, all", e.message)),
+            false => e,
+        })?;
+        let is_own = codec.codec == CodecId::ZSTD || codec == Codec::lz4_accel(1);
+        match Context::of(&words) {
+            Some(Context::None) if !is_own => Ok(Self::Alone(codec)),
+            Some(Context::History | Context::Seeded) if codec.codec != CodecId::LZ4 => {
+                Err(Error::misuse(format!("only lz4 can be linked, not {name}")))
             }
-        };
-        if codec.codec != CodecId::LZ4 && matches!(context, Context::History | Context::Seeded) {
-            return Err(Error::misuse(format!("only lz4 can be linked, not {name}")));
+            Some(context) if is_own => Ok(Self::Fixed { codec, context }),
+            _ => Err(Error::misuse(format!("{name} does not support '{settings}'"))),
         }
-        Ok(Self::Fixed { codec, context })
     }
 }
 
@@ -148,16 +192,14 @@ impl fmt::Display for Method {
             Self::Chosen => f.write_str("messages"),
             Self::Alone(codec) => codec.fmt(f),
             Self::Fixed { codec, context } => {
-                match codec.codec {
-                    CodecId::ZSTD => write!(f, "zstd-{}", codec.level)?,
-                    _ => codec.fmt(f)?,
-                }
-                f.write_str(match context {
-                    Context::None => "",
-                    Context::Dictionary => ":dict",
-                    Context::History => ":linked",
-                    Context::Seeded => ":linked,seeded",
-                })
+                let is_linked = matches!(context, Context::History | Context::Seeded);
+                let text = print_method(*codec, is_linked);
+                let word = match context {
+                    Context::None | Context::History => return f.write_str(&text),
+                    Context::Dictionary => "dict",
+                    Context::Seeded => "seeded",
+                };
+                write!(f, "{text}{}{word}", if text.contains(':') { ',' } else { ':' })
             }
         }
     }
@@ -173,6 +215,7 @@ mod tests {
         assert_eq!(all.len(), 18);
         for method in &all {
             assert_eq!(method.to_string().parse::<Method>().unwrap(), *method, "{method}");
+            assert_eq!(Method::from_wire_name(&method.wire_name()).unwrap(), *method, "{method}");
         }
         let without = Method::parse_list("all", false).unwrap();
         assert_eq!(without.len(), 18 - 4, "those with a dictionary");
@@ -182,18 +225,48 @@ mod tests {
     #[test]
     fn settings_belong_to_the_method_before() {
         let list = |text| Method::parse_list(text, true).unwrap().iter().map(Method::to_string).collect::<Vec<_>>();
-        assert_eq!(list("lz4:linked,lz4:linked,seeded,zstd-1"), ["plain", "lz4:linked", "lz4:linked,seeded", "zstd-1"]);
+        assert_eq!(list("lz4:link,lz4,link,seeded,zstd"), ["plain", "lz4:link", "lz4:link,seeded", "zstd"]);
+        assert_eq!(list("zstd:level=1,dict,zstd,dict"), ["plain", "zstd:level=1,dict", "zstd:dict"]);
         assert_eq!(list("zlib,level=1,plain,lz4,dict"), ["plain", "zlib:level=1", "lz4:dict"]);
         assert_eq!(list("lz4:hc=9,zstd:level=3"), ["plain", "lz4:hc=9", "zstd"]);
     }
 
     #[test]
     fn what_is_no_method_is_refused() {
-        for bad in ["zstd-99", "zstd-1:linked", "lzo:dict", "lz4:linked,dict", "nothing", "plain:dict", "lz4:", "zstd-"]
-        {
-            let refused = Method::parse_list(bad, true);
-            assert!(refused.is_err() || bad == "lz4:", "{bad}: {refused:?}");
+        for bad in [
+            "zstd-99",
+            "zstd-",
+            "zstd-1:linked",
+            "zstd-1:level=3",
+            "zstd:level=99",
+            "zstd:link",
+            "lzo:dict",
+            "lzo:link",
+            "lz4:linked,dict",
+            "lz4:hc=9,dict",
+            "nothing",
+            "plain:dict",
+        ] {
+            assert!(Method::parse_list(bad, true).is_err(), "{bad}");
         }
         assert!(Method::parse_list("lz4:dict", false).is_err());
+    }
+
+    #[test]
+    fn the_older_spelling_is_read_and_stays_in_the_handshake() {
+        for (older, common) in [
+            ("lz4:linked", "lz4:link"),
+            ("lz4:linked,seeded", "lz4:link,seeded"),
+            ("zstd-1", "zstd:level=1"),
+            ("zstd-3", "zstd"),
+            ("zstd-1:dict", "zstd:level=1,dict"),
+            ("zstd-3:dict", "zstd:dict"),
+        ] {
+            let method = older.parse::<Method>().unwrap();
+            assert_eq!((method.to_string(), method.wire_name()), (common.into(), older.into()));
+            assert_eq!(common.parse::<Method>().unwrap(), method);
+        }
+        // An older client says so when it means a frame without message mode.
+        assert_eq!(Method::from_wire_name("zstd:level=1").unwrap(), Method::Alone("zstd:level=1".parse().unwrap()));
     }
 }

@@ -16,7 +16,7 @@ use rustix::event::PollFlags;
 
 use super::end::End;
 use super::hello::Hello;
-use super::line::{Line, Place, TIMEOUT};
+use super::socket::{BufferedSocket, Place, TIMEOUT};
 use super::wire::Wire;
 use crate::report;
 use narrows_host::signals;
@@ -32,14 +32,14 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// Pause after an `accept` that failed for lack of descriptors or memory.
 const PAUSE: Duration = Duration::from_millis(100);
 
-enum Listener {
+enum ListenSocket {
     Tcp(TcpListener),
     Unix(UnixListener, PathBuf),
 }
 
 /// A listening server.
 pub(crate) struct Server {
-    listener: Listener,
+    listener: ListenSocket,
     open: Arc<AtomicUsize>,
     quiet: bool,
 }
@@ -49,18 +49,18 @@ impl Server {
     pub(crate) fn bind(place: &Place, quiet: bool) -> Result<Self> {
         let cannot = || format!("cannot listen on {place}");
         let listener = match place {
-            Place::Tcp(address) => Listener::Tcp(TcpListener::bind(address).with_context(cannot)?),
+            Place::Tcp(address) => ListenSocket::Tcp(TcpListener::bind(address).with_context(cannot)?),
             Place::Unix(path) => {
                 // Removes the socket of a killed server.
                 if UnixStream::connect(path).is_err_and(|e| e.kind() == ErrorKind::ConnectionRefused) {
                     let _ = fs::remove_file(path);
                 }
-                Listener::Unix(UnixListener::bind(path).with_context(cannot)?, path.clone())
+                ListenSocket::Unix(UnixListener::bind(path).with_context(cannot)?, path.clone())
             }
         };
         match &listener {
-            Listener::Tcp(l) => l.set_nonblocking(true),
-            Listener::Unix(l, _) => l.set_nonblocking(true),
+            ListenSocket::Tcp(l) => l.set_nonblocking(true),
+            ListenSocket::Unix(l, _) => l.set_nonblocking(true),
         }
         .with_context(cannot)?;
         Ok(Self { listener, open: Arc::default(), quiet })
@@ -69,8 +69,8 @@ impl Server {
     /// The TCP address; `None` for a Unix socket.
     pub(crate) fn address(&self) -> Option<SocketAddr> {
         match &self.listener {
-            Listener::Tcp(l) => l.local_addr().ok(),
-            Listener::Unix(..) => None,
+            ListenSocket::Tcp(l) => l.local_addr().ok(),
+            ListenSocket::Unix(..) => None,
         }
     }
 
@@ -86,9 +86,9 @@ impl Server {
                 continue;
             }
             match self.accept() {
-                Ok((line, from)) => {
+                Ok((socket, from)) => {
                     served = true;
-                    self.begin(line, from);
+                    self.begin(socket, from);
                 }
                 Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::ConnectionAborted) => {}
                 Err(e) => {
@@ -99,26 +99,27 @@ impl Server {
         }
     }
 
-    fn accept(&self) -> io::Result<(Line, String)> {
+    fn accept(&self) -> io::Result<(BufferedSocket, String)> {
         match &self.listener {
-            Listener::Tcp(l) => {
+            ListenSocket::Tcp(l) => {
                 let (socket, from) = l.accept()?;
-                Ok((Line::tcp(socket)?, from.to_string()))
+                Ok((BufferedSocket::tcp(socket)?, from.to_string()))
             }
-            Listener::Unix(l, path) => {
+            ListenSocket::Unix(l, path) => {
                 let (socket, _) = l.accept()?;
-                Ok((Line::unix(socket)?, format!("unix:{}", path.display())))
+                Ok((BufferedSocket::unix(socket)?, format!("unix:{}", path.display())))
             }
         }
     }
 
-    fn begin(&self, mut line: Line, from: String) {
+    fn begin(&self, mut socket: BufferedSocket, from: String) {
         let place = Counted::new(&self.open);
         let is_full = self.open.load(Ordering::Acquire) > CONNECTIONS_MAX;
         let quiet = self.quiet;
         let serve = move || {
             let _place = place;
-            let served = if is_full { refuse(&mut line, &anyhow!("too many connections")) } else { connection(line) };
+            let served =
+                if is_full { refuse(&mut socket, &anyhow!("too many connections")) } else { connection(socket) };
             if let Err(error) = served
                 && !quiet
             {
@@ -133,7 +134,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        if let Listener::Unix(_, path) = &self.listener {
+        if let ListenSocket::Unix(_, path) = &self.listener {
             let _ = fs::remove_file(path);
         }
     }
@@ -142,8 +143,8 @@ impl Drop for Server {
 impl AsFd for Server {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match &self.listener {
-            Listener::Tcp(l) => l.as_fd(),
-            Listener::Unix(l, _) => l.as_fd(),
+            ListenSocket::Tcp(l) => l.as_fd(),
+            ListenSocket::Unix(l, _) => l.as_fd(),
         }
     }
 }
@@ -151,7 +152,7 @@ impl AsFd for Server {
 impl fmt::Display for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (&self.listener, self.address()) {
-            (Listener::Unix(_, path), _) => write!(f, "unix:{}", path.display()),
+            (ListenSocket::Unix(_, path), _) => write!(f, "unix:{}", path.display()),
             (_, Some(address)) => address.fmt(f),
             (_, None) => f.write_str("an unknown address"),
         }
@@ -174,53 +175,53 @@ impl Drop for Counted {
     }
 }
 
-fn refuse(line: &mut Line, error: &anyhow::Error) -> Result<()> {
-    Hello::answer(line, Some(&report::one_line(error)))?;
+fn refuse(socket: &mut BufferedSocket, error: &anyhow::Error) -> Result<()> {
+    Hello::answer(socket, Some(&report::one_line(error)))?;
     // Further data is read, because closing with unread data would reset the connection before the
     // client has read the reason.
     let begun = Instant::now();
-    while begun.elapsed() < TIMEOUT && line.more(Duration::from_secs(1)).unwrap_or(false) {
-        line.take(usize::MAX);
+    while begun.elapsed() < TIMEOUT && socket.more(Duration::from_secs(1)).unwrap_or(false) {
+        socket.take(usize::MAX);
     }
     Ok(())
 }
 
-fn connection(mut line: Line) -> Result<()> {
-    let begun = Hello::hear(&mut line).and_then(|hello| {
+fn connection(mut socket: BufferedSocket) -> Result<()> {
+    let begun = Hello::hear(&mut socket).and_then(|hello| {
         let Some(hello) = hello else { return Ok(None) };
         let end = hello.method.map(|method| End::new(&hello, method, true)).transpose()?;
-        line.poll(hello.polls && end.is_some());
+        socket.poll(hello.polls && end.is_some());
         Ok(Some((hello.wire, end)))
     });
     let (wire, end) = match begun {
         Ok(Some(begun)) => begun,
         Ok(None) => return Ok(()),
         Err(error) => {
-            refuse(&mut line, &error)?;
+            refuse(&mut socket, &error)?;
             return Err(error.context("refused"));
         }
     };
-    Hello::answer(&mut line, None)?;
+    Hello::answer(&mut socket, None)?;
     match end {
-        Some(end) => echo(line, end, wire),
+        Some(end) => echo(socket, end, wire),
         None => {
             // The connection stays open as long as the client runs.
-            ensure!(!line.more(IDLE_MAX)?, "the client sent messages on a connection without a method");
+            ensure!(!socket.more(IDLE_MAX)?, "the client sent messages on a connection without a method");
             Ok(())
         }
     }
 }
 
-fn echo(mut line: Line, mut end: End, wire: Option<Wire>) -> Result<()> {
+fn echo(mut socket: BufferedSocket, mut end: End, wire: Option<Wire>) -> Result<()> {
     let (mut message, mut out) = (Vec::new(), Vec::new());
     loop {
-        let is_between = line.came().is_empty();
-        if !line.more(if is_between { IDLE_MAX } else { TIMEOUT })? {
+        let is_between = socket.came().is_empty();
+        if !socket.more(if is_between { IDLE_MAX } else { TIMEOUT })? {
             return Ok(());
         }
         loop {
-            let (taken, is_whole) = end.decode(line.came(), &mut message)?;
-            line.take(taken);
+            let (taken, is_whole) = end.decode(socket.came(), &mut message)?;
+            socket.take(taken);
             if !is_whole {
                 break;
             }
@@ -229,7 +230,7 @@ fn echo(mut line: Line, mut end: End, wire: Option<Wire>) -> Result<()> {
             if let Some(wire) = wire {
                 wire.hold(out.len(), ready);
             }
-            line.write(&out)?;
+            socket.write(&out)?;
         }
     }
 }

@@ -29,7 +29,7 @@ pub(crate) fn section(plan: &Plan, figures: &Figures, about: &Value, drawn: &[Dr
         escape(&plan.name),
         escape(&plan.title),
         escape(&plan.figure),
-        escape(&plan.seed),
+        escape(&plan.publication),
         escape(&plan.shows)
     );
     if figures.missing > 0 {

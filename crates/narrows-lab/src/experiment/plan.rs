@@ -23,7 +23,8 @@ pub(crate) struct Plan {
     pub(crate) name: String,
     pub(crate) title: String,
     /// The publication that the figure is from, or `ours`.
-    pub(crate) seed: String,
+    #[serde(rename = "seed")]
+    pub(crate) publication: String,
     pub(crate) figure: String,
     /// What the figure should show the reader.
     pub(crate) shows: String,

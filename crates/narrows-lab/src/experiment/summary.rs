@@ -159,7 +159,7 @@ impl Figures {
         let failed: Vec<_> =
             self.failed.iter().map(|(c, r, e)| json!({ "cell": c.name(plan), "round": r, "error": e })).collect();
         let all = json!({
-            "about": about, "title": plan.title, "seed": plan.seed, "figure": plan.figure,
+            "about": about, "title": plan.title, "seed": plan.publication, "figure": plan.figure,
             "samples": self.samples, "missing": self.missing, "failed": failed, "published": points, "worst": worst,
             "cells": self.cells.iter().map(cell).collect::<Vec<_>>(),
         });

@@ -148,7 +148,7 @@ impl Way {
 
 /// Behaviour of a connection, which both ends derive from its seed.
 #[derive(Debug, Clone)]
-pub(super) struct Plan {
+pub(super) struct Behaviour {
     /// From the client, after its head.
     pub(super) up: Way,
     /// From the server.
@@ -159,7 +159,7 @@ pub(super) struct Plan {
     pub(super) careless: bool,
 }
 
-impl Plan {
+impl Behaviour {
     pub(super) fn of(seed: u64) -> Self {
         let mut rng = Rng(seed);
         let lens = [length(&mut rng), length(&mut rng)];
@@ -168,7 +168,7 @@ impl Plan {
         Self { up, down, replies: rng.below(3) == 0, careless }
     }
 
-    /// The plan with a server that sends nothing and reads without pauses, to test mostly how the
+    /// The same with a server that sends nothing and reads without pauses, to test mostly how the
     /// connection ends.
     pub(super) fn one_way(mut self) -> Self {
         self.down.len = 0;
@@ -217,12 +217,12 @@ mod tests {
 
     #[test]
     fn plans_are_of_all_sorts_and_do_not_take_all_day() {
-        let plans: Vec<Plan> = (0..500).map(Plan::of).collect();
-        assert!(plans.iter().any(|p| p.up.len == 0) && plans.iter().any(|p| p.down.len > 1 << 20));
-        assert!(plans.iter().any(|p| p.replies) && plans.iter().any(|p| p.careless));
-        for plan in plans {
-            assert!(!plan.careless || plan.down.len == 0);
-            let mut pace = plan.up.writes;
+        let behaviours: Vec<Behaviour> = (0..500).map(Behaviour::of).collect();
+        assert!(behaviours.iter().any(|b| b.up.len == 0) && behaviours.iter().any(|b| b.down.len > 1 << 20));
+        assert!(behaviours.iter().any(|b| b.replies) && behaviours.iter().any(|b| b.careless));
+        for behaviour in behaviours {
+            assert!(!behaviour.careless || behaviour.down.len == 0);
+            let mut pace = behaviour.up.writes;
             let all: Duration = (0..10_000).filter_map(|_| pace.pause()).sum();
             assert!(all <= PAUSES_MAX);
         }

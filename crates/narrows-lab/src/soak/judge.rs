@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::content::{HEAD_LEN, Key, Plan};
+use super::content::{Behaviour, HEAD_LEN, Key};
 use super::host::Side;
 use super::record::{End, Entry, Field};
 
@@ -96,7 +96,7 @@ pub(super) struct Judge<'a> {
     /// By pair and side, in order of time.
     kills: HashMap<(u64, Side), Vec<&'a Kill>>,
     direct: &'a dyn Fn(u64) -> bool,
-    plan: fn(u64) -> Plan,
+    behaviour: fn(u64) -> Behaviour,
     /// Whether the run is over, so that nothing may be unfinished.
     complete: bool,
 }
@@ -146,14 +146,14 @@ impl<'a> Judge<'a> {
     pub(super) fn new(
         kills: &'a [Kill],
         direct: &'a dyn Fn(u64) -> bool,
-        plan: fn(u64) -> Plan,
+        behaviour: fn(u64) -> Behaviour,
         complete: bool,
     ) -> Self {
         let mut by_place: HashMap<(u64, Side), Vec<&Kill>> = HashMap::new();
         for kill in kills {
             by_place.entry((kill.pair, kill.side)).or_default().push(kill);
         }
-        Self { kills: by_place, direct, plan, complete }
+        Self { kills: by_place, direct, behaviour, complete }
     }
 
     pub(super) fn all(&self, connections: &[Connection]) -> Verdict {
@@ -201,7 +201,7 @@ impl<'a> Judge<'a> {
             }
             return;
         }
-        let plan = (self.plan)(key.seed);
+        let behaviour = (self.behaviour)(key.seed);
         if server.is_none() && client.entry.get(Field::Written) >= HEAD_LEN as u64 {
             let (begun, closed) = (client.entry.get(Field::Begun), client.entry.get(Field::Closed));
             let servers = self.kills.get(&(client.pair, Side::Server)).into_iter().flatten();
@@ -212,9 +212,9 @@ impl<'a> Judge<'a> {
                 verdict.faults.push(format!("{key:?}: the server never heard of it"));
             }
         }
-        let up = HEAD_LEN as u64 + plan.up.len;
-        let ways = [(Some(client), server.as_ref(), up), (server.as_ref(), Some(client), plan.down.len)];
-        let (mut whole, careless) = (true, plan.careless);
+        let up = HEAD_LEN as u64 + behaviour.up.len;
+        let ways = [(Some(client), server.as_ref(), up), (server.as_ref(), Some(client), behaviour.down.len)];
+        let (mut whole, careless) = (true, behaviour.careless);
         for (from, to, len) in ways {
             let written = from.map_or(0, |p| p.entry.get(Field::Written));
             let Some(to) = to else { continue };

@@ -10,7 +10,7 @@ use anyhow::{Result, ensure};
 use narrows_sim::rng::Rng;
 
 use super::Args;
-use super::content::{HEAD_LEN, Plan};
+use super::content::{Behaviour, HEAD_LEN};
 use super::host::{How, LEAVES, Running, Side, World};
 use super::record::{End, Field, read};
 use super::report::Report;
@@ -109,7 +109,7 @@ fn one_server(
 
 /// Waits for the server's record of a run. Returns the bytes that arrived.
 fn arrived(record: &std::path::Path, client: &Running, number: usize, run: u64, seed: u64) -> Result<u64> {
-    let len = HEAD_LEN as u64 + Plan::of(seed).up.len;
+    let len = HEAD_LEN as u64 + Behaviour::of(seed).up.len;
     let begun = Instant::now();
     loop {
         let entry = read(record)?.get(number).copied().unwrap_or_default();

@@ -49,7 +49,7 @@ pub(super) enum End {
     Short,
     /// A byte other than the one written at that position.
     Wrong,
-    /// More bytes than the plan has.
+    /// More bytes than the connection's behaviour says.
     TooMuch,
     /// The first bytes are not the head of a client.
     Foreign,

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::content::{Content, HEAD_LEN, Key, Pace, Plan};
+use super::content::{Behaviour, Content, HEAD_LEN, Key, Pace};
 use super::record::{End, Field, Slot, now_ns};
 
 /// Time without progress that counts as a hang: ten times all pauses of a direction at both ends.
@@ -49,7 +49,7 @@ pub(super) struct Talk {
     socket: TcpStream,
     slot: Slot,
     server: bool,
-    plan: Option<Plan>,
+    behaviour: Option<Behaviour>,
     one_way: bool,
     sending: Option<Sending>,
     receiving: Receiving,
@@ -154,25 +154,25 @@ impl Receiving {
 impl Talk {
     /// The client's end. The slot already has the time of `Begun`.
     pub(super) fn client(socket: TcpStream, slot: Slot, key: Key, one_way: bool) -> Self {
-        let plan = if one_way { Plan::of(key.seed).one_way() } else { Plan::of(key.seed) };
-        let (up, down) = (plan.up.clone(), plan.down.clone());
+        let behaviour = if one_way { Behaviour::of(key.seed).one_way() } else { Behaviour::of(key.seed) };
+        let (up, down) = (behaviour.up.clone(), behaviour.down.clone());
         let mut receiving = Receiving::new(Some(Content::new(down.seed)), down.len, down.reads);
-        if plan.careless {
+        if behaviour.careless {
             receiving.finish(End::Whole, &slot);
         }
         let sending = Some(Sending::new(key.head(), up.seed, up.len, up.writes));
-        Self { socket, slot, server: false, plan: Some(plan), one_way, sending, receiving }
+        Self { socket, slot, server: false, behaviour: Some(behaviour), one_way, sending, receiving }
     }
 
-    /// The server's end, which learns its plan from the client's head.
+    /// The server's end, which learns its behaviour from the client's head.
     pub(super) fn server(socket: TcpStream, slot: Slot, one_way: bool) -> Self {
-        let receiving = Receiving::new(None, 0, Plan::of(0).up.reads);
-        Self { socket, slot, server: true, plan: None, one_way, sending: None, receiving }
+        let receiving = Receiving::new(None, 0, Behaviour::of(0).up.reads);
+        Self { socket, slot, server: true, behaviour: None, one_way, sending: None, receiving }
     }
 
     fn receive(&mut self) -> Step {
         let step = self.receiving.step(&self.socket, &self.slot);
-        if self.plan.is_none() && self.receiving.head.len() >= HEAD_LEN {
+        if self.behaviour.is_none() && self.receiving.head.len() >= HEAD_LEN {
             self.learn();
             if self.receiving.end.is_some() {
                 return Step::Ended;
@@ -187,18 +187,18 @@ impl Talk {
             return;
         };
         self.slot.set_key(key);
-        let plan = if self.one_way { Plan::of(key.seed).one_way() } else { Plan::of(key.seed) };
+        let behaviour = if self.one_way { Behaviour::of(key.seed).one_way() } else { Behaviour::of(key.seed) };
         let receiving = &mut self.receiving;
-        (receiving.content, receiving.len) = (Some(Content::new(plan.up.seed)), plan.up.len);
-        receiving.pace = plan.up.reads.clone();
-        let down = plan.down.clone();
+        (receiving.content, receiving.len) = (Some(Content::new(behaviour.up.seed)), behaviour.up.len);
+        receiving.pace = behaviour.up.reads.clone();
+        let down = behaviour.down.clone();
         self.sending = Some(Sending::new(Vec::new(), down.seed, down.len, down.writes));
-        self.plan = Some(plan);
+        self.behaviour = Some(behaviour);
     }
 
     /// Whether this is a server that sends only after it has received everything.
     fn replies(&self) -> bool {
-        self.server && self.plan.as_ref().is_some_and(|p| p.replies)
+        self.server && self.behaviour.as_ref().is_some_and(|p| p.replies)
     }
 
     /// Drops a pending reply if the connection broke before it could be sent.
@@ -234,7 +234,7 @@ impl Talk {
     pub(super) fn block(mut self) {
         let _ = self.socket.set_read_timeout(Some(PATIENCE));
         let _ = self.socket.set_write_timeout(Some(PATIENCE));
-        while self.receiving.end.is_none() && (self.plan.is_none() || self.replies()) {
+        while self.receiving.end.is_none() && (self.behaviour.is_none() || self.replies()) {
             match self.receive() {
                 Step::Pause(pause) => thread::sleep(pause),
                 Step::Blocked => drop(self.receiving.finish(End::Hang, &self.slot)),

@@ -3,7 +3,7 @@
 use narrows::oracle::Speed;
 use narrows::sender::Done;
 
-use super::Plan;
+use super::Conditions;
 use crate::overhead::ENCODE_FIXED_NS;
 
 /// Part of the fixed work that the worker's CPU clock measures.
@@ -32,8 +32,8 @@ struct Job {
 }
 
 impl Cores {
-    pub(super) fn new(plan: &Plan) -> Self {
-        Self { count: plan.cores.max(1), speed: plan.cpu.clone(), jobs: Vec::new(), at_s: 0.0 }
+    pub(super) fn new(conditions: &Conditions) -> Self {
+        Self { count: conditions.cores.max(1), speed: conditions.cpu.clone(), jobs: Vec::new(), at_s: 0.0 }
     }
 
     /// Takes a job that needs `work_ns` of a core, after `decision_ns` for the choice and the fixed work.

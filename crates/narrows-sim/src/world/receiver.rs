@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use narrows::frame::Feedback;
 use narrows::oracle::Speed;
 
-use super::Plan;
+use super::Conditions;
 use super::link::InFlight;
 use crate::overhead::DECODE_FIXED_NS;
 
@@ -32,15 +32,15 @@ pub(super) struct Receiver {
 }
 
 impl Receiver {
-    pub(super) fn new(plan: &Plan) -> Self {
+    pub(super) fn new(conditions: &Conditions) -> Self {
         Self {
-            speed: plan.receiver.clone(),
-            free_s: vec![0.0; plan.decoders.max(1)],
+            speed: conditions.receiver.clone(),
+            free_s: vec![0.0; conditions.decoders.max(1)],
             decoding: VecDeque::new(),
             held_raw: 0,
             delivered_s: 0.0,
             raw_len: 0,
-            feedback: Feedback { cores: plan.decoders as u64, ..Feedback::default() },
+            feedback: Feedback { cores: conditions.decoders as u64, ..Feedback::default() },
             begun_ns: None,
             reported_ns: 0,
             reported_frames: 0,

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use self::recovery::Tail;
+use super::comparison::Comparison;
 use super::control::{Control, Preface};
 use super::history::{Chain, History};
-use super::shadow::Shadow;
 use super::slots::SenderSlots;
 use super::{Coding, Contexts, DIGEST_EVERY, Delivery, HISTORY_BASELINE, MESSAGE_MAX, MessageConfig, SLOTS};
 use crate::codec::{CodecId, DICTIONARY_MAX, DICTIONARY_MIN, Dictionary, Method};
@@ -106,7 +106,7 @@ pub struct MessageSender {
     /// Pins to send, in the order of their requests.
     due: VecDeque<Control>,
     slots: SenderSlots,
-    shadow: Shadow,
+    comparison: Comparison,
     /// A message was sent since the history began.
     spoken: bool,
     /// A table was filled since the history began, so also from its seed.
@@ -146,7 +146,7 @@ impl MessageSender {
             seeded: ordered && config.seed.is_some() && config.history > 0,
             due: VecDeque::new(),
             slots: SenderSlots::default(),
-            shadow: Shadow::default(),
+            comparison: Comparison::default(),
             spoken: false,
             filled: false,
             lost: (0, 0),
@@ -317,7 +317,7 @@ impl MessageSender {
         let before = self.slots.current().map(|c| c.0);
         self.slots.put_announcement(pays, out);
         if self.slots.current().map(|c| c.0) != before {
-            self.shadow = Shadow::default();
+            self.comparison = Comparison::default();
         }
     }
 
@@ -381,7 +381,7 @@ impl MessageSender {
         let digest = dictionary.digest();
         let Some(slot) = self.slots.add_pinned(Arc::new(dictionary), self.peer.slots) else { return false };
         self.due.push_back(Control::Pin { slot, len, digest });
-        self.shadow = Shadow::default();
+        self.comparison = Comparison::default();
         true
     }
 
@@ -412,7 +412,7 @@ impl MessageSender {
             }
             Control::Has { slot, digest } => {
                 if self.slots.has(*slot, *digest, self.number, self.config.carrier.delivery)? {
-                    self.shadow = Shadow::default();
+                    self.comparison = Comparison::default();
                 }
             }
             Control::Lacks { slot, digest, reason } => self.slots.lacks(*slot, *digest, *reason, self.number)?,

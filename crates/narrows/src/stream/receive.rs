@@ -64,14 +64,14 @@ pub fn receive_then(
     let config = ReceiverConfig { duplex: write.is_some(), ..options.into_engine() };
     let threads = config.cores;
     let pool = Pool::new(threads);
-    let flow = Arc::new_cyclic(|weak: &Weak<Flow>| {
+    let flow = Arc::new_cyclic(|weak: &Weak<ReceiveDriver>| {
         let panicked = weak.clone();
         let queue = pool.flow(move || {
             if let Some(flow) = panicked.upgrade() {
                 flow.fail(Error::misuse("a worker failed; this is a bug"));
             }
         });
-        Flow {
+        ReceiveDriver {
             me: weak.clone(),
             state: Mutex::new(State {
                 receiver: Receiver::new(config, buffers.clone()),
@@ -112,7 +112,7 @@ pub fn receive_then(
     result.map(|commit_ns| RecvSummary { sink_ns, commit_ns, ..summary })
 }
 
-struct Flow {
+struct ReceiveDriver {
     me: Weak<Self>,
     state: Mutex<State>,
     /// Signals that raw data is ready, that there is room, or that the flow has failed.
@@ -138,7 +138,7 @@ struct State {
     closed: bool,
 }
 
-impl Flow {
+impl ReceiveDriver {
     /// Returns how long the commit took.
     fn run(
         self: &Arc<Self>,
@@ -507,7 +507,7 @@ fn is_of_stream(error: &Error) -> bool {
     matches!(error.kind, Corrupt | Truncated | Unsupported | Limit)
 }
 
-impl notes::Back for Weak<Flow> {
+impl notes::Back for Weak<ReceiveDriver> {
     fn say(&self, words: &[u8]) {
         if let Some(flow) = self.upgrade() {
             flow.say(words);

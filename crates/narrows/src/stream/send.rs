@@ -64,14 +64,14 @@ pub fn send_blocks(
         SenderConfig { notes: on_note.is_some(), relayed: write.relayed, duplex, trace: trace.is_some(), ..config };
     let gathers = config.gather_ns > 0;
     let pool = Pool::new(threads);
-    let flow = Arc::new_cyclic(|weak: &Weak<Flow>| {
+    let flow = Arc::new_cyclic(|weak: &Weak<SendDriver>| {
         let panicked = weak.clone();
         let queue = pool.flow(move || {
             if let Some(flow) = panicked.upgrade() {
                 flow.fail(Error::misuse("a worker failed; this is a bug"));
             }
         });
-        Flow {
+        SendDriver {
             me: weak.clone(),
             state: Mutex::new(State {
                 sender: Some(Sender::new(config, policy, buffers.clone())),
@@ -111,7 +111,7 @@ pub fn send_blocks(
 }
 
 fn run(
-    flow: &Arc<Flow>,
+    flow: &Arc<SendDriver>,
     source: impl BlockSource + 'static,
     read: Option<(ReadHalf, Option<OnNote>)>,
     limit: Option<Duration>,
@@ -152,7 +152,7 @@ fn run(
     }
 }
 
-struct Flow {
+struct SendDriver {
     me: Weak<Self>,
     state: Mutex<State>,
     /// Wakes the writing thread: a frame is ready, or another event that it may wait for.
@@ -188,7 +188,7 @@ struct Output {
     trace: Option<Box<dyn Write + Send>>,
 }
 
-impl Flow {
+impl SendDriver {
     fn now_ns(&self) -> u64 {
         sys::monotonic_ns() - self.begun_ns
     }

@@ -50,13 +50,13 @@ pub(super) fn copy(args: &CpArgs, sources: &[Place], target: &Place, missing: Er
         set_id: args.set_id,
         fsync: Fsync::from(args.fsync) != Fsync::None,
         timeout: flow::seconds(args.timeout),
-        quiet: args.talk.quiet,
+        quiet: args.verbosity.quiet,
         flow: Arc::clone(&flow),
         on_failure: &**tell,
         on_file: &on_file,
     };
     let paths: Vec<PathBuf> = sources.iter().map(|s| s.path().clone()).collect();
-    let bar = Bar::archive(&flow, !args.talk.quiet);
+    let bar = Bar::archive(&flow, !args.verbosity.quiet);
     let begun = Instant::now();
     let copied = if puts {
         fallback::put(&order, &paths, &Filter::new(&patterns)?, target.path())

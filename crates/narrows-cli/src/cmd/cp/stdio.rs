@@ -9,7 +9,7 @@ use narrows::stream::{Notes, ReceiveOptions};
 
 use super::{Outcome, is_stored, received_words, receiving, start, teller, telling};
 use crate::args::CpArgs;
-use crate::bound::Part;
+use crate::bottleneck::Part;
 use crate::files::{self, Target};
 use crate::flow;
 use crate::progress::Bar;
@@ -71,7 +71,7 @@ pub(super) fn get(args: &CpArgs, source: &Place) -> Result<Outcome> {
     }
     let target = Target::open(None)?;
     // A progress bar would garble the output if both are on one terminal.
-    let bar = !args.talk.quiet && !std::io::stdout().is_terminal();
+    let bar = !args.verbosity.quiet && !std::io::stdout().is_terminal();
     receive(args, source, &target, &Output { name: "stdout", part: Part::Stdout, bar })
 }
 
@@ -80,7 +80,8 @@ pub(super) fn get_into(args: &CpArgs, source: &Place, special: &Special, path: &
     let cannot = || format!("cannot write {}", path.display());
     let target = Target::written(special.open(None).with_context(cannot)?, cannot());
     let name = shown(path.as_os_str().as_bytes());
-    let outcome = receive(args, source, &target, &Output { name: &name, part: Part::Disk, bar: !args.talk.quiet })?;
+    let outcome =
+        receive(args, source, &target, &Output { name: &name, part: Part::Disk, bar: !args.verbosity.quiet })?;
     if Fsync::from(args.fsync) != Fsync::None {
         special::sync(&target.file()?).with_context(cannot)?;
     }

@@ -162,8 +162,8 @@ impl SetsLab {
         })
     }
 
-    fn possible(&self, table: &Table, plan: &world::Plan) -> f64 {
-        judge::possible(table, plan, CLASSES.len() - 1, self.beam).oracle
+    fn possible(&self, table: &Table, conditions: &world::Conditions) -> f64 {
+        judge::possible(table, conditions, CLASSES.len() - 1, self.beam).oracle
     }
 }
 
@@ -173,12 +173,16 @@ impl Lab for SetsLab {
         let table = self.tests.get(&(cell.get("pool").to_owned(), number)).context("the set was not measured")?;
         let link_mbit = cell.number("link_mbit");
         let world = |workers: usize| {
-            let plan = environment(link_mbit, cell.number("load"), workers);
-            world::Plan { seed: u64::from(round) + 1, ..plan }
+            let conditions = environment(link_mbit, cell.number("load"), workers);
+            world::Conditions { seed: u64::from(round) + 1, ..conditions }
         };
         let fixed = |method: Method| -> Run {
-            let plan = world::Plan { block_max: STATIC_BLOCK, ..world(1) };
-            world::run(table, &plan, PolicySpec::fixed(method, false).build(&PolicySetup::new(1, Prior::shipped())))
+            let conditions = world::Conditions { block_max: STATIC_BLOCK, ..world(1) };
+            world::run(
+                table,
+                &conditions,
+                PolicySpec::fixed(method, false).build(&PolicySetup::new(1, Prior::shipped())),
+            )
         };
         let key = (cell.with("strategy", ""), number);
         let plain = Arc::clone(self.plain.lock().unwrap_or_else(PoisonError::into_inner).entry(key).or_default());
@@ -195,7 +199,7 @@ impl Lab for SetsLab {
                 let block_max = PolicySpec::balance().block_max();
                 with_seconds(world::run(
                     table,
-                    &world::Plan { block_max, decision_ns: DECISION_NS, ..world(CORES) },
+                    &world::Conditions { block_max, decision_ns: DECISION_NS, ..world(CORES) },
                     policy,
                 ))
             }
@@ -203,8 +207,8 @@ impl Lab for SetsLab {
                 let reads: PolicySpec = "datacomp:table=learned,mode=read".parse()?;
                 let learned = self.learned.as_ref().and_then(PolicySpec::contents);
                 let reads = reads.load(&learned.context("datacomp has not learned")?)?;
-                let plan = datacomp_plan(world(CORES), &reads);
-                with_seconds(world::run(table, &plan, reads.build(&PolicySetup::new(CORES, Prior::shipped()))))
+                let conditions = datacomp_conditions(world(CORES), &reads);
+                with_seconds(world::run(table, &conditions, reads.build(&PolicySetup::new(CORES, Prior::shipped()))))
             }
             other => bail!("there is no strategy '{other}'"),
         };
@@ -228,8 +232,8 @@ fn with_seconds(run: Run) -> (f64, Option<Run>) {
 
 /// The environment of a strategy with this number of workers. Workers and busy processes share the
 /// cores evenly.
-fn environment(link_mbit: f64, load: f64, workers: usize) -> world::Plan {
-    world::Plan {
+fn environment(link_mbit: f64, load: f64, workers: usize) -> world::Conditions {
+    world::Conditions {
         len: SET_LEN,
         cores: workers,
         decoders: CORES,
@@ -243,8 +247,8 @@ fn environment(link_mbit: f64, load: f64, workers: usize) -> world::Plan {
     }
 }
 
-fn datacomp_plan(plan: world::Plan, spec: &PolicySpec) -> world::Plan {
-    world::Plan { block_max: spec.block_max(), decision_ns: COUNT_NS, ..plan }
+fn datacomp_conditions(conditions: world::Conditions, spec: &PolicySpec) -> world::Conditions {
+    world::Conditions { block_max: spec.block_max(), decision_ns: COUNT_NS, ..conditions }
 }
 
 /// Trains `datacomp`: one table of events for all environments and pools, learned before the test.
@@ -265,7 +269,7 @@ fn train(
                 let sets = keys.iter().filter(|k| k.train && k.pool == key.pool).count();
                 let len = TRAIN_LEN / sets / SET_LEN * SET_LEN;
                 let world = environment(link.parse()?, load.parse()?, CORES);
-                let world = datacomp_plan(world::Plan { len: len.max(SET_LEN), ..world }, datacomp);
+                let world = datacomp_conditions(world::Conditions { len: len.max(SET_LEN), ..world }, datacomp);
                 let setup = PolicySetup::new(CORES, Prior::shipped());
                 let saved = world::run(table, &world, spec.build(&setup)).saved.context("datacomp learned nothing")?;
                 spec = spec.load(&saved)?;

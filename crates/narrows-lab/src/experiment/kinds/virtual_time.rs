@@ -174,21 +174,21 @@ impl<'a> Worlds<'a> {
         };
         ensure!(grid_cell.len.is_multiple_of(CLASSES[CLASSES.len() - 1]), "len must be a multiple of 512K");
         let decision_ns = 1e3 * self.plan.setting("decision_us").parse::<f64>()?;
-        let mut plan = grid_cell.plan(table, decision_ns, BLOCK_MAX);
+        let mut conditions = grid_cell.conditions(table, decision_ns, BLOCK_MAX);
         let load = cell.number("load");
         if load > 0.0 {
             ensure!(cell.get("scenario") != "cpu3", "load and cpu3 cannot be combined");
-            plan.cpu = Speed::constant(plan.cores as f64 / (plan.cores as f64 + load));
+            conditions.cpu = Speed::constant(conditions.cores as f64 / (conditions.cores as f64 + load));
         }
         let setup = PolicySetup { methods: DEFAULT_METHODS, ..PolicySetup::new(grid_cell.cores, prior) };
         let fixed = |method: Method, decision_ns: f64| -> Run {
-            let plan = world::Plan { block_max: FIXED_BLOCK, decision_ns, ..plan.clone() };
-            world::run(table, &plan, PolicySpec::fixed(method, false).build(&setup))
+            let conditions = world::Conditions { block_max: FIXED_BLOCK, decision_ns, ..conditions.clone() };
+            world::run(table, &conditions, PolicySpec::fixed(method, false).build(&setup))
         };
         let key = cell.with("policy", "");
         let shared = Arc::clone(self.shared.lock().unwrap_or_else(PoisonError::into_inner).entry(key).or_default());
         let shared = shared.get_or_init(|| Shared {
-            possible: judge::possible(table, &plan, CLASS_MAX, self.plan.setting("beam").parse().unwrap_or(0)),
+            possible: judge::possible(table, &conditions, CLASS_MAX, self.plan.setting("beam").parse().unwrap_or(0)),
             plain_s: fixed(Method::STORE, 0.0).seconds,
         });
         let name = cell.get("policy");
@@ -205,9 +205,9 @@ impl<'a> Worlds<'a> {
             }
             _ => {
                 let spec: PolicySpec = name.parse()?;
-                let block_max = if spec.name() == "fixed" { FIXED_BLOCK } else { plan.block_max };
-                let plan = world::Plan { block_max, trace, ..plan.clone() };
-                (world::run(table, &plan, spec.build(&setup)), None)
+                let block_max = if spec.name() == "fixed" { FIXED_BLOCK } else { conditions.block_max };
+                let conditions = world::Conditions { block_max, trace, ..conditions.clone() };
+                (world::run(table, &conditions, spec.build(&setup)), None)
             }
         };
         let summary = &run.summary;

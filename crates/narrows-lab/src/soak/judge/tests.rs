@@ -1,9 +1,9 @@
 use super::*;
 
-/// Seed of a plan that sends in both directions and is not careless.
+/// Seed of a behaviour that sends in both directions and is not careless.
 fn seed() -> u64 {
-    let fine = |p: &Plan| p.up.len > 1000 && p.down.len > 1000;
-    (0..).find(|s| fine(&Plan::of(*s))).unwrap()
+    let fine = |p: &Behaviour| p.up.len > 1000 && p.down.len > 1000;
+    (0..).find(|s| fine(&Behaviour::of(*s))).unwrap()
 }
 
 fn key() -> Key {
@@ -11,7 +11,7 @@ fn key() -> Key {
 }
 
 fn up() -> u64 {
-    HEAD_LEN as u64 + Plan::of(seed()).up.len
+    HEAD_LEN as u64 + Behaviour::of(seed()).up.len
 }
 
 const SECOND: u64 = 1_000_000_000;
@@ -19,7 +19,7 @@ const SECOND: u64 = 1_000_000_000;
 /// Both ends of a complete connection: the client began at second 10; both read everything and
 /// closed at second 20.
 fn whole() -> [Place; 2] {
-    let down = Plan::of(seed()).down.len;
+    let down = Behaviour::of(seed()).down.len;
     let place = |side, entry| Place { side, pair: 3, life: 1, entry };
     let open = |sent, got| {
         let entry = Entry::default().with_key(key()).with(Field::Begun, 10 * SECOND).with(Field::Open, 10 * SECOND + 1);
@@ -42,7 +42,7 @@ fn kill(side: Side, victim: Victim, second: u64) -> Kill {
 }
 
 fn judged(places: &[Place], kills: &[Kill]) -> Verdict {
-    Judge::new(kills, &|_| false, Plan::of, true).all(&pair_up(places.to_vec()))
+    Judge::new(kills, &|_| false, Behaviour::of, true).all(&pair_up(places.to_vec()))
 }
 
 fn faults(places: &[Place], kills: &[Kill]) -> String {
@@ -223,6 +223,6 @@ fn what_is_not_over_is_no_fault_until_all_is() {
     }
     let direct = |_| false;
     let connections = pair_up(vec![client, server]);
-    assert!(Judge::new(&[], &direct, Plan::of, false).all(&connections).faults.is_empty());
-    assert_eq!(Judge::new(&[], &direct, Plan::of, true).all(&connections).faults.len(), 2);
+    assert!(Judge::new(&[], &direct, Behaviour::of, false).all(&connections).faults.is_empty());
+    assert_eq!(Judge::new(&[], &direct, Behaviour::of, true).all(&connections).faults.len(), 2);
 }

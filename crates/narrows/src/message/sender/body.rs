@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use super::{BUSY_MESSAGES, MessageSender, RELOAD_COLD};
 use crate::codec::{CodecId, Dictionary, Level};
+use crate::message::comparison::Use;
 use crate::message::header::{first_byte, put};
 use crate::message::history::lone_check;
-use crate::message::shadow::Use;
 use crate::message::{Coding, Contexts};
 use crate::policy::Choice;
 
@@ -53,13 +53,13 @@ impl MessageSender {
             return if len < message.len() { Encoded { len, ..alone } } else { stored };
         };
         let mut encode = |dictionary| encode_with(contexts, coding, level, dictionary, message);
-        let (len, used) = match self.shadow.next() {
+        let (len, used) = match self.comparison.next() {
             Use::With => (encode(Some(&*dictionary)), true),
             Use::Without => (encode(None), false),
             Use::Both => {
                 let without = encode(None);
                 let with = encode(Some(&*dictionary));
-                self.shadow.compared(with.min(message.len()), without.min(message.len()));
+                self.comparison.compared(with.min(message.len()), without.min(message.len()));
                 // The buffer holds the last encoding.
                 if without < with { (encode(None), false) } else { (with, true) }
             }

@@ -6,7 +6,7 @@ use std::sync::PoisonError;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use super::{Flow, link_error};
+use super::{SendDriver, link_error};
 use crate::error::{Error, ErrorKind, Result};
 use crate::stream::{LOOK_EVERY, OnNote, Stall, lock};
 use crate::sys;
@@ -15,7 +15,7 @@ use crate::transport::ReadHalf;
 /// How long to wait for the reason that a failing receiver sends before it closes the connection.
 const LAST_WORD: Duration = Duration::from_millis(500);
 
-impl Flow {
+impl SendDriver {
     pub(super) fn read_back(&self, mut half: ReadHalf, mut on_note: Option<OnNote>) {
         let mut buf = vec![0; 16 << 10];
         loop {

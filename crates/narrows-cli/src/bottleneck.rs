@@ -69,9 +69,9 @@ impl Part {
 
 /// Share of each part in the time of a flow, largest first; the shares add up to 1.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Bound(Vec<(Part, f64)>);
+pub(crate) struct Bottleneck(Vec<(Part, f64)>);
 
-impl Bound {
+impl Bottleneck {
     /// Attribution for a sender. `answers_ns` is the part of the idle time spent waiting for
     /// answers.
     pub(crate) fn of_sending(s: &Summary, answers_ns: u64, within_host: bool) -> Self {
@@ -200,10 +200,10 @@ mod tests {
             (sent(|_| ()), 0, None, None),
         ] {
             for (within_host, part) in [(false, far), (true, near)] {
-                let bound = Bound::of_sending(&summary, answers_ns, within_host);
-                assert_eq!(bound.named(), part, "{within_host} {summary:?}: {bound:?}");
-                let all: f64 = bound.0.iter().map(|p| p.1).sum();
-                assert!(bound.0.is_empty() || (all - 1.0).abs() < 1e-9, "{bound:?}");
+                let bottleneck = Bottleneck::of_sending(&summary, answers_ns, within_host);
+                assert_eq!(bottleneck.named(), part, "{within_host} {summary:?}: {bottleneck:?}");
+                let all: f64 = bottleneck.0.iter().map(|p| p.1).sum();
+                assert!(bottleneck.0.is_empty() || (all - 1.0).abs() < 1e-9, "{bottleneck:?}");
             }
         }
     }
@@ -223,8 +223,9 @@ mod tests {
             // Longer than it was: clocks differ.
             (received(0, 99 * s, 0), Some(Part::Disk)),
         ] {
-            let bound = Bound::of_receiving(&summary, 4, Duration::from_secs(10), (Part::LinkOrSender, Part::Disk));
-            assert_eq!(bound.named(), part, "{summary:?}: {bound:?}");
+            let bottleneck =
+                Bottleneck::of_receiving(&summary, 4, Duration::from_secs(10), (Part::LinkOrSender, Part::Disk));
+            assert_eq!(bottleneck.named(), part, "{summary:?}: {bottleneck:?}");
         }
     }
 
@@ -232,15 +233,15 @@ mod tests {
     fn what_is_mixed_is_told_by_its_largest_parts() {
         let long = Duration::from_secs(9);
         let mixed = sent(|f| (f.link_busy_ns, f.link_dry_ns, f.idle_ns) = (4 * SECOND, 3 * SECOND, 2 * SECOND));
-        let bound = Bound::of_sending(&mixed, 0, false);
-        assert_eq!(bound.words(long).unwrap(), "bound by the link 44 %, the CPU here 33 %");
+        let bottleneck = Bottleneck::of_sending(&mixed, 0, false);
+        assert_eq!(bottleneck.words(long).unwrap(), "bound by the link 44 %, the CPU here 33 %");
         let mut json = json!({});
-        bound.put(&mut json);
+        bottleneck.put(&mut json);
         assert_eq!(json["bound_by"], "mixed");
         assert_eq!(json["bound_shares"].as_object().unwrap().len(), 3);
-        let link = Bound::of_sending(&sent(|f| f.link_busy_ns = SECOND), 0, false);
+        let link = Bottleneck::of_sending(&sent(|f| f.link_busy_ns = SECOND), 0, false);
         assert_eq!(link.words(long).unwrap(), "bound by the link 100 %");
         assert_eq!(link.words(Duration::from_millis(100)), None);
-        assert_eq!(Bound::of_sending(&Summary::default(), 0, false).words(long), None);
+        assert_eq!(Bottleneck::of_sending(&Summary::default(), 0, false).words(long), None);
     }
 }

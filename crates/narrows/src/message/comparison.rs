@@ -1,4 +1,4 @@
-//! Shadow comparison of a dictionary: some messages are encoded without it too, and a dictionary
+//! Comparison of a dictionary with none: some messages are encoded without it too, and a dictionary
 //! that does not pay is put aside for a while. Data change, and a dictionary of other data is worse
 //! than none.
 
@@ -15,7 +15,7 @@ const AWAY_MAX: u32 = 4096;
 
 /// Statistics of the dictionary in use.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Shadow {
+pub(super) struct Comparison {
     seen: u32,
     /// Moving average of the length with the dictionary / the length without it.
     share: f32,
@@ -33,13 +33,13 @@ pub(super) enum Use {
     Both,
 }
 
-impl Default for Shadow {
+impl Default for Comparison {
     fn default() -> Self {
         Self { seen: 0, share: 1.0, away: 0, next_away: AWAY_FIRST }
     }
 }
 
-impl Shadow {
+impl Comparison {
     pub(super) fn next(&mut self) -> Use {
         if self.away > 0 {
             self.away -= 1;
@@ -65,14 +65,14 @@ mod tests {
 
     /// Bytes sent for `n` messages that have 100 bytes without the dictionary and `with(i)` with
     /// it.
-    fn sent(shadow: &mut Shadow, n: usize, with: impl Fn(usize) -> usize) -> usize {
+    fn sent(comparison: &mut Comparison, n: usize, with: impl Fn(usize) -> usize) -> usize {
         let mut total = 0;
         for i in 0..n {
-            total += match shadow.next() {
+            total += match comparison.next() {
                 Use::With => with(i),
                 Use::Without => 100,
                 Use::Both => {
-                    shadow.compared(with(i), 100);
+                    comparison.compared(with(i), 100);
                     with(i).min(100)
                 }
             };
@@ -82,15 +82,15 @@ mod tests {
 
     #[test]
     fn a_wrong_or_stale_dictionary_costs_less_than_two_per_cent() {
-        assert!(sent(&mut Shadow::default(), 1000, |_| 117) <= 102_000);
-        assert!(sent(&mut Shadow::default(), 1000, |i| if i < 200 { 50 } else { 120 }) <= 91_000);
+        assert!(sent(&mut Comparison::default(), 1000, |_| 117) <= 102_000);
+        assert!(sent(&mut Comparison::default(), 1000, |i| if i < 200 { 50 } else { 120 }) <= 91_000);
     }
 
     #[test]
     fn a_good_one_is_used_and_one_that_becomes_good_too() {
-        assert!(sent(&mut Shadow::default(), 1000, |_| 40) <= 40_500);
-        let mut shadow = Shadow::default();
-        sent(&mut shadow, 300, |_| 130);
-        assert!(sent(&mut shadow, 2000, |_| 40) < 120_000);
+        assert!(sent(&mut Comparison::default(), 1000, |_| 40) <= 40_500);
+        let mut comparison = Comparison::default();
+        sent(&mut comparison, 300, |_| 130);
+        assert!(sent(&mut comparison, 2000, |_| 40) < 120_000);
     }
 }

@@ -67,7 +67,7 @@ enum Socket {
 }
 
 /// A connection with its received data.
-pub(crate) struct Line {
+pub(crate) struct BufferedSocket {
     socket: Socket,
     room: Box<[u8]>,
     /// Range of `room` with data that was not taken.
@@ -77,7 +77,7 @@ pub(crate) struct Line {
     polls: bool,
 }
 
-impl Line {
+impl BufferedSocket {
     /// Connects to a server.
     pub(crate) fn connect(place: &Place) -> Result<Self> {
         let cannot = || format!("cannot connect to {place}");
@@ -257,16 +257,16 @@ mod tests {
     #[test]
     fn what_comes_in_pieces_is_put_together_and_an_end_is_told_from_a_cut() {
         let (mut one, other) = UnixStream::pair().unwrap();
-        let mut line = Line::unix(other).unwrap();
+        let mut socket = BufferedSocket::unix(other).unwrap();
         one.write_all(b"abc").unwrap();
-        assert_eq!(line.exactly(2).unwrap(), b"ab");
+        assert_eq!(socket.exactly(2).unwrap(), b"ab");
         one.write_all(b"de").unwrap();
-        assert_eq!(line.exactly(3).unwrap(), b"cde");
+        assert_eq!(socket.exactly(3).unwrap(), b"cde");
         one.write_all(b"f").unwrap();
-        assert!(line.more(TIMEOUT).unwrap());
+        assert!(socket.more(TIMEOUT).unwrap());
         drop(one);
-        assert!(line.more(TIMEOUT).unwrap_err().to_string().contains("in the middle"));
-        line.take(1);
-        assert!(!line.more(TIMEOUT).unwrap());
+        assert!(socket.more(TIMEOUT).unwrap_err().to_string().contains("in the middle"));
+        socket.take(1);
+        assert!(!socket.more(TIMEOUT).unwrap());
     }
 }
