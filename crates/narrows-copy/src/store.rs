@@ -19,6 +19,7 @@ use rustix::io::Errno;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::delta::DELTA_MIN;
+use super::error::Result;
 use super::hello::{Fsync, StoreOptions};
 use super::meta::{self, Losses, Ownership};
 use super::tree::{Tree, split};
@@ -231,7 +232,7 @@ impl EntryStore {
         options: StoreOptions,
         notes: Notes,
         listeners: Listeners,
-    ) -> anyhow::Result<Self> {
+    ) -> Result<Self> {
         let target = Target {
             tree,
             permitted,

@@ -18,6 +18,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::answers::Answers;
 use super::{Target, partial};
+use crate::error::Result;
 use crate::filter::Filter;
 use crate::hello::Delete;
 use crate::partial_name::is_partial;
@@ -51,7 +52,7 @@ struct Covered {
 }
 
 impl Removal {
-    pub(super) fn new(asked: &Delete) -> anyhow::Result<Self> {
+    pub(super) fn new(asked: &Delete) -> Result<Self> {
         Ok(Self {
             filter: Filter::new(&asked.exclude)?,
             max: asked.max,
