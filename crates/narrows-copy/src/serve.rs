@@ -20,7 +20,7 @@ use super::scan::Root;
 use super::served::Served;
 use super::source::{EntrySource, Input, SourceOptions};
 use super::special::{self, Special};
-use super::store::{EntryStore, Listeners, Permitted};
+use super::store::{EntryStore, Observers, Permitted};
 use super::tree::Tree;
 use super::{e_text, shown};
 use narrows_host::calibration;
@@ -159,7 +159,7 @@ pub fn put(
             };
         }
         Ok(Opened { into: Into::Tree(tree, rename), sources, .. }) => {
-            let store = EntryStore::new(tree, rename, Permitted::Anything, options, notes, Listeners::none());
+            let store = EntryStore::new(tree, rename, Permitted::Anything, options, notes, Observers::none());
             store.map(|store| {
                 store.protect(sources);
                 match reachable {

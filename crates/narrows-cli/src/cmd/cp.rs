@@ -34,7 +34,7 @@ use narrows_copy::remote_path;
 use narrows_copy::scan::{self, Root, TargetFolder};
 use narrows_copy::serve::{Into, Opened, is_undecided, open_roots, open_target};
 use narrows_copy::source::{EntrySource, Input, SourceOptions};
-use narrows_copy::store::{EntryStore, Listeners, Permitted};
+use narrows_copy::store::{EntryStore, Observers, Permitted};
 use narrows_host::words::shown;
 use narrows_host::{means, signals};
 
@@ -299,12 +299,12 @@ fn get(args: &CpArgs, sources: &[Place], target: &Path, tell: &Tell) -> Result<O
     let task = Task::Get(what);
     let notes = Notes::default();
     let options = ReceiveOptions::default().notes(&notes).stall_timeout(flow::seconds(args.timeout));
-    let listeners = Listeners {
+    let observers = Observers {
         on_failure: telling(tell),
         on_file: Box::new(names(args, "")),
         on_removed: Some(Box::new(names(args, DELETING))),
     };
-    let mut store = EntryStore::new(tree, rename, permitted, store_options(args, false), notes, listeners)?;
+    let mut store = EntryStore::new(tree, rename, permitted, store_options(args, false), notes, observers)?;
     if undecided {
         store = store.undecided(target.to_path_buf());
     }
