@@ -212,8 +212,8 @@ mod tests {
         file.into()
     }
 
-    fn noise(len: usize, seed: u64) -> Vec<u8> {
-        let mut x = seed | 1;
+    fn noise(len: usize, number: u64) -> Vec<u8> {
+        let mut x = number | 1;
         let mut next = || {
             x ^= x << 13;
             x ^= x >> 7;

@@ -35,7 +35,7 @@ mod tools;
 
 use listing::Listing;
 use stage::Stage;
-pub use talk::Flow;
+pub use talk::ArchiveProgress;
 use talk::{Counted, Heard, Input, Output, Pump};
 use tools::{Kind, LEVEL, LIST_FLAGS, Tools, assignment, flag_safe};
 
@@ -65,7 +65,7 @@ pub struct Order<'a> {
     pub fsync: bool,
     pub timeout: Option<Duration>,
     pub quiet: bool,
-    pub flow: Arc<Flow>,
+    pub progress: Arc<ArchiveProgress>,
     pub on_failure: &'a dyn Fn(&str),
     pub on_file: &'a dyn Fn(&str),
 }
@@ -129,10 +129,10 @@ pub fn put(order: &Order<'_>, sources: &[PathBuf], filter: &Filter, target: &Pat
                     command";
         return Err(Error::Program(text.into()));
     }
-    order.flow.expect(listing.bytes);
+    order.progress.expect(listing.bytes);
 
     let script = put_script(order, sources, target);
-    let (recursive, flow, notice) = (order.recursive, Arc::clone(&order.flow), order.notice());
+    let (recursive, progress, notice) = (order.recursive, Arc::clone(&order.progress), order.notice());
     let ((heard, packed, there), status) = talk::converse(order, move |mut input, mut output| {
         let there = talk::ask(&mut input, &mut output)?;
         notice(there);
@@ -146,8 +146,8 @@ pub fn put(order: &Order<'_>, sources: &[PathBuf], filter: &Filter, target: &Pat
         for (folder, list) in &listing.groups {
             tar.arg("-C").arg(folder).arg("-T").arg(list);
         }
-        let packed = send(&mut tar, input, there.zstd, &flow);
-        flow.crossed();
+        let packed = send(&mut tar, input, there.zstd, &progress);
+        progress.crossed();
         let heard = talk::hear(output);
         // The error of the other end is more specific than a broken link, but not than a failure
         // here.
@@ -209,12 +209,12 @@ fn put_script(order: &Order<'_>, sources: &[PathBuf], target: &Path) -> Vec<u8> 
 
 /// Runs tar and sends its archive. An incomplete archive is spoiled so that the other end rejects
 /// it.
-fn send(tar: &mut Command, input: Input, zstd: bool, flow: &Arc<Flow>) -> Result<ExitStatus> {
+fn send(tar: &mut Command, input: Input, zstd: bool, progress: &Arc<ArchiveProgress>) -> Result<ExitStatus> {
     tar.env_remove("TAR_OPTIONS").stdin(Stdio::null()).stdout(Stdio::piped());
     let mut tar = Started(tar.spawn().blame_for(Error::Program, "cannot start tar")?);
     let from = tar.0.stdout.take().ok_or_else(|| Error::Bug("tar has no standard output".into()))?;
-    let mut to = Counted { inner: input, flow: Arc::clone(flow) };
-    let mut pump = Pump::new(Arc::clone(flow));
+    let mut to = Counted { inner: input, progress: Arc::clone(progress) };
+    let mut pump = Pump::new(Arc::clone(progress));
     let whole = |tar: &mut Started, pumped: Result<()>| {
         pumped?;
         let status = tar.0.wait().blame_for(Error::Program, "cannot wait for tar")?;
@@ -296,7 +296,7 @@ pub fn get(order: &Order<'_>, sources: &[PathBuf], target: &Path) -> Result<Copi
 
     let (look, folders) = look_lines(sources);
     let (unpack_in, keep_owner) = (stage.path().to_path_buf(), stage.keeps_owner());
-    let (recursive, flow, notice) = (order.recursive, Arc::clone(&order.flow), order.notice());
+    let (recursive, progress, notice) = (order.recursive, Arc::clone(&order.progress), order.notice());
     let ((found, there), status) = talk::converse(order, move |mut input, mut output| {
         let there = talk::ask(&mut input, &mut output)?;
         if folders != 1 && there.kind == Kind::Other {
@@ -318,9 +318,9 @@ pub fn get(order: &Order<'_>, sources: &[PathBuf], target: &Path) -> Result<Copi
             if !keep_owner {
                 tar.arg("-o");
             }
-            receive(&mut tar, output, there.zstd, &flow)?;
+            receive(&mut tar, output, there.zstd, &progress)?;
         }
-        flow.crossed();
+        progress.crossed();
         Ok((found, there))
     })?;
     let mut copied = Copied { programs: programs(there), ..Copied::default() };
@@ -378,12 +378,12 @@ fn look_lines(sources: &[PathBuf]) -> (Vec<u8>, usize) {
 }
 
 /// Unpacks the archive that arrives.
-fn receive(tar: &mut Command, output: Output, zstd: bool, flow: &Arc<Flow>) -> Result<()> {
+fn receive(tar: &mut Command, output: Output, zstd: bool, progress: &Arc<ArchiveProgress>) -> Result<()> {
     tar.env_remove("TAR_OPTIONS").stdin(Stdio::piped()).stdout(Stdio::null());
     let mut tar = Started(tar.spawn().blame_for(Error::Program, "cannot start tar")?);
     let to = tar.0.stdin.take().ok_or_else(|| Error::Bug("tar has no standard input".into()))?;
-    let from = Counted { inner: output, flow: Arc::clone(flow) };
-    let mut pump = Pump::new(Arc::clone(flow));
+    let from = Counted { inner: output, progress: Arc::clone(progress) };
+    let mut pump = Pump::new(Arc::clone(progress));
     let pumped = if zstd {
         let decoder = zstd::stream::read::Decoder::with_buffer(from).blame(Error::Local)?;
         pump.run(decoder, to)

@@ -14,8 +14,8 @@ use super::proof;
 use crate::error::{Blame, Error, Result};
 use narrows_host::words::without_temporary_name;
 
-/// Length of a seed of an Ed25519 key in bytes.
-pub(super) const SEED_LEN: usize = 32;
+/// Length of the secret of an Ed25519 key in bytes (RFC 8032, section 5.1.5).
+pub(super) const SECRET_LEN: usize = 32;
 /// Length of a fingerprint in bytes.
 pub(super) const FINGERPRINT_LEN: usize = 32;
 const FILE_HEAD: &str = "narrows serve key 1";
@@ -23,11 +23,11 @@ const TOKEN_HEAD: &str = "nrw1_";
 /// Maximum length of a key file or token file, in bytes; both are much shorter.
 const FILE_LEN_MAX: u64 = 4096;
 
-/// Key pairs of a server and of its clients, as the seeds from which they are derived.
+/// Key pairs of a server and of its clients, as the secrets from which they are derived.
 #[derive(Clone)]
 pub struct Keys {
-    pub(super) server: [u8; SEED_LEN],
-    pub(super) client: [u8; SEED_LEN],
+    pub(super) server: [u8; SECRET_LEN],
+    pub(super) client: [u8; SECRET_LEN],
 }
 
 impl Keys {
@@ -36,7 +36,7 @@ impl Keys {
         let of_file = format!("the key file {}", path.display());
         let text = match read_private(path) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
-                let keys = Self { server: proof::random_seed()?, client: proof::random_seed()? };
+                let keys = Self { server: proof::random_secret()?, client: proof::random_secret()? };
                 keys.save(path).blame_for(Error::Local, &of_file)?;
                 // Another server may have created the file first.
                 read_private(path).blame(Error::Trust)?
@@ -51,8 +51,8 @@ impl Keys {
         if lines.next() != Some(FILE_HEAD) {
             return Err(Error::Trust("it is not a key file of narrows".into()));
         }
-        let seeds = lines.next().and_then(|l| BASE64URL_NOPAD.decode(l.trim().as_bytes()).ok());
-        let halves = seeds.as_deref().and_then(halves);
+        let secrets = lines.next().and_then(|l| BASE64URL_NOPAD.decode(l.trim().as_bytes()).ok());
+        let halves = secrets.as_deref().and_then(halves);
         let (server, client) = halves.ok_or_else(|| Error::Trust("it is damaged".into()))?;
         Ok(Self { server, client })
     }
@@ -62,8 +62,8 @@ impl Keys {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
         // The temporary file is readable only by its owner from the start.
         let mut file = tempfile::NamedTempFile::new_in(folder).map_err(without_temporary_name)?;
-        let seeds = BASE64URL_NOPAD.encode(&[self.server, self.client].concat());
-        writeln!(file, "{FILE_HEAD}\n{seeds}")?;
+        let secrets = BASE64URL_NOPAD.encode(&[self.server, self.client].concat());
+        writeln!(file, "{FILE_HEAD}\n{secrets}")?;
         file.as_file().sync_all()?;
         match file.persist_noclobber(path) {
             Err(e) if e.error.kind() != io::ErrorKind::AlreadyExists => Err(e.error),
@@ -73,7 +73,7 @@ impl Keys {
 
     /// The token that a client needs to connect to this server.
     pub fn token(&self) -> Result<Token> {
-        Ok(Token { client: self.client, fingerprint: proof::fingerprint_of_seed(&self.server)? })
+        Ok(Token { client: self.client, fingerprint: proof::fingerprint_of_secret(&self.server)? })
     }
 }
 
@@ -90,7 +90,7 @@ pub fn default_path(state: Option<&OsStr>, home: Option<&OsStr>) -> Result<PathB
 /// The secret of the clients of a server, and the fingerprint by which they recognise the server.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token {
-    pub(super) client: [u8; SEED_LEN],
+    pub(super) client: [u8; SECRET_LEN],
     pub(super) fingerprint: [u8; FINGERPRINT_LEN],
 }
 
@@ -163,7 +163,7 @@ impl fmt::Debug for Token {
     }
 }
 
-fn halves(bytes: &[u8]) -> Option<([u8; SEED_LEN], [u8; 32])> {
+fn halves(bytes: &[u8]) -> Option<([u8; SECRET_LEN], [u8; 32])> {
     let (first, second) = bytes.split_first_chunk()?;
     Some((*first, second.try_into().ok()?))
 }

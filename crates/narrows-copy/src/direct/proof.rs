@@ -16,19 +16,19 @@ use rustls::{
     ServerConnection, SignatureScheme,
 };
 
-use super::keys::{FINGERPRINT_LEN, Keys, SEED_LEN, Token};
+use super::keys::{FINGERPRINT_LEN, Keys, SECRET_LEN, Token};
 use crate::error::{Blame, Error, Result};
 
 /// Application protocol (ALPN, RFC 7301), so that no other service is taken for this one.
 const PROTOCOL: &[u8] = b"narrows-cp/1";
-/// Prefix of the seed of an Ed25519 key in PKCS #8 (RFC 8410, section 7).
+/// Prefix of the secret of an Ed25519 key in PKCS #8 (RFC 8410, section 7).
 const PKCS8_HEAD: [u8; 16] = [0x30, 0x2e, 2, 1, 0, 0x30, 5, 6, 3, 0x2b, 0x65, 0x70, 4, 0x22, 4, 0x20];
 
-/// A new random seed.
-pub(super) fn random_seed() -> Result<[u8; SEED_LEN]> {
-    let mut seed = [0; SEED_LEN];
-    provider().secure_random.fill(&mut seed).map_err(|_| Error::Local("the system gives no random bytes".into()))?;
-    Ok(seed)
+/// A new random secret of a key.
+pub(super) fn random_secret() -> Result<[u8; SECRET_LEN]> {
+    let mut secret = [0; SECRET_LEN];
+    provider().secure_random.fill(&mut secret).map_err(|_| Error::Local("the system gives no random bytes".into()))?;
+    Ok(secret)
 }
 
 /// The TLS connection of a client with this token.
@@ -54,7 +54,7 @@ pub(super) fn client(token: &Token) -> Result<ClientConnection> {
 pub(super) fn server(keys: &Keys) -> Result<Arc<ServerConfig>> {
     let provider = provider();
     let own = Arc::new(certified(&keys.server)?);
-    let fingerprint = fingerprint_of_seed(&keys.client)?;
+    let fingerprint = fingerprint_of_secret(&keys.client)?;
     let verifier = Accepted { fingerprint, provider: Arc::clone(&provider) };
     let mut config = ServerConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&rustls::version::TLS13])
@@ -71,9 +71,9 @@ pub(super) fn server_connection(config: &Arc<ServerConfig>) -> Result<ServerConn
     ServerConnection::new(Arc::clone(config)).blame(Error::Bug)
 }
 
-/// BLAKE3 of the public key that belongs to a seed.
-pub(super) fn fingerprint_of_seed(seed: &[u8; SEED_LEN]) -> Result<[u8; FINGERPRINT_LEN]> {
-    match certified(seed)?.cert.first() {
+/// BLAKE3 of the public key that belongs to a secret.
+pub(super) fn fingerprint_of_secret(secret: &[u8; SECRET_LEN]) -> Result<[u8; FINGERPRINT_LEN]> {
+    match certified(secret)?.cert.first() {
         Some(public) => Ok(fingerprint(public)),
         None => Err(no_public_part()),
     }
@@ -87,8 +87,8 @@ fn no_public_part() -> Error {
     Error::Bug("a key has no public part; this is a bug".into())
 }
 
-fn certified(seed: &[u8; SEED_LEN]) -> Result<CertifiedKey> {
-    let pkcs8 = PrivatePkcs8KeyDer::from([&PKCS8_HEAD[..], seed].concat());
+fn certified(secret: &[u8; SECRET_LEN]) -> Result<CertifiedKey> {
+    let pkcs8 = PrivatePkcs8KeyDer::from([&PKCS8_HEAD[..], secret].concat());
     let key = rustls::crypto::ring::sign::any_eddsa_type(&pkcs8).blame(Error::Trust)?;
     let public = key.public_key().ok_or_else(no_public_part)?;
     Ok(CertifiedKey::new(vec![CertificateDer::from(public.to_vec())], key))

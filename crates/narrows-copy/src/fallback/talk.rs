@@ -39,7 +39,7 @@ pub(super) type Output = BufReader<File>;
 
 /// Progress of the copy, for the bar and the summary.
 #[derive(Debug, Default)]
-pub struct Flow {
+pub struct ArchiveProgress {
     raw: AtomicU64,
     wire: AtomicU64,
     /// Approximate length of the content.
@@ -48,7 +48,7 @@ pub struct Flow {
     stopped: AtomicBool,
 }
 
-impl Flow {
+impl ArchiveProgress {
     /// Uncompressed bytes of the archive so far.
     pub fn raw_bytes(&self) -> u64 {
         self.raw.load(Ordering::Relaxed)
@@ -107,7 +107,7 @@ pub(super) fn converse<T: Send + 'static>(
 }
 
 fn attend<T>(order: &Order<'_>, child: &mut Started, told: &mpsc::Receiver<Result<T>>) -> Result<T> {
-    let flow = &order.flow;
+    let progress = &order.progress;
     let mut moved = (0, Instant::now());
     loop {
         match told.recv_timeout(LOOK_EVERY) {
@@ -115,8 +115,8 @@ fn attend<T>(order: &Order<'_>, child: &mut Started, told: &mpsc::Receiver<Resul
             Err(RecvTimeoutError::Disconnected) => return Err(Error::Bug("a thread failed; this is a bug".into())),
             Err(RecvTimeoutError::Timeout) => {}
         }
-        let now = flow.raw_bytes() + flow.wire_bytes();
-        if now != moved.0 || flow.crossed.load(Ordering::Relaxed) {
+        let now = progress.raw_bytes() + progress.wire_bytes();
+        if now != moved.0 || progress.crossed.load(Ordering::Relaxed) {
             moved = (now, Instant::now());
         }
         let ended = match () {
@@ -128,7 +128,7 @@ fn attend<T>(order: &Order<'_>, child: &mut Started, told: &mpsc::Receiver<Resul
         };
         // The conversation ends at its next piece, or when the pipes of the shell are closed, and
         // cleans up.
-        flow.stopped.store(true, Ordering::Relaxed);
+        progress.stopped.store(true, Ordering::Relaxed);
         let _ = child.0.kill();
         let _ = told.recv_timeout(LAST_WORD);
         return ended;
@@ -216,13 +216,13 @@ pub(super) fn hear(output: Output) -> Result<Heard> {
 /// Counts the bytes that cross the link.
 pub(super) struct Counted<T> {
     pub(super) inner: T,
-    pub(super) flow: Arc<Flow>,
+    pub(super) progress: Arc<ArchiveProgress>,
 }
 
 impl<W: Write> Write for Counted<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let n = self.inner.write(bytes)?;
-        self.flow.wire.fetch_add(n as u64, Ordering::Relaxed);
+        self.progress.wire.fetch_add(n as u64, Ordering::Relaxed);
         Ok(n)
     }
 
@@ -234,7 +234,7 @@ impl<W: Write> Write for Counted<W> {
 impl<R: BufRead> Read for Counted<R> {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         let n = self.inner.read(buf)?;
-        self.flow.wire.fetch_add(n as u64, Ordering::Relaxed);
+        self.progress.wire.fetch_add(n as u64, Ordering::Relaxed);
         Ok(n)
     }
 }
@@ -245,7 +245,7 @@ impl<R: BufRead> BufRead for Counted<R> {
     }
 
     fn consume(&mut self, n: usize) {
-        self.flow.wire.fetch_add(n as u64, Ordering::Relaxed);
+        self.progress.wire.fetch_add(n as u64, Ordering::Relaxed);
         self.inner.consume(n);
     }
 }
@@ -277,14 +277,14 @@ impl Side {
 
 /// Moves an archive, and checks whether it has an end mark.
 pub(super) struct Pump {
-    flow: Arc<Flow>,
+    progress: Arc<ArchiveProgress>,
     len: u64,
     zeros: u64,
 }
 
 impl Pump {
-    pub(super) fn new(flow: Arc<Flow>) -> Self {
-        Self { flow, len: 0, zeros: 0 }
+    pub(super) fn new(progress: Arc<ArchiveProgress>) -> Self {
+        Self { progress, len: 0, zeros: 0 }
     }
 
     /// Moves the archive from a reader to a writer, up to its end.
@@ -294,14 +294,14 @@ impl Pump {
             let n = match from.read(&mut piece) {
                 Ok(0) => return Ok(()),
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
-                _ if self.flow.stopped.load(Ordering::Relaxed) => {
+                _ if self.progress.stopped.load(Ordering::Relaxed) => {
                     return Err(Side::Read(io::Error::other("interrupted")));
                 }
                 read => read.map_err(Side::Read)?,
             };
             self.see(&piece[..n]);
             to.write_all(&piece[..n]).map_err(Side::Write)?;
-            self.flow.raw.fetch_add(n as u64, Ordering::Relaxed);
+            self.progress.raw.fetch_add(n as u64, Ordering::Relaxed);
         }
     }
 
