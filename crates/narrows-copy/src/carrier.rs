@@ -42,7 +42,9 @@ pub struct Reach<'a> {
 pub enum Carrier {
     /// A `narrows serve --stdio` on another host.
     Shell {
+        /// The process of the remote shell.
         child: Started,
+        /// `[user@]host`, as ssh takes it.
         host: OsString,
         /// Name of the remote shell program.
         shell: String,
@@ -62,6 +64,7 @@ pub enum Carrier {
 
 /// Opens further connections of a copy.
 pub struct Growth {
+    /// The connections of the copy.
     pub bond: Bond,
     session: Session,
     way: Way,

@@ -51,31 +51,44 @@ const TAR_FAILED: i32 = 12;
 
 /// Options of the copy, in either direction.
 pub struct Order<'a> {
+    /// The remote shell and its options, split into words by shell rules.
     pub shell: &'a OsStr,
     /// `[user@]host`, as ssh takes it.
     pub host: &'a OsStr,
     /// The name under which narrows was looked for on the other host.
     pub program: &'a str,
+    /// Copy folders.
     pub recursive: bool,
+    /// Create fifos and devices.
     pub devices: bool,
     /// Preserve owners if root stores.
     pub owner: bool,
+    /// Keep set-id bits.
     pub set_id: bool,
     /// Flush everything to the disk before it gets its name.
     pub fsync: bool,
+    /// Time without progress after which the copy fails.
     pub timeout: Option<Duration>,
+    /// Do not say that the copy goes by tar.
     pub quiet: bool,
+    /// Is updated while the copy runs.
     pub progress: Arc<ArchiveProgress>,
+    /// Called with every failure.
     pub on_failure: &'a dyn Fn(&str),
+    /// Called with the name of every file.
     pub on_file: &'a dyn Fn(&str),
 }
 
 /// Result of the copy.
 #[derive(Debug, Default)]
 pub struct Copied {
+    /// Files copied.
     pub files: u64,
+    /// Failures that were reported.
     pub failed: u64,
+    /// Files that changed while they were read, and were stored nevertheless.
     pub changed: u64,
+    /// Attributes that could not be preserved, as text.
     pub losses: Option<String>,
     /// `tar`, or `tar and zstd`
     pub programs: &'static str,

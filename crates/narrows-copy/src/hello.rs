@@ -30,9 +30,11 @@ const PATTERNS_LEN_MAX: usize = 64 << 10;
 pub enum Task {
     /// The client sends, the server stores.
     Put {
+        /// The path on the server.
         target: PathBuf,
         /// The copy is a single file, so `target` may be its new name.
         single: bool,
+        /// How the server stores.
         store: StoreOptions,
     },
     /// The server sends, the client stores.
@@ -42,8 +44,11 @@ pub enum Task {
 /// What the server sends.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GetTask {
+    /// The paths on the server.
     pub sources: Vec<PathBuf>,
+    /// Folders are copied.
     pub recursive: bool,
+    /// The patterns of entries that are left out.
     pub exclude: Vec<String>,
     /// No content is sent.
     pub dry_run: bool,
@@ -57,6 +62,7 @@ pub struct GetTask {
 /// Options of the storing end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoreOptions {
+    /// When files are flushed.
     pub fsync: Fsync,
     /// Fifos and devices are created.
     pub devices: bool,

@@ -224,6 +224,7 @@ const READER_PATIENCE: Duration = Duration::from_secs(10);
 
 /// The opened target of a copy.
 pub struct Opened {
+    /// Where the entries go.
     pub into: Into,
     /// The path as it was given.
     name: PathBuf,
