@@ -3,6 +3,8 @@
 use std::error::Error as StdError;
 use std::fmt;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 use narrows_host::words;
 
@@ -58,6 +60,11 @@ pub struct Reason {
 }
 
 impl Error {
+    /// The target cannot be used, and why.
+    pub(crate) fn of_target(target: &Path, why: &str) -> Self {
+        Self::Local(format!("{}: {why}", cannot_store(target)).into())
+    }
+
     /// Says in which attempt it happened.
     #[must_use]
     pub fn context(mut self, attempt: impl fmt::Display) -> Self {
@@ -159,6 +166,11 @@ impl<T, E: Into<Box<dyn StdError + Send + Sync>>> Blame<T> for Result<T, E> {
     fn blame_for(self, whose: fn(Reason) -> Error, what: impl fmt::Display) -> Result<T> {
         self.map_err(|e| whose(Reason { text: what.to_string(), source: Some(e.into()) }))
     }
+}
+
+/// What the errors of a target begin with.
+pub(crate) fn cannot_store(target: &Path) -> String {
+    format!("cannot store in {}", words::shown(target.as_os_str().as_bytes()))
 }
 
 /// Whether an error means that the link was lost, for the exit status.

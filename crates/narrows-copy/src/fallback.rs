@@ -18,11 +18,11 @@ use std::time::Duration;
 use narrows::stream;
 
 use super::carrier::Started;
-use super::error::{Blame, Error, Result, is_link_lost};
+use super::error::{Blame, Error, Result, cannot_store, is_link_lost};
 use super::filter::Filter;
 use super::remote_path::has_pattern;
 use super::scan;
-use super::serve::{Into, cannot_store, is_undecided, open_target};
+use super::serve::{Into, is_undecided, open_target};
 use super::store::Permitted;
 use super::tree::Tree;
 use super::{scan::needs_recursive, shown};

@@ -11,7 +11,7 @@ use narrows::policy::PolicySpec;
 use narrows::stream::{self, Control, Notes, ReceiveOptions, SendOptions};
 use narrows::transport::Link;
 
-use super::error::{Blame, Error, Result, is_link_lost};
+use super::error::{Blame, Error, Result, cannot_store, is_link_lost};
 use super::filter::Filter;
 use super::hello::{Fsync, GetTask, StoreOptions, Task};
 use super::outlet::Outlet;
@@ -248,16 +248,6 @@ impl From<(Tree, Option<Vec<u8>>)> for Opened {
     }
 }
 
-/// Prefix of the errors of a target.
-pub fn cannot_store(target: &Path) -> String {
-    format!("cannot store in {}", shown(target.as_os_str().as_bytes()))
-}
-
-/// The error that a target cannot be used, and why.
-pub(super) fn unusable(target: &Path, why: &str) -> Error {
-    Error::Local(format!("{}: {why}", cannot_store(target)).into())
-}
-
 /// Opens the folder to store in, with the name for a single file if `target` is not a folder.
 /// Creates the folder if needed, unless this is a dry run.
 pub fn open_target(target: &Path, single: bool, dry_run: bool) -> Result<Opened> {
@@ -269,7 +259,7 @@ pub fn open_target(target: &Path, single: bool, dry_run: bool) -> Result<Opened>
         let there = target.components().as_path();
         if !is_folder && there.symlink_metadata().is_ok() {
             let what = if there.is_file() { "it is a file, not a folder" } else { "it is not a folder" };
-            return Err(unusable(target, what));
+            return Err(Error::of_target(target, what));
         }
         if !is_folder && !dry_run {
             // Only the last folder, so that a misspelt path creates no tree.
@@ -280,7 +270,7 @@ pub fn open_target(target: &Path, single: bool, dry_run: bool) -> Result<Opened>
         let tree = tree.blame_for(Error::Local, &cannot)?;
         return Ok(Opened { is_new: !is_folder, ..Opened::from((tree, None)) });
     }
-    let name = target.file_name().ok_or_else(|| unusable(target, "it has no name"))?;
+    let name = target.file_name().ok_or_else(|| Error::of_target(target, "it has no name"))?;
     let name = name.as_bytes().to_vec();
     match Special::at(target).blame_for(Error::Local, &cannot)? {
         Some(_) if dry_run => return Ok(Opened::from((Tree::empty().blame(Error::Local)?, Some(name)))),

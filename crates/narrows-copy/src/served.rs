@@ -9,9 +9,8 @@ use std::path::{Component, Path};
 use rustix::fs::{AtFlags, FileType, Mode};
 use rustix::io::Errno;
 
-use super::error::{Blame, Error, Result};
+use super::error::{Blame, Error, Result, cannot_store};
 use super::scan::{self, Root};
-use super::serve::{cannot_store, unusable};
 use super::store::shared_memory;
 use super::tree::{Tree, split};
 use narrows_host::shares::{Share, Shares};
@@ -75,7 +74,7 @@ impl Served {
                 let there = rustix::fs::statat(folder.root(), name, AtFlags::SYMLINK_NOFOLLOW);
                 if there.is_ok_and(|s| is_special(FileType::from_raw_mode(s.st_mode))) {
                     let why = "it is a device, fifo or socket, which clients of a served folder cannot use";
-                    return Err(unusable(target, why));
+                    return Err(Error::of_target(target, why));
                 }
                 Ok((folder, Some(name.to_vec())))
             }

@@ -16,11 +16,10 @@ use rustix::io::Errno;
 use tempfile::TempDir;
 
 use super::{Copied, Order};
-use crate::error::{Blame, Error, Result};
+use crate::error::{Blame, Error, Result, cannot_store};
 use crate::filter::Filter;
 use crate::meta::{self, Losses, Ownership};
 use crate::scan::{self, Found, Root, walk};
-use crate::serve::cannot_store;
 use crate::store::Permitted;
 use crate::tree::Tree;
 use narrows_host::words::shown;
