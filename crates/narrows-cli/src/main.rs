@@ -39,7 +39,7 @@ fn fail(error: &anyhow::Error) -> ExitCode {
     if let Some(signal) = signals::received() {
         signals::die_of(signal);
     }
-    ExitCode::from(match error.downcast_ref::<narrows::Error>().map(|e| e.kind) {
+    ExitCode::from(match report::kind(error) {
         Some(ErrorKind::Corrupt | ErrorKind::Truncated | ErrorKind::Unsupported | ErrorKind::Limit) => 3,
         Some(ErrorKind::Misuse) => 2,
         _ => 1,

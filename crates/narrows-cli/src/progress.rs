@@ -11,7 +11,7 @@ use narrows::sender::Summary;
 use narrows::stream::Control;
 
 use crate::report;
-use narrows_copy::fallback::Flow;
+use narrows_copy::fallback::ArchiveProgress;
 use narrows_copy::source::Progress;
 use narrows_copy::store::EntryStore;
 
@@ -86,12 +86,12 @@ impl Bar {
     }
 
     /// Shows a copy with tar.
-    pub(crate) fn archive(flow: &Arc<Flow>, wanted: bool) -> Self {
-        let flow = Arc::clone(flow);
+    pub(crate) fn archive(progress: &Arc<ArchiveProgress>, wanted: bool) -> Self {
+        let progress = Arc::clone(progress);
         Self::start(wanted, move || Look {
-            done: flow.raw_bytes(),
-            total: flow.total(),
-            wire: flow.wire_bytes(),
+            done: progress.raw_bytes(),
+            total: progress.total(),
+            wire: progress.wire_bytes(),
             words: String::new(),
         })
     }

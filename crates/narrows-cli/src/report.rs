@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use narrows::ErrorKind;
 use narrows::codec::CodecId;
 use narrows::policy::print_method;
 use narrows::receiver::RecvSummary;
@@ -26,6 +27,15 @@ impl Display for Told {
 }
 
 impl std::error::Error for Told {}
+
+/// The class of an error, if it is one of the engine or of a copy.
+pub(crate) fn kind(error: &anyhow::Error) -> Option<ErrorKind> {
+    match error.downcast_ref() {
+        Some(narrows_copy::Error::Usage(_)) => Some(ErrorKind::Misuse),
+        Some(narrows_copy::Error::Flow { error, .. }) => Some(error.kind),
+        _ => error.downcast_ref::<narrows::Error>().map(|e| e.kind),
+    }
+}
 
 /// Prints a line to stdout. If the reader has closed it, the error terminates the program by
 /// SIGPIPE, as other filters.

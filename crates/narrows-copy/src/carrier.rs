@@ -13,13 +13,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow, bail, ensure};
 use narrows::stream::Control;
 use narrows::transport::bond::{Bond, GREETING};
 use narrows::transport::{Heard, Link};
 
 use super::direct::{self, Trust};
-use super::failure::Unreachable;
+use super::error::{Blame, Error, Result};
 use super::hello::{self, Request, Session, Task};
 use super::place::Place;
 use super::serve::{self, Manner, Opened, Reachable};
@@ -39,25 +38,13 @@ pub struct Reach<'a> {
     pub trust: Option<&'a Trust>,
 }
 
-/// Error: the other host was reached but has no such program; nothing was done.
-#[derive(Debug)]
-pub struct NoNarrows {
-    host: String,
-}
-
-impl std::fmt::Display for NoNarrows {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let host = &self.host;
-        write!(f, "there is no narrows on {host}; install it there, or give its path with --remote-narrows")
-    }
-}
-
-impl std::error::Error for NoNarrows {}
-
+/// The way to the other end of a running copy.
 pub enum Carrier {
     /// A `narrows serve --stdio` on another host.
     Shell {
+        /// The process of the remote shell.
         child: Started,
+        /// `[user@]host`, as ssh takes it.
         host: OsString,
         /// Name of the remote shell program.
         shell: String,
@@ -77,6 +64,7 @@ pub enum Carrier {
 
 /// Opens further connections of a copy.
 pub struct Growth {
+    /// The connections of the copy.
     pub bond: Bond,
     session: Session,
     way: Way,
@@ -123,7 +111,7 @@ impl Carrier {
         task: &Task,
         opened: Option<Opened>,
     ) -> Result<(Self, Link, Option<Growth>)> {
-        let session = Session::random().context("the system gives no random bytes")?;
+        let session = Session::random().blame_for(Error::Local, "the system gives no random bytes")?;
         let request = Request::Copy(task.clone(), session);
         let silent = Arc::new(AtomicBool::new(true));
         let encrypted = Arc::new(AtomicBool::new(false));
@@ -141,10 +129,12 @@ impl Carrier {
                 (carrier, link, Way::Shell { shell, program, host: host.clone() })
             }
             Place::Direct { host, port, .. } => {
-                let trust = reach.trust.context("no token was given")?.clone();
+                let trust = reach.trust.ok_or_else(|| Error::Trust("no token was given".into()))?.clone();
                 let way = Way::Direct { host: host.clone(), port: *port, trust: trust.clone() };
                 let (at, port) = (host.clone(), *port);
-                let link = signals::interruptible(move || direct::connect(&at, port, &trust, &request))??;
+                let link = signals::interruptible(move || direct::connect(&at, port, &trust, &request));
+                let whose = if signals::received().is_some() { Error::Interrupted } else { Error::Local };
+                let link = link.blame(whose)??;
                 (Self::Direct { host: format!("{host}:{port}"), encrypted: Arc::clone(&encrypted) }, link, way)
             }
         };
@@ -160,10 +150,10 @@ impl Carrier {
     }
 
     fn start_local(task: Task, opened: Option<Opened>) -> Result<(Self, Link)> {
-        let (near, far) = UnixStream::pair().context("cannot make a pair of sockets")?;
-        let far = Link::unix(far)?;
+        let (near, far) = UnixStream::pair().blame_for(Error::Local, "cannot make a pair of sockets")?;
+        let far = Link::unix(far).blame(Error::Local)?;
         let thread = std::thread::Builder::new().name("narrows-serve".into());
-        let thread = thread.spawn(move || {
+        let served = thread.spawn(move || {
             let control = Arc::new(Control::default());
             match (task, opened) {
                 (Task::Put { store, .. }, Some(opened)) => {
@@ -171,17 +161,18 @@ impl Carrier {
                 }
                 (task, _) => serve::run(task, far, Manner::Local, &Reachable::Everything, &control),
             }
-        })?;
-        Ok((Self::Local(thread), Link::unix(near)?))
+        });
+        Ok((Self::Local(served.blame(Error::Local)?), Link::unix(near).blame(Error::Local)?))
     }
 
     /// Waits for the other end to exit. `failed` is the error that this end saw; the messages and
     /// the exit status of the other end are more specific.
-    pub fn end(self, failed: Option<anyhow::Error>) -> Result<()> {
+    pub fn end(self, failed: Option<narrows::Error>) -> Result<()> {
         match self {
             Self::Local(thread) => {
-                let far = thread.join().unwrap_or_else(|_| bail!("the storing end failed; this is a bug"));
-                let near = failed.map_or(Ok(()), Err);
+                let far =
+                    thread.join().unwrap_or_else(|_| Err(Error::Bug("the storing end failed; this is a bug".into())));
+                let near = failed.map_or(Ok(()), |e| Err(e.into()));
                 // The storing end knows why it cannot store, but after a signal it sees only the
                 // end of the stream.
                 if signals::received().is_some() { near.and(far) } else { far.and(near) }
@@ -189,49 +180,60 @@ impl Carrier {
             Self::Direct { host, encrypted } => failed.map_or(Ok(()), |e| {
                 Err(match () {
                     () if encrypted.load(Ordering::Relaxed) => {
-                        anyhow!("{host} wants a token (TLS): leave out --insecure and give --token-file FILE")
+                        let what = "wants a token (TLS): leave out --insecure and give --token-file FILE";
+                        Error::Trust(format!("{host} {what}").into())
                     }
-                    () if is_refused(&e) => anyhow!("{host} does not accept the token"),
-                    () => e.context(format!("the copy with {host} failed")),
+                    () if is_refused(&e) => Error::Trust(format!("{host} does not accept the token").into()),
+                    () => Error::from(e).context(format_args!("the copy with {host} failed")),
                 })
             }),
             Self::Shell { mut child, host, shell, silent } => {
                 // After a failure the remote shell may never exit by itself.
                 let status = if failed.is_some() { child.end_soon() } else { child.0.wait() };
-                let status = status.context("cannot wait for the remote shell")?;
+                let status = status.blame_for(Error::Program, "cannot wait for the remote shell")?;
                 let Some(failed) = failed else { return Ok(()) };
                 let host = shown(host.as_encoded_bytes());
                 Err(match status.code() {
                     // The shell did not find the program; this end saw only a lost link.
-                    Some(127) => NoNarrows { host }.into(),
+                    Some(127) => Error::NoNarrows(
+                        format!(
+                            "there is no narrows on {host}; install it there, or give its path with --remote-narrows"
+                        )
+                        .into(),
+                    ),
                     // ssh printed the reason to stderr.
                     Some(255) if silent.load(Ordering::Relaxed) => {
-                        Unreachable::new(&format!("{host}; {shell} ended with status 255")).into()
+                        unreachable(format_args!("{host}; {shell} ended with status 255"))
                     }
-                    Some(255) => failed.context(format!("lost the connection with {host}")),
+                    Some(255) => Error::from(failed).context(format_args!("lost the connection with {host}")),
                     // A narrows that exits with status 0 has answered before.
-                    Some(0) if silent.load(Ordering::Relaxed) => Unreachable::new(&format!(
+                    Some(0) if silent.load(Ordering::Relaxed) => unreachable(format_args!(
                         "narrows on {host}; the program started there ended at once and is no narrows: give its path \
                          with --remote-narrows"
-                    ))
-                    .into(),
+                    )),
                     Some(status) if silent.load(Ordering::Relaxed) => {
-                        Unreachable::new(&format!("narrows on {host}; {shell} ended with status {status}")).into()
+                        unreachable(format_args!("narrows on {host}; {shell} ended with status {status}"))
                     }
-                    _ => failed.context(format!("the copy with {host} failed")),
+                    _ => Error::from(failed).context(format_args!("the copy with {host} failed")),
                 })
             }
         }
     }
 }
 
+fn unreachable(what: impl std::fmt::Display) -> Error {
+    Error::Unreachable(format!("cannot reach {what}").into())
+}
+
 fn start_shell(command: &mut Command, host: &OsStr, program: &str, request: &Request) -> Result<(Started, Link)> {
     command.arg(host).arg(format!("{program} serve --stdio"));
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
     let shell = command.get_program().display().to_string();
-    let mut child = command.spawn().with_context(|| format!("cannot start {shell}; -e names another remote shell"))?;
+    let started = command.spawn();
+    let mut child =
+        started.blame_for(Error::Program, format_args!("cannot start {shell}; -e names another remote shell"))?;
     let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
-        bail!("{shell} has no standard input and output");
+        return Err(Error::Bug(format!("{shell} has no standard input and output").into()));
     };
     let mut input = File::from(OwnedFd::from(input));
     let told = hello::write(request, &mut input).and_then(|()| input.flush());
@@ -242,10 +244,10 @@ fn start_shell(command: &mut Command, host: &OsStr, program: &str, request: &Req
 
 /// The command of a remote shell, with additional options if it is ssh.
 pub(super) fn shell_command(shell: &OsStr) -> Result<Command> {
-    let words =
-        shlex::bytes::split(shell.as_bytes()).context("the remote shell of -e has a quote that does not end")?;
+    let wrong = |what: &str| Error::Program(format!("the remote shell of -e {what}").into());
+    let words = shlex::bytes::split(shell.as_bytes()).ok_or_else(|| wrong("has a quote that does not end"))?;
     let mut words = words.into_iter().map(OsString::from_vec);
-    let program = words.next().context("the remote shell of -e is empty")?;
+    let program = words.next().ok_or_else(|| wrong("is empty"))?;
     let mut command = Command::new(program);
     command.args(words);
     if is_ssh(&command) {
@@ -259,12 +261,12 @@ pub(super) fn shell_command(shell: &OsStr) -> Result<Command> {
 pub fn shell_for(shell: &OsStr, place: &Place) -> Result<OsString> {
     let mut shell = shell.to_owned();
     if let Place::Ssh { port: Some(port), .. } = place {
-        ensure!(
-            is_ssh(&shell_command(&shell)?),
-            narrows::Error::misuse(
+        if !is_ssh(&shell_command(&shell)?) {
+            return Err(Error::Usage(
                 "the port of an ssh:// address works only with ssh; pass it to the program of -e by its own flag"
-            )
-        );
+                    .into(),
+            ));
+        }
         shell.push(format!(" -p {port}"));
     }
     Ok(shell)
@@ -308,12 +310,9 @@ impl Drop for Started {
 }
 
 /// Whether the other end rejected the key of this end.
-fn is_refused(error: &anyhow::Error) -> bool {
-    error.chain().any(|cause| {
-        let source = cause.downcast_ref::<narrows::Error>().and_then(|e| e.source.as_ref());
-        source.is_some_and(|e| {
-            e.kind() == io::ErrorKind::PermissionDenied
-                && e.get_ref().is_some_and(<dyn std::error::Error + Send + Sync>::is::<rustls::Error>)
-        })
+fn is_refused(error: &narrows::Error) -> bool {
+    error.source.as_ref().is_some_and(|e| {
+        e.kind() == io::ErrorKind::PermissionDenied
+            && e.get_ref().is_some_and(<dyn std::error::Error + Send + Sync>::is::<rustls::Error>)
     })
 }

@@ -2,7 +2,7 @@
 //! window of 2 MiB and one thread for its cipher, and a TCP flow gets a share of the link.
 
 use std::fs::File;
-use std::io::{IoSlice, IoSliceMut, Read};
+use std::io::{self, IoSlice, IoSliceMut, Read};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
@@ -12,7 +12,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
 use narrows::transport::Link;
 use narrows::transport::bond::Bond;
 use rustix::net::{
@@ -20,6 +19,7 @@ use rustix::net::{
 };
 
 use super::carrier::Added;
+use super::error::{Blame, Error, Result};
 use super::hello::Session;
 
 /// Default maximum number of carriers of a copy; more would mean more logins at a time than a
@@ -219,8 +219,9 @@ impl<S: Fn() -> Seen, O: FnMut() -> Result<(Added, Link)>> Watch<S, O> {
 
 /// Lets further processes of the same user pass their stdin and stdout to the copy of this process.
 pub fn accept(session: Session, bond: Bond) -> Result<()> {
-    let listener = UnixListener::bind_addr(&address(session)?)?;
-    std::thread::Builder::new().name("narrows-join".into()).spawn(move || {
+    let listener = UnixListener::bind_addr(&address(session)?).blame(Error::Local)?;
+    let thread = std::thread::Builder::new().name("narrows-join".into());
+    let accepting = thread.spawn(move || {
         // The sockets are kept open: each joined process ends when this one does.
         let mut joined = Vec::new();
         while let Ok((socket, _)) = listener.accept() {
@@ -235,20 +236,25 @@ pub fn accept(session: Session, bond: Bond) -> Result<()> {
                 Err(_) => drop(socket),
             }
         }
-    })?;
+    });
+    accepting.blame(Error::Local)?;
     Ok(())
 }
 
 /// Passes stdin and stdout of this process to the copy `session` of another process, and waits for
 /// its end.
 pub fn join(session: Session, input: &File, output: &File) -> Result<()> {
-    let socket = UnixStream::connect_addr(&address(session)?).context("there is no such copy")?;
+    let socket = UnixStream::connect_addr(&address(session)?);
+    let socket = socket.blame_for(Error::Peer, "there is no such copy")?;
     check_user(&socket)?;
     let fds = [input.as_fd(), output.as_fd()];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut control = SendAncillaryBuffer::new(&mut space);
-    ensure!(control.push(SendAncillaryMessage::ScmRights(&fds)), "two descriptors do not fit; this is a bug");
-    rustix::net::sendmsg(&socket, &[IoSlice::new(&[1])], &mut control, SendFlags::NOSIGNAL)?;
+    if !control.push(SendAncillaryMessage::ScmRights(&fds)) {
+        return Err(Error::Bug("two descriptors do not fit; this is a bug".into()));
+    }
+    let sent = rustix::net::sendmsg(&socket, &[IoSlice::new(&[1])], &mut control, SendFlags::NOSIGNAL);
+    sent.map_err(io::Error::from).blame(Error::Link)?;
     let _ = (&socket).read(&mut [0; 1]);
     Ok(())
 }
@@ -256,22 +262,27 @@ pub fn join(session: Session, input: &File, output: &File) -> Result<()> {
 /// The abstract socket address of a copy. Other users cannot guess it, and it vanishes with the
 /// process.
 fn address(session: Session) -> Result<SocketAddr> {
-    Ok(SocketAddr::from_abstract_name(format!("narrows-{session}"))?)
+    SocketAddr::from_abstract_name(format!("narrows-{session}")).blame(Error::Local)
 }
 
 fn check_user(socket: &UnixStream) -> Result<()> {
-    let peer = rustix::net::sockopt::socket_peercred(socket)?;
-    ensure!(peer.uid == rustix::process::geteuid(), "the copy belongs to another user");
-    Ok(())
+    let peer = rustix::net::sockopt::socket_peercred(socket).map_err(io::Error::from).blame(Error::Local)?;
+    if peer.uid == rustix::process::geteuid() {
+        Ok(())
+    } else {
+        Err(Error::Trust("the copy belongs to another user".into()))
+    }
 }
 
 fn take_pipes(socket: &UnixStream) -> Result<(File, File)> {
     check_user(socket)?;
-    socket.set_read_timeout(Some(Duration::from_secs(1)))?;
+    socket.set_read_timeout(Some(Duration::from_secs(1))).blame(Error::Local)?;
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut byte = [0];
-    rustix::net::recvmsg(socket, &mut [IoSliceMut::new(&mut byte)], &mut control, RecvFlags::CMSG_CLOEXEC)?;
+    let flags = RecvFlags::CMSG_CLOEXEC;
+    let received = rustix::net::recvmsg(socket, &mut [IoSliceMut::new(&mut byte)], &mut control, flags);
+    received.map_err(io::Error::from).blame(Error::Link)?;
     let mut fds: Vec<OwnedFd> = Vec::new();
     for message in control.drain() {
         if let RecvAncillaryMessage::ScmRights(received) = message {
@@ -280,7 +291,7 @@ fn take_pipes(socket: &UnixStream) -> Result<(File, File)> {
     }
     match <[OwnedFd; 2]>::try_from(fds) {
         Ok([input, output]) => Ok((input.into(), output.into())),
-        Err(_) => bail!("it passed no pipes"),
+        Err(_) => Err(Error::Protocol("it passed no pipes".into())),
     }
 }
 

@@ -203,7 +203,7 @@ fn each(runs: &[u32], count: usize) -> Option<Vec<bool>> {
 mod tests {
     use super::cutter::SECTION_LEN;
     use super::*;
-    use crate::store::Plan;
+    use crate::store::DeltaPlan;
     use std::io::Write;
 
     fn file(bytes: &[u8]) -> OwnedFd {
@@ -212,8 +212,8 @@ mod tests {
         file.into()
     }
 
-    fn noise(len: usize, seed: u64) -> Vec<u8> {
-        let mut x = seed | 1;
+    fn noise(len: usize, number: u64) -> Vec<u8> {
+        let mut x = number | 1;
         let mut next = || {
             x ^= x << 13;
             x ^= x >> 7;
@@ -227,7 +227,7 @@ mod tests {
     fn transfer(old: &[u8], new: &[u8]) -> (Vec<u8>, usize) {
         let source = file(new);
         let mut outline = Outline::new(new.len() as u64);
-        let mut plan = Plan::new(vec![file(old)]);
+        let mut plan = DeltaPlan::new(vec![file(old)]);
         let (mut got, mut sent) = (Vec::new(), 0);
         let mut turn = 0;
         loop {
@@ -249,7 +249,7 @@ mod tests {
                 continue;
             }
             let needed = outline.needed().unwrap();
-            let take_here = |plan: &mut Plan, got: &mut Vec<u8>| {
+            let take_here = |plan: &mut DeltaPlan, got: &mut Vec<u8>| {
                 while let Some((_, offset, len)) = plan.take_here() {
                     got.extend_from_slice(&old[offset as usize..(offset + len) as usize]);
                 }

@@ -9,10 +9,9 @@ use std::io::{self, Read};
 use std::net::{IpAddr, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
 use narrows::transport::{Link, tls};
 
-use super::failure::Unreachable;
+use super::error::{Blame, Error, Result};
 use super::hello::{self, Request};
 use keys::Token;
 
@@ -37,29 +36,34 @@ pub enum Trust {
 pub fn connect(host: &str, port: u16, trust: &Trust, request: &Request) -> Result<Link> {
     let deadline = Instant::now() + PATIENCE;
     let mut words = Vec::new();
-    hello::write(request, &mut words)?;
-    let socket =
-        reach(host, port, trust, deadline).map_err(|e| e.context(Unreachable::new(&format!("{host}:{port}"))))?;
+    hello::write(request, &mut words).blame(Error::Bug)?;
+    let socket = reach(host, port, trust, deadline);
+    let socket = socket.blame_for(Error::Unreachable, format_args!("cannot reach {host}:{port}"))?;
     match trust {
         Trust::Insecure => {
-            io::Write::write_all(&mut &socket, &words)?;
-            Ok(Link::tcp(socket)?)
+            io::Write::write_all(&mut &socket, &words).blame(Error::Link)?;
+            Link::tcp(socket).blame(Error::Link)
         }
         Trust::Token(token) => {
             let connection = proof::client(token)?;
-            let session = tls::handshake(connection.into(), socket, deadline);
-            let mut session = session.map_err(|e| match e.kind() {
-                io::ErrorKind::PermissionDenied => {
-                    anyhow::anyhow!("{host}:{port} is not the server that the token belongs to")
+            let session = match tls::handshake(connection.into(), socket, deadline) {
+                Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {
+                    let text = format!("{host}:{port} is not the server that the token belongs to");
+                    return Err(Error::Trust(text.into()));
                 }
-                _ if is_plain(&e) => anyhow::anyhow!(
-                    "the server at {host}:{port} is not encrypted; a server that was started with --insecure is reached \
-                     with --insecure, and without a token"
-                ),
-                _ => anyhow::Error::from(e).context(format!("no narrows server answers at {host}:{port}")),
-            })?;
-            session.send(&words, deadline)?;
-            Ok(Link::tls(session)?)
+                Err(e) if is_plain(&e) => {
+                    let text = format!(
+                        "the server at {host}:{port} is not encrypted; a server that was started with --insecure is \
+                         reached with --insecure, and without a token"
+                    );
+                    return Err(Error::Trust(text.into()));
+                }
+                session => session,
+            };
+            let mut session =
+                session.blame_for(Error::Link, format_args!("no narrows server answers at {host}:{port}"))?;
+            session.send(&words, deadline).blame(Error::Link)?;
+            Link::tls(session).blame(Error::Link)
         }
     }
 }
@@ -75,12 +79,13 @@ pub(super) fn is_tls(bytes: &[u8]) -> bool {
     bytes.starts_with(&TLS_ALERT)
 }
 
-fn reach(host: &str, port: u16, trust: &Trust, deadline: Instant) -> Result<TcpStream> {
+fn reach(host: &str, port: u16, trust: &Trust, deadline: Instant) -> io::Result<TcpStream> {
     let mut failed = None;
     let addresses: Vec<_> = (host, port).to_socket_addrs()?.collect();
     for (i, address) in addresses.iter().enumerate() {
         if matches!(trust, Trust::Insecure) && !is_this_host(address.ip()) {
-            bail!("without a token, cp connects only to this host, and {} is another host", address.ip());
+            let text = format!("without a token, cp connects only to this host, and {} is another host", address.ip());
+            return Err(io::Error::other(text));
         }
         // An address that never answers must leave time for the others.
         let left = deadline.saturating_duration_since(Instant::now()) / (addresses.len() - i) as u32;
@@ -92,7 +97,7 @@ fn reach(host: &str, port: u16, trust: &Trust, deadline: Instant) -> Result<TcpS
             Err(e) => failed = Some(e),
         }
     }
-    Err(failed.map_or_else(|| anyhow::anyhow!("it has no address"), Into::into))
+    Err(failed.unwrap_or_else(|| io::Error::other("it has no address")))
 }
 
 /// Sets keep-alive: a peer that vanished is noticed after two minutes; an idle one may stay idle

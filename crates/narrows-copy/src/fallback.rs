@@ -15,15 +15,14 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
 use narrows::stream;
 
 use super::carrier::Started;
-use super::failure;
+use super::error::{Blame, Error, Result, cannot_store, is_link_lost};
 use super::filter::Filter;
 use super::remote_path::has_pattern;
 use super::scan;
-use super::serve::{Into, cannot_store, is_undecided, open_target};
+use super::serve::{Into, is_undecided, open_target};
 use super::store::Permitted;
 use super::tree::Tree;
 use super::{scan::needs_recursive, shown};
@@ -36,7 +35,7 @@ mod tools;
 
 use listing::Listing;
 use stage::Stage;
-pub use talk::Flow;
+pub use talk::ArchiveProgress;
 use talk::{Counted, Heard, Input, Output, Pump};
 use tools::{Kind, LEVEL, LIST_FLAGS, Tools, assignment, flag_safe};
 
@@ -52,31 +51,44 @@ const TAR_FAILED: i32 = 12;
 
 /// Options of the copy, in either direction.
 pub struct Order<'a> {
+    /// The remote shell and its options, split into words by shell rules.
     pub shell: &'a OsStr,
     /// `[user@]host`, as ssh takes it.
     pub host: &'a OsStr,
     /// The name under which narrows was looked for on the other host.
     pub program: &'a str,
+    /// Copy folders.
     pub recursive: bool,
+    /// Create fifos and devices.
     pub devices: bool,
     /// Preserve owners if root stores.
     pub owner: bool,
+    /// Keep set-id bits.
     pub set_id: bool,
     /// Flush everything to the disk before it gets its name.
     pub fsync: bool,
+    /// Time without progress after which the copy fails.
     pub timeout: Option<Duration>,
+    /// Do not say that the copy goes by tar.
     pub quiet: bool,
-    pub flow: Arc<Flow>,
+    /// Is updated while the copy runs.
+    pub progress: Arc<ArchiveProgress>,
+    /// Called with every failure.
     pub on_failure: &'a dyn Fn(&str),
+    /// Called with the name of every file.
     pub on_file: &'a dyn Fn(&str),
 }
 
 /// Result of the copy.
 #[derive(Debug, Default)]
 pub struct Copied {
+    /// Files copied.
     pub files: u64,
+    /// Failures that were reported.
     pub failed: u64,
+    /// Files that changed while they were read, and were stored nevertheless.
     pub changed: u64,
+    /// Attributes that could not be preserved, as text.
     pub losses: Option<String>,
     /// `tar`, or `tar and zstd`
     pub programs: &'static str,
@@ -117,20 +129,23 @@ fn programs(there: Tools) -> &'static str {
 /// Copies from this host to the other one.
 pub fn put(order: &Order<'_>, sources: &[PathBuf], filter: &Filter, target: &Path) -> Result<Copied> {
     let here = Tools::here()?;
-    ensure!(here.kind != Kind::Other, "tar on this host can do too little; install GNU tar or bsdtar");
+    if here.kind == Kind::Other {
+        return Err(Error::Program("tar on this host can do too little; install GNU tar or bsdtar".into()));
+    }
     let listing = Listing::of(sources, order, filter)?;
     let mut copied = Copied { files: listing.files, failed: listing.failed, programs: "tar", ..Copied::default() };
     if listing.groups.is_empty() {
         return Ok(copied);
     }
-    ensure!(
-        here.kind == Kind::Gnu || listing.groups.len() == 1,
-        "tar on this host supports files from one folder only; copy those in other folders with another command"
-    );
-    order.flow.expect(listing.bytes);
+    if here.kind != Kind::Gnu && listing.groups.len() != 1 {
+        let text = "tar on this host supports files from one folder only; copy those in other folders with another \
+                    command";
+        return Err(Error::Program(text.into()));
+    }
+    order.progress.expect(listing.bytes);
 
     let script = put_script(order, sources, target);
-    let (recursive, flow, notice) = (order.recursive, Arc::clone(&order.flow), order.notice());
+    let (recursive, progress, notice) = (order.recursive, Arc::clone(&order.progress), order.notice());
     let ((heard, packed, there), status) = talk::converse(order, move |mut input, mut output| {
         let there = talk::ask(&mut input, &mut output)?;
         notice(there);
@@ -144,21 +159,27 @@ pub fn put(order: &Order<'_>, sources: &[PathBuf], filter: &Filter, target: &Pat
         for (folder, list) in &listing.groups {
             tar.arg("-C").arg(folder).arg("-T").arg(list);
         }
-        let packed = send(&mut tar, input, there.zstd, &flow);
-        flow.crossed();
+        let packed = send(&mut tar, input, there.zstd, &progress);
+        progress.crossed();
         let heard = talk::hear(output);
         // The error of the other end is more specific than a broken link, but not than a failure
         // here.
         let packed = match packed {
-            Err(e) if failure::is_link_lost(&e) => return Err(heard.err().unwrap_or(e)),
+            Err(e) if is_link_lost(&e) => return Err(heard.err().unwrap_or(e)),
             packed => packed?,
         };
         let heard = heard?;
-        ensure!(heard.done, io::Error::new(io::ErrorKind::UnexpectedEof, "the other end ended without a result"));
+        if !heard.done {
+            let ended = io::Error::new(io::ErrorKind::UnexpectedEof, "the other end ended without a result");
+            return Err(ended).blame(Error::Link);
+        }
         Ok((heard, packed, there))
     })?;
     let Heard { failures, failed, lost, .. } = heard;
-    ensure!(status.success(), "the other end failed after it had stored everything ({status})");
+    if !status.success() {
+        let text = format!("the other end failed after it had stored everything ({status})");
+        return Err(Error::Peer(text.into()));
+    }
     for text in &failures {
         (order.on_failure)(text);
     }
@@ -201,36 +222,43 @@ fn put_script(order: &Order<'_>, sources: &[PathBuf], target: &Path) -> Vec<u8> 
 
 /// Runs tar and sends its archive. An incomplete archive is spoiled so that the other end rejects
 /// it.
-fn send(tar: &mut Command, input: Input, zstd: bool, flow: &Arc<Flow>) -> Result<ExitStatus> {
+fn send(tar: &mut Command, input: Input, zstd: bool, progress: &Arc<ArchiveProgress>) -> Result<ExitStatus> {
     tar.env_remove("TAR_OPTIONS").stdin(Stdio::null()).stdout(Stdio::piped());
-    let mut tar = Started(tar.spawn().context("cannot start tar")?);
-    let from = tar.0.stdout.take().context("tar has no standard output")?;
-    let mut to = Counted { inner: input, flow: Arc::clone(flow) };
-    let mut pump = Pump::new(Arc::clone(flow));
+    let mut tar = Started(tar.spawn().blame_for(Error::Program, "cannot start tar")?);
+    let from = tar.0.stdout.take().ok_or_else(|| Error::Bug("tar has no standard output".into()))?;
+    let mut to = Counted { inner: input, progress: Arc::clone(progress) };
+    let mut pump = Pump::new(Arc::clone(progress));
     let whole = |tar: &mut Started, pumped: Result<()>| {
         pumped?;
-        let status = tar.0.wait().context("cannot wait for tar")?;
-        Ok::<_, anyhow::Error>((status, status.code().is_some_and(|code| code <= 2)))
+        let status = tar.0.wait().blame_for(Error::Program, "cannot wait for tar")?;
+        Ok::<_, Error>((status, status.code().is_some_and(|code| code <= 2)))
     };
-    let cut = || anyhow::anyhow!("tar failed on this host");
+    let cut = || Error::Program("tar failed on this host".into());
     if zstd {
-        let mut encoder = zstd::stream::write::Encoder::new(to, LEVEL)?;
-        encoder.include_checksum(true)?;
-        encoder.multithread(stream::encoders().min(ZSTD_THREADS_MAX) as u32)?;
+        let mut encoder = encoder(to).blame(Error::Local)?;
         let pumped = pump.run(from, &mut encoder).map_err(talk::Side::of_sender);
         let (status, ended) = whole(&mut tar, pumped)?;
         // Without its end, the zstd frame is invalid for the other end.
-        ensure!(ended && pump.is_whole(), cut());
-        encoder.finish().and_then(|mut to| to.flush())?;
+        if !(ended && pump.is_whole()) {
+            return Err(cut());
+        }
+        encoder.finish().and_then(|mut to| to.flush()).blame(Error::Link)?;
         return Ok(status);
     }
     let pumped = pump.run(from, &mut to).map_err(talk::Side::of_sender);
     let (status, ended) = whole(&mut tar, pumped)?;
     if !(ended && pump.is_whole()) {
-        to.write_all(&vec![0xff; SPOILED])?;
+        to.write_all(&vec![0xff; SPOILED]).blame(Error::Link)?;
         return Err(cut());
     }
     Ok(status)
+}
+
+fn encoder<W: Write>(to: W) -> io::Result<zstd::stream::write::Encoder<'static, W>> {
+    let mut encoder = zstd::stream::write::Encoder::new(to, LEVEL)?;
+    encoder.include_checksum(true)?;
+    encoder.multithread(stream::encoders().min(ZSTD_THREADS_MAX) as u32)?;
+    Ok(encoder)
 }
 
 /// Reports the exit status of a tar whose archive is complete nevertheless.
@@ -251,27 +279,27 @@ fn warned(order: &Order<'_>, code: Option<i32>, tools: Tools, copied: &mut Copie
 pub fn get(order: &Order<'_>, sources: &[PathBuf], target: &Path) -> Result<Copied> {
     let here = Tools::here()?;
     let contents = sources.iter().any(|s| scan::top(s).is_none());
-    ensure!(
-        sources.len() == 1 || !contents,
-        "tar copies the contents of a folder only by themselves; use a separate command"
-    );
+    if sources.len() != 1 && contents {
+        let text = "tar copies the contents of a folder only by themselves; use a separate command";
+        return Err(Error::Program(text.into()));
+    }
     let mut tops: Vec<_> = sources.iter().filter_map(|source| scan::top(source)).collect();
     tops.sort_unstable();
     if let Some([name, _]) = tops.windows(2).find(|w| w[0] == w[1]) {
-        bail!(
+        let text = format!(
             "two sources are named '{}', and tar would overwrite one with the other; copy them one by one",
             shown(name)
         );
+        return Err(Error::Program(text.into()));
     }
     let permitted = Permitted::tops(sources, order.recursive);
     // Whether the target becomes a file or a folder is known only when the source has arrived.
     let undecided = order.recursive && sources.len() == 1 && !contents && is_undecided(target);
     let single = sources.len() == 1 && !order.recursive || undecided;
     let Into::Tree(mut tree, mut rename) = open_target(target, single, false)?.into else {
-        bail!(
-            "{} is a device or fifo; to write into it, narrows is needed there too",
-            shown(target.as_os_str().as_bytes())
-        );
+        let target = shown(target.as_os_str().as_bytes());
+        let text = format!("{target} is a device or fifo; to write into it, narrows is needed there too");
+        return Err(Error::Program(text.into()));
     };
     let folder = match rename {
         Some(_) => target.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new(".")),
@@ -281,13 +309,14 @@ pub fn get(order: &Order<'_>, sources: &[PathBuf], target: &Path) -> Result<Copi
 
     let (look, folders) = look_lines(sources);
     let (unpack_in, keep_owner) = (stage.path().to_path_buf(), stage.keeps_owner());
-    let (recursive, flow, notice) = (order.recursive, Arc::clone(&order.flow), order.notice());
+    let (recursive, progress, notice) = (order.recursive, Arc::clone(&order.progress), order.notice());
     let ((found, there), status) = talk::converse(order, move |mut input, mut output| {
         let there = talk::ask(&mut input, &mut output)?;
-        ensure!(
-            folders == 1 || there.kind != Kind::Other,
-            "tar on the other host supports files from one folder only; copy those in other folders with another command"
-        );
+        if folders != 1 && there.kind == Kind::Other {
+            let text = "tar on the other host supports files from one folder only; copy those in other folders with \
+                        another command";
+            return Err(Error::Peer(text.into()));
+        }
         notice(there);
         let mut script = there.pack_functions(here, !recursive).into_bytes();
         assignment("recursive", if recursive { b"yes" } else { b"" }, &mut script);
@@ -302,13 +331,15 @@ pub fn get(order: &Order<'_>, sources: &[PathBuf], target: &Path) -> Result<Copi
             if !keep_owner {
                 tar.arg("-o");
             }
-            receive(&mut tar, output, there.zstd, &flow)?;
+            receive(&mut tar, output, there.zstd, &progress)?;
         }
-        flow.crossed();
+        progress.crossed();
         Ok((found, there))
     })?;
     let mut copied = Copied { programs: programs(there), ..Copied::default() };
-    ensure!(found.len() == sources.len(), "the other end gave an unexpected answer");
+    if found.len() != sources.len() {
+        return Err(Error::Protocol("the other end gave an unexpected answer".into()));
+    }
     for (source, is) in sources.iter().zip(found.chars()).filter(|(_, is)| *is != 'y') {
         let why = match is {
             'd' => needs_recursive().to_string(),
@@ -322,7 +353,7 @@ pub fn get(order: &Order<'_>, sources: &[PathBuf], target: &Path) -> Result<Copi
         Some(0) => {}
         Some(TAR_WARNED) => warned(order, Some(1), there, &mut copied),
         Some(TAR_FAILED) => warned(order, Some(2), there, &mut copied),
-        _ => bail!("packing failed there ({status}); nothing was stored"),
+        _ => return Err(Error::Peer(format!("packing failed there ({status}); nothing was stored").into())),
     }
     let mut tops: Vec<&PathBuf> =
         sources.iter().zip(found.chars()).filter(|(_, is)| *is == 'y').map(|(s, _)| s).collect();
@@ -332,8 +363,8 @@ pub fn get(order: &Order<'_>, sources: &[PathBuf], target: &Path) -> Result<Copi
         None => status.success() || !stage.is_empty(),
     });
     if undecided && tops.iter().filter_map(|source| scan::top(source)).any(|top| stage.holds_folder(&top)) {
-        std::fs::create_dir(target).with_context(|| cannot_store(target))?;
-        (tree, rename) = (Tree::open(target)?, None);
+        std::fs::create_dir(target).blame_for(Error::Local, cannot_store(target))?;
+        (tree, rename) = (Tree::open(target).blame(Error::Local)?, None);
     }
     let losses = stage.settle(&tops, tree, rename, &permitted, order, &mut copied)?;
     let losses = losses.into_iter().chain(there.losses(here).map(str::to_owned));
@@ -360,21 +391,27 @@ fn look_lines(sources: &[PathBuf]) -> (Vec<u8>, usize) {
 }
 
 /// Unpacks the archive that arrives.
-fn receive(tar: &mut Command, output: Output, zstd: bool, flow: &Arc<Flow>) -> Result<()> {
+fn receive(tar: &mut Command, output: Output, zstd: bool, progress: &Arc<ArchiveProgress>) -> Result<()> {
     tar.env_remove("TAR_OPTIONS").stdin(Stdio::piped()).stdout(Stdio::null());
-    let mut tar = Started(tar.spawn().context("cannot start tar")?);
-    let to = tar.0.stdin.take().context("tar has no standard input")?;
-    let from = Counted { inner: output, flow: Arc::clone(flow) };
-    let mut pump = Pump::new(Arc::clone(flow));
+    let mut tar = Started(tar.spawn().blame_for(Error::Program, "cannot start tar")?);
+    let to = tar.0.stdin.take().ok_or_else(|| Error::Bug("tar has no standard input".into()))?;
+    let from = Counted { inner: output, progress: Arc::clone(progress) };
+    let mut pump = Pump::new(Arc::clone(progress));
     let pumped = if zstd {
-        let decoder = zstd::stream::read::Decoder::with_buffer(from)?;
+        let decoder = zstd::stream::read::Decoder::with_buffer(from).blame(Error::Local)?;
         pump.run(decoder, to)
     } else {
         pump.run(from, to)
     };
     pumped.map_err(talk::Side::of_receiver)?;
-    ensure!(pump.is_whole(), io::Error::new(io::ErrorKind::UnexpectedEof, "the archive ends before its end mark"));
-    let status = tar.0.wait().context("cannot wait for tar")?;
-    ensure!(status.success(), "tar could not unpack all of it; nothing was stored");
-    Ok(())
+    if !pump.is_whole() {
+        let ended = io::Error::new(io::ErrorKind::UnexpectedEof, "the archive ends before its end mark");
+        return Err(ended).blame(Error::Link);
+    }
+    let status = tar.0.wait().blame_for(Error::Program, "cannot wait for tar")?;
+    if status.success() {
+        Ok(())
+    } else {
+        Err(Error::Program("tar could not unpack all of it; nothing was stored".into()))
+    }
 }

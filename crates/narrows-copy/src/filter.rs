@@ -4,8 +4,9 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use anyhow::{Context, Result};
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
+
+use super::error::{Blame, Error, Result};
 
 /// Compiled patterns.
 #[derive(Clone)]
@@ -17,9 +18,10 @@ impl Filter {
     pub fn new(patterns: &[String]) -> Result<Self> {
         let mut builder = GitignoreBuilder::new("");
         for pattern in patterns {
-            builder.add_line(None, pattern).with_context(|| format!("invalid pattern '{pattern}'"))?;
+            let added = builder.add_line(None, pattern);
+            added.blame_for(Error::Pattern, format_args!("invalid pattern '{pattern}'"))?;
         }
-        Ok(Self(builder.build().context("invalid patterns")?))
+        Ok(Self(builder.build().blame_for(Error::Pattern, "invalid patterns")?))
     }
 
     /// Whether the patterns leave out this entry.

@@ -5,9 +5,10 @@ use std::io::{self, Read, Write};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail, ensure};
 use data_encoding::HEXLOWER;
 use serde_json::{Value, json};
+
+use super::error::{Blame, Error, Reason, Result};
 
 /// Magic bytes: not text, damaged by any conversion of line ends, and different from the beginning
 /// of the wire format.
@@ -29,9 +30,11 @@ const PATTERNS_LEN_MAX: usize = 64 << 10;
 pub enum Task {
     /// The client sends, the server stores.
     Put {
+        /// The path on the server.
         target: PathBuf,
         /// The copy is a single file, so `target` may be its new name.
         single: bool,
+        /// How the server stores.
         store: StoreOptions,
     },
     /// The server sends, the client stores.
@@ -41,8 +44,11 @@ pub enum Task {
 /// What the server sends.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GetTask {
+    /// The paths on the server.
     pub sources: Vec<PathBuf>,
+    /// Folders are copied.
     pub recursive: bool,
+    /// The patterns of entries that are left out.
     pub exclude: Vec<String>,
     /// No content is sent.
     pub dry_run: bool,
@@ -56,6 +62,7 @@ pub struct GetTask {
 /// Options of the storing end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoreOptions {
+    /// When files are flushed.
     pub fsync: Fsync,
     /// Fifos and devices are created.
     pub devices: bool,
@@ -153,16 +160,30 @@ pub fn write(request: &Request, mut to: impl Write) -> io::Result<()> {
 /// source.
 pub fn read(mut from: impl Read) -> Result<Request> {
     let mut head = [0; 12];
-    from.read_exact(&mut head).context("the client disconnected before it sent a request")?;
-    ensure!(head[..8] == MAGIC, "the input is not a request of `narrows cp`, which starts this command by itself");
+    from.read_exact(&mut head).blame_for(Error::Link, "the client disconnected before it sent a request")?;
+    if head[..8] != MAGIC {
+        return wrong("the input is not a request of `narrows cp`, which starts this command by itself");
+    }
     let len = u32::from_le_bytes([head[8], head[9], head[10], head[11]]);
-    ensure!(len <= LEN_MAX, "the client's request is too long");
+    if len > LEN_MAX {
+        return wrong("the client's request is too long");
+    }
     let mut words = vec![0; len as usize];
-    from.read_exact(&mut words).context("the client disconnected within its request")?;
-    let words: Value = serde_json::from_slice(&words).context("the client's request is malformed")?;
+    from.read_exact(&mut words).blame_for(Error::Link, "the client disconnected within its request")?;
+    let words = serde_json::from_slice(&words);
+    let words: Value = words.blame_for(Error::Protocol, "the client's request is malformed")?;
     let task = from_json(&words)?;
-    let session = words["session"].as_str().and_then(Session::parse).context("the client's request has no session")?;
+    let session = words["session"].as_str().and_then(Session::parse);
+    let session = needed(session, "the client's request has no session")?;
     Ok(task.map_or(Request::Join(session), |task| Request::Copy(task, session)))
+}
+
+fn wrong<T>(what: impl Into<Reason>) -> Result<T> {
+    Err(Error::Protocol(what.into()))
+}
+
+fn needed<T>(field: Option<T>, otherwise: &str) -> Result<T> {
+    field.map_or_else(|| wrong(otherwise), Ok)
 }
 
 /// The oldest version that supports everything in the task.
@@ -204,11 +225,10 @@ fn to_json(task: &Task) -> Value {
 
 /// Parses a request; `None` for a further carrier of a running copy.
 fn from_json(words: &Value) -> Result<Option<Task>> {
-    let version = words["version"].as_u64().context("the client's request has no version")?;
-    ensure!(
-        (VERSION_FIRST..=VERSION).contains(&version),
-        "the client speaks version {version} and this program {VERSION}; upgrade the older one"
-    );
+    let version = needed(words["version"].as_u64(), "the client's request has no version")?;
+    if !(VERSION_FIRST..=VERSION).contains(&version) {
+        return wrong(format!("the client speaks version {version} and this program {VERSION}; upgrade the older one"));
+    }
     let flag = |name: &str| words[name].as_bool().unwrap_or(false);
     match words["task"].as_str() {
         Some("join") => Ok(None),
@@ -226,7 +246,7 @@ fn from_json(words: &Value) -> Result<Option<Task>> {
                 owner: match &words["owner"] {
                     Value::Null => None,
                     Value::Bool(owner) => Some(*owner),
-                    _ => bail!("the field for owners in the client's request is malformed"),
+                    _ => return wrong("the field for owners in the client's request is malformed"),
                 },
                 delete: delete(&words["delete"])?,
                 names: flag("names"),
@@ -234,7 +254,7 @@ fn from_json(words: &Value) -> Result<Option<Task>> {
             },
         })),
         Some("get") => {
-            let sources = words["sources"].as_array().context("the client names no source")?;
+            let sources = needed(words["sources"].as_array(), "the client names no source")?;
             Ok(Some(Task::Get(GetTask {
                 sources: sources.iter().map(path).collect::<Result<_>>()?,
                 recursive: flag("recursive"),
@@ -244,7 +264,7 @@ fn from_json(words: &Value) -> Result<Option<Task>> {
                 stored: flag("stored"),
             })))
         }
-        _ => bail!("the client requests a task that this program does not know; upgrade it"),
+        _ => wrong("the client requests a task that this program does not know; upgrade it"),
     }
 }
 
@@ -256,20 +276,21 @@ fn delete(words: &Value) -> Result<Option<Delete>> {
     }
     let max = match &words["max"] {
         Value::Null => None,
-        max => Some(max.as_u64().context("the limit of removals in the client's request is malformed")?),
+        max => Some(needed(max.as_u64(), "the limit of removals in the client's request is malformed")?),
     };
-    let names = words["names"].as_bool().context("the options for removals in the client's request are malformed")?;
+    let names = needed(words["names"].as_bool(), "the options for removals in the client's request are malformed")?;
     Ok(Some(Delete { exclude: patterns(&words["exclude"])?, max, names }))
 }
 
 fn patterns(words: &Value) -> Result<Vec<String>> {
-    let patterns = words.as_array().context("the client's request has no patterns")?;
+    let patterns = needed(words.as_array(), "the client's request has no patterns")?;
     let len: usize = patterns.iter().filter_map(Value::as_str).map(str::len).sum();
-    ensure!(
-        patterns.len() <= PATTERNS_MAX && len <= PATTERNS_LEN_MAX,
-        "the patterns exceed the limit of {PATTERNS_MAX} patterns or {PATTERNS_LEN_MAX} bytes in all"
-    );
-    patterns.iter().map(|p| p.as_str().map(str::to_owned).context("a pattern is not text")).collect()
+    if patterns.len() > PATTERNS_MAX || len > PATTERNS_LEN_MAX {
+        return wrong(format!(
+            "the patterns exceed the limit of {PATTERNS_MAX} patterns or {PATTERNS_LEN_MAX} bytes in all"
+        ));
+    }
+    patterns.iter().map(|p| needed(p.as_str().map(str::to_owned), "a pattern is not text")).collect()
 }
 
 /// Escapes a path, which may contain any bytes, for JSON, which is text: `%` and all bytes that are
@@ -287,7 +308,7 @@ fn escaped(path: &Path) -> String {
 }
 
 fn path(value: &Value) -> Result<PathBuf> {
-    let text = value.as_str().context("a path in the client's request is malformed")?;
+    let text = needed(value.as_str(), "a path in the client's request is malformed")?;
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let Some((&byte, after)) = rest.split_first() {
@@ -298,10 +319,12 @@ fn path(value: &Value) -> Result<PathBuf> {
         }
         let digits = rest.get(..2).and_then(|d| std::str::from_utf8(d).ok());
         let value = digits.and_then(|d| u8::from_str_radix(d, 16).ok());
-        bytes.push(value.context("a path in the client's request is malformed")?);
+        bytes.push(needed(value, "a path in the client's request is malformed")?);
         rest = &rest[2..];
     }
-    ensure!(!bytes.is_empty() && !bytes.contains(&0), "a path in the client's request is empty or has a zero byte");
+    if bytes.is_empty() || bytes.contains(&0) {
+        return wrong("a path in the client's request is empty or has a zero byte");
+    }
     Ok(OsString::from_vec(bytes).into())
 }
 

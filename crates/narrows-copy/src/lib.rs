@@ -5,7 +5,7 @@ pub mod carriers;
 mod delta;
 pub mod direct;
 mod earlier;
-pub mod failure;
+mod error;
 pub mod fallback;
 pub mod filter;
 mod hash;
@@ -23,4 +23,5 @@ pub mod special;
 pub mod store;
 mod tree;
 
+pub use error::{Error, Reason, Result, is_link_lost};
 use narrows_host::words::{e_text, shown};

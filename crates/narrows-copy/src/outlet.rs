@@ -54,6 +54,7 @@ struct File {
 }
 
 impl Outlet {
+    /// Writes to `output`; `on_failure` is called with every failure.
     pub fn new(output: impl Write + Send + 'static, notes: Notes, on_failure: impl Fn(&str) + Send + 'static) -> Self {
         let file = File {
             output: Box::new(output),

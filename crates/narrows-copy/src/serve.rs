@@ -7,12 +7,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow, bail};
 use narrows::policy::PolicySpec;
 use narrows::stream::{self, Control, Notes, ReceiveOptions, SendOptions};
 use narrows::transport::Link;
 
-use super::failure;
+use super::error::{Blame, Error, Result, cannot_store, is_link_lost};
 use super::filter::Filter;
 use super::hello::{Fsync, GetTask, StoreOptions, Task};
 use super::outlet::Outlet;
@@ -21,7 +20,7 @@ use super::scan::Root;
 use super::served::Served;
 use super::source::{EntrySource, Input, SourceOptions};
 use super::special::{self, Special};
-use super::store::{EntryStore, Listeners, Permitted};
+use super::store::{EntryStore, Observers, Permitted};
 use super::tree::Tree;
 use super::{e_text, shown};
 use narrows_host::calibration;
@@ -61,8 +60,10 @@ impl Reachable<'_> {
     }
 
     fn at_home(&self, path: PathBuf, manner: Manner) -> Result<PathBuf> {
-        let cannot = || cannot_store(&path);
-        if self.is_shell(manner) { remote_path::at_home(&path).with_context(cannot) } else { Ok(path) }
+        if !self.is_shell(manner) {
+            return Ok(path);
+        }
+        remote_path::at_home(&path).blame_for(Error::Local, cannot_store(&path))
     }
 
     /// Expands paths to sources; also returns the errors of paths that name none.
@@ -84,7 +85,7 @@ impl Reachable<'_> {
         match self {
             Self::Everything => open_target(target, single, dry_run),
             Self::Within(served, _) => served.target(target, single, dry_run).map(Opened::from),
-            Self::Busy => bail!(BUSY),
+            Self::Busy => Err(Error::Local(BUSY.into())),
         }
     }
 
@@ -121,7 +122,7 @@ pub fn run(task: Task, link: Link, manner: Manner, reachable: &Reachable<'_>, co
             store.set_id &= !matches!(reachable, Reachable::Within(served, _) if !served.keeps_set_id());
             let target = reachable.at_home(target, manner);
             let opened = if single && store.delete.is_some() {
-                Err(anyhow!("--delete is for folders"))
+                Err(Error::Peer("--delete is for folders".into()))
             } else {
                 target.and_then(|target| reachable.target(&target, single, store.dry_run))
             };
@@ -151,14 +152,14 @@ pub fn put(
     let store = match opened {
         Ok(Opened { into: Into::Special(special), name, .. }) => {
             let patience = (manner == Manner::Remote).then_some(READER_PATIENCE);
-            let file = special.open(patience).with_context(|| cannot_store(&name));
+            let file = special.open(patience).blame_for(Error::Local, cannot_store(&name));
             return match file {
                 Ok(file) => write_into(file, &name, &options, link, notes, receive),
                 Err(e) => refuse(e, link, receive),
             };
         }
         Ok(Opened { into: Into::Tree(tree, rename), sources, .. }) => {
-            let store = EntryStore::new(tree, rename, Permitted::Anything, options, notes, Listeners::none());
+            let store = EntryStore::new(tree, rename, Permitted::Anything, options, notes, Observers::none());
             store.map(|store| {
                 store.protect(sources);
                 match reachable {
@@ -180,29 +181,21 @@ pub fn put(
     }
 }
 
-/// Error: the copy was refused, with a reason that the client shows.
-#[derive(Debug)]
-struct Refused(String);
-
-impl std::fmt::Display for Refused {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0)
+/// Whether the client was told about a failure of [`run`], which the end of the flow does unless
+/// the link is lost.
+pub fn was_told(e: &Error) -> bool {
+    match e {
+        Error::Refused(_) => true,
+        Error::Flow { .. } => !is_link_lost(e),
+        _ => false,
     }
 }
 
-impl std::error::Error for Refused {}
-
-/// Whether the client was told about a failure of [`run`], which the end of the flow does unless
-/// the link is lost.
-pub fn was_told(e: &anyhow::Error) -> bool {
-    e.is::<Refused>() || e.is::<narrows::Error>() && !failure::is_link_lost(e)
-}
-
 /// Refuses the copy; the flow carries the reason back to the client.
-fn refuse(e: anyhow::Error, link: Link, receive: ReceiveOptions) -> Result<()> {
-    let text = format!("{e:#}");
+fn refuse(e: Error, link: Link, receive: ReceiveOptions) -> Result<()> {
+    let text = e.to_string();
     stream::receive(Refusing(text.clone()), link, receive).ok();
-    Err(Refused(text).into())
+    Err(Error::Refused(text.into()))
 }
 
 /// Writes one file into an existing device or fifo.
@@ -214,7 +207,9 @@ fn write_into(
     notes: Notes,
     receive: ReceiveOptions,
 ) -> Result<()> {
-    let outlet = Outlet::new(file.try_clone()?, notes, |_| ()).named(&shown(name.as_os_str().as_bytes())).for_sender();
+    let outlet = Outlet::new(file.try_clone().blame(Error::Local)?, notes, |_| ())
+        .named(&shown(name.as_os_str().as_bytes()))
+        .for_sender();
     let (end, sync) = (outlet.clone(), options.fsync != Fsync::None);
     let written = move || {
         end.finish()?;
@@ -229,6 +224,7 @@ const READER_PATIENCE: Duration = Duration::from_secs(10);
 
 /// The opened target of a copy.
 pub struct Opened {
+    /// Where the entries go.
     pub into: Into,
     /// The path as it was given.
     name: PathBuf,
@@ -252,15 +248,10 @@ impl From<(Tree, Option<Vec<u8>>)> for Opened {
     }
 }
 
-/// Prefix of the errors of a target.
-pub fn cannot_store(target: &Path) -> String {
-    format!("cannot store in {}", shown(target.as_os_str().as_bytes()))
-}
-
 /// Opens the folder to store in, with the name for a single file if `target` is not a folder.
 /// Creates the folder if needed, unless this is a dry run.
 pub fn open_target(target: &Path, single: bool, dry_run: bool) -> Result<Opened> {
-    let cannot = || cannot_store(target);
+    let cannot = cannot_store(target);
     let is_folder = target.is_dir();
     let wants_folder = !single || target.as_os_str().as_bytes().ends_with(b"/");
     if is_folder || wants_folder {
@@ -268,20 +259,21 @@ pub fn open_target(target: &Path, single: bool, dry_run: bool) -> Result<Opened>
         let there = target.components().as_path();
         if !is_folder && there.symlink_metadata().is_ok() {
             let what = if there.is_file() { "it is a file, not a folder" } else { "it is not a folder" };
-            return Err(anyhow!(what)).with_context(cannot);
+            return Err(Error::of_target(target, what));
         }
         if !is_folder && !dry_run {
             // Only the last folder, so that a misspelt path creates no tree.
-            std::fs::create_dir(target).with_context(cannot)?;
+            std::fs::create_dir(target).blame_for(Error::Local, &cannot)?;
         }
         // In a dry run, a folder that would be created counts as empty.
         let tree = if is_folder || !dry_run { Tree::open(target) } else { Tree::empty() };
-        return Ok(Opened { is_new: !is_folder, ..Opened::from((tree.with_context(cannot)?, None)) });
+        let tree = tree.blame_for(Error::Local, &cannot)?;
+        return Ok(Opened { is_new: !is_folder, ..Opened::from((tree, None)) });
     }
-    let name = target.file_name().ok_or_else(|| anyhow!("it has no name")).with_context(cannot)?;
+    let name = target.file_name().ok_or_else(|| Error::of_target(target, "it has no name"))?;
     let name = name.as_bytes().to_vec();
-    match Special::at(target).with_context(cannot)? {
-        Some(_) if dry_run => return Ok(Opened::from((Tree::empty()?, Some(name)))),
+    match Special::at(target).blame_for(Error::Local, &cannot)? {
+        Some(_) if dry_run => return Ok(Opened::from((Tree::empty().blame(Error::Local)?, Some(name)))),
         Some(special) => {
             let into = Into::Special(special);
             return Ok(Opened { into, name: target.to_path_buf(), is_new: false, sources: Vec::new() });
@@ -289,7 +281,8 @@ pub fn open_target(target: &Path, single: bool, dry_run: bool) -> Result<Opened>
         None => {}
     }
     let parent = target.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    Ok(Opened::from((Tree::open(parent).with_context(cannot)?, Some(name))))
+    let tree = Tree::open(parent).blame_for(Error::Local, &cannot)?;
+    Ok(Opened::from((tree, Some(name))))
 }
 
 /// Whether the source decides if the target becomes a file or a folder: no folder exists there, and
@@ -321,7 +314,7 @@ fn get(
         totals: what.totals,
         on_removed: None,
     };
-    let source = EntrySource::start(Input::Paths { roots, unopened, filter }, quiet)?;
+    let source = EntrySource::start(Input::Paths { roots, unopened, filter }, quiet).blame(Error::Local)?;
     // If the client disabled compression, blocks are stored as within a process.
     let manner = if what.stored { Manner::Local } else { manner };
     let options = send_options(manner).stall_timeout(reachable.patience()).on_note(source.on_note()).control(control);

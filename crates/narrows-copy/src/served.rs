@@ -6,12 +6,11 @@ use std::net::IpAddr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path};
 
-use anyhow::{Context, Result, anyhow, bail};
 use rustix::fs::{AtFlags, FileType, Mode};
 use rustix::io::Errno;
 
+use super::error::{Blame, Error, Result, cannot_store};
 use super::scan::{self, Root};
-use super::shown;
 use super::store::shared_memory;
 use super::tree::{Tree, split};
 use narrows_host::shares::{Share, Shares};
@@ -50,31 +49,32 @@ impl Served {
     /// Opens a target, as [`super::serve::open_target`].
     pub fn target(&self, target: &Path, single: bool, dry_run: bool) -> Result<(Tree, Option<Vec<u8>>)> {
         if self.read_only {
-            bail!("this server stores nothing; it was started with --read-only");
+            return Err(Error::Local("this server stores nothing; it was started with --read-only".into()));
         }
-        let cannot = || format!("cannot store in {}", shown(target.as_os_str().as_bytes()));
-        let path = inside(target).with_context(cannot)?;
-        let mut tree = self.tree.try_clone()?;
+        let cannot = cannot_store(target);
+        let path = inside(target).map_err(|e| e.context(&cannot))?;
+        let mut tree = self.tree.try_clone().blame(Error::Local)?;
         let wants_folder = !single || target.as_os_str().as_bytes().ends_with(b"/");
         match tree.at(&path) {
             Ok(folder) => Ok((folder, None)),
             Err(e) if wants_folder && e.kind() == io::ErrorKind::NotFound => {
                 if dry_run {
-                    return Ok((Tree::empty()?, None));
+                    return Ok((Tree::empty().blame(Error::Local)?, None));
                 }
-                let (parent, name) = tree.parent(&path).with_context(cannot)?;
+                let (parent, name) = tree.parent(&path).blame_for(Error::Local, &cannot)?;
                 // The mode of any new folder, to which the system applies the umask.
-                rustix::fs::mkdirat(&parent, &name, Mode::from_raw_mode(0o777)).with_context(cannot)?;
-                Ok((tree.at(&path).with_context(cannot)?, None))
+                let made = rustix::fs::mkdirat(&parent, &name, Mode::from_raw_mode(0o777));
+                made.map_err(io::Error::from).blame_for(Error::Local, &cannot)?;
+                Ok((tree.at(&path).blame_for(Error::Local, &cannot)?, None))
             }
-            Err(e) if wants_folder => Err(told(e)).with_context(cannot),
+            Err(e) if wants_folder => Err(told(e)).blame_for(Error::Local, &cannot),
             Err(_) => {
                 let (folder, name) = split(&path);
-                let folder = tree.at(folder).map_err(told).with_context(cannot)?;
+                let folder = tree.at(folder).map_err(told).blame_for(Error::Local, &cannot)?;
                 let there = rustix::fs::statat(folder.root(), name, AtFlags::SYMLINK_NOFOLLOW);
                 if there.is_ok_and(|s| is_special(FileType::from_raw_mode(s.st_mode))) {
-                    return Err(anyhow!("it is a device, fifo or socket, which clients of a served folder cannot use"))
-                        .with_context(cannot);
+                    let why = "it is a device, fifo or socket, which clients of a served folder cannot use";
+                    return Err(Error::of_target(target, why));
                 }
                 Ok((folder, Some(name.to_vec())))
             }
@@ -116,7 +116,9 @@ fn inside(path: &Path) -> Result<Vec<u8>> {
                 inner.extend_from_slice(name.as_bytes());
             }
             Component::RootDir | Component::CurDir => {}
-            Component::ParentDir | Component::Prefix(_) => bail!("the path leads out of the served folder"),
+            Component::ParentDir | Component::Prefix(_) => {
+                return Err(Error::Protocol("the path leads out of the served folder".into()));
+            }
         }
     }
     narrows::entry::check_path(&inner)?;

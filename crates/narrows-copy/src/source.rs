@@ -52,7 +52,9 @@ pub struct Progress {
     /// Time in which the engine had nothing to send because everything left depended on answers of
     /// the receiver, in nanoseconds.
     pub answers_ns: u64,
+    /// Files sent.
     pub files_sent: u64,
+    /// Failures at both ends.
     pub failed: u64,
     /// Files that changed while they were read, and were stored nevertheless.
     pub changed: u64,

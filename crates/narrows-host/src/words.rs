@@ -21,12 +21,17 @@ fn whole_line(line: String) {
     let _ = io::stderr().write_all(line.as_bytes());
 }
 
-/// An error and its causes on one line, outermost first. It is escaped, as it may contain text from
-/// the peer.
+/// An error and its causes on one line, outermost first.
 pub fn one_line(error: &anyhow::Error) -> String {
+    on_one_line(error.chain().map(ToString::to_string))
+}
+
+/// The texts of an error and its causes on one line, outermost first. It is escaped, as it may
+/// contain text from the peer.
+pub fn on_one_line(texts: impl Iterator<Item = String>) -> String {
     let mut parts: Vec<String> = Vec::new();
-    for cause in error.chain() {
-        let text = cause.to_string().replace(['\n', '\r'], " ");
+    for text in texts {
+        let text = text.replace(['\n', '\r'], " ");
         let text = without_os_numbers(&shown(text.as_bytes()));
         // An engine error prints its source itself.
         if parts.last().is_none_or(|last| !last.contains(&text)) {

@@ -23,11 +23,10 @@ use crate::files::Source;
 use crate::progress::Bar;
 use crate::transfer::{Received, Sent, Transfer};
 use crate::{files, flow, report};
-use narrows_copy::carrier::{self, Carrier, NoNarrows, Reach};
+use narrows_copy::carrier::{self, Carrier, Reach};
 use narrows_copy::carriers::{Grower, Seen};
 use narrows_copy::direct::Trust;
 use narrows_copy::direct::keys::Token;
-use narrows_copy::failure::{self, Unreachable};
 use narrows_copy::filter::Filter;
 use narrows_copy::hello::{Delete, GetTask, StoreOptions, Task};
 use narrows_copy::place::Place;
@@ -35,7 +34,7 @@ use narrows_copy::remote_path;
 use narrows_copy::scan::{self, Root, TargetFolder};
 use narrows_copy::serve::{Into, Opened, is_undecided, open_roots, open_target};
 use narrows_copy::source::{EntrySource, Input, SourceOptions};
-use narrows_copy::store::{EntryStore, Listeners, Permitted};
+use narrows_copy::store::{EntryStore, Observers, Permitted};
 use narrows_host::words::shown;
 use narrows_host::{means, signals};
 
@@ -96,11 +95,11 @@ pub(crate) fn run(args: &CpArgs) -> Result<ExitCode> {
                 _ => 0,
             }))
         }
-        Err(e) if e.is::<Unreachable>() && signals::received().is_none() => {
+        Err(e) if is_unreachable(&e) && signals::received().is_none() => {
             report::note(report::one_line(&e));
             Ok(ExitCode::from(LOST))
         }
-        Err(e) if failure::is_link_lost(&e) && signals::received().is_none() => {
+        Err(e) if narrows_copy::is_link_lost(e.as_ref()) && signals::received().is_none() => {
             // stdin and stdout cannot be rewound, so the copy cannot resume.
             let hint = if dash == Dash::Nowhere { "; run the same command again to resume" } else { "" };
             report::note(format_args!("{}{hint}", report::one_line(&e)));
@@ -108,7 +107,7 @@ pub(crate) fn run(args: &CpArgs) -> Result<ExitCode> {
         }
         // Exit status 3 would claim that everything but the reported entries was copied.
         Err(e)
-            if e.downcast_ref::<narrows::Error>().is_some_and(|e| e.kind != narrows::ErrorKind::Misuse)
+            if report::kind(&e).is_some_and(|kind| kind != narrows::ErrorKind::Misuse)
                 && signals::received().is_none()
                 && e.downcast_ref::<crate::files::StdoutClosed>().is_none() =>
         {
@@ -147,9 +146,17 @@ fn copy(args: &CpArgs, dash: Dash) -> Result<Outcome> {
         _ => Err(misuse("both ends are remote; run narrows cp on one of the hosts, or copy in two steps".into())),
     };
     match copied {
-        Err(e) if e.is::<NoNarrows>() && !args.no_fallback => fallback::copy(args, sources, target, e, &tell),
+        Err(e) if has_no_narrows(&e) && !args.no_fallback => fallback::copy(args, sources, target, e, &tell),
         copied => copied,
     }
+}
+
+fn is_unreachable(e: &anyhow::Error) -> bool {
+    matches!(e.downcast_ref(), Some(narrows_copy::Error::Unreachable(_)))
+}
+
+fn has_no_narrows(e: &anyhow::Error) -> bool {
+    matches!(e.downcast_ref(), Some(narrows_copy::Error::NoNarrows(_)))
 }
 
 /// Whether the source is a fifo whose content is to be copied, such as `<(COMMAND)`.
@@ -228,7 +235,7 @@ fn send(args: &CpArgs, mut input: Input, single: bool, target: &Place, tell: &Te
     drop(grower);
     let (sent, failed) = match sent {
         Ok(sent) => (Some(sent), None),
-        Err(e) => (None, Some(e.into())),
+        Err(e) => (None, Some(e)),
     };
     carrier.end(failed)?;
     let sent = sent.context("the copy has no result; this is a bug")?;
@@ -292,12 +299,12 @@ fn get(args: &CpArgs, sources: &[Place], target: &Path, tell: &Tell) -> Result<O
     let task = Task::Get(what);
     let notes = Notes::default();
     let options = ReceiveOptions::default().notes(&notes).stall_timeout(flow::seconds(args.timeout));
-    let listeners = Listeners {
+    let observers = Observers {
         on_failure: telling(tell),
         on_file: Box::new(names(args, "")),
         on_removed: Some(Box::new(names(args, DELETING))),
     };
-    let mut store = EntryStore::new(tree, rename, permitted, store_options(args, false), notes, listeners)?;
+    let mut store = EntryStore::new(tree, rename, permitted, store_options(args, false), notes, observers)?;
     if undecided {
         store = store.undecided(target.to_path_buf());
     }
@@ -309,7 +316,7 @@ fn get(args: &CpArgs, sources: &[Place], target: &Path, tell: &Tell) -> Result<O
         Ok(received) => (Some(received), None),
         Err(e) => {
             store.abandon();
-            (None, Some(e.into()))
+            (None, Some(e))
         }
     };
     drop(grower);

@@ -34,7 +34,7 @@ fn stdio() -> Result<()> {
     let (input, output) = (files::stdin()?, files::stdout()?);
     let (task, session) = match hello::read(&input)? {
         Request::Copy(task, session) => (task, session),
-        Request::Join(session) => return carriers::join(session, &input, &output),
+        Request::Join(session) => return Ok(carriers::join(session, &input, &output)?),
     };
     means::allow_descriptors();
     let (link, bond) = Link::pipes(output, input).bonded()?;
@@ -44,7 +44,7 @@ fn stdio() -> Result<()> {
     serve::run(task, link, Manner::Remote, &Reachable::Everything, &control).map_err(|e| {
         // The client reports the failure to the user; stderr is for failures that it could not be
         // told.
-        if serve::was_told(&e) { report::Told.into() } else { e.context("the copy failed") }
+        if serve::was_told(&e) { report::Told.into() } else { e.context("the copy failed").into() }
     })
 }
 
@@ -109,5 +109,5 @@ fn load_keys(args: &ServeArgs) -> Result<Keys> {
             keys::default_path(state.as_deref(), home.as_deref())?
         }
     };
-    Keys::load(&path)
+    Ok(Keys::load(&path)?)
 }

@@ -8,14 +8,14 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, anyhow, ensure};
 use data_encoding::BASE64URL_NOPAD;
 
 use super::proof;
+use crate::error::{Blame, Error, Result};
 use narrows_host::words::without_temporary_name;
 
-/// Length of a seed of an Ed25519 key in bytes.
-pub(super) const SEED_LEN: usize = 32;
+/// Length of the secret of an Ed25519 key in bytes (RFC 8032, section 5.1.5).
+pub(super) const SECRET_LEN: usize = 32;
 /// Length of a fingerprint in bytes.
 pub(super) const FINGERPRINT_LEN: usize = 32;
 const FILE_HEAD: &str = "narrows serve key 1";
@@ -23,54 +23,57 @@ const TOKEN_HEAD: &str = "nrw1_";
 /// Maximum length of a key file or token file, in bytes; both are much shorter.
 const FILE_LEN_MAX: u64 = 4096;
 
-/// Key pairs of a server and of its clients, as the seeds from which they are derived.
+/// Key pairs of a server and of its clients, as the secrets from which they are derived.
 #[derive(Clone)]
 pub struct Keys {
-    pub(super) server: [u8; SEED_LEN],
-    pub(super) client: [u8; SEED_LEN],
+    pub(super) server: [u8; SECRET_LEN],
+    pub(super) client: [u8; SECRET_LEN],
 }
 
 impl Keys {
     /// Loads the keys from a file, and creates the file with new keys if it is missing.
     pub fn load(path: &Path) -> Result<Self> {
-        let of_file = || format!("the key file {}", path.display());
-        match read_private(path) {
-            Ok(text) => Self::parse(&text).with_context(of_file),
-            Err(e) if e.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::NotFound) => {
-                let keys = Self { server: proof::random_seed()?, client: proof::random_seed()? };
-                keys.save(path).with_context(of_file)?;
+        let of_file = format!("the key file {}", path.display());
+        let text = match read_private(path) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                let keys = Self { server: proof::random_secret()?, client: proof::random_secret()? };
+                keys.save(path).blame_for(Error::Local, &of_file)?;
                 // Another server may have created the file first.
-                Self::parse(&read_private(path)?).with_context(of_file)
+                read_private(path).blame(Error::Trust)?
             }
-            Err(e) => Err(e.context(of_file())),
-        }
+            read => read.blame_for(Error::Trust, &of_file)?,
+        };
+        Self::parse(&text).map_err(|e| e.context(of_file))
     }
 
     fn parse(text: &str) -> Result<Self> {
         let mut lines = text.lines();
-        ensure!(lines.next() == Some(FILE_HEAD), "it is not a key file of narrows");
-        let seeds = lines.next().and_then(|l| BASE64URL_NOPAD.decode(l.trim().as_bytes()).ok());
-        let (server, client) = seeds.as_deref().and_then(halves).context("it is damaged")?;
+        if lines.next() != Some(FILE_HEAD) {
+            return Err(Error::Trust("it is not a key file of narrows".into()));
+        }
+        let secrets = lines.next().and_then(|l| BASE64URL_NOPAD.decode(l.trim().as_bytes()).ok());
+        let halves = secrets.as_deref().and_then(halves);
+        let (server, client) = halves.ok_or_else(|| Error::Trust("it is damaged".into()))?;
         Ok(Self { server, client })
     }
 
-    fn save(&self, path: &Path) -> Result<()> {
+    fn save(&self, path: &Path) -> io::Result<()> {
         let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
         fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
         // The temporary file is readable only by its owner from the start.
         let mut file = tempfile::NamedTempFile::new_in(folder).map_err(without_temporary_name)?;
-        let seeds = BASE64URL_NOPAD.encode(&[self.server, self.client].concat());
-        writeln!(file, "{FILE_HEAD}\n{seeds}")?;
+        let secrets = BASE64URL_NOPAD.encode(&[self.server, self.client].concat());
+        writeln!(file, "{FILE_HEAD}\n{secrets}")?;
         file.as_file().sync_all()?;
         match file.persist_noclobber(path) {
-            Err(e) if e.error.kind() != io::ErrorKind::AlreadyExists => Err(e.error.into()),
+            Err(e) if e.error.kind() != io::ErrorKind::AlreadyExists => Err(e.error),
             _ => Ok(()),
         }
     }
 
     /// The token that a client needs to connect to this server.
     pub fn token(&self) -> Result<Token> {
-        Ok(Token { client: self.client, fingerprint: proof::fingerprint_of_seed(&self.server)? })
+        Ok(Token { client: self.client, fingerprint: proof::fingerprint_of_secret(&self.server)? })
     }
 }
 
@@ -79,14 +82,15 @@ pub fn default_path(state: Option<&OsStr>, home: Option<&OsStr>) -> Result<PathB
     // Relative paths must be ignored (XDG base directory specification).
     let state = state.map(PathBuf::from).filter(|p| p.is_absolute());
     let state = state.or_else(|| home.map(|h| Path::new(h).join(".local/state")));
-    let folder = state.context("no home folder to keep the key in; name a file with --key-file")?;
+    let none = || Error::Local("no home folder to keep the key in; name a file with --key-file".into());
+    let folder = state.ok_or_else(none)?;
     Ok(folder.join("narrows").join("serve.key"))
 }
 
 /// The secret of the clients of a server, and the fingerprint by which they recognise the server.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token {
-    pub(super) client: [u8; SEED_LEN],
+    pub(super) client: [u8; SECRET_LEN],
     pub(super) fingerprint: [u8; FINGERPRINT_LEN],
 }
 
@@ -95,17 +99,19 @@ impl Token {
     pub fn parse(text: &str) -> Result<Self> {
         let bytes = text.trim().strip_prefix(TOKEN_HEAD);
         let bytes = bytes.and_then(|t| BASE64URL_NOPAD.decode(t.as_bytes()).ok());
-        let (client, fingerprint) = bytes
-            .as_deref()
-            .and_then(halves)
-            .ok_or_else(|| anyhow!("it is not a token; `narrows serve --listen` prints one, {TOKEN_HEAD}..."))?;
-        Ok(Self { client, fingerprint })
+        match bytes.as_deref().and_then(halves) {
+            Some((client, fingerprint)) => Ok(Self { client, fingerprint }),
+            None => Err(Error::Trust(
+                format!("it is not a token; `narrows serve --listen` prints one, {TOKEN_HEAD}...").into(),
+            )),
+        }
     }
 
     /// Reads a token from a file that other users must not be able to read.
     pub fn load(path: &Path) -> Result<Self> {
-        let text = read_private(path).with_context(|| format!("the token file {}", path.display()))?;
-        Self::parse(&text).with_context(|| format!("the token file {}", path.display()))
+        let of_file = format!("the token file {}", path.display());
+        let text = read_private(path).blame_for(Error::Trust, &of_file)?;
+        Self::parse(&text).map_err(|e| e.context(of_file))
     }
 }
 
@@ -120,18 +126,24 @@ impl fmt::Display for Token {
 pub fn write_token(path: &Path, token: &str) -> Result<()> {
     match fs::symlink_metadata(path) {
         Ok(there) => {
-            ensure!(there.is_file(), "it exists and is not a regular file");
-            ensure!(
-                there.uid() == rustix::process::geteuid().as_raw(),
-                "it belongs to another user; name a file that does not exist"
-            );
+            if !there.is_file() {
+                return Err(Error::Local("it exists and is not a regular file".into()));
+            }
+            if there.uid() != rustix::process::geteuid().as_raw() {
+                return Err(Error::Local("it belongs to another user; name a file that does not exist".into()));
+            }
         }
         Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-        Err(e) => return Err(e.into()),
+        Err(e) => return Err(e).blame(Error::Local),
     }
+    replace(path, token).blame(Error::Local)
+}
+
+/// Writes a line to a new file, which then gets the name.
+fn replace(path: &Path, line: &str) -> io::Result<()> {
     let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mut file = tempfile::NamedTempFile::new_in(folder).map_err(without_temporary_name)?;
-    writeln!(file, "{token}")?;
+    writeln!(file, "{line}")?;
     file.as_file().sync_all()?;
     file.persist(path).map_err(|e| e.error)?;
     Ok(())
@@ -151,19 +163,18 @@ impl fmt::Debug for Token {
     }
 }
 
-fn halves(bytes: &[u8]) -> Option<([u8; SEED_LEN], [u8; 32])> {
+fn halves(bytes: &[u8]) -> Option<([u8; SECRET_LEN], [u8; 32])> {
     let (first, second) = bytes.split_first_chunk()?;
     Some((*first, second.try_into().ok()?))
 }
 
 /// Reads a short file that other users must not be able to read, as ssh requires of its keys.
-fn read_private(path: &Path) -> Result<String> {
+fn read_private(path: &Path) -> io::Result<String> {
     let data = fs::metadata(path)?;
-    ensure!(
-        !data.is_file() || data.mode() & 0o077 == 0,
-        "other users may read it; make it private: chmod 600 {}",
-        path.display()
-    );
+    if data.is_file() && data.mode() & 0o077 != 0 {
+        let path = path.display();
+        return Err(io::Error::other(format!("other users may read it; make it private: chmod 600 {path}")));
+    }
     let mut text = String::new();
     io::Read::read_to_string(&mut io::Read::take(fs::File::open(path)?, FILE_LEN_MAX), &mut text)?;
     Ok(text)

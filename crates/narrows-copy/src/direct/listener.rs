@@ -6,7 +6,6 @@ use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
 use narrows::stream::Control;
 use narrows::transport::bond::Bond;
 use narrows::transport::{Link, tls};
@@ -15,6 +14,7 @@ use rustls::ServerConfig;
 
 use super::keys::Keys;
 use super::{PATIENCE, UntilDeadline, is_this_host, proof, watch};
+use crate::error::{Blame, Error, Result};
 use crate::hello::{self, Request, Session};
 use crate::serve::{self, Manner, Reachable};
 use crate::served::Served;
@@ -225,7 +225,7 @@ impl Server {
         let work = move || {
             let place = Place { server: &server, id };
             if let Err(e) = server.converse(id, socket, peer) {
-                words::note(format_args!("{peer}: {}", words::one_line(&e)));
+                words::note(format_args!("{peer}: {e}"));
             }
             drop(place);
         };
@@ -280,7 +280,7 @@ impl Server {
         if served.is_err() && self.was_ended(id) && !self.verbose {
             return Ok(());
         }
-        served.context("the copy failed")?;
+        served.map_err(|e| e.context("the copy failed"))?;
         if self.verbose {
             words::note(format_args!("{peer}: a copy is complete"));
         }
@@ -290,11 +290,13 @@ impl Server {
     /// Authenticates the client and reads its request.
     fn meet(&self, socket: TcpStream, peer: SocketAddr) -> Result<(Request, Link)> {
         let deadline = Instant::now() + PATIENCE;
-        watch(&socket)?;
+        watch(&socket).blame(Error::Local)?;
         let Some(config) = &self.tls else {
-            ensure!(is_this_host(peer.ip()), "it is not on this host");
+            if !is_this_host(peer.ip()) {
+                return Err(Error::Trust("it is not on this host".into()));
+            }
             return match hello::read(UntilDeadline { socket: &socket, deadline }) {
-                Ok(request) => Ok((request, Link::tcp(socket)?)),
+                Ok(request) => Ok((request, Link::tcp(socket).blame(Error::Local)?)),
                 Err(e) => {
                     let _ = (&socket).write_all(words(&e).as_bytes());
                     Err(e)
@@ -302,12 +304,13 @@ impl Server {
             };
         };
         let connection = proof::server_connection(config)?;
-        let mut session = tls::handshake(connection.into(), socket, deadline).map_err(|e| match e.kind() {
-            io::ErrorKind::PermissionDenied => anyhow::Error::from(e).context("the client has another token"),
-            _ => anyhow::Error::from(e).context("the TLS handshake failed; it is not a narrows client"),
-        })?;
+        let session = tls::handshake(connection.into(), socket, deadline);
+        let mut session = match session.as_ref().map_err(io::Error::kind) {
+            Err(io::ErrorKind::PermissionDenied) => session.blame_for(Error::Trust, "the client has another token"),
+            _ => session.blame_for(Error::Link, "the TLS handshake failed; it is not a narrows client"),
+        }?;
         match hello::read(session.reader(deadline)) {
-            Ok(request) => Ok((request, Link::tls(session)?)),
+            Ok(request) => Ok((request, Link::tls(session).blame(Error::Local)?)),
             Err(e) => {
                 let _ = session.send(words(&e).as_bytes(), deadline);
                 Err(e)
@@ -331,6 +334,6 @@ impl Drop for Place<'_> {
 
 /// The error text for a client that cannot be told within the protocol; it shows the text as output
 /// of the remote end.
-fn words(e: &anyhow::Error) -> String {
-    format!("narrows serve: {}\n", words::one_line(e))
+fn words(e: &Error) -> String {
+    format!("narrows serve: {e}\n")
 }

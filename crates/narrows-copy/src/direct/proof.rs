@@ -4,7 +4,6 @@
 
 use std::sync::Arc;
 
-use anyhow::{Context, Result, anyhow, bail};
 use rustls::client::AlwaysResolvesClientRawPublicKeys;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, verify_tls13_signature_with_raw_key};
@@ -13,22 +12,23 @@ use rustls::server::AlwaysResolvesServerRawPublicKeys;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::sign::CertifiedKey;
 use rustls::{
-    CertificateError, ClientConfig, ClientConnection, DigitallySignedStruct, DistinguishedName, Error, ServerConfig,
+    CertificateError, ClientConfig, ClientConnection, DigitallySignedStruct, DistinguishedName, ServerConfig,
     ServerConnection, SignatureScheme,
 };
 
-use super::keys::{FINGERPRINT_LEN, Keys, SEED_LEN, Token};
+use super::keys::{FINGERPRINT_LEN, Keys, SECRET_LEN, Token};
+use crate::error::{Blame, Error, Result};
 
 /// Application protocol (ALPN, RFC 7301), so that no other service is taken for this one.
 const PROTOCOL: &[u8] = b"narrows-cp/1";
-/// Prefix of the seed of an Ed25519 key in PKCS #8 (RFC 8410, section 7).
+/// Prefix of the secret of an Ed25519 key in PKCS #8 (RFC 8410, section 7).
 const PKCS8_HEAD: [u8; 16] = [0x30, 0x2e, 2, 1, 0, 0x30, 5, 6, 3, 0x2b, 0x65, 0x70, 4, 0x22, 4, 0x20];
 
-/// A new random seed.
-pub(super) fn random_seed() -> Result<[u8; SEED_LEN]> {
-    let mut seed = [0; SEED_LEN];
-    provider().secure_random.fill(&mut seed).map_err(|_| anyhow!("the system gives no random bytes"))?;
-    Ok(seed)
+/// A new random secret of a key.
+pub(super) fn random_secret() -> Result<[u8; SECRET_LEN]> {
+    let mut secret = [0; SECRET_LEN];
+    provider().secure_random.fill(&mut secret).map_err(|_| Error::Local("the system gives no random bytes".into()))?;
+    Ok(secret)
 }
 
 /// The TLS connection of a client with this token.
@@ -37,7 +37,8 @@ pub(super) fn client(token: &Token) -> Result<ClientConnection> {
     let own = Arc::new(certified(&token.client)?);
     let verifier = Accepted { fingerprint: token.fingerprint, provider: Arc::clone(&provider) };
     let mut config = ClientConfig::builder_with_provider(provider)
-        .with_protocol_versions(&[&rustls::version::TLS13])?
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .blame(Error::Bug)?
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(verifier))
         .with_client_cert_resolver(Arc::new(AlwaysResolvesClientRawPublicKeys::new(own)));
@@ -45,18 +46,19 @@ pub(super) fn client(token: &Token) -> Result<ClientConnection> {
     config.enable_sni = false;
     // Every connection authenticates again.
     config.resumption = rustls::client::Resumption::disabled();
-    let name = ServerName::try_from("narrows").context("the name is no name")?;
-    Ok(ClientConnection::new(Arc::new(config), name)?)
+    let name = ServerName::try_from("narrows").blame_for(Error::Bug, "the name is no name")?;
+    ClientConnection::new(Arc::new(config), name).blame(Error::Bug)
 }
 
 /// The TLS configuration for all connections of a server.
 pub(super) fn server(keys: &Keys) -> Result<Arc<ServerConfig>> {
     let provider = provider();
     let own = Arc::new(certified(&keys.server)?);
-    let fingerprint = fingerprint_of_seed(&keys.client)?;
+    let fingerprint = fingerprint_of_secret(&keys.client)?;
     let verifier = Accepted { fingerprint, provider: Arc::clone(&provider) };
     let mut config = ServerConfig::builder_with_provider(provider)
-        .with_protocol_versions(&[&rustls::version::TLS13])?
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .blame(Error::Bug)?
         .with_client_cert_verifier(Arc::new(verifier))
         .with_cert_resolver(Arc::new(AlwaysResolvesServerRawPublicKeys::new(own)));
     config.alpn_protocols = vec![PROTOCOL.to_vec()];
@@ -66,14 +68,14 @@ pub(super) fn server(keys: &Keys) -> Result<Arc<ServerConfig>> {
 
 /// The TLS connection of a server for one client.
 pub(super) fn server_connection(config: &Arc<ServerConfig>) -> Result<ServerConnection> {
-    Ok(ServerConnection::new(Arc::clone(config))?)
+    ServerConnection::new(Arc::clone(config)).blame(Error::Bug)
 }
 
-/// BLAKE3 of the public key that belongs to a seed.
-pub(super) fn fingerprint_of_seed(seed: &[u8; SEED_LEN]) -> Result<[u8; FINGERPRINT_LEN]> {
-    match certified(seed)?.cert.first() {
+/// BLAKE3 of the public key that belongs to a secret.
+pub(super) fn fingerprint_of_secret(secret: &[u8; SECRET_LEN]) -> Result<[u8; FINGERPRINT_LEN]> {
+    match certified(secret)?.cert.first() {
         Some(public) => Ok(fingerprint(public)),
-        None => bail!("a key has no public part; this is a bug"),
+        None => Err(no_public_part()),
     }
 }
 
@@ -81,10 +83,14 @@ fn fingerprint(public: &CertificateDer<'_>) -> [u8; FINGERPRINT_LEN] {
     *blake3::hash(public).as_bytes()
 }
 
-fn certified(seed: &[u8; SEED_LEN]) -> Result<CertifiedKey> {
-    let pkcs8 = PrivatePkcs8KeyDer::from([&PKCS8_HEAD[..], seed].concat());
-    let key = rustls::crypto::ring::sign::any_eddsa_type(&pkcs8)?;
-    let public = key.public_key().context("a key has no public part; this is a bug")?;
+fn no_public_part() -> Error {
+    Error::Bug("a key has no public part; this is a bug".into())
+}
+
+fn certified(secret: &[u8; SECRET_LEN]) -> Result<CertifiedKey> {
+    let pkcs8 = PrivatePkcs8KeyDer::from([&PKCS8_HEAD[..], secret].concat());
+    let key = rustls::crypto::ring::sign::any_eddsa_type(&pkcs8).blame(Error::Trust)?;
+    let public = key.public_key().ok_or_else(no_public_part)?;
     Ok(CertifiedKey::new(vec![CertificateDer::from(public.to_vec())], key))
 }
 
@@ -100,11 +106,11 @@ struct Accepted {
 }
 
 impl Accepted {
-    fn check(&self, public: &CertificateDer<'_>) -> Result<(), Error> {
+    fn check(&self, public: &CertificateDer<'_>) -> Result<(), rustls::Error> {
         if fingerprint(public) == self.fingerprint {
             return Ok(());
         }
-        Err(Error::InvalidCertificate(CertificateError::ApplicationVerificationFailure))
+        Err(rustls::Error::InvalidCertificate(CertificateError::ApplicationVerificationFailure))
     }
 
     fn check_signature(
@@ -112,15 +118,15 @@ impl Accepted {
         message: &[u8],
         public: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
         let public = SubjectPublicKeyInfoDer::from(public.as_ref());
         let algorithms = &self.provider.signature_verification_algorithms;
         verify_tls13_signature_with_raw_key(message, &public, signed, algorithms)
     }
 }
 
-fn only_tls13() -> Error {
-    Error::General("only TLS 1.3 is spoken here".into())
+fn only_tls13() -> rustls::Error {
+    rustls::Error::General("only TLS 1.3 is spoken here".into())
 }
 
 impl ServerCertVerifier for Accepted {
@@ -131,7 +137,7 @@ impl ServerCertVerifier for Accepted {
         _server_name: &ServerName<'_>,
         _ocsp_response: &[u8],
         _now: UnixTime,
-    ) -> Result<ServerCertVerified, Error> {
+    ) -> Result<ServerCertVerified, rustls::Error> {
         self.check(end_entity).map(|()| ServerCertVerified::assertion())
     }
 
@@ -140,7 +146,7 @@ impl ServerCertVerifier for Accepted {
         _: &[u8],
         _: &CertificateDer<'_>,
         _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
         Err(only_tls13())
     }
 
@@ -149,7 +155,7 @@ impl ServerCertVerifier for Accepted {
         message: &[u8],
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
         self.check_signature(message, cert, dss)
     }
 
@@ -172,7 +178,7 @@ impl ClientCertVerifier for Accepted {
         end_entity: &CertificateDer<'_>,
         _intermediates: &[CertificateDer<'_>],
         _now: UnixTime,
-    ) -> Result<ClientCertVerified, Error> {
+    ) -> Result<ClientCertVerified, rustls::Error> {
         self.check(end_entity).map(|()| ClientCertVerified::assertion())
     }
 
@@ -181,7 +187,7 @@ impl ClientCertVerifier for Accepted {
         _: &[u8],
         _: &CertificateDer<'_>,
         _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
         Err(only_tls13())
     }
 
@@ -190,7 +196,7 @@ impl ClientCertVerifier for Accepted {
         message: &[u8],
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
         self.check_signature(message, cert, dss)
     }
 

@@ -3,11 +3,11 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
 use narrows::entry::EntryKind;
 use tempfile::TempPath;
 
 use super::{Copied, Order};
+use crate::error::{Blame, Error, Result};
 use crate::filter::Filter;
 use crate::scan::{self, Found, walk};
 use crate::serve::open_roots;
@@ -32,7 +32,7 @@ impl Listing {
             unopened.iter().for_each(|text| order.failed(text, &mut copied));
             for root in root {
                 roots.push(root);
-                folders.push(std::path::absolute(folder_and_name(source).0)?);
+                folders.push(std::path::absolute(folder_and_name(source).0).blame(Error::Local)?);
             }
         }
         let mut names: Vec<(PathBuf, Vec<u8>)> = Vec::new();
@@ -84,8 +84,9 @@ impl Listing {
         // would change it.
         tops.iter().for_each(|at| names[*at].1.extend_from_slice(b".\0"));
         let groups = names.into_iter().map(|(folder, list)| {
-            let mut file = tempfile::NamedTempFile::new().context("cannot make a temporary file")?;
-            file.write_all(&list).context("cannot write a temporary file")?;
+            let file = tempfile::NamedTempFile::new();
+            let mut file = file.blame_for(Error::Local, "cannot make a temporary file")?;
+            file.write_all(&list).blame_for(Error::Local, "cannot write a temporary file")?;
             Ok((folder, file.into_temp_path()))
         });
         let groups = groups.collect::<Result<_>>()?;

@@ -10,13 +10,13 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
 use narrows::entry::{Entry, EntryKind};
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Uid};
 use rustix::io::Errno;
 use tempfile::TempDir;
 
 use super::{Copied, Order};
+use crate::error::{Blame, Error, Result, cannot_store};
 use crate::filter::Filter;
 use crate::meta::{self, Losses, Ownership};
 use crate::scan::{self, Found, Root, walk};
@@ -42,12 +42,12 @@ impl Stage {
     pub(super) fn new(target: &Path, owner: bool) -> Result<Self> {
         let mut builder = tempfile::Builder::new();
         builder.prefix(".narrows-").suffix(".partial").rand_bytes(16).permissions(Permissions::from_mode(0o700));
-        let cannot = || format!("cannot store in {}", shown(target.as_os_str().as_bytes()));
-        let folder = builder.tempdir_in(target).with_context(cannot)?;
+        let cannot = cannot_store(target);
+        let folder = builder.tempdir_in(target).blame_for(Error::Local, &cannot)?;
         // If even root cannot change owners, tar would fail at every file.
         let wants_owner = owner && rustix::process::geteuid().is_root();
         let keeps_owner = wants_owner && {
-            let file = tempfile::tempfile_in(folder.path()).with_context(cannot)?;
+            let file = tempfile::tempfile_in(folder.path()).blame_for(Error::Local, &cannot)?;
             rustix::fs::fchown(&file, Some(Uid::from_raw(1)), Some(Gid::from_raw(1))).is_ok()
         };
         let asked = (!owner || wants_owner && !keeps_owner).then_some(false);
@@ -101,22 +101,21 @@ impl Stage {
         order: &Order<'_>,
         copied: &mut Copied,
     ) -> Result<Option<String>> {
-        let staged = Arc::new(rustix::fs::open(
-            self.path(),
-            OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
-            Mode::empty(),
-        )?);
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let staged = rustix::fs::open(self.path(), flags, Mode::empty());
+        let staged = Arc::new(staged.map_err(io::Error::from).blame(Error::Local)?);
         let sync = |folder: &OwnedFd| {
-            if order.fsync { rustix::fs::syncfs(folder).context("cannot flush it to the disk") } else { Ok(()) }
+            let synced = if order.fsync { rustix::fs::syncfs(folder) } else { Ok(()) };
+            synced.map_err(io::Error::from).blame_for(Error::Local, "cannot flush it to the disk")
         };
         sync(&staged)?;
         let roots = sources.iter().map(|source| match scan::top(source) {
             Some(name) => Root::open(&self.path().join(OsStr::from_bytes(&name)), true),
             None => Root::open(&self.path().join(""), true),
         });
-        let roots = roots.collect::<io::Result<Vec<_>>>()?;
+        let roots = roots.collect::<io::Result<Vec<_>>>().blame(Error::Local)?;
         let mut mover = Mover {
-            from: Tree::open(self.path())?,
+            from: Tree::open(self.path()).blame(Error::Local)?,
             to: tree,
             rename,
             devices: order.devices,

@@ -9,12 +9,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow, bail, ensure};
 use narrows::transport::NOISE_MAX;
 
 use super::Order;
 use super::tools::{ASK, MARK, Tools};
 use crate::carrier::{self, LAST_WORD, Started, shell_command};
+use crate::error::{Blame, Error, Result};
 use narrows_host::signals;
 use narrows_host::words::shown;
 
@@ -39,7 +39,7 @@ pub(super) type Output = BufReader<File>;
 
 /// Progress of the copy, for the bar and the summary.
 #[derive(Debug, Default)]
-pub struct Flow {
+pub struct ArchiveProgress {
     raw: AtomicU64,
     wire: AtomicU64,
     /// Approximate length of the content.
@@ -48,7 +48,7 @@ pub struct Flow {
     stopped: AtomicBool,
 }
 
-impl Flow {
+impl ArchiveProgress {
     /// Uncompressed bytes of the archive so far.
     pub fn raw_bytes(&self) -> u64 {
         self.raw.load(Ordering::Relaxed)
@@ -86,67 +86,67 @@ pub(super) fn converse<T: Send + 'static>(
     // Plain words in single quotes mean the same to every login shell.
     command.arg(order.host).arg(format!("sh -c 'eval \"$(dd bs=1 count={length} 2>/dev/null)\"'"));
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut child = Started(command.spawn().context("cannot start the remote shell")?);
+    let mut child = Started(command.spawn().blame_for(Error::Program, "cannot start the remote shell")?);
     let (Some(input), Some(output)) = (child.0.stdin.take(), child.0.stdout.take()) else {
-        bail!("the remote shell has no standard input and output");
+        return Err(Error::Bug("the remote shell has no standard input and output".into()));
     };
     let input = File::from(OwnedFd::from(input));
     let output = BufReader::with_capacity(PIECE, File::from(OwnedFd::from(output)));
     let (tell, told) = mpsc::channel();
-    std::thread::Builder::new().name("narrows-tar".into()).spawn(move || tell.send(talk(input, output)))?;
+    let thread = std::thread::Builder::new().name("narrows-tar".into());
+    thread.spawn(move || tell.send(talk(input, output))).blame(Error::Local)?;
     let result = attend(order, &mut child, &told);
     let status = if result.is_ok() { child.0.wait() } else { child.end_soon() };
-    let status = status.context("cannot wait for the remote shell")?;
+    let status = status.blame_for(Error::Program, "cannot wait for the remote shell")?;
     let host = shown(order.host.as_encoded_bytes());
     match result {
         Ok(said) => Ok((said, status)),
-        Err(e) if status.code() == Some(255) => Err(e.context(format!("lost the connection with {host}"))),
-        Err(e) => Err(e.context(format!("the copy with {host} failed"))),
+        Err(e) if status.code() == Some(255) => Err(e.context(format_args!("lost the connection with {host}"))),
+        Err(e) => Err(e.context(format_args!("the copy with {host} failed"))),
     }
 }
 
 fn attend<T>(order: &Order<'_>, child: &mut Started, told: &mpsc::Receiver<Result<T>>) -> Result<T> {
-    let flow = &order.flow;
+    let progress = &order.progress;
     let mut moved = (0, Instant::now());
     loop {
         match told.recv_timeout(LOOK_EVERY) {
             Ok(result) => return result,
-            Err(RecvTimeoutError::Disconnected) => bail!("a thread failed; this is a bug"),
+            Err(RecvTimeoutError::Disconnected) => return Err(Error::Bug("a thread failed; this is a bug".into())),
             Err(RecvTimeoutError::Timeout) => {}
         }
-        let now = flow.raw_bytes() + flow.wire_bytes();
-        if now != moved.0 || flow.crossed.load(Ordering::Relaxed) {
+        let now = progress.raw_bytes() + progress.wire_bytes();
+        if now != moved.0 || progress.crossed.load(Ordering::Relaxed) {
             moved = (now, Instant::now());
         }
-        let why = match () {
-            () if signals::received().is_some() => anyhow!("interrupted"),
+        let ended = match () {
+            () if signals::received().is_some() => Err(Error::Interrupted("interrupted".into())),
             () if order.timeout.is_some_and(|limit| moved.1.elapsed() > limit) => {
-                io::Error::new(io::ErrorKind::TimedOut, "no progress for too long").into()
+                Err(io::Error::new(io::ErrorKind::TimedOut, "no progress for too long")).blame(Error::Link)
             }
             () => continue,
         };
         // The conversation ends at its next piece, or when the pipes of the shell are closed, and
         // cleans up.
-        flow.stopped.store(true, Ordering::Relaxed);
+        progress.stopped.store(true, Ordering::Relaxed);
         let _ = child.0.kill();
         let _ = told.recv_timeout(LAST_WORD);
-        return Err(why);
+        return ended;
     }
 }
 
 /// Asks the other end which tools it has.
 pub(super) fn ask(input: &mut Input, output: &mut Output) -> Result<Tools> {
-    input.write_all(ASK.as_bytes())?;
-    input.write_all(NEXT.as_bytes())?;
-    let said = answer(output, "has").context("no POSIX shell answers there")?;
-    Tools::parse(&said)?.context("there is neither narrows nor tar there; install one of them")
+    input.write_all([ASK, NEXT].concat().as_bytes()).blame(Error::Link)?;
+    let said = answer(output, "has").map_err(|e| e.context("no POSIX shell answers there"))?;
+    let none = || Error::Peer("there is neither narrows nor tar there; install one of them".into());
+    Tools::parse(&said)?.ok_or_else(none)
 }
 
 /// Makes the other end run another script.
 pub(super) fn tell(input: &mut Input, script: &[u8]) -> Result<()> {
-    input.write_all(format!("{}\n", script.len()).as_bytes())?;
-    input.write_all(script)?;
-    Ok(())
+    let len = format!("{}\n", script.len());
+    input.write_all(len.as_bytes()).and_then(|()| input.write_all(script)).blame(Error::Link)
 }
 
 /// The next message of a script that begins with `key`. Output of a login shell before it is shown.
@@ -155,10 +155,12 @@ pub(super) fn answer(output: &mut Output, key: &str) -> Result<String> {
     let mut limited = output.take(NOISE_MAX as u64);
     loop {
         let mut line = Vec::new();
-        if limited.read_until(b'\n', &mut line)? == 0 {
+        if limited.read_until(b'\n', &mut line).blame(Error::Link)? == 0 {
             carrier::noise(&noise);
-            ensure!(limited.limit() > 0, "the remote shell prints too much before it does anything");
-            bail!(io::Error::new(io::ErrorKind::UnexpectedEof, "it ended without an answer"));
+            if limited.limit() == 0 {
+                return Err(Error::Protocol("the remote shell prints too much before it does anything".into()));
+            }
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it ended without an answer")).blame(Error::Link);
         }
         let words = line.strip_prefix(MARK.as_bytes()).and_then(|rest| rest.strip_prefix(key.as_bytes()));
         if let Some(words) = words.and_then(|rest| rest.strip_prefix(b" ")) {
@@ -185,15 +187,17 @@ pub(super) fn hear(output: Output) -> Result<Heard> {
     let mut lines = output.take(WORDS_MAX);
     loop {
         let mut line = Vec::new();
-        if lines.read_until(b'\n', &mut line)? == 0 {
-            ensure!(lines.limit() > 0, "the other end says too much");
-            return Ok(heard);
+        if lines.read_until(b'\n', &mut line).blame(Error::Link)? == 0 {
+            return match lines.limit() {
+                0 => Err(Error::Protocol("the other end says too much".into())),
+                _ => Ok(heard),
+            };
         }
         let line = line.strip_suffix(b"\n").unwrap_or(&line);
         let words = line.strip_prefix(MARK.as_bytes()).map(shown);
         let words = words.as_deref().map(|w| w.split_once(' ').unwrap_or((w, "")));
         match words {
-            Some(("fails", why)) => bail!("{why}"),
+            Some(("fails", why)) => return Err(Error::Peer(why.into())),
             Some(("cannot", _)) if heard.failures.len() >= FAILURES_MAX => heard.failed += 1,
             Some(("cannot", what)) => {
                 heard.failed += 1;
@@ -212,13 +216,13 @@ pub(super) fn hear(output: Output) -> Result<Heard> {
 /// Counts the bytes that cross the link.
 pub(super) struct Counted<T> {
     pub(super) inner: T,
-    pub(super) flow: Arc<Flow>,
+    pub(super) progress: Arc<ArchiveProgress>,
 }
 
 impl<W: Write> Write for Counted<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let n = self.inner.write(bytes)?;
-        self.flow.wire.fetch_add(n as u64, Ordering::Relaxed);
+        self.progress.wire.fetch_add(n as u64, Ordering::Relaxed);
         Ok(n)
     }
 
@@ -230,7 +234,7 @@ impl<W: Write> Write for Counted<W> {
 impl<R: BufRead> Read for Counted<R> {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         let n = self.inner.read(buf)?;
-        self.flow.wire.fetch_add(n as u64, Ordering::Relaxed);
+        self.progress.wire.fetch_add(n as u64, Ordering::Relaxed);
         Ok(n)
     }
 }
@@ -241,7 +245,7 @@ impl<R: BufRead> BufRead for Counted<R> {
     }
 
     fn consume(&mut self, n: usize) {
-        self.flow.wire.fetch_add(n as u64, Ordering::Relaxed);
+        self.progress.wire.fetch_add(n as u64, Ordering::Relaxed);
         self.inner.consume(n);
     }
 }
@@ -254,33 +258,33 @@ pub(super) enum Side {
 
 impl Side {
     /// The error of a sender, which reads from tar and writes to the link.
-    pub(super) fn of_sender(self) -> anyhow::Error {
+    pub(super) fn of_sender(self) -> Error {
         match self {
-            Self::Read(e) => anyhow!("cannot read from tar: {e}"),
-            Self::Write(e) => e.into(),
+            Self::Read(e) => Error::Program(format!("cannot read from tar: {e}").into()),
+            Self::Write(e) => Error::Link(e.into()),
         }
     }
 
     /// The error of a receiver, which reads from the link and writes to tar. That tar ends early is
     /// no failure of the link.
-    pub(super) fn of_receiver(self) -> anyhow::Error {
+    pub(super) fn of_receiver(self) -> Error {
         match self {
-            Self::Read(e) => e.into(),
-            Self::Write(_) => anyhow!("tar could not unpack the archive; nothing was stored"),
+            Self::Read(e) => Error::Link(e.into()),
+            Self::Write(_) => Error::Program("tar could not unpack the archive; nothing was stored".into()),
         }
     }
 }
 
 /// Moves an archive, and checks whether it has an end mark.
 pub(super) struct Pump {
-    flow: Arc<Flow>,
+    progress: Arc<ArchiveProgress>,
     len: u64,
     zeros: u64,
 }
 
 impl Pump {
-    pub(super) fn new(flow: Arc<Flow>) -> Self {
-        Self { flow, len: 0, zeros: 0 }
+    pub(super) fn new(progress: Arc<ArchiveProgress>) -> Self {
+        Self { progress, len: 0, zeros: 0 }
     }
 
     /// Moves the archive from a reader to a writer, up to its end.
@@ -290,14 +294,14 @@ impl Pump {
             let n = match from.read(&mut piece) {
                 Ok(0) => return Ok(()),
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
-                _ if self.flow.stopped.load(Ordering::Relaxed) => {
+                _ if self.progress.stopped.load(Ordering::Relaxed) => {
                     return Err(Side::Read(io::Error::other("interrupted")));
                 }
                 read => read.map_err(Side::Read)?,
             };
             self.see(&piece[..n]);
             to.write_all(&piece[..n]).map_err(Side::Write)?;
-            self.flow.raw.fetch_add(n as u64, Ordering::Relaxed);
+            self.progress.raw.fetch_add(n as u64, Ordering::Relaxed);
         }
     }
 

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::process::{Command, Stdio};
 
-use anyhow::{Context, Result, bail};
+use crate::error::{Blame, Error, Result};
 
 /// Script for a POSIX shell that reports the tools of a host.
 pub(super) const ASK: &str = include_str!("ask.sh");
@@ -48,17 +48,19 @@ impl Tools {
     pub(super) fn here() -> Result<Self> {
         let mut sh = Command::new("sh");
         sh.arg("-c").arg(ASK).stdin(Stdio::null()).stderr(Stdio::null());
-        let said = sh.output().context("cannot start sh")?;
+        let said = sh.output().blame_for(Error::Program, "cannot start sh")?;
         let said = String::from_utf8_lossy(&said.stdout);
         let found = said.lines().find_map(|line| line.strip_prefix(MARK)?.strip_prefix("has "));
-        let found = Self::parse(found.context("sh on this host does not work")?)?;
-        found.context("there is no tar on this host; install it")
+        let found = found.ok_or_else(|| Error::Program("sh on this host does not work".into()))?;
+        Self::parse(found)?.ok_or_else(|| Error::Program("there is no tar on this host; install it".into()))
     }
 
     /// Parses an answer such as `gnu yes yes`; `None` if there is no tar.
     pub(super) fn parse(said: &str) -> Result<Option<Self>> {
         let words: Vec<_> = said.split_ascii_whitespace().collect();
-        let [tar, xattrs, zstd] = words[..] else { bail!("the remote shell gave an unexpected answer") };
+        let [tar, xattrs, zstd] = words[..] else {
+            return Err(Error::Protocol("the remote shell gave an unexpected answer".into()));
+        };
         let kind = match tar {
             "gnu" => Kind::Gnu,
             "bsd" => Kind::Bsd,

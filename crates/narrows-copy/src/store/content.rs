@@ -1,32 +1,39 @@
-//! Receiving the content of one file.
+//! Receiving the content of files, one after the other.
 
 use std::ffi::OsStr;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 
-use narrows::entry::{DIGEST_LEN, Entry, EntryKind};
-use rustix::fs::AtFlags;
+use narrows::entry::{Answer, DIGEST_LEN, EndState, Entry, EntryKind};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::partial::Partial;
-use super::plan::Plan;
+use super::answers::Answers;
+use super::batch::WholeFile;
+use super::partial::{self, PRIVATE, Partial};
+use super::plan::DeltaPlan;
+use super::{Target, stream};
 use crate::delta::{DELTA_MIN, read_at};
+use crate::hello::Fsync;
 use crate::tree::split;
-use crate::{hash, meta};
+use crate::{e_text, hash, meta, shown};
 
 /// Length of the pieces in which content of an earlier version is copied, in bytes.
 const COPY_LEN: usize = 1 << 20;
 /// Length of the pieces in which written data is sent to the disk while more arrives, in bytes.
 /// This keeps the disk busy and leaves little for the end.
 const WRITEBACK_LEN: u64 = 8 << 20;
+/// Maximum number of files whose chunks arrived before their content; each has two descriptors and
+/// an index. Our senders announce 16.
+const DELTAS_MAX: usize = 64;
 
 /// A file whose content is being received.
 pub(super) struct OpenFile {
     pub(super) id: u64,
     pub(super) entry: Entry,
     pub(super) partial: Partial,
-    pub(super) plan: Option<Plan>,
+    pub(super) plan: Option<DeltaPlan>,
     /// Some of its content was a reference to another file.
     pub(super) repeats_others: bool,
     /// The content is complete but differs from what the sender read.
@@ -43,7 +50,7 @@ pub(super) struct OpenFile {
 
 impl OpenFile {
     /// Begins a file; `sync` if it will be flushed to the disk.
-    pub(super) fn new(id: u64, entry: Entry, partial: Partial, plan: Option<Plan>, sync: bool) -> Self {
+    pub(super) fn new(id: u64, entry: Entry, partial: Partial, plan: Option<DeltaPlan>, sync: bool) -> Self {
         let (hash, synced) = (blake3::Hasher::new(), sync.then_some(0));
         Self {
             id,
@@ -135,7 +142,7 @@ impl OpenFile {
             return Err(io::Error::other("its content is not what was read; copy it again"));
         }
         if self.entry.kind == EntryKind::Stream {
-            super::stream::stamp(&mut self.entry);
+            stream::stamp(&mut self.entry);
         }
         if self.written < len {
             // The file ends in a hole.
@@ -149,7 +156,7 @@ impl OpenFile {
         let resumable = matches!(self.entry.kind, EntryKind::File { .. });
         if resumable && self.failed.is_none() && self.at >= DELTA_MIN && !self.is_stored() {
             let name = OsStr::from_bytes(split(&self.entry.path).1);
-            self.partial.keep(name, self.plan.iter().flat_map(Plan::files));
+            self.partial.keep(name, self.plan.iter().flat_map(DeltaPlan::files));
         }
     }
 
@@ -222,4 +229,111 @@ impl OpenFile {
         }
         Ok(())
     }
+}
+
+impl Target {
+    /// The plan for a file, and the length of the file.
+    pub(super) fn plan(&mut self, id: u64) -> Option<(&mut DeltaPlan, u64)> {
+        let is_open = self.open.as_ref().is_some_and(|open| open.id == id);
+        let entry = if is_open { &self.open.as_ref()?.entry } else { self.pending.get(&id)? };
+        let EntryKind::File { len, .. } = entry.kind else { return None };
+        if is_open {
+            return Some((self.open.as_mut()?.plan.as_mut()?, len));
+        }
+        let count = self.plans.len();
+        if let std::collections::hash_map::Entry::Vacant(vacant) = self.plans.entry(id) {
+            if count >= DELTAS_MAX {
+                return None;
+            }
+            let (folder, name) = self.tree.parent(&entry.path).ok()?;
+            let mut files: Vec<OwnedFd> = partial::hold_stale(&folder, &name).into_iter().collect();
+            let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+            let old = rustix::fs::openat(&folder, &name, flags, Mode::empty()).ok();
+            files.extend(old.filter(|f| {
+                rustix::fs::fstat(f).is_ok_and(|s| FileType::from_raw_mode(s.st_mode) == FileType::RegularFile)
+            }));
+            let memory = self.room.reserve(DeltaPlan::len_max(&files))?;
+            vacant.insert(DeltaPlan::new(files).taking(memory));
+        }
+        Some((self.plans.get_mut(&id)?, len))
+    }
+
+    /// Begins the content of a file.
+    pub(super) fn begin(&mut self, id: u64, answers: &mut Answers) {
+        // Content of a file that was not requested is ignored.
+        let Some(mut entry) = self.pending.remove(&id) else { return };
+        self.given_up.remove(&id);
+        self.room.give_back_pending(&entry);
+        let plan = self.plans.remove(&id);
+        let mut created = self.create(&mut entry);
+        if created.as_ref().is_err_and(too_many_open) && !self.batch.is_empty() {
+            self.store_batch(answers);
+            created = self.create(&mut entry);
+        }
+        match created {
+            Ok(partial) => self.open = Some(OpenFile::new(id, entry, partial, plan, self.options.fsync != Fsync::None)),
+            Err(e) => self.not_stored(id, format!("cannot store {}: {}", shown(&entry.path), e_text(&e)), answers),
+        }
+    }
+
+    fn create(&mut self, entry: &mut Entry) -> io::Result<Partial> {
+        let (folder, name) = self.tree.parent(&entry.path)?;
+        match entry.kind {
+            EntryKind::Stream => stream::create(folder, &name, entry),
+            // Shorter files are not resumed, so the next copy need not find them by name.
+            EntryKind::File { len, .. } if len < DELTA_MIN && self.named_later != Some(false) => {
+                match Partial::nameless(&folder) {
+                    Some(partial) if *self.named_later.get_or_insert_with(|| partial.can_be_named()) => Ok(partial),
+                    _ => Partial::create(folder, &name, PRIVATE),
+                }
+            }
+            _ => Partial::create(folder, &name, PRIVATE),
+        }
+    }
+
+    /// Ends the content of the current file, which is stored with its batch.
+    pub(super) fn end(&mut self, state: EndState, digest: &[u8; DIGEST_LEN], answers: &mut Answers) {
+        let Some(mut open) = self.open.take() else { return };
+        if state == EndState::Partial {
+            // The sender reports the reason.
+            self.given_up.insert(open.id);
+            return self.removal.iter_mut().for_each(|r| r.incomplete = true);
+        }
+        let in_full = open.plan.is_none();
+        let completed = open.complete(digest);
+        // The remains of an earlier copy are not needed any more, and must not disturb the next
+        // one.
+        open.plan = None;
+        // The content that it refers to may have changed.
+        if open.is_other && open.repeats_others {
+            return self.want_again(open, None, answers);
+        }
+        if let Err(e) = completed {
+            open.partial.remove_earlier(OsStr::from_bytes(split(&open.entry.path).1));
+            let text = format!("cannot store {}: {}", shown(&open.entry.path), e_text(&e));
+            return self.not_stored(open.id, text, answers);
+        }
+        if state == EndState::Changed {
+            self.stored.changed += 1;
+            (self.observers.on_failure)(&format!(
+                "the source of {} changed while it was read",
+                shown(&open.entry.path)
+            ));
+        }
+        meta::apply(open.partial.file.as_fd(), &open.entry, self.ownership, &mut self.losses);
+        if in_full && state == EndState::Whole {
+            self.repeatable.came(&open);
+        }
+        if open.repeats_others {
+            answers.put(&Answer::Whole { id: open.id });
+        }
+        self.batch.push(WholeFile::new(open.id, open.entry, open.partial, open.at));
+        if self.batch.is_due() || self.options.fsync != Fsync::Batch {
+            self.store_batch(answers);
+        }
+    }
+}
+
+fn too_many_open(e: &io::Error) -> bool {
+    e.raw_os_error().is_some_and(|e| [Errno::MFILE, Errno::NFILE].map(Errno::raw_os_error).contains(&e))
 }

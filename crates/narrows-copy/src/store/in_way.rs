@@ -10,9 +10,10 @@ use rustix::fs::{AtFlags, FileType};
 use rustix::io::Errno;
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::Target;
 use super::answers::Answers;
+use super::batch::WholeFile;
 use super::special::words;
-use super::{Target, WholeFile};
 use crate::tree::split;
 use crate::{e_text, shown};
 

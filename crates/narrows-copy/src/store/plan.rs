@@ -15,7 +15,7 @@ const PIECES_MAX: usize = 64 << 10;
 const PIECES_LEN_MAX: usize = PIECES_MAX * size_of::<(u64, Piece)>() * 3 / 2;
 
 /// The content of a file of which some is present, in order.
-pub(crate) struct Plan {
+pub(crate) struct DeltaPlan {
     basis: Basis,
     /// Pieces by their offsets, without gaps. In a tree, a record of pieces costs only what it
     /// names, however many pieces there are.
@@ -29,7 +29,7 @@ pub(crate) struct Plan {
     _memory: Option<Share>,
 }
 
-impl Plan {
+impl DeltaPlan {
     /// A plan based on these earlier versions of the file.
     pub(crate) fn new(files: Vec<OwnedFd>) -> Self {
         Self { basis: Basis::new(files), pieces: BTreeMap::new(), begin: 0, end: 0, taken: None, _memory: None }
@@ -166,7 +166,7 @@ mod tests {
         old.write_all(&content).unwrap();
         let old = OwnedFd::from(old);
         let there = Outline::new(content.len() as u64).next(&old).unwrap()[0];
-        let mut plan = Plan::new(vec![old]);
+        let mut plan = DeltaPlan::new(vec![old]);
         // Present and missing pieces alternate, so that no two can be merged.
         let chunks = [there, Chunk { len: 1, hash: 7 }].repeat(2048);
         for _ in 0..100 {
@@ -183,7 +183,7 @@ mod tests {
         old.write_all(&[0; 1 << 20]).unwrap();
         let old = OwnedFd::from(old);
         let there = Outline::new(1 << 20).next(&old).unwrap()[0];
-        let mut plan = Plan::new(vec![old]);
+        let mut plan = DeltaPlan::new(vec![old]);
         let chunks = [there, Chunk { len: 1, hash: 7 }].repeat(2048);
         for _ in 0..15 {
             plan.chunks(&chunks, u64::MAX);

@@ -18,6 +18,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::answers::Answers;
 use super::{Target, partial};
+use crate::error::Result;
 use crate::filter::Filter;
 use crate::hello::Delete;
 use crate::partial_name::is_partial;
@@ -51,7 +52,7 @@ struct Covered {
 }
 
 impl Removal {
-    pub(super) fn new(asked: &Delete) -> anyhow::Result<Self> {
+    pub(super) fn new(asked: &Delete) -> Result<Self> {
         Ok(Self {
             filter: Filter::new(&asked.exclude)?,
             max: asked.max,
@@ -121,7 +122,7 @@ impl Target {
     fn remove_nothing(&mut self, why: &str, answers: &mut Answers) {
         self.refuse_waiting(answers);
         let text = format!("nothing is removed: {why}");
-        if self.listeners.on_removed.is_none() {
+        if self.observers.on_removed.is_none() {
             answers.put(&Answer::Removed { count: 0, text: text.clone() });
         }
         self.stored.not_removed = Some(text);
@@ -152,7 +153,7 @@ impl Target {
             (Ok(()), Some(why)) if removal.max.is_some_and(|max| count > max) => self.remove_nothing(&why, answers),
             (result, _) => result?,
         }
-        let heard = self.listeners.on_removed.is_some() || answers.settle_all();
+        let heard = self.observers.on_removed.is_some() || answers.settle_all();
         if heard { Ok(()) } else { Err(Stop::Interrupted) }
     }
 }
@@ -338,7 +339,7 @@ impl<'a> Sweep<'a> {
     fn tell(&mut self, path: &[u8], is_folder: bool) -> Result<(), Stop> {
         self.target.stored.removed += 1;
         let name = if self.removal.names { shown(path) + if is_folder { "/" } else { "" } } else { String::new() };
-        match &self.target.listeners.on_removed {
+        match &self.target.observers.on_removed {
             Some(on_removed) => on_removed(&name),
             None => self.answers.removed(name),
         }
@@ -360,7 +361,7 @@ impl<'a> Sweep<'a> {
 
     /// Waits until the sender has taken most of the answers, which limits their memory.
     fn settle(&self) -> Result<(), Stop> {
-        let heard = self.target.listeners.on_removed.is_some() || self.answers.settle();
+        let heard = self.target.observers.on_removed.is_some() || self.answers.settle();
         if heard { Ok(()) } else { Err(Stop::Interrupted) }
     }
 }
@@ -421,7 +422,7 @@ mod tests {
     use narrows::entry::{DIGEST_LEN, EndState, Entry, EntryKind, RecordWriter};
     use narrows::stream::Notes;
 
-    use super::super::{EntryStore, Listeners, Permitted, Stored};
+    use super::super::{EntryStore, Observers, Permitted, Stored};
     use super::*;
     use crate::hello::{Fsync, StoreOptions};
     use crate::tree::Tree;
@@ -480,9 +481,9 @@ mod tests {
         let told = Arc::new(Mutex::new(Vec::new()));
         let heard = Arc::clone(&told);
         let on_failure = Box::new(move |text: &str| heard.lock().unwrap().push(text.to_owned()));
-        let listeners = Listeners { on_failure, on_file: Box::new(|_| ()), on_removed: Some(Box::new(|_| ())) };
+        let observers = Observers { on_failure, on_file: Box::new(|_| ()), on_removed: Some(Box::new(|_| ())) };
         let tree = Tree::open(root).unwrap();
-        let mut store = EntryStore::new(tree, None, permitted, options, Notes::default(), listeners).unwrap();
+        let mut store = EntryStore::new(tree, None, permitted, options, Notes::default(), observers).unwrap();
         store.write_all(bytes).unwrap();
         happens();
         // After an interrupted copy this is an error.

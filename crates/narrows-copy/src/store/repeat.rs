@@ -7,9 +7,10 @@ use narrows::entry::{Answer, EntryKind, REPEATED_MAX};
 use narrows::{Error, Result};
 use rustix::fs::{OFlags, Stat};
 
+use super::Target;
 use super::answers::Answers;
+use super::batch::WholeFile;
 use super::content::OpenFile;
-use super::{Target, WholeFile};
 use crate::earlier::{Earlier, Opened, REPEAT_MIN};
 
 /// Bytes of references after which they are confirmed, so that a waiting sender can continue soon
@@ -77,7 +78,7 @@ impl Target {
         let Some(mut open) = self.open.take() else { return };
         let repeated = if open.id == id || !matches!(open.entry.kind, EntryKind::File { .. }) {
             open.repeat(None, offset, len)
-        } else if let Some(WholeFile { partial, .. }) = self.batch.iter().find(|whole| whole.id == id) {
+        } else if let Some(WholeFile { partial, .. }) = self.batch.find(id) {
             open.repeat(Some(&partial.file), offset, len)
         } else {
             open.repeats_others = true;

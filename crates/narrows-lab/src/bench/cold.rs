@@ -17,7 +17,7 @@ use narrows_link::Backend;
 use narrows_sim::judge::possible;
 use narrows_sim::measure::{measurable, measure};
 use narrows_sim::table::{CLASSES, Table};
-use narrows_sim::world::{self, Plan};
+use narrows_sim::world::{self, Conditions};
 use serde_json::{Value, json};
 
 use super::Args;
@@ -163,15 +163,15 @@ fn predict(bytes: &[u8], mbit: u32, tools: &[Tool]) -> Result<BTreeMap<String, f
             _ => continue,
         };
         let spec: PolicySpec = policy.parse()?;
-        let plan = plan(bytes.len(), rate, spec.block_max());
-        out.insert(tool.name.clone(), world::run(&table, &plan, spec.build(&setup)).seconds);
+        let conditions = conditions(bytes.len(), rate, spec.block_max());
+        out.insert(tool.name.clone(), world::run(&table, &conditions, spec.build(&setup)).seconds);
     }
-    out.insert("oracle".into(), possible(&table, &plan(bytes.len(), rate, CLASSES[3]), 3, BEAM).oracle);
+    out.insert("oracle".into(), possible(&table, &conditions(bytes.len(), rate, CLASSES[3]), 3, BEAM).oracle);
     Ok(out)
 }
 
-fn plan(len: usize, rate: f64, block_max: usize) -> Plan {
-    Plan {
+fn conditions(len: usize, rate: f64, block_max: usize) -> Conditions {
+    Conditions {
         len,
         cores: stream::cores(),
         decoders: stream::cores(),

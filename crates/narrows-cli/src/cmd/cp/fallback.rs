@@ -12,7 +12,7 @@ use crate::args::CpArgs;
 use crate::progress::Bar;
 use crate::{flow, report};
 use narrows_copy::carrier::shell_for;
-use narrows_copy::fallback::{self, Flow, Order};
+use narrows_copy::fallback::{self, ArchiveProgress, Order};
 use narrows_copy::filter::Filter;
 use narrows_copy::hello::Fsync;
 use narrows_copy::place::Place;
@@ -38,7 +38,7 @@ pub(super) fn copy(args: &CpArgs, sources: &[Place], target: &Place, missing: Er
     if let Some((_, option)) = refused.into_iter().find(|(wanted, _)| *wanted) {
         return Err(missing.context(format!("{option} needs narrows at both ends")));
     }
-    let flow = Arc::new(Flow::default());
+    let progress = Arc::new(ArchiveProgress::default());
     let on_file = names(args, "");
     let order = Order {
         shell: &shell,
@@ -51,12 +51,12 @@ pub(super) fn copy(args: &CpArgs, sources: &[Place], target: &Place, missing: Er
         fsync: Fsync::from(args.fsync) != Fsync::None,
         timeout: flow::seconds(args.timeout),
         quiet: args.verbosity.quiet,
-        flow: Arc::clone(&flow),
+        progress: Arc::clone(&progress),
         on_failure: &**tell,
         on_file: &on_file,
     };
     let paths: Vec<PathBuf> = sources.iter().map(|s| s.path().clone()).collect();
-    let bar = Bar::archive(&flow, !args.verbosity.quiet);
+    let bar = Bar::archive(&progress, !args.verbosity.quiet);
     let begun = Instant::now();
     let copied = if puts {
         fallback::put(&order, &paths, &Filter::new(&patterns)?, target.path())
@@ -66,7 +66,7 @@ pub(super) fn copy(args: &CpArgs, sources: &[Place], target: &Place, missing: Er
     let seconds = begun.elapsed().as_secs_f64();
     bar.end();
     let copied = copied?;
-    let (raw, wire) = (flow.raw_bytes(), flow.wire_bytes());
+    let (raw, wire) = (progress.raw_bytes(), progress.wire_bytes());
     let (rate, ratio) = (raw as f64 / seconds.max(1e-9), raw as f64 / wire.max(1) as f64);
     Ok(Outcome {
         files: copied.files,

@@ -118,7 +118,7 @@ fn receive(args: &CpArgs, source: &Place, target: &Target, to: &Output<'_>) -> R
         Ok(received) => (Some(received), None),
         // The output failed here: the error of the other end adds nothing, so it is not waited for.
         Err(e) if output.is_to_blame() => return Err(output.blame(e)),
-        Err(e) => (None, Some(e.into())),
+        Err(e) => (None, Some(e)),
     };
     carrier.end(failed)?;
     let Received { summary, elapsed } = received.context("the copy has no result; this is a bug")?;

@@ -1,0 +1,232 @@
+//! Entries as they are announced: which may be stored, and which files are wanted.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use narrows::entry::{Answer, Entry, EntryKind, Wanted};
+use rustix::fs::{AtFlags, FileType, OFlags, Stat};
+use rustix::io::Errno;
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::answers::Answers;
+use super::in_way::in_way;
+use super::{Target, partial};
+use crate::delta::DELTA_MIN;
+use crate::meta;
+use crate::tree::Tree;
+use crate::{e_text, shown};
+
+/// Maximum number of wanted files that have not arrived; our senders have a few thousand.
+const PENDING_MAX: usize = 256 << 10;
+/// Maximum number of entries in a copy.
+const ENTRIES_MAX: u64 = 100_000_000;
+
+impl Target {
+    /// Stores an entry, or answers whether its content is wanted.
+    pub(super) fn announced(&mut self, id: u64, mut entry: Entry, answers: &mut Answers) {
+        let is_file = entry.kind.has_content();
+        let allowed = self.permitted.allows(&entry);
+        if let Some(target) = self.undecided.take_if(|_| allowed)
+            && let Err(e) = self.decide(&target, &entry)
+        {
+            if is_file {
+                answers.file(Wanted::Refused);
+            }
+            let text = format!("cannot store in {}: {}", shown(target.as_os_str().as_bytes()), e_text(&e));
+            self.undecided = Some(target);
+            return self.failed(id, text, answers);
+        }
+        if let Some(name) = &self.rename {
+            entry.path.clone_from(name);
+        }
+        if !self.options.set_id {
+            meta::take_privileges(&mut entry, &mut self.losses);
+        }
+        let wrong = if !allowed {
+            Some("it was not requested")
+        } else if entry.kind == EntryKind::Stream && entry.path.is_empty() {
+            Some("the target is a folder; name the file in it, as in FOLDER/NAME")
+        } else if self.removal.is_some() && self.permitted.is_one() && is_top(&entry) {
+            Some("--delete is for folders")
+        } else if entry.kind != EntryKind::Folder && !self.seen.insert(xxh3_64(&entry.path)) {
+            Some("another source has an entry of that name")
+        } else if self.entries > ENTRIES_MAX || !self.room.take(&entry) {
+            Some("there are too many entries")
+        } else {
+            None
+        };
+        if let Some(wrong) = wrong {
+            if is_file {
+                answers.file(Wanted::Refused);
+            }
+            let name = if entry.path.is_empty() { "it".into() } else { shown(&entry.path) };
+            return self.failed(id, format!("cannot store {name}: {wrong}"), answers);
+        }
+        let path = entry.path.clone();
+        let result = match &entry.kind {
+            EntryKind::File { .. } | EntryKind::Stream => return self.announced_file(id, entry, answers),
+            EntryKind::Folder => self.make_folder(id, entry, answers),
+            EntryKind::HardLink { of } if self.options.dry_run => {
+                let of = *of;
+                self.would_link(id, of, &path, answers)
+            }
+            EntryKind::HardLink { of } => {
+                self.links.push((id, *of, path.clone()));
+                Ok(())
+            }
+            EntryKind::Symlink { .. } => self.special(id, entry, true, answers),
+            EntryKind::Fifo | EntryKind::CharDevice { .. } | EntryKind::BlockDevice { .. } => {
+                self.special(id, entry, self.options.devices, answers)
+            }
+        };
+        if let Err(e) = result {
+            self.failed(id, format!("cannot store {}: {}", shown(&path), e_text(&e)), answers);
+        }
+    }
+
+    /// Decides whether the target becomes a file or a folder.
+    fn decide(&mut self, target: &Path, first: &Entry) -> io::Result<()> {
+        if is_top(first) {
+            self.rename = target.file_name().map(|name| name.as_bytes().to_vec());
+            return Ok(());
+        }
+        if target.exists() {
+            return Err(io::Error::other("it is a file, not a folder"));
+        }
+        self.tree = if self.options.dry_run {
+            Tree::empty()?
+        } else {
+            fs::create_dir(target)?;
+            Tree::open(target)?
+        };
+        Ok(())
+    }
+
+    fn announced_file(&mut self, id: u64, entry: Entry, answers: &mut Answers) {
+        let full = self.pending.len() >= PENDING_MAX;
+        let wanted = match self.compare(id, &entry) {
+            // A dry run: its folder would be created first.
+            Err(e) if self.would_be_made(&e) => Wanted::Whole,
+            Err(e) => {
+                answers.file(Wanted::Refused);
+                return self.failed(id, format!("cannot store {}: {}", shown(&entry.path), e_text(&e)), answers);
+            }
+            Ok(Wanted::No) => {
+                self.stored.files_same += 1;
+                self.stored.bytes_same += if let EntryKind::File { len, .. } = entry.kind { len } else { 0 };
+                Wanted::No
+            }
+            Ok(_) if full || !self.room.take_pending(&entry) => {
+                answers.file(Wanted::Refused);
+                return self.failed(id, "too many announced files were not sent".into(), answers);
+            }
+            Ok(wanted) => wanted,
+        };
+        answers.file(wanted);
+        if wanted != Wanted::No && self.options.dry_run {
+            self.room.give_back_pending(&entry);
+            self.stored.files += 1;
+            (self.observers.on_file)(&shown(&entry.path));
+        } else if wanted != Wanted::No {
+            self.pending.insert(id, entry);
+        }
+    }
+
+    /// Compares a file with what exists at the target: the same file by length and time (then its
+    /// metadata is updated), an earlier version, or the remains of an interrupted copy.
+    fn compare(&mut self, id: u64, entry: &Entry) -> io::Result<Wanted> {
+        let (folder, name) = self.tree.parent(&entry.path)?;
+        let (len, linked) = match entry.kind {
+            EntryKind::File { len, linked } => (Some(len), linked),
+            _ => (None, false),
+        };
+        let large = |len: i64| len as u64 >= DELTA_MIN;
+        let stat = match rustix::fs::statat(&folder, &name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => Some(stat),
+            Err(Errno::NOENT) => None,
+            Err(e) => return Err(e.into()),
+        };
+        let mut earlier = false;
+        match stat.as_ref().map(|s| FileType::from_raw_mode(s.st_mode)).zip(stat) {
+            Some((FileType::Directory, _)) if self.makes_way(&entry.path) => {
+                if self.options.dry_run {
+                    self.note_in_way(id, &entry.path);
+                } else {
+                    self.in_way.insert(id);
+                }
+            }
+            Some((FileType::Directory, _)) => return Err(in_way()),
+            Some((FileType::CharacterDevice | FileType::BlockDevice, _)) if !self.options.devices => {
+                return Err(io::Error::other("a device of that name is in the way; --devices replaces it"));
+            }
+            Some((FileType::RegularFile, stat)) => {
+                let same_len = Some(stat.st_size as u64) == len;
+                let dry_run = self.options.dry_run;
+                let rounded;
+                let entry = if same_len && self.clocks.is_rounded(&folder, &stat, entry, dry_run) {
+                    // The existing file has the time of the entry as far as its file system can
+                    // store it.
+                    let (mtime_s, mtime_ns) = (stat.st_mtime, stat.st_mtime_nsec as u32);
+                    rounded = Entry { mtime_s, mtime_ns, ..entry.clone() };
+                    &rounded
+                } else {
+                    entry
+                };
+                if same_len && meta::same_time(&stat, entry) {
+                    self.bring_up_to_date(entry, &stat, &folder, &name);
+                    if large(stat.st_size) && !self.options.dry_run {
+                        // Another copy has stored the file since this partial file was left.
+                        partial::remove_stale(&folder, &partial::name(&name, 0));
+                    }
+                    if linked {
+                        self.linked.insert(id, (entry.path.clone(), (stat.st_dev, stat.st_ino)));
+                    }
+                    return Ok(Wanted::No);
+                }
+                earlier = large(stat.st_size);
+            }
+            _ => {}
+        }
+        let in_chunks = len.is_some_and(|len| len >= DELTA_MIN);
+        if in_chunks && !earlier {
+            let partial = rustix::fs::statat(&folder, partial::name(&name, 0), AtFlags::SYMLINK_NOFOLLOW);
+            earlier = partial.is_ok_and(|s| large(s.st_size));
+        }
+        Ok(match len {
+            Some(_) if earlier && in_chunks => Wanted::Chunks,
+            Some(_) => Wanted::Repeats,
+            None => Wanted::Whole,
+        })
+    }
+
+    fn bring_up_to_date(&mut self, entry: &Entry, stat: &Stat, folder: &OwnedFd, name: &OsStr) {
+        if !self.options.dry_run
+            && (!meta::is_applied(stat, entry, self.ownership) || meta::xattrs(folder, name) != entry.xattrs)
+        {
+            match self.tree.open_below(&entry.path, OFlags::RDONLY | OFlags::NONBLOCK) {
+                Ok(file) => meta::apply(file.as_fd(), entry, self.ownership, &mut self.losses),
+                Err(_) => self.losses.count("mode or owner"),
+            }
+        }
+    }
+
+    /// Reports a folder or link that was created, or would be.
+    pub(super) fn made(&mut self, text: String, answers: &mut Answers) {
+        // Only a receiving client has this observer; a server reports to the sender if that asked
+        // for names.
+        if self.observers.on_removed.is_some() {
+            (self.observers.on_file)(&text);
+        } else if self.options.names {
+            answers.put(&Answer::Made { text });
+        }
+    }
+}
+
+/// Whether the entry is a source itself and not a folder.
+fn is_top(entry: &Entry) -> bool {
+    entry.kind != EntryKind::Folder && !entry.path.contains(&b'/')
+}
