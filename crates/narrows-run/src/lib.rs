@@ -19,6 +19,7 @@ pub mod compressor;
 mod connection;
 mod dialing;
 mod encrypted;
+mod error;
 mod failures;
 mod gate;
 mod gateway;
@@ -44,5 +45,6 @@ mod sys;
 mod talk;
 mod vital;
 
+pub use error::{Error, Result};
 use narrows_run_wire::{kinds, wire};
 pub use sys::raise_descriptor_limit;

@@ -40,7 +40,7 @@ pub(crate) fn run(args: &RunArgs) -> ExitCode {
         }
     };
     launch.run().unwrap_or_else(|error| {
-        report::note(report::one_line(&error));
+        report::note(report::one_line(&error.into()));
         ExitCode::from(OWN_FAILURE)
     })
 }
