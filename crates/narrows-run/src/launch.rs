@@ -48,15 +48,19 @@ pub struct Launch<'a> {
     pub settings: Settings,
     /// Servers that are reached through gateways on their hosts, if any.
     pub gateways: Option<Scope>,
-    pub engine: Engine,
+    pub interception: Interception,
     /// Whether the supervisor is the parent of the program. `None`: only if it must be.
     pub parent: Option<bool>,
 }
 
+/// How connections are to be intercepted (`--engine`).
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Engine {
+pub enum Interception {
+    /// By the library if the program loads it, else by the kernel.
     Auto,
+    /// By the preloaded library.
     Preload,
+    /// By the kernel, under a seccomp filter.
     Seccomp,
 }
 
@@ -101,11 +105,11 @@ impl Launch<'_> {
 
     fn means(&self, program: &OsStr) -> Result<Means> {
         let kind = binary::kind(program);
-        Ok(match (self.engine, kind) {
+        Ok(match (self.interception, kind) {
             (_, Kind::Unreachable(why)) => Means::Nothing(why),
-            (Engine::Preload, _) | (Engine::Auto, Kind::Usual) => Means::Library,
+            (Interception::Preload, _) | (Interception::Auto, Kind::Usual) => Means::Library,
             _ if seccomp::is_possible() => Means::Filter,
-            (Engine::Auto, Kind::Unhooked(why)) => Means::Nothing(why),
+            (Interception::Auto, Kind::Unhooked(why)) => Means::Nothing(why),
             _ => return Err(Error::NoNotifications),
         })
     }

@@ -9,6 +9,7 @@
 
 mod account;
 pub mod agent;
+mod agent_socket;
 mod allowance;
 mod asker;
 mod attention;
@@ -26,7 +27,6 @@ mod gateway;
 mod held;
 mod incoming;
 pub mod launch;
-mod line;
 mod listeners;
 pub mod negotiator;
 mod outgoing;

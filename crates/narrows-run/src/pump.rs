@@ -263,9 +263,9 @@ impl Pump {
                 // The requester may be gone.
                 let _ = answer.send(all);
             }
-            Order::Ask { request, asker, line } => {
+            Order::Ask { request, asker, socket } => {
                 let (reply, give) = self.answer(&request, asker);
-                let _ = reply_on(&line, &reply, give);
+                let _ = reply_on(&socket, &reply, give);
             }
         }
     }
@@ -371,15 +371,15 @@ fn program_events(room: bool) -> EventFlags {
     if room { flags | EventFlags::OUT } else { flags }
 }
 
-pub(crate) fn reply_on(line: &OwnedFd, reply: &Reply, give: Option<Arc<OwnedFd>>) -> rustix::io::Result<()> {
+pub(crate) fn reply_on(socket: &OwnedFd, reply: &Reply, give: Option<Arc<OwnedFd>>) -> rustix::io::Result<()> {
     let bytes: [u8; REPLY_LEN] = reply.encode();
     let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-    let Some(give) = give else { return send(line, &bytes, flags).map(drop) };
+    let Some(give) = give else { return send(socket, &bytes, flags).map(drop) };
     let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     let fds = [give.as_fd()];
     control.push(SendAncillaryMessage::ScmRights(&fds));
-    sendmsg(line, &[std::io::IoSlice::new(&bytes)], &mut control, flags).map(drop)
+    sendmsg(socket, &[std::io::IoSlice::new(&bytes)], &mut control, flags).map(drop)
 }
 
 #[cfg(test)]
