@@ -80,17 +80,29 @@ pub(crate) struct Moved {
     turned: bool,
 }
 
-impl Moved {
-    /// For one connection; `upward` holds its latest direction and is stored with it.
-    pub(crate) fn by_one(up: u64, down: u64, upward: &mut bool) -> Self {
-        let turned = match (up > 0, down > 0) {
+/// What one connection had passed on at the last look, and its latest direction.
+#[derive(Debug, Default)]
+pub(crate) struct Course {
+    up: u64,
+    down: u64,
+    upward: bool,
+}
+
+impl Course {
+    /// What has moved since the last look; `up` and `down` count all bytes so far.
+    pub(crate) fn look(&mut self, up: u64, down: u64) -> Moved {
+        let (new_up, new_down) = (up - self.up, down - self.down);
+        (self.up, self.down) = (up, down);
+        let turned = match (new_up > 0, new_down > 0) {
             (false, false) => false,
             (true, true) => true,
-            (now_upward, _) => std::mem::replace(upward, now_upward) != now_upward,
+            (now_upward, _) => std::mem::replace(&mut self.upward, now_upward) != now_upward,
         };
-        Self { up, down, turned }
+        Moved { up: new_up, down: new_down, turned }
     }
+}
 
+impl Moved {
     pub(crate) fn add(&mut self, other: Self) {
         *self = Self { up: self.up + other.up, down: self.down + other.down, turned: self.turned | other.turned };
     }
@@ -364,13 +376,16 @@ mod tests {
 
     #[test]
     fn a_turn_is_one_of_the_connection_itself() {
-        let mut upward = false;
-        let mut turned = |up, down| Moved::by_one(up, down, &mut upward).turned;
+        let (mut course, mut up, mut down) = (Course::default(), 0, 0);
+        let mut turned = |more_up, more_down| {
+            (up, down) = (up + more_up, down + more_down);
+            course.look(up, down).turned
+        };
         assert_eq!([turned(1, 0), turned(1, 0), turned(0, 0), turned(1, 0)], [true, false, false, false]);
         assert_eq!([turned(0, 1), turned(0, 1), turned(1, 1), turned(0, 1)], [true, false, true, false]);
         let mut all = Moved::default();
-        all.add(Moved::by_one(0, 3, &mut upward));
-        all.add(Moved::by_one(4, 0, &mut true));
+        all.add(Course::default().look(0, 3));
+        all.add(Course { upward: true, ..Course::default() }.look(4, 0));
         assert_eq!((all.up, all.down, all.turned), (4, 3, false));
     }
 

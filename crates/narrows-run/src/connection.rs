@@ -18,7 +18,6 @@ use rustix::event::epoll::EventFlags;
 use rustix::io::{Errno, ioctl_fionread, readv};
 use rustix::net::{RecvFlags, SendFlags, Shutdown, send, shutdown, sockopt};
 
-use super::attention::Moved;
 use super::dialing::{self, Answer, Dialing};
 use super::held::Held;
 use super::incoming::{Incoming, Read};
@@ -91,15 +90,8 @@ pub(crate) struct Connection {
     writes_end_ns: Option<u64>,
     /// The program needs nothing more, but the socket cannot be closed yet.
     leaving: Option<Leaving>,
-    /// The pump is to watch `program` for room to write.
-    pub wants_room: bool,
-    /// It is in the pump's list of connections with more to do.
-    pub has_turn: bool,
     /// The TCP socket reported that the peer finished or that the connection broke.
     network_ended: bool,
-    /// Bytes up and down at the last call of `take_moved`.
-    moved: (u64, u64),
-    upward: bool,
     /// An urgent byte from the program, and the number of bytes that must go up before it.
     urgent: Option<(u64, u8)>,
     /// The peer has sent an urgent byte that has not been read yet.
@@ -147,11 +139,7 @@ impl Connection {
             refused: None,
             writes_end_ns: None,
             leaving: None,
-            wants_room: false,
-            has_turn: false,
             network_ended: false,
-            moved: (0, 0),
-            upward: false,
             urgent: None,
             urgent_coming: false,
             urgent_held: None,
@@ -165,10 +153,14 @@ impl Connection {
         !self.connecting
     }
 
-    /// Bytes passed on since the previous call.
-    pub(crate) fn take_moved(&mut self) -> Moved {
-        let (before_up, before_down) = std::mem::replace(&mut self.moved, (self.up.bytes, self.down.bytes));
-        Moved::by_one(self.up.bytes - before_up, self.down.bytes - before_down, &mut self.upward)
+    /// Bytes of the program passed on so far, up and down.
+    pub(crate) fn passed(&self) -> (u64, u64) {
+        (self.up.bytes, self.down.bytes)
+    }
+
+    /// Whether the pump is to watch `program` for room to write.
+    pub(crate) fn wants_room(&self) -> bool {
+        self.down.is_blocked() || self.urgent_held.is_some()
     }
 
     /// Bytes of the program that the peer's kernel has not confirmed.
@@ -300,7 +292,6 @@ impl Connection {
             if let Some(over) = self.over(context.now_ns()) {
                 return over;
             }
-            self.wants_room = self.down.is_blocked() || self.urgent_held.is_some();
             if !moved {
                 return Next::Wait;
             }
