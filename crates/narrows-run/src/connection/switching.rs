@@ -5,15 +5,13 @@ use std::time::Duration;
 
 use narrows::block::Block;
 use narrows::upgrade::marker::MARKER_LEN;
-use narrows::upgrade::{self, Event, FlowLimits, WhyPlain};
-use rustix::io::Errno;
+use narrows::upgrade::{self, Event, FlowLimits};
 
-use super::{Connection, Phase};
+use super::Connection;
 use crate::account::{LiveConnection, Outcome, Traffic};
-use crate::dialing::{Dialing, connect_past};
 use crate::proof;
 use crate::shared::PumpContext;
-use crate::wire::{BY_GATEWAY, Request, host_and_port};
+use crate::wire::{BY_GATEWAY, Request};
 
 /// The negotiation with the other end.
 pub(super) struct Negotiation {
@@ -61,16 +59,6 @@ impl Connection {
         {
             self.refuse(&e);
         }
-    }
-
-    /// No gateway takes the connection: it continues as a plain connection to the server itself.
-    pub(super) fn connect_past_gateway(&mut self) -> Result<(), Errno> {
-        if let Phase::Connecting(connecting) = &mut self.phase {
-            connecting.dialing = None;
-        }
-        // A plain event releases no bytes.
-        let _ = self.negotiation.flow.hear(Event::Plain(WhyPlain::NoGateway));
-        connect_past(&self.network, &self.origin.peer)
     }
 
     pub(super) fn is_encrypted(&self) -> bool {
@@ -131,12 +119,6 @@ impl Connection {
     pub(crate) fn refused(&self) -> Option<&str> {
         self.ending.refused()
     }
-}
-
-/// The request to the gateway, if the connection leads to one.
-pub(super) fn asked_gateway(request: &Request, context: &PumpContext) -> Option<Dialing> {
-    let (_, port) = host_and_port(&request.peer).filter(|_| request.option == BY_GATEWAY && !request.accepted)?;
-    Some(Dialing::new(port, context.now_ns()))
 }
 
 /// Starts the negotiation with the other end. Returns it, and whether the peer is this host.
