@@ -241,3 +241,28 @@ impl Connection {
         None
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_error_counts_and_a_refusal_overrides_it() {
+        let mut ending = Ending::Open;
+        assert_eq!(ending.leave(5, 7).map(|leaving| leaving.since_ns), Some(5));
+        assert_eq!(ending.leave(9, 3).map(|leaving| (leaving.since_ns, leaving.unconfirmed)), Some((5, 7)));
+        assert_eq!((ending.error(), ending.refused()), (None, None));
+        ending.break_by(Errno::PIPE);
+        ending.break_by(Errno::TIMEDOUT);
+        assert_eq!((ending.error(), ending.refused()), (Some(Errno::PIPE), None));
+        assert!(ending.leave(9, 0).is_none());
+        if let Ending::Broken(broken) = &mut ending {
+            broken.writes_end_ns = Some(11);
+        }
+        ending.refuse("no frame".into());
+        ending.refuse("no frame again".into());
+        ending.break_by(Errno::TIMEDOUT);
+        assert_eq!((ending.error(), ending.refused()), (Some(Errno::CONNRESET), Some("no frame")));
+        assert!(matches!(ending, Ending::Broken(Broken { writes_end_ns: Some(11), .. })));
+    }
+}
