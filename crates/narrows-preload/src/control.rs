@@ -16,22 +16,22 @@ const PATIENCE_MS: i64 = 1000;
 
 const ROOT: u32 = 0;
 
-struct Line(c_int);
+struct ControlSocket(c_int);
 
-impl Drop for Line {
+impl Drop for ControlSocket {
     fn drop(&mut self) {
         sys::close(self.0);
     }
 }
 
-fn open() -> Result<Line, c_int> {
+fn open() -> Result<ControlSocket, c_int> {
     let setup = setup::get().ok_or(libc::ENOENT)?;
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-    let line = Line(sys::unix_socket(kind)?);
-    sys::connect_unix(line.0, &setup.control)?;
+    let socket = ControlSocket(sys::unix_socket(kind)?);
+    sys::connect_unix(socket.0, &setup.control)?;
     // All users can see the name, and take it when the supervisor is gone.
-    let listens = sys::user_of_peer(line.0)?;
-    if listens == ROOT || listens == setup.owner { Ok(line) } else { Err(libc::EACCES) }
+    let listens = sys::user_of_peer(socket.0)?;
+    if listens == ROOT || listens == setup.owner { Ok(socket) } else { Err(libc::EACCES) }
 }
 
 /// Whether a supervisor can be reached from this process, even if it is busy.
@@ -51,8 +51,8 @@ pub(crate) fn post(kind: Kind, fill: impl FnOnce(&mut Request)) {
     let say = || -> Result<(), c_int> {
         let mut request = request(kind, 0)?;
         fill(&mut request);
-        let line = open()?;
-        sys::send(line.0, &request.encode(), libc::MSG_NOSIGNAL).map(drop)
+        let socket = open()?;
+        sys::send(socket.0, &request.encode(), libc::MSG_NOSIGNAL).map(drop)
     };
     let _ = say();
 }
@@ -61,16 +61,16 @@ pub(crate) fn post(kind: Kind, fill: impl FnOnce(&mut Request)) {
 pub(crate) fn hand_over(id: u64, fds: [c_int; 2], fill: impl FnOnce(&mut Request)) -> Result<(), c_int> {
     let mut request = request(Kind::New, id)?;
     fill(&mut request);
-    let line = open()?;
-    sys::send_with_descriptors(line.0, &request.encode(), fds).map(drop)
+    let socket = open()?;
+    sys::send_with_descriptors(socket.0, &request.encode(), fds).map(drop)
 }
 
 /// Maximum number of signals during the wait for one answer.
 const SIGNALS_MAX: usize = 64;
 
-fn wait(line: &Line) -> Option<()> {
+fn wait(socket: &ControlSocket) -> Option<()> {
     for _ in 0..SIGNALS_MAX {
-        match sys::poll_interruptibly(line.0, libc::POLLIN, PATIENCE_MS) {
+        match sys::poll_interruptibly(socket.0, libc::POLLIN, PATIENCE_MS) {
             Err(libc::EINTR) => {}
             events => return events.is_ok_and(|events| events & libc::POLLIN != 0).then_some(()),
         }
@@ -83,11 +83,11 @@ fn wait(line: &Line) -> Option<()> {
 pub(crate) fn ask(kind: Kind, id: u64, fill: impl FnOnce(&mut Request)) -> Option<(Reply, Option<c_int>)> {
     let mut request = request(kind, id).ok()?;
     fill(&mut request);
-    let line = open().ok()?;
-    sys::send(line.0, &request.encode(), libc::MSG_NOSIGNAL).ok()?;
-    wait(&line)?;
+    let socket = open().ok()?;
+    sys::send(socket.0, &request.encode(), libc::MSG_NOSIGNAL).ok()?;
+    wait(&socket)?;
     let mut bytes = [0; REPLY_LEN];
-    let (len, fd) = sys::receive(line.0, &mut bytes).ok()?;
+    let (len, fd) = sys::receive(socket.0, &mut bytes).ok()?;
     Some((Reply::decode(bytes.get(..len)?)?, fd))
 }
 

@@ -8,8 +8,9 @@
 //! ours. No heap, no lock, no thread, no descriptor that outlives a call; errno stays as the real
 //! call left it, because all our own calls are raw (`sys.rs`).
 //!
-//! The exported symbols are in `hooks.rs` and `spawn.rs`; they handle the program's pointers and
-//! call plain functions of the other modules. `narrows-run-wire` is the protocol shared with the supervisor.
+//! The exported symbols are in `hooks` and `spawn.rs`; they handle the program's pointers and call
+//! plain functions of the other modules. `narrows-run-wire` is the protocol shared with the
+//! supervisor.
 
 #![cfg_attr(test, allow(dead_code, reason = "symbols are not exported from tests, so nothing calls them"))]
 

@@ -136,7 +136,7 @@ pub enum Reason {
     Loopback = 2,
     Shared = 3,
     Failed = 4,
-    /// Registered in an epoll or under two numbers before it connected (second engine), or
+    /// Registered in an epoll or under two numbers before it connected (under the filter), or
     /// registered in an io_uring ring.
     Elsewhere = 5,
     /// Both ends are on this host, where no codec is as fast as memory.

@@ -1,6 +1,6 @@
 //! The agent of a host: listens on the service port, and compares the claims of remote supervisors
 //! with the connections that programs of this host accepted, which their supervisors report to it
-//! over lines.
+//! over sockets of their own (`agent_socket.rs`).
 //!
 //! One thread that never blocks. It is a process of its own (`narrows agent`), or a thread of the
 //! first supervisor whose programs listen; when that supervisor ends, another one takes over
@@ -24,22 +24,22 @@ use rustix::net::{
 };
 use rustix::process::geteuid;
 
+use super::agent_socket::{AgentSocket, FromAgent, ToAgent};
 use super::channel::{Channel, READ};
 use super::gate::Gate;
 use super::gateway::Gateways;
-use super::line::{FromAgent, Line, ToAgent};
 use super::owner;
 use super::sys;
 use narrows_host::words;
 
-/// Lines of one user. Each supervisor whose programs listen holds one.
-const LINES_OF_USER_MAX: usize = 64;
+/// Sockets of one user. Each supervisor whose programs listen holds one.
+const SUPERVISORS_OF_USER_MAX: usize = 64;
 /// Limits for one supervisor. The lower flow limit is for users other than this process's own, and
 /// bounds what they can make the agent remember.
 const PORTS_MAX: usize = 4096;
 const FLOWS_MAX: usize = 262_144;
 const FLOWS_OF_OTHERS_MAX: usize = 16_384;
-/// Records of one line, or new channels, handled before others get their turn.
+/// Records of one supervisor, or new channels, handled before others get their turn.
 const TURN: usize = 256;
 /// Interval at which a service port that somebody else holds is tried again, and the pause in
 /// accepting when descriptors have run out.
@@ -52,7 +52,7 @@ pub struct Settings {
     pub service: SocketAddr,
     /// Keep the service port open always, not only while a program listens.
     pub always: bool,
-    /// Descriptors for lines, which get a quarter, and channels; a gateway may use as many again.
+    /// Descriptors for supervisors, which get a quarter, and channels; a gateway may use as many again.
     pub descriptors_max: usize,
     /// Ports of this host for which it is a gateway.
     pub gateway: BTreeSet<u16>,
@@ -62,14 +62,14 @@ pub struct Settings {
     pub talks: bool,
 }
 
-/// The abstract name at which a user's agent listens for lines. Agents with different service
+/// The abstract name at which a user's agent listens for supervisors. Agents with different service
 /// addresses count as different hosts, which only tests have within one machine.
 pub fn name(user: u32, service: SocketAddr) -> String {
     format!("narrows-agent:{user}:{service}")
 }
 
 struct Supervisor {
-    line: Line,
+    socket: AgentSocket,
     user: u32,
     greeted: bool,
     ports: Vec<u16>,
@@ -77,9 +77,10 @@ struct Supervisor {
     watched: EventFlags,
 }
 
-struct Flow {
-    /// The supervisor's line, and the flow's id there.
-    line: u64,
+/// A flow that a supervisor reported.
+struct ReportedFlow {
+    /// The supervisor's socket, and the flow's id there.
+    supervisor: u64,
     id: u64,
     gate: Gate,
 }
@@ -97,13 +98,13 @@ pub struct Agent {
     again_ns: u64,
     accepts: bool,
     witness: Witness,
-    lines: BTreeMap<u64, Supervisor>,
+    supervisors: BTreeMap<u64, Supervisor>,
     /// With the addresses from which they connected.
     channels: BTreeMap<ChannelId, (Channel, IpAddr)>,
-    flows: HashMap<FlowId, Flow>,
-    /// Next number; lines, channels and flows share one sequence.
+    flows: HashMap<FlowId, ReportedFlow>,
+    /// Next number; supervisors, channels and flows share one sequence.
     next: u64,
-    /// Lines and channels that may have something to send.
+    /// Supervisors and channels that may have something to send.
     stirred: BTreeSet<u64>,
     gateways: Gateways,
     complained: bool,
@@ -134,7 +135,7 @@ impl Agent {
             again_ns: 0,
             accepts: true,
             witness: Witness::new(limits, secret),
-            lines: BTreeMap::new(),
+            supervisors: BTreeMap::new(),
             channels: BTreeMap::new(),
             flows: HashMap::new(),
             next: FIRST,
@@ -162,9 +163,9 @@ impl Agent {
             let _ = epoll::wait(&self.watch, spare_capacity(&mut events), wait.as_ref());
             for event in &events {
                 match event.data.u64() {
-                    REGISTRY => self.accept_lines(),
+                    REGISTRY => self.accept_supervisors(),
                     SERVICE => self.accept_channels(),
-                    number if self.lines.contains_key(&number) => self.hear(number),
+                    number if self.supervisors.contains_key(&number) => self.hear(number),
                     number => self.receive(number),
                 }
             }
@@ -187,7 +188,7 @@ impl Agent {
     }
 
     fn wants_service(&self) -> bool {
-        self.settings.always || self.lines.values().any(|s| !s.ports.is_empty())
+        self.settings.always || self.supervisors.values().any(|s| !s.ports.is_empty())
     }
 
     /// Opens the service port when it is needed and closes it when it is not.
@@ -236,9 +237,9 @@ impl Agent {
         self.next - 1
     }
 
-    // --- lines: supervisors of this host ---
+    // --- supervisors of this host ---
 
-    fn accept_lines(&mut self) {
+    fn accept_supervisors(&mut self) {
         for _ in 0..TURN {
             let socket = match accept_with(&self.registry, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
                 Ok(socket) => socket,
@@ -246,30 +247,30 @@ impl Agent {
                 Err(Errno::AGAIN) => return,
                 Err(_) => return self.pause(),
             };
-            let line = Line::new(socket);
+            let socket = AgentSocket::new(socket);
             let own = geteuid();
-            let Some(user) = line.user().filter(|u| own.is_root() || *u == own.as_raw() || *u == 0) else { continue };
-            let of_user = self.lines.values().filter(|s| s.user == user).count();
-            if of_user >= LINES_OF_USER_MAX || self.lines.len() >= self.settings.descriptors_max / 4 {
+            let Some(user) = socket.user().filter(|u| own.is_root() || *u == own.as_raw() || *u == 0) else { continue };
+            let of_user = self.supervisors.values().filter(|s| s.user == user).count();
+            if of_user >= SUPERVISORS_OF_USER_MAX || self.supervisors.len() >= self.settings.descriptors_max / 4 {
                 continue;
             }
             let number = self.number();
-            if epoll::add(&self.watch, &line, EventData::new_u64(number), EventFlags::IN).is_ok() {
+            if epoll::add(&self.watch, &socket, EventData::new_u64(number), EventFlags::IN).is_ok() {
                 let (ports, flows) = (Vec::new(), HashMap::new());
-                let new = Supervisor { line, user, greeted: false, ports, flows, watched: EventFlags::IN };
-                self.lines.insert(number, new);
+                let new = Supervisor { socket, user, greeted: false, ports, flows, watched: EventFlags::IN };
+                self.supervisors.insert(number, new);
             }
         }
     }
 
     fn hear(&mut self, number: u64) {
         for _ in 0..TURN {
-            let Some(supervisor) = self.lines.get(&number) else { return };
-            let heard = supervisor.line.hear(ToAgent::decode);
+            let Some(supervisor) = self.supervisors.get(&number) else { return };
+            let heard = supervisor.socket.hear(ToAgent::decode);
             match heard {
                 Ok(Some(message)) if supervisor.greeted != (message == ToAgent::Hello) => self.obey(number, message),
                 Ok(None) => break,
-                // The line ended, or hello was not the first and only greeting.
+                // The socket ended, or hello was not the first and only greeting.
                 _ => return self.hang_up(number),
             }
         }
@@ -278,12 +279,12 @@ impl Agent {
 
     fn obey(&mut self, number: u64, message: ToAgent) {
         let now_ns = self.now_ns();
-        let Some(supervisor) = self.lines.get_mut(&number) else { return };
+        let Some(supervisor) = self.supervisors.get_mut(&number) else { return };
         match message {
             ToAgent::Hello => {
                 supervisor.greeted = true;
                 let hello = FromAgent::Hello.encode();
-                supervisor.line.say(hello.unwrap_or_default());
+                supervisor.socket.say(hello.unwrap_or_default());
             }
             ToAgent::Listening(port) if supervisor.ports.len() < PORTS_MAX => {
                 supervisor.ports.push(port);
@@ -306,7 +307,7 @@ impl Agent {
                 let flow = self.next;
                 self.next += 1;
                 supervisor.flows.insert(id, flow);
-                self.flows.insert(flow, Flow { line: number, id, gate: Gate::new() });
+                self.flows.insert(flow, ReportedFlow { supervisor: number, id, gate: Gate::new() });
                 self.witness.accepted(flow, addresses, syn_clock_ms);
             }
             ToAgent::Listening(_) => {}
@@ -328,7 +329,7 @@ impl Agent {
     }
 
     fn hang_up(&mut self, number: u64) {
-        let Some(gone) = self.lines.remove(&number) else { return };
+        let Some(gone) = self.supervisors.remove(&number) else { return };
         for flow in gone.flows.into_values() {
             self.flows.remove(&flow);
             self.witness.ended(flow);
@@ -394,7 +395,7 @@ impl Agent {
                 if channel.flush().and_then(|()| channel.watch(&self.watch, number)).is_err() {
                     self.lose(number);
                 }
-            } else if let Some(supervisor) = self.lines.get_mut(&number)
+            } else if let Some(supervisor) = self.supervisors.get_mut(&number)
                 && supervisor.flush(&self.watch, number).is_err()
             {
                 self.hang_up(number);
@@ -436,10 +437,10 @@ impl Agent {
         if !known.gate.passes(&event) {
             return;
         }
-        let number = known.line;
+        let number = known.supervisor;
         let record = FromAgent::Hear { id: known.id, event }.encode();
-        if let (Some(supervisor), Some(record)) = (self.lines.get_mut(&number), record) {
-            if supervisor.line.say(record) {
+        if let (Some(supervisor), Some(record)) = (self.supervisors.get_mut(&number), record) {
+            if supervisor.socket.say(record) {
                 self.stirred.insert(number);
             } else {
                 self.hang_up(number);
@@ -450,10 +451,10 @@ impl Agent {
 
 impl Supervisor {
     fn flush(&mut self, watch: &OwnedFd, number: u64) -> Result<()> {
-        self.line.flush()?;
-        let wanted = if self.line.wants_room() { EventFlags::IN | EventFlags::OUT } else { EventFlags::IN };
+        self.socket.flush()?;
+        let wanted = if self.socket.wants_room() { EventFlags::IN | EventFlags::OUT } else { EventFlags::IN };
         if wanted != self.watched {
-            epoll::modify(watch, &self.line, EventData::new_u64(number), wanted)?;
+            epoll::modify(watch, &self.socket, EventData::new_u64(number), wanted)?;
             self.watched = wanted;
         }
         Ok(())
@@ -493,11 +494,11 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(30);
 
-    /// The next message on a line, or an error if the line ended.
-    fn heard(line: &Line) -> Result<FromAgent> {
+    /// The next message on a socket, or an error if it ended.
+    fn heard(socket: &AgentSocket) -> Result<FromAgent> {
         let begun = Instant::now();
         loop {
-            match line.hear(FromAgent::decode) {
+            match socket.hear(FromAgent::decode) {
                 Ok(Some(answer)) => return Ok(answer),
                 Ok(None) => assert!(begun.elapsed() < PATIENCE, "nothing is heard"),
                 Err(e) => return Err(e),
@@ -506,14 +507,14 @@ mod tests {
         }
     }
 
-    fn greets(line: &mut Line) -> bool {
-        line.say(ToAgent::Hello.encode()) && line.flush().is_ok() && matches!(heard(line), Ok(FromAgent::Hello))
+    fn greets(socket: &mut AgentSocket) -> bool {
+        socket.say(ToAgent::Hello.encode()) && socket.flush().is_ok() && matches!(heard(socket), Ok(FromAgent::Hello))
     }
 
-    /// One user's lines, most of them silent: the agent accepts up to the limit, and answers those
+    /// One user's sockets, most of them silent: the agent accepts up to the limit, and answers those
     /// that speak.
     #[test]
-    fn lines_that_say_nothing_have_no_more_than_their_share() {
+    fn sockets_that_say_nothing_have_no_more_than_their_share() {
         let service = SocketAddr::from(([127, 0, 0, 10], std::process::id() as u16));
         let settings = Settings {
             service,
@@ -526,16 +527,17 @@ mod tests {
         let agent = Agent::open(settings).unwrap();
         std::thread::spawn(move || agent.run());
         let name = name(geteuid().as_raw(), service);
-        let mut first = Line::connect(&name).unwrap();
+        let mut first = AgentSocket::connect(&name).unwrap();
         assert!(greets(&mut first));
-        let mut silent: Vec<Line> = (1..LINES_OF_USER_MAX).map(|_| Line::connect(&name).unwrap()).collect();
+        let mut silent: Vec<AgentSocket> =
+            (1..SUPERVISORS_OF_USER_MAX).map(|_| AgentSocket::connect(&name).unwrap()).collect();
         // One too many: it is closed without a message.
-        assert!(heard(&Line::connect(&name).unwrap()).is_err());
-        // A line that sends something else before hello is closed too, and its place is free again.
+        assert!(heard(&AgentSocket::connect(&name).unwrap()).is_err());
+        // A socket that sends something else before hello is closed too, and its place is free again.
         let rude = &mut silent[0];
         assert!(rude.say(ToAgent::Listening(80).encode()) && rude.flush().is_ok());
         assert!(heard(rude).is_err());
-        assert!(greets(&mut Line::connect(&name).unwrap()));
+        assert!(greets(&mut AgentSocket::connect(&name).unwrap()));
         assert!(greets(&mut silent[1]));
     }
 }

@@ -25,8 +25,8 @@ const OF_ANYBODY: [(c_int, c_int); 4] = [
 const NET_ADMIN: u64 = 1 << 12;
 const NET_RAW: u64 = 1 << 13;
 
-/// The process at the other end of a line, by the credentials that the kernel recorded when it
-/// connected.
+/// The process at the other end of a unix socket, by the credentials that the kernel recorded when
+/// it connected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Asker {
     /// `None` if the process is in a pid namespace not visible from here.
@@ -37,9 +37,9 @@ pub struct Asker {
 impl Asker {
     /// `None` for another user, who is refused even with the token. If the supervisor runs as root,
     /// its programs may have become any user.
-    pub fn of(line: &OwnedFd) -> Option<Self> {
+    pub fn of(socket: &OwnedFd) -> Option<Self> {
         let mut credentials = [0; 12];
-        let len = sys::get_option(line, libc::SOL_SOCKET, libc::SO_PEERCRED, &mut credentials).ok()?;
+        let len = sys::get_option(socket, libc::SOL_SOCKET, libc::SO_PEERCRED, &mut credentials).ok()?;
         let (pid, rest) = credentials.split_first_chunk::<4>()?;
         let uid = u32::from_ne_bytes(*rest.first_chunk()?);
         let own = geteuid();

@@ -80,17 +80,29 @@ pub(crate) struct Moved {
     turned: bool,
 }
 
-impl Moved {
-    /// For one connection; `upward` holds its latest direction and is stored with it.
-    pub(crate) fn by_one(up: u64, down: u64, upward: &mut bool) -> Self {
-        let turned = match (up > 0, down > 0) {
+/// What one connection had passed on at the last look, and its latest direction.
+#[derive(Debug, Default)]
+pub(crate) struct Course {
+    up: u64,
+    down: u64,
+    upward: bool,
+}
+
+impl Course {
+    /// What has moved since the last look; `up` and `down` count all bytes so far.
+    pub(crate) fn look(&mut self, up: u64, down: u64) -> Moved {
+        let (new_up, new_down) = (up - self.up, down - self.down);
+        (self.up, self.down) = (up, down);
+        let turned = match (new_up > 0, new_down > 0) {
             (false, false) => false,
             (true, true) => true,
-            (now_upward, _) => std::mem::replace(upward, now_upward) != now_upward,
+            (now_upward, _) => std::mem::replace(&mut self.upward, now_upward) != now_upward,
         };
-        Self { up, down, turned }
+        Moved { up: new_up, down: new_down, turned }
     }
+}
 
+impl Moved {
     pub(crate) fn add(&mut self, other: Self) {
         *self = Self { up: self.up + other.up, down: self.down + other.down, turned: self.turned | other.turned };
     }
@@ -103,9 +115,10 @@ struct Gap {
     deviation_ns: f64,
 }
 
-/// First asleep for `nap_ns`, then awake until `look_until_ns`, then asleep for as long as it takes.
+/// When to poll: first asleep for `nap_ns`, then awake until `look_until_ns`, then asleep for as long
+/// as it takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Plan {
+struct PollWindow {
     nap_ns: u64,
     look_until_ns: u64,
 }
@@ -147,16 +160,18 @@ impl Attention {
     ) {
         let mut now_ns = clock();
         let end_ns = wait.map(|w| now_ns.saturating_add(w.as_nanos() as u64));
-        let plan = self.plan(now_ns).filter(|plan| may_look && end_ns.is_none_or(|end_ns| plan.look_until_ns < end_ns));
-        if let Some(plan) = plan
+        let window = self
+            .poll_window(now_ns)
+            .filter(|window| may_look && end_ns.is_none_or(|end_ns| window.look_until_ns < end_ns));
+        if let Some(window) = window
             && *CORES > 1
         {
-            if plan.nap_ns > 0 {
-                asleep(watch, plan.nap_ns);
+            if window.nap_ns > 0 {
+                asleep(watch, window.nap_ns);
                 now_ns = clock();
             }
             if !LOOKING.swap(true, Ordering::Relaxed) {
-                self.look(watch, events, now_ns, plan.look_until_ns, &clock);
+                self.look(watch, events, now_ns, window.look_until_ns, &clock);
                 LOOKING.store(false, Ordering::Relaxed);
             }
             if !events.is_empty() {
@@ -203,7 +218,7 @@ impl Attention {
     }
 
     /// How to wait now; `None`: just sleep.
-    fn plan(&self, now_ns: u64) -> Option<Plan> {
+    fn poll_window(&self, now_ns: u64) -> Option<PollWindow> {
         let gap = &self.gaps[self.kind?];
         if now_ns < self.rests_until_ns || gap.mean_ns > GAP_MAX_NS || self.turns < TURNS_MIN {
             return None;
@@ -216,9 +231,11 @@ impl Attention {
             return None;
         }
         let gone_ns = now_ns.saturating_sub(self.since_ns);
-        let plan =
-            Plan { nap_ns: (nap_ns as u64).saturating_sub(gone_ns), look_until_ns: self.since_ns + until_ns as u64 };
-        (plan.look_until_ns > now_ns).then_some(plan)
+        let window = PollWindow {
+            nap_ns: (nap_ns as u64).saturating_sub(gone_ns),
+            look_until_ns: self.since_ns + until_ns as u64,
+        };
+        (window.look_until_ns > now_ns).then_some(window)
     }
 
     /// Records how long a look took. False if something else needs the core; polling then pauses
@@ -287,26 +304,26 @@ mod tests {
     #[test]
     fn answers_that_are_always_quick_are_looked_for_at_once() {
         let (attention, now_ns) = after([20_000; 100], 100);
-        let plan = attention.plan(now_ns).unwrap();
-        assert_eq!(plan.nap_ns, 0);
-        assert!((20_000..=60_000).contains(&(plan.look_until_ns - now_ns)), "{plan:?}");
+        let window = attention.poll_window(now_ns).unwrap();
+        assert_eq!(window.nap_ns, 0);
+        assert!((20_000..=60_000).contains(&(window.look_until_ns - now_ns)), "{window:?}");
     }
 
     #[test]
     fn what_takes_a_known_time_is_slept_for_until_shortly_before() {
         let (attention, now_ns) = after((0..200).map(|i| 300_000 + i % 3 * 5_000), 100);
-        let plan = attention.plan(now_ns).unwrap();
-        assert!((200_000..300_000).contains(&plan.nap_ns), "{plan:?}");
-        assert!((305_000..360_000).contains(&(plan.look_until_ns - now_ns)), "{plan:?}");
+        let window = attention.poll_window(now_ns).unwrap();
+        assert!((200_000..300_000).contains(&window.nap_ns), "{window:?}");
+        assert!((305_000..360_000).contains(&(window.look_until_ns - now_ns)), "{window:?}");
         // Time that has already passed is not slept again.
-        let later = attention.plan(now_ns + 100_000).unwrap();
-        assert_eq!((later.nap_ns, later.look_until_ns), (plan.nap_ns - 100_000, plan.look_until_ns));
-        assert_eq!(attention.plan(plan.look_until_ns), None);
+        let later = attention.poll_window(now_ns + 100_000).unwrap();
+        assert_eq!((later.nap_ns, later.look_until_ns), (window.nap_ns - 100_000, window.look_until_ns));
+        assert_eq!(attention.poll_window(window.look_until_ns), None);
     }
 
     #[test]
     fn long_uneven_and_first_gaps_and_bulk_are_slept_through() {
-        let nothing = |(attention, now_ns): (Attention, u64)| assert_eq!(attention.plan(now_ns), None);
+        let nothing = |(attention, now_ns): (Attention, u64)| assert_eq!(attention.poll_window(now_ns), None);
         nothing(after([], 100));
         nothing(after([20_000; 1], 100));
         nothing(after([20_000_000; 100], 100));
@@ -321,51 +338,54 @@ mod tests {
             now_ns += 20_000;
             attention.round(now_ns, now_ns, Moved { turned: false, ..up(3_000) });
         }
-        assert_eq!(attention.plan(now_ns), None);
+        assert_eq!(attention.poll_window(now_ns), None);
         // Eight dialogues on one pump change direction often enough.
         for i in 0..200 {
             now_ns += 20_000;
             let moved = if i % 4 < 2 { up(100) } else { down(100) };
             attention.round(now_ns, now_ns, Moved { turned: i % 2 == 0, ..moved });
         }
-        assert!(attention.plan(now_ns).is_some());
+        assert!(attention.poll_window(now_ns).is_some());
     }
 
     #[test]
     fn one_pause_does_not_end_it() {
         let gaps = [20_000; 200].into_iter().chain([5_000_000_000]).chain([20_000; 40]);
         let (attention, now_ns) = after(gaps, 100);
-        assert!(attention.plan(now_ns).is_some());
+        assert!(attention.poll_window(now_ns).is_some());
     }
 
     #[test]
     fn nothing_is_looked_for_where_the_core_is_wanted() {
         let (mut attention, now_ns) = after([20_000; 100], 100);
         assert!(attention.looked(now_ns, now_ns + 2_000));
-        assert!(attention.plan(now_ns + 2_000).is_some());
+        assert!(attention.poll_window(now_ns + 2_000).is_some());
         assert!(!attention.looked(now_ns, now_ns + 3_000_000));
-        assert_eq!(attention.plan(now_ns + 3_000_000), None);
+        assert_eq!(attention.poll_window(now_ns + 3_000_000), None);
         attention.round(now_ns + 20_000_000, now_ns + 20_000_000, up(100));
-        assert!(attention.plan(now_ns + 20_000_000).is_some());
+        assert!(attention.poll_window(now_ns + 20_000_000).is_some());
     }
 
     #[test]
     fn rounds_that_moved_nothing_change_nothing() {
         let (mut attention, now_ns) = after([20_000; 100], 100);
-        let plan = attention.plan(now_ns);
+        let window = attention.poll_window(now_ns);
         attention.round(now_ns + 5_000, now_ns + 6_000, up(0));
-        assert_eq!(attention.plan(now_ns), plan);
+        assert_eq!(attention.poll_window(now_ns), window);
     }
 
     #[test]
     fn a_turn_is_one_of_the_connection_itself() {
-        let mut upward = false;
-        let mut turned = |up, down| Moved::by_one(up, down, &mut upward).turned;
+        let (mut course, mut up, mut down) = (Course::default(), 0, 0);
+        let mut turned = |more_up, more_down| {
+            (up, down) = (up + more_up, down + more_down);
+            course.look(up, down).turned
+        };
         assert_eq!([turned(1, 0), turned(1, 0), turned(0, 0), turned(1, 0)], [true, false, false, false]);
         assert_eq!([turned(0, 1), turned(0, 1), turned(1, 1), turned(0, 1)], [true, false, true, false]);
         let mut all = Moved::default();
-        all.add(Moved::by_one(0, 3, &mut upward));
-        all.add(Moved::by_one(4, 0, &mut true));
+        all.add(Course::default().look(0, 3));
+        all.add(Course { upward: true, ..Course::default() }.look(4, 0));
         assert_eq!((all.up, all.down, all.turned), (4, 3, false));
     }
 

@@ -19,7 +19,7 @@ pub(crate) enum Kind {
     Usual,
     /// The library cannot be loaded, or would see no calls; why.
     Unhooked(&'static str),
-    /// Neither engine works with it; why.
+    /// Neither the library nor the filter works with it; why.
     Unreachable(&'static str),
 }
 

@@ -10,11 +10,11 @@ const OWN: usize = 32;
 const PROCESSES_MAX: usize = 65_536;
 /// TCP sockets of failed connections, kept until their program closes them or tries again.
 const FAILED_MAX: usize = 256;
-/// Lines waiting to be accepted during a burst of connections; the kernel may allow fewer.
+/// Control connections waiting to be accepted during a burst of connections; the kernel may allow fewer.
 const BACKLOG_MAX: usize = 4096;
-/// Accepted lines that have sent nothing yet. A program sends its request at once.
+/// Accepted control connections that have sent nothing yet. A program sends its request at once.
 const SILENT_MAX: usize = 256;
-/// For the second engine: per answered call, of which there is one, the process, its socket, a
+/// For the filter: per answered call, of which there is one, the process, its socket, a
 /// pair, another pair to ask a pump and a descriptor from the answer; and its own epoll and
 /// listener.
 const CALL: usize = 9;
@@ -32,28 +32,28 @@ pub struct Budget {
     /// Two descriptors for each connection that arrives while the last allowed one is taken: the
     /// kernel lets one more wait than this.
     pub backlog: usize,
-    /// Three descriptors for each: the line, and the two that may come with it.
+    /// Three descriptors for each: the connection, and the two that may come with it.
     pub silent: usize,
     pub failed: usize,
     pub negotiating: usize,
     pub processes: usize,
-    /// Calls waiting for the network in the second engine. Two descriptors for each: the socket and
+    /// Calls waiting for the network under the filter. Two descriptors for each: the socket and
     /// the process.
     pub waits: usize,
-    /// Connections accepted by the second engine that their process has not taken.
+    /// Connections accepted under the filter that their process has not taken.
     pub untaken: usize,
 }
 
 impl Budget {
-    /// Divides `limit` descriptors. `asked`: whether the second engine runs.
+    /// Divides `limit` descriptors. `asked`: whether the program runs under the filter.
     pub fn of(limit: usize, asked: bool) -> Self {
         let rest = limit.saturating_sub(OWN);
-        // With the second engine no library sends requests.
-        let lines = if asked { 0 } else { rest };
+        // Under the filter no library sends requests.
+        let controls = if asked { 0 } else { rest };
         let mut budget = Self {
             connections: 1,
-            backlog: (lines / 16).clamp(2, BACKLOG_MAX + 1) - 1,
-            silent: (lines / 48).clamp(1, SILENT_MAX),
+            backlog: (controls / 16).clamp(2, BACKLOG_MAX + 1) - 1,
+            silent: (controls / 48).clamp(1, SILENT_MAX),
             failed: (rest / 16).clamp(1, FAILED_MAX),
             negotiating: (rest / 8).min(2 * HOSTS_MAX),
             processes: (rest / 8).clamp(1, PROCESSES_MAX),

@@ -7,35 +7,35 @@
 //! orderly end takes the poison out first and gives the program an end of stream. So the program
 //! never mistakes a dead supervisor for a peer that has finished.
 //!
-//! `flow` tells where plain bytes end and frames begin; `up` and `down` carry both.
+//! `negotiation` tells where plain bytes end and frames begin; `up` and `down` carry both.
 
-use std::io::IoSliceMut;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use narrows::upgrade;
 use rustix::event::epoll::EventFlags;
-use rustix::io::{Errno, ioctl_fionread, readv};
-use rustix::net::{RecvFlags, SendFlags, Shutdown, send, shutdown, sockopt};
+use rustix::io::{Errno, ioctl_fionread};
+use rustix::net::sockopt;
 
-use super::attention::Moved;
-use super::dialing::{self, Answer, Dialing};
+use super::dialing::Dialing;
 use super::held::Held;
-use super::incoming::{Incoming, Read};
+use super::incoming::Incoming;
 use super::outgoing::Outgoing;
 use super::shared::PumpContext;
-use super::socket::{peek, read};
 use super::sys;
 use super::wire::{RawAddress, Request};
 
+mod connecting;
+mod downward;
 mod ends;
 mod switching;
+mod upward;
+mod urgent;
 
-use ends::Leaving;
-use switching::{asked_gateway, negotiate};
+use connecting::Phase;
+use ends::Ending;
+use switching::{Negotiation, negotiate};
+use urgent::{UrgentDown, UrgentUp};
 
-/// Bytes peeked at a time. Most messages fit; anything longer counts as bulk.
-const PEEK: usize = 4096;
 /// Bytes that one connection may move before others get their turn.
 const TURN: u64 = 1 << 20;
 /// Minimum that one step counts towards `TURN`, to cover its system calls: a peer could send an
@@ -61,57 +61,42 @@ pub(crate) struct Connection {
     pub held: Arc<Held>,
     pub network: Arc<OwnedFd>,
     pub program: OwnedFd,
+    origin: Origin,
+    phase: Phase,
+    negotiation: Negotiation,
+    up: Outgoing,
+    down: Incoming,
+    program_end: ProgramEnd,
+    /// The TCP socket reported that the peer finished or that the connection broke.
+    network_ended: bool,
+    urgent_up: Option<UrgentUp>,
+    urgent_down: UrgentDown,
+    ending: Ending,
+}
+
+/// What is known of a connection from its beginning on.
+struct Origin {
     peer: RawAddress,
     accepted: bool,
     same_host: bool,
     begun_ns: u64,
-    /// Bytes that fill the program's end while the connection is being made.
-    fill: usize,
-    connecting: bool,
-    /// The request to the gateway, while its answer is pending.
-    dialing: Option<Dialing>,
-    flow: upgrade::Flow,
-    /// The flow's words are dropped: nobody negotiates. The connection is plain, or in frames from
-    /// the start because the operator says so.
-    silent: bool,
-    up: Outgoing,
-    down: Incoming,
-    /// The program has shut down writing or closed its end (RDHUP).
-    program_ended: bool,
-    /// The program has closed its end or shut it down both ways.
-    program_gone: bool,
-    /// The program closed with bytes unread.
-    aborted: bool,
-    /// The TCP connection broke; bytes already in its receive queue still go to the program.
-    broken: Option<Errno>,
-    /// The peer sent invalid data and gets a reset; the text says what was wrong.
-    refused: Option<String>,
-    /// The connection is broken and the program's writes fail with EPIPE: the time by which the
-    /// last pending write has returned.
-    writes_end_ns: Option<u64>,
-    /// The program needs nothing more, but the socket cannot be closed yet.
-    leaving: Option<Leaving>,
-    /// The pump is to watch `program` for room to write.
-    pub wants_room: bool,
-    /// It is in the pump's list of connections with more to do.
-    pub has_turn: bool,
-    /// The TCP socket reported that the peer finished or that the connection broke.
-    network_ended: bool,
-    /// Bytes up and down at the last call of `take_moved`.
-    moved: (u64, u64),
-    upward: bool,
-    /// An urgent byte from the program, and the number of bytes that must go up before it.
-    urgent: Option<(u64, u8)>,
-    /// The peer has sent an urgent byte that has not been read yet.
-    urgent_coming: bool,
-    /// An urgent byte from the peer that found no room in the program's end.
-    urgent_held: Option<u8>,
+}
+
+/// What the program has done with its end. Each includes those before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum ProgramEnd {
+    Open,
+    /// It has shut down writing or closed its end (RDHUP).
+    Finished,
+    /// It has closed its end or shut it down both ways.
+    Gone,
+    /// It has closed with bytes unread.
+    Aborted,
 }
 
 impl Connection {
     pub(crate) fn new(request: &Request, held: Arc<Held>, program: OwnedFd, context: &mut PumpContext) -> Self {
         let network = Arc::clone(&held.network);
-        let fill = usize::try_from(request.number).unwrap_or(1);
         // Without O_ASYNC: the program's own end sends it signals; this socket would send one when
         // that end is closed.
         let _ = rustix::fs::fcntl_setfl(&network, rustix::fs::OFlags::NONBLOCK);
@@ -122,39 +107,24 @@ impl Connection {
         // So an urgent byte is read at its position, whatever the program wants; its own end has
         // its setting.
         let _ = sockopt::set_socket_oobinline(&network, true);
-        let (flow, silent, same_host) = negotiate(request, &network, context);
+        let (negotiation, same_host) = negotiate(request, &network, context);
+        let (peer, accepted, begun_ns) = (request.peer, request.accepted, context.now_ns());
         let mut connection = Self {
             id: request.id,
             serial: context.next_serial(),
             held,
             network,
-            same_host,
-            begun_ns: context.now_ns(),
             program,
-            peer: request.peer,
-            accepted: request.accepted,
-            fill,
-            connecting: fill > 1,
-            dialing: asked_gateway(request, context),
-            flow,
-            silent,
+            origin: Origin { peer, accepted, same_host, begun_ns },
+            phase: Phase::of(request, context),
+            negotiation,
             up: Outgoing::new(),
             down: Incoming::new(),
-            program_ended: false,
-            program_gone: false,
-            aborted: false,
-            broken: None,
-            refused: None,
-            writes_end_ns: None,
-            leaving: None,
-            wants_room: false,
-            has_turn: false,
+            program_end: ProgramEnd::Open,
             network_ended: false,
-            moved: (0, 0),
-            upward: false,
-            urgent: None,
-            urgent_coming: false,
-            urgent_held: None,
+            urgent_up: None,
+            urgent_down: UrgentDown::Nothing,
+            ending: Ending::Open,
         };
         connection.after_flow(context);
         connection
@@ -162,64 +132,68 @@ impl Connection {
 
     /// True if the connection was established, not only attempted.
     pub(crate) fn came_up(&self) -> bool {
-        !self.connecting
+        matches!(self.phase, Phase::Established)
     }
 
-    /// Bytes passed on since the previous call.
-    pub(crate) fn take_moved(&mut self) -> Moved {
-        let (before_up, before_down) = std::mem::replace(&mut self.moved, (self.up.bytes, self.down.bytes));
-        Moved::by_one(self.up.bytes - before_up, self.down.bytes - before_down, &mut self.upward)
+    fn program_is_gone(&self) -> bool {
+        self.program_end >= ProgramEnd::Gone
+    }
+
+    /// Bytes of the program passed on so far, up and down.
+    pub(crate) fn passed(&self) -> (u64, u64) {
+        (self.up.bytes, self.down.bytes)
+    }
+
+    /// Whether the pump is to watch `program` for room to write.
+    pub(crate) fn wants_room(&self) -> bool {
+        self.down.is_blocked() || matches!(self.urgent_down, UrgentDown::Held(_))
     }
 
     /// Bytes of the program that the peer's kernel has not confirmed.
     pub(crate) fn out_queue(&self) -> usize {
-        let unread = if self.connecting { 0 } else { ioctl_fionread(&self.program).unwrap_or(0).saturating_sub(1) };
+        let unread = if self.came_up() { ioctl_fionread(&self.program).unwrap_or(0).saturating_sub(1) } else { 0 };
         // Before the program's first byte the queue can only hold our marker.
         let passed = if self.up.bytes > 0 { self.up.held() + sys::unconfirmed(&self.network) } else { 0 };
         unread as usize + passed
     }
 
-    /// Queues an urgent byte behind everything that the program has written so far. False if an
-    /// earlier one is still under way.
-    pub(crate) fn send_urgent(&mut self, byte: u8) -> bool {
-        let unread = ioctl_fionread(&self.program).unwrap_or(1).saturating_sub(1);
-        if self.connecting || self.urgent.is_some() {
-            return false;
-        }
-        self.urgent = Some((self.up.bytes + unread, byte));
-        true
-    }
-
     pub(crate) fn program_happened(&mut self, events: EventFlags) {
         self.up.readable = true;
-        if events.intersects(EventFlags::RDHUP | EventFlags::HUP) {
-            self.program_ended = true;
-        }
         // Once we have shut it down for writing, HUP only means that the program has finished too.
-        if events.contains(EventFlags::HUP) && !self.down.shut {
-            self.program_gone = true;
-        }
-        if events.contains(EventFlags::ERR) {
-            (self.aborted, self.program_gone, self.program_ended) = (true, true, true);
-        }
+        let gone = events.contains(EventFlags::HUP) && !self.down.is_shut();
+        let seen = if events.contains(EventFlags::ERR) {
+            ProgramEnd::Aborted
+        } else if gone {
+            ProgramEnd::Gone
+        } else if events.intersects(EventFlags::RDHUP | EventFlags::HUP) {
+            ProgramEnd::Finished
+        } else {
+            ProgramEnd::Open
+        };
+        self.program_end = self.program_end.max(seen);
     }
 
     pub(crate) fn network_happened(&mut self, events: EventFlags) {
         if events.intersects(EventFlags::IN | EventFlags::PRI | EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR) {
-            self.down.readable |= self.refused.is_none();
+            self.down.readable |= self.refused().is_none();
         }
-        self.urgent_coming |= events.contains(EventFlags::PRI);
+        if events.contains(EventFlags::PRI) && self.urgent_down == UrgentDown::Nothing {
+            self.urgent_down = UrgentDown::Coming;
+        }
         self.network_ended |= events.intersects(EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR);
-        if self.connecting {
+        if !self.came_up() {
             return;
         }
         // After the end of the stream reads report no error, so it is asked for here; before, a
         // read finds it in order.
-        if self.down.ended && events.intersects(EventFlags::ERR | EventFlags::HUP) && self.broken.is_none() {
+        if self.down.has_ended()
+            && events.intersects(EventFlags::ERR | EventFlags::HUP)
+            && self.ending.error().is_none()
+        {
             match sockopt::socket_error(&self.network) {
-                Ok(Err(e)) => self.broken = Some(e),
+                Ok(Err(e)) => self.ending.break_by(e),
                 // Both halves are closed although the program's half is not: the peer is gone.
-                _ if !self.up.shut && events.contains(EventFlags::HUP) => self.broken = Some(Errno::PIPE),
+                _ if !self.up.is_shut() && events.contains(EventFlags::HUP) => self.ending.break_by(Errno::PIPE),
                 _ => {}
             }
         }
@@ -244,9 +218,9 @@ impl Connection {
 
     /// The time at which [`Connection::on_time`] is due.
     pub(crate) fn next_wakeup_ns(&self, now_ns: u64) -> Option<u64> {
-        let leaving = self.leaving.as_ref().map(|_| now_ns + ends::LOOK_EVERY_NS);
-        let flow = self.flow.next_wakeup_ns().filter(|_| self.broken.is_none());
-        let dialing = self.dialing.as_ref().map(Dialing::deadline_ns);
+        let leaving = matches!(self.ending, Ending::Leaving(_)).then_some(now_ns + ends::LOOK_EVERY_NS);
+        let flow = self.negotiation.flow.next_wakeup_ns().filter(|_| self.ending.error().is_none());
+        let dialing = self.dialing().map(Dialing::deadline_ns);
         let broken = self.broken_wakeup_ns();
         [flow, self.up.next_wakeup_ns(now_ns), self.down.next_wakeup_ns(now_ns), leaving, dialing, broken]
             .into_iter()
@@ -256,8 +230,8 @@ impl Connection {
 
     pub(crate) fn on_time(&mut self, context: &mut PumpContext) {
         let now_ns = context.now_ns();
-        if self.flow.next_wakeup_ns().is_some_and(|at| at <= now_ns) {
-            match self.flow.on_time(now_ns) {
+        if self.negotiation.flow.next_wakeup_ns().is_some_and(|at| at <= now_ns) {
+            match self.negotiation.flow.on_time(now_ns) {
                 Ok(released) => self.pass_down(&released),
                 Err(e) => self.refuse(&e),
             }
@@ -279,9 +253,7 @@ impl Connection {
 
     /// Moves bytes until nothing moves or the turn is over.
     pub(crate) fn advance(&mut self, scratch: &mut [u8], context: &mut PumpContext) -> Next {
-        if self.connecting
-            && let Some(next) = self.finish_connecting(scratch, context)
-        {
+        if let Some(next) = self.finish_connecting(scratch, context) {
             return next;
         }
         // Bytes from the network count too: those that are discarded, or hold no content, also take
@@ -300,7 +272,6 @@ impl Connection {
             if let Some(over) = self.over(context.now_ns()) {
                 return over;
             }
-            self.wants_room = self.down.is_blocked() || self.urgent_held.is_some();
             if !moved {
                 return Next::Wait;
             }
@@ -308,327 +279,5 @@ impl Connection {
                 return Next::Again;
             }
         }
-    }
-
-    /// Returns `None` once the connection is established.
-    fn finish_connecting(&mut self, scratch: &mut [u8], context: &mut PumpContext) -> Option<Next> {
-        if self.program_gone || self.program_ended && self.aborted {
-            return Some(Next::Over(None));
-        }
-        match sockopt::socket_error(&self.network) {
-            Ok(Ok(())) => {}
-            Ok(Err(e)) if self.dialing.is_some() && dialing::is_refusal(e) => {
-                if let Err(e) = self.connect_past_gateway() {
-                    return Some(Next::Over(Some(e)));
-                }
-            }
-            Ok(Err(e)) | Err(e) => return Some(Next::Over(Some(e))),
-        }
-        if rustix::net::getpeername(&self.network).is_err() {
-            return Some(Next::Wait);
-        }
-        let answer = match &mut self.dialing {
-            None => None,
-            Some(dialing) => match dialing.advance(&self.network, context.now_ns()) {
-                None => return Some(Next::Wait),
-                Some(Answer::Connected(frames)) => Some(frames),
-                Some(Answer::Failed(e)) => return Some(Next::Over(Some(e))),
-                Some(Answer::NoGateway) => {
-                    let again = self.connect_past_gateway();
-                    return Some(again.map_or_else(|e| Next::Over(Some(e)), |()| Next::Again));
-                }
-            },
-        };
-        // Before the program can notice that it is connected and ask for the state.
-        self.held.connected();
-        // The last fill byte becomes the poison.
-        while self.fill > 1 {
-            let part = (self.fill - 1).min(scratch.len());
-            match read(&self.program, &mut scratch[..part], RecvFlags::empty()) {
-                Ok(n) if n > 0 => self.fill -= n,
-                _ => return Some(Next::Over(Some(Errno::CONNABORTED))),
-            }
-        }
-        self.connecting = false;
-        if let Some(frames) = answer {
-            self.dialing = None;
-            self.begin_framed(frames, context);
-        }
-        None
-    }
-
-    /// Moves bytes from the program to the network. True if something changed.
-    fn step_up(&mut self, scratch: &mut [u8], context: &mut PumpContext) -> bool {
-        if self.up.shut || self.broken.is_some() && self.up.ended {
-            return false;
-        }
-        if let Err(e) = self.up.flush(&self.network, self.serial, context) {
-            self.break_off(e);
-        }
-        let mut moved = false;
-        if self.up.readable && !self.up.ended {
-            match self.read_program(scratch, context) {
-                Ok(more) => moved = more,
-                Err(e) => {
-                    self.break_off(e);
-                    moved = true;
-                }
-            }
-        }
-        if let Some((at, byte)) = self.urgent
-            && self.up.bytes >= at
-            && !self.pass_urgent_up(byte, context)
-        {
-            return moved;
-        }
-        if self.up.ended && !self.up.shut {
-            match self.up.finish(&self.network, self.serial, context) {
-                Ok(false) => return moved,
-                Ok(true) => {}
-                Err(e) => self.break_off(e),
-            }
-            self.flow.sending_end();
-            self.after_flow(context);
-            // Nobody else should hold the socket, but if a forked child does, the peer must see the
-            // end all the same. A connection that will be reset gets no end of stream.
-            if !(self.resets() || self.program_gone && self.resets_at_close()) {
-                let _ = shutdown(&self.network, Shutdown::Write);
-            }
-            self.up.shut = true;
-            moved = true;
-        }
-        moved
-    }
-
-    /// Reads what the program wrote and passes it on; the last byte stays unread as the poison.
-    fn read_program(&mut self, scratch: &mut [u8], context: &mut PumpContext) -> Result<bool, Errno> {
-        // A short message is peeked and sent on before it is taken out: only two calls until the
-        // network has it.
-        let until_urgent = self.urgent.map_or(usize::MAX, |(at, _)| at.saturating_sub(self.up.bytes) as usize);
-        let room = until_urgent.min(self.up.room(0)).min(usize::MAX - 1);
-        if room == 0 {
-            return Ok(false);
-        }
-        let look = PEEK.min(room + 1);
-        let (seen, cut) = match peek(&self.program, &mut scratch[..look]) {
-            // TCP ignores descriptors that a program sends along; on a unix socket they end a peek.
-            Ok((seen, cut)) => (seen, cut && ioctl_fionread(&self.program)? > seen as u64),
-            // ECONNRESET: the program closed with bytes unread. The kernel delivers the program's
-            // own bytes before this error, so none are left.
-            Err(Errno::AGAIN) => (0, false),
-            Err(_) => {
-                (self.up.readable, self.up.ended) = (false, true);
-                return Ok(true);
-            }
-        };
-        if seen < 2 && !cut {
-            self.up.readable = false;
-            self.up.ended = self.program_ended;
-            return Ok(self.up.ended);
-        }
-        if (2..PEEK).contains(&seen) {
-            let (_, fresh) = scratch[..seen].split_at(1);
-            let passed = self.pass_up(fresh, context);
-            let taken = read(&self.program, &mut scratch[..seen - 1], RecvFlags::empty());
-            debug_assert_eq!(taken, Ok(seen - 1));
-            self.up.readable = self.program_ended || seen == look || cut;
-            passed?;
-            return Ok(true);
-        }
-        let queued = ioctl_fionread(&self.program)? as usize;
-        let wanted = queued.saturating_sub(1).min(room);
-        let Some(segment) = self.up.segment_len() else {
-            let wanted = wanted.min(scratch.len()).min(self.up.plain_len());
-            let len = self.take_bulk(&mut scratch[..wanted])?;
-            self.pass_up(&scratch[..len], context)?;
-            return Ok(len > 0);
-        };
-        self.up.unsent_max = self.held.unsent_max();
-        // Queued bytes count as waiting: it makes no difference to their age where they wait.
-        let wanted = wanted.min(segment).min(self.up.room(queued));
-        if wanted == 0 {
-            return Ok(false);
-        }
-        let mut buffer = context.buffers.get(wanted);
-        let len = self.take_bulk(&mut buffer.bytes_mut()[..wanted])?;
-        let block = buffer.freeze(len);
-        context.buffers.recycle(&block);
-        self.up.pass_block(block, &self.network, self.serial, context)?;
-        Ok(len > 0)
-    }
-
-    /// Fills `into` with the program's next bytes; a copy of the last one stays in the socket as
-    /// the poison.
-    fn take_bulk(&self, into: &mut [u8]) -> Result<usize, Errno> {
-        let mut old = [0];
-        let rest = into.len() - 1;
-        let taken = readv(&self.program, &mut [IoSliceMut::new(&mut old), IoSliceMut::new(&mut into[..rest])])?;
-        if taken == 0 {
-            return Ok(0);
-        }
-        let last = read(&self.program, &mut into[taken - 1..taken], RecvFlags::PEEK)?;
-        Ok(taken - 1 + last)
-    }
-
-    fn pass_up(&mut self, input: &[u8], context: &mut PumpContext) -> Result<(), Errno> {
-        if !self.up.is_framed() {
-            self.flow.sending_plain(input.len());
-        }
-        self.up.pass(input, &self.network, self.serial, context)
-    }
-
-    /// Returns false while bytes before it are still on their way.
-    fn pass_urgent_up(&mut self, byte: u8, context: &mut PumpContext) -> bool {
-        if self.up.is_framed() {
-            // Frames cannot overtake each other: the byte goes as data at its position.
-            self.urgent = None;
-            if let Err(e) = self.up.pass(&[byte], &self.network, self.serial, context) {
-                self.break_off(e);
-            }
-            return true;
-        }
-        if self.up.held() > 0 {
-            return false;
-        }
-        match send(&self.network, &[byte], SendFlags::OOB | SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
-            Err(Errno::AGAIN) => return false,
-            _ => self.urgent = None,
-        }
-        self.flow.sending_plain(1);
-        self.up.count_urgent();
-        true
-    }
-
-    /// Moves bytes from the network to the program. True if something changed.
-    fn step_down(&mut self, scratch: &mut [u8], context: &mut PumpContext) -> bool {
-        if self.down.shut {
-            return false;
-        }
-        // The program is gone. The peer must not wait for a reader, so its bytes are discarded.
-        self.down.discards |= self.program_gone;
-        let flushed = self.down.flush(&self.program);
-        self.down.note_pace(context);
-        match flushed {
-            Ok(true) => {}
-            Ok(false) => return false,
-            // The program shut down reading, or is gone.
-            Err(_) => self.down.discards = true,
-        }
-        if self.urgent_coming && !self.down.is_framed() && !self.pass_urgent_down(context) {
-            return false;
-        }
-        let mut moved = match self.down.resume(self.serial, context) {
-            Ok(resumed) => resumed,
-            Err(e) => {
-                self.refuse(&e);
-                true
-            }
-        };
-        if self.down.readable && !self.down.ended && self.down.has_room() {
-            let read = if self.down.is_framed() {
-                self.down.read(&self.network, self.serial, context)
-            } else {
-                self.read_plain(scratch, context)
-            };
-            moved |= self.after_read(read);
-        }
-        // EPIPE: the peer may have finished before it refused our bytes, so this may still be an
-        // orderly end.
-        if self.down.ended && !self.down.is_pending() && matches!(self.broken, None | Some(Errno::PIPE)) {
-            match self.down.finish() {
-                Ok(()) => {
-                    let _ = shutdown(&self.program, Shutdown::Write);
-                    self.down.shut = true;
-                }
-                Err(e) => self.refuse(&e),
-            }
-            moved = true;
-        }
-        moved
-    }
-
-    fn read_plain(&mut self, scratch: &mut [u8], context: &mut PumpContext) -> narrows::Result<Read> {
-        match read(&self.network, scratch, RecvFlags::empty()) {
-            Ok(0) => {
-                let released = self.flow.receive_end()?;
-                self.pass_down(&released);
-                self.after_flow(context);
-                Ok(Read::End)
-            }
-            Ok(n) => {
-                self.came(&scratch[..n], context)?;
-                Ok(if n == scratch.len() { Read::Some(n) } else { Read::Last(n) })
-            }
-            Err(Errno::AGAIN) => Ok(Read::Nothing),
-            Err(e) => Ok(Read::Broken(e)),
-        }
-    }
-
-    /// True if something changed.
-    fn after_read(&mut self, read: narrows::Result<Read>) -> bool {
-        match read {
-            Ok(Read::Some(_)) => true,
-            // After a short read the kernel sends a new event for more data; an end was already
-            // reported.
-            Ok(Read::Last(_)) => {
-                self.down.readable = self.network_ended || self.urgent_coming;
-                true
-            }
-            Ok(Read::Nothing) => {
-                (self.down.readable, self.urgent_coming) = (false, false);
-                false
-            }
-            Ok(Read::End) => {
-                self.down.ended = true;
-                true
-            }
-            Ok(Read::Broken(e)) => {
-                self.break_off(e);
-                self.down.ended = true;
-                true
-            }
-            Err(e) => {
-                self.refuse(&e);
-                true
-            }
-        }
-    }
-
-    fn pass_down(&mut self, plain: &[u8]) {
-        if !plain.is_empty() && self.down.pass(plain, &self.program).is_err() {
-            self.down.discards = true;
-        }
-    }
-
-    /// Passes an urgent byte on after the bytes before it; reading stops at it by itself. False if
-    /// the program's end has no room.
-    fn pass_urgent_down(&mut self, context: &mut PumpContext) -> bool {
-        let mut byte = [0];
-        if self.urgent_held.is_none()
-            && sys::at_mark(&self.network)
-            && read(&self.network, &mut byte, RecvFlags::empty()) == Ok(1)
-        {
-            match self.flow.receive(&byte, context.now_ns()) {
-                Ok(step) if step.released.is_empty() && step.plain == 1 => self.urgent_held = Some(byte[0]),
-                // It may begin a marker, or complete bytes that looked like one. Passing it on as
-                // data is correct in any case.
-                Ok(step) => {
-                    self.pass_down(&step.released);
-                    self.pass_down(&byte[..step.plain]);
-                    self.urgent_coming = false;
-                }
-                Err(e) => self.refuse(&e),
-            }
-            self.after_flow(context);
-        }
-        let Some(byte) = self.urgent_held else { return true };
-        // A kernel without urgent bytes on unix sockets fails, and the byte is dropped: within the
-        // stream the program would take it for data.
-        match send(&self.program, &[byte], SendFlags::OOB | SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
-            Err(Errno::AGAIN) => return false,
-            _ => (self.urgent_held, self.urgent_coming) = (None, false),
-        }
-        self.down.count_urgent();
-        true
     }
 }

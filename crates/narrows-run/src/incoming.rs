@@ -42,17 +42,26 @@ pub struct Incoming {
     frames: Option<Box<Frames>>,
     /// The network may have something.
     pub readable: bool,
-    /// The network side has ended and all its bytes were read.
-    pub ended: bool,
-    /// The program was told of the end.
-    pub shut: bool,
+    stage: Stage,
     /// The program takes nothing more; further bytes are discarded.
-    pub discards: bool,
+    discards: bool,
     /// Bytes for the program so far.
     pub bytes: u64,
     /// Bytes received before the frames, including the marker.
     plain_bytes: u64,
     pub first: FirstBytes,
+}
+
+/// How far the direction has come.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// The network may bring more.
+    #[default]
+    Open,
+    /// The network side has ended and all its bytes were read.
+    Ended,
+    /// The program was told of the end.
+    Shut,
 }
 
 /// State of the direction since its marker.
@@ -97,6 +106,32 @@ impl Incoming {
         self.frames.is_some()
     }
 
+    /// Whether nothing more is read from the network.
+    pub fn has_ended(&self) -> bool {
+        self.stage != Stage::Open
+    }
+
+    pub fn is_shut(&self) -> bool {
+        self.stage == Stage::Shut
+    }
+
+    /// All bytes of the network were read.
+    pub fn end(&mut self) {
+        if self.stage == Stage::Open {
+            self.stage = Stage::Ended;
+        }
+    }
+
+    /// The program was told of the end.
+    pub fn shut(&mut self) {
+        self.stage = Stage::Shut;
+    }
+
+    /// The program takes nothing more.
+    pub fn discard(&mut self) {
+        self.discards = true;
+    }
+
     /// Whether something waits for the program to read.
     pub fn is_blocked(&self) -> bool {
         self.waiting.len() > 0 || self.frames.as_ref().is_some_and(|f| !f.raw.is_empty())
@@ -126,7 +161,7 @@ impl Incoming {
 
     /// The frame state, if the direction still delivers anything.
     fn live(&self) -> Option<&Frames> {
-        self.frames.as_deref().filter(|f| !self.discards && !f.failed && !self.shut)
+        self.frames.as_deref().filter(|f| !self.discards && !f.failed && !self.is_shut())
     }
 
     /// When to look at it again even if no event comes.
@@ -306,7 +341,8 @@ impl Incoming {
 
     /// Stops decoding for good.
     pub fn fail(&mut self) {
-        (self.readable, self.ended) = (false, true);
+        self.readable = false;
+        self.end();
         if let Some(frames) = &mut self.frames {
             frames.failed = true;
         }

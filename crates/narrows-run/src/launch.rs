@@ -17,7 +17,6 @@ use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow, bail, ensure};
 use data_encoding::HEXLOWER;
 use rustix::io::Errno;
 use rustix::process::{
@@ -32,6 +31,7 @@ use signal_hook::iterator::exfiltrator::WithOrigin;
 use signal_hook::low_level::siginfo::{Cause, Origin};
 
 use super::binary::{self, Kind};
+use super::error::{Error, Result};
 use super::seccomp::{self, Gateways, Watchdog};
 use super::supervisor::{Control, Settings, Supervisor};
 use super::wire::{GATEWAY, Scope, VARIABLE, VERSION};
@@ -48,15 +48,19 @@ pub struct Launch<'a> {
     pub settings: Settings,
     /// Servers that are reached through gateways on their hosts, if any.
     pub gateways: Option<Scope>,
-    pub engine: Engine,
+    pub interception: Interception,
     /// Whether the supervisor is the parent of the program. `None`: only if it must be.
     pub parent: Option<bool>,
 }
 
+/// How connections are to be intercepted (`--engine`).
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Engine {
+pub enum Interception {
+    /// By the library if the program loads it, else by the kernel.
     Auto,
+    /// By the preloaded library.
     Preload,
+    /// By the kernel, under a seccomp filter.
     Seccomp,
 }
 
@@ -70,7 +74,7 @@ enum Means {
 
 impl Launch<'_> {
     pub fn run(self) -> Result<ExitCode> {
-        let (program, args) = self.command.split_first().ok_or_else(|| anyhow!("no program given"))?;
+        let (program, args) = self.command.split_first().ok_or(Error::NoProgram)?;
         let mut command = Command::new(program);
         command.args(args);
         sys::keep_pipe_signal(&mut command);
@@ -101,14 +105,12 @@ impl Launch<'_> {
 
     fn means(&self, program: &OsStr) -> Result<Means> {
         let kind = binary::kind(program);
-        Ok(match (self.engine, kind) {
+        Ok(match (self.interception, kind) {
             (_, Kind::Unreachable(why)) => Means::Nothing(why),
-            (Engine::Preload, _) | (Engine::Auto, Kind::Usual) => Means::Library,
+            (Interception::Preload, _) | (Interception::Auto, Kind::Usual) => Means::Library,
             _ if seccomp::is_possible() => Means::Filter,
-            (Engine::Auto, Kind::Unhooked(why)) => Means::Nothing(why),
-            _ => bail!(
-                "this kernel cannot notify about system calls (seccomp): use --engine=preload, or run without narrows"
-            ),
+            (Interception::Auto, Kind::Unhooked(why)) => Means::Nothing(why),
+            _ => return Err(Error::NoNotifications),
         })
     }
 
@@ -156,7 +158,7 @@ impl Launch<'_> {
         }
         drop((control, program));
         if let Some((post, _)) = way {
-            post.install().context("the supervisor is gone")?;
+            post.install().map_err(Error::start("the supervisor is gone"))?;
         }
         Ok(failed_to_start(&command.exec(), &command))
     }
@@ -195,7 +197,7 @@ impl Launch<'_> {
         // The watchdog is forked, so it is started before there are signal handlers and threads.
         let filter = match way {
             Some((post, to)) => {
-                let watchdog = Watchdog::start(&to).context("cannot start the watchdog")?;
+                let watchdog = Watchdog::start(&to).map_err(Error::start("cannot start the watchdog"))?;
                 post.install_before_exec(&mut command);
                 Some((to, watchdog))
             }
@@ -204,21 +206,21 @@ impl Launch<'_> {
         // Processes that the program orphans belong to this run too.
         let _ = set_child_subreaper(Some(getpid()));
         // Before the program starts: a signal that comes early must not end this process alone.
-        let caught = catch_signals()?;
+        let caught = catch_signals().map_err(Error::Signals)?;
         let child = match command.spawn() {
             Ok(child) => child,
             Err(e) => return Ok(failed_to_start(&e, &command)),
         };
         let pid = Pid::from_child(&child);
-        let watch = || pidfd_open(pid, PidfdFlags::empty()).context("cannot watch the program");
+        let watch = || pidfd_open(pid, PidfdFlags::empty()).map_err(Error::start("cannot watch the program"));
         let program = (pid, watch()?);
-        pass_signals(caught, watch()?).context("cannot pass signals on")?;
+        pass_signals(caught, watch()?).map_err(Error::start("cannot pass signals on"))?;
         let supervisor = Supervisor::new(control, program, filter.is_some(), self.settings.clone())
-            .context("cannot start the supervisor")?;
-        self.hear(&supervisor, filter).context("cannot start the supervisor")?;
-        let ended = reap(pid).context("cannot wait for the program")?;
+            .map_err(Error::start("cannot start the supervisor"))?;
+        self.hear(&supervisor, filter).map_err(Error::start("cannot start the supervisor"))?;
+        let ended = reap(pid).map_err(Error::start("cannot wait for the program"))?;
         supervisor.run();
-        let status = ended.recv().map_err(|_| anyhow!("a thread failed; this is a bug"))?;
+        let status = ended.recv().map_err(|_| Error::ThreadFailed)?;
         if let Some(signal) = status.terminating_signal() {
             signals::die_of(signal);
         }
@@ -286,30 +288,25 @@ fn failed_to_start(error: &io::Error, command: &Command) -> ExitCode {
 fn library() -> Result<PathBuf> {
     if let Some(path) = env::var_os("NARROWS_PRELOAD") {
         let path = PathBuf::from(path);
-        ensure!(path.is_file(), "NARROWS_PRELOAD: there is no file {}", path.display());
-        return Ok(path);
+        return if path.is_file() { Ok(path) } else { Err(Error::NoSuchLibrary(path)) };
     }
     // Without /proc the kernel does not tell its own path; argv[0] and PATH do.
     let program = env::current_exe().ok().or_else(|| binary::find(&env::args_os().next()?));
-    let program = program.ok_or_else(|| anyhow!("cannot find out where this program is: set NARROWS_PRELOAD"))?;
+    let program = program.ok_or(Error::NoOwnPath)?;
     let folder = program.parent().unwrap_or(Path::new("/"));
     // In order: where Cargo puts it for tests (the one beside the program may be older), beside the
     // program, as installed below a prefix.
     let places = [folder.join("deps").join(LIBRARY), folder.join(LIBRARY), folder.join("../lib/narrows").join(LIBRARY)];
     let found = places.iter().find(|p| p.is_file()).and_then(|p| p.canonicalize().ok());
-    found.ok_or_else(|| {
-        let folder = folder.display();
-        anyhow!(
-            "{LIBRARY} is neither in {folder} nor in {folder}/../lib/narrows: install it there, or set NARROWS_PRELOAD"
-        )
-    })
+    found.ok_or_else(|| Error::NoLibrary { library: LIBRARY, folder: folder.to_owned() })
 }
 
 /// The value of LD_PRELOAD: our library behind what is preloaded already.
 fn preloads(library: &Path) -> Result<OsString> {
     let path = library.as_os_str().as_bytes();
-    let loadable = !path.iter().any(|b| b" :".contains(b));
-    ensure!(loadable, "{}: the loader takes no path with a space or colon in LD_PRELOAD", library.display());
+    if path.iter().any(|b| b" :".contains(b)) {
+        return Err(Error::Unloadable(library.to_owned()));
+    }
     let mut all = env::var_os("LD_PRELOAD").filter(|v| !v.is_empty()).unwrap_or_default().into_vec();
     if !all.is_empty() {
         all.push(b':');

@@ -9,6 +9,7 @@
 
 mod account;
 pub mod agent;
+mod agent_socket;
 mod allowance;
 mod asker;
 mod attention;
@@ -19,13 +20,13 @@ pub mod compressor;
 mod connection;
 mod dialing;
 mod encrypted;
+mod error;
 mod failures;
 mod gate;
 mod gateway;
 mod held;
 mod incoming;
 pub mod launch;
-mod line;
 mod listeners;
 pub mod negotiator;
 mod outgoing;
@@ -44,5 +45,6 @@ mod sys;
 mod talk;
 mod vital;
 
+pub use error::{Error, Result};
 use narrows_run_wire::{kinds, wire};
 pub use sys::raise_descriptor_limit;

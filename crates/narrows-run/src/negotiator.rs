@@ -115,7 +115,7 @@ pub struct Desk {
 }
 
 const BELL: u64 = 0;
-const LINE: u64 = 1;
+const AGENT: u64 = 1;
 const PEERS: u64 = 2;
 
 /// Delivers an event to the pump that has the flow.
@@ -164,7 +164,7 @@ impl Desk {
             desk: self,
             tell: Box::new(tell),
             peers: Peers::new(Arc::clone(&watch), service.port, hosts_max, secret, PEERS),
-            registrar: Registrar::new(Arc::clone(&watch), LINE, settings, service.may_serve, spread),
+            registrar: Registrar::new(Arc::clone(&watch), AGENT, settings, service.may_serve, spread),
             watch,
             flows: HashMap::new(),
             begun: Instant::now(),
@@ -185,7 +185,7 @@ impl Negotiation {
             for event in &events {
                 match event.data.u64() {
                     BELL => {}
-                    LINE => self.registrar.happened(now_ns),
+                    AGENT => self.registrar.happened(now_ns),
                     number => self.peers.happened(number, now_ns),
                 }
             }

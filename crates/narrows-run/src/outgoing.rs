@@ -41,12 +41,7 @@ pub struct Outgoing {
     frames: Option<Box<Frames>>,
     /// The program may have written something.
     pub readable: bool,
-    /// The program has ended this direction and all its bytes were read.
-    pub ended: bool,
-    /// The network was told of the end.
-    pub shut: bool,
-    /// The network takes nothing more; further bytes are discarded.
-    pub discards: bool,
+    stage: Stage,
     /// Bytes from the program so far.
     pub bytes: u64,
     /// Bytes sent before the frames.
@@ -55,6 +50,20 @@ pub struct Outgoing {
     pub first: FirstBytes,
     /// TCP_NOTSENT_LOWAT, as the program has set it.
     pub unsent_max: Option<usize>,
+}
+
+/// How far the direction has come.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// The program may write more.
+    #[default]
+    Open,
+    /// The program has ended it and all its bytes were read.
+    Ended,
+    /// The network takes nothing more; what is left is discarded.
+    Discarding,
+    /// The network was told of the end.
+    Shut,
 }
 
 /// State of the direction since its marker.
@@ -88,17 +97,54 @@ impl Outgoing {
         self.frames.is_some()
     }
 
+    /// Whether nothing more is read from the program.
+    pub fn has_ended(&self) -> bool {
+        self.stage != Stage::Open
+    }
+
+    pub fn is_shut(&self) -> bool {
+        self.stage == Stage::Shut
+    }
+
+    /// All bytes of the program were read.
+    pub fn end(&mut self) {
+        if self.stage == Stage::Open {
+            self.stage = Stage::Ended;
+        }
+    }
+
+    /// The network takes nothing more: ends the direction, and discards what is left.
+    pub fn discard(&mut self) {
+        self.readable = false;
+        if self.stage != Stage::Shut {
+            self.stage = Stage::Discarding;
+        }
+    }
+
+    /// The network was told of the end.
+    pub fn shut(&mut self) {
+        self.stage = Stage::Shut;
+    }
+
+    fn discards(&self) -> bool {
+        self.stage == Stage::Discarding
+    }
+
+    fn still_sends(&self) -> bool {
+        matches!(self.stage, Stage::Open | Stage::Ended)
+    }
+
     /// Bytes that may be read from the program now, if `queued` of its bytes wait in its socket.
     pub fn room(&self, queued: usize) -> usize {
         match &self.frames {
-            Some(frames) if !self.discards => {
+            Some(frames) if !self.discards() => {
                 let held = self.held();
                 let may_hold = frames.share.memory_max().min(frames.allowance.beside(queued));
                 let room = frames.sender.room().min(may_hold.saturating_sub(held));
                 let crumb = ROOM_MIN.min(frames.sender.segment_len()).min(may_hold / ROOM_SHARE);
                 if room < crumb { 0 } else { room }
             }
-            None if self.waiting.len() > 0 && !self.discards => 0,
+            None if self.waiting.len() > 0 && !self.discards() => 0,
             _ => usize::MAX,
         }
     }
@@ -120,7 +166,7 @@ impl Outgoing {
 
     /// Length for a read of bulk that will go into frames.
     pub fn segment_len(&self) -> Option<usize> {
-        self.frames.as_ref().filter(|_| !self.discards).map(|f| f.sender.segment_len())
+        self.frames.as_ref().filter(|_| !self.discards()).map(|f| f.sender.segment_len())
     }
 
     /// Bytes from the program that the network has not taken yet.
@@ -175,7 +221,7 @@ impl Outgoing {
 
     /// Writes what waits. True if the network has taken everything so far.
     pub fn flush(&mut self, network: &OwnedFd, serial: u64, context: &mut PumpContext) -> Result<bool, Errno> {
-        if self.discards {
+        if self.discards() {
             self.waiting.clear();
             return Ok(true);
         }
@@ -202,7 +248,7 @@ impl Outgoing {
     ) -> Result<(), Errno> {
         self.bytes += input.len() as u64;
         self.look(input, context);
-        if self.discards {
+        if self.discards() {
             return Ok(());
         }
         let Some(frames) = &mut self.frames else {
@@ -232,7 +278,8 @@ impl Outgoing {
     ) -> Result<(), Errno> {
         self.bytes += block.len() as u64;
         self.look(&block, context);
-        if let Some(frames) = self.frames.as_mut().filter(|_| !self.discards) {
+        let discards = self.discards();
+        if let Some(frames) = self.frames.as_mut().filter(|_| !discards) {
             frames.push(block, serial, context);
         }
         self.flush(network, serial, context).map(drop)
@@ -247,7 +294,8 @@ impl Outgoing {
     /// Ends the direction after the program's end. True once the network has everything, including
     /// the end of the frames.
     pub fn finish(&mut self, network: &OwnedFd, serial: u64, context: &mut PumpContext) -> Result<bool, Errno> {
-        if let Some(frames) = self.frames.as_mut().filter(|f| !f.closed && !self.discards) {
+        let discards = self.discards();
+        if let Some(frames) = self.frames.as_mut().filter(|f| !f.closed && !discards) {
             frames.closed = true;
             let now_ns = frames.now_ns(context);
             frames.sender.close(now_ns);
@@ -255,7 +303,7 @@ impl Outgoing {
         }
         let all = self.flush(network, serial, context)?;
         let drained = self.frames.as_ref().is_none_or(|f| f.sender.is_drained() && f.outbox.is_empty());
-        Ok(self.discards || all && drained)
+        Ok(discards || all && drained)
     }
 
     /// Takes the result of a worker's job.
@@ -270,13 +318,14 @@ impl Outgoing {
 
     /// The time at which [`Outgoing::on_time`] is due, on the pump's clock.
     pub fn next_wakeup_ns(&self, now_ns: u64) -> Option<u64> {
-        let frames = self.frames.as_ref().filter(|_| !self.discards && !self.shut)?;
+        let frames = self.frames.as_ref().filter(|_| self.still_sends())?;
         let at_ns = frames.sender.next_wakeup()?.saturating_add(frames.begun_ns);
         Some(at_ns.max(now_ns + LOOK_AGAIN_MIN_NS))
     }
 
     pub fn on_time(&mut self, network: &OwnedFd, serial: u64, context: &mut PumpContext) {
-        if let Some(frames) = self.frames.as_mut().filter(|_| !self.discards && !self.shut) {
+        let sends = self.still_sends();
+        if let Some(frames) = self.frames.as_mut().filter(|_| sends) {
             frames.look(network, serial, context);
         }
     }

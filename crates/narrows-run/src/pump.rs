@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, send, sendmsg};
 
 use super::asker::Asker;
-use super::attention::{Attention, Moved};
+use super::attention::{Attention, Course, Moved};
 use super::connection::{Connection, Next};
 use super::failures::{self, Failures};
 use super::held::Held;
@@ -64,7 +64,7 @@ pub(crate) fn start(shared: Arc<Shared>) -> Result<Inlet> {
 }
 
 const BELL: u64 = u64::MAX;
-/// Event data: the place of a connection, doubled, plus which of its sockets.
+/// Event data: the number of a place, doubled, plus which of its sockets.
 const PROGRAM: u64 = 0;
 const NETWORK: u64 = 1;
 
@@ -81,7 +81,7 @@ struct Pump {
     due: Vec<Option<u64>>,
     /// Buffers were used since the pool was last trimmed.
     untidy: bool,
-    places: Vec<Option<Connection>>,
+    places: Vec<Option<Place>>,
     free: Vec<usize>,
     by_id: HashMap<u64, usize>,
     by_serial: HashMap<u64, usize>,
@@ -92,6 +92,16 @@ struct Pump {
     attention: Attention,
     /// Bytes passed on in this round.
     moved: Moved,
+}
+
+/// A connection, and the pump's own notes about it.
+struct Place {
+    connection: Connection,
+    course: Course,
+    /// Its program's end is watched for room to write.
+    watches_room: bool,
+    /// It is in `turns`.
+    has_turn: bool,
 }
 
 impl Pump {
@@ -114,11 +124,11 @@ impl Pump {
                 self.happened(event.data.u64(), event.flags);
             }
             for _ in 0..self.turns.len() {
-                if let Some(place) = self.turns.pop_front() {
-                    if let Some(Some(connection)) = self.places.get_mut(place) {
-                        connection.has_turn = false;
+                if let Some(number) = self.turns.pop_front() {
+                    if let Some(Some(place)) = self.places.get_mut(number) {
+                        place.has_turn = false;
                     }
-                    self.advance(place);
+                    self.advance(number);
                 }
             }
             // Orders last, so that no event of this round concerns a new connection in a reused
@@ -163,62 +173,64 @@ impl Pump {
 
     fn call_due(&mut self) {
         let now_ns = self.context.now_ns();
-        while let Some((at, place)) = self.timers.first().copied().filter(|(at, _)| *at <= now_ns) {
-            self.timers.remove(&(at, place));
-            self.due[place] = None;
-            if let Some(Some(connection)) = self.places.get_mut(place) {
-                connection.on_time(&mut self.context);
-                self.advance(place);
+        while let Some((at, number)) = self.timers.first().copied().filter(|(at, _)| *at <= now_ns) {
+            self.timers.remove(&(at, number));
+            self.due[number] = None;
+            if let Some(Some(place)) = self.places.get_mut(number) {
+                place.connection.on_time(&mut self.context);
+                self.advance(number);
             }
         }
     }
 
-    fn set_timer(&mut self, place: usize, at: Option<u64>) {
-        if self.due[place] != at {
-            if let Some(old) = std::mem::replace(&mut self.due[place], at) {
-                self.timers.remove(&(old, place));
+    fn set_timer(&mut self, number: usize, at: Option<u64>) {
+        if self.due[number] != at {
+            if let Some(old) = std::mem::replace(&mut self.due[number], at) {
+                self.timers.remove(&(old, number));
             }
-            self.timers.extend(at.map(|at| (at, place)));
+            self.timers.extend(at.map(|at| (at, number)));
         }
     }
 
     fn happened(&mut self, about: u64, events: EventFlags) {
-        let place = (about >> 1) as usize;
-        let Some(Some(connection)) = self.places.get_mut(place) else { return };
+        let number = (about >> 1) as usize;
+        let Some(Some(place)) = self.places.get_mut(number) else { return };
         if about & 1 == PROGRAM {
-            connection.program_happened(events);
+            place.connection.program_happened(events);
         } else {
-            connection.network_happened(events);
+            place.connection.network_happened(events);
         }
-        self.advance(place);
+        self.advance(number);
     }
 
-    fn advance(&mut self, place: usize) {
-        let Some(Some(connection)) = self.places.get_mut(place) else { return };
-        let wanted_room = connection.wants_room;
+    fn advance(&mut self, number: usize) {
+        let Some(Some(place)) = self.places.get_mut(number) else { return };
+        let connection = &mut place.connection;
         let next = connection.advance(&mut self.scratch, &mut self.context);
-        self.moved.add(connection.take_moved());
+        let (up, down) = connection.passed();
+        self.moved.add(place.course.look(up, down));
         match next {
             Next::Wait => {}
-            Next::Again if connection.has_turn => {}
+            Next::Again if place.has_turn => {}
             Next::Again => {
-                connection.has_turn = true;
-                self.turns.push_back(place);
+                place.has_turn = true;
+                self.turns.push_back(number);
             }
-            Next::Over(error) => return self.end(place, error),
+            Next::Over(error) => return self.end(number, error),
         }
         let wakeup_ns = connection.next_wakeup_ns(self.context.now_ns());
-        if connection.wants_room != wanted_room {
-            let flags = program_events(connection.wants_room);
-            let _ = epoll::modify(&self.watch, &connection.program, data(place, PROGRAM), flags);
+        let wants_room = connection.wants_room();
+        if wants_room != std::mem::replace(&mut place.watches_room, wants_room) {
+            let flags = program_events(wants_room);
+            let _ = epoll::modify(&self.watch, &connection.program, data(number, PROGRAM), flags);
         }
-        self.set_timer(place, wakeup_ns);
+        self.set_timer(number, wakeup_ns);
     }
 
-    fn end(&mut self, place: usize, error: Option<Errno>) {
-        let Some(connection) = self.places.get_mut(place).and_then(Option::take) else { return };
-        self.set_timer(place, None);
-        self.free.push(place);
+    fn end(&mut self, number: usize, error: Option<Errno>) {
+        let Some(Place { connection, .. }) = self.places.get_mut(number).and_then(Option::take) else { return };
+        self.set_timer(number, None);
+        self.free.push(number);
         self.by_id.remove(&connection.id);
         self.by_serial.remove(&connection.serial);
         let account = connection.account(&self.context);
@@ -259,56 +271,57 @@ impl Pump {
             }
             Order::Failed { serial } => self.with_serial(serial, |connection, _| connection.failed()),
             Order::Snapshot { answer } => {
-                let all = self.places.iter().flatten().map(|connection| connection.account(&self.context)).collect();
+                let all = self.places.iter().flatten().map(|place| place.connection.account(&self.context)).collect();
                 // The requester may be gone.
                 let _ = answer.send(all);
             }
-            Order::Ask { request, asker, line } => {
+            Order::Ask { request, asker, socket } => {
                 let (reply, give) = self.answer(&request, asker);
-                let _ = reply_on(&line, &reply, give);
+                let _ = reply_on(&socket, &reply, give);
             }
         }
     }
 
     fn with(&mut self, id: u64, act: impl FnOnce(&mut Connection, &mut PumpContext)) {
-        let place = self.by_id.get(&id).copied();
-        self.with_place(place, act);
+        let number = self.by_id.get(&id).copied();
+        self.with_place(number, act);
     }
 
     fn with_serial(&mut self, serial: u64, act: impl FnOnce(&mut Connection, &mut PumpContext)) {
-        let place = self.by_serial.get(&serial).copied();
-        self.with_place(place, act);
+        let number = self.by_serial.get(&serial).copied();
+        self.with_place(number, act);
     }
 
-    fn with_place(&mut self, place: Option<usize>, act: impl FnOnce(&mut Connection, &mut PumpContext)) {
-        let Some(place) = place else { return };
-        if let Some(Some(connection)) = self.places.get_mut(place) {
-            act(connection, &mut self.context);
-            self.advance(place);
+    fn with_place(&mut self, number: Option<usize>, act: impl FnOnce(&mut Connection, &mut PumpContext)) {
+        let Some(number) = number else { return };
+        if let Some(Some(place)) = self.places.get_mut(number) {
+            act(&mut place.connection, &mut self.context);
+            self.advance(number);
         }
     }
 
     fn take(&mut self, request: &Request, held: Arc<Held>, program: OwnedFd) {
         let connection = Connection::new(request, held, program, &mut self.context);
-        let place = self.free.pop().unwrap_or_else(|| {
+        let number = self.free.pop().unwrap_or_else(|| {
             self.places.push(None);
             self.due.push(None);
             self.places.len() - 1
         });
         let network = EventFlags::IN | EventFlags::OUT | EventFlags::PRI | EventFlags::RDHUP | EventFlags::ET;
-        let watched = epoll::add(&self.watch, &connection.network, data(place, NETWORK), network)
-            .and_then(|()| epoll::add(&self.watch, &connection.program, data(place, PROGRAM), program_events(false)));
-        self.by_id.insert(connection.id, place);
-        self.by_serial.insert(connection.serial, place);
-        self.places[place] = Some(connection);
+        let watched = epoll::add(&self.watch, &connection.network, data(number, NETWORK), network)
+            .and_then(|()| epoll::add(&self.watch, &connection.program, data(number, PROGRAM), program_events(false)));
+        self.by_id.insert(connection.id, number);
+        self.by_serial.insert(connection.serial, number);
+        self.places[number] =
+            Some(Place { connection, course: Course::default(), watches_room: false, has_turn: false });
         if watched.is_err() {
-            self.end(place, Some(Errno::NOBUFS));
+            self.end(number, Some(Errno::NOBUFS));
         }
     }
 
     fn answer(&mut self, request: &Request, asker: Asker) -> (Reply, Option<Arc<OwnedFd>>) {
-        let place = self.by_id.get(&request.id).copied();
-        let Some(Some(connection)) = place.and_then(|p| self.places.get_mut(p)) else {
+        let number = self.by_id.get(&request.id).copied();
+        let Some(Some(Place { connection, .. })) = number.and_then(|n| self.places.get_mut(n)) else {
             return self.answer_ended(request, asker);
         };
         let reply = match request.kind {
@@ -319,8 +332,8 @@ impl Pump {
             }
             Kind::Urgent => {
                 let taken = connection.send_urgent(request.value[0]);
-                if let Some(place) = place {
-                    self.advance(place);
+                if let Some(number) = number {
+                    self.advance(number);
                 }
                 Reply::new(if taken { 0 } else { libc::EAGAIN })
             }
@@ -360,8 +373,8 @@ impl Pump {
     }
 }
 
-fn data(place: usize, which: u64) -> EventData {
-    EventData::new_u64((place as u64) << 1 | which)
+fn data(number: usize, which: u64) -> EventData {
+    EventData::new_u64((number as u64) << 1 | which)
 }
 
 /// Room is watched only while it is missing, because otherwise every read of the program would be
@@ -371,15 +384,15 @@ fn program_events(room: bool) -> EventFlags {
     if room { flags | EventFlags::OUT } else { flags }
 }
 
-pub(crate) fn reply_on(line: &OwnedFd, reply: &Reply, give: Option<Arc<OwnedFd>>) -> rustix::io::Result<()> {
+pub(crate) fn reply_on(socket: &OwnedFd, reply: &Reply, give: Option<Arc<OwnedFd>>) -> rustix::io::Result<()> {
     let bytes: [u8; REPLY_LEN] = reply.encode();
     let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-    let Some(give) = give else { return send(line, &bytes, flags).map(drop) };
+    let Some(give) = give else { return send(socket, &bytes, flags).map(drop) };
     let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     let fds = [give.as_fd()];
     control.push(SendAncillaryMessage::ScmRights(&fds));
-    sendmsg(line, &[std::io::IoSlice::new(&bytes)], &mut control, flags).map(drop)
+    sendmsg(socket, &[std::io::IoSlice::new(&bytes)], &mut control, flags).map(drop)
 }
 
 #[cfg(test)]

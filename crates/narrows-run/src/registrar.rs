@@ -1,5 +1,5 @@
-//! A supervisor's line to the agent of its host. Without an agent it may become one itself; when
-//! the agent is gone it looks for the next one and registers everything again.
+//! A supervisor's connection to the agent of its host. Without an agent it may become one itself;
+//! when the agent is gone it looks for the next one and registers everything again.
 
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Result};
@@ -12,7 +12,7 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::process::geteuid;
 
 use super::agent::{self, Agent};
-use super::line::{FromAgent, Line, ToAgent};
+use super::agent_socket::{AgentSocket, FromAgent, ToAgent};
 use super::listeners::Listeners;
 
 /// Delay before looking for an agent after one has ended, spread so that supervisors do not all try
@@ -31,20 +31,20 @@ const ROOT: u32 = 0;
 
 pub(crate) struct Registrar {
     watch: Arc<OwnedFd>,
-    /// The line's number in epoll.
+    /// The socket's number in epoll.
     number: u64,
     settings: agent::Settings,
     /// This supervisor may become the agent itself.
     may_serve: bool,
-    line: Option<Line>,
+    socket: Option<AgentSocket>,
     greeted: bool,
     watched: EventFlags,
-    /// When to look for an agent next; used only while there is something to tell and no line.
+    /// When to look for an agent next; used only while there is something to tell and no socket.
     look_ns: u64,
     look_for_listeners_ns: u64,
     listeners: Listeners,
     accepted: BTreeMap<FlowId, (Tuple, Option<u32>)>,
-    /// A new agent has been told of the flows below this id; the others follow as the line takes
+    /// A new agent has been told of the flows below this id; the others follow as the socket takes
     /// them.
     untold: Option<FlowId>,
     heard: Vec<(FlowId, Event)>,
@@ -64,7 +64,7 @@ impl Registrar {
             number,
             settings,
             may_serve,
-            line: None,
+            socket: None,
             greeted: false,
             watched: EventFlags::IN,
             look_ns: 0,
@@ -125,9 +125,9 @@ impl Registrar {
     }
 
     fn tell(&mut self, message: &ToAgent) -> bool {
-        let Some(line) = &mut self.line else { return false };
-        // A line that takes nothing more is detected by `flush`.
-        line.say(message.encode())
+        let Some(socket) = &mut self.socket else { return false };
+        // A socket that takes nothing more is detected by `flush`.
+        socket.say(message.encode())
     }
 
     fn has_something_to_tell(&self) -> bool {
@@ -135,7 +135,7 @@ impl Registrar {
     }
 
     pub(crate) fn next_wakeup_ns(&self) -> Option<u64> {
-        let look = (self.line.is_none() && self.has_something_to_tell()).then_some(self.look_ns);
+        let look = (self.socket.is_none() && self.has_something_to_tell()).then_some(self.look_ns);
         let listeners = (!self.listeners.is_empty()).then_some(self.look_for_listeners_ns);
         look.into_iter().chain(listeners).min()
     }
@@ -150,11 +150,11 @@ impl Registrar {
         self.look(now_ns);
     }
 
-    /// Handles an epoll event on the line.
+    /// Handles an epoll event on the socket.
     pub(crate) fn happened(&mut self, now_ns: u64) {
         for _ in 0..TURN {
-            let Some(line) = &self.line else { return };
-            match line.hear(FromAgent::decode) {
+            let Some(socket) = &self.socket else { return };
+            match socket.hear(FromAgent::decode) {
                 Ok(Some(FromAgent::Hello)) => self.greeted = true,
                 Ok(Some(FromAgent::Hear { id, event })) => {
                     if self.accepted.contains_key(&id) {
@@ -172,13 +172,13 @@ impl Registrar {
     }
 
     fn lose(&mut self, look_ns: u64) {
-        (self.line, self.untold) = (None, None);
+        (self.socket, self.untold) = (None, None);
         self.look_ns = look_ns;
     }
 
     /// Looks for an agent if it is time.
     fn look(&mut self, now_ns: u64) {
-        if self.line.is_some() || !self.has_something_to_tell() || now_ns < self.look_ns {
+        if self.socket.is_some() || !self.has_something_to_tell() || now_ns < self.look_ns {
             return;
         }
         let own = geteuid().as_raw();
@@ -187,16 +187,16 @@ impl Registrar {
             Err(_) if self.may_serve => self.become_agent(own),
             found => found,
         };
-        let Ok(line) = found else {
+        let Ok(socket) = found else {
             self.look_ns = now_ns + LOOK_AGAIN_NS;
             return;
         };
-        if epoll::add(&self.watch, &line, EventData::new_u64(self.number), EventFlags::IN).is_err() {
+        if epoll::add(&self.watch, &socket, EventData::new_u64(self.number), EventFlags::IN).is_err() {
             self.look_ns = now_ns + LOOK_AGAIN_NS;
             return;
         }
         (self.watched, self.greeted) = (EventFlags::IN, false);
-        self.line = Some(line);
+        self.socket = Some(socket);
         self.tell(&ToAgent::Hello);
         let ports: Vec<u16> = self.listeners.ports().collect();
         for port in ports {
@@ -205,7 +205,7 @@ impl Registrar {
         self.untold = Some(FlowId::MIN);
     }
 
-    fn become_agent(&self, own: u32) -> Result<Line> {
+    fn become_agent(&self, own: u32) -> Result<AgentSocket> {
         match Agent::open(self.settings.clone()) {
             Ok(agent) => {
                 super::vital::start("narrows-agent", move || agent.run())?;
@@ -219,21 +219,22 @@ impl Registrar {
 
     /// Sends what waits. Call after every function that tells.
     pub(crate) fn flush(&mut self, now_ns: u64) {
-        // All flows at once would exceed a line's queue, so each round tells of some until the
+        // All flows at once would exceed the socket's queue, so each round tells of some until the
         // agent takes no more.
-        while self.untold.is_some() && self.line.as_ref().is_some_and(|line| !line.wants_room()) {
+        while self.untold.is_some() && self.socket.as_ref().is_some_and(|socket| !socket.wants_room()) {
             self.tell_more();
-            if self.line.as_mut().is_none_or(|line| line.flush().is_err()) {
+            if self.socket.as_mut().is_none_or(|socket| socket.flush().is_err()) {
                 return self.lose(now_ns + LOOK_AGAIN_NS);
             }
         }
-        let Some(line) = &mut self.line else { return };
-        let wanted = |line: &Line| if line.wants_room() { EventFlags::IN | EventFlags::OUT } else { EventFlags::IN };
-        let mut kept = if line.is_stuck() { Err(ErrorKind::TimedOut.into()) } else { line.flush() };
-        if kept.is_ok() && wanted(line) != self.watched {
-            self.watched = wanted(line);
+        let Some(socket) = &mut self.socket else { return };
+        let wanted =
+            |socket: &AgentSocket| if socket.wants_room() { EventFlags::IN | EventFlags::OUT } else { EventFlags::IN };
+        let mut kept = if socket.is_stuck() { Err(ErrorKind::TimedOut.into()) } else { socket.flush() };
+        if kept.is_ok() && wanted(socket) != self.watched {
+            self.watched = wanted(socket);
             kept =
-                epoll::modify(&self.watch, &*line, EventData::new_u64(self.number), self.watched).map_err(Into::into);
+                epoll::modify(&self.watch, &*socket, EventData::new_u64(self.number), self.watched).map_err(Into::into);
         }
         if kept.is_err() {
             self.lose(now_ns + LOOK_AGAIN_NS);
@@ -242,9 +243,9 @@ impl Registrar {
 }
 
 /// Connects to the agent of that user, and checks the listener's user: anybody may take a name.
-fn connect(user: u32, service: SocketAddr) -> Result<Line> {
-    let line = Line::connect(&agent::name(user, service))?;
-    if line.user() == Some(user) { Ok(line) } else { Err(ErrorKind::PermissionDenied.into()) }
+fn connect(user: u32, service: SocketAddr) -> Result<AgentSocket> {
+    let socket = AgentSocket::connect(&agent::name(user, service))?;
+    if socket.user() == Some(user) { Ok(socket) } else { Err(ErrorKind::PermissionDenied.into()) }
 }
 
 #[cfg(test)]
@@ -256,7 +257,7 @@ mod tests {
 
     use super::*;
 
-    /// More than a line's queue holds.
+    /// More than a socket's queue holds.
     const MANY: u64 = 70_000;
 
     const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
@@ -287,25 +288,25 @@ mod tests {
         registrar.flush(0);
         let silent = accept_with(&agent, FLAGS).unwrap();
         let mut said = 0;
-        while registrar.line.is_some() && said < 4 * MANY {
+        while registrar.socket.is_some() && said < 4 * MANY {
             registrar.accepted(said + 1, tuple(), None, 0);
             registrar.ended(said);
             registrar.flush(0);
             said += 1;
         }
-        assert!(registrar.line.is_none() && said < MANY, "{said} records wait");
+        assert!(registrar.socket.is_none() && said < MANY, "{said} records wait");
         assert_eq!(registrar.next_wakeup_ns(), Some(LOOK_AGAIN_NS));
         registrar.on_time(LOOK_AGAIN_NS - 1);
-        assert!(registrar.line.is_none());
+        assert!(registrar.socket.is_none());
         registrar.on_time(LOOK_AGAIN_NS);
         registrar.flush(LOOK_AGAIN_NS);
         drop(silent);
-        let line = Line::new(accept_with(&agent, FLAGS).unwrap());
-        assert_eq!(line.hear(ToAgent::decode).unwrap(), Some(ToAgent::Hello));
+        let socket = AgentSocket::new(accept_with(&agent, FLAGS).unwrap());
+        assert_eq!(socket.hear(ToAgent::decode).unwrap(), Some(ToAgent::Hello));
         registrar.flush(LOOK_AGAIN_NS);
         let last = ToAgent::Accepted { id: said, addresses: tuple(), syn_clock_ms: None };
-        assert_eq!(line.hear(ToAgent::decode).unwrap(), Some(last));
-        assert_eq!(line.hear(ToAgent::decode).unwrap(), None);
+        assert_eq!(socket.hear(ToAgent::decode).unwrap(), Some(last));
+        assert_eq!(socket.hear(ToAgent::decode).unwrap(), None);
     }
 
     #[test]
@@ -316,19 +317,19 @@ mod tests {
         (0..MANY).for_each(|flow| registrar.accepted(flow, tuple, None, 0));
         registrar.look_ns = 0;
         registrar.on_time(0);
-        let line = Line::new(accept_with(&agent, FLAGS).unwrap());
+        let socket = AgentSocket::new(accept_with(&agent, FLAGS).unwrap());
         let mut told = HashSet::new();
         let mut rounds = 0;
         while told.len() < MANY as usize {
             registrar.flush(0);
-            assert!(registrar.line.is_some(), "the line was given up");
+            assert!(registrar.socket.is_some(), "the socket was given up");
             if rounds == 0 {
                 // One flow ends and one is added before their turn.
                 registrar.ended(MANY - 1);
                 registrar.accepted(MANY, tuple, None, 0);
             }
             rounds += 1;
-            while let Some(record) = line.hear(ToAgent::decode).unwrap() {
+            while let Some(record) = socket.hear(ToAgent::decode).unwrap() {
                 match record {
                     ToAgent::Accepted { id, .. } => assert!(told.insert(id), "{id} is told twice"),
                     other => assert_eq!(other, ToAgent::Hello),
@@ -339,6 +340,6 @@ mod tests {
         assert!(told.contains(&MANY) && !told.contains(&(MANY - 1)));
         registrar.ended(0);
         registrar.flush(0);
-        assert_eq!(line.hear(ToAgent::decode).unwrap(), Some(ToAgent::Ended { id: 0 }));
+        assert_eq!(socket.hear(ToAgent::decode).unwrap(), Some(ToAgent::Ended { id: 0 }));
     }
 }

@@ -3,9 +3,8 @@
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 
-use anyhow::{Result, anyhow, ensure};
-
-use super::wire::{RULES_MAX, Rule, Scope, mapped};
+use super::error::{Error, Result};
+use super::wire::{Rule, Scope, mapped};
 
 /// Parses `HOST`, `ADDRESS/BITS` or `*`, each optionally with `:PORT` or `:PORT-PORT`; IPv6 is in
 /// brackets if a port follows.
@@ -13,9 +12,7 @@ pub fn build(only: &[String], except: &[String], loopback: bool) -> Result<Scope
     let mut scope = Scope::new(loopback);
     let all = only.iter().map(|text| (text, true)).chain(except.iter().map(|text| (text, false)));
     for (text, only) in all {
-        for rule in rules(text, only)? {
-            ensure!(scope.add(rule), "--only and --except: at most {RULES_MAX} addresses are allowed");
-        }
+        add(&mut scope, text, only, "--only and --except")?;
     }
     Ok(scope)
 }
@@ -33,9 +30,7 @@ impl Direct {
     pub fn new(peers: &[String], accepts: bool) -> Result<Self> {
         let mut scope = Scope::new(true);
         for text in peers {
-            for rule in rules(text, true)? {
-                ensure!(scope.add(rule), "--peer: at most {RULES_MAX} addresses are allowed");
-            }
+            add(&mut scope, text, true, "--peer")?;
         }
         Ok(Self { peers: (!peers.is_empty()).then_some(scope), accepts })
     }
@@ -49,17 +44,19 @@ impl Direct {
 pub fn gateways(servers: &[String]) -> Result<Option<Scope>> {
     let mut scope = Scope::new(true);
     for text in servers {
-        for rule in rules(text, true)? {
-            ensure!(scope.add(rule), "--via-gateway: at most {RULES_MAX} addresses are allowed");
-        }
+        add(&mut scope, text, true, "--via-gateway")?;
     }
     Ok((!servers.is_empty()).then_some(scope))
 }
 
+/// Adds the rules that `text` stands for; `options` are where it was typed.
+fn add(scope: &mut Scope, text: &str, only: bool, options: &'static str) -> Result<()> {
+    let added = rules(text, only)?.into_iter().all(|rule| scope.add(rule));
+    if added { Ok(()) } else { Err(Error::TooManyRules { options }) }
+}
+
 fn rules(text: &str, only: bool) -> Result<Vec<Rule>> {
-    let bad = || {
-        anyhow!("'{text}' is not HOST[:PORT] or ADDRESS/BITS[:PORT], such as db.example:5432, 10.0.0.0/8 or *:80-89")
-    };
+    let bad = || Error::Rule(text.to_owned());
     let (host, ports) = split(text);
     let ports = match ports {
         None => (0, u16::MAX),
@@ -68,7 +65,9 @@ fn rules(text: &str, only: bool) -> Result<Vec<Rule>> {
             (low.parse().map_err(|_| bad())?, high.parse().map_err(|_| bad())?)
         }
     };
-    ensure!(ports.0 <= ports.1, bad());
+    if ports.0 > ports.1 {
+        return Err(bad());
+    }
     if host.is_empty() || host == "*" {
         return Ok(vec![Rule { only, address: mapped(IpAddr::V6(0u128.into())), prefix: 0, ports }]);
     }
@@ -77,7 +76,8 @@ fn rules(text: &str, only: bool) -> Result<Vec<Rule>> {
         (Ok(address), _) => vec![address],
         (Err(_), Some(_)) => return Err(bad()),
         (Err(_), None) => {
-            let found = (host, 0u16).to_socket_addrs().map_err(|e| anyhow!("{host}: {e}"))?;
+            let unresolved = |source| Error::Unresolved { host: host.to_owned(), source };
+            let found = (host, 0u16).to_socket_addrs().map_err(unresolved)?;
             found.map(|a| a.ip()).collect()
         }
     };
@@ -86,7 +86,9 @@ fn rules(text: &str, only: bool) -> Result<Vec<Rule>> {
         .map(|address| {
             let (most, above) = if address.is_ipv4() { (32, 96) } else { (128, 0) };
             let bits: u8 = bits.map_or(Ok(most), str::parse).map_err(|_| bad())?;
-            ensure!(bits <= most, bad());
+            if bits > most {
+                return Err(bad());
+            }
             Ok(Rule { only, address: mapped(address), prefix: bits + above, ports })
         })
         .collect()

@@ -1,4 +1,5 @@
-//! The second engine, for programs that load no library (static ones, Go, other C libraries).
+//! Interception by the kernel, for programs that load no library (static ones, Go, other C
+//! libraries).
 //!
 //! The program runs under a seccomp filter (`filter`), so that the kernel asks the supervisor about
 //! the few calls that begin connections or report on them (`notify`). The supervisor makes the call
@@ -117,7 +118,7 @@ fn listener(to: &OwnedFd) -> Option<(OwnedFd, bool)> {
     listener.map(|l| (l, byte[0] != 0))
 }
 
-/// Takes new connections from this engine to the pumps.
+/// Takes new connections of the filtered program to the pumps.
 #[derive(Clone)]
 pub struct Intake {
     pub pumps: Vec<Inlet>,
@@ -131,7 +132,7 @@ impl Intake {
     }
 
     fn has_room(&self) -> bool {
-        // The live count includes this engine itself.
+        // The live count includes the thread that answers the kernel.
         self.shared.live.load(Ordering::Acquire) <= self.budget.connections
     }
 

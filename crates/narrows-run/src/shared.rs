@@ -77,11 +77,11 @@ pub enum Order {
         held: Arc<Held>,
         program: OwnedFd,
     },
-    /// A request about a connection; the answer goes to `line`.
+    /// A request about a connection; the answer goes to `socket`.
     Ask {
         request: Box<Request>,
         asker: Asker,
-        line: OwnedFd,
+        socket: OwnedFd,
     },
     /// An event from the negotiation of a connection.
     Hear {

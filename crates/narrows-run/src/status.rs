@@ -13,7 +13,7 @@ use rustix::process::{geteuid, getpid};
 use serde_json::{Value, json};
 
 use super::account::{LiveConnection, Traffic};
-use super::line::user_at;
+use super::agent_socket::user_at;
 use super::proof;
 use super::shared::{Inlet, Order, Shared};
 

@@ -40,19 +40,19 @@ use super::wire::{self, CONTROL_LEN, Kind, REQUEST_LEN, Request, Token};
 /// for a message.
 const PUMPS_MAX: usize = 4;
 const CORES_PER_PUMP: usize = 2;
-/// How long a line may stay silent. A program that was stopped between connecting and sending its
+/// How long a control connection may stay silent. A program that was stopped between connecting and sending its
 /// request keeps its connection, plain.
 const SILENT_FOR: Duration = Duration::from_secs(1);
-/// Maximum of silent lines of any one other user. In a run of root, programs may run as any user,
-/// so such a line may also come from somebody who merely found the name.
+/// Maximum of silent control connections of any one other user. In a run of root, programs may run
+/// as any user, so such a connection may also come from somebody who merely found the name.
 const SILENT_OF_OTHERS: usize = 16;
-/// Lines accepted before process events get their turn.
-const LINES_AT_ONCE: usize = 256;
-/// Descriptors that may come with a line. This many are kept free, because descriptors that find no
-/// room are lost.
+/// Control connections accepted before process events get their turn.
+const ACCEPTED_AT_ONCE: usize = 256;
+/// Descriptors that may come with a request. This many are kept free, because descriptors that find
+/// no room are lost.
 const SPARE: usize = 2;
 /// Interval at which a supervisor that refuses connections checks whether it may take some again,
-/// and at which silent lines are checked.
+/// and at which silent control connections are checked.
 const LOOK_AGAIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
 /// The address at which programs reach the supervisor, and the token that proves that they may.
@@ -97,10 +97,10 @@ const LISTENER: u64 = u64::MAX;
 const IDLE: u64 = u64::MAX - 1;
 /// Combined with the number of the descriptor that the event is about.
 const PROCESS: u64 = 1 << 32;
-const LINE: u64 = 2 << 32;
+const CONTROL: u64 = 2 << 32;
 
-/// A connection from a program that will send a request.
-struct Line {
+/// A control connection: a program has connected and will send one request.
+struct ControlSocket {
     fd: OwnedFd,
     asker: Asker,
     since: Instant,
@@ -114,17 +114,17 @@ pub struct Supervisor {
     pumps: Vec<Inlet>,
     shared: Arc<Shared>,
     budget: Budget,
-    /// No descriptor was left: lines wait until some are free.
+    /// No descriptor was left: requests wait until some are free.
     starved: bool,
     spare: Vec<OwnedFd>,
     /// Living processes of this run, by the number of their pidfd.
     processes: HashMap<i32, (i32, OwnedFd)>,
     known: HashMap<i32, i32>,
-    silent: Vec<Line>,
+    silent: Vec<ControlSocket>,
 }
 
 impl Supervisor {
-    /// `asked`: whether the kernel asks about system calls (the second engine).
+    /// `asked`: whether the kernel asks about system calls (the filter).
     pub fn new(control: Control, first: (Pid, OwnedFd), asked: bool, settings: Settings) -> Result<Self> {
         let Settings { verbose, service, direct, compressor, program } = settings;
         let budget = Budget::of(sys::raise_descriptor_limit(), asked);
@@ -173,7 +173,7 @@ impl Supervisor {
         Ok(supervisor)
     }
 
-    /// The entry for connections of the second engine.
+    /// The entry for connections that come by the filter.
     pub fn intake(&self) -> Intake {
         let (pumps, shared) = (self.pumps.clone(), Arc::clone(&self.shared));
         Intake { pumps, shared, budget: self.budget }
@@ -270,17 +270,17 @@ impl Supervisor {
         }
     }
 
-    /// Accepts lines, including those queued before the listener was shut: programs do not wait to
+    /// Accepts requests, including those queued before the listener was shut: programs do not wait to
     /// hear that their connections were taken. True if nobody waits any more.
     fn accept_some(&mut self) -> bool {
-        for _ in 0..LINES_AT_ONCE {
+        for _ in 0..ACCEPTED_AT_ONCE {
             if !self.keep_spare() {
                 return false;
             }
             match accept_with(&self.control.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
                 Ok(fd) => {
                     if let Some(asker) = Asker::of(&fd) {
-                        self.hear(Line { fd, asker, since: Instant::now() });
+                        self.hear(ControlSocket { fd, asker, since: Instant::now() });
                     }
                 }
                 Err(Errno::INTR | Errno::CONNABORTED) => {}
@@ -294,8 +294,8 @@ impl Supervisor {
         false
     }
 
-    /// Keeps spare descriptors for what a line may bring. False if there is no room, so that the
-    /// line has to wait.
+    /// Keeps spare descriptors for what a request may bring. False if there is no room, so that
+    /// the request has to wait.
     fn keep_spare(&mut self) -> bool {
         while self.spare.len() < SPARE {
             let Ok(fd) = rustix::io::fcntl_dupfd_cloexec(&self.watch, 0) else { break };
@@ -305,66 +305,66 @@ impl Supervisor {
         !self.starved
     }
 
-    /// Tries lines again whose request had not arrived yet. Older ones first: newer requests may be
+    /// Tries again the control connections whose request had not arrived yet. Older ones first: newer requests may be
     /// about the connections that they hand over.
     fn hear_silent(&mut self) {
-        for line in std::mem::take(&mut self.silent) {
-            self.hear(line);
+        for control in std::mem::take(&mut self.silent) {
+            self.hear(control);
         }
     }
 
-    fn hear(&mut self, line: Line) {
+    fn hear(&mut self, control: ControlSocket) {
         if !self.keep_spare() {
-            // There is room in the list: it was in it before, or it is the line accepted last.
-            return self.silent.push(line);
+            // There is room in the list: it was in it before, or it is the one accepted last.
+            return self.silent.push(control);
         }
-        match self.receive(&line.fd) {
-            Err(Errno::AGAIN) if self.may_wait(&line) => {
+        match self.receive(&control.fd) {
+            Err(Errno::AGAIN) if self.may_wait(&control) => {
                 let flags = EventFlags::IN | EventFlags::RDHUP | EventFlags::ONESHOT;
-                let data = EventData::new_u64(LINE | line.fd.as_raw_fd() as u64);
-                // If it cannot be watched, it is tried again with the next line or a little later.
-                if epoll::add(&self.watch, &line.fd, data, flags) == Err(Errno::EXIST) {
-                    let _ = epoll::modify(&self.watch, &line.fd, data, flags);
+                let data = EventData::new_u64(CONTROL | control.fd.as_raw_fd() as u64);
+                // If it cannot be watched, it is tried again with the next one or a little later.
+                if epoll::add(&self.watch, &control.fd, data, flags) == Err(Errno::EXIST) {
+                    let _ = epoll::modify(&self.watch, &control.fd, data, flags);
                 }
-                self.silent.push(line);
+                self.silent.push(control);
             }
             Err(Errno::AGAIN) => {
                 // Requests that it sends from now on fail, so its connection stays plain; what it
                 // has already sent counts.
-                let _ = rustix::net::shutdown(&line.fd, rustix::net::Shutdown::Both);
-                if let Ok((bytes, fds)) = self.receive(&line.fd) {
-                    self.heard(line, &bytes, fds);
+                let _ = rustix::net::shutdown(&control.fd, rustix::net::Shutdown::Both);
+                if let Ok((bytes, fds)) = self.receive(&control.fd) {
+                    self.heard(control, &bytes, fds);
                 }
             }
             Err(_) => {}
             Ok((bytes, fds)) => {
                 self.hear_silent();
-                self.heard(line, &bytes, fds);
+                self.heard(control, &bytes, fds);
             }
         }
     }
 
-    fn may_wait(&self, line: &Line) -> bool {
-        let others = line.asker.uid != geteuid().as_raw();
-        let same = || self.silent.iter().filter(|l| l.asker.uid == line.asker.uid).count();
-        line.since.elapsed() < SILENT_FOR
+    fn may_wait(&self, control: &ControlSocket) -> bool {
+        let others = control.asker.uid != geteuid().as_raw();
+        let same = || self.silent.iter().filter(|c| c.asker.uid == control.asker.uid).count();
+        control.since.elapsed() < SILENT_FOR
             && self.silent.len() < self.budget.silent
             && !(others && same() >= SILENT_OF_OTHERS.min(self.budget.silent / 2))
     }
 
-    fn receive(&mut self, line: &OwnedFd) -> rustix::io::Result<(Vec<u8>, Vec<OwnedFd>)> {
+    fn receive(&mut self, socket: &OwnedFd) -> rustix::io::Result<(Vec<u8>, Vec<OwnedFd>)> {
         self.spare.clear();
-        receive(line)
+        receive(socket)
     }
 
-    fn heard(&mut self, line: Line, bytes: &[u8], fds: Vec<OwnedFd>) {
+    fn heard(&mut self, control: ControlSocket, bytes: &[u8], fds: Vec<OwnedFd>) {
         if let Some(request) = Request::decode(bytes).filter(|r| r.token == self.control.token) {
-            self.obey(request, fds, line);
+            self.obey(request, fds, control);
         }
     }
 
-    fn obey(&mut self, request: Request, mut fds: Vec<OwnedFd>, line: Line) {
-        let Line { fd: line, asker, .. } = line;
+    fn obey(&mut self, request: Request, mut fds: Vec<OwnedFd>, control: ControlSocket) {
+        let ControlSocket { fd: socket, asker, .. } = control;
         if let (Some(pid), Kind::Hello | Kind::New | Kind::Listen) = (asker.pid, request.kind) {
             self.know(pid);
         }
@@ -393,21 +393,21 @@ impl Supervisor {
             }
             _ => match self.shared.held.answer(&request, asker) {
                 // The requester may be gone.
-                Some(reply) => drop(pump::reply_on(&line, &reply, None)),
-                None => pump.send(Order::Ask { request: Box::new(request), asker, line }),
+                Some(reply) => drop(pump::reply_on(&socket, &reply, None)),
+                None => pump.send(Order::Ask { request: Box::new(request), asker, socket }),
             },
         }
     }
 }
 
 /// A message and the descriptors that came with it.
-fn receive(line: &OwnedFd) -> rustix::io::Result<(Vec<u8>, Vec<OwnedFd>)> {
+fn receive(socket: &OwnedFd) -> rustix::io::Result<(Vec<u8>, Vec<OwnedFd>)> {
     // One byte longer than any message, so that longer ones are detected.
     let mut bytes = vec![0; REQUEST_LEN + 1];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-    let got = recvmsg(line, &mut [std::io::IoSliceMut::new(&mut bytes)], &mut control, flags)?;
+    let got = recvmsg(socket, &mut [std::io::IoSliceMut::new(&mut bytes)], &mut control, flags)?;
     bytes.truncate(got.bytes);
     let mut fds = Vec::new();
     for message in control.drain() {

@@ -10,7 +10,7 @@ use crate::args::run::{EngineName, RunArgs, SupervisorPlace};
 use crate::{flow, report};
 use narrows_host::calibration;
 use narrows_run::compressor::Compressor;
-use narrows_run::launch::{Engine, Launch};
+use narrows_run::launch::{Interception, Launch};
 use narrows_run::negotiator::{SERVICE_PORT, Service};
 use narrows_run::scope::Direct;
 use narrows_run::supervisor::Settings;
@@ -27,12 +27,12 @@ pub(crate) fn run(args: &RunArgs) -> ExitCode {
         SupervisorPlace::Detached => Some(false),
         SupervisorPlace::Auto => None,
     };
-    let engine = match args.engine {
-        EngineName::Auto => Engine::Auto,
-        EngineName::Preload => Engine::Preload,
-        EngineName::Seccomp => Engine::Seccomp,
+    let interception = match args.engine {
+        EngineName::Auto => Interception::Auto,
+        EngineName::Preload => Interception::Preload,
+        EngineName::Seccomp => Interception::Seccomp,
     };
-    let launch = match launch(args, engine, parent) {
+    let launch = match launch(args, interception, parent) {
         Ok(launch) => launch,
         Err(error) => {
             report::note(report::one_line(&error));
@@ -40,12 +40,12 @@ pub(crate) fn run(args: &RunArgs) -> ExitCode {
         }
     };
     launch.run().unwrap_or_else(|error| {
-        report::note(report::one_line(&error));
+        report::note(report::one_line(&error.into()));
         ExitCode::from(OWN_FAILURE)
     })
 }
 
-fn launch(args: &RunArgs, engine: Engine, parent: Option<bool>) -> Result<Launch<'_>> {
+fn launch(args: &RunArgs, interception: Interception, parent: Option<bool>) -> Result<Launch<'_>> {
     let mut scope = scope::build(&args.only, &args.except, args.loopback)?;
     // Within this host frames gain nothing, unless the options ask for them.
     scope.within |= args.policy.is_some() || !args.peer.is_empty() || args.accept_direct;
@@ -58,7 +58,7 @@ fn launch(args: &RunArgs, engine: Engine, parent: Option<bool>) -> Result<Launch
     let gateways = scope::gateways(&args.via_gateway)?;
     let settings = Settings { verbose: args.verbose, service, direct, compressor, program };
     let keeps_mptcp = args.keep_mptcp;
-    Ok(Launch { command: &args.command, scope, keeps_mptcp, settings, gateways, engine, parent })
+    Ok(Launch { command: &args.command, scope, keeps_mptcp, settings, gateways, interception, parent })
 }
 
 /// The service port: that of the option, of `NARROWS_PORT`, or the default.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use rustix::io::{Errno, ioctl_fionread};
 use rustix::net::{RecvFlags, Shutdown, connect_unspec, shutdown, sockopt};
 
-use super::{Connection, Next};
+use super::{Connection, Next, ProgramEnd};
 use crate::socket::read;
 use crate::sys;
 
@@ -31,6 +31,15 @@ const WRITE_PART: u64 = 16 << 10;
 /// overloaded.
 const WRITE_RETURNS_NS: u64 = 50_000_000;
 
+/// How far a connection is on the way to its end.
+pub(super) enum Ending {
+    /// It is not.
+    Open,
+    /// The program needs nothing more, but the socket cannot be closed yet.
+    Leaving(Leaving),
+    Broken(Broken),
+}
+
 /// State of a connection whose program is gone.
 pub(super) struct Leaving {
     since_ns: u64,
@@ -38,21 +47,81 @@ pub(super) struct Leaving {
     changed_ns: u64,
 }
 
+/// State of a connection that ends with an error.
+pub(super) struct Broken {
+    cause: Cause,
+    /// The program's writes fail with EPIPE: the time by which the last pending write has returned.
+    writes_end_ns: Option<u64>,
+}
+
+enum Cause {
+    /// The TCP connection broke; bytes already in its receive queue still go to the program.
+    Network(Errno),
+    /// The peer sent invalid data and gets a reset; the text says what was wrong.
+    Refused(String),
+}
+
+impl Ending {
+    /// The error of a broken connection.
+    pub(super) fn error(&self) -> Option<Errno> {
+        match self {
+            Self::Broken(Broken { cause: Cause::Network(error), .. }) => Some(*error),
+            Self::Broken(Broken { cause: Cause::Refused(_), .. }) => Some(Errno::CONNRESET),
+            Self::Open | Self::Leaving(_) => None,
+        }
+    }
+
+    /// Why the peer gets a reset, if its data was invalid.
+    pub(super) fn refused(&self) -> Option<&str> {
+        match self {
+            Self::Broken(Broken { cause: Cause::Refused(why), .. }) => Some(why),
+            _ => None,
+        }
+    }
+
+    /// The connection broke. The first error counts.
+    pub(super) fn break_by(&mut self, error: Errno) {
+        if self.error().is_none() {
+            *self = Self::Broken(Broken { cause: Cause::Network(error), writes_end_ns: None });
+        }
+    }
+
+    /// The peer's data is invalid. This overrides an error of the network: it is not an orderly end.
+    fn refuse(&mut self, why: String) {
+        match self {
+            Self::Broken(Broken { cause: Cause::Refused(_), .. }) => {}
+            Self::Broken(broken) => broken.cause = Cause::Refused(why),
+            Self::Open | Self::Leaving(_) => {
+                *self = Self::Broken(Broken { cause: Cause::Refused(why), writes_end_ns: None });
+            }
+        }
+    }
+
+    /// Begins to leave at that time, if it has not begun. `None` if the connection is broken.
+    fn leave(&mut self, now_ns: u64, unconfirmed: usize) -> Option<&mut Leaving> {
+        if matches!(self, Self::Open) {
+            *self = Self::Leaving(Leaving { since_ns: now_ns, unconfirmed, changed_ns: now_ns });
+        }
+        match self {
+            Self::Leaving(leaving) => Some(leaving),
+            Self::Open | Self::Broken(_) => None,
+        }
+    }
+}
+
 impl Connection {
     /// Marks the sending side as broken. Bytes that already came from the network still go to the
     /// program.
     pub(super) fn break_off(&mut self, error: Errno) {
-        self.broken.get_or_insert(error);
-        (self.up.discards, self.up.readable, self.up.ended) = (true, false, true);
+        self.ending.break_by(error);
+        self.up.discard();
         self.down.readable = true;
     }
 
     /// Handles invalid data from the peer: resets the peer at once, and the program after it has
     /// read what came before.
     pub(super) fn refuse(&mut self, error: &narrows::Error) {
-        self.refused.get_or_insert_with(|| error.to_string());
-        // Overrides any earlier error: this is not an orderly end.
-        self.broken = Some(Errno::CONNRESET);
+        self.ending.refuse(error.to_string());
         self.break_off(Errno::CONNRESET);
         self.down.fail();
         // Disconnects instead of closing: another process that holds the socket could delay a
@@ -63,29 +132,29 @@ impl Connection {
     }
 
     pub(super) fn over(&mut self, now_ns: u64) -> Option<Next> {
-        if let Some(error) = self.broken {
-            if self.program_gone && self.up.shut {
+        if let Some(error) = self.ending.error() {
+            if self.program_is_gone() && self.up.is_shut() {
                 return Some(Next::Over(None));
             }
             // EPIPE means that the peer had finished and then refused our bytes. The program then
             // gets EPIPE, as from TCP.
             let told = (error != Errno::PIPE).then_some(error);
             let written = self.has_no_write(now_ns);
-            let over = self.program_gone || self.is_delivered() && written;
+            let over = self.program_is_gone() || self.is_delivered() && written;
             return over.then_some(Next::Over(told));
         }
         // Bytes that the peer's socket has no room for are lost with the reset, as with TCP.
-        if self.aborted {
-            let passed_on = if self.up.is_framed() { self.up.shut } else { !self.up.readable };
+        if self.program_end == ProgramEnd::Aborted {
+            let passed_on = if self.up.is_framed() { self.up.is_shut() } else { !self.up.readable };
             return (passed_on || self.up.is_stuck() || self.is_late(now_ns)).then_some(Next::Over(None));
         }
-        let finished = self.up.shut && (self.down.shut || self.program_gone && self.may_leave(now_ns));
+        let finished = self.up.is_shut() && (self.down.is_shut() || self.program_is_gone() && self.may_leave(now_ns));
         finished.then_some(Next::Over(None))
     }
 
     /// Whether the program has everything that came from the network.
     fn is_delivered(&self) -> bool {
-        self.down.ended && !self.down.is_pending()
+        self.down.has_ended() && !self.down.is_pending()
     }
 
     /// Whether no write of the program waits for room in a broken connection. If the program's end
@@ -94,25 +163,26 @@ impl Connection {
     /// see an end of stream. So a pending write is first made to fail with EPIPE. That way it also
     /// need not wait until somebody has read.
     fn has_no_write(&mut self, now_ns: u64) -> bool {
-        if self.writes_end_ns.is_none()
+        let Ending::Broken(broken) = &mut self.ending else { return true };
+        if broken.writes_end_ns.is_none()
             && (self.down.is_blocked() || ioctl_fionread(&self.program).is_ok_and(|unread| unread >= WRITE_PART))
         {
             let _ = shutdown(&self.program, Shutdown::Read);
-            self.writes_end_ns = Some(now_ns + WRITE_RETURNS_NS);
+            broken.writes_end_ns = Some(now_ns + WRITE_RETURNS_NS);
         }
-        self.writes_end_ns.is_none_or(|at| now_ns >= at)
+        broken.writes_end_ns.is_none_or(|at| now_ns >= at)
     }
 
     /// The time at which a broken connection is over if it waits for nothing else.
     pub(super) fn broken_wakeup_ns(&self) -> Option<u64> {
-        self.writes_end_ns.filter(|_| self.is_delivered())
+        let Ending::Broken(broken) = &self.ending else { return None };
+        broken.writes_end_ns.filter(|_| self.is_delivered())
     }
 
     /// Whether workers have had enough time for what the program wrote before it closed with bytes
     /// unread.
     fn is_late(&mut self, now_ns: u64) -> bool {
-        let leaving = self.leaving.get_or_insert(Leaving { since_ns: now_ns, unconfirmed: 0, changed_ns: now_ns });
-        now_ns - leaving.since_ns >= ABORT_MAX_NS
+        self.ending.leave(now_ns, 0).is_none_or(|leaving| now_ns - leaving.since_ns >= ABORT_MAX_NS)
     }
 
     /// Whether the socket of a program that is gone may be closed; everything was handed to the
@@ -121,12 +191,12 @@ impl Connection {
     /// program wrote: its marker. So the socket stays open until the peer has confirmed everything
     /// and its marker has arrived.
     fn may_leave(&mut self, now_ns: u64) -> bool {
-        let framed = self.up.is_framed() || self.flow.expects_more();
+        let framed = self.up.is_framed() || self.negotiation.flow.expects_more();
         if !framed || self.resets_at_close() {
             return true;
         }
         let unconfirmed = sys::unconfirmed(&self.network);
-        let leaving = self.leaving.get_or_insert(Leaving { since_ns: now_ns, unconfirmed, changed_ns: now_ns });
+        let Some(leaving) = self.ending.leave(now_ns, unconfirmed) else { return true };
         if unconfirmed != leaving.unconfirmed {
             (leaving.unconfirmed, leaving.changed_ns) = (unconfirmed, now_ns);
         }
@@ -143,7 +213,7 @@ impl Connection {
 
     /// Whether the peer gets a reset whatever the program asked for.
     pub(super) fn resets(&self) -> bool {
-        self.aborted || self.refused.is_some()
+        self.program_end == ProgramEnd::Aborted || self.refused().is_some()
     }
 
     /// Closes both sockets so that program and peer see the right end. The TCP socket is given back
@@ -156,11 +226,12 @@ impl Connection {
             let _ = read(&self.program, &mut poison, RecvFlags::empty());
         }
         let resets = self.resets() || self.resets_at_close();
-        if self.connecting {
+        let (connecting, dialing) = (!self.came_up(), self.dialing().is_some());
+        if connecting {
             self.held.give_options_back();
         }
         drop(self.program);
-        if self.connecting && self.dialing.is_none() {
+        if connecting && !dialing {
             let _ = sockopt::set_socket_linger(&self.network, self.held.linger());
             return error.is_some().then_some(self.network);
         }
@@ -168,5 +239,30 @@ impl Connection {
             let _ = sockopt::set_socket_linger(&self.network, None);
         }
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_error_counts_and_a_refusal_overrides_it() {
+        let mut ending = Ending::Open;
+        assert_eq!(ending.leave(5, 7).map(|leaving| leaving.since_ns), Some(5));
+        assert_eq!(ending.leave(9, 3).map(|leaving| (leaving.since_ns, leaving.unconfirmed)), Some((5, 7)));
+        assert_eq!((ending.error(), ending.refused()), (None, None));
+        ending.break_by(Errno::PIPE);
+        ending.break_by(Errno::TIMEDOUT);
+        assert_eq!((ending.error(), ending.refused()), (Some(Errno::PIPE), None));
+        assert!(ending.leave(9, 0).is_none());
+        if let Ending::Broken(broken) = &mut ending {
+            broken.writes_end_ns = Some(11);
+        }
+        ending.refuse("no frame".into());
+        ending.refuse("no frame again".into());
+        ending.break_by(Errno::TIMEDOUT);
+        assert_eq!((ending.error(), ending.refused()), (Some(Errno::CONNRESET), Some("no frame")));
+        assert!(matches!(ending, Ending::Broken(Broken { writes_end_ns: Some(11), .. })));
     }
 }

@@ -5,15 +5,21 @@ use std::time::Duration;
 
 use narrows::block::Block;
 use narrows::upgrade::marker::MARKER_LEN;
-use narrows::upgrade::{self, Event, FlowLimits, WhyPlain};
-use rustix::io::Errno;
+use narrows::upgrade::{self, Event, FlowLimits};
 
 use super::Connection;
 use crate::account::{LiveConnection, Outcome, Traffic};
-use crate::dialing::{Dialing, connect_past};
 use crate::proof;
 use crate::shared::PumpContext;
-use crate::wire::{BY_GATEWAY, Request, host_and_port};
+use crate::wire::{BY_GATEWAY, Request};
+
+/// The negotiation with the other end.
+pub(super) struct Negotiation {
+    pub(super) flow: upgrade::Flow,
+    /// The flow's words are dropped: nobody negotiates. The connection is plain, or in frames from
+    /// the start because the operator says so.
+    silent: bool,
+}
 
 impl Connection {
     /// Handles an event from the negotiation.
@@ -21,9 +27,9 @@ impl Connection {
         // A peer that has finished may have closed its socket, and would answer a marker with a
         // reset.
         if self.network_ended || self.is_encrypted() {
-            self.flow.decline();
+            self.negotiation.flow.decline();
         }
-        match self.flow.hear(event) {
+        match self.negotiation.flow.hear(event) {
             Ok(released) => self.pass_down(&released),
             Err(e) => self.refuse(&e),
         }
@@ -31,13 +37,13 @@ impl Connection {
     }
 
     pub(super) fn after_flow(&mut self, context: &mut PumpContext) {
-        if let Some(marker) = self.flow.take_marker() {
+        if let Some(marker) = self.negotiation.flow.take_marker() {
             self.held.keep_options();
             let stores = self.is_encrypted() || self.stores_within_host(context);
-            self.up.switch(&marker, self.same_host, stores, self.serial, context);
+            self.up.switch(&marker, self.origin.same_host, stores, self.serial, context);
         }
-        while let Some(word) = self.flow.poll_word() {
-            if !self.silent {
+        while let Some(word) = self.negotiation.flow.poll_word() {
+            if !self.negotiation.silent {
                 context.shared.negotiator.say(self.id, word);
             }
         }
@@ -46,7 +52,7 @@ impl Connection {
     /// Starts frames both ways from the first byte on. `frames` are bytes that already came.
     pub(super) fn begin_framed(&mut self, frames: Vec<u8>, context: &mut PumpContext) {
         self.held.keep_options();
-        self.up.switch(&[], self.same_host, self.stores_within_host(context), self.serial, context);
+        self.up.switch(&[], self.origin.same_host, self.stores_within_host(context), self.serial, context);
         self.down.switch(0, self.serial, context);
         if !frames.is_empty()
             && let Err(e) = self.down.receive(Block::from_vec(frames), self.serial, context)
@@ -55,25 +61,17 @@ impl Connection {
         }
     }
 
-    /// No gateway takes the connection: it continues as a plain connection to the server itself.
-    pub(super) fn connect_past_gateway(&mut self) -> Result<(), Errno> {
-        self.dialing = None;
-        // A plain event releases no bytes.
-        let _ = self.flow.hear(Event::Plain(WhyPlain::NoGateway));
-        connect_past(&self.network, &self.peer)
-    }
-
     pub(super) fn is_encrypted(&self) -> bool {
         self.up.first.are_encrypted() || self.down.first.are_encrypted()
     }
 
     fn stores_within_host(&self, context: &PumpContext) -> bool {
-        self.same_host && context.shared.compressor.stores_within_host
+        self.origin.same_host && context.shared.compressor.stores_within_host
     }
 
     /// Takes bytes from the network: plain ones, a marker, or frames behind a marker.
     pub(super) fn came(&mut self, input: &[u8], context: &mut PumpContext) -> narrows::Result<()> {
-        let step = self.flow.receive(input, context.now_ns())?;
+        let step = self.negotiation.flow.receive(input, context.now_ns())?;
         self.pass_down(&step.released);
         self.pass_down(&input[..step.plain]);
         if let Some(at) = step.frames {
@@ -96,9 +94,9 @@ impl Connection {
         };
         LiveConnection {
             id: self.id,
-            peer: self.peer,
-            accepted: self.accepted,
-            age: Duration::from_nanos(context.now_ns().saturating_sub(self.begun_ns)),
+            peer: self.origin.peer,
+            accepted: self.origin.accepted,
+            age: Duration::from_nanos(context.now_ns().saturating_sub(self.origin.begun_ns)),
             outcome,
             encrypted: self.is_encrypted(),
             within_host: self.stores_within_host(context),
@@ -108,30 +106,23 @@ impl Connection {
     }
 
     fn why_plain(&self) -> String {
-        match self.flow.why_plain() {
+        match self.negotiation.flow.why_plain() {
             // Also if the other end detected it.
             _ if self.is_encrypted() => "encrypted already".into(),
             Some(why) => why.to_string(),
-            None if self.accepted => "its client did not ask for more".into(),
+            None if self.origin.accepted => "its client did not ask for more".into(),
             None => "it was over before the other end answered".into(),
         }
     }
 
     /// What was invalid about the peer's data, if anything was.
     pub(crate) fn refused(&self) -> Option<&str> {
-        self.refused.as_deref()
+        self.ending.refused()
     }
 }
 
-/// The request to the gateway, if the connection leads to one.
-pub(super) fn asked_gateway(request: &Request, context: &PumpContext) -> Option<Dialing> {
-    let (_, port) = host_and_port(&request.peer).filter(|_| request.option == BY_GATEWAY && !request.accepted)?;
-    Some(Dialing::new(port, context.now_ns()))
-}
-
-/// Starts the negotiation with the other end. Returns the flow, whether its words are dropped, and
-/// whether the peer is this host.
-pub(super) fn negotiate(request: &Request, network: &OwnedFd, context: &PumpContext) -> (upgrade::Flow, bool, bool) {
+/// Starts the negotiation with the other end. Returns it, and whether the peer is this host.
+pub(super) fn negotiate(request: &Request, network: &OwnedFd, context: &PumpContext) -> (Negotiation, bool) {
     let limits = FlowLimits::default();
     let shared = &context.shared;
     let addresses = proof::addresses(request);
@@ -143,17 +134,18 @@ pub(super) fn negotiate(request: &Request, network: &OwnedFd, context: &PumpCont
         if let Some(addresses) = addresses {
             shared.negotiator.accepted(request.id, addresses, clock);
         }
-        return (upgrade::Flow::server(limits, shared.direct.accepts), addresses.is_none(), same_host);
+        let flow = upgrade::Flow::server(limits, shared.direct.accepts);
+        return (Negotiation { flow, silent: addresses.is_none() }, same_host);
     }
     if request.option == BY_GATEWAY {
-        return (upgrade::Flow::client(limits), true, same_host);
+        return (Negotiation { flow: upgrade::Flow::client(limits), silent: true }, same_host);
     }
     let server = addresses.map(|a| a.server());
     let mut nonce = [0; 16];
     if server.is_some_and(|s| shared.direct.holds(s))
         && rustix::rand::getrandom(&mut nonce[..], rustix::rand::GetRandomFlags::empty()).is_ok()
     {
-        return (upgrade::Flow::direct(limits, &nonce), true, same_host);
+        return (Negotiation { flow: upgrade::Flow::direct(limits, &nonce), silent: true }, same_host);
     }
     let connecting = request.number > 1;
     let clock = proof::clock_at_syn(network, connecting);
@@ -161,5 +153,5 @@ pub(super) fn negotiate(request: &Request, network: &OwnedFd, context: &PumpCont
     if let Some((addresses, clock_ms)) = claim {
         shared.negotiator.connecting(request.id, addresses, clock_ms);
     }
-    (upgrade::Flow::client(limits), claim.is_none(), same_host)
+    (Negotiation { flow: upgrade::Flow::client(limits), silent: claim.is_none() }, same_host)
 }

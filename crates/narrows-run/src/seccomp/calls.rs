@@ -430,9 +430,9 @@ impl Notifier {
         if let Some(reply) = self.intake.shared.held.answer(&request, asker) {
             return Some((reply, None));
         }
-        let (near, line) =
+        let (near, socket) =
             rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).ok()?;
-        self.intake.pump(id).send(Order::Ask { request: Box::new(request), asker, line });
+        self.intake.pump(id).send(Order::Ask { request: Box::new(request), asker, socket });
         let patience = rustix::event::Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
         if poll(&mut [PollFd::new(&near, PollFlags::IN)], Some(&patience)) != Ok(1) {
             return None;

@@ -1,4 +1,4 @@
-//! System calls of the second engine that have no safe wrapper.
+//! System calls of the filter and its notifications that have no safe wrapper.
 #![allow(
     unsafe_code,
     reason = "filters, notifications and memory of other processes; every block says why it is sound"

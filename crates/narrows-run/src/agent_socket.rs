@@ -2,7 +2,7 @@
 //! message.
 //!
 //! A supervisor reports what its programs listen on and accept, and the words of its flows; the
-//! agent answers with events for the flows. Whoever receives an invalid record closes the line.
+//! agent answers with events for the flows. Whoever receives an invalid record closes the socket.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Result};
@@ -18,7 +18,7 @@ use rustix::net::{
 use super::sys;
 use super::wire::mapped;
 
-/// Both ends of a line must have the same version, because they may be different builds.
+/// Both ends must have the same version, because they may be different builds.
 const VERSION: u8 = 1;
 /// Receive buffer. The longest record has 52 bytes, so longer messages are detected.
 const RECORD_MAX: usize = 64;
@@ -188,13 +188,13 @@ impl Fields<'_> {
     }
 }
 
-/// One end of a line.
-pub(crate) struct Line {
+/// One end of the socket between a supervisor and the agent.
+pub(crate) struct AgentSocket {
     socket: OwnedFd,
     unsent: VecDeque<Vec<u8>>,
 }
 
-impl Line {
+impl AgentSocket {
     pub(crate) fn new(socket: OwnedFd) -> Self {
         Self { socket, unsent: VecDeque::new() }
     }
@@ -225,7 +225,7 @@ impl Line {
     }
 
     /// # Errors
-    /// The line is dead.
+    /// The socket is dead.
     pub(crate) fn flush(&mut self) -> Result<()> {
         while let Some(record) = self.unsent.front() {
             match send(&self.socket, record, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
@@ -245,7 +245,7 @@ impl Line {
     /// The next record; `None` if none is there now.
     ///
     /// # Errors
-    /// The line has ended; `InvalidData`: the other end sends invalid records.
+    /// The other end has closed; `InvalidData`: the other end sends invalid records.
     pub(crate) fn hear<T>(&self, decode: impl Fn(&[u8]) -> Option<T>) -> Result<Option<T>> {
         let mut record = [0; RECORD_MAX];
         loop {
@@ -268,7 +268,7 @@ pub(crate) fn user_at(socket: &OwnedFd) -> Option<u32> {
         .then(|| u32::from_ne_bytes([credentials[4], credentials[5], credentials[6], credentials[7]]))
 }
 
-impl AsFd for Line {
+impl AsFd for AgentSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }

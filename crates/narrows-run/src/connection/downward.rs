@@ -1,0 +1,115 @@
+//! Moves bytes from the network to the program.
+
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, Shutdown, shutdown};
+
+use super::Connection;
+use super::urgent::UrgentDown;
+use crate::incoming::Read;
+use crate::shared::PumpContext;
+use crate::socket::read;
+
+impl Connection {
+    /// Moves bytes from the network to the program. True if something changed.
+    pub(super) fn step_down(&mut self, scratch: &mut [u8], context: &mut PumpContext) -> bool {
+        if self.down.is_shut() {
+            return false;
+        }
+        // The program is gone. The peer must not wait for a reader, so its bytes are discarded.
+        if self.program_is_gone() {
+            self.down.discard();
+        }
+        let flushed = self.down.flush(&self.program);
+        self.down.note_pace(context);
+        match flushed {
+            Ok(true) => {}
+            Ok(false) => return false,
+            // The program shut down reading, or is gone.
+            Err(_) => self.down.discard(),
+        }
+        if self.urgent_down != UrgentDown::Nothing && !self.down.is_framed() && !self.pass_urgent_down(context) {
+            return false;
+        }
+        let mut moved = match self.down.resume(self.serial, context) {
+            Ok(resumed) => resumed,
+            Err(e) => {
+                self.refuse(&e);
+                true
+            }
+        };
+        if self.down.readable && !self.down.has_ended() && self.down.has_room() {
+            let read = if self.down.is_framed() {
+                self.down.read(&self.network, self.serial, context)
+            } else {
+                self.read_plain(scratch, context)
+            };
+            moved |= self.after_read(read);
+        }
+        // EPIPE: the peer may have finished before it refused our bytes, so this may still be an
+        // orderly end.
+        if self.down.has_ended() && !self.down.is_pending() && matches!(self.ending.error(), None | Some(Errno::PIPE)) {
+            match self.down.finish() {
+                Ok(()) => {
+                    let _ = shutdown(&self.program, Shutdown::Write);
+                    self.down.shut();
+                }
+                Err(e) => self.refuse(&e),
+            }
+            moved = true;
+        }
+        moved
+    }
+
+    fn read_plain(&mut self, scratch: &mut [u8], context: &mut PumpContext) -> narrows::Result<Read> {
+        match read(&self.network, scratch, RecvFlags::empty()) {
+            Ok(0) => {
+                let released = self.negotiation.flow.receive_end()?;
+                self.pass_down(&released);
+                self.after_flow(context);
+                Ok(Read::End)
+            }
+            Ok(n) => {
+                self.came(&scratch[..n], context)?;
+                Ok(if n == scratch.len() { Read::Some(n) } else { Read::Last(n) })
+            }
+            Err(Errno::AGAIN) => Ok(Read::Nothing),
+            Err(e) => Ok(Read::Broken(e)),
+        }
+    }
+
+    /// True if something changed.
+    fn after_read(&mut self, read: narrows::Result<Read>) -> bool {
+        match read {
+            Ok(Read::Some(_)) => true,
+            // After a short read the kernel sends a new event for more data; an end was already
+            // reported.
+            Ok(Read::Last(_)) => {
+                self.down.readable = self.network_ended || self.urgent_down != UrgentDown::Nothing;
+                true
+            }
+            Ok(Read::Nothing) => {
+                (self.down.readable, self.urgent_down) = (false, UrgentDown::Nothing);
+                false
+            }
+            Ok(Read::End) => {
+                self.down.end();
+                true
+            }
+            Ok(Read::Broken(e)) => {
+                self.break_off(e);
+                self.down.end();
+                true
+            }
+            Err(e) => {
+                self.refuse(&e);
+                true
+            }
+        }
+    }
+
+    pub(super) fn pass_down(&mut self, plain: &[u8]) {
+        if !plain.is_empty() && self.down.pass(plain, &self.program).is_err() {
+            self.down.discard();
+        }
+    }
+}
