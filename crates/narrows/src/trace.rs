@@ -5,7 +5,7 @@
 
 use std::fmt::Write;
 
-use crate::monitor::View;
+use crate::monitor::{LinkSample, View};
 use crate::policy::{Choice, Outcome, Rescue};
 
 /// Writes a choice: the view, the choice, and the policy's own figures.
@@ -59,4 +59,27 @@ pub fn outcome(out: &mut String, now_ns: u64, outcome: &Outcome) {
         "{{\"event\":\"encoded\",\"now_ns\":{now_ns},\"seq\":{seq},\"method\":\"{method}\",\"raw_len\":{raw_len},\
          \"wire_len\":{wire_len},\"wall_ns\":{wall_ns},\"cpu_ns\":{cpu_ns},\"taken_over\":{taken_over}}}"
     );
+}
+
+/// Writes an observation of the link, and the estimate after it. Observations that leave out a
+/// figure write null.
+pub fn link(out: &mut String, s: &LinkSample, rate_bytes_per_s: f64, known: bool) {
+    let _ = write!(
+        out,
+        "{{\"event\":\"link\",\"begin_ns\":{},\"end_ns\":{},\"unsent_before\":{},\"unsent_after\":{},\"accepted\":{}",
+        s.begin_ns, s.end_ns, s.unsent_before, s.unsent_after, s.accepted,
+    );
+    let optional = [
+        ("busy_ns", s.busy_ns),
+        ("unacked", s.unacked),
+        ("delivery_bytes_per_s", s.delivery_bytes_per_s),
+        ("rtt_ns", s.rtt_ns),
+    ];
+    for (key, value) in optional {
+        let _ = match value {
+            Some(value) => write!(out, ",\"{key}\":{value}"),
+            None => write!(out, ",\"{key}\":null"),
+        };
+    }
+    let _ = writeln!(out, ",\"rate_bytes_per_s\":{rate_bytes_per_s:.0},\"rate_known\":{known}}}");
 }

@@ -44,6 +44,14 @@ const SURPRISE_MAX: f32 = 4.0;
 pub const FIXED_S: f32 = 4e-6;
 /// The part of it that a worker's CPU clock includes.
 const FIXED_SEEN_S: f32 = 1e-6;
+/// What a job may take besides its codec, in seconds: page faults and cold caches, or in the first
+/// jobs of a method a context that is allocated and filled. A short job therefore says little about
+/// the cost of a method.
+const DISTURBED_S: f32 = 15e-6;
+const COLD_S: f32 = 150e-6;
+const COLD_JOBS: u8 = 2;
+/// Variance of a log cost that is measured well.
+const COST_NOISE: f32 = 1e-3;
 /// Speed of copying and checking raw bytes.
 pub const STORE_BYTES_PER_S: f32 = 14e9;
 const STORE_S_PER_BYTE: f32 = 1.0 / STORE_BYTES_PER_S;
@@ -82,6 +90,8 @@ pub struct CostModel {
     contexts: Vec<Context>,
     clock: u64,
     cpu: Slowdown,
+    /// Finished jobs of each method.
+    jobs: [u8; METHODS_MAX],
     /// Log slow-down of the receiver's CPU against the prior's machine.
     receiver_log: f32,
     receiver_known: bool,
@@ -117,6 +127,7 @@ impl CostModel {
             contexts: Vec::new(),
             clock: 0,
             cpu: Slowdown::default(),
+            jobs: [0; METHODS_MAX],
             receiver_log: 0.0,
             receiver_known: false,
         }
@@ -192,13 +203,14 @@ impl CostModel {
         }
         let mut p =
             Prediction { encode_s: [0.0; METHODS_MAX], wire_len: [0.0; METHODS_MAX], decode_s: [0.0; METHODS_MAX] };
+        let slow_log = self.cpu.log();
         let hope = OPTIMISM * 0.5f32.powi(context.stubborn.min(10) as i32);
         for m in 1..self.methods.len() {
             // Optimism about unknown ratios is the only exploration.
             let optimism = hope * context.size.p[m][m].max(0.0).sqrt().min(1.0);
             let log_ratio = (size[m].clamp(0.0, LOG_RATIO_MAX) + context.size.x[m] + optimism).max(0.0);
             p.wire_len[m] = n * (-log_ratio).exp() + HEADER_LEN;
-            p.encode_s[m] = n * (encode[m] + self.cpu.log()).clamp(-23.5, -9.0).exp() + FIXED_S;
+            p.encode_s[m] = n * (encode[m] + slow_log).clamp(-23.5, -9.0).exp() + FIXED_S;
             p.decode_s[m] = n * (decode[m] + self.receiver_log).clamp(-24.0, -11.0).exp() + DECODE_FIXED_S;
         }
         p.wire_len[0] = n + HEADER_LEN;
@@ -235,14 +247,17 @@ impl CostModel {
         if cpu_ns > 0 {
             let cpu_s = (cpu_ns as f32 * 1e-9 - FIXED_SEEN_S).max(1e-8);
             let residual = (cpu_s / n).ln() - dot(&self.forms.encode, &terms, m);
-            context.cost.observe(m, residual, 1e-3, &self.forms.cost_within);
+            let extra_s = if self.jobs[m] < COLD_JOBS { COLD_S } else { DISTURBED_S };
+            let noise = COST_NOISE + (extra_s / cpu_s) * (extra_s / cpu_s);
+            context.cost.observe(m, residual, noise, &self.forms.cost_within);
+            self.jobs[m] = self.jobs[m].saturating_add(1);
         }
         self.cpu.observe(wall_ns, cpu_ns);
     }
 
-    /// A job is late: it runs longer than predicted.
-    pub fn observe_late(&mut self, elapsed_ns: u64, predicted_ns: u64) {
-        self.cpu.observe_late(elapsed_ns, predicted_ns);
+    /// A job is late: it runs longer than predicted for a free core.
+    pub fn observe_late(&mut self, elapsed_ns: u64, free_ns: u64) {
+        self.cpu.observe_late(elapsed_ns, free_ns);
     }
 
     /// Estimated factor by which the receiver decodes slower than the prior's machine.

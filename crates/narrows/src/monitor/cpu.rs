@@ -1,15 +1,35 @@
-//! Slow-down of this host against a free core, from wall time against CPU time of finished jobs.
+//! Slow-down of this host against a free core, from wall time against CPU time of jobs.
 
-/// Estimator of the slow-down. A job that took three times its CPU time was pre-empted for two
+/// Estimator of the slow-down. Jobs that took three times their CPU time were pre-empted for two
 /// thirds of the time.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 pub struct Slowdown {
-    log: f32,
+    /// Decayed sums over finished jobs.
+    wall_s: f32,
+    cpu_s: f32,
+    /// Factor that running jobs prove, at least 1.
+    late: f32,
 }
 
-/// Largest log slow-down. e^3 is twenty: beyond that the core is practically gone, and one block
-/// must not ruin the estimate for ever.
-const LOG_MAX: f32 = 3.0;
+/// CPU time over which jobs are averaged: one of 50 us that lost its core for a slice of the
+/// scheduler (3 ms) is no evidence, a few milliseconds are.
+const MEMORY_S: f32 = 4e-3;
+/// A free host is assumed as if it had been seen for this CPU time.
+const ASSUMED_S: f32 = 1e-3;
+/// A job that is late by less has met a cold cache, pages that are touched for the first time, or a
+/// thread that had to be woken.
+const GRACE_NS: u64 = 500_000;
+/// Share of the prediction by which a running job may be late: costs vary by that much.
+const LATE_SHARE: f32 = 1.6;
+/// Largest slow-down: beyond that the core is practically gone, and one block must not ruin the
+/// estimate for ever.
+const FACTOR_MAX: f32 = 20.0;
+
+impl Default for Slowdown {
+    fn default() -> Self {
+        Self { wall_s: ASSUMED_S, cpu_s: ASSUMED_S, late: 1.0 }
+    }
+}
 
 impl Slowdown {
     /// Takes the times of a finished job.
@@ -17,29 +37,29 @@ impl Slowdown {
         if wall_ns == 0 || cpu_ns == 0 {
             return;
         }
-        let log = (wall_ns as f32 / cpu_ns as f32).ln().clamp(0.0, LOG_MAX);
-        // A change is accepted after two jobs, not after one that lost its core for a moment; noise
-        // is averaged.
-        let gain = if (log - self.log).abs() > 0.4 { 0.4 } else { 0.3 };
-        self.log += gain * (log - self.log);
+        let cpu_s = cpu_ns as f32 * 1e-9;
+        let wall_s = (wall_ns as f32 * 1e-9).clamp(cpu_s, FACTOR_MAX * cpu_s);
+        let kept = (-cpu_s / MEMORY_S).exp();
+        self.wall_s = kept * self.wall_s + wall_s;
+        self.cpu_s = kept * self.cpu_s + cpu_s;
+        self.late = self.late.sqrt();
     }
 
-    /// A job runs longer than predicted: it need not finish to be evidence.
-    pub fn observe_late(&mut self, elapsed_ns: u64, predicted_ns: u64) {
-        if elapsed_ns as f32 > 1.6 * predicted_ns as f32 && predicted_ns > 0 {
-            let log = (elapsed_ns as f32 / predicted_ns as f32).ln();
-            self.log = (self.log + 0.5 * log).min(LOG_MAX);
-        }
+    /// A job runs longer than the `free_ns` predicted for a free core: it need not finish to be
+    /// evidence.
+    pub fn observe_late(&mut self, elapsed_ns: u64, free_ns: u64) {
+        let late = elapsed_ns.saturating_sub(GRACE_NS) as f32 / (LATE_SHARE * free_ns.max(1) as f32);
+        self.late = self.late.max(late.min(FACTOR_MAX));
     }
 
     /// Natural logarithm of the factor.
     pub fn log(&self) -> f32 {
-        self.log
+        self.factor().ln()
     }
 
     /// Factor by which this host is slower than on a free core, at least 1.
     pub fn factor(&self) -> f32 {
-        self.log.exp()
+        (self.wall_s / self.cpu_s).max(self.late).clamp(1.0, FACTOR_MAX)
     }
 }
 
@@ -47,21 +67,34 @@ impl Slowdown {
 mod tests {
     use super::*;
 
+    const MS: u64 = 1_000_000;
+
     #[test]
     fn a_core_taken_away_is_noticed_and_forgotten() {
         let mut s = Slowdown::default();
-        s.observe(3000, 1000);
-        assert!(s.factor() < 1.7, "one job is not enough");
-        for _ in 0..7 {
-            s.observe(3000, 1000);
+        for _ in 0..8 {
+            s.observe(3 * MS, MS);
         }
-        assert!(s.factor() > 2.5);
+        assert!(s.factor() > 2.5, "{}", s.factor());
         for _ in 0..12 {
-            s.observe(1000, 1000);
+            s.observe(MS, MS);
         }
-        assert!(s.factor() < 1.2);
+        assert!(s.factor() < 1.2, "{}", s.factor());
         s.observe(0, 0);
         s.observe_late(10_000, 0);
         assert!(s.factor().is_finite());
+    }
+
+    /// A short job that lost its core, or that was the first of its kind, shows no busy host.
+    #[test]
+    fn short_jobs_and_cold_starts_are_no_evidence() {
+        let mut s = Slowdown::default();
+        s.observe(3 * MS, MS / 20);
+        assert!(s.factor() < 2.0, "{}", s.factor());
+        let mut s = Slowdown::default();
+        s.observe_late(MS / 3, MS / 30);
+        assert_eq!(s.factor(), 1.0);
+        s.observe_late(10 * MS, MS);
+        assert!((5.0..7.0).contains(&s.factor()), "{}", s.factor());
     }
 }

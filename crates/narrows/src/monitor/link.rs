@@ -30,7 +30,8 @@ pub struct LinkSample {
     pub begin_ns: u64,
     /// When the write returned, on the flow's clock.
     pub end_ns: u64,
-    /// Bytes in the kernel that had not left the host, before the write.
+    /// Bytes in the kernel that had not left the host, before the write. The monitor adds those in a
+    /// queue behind the host.
     pub unsent_before: u64,
     /// The same after the write.
     pub unsent_after: u64,
@@ -115,6 +116,8 @@ const NOT_IN_MEMORY_NS: f64 = 5e6;
 /// More unacknowledged bytes than this are in a queue behind the host. In memory a receiver
 /// acknowledges every second packet of 64 KiB.
 const TRUSTED_BYTES: u64 = 192 << 10;
+/// Fewer bytes behind the host are packets on their way, whose acknowledgement was delayed.
+const BEHIND_MIN_BYTES: f64 = 6000.0;
 /// Most that socket buffers, congestion windows and queues behind the host may hold, in bytes or in
 /// time.
 const ABSORB_BYTES: f64 = 524_288.0;
@@ -215,6 +218,10 @@ impl LinkMonitor {
 
     /// Takes an observation.
     pub fn observe(&mut self, s: &LinkSample) {
+        if let Some(rtt_ns) = s.rtt_ns.filter(|ns| *ns > 0) {
+            self.rtt_ns = Some(self.rtt_ns.map_or(rtt_ns, |least_ns| least_ns.min(rtt_ns)));
+        }
+        let s = &self.with_queue_behind(s);
         let begin_ns = s.begin_ns.max(self.last_ns);
         let end_ns = s.end_ns.max(begin_ns);
         if s.accepted > 0 {
@@ -240,7 +247,6 @@ impl LinkMonitor {
             self.observe_write(begin_ns, end_ns, s, crossed.map(|c| if counted { 0.0 } else { c }));
             self.observe_delivery(s);
             if let Some(rtt_ns) = s.rtt_ns {
-                self.rtt_ns = Some(self.rtt_ns.map_or(rtt_ns, |least_ns| least_ns.min(rtt_ns)));
                 let dry = self.unsent == 0 && s.unsent_before == 0;
                 self.opening.observe(end_ns, self.acked, rtt_ns, dry);
             }
@@ -251,6 +257,32 @@ impl LinkMonitor {
         self.accepted += s.accepted;
         self.unsent = s.unsent_after;
         self.last_ns = end_ns;
+    }
+
+    /// Counts bytes in a queue behind this host (a shaper's, a switch's, a modem's) as unsent: the
+    /// link works on them.
+    fn with_queue_behind(&self, s: &LinkSample) -> LinkSample {
+        let (Some(unacked), Some(rtt_ns)) = (s.unacked, s.rtt_ns) else { return *s };
+        let in_flight_before = unacked.saturating_sub(s.accepted).saturating_sub(s.unsent_before);
+        let in_flight_after = unacked.saturating_sub(s.unsent_after);
+        LinkSample {
+            unsent_before: s.unsent_before + self.behind(in_flight_before, rtt_ns),
+            unsent_after: s.unsent_after + self.behind(in_flight_after, rtt_ns),
+            ..*s
+        }
+    }
+
+    /// Of `in_flight` bytes, those in a queue behind this host. A round trip without a queue takes
+    /// the least time seen; the rest of it is spent in the queue, which by Little's law holds that
+    /// share of the bytes. Where the rate is known, the path itself holds rate times least round
+    /// trip; the lower of both counts, since an assumed queue that is not there would leave the
+    /// link dry.
+    fn behind(&self, in_flight: u64, rtt_ns: u64) -> u64 {
+        let Some(least_ns) = self.rtt_ns else { return 0 };
+        let waits = 1.0 - least_ns as f64 / rtt_ns.max(least_ns).max(1) as f64;
+        let path = if self.known { self.rate_bytes_per_s * least_ns as f64 * 1e-9 } else { 0.0 };
+        let behind = (in_flight as f64 * waits).min(in_flight as f64 - path);
+        if behind < BEHIND_MIN_BYTES { 0 } else { behind as u64 }
     }
 
     /// Detects a link in memory: nothing else delivers this fast, once more was delivered than a
@@ -294,7 +326,8 @@ impl LinkMonitor {
         // It ran dry somewhere in between. The burst that took the last bytes may end a silence in
         // which the link did not stand still: peers that open their window in steps, hosts that
         // send large segments, and acknowledgements that arrive together all look like this.
-        let busy_ns = (left / self.rate_bytes_per_s * 1e9).min(gap_ns as f64);
+        let carried = crossed.map_or(left, |crossed| crossed.max(left));
+        let busy_ns = (carried / self.rate_bytes_per_s * 1e9).min(gap_ns as f64);
         self.busy_ns += busy_ns as u64;
         if self.pushed_back && (crossed.is_some() || !self.known) {
             self.add_busy(crossed.unwrap_or(left), busy_ns);

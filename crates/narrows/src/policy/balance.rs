@@ -197,15 +197,14 @@ impl Balance {
     /// may have taken the core of a single block for a moment, so the second latest block counts if
     /// there are two.
     fn notice_late_blocks(&mut self, view: &View<'_>) {
-        let slowdown = self.costs.slowdown();
         let running = view.queue.iter().filter(|b| b.state == PendingState::Encoding && b.method != Method::STORE);
         let mut latest = [(0.0f32, 0, 0); 2];
         let mut count = 0;
         for block in running {
             let Some(info) = self.info(block.seq) else { continue };
-            let predicted_ns = info.encode_s * slowdown / info.slowdown * 1e9;
+            let free_ns = info.encode_s / info.slowdown * 1e9;
             let elapsed_ns = view.now_ns.saturating_sub(block.chosen_ns);
-            let late = (elapsed_ns as f32 / predicted_ns.max(1.0), elapsed_ns, predicted_ns as u64);
+            let late = (elapsed_ns as f32 / free_ns.max(1.0), elapsed_ns, free_ns as u64);
             count += 1;
             if late.0 > latest[0].0 {
                 latest = [late, latest[0]];
@@ -214,8 +213,8 @@ impl Balance {
             }
         }
         if count > 0 {
-            let (_, elapsed_ns, predicted_ns) = latest[usize::from(count > 1)];
-            self.costs.observe_late(elapsed_ns, predicted_ns);
+            let (_, elapsed_ns, free_ns) = latest[usize::from(count > 1)];
+            self.costs.observe_late(elapsed_ns, free_ns);
         }
     }
 

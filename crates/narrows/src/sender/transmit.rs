@@ -128,6 +128,9 @@ impl Sender {
             self.times.dry_ns += sample.begin_ns.saturating_sub(dry_from_ns.max(self.times.pending_since_ns));
         }
         self.link.observe(&sample);
+        if self.config.trace && self.trace.len() < TRACE_MAX_BYTES {
+            trace::link(&mut self.trace, &sample, self.link.rate_bytes_per_s(), self.link.is_known());
+        }
         self.release();
     }
 

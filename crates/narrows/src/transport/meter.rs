@@ -74,9 +74,8 @@ impl Meter {
         }
     }
 
-    /// For a peer on this host, the system's latest sample of the delivery rate if the connection
-    /// passes no network device (on others the rate is estimated over a longer time). For another
-    /// host, the round trip in ns.
+    /// Within this host, the system's latest sample of the delivery rate. Across a network device,
+    /// also one of this host that was configured like a network, the round trip in ns.
     pub(super) fn speed(&self, socket: BorrowedFd<'_>) -> (Option<u64>, Option<u64>) {
         self.speed_of(sys::tcp_info(socket))
     }
@@ -84,9 +83,8 @@ impl Meter {
     fn speed_of(&self, info: Option<sys::TcpInfo>) -> (Option<u64>, Option<u64>) {
         match info {
             None => (None, None),
-            Some(info) if self.same_host => {
-                let delivery = info.delivery_rate_bytes_per_s;
-                ((info.segment_bytes > NETWORK_SEGMENT_MAX).then_some(delivery), None)
+            Some(info) if self.same_host && info.segment_bytes > NETWORK_SEGMENT_MAX => {
+                (Some(info.delivery_rate_bytes_per_s), None)
             }
             Some(info) => (None, Some(1000 * u64::from(info.rtt_us))),
         }
