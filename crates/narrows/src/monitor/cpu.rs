@@ -16,9 +16,9 @@ pub struct Slowdown {
 const MEMORY_S: f32 = 4e-3;
 /// A free host is assumed as if it had been seen for this CPU time.
 const ASSUMED_S: f32 = 1e-3;
-/// A job that is late by less has met a cold cache, pages that are touched for the first time, or a
-/// thread that had to be woken.
-const GRACE_NS: u64 = 500_000;
+/// A job that is late by less has met a cold cache, pages that are touched for the first time, a
+/// thread that had to be woken, or one slice of the scheduler (3 ms) of another thread.
+const GRACE_NS: u64 = 3_000_000;
 /// Share of the prediction by which a running job may be late: costs vary by that much.
 const LATE_SHARE: f32 = 1.6;
 /// Largest slow-down: beyond that the core is practically gone, and one block must not ruin the
@@ -94,7 +94,7 @@ mod tests {
         let mut s = Slowdown::default();
         s.observe_late(MS / 3, MS / 30);
         assert_eq!(s.factor(), 1.0);
-        s.observe_late(10 * MS, MS);
+        s.observe_late(13 * MS, MS);
         assert!((5.0..7.0).contains(&s.factor()), "{}", s.factor());
     }
 }

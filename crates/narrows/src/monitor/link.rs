@@ -246,9 +246,11 @@ impl LinkMonitor {
             let counted = self.observe_gap(begin_ns, s.unsent_before, crossed);
             self.observe_write(begin_ns, end_ns, s, crossed.map(|c| if counted { 0.0 } else { c }));
             self.observe_delivery(s);
-            if let Some(rtt_ns) = s.rtt_ns {
+            // The least round trip: the present one may be long because a queue is full, and then the
+            // path is too.
+            if let Some(least_ns) = self.rtt_ns {
                 let dry = self.unsent == 0 && s.unsent_before == 0;
-                self.opening.observe(end_ns, self.acked, rtt_ns, dry);
+                self.opening.observe(end_ns, self.acked, least_ns, dry);
             }
             if !self.pushed_back && s.unacked.is_some_and(|unacked| unacked > TRUSTED_BYTES) {
                 self.distrust();
