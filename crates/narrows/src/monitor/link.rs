@@ -61,6 +61,8 @@ pub struct LinkMonitor {
     /// Evidence gathered since the last update of the rate.
     evidence_bytes: f64,
     evidence_ns: f64,
+    /// Decayed sums of bytes and nanoseconds of writes, until the link first pushes back.
+    copied: (f64, f64),
     /// Observations since the link first pushed back.
     seen: Busy,
     /// Whether a rate was measured while the link pushed back.
@@ -107,6 +109,8 @@ const SILENCE_NS: f64 = 60e6;
 const ASSUMED_NS: f64 = 50e3;
 /// Bytes that a shaper and an initial congestion window may let through at once.
 const PROVEN_BYTES: u64 = 128 << 10;
+/// Bytes over which the speed of writes is averaged: several bursts of a shaper.
+const COPY_MEMORY_BYTES: f64 = 524_288.0;
 /// Unshaped deliveries within a host have 4 to 26 GB/s, bursts of a shaper at 1 Gbit/s up to 1
 /// GB/s. A link that delivers less than `NOT_IN_MEMORY_BELOW` for some milliseconds is shaped after
 /// all, or its receiver is slow.
@@ -148,6 +152,7 @@ impl Default for LinkMonitor {
             dry_since_ns: 0,
             evidence_bytes: 0.0,
             evidence_ns: 0.0,
+            copied: (0.0, 0.0),
             seen: Busy::default(),
             pushed_back: false,
             acked: 0,
@@ -358,8 +363,10 @@ impl LinkMonitor {
         if !self.pushed_back {
             // The cost of a system call is no evidence of the copying speed, nor is a copy that has
             // not crossed yet.
-            if left >= EVIDENCE_MIN_BYTES && (crossed.is_none() || self.acked >= PROVEN_BYTES) {
-                self.add_evidence(left, write_ns);
+            match crossed {
+                None if left >= EVIDENCE_MIN_BYTES => self.add_evidence(left, write_ns),
+                Some(_) if left >= EVIDENCE_MIN_BYTES && self.acked >= PROVEN_BYTES => self.add_copy(left, write_ns),
+                _ => {}
             }
             return;
         }
@@ -374,6 +381,18 @@ impl LinkMonitor {
             self.known = true;
             self.seen = Busy::assumed(self.rate_bytes_per_s);
             self.restart_absorbing(end_ns);
+        }
+    }
+
+    /// Adds bytes that a write carried all the way. What a shaper lets through at once after a pause
+    /// goes at the speed of memory, and the next write takes as long as the link: only their sum
+    /// shows its rate.
+    fn add_copy(&mut self, bytes: f64, ns: f64) {
+        let kept = (-bytes / COPY_MEMORY_BYTES).exp();
+        self.copied = (kept * self.copied.0 + bytes, kept * self.copied.1 + ns);
+        if self.copied.0 >= PROVEN_BYTES as f64 {
+            self.set_rate(self.copied.0 / self.copied.1.max(1.0) * 1e9);
+            self.known = true;
         }
     }
 
