@@ -12,7 +12,7 @@ SECONDS = 60
 # Files that cargo fmt does not find, because a macro declares their modules.
 DECLARED_BY_MACROS = crates/narrows/src/policy/*.rs crates/narrows/src/codec/*.rs
 
-.PHONY: all demo test tests test-full python-test python-wheel bench bench-cp fuzz fmt check-tools check-rust-components
+.PHONY: all demo test tests test-full python-test python-wheel bench bench-cp bench-cold fuzz fmt check-tools check-rust-components
 
 all: check-tools
 	$(CARGO) build --release
@@ -70,6 +70,13 @@ bench: check-tools
 bench-cp: check-tools
 	$(CARGO) build --release
 	./target/release/narrows-lab bench --parts cp --corpus $(CORPUS) --rounds $(ROUNDS) --output docs/experiments/bench-cp.json
+
+# Short transfers over shaped links with everything cold, beside the prediction of virtual time. Needs
+# root, nc, zstd, lz4, ip, tc and CORPUS=DIR. Quotes the half of the files that nothing is tuned on.
+bench-cold: check-tools
+	$(CARGO) build --release
+	./target/release/narrows-lab bench --parts cold --corpus $(CORPUS) --rounds $(ROUNDS) --half quoted \
+		--links 10,100,1000,0 --delays 0.1 --sizes 100000,1M,4M --output docs/experiments/bench-cold.json
 
 fuzz: check-tools
 	fuzz/run.sh $(SECONDS)

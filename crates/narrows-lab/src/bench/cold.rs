@@ -2,6 +2,7 @@
 //! shaped links, beside the prediction of virtual time.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -40,6 +41,9 @@ const LIMIT: Duration = Duration::from_secs(60);
 const PAYLOAD_SHARE: f64 = 1448.0 / 1514.0;
 /// Rate of an unshaped link in the prediction, in bytes/s: about that of loopback.
 const UNSHAPED_BYTES_PER_S: f64 = 3e9;
+/// Share of a measured time that must remain when the time of an empty transfer is taken off.
+const LEAST_SHARE: f64 = 0.2;
+/// Width of the search for the best schedule, and nanoseconds of a decision, as in `narrows oracle`.
 const BEAM: usize = 16;
 const DECISION_NS: f64 = 2000.0;
 
@@ -67,6 +71,8 @@ pub(super) fn run(args: &Args) -> Result<Value> {
     ensure!(tools.iter().any(|t| t.name == "narrows"), "`cold` judges the tool narrows; name it in --tools");
     let folder = scratch::folder()?;
     let mut cells = Vec::new();
+    // Measuring a table takes longer than the transfers; it is the same on every link.
+    let mut tables: BTreeMap<(String, usize), Table> = BTreeMap::new();
     for &mbit in &args.links {
         for &delay_ms in &args.delays {
             let mut track = Track::start(&profile(mbit, delay_ms), backend(delay_ms), false, stop.clone())?;
@@ -95,7 +101,11 @@ pub(super) fn run(args: &Args) -> Result<Value> {
                     }
                 }
                 let seconds = present.iter().map(|t| t.name.clone()).zip(seconds).collect();
-                let predicted = predict(&bytes, mbit, &present)?;
+                let table = match tables.entry((pool.clone(), bytes.len())) {
+                    Entry::Occupied(table) => table.into_mut(),
+                    Entry::Vacant(place) => place.insert(costs(&bytes)?),
+                };
+                let predicted = predict(table, mbit, &present)?;
                 let cell = Cell { pool, len: bytes.len(), mbit, delay_ms, seconds, predicted, empty_s };
                 println!("{}", cell.line());
                 cells.push(cell);
@@ -146,13 +156,17 @@ fn data(corpus: &Path, args: &Args, mbit: u32) -> Result<Vec<(String, Vec<u8>)>>
     Ok(out)
 }
 
-/// Seconds in virtual time of the tools of Narrows, and of the best schedule found (`oracle`).
-fn predict(bytes: &[u8], mbit: u32, tools: &[Tool]) -> Result<BTreeMap<String, f64>> {
+/// Costs of every method on these bytes.
+fn costs(bytes: &[u8]) -> Result<Table> {
     let methods = measurable(DEFAULT_METHODS);
     let block = Block::from_vec(bytes.to_vec());
     let measured = measure("cold", &block, &methods, stream::cores(), &|_| (), &|| false).context("measured")?;
     // As text and back, which is how stored tables are read.
-    let table = Table::from_text(&measured.to_text(), block)?;
+    Ok(Table::from_text(&measured.to_text(), block)?)
+}
+
+/// Seconds in virtual time of the tools of Narrows, and of the best schedule found (`oracle`).
+fn predict(table: &Table, mbit: u32, tools: &[Tool]) -> Result<BTreeMap<String, f64>> {
     let rate = if mbit == 0 { UNSHAPED_BYTES_PER_S } else { f64::from(mbit) * 125_000.0 * PAYLOAD_SHARE };
     let setup = PolicySetup { methods: DEFAULT_METHODS, ..PolicySetup::new(stream::cores(), Prior::shipped()) };
     let mut out = BTreeMap::new();
@@ -163,10 +177,10 @@ fn predict(bytes: &[u8], mbit: u32, tools: &[Tool]) -> Result<BTreeMap<String, f
             _ => continue,
         };
         let spec: PolicySpec = policy.parse()?;
-        let conditions = conditions(bytes.len(), rate, spec.block_max());
-        out.insert(tool.name.clone(), world::run(&table, &conditions, spec.build(&setup)).seconds);
+        let conditions = conditions(table.len(), rate, spec.block_max());
+        out.insert(tool.name.clone(), world::run(table, &conditions, spec.build(&setup)).seconds);
     }
-    out.insert("oracle".into(), possible(&table, &conditions(bytes.len(), rate, CLASSES[3]), 3, BEAM).oracle);
+    out.insert("oracle".into(), possible(table, &conditions(table.len(), rate, CLASSES[3]), 3, BEAM).oracle);
     Ok(out)
 }
 
@@ -212,9 +226,11 @@ impl Cell {
         own.map(String::as_str).min_by(|a, b| self.median_s(a).total_cmp(&self.median_s(b)))
     }
 
-    /// Predicted over measured time, the time of an empty transfer taken off the measured one.
+    /// Predicted over measured time, the time of an empty transfer taken off the measured one; NaN if
+    /// less than a fifth of it remains, which noise would decide.
     fn real(&self, tool: &str) -> f64 {
-        let seconds = (self.median_s(tool) - self.empty_s).max(1e-4);
+        let measured_s = self.median_s(tool);
+        let seconds = Some(measured_s - self.empty_s).filter(|s| *s > LEAST_SHARE * measured_s).unwrap_or(f64::NAN);
         self.predicted.get(tool).map_or(f64::NAN, |p| p / seconds)
     }
 
