@@ -37,7 +37,7 @@ fn a_host_that_is_not_reached_is_said_once_and_in_words() {
         ("echo 'ssh: Could not resolve hostname nowhere' >&2; exit 255", "cannot reach nowhere; "),
         ("echo 'ssh: connect to host nowhere port 22: Connection refused' >&2; exit 255", "cannot reach nowhere; "),
         ("echo 'docker: no such container' >&2; exit 1", "cannot reach narrows on nowhere; "),
-        ("echo 'something else' >&2; exit 0", "ended at once and is no narrows: "),
+        ("echo 'something else' >&2; exit 0", "the program started there is no narrows: "),
     ] {
         let shell = shell_of(h, lines);
         for args in [[&*near, &*far], [&*far, &*near], [&*far, OsStr::new("-")]] {
@@ -48,6 +48,11 @@ fn a_host_that_is_not_reached_is_said_once_and_in_words() {
             assert!(!said.contains("to resume") && !said.contains("confirm"), "{args:?}: {said}");
         }
     }
+    // It takes everything and answers nothing.
+    let shell = shell_of(h, "exec cat >/dev/null");
+    let output = cp_by(h, &shell, &[OsStr::new("--timeout"), OsStr::new("1"), &near, &far]);
+    assert_eq!(code(&output), 5, "{}", stderr(&output));
+    assert!(stderr(&output).contains("is no narrows"), "{}", stderr(&output));
     // A server that is not running.
     let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let place = format!("narrows://{address}/x");

@@ -208,8 +208,8 @@ impl Carrier {
                     Some(255) => Error::from(failed).context(format_args!("lost the connection with {host}")),
                     // A narrows that exits with status 0 has answered before.
                     Some(0) if silent.load(Ordering::Relaxed) => unreachable(format_args!(
-                        "narrows on {host}; the program started there ended at once and is no narrows: give its path \
-                         with --remote-narrows"
+                        "narrows on {host}; the program started there is no narrows: give its path with \
+                         --remote-narrows"
                     )),
                     Some(status) if silent.load(Ordering::Relaxed) => {
                         unreachable(format_args!("narrows on {host}; {shell} ended with status {status}"))

@@ -313,6 +313,7 @@ fn get(
         names: false,
         totals: what.totals,
         on_removed: None,
+        answers_within: reachable.patience(),
     };
     let source = EntrySource::start(Input::Paths { roots, unopened, filter }, quiet).blame(Error::Local)?;
     // If the client disabled compression, blocks are stored as within a process.

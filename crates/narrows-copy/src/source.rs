@@ -101,6 +101,8 @@ pub struct SourceOptions {
     /// Called with every entry that the receiver removes; without it, the receiver may remove
     /// nothing.
     pub on_removed: Option<OnWords>,
+    /// The flow fails when the receiver owes answers and gives none for this long; `None`: never.
+    pub answers_within: Option<Duration>,
 }
 
 /// The sending end of a copy.
@@ -116,6 +118,7 @@ struct Shared {
     on_file: OnWords,
     names: bool,
     on_removed: Option<OnWords>,
+    answers_within: Option<Duration>,
 }
 
 #[derive(Default)]
@@ -134,6 +137,8 @@ struct State {
     done: bool,
     /// The producer waits for answers.
     asking: bool,
+    /// Answers so far.
+    answers: u64,
     /// The flow has ended: the reader is gone.
     over: bool,
     progress: Progress,
@@ -162,10 +167,18 @@ enum Content {
 impl EntrySource {
     /// Starts scanning and sending.
     pub fn start(input: Input, options: SourceOptions) -> io::Result<Self> {
-        let SourceOptions { dry_run, on_failure, on_file, names, totals, on_removed } = options;
+        let SourceOptions { dry_run, on_failure, on_file, names, totals, on_removed, answers_within } = options;
         let state = Mutex::new(State::default());
-        let shared =
-            Arc::new(Shared { state, changed: Condvar::new(), dry_run, on_failure, on_file, names, on_removed });
+        let shared = Arc::new(Shared {
+            state,
+            changed: Condvar::new(),
+            dry_run,
+            on_failure,
+            on_file,
+            names,
+            on_removed,
+            answers_within,
+        });
         let thread = |name: &str| std::thread::Builder::new().name(name.into());
         let roots = match input {
             Input::Paths { roots, unopened, filter } => {
@@ -314,6 +327,7 @@ impl Shared {
     fn answer(&self, answer: Answer) -> narrows::Result<()> {
         let sent = matches!(answer, Answer::NotStored { .. });
         let mut state = self.lock();
+        state.answers += 1;
         match answer {
             Answer::Files { count, wanted } => {
                 if count > state.unanswered.len() as u64 {
@@ -402,11 +416,26 @@ impl Read for Reader {
         while filled < buf.len() {
             if self.at == self.current.len() {
                 let mut state = self.shared.lock();
+                let mut silence = Duration::ZERO;
                 while filled == 0 && state.records.is_empty() && !state.done && !state.over {
-                    let (begun, asking) = (Instant::now(), state.asking);
-                    state = self.shared.wait(state);
+                    let (begun, asking, answers) = (Instant::now(), state.asking, state.answers);
+                    let limit = self.shared.answers_within.filter(|_| asking);
+                    state = match limit.map(|limit| limit.saturating_sub(silence)) {
+                        None => self.shared.wait(state),
+                        Some(left) => {
+                            let woken = self.shared.changed.wait_timeout(state, left);
+                            woken.unwrap_or_else(PoisonError::into_inner).0
+                        }
+                    };
                     if asking {
                         state.progress.answers_ns += begun.elapsed().as_nanos() as u64;
+                        silence += begun.elapsed();
+                    }
+                    if !asking || state.answers > answers {
+                        silence = Duration::ZERO;
+                    }
+                    if limit.is_some_and(|limit| silence >= limit) {
+                        return Err(io::Error::new(io::ErrorKind::TimedOut, "the receiver gives no answers"));
                     }
                 }
                 if state.over {
@@ -449,8 +478,15 @@ mod tests {
         let start = |on_removed| {
             let input = Input::Paths { roots: Vec::new(), unopened: Vec::new(), filter: Filter::new(&[]).unwrap() };
             let (on_failure, on_file): (OnWords, OnWords) = (Box::new(|_| ()), Box::new(|_| ()));
-            let options =
-                SourceOptions { dry_run: false, on_failure, on_file, names: false, totals: false, on_removed };
+            let options = SourceOptions {
+                dry_run: false,
+                on_failure,
+                on_file,
+                names: false,
+                totals: false,
+                on_removed,
+                answers_within: None,
+            };
             EntrySource::start(input, options).unwrap()
         };
         let mut note = Vec::new();
@@ -494,8 +530,15 @@ mod tests {
             let roots = vec![Root::open(&folder.join(""), true).unwrap()];
             let input = Input::Paths { roots, unopened: Vec::new(), filter: Filter::new(&[]).unwrap() };
             let (on_failure, on_file): (OnWords, OnWords) = (Box::new(|_| ()), Box::new(|_| ()));
-            let options =
-                SourceOptions { dry_run: false, on_failure, on_file, names: false, totals: false, on_removed: None };
+            let options = SourceOptions {
+                dry_run: false,
+                on_failure,
+                on_file,
+                names: false,
+                totals: false,
+                on_removed: None,
+                answers_within: None,
+            };
             let source = EntrySource::start(input, options).unwrap();
             let mut receiver = Self {
                 reader: Box::new(source.reader()),

@@ -219,6 +219,7 @@ fn send(args: &CpArgs, mut input: Input, single: bool, target: &Place, tell: &Te
         names: names_wanted(args),
         totals: false,
         on_removed: if args.delete { Some(Box::new(names(args, DELETING))) } else { None },
+        answers_within: flow::seconds(args.timeout),
     };
     let source = EntrySource::start(input, source)?;
     let options = options.on_note(source.on_note());

@@ -162,7 +162,7 @@ fn costs(bytes: &[u8]) -> Result<Table> {
     let block = Block::from_vec(bytes.to_vec());
     let measured = measure("cold", &block, &methods, stream::cores(), &|_| (), &|| false).context("measured")?;
     // As text and back, which is how stored tables are read.
-    Ok(Table::from_text(&measured.to_text(), block)?)
+    Table::from_text(&measured.to_text(), block)
 }
 
 /// Seconds in virtual time of the tools of Narrows, and of the best schedule found (`oracle`).
