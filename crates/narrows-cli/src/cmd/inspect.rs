@@ -21,23 +21,38 @@ const PIECE: usize = 256 << 10;
 /// parsed before the one before it is decoded, so that errors come in the order of the stream.
 const ONE_FRAME: usize = 1;
 
+/// Beginning of the object that `--frames --json` prints. Rows are printed as they come: a stream of
+/// five bytes a frame would take hundreds of times its length in memory.
+const ROWS: &str = "{\"rows\":[";
+
 /// Runs `narrows inspect`.
 pub(crate) fn run(args: &InspectArgs) -> Result<()> {
     let file = Source::open(Some(&args.file))?;
     let name = file.name();
     let mut stream = Inspection::new(file, !args.no_verify);
-    let mut rows = Vec::new();
     let mut printed = Ok(());
+    let mut rows = 0;
     let result = stream.read_all(|row| {
-        if args.frames && args.json {
-            rows.push(row.json());
-        } else if args.frames && printed.is_ok() {
-            printed = report::out(row.line());
+        if !args.frames || printed.is_err() {
+            return;
         }
+        printed = match (args.json, rows) {
+            (false, _) => report::out(row.line()),
+            (true, 0) => report::out(format_args!("{ROWS}{}", row.json())),
+            (true, _) => report::out(format_args!(",{}", row.json())),
+        };
+        rows += 1;
     });
     printed?;
     if args.json {
-        report::out(stream.json(args.frames.then_some(rows), result.as_ref().err()))?;
+        let mut json = stream.json(result.as_ref().err());
+        if args.frames {
+            let begin = if rows == 0 { ROWS } else { "" };
+            report::out(format_args!("{begin}],{}", &json.to_string()[1..]))?;
+        } else {
+            json["rows"] = Value::Null;
+            report::out(json)?;
+        }
     } else {
         stream.print(result.is_ok())?;
     }
@@ -219,7 +234,7 @@ impl Inspection {
         })
     }
 
-    fn json(&self, rows: Option<Vec<Value>>, error: Option<&Error>) -> Value {
+    fn json(&self, error: Option<&Error>) -> Value {
         let mix: Vec<_> = self
             .mix
             .iter()
@@ -237,7 +252,6 @@ impl Inspection {
             "ratio": self.raw_offset as f64 / self.wire_offset.max(1) as f64,
             "frames": self.frames,
             "mix": mix,
-            "rows": rows,
             "error": error.map(ToString::to_string),
         })
     }
