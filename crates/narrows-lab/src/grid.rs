@@ -174,8 +174,8 @@ fn load_policies(args: &Args, tables: &[Table]) -> Result<Vec<Loaded>> {
             let methods = Method::print_list(&measurable(&spec.methods()));
             bail!("the tables have no {method}; for {spec} make them with: narrows-lab tables --methods '{methods}'");
         }
-        if spec.links() {
-            bail!("{spec} links blocks, but costs are measured for separate blocks: leave out 'link' or 'linked'");
+        if spec.links() && spec != PolicySpec::balance() && tables.iter().any(|t| t.linked.is_empty()) {
+            bail!("{spec} links blocks, but these tables have separate blocks only: make them anew");
         }
         Ok(Mutex::new(spec))
     };

@@ -10,11 +10,11 @@ use clap::Args as ClapArgs;
 use narrows::block::Block;
 use narrows::calibration::time_methods;
 use narrows::codec::{DEFAULT_METHODS, Method};
-use narrows_sim::measure::{Bench, measurable};
+use narrows_sim::measure::{Bench, linkable, measurable};
 
 use crate::pools::{self, Pool};
 use crate::units::parse_len;
-use narrows_sim::table::{CLASSES, Cost, Table};
+use narrows_sim::table::{CLASSES, Cost, HISTORY, Table};
 
 /// Runs of the calibration sample; the quickest counts.
 const RUNS: usize = 3;
@@ -127,10 +127,15 @@ fn measure(pool: Pool, methods: &[Method]) -> Table {
     let start = Instant::now();
     let mut bench = Bench::new(move || start.elapsed().as_nanos() as u64);
     let mut table = Table::new(&pool.name, Block::from_vec(pool.bytes), methods.to_vec());
+    table.linked = linkable(methods);
     for (class, class_len) in CLASSES.into_iter().enumerate() {
         let bytes = table.bytes.clone();
-        for block in bytes.chunks_exact(class_len) {
-            let costs = methods.iter().map(|m| bench.cost(*m, block)).collect();
+        for (i, block) in bytes.chunks_exact(class_len).enumerate() {
+            let begin = i * class_len;
+            let history = &bytes[begin.saturating_sub(HISTORY)..begin];
+            let alone = methods.iter().map(|m| (m, &[][..]));
+            let columns = alone.chain(table.linked.iter().map(|m| (m, history)));
+            let costs = columns.map(|(m, history)| bench.cost(*m, history, block)).collect();
             table.push(class, costs);
         }
     }

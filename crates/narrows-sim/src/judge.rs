@@ -50,7 +50,7 @@ pub fn fixed_methods(table: &Table) -> Vec<Method> {
 /// Costs of the `index`th block of a class of the repeated table.
 fn costs(table: &Table, class: usize, index: usize) -> Vec<oracle::Cost> {
     let blocks = table.blocks(class);
-    of_block(CLASSES[class], &blocks[index % blocks.len()])
+    of_block(CLASSES[class], &blocks[index % blocks.len()], table.methods.len())
 }
 
 /// Seconds of the linear program over blocks of one class. The flow's length must be a multiple of

@@ -107,7 +107,7 @@ fn costs(table: &Table, index: usize, longest: usize, runs: Runs) -> Vec<Cost> {
     let store_ns = n * STORE_NS_PER_BYTE;
     let mut all = vec![cost(store_ns, n, store_ns)];
     for class in 0..CLASSES.len() {
-        let parts = (0..table.methods.len()).map(|m| table.part(class, index, m));
+        let parts = (0..table.columns()).map(|m| table.part(class, index, m));
         all.extend(parts.map(|c| cost(c.encode_ns, c.wire_len, c.decode_ns)));
     }
     if runs.len > 0 {
@@ -120,6 +120,7 @@ fn costs(table: &Table, index: usize, longest: usize, runs: Runs) -> Vec<Cost> {
             encode_s: others * c.encode_s + constant.encode_s,
             wire_len: others * c.wire_len + constant.wire_len,
             decode_s: others * c.decode_s + constant.decode_s,
+            linked: false,
         };
         let more: Vec<_> = all.iter().map(with_runs).collect();
         all.extend(more);
@@ -156,7 +157,7 @@ mod tests {
 
     #[test]
     fn a_front_keeps_what_some_prices_choose() {
-        let cost = |encode_s, wire_len, decode_s| Cost { encode_s, wire_len, decode_s };
+        let cost = |encode_s, wire_len, decode_s| Cost { encode_s, wire_len, decode_s, linked: false };
         let all =
             [cost(1.0, 9.0, 1.0), cost(2.0, 9.0, 1.0), cost(3.0, 5.0, 1.0), cost(3.0, 5.0, 1.0), cost(0.5, 9.0, 1.0)];
         assert_eq!(front(&all), [cost(3.0, 5.0, 1.0), cost(0.5, 9.0, 1.0)]);

@@ -1,5 +1,6 @@
 //! Measures the cost of every method on every block of given bytes on this machine.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
@@ -7,7 +8,7 @@ use narrows::block::Block;
 use narrows::codec::{Contexts, Method};
 use narrows::stream::thread_cpu_ns;
 
-use crate::table::{CLASSES, Cost, Table};
+use crate::table::{CLASSES, Cost, HISTORY, Table};
 
 /// Runs of one method on one block; the quickest counts.
 const RUNS: usize = 3;
@@ -18,6 +19,13 @@ const LONGEST: usize = CLASSES[CLASSES.len() - 1];
 /// The methods without `store` and `constant`, whose costs are known.
 pub fn measurable(methods: &[Method]) -> Vec<Method> {
     methods.iter().copied().filter(|m| *m != Method::STORE && *m != Method::CONSTANT).collect()
+}
+
+/// Those of the methods that are worth measuring linked too: all that can be, but the slowest, which
+/// take two to four times as long linked and gain least.
+pub fn linkable(methods: &[Method]) -> Vec<Method> {
+    const LEVEL_MAX: i32 = 11;
+    methods.iter().copied().filter(|m| m.info().can_link() && m.level <= LEVEL_MAX).collect()
 }
 
 /// Measures encoding and decoding. Contexts are reused, as in the engine.
@@ -35,20 +43,20 @@ impl<C: FnMut() -> u64> Bench<C> {
     }
 
     /// The quickest of up to three runs on a block, which must not be longer than the longest
-    /// class. A block that did not shrink costs its own length and no decoding.
+    /// class, linked to `history` if that is not empty. A block that did not shrink costs its own length and no decoding.
     ///
     /// # Panics
     /// If a decoded block differs from the original.
-    pub fn cost(&mut self, method: Method, block: &[u8]) -> Cost {
+    pub fn cost(&mut self, method: Method, history: &[u8], block: &[u8]) -> Cost {
         let encoder = self.contexts.encoder(method.info());
         let room = &mut self.wire[..block.len().saturating_sub(1)];
-        let (encode_ns, wire_len) = quickest(&mut self.clock, || encoder.encode(method.level, &[], block, room));
+        let (encode_ns, wire_len) = quickest(&mut self.clock, || encoder.encode(method.level, history, block, room));
         let Some(wire_len) = wire_len else {
             return Cost { encode_ns, decode_ns: 0.0, wire_len: block.len() as f64 };
         };
         let decoder = self.contexts.decoder(method.info());
         let (wire, back) = (&self.wire[..wire_len], &mut self.back[..block.len()]);
-        let (decode_ns, decoded) = quickest(&mut self.clock, || decoder.decode(&[], wire, back));
+        let (decode_ns, decoded) = quickest(&mut self.clock, || decoder.decode(history, wire, back));
         assert_eq!(decoded, Ok(block.len()), "{method}");
         assert!(back == block, "{method} does not give back what it was given");
         Cost { encode_ns, decode_ns, wire_len: wire_len as f64 }
@@ -75,13 +83,14 @@ fn quickest<T>(clock: &mut impl FnMut() -> u64, mut run: impl FnMut() -> T) -> (
 /// Costs of the blocks of one class within a piece, by block, then method.
 type ClassRows = Vec<Vec<Cost>>;
 
-/// Measures every method on every block of every class by CPU time. `threads` threads run side by
+/// Measures every method on every block of every class by CPU time, and those in `linked` also on
+/// blocks linked to the bytes before them. `threads` threads run side by
 /// side; each takes the next block of the longest class and all shorter blocks within it. `tick` is
 /// called with the number of bytes done. Returns `None` if `stop` became true.
 pub fn measure(
     name: &str,
     bytes: &Block,
-    methods: &[Method],
+    (methods, linked): (&[Method], &[Method]),
     threads: usize,
     tick: &(dyn Fn(usize) + Sync),
     stop: &(dyn Fn() -> bool + Sync),
@@ -95,15 +104,21 @@ pub fn measure(
                 let mut bench = Bench::new(thread_cpu_ns);
                 loop {
                     let index = next.fetch_add(1, Ordering::Relaxed);
-                    let Some(piece) = bytes.chunks(LONGEST).nth(index) else { return };
-                    let Some(rows) = measure_piece(&mut bench, piece, methods, stop) else { return };
+                    let begin = index * LONGEST;
+                    if begin >= bytes.len() {
+                        return;
+                    }
+                    let piece = begin..(begin + LONGEST).min(bytes.len());
+                    let done = piece.len();
+                    let Some(rows) = measure_piece(&mut bench, bytes, piece, (methods, linked), stop) else { return };
                     results.lock().unwrap_or_else(PoisonError::into_inner)[index] = Some(rows);
-                    tick(piece.len());
+                    tick(done);
                 }
             });
         }
     });
     let mut table = Table::new(name, bytes.clone(), methods.to_vec());
+    table.linked = linked.to_vec();
     for rows in results.into_inner().unwrap_or_else(PoisonError::into_inner) {
         for (class, rows) in rows?.into_iter().enumerate() {
             rows.into_iter().for_each(|row| table.push(class, row));
@@ -114,20 +129,26 @@ pub fn measure(
 
 fn measure_piece<C: FnMut() -> u64>(
     bench: &mut Bench<C>,
-    piece: &[u8],
-    methods: &[Method],
+    bytes: &[u8],
+    piece: Range<usize>,
+    (methods, linked): (&[Method], &[Method]),
     stop: &dyn Fn() -> bool,
 ) -> Option<[ClassRows; CLASSES.len()]> {
     let mut classes: [ClassRows; CLASSES.len()] = Default::default();
     for (class, class_len) in CLASSES.into_iter().enumerate() {
-        for (i, block) in piece.chunks(class_len).enumerate() {
+        for (i, block) in bytes[piece.clone()].chunks(class_len).enumerate() {
+            let begin = piece.start + i * class_len;
+            let history = &bytes[begin.saturating_sub(HISTORY)..begin];
             // The last block may be the same as one of the class below, which is measured already.
             let below = class.checked_sub(1).filter(|_| block.len() <= class_len / 4);
             let known = below.and_then(|c| classes[c].get(i * 4).cloned());
-            let measured = |m: &Method| if stop() { None } else { Some(bench.cost(*m, block)) };
+            let measured =
+                |(m, history): (&Method, &[u8])| if stop() { None } else { Some(bench.cost(*m, history, block)) };
+            let alone = methods.iter().map(|m| (m, &[][..]));
+            let columns = alone.chain(linked.iter().map(|m| (m, history)));
             let row = match known {
                 Some(row) => row,
-                None => methods.iter().map(measured).collect::<Option<_>>()?,
+                None => columns.map(measured).collect::<Option<_>>()?,
             };
             classes[class].push(row);
         }
@@ -154,7 +175,7 @@ mod tests {
         let tick = |n| {
             done.fetch_add(n, Ordering::Relaxed);
         };
-        let table = measure("x", &block, &methods, 2, &tick, &|| false).unwrap();
+        let table = measure("x", &block, (&methods, &methods), 2, &tick, &|| false).unwrap();
         assert_eq!(done.load(Ordering::Relaxed), block.len());
         for (class, class_len) in CLASSES.iter().enumerate() {
             assert_eq!(table.blocks(class).len(), block.len().div_ceil(*class_len));
@@ -170,12 +191,12 @@ mod tests {
             assert_eq!(table.blocks(class).last(), table.blocks(0).last(), "the tail is the same block in every class");
         }
         assert!(Table::from_text(&table.to_text(), block.clone()).is_ok());
-        assert!(measure("x", &block, &methods, 2, &tick, &|| true).is_none());
+        assert!(measure("x", &block, (&methods, &methods), 2, &tick, &|| true).is_none());
     }
 
     #[test]
     fn one_byte_is_a_block_too() {
-        let table = measure("x", &Block::from_vec(vec![1]), &[Method::zstd(1)], 4, &|_| (), &|| false).unwrap();
+        let table = measure("x", &Block::from_vec(vec![1]), (&[Method::zstd(1)], &[]), 4, &|_| (), &|| false).unwrap();
         assert_eq!(table.blocks(3)[0][0].wire_len, 1.0);
     }
 }

@@ -3,6 +3,7 @@
 use narrows::codec::Method;
 use narrows::monitor::data::is_constant;
 use narrows::oracle::{self, Cost, Machine};
+use narrows::policy::Planned;
 
 use crate::judge::{Cut, cuts};
 use crate::overhead::{of_block, of_constant};
@@ -19,8 +20,8 @@ pub struct Schedule {
     pub encode_s: f64,
     /// CPU seconds of decoding, over all cores.
     pub decode_s: f64,
-    /// Raw length and method of every block.
-    pub blocks: Vec<(usize, Method)>,
+    /// Every block.
+    pub blocks: Vec<Planned>,
     /// Seconds of encoding of every block.
     pub encode_each_s: Vec<f64>,
 }
@@ -33,7 +34,7 @@ impl Schedule {
             let blocks = Blocks::of(table, &cut);
             let rows: Vec<_> = blocks.costs.iter().map(Vec::as_slice).collect();
             let by_beam = oracle::beam(&rows, machine, width).choices;
-            let alone = (0..=table.methods.len()).map(|m| vec![m as u8; rows.len()]);
+            let alone = (0..=table.columns()).map(|m| vec![m as u8; rows.len()]);
             let quickest = alone.chain([by_beam]).map(|choices| (oracle::play(&rows, &choices, machine), choices));
             let quickest = quickest.min_by(|a, b| a.0.total_cmp(&b.0));
             quickest.map(|(seconds, choices)| blocks.schedule(table, seconds, &choices))
@@ -59,7 +60,7 @@ impl Blocks {
             let class = cut(at);
             let index = at / CLASSES[class];
             let block = table.block(class, index);
-            let mut row = of_block(block.len(), &table.blocks(class)[index]);
+            let mut row = of_block(block.len(), &table.blocks(class)[index], table.methods.len());
             row.extend(is_constant(block).then(|| of_constant(block.len())));
             costs.push(row);
             lens.push(block.len());
@@ -70,17 +71,20 @@ impl Blocks {
 
     fn schedule(&self, table: &Table, seconds: f64, choices: &[u8]) -> Schedule {
         let chosen = || self.costs.iter().zip(choices).map(|(costs, choice)| &costs[usize::from(*choice)]);
-        let method = |choice: u8| match usize::from(choice) {
-            0 => Method::STORE,
-            m if m <= table.methods.len() => table.methods[m - 1],
-            _ => Method::CONSTANT,
+        let planned = |(raw_len, choice): (&usize, &u8)| {
+            let (method, linked) = match usize::from(*choice) {
+                0 => (Method::STORE, false),
+                m if m <= table.columns() => table.column(m - 1),
+                _ => (Method::CONSTANT, false),
+            };
+            Planned { raw_len: *raw_len, method, linked }
         };
         Schedule {
             seconds,
             wire_len: chosen().map(|c| c.wire_len).sum(),
             encode_s: chosen().map(|c| c.encode_s).sum(),
             decode_s: chosen().map(|c| c.decode_s).sum(),
-            blocks: self.lens.iter().zip(choices).map(|(len, choice)| (*len, method(*choice))).collect(),
+            blocks: self.lens.iter().zip(choices).map(planned).collect(),
             encode_each_s: chosen().map(|c| c.encode_s).collect(),
         }
     }
@@ -99,7 +103,7 @@ mod tests {
             let table = drawn_table(&mut rng);
             let machine = drawn_conditions(&mut rng, table.len()).machine();
             let best = Schedule::best(&table, &machine, 8);
-            assert_eq!(best.blocks.iter().map(|b| b.0).sum::<usize>(), table.len());
+            assert_eq!(best.blocks.iter().map(|b| b.raw_len).sum::<usize>(), table.len());
             assert!(best.encode_each_s.len() == best.blocks.len());
             let raw = Blocks::of(&table, &cuts(3)[0]);
             let rows: Vec<_> = raw.costs.iter().map(Vec::as_slice).collect();

@@ -9,7 +9,8 @@
 //! len 3145728
 //! xxh3 0123456789abcdef
 //! methods lz4:accel=64;lz4:accel=16;...
-//! 8192 0 ENCODE_NS,DECODE_NS,WIRE_LEN ...       block length, offset, one triple a method; as measured, not cleaned
+//! linked lz4;zstd:level=1;...                   methods measured again with 64 KiB of history; may be absent
+//! 8192 0 ENCODE_NS,DECODE_NS,WIRE_LEN ...       block length, offset, one triple a column; as measured, not cleaned
 //! ```
 
 use std::fmt::Write;
@@ -20,6 +21,7 @@ use std::sync::OnceLock;
 use anyhow::{Context, Result, bail};
 use narrows::block::Block;
 use narrows::codec::Method;
+use narrows::frame;
 use narrows::monitor::cost::STORE_BYTES_PER_S;
 use narrows::monitor::data::is_constant;
 use narrows::sender::worthwhile_len;
@@ -27,6 +29,9 @@ use xxhash_rust::xxh3::xxh3_64;
 
 /// Block lengths that are measured, in bytes.
 pub const CLASSES: [usize; 4] = [8 << 10, 32 << 10, 128 << 10, 512 << 10];
+/// Bytes before a linked block that it refers to, as far as there are any: the baseline of the
+/// format.
+pub const HISTORY: usize = frame::BASELINE_HISTORY;
 /// Time to copy and check raw bytes, as `balance` assumes it.
 pub const STORE_NS_PER_BYTE: f64 = 1e9 / STORE_BYTES_PER_S as f64;
 
@@ -51,9 +56,11 @@ pub struct Table {
     pub pool: String,
     /// The measured methods; `store` and `constant` need no measuring.
     pub methods: Vec<Method>,
+    /// The methods that were also measured on blocks linked to the [`HISTORY`] bytes before them.
+    pub linked: Vec<Method>,
     /// The pool's bytes.
     pub bytes: Block,
-    /// By class, then block, then method.
+    /// By class, then block, then column: the methods, then the linked methods.
     rows: [Vec<Vec<Cost>>; CLASSES.len()],
     /// Computed from the rows at the first request for a cut that was not measured.
     parts: OnceLock<Parts>,
@@ -77,19 +84,40 @@ impl Cost {
 }
 
 impl Table {
-    /// A table without rows. The caller adds every block of every class by [`Table::push`].
+    /// A table without rows and without linked methods. The caller adds every block of every class by [`Table::push`].
     pub fn new(pool: &str, bytes: Block, methods: Vec<Method>) -> Self {
-        Self { pool: pool.to_owned(), methods, bytes, rows: Default::default(), parts: OnceLock::new() }
+        let linked = Vec::new();
+        Self { pool: pool.to_owned(), methods, linked, bytes, rows: Default::default(), parts: OnceLock::new() }
     }
 
     /// The table restricted to some of its methods; ignores methods that it does not have.
     pub fn only(&self, methods: &[Method]) -> Self {
         let places: Vec<usize> = (0..self.methods.len()).filter(|i| methods.contains(&self.methods[*i])).collect();
+        let linked = (0..self.linked.len()).filter(|i| methods.contains(&self.linked[*i]));
+        let linked: Vec<usize> = linked.map(|i| self.methods.len() + i).collect();
         let mut small = Self::new(&self.pool, self.bytes.clone(), places.iter().map(|i| self.methods[*i]).collect());
+        small.linked = linked.iter().map(|i| self.linked[*i - self.methods.len()]).collect();
+        let places = [places, linked].concat();
         for (class, rows) in self.rows.iter().enumerate() {
             rows.iter().for_each(|row| small.push(class, places.iter().map(|i| row[*i]).collect()));
         }
         small
+    }
+
+    /// Number of costs of each block.
+    pub fn columns(&self) -> usize {
+        self.methods.len() + self.linked.len()
+    }
+
+    /// Method of a column, and whether its blocks are linked.
+    ///
+    /// # Panics
+    /// If there are fewer columns.
+    pub fn column(&self, i: usize) -> (Method, bool) {
+        match i.checked_sub(self.methods.len()) {
+            None => (self.methods[i], false),
+            Some(i) => (self.linked[i], true),
+        }
     }
 
     /// Appends the next block of a class.
@@ -123,6 +151,10 @@ impl Table {
         let mut text = format!("{MAGIC}\npool {}\nlen {}\n", self.pool, self.len());
         let methods: Vec<_> = self.methods.iter().map(Method::to_string).collect();
         let _ = writeln!(text, "xxh3 {:016x}\nmethods {}", xxh3_64(&self.bytes), methods.join(";"));
+        if !self.linked.is_empty() {
+            let linked: Vec<_> = self.linked.iter().map(Method::to_string).collect();
+            let _ = writeln!(text, "linked {}", linked.join(";"));
+        }
         for (class_len, rows) in CLASSES.iter().zip(&self.rows) {
             for (i, row) in rows.iter().enumerate() {
                 let _ = write!(text, "{class_len} {}", i * class_len);
@@ -200,13 +232,18 @@ impl Table {
         let list = field("methods")?;
         let methods = if list.is_empty() { Vec::new() } else { Method::parse_list(list)? };
         let mut table = Self::new(&pool, bytes, methods);
+        let mut lines = lines.peekable();
+        if let Some(list) = lines.peek().and_then(|l| l.strip_prefix("linked ")) {
+            table.linked = Method::parse_list(list)?;
+            lines.next();
+        }
         for line in lines {
             let mut words = line.split(' ');
             let class_len: usize = words.next().unwrap_or_default().parse()?;
             let at: usize = words.next().unwrap_or_default().parse()?;
             let class = CLASSES.iter().position(|c| *c == class_len).context("an unknown block length")?;
             let costs: Vec<Cost> = words.map(parse_cost).collect::<Result<_>>()?;
-            if costs.len() != table.methods.len() || at != table.rows[class].len() * class_len {
+            if costs.len() != table.columns() || at != table.rows[class].len() * class_len {
                 bail!("the row of offset {at} is out of order or has a wrong number of costs");
             }
             table.push(class, costs);
@@ -225,6 +262,12 @@ impl Table {
     /// with its part of the measured block around it. The sums of the two classes next to the cut's
     /// length are interpolated over the logarithm of the length.
     pub fn cost(&self, offset: u64, len: usize, method: Method) -> Cost {
+        self.cost_of(offset, len, method, false)
+    }
+
+    /// The same, of a block that is linked or not. A linked block costs what a separate one does if
+    /// linked ones were not measured.
+    pub fn cost_of(&self, offset: u64, len: usize, method: Method, linked: bool) -> Cost {
         let n = len as f64;
         let store = Cost { encode_ns: n * STORE_NS_PER_BYTE, decode_ns: n * STORE_NS_PER_BYTE, wire_len: n };
         if method == Method::STORE || len == 0 {
@@ -233,7 +276,13 @@ impl Table {
         if method == Method::CONSTANT {
             return if self.is_constant(offset, len) { Cost { wire_len: 1.0, ..store } } else { store };
         }
-        let m = self.methods.iter().position(|x| *x == method).expect("a policy chooses from the methods of the table");
+        let linked = if linked { self.linked.iter().position(|x| *x == method) } else { None };
+        let m = match linked {
+            Some(i) => self.methods.len() + i,
+            None => {
+                self.methods.iter().position(|x| *x == method).expect("a policy chooses from the methods of the table")
+            }
+        };
         let offset = (offset % self.len() as u64) as usize;
         let above = CLASSES.iter().position(|c| *c >= len).unwrap_or(CLASSES.len() - 1);
         let index = offset / CLASSES[above];
@@ -292,7 +341,7 @@ impl Table {
         self.parts.get_or_init(|| {
             let mut parts = Parts { before: Default::default() };
             for (class, class_len) in CLASSES.into_iter().enumerate() {
-                for m in 0..self.methods.len() {
+                for m in 0..self.columns() {
                     let mut before = vec![Cost::default()];
                     for (pieces, whole) in self.rows[0].chunks(class_len / CLASSES[0]).zip(&self.rows[class]) {
                         let total = pieces.iter().fold(Cost::default(), |sum, p| sum.add(p[m], 1.0));
@@ -333,7 +382,7 @@ pub fn load_all(directory: &Path, only: &[String]) -> Result<Vec<Table>> {
     if tables.is_empty() {
         bail!("{} has no tables; `narrows-lab tables` makes them", directory.display());
     }
-    if tables.iter().any(|t| t.methods != tables[0].methods) {
+    if tables.iter().any(|t| t.methods != tables[0].methods || t.linked != tables[0].linked) {
         bail!("the tables of {} have different methods", directory.display());
     }
     Ok(tables)
@@ -404,6 +453,35 @@ mod tests {
         assert!(load_all(directory.path(), &["other".into()]).is_err());
         fs::write(directory.path().join("small.pool"), vec![1; 1 << 20]).unwrap();
         assert!(load_all(directory.path(), &[]).is_err(), "other bytes than were measured");
+    }
+
+    #[test]
+    fn linked_columns_are_written_read_and_selected() {
+        let directory = tempfile::tempdir().unwrap();
+        let plain = example();
+        let mut table = Table::new("small", plain.bytes.clone(), plain.methods.clone());
+        table.linked = vec![Method::zstd(3)];
+        for class in 0..CLASSES.len() {
+            for row in plain.blocks(class) {
+                let linked = Cost { wire_len: row[1].wire_len / 2.0, ..row[1] };
+                table.push(class, vec![row[0], row[1], linked]);
+            }
+        }
+        table.save(directory.path()).unwrap();
+        let back = &load_all(directory.path(), &[]).unwrap()[0];
+        assert_eq!((&back.rows, &back.linked), (&table.rows, &table.linked));
+        assert_eq!(
+            (back.columns(), back.column(1), back.column(2)),
+            (3, (Method::zstd(3), false), (Method::zstd(3), true))
+        );
+        let (alone, linked) = [false, true].map(|l| back.cost_of(0, 40_000, Method::zstd(3), l).wire_len).into();
+        assert!((linked / alone - 0.5).abs() < 1e-9);
+        let lz4 = Method::lz4_accel(1);
+        assert_eq!(back.cost_of(0, 8192, lz4, true), back.cost(0, 8192, lz4), "not measured");
+        assert_eq!(back.only(&[lz4]).columns(), 1);
+        assert_eq!(back.only(&[Method::zstd(3)]).cost_of(0, 8192, Method::zstd(3), true), back.rows[0][0][2]);
+        let short = table.to_text().replace("linked zstd\n", "");
+        assert!(Table::from_text(&short, table.bytes.clone()).is_err(), "a cost without a column");
     }
 
     #[test]

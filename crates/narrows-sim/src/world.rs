@@ -13,12 +13,12 @@ use narrows::block::BufferPool;
 use narrows::codec::Method;
 use narrows::frame::{Preface, Role, codecs_of_this_build};
 use narrows::oracle::{Machine, Speed};
-use narrows::policy::Policy;
+use narrows::policy::{Planned, Policy};
 use narrows::sender::{Job, JobKind, LinkSample, Sender, SenderConfig, Summary};
 
 use crate::overhead::ENCODE_FIXED_NS;
 use crate::rng::Rng;
-use crate::table::{STORE_NS_PER_BYTE, Table};
+use crate::table::{HISTORY, STORE_NS_PER_BYTE, Table};
 
 mod cores;
 mod link;
@@ -86,8 +86,8 @@ pub struct Run {
     pub trace: String,
     /// Encodings that were begun, including probes and blocks that a rescue took over later.
     pub jobs: u64,
-    /// Raw length and method of every block, as sent.
-    pub sent: Vec<(usize, Method)>,
+    /// Every block, as sent.
+    pub sent: Vec<Planned>,
     /// Nanoseconds of encoding by method, in order of first use.
     pub encode_ns: Vec<(Method, f64)>,
     /// CPU seconds that decoding took at speed 1.
@@ -144,7 +144,7 @@ struct World<'a> {
     reports: VecDeque<(u64, Vec<u8>)>,
     cpu_ns: f64,
     job_count: u64,
-    sent: Vec<(usize, Method)>,
+    sent: Vec<Planned>,
     encode_ns: Vec<(Method, f64)>,
     decode_ns: f64,
     steps: u64,
@@ -156,6 +156,7 @@ impl<'a> World<'a> {
         let config = SenderConfig {
             block_max: conditions.block_max,
             cores: conditions.cores,
+            history: if table.linked.is_empty() { 0 } else { HISTORY },
             duplex: true,
             raw_len: Some(conditions.len as u64),
             trace: conditions.trace,
@@ -253,7 +254,7 @@ impl<'a> World<'a> {
     }
 
     fn start(&mut self, job: Job, charge_ns: f64, on_io: bool) {
-        let cost = self.table.cost(job.raw_offset, job.raw.len(), job.method);
+        let cost = self.table.cost_of(job.raw_offset, job.raw.len(), job.method, job.linked);
         let work_ns = cost.encode_ns * (1.0 + NOISE * self.rng.normal().abs());
         self.cpu_ns += work_ns;
         self.job_count += 1;
@@ -274,18 +275,25 @@ impl<'a> World<'a> {
                 let Some(frame) = self.sender.poll_transmit() else { return progress };
                 self.link.in_hand = frame.wire_len() as u64;
                 self.link.wanted = true;
-                if let Some((method, raw_len)) = self.newly_sent() {
+                if let Some(block) = self.newly_sent() {
+                    let Planned { raw_len, method, linked } = block;
                     let wire_end = self.link.accepted + self.link.in_hand;
-                    let cost = self.table.cost(self.sent_raw as u64, raw_len, method);
+                    let cost = self.table.cost_of(self.sent_raw as u64, raw_len, method, linked);
                     let decode_ns = if cost.wire_len < raw_len as f64 || method == Method::STORE {
                         cost.decode_ns
                     } else {
                         raw_len as f64 * STORE_NS_PER_BYTE
                     };
-                    self.link.frames.push_back(InFlight { wire_end, wire_len: self.link.in_hand, raw_len, decode_ns });
+                    self.link.frames.push_back(InFlight {
+                        wire_end,
+                        wire_len: self.link.in_hand,
+                        raw_len,
+                        linked,
+                        decode_ns,
+                    });
                     self.sent_raw += raw_len;
                     self.decode_ns += decode_ns;
-                    self.sent.push((raw_len, method));
+                    self.sent.push(block);
                 }
             }
             let unsent_before = self.link.unsent();
@@ -300,14 +308,14 @@ impl<'a> World<'a> {
 
     /// The data frame that was handed over last, if it is not counted yet. Found by the summary,
     /// which counts frames by method.
-    fn newly_sent(&mut self) -> Option<(Method, usize)> {
+    fn newly_sent(&mut self) -> Option<Planned> {
         let mix = &self.sender.summary().mix;
         self.counted.resize(mix.len(), (0, 0));
         for (row, counted) in mix.iter().zip(&mut self.counted) {
             if row.frames > counted.0 {
                 let raw_len = (row.raw_bytes - counted.1) as usize;
                 *counted = (row.frames, row.raw_bytes);
-                return Some((row.method, raw_len));
+                return Some(Planned { raw_len, method: row.method, linked: row.linked });
             }
         }
         None
@@ -369,7 +377,8 @@ impl<'a> World<'a> {
 mod tests {
     use super::*;
     use crate::overhead::HEADER_LEN;
-    use crate::table::example;
+    use crate::table::{CLASSES, Cost, example};
+    use narrows::block::Block;
     use narrows::monitor::cost::Prior;
     use narrows::policy::PolicySetup;
     use narrows::policy::PolicySpec;
@@ -413,6 +422,38 @@ mod tests {
         let fast = run(&example(), &conditions(100_000.0), policy("fixed:zstd:level=3"));
         let cpu_s = 2e-9 * f64::from(1 << 20);
         assert!((1.0..1.15).contains(&(fast.seconds / cpu_s)), "{} against {cpu_s}", fast.seconds);
+    }
+
+    /// Linked blocks are chosen where they bring bytes across sooner, and not where they would only
+    /// cost the sender its time.
+    #[test]
+    fn balance_links_where_the_link_is_what_bounds() {
+        let separate = example();
+        let mut table = Table::new("linked", separate.bytes.clone(), separate.methods.clone());
+        // Zeros would be sent as `constant`.
+        let mut rng = Rng(3);
+        table.bytes = Block::from_vec((0..separate.len()).map(|_| rng.next_u64() as u8).collect());
+        table.linked = separate.methods.clone();
+        for class in 0..CLASSES.len() {
+            for row in separate.blocks(class) {
+                let linked = |c: &Cost| Cost { encode_ns: 1.3 * c.encode_ns, wire_len: 0.8 * c.wire_len, ..*c };
+                table.push(class, row.iter().copied().chain(row.iter().map(linked)).collect());
+            }
+        }
+        let linked_share = |mbit| {
+            let run = run(&table, &conditions(mbit), policy("balance"));
+            let linked: usize = run.sent.iter().filter(|b| b.linked).map(|b| b.raw_len).sum();
+            (linked as f64 / table.len() as f64, run.seconds)
+        };
+        let (share, seconds) = linked_share(20.0);
+        assert!(share > 0.8, "{share}");
+        let mut separate = separate;
+        separate.bytes = table.bytes.clone();
+        let alone = run(&separate, &conditions(20.0), policy("balance"));
+        assert!(seconds < 0.9 * alone.seconds, "{seconds} against {}", alone.seconds);
+        assert!(alone.sent.iter().all(|b| !b.linked));
+        let (share, _) = linked_share(25_000.0);
+        assert!(share < 0.2, "{share}");
     }
 
     #[test]

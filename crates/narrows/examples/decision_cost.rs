@@ -39,7 +39,7 @@ fn main() {
     let context = model.context(&features);
     print("find the context", time(|| model.context(black_box(&features))));
     print("predict", time(|| model.predict(context, black_box(&features), BLOCK_LEN)));
-    let seen = Seen { raw_len: BLOCK_LEN, wire_len: 20_000, wall_ns: 300_000, cpu_ns: 300_000 };
+    let seen = Seen { raw_len: BLOCK_LEN, wire_len: 20_000, wall_ns: 300_000, cpu_ns: 300_000, history_len: 0 };
     let mut m = 0;
     print(
         "observe",
@@ -71,7 +71,7 @@ fn main() {
             cpu: CpuView { cores: 4, busy: 4 },
             receiver: ReceiverView { reports: true, cores: 4, backlog_bytes: 0 },
             queue: &queue,
-            limits: Limits { block_max: BLOCK_LEN, history: 0, codecs: u64::MAX, behind: 0, dictionary: None },
+            limits: Limits { block_max: BLOCK_LEN, history: 64 << 10, codecs: u64::MAX, behind: 0, dictionary: None },
             ask: Ask::Next,
         };
         let choice = policy.choose(&view);

@@ -15,6 +15,8 @@ pub struct Cost {
     pub wire_len: f64,
     /// Seconds to decode the block.
     pub decode_s: f64,
+    /// Whether it refers to the blocks before it, so that it is decoded after them.
+    pub linked: bool,
 }
 
 /// Cores, link and receiver over time.
@@ -288,7 +290,8 @@ impl State {
         *free = machine.cpu.finish(*free, cost.encode_s);
         self.left_s = machine.link.finish(free.max(self.left_s), cost.wire_len);
         let decoder = first_free(&mut self.decoder_free_s);
-        *decoder = machine.receiver.finish(decoder.max(self.left_s), cost.decode_s);
+        let before_s = if cost.linked { self.delivered_s } else { 0.0 };
+        *decoder = machine.receiver.finish(decoder.max(self.left_s).max(before_s), cost.decode_s);
         self.delivered_s = self.delivered_s.max(*decoder);
     }
 
@@ -344,7 +347,7 @@ mod tests {
     use super::*;
 
     fn cost(encode_s: f64, wire_len: f64, decode_s: f64) -> Cost {
-        Cost { encode_s, wire_len, decode_s }
+        Cost { encode_s, wire_len, decode_s, linked: false }
     }
 
     /// Pseudo-random numbers from 0 to 1.
@@ -418,6 +421,16 @@ mod tests {
             assert!(beam(&blocks, &machine, 8).seconds < brute * 1.05);
             let weighted: Vec<_> = blocks.iter().map(|b| (1, *b)).collect();
             assert!(bound(&weighted, &machine) <= brute * (1.0 + 1e-9));
+        }
+    }
+
+    #[test]
+    fn linked_blocks_are_decoded_one_after_the_other() {
+        let machine = Machine::steady(1e9, 2, 2);
+        for (linked, expected) in [(false, 2.0), (true, 4.0)] {
+            let row = [Cost { linked, ..cost(0.0, 1.0, 1.0) }];
+            let blocks = [&row[..]; 4];
+            assert!((play(&blocks, &[0; 4], &machine) - expected).abs() < 1e-6, "{linked}");
         }
     }
 

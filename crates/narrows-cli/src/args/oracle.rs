@@ -32,7 +32,7 @@ pub(crate) struct OracleArgs {
     /// Methods to measure and choose from [default: those of `balance`]
     #[arg(long, value_name = "LIST", value_parser = parse_methods)]
     pub(crate) methods: Option<MethodList>,
-    /// Policy to compare with the best schedule: `balance`, or any policy that does not link
+    /// Policy to compare with the best schedule: `balance`, or any other policy
     /// blocks; may be repeated
     #[arg(long, value_name = "SPEC", default_value = "balance")]
     pub(crate) policy: Vec<PolicySpec>,

@@ -7,10 +7,10 @@ use indicatif::{ProgressBar, ProgressStyle};
 use narrows::Error;
 use narrows::block::Block;
 use narrows::codec::{DEFAULT_METHODS, Method};
-use narrows::policy::{Planned, Schedule};
+use narrows::policy::Schedule;
 use narrows::stream;
 use narrows_sim::limits::Limits;
-use narrows_sim::measure::{measurable, measure};
+use narrows_sim::measure::{linkable, measurable, measure};
 use narrows_sim::table::{CLASSES, Table};
 
 use crate::args::oracle::OracleArgs;
@@ -27,12 +27,6 @@ pub(crate) fn run(args: &OracleArgs) -> Result<()> {
         return Err(Error::misuse("--replay takes one --link: each rate has its own schedule").into());
     }
     let policies: Vec<_> = args.policy.iter().cloned().map(flow::with_file).collect::<Result<_>>()?;
-    if let Some(spec) = policies.iter().find(|spec| spec.links()) {
-        return Err(Error::misuse(format!(
-            "{spec} links blocks, but the oracle measures each block by itself: leave out 'link' or 'linked'"
-        ))
-        .into());
-    }
     files::refuse_same(&args.path, [args.replay.as_deref(), args.html.as_deref()])?;
     let input = input::read(&args.path, args.max_len)?;
     if input.is_cut && !args.quiet {
@@ -93,7 +87,8 @@ fn figures(args: &OracleArgs, bytes: &Block, methods: &[Method]) -> Result<(Tabl
     }
     let bar = bar(bytes.len(), methods.len(), args.quiet);
     // A signal terminates the program here, since nothing has been written yet.
-    let measured = measure("oracle", bytes, methods, stream::cores(), &|n| bar.inc(n as u64), &|| false);
+    let measured =
+        measure("oracle", bytes, (methods, &linkable(methods)), stream::cores(), &|n| bar.inc(n as u64), &|| false);
     bar.finish_and_clear();
     let text = measured.context("the measurement was stopped")?.to_text();
     let with_store: Vec<_> = [Method::STORE].into_iter().chain(methods.iter().copied()).collect();
@@ -120,6 +115,5 @@ fn bar(len: usize, methods: usize, quiet: bool) -> ProgressBar {
 }
 
 fn schedule_text(answer: &Answer) -> String {
-    let planned = |(raw_len, method): &(usize, Method)| Planned { raw_len: *raw_len, method: *method, linked: false };
-    Schedule::new(answer.best.blocks.iter().map(planned).collect()).to_string()
+    Schedule::new(answer.best.blocks.clone()).to_string()
 }

@@ -12,6 +12,7 @@ use std::time::{Duration, SystemTime};
 use anyhow::{Context, Result};
 use narrows::block::Block;
 use narrows::codec::Method;
+use narrows_sim::measure::linkable;
 use narrows_sim::table::Table;
 
 use super::energy::{self, Watts};
@@ -43,7 +44,8 @@ impl Cache {
     pub(crate) fn new(bytes: &[u8], methods: &[Method]) -> Option<Self> {
         let folder = calibration::path()?.with_file_name("oracle");
         let mut hash = blake3::Hasher::new();
-        for part in [Method::print_list(methods).as_str(), env!("CARGO_PKG_VERSION"), &cpu_model()] {
+        let linked = Method::print_list(&linkable(methods));
+        for part in [Method::print_list(methods).as_str(), &linked, env!("CARGO_PKG_VERSION"), &cpu_model()] {
             hash.update(&(part.len() as u64).to_le_bytes()).update(part.as_bytes());
         }
         hash.update_rayon(bytes);

@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use narrows::codec::Method;
 use narrows::monitor::cost::Prior;
 use narrows::oracle::Speed;
-use narrows::policy::{PolicySetup, PolicySpec};
+use narrows::policy::{Planned, PolicySetup, PolicySpec};
 use narrows_sim::judge::fixed_methods;
 use narrows_sim::limits::Limits;
 use narrows_sim::overhead::ENCODE_FIXED_NS;
@@ -50,8 +50,8 @@ pub(crate) struct Row {
     pub(crate) cpu_s: f64,
     /// Energy of encoding; `None` for the bound, and if it could not be measured for every method.
     pub(crate) joules: Option<f64>,
-    /// Raw length and method of every block, in order.
-    pub(crate) blocks: Vec<(usize, Method)>,
+    /// Every block, in order.
+    pub(crate) blocks: Vec<Planned>,
 }
 
 /// The answers for one rate.
@@ -115,7 +115,7 @@ impl Question<'_> {
             blocks: Vec::new(),
         };
         let best = Schedule::best(self.table, &machine, BEAM);
-        let by_method: Vec<_> = best.blocks.iter().zip(&best.encode_each_s).map(|(b, s)| (b.1, *s)).collect();
+        let by_method: Vec<_> = best.blocks.iter().zip(&best.encode_each_s).map(|(b, s)| (b.method, *s)).collect();
         let best = Row {
             kind: "schedule",
             name: "best schedule, T*".into(),

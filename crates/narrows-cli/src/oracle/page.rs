@@ -1,6 +1,6 @@
 //! The answers as an HTML page with charts.
 
-use narrows::codec::Method;
+use narrows::policy::Planned;
 use narrows_plot::{Axis, Colour, Figure, Plot, Strips, page};
 use narrows_sim::table::STORE_NS_PER_BYTE;
 
@@ -75,9 +75,9 @@ fn choices(speeds: &[Speed], answer: &Answer) -> Figure {
     }
 }
 
-fn pieces(blocks: &[(usize, Method)], names: &[String]) -> Vec<(f64, f64, usize)> {
+fn pieces(blocks: &[Planned], names: &[String]) -> Vec<(f64, f64, usize)> {
     let mut at = 0;
-    let piece = |(raw_len, method): &(usize, Method)| {
+    let piece = |Planned { raw_len, method, .. }: &Planned| {
         let from = at;
         at += raw_len;
         let name = method.to_string();

@@ -16,7 +16,7 @@ use narrows::policy::{PolicySetup, PolicySpec};
 use narrows::stream;
 use narrows_link::Backend;
 use narrows_sim::judge::possible;
-use narrows_sim::measure::{measurable, measure};
+use narrows_sim::measure::{linkable, measurable, measure};
 use narrows_sim::table::{CLASSES, Table};
 use narrows_sim::world::{self, Conditions};
 use serde_json::{Value, json};
@@ -160,7 +160,8 @@ fn data(corpus: &Path, args: &Args, mbit: u32) -> Result<Vec<(String, Vec<u8>)>>
 fn costs(bytes: &[u8]) -> Result<Table> {
     let methods = measurable(DEFAULT_METHODS);
     let block = Block::from_vec(bytes.to_vec());
-    let measured = measure("cold", &block, &methods, stream::cores(), &|_| (), &|| false).context("measured")?;
+    let measured = measure("cold", &block, (&methods, &linkable(&methods)), stream::cores(), &|_| (), &|| false)
+        .context("measured")?;
     // As text and back, which is how stored tables are read.
     Table::from_text(&measured.to_text(), block)
 }

@@ -15,6 +15,7 @@ pub(super) struct InFlight {
     pub(super) wire_end: u64,
     pub(super) wire_len: u64,
     pub(super) raw_len: usize,
+    pub(super) linked: bool,
     pub(super) decode_ns: f64,
 }
 

@@ -54,10 +54,12 @@ impl Receiver {
 
     pub(super) fn arrive(&mut self, frame: &InFlight, now_ns: u64) {
         let first = (0..self.free_s.len()).min_by(|a, b| self.free_s[*a].total_cmp(&self.free_s[*b])).unwrap_or(0);
-        let begin_s = self.free_s[first].max(now_ns as f64 * 1e-9);
+        let before_s = self.decoding.back().map_or(self.delivered_s, |d| d.0);
+        // A linked block is decoded after all before it.
+        let from_s = if frame.linked { before_s } else { 0.0 };
+        let begin_s = self.free_s[first].max(now_ns as f64 * 1e-9).max(from_s);
         let end_s = self.speed.finish(begin_s, (frame.decode_ns + DECODE_FIXED_NS) * 1e-9);
         self.free_s[first] = end_s;
-        let before_s = self.decoding.back().map_or(self.delivered_s, |d| d.0);
         // On a slow machine the CPU clock also measures the longer time of decoding.
         self.decoding.push_back((end_s.max(before_s), frame.raw_len, frame.wire_len, (end_s - begin_s) * 1e9));
         self.held_raw += frame.raw_len;

@@ -11,8 +11,10 @@ use super::cpu::Slowdown;
 use super::data::{Features, TERMS};
 use crate::codec::Method;
 
+mod linked;
 mod prior;
 
+use linked::{Links, Reach, Scale};
 use prior::Forms;
 pub use prior::Prior;
 
@@ -50,6 +52,8 @@ const FIXED_SEEN_S: f32 = 1e-6;
 const DISTURBED_S: f32 = 15e-6;
 const COLD_S: f32 = 150e-6;
 const COLD_JOBS: u8 = 2;
+/// Variance of a log ratio: it is known exactly.
+const SIZE_NOISE: f32 = 1e-5;
 /// Variance of a log cost that is measured well.
 const COST_NOISE: f32 = 1e-3;
 /// Speed of copying and checking raw bytes.
@@ -83,10 +87,22 @@ pub struct Prediction {
     pub decode_s: PerMethod,
 }
 
+/// Costs of one block under one method.
+#[derive(Debug, Clone, Copy)]
+pub struct Costs {
+    /// Seconds to encode the block on one core.
+    pub encode_s: f32,
+    /// Wire bytes, header included.
+    pub wire_len: f32,
+    /// Seconds to decode the block on one core of the receiver.
+    pub decode_s: f32,
+}
+
 /// Model of the costs of a set of methods in one flow.
 pub struct CostModel {
     methods: Vec<Method>,
     forms: Forms,
+    links: Links,
     contexts: Vec<Context>,
     clock: u64,
     cpu: Slowdown,
@@ -101,6 +117,8 @@ struct Context {
     centroid: Features,
     size: Filter,
     cost: Filter,
+    /// How much this kind gains by links.
+    linked: Scale,
     /// Number of blocks in a row that did not shrink.
     stubborn: u32,
     last_used: u64,
@@ -122,6 +140,7 @@ impl CostModel {
         let methods: Vec<_> = methods.iter().copied().take(METHODS_MAX).collect();
         let forms = prior.forms(&methods);
         Self {
+            links: Links::new(&methods),
             methods,
             forms,
             contexts: Vec::new(),
@@ -171,12 +190,14 @@ impl CostModel {
             centroid: *features,
             size: Filter { x: [0.0; METHODS_MAX], p: self.forms.size_between, scale: 1.0 },
             cost: Filter { x: [0.0; METHODS_MAX], p: self.forms.cost_between, scale: 1.0 },
+            linked: Scale::default(),
             stubborn: 0,
             last_used: self.clock,
         };
         if let Some(near) = nearest.map(|i| &self.contexts[i]) {
             context.size.inherit(&near.size, &self.forms.size_within);
             context.cost.inherit(&near.cost, &self.forms.cost_within);
+            context.linked = Scale::inherit(near.linked);
         }
         if self.contexts.len() < CONTEXTS_MAX {
             self.contexts.push(context);
@@ -219,6 +240,38 @@ impl CostModel {
         p
     }
 
+    /// The same block linked to the last `history_len` bytes before it: for each method the costs of
+    /// the linked block if `pays` says so, given what the block costs alone and what it costs
+    /// linked; else they stay as they are. Returns one bit for each method that is linked.
+    pub fn link(
+        &self,
+        context: usize,
+        p: &mut Prediction,
+        (len, history_len): (usize, usize),
+        mut pays: impl FnMut(Costs, Costs) -> bool,
+    ) -> u32 {
+        let scale = self.contexts[context.min(self.contexts.len() - 1)].linked.value();
+        let best = p.wire_len[1..self.methods.len()].iter().fold(p.wire_len[0], |a, b| a.min(*b));
+        let best_log = (p.wire_len[0] / best).ln();
+        let reach = Reach::new(len, history_len);
+        let mut mask = 0;
+        for m in 1..self.methods.len() {
+            let Some(gain) = self.links.gain(m, &reach) else { continue };
+            let (factor, copy_s) = self.links.cost(m, len, history_len);
+            let alone = Costs { encode_s: p.encode_s[m], wire_len: p.wire_len[m], decode_s: p.decode_s[m] };
+            let linked = Costs {
+                encode_s: alone.encode_s * factor + copy_s,
+                wire_len: (alone.wire_len - HEADER_LEN) * (-scale * gain * best_log).exp() + HEADER_LEN,
+                decode_s: alone.decode_s + copy_s,
+            };
+            if pays(alone, linked) {
+                (p.encode_s[m], p.wire_len[m], p.decode_s[m]) = (linked.encode_s, linked.wire_len, linked.decode_s);
+                mask |= 1 << m;
+            }
+        }
+        mask
+    }
+
     /// One standard deviation of a predicted encode time, as a share of it.
     pub fn encode_sigma(&self, context: usize, m: usize) -> f32 {
         let context = &self.contexts[context.min(self.contexts.len() - 1)];
@@ -233,7 +286,7 @@ impl CostModel {
 
     /// Takes the result of encoding a block with method `m`.
     pub fn observe(&mut self, context: usize, features: &Features, m: usize, seen: Seen) {
-        let Seen { raw_len, wire_len, wall_ns, cpu_ns } = seen;
+        let Seen { raw_len, wire_len, wall_ns, cpu_ns, history_len } = seen;
         if m == 0 || m >= self.methods.len() || raw_len == 0 || context >= self.contexts.len() {
             return;
         }
@@ -243,9 +296,24 @@ impl CostModel {
         let prior_size = dot(&self.forms.size, &terms, m).clamp(0.0, LOG_RATIO_MAX);
         let log_ratio = (n / wire_len.max(1) as f32).ln().max(0.0);
         context.stubborn = if log_ratio < SHRANK_MIN { context.stubborn.saturating_add(1) } else { 0 };
-        context.size.observe(m, log_ratio - prior_size, 1e-5, &self.forms.size_within);
+        let gain = if history_len > 0 { self.links.gain(m, &Reach::new(raw_len, history_len)) } else { None };
+        if let Some(gain) = gain {
+            // The scale of the gain and the ratio without it are corrected together.
+            let best_log = (1..self.methods.len())
+                .map(|i| dot(&self.forms.size, &terms, i).clamp(0.0, LOG_RATIO_MAX) + context.size.x[i])
+                .fold(0.0, f32::max);
+            let unit = gain * best_log;
+            let alone = log_ratio - context.linked.value() * unit - prior_size;
+            let variance = context.size.variance(m, &self.forms.size_within);
+            let (noise, error) = (context.linked.noise(unit), alone - context.size.x[m]);
+            context.linked.observe(unit, error, variance);
+            context.size.observe(m, alone, SIZE_NOISE + noise, &self.forms.size_within);
+        } else {
+            context.size.observe(m, log_ratio - prior_size, SIZE_NOISE, &self.forms.size_within);
+        }
         if cpu_ns > 0 {
-            let cpu_s = (cpu_ns as f32 * 1e-9 - FIXED_SEEN_S).max(1e-8);
+            let (factor, copy_s) = self.links.cost(m, raw_len, history_len);
+            let cpu_s = ((cpu_ns as f32 * 1e-9 - FIXED_SEEN_S - copy_s) / factor).max(1e-8);
             let residual = (cpu_s / n).ln() - dot(&self.forms.encode, &terms, m);
             let extra_s = if self.jobs[m] < COLD_JOBS { COLD_S } else { DISTURBED_S };
             let noise = COST_NOISE + (extra_s / cpu_s) * (extra_s / cpu_s);
@@ -303,6 +371,8 @@ pub struct Seen {
     pub wall_ns: u64,
     /// CPU time of encoding; 0 if unknown.
     pub cpu_ns: u64,
+    /// Bytes before the block that it was linked to; 0 if it was not linked.
+    pub history_len: usize,
 }
 
 impl Filter {
@@ -316,6 +386,11 @@ impl Filter {
                 *p = 0.3 * *p + 0.7 * (near + within);
             }
         }
+    }
+
+    /// Variance of the next observation of component `m`.
+    fn variance(&self, m: usize, within: &Matrix) -> f32 {
+        self.p[m][m] + self.scale * within[m][m] + SIZE_NOISE
     }
 
     /// One scalar observation `y` of component `m`, exact but for the variance from block to block
@@ -365,7 +440,7 @@ mod tests {
         let zstd_1 = model.index_of(Method::zstd(1)).unwrap();
         let zstd_9 = model.index_of(Method::zstd(9)).unwrap();
         for _ in 0..12 {
-            let seen = Seen { raw_len: 98_304, wire_len: 1000, wall_ns: 4_000_000, cpu_ns: 4_000_000 };
+            let seen = Seen { raw_len: 98_304, wire_len: 1000, wall_ns: 4_000_000, cpu_ns: 4_000_000, history_len: 0 };
             model.observe(c, &features, zstd_1, seen);
         }
         let after = model.predict(c, &features, 98_304);
@@ -392,8 +467,8 @@ mod tests {
         let features = Features::default();
         let c = model.context(&features);
         for seen in [
-            Seen { raw_len: 1, wire_len: 0, wall_ns: 0, cpu_ns: u64::MAX },
-            Seen { raw_len: usize::MAX >> 8, wire_len: 1, wall_ns: u64::MAX, cpu_ns: 1 },
+            Seen { raw_len: 1, wire_len: 0, wall_ns: 0, cpu_ns: u64::MAX, history_len: 0 },
+            Seen { raw_len: usize::MAX >> 8, wire_len: 1, wall_ns: u64::MAX, cpu_ns: 1, history_len: usize::MAX >> 8 },
         ] {
             for m in 0..20 {
                 model.observe(c, &features, m, seen);

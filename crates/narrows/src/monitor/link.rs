@@ -86,7 +86,7 @@ pub struct LinkMonitor {
 
 /// Assumed before anything is known: 2 Gbit/s, between a LAN and a fast WAN; a wrong constant costs
 /// little (docs/design.md).
-const RATE_ASSUMED: f64 = 250e6;
+const RATE_ASSUMED: f64 = 125e6;
 /// Fewer bytes are no sample: two full packets.
 const EVIDENCE_MIN_BYTES: f64 = 3000.0;
 /// Time or bytes of a sample that gets full weight.

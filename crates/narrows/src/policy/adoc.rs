@@ -107,6 +107,7 @@ const SETTINGS: NoSettings = NoSettings {
     name: "adoc",
     block_max: Adoc::BLOCK_MAX,
     gather_ns: 0,
+    links: false,
     methods: Adoc::methods,
     build: |_| Box::new(Adoc::default()),
 };

@@ -9,7 +9,7 @@
 
 use super::{Choice, NoSettings, Outcome, Policy, PolicySetup, Registered, Rescue};
 use crate::codec::{CodecId, Method};
-use crate::monitor::cost::{CostModel, FIXED_S, METHODS_MAX, Prediction, Seen};
+use crate::monitor::cost::{CostModel, Costs, FIXED_S, METHODS_MAX, Prediction, Seen};
 use crate::monitor::data::{Features, constant_prefix, is_constant};
 use crate::monitor::{Ask, PendingState, View};
 
@@ -114,6 +114,8 @@ struct Info {
     wire_len: f32,
     decode_s: f32,
     raw_wire_len: f32,
+    /// Bytes before the block that it is linked to; 0 if it is not linked.
+    history_len: usize,
     /// The assumed slowdown of the cores of this end, and of the receiver's.
     slowdown: f32,
     receiver_slowdown: f32,
@@ -250,6 +252,32 @@ impl Balance {
             class = class.min(1);
         }
         CLASSES[class]
+    }
+
+    /// Step 5: the costs of the next block, linked for each method where the score gains by it, with
+    /// one bit for each such method.
+    fn predict(
+        &self,
+        view: &View<'_>,
+        context: usize,
+        features: &Features,
+        len: usize,
+        now: &Now,
+    ) -> (Prediction, u32) {
+        let mut p = self.costs.predict(context, features, len);
+        let history_len = history_len(view);
+        if history_len == 0 {
+            return (p, 0);
+        }
+        // Linked blocks are decoded one after the other.
+        let serial = self.receiver_price * (1.0 - 1.0 / now.decoders);
+        let late_s = |costs: Costs| (costs.encode_s - now.backlog_s).max(0.0);
+        let links = self.costs.link(context, &mut p, (len, history_len), |alone, linked| {
+            let cpu_s = (1.0 - now.price) * (linked.encode_s - alone.encode_s) / self.cores;
+            let link_s = now.price * ((linked.wire_len - alone.wire_len) / now.rate + late_s(linked) - late_s(alone));
+            cpu_s + link_s + serial * linked.decode_s < 0.0
+        });
+        (p, links)
     }
 
     /// Step 8: the method with the lowest score, which includes the idle time of the link.
@@ -390,6 +418,7 @@ impl Info {
         wire_len: 0.0,
         decode_s: 0.0,
         raw_wire_len: 0.0,
+        history_len: 0,
         slowdown: 1.0,
         receiver_slowdown: 1.0,
         rescue: 0,
@@ -436,7 +465,10 @@ impl Policy for Balance {
         }
         let features = Features::sample(&view.upcoming[..len]);
         let context = self.costs.context(&features);
-        let mut p = self.costs.predict(context, &features, len);
+        // Whether linking pays depends on the price, and the price on the costs: the ring gets the
+        // costs at the price of the block before.
+        let before = Now { rate, decoders, backlog_s, price: price::sigmoid(self.price) };
+        let (mut p, mut links) = self.predict(view, context, &features, len, &before);
         if len >= CLASSES[1] || self.ring_len < 4 {
             self.ring[self.ring_next] = p;
             self.ring_next = (self.ring_next + 1) % RING;
@@ -445,6 +477,9 @@ impl Policy for Balance {
         self.solve(rate, decoders);
         let price = self.price_now(view, &p, rate, decoders, backlog_s);
         let now = Now { rate, decoders, backlog_s, price };
+        if history_len(view) > 0 {
+            (p, links) = self.predict(view, context, &features, len, &now);
+        }
         self.why = Why { price, backlog_s, receiver_price: self.receiver_price, ..self.why };
 
         let rescue = self.rescue_method(view, &p, len, rate);
@@ -462,15 +497,16 @@ impl Policy for Balance {
         while view.ask == Ask::Next && !first && m > 0 && self.late_s(context, &p, m) > in_time_s {
             let Some(shorter) = CLASSES.iter().rev().find(|n| **n < len) else { break };
             (wanted, len) = (*shorter, *shorter);
-            p = self.costs.predict(context, &features, len);
+            (p, links) = self.predict(view, context, &features, len, &now);
             m = self.cheapest_with_idle(view, context, &p, &now, len);
         }
         self.raw_run = if m == 0 { self.raw_run + 1 } else { 0 };
         if self.raw_run > RAW_RUN && view.link.known && rate > SMALL_BLOCKS_ABOVE && view.ask == Ask::Next {
             wanted = CLASSES[2].min(view.limits.block_max);
             len = wanted.min(view.upcoming.len());
-            p = self.costs.predict(context, &features, len);
+            (p, links) = self.predict(view, context, &features, len, &now);
         }
+        let linked = links >> m & 1 == 1;
         let info = Info {
             seq: view.seq,
             context,
@@ -479,6 +515,7 @@ impl Policy for Balance {
             wire_len: p.wire_len[m],
             decode_s: p.decode_s[m],
             raw_wire_len: p.wire_len[0],
+            history_len: if linked { history_len(view) } else { 0 },
             slowdown: self.costs.slowdown(),
             receiver_slowdown: self.costs.receiver_slowdown(),
             rescue,
@@ -489,7 +526,7 @@ impl Policy for Balance {
             self.remember(view, info);
             return Choice { block_len: wanted, ..self.choice(0, len, info.encode_s) };
         }
-        Choice { block_len: wanted, ..self.take(view, m, len, info, &now) }
+        Choice { block_len: wanted, linked, ..self.take(view, m, len, info, &now) }
     }
 
     fn rescue(&mut self, view: &View<'_>) -> Rescue {
@@ -551,14 +588,15 @@ impl Policy for Balance {
                 }
                 let Some(info) = self.info(seq).copied() else { return };
                 if let Some(m) = self.costs.index_of(method) {
-                    self.costs.observe(info.context, &info.features, m, Seen { raw_len, wire_len, wall_ns, cpu_ns });
+                    let seen = Seen { raw_len, wire_len, wall_ns, cpu_ns, history_len: info.history_len };
+                    self.costs.observe(info.context, &info.features, m, seen);
                 }
             }
             Outcome::Probed { method, raw_len, wire_len, wall_ns, cpu_ns } => {
                 let (Some((context, features)), Some(m)) = (self.probe.take(), self.costs.index_of(method)) else {
                     return;
                 };
-                self.costs.observe(context, &features, m, Seen { raw_len, wire_len, wall_ns, cpu_ns });
+                self.costs.observe(context, &features, m, Seen { raw_len, wire_len, wall_ns, cpu_ns, history_len: 0 });
             }
             Outcome::Received { first_seq, last_seq, decode_ns, .. } => {
                 // Blocks that are too old to be remembered count as the mean of the remembered
@@ -608,6 +646,11 @@ fn blend_log(old: f32, new: f32) -> f32 {
     old * (PACE_GAIN * (new / old).ln()).exp()
 }
 
+/// Bytes before the next block that it can be linked to.
+fn history_len(view: &View<'_>) -> usize {
+    (view.limits.history as u64).min(view.raw_offset) as usize
+}
+
 /// The rate of the link in bytes/s, clamped to 1 kbit/s to 800 Gbit/s.
 fn sane_rate(view: &View<'_>) -> f32 {
     let rate = view.link.rate_bytes_per_s as f32;
@@ -618,6 +661,7 @@ const SETTINGS: NoSettings = NoSettings {
     name: "balance",
     block_max: CLASSES[CLASSES.len() - 1],
     gather_ns: 0,
+    links: true,
     methods: Vec::new,
     build: |setup| Box::new(Balance::new(setup)),
 };

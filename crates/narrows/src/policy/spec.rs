@@ -247,6 +247,8 @@ pub struct NoSettings {
     pub block_max: usize,
     /// See [`PolicySettings::gather_ns`].
     pub gather_ns: u64,
+    /// See [`PolicySettings::links`].
+    pub links: bool,
     /// See [`PolicySettings::methods`].
     pub methods: fn() -> Vec<Method>,
     /// See [`PolicySettings::build`].
@@ -279,6 +281,10 @@ impl PolicySettings for NoSettings {
 
     fn block_max(&self) -> usize {
         self.block_max
+    }
+
+    fn links(&self) -> bool {
+        self.links
     }
 
     fn methods(&self) -> Vec<Method> {

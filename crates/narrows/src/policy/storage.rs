@@ -56,6 +56,7 @@ const SETTINGS: NoSettings = NoSettings {
     name: "storage",
     block_max: Storage::BLOCK_MAX,
     gather_ns: GATHER_NS,
+    links: false,
     methods: Storage::methods,
     build: |setup| Box::new(Storage::new(setup.cores)),
 };

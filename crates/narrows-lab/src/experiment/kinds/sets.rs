@@ -337,7 +337,7 @@ fn measure_all(keys: &[&Key], methods: &[Method], folder: &Path, surroundings: &
     let work = || -> Result<()> {
         while let Some(key) = keys.get(next.fetch_add(1, Ordering::Relaxed)) {
             let bytes = Block::from_vec(draw(key, &folders)?);
-            let table = measure(&key.name(), &bytes, methods, 1, &|_| (), &|| surroundings.stopped());
+            let table = measure(&key.name(), &bytes, (methods, &[]), 1, &|_| (), &|| surroundings.stopped());
             table.context("interrupted while the costs of methods were measured")?.save(folder)?;
         }
         Ok(())

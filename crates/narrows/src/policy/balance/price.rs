@@ -100,6 +100,6 @@ fn cheapest(p: &Prediction, weights: &[f32; 3], count: usize) -> usize {
     best
 }
 
-fn sigmoid(x: f32) -> f32 {
+pub(super) fn sigmoid(x: f32) -> f32 {
     1.0 / (1.0 + (-x).exp())
 }
