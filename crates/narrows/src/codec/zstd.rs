@@ -138,6 +138,8 @@ fn compress_with_prefix(
     // the only call that reads it. The reset after it ends the session also when it failed, so that
     // the next frame starts without a dictionary.
     let lent: &'static [u8] = unsafe { std::slice::from_raw_parts(prefix.as_ptr(), prefix.len()) };
+    // A block before that did not fit left its session open, in which no prefix is accepted.
+    context.reset(ResetDirective::SessionOnly)?;
     context.ref_prefix(lent)?;
     let result = context.compress2(out, raw);
     context.reset(ResetDirective::SessionOnly)?;
@@ -227,6 +229,8 @@ mod tests {
         assert!(encoder.encode(1, &history, &raw, &mut out).unwrap() < 100);
         assert_eq!(encoder.encode(1, &history, &raw, &mut out[..10]), None);
         assert_eq!(encoder.encode(1, &[], &raw, &mut out), None);
+        let linked = encoder.encode(1, &history, &raw, &mut out);
+        assert!(linked.is_some_and(|len| len < 100), "{linked:?}: a block that did not fit spoils the next");
     }
 
     #[test]
