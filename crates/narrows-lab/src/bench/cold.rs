@@ -196,6 +196,7 @@ fn conditions(len: usize, rate: f64, block_max: usize) -> Conditions {
         decision_ns: DECISION_NS,
         seed: 1,
         trace: false,
+        expected_link: None,
     }
 }
 
