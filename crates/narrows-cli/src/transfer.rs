@@ -86,7 +86,7 @@ impl Transfer {
 
 impl Sending {
     /// Uses and keeps what transfers to this peer find; `None`: neither.
-    pub(crate) fn to_peer(self, peer: Option<Peer>) -> Self {
+    pub(crate) fn with_peer(self, peer: Option<Peer>) -> Self {
         let peer = peer.map(|peer| peer.verbose(self.verbose));
         let expectation = peer.as_ref().and_then(Peer::recall);
         Self { peer, expectation, ..self }

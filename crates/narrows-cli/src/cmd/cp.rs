@@ -223,7 +223,7 @@ fn send(args: &CpArgs, mut input: Input, single: bool, target: &Place, tell: &Te
         flow_args.policy = Some(PolicySpec::store());
     }
     let sending = transfer.sending(flow_args, args.verbosity.verbose, !matches!(target, Place::Local(_)));
-    let sending = sending.to_peer(args.memory.of(|| peer(args, target)));
+    let sending = sending.with_peer(args.memory.of(|| peer(args, target)));
     let options = sending.options(args.timeout)?;
     let source = SourceOptions {
         dry_run: args.dry_run,
