@@ -8,6 +8,7 @@ use narrows::codec::{CODECS, Method};
 use narrows::policy::{POLICIES, PolicySpec};
 
 use narrows_copy::carriers::CARRIERS;
+use narrows_host::peers::{self, Peer};
 
 pub(crate) mod agent;
 pub(crate) mod oracle;
@@ -48,8 +49,10 @@ FILES
 $XDG_CACHE_HOME/narrows/calibration (or ~/.cache/narrows/calibration): how fast this host runs each method. It is written in \
 the background by the first flow that lasts a second, or by `narrows calibrate`. It can be removed at any time.
 
+$XDG_CACHE_HOME/narrows/peers (or ~/.cache/narrows/peers): what `send` and `cp` found about the hosts that they sent to in the last 30 days: how fast the link was, and how well data of each kind compressed. Hosts are in it as hashes, at most 64 of them. The next transfer to the same host starts from it. It can be removed at any time; --no-memory and NARROWS_NO_MEMORY switch it off.
+
 ENVIRONMENT
-NO_COLOR disables colours. NARROWS_TOKEN holds the token for narrows:// addresses.";
+NO_COLOR disables colours. NARROWS_TOKEN holds the token for narrows:// addresses. NARROWS_NO_MEMORY=1 is the same as --no-memory.";
 
 /// The long help, with the lists of codecs and policies that this build has.
 fn help() -> String {
@@ -155,6 +158,22 @@ pub(crate) struct FlowArgs {
     pub(crate) trace: Option<PathBuf>,
 }
 
+/// The memory of peers, for commands that send to another host.
+#[derive(ClapArgs, Clone, Copy)]
+pub(crate) struct MemoryArgs {
+    /// Neither use nor keep what transfers to the same host found: the speed of the link, and how
+    /// well data of each kind compressed (also: NARROWS_NO_MEMORY=1)
+    #[arg(long)]
+    no_memory: bool,
+}
+
+impl MemoryArgs {
+    /// The peer, unless the memory is switched off.
+    pub(crate) fn of(self, peer: impl FnOnce() -> Option<Peer>) -> Option<Peer> {
+        if self.no_memory || peers::is_switched_off() { None } else { peer() }
+    }
+}
+
 /// Verbosity and form of the messages.
 #[derive(ClapArgs, Clone, Copy)]
 pub(crate) struct VerbosityArgs {
@@ -254,6 +273,8 @@ pub(crate) struct CpArgs {
     /// Give up after this time without progress; 0 = never
     #[arg(long, value_name = "SECONDS", default_value = "0", value_parser = parse_seconds)]
     pub(crate) timeout: f64,
+    #[command(flatten)]
+    pub(crate) memory: MemoryArgs,
     #[command(flatten)]
     pub(crate) flow: FlowArgs,
     #[command(flatten)]
@@ -430,6 +451,8 @@ pub(crate) struct SendArgs {
     /// Omit the checks of blocks
     #[arg(long)]
     pub(crate) no_check: bool,
+    #[command(flatten)]
+    pub(crate) memory: MemoryArgs,
     #[command(flatten)]
     pub(crate) flow: FlowArgs,
     #[command(flatten)]

@@ -7,12 +7,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use narrows::calibration::Calibration;
+use narrows::monitor::expectation::Expectation;
 use narrows::policy::Policy;
 use narrows::receiver::RecvSummary;
 use narrows::sender::Summary;
 use narrows::stream::{self, Control, ReceiveOptions, SendOptions};
 use narrows::transport::Link;
 use narrows_host::calibration::{self, Background};
+use narrows_host::peers::Peer;
 use narrows_host::signals;
 
 use crate::args::FlowArgs;
@@ -32,6 +34,9 @@ pub(crate) struct Sending {
     calibration: Option<Calibration>,
     /// Measure this host meanwhile, if that was never done.
     measures: bool,
+    /// The peer whose memory is used and kept, and what is known of it.
+    peer: Option<Peer>,
+    expectation: Option<Expectation>,
 }
 
 /// A flow that was sent.
@@ -58,7 +63,8 @@ impl Transfer {
     /// Loads the calibration. `measures`: a link is crossed, so it is worth knowing this host.
     pub(crate) fn sending(&self, flow: FlowArgs, verbose: bool, measures: bool) -> Sending {
         let calibration = calibration::load(verbose);
-        Sending { control: Arc::clone(&self.control), flow, verbose, calibration, measures }
+        let control = Arc::clone(&self.control);
+        Sending { control, flow, verbose, calibration, measures, peer: None, expectation: None }
     }
 
     /// Receives one flow; `bar` ends with it.
@@ -79,9 +85,17 @@ impl Transfer {
 }
 
 impl Sending {
+    /// Uses and keeps what transfers to this peer find; `None`: neither.
+    pub(crate) fn with_peer(self, peer: Option<Peer>) -> Self {
+        let peer = peer.map(|peer| peer.verbose(self.verbose));
+        let expectation = peer.as_ref().and_then(Peer::recall);
+        Self { peer, expectation, ..self }
+    }
+
     /// The options of the command line, with a stall timeout in seconds (0: none).
     pub(crate) fn options(&self, timeout_s: f64) -> Result<SendOptions> {
-        flow::send_options(&self.flow, self.calibration.as_ref(), timeout_s)
+        let options = flow::send_options(&self.flow, self.calibration.as_ref(), timeout_s)?;
+        Ok(options.expect(self.expectation.as_ref()))
     }
 
     /// Sends one flow; `bar` ends with it.
@@ -101,8 +115,12 @@ impl Sending {
         sent.map(|(summary, policy)| Sent { summary, elapsed, policy })
     }
 
-    /// Keeps what the policy learned: in the calibration, and in its file.
+    /// Keeps what a transfer that succeeded has learned: in the calibration, in the memory of its
+    /// peer, and in the file of the policy.
     pub(crate) fn finish(self, sent: &Sent) -> Result<()> {
+        if let Some(peer) = &self.peer {
+            peer.remember(sent.summary.link, &sent.policy.kinds());
+        }
         calibration::refresh(self.calibration, &sent.policy.learned(), self.verbose);
         flow::keep(&self.flow, &*sent.policy)
     }

@@ -13,7 +13,7 @@ use narrows::codec::Method;
 use narrows::monitor::cost::Prior;
 use narrows::stream;
 
-use crate::{whole, words};
+use crate::{cache, whole, words};
 
 /// Maximum length of the file, longer than any calibration; a longer file is invalid.
 const FILE_MAX: u64 = 64 << 10;
@@ -22,9 +22,7 @@ const MEASURE_AFTER: Duration = Duration::from_secs(1);
 
 /// Path of the stored calibration; `None` if neither XDG_CACHE_HOME nor HOME is set.
 pub fn path() -> Option<PathBuf> {
-    let set = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
-    let cache = set("XDG_CACHE_HOME").or_else(|| set("HOME").map(|home| home.join(".cache")))?;
-    Some(cache.join("narrows").join("calibration"))
+    Some(cache::folder()?.join("calibration"))
 }
 
 /// Loads the stored calibration. `None` if it is missing or invalid: the program works without it.

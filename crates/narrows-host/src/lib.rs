@@ -1,8 +1,10 @@
-//! State of the host that the programs of Narrows share: calibration, memory and descriptors,
-//! signals, files that appear whole, and words for people.
+//! State of the host that the programs of Narrows share: calibration, what is remembered of peers,
+//! memory and descriptors, signals, files that appear whole, and words for people.
 
+pub mod cache;
 pub mod calibration;
 pub mod means;
+pub mod peers;
 pub mod shares;
 pub mod signals;
 pub mod whole;

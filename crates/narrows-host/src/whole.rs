@@ -17,6 +17,8 @@ use crate::words::without_temporary_name;
 
 /// Mode of a new file; the system applies the umask.
 const MODE: u32 = 0o666;
+/// Mode of a new file that is nobody else's business.
+const PRIVATE: u32 = 0o600;
 /// Attempts to rename. A process that writes the same file at the same time can remove the second
 /// name, but hardly this often.
 const TRIES: usize = 100;
@@ -27,11 +29,20 @@ const NAME_MAX: usize = 200;
 /// device, is written in place. The file behind a link is replaced, not the link, and its
 /// permissions are kept.
 pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<()> {
+    write(path, bytes, None)
+}
+
+/// As [`write_whole`]; a new file can be read by its owner only.
+pub fn write_private(path: &Path, bytes: &[u8]) -> Result<()> {
+    write(path, bytes, Some(PRIVATE))
+}
+
+fn write(path: &Path, bytes: &[u8], mode: Option<u32>) -> Result<()> {
     let cannot = || format!("cannot write {}", path.display());
     let (path, permissions) = match path.metadata() {
         Ok(data) if !data.is_file() => return fs::write(path, bytes).with_context(cannot),
         Ok(data) => (path.canonicalize().with_context(cannot)?, Some(data.permissions())),
-        Err(_) => (path.to_owned(), None),
+        Err(_) => (path.to_owned(), mode.map(Permissions::from_mode)),
     };
     let folder = folder_of(&path);
     if write_nameless(folder, &path, bytes, permissions.as_ref()).is_ok() {
@@ -123,6 +134,17 @@ mod tests {
         write_whole(&long, b"one").unwrap();
         write_whole(&long, b"two").unwrap();
         assert_eq!(fs::read(&long).unwrap(), b"two");
+    }
+
+    #[test]
+    fn a_private_file_is_its_owners() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a");
+        for text in ["one", "two"] {
+            write_private(&path, text.as_bytes()).unwrap();
+            assert_eq!(fs::read_to_string(&path).unwrap(), text);
+            assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+        }
     }
 
     #[test]

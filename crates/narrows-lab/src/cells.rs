@@ -84,6 +84,7 @@ impl Cell {
             decision_ns,
             seed: 1,
             trace: false,
+            expected_link: None,
         };
         let half = 10f64.sqrt();
         let (low, high) = (rate / half, rate * half);

@@ -58,5 +58,6 @@ pub(crate) fn drawn_conditions(rng: &mut Rng, len: usize) -> Conditions {
         decision_ns: 0.0,
         seed: rng.next_u64(),
         trace: false,
+        expected_link: None,
     }
 }

@@ -127,6 +127,7 @@ mod tests {
                 decision_ns: 0.0,
                 seed: 1,
                 trace: false,
+                expected_link: None,
             };
             let now = possible(&table, &conditions, 2, 16);
             assert!(now.bound <= now.oracle && now.bound <= now.relaxed && now.oracle < 1.6 * now.bound, "{now:?}");

@@ -12,6 +12,7 @@ use std::collections::VecDeque;
 use narrows::block::BufferPool;
 use narrows::codec::Method;
 use narrows::frame::{Preface, Role, codecs_of_this_build};
+use narrows::monitor::expectation::{Kind, PeerLink};
 use narrows::oracle::{Machine, Speed};
 use narrows::policy::{Planned, Policy};
 use narrows::sender::{Job, JobKind, LinkSample, Sender, SenderConfig, Summary};
@@ -58,6 +59,8 @@ pub struct Conditions {
     pub seed: u64,
     /// Whether decisions are recorded.
     pub trace: bool,
+    /// The link as an earlier flow to the same peer measured it.
+    pub expected_link: Option<PeerLink>,
 }
 
 impl Conditions {
@@ -94,6 +97,8 @@ pub struct Run {
     pub decode_s: f64,
     /// State that the policy asks to keep for later flows.
     pub saved: Option<Vec<u8>>,
+    /// Kinds of data that the policy knows at the end.
+    pub kinds: Vec<Kind>,
 }
 
 impl Run {
@@ -113,16 +118,19 @@ pub fn run(table: &Table, conditions: &Conditions, policy: Box<dyn Policy>) -> R
         world.settle();
         world.advance();
     }
+    let summary = world.sender.summary().clone();
+    let policy = world.sender.into_policy();
     Run {
         seconds: world.receiver.delivered_s,
         cpu_s: world.cpu_ns * 1e-9,
-        summary: world.sender.summary().clone(),
+        summary,
         trace: world.trace,
         jobs: world.job_count,
         sent: world.sent,
         encode_ns: world.encode_ns,
         decode_s: world.decode_ns * 1e-9,
-        saved: world.sender.into_policy().save(),
+        saved: policy.save(),
+        kinds: policy.kinds(),
     }
 }
 
@@ -160,6 +168,7 @@ impl<'a> World<'a> {
             duplex: true,
             raw_len: Some(conditions.len as u64),
             trace: conditions.trace,
+            expected_link: conditions.expected_link,
             ..SenderConfig::default()
         };
         let preface = Preface {
@@ -396,6 +405,7 @@ mod tests {
             decision_ns: 0.0,
             seed: 1,
             trace: false,
+            expected_link: None,
         }
     }
 

@@ -9,6 +9,7 @@ use crate::codec::Method;
 pub mod cost;
 pub mod cpu;
 pub mod data;
+pub mod expectation;
 pub mod link;
 pub mod quota;
 pub mod slope;
@@ -82,6 +83,8 @@ pub struct LinkView {
     pub rtt_ns: Option<u64>,
     /// Nothing was handed to the link, or nothing acknowledged yet: its speed is unknown.
     pub unanswered: bool,
+    /// The rate is that of an earlier flow to the same peer, and not known in this one yet.
+    pub expected: bool,
 }
 
 /// State of this host's CPUs.

@@ -9,6 +9,7 @@ use std::fmt;
 use crate::codec::{CodecId, Method};
 use crate::error::{Error, Result};
 use crate::monitor::View;
+use crate::monitor::expectation::Kind;
 
 mod spec;
 
@@ -221,6 +222,11 @@ pub trait Policy: Send {
     /// For the calibration: each method with the natural logarithm of its encode time relative to
     /// the expectation.
     fn learned(&self) -> Vec<(Method, f32)> {
+        Vec::new()
+    }
+
+    /// For later flows to the same peer: the kinds of data that it knows ([`PolicySetup::kinds`]).
+    fn kinds(&self) -> Vec<Kind> {
         Vec::new()
     }
 

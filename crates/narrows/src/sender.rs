@@ -149,6 +149,8 @@ impl Sender {
             codecs: limits.codecs,
         };
         let preface = Frame { header: HeaderBytes::preface(&preface), body: Block::default() };
+        let mut link = if config.relayed { LinkMonitor::relayed() } else { LinkMonitor::default() };
+        config.expected_link.iter().for_each(|expected| link.expect(expected));
         Self {
             limits,
             policy,
@@ -160,7 +162,7 @@ impl Sender {
             window: Window::default(),
             workers: Workers { busy: 0, probing: false, max: config.cores.max(1) },
             output: Output::new(preface),
-            link: if config.relayed { LinkMonitor::relayed() } else { LinkMonitor::default() },
+            link,
             peer: Peer::default(),
             times: Times::default(),
             summary: Summary::default(),

@@ -276,6 +276,7 @@ fn any_scene() -> impl Strategy<Value = Scene> {
                 opening,
                 rtt_ns: left.filter(|_| unanswered),
                 unanswered,
+                expected: !known && left.is_some(),
             },
             cpu: CpuView { cores: 2, busy: usize::from(bypass) },
             receiver: ReceiverView { reports: receiver.0, cores: receiver.1, backlog_bytes: receiver.2 },

@@ -5,6 +5,7 @@ mod world;
 
 use narrows::codec::Method;
 use narrows::monitor::cost::Prior;
+use narrows::monitor::expectation::PeerLink;
 use narrows::policy::{Policy, PolicySetup, PolicySpec};
 use narrows::sender::SenderConfig;
 use world::{Conditions, MS, SECOND, World, random, text};
@@ -152,6 +153,28 @@ fn a_lone_small_write_leaves_at_once_and_after_an_hour_too() {
     }
     w.write(&text(200 << 10, 1));
     w.finish();
+}
+
+#[test]
+fn the_first_block_of_a_link_that_was_slow_is_compressed() {
+    let data = text(1 << 20, 6);
+    let first = |expected_mbit: Option<f64>| {
+        let link = |mbit: f64| PeerLink { rate_bytes_per_s: mbit * 125_000.0, rtt_ns: None };
+        let config = SenderConfig { expected_link: expected_mbit.map(link), ..config(2) };
+        let mut w = World::new(balance(2), config, Conditions::steady(10.0));
+        w.send_all(&data);
+        assert!(w.received == data);
+        let measured = w.sender.summary().link.unwrap().rate_bytes_per_s;
+        assert!((measured / 1.25e6 - 1.0).abs() < 0.1, "{expected_mbit:?}: {measured}");
+        w.chosen[0].method
+    };
+    for slow in [0.1, 2.0, 10.0] {
+        assert_ne!(first(Some(slow)), Method::STORE, "{slow}");
+    }
+    // A fast link takes it before anything is encoded, and nonsense is no memory.
+    for other in [None, Some(100.0), Some(10_000.0), Some(f64::NAN), Some(-1.0), Some(0.0), Some(f64::INFINITY)] {
+        assert_eq!(first(other), Method::STORE, "{other:?}");
+    }
 }
 
 #[test]

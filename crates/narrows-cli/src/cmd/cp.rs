@@ -35,6 +35,7 @@ use narrows_copy::scan::{self, Root, TargetFolder};
 use narrows_copy::serve::{Into, Opened, is_undecided, open_roots, open_target};
 use narrows_copy::source::{EntrySource, Input, SourceOptions};
 use narrows_copy::store::{EntryStore, Observers, Permitted};
+use narrows_host::peers::Peer;
 use narrows_host::words::shown;
 use narrows_host::{means, signals};
 
@@ -182,6 +183,17 @@ fn put(args: &CpArgs, sources: &[PathBuf], target: &Place, tell: &Tell) -> Resul
     send(args, input, single, target, tell)
 }
 
+/// The host that a copy is sent to; `None` within this one.
+fn peer(args: &CpArgs, target: &Place) -> Option<Peer> {
+    match target {
+        Place::Local(_) => None,
+        Place::Ssh { host, port, .. } => {
+            Some(Peer::shell(&host.to_string_lossy(), *port, &args.shell.to_string_lossy()))
+        }
+        Place::Direct { host, port, .. } => Some(Peer::tcp(host, *port)),
+    }
+}
+
 /// Opens a target on this host. Tells the sources and the target about each other, so that the copy
 /// neither reads what it writes nor overwrites a source.
 fn open_local(args: &CpArgs, target: &Place, single: bool, input: &mut Input) -> Result<Option<Opened>> {
@@ -211,6 +223,7 @@ fn send(args: &CpArgs, mut input: Input, single: bool, target: &Place, tell: &Te
         flow_args.policy = Some(PolicySpec::store());
     }
     let sending = transfer.sending(flow_args, args.verbosity.verbose, !matches!(target, Place::Local(_)));
+    let sending = sending.with_peer(args.memory.of(|| peer(args, target)));
     let options = sending.options(args.timeout)?;
     let source = SourceOptions {
         dry_run: args.dry_run,

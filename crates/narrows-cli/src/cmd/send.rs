@@ -15,6 +15,7 @@ use crate::files::{self, Source};
 use crate::progress::Bar;
 use crate::report;
 use crate::transfer::Transfer;
+use narrows_host::peers::Peer;
 use narrows_host::signals;
 
 /// Warning for connections that leave this host.
@@ -35,6 +36,7 @@ pub(crate) fn run(args: &SendArgs) -> Result<()> {
     files::refuse_same(&args.file, [args.flow.trace.as_deref()])?;
     let source = Source::open(Some(&args.file))?;
     let sending = transfer.sending(args.flow.clone(), args.verbosity.verbose, true);
+    let sending = sending.with_peer(args.memory.of(|| peer(address)));
     let options = sending.options(args.timeout)?.check(!args.no_check).raw_len(source.len());
     let socket = connect(address, Duration::from_secs_f64(args.retry_connect))?;
     if !args.verbosity.quiet && socket.peer_addr().is_ok_and(|a| !a.ip().is_loopback()) {
@@ -57,6 +59,12 @@ pub(crate) fn run(args: &SendArgs) -> Result<()> {
         report::note(report::line(&sent.summary, sent.elapsed));
     }
     Ok(())
+}
+
+/// The peer at a valid `HOST:PORT`.
+fn peer(address: &str) -> Option<Peer> {
+    let (host, port) = address.rsplit_once(':')?;
+    Some(Peer::tcp(host, port.parse().ok()?))
 }
 
 fn connect(address: &str, retry: Duration) -> Result<TcpStream> {

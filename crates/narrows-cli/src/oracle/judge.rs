@@ -166,6 +166,7 @@ impl Question<'_> {
             decision_ns: DECISION_NS,
             seed: SEED,
             trace: false,
+            expected_link: None,
         }
     }
 

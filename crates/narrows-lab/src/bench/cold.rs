@@ -197,6 +197,7 @@ fn conditions(len: usize, rate: f64, block_max: usize) -> Conditions {
         decision_ns: DECISION_NS,
         seed: 1,
         trace: false,
+        expected_link: None,
     }
 }
 

@@ -9,8 +9,10 @@
 
 use super::cpu::Slowdown;
 use super::data::{Features, TERMS};
+use super::expectation::KINDS_MAX;
 use crate::codec::Method;
 
+mod kinds;
 mod linked;
 mod prior;
 
@@ -28,7 +30,7 @@ type Matrix = [PerMethod; METHODS_MAX];
 
 /// Most kinds of data distinguished in one flow. Source code alone makes a dozen; with too few
 /// contexts, the knowledge of a kind is discarded before the kind comes again.
-const CONTEXTS_MAX: usize = 16;
+const CONTEXTS_MAX: usize = KINDS_MAX;
 /// Features at a larger distance belong to another kind.
 const CONTEXT_DISTANCE: f32 = 0.2;
 /// Share of the nearest kind's corrections that a new kind inherits.
@@ -122,6 +124,10 @@ struct Context {
     /// Number of blocks in a row that did not shrink.
     stubborn: u32,
     last_used: u64,
+    /// Blocks encoded with each method, in this flow and in those that it remembers.
+    blocks: [u8; METHODS_MAX],
+    /// Of a kind that is remembered and was not seen in this flow.
+    age_days: Option<u32>,
 }
 
 #[derive(Clone)]
@@ -171,9 +177,7 @@ impl CostModel {
     /// known.
     pub fn context(&mut self, features: &Features) -> usize {
         self.clock += 1;
-        let nearest = (0..self.contexts.len())
-            .map(|i| (i, self.contexts[i].centroid.distance(features)))
-            .min_by(|a, b| a.1.total_cmp(&b.1));
+        let nearest = self.nearest(features);
         let i = match nearest {
             Some((i, distance)) if distance <= CONTEXT_DISTANCE => {
                 self.contexts[i].centroid.approach(features, 0.2);
@@ -185,20 +189,14 @@ impl CostModel {
         i
     }
 
+    /// The context nearest to data with these features, and its distance.
+    fn nearest(&self, features: &Features) -> Option<(usize, f32)> {
+        let distances = self.contexts.iter().map(|c| c.centroid.distance(features)).enumerate();
+        distances.min_by(|a, b| a.1.total_cmp(&b.1))
+    }
+
     fn open_context(&mut self, features: &Features, nearest: Option<usize>) -> usize {
-        let mut context = Context {
-            centroid: *features,
-            size: Filter { x: [0.0; METHODS_MAX], p: self.forms.size_between, scale: 1.0 },
-            cost: Filter { x: [0.0; METHODS_MAX], p: self.forms.cost_between, scale: 1.0 },
-            linked: Scale::default(),
-            stubborn: 0,
-            last_used: self.clock,
-        };
-        if let Some(near) = nearest.map(|i| &self.contexts[i]) {
-            context.size.inherit(&near.size, &self.forms.size_within);
-            context.cost.inherit(&near.cost, &self.forms.cost_within);
-            context.linked = Scale::inherit(near.linked);
-        }
+        let context = self.new_context(features, nearest);
         if self.contexts.len() < CONTEXTS_MAX {
             self.contexts.push(context);
             return self.contexts.len() - 1;
@@ -206,6 +204,25 @@ impl CostModel {
         let oldest = (0..CONTEXTS_MAX).min_by_key(|&i| self.contexts[i].last_used).unwrap_or(0);
         self.contexts[oldest] = context;
         oldest
+    }
+
+    fn new_context(&self, features: &Features, nearest: Option<usize>) -> Context {
+        let mut context = Context {
+            centroid: *features,
+            size: Filter { x: [0.0; METHODS_MAX], p: self.forms.size_between, scale: 1.0 },
+            cost: Filter { x: [0.0; METHODS_MAX], p: self.forms.cost_between, scale: 1.0 },
+            linked: Scale::default(),
+            stubborn: 0,
+            last_used: self.clock,
+            blocks: [0; METHODS_MAX],
+            age_days: None,
+        };
+        if let Some(near) = nearest.map(|i| &self.contexts[i]) {
+            context.size.inherit(&near.size, &self.forms.size_within);
+            context.cost.inherit(&near.cost, &self.forms.cost_within);
+            context.linked = Scale::inherit(near.linked);
+        }
+        context
     }
 
     /// Predicted costs of a block of `len` raw bytes under every method. `context` is an index from
@@ -311,6 +328,8 @@ impl CostModel {
         } else {
             context.size.observe(m, log_ratio - prior_size, SIZE_NOISE, &self.forms.size_within);
         }
+        context.blocks[m] = context.blocks[m].saturating_add(1);
+        context.age_days = None;
         if cpu_ns > 0 {
             let (factor, copy_s) = self.links.cost(m, raw_len, history_len);
             let cpu_s = ((cpu_ns as f32 * 1e-9 - FIXED_SEEN_S - copy_s) / factor).max(1e-8);
@@ -402,11 +421,16 @@ impl Filter {
                 *p += added * within;
             }
         }
-        let observed = self.p[m];
-        let scale = 1.0 / (observed[m] + self.scale * within[m][m] + noise);
+        let scale = 1.0 / (self.p[m][m] + self.scale * within[m][m] + noise);
         let error = y - self.x[m];
         let surprise = (error * error * scale).min(SURPRISE_MAX) - 1.0;
         self.scale = (self.scale * (SCALE_GAIN * surprise).exp()).clamp(SCALE_MIN, SCALE_MAX);
+        self.correct(m, error, scale);
+    }
+
+    /// Corrects all components by an error of component `m`. `scale`: 1 / the variance of that error.
+    fn correct(&mut self, m: usize, error: f32, scale: f32) {
+        let observed = self.p[m];
         for (x, row) in self.x.iter_mut().zip(&mut self.p) {
             let gain = row[m] * scale;
             *x += gain * error;

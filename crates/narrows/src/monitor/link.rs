@@ -14,12 +14,15 @@
 //! Update rule and constants: `docs/policy.md`, "Update of the rate".
 
 use super::LinkView;
+use super::expectation::PeerLink;
 
 mod busy;
+mod expected;
 mod opening;
 mod relayed;
 
 use busy::Busy;
+use expected::Expected;
 use opening::Opening;
 use relayed::Relayed;
 
@@ -82,9 +85,11 @@ pub struct LinkMonitor {
     opening: Opening,
     /// The shortest round trip.
     rtt_ns: Option<u64>,
+    /// What is assumed of the link before it is known.
+    expected: Expected,
 }
 
-/// Assumed before anything is known: 2 Gbit/s, between a LAN and a fast WAN; a wrong constant costs
+/// Assumed before anything is known: 1 Gbit/s, between a LAN and a fast WAN; a wrong constant costs
 /// little (docs/design.md).
 const RATE_ASSUMED: f64 = 125e6;
 /// Fewer bytes are no sample: two full packets.
@@ -165,6 +170,7 @@ impl Default for LinkMonitor {
             kernel_unsent: 0,
             opening: Opening::default(),
             rtt_ns: None,
+            expected: Expected::default(),
         }
     }
 }
@@ -173,6 +179,31 @@ impl LinkMonitor {
     /// A monitor of a link behind another program, whose far end reports the bytes it has received.
     pub fn relayed() -> Self {
         Self { relayed: Some(Relayed::default()), ..Self::default() }
+    }
+
+    /// Starts from the rate of an earlier flow to the same peer. Without effect after the first byte.
+    pub fn expect(&mut self, link: &PeerLink) {
+        if self.accepted == 0 && !self.known {
+            self.expected = Expected::new(link);
+            self.set_rate(self.expected.rate_bytes_per_s());
+        }
+    }
+
+    /// What an earlier flow measured does not hold: back to the usual assumption.
+    fn stop_expecting(&mut self) {
+        if !self.known && self.expected.is_of_a_peer() {
+            self.expected = Expected::default();
+            self.set_rate(RATE_ASSUMED);
+        }
+    }
+
+    /// The link as it was measured, for later flows; `None` if its rate is not known, or is that of a
+    /// connection that is still opening.
+    pub fn measured(&self) -> Option<PeerLink> {
+        let settled = self.known && self.opening.is_open();
+        // The last moments of a flow may be its strangest.
+        let rate_bytes_per_s = self.seen.mean_bytes_per_s().unwrap_or(self.rate_bytes_per_s);
+        settled.then_some(PeerLink { rate_bytes_per_s, rtt_ns: self.rtt_ns })
     }
 
     /// The far end reports `received` bytes in total.
@@ -190,6 +221,7 @@ impl LinkMonitor {
                     self.set_rate(self.rate_bytes_per_s.max(rate * REPORT_GROWTH));
                 }
             }
+            Some(e) if e.bytes / e.ns * 1e9 > 2.0 * self.rate_bytes_per_s => self.stop_expecting(),
             _ => {}
         }
         let unsent = self.kernel_unsent;
@@ -225,6 +257,9 @@ impl LinkMonitor {
     pub fn observe(&mut self, s: &LinkSample) {
         if let Some(rtt_ns) = s.rtt_ns.filter(|ns| *ns > 0) {
             self.rtt_ns = Some(self.rtt_ns.map_or(rtt_ns, |least_ns| least_ns.min(rtt_ns)));
+            if self.expected.is_of_another_path(self.rtt_ns.unwrap_or(rtt_ns)) {
+                self.stop_expecting();
+            }
         }
         let s = &self.with_queue_behind(s);
         let begin_ns = s.begin_ns.max(self.last_ns);
@@ -259,6 +294,9 @@ impl LinkMonitor {
             }
             if !self.pushed_back && s.unacked.is_some_and(|unacked| unacked > TRUSTED_BYTES) {
                 self.distrust();
+            }
+            if !self.pushed_back && self.acked > self.expected.excused_bytes() {
+                self.stop_expecting();
             }
         }
         self.accepted += s.accepted;
@@ -379,7 +417,7 @@ impl LinkMonitor {
         if bound > ABSORB_SHARE * self.rate_bytes_per_s {
             self.set_rate(self.rate_bytes_per_s.max(bound) * ABSORB_GROWTH);
             self.known = true;
-            self.seen = Busy::assumed(self.rate_bytes_per_s);
+            self.seen = Busy::assumed(self.rate_bytes_per_s, ASSUMED_NS);
             self.restart_absorbing(end_ns);
         }
     }
@@ -408,8 +446,8 @@ impl LinkMonitor {
     /// Drops the estimate so far: it was the speed of a copy into a buffer.
     fn distrust(&mut self) {
         (self.pushed_back, self.known) = (true, false);
-        self.set_rate(self.rate_bytes_per_s.min(RATE_ASSUMED));
-        self.seen = Busy::assumed(self.rate_bytes_per_s);
+        self.set_rate(self.rate_bytes_per_s.min(self.expected.rate_bytes_per_s()));
+        self.seen = Busy::assumed(self.rate_bytes_per_s, self.expected.weight_ns(self.rtt_ns));
     }
 
     /// Adds bytes that left during busy time, possibly in bursts.
@@ -472,6 +510,7 @@ impl LinkMonitor {
             unsent_bytes: self.unsent,
             dry_ns,
             in_memory: self.in_memory,
+            expected: !self.known && self.expected.is_of_a_peer(),
         }
     }
 

@@ -11,6 +11,7 @@ use super::{Choice, NoSettings, Outcome, Policy, PolicySetup, Registered, Rescue
 use crate::codec::{CodecId, Method};
 use crate::monitor::cost::{CostModel, Costs, FIXED_S, METHODS_MAX, Prediction, Seen};
 use crate::monitor::data::{Features, constant_prefix, is_constant};
+use crate::monitor::expectation::Kind;
 use crate::monitor::{Ask, PendingState, View};
 
 mod price;
@@ -67,6 +68,14 @@ const RESCUE_GAIN: f32 = 0.9;
 const SAVING_MIN: f32 = 0.997;
 /// Smoothing of the time per byte of chosen methods.
 const PACE_GAIN: f32 = 0.3;
+/// The first block is compressed where the raw one would take this long: waking a worker and making
+/// the context of a method take up to a fifth of a millisecond, on a busy host more.
+const FIRST_PAYS_S: f32 = 2e-3;
+/// The link may be this many times faster than an earlier flow measured it, but not faster than what
+/// is assumed without a memory (in bytes/s): encoding a block for it takes at most as long as such a
+/// link takes for the raw block. Ten times gain the same, and lose more where it was a hundred times.
+const DOUBT: f32 = 100.0;
+const DOUBTED_BELOW: f32 = 125e6;
 /// Maximum block length for xz: its tables take 11 bytes per byte of dictionary, and longer blocks
 /// would exceed the memory of a flow.
 const XZ_BLOCK_MAX: usize = 512 << 10;
@@ -143,10 +152,11 @@ impl Balance {
         // chosen by price.
         let others = setup.methods.iter().copied().filter(|m| *m != Method::STORE && *m != Method::CONSTANT);
         let methods: Vec<_> = std::iter::once(Method::STORE).chain(others).collect();
-        let costs = match setup.calibration {
+        let mut costs = match setup.calibration {
             Some(calibration) => CostModel::new(&methods, &setup.prior.shifted(|m| calibration.shift(m))),
             None => CostModel::new(&methods, setup.prior),
         };
+        costs.expect(setup.kinds);
         let nothing =
             Prediction { encode_s: [0.0; METHODS_MAX], wire_len: [0.0; METHODS_MAX], decode_s: [0.0; METHODS_MAX] };
         Self {
@@ -285,11 +295,24 @@ impl Balance {
         // Only the rest of the flow can overlap the decoding of this block.
         let rest = view.left.map_or(f32::INFINITY, |left| left.saturating_sub(len as u64) as f32);
         let lightest = 1.min(self.costs.methods().len() - 1);
-        let raw_banned = !view.link.known && lightest > 0 && p.wire_len[lightest] < 0.85 * p.wire_len[0];
+        let raw_banned = self.chosen > 0
+            && !view.link.known
+            && lightest > 0
+            && p.wire_len[lightest] < 0.85 * p.wire_len[0];
+        // An expected link may be much faster, and would then stand dry for the rest of the time.
+        let patience_s = match view.link.expected {
+            true => (now.backlog_s + p.wire_len[0] / now.rate) / doubt(view),
+            false => f32::INFINITY,
+        };
         let (mut best, mut best_cost) = (0, f32::INFINITY);
         for m in 0..self.costs.methods().len() {
-            // While the rate is unknown, raw is the only choice whose loss is unbounded.
+            // While the rate is unknown, raw is the only choice whose loss is unbounded; the first
+            // block is short.
             if !self.allowed(view, m, len) || m == 0 && raw_banned {
+                continue;
+            }
+            let stands_in_for_raw = m == lightest && raw_banned;
+            if m > 0 && !stands_in_for_raw && self.late_s(context, p, m) > patience_s {
                 continue;
             }
             // At any price: a block that takes longer to decode than the raw one takes to arrive
@@ -482,11 +505,11 @@ impl Policy for Balance {
         }
         self.why = Why { price, backlog_s, receiver_price: self.receiver_price, ..self.why };
 
-        let rescue = self.rescue_method(view, &p, len, rate);
+        let rescue = self.rescue_method(view, &p, len, rate * doubt(view));
         let mut m = match view.ask {
             // The first block is raw: nothing is known yet, and no other method reaches the link
-            // sooner.
-            _ if first => 0,
+            // sooner. A link that is expected to be slow may wait for a quick method.
+            _ if first && (!view.link.expected || p.wire_len[0] < FIRST_PAYS_S * rate) => 0,
             Ask::Next => self.cheapest_with_idle(view, context, &p, &now, len),
             Ask::Bypass if p.wire_len[rescue] < RESCUE_GAIN * p.wire_len[0] => rescue,
             Ask::Bypass => 0,
@@ -524,7 +547,7 @@ impl Policy for Balance {
         };
         if first {
             self.remember(view, info);
-            return Choice { block_len: wanted, ..self.choice(0, len, info.encode_s) };
+            return Choice { block_len: wanted, ..self.choice(m, len, info.encode_s) };
         }
         Choice { block_len: wanted, linked, ..self.take(view, m, len, info, &now) }
     }
@@ -532,7 +555,8 @@ impl Policy for Balance {
     fn rescue(&mut self, view: &View<'_>) -> Rescue {
         let head = view.queue.iter().find(|b| b.state == PendingState::Encoding);
         let Some(info) = head.and_then(|b| self.info(b.seq)).copied() else { return Rescue::TakeOver(Method::STORE) };
-        let rate = sane_rate(view);
+        // A link that runs dry under blocks that were made for its expected rate is faster.
+        let rate = sane_rate(view) * doubt(view);
         // While the rate is unknown, so is the dry time of the link.
         let ledger_s = if view.link.known { self.ledger_s(view, rate) } else { f32::INFINITY };
         let pays = info.rescue_len + info.rescue_s * rate < RESCUE_GAIN * info.raw_wire_len && info.rescue_s < ledger_s;
@@ -628,6 +652,10 @@ impl Policy for Balance {
         methods.filter_map(|(m, method)| Some((*method, self.costs.learned_encode_shift(m)?))).collect()
     }
 
+    fn kinds(&self) -> Vec<Kind> {
+        self.costs.kinds()
+    }
+
     fn explain(&self) -> Vec<(&'static str, f64)> {
         vec![
             ("price", f64::from(self.why.price)),
@@ -640,6 +668,11 @@ impl Policy for Balance {
             ("slowdown", f64::from(self.costs.slowdown())),
         ]
     }
+}
+
+/// How many times faster than an earlier flow measured it the link may be; 1 once there is evidence.
+fn doubt(view: &View<'_>) -> f32 {
+    if view.link.expected { (DOUBTED_BELOW / sane_rate(view)).clamp(1.0, DOUBT) } else { 1.0 }
 }
 
 fn blend_log(old: f32, new: f32) -> f32 {

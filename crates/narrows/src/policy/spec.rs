@@ -9,6 +9,7 @@ use crate::calibration::Calibration;
 use crate::codec::{DEFAULT_METHODS, Method};
 use crate::error::{Error, Result};
 use crate::monitor::cost::Prior;
+use crate::monitor::expectation::Kind;
 
 /// The entry of a policy in [`POLICIES`], at the end of the policy's file.
 pub struct Registered {
@@ -99,12 +100,14 @@ pub struct PolicySetup<'a> {
     pub prior: &'a Prior,
     /// How much longer methods take on this host than the prior says.
     pub calibration: Option<&'a Calibration>,
+    /// Kinds of data that earlier flows to the same peer had.
+    pub kinds: &'a [Kind],
 }
 
 impl<'a> PolicySetup<'a> {
-    /// A setup with the default methods and without a calibration.
+    /// A setup with the default methods, without a calibration and without a memory.
     pub fn new(cores: usize, prior: &'a Prior) -> Self {
-        Self { methods: DEFAULT_METHODS, cores, prior, calibration: None }
+        Self { methods: DEFAULT_METHODS, cores, prior, calibration: None, kinds: &[] }
     }
 }
 

@@ -1,6 +1,7 @@
 //! Configuration of a sender.
 
 use crate::frame;
+use crate::monitor::expectation::PeerLink;
 
 /// Configuration of a sender, fixed at its start.
 #[derive(Debug, Clone)]
@@ -30,6 +31,8 @@ pub struct SenderConfig {
     pub gather_ns: u64,
     /// Raw length of the whole flow, when it is known beforehand.
     pub raw_len: Option<u64>,
+    /// The link as an earlier flow to the same peer measured it, assumed until this one has evidence.
+    pub expected_link: Option<PeerLink>,
     /// Append an index, so that the stream serves as a seekable file.
     pub index: bool,
     /// Record a trace line for every decision; the driver fetches them with `take_trace`.
@@ -49,6 +52,7 @@ impl Default for SenderConfig {
             notes: false,
             gather_ns: 0,
             raw_len: None,
+            expected_link: None,
             index: false,
             trace: false,
         }

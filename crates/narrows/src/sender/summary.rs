@@ -1,8 +1,10 @@
 //! Totals of a flow, for progress and the final line.
 
 use crate::codec::Method;
+use crate::monitor::expectation::PeerLink;
 
-/// Totals of a sent flow, readable at any time. All counters only grow, except `rate_bytes_per_s`.
+/// Totals of a sent flow, readable at any time. All counters only grow; `rate_bytes_per_s` and `link`
+/// are estimates.
 #[derive(Debug, Clone, Default)]
 pub struct Summary {
     /// Raw bytes whose frames were handed to the link.
@@ -43,6 +45,8 @@ pub struct Summary {
     pub memory_peak: u64,
     /// Estimated rate of the link in wire bytes per second.
     pub rate_bytes_per_s: f64,
+    /// The link as it was measured; `None` until its rate is known.
+    pub link: Option<PeerLink>,
 }
 
 /// Totals of one method.

@@ -151,6 +151,7 @@ impl Sender {
         self.summary.link_busy_ns = self.link.busy_ns();
         self.summary.link_dry_ns = self.times.dry_ns;
         self.summary.rate_bytes_per_s = self.link.rate_bytes_per_s();
+        self.summary.link = self.link.measured();
     }
 
     /// Bytes that had left the host at the last look.

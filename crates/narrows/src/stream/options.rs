@@ -9,6 +9,7 @@ use crate::calibration::Calibration;
 use crate::codec::{DEFAULT_METHODS, Method};
 use crate::frame::BASELINE_HISTORY;
 use crate::monitor::cost::Prior;
+use crate::monitor::expectation::{Expectation, Kind};
 use crate::policy::{Policy, PolicySetup, PolicySpec};
 use crate::receiver::ReceiverConfig;
 use crate::sender::SenderConfig;
@@ -31,6 +32,7 @@ pub struct SendOptions {
     methods: Option<Vec<Method>>,
     prior: Option<Prior>,
     calibration: Option<Calibration>,
+    kinds: Vec<Kind>,
     /// The system is asked only if nobody says: that reads files, and `run` makes options for every
     /// connection.
     threads: Option<usize>,
@@ -75,6 +77,7 @@ impl SendOptions {
             methods: None,
             prior: None,
             calibration: None,
+            kinds: Vec::new(),
             threads: None,
             block_max: None,
             history: None,
@@ -107,6 +110,13 @@ impl SendOptions {
     /// Calibration of this host. Default: none.
     pub fn calibration(self, calibration: Option<&Calibration>) -> Self {
         Self { calibration: calibration.cloned(), ..self }
+    }
+
+    /// What earlier flows to the same peer found, assumed until this one has evidence of its own.
+    /// Default: nothing.
+    pub fn expect(self, expectation: Option<&Expectation>) -> Self {
+        let Expectation { link, kinds } = expectation.cloned().unwrap_or_default();
+        Self { kinds, rest: SenderConfig { expected_link: link, ..self.rest }, ..self }
     }
 
     /// Maximum length of a block, in raw bytes. Default: that of the policy. Set more than 2 MiB
@@ -193,6 +203,7 @@ impl SendOptions {
                 cores: threads,
                 prior: self.prior.as_ref().unwrap_or(Prior::shipped()),
                 calibration: self.calibration.as_ref(),
+                kinds: &self.kinds,
             }),
         };
         (config, policy)

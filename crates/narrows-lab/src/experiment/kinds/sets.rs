@@ -244,6 +244,7 @@ fn environment(link_mbit: f64, load: f64, workers: usize) -> world::Conditions {
         decision_ns: 0.0,
         seed: 1,
         trace: false,
+        expected_link: None,
     }
 }
 

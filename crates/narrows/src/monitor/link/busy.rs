@@ -1,8 +1,6 @@
 //! The average rate of a busy link over its bursts.
 
-use super::{
-    ASSUMED_NS, EVIDENCE_MIN_BYTES, KNOWN_BYTES, KNOWN_NS, MEMORY_MAX_NS, MEMORY_MIN_NS, MEMORY_PERIODS, SILENCE_NS,
-};
+use super::{EVIDENCE_MIN_BYTES, KNOWN_BYTES, KNOWN_NS, MEMORY_MAX_NS, MEMORY_MIN_NS, MEMORY_PERIODS, SILENCE_NS};
 
 /// Bytes and times of a link that pushed back; older ones count less and less.
 #[derive(Debug, Clone, Copy, Default)]
@@ -18,9 +16,9 @@ pub(super) struct Busy {
 }
 
 impl Busy {
-    /// An assumed rate, as if observed for a moment.
-    pub(super) fn assumed(rate_bytes_per_s: f64) -> Self {
-        Self { bytes: rate_bytes_per_s * ASSUMED_NS / 1e9, ns: ASSUMED_NS, ..Self::default() }
+    /// An assumed rate, as if observed for `ns`.
+    pub(super) fn assumed(rate_bytes_per_s: f64, ns: f64) -> Self {
+        Self { bytes: rate_bytes_per_s * ns / 1e9, ns, ..Self::default() }
     }
 
     /// Time in which nothing left counts as soon as something leaves, or if it is long.
@@ -49,5 +47,10 @@ impl Busy {
 
     pub(super) fn rate_bytes_per_s(&self) -> f64 {
         self.bytes / self.ns * 1e9
+    }
+
+    /// The mean of all that was seen; `None` if that was not enough.
+    pub(super) fn mean_bytes_per_s(&self) -> Option<f64> {
+        self.is_enough().then(|| self.total_bytes / self.total_ns.max(1.0) * 1e9)
     }
 }

@@ -130,6 +130,7 @@ impl Relayed {
 
 #[cfg(test)]
 mod tests {
+    use crate::monitor::expectation::PeerLink;
     use crate::monitor::link::{LinkMonitor, LinkSample};
 
     const MS: u64 = 1_000_000;
@@ -178,6 +179,32 @@ mod tests {
                 assert!(rate > 50e6 || waiting < 3 << 19, "{rate} {round_trip_ms}: {waiting}");
             }
         }
+    }
+
+    #[test]
+    fn it_is_found_after_a_wrong_memory_too() {
+        for rate in [1.25e6, 12.5e6] {
+            for wrong in [0.1, 1.0, 10.0] {
+                let mut m = LinkMonitor::relayed();
+                m.expect(&PeerLink { rate_bytes_per_s: rate * wrong, rtt_ns: None });
+                run(&mut m, rate, 2 << 20, 40, 0, 3000);
+                let found = m.rate_bytes_per_s() / rate;
+                assert!((0.7..1.5).contains(&found), "{rate} {wrong}: {found}");
+                assert!((0.5..2.0).contains(&(m.measured().unwrap().rate_bytes_per_s / rate)), "{rate} {wrong}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_report_of_twice_the_rate_ends_an_expectation() {
+        let mut m = LinkMonitor::relayed();
+        m.expect(&PeerLink { rate_bytes_per_s: 1.25e6, rtt_ns: None });
+        for ms in 1..=2 {
+            m.observe(&LinkSample { begin_ns: ms * MS, end_ns: ms * MS, accepted: 8000, ..LinkSample::default() });
+            assert!(m.view(0).expected, "the first report only begins a span");
+            m.on_report(8000 * ms, ms * MS + MS / 2);
+        }
+        assert!(!m.view(0).expected && !m.view(0).known, "{}", m.rate_bytes_per_s());
     }
 
     #[test]

@@ -188,6 +188,7 @@ mod tests {
         opening: false,
         rtt_ns: Some(300_000),
         unanswered: false,
+        expected: false,
     };
 
     fn view(seq: u64, message: &[u8], link: LinkView, history: usize) -> View<'_> {
